@@ -47,6 +47,7 @@ typedef struct fsdp_options {
   int64_t check_replicas; // steps between comparisons, 0: none but at saves
   int init, lr_schedule, strategy, accumulate, backend, ckpt_async; // the enums above and of schedule.h
   int attention;                                                    // fsdp_attention_choice
+  int64_t multiprocessors;                                          // 0: the GPU's
   int64_t gemm_multiprocessors;                                     // 0: all
   int resume_schedule;                                              // fsdp_resume_schedule
   int compare_files;                                                // fsdp_compare_files

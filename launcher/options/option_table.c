@@ -178,6 +178,9 @@ static const fsdp_option_row table[] = {
     {"nccl-ctas", 0, CHOICE(nccl_ctas, nccl_ctas), .fallback = "auto", .argument = "auto|default",
      .help = "multiprocessors that collectives on registered buffers take (auto: for gathers none, in "
              "windows, and few for others; default: as NCCL decides)"},
+    {"multiprocessors", 0, INT(multiprocessors, 0, 1024), .fallback = "0",
+     .help = "multiprocessors for which attention's work is cut into blocks (0: the GPU's, or the profile's; "
+             "without either an H100's)"},
     {"gemm-multiprocessors", 0, INT(gemm_multiprocessors, 0, 1024), .fallback = "0",
      .help = "cut products for N of the GPU's multiprocessors, where kernels of collectives take the others "
              "(0: for all; what is faster is not measured)"},

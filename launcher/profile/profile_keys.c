@@ -42,4 +42,3 @@ const fsdp_profile_section fsdp_profile_sections[FSDP_PROFILE_SECTIONS] = {
 const char *const fsdp_profile_forms[FSDP_PROFILE_FORMS] = {"forward", "input", "weight", "any"};
 const char *const fsdp_profile_directions[FSDP_PROFILE_DIRECTIONS] = {"forward", "backward", "both"};
 const char *const fsdp_profile_links[FSDP_PROFILE_LINKS] = {"node", "network"};
-const char *const fsdp_profile_kinds[FSDP_PROFILE_KINDS] = {"all_gather", "reduce_scatter", "all_reduce"};

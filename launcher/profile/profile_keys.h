@@ -25,10 +25,8 @@ typedef struct fsdp_profile_section {
 extern const fsdp_profile_number fsdp_profile_numbers[FSDP_PROFILE_NUMBERS];
 extern const fsdp_profile_section fsdp_profile_sections[FSDP_PROFILE_SECTIONS];
 
-// By value of fsdp_op_product_form, fsdp_profile_direction and fsdp_profile_link; kinds from
-// FSDP_INSTR_ALL_GATHER on.
-enum { FSDP_PROFILE_FORMS = 4, FSDP_PROFILE_DIRECTIONS = 3, FSDP_PROFILE_LINKS = 2, FSDP_PROFILE_KINDS = 3 };
+// By value of fsdp_op_product_form, fsdp_profile_direction and fsdp_profile_link.
+enum { FSDP_PROFILE_FORMS = 4, FSDP_PROFILE_DIRECTIONS = 3, FSDP_PROFILE_LINKS = 2 };
 extern const char *const fsdp_profile_forms[FSDP_PROFILE_FORMS];
 extern const char *const fsdp_profile_directions[FSDP_PROFILE_DIRECTIONS];
 extern const char *const fsdp_profile_links[FSDP_PROFILE_LINKS];
-extern const char *const fsdp_profile_kinds[FSDP_PROFILE_KINDS];

@@ -34,7 +34,10 @@ static const char *const ops[] = {
 #define FSDP_GRAPH_OP(KIND, name, PHASE, operands, RULES) #name,
 #include "models/graph/ops.def"
     "any"};
-
+static const char *const collectives[] = {
+#define FSDP_COLLECTIVE(KIND, name, ...) #name,
+#include "runtime/base/collectives.def"
+};
 static const char *const flags[] = {"false", "true"};
 
 #define WORDS(names) names, COUNT(names)
@@ -66,8 +69,7 @@ static const field op_fields[] = {
     {"gbps", FIELD_CURVE, offsetof(fsdp_profile_op, rate), true, 9, NULL, 0},
 };
 static const field collective_fields[] = {
-    {"kind", FIELD_WORD, offsetof(fsdp_profile_collective, kind), true, FSDP_INSTR_ALL_GATHER,
-     WORDS(fsdp_profile_kinds)},
+    {"kind", FIELD_WORD, offsetof(fsdp_profile_collective, kind), true, 0, WORDS(collectives)},
     {"link", FIELD_WORD, offsetof(fsdp_profile_collective, link), true, FSDP_LINK_NODE,
      WORDS(fsdp_profile_links)},
     {"ranks", FIELD_WHOLE, offsetof(fsdp_profile_collective, ranks), true, 2, NULL, 0},

@@ -8,8 +8,7 @@
 #include <string.h>
 
 static int64_t sent_bytes(const fsdp_plan *plan) {
-  const fsdp_traffic *t = &plan->traffic;
-  return t->all_gather_bytes + t->reduce_scatter_bytes + t->all_reduce_bytes + t->scalar_bytes;
+  return fsdp_traffic_sent_bytes(&plan->traffic) + plan->traffic.scalar_bytes;
 }
 
 static const char *print_mesh(const fsdp_plan *plan, char out[FSDP_MESH_TEXT_BYTES]) {

@@ -268,9 +268,8 @@ static void print_traffic_row(const char *name, int64_t bytes, FILE *out) {
 // By collective, then by the axes of the mesh that they are sent over.
 static void print_traffic(const fsdp_plan *plan, FILE *out) {
   fprintf(out, "\nBytes that a rank sends in a step\n");
-  print_traffic_row("all-gather", plan->traffic.all_gather_bytes, out);
-  print_traffic_row("reduce-scatter", plan->traffic.reduce_scatter_bytes, out);
-  print_traffic_row("all-reduce", plan->traffic.all_reduce_bytes, out);
+  for (int c = 0; c < FSDP_COLLECTIVE_COUNT; c++)
+    print_traffic_row(fsdp_collective_rows[c].title, plan->traffic.bytes[c], out);
   print_traffic_row("scalars", plan->traffic.scalar_bytes, out);
   for (fsdp_axis_set axes = 1; axes < 1u << FSDP_MESH_AXES_MAX; axes++) {
     char names[FSDP_MESH_TEXT_BYTES], name[FSDP_MESH_TEXT_BYTES + 8];
@@ -378,9 +377,11 @@ static json_t *memory_json(const fsdp_plan *plan) {
 
 static json_t *traffic_json(const fsdp_plan *plan) {
   json_t *comm = json_object(), *by_axis = json_object();
-  put(comm, "all_gather_bytes", json_integer(plan->traffic.all_gather_bytes));
-  put(comm, "reduce_scatter_bytes", json_integer(plan->traffic.reduce_scatter_bytes));
-  put(comm, "all_reduce_bytes", json_integer(plan->traffic.all_reduce_bytes));
+  for (int c = 0; c < FSDP_COLLECTIVE_COUNT; c++) {
+    char key[64];
+    snprintf(key, sizeof key, "%s_bytes", fsdp_collective_rows[c].name);
+    put(comm, key, json_integer(plan->traffic.bytes[c]));
+  }
   put(comm, "scalar_bytes", json_integer(plan->traffic.scalar_bytes));
   for (fsdp_axis_set axes = 1; axes < 1u << FSDP_MESH_AXES_MAX; axes++) {
     char names[FSDP_MESH_TEXT_BYTES];

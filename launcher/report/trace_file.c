@@ -112,15 +112,12 @@ static const char *category_of(const fsdp_instr *instr) {
 
 // Of a collective, its whole buffer; of a copy, what it moves; of others, all operands.
 static int64_t bytes_of(const fsdp_program *program, const fsdp_instr *instr) {
-  int64_t sum = 0, largest = 0;
-  for (int o = 0; o < instr->operand_count; o++) {
-    int64_t bytes = program->operands[instr->first_operand + o].size_bytes;
-    sum += bytes;
-    if (bytes > largest) largest = bytes;
-  }
-  bool one =
-      fsdp_instr_is_collective(instr) || instr->kind == FSDP_INSTR_H2D || instr->kind == FSDP_INSTR_D2H;
-  return one ? largest : sum;
+  const fsdp_operand *operands = &program->operands[instr->first_operand];
+  int64_t sum = 0;
+  if (fsdp_instr_is_collective(instr)) return fsdp_program_whole_bytes(program, instr);
+  if (instr->kind == FSDP_INSTR_H2D || instr->kind == FSDP_INSTR_D2H) return operands[0].size_bytes;
+  for (int o = 0; o < instr->operand_count; o++) sum += operands[o].size_bytes;
+  return sum;
 }
 
 static json_t *make_args(const writer *w, int position) {

@@ -18,6 +18,11 @@ bool step_stays_gathered(const step_builder *s, int u) {
   return s->is_training && (s->modes.keeps_gathered || s->units->units[u].module == 0);
 }
 
+fsdp_dtype step_slot_dtype(const step_builder *s, int u, int slot) {
+  return fsdp_slot_dtype_of(&s->unit_state[u].optimizer->slots[slot], s->config->master_dtype,
+                            s->config->moment_dtype);
+}
+
 fsdp_space step_state_space(const step_builder *s) {
   return s->config->cpu_offload ? FSDP_SPACE_HOST : FSDP_SPACE_DEVICE;
 }

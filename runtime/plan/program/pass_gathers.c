@@ -41,9 +41,7 @@ int step_gather_shards(step_builder *s, int u, int to, bool has_slot) {
   if (unit->shard_count > 1) {
     fsdp_operand operands[2] = {first == FSDP_NO_NODE ? source : slot,
                                 make_whole(s, to, c->param_dtype, FSDP_WRITE)};
-    operands[0].access = FSDP_READ;
-    int gather =
-        make_collective(s, FSDP_INSTR_ALL_GATHER, unit->shard_axes, FSDP_STREAM_GATHER, u, operands, 2);
+    int gather = make_collective(s, FSDP_INSTR_ALL_GATHER, unit->shard_axes, FSDP_STREAM_GATHER, u, operands);
     if (first == FSDP_NO_NODE) first = gather;
   }
   return first;

@@ -20,11 +20,10 @@ typedef struct fsdp_schedule_config {
   const fsdp_fate *fates; // of the graph's values
   fsdp_accumulate accumulate;
   fsdp_dtype param_dtype, reduce_dtype, master_dtype, moment_dtype;
-  float grad_clip, norm_limit; // norm_limit: the greatest norm that is applied
-  double beta1, beta2;
-  float adam_eps, weight_decay;
+  float grad_clip, norm_limit;   // norm_limit: the greatest norm that is applied
+  fsdp_optimizer_kind optimizer; // of the units that train
+  fsdp_hyper hyper;
   bool evaluation, check, snapshot, exchange; // sections beside steps
-  const fsdp_optimizer *optimizer;
   fsdp_op_device device;
   fsdp_op_gpu gpu;
   int64_t gemm_workspace_bytes;
@@ -32,6 +31,7 @@ typedef struct fsdp_schedule_config {
 
 // Where a unit's state lies: tensors of the program, -1 if the plan has none.
 typedef struct fsdp_unit_state {
+  const fsdp_optimizer *optimizer;
   int slot[FSDP_SLOTS_MAX];     // the optimizer's, shards
   int copy;                     // of slot 0 in param dtype (no with bf16, offload with bf16)
   int whole;                    // the unit's parameters in param dtype, of all shards (zero1)

@@ -45,10 +45,8 @@ int64_t fsdp_excess_of(const fsdp_memory_limits *limits, const int64_t bytes[FSD
 // ---- Whole plans, and peaks
 
 static void note_plan(const fsdp_plan *plan, fsdp_evaluation *out) {
-  const fsdp_traffic *sent = &plan->traffic;
   *out = (fsdp_evaluation){.hash = fsdp_program_hash(plan->program),
-                           .sent_bytes =
-                               sent->all_gather_bytes + sent->reduce_scatter_bytes + sent->all_reduce_bytes};
+                           .sent_bytes = fsdp_traffic_sent_bytes(&plan->traffic)};
   for (int s = 0; s < FSDP_SPACE_COUNT; s++)
     out->bytes[s] = out->peak_bytes[s] = plan->memory.space[s].peak_bytes;
   out->bytes[FSDP_SPACE_DEVICE] += fsdp_plan_reserve_bytes(plan);

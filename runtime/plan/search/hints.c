@@ -54,7 +54,6 @@ static void find_unit(const fsdp_plan *plan, fsdp_evaluator *evaluator, fsdp_hin
 // Only of rules that move activations.
 static void find_preset(const fsdp_plan *plan, fsdp_evaluator *evaluator, fsdp_hints *out) {
   const fsdp_sharding *rules = plan->config.sharding;
-  const fsdp_traffic *sent = &plan->traffic;
   bool moves = false;
   for (int c = 0; c < plan->program->comm_count; c++)
     moves |= plan->program->comms[c].stream == FSDP_STREAM_TENSOR;
@@ -65,7 +64,7 @@ static void find_preset(const fsdp_plan *plan, fsdp_evaluator *evaluator, fsdp_h
   fsdp_evaluation other;
   config.sharding = &preset;
   if (!fsdp_evaluate(evaluator, &config, FSDP_EVALUATE_PEAKS, &other)) return;
-  const int64_t now = sent->all_gather_bytes + sent->reduce_scatter_bytes + sent->all_reduce_bytes;
+  const int64_t now = fsdp_traffic_sent_bytes(&plan->traffic);
   out->preset_bytes = fsdp_max_i64(now - other.sent_bytes, 0);
 }
 

@@ -216,7 +216,30 @@ def fewer_multiprocessors():
     assert all(near(part[kind], ms, 1e-3) for kind, ms in whole.items()), (whole, part)
 
 
+def links_of_one_node():
+    """Gathers by copy engines where both options allow them and all ranks are on one node; then compute slows
+    less beside them, and nothing else changes."""
+    ranks = ("--model", "llama-1b", "--ranks", 8, "-b", 2, "-s", 2048, "--price", "--profile", "h200")
+    steps = {}
+    for more, gathers, words in (
+        ((), "copies", "gathers by copy engines, as NCCL 2.28 and later make them: compute slows by 2.0% beside "
+                       "them, by 12.6% beside other collectives"),
+        (("--nccl-ctas", "default"), "kernels", "gathers by kernels (by --nccl-register or --nccl-ctas): compute "
+                                                "slows by 12.6% beside collectives"),
+        (("--nccl-register", "off"), "kernels", "gathers by kernels (by --nccl-register"),
+        (("--ranks-per-node", 4), "kernels", "gathers by kernels (ranks are on several nodes)"),
+    ):  # fmt: skip
+        assert f"\nlinks:     {words}" in plan(*ranks, *more).stdout, (more, plan(*ranks, *more).stdout)
+        time = json.loads(plan(*ranks, *more, "--json").stdout)["time"]
+        assert time["gathers"] == gathers, (more, time)
+        steps[more] = time["step_ms"]
+    copied, kernels, unregistered, _ = steps.values()
+    assert kernels == unregistered and copied < kernels, steps
+    assert "links:" not in plan(*ranks, "--ranks", 1).stdout
+
+
 every_machine()
+links_of_one_node()
 fewer_multiprocessors()
 factored_axis()
 offload_has_a_price()

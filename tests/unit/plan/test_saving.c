@@ -378,7 +378,7 @@ static needed_bytes needed_with(const fsdp_plan *plan, const fsdp_fate *fates) {
                                        .fates = fates,
                                        .norm_limit = fsdp_plan_norm_limit(c),
                                        .grad_clip = c->grad_clip,
-                                       .optimizer = plan->optimizer};
+                                       .optimizer = plan->config.optimizer};
   fsdp_schedule_result made;
   fsdp_schedule(&config, plan->graph, plan->units, &made);
   fsdp_program_lifetimes(made.program);

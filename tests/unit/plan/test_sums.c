@@ -37,7 +37,7 @@ static fsdp_program *schedule(const fsdp_plan *plan, fsdp_axis_set token_axes) {
                                        .grad_clip = c->grad_clip,
                                        .norm_limit = fsdp_plan_norm_limit(c),
                                        .evaluation = true,
-                                       .optimizer = plan->optimizer};
+                                       .optimizer = plan->config.optimizer};
   fsdp_schedule_result made;
   fsdp_schedule(&config, plan->graph, plan->units, &made);
   free(made.unit_state);
