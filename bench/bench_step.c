@@ -13,7 +13,7 @@
 #include "launcher/train/binding.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/random.h"
-#include "runtime/plan/search/price.h"
+#include "runtime/plan/price/price.h"
 
 #include <math.h>
 #include <stdlib.h>

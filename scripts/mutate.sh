@@ -6,8 +6,6 @@
 #   --check               only whether every pattern still matches exactly once (no build)
 #   --again               also those that build-mutate/results.tsv knows as killed: without it a run resumes
 #   --folder DIR          for the copy, its build and the results; default: build-mutate
-#   --write FILE          the table, as Markdown; verdicts that are there, and whose sources are as they were,
-#                         are not tested again
 #   --seconds N           begins no other mutant after N seconds: a run goes on where the last one ended
 # The exit status is 1 if a mutant that was tested survives, does not build, or no longer matches.
 #   mutate.sh --draw COUNT [ID...]   bugs drawn at random over all lines of C and CUDA, each run against the
@@ -16,7 +14,8 @@
 #   --each N              begins no other test of a bug after N seconds; default: 180
 #   --no-cuda             leaves bugs in CUDA's lines for another run: the emulated GPU is not built
 #   --again               tries survivors again (or those named): without it a run resumes in --folder
-#   --folder, --write, --seconds   as above, and what FILE knows is not tried again; default: build-draw
+#   --write FILE          the table, as Markdown; what it holds is not tried again
+#   --folder, --seconds   as above; default: build-draw
 # tests/mutants/drawn.verdicts says of survivors what they are; the exit status is 1 if one has no verdict.
 folder="$(dirname "${BASH_SOURCE[0]}")/../tests/mutants"
 case " $* " in

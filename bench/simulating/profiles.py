@@ -4,7 +4,7 @@ import os
 import re
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
-FOLDER = os.path.join(ROOT, "runtime", "plan", "search", "profiles")
+FOLDER = os.path.join(ROOT, "runtime", "plan", "price", "profiles")
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "runtime/base/status.h"
-#include "runtime/plan/search/device_profile.h"
+#include "runtime/plan/price/device_profile.h"
 
 #include <stdio.h>
 

@@ -75,8 +75,8 @@ static void explain(const fsdp_search_job *job, const fsdp_search_result *result
                     const fsdp_search_kind *kind, char out[REASON_BYTES]) {
   char mesh[FSDP_MESH_TEXT_BYTES], needed[24], limit[24], step[FSDP_PRICE_MS_BYTES];
   const double best = result->plans[0].step_s, last = result->plans[result->count - 1].step_s;
-  const int64_t own = fsdp_search_allowed_bytes(&job->config, kind->space);
-  const int64_t most = own ? own : fsdp_search_allowed_shared_bytes(&job->config);
+  const fsdp_memory_limits allowed = fsdp_search_allowed(&job->config);
+  const int64_t own = allowed.bytes[kind->space], most = own ? own : allowed.shared_bytes;
   fsdp_mesh_print(&kind->mesh, ",", mesh);
   switch (kind->outcome) {
   case FSDP_SEARCH_SAME:

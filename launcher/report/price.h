@@ -1,7 +1,7 @@
 // What a step is expected to take, for a person and for a program.
 #pragma once
 
-#include "runtime/plan/search/simulate.h"
+#include "runtime/plan/price/simulate.h"
 
 #include <jansson.h>
 #include <stdio.h>

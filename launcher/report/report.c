@@ -5,6 +5,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/plural.h"
 #include "runtime/base/text.h"
+#include "runtime/plan/search/hints.h"
 
 #include <ctype.h>
 #include <inttypes.h>
@@ -17,26 +18,24 @@
 
 // ---- Advice
 
-bool fsdp_report_placement_hint(const fsdp_plan *plan, char *out, size_t out_bytes) {
-  if (!plan->hint_preset_bytes) return false;
-  char saved[BYTES_TEXT_BYTES];
-  snprintf(out, out_bytes, "--sharding fsdp-tp on this mesh would send %s less a step and rank",
-           fsdp_print_bytes(plan->hint_preset_bytes, saved, sizeof saved));
-  return true;
-}
-
-bool fsdp_report_hint(const fsdp_plan *plan, char *out, size_t out_bytes) {
-  if (plan->hint_unit < 0) return false;
-  const fsdp_unit *unit = &plan->units->units[plan->hint_unit];
+void fsdp_report_hints(const fsdp_plan *plan, char out[2][FSDP_REPORT_HINT_BYTES]) {
+  const fsdp_hints hints = fsdp_hints_of(plan);
   char gathered[BYTES_TEXT_BYTES], saved[BYTES_TEXT_BYTES];
-  int64_t bytes = unit->padded_numel * fsdp_dtype_bytes(plan->config.param_dtype);
-  snprintf(out, out_bytes,
-           "unit %s (%s) stays gathered through the whole step with %s; --wrap block would save %s at "
-           "the peak",
-           *unit->path ? unit->path : "(root)", plan->graph->modules[unit->module].class_name,
-           fsdp_print_bytes(bytes, gathered, sizeof gathered),
-           fsdp_print_bytes(plan->hint_saved_bytes, saved, sizeof saved));
-  return true;
+  out[0][0] = out[1][0] = 0;
+  if (hints.unit >= 0) {
+    const fsdp_unit *unit = &plan->units->units[hints.unit];
+    const int64_t bytes = unit->padded_numel * fsdp_dtype_bytes(plan->config.param_dtype);
+    snprintf(out[0], FSDP_REPORT_HINT_BYTES,
+             "unit %s (%s) stays gathered through the whole step with %s; --wrap block would save %s at "
+             "the peak",
+             *unit->path ? unit->path : "(root)", plan->graph->modules[unit->module].class_name,
+             fsdp_print_bytes(bytes, gathered, sizeof gathered),
+             fsdp_print_bytes(hints.saved_bytes, saved, sizeof saved));
+  }
+  if (hints.preset_bytes)
+    snprintf(out[1], FSDP_REPORT_HINT_BYTES,
+             "--sharding fsdp-tp on this mesh would send %s less a step and rank",
+             fsdp_print_bytes(hints.preset_bytes, saved, sizeof saved));
 }
 
 // ---- Units, alike ones folded
@@ -176,7 +175,7 @@ static void print_memory(const fsdp_plan *plan, FILE *out) {
   print_memory_row("valley, between steps", device->valley_bytes, host->valley_bytes, out);
   print_memory_row("peak", device->peak_bytes, host->peak_bytes, out);
   print_memory_row("arena, allocated", device->arena_bytes, host->arena_bytes, out);
-  if ((double)device->arena_bytes > (double)device->greatest_bytes * FSDP_ARENA_TIGHT)
+  if (device->arena_bytes > fsdp_memory_promised_bytes(device->greatest_bytes))
     fprintf(out,
             "  the device's is %.1f%% larger than it must be, so that less waits for memory to be free\n",
             100 * ((double)device->arena_bytes / (double)device->greatest_bytes - 1));
@@ -260,26 +259,26 @@ void fsdp_report_print(const fsdp_plan *plan, const char *model_name, FILE *out)
             fsdp_attention_kernel_name(fsdp_plan_attention(&plan->config)));
   fprintf(out, "Verified: %s\n",
           plan->verified ? "yes; no two instructions race, every read finds what it expects" : "no");
-  char hint[512];
-  if (fsdp_report_hint(plan, hint, sizeof hint)) fprintf(out, "hint: %s\n", hint);
-  if (fsdp_report_placement_hint(plan, hint, sizeof hint)) fprintf(out, "hint: %s\n", hint);
+  char hints[2][FSDP_REPORT_HINT_BYTES];
+  fsdp_report_hints(plan, hints);
+  for (int i = 0; i < 2; i++)
+    if (*hints[i]) fprintf(out, "hint: %s\n", hints[i]);
 }
 
 // ---- JSON
 
-static json_t *hint_json(bool given, const char *hint) {
-  return given ? json_string(hint) : json_null();
+static json_t *hint_json(const char *hint) {
+  return *hint ? json_string(hint) : json_null();
 }
 
 json_t *fsdp_report_json(const fsdp_plan *plan) {
   json_t *root = fsdp_plan_json(plan);
-  char hint[512];
-  bool given = fsdp_report_hint(plan, hint, sizeof hint);
+  char hints[2][FSDP_REPORT_HINT_BYTES];
+  fsdp_report_hints(plan, hints);
   int failed = json_object_set_new(root, "activations", fsdp_activations_json(plan)) |
                json_object_set_new(root, "redistributions", fsdp_redistributions_json(plan)) |
-               json_object_set_new(root, "hint", hint_json(given, hint));
-  given = fsdp_report_placement_hint(plan, hint, sizeof hint);
-  failed |= json_object_set_new(root, "placement_hint", hint_json(given, hint));
+               json_object_set_new(root, "hint", hint_json(hints[0])) |
+               json_object_set_new(root, "placement_hint", hint_json(hints[1]));
   FSDP_CHECK(!failed, "JSON of a plan");
   return root;
 }

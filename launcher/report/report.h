@@ -12,8 +12,8 @@ void fsdp_report_print(const fsdp_plan *plan, const char *model_name, FILE *out)
 // The plan as an object, in the shape that fsdp_plan --json prints. A new reference.
 json_t *fsdp_report_json(const fsdp_plan *plan);
 
-// One line of advice if another placement of activations sends less; false if there is nothing to say.
-bool fsdp_report_placement_hint(const fsdp_plan *plan, char *out, size_t out_bytes);
+#define FSDP_REPORT_HINT_BYTES 512
 
-// One line of advice if a very large unit stays gathered, into `out`; false if there is nothing to say.
-bool fsdp_report_hint(const fsdp_plan *plan, char *out, size_t out_bytes);
+// A line of advice if a very large unit stays gathered, and one if another placement of activations sends
+// less; "" if there is nothing to say.
+void fsdp_report_hints(const fsdp_plan *plan, char out[2][FSDP_REPORT_HINT_BYTES]);

@@ -4,7 +4,7 @@
 #include "launcher/report/report.h"
 #include "launcher/report/whole_file.h"
 #include "runtime/base/check.h"
-#include "runtime/plan/timeline/exposure.h"
+#include "runtime/plan/price/exposure.h"
 
 #include <errno.h>
 #include <jansson.h>

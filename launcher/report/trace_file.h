@@ -13,7 +13,7 @@
 #pragma once
 
 #include "runtime/plan/plan.h"
-#include "runtime/plan/timeline/timeline.h"
+#include "runtime/plan/price/timeline.h"
 
 typedef struct fsdp_trace_source {
   const fsdp_plan *plan;

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "runtime/plan/plan.h"
-#include "runtime/plan/search/device_profile.h"
+#include "runtime/plan/price/device_profile.h"
 
 typedef struct fsdp_limits {
   // Of each space: an arena, and on a device what lies beside it (fsdp_plan_reserve_bytes); 0: none.

@@ -189,8 +189,9 @@ fsdp_status fsdp_search_take(const fsdp_search_job *job, const fsdp_plan_config 
 static fsdp_limits limits_of_search(const fsdp_search_job *job, char places[2][192]) {
   fsdp_limits limits = job->limits.limits;
   const char **const of[] = {&limits.place[FSDP_SPACE_DEVICE], &limits.shared_place};
-  limits.bytes[FSDP_SPACE_DEVICE] = fsdp_search_allowed_bytes(&job->config, FSDP_SPACE_DEVICE);
-  limits.shared_bytes = fsdp_search_allowed_shared_bytes(&job->config);
+  const fsdp_memory_limits allowed = fsdp_search_allowed(&job->config);
+  limits.bytes[FSDP_SPACE_DEVICE] = allowed.bytes[FSDP_SPACE_DEVICE];
+  limits.shared_bytes = allowed.shared_bytes;
   for (int i = 0; i < 2 && job->config.margin > 0; i++) {
     snprintf(places[i], sizeof places[i], "%s, less --memory-margin %g%%,", *of[i] ? *of[i] : "",
              100 * job->config.margin);

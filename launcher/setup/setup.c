@@ -3,7 +3,6 @@
 #include "launcher/profile/profile_file.h"
 #include "launcher/setup/capacity.h"
 #include "launcher/setup/propagate_mesh.h"
-#include "launcher/setup/saving_price.h"
 #include "launcher/setup/sharding_file.h"
 #include "launcher/setup/strategies_file.h"
 #include "models/family.h"
@@ -13,8 +12,8 @@
 #include "runtime/checkpoint/config_json.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/comm/comm_nccl.h"
-#include "runtime/plan/saving_choice.h"
-#include "runtime/plan/search/price.h"
+#include "runtime/plan/price/price.h"
+#include "runtime/plan/search/saving_choice.h"
 #include "runtime/plan/search/search_config.h"
 
 #include <stdio.h>
@@ -240,28 +239,24 @@ static bool is_auto(const char *text) {
   return strcmp(text, "auto") == 0;
 }
 
-static bool fits(const fsdp_plan *plan, void *limits) {
-  return fsdp_capacity_fits(plan, limits);
-}
-
 // Chooses what --recompute auto and --offload-activations auto leave open. If nothing fits, the plan that is
 // made then is refused by the limit.
 static fsdp_status choose_saving(const fsdp_options *options, const fsdp_limits *limits,
                                  fsdp_plan_config *config, fsdp_error *error) {
-  fsdp_saving_choice choice = {.recompute = is_auto(options->recompute),
-                               .offload = is_auto(options->offload_activations),
-                               .fits = fits,
-                               .context = (void *)(uintptr_t)limits};
+  fsdp_memory_limits allowed = {.shared_bytes = limits->shared_bytes};
+  memcpy(allowed.bytes, limits->bytes, sizeof allowed.bytes);
+  const fsdp_saving_choice choice = {.recompute = is_auto(options->recompute),
+                                     .offload = is_auto(options->offload_activations),
+                                     .allowed = &allowed};
   const char *name = choice.recompute ? "recompute" : "offload-activations";
   bool limited = limits->bytes[FSDP_SPACE_DEVICE] || limits->shared_bytes, found;
   if (!choice.recompute && !choice.offload) return FSDP_OK;
-  const fsdp_plan_config given = *config;
   if (!limited)
     return fsdp_fail(error, FSDP_ERR_OPTION,
                      "--%s auto (%s) makes the plan fit a limit, and none is given: add --memory-limit SIZE",
                      name, fsdp_options_place(options, name));
-  fsdp_status status = fsdp_saving_choose(&choice, config, &found, error);
-  return status || !limits->profile ? status : fsdp_saving_price(&given, &choice, limits, config, error);
+  if (!limits->profile) return fsdp_saving_choose(&choice, config, &found, error);
+  return fsdp_saving_choose_priced(&choice, limits->profile, limits->ranks_per_machine, config, error);
 }
 
 // What arenas may take. Without a limit, the memory of the profile's device is room but no bound. A margin

@@ -5,7 +5,7 @@
 #include "launcher/setup/capacity.h"
 #include "launcher/setup/mesh_choice.h"
 #include "runtime/plan/plan.h"
-#include "runtime/plan/search/device_profile.h"
+#include "runtime/plan/price/device_profile.h"
 
 typedef struct fsdp_setup {
   const char *model_name;  // what to call the model: the preset's name or the folder's (in `options`)

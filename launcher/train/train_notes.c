@@ -89,6 +89,7 @@ static void warn_of_options(const fsdp_trainer *t) {
 }
 
 void fsdp_train_print_notes(const fsdp_trainer *t) {
+  char hints[2][FSDP_REPORT_HINT_BYTES];
   const fsdp_plan *made = t->setup.plan;
   char text[512];
   note_saving(t);
@@ -127,8 +128,9 @@ void fsdp_train_print_notes(const fsdp_trainer *t) {
              t->options->check_replicas, fsdp_options_place(t->options, "check-replicas"));
     print_note(text);
   }
-  if (fsdp_report_hint(made, text, sizeof text)) printf("hint: %s\n", text);
-  if (fsdp_report_placement_hint(made, text, sizeof text)) printf("hint: %s\n", text);
+  fsdp_report_hints(made, hints);
+  for (int i = 0; i < 2; i++)
+    if (*hints[i]) printf("hint: %s\n", hints[i]);
   fflush(stdout);
   warn_of_trained_evaluation(t);
   warn_of_narrow_tokens(t);

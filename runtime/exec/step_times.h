@@ -18,7 +18,7 @@
 #pragma once
 
 #include "runtime/device/device.h"
-#include "runtime/plan/timeline/exposure.h"
+#include "runtime/plan/price/exposure.h"
 
 // The steps that a timeline is made of, counted as the executor counts; last 0: none.
 typedef struct fsdp_traced_steps {

@@ -249,88 +249,10 @@ static fsdp_status plan_program(fsdp_plan *plan, fsdp_error *error) {
   return FSDP_OK;
 }
 
-// The decoder layer that owns parameter `param`, or -1.
-static int layer_of_param(const fsdp_graph *graph, int param) {
-  int module = graph->params[param].module;
-  while (module >= 0 && strcmp(graph->modules[module].class_name, graph->block_class))
-    module = graph->modules[module].parent;
-  return module;
-}
-
-// Whether the unit holds matrices of two or more decoder layers, so that it stays gathered through all layers
-// between them.
-static bool spans_layers(const fsdp_plan *plan, const fsdp_unit *unit) {
-  int first_layer = -1;
-  for (int i = 0; i < unit->param_count; i++) {
-    int param = plan->units->params[unit->first_param + i].param;
-    int layer = layer_of_param(plan->graph, param);
-    if (layer < 0 || plan->graph->params[param].dims < 2) continue;
-    if (first_layer < 0) first_layer = layer;
-    if (layer != first_layer) return true;
-  }
-  return false;
-}
-
-// The greatest number of device bytes live at one position of the training sections.
-static int64_t device_peak(const fsdp_program *program) {
-  int64_t *live = fsdp_alloc((size_t)program->instr_count * FSDP_CATEGORY_COUNT * sizeof *live);
-  fsdp_memory_timeline(program, FSDP_SPACE_DEVICE, live);
-  int64_t peak = 0;
-  for (int s = 0; s < program->section_count; s++) {
-    const fsdp_section *section = &program->sections[s];
-    if (section->kind >= FSDP_SECTION_EVALUATION) continue;
-    for (int p = section->begin; p < section->end; p++) {
-      int64_t sum = 0;
-      for (int c = 0; c < FSDP_CATEGORY_COUNT; c++) sum += live[(int64_t)p * FSDP_CATEGORY_COUNT + c];
-      peak = sum > peak ? sum : peak;
-    }
-  }
-  free(live);
-  return peak;
-}
-
-// Finds the largest unit that is gathered across layers, and what `--wrap block` would save at the peak.
-static void find_hint(fsdp_plan *plan) {
-  plan->hint_unit = -1;
-  const fsdp_memory_space_report *device = &plan->memory.space[FSDP_SPACE_DEVICE];
-  if (plan->config.wrap.kind == FSDP_WRAP_BLOCK || !device->peak_by_category[FSDP_CATEGORY_GATHERED]) return;
-  for (int u = 0; u < plan->units->count; u++) {
-    const fsdp_unit *unit = &plan->units->units[u];
-    bool larger = plan->hint_unit < 0 || unit->numel > plan->units->units[plan->hint_unit].numel;
-    if (larger && spans_layers(plan, unit)) plan->hint_unit = u;
-  }
-  if (plan->hint_unit < 0) return;
-  fsdp_plan block = {.config = plan->config, .optimizer = plan->optimizer};
-  block.config.wrap = (fsdp_wrap_policy){.kind = FSDP_WRAP_BLOCK};
-  FSDP_CHECK(plan_program(&block, NULL) == FSDP_OK, "the block policy fits every model");
-  plan->hint_saved_bytes = device->peak_bytes - device_peak(block.program);
-  if (plan->hint_saved_bytes <= 0) plan->hint_unit = -1;
-  release(&block);
-}
-
 int64_t fsdp_traffic_sent_bytes(const fsdp_traffic *traffic) {
   int64_t sum = 0;
   for (int c = 0; c < FSDP_COLLECTIVE_COUNT; c++) sum += traffic->bytes[c];
   return sum;
-}
-
-// What the preset would send less than rules that move activations.
-static void find_preset_hint(fsdp_plan *plan) {
-  const fsdp_sharding *rules = plan->config.sharding;
-  bool moves = false;
-  for (int c = 0; c < plan->program->comm_count; c++)
-    moves |= plan->program->comms[c].stream == FSDP_STREAM_TENSOR;
-  if (!rules || rules->preset != FSDP_SHARDING_FILE || !moves) return;
-  const fsdp_sharding preset = {
-      .preset = FSDP_SHARDING_FSDP_TP, .given = rules->given, .sequence_parallel = true};
-  fsdp_plan other = {.config = plan->config, .optimizer = plan->optimizer};
-  other.config.sharding = &preset;
-  if (plan_program(&other, NULL) == FSDP_OK) {
-    fsdp_traffic traffic = step_traffic(&other);
-    plan->hint_preset_bytes =
-        fsdp_max_i64(fsdp_traffic_sent_bytes(&plan->traffic) - fsdp_traffic_sent_bytes(&traffic), 0);
-  }
-  release(&other);
 }
 
 static void prove(fsdp_plan *plan) {
@@ -449,8 +371,6 @@ fsdp_status fsdp_plan_create(const fsdp_plan_config *config, fsdp_plan **out, fs
   }
   const fsdp_memory_limits limits = arena_limits(plan);
   fsdp_memory_plan(plan->program, &limits, &plan->memory);
-  find_hint(plan);
-  find_preset_hint(plan);
   if (config->poison) fsdp_program_insert_poison(plan->program);
   fsdp_waits_infer(plan->program);
   prove(plan);

@@ -45,10 +45,6 @@ typedef struct fsdp_plan {
   fsdp_unit_state *unit_state; // by unit
   fsdp_fate *fates;            // by value of the graph
   int gemm_workspace; // tensor of backend->gemm_workspace_bytes, or -1; every gemm runs on one stream
-  int64_t hint_unit;  // a unit that stays gathered through the whole step and would not under `block`, or -1
-  int64_t hint_saved_bytes; // what `--wrap block` would save at the peak, if hint_unit >= 0
-  // What `--sharding fsdp-tp` would save of what a rank sends in a step; 0: nothing.
-  int64_t hint_preset_bytes;
   bool verified;
 } fsdp_plan;
 

@@ -1,4 +1,4 @@
-// The probe: measures the device profile of the machine at hand (runtime/plan/search/device_profile.h).
+// The probe: measures the device profile of the machine at hand (runtime/plan/price/device_profile.h).
 //
 // The real kernels and communicators run on the streams of a real session, on operands of the shapes of
 // training steps, which take turns so that they are in caches no more than a step's are: weights and what the
@@ -17,7 +17,7 @@
 
 #include "runtime/comm/world.h"
 #include "runtime/device/gpu.h"
-#include "runtime/plan/search/device_profile.h"
+#include "runtime/plan/price/device_profile.h"
 
 // The least that a measurement needs: below it, too few shapes would be known.
 #define FSDP_PROBE_SECONDS_MIN 1

@@ -4,7 +4,7 @@
 #include "kernels/kernels.h"
 #include "runtime/base/dtype.h"
 #include "runtime/exec/session.h"
-#include "runtime/plan/search/device_profile.h"
+#include "runtime/plan/price/device_profile.h"
 
 #define PROBE_GROUPS_MAX 12
 

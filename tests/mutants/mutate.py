@@ -32,12 +32,7 @@ PROGRAMS = ("fsdp_train", "fsdp_plan", "fsdp_export", "fsdp_profile")
 # Warnings are no errors here: a change may leave a variable unused.
 SETTINGS = ("-DFSDP_SIMT=OFF", "-DFSDP_WERROR=OFF", "-DCMAKE_BUILD_TYPE=Release")
 TEST_TIMEOUT_S = 600
-UNTESTED = "not tested since it or its file changed"
-INTRODUCTION = """# Mutants
-
-Written by `scripts/mutate.sh --write FILE`, which tests those that have no verdict there, or whose file has
-changed since: `tested` is a hash of the mutant and its file.
-"""
+UNTESTED = "not tested"
 
 
 def unpad(text):
@@ -211,23 +206,11 @@ def read_results(path):
         return dict(line.rstrip("\n").split("\t", 1) for line in lines if "\tkilled by" in line)
 
 
-def read_table(path):
-    """The same of a table that --write wrote, and who was killed once, by name."""
-    if not path or not os.path.exists(path):
-        return {}, {}
-    with open(path) as lines:
-        rows = [[cell.strip() for cell in line.split("|")] for line in lines if "killed by " in line]
-    rows = [row for row in rows if len(row) >= 6]
-    known = {row[5]: row[4] for row in rows if row[5]}
-    return known, {row[2].strip("`"): row[4][row[4].index("killed by"):] for row in rows}
-
-
 def run_mutants(mutants, options):
-    """Verdicts and keys by name. After options.seconds, the rest is left untested."""
+    """Verdicts by name. After options.seconds, the rest is left untested."""
     copy, began = Copy(options.folder), time.monotonic()
     os.makedirs(options.folder, exist_ok=True)
-    known, once = read_table(options.write)
-    results = {} if options.again else known | read_results(copy.results)
+    results = {} if options.again else read_results(copy.results)
     copy.update()
     keys = {m["name"]: key_of(m) for m in mutants}  # now: the sources may change while the copy is tested
     todo = [m for m in mutants if "tests" in m and keys[m["name"]] not in results]
@@ -241,20 +224,15 @@ def run_mutants(mutants, options):
         print(f"{m['area']}/{m['name']}: {results[key]} ({time.monotonic() - start:.0f} s)", flush=True)
         with open(copy.results, "a") as file:
             file.write(f"{key}\t{results[key]}\n")
-    verdicts = {}
-    for m in mutants:
-        before = f"; before, {once[m['name']]}" if m["name"] in once else ""
-        verdicts[m["name"]] = ("equivalent: " + m["equivalent"] if "equivalent" in m else
-                               results.get(keys[m["name"]], UNTESTED + before))
-    return verdicts, keys
+    return {m["name"]: "equivalent: " + m["equivalent"] if "equivalent" in m else
+            results.get(keys[m["name"]], UNTESTED) for m in mutants}
 
 
-def table(mutants, verdicts, keys):
-    lines = ["| area | mutant | what it breaks | verdict | tested |", "| --- | --- | --- | --- | --- |"]
+def table(mutants, verdicts):
+    lines = ["| area | mutant | what it breaks | verdict |", "| --- | --- | --- | --- |"]
     for m in mutants:
         why = m["why"].replace("|", "&#124;")
-        tested = keys[m["name"]] if verdicts[m["name"]].startswith("killed by") else ""
-        lines.append(f"| {m['area']} | `{m['name']}` | {why} | {verdicts[m['name']]} | {tested} |")
+        lines.append(f"| {m['area']} | `{m['name']}` | {why} | {verdicts[m['name']]} |")
     return "\n".join(lines)
 
 
@@ -264,7 +242,6 @@ def main():
     parser.add_argument("--check", action="store_true", help="only whether every pattern still matches once")
     parser.add_argument("--again", action="store_true", help="also those that were killed before")
     parser.add_argument("--folder", default=os.path.join(ROOT, "build-mutate"), help="default: build-mutate")
-    parser.add_argument("--write", metavar="FILE", help="write the table there too; what it holds is known")
     parser.add_argument("--seconds", type=float, metavar="N", help="begin no other mutant after N seconds")
     options = parser.parse_args()
     mutants = all_mutants()
@@ -279,17 +256,13 @@ def main():
             sys.exit(f"mutate.sh: no mutant or area is called '{name}'")
     names = set(options.names)
     chosen = [m for m in mutants if not names or m["name"] in names or m["area"] in names]
-    verdicts, keys = run_mutants(chosen, options)
-    text = table(chosen, verdicts, keys)
+    verdicts = run_mutants(chosen, options)
     count = {start: sum(verdict.startswith(start) for verdict in verdicts.values())
              for start in ("killed by", "equivalent", UNTESTED)}
     bad = len(chosen) - sum(count.values())
     summary = (f"{len(chosen)} mutants: {count['killed by']} killed, {count['equivalent']} equivalent, "
                f"{bad} not killed" + (f", {count[UNTESTED]} not tested" if count[UNTESTED] else ""))
-    print(text + "\n\n" + summary)
-    if options.write:
-        with open(options.write, "w") as file:
-            file.write(f"{INTRODUCTION}\n{summary}.\n\n{text}\n")
+    print(f"{table(chosen, verdicts)}\n\n{summary}")
     return 1 if bad else 0
 
 

@@ -7,6 +7,10 @@
 
 #include <string.h>
 
+// What an arena should not exceed, as a factor of the greatest sum of live bytes or as bytes above it; and
+// where there is room.
+#define ARENA_TIGHT       1.02
+#define ARENA_TIGHT_BYTES (64 * 1024)
 // A factor of the greatest sum of live bytes: the target of greedy packing.
 #define PACK_TARGET 1.004
 // What packing takes beside its items, as a factor, if it succeeds.
@@ -14,17 +18,12 @@
 // Comparisons of two items, about a nanosecond each.
 #define EXTENDED_EFFORT INT64_C(10000000)
 #define PACK_EFFORT     INT64_C(60000000)
-// What is tried of extended lifetimes (extend.h), one after the other; next_share 0: what there is room for.
-static const fsdp_extension extensions[] = {{.next_share = 0, .further_share = 0.95, .jobs = 32},
-                                            {.next_share = 0, .further_share = 0.95, .jobs = 16},
-                                            {.next_share = 0, .further_share = 0.8, .jobs = 32},
-                                            {.next_share = 1, .further_share = 0.95, .jobs = 32},
-                                            {.next_share = 1, .further_share = 0.95, .jobs = 16},
-                                            {.next_share = 1, .further_share = 0.9, .jobs = 32},
-                                            {.next_share = 1, .further_share = 0.8, .jobs = 32},
-                                            {.next_share = 1, .further_share = 0, .jobs = 32},
-                                            {.next_share = 0.9, .further_share = 0.9, .jobs = 32}};
-enum { EXTENSIONS = sizeof extensions / sizeof *extensions, EXTENSION_OF_DRAFTS = 3 };
+// How far lifetimes are extended (extend.h), tried in this order: the less, the more waits, and the easier
+// packing gets. next_share 0: as far as there is room. Fewer make tight plans of a search slower.
+#define JOBS 32
+static const struct {
+  double next_share, further_share;
+} extensions[] = {{0, 0.95}, {0, 0.8}, {1, 0.95}, {1, 0.9}, {1, 0.8}, {1, 0}, {0.9, 0.9}};
 
 static int64_t tensor_align(int64_t bytes) {
   int64_t align = FSDP_TENSOR_ALIGN_BYTES;
@@ -45,6 +44,10 @@ static int training_end(const fsdp_program *program) {
 }
 
 // ---- Report
+
+int64_t fsdp_memory_promised_bytes(int64_t greatest_bytes) {
+  return fsdp_max_i64((int64_t)((double)greatest_bytes * ARENA_TIGHT), greatest_bytes + ARENA_TIGHT_BYTES);
+}
 
 void fsdp_memory_timeline(const fsdp_program *program, fsdp_space space, int64_t *out) {
   size_t row_bytes = FSDP_CATEGORY_COUNT * sizeof *out;
@@ -82,50 +85,6 @@ static void report_space(const fsdp_program *program, fsdp_space space, fsdp_mem
     memcpy(report->peak_by_category, row, sizeof report->peak_by_category);
   }
   free(timeline);
-}
-
-static int compare_owner_keys(const void *a, const void *b) {
-  const fsdp_memory_owner *x = a, *y = b;
-  if (x->category != y->category) return (int)x->category - (int)y->category;
-  if (x->unit != y->unit) return x->unit - y->unit;
-  if (x->module != y->module) return x->module - y->module;
-  return x->largest_tensor - y->largest_tensor;
-}
-
-static int compare_owner_bytes(const void *a, const void *b) {
-  const fsdp_memory_owner *x = a, *y = b;
-  if (x->bytes != y->bytes) return x->bytes > y->bytes ? -1 : 1;
-  return x->largest_tensor - y->largest_tensor;
-}
-
-int fsdp_memory_owners(const fsdp_program *program, fsdp_space space, int position, fsdp_memory_owner *out,
-                       int max) {
-  fsdp_memory_owner *owners = fsdp_alloc((size_t)program->tensor_count * sizeof *owners);
-  int live = 0, count = 0;
-  for (int t = 0; t < program->tensor_count; t++) {
-    const fsdp_tensor *tensor = &program->tensors[t];
-    if (tensor->space != space || tensor->begin > position || tensor->end < position) continue;
-    int module = tensor->unit >= 0 ? -1 : tensor->module;
-    owners[live++] = (fsdp_memory_owner){tensor->category, tensor->unit, module, tensor->bytes, 1, t};
-  }
-  qsort(owners, (size_t)live, sizeof *owners, compare_owner_keys);
-  for (int i = 0; i < live; i++) {
-    fsdp_memory_owner *last = count > 0 ? &owners[count - 1] : NULL;
-    const fsdp_memory_owner *next = &owners[i];
-    if (!last || last->category != next->category || last->unit != next->unit ||
-        last->module != next->module) {
-      owners[count++] = *next;
-      continue;
-    }
-    if (next->bytes > program->tensors[last->largest_tensor].bytes)
-      last->largest_tensor = next->largest_tensor;
-    last->bytes += next->bytes;
-    last->tensor_count++;
-  }
-  qsort(owners, (size_t)count, sizeof *owners, compare_owner_bytes);
-  for (int i = 0; i < count && i < max; i++) out[i] = owners[i];
-  free(owners);
-  return count;
 }
 
 // ---- Addresses
@@ -201,8 +160,8 @@ static void finish_packing(fsdp_program *program, fsdp_space space, packing *p, 
 static void pack_once(fsdp_program *program, fsdp_space space) {
   int window_begins[FSDP_MAX_SECTIONS];
   packing p = collect_items(program, space, window_begins);
-  fsdp_extension extension = extensions[EXTENSION_OF_DRAFTS];
-  extension.base = p.config.base;
+  const fsdp_extension extension = {
+      .base = p.config.base, .next_share = 1, .further_share = 0.95, .jobs = JOBS};
   finish_packing(program, space, &p, pack(program, &p, &extension, INT64_MAX));
 }
 
@@ -218,15 +177,16 @@ static void spread_space(fsdp_program *program, fsdp_space space) {
   program->arena_bytes[space] = top;
 }
 
-// The more lifetimes are extended, the fewer waits. Returns the end of the first packing, or else of the
-// lowest, that does not end above `most`.
+// Returns the end of the first packing, or else of the lowest, that does not end above `most`.
 static int64_t pack_extended(const fsdp_program *program, packing *p, double room_share, int64_t most) {
   int64_t top = INT64_MAX;
   p->config.effort = EXTENDED_EFFORT;
-  for (int i = 0; i < EXTENSIONS && top > most; i++) {
-    fsdp_extension extension = extensions[i];
-    extension.base = p->config.base;
-    if (extension.next_share == 0) extension.next_share = room_share;
+  for (size_t i = 0; i < sizeof extensions / sizeof *extensions && top > most; i++) {
+    const double next_share = extensions[i].next_share;
+    const fsdp_extension extension = {.base = p->config.base,
+                                      .next_share = next_share > 0 ? next_share : room_share,
+                                      .further_share = extensions[i].further_share,
+                                      .jobs = JOBS};
     if (extension.next_share > 0) top = pack(program, p, &extension, top);
   }
   return top;
@@ -239,8 +199,8 @@ static void pack_space(fsdp_program *program, fsdp_space space, int64_t limit, i
   fsdp_memory_space_report report;
   report_space(program, space, &report);
   const double greatest = (double)report.greatest_bytes;
-  const int64_t tight = (int64_t)(greatest * FSDP_ARENA_TIGHT);
-  int64_t most = fsdp_max_i64(tight, fsdp_min_i64(room, (int64_t)(greatest * FSDP_ARENA_ROOMY)));
+  const int64_t tight = fsdp_memory_promised_bytes(report.greatest_bytes);
+  int64_t most = fsdp_max_i64(tight, fsdp_min_i64(room, (int64_t)(greatest * (1 + FSDP_ARENA_ROOM))));
   if (limit) most = fsdp_min_i64(most, limit);
   const double room_share = most > tight ? (double)most / greatest / PACK_LOSS : 0;
   int64_t top = pack_extended(program, &p, room_share, most);

@@ -2,9 +2,9 @@
 //
 // Valley: bytes live between steps. Peak: the greatest sum of live tensors' bytes over the positions of a
 // training step. Arena: what is allocated. Addresses are packed over lifetimes (pack.h), which are extended
-// where that saves waits (extend.h): the device's arena is at most 2% above the greatest sum of all sections,
-// or 5% where a limit leaves room for it. That sum is the peak but in small models, where an evaluation may
-// need more than a step: gathers run far ahead, and the step's activations are offloaded.
+// where that saves waits (extend.h): an arena is at most 2% or 64 KiB above the greatest sum of all sections,
+// the device's at most 5% where a limit leaves room for it. That sum is the peak but in small models, where
+// an evaluation may need more than a step: gathers run far ahead, and the step's activations are offloaded.
 #pragma once
 
 #include "runtime/plan/program/program.h"
@@ -16,10 +16,8 @@
 #define FSDP_TENSOR_ALIGN_BYTES       64
 #define FSDP_TENSOR_SMALL_ALIGN_BYTES 16
 
-// Factors of the greatest sum of live bytes that an arena should not exceed: as a rule, and where there is
-// room.
-#define FSDP_ARENA_TIGHT 1.02
-#define FSDP_ARENA_ROOMY 1.05
+// The share of the greatest sum of live bytes by which the device's arena may exceed it where there is room.
+#define FSDP_ARENA_ROOM 0.05
 
 typedef struct fsdp_memory_space_report {
   int64_t valley_bytes, peak_bytes, arena_bytes;
@@ -33,14 +31,6 @@ typedef struct fsdp_memory_report {
   fsdp_memory_space_report space[FSDP_SPACE_COUNT];
 } fsdp_memory_report;
 
-// Who holds memory at a position: live bytes of one category summed over one unit or module.
-typedef struct fsdp_memory_owner {
-  fsdp_category category;
-  int unit;   // whose tensors they are, or -1
-  int module; // if there is no unit: the module whose op makes them, or -1
-  int64_t bytes;
-  int tensor_count, largest_tensor;
-} fsdp_memory_owner;
 
 // Sets tensors' addresses and the program's arena sizes from their lifetimes (begin, end) and fills the
 // report.
@@ -51,11 +41,9 @@ void fsdp_memory_plan(fsdp_program *program, const fsdp_memory_limits *limits, f
 // instruction waits for bytes to be given up.
 void fsdp_memory_draft(fsdp_program *program, bool reuse, fsdp_memory_report *report);
 
+// The end of an arena as promised for a greatest sum of live bytes: 2% or 64 KiB above it.
+int64_t fsdp_memory_promised_bytes(int64_t greatest_bytes);
+
 // Bytes live at every list position, by category: out[position * FSDP_CATEGORY_COUNT + category]; out has
 // instr_count * FSDP_CATEGORY_COUNT entries.
 void fsdp_memory_timeline(const fsdp_program *program, fsdp_space space, int64_t *out);
-
-// The owners of what is live at `position`, greatest first, ties in the order of tensors. Fills in at most
-// `max` of them and returns their total number.
-int fsdp_memory_owners(const fsdp_program *program, fsdp_space space, int position, fsdp_memory_owner *out,
-                       int max);

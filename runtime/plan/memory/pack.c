@@ -4,14 +4,10 @@
 #include "runtime/base/size.h"
 #include "runtime/plan/memory/pack_search.h"
 
-#include <float.h>
 #include <stdbool.h>
 #include <string.h>
 
 #define MAX_PROMOTIONS 100
-#define CLIMBS         16
-#define CLIMB_CHANGES  1000  // of each window's order
-#define MOVES          4     // in one change, less than
 #define LEAST_LIMIT    1.005 // of the lower bound
 
 // A placed item as the scans see it.
@@ -169,14 +165,6 @@ static int64_t attempt(packer *p, fit_rule fit) {
 
 // ---- Orders
 
-// A number in [0, 1) that depends on the round and the item alone (splitmix64; Steele, Lea and Flood 2014).
-static double noise(int round, int item) {
-  uint64_t z = ((uint64_t)round << 32 | (uint32_t)item) * 0x9e3779b97f4a7c15u;
-  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-  return (double)((z ^ z >> 31) >> 11) * 0x1p-53;
-}
-
 static int compare_keys(const void *a, const void *b) {
   const sort_key *x = a, *y = b;
   if (x->first != y->first) return x->first > y->first ? -1 : 1;
@@ -184,8 +172,7 @@ static int compare_keys(const void *a, const void *b) {
   return x->item - y->item;
 }
 
-// `round` 0: exactly by the rule; above, with noise of up to half of each key.
-static void sort_items(packer *p, order_rule rule, int round) {
+static void sort_items(packer *p, order_rule rule) {
   sort_key *keys = fsdp_alloc((size_t)p->count * sizeof *keys);
   for (int i = 0; i < p->count; i++) {
     const fsdp_pack_item *item = &p->items[i];
@@ -195,7 +182,6 @@ static void sort_items(packer *p, order_rule rule, int round) {
                     : rule == BY_BYTES      ? bytes
                     : rule == BY_CONTENTION ? (double)p->contention[i]
                                             : -(double)item->begin;
-    if (round) keys[i].first *= 1 + 0.5 * noise(round, i);
     keys[i].second = rule == BY_LIFETIME ? bytes : length;
     keys[i].item = i;
   }
@@ -316,7 +302,7 @@ static window join_windows(const packer *p, int center, window *windows, int *wi
 // Returns the stack's end.
 static int64_t stack_spanning(packer *p, int first, int last) {
   int64_t top = p->config->base;
-  sort_items(p, BY_LIFETIME, 0);
+  sort_items(p, BY_LIFETIME);
   for (int i = 0; i < p->count; i++) {
     const fsdp_pack_item *item = &p->items[p->order[i]];
     if (item->begin > first || item->end < last) continue;
@@ -385,147 +371,18 @@ static void search(packer *p) {
   for (int fit = 0; fit < FIT_RULE_COUNT; fit++) {
     for (int order = 0; order < ORDER_RULE_COUNT; order++) {
       int64_t before = p->best_top;
-      sort_items(p, (order_rule)order, 0);
+      sort_items(p, (order_rule)order);
       attempt(p, (fit_rule)fit);
       if (p->best_top < before) best_order = (order_rule)order, best_fit = (fit_rule)fit;
       if (p->best_top <= goal || p->spent > p->config->effort) return;
     }
   }
-  sort_items(p, best_order, 0);
+  sort_items(p, best_order);
   attempt(p, best_fit);
   for (int i = 0; i < MAX_PROMOTIONS && p->spent <= p->config->effort && promote(p, goal); i++) {
     attempt(p, best_fit);
     if (p->best_top <= goal) return;
   }
-}
-
-// ---- Climbing
-
-// For the few programs (of a few kilobytes) in which neither rules nor searched windows get below the limit.
-// Items of different windows never meet. So what lives in several is placed first, and then each window's
-// items by themselves: small changes of their order stay unless they leave more above the limit.
-
-typedef struct climb {
-  packer *p;
-  int number, draws;
-  int window_index;
-  entry *fixed; // what is placed already
-  int fixed_count;
-  int *order, *changed; // the window's items: the best order so far, and what is tried next
-  int count;
-  double excess; // sum of what items exceed the limit by in `order`
-  int *high;     // the places in `order` of those that do
-  int high_count;
-} climb;
-
-// A number in [0, count).
-static int draw(climb *c, int count) {
-  return (int)(noise(c->number, c->draws++) * count);
-}
-
-// The window that an item lives in, or -1: several.
-static int home_of(const packer *p, int item) {
-  int first = window_of(p->config, p->items[item].begin);
-  return first == window_of(p->config, p->items[item].end) ? first : -1;
-}
-
-static void place_window(climb *c, const int *order) {
-  packer *p = c->p;
-  entry_list *list = &p->windows[c->window_index];
-  list->count = 0;
-  for (int i = 0; i < c->fixed_count; i++) list_insert(list, i, &c->fixed[i]);
-  for (int i = 0; i < c->count; i++) place_item(p, &p->items[order[i]], LOWEST_GAP);
-}
-
-static int64_t excess_of(const packer *p, int item) {
-  return fsdp_max_i64(p->items[item].address + p->items[item].bytes - p->limit, 0);
-}
-
-// Tries the changed order, and keeps it if it is not worse.
-static void judge(climb *c) {
-  double excess = 0;
-  place_window(c, c->changed);
-  for (int i = 0; i < c->count; i++) excess += (double)excess_of(c->p, c->changed[i]);
-  if (excess > c->excess) return;
-  c->excess = excess;
-  c->high_count = 0;
-  for (int i = 0; i < c->count; i++) {
-    c->order[i] = c->changed[i];
-    if (excess_of(c->p, c->order[i]) > 0) c->high[c->high_count++] = i;
-  }
-}
-
-static void move(int *order, int from, int to) {
-  int item = order[from];
-  if (from > to)
-    memmove(order + to + 1, order + to, (size_t)(from - to) * sizeof *order);
-  else
-    memmove(order + from, order + from + 1, (size_t)(to - from) * sizeof *order);
-  order[to] = item;
-}
-
-// Places an item that ended too high earlier, or moves or exchanges any items, or both.
-static void change(climb *c) {
-  memcpy(c->changed, c->order, (size_t)c->count * sizeof *c->order);
-  int moves = draw(c, MOVES);
-  if (!moves || draw(c, 2)) {
-    int from = c->high[draw(c, c->high_count)];
-    move(c->changed, from, draw(c, from + 1));
-  }
-  for (int i = 0; i < moves; i++) {
-    int a = draw(c, c->count), b = draw(c, c->count), item = c->changed[a];
-    if (draw(c, 2)) {
-      c->changed[a] = c->changed[b];
-      c->changed[b] = item;
-    } else {
-      move(c->changed, a, b);
-    }
-  }
-}
-
-// Places the items of one window, at first in p->order.
-static void climb_window(climb *c, int w, int64_t effort) {
-  packer *p = c->p;
-  c->window_index = w;
-  c->fixed_count = p->windows[w].count;
-  c->fixed = fsdp_realloc(c->fixed, (size_t)c->fixed_count * sizeof *c->fixed);
-  if (c->fixed_count > 0) memcpy(c->fixed, p->windows[w].entries, (size_t)c->fixed_count * sizeof *c->fixed);
-  c->count = 0;
-  for (int i = 0; i < p->count; i++)
-    if (home_of(p, p->order[i]) == w) c->changed[c->count++] = p->order[i];
-  c->excess = DBL_MAX;
-  judge(c);
-  for (int i = 0; i < CLIMB_CHANGES && c->high_count && p->spent <= effort; i++) {
-    change(c);
-    judge(c);
-  }
-  place_window(c, c->order);
-}
-
-static void climb_all(packer *p, int number, int64_t effort) {
-  climb c = {.p = p, .number = number};
-  c.order = fsdp_alloc((size_t)p->count * sizeof *c.order);
-  c.changed = fsdp_alloc((size_t)p->count * sizeof *c.changed);
-  c.high = fsdp_alloc((size_t)p->count * sizeof *c.high);
-  for (int w = 0; w < p->config->window_count; w++) p->windows[w].count = 0;
-  sort_items(p, BY_LIFETIME, number / ORDER_RULE_COUNT);
-  for (int i = 0; i < p->count; i++)
-    if (home_of(p, p->order[i]) < 0) place_item(p, &p->items[p->order[i]], LOWEST_GAP);
-  sort_items(p, (order_rule)(number % ORDER_RULE_COUNT), number / ORDER_RULE_COUNT);
-  for (int w = 0; w < p->config->window_count; w++) climb_window(&c, w, effort);
-  int64_t top = p->config->base;
-  for (int i = 0; i < p->count; i++) top = fsdp_max_i64(top, p->items[i].address + p->items[i].bytes);
-  note_top(p, top);
-  free(c.fixed);
-  free(c.order);
-  free(c.changed);
-  free(c.high);
-}
-
-// Climbs from the orders of the rules. How far one gets is chance.
-static void search_by_climbing(packer *p) {
-  for (int i = 0; i < CLIMBS && p->best_top > p->limit; i++)
-    climb_all(p, i, p->spent + 2 * p->config->effort / CLIMBS);
 }
 
 int64_t fsdp_pack(const fsdp_pack_config *config, fsdp_pack_item *items, int count) {
@@ -544,7 +401,6 @@ int64_t fsdp_pack(const fsdp_pack_config *config, fsdp_pack_item *items, int cou
   p.limit = fsdp_max_i64(config->limit, least);
   search(&p);
   if (p.best_top > p.limit && config->limit > 0) search_windows(&p);
-  if (p.best_top > p.limit && config->limit > 0) search_by_climbing(&p);
   for (int i = 0; i < count; i++) items[i].address = p.best_addresses[i];
   for (int w = 0; w < config->window_count; w++) free(p.windows[w].entries);
   free(p.windows);

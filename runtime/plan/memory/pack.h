@@ -24,9 +24,8 @@ typedef struct fsdp_pack_config {
   int window_count;
   int64_t base;   // no address below it
   double target;  // stop when the top is within this factor of base plus the lower bound ...
-  int64_t limit;  // if the top stays above it, windows are searched thoroughly (pack_search.h), then orders
-                  // by hill climbing; 0: never
-  int64_t effort; // ... or after so many comparisons of two items (whole attempts; at least one)
+  int64_t limit;  // if the top stays above it, windows are searched thoroughly (pack_search.h); 0: never
+  int64_t effort; // ... or after this many comparisons of two items (whole attempts; at least one)
 } fsdp_pack_config;
 
 // Sets every item's address so that items live at the same time do not overlap. Returns the end of the

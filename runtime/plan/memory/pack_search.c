@@ -14,8 +14,6 @@ typedef enum preference {
   PREFERENCE_COUNT
 } preference;
 
-#define ATTEMPTS 16 // each with an equal share of the effort
-
 typedef struct block {
   int first, last; // segments of positions
   int64_t bytes, align, contention;
@@ -51,24 +49,13 @@ static int compare_blocks(const void *a, const void *b) {
   return x->item - y->item;
 }
 
-// A number in [0, 1) that depends on the attempt and the item alone (splitmix64; Steele, Lea and Flood 2014).
-static double noise(int attempt, int item) {
-  uint64_t z = ((uint64_t)attempt << 32 | (uint32_t)item) * 0x9e3779b97f4a7c15u;
-  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-  return (double)((z ^ z >> 31) >> 11) * 0x1p-53;
-}
-
-// The first attempts sort by a rule, later ones with noise. How long a search takes varies so much with the
-// order that many short attempts find what one long attempt does not.
-static void sort_blocks(search *s, int attempt) {
-  preference order = (preference)(attempt % PREFERENCE_COUNT);
-  double spread = attempt < PREFERENCE_COUNT ? 0 : 0.5;
+// How long a search takes varies so much with the order that a short attempt with each finds what one long
+// attempt does not.
+static void sort_blocks(search *s, preference order) {
   for (int i = 0; i < s->count; i++) {
     block *b = &s->blocks[i];
     double lifetime = b->last - b->first + 1, bytes = (double)b->bytes, contention = (double)b->contention;
-    double factor = 1 + spread * noise(attempt, b->item);
-    b->key[0] = (order == LIFETIME_AREA ? lifetime : contention) * factor;
+    b->key[0] = order == LIFETIME_AREA ? lifetime : contention;
     b->key[1] = order == CONTENTION_LIFETIME ? lifetime
                 : order == CONTENTION_BYTES  ? bytes
                                              : lifetime * bytes;
@@ -211,11 +198,11 @@ bool fsdp_pack_search(const fsdp_pack_search_config *config, fsdp_pack_item *ite
   if (count == 0) return true;
   search s = search_create(config, items, count);
   bool found = false;
-  for (int attempt = 0; attempt < ATTEMPTS && !found; attempt++) {
-    sort_blocks(&s, attempt);
+  for (int order = 0; order < PREFERENCE_COUNT && !found; order++) {
+    sort_blocks(&s, (preference)order);
     for (int i = 0; i < count; i++) s.floors[i] = fsdp_round_up(config->base, s.blocks[i].align);
     for (int x = 0; x < s.segment_count; x++) s.skyline[x] = config->base;
-    s.effort_left = config->effort / ATTEMPTS;
+    s.effort_left = config->effort / PREFERENCE_COUNT;
     found = descend(&s, 0, config->base, -1);
   }
   if (found)

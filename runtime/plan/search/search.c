@@ -2,29 +2,11 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
-#include "runtime/plan/proof/waits.h"
 #include "runtime/plan/search/search_internal.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-// A setting is worth looking for if it may be faster than the best by more than this.
-#define WORTH 1e-3
-// Kinds of which the best setting is planned whole, at most.
-#define WHOLE_KINDS 24
-// Of these, so many with all settings that are about as fast.
-#define THOROUGH_KINDS 3
-// Of the others the next setting is tried if it might be faster by more than this.
-#define FAR 0.02
-// Layers more than estimated that a finalist may turn out to need.
-#define LAYERS_MORE 3
-// A finalist that waits longer for memory than this share of its step is also tried with peaks that leave
-// some of the device free, where packing makes few waits.
-#define WAITS 0.01
-// A finalist whose price is further from its estimate than this has its kind's estimates corrected.
-#define AGREEMENT 0.005
-static const double rooms[] = {0.05, 0.15};
 
 typedef struct ranked {
   int kind;
@@ -40,7 +22,7 @@ typedef struct run {
   int ranked_count;
   search_deltas deltas;
   search_floors floors;
-  search_drafts drafts;
+  fsdp_evaluator evaluator;
   int64_t least_excess; // of what does not fit; 0: nothing was tried
 } run;
 
@@ -60,69 +42,57 @@ const char *fsdp_search_untried(void) {
 
 // ---- Whole plans
 
-// What a step takes if every tensor has an address of its own. Spends the plan: its addresses and waits are
-// no longer those of its report.
-static double unhindered_s(fsdp_plan *plan, const fsdp_pricing *pricing) {
-  fsdp_memory_report spread;
-  fsdp_step_price price;
-  fsdp_memory_draft(plan->program, false, &spread);
-  fsdp_waits_infer(plan->program);
-  fsdp_simulation *simulation = fsdp_simulation_create(pricing);
-  fsdp_simulation_run(simulation, &price);
-  fsdp_step_price_release(&price);
-  fsdp_simulation_destroy(simulation);
-  return price.step_s;
-}
-
-static void describe(const fsdp_search_config *search, fsdp_plan *plan, const fsdp_pricing *pricing,
-                     fsdp_search_plan *out) {
-  fsdp_step_price price;
-  fsdp_simulation *simulation = fsdp_simulation_create(pricing);
-  fsdp_simulation_run(simulation, &price);
-  const double copies = price.h2d_s + price.d2h_s;
-  *out = (fsdp_search_plan){
-      .config = plan->config,
-      .step_s = price.step_s,
-      .tokens_per_s = (double)(search->global_batch * plan->config.seq) / price.step_s,
-      .mfu = fsdp_pricing_mfu(pricing, price.step_s, FSDP_FLOPS_CAUSAL),
-      .comm_s = price.comm_s,
-      .copies_s = copies,
-      .bound = search_bound_of(price.step_s, price.comm_s, copies, price.kind_s[FSDP_PRICE_UPDATE]),
-      .hash = fsdp_program_hash(plan->program),
-      .kind = -1};
-  search_need_of(plan, out->bytes);
-  fsdp_step_price_release(&price);
-  fsdp_simulation_destroy(simulation);
-  out->unhindered_s = unhindered_s(plan, pricing);
-}
-
-fsdp_status fsdp_search_price(const fsdp_search_config *search, const fsdp_plan_config *setting,
-                              fsdp_search_plan *out, fsdp_error *error) {
-  fsdp_plan *plan;
-  fsdp_pricing pricing;
-  int64_t bytes[FSDP_SPACE_COUNT];
+// The setting planned for what the search allows: it may fill all that there is, and spread where a margin
+// stays free.
+static fsdp_plan_config within_limits(const fsdp_search_config *search, const fsdp_plan_config *setting) {
   fsdp_plan_config config = *setting;
   memcpy(config.limits.bytes, search->limit_bytes, sizeof config.limits.bytes);
   config.limits.shared_bytes = search->shared_limit_bytes;
-  config.limits.room_bytes = fsdp_search_allowed_bytes(search, FSDP_SPACE_DEVICE);
-  fsdp_status status = fsdp_plan_create(&config, &plan, error);
-  if (status) return status;
-  search_need_of(plan, bytes);
-  if (search_excess(search, bytes, NULL) > 0)
-    status = fsdp_fail(error, FSDP_ERR_CAPACITY, "the setting does not fit");
-  if (status == FSDP_OK)
-    status = fsdp_pricing_create(plan, search->profile, search->ranks_per_node, &pricing, error);
-  if (status == FSDP_OK) describe(search, plan, &pricing, out);
-  fsdp_plan_destroy(plan);
+  config.limits.room_bytes = fsdp_search_allowed(search).room_bytes;
+  return config;
+}
+
+static fsdp_status price(const fsdp_search_config *search, const fsdp_plan_config *setting,
+                         fsdp_evaluator *evaluator, fsdp_search_plan *out) {
+  const fsdp_plan_config config = within_limits(search, setting);
+  fsdp_evaluation e;
+  if (!fsdp_evaluate(evaluator, &config, FSDP_EVALUATE_PLAN, &e)) return FSDP_ERR_OPTION;
+  if (fsdp_excess_of(&evaluator->allowed, e.bytes, NULL) > 0) return FSDP_ERR_CAPACITY;
+  *out = (fsdp_search_plan){.config = config,
+                            .step_s = e.step_s,
+                            .unhindered_s = e.unhindered_s,
+                            .tokens_per_s = (double)(search->global_batch * config.seq) / e.step_s,
+                            .mfu = e.mfu,
+                            .comm_s = e.comm_s,
+                            .copies_s = e.copies_s,
+                            .bound = search_bound_of(&e),
+                            .hash = e.hash,
+                            .kind = -1};
+  memcpy(out->bytes, e.bytes, sizeof out->bytes);
+  return FSDP_OK;
+}
+
+fsdp_evaluator search_evaluator_of(const fsdp_search_config *search) {
+  return (fsdp_evaluator){.profile = search->profile,
+                          .ranks_per_node = search->ranks_per_node,
+                          .allowed = fsdp_search_allowed(search),
+                          .unhindered = true};
+}
+
+fsdp_status fsdp_search_price(const fsdp_search_config *search, const fsdp_plan_config *setting,
+                              fsdp_search_plan *out) {
+  fsdp_evaluator evaluator = search_evaluator_of(search);
+  const fsdp_status status = price(search, setting, &evaluator, out);
+  fsdp_evaluator_release(&evaluator);
   return status;
 }
 
 // Whether a setting fits by its peaks, without packing, with `room` of the device left free.
 static bool fits_by_peaks(run *r, const fsdp_plan_config *setting, double room) {
-  int64_t bytes[FSDP_SPACE_COUNT];
-  if (!search_peaks_of(r->config, setting, &r->drafts, bytes)) return false;
-  bytes[FSDP_SPACE_DEVICE] = (int64_t)((double)bytes[FSDP_SPACE_DEVICE] / (1 - room));
-  return search_excess(r->config, bytes, NULL) == 0;
+  fsdp_evaluation e;
+  if (!fsdp_evaluate(&r->evaluator, setting, FSDP_EVALUATE_PEAKS, &e)) return false;
+  e.bytes[FSDP_SPACE_DEVICE] = (int64_t)((double)e.bytes[FSDP_SPACE_DEVICE] / (1 - room));
+  return fsdp_excess_of(&r->evaluator.allowed, e.bytes, NULL) == 0;
 }
 
 // The estimate of a setting whose layers have changed.
@@ -130,12 +100,12 @@ static void estimate_layers(run *r, search_setting *setting) {
   const search_chain *chain = &r->space.chains[setting->chain];
   const int all = (int)r->config->base.model.num_layers;
   fsdp_plan_config config = setting->config;
-  search_estimate before, whole;
+  fsdp_evaluation before, whole;
   config.saving = search_saving_of(r->config, chain, setting->set - 1, all);
-  if (!search_estimate_of(r->config, &config, &r->drafts, &before)) return;
+  if (!fsdp_evaluate(&r->evaluator, &config, FSDP_EVALUATE_FEW, &before)) return;
   config.saving = search_saving_of(r->config, chain, setting->set, all);
-  if (!search_estimate_of(r->config, &config, &r->drafts, &whole)) return;
-  setting->estimate = search_estimate_between(&before, &whole, setting->layers, all);
+  if (!fsdp_evaluate(&r->evaluator, &config, FSDP_EVALUATE_FEW, &whole)) return;
+  setting->estimate = fsdp_estimate_between(&before, &whole, setting->layers, all);
 }
 
 // The fewest layers of the setting's set with which its peaks fit: as estimated, or a few more or less.
@@ -166,8 +136,7 @@ static bool try_layers(run *r, int layers, search_setting *setting, fsdp_search_
   fsdp_search_plan plan;
   other.layers = layers;
   other.config.saving = search_saving_of(r->config, &r->space.chains[setting->chain], setting->set, layers);
-  r->result->whole++;
-  if (fsdp_search_price(r->config, &other.config, &plan, NULL) || plan.step_s >= out->step_s) return false;
+  if (price(r->config, &other.config, &r->evaluator, &plan) || plan.step_s >= out->step_s) return false;
   estimate_layers(r, &other);
   *setting = other;
   *out = plan;
@@ -208,9 +177,9 @@ static void spare_waits(run *r, bool best, search_setting *setting, fsdp_search_
   const double wanted = best || !r->result->count ? last_s(r->result) : r->result->plans[0].step_s;
   if (setting->set == 0 || out->unhindered_s >= wanted) return;
   // More room where some helped.
-  for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++) {
+  for (int i = 1; i <= SEARCH_DEPTH; i++) {
     const double tight_s = out->step_s;
-    if (tight_s > (1 + WAITS) * out->unhindered_s) try_room(r, rooms[i], setting, out);
+    if (tight_s > (1 + SEARCH_TIE) * out->unhindered_s) try_room(r, i * FSDP_ARENA_ROOM, setting, out);
     if (out->step_s == tight_s || !best) break;
   }
   if (!best) return;
@@ -225,9 +194,8 @@ static bool price_whole(run *r, bool best, search_setting *setting, fsdp_search_
   const search_chain *chain = &r->space.chains[setting->chain];
   const int all = (int)r->config->base.model.num_layers;
   if (setting->set > 0) settle_layers(r, setting, 0);
-  for (int more = 0; more <= LAYERS_MORE; more++) {
-    r->result->whole++;
-    fsdp_status status = fsdp_search_price(r->config, &setting->config, out, NULL);
+  for (int more = 0; more <= SEARCH_DEPTH; more++) {
+    fsdp_status status = price(r->config, &setting->config, &r->evaluator, out);
     if (status == FSDP_OK) {
       spare_waits(r, best, setting, out);
       return true;
@@ -241,8 +209,8 @@ static bool price_whole(run *r, bool best, search_setting *setting, fsdp_search_
 
 // The step of a setting from a draft of all layers, which takes the place of the estimate from few.
 static bool refine(run *r, search_setting *setting) {
-  search_estimate whole;
-  if (!search_whole_of(r->config, &setting->config, &r->drafts, &whole)) return false;
+  fsdp_evaluation whole;
+  if (!fsdp_evaluate(&r->evaluator, &setting->config, FSDP_EVALUATE_DRAFT, &whole)) return false;
   setting->estimate.step_s = whole.step_s;
   return true;
 }
@@ -254,7 +222,7 @@ static bool price_estimated(run *r, bool best, double *waits, search_setting *se
   const double draft_s = setting->estimate.step_s;
   if (!price_whole(r, best, setting, out) || !refine(r, setting)) return false;
   const double free_s = setting->estimate.step_s;
-  if (fabs(out->step_s / (free_s * (1 + *waits)) - 1) > AGREEMENT) *waits = out->step_s / free_s - 1;
+  if (fabs(out->step_s / (free_s * (1 + *waits)) - 1) > SEARCH_TIE) *waits = out->step_s / free_s - 1;
   out->draft_s = draft_s;
   out->estimate_s = free_s * (1 + *waits);
   return true;
@@ -262,8 +230,8 @@ static bool price_estimated(run *r, bool best, double *waits, search_setting *se
 
 // Whether a draft of all layers, with the share that the kind waits for memory, takes less than `enough`.
 static bool might_take_less(run *r, const search_setting *setting, double waits, double enough) {
-  search_estimate whole;
-  return search_whole_of(r->config, &setting->config, &r->drafts, &whole) &&
+  fsdp_evaluation whole;
+  return fsdp_evaluate(&r->evaluator, &setting->config, FSDP_EVALUATE_DRAFT, &whole) &&
          whole.step_s * (1 + waits) < enough;
 }
 
@@ -274,7 +242,7 @@ static bool choose_of_kind(run *r, ranked *item, bool best, fsdp_search_plan *ou
   double waits = 0;
   for (int i = 0; i < item->best.count; i++) {
     search_setting *setting = &item->best.settings[i];
-    const double enough = found ? out->step_s * (best ? 1 : 1 - FAR) : INFINITY;
+    const double enough = found ? out->step_s * (best ? 1 : 1 - FSDP_EVALUATION_ERROR) : INFINITY;
     fsdp_search_plan plan;
     if (setting->estimate.step_s >= enough) break;
     if (found && !might_take_less(r, setting, waits, enough)) continue;
@@ -300,24 +268,16 @@ static void insert_plan(fsdp_search_result *result, const fsdp_search_plan *plan
   result->plans[at] = *plan;
 }
 
-// Of a setting without addresses: equal ones make equal plans.
-static uint64_t hash_of_draft(const fsdp_plan_config *setting) {
-  fsdp_plan_config config = *setting;
-  fsdp_plan *plan;
-  config.draft = config.peaks = true;
-  FSDP_CHECK(fsdp_plan_create(&config, &plan, NULL) == FSDP_OK, "a finalist without a plan");
-  const uint64_t hash = fsdp_program_hash(plan->program);
-  fsdp_plan_destroy(plan);
-  return hash;
-}
-
 // Estimates of different prefetch differ, also where nothing is gathered ahead: the plan says the usual one.
 static void name_usual_prefetch(run *r, fsdp_search_plan *plan) {
   if (r->config->fixed[FSDP_SEARCH_PREFETCH] || plan->config.prefetch == 1) return;
   fsdp_plan_config usual = plan->config;
+  fsdp_evaluation with_usual, as_found; // without addresses: equal ones make equal plans
   usual.prefetch = 1;
-  r->drafts.count += 2;
-  if (hash_of_draft(&usual) == hash_of_draft(&plan->config)) plan->config.prefetch = 1;
+  if (fsdp_evaluate(&r->evaluator, &usual, FSDP_EVALUATE_PEAKS, &with_usual) &&
+      fsdp_evaluate(&r->evaluator, &plan->config, FSDP_EVALUATE_PEAKS, &as_found) &&
+      with_usual.hash == as_found.hash)
+    plan->config.prefetch = 1;
 }
 
 // What became of the kinds of which a plan was made whole.
@@ -337,7 +297,7 @@ static bool is_beaten(run *r, const ranked *item) {
   double least = INFINITY;
   for (int i = 0; i < item->best.count && least >= last && last < INFINITY; i++) {
     search_setting setting = item->best.settings[i];
-    if (setting.estimate.step_s * (1 - SEARCH_TOO_HIGH) >= last) continue;
+    if (setting.estimate.step_s * (1 - FSDP_EVALUATION_ERROR) >= last) continue;
     if (refine(r, &setting)) least = fmin(least, setting.estimate.step_s);
   }
   if (least < last || last == INFINITY) return false;
@@ -352,14 +312,14 @@ static void try_deeper(run *r, fsdp_search_plan *best) {
   const fsdp_plan_config setting = best->config;
   for (size_t d = 0; d < sizeof depths / sizeof *depths; d++) {
     fsdp_plan_config deeper = setting;
-    search_estimate whole;
+    fsdp_evaluation whole;
     fsdp_search_plan plan;
     deeper.prefetch = depths[d];
-    if (!search_whole_of(r->config, &deeper, &r->drafts, &whole)) continue;
-    if (search_excess(r->config, whole.bytes, NULL) > 0 || whole.step_s >= best->step_s * (1 - WORTH))
+    if (!fsdp_evaluate(&r->evaluator, &deeper, FSDP_EVALUATE_DRAFT, &whole)) continue;
+    if (fsdp_excess_of(&r->evaluator.allowed, whole.bytes, NULL) > 0 ||
+        whole.step_s >= best->step_s * (1 - SEARCH_TIE))
       continue;
-    r->result->whole++;
-    if (fsdp_search_price(r->config, &deeper, &plan, NULL) || plan.step_s >= best->step_s) continue;
+    if (price(r->config, &deeper, &r->evaluator, &plan) || plan.step_s >= best->step_s) continue;
     plan.kind = best->kind;
     plan.draft_s = best->draft_s;
     plan.estimate_s = whole.step_s;
@@ -369,13 +329,13 @@ static void try_deeper(run *r, fsdp_search_plan *best) {
 
 static void choose_finalists(run *r) {
   fsdp_search_result *result = r->result;
-  for (int i = 0; i < r->ranked_count && (i < WHOLE_KINDS || !result->count); i++) {
+  for (int i = 0; i < r->ranked_count; i++) {
     ranked *item = &r->ranked[i];
     fsdp_search_plan plan;
-    if (item->best.settings[0].estimate.step_s * (1 - SEARCH_TOO_HIGH) >= last_s(result)) break;
+    if (item->best.settings[0].estimate.step_s * (1 - FSDP_EVALUATION_ERROR) >= last_s(result)) break;
     if (is_beaten(r, item)) continue;
     fsdp_search_kind *kind = &result->kinds[item->kind];
-    if (!choose_of_kind(r, item, i < THOROUGH_KINDS, &plan)) {
+    if (!choose_of_kind(r, item, i < SEARCH_DEPTH, &plan)) {
       kind->outcome = FSDP_SEARCH_TOO_LARGE;
       kind->bytes = item->best.settings[0].estimate.bytes[FSDP_SPACE_DEVICE];
       continue;
@@ -416,17 +376,18 @@ static void order_kinds(run *r) {
     kind->step_s = kind->bound_s = search_least_s(r->config, &r->space, kind, NULL, &kind->bound);
     kind->bytes = search_least_bytes(r->config, &r->space, kind, &kind->space);
     bytes[kind->space] = kind->bytes;
-    kind->outcome = search_excess(r->config, bytes, NULL) > 0 ? FSDP_SEARCH_TOO_LARGE : FSDP_SEARCH_TOO_SLOW;
+    kind->outcome =
+        fsdp_excess_of(&r->evaluator.allowed, bytes, NULL) > 0 ? FSDP_SEARCH_TOO_LARGE : FSDP_SEARCH_TOO_SLOW;
   }
   qsort_r(r->order, (size_t)result->kind_count, sizeof *r->order, compare_order, result->kinds);
 }
 
 static void rank(run *r, int k, const search_best *best) {
   fsdp_search_kind *kind = &r->result->kinds[k];
-  const search_estimate *e = &best->settings[0].estimate;
+  const fsdp_evaluation *e = &best->settings[0].estimate;
   kind->outcome = FSDP_SEARCH_SLOWER;
   kind->step_s = e->step_s;
-  kind->bound = search_bound_of(e->step_s, e->comm_s, e->copies_s, e->update_s);
+  kind->bound = search_bound_of(e);
   int at = r->ranked_count++;
   for (; at > 0 && r->ranked[at - 1].best.settings[0].estimate.step_s > e->step_s; at--)
     r->ranked[at] = r->ranked[at - 1];
@@ -443,7 +404,7 @@ static void note_unfit_kind(run *r, fsdp_search_kind *kind, const search_best *b
   kind->outcome = FSDP_SEARCH_TOO_LARGE;
   kind->left_out = best->left_out;
   kind->space = best->least_space;
-  kind->bytes = best->least_bytes + fsdp_search_allowed_bytes(r->config, best->least_space);
+  kind->bytes = best->least_bytes + r->evaluator.allowed.bytes[best->least_space];
   if (r->least_excess && best->least_bytes >= r->least_excess) return;
   r->least_excess = best->least_bytes;
   r->result->least = best->least;
@@ -462,7 +423,7 @@ static double cut_of(const run *r) {
 }
 
 static const search_floor *floor_of(run *r, const fsdp_search_kind *kind) {
-  return search_floor_of(r->config, &r->space, kind, &r->floors, &r->drafts);
+  return search_floor_of(r->config, &r->space, kind, &r->floors, &r->evaluator);
 }
 
 // Raises the bound of the kind at `at` of the order by what its layers take, and moves it behind those whose
@@ -492,7 +453,7 @@ static void try_kinds(run *r) {
   r->ranked = fsdp_alloc((size_t)result->kind_count * sizeof *r->ranked);
   for (int i = 0; i < result->kind_count; i++) {
     fsdp_search_kind *kind = &result->kinds[r->order[i]];
-    const fsdp_search_progress progress = {result->kind_count, i, r->drafts.count};
+    const fsdp_search_progress progress = {result->kind_count, i, r->evaluator.drafts};
     if (r->config->progress) r->config->progress(&progress, r->config->context);
     if (kind->outcome == FSDP_SEARCH_TOO_LARGE) continue;
     if (kind->step_s >= cut_of(r)) {
@@ -505,7 +466,7 @@ static void try_kinds(run *r) {
     }
     search_best best;
     search_kind_settings(r->config, &r->space, kind, floor_of(r, kind), false, cut_of(r), &r->deltas,
-                         &r->drafts, &best);
+                         &r->evaluator, &best);
     if (best.count)
       rank(r, r->order[i], &best);
     else
@@ -519,10 +480,10 @@ static void try_variants(run *r) {
   for (int i = 0; i < result->kind_count; i++) {
     fsdp_search_kind *kind = &result->kinds[r->order[i]];
     if (!r->ranked_count) return;
-    const double cut = r->ranked[0].best.settings[0].estimate.step_s * (1 - WORTH);
+    const double cut = r->ranked[0].best.settings[0].estimate.step_s * (1 - SEARCH_TIE);
     if (kind->outcome == FSDP_SEARCH_TOO_LARGE || kind->bound_s >= cut) continue;
     search_best best;
-    search_kind_settings(r->config, &r->space, kind, floor_of(r, kind), true, cut, &r->deltas, &r->drafts,
+    search_kind_settings(r->config, &r->space, kind, floor_of(r, kind), true, cut, &r->deltas, &r->evaluator,
                          &best);
     if (!best.count) continue;
     for (int k = 0; k < r->ranked_count; k++) {
@@ -539,7 +500,7 @@ static void find_least(run *r) {
     fsdp_search_kind *kind = &r->result->kinds[r->order[k]];
     search_best best;
     search_kind_settings(r->config, &r->space, kind, floor_of(r, kind), false, INFINITY, &r->deltas,
-                         &r->drafts, &best);
+                         &r->evaluator, &best);
     if (!best.count) note_unfit_kind(r, kind, &best);
   }
 }
@@ -561,17 +522,18 @@ static fsdp_status search_all(run *r, fsdp_error *error) {
 }
 
 fsdp_status fsdp_search_run(const fsdp_search_config *config, fsdp_search_result *result, fsdp_error *error) {
-  run r = {.config = config, .result = result};
+  run r = {.config = config, .result = result, .evaluator = search_evaluator_of(config)};
   *result = (fsdp_search_result){0};
   fsdp_status status = fsdp_pricing_check(&config->base, config->profile, error);
   if (status == FSDP_OK) status = search_space_create(config, &r.space, error);
   if (status == FSDP_OK) status = search_all(&r, error);
-  result->drafts = r.drafts.count;
+  result->drafts = r.evaluator.drafts;
+  result->whole = r.evaluator.plans;
   free(r.order);
   free(r.ranked);
   free(r.deltas.items);
   free(r.floors.items);
-  search_drafts_release(&r.drafts);
+  fsdp_evaluator_release(&r.evaluator);
   if (status != FSDP_OK) fsdp_search_result_release(result);
   return status;
 }

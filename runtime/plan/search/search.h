@@ -7,12 +7,14 @@
 //   finalists  the best setting of each kind, estimated from a draft of all layers, then planned, proved and
 //              priced whole; of the best one a deeper prefetch too
 //
-// Branch and bound over a fixed grid: a kind is left out if its bound is above what the tenth best is
-// estimated to take, and a setting if its longest path or busiest link is. Bounds hold
-// (test_search_bounds.c), but what they are held against are estimates, and estimates rank kinds before any
-// is priced, so the best of the grid may be missed by a little; what is outside of it is missed altogether
-// (fsdp_search_untried). Pure and deterministic: no files, no MPI, no clock; ties go to what is enumerated
-// first.
+// Branch and bound over a fixed grid, best bound first.
+// Exact: bounds, which hold for the whole plan of every setting (test_search_bounds.c), so that nothing is
+// lost by one; bytes and seconds of the plans returned.
+// Not exact: bounds are held against estimates, which may be off by FSDP_EVALUATION_ERROR, and estimates rank
+// kinds before any is priced, so the best of the grid may be missed by a little; what one variant of a
+// setting saves is not asked of all others; what is outside of the grid is missed altogether
+// (fsdp_search_untried).
+// Pure and deterministic: no files, no MPI, no clock; ties go to what is enumerated first.
 #pragma once
 
 #include "runtime/plan/search/search_config.h"
@@ -30,13 +32,15 @@ typedef struct fsdp_search_result {
 } fsdp_search_result;
 
 // FSDP_ERR_OPTION if what is fixed leaves nothing to plan; FSDP_ERR_INPUT if the profile lacks what pricing
-// needs. That nothing fits is no error. The caller releases *result.
+// needs. If nothing fits the status is FSDP_OK and the count 0. The
+// caller releases *result.
 fsdp_status fsdp_search_run(const fsdp_search_config *config, fsdp_search_result *result, fsdp_error *error);
 void fsdp_search_result_release(fsdp_search_result *result);
 
-// Plans and prices one setting whole, as finalists are. FSDP_ERR_CAPACITY if it does not fit.
+// Plans and prices one setting whole, as finalists are. FSDP_ERR_CAPACITY if it does not fit, FSDP_ERR_OPTION
+// if it makes no plan.
 fsdp_status fsdp_search_price(const fsdp_search_config *config, const fsdp_plan_config *setting,
-                              fsdp_search_plan *plan, fsdp_error *error);
+                              fsdp_search_plan *plan);
 
 // What no search tries, in a line.
 const char *fsdp_search_untried(void);

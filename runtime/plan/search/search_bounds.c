@@ -35,7 +35,7 @@ static bool crosses(const fsdp_search_config *search, const fsdp_search_kind *ki
 
 // Whether whole tensors of `params` elements of this type fit on a device.
 static bool fits_whole(const fsdp_search_config *search, double params, fsdp_dtype dtype) {
-  const int64_t limit = fsdp_search_allowed_bytes(search, FSDP_SPACE_DEVICE);
+  const int64_t limit = fsdp_search_allowed(search).bytes[FSDP_SPACE_DEVICE];
   return !limit || params * (double)fsdp_dtype_bytes(dtype) <= (double)limit;
 }
 
@@ -153,7 +153,7 @@ int64_t search_least_bytes(const fsdp_search_config *search, const search_space 
   *where = kind->cpu_offload ? FSDP_SPACE_HOST : FSDP_SPACE_DEVICE;
   if (!kind->cpu_offload) return (int64_t)(states + weights);
   const int64_t host = (int64_t)states, device = (int64_t)weights;
-  const int64_t most = fsdp_search_allowed_bytes(search, FSDP_SPACE_DEVICE);
+  const int64_t most = fsdp_search_allowed(search).bytes[FSDP_SPACE_DEVICE];
   if (!most || device <= most) return host;
   *where = FSDP_SPACE_DEVICE;
   return device;
@@ -167,4 +167,26 @@ int64_t search_value_bytes(const search_space *space, const fsdp_search_kind *ki
 double search_links_left(const fsdp_search_config *search, const search_space *space) {
   const int64_t layers = fsdp_max_i64(0, search->base.model.num_layers - 2);
   return (double)(layers * space->layer_params) / (double)space->params;
+}
+
+// ---- Limits, and what bounds a step
+
+int64_t fsdp_search_without_margin(int64_t bytes, double margin) {
+  return (int64_t)((double)bytes * (1 - margin));
+}
+
+fsdp_memory_limits fsdp_search_allowed(const fsdp_search_config *search) {
+  const int64_t device = fsdp_search_without_margin(search->limit_bytes[FSDP_SPACE_DEVICE], search->margin);
+  return (fsdp_memory_limits){
+      .bytes = {[FSDP_SPACE_DEVICE] = device, [FSDP_SPACE_HOST] = search->limit_bytes[FSDP_SPACE_HOST]},
+      .shared_bytes = fsdp_search_without_margin(search->shared_limit_bytes, search->margin),
+      .room_bytes = device};
+}
+
+fsdp_search_bound search_bound_of(const fsdp_evaluation *e) {
+  const double most = fmax(e->comm_s, fmax(e->copies_s, e->update_s));
+  if (most < e->step_s / 4) return FSDP_BOUND_COMPUTE;
+  return most == e->comm_s     ? FSDP_BOUND_COMMUNICATION
+         : most == e->copies_s ? FSDP_BOUND_COPIES
+                               : FSDP_BOUND_UPDATE;
 }

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "runtime/plan/plan.h"
-#include "runtime/plan/search/simulate.h"
+#include "runtime/plan/price/simulate.h"
 
 // What may be fixed; everything else is searched.
 typedef enum fsdp_search_field {
@@ -36,7 +36,7 @@ typedef struct fsdp_search_config {
   // both together, where one memory holds them.
   int64_t limit_bytes[FSDP_SPACE_COUNT], shared_limit_bytes;
   double margin; // share of the device's limit, and of the shared one, that plans leave free
-  void (*progress)(const fsdp_search_progress *progress, void *context); // NULL: nobody is told
+  void (*progress)(const fsdp_search_progress *progress, void *context); // NULL: no callback
   void *context;
 } fsdp_search_config;
 
@@ -94,6 +94,5 @@ typedef struct fsdp_search_kind {
 // What a margin leaves of a limit; 0 of none.
 int64_t fsdp_search_without_margin(int64_t bytes, double margin);
 
-// What plans may take of a space, and of both together; 0: no limit.
-int64_t fsdp_search_allowed_bytes(const fsdp_search_config *config, fsdp_space space);
-int64_t fsdp_search_allowed_shared_bytes(const fsdp_search_config *config);
+// What plans may take, margins off; 0: no limit. room_bytes: as the device.
+fsdp_memory_limits fsdp_search_allowed(const fsdp_search_config *config);

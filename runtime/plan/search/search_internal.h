@@ -1,83 +1,37 @@
 // The parts of the search: bounds before planning, estimates from drafts, and the settings of a kind.
 #pragma once
 
+#include "runtime/plan/search/evaluate.h"
 #include "runtime/plan/search/search_config.h"
 
+// The search has three constants. FSDP_EVALUATION_ERROR (estimate.h): what an estimate may be off by, in time
+// and in bytes; a setting that it excludes by less is tried.
+
+// A smaller share of a step is not worth another plan.
+#define SEARCH_TIE 1e-3
+// How far each search around an estimate goes: the kinds of which all near settings are planned whole, the
+// layers added to what packing leaves above a limit, the steps of room given to what waits for memory.
+#define SEARCH_DEPTH 3
+
+// What is enumerated.
 #define SEARCH_SETS_MAX     6 // of values that are not kept
 #define SEARCH_WRAPS_MAX    4
-#define SEARCH_KEEP         4 // settings of a kind that may become its finalist
+#define SEARCH_KEEP         4 // settings of a kind that may become its finalist, half of them offloading
 #define SEARCH_BATCHES_MAX  64
 #define SEARCH_PREFETCH_MAX 2
-// Estimates may be so much too high: those from a few layers, and all where waits for memory order what
-// shares a link better than its streams do.
-#define SEARCH_TOO_HIGH 0.03
 
-// ---- Estimates (search_estimate.c)
+// Of what the search allows.
+fsdp_evaluator search_evaluator_of(const fsdp_search_config *search);
 
-typedef struct search_estimate {
-  double step_s;
-  // Of it the least that any prefetch, wrap or accumulation leaves: compute, what it waits for of `tensor`
-  // and `context`, and updates on the host.
-  double work_s;
-  // The same of layers alone, which no strategy changes, and what collectives over `tensor` and `context`
-  // take of the links inside nodes and between them. Not of estimates between two.
-  double layers_s, axes_node_s, axes_network_s;
-  double links_s; // the least that no prefetch or one as deep leaves: what the busiest link carries
-  double comm_s, copies_s, update_s;
-  int64_t bytes[FSDP_SPACE_COUNT]; // peaks, with what lies beside the device's arena
-} search_estimate;
-
-// A setting and what it is estimated to take.
+// A setting and how it is judged.
 typedef struct search_setting {
   fsdp_plan_config config;
-  search_estimate estimate;
+  fsdp_evaluation estimate;
   int chain, set, layers; // of the chain: `set` for the first `layers` layers, the one before for the others
 } search_setting;
 
-// From drafts of two numbers of layers, or of the whole model if its layers are not alike or too few. The
-// peaks of each part of a step are extended by themselves, as an affine function of the number of layers.
-// Adds how many drafts were made to *drafts.
-fsdp_status search_estimate_make(const fsdp_search_config *search, const fsdp_plan_config *config,
-                                 int64_t *drafts, search_estimate *estimate, fsdp_error *error);
-
-// From one draft of all layers: what the whole plan takes but for waits for memory.
-fsdp_status search_estimate_whole(const fsdp_search_config *search, const fsdp_plan_config *config,
-                                  int64_t *drafts, search_estimate *estimate, fsdp_error *error);
-
-// The estimate between two settings that differ in what the first layers save.
-search_estimate search_estimate_between(const search_estimate *none, const search_estimate *all, int layers,
-                                        int of);
-
-// Bytes above the limits, 0 if it fits. *space (may be NULL): where it is above most.
-int64_t search_excess(const fsdp_search_config *search, const int64_t bytes[FSDP_SPACE_COUNT],
-                      fsdp_space *space);
-
-// Adds what lies beside the device's arena.
-void search_need_of(const fsdp_plan *plan, int64_t bytes[FSDP_SPACE_COUNT]);
-
-fsdp_search_bound search_bound_of(double step_s, double comm_s, double copies_s, double update_s);
-
-// ---- Estimates that are remembered (search_drafts.c)
-
-typedef struct search_known search_known;
-
-// Of a search; {0} at first.
-typedef struct search_drafts {
-  search_known *known;
-  int64_t size, used;
-  int64_t count; // plans that were made
-} search_drafts;
-
-// The estimate of a setting, made once. False, and nothing is written, if there is no such plan.
-bool search_estimate_of(const fsdp_search_config *search, const fsdp_plan_config *config,
-                        search_drafts *drafts, search_estimate *estimate);
-// The same from a draft of all layers (search_estimate_whole).
-bool search_whole_of(const fsdp_search_config *search, const fsdp_plan_config *config, search_drafts *drafts,
-                     search_estimate *estimate);
-// The peaks of all layers without packing, with what lies beside the device's arena.
-bool search_peaks_of(const fsdp_search_config *search, const fsdp_plan_config *config, search_drafts *drafts,
-                     int64_t bytes[FSDP_SPACE_COUNT]);
-void search_drafts_release(search_drafts *drafts);
+// What most of a step's time beside computation goes to.
+fsdp_search_bound search_bound_of(const fsdp_evaluation *evaluation);
 
 // ---- What is enumerated (search_space.c)
 
@@ -188,11 +142,11 @@ typedef struct search_best {
 // Valid until the next call.
 const search_floor *search_floor_of(const fsdp_search_config *search, const search_space *space,
                                     const fsdp_search_kind *kind, search_floors *floors,
-                                    search_drafts *drafts);
+                                    fsdp_evaluator *evaluator);
 
 // The fastest settings of a kind; those whose work takes `cut_s` or longer are left out. Every micro-batch is
 // tried with the first wrap, accumulation and prefetch, and all others of these with the best of them, or
 // with every one of them if `all_variants`. `floor`: of the kind.
 void search_kind_settings(const fsdp_search_config *search, const search_space *space,
                           const fsdp_search_kind *kind, const search_floor *floor, bool all_variants,
-                          double cut_s, search_deltas *deltas, search_drafts *drafts, search_best *best);
+                          double cut_s, search_deltas *deltas, fsdp_evaluator *evaluator, search_best *best);

@@ -6,14 +6,6 @@
 #include <math.h>
 #include <string.h>
 
-// A smaller part of a step than this is not worth other settings.
-#define EXPOSED_SHARE 1e-3
-// A setting may be so much slower than the best of its kind and still be kept.
-#define NEAR 0.01
-// Of its bytes, what a set may need less than is foretold.
-#define HOPE 0.03
-// Of the limits, what a variant may need less than the first.
-#define VARIANT_HOPE 0.1
 typedef struct walk {
   const fsdp_search_config *search;
   const search_space *space;
@@ -21,7 +13,7 @@ typedef struct walk {
   const search_floor *floor;
   double cut_s;
   search_deltas *deltas;
-  search_drafts *drafts;
+  fsdp_evaluator *evaluator;
   search_best *best;
 } walk;
 
@@ -29,7 +21,7 @@ typedef struct walk {
 typedef struct batch_choice {
   int64_t batch;
   int micro_batches;
-  search_estimate first;
+  fsdp_evaluation first;
 } batch_choice;
 
 static bool is_open(const walk *w, fsdp_search_field field) {
@@ -48,7 +40,8 @@ static bool offloads(const search_setting *setting) {
 static double cut_of(const walk *w) {
   const search_best *best = w->best;
   for (int i = 0; i < best->count; i++)
-    if (!offloads(&best->settings[i])) return fmin(w->cut_s, best->settings[i].estimate.step_s * (1 + NEAR));
+    if (!offloads(&best->settings[i]))
+      return fmin(w->cut_s, best->settings[i].estimate.step_s * (1 + FSDP_EVALUATION_ERROR));
   return w->cut_s;
 }
 
@@ -75,7 +68,7 @@ static bool is_cut(walk *w, double seconds) {
 }
 
 // What a setting takes at least with what is there to recompute or offload more.
-static double floor_of(const search_estimate *estimate) {
+static double floor_of(const fsdp_evaluation *estimate) {
   return fmax(estimate->work_s, estimate->links_s);
 }
 
@@ -91,7 +84,7 @@ static void keep(walk *w, const search_setting *setting) {
 static void note_unfit(walk *w, const search_setting *setting) {
   search_best *best = w->best;
   fsdp_space space = FSDP_SPACE_DEVICE;
-  const int64_t excess = search_excess(w->search, setting->estimate.bytes, &space);
+  const int64_t excess = fsdp_excess_of(&w->evaluator->allowed, setting->estimate.bytes, &space);
   if (best->least_bytes && excess >= best->least_bytes) return;
   best->least_bytes = excess;
   best->least_space = space;
@@ -99,13 +92,13 @@ static void note_unfit(walk *w, const search_setting *setting) {
 }
 
 // The fewest layers with which the estimate between the two fits; all of them do.
-static int fewest_layers(const walk *w, const search_estimate *none, const search_estimate *all) {
+static int fewest_layers(const walk *w, const fsdp_evaluation *none, const fsdp_evaluation *all) {
   const int layers = (int)w->search->base.model.num_layers;
   int low = 1, high = layers;
   while (low < high) {
     const int middle = low + (high - low) / 2;
-    const search_estimate between = search_estimate_between(none, all, middle, layers);
-    if (search_excess(w->search, between.bytes, NULL) == 0)
+    const fsdp_evaluation between = fsdp_estimate_between(none, all, middle, layers);
+    if (fsdp_excess_of(&w->evaluator->allowed, between.bytes, NULL) == 0)
       high = middle;
     else
       low = middle + 1;
@@ -121,7 +114,7 @@ static bool estimate_set(walk *w, int chain, int set, const search_setting *firs
   if (set == 0) return true;
   out->layers = (int)w->search->base.model.num_layers;
   out->config.saving = search_saving_of(w->search, &w->space->chains[chain], set, out->layers);
-  return search_estimate_of(w->search, &out->config, w->drafts, &out->estimate);
+  return fsdp_evaluate(w->evaluator, &out->config, FSDP_EVALUATE_FEW, &out->estimate);
 }
 
 static double rows_of(const search_setting *setting) {
@@ -158,8 +151,8 @@ static const search_delta *delta_of(walk *w, const search_setting *first) {
   return delta;
 }
 
-static search_estimate predict(const search_setting *first, const search_delta *delta, int chain, int set) {
-  search_estimate e = first->estimate;
+static fsdp_evaluation predict(const search_setting *first, const search_delta *delta, int chain, int set) {
+  fsdp_evaluation e = first->estimate;
   e.work_s += delta->work_s[chain][set] * rows_of(first) * first->config.micro_batches;
   for (int s = 0; s < FSDP_SPACE_COUNT; s++)
     e.bytes[s] += (int64_t)(delta->bytes[chain][set][s] * rows_of(first));
@@ -169,22 +162,23 @@ static search_estimate predict(const search_setting *first, const search_delta *
 // Whether drafts of a set are worth making: it may fit, and its work may be less than the cut.
 static bool is_promising(walk *w, const search_setting *first, const search_delta *delta, int chain,
                          int set) {
-  const search_estimate before = predict(first, delta, chain, set - 1);
-  const search_estimate all = predict(first, delta, chain, set);
+  const fsdp_evaluation before = predict(first, delta, chain, set - 1);
+  const fsdp_evaluation all = predict(first, delta, chain, set);
   const int layers = (int)w->search->base.model.num_layers;
   int64_t hopeful[FSDP_SPACE_COUNT];
-  for (int s = 0; s < FSDP_SPACE_COUNT; s++) hopeful[s] = (int64_t)((double)all.bytes[s] * (1 - HOPE));
-  if (search_excess(w->search, hopeful, NULL) > 0) {
+  for (int s = 0; s < FSDP_SPACE_COUNT; s++)
+    hopeful[s] = (int64_t)((double)all.bytes[s] * (1 - FSDP_EVALUATION_ERROR));
+  if (fsdp_excess_of(&w->evaluator->allowed, hopeful, NULL) > 0) {
     search_setting unfit = *first;
     unfit.estimate = all;
     unfit.config.saving = search_saving_of(w->search, &w->space->chains[chain], set, layers);
     note_unfit(w, &unfit);
     return false;
   }
-  const bool fits = search_excess(w->search, all.bytes, NULL) == 0;
+  const bool fits = fsdp_excess_of(&w->evaluator->allowed, all.bytes, NULL) == 0;
   const int fewest = fits ? fewest_layers(w, &before, &all) : layers;
-  const search_estimate between = search_estimate_between(&before, &all, fewest, layers);
-  return !is_cut(w, floor_of(&between) * (1 - HOPE / 10));
+  const fsdp_evaluation between = fsdp_estimate_between(&before, &all, fewest, layers);
+  return !is_cut(w, floor_of(&between) * (1 - SEARCH_TIE));
 }
 
 // The first set of a chain that fits in all layers, and of it only as many layers as must. `first` is the
@@ -202,13 +196,13 @@ static void try_chain(walk *w, const search_delta *delta, int chain, const searc
     if (!is_estimated && !estimate_set(w, chain, set - 1, first, &before)) return;
     if (!estimate_set(w, chain, set, first, &setting)) return;
     is_estimated = true;
-    if (search_excess(w->search, setting.estimate.bytes, NULL) > 0) {
+    if (fsdp_excess_of(&w->evaluator->allowed, setting.estimate.bytes, NULL) > 0) {
       note_unfit(w, &setting);
       before = setting;
       continue;
     }
     setting.layers = fewest_layers(w, &before.estimate, &setting.estimate);
-    setting.estimate = search_estimate_between(&before.estimate, &setting.estimate, setting.layers, all);
+    setting.estimate = fsdp_estimate_between(&before.estimate, &setting.estimate, setting.layers, all);
     setting.config.saving = search_saving_of(w->search, &w->space->chains[chain], set, setting.layers);
     keep(w, &setting);
     return;
@@ -217,14 +211,14 @@ static void try_chain(walk *w, const search_delta *delta, int chain, const searc
 
 // One micro-batch, wrap, accumulation and prefetch, with what it must not keep. `known`: its estimate with
 // everything kept, or NULL.
-static void try_setting(walk *w, const fsdp_plan_config *config, const search_estimate *known) {
+static void try_setting(walk *w, const fsdp_plan_config *config, const fsdp_evaluation *known) {
   search_setting setting = {.config = *config};
   if (known)
     setting.estimate = *known;
-  else if (!search_estimate_of(w->search, config, w->drafts, &setting.estimate))
+  else if (!fsdp_evaluate(w->evaluator, config, FSDP_EVALUATE_FEW, &setting.estimate))
     return;
   w->best->planned = true;
-  if (search_excess(w->search, setting.estimate.bytes, NULL) == 0) {
+  if (fsdp_excess_of(&w->evaluator->allowed, setting.estimate.bytes, NULL) == 0) {
     keep(w, &setting);
     return;
   }
@@ -252,7 +246,8 @@ static fsdp_plan_config config_of(const walk *w, const fsdp_plan_config *first, 
   return config;
 }
 
-// The work that a micro-batch takes at least once it fits, if a variant needs less by a part of the limits.
+// The work that a micro-batch takes at least once it fits, if a variant needs less by a few errors of an
+// estimate of the limits.
 static double hopeful_work_s(walk *w, const search_setting *first) {
   int64_t bytes[FSDP_SPACE_COUNT];
   const int layers = (int)w->search->base.model.num_layers;
@@ -260,17 +255,18 @@ static double hopeful_work_s(walk *w, const search_setting *first) {
   search_setting hopeful = *first;
   for (int s = 0; s < FSDP_SPACE_COUNT; s++)
     hopeful.estimate.bytes[s] -=
-        (int64_t)(VARIANT_HOPE * (double)fsdp_search_allowed_bytes(w->search, (fsdp_space)s));
-  if (search_excess(w->search, hopeful.estimate.bytes, NULL) == 0) return first->estimate.work_s;
+        (int64_t)(SEARCH_DEPTH * FSDP_EVALUATION_ERROR * (double)w->evaluator->allowed.bytes[s]);
+  if (fsdp_excess_of(&w->evaluator->allowed, hopeful.estimate.bytes, NULL) == 0)
+    return first->estimate.work_s;
   const search_delta delta = *delta_of(w, first);
   for (int c = 0; c < w->space->chain_count; c++) {
     for (int set = 1; set < w->space->chains[c].count; set++) {
-      const search_estimate before = predict(&hopeful, &delta, c, set - 1);
-      const search_estimate all = predict(&hopeful, &delta, c, set);
+      const fsdp_evaluation before = predict(&hopeful, &delta, c, set - 1);
+      const fsdp_evaluation all = predict(&hopeful, &delta, c, set);
       memcpy(bytes, all.bytes, sizeof bytes);
-      if (search_excess(w->search, bytes, NULL) > 0) continue;
+      if (fsdp_excess_of(&w->evaluator->allowed, bytes, NULL) > 0) continue;
       const int fewest = fewest_layers(w, &before, &all);
-      least = fmin(least, search_estimate_between(&before, &all, fewest, layers).work_s);
+      least = fmin(least, fsdp_estimate_between(&before, &all, fewest, layers).work_s);
       break;
     }
   }
@@ -280,23 +276,24 @@ static double hopeful_work_s(walk *w, const search_setting *first) {
 // Whether links take too long without prefetch, as they do with one module ahead. Of a deeper one that is not
 // known: it keeps more units gathered from their forward to their backward.
 static bool links_are_busy(walk *w, const fsdp_plan_config *first, variant v) {
-  search_estimate one_ahead;
+  fsdp_evaluation one_ahead;
   v.prefetch = 1;
   const fsdp_plan_config config = config_of(w, first, &v);
-  return search_estimate_of(w->search, &config, w->drafts, &one_ahead) && is_cut(w, floor_of(&one_ahead));
+  return fsdp_evaluate(w->evaluator, &config, FSDP_EVALUATE_FEW, &one_ahead) &&
+         is_cut(w, floor_of(&one_ahead));
 }
 
 // Whether links take too long with units inside layers, whatever the prefetch, as they do with a unit for
 // each layer and one ahead.
 static bool links_of_layers_are_busy(walk *w, const fsdp_plan_config *first, variant v) {
-  search_estimate layers;
+  fsdp_evaluation layers;
   if (w->space->wraps[v.wrap].kind == FSDP_WRAP_NONE || w->space->wraps[0].kind != FSDP_WRAP_BLOCK)
     return false;
   if (!is_open(w, FSDP_SEARCH_PREFETCH)) return false;
   v.prefetch = 1;
   v.wrap = 0;
   const fsdp_plan_config config = config_of(w, first, &v);
-  return search_estimate_of(w->search, &config, w->drafts, &layers) &&
+  return fsdp_evaluate(w->evaluator, &config, FSDP_EVALUATE_FEW, &layers) &&
          is_cut(w, layers.links_s * search_links_left(w->search, w->space));
 }
 
@@ -304,9 +301,9 @@ static bool links_of_layers_are_busy(walk *w, const fsdp_plan_config *first, var
 // `choice` estimates the first with everything kept.
 static void try_variants(walk *w, const batch_choice *choice, const fsdp_plan_config *first, bool all) {
   static const int depths[] = {1, 2, 0};
-  const search_estimate *e = &choice->first;
-  const bool is_large = search_excess(w->search, e->bytes, NULL) > 0;
-  const bool is_exposed = e->comm_s + e->copies_s > EXPOSED_SHARE * e->step_s;
+  const fsdp_evaluation *e = &choice->first;
+  const bool is_large = fsdp_excess_of(&w->evaluator->allowed, e->bytes, NULL) > 0;
+  const bool is_exposed = e->comm_s + e->copies_s > SEARCH_TIE * e->step_s;
   const search_setting setting = {.config = *first, .estimate = *e};
   if ((!is_large && !is_exposed) || is_cut(w, hopeful_work_s(w, &setting))) return;
   const int depth_count = is_open(w, FSDP_SEARCH_PREFETCH) ? 3 : 1;
@@ -343,14 +340,15 @@ static fsdp_plan_config first_config(const fsdp_search_config *search, const sea
 
 // The micro-batch `index` of a kind. False after the last, and if a single value that a layer makes of it is
 // above the limits; the first is there in any case, so that the least that a kind needs is known.
-static bool next_batch(const fsdp_search_config *search, const search_space *space,
-                       const fsdp_search_kind *kind, int index, fsdp_plan_config *config) {
+static bool next_batch(const fsdp_search_config *search, const fsdp_evaluator *evaluator,
+                       const search_space *space, const fsdp_search_kind *kind, int index,
+                       fsdp_plan_config *config) {
   int64_t bytes[FSDP_SPACE_COUNT] = {0};
   if (index >= SEARCH_BATCHES_MAX ||
       !search_batch(search, kind, index, &config->batch, &config->micro_batches))
     return false;
   bytes[FSDP_SPACE_DEVICE] = search_value_bytes(space, kind, config->batch);
-  return index == 0 || search_excess(search, bytes, NULL) == 0;
+  return index == 0 || fsdp_excess_of(&evaluator->allowed, bytes, NULL) == 0;
 }
 
 // Rules may cut anything over any axis.
@@ -365,7 +363,7 @@ static bool is_alike(const fsdp_search_config *search, const search_floor *floor
 
 const search_floor *search_floor_of(const fsdp_search_config *search, const search_space *space,
                                     const fsdp_search_kind *kind, search_floors *floors,
-                                    search_drafts *drafts) {
+                                    fsdp_evaluator *evaluator) {
   for (int i = 0; i < floors->count; i++)
     if (is_alike(search, &floors->items[i], kind)) return &floors->items[i];
   floors->items = fsdp_realloc(floors->items, (size_t)(floors->count + 1) * sizeof *floors->items);
@@ -373,9 +371,9 @@ const search_floor *search_floor_of(const fsdp_search_config *search, const sear
   *floor = (search_floor){
       .mesh = kind->mesh, .sequence_parallel = kind->sequence_parallel, .batch_parts = kind->batch_parts};
   fsdp_plan_config config = first_config(search, space, kind);
-  for (; next_batch(search, space, kind, floor->count, &config); floor->count++) {
-    search_estimate e;
-    if (!search_estimate_of(search, &config, drafts, &e)) continue;
+  for (; next_batch(search, evaluator, space, kind, floor->count, &config); floor->count++) {
+    fsdp_evaluation e;
+    if (!fsdp_evaluate(evaluator, &config, FSDP_EVALUATE_FEW, &e)) continue;
     floor->batches[floor->count] = (search_batch_floor){e.layers_s, e.axes_node_s, e.axes_network_s};
   }
   return floor;
@@ -385,7 +383,7 @@ const search_floor *search_floor_of(const fsdp_search_config *search, const sear
 // first is there in any case.
 static int list_batches(walk *w, fsdp_plan_config config, batch_choice choices[SEARCH_BATCHES_MAX]) {
   int count = 0;
-  for (int i = 0; next_batch(w->search, w->space, w->kind, i, &config); i++) {
+  for (int i = 0; next_batch(w->search, w->evaluator, w->space, w->kind, i, &config); i++) {
     const double least_s = search_batch_least_s(w->search, w->space, w->kind, config.micro_batches,
                                                 i < w->floor->count ? &w->floor->batches[i] : NULL);
     batch_choice choice = {.batch = config.batch, .micro_batches = config.micro_batches};
@@ -393,7 +391,7 @@ static int list_batches(walk *w, fsdp_plan_config config, batch_choice choices[S
       w->best->left_out = true;
       continue;
     }
-    if (!search_estimate_of(w->search, &config, w->drafts, &choice.first)) continue;
+    if (!fsdp_evaluate(w->evaluator, &config, FSDP_EVALUATE_FEW, &choice.first)) continue;
     w->best->planned = true;
     int at = count++;
     for (; at > 0 && choices[at - 1].first.step_s > choice.first.step_s; at--) choices[at] = choices[at - 1];
@@ -404,8 +402,8 @@ static int list_batches(walk *w, fsdp_plan_config config, batch_choice choices[S
 
 void search_kind_settings(const fsdp_search_config *search, const search_space *space,
                           const fsdp_search_kind *kind, const search_floor *floor, bool all_variants,
-                          double cut_s, search_deltas *deltas, search_drafts *drafts, search_best *best) {
-  walk w = {search, space, kind, floor, cut_s, deltas, drafts, best};
+                          double cut_s, search_deltas *deltas, fsdp_evaluator *evaluator, search_best *best) {
+  walk w = {search, space, kind, floor, cut_s, deltas, evaluator, best};
   batch_choice choices[SEARCH_BATCHES_MAX];
   memset(best, 0, sizeof *best);
   const fsdp_plan_config config = first_config(search, space, kind);

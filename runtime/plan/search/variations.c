@@ -2,6 +2,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
+#include "runtime/plan/search/evaluate.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -9,36 +10,27 @@
 
 typedef struct variations {
   const fsdp_plan *plan;
-  const fsdp_device_profile *profile;
-  int ranks_per_node, count;
+  fsdp_evaluator evaluator;
+  int count;
   fsdp_variation *out;
 } variations;
 
-// Prices `config`, of which a single setting differs from the plan's.
+// Evaluates `config`, of which a single setting differs from the plan's.
 __attribute__((format(printf, 3, 4))) static void vary(variations *v, const fsdp_plan_config *config,
                                                        const char *format, ...) {
   FSDP_CHECK(v->count < FSDP_VARIATIONS_MAX, "more than %d variations", FSDP_VARIATIONS_MAX);
   fsdp_variation *out = &v->out[v->count];
-  fsdp_plan *plan = NULL;
-  fsdp_pricing pricing;
+  fsdp_evaluation e;
   va_list arguments;
   va_start(arguments, format);
   vsnprintf(out->change, sizeof out->change, format, arguments);
   va_end(arguments);
-  if (!fsdp_plan_create(config, &plan, NULL) &&
-      !fsdp_pricing_create(plan, v->profile, v->ranks_per_node, &pricing, NULL)) {
-    fsdp_simulation *simulation = fsdp_simulation_create(&pricing);
-    fsdp_step_price price;
-    fsdp_simulation_run(simulation, &price);
-    out->step_s = price.step_s;
-    out->tokens_per_s = fsdp_plan_step_tokens(plan) / price.step_s;
-    out->peak_bytes = plan->memory.space[FSDP_SPACE_DEVICE].peak_bytes;
-    out->host_peak_bytes = plan->memory.space[FSDP_SPACE_HOST].peak_bytes;
-    v->count++;
-    fsdp_step_price_release(&price);
-    fsdp_simulation_destroy(simulation);
-  }
-  fsdp_plan_destroy(plan);
+  if (!fsdp_evaluate(&v->evaluator, config, FSDP_EVALUATE_PLAN, &e)) return;
+  out->step_s = e.step_s;
+  out->tokens_per_s = e.tokens_per_s;
+  out->peak_bytes = e.peak_bytes[FSDP_SPACE_DEVICE];
+  out->host_peak_bytes = e.peak_bytes[FSDP_SPACE_HOST];
+  v->count++;
 }
 
 static void vary_sizes(variations *v) {
@@ -111,7 +103,8 @@ static void vary_axis(variations *v, const char *axis) {
 
 int fsdp_variations_of(const fsdp_plan *plan, const fsdp_device_profile *profile, int ranks_per_node,
                        fsdp_variation out[FSDP_VARIATIONS_MAX]) {
-  variations v = {.plan = plan, .profile = profile, .ranks_per_node = ranks_per_node, .out = out};
+  variations v = {
+      .plan = plan, .evaluator = {.profile = profile, .ranks_per_node = ranks_per_node}, .out = out};
   vary_sizes(&v);
   vary_recomputation(&v);
   vary_wrap(&v);
@@ -119,5 +112,6 @@ int fsdp_variations_of(const fsdp_plan *plan, const fsdp_device_profile *profile
     vary_axis(&v, FSDP_AXIS_TENSOR);
     vary_axis(&v, FSDP_AXIS_CONTEXT);
   }
+  fsdp_evaluator_release(&v.evaluator);
   return v.count;
 }

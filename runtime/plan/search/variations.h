@@ -1,7 +1,8 @@
 // How the price of a step changes for one more and one less of each setting.
 #pragma once
 
-#include "runtime/plan/search/simulate.h"
+#include "runtime/plan/plan.h"
+#include "runtime/plan/price/device_profile.h"
 
 #define FSDP_VARIATIONS_MAX 14
 

@@ -1,7 +1,7 @@
 // Keys and words of a device profile's YAML, the same for reading and printing.
 #pragma once
 
-#include "runtime/plan/search/device_profile.h"
+#include "runtime/plan/price/device_profile.h"
 
 #include <stddef.h>
 

@@ -2,7 +2,7 @@
 // whole.
 #pragma once
 
-#include "runtime/plan/search/device_profile.h"
+#include "runtime/plan/price/device_profile.h"
 #include "runtime/plan/text/yaml_document.h"
 
 #define FSDP_PROFILE_BASES_MAX   8

@@ -1,7 +1,7 @@
 #include "runtime/plan/text/profile_text.h"
 
 #include "runtime/base/check.h"
-#include "runtime/plan/search/shipped_profiles.h"
+#include "runtime/plan/price/shipped_profiles.h"
 #include "runtime/plan/text/profile_keys.h"
 #include "runtime/plan/text/profile_reader.h"
 

@@ -32,7 +32,7 @@
 // A row has a `source` too. With `base`, a number replaces a number and a list the whole list.
 #pragma once
 
-#include "runtime/plan/search/device_profile.h"
+#include "runtime/plan/price/device_profile.h"
 #include "runtime/plan/text/profile_reader.h"
 
 // The shipped profile `name`, or with `text` (NULL: none) what that says, whose base can be a shipped one

@@ -75,7 +75,8 @@ def the_log_and_the_terminal():
         )
         assert (
             line["mfu"] is None
-            and line["peak_bytes"] <= line["arena_bytes"] <= 1.02 * line["peak_bytes"] + 64
+            and line["peak_bytes"] <= line["arena_bytes"]
+            and line["arena_bytes"] <= max(1.02 * line["peak_bytes"], line["peak_bytes"] + 65536)
         )
         assert line["time/forward"] + line["time/backward"] <= line["time/total"] * 1.5 + 5
         assert line["time/exposed_comm"] >= 0

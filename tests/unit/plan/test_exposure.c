@@ -1,5 +1,5 @@
 // Exposed communication of hand-made steps, against numbers worked out by hand.
-#include "runtime/plan/timeline/exposure.h"
+#include "runtime/plan/price/exposure.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 // Plans against the closed formulas of the strategies' memory and traffic.
 #include "models/family.h"
-#include "runtime/plan/plan.h"
+#include "runtime/plan/search/hints.h"
 #include "tests/support/models.h"
 
 #include <setjmp.h>
@@ -223,11 +223,12 @@ static void test_traffic_of_7b(void **state) {
   assert_int_equal(plan->traffic.bytes[FSDP_ALL_GATHER], (2 * P - 2 * table) * 4 / 8 * 7);
   assert_int_equal(plan->traffic.bytes[FSDP_REDUCE_SCATTER], 4 * P / 8 * 7);
   assert_int_equal(valley(plan), 12 * P / 8);
-  assert_int_equal(plan->hint_unit, 1);
+  const fsdp_hints hints = fsdp_hints_of(plan);
+  assert_int_equal(hints.unit, 1);
   config.wrap.kind = FSDP_WRAP_BLOCK;
   fsdp_plan *block = plan_of(config);
-  assert_true(plan->hint_saved_bytes > 0);
-  assert_int_equal(plan->hint_saved_bytes, peak(plan) - peak(block));
+  assert_true(hints.saved_bytes > 0);
+  assert_int_equal(hints.saved_bytes, peak(plan) - peak(block));
   fsdp_plan_destroy(block);
   fsdp_plan_destroy(plan);
 }

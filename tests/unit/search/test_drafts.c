@@ -69,13 +69,13 @@ static void check_draft(const fsdp_search_config *search, const fsdp_plan_config
   }
   const fsdp_step_price a = price_of(search, whole), b = price_of(search, draft);
   assert_true(a.flops == b.flops);
-  assert_int_equal(fsdp_search_price(search, config, &plan, NULL), FSDP_OK);
+  assert_int_equal(fsdp_search_price(search, config, &plan), FSDP_OK);
   assert_true(plan.step_s == a.step_s);
   // A draft that offloads is packed once, to see what waits for its copies. Waits may also help: a gather
   // that starts later leaves the link to a reduction.
   const double free_s = plan.unhindered_s, waits = offloads ? 0.1 : 1e-9;
-  if (b.step_s < free_s * (1 - (offloads ? ORDER : 1e-9)) || b.step_s * (1 - SEARCH_TOO_HIGH) > a.step_s ||
-      (!offloads && b.step_s > free_s * (1 + waits)))
+  if (b.step_s < free_s * (1 - (offloads ? ORDER : 1e-9)) ||
+      b.step_s * (1 - FSDP_EVALUATION_ERROR) > a.step_s || (!offloads && b.step_s > free_s * (1 + waits)))
     fail_msg("%s of %.9g ms, whole plan without waits for memory %.9g, with them %.9g",
              offloads ? "draft with offload" : "draft", b.step_s * 1e3, plan.unhindered_s * 1e3,
              a.step_s * 1e3);
@@ -120,12 +120,12 @@ static void test_remembered(void **state) {
   static const char *const recomputed[] = {"none", "block"};
   fsdp_device_profile *profile = round_machine(5e9, 5e9);
   const fsdp_search_config search = search_on(profile, "gpt2", 6, 4);
-  search_drafts drafts = {.size = 0};
+  fsdp_evaluator evaluator = search_evaluator_of(&search);
+  int64_t drafts = 0;
   random_source random = {.seed = 9};
   for (int n = 0; n < test_draws(150, 40); n++) {
     fsdp_plan_config c = search.base;
-    search_estimate known, made;
-    int64_t count = 0;
+    fsdp_evaluation known, made;
     c.seq = 256;
     c.mesh = fsdp_mesh_of(1, 4);
     c.strategy = random_int(&random, 0, 1) ? FSDP_FULL : FSDP_GRAD_OP;
@@ -136,16 +136,16 @@ static void test_remembered(void **state) {
     c.accumulate = (fsdp_accumulate)random_int(&random, 0, 1);
     c.wrap.kind = random_int(&random, 0, 1) ? FSDP_WRAP_BLOCK : FSDP_WRAP_NONE;
     fsdp_saving_parse(recomputed[random_int(&random, 0, 1)], "-", FSDP_FATE_RECOMPUTE, &c.saving, NULL);
-    assert_int_equal(search_estimate_make(&search, &c, &count, &made, NULL), FSDP_OK);
+    assert_int_equal(fsdp_estimate_few(profile, search.ranks_per_node, &c, &drafts, &made), FSDP_OK);
     for (int again = 0; again < 2; again++) {
-      const int64_t before = drafts.count;
-      assert_true(search_estimate_of(&search, &c, &drafts, &known));
-      assert_true(!again || drafts.count == before);
+      const int64_t before = evaluator.drafts;
+      assert_true(fsdp_evaluate(&evaluator, &c, FSDP_EVALUATE_FEW, &known));
+      assert_true(!again || evaluator.drafts == before);
       assert_true(known.step_s == made.step_s && known.work_s == made.work_s);
       assert_memory_equal(known.bytes, made.bytes, sizeof made.bytes);
     }
   }
-  search_drafts_release(&drafts);
+  fsdp_evaluator_release(&evaluator);
   fsdp_device_profile_destroy(profile);
 }
 
@@ -159,8 +159,8 @@ static void test_peaks(void **state) {
     const fsdp_search_config search =
         search_on(profile, n % 2 ? "gpt2" : "llama3-8b", random_int(&random, 6, 12), 4);
     fsdp_plan_config c = search.base;
-    search_estimate estimate;
-    int64_t count = 0;
+    fsdp_evaluation estimate;
+    int64_t drafts = 0;
     fsdp_plan *plan;
     c.seq = 16 << random_int(&random, 0, 6);
     c.mesh = fsdp_mesh_of(1, 4);
@@ -171,7 +171,7 @@ static void test_peaks(void **state) {
     c.prefetch = random_int(&random, 0, 2);
     c.wrap.kind = FSDP_WRAP_BLOCK;
     if (random_int(&random, 0, 1)) c.saving = fsdp_saving_of_blocks();
-    assert_int_equal(search_estimate_make(&search, &c, &count, &estimate, NULL), FSDP_OK);
+    assert_int_equal(fsdp_estimate_few(profile, search.ranks_per_node, &c, &drafts, &estimate), FSDP_OK);
     c.draft = true;
     assert_int_equal(fsdp_plan_create(&c, &plan, NULL), FSDP_OK);
     for (int s = 0; s < FSDP_SPACE_COUNT; s++) {

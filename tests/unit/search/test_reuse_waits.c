@@ -72,7 +72,7 @@ static void test_cost_of_waits(void **state) {
                                          .profile = profile,
                                          .limit_bytes = {roomy ? INT64_C(1000000000000) : 0}};
       fsdp_search_plan plan;
-      assert_int_equal(fsdp_search_price(&search, &config, &plan, NULL), FSDP_OK);
+      assert_int_equal(fsdp_search_price(&search, &config, &plan), FSDP_OK);
       const double waits = plan.step_s / plan.unhindered_s - 1;
       print_message("%s, %s: %.2f%%\n", settings[i].name, roomy ? "with room" : "tight", 100 * waits);
       if (waits > (roomy ? 0.01 : 0.02))

@@ -56,12 +56,12 @@ static void check_plans(const fsdp_search_config *config, const fsdp_search_resu
                      config->global_batch);
     assert_true(plan->bytes[FSDP_SPACE_DEVICE] <= config->limit_bytes[FSDP_SPACE_DEVICE]);
     assert_true(i == 0 || plan->step_s >= result->plans[i - 1].step_s);
-    assert_int_equal(fsdp_search_price(config, c, &again, NULL), FSDP_OK);
+    assert_int_equal(fsdp_search_price(config, c, &again), FSDP_OK);
     assert_true(again.hash == plan->hash && again.step_s == plan->step_s);
     fsdp_plan_config usual = *c;
     usual.prefetch = 1;
     if (c->prefetch != 1 && !config->fixed[FSDP_SEARCH_PREFETCH])
-      assert_true(fsdp_search_price(config, &usual, &again, NULL) != FSDP_OK || again.hash != plan->hash);
+      assert_true(fsdp_search_price(config, &usual, &again) != FSDP_OK || again.hash != plan->hash);
     for (int j = 0; j < i; j++) {
       assert_true(result->plans[j].hash != plan->hash);
       const fsdp_plan_config *other = &result->plans[j].config;
@@ -253,7 +253,7 @@ static void test_random_settings(void **state) {
   while (feasible < draws && tried++ < 40 * draws) {
     const fsdp_plan_config setting = draw(&random, &config);
     fsdp_search_plan plan;
-    if (fsdp_search_price(&config, &setting, &plan, NULL) != FSDP_OK) continue;
+    if (fsdp_search_price(&config, &setting, &plan) != FSDP_OK) continue;
     feasible++;
     if (plan.step_s < result.plans[0].step_s) {
       char mesh[FSDP_MESH_TEXT_BYTES], rules[FSDP_SAVING_TEXT_BYTES];
@@ -280,11 +280,11 @@ static void test_just_enough(void **state) {
   config.base.strategy = FSDP_FULL;
   for (int f = 0; f < FSDP_SEARCH_FIELD_COUNT; f++) config.fixed[f] = f != FSDP_SEARCH_RECOMPUTE;
   fsdp_search_plan whole;
-  assert_int_equal(fsdp_search_price(&config, &config.base, &whole, NULL), FSDP_OK);
+  assert_int_equal(fsdp_search_price(&config, &config.base, &whole), FSDP_OK);
   fsdp_plan_config block = config.base;
   block.saving = fsdp_saving_of_blocks();
   fsdp_search_plan least;
-  assert_int_equal(fsdp_search_price(&config, &block, &least, NULL), FSDP_OK);
+  assert_int_equal(fsdp_search_price(&config, &block, &least), FSDP_OK);
   int partial = 0;
   double before = whole.step_s;
   for (int i = 1; i < 6; i++) {
@@ -301,7 +301,7 @@ static void test_just_enough(void **state) {
       for (int other = 0; other < c.saving.count; other++)
         if (c.saving.rules[other].layers > 1) c.saving.rules[other].layers--;
       // One fewer does not fit, or packs so tightly that it waits for memory.
-      const fsdp_status status = fsdp_search_price(&config, &c, &fewer, NULL);
+      const fsdp_status status = fsdp_search_price(&config, &c, &fewer);
       assert_true(status == FSDP_ERR_CAPACITY || fewer.step_s > result.plans[0].step_s);
       partial++;
       break;

@@ -80,10 +80,10 @@ static bool draw_setting(random_source *random, const fsdp_search_config *search
   return true;
 }
 
-static search_estimate estimate(const fsdp_search_config *search, const fsdp_plan_config *config) {
-  search_estimate e;
+static fsdp_evaluation estimate(const fsdp_search_config *search, const fsdp_plan_config *config) {
+  fsdp_evaluation e;
   int64_t drafts = 0;
-  assert_int_equal(search_estimate_make(search, config, &drafts, &e, NULL), FSDP_OK);
+  assert_int_equal(fsdp_estimate_few(search->profile, search->ranks_per_node, config, &drafts, &e), FSDP_OK);
   return e;
 }
 
@@ -102,13 +102,13 @@ static void check(const char *what, double bound, double whole, const fsdp_plan_
 // What kinds of one tensor and context have in common, drafted of the first of them.
 typedef struct shared {
   search_floors floors;
-  search_drafts drafts;
+  fsdp_evaluator evaluator;
 } shared;
 
 static void check_floor(const fsdp_search_config *search, const search_space *space,
                         const fsdp_search_kind *kind, const fsdp_plan_config *c, double step_s, shared *known,
                         closest *all) {
-  const search_floor *floor = search_floor_of(search, space, kind, &known->floors, &known->drafts);
+  const search_floor *floor = search_floor_of(search, space, kind, &known->floors, &known->evaluator);
   fsdp_search_bound bound;
   int64_t batch;
   int index = 0, micro_batches;
@@ -128,7 +128,7 @@ static void check_kind(random_source *random, const fsdp_search_config *search, 
   fsdp_search_bound bound;
   fsdp_space where;
   if (!draw_setting(random, search, space, kind, &config)) return;
-  if (fsdp_search_price(search, &config, &plan, NULL) != FSDP_OK) return;
+  if (fsdp_search_price(search, &config, &plan) != FSDP_OK) return;
   all->plans++;
   const double least_s = search_least_s(search, space, kind, NULL, &bound);
   check(fsdp_search_bound_name(bound), least_s, plan.step_s, &config, &all->time[bound]);
@@ -159,14 +159,14 @@ static void test_bounds(void **state) {
     search_space space;
     search.fixed[FSDP_SEARCH_SEQUENCE_PARALLEL] = turn % 7 < 6;
     assert_int_equal(search_space_create(&search, &space, NULL), FSDP_OK);
-    shared known = {.floors = {.count = 0}};
+    shared known = {.evaluator = search_evaluator_of(&search)};
     int count;
     fsdp_search_kind *kinds = search_kinds_create(&search, &count);
     for (int k = 0; k < count; k += test_stride(8))
       check_kind(&random, &search, &space, &kinds[k], &known, &all);
     free(kinds);
     free(known.floors.items);
-    search_drafts_release(&known.drafts);
+    fsdp_evaluator_release(&known.evaluator);
     fsdp_device_profile_destroy(profile);
   }
   assert_true(all.plans > 300 || test_sanitized());
@@ -201,7 +201,7 @@ static void test_compute(void **state) {
     double most = 0;
     const fsdp_search_kind kind = {.mesh = search.base.mesh, .strategy = FSDP_FULL};
     assert_int_equal(search_space_create(&search, &space, NULL), FSDP_OK);
-    assert_int_equal(fsdp_search_price(&search, &search.base, &plan, NULL), FSDP_OK);
+    assert_int_equal(fsdp_search_price(&search, &search.base, &plan), FSDP_OK);
     check("compute", search_least_s(&search, &space, &kind, NULL, &bound), plan.step_s, &search.base, &most);
     assert_int_equal(bound, FSDP_BOUND_COMPUTE);
     assert_true(most > 0.9);
@@ -231,7 +231,7 @@ static void test_links(void **state) {
     const fsdp_search_kind kind = {
         .mesh = search.base.mesh, .strategy = search.base.strategy, .batch_parts = 16};
     assert_int_equal(search_space_create(&search, &space, NULL), FSDP_OK);
-    assert_int_equal(fsdp_search_price(&search, &search.base, &plan, NULL), FSDP_OK);
+    assert_int_equal(fsdp_search_price(&search, &search.base, &plan), FSDP_OK);
     check("links", search_least_s(&search, &space, &kind, NULL, &bound), plan.step_s, &search.base, &most);
     assert_int_equal(bound, FSDP_BOUND_COMMUNICATION);
     assert_true(most > (search.fixed[FSDP_SEARCH_WRAP] || kind.strategy == FSDP_ZERO1 ? 0.9 : 0.65));
@@ -263,7 +263,7 @@ static void test_links_in_little_memory(void **state) {
     fsdp_search_bound bound;
     const fsdp_search_kind kind = {.mesh = search.base.mesh, .strategy = FSDP_FULL, .batch_parts = 16};
     assert_int_equal(search_space_create(&search, &space, NULL), FSDP_OK);
-    assert_int_equal(fsdp_search_price(&search, &search.base, &plan, NULL), FSDP_OK);
+    assert_int_equal(fsdp_search_price(&search, &search.base, &plan), FSDP_OK);
     const search_batch_floor none = {.layers_s = 0};
     check("links in little memory", search_batch_least_s(&search, &space, &kind, 2, &none), plan.step_s,
           &search.base, &most[little]);
@@ -295,12 +295,13 @@ static void test_links_left(void **state) {
       fsdp_plan_config layers = config;
       layers.prefetch = 1;
       layers.wrap = (fsdp_wrap_policy){.kind = FSDP_WRAP_BLOCK};
-      search_estimate one_ahead, e;
-      int64_t drafts = 0;
-      if (search_estimate_make(&search, &layers, &drafts, &one_ahead, NULL) != FSDP_OK) continue;
-      if (search_estimate_make(&search, &config, &drafts, &e, NULL) != FSDP_OK) continue;
-      const double bound = search_links_left(&search, &space) * one_ahead.links_s;
-      if (e.links_s > 0) check("links of units inside layers", bound, e.links_s, &config, &most);
+      fsdp_evaluator evaluator = search_evaluator_of(&search);
+      fsdp_evaluation one_ahead, e;
+      const bool planned = fsdp_evaluate(&evaluator, &layers, FSDP_EVALUATE_FEW, &one_ahead) &&
+                           fsdp_evaluate(&evaluator, &config, FSDP_EVALUATE_FEW, &e);
+      const double bound = planned ? search_links_left(&search, &space) * one_ahead.links_s : 0;
+      if (planned && e.links_s > 0) check("links of units inside layers", bound, e.links_s, &config, &most);
+      fsdp_evaluator_release(&evaluator);
     }
     free(kinds);
     fsdp_device_profile_destroy(profile);

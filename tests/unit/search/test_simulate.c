@@ -1,7 +1,7 @@
 // The price of a step on machines that are simple enough for closed formulas.
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
-#include "runtime/plan/search/simulate.h"
+#include "runtime/plan/price/simulate.h"
 #include "runtime/plan/search/variations.h"
 
 #include <math.h>

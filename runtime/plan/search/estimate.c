@@ -1,13 +1,16 @@
-// Estimates from drafts. All layers are alike, so in a steady state every one adds the same time, and what
-// lives at a place of the program (counted in layers from the model's beginning or from its end) grows by the
-// same bytes. Two drafts, of n and n + 1 layers, give both.
+#include "runtime/plan/search/estimate.h"
+
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
-#include "runtime/plan/search/search_internal.h"
+#include "runtime/plan/price/simulate.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+// All layers are alike, so in a steady state every one adds the same time, and what
+// lives at a place of the program (counted in layers from the model's beginning or from its end) grows by the
+// same bytes. Two drafts, of n and n + 1 layers, give both.
 
 // Layers of the smaller draft, beside those that are gathered ahead.
 #define LAYERS 2
@@ -21,7 +24,7 @@ typedef struct peaks {
 } peaks;
 
 typedef struct draft {
-  search_estimate estimate; // of this number of layers; bytes: what lies beside the arenas
+  fsdp_evaluation estimate; // of this number of layers; bytes: what lies beside the arenas
   double resource_s[FSDP_RESOURCE_COUNT];
   peaks peaks;
 } draft;
@@ -226,18 +229,25 @@ static double busiest_s(const double resource_s[FSDP_RESOURCE_COUNT]) {
   return most;
 }
 
-static fsdp_status make_draft(const fsdp_search_config *search, const fsdp_plan_config *config, int front,
-                              draft *out, fsdp_error *error) {
+// The machine that drafts are priced for, and how many were made.
+typedef struct machine {
+  const fsdp_device_profile *profile;
+  int ranks_per_node;
+  int64_t *drafts;
+} machine;
+
+static fsdp_status make_draft(const machine *m, const fsdp_plan_config *config, int front, draft *out) {
   fsdp_plan *plan;
   fsdp_pricing pricing;
-  fsdp_status status = fsdp_plan_create(config, &plan, error);
+  ++*m->drafts;
+  fsdp_status status = fsdp_plan_create(config, &plan, NULL);
   if (status) return status;
-  status = fsdp_pricing_create(plan, search->profile, search->ranks_per_node, &pricing, error);
+  status = fsdp_pricing_create(plan, m->profile, m->ranks_per_node, &pricing, NULL);
   if (status == FSDP_OK) {
     fsdp_step_price price;
     fsdp_simulation *simulation = fsdp_simulation_create(&pricing);
     fsdp_simulation_run(simulation, &price);
-    out->estimate = (search_estimate){.step_s = price.step_s,
+    out->estimate = (fsdp_evaluation){.step_s = price.step_s,
                                       .comm_s = price.comm_s,
                                       .copies_s = price.h2d_s + price.d2h_s,
                                       .update_s = price.kind_s[FSDP_PRICE_UPDATE],
@@ -262,42 +272,39 @@ static bool is_uniform(const fsdp_model_config *model) {
          model->first_window_layer >= model->num_layers;
 }
 
-fsdp_status search_estimate_whole(const fsdp_search_config *search, const fsdp_plan_config *config,
-                                  int64_t *drafts, search_estimate *estimate, fsdp_error *error) {
+static fsdp_status estimate_whole(const machine *m, const fsdp_plan_config *config,
+                                  fsdp_evaluation *estimate) {
   fsdp_plan_config drafted = *config;
   draft whole;
   drafted.draft = true;
-  ++*drafts;
-  fsdp_status status = make_draft(search, &drafted, 0, &whole, error);
+  fsdp_status status = make_draft(m, &drafted, 0, &whole);
   if (status) return status;
   *estimate = whole.estimate;
   for (int s = 0; s < FSDP_SPACE_COUNT; s++) estimate->bytes[s] += greatest(&whole.peaks, (fsdp_space)s);
   return FSDP_OK;
 }
 
-fsdp_status search_estimate_make(const fsdp_search_config *search, const fsdp_plan_config *config,
-                                 int64_t *drafts, search_estimate *estimate, fsdp_error *error) {
+static fsdp_status estimate_few(const machine *m, const fsdp_plan_config *config, fsdp_evaluation *estimate) {
   const int64_t all = config->model.num_layers;
   const int few = LAYERS + config->prefetch, front = few / 2;
   if (!is_uniform(&config->model) || all <= few + 1 || few + 3 > PLACES_MAX)
-    return search_estimate_whole(search, config, drafts, estimate, error);
+    return estimate_whole(m, config, estimate);
   fsdp_plan_config small = *config;
   draft a, b;
   small.draft = true;
-  *drafts += 2;
   if (small.model.first_window_layer >= all) small.model.first_window_layer = few + 1;
   small.model.num_layers = few;
-  fsdp_status status = make_draft(search, &small, front, &a, error);
+  fsdp_status status = make_draft(m, &small, front, &a);
   small.model.num_layers = few + 1;
-  if (status == FSDP_OK) status = make_draft(search, &small, front, &b, error);
+  if (status == FSDP_OK) status = make_draft(m, &small, front, &b);
   if (status) return status;
   const int64_t more = all - (few + 1);
-  const search_estimate *x = &a.estimate, *y = &b.estimate;
+  const fsdp_evaluation *x = &a.estimate, *y = &b.estimate;
   double resource_s[FSDP_RESOURCE_COUNT]; // another link may be the busiest of more layers
   for (int r = 0; r < FSDP_RESOURCE_COUNT; r++)
     resource_s[r] = extended(a.resource_s[r], b.resource_s[r], (double)more);
   *estimate =
-      (search_estimate){.step_s = extended(x->step_s, y->step_s, (double)more),
+      (fsdp_evaluation){.step_s = extended(x->step_s, y->step_s, (double)more),
                         .work_s = extended(x->work_s, y->work_s, (double)more),
                         .layers_s = extended(x->layers_s, y->layers_s, (double)more),
                         .axes_node_s = extended(x->axes_node_s, y->axes_node_s, (double)more),
@@ -311,10 +318,20 @@ fsdp_status search_estimate_make(const fsdp_search_config *search, const fsdp_pl
   return FSDP_OK;
 }
 
-search_estimate search_estimate_between(const search_estimate *none, const search_estimate *all, int layers,
-                                        int of) {
+fsdp_status fsdp_estimate_few(const fsdp_device_profile *profile, int ranks_per_node,
+                              const fsdp_plan_config *config, int64_t *drafts, fsdp_evaluation *out) {
+  return estimate_few(&(machine){profile, ranks_per_node, drafts}, config, out);
+}
+
+fsdp_status fsdp_estimate_whole(const fsdp_device_profile *profile, int ranks_per_node,
+                                const fsdp_plan_config *config, int64_t *drafts, fsdp_evaluation *out) {
+  return estimate_whole(&(machine){profile, ranks_per_node, drafts}, config, out);
+}
+
+fsdp_evaluation fsdp_estimate_between(const fsdp_evaluation *none, const fsdp_evaluation *all, int layers,
+                                      int of) {
   const double part = (double)layers / of;
-  search_estimate e = {.step_s = none->step_s + part * (all->step_s - none->step_s),
+  fsdp_evaluation e = {.step_s = none->step_s + part * (all->step_s - none->step_s),
                        .work_s = none->work_s + part * (all->work_s - none->work_s),
                        .links_s = none->links_s + part * (all->links_s - none->links_s),
                        .comm_s = none->comm_s + part * (all->comm_s - none->comm_s),
@@ -323,48 +340,4 @@ search_estimate search_estimate_between(const search_estimate *none, const searc
   for (int s = 0; s < FSDP_SPACE_COUNT; s++)
     e.bytes[s] = none->bytes[s] + (int64_t)(part * (double)(all->bytes[s] - none->bytes[s]));
   return e;
-}
-
-// ---- Needs
-
-void search_need_of(const fsdp_plan *plan, int64_t bytes[FSDP_SPACE_COUNT]) {
-  for (int s = 0; s < FSDP_SPACE_COUNT; s++) bytes[s] = plan->memory.space[s].arena_bytes;
-  bytes[FSDP_SPACE_DEVICE] += fsdp_plan_reserve_bytes(plan);
-}
-
-int64_t fsdp_search_without_margin(int64_t bytes, double margin) {
-  return (int64_t)((double)bytes * (1 - margin));
-}
-
-int64_t fsdp_search_allowed_bytes(const fsdp_search_config *search, fsdp_space space) {
-  const int64_t limit = search->limit_bytes[space];
-  return space == FSDP_SPACE_DEVICE ? fsdp_search_without_margin(limit, search->margin) : limit;
-}
-
-int64_t fsdp_search_allowed_shared_bytes(const fsdp_search_config *search) {
-  return fsdp_search_without_margin(search->shared_limit_bytes, search->margin);
-}
-
-int64_t search_excess(const fsdp_search_config *search, const int64_t bytes[FSDP_SPACE_COUNT],
-                      fsdp_space *space) {
-  const int64_t shared = fsdp_search_allowed_shared_bytes(search);
-  int64_t most = 0, sum = 0;
-  for (int s = 0; s < FSDP_SPACE_COUNT; s++) {
-    const int64_t allowed = fsdp_search_allowed_bytes(search, (fsdp_space)s), above = bytes[s] - allowed;
-    sum += bytes[s];
-    if (!allowed || above <= most) continue;
-    most = above;
-    if (space) *space = (fsdp_space)s;
-  }
-  if (shared && sum - shared > most) {
-    most = sum - shared;
-    if (space) *space = FSDP_SPACE_DEVICE;
-  }
-  return most;
-}
-
-fsdp_search_bound search_bound_of(double step_s, double comm_s, double copies_s, double update_s) {
-  const double most = fmax(comm_s, fmax(copies_s, update_s));
-  if (most < step_s / 4) return FSDP_BOUND_COMPUTE;
-  return most == comm_s ? FSDP_BOUND_COMMUNICATION : most == copies_s ? FSDP_BOUND_COPIES : FSDP_BOUND_UPDATE;
 }

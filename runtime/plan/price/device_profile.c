@@ -1,4 +1,4 @@
-#include "runtime/plan/search/device_profile.h"
+#include "runtime/plan/price/device_profile.h"
 
 #include "runtime/base/check.h"
 

@@ -7,16 +7,19 @@
 // is planned.
 #pragma once
 
-#include "runtime/plan/plan.h"
+#include "runtime/plan/search/evaluate.h"
 
 typedef struct fsdp_saving_choice {
   bool recompute, offload; // what may be chosen; rules of the other kind in config->saving stay as they are
-  // Whether a plan fits. It must not keep the plan.
-  bool (*fits)(const fsdp_plan *plan, void *context);
-  void *context;
+  const fsdp_memory_limits *allowed; // what the plan may take
 } fsdp_saving_choice;
 
 // Sets config->saving to the least rules with which the plan fits; *found is false if none does, and the
 // rules are then those that save most. FSDP_ERR_OPTION if the configuration makes no plan.
 fsdp_status fsdp_saving_choose(const fsdp_saving_choice *choice, fsdp_plan_config *config, bool *found,
                                fsdp_error *error);
+
+// The same on a machine with a profile: also searches what else fits, and takes the faster of both by their
+// prices. Errors of pricing too.
+fsdp_status fsdp_saving_choose_priced(const fsdp_saving_choice *choice, const fsdp_device_profile *profile,
+                                      int ranks_per_node, fsdp_plan_config *config, fsdp_error *error);

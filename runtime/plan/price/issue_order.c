@@ -1,4 +1,4 @@
-#include "runtime/plan/timeline/issue_order.h"
+#include "runtime/plan/price/issue_order.h"
 
 #include "runtime/base/check.h"
 

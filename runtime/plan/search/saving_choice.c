@@ -1,8 +1,9 @@
-#include "runtime/plan/saving_choice.h"
+#include "runtime/plan/search/saving_choice.h"
 
 #include "runtime/base/check.h"
 #include "runtime/plan/program/saved.h"
 #include "runtime/plan/program/saving_cost.h"
+#include "runtime/plan/search/search.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,10 +28,11 @@ typedef struct change {
   fsdp_fate fate;
 } change;
 
-typedef struct search {
+typedef struct greedy {
   const fsdp_saving_choice *choice;
   fsdp_plan_config *config;
-  fsdp_saving given; // rules that stay
+  fsdp_evaluator evaluator; // of bytes
+  fsdp_saving given;        // rules that stay
   fsdp_graph *graph;
   fsdp_saved saved;
   fsdp_fate *fates;
@@ -39,9 +41,9 @@ typedef struct search {
   int item_count;
   change changes[ITEMS_MAX * PARTS];
   int change_count;
-} search;
+} greedy;
 
-static int layers_of(const search *s) {
+static int layers_of(const greedy *s) {
   return s->graph->block_count;
 }
 
@@ -49,7 +51,7 @@ static int layers_of(const search *s) {
 
 // Whether all items of that name have the same fate in as many layers, so that one rule does for them. A
 // rule for all residuals would name what enters a layer too.
-static bool is_uniform(const search *s, int index) {
+static bool is_uniform(const greedy *s, int index) {
   size_t length = strcspn(s->items[index].name, ":");
   if (strncmp(s->items[index].name, "residual:", length + 1) == 0) return false;
   for (int i = 0; i < s->item_count; i++) {
@@ -61,7 +63,7 @@ static bool is_uniform(const search *s, int index) {
 }
 
 // The rules of the items' fates, added to those given.
-static fsdp_saving rules_of(const search *s) {
+static fsdp_saving rules_of(const greedy *s) {
   fsdp_saving saving = s->given;
   for (int i = 0; i < s->item_count; i++) {
     const item *it = &s->items[i];
@@ -86,12 +88,12 @@ typedef struct price {
   int64_t kept_bytes;
 } price;
 
-static void resolve(search *s, const fsdp_saving *saving) {
+static void resolve(greedy *s, const fsdp_saving *saving) {
   FSDP_CHECK(fsdp_saving_resolve(saving, s->graph, s->config->prefetch, s->fates, NULL) == FSDP_OK,
              "rules that do not fit their own model");
 }
 
-static double repeated_time(const search *s) {
+static double repeated_time(const greedy *s) {
   return fsdp_saving_repeated_work(s->graph, s->fates, -1, s->config->param_dtype,
                                    s->config->backend->flops_per_byte)
       .time;
@@ -99,13 +101,13 @@ static double repeated_time(const search *s) {
 
 // Copies up and down run beside products, so only what they take longer is felt, and their traffic. Half of
 // the layers' forward is counted as hiding them: the host's memory serves the other ranks too.
-static void measure_hidden(search *s) {
+static void measure_hidden(greedy *s) {
   fsdp_saving blocks = fsdp_saving_of_blocks();
   resolve(s, &blocks);
   s->hidden = repeated_time(s) / 2;
 }
 
-static price price_of(search *s) {
+static price price_of(greedy *s) {
   fsdp_saving saving = rules_of(s);
   resolve(s, &saving);
   fsdp_dtype dtype = s->config->param_dtype;
@@ -116,7 +118,7 @@ static price price_of(search *s) {
 }
 
 // The items' next change of one kind; false if there is none.
-static bool next_change(const search *s, int index, fsdp_fate fate, change *out) {
+static bool next_change(const greedy *s, int index, fsdp_fate fate, change *out) {
   const item *it = &s->items[index];
   bool allowed = fate == FSDP_FATE_OFFLOAD ? s->choice->offload : s->choice->recompute && !it->is_layer_input;
   if (!allowed || it->is_given || (it->fate != FSDP_FATE_NONE && it->fate != fate) ||
@@ -127,13 +129,13 @@ static bool next_change(const search *s, int index, fsdp_fate fate, change *out)
   return true;
 }
 
-static void apply(search *s, const change *c) {
+static void apply(greedy *s, const change *c) {
   s->items[c->item].fate = c->fate;
   s->items[c->item].layers = c->layers;
 }
 
 // Adds the change of least cost per byte to the sequence. False if none saves anything.
-static bool add_cheapest(search *s, price *now) {
+static bool add_cheapest(greedy *s, price *now) {
   double least = 0;
   bool found = false;
   price after = *now;
@@ -162,7 +164,7 @@ static bool add_cheapest(search *s, price *now) {
 // ---- Search
 
 // What the given rules name, in whichever layers, is not decided again.
-static void list_items(search *s) {
+static void list_items(greedy *s) {
   for (int i = 0; i < s->saved.count; i++) {
     const fsdp_saved_value *value = &s->saved.values[i];
     char name[FSDP_SAVED_NAME_BYTES];
@@ -180,29 +182,27 @@ static void list_items(search *s) {
 }
 
 // Sets the items to the first `count` changes of the sequence.
-static void set_changes(search *s, int count) {
+static void set_changes(greedy *s, int count) {
   for (int i = 0; i < s->item_count; i++) s->items[i].fate = FSDP_FATE_NONE, s->items[i].layers = 0;
   for (int c = 0; c < count; c++) apply(s, &s->changes[c]);
 }
 
 // Whether the plan with these rules fits, which are config's then.
-static bool try_rules(search *s, const fsdp_saving *rules) {
-  fsdp_plan *plan;
+static bool try_rules(greedy *s, const fsdp_saving *rules) {
+  fsdp_evaluation e;
   s->config->saving = *rules;
-  if (fsdp_plan_create(s->config, &plan, NULL) != FSDP_OK) return false;
-  bool fits = s->choice->fits(plan, s->choice->context);
-  fsdp_plan_destroy(plan);
-  return fits;
+  return fsdp_evaluate(&s->evaluator, s->config, FSDP_EVALUATE_PLAN, &e) &&
+         fsdp_excess_of(s->choice->allowed, e.bytes, NULL) == 0;
 }
 
-static bool try_items(search *s) {
+static bool try_items(greedy *s) {
   fsdp_saving rules = rules_of(s);
   return try_rules(s, &rules);
 }
 
 // What is offloaded comes back before it is used. If that is too much where gradients have piled up, in the
 // backward of the first layers, whole layers recomputed from little need less.
-static bool try_whole_layers(search *s) {
+static bool try_whole_layers(greedy *s) {
   static const char *const offloaded[] = {"none", "block_inputs", "residual"};
   if (s->given.count) return false;
   for (int i = 0; i < (s->choice->offload ? 3 : 1); i++) {
@@ -217,7 +217,7 @@ static bool try_whole_layers(search *s) {
 }
 
 // The least number of changes with which the plan fits, of which the last takes no more layers than needed.
-static bool find_least(search *s) {
+static bool find_least(greedy *s) {
   int low = 0, high = s->change_count; // high fits
   set_changes(s, high);
   if (!try_items(s)) {
@@ -257,7 +257,7 @@ static bool find_least(search *s) {
 
 fsdp_status fsdp_saving_choose(const fsdp_saving_choice *choice, fsdp_plan_config *config, bool *found,
                                fsdp_error *error) {
-  search s = {.choice = choice, .config = config, .given = config->saving};
+  greedy s = {.choice = choice, .config = config, .given = config->saving};
   s.graph = fsdp_model_graph(&config->model, config->batch, config->seq);
   s.saved = fsdp_saved_create(s.graph);
   s.fates = fsdp_alloc((size_t)s.graph->value_count * sizeof *s.fates);
@@ -269,8 +269,48 @@ fsdp_status fsdp_saving_choose(const fsdp_saving_choice *choice, fsdp_plan_confi
     while (add_cheapest(&s, &now)) continue;
     *found = find_least(&s);
   }
+  fsdp_evaluator_release(&s.evaluator);
   fsdp_saved_release(&s.saved);
   free(s.fates);
   fsdp_graph_destroy(s.graph);
   return status;
+}
+
+// ---- On a machine with a profile
+
+// Everything is fixed but what may be chosen.
+static fsdp_search_config search_of(const fsdp_saving_choice *choice, const fsdp_device_profile *profile,
+                                    int ranks_per_node, const fsdp_plan_config *given, int batch_parts) {
+  fsdp_search_config search = {.base = *given,
+                               .ranks = fsdp_mesh_ranks(&given->mesh),
+                               .ranks_per_node = ranks_per_node,
+                               .global_batch = given->batch * given->micro_batches * batch_parts,
+                               .profile = profile,
+                               .shared_limit_bytes = choice->allowed->shared_bytes};
+  for (int f = 0; f < FSDP_SEARCH_FIELD_COUNT; f++) search.fixed[f] = true;
+  search.fixed[FSDP_SEARCH_RECOMPUTE] = !choice->recompute;
+  search.fixed[FSDP_SEARCH_OFFLOAD_ACTIVATIONS] = !choice->offload;
+  memcpy(search.limit_bytes, choice->allowed->bytes, sizeof search.limit_bytes);
+  return search;
+}
+
+fsdp_status fsdp_saving_choose_priced(const fsdp_saving_choice *choice, const fsdp_device_profile *profile,
+                                      int ranks_per_node, fsdp_plan_config *config, fsdp_error *error) {
+  const fsdp_plan_config given = *config;
+  fsdp_search_result result;
+  fsdp_search_plan chosen;
+  bool found;
+  int parts;
+  fsdp_status status = fsdp_saving_choose(choice, config, &found, error);
+  if (status == FSDP_OK) status = fsdp_plan_count_batch_parts(&given, &parts, error);
+  if (status) return status;
+  const fsdp_search_config search = search_of(choice, profile, ranks_per_node, &given, parts);
+  status = fsdp_search_run(&search, &result, error);
+  if (status) return status;
+  if (result.count) {
+    const bool fits = fsdp_search_price(&search, config, &chosen) == FSDP_OK;
+    if (!fits || result.plans[0].step_s < chosen.step_s) config->saving = result.plans[0].config.saving;
+  }
+  fsdp_search_result_release(&result);
+  return FSDP_OK;
 }

@@ -1,4 +1,4 @@
-// The profiles in runtime/plan/search/profiles/, which are part of the executable.
+// The profiles in runtime/plan/price/profiles/, which are part of the executable.
 #pragma once
 
 // Their number: at least one.

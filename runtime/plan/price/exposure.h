@@ -24,8 +24,8 @@
 //   step_s = work_s + comm_s + h2d_s + d2h_s + other_s
 #pragma once
 
-#include "runtime/plan/timeline/issue_order.h"
-#include "runtime/plan/timeline/timeline.h"
+#include "runtime/plan/price/issue_order.h"
+#include "runtime/plan/price/timeline.h"
 
 typedef struct fsdp_exposure {
   double begin_s, end_s; // the step, as defined above

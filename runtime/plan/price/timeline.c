@@ -1,4 +1,4 @@
-#include "runtime/plan/timeline/timeline.h"
+#include "runtime/plan/price/timeline.h"
 
 #include "runtime/base/check.h"
 

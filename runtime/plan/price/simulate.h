@@ -10,8 +10,8 @@
 // All ranks run the same list at the same time, so one rank's times are every rank's.
 #pragma once
 
-#include "runtime/plan/search/price.h"
-#include "runtime/plan/timeline/exposure.h"
+#include "runtime/plan/price/exposure.h"
+#include "runtime/plan/price/price.h"
 
 #define FSDP_SIMULATED_STEPS 3 // the last of them is in a steady state
 

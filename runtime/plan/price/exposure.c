@@ -1,4 +1,4 @@
-#include "runtime/plan/timeline/exposure.h"
+#include "runtime/plan/price/exposure.h"
 
 #include "runtime/base/check.h"
 

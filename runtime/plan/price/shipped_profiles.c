@@ -1,4 +1,4 @@
-#include "runtime/plan/search/shipped_profiles.h"
+#include "runtime/plan/price/shipped_profiles.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 // What `auto` recomputes and offloads: it fits, it takes no more than it must, and it is the cheapest of the
 // choices that a search without its order finds.
 #include "runtime/plan/program/saving_cost.h"
-#include "runtime/plan/saving_choice.h"
+#include "runtime/plan/search/saving_choice.h"
 #include "tests/support/draws.h"
 #include "tests/support/models.h"
 
@@ -47,12 +47,9 @@ static int64_t arena_of(fsdp_plan_config config, const fsdp_saving *saving) {
   return arena;
 }
 
-static bool fits(const fsdp_plan *plan, void *limit) {
-  return plan->memory.space[FSDP_SPACE_DEVICE].arena_bytes <= *(int64_t *)limit;
-}
-
 static bool choose(int64_t limit, bool recompute, bool offload, fsdp_saving *saving) {
-  fsdp_saving_choice choice = {.recompute = recompute, .offload = offload, .fits = fits, .context = &limit};
+  const fsdp_memory_limits allowed = {.bytes = {limit}};
+  const fsdp_saving_choice choice = {.recompute = recompute, .offload = offload, .allowed = &allowed};
   fsdp_plan_config config = base_config();
   fsdp_error error = {0};
   bool found = false;

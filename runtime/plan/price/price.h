@@ -2,7 +2,7 @@
 #pragma once
 
 #include "runtime/plan/plan.h"
-#include "runtime/plan/search/device_profile.h"
+#include "runtime/plan/price/device_profile.h"
 
 // What an instruction's time goes to.
 typedef enum fsdp_price_kind {
@@ -71,6 +71,3 @@ fsdp_profile_group fsdp_profile_group_of(const fsdp_mesh *mesh, fsdp_axis_set ax
 
 // The price of the instruction at `position`.
 fsdp_price fsdp_price_of(const fsdp_pricing *pricing, int position);
-
-// "products", "attention", ...
-const char *fsdp_price_kind_name(fsdp_price_kind kind);

@@ -1,4 +1,4 @@
-#include "runtime/plan/search/simulate.h"
+#include "runtime/plan/price/simulate.h"
 
 #include "runtime/base/check.h"
 

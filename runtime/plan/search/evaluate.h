@@ -1,0 +1,42 @@
+// The one judgement of a setting: the bytes that a rank needs, the seconds of a step, and what these consist
+// of. The search, what is saved under a limit, remedies of what does not fit, variations beside a price and
+// hints all ask it, and each answer is computed once.
+//
+//   PEAKS   bytes alone, of all layers         exact but for what packing takes beside the peaks
+//   FEW     two drafts of few layers, extended exact where layers are alike and a step is steady: within 3%
+//   DRAFT   a draft of all layers              exact but for packing and the waits for memory that it makes
+//   PLAN    planned, proved and priced         exact
+#pragma once
+
+#include "runtime/plan/search/estimate.h"
+
+typedef enum fsdp_fidelity {
+  FSDP_EVALUATE_PEAKS,
+  FSDP_EVALUATE_FEW,
+  FSDP_EVALUATE_DRAFT,
+  FSDP_EVALUATE_PLAN
+} fsdp_fidelity;
+
+// Of one machine. {0} but for the first four at first.
+typedef struct fsdp_evaluator {
+  const fsdp_device_profile *profile; // NULL: bytes alone
+  int ranks_per_node;
+  fsdp_memory_limits allowed; // plans that need more are not priced
+  bool unhindered;            // of plans also what a step takes if every tensor had an address of its own
+  struct fsdp_known_evaluation *known;
+  int64_t size, used;
+  int64_t drafts, plans; // that were made
+} fsdp_evaluator;
+
+// False, and nothing is written, if there is no such plan, or the profile has no price for it.
+bool fsdp_evaluate(fsdp_evaluator *evaluator, const fsdp_plan_config *setting, fsdp_fidelity fidelity,
+                   fsdp_evaluation *out);
+void fsdp_evaluator_release(fsdp_evaluator *evaluator);
+
+// The arenas of a plan, with what lies beside the device's.
+void fsdp_need_of(const fsdp_plan *plan, int64_t bytes[FSDP_SPACE_COUNT]);
+
+// The most bytes above one of the limits, 0 if all hold. *space (may be NULL): where, of both together the
+// device; unchanged for 0.
+int64_t fsdp_excess_of(const fsdp_memory_limits *limits, const int64_t bytes[FSDP_SPACE_COUNT],
+                       fsdp_space *space);
