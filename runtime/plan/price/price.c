@@ -8,6 +8,12 @@
 // Threads of a stream beside compute, at most (runtime/exec/device_config.c).
 #define SIDE_THREADS 4.0
 
+const char *fsdp_price_kind_name(fsdp_price_kind kind) {
+  static const char *const names[FSDP_PRICE_KIND_COUNT] = {"products",   "attention", "moves", "update",
+                                                           "collective", "copy",      "call"};
+  return names[kind];
+}
+
 // The greatest place on its node of a rank from which groups over `axes` begin, which are 0 on these. Axes
 // after `axis` have led to `place`, and neighbours on `axis` are `step` ranks apart.
 static int last_place(const fsdp_mesh *mesh, fsdp_axis_set axes, int ranks_per_node, int axis, int step,

@@ -71,3 +71,6 @@ fsdp_profile_group fsdp_profile_group_of(const fsdp_mesh *mesh, fsdp_axis_set ax
 
 // The price of the instruction at `position`.
 fsdp_price fsdp_price_of(const fsdp_pricing *pricing, int position);
+
+// "products", "attention", ...
+const char *fsdp_price_kind_name(fsdp_price_kind kind);
