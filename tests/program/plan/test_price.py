@@ -224,7 +224,7 @@ def links_of_one_node():
     for more, gathers, words in (
         ((), "copies", "gathers by copy engines, as NCCL 2.28 and later make them: compute slows by 2.0% beside "
                        "them, by 12.6% beside other collectives"),
-        (("--nccl-ctas", "default"), "kernels", "gathers by kernels (by --nccl-register or --nccl-ctas): compute "
+        (("--set", "nccl-ctas=default"), "kernels", "gathers by kernels (by --nccl-register or --nccl-ctas): compute "
                                                 "slows by 12.6% beside collectives"),
         (("--nccl-register", "off"), "kernels", "gathers by kernels (by --nccl-register"),
         (("--ranks-per-node", 4), "kernels", "gathers by kernels (ranks are on several nodes)"),
