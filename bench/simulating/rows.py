@@ -250,7 +250,7 @@ def plan_command(row, plan, model):
                "--master-dtype", row.state_dtype, "--moment-dtype", row.state_dtype,
                "--recompute", RECOMPUTE[row.recompute], "--memory-limit", "100TB",
                "--attention", "general",  # the profile says whose; ours would rotate gradients too
-               "--nccl-ctas", "default"]  # nobody's gathers were made by copy engines
+               "--set", "nccl-ctas=default"]  # nobody's gathers were made by copy engines
     if row.accum > 1 and "gsync=last" in row.notes and row.strategy != "zero1":
         command += ["--accumulate", "local"]
     return command

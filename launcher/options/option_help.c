@@ -51,7 +51,7 @@ static const struct {
                                "context-parallel sharding shard extra-data-axis op-strategies accumulate"},
     {"use less memory", "recompute offload-activations cpu-offload prefetch param-dtype reduce-dtype "
                         "master-dtype moment-dtype memory-limit host-memory-limit"},
-    {"choose device and cores", "backend attention threads bind nccl-register"},
+    {"choose device and cores", "backend attention multiprocessors threads bind nccl-register"},
     {"let it be chosen", "auto search save-plan global-batch memory-margin profile"},
     {"save and resume", "experiment-name save-dir ckpt-freq ckpt-keep ckpt-async resume resume-schedule"},
     {"write logs and pictures", "log log-freq rank-logs tensorboard memory-profile trace trace-steps"},

@@ -231,7 +231,7 @@ static double moving_share(const fsdp_pricing *p) {
 
 const char *fsdp_pricing_why_no_copies(const fsdp_plan *plan, const fsdp_device_profile *profile,
                                        int ranks_per_node) {
-  if (!plan->config.copies_gathers) return "by --nccl-register or --nccl-ctas";
+  if (!plan->config.copies_gathers) return "by --nccl-register or --set nccl-ctas";
   if (fsdp_mesh_ranks(&plan->program->mesh) > ranks_per_node) return "ranks are on several nodes";
   return profile->gather_slowdown > 0 ? NULL : "the profile has no contention of gathers by copy engines";
 }

@@ -190,6 +190,7 @@ static fsdp_status configure(fsdp_planner *planner, fsdp_plan_config *config) {
       .grad_clip = (float)s->grad_clip,
       .hyper = {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8F, .weight_decay = 0.01F},
       .exchange = !gpu,
+      .copies_gathers = gpu,
       .limits = {.bytes = {s->memory_limit, s->host_memory_limit}, .room_bytes = s->memory_limit},
       .backend = &planner->backend,
   };

@@ -225,8 +225,8 @@ def links_of_one_node():
     for more, gathers, words in (
         ((), "copies", "gathers by copy engines, as NCCL 2.28 and later make them: compute slows by 2.0% "
                        "beside them, by 12.6% beside other collectives"),
-        (("--nccl-ctas", "default"), "kernels",
-         f"gathers by kernels (by --nccl-register or --nccl-ctas): {slowed}"),
+        (("--set", "nccl-ctas=default"), "kernels",
+         f"gathers by kernels (by --nccl-register or --set nccl-ctas): {slowed}"),
         (("--nccl-register", "off"), "kernels", "gathers by kernels (by --nccl-register"),
         (("--ranks-per-node", 4), "kernels", f"gathers by kernels (ranks are on several nodes): {slowed}"),
     ):  # fmt: skip
