@@ -224,9 +224,10 @@ void fsdp_strategies_print(const fsdp_network *network, const fsdp_propagation *
 
 // The axes that cut the sequence of a model's tokens; none of a network that is no model.
 static fsdp_axis_set token_parts(const fsdp_network *network, const fsdp_propagation *propagation) {
-  for (int o = 0; o < network->operator_count; o++) {
-    int t = fsdp_operator_letter_find(&network->operators[o], 't');
-    if (t >= 0 && strcmp(network->operators[o].kind, fsdp_op_name(FSDP_OP_EMBEDDING)) == 0)
+  for (int o = 0; o < network->operator_count && network->joins_rows; o++) {
+    const fsdp_operator *op = &network->operators[o];
+    int t = fsdp_operator_letter_find(op, 't');
+    if (t >= 0 && network->tensors[op->operands[0].tensor].role == FSDP_TENSOR_INPUT)
       return propagation->operators[o].letters[t];
   }
   return 0;

@@ -50,7 +50,7 @@ static bool names_axis(const fsdp_dim_axes *dim, int axis) {
 // The axis that alone cuts the outputs of the product before the first attention, -1: none, or several.
 static int heads_axis(const fsdp_specs *specs, const fsdp_graph *graph, const fsdp_mesh *mesh) {
   int weight = -1, found = -1, count = 0;
-  for (int n = 0; n < graph->forward_count && graph->forward[n].kind != FSDP_OP_ATTENTION; n++)
+  for (int n = 0; n < graph->forward_count && !fsdp_op_gathers_keys(graph->forward[n].kind); n++)
     if (graph->forward[n].weight_count) weight = graph->values[graph->forward[n].weights[0]].param;
   if (weight < 0) return -1;
   const fsdp_dim_axes *dim = &specs->params[weight].dim[graph->params[weight].transposed];
@@ -68,7 +68,7 @@ static int heads_axis(const fsdp_specs *specs, const fsdp_graph *graph, const fs
 // Those of the first attention.
 static const fsdp_op_attrs *attention_attrs(const fsdp_graph *graph) {
   for (int n = 0; n < graph->forward_count; n++)
-    if (graph->forward[n].kind == FSDP_OP_ATTENTION) return &graph->forward[n].attrs;
+    if (fsdp_op_gathers_keys(graph->forward[n].kind)) return &graph->forward[n].attrs;
   return NULL;
 }
 

@@ -72,9 +72,8 @@ static fsdp_status assign_param(partitioner *p, const fsdp_op_letters *op, const
     fsdp_axis_set axes = spec_axes(p, index, d) & ~zero_axes(p);
     const fsdp_op_dim *dim = &operand->dims[param->transposed ? param->dims - 1 - d : d];
     const fsdp_op_letter *letter = fsdp_op_letter_find(op, dim->blocks[0].letters[0]);
-    bool head = op == fsdp_op_letters_of(FSDP_OP_LINEAR_CROSS_ENTROPY) && letter->name == 'v';
     if (!axes) continue;
-    if (letter->is_whole && !head)
+    if (letter->is_whole && !letter->may_part)
       return fail_param(
           p, index, axes,
           "its op needs this dimension whole on every rank, so it cannot be cut; use null there, "
@@ -205,22 +204,20 @@ static void follow_columns(partitioner *p, const fsdp_node *node, const fsdp_op_
   }
 }
 
-bool fsdp_partition_is_norm(fsdp_op_kind kind) {
-  return kind == FSDP_OP_RMSNORM || kind == FSDP_OP_ADD_RMSNORM || kind == FSDP_OP_LAYERNORM ||
-         kind == FSDP_OP_ADD_LAYERNORM;
-}
-
-bool fsdp_partition_works_on_pieces(const fsdp_node *node) {
-  return node->weight_count || node->kind == FSDP_OP_SWIGLU || node->kind == FSDP_OP_GELU ||
-         node->kind == FSDP_OP_QK_NORM;
+bool fsdp_partition_works_on_pieces(const fsdp_graph *graph, const fsdp_node *node) {
+  const fsdp_op_letters *op = fsdp_op_letters_of(node->kind);
+  bool has_tokens = false; // tokens and targets are of all rows
+  for (int o = 0; o < node->operand_count; o++)
+    has_tokens |= graph->values[node->operands[o].value].role == FSDP_VALUE_INPUT;
+  return fsdp_op_letter_find(op, 'n') && !has_tokens && !fsdp_op_is_norm(node->kind);
 }
 
 // Norms work on pieces if the residual stream is to lie so; other ops if their input does, over the axes
 // outside those that cut a letter: what these had inside them would move.
 static void assign_rows(partitioner *p, const fsdp_node *node, assignment *a) {
-  if (fsdp_partition_is_norm(node->kind)) {
+  if (fsdp_op_is_norm(node->kind)) {
     a->rows = partition_norm_rows(p, node);
-  } else if (fsdp_partition_works_on_pieces(node)) {
+  } else if (fsdp_partition_works_on_pieces(p->graph, node)) {
     fsdp_axis_set used = 0;
     for (int i = 0; i < 26; i++) used |= a->of[i];
     a->rows = partition_spread(p, p->current[node->operands[0].value])->rows;
@@ -327,7 +324,7 @@ static fsdp_status append_node(partitioner *p, fsdp_node node) {
   status = cut_params(p, &node, op, &a);
   partition_localise(p, &a, &node);
   if (status) return status;
-  bool is_attention = node.kind == FSDP_OP_ATTENTION;
+  bool is_attention = fsdp_op_gathers_keys(node.kind);
   if (is_attention) status = partition_take_rows(p, &node);
   if (status) return status;
   if (is_attention && partition_needs_context(p, p->current[node.operands[0].value])) {
@@ -347,19 +344,16 @@ static fsdp_status append_node(partitioner *p, fsdp_node node) {
 static fsdp_axis_set rows_of_reader(const partitioner *p, const fsdp_node *maker, int value) {
   for (const fsdp_node *n = maker + 1; n < p->nodes + p->node_count; n++)
     for (int o = 0; o < n->operand_count; o++)
-      if (n->operands[o].value == value && fsdp_partition_is_norm(n->kind)) return partition_norm_rows(p, n);
+      if (n->operands[o].value == value && fsdp_op_is_norm(n->kind)) return partition_norm_rows(p, n);
   return 0;
 }
 
 // The biases of a product that makes partial sums are added once, after them.
-static fsdp_status add_biases(partitioner *p, const fsdp_node *product) {
+static fsdp_status add_biases(partitioner *p, const fsdp_node *product, fsdp_node node) {
   int old = product->operands[1].value, *y = &p->current[old];
   assignment a = {.rows = rows_of_reader(p, product, old)};
   *y = partition_convert(p, *y, (value_spread){.rows = a.rows}, 0, product);
   if (*y < 0) return FSDP_ERR_INPUT;
-  fsdp_node node = *product;
-  node.kind = FSDP_OP_ADD_BIAS;
-  node.weight_count = node.operand_count = 0;
   for (int b = 0; b < node.bias_count; b++) {
     int param = p->graph->values[node.biases[b]].param;
     fsdp_axis_set cut = spec_axes(p, param, 0) & ~zero_axes(p);
@@ -370,21 +364,18 @@ static fsdp_status add_biases(partitioner *p, const fsdp_node *product) {
     note_partial(p, node.biases[b], &a);
   }
   partition_localise(p, &a, &node);
-  fsdp_node_operand_add(&node, *y, FSDP_UPDATE);
+  node.operands[0].value = *y;
   *fsdp_graph_forward_node(p->graph, node.kind, node.module, node.block) = node;
   return FSDP_OK;
 }
 
 static fsdp_status partition_node(partitioner *p, const fsdp_node *old) {
-  fsdp_node node = *old;
+  fsdp_node node = *old, biases;
   fsdp_status status = partition_split_sum(p, &node);
-  bool adds_bias = node.kind == FSDP_OP_LINEAR_BIAS && contracts_cut(p, &node);
-  if (adds_bias) {
-    node.kind = FSDP_OP_LINEAR;
-    node.bias_count = 0;
-  }
+  bool adds_biases = node.bias_count && contracts_cut(p, &node);
+  if (adds_biases) fsdp_node_take_biases(&node, &biases);
   if (!status) status = append_node(p, node);
-  if (!status && adds_bias) status = add_biases(p, old);
+  if (!status && adds_biases) status = add_biases(p, old, biases);
   return status ? status : partition_store(p, old);
 }
 

@@ -15,11 +15,10 @@
 #include "runtime/plan/layout/factored.h"
 #include "runtime/plan/layout/rows.h"
 
-// What the partition makes of specs, for who completes them. Whether an op is a norm, which works on pieces
-// of rows where the specs say so; whether it follows its input to pieces: it knows no positions and needs no
-// other rows. The user's rule for the residual stream where a norm of a sum takes it, NULL: none.
-bool fsdp_partition_is_norm(fsdp_op_kind kind);
-bool fsdp_partition_works_on_pieces(const fsdp_node *node);
+// What the partition makes of specs, for who completes them. Whether an op follows its input to pieces of
+// rows: it knows no positions, needs no other rows and reads no tokens. The user's rule for the residual
+// stream where a norm of a sum takes it, NULL: none.
+bool fsdp_partition_works_on_pieces(const fsdp_graph *graph, const fsdp_node *node);
 const fsdp_spec *fsdp_partition_residual_rule(const fsdp_graph *graph, const fsdp_specs *specs,
                                               const fsdp_node *sum);
 

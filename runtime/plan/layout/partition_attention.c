@@ -52,7 +52,8 @@ static int take_keys(partitioner *p, const fsdp_node *attention, int qkv) {
   g->values[kv].local[0] = source.local[0];
   g->values[kv].local_numel = source.local[0] * columns;
   g->values[kv].regathered = true; // from q|k|v, which the backward reads too
-  fsdp_node *n = fsdp_graph_forward_node(g, FSDP_OP_TAKE_COLUMNS, attention->module, attention->block);
+  fsdp_node *n =
+      fsdp_graph_forward_node(g, fsdp_op_columns(FSDP_COLUMNS_TAKE), attention->module, attention->block);
   n->attrs = (fsdp_op_attrs){.batch = 1,
                              .seq = source.local[0],
                              .in_features = columns,
@@ -111,18 +112,13 @@ fsdp_status partition_context_attention(partitioner *p, fsdp_node *node, const a
   }
   own.rows = partition_spread(p, q)->rows;
   node->attrs.out_stride = p->graph->values[q].local[1];
-  node->kind = FSDP_OP_CONTEXT_ATTENTION;
   node->attrs.seq = own.rows ? rows->piece : rows->local_seq;
   node->attrs.piece = own.rows || rows->pieces == 1 ? 0 : rows->piece;
   node->attrs.kv_seq = rows->parts * rows->local_seq;
   node->attrs.kv_parts = rows->parts;
   node->attrs.kv_piece = rows->piece;
   if (own.rows) node->first_index = fsdp_affine_of_place(p->mesh, own.rows, 0, rows->piece);
-  fsdp_node_operand outputs[2] = {node->operands[1], node->operands[2]};
-  node->operand_count = 0;
-  fsdp_node_operand_add(node, q, FSDP_READ);
-  fsdp_node_operand_add(node, kv, FSDP_READ);
-  for (int o = 0; o < 2; o++) fsdp_node_operand_add(node, outputs[o].value, outputs[o].access);
+  fsdp_node_take_context(node, q, kv);
   partition_place_outputs(p, node, &own);
   return FSDP_OK;
 }
@@ -134,7 +130,8 @@ void partition_mask_heads(partitioner *p, const fsdp_node *attention, fsdp_axis_
   int64_t items = whole->heads / whole->kv_heads, held = partition_share(p, items, replicas);
   int o = attention->operands[attention->operand_count - 2].value;
   if (items % fsdp_mesh_group_size(p->mesh, replicas) == 0) return;
-  fsdp_node *n = fsdp_graph_forward_node(p->graph, FSDP_OP_MASK_COLUMNS, attention->module, attention->block);
+  fsdp_node *n = fsdp_graph_forward_node(p->graph, fsdp_op_columns(FSDP_COLUMNS_MASK), attention->module,
+                                         attention->block);
   n->attrs = (fsdp_op_attrs){.batch = attention->attrs.batch,
                              .seq = attention->attrs.seq,
                              .in_features = attention->attrs.heads * whole->head_dim,

@@ -64,14 +64,12 @@ static int append(partitioner *p, int value, change c, fsdp_spread gradient, con
   g->values[made].local_numel = rows * columns;
   // A sum belongs to the layer that makes its summands.
   int block = c.from == FSDP_SPREAD_PARTIAL ? partition_spread(p, value)->block : reader->block;
-  fsdp_node *n = fsdp_graph_forward_node(g, FSDP_OP_REDISTRIBUTE, source.module, block);
-  n->conversion = (fsdp_conversion){.axes = c.axes,
-                                    .from = c.from,
-                                    .to = c.to,
-                                    .gradient = gradient,
-                                    .columns = c.from == FSDP_SPREAD_COLUMNS ? columns : source.local[1]};
-  fsdp_node_operand_add(n, value, FSDP_READ);
-  fsdp_node_operand_add(n, made, FSDP_WRITE);
+  const fsdp_conversion conversion = {.axes = c.axes,
+                                      .from = c.from,
+                                      .to = c.to,
+                                      .gradient = gradient,
+                                      .columns = c.from == FSDP_SPREAD_COLUMNS ? columns : source.local[1]};
+  fsdp_graph_redistribute(g, source.module, block, &conversion, value, made);
   if (c.to == FSDP_SPREAD_WHOLE) {
     g->values[made].regathered = spread.as_ruled;
   } else if (source.kept) { // it stands for the source from here on
@@ -85,27 +83,24 @@ static int append(partitioner *p, int value, change c, fsdp_spread gradient, con
 
 // Sums a partial value where it lies.
 static void sum_in_place(partitioner *p, int value, fsdp_axis_set axes) {
-  fsdp_node *n = fsdp_graph_forward_node(p->graph, FSDP_OP_REDISTRIBUTE, p->graph->values[value].module,
-                                         partition_spread(p, value)->block);
-  n->conversion = (fsdp_conversion){.axes = axes,
-                                    .from = FSDP_SPREAD_PARTIAL,
-                                    .to = FSDP_SPREAD_WHOLE,
-                                    .gradient = FSDP_SPREAD_WHOLE,
-                                    .columns = p->graph->values[value].local[1]};
-  fsdp_node_operand_add(n, value, FSDP_UPDATE);
+  const fsdp_conversion conversion = {.axes = axes,
+                                      .from = FSDP_SPREAD_PARTIAL,
+                                      .to = FSDP_SPREAD_WHOLE,
+                                      .gradient = FSDP_SPREAD_WHOLE,
+                                      .columns = p->graph->values[value].local[1]};
+  fsdp_graph_redistribute(p->graph, p->graph->values[value].module, partition_spread(p, value)->block,
+                          &conversion, value, value);
   partition_spread(p, value)->partial &= ~axes;
 }
 
 // Lets the backward sum the gradient of a value that all ranks hold.
 static void share(partitioner *p, int value, fsdp_axis_set axes, const fsdp_node *reader) {
-  fsdp_node *n =
-      fsdp_graph_forward_node(p->graph, FSDP_OP_REDISTRIBUTE, p->graph->values[value].module, reader->block);
-  n->conversion = (fsdp_conversion){.axes = axes,
-                                    .from = FSDP_SPREAD_WHOLE,
-                                    .to = FSDP_SPREAD_WHOLE,
-                                    .gradient = FSDP_SPREAD_PARTIAL,
-                                    .columns = p->graph->values[value].local[1]};
-  fsdp_node_operand_add(n, value, FSDP_READ);
+  const fsdp_conversion conversion = {.axes = axes,
+                                      .from = FSDP_SPREAD_WHOLE,
+                                      .to = FSDP_SPREAD_WHOLE,
+                                      .gradient = FSDP_SPREAD_PARTIAL,
+                                      .columns = p->graph->values[value].local[1]};
+  fsdp_graph_redistribute(p->graph, p->graph->values[value].module, reader->block, &conversion, value, -1);
 }
 
 // Columns that are not a run of equal parts of whole columns are neither put together nor cut.

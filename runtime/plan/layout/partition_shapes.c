@@ -88,15 +88,7 @@ void partition_localise(const partitioner *p, const assignment *a, fsdp_node *no
   fsdp_op_attrs *attrs = &node->attrs;
   fsdp_axis_set heads = assigned(a, 'h') | assigned(a, 'g'), v = assigned(a, 'v');
   localise_rows(p, a, node);
-  switch (node->kind) {
-  case FSDP_OP_ROPE:
-  case FSDP_OP_ADD_POSITIONS:
-  case FSDP_OP_ATTENTION:
-    localise_positions(p, node);
-    break;
-  default:
-    break;
-  }
+  if (fsdp_op_letter_find(fsdp_op_letters_of(node->kind), 't')) localise_positions(p, node);
   localise_heads(p, heads, attrs);
   attrs->channels = partition_share(p, attrs->channels, assigned(a, 'c'));
   attrs->intermediate = partition_share(p, attrs->intermediate, assigned(a, 'f'));

@@ -30,11 +30,6 @@ static int *last_nodes(const fsdp_graph *graph) {
   return last;
 }
 
-// The operand of a fused sum that is added to the residual stream, -1: the op is none.
-static int added_operand(fsdp_op_kind kind) {
-  return kind == FSDP_OP_ADD_RMSNORM || kind == FSDP_OP_ADD_LAYERNORM ? 1 : -1;
-}
-
 // The index of the operand that the sum writes, and the norm that remains if it is there.
 static int sum_operand(const fsdp_node *node, fsdp_op_remainder *norm) {
   for (int o = 0; o < node->operand_count; o++) {
@@ -64,7 +59,7 @@ void partition_find_outputs(partitioner *p) {
   for (int n = 0; n < g->forward_count; n++) {
     const fsdp_node *node = &g->forward[n];
     fsdp_op_remainder norm;
-    int sum = added_operand(node->kind) >= 0 ? sum_operand(node, &norm) : -1;
+    int sum = fsdp_op_added(node->kind) >= 0 ? sum_operand(node, &norm) : -1;
     for (int o = 0; o < node->operand_count; o++) {
       int value = node->operands[o].value;
       if (o == sum || node->operands[o].access != FSDP_WRITE || g->values[value].dims != 2) continue;
@@ -102,7 +97,7 @@ static bool stored_spread(const partitioner *p, int value, value_spread *spread)
 // By the rule of the layer whose output is added.
 const fsdp_spec *fsdp_partition_residual_rule(const fsdp_graph *graph, const fsdp_specs *specs,
                                               const fsdp_node *sum) {
-  int added = added_operand(sum->kind);
+  int added = fsdp_op_added(sum->kind);
   int block = added < 0 ? -1 : block_of(graph, graph->values[sum->operands[added].value].module);
   return block < 0 ? NULL : rule_of(specs, block);
 }
@@ -130,7 +125,7 @@ static bool is_saved(const partitioner *p, int value) {
   for (int n = 0; n < p->node_count; n++)
     for (int o = 0; o < p->nodes[n].operand_count; o++)
       if (p->nodes[n].operands[o].value == value && (p->nodes[n].operands[o].access & FSDP_READ) &&
-          o != added_operand(p->nodes[n].kind))
+          o != fsdp_op_added(p->nodes[n].kind))
         return true;
   return false;
 }
@@ -161,7 +156,7 @@ fsdp_status partition_store(partitioner *p, const fsdp_node *node) {
 }
 
 fsdp_status partition_split_sum(partitioner *p, fsdp_node *node) {
-  int added = added_operand(node->kind);
+  int added = fsdp_op_added(node->kind);
   value_spread residual;
   if (!residual_spread(p, node, &residual) || !residual.columns) return FSDP_OK;
   fsdp_op_remainder norm;
@@ -172,7 +167,7 @@ fsdp_status partition_split_sum(partitioner *p, fsdp_node *node) {
   if (sum < 0 || *x < 0) return FSDP_ERR_INPUT;
   if (!p->is_used[delta]) p->first_use[delta] = *partition_spread(p, sum);
   p->is_used[delta] = true;
-  fsdp_node *n = fsdp_graph_forward_node(p->graph, FSDP_OP_ADD, node->module, node->block);
+  fsdp_node *n = fsdp_graph_forward_node(p->graph, fsdp_op_move(FSDP_UPDATE), node->module, node->block);
   fsdp_node_operand_add(n, *x, FSDP_READ);
   fsdp_node_operand_add(n, sum, FSDP_UPDATE);
   current[h] = sum;
@@ -212,7 +207,7 @@ static void write_output(const partitioner *p, fsdp_specs *specs, int module, va
 void partition_write_outputs(const partitioner *p, fsdp_specs *specs) {
   for (int n = 0; n < p->node_count; n++) {
     const fsdp_node *node = &p->nodes[n];
-    int added = added_operand(node->kind);
+    int added = fsdp_op_added(node->kind);
     // The output of a layer is what the next norm's sum makes of it.
     if (added >= 0) {
       int block = block_of(p->graph, p->graph->values[node->operands[added].value].module);

@@ -27,7 +27,7 @@ void pass_check(step_builder *s) {
       fsdp_dtype dtype = fsdp_slot_dtype_of(&c->optimizer->slots[i], c->master_dtype, c->moment_dtype);
       fsdp_operand operands[2] = {make_whole(s, state->slot[i], dtype, FSDP_READ),
                                   digest_slot(s, digests, next++)};
-      make_op(s, offload ? FSDP_STREAM_HOST : FSDP_STREAM_COMPUTE, FSDP_OP_CHECKSUM, NULL, u, operands, 2);
+      make_op(s, offload ? FSDP_STREAM_HOST : FSDP_STREAM_COMPUTE, fsdp_op_checksum(), NULL, u, operands, 2);
     }
   }
   FSDP_CHECK(next == count, "%d digests of %d units", next, s->forward_order_count);

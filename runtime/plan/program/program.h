@@ -160,6 +160,11 @@ int fsdp_program_comm_add(fsdp_program *program, fsdp_axis_set axes, fsdp_stream
 int fsdp_program_comm_find(const fsdp_program *program, fsdp_axis_set axes, fsdp_stream stream);
 // Ranks of the group of a collective.
 int fsdp_program_comm_size(const fsdp_program *program, const fsdp_instr *instr);
+// Whether it fills unused memory with what nothing may read (tests).
+static inline bool fsdp_instr_is_poison(const fsdp_instr *instr) {
+  return instr->kind == FSDP_INSTR_OP && instr->op == fsdp_op_poison();
+}
+
 static inline bool fsdp_instr_is_collective(const fsdp_instr *instr) {
   return instr->kind >= FSDP_INSTR_ALL_GATHER && instr->kind <= FSDP_INSTR_ALL_REDUCE;
 }
@@ -170,7 +175,7 @@ void fsdp_program_end_section(fsdp_program *program);
 // Replaces every instruction's waits: counts[i] entries of waits[] for instruction i, in order.
 void fsdp_program_set_waits(fsdp_program *program, const fsdp_wait *waits, const int *counts);
 
-// Sets begin and end of every tensor from the instructions (POISON ops do not count).
+// Sets begin and end of every tensor from the instructions (poison does not count).
 void fsdp_program_lifetimes(fsdp_program *program);
 
 // The first position in [section.begin, section.end) where the backward has begun; section.end if none

@@ -15,16 +15,13 @@ static const char *remainder_name(const fsdp_node *node, int sum) {
 }
 
 static const char *name_of(const fsdp_node *node, int operand) {
-  if (node->kind == FSDP_OP_REDISTRIBUTE)
-    return node->conversion.to == FSDP_SPREAD_WHOLE ? "gather" : "residual";
-  if (node->weight_count) return fsdp_op_name(FSDP_OP_LINEAR);
-  if (node->kind == FSDP_OP_CONTEXT_ATTENTION) return fsdp_op_name(FSDP_OP_ATTENTION);
+  if (fsdp_node_redistributes(node)) return node->conversion.to == FSDP_SPREAD_WHOLE ? "gather" : "residual";
   for (int o = 0; o < node->operand_count; o++) {
     if (node->operands[o].access != FSDP_WRITE) continue;
     const char *rest = remainder_name(node, o);
     if (rest) return o == operand ? "residual" : rest;
   }
-  return fsdp_op_name(node->kind);
+  return fsdp_op_family(node->kind);
 }
 
 // The layer of the first node of `nodes` that reads the value, -1: none of a layer does.
@@ -47,7 +44,7 @@ static bool *read_by_backward(const fsdp_graph *graph) {
   // What is gathered again for it is read then.
   for (int n = graph->forward_count - 1; n >= 0; n--) {
     const fsdp_node *node = &graph->forward[n];
-    if (node->kind != FSDP_OP_REDISTRIBUTE || node->operand_count < 2) continue;
+    if (!fsdp_node_redistributes(node) || node->operand_count < 2) continue;
     int source = node->operands[0].value, made = node->operands[1].value;
     if (read[made] && graph->values[made].regathered) read[source] = true;
   }

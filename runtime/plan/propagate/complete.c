@@ -149,7 +149,7 @@ static bool is_read(const completer *c, int op) {
   for (int r = op + 1; r < c->network->operator_count; r++)
     for (int i = 0; i < c->network->operators[r].input_count; i++)
       if (c->network->operators[r].operands[i].tensor == made)
-        if (!fsdp_partition_is_norm(node_of(c, r)->kind)) return true;
+        if (!fsdp_op_is_norm(node_of(c, r)->kind)) return true;
   return false;
 }
 
@@ -209,10 +209,11 @@ static fsdp_status limit_operator(const completer *c, int op) {
   const fsdp_node *node = node_of(c, op);
   const char *place = NULL;
   fsdp_axis_set pinned = 0;
-  if (fsdp_partition_is_norm(node->kind)) {
+  if (fsdp_op_is_norm(node->kind)) {
     place = limit_norm(c, op);
   } else {
-    bool on_pieces = fsdp_partition_works_on_pieces(node) || (node->kind == FSDP_OP_ATTENTION && !c->parts);
+    bool on_pieces =
+        fsdp_partition_works_on_pieces(c->graph, node) || (fsdp_op_gathers_keys(node->kind) && !c->parts);
     limit_rows(c, op, on_pieces ? c->pieces : 0);
     follow_input(c, op);
     fsdp_status status = limit_weights(c, op, &pinned, &place);

@@ -76,18 +76,13 @@ static void add_operand(const builder *b, const fsdp_op_operand *row, int tensor
   }
 }
 
-// Letters that the row says are whole, but that the partition cuts by other ops.
-static bool may_cut(const fsdp_node *node, char letter) {
-  return (node->kind == FSDP_OP_ATTENTION && letter == 't') ||
-         (node->kind == FSDP_OP_LINEAR_CROSS_ENTROPY && letter == 'v') ||
-         (node->kind == FSDP_OP_LINEAR_BIAS && letter == 'i' && node->weight_count == 1);
-}
-
 static void mark_whole(const fsdp_node *node, fsdp_operator *op) {
   const fsdp_op_letters *row = fsdp_op_letters_of(node->kind);
   for (int l = 0; l < op->letter_count; l++) {
     const fsdp_op_letter *letter = fsdp_op_letter_find(row, op->letters[l].name);
-    op->letters[l].is_whole = letter && letter->is_whole && !may_cut(node, letter->name);
+    // A product's bias is taken off for one weight alone.
+    bool may_part = letter && letter->may_part && node->weight_count <= 1;
+    op->letters[l].is_whole = letter && letter->is_whole && !may_part;
   }
 }
 
@@ -151,7 +146,7 @@ static void add_node(const builder *b, int n) {
     add_operand(b, &row->operands[s->row], b->tensor[s->value], -1);
   }
   mark_whole(node, op);
-  if (node->kind != FSDP_OP_ATTENTION) return;
+  if (!fsdp_op_gathers_keys(node->kind)) return;
   op->gathered_letter = fsdp_operator_letter_find(op, 't');
   op->gathered_columns = 2 * node->attrs.kv_heads * node->attrs.head_dim;
 }

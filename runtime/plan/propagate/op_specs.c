@@ -80,7 +80,7 @@ static const char *axis_name(const fsdp_network *network, const fsdp_propagation
   fsdp_axis_set context = 0;
   for (int o = 0; o < network->operator_count; o++) {
     if (letter_axes(network, propagation, o, 'b') >> axis & 1) return batch_axis;
-    if (!strcmp(network->operators[o].kind, fsdp_op_name(FSDP_OP_EMBEDDING)))
+    if (network->tensors[network->operators[o].operands[0].tensor].role == FSDP_TENSOR_INPUT)
       context |= letter_axes(network, propagation, o, 't');
   }
   return context >> axis & 1 ? FSDP_AXIS_CONTEXT : FSDP_AXIS_TENSOR;
