@@ -23,27 +23,13 @@ static bool has_letter(const fsdp_op_letters *op, const fsdp_op_operand *operand
 }
 
 // Axes over which the gradient of `operand` is a sum of the ranks': those of letters that it lacks.
-static fsdp_axis_set lacking(const fsdp_op_letters *op, const fsdp_op_operand *operand, const assignment *a) {
+static fsdp_axis_set lacking(const fsdp_op_letters *op, const fsdp_op_operand *operand,
+                             const fsdp_op_strategy *a) {
   fsdp_axis_set axes = 0;
   for (int i = 0; i < op->letter_count; i++)
-    if (!has_letter(op, operand, op->letters[i].name)) axes |= assigned(a, op->letters[i].name);
+    if (!has_letter(op, operand, op->letters[i].name)) axes |= fsdp_strategy_axes(a, op->letters[i].name);
   bool has_rows = has_letter(op, operand, 'n') || has_letter(op, operand, 't');
-  return has_rows ? axes : axes | a->rows;
-}
-
-// The letter that an axis cuts if it cuts an operand's columns; 0: none.
-static char column_letter(const fsdp_op_operand *operand) {
-  return operand->dim_count < 2 ? 0 : operand->dims[operand->dim_count - 1].blocks[0].letters[0];
-}
-
-// The row's operand of a node's operand `o`: linear ops leave their weights and biases out.
-static int row_operand(const fsdp_node *node, const fsdp_op_letters *op, int o) {
-  if (!node->weight_count) return o;
-  int weight = fsdp_op_slice_weight(op), bias = fsdp_op_slice_bias(op), row = 0;
-  for (;; row++) {
-    if (row == weight || row == bias) continue;
-    if (o-- == 0) return row;
-  }
+  return has_rows ? axes : axes | fsdp_strategy_axes(a, 't');
 }
 
 // ---- Parameters
@@ -53,7 +39,7 @@ static fsdp_axis_set spec_axes(const partitioner *p, int param, int dim) {
 }
 
 static fsdp_axis_set zero_axes(const partitioner *p) {
-  return p->batch | p->parts;
+  return p->decisions->batch | p->decisions->parts;
 }
 
 static fsdp_status fail_param(partitioner *p, int param, fsdp_axis_set axes, const char *what) {
@@ -61,26 +47,6 @@ static fsdp_status fail_param(partitioner *p, int param, fsdp_axis_set axes, con
   const char *place = p->specs->params[param].place;
   return fsdp_fail(p->error, FSDP_ERR_INPUT, "%s: %s: %s over axis %s", *place ? place : "--sharding",
                    p->graph->params[param].name, what, fsdp_mesh_print_axes(p->mesh, axes, names));
-}
-
-// Gives the axes that a parameter's spec names to the letters of its dimensions.
-static fsdp_status assign_param(partitioner *p, const fsdp_op_letters *op, const fsdp_op_operand *operand,
-                                int value, assignment *a) {
-  const fsdp_param *param = &p->graph->params[p->graph->values[value].param];
-  int index = p->graph->values[value].param;
-  for (int d = 0; d < param->dims; d++) {
-    fsdp_axis_set axes = spec_axes(p, index, d) & ~zero_axes(p);
-    const fsdp_op_dim *dim = &operand->dims[param->transposed ? param->dims - 1 - d : d];
-    const fsdp_op_letter *letter = fsdp_op_letter_find(op, dim->blocks[0].letters[0]);
-    if (!axes) continue;
-    if (letter->is_whole && !letter->may_part)
-      return fail_param(
-          p, index, axes,
-          "its op needs this dimension whole on every rank, so it cannot be cut; use null there, "
-          "or an axis that cuts the batch, instead of a cut");
-    a->of[letter->name - 'a'] |= axes;
-  }
-  return FSDP_OK;
 }
 
 static int64_t block_size(const fsdp_cut_block *block) {
@@ -134,32 +100,34 @@ static fsdp_status cut_param(partitioner *p, int value, int dim, const column_bl
 }
 
 // Cuts a parameter of a linear node.
-static fsdp_status cut_linear(partitioner *p, const fsdp_node *node, int index, const assignment *a) {
+static fsdp_status cut_linear(partitioner *p, const fsdp_node *node, int index, const fsdp_op_strategy *a) {
   const fsdp_param *weight = &p->graph->params[p->graph->values[node->weights[index]].param];
   column_blocks outputs = output_blocks(p, node, index);
-  fsdp_status status = cut_param(p, node->weights[index], weight->transposed, &outputs, assigned(a, 'o'));
+  fsdp_status status =
+      cut_param(p, node->weights[index], weight->transposed, &outputs, fsdp_strategy_axes(a, 'o'));
   if (!status)
     status = cut_param(p, node->weights[index], !weight->transposed, &p->columns[node->operands[0].value],
-                       assigned(a, 'i'));
-  if (!status && node->bias_count) status = cut_param(p, node->biases[index], 0, &outputs, assigned(a, 'o'));
+                       fsdp_strategy_axes(a, 'i'));
+  if (!status && node->bias_count)
+    status = cut_param(p, node->biases[index], 0, &outputs, fsdp_strategy_axes(a, 'o'));
   return status;
 }
 
 static fsdp_status cut_plain(partitioner *p, const fsdp_node *node, const fsdp_op_operand *operand, int value,
-                             const assignment *a) {
+                             const fsdp_op_strategy *a) {
   fsdp_status status = FSDP_OK;
   for (int d = 0; d < operand->dim_count && !status; d++) {
     char letter = operand->dims[d].blocks[0].letters[0];
     const column_blocks blocks = {.count = 1,
                                   .blocks = {{fsdp_op_letter_size(&node->attrs, letter, 0), 1, 1}}};
-    status = cut_param(p, value, d, &blocks, assigned(a, letter));
+    status = cut_param(p, value, d, &blocks, fsdp_strategy_axes(a, letter));
   }
   return status;
 }
 
 // The ranks' gradients are summands over axes that cut the op, but not the parameter.
-static void note_partial(partitioner *p, int value, const assignment *a) {
-  fsdp_axis_set all = a->rows;
+static void note_partial(partitioner *p, int value, const fsdp_op_strategy *a) {
+  fsdp_axis_set all = 0;
   for (int i = 0; i < 26; i++) all |= a->of[i];
   const fsdp_cut *cut = &p->graph->params[p->graph->values[value].param].cut;
   fsdp_axis_set held = fsdp_cut_axes(cut);
@@ -176,93 +144,11 @@ static bool is_activation(const partitioner *p, int value) {
   return p->graph->values[value].role == FSDP_VALUE_ACTIVATION;
 }
 
-static fsdp_status assign_weights(partitioner *p, const fsdp_node *node, const fsdp_op_letters *op,
-                                  assignment *a) {
-  fsdp_status status = FSDP_OK;
-  int weight = fsdp_op_slice_weight(op), bias = fsdp_op_slice_bias(op);
-  for (int w = 0; w < node->weight_count && !status; w++) {
-    status = assign_param(p, op, &op->operands[weight], node->weights[w], a);
-    if (!status && node->bias_count) status = assign_param(p, op, &op->operands[bias], node->biases[w], a);
-  }
-  for (int o = 0; o < node->operand_count && !status; o++)
-    if (is_param(p, node->operands[o].value))
-      status = assign_param(p, op, &op->operands[o], node->operands[o].value, a);
-  return status;
-}
-
-// An op without matrices follows the columns that it is given, if it can work on a part of them.
-static void follow_columns(partitioner *p, const fsdp_node *node, const fsdp_op_letters *op, assignment *a) {
-  if (node->weight_count) return;
-  for (int o = 0; o < node->operand_count; o++) {
-    int value = node->operands[o].value;
-    if (!is_activation(p, value) || !(node->operands[o].access & FSDP_READ)) continue;
-    char name = column_letter(&op->operands[o]);
-    const fsdp_op_letter *letter = name ? fsdp_op_letter_find(op, name) : NULL;
-    if (letter && !letter->is_whole && strchr("hgf", name))
-      a->of[name - 'a'] |= partition_spread(p, p->current[value])->columns;
-    return;
-  }
-}
-
-bool fsdp_partition_works_on_pieces(const fsdp_graph *graph, const fsdp_node *node) {
+static fsdp_status convert_input(partitioner *p, fsdp_node *node, int o, const fsdp_op_strategy *a) {
   const fsdp_op_letters *op = fsdp_op_letters_of(node->kind);
-  bool has_tokens = false; // tokens and targets are of all rows
-  for (int o = 0; o < node->operand_count; o++)
-    has_tokens |= graph->values[node->operands[o].value].role == FSDP_VALUE_INPUT;
-  return fsdp_op_letter_find(op, 'n') && !has_tokens && !fsdp_op_is_norm(node->kind);
-}
-
-// Norms work on pieces if the residual stream is to lie so; other ops if their input does, over the axes
-// outside those that cut a letter: what these had inside them would move.
-static void assign_rows(partitioner *p, const fsdp_node *node, assignment *a) {
-  if (fsdp_op_is_norm(node->kind)) {
-    a->rows = partition_norm_rows(p, node);
-  } else if (fsdp_partition_works_on_pieces(p->graph, node)) {
-    fsdp_axis_set used = 0;
-    for (int i = 0; i < 26; i++) used |= a->of[i];
-    a->rows = partition_spread(p, p->current[node->operands[0].value])->rows;
-    used &= a->rows;
-    if (used) a->rows &= (used & -used) - 1;
-  }
-}
-
-static value_spread wanted_spread(const fsdp_op_operand *operand, const assignment *a) {
-  char letter = column_letter(operand);
-  return (value_spread){.rows = a->rows, .columns = letter ? assigned(a, letter) : 0};
-}
-
-void partition_place_outputs(partitioner *p, const fsdp_node *node, const assignment *a) {
-  const fsdp_op_letters *op = fsdp_op_letters_of(node->kind);
-  for (int o = 0; o < node->operand_count; o++) {
-    int value = node->operands[o].value;
-    if (node->operands[o].access != FSDP_WRITE || !is_activation(p, value)) continue;
-    int row = row_operand(node, op, o);
-    const fsdp_op_operand *operand = &op->operands[row];
-    fsdp_value *v = &p->graph->values[value];
-    value_spread spread = wanted_spread(operand, a);
-    spread.block = node->block;
-    spread.blocks = &p->columns[value];
-    for (int i = 0; i < op->letter_count; i++)
-      if (fsdp_op_contracts(op, row, op->letters[i].name)) spread.partial |= assigned(a, op->letters[i].name);
-    *partition_spread(p, value) = spread;
-    v->local[0] = node->attrs.batch * node->attrs.seq;
-    if (node->weight_count) {
-      v->local[1] = 0;
-      for (int w = 0; w < node->weight_count; w++)
-        v->local[1] += fsdp_graph_outputs(p->graph, node->weights[w]);
-      v->local_numel = v->local[0] * v->local[1];
-    } else {
-      v->local_numel = fsdp_op_operand_numel(&node->attrs, operand, 0);
-      if (v->dims > 1) v->local[1] = v->local_numel / v->local[0];
-    }
-  }
-}
-
-static fsdp_status convert_input(partitioner *p, fsdp_node *node, int o, const assignment *a) {
-  const fsdp_op_letters *op = fsdp_op_letters_of(node->kind);
-  const fsdp_op_operand *operand = &op->operands[row_operand(node, op, o)];
+  const fsdp_op_operand *operand = &op->operands[fsdp_node_row_operand(node, o)];
   int old = node->operands[o].value, value = p->current[old];
-  value_spread has = *partition_spread(p, value), wanted = wanted_spread(operand, a);
+  value_spread has = *partition_spread(p, value), wanted = partition_wanted(operand, a);
   bool gathers = (has.rows & ~wanted.rows) | (has.columns & ~wanted.columns);
   int made = partition_convert(p, value, wanted, lacking(op, operand, a), node);
   if (made < 0) return FSDP_ERR_INPUT;
@@ -274,7 +160,7 @@ static fsdp_status convert_input(partitioner *p, fsdp_node *node, int o, const a
 }
 
 // Converts what the node reads: first sums, which belong to what was before.
-static fsdp_status convert_inputs(partitioner *p, fsdp_node *node, const assignment *a) {
+static fsdp_status convert_inputs(partitioner *p, fsdp_node *node, const fsdp_op_strategy *a) {
   bool is_sum[FSDP_OP_MAX_OPERANDS] = {false};
   fsdp_status status = FSDP_OK;
   for (int o = 0; o < node->operand_count; o++)
@@ -289,7 +175,7 @@ static fsdp_status convert_inputs(partitioner *p, fsdp_node *node, const assignm
 }
 
 static fsdp_status cut_params(partitioner *p, const fsdp_node *node, const fsdp_op_letters *op,
-                              const assignment *a) {
+                              const fsdp_op_strategy *a) {
   fsdp_status status = FSDP_OK;
   for (int w = 0; w < node->weight_count && !status; w++) status = cut_linear(p, node, w, a);
   for (int o = 0; o < node->operand_count && !status; o++)
@@ -304,55 +190,30 @@ static fsdp_status cut_params(partitioner *p, const fsdp_node *node, const fsdp_
   return status;
 }
 
-// Whether axes cut the inputs of a product, which then makes partial sums.
-static bool contracts_cut(const partitioner *p, const fsdp_node *node) {
-  for (int w = 0; w < node->weight_count; w++) {
-    int index = p->graph->values[node->weights[w]].param;
-    if (spec_axes(p, index, !p->graph->params[index].transposed) & ~zero_axes(p)) return true;
-  }
-  return false;
-}
-
-static fsdp_status append_node(partitioner *p, fsdp_node node) {
-  assignment a = {0};
+static fsdp_status append_node(partitioner *p, fsdp_node node, const fsdp_op_strategy *a) {
   const fsdp_op_attrs whole = node.attrs;
-  const fsdp_op_letters *op = fsdp_op_letters_of(node.kind);
-  fsdp_status status = assign_weights(p, &node, op, &a);
+  const bool is_attention = fsdp_op_gathers_keys(node.kind);
+  fsdp_status status = cut_params(p, &node, fsdp_op_letters_of(node.kind), a);
+  partition_localise(p, a, &node);
+  if (!status && is_attention) status = partition_take_rows(p, &node);
   if (status) return status;
-  follow_columns(p, &node, op, &a);
-  assign_rows(p, &node, &a);
-  status = cut_params(p, &node, op, &a);
-  partition_localise(p, &a, &node);
-  if (status) return status;
-  bool is_attention = fsdp_op_gathers_keys(node.kind);
-  if (is_attention) status = partition_take_rows(p, &node);
-  if (status) return status;
-  if (is_attention && partition_needs_context(p, p->current[node.operands[0].value])) {
-    node.operands[0].value = p->current[node.operands[0].value];
-    status = partition_context_attention(p, &node, &a);
+  if (is_attention && (p->decisions->parts || fsdp_strategy_axes(a, 't'))) {
+    status = partition_context_attention(p, &node, a);
   } else {
-    status = convert_inputs(p, &node, &a);
-    if (!status) partition_place_outputs(p, &node, &a);
+    status = convert_inputs(p, &node, a);
+    if (!status) partition_place_outputs(p, &node, a);
   }
   if (status) return status;
   *fsdp_graph_forward_node(p->graph, node.kind, node.module, node.block) = node;
-  if (is_attention) partition_mask_heads(p, &node, assigned(&a, 'h') | assigned(&a, 'g'), &whole);
+  if (is_attention) partition_mask_heads(p, &node, fsdp_strategy_axes(a, 'h'), &whole);
   return FSDP_OK;
 }
 
-// The rows that the first reader of a value takes.
-static fsdp_axis_set rows_of_reader(const partitioner *p, const fsdp_node *maker, int value) {
-  for (const fsdp_node *n = maker + 1; n < p->nodes + p->node_count; n++)
-    for (int o = 0; o < n->operand_count; o++)
-      if (n->operands[o].value == value && fsdp_op_is_norm(n->kind)) return partition_norm_rows(p, n);
-  return 0;
-}
-
 // The biases of a product that makes partial sums are added once, after them.
-static fsdp_status add_biases(partitioner *p, const fsdp_node *product, fsdp_node node) {
-  int old = product->operands[1].value, *y = &p->current[old];
-  assignment a = {.rows = rows_of_reader(p, product, old)};
-  *y = partition_convert(p, *y, (value_spread){.rows = a.rows}, 0, product);
+static fsdp_status add_biases(partitioner *p, const fsdp_node *product, fsdp_node node, fsdp_axis_set rows) {
+  int *y = &p->current[product->operands[1].value];
+  const fsdp_op_strategy a = {.of['t' - 'a'] = rows};
+  *y = partition_convert(p, *y, (value_spread){.rows = rows}, 0, product);
   if (*y < 0) return FSDP_ERR_INPUT;
   for (int b = 0; b < node.bias_count; b++) {
     int param = p->graph->values[node.biases[b]].param;
@@ -369,14 +230,58 @@ static fsdp_status add_biases(partitioner *p, const fsdp_node *product, fsdp_nod
   return FSDP_OK;
 }
 
-static fsdp_status partition_node(partitioner *p, const fsdp_node *old) {
+// Takes the sum of a fused sum and norm by itself, stored as `stored`, and makes `node` the norm alone.
+static fsdp_status split_sum(partitioner *p, fsdp_node *node, fsdp_value_axes stored) {
+  const value_spread wanted = {.rows = stored.rows, .columns = stored.columns};
+  fsdp_op_remainder norm;
+  int h = node->operands[fsdp_node_sum_operand(node, &norm)].value, *current = p->current;
+  int *x = &current[node->operands[0].value], delta = node->operands[fsdp_op_added(node->kind)].value;
+  int sum = partition_convert(p, current[delta], wanted, 0, node);
+  *x = partition_convert(p, *x, wanted, 0, node);
+  if (sum < 0 || *x < 0) return FSDP_ERR_INPUT;
+  if (!p->is_used[delta]) p->first_use[delta] = *partition_spread(p, sum);
+  p->is_used[delta] = true;
+  fsdp_node *n = fsdp_graph_forward_node(p->graph, fsdp_op_move(FSDP_UPDATE), node->module, node->block);
+  fsdp_node_operand_add(n, *x, FSDP_READ);
+  fsdp_node_operand_add(n, sum, FSDP_UPDATE);
+  current[h] = sum;
+  partition_spread(p, sum)->as_ruled = true;
+  p->graph->values[sum].kept = p->graph->values[h].kept;
+  const fsdp_node whole = *node;
+  node->kind = norm.kind;
+  node->operand_count = 0;
+  for (int o = 0; o < norm.operand_count; o++) {
+    fsdp_node_operand operand = whole.operands[norm.operands[o]];
+    if (operand.value == h) operand.access = FSDP_READ;
+    fsdp_node_operand_add(node, operand.value, operand.access);
+  }
+  return FSDP_OK;
+}
+
+// Converts what `node` made to how rules store it. What gathers it for an op is made again for the backward,
+// so that what is saved lies as the rule says.
+static fsdp_status store(partitioner *p, const fsdp_node *node) {
+  for (int o = 0; o < node->operand_count; o++) {
+    int value = node->operands[o].value;
+    const fsdp_stored_value *stored = &p->decisions->stored[value];
+    if (node->operands[o].access != FSDP_WRITE || !stored->is_stored) continue;
+    const value_spread wanted = {.rows = stored->axes.rows, .columns = stored->axes.columns};
+    int made = partition_convert(p, p->current[value], wanted, 0, node);
+    if (made < 0) return FSDP_ERR_INPUT;
+    partition_spread(p, made)->as_ruled = true;
+    p->current[value] = made;
+  }
+  return FSDP_OK;
+}
+
+static fsdp_status partition_node(partitioner *p, const fsdp_node *old, const fsdp_decided_op *decided) {
   fsdp_node node = *old, biases;
-  fsdp_status status = partition_split_sum(p, &node);
-  bool adds_biases = node.bias_count && contracts_cut(p, &node);
+  fsdp_status status = decided->splits_sum ? split_sum(p, &node, decided->sum) : FSDP_OK;
+  bool adds_biases = node.bias_count && fsdp_strategy_axes(&decided->strategy, 'i');
   if (adds_biases) fsdp_node_take_biases(&node, &biases);
-  if (!status) status = append_node(p, node);
-  if (!status && adds_biases) status = add_biases(p, old, biases);
-  return status ? status : partition_store(p, old);
+  if (!status) status = append_node(p, node, &decided->strategy);
+  if (!status && adds_biases) status = add_biases(p, old, biases, decided->biases_rows);
+  return status ? status : store(p, old);
 }
 
 // ---- The whole graph
@@ -409,63 +314,74 @@ static void place_inputs(partitioner *p) {
   }
 }
 
-// The axes, beside those of the input, that any module's output has on its sequence.
-static fsdp_axis_set find_pieces(const partitioner *p) {
-  fsdp_axis_set pieces = 0;
-  for (int m = 0; m < p->graph->module_count; m++)
-    if (p->specs->modules[m].dims > 1)
-      pieces |= fsdp_factored_axes(p->axes, &p->specs->modules[m].dim[1]) & ~zero_axes(p);
-  return pieces;
+// ---- What came of it
+
+// Appends the axes of a set, as the mesh before it was factored has them.
+static void append_axes(const partitioner *p, fsdp_axis_set axes, fsdp_dim_axes *dim) {
+  for (int a = 0; a < p->mesh->count; a++) {
+    bool replica = p->axes->axis >= 0 && a == p->axes->axis + 1;
+    if (!(axes >> a & 1) || replica) continue;
+    dim->axes[dim->count++] = (signed char)(p->axes->axis >= 0 && a > p->axes->axis ? a - 1 : a);
+  }
 }
 
-// Activations are moved neither between parts of the batch nor between those of the input's sequence.
-static fsdp_status check_outputs(const partitioner *p, const fsdp_mesh *mesh) {
-  for (int m = 0; m < p->graph->module_count; m++) {
-    const fsdp_spec *spec = &p->specs->modules[m];
-    char text[FSDP_SPEC_TEXT_BYTES], axes[FSDP_MESH_TEXT_BYTES], path[FSDP_NAME_BYTES];
-    if (!spec->place[0]) continue;
-    bool has_batch = fsdp_dim_axes_equal(&spec->dim[0], &p->specs->input.dim[0], mesh);
-    bool has_parts =
-        spec->dims != FSDP_OUTPUT_DIMS || !(p->parts & ~fsdp_factored_axes(p->axes, &spec->dim[1]));
-    fsdp_graph_module_path(p->graph, m, path);
-    fsdp_spec_print(spec, mesh, text);
-    if (!has_batch)
-      return fsdp_fail(p->error, FSDP_ERR_INPUT,
-                       "%s: \"%s\": %s differs from the batch, which lies over %s: sequences are not moved "
-                       "between ranks; use the batch's axes, in its order, for dimension 0",
-                       spec->place, path, text, fsdp_mesh_print_axes(p->mesh, p->batch, axes));
-    if (!has_parts)
-      return fsdp_fail(
-          p->error, FSDP_ERR_INPUT,
-          "%s: \"%s\": %s does not cut the sequence over %s, as the input does: positions are not "
-          "moved between ranks; name the input's axes in dimension 1",
-          spec->place, path, text, fsdp_mesh_print_axes(p->mesh, p->parts, axes));
+static void write_output(const partitioner *p, fsdp_specs *specs, int module, value_spread spread) {
+  fsdp_spec *spec = &specs->modules[module];
+  if (fsdp_decisions_rule(p->specs, module) || spec->dims != FSDP_OUTPUT_DIMS) return;
+  for (int d = 0; d < 2; d++) spec->dim[d] = specs->input.dim[d];
+  spec->dim[2] = (fsdp_dim_axes){0};
+  append_axes(p, spread.rows, &spec->dim[1]);
+  append_axes(p, spread.columns, &spec->dim[2]);
+}
+
+// Writes how outputs lie into the specs of modules that no rule places, so that they print as rules of the
+// same program.
+static void write_outputs(const partitioner *p, fsdp_specs *specs) {
+  for (int n = 0; n < p->node_count; n++) {
+    const fsdp_node *node = &p->nodes[n];
+    int added = fsdp_op_added(node->kind);
+    // The output of a layer is what the next norm's sum makes of it.
+    if (added >= 0) {
+      int block = fsdp_graph_layer_of(p->graph, p->graph->values[node->operands[added].value].module);
+      fsdp_op_remainder norm;
+      int h = node->operands[fsdp_node_sum_operand(node, &norm)].value;
+      if (block >= 0) write_output(p, specs, block, *partition_spread((partitioner *)p, p->current[h]));
+    }
+    for (int o = 0; o < node->operand_count; o++) {
+      int value = node->operands[o].value;
+      if (node->operands[o].access != FSDP_WRITE || p->decisions->output_of[value] < 0) continue;
+      value_spread spread =
+          p->is_used[value] ? p->first_use[value] : *partition_spread((partitioner *)p, p->current[value]);
+      for (int m = p->graph->values[value].module; m >= p->decisions->output_of[value];
+           m = p->graph->modules[m].parent)
+        write_output(p, specs, m, spread);
+      for (int w = 1; w < node->weight_count; w++)
+        write_output(p, specs, p->graph->params[p->graph->values[node->weights[w]].param].module, spread);
+    }
   }
-  return FSDP_OK;
 }
 
 fsdp_status fsdp_partition(fsdp_graph *graph, fsdp_specs *specs, const fsdp_mesh *mesh,
                            const fsdp_factored_mesh *axes, fsdp_rows *rows, fsdp_error *error) {
   FSDP_CHECK(graph->backward_count == 0, "a graph with a backward is not partitioned");
+  fsdp_decisions *decisions;
+  fsdp_status status = fsdp_decisions_make(graph, specs, mesh, axes, &decisions, error);
+  if (status) return status;
   size_t values = (size_t)graph->value_count;
   partitioner p = {.graph = graph,
                    .specs = specs,
                    .axes = axes,
                    .mesh = &axes->mesh,
-                   .batch = fsdp_factored_axes(axes, &specs->input.dim[0]),
-                   .parts = fsdp_factored_axes(axes, &specs->input.dim[1]),
+                   .decisions = decisions,
                    .error = error,
                    .current = fsdp_alloc(values * sizeof(int)),
-                   .output_of = fsdp_alloc(values * sizeof(int)),
                    .first_use = fsdp_alloc_zeroed(values, sizeof(value_spread)),
                    .is_used = fsdp_alloc_zeroed(values, sizeof(bool)),
                    .columns = fsdp_alloc_zeroed(values, sizeof(column_blocks)),
                    .value_count = graph->value_count};
-  p.pieces = find_pieces(&p);
-  p.rows = *rows = fsdp_rows_of(p.mesh, graph->batch, graph->seq, p.parts, p.pieces);
+  p.rows = *rows = fsdp_rows_of(p.mesh, graph->batch, graph->seq, decisions->parts, decisions->pieces);
   for (int v = 0; v < p.value_count; v++) p.current[v] = v;
   partition_find_columns(&p);
-  partition_find_outputs(&p);
   place_params(&p);
   place_inputs(&p);
   fsdp_node *nodes = graph->forward;
@@ -474,15 +390,14 @@ fsdp_status fsdp_partition(fsdp_graph *graph, fsdp_specs *specs, const fsdp_mesh
   p.node_count = count;
   graph->forward = NULL;
   graph->forward_count = graph->forward_capacity = 0;
-  fsdp_status status = check_outputs(&p, mesh);
-  for (int n = 0; n < count && !status; n++) status = partition_node(&p, &nodes[n]);
-  if (!status) partition_write_outputs(&p, specs);
+  for (int n = 0; n < count && !status; n++) status = partition_node(&p, &nodes[n], &decisions->ops[n]);
+  if (!status) write_outputs(&p, specs);
   free(nodes);
   free(p.first_use);
   free(p.is_used);
   free(p.current);
-  free(p.output_of);
   free(p.columns);
   free(p.spread);
+  fsdp_decisions_destroy(decisions);
   return status;
 }

@@ -13,32 +13,12 @@
 
 #include <stdio.h>
 
-// How an attention's rows and its keys' lie.
-typedef struct context {
-  fsdp_axis_set gathered; // axes over which keys and values are gathered: parts, or pieces
-  bool slices;            // queries are cut in pieces where keys and values are whole
-} context;
-
-static context context_of(const partitioner *p, int qkv) {
-  const value_spread *spread = partition_spread((partitioner *)p, qkv);
-  const fsdp_spec *spec = &p->specs->modules[p->graph->values[qkv].module];
-  fsdp_axis_set wanted = spec->dims > 1 ? fsdp_factored_axes(p->axes, &spec->dim[1]) & p->pieces : 0;
-  if (p->parts) return (context){.gathered = p->parts};
-  if (spread->rows) return (context){.gathered = spread->rows};
-  return (context){.slices = wanted == p->pieces && wanted && !(spread->columns & wanted)};
-}
-
 fsdp_status partition_take_rows(partitioner *p, const fsdp_node *attention) {
   int *qkv = &p->current[attention->operands[0].value];
   value_spread wanted = *partition_spread(p, *qkv);
-  if (p->parts || wanted.rows != p->pieces) wanted.rows = 0;
+  if (p->decisions->parts || wanted.rows != p->decisions->pieces) wanted.rows = 0;
   *qkv = partition_convert(p, *qkv, wanted, 0, attention);
   return *qkv < 0 ? FSDP_ERR_INPUT : FSDP_OK;
-}
-
-bool partition_needs_context(const partitioner *p, int qkv) {
-  context c = context_of(p, qkv);
-  return c.gathered || c.slices;
 }
 
 // The columns of k and v, as a value of its own.
@@ -82,7 +62,7 @@ static int gather_keys(partitioner *p, const fsdp_node *attention, int kv, fsdp_
 static int take_queries(partitioner *p, const fsdp_node *attention, int qkv) {
   fsdp_graph *g = p->graph;
   value_spread wanted = *partition_spread(p, qkv);
-  wanted.rows = p->pieces;
+  wanted.rows = p->decisions->pieces;
   int q = partition_convert(p, qkv, wanted, 0, attention);
   fsdp_conversion *slice = &g->forward[g->forward_count - 1].conversion;
   FSDP_CHECK(q >= 0 && slice->from == FSDP_SPREAD_WHOLE && slice->to == FSDP_SPREAD_ROWS,
@@ -97,29 +77,28 @@ static int take_queries(partitioner *p, const fsdp_node *attention, int qkv) {
   return q;
 }
 
-fsdp_status partition_context_attention(partitioner *p, fsdp_node *node, const assignment *a) {
-  int qkv = node->operands[0].value;
-  context c = context_of(p, qkv);
+fsdp_status partition_context_attention(partitioner *p, fsdp_node *node, const fsdp_op_strategy *a) {
   const fsdp_rows *rows = &p->rows;
-  assignment own = *a;
-  int kv = take_keys(p, node, qkv);
-  if (c.gathered) kv = gather_keys(p, node, kv, c.gathered);
+  const fsdp_axis_set parts = p->decisions->parts, pieces = fsdp_strategy_axes(a, 't');
+  int qkv = p->current[node->operands[0].value], kv = take_keys(p, node, qkv);
+  bool slices = pieces && !partition_spread(p, qkv)->rows; // q|k|v is whole
+  FSDP_CHECK(slices || partition_spread(p, qkv)->rows == pieces, "q|k|v does not lie as its strategy says");
+  if (!slices) kv = gather_keys(p, node, kv, parts | pieces);
   if (kv < 0) return FSDP_ERR_INPUT;
   int q = qkv;
-  if (c.slices) {
-    kv = partition_convert(p, kv, *partition_spread(p, kv), p->pieces, node);
+  if (slices) {
+    kv = partition_convert(p, kv, *partition_spread(p, kv), pieces, node);
     q = take_queries(p, node, qkv);
   }
-  own.rows = partition_spread(p, q)->rows;
   node->attrs.out_stride = p->graph->values[q].local[1];
-  node->attrs.seq = own.rows ? rows->piece : rows->local_seq;
-  node->attrs.piece = own.rows || rows->pieces == 1 ? 0 : rows->piece;
+  node->attrs.seq = pieces ? rows->piece : rows->local_seq;
+  node->attrs.piece = pieces || rows->pieces == 1 ? 0 : rows->piece;
   node->attrs.kv_seq = rows->parts * rows->local_seq;
   node->attrs.kv_parts = rows->parts;
   node->attrs.kv_piece = rows->piece;
-  if (own.rows) node->first_index = fsdp_affine_of_place(p->mesh, own.rows, 0, rows->piece);
+  if (pieces) node->first_index = fsdp_affine_of_place(p->mesh, pieces, 0, rows->piece);
   fsdp_node_take_context(node, q, kv);
-  partition_place_outputs(p, node, &own);
+  partition_place_outputs(p, node, a);
   return FSDP_OK;
 }
 

@@ -70,9 +70,9 @@ static void localise_heads(const partitioner *p, fsdp_axis_set axes, fsdp_op_att
 }
 
 // The pieces of each sequence that a rank has.
-static void localise_rows(const partitioner *p, const assignment *a, fsdp_node *node) {
+static void localise_rows(const partitioner *p, const fsdp_op_strategy *a, fsdp_node *node) {
   const fsdp_rows *rows = &p->rows;
-  int64_t pieces = rows->pieces / fsdp_mesh_group_size(p->mesh, a->rows);
+  int64_t pieces = rows->pieces / fsdp_mesh_group_size(p->mesh, fsdp_strategy_axes(a, 't'));
   node->attrs.seq = pieces * rows->piece;
   node->attrs.piece = pieces == 1 ? 0 : rows->piece;
 }
@@ -84,18 +84,55 @@ static void localise_positions(const partitioner *p, fsdp_node *node) {
   node->second_index = p->rows.second;
 }
 
-void partition_localise(const partitioner *p, const assignment *a, fsdp_node *node) {
+void partition_localise(const partitioner *p, const fsdp_op_strategy *a, fsdp_node *node) {
   fsdp_op_attrs *attrs = &node->attrs;
-  fsdp_axis_set heads = assigned(a, 'h') | assigned(a, 'g'), v = assigned(a, 'v');
+  fsdp_axis_set heads = fsdp_strategy_axes(a, 'h') | fsdp_strategy_axes(a, 'g'),
+                v = fsdp_strategy_axes(a, 'v');
   localise_rows(p, a, node);
   if (fsdp_op_letter_find(fsdp_op_letters_of(node->kind), 't')) localise_positions(p, node);
   localise_heads(p, heads, attrs);
-  attrs->channels = partition_share(p, attrs->channels, assigned(a, 'c'));
-  attrs->intermediate = partition_share(p, attrs->intermediate, assigned(a, 'f'));
+  attrs->channels = partition_share(p, attrs->channels, fsdp_strategy_axes(a, 'c'));
+  attrs->intermediate = partition_share(p, attrs->intermediate, fsdp_strategy_axes(a, 'f'));
   if (v) {
     int64_t whole = attrs->vocabulary;
     attrs->vocabulary = partition_share(p, whole, v);
     attrs->extent = whole;
     node->first_index = fsdp_affine_of_place(p->mesh, v, 0, attrs->vocabulary);
+  }
+}
+
+// ---- Values
+
+value_spread partition_wanted(const fsdp_op_operand *operand, const fsdp_op_strategy *a) {
+  char letter = fsdp_op_column_letter(operand);
+  return (value_spread){.rows = fsdp_strategy_axes(a, 't'),
+                        .columns = letter ? fsdp_strategy_axes(a, letter) : 0};
+}
+
+void partition_place_outputs(partitioner *p, const fsdp_node *node, const fsdp_op_strategy *a) {
+  const fsdp_op_letters *op = fsdp_op_letters_of(node->kind);
+  for (int o = 0; o < node->operand_count; o++) {
+    int value = node->operands[o].value;
+    fsdp_value *v = &p->graph->values[value];
+    if (node->operands[o].access != FSDP_WRITE || v->role != FSDP_VALUE_ACTIVATION) continue;
+    int row = fsdp_node_row_operand(node, o);
+    const fsdp_op_operand *operand = &op->operands[row];
+    value_spread spread = partition_wanted(operand, a);
+    spread.block = node->block;
+    spread.blocks = &p->columns[value];
+    for (int i = 0; i < op->letter_count; i++)
+      if (fsdp_op_contracts(op, row, op->letters[i].name))
+        spread.partial |= fsdp_strategy_axes(a, op->letters[i].name);
+    *partition_spread(p, value) = spread;
+    v->local[0] = node->attrs.batch * node->attrs.seq;
+    if (node->weight_count) {
+      v->local[1] = 0;
+      for (int w = 0; w < node->weight_count; w++)
+        v->local[1] += fsdp_graph_outputs(p->graph, node->weights[w]);
+      v->local_numel = v->local[0] * v->local[1];
+    } else {
+      v->local_numel = fsdp_op_operand_numel(&node->attrs, operand, 0);
+      if (v->dims > 1) v->local[1] = v->local_numel / v->local[0];
+    }
   }
 }

@@ -1,7 +1,7 @@
 #include "runtime/plan/propagate/complete.h"
 
 #include "runtime/base/check.h"
-#include "runtime/plan/layout/partition.h"
+#include "runtime/plan/layout/decisions.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -176,7 +176,7 @@ static const char *limit_output(const completer *c, int op, fsdp_axis_set *pinne
 static const char *limit_norm(const completer *c, int op) {
   const fsdp_operator *o = &c->network->operators[op];
   const fsdp_node *node = node_of(c, op);
-  const fsdp_spec *residual = fsdp_partition_residual_rule(c->graph, c->specs, node);
+  const fsdp_spec *residual = fsdp_decisions_residual_rule(c->graph, c->specs, node);
   const fsdp_spec *own = &c->specs->modules[node->module];
   fsdp_axis_set rows = 0, none = 0;
   if (residual) rows |= dim_axes(c, &residual->dim[1]);
@@ -213,7 +213,7 @@ static fsdp_status limit_operator(const completer *c, int op) {
     place = limit_norm(c, op);
   } else {
     bool on_pieces =
-        fsdp_partition_works_on_pieces(c->graph, node) || (fsdp_op_gathers_keys(node->kind) && !c->parts);
+        fsdp_decisions_follows_rows(c->graph, node) || (fsdp_op_gathers_keys(node->kind) && !c->parts);
     limit_rows(c, op, on_pieces ? c->pieces : 0);
     follow_input(c, op);
     fsdp_status status = limit_weights(c, op, &pinned, &place);
