@@ -227,8 +227,7 @@ static fsdp_specs *specs_of_strategy(const fsdp_plan_config *c, const fsdp_graph
 static fsdp_status specs_of_sharding(fsdp_plan *plan, fsdp_error *error) {
   const fsdp_plan_config *c = &plan->config;
   fsdp_status status = fsdp_sharding_resolve(c->sharding, plan->graph, &c->mesh, &plan->specs, error);
-  if (status || c->sharding->preset != FSDP_SHARDING_FILE) return status;
-  if (!fsdp_specs_are_open(plan->specs, plan->graph, &c->mesh)) return FSDP_OK;
+  if (status || !fsdp_specs_are_open(plan->specs, plan->graph, &c->mesh)) return status;
   return fsdp_specs_complete(plan->specs, plan->graph, &c->mesh, c->param_dtype, &plan->network,
                              &plan->propagation, error);
 }

@@ -1,7 +1,6 @@
 #include "runtime/plan/layout/decisions.h"
 
 #include "runtime/base/check.h"
-#include "runtime/plan/layout/tensor_preset.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -62,8 +61,7 @@ int fsdp_graph_layer_of(const fsdp_graph *graph, int module) {
 
 const fsdp_spec *fsdp_decisions_rule(const fsdp_specs *specs, int module) {
   const fsdp_spec *spec = &specs->modules[module];
-  bool given = spec->place[0] && strcmp(spec->place, FSDP_PRESET_TENSOR_PLACE) != 0;
-  return given && spec->dims > 2 ? spec : NULL;
+  return spec->source == FSDP_SPEC_GIVEN && spec->dims > 2 ? spec : NULL;
 }
 
 // By the rule of the layer whose output is added.
@@ -351,7 +349,7 @@ static fsdp_status check_outputs(const decider *d) {
   for (int m = 0; m < d->graph->module_count; m++) {
     const fsdp_spec *spec = &d->specs->modules[m];
     char text[FSDP_SPEC_TEXT_BYTES], axes[FSDP_MESH_TEXT_BYTES], path[FSDP_NAME_BYTES];
-    if (!spec->place[0]) continue;
+    if (spec->source < FSDP_SPEC_PRESET) continue;
     bool has_batch = fsdp_dim_axes_equal(&spec->dim[0], &input->dim[0], d->mesh);
     bool has_parts =
         spec->dims != FSDP_OUTPUT_DIMS || !(d->out->parts & ~fsdp_factored_axes(d->axes, &spec->dim[1]));

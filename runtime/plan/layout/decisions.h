@@ -8,16 +8,12 @@
 // A strategy is what an op does. How a value is stored is its placement: as the op makes it, or as the rule
 // of the module whose output it is says. Both are decided before anything is partitioned (partition.h).
 // The axes are those of the factored mesh that cut neither batch nor sequence of the input: over these every
-// op has its own rows.
+// op has its own rows; those of letter t are the pieces of rows.
 #pragma once
 
 #include "runtime/base/status.h"
 #include "runtime/plan/layout/factored.h"
-
-// By letter; 't' has the pieces of rows.
-typedef struct fsdp_op_strategy {
-  fsdp_axis_set of[26];
-} fsdp_op_strategy;
+#include "runtime/plan/layout/placement.h"
 
 // How a value's rows and columns are sharded.
 typedef struct fsdp_value_axes {
@@ -52,11 +48,6 @@ fsdp_status fsdp_decisions_make(const fsdp_graph *graph, const fsdp_specs *specs
 void fsdp_decisions_destroy(fsdp_decisions *decisions); // NULL is allowed
 
 // ---- What propagation and partition ask, too
-
-// The axes of a letter, and of rows.
-static inline fsdp_axis_set fsdp_strategy_axes(const fsdp_op_strategy *strategy, char letter) {
-  return strategy->of[letter - 'a'];
-}
 
 // The rule of a user for a module's output, NULL: none; that for the residual stream where a norm of a sum
 // takes it.

@@ -23,39 +23,6 @@ void fsdp_placement_cut(fsdp_placement *placement, int dim, fsdp_axis_set axes) 
     if (axes >> a & 1) cut->axes[cut->count++] = (signed char)a;
 }
 
-int64_t fsdp_placement_local_shape(const fsdp_placement *placement, const fsdp_mesh *mesh, int dims,
-                                   const int64_t *shape, int64_t *local) {
-  int64_t numel = 1;
-  for (int d = 0; d < dims; d++) {
-    local[d] = shape[d];
-    for (int i = 0; i < placement->dim[d].count; i++) {
-      int64_t parts = mesh->axes[placement->dim[d].axes[i]].size;
-      local[d] = (local[d] + parts - 1) / parts;
-    }
-    numel *= local[d];
-  }
-  return numel;
-}
-
-static void print_dim(const fsdp_dim_axes *cut, const fsdp_mesh *mesh, FILE *out) {
-  if (cut->count == 0) fputs("null", out);
-  if (cut->count > 1) fputc('[', out);
-  for (int i = 0; i < cut->count; i++) fprintf(out, "%s%s", i ? "," : "", mesh->axes[cut->axes[i]].name);
-  if (cut->count > 1) fputc(']', out);
-}
-
-void fsdp_placement_print(const fsdp_placement *placement, const fsdp_mesh *mesh, int dims, FILE *out) {
-  char axes[FSDP_MESH_TEXT_BYTES];
-  fputc('[', out);
-  for (int d = 0; d < dims; d++) {
-    if (d) fputc(',', out);
-    print_dim(&placement->dim[d], mesh, out);
-  }
-  fputc(']', out);
-  if (placement->partial) fprintf(out, " partial=%s", fsdp_mesh_print_axes(mesh, placement->partial, axes));
-  if (placement->flat) fprintf(out, " flat=%s", fsdp_mesh_print_axes(mesh, placement->flat, axes));
-}
-
 int fsdp_placement_part(const fsdp_placement *placement, const fsdp_mesh *mesh, int dim, int rank,
                         int *parts) {
   int coordinates[FSDP_MESH_AXES_MAX], part = 0;

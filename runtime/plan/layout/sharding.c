@@ -199,7 +199,7 @@ static fsdp_status find_axis(const resolver *r, const char *place, const char *t
 
 static fsdp_status read_spec(const resolver *r, const fsdp_shard_rule *rule, fsdp_spec *spec) {
   fsdp_axis_set seen = 0;
-  *spec = (fsdp_spec){.dims = rule->dims};
+  *spec = (fsdp_spec){.dims = rule->dims, .source = FSDP_SPEC_GIVEN};
   snprintf(spec->place, sizeof spec->place, "%s", rule->place);
   for (int d = 0; d < rule->dims && d < FSDP_MAX_DIMS; d++) {
     for (int i = 0; i < rule->dim[d].count; i++) {
@@ -379,6 +379,10 @@ static fsdp_status apply_preset(resolver *r) {
   if (v2) r->out->input.dim[1] = (fsdp_dim_axes){0};
   for (int p = 0; p < r->graph->param_count && v2; p++) cut_largest(r, p);
   if (s->preset == FSDP_SHARDING_FSDP_TP) fsdp_tensor_preset_params(r->out, r->graph, r->mesh);
+  for (int p = 0; p < r->graph->param_count; p++) {
+    r->out->params[p].source = FSDP_SPEC_PRESET;
+    snprintf(r->out->params[p].place, sizeof r->out->params[p].place, "--sharding %s", names[s->preset]);
+  }
   return FSDP_OK;
 }
 

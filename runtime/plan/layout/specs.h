@@ -12,11 +12,20 @@
 #define FSDP_SPEC_TEXT_BYTES  (FSDP_MESH_AXES_MAX * (FSDP_AXIS_NAME_BYTES + 2) + FSDP_MAX_DIMS * 8)
 #define FSDP_SPEC_PLACE_BYTES 160
 
+// Who says so, the higher one winning.
+typedef enum fsdp_spec_source {
+  FSDP_SPEC_DEFAULT,    // nobody: a weight's may be propagated
+  FSDP_SPEC_PROPAGATED, // propagation, from what others say
+  FSDP_SPEC_PRESET,     // a preset
+  FSDP_SPEC_GIVEN       // a rule of the user, or strategies of operators
+} fsdp_spec_source;
+
 // The axes that cut each dimension, also those of size 1.
 typedef struct fsdp_spec {
   int dims;
+  fsdp_spec_source source;
   fsdp_dim_axes dim[FSDP_MAX_DIMS];
-  char place[FSDP_SPEC_PLACE_BYTES]; // who asks for it, for messages: "llama.yaml:3"; "": nobody, a default
+  char place[FSDP_SPEC_PLACE_BYTES]; // of the source, for messages: "llama.yaml:3"; "": a default
 } fsdp_spec;
 
 // Of a whole model.

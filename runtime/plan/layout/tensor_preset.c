@@ -12,6 +12,11 @@ typedef struct preset {
   bool *cut; // by value: its columns lie over tensor
 } preset;
 
+static void mark(fsdp_spec *spec) {
+  spec->source = FSDP_SPEC_PRESET;
+  snprintf(spec->place, sizeof spec->place, "--sharding fsdp-tp");
+}
+
 static char letter_of(const fsdp_op_dim *dim) {
   return dim->blocks[0].letters[0];
 }
@@ -29,7 +34,7 @@ static int main_output(const fsdp_graph *graph, const fsdp_node *node) {
 }
 
 // Channels are whole; heads and the intermediate size are cut. A linear layer makes one of the other.
-static void mark(preset *p, const fsdp_node *node) {
+static void find_cut(preset *p, const fsdp_node *node) {
   const fsdp_op_letters *op = fsdp_op_letters_of(node->kind);
   if (node->weight_count) {
     p->cut[main_output(p->graph, node)] = !p->cut[node->operands[0].value];
@@ -46,7 +51,7 @@ static void mark(preset *p, const fsdp_node *node) {
 static bool begin(preset *p) {
   if (fsdp_mesh_size(p->mesh, FSDP_AXIS_TENSOR) == 1) return false;
   p->cut = fsdp_alloc_zeroed((size_t)p->graph->value_count, sizeof *p->cut);
-  for (int n = 0; n < p->graph->forward_count; n++) mark(p, &p->graph->forward[n]);
+  for (int n = 0; n < p->graph->forward_count; n++) find_cut(p, &p->graph->forward[n]);
   return true;
 }
 
@@ -94,8 +99,7 @@ void fsdp_tensor_preset_params(fsdp_specs *specs, const fsdp_graph *graph, const
       cut_vocabulary(&p, node);
     }
   }
-  for (int i = 0; i < graph->param_count; i++)
-    snprintf(specs->params[i].place, sizeof specs->params[i].place, "%s", FSDP_PRESET_TENSOR_PLACE);
+  for (int i = 0; i < graph->param_count; i++) mark(&specs->params[i]);
   free(p.cut);
 }
 
@@ -112,7 +116,7 @@ void fsdp_tensor_preset_outputs(fsdp_specs *specs, const fsdp_graph *graph, cons
     if (maker[m] < 0 || spec->dims != FSDP_OUTPUT_DIMS) continue;
     int made = main_output(graph, &graph->forward[maker[m]]);
     bool is_cut = made < 0 || p.cut[made]; // the head's output are logits, which it makes none of
-    snprintf(spec->place, sizeof spec->place, "%s", FSDP_PRESET_TENSOR_PLACE);
+    mark(spec);
     if (is_cut || sequence_parallel) fsdp_dim_axes_add(&spec->dim[is_cut ? 2 : 1], mesh, FSDP_AXIS_TENSOR);
   }
   free(maker);

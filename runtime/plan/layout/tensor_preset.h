@@ -8,8 +8,6 @@
 
 #include "runtime/plan/layout/specs.h"
 
-#define FSDP_PRESET_TENSOR_PLACE "--sharding fsdp-tp"
-
 // Adds the axis to specs of parameters whose first dimension has all their other axes. Nothing changes if it
 // has one rank.
 void fsdp_tensor_preset_params(fsdp_specs *specs, const fsdp_graph *graph, const fsdp_mesh *mesh);

@@ -49,7 +49,7 @@ static int param_of(const completer *c, const fsdp_operator_operand *operand) {
 }
 
 static bool has_line(const completer *c, int param) {
-  return c->specs->params[param].place[0] != 0;
+  return c->specs->params[param].source != FSDP_SPEC_DEFAULT;
 }
 
 // Whether an axis may cut an operand.
@@ -63,7 +63,7 @@ static bool is_cuttable(const fsdp_operator *op, const fsdp_operator_operand *op
 
 // Whether a line of an output, not a default, places it.
 static bool is_ruled(const fsdp_spec *spec) {
-  return spec->place[0] && spec->dims == FSDP_OUTPUT_DIMS;
+  return spec->source >= FSDP_SPEC_PRESET && spec->dims == FSDP_OUTPUT_DIMS;
 }
 
 // Lets axes cut `letter` alone, those of them that it may have and that nothing else has yet.
@@ -197,7 +197,7 @@ static void decide_given(const completer *c, int op, const char *place) {
       bool whole = l < o->letter_count && o->letters[l].is_whole;
       if (whole || !(c->limits[op].letters[l] >> a & 1)) continue;
       options++;
-      if (l < o->letter_count) strategy.letters[l] |= 1u << a;
+      if (l < o->letter_count) strategy.axes.of[o->letters[l].name - 'a'] |= 1u << a;
     }
     if (options == 0) c->limits[op].letters[o->letter_count] |= 1u << a;
     if (options > 1) return;
@@ -235,6 +235,7 @@ static void place_param(const completer *c, const fsdp_propagation *propagation,
     for (int a = 0; a < c->slices.count; a++)
       if (axes.dim[d] >> a & 1)
         fsdp_dim_axes_add(&spec->dim[d], c->mesh, c->mesh->axes[c->slices.axis[a]].name);
+  spec->source = FSDP_SPEC_PROPAGATED;
   snprintf(spec->place, sizeof spec->place, "%s", FSDP_COMPLETED_PLACE);
 }
 
@@ -268,8 +269,12 @@ static completer begin(fsdp_specs *specs, const fsdp_graph *graph, const fsdp_me
 }
 
 bool fsdp_specs_are_open(const fsdp_specs *specs, const fsdp_graph *graph, const fsdp_mesh *mesh) {
+  bool open = false;
+  for (int p = 0; p < graph->param_count; p++) open |= specs->params[p].source == FSDP_SPEC_DEFAULT;
+  if (!open) return false;
   const completer c = begin((fsdp_specs *)specs, graph, mesh, FSDP_F32);
-  bool open = false, others = (((1u << c.slices.count) - 1) & ~input_axes(&c)) != 0;
+  bool others = (((1u << c.slices.count) - 1) & ~input_axes(&c)) != 0;
+  open = false;
   for (int o = 0; o < c.network->operator_count && others; o++) {
     const fsdp_operator *op = &c.network->operators[o];
     for (int i = 0; i < op->input_count && !open; i++) {

@@ -9,16 +9,14 @@
 // ---- Propagation over a model
 
 // Axes that cut a letter of an operator; none if it has no such letter.
-static fsdp_axis_set letter_axes(const fsdp_network *network, const fsdp_propagation *propagation, int op,
-                                 char letter) {
-  int index = fsdp_operator_letter_find(&network->operators[op], letter);
-  return index < 0 ? 0 : propagation->operators[op].letters[index];
+static fsdp_axis_set letter_axes(const fsdp_propagation *propagation, int op, char letter) {
+  return fsdp_strategy_axes(&propagation->operators[op].axes, letter);
 }
 
 static int64_t batch_slices(const fsdp_network *network, const fsdp_propagation *propagation) {
   int64_t most = 1;
   for (int o = 0; o < network->operator_count; o++) {
-    int64_t slices = fsdp_slices(&propagation->mesh, letter_axes(network, propagation, o, 'b'));
+    int64_t slices = fsdp_slices(&propagation->mesh, letter_axes(propagation, o, 'b'));
     if (slices > most) most = slices;
   }
   return most;
@@ -69,7 +67,7 @@ static fsdp_tensor_axes input_axes(const fsdp_network *network, const fsdp_propa
 static bool together(const fsdp_network *network, const fsdp_propagation *propagation, int a, int b) {
   for (int o = 0; o < network->operator_count; o++)
     for (int l = 0; l < network->operators[o].letter_count; l++) {
-      fsdp_axis_set axes = propagation->operators[o].letters[l];
+      fsdp_axis_set axes = fsdp_operator_axes(&network->operators[o], &propagation->operators[o], l);
       if ((axes >> a & 1) != (axes >> b & 1)) return false;
     }
   return true;
@@ -79,9 +77,9 @@ static const char *axis_name(const fsdp_network *network, const fsdp_propagation
                              const char *batch_axis) {
   fsdp_axis_set context = 0;
   for (int o = 0; o < network->operator_count; o++) {
-    if (letter_axes(network, propagation, o, 'b') >> axis & 1) return batch_axis;
+    if (letter_axes(propagation, o, 'b') >> axis & 1) return batch_axis;
     if (network->tensors[network->operators[o].operands[0].tensor].role == FSDP_TENSOR_INPUT)
-      context |= letter_axes(network, propagation, o, 't');
+      context |= letter_axes(propagation, o, 't');
   }
   return context >> axis & 1 ? FSDP_AXIS_CONTEXT : FSDP_AXIS_TENSOR;
 }
@@ -122,7 +120,7 @@ static void add_axes(const spec_maker *m, fsdp_dim_axes *dim, fsdp_axis_set axes
 }
 
 static void begin_spec(fsdp_spec *spec, int dims) {
-  *spec = (fsdp_spec){.dims = dims};
+  *spec = (fsdp_spec){.dims = dims, .source = FSDP_SPEC_GIVEN};
   snprintf(spec->place, sizeof spec->place, "%s", FSDP_OP_STRATEGIES_PLACE);
 }
 
@@ -173,23 +171,22 @@ static int operator_of(const spec_maker *m, int node) {
 static void place_output(const spec_maker *m, int module, int node) {
   int op = operator_of(m, node);
   const fsdp_operator *o = &m->network->operators[op];
-  fsdp_axis_set columns = letter_axes(m->network, m->propagation, op, 'v');
+  fsdp_axis_set columns = letter_axes(m->propagation, op, 'v');
   for (int i = o->operand_count - 1; i >= o->input_count; i--)
     if (m->network->tensors[o->operands[i].tensor].dims == FSDP_OUTPUT_DIMS)
       columns = fsdp_operand_axes(o, i, &m->propagation->operators[op]).dim[2];
   fsdp_axis_set parts = input_axes(m->network, m->propagation, m->graph->tokens).dim[1];
   fsdp_spec *spec = &m->specs->modules[module];
   begin_spec(spec, FSDP_OUTPUT_DIMS);
-  add_axes(m, &spec->dim[0], letter_axes(m->network, m->propagation, op, 'b') & ~parts);
-  add_axes(m, &spec->dim[1], letter_axes(m->network, m->propagation, op, 't') | parts);
+  add_axes(m, &spec->dim[0], letter_axes(m->propagation, op, 'b') & ~parts);
+  add_axes(m, &spec->dim[1], letter_axes(m->propagation, op, 't') | parts);
   add_axes(m, &spec->dim[2], columns & ~parts);
 }
 
 static fsdp_status check_axes(const spec_maker *m, fsdp_error *error) {
   fsdp_axis_set used = 0;
   for (int o = 0; o < m->network->operator_count; o++)
-    for (int l = 0; l < m->network->operators[o].letter_count; l++)
-      used |= m->propagation->operators[o].letters[l];
+    for (int l = 0; l < 26; l++) used |= m->propagation->operators[o].axes.of[l];
   for (int a = 0; a < m->propagation->mesh.count; a++) {
     const fsdp_mesh_axis *axis = &m->mesh->axes[m->propagation->mesh.axis[a]];
     if (used >> a & 1) continue;

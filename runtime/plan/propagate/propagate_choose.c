@@ -41,7 +41,8 @@ typedef struct search {
 
 static fsdp_operator_strategy strategy_of(const search *s) {
   fsdp_operator_strategy strategy = {.from = -1};
-  memcpy(strategy.letters, s->letters, sizeof strategy.letters);
+  for (int l = 0; l < s->op->letter_count; l++)
+    strategy.axes.of[s->op->letters[l].name - 'a'] = s->letters[l];
   return strategy;
 }
 
@@ -232,6 +233,7 @@ bool propagate_choose(const propagate_choice *choice, fsdp_operator_strategy *st
     share_out(&s, 0, 0, 0);
     strategy->redistributes = !suits;
   }
-  memcpy(strategy->letters, s.best.letters, sizeof strategy->letters);
+  memcpy(s.letters, s.best.letters, sizeof s.best.letters);
+  strategy->axes = strategy_of(&s).axes;
   return s.found;
 }

@@ -266,6 +266,7 @@ static fsdp_status read_operator(const given_reader *r, int op) {
   const fsdp_operator *o = &r->network->operators[op];
   const fsdp_given_strategy *line = line_of(r, op);
   int64_t counts[FSDP_OPERATOR_LETTERS] = {0};
+  fsdp_axis_set axes[FSDP_OPERATOR_LETTERS] = {0};
   char what[160];
   fsdp_status status = FSDP_OK;
   if (line->list_count != o->list_count) {
@@ -274,17 +275,17 @@ static fsdp_status read_operator(const given_reader *r, int op) {
              o->list_count == 1 ? "" : "s");
     return fail_line(r, op, what);
   }
-  for (int l = 0; l < o->list_count && !status; l++)
-    status = take_list(r, op, l, counts, r->strategies[op].letters);
+  for (int l = 0; l < o->list_count && !status; l++) status = take_list(r, op, l, counts, axes);
   if (status) return status;
   fsdp_axis_set used = 0;
   int64_t open[FSDP_OPERATOR_LETTERS]; // counts that say not over which ranks
   for (int l = 0; l < o->letter_count; l++) {
     counts[l] = counts[l] ? counts[l] : 1;
-    open[l] = r->strategies[op].letters[l] ? 1 : counts[l];
-    used |= r->strategies[op].letters[l];
+    open[l] = axes[l] ? 1 : counts[l];
+    used |= axes[l];
   }
-  bool fits = fsdp_slices_take_axes(r->mesh, open, o->letter_count, used, r->strategies[op].letters);
+  bool fits = fsdp_slices_take_axes(r->mesh, open, o->letter_count, used, axes);
+  for (int l = 0; l < o->letter_count; l++) r->strategies[op].axes.of[o->letters[l].name - 'a'] = axes[l];
   return fits ? FSDP_OK : fail_axes(r, op, counts);
 }
 

@@ -81,7 +81,7 @@ fsdp_tensor_axes fsdp_operand_axes(const fsdp_operator *op, int operand,
   fsdp_tensor_axes axes = {{0}};
   for (int d = 0; d < FSDP_MAX_DIMS; d++) {
     int letter = op->operands[operand].letter[d];
-    if (letter >= 0) axes.dim[d] = strategy->letters[letter];
+    if (letter >= 0) axes.dim[d] = fsdp_operator_axes(op, strategy, letter);
   }
   return axes;
 }
@@ -90,7 +90,7 @@ fsdp_axis_set fsdp_operand_partial(const fsdp_operator *op, int operand,
                                    const fsdp_operator_strategy *strategy) {
   fsdp_axis_set lacking = 0;
   for (int l = 0; l < op->letter_count; l++)
-    if (fsdp_operand_dim(&op->operands[operand], l) < 0) lacking |= strategy->letters[l];
+    if (fsdp_operand_dim(&op->operands[operand], l) < 0) lacking |= fsdp_operator_axes(op, strategy, l);
   return lacking;
 }
 
@@ -100,7 +100,7 @@ int64_t fsdp_gathered_bytes(const fsdp_network *network, const fsdp_slice_mesh *
   fsdp_operator_tensor gathered = network->tensors[op->operands[0].tensor];
   gathered.shape[gathered.dims - 1] = op->gathered_columns;
   const fsdp_tensor_axes axes = fsdp_operand_axes(op, 0, strategy);
-  int64_t ranks = fsdp_slices(mesh, strategy->letters[op->gathered_letter]);
+  int64_t ranks = fsdp_slices(mesh, fsdp_operator_axes(op, strategy, op->gathered_letter));
   return (ranks - 1) * fsdp_part_bytes(&gathered, mesh, &axes);
 }
 
@@ -151,9 +151,11 @@ static bool counts_suffice(const fsdp_operator *op, const fsdp_slice_mesh *mesh,
                            const fsdp_operator_strategy *strategy) {
   int64_t counts[FSDP_OPERATOR_LETTERS];
   fsdp_axis_set axes[FSDP_OPERATOR_LETTERS] = {0};
-  for (int l = 0; l < op->letter_count; l++) counts[l] = fsdp_slices(mesh, strategy->letters[l]);
-  return fsdp_slices_take_axes(mesh, counts, op->letter_count, 0, axes) &&
-         !memcmp(axes, strategy->letters, (size_t)op->letter_count * sizeof *axes);
+  for (int l = 0; l < op->letter_count; l++)
+    counts[l] = fsdp_slices(mesh, fsdp_operator_axes(op, strategy, l));
+  bool same = fsdp_slices_take_axes(mesh, counts, op->letter_count, 0, axes);
+  for (int l = 0; l < op->letter_count && same; l++) same = axes[l] == fsdp_operator_axes(op, strategy, l);
+  return same;
 }
 
 // "2@4+2@1"

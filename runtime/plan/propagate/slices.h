@@ -2,7 +2,7 @@
 // propagation finds them, and what moving a tensor costs.
 #pragma once
 
-#include "runtime/plan/layout/mesh.h"
+#include "runtime/plan/layout/placement.h"
 #include "runtime/plan/propagate/network.h"
 
 #define FSDP_SLICE_AXES_MAX 20 // factors of FSDP_MESH_RANKS_MAX
@@ -76,7 +76,7 @@ typedef enum fsdp_decision {
 } fsdp_decision;
 
 typedef struct fsdp_operator_strategy {
-  fsdp_axis_set letters[FSDP_OPERATOR_LETTERS]; // axes that cut each of the operator's letters
+  fsdp_op_strategy axes;
   fsdp_decision decision;
   int from; // the neighbour that a forward or backward decision came from, or the given line; else -1
   const char *place;  // who gave it, for messages: "two.yaml:3"; the giver's, NULL: nobody
@@ -107,6 +107,11 @@ typedef struct fsdp_propagation {
   int64_t forward_bytes, backward_bytes; // of all of them
 } fsdp_propagation;
 
+// The axes of an operator's letter by its index.
+static inline fsdp_axis_set fsdp_operator_axes(const fsdp_operator *op,
+                                               const fsdp_operator_strategy *strategy, int letter) {
+  return fsdp_strategy_axes(&strategy->axes, op->letters[letter].name);
+}
 // Where a strategy puts an operand.
 fsdp_tensor_axes fsdp_operand_axes(const fsdp_operator *op, int operand,
                                    const fsdp_operator_strategy *strategy);

@@ -311,8 +311,7 @@ static int node_of(const fixture *f, int from, fsdp_op_kind kind, int module) {
 }
 
 static int64_t slices_of(const fixture *f, int op, char name) {
-  int letter = fsdp_operator_letter_find(&f->network->operators[op], name);
-  return letter < 0 ? 1 : fsdp_slices(&f->propagation->mesh, f->propagation->operators[op].letters[letter]);
+  return fsdp_slices(&f->propagation->mesh, fsdp_strategy_axes(&f->propagation->operators[op].axes, name));
 }
 
 // Whether a node's sizes are those of its operator's letters.

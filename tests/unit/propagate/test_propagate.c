@@ -119,10 +119,8 @@ static void test_ranking(void **state) {
     const propagate_choice choice = {.network = n, .mesh = &mesh, .known = &nothing, .first = cases[c].first};
     assert_true(propagate_choose(&choice, &strategy));
     const int expected[] = {cases[c].n, cases[c].i, cases[c].o};
-    for (int l = 0; l < 3; l++) {
-      int letter = fsdp_operator_letter_find(&n->operators[0], "nio"[l]);
-      assert_int_equal(fsdp_slices(&mesh, strategy.letters[letter]), expected[l]);
-    }
+    for (int l = 0; l < 3; l++)
+      assert_int_equal(fsdp_slices(&mesh, fsdp_strategy_axes(&strategy.axes, "nio"[l])), expected[l]);
     fsdp_network_destroy(n);
   }
 }
@@ -280,7 +278,7 @@ static bool is_legal(const fsdp_operator *op, const fsdp_slice_mesh *mesh,
                      const fsdp_operator_strategy *strategy) {
   fsdp_axis_set used = 0;
   for (int l = 0; l < op->letter_count; l++) {
-    fsdp_axis_set axes = strategy->letters[l];
+    fsdp_axis_set axes = fsdp_operator_axes(op, strategy, l);
     if (used & axes || (op->letters[l].is_whole && axes)) return false;
     if (fsdp_slices(mesh, axes) > op->letters[l].limit) return false;
     used |= axes;
@@ -304,10 +302,10 @@ static void try_operator(exhaustive *e, int op, int64_t bytes) {
   int axes = e->found->mesh.count, combinations = 1;
   for (int a = 0; a < axes; a++) combinations *= o->letter_count + 1;
   for (int c = 0; c < combinations; c++) {
-    memset(e->tried[op].letters, 0, sizeof e->tried[op].letters);
+    memset(&e->tried[op].axes, 0, sizeof e->tried[op].axes);
     for (int a = 0, left = c; a < axes; a++, left /= o->letter_count + 1)
       if (left % (o->letter_count + 1) < o->letter_count)
-        e->tried[op].letters[left % (o->letter_count + 1)] |= 1u << a;
+        e->tried[op].axes.of[o->letters[left % (o->letter_count + 1)].name - 'a'] |= 1u << a;
     if (is_legal(o, &e->found->mesh, &e->tried[op]))
       try_operator(e, op + 1, bytes + input_bytes(e, e->tried, op));
   }
@@ -318,7 +316,7 @@ static double compute_of(const fsdp_operator *op, const fsdp_slice_mesh *mesh,
                          const fsdp_operator_strategy *strategy) {
   double compute = 1;
   for (int l = 0; l < op->letter_count; l++) {
-    int64_t slices = fsdp_slices(mesh, strategy->letters[l]);
+    int64_t slices = fsdp_slices(mesh, fsdp_operator_axes(op, strategy, l));
     int64_t share = (op->letters[l].size + slices - 1) / slices;
     compute *= (double)share;
   }
@@ -335,10 +333,10 @@ static void check_forward(exhaustive *e, int op) {
   int combinations = 1;
   for (int a = 0; a < e->found->mesh.count; a++) combinations *= o->letter_count + 1;
   for (int c = 0; c < combinations; c++) {
-    memset(e->tried[op].letters, 0, sizeof e->tried[op].letters);
+    memset(&e->tried[op].axes, 0, sizeof e->tried[op].axes);
     for (int a = 0, left = c; a < e->found->mesh.count; a++, left /= o->letter_count + 1)
       if (left % (o->letter_count + 1) < o->letter_count)
-        e->tried[op].letters[left % (o->letter_count + 1)] |= 1u << a;
+        e->tried[op].axes.of[o->letters[left % (o->letter_count + 1)].name - 'a'] |= 1u << a;
     if (!is_legal(o, &e->found->mesh, &e->tried[op])) continue;
     bool same = true; // leaves its inputs where they are
     for (int i = 0; i < o->input_count; i++) {
@@ -388,7 +386,7 @@ static int check_printed(const fsdp_network *n, const fsdp_propagation *p) {
   }
   if (fsdp_propagate(n, &p->mesh, &given, &again, &error)) fail_msg("%s", error.message);
   for (int o = 0; o < n->operator_count; o++)
-    assert_memory_equal(p->operators[o].letters, again->operators[o].letters, sizeof p->operators[o].letters);
+    assert_memory_equal(&p->operators[o].axes, &again->operators[o].axes, sizeof p->operators[o].axes);
   assert_int_equal(p->forward_bytes, again->forward_bytes);
   assert_int_equal(p->backward_bytes, again->backward_bytes);
   fsdp_propagation_destroy(again);
@@ -458,22 +456,23 @@ static void test_attention_gathers(void **state) {
     fsdp_operator_strategy strategy = {.from = -1};
     int t = fsdp_operator_letter_find(op, 't'), h = fsdp_operator_letter_find(op, 'h');
     if (t < 0) continue;
-    strategy.letters[t] = 3;
+    fsdp_axis_set *of = strategy.axes.of;
+    of['t' - 'a'] = 3;
     int64_t channels = config.hidden_size / config.num_heads * config.num_kv_heads;
     assert_int_equal(fsdp_gathered_bytes(n, &mesh, op, &strategy),
                      attends ? 4 * (2 * (32 - 8) * channels) * 2 : 0);
     if (!attends) continue;
-    strategy.letters[t] = 1, strategy.letters[h] = 2;
+    of['t' - 'a'] = 1, of['h' - 'a'] = 2;
     assert_int_equal(fsdp_gathered_bytes(n, &mesh, op, &strategy), 4 * (2 * (32 - 16) * channels / 2) * 2);
-    strategy.letters[t] = 0, strategy.letters[h] = 3;
+    of['t' - 'a'] = 0, of['h' - 'a'] = 3;
     assert_int_equal(fsdp_gathered_bytes(n, &mesh, op, &strategy), 0);
     // Where heads are whole, sequences are cut rather than positions, which would be the first in order.
     const known_neighbours nothing = {0};
     n->operators[o].letters[h].is_whole = true;
     const propagate_choice choice = {.network = n, .mesh = &mesh, .op = o, .known = &nothing};
     assert_true(propagate_choose(&choice, &strategy));
-    assert_int_equal(strategy.letters[t], 0);
-    assert_int_equal(strategy.letters[fsdp_operator_letter_find(op, 'b')], 3);
+    assert_int_equal(of['t' - 'a'], 0);
+    assert_int_equal(of['b' - 'a'], 3);
     found++;
   }
   assert_int_equal(found, config.num_layers);
