@@ -4,6 +4,7 @@
 
 #include "models/model.h"
 #include "runtime/base/check.h"
+#include "runtime/plan/layout/decisions.h"
 #include "runtime/plan/layout/partition.h"
 #include "runtime/plan/layout/sharding.h"
 #include "runtime/plan/layout/tensor_preset.h"
@@ -273,7 +274,7 @@ static void test_nothing_open(void **state) {
   fixture_free(&f);
 }
 
-// ---- The partition does what propagation says
+// ---- What is decided is what propagation says
 
 // Lines of some weights, cut as usual or otherwise, and, maybe, of the residual stream and of norms.
 static void draw_lines(fixture *f, random_source *random) {
@@ -298,44 +299,22 @@ static void draw_lines(fixture *f, random_source *random) {
   }
 }
 
-// The node of the partitioned graph that an operator became, from `from` on; -1: none.
-static int node_of(const fixture *f, int from, fsdp_op_kind kind, int module) {
-  for (int n = from; n < f->graph->forward_count; n++) {
-    const fsdp_node *node = &f->graph->forward[n];
-    bool same = node->kind == kind;
-    if (kind == FSDP_OP_ATTENTION) same = same || node->kind == FSDP_OP_CONTEXT_ATTENTION;
-    if (kind == FSDP_OP_ADD_RMSNORM) same = same || node->kind == FSDP_OP_RMSNORM;
-    if (same && node->module == module) return n;
-  }
-  return -1;
-}
-
-static int64_t slices_of(const fixture *f, int op, char name) {
-  return fsdp_slices(&f->propagation->mesh, fsdp_strategy_axes(&f->propagation->operators[op].axes, name));
-}
-
-// Whether a node's sizes are those of its operator's letters.
-static void compare_node(const fixture *f, int op, const fsdp_node *node) {
-  char name[FSDP_OPERATOR_TEXT];
-  int64_t rows = SEQ / slices_of(f, op, 't');
-  fsdp_operator_print(f->network, op, name);
+// Whether an op does what propagation says: the same axes, of the mesh, on all its letters. All have the batch.
+static void compare_op(const fixture *f, int op, const fsdp_decisions *decisions) {
   const fsdp_operator *o = &f->network->operators[op];
-  if (fsdp_operator_letter_find(o, 'b') >= 0) assert_int_equal(slices_of(f, op, 'b'), FSDP);
-  if (node->attrs.seq != rows)
-    fail_msg("%s: %lld rows, not %lld", name, (long long)node->attrs.seq, (long long)rows);
-  if (node->kind == FSDP_OP_SWIGLU) {
-    int64_t wanted = fsdp_slice_share(f->config.intermediate_size, slices_of(f, op, 'f'));
-    if (node->attrs.intermediate != wanted)
-      fail_msg("%s: %lld columns, not %lld", name, (long long)node->attrs.intermediate, (long long)wanted);
-  }
-  if (node->kind == FSDP_OP_ROPE || node->kind == FSDP_OP_ATTENTION) {
-    int64_t wanted = fsdp_slice_share(f->config.num_kv_heads, slices_of(f, op, 'h'));
-    if (node->attrs.kv_heads != wanted)
-      fail_msg("%s: %lld heads, not %lld", name, (long long)node->attrs.kv_heads, (long long)wanted);
+  char name[FSDP_OPERATOR_TEXT];
+  fsdp_operator_print(f->network, op, name);
+  for (int l = 0; l < o->letter_count; l++) {
+    fsdp_axis_set says = fsdp_operator_axes(o, &f->propagation->operators[op], l), expected = 0;
+    for (int a = 0; a < f->propagation->mesh.count; a++)
+      if (says >> a & 1) expected |= 1u << f->propagation->mesh.axis[a];
+    fsdp_axis_set does = fsdp_strategy_axes(&decisions->ops[o->node].strategy, o->letters[l].name);
+    if (o->letters[l].name == 'b') does |= decisions->batch;
+    if (does != expected) fail_msg("%s: %c over axes %x, not %x", name, o->letters[l].name, does, expected);
   }
 }
 
-static void test_partition_follows(void **state) {
+static void test_ops_follow(void **state) {
   (void)state;
   random_source random = {.seed = 77};
   int compared = 0, refused = 0, open = 0;
@@ -343,35 +322,26 @@ static void test_partition_follows(void **state) {
     fixture f = fixture_on("tiny", 2);
     fsdp_error error = {0};
     draw_lines(&f, &random);
-    open += resolve(&f); // else it is what the partition makes of weights that all have lines
-    if (fsdp_specs_complete(f.specs, f.graph, &f.mesh, FSDP_F32, &f.network, &f.propagation, &error)) {
+    open += resolve(&f); // else it is what is decided of weights that all have lines
+    fsdp_decisions *decisions = NULL;
+    fsdp_status status =
+        fsdp_specs_complete(f.specs, f.graph, &f.mesh, FSDP_F32, &f.network, &f.propagation, &error);
+    if (status) {
       assert_non_null(strstr(error.message, "is cut otherwise than"));
-      fixture_free(&f);
-      refused++;
-      continue;
-    }
-    int count = f.graph->forward_count, *modules = fsdp_alloc((size_t)count * sizeof(int));
-    fsdp_op_kind *kinds = fsdp_alloc((size_t)count * sizeof *kinds);
-    for (int i = 0; i < count; i++)
-      modules[i] = f.graph->forward[i].module, kinds[i] = f.graph->forward[i].kind;
-    fsdp_rows rows;
-    const fsdp_factored_mesh axes = fsdp_factored_mesh_of(f.specs, f.graph, &f.mesh);
-    if (fsdp_partition(f.graph, f.specs, &f.mesh, &axes, &rows, &error)) {
-      refused++;
     } else {
-      for (int i = 0, at = 0; i < count; i++) {
-        at = node_of(&f, at, kinds[i], modules[i]);
-        assert_true(at >= 0);
-        compare_node(&f, i, &f.graph->forward[at++]);
-      }
-      compared++;
+      const fsdp_factored_mesh axes = fsdp_factored_mesh_of(f.specs, f.graph, &f.mesh);
+      fsdp_rows rows;
+      status = fsdp_decisions_make(f.graph, f.specs, &f.mesh, &axes, &decisions, &error);
+      if (!status) status = fsdp_partition(f.graph, f.specs, &f.mesh, &axes, &rows, &error);
     }
-    free(kinds);
-    free(modules);
+    for (int o = 0; !status && o < f.network->operator_count; o++) compare_op(&f, o, decisions);
+    compared += !status;
+    refused += status != FSDP_OK;
+    fsdp_decisions_destroy(decisions);
     fixture_free(&f);
   }
-  print_message("%d partitions do what propagation says; %d files are refused; %d left weights open\n",
-                compared, refused, open);
+  print_message("%d graphs do what propagation says; %d files are refused; %d left weights open\n", compared,
+                refused, open);
   assert_true(compared > 200 && open > 200 && open < 360);
 }
 
@@ -382,6 +352,6 @@ int main(void) {
                                      cmocka_unit_test(test_lines_of_one_product),
                                      cmocka_unit_test(test_outputs_are_tried_first),
                                      cmocka_unit_test(test_nothing_open),
-                                     cmocka_unit_test(test_partition_follows)};
+                                     cmocka_unit_test(test_ops_follow)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
