@@ -263,5 +263,8 @@ int partition_convert(partitioner *p, int value, value_spread wanted, fsdp_axis_
   value = cut(p, value, &rows, reader);
   value = cut(p, value, &columns, reader);
   if (gradient_partial) share(p, value, gradient_partial, reader);
+  const value_spread *made = partition_spread(p, value);
+  FSDP_CHECK(made->rows == wanted.rows && made->columns == wanted.columns && !made->partial,
+             "%s does not lie as %s wants it", p->graph->values[value].name, fsdp_op_name(reader->kind));
   return value;
 }

@@ -299,7 +299,8 @@ static void draw_lines(fixture *f, random_source *random) {
   }
 }
 
-// Whether an op does what propagation says: the same axes, of the mesh, on all its letters. All have the batch.
+// Whether an op does what propagation says: on all its letters the same axes of the mesh. All ops have the
+// batch.
 static void compare_op(const fixture *f, int op, const fsdp_decisions *decisions) {
   const fsdp_operator *o = &f->network->operators[op];
   char name[FSDP_OPERATOR_TEXT];
