@@ -6,7 +6,7 @@
 // fit is not a number.
 #pragma once
 
-#include "runtime/plan/layout/factored.h"
+#include "runtime/plan/sharding/factored.h"
 
 #include <stdbool.h>
 #include <stddef.h>

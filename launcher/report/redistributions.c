@@ -2,7 +2,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/text.h"
-#include "runtime/plan/layout/names.h"
+#include "runtime/plan/mesh/names.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -7,7 +7,7 @@
 #pragma once
 
 #include "launcher/options/options.h"
-#include "runtime/plan/layout/sharding.h"
+#include "runtime/plan/sharding/sharding.h"
 
 // Reads what the options say. *sharding is NULL without --sharding; the caller destroys it. FSDP_ERR_INPUT,
 // with file and line, for a file that is missing, is no YAML, or has anything but such a mapping;

@@ -5,7 +5,7 @@
 #include "runtime/base/random.h"
 #include "runtime/exec/access_trace.h"
 #include "runtime/exec/device_config.h"
-#include "runtime/plan/layout/boxes.h"
+#include "runtime/plan/mesh/boxes.h"
 
 #include <math.h>
 #include <string.h>

@@ -5,7 +5,7 @@
 #include "runtime/base/random.h"
 #include "runtime/base/size.h"
 #include "runtime/device/pool.h"
-#include "runtime/plan/layout/boxes.h"
+#include "runtime/plan/mesh/boxes.h"
 
 #include <string.h>
 

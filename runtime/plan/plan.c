@@ -2,12 +2,12 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
-#include "runtime/plan/layout/partition.h"
-#include "runtime/plan/layout/placement.h"
-#include "runtime/plan/layout/tensor_preset.h"
+#include "runtime/plan/mesh/placement.h"
 #include "runtime/plan/proof/poison.h"
 #include "runtime/plan/proof/verify.h"
 #include "runtime/plan/proof/waits.h"
+#include "runtime/plan/sharding/partition.h"
+#include "runtime/plan/sharding/tensor_preset.h"
 
 #include <float.h>
 #include <stdlib.h>

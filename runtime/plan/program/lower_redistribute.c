@@ -10,7 +10,7 @@
 //
 // Rows that are cut are one range (rows.h), so no copy packs or unpacks them.
 #include "runtime/base/check.h"
-#include "runtime/plan/layout/placement.h"
+#include "runtime/plan/mesh/placement.h"
 #include "runtime/plan/program/lower.h"
 
 #include <string.h>

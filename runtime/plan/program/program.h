@@ -21,7 +21,7 @@
 
 #include "models/graph/graph.h"
 #include "runtime/base/stream.h"
-#include "runtime/plan/layout/mesh.h"
+#include "runtime/plan/mesh/mesh.h"
 
 #include <stdio.h>
 

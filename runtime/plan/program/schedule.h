@@ -3,7 +3,7 @@
 // waits (waits.h) and no addresses (memory.h); both are inferred from the order of the list.
 #pragma once
 
-#include "runtime/plan/layout/units.h"
+#include "runtime/plan/mesh/units.h"
 #include "runtime/plan/program/optimizer.h"
 #include "runtime/plan/program/program.h"
 #include "runtime/plan/program/saving.h"

@@ -1,7 +1,7 @@
 // Meshes, groups, affine numbers, placements and boxes against counting one by one.
 #include "models/graph/graph.h"
-#include "runtime/plan/layout/boxes.h"
-#include "runtime/plan/layout/placement.h"
+#include "runtime/plan/mesh/boxes.h"
+#include "runtime/plan/mesh/placement.h"
 #include "tests/support/harness.h"
 #include "tests/support/models.h"
 #include "tests/support/random_program.h"

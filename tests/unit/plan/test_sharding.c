@@ -1,7 +1,7 @@
 // Sharding rules: which rule holds for which name, what they mean to units, what is refused, and the text.
-#include "runtime/plan/layout/placement.h"
-#include "runtime/plan/layout/sharding.h"
-#include "runtime/plan/layout/units.h"
+#include "runtime/plan/mesh/placement.h"
+#include "runtime/plan/mesh/units.h"
+#include "runtime/plan/sharding/sharding.h"
 #include "tests/support/harness.h"
 #include "tests/support/models.h"
 
