@@ -61,10 +61,8 @@ fsdp_saved fsdp_saved_create(const fsdp_graph *graph) {
       const fsdp_value *value = &graph->values[v];
       if (node->operands[o].access != FSDP_WRITE || !wanted[v] || value->role != FSDP_VALUE_ACTIVATION)
         continue;
-      // The embedding makes what enters the first layer.
-      int layer = node->block >= 0 || !value->kept
-                      ? node->block
-                      : first_reader(graph->forward + n, graph->forward_count - n, v);
+      // The embedding, or the layer before (a sum stored in columns), makes what enters a layer.
+      int layer = value->kept ? first_reader(graph->forward + n, graph->forward_count - n, v) : node->block;
       if (layer < 0) continue;
       saved.values[saved.count++] = (fsdp_saved_value){.value = v,
                                                        .layer = layer,
