@@ -10,6 +10,7 @@ typedef struct completer {
   fsdp_specs *specs;
   const fsdp_graph *graph;
   const fsdp_mesh *mesh;
+  fsdp_factored_mesh axes; // the mesh, of which nothing is factored
   fsdp_network *network;
   fsdp_slice_mesh slices;
   // Sets of axes of `slices`: what cuts the input's batch and sequence, and what lines of outputs put on
@@ -95,13 +96,11 @@ static void limit_rows(const completer *c, int op, fsdp_axis_set pieces) {
 static void follow_input(const completer *c, int op) {
   const fsdp_operator *o = &c->network->operators[op];
   fsdp_operator_limits *limits = &c->limits[op];
-  bool has_params = false;
-  for (int i = 0; i < o->input_count; i++) has_params |= param_of(c, &o->operands[i]) >= 0;
   limits->followed = ~input_axes(c);
   for (int l = 0; l < o->letter_count; l++) {
     char name = o->letters[l].name;
     if (name == 't') limits->with_input |= 1u << l;
-    if (name != 't' && name != 'b' && !has_params) limits->as_input |= 1u << l;
+    if (fsdp_decisions_follows_columns(c->graph, node_of(c, op), name)) limits->as_input |= 1u << l;
   }
 }
 
@@ -174,16 +173,14 @@ static const char *limit_output(const completer *c, int op, fsdp_axis_set *pinne
 
 // Norms are taken of pieces where the residual stream, or what they make, is stored so.
 static const char *limit_norm(const completer *c, int op) {
-  const fsdp_operator *o = &c->network->operators[op];
   const fsdp_node *node = node_of(c, op);
   const fsdp_spec *residual = fsdp_decisions_residual_rule(c->graph, c->specs, node);
   const fsdp_spec *own = &c->specs->modules[node->module];
-  fsdp_axis_set rows = 0, none = 0;
-  if (residual) rows |= dim_axes(c, &residual->dim[1]);
-  if (is_ruled(own)) rows |= dim_axes(c, &own->dim[1]);
-  rows &= c->pieces;
+  fsdp_axis_set rows = fsdp_decisions_norm_rows(c->graph, c->specs, &c->axes, node, true), none = 0;
+  rows = sliced(c, rows) & c->pieces;
   limit_rows(c, op, rows);
-  pin(&c->limits[op], o->letter_count, fsdp_operator_letter_find(o, 't'), rows, &none);
+  pin(&c->limits[op], c->network->operators[op].letter_count,
+      fsdp_operator_letter_find(&c->network->operators[op], 't'), rows, &none);
   return residual ? residual->place : is_ruled(own) ? own->place : NULL;
 }
 
@@ -251,19 +248,13 @@ static void place_params(const completer *c, const fsdp_propagation *propagation
   }
 }
 
-static fsdp_axis_set find_pieces(const completer *c) {
-  fsdp_axis_set pieces = 0;
-  for (int m = 0; m < c->graph->module_count; m++)
-    if (is_ruled(&c->specs->modules[m])) pieces |= dim_axes(c, &c->specs->modules[m].dim[1]);
-  return pieces & ~input_axes(c);
-}
-
 static completer begin(fsdp_specs *specs, const fsdp_graph *graph, const fsdp_mesh *mesh,
                        fsdp_dtype compute) {
   completer c = {.specs = specs, .graph = graph, .mesh = mesh, .slices = fsdp_slice_mesh_of(mesh)};
+  c.axes = (fsdp_factored_mesh){.mesh = *mesh, .axis = -1};
   c.batch = dim_axes(&c, &specs->input.dim[0]);
   c.parts = dim_axes(&c, &specs->input.dim[1]);
-  c.pieces = find_pieces(&c);
+  c.pieces = sliced(&c, fsdp_decisions_output_rows(graph, specs, &c.axes)) & ~input_axes(&c);
   c.network = fsdp_network_of_graph(graph, fsdp_slices(&c.slices, c.batch), compute);
   return c;
 }

@@ -72,6 +72,24 @@ const fsdp_spec *fsdp_decisions_residual_rule(const fsdp_graph *graph, const fsd
   return layer < 0 ? NULL : fsdp_decisions_rule(specs, layer);
 }
 
+// The axes of an output's sequence; 0: it has none.
+static fsdp_axis_set sequence_axes(const fsdp_spec *spec, const fsdp_factored_mesh *axes) {
+  return spec && spec->dims > 1 ? fsdp_factored_axes(axes, &spec->dim[1]) : 0;
+}
+
+fsdp_axis_set fsdp_decisions_norm_rows(const fsdp_graph *graph, const fsdp_specs *specs,
+                                       const fsdp_factored_mesh *axes, const fsdp_node *norm, bool with_sum) {
+  const fsdp_spec *residual = with_sum ? fsdp_decisions_residual_rule(graph, specs, norm) : NULL;
+  return sequence_axes(&specs->modules[norm->module], axes) | sequence_axes(residual, axes);
+}
+
+fsdp_axis_set fsdp_decisions_output_rows(const fsdp_graph *graph, const fsdp_specs *specs,
+                                         const fsdp_factored_mesh *axes) {
+  fsdp_axis_set rows = 0;
+  for (int m = 0; m < graph->module_count; m++) rows |= sequence_axes(&specs->modules[m], axes);
+  return rows;
+}
+
 // The axes of a dimension that the input lacks.
 static fsdp_axis_set further_axes(const decider *d, const fsdp_dim_axes *dim) {
   return fsdp_factored_axes(d->axes, dim) & ~(d->out->batch | d->out->parts);
@@ -189,13 +207,14 @@ static fsdp_status shard_by_weights(const decider *d, const fsdp_node *node, fsd
   return status;
 }
 
-static bool has_parameter(const decider *d, const fsdp_node *node, char letter) {
+bool fsdp_decisions_follows_columns(const fsdp_graph *graph, const fsdp_node *node, char letter) {
   const fsdp_op_letters *op = fsdp_op_letters_of(node->kind);
-  for (int o = 0; o < node->operand_count; o++)
-    if (d->graph->values[node->operands[o].value].role == FSDP_VALUE_PARAM &&
-        fsdp_op_operand_has(&op->operands[o], letter))
-      return true;
-  return false;
+  const fsdp_op_letter *found = fsdp_op_letter_find(op, letter);
+  bool follows = found && !found->is_whole && !node->weight_count && !strchr("nbt", letter);
+  for (int o = 0; o < node->operand_count && follows; o++)
+    follows = graph->values[node->operands[o].value].role != FSDP_VALUE_PARAM ||
+              !fsdp_op_operand_has(&op->operands[o], letter);
+  return follows;
 }
 
 // An op follows the columns that it is given, if it can work on a part of them.
@@ -205,7 +224,7 @@ static void follow_columns(const decider *d, const fsdp_node *node, fsdp_op_stra
     int value = node->operands[o].value;
     if (!is_activation(d, value) || !(node->operands[o].access & FSDP_READ)) continue;
     char name = fsdp_op_column_letter(&op->operands[o]);
-    if (name && !fsdp_op_letter_find(op, name)->is_whole && !has_parameter(d, node, name))
+    if (name && fsdp_decisions_follows_columns(d->graph, node, name))
       strategy->of[name - 'a'] |= d->lies[value].columns;
     return;
   }
@@ -213,13 +232,10 @@ static void follow_columns(const decider *d, const fsdp_node *node, fsdp_op_stra
 
 // ---- Rows
 
-// Where norms are taken: the pieces, if the residual stream lies in them. `with_sum`: of the sum, too.
+// Where norms are taken: of a sum, in the pieces in which the residual stream is stored, too.
 static fsdp_axis_set norm_rows(const decider *d, const fsdp_node *norm, bool with_sum) {
-  const fsdp_spec *spec = &d->specs->modules[norm->module];
-  const fsdp_spec *residual = fsdp_decisions_residual_rule(d->graph, d->specs, norm);
-  fsdp_axis_set rows = spec->dims > 1 ? fsdp_factored_axes(d->axes, &spec->dim[1]) : 0;
-  if (with_sum) rows |= stored_axes(d, residual).rows;
-  return rows & d->out->pieces;
+  fsdp_axis_set input = d->out->batch | d->out->parts;
+  return fsdp_decisions_norm_rows(d->graph, d->specs, d->axes, norm, with_sum) & ~input;
 }
 
 // Those of the input outside the axes that shard a letter: what these had inside them would move.
@@ -239,7 +255,7 @@ static fsdp_axis_set attention_rows(const decider *d, const fsdp_node *node) {
   const fsdp_axis_set pieces = d->out->pieces;
   if (d->out->parts || qkv->rows != pieces) qkv->rows = 0;
   if (d->out->parts || qkv->rows) return qkv->rows;
-  bool slices = spec->dims > 1 && (fsdp_factored_axes(d->axes, &spec->dim[1]) & pieces) == pieces;
+  bool slices = pieces && (sequence_axes(spec, d->axes) & pieces) == pieces;
   return slices && !(qkv->columns & pieces) ? pieces : 0;
 }
 
@@ -335,14 +351,6 @@ static fsdp_status decide_op(const decider *d, const fsdp_node *node, fsdp_decid
 
 // ---- The whole graph
 
-// The axes, beside those of the input, that any module's output has on its sequence.
-static fsdp_axis_set find_pieces(const decider *d) {
-  fsdp_axis_set pieces = 0;
-  for (int m = 0; m < d->graph->module_count; m++)
-    if (d->specs->modules[m].dims > 1) pieces |= further_axes(d, &d->specs->modules[m].dim[1]);
-  return pieces;
-}
-
 // Activations are moved neither between parts of the batch nor between those of the input's sequence.
 static fsdp_status check_outputs(const decider *d) {
   const fsdp_spec *input = &d->specs->input;
@@ -378,7 +386,7 @@ fsdp_status fsdp_decisions_make(const fsdp_graph *graph, const fsdp_specs *specs
   d.lies = fsdp_alloc_zeroed(values, sizeof *d.lies);
   made->batch = fsdp_factored_axes(axes, &specs->input.dim[0]);
   made->parts = fsdp_factored_axes(axes, &specs->input.dim[1]);
-  made->pieces = find_pieces(&d);
+  made->pieces = fsdp_decisions_output_rows(graph, specs, axes) & ~(made->batch | made->parts);
   made->ops = fsdp_alloc_zeroed((size_t)graph->forward_count, sizeof *made->ops);
   made->output_of = fsdp_alloc(values * sizeof *made->output_of);
   made->stored = fsdp_alloc_zeroed(values, sizeof *made->stored);

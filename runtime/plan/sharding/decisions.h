@@ -54,8 +54,15 @@ void fsdp_decisions_destroy(fsdp_decisions *decisions); // NULL is allowed
 const fsdp_spec *fsdp_decisions_rule(const fsdp_specs *specs, int module);
 const fsdp_spec *fsdp_decisions_residual_rule(const fsdp_graph *graph, const fsdp_specs *specs,
                                               const fsdp_node *sum);
-// Whether an op follows its input to pieces of rows.
+// Whether an op follows its input to pieces of rows, and to shards of columns in a letter.
 bool fsdp_decisions_follows_rows(const fsdp_graph *graph, const fsdp_node *node);
+bool fsdp_decisions_follows_columns(const fsdp_graph *graph, const fsdp_node *node, char letter);
+// The axes, also those of the input, over which specs put the rows of a norm (of a sum: `with_sum`), and of
+// any output.
+fsdp_axis_set fsdp_decisions_norm_rows(const fsdp_graph *graph, const fsdp_specs *specs,
+                                       const fsdp_factored_mesh *axes, const fsdp_node *norm, bool with_sum);
+fsdp_axis_set fsdp_decisions_output_rows(const fsdp_graph *graph, const fsdp_specs *specs,
+                                         const fsdp_factored_mesh *axes);
 // The letter that an axis shards if it shards an operand's columns; 0: none. The row's operand of a node's
 // operand `o`: linear ops leave their weights and biases out.
 char fsdp_op_column_letter(const fsdp_op_operand *operand);
