@@ -22,7 +22,7 @@ void fsdp_search_each_option(const fsdp_options *options, fsdp_search_visit visi
     const fsdp_option_row *row = &table[i];
     if (!fsdp_option_belongs(row, FSDP_PROGRAM_TRAIN) || !fsdp_option_belongs(row, FSDP_PROGRAM_PLAN))
       continue;
-    if (!fsdp_options_given(options, row->name) || is_left_out(options, row->name)) continue;
+    if (row->knob || !fsdp_options_given(options, row->name) || is_left_out(options, row->name)) continue;
     char *value = fsdp_options_value(options, row);
     visit(context, row->name, value);
     free(value);

@@ -12,6 +12,7 @@
 #include "runtime/base/text.h"
 #include "runtime/checkpoint/config_json.h"
 #include "runtime/checkpoint/safetensors.h"
+#include "runtime/comm/comm_nccl.h"
 #include "runtime/plan/saving_choice.h"
 #include "runtime/plan/search/price.h"
 #include "runtime/plan/search/search_config.h"
@@ -166,6 +167,7 @@ static fsdp_plan_config make_config(const fsdp_options *options, const fsdp_setu
   bool keeps_gradients = options->strategy == FSDP_ZERO1 && !fsdp_options_given(options, "accumulate");
   fsdp_op_gpu target = ranks->target;
   if (!target.capability && profile) target = fsdp_device_profile_gpu(profile);
+  if (options->multiprocessors) target.multiprocessors = (int)options->multiprocessors;
   target.attention = (fsdp_attention_choice)options->attention;
   target.gemm_multiprocessors = (int)options->gemm_multiprocessors;
   return (fsdp_plan_config){
@@ -183,16 +185,18 @@ static fsdp_plan_config make_config(const fsdp_options *options, const fsdp_setu
       .moment_dtype = (fsdp_dtype)options->moment_dtype,
       .grad_clip = (float)options->grad_clip,
       .norm_limit = (float)options->skip_grad_norm,
-      .beta1 = options->beta1,
-      .beta2 = options->beta2,
-      .adam_eps = (float)options->eps,
-      .weight_decay = (float)options->weight_decay,
+      .hyper = {.beta1 = options->beta1,
+                .beta2 = options->beta2,
+                .eps = (float)options->eps,
+                .weight_decay = (float)options->weight_decay},
       .poison = options->poison,
       .evaluation = fsdp_options_evaluate(options),
       .check = fsdp_options_check_replicas(options),
       .snapshot = saves_from_snapshot(options),
       .backend = backend,
       .gpu = target,
+      .copies_gathers = gpu && options->nccl_register != FSDP_NCCL_REGISTER_OFF &&
+                        options->nccl_ctas == FSDP_NCCL_CTAS_AUTO,
   };
 }
 
@@ -297,6 +301,14 @@ static int64_t snapshot_bytes(const fsdp_plan *plan) {
   return bytes;
 }
 
+static fsdp_status check_multiprocessors(const fsdp_options *options, const fsdp_plan_backend *backend,
+                                         fsdp_error *error) {
+  if (!options->multiprocessors || backend->device == FSDP_OP_CUDA) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_OPTION,
+                   "--multiprocessors %lld (%s) is of a GPU, and this plan is for a CPU: leave it out",
+                   (long long)options->multiprocessors, fsdp_options_place(options, "multiprocessors"));
+}
+
 fsdp_status fsdp_setup_configure(const fsdp_options *options, fsdp_program_kind program,
                                  const fsdp_setup_ranks *ranks, fsdp_setup *setup, fsdp_plan_config *out,
                                  fsdp_error *error) {
@@ -306,6 +318,7 @@ fsdp_status fsdp_setup_configure(const fsdp_options *options, fsdp_program_kind 
   if (options->profile) status = fsdp_profile_read(options->profile, &setup->profile, error);
   if (status == FSDP_OK) status = choose_backend(options, program, ranks, setup->profile, backend, error);
   if (status == FSDP_OK) status = check_profile(options, program, setup->profile, backend, error);
+  if (status == FSDP_OK) status = check_multiprocessors(options, backend, error);
   if (status != FSDP_OK) return status;
   fsdp_plan_config config = make_config(options, ranks, setup->profile, backend);
   if (backend->device == FSDP_OP_CUDA && config.param_dtype == FSDP_F32 && config.reduce_dtype == FSDP_BF16) {

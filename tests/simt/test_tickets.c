@@ -17,8 +17,8 @@ static void notify(const fsdp_work *work, const fsdp_stream_context *context) {
   context->table->notify(context, count, work->owner);
 }
 
-// Ticket N of a stream is its N-th piece of work, whether or not it is marked as awaited; ticket 0 is complete
-// before there is any.
+// Ticket N of a stream is its N-th piece of work, whether or not it is marked as awaited; ticket 0 is
+// complete before there is any.
 static void tickets_are_waited_for(void **state) {
   (void)state;
   for (int awaited = 0; awaited < 2; awaited++) {

@@ -73,7 +73,7 @@ typedef struct fsdp_profile_op {
 typedef enum fsdp_profile_link { FSDP_LINK_NODE, FSDP_LINK_NETWORK, FSDP_LINK_COUNT } fsdp_profile_link;
 
 typedef struct fsdp_profile_collective {
-  fsdp_instr_kind kind; // ALL_GATHER, REDUCE_SCATTER or ALL_REDUCE
+  fsdp_collective_kind kind;
   fsdp_profile_link link;
   int ranks;                  // of the group
   int ranks_per_node;         // of the group, on a network
@@ -168,8 +168,10 @@ double fsdp_profile_attention_s(const fsdp_device_profile *profile, int ranks,
 double fsdp_profile_op_s(const fsdp_device_profile *profile, int ranks, fsdp_op_kind op, fsdp_dtype dtype,
                          double bytes);
 
-// What a gemm that adds to its output takes longer, which reads these bytes of it.
-double fsdp_profile_read_s(const fsdp_device_profile *profile, int ranks, double bytes);
+// What a gemm of `op` takes longer that adds to what it makes, and reads these bytes, at the rate of memory. A
+// profile of another program's kernels may have entries of linear_add and linear_bias_add: of what adds the
+// residual there.
+double fsdp_profile_added_s(const fsdp_device_profile *profile, int ranks, fsdp_op_kind op, double bytes);
 
 // A group of a collective.
 typedef struct fsdp_profile_group {
@@ -179,5 +181,5 @@ typedef struct fsdp_profile_group {
 } fsdp_profile_group;
 
 // 0 in a group of one rank, and where the profile has neither an entry nor a rate for the link.
-double fsdp_profile_collective_s(const fsdp_device_profile *profile, fsdp_instr_kind kind,
+double fsdp_profile_collective_s(const fsdp_device_profile *profile, fsdp_collective_kind kind,
                                  const fsdp_profile_group *group, double bytes);

@@ -6,16 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-value_spread *partition_spread(partitioner *p, int value) {
-  if (value >= p->spread_capacity) {
-    int capacity = 2 * value + 64;
-    p->spread = fsdp_realloc(p->spread, (size_t)capacity * sizeof *p->spread);
-    for (int v = p->spread_capacity; v < capacity; v++) p->spread[v] = (value_spread){0};
-    p->spread_capacity = capacity;
-  }
-  return &p->spread[value];
-}
-
 // What one conversion makes of rows and columns on a rank.
 typedef struct change {
   fsdp_axis_set axes;

@@ -51,6 +51,8 @@ void partition_find_columns(partitioner *p);
 // The attributes of one rank for a node: sizes of letters that are cut, rows, first indices.
 void partition_localise(const partitioner *p, const fsdp_op_strategy *a, fsdp_node *node);
 
+// Of a value, also of a new one; the pointer is valid until the next call.
+value_spread *partition_spread(partitioner *p, int value);
 // How an op with this strategy wants, or makes, an operand.
 value_spread partition_wanted(const fsdp_op_operand *operand, const fsdp_op_strategy *a);
 // What a node writes lies as its letters say; sums over letters that an output lacks are partial.
@@ -75,5 +77,3 @@ void partition_mask_heads(partitioner *p, const fsdp_node *attention, fsdp_axis_
 // `gradient_partial`. Returns the value to read; -1 after an error.
 int partition_convert(partitioner *p, int value, value_spread wanted, fsdp_axis_set gradient_partial,
                       const fsdp_node *reader);
-// Of a value, also of a new one; the pointer is valid until the next call.
-value_spread *partition_spread(partitioner *p, int value);

@@ -1,4 +1,5 @@
 // Sizes on one rank.
+#include "runtime/base/check.h"
 #include "runtime/plan/mesh/cut.h"
 #include "runtime/plan/sharding/partition_internal.h"
 
@@ -102,6 +103,16 @@ void partition_localise(const partitioner *p, const fsdp_op_strategy *a, fsdp_no
 }
 
 // ---- Values
+
+value_spread *partition_spread(partitioner *p, int value) {
+  if (value >= p->spread_capacity) {
+    int capacity = 2 * value + 64;
+    p->spread = fsdp_realloc(p->spread, (size_t)capacity * sizeof *p->spread);
+    for (int v = p->spread_capacity; v < capacity; v++) p->spread[v] = (value_spread){0};
+    p->spread_capacity = capacity;
+  }
+  return &p->spread[value];
+}
 
 value_spread partition_wanted(const fsdp_op_operand *operand, const fsdp_op_strategy *a) {
   char letter = fsdp_op_column_letter(operand);
