@@ -2,7 +2,7 @@
 #pragma once
 
 #include "launcher/options/option_fields.h"
-#include "runtime/plan/layout/units.h"
+#include "runtime/plan/mesh/units.h"
 
 // Note `index` (from 0) about the options, as a sentence: another trainer's names, and what has no effect but
 // harms nothing (a threshold beside --wrap block, so that the hint's `--wrap block` can simply be added to a

@@ -36,16 +36,12 @@ static fsdp_status of_file(const fsdp_options *options, const fsdp_setup_ranks *
   return status;
 }
 
-// A sharding file's weights, and what follows for the others. A preset says what all weights are.
+// A sharding file's weights, or a preset's, and what follows for the others.
 static fsdp_status of_sharding(const fsdp_options *options, const fsdp_graph *graph, fsdp_dtype compute,
                                printed *p, fsdp_error *error) {
   fsdp_sharding *sharding;
   fsdp_status status = fsdp_sharding_read(options, &sharding, error);
   if (!status) status = fsdp_sharding_resolve(sharding, graph, &p->mesh, &p->specs, error);
-  for (int i = 0; i < graph->param_count && !status && sharding->preset != FSDP_SHARDING_FILE; i++) {
-    char *place = p->specs->params[i].place;
-    if (!*place) snprintf(place, sizeof p->specs->params[i].place, "--sharding %.100s", options->sharding);
-  }
   if (!status)
     status = fsdp_specs_complete(p->specs, graph, &p->mesh, compute, &p->network, &p->propagation, error);
   fsdp_sharding_destroy(sharding);

@@ -2,7 +2,7 @@
 
 #include "runtime/base/plural.h"
 #include "runtime/base/size.h"
-#include "runtime/plan/layout/cut.h"
+#include "runtime/plan/mesh/cut.h"
 
 #include <stdio.h>
 

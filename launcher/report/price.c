@@ -3,8 +3,8 @@
 #include "runtime/base/check.h"
 #include "runtime/base/plural.h"
 #include "runtime/base/text.h"
-#include "runtime/plan/layout/factored.h"
 #include "runtime/plan/search/variations.h"
+#include "runtime/plan/sharding/factored.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/text.h"
-#include "runtime/plan/layout/names.h"
+#include "runtime/plan/mesh/names.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -48,7 +48,7 @@ static bool alike(const row *a, const row *b) {
 static void add_node(table *t, const fsdp_node *node, bool is_backward) {
   const fsdp_graph *graph = t->plan->graph;
   const fsdp_value *value = &graph->values[node->operands[0].value];
-  if (node->kind != FSDP_OP_REDISTRIBUTE || node->conversion.from == node->conversion.to) return;
+  if (!fsdp_node_redistributes(node) || node->conversion.from == node->conversion.to) return;
   row made = {.conversion = node->conversion,
               .is_backward = is_backward,
               .count = 1,

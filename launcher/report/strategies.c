@@ -3,7 +3,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/plural.h"
 #include "runtime/base/text.h"
-#include "runtime/plan/layout/names.h"
+#include "runtime/plan/mesh/names.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -224,10 +224,10 @@ void fsdp_strategies_print(const fsdp_network *network, const fsdp_propagation *
 
 // The axes that cut the sequence of a model's tokens; none of a network that is no model.
 static fsdp_axis_set token_parts(const fsdp_network *network, const fsdp_propagation *propagation) {
-  for (int o = 0; o < network->operator_count; o++) {
-    int t = fsdp_operator_letter_find(&network->operators[o], 't');
-    if (t >= 0 && strcmp(network->operators[o].kind, fsdp_op_name(FSDP_OP_EMBEDDING)) == 0)
-      return propagation->operators[o].letters[t];
+  for (int o = 0; o < network->operator_count && network->joins_rows; o++) {
+    const fsdp_operator *op = &network->operators[o];
+    if (network->tensors[op->operands[0].tensor].role == FSDP_TENSOR_INPUT)
+      return fsdp_strategy_axes(&propagation->operators[o].axes, 't');
   }
   return 0;
 }
@@ -241,7 +241,7 @@ static void warn_of_positions(const fsdp_network *network, const fsdp_propagatio
     const fsdp_operator_strategy *s = &propagation->operators[o];
     int t = fsdp_operator_letter_find(&network->operators[o], 't');
     char name[FSDP_NAME_BYTES];
-    if (s->decision != FSDP_DECIDED_GIVEN || t < 0 || !(parts & ~s->letters[t])) continue;
+    if (s->decision != FSDP_DECIDED_GIVEN || t < 0 || !(parts & ~fsdp_strategy_axes(&s->axes, 't'))) continue;
     if (last && s->place && strcmp(last, s->place) == 0) continue;
     last = s->place;
     fprintf(

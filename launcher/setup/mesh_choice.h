@@ -7,7 +7,7 @@
 
 #include "launcher/options/options.h"
 #include "models/graph/attention_kernel.h"
-#include "runtime/plan/layout/mesh.h"
+#include "runtime/plan/mesh/mesh.h"
 
 // The ranks to plan for.
 typedef struct fsdp_setup_ranks {

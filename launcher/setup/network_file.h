@@ -11,7 +11,7 @@
 // slice), keep (reduce_mean), begin and size (slice).
 #pragma once
 
-#include "runtime/plan/propagate/network.h"
+#include "runtime/plan/sharding/network.h"
 
 // Reads the file; items have `item_bytes` bytes. The caller owns *network. FSDP_ERR_INPUT, with file and
 // line, for what is wrong.

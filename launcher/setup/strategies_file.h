@@ -6,7 +6,7 @@
 #pragma once
 
 #include "launcher/options/options.h"
-#include "runtime/plan/propagate/slices.h"
+#include "runtime/plan/sharding/slices.h"
 
 // Reads the file. *strategies is NULL without the option; the caller destroys it. FSDP_ERR_INPUT, with file
 // and line, for a file that is missing, is no YAML, or has anything but such a mapping.

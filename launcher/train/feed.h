@@ -16,7 +16,7 @@
 #include "runtime/data/dataset.h"
 #include "runtime/data/sampler.h"
 #include "runtime/exec/executor.h"
-#include "runtime/plan/layout/rows.h"
+#include "runtime/plan/mesh/rows.h"
 #include "runtime/plan/program/optimizer.h"
 
 #include <stdatomic.h>

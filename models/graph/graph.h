@@ -228,6 +228,23 @@ int64_t fsdp_graph_bytes(const fsdp_graph *graph, int value, fsdp_dtype compute)
 // Adds an operand to a node.
 void fsdp_node_operand_add(fsdp_node *node, int value, fsdp_access access);
 
+// Appends a change of placement to the forward; `source` becomes `made`. They are the same: a sum where it
+// lies; `made` -1: only the gradient is summed.
+fsdp_node *fsdp_graph_redistribute(fsdp_graph *graph, int module, int block,
+                                   const fsdp_conversion *conversion, int source, int made);
+bool fsdp_node_redistributes(const fsdp_node *node);
+
+// Takes the biases off a product: `product` loses them, and *adds becomes the op that adds them to what it
+// makes.
+void fsdp_node_take_biases(fsdp_node *product, fsdp_node *adds);
+
+// Makes attention an op whose keys and values, of all positions, lie in rows of `kv`.
+void fsdp_node_take_context(fsdp_node *attention, int q, int kv);
+
+// Whether attention's backward, a launch with these attributes, can do the work of `next` too: it rotates
+// back the gradients that it makes. NULL: there is none.
+bool fsdp_node_rotates(const fsdp_node *node, const fsdp_op_attrs *attrs, const fsdp_node *next);
+
 // Builds the backward of the whole forward from each op's rule (models/graph/op_<family>.c). Call once, when
 // the forward is complete.
 void fsdp_graph_backward(fsdp_graph *graph);

@@ -126,6 +126,7 @@ typedef struct fsdp_op_operand {
 typedef struct fsdp_op_letter {
   char name;
   bool is_whole; // no mesh axis may shard it
+  bool may_part; // of a letter that is whole: a plan makes other ops, which work on its shards
   char with;     // the letter that it is sharded together with, or 0
 } fsdp_op_letter;
 
@@ -183,6 +184,23 @@ bool fsdp_op_makes_gemms(fsdp_op_kind kind);
 // Whether the kernel reports an access for each of n rows: the access trace needs room for them.
 bool fsdp_op_reports_rows(fsdp_op_kind kind);
 
+// Whether the op is a norm: rows of its input may be sharded where the residual stream's are.
+bool fsdp_op_is_norm(fsdp_op_kind kind);
+
+// The operand that the op adds to the residual stream (operand 0) before anything else; -1: none.
+int fsdp_op_added(fsdp_op_kind kind);
+
+// Whether the op is attention over the rows of its input, which gathers keys where a plan shards positions.
+bool fsdp_op_gathers_keys(fsdp_op_kind kind);
+
+// What users call the op: "linear" also with a bias, "attention" also over keys of other ranks.
+const char *fsdp_op_family(fsdp_op_kind kind);
+
+// For measurements: whether the op follows a gemm in a layer, so that its operands were just written; whether
+// what it updates in place would shrink to nothing from run to run.
+bool fsdp_op_follows_gemm(fsdp_op_kind kind);
+bool fsdp_op_shrinks(fsdp_op_kind kind);
+
 // What a gemm of a linear layer makes, and so how its operands lie: x * weight^T, d_y * weight, d_y^T * x.
 typedef enum fsdp_op_product_form {
   FSDP_PRODUCT_FORWARD,
@@ -203,6 +221,9 @@ typedef struct fsdp_op_product {
 // The gemms of a launch; returns their number.
 int fsdp_op_products(fsdp_op_kind kind, const fsdp_op_attrs *attrs,
                      fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]);
+
+// The op that is one such gemm.
+fsdp_op_kind fsdp_op_product_kind(fsdp_op_product_form form);
 
 // Multiply-add work of the op's gemms as 2*m*n*k FLOPs (attention counted causally), for rates and prices.
 double fsdp_op_flops(fsdp_op_kind kind, const fsdp_op_attrs *attrs);
@@ -270,6 +291,36 @@ bool fsdp_op_attention_can_rotate(const fsdp_op_attrs *attrs);
 // At least 1. Bytes of the parts of d_k and d_v, fp32, with which the workspace begins; 0: there is one part.
 int64_t fsdp_op_attention_head_parts(const fsdp_op_attrs *attrs);
 int64_t fsdp_op_attention_parts_bytes(const fsdp_op_attrs *attrs);
+
+// ---- Ops that a plan adds to a model's, by what they are for
+
+// Writes the elements of a range into another one (FSDP_WRITE), or adds them to it (FSDP_UPDATE).
+fsdp_op_kind fsdp_op_move(fsdp_access destination);
+// Zeroes; a sum, the weighted sum of squares, the clip factor that the latter gives; a digest; what tests
+// fill free memory with.
+fsdp_op_kind fsdp_op_zero(void);
+fsdp_op_kind fsdp_op_sum(void);
+fsdp_op_kind fsdp_op_sum_squares(void);
+fsdp_op_kind fsdp_op_clip(void);
+fsdp_op_kind fsdp_op_checksum(void);
+fsdp_op_kind fsdp_op_poison(void);
+
+// Moves columns of wider rows, or zeroes what pads them (ops.def).
+typedef enum fsdp_op_columns_move {
+  FSDP_COLUMNS_TAKE,
+  FSDP_COLUMNS_PUT,
+  FSDP_COLUMNS_JOIN,
+  FSDP_COLUMNS_SPLIT,
+  FSDP_COLUMNS_MASK
+} fsdp_op_columns_move;
+fsdp_op_kind fsdp_op_columns(fsdp_op_columns_move move);
+
+// Attention, or its backward.
+fsdp_op_kind fsdp_op_attention(fsdp_op_phase phase);
+
+// The head on a shard of the vocabulary: the rank's logits, then the loss, or the loss with gradients.
+typedef enum fsdp_op_head_part { FSDP_HEAD_LOGITS, FSDP_HEAD_LOSS, FSDP_HEAD_BACKWARD } fsdp_op_head_part;
+fsdp_op_kind fsdp_op_head(fsdp_op_head_part part);
 
 // ---- Recomputation
 

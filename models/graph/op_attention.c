@@ -10,6 +10,21 @@ void fsdp_op_rope_emit(fsdp_graph *graph, const fsdp_node *f) {
   fsdp_node_operand_add(fsdp_backward_node(graph, FSDP_OP_ROPE_BACKWARD, f), d_qkv, FSDP_UPDATE);
 }
 
+bool fsdp_node_rotates(const fsdp_node *node, const fsdp_op_attrs *attrs, const fsdp_node *next) {
+  return node->kind == FSDP_OP_ATTENTION_BACKWARD && next && next->kind == FSDP_OP_ROPE_BACKWARD &&
+         next->operands[0].value == node->operands[4].value && fsdp_op_attention_can_rotate(attrs);
+}
+
+void fsdp_node_take_context(fsdp_node *attention, int q, int kv) {
+  const fsdp_node whole = *attention;
+  attention->kind = FSDP_OP_CONTEXT_ATTENTION;
+  attention->operand_count = 0;
+  fsdp_node_operand_add(attention, q, FSDP_READ);
+  fsdp_node_operand_add(attention, kv, FSDP_READ);
+  for (int o = 1; o < whole.operand_count; o++)
+    fsdp_node_operand_add(attention, whole.operands[o].value, whole.operands[o].access);
+}
+
 void fsdp_op_attention_attrs(fsdp_op_device device, const fsdp_op_gpu *gpu, fsdp_op_attrs *attrs,
                              const fsdp_dtype *dtypes) {
   if (device == FSDP_OP_CUDA) attrs->attention = fsdp_attention_kernel_of(gpu, dtypes[0], attrs->head_dim);

@@ -41,7 +41,8 @@ static void read_letter(reader *r, fsdp_op_block *block) {
     letter = &r->op->letters[r->op->letter_count++];
     letter->name = name;
   }
-  if (take(r, "!")) letter->is_whole = true;
+  letter->may_part |= take(r, "/");
+  letter->is_whole |= take(r, "!") || letter->may_part;
   size_t count = strlen(block->letters);
   FSDP_CHECK(count + 1 < sizeof block->letters, "operands '%s': too long a product", r->text);
   block->letters[count] = name;
@@ -122,6 +123,11 @@ const fsdp_op_letter *fsdp_op_letter_find(const fsdp_op_letters *op, char letter
   for (int i = 0; i < op->letter_count; i++)
     if (op->letters[i].name == letter) return &op->letters[i];
   return NULL;
+}
+
+bool fsdp_op_gathers_keys(fsdp_op_kind kind) {
+  const fsdp_op_letter *positions = fsdp_op_letter_find(fsdp_op_letters_of(kind), 't');
+  return positions && positions->may_part;
 }
 
 bool fsdp_op_operand_has(const fsdp_op_operand *operand, char letter) {

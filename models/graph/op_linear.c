@@ -8,6 +8,16 @@
 #include <stdio.h>
 #include <string.h>
 
+void fsdp_node_take_biases(fsdp_node *product, fsdp_node *adds) {
+  FSDP_CHECK(product->kind == FSDP_OP_LINEAR_BIAS, "%s has no bias", fsdp_op_name(product->kind));
+  *adds = *product;
+  adds->kind = FSDP_OP_ADD_BIAS;
+  adds->weight_count = adds->operand_count = 0;
+  fsdp_node_operand_add(adds, product->operands[product->operand_count - 1].value, FSDP_UPDATE);
+  product->kind = FSDP_OP_LINEAR;
+  product->bias_count = 0;
+}
+
 int fsdp_op_linear_products(const fsdp_op_attrs *attrs, fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]) {
   products[0] = (fsdp_op_product){.form = FSDP_PRODUCT_FORWARD,
                                   .m = attrs->batch * attrs->seq,

@@ -4,6 +4,19 @@
 #include "models/graph/op_row.h"
 #include "runtime/base/check.h"
 
+fsdp_node *fsdp_graph_redistribute(fsdp_graph *graph, int module, int block,
+                                   const fsdp_conversion *conversion, int source, int made) {
+  fsdp_node *n = fsdp_graph_forward_node(graph, FSDP_OP_REDISTRIBUTE, module, block);
+  n->conversion = *conversion;
+  fsdp_node_operand_add(n, source, source == made ? FSDP_UPDATE : FSDP_READ);
+  if (made >= 0 && made != source) fsdp_node_operand_add(n, made, FSDP_WRITE);
+  return n;
+}
+
+bool fsdp_node_redistributes(const fsdp_node *node) {
+  return node->kind == FSDP_OP_REDISTRIBUTE;
+}
+
 // The gradient of a summand is that of the sum; any other value's gradient lies as the value does.
 void fsdp_op_redistribute_emit(fsdp_graph *graph, const fsdp_node *f) {
   const fsdp_conversion *c = &f->conversion;

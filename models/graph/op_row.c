@@ -12,6 +12,11 @@
 #define ATTRS(f)             .attrs = (f),
 #define DESCRIBE(f)          .describe = (f),
 #define BY_ROW               .reports_rows = true,
+#define NORM                 .is_norm = true,
+#define ADDS(operand)        .added = 1 + (operand),
+#define NAMED(own)           .alias = #own,
+#define AFTER_GEMM           .follows_gemm = true,
+#define SHRINKS              .shrinks = true,
 #define FSDP_OP_ROW(KIND, op_name, PHASE, op_operands, RULES)                                                \
   [FSDP_OP_##KIND] = {.name = #op_name, .operands = (op_operands), .phase = FSDP_OP_IN_##PHASE, RULES},
 
@@ -41,6 +46,84 @@ bool fsdp_op_makes_gemms(fsdp_op_kind kind) {
 
 bool fsdp_op_reports_rows(fsdp_op_kind kind) {
   return fsdp_op_row_of(kind)->reports_rows;
+}
+
+bool fsdp_op_is_norm(fsdp_op_kind kind) {
+  return fsdp_op_row_of(kind)->is_norm;
+}
+
+int fsdp_op_added(fsdp_op_kind kind) {
+  return fsdp_op_row_of(kind)->added - 1;
+}
+
+const char *fsdp_op_family(fsdp_op_kind kind) {
+  const char *alias = fsdp_op_row_of(kind)->alias;
+  return alias ? alias : fsdp_op_name(kind);
+}
+
+bool fsdp_op_follows_gemm(fsdp_op_kind kind) {
+  return fsdp_op_row_of(kind)->follows_gemm;
+}
+
+bool fsdp_op_shrinks(fsdp_op_kind kind) {
+  return fsdp_op_row_of(kind)->shrinks;
+}
+
+// ---- Ops by what they are for
+
+fsdp_op_kind fsdp_op_move(fsdp_access destination) {
+  return destination == FSDP_UPDATE ? FSDP_OP_ADD : FSDP_OP_CAST;
+}
+
+fsdp_op_kind fsdp_op_zero(void) {
+  return FSDP_OP_ZERO;
+}
+
+fsdp_op_kind fsdp_op_sum(void) {
+  return FSDP_OP_SUM;
+}
+
+fsdp_op_kind fsdp_op_sum_squares(void) {
+  return FSDP_OP_SUM_SQUARES;
+}
+
+fsdp_op_kind fsdp_op_clip(void) {
+  return FSDP_OP_CLIP_FACTOR;
+}
+
+fsdp_op_kind fsdp_op_checksum(void) {
+  return FSDP_OP_CHECKSUM;
+}
+
+fsdp_op_kind fsdp_op_poison(void) {
+  return FSDP_OP_POISON;
+}
+
+fsdp_op_kind fsdp_op_columns(fsdp_op_columns_move move) {
+  static const fsdp_op_kind kinds[] = {[FSDP_COLUMNS_TAKE] = FSDP_OP_TAKE_COLUMNS,
+                                       [FSDP_COLUMNS_PUT] = FSDP_OP_PUT_COLUMNS,
+                                       [FSDP_COLUMNS_JOIN] = FSDP_OP_JOIN_COLUMNS,
+                                       [FSDP_COLUMNS_SPLIT] = FSDP_OP_SPLIT_COLUMNS,
+                                       [FSDP_COLUMNS_MASK] = FSDP_OP_MASK_COLUMNS};
+  return kinds[move];
+}
+
+fsdp_op_kind fsdp_op_product_kind(fsdp_op_product_form form) {
+  static const fsdp_op_kind kinds[] = {[FSDP_PRODUCT_FORWARD] = FSDP_OP_LINEAR,
+                                       [FSDP_PRODUCT_INPUT] = FSDP_OP_LINEAR_BACKWARD_INPUT,
+                                       [FSDP_PRODUCT_WEIGHT] = FSDP_OP_LINEAR_BACKWARD_WEIGHT};
+  return kinds[form];
+}
+
+fsdp_op_kind fsdp_op_attention(fsdp_op_phase phase) {
+  return phase == FSDP_OP_IN_BACKWARD ? FSDP_OP_ATTENTION_BACKWARD : FSDP_OP_ATTENTION;
+}
+
+fsdp_op_kind fsdp_op_head(fsdp_op_head_part part) {
+  static const fsdp_op_kind kinds[] = {[FSDP_HEAD_LOGITS] = FSDP_OP_HEAD_LOGITS,
+                                       [FSDP_HEAD_LOSS] = FSDP_OP_HEAD_LOSS,
+                                       [FSDP_HEAD_BACKWARD] = FSDP_OP_HEAD_BACKWARD};
+  return kinds[part];
 }
 
 int fsdp_op_products(fsdp_op_kind kind, const fsdp_op_attrs *attrs,

@@ -37,7 +37,9 @@ typedef void fsdp_op_describe_rule(const fsdp_op_attrs *attrs, const fsdp_op_ext
 typedef struct fsdp_op_row {
   const char *name, *operands;
   fsdp_op_phase phase;
-  bool reports_rows;
+  bool reports_rows, is_norm, follows_gemm, shrinks;
+  int added;         // 1 + the operand that it adds to the residual stream; 0: none
+  const char *alias; // NULL: its name
   fsdp_op_products_rule *products;
   fsdp_op_flops_rule *flops;
   fsdp_op_work_rule *work;
@@ -60,6 +62,11 @@ const fsdp_op_row *fsdp_op_row_of(fsdp_op_kind kind);
 #define ATTRS(f)             fsdp_op_attrs_rule f;
 #define DESCRIBE(f)          fsdp_op_describe_rule f;
 #define BY_ROW
+#define NORM
+#define ADDS(operand)
+#define NAMED(name)
+#define AFTER_GEMM
+#define SHRINKS
 #define FSDP_OP(KIND, name, PHASE, operands, RULES) RULES
 #include "models/graph/ops.def"
 #define FSDP_GRAPH_OP(KIND, name, PHASE, operands, RULES) RULES
@@ -73,3 +80,8 @@ const fsdp_op_row *fsdp_op_row_of(fsdp_op_kind kind);
 #undef ATTRS
 #undef DESCRIBE
 #undef BY_ROW
+#undef NORM
+#undef ADDS
+#undef NAMED
+#undef AFTER_GEMM
+#undef SHRINKS

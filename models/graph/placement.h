@@ -5,7 +5,7 @@
 //   partial             axes over which every rank holds a summand; the value is their sum
 //   flat                axes over which the flat storage of what `dim` leaves is cut (a parameter's shards)
 //
-// An axis appears at most once. Axes are indices into the mesh (runtime/plan/layout/mesh.h), which knows
+// An axis appears at most once. Axes are indices into the mesh (runtime/plan/mesh/mesh.h), which knows
 // their names and sizes.
 #pragma once
 

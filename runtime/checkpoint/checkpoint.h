@@ -20,7 +20,7 @@
 
 #include "models/model.h"
 #include "runtime/base/status.h"
-#include "runtime/plan/layout/boxes.h"
+#include "runtime/plan/mesh/boxes.h"
 #include "runtime/plan/plan.h"
 
 #include <jansson.h>

@@ -63,7 +63,7 @@ void fsdp_device_configure(const fsdp_program *program, int threads, fsdp_device
     const fsdp_instr *instr = &program->instrs[i];
     int wanted = 1;
     if (instr->kind == FSDP_INSTR_OP) {
-      config->poisoned = config->poisoned || instr->op == FSDP_OP_POISON;
+      config->poisoned = config->poisoned || fsdp_instr_is_poison(instr);
       bool whole = instr->stream == FSDP_STREAM_COMPUTE || instr->stream == FSDP_STREAM_HOST;
       wanted = whole ? threads : (int)fsdp_min_i64(threads, cast_threads_max);
     }

@@ -6,7 +6,7 @@
 #include "runtime/base/size.h"
 #include "runtime/exec/access_trace.h"
 #include "runtime/exec/device_config.h"
-#include "runtime/plan/layout/boxes.h"
+#include "runtime/plan/mesh/boxes.h"
 
 #include <math.h>
 #include <string.h>
@@ -229,7 +229,7 @@ static void run_instr(const fsdp_work *work, const fsdp_stream_context *context)
   fsdp_executor *self = work->owner;
   const fsdp_instr *instr = &self->program->instrs[work->item];
   const fsdp_view *views = self->views + instr->first_operand;
-  bool is_poison = instr->kind == FSDP_INSTR_OP && instr->op == FSDP_OP_POISON;
+  bool is_poison = fsdp_instr_is_poison(instr);
   bool in_step = work->round > 0;
   fsdp_access_recorder *recorder = NULL;
   if (self->trace && in_step && !is_poison) {

@@ -253,8 +253,8 @@ static void find_difference(const checker *self, const struct attention_case *a,
 static void check_attention(const checker *self, fsdp_attention_kernel kernel) {
   for (size_t i = 0; i < sizeof attention_cases / sizeof *attention_cases; i++) {
     const struct attention_case *a = &attention_cases[i];
-    kernel_case forward = attention_case(a, FSDP_OP_ATTENTION, kernel),
-                backward = attention_case(a, FSDP_OP_ATTENTION_BACKWARD, kernel);
+    kernel_case forward = attention_case(a, fsdp_op_attention(FSDP_OP_IN_FORWARD), kernel),
+                backward = attention_case(a, fsdp_op_attention(FSDP_OP_IN_BACKWARD), kernel);
     find_difference(self, a, kernel, "forward", compare(self, &forward, FSDP_BF16), FORWARD_TOLERANCE);
     for (int k = 0; k < forward.count; k++) backward.given[k] = &forward.operands[k];
     find_difference(self, a, kernel, "backward", compare(self, &backward, FSDP_BF16), BACKWARD_TOLERANCE);
@@ -274,12 +274,10 @@ static bool is_there(const checker *self, fsdp_attention_kernel kernel) {
 // ---- Products, by the library's first guess
 
 static fsdp_status check_products(const checker *self, fsdp_error *error) {
-  static const fsdp_op_kind kinds[] = {FSDP_OP_LINEAR, FSDP_OP_LINEAR_BACKWARD_INPUT,
-                                       FSDP_OP_LINEAR_BACKWARD_WEIGHT};
   for (int i = 0; i < 6; i++) {
     const fsdp_dtype dtype = i < 3 ? FSDP_BF16 : FSDP_F32;
     kernel_case c = {
-        .kind = kinds[i % 3],
+        .kind = fsdp_op_product_kind((fsdp_op_product_form)(i % FSDP_PRODUCT_FORM_COUNT)),
         .attrs = {.batch = 1, .seq = 136, .in_features = 192, .out_features = 264, .out_stride = 264}};
     const double apart = compare(self, &c, dtype);
     release(&c);

@@ -5,7 +5,7 @@
 #include "runtime/base/random.h"
 #include "runtime/base/size.h"
 #include "runtime/device/pool.h"
-#include "runtime/plan/layout/boxes.h"
+#include "runtime/plan/mesh/boxes.h"
 
 #include <string.h>
 
@@ -62,12 +62,12 @@ static void put_values(const shard *to, int64_t first, int64_t numel, fsdp_dtype
   if (from != to->dtype) {
     fsdp_view views[2] = {{.data = s->values, .numel = numel, .dtype = from, .access = FSDP_READ},
                           {.data = s->converted, .numel = numel, .dtype = to->dtype, .access = FSDP_WRITE}};
-    fsdp_kernel_call call = {.kind = FSDP_OP_CAST,
+    fsdp_kernel_call call = {.kind = fsdp_op_move(FSDP_WRITE),
                              .attrs = &(fsdp_op_attrs){0},
                              .operands = views,
                              .operand_count = 2,
                              .pool = s->pool};
-    fsdp_cpu_kernels()->kernels[FSDP_OP_CAST](&call);
+    fsdp_cpu_kernels()->kernels[call.kind](&call);
     values = s->converted;
   }
   to->device->table->write(to->device, to->data + first * width, values, numel * width);

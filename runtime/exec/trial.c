@@ -2,7 +2,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"
-#include "runtime/plan/layout/boxes.h"
+#include "runtime/plan/mesh/boxes.h"
 
 #include <math.h>
 #include <pthread.h>

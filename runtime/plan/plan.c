@@ -2,12 +2,12 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
-#include "runtime/plan/layout/partition.h"
-#include "runtime/plan/layout/placement.h"
-#include "runtime/plan/layout/tensor_preset.h"
+#include "runtime/plan/mesh/placement.h"
 #include "runtime/plan/proof/poison.h"
 #include "runtime/plan/proof/verify.h"
 #include "runtime/plan/proof/waits.h"
+#include "runtime/plan/sharding/partition.h"
+#include "runtime/plan/sharding/tensor_preset.h"
 
 #include <float.h>
 #include <stdlib.h>
@@ -186,8 +186,7 @@ static fsdp_specs *specs_of_strategy(const fsdp_plan_config *c, const fsdp_graph
 static fsdp_status specs_of_sharding(fsdp_plan *plan, fsdp_error *error) {
   const fsdp_plan_config *c = &plan->config;
   fsdp_status status = fsdp_sharding_resolve(c->sharding, plan->graph, &c->mesh, &plan->specs, error);
-  if (status || c->sharding->preset != FSDP_SHARDING_FILE) return status;
-  if (!fsdp_specs_are_open(plan->specs, plan->graph, &c->mesh)) return FSDP_OK;
+  if (status || !fsdp_specs_are_open(plan->specs, plan->graph, &c->mesh)) return status;
   return fsdp_specs_complete(plan->specs, plan->graph, &c->mesh, c->param_dtype, &plan->network,
                              &plan->propagation, error);
 }
@@ -310,7 +309,7 @@ int64_t fsdp_plan_check_bytes(const fsdp_plan *plan) {
   int64_t bytes = 0;
   for (int i = 0; i < plan->program->instr_count; i++) {
     const fsdp_instr *instr = &plan->program->instrs[i];
-    if (instr->kind != FSDP_INSTR_OP || instr->op != FSDP_OP_CHECKSUM) continue;
+    if (instr->kind != FSDP_INSTR_OP || instr->op != fsdp_op_checksum()) continue;
     bytes += plan->program->operands[instr->first_operand].size_bytes;
   }
   return bytes;

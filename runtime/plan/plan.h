@@ -7,15 +7,15 @@
 #pragma once
 
 #include "models/model.h"
-#include "runtime/plan/layout/factored.h"
-#include "runtime/plan/layout/rows.h"
-#include "runtime/plan/layout/sharding.h"
-#include "runtime/plan/layout/units.h"
 #include "runtime/plan/memory/memory.h"
+#include "runtime/plan/mesh/rows.h"
+#include "runtime/plan/mesh/units.h"
 #include "runtime/plan/program/program.h"
 #include "runtime/plan/program/schedule.h"
-#include "runtime/plan/propagate/complete.h"
-#include "runtime/plan/propagate/op_specs.h"
+#include "runtime/plan/sharding/complete.h"
+#include "runtime/plan/sharding/factored.h"
+#include "runtime/plan/sharding/op_specs.h"
+#include "runtime/plan/sharding/sharding.h"
 
 // The two backends; static, not to be freed.
 const fsdp_plan_backend *fsdp_plan_backend_cpu(void);

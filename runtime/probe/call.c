@@ -32,16 +32,14 @@ static bool is_parameter(const char *name) {
 // States of the optimizer and gradients of weights are fp32 by default, whatever computes.
 static fsdp_dtype dtype_of(const probe *self, fsdp_op_kind kind, const fsdp_op_operand *operand) {
   if (operand->has_dtype) return operand->dtype;
-  if (kind == FSDP_OP_CAST) return begins(operand->name, "source") ? FSDP_F32 : FSDP_BF16;
-  if (fsdp_op_phase_of(kind) == FSDP_OP_IN_UPDATE || kind == FSDP_OP_ADD || kind == FSDP_OP_ZERO)
-    return FSDP_F32;
+  if (kind == fsdp_op_move(FSDP_WRITE)) return begins(operand->name, "source") ? FSDP_F32 : FSDP_BF16;
+  if (fsdp_op_phase_of(kind) == FSDP_OP_IN_UPDATE || fsdp_op_operand_has(operand, 'p')) return FSDP_F32;
   return is_parameter(operand->name) && begins(operand->name, "d_") ? FSDP_F32 : self->dtype;
 }
 
 // Norms add to the gradient that the residual stream has already; everything else is written.
-static fsdp_access access_of(fsdp_op_kind kind, const fsdp_op_operand *operand) {
-  const bool is_norm = kind == FSDP_OP_RMSNORM_BACKWARD || kind == FSDP_OP_LAYERNORM_BACKWARD;
-  return is_norm && strcmp(operand->name, "d_h") == 0 ? FSDP_UPDATE : operand->access;
+static fsdp_access access_of(const fsdp_op_operand *operand) {
+  return operand->may_add && strcmp(operand->name, "d_h") == 0 ? FSDP_UPDATE : operand->access;
 }
 
 // Whether an operand is what the op before has written, or what the next one reads: all of what follows gemms
@@ -49,18 +47,8 @@ static fsdp_access access_of(fsdp_op_kind kind, const fsdp_op_operand *operand) 
 // Others read that, or the state of a whole unit.
 static bool is_fresh(fsdp_op_kind kind, const fsdp_op_attrs *attrs, const fsdp_op_operand *operand) {
   const bool saved = fsdp_op_phase_of(kind) == FSDP_OP_IN_BACKWARD && !begins(operand->name, "d_");
-  switch (kind) {
-  case FSDP_OP_ADD_BIAS:
-  case FSDP_OP_BIAS_BACKWARD:
-  case FSDP_OP_QK_NORM:
-  case FSDP_OP_ROPE:
-  case FSDP_OP_ROPE_BACKWARD:
-  case FSDP_OP_SWIGLU:
-  case FSDP_OP_GELU:
-    return true;
-  default:
-    return fsdp_op_flops(kind, attrs) > 0 && !is_parameter(operand->name) && !saved;
-  }
+  if (fsdp_op_follows_gemm(kind)) return true;
+  return fsdp_op_flops(kind, attrs) > 0 && !is_parameter(operand->name) && !saved;
 }
 
 // ---- What operands hold
@@ -70,9 +58,8 @@ static float constant_of(const probe_call *call, const fsdp_op_operand *operand)
   const char *name = operand->name;
   if (strcmp(name, "count") == 0) return (float)(call->attrs.batch * call->attrs.seq);
   const bool one = strcmp(name, "rstd") == 0 || strcmp(name, "factor") == 0 || strcmp(name, "stats") == 0 ||
-                   strcmp(name, "sum") == 0 || strcmp(name, "scalars") == 0;
-  if (one) return 1;
-  return call->kind == FSDP_OP_ADAMW && strcmp(name, "v") == 0 ? 1 : 0;
+                   strcmp(name, "sum") == 0 || strcmp(name, "scalars") == 0 || strcmp(name, "v") == 0;
+  return one ? 1 : 0;
 }
 
 static void write_view(const probe_call *call, const fsdp_view *view, float value) {
@@ -108,13 +95,13 @@ static void fill_by_forward(const fsdp_work *work, const fsdp_stream_context *co
     fsdp_view forward[3];
     memcpy(forward, &call->views[set * call->operand_count], sizeof forward);
     forward[1].access = forward[2].access = FSDP_WRITE;
-    const fsdp_kernel_call launch = {.kind = FSDP_OP_ATTENTION,
+    const fsdp_kernel_call launch = {.kind = fsdp_op_attention(FSDP_OP_IN_FORWARD),
                                      .attrs = &call->attrs,
                                      .operands = forward,
                                      .operand_count = 3,
                                      .pool = context->pool,
                                      .stream = context->native};
-    call->self->kernels->kernels[FSDP_OP_ATTENTION](&launch);
+    call->self->kernels->kernels[launch.kind](&launch);
   }
 }
 
@@ -138,7 +125,7 @@ static void fill(const probe_call *call) {
         write_view(call, view, value);
     }
   if (device->table->flush) device->table->flush(device);
-  if (call->kind == FSDP_OP_ATTENTION_BACKWARD) run_once(call, fill_by_forward);
+  if (call->kind == fsdp_op_attention(FSDP_OP_IN_BACKWARD)) run_once(call, fill_by_forward);
 }
 
 // ---- Making
@@ -147,7 +134,7 @@ static void fill(const probe_call *call) {
 static void *place_of(probe *self, const probe_call *call, int i) {
   const fsdp_op_letters *op = fsdp_op_letters_of(call->kind);
   const fsdp_op_extent *extent = &call->extents[i];
-  const bool by_forward = call->kind == FSDP_OP_ATTENTION_BACKWARD && (i == 1 || i == 2);
+  const bool by_forward = call->kind == fsdp_op_attention(FSDP_OP_IN_BACKWARD) && (i == 1 || i == 2);
   const bool normal = i < op->operand_count && extent->access == FSDP_READ && extent->dtype == self->dtype &&
                       constant_of(call, &op->operands[i]) == 0 && !by_forward;
   return probe_take(normal ? &self->inputs : &self->outputs, extent->bytes);
@@ -162,7 +149,7 @@ static void list_operands(const probe *self, probe_call *call, int64_t flat) {
     const fsdp_op_operand *operand = &op->operands[i];
     if (operand->optional) continue; // the last one
     call->extents[call->operand_count++] =
-        (fsdp_op_extent){dtypes[i], access_of(call->kind, operand),
+        (fsdp_op_extent){dtypes[i], access_of(operand),
                          fsdp_op_operand_numel(&call->attrs, operand, flat) * fsdp_dtype_bytes(dtypes[i])};
   }
   const int64_t workspace = fsdp_op_workspace_bytes(self->device, call->kind, &call->attrs, flat);
@@ -232,8 +219,7 @@ static void prepare(probe *self, const probe_call *call) {
 probe_call *probe_call_create(probe *self, fsdp_op_kind kind, const fsdp_op_attrs *attrs, int64_t flat) {
   probe_call *call = fsdp_alloc_zeroed(1, sizeof *call);
   *call = (probe_call){.self = self, .kind = kind, .attrs = *attrs};
-  call->refreshes = kind == FSDP_OP_SWIGLU_BACKWARD || kind == FSDP_OP_GELU_BACKWARD ||
-                    kind == FSDP_OP_QK_NORM_BACKWARD || kind == FSDP_OP_HEAD_BACKWARD;
+  call->refreshes = fsdp_op_shrinks(kind);
   list_operands(self, call, flat);
   const int64_t bytes = count_sets(self, call);
   call->views = fsdp_alloc_zeroed((size_t)(call->sets * call->operand_count), sizeof *call->views);

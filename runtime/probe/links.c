@@ -71,7 +71,7 @@ static bool make_collective(const probe *self, int group, fsdp_collective_kind k
 static probe_call *make_product(probe *self, int64_t width) {
   const fsdp_op_attrs attrs = {
       .batch = 1, .seq = width, .in_features = width, .out_features = width, .out_stride = width};
-  return probe_call_create(self, FSDP_OP_LINEAR, &attrs, 0);
+  return probe_call_create(self, fsdp_op_product_kind(FSDP_PRODUCT_FORWARD), &attrs, 0);
 }
 
 // Where ranks share cores, a rank that comes to a collective between ops finds others that have no core just
@@ -233,7 +233,7 @@ void probe_launches(probe *self) {
   if (self->device != FSDP_OP_CUDA) return;
   // A queue is never empty in a step: kernels follow each other as they do here.
   const fsdp_op_attrs attrs = {.batch = 1, .seq = 1};
-  probe_call *call = probe_call_create(self, FSDP_OP_ZERO, &attrs, 64);
+  probe_call *call = probe_call_create(self, fsdp_op_zero(), &attrs, 64);
   if (call) profile->launch_s = probe_call_measure(self, call);
   probe_call_destroy(call);
 }

@@ -8,43 +8,6 @@
 
 #define SIZES_MAX 8
 
-// Every op of a step that is bound by memory.
-static const fsdp_op_kind ops[] = {
-    FSDP_OP_EMBEDDING,
-    FSDP_OP_EMBEDDING_BACKWARD,
-    FSDP_OP_ADD_POSITIONS,
-    FSDP_OP_POSITIONS_BACKWARD,
-    FSDP_OP_RMSNORM,
-    FSDP_OP_ADD_RMSNORM,
-    FSDP_OP_RMSNORM_BACKWARD,
-    FSDP_OP_LAYERNORM,
-    FSDP_OP_ADD_LAYERNORM,
-    FSDP_OP_LAYERNORM_BACKWARD,
-    FSDP_OP_ADD_BIAS,
-    FSDP_OP_BIAS_BACKWARD,
-    FSDP_OP_QK_NORM,
-    FSDP_OP_QK_NORM_BACKWARD,
-    FSDP_OP_ROPE,
-    FSDP_OP_ROPE_BACKWARD,
-    FSDP_OP_SWIGLU,
-    FSDP_OP_SWIGLU_BACKWARD,
-    FSDP_OP_GELU,
-    FSDP_OP_GELU_BACKWARD,
-    FSDP_OP_HEAD_LOSS,
-    FSDP_OP_TAKE_COLUMNS,
-    FSDP_OP_PUT_COLUMNS,
-    FSDP_OP_JOIN_COLUMNS,
-    FSDP_OP_SPLIT_COLUMNS,
-    FSDP_OP_MASK_COLUMNS,
-    FSDP_OP_CAST,
-    FSDP_OP_ADD,
-    FSDP_OP_ZERO,
-    FSDP_OP_SUM_SQUARES,
-    FSDP_OP_SUM,
-    FSDP_OP_ADAMW,
-    FSDP_OP_CLIP_FACTOR,
-};
-
 static const float *inverse_frequencies(void) {
   static float table[128];
   for (int i = 0; i < 128; i++) table[i] = powf(10000.0f, -(float)i / 32.0f);
@@ -78,8 +41,9 @@ static fsdp_op_attrs layer_of(int64_t rows) {
 
 static fsdp_op_attrs attrs_of(fsdp_op_kind kind, int64_t rows) {
   fsdp_op_attrs attrs = layer_of(rows);
-  if (kind == FSDP_OP_JOIN_COLUMNS || kind == FSDP_OP_SPLIT_COLUMNS) attrs.in_features = 256;
-  if (kind == FSDP_OP_ADD_BIAS || kind == FSDP_OP_BIAS_BACKWARD) attrs.out_stride = attrs.out_features;
+  const fsdp_op_letters *op = fsdp_op_letters_of(kind);
+  if (fsdp_op_letter_find(op, 'r')) attrs.in_features = 256;              // of two ranks' parts
+  if (fsdp_op_slice_bias(op) >= 0) attrs.out_stride = attrs.out_features; // a bias is of all columns
   return attrs;
 }
 
@@ -127,8 +91,16 @@ static void measure_op(probe *self, fsdp_op_kind kind) {
   if (entry.rate.count > 0) fsdp_device_profile_add_op(self->profile, &entry);
 }
 
+// Whether a step runs the op, and memory bounds it: it has no gemms. Checks of state and poison are no part
+// of a step.
+static bool is_bound_by_memory(fsdp_op_kind kind) {
+  const fsdp_op_attrs attrs = layer_of(64);
+  return fsdp_op_flops(kind, &attrs) == 0 && kind != fsdp_op_checksum() && kind != fsdp_op_poison();
+}
+
 void probe_ops(probe *self) {
-  for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) measure_op(self, ops[i]);
+  for (int kind = 0; kind < FSDP_OP_KIND_COUNT; kind++)
+    if (is_bound_by_memory((fsdp_op_kind)kind)) measure_op(self, (fsdp_op_kind)kind);
 }
 
 // ---- The head
@@ -146,8 +118,8 @@ static double head_products_s(probe *self, fsdp_op_kind kind, const fsdp_op_attr
 static bool measure_head(probe *self, fsdp_op_kind kind, const fsdp_op_attrs *shape,
                          fsdp_profile_point *point) {
   fsdp_op_attrs attrs = *shape;
-  const bool whole = kind == FSDP_OP_LINEAR_CROSS_ENTROPY || kind == FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD;
-  if (whole) attrs.chunk_rows = fsdp_op_chunk_rows(self->device, attrs.seq, attrs.vocabulary, FSDP_F32);
+  if (fsdp_op_letter_find(fsdp_op_letters_of(kind), 'v')->is_whole)
+    attrs.chunk_rows = fsdp_op_chunk_rows(self->device, attrs.seq, attrs.vocabulary, FSDP_F32);
   probe_call *call = probe_call_create(self, kind, &attrs, 0);
   if (!call) return false;
   const double bytes = probe_call_work(call).row_bytes, seconds = probe_call_measure(self, call);
@@ -158,23 +130,24 @@ static bool measure_head(probe *self, fsdp_op_kind kind, const fsdp_op_attrs *sh
   return true;
 }
 
+// Ops with gemms over a vocabulary.
 void probe_head(probe *self) {
-  static const fsdp_op_kind heads[] = {FSDP_OP_LINEAR_CROSS_ENTROPY, FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD,
-                                       FSDP_OP_HEAD_LOGITS, FSDP_OP_HEAD_BACKWARD};
   static const struct {
     int64_t rows, channels, vocabulary;
   } cpu_shapes[] = {{256, 128, 256}, {1024, 256, 1024}, {512, 256, 4096}, {256, 256, 32000}},
     gpu_shapes[] = {{2048, 1024, 8192}, {2048, 2048, 32000}, {4096, 4096, 32000}};
   const bool cuda = self->device == FSDP_OP_CUDA;
-  for (size_t h = 0; h < sizeof heads / sizeof *heads; h++) {
+  for (int h = 0; h < FSDP_OP_KIND_COUNT; h++) {
+    const fsdp_op_kind kind = (fsdp_op_kind)h;
+    if (!fsdp_op_makes_gemms(kind) || !fsdp_op_letter_find(fsdp_op_letters_of(kind), 'v')) continue;
     fsdp_profile_point points[SIZES_MAX];
     fsdp_profile_op entry = {
-        .ranks = self->scope, .op = heads[h], .dtype = self->dtype, .rate = {.points = points}};
+        .ranks = self->scope, .op = kind, .dtype = self->dtype, .rate = {.points = points}};
     for (int i = 0; i < (self->coarse ? 3 : cuda ? 3 : 4); i += self->coarse ? 2 : 1) {
       fsdp_op_attrs attrs = layer_of(cuda ? gpu_shapes[i].rows : cpu_shapes[i].rows);
       attrs.channels = cuda ? gpu_shapes[i].channels : cpu_shapes[i].channels;
       attrs.vocabulary = cuda ? gpu_shapes[i].vocabulary : cpu_shapes[i].vocabulary;
-      entry.rate.count += measure_head(self, heads[h], &attrs, &points[entry.rate.count]);
+      entry.rate.count += measure_head(self, kind, &attrs, &points[entry.rate.count]);
     }
     if (entry.rate.count > 0) fsdp_device_profile_add_op(self->profile, &entry);
   }
@@ -191,7 +164,7 @@ static void measure_attention(probe *self, const char *kernel, int head_dim,
   const int64_t first = cuda ? 512 : 64, last = cuda && !general ? 16384 : 2048;
   const int64_t tokens = general ? 2048 : cuda ? 16384 : 512;
   const fsdp_op_kind kind =
-      direction == FSDP_ATTENTION_FORWARD ? FSDP_OP_ATTENTION : FSDP_OP_ATTENTION_BACKWARD;
+      fsdp_op_attention(direction == FSDP_ATTENTION_FORWARD ? FSDP_OP_IN_FORWARD : FSDP_OP_IN_BACKWARD);
   fsdp_profile_point points[16];
   fsdp_profile_attention entry = {.ranks = self->scope,
                                   .dtype = self->dtype,

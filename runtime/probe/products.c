@@ -45,11 +45,8 @@ static fsdp_op_attrs layer_of(const fsdp_op_product *p) {
 }
 
 double probe_product_s(probe *self, const fsdp_op_product *product) {
-  static const fsdp_op_kind kinds[] = {[FSDP_PRODUCT_FORWARD] = FSDP_OP_LINEAR,
-                                       [FSDP_PRODUCT_INPUT] = FSDP_OP_LINEAR_BACKWARD_INPUT,
-                                       [FSDP_PRODUCT_WEIGHT] = FSDP_OP_LINEAR_BACKWARD_WEIGHT};
   const fsdp_op_attrs attrs = layer_of(product);
-  probe_call *call = probe_call_create(self, kinds[product->form], &attrs, 0);
+  probe_call *call = probe_call_create(self, fsdp_op_product_kind(product->form), &attrs, 0);
   if (!call) return 0;
   const double seconds = probe_call_measure(self, call);
   probe_call_destroy(call);

@@ -26,7 +26,7 @@ static void check_again(const fsdp_network *network, const fsdp_propagation *pro
   for (int o = 0; o < network->operator_count; o++) {
     const fsdp_operator_strategy *a = &propagation->operators[o], *b = &again->operators[o];
     FSDP_CHECK(b->decision == FSDP_DECIDED_GIVEN, "%s is not given", network->operators[o].names[0]);
-    FSDP_CHECK(!memcmp(a->letters, b->letters, sizeof a->letters), "%s has another strategy",
+    FSDP_CHECK(!memcmp(&a->axes, &b->axes, sizeof a->axes), "%s has another strategy",
                network->operators[o].names[0]);
   }
   fsdp_propagation_destroy(again);

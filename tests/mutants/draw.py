@@ -139,7 +139,7 @@ def tests_of(name, costs):
     kinds, ranks = mutate.test_files(), {}
     if name.startswith("kernels/"):
         chosen += sorted(test for test in kinds if test.startswith("test_kernels_") and test not in chosen)
-    # Of partition_store.c: test_partition_store and what includes its header, then the same of partition.
+    # Of partition_convert.c: test_partition_convert and what includes its header, then those of partition.
     words = stem.split("_")
     for count in range(len(words), 0, -1):
         named = "_".join(words[:count])

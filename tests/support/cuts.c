@@ -1,7 +1,7 @@
 #include "tests/support/cuts.h"
 
 #include "runtime/base/check.h"
-#include "runtime/plan/layout/placement.h"
+#include "runtime/plan/mesh/placement.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "models/graph/graph.h"
-#include "runtime/plan/layout/mesh.h"
+#include "runtime/plan/mesh/mesh.h"
 #include "tests/support/random_program.h"
 
 // Writes the cut into the parameter and its value: what a rank holds, and the axes that cut it.

@@ -2,7 +2,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/checkpoint/weights.h"
-#include "runtime/plan/layout/boxes.h"
+#include "runtime/plan/mesh/boxes.h"
 #include "tests/support/models.h"
 
 #include <string.h>

@@ -1,9 +1,9 @@
 #include "tests/support/models.h"
 
 #include "runtime/base/check.h"
-#include "runtime/plan/layout/partition.h"
-#include "runtime/plan/layout/sharding.h"
-#include "runtime/plan/layout/units.h"
+#include "runtime/plan/mesh/units.h"
+#include "runtime/plan/sharding/partition.h"
+#include "runtime/plan/sharding/sharding.h"
 
 #include <jansson.h>
 #include <setjmp.h>

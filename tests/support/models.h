@@ -2,7 +2,7 @@
 #pragma once
 
 #include "models/model.h"
-#include "runtime/plan/layout/specs.h"
+#include "runtime/plan/sharding/specs.h"
 
 // The family of the preset `name`.
 const fsdp_family *family_of_preset(const char *name);

@@ -6,7 +6,7 @@
 // family has them, so kernels for them would be in every program and run in none.
 #pragma once
 
-#include "runtime/plan/propagate/network.h"
+#include "runtime/plan/sharding/network.h"
 
 #define NETWORK_NORM_EPS 1e-6f
 

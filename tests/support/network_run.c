@@ -165,7 +165,7 @@ static void sum_partial(const network_rank *r, int op, network_part *out) {
   fsdp_axis_set lacking = 0;
   for (int l = 0; l < o->letter_count; l++)
     if (fsdp_operand_dim(&o->operands[o->input_count], l) < 0)
-      lacking |= r->propagation->operators[op].letters[l];
+      lacking |= fsdp_operator_axes(o, &r->propagation->operators[op], l);
   if (!lacking || out->numel == 0) return;
   fsdp_comm *comm = r->comms[lacking];
   const fsdp_collective call = {.output = out->data, .numel = out->numel, .dtype = FSDP_F32};

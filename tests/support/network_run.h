@@ -3,7 +3,7 @@
 // gathered, by in-process communicators over the axes of the mesh.
 #pragma once
 
-#include "runtime/plan/propagate/propagate.h"
+#include "runtime/plan/sharding/propagate.h"
 
 // Runs it. `given`: by tensor, the whole values of inputs and parameters; NULL for what operators make.
 // `received`, unless NULL: by entry of propagation->moved, the bytes of its new part that the rank lacking

@@ -1,7 +1,7 @@
 // Random networks of operators and strategies for some of them.
 #pragma once
 
-#include "runtime/plan/propagate/slices.h"
+#include "runtime/plan/sharding/slices.h"
 #include "tests/support/random_program.h"
 
 // Adds a tensor of one (`columns` 0) or two dimensions, and an operator of one (`b` -1) or two inputs, which

@@ -267,7 +267,7 @@ fsdp_price fsdp_price_of(const fsdp_pricing *pricing, int position) {
   if (fsdp_instr_is_collective(instr)) return price_collective(pricing, instr);
   switch (instr->kind) {
   case FSDP_INSTR_OP:
-    if (instr->op == FSDP_OP_POISON) return (fsdp_price){.kind = FSDP_PRICE_CALL};
+    if (fsdp_instr_is_poison(instr)) return (fsdp_price){.kind = FSDP_PRICE_CALL};
     return instr->stream == FSDP_STREAM_HOST && pricing->profile->device != FSDP_OP_CPU
                ? price_host_op(pricing, instr)
                : price_op(pricing, instr);

@@ -10,7 +10,7 @@
 // have the same loss.
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
-#include "runtime/plan/layout/placement.h"
+#include "runtime/plan/mesh/placement.h"
 #include "runtime/plan/program/lower.h"
 
 #define STATS_BYTES 12
@@ -27,9 +27,8 @@ typedef struct head {
 } head;
 
 bool lower_is_cut_head(const fsdp_node *node) {
-  bool is_head =
-      node->kind == FSDP_OP_LINEAR_CROSS_ENTROPY || node->kind == FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD;
-  return is_head && node->attrs.extent > 0;
+  const fsdp_op_letter *vocabulary = fsdp_op_letter_find(fsdp_op_letters_of(node->kind), 'v');
+  return vocabulary && vocabulary->is_whole && node->attrs.extent > 0;
 }
 
 // Rows [first, first + rows) of an operand of all rows.
@@ -50,7 +49,7 @@ static void insert(const head *h, fsdp_op_kind kind, const fsdp_op_attrs *attrs,
 
 static void lower_chunk(const head *h, int64_t first, int64_t rows) {
   step_builder *s = h->l->s;
-  bool backward = h->node->kind == FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD;
+  bool backward = fsdp_op_phase_of(h->node->kind) == FSDP_OP_IN_BACKWARD;
   fsdp_op_attrs attrs = h->node->attrs;
   attrs.batch = 1;
   attrs.seq = rows;
@@ -60,7 +59,7 @@ static void lower_chunk(const head *h, int64_t first, int64_t rows) {
   int stats = lower_temporary(h->l, h->node, "stats", STATS_BYTES * rows);
   int all = lower_temporary(h->l, h->node, "all_stats", STATS_BYTES * rows * h->ranks);
   fsdp_operand x = rows_of(h, X, first, rows), targets = rows_of(h, TARGETS, first, rows);
-  insert(h, FSDP_OP_HEAD_LOGITS, &attrs,
+  insert(h, fsdp_op_head(FSDP_HEAD_LOGITS), &attrs,
          (fsdp_operand[]){x, h->operands[WEIGHT], targets, make_whole(s, logits, FSDP_F32, FSDP_WRITE),
                           make_whole(s, stats, FSDP_F32, FSDP_WRITE)},
          5);
@@ -72,13 +71,14 @@ static void lower_chunk(const head *h, int64_t first, int64_t rows) {
   fsdp_operand loss = h->operands[LOSS];
   if (first > 0) loss.access = FSDP_UPDATE;
   if (!backward) {
-    insert(h, FSDP_OP_HEAD_LOSS, &attrs, (fsdp_operand[]){gathered[1], targets, h->operands[COUNT], loss}, 4);
+    insert(h, fsdp_op_head(FSDP_HEAD_LOSS), &attrs,
+           (fsdp_operand[]){gathered[1], targets, h->operands[COUNT], loss}, 4);
     return;
   }
   attrs.weight_frozen = h->node->attrs.weight_frozen;
   fsdp_operand d_weight = h->operands[D_WEIGHT];
   if (first > 0) d_weight.access = FSDP_UPDATE;
-  insert(h, FSDP_OP_HEAD_BACKWARD, &attrs,
+  insert(h, fsdp_op_head(FSDP_HEAD_BACKWARD), &attrs,
          (fsdp_operand[]){gathered[1], targets, h->operands[COUNT], x, h->operands[WEIGHT], loss,
                           make_whole(s, logits, FSDP_F32, FSDP_UPDATE), rows_of(h, D_X, first, rows),
                           d_weight},

@@ -11,7 +11,7 @@
 #pragma once
 
 #include "models/graph/op.h"
-#include "runtime/plan/layout/units.h"
+#include "runtime/plan/mesh/units.h"
 #include "runtime/plan/program/program.h"
 
 #define FSDP_SLOTS_MAX 4

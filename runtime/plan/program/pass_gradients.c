@@ -26,7 +26,7 @@ static void zero_pads(step_builder *s, int u, int tensor) {
                                      .offset.base = begin * width,
                                      .size_bytes = (end - begin) * width};
     if (count && (count == FSDP_OP_MAX_OPERANDS || i + 1 == unit->param_count)) {
-      make_op(s, FSDP_STREAM_COMPUTE, FSDP_OP_ZERO, NULL, u, pads, count);
+      make_op(s, FSDP_STREAM_COMPUTE, fsdp_op_zero(), NULL, u, pads, count);
       count = 0;
     }
   }
@@ -56,12 +56,10 @@ static int grad_shard(step_builder *s, int u) {
   return *shard;
 }
 
-static void cast_or_add(step_builder *s, fsdp_stream stream, fsdp_op_kind op, int u, fsdp_operand from,
-                        int to) {
-  fsdp_operand operands[2] = {
-      from, make_whole(s, to, s->modes.shard_dtype, op == FSDP_OP_ADD ? FSDP_UPDATE : FSDP_WRITE)};
+static void move(step_builder *s, fsdp_stream stream, int u, fsdp_operand from, int to, fsdp_access access) {
+  fsdp_operand operands[2] = {from, make_whole(s, to, s->modes.shard_dtype, access)};
   operands[0].access = FSDP_READ;
-  make_op(s, stream, op, NULL, u, operands, 2);
+  make_op(s, stream, fsdp_op_move(access), NULL, u, operands, 2);
 }
 
 static void all_reduce(step_builder *s, int u, fsdp_operand range) {
@@ -79,9 +77,9 @@ static void all_reduce_shard(step_builder *s, int u, int shard) {
                                 FSDP_LIVE_SECTION, s->units->units[u].shard_numel, dtype);
   fsdp_operand down[2] = {make_whole(s, shard, shard_dtype, FSDP_READ),
                           make_whole(s, narrow, dtype, FSDP_WRITE)};
-  make_op(s, FSDP_STREAM_SHARD, FSDP_OP_CAST, NULL, u, down, 2);
+  make_op(s, FSDP_STREAM_SHARD, fsdp_op_move(FSDP_WRITE), NULL, u, down, 2);
   all_reduce(s, u, make_whole(s, narrow, dtype, FSDP_UPDATE));
-  cast_or_add(s, FSDP_STREAM_SHARD, FSDP_OP_CAST, u, make_whole(s, narrow, dtype, FSDP_READ), shard);
+  move(s, FSDP_STREAM_SHARD, u, make_whole(s, narrow, dtype, FSDP_READ), shard, FSDP_WRITE);
 }
 
 // The reduced shard to host memory: overwriting what is there, or adding to it.
@@ -95,8 +93,8 @@ static void bring_down(step_builder *s, int u, fsdp_operand part, bool overwrite
   int staging = make_unit_tensor(s, u, "grad_staging", FSDP_SPACE_HOST, FSDP_CATEGORY_GRADIENTS,
                                  FSDP_LIVE_SECTION, s->units->units[u].shard_numel, part.dtype);
   make_copy(s, FSDP_INSTR_D2H, u, part, make_whole(s, staging, part.dtype, FSDP_WRITE));
-  cast_or_add(s, FSDP_STREAM_HOST, overwrite ? FSDP_OP_CAST : FSDP_OP_ADD, u,
-              make_whole(s, staging, part.dtype, FSDP_READ), shard);
+  move(s, FSDP_STREAM_HOST, u, make_whole(s, staging, part.dtype, FSDP_READ), shard,
+       overwrite ? FSDP_WRITE : FSDP_UPDATE);
 }
 
 // Offload: `part` is this micro-batch's reduced shard on the device. The sum over replicas is taken once per
@@ -112,7 +110,7 @@ static void reduce_to_host(step_builder *s, int u, fsdp_operand part, bool shard
               make_whole(s, raised, dtype, FSDP_WRITE));
     part.access = FSDP_UPDATE;
     fsdp_operand sum[2] = {make_whole(s, raised, dtype, FSDP_READ), part};
-    make_op(s, FSDP_STREAM_SHARD, FSDP_OP_ADD, NULL, u, sum, 2);
+    make_op(s, FSDP_STREAM_SHARD, fsdp_op_move(FSDP_UPDATE), NULL, u, sum, 2);
   }
   if (sums_replicas) all_reduce(s, u, part);
   bring_down(s, u, part, shard_is_new || sums_replicas);
@@ -125,7 +123,7 @@ static fsdp_operand full_gradient(step_builder *s, int u) {
   int narrow = make_unit_tensor(s, u, "grad_narrow", FSDP_SPACE_DEVICE, FSDP_CATEGORY_GRADIENTS,
                                 FSDP_LIVE_SECTION, s->units->units[u].padded_numel, s->config->reduce_dtype);
   fsdp_operand operands[2] = {full, make_whole(s, narrow, s->config->reduce_dtype, FSDP_WRITE)};
-  make_op(s, FSDP_STREAM_SHARD, FSDP_OP_CAST, NULL, u, operands, 2);
+  make_op(s, FSDP_STREAM_SHARD, fsdp_op_move(FSDP_WRITE), NULL, u, operands, 2);
   operands[1].access = FSDP_READ;
   return operands[1];
 }
@@ -148,7 +146,7 @@ static void reduce_full(step_builder *s, int u) {
   if (offload)
     reduce_to_host(s, u, part, shard_is_new);
   else
-    cast_or_add(s, FSDP_STREAM_SHARD, shard_is_new ? FSDP_OP_CAST : FSDP_OP_ADD, u, part, grad_shard(s, u));
+    move(s, FSDP_STREAM_SHARD, u, part, grad_shard(s, u), shard_is_new ? FSDP_WRITE : FSDP_UPDATE);
 }
 
 // Unit `u`'s part of the gradient norm: the squares of its final shard.
@@ -164,13 +162,14 @@ static void sum_squares(step_builder *s, int u) {
   // Offloaded shards are squared by the host's kernels, whatever the device.
   fsdp_op_device device = offload ? FSDP_OP_CPU : s->config->backend->device;
   fsdp_op_attrs attrs = {.norm_weight = unit->norm_weight};
-  int64_t scratch = fsdp_op_workspace_bytes(device, FSDP_OP_SUM_SQUARES, &attrs, unit->shard_numel);
+  int64_t scratch = fsdp_op_workspace_bytes(device, fsdp_op_sum_squares(), &attrs, unit->shard_numel);
   if (scratch) {
     int tensor = make_tensor(s, unit->path, "norm_workspace", FSDP_SPACE_DEVICE, FSDP_CATEGORY_WORKSPACE,
                              FSDP_LIVE_SECTION, u, unit->module, scratch);
     operands[count++] = make_whole(s, tensor, FSDP_F32, FSDP_WRITE);
   }
-  make_op(s, offload ? FSDP_STREAM_HOST : FSDP_STREAM_SHARD, FSDP_OP_SUM_SQUARES, &attrs, u, operands, count);
+  make_op(s, offload ? FSDP_STREAM_HOST : FSDP_STREAM_SHARD, fsdp_op_sum_squares(), &attrs, u, operands,
+          count);
 }
 
 // After the last contribution to unit `u`'s gradient in this micro-batch, at the cursor.

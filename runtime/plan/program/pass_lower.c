@@ -42,12 +42,6 @@ static void lower_slices(lowering *l, const fsdp_node *node) {
   }
 }
 
-// Whether `next` rotates back the gradients that attention's backward, a launch with these attributes, makes.
-static bool rotates(const fsdp_node *node, const fsdp_op_attrs *attrs, const fsdp_node *next) {
-  return node->kind == FSDP_OP_ATTENTION_BACKWARD && next && next->kind == FSDP_OP_ROPE_BACKWARD &&
-         next->operands[0].value == node->operands[4].value && fsdp_op_attention_can_rotate(attrs);
-}
-
 // Returns whether it does the work of `next` too (NULL: there is none).
 static bool lower_plain(lowering *l, const fsdp_node *node, const fsdp_node *next) {
   fsdp_operand operands[FSDP_OP_MAX_OPERANDS];
@@ -56,12 +50,15 @@ static bool lower_plain(lowering *l, const fsdp_node *node, const fsdp_node *nex
   fsdp_dtype dtypes[FSDP_OP_MAX_OPERANDS] = {0};
   for (int i = 0; i < node->operand_count; i++) dtypes[i] = operands[i].dtype;
   fsdp_op_complete_attrs(l->s->config->backend->device, &l->s->config->gpu, node->kind, &attrs, dtypes);
-  if (rotates(node, &attrs, next)) {
+  if (fsdp_node_rotates(node, &attrs, next)) {
     attrs.rotates_back = true;
     attrs.inv_freq = next->attrs.inv_freq;
   }
-  // Graphs say that the rest of the rows stays; of its columns the op keeps nothing.
-  if (node->kind == FSDP_OP_PUT_COLUMNS) operands[1].access = FSDP_WRITE;
+  // Graphs say that the rest of the rows stays; of its columns an op that writes some keeps nothing.
+  const fsdp_op_letters *op = fsdp_op_letters_of(node->kind);
+  for (int i = 0; i < node->operand_count; i++)
+    if (op->operands[i].may_add && op->operands[i].dims[op->operands[i].dim_count - 1].is_slice)
+      operands[i].access = FSDP_WRITE;
   lower_op(l, node, &attrs, operands, node->operand_count);
   return attrs.rotates_back;
 }
@@ -73,7 +70,7 @@ static void lower_nodes(lowering *l, const fsdp_node *nodes, int count) {
     l->origin += i == 0 || !l->is_backward || nodes[i].forward != nodes[i - 1].forward;
     if (nodes[i].weight_count || nodes[i].bias_count)
       lower_slices(l, &nodes[i]);
-    else if (nodes[i].kind == FSDP_OP_REDISTRIBUTE)
+    else if (fsdp_node_redistributes(&nodes[i]))
       lower_redistribute(l, &nodes[i]);
     else if (lower_is_cut_head(&nodes[i]))
       lower_cut_head(l, &nodes[i]);

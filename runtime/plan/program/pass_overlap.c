@@ -7,8 +7,13 @@
 // The weight's gradient keeps the product's input alive meanwhile.
 #include "runtime/plan/program/passes.h"
 
-static bool is_op(const fsdp_list_node *node, fsdp_op_kind kind) {
-  return node->instr.kind == FSDP_INSTR_OP && node->instr.op == kind;
+// Whether it makes the gradient of a layer's input, or, `of_params`, of its weight or bias.
+static bool makes_gradient(const fsdp_list_node *node, bool of_params) {
+  if (node->instr.kind != FSDP_INSTR_OP) return false;
+  if (!of_params) return node->instr.op == fsdp_op_product_kind(FSDP_PRODUCT_INPUT);
+  const fsdp_op_letters *op = fsdp_op_letters_of(node->instr.op);
+  int made = op->operand_count - 1;
+  return made == fsdp_op_slice_weight(op) || made == fsdp_op_slice_bias(op);
 }
 
 // The node of the input's gradient that a collective sends, past what packs it; FSDP_NO_NODE: something else
@@ -22,7 +27,7 @@ static int sent_product(const fsdp_nodes *list, int collective) {
   while (before != FSDP_NO_NODE && list->nodes[before].origin == node->origin &&
          !fsdp_instr_is_collective(&list->nodes[before].instr))
     before = list->nodes[before].previous;
-  bool found = before != FSDP_NO_NODE && is_op(&list->nodes[before], FSDP_OP_LINEAR_BACKWARD_INPUT);
+  bool found = before != FSDP_NO_NODE && makes_gradient(&list->nodes[before], false);
   return found ? before : FSDP_NO_NODE;
 }
 
@@ -35,9 +40,7 @@ static void move_gradients(fsdp_nodes *list, int product, int collective) {
   list->cursor = list->nodes[collective].next;
   for (int n = first, next; n != product; n = next) {
     next = list->nodes[n].next;
-    if (!is_op(&list->nodes[n], FSDP_OP_LINEAR_BACKWARD_WEIGHT) &&
-        !is_op(&list->nodes[n], FSDP_OP_BIAS_BACKWARD))
-      continue;
+    if (!makes_gradient(&list->nodes[n], true)) continue;
     fsdp_nodes_insert(list, &list->nodes[n]);
     fsdp_nodes_remove(list, n);
   }

@@ -58,7 +58,8 @@ static void cast_master(step_builder *s, int u, int to) {
   fsdp_operand cast[2] = {
       make_whole(s, s->unit_state[u].slot[FSDP_SLOT_MASTER], s->config->master_dtype, FSDP_READ),
       make_whole(s, to, s->config->param_dtype, FSDP_WRITE)};
-  make_op(s, s->config->cpu_offload ? FSDP_STREAM_HOST : FSDP_STREAM_SHARD, FSDP_OP_CAST, NULL, u, cast, 2);
+  make_op(s, s->config->cpu_offload ? FSDP_STREAM_HOST : FSDP_STREAM_SHARD, fsdp_op_move(FSDP_WRITE), NULL, u,
+          cast, 2);
 }
 
 // A step that is skipped leaves the master as it is, and with it what comes here: the cast is no part of the

@@ -135,7 +135,7 @@ void fsdp_program_lifetimes(fsdp_program *program) {
   }
   for (int i = 0; i < program->instr_count; i++) {
     const fsdp_instr *instr = &program->instrs[i];
-    if (instr->kind == FSDP_INSTR_OP && instr->op == FSDP_OP_POISON) continue;
+    if (fsdp_instr_is_poison(instr)) continue;
     for (int o = 0; o < instr->operand_count; o++) {
       fsdp_tensor *tensor = &program->tensors[program->operands[instr->first_operand + o].tensor];
       if (tensor->lifetime == FSDP_LIVE_ALWAYS) continue;

@@ -22,7 +22,7 @@
 #include "models/graph/graph.h"
 #include "runtime/base/collective.h"
 #include "runtime/base/stream.h"
-#include "runtime/plan/layout/mesh.h"
+#include "runtime/plan/mesh/mesh.h"
 
 #include <stdio.h>
 
@@ -163,6 +163,10 @@ int fsdp_program_comm_find(const fsdp_program *program, fsdp_axis_set axes, fsdp
 int fsdp_program_comm_size(const fsdp_program *program, const fsdp_instr *instr);
 // The bytes of the whole buffer of a collective.
 int64_t fsdp_program_whole_bytes(const fsdp_program *program, const fsdp_instr *instr);
+// Whether it fills unused memory with what nothing may read (tests).
+static inline bool fsdp_instr_is_poison(const fsdp_instr *instr) {
+  return instr->kind == FSDP_INSTR_OP && instr->op == fsdp_op_poison();
+}
 
 static inline bool fsdp_instr_is_collective(const fsdp_instr *instr) {
   return instr->kind > FSDP_INSTR_OP && instr->kind <= FSDP_INSTR_OP + (int)FSDP_COLLECTIVE_COUNT;
@@ -181,7 +185,7 @@ void fsdp_program_end_section(fsdp_program *program);
 // Replaces every instruction's waits: counts[i] entries of waits[] for instruction i, in order.
 void fsdp_program_set_waits(fsdp_program *program, const fsdp_wait *waits, const int *counts);
 
-// Sets begin and end of every tensor from the instructions (POISON ops do not count).
+// Sets begin and end of every tensor from the instructions (poison does not count).
 void fsdp_program_lifetimes(fsdp_program *program);
 
 // The first position in [section.begin, section.end) where the backward has begun; section.end if none

@@ -16,16 +16,13 @@ static const char *remainder_name(const fsdp_node *node, int sum) {
 
 static const char *name_of(const fsdp_node *node, int operand) {
   if (fsdp_node_adds_residual(node)) return "residual";
-  if (node->kind == FSDP_OP_REDISTRIBUTE)
-    return node->conversion.to == FSDP_SPREAD_WHOLE ? "gather" : "residual";
-  if (node->weight_count) return fsdp_op_name(FSDP_OP_LINEAR);
-  if (node->kind == FSDP_OP_CONTEXT_ATTENTION) return fsdp_op_name(FSDP_OP_ATTENTION);
+  if (fsdp_node_redistributes(node)) return node->conversion.to == FSDP_SPREAD_WHOLE ? "gather" : "residual";
   for (int o = 0; o < node->operand_count; o++) {
     if (node->operands[o].access != FSDP_WRITE) continue;
     const char *rest = remainder_name(node, o);
     if (rest) return o == operand ? "residual" : rest;
   }
-  return fsdp_op_name(node->kind);
+  return fsdp_op_family(node->kind);
 }
 
 // The layer of the first node of `nodes` that reads the value, -1: none of a layer does.
@@ -48,7 +45,7 @@ static bool *read_by_backward(const fsdp_graph *graph) {
   // What is gathered again for it is read then.
   for (int n = graph->forward_count - 1; n >= 0; n--) {
     const fsdp_node *node = &graph->forward[n];
-    if (node->kind != FSDP_OP_REDISTRIBUTE || node->operand_count < 2) continue;
+    if (!fsdp_node_redistributes(node) || node->operand_count < 2) continue;
     int source = node->operands[0].value, made = node->operands[1].value;
     if (read[made] && graph->values[made].regathered) read[source] = true;
   }
@@ -68,8 +65,8 @@ fsdp_saved fsdp_saved_create(const fsdp_graph *graph) {
       // A sum that a gemm makes is of the layer whose norm reads it next.
       const int maker = n + fsdp_node_adds_residual(node);
       int layer = graph->forward[maker].block;
-      // The embedding makes what enters the first layer.
-      if (layer < 0 && value->kept) layer = first_reader(graph->forward + n, graph->forward_count - n, v);
+      // The embedding, or the layer before (a sum stored in columns), makes what enters a layer.
+      if (value->kept) layer = first_reader(graph->forward + n, graph->forward_count - n, v);
       if (layer < 0) continue;
       saved.values[saved.count++] = (fsdp_saved_value){.value = v,
                                                        .layer = layer,

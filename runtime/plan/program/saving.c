@@ -227,7 +227,7 @@ static bool is_read(const fsdp_graph *graph, const fsdp_fate *fates, int value) 
         return true;
   for (int n = 0; n < graph->forward_count; n++) {
     const fsdp_node *node = &graph->forward[n];
-    if (node->kind == FSDP_OP_REDISTRIBUTE && node->operand_count > 1 && node->operands[0].value == value &&
+    if (fsdp_node_redistributes(node) && node->operand_count > 1 && node->operands[0].value == value &&
         fates[node->operands[1].value] == FSDP_FATE_RECOMPUTE)
       return true;
   }
@@ -238,7 +238,7 @@ static bool is_read(const fsdp_graph *graph, const fsdp_fate *fates, int value) 
 static void drop_gathered(const fsdp_graph *graph, fsdp_fate *fates) {
   for (int n = graph->forward_count - 1; n >= 0; n--) {
     const fsdp_node *node = &graph->forward[n];
-    if (node->kind != FSDP_OP_REDISTRIBUTE || node->operand_count < 2) continue;
+    if (!fsdp_node_redistributes(node) || node->operand_count < 2) continue;
     int source = node->operands[0].value, made = node->operands[1].value;
     if (!graph->values[made].regathered || fates[made] == FSDP_FATE_RECOMPUTE) continue;
     if (!is_read(graph, fates, source)) fates[source] = FSDP_FATE_NONE;

@@ -4,11 +4,11 @@
 #pragma once
 
 #include "models/model_config.h"
-#include "runtime/plan/layout/sharding.h"
-#include "runtime/plan/layout/units.h"
+#include "runtime/plan/mesh/units.h"
 #include "runtime/plan/program/optimizer.h"
 #include "runtime/plan/program/program.h"
 #include "runtime/plan/program/saving.h"
+#include "runtime/plan/sharding/sharding.h"
 
 // ---- The configuration of a plan: all that a user decides; the passes read it as it is
 

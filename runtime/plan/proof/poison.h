@@ -5,7 +5,7 @@
 
 #include "runtime/plan/program/program.h"
 
-// Inserts FSDP_OP_POISON instructions (device tensors on the compute stream, host tensors on the host stream)
+// Inserts instructions that poison (device tensors on the compute stream, host tensors on the host stream)
 // for every tensor that is not ALWAYS live. Call between memory plan and wait inference; lifetimes, addresses
 // and peaks do not change.
 void fsdp_program_insert_poison(fsdp_program *program);

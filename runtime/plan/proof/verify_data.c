@@ -196,7 +196,7 @@ static bool walk_instr(data_walk *w, int position, int run) {
   for (int o = 0; o < instr->operand_count; o++)
     if (verify_writes(&operands[o]))
       record_write(w, &operands[o],
-                   verify_is_poison(instr) ? FSDP_NOBODY : data_tag(w->v, operands[o].tensor, run));
+                   fsdp_instr_is_poison(instr) ? FSDP_NOBODY : data_tag(w->v, operands[o].tensor, run));
   return true;
 }
 

@@ -41,9 +41,6 @@ static inline bool verify_reads(const fsdp_operand *operand) {
 static inline bool verify_writes(const fsdp_operand *operand) {
   return (operand->access & FSDP_WRITE) != 0;
 }
-static inline bool verify_is_poison(const fsdp_instr *instr) {
-  return instr->kind == FSDP_INSTR_OP && instr->op == FSDP_OP_POISON;
-}
 
 // Bytes that the operand moves by for each step along the axis; 0 along an axis of one.
 int64_t verify_stride(const verifier *v, const fsdp_operand *operand, int axis);

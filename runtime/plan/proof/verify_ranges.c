@@ -52,7 +52,8 @@ static bool check_operand(const verifier *v, int position, const fsdp_operand *o
     return verify_reject(v, found, "%s accesses bytes %lld to %lld of %s, which has %lld",
                          verify_describe(v, position, who), (long long)(hull.begin - whole.begin),
                          (long long)(hull.end - whole.begin), tensor->name, (long long)tensor->bytes);
-  if (!verify_is_poison(&program->instrs[position]) && (position < tensor->begin || position > tensor->end))
+  if (!fsdp_instr_is_poison(&program->instrs[position]) &&
+      (position < tensor->begin || position > tensor->end))
     return verify_reject(v, found, "%s accesses %s, which lives from %d to %d",
                          verify_describe(v, position, who), tensor->name, tensor->begin, tensor->end);
   return true;

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "runtime/base/status.h"
-#include "runtime/plan/layout/mesh.h"
+#include "runtime/plan/mesh/mesh.h"
 #include "runtime/plan/search/search_config.h"
 
 typedef struct fsdp_settings {

@@ -6,7 +6,7 @@
 //   lm_head: [0, null, null]                            # 0: the first axis of --mesh
 #pragma once
 
-#include "runtime/plan/layout/sharding.h"
+#include "runtime/plan/sharding/sharding.h"
 #include "runtime/plan/text/yaml_document.h"
 
 // Adds the rules of a document, which `visit` reads. source->bad, with file and line, if it is anything but

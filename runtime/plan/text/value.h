@@ -6,8 +6,8 @@
 // fit is not a number.
 #pragma once
 
-#include "runtime/plan/layout/factored.h"
-#include "runtime/plan/layout/units.h"
+#include "runtime/plan/mesh/units.h"
+#include "runtime/plan/sharding/factored.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -103,6 +103,9 @@ expect "launcher/f.c:1: the family Llama outside models/"
 rm launcher/f.c && echo '// As Llama does.' >launcher/f.c && echo 'int llama;' >models/llama.c
 python3 "$tidy" "$work/tree" >"$work/output" || { cat "$work/output" && failed=1; }
 clean_tree
+clean_tree && echo 'FSDP_OP(CAST, cast, ANY, "source[p] -> destination[p]", )' >models/graph/ops.def
+echo 'int f(int op) { return op == FSDP_OP_CAST; }' >runtime/plan/f.c
+expect "runtime/plan/f.c:1: the op FSDP_OP_CAST outside models/"
 clean_tree && echo 'int f(void) { return ncclGetUniqueId(0); }' >runtime/exec/f.c
 expect "raw NCCL (ncclGetUniqueId) outside runtime/comm/comm_nccl.c"
 clean_tree && echo '#include <nccl.h>' >launcher/f.c && expect "raw NCCL (nccl.h)"

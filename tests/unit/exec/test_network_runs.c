@@ -200,7 +200,7 @@ static void count_results(const fsdp_network *n, const fsdp_propagation *p, tall
     const fsdp_operator *op = &n->operators[o];
     bool is_cut = false, is_sum = false;
     for (int l = 0; l < op->letter_count; l++) {
-      int64_t slices = fsdp_slices(&p->mesh, p->operators[o].letters[l]);
+      int64_t slices = fsdp_slices(&p->mesh, fsdp_operator_axes(op, &p->operators[o], l));
       is_cut = is_cut || slices > 1;
       uneven = uneven || op->letters[l].size % slices;
       is_sum = is_sum || (slices > 1 && fsdp_operand_dim(&op->operands[op->input_count], l) < 0);

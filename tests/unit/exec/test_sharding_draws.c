@@ -2,8 +2,8 @@
 // three axes besides those of the batch: what a plan accepts trains as one rank does, with memory as planned.
 #include "models/family.h"
 #include "runtime/base/check.h"
-#include "runtime/plan/layout/names.h"
-#include "runtime/plan/propagate/slices.h"
+#include "runtime/plan/mesh/names.h"
+#include "runtime/plan/sharding/slices.h"
 #include "tests/support/cases.h"
 #include "tests/support/draws.h"
 #include "tests/support/harness.h"

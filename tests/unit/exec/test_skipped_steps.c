@@ -5,7 +5,7 @@
 #include "runtime/base/random.h"
 #include "runtime/device/pool.h"
 #include "runtime/exec/state.h"
-#include "runtime/plan/layout/boxes.h"
+#include "runtime/plan/mesh/boxes.h"
 #include "tests/support/draws.h"
 #include "tests/support/harness.h"
 

@@ -1,8 +1,8 @@
 // Attention, RoPE and learned positions on rows in chunks and pieces (context and sequence parallelism,
-// runtime/plan/layout/rows.h), against the same ops on whole sequences: each part's results, and the sum over
+// runtime/plan/mesh/rows.h), against the same ops on whole sequences: each part's results, and the sum over
 // parts of what all of them add to. Padding holds numbers and changes nothing.
 #include "runtime/base/check.h"
-#include "runtime/plan/layout/rows.h"
+#include "runtime/plan/mesh/rows.h"
 #include "tests/support/draws.h"
 #include "tests/support/kernel_case.h"
 #include "tests/support/random_program.h"

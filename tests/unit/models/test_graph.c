@@ -1,7 +1,7 @@
 // Parameters of a graph made by hand: several per module, biases, transposed matrices, four dimensions, a
 // tie, and the units over them.
 #include "models/graph/graph.h"
-#include "runtime/plan/layout/units.h"
+#include "runtime/plan/mesh/units.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

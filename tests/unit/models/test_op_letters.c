@@ -42,6 +42,8 @@ static void test_attention(void **state) {
   expect_whole(FSDP_OP_LINEAR_CROSS_ENTROPY, "ncv", "cv");
   expect_whole(FSDP_OP_HEAD_LOGITS, "ncv", "c");
   expect_whole(FSDP_OP_HEAD_BACKWARD, "rncv", "c");
+  assert_true(fsdp_op_letter_find(op, 't')->may_part && !fsdp_op_letter_find(op, 'd')->may_part);
+  assert_true(fsdp_op_gathers_keys(FSDP_OP_ATTENTION) && !fsdp_op_gathers_keys(FSDP_OP_CONTEXT_ATTENTION));
   assert_int_equal(fsdp_op_letter_find(op, 'h')->with, 'g');
   assert_int_equal(fsdp_op_letter_find(op, 'g')->with, 0);
   assert_null(fsdp_op_letter_find(op, 'c'));

@@ -1,6 +1,6 @@
 // Cuts, and the boxes and runs of what a rank holds, against pieces that are dealt out element by element.
 #include "runtime/base/check.h"
-#include "runtime/plan/layout/boxes.h"
+#include "runtime/plan/mesh/boxes.h"
 #include "tests/support/cuts.h"
 
 #include <setjmp.h>

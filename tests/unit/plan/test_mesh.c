@@ -1,7 +1,7 @@
 // Meshes, groups, affine numbers, placements and boxes against counting one by one.
 #include "models/graph/graph.h"
-#include "runtime/plan/layout/boxes.h"
-#include "runtime/plan/layout/placement.h"
+#include "runtime/plan/mesh/boxes.h"
+#include "runtime/plan/mesh/placement.h"
 #include "tests/support/harness.h"
 #include "tests/support/models.h"
 #include "tests/support/random_program.h"
@@ -148,27 +148,11 @@ static void test_placements(void **state) {
   fsdp_mesh_add(&mesh, "fsdp", 3);
   fsdp_mesh_add(&mesh, "tensor", 4);
   fsdp_placement p = {0};
-  int64_t shape[3] = {13, 5, 7}, local[3];
-  assert_int_equal(fsdp_placement_local_shape(&p, &mesh, 3, shape, local), 13 * 5 * 7);
   fsdp_placement_cut(&p, 0, fsdp_mesh_axes(&mesh, "fsdp,data"));
   fsdp_placement_cut(&p, 2, fsdp_mesh_axes(&mesh, "tensor"));
-  // 13 over 2 is 7 at most, over 3 again 3; 7 over 4 is 2.
-  assert_int_equal(fsdp_placement_local_shape(&p, &mesh, 3, shape, local), 3 * 5 * 2);
-  assert_int_equal(local[0], 3);
-  assert_int_equal(local[1], 5);
-  assert_int_equal(local[2], 2);
+  assert_int_equal(p.dim[0].count, 2);
+  assert_int_equal(p.dim[0].axes[0], 0); // the first axis of the mesh is outermost
   assert_int_equal(fsdp_placement_axes(&p), 7);
-  char *text = NULL;
-  size_t bytes = 0;
-  FILE *out = open_memstream(&text, &bytes);
-  fsdp_placement_print(&p, &mesh, 3, out);
-  p = (fsdp_placement){.partial = fsdp_mesh_axes(&mesh, "tensor"),
-                       .flat = fsdp_mesh_axes(&mesh, "data,fsdp")};
-  fputc('\n', out);
-  fsdp_placement_print(&p, &mesh, 1, out);
-  fclose(out);
-  assert_string_equal(text, "[[data,fsdp],null,tensor]\n[null] partial=tensor flat=data+fsdp");
-  free(text);
 }
 
 // The first pass: parameters lie flat over fsdp, the batch over data and fsdp; units follow.
@@ -182,10 +166,8 @@ static void test_written_placements(void **state) {
   fsdp_graph *graph = fsdp_model_forward(&config, 2, 8);
   place_by_default(graph, &mesh);
   const fsdp_value *tokens = &graph->values[graph->inputs[FSDP_INPUT_TOKENS]];
-  int64_t local[FSDP_MAX_DIMS];
   assert_int_equal(tokens->shape[0], 6 * 16);
-  assert_int_equal(fsdp_placement_local_shape(&tokens->placement, &mesh, tokens->dims, tokens->shape, local),
-                   16);
+  assert_int_equal(tokens->local[0], 16);
   fsdp_units *units;
   fsdp_error error;
   fsdp_wrap_policy policy = {.kind = FSDP_WRAP_BLOCK};

@@ -109,6 +109,9 @@ static void test_residual_in_columns(void **state) {
     int inputs = 0;
     for (int i = 0; i < saved.count; i++) inputs += saved.values[i].is_layer_input;
     assert_in_range(inputs, plan->graph->block_count - 1, plan->graph->block_count);
+    // Each belongs to the layer that it enters, whoever makes it; the first may be no saved value.
+    for (int i = 0, layer = plan->graph->block_count - inputs; i < saved.count; i++)
+      if (saved.values[i].is_layer_input) assert_int_equal(saved.values[i].layer, layer++);
     fsdp_saved_release(&saved);
     fsdp_plan_destroy(plan);
   }

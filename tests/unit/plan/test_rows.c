@@ -1,5 +1,5 @@
 // Which position each row of a rank is, against counting: every position once, padding last, equal work.
-#include "runtime/plan/layout/rows.h"
+#include "runtime/plan/mesh/rows.h"
 #include "tests/support/cases.h"
 #include "tests/support/random_program.h"
 

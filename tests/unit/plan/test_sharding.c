@@ -1,7 +1,7 @@
 // Sharding rules: which rule holds for which name, what they mean to units, what is refused, and the text.
-#include "runtime/plan/layout/placement.h"
-#include "runtime/plan/layout/sharding.h"
-#include "runtime/plan/layout/units.h"
+#include "runtime/plan/mesh/placement.h"
+#include "runtime/plan/mesh/units.h"
+#include "runtime/plan/sharding/sharding.h"
 #include "tests/support/harness.h"
 #include "tests/support/models.h"
 
@@ -120,6 +120,8 @@ static void test_rules_hold_for_names(void **state) {
   assert_string_equal(f.specs->modules[0].place, "");
   int head = f.graph->module_count - 1; // the last in state-dict order
   assert_string_equal(f.specs->modules[head].place, "rule 4");
+  assert_int_equal(f.specs->modules[head].source, FSDP_SPEC_GIVEN);
+  assert_int_equal(f.specs->modules[0].source, FSDP_SPEC_DEFAULT);
   // Rank r has coordinates (r / 3, r % 3); the batch is cut over fsdp first.
   place_by_specs(f.graph, f.specs, &f.mesh);
   const fsdp_value *tokens = &f.graph->values[f.graph->inputs[FSDP_INPUT_TOKENS]];
@@ -172,8 +174,12 @@ static void test_default_as_rules(void **state) {
   assert_int_equal(resolve(&f, &error), FSDP_OK);
   fsdp_specs *plain = fsdp_specs_default(f.graph, &f.mesh);
   assert_memory_equal(&plain->input, &f.specs->input, sizeof plain->input);
-  for (int p = 0; p < f.graph->param_count; p++)
-    assert_memory_equal(&plain->params[p], &f.specs->params[p], sizeof *plain->params);
+  for (int p = 0; p < f.graph->param_count; p++) {
+    assert_memory_equal(plain->params[p].dim, f.specs->params[p].dim, sizeof plain->params->dim);
+    assert_int_equal(plain->params[p].source, FSDP_SPEC_DEFAULT);
+    assert_int_equal(f.specs->params[p].source, FSDP_SPEC_PRESET); // nothing is left to propagation
+    assert_string_equal(f.specs->params[p].place, "--sharding fsdp");
+  }
   for (int m = 0; m < f.graph->module_count; m++)
     assert_memory_equal(&plain->modules[m], &f.specs->modules[m], sizeof *plain->modules);
   fsdp_specs_destroy(plain);

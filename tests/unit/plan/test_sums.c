@@ -1,6 +1,6 @@
 // Over which ranks a step's scalars are summed: counts and losses over those that have different tokens, the
 // gradient's norm over all.
-#include "runtime/plan/layout/mesh.h"
+#include "runtime/plan/mesh/mesh.h"
 #include "tests/support/harness.h"
 
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 // The preset fsdp-tp of every family, written out from the rule: linear layers after a norm and vocabularies
 // are cut in their outputs, linear layers after attention or an activation in their inputs.
 #include "models/family.h"
-#include "runtime/plan/layout/sharding.h"
+#include "runtime/plan/sharding/sharding.h"
 #include "tests/support/models.h"
 
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 // Units and the printed tree against expected outputs and against counts that PyTorch's policy gives.
 #include "models/model.h"
-#include "runtime/plan/layout/boxes.h"
-#include "runtime/plan/layout/placement.h"
+#include "runtime/plan/mesh/boxes.h"
+#include "runtime/plan/mesh/placement.h"
 #include "tests/support/models.h"
 
 #include <setjmp.h>

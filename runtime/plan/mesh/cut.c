@@ -1,0 +1,108 @@
+#include "runtime/plan/mesh/cut.h"
+
+#include "runtime/base/check.h"
+#include "runtime/base/size.h"
+
+fsdp_axis_set fsdp_cut_axes(const fsdp_cut *cut) {
+  FSDP_CHECK(!(cut->group_axes & cut->item_axes), "an axis cuts both groups and items");
+  return cut->group_axes | cut->item_axes;
+}
+
+static int64_t block_size(const fsdp_cut_block *block) {
+  return block->groups * block->items * block->width;
+}
+
+// What every rank holds of a block, padding included.
+static fsdp_cut_block local_block(const fsdp_cut *cut, int block, int64_t group_ranks, int64_t item_ranks) {
+  const fsdp_cut_block *whole = &cut->blocks[block];
+  return (fsdp_cut_block){.groups = (whole->groups + group_ranks - 1) / group_ranks,
+                          .items = (whole->items + item_ranks - 1) / item_ranks,
+                          .width = whole->width};
+}
+
+int64_t fsdp_cut_size(const fsdp_cut *cut) {
+  int64_t size = 0;
+  for (int b = 0; b < cut->block_count; b++) size += block_size(&cut->blocks[b]);
+  return size;
+}
+
+int64_t fsdp_cut_local_size(const fsdp_cut *cut, const fsdp_mesh *mesh) {
+  int groups = fsdp_mesh_group_size(mesh, cut->group_axes),
+      items = fsdp_mesh_group_size(mesh, cut->item_axes);
+  int64_t size = 0;
+  for (int b = 0; b < cut->block_count; b++) {
+    fsdp_cut_block local = local_block(cut, b, groups, items);
+    size += block_size(&local);
+  }
+  return size;
+}
+
+int64_t fsdp_cut_local_shape(const fsdp_cut *cut, const fsdp_mesh *mesh, int dims, const int64_t *shape,
+                             int64_t *local) {
+  int64_t numel = 1;
+  FSDP_CHECK(cut->block_count == 0 || (cut->dim < dims && fsdp_cut_size(cut) == shape[cut->dim]),
+             "blocks of %lld elements in dimension %d", (long long)fsdp_cut_size(cut), cut->dim);
+  for (int d = 0; d < dims; d++) {
+    local[d] = cut->block_count > 0 && d == cut->dim ? fsdp_cut_local_size(cut, mesh) : shape[d];
+    numel *= local[d];
+  }
+  return numel;
+}
+
+// How many of `count` are left for the rank at `place`, which holds up to `local` of them.
+static int64_t real_of(int64_t count, int64_t local, int place) {
+  return fsdp_max_i64(0, fsdp_min_i64(local, count - local * place));
+}
+
+fsdp_cut_run fsdp_cut_run_at(const fsdp_cut *cut, const fsdp_mesh *mesh, int rank, int64_t local) {
+  fsdp_mesh_group groups = fsdp_mesh_group_of(mesh, cut->group_axes, rank);
+  fsdp_mesh_group items = fsdp_mesh_group_of(mesh, cut->item_axes, rank);
+  int64_t begin = 0; // of the block in the whole dimension
+  for (int b = 0; b < cut->block_count; b++) {
+    const fsdp_cut_block *whole = &cut->blocks[b];
+    fsdp_cut_block own = local_block(cut, b, groups.size, items.size);
+    int64_t size = block_size(&own);
+    if (local >= size) {
+      local -= size;
+      begin += block_size(whole);
+      continue;
+    }
+    int64_t real_groups = real_of(whole->groups, own.groups, groups.rank);
+    int64_t real_items = real_of(whole->items, own.items, items.rank);
+    int64_t row = own.items * own.width, group = local / row, within = local % row;
+    if (group >= real_groups) return (fsdp_cut_run){-1, size - local};
+    if (within >= real_items * own.width) return (fsdp_cut_run){-1, row - within};
+    int64_t first = (groups.rank * own.groups + group) * whole->items + items.rank * own.items;
+    bool neighbours = own.items == whole->items; // one group follows the other
+    return (fsdp_cut_run){.index = begin + first * own.width + within,
+                          .count = neighbours ? real_groups * row - local : real_items * own.width - within};
+  }
+  FSDP_CHECK(false, "an index %lld behind a rank's part of a dimension", (long long)local);
+}
+
+fsdp_cut_home fsdp_cut_home_of(const fsdp_cut *cut, const fsdp_mesh *mesh, int64_t index) {
+  int group_ranks = fsdp_mesh_group_size(mesh, cut->group_axes);
+  int item_ranks = fsdp_mesh_group_size(mesh, cut->item_axes);
+  int64_t begin = 0; // of the block on a rank
+  for (int b = 0; b < cut->block_count; b++) {
+    const fsdp_cut_block *whole = &cut->blocks[b];
+    fsdp_cut_block own = local_block(cut, b, group_ranks, item_ranks);
+    if (index >= block_size(whole)) {
+      index -= block_size(whole);
+      begin += block_size(&own);
+      continue;
+    }
+    int64_t row = whole->items * whole->width, group = index / row, within = index % row;
+    int64_t item = within / whole->width, first_item = item / own.items * own.items;
+    int64_t first_group = group / own.groups * own.groups; // of those on its rank
+    int64_t group_end = fsdp_min_i64(whole->groups, first_group + own.groups);
+    int64_t item_end = fsdp_min_i64(whole->items, first_item + own.items);
+    int rank = fsdp_mesh_group_member(mesh, cut->group_axes, 0, (int)(group / own.groups));
+    bool neighbours = own.items == whole->items;
+    return (fsdp_cut_home){
+        .rank = fsdp_mesh_group_member(mesh, cut->item_axes, rank, (int)(item / own.items)),
+        .local = begin + ((group - first_group) * own.items - first_item) * own.width + within,
+        .count = neighbours ? group_end * row - index : item_end * whole->width - within};
+  }
+  FSDP_CHECK(false, "an index %lld behind a dimension", (long long)index);
+}

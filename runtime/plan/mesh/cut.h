@@ -1,0 +1,42 @@
+// What a rank holds of a dimension that tensor parallelism cuts (fsdp_cut, models/graph/placement.h).
+//
+//   3 groups of 2 items of width 1, then 5 of 1; over 2 ranks        (-: padding)
+//   whole     a b  c d  e f | u v w x y         11 elements
+//   rank 0    a b  c d      | u v w              7
+//   rank 1    e f  - -      | x y -              7: every rank has as many
+//
+// A run is a range that is contiguous both in the whole dimension and on the rank, or padding there.
+#pragma once
+
+#include "runtime/plan/mesh/mesh.h"
+
+// Elements from one on to the end of their run.
+typedef struct fsdp_cut_run {
+  int64_t index; // of the first one in the whole dimension; -1: padding
+  int64_t count;
+} fsdp_cut_run;
+
+// Where an element of the whole dimension lies, and how many lie behind each other from it on.
+typedef struct fsdp_cut_home {
+  int rank;      // with coordinate 0 on every axis that does not cut
+  int64_t local; // index on that rank
+  int64_t count;
+} fsdp_cut_home;
+
+// The axes that cut.
+fsdp_axis_set fsdp_cut_axes(const fsdp_cut *cut);
+
+// Elements of the whole dimension; of a rank's, padding included. 0 if nothing is cut.
+int64_t fsdp_cut_size(const fsdp_cut *cut);
+int64_t fsdp_cut_local_size(const fsdp_cut *cut, const fsdp_mesh *mesh);
+
+// The shape that a rank holds of a parameter of `shape`: `shape` itself if nothing is cut. Returns its
+// elements.
+int64_t fsdp_cut_local_shape(const fsdp_cut *cut, const fsdp_mesh *mesh, int dims, const int64_t *shape,
+                             int64_t *local);
+
+// The run that starts at index `local` (0 to the local size - 1) of a rank's part of the dimension.
+fsdp_cut_run fsdp_cut_run_at(const fsdp_cut *cut, const fsdp_mesh *mesh, int rank, int64_t local);
+
+// Where element `index` (0 to the size - 1) of the whole dimension lies.
+fsdp_cut_home fsdp_cut_home_of(const fsdp_cut *cut, const fsdp_mesh *mesh, int64_t index);

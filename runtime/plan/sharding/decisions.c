@@ -1,0 +1,409 @@
+#include "runtime/plan/sharding/decisions.h"
+
+#include "runtime/base/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct decider {
+  const fsdp_graph *graph;
+  const fsdp_specs *specs;
+  const fsdp_mesh *mesh; // before it was factored, for messages
+  const fsdp_factored_mesh *axes;
+  fsdp_decisions *out;
+  fsdp_value_axes *lies; // by value: as what comes next finds it
+  fsdp_error *error;
+} decider;
+
+// ---- Ops
+
+char fsdp_op_column_letter(const fsdp_op_operand *operand) {
+  return operand->dim_count == 2 ? operand->dims[1].blocks[0].letters[0] : 0;
+}
+
+int fsdp_node_row_operand(const fsdp_node *node, int o) {
+  const fsdp_op_letters *op = fsdp_op_letters_of(node->kind);
+  if (!node->weight_count) return o;
+  int weight = fsdp_op_slice_weight(op), bias = fsdp_op_slice_bias(op), row = 0;
+  for (;; row++) {
+    if (row == weight || row == bias) continue;
+    if (o-- == 0) return row;
+  }
+}
+
+int fsdp_node_sum_operand(const fsdp_node *node, fsdp_op_remainder *norm) {
+  for (int o = 0; o < node->operand_count; o++) {
+    bool kept[FSDP_OP_MAX_OPERANDS] = {false};
+    kept[o] = true;
+    if (node->operands[o].access == FSDP_WRITE && fsdp_op_remainder_of(node->kind, kept, norm)) return o;
+  }
+  FSDP_CHECK(false, "%s is no sum", fsdp_op_name(node->kind));
+}
+
+bool fsdp_decisions_follows_rows(const fsdp_graph *graph, const fsdp_node *node) {
+  bool has_tokens = false; // tokens and targets are of all rows
+  for (int o = 0; o < node->operand_count; o++)
+    has_tokens |= graph->values[node->operands[o].value].role == FSDP_VALUE_INPUT;
+  return fsdp_op_letter_find(fsdp_op_letters_of(node->kind), 'n') && !has_tokens &&
+         !fsdp_op_is_norm(node->kind);
+}
+
+// ---- Rules of outputs
+
+static bool is_layer(const fsdp_graph *graph, int module) {
+  return strcmp(graph->modules[module].class_name, graph->block_class) == 0;
+}
+
+int fsdp_graph_layer_of(const fsdp_graph *graph, int module) {
+  while (module >= 0 && !is_layer(graph, module)) module = graph->modules[module].parent;
+  return module;
+}
+
+const fsdp_spec *fsdp_decisions_rule(const fsdp_specs *specs, int module) {
+  const fsdp_spec *spec = &specs->modules[module];
+  return spec->source == FSDP_SPEC_GIVEN && spec->dims > 2 ? spec : NULL;
+}
+
+// By the rule of the layer whose output is added.
+const fsdp_spec *fsdp_decisions_residual_rule(const fsdp_graph *graph, const fsdp_specs *specs,
+                                              const fsdp_node *sum) {
+  int added = fsdp_op_added(sum->kind);
+  int layer = added < 0 ? -1 : fsdp_graph_layer_of(graph, graph->values[sum->operands[added].value].module);
+  return layer < 0 ? NULL : fsdp_decisions_rule(specs, layer);
+}
+
+// The axes of an output's sequence; 0: it has none.
+static fsdp_axis_set sequence_axes(const fsdp_spec *spec, const fsdp_factored_mesh *axes) {
+  return spec && spec->dims > 1 ? fsdp_factored_axes(axes, &spec->dim[1]) : 0;
+}
+
+fsdp_axis_set fsdp_decisions_norm_rows(const fsdp_graph *graph, const fsdp_specs *specs,
+                                       const fsdp_factored_mesh *axes, const fsdp_node *norm, bool with_sum) {
+  const fsdp_spec *residual = with_sum ? fsdp_decisions_residual_rule(graph, specs, norm) : NULL;
+  return sequence_axes(&specs->modules[norm->module], axes) | sequence_axes(residual, axes);
+}
+
+fsdp_axis_set fsdp_decisions_output_rows(const fsdp_graph *graph, const fsdp_specs *specs,
+                                         const fsdp_factored_mesh *axes) {
+  fsdp_axis_set rows = 0;
+  for (int m = 0; m < graph->module_count; m++) rows |= sequence_axes(&specs->modules[m], axes);
+  return rows;
+}
+
+// The axes of a dimension that the input lacks.
+static fsdp_axis_set further_axes(const decider *d, const fsdp_dim_axes *dim) {
+  return fsdp_factored_axes(d->axes, dim) & ~(d->out->batch | d->out->parts);
+}
+
+static fsdp_value_axes stored_axes(const decider *d, const fsdp_spec *spec) {
+  if (!spec) return (fsdp_value_axes){0};
+  return (fsdp_value_axes){further_axes(d, &spec->dim[1]), further_axes(d, &spec->dim[2])};
+}
+
+// The outermost module below a layer whose output node `n` makes, which is the last one of the module, -1:
+// none. `last`: by module, its last node.
+static int output_module(const fsdp_graph *graph, const int *last, int n) {
+  int module = graph->forward[n].module;
+  if (last[module] != n) return -1;
+  for (;;) {
+    int parent = graph->modules[module].parent;
+    if (parent <= 0 || is_layer(graph, parent) || last[parent] != n) return module;
+    module = parent;
+  }
+}
+
+static void find_outputs(const decider *d) {
+  const fsdp_graph *g = d->graph;
+  int *last = fsdp_alloc((size_t)g->module_count * sizeof *last); // node of a module or below it
+  for (int m = 0; m < g->module_count; m++) last[m] = -1;
+  for (int n = 0; n < g->forward_count; n++)
+    for (int m = g->forward[n].module; m >= 0; m = g->modules[m].parent) last[m] = n;
+  for (int v = 0; v < g->value_count; v++) d->out->output_of[v] = -1;
+  for (int n = 0; n < g->forward_count; n++) {
+    const fsdp_node *node = &g->forward[n];
+    fsdp_op_remainder norm;
+    int sum = fsdp_op_added(node->kind) >= 0 ? fsdp_node_sum_operand(node, &norm) : -1;
+    for (int o = 0; o < node->operand_count; o++) {
+      int value = node->operands[o].value;
+      if (o == sum || node->operands[o].access != FSDP_WRITE || g->values[value].dims != 2) continue;
+      if (g->values[value].role == FSDP_VALUE_ACTIVATION)
+        d->out->output_of[value] = output_module(g, last, n);
+    }
+  }
+  free(last);
+}
+
+// The rule that stores the output that a value is, NULL: none does. Without one for the outermost module, one
+// inside it may have one.
+static const fsdp_spec *output_rule(const decider *d, int value) {
+  int module = d->out->output_of[value];
+  const fsdp_spec *spec = module >= 0 ? fsdp_decisions_rule(d->specs, module) : NULL;
+  for (int m = d->graph->values[value].module; module >= 0 && !spec && m > module;
+       m = d->graph->modules[m].parent)
+    spec = fsdp_decisions_rule(d->specs, m);
+  return spec;
+}
+
+// Whether rules store all that a product of several weights makes alike: its own is the first weight's.
+static bool ruled_alike(const decider *d, const fsdp_node *node, fsdp_value_axes axes) {
+  for (int w = 1; w < node->weight_count; w++) {
+    int module = d->graph->params[d->graph->values[node->weights[w]].param].module;
+    fsdp_value_axes other = stored_axes(d, fsdp_decisions_rule(d->specs, module));
+    if (other.rows != axes.rows || other.columns != axes.columns) return false;
+  }
+  return true;
+}
+
+// Whether a value has another reader than a sum: then the backward reads it.
+static bool is_saved(const decider *d, int value) {
+  for (const fsdp_node *n = d->graph->forward; n < d->graph->forward + d->graph->forward_count; n++)
+    for (int o = 0; o < n->operand_count; o++)
+      if (n->operands[o].value == value && (n->operands[o].access & FSDP_READ) && o != fsdp_op_added(n->kind))
+        return true;
+  return false;
+}
+
+// ---- Letters
+
+static bool is_activation(const decider *d, int value) {
+  return d->graph->values[value].role == FSDP_VALUE_ACTIVATION;
+}
+
+// Gives the axes that a parameter's spec names to the letters of its dimensions.
+static fsdp_status shard_letters(const decider *d, const fsdp_op_letters *op, const fsdp_op_operand *operand,
+                                 int value, fsdp_op_strategy *strategy) {
+  int index = d->graph->values[value].param;
+  const fsdp_param *param = &d->graph->params[index];
+  const fsdp_spec *spec = &d->specs->params[index];
+  for (int i = 0; i < param->dims; i++) {
+    fsdp_axis_set axes = further_axes(d, &spec->dim[i]);
+    const fsdp_op_dim *dim = &operand->dims[param->transposed ? param->dims - 1 - i : i];
+    const fsdp_op_letter *letter = fsdp_op_letter_find(op, dim->blocks[0].letters[0]);
+    char names[FSDP_MESH_TEXT_BYTES];
+    if (axes && letter->is_whole && !letter->may_part)
+      return fsdp_fail(
+          d->error, FSDP_ERR_INPUT,
+          "%s: %s: its op needs this dimension whole on every rank, so it cannot be cut; use null there, or "
+          "an axis that cuts the batch, instead of a cut over axis %s",
+          *spec->place ? spec->place : "--sharding", param->name,
+          fsdp_mesh_print_axes(&d->axes->mesh, axes, names));
+    strategy->of[letter->name - 'a'] |= axes;
+  }
+  return FSDP_OK;
+}
+
+// Biases that are added to whole sums say nothing of their product.
+static fsdp_status shard_by_weights(const decider *d, const fsdp_node *node, fsdp_op_strategy *strategy) {
+  const fsdp_op_letters *op = fsdp_op_letters_of(node->kind);
+  fsdp_status status = FSDP_OK;
+  int weight = fsdp_op_slice_weight(op), bias = fsdp_op_slice_bias(op);
+  for (int w = 0; w < node->weight_count && !status; w++)
+    status = shard_letters(d, op, &op->operands[weight], node->weights[w], strategy);
+  for (int b = 0; b < node->bias_count && !status && !fsdp_strategy_axes(strategy, 'i'); b++)
+    status = shard_letters(d, op, &op->operands[bias], node->biases[b], strategy);
+  for (int o = 0; o < node->operand_count && !status; o++)
+    if (d->graph->values[node->operands[o].value].role == FSDP_VALUE_PARAM)
+      status = shard_letters(d, op, &op->operands[o], node->operands[o].value, strategy);
+  return status;
+}
+
+bool fsdp_decisions_follows_columns(const fsdp_graph *graph, const fsdp_node *node, char letter) {
+  const fsdp_op_letters *op = fsdp_op_letters_of(node->kind);
+  const fsdp_op_letter *found = fsdp_op_letter_find(op, letter);
+  bool follows = found && !found->is_whole && !node->weight_count && !strchr("nbt", letter);
+  for (int o = 0; o < node->operand_count && follows; o++)
+    follows = graph->values[node->operands[o].value].role != FSDP_VALUE_PARAM ||
+              !fsdp_op_operand_has(&op->operands[o], letter);
+  return follows;
+}
+
+// An op follows the columns that it is given, if it can work on a part of them.
+static void follow_columns(const decider *d, const fsdp_node *node, fsdp_op_strategy *strategy) {
+  const fsdp_op_letters *op = fsdp_op_letters_of(node->kind);
+  for (int o = 0; o < node->operand_count && !node->weight_count; o++) {
+    int value = node->operands[o].value;
+    if (!is_activation(d, value) || !(node->operands[o].access & FSDP_READ)) continue;
+    char name = fsdp_op_column_letter(&op->operands[o]);
+    if (name && fsdp_decisions_follows_columns(d->graph, node, name))
+      strategy->of[name - 'a'] |= d->lies[value].columns;
+    return;
+  }
+}
+
+// ---- Rows
+
+// Where norms are taken: of a sum, in the pieces in which the residual stream is stored, too.
+static fsdp_axis_set norm_rows(const decider *d, const fsdp_node *norm, bool with_sum) {
+  fsdp_axis_set input = d->out->batch | d->out->parts;
+  return fsdp_decisions_norm_rows(d->graph, d->specs, d->axes, norm, with_sum) & ~input;
+}
+
+// Those of the input outside the axes that shard a letter: what these had inside them would move.
+static fsdp_axis_set followed_rows(const decider *d, const fsdp_node *node,
+                                   const fsdp_op_strategy *strategy) {
+  fsdp_axis_set rows = d->lies[node->operands[0].value].rows, used = 0;
+  for (int i = 0; i < 26; i++) used |= strategy->of[i];
+  used &= rows;
+  return used ? rows & ((used & -used) - 1) : rows;
+}
+
+// Attention takes all of a rank's part of the sequence, or one piece of queries, whose keys are gathered.
+// Queries alone are cut where their module's output is to lie in pieces, and q|k|v is whole.
+static fsdp_axis_set attention_rows(const decider *d, const fsdp_node *node) {
+  fsdp_value_axes *qkv = &d->lies[node->operands[0].value];
+  const fsdp_spec *spec = &d->specs->modules[d->graph->values[node->operands[0].value].module];
+  const fsdp_axis_set pieces = d->out->pieces;
+  if (d->out->parts || qkv->rows != pieces) qkv->rows = 0;
+  if (d->out->parts || qkv->rows) return qkv->rows;
+  bool slices = pieces && (sequence_axes(spec, d->axes) & pieces) == pieces;
+  return slices && !(qkv->columns & pieces) ? pieces : 0;
+}
+
+// The rows that the first reader of a value takes.
+static fsdp_axis_set reader_rows(const decider *d, const fsdp_node *maker, int value) {
+  for (const fsdp_node *n = maker + 1; n < d->graph->forward + d->graph->forward_count; n++)
+    for (int o = 0; o < n->operand_count; o++)
+      if (n->operands[o].value == value && fsdp_op_is_norm(n->kind)) return norm_rows(d, n, true);
+  return 0;
+}
+
+// ---- How values lie
+
+// An input that the op wants in smaller parts lies so from here on; one that it gathers stays.
+static void read_inputs(const decider *d, const fsdp_node *node, const fsdp_decided_op *op) {
+  const fsdp_op_letters *row = fsdp_op_letters_of(node->kind);
+  for (int o = 0; o < node->operand_count; o++) {
+    fsdp_value_axes *lies = &d->lies[node->operands[o].value];
+    if (!is_activation(d, node->operands[o].value) || !(node->operands[o].access & FSDP_READ)) continue;
+    char letter = fsdp_op_column_letter(&row->operands[fsdp_node_row_operand(node, o)]);
+    const fsdp_value_axes wanted = {fsdp_strategy_axes(&op->strategy, 't'),
+                                    letter ? fsdp_strategy_axes(&op->strategy, letter) : 0};
+    bool gathers = (lies->rows & ~wanted.rows) | (lies->columns & ~wanted.columns);
+    if (!gathers || node->operands[o].access == FSDP_UPDATE) *lies = wanted;
+  }
+}
+
+// Whether the op makes sums of output `o` that are left to be summed.
+static bool is_partial(const fsdp_node *node, int o, const fsdp_op_strategy *strategy) {
+  const fsdp_op_letters *row = fsdp_op_letters_of(node->kind);
+  for (int l = 0; l < row->letter_count; l++)
+    if (fsdp_op_contracts(row, fsdp_node_row_operand(node, o), row->letters[l].name) &&
+        fsdp_strategy_axes(strategy, row->letters[l].name))
+      return true;
+  return false;
+}
+
+// An output that a rule places is stored as the rule says, unless only a sum reads it; sums always are.
+static void store(const decider *d, const fsdp_node *node, int o, const fsdp_op_strategy *strategy) {
+  int value = node->operands[o].value;
+  const fsdp_spec *rule = output_rule(d, value);
+  const fsdp_value_axes axes = stored_axes(d, rule);
+  fsdp_value_axes *lies = &d->lies[value];
+  bool differs = lies->rows != axes.rows || lies->columns != axes.columns;
+  if (!rule || !ruled_alike(d, node, axes)) return;
+  if (!is_partial(node, o, strategy) && (!differs || !is_saved(d, value))) return;
+  d->out->stored[value] = (fsdp_stored_value){true, axes};
+  *lies = axes;
+}
+
+static void write_outputs(const decider *d, const fsdp_node *node, fsdp_decided_op *op) {
+  const fsdp_op_letters *row = fsdp_op_letters_of(node->kind);
+  fsdp_op_remainder norm;
+  int sum = op->splits_sum ? fsdp_node_sum_operand(node, &norm) : -1;
+  for (int o = 0; o < node->operand_count; o++) {
+    int value = node->operands[o].value;
+    if (node->operands[o].access != FSDP_WRITE || !is_activation(d, value) || o == sum) continue;
+    char letter = fsdp_op_column_letter(&row->operands[fsdp_node_row_operand(node, o)]);
+    d->lies[value] = (fsdp_value_axes){fsdp_strategy_axes(&op->strategy, 't'),
+                                       letter ? fsdp_strategy_axes(&op->strategy, letter) : 0};
+    if (node->bias_count && fsdp_strategy_axes(&op->strategy, 'i')) {
+      op->biases_rows = reader_rows(d, node, value);
+      d->lies[value] = (fsdp_value_axes){.rows = op->biases_rows};
+    }
+    store(d, node, o, &op->strategy);
+  }
+}
+
+static fsdp_status decide_op(const decider *d, const fsdp_node *node, fsdp_decided_op *op) {
+  op->sum = stored_axes(d, fsdp_decisions_residual_rule(d->graph, d->specs, node));
+  op->splits_sum = op->sum.columns != 0;
+  fsdp_status status = shard_by_weights(d, node, &op->strategy);
+  if (status) return status;
+  follow_columns(d, node, &op->strategy);
+  fsdp_axis_set rows = 0;
+  if (fsdp_op_gathers_keys(node->kind)) {
+    rows = attention_rows(d, node);
+  } else if (fsdp_op_is_norm(node->kind)) {
+    rows = norm_rows(d, node, !op->splits_sum);
+  } else if (fsdp_decisions_follows_rows(d->graph, node)) {
+    rows = followed_rows(d, node, &op->strategy);
+  }
+  op->strategy.of['t' - 'a'] = rows;
+  if (!op->splits_sum) read_inputs(d, node, op);
+  if (op->splits_sum) {
+    fsdp_op_remainder norm;
+    d->lies[node->operands[0].value] = op->sum;
+    d->lies[node->operands[fsdp_node_sum_operand(node, &norm)].value] = op->sum;
+  }
+  write_outputs(d, node, op);
+  return FSDP_OK;
+}
+
+// ---- The whole graph
+
+// Activations are moved neither between parts of the batch nor between those of the input's sequence.
+static fsdp_status check_outputs(const decider *d) {
+  const fsdp_spec *input = &d->specs->input;
+  for (int m = 0; m < d->graph->module_count; m++) {
+    const fsdp_spec *spec = &d->specs->modules[m];
+    char text[FSDP_SPEC_TEXT_BYTES], axes[FSDP_MESH_TEXT_BYTES], path[FSDP_NAME_BYTES];
+    if (spec->source < FSDP_SPEC_PRESET) continue;
+    bool has_batch = fsdp_dim_axes_equal(&spec->dim[0], &input->dim[0], d->mesh);
+    bool has_parts =
+        spec->dims != FSDP_OUTPUT_DIMS || !(d->out->parts & ~fsdp_factored_axes(d->axes, &spec->dim[1]));
+    fsdp_graph_module_path(d->graph, m, path);
+    fsdp_spec_print(spec, d->mesh, text);
+    if (!has_batch)
+      return fsdp_fail(d->error, FSDP_ERR_INPUT,
+                       "%s: \"%s\": %s differs from the batch, which lies over %s: sequences are not moved "
+                       "between ranks; use the batch's axes, in its order, for dimension 0",
+                       spec->place, path, text, fsdp_mesh_print_axes(&d->axes->mesh, d->out->batch, axes));
+    if (!has_parts)
+      return fsdp_fail(
+          d->error, FSDP_ERR_INPUT,
+          "%s: \"%s\": %s does not cut the sequence over %s, as the input does: positions are not "
+          "moved between ranks; name the input's axes in dimension 1",
+          spec->place, path, text, fsdp_mesh_print_axes(&d->axes->mesh, d->out->parts, axes));
+  }
+  return FSDP_OK;
+}
+
+fsdp_status fsdp_decisions_make(const fsdp_graph *graph, const fsdp_specs *specs, const fsdp_mesh *mesh,
+                                const fsdp_factored_mesh *axes, fsdp_decisions **out, fsdp_error *error) {
+  const size_t values = (size_t)graph->value_count;
+  fsdp_decisions *made = fsdp_alloc_zeroed(1, sizeof *made);
+  decider d = {.graph = graph, .specs = specs, .mesh = mesh, .axes = axes, .out = made, .error = error};
+  d.lies = fsdp_alloc_zeroed(values, sizeof *d.lies);
+  made->batch = fsdp_factored_axes(axes, &specs->input.dim[0]);
+  made->parts = fsdp_factored_axes(axes, &specs->input.dim[1]);
+  made->pieces = fsdp_decisions_output_rows(graph, specs, axes) & ~(made->batch | made->parts);
+  made->ops = fsdp_alloc_zeroed((size_t)graph->forward_count, sizeof *made->ops);
+  made->output_of = fsdp_alloc(values * sizeof *made->output_of);
+  made->stored = fsdp_alloc_zeroed(values, sizeof *made->stored);
+  find_outputs(&d);
+  fsdp_status status = check_outputs(&d);
+  for (int n = 0; n < graph->forward_count && !status; n++)
+    status = decide_op(&d, &graph->forward[n], &made->ops[n]);
+  free(d.lies);
+  if (status) fsdp_decisions_destroy(made);
+  *out = status ? NULL : made;
+  return status;
+}
+
+void fsdp_decisions_destroy(fsdp_decisions *decisions) {
+  if (!decisions) return;
+  free(decisions->ops);
+  free(decisions->output_of);
+  free(decisions->stored);
+  free(decisions);
+}

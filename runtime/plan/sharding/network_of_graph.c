@@ -1,0 +1,171 @@
+// A model's forward graph as a network of operators.
+#include "runtime/base/check.h"
+#include "runtime/plan/sharding/network_build.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct builder {
+  const fsdp_graph *graph;
+  fsdp_network *network;
+  int64_t batch;
+  fsdp_dtype compute;
+  int *tensor;   // by value: the one that holds it now, -1: none yet
+  bool *is_read; // by value: an operator of the forward reads it
+} builder;
+
+static char letter_of(const fsdp_op_dim *dim) {
+  return dim->blocks[0].letters[0];
+}
+
+static bool is_rows(const fsdp_op_dim *dim) {
+  return letter_of(dim) == 'n' || !strcmp(dim->blocks[0].letters, "bt");
+}
+
+static fsdp_operator_tensor_role role_of(const fsdp_value *value) {
+  switch (value->role) {
+  case FSDP_VALUE_PARAM:
+    return FSDP_TENSOR_PARAMETER;
+  case FSDP_VALUE_INPUT:
+  case FSDP_VALUE_COUNT_SCALAR:
+    return FSDP_TENSOR_INPUT;
+  default:
+    return FSDP_TENSOR_MADE;
+  }
+}
+
+// A tensor for a value, or for what an operator makes of it. Its rows are two dimensions.
+static int add_tensor(const builder *b, int value, const fsdp_op_operand *operand, int maker) {
+  const fsdp_value *v = &b->graph->values[value];
+  fsdp_operator_tensor tensor = {.role = role_of(v),
+                                 .maker = maker,
+                                 .source = value,
+                                 .item_bytes =
+                                     (int)fsdp_dtype_bytes(fsdp_graph_dtype(b->graph, value, b->compute))};
+  snprintf(tensor.name, sizeof tensor.name, "%s", v->param >= 0 ? b->graph->params[v->param].name : v->name);
+  for (int d = 0; d < v->dims; d++) {
+    if (d == 0 && tensor.role != FSDP_TENSOR_PARAMETER && is_rows(&operand->dims[0])) {
+      tensor.shape[tensor.dims++] = b->batch;
+      tensor.shape[tensor.dims++] = b->graph->seq;
+    } else if (v->numel > 1) {
+      tensor.shape[tensor.dims++] = v->shape[d];
+    }
+  }
+  return fsdp_network_tensor(b->network, &tensor);
+}
+
+// Columns of heads count as single columns: what is cut is padded to whole heads.
+static void add_operand(const builder *b, const fsdp_op_operand *row, int tensor, int list) {
+  fsdp_operator *op = &b->network->operators[b->network->operator_count - 1];
+  fsdp_operator_operand *operand = operator_operand(op, tensor, list);
+  const fsdp_operator_tensor *t = &b->network->tensors[tensor];
+  int param = t->role == FSDP_TENSOR_PARAMETER ? b->graph->values[t->source].param : -1;
+  bool reversed = param >= 0 && b->graph->params[param].transposed;
+  int dim = 0;
+  for (int d = 0; d < row->dim_count && dim < t->dims; d++) {
+    const fsdp_op_dim *named = &row->dims[reversed ? row->dim_count - 1 - d : d];
+    if (is_rows(named)) {
+      operator_name_dim(op, operand, dim, 'b', t->shape[dim]);
+      operator_name_dim(op, operand, dim + 1, 't', t->shape[dim + 1]);
+      dim += 2;
+    } else {
+      operator_name_dim(op, operand, dim, letter_of(named), t->shape[dim]);
+      dim++;
+    }
+  }
+}
+
+static void mark_whole(const fsdp_node *node, fsdp_operator *op) {
+  const fsdp_op_letters *row = fsdp_op_letters_of(node->kind);
+  for (int l = 0; l < op->letter_count; l++) {
+    const fsdp_op_letter *letter = fsdp_op_letter_find(row, op->letters[l].name);
+    // A product's bias is taken off for one weight alone.
+    bool may_part = letter && letter->may_part && node->weight_count <= 1;
+    op->letters[l].is_whole = letter && letter->is_whole && !may_part;
+  }
+}
+
+// The row's operands that the node has: of linear ops, each weight and each bias.
+typedef struct seen_operand {
+  int row, value;
+  fsdp_access access;
+} seen_operand;
+
+static int list_operands(const fsdp_node *node, seen_operand *out) {
+  const fsdp_op_letters *row = fsdp_op_letters_of(node->kind);
+  int weight = node->weight_count ? fsdp_op_slice_weight(row) : -1;
+  int bias = node->weight_count ? fsdp_op_slice_bias(row) : -1, count = 0, next = 0;
+  for (int r = 0; r < row->operand_count && next <= node->operand_count; r++) {
+    if (r == weight) {
+      for (int w = 0; w < node->weight_count; w++)
+        out[count++] = (seen_operand){r, node->weights[w], FSDP_READ};
+    } else if (r == bias) {
+      for (int w = 0; w < node->bias_count; w++) out[count++] = (seen_operand){r, node->biases[w], FSDP_READ};
+    } else if (next < node->operand_count) {
+      out[count++] = (seen_operand){r, node->operands[next].value, node->operands[next].access};
+      next++;
+    }
+  }
+  return count;
+}
+
+// A product of several weights has the name of each one's module.
+static void name_operator(const builder *b, const fsdp_node *node, fsdp_operator *op) {
+  for (int w = 0; w < node->weight_count; w++)
+    fsdp_graph_module_path(b->graph, b->graph->params[b->graph->values[node->weights[w]].param].module,
+                           op->names[w]);
+  if (node->weight_count) op->name_count = node->weight_count;
+}
+
+static void add_node(const builder *b, int n) {
+  const fsdp_node *node = &b->graph->forward[n];
+  const fsdp_op_letters *row = fsdp_op_letters_of(node->kind);
+  seen_operand seen[FSDP_OP_MAX_OPERANDS + 2 * FSDP_NODE_MAX_WEIGHTS];
+  char path[FSDP_NAME_BYTES];
+  int count = list_operands(node, seen), self = b->network->operator_count, list = -1, last = -1;
+  fsdp_graph_module_path(b->graph, node->module, path);
+  fsdp_operator *op = network_append(b->network, path, fsdp_op_name(node->kind));
+  op->node = n;
+  name_operator(b, node, op);
+  for (int i = 0; i < count; i++) {
+    const seen_operand *s = &seen[i];
+    if (!(s->access & FSDP_READ)) continue;
+    if (b->tensor[s->value] < 0) b->tensor[s->value] = add_tensor(b, s->value, &row->operands[s->row], -1);
+    list += s->row != last;
+    last = s->row;
+    add_operand(b, &row->operands[s->row], b->tensor[s->value], list);
+  }
+  op->input_count = op->operand_count;
+  op->list_count = list + 1;
+  for (int i = 0; i < count; i++) {
+    const seen_operand *s = &seen[i];
+    if (!(s->access & FSDP_WRITE)) continue;
+    if (!b->is_read[s->value] && b->graph->values[s->value].role != FSDP_VALUE_LOSS) continue;
+    b->tensor[s->value] = add_tensor(b, s->value, &row->operands[s->row], self);
+    add_operand(b, &row->operands[s->row], b->tensor[s->value], -1);
+  }
+  mark_whole(node, op);
+  if (!fsdp_op_gathers_keys(node->kind)) return;
+  op->gathered_letter = fsdp_operator_letter_find(op, 't');
+  op->gathered_columns = 2 * node->attrs.kv_heads * node->attrs.head_dim;
+}
+
+fsdp_network *fsdp_network_of_graph(const fsdp_graph *graph, int64_t batches, fsdp_dtype compute) {
+  builder b = {.graph = graph,
+               .network = fsdp_network_create(),
+               .batch = graph->batch * batches,
+               .compute = compute,
+               .tensor = fsdp_alloc((size_t)graph->value_count * sizeof(int)),
+               .is_read = fsdp_alloc_zeroed((size_t)graph->value_count, sizeof(bool))};
+  b.network->joins_rows = true;
+  for (int v = 0; v < graph->value_count; v++) b.tensor[v] = -1;
+  for (int n = 0; n < graph->forward_count; n++)
+    for (int o = 0; o < graph->forward[n].operand_count; o++)
+      if (graph->forward[n].operands[o].access & FSDP_READ)
+        b.is_read[graph->forward[n].operands[o].value] = true;
+  for (int n = 0; n < graph->forward_count; n++) add_node(&b, n);
+  free(b.tensor);
+  free(b.is_read);
+  return b.network;
+}

@@ -1,0 +1,217 @@
+#include "runtime/plan/sharding/op_specs.h"
+
+#include "runtime/base/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// ---- Propagation over a model
+
+// Axes that cut a letter of an operator; none if it has no such letter.
+static fsdp_axis_set letter_axes(const fsdp_propagation *propagation, int op, char letter) {
+  return fsdp_strategy_axes(&propagation->operators[op].axes, letter);
+}
+
+static int64_t batch_slices(const fsdp_network *network, const fsdp_propagation *propagation) {
+  int64_t most = 1;
+  for (int o = 0; o < network->operator_count; o++) {
+    int64_t slices = fsdp_slices(&propagation->mesh, letter_axes(propagation, o, 'b'));
+    if (slices > most) most = slices;
+  }
+  return most;
+}
+
+fsdp_status fsdp_propagate_graph(const fsdp_graph *graph, const fsdp_slice_mesh *mesh,
+                                 const fsdp_given_strategies *given, fsdp_dtype compute,
+                                 fsdp_network **network, fsdp_propagation **propagation, fsdp_error *error) {
+  // With a batch for all ranks no count is too large; then with the batch that there is.
+  int64_t batches = fsdp_slices(mesh, (1u << mesh->count) - 1);
+  fsdp_status status = FSDP_OK;
+  *propagation = NULL;
+  *network = NULL;
+  for (int pass = 0; pass < 2 && !status; pass++) {
+    if (*propagation) batches = batch_slices(*network, *propagation);
+    fsdp_propagation_destroy(*propagation);
+    fsdp_network_destroy(*network);
+    *network = fsdp_network_of_graph(graph, batches, compute);
+    status = fsdp_propagate(*network, mesh, given, propagation, error);
+  }
+  if (!status) return FSDP_OK;
+  fsdp_network_destroy(*network);
+  *network = NULL;
+  return status;
+}
+
+// The operator that reads a value of the graph first.
+static int reader_of(const fsdp_network *network, int value, int *operand) {
+  for (int o = 0; o < network->operator_count; o++)
+    for (int i = 0; i < network->operators[o].input_count; i++) {
+      if (network->tensors[network->operators[o].operands[i].tensor].source != value) continue;
+      *operand = i;
+      return o;
+    }
+  FSDP_CHECK(false, "nothing reads value %d", value);
+}
+
+// Where an input of the graph, with the dimensions batch and sequence, lies.
+static fsdp_tensor_axes input_axes(const fsdp_network *network, const fsdp_propagation *propagation,
+                                   int value) {
+  int operand, op = reader_of(network, value, &operand);
+  return fsdp_operand_axes(&network->operators[op], operand, &propagation->operators[op]);
+}
+
+// ---- The mesh
+
+// Whether two axes always cut the same letters.
+static bool together(const fsdp_network *network, const fsdp_propagation *propagation, int a, int b) {
+  for (int o = 0; o < network->operator_count; o++)
+    for (int l = 0; l < network->operators[o].letter_count; l++) {
+      fsdp_axis_set axes = fsdp_operator_axes(&network->operators[o], &propagation->operators[o], l);
+      if ((axes >> a & 1) != (axes >> b & 1)) return false;
+    }
+  return true;
+}
+
+static const char *axis_name(const fsdp_network *network, const fsdp_propagation *propagation, int axis,
+                             const char *batch_axis) {
+  fsdp_axis_set context = 0;
+  for (int o = 0; o < network->operator_count; o++) {
+    if (letter_axes(propagation, o, 'b') >> axis & 1) return batch_axis;
+    if (network->tensors[network->operators[o].operands[0].tensor].role == FSDP_TENSOR_INPUT)
+      context |= letter_axes(propagation, o, 't');
+  }
+  return context >> axis & 1 ? FSDP_AXIS_CONTEXT : FSDP_AXIS_TENSOR;
+}
+
+fsdp_status fsdp_mesh_of_propagation(const fsdp_network *network, const fsdp_propagation *propagation,
+                                     const char *batch_axis, fsdp_mesh *mesh, fsdp_error *error) {
+  *mesh = (fsdp_mesh){0};
+  int further = 0;
+  for (int a = 0; a < propagation->mesh.count; a++) {
+    int size = propagation->mesh.sizes[a], first = a;
+    for (; a + 1 < propagation->mesh.count && together(network, propagation, first, a + 1); a++)
+      size *= propagation->mesh.sizes[a + 1];
+    char name[FSDP_AXIS_NAME_BYTES];
+    snprintf(name, sizeof name, "%s", axis_name(network, propagation, first, batch_axis));
+    if (fsdp_mesh_find(mesh, name) >= 0) snprintf(name, sizeof name, "axis%d", ++further);
+    if (!fsdp_mesh_add(mesh, name, size))
+      return fsdp_fail(error, FSDP_ERR_OPTION,
+                       "--op-strategies: the operators are cut over more axes than a mesh has: give --mesh, "
+                       "with an axis for each group of ranks");
+  }
+  fsdp_mesh_complete(mesh);
+  return FSDP_OK;
+}
+
+// ---- Specs
+
+typedef struct spec_maker {
+  const fsdp_network *network;
+  const fsdp_propagation *propagation;
+  const fsdp_graph *graph;
+  const fsdp_mesh *mesh;
+  fsdp_specs *specs;
+} spec_maker;
+
+static void add_axes(const spec_maker *m, fsdp_dim_axes *dim, fsdp_axis_set axes) {
+  for (int a = 0; a < m->propagation->mesh.count; a++)
+    if (axes >> a & 1) dim->axes[dim->count++] = (signed char)m->propagation->mesh.axis[a];
+}
+
+static void begin_spec(fsdp_spec *spec, int dims) {
+  *spec = (fsdp_spec){.dims = dims, .source = FSDP_SPEC_GIVEN};
+  snprintf(spec->place, sizeof spec->place, "%s", FSDP_OP_STRATEGIES_PLACE);
+}
+
+static fsdp_status place_input(const spec_maker *m, fsdp_error *error) {
+  fsdp_tensor_axes tokens = input_axes(m->network, m->propagation, m->graph->inputs[FSDP_INPUT_TOKENS]);
+  fsdp_tensor_axes targets = input_axes(m->network, m->propagation, m->graph->inputs[FSDP_INPUT_TARGETS]);
+  int operand, first = reader_of(m->network, m->graph->inputs[FSDP_INPUT_TOKENS], &operand);
+  int last = reader_of(m->network, m->graph->inputs[FSDP_INPUT_TARGETS], &operand);
+  char names[2][FSDP_OPERATOR_TEXT];
+  m->specs->input = (fsdp_spec){.dims = 2};
+  for (int d = 0; d < 2; d++) add_axes(m, &m->specs->input.dim[d], tokens.dim[d]);
+  if (tokens.dim[0] == targets.dim[0] && tokens.dim[1] == targets.dim[1]) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_INPUT,
+                   "--op-strategies: %s cuts tokens otherwise than %s cuts targets, and a rank has both of "
+                   "the same positions: give one of them a strategy with the other's batch and sequence",
+                   fsdp_operator_print(m->network, first, names[0]),
+                   fsdp_operator_print(m->network, last, names[1]));
+}
+
+// Cuts a parameter as its readers do; the input's axes, but data, cut another dimension, if there is one.
+static void place_param(const spec_maker *m, int param, bool shards_weights) {
+  fsdp_spec *spec = &m->specs->params[param];
+  int operand, op = reader_of(m->network, m->graph->params[param].value, &operand), free_dim = 0;
+  fsdp_tensor_axes axes =
+      fsdp_operand_axes(&m->network->operators[op], operand, &m->propagation->operators[op]);
+  begin_spec(spec, m->graph->params[param].dims);
+  for (int d = 0; d < spec->dims; d++) add_axes(m, &spec->dim[d], axes.dim[d]);
+  if (!shards_weights) return;
+  while (free_dim < spec->dims - 1 && spec->dim[free_dim].count) free_dim++;
+  if (spec->dim[free_dim].count) free_dim = 0;
+  for (int d = 0; d < 2; d++)
+    for (int i = 0; i < m->specs->input.dim[d].count; i++) {
+      int axis = m->specs->input.dim[d].axes[i];
+      fsdp_dim_axes *dim = &spec->dim[free_dim];
+      if (strcmp(m->mesh->axes[axis].name, FSDP_AXIS_DATA) != 0) dim->axes[dim->count++] = (signed char)axis;
+    }
+}
+
+// The operator of the network that a node became.
+static int operator_of(const spec_maker *m, int node) {
+  int op = 0;
+  while (m->network->operators[op].node != node) op++;
+  return op;
+}
+
+// Rows, and columns: of what the operator makes, or of the head's logits. What cuts the tokens' sequence cuts
+// that of every output: positions are not moved between ranks.
+static void place_output(const spec_maker *m, int module, int node) {
+  int op = operator_of(m, node);
+  const fsdp_operator *o = &m->network->operators[op];
+  fsdp_axis_set columns = letter_axes(m->propagation, op, 'v');
+  for (int i = o->operand_count - 1; i >= o->input_count; i--)
+    if (m->network->tensors[o->operands[i].tensor].dims == FSDP_OUTPUT_DIMS)
+      columns = fsdp_operand_axes(o, i, &m->propagation->operators[op]).dim[2];
+  fsdp_axis_set parts = input_axes(m->network, m->propagation, m->graph->inputs[FSDP_INPUT_TOKENS]).dim[1];
+  fsdp_spec *spec = &m->specs->modules[module];
+  begin_spec(spec, FSDP_OUTPUT_DIMS);
+  add_axes(m, &spec->dim[0], letter_axes(m->propagation, op, 'b') & ~parts);
+  add_axes(m, &spec->dim[1], letter_axes(m->propagation, op, 't') | parts);
+  add_axes(m, &spec->dim[2], columns & ~parts);
+}
+
+static fsdp_status check_axes(const spec_maker *m, fsdp_error *error) {
+  fsdp_axis_set used = 0;
+  for (int o = 0; o < m->network->operator_count; o++)
+    for (int l = 0; l < 26; l++) used |= m->propagation->operators[o].axes.of[l];
+  for (int a = 0; a < m->propagation->mesh.count; a++) {
+    const fsdp_mesh_axis *axis = &m->mesh->axes[m->propagation->mesh.axis[a]];
+    if (used >> a & 1) continue;
+    return fsdp_fail(error, FSDP_ERR_OPTION,
+                     "--mesh: axis %s has %d ranks, over which --op-strategies cut nothing, so they would "
+                     "all do the same: give an operator more slices, or use %s=1",
+                     axis->name, axis->size, axis->name);
+  }
+  return FSDP_OK;
+}
+
+fsdp_status fsdp_specs_of_propagation(const fsdp_network *network, const fsdp_propagation *propagation,
+                                      const fsdp_graph *graph, const fsdp_mesh *mesh, bool shards_weights,
+                                      fsdp_specs **specs, fsdp_error *error) {
+  const spec_maker m = {network, propagation, graph, mesh, fsdp_specs_default(graph, mesh)};
+  fsdp_status status = place_input(&m, error);
+  int *maker = fsdp_alloc((size_t)graph->module_count * sizeof *maker);
+  fsdp_specs_outputs_as_input(m.specs, graph);
+  fsdp_specs_find_makers(graph, maker);
+  for (int p = 0; p < graph->param_count; p++) place_param(&m, p, shards_weights);
+  for (int i = 0; i < graph->module_count; i++)
+    if (maker[i] >= 0 && m.specs->modules[i].dims == FSDP_OUTPUT_DIMS) place_output(&m, i, maker[i]);
+  free(maker);
+  if (!status) status = check_axes(&m, error);
+  if (status) fsdp_specs_destroy(m.specs);
+  *specs = status ? NULL : m.specs;
+  return status;
+}

@@ -1,0 +1,403 @@
+#include "runtime/plan/sharding/partition.h"
+
+#include "runtime/base/check.h"
+#include "runtime/plan/mesh/cut.h"
+#include "runtime/plan/mesh/placement.h"
+#include "runtime/plan/sharding/partition_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// ---- Letters
+
+// Whether an operand has a letter, or one that is sharded together with it.
+static bool has_letter(const fsdp_op_letters *op, const fsdp_op_operand *operand, char letter) {
+  for (int i = 0; i < op->letter_count; i++) {
+    const fsdp_op_letter *l = &op->letters[i];
+    const fsdp_op_letter *own = fsdp_op_letter_find(op, letter);
+    bool same = l->name == letter || l->with == letter || (own && own->with == l->name);
+    if (same && fsdp_op_operand_has(operand, l->name)) return true;
+  }
+  return false;
+}
+
+// Axes over which the gradient of `operand` is a sum of the ranks': those of letters that it lacks.
+static fsdp_axis_set lacking(const fsdp_op_letters *op, const fsdp_op_operand *operand,
+                             const fsdp_op_strategy *a) {
+  fsdp_axis_set axes = 0;
+  for (int i = 0; i < op->letter_count; i++)
+    if (!has_letter(op, operand, op->letters[i].name)) axes |= fsdp_strategy_axes(a, op->letters[i].name);
+  bool has_rows = has_letter(op, operand, 'n') || has_letter(op, operand, 't');
+  return has_rows ? axes : axes | fsdp_strategy_axes(a, 't');
+}
+
+// ---- Parameters
+
+static fsdp_axis_set spec_axes(const partitioner *p, int param, int dim) {
+  return fsdp_factored_axes(p->axes, &p->specs->params[param].dim[dim]);
+}
+
+static fsdp_axis_set zero_axes(const partitioner *p) {
+  return p->decisions->batch | p->decisions->parts;
+}
+
+static fsdp_status fail_param(partitioner *p, int param, fsdp_axis_set axes, const char *what) {
+  char names[FSDP_MESH_TEXT_BYTES];
+  const char *place = p->specs->params[param].place;
+  return fsdp_fail(p->error, FSDP_ERR_INPUT, "%s: %s: %s over axis %s", *place ? place : "--sharding",
+                   p->graph->params[param].name, what, fsdp_mesh_print_axes(p->mesh, axes, names));
+}
+
+static int64_t block_size(const fsdp_cut_block *block) {
+  return block->groups * block->items * block->width;
+}
+
+// The blocks of a product's outputs that weight `index` of the node makes: those that the outputs' reader
+// names, or one of single columns.
+static column_blocks output_blocks(const partitioner *p, const fsdp_node *node, int index) {
+  const column_blocks *all = &p->columns[node->operands[1].value];
+  column_blocks own = {.has_heads = all->has_heads};
+  int b = 0;
+  for (int w = 0; w <= index; w++) {
+    const fsdp_param *param = &p->graph->params[p->graph->values[node->weights[w]].param];
+    int64_t outputs = param->shape[param->transposed], left = outputs;
+    own.count = 0;
+    for (; b < all->count && left >= block_size(&all->blocks[b]); b++) {
+      own.blocks[own.count++] = all->blocks[b];
+      left -= block_size(&all->blocks[b]);
+    }
+    if (left > 0) own = (column_blocks){.count = 1, .blocks = {{outputs, 1, 1}}};
+  }
+  return own;
+}
+
+// Cuts dimension `dim` of a parameter over `axes`.
+static fsdp_status cut_param(partitioner *p, int value, int dim, const column_blocks *blocks,
+                             fsdp_axis_set axes) {
+  fsdp_graph *g = p->graph;
+  fsdp_param *param = &g->params[g->values[value].param];
+  fsdp_value *v = &g->values[value];
+  fsdp_cut cut;
+  if (!axes) return FSDP_OK;
+  if ((spec_axes(p, v->param, dim) & ~zero_axes(p)) != axes)
+    return fail_param(
+        p, v->param, axes,
+        "weights that read one input, and their biases, are cut alike: cut this one, too, in its "
+        "outputs");
+  partition_cut(p, blocks, axes, &cut);
+  cut.dim = dim;
+  if (param->cut.block_count) {
+    if (param->cut.dim == dim && param->cut.group_axes == cut.group_axes &&
+        param->cut.item_axes == cut.item_axes)
+      return FSDP_OK; // tied: its other use
+    return fail_param(p, v->param, axes, "it is cut twice, in different ways: cut one dimension in one way");
+  }
+  param->cut = cut;
+  fsdp_placement_cut(&v->placement, dim, fsdp_cut_axes(&cut));
+  v->local_numel = fsdp_cut_local_shape(&cut, p->mesh, v->dims, v->shape, v->local);
+  return FSDP_OK;
+}
+
+// Cuts a parameter of a linear node.
+static fsdp_status cut_linear(partitioner *p, const fsdp_node *node, int index, const fsdp_op_strategy *a) {
+  const fsdp_param *weight = &p->graph->params[p->graph->values[node->weights[index]].param];
+  column_blocks outputs = output_blocks(p, node, index);
+  fsdp_status status =
+      cut_param(p, node->weights[index], weight->transposed, &outputs, fsdp_strategy_axes(a, 'o'));
+  if (!status)
+    status = cut_param(p, node->weights[index], !weight->transposed, &p->columns[node->operands[0].value],
+                       fsdp_strategy_axes(a, 'i'));
+  if (!status && node->bias_count)
+    status = cut_param(p, node->biases[index], 0, &outputs, fsdp_strategy_axes(a, 'o'));
+  return status;
+}
+
+static fsdp_status cut_plain(partitioner *p, const fsdp_node *node, const fsdp_op_operand *operand, int value,
+                             const fsdp_op_strategy *a) {
+  fsdp_status status = FSDP_OK;
+  for (int d = 0; d < operand->dim_count && !status; d++) {
+    char letter = operand->dims[d].blocks[0].letters[0];
+    const column_blocks blocks = {.count = 1,
+                                  .blocks = {{fsdp_op_letter_size(&node->attrs, letter, 0), 1, 1}}};
+    status = cut_param(p, value, d, &blocks, fsdp_strategy_axes(a, letter));
+  }
+  return status;
+}
+
+// The ranks' gradients are summands over axes that cut the op, but not the parameter.
+static void note_partial(partitioner *p, int value, const fsdp_op_strategy *a) {
+  fsdp_axis_set all = 0;
+  for (int i = 0; i < 26; i++) all |= a->of[i];
+  const fsdp_cut *cut = &p->graph->params[p->graph->values[value].param].cut;
+  fsdp_axis_set held = fsdp_cut_axes(cut);
+  p->graph->values[value].partial |= all & ~held;
+}
+
+// ---- Nodes
+
+static bool is_param(const partitioner *p, int value) {
+  return p->graph->values[value].role == FSDP_VALUE_PARAM;
+}
+
+static bool is_activation(const partitioner *p, int value) {
+  return p->graph->values[value].role == FSDP_VALUE_ACTIVATION;
+}
+
+static fsdp_status convert_input(partitioner *p, fsdp_node *node, int o, const fsdp_op_strategy *a) {
+  const fsdp_op_letters *op = fsdp_op_letters_of(node->kind);
+  const fsdp_op_operand *operand = &op->operands[fsdp_node_row_operand(node, o)];
+  int old = node->operands[o].value, value = p->current[old];
+  value_spread has = *partition_spread(p, value), wanted = partition_wanted(operand, a);
+  bool gathers = (has.rows & ~wanted.rows) | (has.columns & ~wanted.columns);
+  int made = partition_convert(p, value, wanted, lacking(op, operand, a), node);
+  if (made < 0) return FSDP_ERR_INPUT;
+  if (!gathers || node->operands[o].access == FSDP_UPDATE) p->current[old] = made;
+  if (!p->is_used[old]) p->first_use[old] = *partition_spread(p, p->current[old]);
+  p->is_used[old] = true;
+  node->operands[o].value = made;
+  return FSDP_OK;
+}
+
+// Converts what the node reads: first sums, which belong to what was before.
+static fsdp_status convert_inputs(partitioner *p, fsdp_node *node, const fsdp_op_strategy *a) {
+  bool is_sum[FSDP_OP_MAX_OPERANDS] = {false};
+  fsdp_status status = FSDP_OK;
+  for (int o = 0; o < node->operand_count; o++)
+    is_sum[o] = is_activation(p, node->operands[o].value) &&
+                partition_spread(p, p->current[node->operands[o].value])->partial;
+  for (int sums = 1; sums >= 0; sums--)
+    for (int o = 0; o < node->operand_count && !status; o++)
+      if (is_sum[o] == (sums == 1) && is_activation(p, node->operands[o].value) &&
+          (node->operands[o].access & FSDP_READ))
+        status = convert_input(p, node, o, a);
+  return status;
+}
+
+static fsdp_status cut_params(partitioner *p, const fsdp_node *node, const fsdp_op_letters *op,
+                              const fsdp_op_strategy *a) {
+  fsdp_status status = FSDP_OK;
+  for (int w = 0; w < node->weight_count && !status; w++) status = cut_linear(p, node, w, a);
+  for (int o = 0; o < node->operand_count && !status; o++)
+    if (is_param(p, node->operands[o].value))
+      status = cut_plain(p, node, &op->operands[o], node->operands[o].value, a);
+  for (int w = 0; w < node->weight_count && !status; w++) {
+    note_partial(p, node->weights[w], a);
+    if (node->bias_count) note_partial(p, node->biases[w], a);
+  }
+  for (int o = 0; o < node->operand_count && !status; o++)
+    if (is_param(p, node->operands[o].value)) note_partial(p, node->operands[o].value, a);
+  return status;
+}
+
+static fsdp_status append_node(partitioner *p, fsdp_node node, const fsdp_op_strategy *a) {
+  const fsdp_op_attrs whole = node.attrs;
+  const bool is_attention = fsdp_op_gathers_keys(node.kind);
+  fsdp_status status = cut_params(p, &node, fsdp_op_letters_of(node.kind), a);
+  partition_localise(p, a, &node);
+  if (!status && is_attention) status = partition_take_rows(p, &node);
+  if (status) return status;
+  if (is_attention && (p->decisions->parts || fsdp_strategy_axes(a, 't'))) {
+    status = partition_context_attention(p, &node, a);
+  } else {
+    status = convert_inputs(p, &node, a);
+    if (!status) partition_place_outputs(p, &node, a);
+  }
+  if (status) return status;
+  *fsdp_graph_forward_node(p->graph, node.kind, node.module, node.block) = node;
+  if (is_attention) partition_mask_heads(p, &node, fsdp_strategy_axes(a, 'h'), &whole);
+  return FSDP_OK;
+}
+
+// The biases of a product that makes partial sums are added once, after them.
+static fsdp_status add_biases(partitioner *p, const fsdp_node *product, fsdp_node node, fsdp_axis_set rows) {
+  int *y = &p->current[product->operands[1].value];
+  const fsdp_op_strategy a = {.of['t' - 'a'] = rows};
+  *y = partition_convert(p, *y, (value_spread){.rows = rows}, 0, product);
+  if (*y < 0) return FSDP_ERR_INPUT;
+  for (int b = 0; b < node.bias_count; b++) {
+    int param = p->graph->values[node.biases[b]].param;
+    fsdp_axis_set cut = spec_axes(p, param, 0) & ~zero_axes(p);
+    if (cut)
+      return fail_param(
+          p, param, cut,
+          "its product's inputs are cut, and it is added to whole sums: use null instead of a cut");
+    note_partial(p, node.biases[b], &a);
+  }
+  partition_localise(p, &a, &node);
+  node.operands[0].value = *y;
+  *fsdp_graph_forward_node(p->graph, node.kind, node.module, node.block) = node;
+  return FSDP_OK;
+}
+
+// Takes the sum of a fused sum and norm by itself, stored as `stored`, and makes `node` the norm alone.
+static fsdp_status split_sum(partitioner *p, fsdp_node *node, fsdp_value_axes stored) {
+  const value_spread wanted = {.rows = stored.rows, .columns = stored.columns};
+  fsdp_op_remainder norm;
+  int h = node->operands[fsdp_node_sum_operand(node, &norm)].value, *current = p->current;
+  int *x = &current[node->operands[0].value], delta = node->operands[fsdp_op_added(node->kind)].value;
+  int sum = partition_convert(p, current[delta], wanted, 0, node);
+  *x = partition_convert(p, *x, wanted, 0, node);
+  if (sum < 0 || *x < 0) return FSDP_ERR_INPUT;
+  if (!p->is_used[delta]) p->first_use[delta] = *partition_spread(p, sum);
+  p->is_used[delta] = true;
+  fsdp_node *n = fsdp_graph_forward_node(p->graph, fsdp_op_move(FSDP_UPDATE), node->module, node->block);
+  fsdp_node_operand_add(n, *x, FSDP_READ);
+  fsdp_node_operand_add(n, sum, FSDP_UPDATE);
+  current[h] = sum;
+  partition_spread(p, sum)->as_ruled = true;
+  p->graph->values[sum].kept = p->graph->values[h].kept;
+  const fsdp_node whole = *node;
+  node->kind = norm.kind;
+  node->operand_count = 0;
+  for (int o = 0; o < norm.operand_count; o++) {
+    fsdp_node_operand operand = whole.operands[norm.operands[o]];
+    if (operand.value == h) operand.access = FSDP_READ;
+    fsdp_node_operand_add(node, operand.value, operand.access);
+  }
+  return FSDP_OK;
+}
+
+// Converts what `node` made to how rules store it. What gathers it for an op is made again for the backward,
+// so that what is saved lies as the rule says.
+static fsdp_status store(partitioner *p, const fsdp_node *node) {
+  for (int o = 0; o < node->operand_count; o++) {
+    int value = node->operands[o].value;
+    const fsdp_stored_value *stored = &p->decisions->stored[value];
+    if (node->operands[o].access != FSDP_WRITE || !stored->is_stored) continue;
+    const value_spread wanted = {.rows = stored->axes.rows, .columns = stored->axes.columns};
+    int made = partition_convert(p, p->current[value], wanted, 0, node);
+    if (made < 0) return FSDP_ERR_INPUT;
+    partition_spread(p, made)->as_ruled = true;
+    p->current[value] = made;
+  }
+  return FSDP_OK;
+}
+
+static fsdp_status partition_node(partitioner *p, const fsdp_node *old, const fsdp_decided_op *decided) {
+  fsdp_node node = *old, biases;
+  fsdp_status status = decided->splits_sum ? split_sum(p, &node, decided->sum) : FSDP_OK;
+  bool adds_biases = node.bias_count && fsdp_strategy_axes(&decided->strategy, 'i');
+  if (adds_biases) fsdp_node_take_biases(&node, &biases);
+  if (!status) status = append_node(p, node, &decided->strategy);
+  if (!status && adds_biases) status = add_biases(p, old, biases, decided->biases_rows);
+  return status ? status : store(p, old);
+}
+
+// ---- The whole graph
+
+// Parameters lie flat over the axes of their specs that cut the batch or the input's sequence.
+static void place_params(partitioner *p) {
+  for (int i = 0; i < p->graph->param_count; i++) {
+    fsdp_placement *placement = &p->graph->values[p->graph->params[i].value].placement;
+    for (int d = 0; d < p->graph->params[i].dims; d++) placement->flat |= spec_axes(p, i, d) & zero_axes(p);
+  }
+}
+
+// The axes of `dim` cut rows, in its order.
+static void cut_rows(const partitioner *p, fsdp_placement *placement, const fsdp_dim_axes *dim) {
+  for (int i = 0; i < dim->count; i++) {
+    const fsdp_dim_axes one = {.count = 1, .axes = {dim->axes[i]}};
+    fsdp_placement_cut(placement, 0, fsdp_factored_axes(p->axes, &one));
+  }
+}
+
+// Tokens and targets: a row for each position of a rank, of all sequences.
+static void place_inputs(partitioner *p) {
+  for (int v = 0; v < p->value_count; v++) {
+    fsdp_value *value = &p->graph->values[v];
+    if (value->role != FSDP_VALUE_INPUT) continue;
+    value->local[0] = value->local_numel = p->rows.batch * p->rows.local_seq;
+    cut_rows(p, &value->placement, &p->specs->input.dim[0]);
+    cut_rows(p, &value->placement, &p->specs->input.dim[1]);
+    value->shape[0] = value->numel = value->local[0] * fsdp_mesh_group_size(p->mesh, zero_axes(p));
+  }
+}
+
+// ---- What came of it
+
+// Appends the axes of a set, as the mesh before it was factored has them.
+static void append_axes(const partitioner *p, fsdp_axis_set axes, fsdp_dim_axes *dim) {
+  for (int a = 0; a < p->mesh->count; a++) {
+    bool replica = p->axes->axis >= 0 && a == p->axes->axis + 1;
+    if (!(axes >> a & 1) || replica) continue;
+    dim->axes[dim->count++] = (signed char)(p->axes->axis >= 0 && a > p->axes->axis ? a - 1 : a);
+  }
+}
+
+static void write_output(const partitioner *p, fsdp_specs *specs, int module, value_spread spread) {
+  fsdp_spec *spec = &specs->modules[module];
+  if (fsdp_decisions_rule(p->specs, module) || spec->dims != FSDP_OUTPUT_DIMS) return;
+  for (int d = 0; d < 2; d++) spec->dim[d] = specs->input.dim[d];
+  spec->dim[2] = (fsdp_dim_axes){0};
+  append_axes(p, spread.rows, &spec->dim[1]);
+  append_axes(p, spread.columns, &spec->dim[2]);
+}
+
+// Writes how outputs lie into the specs of modules that no rule places, so that they print as rules of the
+// same program.
+static void write_outputs(const partitioner *p, fsdp_specs *specs) {
+  for (int n = 0; n < p->node_count; n++) {
+    const fsdp_node *node = &p->nodes[n];
+    int added = fsdp_op_added(node->kind);
+    // The output of a layer is what the next norm's sum makes of it.
+    if (added >= 0) {
+      int block = fsdp_graph_layer_of(p->graph, p->graph->values[node->operands[added].value].module);
+      fsdp_op_remainder norm;
+      int h = node->operands[fsdp_node_sum_operand(node, &norm)].value;
+      if (block >= 0) write_output(p, specs, block, *partition_spread((partitioner *)p, p->current[h]));
+    }
+    for (int o = 0; o < node->operand_count; o++) {
+      int value = node->operands[o].value;
+      if (node->operands[o].access != FSDP_WRITE || p->decisions->output_of[value] < 0) continue;
+      value_spread spread =
+          p->is_used[value] ? p->first_use[value] : *partition_spread((partitioner *)p, p->current[value]);
+      for (int m = p->graph->values[value].module; m >= p->decisions->output_of[value];
+           m = p->graph->modules[m].parent)
+        write_output(p, specs, m, spread);
+      for (int w = 1; w < node->weight_count; w++)
+        write_output(p, specs, p->graph->params[p->graph->values[node->weights[w]].param].module, spread);
+    }
+  }
+}
+
+fsdp_status fsdp_partition(fsdp_graph *graph, fsdp_specs *specs, const fsdp_mesh *mesh,
+                           const fsdp_factored_mesh *axes, fsdp_rows *rows, fsdp_error *error) {
+  FSDP_CHECK(graph->backward_count == 0, "a graph with a backward is not partitioned");
+  fsdp_decisions *decisions;
+  fsdp_status status = fsdp_decisions_make(graph, specs, mesh, axes, &decisions, error);
+  if (status) return status;
+  size_t values = (size_t)graph->value_count;
+  partitioner p = {.graph = graph,
+                   .specs = specs,
+                   .axes = axes,
+                   .mesh = &axes->mesh,
+                   .decisions = decisions,
+                   .error = error,
+                   .current = fsdp_alloc(values * sizeof(int)),
+                   .first_use = fsdp_alloc_zeroed(values, sizeof(value_spread)),
+                   .is_used = fsdp_alloc_zeroed(values, sizeof(bool)),
+                   .columns = fsdp_alloc_zeroed(values, sizeof(column_blocks)),
+                   .value_count = graph->value_count};
+  p.rows = *rows = fsdp_rows_of(p.mesh, graph->batch, graph->seq, decisions->parts, decisions->pieces);
+  for (int v = 0; v < p.value_count; v++) p.current[v] = v;
+  partition_find_columns(&p);
+  place_params(&p);
+  place_inputs(&p);
+  fsdp_node *nodes = graph->forward;
+  int count = graph->forward_count;
+  p.nodes = nodes;
+  p.node_count = count;
+  graph->forward = NULL;
+  graph->forward_count = graph->forward_capacity = 0;
+  for (int n = 0; n < count && !status; n++) status = partition_node(&p, &nodes[n], &decisions->ops[n]);
+  if (!status) write_outputs(&p, specs);
+  free(nodes);
+  free(p.first_use);
+  free(p.is_used);
+  free(p.current);
+  free(p.columns);
+  free(p.spread);
+  fsdp_decisions_destroy(decisions);
+  return status;
+}

@@ -1,0 +1,149 @@
+// Sizes on one rank.
+#include "runtime/base/check.h"
+#include "runtime/plan/mesh/cut.h"
+#include "runtime/plan/sharding/partition_internal.h"
+
+#include <string.h>
+
+int64_t partition_share(const partitioner *p, int64_t count, fsdp_axis_set axes) {
+  int64_t ranks = fsdp_mesh_group_size(p->mesh, axes);
+  return (count + ranks - 1) / ranks;
+}
+
+void partition_cut(const partitioner *p, const column_blocks *blocks, fsdp_axis_set axes, fsdp_cut *cut) {
+  *cut = (fsdp_cut){.block_count = blocks->count, .group_axes = axes};
+  memcpy(cut->blocks, blocks->blocks, sizeof cut->blocks);
+  if (!blocks->has_heads || p->axes->axis < 0) return;
+  fsdp_axis_set replica = 1u << (p->axes->axis + 1);
+  cut->group_axes = axes & ~replica;
+  for (int b = 0; b < blocks->count; b++)
+    if (blocks->blocks[b].items > 1) cut->item_axes = axes & replica;
+}
+
+// ---- The blocks of columns
+
+// The blocks of an operand's last dimension, by its letters. False: a letter says nothing about items.
+static bool blocks_of(const fsdp_op_attrs *attrs, const fsdp_op_operand *operand, column_blocks *out) {
+  const fsdp_op_dim *dim = &operand->dims[operand->dim_count - 1];
+  if (operand->dim_count < 2 || dim->is_slice) return false;
+  *out = (column_blocks){.count = dim->block_count};
+  for (int b = 0; b < dim->block_count; b++) {
+    const char *letters = dim->blocks[b].letters;
+    int64_t heads = letters[0] == 'h' || letters[0] == 'g', K = attrs->kv_heads;
+    if (!letters[0] || letters[0] == 'i' || letters[0] == 'o') return false;
+    out->has_heads |= heads;
+    out->blocks[b] = heads ? (fsdp_cut_block){K, letters[0] == 'h' ? attrs->heads / K : 1,
+                                              letters[1] ? attrs->head_dim : 1}
+                           : (fsdp_cut_block){fsdp_op_letter_size(attrs, letters[0], 0), 1, 1};
+  }
+  return true;
+}
+
+void partition_find_columns(partitioner *p) {
+  for (int n = 0; n < p->graph->forward_count; n++) {
+    const fsdp_node *node = &p->graph->forward[n];
+    const fsdp_op_letters *op = fsdp_op_letters_of(node->kind);
+    if (node->weight_count) continue;
+    for (int o = 0; o < node->operand_count; o++) {
+      column_blocks *columns = &p->columns[node->operands[o].value];
+      column_blocks found;
+      // A product's input may be any columns; those that its maker or another reader names win.
+      if (blocks_of(&node->attrs, &op->operands[o], &found) && !columns->count) *columns = found;
+    }
+  }
+  for (int v = 0; v < p->value_count; v++) {
+    const fsdp_value *value = &p->graph->values[v];
+    if (!p->columns[v].count && value->dims == 2)
+      p->columns[v] = (column_blocks){.count = 1, .blocks = {{value->shape[1], 1, 1}}};
+  }
+}
+
+// ---- Attributes
+
+// Heads: key/value heads over the axes that cut them, and of each its query heads over replicas.
+static void localise_heads(const partitioner *p, fsdp_axis_set axes, fsdp_op_attrs *attrs) {
+  const column_blocks q = {
+      .count = 1, .blocks = {{attrs->kv_heads, attrs->heads / attrs->kv_heads, 1}}, .has_heads = true};
+  fsdp_cut cut;
+  partition_cut(p, &q, axes, &cut);
+  attrs->heads = fsdp_cut_local_size(&cut, p->mesh);
+  attrs->kv_heads = partition_share(p, attrs->kv_heads, cut.group_axes);
+}
+
+// The pieces of each sequence that a rank has.
+static void localise_rows(const partitioner *p, const fsdp_op_strategy *a, fsdp_node *node) {
+  const fsdp_rows *rows = &p->rows;
+  int64_t pieces = rows->pieces / fsdp_mesh_group_size(p->mesh, fsdp_strategy_axes(a, 't'));
+  node->attrs.seq = pieces * rows->piece;
+  node->attrs.piece = pieces == 1 ? 0 : rows->piece;
+}
+
+// What an op knows of positions: those of all rows of a rank, which are not cut in pieces.
+static void localise_positions(const partitioner *p, fsdp_node *node) {
+  node->attrs.chunk = p->rows.chunk;
+  node->first_index = p->rows.first;
+  node->second_index = p->rows.second;
+}
+
+void partition_localise(const partitioner *p, const fsdp_op_strategy *a, fsdp_node *node) {
+  fsdp_op_attrs *attrs = &node->attrs;
+  fsdp_axis_set heads = fsdp_strategy_axes(a, 'h') | fsdp_strategy_axes(a, 'g'),
+                v = fsdp_strategy_axes(a, 'v');
+  localise_rows(p, a, node);
+  if (fsdp_op_letter_find(fsdp_op_letters_of(node->kind), 't')) localise_positions(p, node);
+  localise_heads(p, heads, attrs);
+  attrs->channels = partition_share(p, attrs->channels, fsdp_strategy_axes(a, 'c'));
+  attrs->intermediate = partition_share(p, attrs->intermediate, fsdp_strategy_axes(a, 'f'));
+  if (v) {
+    int64_t whole = attrs->vocabulary;
+    attrs->vocabulary = partition_share(p, whole, v);
+    attrs->extent = whole;
+    node->first_index = fsdp_affine_of_place(p->mesh, v, 0, attrs->vocabulary);
+  }
+}
+
+// ---- Values
+
+value_spread *partition_spread(partitioner *p, int value) {
+  if (value >= p->spread_capacity) {
+    int capacity = 2 * value + 64;
+    p->spread = fsdp_realloc(p->spread, (size_t)capacity * sizeof *p->spread);
+    for (int v = p->spread_capacity; v < capacity; v++) p->spread[v] = (value_spread){0};
+    p->spread_capacity = capacity;
+  }
+  return &p->spread[value];
+}
+
+value_spread partition_wanted(const fsdp_op_operand *operand, const fsdp_op_strategy *a) {
+  char letter = fsdp_op_column_letter(operand);
+  return (value_spread){.rows = fsdp_strategy_axes(a, 't'),
+                        .columns = letter ? fsdp_strategy_axes(a, letter) : 0};
+}
+
+void partition_place_outputs(partitioner *p, const fsdp_node *node, const fsdp_op_strategy *a) {
+  const fsdp_op_letters *op = fsdp_op_letters_of(node->kind);
+  for (int o = 0; o < node->operand_count; o++) {
+    int value = node->operands[o].value;
+    fsdp_value *v = &p->graph->values[value];
+    if (node->operands[o].access != FSDP_WRITE || v->role != FSDP_VALUE_ACTIVATION) continue;
+    int row = fsdp_node_row_operand(node, o);
+    const fsdp_op_operand *operand = &op->operands[row];
+    value_spread spread = partition_wanted(operand, a);
+    spread.block = node->block;
+    spread.blocks = &p->columns[value];
+    for (int i = 0; i < op->letter_count; i++)
+      if (fsdp_op_contracts(op, row, op->letters[i].name))
+        spread.partial |= fsdp_strategy_axes(a, op->letters[i].name);
+    *partition_spread(p, value) = spread;
+    v->local[0] = node->attrs.batch * node->attrs.seq;
+    if (node->weight_count) {
+      v->local[1] = 0;
+      for (int w = 0; w < node->weight_count; w++)
+        v->local[1] += fsdp_graph_outputs(p->graph, node->weights[w]);
+      v->local_numel = v->local[0] * v->local[1];
+    } else {
+      v->local_numel = fsdp_op_operand_numel(&node->attrs, operand, 0);
+      if (v->dims > 1) v->local[1] = v->local_numel / v->local[0];
+    }
+  }
+}

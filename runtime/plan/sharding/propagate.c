@@ -1,0 +1,361 @@
+#include "runtime/plan/sharding/propagate.h"
+
+#include "runtime/base/check.h"
+#include "runtime/plan/sharding/propagate_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// ---- Neighbours
+
+// An operand of an operator that reads a tensor.
+typedef struct reader {
+  int op, operand;
+} reader;
+
+typedef struct propagator {
+  const fsdp_network *network;
+  fsdp_propagation *out;
+  reader *readers; // those of tensor t from first[t] to first[t + 1]
+  int *first;
+  reader *holder; // by tensor: the first decided reader of an input or a parameter, op -1: none
+  bool *reached;  // in this wave
+  int *waits;     // operands whose other side this wave still has to decide
+  int *queue, queue_end;
+  known_neighbours known;
+  const fsdp_operator_limits *limits; // by operator, NULL: none
+  fsdp_error *error;
+} propagator;
+
+static bool is_decided(const propagator *p, int op) {
+  return p->out->operators[op].decision != FSDP_UNDECIDED;
+}
+
+static void list_readers(propagator *p) {
+  const fsdp_network *n = p->network;
+  int total = 0;
+  p->first = fsdp_alloc_zeroed((size_t)n->tensor_count + 1, sizeof *p->first);
+  for (int o = 0; o < n->operator_count; o++) total += n->operators[o].input_count;
+  p->readers = fsdp_alloc((size_t)(total + 1) * sizeof *p->readers);
+  for (int o = 0; o < n->operator_count; o++)
+    for (int i = 0; i < n->operators[o].input_count; i++) p->first[n->operators[o].operands[i].tensor + 1]++;
+  for (int t = 0; t < n->tensor_count; t++) p->first[t + 1] += p->first[t];
+  int *next = fsdp_alloc((size_t)(n->tensor_count + 1) * sizeof *next);
+  memcpy(next, p->first, (size_t)(n->tensor_count + 1) * sizeof *next);
+  for (int o = 0; o < n->operator_count; o++)
+    for (int i = 0; i < n->operators[o].input_count; i++)
+      p->readers[next[n->operators[o].operands[i].tensor]++] = (reader){o, i};
+  free(next);
+}
+
+static const fsdp_operator_operand *operand_of(const propagator *p, int op, int operand) {
+  return &p->network->operators[op].operands[operand];
+}
+
+static const fsdp_operator_tensor *tensor_of(const propagator *p, int op, int operand) {
+  return &p->network->tensors[operand_of(p, op, operand)->tensor];
+}
+
+// Where the maker of a tensor, which is decided, puts it.
+static fsdp_tensor_axes made_axes(const propagator *p, int tensor) {
+  int maker = p->network->tensors[tensor].maker;
+  const fsdp_operator *op = &p->network->operators[maker];
+  int operand = op->input_count;
+  while (op->operands[operand].tensor != tensor) operand++;
+  return fsdp_operand_axes(op, operand, &p->out->operators[maker]);
+}
+
+static fsdp_tensor_axes reader_axes(const propagator *p, reader r) {
+  return fsdp_operand_axes(&p->network->operators[r.op], r.operand, &p->out->operators[r.op]);
+}
+
+// Where an input of an operator lies. False: nobody has decided it.
+static bool input_axes(const propagator *p, int op, int operand, fsdp_tensor_axes *axes) {
+  const fsdp_operator_tensor *tensor = tensor_of(p, op, operand);
+  reader holder = p->holder[operand_of(p, op, operand)->tensor];
+  if (tensor->maker >= 0 ? !is_decided(p, tensor->maker) : holder.op < 0) return false;
+  *axes = tensor->maker >= 0 ? made_axes(p, operand_of(p, op, operand)->tensor) : reader_axes(p, holder);
+  return true;
+}
+
+// ---- Deciding one
+
+static void add_known(propagator *p, known_operand known) {
+  if (p->known.count == p->known.capacity) {
+    p->known.capacity = 2 * p->known.capacity + 16;
+    p->known.items = fsdp_realloc(p->known.items, (size_t)p->known.capacity * sizeof *p->known.items);
+  }
+  p->known.items[p->known.count++] = known;
+}
+
+static void find_known(propagator *p, int op, bool with_outputs) {
+  const fsdp_operator *o = &p->network->operators[op];
+  known_operand known;
+  p->known.count = 0;
+  for (int i = 0; i < o->input_count; i++) {
+    bool shared = tensor_of(p, op, i)->role == FSDP_TENSOR_PARAMETER;
+    known = (known_operand){.operand = i, .is_shared = shared};
+    if (input_axes(p, op, i, &known.axes)) add_known(p, known);
+  }
+  for (int i = o->input_count; i < o->operand_count && with_outputs; i++) {
+    int tensor = o->operands[i].tensor;
+    for (int r = p->first[tensor]; r < p->first[tensor + 1]; r++) {
+      int other = p->readers[r].op, operand = p->readers[r].operand;
+      if (!is_decided(p, other)) continue;
+      known = (known_operand){.operand = i, .is_output = true, .axes = reader_axes(p, p->readers[r])};
+      known.partial = fsdp_operand_partial(&p->network->operators[other], operand, &p->out->operators[other]);
+      add_known(p, known);
+    }
+  }
+}
+
+// Notes what the operator, now decided, is the first to read.
+static void hold_inputs(propagator *p, int op) {
+  const fsdp_operator *o = &p->network->operators[op];
+  for (int i = 0; i < o->input_count; i++) {
+    reader *holder = &p->holder[o->operands[i].tensor];
+    if (holder->op < 0) *holder = (reader){op, i};
+  }
+}
+
+// The decided neighbour on the side that a wave comes from whose layout an operator, now decided, takes over:
+// the first of those, or, where all have another, the first.
+static int neighbour(const propagator *p, int op, bool forward) {
+  const fsdp_operator *o = &p->network->operators[op];
+  int first = -1;
+  for (int i = forward ? 0 : o->input_count; i < (forward ? o->input_count : o->operand_count); i++) {
+    fsdp_tensor_axes own = fsdp_operand_axes(o, i, &p->out->operators[op]), other;
+    int tensor = o->operands[i].tensor, maker = p->network->tensors[tensor].maker;
+    int end = forward ? p->first[tensor] + (maker >= 0) : p->first[tensor + 1];
+    for (int r = p->first[tensor]; r < end; r++) {
+      int found = forward ? maker : p->readers[r].op;
+      if (!is_decided(p, found)) continue;
+      other = forward ? made_axes(p, tensor) : reader_axes(p, p->readers[r]);
+      if (!memcmp(&own, &other, sizeof own)) return found;
+      if (first < 0) first = found;
+    }
+  }
+  return first;
+}
+
+static fsdp_status fail_shared(const propagator *p, int op) {
+  char name[FSDP_OPERATOR_TEXT], other[FSDP_OPERATOR_TEXT];
+  for (int k = 0; k < p->known.count; k++) {
+    int operand = p->known.items[k].operand;
+    if (!p->known.items[k].is_shared) continue;
+    return fsdp_fail(
+        p->error, FSDP_ERR_INPUT,
+        "no strategy of %s suits %s as %s has it, and both read it: give %s another strategy, or "
+        "leave it out",
+        fsdp_operator_print(p->network, op, name), tensor_of(p, op, operand)->name,
+        fsdp_operator_print(p->network, p->holder[operand_of(p, op, operand)->tensor].op, other), other);
+  }
+  return fsdp_fail(
+      p->error, FSDP_ERR_INPUT,
+      "--sharding: no strategy of %s goes with the lines of its weights and of its output: a weight "
+      "is cut in one dimension alone; change one of them",
+      fsdp_operator_print(p->network, op, name));
+}
+
+static fsdp_status decide(propagator *p, int op, fsdp_decision decision) {
+  bool forward = decision == FSDP_DECIDED_FORWARD, by_default = decision == FSDP_DECIDED_DEFAULT;
+  fsdp_operator_strategy *strategy = &p->out->operators[op];
+  find_known(p, op, !forward);
+  const propagate_choice choice = {.network = p->network,
+                                   .mesh = &p->out->mesh,
+                                   .op = op,
+                                   .known = &p->known,
+                                   .limits = p->limits ? &p->limits[op] : NULL,
+                                   .first = by_default};
+  if (!propagate_choose(&choice, strategy)) return fail_shared(p, op);
+  strategy->from = by_default ? -1 : neighbour(p, op, forward);
+  strategy->decision = decision;
+  hold_inputs(p, op);
+  return FSDP_OK;
+}
+
+// ---- Waves
+
+// Marks what is reached from decided operators. Operators are in the order of makers before readers.
+static void mark_forward(propagator *p) {
+  for (int o = 0; o < p->network->operator_count; o++) {
+    const fsdp_operator *op = &p->network->operators[o];
+    bool reached = false;
+    p->waits[o] = 0;
+    for (int i = 0; i < op->input_count; i++) {
+      int maker = tensor_of(p, o, i)->maker;
+      if (maker < 0) continue;
+      reached = reached || is_decided(p, maker) || p->reached[maker];
+      p->waits[o] += p->reached[maker];
+    }
+    p->reached[o] = reached && !is_decided(p, o);
+  }
+}
+
+static void mark_backward(propagator *p) {
+  for (int o = p->network->operator_count - 1; o >= 0; o--) {
+    const fsdp_operator *op = &p->network->operators[o];
+    bool reached = false;
+    p->waits[o] = 0;
+    for (int i = op->input_count; i < op->operand_count; i++) {
+      for (int r = p->first[op->operands[i].tensor]; r < p->first[op->operands[i].tensor + 1]; r++) {
+        int other = p->readers[r].op;
+        reached = reached || is_decided(p, other) || p->reached[other];
+        p->waits[o] += p->reached[other];
+      }
+    }
+    p->reached[o] = reached && !is_decided(p, o);
+  }
+}
+
+// `op` is decided: one wait less for those that the wave reaches through it.
+static void release(propagator *p, int op, bool forward) {
+  const fsdp_operator *o = &p->network->operators[op];
+  for (int i = o->input_count; i < o->operand_count && forward; i++) {
+    for (int r = p->first[o->operands[i].tensor]; r < p->first[o->operands[i].tensor + 1]; r++) {
+      int other = p->readers[r].op;
+      if (--p->waits[other] == 0 && p->reached[other]) p->queue[p->queue_end++] = other;
+    }
+  }
+  for (int i = 0; i < o->input_count && !forward; i++) {
+    int maker = tensor_of(p, op, i)->maker;
+    if (maker >= 0 && --p->waits[maker] == 0 && p->reached[maker]) p->queue[p->queue_end++] = maker;
+  }
+}
+
+// Decides what is reached in one direction, breadth first. *any: there was something.
+static fsdp_status run_wave(propagator *p, bool forward, bool *any) {
+  fsdp_status status = FSDP_OK;
+  (forward ? mark_forward : mark_backward)(p);
+  p->queue_end = 0;
+  for (int o = 0; o < p->network->operator_count; o++)
+    if (p->reached[o] && p->waits[o] == 0) p->queue[p->queue_end++] = o;
+  for (int at = 0; at < p->queue_end && !status; at++) {
+    status = decide(p, p->queue[at], forward ? FSDP_DECIDED_FORWARD : FSDP_DECIDED_BACKWARD);
+    if (!status) release(p, p->queue[at], forward);
+    *any = true;
+  }
+  return status;
+}
+
+static fsdp_status run(propagator *p) {
+  fsdp_status status = FSDP_OK;
+  for (int o = 0; o < p->network->operator_count; o++)
+    if (is_decided(p, o)) hold_inputs(p, o);
+  for (bool any = true; any && !status;) {
+    any = false;
+    status = run_wave(p, true, &any);
+    if (!status) status = run_wave(p, false, &any);
+  }
+  for (int o = 0; o < p->network->operator_count && !status; o++)
+    if (!is_decided(p, o)) status = decide(p, o, FSDP_DECIDED_DEFAULT);
+  return status;
+}
+
+// ---- What comes out
+
+// Bytes that all readers of an input of the network receive of it if it lies as one of them wants it.
+static int64_t input_bytes(const propagator *p, int tensor, reader holder) {
+  const fsdp_tensor_axes lies = reader_axes(p, holder);
+  int64_t bytes = 0;
+  for (int r = p->first[tensor]; r < p->first[tensor + 1]; r++) {
+    const fsdp_tensor_axes wanted = reader_axes(p, p->readers[r]);
+    bytes += fsdp_redistribution_bytes(&p->network->tensors[tensor], &p->out->mesh, &lies, &wanted);
+  }
+  return bytes;
+}
+
+// Whether an earlier reader of a tensor wants it as reader `at` does.
+static bool is_wanted_before(const propagator *p, int tensor, int at) {
+  const fsdp_tensor_axes own = reader_axes(p, p->readers[at]);
+  for (int r = p->first[tensor]; r < at; r++) {
+    const fsdp_tensor_axes other = reader_axes(p, p->readers[r]);
+    if (!memcmp(&own, &other, sizeof own)) return true;
+  }
+  return false;
+}
+
+// Inputs of the network come to lie so that their readers receive least, of equals as the first in order
+// wants them: this depends on strategies alone, and not on who was decided first.
+static void place_inputs(propagator *p) {
+  for (int t = 0; t < p->network->tensor_count; t++) {
+    int64_t least = INT64_MAX;
+    if (p->network->tensors[t].role != FSDP_TENSOR_INPUT) continue;
+    for (int r = p->first[t]; r < p->first[t + 1]; r++) {
+      if (is_wanted_before(p, t, r)) continue;
+      int64_t bytes = input_bytes(p, t, p->readers[r]);
+      if (bytes < least) p->holder[t] = p->readers[r];
+      if (bytes < least) least = bytes;
+    }
+  }
+}
+
+// Lists the inputs that lie otherwise than their readers want them.
+static void list_moved(propagator *p) {
+  fsdp_propagation *out = p->out;
+  out->moved = fsdp_alloc((size_t)(p->first[p->network->tensor_count] + 1) * sizeof *out->moved);
+  for (int o = 0; o < p->network->operator_count; o++) {
+    for (int i = 0; i < p->network->operators[o].input_count; i++) {
+      fsdp_tensor_axes lies = {{0}}, wanted = reader_axes(p, (reader){o, i});
+      bool known = input_axes(p, o, i, &lies);
+      FSDP_CHECK(known, "an operator was left out");
+      if (!memcmp(&lies, &wanted, sizeof lies)) continue;
+      fsdp_axis_set partial = fsdp_operand_partial(&p->network->operators[o], i, &out->operators[o]);
+      fsdp_moved_input *moved = &out->moved[out->moved_count++];
+      *moved = (fsdp_moved_input){.tensor = operand_of(p, o, i)->tensor, .reader = o, .operand = i};
+      moved->forward_bytes = fsdp_redistribution_bytes(tensor_of(p, o, i), &out->mesh, &lies, &wanted);
+      moved->backward_bytes = fsdp_gradient_bytes(tensor_of(p, o, i), &out->mesh, &lies, &wanted, partial);
+      out->forward_bytes += moved->forward_bytes;
+      out->backward_bytes += moved->backward_bytes;
+    }
+  }
+}
+
+fsdp_status fsdp_propagate_within(const fsdp_network *network, const fsdp_slice_mesh *mesh,
+                                  const fsdp_operator_limits *limits, const fsdp_operator_strategy *decided,
+                                  fsdp_propagation **out, fsdp_error *error) {
+  size_t operators = (size_t)network->operator_count, tensors = (size_t)network->tensor_count;
+  propagator p = {.network = network,
+                  .out = fsdp_alloc_zeroed(1, sizeof(fsdp_propagation)),
+                  .holder = fsdp_alloc((tensors + 1) * sizeof(reader)),
+                  .reached = fsdp_alloc_zeroed(operators + 1, sizeof(bool)),
+                  .waits = fsdp_alloc_zeroed(operators + 1, sizeof(int)),
+                  .queue = fsdp_alloc((operators + 1) * sizeof(int)),
+                  .limits = limits,
+                  .error = error};
+  p.out->mesh = *mesh;
+  p.out->operators = fsdp_alloc((operators + 1) * sizeof *p.out->operators);
+  memcpy(p.out->operators, decided, operators * sizeof *decided);
+  for (size_t t = 0; t < tensors; t++) p.holder[t].op = -1;
+  list_readers(&p);
+  fsdp_status status = run(&p);
+  if (!status) place_inputs(&p);
+  if (!status) list_moved(&p);
+  free(p.readers);
+  free(p.first);
+  free(p.holder);
+  free(p.reached);
+  free(p.waits);
+  free(p.queue);
+  free(p.known.items);
+  if (status) fsdp_propagation_destroy(p.out);
+  *out = status ? NULL : p.out;
+  return status;
+}
+
+fsdp_status fsdp_propagate(const fsdp_network *network, const fsdp_slice_mesh *mesh,
+                           const fsdp_given_strategies *given, fsdp_propagation **out, fsdp_error *error) {
+  fsdp_operator_strategy *decided = fsdp_alloc_zeroed((size_t)network->operator_count + 1, sizeof *decided);
+  fsdp_status status = propagate_read_given(network, mesh, given, decided, error);
+  *out = NULL;
+  if (!status) status = fsdp_propagate_within(network, mesh, NULL, decided, out, error);
+  free(decided);
+  return status;
+}
+
+void fsdp_propagation_destroy(fsdp_propagation *propagation) {
+  if (!propagation) return;
+  free(propagation->operators);
+  free(propagation->moved);
+  free(propagation);
+}

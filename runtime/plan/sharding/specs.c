@@ -1,0 +1,208 @@
+#include "runtime/plan/sharding/specs.h"
+
+#include "runtime/base/check.h"
+#include "runtime/plan/mesh/names.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// ---- Axes
+
+void fsdp_dim_axes_add(fsdp_dim_axes *dim, const fsdp_mesh *mesh, const char *name) {
+  int axis = fsdp_mesh_find(mesh, name);
+  if (axis >= 0 && mesh->axes[axis].size > 1) dim->axes[dim->count++] = (signed char)axis;
+}
+
+fsdp_axis_set fsdp_dim_axis_set(const fsdp_dim_axes *dim, const fsdp_mesh *mesh) {
+  fsdp_axis_set axes = 0;
+  for (int i = 0; i < dim->count; i++) axes |= 1u << dim->axes[i];
+  return axes & fsdp_mesh_all_axes(mesh);
+}
+
+fsdp_axis_set fsdp_spec_axes(const fsdp_spec *spec, const fsdp_mesh *mesh) {
+  fsdp_axis_set axes = 0;
+  for (int d = 0; d < FSDP_MAX_DIMS; d++) axes |= fsdp_dim_axis_set(&spec->dim[d], mesh);
+  return axes;
+}
+
+// The next axis with more than one rank, from *at on; -1: none is left.
+static int next_axis(const fsdp_dim_axes *dim, const fsdp_mesh *mesh, int *at) {
+  while (*at < dim->count && mesh->axes[dim->axes[*at]].size == 1) ++*at;
+  return *at < dim->count ? dim->axes[(*at)++] : -1;
+}
+
+bool fsdp_dim_axes_equal(const fsdp_dim_axes *a, const fsdp_dim_axes *b, const fsdp_mesh *mesh) {
+  for (int i = 0, j = 0;;) {
+    int axis = next_axis(a, mesh, &i);
+    if (axis != next_axis(b, mesh, &j)) return false;
+    if (axis < 0) return true;
+  }
+}
+
+// ---- Specs
+
+fsdp_specs *fsdp_specs_default(const fsdp_graph *graph, const fsdp_mesh *mesh) {
+  fsdp_specs *specs = fsdp_alloc_zeroed(1, sizeof *specs);
+  specs->params = fsdp_alloc_zeroed((size_t)graph->param_count, sizeof *specs->params);
+  specs->modules = fsdp_alloc_zeroed((size_t)graph->module_count, sizeof *specs->modules);
+  specs->others = fsdp_alloc_zeroed((size_t)graph->module_count, sizeof *specs->others);
+  specs->input.dims = 2;
+  fsdp_dim_axes_add(&specs->input.dim[0], mesh, FSDP_AXIS_DATA);
+  fsdp_dim_axes_add(&specs->input.dim[0], mesh, FSDP_AXIS_FSDP);
+  fsdp_dim_axes_add(&specs->input.dim[1], mesh, FSDP_AXIS_CONTEXT);
+  for (int p = 0; p < graph->param_count; p++) {
+    specs->params[p].dims = graph->params[p].dims;
+    fsdp_dim_axes_add(&specs->params[p].dim[0], mesh, FSDP_AXIS_FSDP);
+    fsdp_dim_axes_add(&specs->params[p].dim[0], mesh, FSDP_AXIS_CONTEXT);
+  }
+  fsdp_specs_outputs_as_input(specs, graph);
+  return specs;
+}
+
+void fsdp_specs_outputs_as_input(fsdp_specs *specs, const fsdp_graph *graph) {
+  for (int m = 0; m < graph->module_count; m++)
+    for (int i = 0; i < graph->modules[m].output_count; i++) {
+      fsdp_spec *spec = fsdp_specs_output(specs, m, i);
+      *spec = (fsdp_spec){.dims = graph->modules[m].output_dims[i]};
+      for (int d = 0; d < spec->dims && d < 2 && spec->dims == FSDP_OUTPUT_DIMS; d++)
+        spec->dim[d] = specs->input.dim[d];
+    }
+}
+
+void fsdp_specs_destroy(fsdp_specs *specs) {
+  if (!specs) return;
+  free(specs->params);
+  free(specs->modules);
+  free(specs->others);
+  free(specs);
+}
+
+fsdp_spec *fsdp_specs_output(const fsdp_specs *specs, int module, int output) {
+  return output ? &specs->others[module][output - 1] : &specs->modules[module];
+}
+
+void fsdp_specs_find_makers(const fsdp_graph *graph, int *maker) {
+  for (int m = 0; m < graph->module_count; m++) maker[m] = -1;
+  for (int n = 0; n < graph->forward_count; n++)
+    for (int m = graph->forward[n].module; m >= 0; m = graph->modules[m].parent) maker[m] = n;
+  for (int n = 0; n < graph->forward_count; n++) {
+    const fsdp_node *node = &graph->forward[n];
+    int values[FSDP_OP_MAX_OPERANDS + FSDP_NODE_MAX_WEIGHTS], count = 0;
+    for (int o = 0; o < node->operand_count; o++) values[count++] = node->operands[o].value;
+    for (int w = 0; w < node->weight_count; w++) values[count++] = node->weights[w];
+    for (int v = 0; v < count; v++) {
+      int param = graph->values[values[v]].param;
+      if (param >= 0 && maker[graph->params[param].module] < 0) maker[graph->params[param].module] = n;
+    }
+  }
+}
+
+// ---- Text
+
+const char *fsdp_spec_print(const fsdp_spec *spec, const fsdp_mesh *mesh, char out[FSDP_SPEC_TEXT_BYTES]) {
+  FILE *text = fmemopen(out, FSDP_SPEC_TEXT_BYTES, "w");
+  fputc('[', text);
+  for (int d = 0; d < spec->dims; d++) {
+    const fsdp_dim_axes *dim = &spec->dim[d];
+    if (d) fputs(", ", text);
+    if (dim->count == 0) fputs("null", text);
+    if (dim->count > 1) fputc('[', text);
+    for (int i = 0; i < dim->count; i++) fprintf(text, "%s%s", i ? ", " : "", mesh->axes[dim->axes[i]].name);
+    if (dim->count > 1) fputc(']', text);
+  }
+  fputc(']', text);
+  fclose(text);
+  return out;
+}
+
+typedef struct line {
+  char name[FSDP_NAME_BYTES]; // with integers as they are
+  char pattern[FSDP_NAME_BYTES];
+  int output; // of several, or -1
+  const fsdp_spec *spec;
+  const char *note; // NULL: none
+} line;
+
+static void add(line *lines, int *count, const char *name, int output, const fsdp_spec *spec) {
+  line *l = &lines[(*count)++];
+  snprintf(l->name, sizeof l->name, "%s", name);
+  fsdp_name_pattern(name, l->pattern);
+  l->output = output;
+  l->spec = spec;
+  l->note = NULL;
+}
+
+static bool equal(const fsdp_spec *a, const fsdp_spec *b) {
+  bool same = a->dims == b->dims;
+  for (int d = 0; d < FSDP_MAX_DIMS && same; d++)
+    same = a->dim[d].count == b->dim[d].count &&
+           memcmp(a->dim[d].axes, b->dim[d].axes, (size_t)a->dim[d].count) == 0;
+  return same;
+}
+
+static bool same_pattern(const line *a, const line *b) {
+  return a->output == b->output && strcmp(a->pattern, b->pattern) == 0;
+}
+
+// Whether line `at` is the first of its pattern; *alike says whether all of them have one spec.
+static bool opens(const line *lines, int count, int at, bool *alike) {
+  *alike = true;
+  for (int i = 0; i < count; i++) {
+    if (i == at || !same_pattern(&lines[i], &lines[at])) continue;
+    if (i < at) return false;
+    *alike = *alike && equal(lines[i].spec, lines[at].spec);
+  }
+  return true;
+}
+
+// The line of `lines[at]`, with the notes of all lines that it stands for, each once.
+static void print_line(const char *name, const line *lines, int count, int at, bool alike,
+                       const fsdp_mesh *mesh, FILE *out) {
+  const line *l = &lines[at];
+  char text[FSDP_SPEC_TEXT_BYTES], index[16] = "";
+  const char *quote = *name ? "" : "'"; // a name that is empty, or begins with its index
+  if (l->output >= 0) snprintf(index, sizeof index, "[%d]", l->output);
+  int used = fprintf(out, "%s%s%s%s: %s", quote, name, index, quote, fsdp_spec_print(l->spec, mesh, text));
+  bool any = false;
+  for (int i = at; i < (alike ? count : at + 1); i++) {
+    int known = at;
+    if (!lines[i].note || !same_pattern(&lines[i], l)) continue;
+    while (known < i && !(lines[known].note && same_pattern(&lines[known], l) &&
+                          strcmp(lines[known].note, lines[i].note) == 0))
+      known++;
+    if (known < i) continue;
+    if (any) fprintf(out, "; %s", lines[i].note);
+    if (!any) fprintf(out, "%*s  # %s", used < 60 ? 60 - used : 0, "", lines[i].note);
+    any = true;
+  }
+  fputc('\n', out);
+}
+
+static void add_outputs(line *lines, int *count, const fsdp_specs *specs, const fsdp_graph *graph,
+                        int module) {
+  int outputs = graph->modules[module].output_count;
+  char path[FSDP_NAME_BYTES];
+  fsdp_graph_module_path(graph, module, path);
+  for (int i = 0; i < outputs; i++)
+    add(lines, count, path, outputs > 1 ? i : -1, fsdp_specs_output(specs, module, i));
+}
+
+void fsdp_specs_print(const fsdp_specs *specs, const fsdp_graph *graph, const fsdp_mesh *mesh,
+                      const char *const *notes, FILE *out) {
+  int count = 0, most = 1 + graph->param_count + FSDP_MODULE_MAX_OUTPUTS * graph->module_count;
+  line *lines = fsdp_alloc_zeroed((size_t)most, sizeof *lines);
+  add(lines, &count, "input", -1, &specs->input);
+  for (int p = 0; p < graph->param_count; p++) {
+    add(lines, &count, graph->params[p].name, -1, &specs->params[p]);
+    if (notes) lines[count - 1].note = notes[p];
+  }
+  for (int m = 0; m < graph->module_count; m++) add_outputs(lines, &count, specs, graph, m);
+  bool alike;
+  for (int i = 0; i < count; i++) {
+    if (!opens(lines, count, i, &alike)) continue;
+    if (alike) print_line(lines[i].pattern, lines, count, i, true, mesh, out);
+    for (int j = i; j < count && !alike; j++)
+      if (same_pattern(&lines[j], &lines[i])) print_line(lines[j].name, lines, count, j, false, mesh, out);
+  }
+  free(lines);
+}

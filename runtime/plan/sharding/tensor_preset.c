@@ -1,0 +1,124 @@
+#include "runtime/plan/sharding/tensor_preset.h"
+
+#include "runtime/base/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct preset {
+  fsdp_specs *specs;
+  const fsdp_graph *graph;
+  const fsdp_mesh *mesh;
+  bool *cut; // by value: its columns lie over tensor
+} preset;
+
+static void mark(fsdp_spec *spec) {
+  spec->source = FSDP_SPEC_PRESET;
+  snprintf(spec->place, sizeof spec->place, "--sharding fsdp-tp");
+}
+
+static char letter_of(const fsdp_op_dim *dim) {
+  return dim->blocks[0].letters[0];
+}
+
+// ---- Which columns are cut
+
+// The value that a node is there for: what it makes (or changes) with rows and columns; -1: none.
+static int main_output(const fsdp_graph *graph, const fsdp_node *node) {
+  int found = -1;
+  for (int o = 0; o < node->operand_count && found < 0; o++) {
+    const fsdp_node_operand *operand = &node->operands[o];
+    if ((operand->access & FSDP_WRITE) && graph->values[operand->value].dims == 2) found = operand->value;
+  }
+  return found;
+}
+
+// Channels are whole; heads and the intermediate size are cut. A linear layer makes one of the other.
+static void find_cut(preset *p, const fsdp_node *node) {
+  const fsdp_op_letters *op = fsdp_op_letters_of(node->kind);
+  if (node->weight_count) {
+    p->cut[main_output(p->graph, node)] = !p->cut[node->operands[0].value];
+    return;
+  }
+  for (int o = 0; o < node->operand_count; o++) {
+    const fsdp_op_operand *operand = &op->operands[o];
+    if (operand->dim_count < 2 || !(operand->access & FSDP_WRITE)) continue;
+    p->cut[node->operands[o].value] = letter_of(&operand->dims[1]) != 'c';
+  }
+}
+
+// False: the mesh has no axis to cut over. The caller frees p->cut.
+static bool begin(preset *p) {
+  if (fsdp_mesh_size(p->mesh, FSDP_AXIS_TENSOR) == 1) return false;
+  p->cut = fsdp_alloc_zeroed((size_t)p->graph->value_count, sizeof *p->cut);
+  for (int n = 0; n < p->graph->forward_count; n++) find_cut(p, &p->graph->forward[n]);
+  return true;
+}
+
+// ---- Parameters
+
+// Cuts dimension `dim` over tensor; the other axes cut another dimension, if there is one.
+static void cut_param(const preset *p, int value, int dim) {
+  int param = p->graph->values[value].param;
+  fsdp_spec *spec = &p->specs->params[param];
+  const fsdp_dim_axes others = spec->dim[0];
+  if (fsdp_spec_axes(spec, p->mesh) & fsdp_mesh_axes(p->mesh, FSDP_AXIS_TENSOR)) return; // tied
+  memset(spec->dim, 0, sizeof spec->dim);
+  fsdp_dim_axes_add(&spec->dim[dim], p->mesh, FSDP_AXIS_TENSOR);
+  fsdp_dim_axes *rest = &spec->dim[spec->dims > 1 ? !dim : 0];
+  for (int i = 0; i < others.count; i++) rest->axes[rest->count++] = others.axes[i];
+}
+
+static void cut_linear(const preset *p, const fsdp_node *node) {
+  bool is_row = p->cut[node->operands[0].value];
+  for (int w = 0; w < node->weight_count; w++) {
+    const fsdp_value *weight = &p->graph->values[node->weights[w]];
+    int outputs = p->graph->params[weight->param].transposed;
+    cut_param(p, node->weights[w], is_row ? !outputs : outputs);
+  }
+  for (int b = 0; b < node->bias_count && !is_row; b++) cut_param(p, node->biases[b], 0);
+}
+
+static void cut_vocabulary(const preset *p, const fsdp_node *node) {
+  const fsdp_op_letters *op = fsdp_op_letters_of(node->kind);
+  for (int o = 0; o < node->operand_count; o++)
+    for (int d = 0; d < op->operands[o].dim_count; d++)
+      if (p->graph->values[node->operands[o].value].role == FSDP_VALUE_PARAM &&
+          letter_of(&op->operands[o].dims[d]) == 'v')
+        cut_param(p, node->operands[o].value, d);
+}
+
+void fsdp_tensor_preset_params(fsdp_specs *specs, const fsdp_graph *graph, const fsdp_mesh *mesh) {
+  preset p = {.specs = specs, .graph = graph, .mesh = mesh};
+  if (!begin(&p)) return;
+  for (int n = 0; n < graph->forward_count; n++) {
+    const fsdp_node *node = &graph->forward[n];
+    if (node->weight_count) {
+      cut_linear(&p, node);
+    } else {
+      cut_vocabulary(&p, node);
+    }
+  }
+  for (int i = 0; i < graph->param_count; i++) mark(&specs->params[i]);
+  free(p.cut);
+}
+
+// ---- Outputs
+
+void fsdp_tensor_preset_outputs(fsdp_specs *specs, const fsdp_graph *graph, const fsdp_mesh *mesh,
+                                bool sequence_parallel) {
+  preset p = {.specs = specs, .graph = graph, .mesh = mesh};
+  if (!begin(&p)) return;
+  int *maker = fsdp_alloc((size_t)graph->module_count * sizeof *maker);
+  fsdp_specs_find_makers(graph, maker);
+  for (int m = 0; m < graph->module_count; m++) {
+    fsdp_spec *spec = &specs->modules[m];
+    if (maker[m] < 0 || spec->dims != FSDP_OUTPUT_DIMS) continue;
+    int made = main_output(graph, &graph->forward[maker[m]]);
+    bool is_cut = made < 0 || p.cut[made]; // the head's output are logits, which it makes none of
+    mark(spec);
+    if (is_cut || sequence_parallel) fsdp_dim_axes_add(&spec->dim[is_cut ? 2 : 1], mesh, FSDP_AXIS_TENSOR);
+  }
+  free(maker);
+  free(p.cut);
+}
