@@ -338,6 +338,8 @@ static void choose_finalists(run *r) {
     if (!choose_of_kind(r, item, i < SEARCH_DEPTH, &plan)) {
       kind->outcome = FSDP_SEARCH_TOO_LARGE;
       kind->bytes = item->best.settings[0].estimate.bytes[FSDP_SPACE_DEVICE];
+      if (!r->least_excess) result->least = item->best.settings[0].config; // above by what packing takes
+      r->least_excess = r->least_excess ? r->least_excess : 1;
       continue;
     }
     kind->step_s = plan.step_s;
