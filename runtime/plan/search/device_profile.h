@@ -88,7 +88,8 @@ typedef struct fsdp_device_profile {
   double capability;                   // compute capability of a GPU: 9.0; 0: not said
   double context_bytes;                // that a GPU's context, kernels and libraries keep beside the arena
   double communicator_bytes;           // that each communicator of several ranks keeps there; 0: not said
-  double memory_bytes;                 // of a device; of a node
+  double memory_bytes;                 // of a GPU; of a node without
+  double host_memory_bytes;            // of a node with GPUs; 0: not said
   double peak_flops[FSDP_DTYPE_COUNT]; // dense, as its data sheet says; 0: unknown
   double memory_rate;                  // of a large copy, bytes read and written
   double launch_s;                     // from the end of one kernel to the beginning of the next
