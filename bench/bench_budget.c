@@ -5,8 +5,8 @@
 // Plans the step and prints, as JSON, each distinct kernel of the first rank with its launches, FLOPs and
 // bytes, for bench/budget.py to price. Needs no GPU.
 #include "bench/step_ops.h"
-#include "launcher/cli/setup.h"
 #include "launcher/report/progress.h"
+#include "launcher/setup/setup.h"
 
 static json_t *op_json(const step_op *op) {
   char label[STEP_OP_LABEL_BYTES];

@@ -6,10 +6,10 @@
 // many. A group of a part of LIST's ranks is the same part of the others. Prints the greatest counts of a
 // rank, and of a node's ranks together; and what the watch and a failure cost.
 #include "runtime/base/check.h"
-#include "runtime/comm/watch_judge.h"
 #include "runtime/comm/world_inproc.h"
-#include "runtime/exchange/hearing.h"
 #include "runtime/exchange/small_sum.h"
+#include "runtime/watch/hearing.h"
+#include "runtime/watch/watch_judge.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -20,7 +20,7 @@
 // --json writes one line per kernel, as soon as it is known.
 #include "bench/step_ops.h"
 #include "kernels/cuda/cuda_kernels.h"
-#include "launcher/cli/setup.h"
+#include "launcher/setup/setup.h"
 #include "runtime/base/check.h"
 #include "runtime/base/cuda_check.h"
 #include "runtime/base/random.h"

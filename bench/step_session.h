@@ -2,7 +2,7 @@
 // session of this rank. Its steps are run on session.executor.
 #pragma once
 
-#include "launcher/cli/setup.h"
+#include "launcher/setup/setup.h"
 #include "launcher/train/feed.h"
 #include "runtime/exec/session.h"
 

@@ -48,7 +48,7 @@ typedef struct fsdp_drawing {
   float mean, deviation;
 } fsdp_drawing;
 
-typedef struct fsdp_pool fsdp_pool; // runtime/base/pool.h
+typedef struct fsdp_pool fsdp_pool; // runtime/device/pool.h
 
 typedef struct fsdp_kernel_call {
   fsdp_op_kind kind;

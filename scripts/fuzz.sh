@@ -112,6 +112,7 @@ if [ $coverage -eq 1 ]; then
   llvm-cov report "${objects[@]:1}" -instr-profile=$counted/all.profdata \
     runtime/checkpoint/{config_json,safetensors,safetensors_header,checkpoint_json}.c \
     runtime/data/token_file.c runtime/data/json_text.c launcher/profile/profile_{file,reader,rows}.c \
-    launcher/cli/{yaml_document,yaml_options,network_file,strategies_file}.c
+    runtime/plan/text/yaml_document.c launcher/options/yaml_options.c \
+    launcher/setup/{network_file,strategies_file}.c
 fi
 exit $failed

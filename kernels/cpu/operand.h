@@ -4,8 +4,8 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/operand.h"
 #include "runtime/base/check.h"
-#include "runtime/base/pool.h"
 #include "runtime/base/size.h"
+#include "runtime/device/pool.h"
 
 void FSDP_CPU(convert)(fsdp_dtype source_dtype, const void *source, fsdp_dtype destination_dtype,
                        void *destination, int64_t count);

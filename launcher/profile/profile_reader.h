@@ -2,8 +2,8 @@
 // whole.
 #pragma once
 
-#include "launcher/cli/yaml_document.h"
 #include "runtime/plan/search/device_profile.h"
+#include "runtime/plan/text/yaml_document.h"
 
 #define FSDP_PROFILE_BASES_MAX   8
 #define FSDP_PROFILE_PLACE_BYTES 200

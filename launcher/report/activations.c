@@ -1,8 +1,8 @@
 #include "launcher/report/activations.h"
 
-#include "launcher/cli/option_value.h"
 #include "runtime/base/check.h"
 #include "runtime/base/plural.h"
+#include "runtime/base/text.h"
 #include "runtime/plan/program/saving_cost.h"
 
 #include <inttypes.h>
@@ -170,7 +170,7 @@ static void print_group(const fsdp_plan *plan, const fsdp_saved *saved, int firs
     char bytes[24];
     if (!names.count) continue;
     fprintf(out, "  %-20s %-10s %10s  ", label, fates[f].name,
-            fsdp_value_print_bytes(bytes_of(plan, saved, fates[f].fate, first), bytes, sizeof bytes));
+            fsdp_print_bytes(bytes_of(plan, saved, fates[f].fate, first), bytes, sizeof bytes));
     print_names(&names, out);
     label[0] = 0;
   }
@@ -197,15 +197,15 @@ void fsdp_activations_print(const fsdp_plan *plan, FILE *out) {
     first = last + 1;
   }
   fprintf(out, "  %-20s kept %s, recomputed %s, offloaded %s to the host and back\n", "together",
-          fsdp_value_print_bytes(a.kept_bytes, kept, sizeof kept),
-          fsdp_value_print_bytes(a.recomputed_bytes, recomputed, sizeof recomputed),
-          fsdp_value_print_bytes(a.offloaded_bytes, offloaded, sizeof offloaded));
+          fsdp_print_bytes(a.kept_bytes, kept, sizeof kept),
+          fsdp_print_bytes(a.recomputed_bytes, recomputed, sizeof recomputed),
+          fsdp_print_bytes(a.offloaded_bytes, offloaded, sizeof offloaded));
   if (a.recomputed_bytes > 0) {
     fsdp_repeated_work work = fsdp_saving_repeated_work(
         plan->graph, plan->fates, -1, plan->config.param_dtype, plan->config.backend->flops_per_byte);
     fprintf(out, "  %-20s %.2f%% of the model's FLOPs; ops that read and write %s\n", "repeated",
             percent(a.repeated_flops, a.model_flops),
-            fsdp_value_print_bytes((int64_t)work.bytes, moved, sizeof moved));
+            fsdp_print_bytes((int64_t)work.bytes, moved, sizeof moved));
   }
   fsdp_saved_release(&saved);
 }
@@ -216,10 +216,10 @@ bool fsdp_activations_line(const fsdp_plan *plan, char *out, size_t out_bytes) {
   if (!a.recomputed_bytes && !a.offloaded_bytes) return false;
   snprintf(out, out_bytes,
            "kept %s, recomputed %s (%.2f%% of the FLOPs again), offloaded %s, of what %d layer%s save%s",
-           fsdp_value_print_bytes(a.kept_bytes, kept, sizeof kept),
-           fsdp_value_print_bytes(a.recomputed_bytes, recomputed, sizeof recomputed),
+           fsdp_print_bytes(a.kept_bytes, kept, sizeof kept),
+           fsdp_print_bytes(a.recomputed_bytes, recomputed, sizeof recomputed),
            percent(a.repeated_flops, a.model_flops),
-           fsdp_value_print_bytes(a.offloaded_bytes, offloaded, sizeof offloaded), plan->graph->block_count,
+           fsdp_print_bytes(a.offloaded_bytes, offloaded, sizeof offloaded), plan->graph->block_count,
            fsdp_plural(plan->graph->block_count), plan->graph->block_count == 1 ? "s" : "");
   return true;
 }

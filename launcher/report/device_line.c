@@ -1,9 +1,10 @@
 #include "launcher/report/device_line.h"
 
-#include "launcher/cli/option_value.h"
 #include "runtime/base/plural.h"
+#include "runtime/base/text.h"
 
 #include <glob.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,11 +45,11 @@ bool fsdp_device_line_find_gpu(const char *root, char *sign, size_t sign_bytes) 
   return any;
 }
 
-void fsdp_device_line_why_cpu(const fsdp_options *options, const char *failure, char *out, size_t out_bytes) {
+void fsdp_device_line_why_cpu(const char *chosen, const char *failure, char *out, size_t out_bytes) {
   char sign[96];
   bool machine_has_one = fsdp_device_line_find_gpu("", sign, sizeof sign);
-  if (options->backend == FSDP_BACKEND_CPU) {
-    snprintf(out, out_bytes, "--backend cpu (%s)", fsdp_options_place(options, "backend"));
+  if (chosen) {
+    snprintf(out, out_bytes, "%s", chosen);
   } else if (!fsdp_gpu_is_built()) {
     if (machine_has_one) {
       snprintf(out, out_bytes,
@@ -76,7 +77,7 @@ void fsdp_device_line_print(const fsdp_gpu *gpu, int threads, const char *why_cp
     return;
   }
   int used = snprintf(out, out_bytes, "%s, %s, compute capability %d.%d", gpu->name,
-                      fsdp_value_print_bytes(gpu->total_bytes, memory, sizeof memory), gpu->capability / 10,
+                      fsdp_print_bytes(gpu->total_bytes, memory, sizeof memory), gpu->capability / 10,
                       gpu->capability % 10);
   if (gpu->sharers > 1 && used > 0 && (size_t)used < out_bytes) {
     snprintf(out + used, out_bytes - (size_t)used, ", shared by %d ranks", gpu->sharers);

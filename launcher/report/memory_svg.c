@@ -1,9 +1,9 @@
 #include "launcher/report/memory_svg.h"
 
-#include "launcher/cli/option_value.h"
 #include "launcher/report/report.h"
 #include "runtime/base/plural.h"
 #include "runtime/base/size.h"
+#include "runtime/base/text.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -153,7 +153,7 @@ static void print_axes(const panel *p) {
     fprintf(p->out, "<line x1=\"%d\" y1=\"%.1f\" x2=\"%d\" y2=\"%.1f\" class=\"grid\"/>\n", LEFT, y,
             LEFT + PLOT_WIDTH, y);
     print_text(p->out, LEFT - 8, y + 4, "text-anchor=\"end\"",
-               value == 0 ? "0" : fsdp_value_print_bytes((int64_t)value, text, sizeof text));
+               value == 0 ? "0" : fsdp_print_bytes((int64_t)value, text, sizeof text));
   }
   double count = p->profile->position_count, x_step = fmax(1, round_step(count, 10));
   for (double value = 0; value <= count; value += x_step) {
@@ -203,7 +203,7 @@ static void print_phase_names(const panel *p) {
 static void print_level(const panel *p, int64_t bytes, const char *name, double label_shift) {
   char size[32], text[96];
   double y = y_of(p, (double)bytes);
-  snprintf(text, sizeof text, "%s %s", name, fsdp_value_print_bytes(bytes, size, sizeof size));
+  snprintf(text, sizeof text, "%s %s", name, fsdp_print_bytes(bytes, size, sizeof size));
   fprintf(p->out, "<line x1=\"%d\" y1=\"%.1f\" x2=\"%d\" y2=\"%.1f\" class=\"level\"/>\n", LEFT, y,
           LEFT + PLOT_WIDTH, y);
   print_label(p->out, LEFT + PLOT_WIDTH + 6, y + label_shift, "start", "small", text);
@@ -220,7 +220,7 @@ static void print_peak(const panel *p) {
   fprintf(p->out, "<line x1=\"%.1f\" y1=\"%d\" x2=\"%.1f\" y2=\"%.1f\" class=\"mark\"/>\n", x, p->top + 8, x,
           y);
   fprintf(p->out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4.5\" class=\"dot\"/>\n", x, y);
-  snprintf(text, sizeof text, "peak %s", fsdp_value_print_bytes(report->peak_bytes, size, sizeof size));
+  snprintf(text, sizeof text, "peak %s", fsdp_print_bytes(report->peak_bytes, size, sizeof size));
   print_label(p->out, text_x, p->top + 20, anchor, "peak", text);
   snprintf(text, sizeof text, "at instruction %d: %s", report->peak_position,
            fsdp_report_instr(p->profile->plan, report->peak_position, where, sizeof where));
@@ -237,7 +237,7 @@ static void print_legend(const panel *p) {
             layers[i].color);
     print_text(p->out, LEGEND_LEFT + 22, y + 12, "", layers[i].label);
     print_text(p->out, WIDTH - 16, y + 12, "text-anchor=\"end\"",
-               fsdp_value_print_bytes(report->peak_by_category[layers[i].category], size, sizeof size));
+               fsdp_print_bytes(report->peak_by_category[layers[i].category], size, sizeof size));
   }
 }
 

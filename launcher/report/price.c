@@ -1,9 +1,8 @@
 #include "launcher/report/price.h"
 
-#include "launcher/cli/option_value.h"
 #include "runtime/base/check.h"
 #include "runtime/base/plural.h"
-#include "runtime/base/print_int.h"
+#include "runtime/base/text.h"
 #include "runtime/plan/layout/factored.h"
 #include "runtime/plan/search/variations.h"
 
@@ -154,7 +153,7 @@ static void print_variations(const fsdp_price_report *r, FILE *out) {
     char peak[24];
     fprintf(out, "  %-36s %8.2f %10.0f  %+6.1f%%  %s\n", variations[i].change, 1e3 * variations[i].step_s,
             variations[i].tokens_per_s, 100 * (variations[i].tokens_per_s / r->tokens_per_s - 1),
-            fsdp_value_print_bytes(variations[i].peak_bytes, peak, sizeof peak));
+            fsdp_print_bytes(variations[i].peak_bytes, peak, sizeof peak));
   }
 }
 

@@ -1,9 +1,8 @@
 #include "launcher/report/progress.h"
 
-#include "launcher/cli/option_value.h"
 #include "launcher/report/metrics_log.h"
 #include "runtime/base/check.h"
-#include "runtime/base/print_int.h"
+#include "runtime/base/text.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -126,8 +125,8 @@ void fsdp_progress_print(const fsdp_step_record *record, const fsdp_plan *plan,
   if (record->measured) {
     const fsdp_measurement *memory = &record->stats.memory;
     fprintf(out, "  valley %s  peak %s",
-            fsdp_value_print_bytes(memory->valley_bytes[FSDP_SPACE_DEVICE], valley, sizeof valley),
-            fsdp_value_print_bytes(memory->peak_bytes[FSDP_SPACE_DEVICE], peak, sizeof peak));
+            fsdp_print_bytes(memory->valley_bytes[FSDP_SPACE_DEVICE], valley, sizeof valley),
+            fsdp_print_bytes(memory->peak_bytes[FSDP_SPACE_DEVICE], peak, sizeof peak));
   }
   fputc('\n', out);
   fflush(out);

@@ -1,7 +1,7 @@
 #include "launcher/report/redistributions.h"
 
-#include "launcher/cli/option_value.h"
 #include "runtime/base/check.h"
+#include "runtime/base/text.h"
 #include "runtime/plan/layout/names.h"
 
 #include <stdlib.h>
@@ -93,7 +93,7 @@ void fsdp_redistributions_print(const fsdp_plan *plan, FILE *out) {
     snprintf(change, sizeof change, "%s -> %s", spread_name(w->conversion.from),
              spread_name(w->conversion.to));
     fprintf(out, "  %-52s %-24s %-18s %5d %10s\n", of, change, print_axes(plan, w, axes), w->count,
-            fsdp_value_print_bytes(w->bytes, bytes, sizeof bytes));
+            fsdp_print_bytes(w->bytes, bytes, sizeof bytes));
   }
   free(t.rows);
 }

@@ -1,11 +1,10 @@
 #include "launcher/report/report.h"
 
-#include "launcher/cli/option_value.h"
 #include "launcher/report/activations.h"
 #include "launcher/report/redistributions.h"
 #include "runtime/base/check.h"
 #include "runtime/base/plural.h"
-#include "runtime/base/print_int.h"
+#include "runtime/base/text.h"
 
 #include <ctype.h>
 #include <inttypes.h>
@@ -60,7 +59,7 @@ bool fsdp_report_placement_hint(const fsdp_plan *plan, char *out, size_t out_byt
   if (!plan->hint_preset_bytes) return false;
   char saved[BYTES_TEXT_BYTES];
   snprintf(out, out_bytes, "--sharding fsdp-tp on this mesh would send %s less a step and rank",
-           fsdp_value_print_bytes(plan->hint_preset_bytes, saved, sizeof saved));
+           fsdp_print_bytes(plan->hint_preset_bytes, saved, sizeof saved));
   return true;
 }
 
@@ -73,8 +72,8 @@ bool fsdp_report_hint(const fsdp_plan *plan, char *out, size_t out_bytes) {
            "unit %s (%s) stays gathered through the whole step with %s; --wrap block would save %s at "
            "the peak",
            *unit->path ? unit->path : "(root)", plan->graph->modules[unit->module].class_name,
-           fsdp_value_print_bytes(bytes, gathered, sizeof gathered),
-           fsdp_value_print_bytes(plan->hint_saved_bytes, saved, sizeof saved));
+           fsdp_print_bytes(bytes, gathered, sizeof gathered),
+           fsdp_print_bytes(plan->hint_saved_bytes, saved, sizeof saved));
   return true;
 }
 
@@ -161,8 +160,8 @@ static void print_units(const fsdp_plan *plan, FILE *out) {
     int64_t master_bytes = fsdp_dtype_bytes(plan->config.master_dtype);
     fprintf(out, "  %-*s %5d  %-22s %18s %12s %12s\n", width, group_name(&groups[i], name), groups[i].count,
             plan->graph->modules[unit->module].class_name, fsdp_print_int(unit->numel, numel, sizeof numel),
-            fsdp_value_print_bytes(unit->padded_numel * param_bytes, gathered, sizeof gathered),
-            fsdp_value_print_bytes(unit->shard_numel * master_bytes, shard, sizeof shard));
+            fsdp_print_bytes(unit->padded_numel * param_bytes, gathered, sizeof gathered),
+            fsdp_print_bytes(unit->shard_numel * master_bytes, shard, sizeof shard));
   }
   free(groups);
 }
@@ -195,7 +194,7 @@ static void print_largest(const fsdp_plan *plan, int position, FILE *out) {
   fprintf(out, "  largest there\n");
   for (int i = 0; i < count && i < SHOWN; i++) {
     char bytes[BYTES_TEXT_BYTES];
-    fprintf(out, "    %10s  %-16s %s\n", fsdp_value_print_bytes(owners[i].bytes, bytes, sizeof bytes),
+    fprintf(out, "    %10s  %-16s %s\n", fsdp_print_bytes(owners[i].bytes, bytes, sizeof bytes),
             fsdp_category_name(owners[i].category), owners[i].label);
   }
   free(owners);
@@ -203,10 +202,9 @@ static void print_largest(const fsdp_plan *plan, int position, FILE *out) {
 
 static void print_memory_row(const char *name, int64_t device, int64_t host, FILE *out) {
   char text[2][BYTES_TEXT_BYTES], whole[2][INT_TEXT_BYTES];
-  fprintf(
-      out, "  %-22s %10s %20s   %10s %20s\n", name, fsdp_value_print_bytes(device, text[0], sizeof text[0]),
-      fsdp_print_int(device, whole[0], sizeof whole[0]),
-      fsdp_value_print_bytes(host, text[1], sizeof text[1]), fsdp_print_int(host, whole[1], sizeof whole[1]));
+  fprintf(out, "  %-22s %10s %20s   %10s %20s\n", name, fsdp_print_bytes(device, text[0], sizeof text[0]),
+          fsdp_print_int(device, whole[0], sizeof whole[0]), fsdp_print_bytes(host, text[1], sizeof text[1]),
+          fsdp_print_int(host, whole[1], sizeof whole[1]));
 }
 
 static void print_memory(const fsdp_plan *plan, FILE *out) {
@@ -264,7 +262,7 @@ static void print_head(const fsdp_plan *plan, const char *model_name, FILE *out)
 
 static void print_traffic_row(const char *name, int64_t bytes, FILE *out) {
   char text[BYTES_TEXT_BYTES], whole[INT_TEXT_BYTES];
-  fprintf(out, "  %-22s %10s %20s\n", name, fsdp_value_print_bytes(bytes, text, sizeof text),
+  fprintf(out, "  %-22s %10s %20s\n", name, fsdp_print_bytes(bytes, text, sizeof text),
           fsdp_print_int(bytes, whole, sizeof whole));
 }
 

@@ -2,7 +2,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/plural.h"
-#include "runtime/base/print_int.h"
+#include "runtime/base/text.h"
 #include "runtime/plan/layout/names.h"
 
 #include <stdlib.h>

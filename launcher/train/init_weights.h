@@ -2,7 +2,7 @@
 #pragma once
 
 #include "models/graph/graph.h"
-#include "runtime/base/pool.h"
+#include "runtime/device/pool.h"
 
 // Fills out[numel] with elements [first, first + numel) of a parameter's initialisation, the same values
 // whatever the number of threads.

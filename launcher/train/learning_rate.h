@@ -10,7 +10,7 @@
 // schedule that begins at a later step counts both from there.
 #pragma once
 
-#include "launcher/cli/options.h"
+#include "launcher/options/options.h"
 
 #include <stdint.h>
 

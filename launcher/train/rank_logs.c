@@ -1,7 +1,7 @@
 #include "launcher/train/rank_logs.h"
 
 #include "runtime/base/close_from.h"
-#include "runtime/comm/error_file.h"
+#include "runtime/watch/error_file.h"
 
 #include <errno.h>
 #include <fcntl.h>

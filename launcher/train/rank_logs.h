@@ -3,7 +3,7 @@
 //   stdout ─► pipe ─┐           ┌─► the terminal (what mpirun reads)
 //   stderr ─► pipe ─┴► divider ─┴─► pipe ─► writer ─► FOLDER/rank-N.log
 //   fault messages ──► the terminal, and the same pipe (runtime/base/job.h)
-//   first failure ───► FOLDER/error.json               (runtime/comm/error_file.h)
+//   first failure ───► FOLDER/error.json               (runtime/watch/error_file.h)
 //
 // Divider and writer are small processes of their own, so that what a rank printed before it was killed is in
 // its file. The writer alone touches the disk, and nobody waits for it: what a slow disk does not take is

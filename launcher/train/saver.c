@@ -1,9 +1,9 @@
 #include "launcher/train/saver.h"
 
-#include "launcher/cli/option_value.h"
 #include "runtime/base/check.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/size.h"
+#include "runtime/base/text.h"
 #include "runtime/checkpoint/checkpoint_file.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
 #include "runtime/exec/state.h"
@@ -148,7 +148,7 @@ static void print_saved(const fsdp_saver *s) {
   int64_t bytes = c->files_bytes;
   for (int i = 0; i < c->carried_count; i++) bytes += c->carried[i].bytes;
   fsdp_checkpoint_paths(s->folder, s->step, temporary, final);
-  printf("saved:     %s, %s in %.1f s\n", final, fsdp_value_print_bytes(bytes, size, sizeof size),
+  printf("saved:     %s, %s in %.1f s\n", final, fsdp_print_bytes(bytes, size, sizeof size),
          (double)(fsdp_now_ns() - s->began_ns) / 1e9);
   fflush(stdout);
 }

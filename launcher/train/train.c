@@ -1,7 +1,7 @@
 #include "launcher/train/train.h"
 
-#include "launcher/cli/capacity.h"
-#include "launcher/train/rank_memory.h"
+#include "launcher/setup/capacity.h"
+#include "launcher/setup/rank_memory.h"
 #include "launcher/train/train_trace.h"
 #include "launcher/train/trainer.h"
 #include "runtime/base/size.h"

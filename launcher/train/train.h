@@ -7,7 +7,7 @@
 // Whatever fails on one rank is shared before any rank continues, so all leave together with one message.
 #pragma once
 
-#include "launcher/cli/options.h"
+#include "launcher/options/options.h"
 #include "launcher/train/binding.h"
 #include "runtime/comm/world.h"
 #include "runtime/device/gpu.h"

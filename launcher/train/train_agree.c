@@ -3,12 +3,12 @@
 // Each comparison is made at a place that every rank reaches, whatever it found: what went wrong on a rank
 // alone is shared before anything is compared, and whatever decides how a rank continues is compared before
 // it does.
-#include "launcher/cli/option_value.h"
 #include "launcher/train/file_agreement.h"
 #include "launcher/train/train.h"
 #include "launcher/train/trainer.h"
 #include "models/model.h"
 #include "runtime/base/check.h"
+#include "runtime/base/text.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -112,7 +112,7 @@ fsdp_status fsdp_train_agree_on_files(fsdp_trainer *t, fsdp_error *error) {
   if (status == FSDP_OK && fsdp_trainer_is_first(t) && cost.seconds > REPORTED_S) {
     char bytes[24];
     printf("files:     %s compared between nodes in %.0f s\n",
-           fsdp_value_print_bytes(cost.bytes, bytes, sizeof bytes), cost.seconds);
+           fsdp_print_bytes(cost.bytes, bytes, sizeof bytes), cost.seconds);
   }
   return status;
 }

@@ -1,6 +1,5 @@
 #include "launcher/train/train_checkpoints.h"
 
-#include "launcher/cli/option_value.h"
 #include "launcher/train/resume_changes.h"
 #include "launcher/train/train_files.h"
 #include "runtime/base/check.h"
@@ -8,6 +7,7 @@
 #include "runtime/base/plural.h"
 #include "runtime/base/random_rounds.h"
 #include "runtime/base/size.h"
+#include "runtime/base/text.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
 
 #include <errno.h>
@@ -109,7 +109,7 @@ static void print_resumed(const fsdp_train_checkpoints *self, const char *note, 
   printf("resumed:   %s, step %" PRId64 ", saved by %d rank%s (%s) under %s; %s read by %d rank%s%s\n",
          fsdp_resume_path(self->resume), c->progress.step, c->file_count, fsdp_plural(c->file_count),
          fsdp_mesh_print(&saved, ", ", mesh), c->strategy,
-         fsdp_value_print_bytes(fsdp_resume_bytes_read(self->resume), bytes, sizeof bytes), self->world->size,
+         fsdp_print_bytes(fsdp_resume_bytes_read(self->resume), bytes, sizeof bytes), self->world->size,
          fsdp_plural(self->world->size), note);
   int64_t named = fsdp_checkpoint_named_step(fsdp_resume_path(self->resume));
   if (named >= 0 && named != c->progress.step)

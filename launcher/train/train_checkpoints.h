@@ -6,8 +6,8 @@
 // by all ranks.
 #pragma once
 
-#include "launcher/cli/options.h"
-#include "launcher/cli/setup.h"
+#include "launcher/options/options.h"
+#include "launcher/setup/setup.h"
 #include "launcher/train/feed.h"
 #include "launcher/train/resume.h"
 #include "launcher/train/saver.h"

@@ -1,9 +1,9 @@
 // What a run reads and writes: the model's folder, data, logs.
-#include "launcher/cli/option_value.h"
 #include "launcher/report/memory_file.h"
 #include "launcher/train/train_trace.h"
 #include "launcher/train/trainer.h"
 #include "runtime/base/size.h"
+#include "runtime/base/text.h"
 #include "runtime/data/mapped_file.h"
 
 #include <inttypes.h>
@@ -151,7 +151,7 @@ static void announce_reading(const fsdp_trainer *t) {
   char text[24];
   if (!t->options->verify_data || bytes <= ANNOUNCED_BYTES) return;
   printf("data:      checking all tokens, %s, once; --verify-data off leaves it out\n",
-         fsdp_value_print_bytes(bytes, text, sizeof text));
+         fsdp_print_bytes(bytes, text, sizeof text));
   fflush(stdout);
 }
 

@@ -2,9 +2,9 @@
 // tokens.
 #pragma once
 
-#include "launcher/cli/options.h"
-#include "launcher/cli/setup.h"
+#include "launcher/options/options.h"
 #include "launcher/report/metrics_log.h"
+#include "launcher/setup/setup.h"
 
 // Makes the experiment's folder if it is missing; writes its path to `path`. FSDP_ERR_INPUT.
 fsdp_status fsdp_train_make_folder(const fsdp_options *options, char *path, size_t path_bytes,

@@ -1,9 +1,9 @@
 // What is worth knowing before the first step, and what looks like a mistake but is allowed.
-#include "launcher/cli/mesh_choice.h"
-#include "launcher/cli/sharding_file.h"
 #include "launcher/report/padding_note.h"
 #include "launcher/report/report.h"
 #include "launcher/report/strategies.h"
+#include "launcher/setup/mesh_choice.h"
+#include "launcher/setup/sharding_file.h"
 #include "launcher/train/replicas.h"
 #include "launcher/train/trainer.h"
 #include "runtime/base/plural.h"

@@ -1,4 +1,3 @@
-#include "launcher/cli/option_value.h"
 #include "launcher/report/activations.h"
 #include "launcher/report/device_line.h"
 #include "launcher/report/price.h"
@@ -6,7 +5,7 @@
 #include "launcher/report/strategies.h"
 #include "launcher/train/trainer.h"
 #include "runtime/base/plural.h"
-#include "runtime/base/print_int.h"
+#include "runtime/base/text.h"
 
 #include <inttypes.h>
 
@@ -59,7 +58,7 @@ void fsdp_train_print_start(const fsdp_trainer *t) {
          fsdp_train_checkpoints_found(&t->checkpoints) ? "weights from the checkpoint"
          : t->weights                                  ? "weights from its folder"
                                                        : "new weights");
-  if (t->weights_bytes > 0) printf(", %s read", fsdp_value_print_bytes(t->weights_bytes, read, sizeof read));
+  if (t->weights_bytes > 0) printf(", %s read", fsdp_print_bytes(t->weights_bytes, read, sizeof read));
   putchar('\n');
   printf("ranks:     %d (%s), strategy %s, %s%s%s%s%d unit%s, parameters in %s\n", t->world->size,
          print_mesh(t, mesh), fsdp_strategy_name(made->config.strategy),
@@ -77,11 +76,10 @@ void fsdp_train_print_start(const fsdp_trainer *t) {
     putchar('\n');
   }
   printf("memory:    valley %s, peak %s, arena %s per rank, host %s; planned and verified, %d instructions\n",
-         fsdp_value_print_bytes(device->valley_bytes, valley, sizeof valley),
-         fsdp_value_print_bytes(device->peak_bytes, peak, sizeof peak),
-         fsdp_value_print_bytes(device->arena_bytes, arena, sizeof arena),
-         fsdp_value_print_bytes(host->arena_bytes, host_arena, sizeof host_arena),
-         made->program->instr_count);
+         fsdp_print_bytes(device->valley_bytes, valley, sizeof valley),
+         fsdp_print_bytes(device->peak_bytes, peak, sizeof peak),
+         fsdp_print_bytes(device->arena_bytes, arena, sizeof arena),
+         fsdp_print_bytes(host->arena_bytes, host_arena, sizeof host_arena), made->program->instr_count);
   if (fsdp_activations_line(made, line, sizeof line)) printf("saved:     %s\n", line);
   printf("data:      %s\n", fsdp_dataset_description(t->dataset));
   if (t->tokenizer.notes_bytes) {

@@ -7,8 +7,8 @@
 //   train_trace.c  --trace
 #pragma once
 
-#include "launcher/cli/setup.h"
 #include "launcher/report/progress.h"
+#include "launcher/setup/setup.h"
 #include "launcher/train/binding.h"
 #include "launcher/train/feed.h"
 #include "launcher/train/train_checkpoints.h"

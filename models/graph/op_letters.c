@@ -1,15 +1,13 @@
-// The operands of ops.def's rows, parsed. A malformed row is a broken invariant: it aborts at the first use
-// of the table.
+// The operands of ops.def's rows, parsed. A malformed row is a broken invariant: it aborts at the start of
+// the program.
 #include "models/graph/op_row.h"
 #include "runtime/base/check.h"
 
 #include <ctype.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 static fsdp_op_letters parsed[FSDP_OP_ROW_COUNT];
-static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 // ---- Parsing
 
@@ -107,7 +105,8 @@ static void parse(const char *text, fsdp_op_letters *op) {
   letter->with = *r.at;
 }
 
-static void parse_all(void) {
+// Before main, so that any thread may read the table.
+__attribute__((constructor)) static void parse_all(void) {
   for (int kind = 0; kind < FSDP_OP_ROW_COUNT; kind++)
     parse(fsdp_op_row_of((fsdp_op_kind)kind)->operands, &parsed[kind]);
 }
@@ -116,7 +115,6 @@ static void parse_all(void) {
 
 const fsdp_op_letters *fsdp_op_letters_of(fsdp_op_kind kind) {
   FSDP_CHECK((unsigned)kind < FSDP_OP_ROW_COUNT, "op kind %d has no row", (int)kind);
-  FSDP_CHECK(pthread_once(&once, parse_all) == 0, "parsing the op table failed");
   return &parsed[kind];
 }
 

@@ -3,8 +3,6 @@
 #include "models/graph/op_row.h"
 #include "runtime/base/check.h"
 
-#include <stdio.h>
-
 #define PRODUCTS(f)          .products = (f),
 #define FLOPS(f)             .flops = (f),
 #define WORK(f)              .work = (f),
@@ -59,32 +57,6 @@ double fsdp_op_flops(fsdp_op_kind kind, const fsdp_op_attrs *attrs) {
   for (int i = 0; i < count; i++)
     flops += products[i].count * 2.0 * (double)products[i].m * (double)products[i].n * (double)products[i].k;
   return flops;
-}
-
-fsdp_op_work fsdp_op_work_of(fsdp_op_kind kind, const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
-                             int operand_count) {
-  const fsdp_op_row *row = fsdp_op_row_of(kind);
-  const fsdp_op_letters *op = fsdp_op_letters_of(kind);
-  bool repeated = op->operands[op->operand_count - 1].repeated;
-  fsdp_op_work work = {.flops = fsdp_op_flops(kind, attrs)};
-  for (int i = 0; i < operand_count && (repeated || i < op->operand_count); i++)
-    work.bytes += (operands[i].access == FSDP_UPDATE ? 2.0 : 1.0) * (double)operands[i].bytes;
-  if (row->work) row->work(attrs, operands, &work);
-  return work;
-}
-
-const char *fsdp_op_describe(fsdp_op_kind kind, const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
-                             int operand_count, char *out, size_t out_bytes) {
-  const fsdp_op_row *row = fsdp_op_row_of(kind);
-  snprintf(out, out_bytes, "%s", "");
-  if (row->describe) {
-    row->describe(attrs, operands, operand_count, out, out_bytes);
-    return out;
-  }
-  const fsdp_op_letters *op = fsdp_op_letters_of(kind);
-  for (int i = 0; i < op->operand_count && i < operand_count; i++)
-    if (op->operands[i].may_add && operands[i].access == FSDP_UPDATE) snprintf(out, out_bytes, ", added");
-  return out;
 }
 
 int64_t fsdp_op_workspace_bytes(fsdp_op_device device, fsdp_op_kind kind, const fsdp_op_attrs *attrs,

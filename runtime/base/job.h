@@ -1,7 +1,7 @@
 // The end of a job: an error that happens once the step runs names rank and host, and ends every rank.
 //
 // Until fsdp_job_identify is called this process is the whole job. In a world of several ranks the watch
-// (runtime/comm/watch.h) prints the message and ends the others.
+// (runtime/watch/watch.h) prints the message and ends the others.
 #pragma once
 
 #include "runtime/base/check.h"
@@ -33,8 +33,8 @@ FSDP_NORETURN void fsdp_job_exhausted(const char *format, ...) __attribute__((fo
 // One line on standard error, "<program>: note: rank R (host HOST): <message>", and the job continues.
 void fsdp_job_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-// Sets what stores the messages given to fsdp_job_record (the error file, runtime/comm/error_file.h); none at
-// first. It is called in a child of this process, and may use only what is safe in a signal handler.
+// Sets what stores the messages given to fsdp_job_record (the error file, runtime/watch/error_file.h); none
+// at first. It is called in a child of this process, and may use only what is safe in a signal handler.
 typedef struct fsdp_job_end {
   int rank; // that failed
   const char *host;

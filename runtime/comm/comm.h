@@ -23,7 +23,7 @@
 
 #include "runtime/base/access.h"
 #include "runtime/base/dtype.h"
-#include "runtime/comm/board.h"
+#include "runtime/watch/board.h"
 
 typedef struct fsdp_comm fsdp_comm;
 

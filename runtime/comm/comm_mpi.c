@@ -6,10 +6,10 @@
 // and sleeps.
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
-#include "runtime/comm/board.h"
 #include "runtime/comm/world_internal.h"
 #include "runtime/exchange/comm_sum.h"
 #include "runtime/exchange/small_sum.h"
+#include "runtime/watch/board.h"
 
 #include <mpi.h>
 #include <string.h>

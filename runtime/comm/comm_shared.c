@@ -3,8 +3,8 @@
 #include "runtime/base/check.h"
 #include "runtime/base/job.h"
 #include "runtime/base/size.h"
-#include "runtime/comm/board.h"
 #include "runtime/exchange/comm_sum.h"
+#include "runtime/watch/board.h"
 
 #include <errno.h>
 #include <limits.h>

@@ -6,7 +6,7 @@
 // Whether the job is stuck is for the watch to say (watch.h).
 #pragma once
 
-#include "runtime/comm/board.h"
+#include "runtime/watch/board.h"
 
 typedef struct fsdp_watchdog fsdp_watchdog;
 

@@ -8,8 +8,8 @@
 #include "runtime/base/job.h"
 #include "runtime/base/status.h"
 #include "runtime/comm/comm.h"
-#include "runtime/comm/watch.h"
 #include "runtime/exchange/exchange.h"
+#include "runtime/watch/watch.h"
 
 #include <stdio.h>
 

@@ -1,8 +1,8 @@
 // What the parts of the world share: communicators that send messages, made by whoever knows the library.
 #pragma once
 
-#include "runtime/comm/watch.h"
 #include "runtime/comm/world.h"
+#include "runtime/watch/watch.h"
 
 // Splits the world into groups of equal `color`, ordered by `key`; every rank must call it. A negative color
 // takes no part and gets NULL. `piece_bytes` as in fsdp_comms_config.

@@ -1,10 +1,10 @@
 // The node's board, and the watch of a world of several ranks.
 #include "runtime/base/check.h"
-#include "runtime/base/launcher_end.h"
 #include "runtime/base/shared_file.h"
-#include "runtime/comm/guard.h"
-#include "runtime/comm/start_timer.h"
 #include "runtime/comm/world_internal.h"
+#include "runtime/watch/guard.h"
+#include "runtime/watch/launcher_end.h"
+#include "runtime/watch/start_timer.h"
 
 #include <string.h>
 #include <sys/mman.h>

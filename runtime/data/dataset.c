@@ -4,9 +4,9 @@
 #include "runtime/base/check.h"
 #include "runtime/base/job.h"
 #include "runtime/base/plural.h"
-#include "runtime/base/print_int.h"
 #include "runtime/base/progress.h"
 #include "runtime/base/size.h"
+#include "runtime/base/text.h"
 #include "runtime/data/token_source.h"
 
 #include <inttypes.h>

@@ -11,9 +11,9 @@
 #pragma once
 
 #include "runtime/base/arenas.h"
-#include "runtime/base/pool.h"
 #include "runtime/base/status.h"
 #include "runtime/base/stream.h"
+#include "runtime/device/pool.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,8 +1,8 @@
 #include "runtime/device/memory_cuda.h"
 
 #include "runtime/base/cuda_check.h"
-#include "runtime/base/pool.h"
 #include "runtime/base/size.h"
+#include "runtime/device/pool.h"
 
 #include <errno.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 #include "runtime/device/worker.h"
 
 #include "runtime/base/check.h"
-#include "runtime/base/pool.h"
 #include "runtime/base/size.h"
+#include "runtime/device/pool.h"
 
 #include <pthread.h>
 #include <string.h>

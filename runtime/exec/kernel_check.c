@@ -4,10 +4,10 @@
 #include "runtime/base/cache_file.h"
 #include "runtime/base/check.h"
 #include "runtime/base/job.h"
-#include "runtime/base/pool.h"
 #include "runtime/base/random.h"
 #include "runtime/base/size.h"
 #include "runtime/device/device.h"
+#include "runtime/device/pool.h"
 #include "runtime/exec/build_id.h"
 
 #include <inttypes.h>

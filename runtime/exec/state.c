@@ -1,10 +1,10 @@
 #include "runtime/exec/state.h"
 
 #include "runtime/base/check.h"
-#include "runtime/base/pool.h"
 #include "runtime/base/progress.h"
 #include "runtime/base/random.h"
 #include "runtime/base/size.h"
+#include "runtime/device/pool.h"
 #include "runtime/plan/layout/boxes.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
 // Networks of operators (--graph FILE), through propagation from the first operator.
-#include "launcher/cli/network_file.h"
+#include "launcher/setup/network_file.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/propagated.h"
 

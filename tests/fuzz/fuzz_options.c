@@ -1,6 +1,6 @@
 // The YAML file of options, through every option's own parser and the checks of combinations; and the lists
 // of what layers recompute and offload, through to the fates in a model.
-#include "launcher/cli/options.h"
+#include "launcher/options/options.h"
 #include "models/model.h"
 #include "runtime/plan/program/saving.h"
 #include "tests/fuzz/fuzz.h"

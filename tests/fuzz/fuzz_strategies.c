@@ -1,6 +1,6 @@
 // Strategies of operators (--op-strategies FILE), through propagation on a listed network and on a model.
-#include "launcher/cli/network_file.h"
-#include "launcher/cli/strategies_file.h"
+#include "launcher/setup/network_file.h"
+#include "launcher/setup/strategies_file.h"
 #include "models/model.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/propagated.h"

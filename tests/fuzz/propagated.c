@@ -1,7 +1,7 @@
 #include "tests/fuzz/propagated.h"
 
-#include "launcher/cli/strategies_file.h"
 #include "launcher/report/strategies.h"
+#include "launcher/setup/strategies_file.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <stdio.h>

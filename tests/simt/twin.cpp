@@ -13,7 +13,7 @@
 #include <map>
 
 extern "C" {
-#include "runtime/base/pool.h"
+#include "runtime/device/pool.h"
 #include "runtime/base/random.h"
 }
 

@@ -3,8 +3,8 @@
 
 #include "kernels/cpu/isa.h"
 #include "runtime/base/check.h"
-#include "runtime/base/pool.h"
 #include "runtime/base/random.h"
+#include "runtime/device/pool.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,9 +1,9 @@
 #include "tests/support/network_run.h"
 
 #include "runtime/base/check.h"
-#include "runtime/base/pool.h"
 #include "runtime/base/size.h"
 #include "runtime/comm/comm_inproc.h"
+#include "runtime/device/pool.h"
 #include "tests/support/network_compute.h"
 
 #include <pthread.h>

@@ -7,7 +7,7 @@
 #pragma once
 
 #include "kernels/cpu/gemm/gemm_library.h"
-#include "runtime/base/pool.h"
+#include "runtime/device/pool.h"
 
 #include <stdbool.h>
 

@@ -3,7 +3,7 @@
 
 #include "kernels/cpu/gemm/gemm_library.h"
 #include "kernels/cpu/isa.h"
-#include "runtime/base/pool.h"
+#include "runtime/device/pool.h"
 
 // One gemm on the calling thread, blocked for the caches (Goto and van de Geijn, "Anatomy of High-Performance
 // Matrix Multiplication", 2008). Panels of a and b are packed, and converted to fp32, in the first

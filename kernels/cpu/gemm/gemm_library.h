@@ -3,7 +3,7 @@
 #pragma once
 
 #include "runtime/base/dtype.h"
-#include "runtime/base/pool.h"
+#include "runtime/device/pool.h"
 
 #include <stdbool.h>
 

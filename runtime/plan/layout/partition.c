@@ -234,7 +234,8 @@ static value_spread wanted_spread(const fsdp_op_operand *operand, const assignme
   return (value_spread){.rows = a->rows, .columns = letter ? assigned(a, letter) : 0};
 }
 
-void partition_place_outputs(partitioner *p, const fsdp_node *node, const assignment *a) {
+// What a node writes lies as its letters say; sums over letters that an output lacks are partial.
+static void place_outputs(partitioner *p, const fsdp_node *node, const assignment *a) {
   const fsdp_op_letters *op = fsdp_op_letters_of(node->kind);
   for (int o = 0; o < node->operand_count; o++) {
     int value = node->operands[o].value;
@@ -335,9 +336,9 @@ static fsdp_status append_node(partitioner *p, fsdp_node node) {
     status = partition_context_attention(p, &node, &a);
   } else {
     status = convert_inputs(p, &node, &a);
-    if (!status) partition_place_outputs(p, &node, &a);
   }
   if (status) return status;
+  place_outputs(p, &node, &a);
   *fsdp_graph_forward_node(p->graph, node.kind, node.module, node.block) = node;
   if (is_attention) partition_mask_heads(p, &node, assigned(&a, 'h') | assigned(&a, 'g'), &whole);
   return FSDP_OK;

@@ -96,11 +96,10 @@ static int take_queries(partitioner *p, const fsdp_node *attention, int qkv) {
   return q;
 }
 
-fsdp_status partition_context_attention(partitioner *p, fsdp_node *node, const assignment *a) {
+fsdp_status partition_context_attention(partitioner *p, fsdp_node *node, assignment *a) {
   int qkv = node->operands[0].value;
   context c = context_of(p, qkv);
   const fsdp_rows *rows = &p->rows;
-  assignment own = *a;
   int kv = take_keys(p, node, qkv);
   if (c.gathered) kv = gather_keys(p, node, kv, c.gathered);
   if (kv < 0) return FSDP_ERR_INPUT;
@@ -109,21 +108,20 @@ fsdp_status partition_context_attention(partitioner *p, fsdp_node *node, const a
     kv = partition_convert(p, kv, *partition_spread(p, kv), p->pieces, node);
     q = take_queries(p, node, qkv);
   }
-  own.rows = partition_spread(p, q)->rows;
+  a->rows = partition_spread(p, q)->rows;
   node->attrs.out_stride = p->graph->values[q].local[1];
   node->kind = FSDP_OP_CONTEXT_ATTENTION;
-  node->attrs.seq = own.rows ? rows->piece : rows->local_seq;
-  node->attrs.piece = own.rows || rows->pieces == 1 ? 0 : rows->piece;
+  node->attrs.seq = a->rows ? rows->piece : rows->local_seq;
+  node->attrs.piece = a->rows || rows->pieces == 1 ? 0 : rows->piece;
   node->attrs.kv_seq = rows->parts * rows->local_seq;
   node->attrs.kv_parts = rows->parts;
   node->attrs.kv_piece = rows->piece;
-  if (own.rows) node->first_index = fsdp_affine_of_place(p->mesh, own.rows, 0, rows->piece);
+  if (a->rows) node->first_index = fsdp_affine_of_place(p->mesh, a->rows, 0, rows->piece);
   fsdp_node_operand outputs[2] = {node->operands[1], node->operands[2]};
   node->operand_count = 0;
   fsdp_node_operand_add(node, q, FSDP_READ);
   fsdp_node_operand_add(node, kv, FSDP_READ);
   for (int o = 0; o < 2; o++) fsdp_node_operand_add(node, outputs[o].value, outputs[o].access);
-  partition_place_outputs(p, node, &own);
   return FSDP_OK;
 }
 

@@ -62,11 +62,6 @@ void partition_find_columns(partitioner *p);
 // The attributes of one rank for a node: sizes of letters that are cut, rows, first indices.
 void partition_localise(const partitioner *p, const assignment *a, fsdp_node *node);
 
-// ---- partition.c
-
-// What a node writes lies as its letters say; sums over letters that an output lacks are partial.
-void partition_place_outputs(partitioner *p, const fsdp_node *node, const assignment *a);
-
 // ---- partition_attention.c
 
 // Makes the rows of an attention's q|k|v those that it can take: all of a rank's part of the sequence, or, if
@@ -74,8 +69,9 @@ void partition_place_outputs(partitioner *p, const fsdp_node *node, const assign
 fsdp_status partition_take_rows(partitioner *p, const fsdp_node *attention);
 // Whether keys and values of an attention over `qkv` come from rows of their own.
 bool partition_needs_context(const partitioner *p, int qkv);
-// Makes `node`, whose qkv is whole over axes that cut pieces or lies in them, a context_attention.
-fsdp_status partition_context_attention(partitioner *p, fsdp_node *node, const assignment *a);
+// Makes `node`, whose qkv is whole over axes that cut pieces or lies in them, a context_attention, whose
+// rows `a` then says.
+fsdp_status partition_context_attention(partitioner *p, fsdp_node *node, assignment *a);
 
 // After attention: makes the query heads that pad a group zero. Their query is zero, but the group's keys and
 // values are not. `heads` cut the heads; `whole` has the attributes before they were cut.

@@ -40,3 +40,14 @@ typedef struct step_builder {
   int *gradient;     // gradients, by unit: its full gradient, -1: none
   int partial_count; // gradients: numbers of norm_partials that are made
 } step_builder;
+
+// Whether this rank's shard is all of unit `u`, in the memory that compute reads.
+bool step_holds_all(const step_builder *s, int u);
+// Whether parameters are kept between steps in the dtype of compute.
+bool step_keeps_parameters(const fsdp_schedule_config *c);
+// Whether compute reads the masters, or kept parameters, of unit `u` in place: it is never gathered.
+bool step_is_resident(const step_builder *s, int u);
+// Whether unit `u` stays gathered from its first to its last use in the step.
+bool step_stays_gathered(const step_builder *s, int u);
+// Where the state lies: the device, or the host if offloaded.
+fsdp_space step_state_space(const step_builder *s);

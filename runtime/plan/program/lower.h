@@ -13,6 +13,8 @@ typedef struct lowering {
 
 // The tensor, or the range of a unit, that a node's operand is; a value that is written gets a new tensor.
 fsdp_operand lower_operand(lowering *l, const fsdp_node_operand *operand);
+// The range of a parameter inside its unit's buffer, of weights or of gradients.
+fsdp_operand lower_parameter(const step_builder *s, const fsdp_value *v, fsdp_access access);
 // Appends the node's op on the compute stream. Operands in the row's order.
 void lower_op(lowering *l, const fsdp_node *node, const fsdp_op_attrs *attrs, const fsdp_operand *operands,
               int count);

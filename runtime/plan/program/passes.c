@@ -38,30 +38,6 @@ static step_modes choose_modes(const fsdp_schedule_config *c, const fsdp_units *
   return m;
 }
 
-// Whether this rank's shard is all of unit `u`, in the memory that compute reads.
-static bool holds_all(const step_builder *s, int u) {
-  return !s->config->cpu_offload && s->units->units[u].shard_count == 1;
-}
-
-// Whether parameters are kept between steps in the dtype of compute.
-static bool keeps_parameters(const fsdp_schedule_config *c) {
-  return c->strategy == FSDP_NO || c->strategy == FSDP_ZERO1;
-}
-
-bool step_is_resident(const step_builder *s, int u) {
-  const fsdp_schedule_config *c = s->config;
-  if (s->unit_state[u].whole >= 0) return true;
-  return holds_all(s, u) && (keeps_parameters(c) || c->param_dtype == c->master_dtype);
-}
-
-bool step_stays_gathered(const step_builder *s, int u) {
-  return s->is_training && (s->modes.keeps_gathered || s->units->units[u].module == 0);
-}
-
-fsdp_space step_state_space(const step_builder *s) {
-  return s->config->cpu_offload ? FSDP_SPACE_HOST : FSDP_SPACE_DEVICE;
-}
-
 static void make_state_tensors(step_builder *s) {
   const fsdp_schedule_config *c = s->config;
   fsdp_space space = step_state_space(s);
@@ -76,8 +52,8 @@ static void make_state_tensors(step_builder *s) {
       state->slot[i] = make_unit_tensor(s, u, slot->name, space, slot->category, FSDP_LIVE_ALWAYS, numel,
                                         fsdp_slot_dtype_of(slot, c->master_dtype, c->moment_dtype));
     }
-    bool keeps_whole = c->strategy == FSDP_ZERO1 && !holds_all(s, u);
-    bool reads_copy = !keeps_whole && (c->cpu_offload || keeps_parameters(c));
+    bool keeps_whole = c->strategy == FSDP_ZERO1 && !step_holds_all(s, u);
+    bool reads_copy = !keeps_whole && (c->cpu_offload || step_keeps_parameters(c));
     if (reads_copy && c->param_dtype != c->master_dtype)
       state->copy = make_unit_tensor(s, u, "copy", space, FSDP_CATEGORY_PARAMETERS, FSDP_LIVE_ALWAYS, numel,
                                      c->param_dtype);

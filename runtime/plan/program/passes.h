@@ -21,13 +21,6 @@
 
 #include "runtime/plan/program/builder.h"
 
-// Whether compute reads the masters, or kept parameters, of unit `u` in place: it is never gathered.
-bool step_is_resident(const step_builder *s, int u);
-// Whether unit `u` stays gathered from its first to its last use in the step.
-bool step_stays_gathered(const step_builder *s, int u);
-// Where the state lies: the device, or the host if offloaded.
-fsdp_space step_state_space(const step_builder *s);
-
 void pass_step_inputs(step_builder *s);  // once per step, and once per evaluation
 void pass_batch_inputs(step_builder *s); // once per micro-batch
 void pass_lower(step_builder *s);

@@ -6,6 +6,7 @@
 //   verify_order.c        vector clocks: no race
 //   verify_data.c         what every read finds, on every rank
 //   verify_launches.c     operands of ops
+//   verify_internal.c     messages
 #pragma once
 
 #include "runtime/plan/program/program.h"

@@ -2,11 +2,11 @@
 // exhaustive and brute-force versions.
 #include "runtime/base/check.h"
 #include "runtime/base/dtype.h"
-#include "runtime/base/print_int.h"
 #include "runtime/base/random.h"
 #include "runtime/base/random_math.h"
 #include "runtime/base/size.h"
 #include "runtime/base/status.h"
+#include "runtime/base/text.h"
 
 #include <math.h>
 #include <setjmp.h>

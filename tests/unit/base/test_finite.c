@@ -1,6 +1,6 @@
 // No written file holds a value that is not finite: a save that finds one fails and names it. A checkpoint or
 // weights that hold one are refused, by loading and by export.
-#include "launcher/cli/export.h"
+#include "launcher/programs/export.h"
 #include "runtime/base/check.h"
 #include "runtime/base/finite.h"
 #include "runtime/checkpoint/checkpoint_file.h"

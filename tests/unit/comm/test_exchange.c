@@ -2,9 +2,9 @@
 // and bytes of each rank they take.
 #include "runtime/base/check.h"
 #include "runtime/comm/world_inproc.h"
-#include "runtime/exchange/hearing.h"
 #include "runtime/exchange/link_inproc.h"
 #include "runtime/exchange/small_sum.h"
+#include "runtime/watch/hearing.h"
 #include "tests/support/draws.h"
 
 #include <pthread.h>

@@ -1,6 +1,6 @@
 // Networks of operators on ranks, cut as propagation says: the numbers of one rank.
-#include "launcher/cli/network_file.h"
-#include "launcher/cli/strategies_file.h"
+#include "launcher/setup/network_file.h"
+#include "launcher/setup/strategies_file.h"
 #include "runtime/base/check.h"
 #include "tests/support/draws.h"
 #include "tests/support/network_reference.h"

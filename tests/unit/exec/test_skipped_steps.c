@@ -2,8 +2,8 @@
 // and measures the memory that was planned. Others round bf16 states by the random bits of (seed, update,
 // parameter's name, element), however the parameter is sharded.
 #include "runtime/base/check.h"
-#include "runtime/base/pool.h"
 #include "runtime/base/random.h"
+#include "runtime/device/pool.h"
 #include "runtime/exec/state.h"
 #include "runtime/plan/layout/boxes.h"
 #include "tests/support/draws.h"

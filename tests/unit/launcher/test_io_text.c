@@ -1,5 +1,5 @@
-// launcher/cli/yaml_options and launcher/report/metrics_log.
-#include "launcher/cli/yaml_options.h"
+// launcher/options/yaml_options and launcher/report/metrics_log.
+#include "launcher/options/yaml_options.h"
 #include "launcher/report/metrics_log.h"
 #include "tests/support/io_files.h"
 

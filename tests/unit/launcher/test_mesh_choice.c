@@ -1,5 +1,5 @@
 // The mesh that options mean for a number of ranks, on nodes, against meshes written out.
-#include "launcher/cli/mesh_choice.h"
+#include "launcher/setup/mesh_choice.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,10 +1,10 @@
 // Options: value forms, places, defaults, files under the command line, messages, combinations, help.
-#include "launcher/cli/option_alias.h"
-#include "launcher/cli/option_table.h"
-#include "launcher/cli/option_value.h"
-#include "launcher/cli/options.h"
+#include "launcher/options/option_alias.h"
+#include "launcher/options/option_value.h"
+#include "launcher/options/options.h"
 #include "launcher/train/learning_rate.h"
 #include "models/model.h"
+#include "runtime/base/text.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -162,18 +162,18 @@ static void meshes(void **state) {
 static void text_for_people(void **state) {
   (void)state;
   char out[64];
-  assert_string_equal(fsdp_value_print_bytes(0, out, sizeof out), "0 B");
-  assert_string_equal(fsdp_value_print_bytes(999, out, sizeof out), "999 B");
-  assert_string_equal(fsdp_value_print_bytes(1500000000, out, sizeof out), "1.50 GB");
-  assert_string_equal(fsdp_value_print_bytes(999600, out, sizeof out), "1.00 MB");
-  assert_string_equal(fsdp_value_print_bytes(37713258660, out, sizeof out), "37.7 GB");
-  assert_string_equal(fsdp_value_print_real(0.05, out, sizeof out), "0.05");
-  assert_string_equal(fsdp_value_print_real(3e-5, out, sizeof out), "3e-05");
-  assert_string_equal(fsdp_value_print_real(1, out, sizeof out), "1");
-  assert_string_equal(fsdp_value_print_real(0, out, sizeof out), "0");
+  assert_string_equal(fsdp_print_bytes(0, out, sizeof out), "0 B");
+  assert_string_equal(fsdp_print_bytes(999, out, sizeof out), "999 B");
+  assert_string_equal(fsdp_print_bytes(1500000000, out, sizeof out), "1.50 GB");
+  assert_string_equal(fsdp_print_bytes(999600, out, sizeof out), "1.00 MB");
+  assert_string_equal(fsdp_print_bytes(37713258660, out, sizeof out), "37.7 GB");
+  assert_string_equal(fsdp_print_real(0.05, out, sizeof out), "0.05");
+  assert_string_equal(fsdp_print_real(3e-5, out, sizeof out), "3e-05");
+  assert_string_equal(fsdp_print_real(1, out, sizeof out), "1");
+  assert_string_equal(fsdp_print_real(0, out, sizeof out), "0");
   const double awkward[] = {0.1 + 0.2, 1.0 / 3, 5e-324, 1.7976931348623157e308, -2.2250738585072014e-308};
   for (size_t i = 0; i < sizeof awkward / sizeof *awkward; i++) {
-    assert_true(strtod(fsdp_value_print_real(awkward[i], out, sizeof out), NULL) == awkward[i]);
+    assert_true(strtod(fsdp_print_real(awkward[i], out, sizeof out), NULL) == awkward[i]);
   }
 }
 

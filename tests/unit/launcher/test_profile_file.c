@@ -1,8 +1,8 @@
 // Device profiles as YAML: what is read, printed again, built upon a base, and refused by its line.
-#include "launcher/cli/yaml_document.h"
 #include "launcher/profile/decimal.h"
 #include "launcher/profile/profile_file.h"
 #include "runtime/plan/search/shipped_profiles.h"
+#include "runtime/plan/text/yaml_document.h"
 #include "tests/support/io_files.h"
 
 #include <math.h>

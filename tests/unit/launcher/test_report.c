@@ -1,11 +1,11 @@
 // Reports: the JSON's shape and sums, the page's figures, the memory profile in both forms, and advice that
 // is true.
-#include "launcher/cli/capacity.h"
-#include "launcher/cli/mesh_choice.h"
-#include "launcher/cli/options.h"
+#include "launcher/options/options.h"
 #include "launcher/report/memory_file.h"
 #include "launcher/report/memory_svg.h"
 #include "launcher/report/report.h"
+#include "launcher/setup/capacity.h"
+#include "launcher/setup/mesh_choice.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

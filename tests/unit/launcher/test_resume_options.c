@@ -1,5 +1,5 @@
 // How options are reported that changed since a checkpoint was saved.
-#include "launcher/cli/option_table.h"
+#include "launcher/options/option_table.h"
 #include "launcher/train/resume_changes.h"
 
 #include <setjmp.h>

@@ -1,0 +1,170 @@
+#include "launcher/options/option_alias.h"
+
+#include <string.h>
+
+#define SAME(theirs, ours)                                                                                   \
+  { .alias = (theirs), .name = (ours) }
+#define INSTEAD(theirs, clause)                                                                              \
+  { .alias = (theirs), .advice = (clause) }
+
+#define DATASET                                                                                              \
+  "--data takes files: download them (hf download NAME --repo-type dataset --local-dir DIR) and prepare "    \
+  "them "                                                                                                    \
+  "with scripts/prepare_data.py"
+#define SHAPE "the shape is the model's: --model takes a preset or a folder, whose config.json holds it"
+
+#define OFFLOADS                                                                                             \
+  "use --offload-activations NAMES, such as residual,attention@8 for the first 8 layers, or auto"
+
+// The names of Transformers' and TRL's trainers, Accelerate, DeepSpeed, Megatron, torchtitan, nanoGPT and
+// litgpt. A row is SAME only if each value means the same in both.
+static const fsdp_option_alias table[] = {
+    // Model and data.
+    SAME("model-name", "model"),
+    SAME("model-path", "model"),
+    SAME("model-name-or-path", "model"),
+    SAME("pretrained-model-name-or-path", "model"),
+    INSTEAD("num-layers", SHAPE),
+    INSTEAD("hidden-size", SHAPE),
+    INSTEAD("ffn-hidden-size", SHAPE),
+    INSTEAD("num-attention-heads", SHAPE),
+    INSTEAD("max-position-embeddings", SHAPE),
+    SAME("tokenizer-path", "tokenizer"),
+    SAME("tokenizer-file", "tokenizer"),
+    SAME("data-path", "data"),
+    SAME("train-data", "data"),
+    SAME("train-file", "data"),
+    SAME("eval-file", "eval-data"),
+    SAME("validation-file", "eval-data"),
+    INSTEAD("dataset-name", DATASET),
+    INSTEAD("dataset", DATASET),
+    // The batch.
+    SAME("micro-batch-size", "batch-size"),
+    SAME("per-device-batch-size", "batch-size"),
+    SAME("per-device-train-batch-size", "batch-size"),
+    SAME("train-micro-batch-size-per-gpu", "batch-size"),
+    SAME("gradient-accumulation-steps", "grad-accum"),
+    SAME("grad-accum-steps", "grad-accum"),
+    SAME("accumulation-steps", "grad-accum"),
+    SAME("seq-len", "seq-length"),
+    SAME("sequence-length", "seq-length"),
+    SAME("max-seq-len", "seq-length"),
+    SAME("max-seq-length", "seq-length"),
+    SAME("block-size", "seq-length"),
+    SAME("context-length", "seq-length"),
+    INSTEAD("global-batch-size", "the global batch is --batch-size x --grad-accum x data-parallel ranks"),
+    INSTEAD("train-batch-size", "the global batch is --batch-size x --grad-accum x data-parallel ranks"),
+    // How long.
+    SAME("epochs", "num-epochs"),
+    SAME("max-epochs", "num-epochs"),
+    SAME("num-train-epochs", "num-epochs"),
+    SAME("max-train-steps", "max-steps"),
+    SAME("max-iters", "max-steps"),
+    SAME("train-iters", "max-steps"),
+    // The optimizer.
+    INSTEAD("optim", "the optimizer is AdamW, as PyTorch's: leave it out"),
+    INSTEAD("optimizer", "the optimizer is AdamW, as PyTorch's: leave it out"),
+    SAME("learning-rate", "lr"),
+    SAME("min-learning-rate", "min-lr"),
+    SAME("lr-scheduler", "lr-schedule"),
+    SAME("lr-scheduler-type", "lr-schedule"),
+    SAME("lr-decay-style", "lr-schedule"),
+    SAME("num-warmup-steps", "warmup-steps"),
+    SAME("lr-warmup-steps", "warmup-steps"),
+    SAME("warmup-iters", "warmup-steps"),
+    SAME("lr-warmup-iters", "warmup-steps"),
+    INSTEAD("warmup-ratio", "use --warmup-steps N, the ratio times the number of steps"),
+    SAME("adam-beta1", "beta1"),
+    SAME("adam-beta2", "beta2"),
+    SAME("adam-eps", "eps"),
+    SAME("adam-epsilon", "eps"),
+    SAME("max-grad-norm", "grad-clip"),
+    SAME("clip-grad", "grad-clip"),
+    SAME("clip-grad-norm", "grad-clip"),
+    SAME("gradient-clipping", "grad-clip"),
+    // Sharding.
+    SAME("tensor-model-parallel-size", "tensor-parallel"),
+    SAME("tensor-parallel-size", "tensor-parallel"),
+    SAME("tensor-parallel-degree", "tensor-parallel"),
+    SAME("context-parallel-size", "context-parallel"),
+    SAME("context-parallel-degree", "context-parallel"),
+    INSTEAD("pipeline-model-parallel-size",
+            "pipeline parallelism is not built yet: --strategy shards every layer"),
+    SAME("sharding-strategy", "strategy"),
+    SAME("fsdp-sharding-strategy", "strategy"),
+    SAME("min-num-params", "numel-to-wrap"),
+    SAME("fsdp-min-num-params", "numel-to-wrap"),
+    {.alias = "offload-params", .name = "cpu-offload", .on = "on", .off = "off"},
+    {.alias = "fsdp-offload-params", .name = "cpu-offload", .on = "on", .off = "off"},
+    INSTEAD("fsdp", "every run is sharded: --strategy sets how, --wrap sets the units"),
+    INSTEAD("zero-stage", "use --strategy zero3, zero2, zero1 or zero0"),
+    INSTEAD("use-distributed-optimizer", "use --strategy zero1"),
+    INSTEAD("auto-wrap-policy", "use --wrap size|block|none|module:NAME,..."),
+    INSTEAD("transformer-layer-cls-to-wrap", "use --wrap block, or --wrap module:NAME,..."),
+    INSTEAD("fsdp-transformer-layer-cls-to-wrap", "use --wrap block, or --wrap module:NAME,..."),
+    INSTEAD("backward-prefetch", "use --prefetch N, the number of wrapped modules that are gathered ahead"),
+    // Memory and precision.
+    {.alias = "gradient-checkpointing", .name = "recompute", .on = "block", .off = "none"},
+    {.alias = "activation-checkpointing", .name = "recompute", .on = "block", .off = "none"},
+    {.alias = "fsdp-activation-checkpointing", .name = "recompute", .on = "block", .off = "none"},
+    {.alias = "enable-activation-checkpointing", .name = "recompute", .on = "block", .off = "none"},
+    INSTEAD("recompute-activations", "use --recompute OPS, such as rmsnorm,swiglu; attention's scores are "
+                                     "never saved"),
+    INSTEAD("recompute-granularity", "use --recompute block for full, --recompute OPS for selective"),
+    INSTEAD("recompute-method", "use --recompute block:K for the first K layers"),
+    INSTEAD("recompute-num-layers", "use --recompute block:K for the first K layers"),
+    INSTEAD("recompute-modules", "use --recompute OPS, such as rmsnorm,swiglu"),
+    INSTEAD("cpu-checkpointing", "use --recompute block --offload-activations block_inputs"),
+    INSTEAD("activation-offloading", OFFLOADS),
+    INSTEAD("enable-activation-offloading", OFFLOADS),
+    INSTEAD("cpu-offloading", OFFLOADS),
+    INSTEAD("cpu-offloading-num-layers", OFFLOADS),
+    INSTEAD("bf16",
+            "use --param-dtype bf16, the default on a GPU: compute in bf16 with master weights in fp32"),
+    INSTEAD("fp16", "fp16 needs loss scaling, which is not implemented: use --param-dtype bf16"),
+    INSTEAD("fp32", "use --param-dtype fp32"),
+    INSTEAD("dtype",
+            "use --param-dtype bf16|fp32, to compute in; --master-dtype is that of the weights kept"),
+    INSTEAD("torch-dtype",
+            "use --param-dtype bf16|fp32, to compute in; --master-dtype is that of the weights kept"),
+    INSTEAD("precision",
+            "use --param-dtype bf16|fp32; master weights are in fp32 unless --master-dtype bf16"),
+    INSTEAD("mixed-precision",
+            "use --param-dtype bf16|fp32; master weights are in fp32 unless --master-dtype bf16"),
+    // Files.
+    INSTEAD("output-dir", "use -e NAME for a run's folder and --save-dir DIR for the one that holds it"),
+    INSTEAD("overwrite-output-dir", "-e NAME resumes its newest checkpoint: use --resume off to begin again"),
+    SAME("exp-name", "experiment-name"),
+    INSTEAD("run-name", "use -e NAME, which names the run's folder below --save-dir"),
+    SAME("save-steps", "ckpt-freq"),
+    SAME("save-interval", "ckpt-freq"),
+    SAME("checkpointing-steps", "ckpt-freq"),
+    SAME("save-total-limit", "ckpt-keep"),
+    {.alias = "resume-from-checkpoint", .name = "resume", .on = "auto", .off = "off"},
+    SAME("logging-steps", "log-freq"),
+    SAME("log-interval", "log-freq"),
+    SAME("eval-steps", "eval-freq"),
+    SAME("eval-interval", "eval-freq"),
+    INSTEAD("eval-strategy", "use --eval-freq N, with --eval-data FILE or --eval-split 0.05"),
+    INSTEAD("evaluation-strategy", "use --eval-freq N, with --eval-data FILE or --eval-split 0.05"),
+    SAME("tensorboard-dir", "tensorboard"),
+    INSTEAD("logging-dir", "use --tensorboard DIR for event files, --log FILE for the log"),
+    INSTEAD("report-to", "use --tensorboard DIR for event files, --log FILE for the log"),
+    // Processes.
+    INSTEAD("nproc-per-node", "fsdp_train: mpirun -np N sets the ranks; fsdp_plan: --ranks N does"),
+    INSTEAD("num-processes", "fsdp_train: mpirun -np N sets the ranks; fsdp_plan: --ranks N does"),
+    INSTEAD("nnodes", "fsdp_train: mpirun --host A,B sets the nodes; fsdp_plan: --ranks-per-node N does"),
+    INSTEAD("local-rank", "leave it out: MPI numbers the ranks"),
+};
+
+const fsdp_option_alias *fsdp_option_alias_table(int *count) {
+  *count = (int)(sizeof table / sizeof *table);
+  return table;
+}
+
+const fsdp_option_alias *fsdp_option_alias_find(const char *name) {
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    if (strcmp(table[i].alias, name) == 0) return &table[i];
+  }
+  return NULL;
+}

@@ -1,0 +1,78 @@
+#include "launcher/options/option_query.h"
+
+#include "launcher/options/option_table.h"
+#include "runtime/base/check.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static int row_index(const fsdp_option_row *row) {
+  int count;
+  return (int)(row - fsdp_option_table(&count));
+}
+
+const char *fsdp_options_place(const fsdp_options *options, const char *name) {
+  const fsdp_option_row *row = fsdp_option_find(name);
+  FSDP_CHECK(row, "no option is called '%s'", name);
+  const char *place = options->place[row_index(row)];
+  return *place ? place : "default";
+}
+
+bool fsdp_options_given(const fsdp_options *options, const char *name) {
+  const fsdp_option_row *row = fsdp_option_find(name);
+  FSDP_CHECK(row, "no option is called '%s'", name);
+  return options->place[row_index(row)][0] != 0;
+}
+
+fsdp_wrap_policy fsdp_options_wrap(const fsdp_options *options) {
+  fsdp_wrap_policy policy = {.kind = FSDP_WRAP_SIZE, .numel = options->numel_to_wrap};
+  if (strcmp(options->wrap, "block") == 0) policy.kind = FSDP_WRAP_BLOCK;
+  if (strcmp(options->wrap, "none") == 0) policy.kind = FSDP_WRAP_NONE;
+  if (strncmp(options->wrap, "module:", 7) == 0) {
+    policy.kind = FSDP_WRAP_MODULE;
+    policy.classes = options->wrap + 7;
+  }
+  return policy;
+}
+
+bool fsdp_options_evaluate(const fsdp_options *options) {
+  return options->eval_data || options->eval_split > 0;
+}
+
+bool fsdp_options_check_replicas(const fsdp_options *options) {
+  return options->check_replicas > 0 || (options->experiment && options->ckpt_freq > 0);
+}
+
+bool fsdp_options_note(const fsdp_options *options, int index, char *note, int note_bytes) {
+  if (*options->aliases && index-- == 0) {
+    snprintf(note, (size_t)note_bytes, "%s", options->aliases);
+    return true;
+  }
+  bool unused = fsdp_options_given(options, "numel-to-wrap") && strcmp(options->wrap, "size") != 0;
+  if (unused && index-- == 0) {
+    snprintf(note, (size_t)note_bytes,
+             "--numel-to-wrap (%s) is the threshold of --wrap size; --wrap %s (%s) does not use it",
+             fsdp_options_place(options, "numel-to-wrap"), options->wrap,
+             fsdp_options_place(options, "wrap"));
+    return true;
+  }
+  bool no_sequence = fsdp_options_given(options, "sequence-parallel") && options->sequence_parallel &&
+                     options->tensor_parallel == 1 &&
+                     fsdp_mesh_size(&options->mesh_axes, FSDP_AXIS_TENSOR) == 1;
+  if (no_sequence && index-- == 0) {
+    snprintf(
+        note, (size_t)note_bytes,
+        "--sequence-parallel (%s) has no effect: the mesh's axis tensor has one rank (--tensor-parallel)",
+        fsdp_options_place(options, "sequence-parallel"));
+    return true;
+  }
+  bool nothing_to_add = fsdp_options_given(options, "accumulate") &&
+                        options->accumulate == FSDP_ACCUMULATE_LOCAL && options->grad_accum == 1;
+  if (nothing_to_add && index-- == 0) {
+    snprintf(note, (size_t)note_bytes,
+             "--accumulate local (%s) has no effect: there is one micro-batch per step (--grad-accum 1)",
+             fsdp_options_place(options, "accumulate"));
+    return true;
+  }
+  return false;
+}

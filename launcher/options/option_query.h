@@ -1,0 +1,23 @@
+// Questions about the options: what was given and where, and what follows from several of them.
+#pragma once
+
+#include "launcher/options/option_fields.h"
+#include "runtime/plan/layout/units.h"
+
+// Note `index` (from 0) about the options, as a sentence: another trainer's names, and what has no effect but
+// harms nothing (a threshold beside --wrap block, so that the hint's `--wrap block` can simply be added to a
+// command). False behind the last.
+bool fsdp_options_note(const fsdp_options *options, int index, char *note, int note_bytes);
+
+// Whether a user gave the option, and where ("command line", "run.yaml:3", or "default").
+bool fsdp_options_given(const fsdp_options *options, const char *name);
+const char *fsdp_options_place(const fsdp_options *options, const char *name);
+
+// Whether replicas are compared: at saves, or every so many steps.
+bool fsdp_options_check_replicas(const fsdp_options *options);
+
+// Whether there is anything to evaluate on.
+bool fsdp_options_evaluate(const fsdp_options *options);
+
+// The wrap policy that --wrap and --numel-to-wrap say; its class names point into `options`.
+fsdp_wrap_policy fsdp_options_wrap(const fsdp_options *options);

@@ -1,0 +1,290 @@
+#include "launcher/options/option_table.h"
+
+#include "runtime/comm/comm_nccl.h"
+
+#include <stddef.h>
+#include <string.h>
+
+static const fsdp_choice inits[] = {
+    {"weights", FSDP_INIT_WEIGHTS, NULL}, {"random", FSDP_INIT_RANDOM, NULL}, {NULL, 0, NULL}};
+static const fsdp_choice schedules[] = {{"cosine", FSDP_LR_COSINE, NULL},
+                                        {"linear", FSDP_LR_LINEAR, NULL},
+                                        {"constant", FSDP_LR_CONSTANT, NULL},
+                                        {NULL, 0, NULL}};
+static const fsdp_choice strategies[] = {
+    {"full", FSDP_FULL, "FULL_SHARD zero3"},  {"grad_op", FSDP_GRAD_OP, "SHARD_GRAD_OP zero2"},
+    {"no", FSDP_NO, "NO_SHARD ddp zero0"},    {"hybrid", FSDP_HYBRID, "HYBRID_SHARD hsdp"},
+    {"zero1", FSDP_ZERO1, "SHARD_OPTIMIZER"}, {NULL, 0, NULL}};
+static const fsdp_choice accumulates[] = {
+    {"reduce", FSDP_ACCUMULATE_REDUCE, NULL}, {"local", FSDP_ACCUMULATE_LOCAL, NULL}, {NULL, 0, NULL}};
+static const fsdp_choice dtypes[] = {
+    {"bf16", FSDP_BF16, "bfloat16"}, {"fp32", FSDP_F32, "float32"}, {NULL, 0, NULL}};
+static const fsdp_choice nccl_registers[] = {{"auto", FSDP_NCCL_REGISTER_AUTO, NULL},
+                                             {"on", FSDP_NCCL_REGISTER_ON, NULL},
+                                             {"off", FSDP_NCCL_REGISTER_OFF, NULL},
+                                             {NULL, 0, NULL}};
+static const fsdp_choice nccl_ctas[] = {
+    {"auto", FSDP_NCCL_CTAS_AUTO, NULL}, {"default", FSDP_NCCL_CTAS_DEFAULT, NULL}, {NULL, 0, NULL}};
+static const fsdp_choice backends[] = {{"auto", FSDP_BACKEND_AUTO, NULL},
+                                       {"cpu", FSDP_BACKEND_CPU, NULL},
+                                       {"cuda", FSDP_BACKEND_CUDA, "gpu"},
+                                       {NULL, 0, NULL}};
+
+static const fsdp_choice attentions[] = {{"auto", FSDP_ATTENTION_AUTO, NULL},
+                                         {"wgmma", FSDP_ATTENTION_USE_WGMMA, NULL},
+                                         {"mma", FSDP_ATTENTION_USE_MMA, NULL},
+                                         {"general", FSDP_ATTENTION_USE_GENERAL, NULL},
+                                         {NULL, 0, NULL}};
+
+static const fsdp_choice asyncs[] = {{"auto", FSDP_CKPT_ASYNC_AUTO, NULL},
+                                     {"on", FSDP_CKPT_ASYNC_ON, NULL},
+                                     {"off", FSDP_CKPT_ASYNC_OFF, NULL},
+                                     {NULL, 0, NULL}};
+
+static const fsdp_choice comparisons[] = {
+    {"contents", FSDP_COMPARE_CONTENTS, NULL}, {"sizes", FSDP_COMPARE_SIZES, NULL}, {NULL, 0, NULL}};
+
+static const fsdp_choice resume_schedules[] = {
+    {"continue", FSDP_SCHEDULE_CONTINUE, NULL}, {"restart", FSDP_SCHEDULE_RESTART, NULL}, {NULL, 0, NULL}};
+
+#define FIELD(field) .offset = offsetof(fsdp_options, field)
+#define TEXT(field)  .kind = FSDP_OPTION_TEXT, FIELD(field)
+#define LIST(field)  .kind = FSDP_OPTION_LIST, FIELD(field)
+#define INT(field, from, to)                                                                                 \
+  .kind = FSDP_OPTION_INT, FIELD(field), .low = (from), .high = (to), .argument = "N"
+#define SIZE(field)                                                                                          \
+  .kind = FSDP_OPTION_SIZE, FIELD(field), .low = 1, .high = INT64_C(1) << 60, .argument = "SIZE"
+#define REAL(field, from, to)                                                                                \
+  .kind = FSDP_OPTION_REAL, FIELD(field), .real_low = (from), .real_high = (to), .argument = "X"
+#define SHARE(field)                                                                                         \
+  .kind = FSDP_OPTION_SHARE, FIELD(field), .real_low = 0, .real_high = 1, .open_high = true, .argument = "P"
+#define FLAG(field)         .kind = FSDP_OPTION_FLAG, FIELD(field), .argument = "on|off"
+#define CHOICE(field, list) .kind = FSDP_OPTION_CHOICE, FIELD(field), .choices = (list)
+
+#define RANKS_MAX 1000000
+// Steps are counted in fp32 on the device, which is exact up to here.
+#define STEPS_MAX (1 << 24)
+
+static const fsdp_option_row table[] = {
+    {"model", 0, TEXT(model), .fallback = "tiny", .argument = "NAME|DIR",
+     .help = "a preset, or a Hugging Face folder (config.json, *.safetensors)"},
+    {"init", 0, CHOICE(init, inits), .argument = "weights|random",
+     .help = "load the folder's weights or draw new ones (default: weights if present)"},
+    {"data", 0, LIST(data), .argument = "PATH ...",
+     .help = "text, .jsonl, Alpaca .json, or tokens: paths or patterns (\"train_*.bin\"), also separated by "
+             "commas (default: a built-in text)"},
+    {"tokenizer", 0, TEXT(tokenizer), .argument = "FILE|bytes",
+     .help =
+         "tokenizer.json (default: the model folder's; bytes if it has none, no weights, and a vocabulary "
+         "of 256)"},
+    {"verify-data", 0, FLAG(verify_data), .fallback = "on",
+     .help = "read and check all tokens before the first step; the ranks of a node share the work"},
+    {"eval-data", 0, LIST(eval_data), .argument = "PATH ...",
+     .help = "separate evaluation data, used in full each time"},
+    {"eval-split", 0, .kind = FSDP_OPTION_REAL, FIELD(eval_split), .real_low = 0, .real_high = 1e15,
+     .argument = "FRACTION|COUNT",
+     .help = "samples of --data to hold out for evaluation: a fraction if below 1, else a number"},
+    {"eval-freq", 0, INT(eval_freq, 0, STEPS_MAX), .fallback = "0",
+     .help = "evaluate every N steps, and at the end (0: only at the end)"},
+    {"compare-files", 0, CHOICE(compare_files, comparisons), .fallback = "contents",
+     .argument = "contents|sizes",
+     .help = "how ranks on several nodes check that they read the same data and weights: in full, or by size "
+             "and first 16 MiB"},
+    {"batch-size", 'b', INT(batch, 1, 1000000), .fallback = "1",
+     .help = "sequences per micro-batch and data-parallel rank"},
+    {"seq-length", 's', INT(seq, 1, 1 << 24), .fallback = "1024", .help = "tokens per sequence"},
+    {"grad-accum", 0, INT(grad_accum, 1, 1000000), .fallback = "1", .help = "micro-batches per step"},
+    {"num-epochs", 0, INT(num_epochs, 1, 1000000000), .fallback = "1", .help = "passes over the data"},
+    {"max-steps", 0, INT(max_steps, 1, STEPS_MAX), .help = "end after at most N steps (default: no limit)"},
+    {"lr", 0, REAL(lr, 0, 1e6), .fallback = "3e-5", .help = "learning rate after the warm-up"},
+    {"lr-schedule", 0, CHOICE(lr_schedule, schedules), .fallback = "cosine",
+     .argument = "cosine|linear|constant", .help = "decay from --lr to --min-lr at the last step"},
+    {"min-lr", 0, REAL(min_lr, 0, 1e6), .fallback = "0", .help = "learning rate at the end"},
+    {"warmup-steps", 0, INT(warmup_steps, 0, STEPS_MAX), .fallback = "0", .help = "steps of linear warm-up"},
+    {"seed", 0, INT(seed, 0, INT64_MAX), .fallback = "0",
+     .help = "seed of new weights, data order and stochastic rounding"},
+    {"weight-decay", 0, REAL(weight_decay, 0, 1e6), .fallback = "0.01",
+     .help = "AdamW's weight decay, on every parameter"},
+    {"beta1", 0, REAL(beta1, 0, 1), .open_high = true, .fallback = "0.9", .help = "AdamW's first decay rate"},
+    {"beta2", 0, REAL(beta2, 0, 1), .open_high = true, .fallback = "0.999",
+     .help = "AdamW's second decay rate"},
+    {"eps", 0, REAL(eps, 0, 1), .open_low = true, .fallback = "1e-8", .help = "AdamW's epsilon"},
+    {"grad-clip", 0, REAL(grad_clip, 0, 1e30), .fallback = "1.0", .help = "largest gradient norm (0: off)"},
+    {"skip-grad-norm", 0, REAL(skip_grad_norm, 0, 1e30), .open_low = true,
+     .help = "skip the update of a step whose gradient norm is above X (default: only if it is not finite)"},
+    {"max-skipped", 0, INT(max_skipped, 1, STEPS_MAX), .fallback = "3",
+     .help = "end the run after N skipped steps in a row"},
+    {"strategy", 0, CHOICE(strategy, strategies), .fallback = "full",
+     .argument = "full|grad_op|zero1|no|hybrid",
+     .help = "what is sharded; also FULL_SHARD, zero3, SHARD_GRAD_OP, zero2, SHARD_OPTIMIZER, NO_SHARD, ddp, "
+             "zero0, HYBRID_SHARD, hsdp"},
+    {"wrap", 0, .kind = FSDP_OPTION_WRAP, FIELD(wrap), .fallback = "size",
+     .argument = "size|block|none|module:NAME,...",
+     .help = "which modules are gathered and freed as one unit"},
+    {"numel-to-wrap", 0, INT(numel_to_wrap, 1, INT64_MAX), .fallback = "100_000_000",
+     .help = "threshold of --wrap size"},
+    {"mesh", 0, .kind = FSDP_OPTION_MESH, FIELD(mesh), .argument = "data=R,fsdp=F,...",
+     .help =
+         "axes with sizes, the last one fastest, or the sizes of fsdp and tensor alone (default: from the "
+         "strategy)"},
+    {"tensor-parallel", 0, INT(tensor_parallel, 1, RANKS_MAX), .fallback = "1",
+     .help = "ranks that divide each layer's weights among them: the mesh's axis tensor"},
+    {"sequence-parallel", 0, FLAG(sequence_parallel), .fallback = "on",
+     .help = "with tensor parallelism, divide norms and the residual stream among these ranks too, by the "
+             "sequence"},
+    {"context-parallel", 0, INT(context_parallel, 1, RANKS_MAX), .fallback = "1",
+     .help = "ranks that divide each sequence among them: the mesh's axis context"},
+    {"sharding", 0, TEXT(sharding), .argument = "FILE|fsdp|fsdp-tp|fsdpv2",
+     .help = "placements of weights and module outputs by name: a YAML file, every weight's first (fsdp) or "
+             "largest (fsdpv2) dimension on fsdp, or tensor parallelism as well (fsdp-tp) (default: from the "
+             "strategy)"},
+    {"shard", 0, .kind = FSDP_OPTION_REPEAT, FIELD(shard), .argument = "NAME=SPEC",
+     .help = "one more line of --sharding, or another one for its name; several times, or separated by ;"},
+    {"extra-data-axis", 0, TEXT(extra_data_axis), .argument = "AXIS",
+     .help = "with --sharding fsdp, fsdp-tp or fsdpv2: cut the batch over this axis too"},
+    {"op-strategies", 0, TEXT(op_strategies), .argument = "FILE",
+     .help = "slice counts of a few operators, from which those of all others and all placements follow: a "
+             "YAML file"},
+    {"cpu-offload", 0, FLAG(cpu_offload),
+     .help = "keep parameters, gradients and optimizer state in host memory"},
+    {"recompute", 0, TEXT(recompute), .fallback = "none", .argument = "none|block|block:K|OPS|auto",
+     .help = "what the backward computes again: layers, the first K of them, or ops such as rmsnorm,swiglu"},
+    {"offload-activations", 0, TEXT(offload_activations), .fallback = "none",
+     .argument = "none|block_inputs|OPS|auto",
+     .help = "saved activations that wait in host memory until their backward"},
+    {"prefetch", 0, INT(prefetch, 0, 1000), .fallback = "1", .help = "modules gathered ahead (0: off)"},
+    {"accumulate", 0, CHOICE(accumulate, accumulates), .fallback = "reduce", .argument = "reduce|local",
+     .help = "reduce every micro-batch's gradients, or keep them whole until the last (default under zero1: "
+             "local)"},
+    {"param-dtype", 0, CHOICE(param_dtype, dtypes), .argument = "bf16|fp32",
+     .help = "dtype to compute and gather in (default: bf16 on a GPU, fp32 on a CPU)"},
+    {"reduce-dtype", 0, CHOICE(reduce_dtype, dtypes), .fallback = "fp32", .argument = "bf16|fp32",
+     .help =
+         "dtype to reduce gradients in; bf16 with bf16 states also sums micro-batches in bf16 on one rank"},
+    {"master-dtype", 0, CHOICE(master_dtype, dtypes), .fallback = "fp32", .argument = "fp32|bf16",
+     .help = "dtype of master parameters; bf16 is rounded stochastically"},
+    {"moment-dtype", 0, CHOICE(moment_dtype, dtypes), .fallback = "fp32", .argument = "fp32|bf16",
+     .help = "dtype of AdamW's moments"},
+    {"backend", 0, CHOICE(backend, backends), .fallback = "auto", .argument = "auto|cpu|cuda",
+     .help = "the device to train on"},
+    {"attention", 0, CHOICE(attention, attentions), .fallback = "auto", .argument = "auto|wgmma|mma|general",
+     .help = "attention's kernel on a GPU: warpgroups (compute capability 9.0 alone), tensor cores, or what "
+             "takes every shape (auto: the first of them that can run)"},
+    {"allow-shared-gpu", 0, FLAG(allow_shared_gpu),
+     .help = "let several ranks use one GPU, over sockets (tests only)"},
+    {"nccl-register", 0, CHOICE(nccl_register, nccl_registers), .fallback = "auto", .argument = "auto|on|off",
+     .help = "allocate the GPU's arena from NCCL and register it, from NCCL 2.28 on as a symmetric window "
+             "(auto: only so, where all ranks are on one node)"},
+    {"nccl-ctas", 0, CHOICE(nccl_ctas, nccl_ctas), .fallback = "auto", .argument = "auto|default",
+     .help = "multiprocessors that collectives on registered buffers take (auto: for gathers none, in "
+             "windows, and few for others; default: as NCCL decides)"},
+    {"gemm-multiprocessors", 0, INT(gemm_multiprocessors, 0, 1024), .fallback = "0",
+     .help = "cut products for N of the GPU's multiprocessors, where kernels of collectives take the others "
+             "(0: for all; what is faster is not measured)"},
+    {"check-replicas", 0, INT(check_replicas, 0, STEPS_MAX), .fallback = "0",
+     .help = "compare replicas' parameters and moments every N steps (0: only at saves)"},
+    {"comm-timeout", 0, INT(comm_timeout, 1, 1000000), .fallback = "300",
+     .help = "end the job after N seconds without progress, or without a heartbeat of a rank"},
+    {"bind", 0, FLAG(bind), .fallback = "on",
+     .help = "bind each rank to its share of the cores, next to its GPU"},
+    {"threads", 0, INT(threads, 1, 4096), .help = "CPU threads per rank (default: its share of the cores)"},
+    {"save-dir", 0, TEXT(save_dir), .fallback = "outputs", .argument = "DIR",
+     .help = "where experiments are kept"},
+    {"experiment-name", 'e', TEXT(experiment), .argument = "NAME",
+     .help = "folder of this run; without it nothing is saved"},
+    {"ckpt-freq", 0, INT(ckpt_freq, 0, STEPS_MAX), .fallback = "500",
+     .help = "save every N steps (0: never)"},
+    {"ckpt-keep", 0, INT(ckpt_keep, 0, 1000000), .fallback = "3",
+     .help = "newest checkpoints to keep (0: all)"},
+    {"ckpt-async", 0, CHOICE(ckpt_async, asyncs), .fallback = "auto", .argument = "auto|on|off",
+     .help = "save from a snapshot in host memory while training continues (auto: if it fits)"},
+    {"resume", 0, TEXT(resume), .fallback = "auto", .argument = "auto|off|PATH",
+     .help = "resume from the newest checkpoint, from none, or from PATH"},
+    {"resume-schedule", 0, CHOICE(resume_schedule, resume_schedules), .fallback = "continue",
+     .argument = "continue|restart",
+     .help = "the learning-rate schedule of a resumed run: as it was, or a new one over the remaining steps"},
+    {"memory-limit", 0, SIZE(memory_limit),
+     .help = "refuse a plan that needs more device memory, on a GPU the libraries included (default: its "
+             "memory)"},
+    {"host-memory-limit", 0, SIZE(host_memory_limit), .help = "refuse a plan that needs more host memory"},
+    {"memory-margin", 0, SHARE(memory_margin), .fallback = "3%",
+     .help = "share of device memory that --search and --auto leave free; a plan for which it is given takes "
+             "none of it to save waits"},
+    {"log-freq", 0, INT(log_freq, 1, STEPS_MAX), .fallback = "10", .help = "print a line every N steps"},
+    {"log", 0, TEXT(log), .argument = "FILE",
+     .help = "write one JSON object per step (default: in the experiment's folder)"},
+    {"rank-logs", 0, TEXT(rank_logs), .argument = "DIR",
+     .help = "write each rank's output to DIR/rank-N.log too, and the job's first failure to DIR/error.json"},
+    {"tensorboard", 0, TEXT(tensorboard), .argument = "DIR",
+     .help = "write the log's numbers as TensorBoard event files"},
+    {"memory-profile", 0, TEXT(memory_profile), .argument = "FILE",
+     .help = "write the memory over one step, as .json or .svg"},
+    {"trace", 0, TEXT(trace), .argument = "FILE",
+     .help = "write a timeline of all ranks' streams in the Trace Event format (fsdp_plan: with --profile, a "
+             "simulated one)"},
+    {"trace-steps", 0, .kind = FSDP_OPTION_STEPS, FIELD(trace_steps), .high = STEPS_MAX, .fallback = "3:4",
+     .argument = "A:B",
+     .help = "steps of which fsdp_train writes a timeline, counted from the first step of the run"},
+    {"measure", 0, FLAG(measure), .fallback = "on",
+     .help = "trace the bytes accessed in each step, to measure valley and peak"},
+    {"poison", 0, FLAG(poison), .help = "fill free memory with signalling NaNs (checks the plan)"},
+    {"self-test", 0, FLAG(self_test),
+     .help = "train a narrow model on threads, cut as in the plan, and compare it with one rank: losses and "
+             "gradients (fsdp_train: before the first step)"},
+    {"print-model", 0, FLAG(print_model), .help = "print the wrapped module tree"},
+    {"print-program", 0, FLAG(print_program), .help = "print the step program"},
+    {"print-sharding", 0, FLAG(print_sharding),
+     .help = "print every placement as a file for --sharding (fsdp_plan: nothing else)"},
+    {"print-strategies", 0, FLAG(print_strategies), .programs = FSDP_PROGRAM_PLAN,
+     .help = "with --op-strategies or --sharding, print every operator's strategy, who decided it, and what "
+             "is redistributed, and nothing else"},
+    {"graph", 0, TEXT(graph), .programs = FSDP_PROGRAM_PLAN, .argument = "FILE",
+     .help = "instead of a model, a network of operators for --op-strategies: a YAML file"},
+    {"profile", 0, TEXT(profile), .argument = "NAME|FILE",
+     .help =
+         "the machine to price steps for: a shipped profile, such as h100-sxm, or a file that fsdp_profile "
+         "wrote"},
+    {"price", 0, FLAG(price), .programs = FSDP_PROGRAM_PLAN,
+     .help =
+         "with --profile, print what a step takes, what bounds it, and how that changes with each setting"},
+    {"search", 0, FLAG(search), .programs = FSDP_PROGRAM_PLAN,
+     .help = "with --profile, find the fastest plans that fit: options that are given stay, all others of a "
+             "plan are searched"},
+    {"save-plan", 0, TEXT(save_plan), .programs = FSDP_PROGRAM_PLAN, .argument = "FILE",
+     .help = "with --search, write the best plan as a YAML file for --config"},
+    {"auto", 0, FLAG(auto_plan), .programs = FSDP_PROGRAM_TRAIN,
+     .help = "choose all options of the plan that are not given for this machine, which is measured at the "
+             "start unless --profile is given"},
+    {"global-batch", 0, INT(global_batch, 1, RANKS_MAX * 1000),
+     .help = "with --search or --auto, sequences per step over all ranks (default: as without them)"},
+    {"dry-run", 0, FLAG(dry_run), .help = "stop after planning"},
+    {"ranks", 0, INT(ranks, 1, RANKS_MAX), .programs = FSDP_PROGRAM_PLAN, .fallback = "1",
+     .help = "ranks to plan for"},
+    {"ranks-per-node", 0, INT(ranks_per_node, 1, RANKS_MAX), .programs = FSDP_PROGRAM_PLAN,
+     .help = "ranks per node (default: at most 8)"},
+    {"json", 0, FLAG(json), .programs = FSDP_PROGRAM_PLAN, .help = "print the plan as one JSON object"},
+    {"compare", 0, LIST(compare), .programs = FSDP_PROGRAM_PLAN, .argument = "FILE ...",
+     .help = "plan each of these YAML files of options and print one table"},
+    {"config", 0, TEXT(config), .argument = "FILE", .help = "YAML file of options; the command line wins"},
+    {"help", 'h', FLAG(help), .help = "print this and stop"},
+    {"version", 0, FLAG(version), .help = "print the version and stop"},
+};
+
+_Static_assert(sizeof table / sizeof *table <= FSDP_OPTION_MAX,
+               "fsdp_options.place has a row for every option");
+
+const fsdp_option_row *fsdp_option_table(int *count) {
+  *count = (int)(sizeof table / sizeof *table);
+  return table;
+}
+
+const fsdp_option_row *fsdp_option_find(const char *name) {
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    if (strcmp(table[i].name, name) == 0) return &table[i];
+  }
+  return NULL;
+}
+
+bool fsdp_option_belongs(const fsdp_option_row *row, fsdp_program_kind program) {
+  return !row->programs || (row->programs & (int)program);
+}

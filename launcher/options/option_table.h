@@ -1,0 +1,46 @@
+// The table of options: the one place that holds an option's name, type, range, default and meaning.
+#pragma once
+
+#include "launcher/options/option_fields.h"
+#include "launcher/options/option_value.h"
+
+#include <stddef.h>
+
+typedef enum fsdp_option_kind {
+  FSDP_OPTION_INT,
+  FSDP_OPTION_SIZE,
+  FSDP_OPTION_REAL,
+  FSDP_OPTION_SHARE, // a real, which may be written as a percentage
+  FSDP_OPTION_FLAG,
+  FSDP_OPTION_CHOICE,
+  FSDP_OPTION_TEXT,
+  FSDP_OPTION_LIST,   // text: all words up to the next option, joined by commas
+  FSDP_OPTION_REPEAT, // text: may be given several times; joined by semicolons
+  FSDP_OPTION_WRAP,   // text of the form size|block|none|module:NAME,...
+  FSDP_OPTION_MESH,   // text, and the axes that it says
+  FSDP_OPTION_STEPS   // text of the form A:B, and the two numbers
+} fsdp_option_kind;
+
+typedef struct fsdp_option_row {
+  const char *name;
+  char short_name; // 0: none
+  fsdp_option_kind kind;
+  size_t offset;        // of its field in fsdp_options
+  const char *fallback; // the default as a user would type it; NULL: none
+  int64_t low, high;    // INT and SIZE: allowed range, both ends in it
+  double real_low, real_high;
+  bool open_low, open_high;   // REAL and SHARE: whether an end is outside the range
+  const fsdp_choice *choices; // CHOICE
+  const char *argument;       // how the help names the value
+  int programs;               // fsdp_program_kind bits
+  const char *help;
+} fsdp_option_row;
+
+// The rows, in the order of the help. Lives as long as the program.
+const fsdp_option_row *fsdp_option_table(int *count);
+
+// The row of that name, NULL if there is none.
+const fsdp_option_row *fsdp_option_find(const char *name);
+
+// Whether the program has the option.
+bool fsdp_option_belongs(const fsdp_option_row *row, fsdp_program_kind program);

@@ -1,0 +1,575 @@
+#include "launcher/options/options.h"
+
+#include "launcher/options/option_alias.h"
+#include "launcher/options/option_check.h"
+#include "launcher/options/option_table.h"
+#include "launcher/options/yaml_options.h"
+#include "runtime/base/check.h"
+#include "runtime/base/nearest.h"
+#include "runtime/base/text.h"
+
+#include <getopt.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NAME_BYTES 64 // of an option's name
+
+static const char command_line[] = "command line";
+
+static const char *program_name(fsdp_program_kind program) {
+  return program == FSDP_PROGRAM_TRAIN ? "fsdp_train" : "fsdp_plan";
+}
+
+static int row_index(const fsdp_option_row *row) {
+  int count;
+  return (int)(row - fsdp_option_table(&count));
+}
+
+static void *field(fsdp_options *options, const fsdp_option_row *row) {
+  return (char *)options + row->offset;
+}
+
+// What a row allows, in words.
+static void describe_allowed(const fsdp_option_row *row, char *out, size_t bytes) {
+  size_t used = 0;
+  switch (row->kind) {
+  case FSDP_OPTION_INT:
+    if (row->high == INT64_MAX) {
+      snprintf(out, bytes, "a whole number, at least %lld", (long long)row->low);
+    } else {
+      snprintf(out, bytes, "a whole number from %lld to %lld", (long long)row->low, (long long)row->high);
+    }
+    return;
+  case FSDP_OPTION_SIZE:
+    snprintf(out, bytes, "a size such as 80GB (10^9 bytes) or 80GiB (2^30), at least 1 byte");
+    return;
+  case FSDP_OPTION_REAL:
+    snprintf(out, bytes, "a number %s %g %s %g", row->open_low ? "above" : "from", row->real_low,
+             row->open_high ? "and below" : "to", row->real_high);
+    return;
+  case FSDP_OPTION_SHARE:
+    snprintf(out, bytes, "a share such as 3%% or 0.03, from %g%% %s %g%%", 100 * row->real_low,
+             row->open_high ? "and below" : "to", 100 * row->real_high);
+    return;
+  case FSDP_OPTION_FLAG:
+    snprintf(out, bytes, "on or off");
+    return;
+  case FSDP_OPTION_TEXT:
+  case FSDP_OPTION_LIST:
+  case FSDP_OPTION_REPEAT:
+    snprintf(out, bytes, "a non-empty value");
+    return;
+  case FSDP_OPTION_WRAP:
+    snprintf(out, bytes, "size, block, none or module:NAME,... (class names)");
+    return;
+  case FSDP_OPTION_MESH:
+    snprintf(out, bytes,
+             "data=R,fsdp=F: names, each once, with sizes from 1 (at most 1048576 ranks, and three names "
+             "besides data, fsdp, tensor, context and expert, none ending in " FSDP_AXIS_REPLICA
+             "), or two sizes, of fsdp and tensor");
+    return;
+  case FSDP_OPTION_STEPS:
+    snprintf(out, bytes, "A:B, the first and the last step, from 1 to %lld, B not before A",
+             (long long)row->high);
+    return;
+  case FSDP_OPTION_CHOICE:
+    break;
+  }
+  out[0] = 0;
+  for (const fsdp_choice *choice = row->choices; choice->name && used < bytes; choice++) {
+    used += (size_t)snprintf(out + used, bytes - used, "%s%s%s%s%s", used ? ", " : "", choice->name,
+                             choice->aliases ? " (" : "", choice->aliases ? choice->aliases : "",
+                             choice->aliases ? ")" : "");
+  }
+}
+
+static fsdp_status fail_value(const fsdp_option_row *row, const char *name, const char *text,
+                              const char *place, fsdp_error *error) {
+  char allowed[512];
+  describe_allowed(row, allowed, sizeof allowed);
+  return fsdp_fail(error, FSDP_ERR_OPTION, "--%s '%s' (%s): use %s", name, text, place, allowed);
+}
+
+// "module:" and at least one name, none empty.
+static bool is_wrap(const char *text) {
+  if (strcmp(text, "size") == 0 || strcmp(text, "block") == 0 || strcmp(text, "none") == 0) return true;
+  if (strncmp(text, "module:", 7) != 0) return false;
+  for (const char *at = text + 7;; at++) {
+    size_t length = strcspn(at, ",");
+    if (length == 0) return false;
+    at += length;
+    if (!*at) return true;
+  }
+}
+
+static void keep_text(fsdp_options *options, const fsdp_option_row *row, const char *text) {
+  char **kept = field(options, row);
+  size_t bytes = strlen(text) + 1;
+  char *copy = fsdp_alloc(bytes);
+  memcpy(copy, text, bytes);
+  free(*kept);
+  *kept = copy;
+}
+
+// Adds to what is there: a later text comes behind.
+static void add_text(fsdp_options *options, const fsdp_option_row *row, const char *text) {
+  const char *before = *(char **)field(options, row);
+  size_t bytes = strlen(before) + strlen(text) + 2;
+  char *both = fsdp_alloc(bytes);
+  snprintf(both, bytes, "%s;%s", before, text);
+  keep_text(options, row, both);
+  free(both);
+}
+
+// Sets the row's field from `text`; false if the row does not allow it.
+static bool set_field(fsdp_options *options, const fsdp_option_row *row, const char *text) {
+  int64_t whole = 0;
+  double real = 0;
+  switch (row->kind) {
+  case FSDP_OPTION_INT:
+  case FSDP_OPTION_SIZE:
+    if (!(row->kind == FSDP_OPTION_INT ? fsdp_value_int : fsdp_value_size)(text, &whole)) return false;
+    if (whole < row->low || whole > row->high) return false;
+    *(int64_t *)field(options, row) = whole;
+    return true;
+  case FSDP_OPTION_REAL:
+  case FSDP_OPTION_SHARE:
+    if (!(row->kind == FSDP_OPTION_REAL ? fsdp_value_real : fsdp_value_share)(text, &real)) return false;
+    if (real < row->real_low || (row->open_low && real == row->real_low)) return false;
+    if (real > row->real_high || (row->open_high && real == row->real_high)) return false;
+    *(double *)field(options, row) = real;
+    return true;
+  case FSDP_OPTION_FLAG:
+    return fsdp_value_flag(text, field(options, row));
+  case FSDP_OPTION_CHOICE:
+    return fsdp_value_choice(text, row->choices, field(options, row));
+  case FSDP_OPTION_WRAP:
+    if (!is_wrap(text)) return false;
+    break;
+  case FSDP_OPTION_MESH:
+    if (!fsdp_value_mesh(text, &options->mesh_axes)) return false;
+    break;
+  case FSDP_OPTION_STEPS:
+    if (!fsdp_value_range(text, row->high, &options->trace_first, &options->trace_last)) return false;
+    break;
+  case FSDP_OPTION_TEXT:
+  case FSDP_OPTION_LIST:
+  case FSDP_OPTION_REPEAT:
+    if (!*text) return false;
+    break;
+  }
+  if (row->kind == FSDP_OPTION_REPEAT && *(char **)field(options, row)) {
+    add_text(options, row, text);
+    return true;
+  }
+  keep_text(options, row, text);
+  return true;
+}
+
+// ---- Names
+
+// "learning_rate" is learning-rate. Returns `out`.
+static const char *with_dashes(const char *name, char out[NAME_BYTES]) {
+  snprintf(out, NAME_BYTES, "%s", name);
+  for (char *at = out; *at; at++) *at = *at == '_' ? '-' : *at;
+  return out;
+}
+
+// The option meant by `name`, which may be another trainer's; *alias is NULL if it is ours. NULL if
+// there is none.
+static const fsdp_option_row *find_meant(const char *name, const fsdp_option_alias **alias) {
+  char dashed[NAME_BYTES];
+  const fsdp_option_row *row = fsdp_option_find(with_dashes(name, dashed));
+  *alias = row ? NULL : fsdp_option_alias_find(dashed);
+  return *alias && (*alias)->name ? fsdp_option_find((*alias)->name) : row;
+}
+
+// The nearest name of an option, NULL if none is near.
+static const char *nearest_name(fsdp_program_kind program, const char *name) {
+  enum { NAMES_MAX = 256 };
+  const char *names[NAMES_MAX], *meant[NAMES_MAX];
+  int count, alias_count, known = 0;
+  const fsdp_option_row *table = fsdp_option_table(&count);
+  const fsdp_option_alias *aliases = fsdp_option_alias_table(&alias_count);
+  FSDP_CHECK(count + alias_count <= NAMES_MAX, "%d names of options", count + alias_count);
+  for (int i = 0; i < count; i++) {
+    if (fsdp_option_belongs(&table[i], program)) names[known] = meant[known] = table[i].name, known++;
+  }
+  for (int i = 0; i < alias_count; i++) {
+    if (aliases[i].name) names[known] = aliases[i].alias, meant[known++] = aliases[i].name;
+  }
+  int nearest = fsdp_nearest_word(name, names, known);
+  return nearest >= 0 ? meant[nearest] : NULL;
+}
+
+static fsdp_status fail_unknown(fsdp_program_kind program, const char *name, const char *place,
+                                fsdp_error *error) {
+  char dashed[NAME_BYTES];
+  const fsdp_option_alias *alias;
+  const fsdp_option_row *row = find_meant(name, &alias);
+  if (row) {
+    const char *advice = "";
+    if (strncmp(row->name, "ranks", strlen("ranks")) == 0) advice = "; here mpirun -np N sets the ranks";
+    if (strcmp(row->name, "search") == 0) advice = "; --auto searches at the start of a run";
+    if (strcmp(row->name, "auto") == 0) advice = "; --search finds plans here";
+    const char *owner = program_name(program == FSDP_PROGRAM_PLAN ? FSDP_PROGRAM_TRAIN : FSDP_PROGRAM_PLAN);
+    return fsdp_fail(error, FSDP_ERR_OPTION, "--%s (%s) is an option of %s%s", name, place, owner, advice);
+  }
+  if (alias) {
+    return fsdp_fail(error, FSDP_ERR_OPTION, "unknown option '--%s' (%s): %s", name, place, alias->advice);
+  }
+  const char *nearest = nearest_name(program, with_dashes(name, dashed));
+  if (nearest) {
+    return fsdp_fail(error, FSDP_ERR_OPTION,
+                     "unknown option '--%s' (%s): did you mean --%s? (%s --help lists all)", name, place,
+                     nearest, program_name(program));
+  }
+  return fsdp_fail(error, FSDP_ERR_OPTION, "unknown option '--%s' (%s): %s --help lists all", name, place,
+                   program_name(program));
+}
+
+// Records each alias that was used, once.
+static void note_alias(fsdp_options *options, const fsdp_option_alias *alias) {
+  char entry[160];
+  snprintf(entry, sizeof entry, "--%s is --%s%s%s", alias->alias, alias->name, alias->on ? " " : "",
+           alias->on ? alias->on : "");
+  size_t used = strlen(options->aliases);
+  if (strstr(options->aliases, entry) || used + strlen(entry) + 3 > sizeof options->aliases) return;
+  snprintf(options->aliases + used, sizeof options->aliases - used, "%s%s", used ? ", " : "", entry);
+}
+
+fsdp_status fsdp_options_set(fsdp_options *options, fsdp_program_kind program, const char *name,
+                             const char *text, const char *place, fsdp_error *error) {
+  const fsdp_option_alias *alias;
+  const fsdp_option_row *row = find_meant(name, &alias);
+  if (!row || !fsdp_option_belongs(row, program)) return fail_unknown(program, name, place, error);
+  bool on;
+  const char *value = text;
+  if (alias && alias->on && fsdp_value_flag(text, &on)) value = on ? alias->on : alias->off;
+  if (!set_field(options, row, value)) {
+    char both[2 * NAME_BYTES];
+    snprintf(both, sizeof both, "%.60s (--%.60s)", name, row->name);
+    return fail_value(row, alias ? both : name, text, place, error);
+  }
+  if (alias) note_alias(options, alias);
+  char *kept = options->place[row_index(row)]; // messages name ours, and here what was typed
+  if (alias)
+    snprintf(kept, sizeof options->place[0], "given as --%.40s, %.70s", name, place);
+  else
+    snprintf(kept, sizeof options->place[0], "%s", place);
+  return FSDP_OK;
+}
+
+static void set_defaults(fsdp_options *options) {
+  memset(options, 0, sizeof *options);
+  options->param_dtype = FSDP_DTYPE_AUTO;
+  int count;
+  const fsdp_option_row *table = fsdp_option_table(&count);
+  for (int i = 0; i < count; i++) {
+    if (!table[i].fallback) continue;
+    FSDP_CHECK(set_field(options, &table[i], table[i].fallback), "default of --%s", table[i].name);
+  }
+}
+
+// ---- Command line
+
+// One option and its value as given on the command line.
+typedef struct argument {
+  const char *name, *text;
+} argument;
+
+// Everything after the program's name, read by getopt; values are not looked at yet, since --config comes
+// before them.
+typedef struct arguments {
+  argument *items;
+  int count;
+  char **words; // what getopt reads: argv, with the names that getopt does not know replaced
+  char **made;  // those words that are owned
+  int word_count;
+} arguments;
+
+static void destroy_arguments(arguments *read) {
+  for (int i = 0; i < read->word_count; i++) free(read->made[i]);
+  free(read->made);
+  free(read->words);
+  free(read->items);
+}
+
+// Replaces the word at `index`, if it is an option under a different name, by one that getopt knows. Returns
+// the name to go by (NULL: the word stays as it is); *skip is the number of words that follow and belong to
+// it.
+static const char *replace_word(arguments *read, int index, int *skip) {
+  const char *word = read->words[index];
+  *skip = 0;
+  if (!word || strncmp(word, "--", 2) != 0 || !word[2]) return NULL;
+  char name[NAME_BYTES];
+  size_t length = strcspn(word + 2, "=");
+  if (length >= sizeof name) return NULL;
+  snprintf(name, sizeof name, "%.*s", (int)length, word + 2);
+  const fsdp_option_alias *alias;
+  const fsdp_option_row *row = find_meant(name, &alias);
+  if (!row || (!alias && strcmp(row->name, name) == 0)) return NULL;
+  const char *rest = word + 2 + length, *equals = "", *next = read->words[index + 1];
+  if (alias && alias->on && !*rest) { // a flag, whose value may be left out, for an option that needs one
+    bool has_value = next && next[0] != '-';
+    *skip = has_value;
+    equals = "=";
+    rest = has_value ? next : "on";
+  }
+  // The name as it was typed lies behind the word.
+  size_t bytes = strlen(row->name) + strlen(rest) + 4;
+  char *made = read->words[index] = read->made[index] = fsdp_alloc(bytes + length + 1);
+  snprintf(made, bytes, "--%s%s%s", row->name, equals, rest);
+  snprintf(made + bytes, length + 1, "%s", name);
+  return alias ? made + bytes : row->name;
+}
+
+// What is wrong, from getopt's answer and the word it was reading.
+static fsdp_status fail_argument(int answer, const char *word, fsdp_program_kind program, fsdp_error *error) {
+  if (answer == ':') {
+    return fsdp_fail(error, FSDP_ERR_OPTION, "%s (command line) needs a value: see %s --help", word,
+                     program_name(program));
+  }
+  if (word[0] == '-' && word[1] == '-') {
+    char name[64];
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(word + 2, "="), word + 2);
+    return fail_unknown(program, name, command_line, error);
+  }
+  return fsdp_fail(error, FSDP_ERR_OPTION, "unknown option '%s' (command line): %s --help lists all", word,
+                   program_name(program));
+}
+
+// getopt's tables, from ours: an option's index in the table is its value.
+static void make_getopt_tables(fsdp_program_kind program, struct option *longs, char *shorts) {
+  enum { FIRST = 256 };
+  int count, used = 0;
+  const fsdp_option_row *table = fsdp_option_table(&count);
+  *shorts++ = '+'; // a word that is no option ends the reading
+  *shorts++ = ':'; // and getopt leaves the messages to us
+  for (int i = 0; i < count; i++) {
+    if (!fsdp_option_belongs(&table[i], program)) continue;
+    bool flag = table[i].kind == FSDP_OPTION_FLAG;
+    longs[used++] =
+        (struct option){table[i].name, flag ? optional_argument : required_argument, NULL, FIRST + i};
+    if (!table[i].short_name) continue;
+    *shorts++ = table[i].short_name;
+    if (!flag) *shorts++ = ':';
+  }
+  longs[used] = (struct option){0};
+  *shorts = 0;
+}
+
+static const fsdp_option_row *row_of_answer(int answer) {
+  int count;
+  const fsdp_option_row *table = fsdp_option_table(&count);
+  if (answer >= 256) return &table[answer - 256];
+  for (int i = 0; i < count; i++) {
+    if (table[i].short_name == answer) return &table[i];
+  }
+  return NULL;
+}
+
+// Whether `word` spells out a long option by its whole name: getopt takes "--max" for --max-steps, we do not,
+// since the next option that begins alike would change what a script means.
+static bool is_whole_name(const char *word, const char *name) {
+  size_t length = strlen(name);
+  return strncmp(word, "--", 2) != 0 ||
+         (strncmp(word + 2, name, length) == 0 && (!word[2 + length] || word[2 + length] == '='));
+}
+
+// The list's first word and those that follow it, joined by commas.
+static const char *take_list(arguments *read, const char *first) {
+  int begin = optind;
+  size_t bytes = strlen(first) + 1;
+  for (; optind < read->word_count && read->words[optind][0] != '-'; optind++)
+    bytes += strlen(read->words[optind]) + 1;
+  if (optind == begin) return first;
+  char *joined = read->made[begin] = fsdp_alloc(bytes),
+       *to = stpcpy(joined, first); // the word's place owns it
+  for (int at = begin; at < optind; at++) to = stpcpy(stpcpy(to, ","), read->words[at]);
+  return joined;
+}
+
+static fsdp_status read_arguments(arguments *read, fsdp_program_kind program, int argc, char **argv,
+                                  fsdp_error *error) {
+  struct option longs[FSDP_OPTION_MAX + 1];
+  char shorts[3 + 2 * FSDP_OPTION_MAX];
+  make_getopt_tables(program, longs, shorts);
+  *read = (arguments){.items = fsdp_alloc_zeroed((size_t)argc + 1, sizeof *read->items),
+                      .words = fsdp_alloc_zeroed((size_t)argc + 1, sizeof *read->words),
+                      .made = fsdp_alloc_zeroed((size_t)argc + 1, sizeof *read->made),
+                      .word_count = argc};
+  memcpy(read->words, argv, (size_t)argc * sizeof *argv);
+  opterr = 0;
+  optind = 0; // GNU: start afresh
+  for (;;) {
+    int at = optind ? optind : 1, skip;
+    const char *name = at < argc ? replace_word(read, at, &skip) : NULL;
+    const char *word = read->words[at];
+    int answer = getopt_long(argc, read->words, shorts, longs, NULL);
+    if (answer == -1) break;
+    const fsdp_option_row *row = answer == '?' || answer == ':' ? NULL : row_of_answer(answer);
+    if (!row || !is_whole_name(word, row->name)) return fail_argument(answer, argv[at], program, error);
+    const char *text = optarg;
+    if (name) optind += skip;
+    if (row->kind == FSDP_OPTION_FLAG && !text) {
+      bool has_value = optind < argc && argv[optind][0] != '-';
+      text = has_value ? argv[optind++] : "on";
+    }
+    if (row->kind == FSDP_OPTION_LIST) text = take_list(read, text);
+    read->items[read->count++] = (argument){name ? name : row->name, text};
+  }
+  if (optind < argc) {
+    return fsdp_fail(error, FSDP_ERR_OPTION,
+                     "unexpected word '%s' (command line): a value follows its option, as in "
+                     "--model %s",
+                     argv[optind], argv[optind]);
+  }
+  return FSDP_OK;
+}
+
+// ---- Parsing in order
+
+typedef struct yaml_target {
+  fsdp_options *options;
+  fsdp_program_kind program;
+} yaml_target;
+
+static fsdp_status set_from_yaml(void *context, const char *name, const char *text, int line,
+                                 fsdp_error *error) {
+  const yaml_target *target = context;
+  char place[sizeof target->options->place[0]];
+  snprintf(place, sizeof place, "%s:%d", target->options->config, line);
+  const char *const never[] = {"config", "compare", "help", "version"};
+  for (size_t i = 0; i < sizeof never / sizeof *never; i++) {
+    if (strcmp(name, never[i]) == 0) {
+      return fsdp_fail(error, FSDP_ERR_OPTION,
+                       "'%s' (%s) is not allowed in a configuration file: give it on the command line", name,
+                       place);
+    }
+  }
+  const fsdp_option_alias *alias;
+  const fsdp_option_row *row = find_meant(name, &alias);
+  if (row && target->options->place[row_index(row)][0]) { // under a different name: the reader knows its own
+    return fsdp_fail(error, FSDP_ERR_OPTION, "'%s' (%s) is --%s, which %s already sets: remove one of them",
+                     name, place, row->name, target->options->place[row_index(row)]);
+  }
+  bool flag = row && (row->kind == FSDP_OPTION_FLAG || (alias && alias->on));
+  bool bare_flag = flag && !*text; // "cpu-offload:" is on, as on the command line
+  return fsdp_options_set(target->options, target->program, name, bare_flag ? "on" : text, place, error);
+}
+
+// With `compared`, that file takes the place of those to compare.
+static fsdp_status parse(fsdp_options *options, fsdp_program_kind program, int argc, char **argv,
+                         const char *compared, fsdp_error *error) {
+  set_defaults(options);
+  arguments read;
+  fsdp_status status = read_arguments(&read, program, argc, argv, error);
+  for (int i = 0; i < read.count && status == FSDP_OK; i++) {
+    const char *name = read.items[i].name;
+    bool early = strcmp(name, "config") == 0 || strcmp(name, "help") == 0 || strcmp(name, "version") == 0;
+    if (early) status = fsdp_options_set(options, program, name, read.items[i].text, command_line, error);
+  }
+  if (status == FSDP_OK && compared)
+    status = fsdp_options_set(options, program, "config", compared, command_line, error);
+  bool stop = status != FSDP_OK || options->help || options->version;
+  if (!stop && options->config) {
+    yaml_target target = {options, program};
+    status = fsdp_yaml_read(options->config, set_from_yaml, &target, error);
+    stop = status != FSDP_OK;
+  }
+  for (int i = 0; i < read.count && !stop; i++) {
+    const char *name = read.items[i].name;
+    if (compared && strcmp(name, "compare") == 0) continue;
+    status = fsdp_options_set(options, program, name, read.items[i].text, command_line, error);
+    stop = status != FSDP_OK;
+  }
+  destroy_arguments(&read);
+  return stop ? status : fsdp_options_check(options, program, error);
+}
+
+fsdp_status fsdp_options_parse(fsdp_options *options, fsdp_program_kind program, int argc, char **argv,
+                               fsdp_error *error) {
+  return parse(options, program, argc, argv, NULL, error);
+}
+
+fsdp_status fsdp_options_parse_compared(fsdp_options *options, fsdp_program_kind program, int argc,
+                                        char **argv, const char *config, fsdp_error *error) {
+  return parse(options, program, argc, argv, config, error);
+}
+
+void fsdp_options_destroy(fsdp_options *options) {
+  int count;
+  const fsdp_option_row *table = fsdp_option_table(&count);
+  for (int i = 0; i < count; i++) {
+    bool owned = table[i].kind == FSDP_OPTION_TEXT || table[i].kind == FSDP_OPTION_LIST ||
+                 table[i].kind == FSDP_OPTION_REPEAT || table[i].kind == FSDP_OPTION_WRAP ||
+                 table[i].kind == FSDP_OPTION_MESH || table[i].kind == FSDP_OPTION_STEPS;
+    if (!owned) continue;
+    char **text = field(options, &table[i]);
+    free(*text);
+    *text = NULL;
+  }
+}
+
+static void print_value(const fsdp_options *options, const fsdp_option_row *row, FILE *out) {
+  const void *value = (const char *)options + row->offset;
+  char real[32];
+  switch (row->kind) {
+  case FSDP_OPTION_INT:
+  case FSDP_OPTION_SIZE:
+    fprintf(out, "%lld", (long long)*(const int64_t *)value);
+    break;
+  case FSDP_OPTION_REAL:
+  case FSDP_OPTION_SHARE:
+    fprintf(out, "%s", fsdp_print_real(*(const double *)value, real, sizeof real));
+    break;
+  case FSDP_OPTION_FLAG:
+    fprintf(out, "%s", *(const bool *)value ? "on" : "off");
+    break;
+  case FSDP_OPTION_CHOICE: {
+    const char *name = "default";
+    for (const fsdp_choice *choice = row->choices; choice->name; choice++) {
+      if (choice->value == *(const int *)value) name = choice->name;
+    }
+    fprintf(out, "%s", name);
+    break;
+  }
+  default: {
+    const char *text = *(char *const *)value;
+    fprintf(out, "%s", text ? text : "");
+  }
+  }
+}
+
+// A stream into *out, which the caller frees once it is closed.
+static FILE *open_text(char **out, size_t *bytes) {
+  FILE *stream = open_memstream(out, bytes);
+  FSDP_NEED_MEMORY(stream, "the text of options");
+  return stream;
+}
+
+char *fsdp_options_value(const fsdp_options *options, const fsdp_option_row *row) {
+  char *out = NULL;
+  size_t bytes = 0;
+  FILE *stream = open_text(&out, &bytes);
+  print_value(options, row, stream);
+  fclose(stream);
+  return out;
+}
+
+char *fsdp_options_describe(const fsdp_options *options) {
+  char *out = NULL;
+  size_t bytes = 0;
+  FILE *stream = open_text(&out, &bytes);
+  int count;
+  const fsdp_option_row *table = fsdp_option_table(&count);
+  for (int i = 0; i < count; i++) {
+    if (strcmp(table[i].name, "config") == 0) continue; // its contents count, not its path
+    fprintf(stream, "%s=", table[i].name);
+    print_value(options, &table[i], stream);
+    fputc('\n', stream);
+  }
+  fclose(stream);
+  return out;
+}

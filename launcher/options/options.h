@@ -1,0 +1,39 @@
+// The programs' options: one table says everything about each, and parsing, help, checks and comparison read
+// it.
+//
+//   defaults ──► --config FILE (YAML) ──► command line ──► fsdp_options ──► option_check.h (combinations)
+//
+// An error is one sentence that names the option, the value, its place (command line or file:line) and what
+// is allowed.
+#pragma once
+
+#include "launcher/options/option_fields.h"
+#include "launcher/options/option_query.h"
+#include "launcher/options/option_table.h"
+#include "runtime/base/status.h"
+
+#include <stdio.h>
+
+// Fills `options` from defaults, the YAML file that --config names, and the command line, then checks
+// combinations. With --help or --version nothing else is looked at. FSDP_ERR_OPTION; FSDP_ERR_INPUT for a
+// configuration file that cannot be read. The caller destroys `options` in either case.
+fsdp_status fsdp_options_parse(fsdp_options *options, fsdp_program_kind program, int argc, char **argv,
+                               fsdp_error *error);
+// The same with `config` in place of the files that --compare names.
+fsdp_status fsdp_options_parse_compared(fsdp_options *options, fsdp_program_kind program, int argc,
+                                        char **argv, const char *config, fsdp_error *error);
+void fsdp_options_destroy(fsdp_options *options);
+
+// Sets the option `name` to `text`, as if it stood at `place`. The name may have underscores for dashes or be
+// another trainer's (option_alias.h). FSDP_ERR_OPTION.
+fsdp_status fsdp_options_set(fsdp_options *options, fsdp_program_kind program, const char *name,
+                             const char *text, const char *place, fsdp_error *error);
+
+// Every option but --config as "name=value\n", defaults included: what ranks compare. The caller frees it.
+char *fsdp_options_describe(const fsdp_options *options);
+
+// The value of one option as text that sets it again; the caller frees it.
+char *fsdp_options_value(const fsdp_options *options, const fsdp_option_row *row);
+
+// One entry per option that `program` has, and the exit statuses.
+void fsdp_options_print_help(fsdp_program_kind program, FILE *out);

@@ -1,0 +1,71 @@
+#include "launcher/options/yaml_options.h"
+
+#include "runtime/base/check.h"
+#include "runtime/plan/text/yaml_document.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct reader {
+  const char *path;
+  fsdp_yaml_option option;
+  void *context;
+  fsdp_yaml_reader yaml;
+} reader;
+
+// The list's items joined by commas; NULL, with the error written, if one is no scalar or holds a comma
+// itself.
+static char *join_items(const reader *r, const yaml_node_t *list) {
+  size_t length = 0;
+  char *joined = fsdp_alloc(1);
+  joined[0] = 0;
+  for (const yaml_node_item_t *item = list->data.sequence.items.start; item < list->data.sequence.items.top;
+       item++) {
+    const yaml_node_t *node = yaml_document_get_node(r->yaml.document, *item);
+    if (!fsdp_yaml_is_scalar(node) || strchr(fsdp_yaml_text(node), ',')) {
+      fsdp_yaml_fail_at(&r->yaml, node, "a list's item must be a single value without a comma");
+      free(joined);
+      return NULL;
+    }
+    size_t added = strlen(fsdp_yaml_text(node));
+    joined = fsdp_realloc(joined, length + added + 2);
+    if (length) joined[length++] = ',';
+    memcpy(joined + length, fsdp_yaml_text(node), added + 1);
+    length += added;
+  }
+  return joined;
+}
+
+static fsdp_status read_pair(void *context, const yaml_node_t *key, const yaml_node_t *value) {
+  const reader *r = context;
+  const char *name = fsdp_yaml_text(key);
+  int line = fsdp_yaml_line(key);
+  if (!*name) return fsdp_yaml_fail_at(&r->yaml, key, "an option's name must be a single word");
+  if (fsdp_yaml_is_scalar(value))
+    return r->option(r->context, name, fsdp_yaml_is_null(value) ? "" : fsdp_yaml_text(value), line,
+                     r->yaml.error);
+  if (value->type != YAML_SEQUENCE_NODE)
+    return fsdp_yaml_fail_at(&r->yaml, value, "an option's value must be a single value or a list of them");
+  char *joined = join_items(r, value);
+  if (!joined) return FSDP_ERR_OPTION;
+  fsdp_status status = r->option(r->context, name, joined, line, r->yaml.error);
+  free(joined);
+  return status;
+}
+
+static fsdp_status read_document(void *context, yaml_document_t *document, fsdp_error *error) {
+  reader *r = context;
+  r->yaml = (fsdp_yaml_reader){.path = r->path,
+                               .form = "write one `name: value` per line, or `name: [a, b]`",
+                               .bad = FSDP_ERR_OPTION,
+                               .document = document,
+                               .error = error};
+  return fsdp_yaml_each_pair(&r->yaml, yaml_document_get_root_node(document),
+                             "the file is not a list of options", read_pair, r);
+}
+
+fsdp_status fsdp_yaml_read(const char *path, fsdp_yaml_option option, void *context, fsdp_error *error) {
+  const fsdp_yaml_source source = {.path = path, .what = "a YAML file of options", .bad = FSDP_ERR_OPTION};
+  reader r = {.path = path, .option = option, .context = context};
+  return fsdp_yaml_visit(&source, read_document, &r, error);
+}

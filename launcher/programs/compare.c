@@ -1,0 +1,60 @@
+#include "launcher/programs/compare.h"
+
+#include "launcher/report/report.h"
+#include "runtime/base/check.h"
+#include "runtime/base/size.h"
+#include "runtime/base/text.h"
+
+#include <string.h>
+
+static int64_t sent_bytes(const fsdp_plan *plan) {
+  const fsdp_traffic *t = &plan->traffic;
+  return t->all_gather_bytes + t->reduce_scatter_bytes + t->all_reduce_bytes + t->scalar_bytes;
+}
+
+static const char *print_mesh(const fsdp_plan *plan, char out[FSDP_MESH_TEXT_BYTES]) {
+  return fsdp_mesh_print(&plan->config.mesh, ",", out);
+}
+
+void fsdp_compare_print(const fsdp_compare_row *rows, int count, FILE *out) {
+  int name_width = 4, mesh_width = 4;
+  char mesh[FSDP_MESH_TEXT_BYTES];
+  for (int i = 0; i < count; i++) {
+    name_width = (int)fsdp_max_i64(name_width, (int64_t)strlen(rows[i].name));
+    mesh_width = (int)fsdp_max_i64(mesh_width, (int64_t)strlen(print_mesh(rows[i].plan, mesh)));
+  }
+  fprintf(out, "%-*s  %-8s  %-*s  %-6s  %9s  %9s  %9s  %9s  %9s  %12s  %s\n", name_width, "name", "strategy",
+          mesh_width, "mesh", "device", "valley", "peak", "arena", "host", "sent", "instructions", "fits");
+  for (int i = 0; i < count; i++) {
+    const fsdp_plan *plan = rows[i].plan;
+    const fsdp_memory_space_report *device = &plan->memory.space[FSDP_SPACE_DEVICE];
+    char valley[24], peak[24], arena[24], host[24], sent[24];
+    fprintf(out, "%-*s  %-8s  %-*s  %-6s  %9s  %9s  %9s  %9s  %9s  %12d  %s\n", name_width, rows[i].name,
+            fsdp_strategy_name(plan->config.strategy), mesh_width, print_mesh(plan, mesh),
+            plan->config.backend->name, fsdp_print_bytes(device->valley_bytes, valley, sizeof valley),
+            fsdp_print_bytes(device->peak_bytes, peak, sizeof peak),
+            fsdp_print_bytes(device->arena_bytes, arena, sizeof arena),
+            fsdp_print_bytes(plan->memory.space[FSDP_SPACE_HOST].arena_bytes, host, sizeof host),
+            fsdp_print_bytes(sent_bytes(plan), sent, sizeof sent), plan->program->instr_count,
+            rows[i].fits ? "yes" : "no");
+  }
+}
+
+json_t *fsdp_compare_json(const fsdp_compare_row *rows, int count) {
+  json_t *plans = json_array();
+  for (int i = 0; i < count; i++) {
+    const fsdp_plan *plan = rows[i].plan;
+    const fsdp_memory_space_report *device = &plan->memory.space[FSDP_SPACE_DEVICE];
+    json_t *entry = json_pack(
+        "{s:s, s:s, s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:i, s:b}", "name", rows[i].name, "strategy",
+        fsdp_strategy_name(plan->config.strategy), "mesh", fsdp_report_mesh_json(&plan->config.mesh),
+        "device", plan->config.backend->name, "valley_bytes", (json_int_t)device->valley_bytes, "peak_bytes",
+        (json_int_t)device->peak_bytes, "arena_bytes", (json_int_t)device->arena_bytes, "host_bytes",
+        (json_int_t)plan->memory.space[FSDP_SPACE_HOST].arena_bytes, "sent_bytes",
+        (json_int_t)sent_bytes(plan), "instructions", plan->program->instr_count, "fits", rows[i].fits);
+    FSDP_CHECK(entry && json_array_append_new(plans, entry) == 0, "JSON of the plan %s", rows[i].name);
+  }
+  json_t *root = json_object();
+  FSDP_CHECK(json_object_set_new(root, "plans", plans) == 0, "JSON of plans");
+  return root;
+}

@@ -1,0 +1,300 @@
+// Plans a training step and prints what it costs: no device, no ranks, nothing allocated.
+#include "launcher/options/options.h"
+#include "launcher/programs/compare.h"
+#include "launcher/programs/propagate_options.h"
+#include "launcher/programs/run_search.h"
+#include "launcher/report/memory_file.h"
+#include "launcher/report/output.h"
+#include "launcher/report/padding_note.h"
+#include "launcher/report/price.h"
+#include "launcher/report/report.h"
+#include "launcher/report/strategies.h"
+#include "launcher/report/trace_file.h"
+#include "launcher/setup/setup.h"
+#include "launcher/setup/sharding_file.h"
+#include "runtime/base/check.h"
+#include "runtime/base/plural.h"
+#include "runtime/data/data_paths.h"
+#include "runtime/exec/self_test.h"
+
+#include <errno.h>
+#include <malloc.h>
+#include <string.h>
+#include <unistd.h>
+
+static void print_json(json_t *root) {
+  json_dumpf(root, stdout, JSON_INDENT(1));
+  putchar('\n');
+  json_decref(root);
+}
+
+static void print_notes(const fsdp_options *options, const fsdp_setup *setup) {
+  char note[512];
+  for (int i = 0; fsdp_options_note(options, i, note, (int)sizeof note); i++) {
+    fprintf(stderr, "fsdp_plan: note: %s\n", note);
+  }
+  if (fsdp_mesh_note(options, &setup->plan->config.mesh, note, sizeof note))
+    fprintf(stderr, "fsdp_plan: note: %s\n", note);
+  for (int i = 0;
+       fsdp_sharding_note(options, setup->sharding, &setup->plan->config.mesh, i, note, sizeof note); i++)
+    fprintf(stderr, "fsdp_plan: note: %s\n", note);
+  if (setup->plan->propagation)
+    fsdp_strategies_warn(setup->plan->network, setup->plan->propagation, "fsdp_plan", stderr);
+  if (fsdp_padding_note(setup->plan, note, sizeof note)) fprintf(stderr, "fsdp_plan: note: %s\n", note);
+}
+
+// A plan that was made, and what is said of it.
+typedef struct planned {
+  const fsdp_options *options;
+  const fsdp_setup *setup;
+  bool fits;
+  fsdp_price_report price;         // with --price
+  bool correct;                    // with --self-test
+  fsdp_self_test_report self_test; // of one that passed
+} planned;
+
+static json_t *self_test_json(const planned *p) {
+  const fsdp_self_test_report *report = &p->self_test;
+  if (!p->correct) return json_pack("{s:b}", "passed", 0);
+  return json_pack("{s:b, s:i, s:i, s:i, s:i, s:f}", "passed", 1, "ranks", report->ranks, "layers",
+                   report->layers, "steps", report->steps, "gradients", report->parameters,
+                   "largest_difference", report->largest);
+}
+
+static json_t *report_json(const planned *p) {
+  const fsdp_options *options = p->options;
+  const fsdp_setup *setup = p->setup;
+  const fsdp_plan_config *config = &setup->plan->config;
+  const fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(options);
+  char across[FSDP_MESH_TEXT_BYTES];
+  json_t *report = fsdp_report_json(setup->plan);
+  int failed = json_object_set_new(report, "fits", json_boolean(p->fits));
+  if (options->price) failed |= json_object_set_new(report, "time", fsdp_price_json(&p->price));
+  if (options->self_test) failed |= json_object_set_new(report, "self_test", self_test_json(p));
+  failed |= json_object_set_new(report, "planned_for",
+                                json_pack("{s:s, s:s, s:i, s:s?}", "device", config->backend->name,
+                                          "param_dtype", fsdp_dtype_name(config->param_dtype),
+                                          "ranks_per_node", ranks.ranks_per_node, "across_nodes",
+                                          fsdp_mesh_across_nodes(&config->mesh, &ranks, across)));
+  FSDP_CHECK(failed == 0, "JSON of the plan");
+  return report;
+}
+
+// A plan for the wrong kind of device is wrong by its dtype's bytes.
+static void print_target(const fsdp_options *options, const fsdp_plan *plan) {
+  bool gpu = plan->config.backend->device == FSDP_OP_CUDA, given = fsdp_options_given(options, "backend");
+  printf("planned for a %s, parameters in %s%s\n", gpu ? "GPU" : "CPU",
+         fsdp_dtype_name(plan->config.param_dtype),
+         given || options->profile ? "" : "; for a GPU add --backend cuda");
+  const fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(options);
+  char axes[FSDP_MESH_TEXT_BYTES];
+  const char *across = fsdp_mesh_across_nodes(&plan->config.mesh, &ranks, axes);
+  if (across)
+    printf("on nodes of %d rank%s: %s across nodes\n", ranks.ranks_per_node,
+           fsdp_plural(ranks.ranks_per_node), across);
+}
+
+// What was asked for, then the table that is always printed.
+static void print_plan(const planned *p) {
+  const fsdp_options *options = p->options;
+  const fsdp_setup *setup = p->setup;
+  if (options->json) {
+    print_json(report_json(p));
+    return;
+  }
+  if (options->print_sharding) {
+    fsdp_strategies_print_sharding(setup->plan, stdout);
+    return;
+  }
+  if (options->print_model) fsdp_units_print_tree(setup->plan->units, setup->plan->graph, stdout);
+  if (options->print_program) {
+    if (options->print_model) putchar('\n');
+    fsdp_program_print(setup->plan->program, stdout);
+  }
+  if (options->print_program || options->print_model) putchar('\n');
+  print_target(options, setup->plan);
+  fsdp_report_print(setup->plan, setup->model_name, stdout);
+  if (options->price) putchar('\n');
+  if (options->price) fsdp_price_print(&p->price, stdout);
+  if (options->trace) printf("trace:     two simulated steps in %s\n", options->trace);
+}
+
+// What --self-test asks for.
+static fsdp_status self_test(planned *p, fsdp_error *error) {
+  if (!p->options->self_test) return FSDP_OK;
+  fsdp_status status = fsdp_self_test(p->setup->plan, &p->self_test, error);
+  p->correct = status == FSDP_OK;
+  return status;
+}
+
+// Beside a file of rules the line is no part of what is printed.
+static void print_self_test(const planned *p) {
+  char text[FSDP_SELF_TEST_TEXT];
+  if (!p->correct || p->options->json) return;
+  fprintf(p->options->print_sharding ? stderr : stdout, "self-test: %s\n",
+          fsdp_self_test_print(&p->self_test, text));
+}
+
+// What --price asks for.
+static fsdp_status price(planned *p, fsdp_error *error) {
+  const fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(p->options);
+  if (!p->options->price) return FSDP_OK;
+  return fsdp_price_report_create(p->setup->plan, p->setup->profile, ranks.ranks_per_node, &p->price, error);
+}
+
+// What --trace asks for: simulated steps.
+static fsdp_status trace(const planned *p, fsdp_error *error) {
+  const fsdp_setup *setup = p->setup;
+  const fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(p->options);
+  fsdp_pricing pricing;
+  if (!p->options->trace) return FSDP_OK;
+  fsdp_status status =
+      fsdp_pricing_create(setup->plan, setup->profile, ranks.ranks_per_node, &pricing, error);
+  if (status) return status;
+  fsdp_simulation *simulation = fsdp_simulation_create(&pricing);
+  fsdp_timeline *timeline = fsdp_simulation_timeline(simulation);
+  const fsdp_trace_source source = {
+      .plan = setup->plan, .timeline = timeline, .model_name = setup->model_name, .kind = "simulated"};
+  status = fsdp_trace_write(p->options->trace, &source, error);
+  fsdp_timeline_destroy(timeline);
+  fsdp_simulation_destroy(simulation);
+  return status;
+}
+
+// FSDP_ERR_CAPACITY with the plan if it is made but does not fit.
+static fsdp_status make(const fsdp_options *options, fsdp_setup *setup, fsdp_error *error) {
+  const fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(options);
+  return fsdp_setup_create(options, FSDP_PROGRAM_PLAN, &ranks, setup, error);
+}
+
+// A plan does not depend on the data, but what is asked for with it should be there.
+static fsdp_status find_data(const fsdp_options *options, const char *option, const char *list,
+                             fsdp_error *error) {
+  fsdp_data_paths paths;
+  fsdp_status status = fsdp_data_paths_find(option, list, &paths, error);
+  for (int i = 0; i < paths.count && status == FSDP_OK; i++) {
+    if (access(paths.files[i], R_OK) != 0)
+      status =
+          fsdp_fail(error, FSDP_ERR_INPUT, "--%s %.600s (%s) cannot be read (%s): give a file that is there",
+                    option, paths.files[i], fsdp_options_place(options, option), strerror(errno));
+  }
+  fsdp_data_paths_destroy(&paths);
+  return status;
+}
+
+static fsdp_status run(const fsdp_options *options, fsdp_setup *setup, fsdp_error *error) {
+  if (find_data(options, "data", options->data, error) != FSDP_OK ||
+      find_data(options, "eval-data", options->eval_data, error) != FSDP_OK)
+    return error->status;
+  fsdp_status status = make(options, setup, error);
+  if (status != FSDP_OK && !(status == FSDP_ERR_CAPACITY && setup->plan)) return status;
+  planned p = {.options = options, .setup = setup, .fits = status == FSDP_OK};
+  fsdp_error failed;
+  fsdp_status priced = price(&p, &failed);
+  if (!priced) priced = trace(&p, &failed);
+  if (priced) *error = failed;
+  fsdp_status tested = priced ? FSDP_OK : self_test(&p, &failed);
+  if (tested) *error = failed;
+  if (!priced) print_notes(options, setup);
+  if (!priced) print_plan(&p);
+  if (!priced) print_self_test(&p);
+  fsdp_price_report_release(&p.price);
+  if (priced) return priced;
+  fflush(stdout); // before the error
+  if (tested) return tested;
+  if (!options->memory_profile) return status;
+  fsdp_status written =
+      fsdp_memory_profile_write(setup->plan, setup->model_name, options->memory_profile, &failed);
+  if (status == FSDP_OK && written != FSDP_OK) *error = failed;
+  return status == FSDP_OK ? written : status;
+}
+
+// ---- Several
+
+typedef struct comparison {
+  char *names; // the list, cut at its commas
+  int count;
+  fsdp_options *options;
+  fsdp_setup *setups;
+  fsdp_compare_row *rows;
+} comparison;
+
+// "runs/a.yaml" is a.
+static char *short_name(char *path) {
+  char *name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path, *end = strrchr(name, '.');
+  if (end && end > name) *end = 0;
+  return name;
+}
+
+static fsdp_status plan_one(comparison *c, int i, char *path, int argc, char **argv, fsdp_error *error) {
+  fsdp_status status =
+      fsdp_options_parse_compared(&c->options[i], FSDP_PROGRAM_PLAN, argc, argv, path, error);
+  if (status != FSDP_OK) return status;
+  status = make(&c->options[i], &c->setups[i], error);
+  c->rows[i] =
+      (fsdp_compare_row){.name = short_name(path), .plan = c->setups[i].plan, .fits = status == FSDP_OK};
+  if (status == FSDP_ERR_CAPACITY && c->setups[i].plan) return FSDP_OK;
+  if (status == FSDP_OK) return status;
+  fsdp_error reason = *error;
+  return fsdp_fail(error, status, "%s: %.900s", c->options[i].config, reason.message);
+}
+
+static fsdp_status compare(const fsdp_options *options, int argc, char **argv, fsdp_error *error) {
+  comparison c = {.names = strdup(options->compare), .count = 1};
+  FSDP_NEED_MEMORY(c.names, "a text");
+  for (const char *at = c.names; *at; at++) c.count += *at == ',';
+  c.options = fsdp_alloc_zeroed((size_t)c.count, sizeof *c.options);
+  c.setups = fsdp_alloc_zeroed((size_t)c.count, sizeof *c.setups);
+  c.rows = fsdp_alloc_zeroed((size_t)c.count, sizeof *c.rows);
+  fsdp_status status = FSDP_OK;
+  char *rest = c.names;
+  for (int i = 0; i < c.count && status == FSDP_OK; i++) {
+    char *path = strsep(&rest, ",");
+    status = plan_one(&c, i, path, argc, argv, error);
+  }
+  if (status == FSDP_OK && options->json) print_json(fsdp_compare_json(c.rows, c.count));
+  if (status == FSDP_OK && !options->json) fsdp_compare_print(c.rows, c.count, stdout);
+  for (int i = 0; i < c.count; i++) {
+    fsdp_setup_destroy(&c.setups[i]);
+    fsdp_options_destroy(&c.options[i]);
+  }
+  free(c.rows);
+  free(c.setups);
+  free(c.options);
+  free(c.names);
+  return status;
+}
+
+// A search makes thousands of plans: the heap keeps what one frees for the next.
+static void keep_heap(void) {
+  mallopt(M_MMAP_THRESHOLD, 256 << 20);
+  mallopt(M_TRIM_THRESHOLD, 512 << 20);
+}
+
+int main(int argc, char **argv) {
+  fsdp_options options;
+  fsdp_setup setup = {0};
+  fsdp_error error = {0};
+  fsdp_output_begin();
+  fsdp_status status = fsdp_options_parse(&options, FSDP_PROGRAM_PLAN, argc, argv, &error);
+  if (status == FSDP_OK && options.help) {
+    fsdp_options_print_help(FSDP_PROGRAM_PLAN, stdout);
+  } else if (status == FSDP_OK && options.version) {
+    printf("fsdp_plan %s\n", FSDP_VERSION);
+  } else if (status == FSDP_OK && options.search) {
+    keep_heap();
+    status = fsdp_search_and_print(&options, &error);
+  } else if (status == FSDP_OK && options.compare) {
+    status = compare(&options, argc, argv, &error);
+  } else if (status == FSDP_OK && (options.graph || options.print_strategies)) {
+    const fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(&options);
+    status = fsdp_propagate_and_print(&options, &ranks, &error);
+  } else if (status == FSDP_OK) {
+    status = run(&options, &setup, &error);
+  }
+  status = fsdp_output_finish(status, &error);
+  if (status != FSDP_OK) fprintf(stderr, "fsdp_plan: error: %s\n", error.message);
+  fsdp_setup_destroy(&setup);
+  fsdp_options_destroy(&options);
+  return (int)status;
+}

@@ -1,0 +1,76 @@
+#include "launcher/programs/search_command.h"
+
+#include "launcher/report/whole_file.h"
+#include "runtime/base/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// Options of the search itself, of where to print, and short forms of the mesh.
+static bool is_left_out(const fsdp_options *options, const char *name) {
+  static const char *const others[] = {"config",           "profile", "global-batch", "tensor-parallel",
+                                       "context-parallel", "help",    "version",      "dry-run"};
+  for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+    if (strcmp(name, others[i]) == 0) return true;
+  return strcmp(name, "numel-to-wrap") == 0 && strcmp(options->wrap, "size") != 0;
+}
+
+void fsdp_search_each_option(const fsdp_options *options, fsdp_search_visit visit, void *context) {
+  int count;
+  const fsdp_option_row *table = fsdp_option_table(&count);
+  for (int i = 0; i < count; i++) {
+    const fsdp_option_row *row = &table[i];
+    if (!fsdp_option_belongs(row, FSDP_PROGRAM_TRAIN) || !fsdp_option_belongs(row, FSDP_PROGRAM_PLAN))
+      continue;
+    if (!fsdp_options_given(options, row->name) || is_left_out(options, row->name)) continue;
+    char *value = fsdp_options_value(options, row);
+    visit(context, row->name, value);
+    free(value);
+  }
+}
+
+// Quoted if a shell would read something else.
+static void print_argument(void *context, const char *name, const char *value) {
+  FILE *out = context;
+  const bool plain = *value && !value[strcspn(value, " \t\n'\"\\$`*?[]{}()<>|&;#~!")];
+  fprintf(out, " --%s ", name);
+  if (plain) {
+    fputs(value, out);
+    return;
+  }
+  fputc('\'', out);
+  for (; *value; value++) fputs(*value == '\'' ? "'\\''" : (const char[]){*value, 0}, out);
+  fputc('\'', out);
+}
+
+char *fsdp_search_command(const fsdp_options *options, int ranks) {
+  char *text = NULL;
+  size_t bytes = 0;
+  FILE *out = open_memstream(&text, &bytes);
+  FSDP_NEED_MEMORY(out, "a command");
+  if (ranks > 1) fprintf(out, "mpirun -np %d ", ranks);
+  fputs("fsdp_train", out);
+  fsdp_search_each_option(options, print_argument, out);
+  fclose(out);
+  return text;
+}
+
+static void print_pair(void *context, const char *name, const char *value) {
+  FILE *out = context;
+  fprintf(out, "%s: \"", name);
+  for (; *value; value++) {
+    if (*value == '"' || *value == '\\') fputc('\\', out);
+    fputc(*value, out);
+  }
+  fputs("\"\n", out);
+}
+
+fsdp_status fsdp_search_save(const fsdp_options *options, const char *path, const char *note,
+                             fsdp_error *error) {
+  fsdp_whole_file file;
+  fsdp_status status = fsdp_whole_file_open("save-plan", path, &file, error);
+  if (status) return status;
+  fprintf(file.out, "# %s\n", note);
+  fsdp_search_each_option(options, print_pair, file.out);
+  return fsdp_whole_file_close(&file, error);
+}

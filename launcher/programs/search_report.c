@@ -1,0 +1,230 @@
+#include "launcher/programs/search_report.h"
+
+#include "launcher/programs/search_command.h"
+#include "launcher/report/price.h"
+#include "runtime/base/check.h"
+#include "runtime/base/plural.h"
+#include "runtime/base/text.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PLACE        "--search"
+#define REASON_BYTES (FSDP_MESH_TEXT_BYTES + 256)
+
+// ---- Why others lost
+
+// Kinds that are told of together, and the best of them.
+typedef struct loss {
+  char name[96];
+  const fsdp_search_kind *best;
+} loss;
+
+#define LOSSES_MAX 96
+
+static void name_class(const fsdp_search_kind *kind, bool by_mesh, char out[96]) {
+  const int tensor = fsdp_mesh_size(&kind->mesh, FSDP_AXIS_TENSOR);
+  const int context = fsdp_mesh_size(&kind->mesh, FSDP_AXIS_CONTEXT);
+  if (by_mesh)
+    snprintf(out, 96, "tensor=%d, context=%d%s", tensor, context,
+             tensor == 1 || kind->sequence_parallel ? "" : ", whole rows");
+  else
+    snprintf(out, 96, "%s%s", fsdp_strategy_name(kind->strategy), kind->cpu_offload ? ", --cpu-offload" : "");
+}
+
+// Whether `a` was closer to being among the plans than `b`.
+static bool is_closer(const fsdp_search_kind *a, const fsdp_search_kind *b) {
+  if (a->outcome != b->outcome) return a->outcome < b->outcome;
+  return a->outcome == FSDP_SEARCH_TOO_LARGE ? a->bytes < b->bytes : a->step_s < b->step_s;
+}
+
+static int list_losses(const fsdp_search_result *result, loss losses[LOSSES_MAX]) {
+  int count = 0;
+  for (int by_mesh = 0; by_mesh < 2; by_mesh++) {
+    for (int k = 0; k < result->kind_count; k++) {
+      const fsdp_search_kind *kind = &result->kinds[k];
+      char name[96];
+      name_class(kind, by_mesh, name);
+      int at = 0;
+      while (at < count && strcmp(losses[at].name, name) != 0) at++;
+      if (at == count && count == LOSSES_MAX) continue;
+      if (at == count) {
+        losses[count] = (loss){.best = kind};
+        memcpy(losses[count++].name, name, sizeof name);
+      } else if (is_closer(kind, losses[at].best)) {
+        losses[at].best = kind;
+      }
+    }
+  }
+  int kept = 0;
+  for (int i = 0; i < count; i++)
+    if (losses[i].best->outcome != FSDP_SEARCH_FINALIST) losses[kept++] = losses[i];
+  return kept;
+}
+
+// Of the plan with this program, from 1.
+static int number_of(const fsdp_search_result *result, uint64_t hash) {
+  int p = 0;
+  while (p < result->count && result->plans[p].hash != hash) p++;
+  FSDP_CHECK(p < result->count, "a program that is no plan's");
+  return p + 1;
+}
+
+static void explain(const fsdp_search_job *job, const fsdp_search_result *result,
+                    const fsdp_search_kind *kind, char out[REASON_BYTES]) {
+  char mesh[FSDP_MESH_TEXT_BYTES], needed[24], limit[24], step[FSDP_PRICE_MS_BYTES];
+  const double best = result->plans[0].step_s, last = result->plans[result->count - 1].step_s;
+  const int64_t own = fsdp_search_allowed_bytes(&job->config, kind->space);
+  const int64_t most = own ? own : fsdp_search_allowed_shared_bytes(&job->config);
+  fsdp_mesh_print(&kind->mesh, ",", mesh);
+  switch (kind->outcome) {
+  case FSDP_SEARCH_SAME:
+    snprintf(out, REASON_BYTES, "%s: the same program as plan %d", mesh, number_of(result, kind->hash));
+    break;
+  case FSDP_SEARCH_SLOWER:
+    snprintf(out, REASON_BYTES, "%s: %s, %.1f%% slower; bound by %s", mesh,
+             fsdp_price_print_ms(kind->step_s, step), 100 * (kind->step_s / best - 1),
+             fsdp_search_bound_name(kind->bound));
+    break;
+  case FSDP_SEARCH_TOO_SLOW: // by its bound alone, or every setting was left out for its time
+    if (kind->step_s < last)
+      snprintf(out, REASON_BYTES, "%s: no setting is estimated to be as fast as the last plan above", mesh);
+    else
+      snprintf(out, REASON_BYTES, "%s: at least %s for its %s", mesh, fsdp_price_print_ms(kind->step_s, step),
+               fsdp_search_bound_name(kind->bound));
+    break;
+  case FSDP_SEARCH_TOO_LARGE:
+    snprintf(
+        out, REASON_BYTES, "%s: %s does not fit, needs at least %s on the %s of %s", mesh,
+        kind->left_out ? "what would be as fast" : "it", fsdp_print_bytes(kind->bytes, needed, sizeof needed),
+        kind->space == FSDP_SPACE_DEVICE ? "device" : "host", fsdp_print_bytes(most, limit, sizeof limit));
+    break;
+  default:
+    snprintf(out, REASON_BYTES, "%s: no plan: the batch or the sequence cannot be divided so", mesh);
+  }
+}
+
+// ---- Text
+
+static void print_plan(const fsdp_search_plan *plan, int number, FILE *out) {
+  char tokens[48], device[24], host[24], mesh[FSDP_MESH_TEXT_BYTES], step[FSDP_PRICE_MS_BYTES];
+  const fsdp_plan_config *c = &plan->config;
+  fprintf(out, "%2d. %s a step, %s tokens/s", number, fsdp_price_print_ms(plan->step_s, step),
+          fsdp_print_int((int64_t)plan->tokens_per_s, tokens, sizeof tokens));
+  if (plan->mfu > 0) fprintf(out, ", %.1f%% MFU", 100 * plan->mfu);
+  fprintf(out, "; %s on the device", fsdp_print_bytes(plan->bytes[FSDP_SPACE_DEVICE], device, 24));
+  const double copies = plan->copies_s / plan->step_s; // of tokens alone, next to nothing
+  if (plan->config.cpu_offload || copies >= 0.0005)
+    fprintf(out, ", %s on the host", fsdp_print_bytes(plan->bytes[FSDP_SPACE_HOST], host, 24));
+  fprintf(out, "; bound by %s\n    %s over %s, %" PRId64 " x %d sequences a rank", // the plan in short
+          fsdp_search_bound_name(plan->bound), fsdp_strategy_name(c->strategy),
+          fsdp_mesh_print(&c->mesh, ",", mesh), c->batch, c->micro_batches);
+  fprintf(out, "; exposed communication %.1f%%", 100 * plan->comm_s / plan->step_s);
+  if (copies >= 0.0005) fprintf(out, ", copies %.1f%%", 100 * copies);
+  fprintf(out, "; drafts of a few layers off by %+.1f%%", 100 * (plan->draft_s / plan->step_s - 1));
+  const double waits = plan->step_s / plan->unhindered_s - 1;
+  if (waits >= 0.001) fprintf(out, "; waits for memory to be free %.1f%%", 100 * waits);
+  fputc('\n', out);
+}
+
+// What the search left out, so that nobody takes its best for the best there is.
+static void print_grid(const fsdp_search_job *job, const fsdp_search_result *result, FILE *out) {
+  char step[FSDP_PRICE_MS_BYTES];
+  const bool limited = job->config.limit_bytes[FSDP_SPACE_DEVICE] || job->config.shared_limit_bytes;
+  if (limited)
+    fprintf(out, "%g%% of the device's memory stays free (--memory-margin)\n", 100 * job->config.margin);
+  if (result->least_cut_s > 0)
+    fprintf(out, "kinds that were left out for their bounds take at least %s\n",
+            fsdp_price_print_ms(result->least_cut_s, step));
+  fprintf(out, "%s\n", fsdp_search_untried());
+}
+
+fsdp_status fsdp_search_print(const fsdp_search_job *job, const fsdp_search_result *result,
+                              fsdp_options *options, FILE *out, fsdp_error *error) {
+  char number[3][48];
+  fprintf(out, "%d kind%s of plans for %d rank%s, %s sequence%s a step; %s drafts, %s whole plans\n",
+          result->kind_count, fsdp_plural(result->kind_count), job->config.ranks,
+          fsdp_plural(job->config.ranks),
+          fsdp_print_int(job->config.global_batch, number[0], sizeof number[0]),
+          fsdp_plural(job->config.global_batch), fsdp_print_int(result->drafts, number[1], sizeof number[1]),
+          fsdp_print_int(result->whole, number[2], sizeof number[2]));
+  print_grid(job, result, out);
+  for (int i = 0; i < result->count; i++) {
+    fsdp_status status =
+        fsdp_search_take(job, &result->plans[i].config, FSDP_PROGRAM_PLAN, PLACE, options, error);
+    if (status) return status;
+    char *command = fsdp_search_command(options, job->config.ranks);
+    print_plan(&result->plans[i], i + 1, out);
+    fprintf(out, "    %s\n", command);
+    free(command);
+  }
+  loss losses[LOSSES_MAX];
+  const int count = list_losses(result, losses);
+  if (count) fprintf(out, "what lost, with the best of its kinds:\n");
+  for (int i = 0; i < count; i++) {
+    char reason[REASON_BYTES];
+    explain(job, result, losses[i].best, reason);
+    fprintf(out, "    %-32s %s\n", losses[i].name, reason);
+  }
+  return fsdp_search_take(job, &result->plans[0].config, FSDP_PROGRAM_PLAN, PLACE, options, error);
+}
+
+// ---- JSON
+
+static void add_option(void *context, const char *name, const char *value) {
+  FSDP_CHECK(json_object_set_new(context, name, json_string(value)) == 0, "JSON of a plan's options");
+}
+
+static json_t *plan_json(const fsdp_search_plan *plan, const fsdp_options *options, int ranks) {
+  char hash[24];
+  snprintf(hash, sizeof hash, "%016" PRIx64, plan->hash);
+  char *command = fsdp_search_command(options, ranks);
+  json_t *json =
+      json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:s, s:s, s:s, s:o}", "step_ms",
+                plan->step_s * 1e3, "draft_ms", plan->draft_s * 1e3, "estimate_ms", plan->estimate_s * 1e3,
+                "unhindered_ms", plan->unhindered_s * 1e3, "tokens_per_s", plan->tokens_per_s, "mfu",
+                plan->mfu, "exposed_comm_ms", plan->comm_s * 1e3, "exposed_copies_ms", plan->copies_s * 1e3,
+                "device_bytes", (json_int_t)plan->bytes[FSDP_SPACE_DEVICE], "host_bytes",
+                (json_int_t)plan->bytes[FSDP_SPACE_HOST], "bound_by", fsdp_search_bound_name(plan->bound),
+                "hash", hash, "command", command, "options", json_object());
+  FSDP_CHECK(json, "JSON of a plan");
+  free(command);
+  fsdp_search_each_option(options, add_option, json_object_get(json, "options"));
+  return json;
+}
+
+static json_t *loss_json(const fsdp_search_job *job, const fsdp_search_result *result, const loss *lost) {
+  static const char *const outcomes[] = {"among the plans", "the same",  "slower",
+                                         "too slow",        "too large", "impossible"};
+  char reason[REASON_BYTES], mesh[FSDP_MESH_TEXT_BYTES];
+  const fsdp_search_kind *kind = lost->best;
+  explain(job, result, kind, reason);
+  return json_pack("{s:s, s:s, s:s, s:s, s:f, s:I}", "kind", lost->name, "mesh",
+                   fsdp_mesh_print(&kind->mesh, ",", mesh), "outcome", outcomes[kind->outcome], "reason",
+                   reason, "step_ms", kind->step_s * 1e3, "bytes", (json_int_t)kind->bytes);
+}
+
+fsdp_status fsdp_search_json(const fsdp_search_job *job, const fsdp_search_result *result,
+                             fsdp_options *options, json_t **root, fsdp_error *error) {
+  json_t *plans = json_array(), *lost = json_array();
+  fsdp_status status = FSDP_OK;
+  for (int i = 0; i < result->count && status == FSDP_OK; i++) {
+    status = fsdp_search_take(job, &result->plans[i].config, FSDP_PROGRAM_PLAN, PLACE, options, error);
+    if (status == FSDP_OK)
+      json_array_append_new(plans, plan_json(&result->plans[i], options, job->config.ranks));
+  }
+  loss losses[LOSSES_MAX];
+  const int count = list_losses(result, losses);
+  for (int i = 0; i < count; i++) json_array_append_new(lost, loss_json(job, result, &losses[i]));
+  *root = json_pack("{s:o, s:o, s:i, s:I, s:I, s:f, s:f, s:s}", "plans", plans, "lost", lost, "kinds",
+                    result->kind_count, "drafts", (json_int_t)result->drafts, "planned",
+                    (json_int_t)result->whole, "memory_margin", job->config.margin, "least_cut_ms",
+                    result->least_cut_s * 1e3, "untried", fsdp_search_untried());
+  FSDP_CHECK(*root, "JSON of a search");
+  if (status) {
+    json_decref(*root);
+    return status;
+  }
+  return fsdp_search_take(job, &result->plans[0].config, FSDP_PROGRAM_PLAN, PLACE, options, error);
+}

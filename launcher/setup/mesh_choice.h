@@ -1,0 +1,34 @@
+// The mesh that options mean for a number of ranks.
+//
+//   --mesh given   its axes, and behind them those of --context-parallel and --tensor-parallel that it lacks
+//   no --mesh      data, fsdp, context, tensor: the last two as these options say, so that the ranks that
+//                  exchange most are neighbours; the ranks left over are data's and fsdp's by the strategy
+#pragma once
+
+#include "launcher/options/options.h"
+#include "models/graph/attention_kernel.h"
+#include "runtime/plan/layout/mesh.h"
+
+// The ranks to plan for.
+typedef struct fsdp_setup_ranks {
+  int ranks, ranks_per_node;
+  bool even_nodes;       // every node has ranks_per_node neighbouring ranks
+  int64_t machine_bytes; // memory of this machine, shared by ranks_per_node ranks; 0: do not limit by it
+  bool gpu;              // this rank has a GPU to train on
+  int64_t gpu_bytes;     // free on it for this rank
+  fsdp_op_gpu target;    // what the plan's kernels depend on; of all ranks' GPUs the least
+} fsdp_setup_ranks;
+
+// Those of --ranks and --ranks-per-node, for a plan without ranks.
+fsdp_setup_ranks fsdp_setup_ranks_planned(const fsdp_options *options);
+
+// FSDP_ERR_OPTION if the sizes do not make the number of ranks, or hybrid cannot divide its nodes.
+fsdp_status fsdp_mesh_choose(const fsdp_options *options, const fsdp_setup_ranks *ranks, fsdp_mesh *mesh,
+                             fsdp_error *error);
+
+// The axes that span nodes, "data+fsdp", in `out`; NULL if all ranks are on one node, or nodes are uneven.
+const char *fsdp_mesh_across_nodes(const fsdp_mesh *mesh, const fsdp_setup_ranks *ranks,
+                                   char out[FSDP_MESH_TEXT_BYTES]);
+
+// What the strategy came to be on the mesh that was chosen, as a sentence. False if it is as its name says.
+bool fsdp_mesh_note(const fsdp_options *options, const fsdp_mesh *mesh, char *note, size_t note_bytes);

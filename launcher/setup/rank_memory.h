@@ -1,0 +1,14 @@
+// The ranks of a job as a plan sees them: how many, on which nodes, with which memory and GPUs.
+#pragma once
+
+#include "launcher/setup/mesh_choice.h"
+#include "runtime/comm/world.h"
+#include "runtime/device/gpu.h"
+
+// This rank's. FSDP_ERR_PEER if its GPU does not say what is free.
+fsdp_status fsdp_rank_memory_find(const fsdp_world *world, const fsdp_gpu *gpu, fsdp_setup_ranks *ranks,
+                                  fsdp_error *error);
+
+// Every rank plans for the least memory, compute capability and number of multiprocessors that one of them
+// has: what is chosen to fit is the same on all. Every rank calls it.
+void fsdp_rank_memory_agree(fsdp_world *world, fsdp_setup_ranks *ranks);

@@ -1,0 +1,362 @@
+#include "launcher/setup/setup.h"
+
+#include "launcher/profile/profile_file.h"
+#include "launcher/setup/capacity.h"
+#include "launcher/setup/propagate_mesh.h"
+#include "launcher/setup/saving_price.h"
+#include "launcher/setup/sharding_file.h"
+#include "launcher/setup/strategies_file.h"
+#include "models/family.h"
+#include "runtime/base/plural.h"
+#include "runtime/base/size.h"
+#include "runtime/base/text.h"
+#include "runtime/checkpoint/config_json.h"
+#include "runtime/checkpoint/safetensors.h"
+#include "runtime/plan/saving_choice.h"
+#include "runtime/plan/search/price.h"
+#include "runtime/plan/search/search_config.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+// ---- The model
+
+// A preset's name, or a folder: what has a slash in it or is there.
+static bool is_folder(const char *model) {
+  struct stat status;
+  return strchr(model, '/') || (!fsdp_model_is_preset(model) && stat(model, &status) == 0);
+}
+
+// "org/name", as the hub names models.
+static bool is_hub_name(const char *model) {
+  static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-";
+  size_t first = strspn(model, allowed), second = first;
+  if (model[first] == '/') second = strspn(model + first + 1, allowed);
+  return first > 0 && second > 0 && model[first] == '/' && !model[first + 1 + second] && model[0] != '.' &&
+         model[first + 1] != '.';
+}
+
+static fsdp_status fail_not_downloaded(const fsdp_options *options, fsdp_error *error) {
+  const char *name = strchr(options->model, '/') + 1;
+  return fsdp_fail(
+      error, FSDP_ERR_INPUT,
+      "--model '%s' (%s): no such folder, and models are not downloaded; if it is a model of the Hugging "
+      "Face hub, run: hf download %s --local-dir %s (or: huggingface-cli download %s "
+      "--local-dir %s), then give --model ./%s",
+      options->model, fsdp_options_place(options, "model"), options->model, name, options->model, name, name);
+}
+
+// A preset of the name of a model's folder that is here: one of them would be taken unseen for the other.
+static fsdp_status check_preset(const fsdp_options *options, fsdp_error *error) {
+  char path[4096];
+  struct stat status;
+  int length = snprintf(path, sizeof path, "%s/config.json", options->model);
+  if (!fsdp_model_is_preset(options->model) || length >= (int)sizeof path || stat(path, &status) != 0)
+    return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_OPTION,
+                   "--model %s (%s): is a preset, but also a model's folder here; write ./%s for the folder, "
+                   "or rename it for the preset",
+                   options->model, fsdp_options_place(options, "model"), options->model);
+}
+
+static const char *folder_name(const char *path) {
+  const char *name = strrchr(path, '/');
+  return name && name[1] ? name + 1 : path;
+}
+
+fsdp_status fsdp_setup_read_model(const fsdp_options *options, fsdp_setup *setup, fsdp_model_config *model,
+                                  fsdp_error *error) {
+  setup->model_name = options->model;
+  if (!is_folder(options->model)) {
+    fsdp_status status = check_preset(options, error);
+    if (status == FSDP_OK) status = fsdp_model_preset(options->model, model, error);
+    if (status != FSDP_OK || options->init != FSDP_INIT_WEIGHTS) return status;
+    return fsdp_fail(error, FSDP_ERR_OPTION, "--init weights: the preset '%s' has none", options->model);
+  }
+  struct stat information;
+  if (is_hub_name(options->model) && stat(options->model, &information) != 0)
+    return fail_not_downloaded(options, error);
+  setup->folder = options->model;
+  setup->model_name = folder_name(options->model);
+  setup->load_weights = options->init == FSDP_INIT_WEIGHTS ||
+                        (options->init == FSDP_INIT_AUTO && fsdp_safetensors_is_present(options->model));
+  size_t bytes = strlen(options->model) + 16;
+  char path[4096];
+  if (bytes > sizeof path) return fsdp_fail(error, FSDP_ERR_INPUT, "--model: the path is too long");
+  snprintf(path, sizeof path, "%s/config.json", options->model);
+  return fsdp_config_read(path, model, error);
+}
+
+// ---- The plan
+
+// A plan is for the profile's device (NULL: no profile), training for the one that is there.
+static fsdp_status choose_backend(const fsdp_options *options, fsdp_program_kind program,
+                                  const fsdp_setup_ranks *ranks, const fsdp_device_profile *profile,
+                                  fsdp_plan_backend *backend, fsdp_error *error) {
+  bool wanted = options->backend == FSDP_BACKEND_CUDA;
+  if (program == FSDP_PROGRAM_PLAN && options->backend == FSDP_BACKEND_AUTO && profile)
+    wanted = profile->device == FSDP_OP_CUDA;
+  *backend = wanted || ranks->gpu ? *fsdp_plan_backend_cuda() : *fsdp_plan_backend_cpu();
+  if (profile && profile->device == backend->device) *backend = fsdp_pricing_backend(profile);
+  if (program == FSDP_PROGRAM_PLAN || !wanted || ranks->gpu) return FSDP_OK;
+  return fsdp_fail(
+      error, FSDP_ERR_PEER,
+      "--backend cuda (%s): this build has no CUDA device; use --backend cpu, or fsdp_plan --backend cuda "
+      "to plan for a GPU",
+      fsdp_options_place(options, "backend"));
+}
+
+// fsdpv2 wraps each decoder layer and leaves the rest to the root.
+static fsdp_wrap_policy find_wrap(const fsdp_options *options, const fsdp_sharding *sharding,
+                                  const fsdp_model_config *model) {
+  if (sharding && sharding->preset == FSDP_SHARDING_FSDPV2 && !fsdp_options_given(options, "wrap"))
+    return (fsdp_wrap_policy){.kind = FSDP_WRAP_MODULE, .classes = model->family->block_class};
+  return fsdp_options_wrap(options);
+}
+
+static bool saves_from_snapshot(const fsdp_options *options) {
+  return options->experiment && options->ckpt_freq > 0 && options->ckpt_async != FSDP_CKPT_ASYNC_OFF;
+}
+
+// Whether replicas may share the reading of weights or of a checkpoint, or the drawing of new weights,
+// which a GPU does by itself.
+static bool loads_slices(const fsdp_options *options, const fsdp_setup *setup, bool gpu) {
+  bool resumes = strcmp(options->resume, "auto") == 0 ? options->experiment != NULL
+                                                      : strcmp(options->resume, "off") != 0;
+  return !gpu || setup->load_weights || resumes;
+}
+
+// Prices are of the device that is planned for.
+static fsdp_status check_profile(const fsdp_options *options, fsdp_program_kind program,
+                                 const fsdp_device_profile *profile, const fsdp_plan_backend *backend,
+                                 fsdp_error *error) {
+  const bool gpu = backend->device == FSDP_OP_CUDA;
+  if (!profile || profile->device == backend->device) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_OPTION, "--profile %.300s (%s) is of a %s, and %s a %s: %s",
+                   options->profile, fsdp_options_place(options, "profile"), gpu ? "CPU" : "GPU",
+                   program == FSDP_PROGRAM_PLAN ? "the plan is for" : "this run is on", gpu ? "GPU" : "CPU",
+                   program == FSDP_PROGRAM_PLAN ? "leave --backend out, or give another profile"
+                                                : "give its own profile, which fsdp_profile writes, or none");
+}
+
+// What layers recompute and offload, but for what is chosen automatically.
+static fsdp_status read_saving(const fsdp_options *options, fsdp_saving *saving, fsdp_error *error) {
+  const struct {
+    const char *name, *text;
+    fsdp_fate fate;
+  } lists[] = {{"recompute", options->recompute, FSDP_FATE_RECOMPUTE},
+               {"offload-activations", options->offload_activations, FSDP_FATE_OFFLOAD}};
+  fsdp_status status = FSDP_OK;
+  for (int i = 0; i < 2 && !status; i++) {
+    char option[FSDP_SAVING_OPTION_BYTES];
+    snprintf(option, sizeof option, "--%s (%s)", lists[i].name, fsdp_options_place(options, lists[i].name));
+    if (strcmp(lists[i].text, "auto") != 0)
+      status = fsdp_saving_parse(lists[i].text, option, lists[i].fate, saving, error);
+  }
+  return status;
+}
+
+static fsdp_plan_config make_config(const fsdp_options *options, const fsdp_setup_ranks *ranks,
+                                    const fsdp_device_profile *profile, const fsdp_plan_backend *backend) {
+  bool gpu = backend->device == FSDP_OP_CUDA;
+  int param_dtype =
+      options->param_dtype == FSDP_DTYPE_AUTO ? (gpu ? FSDP_BF16 : FSDP_F32) : options->param_dtype;
+  bool keeps_gradients = options->strategy == FSDP_ZERO1 && !fsdp_options_given(options, "accumulate");
+  fsdp_op_gpu target = ranks->target;
+  if (!target.capability && profile) target = fsdp_device_profile_gpu(profile);
+  target.attention = (fsdp_attention_choice)options->attention;
+  target.gemm_multiprocessors = (int)options->gemm_multiprocessors;
+  return (fsdp_plan_config){
+      .batch = options->batch,
+      .seq = options->seq,
+      .micro_batches = (int)options->grad_accum,
+      .strategy = (fsdp_strategy)options->strategy,
+      .sequence_parallel = options->sequence_parallel,
+      .cpu_offload = options->cpu_offload,
+      .prefetch = (int)options->prefetch,
+      .accumulate = keeps_gradients ? FSDP_ACCUMULATE_LOCAL : (fsdp_accumulate)options->accumulate,
+      .param_dtype = (fsdp_dtype)param_dtype,
+      .reduce_dtype = (fsdp_dtype)options->reduce_dtype,
+      .master_dtype = (fsdp_dtype)options->master_dtype,
+      .moment_dtype = (fsdp_dtype)options->moment_dtype,
+      .grad_clip = (float)options->grad_clip,
+      .norm_limit = (float)options->skip_grad_norm,
+      .beta1 = options->beta1,
+      .beta2 = options->beta2,
+      .adam_eps = (float)options->eps,
+      .weight_decay = (float)options->weight_decay,
+      .poison = options->poison,
+      .evaluation = fsdp_options_evaluate(options),
+      .check = fsdp_options_check_replicas(options),
+      .snapshot = saves_from_snapshot(options),
+      .backend = backend,
+      .gpu = target,
+  };
+}
+
+// A GPU has its own memory; the host's is the machine's, which the ranks of a node share.
+static void limit_by_gpu(const fsdp_setup_ranks *ranks, fsdp_limits *limits) {
+  if (!limits->bytes[FSDP_SPACE_DEVICE]) {
+    limits->bytes[FSDP_SPACE_DEVICE] = ranks->gpu_bytes;
+    limits->place[FSDP_SPACE_DEVICE] = "the least that is free on a rank's GPU";
+  }
+  if (!limits->bytes[FSDP_SPACE_HOST]) {
+    limits->bytes[FSDP_SPACE_HOST] = ranks->machine_bytes / ranks->ranks_per_node;
+    limits->place[FSDP_SPACE_HOST] = "this machine's memory over its ranks";
+  }
+}
+
+void fsdp_setup_find_limits(const fsdp_options *options, const fsdp_setup_ranks *ranks,
+                            fsdp_setup_limits *m) {
+  char limit[2][64];
+  snprintf(m->device, sizeof m->device, "--memory-limit %s (%s)",
+           fsdp_print_bytes(options->memory_limit, limit[0], sizeof limit[0]),
+           fsdp_options_place(options, "memory-limit"));
+  snprintf(m->host, sizeof m->host, "--host-memory-limit %s (%s)",
+           fsdp_print_bytes(options->host_memory_limit, limit[1], sizeof limit[1]),
+           fsdp_options_place(options, "host-memory-limit"));
+  m->limits = (fsdp_limits){.bytes = {options->memory_limit, options->host_memory_limit},
+                            .place = {m->device, m->host},
+                            .ranks_per_machine = ranks->ranks_per_node};
+  bool free_to_grow = !options->memory_limit || !options->host_memory_limit;
+  if (ranks->gpu) {
+    limit_by_gpu(ranks, &m->limits);
+  } else if (ranks->machine_bytes && free_to_grow) {
+    // On the CPU both arenas are in the machine's memory, which the ranks of a node share.
+    snprintf(m->machine, sizeof m->machine, "this machine's memory over %d rank%s", ranks->ranks_per_node,
+             fsdp_plural(ranks->ranks_per_node));
+    m->limits.shared_bytes = ranks->machine_bytes / ranks->ranks_per_node;
+    m->limits.shared_place = m->machine;
+  }
+}
+
+static bool is_auto(const char *text) {
+  return strcmp(text, "auto") == 0;
+}
+
+static bool fits(const fsdp_plan *plan, void *limits) {
+  return fsdp_capacity_fits(plan, limits);
+}
+
+// Chooses what --recompute auto and --offload-activations auto leave open. If nothing fits, the plan that is
+// made then is refused by the limit.
+static fsdp_status choose_saving(const fsdp_options *options, const fsdp_limits *limits,
+                                 fsdp_plan_config *config, fsdp_error *error) {
+  fsdp_saving_choice choice = {.recompute = is_auto(options->recompute),
+                               .offload = is_auto(options->offload_activations),
+                               .fits = fits,
+                               .context = (void *)(uintptr_t)limits};
+  const char *name = choice.recompute ? "recompute" : "offload-activations";
+  bool limited = limits->bytes[FSDP_SPACE_DEVICE] || limits->shared_bytes, found;
+  if (!choice.recompute && !choice.offload) return FSDP_OK;
+  const fsdp_plan_config given = *config;
+  if (!limited)
+    return fsdp_fail(error, FSDP_ERR_OPTION,
+                     "--%s auto (%s) makes the plan fit a limit, and none is given: add --memory-limit SIZE",
+                     name, fsdp_options_place(options, name));
+  fsdp_status status = fsdp_saving_choose(&choice, config, &found, error);
+  return status || !limits->profile ? status : fsdp_saving_price(&given, &choice, limits, config, error);
+}
+
+// What arenas may take. Without a limit, the memory of the profile's device is room but no bound. A margin
+// that is given, as by what a search found, is no room.
+static fsdp_memory_limits arena_limits(const fsdp_options *options, const fsdp_limits *limits) {
+  fsdp_memory_limits result = {.shared_bytes = limits->shared_bytes,
+                               .room_bytes = limits->bytes[FSDP_SPACE_DEVICE]};
+  memcpy(result.bytes, limits->bytes, sizeof result.bytes);
+  if (!result.room_bytes && limits->profile && limits->profile->device == FSDP_OP_CUDA)
+    result.room_bytes = (int64_t)limits->profile->memory_bytes;
+  if (fsdp_options_given(options, "memory-margin"))
+    result.room_bytes = fsdp_search_without_margin(result.room_bytes, options->memory_margin);
+  return result;
+}
+
+// Plans, and compares with the limits. *plan is made unless the options make no sense.
+static fsdp_status plan_within_limits(const fsdp_options *options, const fsdp_setup_ranks *ranks,
+                                      const fsdp_device_profile *profile, fsdp_plan_config config,
+                                      fsdp_plan **plan, fsdp_error *error) {
+  fsdp_setup_limits m = {.machine = ""};
+  fsdp_setup_find_limits(options, ranks, &m);
+  m.limits.profile = profile;
+  config.limits = arena_limits(options, &m.limits);
+  fsdp_status status = choose_saving(options, &m.limits, &config, error);
+  if (status == FSDP_OK) status = fsdp_plan_create(&config, plan, error);
+  return status == FSDP_OK ? fsdp_capacity_check(*plan, &m.limits, error) : status;
+}
+
+static int64_t snapshot_bytes(const fsdp_plan *plan) {
+  int64_t bytes = 0;
+  for (int u = 0; u < plan->units->count; u++) {
+    for (int slot = 0; slot < plan->optimizer->slot_count; slot++) {
+      int tensor = plan->unit_state[u].snapshot[slot];
+      if (tensor >= 0) bytes += plan->program->tensors[tensor].bytes;
+    }
+  }
+  return bytes;
+}
+
+fsdp_status fsdp_setup_configure(const fsdp_options *options, fsdp_program_kind program,
+                                 const fsdp_setup_ranks *ranks, fsdp_setup *setup, fsdp_plan_config *out,
+                                 fsdp_error *error) {
+  *setup = (fsdp_setup){0};
+  fsdp_plan_backend *backend = &setup->backend;
+  fsdp_status status = FSDP_OK;
+  if (options->profile) status = fsdp_profile_read(options->profile, &setup->profile, error);
+  if (status == FSDP_OK) status = choose_backend(options, program, ranks, setup->profile, backend, error);
+  if (status == FSDP_OK) status = check_profile(options, program, setup->profile, backend, error);
+  if (status != FSDP_OK) return status;
+  fsdp_plan_config config = make_config(options, ranks, setup->profile, backend);
+  if (backend->device == FSDP_OP_CUDA && config.param_dtype == FSDP_F32 && config.reduce_dtype == FSDP_BF16) {
+    return fsdp_fail(error, FSDP_ERR_OPTION,
+                     "--reduce-dtype bf16 (%s) with --param-dtype fp32 (%s): a GPU's fp32 gemms give fp32 "
+                     "gradients; use --param-dtype bf16, or --reduce-dtype fp32",
+                     fsdp_options_place(options, "reduce-dtype"), fsdp_options_place(options, "param-dtype"));
+  }
+  status = read_saving(options, &config.saving, error);
+  if (status == FSDP_OK) status = fsdp_setup_read_model(options, setup, &config.model, error);
+  config.exchange = loads_slices(options, setup, backend->device == FSDP_OP_CUDA);
+  if (status == FSDP_OK) status = fsdp_mesh_choose(options, ranks, &config.mesh, error);
+  if (status == FSDP_OK) status = fsdp_sharding_read(options, &setup->sharding, error);
+  config.sharding = setup->sharding;
+  if (status == FSDP_OK) status = fsdp_strategies_read(options, &setup->strategies, error);
+  config.op_strategies = setup->strategies;
+  if (status == FSDP_OK) status = fsdp_propagate_mesh(options, ranks, &config, error);
+  config.wrap = find_wrap(options, setup->sharding, &config.model);
+  *out = config;
+  return status;
+}
+
+fsdp_status fsdp_setup_create(const fsdp_options *options, fsdp_program_kind program,
+                              const fsdp_setup_ranks *ranks, fsdp_setup *setup, fsdp_error *error) {
+  fsdp_plan_config config;
+  fsdp_status status = fsdp_setup_configure(options, program, ranks, setup, &config, error);
+  if (status != FSDP_OK) return status;
+  status = plan_within_limits(options, ranks, setup->profile, config, &setup->plan, error);
+  if (status != FSDP_ERR_CAPACITY || !config.snapshot) return status;
+  // Saving needs no snapshot: it can wait for the disk.
+  int64_t snapshot = snapshot_bytes(setup->plan);
+  fsdp_plan_destroy(setup->plan);
+  config.snapshot = false;
+  *error = (fsdp_error){0}; // the first plan's, which ranks would share
+  status = plan_within_limits(options, ranks, setup->profile, config, &setup->plan, error);
+  if (status != FSDP_OK || options->ckpt_async == FSDP_CKPT_ASYNC_AUTO) return status;
+  char bytes[64];
+  return fsdp_fail(error, FSDP_ERR_CAPACITY,
+                   "--ckpt-async on (%s) needs %s per rank for the snapshot, which does not fit beside the "
+                   "rest: use --ckpt-async off, which saves directly from the state",
+                   fsdp_options_place(options, "ckpt-async"),
+                   fsdp_print_bytes(snapshot, bytes, sizeof bytes));
+}
+
+void fsdp_setup_destroy(fsdp_setup *setup) {
+  fsdp_plan_destroy(setup->plan);
+  fsdp_device_profile_destroy(setup->profile);
+  fsdp_sharding_destroy(setup->sharding);
+  fsdp_strategies_destroy(setup->strategies);
+  setup->plan = NULL;
+  setup->profile = NULL;
+  setup->sharding = NULL;
+  setup->strategies = NULL;
+}

@@ -1,0 +1,38 @@
+#include "runtime/base/text.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+const char *fsdp_print_int(int64_t value, char *out, size_t out_bytes) {
+  char digits[32], grouped[48];
+  int length = snprintf(digits, sizeof digits, "%lld", (long long)value);
+  int sign = digits[0] == '-', used = 0;
+  for (int i = 0; i < length; i++) {
+    grouped[used++] = digits[i];
+    int left = length - 1 - i;
+    if (i >= sign && left > 0 && left % 3 == 0) grouped[used++] = ',';
+  }
+  snprintf(out, out_bytes, "%.*s", used, grouped);
+  return out;
+}
+
+const char *fsdp_print_bytes(int64_t bytes, char *out, size_t out_bytes) {
+  static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB", "EB"};
+  double value = (double)bytes;
+  int unit = 0;
+  while (value >= 999.5 && unit < 6) {
+    value /= 1000;
+    unit++;
+  }
+  int decimals = unit == 0 || value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
+  snprintf(out, out_bytes, "%.*f %s", decimals, value, units[unit]);
+  return out;
+}
+
+const char *fsdp_print_real(double value, char *out, size_t out_bytes) {
+  for (int digits = 1; digits <= 17; digits++) {
+    snprintf(out, out_bytes, "%.*g", digits, value);
+    if (strtod(out, NULL) == value) break;
+  }
+  return out;
+}

@@ -1,0 +1,14 @@
+// Numbers as text, for people and to be read back.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+// With commas: "1,318,912". Returns `out`.
+const char *fsdp_print_int(int64_t value, char *out, size_t out_bytes);
+
+// Bytes for people, with three figures: "913 B", "1.50 GB" (powers of 1000). Returns `out`.
+const char *fsdp_print_bytes(int64_t bytes, char *out, size_t out_bytes);
+
+// The shortest decimal that reads back as the same double, at most 31 characters. Returns `out`.
+const char *fsdp_print_real(double value, char *out, size_t out_bytes);

@@ -1,0 +1,91 @@
+#include "runtime/plan/program/lower.h"
+
+#include "runtime/base/check.h"
+
+static void note_fate(step_builder *s, int tensor, fsdp_fate fate) {
+  if (tensor >= s->fate_capacity) {
+    int capacity = 2 * tensor + 64;
+    s->fate = fsdp_realloc(s->fate, (size_t)capacity * sizeof *s->fate);
+    for (int t = s->fate_capacity; t < capacity; t++) s->fate[t] = FSDP_FATE_NONE;
+    s->fate_capacity = capacity;
+  }
+  s->fate[tensor] = fate;
+}
+
+// A new tensor for a value that a node writes.
+static int value_tensor(step_builder *s, int value) {
+  const fsdp_value *v = &s->graph->values[value];
+  char owner[FSDP_NAME_BYTES];
+  fsdp_graph_module_path(s->graph, v->module, owner);
+  int tensor = make_tensor(s, owner, v->name, FSDP_SPACE_DEVICE, FSDP_CATEGORY_ACTIVATIONS, FSDP_LIVE_SECTION,
+                           -1, v->module, fsdp_graph_bytes(s->graph, value, s->config->param_dtype));
+  note_fate(s, tensor, s->config->fates[value]);
+  return tensor;
+}
+
+fsdp_operand lower_parameter(const step_builder *s, const fsdp_value *v, fsdp_access access) {
+  int unit = s->units->unit_of_param[v->param];
+  bool is_weight = v->role == FSDP_VALUE_PARAM;
+  fsdp_dtype dtype = is_weight ? s->config->param_dtype : s->modes.grad_dtype;
+  int64_t width = fsdp_dtype_bytes(dtype);
+  // The first contribution of the step (or of the micro-batch, if nothing is carried over) overwrites.
+  bool carried = s->modes.carries_grads && !s->is_first;
+  return (fsdp_operand){.tensor = is_weight ? FSDP_UNIT_WEIGHTS(unit) : FSDP_UNIT_GRADIENT(unit),
+                        .dtype = dtype,
+                        .access = is_weight ? FSDP_READ
+                                  : carried ? FSDP_UPDATE
+                                            : access,
+                        .offset.base = s->units->params[s->units->slot_of_param[v->param]].offset * width,
+                        .size_bytes = v->local_numel * width};
+}
+
+fsdp_operand lower_operand(lowering *l, const fsdp_node_operand *o) {
+  step_builder *s = l->s;
+  const fsdp_value *v = &s->graph->values[o->value];
+  switch (v->role) {
+  case FSDP_VALUE_PARAM:
+  case FSDP_VALUE_PARAM_GRADIENT:
+    FSDP_CHECK(!s->graph->params[v->param].transposed, "'%s' is transposed, but not a linear layer's weight",
+               v->name);
+    return lower_parameter(s, v, o->access);
+  case FSDP_VALUE_COUNT_SCALAR:
+    return make_whole(s, s->count, FSDP_F32, FSDP_READ);
+  case FSDP_VALUE_LOSS:
+    return make_whole(s, s->loss, FSDP_F32, s->is_first ? FSDP_WRITE : FSDP_UPDATE);
+  case FSDP_VALUE_INPUT:
+    return make_whole(s, o->value == s->graph->tokens ? s->tokens : s->targets, FSDP_I32, FSDP_READ);
+  case FSDP_VALUE_ACTIVATION:
+  case FSDP_VALUE_GRADIENT:
+    break;
+  }
+  int *tensor = &l->tensor_of_value[o->value];
+  if (o->access == FSDP_WRITE) *tensor = value_tensor(s, o->value);
+  FSDP_CHECK(*tensor >= 0, "value '%s' is used before it is made", v->name);
+  return make_whole(s, *tensor, fsdp_graph_dtype(s->graph, o->value, s->config->param_dtype), o->access);
+}
+
+void lower_mark(lowering *l, const fsdp_node *node, int index) {
+  fsdp_list_node *made = &l->s->nodes.nodes[index];
+  made->instr.module = node->module;
+  made->origin = l->origin;
+  made->block = node->block;
+  made->is_backward = l->is_backward;
+}
+
+void lower_op(lowering *l, const fsdp_node *node, const fsdp_op_attrs *attrs, const fsdp_operand *operands,
+              int count) {
+  int index = make_op(l->s, FSDP_STREAM_COMPUTE, node->kind, attrs, -1, operands, count);
+  fsdp_instr *instr = &l->s->nodes.nodes[index].instr;
+  instr->first_index = node->first_index;
+  instr->second_index = node->second_index;
+  lower_mark(l, node, index);
+}
+
+int lower_temporary(lowering *l, const fsdp_node *node, const char *what, int64_t bytes) {
+  char owner[FSDP_NAME_BYTES];
+  fsdp_graph_module_path(l->s->graph, node->module, owner);
+  int tensor = make_tensor(l->s, owner, what, FSDP_SPACE_DEVICE, FSDP_CATEGORY_ACTIVATIONS, FSDP_LIVE_SECTION,
+                           -1, node->module, bytes);
+  note_fate(l->s, tensor, FSDP_FATE_NONE);
+  return tensor;
+}
