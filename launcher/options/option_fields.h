@@ -19,7 +19,7 @@ typedef enum fsdp_compare_files { FSDP_COMPARE_CONTENTS, FSDP_COMPARE_SIZES } fs
 typedef enum fsdp_resume_schedule { FSDP_SCHEDULE_CONTINUE, FSDP_SCHEDULE_RESTART } fsdp_resume_schedule;
 typedef enum fsdp_program_kind { FSDP_PROGRAM_TRAIN = 1, FSDP_PROGRAM_PLAN = 2 } fsdp_program_kind;
 
-#define FSDP_OPTION_MAX 96
+#define FSDP_OPTION_MAX 128
 #define FSDP_DTYPE_AUTO (-1) // the backend's default
 
 typedef struct fsdp_options {
@@ -58,6 +58,9 @@ typedef struct fsdp_options {
   bool search, auto_plan, self_test;
   char *save_plan;
   int64_t global_batch; // 0: not given
+  int64_t tokens;       // of a run whose price is asked for; 0: not given
+  double gpu_hour;      // what a rank's hour costs; 0: not given
+  char *machines;       // "16 a100-40, 8 h100-sxm"
   bool print_model, print_program, print_sharding, print_strategies;
   int64_t trace_first, trace_last; // of trace_steps
   fsdp_mesh mesh_axes;             // as in --mesh, without those that every mesh has; count 0: not given

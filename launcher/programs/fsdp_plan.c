@@ -2,6 +2,7 @@
 #include "launcher/options/options.h"
 #include "launcher/programs/compare.h"
 #include "launcher/programs/propagate_options.h"
+#include "launcher/programs/run_length.h"
 #include "launcher/programs/run_search.h"
 #include "launcher/report/memory_file.h"
 #include "launcher/report/output.h"
@@ -139,7 +140,7 @@ static void print_self_test(const planned *p) {
 static fsdp_status price(planned *p, fsdp_error *error) {
   const fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(p->options);
   if (!p->options->price) return FSDP_OK;
-  return fsdp_price_report_create(p->setup->plan, p->setup->profile, ranks.ranks_per_node, &p->price, error);
+  return fsdp_run_length_price(p->options, p->setup, ranks.ranks_per_node, &p->price, error);
 }
 
 // What --trace asks for: simulated steps.

@@ -187,6 +187,8 @@ void fsdp_price_print(const fsdp_price_report *r, FILE *out) {
     fprintf(out, ", MFU %.1f%% (%.1f%% with attention over all pairs)", 100 * r->mfu_causal,
             100 * r->mfu_all_pairs);
   fputc('\n', out);
+  char run[FSDP_RUN_PRICE_BYTES];
+  if (r->run.steps) fprintf(out, "run:       %s\n", fsdp_run_price_print(&r->run, run));
   print_sharing(r, out);
   for (int i = 0; i < count; i++) {
     if (parts[i].seconds <= 0) continue;
@@ -254,6 +256,7 @@ json_t *fsdp_price_json(const fsdp_price_report *r) {
   put(time, "mfu", r->mfu_causal > 0 ? json_real(r->mfu_causal) : json_null());
   put(time, "mfu_all_pairs", r->mfu_causal > 0 ? json_real(r->mfu_all_pairs) : json_null());
   put(time, "flops", json_real(r->step.flops));
+  fsdp_run_price_json(&r->run, time);
   for (int s = 0; s < FSDP_STREAM_COUNT; s++)
     if (r->step.busy_s[s] > 0) put(busy, fsdp_stream_name((fsdp_stream)s), ms(r->step.busy_s[s]));
   for (int i = 0; i < count; i++) put(work, parts[i].key, ms(parts[i].seconds));

@@ -1,6 +1,7 @@
 // What a step is expected to take, for a person and for a program.
 #pragma once
 
+#include "launcher/report/run_price.h"
 #include "runtime/plan/search/simulate.h"
 
 #include <jansson.h>
@@ -13,6 +14,7 @@ typedef struct fsdp_price_report {
   fsdp_step_price step;
   double tokens_per_s;              // of all ranks
   double mfu_causal, mfu_all_pairs; // 0: the profile has no peak
+  fsdp_run_price run;               // all zeros unless the caller sets it
 } fsdp_price_report;
 
 // Prices one step. Plan and profile must outlive the report, which the caller releases. FSDP_ERR_INPUT and
