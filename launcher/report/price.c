@@ -74,7 +74,10 @@ const char *fsdp_price_line(const fsdp_price_report *r, char *out, size_t out_by
 }
 
 const char *fsdp_price_print_ms(double seconds, char out[FSDP_PRICE_MS_BYTES]) {
-  snprintf(out, FSDP_PRICE_MS_BYTES, "%.*f ms", seconds >= 0.1 ? 1 : seconds >= 0.01 ? 2 : 3, 1e3 * seconds);
+  if (seconds >= 10)
+    snprintf(out, FSDP_PRICE_MS_BYTES, "%.2f s", seconds);
+  else
+    snprintf(out, FSDP_PRICE_MS_BYTES, "%.*f ms", seconds >= 0.1 ? 1 : seconds >= 0.01 ? 2 : 3, 1e3 * seconds);
   return out;
 }
 

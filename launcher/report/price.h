@@ -34,6 +34,7 @@ json_t *fsdp_price_json(const fsdp_price_report *report);
 // "512 ms a step (61% MFU), exposed communication 3%". Returns `out`.
 const char *fsdp_price_line(const fsdp_price_report *report, char *out, size_t out_bytes);
 
-// "2448.7 ms", "0.486 ms": at least three figures from a microsecond on. Returns `out`.
+// "2448.7 ms", "0.486 ms", from ten seconds on "93.71 s": at least three figures from a microsecond on.
+// Returns `out`.
 #define FSDP_PRICE_MS_BYTES 32
 const char *fsdp_price_print_ms(double seconds, char out[FSDP_PRICE_MS_BYTES]);
