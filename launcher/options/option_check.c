@@ -231,8 +231,8 @@ static fsdp_status check_evaluation(const check *c) {
 static fsdp_status check_comparison(const check *c) {
   const char *const alone[] = {
       "config",    "print-model",    "print-program", "print-sharding", "print-strategies",
-      "graph",     "memory-profile", "price",         "trace",          "search",
-      "save-plan", "global-batch",   "self-test"};
+      "graph",     "memory-profile", "trace",         "search",         "save-plan",
+      "machines",  "global-batch",   "self-test"};
   for (size_t i = 0; i < sizeof alone / sizeof *alone; i++) {
     if (!given(c, alone[i])) continue;
     return fsdp_fail(c->error, FSDP_ERR_OPTION,
@@ -275,6 +275,28 @@ static fsdp_status check_outputs(const check *c) {
   return FSDP_OK;
 }
 
+// --machines says ranks and profile of several plans, and is about their steps alone.
+static fsdp_status check_machines(const check *c) {
+  const fsdp_options *o = c->options;
+  static const char *const others[] = {"ranks",          "profile",          "compare",     "save-plan",
+                                       "trace",          "print-model",      "self-test",   "print-program",
+                                       "print-sharding", "print-strategies", "memory-profile"};
+  const bool runs = o->search || o->price || o->machines;
+  for (size_t i = 0; i < sizeof others / sizeof *others && o->machines; i++) {
+    // Both are set of each machine.
+    if (!given(c, others[i]) || strcmp(place(c, others[i]), "--machines") == 0) continue;
+    return fsdp_fail(c->error, FSDP_ERR_OPTION,
+                     "--%s (%s) is about one machine or plan, --machines (%s) about several: leave one out",
+                     others[i], place(c, others[i]), place(c, "machines"));
+  }
+  const char *unused = o->tokens && !runs ? "tokens" : o->gpu_hour > 0 && !runs ? "gpu-hour" : NULL;
+  return unused ? fsdp_fail(c->error, FSDP_ERR_OPTION,
+                            "--%s (%s) has no effect without a price: add --price or --search, with "
+                            "--profile, or --machines",
+                            unused, place(c, unused))
+                : FSDP_OK;
+}
+
 // What --search, --auto and --price need, and what does not go with them.
 static fsdp_status check_choice(const check *c) {
   const fsdp_options *o = c->options;
@@ -283,7 +305,9 @@ static fsdp_status check_choice(const check *c) {
                                     "memory-profile", "op-strategies",  "self-test"};
   bool plans = c->program == FSDP_PROGRAM_PLAN;
   const char *priced = o->search ? "search" : o->price ? "price" : plans && o->trace ? "trace" : NULL;
-  if (priced && !o->profile)
+  fsdp_status status = check_machines(c);
+  if (status) return status;
+  if (priced && !o->profile && !o->machines)
     return fsdp_fail(c->error, FSDP_ERR_OPTION,
                      "--%s (%s) needs a machine to price for: add --profile NAME, such as h100-sxm, or "
                      "--profile FILE, which fsdp_profile writes",
