@@ -330,7 +330,8 @@ static fsdp_status check_choice(const check *c) {
     return fsdp_fail(c->error, FSDP_ERR_OPTION,
                      "--save-plan %.300s (%s) writes what a search finds: add --search", o->save_plan,
                      place(c, "save-plan"));
-  if (o->global_batch && !o->search && !o->auto_plan)
+  const bool searches = o->search || o->auto_plan || (o->machines && !o->price);
+  if (o->global_batch && !searches)
     return fsdp_fail(c->error, FSDP_ERR_OPTION,
                      "--global-batch %lld (%s) has no effect without %s: add it, or give --batch-size and "
                      "--grad-accum",

@@ -174,6 +174,7 @@ static void print_table(const machine *machines, int count, FILE *out) {
   for (int i = 0; i < count; i++) print_row(&machines[i], width, runs, out);
   for (int i = 0; i < count; i++) {
     const machine *m = &machines[i];
+    if (!m->note_count && !*m->reason && !m->command) continue;
     fprintf(out, "\n%s %s:\n", m->ranks, m->profile);
     for (int n = 0; n < m->note_count; n++) fprintf(out, "    %s\n", m->notes[n]);
     if (*m->reason) fprintf(out, "    %s\n", m->reason);
