@@ -286,7 +286,7 @@ def step_ms(experiment, options, steps):
         os.remove(log)
     run(["mpirun", "-np", RANKS, os.path.join(experiment.bin, "fsdp_train"), *experiment.shape, "--backend",
          "cpu", "--init", "random", "--tokenizer", "bytes", "--max-steps", steps, "--log", log,
-         "--log-freq", 1000000, "--measure=off", *options])
+         "--log-freq", 1000000, "--set=measure=off", *options])
     with open(log, encoding="utf-8") as file:
         return statistics.median([json.loads(line)["time/total"] for line in file][WARM_UP_STEPS:])
 

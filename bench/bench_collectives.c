@@ -15,10 +15,6 @@
 #define BYTES_MIN        ((int64_t)4 << 10)
 #define SECONDS_PER_SIZE 0.3
 
-typedef enum operation { ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, OPERATION_COUNT } operation;
-
-static const char *const operation_names[] = {"all-gather", "reduce-scatter", "all-reduce"};
-
 typedef struct bench {
   fsdp_world *world;
   fsdp_device *device;
@@ -46,28 +42,29 @@ static float get(const bench *self, int64_t index) {
 }
 
 // Everything in place, as training does.
-static void run(const bench *self, operation what, int64_t numel) {
+static void run(const bench *self, fsdp_collective_kind what, int64_t numel) {
   int64_t slot = numel / self->comm->size;
   char *buffer = (char *)self->device->arenas.memory[FSDP_SPACE_DEVICE];
   char *own = buffer + self->comm->rank * slot * fsdp_dtype_bytes(self->dtype);
-  fsdp_collective call = {.dtype = self->dtype, .numel = what == ALL_REDUCE ? numel : slot};
-  call.input = what == ALL_GATHER ? own : buffer;
-  call.output = what == REDUCE_SCATTER ? own : buffer;
-  if (what == ALL_GATHER) self->comm->table->all_gather(self->comm, &call);
-  if (what == REDUCE_SCATTER) self->comm->table->reduce_scatter(self->comm, &call);
-  if (what == ALL_REDUCE) self->comm->table->all_reduce(self->comm, &call);
+  const fsdp_collective_row *row = &fsdp_collective_rows[what];
+  const fsdp_collective call = {.input = row->input == FSDP_PART_SLOT ? own : buffer,
+                                .output = row->output == FSDP_PART_SLOT ? own : buffer,
+                                .numel = row->input == row->output ? numel : slot,
+                                .dtype = self->dtype};
+  fsdp_comm_run(self->comm, what, &call);
 }
 
-static void check(bench *self, operation what, int64_t numel) {
+static void check(bench *self, fsdp_collective_kind what, int64_t numel) {
   int size = self->comm->size, rank = self->comm->rank;
   int64_t slot = numel / size;
+  const fsdp_collective_row *row = &fsdp_collective_rows[what];
   for (int64_t i = 0; i < numel; i++) put(self, i, value_of(rank, i));
   run(self, what, numel);
-  int64_t begin = what == REDUCE_SCATTER ? rank * slot : 0;
-  int64_t end = what == REDUCE_SCATTER ? begin + slot : numel;
+  int64_t begin = row->output == FSDP_PART_SLOT ? rank * slot : 0;
+  int64_t end = row->output == FSDP_PART_SLOT ? begin + slot : numel;
   for (int64_t i = begin; i < end; i++) {
     float wanted = 0;
-    if (what == ALL_GATHER)
+    if (!row->sums)
       wanted = value_of((int)(i / slot), i);
     else
       for (int r = 0; r < size; r++) wanted += value_of(r, i);
@@ -81,7 +78,7 @@ static double cpu_seconds(void) {
   return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-static double seconds_per_call(const bench *self, operation what, int64_t numel, double *cpu) {
+static double seconds_per_call(const bench *self, fsdp_collective_kind what, int64_t numel, double *cpu) {
   int64_t calls = 1;
   for (;;) {
     fsdp_world_barrier(self->world);
@@ -99,16 +96,16 @@ static double seconds_per_call(const bench *self, operation what, int64_t numel,
   }
 }
 
-static void measure(bench *self, operation what, int64_t bytes) {
+static void measure(bench *self, fsdp_collective_kind what, int64_t bytes) {
   int size = self->comm->size;
   int64_t unit = (int64_t)size * 16, numel = bytes / fsdp_dtype_bytes(self->dtype) / unit * unit;
   if (numel == 0) return;
   check(self, what, numel);
   double cpu, seconds = seconds_per_call(self, what, numel, &cpu);
   double rate = (double)(numel * fsdp_dtype_bytes(self->dtype)) / seconds * 1e-9;
-  double bus = rate * (size - 1) / size * (what == ALL_REDUCE ? 2 : 1);
+  double bus = rate * (size - 1) / size * fsdp_collective_rows[what].passes;
   if (self->world->rank != 0) return;
-  printf("%-15s %-5s %12lld %12.1f %12.1f %9.3f %9.3f %8lld\n", operation_names[what],
+  printf("%-15s %-5s %12lld %12.1f %12.1f %9.3f %9.3f %8lld\n", fsdp_collective_rows[what].title,
          fsdp_dtype_name(self->dtype), (long long)(numel * fsdp_dtype_bytes(self->dtype)), seconds * 1e6,
          cpu * 1e6, rate, bus, (long long)self->wrong);
   fflush(stdout);
@@ -151,12 +148,13 @@ int main(int argc, char **argv) {
   self.device = session.device;
   self.comm = session.comms.comm[0];
   print_head(&self);
-  for (int what = 0; what < OPERATION_COUNT; what++) {
+  for (int what = 0; what < FSDP_COLLECTIVE_COUNT; what++) {
     self.dtype = FSDP_F32;
-    for (int64_t bytes = BYTES_MIN; bytes <= bytes_max; bytes *= 16) measure(&self, (operation)what, bytes);
-    measure(&self, (operation)what, bytes_max);
+    for (int64_t bytes = BYTES_MIN; bytes <= bytes_max; bytes *= 16)
+      measure(&self, (fsdp_collective_kind)what, bytes);
+    measure(&self, (fsdp_collective_kind)what, bytes_max);
     self.dtype = FSDP_BF16;
-    measure(&self, (operation)what, bytes_max);
+    measure(&self, (fsdp_collective_kind)what, bytes_max);
   }
   fsdp_session_destroy(&session);
   fsdp_world_destroy(self.world);

@@ -84,6 +84,8 @@ static draw draw_of(const step_op *op, int operand) {
   switch (op->instr->op) {
   case FSDP_OP_LINEAR:
   case FSDP_OP_LINEAR_BIAS:
+  case FSDP_OP_LINEAR_ADD:
+  case FSDP_OP_LINEAR_BIAS_ADD:
   case FSDP_OP_LINEAR_BACKWARD_INPUT:
     return operand == 1 ? weight : usual;
   case FSDP_OP_LINEAR_CROSS_ENTROPY:

@@ -148,9 +148,9 @@ static int product_shapes(const fsdp_graph *graph, int room, product_shape *shap
   for (int i = 0; i < graph->forward_count; i++) {
     const fsdp_node *node = &graph->forward[i];
     product_shape shape = {node->attrs.channels, node->attrs.vocabulary, 1};
-    if (node->kind == FSDP_OP_LINEAR || node->kind == FSDP_OP_LINEAR_BIAS)
+    if (node->weight_count > 0)
       shape = (product_shape){graph->values[node->operands[0].value].local[1],
-                              graph->values[node->operands[1].value].local[1], 1};
+                              graph->values[node->operands[node->operand_count - 1].value].local[1], 1};
     else if (node->kind != FSDP_OP_LINEAR_CROSS_ENTROPY)
       continue;
     int same = 0;

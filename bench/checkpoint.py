@@ -67,7 +67,7 @@ def measure(work, mode, options):
     command = ["mpirun", "-np", str(options.ranks), str(BIN / "fsdp_train"), "--model", str(work / "model"),
                "--tokenizer", "bytes",
                "--wrap", "block", "-s", str(options.seq_length), "-b", "1", "--max-steps", str(steps),
-               "--measure", "off",
+               "--set", "measure=off",
                "--save-dir", str(work), "-e", mode, "--ckpt-freq", str(options.steps_between),
                "--ckpt-async", mode, "--ckpt-keep", "1"]
     # fmt: on

@@ -122,7 +122,7 @@ def run(args, folder, row):
     steps = WARM_UP_STEPS + max(4, min(60, int(1e3 * args.seconds / row["expected_ms"])))
     words = arguments(folder, row["model"], row["options"])
     command = ["mpirun", "-np", str(row["ranks"]), args.build / "bin/fsdp_train", *words, "--init",
-               "random", "--tokenizer", "bytes", "--measure", "off", "--max-steps", str(steps),
+               "random", "--tokenizer", "bytes", "--set", "measure=off", "--max-steps", str(steps),
                "--log", log]  # fmt: skip
     process = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT)
     if process.returncode != 0:

@@ -59,7 +59,8 @@ def run_once(args, folder, words):
     log = folder / "log.jsonl"
     log.unlink(missing_ok=True)
     call(["mpirun", "-np", RANKS, args.build / "bin/fsdp_train", *words, "--init", "random", "--tokenizer",
-          "bytes", "--measure", "off", "--max-steps", WARM_UP_STEPS + args.steps, "--log", log])  # fmt: skip
+          "bytes", "--set", "measure=off", "--max-steps", WARM_UP_STEPS + args.steps,
+          "--log", log])  # fmt: skip
     return [json.loads(line)["time/total"] for line in log.read_text().splitlines()[WARM_UP_STEPS:]]
 
 

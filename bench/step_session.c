@@ -28,8 +28,8 @@ static fsdp_status open_data(step_session *s, const fsdp_world *world, int64_t s
       .world_rank = world->rank,
       .micro_batches = c->micro_batches,
       .rate = {.lr = 1e-4, .total_steps = steps},
-      .beta1 = c->beta1,
-      .beta2 = c->beta2};
+      .optimizer = c->optimizer,
+      .hyper = c->hyper};
   fsdp_feed_create(&s->feed, &feed);
   return FSDP_OK;
 }

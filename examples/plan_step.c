@@ -22,9 +22,7 @@ int main(int argc, char **argv) {
       .master_dtype = FSDP_F32,
       .moment_dtype = FSDP_F32,
       .grad_clip = 1,
-      .beta1 = 0.9,
-      .beta2 = 0.999,
-      .adam_eps = 1e-8F,
+      .hyper = {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8F},
       .backend = fsdp_plan_backend_cuda(),
   };
   if (fsdp_model_preset(argc > 1 ? argv[1] : "llama2-7b", &config.model, &error) != FSDP_OK ||

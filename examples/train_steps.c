@@ -16,22 +16,19 @@ typedef struct trainer {
 static void feed_step(void *context, float scalars[FSDP_SCALAR_COUNT], float *target_count) {
   trainer *t = context;
   const fsdp_plan_config *config = &t->plan->config;
-  double update = (double)++t->updates;
   scalars[FSDP_SCALAR_LR] = 1e-3F;
-  scalars[FSDP_SCALAR_CORRECTION1] = (float)(1 - pow(config->beta1, update));
-  scalars[FSDP_SCALAR_CORRECTION2] = (float)(1 - pow(config->beta2, update));
-  scalars[FSDP_SCALAR_STEP] = (float)update;
+  fsdp_optimizer_scalars(config->optimizer, &config->hyper, (double)++t->updates, scalars);
   *target_count = (float)(config->batch * config->seq);
 }
 
 // The target of a position is the token behind it.
-static void feed_batch(void *context, int32_t *tokens, int32_t *targets) {
+static void feed_batch(void *context, int32_t *const inputs[FSDP_INPUT_COUNT]) {
   const fsdp_plan_config *config = &((trainer *)context)->plan->config;
   uint32_t state = 1;
   for (int64_t i = 0; i < config->batch * config->seq; i++) {
-    tokens[i] = (int32_t)(state >> 24);
+    inputs[FSDP_INPUT_TOKENS][i] = (int32_t)(state >> 24);
     state = state * 1664525 + 1013904223;
-    targets[i] = (int32_t)(state >> 24);
+    inputs[FSDP_INPUT_TARGETS][i] = (int32_t)(state >> 24);
   }
 }
 
@@ -55,9 +52,7 @@ int main(int argc, char **argv) {
                              .wrap = {.kind = FSDP_WRAP_BLOCK},
                              .prefetch = 1,
                              .grad_clip = 1,
-                             .beta1 = 0.9,
-                             .beta2 = 0.999,
-                             .adam_eps = 1e-8F,
+                             .hyper = {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8F},
                              .backend = fsdp_plan_backend_cpu()};
   if (fsdp_model_preset("tiny", &config.model, &error) || fsdp_plan_create(&config, &plan, &error))
     goto failed;

@@ -29,12 +29,12 @@ const fsdp_view *fsdp_kernel_open(const fsdp_kernel_call *call, fsdp_op_device d
                                   sizeof message),
              "%s", message);
   for (int i = 0; call->recorder && i < call->operand_count; i++)
-    if (!(in_part >> i & 1)) report_all(call, i, fsdp_op_operand_row(op, i));
+    if (!(in_part >> i & 1)) report_all(call, i, fsdp_op_operand_row(op, call->attrs, i));
   return call->operands;
 }
 
 const fsdp_view *fsdp_kernel_workspace(const fsdp_kernel_call *call) {
-  int index = fsdp_op_letters_of(call->kind)->operand_count;
+  int index = fsdp_op_operand_count(fsdp_op_letters_of(call->kind), call->attrs);
   FSDP_CHECK(call->operand_count == index + 1, "%s lacks its workspace", fsdp_op_name(call->kind));
   return &call->operands[index];
 }

@@ -22,7 +22,7 @@ enum { FSDP_PRODUCT_A, FSDP_PRODUCT_B, FSDP_PRODUCT_C, FSDP_PRODUCT_BIAS, FSDP_P
 typedef struct fsdp_product_key {
   int64_t m, n, k, a_stride, b_stride, c_stride;
   int32_t ab_dtype, c_dtype;
-  uint8_t a_transposed, b_transposed, accumulate, biased, unused[2];
+  uint8_t a_transposed, b_transposed, adds, biased, unused[2];
   uint16_t multiprocessors;                  // that it is cut for; 0: all
   uint32_t alignment[FSDP_PRODUCT_MATRICES]; // the least of all products of this shape; 256 at most
 } fsdp_product_key;

@@ -157,7 +157,6 @@ void fsdp_decoder_build(const fsdp_model_config *config, fsdp_graph *g) {
   int head = fsdp_parts_head_module(&p, root, "lm_head", embed);
 
   // The forward pass, top to bottom.
-  fsdp_parts_inputs(&p);
   fsdp_residual stream = {fsdp_parts_embedding(&p, embed), -1};
   for (p.block = 0; p.block < config->num_layers; p.block++) decoder_layer(&p, &stream, &modules[p.block]);
   p.block = -1;

@@ -207,7 +207,6 @@ static void build(const fsdp_model_config *config, fsdp_graph *g) {
   int head = fsdp_parts_head_module(&p, root, "lm_head", tokens);
 
   // The forward pass, top to bottom.
-  fsdp_parts_inputs(&p);
   fsdp_residual stream = {fsdp_parts_embedding(&p, tokens), -1};
   fsdp_parts_add_positions(&p, stream.h, positions);
   for (p.block = 0; p.block < config->num_layers; p.block++) block_forward(&p, &stream, &modules[p.block]);

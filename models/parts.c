@@ -176,20 +176,15 @@ static int weight_of(const fsdp_parts *p, int module) {
   return p->graph->params[param].value;
 }
 
-void fsdp_parts_inputs(fsdp_parts *p) {
-  fsdp_graph *g = p->graph;
-  const int64_t one = 1;
-  g->tokens = fsdp_graph_value(g, FSDP_VALUE_INPUT, FSDP_VALUE_I32, 0, "tokens", 1, &p->rows);
-  g->targets = fsdp_graph_value(g, FSDP_VALUE_INPUT, FSDP_VALUE_I32, 0, "targets", 1, &p->rows);
-  g->count = fsdp_graph_value(g, FSDP_VALUE_COUNT_SCALAR, FSDP_VALUE_F32, 0, "count", 1, &one);
-  g->loss = fsdp_graph_value(g, FSDP_VALUE_LOSS, FSDP_VALUE_F32, 0, "loss", 1, &one);
+static int input(const fsdp_parts *p, fsdp_input what) {
+  return fsdp_graph_input(p->graph, what, p->rows);
 }
 
 int fsdp_parts_embedding(fsdp_parts *p, int module) {
   int h = activation(p, module, "h", FSDP_VALUE_COMPUTE, p->config->hidden_size);
   fsdp_node *n = add_node(p, FSDP_OP_EMBEDDING, module);
   n->attrs.padding_token = p->config->padding_token;
-  fsdp_node_operand_add(n, p->graph->tokens, FSDP_READ);
+  fsdp_node_operand_add(n, input(p, FSDP_INPUT_TOKENS), FSDP_READ);
   fsdp_node_operand_add(n, weight_of(p, module), FSDP_READ);
   fsdp_node_operand_add(n, h, FSDP_WRITE);
   return h;
@@ -293,10 +288,13 @@ int fsdp_parts_gelu(fsdp_parts *p, int x, int module) {
 }
 
 void fsdp_parts_cross_entropy(fsdp_parts *p, int y, int head) {
+  const int64_t one = 1;
+  fsdp_graph *g = p->graph;
+  g->count = fsdp_graph_value(g, FSDP_VALUE_COUNT_SCALAR, FSDP_VALUE_F32, 0, "count", 1, &one);
   fsdp_node *n = add_node(p, FSDP_OP_LINEAR_CROSS_ENTROPY, head);
   fsdp_node_operand_add(n, y, FSDP_READ);
   fsdp_node_operand_add(n, weight_of(p, head), FSDP_READ);
-  fsdp_node_operand_add(n, p->graph->targets, FSDP_READ);
-  fsdp_node_operand_add(n, p->graph->count, FSDP_READ);
-  fsdp_node_operand_add(n, p->graph->loss, FSDP_WRITE);
+  fsdp_node_operand_add(n, input(p, FSDP_INPUT_TARGETS), FSDP_READ);
+  fsdp_node_operand_add(n, g->count, FSDP_READ);
+  fsdp_node_operand_add(n, fsdp_graph_loss(g, "loss"), FSDP_WRITE);
 }

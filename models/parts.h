@@ -71,9 +71,6 @@ typedef struct fsdp_residual {
   int h, delta;
 } fsdp_residual;
 
-// Adds tokens, targets, count and loss. Call once, after the modules.
-void fsdp_parts_inputs(fsdp_parts *parts);
-
 // h (N, C): the tokens' rows of the table.
 int fsdp_parts_embedding(fsdp_parts *parts, int module);
 

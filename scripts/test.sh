@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds, and runs all the tests: the plain build, then under AddressSanitizer
-# with UBSan, then under ThreadSanitizer, with the checks of style and a few seconds of each fuzzer.
-#   test.sh NAME...  only what has one of the NAMEs in its name, in the plain build: a test of ctest's list,
-#                    or tidy, clang-tidy, fuzz
+# Installs what is missing, builds, and runs the tests of the plain build, with the checks of style.
+#   test.sh NAME...  only what has one of the NAMEs in its name: a test of ctest's list, or tidy, clang-tidy,
+#                    fuzz
 #     --asan, --tsan   in that sanitizer's build instead
-#   --quick  the plain build and the checks of style alone
-#   --all    also every product of settings that the suites otherwise cover by pairs, the static analyzer,
-#            and the CUDA kernels' sources under AddressSanitizer
+#   --full   all random cases (the suite runs a third otherwise), then the tests under AddressSanitizer
+#            with UBSan and under ThreadSanitizer, clang-tidy, and a few seconds of each fuzzer
+#   --all    --full with every product of settings that the suites otherwise cover by pairs, the static
+#            analyzer, and the CUDA kernels' sources under AddressSanitizer
 # The last line is "N passed, N failed"; the exit status is 0 if none failed.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-quick=0
+full=0
 analyze=()
 names=()
 sanitizer=
@@ -19,8 +19,9 @@ fuzz_seconds=2
 simt_sanitized=OFF
 for argument in "$@"; do
   case $argument in
-    --quick) quick=1 ;;
+    --full) full=1 ;;
     --all)
+      full=1
       export FSDP_TEST_ALL=1
       analyze=(--analyze)
       simt_sanitized=ON
@@ -29,14 +30,14 @@ for argument in "$@"; do
     --asan) sanitizer=address ;;
     --tsan) sanitizer=thread ;;
     -*)
-      echo "test.sh: unknown option '$argument'; use --quick, --all, or NAME... with --asan or --tsan" >&2
+      echo "test.sh: unknown option '$argument'; use --full, --all, or NAME... with --asan or --tsan" >&2
       exit 2
       ;;
     *) names+=("$argument") ;;
   esac
 done
 if [ -n "$sanitizer" ] && [ ${#names[@]} -eq 0 ]; then
-  echo "test.sh: --asan and --tsan require the NAME of a test; without one every build is tested" >&2
+  echo "test.sh: --asan and --tsan require the NAME of a test; --full tests every build" >&2
   exit 2
 fi
 
@@ -171,14 +172,12 @@ if [ ${#names[@]} -gt 0 ]; then
     thread) suite "${tsan[@]}" ;;
     *)
       suite "${plain[@]}"
-      if [ $quick -eq 0 ]; then
-        check clang-tidy scripts/clang_tidy.sh "${analyze[@]}" build
-        check fuzz scripts/fuzz.sh $fuzz_seconds
-      fi
+      check clang-tidy scripts/clang_tidy.sh "${analyze[@]}" build
+      check fuzz scripts/fuzz.sh $fuzz_seconds
       ;;
   esac
-elif [ $quick -eq 1 ]; then
-  suite "${plain[@]}"
+elif [ $full -eq 0 ]; then
+  FSDP_TEST_PART=3 suite "${plain[@]}"
 else
   asan+=("-DFSDP_SIMT=$simt_sanitized")
   build_tsan() { build "${tsan[@]}"; }

@@ -12,6 +12,7 @@ bytes. Letters: h heads, g key/value heads, d head dimension, c hidden, f interm
 
 # Op: (bytes per element of our kernel, bytes per element of theirs, what theirs are).
 # rmsnorm, layernorm: x in, y out. add_*: also delta in, h out. *_backward: h, d_y in, d_h updated.
+# linear_add, linear_bias_add: the residual that our gemm reads (residual_adds).
 # linear_cross_entropy_backward: per logit, fp32 written by the gemm: read twice, bf16 gradient written.
 # adamw: fp32 gradient in; master, m, v updated: 28 per parameter.
 
@@ -198,10 +199,23 @@ def attention_kernel(row):
     return CUDNN.get(row.source, "cudnn")
 
 
+def residual_adds(ops):
+    """Our gemms add the residual, which they read (2). No framework's do: that is what an add_* of theirs moves
+    beyond the norm, less what a gemm and a norm of ours write and read anyway."""
+    adds = {}
+    for norm, products in (("rmsnorm", ("linear_add",)), ("layernorm", ("linear_add", "linear_bias_add"))):
+        whole, alone = ops.get("add_" + norm, (8, 8))[1], ops.get(norm, (4, 4))[1]
+        for product in products:
+            if "add_" + norm in ops or product not in adds:  # linear_add is of either norm
+                adds[product] = (2, whole - alone, "residual added outside the gemm")
+    return adds
+
+
 def op_rates(row, memory_gbps):
     """Rates of ops for the row's profile: [(op, GB/s, why)]."""
     rates = []
-    for op, (ours, theirs, why) in framework_of(row)["ops"].items():
+    ops = framework_of(row)["ops"]
+    for op, (ours, theirs, why) in {**ops, **residual_adds(ops)}.items():
         moved = theirs(row) if callable(theirs) else theirs
         rates.append((op, memory_gbps * ours / moved, why))
     return rates

@@ -249,7 +249,8 @@ def plan_command(row, plan, model):
                "--param-dtype", "bf16", "--reduce-dtype", row.reduce_dtype, "--backend", "cuda",
                "--master-dtype", row.state_dtype, "--moment-dtype", row.state_dtype,
                "--recompute", RECOMPUTE[row.recompute], "--memory-limit", "100TB",
-               "--attention", "general"]  # the profile says whose; ours would rotate gradients too
+               "--attention", "general",  # the profile says whose; ours would rotate gradients too
+               "--nccl-ctas", "default"]  # nobody's gathers were made by copy engines
     if row.accum > 1 and "gsync=last" in row.notes and row.strategy != "zero1":
         command += ["--accumulate", "local"]
     return command

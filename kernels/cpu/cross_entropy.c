@@ -72,7 +72,7 @@ static void run_chunks(loss_head *k) {
       fsdp_pool_run(k->call->pool, tasks, rows_of_chunk, k);
       for (int64_t i = 0; i < tasks; i++) total += k->sums[i];
     }
-    if (k->backward) multiply_gradients(&gemms, k->d_x, k->d_weight, first > 0 || updates(k->d_weight));
+    if (k->backward) multiply_gradients(&gemms, k->d_x, k->d_weight, first > 0);
   }
   float *loss = k->loss->data, old = updates(k->loss) ? *loss : 0;
   *loss = (float)((double)old + total * (double)k->scale);
@@ -87,6 +87,6 @@ void FSDP_CPU(linear_cross_entropy_backward)(const fsdp_kernel_call *call) {
   loss_head k = open_head(call);
   k.backward = true;
   k.d_x = &call->operands[5];
-  k.d_weight = &call->operands[6];
+  if (!call->attrs->weight_frozen) k.d_weight = &call->operands[6];
   run_chunks(&k);
 }

@@ -122,5 +122,5 @@ void FSDP_CPU(head_backward)(const fsdp_kernel_call *call) {
   store_loss(&k, &o[5]);
   fsdp_pool_run(call->pool, k.n, gradients_of_row, &k);
   const logits_gemms gemms = {call->pool, &o[3], k.weight, 0, k.n, k.V, call->attrs->channels, k.logits};
-  multiply_gradients(&gemms, &o[7], &o[8], updates(&o[8]));
+  multiply_gradients(&gemms, &o[7], call->attrs->weight_frozen ? NULL : &o[8], false);
 }

@@ -1,5 +1,5 @@
-// Products with a weight (out, in), which may be stored transposed, (in, out): y = x * weight^T (+ bias) and
-// the gradients of x and weight. y (and d_y) are columns [out_offset, out_offset + out) of rows that are
+// Products with a weight (out, in), which may be stored transposed, (in, out): y = x * weight^T (+ bias)
+// (+ residual) and the gradients of x and weight. y (and d_y) are columns [out_offset, out_offset + out) of rows that are
 // out_stride wide. N rows.
 #include "kernels/cpu/gemm/gemm.h"
 #include "kernels/cpu/operand.h"
@@ -12,9 +12,10 @@ static void check_same(const fsdp_view *a, const fsdp_view *b, const fsdp_kernel
              fsdp_dtype_name(a->dtype), fsdp_dtype_name(b->dtype));
 }
 
-// y = x * weight^T, or y += with `accumulate`.
-static void multiply_forward(const fsdp_kernel_call *call, const fsdp_view *x, const fsdp_view *weight,
-                             const fsdp_view *y, bool accumulate) {
+// y = x * weight^T, or y += with `accumulate`, or y = added + x * weight^T.
+static void multiply_forward(const fsdp_kernel_call *call, const fsdp_view *y, const fsdp_view *added,
+                             bool accumulate) {
+  const fsdp_view *x = &call->operands[0], *weight = &call->operands[1];
   const fsdp_op_attrs *attrs = call->attrs;
   int64_t N = attrs->batch * attrs->seq, in = attrs->in_features, out = attrs->out_features;
   check_same(x, weight, call);
@@ -27,6 +28,7 @@ static void multiply_forward(const fsdp_kernel_call *call, const fsdp_view *x, c
                     .b_stride = attrs->weight_transposed ? out : in,
                     .b_transposed = !attrs->weight_transposed,
                     .c = element(y, attrs->out_offset),
+                    .added = added ? element(added, attrs->out_offset) : NULL,
                     .c_stride = attrs->out_stride,
                     .ab_dtype = x->dtype,
                     .c_dtype = y->dtype,
@@ -36,7 +38,7 @@ static void multiply_forward(const fsdp_kernel_call *call, const fsdp_view *x, c
 
 void FSDP_CPU(linear)(const fsdp_kernel_call *call) {
   const fsdp_view *o = open_operands(call, 0);
-  multiply_forward(call, &o[0], &o[1], &o[2], updates(&o[2]));
+  multiply_forward(call, &o[2], NULL, updates(&o[2]));
 }
 
 enum { ROWS_PER_TASK = 16 };
@@ -60,7 +62,49 @@ void FSDP_CPU(linear_bias)(const fsdp_kernel_call *call) {
              fsdp_dtype_name(bias->dtype), fsdp_dtype_name(y->dtype));
   int64_t N = call->attrs->batch * call->attrs->seq;
   fsdp_pool_run(call->pool, blocks_of(N, ROWS_PER_TASK), copy_bias, (void *)(uintptr_t)call);
-  multiply_forward(call, &o[0], &o[1], y, true);
+  multiply_forward(call, y, NULL, true);
+}
+
+static void check_added(const fsdp_kernel_call *call, const fsdp_view *residual, const fsdp_view *h) {
+  FSDP_CHECK(residual->dtype == h->dtype, "%s: a residual of %s beside a sum of %s", fsdp_op_name(call->kind),
+             fsdp_dtype_name(residual->dtype), fsdp_dtype_name(h->dtype));
+}
+
+void FSDP_CPU(linear_add)(const fsdp_kernel_call *call) {
+  const fsdp_view *o = open_operands(call, 0);
+  check_added(call, &o[2], &o[3]);
+  multiply_forward(call, &o[3], &o[2], false);
+}
+
+// The residual and the bias in every row of h.
+static void put_bias_and_residual(void *argument, int64_t index, void *scratch) {
+  enum { COLUMNS = 256 };
+  const fsdp_kernel_call *call = argument;
+  const fsdp_op_attrs *attrs = call->attrs;
+  const fsdp_view *bias = &call->operands[2], *residual = &call->operands[3], *h = &call->operands[4];
+  int64_t last = fsdp_min_i64(attrs->batch * attrs->seq, (index + 1) * ROWS_PER_TASK);
+  float bias_buffer[COLUMNS], buffer[COLUMNS];
+  (void)scratch;
+  for (int64_t first = 0; first < attrs->out_features; first += COLUMNS) {
+    int64_t count = fsdp_min_i64(COLUMNS, attrs->out_features - first);
+    const float *added = load(bias, first, count, bias_buffer);
+    for (int64_t n = index * ROWS_PER_TASK; n < last; n++) {
+      int64_t at = n * attrs->out_stride + attrs->out_offset + first;
+      load_into(residual, at, count, buffer);
+      for (int64_t c = 0; c < count; c++) buffer[c] += added[c];
+      store(h, at, count, buffer);
+    }
+  }
+}
+
+void FSDP_CPU(linear_bias_add)(const fsdp_kernel_call *call) {
+  const fsdp_view *o = open_operands(call, 0), *bias = &o[2], *h = &o[4];
+  check_added(call, &o[3], h);
+  FSDP_CHECK(bias->dtype == h->dtype, "linear_bias_add: a bias of %s beside a sum of %s",
+             fsdp_dtype_name(bias->dtype), fsdp_dtype_name(h->dtype));
+  fsdp_pool_run(call->pool, blocks_of(call->attrs->batch * call->attrs->seq, ROWS_PER_TASK),
+                put_bias_and_residual, (void *)(uintptr_t)call);
+  multiply_forward(call, h, NULL, true);
 }
 
 void FSDP_CPU(linear_backward_input)(const fsdp_kernel_call *call) {

@@ -115,7 +115,8 @@ static inline void multiply_logits(const logits_gemms *k) {
   fsdp_gemm_run(k->pool, &logits);
 }
 
-// These rows of d_x are overwritten or added to, as its access says; `adds_weight` says it of d_weight.
+// These rows of d_x, and d_weight (NULL: it is left out), are overwritten or added to, as their accesses say;
+// `adds_weight`: d_weight is added to whatever its access.
 static inline void multiply_gradients(const logits_gemms *k, const fsdp_view *d_x, const fsdp_view *d_weight,
                                       bool adds_weight) {
   int64_t gradient_stride = k->V * (int64_t)sizeof(float) / fsdp_dtype_bytes(k->x->dtype);
@@ -132,6 +133,7 @@ static inline void multiply_gradients(const logits_gemms *k, const fsdp_view *d_
                       .c_dtype = d_x->dtype,
                       .accumulate = updates(d_x)};
   fsdp_gemm_run(k->pool, &x_gemm);
+  if (!d_weight) return;
   fsdp_gemm weight_gemm = {.m = k->V,
                            .n = k->C,
                            .k = k->rows,
@@ -144,6 +146,6 @@ static inline void multiply_gradients(const logits_gemms *k, const fsdp_view *d_
                            .c_stride = k->C,
                            .ab_dtype = k->x->dtype,
                            .c_dtype = d_weight->dtype,
-                           .accumulate = adds_weight};
+                           .accumulate = adds_weight || updates(d_weight)};
   fsdp_gemm_run(k->pool, &weight_gemm);
 }

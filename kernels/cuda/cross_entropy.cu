@@ -62,7 +62,8 @@ loss_head open_head(const fsdp_kernel_call *call) {
   const fsdp_view *o = open_operands(call);
   k.x = &o[0], k.weight = &o[1], k.targets = &o[2], k.count = &o[3], k.loss = &o[4];
   check_head_dtypes(call, k.x, k.weight);
-  if (call->kind == FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD) k.d_x = &o[5], k.d_weight = &o[6];
+  if (call->kind == FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD)
+    k.d_x = &o[5], k.d_weight = attrs->weight_frozen ? nullptr : &o[6];
   k.workspace = fsdp_kernel_workspace(call);
   return k;
 }
@@ -87,7 +88,7 @@ void run(const loss_head *k) {
     multiply_logits(gemms);
     const row_set p = {logits, data_of<int32_t>(k->targets) + first, count, losses + first, int(k->V)};
     with_type(k->x->dtype, [&](auto number) { launch_rows<decltype(number)>(k, p, rows); });
-    if (k->d_x) multiply_gradients(gemms, k->d_x, k->d_weight, first > 0 || updates(k->d_weight));
+    if (k->d_x) multiply_gradients(gemms, k->d_x, k->d_weight, first > 0);
   }
   launch({1, logits_threads, stream_of(k->call)}, sum_losses, static_cast<const float *>(losses), k->N, count,
          data_of<float>(k->loss), updates(k->loss));

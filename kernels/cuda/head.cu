@@ -149,5 +149,5 @@ void cuda_head_backward(const fsdp_kernel_call *call) {
            has_wide_rows(p.logits, p.V) ? gradients_of_row<T, 4> : gradients_of_row<T, 1>, p, stats,
            data_of<float>(&o[2]));
   });
-  multiply_gradients(gemms, &o[7], &o[8], updates(&o[8]));
+  multiply_gradients(gemms, &o[7], call->attrs->weight_frozen ? nullptr : &o[8], false);
 }

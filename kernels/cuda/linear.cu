@@ -1,5 +1,5 @@
-// Products with a weight (out, in), which may be stored transposed, (in, out): y = x * weight^T (+ bias) and
-// the gradients of x and weight. y (and d_y) are columns [out_offset, out_offset + out) of rows that are
+// Products with a weight (out, in), which may be stored transposed, (in, out): y = x * weight^T (+ bias)
+// (+ residual) and the gradients of x and weight. y (and d_y) are columns [out_offset, out_offset + out) of rows that are
 // out_stride wide. N rows.
 #include "kernels/cuda/gemm/gemm.cuh"
 #include "kernels/cuda/operand.cuh"
@@ -29,16 +29,40 @@ fsdp_cuda_gemm_run forward_product(const fsdp_kernel_call *call, int64_t N, cons
   p.b = weight->data, p.b_stride = attrs->weight_transposed ? out : in;
   p.b_transposed = !attrs->weight_transposed;
   p.c = columns_of(y, attrs), p.c_stride = attrs->out_stride;
-  p.ab_dtype = x->dtype, p.c_dtype = y->dtype, p.accumulate = updates(y);
+  p.ab_dtype = x->dtype, p.c_dtype = y->dtype, p.added = updates(y) ? p.c : nullptr;
   return p;
 }
 
-fsdp_cuda_gemm_run bias_product(const fsdp_kernel_call *call, int64_t N) {
-  const fsdp_view *bias = &call->operands[2], *y = &call->operands[3];
-  FSDP_CHECK(bias->dtype == y->dtype, "linear_bias: a bias of %s beside a result of %s",
-             fsdp_dtype_name(bias->dtype), fsdp_dtype_name(y->dtype));
+// What is added besides has the dtype of the result.
+const void *added_to(const fsdp_kernel_call *call, const fsdp_view *added, const fsdp_view *y) {
+  FSDP_CHECK(added->dtype == y->dtype, "%s adds %s to %s", fsdp_op_name(call->kind),
+             fsdp_dtype_name(added->dtype), fsdp_dtype_name(y->dtype));
+  return added->data;
+}
+
+fsdp_cuda_gemm_run bias_product(const fsdp_kernel_call *call, int64_t N, const fsdp_view *y) {
   fsdp_cuda_gemm_run p = forward_product(call, N, y);
-  p.bias = bias->data;
+  p.bias = added_to(call, &call->operands[2], y);
+  return p;
+}
+
+void add_residual(fsdp_cuda_gemm_run *p, const fsdp_kernel_call *call, const fsdp_view *residual,
+                  const fsdp_view *h) {
+  added_to(call, residual, h);
+  p->added = columns_of(residual, call->attrs);
+}
+
+fsdp_cuda_gemm_run sum_product(const fsdp_kernel_call *call, int64_t N) {
+  const fsdp_view *residual = &call->operands[2], *h = &call->operands[3];
+  fsdp_cuda_gemm_run p = forward_product(call, N, h);
+  add_residual(&p, call, residual, h);
+  return p;
+}
+
+fsdp_cuda_gemm_run bias_sum_product(const fsdp_kernel_call *call, int64_t N) {
+  const fsdp_view *residual = &call->operands[3], *h = &call->operands[4];
+  fsdp_cuda_gemm_run p = bias_product(call, N, h);
+  add_residual(&p, call, residual, h);
   return p;
 }
 
@@ -53,7 +77,7 @@ fsdp_cuda_gemm_run input_product(const fsdp_kernel_call *call, int64_t N) {
   p.b = weight->data, p.b_stride = attrs->weight_transposed ? out : in;
   p.b_transposed = attrs->weight_transposed;
   p.c = d_x->data, p.c_stride = in;
-  p.ab_dtype = d_y->dtype, p.c_dtype = d_x->dtype, p.accumulate = updates(d_x);
+  p.ab_dtype = d_y->dtype, p.c_dtype = d_x->dtype, p.added = updates(d_x) ? p.c : nullptr;
   return p;
 }
 
@@ -74,7 +98,7 @@ fsdp_cuda_gemm_run weight_product(const fsdp_kernel_call *call, int64_t N) {
   }
   p.a_transposed = true;
   p.c = d_weight->data, p.c_stride = p.n;
-  p.ab_dtype = d_y->dtype, p.c_dtype = d_weight->dtype, p.accumulate = updates(d_weight);
+  p.ab_dtype = d_y->dtype, p.c_dtype = d_weight->dtype, p.added = updates(d_weight) ? p.c : nullptr;
   return p;
 }
 
@@ -92,7 +116,15 @@ void cuda_linear(const fsdp_kernel_call *call) {
 }
 
 void cuda_linear_bias(const fsdp_kernel_call *call) {
-  run(call, bias_product);
+  run(call, [](const fsdp_kernel_call *c, int64_t N) { return bias_product(c, N, &c->operands[3]); });
+}
+
+void cuda_linear_add(const fsdp_kernel_call *call) {
+  run(call, sum_product);
+}
+
+void cuda_linear_bias_add(const fsdp_kernel_call *call) {
+  run(call, bias_sum_product);
 }
 
 void cuda_linear_backward_input(const fsdp_kernel_call *call) {

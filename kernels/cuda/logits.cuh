@@ -135,7 +135,8 @@ inline void multiply_logits(const logits_gemms &k) {
   multiply(&p, k.stream);
 }
 
-// These rows of d_x are overwritten or added to, as its access says; `adds_weight` says it of d_weight.
+// These rows of d_x, and d_weight (null: it is left out), are overwritten or added to, as their accesses say;
+// `adds_weight`: d_weight is added to whatever its access.
 inline void multiply_gradients(const logits_gemms &k, const fsdp_view *d_x, const fsdp_view *d_weight,
                                bool adds_weight) {
   fsdp_cuda_gemm_run p = {};
@@ -144,12 +145,13 @@ inline void multiply_gradients(const logits_gemms &k, const fsdp_view *d_x, cons
   p.b = k.weight->data, p.b_stride = k.C;
   p.c = row_at(d_x, k.first * k.C), p.c_stride = k.C;
   p.ab_dtype = k.x->dtype, p.c_dtype = d_x->dtype;
-  p.accumulate = updates(d_x);
+  p.added = updates(d_x) ? p.c : nullptr;
   multiply(&p, k.stream);
+  if (!d_weight) return;
   p.m = k.V, p.n = k.C, p.k = k.rows, p.a_transposed = true;
   p.b = row_at(k.x, k.first * k.C);
   p.c = d_weight->data;
   p.c_dtype = d_weight->dtype;
-  p.accumulate = adds_weight;
+  p.added = adds_weight || updates(d_weight) ? p.c : nullptr;
   multiply(&p, k.stream);
 }

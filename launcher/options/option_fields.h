@@ -17,6 +17,7 @@ typedef enum fsdp_ckpt_async {
 } fsdp_ckpt_async;
 typedef enum fsdp_compare_files { FSDP_COMPARE_CONTENTS, FSDP_COMPARE_SIZES } fsdp_compare_files;
 typedef enum fsdp_resume_schedule { FSDP_SCHEDULE_CONTINUE, FSDP_SCHEDULE_RESTART } fsdp_resume_schedule;
+typedef enum fsdp_help { FSDP_HELP_NONE, FSDP_HELP_TASKS, FSDP_HELP_ALL } fsdp_help;
 typedef enum fsdp_program_kind { FSDP_PROGRAM_TRAIN = 1, FSDP_PROGRAM_PLAN = 2 } fsdp_program_kind;
 
 #define FSDP_OPTION_MAX 128
@@ -31,6 +32,7 @@ typedef struct fsdp_options {
   char *op_strategies, *graph;
   char *profile; // of the machine: a shipped one's name, or a file
   char *trace, *trace_steps;
+  char *set;                                             // "KEY=VALUE;..."
   int64_t batch, seq, grad_accum, num_epochs, max_steps; // max_steps 0: none
   int64_t warmup_steps, seed, numel_to_wrap, prefetch, ckpt_freq, ckpt_keep, log_freq,
       threads;                             // threads 0: the rank's cores
@@ -47,6 +49,7 @@ typedef struct fsdp_options {
   int64_t check_replicas; // steps between comparisons, 0: none but at saves
   int init, lr_schedule, strategy, accumulate, backend, ckpt_async; // the enums above and of schedule.h
   int attention;                                                    // fsdp_attention_choice
+  int64_t multiprocessors;                                          // 0: the GPU's
   int64_t gemm_multiprocessors;                                     // 0: all
   int resume_schedule;                                              // fsdp_resume_schedule
   int compare_files;                                                // fsdp_compare_files
@@ -54,7 +57,8 @@ typedef struct fsdp_options {
   bool sequence_parallel;       // where tensor has several ranks
   int nccl_register, nccl_ctas; // comm_nccl.h
   bool allow_shared_gpu, bind, verify_data;
-  bool cpu_offload, measure, poison, dry_run, json, help, version, price;
+  bool cpu_offload, measure, poison, dry_run, json, version, price;
+  int help; // fsdp_help
   bool search, auto_plan, self_test;
   char *save_plan;
   int64_t global_batch; // 0: not given

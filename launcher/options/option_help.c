@@ -39,41 +39,96 @@ static void print_presets(FILE *out) {
   fputc('\n', out);
 }
 
-void fsdp_options_print_help(fsdp_program_kind program, FILE *out) {
-  if (program == FSDP_PROGRAM_TRAIN) {
-    fprintf(
-        out,
-        "Usage: mpirun -np RANKS fsdp_train [options]\nTrains a language model, sharded over the ranks.\n");
-  } else {
-    fprintf(
-        out,
-        "Usage: fsdp_plan --ranks N [options]\nPlans a training step and prints what it costs, without ranks "
-        "or a GPU.\n");
+// Every option but knobs, by what one wants to do.
+static const struct {
+  const char *task, *options;
+} tasks[] = {
+    {"choose model and data", "model init data tokenizer verify-data eval-data eval-split eval-freq"},
+    {"set batch and length", "batch-size seq-length grad-accum num-epochs max-steps seed"},
+    {"set the optimizer", "lr lr-schedule min-lr warmup-steps weight-decay beta1 beta2 eps grad-clip "
+                          "skip-grad-norm max-skipped"},
+    {"choose what is sharded", "strategy wrap numel-to-wrap mesh tensor-parallel sequence-parallel "
+                               "context-parallel sharding shard extra-data-axis op-strategies accumulate"},
+    {"use less memory", "recompute offload-activations cpu-offload prefetch param-dtype reduce-dtype "
+                        "master-dtype moment-dtype memory-limit host-memory-limit"},
+    {"choose device and cores", "backend attention threads bind nccl-register multiprocessors"},
+    {"let it be chosen", "auto search save-plan global-batch memory-margin profile"},
+    {"save and resume", "experiment-name save-dir ckpt-freq ckpt-keep ckpt-async resume resume-schedule"},
+    {"write logs and pictures", "log log-freq rank-logs tensorboard memory-profile trace trace-steps"},
+    {"find failures", "comm-timeout check-replicas self-test"},
+    {"look before running", "dry-run ranks ranks-per-node price tokens gpu-hour machines compare json graph "
+                            "print-model print-program "
+                            "print-sharding print-strategies"},
+    {"say it otherwise", "config set help version"},
+};
+
+// One of the names, which are separated by spaces; returns what follows.
+static const char *next_name(const char *names, char *name, size_t bytes) {
+  size_t length = strcspn(names, " ");
+  snprintf(name, bytes, "%.*s", (int)length, names);
+  return names + length + strspn(names + length, " ");
+}
+
+static void print_tasks(fsdp_program_kind program, FILE *out) {
+  fputc('\n', out);
+  for (size_t i = 0; i < sizeof tasks / sizeof *tasks; i++) {
+    char name[64], text[512] = "";
+    for (const char *at = tasks[i].options; *at;) {
+      at = next_name(at, name, sizeof name);
+      const fsdp_option_row *row = fsdp_option_find(name);
+      FSDP_CHECK(row, "no option is called '%s'", name);
+      size_t used = strlen(text);
+      if (!fsdp_option_belongs(row, program)) continue;
+      if (row->short_name)
+        snprintf(text + used, sizeof text - used, "-%c,--%s ", row->short_name, name);
+      else
+        snprintf(text + used, sizeof text - used, "--%s ", name);
+    }
+    fprintf(out, "  %-25s", tasks[i].task);
+    print_wrapped(text, 27, 110, out);
   }
   fprintf(out,
-          "Numbers may be written 100000000, 100_000_000 or 1e8; sizes 80GB (10^9) or 80GiB (2^30).\n\n");
+          "\n--help all says what each does, its default, the presets of --model and the exit statuses.\n");
+}
+
+static void print_row(const fsdp_option_row *row, FILE *out) {
+  enum { INDENT = 34, WIDTH = 110 };
+  char left[96], help[512], letter[8] = "";
+  if (row->short_name) snprintf(letter, sizeof letter, "-%c, ", row->short_name);
+  if (row->knob)
+    snprintf(left, sizeof left, "  %s=%s", row->name, row->argument);
+  else
+    snprintf(left, sizeof left, "  %s--%s%s%s%s", letter, row->name, row->bare ? "[=" : " ", row->argument,
+             row->bare ? "]" : "");
+  snprintf(help, sizeof help, row->fallback ? "%s (default: %s)" : "%s", row->help, row->fallback);
+  if ((int)strlen(left) + 2 > INDENT)
+    fprintf(out, "%s\n%*s", left, INDENT, "");
+  else
+    fprintf(out, "%-*s", INDENT, left);
+  print_wrapped(help, INDENT, WIDTH, out);
+}
+
+static void print_knobs(fsdp_program_kind program, FILE *out) {
   int count;
   const fsdp_option_row *table = fsdp_option_table(&count);
-  for (int i = 0; i < count; i++) {
-    if (!fsdp_option_belongs(&table[i], program)) continue;
-    char left[96], help[512];
-    char letter[8] = "";
-    if (table[i].short_name) snprintf(letter, sizeof letter, "-%c, ", table[i].short_name);
-    bool flag = table[i].kind == FSDP_OPTION_FLAG;
-    snprintf(left, sizeof left, "  %s--%s%s%s%s", letter, table[i].name, flag ? "[=" : " ", table[i].argument,
-             flag ? "]" : "");
-    const char *fallback = table[i].fallback;
-    snprintf(help, sizeof help, fallback ? "%s (default: %s)" : "%s", table[i].help, fallback);
-    enum { INDENT = 34, WIDTH = 110 };
-    if ((int)strlen(left) + 2 > INDENT) {
-      fprintf(out, "%s\n%*s", left, INDENT, "");
-    } else {
-      fprintf(out, "%-*s", INDENT, left);
-    }
-    print_wrapped(help, INDENT, WIDTH, out);
-  }
-  print_presets(out);
+  fprintf(out, "\nKnobs of experiments, as in --set poison=on:\n");
+  for (int i = 0; i < count; i++)
+    if (table[i].knob && fsdp_option_belongs(&table[i], program)) print_row(&table[i], out);
+}
 
+static void print_all(fsdp_program_kind program, FILE *out) {
+  fprintf(out, "Numbers may be written 100000000, 100_000_000 or 1e8; sizes 80GB (10^9) or 80GiB (2^30).\n");
+  for (size_t i = 0; i < sizeof tasks / sizeof *tasks; i++) {
+    fprintf(out, "\nTo %s:\n", tasks[i].task);
+    for (const char *at = tasks[i].options; *at;) {
+      char name[64];
+      at = next_name(at, name, sizeof name);
+      const fsdp_option_row *row = fsdp_option_find(name);
+      if (fsdp_option_belongs(row, program)) print_row(row, out);
+    }
+  }
+  print_knobs(program, out);
+  print_presets(out);
   fprintf(out,
           "\nNames may be written with underscores (--batch_size), and those of other trainers are accepted "
           "if they mean\nthe same (--learning-rate, --num_train_epochs, --gradient-checkpointing). The "
@@ -83,4 +138,20 @@ void fsdp_options_print_help(fsdp_program_kind program, FILE *out) {
                "peer failed,\n"
                "6 the loss or the gradient's norm is not finite, 130 or 143 stopped by a signal and saved.\n"
                "mpirun returns a rank's status, but 1 if it is sent SIGINT or SIGTERM: send it SIGUSR1.\n");
+}
+
+void fsdp_options_print_help(fsdp_program_kind program, fsdp_help help, FILE *out) {
+  if (program == FSDP_PROGRAM_TRAIN)
+    fprintf(
+        out,
+        "Usage: mpirun -np RANKS fsdp_train [options]\nTrains a language model, sharded over the ranks.\n");
+  else
+    fprintf(
+        out,
+        "Usage: fsdp_plan --ranks N [options]\nPlans a training step and prints what it costs, without ranks "
+        "or a GPU.\n");
+  if (help == FSDP_HELP_ALL)
+    print_all(program, out);
+  else
+    print_tasks(program, out);
 }

@@ -26,12 +26,8 @@ bool fsdp_options_given(const fsdp_options *options, const char *name) {
 
 fsdp_wrap_policy fsdp_options_wrap(const fsdp_options *options) {
   fsdp_wrap_policy policy = {.kind = FSDP_WRAP_SIZE, .numel = options->numel_to_wrap};
-  if (strcmp(options->wrap, "block") == 0) policy.kind = FSDP_WRAP_BLOCK;
-  if (strcmp(options->wrap, "none") == 0) policy.kind = FSDP_WRAP_NONE;
-  if (strncmp(options->wrap, "module:", 7) == 0) {
-    policy.kind = FSDP_WRAP_MODULE;
-    policy.classes = options->wrap + 7;
-  }
+  bool known = fsdp_value_wrap(options->wrap, &policy);
+  FSDP_CHECK(known, "--wrap %s", options->wrap);
   return policy;
 }
 

@@ -11,14 +11,6 @@ static const fsdp_choice schedules[] = {{"cosine", FSDP_LR_COSINE, NULL},
                                         {"linear", FSDP_LR_LINEAR, NULL},
                                         {"constant", FSDP_LR_CONSTANT, NULL},
                                         {NULL, 0, NULL}};
-static const fsdp_choice strategies[] = {
-    {"full", FSDP_FULL, "FULL_SHARD zero3"},  {"grad_op", FSDP_GRAD_OP, "SHARD_GRAD_OP zero2"},
-    {"no", FSDP_NO, "NO_SHARD ddp zero0"},    {"hybrid", FSDP_HYBRID, "HYBRID_SHARD hsdp"},
-    {"zero1", FSDP_ZERO1, "SHARD_OPTIMIZER"}, {NULL, 0, NULL}};
-static const fsdp_choice accumulates[] = {
-    {"reduce", FSDP_ACCUMULATE_REDUCE, NULL}, {"local", FSDP_ACCUMULATE_LOCAL, NULL}, {NULL, 0, NULL}};
-static const fsdp_choice dtypes[] = {
-    {"bf16", FSDP_BF16, "bfloat16"}, {"fp32", FSDP_F32, "float32"}, {NULL, 0, NULL}};
 static const fsdp_choice nccl_registers[] = {{"auto", FSDP_NCCL_REGISTER_AUTO, NULL},
                                              {"on", FSDP_NCCL_REGISTER_ON, NULL},
                                              {"off", FSDP_NCCL_REGISTER_OFF, NULL},
@@ -44,6 +36,11 @@ static const fsdp_choice asyncs[] = {{"auto", FSDP_CKPT_ASYNC_AUTO, NULL},
 static const fsdp_choice comparisons[] = {
     {"contents", FSDP_COMPARE_CONTENTS, NULL}, {"sizes", FSDP_COMPARE_SIZES, NULL}, {NULL, 0, NULL}};
 
+static const fsdp_choice helps[] = {{"off", FSDP_HELP_NONE, NULL},
+                                    {"on", FSDP_HELP_TASKS, NULL},
+                                    {"all", FSDP_HELP_ALL, NULL},
+                                    {NULL, 0, NULL}};
+
 static const fsdp_choice resume_schedules[] = {
     {"continue", FSDP_SCHEDULE_CONTINUE, NULL}, {"restart", FSDP_SCHEDULE_RESTART, NULL}, {NULL, 0, NULL}};
 
@@ -58,7 +55,7 @@ static const fsdp_choice resume_schedules[] = {
   .kind = FSDP_OPTION_REAL, FIELD(field), .real_low = (from), .real_high = (to), .argument = "X"
 #define SHARE(field)                                                                                         \
   .kind = FSDP_OPTION_SHARE, FIELD(field), .real_low = 0, .real_high = 1, .open_high = true, .argument = "P"
-#define FLAG(field)         .kind = FSDP_OPTION_FLAG, FIELD(field), .argument = "on|off"
+#define FLAG(field)         .kind = FSDP_OPTION_FLAG, FIELD(field), .argument = "on|off", .bare = "on"
 #define CHOICE(field, list) .kind = FSDP_OPTION_CHOICE, FIELD(field), .choices = (list)
 
 #define RANKS_MAX 1000000
@@ -86,7 +83,7 @@ static const fsdp_option_row table[] = {
      .help = "samples of --data to hold out for evaluation: a fraction if below 1, else a number"},
     {"eval-freq", 0, INT(eval_freq, 0, STEPS_MAX), .fallback = "0",
      .help = "evaluate every N steps, and at the end (0: only at the end)"},
-    {"compare-files", 0, CHOICE(compare_files, comparisons), .fallback = "contents",
+    {"compare-files", 0, .knob = true, CHOICE(compare_files, comparisons), .fallback = "contents",
      .argument = "contents|sizes",
      .help = "how ranks on several nodes check that they read the same data and weights: in full, or by size "
              "and first 16 MiB"},
@@ -114,7 +111,7 @@ static const fsdp_option_row table[] = {
      .help = "skip the update of a step whose gradient norm is above X (default: only if it is not finite)"},
     {"max-skipped", 0, INT(max_skipped, 1, STEPS_MAX), .fallback = "3",
      .help = "end the run after N skipped steps in a row"},
-    {"strategy", 0, CHOICE(strategy, strategies), .fallback = "full",
+    {"strategy", 0, CHOICE(strategy, fsdp_strategy_words), .fallback = "full",
      .argument = "full|grad_op|zero1|no|hybrid",
      .help = "what is sharded; also FULL_SHARD, zero3, SHARD_GRAD_OP, zero2, SHARD_OPTIMIZER, NO_SHARD, ddp, "
              "zero0, HYBRID_SHARD, hsdp"},
@@ -153,32 +150,37 @@ static const fsdp_option_row table[] = {
      .argument = "none|block_inputs|OPS|auto",
      .help = "saved activations that wait in host memory until their backward"},
     {"prefetch", 0, INT(prefetch, 0, 1000), .fallback = "1", .help = "modules gathered ahead (0: off)"},
-    {"accumulate", 0, CHOICE(accumulate, accumulates), .fallback = "reduce", .argument = "reduce|local",
+    {"accumulate", 0, CHOICE(accumulate, fsdp_accumulate_words), .fallback = "reduce",
+     .argument = "reduce|local",
      .help = "reduce every micro-batch's gradients, or keep them whole until the last (default under zero1: "
              "local)"},
-    {"param-dtype", 0, CHOICE(param_dtype, dtypes), .argument = "bf16|fp32",
+    {"param-dtype", 0, CHOICE(param_dtype, fsdp_dtype_words), .argument = "bf16|fp32",
      .help = "dtype to compute and gather in (default: bf16 on a GPU, fp32 on a CPU)"},
-    {"reduce-dtype", 0, CHOICE(reduce_dtype, dtypes), .fallback = "fp32", .argument = "bf16|fp32",
+    {"reduce-dtype", 0, CHOICE(reduce_dtype, fsdp_dtype_words), .fallback = "fp32", .argument = "bf16|fp32",
      .help =
          "dtype to reduce gradients in; bf16 with bf16 states also sums micro-batches in bf16 on one rank"},
-    {"master-dtype", 0, CHOICE(master_dtype, dtypes), .fallback = "fp32", .argument = "fp32|bf16",
+    {"master-dtype", 0, CHOICE(master_dtype, fsdp_dtype_words), .fallback = "fp32", .argument = "fp32|bf16",
      .help = "dtype of master parameters; bf16 is rounded stochastically"},
-    {"moment-dtype", 0, CHOICE(moment_dtype, dtypes), .fallback = "fp32", .argument = "fp32|bf16",
+    {"moment-dtype", 0, CHOICE(moment_dtype, fsdp_dtype_words), .fallback = "fp32", .argument = "fp32|bf16",
      .help = "dtype of AdamW's moments"},
     {"backend", 0, CHOICE(backend, backends), .fallback = "auto", .argument = "auto|cpu|cuda",
      .help = "the device to train on"},
     {"attention", 0, CHOICE(attention, attentions), .fallback = "auto", .argument = "auto|wgmma|mma|general",
      .help = "attention's kernel on a GPU: warpgroups (compute capability 9.0 alone), tensor cores, or what "
              "takes every shape (auto: the first of them that can run)"},
-    {"allow-shared-gpu", 0, FLAG(allow_shared_gpu),
+    {"allow-shared-gpu", 0, .knob = true, FLAG(allow_shared_gpu),
      .help = "let several ranks use one GPU, over sockets (tests only)"},
     {"nccl-register", 0, CHOICE(nccl_register, nccl_registers), .fallback = "auto", .argument = "auto|on|off",
      .help = "allocate the GPU's arena from NCCL and register it, from NCCL 2.28 on as a symmetric window "
              "(auto: only so, where all ranks are on one node)"},
-    {"nccl-ctas", 0, CHOICE(nccl_ctas, nccl_ctas), .fallback = "auto", .argument = "auto|default",
+    {"nccl-ctas", 0, .knob = true, CHOICE(nccl_ctas, nccl_ctas), .fallback = "auto",
+     .argument = "auto|default",
      .help = "multiprocessors that collectives on registered buffers take (auto: for gathers none, in "
              "windows, and few for others; default: as NCCL decides)"},
-    {"gemm-multiprocessors", 0, INT(gemm_multiprocessors, 0, 1024), .fallback = "0",
+    {"multiprocessors", 0, INT(multiprocessors, 0, 1024), .fallback = "0",
+     .help = "multiprocessors for which attention's work is cut into blocks (0: the GPU's, or the profile's; "
+             "without either an H100's)"},
+    {"gemm-multiprocessors", 0, .knob = true, INT(gemm_multiprocessors, 0, 1024), .fallback = "0",
      .help = "cut products for N of the GPU's multiprocessors, where kernels of collectives take the others "
              "(0: for all; what is faster is not measured)"},
     {"check-replicas", 0, INT(check_replicas, 0, STEPS_MAX), .fallback = "0",
@@ -225,9 +227,10 @@ static const fsdp_option_row table[] = {
     {"trace-steps", 0, .kind = FSDP_OPTION_STEPS, FIELD(trace_steps), .high = STEPS_MAX, .fallback = "3:4",
      .argument = "A:B",
      .help = "steps of which fsdp_train writes a timeline, counted from the first step of the run"},
-    {"measure", 0, FLAG(measure), .fallback = "on",
+    {"measure", 0, .knob = true, FLAG(measure), .fallback = "on",
      .help = "trace the bytes accessed in each step, to measure valley and peak"},
-    {"poison", 0, FLAG(poison), .help = "fill free memory with signalling NaNs (checks the plan)"},
+    {"poison", 0, .knob = true, FLAG(poison),
+     .help = "fill free memory with signalling NaNs (checks the plan)"},
     {"self-test", 0, FLAG(self_test),
      .help = "train a narrow model on threads, cut as in the plan, and compare it with one rank: losses and "
              "gradients (fsdp_train: before the first step)"},
@@ -273,8 +276,11 @@ static const fsdp_option_row table[] = {
     {"json", 0, FLAG(json), .programs = FSDP_PROGRAM_PLAN, .help = "print the plan as one JSON object"},
     {"compare", 0, LIST(compare), .programs = FSDP_PROGRAM_PLAN, .argument = "FILE ...",
      .help = "plan each of these YAML files of options and print one table"},
+    {"set", 0, .kind = FSDP_OPTION_SET, FIELD(set), .argument = "KEY=VALUE",
+     .help = "a knob of experiments, one that --help all lists last; several times, or separated by ;"},
     {"config", 0, TEXT(config), .argument = "FILE", .help = "YAML file of options; the command line wins"},
-    {"help", 'h', FLAG(help), .help = "print this and stop"},
+    {"help", 'h', CHOICE(help, helps), .bare = "on", .fallback = "off", .argument = "all",
+     .help = "print the options by task and stop; all: with what each does"},
     {"version", 0, FLAG(version), .help = "print the version and stop"},
 };
 

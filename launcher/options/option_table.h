@@ -2,7 +2,7 @@
 #pragma once
 
 #include "launcher/options/option_fields.h"
-#include "launcher/options/option_value.h"
+#include "runtime/plan/text/value.h"
 
 #include <stddef.h>
 
@@ -18,7 +18,8 @@ typedef enum fsdp_option_kind {
   FSDP_OPTION_REPEAT, // text: may be given several times; joined by semicolons
   FSDP_OPTION_WRAP,   // text of the form size|block|none|module:NAME,...
   FSDP_OPTION_MESH,   // text, and the axes that it says
-  FSDP_OPTION_STEPS   // text of the form A:B, and the two numbers
+  FSDP_OPTION_STEPS,  // text of the form A:B, and the two numbers
+  FSDP_OPTION_SET     // text KEY=VALUE, each the name of a knob and its value; separated by semicolons
 } fsdp_option_kind;
 
 typedef struct fsdp_option_row {
@@ -32,7 +33,9 @@ typedef struct fsdp_option_row {
   bool open_low, open_high;   // REAL and SHARE: whether an end is outside the range
   const fsdp_choice *choices; // CHOICE
   const char *argument;       // how the help names the value
+  const char *bare;           // the value that the name alone stands for; NULL: it needs one
   int programs;               // fsdp_program_kind bits
+  bool knob;                  // of experiments: given by --set alone
   const char *help;
 } fsdp_option_row;
 

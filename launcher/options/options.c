@@ -2,6 +2,7 @@
 
 #include "launcher/options/option_alias.h"
 #include "launcher/options/option_check.h"
+#include "launcher/options/option_store.h"
 #include "launcher/options/option_table.h"
 #include "launcher/options/yaml_options.h"
 #include "runtime/base/check.h"
@@ -23,147 +24,6 @@ static const char *program_name(fsdp_program_kind program) {
 static int row_index(const fsdp_option_row *row) {
   int count;
   return (int)(row - fsdp_option_table(&count));
-}
-
-static void *field(fsdp_options *options, const fsdp_option_row *row) {
-  return (char *)options + row->offset;
-}
-
-// What a row allows, in words.
-static void describe_allowed(const fsdp_option_row *row, char *out, size_t bytes) {
-  size_t used = 0;
-  switch (row->kind) {
-  case FSDP_OPTION_INT:
-    if (row->high == INT64_MAX) {
-      snprintf(out, bytes, "a whole number, at least %lld", (long long)row->low);
-    } else {
-      snprintf(out, bytes, "a whole number from %lld to %lld", (long long)row->low, (long long)row->high);
-    }
-    return;
-  case FSDP_OPTION_SIZE:
-    snprintf(out, bytes, "a size such as 80GB (10^9 bytes) or 80GiB (2^30), at least 1 byte");
-    return;
-  case FSDP_OPTION_REAL:
-    snprintf(out, bytes, "a number %s %g %s %g", row->open_low ? "above" : "from", row->real_low,
-             row->open_high ? "and below" : "to", row->real_high);
-    return;
-  case FSDP_OPTION_SHARE:
-    snprintf(out, bytes, "a share such as 3%% or 0.03, from %g%% %s %g%%", 100 * row->real_low,
-             row->open_high ? "and below" : "to", 100 * row->real_high);
-    return;
-  case FSDP_OPTION_FLAG:
-    snprintf(out, bytes, "on or off");
-    return;
-  case FSDP_OPTION_TEXT:
-  case FSDP_OPTION_LIST:
-  case FSDP_OPTION_REPEAT:
-    snprintf(out, bytes, "a non-empty value");
-    return;
-  case FSDP_OPTION_WRAP:
-    snprintf(out, bytes, "size, block, none or module:NAME,... (class names)");
-    return;
-  case FSDP_OPTION_MESH:
-    snprintf(out, bytes,
-             "data=R,fsdp=F: names, each once, with sizes from 1 (at most 1048576 ranks, and three names "
-             "besides data, fsdp, tensor, context and expert, none ending in " FSDP_AXIS_REPLICA
-             "), or two sizes, of fsdp and tensor");
-    return;
-  case FSDP_OPTION_STEPS:
-    snprintf(out, bytes, "A:B, the first and the last step, from 1 to %lld, B not before A",
-             (long long)row->high);
-    return;
-  case FSDP_OPTION_CHOICE:
-    break;
-  }
-  out[0] = 0;
-  for (const fsdp_choice *choice = row->choices; choice->name && used < bytes; choice++) {
-    used += (size_t)snprintf(out + used, bytes - used, "%s%s%s%s%s", used ? ", " : "", choice->name,
-                             choice->aliases ? " (" : "", choice->aliases ? choice->aliases : "",
-                             choice->aliases ? ")" : "");
-  }
-}
-
-static fsdp_status fail_value(const fsdp_option_row *row, const char *name, const char *text,
-                              const char *place, fsdp_error *error) {
-  char allowed[512];
-  describe_allowed(row, allowed, sizeof allowed);
-  return fsdp_fail(error, FSDP_ERR_OPTION, "--%s '%s' (%s): use %s", name, text, place, allowed);
-}
-
-// "module:" and at least one name, none empty.
-static bool is_wrap(const char *text) {
-  if (strcmp(text, "size") == 0 || strcmp(text, "block") == 0 || strcmp(text, "none") == 0) return true;
-  if (strncmp(text, "module:", 7) != 0) return false;
-  for (const char *at = text + 7;; at++) {
-    size_t length = strcspn(at, ",");
-    if (length == 0) return false;
-    at += length;
-    if (!*at) return true;
-  }
-}
-
-static void keep_text(fsdp_options *options, const fsdp_option_row *row, const char *text) {
-  char **kept = field(options, row);
-  size_t bytes = strlen(text) + 1;
-  char *copy = fsdp_alloc(bytes);
-  memcpy(copy, text, bytes);
-  free(*kept);
-  *kept = copy;
-}
-
-// Adds to what is there: a later text comes behind.
-static void add_text(fsdp_options *options, const fsdp_option_row *row, const char *text) {
-  const char *before = *(char **)field(options, row);
-  size_t bytes = strlen(before) + strlen(text) + 2;
-  char *both = fsdp_alloc(bytes);
-  snprintf(both, bytes, "%s;%s", before, text);
-  keep_text(options, row, both);
-  free(both);
-}
-
-// Sets the row's field from `text`; false if the row does not allow it.
-static bool set_field(fsdp_options *options, const fsdp_option_row *row, const char *text) {
-  int64_t whole = 0;
-  double real = 0;
-  switch (row->kind) {
-  case FSDP_OPTION_INT:
-  case FSDP_OPTION_SIZE:
-    if (!(row->kind == FSDP_OPTION_INT ? fsdp_value_int : fsdp_value_size)(text, &whole)) return false;
-    if (whole < row->low || whole > row->high) return false;
-    *(int64_t *)field(options, row) = whole;
-    return true;
-  case FSDP_OPTION_REAL:
-  case FSDP_OPTION_SHARE:
-    if (!(row->kind == FSDP_OPTION_REAL ? fsdp_value_real : fsdp_value_share)(text, &real)) return false;
-    if (real < row->real_low || (row->open_low && real == row->real_low)) return false;
-    if (real > row->real_high || (row->open_high && real == row->real_high)) return false;
-    *(double *)field(options, row) = real;
-    return true;
-  case FSDP_OPTION_FLAG:
-    return fsdp_value_flag(text, field(options, row));
-  case FSDP_OPTION_CHOICE:
-    return fsdp_value_choice(text, row->choices, field(options, row));
-  case FSDP_OPTION_WRAP:
-    if (!is_wrap(text)) return false;
-    break;
-  case FSDP_OPTION_MESH:
-    if (!fsdp_value_mesh(text, &options->mesh_axes)) return false;
-    break;
-  case FSDP_OPTION_STEPS:
-    if (!fsdp_value_range(text, row->high, &options->trace_first, &options->trace_last)) return false;
-    break;
-  case FSDP_OPTION_TEXT:
-  case FSDP_OPTION_LIST:
-  case FSDP_OPTION_REPEAT:
-    if (!*text) return false;
-    break;
-  }
-  if (row->kind == FSDP_OPTION_REPEAT && *(char **)field(options, row)) {
-    add_text(options, row, text);
-    return true;
-  }
-  keep_text(options, row, text);
-  return true;
 }
 
 // ---- Names
@@ -193,7 +53,8 @@ static const char *nearest_name(fsdp_program_kind program, const char *name) {
   const fsdp_option_alias *aliases = fsdp_option_alias_table(&alias_count);
   FSDP_CHECK(count + alias_count <= NAMES_MAX, "%d names of options", count + alias_count);
   for (int i = 0; i < count; i++) {
-    if (fsdp_option_belongs(&table[i], program)) names[known] = meant[known] = table[i].name, known++;
+    if (fsdp_option_belongs(&table[i], program) && !table[i].knob)
+      names[known] = meant[known] = table[i].name, known++;
   }
   for (int i = 0; i < alias_count; i++) {
     if (aliases[i].name) names[known] = aliases[i].alias, meant[known++] = aliases[i].name;
@@ -207,6 +68,10 @@ static fsdp_status fail_unknown(fsdp_program_kind program, const char *name, con
   char dashed[NAME_BYTES];
   const fsdp_option_alias *alias;
   const fsdp_option_row *row = find_meant(name, &alias);
+  if (row && row->knob)
+    return fsdp_fail(error, FSDP_ERR_OPTION,
+                     "unknown option '--%s' (%s): it is a knob of experiments; use --set %s=%s", name, place,
+                     row->name, row->argument);
   if (row) {
     const char *advice = "";
     if (strcmp(row->name, "search") == 0) advice = "; --auto searches at the start of a run";
@@ -237,18 +102,56 @@ static void note_alias(fsdp_options *options, const fsdp_option_alias *alias) {
   snprintf(options->aliases + used, sizeof options->aliases - used, "%s%s", used ? ", " : "", entry);
 }
 
+static fsdp_status fail_knob(const char *key, const char *place, fsdp_error *error) {
+  enum { KNOBS_MAX = 32 };
+  const char *names[KNOBS_MAX];
+  char question[FSDP_NEAREST_TEXT];
+  int count, known = 0;
+  const fsdp_option_row *table = fsdp_option_table(&count);
+  for (int i = 0; i < count && known < KNOBS_MAX; i++)
+    if (table[i].knob) names[known++] = table[i].name;
+  return fsdp_fail(error, FSDP_ERR_OPTION,
+                   "--set '%.60s' (%s): no knob has this name%s; --help all lists them last", key, place,
+                   fsdp_nearest_question(key, names, known, question));
+}
+
+// Sets the knobs that "KEY=VALUE;..." names.
+static fsdp_status set_knobs(fsdp_options *options, const char *text, const char *place, fsdp_error *error) {
+  for (const char *at = text; *at;) {
+    char part[NAME_BYTES], key[NAME_BYTES];
+    const size_t length = strcspn(at, ";");
+    snprintf(part, sizeof part, "%.*s", (int)length, at);
+    at += length + (at[length] == ';');
+    char *value = strchr(part, '=');
+    if (length >= sizeof part || !value)
+      return fsdp_fail(error, FSDP_ERR_OPTION, "--set '%.60s' (%s): use KEY=VALUE", part, place);
+    *value++ = 0;
+    const fsdp_option_row *row = fsdp_option_find(with_dashes(part, key));
+    if (!row || !row->knob) return fail_knob(part, place, error);
+    if (!fsdp_option_store(options, row, value))
+      return fsdp_option_fail_value(row, row->name, value, place, error);
+    snprintf(options->place[row_index(row)], sizeof options->place[0], "--set, %.100s", place);
+  }
+  return FSDP_OK;
+}
+
 fsdp_status fsdp_options_set(fsdp_options *options, fsdp_program_kind program, const char *name,
                              const char *text, const char *place, fsdp_error *error) {
   const fsdp_option_alias *alias;
   const fsdp_option_row *row = find_meant(name, &alias);
-  if (!row || !fsdp_option_belongs(row, program)) return fail_unknown(program, name, place, error);
+  if (!row || row->knob || !fsdp_option_belongs(row, program))
+    return fail_unknown(program, name, place, error);
   bool on;
   const char *value = text;
   if (alias && alias->on && fsdp_value_flag(text, &on)) value = on ? alias->on : alias->off;
-  if (!set_field(options, row, value)) {
+  if (!fsdp_option_store(options, row, value)) {
     char both[2 * NAME_BYTES];
     snprintf(both, sizeof both, "%.60s (--%.60s)", name, row->name);
-    return fail_value(row, alias ? both : name, text, place, error);
+    return fsdp_option_fail_value(row, alias ? both : name, text, place, error);
+  }
+  if (row->kind == FSDP_OPTION_SET) {
+    fsdp_status status = set_knobs(options, text, place, error);
+    if (status) return status;
   }
   if (alias) note_alias(options, alias);
   char *kept = options->place[row_index(row)]; // messages name ours, and here what was typed
@@ -266,7 +169,7 @@ static void set_defaults(fsdp_options *options) {
   const fsdp_option_row *table = fsdp_option_table(&count);
   for (int i = 0; i < count; i++) {
     if (!table[i].fallback) continue;
-    FSDP_CHECK(set_field(options, &table[i], table[i].fallback), "default of --%s", table[i].name);
+    FSDP_CHECK(fsdp_option_store(options, &table[i], table[i].fallback), "default of --%s", table[i].name);
   }
 }
 
@@ -347,12 +250,13 @@ static void make_getopt_tables(fsdp_program_kind program, struct option *longs, 
   *shorts++ = ':'; // and getopt leaves the messages to us
   for (int i = 0; i < count; i++) {
     if (!fsdp_option_belongs(&table[i], program)) continue;
-    bool flag = table[i].kind == FSDP_OPTION_FLAG;
+    if (table[i].knob) continue;
+    const bool bare = table[i].bare != NULL;
     longs[used++] =
-        (struct option){table[i].name, flag ? optional_argument : required_argument, NULL, FIRST + i};
+        (struct option){table[i].name, bare ? optional_argument : required_argument, NULL, FIRST + i};
     if (!table[i].short_name) continue;
     *shorts++ = table[i].short_name;
-    if (!flag) *shorts++ = ':';
+    if (!bare) *shorts++ = ':';
   }
   longs[used] = (struct option){0};
   *shorts = 0;
@@ -411,9 +315,9 @@ static fsdp_status read_arguments(arguments *read, fsdp_program_kind program, in
     if (!row || !is_whole_name(word, row->name)) return fail_argument(answer, argv[at], program, error);
     const char *text = optarg;
     if (name) optind += skip;
-    if (row->kind == FSDP_OPTION_FLAG && !text) {
+    if (row->bare && !text) {
       bool has_value = optind < argc && argv[optind][0] != '-';
-      text = has_value ? argv[optind++] : "on";
+      text = has_value ? argv[optind++] : row->bare;
     }
     if (row->kind == FSDP_OPTION_LIST) text = take_list(read, text);
     read->items[read->count++] = (argument){name ? name : row->name, text};
@@ -502,42 +406,13 @@ void fsdp_options_destroy(fsdp_options *options) {
   const fsdp_option_row *table = fsdp_option_table(&count);
   for (int i = 0; i < count; i++) {
     bool owned = table[i].kind == FSDP_OPTION_TEXT || table[i].kind == FSDP_OPTION_LIST ||
-                 table[i].kind == FSDP_OPTION_REPEAT || table[i].kind == FSDP_OPTION_WRAP ||
-                 table[i].kind == FSDP_OPTION_MESH || table[i].kind == FSDP_OPTION_STEPS;
+                 table[i].kind == FSDP_OPTION_REPEAT || table[i].kind == FSDP_OPTION_SET ||
+                 table[i].kind == FSDP_OPTION_WRAP || table[i].kind == FSDP_OPTION_MESH ||
+                 table[i].kind == FSDP_OPTION_STEPS;
     if (!owned) continue;
-    char **text = field(options, &table[i]);
+    char **text = (char **)((char *)options + table[i].offset);
     free(*text);
     *text = NULL;
-  }
-}
-
-static void print_value(const fsdp_options *options, const fsdp_option_row *row, FILE *out) {
-  const void *value = (const char *)options + row->offset;
-  char real[32];
-  switch (row->kind) {
-  case FSDP_OPTION_INT:
-  case FSDP_OPTION_SIZE:
-    fprintf(out, "%lld", (long long)*(const int64_t *)value);
-    break;
-  case FSDP_OPTION_REAL:
-  case FSDP_OPTION_SHARE:
-    fprintf(out, "%s", fsdp_print_real(*(const double *)value, real, sizeof real));
-    break;
-  case FSDP_OPTION_FLAG:
-    fprintf(out, "%s", *(const bool *)value ? "on" : "off");
-    break;
-  case FSDP_OPTION_CHOICE: {
-    const char *name = "default";
-    for (const fsdp_choice *choice = row->choices; choice->name; choice++) {
-      if (choice->value == *(const int *)value) name = choice->name;
-    }
-    fprintf(out, "%s", name);
-    break;
-  }
-  default: {
-    const char *text = *(char *const *)value;
-    fprintf(out, "%s", text ? text : "");
-  }
   }
 }
 
@@ -552,7 +427,7 @@ char *fsdp_options_value(const fsdp_options *options, const fsdp_option_row *row
   char *out = NULL;
   size_t bytes = 0;
   FILE *stream = open_text(&out, &bytes);
-  print_value(options, row, stream);
+  fsdp_option_print(options, row, stream);
   fclose(stream);
   return out;
 }
@@ -564,9 +439,10 @@ char *fsdp_options_describe(const fsdp_options *options) {
   int count;
   const fsdp_option_row *table = fsdp_option_table(&count);
   for (int i = 0; i < count; i++) {
-    if (strcmp(table[i].name, "config") == 0) continue; // its contents count, not its path
+    // Their contents count, not how they were given.
+    if (strcmp(table[i].name, "config") == 0 || table[i].kind == FSDP_OPTION_SET) continue;
     fprintf(stream, "%s=", table[i].name);
-    print_value(options, &table[i], stream);
+    fsdp_option_print(options, &table[i], stream);
     fputc('\n', stream);
   }
   fclose(stream);

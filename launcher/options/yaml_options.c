@@ -1,7 +1,7 @@
 #include "launcher/options/yaml_options.h"
 
 #include "runtime/base/check.h"
-#include "runtime/plan/text/yaml_document.h"
+#include "runtime/data/yaml_file.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -67,5 +67,5 @@ static fsdp_status read_document(void *context, yaml_document_t *document, fsdp_
 fsdp_status fsdp_yaml_read(const char *path, fsdp_yaml_option option, void *context, fsdp_error *error) {
   const fsdp_yaml_source source = {.path = path, .what = "a YAML file of options", .bad = FSDP_ERR_OPTION};
   reader r = {.path = path, .option = option, .context = context};
-  return fsdp_yaml_visit(&source, read_document, &r, error);
+  return fsdp_yaml_visit_file(&source, read_document, &r, error);
 }

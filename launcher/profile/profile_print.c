@@ -1,6 +1,6 @@
-#include "launcher/profile/decimal.h"
 #include "launcher/profile/profile_file.h"
-#include "launcher/profile/profile_keys.h"
+#include "runtime/plan/text/decimal.h"
+#include "runtime/plan/text/profile_keys.h"
 
 #include <string.h>
 
@@ -111,7 +111,7 @@ static void print_collectives(const fsdp_device_profile *p, FILE *out) {
   for (int i = 0; i < p->collective_count; i++) {
     const fsdp_profile_collective *row = &p->collectives[i];
     fprintf(out, "- {kind: %s, link: %s, ranks: %d, ranks_per_node: %d, groups: %d",
-            fsdp_profile_kinds[row->kind - FSDP_INSTR_ALL_GATHER], fsdp_profile_links[row->link], row->ranks,
+            fsdp_collective_rows[row->kind].name, fsdp_profile_links[row->link], row->ranks,
             row->ranks_per_node, row->groups);
     print_curve("us", &row->seconds, -6, out);
   }

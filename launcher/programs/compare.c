@@ -8,8 +8,7 @@
 #include <string.h>
 
 static int64_t sent_bytes(const fsdp_plan *plan) {
-  const fsdp_traffic *t = &plan->traffic;
-  return t->all_gather_bytes + t->reduce_scatter_bytes + t->all_reduce_bytes + t->scalar_bytes;
+  return fsdp_traffic_sent_bytes(&plan->traffic) + plan->traffic.scalar_bytes;
 }
 
 static const char *print_mesh(const fsdp_plan *plan, char out[FSDP_MESH_TEXT_BYTES]) {
@@ -68,8 +67,8 @@ json_t *fsdp_compare_json(const fsdp_compare_row *rows, int count) {
     const fsdp_memory_space_report *device = &plan->memory.space[FSDP_SPACE_DEVICE];
     json_t *entry = json_pack(
         "{s:s, s:s, s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:i, s:b}", "name", rows[i].name, "strategy",
-        fsdp_strategy_name(plan->config.strategy), "mesh", fsdp_report_mesh_json(&plan->config.mesh),
-        "device", plan->config.backend->name, "valley_bytes", (json_int_t)device->valley_bytes, "peak_bytes",
+        fsdp_strategy_name(plan->config.strategy), "mesh", fsdp_mesh_json(&plan->config.mesh), "device",
+        plan->config.backend->name, "valley_bytes", (json_int_t)device->valley_bytes, "peak_bytes",
         (json_int_t)device->peak_bytes, "arena_bytes", (json_int_t)device->arena_bytes, "host_bytes",
         (json_int_t)plan->memory.space[FSDP_SPACE_HOST].arena_bytes, "sent_bytes",
         (json_int_t)sent_bytes(plan), "instructions", plan->program->instr_count, "fits", rows[i].fits);

@@ -1,10 +1,10 @@
 // Hands a checkpoint to Transformers as a Hugging Face folder, or says what it holds.
 #include "launcher/options/arguments.h"
-#include "launcher/options/option_value.h"
 #include "launcher/programs/export.h"
 #include "launcher/report/output.h"
 #include "runtime/base/plural.h"
 #include "runtime/base/text.h"
+#include "runtime/plan/text/value.h"
 
 #include <inttypes.h>
 

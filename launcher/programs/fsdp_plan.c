@@ -291,7 +291,7 @@ int main(int argc, char **argv) {
   fsdp_output_begin();
   fsdp_status status = fsdp_options_parse(&options, FSDP_PROGRAM_PLAN, argc, argv, &error);
   if (status == FSDP_OK && options.help) {
-    fsdp_options_print_help(FSDP_PROGRAM_PLAN, stdout);
+    fsdp_options_print_help(FSDP_PROGRAM_PLAN, (fsdp_help)options.help, stdout);
   } else if (status == FSDP_OK && options.version) {
     printf("fsdp_plan %s\n", FSDP_VERSION);
   } else if (status == FSDP_OK && options.machines) {

@@ -1,13 +1,13 @@
 // Measures the device profile of the machine at hand.
 #include "launcher/options/arguments.h"
 #include "launcher/options/option_fields.h"
-#include "launcher/options/option_value.h"
 #include "launcher/profile/profile_file.h"
 #include "launcher/report/output.h"
 #include "launcher/report/whole_file.h"
 #include "launcher/train/probe_machine.h"
 #include "runtime/base/check.h"
 #include "runtime/exec/gpu_choice.h"
+#include "runtime/plan/text/value.h"
 #include "runtime/watch/start_timer.h"
 
 #include <stdio.h>

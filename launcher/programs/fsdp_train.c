@@ -17,7 +17,7 @@ static bool answered(const fsdp_world *world, const fsdp_options *options) {
   if (!options->help && !options->version) return false;
   if (world->rank == 0) {
     if (options->help)
-      fsdp_options_print_help(FSDP_PROGRAM_TRAIN, stdout);
+      fsdp_options_print_help(FSDP_PROGRAM_TRAIN, (fsdp_help)options->help, stdout);
     else
       printf("fsdp_train %s\n", FSDP_VERSION);
   }

@@ -26,7 +26,8 @@ static void each_option(const fsdp_options *options, bool in_file, fsdp_search_v
     const fsdp_option_row *row = &table[i];
     if (!fsdp_option_belongs(row, FSDP_PROGRAM_TRAIN) || !fsdp_option_belongs(row, FSDP_PROGRAM_PLAN))
       continue;
-    if (!fsdp_options_given(options, row->name) || is_left_out(options, row->name, in_file)) continue;
+    if (row->knob || !fsdp_options_given(options, row->name) || is_left_out(options, row->name, in_file))
+      continue;
     char *value = fsdp_options_value(options, row);
     visit(context, row->name, value);
     free(value);

@@ -24,7 +24,7 @@ static json_t *space_json(const fsdp_memory_profile *profile, fsdp_space space) 
   put(object, "peak_position", json_integer(report->peak_position));
   char at[512];
   put(object, "peak_at",
-      json_string(fsdp_report_position(profile->plan, report->peak_position, at, sizeof at)));
+      json_string(fsdp_plan_print_position(profile->plan, report->peak_position, at, sizeof at)));
   for (int category = 0; category < FSDP_CATEGORY_COUNT; category++) {
     json_t *series = json_array();
     for (int i = 0; i < profile->position_count; i++) {
@@ -50,7 +50,8 @@ static void print_json(const fsdp_memory_profile *profile, FILE *out) {
   }
   for (int i = 0; i < profile->position_count; i++) {
     char text[256];
-    json_array_append_new(instructions, json_string(fsdp_report_instr(profile->plan, i, text, sizeof text)));
+    json_array_append_new(instructions,
+                          json_string(fsdp_plan_print_instr(profile->plan, i, text, sizeof text)));
   }
   put(root, "model", json_string(profile->model_name));
   put(root, "ranks", json_integer(fsdp_mesh_ranks(&profile->plan->config.mesh)));

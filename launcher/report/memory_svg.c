@@ -223,7 +223,7 @@ static void print_peak(const panel *p) {
   snprintf(text, sizeof text, "peak %s", fsdp_print_bytes(report->peak_bytes, size, sizeof size));
   print_label(p->out, text_x, p->top + 20, anchor, "peak", text);
   snprintf(text, sizeof text, "at instruction %d: %s", report->peak_position,
-           fsdp_report_instr(p->profile->plan, report->peak_position, where, sizeof where));
+           fsdp_plan_print_instr(p->profile->plan, report->peak_position, where, sizeof where));
   print_label(p->out, text_x, p->top + 37, anchor, "small", text);
 }
 

@@ -173,6 +173,29 @@ static void print_estimated(const fsdp_price_report *r, FILE *out) {
           attention_kernel(r, kernel), 1e3 * r->step.estimated_s, percent(r, r->step.estimated_s));
 }
 
+static bool has_links(const fsdp_price_report *r) {
+  return r->profile->device == FSDP_OP_CUDA && fsdp_mesh_ranks(&r->plan->config.mesh) > 1;
+}
+
+static const char *why_no_copies(const fsdp_price_report *r) {
+  return fsdp_pricing_why_no_copies(r->plan, r->profile, r->ranks_per_node);
+}
+
+// What --nccl-register and --nccl-ctas come to on this machine.
+static void print_links(const fsdp_price_report *r, FILE *out) {
+  if (!has_links(r)) return;
+  const char *why = why_no_copies(r);
+  const double slowed = 100 * (r->profile->product_slowdown - 1);
+  if (why)
+    fprintf(out, "links:     gathers by kernels (%s): compute slows by %.1f%% beside collectives\n", why,
+            slowed);
+  else
+    fprintf(out,
+            "links:     gathers by copy engines, as NCCL 2.28 and later make them: compute slows by %.1f%% "
+            "beside them, by %.1f%% beside other collectives\n",
+            100 * (r->profile->gather_slowdown - 1), slowed);
+}
+
 static void print_sharing(const fsdp_price_report *r, FILE *out) {
   const int cores = r->profile->processors, ranks = fsdp_mesh_ranks(&r->plan->config.mesh);
   const int local = ranks < r->ranks_per_node ? ranks : r->ranks_per_node;
@@ -199,6 +222,7 @@ void fsdp_price_print(const fsdp_price_report *r, FILE *out) {
             parts[i].name);
   }
   print_estimated(r, out);
+  print_links(r, out);
   fprintf(out, "bound by:  %s\n", greatest_part(parts)->name);
   print_busy(r, out);
   print_exposed(r, out);
@@ -268,6 +292,7 @@ json_t *fsdp_price_json(const fsdp_price_report *r) {
   char kernel[FSDP_PROFILE_KERNEL_BYTES];
   put(time, "attention_kernel", json_string(attention_kernel(r, kernel)));
   put(time, "estimated_ms", ms(r->step.estimated_s));
+  put(time, "gathers", has_links(r) ? json_string(why_no_copies(r) ? "kernels" : "copies") : json_null());
   put(time, "bound_by", json_string(greatest_part(parts)->key));
   put(time, "exposed", exposed_json(r));
   put(time, "variations", variations_json(r));

@@ -27,8 +27,8 @@ void fsdp_price_report_release(fsdp_price_report *report); // one that is all ze
 void fsdp_price_print(const fsdp_price_report *report, FILE *out);
 
 // The object `time` of fsdp_plan --json: profile, step_ms, tokens_per_s, mfu, mfu_all_pairs, flops, busy_ms
-// by stream, parts_ms by what the step's time goes to, bound_by, exposed communication (by_axis, by_unit) and
-// copies, variations. A new reference.
+// by stream, parts_ms by what the step's time goes to, gathers (copies, kernels, or null), bound_by, exposed
+// communication (by_axis, by_unit) and copies, variations. A new reference.
 json_t *fsdp_price_json(const fsdp_price_report *report);
 
 // "512 ms a step (61% MFU), exposed communication 3%". Returns `out`.

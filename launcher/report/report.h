@@ -2,9 +2,8 @@
 // verdict.
 #pragma once
 
-#include "runtime/plan/plan.h"
+#include "runtime/plan/text/plan_json.h"
 
-#include <jansson.h>
 #include <stdio.h>
 
 // The plan as a page of text. `model_name` is what the user called the model.
@@ -12,17 +11,6 @@ void fsdp_report_print(const fsdp_plan *plan, const char *model_name, FILE *out)
 
 // The plan as an object, in the shape that fsdp_plan --json prints. A new reference.
 json_t *fsdp_report_json(const fsdp_plan *plan);
-
-// Axes with their sizes, in order; those of one rank but data and fsdp are omitted. A new reference.
-json_t *fsdp_report_mesh_json(const fsdp_mesh *mesh);
-
-// "linear_backward_weight of model.layers.3.mlp" or "all_gather of unit model": what the instruction at
-// `position` does and for whom. Returns `out`.
-const char *fsdp_report_instr(const fsdp_plan *plan, int position, char *out, size_t out_bytes);
-
-// "instruction 812 (backward of the last micro-batch): linear_backward_weight of model.layers.3.mlp". Returns
-// `out`.
-const char *fsdp_report_position(const fsdp_plan *plan, int position, char *out, size_t out_bytes);
 
 // One line of advice if another placement of activations sends less; false if there is nothing to say.
 bool fsdp_report_placement_hint(const fsdp_plan *plan, char *out, size_t out_bytes);

@@ -112,15 +112,12 @@ static const char *category_of(const fsdp_instr *instr) {
 
 // Of a collective, its whole buffer; of a copy, what it moves; of others, all operands.
 static int64_t bytes_of(const fsdp_program *program, const fsdp_instr *instr) {
-  int64_t sum = 0, largest = 0;
-  for (int o = 0; o < instr->operand_count; o++) {
-    int64_t bytes = program->operands[instr->first_operand + o].size_bytes;
-    sum += bytes;
-    if (bytes > largest) largest = bytes;
-  }
-  bool one =
-      fsdp_instr_is_collective(instr) || instr->kind == FSDP_INSTR_H2D || instr->kind == FSDP_INSTR_D2H;
-  return one ? largest : sum;
+  const fsdp_operand *operands = &program->operands[instr->first_operand];
+  int64_t sum = 0;
+  if (fsdp_instr_is_collective(instr)) return fsdp_program_whole_bytes(program, instr);
+  if (instr->kind == FSDP_INSTR_H2D || instr->kind == FSDP_INSTR_D2H) return operands[0].size_bytes;
+  for (int o = 0; o < instr->operand_count; o++) sum += operands[o].size_bytes;
+  return sum;
 }
 
 static json_t *make_args(const writer *w, int position) {
@@ -156,7 +153,7 @@ static void write_instr(writer *w, const fsdp_timeline_event *event) {
   put(args, "section", json_string(fsdp_section_name(section->kind)));
   put(args, "run", json_integer(event->run));
   char name[512];
-  fsdp_report_instr(w->source->plan, event->position, name, sizeof name);
+  fsdp_plan_print_instr(w->source->plan, event->position, name, sizeof name);
   write_span(w, name, category_of(instr), ROW_STREAMS + (int)instr->stream,
              (fsdp_instr_time){event->begin_s, event->end_s}, args);
 }
@@ -222,7 +219,7 @@ static void write_memory(writer *w, fsdp_space space) {
 static void write_exposed(void *context, const fsdp_exposed_part *part) {
   writer *w = context;
   char name[512];
-  fsdp_report_instr(w->source->plan, part->position, name, sizeof name);
+  fsdp_plan_print_instr(w->source->plan, part->position, name, sizeof name);
   write_span(w, name, "exposed", ROW_EXPOSED, (fsdp_instr_time){part->begin_s, part->end_s},
              make_args(w, part->position));
 }
@@ -356,7 +353,7 @@ fsdp_status fsdp_trace_write(const char *path, const fsdp_trace_source *source, 
   put(about, "model", json_string(source->model_name));
   put(about, "kind", json_string(source->kind));
   put(about, "strategy", json_string(fsdp_strategy_name(plan->config.strategy)));
-  put(about, "mesh", fsdp_report_mesh_json(&plan->config.mesh));
+  put(about, "mesh", fsdp_mesh_json(&plan->config.mesh));
   put(about, "planned_peak_bytes", json_integer(plan->memory.space[FSDP_SPACE_DEVICE].peak_bytes));
   fputs("\n],\"displayTimeUnit\":\"ms\",\"otherData\":", file.out);
   json_dumpf(about, file.out, JSON_COMPACT);

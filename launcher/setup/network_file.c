@@ -2,7 +2,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/nearest.h"
-#include "runtime/plan/text/yaml_document.h"
+#include "runtime/data/yaml_file.h"
 
 #include <ctype.h>
 #include <stdlib.h>
@@ -204,7 +204,7 @@ static fsdp_status read_document(void *context, yaml_document_t *document, fsdp_
 fsdp_status fsdp_network_read(const char *path, int item_bytes, fsdp_network **network, fsdp_error *error) {
   reader r = {.path = path, .item_bytes = item_bytes, .network = fsdp_network_create()};
   const fsdp_yaml_source source = {.path = path, .what = "a YAML file of operators", .bad = FSDP_ERR_INPUT};
-  fsdp_status status = fsdp_yaml_visit(&source, read_document, &r, error);
+  fsdp_status status = fsdp_yaml_visit_file(&source, read_document, &r, error);
   if (!status && r.network->operator_count == 0)
     status = fsdp_fail(error, FSDP_ERR_INPUT, "%.140s: no operators: list them under `operators:`", path);
   if (status) fsdp_network_destroy(r.network);

@@ -41,11 +41,19 @@ static fsdp_status take_backend(fsdp_options *options, fsdp_program_kind program
                           "--profile", error);
 }
 
-// As above, the kernel that the profile's GPU runs, where a plan without the profile would have another.
+// As above, the kernel that the profile's GPU runs and the number for which its work is cut, where a plan
+// without the profile would have others.
 static fsdp_status take_attention(fsdp_options *options, fsdp_program_kind program,
                                   const fsdp_plan_config *config, fsdp_error *error) {
   const fsdp_op_gpu unknown = {.attention = FSDP_ATTENTION_AUTO};
   if (program != FSDP_PROGRAM_PLAN || config->backend->device == FSDP_OP_CPU) return FSDP_OK;
+  const int multiprocessors = fsdp_op_gpu_completed(&config->gpu).multiprocessors;
+  if (!options->multiprocessors && multiprocessors != fsdp_op_gpu_completed(&unknown).multiprocessors) {
+    char text[16];
+    snprintf(text, sizeof text, "%d", multiprocessors);
+    fsdp_status status = fsdp_options_set(options, program, "multiprocessors", text, "--profile", error);
+    if (status) return status;
+  }
   const fsdp_attention_kernel kernel = fsdp_plan_attention(config);
   if (config->gpu.attention != FSDP_ATTENTION_AUTO ||
       kernel == fsdp_attention_kernel_of(&unknown, config->param_dtype, config->model.head_dim))

@@ -12,6 +12,7 @@
 #include "runtime/base/text.h"
 #include "runtime/checkpoint/config_json.h"
 #include "runtime/checkpoint/safetensors.h"
+#include "runtime/comm/comm_nccl.h"
 #include "runtime/plan/saving_choice.h"
 #include "runtime/plan/search/price.h"
 #include "runtime/plan/search/search_config.h"
@@ -166,6 +167,7 @@ static fsdp_plan_config make_config(const fsdp_options *options, const fsdp_setu
   bool keeps_gradients = options->strategy == FSDP_ZERO1 && !fsdp_options_given(options, "accumulate");
   fsdp_op_gpu target = ranks->target;
   if (!target.capability && profile) target = fsdp_device_profile_gpu(profile);
+  if (options->multiprocessors) target.multiprocessors = (int)options->multiprocessors;
   target.attention = (fsdp_attention_choice)options->attention;
   target.gemm_multiprocessors = (int)options->gemm_multiprocessors;
   return (fsdp_plan_config){
@@ -183,16 +185,18 @@ static fsdp_plan_config make_config(const fsdp_options *options, const fsdp_setu
       .moment_dtype = (fsdp_dtype)options->moment_dtype,
       .grad_clip = (float)options->grad_clip,
       .norm_limit = (float)options->skip_grad_norm,
-      .beta1 = options->beta1,
-      .beta2 = options->beta2,
-      .adam_eps = (float)options->eps,
-      .weight_decay = (float)options->weight_decay,
+      .hyper = {.beta1 = options->beta1,
+                .beta2 = options->beta2,
+                .eps = (float)options->eps,
+                .weight_decay = (float)options->weight_decay},
       .poison = options->poison,
       .evaluation = fsdp_options_evaluate(options),
       .check = fsdp_options_check_replicas(options),
       .snapshot = saves_from_snapshot(options),
       .backend = backend,
       .gpu = target,
+      .copies_gathers = gpu && options->nccl_register != FSDP_NCCL_REGISTER_OFF &&
+                        options->nccl_ctas == FSDP_NCCL_CTAS_AUTO,
   };
 }
 
@@ -213,24 +217,24 @@ static void limit_by_gpu(const fsdp_setup_ranks *ranks, fsdp_limits *limits) {
 static void limit_by_profile(const fsdp_device_profile *profile, const fsdp_setup_ranks *ranks,
                              fsdp_setup_limits *m) {
   fsdp_limits *limits = &m->limits;
-  const bool known = limits->shared_bytes || ranks->gpu;
+  const bool known = limits->shared_bytes || ranks->gpu, gpu = profile->device == FSDP_OP_CUDA;
   const int local = ranks->ranks < ranks->ranks_per_node ? ranks->ranks : ranks->ranks_per_node;
-  if (profile->device == FSDP_OP_CPU) {
-    if (known || limits->bytes[FSDP_SPACE_DEVICE] || profile->memory_bytes <= 0) return;
+  const fsdp_memory_limits own = fsdp_device_profile_memory(profile, local);
+  if (known) return;
+  if (own.shared_bytes && !limits->bytes[FSDP_SPACE_DEVICE]) {
     snprintf(m->machine, sizeof m->machine, "the memory of a node of profile %s over %d rank%s",
              profile->name, local, fsdp_plural(local));
-    limits->shared_bytes = (int64_t)(profile->memory_bytes / local);
+    limits->shared_bytes = own.shared_bytes;
     limits->shared_place = m->machine;
-    return;
   }
-  if (!known && !limits->bytes[FSDP_SPACE_DEVICE] && profile->memory_bytes > 0) {
+  if (gpu && own.bytes[FSDP_SPACE_DEVICE] && !limits->bytes[FSDP_SPACE_DEVICE]) {
     snprintf(m->device, sizeof m->device, "the memory of profile %s", profile->name);
-    limits->bytes[FSDP_SPACE_DEVICE] = (int64_t)profile->memory_bytes;
+    limits->bytes[FSDP_SPACE_DEVICE] = own.bytes[FSDP_SPACE_DEVICE];
   }
-  if (!known && !limits->bytes[FSDP_SPACE_HOST] && profile->host_memory_bytes > 0) {
+  if (gpu && own.bytes[FSDP_SPACE_HOST] && !limits->bytes[FSDP_SPACE_HOST]) {
     snprintf(m->host, sizeof m->host, "the host memory of a node of profile %s over %d rank%s", profile->name,
              local, fsdp_plural(local));
-    limits->bytes[FSDP_SPACE_HOST] = (int64_t)(profile->host_memory_bytes / local);
+    limits->bytes[FSDP_SPACE_HOST] = own.bytes[FSDP_SPACE_HOST];
   }
 }
 
@@ -321,6 +325,14 @@ static int64_t snapshot_bytes(const fsdp_plan *plan) {
   return bytes;
 }
 
+static fsdp_status check_multiprocessors(const fsdp_options *options, const fsdp_plan_backend *backend,
+                                         fsdp_error *error) {
+  if (!options->multiprocessors || backend->device == FSDP_OP_CUDA) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_OPTION,
+                   "--multiprocessors %lld (%s) is of a GPU, and this plan is for a CPU: leave it out",
+                   (long long)options->multiprocessors, fsdp_options_place(options, "multiprocessors"));
+}
+
 fsdp_status fsdp_setup_configure(const fsdp_options *options, fsdp_program_kind program,
                                  const fsdp_setup_ranks *ranks, fsdp_setup *setup, fsdp_plan_config *out,
                                  fsdp_error *error) {
@@ -330,6 +342,7 @@ fsdp_status fsdp_setup_configure(const fsdp_options *options, fsdp_program_kind 
   if (options->profile) status = fsdp_profile_read(options->profile, &setup->profile, error);
   if (status == FSDP_OK) status = choose_backend(options, program, ranks, setup->profile, backend, error);
   if (status == FSDP_OK) status = check_profile(options, program, setup->profile, backend, error);
+  if (status == FSDP_OK) status = check_multiprocessors(options, backend, error);
   if (status != FSDP_OK) return status;
   fsdp_plan_config config = make_config(options, ranks, setup->profile, backend);
   if (backend->device == FSDP_OP_CUDA && config.param_dtype == FSDP_F32 && config.reduce_dtype == FSDP_BF16) {

@@ -1,13 +1,8 @@
-// Sharding rules as users write them: --sharding FILE|PRESET, --shard NAME=SPEC, --extra-data-axis.
-//
-//   # weights as in the state dict, module outputs as in the module tree ('' the whole model's), `input`
-//   model.layers.*.self_attn.q_proj.weight: [fsdp, null]
-//   model.layers.*: [[fsdp, data], null, null]
-//   lm_head: [0, null, null]                            # 0: the first axis of --mesh
+// Sharding rules as options give them: --sharding FILE|PRESET, --shard NAME=SPEC, --extra-data-axis.
 #pragma once
 
 #include "launcher/options/options.h"
-#include "runtime/plan/layout/sharding.h"
+#include "runtime/plan/text/sharding_text.h"
 
 // Reads what the options say. *sharding is NULL without --sharding; the caller destroys it. FSDP_ERR_INPUT,
 // with file and line, for a file that is missing, is no YAML, or has anything but such a mapping;
@@ -18,4 +13,3 @@ fsdp_status fsdp_sharding_read(const fsdp_options *options, fsdp_sharding **shar
 // them, the one of this number, from 0. False if there are fewer. Axes data and fsdp belong to every mesh.
 bool fsdp_sharding_note(const fsdp_options *options, const fsdp_sharding *sharding, const fsdp_mesh *mesh,
                         int number, char *note, size_t note_bytes);
-void fsdp_sharding_destroy(fsdp_sharding *sharding); // NULL is allowed

@@ -1,7 +1,7 @@
 #include "launcher/setup/strategies_file.h"
 
 #include "runtime/base/check.h"
-#include "runtime/plan/text/yaml_document.h"
+#include "runtime/data/yaml_file.h"
 
 #include <ctype.h>
 #include <stdlib.h>
@@ -131,7 +131,7 @@ fsdp_status fsdp_strategies_read(const fsdp_options *options, fsdp_given_strateg
   snprintf(out->place, sizeof out->place, "%.140s", options->op_strategies);
   const fsdp_yaml_source source = {
       .path = options->op_strategies, .what = "a YAML file of strategies", .bad = FSDP_ERR_INPUT};
-  return fsdp_yaml_visit(&source, read_document, &r, error);
+  return fsdp_yaml_visit_file(&source, read_document, &r, error);
 }
 
 void fsdp_strategies_destroy(fsdp_given_strategies *strategies) {

@@ -47,13 +47,13 @@ static fsdp_dataset_part part_at(const fsdp_feed *feed, int64_t sample, int64_t 
 
 // Fills the rows of sequence `sequence` of a micro-batch.
 static void fill_sequence(const fsdp_feed *feed, const fsdp_dataset *dataset, int64_t sample,
-                          int64_t sequence, int32_t *tokens, int32_t *targets) {
+                          int64_t sequence, int32_t *const inputs[FSDP_INPUT_COUNT]) {
   const fsdp_rows *rows = &feed->config.rows;
   fsdp_dataset_part part;
   for (int64_t index = 0; index < rows->local_seq; index += part.count) {
     int64_t row = fsdp_rows_row(rows, sequence, index);
     part = part_at(feed, sample, index);
-    fsdp_dataset_fill_part(dataset, &part, tokens + row, targets + row);
+    fsdp_dataset_fill_part(dataset, &part, inputs[FSDP_INPUT_TOKENS] + row, inputs[FSDP_INPUT_TARGETS] + row);
   }
 }
 
@@ -82,10 +82,10 @@ int64_t fsdp_feed_eval_targets(const fsdp_feed *feed, int64_t step) {
   return count;
 }
 
-static void fill_eval_batch(const fsdp_feed *feed, int32_t *tokens, int32_t *targets) {
+static void fill_eval_batch(const fsdp_feed *feed, int32_t *const inputs[FSDP_INPUT_COUNT]) {
   for (int64_t i = 0; i < feed->config.rows.batch; i++) {
     int64_t sample = eval_sample_of(feed, feed->eval_step, i);
-    fill_sequence(feed, feed->config.eval_dataset, sample, i, tokens, targets);
+    fill_sequence(feed, feed->config.eval_dataset, sample, i, inputs);
   }
 }
 
@@ -112,12 +112,8 @@ void fsdp_feed_step(void *context, float scalars[FSDP_SCALAR_COUNT], float *targ
     return;
   }
   int64_t began_ns = fsdp_now_ns(), step = feed->steps_fed++;
-  double t = (double)(feed->updates + 1);
   scalars[FSDP_SCALAR_LR] = (float)fsdp_learning_rate_at(&feed->config.rate, step);
-  scalars[FSDP_SCALAR_CORRECTION1] = (float)(1 - pow(feed->config.beta1, t));
-  scalars[FSDP_SCALAR_CORRECTION2] = (float)(1 - pow(feed->config.beta2, t));
-  scalars[FSDP_SCALAR_STEP] = (float)t;
-  scalars[FSDP_SCALAR_ONE] = 1;
+  fsdp_optimizer_scalars(feed->config.optimizer, &feed->config.hyper, (double)(feed->updates + 1), scalars);
   int64_t count = 0;
   for (int64_t m = 0; m < feed->config.micro_batches; m++) {
     for (int64_t i = 0; i < feed->config.rows.batch; i++)
@@ -127,17 +123,17 @@ void fsdp_feed_step(void *context, float scalars[FSDP_SCALAR_COUNT], float *targ
   book(feed, step, began_ns);
 }
 
-void fsdp_feed_batch(void *context, int32_t *tokens, int32_t *targets) {
+void fsdp_feed_batch(void *context, int32_t *const inputs[FSDP_INPUT_COUNT]) {
   fsdp_feed *feed = context;
   if (feed->eval_step >= 0) {
-    fill_eval_batch(feed, tokens, targets);
+    fill_eval_batch(feed, inputs);
     return;
   }
   int64_t began_ns = fsdp_now_ns(), fed = feed->micro_batches_fed++;
   int64_t step = fed / feed->config.micro_batches, micro_batch = fed % feed->config.micro_batches;
   for (int64_t i = 0; i < feed->config.rows.batch; i++) {
     int64_t sample = sample_of(feed, step, micro_batch, i);
-    fill_sequence(feed, feed->config.dataset, sample, i, tokens, targets);
+    fill_sequence(feed, feed->config.dataset, sample, i, inputs);
   }
   book(feed, step, began_ns);
 }

@@ -17,7 +17,7 @@
 #include "runtime/data/sampler.h"
 #include "runtime/exec/executor.h"
 #include "runtime/plan/layout/rows.h"
-#include "runtime/plan/program/program.h"
+#include "runtime/plan/program/optimizer.h"
 
 #include <stdatomic.h>
 
@@ -30,7 +30,8 @@ typedef struct fsdp_feed_config {
   int world_rank;
   int64_t micro_batches;
   fsdp_learning_rate rate;
-  double beta1, beta2;
+  fsdp_optimizer_kind optimizer;
+  fsdp_hyper hyper;
   float norm_limit;                 // a step with a norm above it (FSDP_NORM_SKIPS) is skipped; 0: none is
   const fsdp_dataset *eval_dataset; // NULL: no evaluation
   fsdp_sampler eval_sampler;        // with a global batch of one micro-batch
@@ -58,7 +59,7 @@ void fsdp_feed_seek(fsdp_feed *feed, int64_t step, int64_t updates, int64_t samp
 
 // fsdp_executor_callbacks.feed_step and feed_batch.
 void fsdp_feed_step(void *feed, float scalars[FSDP_SCALAR_COUNT], float *target_count);
-void fsdp_feed_batch(void *feed, int32_t *tokens, int32_t *targets);
+void fsdp_feed_batch(void *feed, int32_t *const inputs[FSDP_INPUT_COUNT]);
 
 // fsdp_executor_callbacks.publish: counts the step's update unless its norm says that it was skipped, before
 // the next step is fed.

@@ -136,7 +136,6 @@ static int list_ranks(const fsdp_units *units, const fsdp_unit *unit, const fsdp
 
 static fsdp_status fail_drift(fsdp_world *world, const fsdp_plan *plan, const fsdp_drift *drift, int64_t step,
                               fsdp_error *error) {
-  const fsdp_optimizer *optimizer = plan->optimizer;
   const fsdp_units *units = plan->units;
   const fsdp_unit *unit = &units->units[fsdp_plan_digest_unit(plan, drift->digest)];
   char ranks[512] = "";
@@ -151,8 +150,7 @@ static fsdp_status fail_drift(fsdp_world *world, const fsdp_plan *plan, const fs
       "replicas differ after step %" PRId64
       ": %s of unit %s, shard %d of %d: %s %s; nothing of this step is saved: check that host's memory "
       "and network, and restart from the last checkpoint",
-      step, optimizer->slots[drift->digest % optimizer->slot_count].title,
-      *unit->path ? unit->path : "(root)",
+      step, fsdp_plan_digest_slot(plan, drift->digest)->title, *unit->path ? unit->path : "(root)",
       fsdp_mesh_group_of(&units->mesh, unit->shard_axes, drift->rank).rank, unit->shard_count, ranks, others);
 }
 

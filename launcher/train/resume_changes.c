@@ -19,7 +19,8 @@ static const char *const unchanging[] = {
     // Where and when it is saved and resumed.
     "save-dir", "experiment-name", "ckpt-freq", "ckpt-keep", "ckpt-async", "resume", "resume-schedule",
     // Where it runs.
-    "threads", "bind", "nccl-register", "nccl-ctas", "gemm-multiprocessors", "allow-shared-gpu", "attention",
+    "threads", "bind", "nccl-register", "nccl-ctas", "multiprocessors", "gemm-multiprocessors",
+    "allow-shared-gpu", "attention",
     // Where what lies: the same numbers but for rounding. `resumed:` names strategy and mesh.
     "strategy", "mesh", "tensor-parallel", "sequence-parallel", "context-parallel", "sharding", "shard",
     "extra-data-axis", "wrap", "numel-to-wrap", "prefetch", "cpu-offload", "recompute", "offload-activations",

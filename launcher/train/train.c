@@ -22,8 +22,8 @@ static fsdp_status choose_trace(fsdp_trainer *t, fsdp_error *error) {
   t->measures = t->options->measure && bytes <= TRACE_BYTES_MAX;
   if (t->measures || !t->options->measure || !fsdp_options_given(t->options, "measure")) return FSDP_OK;
   return fsdp_fail(error, FSDP_ERR_CAPACITY,
-                   "--measure on (%s): the trace of a step of --grad-accum %" PRId64
-                   " micro-batches takes %" PRId64 " bytes: leave it out, or use --measure off",
+                   "--set measure=on (%s): the trace of a step of --grad-accum %" PRId64
+                   " micro-batches takes %" PRId64 " bytes: leave it out, or use --set measure=off",
                    fsdp_options_place(t->options, "measure"), t->options->grad_accum, bytes);
 }
 

@@ -90,8 +90,8 @@ static fsdp_status open_data(fsdp_trainer *t, fsdp_error *error) {
                            .mesh = t->setup.plan->units->mesh,
                            .world_rank = t->world->rank,
                            .micro_batches = config->micro_batches,
-                           .beta1 = o->beta1,
-                           .beta2 = o->beta2,
+                           .optimizer = config->optimizer,
+                           .hyper = config->hyper,
                            .norm_limit = config->grad_clip > 0 ? fsdp_plan_norm_limit(config) : 0};
   feed.rate = (fsdp_learning_rate){.schedule = (fsdp_lr_schedule)o->lr_schedule,
                                    .lr = o->lr,

@@ -45,7 +45,7 @@ typedef struct fsdp_trainer {
   int64_t total_steps, steps_per_epoch, step_tokens;
   int64_t skipped, skipped_in_row; // steps of this run, and up to the newest one
   int64_t checked_step;            // after which replicas were last compared
-  bool measures;                   // --measure, if there is room for what it records
+  bool measures;                   // what --set measure says, if there is room for what it records
   int64_t next_agreement;          // the step after which ranks next ask each other whether to stop
   int stop_signal;                 // that ended the run early, or 0
   fsdp_step_record record;         // of the newest step of this run; step 0: none

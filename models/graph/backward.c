@@ -45,21 +45,80 @@ void fsdp_backward_in_place(fsdp_graph *graph, fsdp_node *node, int value) {
   fsdp_node_operand_add(node, value, FSDP_UPDATE);
 }
 
+// A place for the gradient that an op writes beside another one, and nothing reads.
+static int add_unread(fsdp_graph *graph, int value) {
+  fsdp_value of = graph->values[value];
+  int unread = fsdp_graph_value(graph, FSDP_VALUE_GRADIENT, of.param < 0 ? of.dtype : FSDP_VALUE_F32,
+                                of.module, "unread", of.dims, of.shape);
+  fsdp_value *made = &graph->values[unread];
+  memcpy(made->local, of.local, sizeof of.local);
+  made->local_numel = of.local_numel;
+  made->unread = true;
+  return unread;
+}
+
 void fsdp_backward_output(fsdp_graph *graph, fsdp_node *node, int value) {
-  fsdp_access access;
-  int gradient = fsdp_backward_gradient_made(graph, value, &access);
+  fsdp_access access = FSDP_WRITE;
+  int gradient = graph->values[value].needs_gradient ? fsdp_backward_gradient_made(graph, value, &access)
+                                                     : add_unread(graph, value);
   fsdp_node_operand_add(node, gradient, access);
+}
+
+// ---- Who needs a gradient
+
+static bool reads_needed(const fsdp_graph *graph, const fsdp_node *node) {
+  bool needed = false;
+  for (int o = 0; o < node->operand_count; o++)
+    needed |= (node->operands[o].access & FSDP_READ) && graph->values[node->operands[o].value].needs_gradient;
+  for (int w = 0; w < node->weight_count; w++) needed |= graph->values[node->weights[w]].needs_gradient;
+  for (int b = 0; b < node->bias_count; b++) needed |= graph->values[node->biases[b]].needs_gradient;
+  return needed;
+}
+
+static void find_needed(fsdp_graph *graph) {
+  for (int p = 0; p < graph->param_count; p++)
+    graph->values[graph->params[p].value].needs_gradient = graph->params[p].trainable;
+  for (int i = 0; i < graph->forward_count; i++) {
+    const fsdp_node *node = &graph->forward[i];
+    for (int o = 0; o < node->operand_count && reads_needed(graph, node); o++)
+      if (node->operands[o].access & FSDP_WRITE) graph->values[node->operands[o].value].needs_gradient = true;
+  }
+}
+
+// Of the values of parameters' gradients.
+static bool any_trains(const fsdp_graph *graph, const int *gradients, int count) {
+  bool any = false;
+  for (int i = 0; i < count; i++) {
+    const fsdp_value *value = &graph->values[gradients[i]];
+    any |= value->role == FSDP_VALUE_PARAM_GRADIENT && graph->params[value->param].trainable;
+  }
+  return any;
+}
+
+// Whether a backward node writes anything that is needed.
+static bool is_needed(const fsdp_graph *graph, const fsdp_node *node) {
+  bool needed = any_trains(graph, node->weights, node->weight_count) ||
+                any_trains(graph, node->biases, node->bias_count);
+  for (int o = 0; o < node->operand_count; o++)
+    needed |= (node->operands[o].access & FSDP_WRITE) && !graph->values[node->operands[o].value].unread;
+  return needed;
 }
 
 void fsdp_graph_backward(fsdp_graph *graph) {
   FSDP_CHECK(graph->backward_count == 0, "the graph already has a backward");
+  find_needed(graph);
   for (int i = graph->forward_count - 1; i >= 0; i--) {
     const fsdp_node *node = &graph->forward[i];
+    if (!reads_needed(graph, node)) continue;
+    int kept = graph->backward_count;
     fsdp_op_backward_rule *rule = fsdp_op_row_of(node->kind)->backward;
     FSDP_CHECK(rule, "op %s has no backward rule", fsdp_op_name(node->kind));
     rule(graph, node);
+    for (int n = kept; n < graph->backward_count; n++)
+      if (is_needed(graph, &graph->backward[n])) graph->backward[kept++] = graph->backward[n];
+    graph->backward_count = kept;
   }
   for (int p = 0; p < graph->param_count; p++)
-    FSDP_CHECK(graph->values[graph->params[p].value].gradient >= 0, "no op uses parameter %s",
-               graph->params[p].name);
+    FSDP_CHECK(!graph->params[p].trainable || graph->values[graph->params[p].value].gradient >= 0,
+               "no op uses parameter %s", graph->params[p].name);
 }

@@ -1,5 +1,9 @@
 // The functions with which an op's backward rule builds (op_row.h): nodes, and the gradients of values.
 //
+// A value needs a gradient if it is a parameter that trains or made from one. Rules need not ask: that of a
+// node which makes no such value is not called, and of the nodes that one appends, those stay that write a
+// gradient which is needed.
+//
 // A value's gradient is one buffer. The residual stream's gradient is a single value for the whole backward:
 // both inputs of `h = x + delta` have h's gradient, so the rule of ADD_RMSNORM lets all three share it, and
 // every norm adds its own part to it in place. That is safe because nodes run in order: the readers of the
@@ -22,5 +26,5 @@ int fsdp_backward_gradient_made(fsdp_graph *graph, int value, fsdp_access *acces
 // Adds `value` as an operand that `node` replaces by its gradient. The node must be the last to read it.
 void fsdp_backward_in_place(fsdp_graph *graph, fsdp_node *node, int value);
 
-// Adds the gradient of `value` as an output of `node`.
+// Adds the gradient of `value` as an output of `node`: one that nothing reads if the value needs none.
 void fsdp_backward_output(fsdp_graph *graph, fsdp_node *node, int value);

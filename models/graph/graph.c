@@ -18,6 +18,7 @@ fsdp_graph *fsdp_graph_create(int64_t batch, int64_t seq) {
   graph->batch = batch;
   graph->seq = seq;
   graph->block_class = graph->base_prefix = "";
+  for (int i = 0; i < FSDP_INPUT_COUNT; i++) graph->inputs[i] = -1;
   return graph;
 }
 
@@ -93,6 +94,22 @@ int fsdp_graph_value(fsdp_graph *graph, fsdp_value_role role, fsdp_value_dtype d
   }
   value->local_numel = value->numel;
   return index;
+}
+
+int fsdp_graph_input(fsdp_graph *graph, fsdp_input input, int64_t rows) {
+  static const char *const names[FSDP_INPUT_COUNT] = {"tokens", "targets"};
+  int *value = &graph->inputs[input];
+  if (*value < 0)
+    *value = fsdp_graph_value(graph, FSDP_VALUE_INPUT, FSDP_VALUE_I32, 0, names[input], 1, &rows);
+  return *value;
+}
+
+int fsdp_graph_loss(fsdp_graph *graph, const char *name) {
+  const int64_t one = 1;
+  FSDP_CHECK(graph->loss_count < FSDP_GRAPH_MAX_LOSSES, "more than %d losses", FSDP_GRAPH_MAX_LOSSES);
+  int value = fsdp_graph_value(graph, FSDP_VALUE_LOSS, FSDP_VALUE_F32, 0, name, 1, &one);
+  graph->losses[graph->loss_count++] = value;
+  return value;
 }
 
 // "<path of the module>.<name>"

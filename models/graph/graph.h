@@ -27,10 +27,15 @@ extern "C" {
 #define FSDP_OUTPUT_DIMS        3 // of a module's output: (batch, sequence, channels)
 #define FSDP_MODULE_MAX_OUTPUTS 4
 
+// What an input is: an int32 for each row, filled by the data source (fsdp_executor_callbacks.feed_batch).
+typedef enum fsdp_input { FSDP_INPUT_TOKENS, FSDP_INPUT_TARGETS, FSDP_INPUT_COUNT } fsdp_input;
+
+#define FSDP_GRAPH_MAX_LOSSES 4
+
 typedef enum fsdp_value_role {
-  FSDP_VALUE_INPUT,         // tokens, targets: int32, filled by the data source
+  FSDP_VALUE_INPUT,         // of the graph
   FSDP_VALUE_COUNT_SCALAR,  // the global count of unmasked targets
-  FSDP_VALUE_LOSS,          // the scalar that the forward ends in
+  FSDP_VALUE_LOSS,          // a scalar of which the sum is minimised
   FSDP_VALUE_PARAM,         // a parameter in compute dtype
   FSDP_VALUE_ACTIVATION,    // made by the forward
   FSDP_VALUE_GRADIENT,      // gradient of an activation
@@ -56,10 +61,12 @@ typedef struct fsdp_value {
   fsdp_placement placement; // whole on every rank until the layout's passes write it
   int param;                // of PARAM and PARAM_GRADIENT, else -1
   int gradient;             // the value that holds this one's gradient, or -1
-  fsdp_axis_set partial;    // of PARAM: axes over which the ranks' gradients are summands, beside the batch's
-  int module;               // whose op makes it
-  bool kept;                // if the block that it opens is recomputed
-  bool regathered;          // gathered again for the backward unless it is to be kept
+  bool needs_gradient;      // a parameter that trains, or made from one (set by fsdp_graph_backward)
+  bool unread; // the gradient of a value that needs none, which an op writes beside one that is needed
+  fsdp_axis_set partial; // of PARAM: axes over which the ranks' gradients are summands, beside the batch's
+  int module;            // whose op makes it
+  bool kept;             // if the block that it opens is recomputed
+  bool regathered;       // gathered again for the backward unless it is to be kept
 } fsdp_value;
 
 // What a new parameter is, apart from its module.
@@ -85,7 +92,7 @@ typedef struct fsdp_param {
   float init_mean, init_deviation;
   int64_t zero_first, zero_numel; // new weights: these elements are zero
   bool transposed;
-  bool trainable; // else it has no gradient and no optimizer state; true unless its maker says otherwise
+  bool trainable; // else it has no gradient and no optimizer state; true until it is frozen
   int block_count;
   int64_t block_sizes[FSDP_PARAM_MAX_BLOCKS];
   fsdp_cut cut; // what of `shape` a rank holds (the value's `local`), before that is cut into flat shards
@@ -165,8 +172,10 @@ typedef struct fsdp_graph {
   const char *block_class; // of their modules, static
   const char *base_prefix; // prefix of parameters' names, which weight files may omit; "" or static
   int64_t batch, seq;
-  int tokens, targets, count, loss; // values
-  float *inv_freq;                  // RoPE's D/2 inverse frequencies, owned
+  int inputs[FSDP_INPUT_COUNT]; // values by what they are; -1: the model has none
+  int losses[FSDP_GRAPH_MAX_LOSSES], loss_count;
+  int count;       // value
+  float *inv_freq; // RoPE's D/2 inverse frequencies, owned
   int value_capacity, param_capacity, module_capacity, tie_capacity, forward_capacity, backward_capacity;
 } fsdp_graph;
 
@@ -195,6 +204,10 @@ int fsdp_graph_param_of(const fsdp_graph *graph, int module, const char *name);
 // Adds a value. Returns its index.
 int fsdp_graph_value(fsdp_graph *graph, fsdp_value_role role, fsdp_value_dtype dtype, int module,
                      const char *name, int dims, const int64_t *shape);
+
+// The value of an input of `rows` rows, added if there is none yet; a new loss.
+int fsdp_graph_input(fsdp_graph *graph, fsdp_input input, int64_t rows);
+int fsdp_graph_loss(fsdp_graph *graph, const char *name);
 
 // Appends a node to the forward; the returned pointer is valid until the next call.
 fsdp_node *fsdp_graph_forward_node(fsdp_graph *graph, fsdp_op_kind kind, int module, int block);

@@ -68,6 +68,7 @@ typedef struct fsdp_op_attrs {
   float norm_limit;    // clip: above it, or if the norm is NaN, factor = FSDP_FACTOR_SKIP
   double beta1, beta2; // 1 - beta and the corrections are taken of these, then rounded
   float adam_eps, weight_decay;
+  bool weight_frozen; // backward of the head: its last operand, d_weight, is left out
 } fsdp_op_attrs;
 
 // The factor of a skipped step: AdamW leaves master, m, v and the copy as they are.
@@ -221,15 +222,18 @@ typedef struct fsdp_op_work {
   double flops; // of its gemms, attention counted causally
   double bytes; // operands read once and written once; for the head also each chunk's pass over the weight's
                 // gradient, which the gemms themselves read and write
-  double row_bytes; // moved by a kernel that runs between gemms and not under them: the rows of logits
+  double row_bytes;   // moved by a kernel that runs between gemms and not under them: the rows of logits
+  double added_bytes; // of `bytes`: read by gemms which add to what they make
 } fsdp_op_work;
 
 // `operands` in the row's order; a workspace at their end does not count.
 fsdp_op_work fsdp_op_work_of(fsdp_op_kind kind, const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
                              int operand_count);
 
-// The row's entry for operand `index` of a launch; NULL: a workspace.
-const fsdp_op_operand *fsdp_op_operand_row(const fsdp_op_letters *op, int index);
+// The operands that a launch with these attributes has, but a workspace.
+int fsdp_op_operand_count(const fsdp_op_letters *op, const fsdp_op_attrs *attrs);
+// The row's entry for operand `index` of such a launch; NULL: a workspace.
+const fsdp_op_operand *fsdp_op_operand_row(const fsdp_op_letters *op, const fsdp_op_attrs *attrs, int index);
 
 // Whether a launch has the operands that the row names, with their element counts, accesses and dtypes, and
 // behind them this device's workspace or nothing; a slice inside its rows, and rows of whole pieces. False:

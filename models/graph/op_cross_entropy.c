@@ -49,7 +49,8 @@ void fsdp_op_cross_entropy_emit(fsdp_graph *graph, const fsdp_node *f) {
   for (int i = 0; i < 4; i++) fsdp_node_operand_add(n, f->operands[i].value, FSDP_READ);
   fsdp_node_operand_add(n, f->operands[4].value, FSDP_WRITE);
   fsdp_backward_output(graph, n, f->operands[0].value);
-  fsdp_backward_output(graph, n, f->operands[1].value);
+  n->attrs.weight_frozen = !graph->values[f->operands[1].value].needs_gradient;
+  if (!n->attrs.weight_frozen) fsdp_backward_output(graph, n, f->operands[1].value);
 }
 
 static int64_t rows_of(const fsdp_op_attrs *attrs) {
@@ -68,7 +69,8 @@ static int products_of(const fsdp_op_attrs *a, int64_t rows, bool forward, bool 
   int n = 0;
   if (forward) products[n++] = (fsdp_op_product){FSDP_PRODUCT_FORWARD, rows, v, c, count};
   if (backward) products[n++] = (fsdp_op_product){FSDP_PRODUCT_INPUT, rows, c, v, count};
-  if (backward) products[n++] = (fsdp_op_product){FSDP_PRODUCT_WEIGHT, v, c, rows, count};
+  if (backward && !a->weight_frozen)
+    products[n++] = (fsdp_op_product){FSDP_PRODUCT_WEIGHT, v, c, rows, count};
   return n;
 }
 
@@ -99,7 +101,7 @@ void fsdp_op_cross_entropy_backward_work(const fsdp_op_attrs *attrs, const fsdp_
                                          fsdp_op_work *work) {
   const int64_t chunks = (attrs->batch * attrs->seq + attrs->chunk_rows - 1) / attrs->chunk_rows;
   work->row_bytes = (8 + (double)fsdp_dtype_bytes(operands[0].dtype)) * logits_numel(attrs);
-  work->bytes += 2 * (double)(chunks - 1) * (double)operands[6].bytes;
+  if (!attrs->weight_frozen) work->bytes += 2 * (double)(chunks - 1) * (double)operands[6].bytes;
 }
 
 // The logits of a chunk.

@@ -96,6 +96,18 @@ void fsdp_op_linear_describe(const fsdp_op_attrs *attrs, const fsdp_op_extent *o
            last->access == FSDP_UPDATE ? ", added" : "");
 }
 
+// The residual is read as a result is that is added to.
+void fsdp_op_linear_add_work(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands, fsdp_op_work *work) {
+  (void)attrs;
+  work->added_bytes += (double)operands[2].bytes;
+}
+
+void fsdp_op_linear_bias_add_work(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
+                                  fsdp_op_work *work) {
+  (void)attrs;
+  work->added_bytes += (double)operands[3].bytes;
+}
+
 // Bytes of the columns of y or d_y that are not this slice's: the operand is whole rows.
 static double others_bytes(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands) {
   int64_t rows = attrs->batch * attrs->seq, others = attrs->out_stride - attrs->out_features;

@@ -30,7 +30,8 @@ static int64_t numel_of(const fsdp_op_extent *operand) {
 
 static bool check_count(const launch *l) {
   const fsdp_op_operand *last = &l->op->operands[l->op->operand_count - 1];
-  int least = l->op->operand_count - last->optional, most = l->op->operand_count + (l->workspace_bytes > 0);
+  const int named = fsdp_op_operand_count(l->op, l->attrs);
+  int least = named - last->optional, most = named + (l->workspace_bytes > 0);
   if (last->repeated) most = FSDP_OP_MAX_OPERANDS;
   if (l->count >= least && l->count <= most) return true;
   return refuse(l, " takes %d to %d operands, not %d", least, most, l->count);
@@ -72,9 +73,13 @@ static bool check_attrs(const launch *l) {
   return true;
 }
 
-const fsdp_op_operand *fsdp_op_operand_row(const fsdp_op_letters *op, int index) {
+int fsdp_op_operand_count(const fsdp_op_letters *op, const fsdp_op_attrs *attrs) {
+  return op->operand_count - attrs->weight_frozen;
+}
+
+const fsdp_op_operand *fsdp_op_operand_row(const fsdp_op_letters *op, const fsdp_op_attrs *attrs, int index) {
   const fsdp_op_operand *last = &op->operands[op->operand_count - 1];
-  if (index < op->operand_count) return &op->operands[index];
+  if (index < fsdp_op_operand_count(op, attrs)) return &op->operands[index];
   return last->repeated ? last : NULL;
 }
 
@@ -91,7 +96,7 @@ bool fsdp_op_operands_fit(fsdp_op_device device, fsdp_op_kind kind, const fsdp_o
   l.workspace_bytes = fsdp_op_workspace_bytes(device, kind, attrs, l.flat_elems);
   bool fits = check_count(&l) && check_attrs(&l);
   for (int i = 0; i < count && fits; i++) {
-    const fsdp_op_operand *row = fsdp_op_operand_row(l.op, i);
+    const fsdp_op_operand *row = fsdp_op_operand_row(l.op, attrs, i);
     fits = row ? check_operand(&l, i, row) : check_workspace(&l, i);
   }
   return fits;

@@ -9,8 +9,11 @@ fsdp_op_work fsdp_op_work_of(fsdp_op_kind kind, const fsdp_op_attrs *attrs, cons
   const fsdp_op_letters *op = fsdp_op_letters_of(kind);
   bool repeated = op->operands[op->operand_count - 1].repeated;
   fsdp_op_work work = {.flops = fsdp_op_flops(kind, attrs)};
-  for (int i = 0; i < operand_count && (repeated || i < op->operand_count); i++)
-    work.bytes += (operands[i].access == FSDP_UPDATE ? 2.0 : 1.0) * (double)operands[i].bytes;
+  for (int i = 0; i < operand_count && (repeated || i < fsdp_op_operand_count(op, attrs)); i++) {
+    if (operands[i].access == FSDP_UPDATE) work.added_bytes += (double)operands[i].bytes;
+    work.bytes += (double)operands[i].bytes;
+  }
+  work.bytes += work.added_bytes;
   if (row->work) row->work(attrs, operands, &work);
   return work;
 }

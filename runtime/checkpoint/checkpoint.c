@@ -15,6 +15,7 @@ static void take_units(fsdp_checkpoint *c, const fsdp_plan *plan) {
   c->params = fsdp_alloc_zeroed((size_t)units->param_count + 1, sizeof *c->params);
   for (int u = 0; u < units->count; u++) {
     const fsdp_unit *unit = &units->units[u];
+    FSDP_CHECK(unit->trainable, "unit '%s' is frozen: a checkpoint has every slot of every unit", unit->path);
     memcpy(c->units[u].path, unit->path, sizeof unit->path);
     c->units[u].shard_axes = unit->shard_axes;
     c->units[u].replica_axes = unit->replica_axes;

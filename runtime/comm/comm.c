@@ -4,23 +4,25 @@
 
 #include <string.h>
 
-void fsdp_all_gather_report(const fsdp_comm *comm, const fsdp_collective *call) {
-  int64_t slot = call->numel * fsdp_dtype_bytes(call->dtype);
-  fsdp_access_report(call->recorder, call->input, slot, FSDP_READ);
-  for (int r = 0; r < comm->size; r++) {
-    const char *place = (const char *)call->output + r * slot;
-    if (place != call->input) fsdp_access_report(call->recorder, place, slot, FSDP_WRITE);
+// A slot that is gathered where it lies is not written.
+static void report(const fsdp_comm *comm, const fsdp_collective_row *row, const fsdp_collective *call) {
+  const int64_t bytes = call->numel * fsdp_dtype_bytes(call->dtype);
+  const bool in_place = row->meets == FSDP_MEETS_SAME;
+  const int inputs = row->input > row->output ? comm->size : 1;
+  const int outputs = row->output > row->input ? comm->size : 1;
+  if (!in_place) fsdp_access_report(call->recorder, call->input, inputs * bytes, FSDP_READ);
+  for (int r = 0; r < outputs; r++) {
+    const char *place = (const char *)call->output + r * bytes;
+    if (row->meets == FSDP_MEETS_OWN_SLOT && place == call->input) continue;
+    fsdp_access_report(call->recorder, place, bytes, in_place ? FSDP_UPDATE : FSDP_WRITE);
   }
 }
 
-void fsdp_reduce_scatter_report(const fsdp_comm *comm, const fsdp_collective *call) {
-  int64_t slot = call->numel * fsdp_dtype_bytes(call->dtype);
-  fsdp_access_report(call->recorder, call->input, comm->size * slot, FSDP_READ);
-  fsdp_access_report(call->recorder, call->output, slot, FSDP_WRITE);
-}
-
-void fsdp_all_reduce_report(const fsdp_collective *call) {
-  fsdp_access_report(call->recorder, call->output, call->numel * fsdp_dtype_bytes(call->dtype), FSDP_UPDATE);
+void fsdp_comm_run(fsdp_comm *comm, fsdp_collective_kind kind, const fsdp_collective *call) {
+  FSDP_CHECK((unsigned)kind < FSDP_COLLECTIVE_COUNT && comm->table->run[kind],
+             "communicator %s has no collective %d", comm->table->name, (int)kind);
+  comm->table->run[kind](comm, call);
+  if (call->recorder) report(comm, &fsdp_collective_rows[kind], call);
 }
 
 typedef struct self_comm {
@@ -33,16 +35,12 @@ static void copy_at_once(const fsdp_collective *call, int64_t bytes) {
 }
 
 static void self_move(fsdp_comm *comm, const fsdp_collective *call) {
-  int64_t bytes = call->numel * fsdp_dtype_bytes(call->dtype);
-  fsdp_access_report(call->recorder, call->input, bytes, FSDP_READ);
-  if (call->output == call->input) return;
-  ((self_comm *)comm)->copy(call, bytes);
-  fsdp_access_report(call->recorder, call->output, bytes, FSDP_WRITE);
+  if (call->output != call->input)
+    ((self_comm *)comm)->copy(call, call->numel * fsdp_dtype_bytes(call->dtype));
 }
 
-static void self_all_reduce(fsdp_comm *comm, const fsdp_collective *call) {
-  (void)comm;
-  fsdp_all_reduce_report(call);
+static void self_stay(fsdp_comm *comm, const fsdp_collective *call) {
+  (void)comm, (void)call;
 }
 
 static void self_destroy(fsdp_comm *comm) {
@@ -50,7 +48,11 @@ static void self_destroy(fsdp_comm *comm) {
 }
 
 fsdp_comm *fsdp_comm_self_with(void (*copy)(const fsdp_collective *call, int64_t bytes)) {
-  static const fsdp_comm_table table = {"self", self_move, self_move, self_all_reduce, self_destroy};
+  static const fsdp_comm_table table = {
+      .name = "self",
+      .run =
+          {[FSDP_ALL_GATHER] = self_move, [FSDP_REDUCE_SCATTER] = self_move, [FSDP_ALL_REDUCE] = self_stay},
+      .destroy = self_destroy};
   self_comm *comm = fsdp_alloc_zeroed(1, sizeof *comm);
   *comm = (self_comm){.base = {.table = &table, .rank = 0, .size = 1}, .copy = copy};
   return &comm->base;

@@ -4,6 +4,8 @@
 //   reduce-scatter  sum over ranks of own slot of in:     out = sum of slots `rank`
 //   all-reduce      sum over ranks, everywhere:           in place
 //
+// What their operands are, and where these may share bytes, stands in runtime/base/collectives.def.
+//
 // A call is work in its stream's order: what follows it there finds its buffers free and its output complete.
 // If the calling thread is the stream (a CPU worker), that is when the call returns; if the device has queues
 // (`stream` is set), the call only enqueues. Every rank of the group makes the same calls in the same order;
@@ -22,6 +24,7 @@
 #pragma once
 
 #include "runtime/base/access.h"
+#include "runtime/base/collective.h"
 #include "runtime/base/dtype.h"
 #include "runtime/watch/board.h"
 
@@ -33,7 +36,7 @@ typedef struct fsdp_comm fsdp_comm;
 // The group that a rank joins: its ranks, this rank's place among them, and which of the equal groups it is.
 typedef struct fsdp_comm_group {
   int color, rank, size;
-  bool gathers; // it makes all-gathers and nothing else
+  bool moves; // its collectives sum nothing
 } fsdp_comm_group;
 
 // The communicators of a process, in the order of the groups that they were made for.
@@ -43,11 +46,9 @@ typedef struct fsdp_comms {
 } fsdp_comms;
 
 typedef struct fsdp_collective {
-  const void *input; // all-gather: own slot; reduce-scatter: F slots; all-reduce: not used
-  // all-gather: F slots (input may be the own slot in it); reduce-scatter: one slot, apart from the input or
-  // anywhere inside it at a slot's start; all-reduce: read and written
-  void *output;
-  int64_t numel;                  // of one slot; all-reduce: of the whole
+  const void *input;              // not used where there is one operand
+  void *output;                   // or the one operand, read and written
+  int64_t numel;                  // of the smaller operand: of one slot; all-reduce: of the whole
   fsdp_dtype dtype;               // sums: fp32 or bf16
   fsdp_access_recorder *recorder; // NULL unless traced
   void *stream;                   // CUDA stream, NULL on the CPU
@@ -56,11 +57,11 @@ typedef struct fsdp_collective {
   fsdp_place place;
 } fsdp_collective;
 
+typedef void fsdp_collective_function(fsdp_comm *comm, const fsdp_collective *call);
+
 typedef struct fsdp_comm_table {
   const char *name; // "self", "direct", "messages"
-  void (*all_gather)(fsdp_comm *comm, const fsdp_collective *call);
-  void (*reduce_scatter)(fsdp_comm *comm, const fsdp_collective *call);
-  void (*all_reduce)(fsdp_comm *comm, const fsdp_collective *call);
+  fsdp_collective_function *run[FSDP_COLLECTIVE_COUNT];
   void (*destroy)(fsdp_comm *comm);
 } fsdp_comm_table;
 
@@ -69,10 +70,8 @@ struct fsdp_comm {
   int rank, size; // in the group
 };
 
-// Report what each collective reads and writes to the access trace; for groups of several ranks.
-void fsdp_all_gather_report(const fsdp_comm *comm, const fsdp_collective *call);
-void fsdp_reduce_scatter_report(const fsdp_comm *comm, const fsdp_collective *call);
-void fsdp_all_reduce_report(const fsdp_collective *call);
+// Runs (or enqueues) a collective, and reports what it reads and writes to the access trace.
+void fsdp_comm_run(fsdp_comm *comm, fsdp_collective_kind kind, const fsdp_collective *call);
 
 // A group of one rank: copies if input and output differ, nothing else. `copy` copies `bytes` from the call's
 // input to its output, in the order of its stream.

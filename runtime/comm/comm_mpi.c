@@ -207,7 +207,6 @@ static void message_all_gather(fsdp_comm *comm, const fsdp_collective *call) {
   char *own = data.data + comm->rank * slot;
   gather_slots(self, &data, call->input);
   if (own != call->input) memcpy(own, call->input, (size_t)slot);
-  fsdp_all_gather_report(comm, call);
 }
 
 static void message_reduce_scatter(fsdp_comm *comm, const fsdp_collective *call) {
@@ -215,14 +214,12 @@ static void message_reduce_scatter(fsdp_comm *comm, const fsdp_collective *call)
   self->lane = call->lane;
   slots data = {(char *)(uintptr_t)call->input, call->numel, call->numel * comm->size, call->dtype};
   reduce_slots(self, &data, call->output);
-  fsdp_reduce_scatter_report(comm, call);
 }
 
 static void message_all_reduce(fsdp_comm *comm, const fsdp_collective *call) {
   message_comm *self = (message_comm *)comm;
   self->lane = call->lane;
   int64_t width = fsdp_dtype_bytes(call->dtype), bytes = call->numel * width;
-  fsdp_all_reduce_report(call);
   if (bytes <= FSDP_SMALL_SUM_BYTES) {
     self->exchanges.lane = call->lane;
     fsdp_small_sum_run(self->small, call->output, call->numel, call->dtype);
@@ -246,8 +243,11 @@ static void message_destroy(fsdp_comm *comm) {
 }
 
 fsdp_comm *fsdp_world_split_messages(fsdp_world *world, int color, int key, int64_t piece_bytes) {
-  static const fsdp_comm_table table = {"messages", message_all_gather, message_reduce_scatter,
-                                        message_all_reduce, message_destroy};
+  static const fsdp_comm_table table = {.name = "messages",
+                                        .run = {[FSDP_ALL_GATHER] = message_all_gather,
+                                                [FSDP_REDUCE_SCATTER] = message_reduce_scatter,
+                                                [FSDP_ALL_REDUCE] = message_all_reduce},
+                                        .destroy = message_destroy};
   (void)world;
   MPI_Comm comm;
   CALL_MPI(MPI_Comm_split, MPI_COMM_WORLD, color < 0 ? MPI_UNDEFINED : color, key, &comm);

@@ -169,7 +169,6 @@ static void nccl_all_gather(fsdp_comm *comm, const fsdp_collective *call) {
   nccl_comm *self = (nccl_comm *)comm;
   CALL_NCCL(self, ncclAllGather, call->input, call->output, (size_t)call->numel, type_of(call->dtype),
             self->comm, (cudaStream_t)call->stream);
-  fsdp_all_gather_report(comm, call);
   fsdp_watchdog_post(self->shared->watchdog, call->stream, call->lane, call->place);
 }
 
@@ -187,7 +186,6 @@ static void nccl_reduce_scatter(fsdp_comm *comm, const fsdp_collective *call) {
     CALL_CUDA(cudaMemcpyAsync(call->output, target, (size_t)slot, cudaMemcpyDeviceToDevice,
                               (cudaStream_t)call->stream));
   }
-  fsdp_reduce_scatter_report(comm, call);
   fsdp_watchdog_post(self->shared->watchdog, call->stream, call->lane, call->place);
 }
 
@@ -195,7 +193,6 @@ static void nccl_all_reduce(fsdp_comm *comm, const fsdp_collective *call) {
   nccl_comm *self = (nccl_comm *)comm;
   CALL_NCCL(self, ncclAllReduce, call->output, call->output, (size_t)call->numel, type_of(call->dtype),
             ncclSum, self->comm, (cudaStream_t)call->stream);
-  fsdp_all_reduce_report(call);
   fsdp_watchdog_post(self->shared->watchdog, call->stream, call->lane, call->place);
 }
 
@@ -261,7 +258,7 @@ static ncclConfig_t settings_of(const fsdp_nccl_use *use, const fsdp_comm_group 
   config.blocking = 1;
 #if NCCL_VERSION_CODE >= SINCE_WINDOWS
   if (use->policies && group)
-    config.CTAPolicy = use->windows && group->gathers ? NCCL_CTA_POLICY_ZERO : NCCL_CTA_POLICY_EFFICIENCY;
+    config.CTAPolicy = use->windows && group->moves ? NCCL_CTA_POLICY_ZERO : NCCL_CTA_POLICY_EFFICIENCY;
 #else
   (void)use, (void)group;
 #endif
@@ -425,8 +422,11 @@ static fsdp_status register_arena(const fsdp_nccl_config *config, nccl_comm *com
 
 static fsdp_status create_group(const fsdp_world *world, const fsdp_nccl_config *config, shared_part *shared,
                                 int index, fsdp_comm **comm, fsdp_error *error) {
-  static const fsdp_comm_table table = {"nccl", nccl_all_gather, nccl_reduce_scatter, nccl_all_reduce,
-                                        nccl_destroy};
+  static const fsdp_comm_table table = {.name = "nccl",
+                                        .run = {[FSDP_ALL_GATHER] = nccl_all_gather,
+                                                [FSDP_REDUCE_SCATTER] = nccl_reduce_scatter,
+                                                [FSDP_ALL_REDUCE] = nccl_all_reduce},
+                                        .destroy = nccl_destroy};
   const fsdp_comm_group *group = &config->groups[index];
   if (group->size == 1) {
     *comm = fsdp_cuda_comm_self();

@@ -154,7 +154,6 @@ static void direct_all_gather(fsdp_comm *comm, const fsdp_collective *call) {
     }
   }
   meet(self);
-  fsdp_all_gather_report(comm, call);
 }
 
 static void direct_reduce_scatter(fsdp_comm *comm, const fsdp_collective *call) {
@@ -170,7 +169,6 @@ static void direct_reduce_scatter(fsdp_comm *comm, const fsdp_collective *call) 
   sum_ranks(self, comm->rank * call->numel, call->numel, call->dtype, later ? own : output);
   meet(self);
   if (later) memmove(output, own, (size_t)slot);
-  fsdp_reduce_scatter_report(comm, call);
 }
 
 // Few values: everyone's lie in the control block, and everyone sums them. One meeting, as the next call uses
@@ -191,7 +189,6 @@ static void direct_all_reduce(fsdp_comm *comm, const fsdp_collective *call) {
   direct_comm *self = (direct_comm *)comm;
   self->lane = call->lane;
   int64_t width = fsdp_dtype_bytes(call->dtype), bytes = call->numel * width;
-  fsdp_all_reduce_report(call);
   if (bytes <= SMALL_BYTES) {
     small_all_reduce(self, call, bytes);
     return;
@@ -227,8 +224,11 @@ static void direct_destroy(fsdp_comm *comm) {
 }
 
 fsdp_comm *fsdp_shared_create(const fsdp_shared_config *config) {
-  static const fsdp_comm_table table = {"direct", direct_all_gather, direct_reduce_scatter, direct_all_reduce,
-                                        direct_destroy};
+  static const fsdp_comm_table table = {.name = "direct",
+                                        .run = {[FSDP_ALL_GATHER] = direct_all_gather,
+                                                [FSDP_REDUCE_SCATTER] = direct_reduce_scatter,
+                                                [FSDP_ALL_REDUCE] = direct_all_reduce},
+                                        .destroy = direct_destroy};
   FSDP_CHECK(config->size >= 2 && config->rank >= 0 && config->rank < config->size, "rank %d of %d",
              config->rank, config->size);
   direct_comm *self = fsdp_alloc_zeroed(1, sizeof *self);

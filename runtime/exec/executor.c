@@ -3,6 +3,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/random.h"
+#include "runtime/base/size.h"
 #include "runtime/exec/access_trace.h"
 #include "runtime/exec/device_config.h"
 #include "runtime/plan/layout/boxes.h"
@@ -53,8 +54,8 @@ static void report_view(fsdp_access_recorder *recorder, const fsdp_view *view) {
 }
 
 static bool is_update(const fsdp_executor *self, const fsdp_instr *instr) {
-  const fsdp_optimizer *optimizer = self->config.plan->optimizer;
-  return optimizer && instr->kind == FSDP_INSTR_OP && instr->op == optimizer->update && instr->unit >= 0;
+  return instr->kind == FSDP_INSTR_OP && instr->unit >= 0 &&
+         instr->op == self->config.plan->unit_state[instr->unit].optimizer->update;
 }
 
 static fsdp_kernel_call make_call(const fsdp_executor *self, const fsdp_instr *instr,
@@ -97,19 +98,13 @@ static void run_collective(fsdp_executor *self, const fsdp_work *work, const fsd
       .dtype = views[0].dtype,
       .input = views[0].data,
       .output = views[instr->operand_count - 1].data,
-      .numel = views[instr->kind == FSDP_INSTR_REDUCE_SCATTER ? 1 : 0].numel,
+      .numel = fsdp_min_i64(views[0].numel, views[instr->operand_count - 1].numel),
       .recorder = recorder,
       .stream = context->native,
       .lane = &fsdp_board_mine->lanes[instr->stream],
       .place = fsdp_place_of(work->round, work->item),
   };
-  if (instr->kind == FSDP_INSTR_ALL_GATHER) {
-    comm->table->all_gather(comm, &call);
-  } else if (instr->kind == FSDP_INSTR_REDUCE_SCATTER) {
-    comm->table->reduce_scatter(comm, &call);
-  } else {
-    comm->table->all_reduce(comm, &call);
-  }
+  fsdp_comm_run(comm, fsdp_instr_collective(instr), &call);
 }
 
 static void run_copy(const fsdp_view *views, fsdp_access_recorder *recorder,
@@ -118,6 +113,15 @@ static void run_copy(const fsdp_view *views, fsdp_access_recorder *recorder,
   report_view(recorder, &views[1]);
   context->table->copy(context, views[1].data, views[0].data,
                        views[0].numel * fsdp_dtype_bytes(views[0].dtype));
+}
+
+// `views` are those of the inputs that the graph has.
+static void feed_batch(const fsdp_executor *self, const fsdp_view *views) {
+  const int *values = self->config.plan->graph->inputs;
+  int32_t *inputs[FSDP_INPUT_COUNT];
+  for (int i = 0, taken = 0; i < FSDP_INPUT_COUNT; i++)
+    inputs[i] = values[i] >= 0 ? views[taken++].data : NULL;
+  self->config.callbacks.feed_batch(self->config.callbacks.context, inputs);
 }
 
 // The caller's part of the program: it fills the operands, or reads them.
@@ -129,11 +133,12 @@ static void run_host_call(fsdp_executor *self, const fsdp_instr *instr, const fs
     ((float *)views[0].data)[FSDP_SCALAR_ONE] = 1;
     callbacks->feed_step(callbacks->context, views[0].data, views[1].data);
   } else if (instr->kind == FSDP_INSTR_FEED_BATCH) {
-    callbacks->feed_batch(callbacks->context, views[0].data, views[1].data);
+    feed_batch(self, views);
   } else if (instr->kind == FSDP_INSTR_DIGESTS) {
     memcpy(self->digests, views[0].data, (size_t)views[0].numel * sizeof(int32_t));
   } else {
-    self->published[0] = *(const float *)views[0].data;
+    self->published[0] = 0;
+    for (int64_t i = 0; i < views[0].numel; i++) self->published[0] += ((const float *)views[0].data)[i];
     self->published[1] = instr->operand_count > 1 ? *(const float *)views[1].data : NAN;
     if (callbacks->publish) {
       callbacks->publish(callbacks->context, self->published[0], self->published[1]);
@@ -148,9 +153,8 @@ static void run_kind(fsdp_executor *self, const fsdp_work *work, const fsdp_view
   case FSDP_INSTR_OP:
     run_op(self, instr, views, recorder, context);
     break;
-  case FSDP_INSTR_ALL_GATHER:
-  case FSDP_INSTR_REDUCE_SCATTER:
-  case FSDP_INSTR_ALL_REDUCE:
+#define FSDP_COLLECTIVE(KIND, ...) case FSDP_INSTR_##KIND:
+#include "runtime/base/collectives.def"
     run_collective(self, work, views, recorder, context);
     break;
   case FSDP_INSTR_H2D:
@@ -464,7 +468,7 @@ static void make_all_segments(fsdp_executor *self) {
     const fsdp_instr *instr = &program->instrs[i];
     if (!is_update(self, instr)) continue;
     const fsdp_operand *slots = &program->operands[instr->first_operand + FSDP_UPDATE_FIRST_SLOT];
-    const fsdp_optimizer *optimizer = self->config.plan->optimizer;
+    const fsdp_optimizer *optimizer = self->config.plan->unit_state[instr->unit].optimizer;
     bool rounds = false;
     for (int k = 0; k < optimizer->slot_count; k++)
       rounds = rounds || (optimizer->slots[k].rounds && slots[k].dtype == FSDP_BF16);
@@ -477,12 +481,12 @@ int fsdp_executor_groups(const fsdp_program *program, int rank, fsdp_comm_group 
   for (int c = 0; c < program->comm_count; c++) {
     fsdp_mesh_group group = fsdp_mesh_group_of(&program->mesh, program->comms[c].axes, rank);
     groups[c] =
-        (fsdp_comm_group){.color = group.color, .rank = group.rank, .size = group.size, .gathers = true};
+        (fsdp_comm_group){.color = group.color, .rank = group.rank, .size = group.size, .moves = true};
   }
   for (int i = 0; i < program->instr_count; i++) {
     const fsdp_instr *instr = &program->instrs[i];
-    if (fsdp_instr_is_collective(instr) && instr->kind != FSDP_INSTR_ALL_GATHER)
-      groups[instr->comm].gathers = false;
+    if (fsdp_instr_is_collective(instr) && fsdp_instr_collective_row(instr)->sums)
+      groups[instr->comm].moves = false;
   }
   return program->comm_count;
 }

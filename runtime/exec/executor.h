@@ -24,9 +24,10 @@ typedef struct fsdp_executor_callbacks {
   // The step's scalars (learning rate, ...; FSDP_SCALAR_ONE is already set) and this rank's number of counted
   // targets over all micro-batches. In an evaluation, the number of all ranks' batches.
   void (*feed_step)(void *context, float scalars[FSDP_SCALAR_COUNT], float *target_count);
-  // The next micro-batch: batch * seq tokens and targets (FSDP_TARGET_IGNORED if the loss does not count it).
-  void (*feed_batch)(void *context, int32_t *tokens, int32_t *targets);
-  // The step's results; grad_norm is NaN if the program has none (evaluation). May be NULL.
+  // The next micro-batch: batch * seq numbers for each input of the graph, NULL for those that it does not
+  // have. Targets are FSDP_TARGET_IGNORED if the loss does not count them.
+  void (*feed_batch)(void *context, int32_t *const inputs[FSDP_INPUT_COUNT]);
+  // The step's results, of which the first is the sum of the losses; grad_norm is NaN if the program has none (evaluation). May be NULL.
   void (*publish)(void *context, float loss, float grad_norm);
   // Before an instruction that is not poison, on its stream's thread, with its operands' addresses (tests
   // look at gradients here). May be NULL.

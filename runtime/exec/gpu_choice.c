@@ -24,13 +24,13 @@ static fsdp_status find_sharers(fsdp_world *world, bool allow_shared, fsdp_gpu *
   if (gpu->shown > 1 && gpu->shown < world->local_size) {
     return fsdp_fail(error, FSDP_ERR_PEER,
                      "%d ranks on %s, but %d GPUs: start at most one rank per GPU, or try sharing with "
-                     "--allow-shared-gpu on",
+                     "--set allow-shared-gpu=on",
                      world->local_size, world->host, gpu->shown);
   }
   return fsdp_fail(
       error, FSDP_ERR_PEER,
       "ranks %d and %d on %s have the same GPU %s (%s): there are more ranks than GPUs; start at "
-      "most one rank per GPU, or try sharing with --allow-shared-gpu on",
+      "most one rank per GPU, or try sharing with --set allow-shared-gpu=on",
       world->rank, other, world->host, gpu->bus, gpu->name);
 }
 

@@ -80,11 +80,8 @@ static float all_targets(const rank_run *run) {
 static void feed_step(void *context, float scalars[FSDP_SCALAR_COUNT], float *target_count) {
   rank_run *run = context;
   const fsdp_plan_config *plan = &run->config->plan->config;
-  double t = (double)(run->step + 1);
   scalars[FSDP_SCALAR_LR] = run->config->lr;
-  scalars[FSDP_SCALAR_CORRECTION1] = (float)(1 - pow(plan->beta1, t));
-  scalars[FSDP_SCALAR_CORRECTION2] = (float)(1 - pow(plan->beta2, t));
-  scalars[FSDP_SCALAR_STEP] = (float)t;
+  fsdp_optimizer_scalars(plan->optimizer, &plan->hyper, (double)(run->step + 1), scalars);
   if (run->evaluating) {
     *target_count = all_targets(run);
     return;
@@ -99,15 +96,16 @@ static void feed_step(void *context, float scalars[FSDP_SCALAR_COUNT], float *ta
   run->micro_batch = 0;
 }
 
-static void feed_batch(void *context, int32_t *tokens, int32_t *targets) {
+static void feed_batch(void *context, int32_t *const inputs[FSDP_INPUT_COUNT]) {
   rank_run *run = context;
   const fsdp_plan_config *plan = &run->config->plan->config;
   const fsdp_rows *rows = &run->config->plan->rows;
   for (int64_t i = 0; i < plan->batch * rows->local_seq; i++) {
     place at = place_at(run, run->micro_batch, i);
     int64_t row = fsdp_rows_row(rows, i / rows->local_seq, i % rows->local_seq);
-    tokens[row] = at.padding ? 0 : token_of(run, at.sequence, at.position);
-    targets[row] = at.padding ? FSDP_TARGET_IGNORED : target_of(run, at.sequence, at.position);
+    inputs[FSDP_INPUT_TOKENS][row] = at.padding ? 0 : token_of(run, at.sequence, at.position);
+    inputs[FSDP_INPUT_TARGETS][row] =
+        at.padding ? FSDP_TARGET_IGNORED : target_of(run, at.sequence, at.position);
   }
   if (++run->micro_batch == plan->micro_batches) run->step++;
 }

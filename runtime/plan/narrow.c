@@ -243,8 +243,8 @@ static fsdp_plan_config narrow_options(const fsdp_plan_config *given) {
   c.norm_limit = 0; // is of the model's size
   // A smaller one lets what rounding leaves of a gradient of zero move a weight as far as any other, and a
   // larger one weights themselves.
-  c.adam_eps = c.adam_eps > 1e-5f ? c.adam_eps : 1e-5f;
-  c.weight_decay = c.weight_decay < 0.1f ? c.weight_decay : 0.1f;
+  c.hyper.eps = c.hyper.eps > 1e-5f ? c.hyper.eps : 1e-5f;
+  c.hyper.weight_decay = c.hyper.weight_decay < 0.1f ? c.hyper.weight_decay : 0.1f;
   c.evaluation = true;
   c.check = c.snapshot = c.draft = c.peaks = false;
   c.limits = (fsdp_memory_limits){0};

@@ -1,5 +1,6 @@
 #include "runtime/plan/plan.h"
 
+#include "models/graph/residual.h"
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 #include "runtime/plan/layout/partition.h"
@@ -41,32 +42,16 @@ int64_t fsdp_plan_reserve_bytes(const fsdp_plan *plan) {
   return backend->reserve_bytes + plan->program->comm_count * backend->comm_reserve_bytes;
 }
 
-// What an instruction sends in `runs` runs: a ring all-gather or reduce-scatter sends every slot but one, an
-// all-reduce does both.
+// What an instruction sends in `runs` runs.
 static void count_traffic(fsdp_traffic *traffic, const fsdp_plan *plan, const fsdp_instr *instr,
                           int64_t runs) {
   const fsdp_program *program = plan->program;
-  const fsdp_operand *operands = &program->operands[instr->first_operand];
   if (!fsdp_instr_is_collective(instr)) return;
-  int64_t ranks = fsdp_program_comm_size(program, instr), bytes = 0, *kind = NULL;
-  switch (instr->kind) {
-  case FSDP_INSTR_ALL_GATHER:
-    kind = &traffic->all_gather_bytes;
-    bytes = operands[0].size_bytes * (ranks - 1);
-    break;
-  case FSDP_INSTR_REDUCE_SCATTER:
-    kind = &traffic->reduce_scatter_bytes;
-    bytes = operands[1].size_bytes * (ranks - 1);
-    break;
-  case FSDP_INSTR_ALL_REDUCE:
-    kind = instr->stream == FSDP_STREAM_REDUCE && instr->unit < 0 ? &traffic->scalar_bytes
-                                                                  : &traffic->all_reduce_bytes;
-    bytes = 2 * operands[0].size_bytes * (ranks - 1) / ranks;
-    break;
-  default:
-    return;
-  }
-  *kind += runs * bytes;
+  const int64_t bytes =
+      fsdp_collective_sent_bytes(fsdp_instr_collective_row(instr), fsdp_program_whole_bytes(program, instr),
+                                 fsdp_program_comm_size(program, instr));
+  const bool is_scalar = instr->stream == FSDP_STREAM_REDUCE && instr->unit < 0;
+  *(is_scalar ? &traffic->scalar_bytes : &traffic->bytes[fsdp_instr_collective(instr)]) += runs * bytes;
   traffic->by_axes[fsdp_factored_source(&plan->axes, program->comms[instr->comm].axes)] += runs * bytes;
 }
 
@@ -132,11 +117,11 @@ static fsdp_status check_gemms(const fsdp_plan_config *c, fsdp_error *error) {
   if (!gpu.gemm_multiprocessors) return FSDP_OK;
   if (c->backend->device != FSDP_OP_CUDA)
     return fsdp_fail(error, FSDP_ERR_OPTION,
-                     "--gemm-multiprocessors %d is of a GPU, and this plan is for a CPU: leave it out",
+                     "--set gemm-multiprocessors=%d is of a GPU, and this plan is for a CPU: leave it out",
                      gpu.gemm_multiprocessors);
   if (gpu.gemm_multiprocessors <= gpu.multiprocessors) return FSDP_OK;
   return fsdp_fail(error, FSDP_ERR_OPTION,
-                   "--gemm-multiprocessors %d exceeds the GPU's %d: use fewer, or 0 for all",
+                   "--set gemm-multiprocessors=%d exceeds the GPU's %d: use fewer, or 0 for all",
                    gpu.gemm_multiprocessors, gpu.multiprocessors);
 }
 
@@ -160,15 +145,10 @@ static fsdp_status check_config(const fsdp_plan_config *c, fsdp_error *error) {
   return check_rows(c, c->seq, error);
 }
 
-// Refuses what a graph can say about a parameter and no op supports yet.
 static fsdp_status check_params(const fsdp_graph *graph, fsdp_error *error) {
-  for (int p = 0; p < graph->param_count; p++) {
-    const fsdp_param *param = &graph->params[p];
-    if (!param->trainable)
-      return fsdp_fail(error, FSDP_ERR_INPUT,
-                       "parameter %s is frozen, which is not supported: use a model without", param->name);
-  }
-  return FSDP_OK;
+  for (int p = 0; p < graph->param_count; p++)
+    if (graph->params[p].trainable) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_INPUT, "no parameter of the model trains: use a model of which some do");
 }
 
 int fsdp_plan_batch_part(const fsdp_plan *plan, int rank, int *part) {
@@ -181,31 +161,11 @@ int fsdp_plan_batch_part(const fsdp_plan *plan, int rank, int *part) {
 static void make_program(fsdp_plan *plan) {
   const fsdp_plan_config *c = &plan->config;
   const fsdp_schedule_config config = {
-      .strategy = c->strategy,
-      .token_axes = fsdp_placement_axes(&plan->graph->values[plan->graph->tokens].placement),
-      .micro_batches = c->micro_batches,
-      .prefetch = c->prefetch,
-      .cpu_offload = c->cpu_offload,
+      .plan = c,
+      .token_axes =
+          fsdp_placement_axes(&plan->graph->values[plan->graph->inputs[FSDP_INPUT_TOKENS]].placement),
       .fates = plan->fates,
-      .accumulate = c->accumulate,
-      .param_dtype = c->param_dtype,
-      .reduce_dtype = c->reduce_dtype,
-      .master_dtype = c->master_dtype,
-      .moment_dtype = c->moment_dtype,
-      .grad_clip = c->grad_clip,
-      .norm_limit = fsdp_plan_norm_limit(c),
-      .beta1 = c->beta1,
-      .beta2 = c->beta2,
-      .adam_eps = c->adam_eps,
-      .weight_decay = c->weight_decay,
-      .evaluation = c->evaluation,
-      .check = c->check,
-      .snapshot = c->snapshot,
-      .exchange = c->exchange,
-      .optimizer = plan->optimizer,
-      .device = c->backend->device,
-      .gpu = c->gpu,
-      .gemm_workspace_bytes = c->backend->gemm_workspace_bytes};
+      .norm_limit = fsdp_plan_norm_limit(c)};
   fsdp_schedule_result made;
   fsdp_schedule(&config, plan->graph, plan->units, &made);
   plan->program = made.program;
@@ -279,6 +239,7 @@ static fsdp_status plan_program(fsdp_plan *plan, fsdp_error *error) {
   if (status == FSDP_OK) status = check_rows(c, plan->rows.parts * plan->rows.local_seq, error);
   if (status) return status;
   fsdp_graph_backward(plan->graph);
+  fsdp_graph_add_residuals(plan->graph);
   status = fsdp_units_create(plan->graph, &c->wrap, &plan->axes.mesh, &plan->units, error);
   if (status) return status;
   plan->fates = fsdp_alloc((size_t)plan->graph->value_count * sizeof *plan->fates);
@@ -348,8 +309,10 @@ static void find_hint(fsdp_plan *plan) {
   release(&block);
 }
 
-static int64_t sent_bytes(const fsdp_traffic *traffic) {
-  return traffic->all_gather_bytes + traffic->reduce_scatter_bytes + traffic->all_reduce_bytes;
+int64_t fsdp_traffic_sent_bytes(const fsdp_traffic *traffic) {
+  int64_t sum = 0;
+  for (int c = 0; c < FSDP_COLLECTIVE_COUNT; c++) sum += traffic->bytes[c];
+  return sum;
 }
 
 // What the preset would send less than rules that move activations.
@@ -365,7 +328,8 @@ static void find_preset_hint(fsdp_plan *plan) {
   other.config.sharding = &preset;
   if (plan_program(&other, NULL) == FSDP_OK) {
     fsdp_traffic traffic = step_traffic(&other);
-    plan->hint_preset_bytes = fsdp_max_i64(sent_bytes(&plan->traffic) - sent_bytes(&traffic), 0);
+    plan->hint_preset_bytes =
+        fsdp_max_i64(fsdp_traffic_sent_bytes(&plan->traffic) - fsdp_traffic_sent_bytes(&traffic), 0);
   }
   release(&other);
 }
@@ -386,19 +350,34 @@ float fsdp_plan_norm_limit(const fsdp_plan_config *config) {
   return config->norm_limit > 0 ? config->norm_limit : FLT_MAX;
 }
 
+static int digests_of(const fsdp_plan *plan, int unit) {
+  return plan->units->units[unit].shard_numel > 0 ? plan->unit_state[unit].optimizer->slot_count : 0;
+}
+
 int fsdp_plan_digest_count(const fsdp_plan *plan) {
   int count = 0;
-  for (int u = 0; u < plan->units->count; u++)
-    count += plan->units->units[u].shard_numel > 0 ? plan->optimizer->slot_count : 0;
+  for (int u = 0; u < plan->units->count; u++) count += digests_of(plan, u);
   return count;
 }
 
+// Its index among those of its unit, *unit: the slot.
+static int find_digest(const fsdp_plan *plan, int digest, int *unit) {
+  int slot = digest;
+  for (*unit = 0; *unit < plan->units->count && slot >= digests_of(plan, *unit); ++*unit)
+    slot -= digests_of(plan, *unit);
+  FSDP_CHECK(*unit < plan->units->count, "digest %d of %d", digest, fsdp_plan_digest_count(plan));
+  return slot;
+}
+
 int fsdp_plan_digest_unit(const fsdp_plan *plan, int digest) {
-  int unit = 0;
-  for (int left = digest / plan->optimizer->slot_count;; unit++) {
-    FSDP_CHECK(unit < plan->units->count, "digest %d of %d", digest, fsdp_plan_digest_count(plan));
-    if (plan->units->units[unit].shard_numel > 0 && left-- == 0) return unit;
-  }
+  int unit;
+  find_digest(plan, digest, &unit);
+  return unit;
+}
+
+const fsdp_slot *fsdp_plan_digest_slot(const fsdp_plan *plan, int digest) {
+  int unit, slot = find_digest(plan, digest, &unit);
+  return &plan->unit_state[unit].optimizer->slots[slot];
 }
 
 fsdp_dtype fsdp_plan_slot_dtype(const fsdp_plan *plan, int slot) {
@@ -456,7 +435,7 @@ fsdp_status fsdp_plan_create(const fsdp_plan_config *config, fsdp_plan **out, fs
   fsdp_plan *plan = fsdp_alloc_zeroed(1, sizeof *plan);
   plan->config = *config;
   plan->config.gpu = fsdp_op_gpu_completed(&config->gpu);
-  plan->optimizer = fsdp_optimizer_adamw();
+  plan->optimizer = &fsdp_optimizers[config->optimizer];
   status = plan_program(plan, error);
   if (status) {
     fsdp_plan_destroy(plan);

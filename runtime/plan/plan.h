@@ -17,65 +17,15 @@
 #include "runtime/plan/propagate/complete.h"
 #include "runtime/plan/propagate/op_specs.h"
 
-// What differs between devices and shows in a plan.
-typedef struct fsdp_plan_backend {
-  const char *name; // "cpu", "cuda"
-  fsdp_op_device device;
-  // Scratch of the gemm library, kept for the whole run; 0 on the CPU.
-  int64_t gemm_workspace_bytes;
-  // Memory beside the arena: the driver's context, modules and the gemm library; and what each communicator
-  // of more than one rank keeps.
-  int64_t reserve_bytes, comm_reserve_bytes;
-  // Nominal rates, for choices between recomputing, offloading and keeping: FLOPs of a gemm in the time in
-  // which one byte of device memory is read or written, and bytes of device memory in the time in which one
-  // crosses the link to the host.
-  double flops_per_byte, link_ratio;
-} fsdp_plan_backend;
-
 // The two backends; static, not to be freed.
 const fsdp_plan_backend *fsdp_plan_backend_cpu(void);
 // Needs no GPU and no toolkit.
 const fsdp_plan_backend *fsdp_plan_backend_cuda(void);
 
-typedef struct fsdp_plan_config {
-  fsdp_model_config model;
-  int64_t batch, seq; // of a micro-batch on one rank
-  int micro_batches;  // micro-batches of a step
-  fsdp_strategy strategy;
-  fsdp_mesh mesh;
-  bool sequence_parallel; // where tensor has several ranks and rules do not say it: rows that it does not cut
-                          // by columns lie over it by the sequence
-  const fsdp_sharding *sharding;              // must outlive the plan; NULL: as strategy and mesh say
-  const fsdp_given_strategies *op_strategies; // in place of rules; must outlive the plan; NULL: none
-  fsdp_wrap_policy wrap;
-  bool cpu_offload;
-  fsdp_saving saving; // what layers recompute and offload; empty: all is kept
-  int prefetch;       // wrapped modules gathered ahead
-  fsdp_accumulate accumulate;
-  fsdp_dtype param_dtype, reduce_dtype, master_dtype, moment_dtype;
-  float grad_clip;  // 0: off
-  float norm_limit; // with clipping: a step with a norm above it is skipped; 0: only one that is not finite
-  double beta1, beta2;
-  float adam_eps, weight_decay;
-  bool evaluation; // plan an evaluation section too
-  bool check;      // plan a check section too, if there are replicas to compare
-  bool snapshot;   // plan a snapshot section too, and host memory for it
-  bool exchange;   // plan an exchange section too, if replicas load slices or low-precision copies are kept;
-                   // under zero1 there always is one
-  bool poison;     // fill memory that is free, or not yet written, with signalling NaNs (tests)
-  // What a rank may take, with what lies beside the device's arena: addresses are packed so that it fits, and
-  // where there is room, so that fewer instructions wait for memory to be free. All 0: unknown.
-  fsdp_memory_limits limits;
-  bool draft; // for a search: addresses are a first attempt, nothing is proved, and hints are left out
-  bool peaks; // with `draft`: only the peaks are wanted, so that waits are left out too
-  const fsdp_plan_backend *backend;
-  fsdp_op_gpu gpu; // with a GPU's backend: the one that is planned for; a plan's own copy is complete
-} fsdp_plan_config;
-
 // Bytes that one rank sends in one step (ring algorithms' counts), by collective, scalars apart; and the same
 // bytes by the set of mesh axes that they are sent over.
 typedef struct fsdp_traffic {
-  int64_t all_gather_bytes, reduce_scatter_bytes, all_reduce_bytes, scalar_bytes;
+  int64_t bytes[FSDP_COLLECTIVE_COUNT], scalar_bytes;
   int64_t by_axes[1 << FSDP_MESH_AXES_MAX]; // by fsdp_axis_set of the configuration's mesh
 } fsdp_traffic;
 
@@ -88,7 +38,7 @@ typedef struct fsdp_plan {
   fsdp_factored_mesh axes; // the configuration's mesh, of which an axis may be factored: that of the program
   fsdp_rows rows;          // which positions a rank's rows have
   fsdp_units *units;
-  const fsdp_optimizer *optimizer;
+  const fsdp_optimizer *optimizer; // of the parameters that train; unit_state has each unit's
   fsdp_program *program;
   fsdp_memory_report memory;
   fsdp_traffic traffic;
@@ -115,6 +65,9 @@ int fsdp_plan_batch_part(const fsdp_plan *plan, int rank, int *part);
 // mesh.
 fsdp_status fsdp_plan_count_batch_parts(const fsdp_plan_config *config, int *parts, fsdp_error *error);
 
+// By all collectives, without scalars.
+int64_t fsdp_traffic_sent_bytes(const fsdp_traffic *traffic);
+
 // Device memory that a rank needs beside the arena: counted when a plan is compared with a limit, but no part
 // of the plan.
 int64_t fsdp_plan_reserve_bytes(const fsdp_plan *plan);
@@ -128,10 +81,10 @@ fsdp_attention_kernel fsdp_plan_attention(const fsdp_plan_config *config);
 // The greatest norm that is applied (FSDP_NORM_SKIPS): the plan's limit or, without one, the greatest number.
 float fsdp_plan_norm_limit(const fsdp_plan_config *config);
 
-// The digests of a check section, in its order: the optimizer's slots of each unit that has any. Digest i is
-// of slot i % slot_count of unit fsdp_plan_digest_unit(i).
+// The digests of a check section, in its order: the slots of each unit that has any.
 int fsdp_plan_digest_count(const fsdp_plan *plan);
 int fsdp_plan_digest_unit(const fsdp_plan *plan, int digest);
+const fsdp_slot *fsdp_plan_digest_slot(const fsdp_plan *plan, int digest);
 // The dtype in which a slot of the state is kept.
 fsdp_dtype fsdp_plan_slot_dtype(const fsdp_plan *plan, int slot);
 // Bytes that the check section reads on a rank; 0 if the plan has none.

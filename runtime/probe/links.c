@@ -19,7 +19,7 @@
 typedef struct collective_load {
   const probe *self;
   fsdp_comm *comm;
-  fsdp_instr_kind kind;
+  fsdp_collective_kind kind;
   int64_t numel; // of the whole, fp32
   unsigned char *whole, *part;
   int64_t stride; // from one set to the next
@@ -29,22 +29,18 @@ typedef struct collective_load {
 static void run_collective(void *context, const fsdp_stream_context *stream, int set) {
   const collective_load *l = context;
   unsigned char *whole = l->whole + set * l->stride, *part = l->part + set * l->stride;
-  const bool all = l->kind == FSDP_INSTR_ALL_REDUCE, gather = l->kind == FSDP_INSTR_ALL_GATHER;
-  const fsdp_collective call = {.input = gather ? part : whole,
-                                .output = gather || all ? whole : part,
-                                .numel = all ? l->numel : l->numel / l->comm->size,
+  const fsdp_collective_row *row = &fsdp_collective_rows[l->kind];
+  const bool apart = row->input == FSDP_PART_SLOT || row->meets == FSDP_MEETS_NOWHERE;
+  const fsdp_collective call = {.input = apart ? part : whole,
+                                .output = row->output == FSDP_PART_SLOT ? part : whole,
+                                .numel = row->input == row->output ? l->numel : l->numel / l->comm->size,
                                 .dtype = FSDP_F32,
                                 .stream = stream->native};
-  if (gather)
-    l->comm->table->all_gather(l->comm, &call);
-  else if (all)
-    l->comm->table->all_reduce(l->comm, &call);
-  else
-    l->comm->table->reduce_scatter(l->comm, &call);
+  fsdp_comm_run(l->comm, l->kind, &call);
 }
 
 // False if the buffers do not fit. `bytes` becomes what the group's size divides.
-static bool make_collective(const probe *self, int group, fsdp_instr_kind kind, int64_t *bytes,
+static bool make_collective(const probe *self, int group, fsdp_collective_kind kind, int64_t *bytes,
                             collective_load *l, probe_load *load) {
   const int64_t size = self->links[group].ranks;
   const int64_t numel = *bytes < 64 * size ? *bytes / 4 : *bytes / 4 / (16 * size) * 16 * size;
@@ -61,12 +57,12 @@ static bool make_collective(const probe *self, int group, fsdp_instr_kind kind, 
                          .whole = self->outputs.memory + taken,
                          .part = self->inputs.memory + taken,
                          .stride = stride};
-  *load =
-      (probe_load){.run = run_collective,
-                   .context = l,
-                   .stream = FSDP_STREAM_GATHER,
-                   .sets = (int)fsdp_min_i64(kind == FSDP_INSTR_ALL_GATHER ? GATHER_SETS : REDUCE_SETS, room),
-                   .agreed = true};
+  *load = (probe_load){
+      .run = run_collective,
+      .context = l,
+      .stream = FSDP_STREAM_GATHER,
+      .sets = (int)fsdp_min_i64(fsdp_collective_rows[kind].sums ? REDUCE_SETS : GATHER_SETS, room),
+      .agreed = true};
   // Sums of the inputs stay small; an all-reduce adds to what it has made.
   return true;
 }
@@ -86,15 +82,16 @@ static double added_by(const probe *self, const probe_load *product, double prod
   return fmax(both_s - product_s - 2 * self->profile->handoff_s, 0.1 * both_s);
 }
 
-static void measure_collective(probe *self, int group, fsdp_instr_kind kind, const probe_load *product,
+static void measure_collective(probe *self, int group, fsdp_collective_kind kind, const probe_load *product,
                                double product_s) {
-  const bool cuda = self->device == FSDP_OP_CUDA, all = kind == FSDP_INSTR_ALL_REDUCE;
+  const bool cuda = self->device == FSDP_OP_CUDA;
+  const bool few = fsdp_collective_rows[kind].meets == FSDP_MEETS_SAME; // a step's scalars too
   const int64_t last = cuda ? (int64_t)1 << 30 : (int64_t)32 << 20;
   fsdp_profile_point points[16];
   fsdp_profile_collective entry = self->links[group];
   entry.kind = kind;
   entry.seconds = (fsdp_profile_curve){.points = points};
-  for (int64_t at = all ? 4 : 4096; at <= last; at *= at < 4096 ? 1024 : at < ((int64_t)1 << 20) ? 8 : 4) {
+  for (int64_t at = few ? 4 : 4096; at <= last; at *= at < 4096 ? 1024 : at < ((int64_t)1 << 20) ? 8 : 4) {
     collective_load l;
     probe_load load;
     int64_t bytes = at;
@@ -109,8 +106,6 @@ static void measure_collective(probe *self, int group, fsdp_instr_kind kind, con
 }
 
 void probe_collectives(probe *self) {
-  static const fsdp_instr_kind kinds[] = {FSDP_INSTR_ALL_GATHER, FSDP_INSTR_REDUCE_SCATTER,
-                                          FSDP_INSTR_ALL_REDUCE};
   probe_call *call = self->crowded ? make_product(self, CROWDED_WIDTH) : NULL;
   probe_load product;
   double product_s = 0;
@@ -120,7 +115,8 @@ void probe_collectives(probe *self) {
     product_s = probe_measure_between(self, &product, NULL);
   }
   for (int g = 0; g < self->group_count; g++) {
-    for (int k = 0; k < 3; k++) measure_collective(self, g, kinds[k], call ? &product : NULL, product_s);
+    for (int kind = 0; kind < FSDP_COLLECTIVE_COUNT; kind++)
+      measure_collective(self, g, (fsdp_collective_kind)kind, call ? &product : NULL, product_s);
     if (self->links[g].link == FSDP_LINK_NETWORK)
       fsdp_device_profile_set_network(self->profile, self->links[g].ranks);
   }
@@ -176,7 +172,7 @@ void probe_contention(probe *self) {
   collective_load l;
   probe_load gather;
   const int group = self->group_count - 1; // of all ranks
-  if (call && make_collective(self, group, FSDP_INSTR_ALL_GATHER, &bytes, &l, &gather)) {
+  if (call && make_collective(self, group, FSDP_ALL_GATHER, &bytes, &l, &gather)) {
     gather.sets = 1;
     const probe_load product = probe_call_load(self, call);
     // Means of equal numbers of runs are compared.

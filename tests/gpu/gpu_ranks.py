@@ -25,7 +25,7 @@ MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_gpu_", dir=MEMORY))
 ON_CPU = "FSDP_SIMT" in os.environ
 STEPS, GLOBAL_BATCH, SEQ = (2, 4, 12) if ON_CPU else (5, 8, 64)
-SHARED = ("--backend", "cuda", "--allow-shared-gpu", "on")
+SHARED = ("--backend", "cuda", "--set", "allow-shared-gpu=on")
 # Relative differences of a loss: sums in a different order; in bf16 every activation is rounded to 8 bits.
 TOLERANCE = {"fp32": 1e-4, "bf16": 1e-2}
 SETTINGS = (
@@ -106,7 +106,7 @@ MESHES = (
     ("odd", 2, "tensor=2", (), ("fp32", "bf16"), True),
     ("odd", 2, "context=2", (), ("fp32", "bf16"), True),
     ("odd", 4, "tensor=2,context=2", (), ("fp32", "bf16"), False),
-    ("odd", 4, "tensor=2,context=2", ("--cpu-offload", "on", "--recompute", "block", "--poison", "on"),
+    ("odd", 4, "tensor=2,context=2", ("--cpu-offload", "on", "--recompute", "block", "--set", "poison=on"),
      ("fp32",), False),
     ("odd", 2, "context=2", ("--accumulate", "local", "--grad-accum", 2, "-b", 1), ("fp32",), False),
     ("odd", 4, "fsdp=2,tensor=2", ("--offload-activations", "residual,attention", "-b", 1), ("fp32",), False),

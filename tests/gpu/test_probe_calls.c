@@ -18,8 +18,12 @@ static int bind_none(void *context, int ranks) {
   return 1;
 }
 
-static const fsdp_op_kind kinds[] = {FSDP_OP_LINEAR, FSDP_OP_LINEAR_BIAS, FSDP_OP_LINEAR_BACKWARD_INPUT,
-                                     FSDP_OP_LINEAR_BACKWARD_WEIGHT, FSDP_OP_RMSNORM};
+static const fsdp_op_kind kinds[] = {FSDP_OP_LINEAR,
+                                     FSDP_OP_LINEAR_BIAS,
+                                     FSDP_OP_LINEAR_ADD,
+                                     FSDP_OP_LINEAR_BACKWARD_INPUT,
+                                     FSDP_OP_LINEAR_BACKWARD_WEIGHT,
+                                     FSDP_OP_RMSNORM};
 
 static void expect_numbers(const probe *self, const probe_region *region, fsdp_op_kind kind) {
   const int64_t numel = region->bytes / (int64_t)sizeof(fsdp_bf16);

@@ -40,15 +40,15 @@ TESTS_BUILT = 5
 ADDRESS_SPACE_BYTES = 16 << 30  # a bug may ask for any amount of memory
 
 # What runs the CUDA device's own sources, emulated.
-DEVICE = "simt_probe_calls simt_golden simt_train simt_ranks simt_check"
+DEVICE = "simt_tickets simt_probe_calls simt_golden simt_train simt_ranks simt_check"
 # The groups of cases that kernels of one file, by the start of its name, are in; of the others, all.
 CUDA = {"adamw": "flat", "checksum": "flat", "flat": "flat", "sums": "flat", "bias": "products",
         "cross": "products", "head": "products", "linear": "products", "logits": "products",
         "columns": "rows", "embedding": "rows", "gelu": "rows", "layernorm": "rows", "positions": "rows",
         "qk": "rows", "rmsnorm": "rows", "rope": "rows", "swiglu": "rows", "attention": "attention"}
 SIMT_TARGETS = {"simt_mutations": ("simt_mutations",), "simt_golden": ("simt_golden",),
-                "simt_probe_calls": ("simt_probe_calls",), "simt_train": ("simt_fsdp_train",),
-                "simt_ranks": ("simt_fsdp_train",),
+                "simt_tickets": ("simt_tickets",), "simt_probe_calls": ("simt_probe_calls",),
+                "simt_train": ("simt_fsdp_train",), "simt_ranks": ("simt_fsdp_train",),
                 "simt_check": ("simt_fsdp_train", "simt_fsdp_profile", "simt_bench_gpu", *mutate.PROGRAMS)}
 # Compares times, or draws for minutes.
 NEVER = {"test_auto_sharding", "test_sharding_draws", "test_transformers"}

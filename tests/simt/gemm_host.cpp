@@ -62,7 +62,9 @@ void multiply(const fsdp_cuda_gemm_run *p, int64_t terms) {
   const std::vector<float> a = unpack(p->a, p->ab_dtype, p->a_stride, p->a_transposed, p->m, p->k);
   const std::vector<float> b = unpack(p->b, p->ab_dtype, p->b_stride, p->b_transposed, p->k, p->n);
   const int64_t last = (p->m - 1) * p->c_stride + p->n;
-  simt::memory_check(p->c, size_t(last * fsdp_dtype_bytes(p->c_dtype)), size_t(fsdp_dtype_bytes(p->c_dtype)));
+  for (const void *data : {static_cast<const void *>(p->c), p->added})
+    if (data)
+      simt::memory_check(data, size_t(last * fsdp_dtype_bytes(p->c_dtype)), size_t(fsdp_dtype_bytes(p->c_dtype)));
   std::vector<float> bias(size_t(p->n), 0.0f), row(size_t(p->n)), sums(size_t(p->n));
   if (p->bias) bias = unpack(p->bias, p->c_dtype, p->n, false, 1, p->n);
   for (int64_t i = 0; i < p->m; i++) {
@@ -77,7 +79,7 @@ void multiply(const fsdp_cuda_gemm_run *p, int64_t terms) {
     }
     for (int64_t j = 0; j < p->n; j++) {
       const int64_t at = i * p->c_stride + j;
-      const float old = p->accumulate ? load(p->c, p->c_dtype, at) : 0.0f;
+      const float old = p->added ? load(p->added, p->c_dtype, at) : 0.0f;
       store(p->c, p->c_dtype, at, row[size_t(j)] + old + bias[size_t(j)]);
     }
   }

@@ -30,7 +30,7 @@ static int sum_ranks(const fsdp_world *world, fsdp_comm *comm) {
   const float mine = (float)(world->rank + 1);
   cudaMemcpy(values, &mine, sizeof mine, cudaMemcpyHostToDevice);
   fsdp_collective call = {.output = values, .numel = 1, .dtype = FSDP_F32, .stream = stream};
-  comm->table->all_reduce(comm, &call);
+  fsdp_comm_run(comm, FSDP_ALL_REDUCE, &call);
   cudaStreamSynchronize(stream);
   cudaMemcpy(&sum, values, sizeof sum, cudaMemcpyDeviceToHost);
   cudaFree(values);
@@ -85,8 +85,8 @@ static int run_collectives(const fsdp_world *world, const fsdp_comms *comms, flo
       .input = own, .output = arena, .numel = NUMEL, .dtype = FSDP_F32, .stream = stream};
   const fsdp_collective reduce = {
       .input = arena, .output = own, .numel = NUMEL, .dtype = FSDP_F32, .stream = stream};
-  comms->comm[0]->table->all_gather(comms->comm[0], &gather);
-  comms->comm[1]->table->reduce_scatter(comms->comm[1], &reduce);
+  fsdp_comm_run(comms->comm[0], FSDP_ALL_GATHER, &gather);
+  fsdp_comm_run(comms->comm[1], FSDP_REDUCE_SCATTER, &reduce);
   cudaStreamSynchronize(stream);
   cudaMemcpy(host, own, sizeof host, cudaMemcpyDeviceToHost);
   for (int i = 0; i < NUMEL; i++) wrong |= host[i] != 2 * (float)(world->rank + 1);

@@ -58,7 +58,7 @@ def odd_shapes_train_as_on_the_cpu():
         ("one", {}, ("-s", 1, "-b", 1)),
         ("offload", ODD, ("--cpu-offload", "on", "--grad-accum", 2)),
         ("local", TIED, ("--accumulate", "local", "--grad-accum", 2, "--strategy", "no")),
-        ("poison", ODD, ("--poison", "on")),
+        ("poison", ODD, ("--set", "poison=on")),
     ):
         for dtype, tolerance in (("fp32", 1e-5), ("bf16", 1e-2)):
             arguments = ("--param-dtype", dtype, *more)
@@ -114,7 +114,7 @@ def what_cannot_be_is_said():
         message = train("refused", "--backend", "cuda", status=status, **environment)
         assert words in message, (environment, message)
     if programs.WITH_MPI:
-        assert "--allow-shared-gpu" in refused_on_two_ranks(FSDP_SIMT_GPUS="1")
+        assert "--set allow-shared-gpu=on" in refused_on_two_ranks(FSDP_SIMT_GPUS="1")
         nccl_is_loaded()
         assert "unset NCCL_COMM_BLOCKING" in refused_on_two_ranks(FSDP_SIMT_GPUS="2", NCCL_COMM_BLOCKING="0")
 

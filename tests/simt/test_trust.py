@@ -94,7 +94,7 @@ def products_leave_multiprocessors():
     """A product that is cut for fewer is another one: nothing that is remembered of the whole GPU serves."""
     whole = Run(*FP32, cache=work / "whole")
     for remembered in (False, True):
-        part = Run(*FP32, "--gemm-multiprocessors", 3, cache=work / "whole")
+        part = Run(*FP32, "--set", "gemm-multiprocessors=3", cache=work / "whole")
         assert ", cut for 3 of 4 multiprocessors\n" in part.output
         assert part.algorithms() != whole.algorithms() and part.numbers == whole.numbers
         assert part.remembered() == (part.products()[0] if remembered else 0), part.output

@@ -54,6 +54,21 @@ void forwards(fsdp_dtype dtype, const layer &l, bool updates) {
   }
 }
 
+// The residual lies as the sum does, and the columns beside the product's are not read.
+void sums(fsdp_dtype dtype, const layer &l) {
+  for (bool biased : {false, true}) {
+    twin_case c = layer_case(biased ? FSDP_OP_LINEAR_BIAS_ADD : FSDP_OP_LINEAR_ADD, dtype, l, "");
+    twin_input(&c, dtype, l.N * l.in);
+    twin_input(&c, dtype, l.out * l.in);
+    if (biased) twin_input(&c, dtype, l.out, 30);
+    twin_input(&c, dtype, l.N * l.stride, 30);
+    twin_update(&c, dtype, l.N * l.stride);
+    beside(&c, l);
+    c.operands.back().access = FSDP_WRITE;
+    twin_check(c);
+  }
+}
+
 void bias(fsdp_dtype dtype, const layer &l) {
   twin_case c = layer_case(FSDP_OP_ADD_BIAS, dtype, l, "");
   twin_input(&c, dtype, l.out);
@@ -220,6 +235,8 @@ void twin_products() {
       linears(dtype, dtype, {51, 40, 24, 56, 16, transposed}, false);
       linears(dtype, FSDP_F32, {51, 40, 24, 56, 16, transposed}, true);
       linears(dtype, dtype, {17, 33, 7, 29, 3, transposed}, true);
+      sums(dtype, {51, 40, 24, 56, 16, transposed});
+      sums(dtype, {17, 33, 7, 7, 0, transposed});
     }
     // Rows that a thread's four do not divide; more than one block of columns; scalar accesses.
     for (const layer &l : {layer{1, 0, 1, 1, 0, false}, layer{4, 0, 64, 64, 0, false},

@@ -66,7 +66,7 @@ static void gather(cases *self, bool in_place) {
   for (int64_t i = 0; i < self->numel * self->comm->size; i++) put(self, self->output, i, -1);
   for (int64_t i = 0; i < self->numel; i++) put(self, own, i, value_of(rank, i));
   fsdp_collective call = call_of(self, own, self->output, self->numel);
-  self->comm->table->all_gather(self->comm, &call);
+  fsdp_comm_run(self->comm, FSDP_ALL_GATHER, &call);
   for (int64_t i = 0; i < self->numel * self->comm->size; i++) {
     float wanted = value_of((int)(i / self->numel), i % self->numel);
     expect(self, in_place ? "all-gather in place" : "all-gather", self->output, i, wanted);
@@ -80,7 +80,7 @@ static void reduce(cases *self, int slot) {
   }
   unsigned char *result = slot < 0 ? self->output : slot_of(self, self->input, slot);
   fsdp_collective call = call_of(self, self->input, result, self->numel);
-  self->comm->table->reduce_scatter(self->comm, &call);
+  fsdp_comm_run(self->comm, FSDP_REDUCE_SCATTER, &call);
   for (int64_t i = 0; i < self->numel; i++) {
     float wanted = sum_of(self, self->comm->rank * self->numel + i);
     expect(self, slot < 0 ? "reduce-scatter" : "reduce-scatter in place", result, i, wanted);
@@ -91,7 +91,7 @@ static void reduce_all(cases *self) {
   int64_t numel = self->numel * self->comm->size - (self->numel > 1 ? 1 : 0);
   for (int64_t i = 0; i < numel; i++) put(self, self->output, i, value_of(self->comm->rank, i));
   fsdp_collective call = call_of(self, NULL, self->output, numel);
-  self->comm->table->all_reduce(self->comm, &call);
+  fsdp_comm_run(self->comm, FSDP_ALL_REDUCE, &call);
   for (int64_t i = 0; i < numel; i++) expect(self, "all-reduce", self->output, i, sum_of(self, i));
 }
 
@@ -115,7 +115,7 @@ static void sum_in_order(cases *self, int64_t numel) {
   int rank = self->comm->rank;
   for (int64_t i = 0; i < numel; i++) put(self, self->output, i, ordered_value(self, rank, i));
   fsdp_collective call = call_of(self, NULL, self->output, numel);
-  self->comm->table->all_reduce(self->comm, &call);
+  fsdp_comm_run(self->comm, FSDP_ALL_REDUCE, &call);
   for (int64_t i = 0; i < numel; i++) expect_order(self, "all-reduce in order", self->output, i, i);
 }
 
@@ -125,7 +125,7 @@ static void scatter_in_order(cases *self) {
     put(self, self->input, i, ordered_value(self, self->comm->rank, i));
   }
   fsdp_collective call = call_of(self, self->input, self->output, self->numel);
-  self->comm->table->reduce_scatter(self->comm, &call);
+  fsdp_comm_run(self->comm, FSDP_REDUCE_SCATTER, &call);
   for (int64_t i = 0; i < self->numel; i++) {
     expect_order(self, "reduce-scatter in order", self->output, first + i, i);
   }

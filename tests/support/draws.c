@@ -18,8 +18,11 @@ bool test_sanitized(void) {
 
 int test_draws(int plain, int sanitized) {
   const char *wanted = getenv("FSDP_TEST_DRAWS");
+  const char *part = getenv("FSDP_TEST_PART");
   if (wanted) return atoi(wanted);
-  return test_sanitized() ? sanitized : plain;
+  if (test_sanitized()) return sanitized;
+  const int fewer = part && !test_all() ? plain / atoi(part) : plain;
+  return fewer < sanitized && sanitized < plain ? sanitized : fewer;
 }
 
 int test_stride(int sanitized) {

@@ -7,8 +7,9 @@
 //   for (int n = 0; n < test_draws(120, 12); n++) ...     // random cases
 //   for (int s = 0; s < SHAPES; s += test_stride(3)) ...  // every third of a list
 //
-// In the environment, FSDP_TEST_ALL=1 runs all in every build, and FSDP_TEST_DRAWS=N N random cases in every
-// build. tests/support/programs.py has the same for scripts.
+// In the environment, FSDP_TEST_PART=N runs the Nth part of a plain build's random cases, but no fewer than
+// under a sanitizer (scripts/test.sh without --full), FSDP_TEST_ALL=1 all in every build, and
+// FSDP_TEST_DRAWS=N N of them in every build. tests/support/programs.py has the same for scripts.
 #pragma once
 
 #include <stdbool.h>

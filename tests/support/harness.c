@@ -35,10 +35,7 @@ fsdp_plan_config harness_small_plan(int ranks) {
       .wrap = {.kind = FSDP_WRAP_BLOCK},
       .prefetch = 1,
       .grad_clip = 1.0f,
-      .beta1 = 0.9,
-      .beta2 = 0.999,
-      .adam_eps = 1e-8f,
-      .weight_decay = 0.01f,
+      .hyper = {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8f, .weight_decay = 0.01f},
       .backend = fsdp_plan_backend_cpu(),
   };
 }
@@ -91,7 +88,7 @@ static void check_padding(void *context, fsdp_trial_rank *rank) {
     if (numel == 0) continue;
     unsigned char *values = fsdp_alloc((size_t)numel * sizeof(float));
     bool zero = true;
-    for (int slot = 0; slot < plan->optimizer->slot_count; slot++) {
+    for (int slot = 0; slot < state->optimizer->slot_count; slot++) {
       fsdp_state_read_shard(executor, slot, u, 0, numel, values);
       zero = zero && is_padded_with_zeros(plan, u, rank->rank, values, fsdp_plan_slot_dtype(plan, slot));
     }

@@ -87,7 +87,7 @@ static float *gather(const network_rank *r, int tensor, const network_part *own,
   fsdp_comm *comm = r->comms[(1 << r->propagation->mesh.count) - 1];
   const fsdp_collective call = {
       .input = own->data, .output = all, .numel = own->slot_numel, .dtype = FSDP_F32};
-  comm->table->all_gather(comm, &call);
+  fsdp_comm_run(comm, FSDP_ALL_GATHER, &call);
   for (int rank = 0; rank < r->ranks; rank++) {
     network_part p = part_of(r, tensor, axes, rank);
     memcpy(p.data, all + rank * own->slot_numel, (size_t)own->slot_numel * sizeof *all);
@@ -169,7 +169,7 @@ static void sum_partial(const network_rank *r, int op, network_part *out) {
   if (!lacking || out->numel == 0) return;
   fsdp_comm *comm = r->comms[lacking];
   const fsdp_collective call = {.output = out->data, .numel = out->numel, .dtype = FSDP_F32};
-  comm->table->all_reduce(comm, &call);
+  fsdp_comm_run(comm, FSDP_ALL_REDUCE, &call);
 }
 
 static void run_operator(const network_rank *r, int op) {

@@ -146,10 +146,7 @@ fsdp_plan_config random_plan_config(random_source *random) {
                              .master_dtype = (fsdp_dtype)random_int(random, 0, 1),
                              .moment_dtype = (fsdp_dtype)random_int(random, 0, 1),
                              .grad_clip = random_int(random, 0, 1) ? 1.0f : 0.0f,
-                             .beta1 = 0.9,
-                             .beta2 = 0.999,
-                             .adam_eps = 1e-8f,
-                             .weight_decay = 0.01f,
+                             .hyper = {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8f, .weight_decay = 0.01f},
                              .evaluation = random_int(random, 0, 1),
                              .poison = random_int(random, 0, 3) == 0,
                              .backend = random_int(random, 0, 1) ? &gpu_target : fsdp_plan_backend_cpu()};
@@ -209,12 +206,12 @@ fsdp_device_profile *round_machine(double node_rate, double network_rate) {
   const fsdp_profile_attention attention = {
       .dtype = FSDP_BF16, .head_dim = 128, .direction = FSDP_ATTENTION_BOTH, .rate = {rate, 1}};
   fsdp_device_profile_add_attention(p, &attention);
-  for (int kind = FSDP_INSTR_ALL_GATHER; kind <= FSDP_INSTR_ALL_REDUCE; kind++) {
-    const double share = (kind == FSDP_INSTR_ALL_REDUCE ? 2 : 1) * 7.0 / 8;
+  for (int kind = 0; kind < FSDP_COLLECTIVE_COUNT; kind++) {
+    const double share = (kind == FSDP_ALL_REDUCE ? 2 : 1) * 7.0 / 8;
     fsdp_profile_point seconds[] = {{1e4, 1e4 * share / node_rate + 1e-6},
                                     {1e9, 1e9 * share / node_rate + 1e-6}};
     const fsdp_profile_collective collective = {
-        .kind = (fsdp_instr_kind)kind, .link = FSDP_LINK_NODE, .ranks = 8, .seconds = {seconds, 2}};
+        .kind = (fsdp_collective_kind)kind, .link = FSDP_LINK_NODE, .ranks = 8, .seconds = {seconds, 2}};
     fsdp_device_profile_add_collective(p, &collective);
   }
   return p;
@@ -228,9 +225,7 @@ fsdp_search_config search_on(const fsdp_device_profile *profile, const char *pre
                                    .prefetch = 1,
                                    .param_dtype = FSDP_BF16,
                                    .grad_clip = 1.0f,
-                                   .beta1 = 0.9,
-                                   .beta2 = 0.999,
-                                   .adam_eps = 1e-8f,
+                                   .hyper = {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8f},
                                    .backend = fsdp_plan_backend_cuda()},
                           .ranks = ranks,
                           .ranks_per_node = ranks < 8 ? ranks : 8,

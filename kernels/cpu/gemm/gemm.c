@@ -127,6 +127,7 @@ static fsdp_gemm part(const fsdp_gemm *g, int64_t m, int64_t n, int64_t rows, in
   p.a = moved(g->a, g->ab_dtype, g->a_transposed ? m : m * g->a_stride);
   p.b = moved(g->b, g->ab_dtype, g->b_transposed ? n * g->b_stride : n);
   p.c = moved(g->c, g->c_dtype, m * g->c_stride + n);
+  if (g->added) p.added = moved(g->added, g->c_dtype, m * g->c_stride + n);
   return p;
 }
 
@@ -150,10 +151,20 @@ static void multiply_rounded(const fsdp_gemm *g, void *scratch) {
 _Static_assert(FSDP_PRODUCT_SCRATCH_BYTES + SUM_ROWS * SUM_COLUMNS * sizeof(float) <= FSDP_POOL_SCRATCH_BYTES,
                "a piece's sums fit beside the packed panels");
 
+// A task's part of c is in the caches when the gemm reads it.
+static void put_added(fsdp_gemm *task) {
+  const size_t bytes = (size_t)(task->n * fsdp_dtype_bytes(task->c_dtype));
+  for (int64_t i = 0; i < task->m; i++)
+    memcpy(moved(task->c, task->c_dtype, i * task->c_stride),
+           moved(task->added, task->c_dtype, i * task->c_stride), bytes);
+  task->accumulate = true;
+}
+
 static void run_task(void *argument, int64_t index, void *scratch) {
   const run *r = argument;
   int64_t m = index / r->grid.column_tasks * r->grid.rows, n = index % r->grid.column_tasks * r->grid.columns;
   fsdp_gemm task = part(r->gemm, m, n, r->grid.rows, r->grid.columns);
+  if (task.added) put_added(&task);
   bool is_whole = task.ab_dtype == FSDP_F32;
   // The library has no gemm of fp32 into bf16: gradients of fp32 parameters that are reduced in bf16.
   if (r->by_library && is_whole && task.c_dtype == FSDP_F32) {

@@ -8,12 +8,14 @@
 #include <stdbool.h>
 
 // c (m,n) = a (m,k) * b (k,n), or c += with `accumulate`; row-major with row strides in elements; a and b may
-// be stored transposed. a and b are both fp32 or both bf16; sums are in fp32 and stored as `c_dtype`.
+// be stored transposed. a and b are both fp32 or both bf16; sums are in fp32 and stored as `c_dtype`. What is
+// `added` has that dtype too, and is in c when a library or the built-in gemm begins, which accumulates.
 typedef struct fsdp_gemm {
   int64_t m, n, k;
   const void *a;                        // (m,k), or (k,m) if a_transposed
   const void *b;                        // (k,n), or (n,k) if b_transposed
   void *c;                              // (m,n)
+  const void *added;                    // (m,n), as c lies: c = added + a * b; NULL: nothing
   int64_t a_stride, b_stride, c_stride; // of the rows as stored
   fsdp_dtype ab_dtype, c_dtype;
   bool a_transposed, b_transposed, accumulate;

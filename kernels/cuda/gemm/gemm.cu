@@ -46,11 +46,12 @@ fsdp_product_key key_of(const fsdp_cuda_gemm_run *p) {
   key.m = p->m, key.n = p->n, key.k = p->k;
   key.a_stride = p->a_stride, key.b_stride = p->b_stride, key.c_stride = p->c_stride;
   key.ab_dtype = int32_t(p->ab_dtype), key.c_dtype = int32_t(p->c_dtype);
-  key.a_transposed = p->a_transposed, key.b_transposed = p->b_transposed, key.accumulate = p->accumulate;
+  key.a_transposed = p->a_transposed, key.b_transposed = p->b_transposed, key.adds = p->added != nullptr;
   key.biased = p->bias != nullptr;
   key.multiprocessors = uint16_t(list.multiprocessors);
   key.alignment[FSDP_PRODUCT_A] = alignment_of(p->a), key.alignment[FSDP_PRODUCT_B] = alignment_of(p->b);
-  key.alignment[FSDP_PRODUCT_C] = alignment_of(p->c),
+  const uint32_t of_c = alignment_of(p->c), of_added = alignment_of(p->added);
+  key.alignment[FSDP_PRODUCT_C] = of_c < of_added ? of_c : of_added;
   key.alignment[FSDP_PRODUCT_BIAS] = alignment_of(p->bias);
   return key;
 }
@@ -160,9 +161,10 @@ void measure(int index) {
       run->b_transposed ? span_of(run->b, run->ab_dtype, run->n, run->k, run->b_stride)
                         : span_of(run->b, run->ab_dtype, run->k, run->n, run->b_stride),
       span_of(run->c, run->c_dtype, run->m, run->n, run->c_stride),
+      span_of(run->added ? run->added : run->c, run->c_dtype, run->m, run->n, run->c_stride),
       span_of(run->bias, run->c_dtype, 1, run->n, run->n),
   };
-  const int span_count = run->bias ? 4 : 3;
+  const int span_count = run->bias ? 5 : 4;
   cudaStream_t stream;
   CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   for (bool prepares : {true, false}) // loaded first, like every kernel

@@ -1,6 +1,6 @@
-// Gemms on the CUDA device: c (m,n) = a (m,k) * b (k,n), or c += with `accumulate`; row-major with row
-// strides in elements. a and b may be stored transposed. A bias is added to every row of c. Sums are fp32 and
-// rounded once. a and b share one dtype; c may have a different one, which is the bias's too.
+// Gemms on the CUDA device: c (m,n) = a (m,k) * b (k,n) + added; row-major with row strides in elements. a and
+// b may be stored transposed. A bias is added to every row of c. Sums are fp32 and rounded once. a and b share
+// one dtype; c may have a different one, which is that of what is added and of the bias too.
 #pragma once
 
 #include "kernels/cuda/gemm/gemm_run.cuh"

@@ -117,11 +117,11 @@ namespace {
 
 cublasStatus_t multiply(const gemm_description *d, const cublasLtMatmulAlgo_t *algorithm,
                         const fsdp_cuda_gemm_run *product, cudaStream_t stream) {
-  const float one = 1, beta = product->accumulate ? 1 : 0;
+  const float one = 1, beta = product->added ? 1 : 0;
   if (product->bias) set(d->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, product->bias);
   return api.cublasLtMatmul(lt.handle, d->operation, &one, product->b, d->left, product->a, d->right, &beta,
-                            product->c, d->out, product->c, d->out, algorithm, lt.workspace,
-                            lt.workspace_bytes, stream);
+                            product->added ? product->added : product->c, d->out, product->c, d->out,
+                            algorithm, lt.workspace, lt.workspace_bytes, stream);
 }
 
 // ---- Timing

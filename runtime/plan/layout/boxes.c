@@ -60,6 +60,8 @@ int fsdp_boxes_cut(int dims, const int64_t *shape, int64_t first, int64_t numel,
              (long long)first, (long long)numel);
   cutter c = {.dims = dims, .shape = shape, .boxes = boxes, .offset = offset};
   cut(&c, (fsdp_box){0}, 0, first, first + numel);
+  FSDP_CHECK(c.count <= FSDP_BOXES_MAX && c.offset == offset + numel, "%d boxes of %lld elements, not %lld",
+             c.count, (long long)(c.offset - offset), (long long)numel);
   return c.count;
 }
 
@@ -198,6 +200,8 @@ static void join_runs(run_list *list) {
   for (int i = 0; i < list->count; i++) {
     const fsdp_shard_run *run = &list->runs[i];
     fsdp_shard_run *last = kept > 0 ? &list->runs[kept - 1] : NULL;
+    FSDP_CHECK(!last || last->shard_offset + last->numel <= run->shard_offset,
+               "two runs have element %lld of a shard", (long long)run->shard_offset);
     if (last && last->param == run->param && last->element_index + last->numel == run->element_index &&
         last->shard_offset + last->numel == run->shard_offset)
       last->numel += run->numel;

@@ -164,13 +164,17 @@ static fsdp_axis_set replica_axes_of(const fsdp_units *units, const fsdp_placeme
 // What tells the units of one module apart.
 typedef struct unit_axes {
   fsdp_axis_set shard, replica, sum;
+  bool trainable;
 } unit_axes;
 
 // The ranks' gradients are summands over the axes that cut the batch's tokens, and over those that cut the
 // ops which read the parameter.
 static unit_axes axes_of(const fsdp_units *units, const fsdp_graph *graph, const fsdp_value *value) {
-  unit_axes axes = {.shard = value->placement.flat, .replica = replica_axes_of(units, &value->placement)};
-  axes.sum = axes.replica & (fsdp_placement_axes(&graph->values[graph->tokens].placement) | value->partial);
+  unit_axes axes = {.shard = value->placement.flat,
+                    .replica = replica_axes_of(units, &value->placement),
+                    .trainable = graph->params[value->param].trainable};
+  axes.sum = axes.replica & (fsdp_placement_axes(&graph->values[graph->inputs[FSDP_INPUT_TOKENS]].placement) |
+                             value->partial);
   return axes;
 }
 
@@ -180,11 +184,13 @@ static void add_unit(fsdp_units *units, const fsdp_graph *graph, int module, uni
   unit->shard_axes = axes.shard;
   unit->replica_axes = axes.replica;
   unit->sum_axes = axes.sum;
+  unit->trainable = axes.trainable;
   fsdp_graph_module_path(graph, module, unit->path);
 }
 
 static bool fits(const fsdp_unit *unit, unit_axes axes) {
-  return unit->shard_axes == axes.shard && unit->replica_axes == axes.replica && unit->sum_axes == axes.sum;
+  return unit->shard_axes == axes.shard && unit->replica_axes == axes.replica && unit->sum_axes == axes.sum &&
+         unit->trainable == axes.trainable;
 }
 
 // Whether another unit of the module lies over the same axes, so that they differ in their sums alone.
@@ -207,10 +213,10 @@ static void name_apart(fsdp_units *units, int first) {
     fsdp_mesh_print_axes(&units->mesh, unit->shard_axes, shards);
     fsdp_mesh_print_axes(&units->mesh, cut, cuts);
     fsdp_mesh_print_axes(&units->mesh, unit->sum_axes, sums);
-    int added = snprintf(unit->path + length, sizeof unit->path - length, "%s(%.30s%s%.20s%s%.30s)",
+    int added = snprintf(unit->path + length, sizeof unit->path - length, "%s(%.30s%s%.20s%s%.30s%s)",
                          length ? " " : "(root) ", cut ? cuts : "", cut ? ", " : "",
                          unit->shard_axes ? shards : "replicated", summed ? ", summed over " : "",
-                         summed ? sums : "");
+                         summed ? sums : "", unit->trainable ? "" : ", frozen");
     FSDP_CHECK(length + (size_t)added < sizeof unit->path, "unit name '%s' is cut", unit->path);
   }
 }
@@ -227,7 +233,8 @@ static void add_module_units(fsdp_units *units, const fsdp_graph *graph, int mod
     units->unit_of_param[p] = unit;
   }
   if (units->count == first)
-    add_unit(units, graph, module, (unit_axes){.replica = fsdp_mesh_all_axes(&units->mesh)});
+    add_unit(units, graph, module,
+             (unit_axes){.replica = fsdp_mesh_all_axes(&units->mesh), .trainable = true});
   name_apart(units, first);
 }
 

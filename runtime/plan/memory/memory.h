@@ -8,6 +8,7 @@
 #pragma once
 
 #include "runtime/plan/program/program.h"
+#include "runtime/plan/program/schedule.h"
 
 // A tensor of 4096 bytes or more lies at a multiple of 64, smaller ones at multiples of 32 (from 2048 bytes)
 // or 16. One under 16 bytes lies at a multiple of the least power of two that holds it (at least 4).
@@ -40,13 +41,6 @@ typedef struct fsdp_memory_owner {
   int64_t bytes;
   int tensor_count, largest_tensor;
 } fsdp_memory_owner;
-
-// What arenas may take; 0: unknown. One that needs more is made nevertheless, as small as may be.
-typedef struct fsdp_memory_limits {
-  int64_t bytes[FSDP_SPACE_COUNT];
-  int64_t shared_bytes; // both together
-  int64_t room_bytes;   // what the device's may take if that saves waits
-} fsdp_memory_limits;
 
 // Sets tensors' addresses and the program's arena sizes from their lifetimes (begin, end) and fills the
 // report.

@@ -15,7 +15,8 @@ typedef struct step_modes {
 } step_modes;
 
 typedef struct step_builder {
-  const fsdp_schedule_config *config;
+  const fsdp_plan_config *config;
+  const fsdp_schedule_config *schedule; // what follows from it
   const fsdp_graph *graph;
   const fsdp_units *units;
   fsdp_program *program;
@@ -29,10 +30,10 @@ typedef struct step_builder {
   bool is_first, is_last, is_training; // of its micro-batch
 
   // Tensors of a step that several passes name.
-  int scalars, host_scalars, count, loss; // inputs
-  int tokens, targets;                    // inputs, of this micro-batch
-  int norm_partials;                      // inputs; one number per unit, filled by gradients
-  int factor;                             // update
+  int scalars, host_scalars, count, losses; // inputs
+  int inputs[FSDP_INPUT_COUNT];             // inputs, of this micro-batch
+  int norm_partials;                        // inputs; one number per unit, filled by gradients
+  int factor;                               // update
 
   fsdp_fate *fate; // lower: of activations, by tensor
   int fate_capacity;
@@ -44,10 +45,12 @@ typedef struct step_builder {
 // Whether this rank's shard is all of unit `u`, in the memory that compute reads.
 bool step_holds_all(const step_builder *s, int u);
 // Whether parameters are kept between steps in the dtype of compute.
-bool step_keeps_parameters(const fsdp_schedule_config *c);
+bool step_keeps_parameters(const fsdp_plan_config *c);
 // Whether compute reads the masters, or kept parameters, of unit `u` in place: it is never gathered.
 bool step_is_resident(const step_builder *s, int u);
 // Whether unit `u` stays gathered from its first to its last use in the step.
 bool step_stays_gathered(const step_builder *s, int u);
+// The dtype of a slot of unit `u`'s state.
+fsdp_dtype step_slot_dtype(const step_builder *s, int u, int slot);
 // Where the state lies: the device, or the host if offloaded.
 fsdp_space step_state_space(const step_builder *s);

@@ -19,7 +19,7 @@ static int value_tensor(step_builder *s, int value) {
   fsdp_graph_module_path(s->graph, v->module, owner);
   int tensor = make_tensor(s, owner, v->name, FSDP_SPACE_DEVICE, FSDP_CATEGORY_ACTIVATIONS, FSDP_LIVE_SECTION,
                            -1, v->module, fsdp_graph_bytes(s->graph, value, s->config->param_dtype));
-  note_fate(s, tensor, s->config->fates[value]);
+  note_fate(s, tensor, s->schedule->fates[value]);
   return tensor;
 }
 
@@ -39,6 +39,14 @@ fsdp_operand lower_parameter(const step_builder *s, const fsdp_value *v, fsdp_ac
                         .size_bytes = v->local_numel * width};
 }
 
+// The place of a loss among those of the step, to which every micro-batch adds.
+static fsdp_operand loss_range(const step_builder *s, int value) {
+  fsdp_operand range = make_whole(s, s->losses, FSDP_F32, s->is_first ? FSDP_WRITE : FSDP_UPDATE);
+  range.size_bytes /= s->graph->loss_count;
+  for (int i = 0; s->graph->losses[i] != value; i++) range.offset.base += range.size_bytes;
+  return range;
+}
+
 fsdp_operand lower_operand(lowering *l, const fsdp_node_operand *o) {
   step_builder *s = l->s;
   const fsdp_value *v = &s->graph->values[o->value];
@@ -48,12 +56,10 @@ fsdp_operand lower_operand(lowering *l, const fsdp_node_operand *o) {
     FSDP_CHECK(!s->graph->params[v->param].transposed, "'%s' is transposed, but not a linear layer's weight",
                v->name);
     return lower_parameter(s, v, o->access);
-  case FSDP_VALUE_COUNT_SCALAR:
-    return make_whole(s, s->count, FSDP_F32, FSDP_READ);
   case FSDP_VALUE_LOSS:
-    return make_whole(s, s->loss, FSDP_F32, s->is_first ? FSDP_WRITE : FSDP_UPDATE);
+    return loss_range(s, o->value);
   case FSDP_VALUE_INPUT:
-    return make_whole(s, o->value == s->graph->tokens ? s->tokens : s->targets, FSDP_I32, FSDP_READ);
+  case FSDP_VALUE_COUNT_SCALAR:
   case FSDP_VALUE_ACTIVATION:
   case FSDP_VALUE_GRADIENT:
     break;

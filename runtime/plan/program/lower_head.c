@@ -55,6 +55,7 @@ static void lower_chunk(const head *h, int64_t first, int64_t rows) {
   attrs.batch = 1;
   attrs.seq = rows;
   attrs.ranks = h->ranks;
+  attrs.weight_frozen = false;
   int logits = lower_temporary(h->l, h->node, "logits", 4 * rows * attrs.vocabulary);
   int stats = lower_temporary(h->l, h->node, "stats", STATS_BYTES * rows);
   int all = lower_temporary(h->l, h->node, "all_stats", STATS_BYTES * rows * h->ranks);
@@ -66,7 +67,7 @@ static void lower_chunk(const head *h, int64_t first, int64_t rows) {
   fsdp_operand gathered[2] = {make_whole(s, stats, FSDP_F32, FSDP_READ),
                               make_whole(s, all, FSDP_F32, FSDP_WRITE)};
   lower_mark(h->l, h->node,
-             make_collective(s, FSDP_INSTR_ALL_GATHER, h->axes, FSDP_STREAM_TENSOR, -1, gathered, 2));
+             make_collective(s, FSDP_INSTR_ALL_GATHER, h->axes, FSDP_STREAM_TENSOR, -1, gathered));
   gathered[1].access = FSDP_READ;
   fsdp_operand loss = h->operands[LOSS];
   if (first > 0) loss.access = FSDP_UPDATE;
@@ -74,13 +75,14 @@ static void lower_chunk(const head *h, int64_t first, int64_t rows) {
     insert(h, FSDP_OP_HEAD_LOSS, &attrs, (fsdp_operand[]){gathered[1], targets, h->operands[COUNT], loss}, 4);
     return;
   }
+  attrs.weight_frozen = h->node->attrs.weight_frozen;
   fsdp_operand d_weight = h->operands[D_WEIGHT];
   if (first > 0) d_weight.access = FSDP_UPDATE;
   insert(h, FSDP_OP_HEAD_BACKWARD, &attrs,
          (fsdp_operand[]){gathered[1], targets, h->operands[COUNT], x, h->operands[WEIGHT], loss,
                           make_whole(s, logits, FSDP_F32, FSDP_UPDATE), rows_of(h, D_X, first, rows),
                           d_weight},
-         9);
+         9 - attrs.weight_frozen);
 }
 
 void lower_cut_head(lowering *l, const fsdp_node *node) {
@@ -93,7 +95,7 @@ void lower_cut_head(lowering *l, const fsdp_node *node) {
   h.ranks = fsdp_mesh_group_size(&l->s->program->mesh, h.axes);
   h.rows = node->attrs.batch * node->attrs.seq;
   fsdp_dtype gradient = node->operand_count > D_WEIGHT ? h.operands[D_WEIGHT].dtype : FSDP_F32;
-  int64_t chunk = fsdp_op_chunk_rows(l->s->config->device, h.rows, node->attrs.vocabulary, gradient);
+  int64_t chunk = fsdp_op_chunk_rows(l->s->config->backend->device, h.rows, node->attrs.vocabulary, gradient);
   for (int64_t first = 0; first < h.rows; first += chunk)
     lower_chunk(&h, first, fsdp_min_i64(chunk, h.rows - first));
 }

@@ -29,8 +29,8 @@ static int64_t columns_of(const conversion *v, const fsdp_node_operand *operand)
   return value->dims > 1 ? value->local[1] : 1;
 }
 
-static void collective(const conversion *v, fsdp_instr_kind kind, const fsdp_operand *operands, int count) {
-  lower_mark(v->l, v->node, make_collective(v->l->s, kind, v->c->axes, v->stream, -1, operands, count));
+static void collective(const conversion *v, fsdp_instr_kind kind, const fsdp_operand *operands) {
+  lower_mark(v->l, v->node, make_collective(v->l->s, kind, v->c->axes, v->stream, -1, operands));
 }
 
 static void op_at(const conversion *v, fsdp_op_kind kind, const fsdp_op_attrs *attrs, fsdp_affine first,
@@ -67,11 +67,6 @@ static fsdp_operand parts(const conversion *v, fsdp_operand one) {
   return make_whole(v->l->s, tensor, one.dtype, FSDP_WRITE);
 }
 
-static fsdp_operand reading(fsdp_operand operand) {
-  operand.access = FSDP_READ;
-  return operand;
-}
-
 // Of `rows` rows: columns that are used alone, between a matrix of their own and operand `wide`.
 static fsdp_op_attrs used_columns(const conversion *v, int64_t rows, int wide) {
   return (fsdp_op_attrs){.batch = 1,
@@ -85,7 +80,7 @@ static fsdp_op_attrs used_columns(const conversion *v, int64_t rows, int wide) {
 static void gather_used(const conversion *v, fsdp_operand from, fsdp_operand to) {
   FSDP_CHECK(to.access == FSDP_WRITE, "columns of rows that are there are not gathered");
   fsdp_operand all = parts(v, from);
-  collective(v, FSDP_INSTR_ALL_GATHER, (fsdp_operand[]){from, all}, 2);
+  collective(v, FSDP_INSTR_ALL_GATHER, (fsdp_operand[]){from, all});
   const fsdp_op_attrs attrs = used_columns(v, v->attrs.seq * v->ranks, 1);
   op(v, FSDP_OP_PUT_COLUMNS, &attrs, all, to);
 }
@@ -93,7 +88,7 @@ static void gather_used(const conversion *v, fsdp_operand from, fsdp_operand to)
 static void gather(const conversion *v, fsdp_operand from, fsdp_operand to) {
   if (v->c->from == FSDP_SPREAD_COLUMNS) {
     fsdp_operand all = parts(v, from);
-    collective(v, FSDP_INSTR_ALL_GATHER, (fsdp_operand[]){from, all}, 2);
+    collective(v, FSDP_INSTR_ALL_GATHER, (fsdp_operand[]){from, all});
     op(v, FSDP_OP_JOIN_COLUMNS, &v->attrs, all, to);
     return;
   }
@@ -102,7 +97,7 @@ static void gather(const conversion *v, fsdp_operand from, fsdp_operand to) {
     return;
   }
   fsdp_operand made = target(v, to);
-  collective(v, FSDP_INSTR_ALL_GATHER, (fsdp_operand[]){from, made}, 2);
+  collective(v, FSDP_INSTR_ALL_GATHER, (fsdp_operand[]){from, made});
   add_contribution(v, made, to);
 }
 
@@ -111,9 +106,9 @@ static void scatter(const conversion *v, fsdp_operand from, fsdp_operand to) {
   if (v->c->to == FSDP_SPREAD_COLUMNS) {
     fsdp_operand all = parts(v, to);
     op(v, FSDP_OP_SPLIT_COLUMNS, &v->attrs, from, all);
-    from = reading(all);
+    from = all;
   }
-  collective(v, FSDP_INSTR_REDUCE_SCATTER, (fsdp_operand[]){from, made}, 2);
+  collective(v, FSDP_INSTR_REDUCE_SCATTER, (fsdp_operand[]){from, made});
   add_contribution(v, made, to);
 }
 
@@ -141,13 +136,14 @@ void lower_redistribute(lowering *l, const fsdp_node *node) {
   const fsdp_conversion *c = &node->conversion;
   const fsdp_value *first = &l->s->graph->values[node->operands[0].value];
   conversion v = {.l = l, .node = node, .c = c};
-  bool context = fsdp_placement_axes(&l->s->graph->values[l->s->graph->tokens].placement) & c->axes;
+  bool context =
+      fsdp_placement_axes(&l->s->graph->values[l->s->graph->inputs[FSDP_INPUT_TOKENS]].placement) & c->axes;
   v.stream = context ? FSDP_STREAM_CONTEXT : FSDP_STREAM_TENSOR;
   v.ranks = fsdp_mesh_group_size(&l->s->program->mesh, c->axes);
   if (c->from == c->to) return; // only its gradient is converted
   if (node->operand_count == 1) {
     fsdp_operand sum = lower_operand(l, &node->operands[0]);
-    collective(&v, FSDP_INSTR_ALL_REDUCE, &sum, 1);
+    collective(&v, FSDP_INSTR_ALL_REDUCE, &sum);
     return;
   }
   const fsdp_node_operand *cut = &node->operands[c->from == FSDP_SPREAD_COLUMNS ? 0 : 1];

@@ -91,14 +91,20 @@ int make_copy_saved(step_builder *s, fsdp_instr_kind kind, int from, int to, fsd
 }
 
 int make_collective(step_builder *s, fsdp_instr_kind kind, fsdp_axis_set axes, fsdp_stream stream, int unit,
-                    const fsdp_operand *operands, int operand_count) {
+                    const fsdp_operand *operands) {
   FSDP_CHECK(fsdp_stream_communicates(stream), "a collective on stream %s", fsdp_stream_name(stream));
   fsdp_instr instr = {.kind = kind,
                       .stream = stream,
                       .comm = fsdp_program_comm_add(s->program, axes, stream),
                       .unit = unit,
                       .module = -1};
-  return make_node(s, &instr, operands, operand_count);
+  const int count = fsdp_instr_collective_row(&instr)->meets == FSDP_MEETS_SAME ? 1 : 2;
+  fsdp_operand set[2];
+  for (int o = 0; o < count; o++) {
+    set[o] = operands[o];
+    set[o].access = count == 1 ? FSDP_UPDATE : o == 0 ? FSDP_READ : FSDP_WRITE;
+  }
+  return make_node(s, &instr, set, count);
 }
 
 int make_host_call(step_builder *s, fsdp_instr_kind kind, const fsdp_operand *operands, int operand_count) {
@@ -115,11 +121,11 @@ int make_snapshot_notice(step_builder *s) {
 static void make_sum(step_builder *s, int tensor, fsdp_axis_set axes) {
   if (!axes) return;
   fsdp_operand operand = make_whole(s, tensor, FSDP_F32, FSDP_UPDATE);
-  make_collective(s, FSDP_INSTR_ALL_REDUCE, axes, FSDP_STREAM_REDUCE, -1, &operand, 1);
+  make_collective(s, FSDP_INSTR_ALL_REDUCE, axes, FSDP_STREAM_REDUCE, -1, &operand);
 }
 
 void make_sum_over_tokens(step_builder *s, int tensor) {
-  make_sum(s, tensor, s->config->token_axes);
+  make_sum(s, tensor, s->schedule->token_axes);
 }
 
 void make_sum_over_world(step_builder *s, int tensor) {

@@ -29,9 +29,9 @@ int make_copy(step_builder *s, fsdp_instr_kind kind, int unit, fsdp_operand from
 int make_copy_whole(step_builder *s, fsdp_instr_kind kind, int from, int to, fsdp_dtype dtype);
 // The same on a stream of its own: a saved activation to the host, or back.
 int make_copy_saved(step_builder *s, fsdp_instr_kind kind, int from, int to, fsdp_dtype dtype);
-// Over `axes`, which are more than one rank.
+// Over `axes`, which are more than one rank. Input and output, or one that is both; accesses are set here.
 int make_collective(step_builder *s, fsdp_instr_kind kind, fsdp_axis_set axes, fsdp_stream stream, int unit,
-                    const fsdp_operand *operands, int operand_count);
+                    const fsdp_operand *operands);
 // An instruction of the host stream that calls the program's user.
 int make_host_call(step_builder *s, fsdp_instr_kind kind, const fsdp_operand *operands, int operand_count);
 // The call of the program's user after the copies of a snapshot.

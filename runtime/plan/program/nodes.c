@@ -44,6 +44,54 @@ int fsdp_nodes_after_origin(const fsdp_nodes *list, int node) {
   return node;
 }
 
+static bool is_named(int tensor, int unit_count, unsigned named) {
+  int weights = fsdp_weights_unit(tensor), gradient = fsdp_gradient_unit(tensor);
+  return ((named & FSDP_NAMED_WEIGHTS) && weights >= 0 && weights < unit_count) ||
+         ((named & FSDP_NAMED_GRADIENTS) && gradient >= 0 && gradient < unit_count);
+}
+
+// `written`: by tensor, by the nodes before.
+static void check_node(const fsdp_list_node *node, const fsdp_program *program, int unit_count,
+                       unsigned named, bool *written, const char *pass) {
+  const char *name = node->instr.kind == FSDP_INSTR_OP ? fsdp_op_name(node->instr.op)
+                                                       : fsdp_instr_kind_name(node->instr.kind);
+  for (int o = 0; o < node->operand_count; o++) {
+    const fsdp_operand *operand = &node->operands[o];
+    if (operand->tensor < 0 && is_named(operand->tensor, unit_count, named)) continue;
+    FSDP_CHECK(operand->tensor >= 0 && operand->tensor < program->tensor_count,
+               "pass %s: operand %d of %s names %d, which is no tensor", pass, o, name, operand->tensor);
+    const fsdp_tensor *tensor = &program->tensors[operand->tensor];
+    FSDP_CHECK(!(operand->access & FSDP_READ) || written[operand->tensor] ||
+                   tensor->lifetime != FSDP_LIVE_SECTION,
+               "pass %s: %s reads %s, which nothing has written", pass, name, tensor->name);
+  }
+  for (int o = 0; o < node->operand_count; o++)
+    if (node->operands[o].tensor >= 0 && (node->operands[o].access & FSDP_WRITE))
+      written[node->operands[o].tensor] = true;
+}
+
+void fsdp_nodes_check_origins(const fsdp_nodes *list) {
+  int most = -1, last = -1;
+  for (int n = list->first; n != FSDP_NO_NODE; n = list->nodes[n].next)
+    if (list->nodes[n].origin > most) most = list->nodes[n].origin;
+  bool *began = fsdp_alloc_zeroed((size_t)most + 2, sizeof *began);
+  for (int n = list->first; n != FSDP_NO_NODE; n = list->nodes[n].next) {
+    const int origin = list->nodes[n].origin;
+    if (origin < 0) continue;
+    FSDP_CHECK(origin == last || !began[origin], "nodes of origin %d are apart", origin);
+    began[last = origin] = true;
+  }
+  free(began);
+}
+
+void fsdp_nodes_check(const fsdp_nodes *list, const fsdp_program *program, int unit_count, unsigned named,
+                      const char *pass) {
+  bool *written = fsdp_alloc_zeroed((size_t)program->tensor_count + 1, sizeof *written);
+  for (int n = list->first; n != FSDP_NO_NODE; n = list->nodes[n].next)
+    check_node(&list->nodes[n], program, unit_count, named, written, pass);
+  free(written);
+}
+
 static int key_of(const fsdp_uses *uses, int tensor) {
   int key = tensor >= 0 ? tensor : uses->tensor_count - 2 - tensor;
   FSDP_CHECK(tensor != -1 && key < uses->key_count, "tensor %d of %d in the list", tensor,

@@ -31,7 +31,8 @@ typedef struct fsdp_list_node {
   fsdp_operand operands[FSDP_OP_MAX_OPERANDS];
   int operand_count;
   // The forward node that it (or whose backward) comes from, counted along the section, or -1. Nodes of one
-  // origin are neighbours; gathers and reductions go before and after all of them.
+  // origin are neighbours until some overlap or are repeated; gathers and reductions go before and after all
+  // of them.
   int origin;
   int block;        // decoder layer, or -1
   bool is_backward; // of the backward, recomputation included
@@ -55,6 +56,17 @@ void fsdp_nodes_remove(fsdp_nodes *list, int node);
 
 // The next node with a different origin than `node`'s, or FSDP_NO_NODE.
 int fsdp_nodes_after_origin(const fsdp_nodes *list, int node);
+
+// What a list still names beside tensors.
+typedef enum fsdp_named { FSDP_NAMED_WEIGHTS = 1, FSDP_NAMED_GRADIENTS = 2 } fsdp_named;
+
+// Aborts, with the name of the pass that left the list, unless every operand names a tensor of the program or
+// what `named` (a set) allows, and no tensor of this section alone is read before it is written.
+void fsdp_nodes_check(const fsdp_nodes *list, const fsdp_program *program, int unit_count, unsigned named,
+                      const char *pass);
+
+// Aborts unless nodes of one origin are neighbours.
+void fsdp_nodes_check_origins(const fsdp_nodes *list);
 
 // One operand of one node.
 typedef struct fsdp_use {

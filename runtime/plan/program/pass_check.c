@@ -16,16 +16,16 @@ static fsdp_operand digest_slot(const step_builder *s, int digests, int index) {
 // Padding is digested with the rest: it is zero from the load on, and updates by zero gradients leave it so.
 void pass_check(step_builder *s) {
   bool offload = s->config->cpu_offload;
-  const fsdp_schedule_config *c = s->config;
-  int count = c->optimizer->slot_count * s->forward_order_count;
+  int count = 0;
+  for (int u = 0; u < s->units->count; u++)
+    if (s->units->units[u].shard_numel > 0) count += s->unit_state[u].optimizer->slot_count;
   int digests = make_tensor(s, "check", "digests", step_state_space(s), FSDP_CATEGORY_INPUTS,
                             FSDP_LIVE_SECTION, -1, -1, DIGEST_BYTES * count);
   int next = 0;
   for (int u = 0; u < s->units->count; u++) {
     const fsdp_unit_state *state = &s->unit_state[u];
-    for (int i = 0; i < c->optimizer->slot_count && state->slot[i] >= 0; i++) {
-      fsdp_dtype dtype = fsdp_slot_dtype_of(&c->optimizer->slots[i], c->master_dtype, c->moment_dtype);
-      fsdp_operand operands[2] = {make_whole(s, state->slot[i], dtype, FSDP_READ),
+    for (int i = 0; i < state->optimizer->slot_count && state->slot[i] >= 0; i++) {
+      fsdp_operand operands[2] = {make_whole(s, state->slot[i], step_slot_dtype(s, u, i), FSDP_READ),
                                   digest_slot(s, digests, next++)};
       make_op(s, offload ? FSDP_STREAM_HOST : FSDP_STREAM_COMPUTE, FSDP_OP_CHECKSUM, NULL, u, operands, 2);
     }

@@ -23,7 +23,7 @@ typedef struct gather_event {
 } gather_event;
 
 int step_gather_shards(step_builder *s, int u, int to, bool has_slot) {
-  const fsdp_schedule_config *c = s->config;
+  const fsdp_plan_config *c = s->config;
   const fsdp_unit_state *state = &s->unit_state[u];
   const fsdp_unit *unit = &s->units->units[u];
   int source_tensor = state->copy >= 0 ? state->copy : state->slot[FSDP_SLOT_MASTER];
@@ -41,9 +41,7 @@ int step_gather_shards(step_builder *s, int u, int to, bool has_slot) {
   if (unit->shard_count > 1) {
     fsdp_operand operands[2] = {first == FSDP_NO_NODE ? source : slot,
                                 make_whole(s, to, c->param_dtype, FSDP_WRITE)};
-    operands[0].access = FSDP_READ;
-    int gather =
-        make_collective(s, FSDP_INSTR_ALL_GATHER, unit->shard_axes, FSDP_STREAM_GATHER, u, operands, 2);
+    int gather = make_collective(s, FSDP_INSTR_ALL_GATHER, unit->shard_axes, FSDP_STREAM_GATHER, u, operands);
     if (first == FSDP_NO_NODE) first = gather;
   }
   return first;

@@ -35,6 +35,8 @@ static void zero_pads(step_builder *s, int u, int tensor) {
 // The buffer of unit `u`'s full gradient; a new one is made ready at the cursor.
 static int full_gradient_tensor(step_builder *s, int u) {
   if (s->gradient[u] >= 0) return s->gradient[u];
+  FSDP_CHECK(s->units->units[u].trainable, "unit '%s' does not train and has a gradient",
+             s->units->units[u].path);
   bool direct = s->modes.direct_grads;
   fsdp_lifetime lifetime = direct || s->modes.carries_grads ? FSDP_LIVE_STEP : FSDP_LIVE_SECTION;
   s->gradient[u] =
@@ -63,8 +65,7 @@ static void cast_or_add(step_builder *s, fsdp_stream stream, fsdp_op_kind op, in
 }
 
 static void all_reduce(step_builder *s, int u, fsdp_operand range) {
-  range.access = FSDP_UPDATE;
-  make_collective(s, FSDP_INSTR_ALL_REDUCE, s->units->units[u].sum_axes, FSDP_STREAM_REDUCE, u, &range, 1);
+  make_collective(s, FSDP_INSTR_ALL_REDUCE, s->units->units[u].sum_axes, FSDP_STREAM_REDUCE, u, &range);
 }
 
 // Sums the shard over the replicas, in reduce dtype.
@@ -141,7 +142,7 @@ static void reduce_full(step_builder *s, int u) {
     bool ends_in_shard = shard_is_new && !offload && full.dtype == s->modes.shard_dtype;
     if (ends_in_shard) part = make_whole(s, grad_shard(s, u), s->modes.shard_dtype, FSDP_WRITE);
     make_collective(s, FSDP_INSTR_REDUCE_SCATTER, unit->shard_axes, FSDP_STREAM_REDUCE, u,
-                    (fsdp_operand[]){full, part}, 2);
+                    (fsdp_operand[]){full, part});
     if (ends_in_shard) return;
   }
   if (offload)
@@ -161,7 +162,7 @@ static void sum_squares(step_builder *s, int u) {
                               slot};
   int count = 2;
   // Offloaded shards are squared by the host's kernels, whatever the device.
-  fsdp_op_device device = offload ? FSDP_OP_CPU : s->config->device;
+  fsdp_op_device device = offload ? FSDP_OP_CPU : s->config->backend->device;
   fsdp_op_attrs attrs = {.norm_weight = unit->norm_weight};
   int64_t scratch = fsdp_op_workspace_bytes(device, FSDP_OP_SUM_SQUARES, &attrs, unit->shard_numel);
   if (scratch) {

@@ -10,7 +10,7 @@ void pass_step_inputs(step_builder *s) {
                                  FSDP_SCALAR_COUNT);
   int host_count = make_scalars(s, "host_count", FSDP_SPACE_HOST, FSDP_LIVE_SECTION, 1);
   s->count = make_scalars(s, "count", FSDP_SPACE_DEVICE, lifetime, 1);
-  s->loss = make_scalars(s, "loss", FSDP_SPACE_DEVICE, lifetime, 1);
+  s->losses = make_scalars(s, "loss", FSDP_SPACE_DEVICE, lifetime, s->graph->loss_count);
   fsdp_operand fed[2] = {make_whole(s, s->host_scalars, FSDP_F32, FSDP_WRITE),
                          make_whole(s, host_count, FSDP_F32, FSDP_WRITE)};
   make_host_call(s, FSDP_INSTR_FEED_STEP, fed, 2);
@@ -22,24 +22,25 @@ void pass_step_inputs(step_builder *s) {
     s->scalars = make_scalars(s, "scalars", FSDP_SPACE_DEVICE, FSDP_LIVE_STEP, FSDP_SCALAR_COUNT);
     make_copy_whole(s, FSDP_INSTR_H2D, s->host_scalars, s->scalars, FSDP_F32);
   }
-  s->norm_partials =
-      make_scalars(s, "norm_partials", step_state_space(s), FSDP_LIVE_STEP, s->forward_order_count);
+  int trained = 0;
+  for (int i = 0; i < s->forward_order_count; i++) trained += s->units->units[s->forward_order[i]].trainable;
+  s->norm_partials = make_scalars(s, "norm_partials", step_state_space(s), FSDP_LIVE_STEP, trained);
 }
 
 void pass_batch_inputs(step_builder *s) {
   const fsdp_graph *g = s->graph;
-  const int values[2] = {g->tokens, g->targets};
-  int *const tensors[2] = {&s->tokens, &s->targets};
-  fsdp_operand fed[2];
-  int host[2];
-  for (int i = 0; i < 2; i++) {
-    const fsdp_value *v = &g->values[values[i]];
+  fsdp_operand fed[FSDP_INPUT_COUNT];
+  int made[FSDP_INPUT_COUNT], count = 0;
+  for (int i = 0; i < FSDP_INPUT_COUNT; i++) {
+    if (g->inputs[i] < 0) continue;
+    const fsdp_value *v = &g->values[g->inputs[i]];
     char name[FSDP_NAME_BYTES + 8];
     snprintf(name, sizeof name, "host_%s", v->name);
-    host[i] = make_scalars(s, name, FSDP_SPACE_HOST, FSDP_LIVE_SECTION, v->local_numel);
-    *tensors[i] = make_scalars(s, v->name, FSDP_SPACE_DEVICE, FSDP_LIVE_SECTION, v->local_numel);
-    fed[i] = make_whole(s, host[i], FSDP_I32, FSDP_WRITE);
+    int host = make_scalars(s, name, FSDP_SPACE_HOST, FSDP_LIVE_SECTION, v->local_numel);
+    made[count] = s->inputs[i] =
+        make_scalars(s, v->name, FSDP_SPACE_DEVICE, FSDP_LIVE_SECTION, v->local_numel);
+    fed[count++] = make_whole(s, host, FSDP_I32, FSDP_WRITE);
   }
-  make_host_call(s, FSDP_INSTR_FEED_BATCH, fed, 2);
-  for (int i = 0; i < 2; i++) make_copy_whole(s, FSDP_INSTR_H2D, host[i], *tensors[i], FSDP_I32);
+  make_host_call(s, FSDP_INSTR_FEED_BATCH, fed, count);
+  for (int i = 0; i < count; i++) make_copy_whole(s, FSDP_INSTR_H2D, fed[i].tensor, made[i], FSDP_I32);
 }

@@ -22,6 +22,11 @@ static void lower_slices(lowering *l, const fsdp_node *node) {
   for (int i = 0; i < count; i++) attrs.out_stride += fsdp_graph_outputs(graph, slices[i]);
   for (int i = 0; i < count; i++) {
     attrs.out_features = fsdp_graph_outputs(graph, slices[i]);
+    const fsdp_value *slice = &graph->values[slices[i]];
+    if (slice->role == FSDP_VALUE_PARAM_GRADIENT && !graph->params[slice->param].trainable) {
+      attrs.out_offset += attrs.out_features;
+      continue;
+    }
     if (weight >= 0) {
       const fsdp_value *v = &graph->values[node->weights[i]];
       operands[weight] = lower_parameter(l->s, v, FSDP_WRITE);
@@ -50,7 +55,7 @@ static bool lower_plain(lowering *l, const fsdp_node *node, const fsdp_node *nex
   fsdp_op_attrs attrs = node->attrs;
   fsdp_dtype dtypes[FSDP_OP_MAX_OPERANDS] = {0};
   for (int i = 0; i < node->operand_count; i++) dtypes[i] = operands[i].dtype;
-  fsdp_op_complete_attrs(l->s->config->device, &l->s->config->gpu, node->kind, &attrs, dtypes);
+  fsdp_op_complete_attrs(l->s->config->backend->device, &l->s->config->gpu, node->kind, &attrs, dtypes);
   if (rotates(node, &attrs, next)) {
     attrs.rotates_back = true;
     attrs.inv_freq = next->attrs.inv_freq;
@@ -81,6 +86,9 @@ void pass_lower(step_builder *s) {
   const fsdp_graph *g = s->graph;
   lowering l = {.s = s, .tensor_of_value = fsdp_alloc((size_t)g->value_count * sizeof(int))};
   for (int v = 0; v < g->value_count; v++) l.tensor_of_value[v] = -1;
+  for (int i = 0; i < FSDP_INPUT_COUNT; i++)
+    if (g->inputs[i] >= 0) l.tensor_of_value[g->inputs[i]] = s->inputs[i];
+  l.tensor_of_value[g->count] = s->count;
   // In training the loss's backward computes the loss too, so the forward ends one node early.
   lower_nodes(&l, g->forward, s->is_training ? g->forward_count - 1 : g->forward_count);
   l.is_backward = true;

@@ -8,23 +8,17 @@
 
 #include <stdio.h>
 
-static fsdp_dtype slot_dtype(const step_builder *s, int slot) {
-  const fsdp_schedule_config *c = s->config;
-  return fsdp_slot_dtype_of(&c->optimizer->slots[slot], c->master_dtype, c->moment_dtype);
-}
-
 void pass_snapshot(step_builder *s) {
-  const fsdp_optimizer *optimizer = s->config->optimizer;
-  for (int slot = 0; slot < optimizer->slot_count; slot++) {
-    char name[FSDP_NAME_BYTES];
-    snprintf(name, sizeof name, "snapshot_%s", optimizer->slots[slot].name);
+  for (int slot = 0; slot < FSDP_SLOTS_MAX; slot++) {
     for (int u = 0; u < s->units->count; u++) {
-      fsdp_dtype dtype = slot_dtype(s, slot);
+      const fsdp_slot *kept = &s->unit_state[u].optimizer->slots[slot];
       int from = s->unit_state[u].slot[slot];
       if (from < 0) continue;
+      char name[FSDP_NAME_BYTES];
+      snprintf(name, sizeof name, "snapshot_%s", kept->name);
+      fsdp_dtype dtype = step_slot_dtype(s, u, slot);
       int64_t slice = fsdp_unit_slice(&s->units->units[u]), last = fsdp_unit_last_slice(&s->units->units[u]);
-      int to = make_unit_tensor(s, u, name, FSDP_SPACE_HOST, optimizer->slots[slot].category,
-                                FSDP_LIVE_ALWAYS, last, dtype);
+      int to = make_unit_tensor(s, u, name, FSDP_SPACE_HOST, kept->category, FSDP_LIVE_ALWAYS, last, dtype);
       int copy = make_copy(s, FSDP_INSTR_D2H, u, make_slice(s, u, from, dtype, FSDP_READ, slice, last),
                            make_whole(s, to, dtype, FSDP_WRITE));
       s->nodes.nodes[copy].instr.stream = FSDP_STREAM_SNAPSHOT;
@@ -51,7 +45,7 @@ static void exchange_slices(step_builder *s, int u, int tensor, fsdp_dtype dtype
   fsdp_operand all = make_whole(s, on_device, dtype, FSDP_WRITE);
   all.size_bytes = numel * fsdp_dtype_bytes(dtype);
   fsdp_operand operands[2] = {make_slice(s, u, on_device, dtype, FSDP_READ, slice, slice), all};
-  make_collective(s, FSDP_INSTR_ALL_GATHER, unit->replica_axes, FSDP_STREAM_REDUCE, u, operands, 2);
+  make_collective(s, FSDP_INSTR_ALL_GATHER, unit->replica_axes, FSDP_STREAM_REDUCE, u, operands);
   if (on_device == tensor) return;
   all.access = FSDP_READ;
   fsdp_operand back = make_whole(s, tensor, dtype, FSDP_WRITE);
@@ -84,8 +78,8 @@ void step_raise_slot(step_builder *s, int u) {
 // What replicas have loaded by slices, and then the copy.
 static void exchange_unit(step_builder *s, int u) {
   const fsdp_unit_state *state = &s->unit_state[u];
-  for (int slot = 0; slot < s->config->optimizer->slot_count; slot++)
-    exchange_slices(s, u, state->slot[slot], slot_dtype(s, slot));
+  for (int slot = 0; slot < state->optimizer->slot_count; slot++)
+    exchange_slices(s, u, state->slot[slot], step_slot_dtype(s, u, slot));
   if (state->copy >= 0) cast_master(s, u, state->copy);
 }
 

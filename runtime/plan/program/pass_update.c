@@ -1,13 +1,14 @@
 // The end of a step: gradient norm, clip factor, the updates that wait for it, and results. Under zero1, then
 // the all-gathers of what was updated, in the order of the next forward: each of its units waits for its own.
+#include "runtime/base/check.h"
 #include "runtime/plan/program/make.h"
 #include "runtime/plan/program/passes.h"
 
 void step_unit_update(step_builder *s, int u, fsdp_stream stream) {
-  const fsdp_schedule_config *c = s->config;
+  const fsdp_plan_config *c = s->config;
   const fsdp_unit_state *state = &s->unit_state[u];
-  fsdp_op_attrs attrs = {
-      .beta1 = c->beta1, .beta2 = c->beta2, .adam_eps = c->adam_eps, .weight_decay = c->weight_decay};
+  FSDP_CHECK(state->grad_shard >= 0, "unit '%s' is updated and has no gradient", s->units->units[u].path);
+  fsdp_op_attrs attrs = {0};
   fsdp_operand factor;
   if (c->grad_clip > 0) {
     factor = make_whole(s, s->factor, FSDP_F32, FSDP_READ);
@@ -16,7 +17,8 @@ void step_unit_update(step_builder *s, int u, fsdp_stream stream) {
     factor.offset.base = 4 * FSDP_SCALAR_ONE;
     factor.size_bytes = 4;
   }
-  const fsdp_optimizer *optimizer = c->optimizer;
+  const fsdp_optimizer *optimizer = state->optimizer;
+  optimizer->attrs(&c->hyper, &attrs);
   fsdp_operand operands[FSDP_UPDATE_FIRST_SLOT + FSDP_SLOTS_MAX + 1] = {
       make_whole(s, state->grad_shard, s->modes.shard_dtype, FSDP_READ),
       make_whole(s, s->scalars, FSDP_F32, FSDP_READ),
@@ -24,8 +26,7 @@ void step_unit_update(step_builder *s, int u, fsdp_stream stream) {
   };
   int count = FSDP_UPDATE_FIRST_SLOT;
   for (int i = 0; i < optimizer->slot_count; i++) {
-    fsdp_dtype dtype = fsdp_slot_dtype_of(&optimizer->slots[i], c->master_dtype, c->moment_dtype);
-    operands[count++] = make_whole(s, state->slot[i], dtype, FSDP_UPDATE);
+    operands[count++] = make_whole(s, state->slot[i], step_slot_dtype(s, u, i), FSDP_UPDATE);
   }
   if (state->copy >= 0) operands[count++] = make_whole(s, state->copy, c->param_dtype, FSDP_WRITE);
   if (state->whole >= 0 && !c->cpu_offload && c->param_dtype != c->master_dtype)
@@ -55,8 +56,8 @@ static int norm_and_factor(step_builder *s) {
   }
   int norm = make_scalars(s, "norm", space, FSDP_LIVE_SECTION, 1);
   s->factor = make_scalars(s, "factor", space, FSDP_LIVE_SECTION, 1);
-  const fsdp_schedule_config *c = s->config;
-  fsdp_op_attrs attrs = {.max_norm = c->grad_clip, .norm_limit = c->norm_limit};
+  const fsdp_plan_config *c = s->config;
+  fsdp_op_attrs attrs = {.max_norm = c->grad_clip, .norm_limit = s->schedule->norm_limit};
   fsdp_operand clip[3] = {make_whole(s, total, FSDP_F32, FSDP_READ),
                           make_whole(s, norm, FSDP_F32, FSDP_WRITE),
                           make_whole(s, s->factor, FSDP_F32, FSDP_WRITE)};
@@ -64,25 +65,28 @@ static int norm_and_factor(step_builder *s) {
   return norm;
 }
 
-// A scalar's value in host memory.
-static int bring_scalar_down(step_builder *s, int tensor, const char *name) {
-  int host = make_scalars(s, name, FSDP_SPACE_HOST, FSDP_LIVE_SECTION, 1);
+// Scalars in host memory.
+static int bring_down(step_builder *s, int tensor, const char *name) {
+  int host = make_scalars(s, name, FSDP_SPACE_HOST, FSDP_LIVE_SECTION, s->program->tensors[tensor].bytes / 4);
   make_copy_whole(s, FSDP_INSTR_D2H, tensor, host, FSDP_F32);
   return host;
 }
 
 void pass_update(step_builder *s) {
+  FSDP_CHECK(4 * s->partial_count == s->program->tensors[s->norm_partials].bytes,
+             "%d units of those that train were reduced", s->partial_count);
   bool offload = s->config->cpu_offload;
   bool has_slots = offload || s->config->param_dtype != s->config->master_dtype;
-  make_sum_over_tokens(s, s->loss);
+  make_sum_over_tokens(s, s->losses);
   int norm = norm_and_factor(s);
-  int host_loss = bring_scalar_down(s, s->loss, "host_loss");
-  int host_norm = offload ? norm : bring_scalar_down(s, norm, "host_norm");
+  int host_loss = bring_down(s, s->losses, "host_loss");
+  int host_norm = offload ? norm : bring_down(s, norm, "host_norm");
   fsdp_operand results[2] = {make_whole(s, host_loss, FSDP_F32, FSDP_READ),
                              make_whole(s, host_norm, FSDP_F32, FSDP_READ)};
   make_host_call(s, FSDP_INSTR_PUBLISH, results, 2);
   for (int i = 0; i < s->forward_order_count; i++) {
     int u = s->forward_order[i];
+    if (!s->units->units[u].trainable) continue;
     if (s->config->grad_clip > 0) // else units are updated right after their reductions
       step_unit_update(s, u, offload ? FSDP_STREAM_HOST : FSDP_STREAM_COMPUTE);
     if (s->unit_state[u].whole >= 0) step_gather_shards(s, u, s->unit_state[u].whole, has_slots);
@@ -90,7 +94,7 @@ void pass_update(step_builder *s) {
 }
 
 void pass_evaluation_result(step_builder *s) {
-  make_sum_over_tokens(s, s->loss);
-  fsdp_operand result = make_whole(s, bring_scalar_down(s, s->loss, "host_loss"), FSDP_F32, FSDP_READ);
+  make_sum_over_tokens(s, s->losses);
+  fsdp_operand result = make_whole(s, bring_down(s, s->losses, "host_loss"), FSDP_F32, FSDP_READ);
   make_host_call(s, FSDP_INSTR_PUBLISH, &result, 1);
 }

@@ -7,7 +7,8 @@ void pass_workspaces(step_builder *s) {
   for (int n = s->nodes.first; n != FSDP_NO_NODE; n = s->nodes.nodes[n].next) {
     fsdp_list_node *node = &s->nodes.nodes[n];
     if (node->instr.kind != FSDP_INSTR_OP || node->instr.module < 0) continue;
-    int64_t bytes = fsdp_op_workspace_bytes(s->config->device, node->instr.op, &node->instr.attrs, 0);
+    int64_t bytes =
+        fsdp_op_workspace_bytes(s->config->backend->device, node->instr.op, &node->instr.attrs, 0);
     if (!bytes) continue;
     FSDP_CHECK(node->operand_count < FSDP_OP_MAX_OPERANDS, "no room for the workspace of %s",
                fsdp_op_name(node->instr.op));

@@ -19,12 +19,12 @@ const char *fsdp_strategy_name(fsdp_strategy strategy) {
 // Whether micro-batches are summed in bf16. The sum must be the whole gradient (one rank in the shard group,
 // no offload), which in fp32 would be the largest state of all. And the user must have asked for bf16 in
 // everything that is made from it. Each micro-batch rounds the sum once, as a rank does in a bf16 reduction.
-static bool sums_in_bf16(const fsdp_schedule_config *c, const step_modes *modes) {
+static bool sums_in_bf16(const fsdp_plan_config *c, const step_modes *modes) {
   return modes->direct_grads && c->micro_batches <= BF16_SUMS_MAX && c->reduce_dtype == FSDP_BF16 &&
          c->master_dtype == FSDP_BF16 && c->moment_dtype == FSDP_BF16;
 }
 
-static step_modes choose_modes(const fsdp_schedule_config *c, const fsdp_units *units) {
+static step_modes choose_modes(const fsdp_plan_config *c, const fsdp_units *units) {
   bool accumulates = c->micro_batches > 1, local = c->accumulate == FSDP_ACCUMULATE_LOCAL;
   step_modes m = {.rank_count = fsdp_mesh_ranks(&units->mesh)};
   bool unsharded = true;
@@ -39,18 +39,21 @@ static step_modes choose_modes(const fsdp_schedule_config *c, const fsdp_units *
 }
 
 static void make_state_tensors(step_builder *s) {
-  const fsdp_schedule_config *c = s->config;
+  const fsdp_plan_config *c = s->config;
   fsdp_space space = step_state_space(s);
   for (int u = 0; u < s->units->count; u++) {
     fsdp_unit_state *state = &s->unit_state[u];
-    *state = (fsdp_unit_state){.copy = -1, .whole = -1, .grad_shard = -1};
+    *state = (fsdp_unit_state){.optimizer = fsdp_optimizer_of(c->optimizer, &s->units->units[u]),
+                               .copy = -1,
+                               .whole = -1,
+                               .grad_shard = -1};
     for (int i = 0; i < FSDP_SLOTS_MAX; i++) state->slot[i] = state->snapshot[i] = -1;
     int64_t numel = s->units->units[u].shard_numel;
     if (!numel) continue;
-    for (int i = 0; i < c->optimizer->slot_count; i++) {
-      const fsdp_slot *slot = &c->optimizer->slots[i];
+    for (int i = 0; i < state->optimizer->slot_count; i++) {
+      const fsdp_slot *slot = &state->optimizer->slots[i];
       state->slot[i] = make_unit_tensor(s, u, slot->name, space, slot->category, FSDP_LIVE_ALWAYS, numel,
-                                        fsdp_slot_dtype_of(slot, c->master_dtype, c->moment_dtype));
+                                        step_slot_dtype(s, u, i));
     }
     bool keeps_whole = c->strategy == FSDP_ZERO1 && !step_holds_all(s, u);
     bool reads_copy = !keeps_whole && (c->cpu_offload || step_keeps_parameters(c));
@@ -82,14 +85,16 @@ static void find_forward_order(step_builder *s) {
   }
 }
 
+static void check_list(const step_builder *s, unsigned named, const char *pass) {
+  fsdp_nodes_check(&s->nodes, s->program, s->units->count, named, pass);
+}
+
 // The node list as instructions of a section.
 static void emit(step_builder *s, fsdp_section_kind kind) {
   fsdp_program_begin_section(s->program, kind);
   int last_compute = -1; // position
   for (int n = s->nodes.first; n != FSDP_NO_NODE; n = s->nodes.nodes[n].next) {
     fsdp_list_node *node = &s->nodes.nodes[n];
-    for (int o = 0; o < node->operand_count; o++)
-      FSDP_CHECK(node->operands[o].tensor >= 0, "operand %d of node %d has no buffer", o, n);
     node->instr.policy = node->is_bounded ? last_compute : -1;
     int position = fsdp_program_instr(s->program, &node->instr, node->operands, node->operand_count);
     if (node->instr.stream == FSDP_STREAM_COMPUTE) last_compute = position;
@@ -106,14 +111,19 @@ static void make_batch(step_builder *s, fsdp_section_kind kind) {
   if (s->is_first) pass_step_inputs(s);
   pass_batch_inputs(s);
   pass_lower(s);
+  check_list(s, FSDP_NAMED_WEIGHTS | FSDP_NAMED_GRADIENTS, "lower");
   pass_join(s);
+  fsdp_nodes_check_origins(&s->nodes);
   pass_overlap(s);
   pass_recompute(s);
   pass_offload(s);
+  check_list(s, FSDP_NAMED_WEIGHTS | FSDP_NAMED_GRADIENTS, "offload");
   pass_workspaces(s);
   pass_gathers(s);
+  check_list(s, FSDP_NAMED_GRADIENTS, "gathers");
   pass_gradients(s);
   if (!s->is_training) pass_evaluation_result(s);
+  check_list(s, 0, "gradients");
   emit(s, kind);
 }
 
@@ -121,6 +131,7 @@ static void make_batch(step_builder *s, fsdp_section_kind kind) {
 static void make_section(step_builder *s, fsdp_section_kind kind, void (*pass)(step_builder *)) {
   fsdp_nodes_clear(&s->nodes);
   pass(s);
+  check_list(s, 0, fsdp_section_name(kind));
   emit(s, kind);
 }
 
@@ -153,24 +164,27 @@ static int *units_without(int count) {
 
 void fsdp_schedule(const fsdp_schedule_config *config, const fsdp_graph *graph, const fsdp_units *units,
                    fsdp_schedule_result *result) {
+  const fsdp_plan_config *plan = config->plan;
+  const int64_t scratch = plan->backend->gemm_workspace_bytes;
   int unit_count = units->count;
-  step_builder s = {.config = config,
+  step_builder s = {.config = plan,
+                    .schedule = config,
                     .graph = graph,
                     .units = units,
                     .program = fsdp_program_create(),
                     .unit_state = fsdp_alloc_zeroed((size_t)unit_count, sizeof(fsdp_unit_state)),
-                    .modes = choose_modes(config, units),
+                    .modes = choose_modes(plan, units),
                     .forward_order = fsdp_alloc_zeroed((size_t)unit_count, sizeof(int)),
                     .gathered = units_without(unit_count),
                     .gradient = units_without(unit_count)};
   s.program->mesh = units->mesh;
-  s.program->micro_batches = config->micro_batches;
+  s.program->micro_batches = plan->micro_batches;
   find_forward_order(&s);
   make_state_tensors(&s);
   *result = (fsdp_schedule_result){.program = s.program, .unit_state = s.unit_state, .gemm_workspace = -1};
-  if (config->gemm_workspace_bytes > 0) {
+  if (scratch > 0) {
     result->gemm_workspace = make_tensor(&s, "", "gemm_workspace", FSDP_SPACE_DEVICE, FSDP_CATEGORY_WORKSPACE,
-                                         FSDP_LIVE_ALWAYS, -1, -1, config->gemm_workspace_bytes);
+                                         FSDP_LIVE_ALWAYS, -1, -1, scratch);
   }
   make_sections(&s);
   fsdp_nodes_release(&s.nodes);

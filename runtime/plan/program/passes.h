@@ -15,7 +15,10 @@
 //   exchange    slices between replicas after a load, copies, whole parameters     pass_state.c
 //
 // A pass reads the node list (nodes.h) and the decisions of the builder (builder.h), and changes the list.
-// What it keeps from one section to the next is a field of its own. Passes make no waits and no addresses:
+// What each leaves to the next is checked (fsdp_nodes_check): before gathers, operands may name units' weights,
+// before gradients also units' gradients, and behind them tensors alone; nothing is read before it is
+// written. Until overlap, nodes of one origin are neighbours. Every gradient that is reduced is of a unit that trains, and each
+// such unit is updated once. What it keeps from one section to the next is a field of its own. Passes make no waits and no addresses:
 // both are inferred from the order of the list. Only these files include this header.
 #pragma once
 

@@ -91,6 +91,12 @@ int fsdp_program_comm_size(const fsdp_program *program, const fsdp_instr *instr)
   return fsdp_mesh_group_size(&program->mesh, program->comms[instr->comm].axes);
 }
 
+int64_t fsdp_program_whole_bytes(const fsdp_program *program, const fsdp_instr *instr) {
+  const fsdp_operand *operands = &program->operands[instr->first_operand];
+  const bool is_input = fsdp_instr_collective_row(instr)->input == FSDP_PART_WHOLE;
+  return operands[is_input ? 0 : 1].size_bytes;
+}
+
 void fsdp_program_begin_section(fsdp_program *program, fsdp_section_kind kind) {
   int index = program->section_count;
   FSDP_CHECK(index < FSDP_MAX_SECTIONS, "more than %d sections", FSDP_MAX_SECTIONS);
@@ -242,7 +248,7 @@ static void hash_attrs(hasher *h, const fsdp_op_attrs *attrs) {
       attrs->chunk_rows,  attrs->extent,       attrs->positions,     attrs->window,
       attrs->piece,       attrs->chunk,        attrs->kv_seq,        attrs->kv_parts,
       attrs->kv_piece,    attrs->ranks,        attrs->padding_token, attrs->weight_transposed,
-      attrs->attention,   attrs->head_parts,   attrs->rotates_back};
+      attrs->attention,   attrs->head_parts,   attrs->rotates_back,  attrs->weight_frozen};
   const float factors[] = {attrs->eps,        attrs->max_norm, attrs->norm_weight,
                            attrs->norm_limit, attrs->adam_eps, attrs->weight_decay};
   for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) hash_i64(h, sizes[i]);
@@ -340,9 +346,11 @@ const char *fsdp_category_name(fsdp_category category) {
 }
 
 const char *fsdp_instr_kind_name(fsdp_instr_kind kind) {
-  static const char *const names[] = {"op",      "all_gather", "reduce_scatter", "all_reduce",
-                                      "h2d",     "d2h",        "feed_step",      "feed_batch",
-                                      "publish", "digests",    "snapshot"};
+  static const char *const names[] = {"op",
+#define FSDP_COLLECTIVE(KIND, name, ...) #name,
+#include "runtime/base/collectives.def"
+                                      "h2d",     "d2h",     "feed_step", "feed_batch",
+                                      "publish", "digests", "snapshot"};
   FSDP_CHECK((unsigned)kind < FSDP_INSTR_KIND_COUNT, "instruction kind %d", (int)kind);
   return names[kind];
 }

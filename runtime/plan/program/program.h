@@ -20,6 +20,7 @@
 #pragma once
 
 #include "models/graph/graph.h"
+#include "runtime/base/collective.h"
 #include "runtime/base/stream.h"
 #include "runtime/plan/layout/mesh.h"
 
@@ -55,17 +56,17 @@ typedef struct fsdp_tensor {
 } fsdp_tensor;
 
 typedef enum fsdp_instr_kind {
-  FSDP_INSTR_OP,         // a kernel: instr.op
-  FSDP_INSTR_ALL_GATHER, // r own shard (in its slot of the output, or elsewhere), w the whole; F equal slots
-  FSDP_INSTR_REDUCE_SCATTER, // r the whole, w the sum of own slots (inside the input: in place)
-  FSDP_INSTR_ALL_REDUCE,     // u
-  FSDP_INSTR_H2D,            // r host, w device, same dtype and size
-  FSDP_INSTR_D2H,            // r device (a snapshot: or host), w host
-  FSDP_INSTR_FEED_STEP,      // w host scalars, w host target count: asks the caller for the step's numbers
-  FSDP_INSTR_FEED_BATCH,     // w host tokens, w host targets: asks the caller for the next micro-batch
-  FSDP_INSTR_PUBLISH,        // r host results (fp32 loss[, gradient norm]): passes them to the caller
-  FSDP_INSTR_DIGESTS,        // r host digests (64 bits each): passes them to the caller
-  FSDP_INSTR_SNAPSHOT, // no operand: notifies the caller that the earlier copies on its stream are complete
+  FSDP_INSTR_OP, // a kernel: instr.op
+// r input, w output, or u both: FSDP_INSTR_ALL_GATHER, ...
+#define FSDP_COLLECTIVE(KIND, ...) FSDP_INSTR_##KIND,
+#include "runtime/base/collectives.def"
+  FSDP_INSTR_H2D,        // r host, w device, same dtype and size
+  FSDP_INSTR_D2H,        // r device (a snapshot: or host), w host
+  FSDP_INSTR_FEED_STEP,  // w host scalars, w host target count: asks the caller for the step's numbers
+  FSDP_INSTR_FEED_BATCH, // w host inputs of the graph: asks the caller for the next micro-batch
+  FSDP_INSTR_PUBLISH,    // r host results (fp32 losses[, gradient norm]): passes them to the caller
+  FSDP_INSTR_DIGESTS,    // r host digests (64 bits each): passes them to the caller
+  FSDP_INSTR_SNAPSHOT,   // no operand: notifies the caller that the earlier copies on its stream are complete
   FSDP_INSTR_KIND_COUNT
 } fsdp_instr_kind;
 
@@ -160,8 +161,18 @@ int fsdp_program_comm_add(fsdp_program *program, fsdp_axis_set axes, fsdp_stream
 int fsdp_program_comm_find(const fsdp_program *program, fsdp_axis_set axes, fsdp_stream stream);
 // Ranks of the group of a collective.
 int fsdp_program_comm_size(const fsdp_program *program, const fsdp_instr *instr);
+// The bytes of the whole buffer of a collective.
+int64_t fsdp_program_whole_bytes(const fsdp_program *program, const fsdp_instr *instr);
+
 static inline bool fsdp_instr_is_collective(const fsdp_instr *instr) {
-  return instr->kind >= FSDP_INSTR_ALL_GATHER && instr->kind <= FSDP_INSTR_ALL_REDUCE;
+  return instr->kind > FSDP_INSTR_OP && instr->kind <= FSDP_INSTR_OP + (int)FSDP_COLLECTIVE_COUNT;
+}
+// Of a collective.
+static inline fsdp_collective_kind fsdp_instr_collective(const fsdp_instr *instr) {
+  return (fsdp_collective_kind)(instr->kind - FSDP_INSTR_OP - 1);
+}
+static inline const fsdp_collective_row *fsdp_instr_collective_row(const fsdp_instr *instr) {
+  return &fsdp_collective_rows[fsdp_instr_collective(instr)];
 }
 
 void fsdp_program_begin_section(fsdp_program *program, fsdp_section_kind kind);

@@ -1,5 +1,6 @@
 #include "runtime/plan/program/saved.h"
 
+#include "models/graph/residual.h"
 #include "runtime/base/check.h"
 
 #include <stdio.h>
@@ -15,6 +16,7 @@ static const char *remainder_name(const fsdp_node *node, int sum) {
 }
 
 static const char *name_of(const fsdp_node *node, int operand) {
+  if (fsdp_node_adds_residual(node)) return "residual";
   if (node->kind == FSDP_OP_REDISTRIBUTE)
     return node->conversion.to == FSDP_SPREAD_WHOLE ? "gather" : "residual";
   if (node->weight_count) return fsdp_op_name(FSDP_OP_LINEAR);
@@ -64,14 +66,15 @@ fsdp_saved fsdp_saved_create(const fsdp_graph *graph) {
       const fsdp_value *value = &graph->values[v];
       if (node->operands[o].access != FSDP_WRITE || !wanted[v] || value->role != FSDP_VALUE_ACTIVATION)
         continue;
+      // A sum that a gemm makes is of the layer whose norm reads it next.
+      const int maker = n + fsdp_node_adds_residual(node);
+      int layer = graph->forward[maker].block;
       // The embedding makes what enters the first layer.
-      int layer = node->block >= 0 || !value->kept
-                      ? node->block
-                      : first_reader(graph->forward + n, graph->forward_count - n, v);
+      if (layer < 0 && value->kept) layer = first_reader(graph->forward + n, graph->forward_count - n, v);
       if (layer < 0) continue;
       saved.values[saved.count++] = (fsdp_saved_value){.value = v,
                                                        .layer = layer,
-                                                       .maker = n,
+                                                       .maker = maker,
                                                        .is_layer_input = value->kept,
                                                        .name = value->kept ? "residual" : name_of(node, o)};
     }

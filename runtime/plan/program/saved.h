@@ -2,7 +2,7 @@
 //
 // A saved value is named by the op that makes it: "rmsnorm", "attention", "swiglu". Every op with weights is
 // "linear", every attention "attention". A sum of the residual stream is "residual", also if a fused op makes
-// it together with its norm; the rest of that op's outputs belong to the norm.
+// it together with its norm, of which the rest of that op's outputs are, or a gemm does (residual.h).
 #pragma once
 
 #include "models/graph/graph.h"
@@ -10,7 +10,7 @@
 typedef struct fsdp_saved_value {
   int value; // of the graph
   int layer;
-  int maker;           // the forward node that writes it first
+  int maker;           // the forward node that writes it first; of a sum that a gemm makes, its norm
   bool is_layer_input; // the residual that enters the layer
   const char *name;    // static
 } fsdp_saved_value;

@@ -1,5 +1,6 @@
 #include "runtime/plan/program/saving.h"
 
+#include "models/graph/residual.h"
 #include "runtime/base/check.h"
 #include "runtime/base/nearest.h"
 #include "runtime/plan/program/saved.h"
@@ -191,6 +192,7 @@ static fsdp_status check_rule(const fsdp_saving *saving, int index, const fsdp_s
                        option_of(saving, FSDP_FATE_RECOMPUTE), option_of(saving, FSDP_FATE_OFFLOAD),
                        rule->name);
   }
+  if (strcmp(rule->name, BLOCK) == 0) return FSDP_OK; // nothing, if no layer has a backward
   for (int i = 0; i < saved->count; i++)
     if (covers(rule, graph, &saved->values[i])) return FSDP_OK;
   if (strcmp(rule->name, BLOCK_INPUTS) == 0)
@@ -202,7 +204,7 @@ static fsdp_status check_rule(const fsdp_saving *saving, int index, const fsdp_s
 }
 
 // Where a node must be repeated whole for one of its outputs, the others are made again too: nothing is
-// gained by saving them.
+// gained by saving them. With a sum of the residual stream its norm is, whichever node makes the sum.
 static void recompute_together(const fsdp_graph *graph, const fsdp_saved_value *value, fsdp_fate *fates) {
   const fsdp_node *node = &graph->forward[value->maker];
   bool saved[FSDP_OP_MAX_OPERANDS] = {false};
@@ -244,12 +246,22 @@ static void drop_gathered(const fsdp_graph *graph, fsdp_fate *fates) {
   }
 }
 
+// The sum that the last layer's gemm makes for the norm behind the layers, which no rule names.
+static void keep_last_sum(const fsdp_graph *graph, fsdp_fate *fates) {
+  for (int n = 0; n + 1 < graph->forward_count; n++) {
+    const fsdp_node *node = &graph->forward[n];
+    if (fsdp_node_adds_residual(node) && graph->forward[n + 1].block < 0)
+      fates[node->operands[node->operand_count - 1].value] = FSDP_FATE_KEEP;
+  }
+}
+
 fsdp_status fsdp_saving_resolve(const fsdp_saving *saving, const fsdp_graph *graph, int ahead,
                                 fsdp_fate *fates, fsdp_error *error) {
   fsdp_saved saved = fsdp_saved_create(graph);
   fsdp_status status = FSDP_OK;
   for (int i = 0; i < saving->count && !status; i++) status = check_rule(saving, i, &saved, graph, error);
   for (int v = 0; v < graph->value_count; v++) fates[v] = FSDP_FATE_NONE;
+  keep_last_sum(graph, fates);
   for (int i = 0; i < saved.count && !status; i++) {
     fsdp_fate *fate = &fates[saved.values[i].value];
     int best = -1;

@@ -139,9 +139,10 @@ double fsdp_saving_remake_time(const fsdp_graph *graph, const fsdp_saved *saved,
   size_t bytes = (size_t)graph->value_count * sizeof *fates;
   fsdp_fate *changed = fsdp_alloc(bytes);
   memcpy(changed, fates, bytes);
+  const bool is_sum = strcmp(asked->name, "residual") == 0; // with which its norm is made again
   for (int i = 0; i < saved->count; i++) {
     const fsdp_saved_value *value = &saved->values[i];
-    if (value->maker == asked->maker && strcmp(value->name, asked->name) == 0 &&
+    if (value->maker == asked->maker && (is_sum || strcmp(value->name, asked->name) == 0) &&
         fates[value->value] == FSDP_FATE_OFFLOAD)
       changed[value->value] = FSDP_FATE_RECOMPUTE;
   }

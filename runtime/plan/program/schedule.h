@@ -3,35 +3,91 @@
 // waits (waits.h) and no addresses (memory.h); both are inferred from the order of the list.
 #pragma once
 
+#include "models/model_config.h"
+#include "runtime/plan/layout/sharding.h"
 #include "runtime/plan/layout/units.h"
 #include "runtime/plan/program/optimizer.h"
 #include "runtime/plan/program/program.h"
 #include "runtime/plan/program/saving.h"
 
+// ---- The configuration of a plan: all that a user decides; the passes read it as it is
+
 typedef enum fsdp_strategy { FSDP_FULL, FSDP_GRAD_OP, FSDP_NO, FSDP_HYBRID, FSDP_ZERO1 } fsdp_strategy;
 typedef enum fsdp_accumulate { FSDP_ACCUMULATE_REDUCE, FSDP_ACCUMULATE_LOCAL } fsdp_accumulate;
 
-// What determines the program beside graph and units; plan.h describes each field.
-typedef struct fsdp_schedule_config {
+typedef struct fsdp_given_strategies fsdp_given_strategies; // propagate/slices.h
+
+// What differs between devices and shows in a plan.
+typedef struct fsdp_plan_backend {
+  const char *name; // "cpu", "cuda"
+  fsdp_op_device device;
+  // Scratch of the gemm library, kept for the whole run; 0 on the CPU.
+  int64_t gemm_workspace_bytes;
+  // Memory beside the arena: the driver's context, modules and the gemm library; and what each communicator
+  // of more than one rank keeps.
+  int64_t reserve_bytes, comm_reserve_bytes;
+  // Nominal rates, for choices between recomputing, offloading and keeping: FLOPs of a gemm in the time in
+  // which one byte of device memory is read or written, and bytes of device memory in the time in which one
+  // crosses the link to the host.
+  double flops_per_byte, link_ratio;
+} fsdp_plan_backend;
+
+// What arenas may take; 0: unknown. One that needs more is made nevertheless, as small as may be.
+typedef struct fsdp_memory_limits {
+  int64_t bytes[FSDP_SPACE_COUNT];
+  int64_t shared_bytes; // both together
+  int64_t room_bytes;   // what the device's may take if that saves waits
+} fsdp_memory_limits;
+
+typedef struct fsdp_plan_config {
+  fsdp_model_config model;
+  int64_t batch, seq; // of a micro-batch on one rank
+  int micro_batches;  // micro-batches of a step
   fsdp_strategy strategy;
-  fsdp_axis_set token_axes; // over which ranks have different tokens, whose losses and counts add up
-  int micro_batches, prefetch;
+  fsdp_mesh mesh;
+  bool sequence_parallel; // where tensor has several ranks and rules do not say it: rows that it does not cut
+                          // by columns lie over it by the sequence
+  const fsdp_sharding *sharding;              // must outlive the plan; NULL: as strategy and mesh say
+  const fsdp_given_strategies *op_strategies; // in place of rules; must outlive the plan; NULL: none
+  fsdp_wrap_policy wrap;
   bool cpu_offload;
-  const fsdp_fate *fates; // of the graph's values
+  fsdp_saving saving; // what layers recompute and offload; empty: all is kept
+  int prefetch;       // wrapped modules gathered ahead
   fsdp_accumulate accumulate;
   fsdp_dtype param_dtype, reduce_dtype, master_dtype, moment_dtype;
-  float grad_clip, norm_limit; // norm_limit: the greatest norm that is applied
-  double beta1, beta2;
-  float adam_eps, weight_decay;
-  bool evaluation, check, snapshot, exchange; // sections beside steps
-  const fsdp_optimizer *optimizer;
-  fsdp_op_device device;
-  fsdp_op_gpu gpu;
-  int64_t gemm_workspace_bytes;
+  float grad_clip;  // 0: off
+  float norm_limit; // with clipping: a step with a norm above it is skipped; 0: only one that is not finite
+  fsdp_optimizer_kind optimizer; // of the parameters that train
+  fsdp_hyper hyper;
+  bool evaluation; // plan an evaluation section too
+  bool check;      // plan a check section too, if there are replicas to compare
+  bool snapshot;   // plan a snapshot section too, and host memory for it
+  bool exchange;   // plan an exchange section too, if replicas load slices or low-precision copies are kept;
+                   // under zero1 there always is one
+  bool poison;     // fill memory that is free, or not yet written, with signalling NaNs (tests)
+  // What a rank may take, with what lies beside the device's arena: addresses are packed so that it fits, and
+  // where there is room, so that fewer instructions wait for memory to be free. All 0: unknown.
+  fsdp_memory_limits limits;
+  bool draft; // for a search: addresses are a first attempt, nothing is proved, and hints are left out
+  bool peaks; // with `draft`: only the peaks are wanted, so that waits are left out too
+  const fsdp_plan_backend *backend;
+  fsdp_op_gpu gpu;     // with a GPU's backend: the one that is planned for; a plan's own copy is complete
+  bool copies_gathers; // for prices: GPUs' copy engines make gathers where all ranks are on one node
+} fsdp_plan_config;
+
+// ---- The program
+
+// What determines the program beside graph and units.
+typedef struct fsdp_schedule_config {
+  const fsdp_plan_config *plan;
+  fsdp_axis_set token_axes; // over which ranks have different tokens, whose losses and counts add up
+  const fsdp_fate *fates;   // of the graph's values
+  float norm_limit;         // the greatest norm that is applied
 } fsdp_schedule_config;
 
 // Where a unit's state lies: tensors of the program, -1 if the plan has none.
 typedef struct fsdp_unit_state {
+  const fsdp_optimizer *optimizer;
   int slot[FSDP_SLOTS_MAX];     // the optimizer's, shards
   int copy;                     // of slot 0 in param dtype (no with bf16, offload with bf16)
   int whole;                    // the unit's parameters in param dtype, of all shards (zero1)

@@ -60,33 +60,39 @@ static bool reject_operands(const verifier *v, int position, int tensor, const c
                        tensor < 0 ? "no tensor" : v->program->tensors[tensor].name, what);
 }
 
-// What is wrong with the operands of an all-gather (input one slot, output all) or a reduce-scatter, or NULL.
+// What is wrong with the two operands of a collective, or NULL.
 static const char *slots_fault(const verifier *v, const fsdp_instr *instr) {
+  const fsdp_collective_row *row = fsdp_instr_collective_row(instr);
   const fsdp_operand *input = &v->program->operands[instr->first_operand], *output = input + 1;
-  bool gathers = instr->kind == FSDP_INSTR_ALL_GATHER;
+  const bool gathers = row->output == FSDP_PART_WHOLE;
   const fsdp_operand *part = gathers ? input : output, *whole = gathers ? output : input;
-  int64_t ranks = group_ranks(v, instr->comm), bytes;
+  const int64_t ranks = group_ranks(v, instr->comm), parts = row->input == row->output ? 1 : ranks;
+  int64_t bytes;
   if (input->access != FSDP_READ || output->access != FSDP_WRITE)
     return "its first operand is read, its second written";
-  if (__builtin_mul_overflow(part->size_bytes, ranks, &bytes) || bytes != whole->size_bytes)
+  if (__builtin_mul_overflow(part->size_bytes, parts, &bytes) || bytes != whole->size_bytes || bytes % ranks)
     return gathers ? "its output is not one input for each rank of the group"
                    : "its input is not one output for each rank of the group";
   distance d = distance_of(v, whole, part);
   if (!can_meet(whole, part, &d)) return NULL;
-  if (gathers && !is_own_slot(v, instr->comm, &d, part->size_bytes))
-    return "its input lies in its output, but is not this rank's slot of it on every rank";
-  if (!gathers && !starts_at_slots(&d, part->size_bytes))
-    return "its output lies in its input, but not at the start of one of its slots on every rank";
-  return NULL;
+  if (row->meets == FSDP_MEETS_OWN_SLOT)
+    return is_own_slot(v, instr->comm, &d, part->size_bytes)
+               ? NULL
+               : "its input lies in its output, but is not this rank's slot of it on every rank";
+  if (row->meets == FSDP_MEETS_ANY_SLOT)
+    return starts_at_slots(&d, part->size_bytes)
+               ? NULL
+               : "its output lies in its input, but not at the start of one of its slots on every rank";
+  return "its output lies in its input";
 }
 
 static bool check_operands(const verifier *v, int position) {
   const fsdp_program *program = v->program;
   const fsdp_instr *instr = &program->instrs[position];
   const fsdp_operand *operands = &program->operands[instr->first_operand];
-  bool reduces_all = instr->kind == FSDP_INSTR_ALL_REDUCE;
-  bool copies = instr->kind == FSDP_INSTR_H2D || instr->kind == FSDP_INSTR_D2H;
-  if (instr->operand_count != (reduces_all ? 1 : 2))
+  const bool copies = !fsdp_instr_is_collective(instr);
+  const bool in_place = !copies && fsdp_instr_collective_row(instr)->meets == FSDP_MEETS_SAME;
+  if (instr->operand_count != (in_place ? 1 : 2))
     return reject_operands(v, position, -1, "it lacks the operands that it requires");
   for (int o = 0; o < instr->operand_count; o++) {
     const fsdp_operand *operand = &operands[o];
@@ -97,12 +103,12 @@ static bool check_operands(const verifier *v, int position) {
     if (operand->dtype != operands[0].dtype || operand->size_bytes % fsdp_dtype_bytes(operand->dtype))
       return reject_operands(v, position, operand->tensor, "it is not whole elements of one dtype");
   }
-  if (reduces_all && operands[0].access != FSDP_UPDATE)
+  if (in_place && operands[0].access != FSDP_UPDATE)
     return reject_operands(v, position, operands[0].tensor, "its operand is read and written");
   if (copies && (operands[0].access != FSDP_READ || operands[1].access != FSDP_WRITE ||
                  operands[0].size_bytes != operands[1].size_bytes))
     return reject_operands(v, position, operands[1].tensor, "source and target of a copy differ in size");
-  const char *fault = copies || reduces_all ? NULL : slots_fault(v, instr);
+  const char *fault = copies || in_place ? NULL : slots_fault(v, instr);
   return fault ? reject_operands(v, position, operands[1].tensor, fault) : true;
 }
 
@@ -130,8 +136,9 @@ bool verify_collectives(const verifier *v) {
   const fsdp_program *program = v->program;
   for (int i = 0; i < program->instr_count; i++) {
     const fsdp_instr *instr = &program->instrs[i];
-    if (instr->kind < FSDP_INSTR_ALL_GATHER || instr->kind > FSDP_INSTR_D2H) continue;
-    if (fsdp_instr_is_collective(instr) && !check_communicator(v, i)) return false;
+    const bool meets = fsdp_instr_is_collective(instr);
+    if (!meets && instr->kind != FSDP_INSTR_H2D && instr->kind != FSDP_INSTR_D2H) continue;
+    if (meets && !check_communicator(v, i)) return false;
     if (!check_operands(v, i)) return false;
   }
   return true;

@@ -127,10 +127,10 @@ static void begin_spec(fsdp_spec *spec, int dims) {
 }
 
 static fsdp_status place_input(const spec_maker *m, fsdp_error *error) {
-  fsdp_tensor_axes tokens = input_axes(m->network, m->propagation, m->graph->tokens);
-  fsdp_tensor_axes targets = input_axes(m->network, m->propagation, m->graph->targets);
-  int operand, first = reader_of(m->network, m->graph->tokens, &operand);
-  int last = reader_of(m->network, m->graph->targets, &operand);
+  fsdp_tensor_axes tokens = input_axes(m->network, m->propagation, m->graph->inputs[FSDP_INPUT_TOKENS]);
+  fsdp_tensor_axes targets = input_axes(m->network, m->propagation, m->graph->inputs[FSDP_INPUT_TARGETS]);
+  int operand, first = reader_of(m->network, m->graph->inputs[FSDP_INPUT_TOKENS], &operand);
+  int last = reader_of(m->network, m->graph->inputs[FSDP_INPUT_TARGETS], &operand);
   char names[2][FSDP_OPERATOR_TEXT];
   m->specs->input = (fsdp_spec){.dims = 2};
   for (int d = 0; d < 2; d++) add_axes(m, &m->specs->input.dim[d], tokens.dim[d]);
@@ -177,7 +177,7 @@ static void place_output(const spec_maker *m, int module, int node) {
   for (int i = o->operand_count - 1; i >= o->input_count; i--)
     if (m->network->tensors[o->operands[i].tensor].dims == FSDP_OUTPUT_DIMS)
       columns = fsdp_operand_axes(o, i, &m->propagation->operators[op]).dim[2];
-  fsdp_axis_set parts = input_axes(m->network, m->propagation, m->graph->tokens).dim[1];
+  fsdp_axis_set parts = input_axes(m->network, m->propagation, m->graph->inputs[FSDP_INPUT_TOKENS]).dim[1];
   fsdp_spec *spec = &m->specs->modules[module];
   begin_spec(spec, FSDP_OUTPUT_DIMS);
   add_axes(m, &spec->dim[0], letter_axes(m->network, m->propagation, op, 'b') & ~parts);

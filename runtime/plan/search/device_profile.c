@@ -71,7 +71,7 @@ void fsdp_device_profile_add_collective(fsdp_device_profile *profile,
 void fsdp_device_profile_set_network(fsdp_device_profile *profile, int ranks) {
   for (int i = 0; i < profile->collective_count; i++) {
     const fsdp_profile_collective *c = &profile->collectives[i];
-    if (c->kind != FSDP_INSTR_ALL_GATHER || c->link != FSDP_LINK_NETWORK || c->ranks != ranks) continue;
+    if (c->kind != FSDP_ALL_GATHER || c->link != FSDP_LINK_NETWORK || c->ranks != ranks) continue;
     const fsdp_profile_point *first = c->seconds.points, *last = &first[c->seconds.count - 1];
     const double moved = last->size * (ranks - 1) / ranks, more_s = last->value - first->value;
     profile->network_rate = moved / (more_s > 0 ? more_s : last->value);
@@ -90,6 +90,14 @@ fsdp_op_gpu fsdp_device_profile_gpu(const fsdp_device_profile *profile) {
   if (profile->device != FSDP_OP_CUDA) return (fsdp_op_gpu){0};
   return (fsdp_op_gpu){.capability = (int)lround(10 * profile->capability),
                        .multiprocessors = profile->processors};
+}
+
+fsdp_memory_limits fsdp_device_profile_memory(const fsdp_device_profile *profile, int local_ranks) {
+  FSDP_CHECK(local_ranks > 0, "a node of %d ranks", local_ranks);
+  const int64_t memory = (int64_t)profile->memory_bytes;
+  const int64_t host = (int64_t)(profile->host_memory_bytes / local_ranks);
+  if (profile->device == FSDP_OP_CPU) return (fsdp_memory_limits){.shared_bytes = memory / local_ranks};
+  return (fsdp_memory_limits){.bytes = {memory, host}, .room_bytes = memory};
 }
 
 // Whether the entry's rate is the kernel's, or that of all. A CPU has one, whatever a profile calls it.
@@ -318,16 +326,20 @@ double fsdp_profile_op_s(const fsdp_device_profile *profile, int ranks, fsdp_op_
 }
 
 // The rate of a copy is that of as many ranks as have a core each.
-double fsdp_profile_read_s(const fsdp_device_profile *profile, int ranks, double bytes) {
+double fsdp_profile_added_s(const fsdp_device_profile *profile, int ranks, fsdp_op_kind op, double bytes) {
   const int scope = profile->processors < ranks ? profile->processors : ranks;
-  return profile->memory_rate > 0 ? bytes / profile->memory_rate * crowding(profile, scope, ranks) : 0;
+  const bool is_residual = op == FSDP_OP_LINEAR_ADD || op == FSDP_OP_LINEAR_BIAS_ADD;
+  double rate = profile->memory_rate;
+  for (int i = 0; i < profile->op_count && is_residual; i++)
+    if (profile->ops[i].op == op) rate = fsdp_profile_curve_at(&profile->ops[i].rate, bytes);
+  return rate > 0 ? bytes / rate * crowding(profile, scope, ranks) : 0;
 }
 
 // ---- Collectives
 
 // What a ring moves over each link, as a multiple of the buffer.
-static double ring_share(fsdp_instr_kind kind, double ranks) {
-  return (kind == FSDP_INSTR_ALL_REDUCE ? 2 : 1) * (ranks - 1) / ranks;
+static double ring_share(fsdp_collective_kind kind, double ranks) {
+  return fsdp_collective_rows[kind].passes * (ranks - 1) / ranks;
 }
 
 // The seconds of a measured curve at a size: below its first point those of that point, above its last one in
@@ -340,7 +352,7 @@ static double curve_seconds(const fsdp_profile_curve *curve, double bytes) {
 
 // The entry of the kind and link with the number of ranks, then of groups, nearest to the asked.
 static const fsdp_profile_collective *find_collective(const fsdp_device_profile *profile,
-                                                      fsdp_instr_kind kind, fsdp_profile_link link,
+                                                      fsdp_collective_kind kind, fsdp_profile_link link,
                                                       const fsdp_profile_group *group) {
   const fsdp_profile_collective *best = NULL;
   double least = 0;
@@ -357,7 +369,7 @@ static const fsdp_profile_collective *find_collective(const fsdp_device_profile 
 }
 
 // Inside a node: the nearest measured group, its time in proportion to what a ring moves and to its hops.
-static double node_s(const fsdp_device_profile *profile, fsdp_instr_kind kind,
+static double node_s(const fsdp_device_profile *profile, fsdp_collective_kind kind,
                      const fsdp_profile_group *group, double bytes) {
   const fsdp_profile_collective *entry = find_collective(profile, kind, FSDP_LINK_NODE, group);
   if (!entry) return 0;
@@ -371,25 +383,23 @@ static double node_s(const fsdp_device_profile *profile, fsdp_instr_kind kind,
 
 // The hops between nodes that data makes one after the other. A ring passes every node; a tree,
 // as NCCL uses for all-reduces and (PAT) among groups of one rank a node, has their logarithm.
-static double hops_across(fsdp_instr_kind kind, const fsdp_profile_group *group, double nodes) {
-  const bool tree = kind == FSDP_INSTR_ALL_REDUCE || group->ranks_per_node == 1;
+static double hops_across(fsdp_collective_kind kind, const fsdp_profile_group *group, double nodes) {
+  const bool tree = fsdp_collective_rows[kind].tree || group->ranks_per_node == 1;
   return tree ? ceil(log2(nodes)) : nodes - 1;
 }
 
 // Over the network. The slowest link is that between nodes: a group has the share of its node's links that
-// its ranks are of all that communicate. Every hop adds its latency. An all-reduce is a reduce-scatter and an
-// all-gather.
-static double network_s(const fsdp_device_profile *profile, fsdp_instr_kind kind,
+// its ranks are of all that communicate. Every hop of every pass adds its latency.
+static double network_s(const fsdp_device_profile *profile, fsdp_collective_kind kind,
                         const fsdp_profile_group *group, double bytes) {
   const double rate = profile->network_rate / group->groups, ranks = group->ranks;
   const double nodes = ceil(ranks / group->ranks_per_node), across = hops_across(kind, group, nodes);
   const double inside = across == nodes - 1 ? ranks - nodes : group->ranks_per_node - 1;
   const double latency = across * profile->network_latency_s + inside * profile->node_latency_s;
-  const double passes = kind == FSDP_INSTR_ALL_REDUCE ? 2 : 1;
-  return passes * latency + bytes * ring_share(kind, ranks) / rate;
+  return fsdp_collective_rows[kind].passes * latency + bytes * ring_share(kind, ranks) / rate;
 }
 
-double fsdp_profile_collective_s(const fsdp_device_profile *profile, fsdp_instr_kind kind,
+double fsdp_profile_collective_s(const fsdp_device_profile *profile, fsdp_collective_kind kind,
                                  const fsdp_profile_group *group, double bytes) {
   if (group->ranks <= 1) return 0;
   if (group->ranks <= group->ranks_per_node) return node_s(profile, kind, group, bytes);

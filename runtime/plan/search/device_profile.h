@@ -18,7 +18,7 @@
 #include "models/graph/op.h"
 #include "runtime/base/dtype.h"
 #include "runtime/base/status.h"
-#include "runtime/plan/program/program.h"
+#include "runtime/plan/program/schedule.h"
 
 #include <stdbool.h>
 
@@ -73,7 +73,7 @@ typedef struct fsdp_profile_op {
 typedef enum fsdp_profile_link { FSDP_LINK_NODE, FSDP_LINK_NETWORK, FSDP_LINK_COUNT } fsdp_profile_link;
 
 typedef struct fsdp_profile_collective {
-  fsdp_instr_kind kind; // ALL_GATHER, REDUCE_SCATTER or ALL_REDUCE
+  fsdp_collective_kind kind;
   fsdp_profile_link link;
   int ranks;                  // of the group
   int ranks_per_node;         // of the group, on a network
@@ -133,6 +133,10 @@ const char *fsdp_profile_kernel_name(fsdp_attention_kernel kernel, char out[FSDP
 // What decides between kernels on the profile's GPU; all 0 of a CPU.
 fsdp_op_gpu fsdp_device_profile_gpu(const fsdp_device_profile *profile);
 
+// What one of `local_ranks` ranks of a node may take: a GPU's memory and its share of the host's, or on a CPU
+// its share of the node's. What the profile does not say is 0.
+fsdp_memory_limits fsdp_device_profile_memory(const fsdp_device_profile *profile, int local_ranks);
+
 // Whether steps with these can be priced: products of the dtype, attention by the kernel, ops, and the rates
 // of memory. FSDP_ERR_INPUT, with what is missing.
 fsdp_status fsdp_device_profile_check(const fsdp_device_profile *profile, fsdp_dtype dtype,
@@ -169,8 +173,10 @@ double fsdp_profile_attention_s(const fsdp_device_profile *profile, int ranks,
 double fsdp_profile_op_s(const fsdp_device_profile *profile, int ranks, fsdp_op_kind op, fsdp_dtype dtype,
                          double bytes);
 
-// What a gemm that adds to its output takes longer, which reads these bytes of it.
-double fsdp_profile_read_s(const fsdp_device_profile *profile, int ranks, double bytes);
+// What a gemm of `op` takes longer that adds to what it makes, and reads these bytes, at the rate of memory. A
+// profile of another program's kernels may have entries of linear_add and linear_bias_add: of what adds the
+// residual there.
+double fsdp_profile_added_s(const fsdp_device_profile *profile, int ranks, fsdp_op_kind op, double bytes);
 
 // A group of a collective.
 typedef struct fsdp_profile_group {
@@ -180,5 +186,5 @@ typedef struct fsdp_profile_group {
 } fsdp_profile_group;
 
 // 0 in a group of one rank, and where the profile has neither an entry nor a rate for the link.
-double fsdp_profile_collective_s(const fsdp_device_profile *profile, fsdp_instr_kind kind,
+double fsdp_profile_collective_s(const fsdp_device_profile *profile, fsdp_collective_kind kind,
                                  const fsdp_profile_group *group, double bytes);

@@ -87,15 +87,16 @@ fsdp_status fsdp_pricing_check(const fsdp_plan_config *config, const fsdp_device
 // Every kind of collective over every group must have a time.
 static fsdp_status check_collectives(const fsdp_pricing *pricing, fsdp_error *error) {
   const fsdp_program *program = pricing->plan->program;
-  bool checked[FSDP_PROGRAM_COMMS_MAX][FSDP_INSTR_KIND_COUNT] = {{false}};
+  bool checked[FSDP_PROGRAM_COMMS_MAX][FSDP_COLLECTIVE_COUNT] = {{false}};
   for (int i = 0; i < program->instr_count; i++) {
     const fsdp_instr *instr = &program->instrs[i];
-    if (!fsdp_instr_is_collective(instr) || checked[instr->comm][instr->kind]) continue;
+    if (!fsdp_instr_is_collective(instr)) continue;
+    bool *is_checked = &checked[instr->comm][fsdp_instr_collective(instr)];
     const fsdp_profile_group *group = &pricing->groups[instr->comm];
     const bool across = group->ranks > group->ranks_per_node;
-    checked[instr->comm][instr->kind] = true;
-    if (group->ranks == 1 || fsdp_profile_collective_s(pricing->profile, instr->kind, group, 1e6) > 0)
-      continue;
+    if (*is_checked || group->ranks == 1) continue;
+    *is_checked = true;
+    if (fsdp_profile_collective_s(pricing->profile, fsdp_instr_collective(instr), group, 1e6) > 0) continue;
     return fsdp_fail(error, FSDP_ERR_INPUT, "--profile %s says nothing of %s %s: %s", pricing->profile->name,
                      fsdp_instr_kind_name(instr->kind), across ? "between nodes" : "inside a node",
                      across ? "give `network`, or a greater --ranks-per-node"
@@ -112,6 +113,8 @@ fsdp_status fsdp_pricing_create(const fsdp_plan *plan, const fsdp_device_profile
   *pricing = (fsdp_pricing){.plan = plan, .profile = profile};
   pricing->ranks_per_node = (int)fsdp_min_i64(ranks_per_node, fsdp_mesh_ranks(&program->mesh));
   pricing->crowded = profile->device == FSDP_OP_CPU && pricing->ranks_per_node > profile->processors;
+  pricing->copies_gathers =
+      !pricing->crowded && !fsdp_pricing_why_no_copies(plan, profile, pricing->ranks_per_node);
   for (int c = 0; c < program->comm_count; c++)
     pricing->groups[c] =
         fsdp_profile_group_of(&program->mesh, program->comms[c].axes, pricing->ranks_per_node);
@@ -158,15 +161,6 @@ static double products_s(const fsdp_pricing *p, const fsdp_instr *instr) {
   return gpu->gemm_multiprocessors ? seconds * gpu->multiprocessors / gpu->gemm_multiprocessors : seconds;
 }
 
-// Bytes that gemms which add to what they write read of it.
-static double added_bytes(const fsdp_pricing *p, const fsdp_instr *instr) {
-  const fsdp_operand *operands = operands_of(p, instr);
-  double bytes = 0;
-  for (int i = 0; i < instr->operand_count; i++)
-    if (operands[i].access == FSDP_UPDATE) bytes += (double)operands[i].size_bytes;
-  return bytes;
-}
-
 static double attention_s(const fsdp_pricing *p, const fsdp_instr *instr, double flops, bool *estimated) {
   const fsdp_op_attrs *a = &instr->attrs;
   const bool backward = fsdp_op_phase_of(instr->op) == FSDP_OP_IN_BACKWARD;
@@ -201,7 +195,7 @@ static fsdp_price price_op(const fsdp_pricing *p, const fsdp_instr *instr) {
     price.seconds = products_s(p, instr);
     if (work.row_bytes > 0)
       price.seconds += fsdp_profile_op_s(p->profile, p->ranks_per_node, instr->op, dtype, work.row_bytes);
-    price.seconds += fsdp_profile_read_s(p->profile, p->ranks_per_node, added_bytes(p, instr));
+    price.seconds += fsdp_profile_added_s(p->profile, p->ranks_per_node, instr->op, work.added_bytes);
     bytes += work.row_bytes;
   } else if (work.flops > 0) {
     price.kind = FSDP_PRICE_ATTENTION;
@@ -235,17 +229,21 @@ static double moving_share(const fsdp_pricing *p) {
   return p->crowded ? 1 : p->profile->product_slowdown - 1;
 }
 
+const char *fsdp_pricing_why_no_copies(const fsdp_plan *plan, const fsdp_device_profile *profile,
+                                       int ranks_per_node) {
+  if (!plan->config.copies_gathers) return "by --nccl-register or --nccl-ctas";
+  if (fsdp_mesh_ranks(&plan->program->mesh) > ranks_per_node) return "ranks are on several nodes";
+  return profile->gather_slowdown > 0 ? NULL : "the profile has no contention of gathers by copy engines";
+}
+
 static fsdp_price price_collective(const fsdp_pricing *p, const fsdp_instr *instr) {
   const fsdp_profile_group *group = &p->groups[instr->comm];
-  const fsdp_operand *operands = operands_of(p, instr);
-  double bytes = (double)operands[0].size_bytes;
-  if (instr->kind == FSDP_INSTR_ALL_GATHER) bytes *= group->ranks;
-  if (instr->kind == FSDP_INSTR_REDUCE_SCATTER) bytes = (double)operands[1].size_bytes * group->ranks;
+  const double bytes = (double)fsdp_program_whole_bytes(p->plan->program, instr);
   fsdp_price price = {.kind = FSDP_PRICE_COLLECTIVE};
-  price.seconds = bytes > 0 ? fsdp_profile_collective_s(p->profile, instr->kind, group, bytes) : 0;
+  if (bytes > 0)
+    price.seconds = fsdp_profile_collective_s(p->profile, fsdp_instr_collective(instr), group, bytes);
   const bool is_inside = group->ranks <= group->ranks_per_node;
-  const bool is_copied =
-      instr->kind == FSDP_INSTR_ALL_GATHER && is_inside && p->profile->gather_slowdown > 0 && !p->crowded;
+  const bool is_copied = !fsdp_instr_collective_row(instr)->sums && p->copies_gathers;
   price.share[FSDP_RESOURCE_PROCESSORS] = is_copied ? p->profile->gather_slowdown - 1 : moving_share(p);
   price.share[is_inside ? FSDP_RESOURCE_NODE : FSDP_RESOURCE_NETWORK] = 1;
   return price;
@@ -266,16 +264,13 @@ static fsdp_price price_copy(const fsdp_pricing *p, const fsdp_instr *instr) {
 
 fsdp_price fsdp_price_of(const fsdp_pricing *pricing, int position) {
   const fsdp_instr *instr = &pricing->plan->program->instrs[position];
+  if (fsdp_instr_is_collective(instr)) return price_collective(pricing, instr);
   switch (instr->kind) {
   case FSDP_INSTR_OP:
     if (instr->op == FSDP_OP_POISON) return (fsdp_price){.kind = FSDP_PRICE_CALL};
     return instr->stream == FSDP_STREAM_HOST && pricing->profile->device != FSDP_OP_CPU
                ? price_host_op(pricing, instr)
                : price_op(pricing, instr);
-  case FSDP_INSTR_ALL_GATHER:
-  case FSDP_INSTR_REDUCE_SCATTER:
-  case FSDP_INSTR_ALL_REDUCE:
-    return price_collective(pricing, instr);
   case FSDP_INSTR_H2D:
   case FSDP_INSTR_D2H:
     return price_copy(pricing, instr);

@@ -45,8 +45,14 @@ typedef struct fsdp_pricing {
   const fsdp_device_profile *profile;
   int ranks_per_node;                                // at most the mesh's ranks
   bool crowded;                                      // ranks share cores, on which everything takes turns
+  bool copies_gathers;                               // no multiprocessor is taken by them
   fsdp_profile_group groups[FSDP_PROGRAM_COMMS_MAX]; // by the program's communicators
 } fsdp_pricing;
+
+// Why gathers are priced as kernels of collectives; NULL: as GPUs' copy engines make them, from buffers in
+// symmetric windows, which a library that has them gives to ranks of one node.
+const char *fsdp_pricing_why_no_copies(const fsdp_plan *plan, const fsdp_device_profile *profile,
+                                       int ranks_per_node);
 
 // The backend of plans for the profile's machine: its own figures, and nominal ones for what it does not say.
 fsdp_plan_backend fsdp_pricing_backend(const fsdp_device_profile *profile);

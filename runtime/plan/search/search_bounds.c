@@ -12,7 +12,7 @@ static double sequences_of(const fsdp_search_config *search) {
 }
 
 static double collective_s(const fsdp_search_config *search, const fsdp_search_kind *kind, const char *axis,
-                           fsdp_instr_kind collective, double bytes) {
+                           fsdp_collective_kind collective, double bytes) {
   const fsdp_axis_set axes = fsdp_mesh_axes(&kind->mesh, axis);
   const fsdp_profile_group group = fsdp_profile_group_of(&kind->mesh, axes, search->ranks_per_node);
   return fsdp_profile_collective_s(search->profile, collective, &group, bytes);
@@ -69,10 +69,9 @@ static double communication_s(const fsdp_search_config *search, const search_spa
   const char *replicas = kind->strategy == FSDP_NO ? FSDP_AXIS_DATA "," FSDP_AXIS_CONTEXT : FSDP_AXIS_DATA;
   const fsdp_dtype least = c->reduce_dtype == FSDP_F32 ? c->param_dtype : c->reduce_dtype;
   const int reductions = fits_whole(search, all, least) ? 1 : micro_batches;
-  const double gather = collective_s(search, kind, axes, FSDP_INSTR_ALL_GATHER, weights);
-  const double scatter = reductions * collective_s(search, kind, axes, FSDP_INSTR_REDUCE_SCATTER, gradients);
-  const double reduce =
-      collective_s(search, kind, replicas, FSDP_INSTR_ALL_REDUCE, gradients / shards_of(kind));
+  const double gather = collective_s(search, kind, axes, FSDP_ALL_GATHER, weights);
+  const double scatter = reductions * collective_s(search, kind, axes, FSDP_REDUCE_SCATTER, gradients);
+  const double reduce = collective_s(search, kind, replicas, FSDP_ALL_REDUCE, gradients / shards_of(kind));
   const double more = share_regathered(search, space, kind, all) * (2 * micro_batches - 1) * gather;
   const bool across = crosses(search, kind, axes), shared = across == crosses(search, kind, replicas);
   const double one_after_another = gather + scatter + (shared ? more + reduce : fmax(more, reduce));
@@ -92,7 +91,7 @@ static double host_update_s(const fsdp_search_config *search, const search_space
   const double shard =
       (double)space->params / fsdp_mesh_size(&kind->mesh, FSDP_AXIS_TENSOR) / shards_of(kind);
   const int64_t bytes = fsdp_dtype_bytes(c->reduce_dtype) +
-                        2 * (fsdp_dtype_bytes(c->master_dtype) + 2 * fsdp_dtype_bytes(c->moment_dtype));
+                        2 * fsdp_optimizer_elem_bytes(c->optimizer, c->master_dtype, c->moment_dtype);
   const int64_t ranks = fsdp_min_i64(search->ranks, search->ranks_per_node);
   return shard * (double)(bytes * ranks) / profile->host_memory_rate;
 }
@@ -146,7 +145,7 @@ int64_t search_least_bytes(const fsdp_search_config *search, const search_space 
   const int tensor = fsdp_mesh_size(&kind->mesh, FSDP_AXIS_TENSOR);
   const double params = (double)space->params / tensor;
   const double states = params *
-                        (double)(fsdp_dtype_bytes(c->master_dtype) + 2 * fsdp_dtype_bytes(c->moment_dtype)) /
+                        (double)fsdp_optimizer_elem_bytes(c->optimizer, c->master_dtype, c->moment_dtype) /
                         shards_of(kind);
   const bool keeps = kind->strategy == FSDP_GRAD_OP || kind->strategy == FSDP_ZERO1 ||
                      (kind->strategy == FSDP_NO && c->param_dtype != FSDP_F32);

@@ -136,7 +136,7 @@ static double least_seconds(const fsdp_pricing *pricing, const fsdp_simulation *
     wider += fmax(0, 1 - narrow / (double)fsdp_dtype_bytes(operands[o].dtype)) * bytes;
   }
   if (!fsdp_op_makes_gemms(instr->op)) return seconds * (1 - (added + wider) / all);
-  return fmax(0, seconds - fsdp_profile_read_s(pricing->profile, pricing->ranks_per_node, added));
+  return fmax(0, seconds - fsdp_profile_added_s(pricing->profile, pricing->ranks_per_node, instr->op, added));
 }
 
 static bool is_of_layers(fsdp_stream stream) {

@@ -90,51 +90,19 @@ static fsdp_status fail_parse(const fsdp_yaml_source *source, const yaml_parser_
       source->path, parser->problem_mark.line + 1, parser->problem ? parser->problem : "cannot be read");
 }
 
-// A source's bytes.
-typedef struct contents {
-  unsigned char *bytes;
-  size_t size;
-} contents;
-
-static fsdp_status fail_read(const fsdp_yaml_source *source, const char *done, fsdp_error *error) {
-  return fsdp_fail(error, FSDP_ERR_INPUT, "%s: cannot be %s (%s); give %s", source->path, done,
-                   strerror(errno), source->what);
-}
-
-// The caller frees out->bytes, also of a failure. A file may be a pipe.
-static fsdp_status read_file(const fsdp_yaml_source *source, contents *out, fsdp_error *error) {
-  enum { BYTES_MAX = 64 << 20, BYTES_FIRST = 1 << 16 };
-  FILE *file = fopen(source->path, "rb");
-  if (!file) return fail_read(source, "opened", error);
-  size_t capacity = 0, got;
-  do {
-    if (out->size == capacity) {
-      capacity = capacity ? 2 * capacity : BYTES_FIRST;
-      out->bytes = fsdp_realloc(out->bytes, capacity);
-    }
-    got = fread(out->bytes + out->size, 1, capacity - out->size, file);
-    out->size += got;
-  } while (got && out->size <= BYTES_MAX);
-  fsdp_status status = ferror(file) ? fail_read(source, "read", error) : FSDP_OK; // of a folder
-  fclose(file);
-  if (!status && out->size > BYTES_MAX)
-    status = fsdp_fail(error, source->bad, "%s: more than 64 MiB; give %s", source->path, source->what);
-  return status;
-}
-
-static void begin_parser(yaml_parser_t *parser, const contents *source) {
+static void begin_parser(yaml_parser_t *parser, const fsdp_yaml_source *source) {
   int made = yaml_parser_initialize(parser);
   FSDP_NEED_MEMORY(made, "a YAML parser");
-  yaml_parser_set_input_string(parser, source->bytes, source->size);
+  yaml_parser_set_input_string(parser, (const unsigned char *)source->text, source->text_bytes);
 }
 
 // No file that programs read is deep, and libyaml's time grows with the square of the depth.
-static fsdp_status check_depth(const fsdp_yaml_source *source, const contents *text, fsdp_error *error) {
+static fsdp_status check_depth(const fsdp_yaml_source *source, fsdp_error *error) {
   enum { DEPTH_MAX = 64 };
   yaml_parser_t parser;
   fsdp_status status = FSDP_OK;
   int depth = 0;
-  begin_parser(&parser, text);
+  begin_parser(&parser, source);
   for (bool ended = false; !ended && !status;) {
     yaml_event_t event;
     if (!yaml_parser_parse(&parser, &event)) {
@@ -177,21 +145,10 @@ static fsdp_status visit(yaml_parser_t *parser, const fsdp_yaml_source *source, 
 fsdp_status fsdp_yaml_visit(const fsdp_yaml_source *source, fsdp_yaml_visitor visitor, void *context,
                             fsdp_error *error) {
   yaml_parser_t parser;
-  contents text = {0};
-  fsdp_status status = FSDP_OK;
-  if (source->text) {
-    text.size = strlen(source->text);
-    text.bytes = fsdp_alloc(text.size + 1);
-    memcpy(text.bytes, source->text, text.size);
-  } else {
-    status = read_file(source, &text, error);
-  }
-  if (!status) status = check_depth(source, &text, error);
-  if (!status) {
-    begin_parser(&parser, &text);
-    status = visit(&parser, source, visitor, context, error);
-    yaml_parser_delete(&parser);
-  }
-  free(text.bytes);
+  fsdp_status status = check_depth(source, error);
+  if (status) return status;
+  begin_parser(&parser, source);
+  status = visit(&parser, source, visitor, context, error);
+  yaml_parser_delete(&parser);
   return status;
 }

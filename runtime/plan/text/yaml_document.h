@@ -1,27 +1,32 @@
-// One YAML document, from a file or from text, and what readers of it share.
+// One YAML document as text, and what readers of it share.
 #pragma once
 
 #include "runtime/base/status.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <yaml.h>
 
 typedef struct fsdp_yaml_source {
-  const char *path; // of the file; with `text`, what messages call it
-  const char *text; // NULL: the file's contents
-  const char *what; // the file is expected to be: "a YAML file of options"
+  const char *path; // what messages call it: the file that the text is from, or the option
+  const char *text;
+  size_t text_bytes;
+  const char *what; // it is expected to be: "a YAML file of options"
   fsdp_status bad;  // status of what is wrong with its contents
 } fsdp_yaml_source;
 
 // Is given the document, whose root is never NULL; what it returns is returned.
 typedef fsdp_status (*fsdp_yaml_visitor)(void *context, yaml_document_t *document, fsdp_error *error);
 
-// Parses the whole source, then visits its one document; an empty source is not visited. FSDP_ERR_INPUT if
-// the file cannot be opened or read; `bad`, with the line, if it is not YAML, is nested more than 64 levels
-// deep, or has a second document, and if it has more than 64 MiB.
+// Parses the whole source, then visits its one document; an empty source is not visited. `bad`, with the
+// line, if it is not YAML, is nested more than 64 levels deep, or has a second document.
 fsdp_status fsdp_yaml_visit(const fsdp_yaml_source *source, fsdp_yaml_visitor visitor, void *context,
                             fsdp_error *error);
+
+// Of text, or of a file (runtime/data/yaml_file.h).
+typedef fsdp_status fsdp_yaml_visit_function(const fsdp_yaml_source *source, fsdp_yaml_visitor visitor,
+                                             void *context, fsdp_error *error);
 
 // From 1.
 int fsdp_yaml_line(const yaml_node_t *node);

@@ -101,8 +101,8 @@ def the_price_is_of_what_runs():
     five backward. Rates are the profile's at 4096; what runs beside takes a little of them."""
     pairs = 32 * 2 * 4096 * 4097 / 2 * 32 * 128
     for profile, kernel, forward, backward in (
-        ("h100-sxm", "wgmma", 485e12, 315e12), ("h100-sxm", "mma", 285e12, 155e12),
-        ("a100-80", "mma", 167.7e12, 91.2e12),
+        ("h100-sxm", "wgmma", 502e12, 343.5e12), ("h100-sxm", "mma", 293.8e12, 169.5e12),
+        ("a100-80", "mma", 172.9e12, 99.8e12),
     )[:: programs.stride(2)]:
         time, text = time_of("--profile", profile, "--attention", kernel)
         wanted = 1e3 * pairs * (2 / forward + 5 / backward)
@@ -133,6 +133,22 @@ def a_search_keeps_the_kernel():
     assert again["hash"] == best["hash"] and again["kernels"]["attention"] == "mma", (again, best)
 
 
+def a_search_keeps_the_number_of_multiprocessors():
+    """By which a group's heads are cut over blocks: 8 blocks of keys are enough for one multiprocessor, and not
+    for 132."""
+    saved, profile = work / "small.yaml", work / "one.yaml"
+    profile.write_text("base: a100-80\nprocessors: 1\n")
+    found = plan("--model", "tiny", "--search", "--profile", profile, "-s", 256, "-b", 1, "--save-plan", saved,
+                 "--json")
+    best = json.loads(found.stdout)["plans"][0]
+    assert best["options"]["multiprocessors"] == "1" and "--multiprocessors 1" in best["command"], best
+    hashes = [json.loads(plan("--config", saved, "--json", *more).stdout)["program"]["hash"]
+              for more in ((), ("--multiprocessors", 132))]
+    assert hashes[0] == best["hash"] != hashes[1], (hashes, best)
+    message = plan("--model", "tiny", "--backend", "cpu", "--multiprocessors", 16, status=2).stderr
+    assert "--multiprocessors" in message and "this plan is for a CPU" in message, message
+
+
 def the_profile_says_what_lies_beside_the_arena():
     """A context, and a communicator for gathers and one for reductions where there are several ranks."""
     profile = work / "reserve.yaml"
@@ -146,6 +162,7 @@ def the_profile_says_what_lies_beside_the_arena():
 
 for test in (each_kernel_is_another_program, auto_takes_what_can_run, what_cannot_run_is_refused,
              the_price_is_of_what_runs, a_search_keeps_the_kernel,
+             a_search_keeps_the_number_of_multiprocessors,
              the_profile_says_what_lies_beside_the_arena):
     test()
     print(f"{test.__name__}: passed", flush=True)

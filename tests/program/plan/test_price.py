@@ -182,9 +182,9 @@ def errors():
     assert "--trace (command line) needs a machine" in error("--trace", work / "none.json")
     message = error(*MODEL, "--price", "--profile", "h100", status=3)
     assert "h100-sxm" in message, message
-    message = error(*MODEL, "--gemm-multiprocessors", 133)
+    message = error(*MODEL, "--set", "gemm-multiprocessors=133")
     assert "exceeds the GPU's 132: use fewer" in message, message
-    message = error("--model", "tiny", "--gemm-multiprocessors", 9)
+    message = error("--model", "tiny", "--set", "gemm-multiprocessors=9")
     assert "this plan is for a CPU: leave it out" in message, message
     message = error("--backend", "cpu", "--price", "--profile", "h100-sxm", "--param-dtype", "bf16")
     assert "is of a GPU, and the plan is for a CPU: leave --backend out" in message, message
@@ -209,14 +209,37 @@ def fewer_multiprocessors():
     """Products cut for a part of the GPU take as much longer, and nothing else does."""
     alone = ("--model", "llama-1b", "--profile", "h100-sxm", "-b", 2, "-s", 2048, "--price", "--json")
     whole, part = (json.loads(plan(*alone, *more).stdout)["time"]["parts_ms"]
-                   for more in ((), ("--gemm-multiprocessors", 99)))
+                   for more in ((), ("--set", "gemm-multiprocessors=99")))
     assert whole["products"] > 0
     ratio = part.pop("products") / whole.pop("products")
     assert 1.25 < ratio <= 132 / 99, ratio  # what gradients that are added to cost in memory is as before
     assert all(near(part[kind], ms, 1e-3) for kind, ms in whole.items()), (whole, part)
 
 
+def links_of_one_node():
+    """Gathers by copy engines where both options allow them and all ranks are on one node; then compute slows
+    less beside them, and nothing else changes."""
+    ranks = ("--model", "llama-1b", "--ranks", 8, "-b", 2, "-s", 2048, "--price", "--profile", "h200")
+    steps = {}
+    for more, gathers, words in (
+        ((), "copies", "gathers by copy engines, as NCCL 2.28 and later make them: compute slows by 2.0% beside "
+                       "them, by 12.6% beside other collectives"),
+        (("--nccl-ctas", "default"), "kernels", "gathers by kernels (by --nccl-register or --nccl-ctas): compute "
+                                                "slows by 12.6% beside collectives"),
+        (("--nccl-register", "off"), "kernels", "gathers by kernels (by --nccl-register"),
+        (("--ranks-per-node", 4), "kernels", "gathers by kernels (ranks are on several nodes)"),
+    ):  # fmt: skip
+        assert f"\nlinks:     {words}" in plan(*ranks, *more).stdout, (more, plan(*ranks, *more).stdout)
+        time = json.loads(plan(*ranks, *more, "--json").stdout)["time"]
+        assert time["gathers"] == gathers, (more, time)
+        steps[more] = time["step_ms"]
+    copied, kernels, unregistered, _ = steps.values()
+    assert kernels == unregistered and copied < kernels, steps
+    assert "links:" not in plan(*ranks, "--ranks", 1).stdout
+
+
 every_machine()
+links_of_one_node()
 fewer_multiprocessors()
 factored_axis()
 offload_has_a_price()

@@ -39,6 +39,18 @@ if "$work/build/plan_step" no-such-model 2>"$work/err"; then
 fi
 grep -q "no model preset 'no-such-model'" "$work/err"
 
+# A planner without a runtime: its one header, and a library that pkg-config finds.
+PKG_CONFIG_PATH=$(dirname "$(find "$work/prefix" -name fsdp_plan.pc)")
+export PKG_CONFIG_PATH
+mkdir "$work/alone"
+read -ra flags <<<"$(pkg-config --cflags --libs fsdp_plan)"
+cc "$work/examples/search_plans.c" -o "$work/alone/search_plans" "${flags[@]}"
+LD_LIBRARY_PATH=$(pkg-config --variable=libdir fsdp_plan)
+export LD_LIBRARY_PATH
+"$work/alone/search_plans" llama-1b 2 >"$work/installed"
+"$build/bin/search_plans" llama-1b 2 >"$work/built"
+diff "$work/built" "$work/installed"
+
 # A model that knows nothing has the loss ln 256 on bytes; twelve steps on one batch lower it by more than 1.
 # What the kernels accessed is what was planned, in every step.
 for folder in "$build/bin" "$work/build"; do

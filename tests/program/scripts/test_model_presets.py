@@ -48,7 +48,7 @@ def agree(line, expected):
 
 
 def main():
-    text = programs.run("fsdp_plan", "--help").stdout.partition("Presets of --model")[2]
+    text = programs.run("fsdp_plan", "--help", "all").stdout.partition("Presets of --model")[2]
     names = re.findall(r"^  (\S+) +[0-9.]+ [mb]illion$", text, re.M)
     document = (programs.ROOT / "docs/usage.md").read_text()
     table = document.partition("| preset | parameters |")[2].partition("\n\n")[0].splitlines()[2:]

@@ -64,6 +64,7 @@ def test_frameworks():
     rates = {op: rate for op, rate, _ in frameworks.op_rates(row, 1000.0)}
     near(rates["add_layernorm"], 1000 * 8 / (6 + 4 * 3845.2 / 3364.5))
     near(rates["bias_backward"], 600)
+    near(rates["linear_bias_add"], 1000 * 2 / 6)  # delta and h: read 4, written 2; beside the norm's own 4
     added = frameworks.added_seconds(row, 1000.0, 100e12)
     # Divided before it is reduced: 4 bytes a parameter, four micro-batches.
     near(added["copies of gradients and parameters"], 4 * row.params * 4 / 1e12)
@@ -79,6 +80,9 @@ def test_frameworks():
     llama = BY_ID["ibm-feb24-34b-a100-80"]  # 64 heads, 8 of keys
     rates = {op: rate for op, rate, _ in frameworks.op_rates(llama, 1000.0)}
     near(rates["rope"], 1000 * 4 / (34 * 72 / 80))
+    near(rates["linear_add"], 1000 * 2 / 6)
+    fused = {op: rate for op, rate, _ in frameworks.op_rates(BY_ID["llmc-124m-8a100"], 1000.0)}
+    near(fused["linear_bias_add"], 1000 * 2 / 4)  # one kernel for sum and norm: 8 in place of our 2 + 4
     maxtext = BY_ID["mt-70b-256h100-bf16"]
     added = frameworks.added_seconds(maxtext, 1000.0, 1e12)
     near(added["gemm repeated: attention's output"], 2 * 2 * 8192 * 80 * 8192 * 8192 / 1e12)

@@ -74,6 +74,24 @@ printf '// B.\n#pragma once\n' >models/b.h && echo '#include "models/a.h"' >mode
 expect "models/b.c:1: a circle: models/a -> models/b -> models/a"
 clean_tree && echo 'import b' >tests/a.py && echo 'import c' >tests/b.py && echo 'import a' >tests/c.py
 expect "tests/c.py:1: a circle: tests/a.py -> tests/b.py -> tests/c.py -> tests/a.py"
+# Files that call each other through a header of all: two, and three.
+call() { printf '#include "models/all.h"\n\nint %s(int x) { return %s(x); }\n' "$1" "$2"; }
+clean_tree
+printf '// A.\n#pragma once\n\n// All.\nint a1(int x);\nint b1(int x);\nint c1(int x);\n' >models/all.h
+call a1 b1 >models/a.c && call b1 a1 >models/b.c
+expect "models/b.c:3: a circle of calls: models/a.c -> models/b.c -> models/a.c"
+call b1 c1 >models/b.c && call c1 a1 >models/c.c
+expect "a circle of calls: models/a.c -> models/b.c -> models/c.c -> models/a.c"
+# One's own static function of that name is no other file's.
+{ printf 'static int a1(int x) { return x; }\n\n' && call c1 a1 | tail -n 1; } >models/c.c
+python3 "$tidy" "$work/tree" >"$work/output" || { cat "$work/output" && failed=1; }
+
+clean_tree && mkdir -p launcher/{options,setup,train,report,programs}
+for pair in options:setup setup:report report:options train:programs report:train setup:programs; do
+  from=launcher/${pair%:*} to=launcher/${pair#*:}
+  echo '// A.' >"$to/a.h" && echo "#include \"$to/a.h\"" >"$from/up.c"
+  expect "$from/ may not use $to/" && rm "$from/up.c"
+done
 clean_tree && for ((i = 0; i < 26; i++)); do echo 'extern int x;' >kernels/$i.c; done
 expect "kernels:1: 26 modules; at most 25"
 

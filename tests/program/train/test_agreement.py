@@ -107,7 +107,7 @@ def data_of_one_size():
     flip(pair[1] / "large.txt", size - 2)
     large = ["--data", "large.txt", "--max-steps", 1]
     refused("a byte of a large file", pair, large, "large.txt", "contents", counts=(2, 3))
-    shallow = start((2, 3), pair, [*large, "--compare-files", "sizes"])
+    shallow = start((2, 3), pair, [*large, "--set", "compare-files=sizes"])
     assert shallow.returncode == 0, shallow.stderr
     # Links to one file are one file.
     for folder in pair:

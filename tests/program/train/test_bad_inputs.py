@@ -270,8 +270,8 @@ bad(
 bad("profile that is a folder", ["--memory-profile", str(work / "folder.svg")], 3, "folder.svg' is a folder")
 bad("trace that is a folder", ["--trace", str(work), "--max-steps", "9"], 3, "is a folder", "name a file")
 # Memory: the least that would do is named, and enough.
-bad("memory of a trace", ["--measure", "on", "--grad-accum", "300000"], 4, "--measure on", "--grad-accum",
-    "--measure off")
+bad("memory of a trace", ["--set", "measure=on", "--grad-accum", "300000"], 4, "--set measure=on",
+    "--grad-accum", "--set measure=off")
 bad("device memory", ["--memory-limit", "1MB"], 4, "--memory-limit 1.00 MB", "command line")
 bad("host memory", ["--cpu-offload", "--host-memory-limit", "100kB"], 4, "--host-memory-limit 100 kB")
 bad("machine memory", ["--model", "llama3-405b"], 4, "this machine's memory")

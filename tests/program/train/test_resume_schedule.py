@@ -19,7 +19,7 @@ SAVED = 40  # steps of the first data
 
 
 def train(name, *arguments, status=0, lr=LR):
-    common = ["-s", 32, "-b", 4, "--lr", lr, "--save-dir", work, "-e", name, "--measure", "off"]
+    common = ["-s", 32, "-b", 4, "--lr", lr, "--save-dir", work, "-e", name, "--set", "measure=off"]
     process = programs.run("fsdp_train", *common, *arguments)
     assert process.returncode == status, (arguments, process.returncode, process.stdout, process.stderr)
     lines = process.stdout.splitlines()

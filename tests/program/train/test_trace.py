@@ -157,7 +157,7 @@ def all_ranks_on_one_clock():
 def other_shapes():
     """Host updates and copies; replicas; a first step and the last."""
     cases = [("offload", ("--cpu-offload", "on", "--grad-clip", 0), None, "1:3"),
-             ("poison", ("--poison", "on", "--recompute", "block"), None, "2:2")]
+             ("poison", ("--set", "poison=on", "--recompute", "block"), None, "2:2")]
     if RANKS and not CUDA:
         cases.append(("hybrid", ("--strategy", "hybrid", "--mesh", "data=2,fsdp=2,tensor=2"), 8, "2:3"))
     for name, arguments, ranks, steps in cases:

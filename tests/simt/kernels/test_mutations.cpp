@@ -2,7 +2,7 @@
 // also a named barrier, a fence, a commit and a wait for products) is needed, and the harness knows: each is left
 // out in turn, and at least one of the cases here must then end with an error.
 #include "kernels/cuda/cuda_kernels.h"
-#include "tests/simt/simt.h"
+#include "tests/simt/emulator/simt.h"
 #include "tests/simt/twin.h"
 
 #include <cstdio>

@@ -38,7 +38,7 @@ static void lay_out(layout *l, fsdp_graph *graph, fsdp_wrap_kind wrap) {
   l->plan = fsdp_alloc_zeroed(1, sizeof *l->plan);
   *l->plan = (fsdp_plan){.config = harness_small_plan(1),
                          .program = &l->program,
-                         .optimizer = fsdp_optimizer_adamw(),
+                         .optimizer = &fsdp_optimizers[FSDP_OPTIMIZER_ADAMW],
                          .graph = graph};
   assert_int_equal(fsdp_units_create(graph, &policy, &l->program.mesh, &l->plan->units, &error), FSDP_OK);
 }

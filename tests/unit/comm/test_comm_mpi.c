@@ -107,7 +107,7 @@ static int run_small_sums(fsdp_world *world, fsdp_device *device) {
     if (turn % size == world->rank) nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
     for (int i = 0; i < 3; i++) values[i] = (float)((world->rank + 1) * (turn + i + 1));
     fsdp_collective call = {.output = values, .numel = 3, .dtype = FSDP_F32};
-    if (size > 1) comms.comm[0]->table->all_reduce(comms.comm[0], &call);
+    if (size > 1) fsdp_comm_run(comms.comm[0], FSDP_ALL_REDUCE, &call);
     for (int i = 0; i < 3 && size > 1; i++) {
       int ranks = size * (size + 1) / 2; // their numbers from 1 on
       wrong += values[i] != (float)(ranks * (turn + i + 1));

@@ -123,9 +123,10 @@ static void feed_step(void *context, float scalars[FSDP_SCALAR_COUNT], float *co
   *count = N;
 }
 
-static void feed_batch(void *context, int32_t *tokens, int32_t *targets) {
+static void feed_batch(void *context, int32_t *const inputs[FSDP_INPUT_COUNT]) {
   const rank_run *run = context;
-  for (int n = 0; n < N; n++) tokens[n] = token(run->replica, n), targets[n] = 0;
+  for (int n = 0; n < N; n++)
+    inputs[FSDP_INPUT_TOKENS][n] = token(run->replica, n), inputs[FSDP_INPUT_TARGETS][n] = 0;
 }
 
 static void *run_rank(void *argument) {
@@ -162,7 +163,10 @@ static void *run_rank(void *argument) {
 
 static void test_table_over_an_axis(void **state) {
   (void)state;
-  fsdp_plan plan = {.program = make_program(), .gemm_workspace = -1};
+  fsdp_graph *graph = fsdp_graph_create(1, N);
+  fsdp_graph_input(graph, FSDP_INPUT_TOKENS, N);
+  fsdp_graph_input(graph, FSDP_INPUT_TARGETS, N);
+  fsdp_plan plan = {.program = make_program(), .graph = graph, .gemm_workspace = -1};
   fsdp_inproc *inproc = fsdp_session_inproc(&plan);
   rank_run runs[RANKS];
   for (int r = 0; r < RANKS; r++) {
@@ -178,6 +182,7 @@ static void test_table_over_an_axis(void **state) {
   }
   fsdp_inproc_destroy(inproc);
   fsdp_program_destroy(plan.program);
+  fsdp_graph_destroy(graph);
 }
 
 int main(void) {

@@ -197,7 +197,7 @@ static harness_config config_of(const pairwise_choice *choice) {
   plan->prefetch = v[PREFETCH];
   plan->poison = v[POISON];
   plan->grad_clip = v[CLIP] ? 0.1f : 0;
-  plan->adam_eps = 1e-5f;
+  plan->hyper.eps = 1e-5f;
   plan->evaluation = v[EVALUATION];
   plan->check = v[CHECK];
   plan->snapshot = v[SNAPSHOT];
@@ -348,7 +348,7 @@ static void test_chunks_of_the_head(void **state) {
   plain.plan.batch = 30;
   plain.plan.seq = 70;
   plain.plan.evaluation = true;
-  plain.plan.adam_eps = 1e-5f;
+  plain.plan.hyper.eps = 1e-5f;
   harness_result *reference = harness_train(&plain);
   assert_string_equal(reference->failure, "");
   harness_config config = plain;
@@ -379,7 +379,7 @@ static harness_config draw(uint64_t seed, int number, fsdp_dtype dtype) {
   } while (fsdp_mesh_ranks(mesh) > RANKS_MAX ||
            fsdp_mesh_size(mesh, FSDP_AXIS_TENSOR) * fsdp_mesh_size(mesh, FSDP_AXIS_CONTEXT) == 1);
   config.plan.backend = fsdp_plan_backend_cpu();
-  config.plan.adam_eps = 1e-5f;
+  config.plan.hyper.eps = 1e-5f;
   config.plan.param_dtype = dtype;
   if (dtype == FSDP_F32) config.plan.reduce_dtype = dtype;
   config.plan.master_dtype = config.plan.moment_dtype = FSDP_F32;

@@ -230,10 +230,7 @@ static fsdp_plan_config base_plan(random_source *random) {
                            .cpu_offload = random_int(random, 0, 7) == 0,
                            .sequence_parallel = true,
                            .grad_clip = 1.0f,
-                           .beta1 = 0.9,
-                           .beta2 = 0.999,
-                           .adam_eps = 1e-5f,
-                           .weight_decay = 0.01f,
+                           .hyper = {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-5f, .weight_decay = 0.01f},
                            .evaluation = true,
                            .poison = random_int(random, 0, 1),
                            .backend = fsdp_plan_backend_cpu()};

@@ -196,12 +196,13 @@ static void expect_updated(const harness_result *result, const harness_config *c
   }
   fsdp_pool *pool = fsdp_pool_create(1);
   for (int t = 1; t <= config->steps; t++) {
-    float factor = 1, scalars[FSDP_SCALAR_COUNT] = {config->lr, (float)(1 - pow(config->plan.beta1, t)),
-                                                    (float)(1 - pow(config->plan.beta2, t)), (float)t, 1};
-    const fsdp_op_attrs attrs = {.beta1 = config->plan.beta1,
-                                 .beta2 = config->plan.beta2,
-                                 .adam_eps = config->plan.adam_eps,
-                                 .weight_decay = config->plan.weight_decay};
+    float factor = 1,
+          scalars[FSDP_SCALAR_COUNT] = {config->lr, (float)(1 - pow(config->plan.hyper.beta1, t)),
+                                        (float)(1 - pow(config->plan.hyper.beta2, t)), (float)t, 1};
+    const fsdp_op_attrs attrs = {.beta1 = config->plan.hyper.beta1,
+                                 .beta2 = config->plan.hyper.beta2,
+                                 .adam_eps = config->plan.hyper.eps,
+                                 .weight_decay = config->plan.hyper.weight_decay};
     const fsdp_view views[] = {{grad, param->numel, FSDP_F32, FSDP_READ},
                                {scalars, FSDP_SCALAR_COUNT, FSDP_F32, FSDP_READ},
                                {&factor, 1, FSDP_F32, FSDP_READ},

@@ -225,7 +225,7 @@ static void test_initial_weights(void **state) {
     harness_config config = config_of(&c);
     config.steps = 1;
     config.lr = 0;
-    config.plan.weight_decay = 0;
+    config.plan.hyper.weight_decay = 0;
     config.gradient_step = -1;
     harness_result *result = harness_train(&config);
     assert_string_equal(result->failure, "");

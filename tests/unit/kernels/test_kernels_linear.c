@@ -113,6 +113,44 @@ static void test_linear_bias(void **state) {
   for_layers(check_linear_bias);
 }
 
+// A row of other columns beside the product's in the residual too: it lies as the sum does.
+static void check_sum(const layer *l, int shape, fsdp_dtype dtype, fsdp_dtype result, bool biased) {
+  kernel_case c = layer_case(l, shape, biased ? FSDP_OP_LINEAR_BIAS_ADD : FSDP_OP_LINEAR_ADD, dtype);
+  double *x = kernel_case_input(&c, dtype, l->N * l->in, FSDP_READ, NULL);
+  double *weight = kernel_case_input(&c, dtype, l->out * l->in, FSDP_READ, NULL);
+  double *large = kernel_normal(9, l->out, 30), *larger = kernel_normal(10, l->N * l->stride, 20);
+  double *bias = biased ? kernel_case_input(&c, result, l->out, FSDP_READ, large) : NULL;
+  c.sparse[c.operand_count] = l->stride > l->out;
+  double *residual = kernel_case_input(&c, result, l->N * l->stride, FSDP_READ, larger);
+  double *h = columns(&c, l, result, false);
+  add_products(l, x, weight, bias, false, h);
+  for (int64_t n = 0; n < l->N; n++)
+    for (int64_t o = 0; o < l->out; o++)
+      h[n * l->stride + l->offset + o] += residual[n * l->stride + l->offset + o];
+  kernel_case_check(&c);
+  free(large);
+  free(larger);
+}
+
+static void test_sums(void **state) {
+  (void)state;
+  for_layers(check_sum);
+}
+
+// 16 * 16 + 1 * 1 + 1 = 258, which bf16 has; of 257 it keeps 256, and of 256 + 1 too.
+static void test_residual_is_rounded_once(void **state) {
+  (void)state;
+  enum { IN = 2 };
+  const double x[IN] = {16, 1}, residual = 1;
+  fsdp_op_attrs attrs = {.batch = 1, .seq = 1, .in_features = IN, .out_features = 1, .out_stride = 1};
+  kernel_case c = kernel_case_of(FSDP_OP_LINEAR_ADD, attrs, 0);
+  kernel_case_input(&c, FSDP_BF16, IN, FSDP_READ, x);
+  kernel_case_input(&c, FSDP_BF16, IN, FSDP_READ, x);
+  kernel_case_input(&c, FSDP_BF16, 1, FSDP_READ, &residual);
+  kernel_case_output(&c, FSDP_BF16, 1)[0] = 258;
+  kernel_case_check(&c);
+}
+
 // 16 * 16 + 1 * 1 + 1 = 258, which bf16 has; of 257 it keeps 256, and of 256 + 1 too.
 static void test_bias_is_rounded_once(void **state) {
   (void)state;
@@ -357,6 +395,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_linear),
       cmocka_unit_test(test_linear_bias),
+      cmocka_unit_test(test_sums),
+      cmocka_unit_test(test_residual_is_rounded_once),
       cmocka_unit_test(test_bias_is_rounded_once),
       cmocka_unit_test(test_add_bias),
       cmocka_unit_test(test_linear_backward_input),

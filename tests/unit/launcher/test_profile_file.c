@@ -1,7 +1,7 @@
 // Device profiles as YAML: what is read, printed again, built upon a base, and refused by its line.
-#include "launcher/profile/decimal.h"
 #include "launcher/profile/profile_file.h"
 #include "runtime/plan/search/shipped_profiles.h"
+#include "runtime/plan/text/decimal.h"
 #include "runtime/plan/text/yaml_document.h"
 #include "tests/support/io_files.h"
 
@@ -139,11 +139,11 @@ static void whole_profile(void **state) {
   assert_true(p->ops[1].op == FSDP_OP_ROW_COUNT && p->ops[1].ranks == 2);
   assert_int_equal(p->collective_count, 2);
   const fsdp_profile_collective *collective = p->collectives;
-  assert_true(collective[0].kind == FSDP_INSTR_REDUCE_SCATTER && collective[0].link == FSDP_LINK_NETWORK);
+  assert_true(collective[0].kind == FSDP_REDUCE_SCATTER && collective[0].link == FSDP_LINK_NETWORK);
   assert_true(collective[0].ranks == 16 && collective[0].ranks_per_node == 8 && collective[0].groups == 2);
   assert_true(collective[0].seconds.points[0].size == 1e6 &&
               collective[0].seconds.points[0].value == 92.8e-6);
-  assert_true(collective[1].kind == FSDP_INSTR_ALL_REDUCE && collective[1].link == FSDP_LINK_NODE);
+  assert_true(collective[1].kind == FSDP_ALL_REDUCE && collective[1].link == FSDP_LINK_NODE);
   assert_true(collective[1].groups == 1 && collective[1].seconds.count == 2 &&
               collective[1].seconds.points[1].value == 2e-6);
   fsdp_device_profile_destroy(p);

@@ -28,9 +28,7 @@ static fsdp_plan_config config_of(const char *preset, int ranks) {
                              .master_dtype = FSDP_F32,
                              .moment_dtype = FSDP_F32,
                              .grad_clip = 1,
-                             .beta1 = 0.9,
-                             .beta2 = 0.999,
-                             .adam_eps = 1e-8f,
+                             .hyper = {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8f},
                              .backend = fsdp_plan_backend_cpu()};
   fsdp_error error;
   assert_int_equal(fsdp_model_preset(preset, &config.model, &error), FSDP_OK);

@@ -221,8 +221,8 @@ static harness_config config_of(const golden *g) {
   config.plan.model = g->model;
   config.plan.batch = g->batch;
   config.plan.seq = g->seq;
-  config.plan.beta2 = 0.95;
-  config.plan.weight_decay = 0.1f;
+  config.plan.hyper.beta2 = 0.95;
+  config.plan.hyper.weight_decay = 0.1f;
   return config;
 }
 
@@ -231,7 +231,7 @@ static void check(const golden *g, const harness_config *config, const tolerance
   tolerances ignored = {0};
   still.steps = 1;
   still.lr = 0;
-  still.plan.weight_decay = 0;
+  still.plan.hyper.weight_decay = 0;
   harness_result *start = harness_train(&still);
   harness_result *result = harness_train(config);
   assert_string_equal(result->failure, "");

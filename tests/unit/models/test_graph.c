@@ -47,6 +47,7 @@ static model make_model(void) {
   fsdp_graph_param(g, m.convolution, &kernel);
   m.head = fsdp_graph_module(g, m.root, "lm_head", "Linear", "");
   fsdp_graph_tie(g, m.head, "weight", table);
+  fsdp_graph_input(g, FSDP_INPUT_TOKENS, 8);
   return m;
 }
 
@@ -160,10 +161,9 @@ static void add_well(model *m) {
 // The loss of the head over the table: no op uses the other parameters.
 static void build_unused(model *m) {
   fsdp_graph *g = m->graph;
-  const int64_t one = 1, rows[2] = {8, 4};
+  const int64_t rows[2] = {8, 4};
   int table = g->params[0].value;
-  int tokens = fsdp_graph_value(g, FSDP_VALUE_INPUT, FSDP_VALUE_I32, 0, "tokens", 1, rows);
-  int loss = fsdp_graph_value(g, FSDP_VALUE_LOSS, FSDP_VALUE_F32, 0, "loss", 1, &one);
+  int tokens = fsdp_graph_input(g, FSDP_INPUT_TOKENS, 8), loss = fsdp_graph_loss(g, "loss");
   int h = fsdp_graph_value(g, FSDP_VALUE_ACTIVATION, FSDP_VALUE_COMPUTE, 0, "h", 2, rows);
   fsdp_node *n = fsdp_graph_forward_node(g, FSDP_OP_EMBEDDING, m->embedding, -1);
   const int embedding[3] = {tokens, table, h}, head[5] = {h, table, tokens, loss, loss};
@@ -179,6 +179,24 @@ static void differentiate_used(model *m) {
   build_unused(m);
   m->graph->param_count = 1; // the table alone
   fsdp_graph_backward(m->graph);
+}
+
+// An input is there once, however many ops read it; a model has those that it asked for.
+static void test_inputs_and_losses(void **state) {
+  (void)state;
+  model m = make_model();
+  fsdp_graph *g = m.graph;
+  const int tokens = g->inputs[FSDP_INPUT_TOKENS];
+  assert_int_equal(fsdp_graph_input(g, FSDP_INPUT_TOKENS, 8), tokens);
+  assert_string_equal(g->values[tokens].name, "tokens");
+  assert_true(g->values[tokens].role == FSDP_VALUE_INPUT && g->values[tokens].numel == 8);
+  assert_int_equal(g->inputs[FSDP_INPUT_TARGETS], -1);
+  for (int i = 0; i < 3; i++) {
+    const int loss = fsdp_graph_loss(g, "loss");
+    assert_int_equal(g->losses[i], loss);
+  }
+  assert_int_equal(g->loss_count, 3);
+  fsdp_graph_destroy(g);
 }
 
 static void test_misuse_is_stopped(void **state) {
@@ -197,6 +215,7 @@ int main(void) {
       cmocka_unit_test(test_names_and_shapes),
       cmocka_unit_test(test_parameters_of_modules),
       cmocka_unit_test(test_units_hold_every_parameter_of_a_module),
+      cmocka_unit_test(test_inputs_and_losses),
       cmocka_unit_test(test_misuse_is_stopped),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -76,7 +76,6 @@ static void build(const fsdp_model_config *config, fsdp_graph *g) {
   int down = fsdp_parts_linear_module(&p, layer, "down", &(fsdp_linear_spec){.in = columns(), .out = C});
   int head = fsdp_parts_head_module(&p, root, "head", embedding);
 
-  fsdp_parts_inputs(&p);
   int h = fsdp_parts_embedding(&p, embedding);
   g->values[h].kept = true; // what enters the layer
   p.block = 0;

@@ -53,7 +53,6 @@ static void build(const fsdp_model_config *config, fsdp_graph *g) {
   int norm = fsdp_parts_layernorm_module(&p, root, "ln_f");
   int head = fsdp_parts_head_module(&p, root, "lm_head", wte);
 
-  fsdp_parts_inputs(&p);
   fsdp_residual stream = {fsdp_parts_embedding(&p, wte), -1};
   fsdp_parts_add_positions(&p, stream.h, wpe);
   for (p.block = 0; p.block < L; p.block++) {

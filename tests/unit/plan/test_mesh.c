@@ -181,7 +181,7 @@ static void test_written_placements(void **state) {
   fsdp_model_config config = harness_small_plan(1).model;
   fsdp_graph *graph = fsdp_model_forward(&config, 2, 8);
   place_by_default(graph, &mesh);
-  const fsdp_value *tokens = &graph->values[graph->tokens];
+  const fsdp_value *tokens = &graph->values[graph->inputs[FSDP_INPUT_TOKENS]];
   int64_t local[FSDP_MAX_DIMS];
   assert_int_equal(tokens->shape[0], 6 * 16);
   assert_int_equal(fsdp_placement_local_shape(&tokens->placement, &mesh, tokens->dims, tokens->shape, local),

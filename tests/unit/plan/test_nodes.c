@@ -5,6 +5,8 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -148,6 +150,63 @@ static void test_uses_against_a_search(void **state) {
   fsdp_nodes_release(&list);
 }
 
+// ---- What a pass leaves
+
+// A list of up to four nodes of one operand each, of a program with one tensor of a section and one of a step.
+typedef struct left {
+  struct {
+    int tensor, access, origin;
+  } nodes[4];
+  int count;
+  unsigned named;
+} left;
+
+// Whether the checks of what a pass leaves abort.
+static bool is_stopped(const left *given) {
+  pid_t child = fork();
+  if (child == 0) {
+    close(STDERR_FILENO);
+    fsdp_program *program = fsdp_program_create();
+    fsdp_program_tensor(program, &(fsdp_tensor){.name = "a", .lifetime = FSDP_LIVE_SECTION, .bytes = 4});
+    fsdp_program_tensor(program, &(fsdp_tensor){.name = "b", .lifetime = FSDP_LIVE_STEP, .bytes = 4});
+    fsdp_nodes list = {0};
+    fsdp_nodes_clear(&list);
+    for (int i = 0; i < given->count; i++) {
+      fsdp_list_node node = node_of(given->nodes[i].origin);
+      node.operands[node.operand_count++] =
+          (fsdp_operand){.tensor = given->nodes[i].tensor, .access = (fsdp_access)given->nodes[i].access};
+      fsdp_nodes_insert(&list, &node);
+    }
+    fsdp_nodes_check(&list, program, UNITS, given->named, "test");
+    fsdp_nodes_check_origins(&list);
+    _exit(0);
+  }
+  int status = 0;
+  assert_int_equal(waitpid(child, &status, 0), child);
+  return !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+}
+
+static void test_what_a_pass_leaves(void **state) {
+  (void)state;
+  enum { A, B, NONE };
+  const left sound[] = {
+      {{{A, FSDP_WRITE, 0}, {A, FSDP_READ, 1}, {B, FSDP_READ, 1}}, 3, 0},
+      {{{FSDP_UNIT_WEIGHTS(2), FSDP_READ, 0}}, 1, FSDP_NAMED_WEIGHTS},
+      {{{FSDP_UNIT_GRADIENT(0), FSDP_WRITE, -1}, {B, FSDP_UPDATE, -1}}, 2, FSDP_NAMED_GRADIENTS},
+      {{{B, FSDP_READ, 3}, {B, FSDP_READ, -1}, {B, FSDP_READ, 3}, {B, FSDP_READ, 1}}, 4, 0}};
+  const left broken[] = {{{{A, FSDP_READ, 0}, {A, FSDP_WRITE, 0}}, 2, 0},
+                         {{{A, FSDP_UPDATE, 0}}, 1, 0},
+                         {{{NONE, FSDP_WRITE, 0}}, 1, 0},
+                         {{{FSDP_UNIT_WEIGHTS(2), FSDP_READ, 0}}, 1, FSDP_NAMED_GRADIENTS},
+                         {{{FSDP_UNIT_WEIGHTS(UNITS), FSDP_READ, 0}}, 1, FSDP_NAMED_WEIGHTS},
+                         {{{FSDP_UNIT_GRADIENT(0), FSDP_WRITE, 0}}, 1, 0},
+                         {{{B, FSDP_READ, 1}, {B, FSDP_READ, 2}, {B, FSDP_READ, 1}}, 3, 0}};
+  for (size_t i = 0; i < sizeof sound / sizeof *sound; i++)
+    if (is_stopped(&sound[i])) fail_msg("list %zu is stopped", i);
+  for (size_t i = 0; i < sizeof broken / sizeof *broken; i++)
+    if (!is_stopped(&broken[i])) fail_msg("list %zu is not stopped", i);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_edits_against_an_array),
@@ -155,6 +214,7 @@ int main(void) {
       cmocka_unit_test(test_an_origin_ends_where_another_begins),
       cmocka_unit_test(test_units_in_place_of_tensors),
       cmocka_unit_test(test_uses_against_a_search),
+      cmocka_unit_test(test_what_a_pass_leaves),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

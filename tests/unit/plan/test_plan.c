@@ -139,33 +139,33 @@ static void test_traffic_formulas(void **state) {
       int64_t reductions = local ? 1 : A;
 
       fsdp_plan *plan = plan_of(config);
-      assert_int_equal(plan->traffic.all_gather_bytes,
+      assert_int_equal(plan->traffic.bytes[FSDP_ALL_GATHER],
                        (A * (2 * (P - root - 2 * table) + 2 * table) + root) * 4 / F * (F - 1));
-      assert_int_equal(plan->traffic.reduce_scatter_bytes, reductions * 4 * P / F * (F - 1));
-      assert_int_equal(plan->traffic.all_reduce_bytes, 0);
+      assert_int_equal(plan->traffic.bytes[FSDP_REDUCE_SCATTER], reductions * 4 * P / F * (F - 1));
+      assert_int_equal(plan->traffic.bytes[FSDP_ALL_REDUCE], 0);
       fsdp_plan_destroy(plan);
 
       config.strategy = FSDP_GRAD_OP;
       config.param_dtype = FSDP_BF16;
       plan = plan_of(config);
-      assert_int_equal(plan->traffic.all_gather_bytes, 2 * P / F * (F - 1));
-      assert_int_equal(plan->traffic.reduce_scatter_bytes, reductions * 4 * P / F * (F - 1));
+      assert_int_equal(plan->traffic.bytes[FSDP_ALL_GATHER], 2 * P / F * (F - 1));
+      assert_int_equal(plan->traffic.bytes[FSDP_REDUCE_SCATTER], reductions * 4 * P / F * (F - 1));
       fsdp_plan_destroy(plan);
 
       config.strategy = FSDP_ZERO1;
       plan = plan_of(config);
-      assert_int_equal(plan->traffic.all_gather_bytes, 2 * P / F * (F - 1));
-      assert_int_equal(plan->traffic.reduce_scatter_bytes, reductions * 4 * P / F * (F - 1));
-      assert_int_equal(plan->traffic.all_reduce_bytes, 0);
+      assert_int_equal(plan->traffic.bytes[FSDP_ALL_GATHER], 2 * P / F * (F - 1));
+      assert_int_equal(plan->traffic.bytes[FSDP_REDUCE_SCATTER], reductions * 4 * P / F * (F - 1));
+      assert_int_equal(plan->traffic.bytes[FSDP_ALL_REDUCE], 0);
       fsdp_plan_destroy(plan);
 
       config.strategy = FSDP_NO;
       config.mesh = fsdp_mesh_of(4, 1);
       config.reduce_dtype = FSDP_BF16;
       plan = plan_of(config);
-      assert_int_equal(plan->traffic.all_gather_bytes, 0);
-      assert_int_equal(plan->traffic.reduce_scatter_bytes, 0);
-      assert_int_equal(plan->traffic.all_reduce_bytes, 2 * 2 * P * 3 / 4);
+      assert_int_equal(plan->traffic.bytes[FSDP_ALL_GATHER], 0);
+      assert_int_equal(plan->traffic.bytes[FSDP_REDUCE_SCATTER], 0);
+      assert_int_equal(plan->traffic.bytes[FSDP_ALL_REDUCE], 2 * 2 * P * 3 / 4);
       fsdp_plan_destroy(plan);
 
       config = base_config();
@@ -174,8 +174,8 @@ static void test_traffic_formulas(void **state) {
       config.strategy = FSDP_HYBRID;
       config.mesh = fsdp_mesh_of(4, 2);
       plan = plan_of(config);
-      assert_int_equal(plan->traffic.all_reduce_bytes, 2 * 4 * (P / 2) * 3 / 4);
-      assert_int_equal(plan->traffic.reduce_scatter_bytes, reductions * 4 * P / 2);
+      assert_int_equal(plan->traffic.bytes[FSDP_ALL_REDUCE], 2 * 4 * (P / 2) * 3 / 4);
+      assert_int_equal(plan->traffic.bytes[FSDP_REDUCE_SCATTER], reductions * 4 * P / 2);
       fsdp_plan_destroy(plan);
     }
   }
@@ -220,8 +220,8 @@ static void test_traffic_of_7b(void **state) {
   config.wrap = (fsdp_wrap_policy){FSDP_WRAP_SIZE, 100000000, NULL};
   fsdp_plan *plan = plan_of(config);
   int64_t P = 6738415616, table = (int64_t)32000 * 4096;
-  assert_int_equal(plan->traffic.all_gather_bytes, (2 * P - 2 * table) * 4 / 8 * 7);
-  assert_int_equal(plan->traffic.reduce_scatter_bytes, 4 * P / 8 * 7);
+  assert_int_equal(plan->traffic.bytes[FSDP_ALL_GATHER], (2 * P - 2 * table) * 4 / 8 * 7);
+  assert_int_equal(plan->traffic.bytes[FSDP_REDUCE_SCATTER], 4 * P / 8 * 7);
   assert_int_equal(valley(plan), 12 * P / 8);
   assert_int_equal(plan->hint_unit, 1);
   config.wrap.kind = FSDP_WRAP_BLOCK;
@@ -251,8 +251,8 @@ static void test_traffic_of_7b_by_axes(void **state) {
   assert_int_equal(traffic->by_axes[data | fsdp], 3 * (2 * 4 * 7 / 8));
   for (size_t axes = 0; axes < sizeof traffic->by_axes / sizeof *traffic->by_axes; axes++)
     sum += traffic->by_axes[axes];
-  assert_int_equal(sum, traffic->all_gather_bytes + traffic->reduce_scatter_bytes +
-                            traffic->all_reduce_bytes + traffic->scalar_bytes);
+  assert_int_equal(sum, traffic->bytes[FSDP_ALL_GATHER] + traffic->bytes[FSDP_REDUCE_SCATTER] +
+                            traffic->bytes[FSDP_ALL_REDUCE] + traffic->scalar_bytes);
   fsdp_plan_destroy(plan);
 }
 
@@ -306,8 +306,8 @@ static void test_deep_prefetch_gathers_once(void **state) {
     all += sent;
     if (strstr(deep->units->units[u].path, ".layers.")) layers += sent;
   }
-  assert_int_equal(deep->traffic.all_gather_bytes, all);
-  assert_int_equal(shallow->traffic.all_gather_bytes, all + layers);
+  assert_int_equal(deep->traffic.bytes[FSDP_ALL_GATHER], all);
+  assert_int_equal(shallow->traffic.bytes[FSDP_ALL_GATHER], all + layers);
   fsdp_plan_destroy(shallow);
   fsdp_plan_destroy(deep);
 }
@@ -429,7 +429,7 @@ static void test_strategies_refuse_meshes(void **state) {
 static const fsdp_family *base_family;
 static void build_frozen(const fsdp_model_config *config, fsdp_graph *graph) {
   base_family->build(config, graph);
-  graph->params[2].trainable = false;
+  for (int p = 0; p < graph->param_count; p++) graph->params[p].trainable = false;
 }
 
 static void test_what_no_op_can_do_is_refused(void **state) {
@@ -445,7 +445,7 @@ static void test_what_no_op_can_do_is_refused(void **state) {
     fsdp_status status;
     const char *parts[2];
   } cases[] = {{base_family, FSDP_OK, {"", ""}},
-               {&frozen, FSDP_ERR_INPUT, {"model.layers.0.self_attn.k_proj.weight", "frozen"}},
+               {&frozen, FSDP_ERR_INPUT, {"no parameter", "trains"}},
                {&learned, FSDP_ERR_OPTION, {"--seq-length 32", "31 learned positions"}}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     fsdp_plan *plan = NULL;
@@ -564,8 +564,59 @@ static void test_rotation_by_attention(void **state) {
   }
 }
 
+// Launches of an op in the forward of the first section.
+static int count_in_forward(const fsdp_program *program, fsdp_op_kind kind) {
+  const fsdp_section *section = &program->sections[0];
+  const int end = fsdp_program_backward_begin(program, section);
+  int count = 0;
+  for (int i = section->begin; i < end; i++)
+    count += program->instrs[i].kind == FSDP_INSTR_OP && program->instrs[i].op == kind;
+  return count;
+}
+
+// The gemms of a layer's attention and MLP add the residual unless their sums are partial, over ranks that cut
+// their inputs, or come in pieces of the rows; then the norm adds it. One read and one write of the hidden rows
+// less for each.
+static void test_residuals_by_gemms(void **state) {
+  (void)state;
+  const struct {
+    int tensor, context;
+    bool sequence_parallel, by_gemm;
+  } cases[] = {{1, 1, false, true}, {1, 2, false, true}, {2, 1, false, false}, {2, 1, true, false}};
+  for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+    fsdp_plan_config config = base_config();
+    fsdp_mesh_resize(&config.mesh, FSDP_AXIS_TENSOR, cases[c].tensor);
+    fsdp_mesh_resize(&config.mesh, FSDP_AXIS_CONTEXT, cases[c].context);
+    config.sequence_parallel = cases[c].sequence_parallel;
+    fsdp_plan *plan = plan_of(config);
+    const fsdp_program *program = plan->program;
+    const int sums = 2 * (int)config.model.num_layers, moved = cases[c].by_gemm ? sums : 0;
+    assert_int_equal(count_in_forward(program, FSDP_OP_LINEAR_ADD), moved);
+    assert_int_equal(count_in_forward(program, FSDP_OP_ADD_RMSNORM), sums - moved);
+    assert_int_equal(count_in_forward(program, FSDP_OP_RMSNORM), 1 + moved);
+    fsdp_plan_destroy(plan);
+  }
+}
+
+// What the last layer's gemm sums is kept with the layers' inputs: recomputed blocks repeat the gemm of
+// attention alone.
+static void test_last_sum_is_kept(void **state) {
+  (void)state;
+  fsdp_plan_config config = base_config();
+  config.saving = fsdp_saving_of_blocks();
+  fsdp_plan *plan = plan_of(config);
+  const fsdp_program *program = plan->program;
+  int sums = 0;
+  for (int i = program->sections[0].begin; i < program->sections[0].end; i++)
+    sums += program->instrs[i].kind == FSDP_INSTR_OP && program->instrs[i].op == FSDP_OP_LINEAR_ADD;
+  assert_int_equal(sums, 3 * (int)config.model.num_layers);
+  fsdp_plan_destroy(plan);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_residuals_by_gemms),
+      cmocka_unit_test(test_last_sum_is_kept),
       cmocka_unit_test(test_valley_formulas),
       cmocka_unit_test(test_offload_empties_the_device),
       cmocka_unit_test(test_traffic_formulas),

@@ -371,14 +371,8 @@ static needed_bytes measure(const fsdp_program *program, const fsdp_graph *graph
 }
 
 static needed_bytes needed_with(const fsdp_plan *plan, const fsdp_fate *fates) {
-  const fsdp_plan_config *c = &plan->config;
-  const fsdp_schedule_config config = {.strategy = c->strategy,
-                                       .micro_batches = c->micro_batches,
-                                       .prefetch = c->prefetch,
-                                       .fates = fates,
-                                       .norm_limit = fsdp_plan_norm_limit(c),
-                                       .grad_clip = c->grad_clip,
-                                       .optimizer = plan->optimizer};
+  const fsdp_schedule_config config = {
+      .plan = &plan->config, .fates = fates, .norm_limit = fsdp_plan_norm_limit(&plan->config)};
   fsdp_schedule_result made;
   fsdp_schedule(&config, plan->graph, plan->units, &made);
   fsdp_program_lifetimes(made.program);

@@ -122,7 +122,7 @@ static void test_rules_hold_for_names(void **state) {
   assert_string_equal(f.specs->modules[head].place, "rule 4");
   // Rank r has coordinates (r / 3, r % 3); the batch is cut over fsdp first.
   place_by_specs(f.graph, f.specs, &f.mesh);
-  const fsdp_value *tokens = &f.graph->values[f.graph->tokens];
+  const fsdp_value *tokens = &f.graph->values[f.graph->inputs[FSDP_INPUT_TOKENS]];
   assert_int_equal(tokens->shape[0], 6 * 4);
   for (int r = 0; r < 6; r++) {
     int parts;

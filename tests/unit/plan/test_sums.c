@@ -27,17 +27,10 @@ static int count_sums(const fsdp_program *program, const char *name, fsdp_axis_s
 
 // The program that a plan's graph and units give if its tokens lie over `token_axes`.
 static fsdp_program *schedule(const fsdp_plan *plan, fsdp_axis_set token_axes) {
-  const fsdp_plan_config *c = &plan->config;
-  const fsdp_schedule_config config = {.strategy = c->strategy,
-                                       .token_axes = token_axes,
-                                       .micro_batches = c->micro_batches,
-                                       .prefetch = c->prefetch,
-                                       .cpu_offload = c->cpu_offload,
-                                       .fates = plan->fates,
-                                       .grad_clip = c->grad_clip,
-                                       .norm_limit = fsdp_plan_norm_limit(c),
-                                       .evaluation = true,
-                                       .optimizer = plan->optimizer};
+  fsdp_plan_config of = plan->config;
+  of.evaluation = true;
+  const fsdp_schedule_config config = {
+      .plan = &of, .token_axes = token_axes, .fates = plan->fates, .norm_limit = fsdp_plan_norm_limit(&of)};
   fsdp_schedule_result made;
   fsdp_schedule(&config, plan->graph, plan->units, &made);
   free(made.unit_state);

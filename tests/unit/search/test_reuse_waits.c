@@ -40,7 +40,7 @@ static const setting settings[] = {
      4096,
      {.kind = FSDP_WRAP_SIZE, .numel = 150000000},
      "rmsnorm,swiglu",
-     "block_inputs@41,attention@41,linear:gate_proj@41,linear:q_proj@41,residual@41"}};
+     "block_inputs@39,attention@39,linear:gate_proj@39,linear:q_proj@39,residual@39"}};
 
 static fsdp_plan_config config_of(const setting *s) {
   fsdp_plan_config c = search_on(NULL, s->preset, 0, s->ranks).base;

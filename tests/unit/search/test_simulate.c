@@ -52,10 +52,10 @@ static fsdp_device_profile *machine(double flops_per_s, double op_rate, double c
                                                                          .rate = {&one, 1}});
   }
   fsdp_device_profile_add_op(profile, &(fsdp_profile_op){.op = FSDP_OP_ROW_COUNT, .rate = {&op, 1}});
-  for (int kind = FSDP_INSTR_ALL_GATHER; kind <= FSDP_INSTR_ALL_REDUCE; kind++)
+  for (int kind = 0; kind < FSDP_COLLECTIVE_COUNT; kind++)
     fsdp_device_profile_add_collective(
         profile, &(fsdp_profile_collective){
-                     .kind = (fsdp_instr_kind)kind, .ranks = RANKS, .groups = 1, .seconds = {&byte, 1}});
+                     .kind = (fsdp_collective_kind)kind, .ranks = RANKS, .groups = 1, .seconds = {&byte, 1}});
   return profile;
 }
 
@@ -110,7 +110,7 @@ static void test_work(void **state) {
 }
 
 // Every micro-batch but the first adds to the gradients of the gemms' weights, which it reads; the embedding
-// and the norms have no gemms.
+// and the norms have no gemms. Each layer's two residuals are added by gemms.
 static void test_added(void **state) {
   (void)state;
   const double rate = 1e9;
@@ -125,8 +125,12 @@ static void test_added(void **state) {
     const double q = (double)(m->num_heads * m->head_dim), kv = (double)(m->num_kv_heads * m->head_dim);
     const double weights =
         (double)m->num_layers * (C * (q + 2 * kv) + q * C + 3 * C * F) + C * (double)m->vocab_size;
-    assert_near(with.kind_s[FSDP_PRICE_PRODUCTS] - without.kind_s[FSDP_PRICE_PRODUCTS] + 1,
-                (micro_batches - 1) * 4 * weights / rate + 1, 1e-6);
+    const double residual =
+        (double)(config.batch * config.seq * m->hidden_size) * (double)fsdp_dtype_bytes(config.param_dtype);
+    const double read =
+        (micro_batches - 1) * 4 * weights + micro_batches * 2 * (double)m->num_layers * residual;
+    assert_near(with.kind_s[FSDP_PRICE_PRODUCTS] - without.kind_s[FSDP_PRICE_PRODUCTS] + 1, read / rate + 1,
+                1e-6);
     fsdp_step_price_release(&with);
     fsdp_step_price_release(&without);
     fsdp_device_profile_destroy(profile);
@@ -145,8 +149,8 @@ static void test_communication(void **state) {
     fsdp_step_price price = price_on(&config, profile, &t);
     // What a ring sends is (F - 1) / F of the whole buffer, and twice that for an all-reduce.
     const double share = (RANKS - 1.0) / RANKS;
-    const double bytes = (double)(t.all_gather_bytes + t.reduce_scatter_bytes) / share +
-                         (double)(t.all_reduce_bytes + t.scalar_bytes) / (2 * share);
+    const double bytes = (double)(t.bytes[FSDP_ALL_GATHER] + t.bytes[FSDP_REDUCE_SCATTER]) / share +
+                         (double)(t.bytes[FSDP_ALL_REDUCE] + t.scalar_bytes) / (2 * share);
     assert_near(price.step_s, bytes / 1e9, 1e-6);
     assert_near(price.comm_s, price.step_s, 1e-6);
     fsdp_step_price_release(&price);
@@ -158,14 +162,15 @@ static void test_communication(void **state) {
 // what it takes of the processors is felt.
 static void test_overlap(void **state) {
   (void)state;
-  const fsdp_plan_config config = config_of(RANKS, 1);
+  fsdp_plan_config config = config_of(RANKS, 1);
   fsdp_device_profile *profile = machine(FLOPS_PER_S, 1e30, 1e30);
   fsdp_step_price alone = price_on(&config, profile, NULL);
   fsdp_device_profile_destroy(profile);
   profile = machine(FLOPS_PER_S, 1e30, 1e12);
   fsdp_traffic traffic;
   fsdp_step_price beside = price_on(&config, profile, &traffic);
-  const double comm = 2.0 * (double)(traffic.all_gather_bytes + traffic.reduce_scatter_bytes) / 1e12;
+  const double comm =
+      2.0 * (double)(traffic.bytes[FSDP_ALL_GATHER] + traffic.bytes[FSDP_REDUCE_SCATTER]) / 1e12;
   assert_true(beside.comm_s > 0 && beside.comm_s < 0.6 * comm);
   assert_near(beside.step_s, alone.step_s + beside.comm_s, 1e-6);
   // At half speed meanwhile, a step is longer by half of what is hidden, which itself takes twice as long.
@@ -174,10 +179,14 @@ static void test_overlap(void **state) {
   const double hidden = slowed.busy_s[FSDP_STREAM_GATHER] + slowed.busy_s[FSDP_STREAM_REDUCE] - slowed.comm_s;
   assert_true(slowed.step_s > beside.step_s + 0.4 * (comm - beside.comm_s));
   assert_true(slowed.step_s <= alone.step_s + slowed.comm_s + hidden);
-  // Gathers that copy engines make leave compute its rate, and reductions do not.
+  // Gathers that copy engines make leave compute its rate, and reductions do not; a plan may do without.
   profile->gather_slowdown = 1;
+  fsdp_step_price kernels = price_on(&config, profile, &traffic);
+  config.copies_gathers = true;
   fsdp_step_price copied = price_on(&config, profile, &traffic);
   assert_true(copied.step_s < slowed.step_s && copied.step_s > beside.step_s);
+  assert_true(kernels.step_s == slowed.step_s);
+  fsdp_step_price_release(&kernels);
   profile->gather_slowdown = 0;
   fsdp_step_price_release(&copied);
   // A collective that is slowed beside compute takes longer, and compute does not.
@@ -261,8 +270,8 @@ static void test_turns(void **state) {
     fsdp_traffic t;
     fsdp_step_price alone = price_on(&config, fast, NULL), price = price_on(&config, slow, &t);
     const double share = (RANKS - 1.0) / RANKS;
-    const double bytes = (double)(t.all_gather_bytes + t.reduce_scatter_bytes) / share +
-                         (double)(t.all_reduce_bytes + t.scalar_bytes) / (2 * share);
+    const double bytes = (double)(t.bytes[FSDP_ALL_GATHER] + t.bytes[FSDP_REDUCE_SCATTER]) / share +
+                         (double)(t.bytes[FSDP_ALL_REDUCE] + t.scalar_bytes) / (2 * share);
     if (cores < RANKS)
       assert_near(price.step_s, alone.step_s + bytes / 1e12, 1e-6);
     else
@@ -330,9 +339,9 @@ static void test_network(void **state) {
   const fsdp_profile_group whole = {.ranks = 32, .ranks_per_node = 8, .groups = 1};
   const fsdp_profile_group rail = {.ranks = 4, .ranks_per_node = 1, .groups = 8};
   const double bytes = 1e9;
-  assert_near(fsdp_profile_collective_s(profile, FSDP_INSTR_ALL_GATHER, &whole, bytes),
+  assert_near(fsdp_profile_collective_s(profile, FSDP_ALL_GATHER, &whole, bytes),
               3 * 10e-6 + 28 * 1e-6 + bytes * 31 / 32 / 100e9, 1e-9);
-  assert_near(fsdp_profile_collective_s(profile, FSDP_INSTR_ALL_REDUCE, &rail, bytes),
+  assert_near(fsdp_profile_collective_s(profile, FSDP_ALL_REDUCE, &rail, bytes),
               2 * 2 * 10e-6 + 2 * bytes * 3 / 4 / 12.5e9, 1e-9);
   fsdp_device_profile_destroy(profile);
 }
@@ -351,7 +360,7 @@ static void test_network_measured(void **state) {
     fsdp_device_profile *profile = machine(1, 1, 1e30);
     fsdp_profile_point points[2];
     memcpy(points, cases[i].points, sizeof points);
-    const fsdp_profile_collective gather = {.kind = FSDP_INSTR_ALL_GATHER,
+    const fsdp_profile_collective gather = {.kind = FSDP_ALL_GATHER,
                                             .link = FSDP_LINK_NETWORK,
                                             .ranks = 4,
                                             .ranks_per_node = 2,

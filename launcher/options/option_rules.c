@@ -1,0 +1,183 @@
+#include "launcher/options/option_rules.h"
+
+#include "launcher/options/option_query.h"
+#include "launcher/options/option_store.h"
+#include "runtime/base/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// A rule is broken by each of `given` that was given, where all of `where` hold. Names are separated by
+// spaces; of a name with a value, it is looked at:
+//
+//   trace        not "off", and not empty        trace=         empty, off, or 0
+//   wrap=block   the same                        resume!auto    another one, and as above
+//
+// In a text, {a} is the first as "--trace-steps (command line)", {A} the same with its value, {Q}
+// with it in quotes, {b} and {B} are the first of `where`, and {n} is the first's name alone.
+typedef struct rule {
+  const char *given, *where;
+  int programs; // fsdp_program_kind bits; 0: both
+  const char *text;
+} rule;
+
+static const rule alone = {"config print-model print-program print-sharding print-strategies graph "
+                           "memory-profile trace search save-plan machines global-batch self-test",
+                           "compare", 0, "{a} is about one plan, {b} about several: leave one out"};
+
+#define BOTH_PRINT "{a} and {b} would both fill the standard output: use one at a time"
+#define NO_MACHINE                                                                                           \
+  "{a} needs a machine to price for: add --profile NAME, such as h100-sxm, or --profile FILE, which "        \
+  "fsdp_profile writes"
+
+static const rule table[] = {
+    {"min-lr", "lr-schedule=constant", 0, "{A} has no effect with {B}: leave one out"},
+    {"shard", "sharding=", 0,
+     "{A} changes a line of --sharding, which is not given: add --sharding fsdp, or a file"},
+    {"sharding sequence-parallel", "op-strategies", 0,
+     "{a} and {B} both say what lies where: leave one of them out"},
+    {"graph", "op-strategies=", 0,
+     "{a} needs strategies of some operators to propagate: add --op-strategies FILE"},
+    {"print-strategies", "op-strategies= sharding= graph=", 0,
+     "{a} needs strategies of some operators to propagate: add --op-strategies FILE or --sharding FILE"},
+    {"model json print-model print-program print-sharding memory-profile tensor-parallel context-parallel "
+     "strategy memory-limit price profile trace batch-size seq-length recompute self-test",
+     "graph", 0,
+     "{a} is for models, and {B} is a network of operators, of which strategies are printed: leave one of "
+     "them "
+     "out"},
+    {"trace-steps", "trace=", 0, "{A} has no effect without --trace FILE: add it, or leave this out"},
+    {"trace-steps", "", FSDP_PROGRAM_PLAN,
+     "{A}: fsdp_plan --trace writes two simulated steps, and later ones are as the second: leave it out, or "
+     "trace a run of fsdp_train"},
+    {"eval-data", "eval-split", 0, "{Q} and {B} both choose what to evaluate on: leave one out"},
+    {"eval-freq", "eval-data= eval-split=", 0,
+     "{A} has nothing to evaluate on: add --eval-data FILE, or --eval-split 0.05"},
+    // Those that are read by programs are printed alone.
+    {"print-sharding print-strategies print-model print-program", "json", FSDP_PROGRAM_PLAN, BOTH_PRINT},
+    {"print-strategies print-model print-program", "print-sharding", FSDP_PROGRAM_PLAN, BOTH_PRINT},
+    {"print-model print-program", "print-strategies", FSDP_PROGRAM_PLAN, BOTH_PRINT},
+    {"print-strategies", "self-test", FSDP_PROGRAM_PLAN,
+     "{a} makes no plan that {b} could test: use one at a time"},
+    {"ranks profile compare save-plan trace print-model print-program print-sharding print-strategies "
+     "memory-profile self-test graph",
+     "machines", FSDP_PROGRAM_PLAN, "{a} is about one machine or plan, {b} about several: leave one out"},
+    {"tokens gpu-hour", "price= search= machines=", FSDP_PROGRAM_PLAN,
+     "{a} has no effect without a price: add --price or --search, with --profile, or --machines"},
+    {"search price trace", "profile= machines=", FSDP_PROGRAM_PLAN, NO_MACHINE},
+    {"price trace print-model print-program print-sharding print-strategies memory-profile op-strategies "
+     "self-test",
+     "search", 0,
+     "{b} prints several plans, and {a} is about one: search with --save-plan FILE first, then give --config "
+     "FILE with --{n}"},
+    {"auto", "op-strategies", 0, "{a} chooses the mesh that {B} is written for: leave one of them out"},
+    {"save-plan", "search=", 0, "{A} writes what a search finds: add --search"},
+    {"global-batch", "search= machines=", FSDP_PROGRAM_PLAN,
+     "{A} has no effect without --search: add it, or give --batch-size and --grad-accum"},
+    {"global-batch", "auto=", FSDP_PROGRAM_TRAIN,
+     "{A} has no effect without --auto: add it, or give --batch-size and --grad-accum"},
+    {"ckpt-freq ckpt-keep ckpt-async", "experiment-name=", 0,
+     "{a} saves nothing without -e: name the experiment with -e NAME, or leave it out"},
+    {"resume!auto", "experiment-name=", 0, "{Q} requires an experiment: add -e NAME, or leave it out"},
+    {"resume-schedule!continue", "resume=", 0,
+     "{A} requires a run to resume: add -e NAME without --resume off, or leave it out"},
+    {"resume-schedule!continue", "experiment-name=", 0,
+     "{A} requires a run to resume: add -e NAME, or leave it out"},
+    {"skip-grad-norm max-skipped", "grad-clip=", 0,
+     "{a}: with {B} updates run before the norm is known, so none can be skipped; use a --grad-clip, 1e30 to "
+     "clip nothing"},
+    {"nccl-register!auto", "backend=cpu", 0, "{a} is for GPUs, and {B} uses none: leave one out"},
+};
+
+// ---- Conditions
+
+static char *value_of(const fsdp_options *options, const char *name) {
+  const fsdp_option_row *row = fsdp_option_find(name);
+  FSDP_CHECK(row, "no option is called '%s'", name);
+  char *text = NULL;
+  size_t bytes = 0;
+  FILE *out = open_memstream(&text, &bytes);
+  FSDP_NEED_MEMORY(out, "an option's value");
+  fsdp_option_print(options, row, out);
+  fclose(out);
+  return text;
+}
+
+enum { NAME_BYTES = 64, MESSAGE_BYTES = 1024, VALUE_SHOWN = 300 };
+
+// The next condition of a list, and its name; returns what follows, NULL behind the last.
+static const char *next_condition(const char *list, char condition[NAME_BYTES], char name[NAME_BYTES]) {
+  if (!*list) return NULL;
+  const size_t length = strcspn(list, " ");
+  FSDP_CHECK(length < NAME_BYTES, "a condition of options: %s", list);
+  memcpy(condition, list, length);
+  condition[length] = 0;
+  snprintf(name, NAME_BYTES, "%.*s", (int)strcspn(condition, "=!"), condition);
+  return list + length + strspn(list + length, " ");
+}
+
+static bool holds(const fsdp_options *options, const char *condition, const char *name) {
+  const char *test = condition + strlen(name);
+  char *value = value_of(options, name);
+  bool result = *value && strcmp(value, "off") != 0 && strcmp(value, "0") != 0;
+  if (*test == '=') result = test[1] ? strcmp(value, test + 1) == 0 : !result;
+  if (*test == '!') result = result && strcmp(value, test + 1) != 0;
+  free(value);
+  return result;
+}
+
+static bool all_hold(const fsdp_options *options, const char *where) {
+  char condition[NAME_BYTES], name[NAME_BYTES];
+  for (const char *at = where; (at = next_condition(at, condition, name));)
+    if (!holds(options, condition, name)) return false;
+  return true;
+}
+
+// ---- Texts
+
+static void print_option(const fsdp_options *options, const char *name, char form, FILE *out) {
+  char *value = value_of(options, name);
+  const char *quote = form == 'Q' ? "'" : "";
+  fprintf(out, "--%s", name);
+  if (form < 'a') fprintf(out, " %s%.*s%s", quote, VALUE_SHOWN, value, quote);
+  fprintf(out, " (%s)", fsdp_options_place(options, name));
+  free(value);
+}
+
+static fsdp_status fail(const rule *r, const fsdp_options *options, const char *first, fsdp_error *error) {
+  char message[MESSAGE_BYTES] = "", condition[NAME_BYTES], second[NAME_BYTES] = "";
+  FILE *out = fmemopen(message, sizeof message, "w");
+  FSDP_NEED_MEMORY(out, "a message");
+  next_condition(r->where, condition, second);
+  for (const char *at = r->text; *at;) {
+    const bool mark = *at == '{';
+    if (!mark)
+      fputc(*at, out);
+    else if (at[1] == 'n')
+      fputs(first, out);
+    else
+      print_option(options, at[1] == 'b' || at[1] == 'B' ? second : first, at[1], out);
+    at += mark ? 3 : 1;
+  }
+  fclose(out);
+  return fsdp_fail(error, FSDP_ERR_OPTION, "%s", message);
+}
+
+static fsdp_status check_rule(const rule *r, const fsdp_options *options, fsdp_error *error) {
+  char condition[NAME_BYTES], name[NAME_BYTES];
+  if (!all_hold(options, r->where)) return FSDP_OK;
+  for (const char *at = r->given; (at = next_condition(at, condition, name));)
+    if (fsdp_options_given(options, name) && holds(options, condition, name))
+      return fail(r, options, name, error);
+  return FSDP_OK;
+}
+
+fsdp_status fsdp_options_check_rules(const fsdp_options *options, fsdp_program_kind program,
+                                     fsdp_error *error) {
+  fsdp_status status = FSDP_OK;
+  if (options->compare) return check_rule(&alone, options, error);
+  for (size_t i = 0; i < sizeof table / sizeof *table && !status; i++)
+    if (!table[i].programs || table[i].programs & (int)program)
+      status = check_rule(&table[i], options, error);
+  return status;
+}

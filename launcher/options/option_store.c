@@ -1,0 +1,170 @@
+#include "launcher/options/option_store.h"
+
+#include "runtime/base/check.h"
+#include "runtime/base/text.h"
+#include "runtime/plan/text/value.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void *field(fsdp_options *options, const fsdp_option_row *row) {
+  return (char *)options + row->offset;
+}
+
+// What a row allows, in words.
+static void describe_allowed(const fsdp_option_row *row, char *out, size_t bytes) {
+  size_t used = 0;
+  switch (row->kind) {
+  case FSDP_OPTION_INT:
+    if (row->high == INT64_MAX) {
+      snprintf(out, bytes, "a whole number, at least %lld", (long long)row->low);
+    } else {
+      snprintf(out, bytes, "a whole number from %lld to %lld", (long long)row->low, (long long)row->high);
+    }
+    return;
+  case FSDP_OPTION_SIZE:
+    snprintf(out, bytes, "a size such as 80GB (10^9 bytes) or 80GiB (2^30), at least 1 byte");
+    return;
+  case FSDP_OPTION_REAL:
+    snprintf(out, bytes, "a number %s %g %s %g", row->open_low ? "above" : "from", row->real_low,
+             row->open_high ? "and below" : "to", row->real_high);
+    return;
+  case FSDP_OPTION_SHARE:
+    snprintf(out, bytes, "a share such as 3%% or 0.03, from %g%% %s %g%%", 100 * row->real_low,
+             row->open_high ? "and below" : "to", 100 * row->real_high);
+    return;
+  case FSDP_OPTION_FLAG:
+    snprintf(out, bytes, "on or off");
+    return;
+  case FSDP_OPTION_TEXT:
+  case FSDP_OPTION_LIST:
+  case FSDP_OPTION_REPEAT:
+    snprintf(out, bytes, "a non-empty value");
+    return;
+  case FSDP_OPTION_WRAP:
+    snprintf(out, bytes, "size, block, none or module:NAME,... (class names)");
+    return;
+  case FSDP_OPTION_MESH:
+    snprintf(out, bytes,
+             "data=R,fsdp=F: names, each once, with sizes from 1 (at most 1048576 ranks, and three names "
+             "besides data, fsdp, tensor, context and expert, none ending in " FSDP_AXIS_REPLICA
+             "), or two sizes, of fsdp and tensor");
+    return;
+  case FSDP_OPTION_SET:
+    snprintf(out, bytes, "KEY=VALUE");
+    return;
+  case FSDP_OPTION_STEPS:
+    snprintf(out, bytes, "A:B, the first and the last step, from 1 to %lld, B not before A",
+             (long long)row->high);
+    return;
+  case FSDP_OPTION_CHOICE:
+    break;
+  }
+  out[0] = 0;
+  for (const fsdp_choice *choice = row->choices; choice->name && used < bytes; choice++) {
+    used += (size_t)snprintf(out + used, bytes - used, "%s%s%s%s%s", used ? ", " : "", choice->name,
+                             choice->aliases ? " (" : "", choice->aliases ? choice->aliases : "",
+                             choice->aliases ? ")" : "");
+  }
+}
+
+fsdp_status fsdp_option_fail_value(const fsdp_option_row *row, const char *name, const char *text,
+                                   const char *place, fsdp_error *error) {
+  char allowed[512];
+  describe_allowed(row, allowed, sizeof allowed);
+  return fsdp_fail(error, FSDP_ERR_OPTION, "--%s '%s' (%s): use %s", name, text, place, allowed);
+}
+
+static void keep_text(fsdp_options *options, const fsdp_option_row *row, const char *text) {
+  char **kept = field(options, row);
+  size_t bytes = strlen(text) + 1;
+  char *copy = fsdp_alloc(bytes);
+  memcpy(copy, text, bytes);
+  free(*kept);
+  *kept = copy;
+}
+
+// Adds to what is there: a later text comes behind.
+static void add_text(fsdp_options *options, const fsdp_option_row *row, const char *text) {
+  const char *before = *(char **)field(options, row);
+  size_t bytes = strlen(before) + strlen(text) + 2;
+  char *both = fsdp_alloc(bytes);
+  snprintf(both, bytes, "%s;%s", before, text);
+  keep_text(options, row, both);
+  free(both);
+}
+
+bool fsdp_option_store(fsdp_options *options, const fsdp_option_row *row, const char *text) {
+  int64_t whole = 0;
+  double real = 0;
+  switch (row->kind) {
+  case FSDP_OPTION_INT:
+  case FSDP_OPTION_SIZE:
+    if (!(row->kind == FSDP_OPTION_INT ? fsdp_value_int : fsdp_value_size)(text, &whole)) return false;
+    if (whole < row->low || whole > row->high) return false;
+    *(int64_t *)field(options, row) = whole;
+    return true;
+  case FSDP_OPTION_REAL:
+  case FSDP_OPTION_SHARE:
+    if (!(row->kind == FSDP_OPTION_REAL ? fsdp_value_real : fsdp_value_share)(text, &real)) return false;
+    if (real < row->real_low || (row->open_low && real == row->real_low)) return false;
+    if (real > row->real_high || (row->open_high && real == row->real_high)) return false;
+    *(double *)field(options, row) = real;
+    return true;
+  case FSDP_OPTION_FLAG:
+    return fsdp_value_flag(text, field(options, row));
+  case FSDP_OPTION_CHOICE:
+    return fsdp_value_choice(text, row->choices, field(options, row));
+  case FSDP_OPTION_WRAP:
+    if (!fsdp_value_wrap(text, &(fsdp_wrap_policy){0})) return false;
+    break;
+  case FSDP_OPTION_MESH:
+    if (!fsdp_value_mesh(text, &options->mesh_axes)) return false;
+    break;
+  case FSDP_OPTION_STEPS:
+    if (!fsdp_value_range(text, row->high, &options->trace_first, &options->trace_last)) return false;
+    break;
+  case FSDP_OPTION_TEXT:
+  case FSDP_OPTION_LIST:
+  case FSDP_OPTION_REPEAT:
+  case FSDP_OPTION_SET:
+    if (!*text) return false;
+    break;
+  }
+  if ((row->kind == FSDP_OPTION_REPEAT || row->kind == FSDP_OPTION_SET) && *(char **)field(options, row)) {
+    add_text(options, row, text);
+    return true;
+  }
+  keep_text(options, row, text);
+  return true;
+}
+
+void fsdp_option_print(const fsdp_options *options, const fsdp_option_row *row, FILE *out) {
+  const void *value = (const char *)options + row->offset;
+  char real[32];
+  switch (row->kind) {
+  case FSDP_OPTION_INT:
+  case FSDP_OPTION_SIZE:
+    fprintf(out, "%lld", (long long)*(const int64_t *)value);
+    break;
+  case FSDP_OPTION_REAL:
+  case FSDP_OPTION_SHARE:
+    fprintf(out, "%s", fsdp_print_real(*(const double *)value, real, sizeof real));
+    break;
+  case FSDP_OPTION_FLAG:
+    fprintf(out, "%s", *(const bool *)value ? "on" : "off");
+    break;
+  case FSDP_OPTION_CHOICE: {
+    const char *name = "default";
+    for (const fsdp_choice *choice = row->choices; choice->name; choice++) {
+      if (choice->value == *(const int *)value) name = choice->name;
+    }
+    fprintf(out, "%s", name);
+    break;
+  }
+  default: {
+    const char *text = *(char *const *)value;
+    fprintf(out, "%s", text ? text : "");
+  }
+  }
+}

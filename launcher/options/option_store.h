@@ -1,0 +1,17 @@
+// One option's value: from text into its field, and back.
+#pragma once
+
+#include "launcher/options/option_table.h"
+#include "runtime/base/status.h"
+
+#include <stdio.h>
+
+// Sets the row's field from `text`; false if the row does not allow it.
+bool fsdp_option_store(fsdp_options *options, const fsdp_option_row *row, const char *text);
+
+// FSDP_ERR_OPTION for a text that the row does not allow, with what it allows. `name` as it was typed.
+fsdp_status fsdp_option_fail_value(const fsdp_option_row *row, const char *name, const char *text,
+                                   const char *place, fsdp_error *error);
+
+// The value as text that sets it again.
+void fsdp_option_print(const fsdp_options *options, const fsdp_option_row *row, FILE *out);
