@@ -62,6 +62,9 @@ typedef struct fsdp_options {
   bool search, auto_plan, self_test;
   char *save_plan;
   int64_t global_batch; // 0: not given
+  int64_t tokens;       // of a run whose price is asked for; 0: not given
+  double gpu_hour;      // what a rank's hour costs; 0: not given
+  char *machines;       // "16 a100-40, 8 h100-sxm"
   bool print_model, print_program, print_sharding, print_strategies;
   int64_t trace_first, trace_last; // of trace_steps
   fsdp_mesh mesh_axes;             // as in --mesh, without those that every mesh has; count 0: not given

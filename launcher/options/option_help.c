@@ -56,7 +56,8 @@ static const struct {
     {"save and resume", "experiment-name save-dir ckpt-freq ckpt-keep ckpt-async resume resume-schedule"},
     {"write logs and pictures", "log log-freq rank-logs tensorboard memory-profile trace trace-steps"},
     {"find failures", "comm-timeout check-replicas self-test"},
-    {"look before running", "dry-run ranks ranks-per-node price compare json graph print-model print-program "
+    {"look before running", "dry-run ranks ranks-per-node price tokens gpu-hour machines compare json graph "
+                            "print-model print-program "
                             "print-sharding print-strategies"},
     {"say it otherwise", "config set help version"},
 };

@@ -22,8 +22,7 @@ typedef struct rule {
 } rule;
 
 static const rule alone = {"config print-model print-program print-sharding print-strategies graph "
-                           "memory-profile price trace search "
-                           "save-plan global-batch self-test",
+                           "memory-profile trace search save-plan machines global-batch self-test",
                            "compare", 0, "{a} is about one plan, {b} about several: leave one out"};
 
 #define BOTH_PRINT "{a} and {b} would both fill the standard output: use one at a time"
@@ -60,7 +59,12 @@ static const rule table[] = {
     {"print-model print-program", "print-strategies", FSDP_PROGRAM_PLAN, BOTH_PRINT},
     {"print-strategies", "self-test", FSDP_PROGRAM_PLAN,
      "{a} makes no plan that {b} could test: use one at a time"},
-    {"search price trace", "profile=", FSDP_PROGRAM_PLAN, NO_MACHINE},
+    {"ranks profile compare save-plan trace print-model print-program print-sharding print-strategies "
+     "memory-profile self-test graph",
+     "machines", FSDP_PROGRAM_PLAN, "{a} is about one machine or plan, {b} about several: leave one out"},
+    {"tokens gpu-hour", "price= search= machines=", FSDP_PROGRAM_PLAN,
+     "{a} has no effect without a price: add --price or --search, with --profile, or --machines"},
+    {"search price trace", "profile= machines=", FSDP_PROGRAM_PLAN, NO_MACHINE},
     {"price trace print-model print-program print-sharding print-strategies memory-profile op-strategies "
      "self-test",
      "search", 0,
@@ -68,7 +72,7 @@ static const rule table[] = {
      "FILE with --{n}"},
     {"auto", "op-strategies", 0, "{a} chooses the mesh that {B} is written for: leave one of them out"},
     {"save-plan", "search=", 0, "{A} writes what a search finds: add --search"},
-    {"global-batch", "search=", FSDP_PROGRAM_PLAN,
+    {"global-batch", "search= machines=", FSDP_PROGRAM_PLAN,
      "{A} has no effect without --search: add it, or give --batch-size and --grad-accum"},
     {"global-batch", "auto=", FSDP_PROGRAM_TRAIN,
      "{A} has no effect without --auto: add it, or give --batch-size and --grad-accum"},

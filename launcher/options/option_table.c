@@ -250,6 +250,14 @@ static const fsdp_option_row table[] = {
     {"price", 0, FLAG(price), .programs = FSDP_PROGRAM_PLAN,
      .help =
          "with --profile, print what a step takes, what bounds it, and how that changes with each setting"},
+    {"tokens", 0, INT(tokens, 1, INT64_MAX / 2), .programs = FSDP_PROGRAM_PLAN,
+     .help = "with --price, --search or --machines, the tokens of the whole run, of which hours and cost are "
+             "printed (default: of --data and --num-epochs, or of --max-steps)"},
+    {"gpu-hour", 0, REAL(gpu_hour, 0, 1e9), .open_low = true, .programs = FSDP_PROGRAM_PLAN,
+     .help = "what an hour of one GPU costs, in any currency"},
+    {"machines", 0, TEXT(machines), .programs = FSDP_PROGRAM_PLAN, .argument = "LIST",
+     .help = "ranks and profiles, such as \"16 a100-40, 8 h100-sxm\": search the best plan for each, or price "
+             "the given one with --price, and print one table"},
     {"search", 0, FLAG(search), .programs = FSDP_PROGRAM_PLAN,
      .help = "with --profile, find the fastest plans that fit: options that are given stay, all others of a "
              "plan are searched"},
@@ -261,10 +269,10 @@ static const fsdp_option_row table[] = {
     {"global-batch", 0, INT(global_batch, 1, RANKS_MAX * 1000),
      .help = "with --search or --auto, sequences per step over all ranks (default: as without them)"},
     {"dry-run", 0, FLAG(dry_run), .help = "stop after planning"},
-    {"ranks", 0, INT(ranks, 1, RANKS_MAX), .programs = FSDP_PROGRAM_PLAN, .fallback = "1",
-     .help = "ranks to plan for"},
-    {"ranks-per-node", 0, INT(ranks_per_node, 1, RANKS_MAX), .programs = FSDP_PROGRAM_PLAN,
-     .help = "ranks per node (default: at most 8)"},
+    {"ranks", 0, INT(ranks, 1, RANKS_MAX), .fallback = "1",
+     .help = "ranks to plan for; fsdp_train, which mpirun gives its ranks, refuses another number"},
+    {"ranks-per-node", 0, INT(ranks_per_node, 1, RANKS_MAX),
+     .help = "ranks per node to plan for; fsdp_train refuses another number (default: at most 8)"},
     {"json", 0, FLAG(json), .programs = FSDP_PROGRAM_PLAN, .help = "print the plan as one JSON object"},
     {"compare", 0, LIST(compare), .programs = FSDP_PROGRAM_PLAN, .argument = "FILE ...",
      .help = "plan each of these YAML files of options and print one table"},

@@ -74,7 +74,6 @@ static fsdp_status fail_unknown(fsdp_program_kind program, const char *name, con
                      row->name, row->argument);
   if (row) {
     const char *advice = "";
-    if (strncmp(row->name, "ranks", strlen("ranks")) == 0) advice = "; here mpirun -np N sets the ranks";
     if (strcmp(row->name, "search") == 0) advice = "; --auto searches at the start of a run";
     if (strcmp(row->name, "auto") == 0) advice = "; --search finds plans here";
     const char *owner = program_name(program == FSDP_PROGRAM_PLAN ? FSDP_PROGRAM_TRAIN : FSDP_PROGRAM_PLAN);

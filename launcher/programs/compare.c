@@ -15,6 +15,23 @@ static const char *print_mesh(const fsdp_plan *plan, char out[FSDP_MESH_TEXT_BYT
   return fsdp_mesh_print(&plan->config.mesh, ",", out);
 }
 
+// Behind the other columns: what a step takes, and the run, if its length is known.
+static void print_price(const fsdp_price_report *price, FILE *out) {
+  char step[FSDP_PRICE_MS_BYTES], tokens[48];
+  if (!price) return;
+  fprintf(out, "  %10s  %10s", fsdp_price_print_ms(price->step.step_s, step),
+          fsdp_print_int((int64_t)price->tokens_per_s, tokens, sizeof tokens));
+  if (price->run.steps) fprintf(out, "  %9.2f  %9.1f", price->run.hours, price->run.gpu_hours);
+  if (price->run.cost > 0) fprintf(out, "  %10.2f", price->run.cost);
+}
+
+static void print_price_names(const fsdp_price_report *price, FILE *out) {
+  if (!price) return;
+  fprintf(out, "  %10s  %10s", "step", "tokens/s");
+  if (price->run.steps) fprintf(out, "  %9s  %9s", "hours", "GPU hours");
+  if (price->run.cost > 0) fprintf(out, "  %10s", "cost");
+}
+
 void fsdp_compare_print(const fsdp_compare_row *rows, int count, FILE *out) {
   int name_width = 4, mesh_width = 4;
   char mesh[FSDP_MESH_TEXT_BYTES];
@@ -22,13 +39,15 @@ void fsdp_compare_print(const fsdp_compare_row *rows, int count, FILE *out) {
     name_width = (int)fsdp_max_i64(name_width, (int64_t)strlen(rows[i].name));
     mesh_width = (int)fsdp_max_i64(mesh_width, (int64_t)strlen(print_mesh(rows[i].plan, mesh)));
   }
-  fprintf(out, "%-*s  %-8s  %-*s  %-6s  %9s  %9s  %9s  %9s  %9s  %12s  %s\n", name_width, "name", "strategy",
+  fprintf(out, "%-*s  %-8s  %-*s  %-6s  %9s  %9s  %9s  %9s  %9s  %12s  %-4s", name_width, "name", "strategy",
           mesh_width, "mesh", "device", "valley", "peak", "arena", "host", "sent", "instructions", "fits");
+  if (count) print_price_names(rows[0].price, out);
+  fputc('\n', out);
   for (int i = 0; i < count; i++) {
     const fsdp_plan *plan = rows[i].plan;
     const fsdp_memory_space_report *device = &plan->memory.space[FSDP_SPACE_DEVICE];
     char valley[24], peak[24], arena[24], host[24], sent[24];
-    fprintf(out, "%-*s  %-8s  %-*s  %-6s  %9s  %9s  %9s  %9s  %9s  %12d  %s\n", name_width, rows[i].name,
+    fprintf(out, "%-*s  %-8s  %-*s  %-6s  %9s  %9s  %9s  %9s  %9s  %12d  %-4s", name_width, rows[i].name,
             fsdp_strategy_name(plan->config.strategy), mesh_width, print_mesh(plan, mesh),
             plan->config.backend->name, fsdp_print_bytes(device->valley_bytes, valley, sizeof valley),
             fsdp_print_bytes(device->peak_bytes, peak, sizeof peak),
@@ -36,6 +55,8 @@ void fsdp_compare_print(const fsdp_compare_row *rows, int count, FILE *out) {
             fsdp_print_bytes(plan->memory.space[FSDP_SPACE_HOST].arena_bytes, host, sizeof host),
             fsdp_print_bytes(sent_bytes(plan), sent, sizeof sent), plan->program->instr_count,
             rows[i].fits ? "yes" : "no");
+    print_price(rows[i].price, out);
+    fputc('\n', out);
   }
 }
 
@@ -52,6 +73,10 @@ json_t *fsdp_compare_json(const fsdp_compare_row *rows, int count) {
         (json_int_t)plan->memory.space[FSDP_SPACE_HOST].arena_bytes, "sent_bytes",
         (json_int_t)sent_bytes(plan), "instructions", plan->program->instr_count, "fits", rows[i].fits);
     FSDP_CHECK(entry && json_array_append_new(plans, entry) == 0, "JSON of the plan %s", rows[i].name);
+    if (!rows[i].price) continue;
+    json_object_set_new(entry, "step_ms", json_real(1e3 * rows[i].price->step.step_s));
+    json_object_set_new(entry, "tokens_per_s", json_real(rows[i].price->tokens_per_s));
+    fsdp_run_price_json(&rows[i].price->run, entry);
   }
   json_t *root = json_object();
   FSDP_CHECK(json_object_set_new(root, "plans", plans) == 0, "JSON of plans");

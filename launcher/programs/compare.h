@@ -1,8 +1,7 @@
 // Several plans in one table: what each needs, sends, and whether it fits.
 #pragma once
 
-#include "launcher/options/options.h"
-#include "launcher/setup/setup.h"
+#include "launcher/report/price.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -10,6 +9,7 @@
 typedef struct fsdp_compare_row {
   const char *name; // of its file
   const fsdp_plan *plan;
+  const fsdp_price_report *price; // NULL: not asked for
   bool fits;
 } fsdp_compare_row;
 

@@ -1,7 +1,9 @@
 // Plans a training step and prints what it costs: no device, no ranks, nothing allocated.
 #include "launcher/options/options.h"
 #include "launcher/programs/compare.h"
+#include "launcher/programs/machines.h"
 #include "launcher/programs/propagate_options.h"
+#include "launcher/programs/run_length.h"
 #include "launcher/programs/run_search.h"
 #include "launcher/report/memory_file.h"
 #include "launcher/report/output.h"
@@ -139,7 +141,7 @@ static void print_self_test(const planned *p) {
 static fsdp_status price(planned *p, fsdp_error *error) {
   const fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(p->options);
   if (!p->options->price) return FSDP_OK;
-  return fsdp_price_report_create(p->setup->plan, p->setup->profile, ranks.ranks_per_node, &p->price, error);
+  return fsdp_run_length_price(p->options, p->setup, ranks.ranks_per_node, &p->price, error);
 }
 
 // What --trace asks for: simulated steps.
@@ -216,6 +218,7 @@ typedef struct comparison {
   int count;
   fsdp_options *options;
   fsdp_setup *setups;
+  fsdp_price_report *prices;
   fsdp_compare_row *rows;
 } comparison;
 
@@ -233,7 +236,14 @@ static fsdp_status plan_one(comparison *c, int i, char *path, int argc, char **a
   status = make(&c->options[i], &c->setups[i], error);
   c->rows[i] =
       (fsdp_compare_row){.name = short_name(path), .plan = c->setups[i].plan, .fits = status == FSDP_OK};
-  if (status == FSDP_ERR_CAPACITY && c->setups[i].plan) return FSDP_OK;
+  const bool planned = status == FSDP_OK || (status == FSDP_ERR_CAPACITY && c->setups[i].plan);
+  if (planned && c->options[i].price) {
+    const fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(&c->options[i]);
+    status = fsdp_run_length_price(&c->options[i], &c->setups[i], ranks.ranks_per_node, &c->prices[i], error);
+    c->rows[i].price = &c->prices[i];
+  } else if (planned) {
+    status = FSDP_OK;
+  }
   if (status == FSDP_OK) return status;
   fsdp_error reason = *error;
   return fsdp_fail(error, status, "%s: %.900s", c->options[i].config, reason.message);
@@ -245,6 +255,7 @@ static fsdp_status compare(const fsdp_options *options, int argc, char **argv, f
   for (const char *at = c.names; *at; at++) c.count += *at == ',';
   c.options = fsdp_alloc_zeroed((size_t)c.count, sizeof *c.options);
   c.setups = fsdp_alloc_zeroed((size_t)c.count, sizeof *c.setups);
+  c.prices = fsdp_alloc_zeroed((size_t)c.count, sizeof *c.prices);
   c.rows = fsdp_alloc_zeroed((size_t)c.count, sizeof *c.rows);
   fsdp_status status = FSDP_OK;
   char *rest = c.names;
@@ -255,10 +266,12 @@ static fsdp_status compare(const fsdp_options *options, int argc, char **argv, f
   if (status == FSDP_OK && options->json) print_json(fsdp_compare_json(c.rows, c.count));
   if (status == FSDP_OK && !options->json) fsdp_compare_print(c.rows, c.count, stdout);
   for (int i = 0; i < c.count; i++) {
+    fsdp_price_report_release(&c.prices[i]);
     fsdp_setup_destroy(&c.setups[i]);
     fsdp_options_destroy(&c.options[i]);
   }
   free(c.rows);
+  free(c.prices);
   free(c.setups);
   free(c.options);
   free(c.names);
@@ -281,6 +294,9 @@ int main(int argc, char **argv) {
     fsdp_options_print_help(FSDP_PROGRAM_PLAN, (fsdp_help)options.help, stdout);
   } else if (status == FSDP_OK && options.version) {
     printf("fsdp_plan %s\n", FSDP_VERSION);
+  } else if (status == FSDP_OK && options.machines) {
+    keep_heap();
+    status = fsdp_machines_compare(&options, argc, argv, &error);
   } else if (status == FSDP_OK && options.search) {
     keep_heap();
     status = fsdp_search_and_print(&options, &error);

@@ -48,10 +48,34 @@ static fsdp_status choose_gpu(fsdp_world *world, const fsdp_options *options, fs
                    fsdp_options_place(options, "backend"), reason.message);
 }
 
+// A plan that was saved for other ranks.
+static fsdp_status check_ranks(const fsdp_world *world, const fsdp_options *options, fsdp_error *error) {
+  const struct {
+    const char *name;
+    int64_t planned;
+    int started;
+  } counts[] = {{"ranks", options->ranks, world->size},
+                {"ranks-per-node", options->ranks_per_node, world->local_size}};
+  for (int i = 0; i < 2; i++) {
+    if (!fsdp_options_given(options, counts[i].name) || counts[i].planned == counts[i].started) continue;
+    return fsdp_fail(error, FSDP_ERR_OPTION,
+                     "--%s %lld (%s), but mpirun started %d%s: start as many (mpirun -np %lld%s), plan for "
+                     "these with fsdp_plan, or leave it out",
+                     counts[i].name, (long long)counts[i].planned,
+                     fsdp_options_place(options, counts[i].name), counts[i].started,
+                     i ? " on this node" : "", (long long)options->ranks,
+                     options->ranks_per_node ? " --map-by ppr:N:node" : "");
+  }
+  return FSDP_OK;
+}
+
 static fsdp_status train(fsdp_world *world, fsdp_options *options, int *stop_signal, fsdp_error *error) {
   fsdp_status status = fsdp_binding_check_tasks(world, error);
   if (status == FSDP_OK) status = fsdp_train_agree_on_options(world, options, error);
   if (status != FSDP_OK || answered(world, options)) return status;
+  check_ranks(world, options, error);
+  status = fsdp_world_share_error(world, error);
+  if (status != FSDP_OK) return status;
   fsdp_gpu gpu;
   char why_cpu[WHY_BYTES];
   status = choose_gpu(world, options, &gpu, why_cpu, error);

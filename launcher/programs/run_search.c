@@ -1,5 +1,6 @@
 #include "launcher/programs/run_search.h"
 
+#include "launcher/programs/search_batch.h"
 #include "launcher/programs/search_command.h"
 #include "launcher/programs/search_report.h"
 #include "launcher/report/price.h"
@@ -31,11 +32,11 @@ static void tell(const fsdp_search_progress *progress, void *context) {
   w->printed = true;
 }
 
-static fsdp_status print(const fsdp_search_job *job, const fsdp_search_result *result, fsdp_options *options,
+static fsdp_status print(const fsdp_search_job *job, const fsdp_search_found *found, fsdp_options *options,
                          fsdp_error *error) {
-  if (!options->json) return fsdp_search_print(job, result, options, stdout, error);
+  if (!options->json) return fsdp_search_print(job, found, options, stdout, error);
   json_t *root;
-  fsdp_status status = fsdp_search_json(job, result, options, &root, error);
+  fsdp_status status = fsdp_search_json(job, found, options, &root, error);
   if (status) return status;
   json_dumpf(root, stdout, JSON_INDENT(1));
   putchar('\n');
@@ -56,7 +57,7 @@ static fsdp_status save(const fsdp_search_result *result, const fsdp_search_job 
 fsdp_status fsdp_search_and_print(fsdp_options *options, fsdp_error *error) {
   const fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(options);
   fsdp_search_job job;
-  fsdp_search_result result = {0};
+  fsdp_search_found found = {.note_count = 0};
   watch w = {.begin_s = now_s()};
   fsdp_status status = FSDP_OK;
   if (options->save_plan) status = fsdp_whole_file_try("save-plan", options->save_plan, error);
@@ -65,13 +66,13 @@ fsdp_status fsdp_search_and_print(fsdp_options *options, fsdp_error *error) {
   if (status == FSDP_OK) {
     if (isatty(STDERR_FILENO)) job.config.progress = tell;
     job.config.context = &w;
-    status = fsdp_search_run(&job.config, &result, error);
+    status = fsdp_search_find(options, &job, &found, error);
   }
   if (w.printed) fputc('\n', stderr);
-  if (status == FSDP_OK && !result.count) status = fsdp_search_fail_unfit(&job, &result, error);
-  if (status == FSDP_OK) status = print(&job, &result, options, error);
-  if (status == FSDP_OK) status = save(&result, &job, options, error);
-  fsdp_search_result_release(&result);
+  if (status == FSDP_OK && !found.result.count) status = fsdp_search_fail_unfit(&job, &found.result, error);
+  if (status == FSDP_OK) status = print(&job, &found, options, error);
+  if (status == FSDP_OK) status = save(&found.result, &job, options, error);
+  fsdp_search_result_release(&found.result);
   fsdp_search_job_destroy(&job);
   return status;
 }

@@ -6,27 +6,36 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Options of the search itself, of where to print, and short forms of the mesh.
-static bool is_left_out(const fsdp_options *options, const char *name) {
-  static const char *const others[] = {"config",           "profile", "global-batch", "tensor-parallel",
-                                       "context-parallel", "help",    "version",      "dry-run"};
+// Options of the search itself, of where to print, and short forms of the mesh; in a command, what mpirun says
+// or only a plan needs.
+static bool is_left_out(const fsdp_options *options, const char *name, bool in_file) {
+  static const char *const others[] = {"config", "global-batch", "tensor-parallel", "context-parallel",
+                                       "help",   "version",      "dry-run"};
+  static const char *const of_plans[] = {"ranks", "ranks-per-node", "profile"};
+  for (size_t i = 0; i < sizeof of_plans / sizeof *of_plans; i++)
+    if (strcmp(name, of_plans[i]) == 0) return !in_file;
   for (size_t i = 0; i < sizeof others / sizeof *others; i++)
     if (strcmp(name, others[i]) == 0) return true;
   return strcmp(name, "numel-to-wrap") == 0 && strcmp(options->wrap, "size") != 0;
 }
 
-void fsdp_search_each_option(const fsdp_options *options, fsdp_search_visit visit, void *context) {
+static void each_option(const fsdp_options *options, bool in_file, fsdp_search_visit visit, void *context) {
   int count;
   const fsdp_option_row *table = fsdp_option_table(&count);
   for (int i = 0; i < count; i++) {
     const fsdp_option_row *row = &table[i];
     if (!fsdp_option_belongs(row, FSDP_PROGRAM_TRAIN) || !fsdp_option_belongs(row, FSDP_PROGRAM_PLAN))
       continue;
-    if (row->knob || !fsdp_options_given(options, row->name) || is_left_out(options, row->name)) continue;
+    if (row->knob || !fsdp_options_given(options, row->name) || is_left_out(options, row->name, in_file))
+      continue;
     char *value = fsdp_options_value(options, row);
     visit(context, row->name, value);
     free(value);
   }
+}
+
+void fsdp_search_each_option(const fsdp_options *options, fsdp_search_visit visit, void *context) {
+  each_option(options, false, visit, context);
 }
 
 // Quoted if a shell would read something else.
@@ -57,12 +66,15 @@ char *fsdp_search_command(const fsdp_options *options, int ranks) {
 
 static void print_pair(void *context, const char *name, const char *value) {
   FILE *out = context;
+  char *path = strcmp(name, "profile") == 0 ? realpath(value, NULL) : NULL; // read from anywhere
+  if (path) value = path;
   fprintf(out, "%s: \"", name);
   for (; *value; value++) {
     if (*value == '"' || *value == '\\') fputc('\\', out);
     fputc(*value, out);
   }
   fputs("\"\n", out);
+  free(path);
 }
 
 fsdp_status fsdp_search_save(const fsdp_options *options, const char *path, const char *note,
@@ -71,6 +83,6 @@ fsdp_status fsdp_search_save(const fsdp_options *options, const char *path, cons
   fsdp_status status = fsdp_whole_file_open("save-plan", path, &file, error);
   if (status) return status;
   fprintf(file.out, "# %s\n", note);
-  fsdp_search_each_option(options, print_pair, file.out);
+  each_option(options, true, print_pair, file.out);
   return fsdp_whole_file_close(&file, error);
 }

@@ -10,6 +10,7 @@ void fsdp_search_each_option(const fsdp_options *options, fsdp_search_visit visi
 // "mpirun -np 8 fsdp_train --model llama2-7b ...": the caller frees it.
 char *fsdp_search_command(const fsdp_options *options, int ranks);
 
-// Writes these options as YAML, whole or not at all. FSDP_ERR_INPUT.
+// Writes these options, ranks and the profile as YAML, whole or not at all: fsdp_plan and fsdp_train read it
+// back. FSDP_ERR_INPUT.
 fsdp_status fsdp_search_save(const fsdp_options *options, const char *path, const char *note,
                              fsdp_error *error);

@@ -107,8 +107,8 @@ static void explain(const fsdp_search_job *job, const fsdp_search_result *result
 
 // ---- Text
 
-static void print_plan(const fsdp_search_plan *plan, int number, FILE *out) {
-  char tokens[48], device[24], host[24], mesh[FSDP_MESH_TEXT_BYTES], step[FSDP_PRICE_MS_BYTES];
+static void print_plan(const fsdp_search_job *job, const fsdp_search_plan *plan, int number, FILE *out) {
+  char tokens[48], device[24], host[24], node[24], mesh[FSDP_MESH_TEXT_BYTES], step[FSDP_PRICE_MS_BYTES];
   const fsdp_plan_config *c = &plan->config;
   fprintf(out, "%2d. %s a step, %s tokens/s", number, fsdp_price_print_ms(plan->step_s, step),
           fsdp_print_int((int64_t)plan->tokens_per_s, tokens, sizeof tokens));
@@ -116,7 +116,9 @@ static void print_plan(const fsdp_search_plan *plan, int number, FILE *out) {
   fprintf(out, "; %s on the device", fsdp_print_bytes(plan->bytes[FSDP_SPACE_DEVICE], device, 24));
   const double copies = plan->copies_s / plan->step_s; // of tokens alone, next to nothing
   if (plan->config.cpu_offload || copies >= 0.0005)
-    fprintf(out, ", %s on the host", fsdp_print_bytes(plan->bytes[FSDP_SPACE_HOST], host, 24));
+    fprintf(out, ", %s a rank on the host (%s a node)",
+            fsdp_print_bytes(plan->bytes[FSDP_SPACE_HOST], host, sizeof host),
+            fsdp_print_bytes(plan->bytes[FSDP_SPACE_HOST] * job->config.ranks_per_node, node, sizeof node));
   fprintf(out, "; bound by %s\n    %s over %s, %" PRId64 " x %d sequences a rank", // the plan in short
           fsdp_search_bound_name(plan->bound), fsdp_strategy_name(c->strategy),
           fsdp_mesh_print(&c->mesh, ",", mesh), c->batch, c->micro_batches);
@@ -140,8 +142,16 @@ static void print_grid(const fsdp_search_job *job, const fsdp_search_result *res
   fprintf(out, "%s\n", fsdp_search_untried());
 }
 
-fsdp_status fsdp_search_print(const fsdp_search_job *job, const fsdp_search_result *result,
+// Of the run that `plan` makes of the options' length.
+static fsdp_run_price run_of(const fsdp_search_job *job, const fsdp_search_found *found,
+                             const fsdp_options *options, const fsdp_search_plan *plan) {
+  const double step_tokens = (double)(job->config.global_batch * job->config.base.seq);
+  return fsdp_run_price_of(found->steps, step_tokens, plan->step_s, job->config.ranks, options->gpu_hour);
+}
+
+fsdp_status fsdp_search_print(const fsdp_search_job *job, const fsdp_search_found *found,
                               fsdp_options *options, FILE *out, fsdp_error *error) {
+  const fsdp_search_result *result = &found->result;
   char number[3][48];
   fprintf(out, "%d kind%s of plans for %d rank%s, %s sequence%s a step; %s drafts, %s whole plans\n",
           result->kind_count, fsdp_plural(result->kind_count), job->config.ranks,
@@ -149,13 +159,17 @@ fsdp_status fsdp_search_print(const fsdp_search_job *job, const fsdp_search_resu
           fsdp_print_int(job->config.global_batch, number[0], sizeof number[0]),
           fsdp_plural(job->config.global_batch), fsdp_print_int(result->drafts, number[1], sizeof number[1]),
           fsdp_print_int(result->whole, number[2], sizeof number[2]));
+  for (int i = 0; i < found->note_count; i++) fprintf(out, "%s\n", found->notes[i]);
   print_grid(job, result, out);
   for (int i = 0; i < result->count; i++) {
     fsdp_status status =
         fsdp_search_take(job, &result->plans[i].config, FSDP_PROGRAM_PLAN, PLACE, options, error);
     if (status) return status;
     char *command = fsdp_search_command(options, job->config.ranks);
-    print_plan(&result->plans[i], i + 1, out);
+    print_plan(job, &result->plans[i], i + 1, out);
+    const fsdp_run_price run = run_of(job, found, options, &result->plans[i]);
+    char text[FSDP_RUN_PRICE_BYTES];
+    if (run.steps) fprintf(out, "    %s\n", fsdp_run_price_print(&run, text));
     fprintf(out, "    %s\n", command);
     free(command);
   }
@@ -205,20 +219,25 @@ static json_t *loss_json(const fsdp_search_job *job, const fsdp_search_result *r
                    reason, "step_ms", kind->step_s * 1e3, "bytes", (json_int_t)kind->bytes);
 }
 
-fsdp_status fsdp_search_json(const fsdp_search_job *job, const fsdp_search_result *result,
+fsdp_status fsdp_search_json(const fsdp_search_job *job, const fsdp_search_found *found,
                              fsdp_options *options, json_t **root, fsdp_error *error) {
-  json_t *plans = json_array(), *lost = json_array();
+  const fsdp_search_result *result = &found->result;
+  json_t *plans = json_array(), *lost = json_array(), *notes = json_array();
   fsdp_status status = FSDP_OK;
   for (int i = 0; i < result->count && status == FSDP_OK; i++) {
     status = fsdp_search_take(job, &result->plans[i].config, FSDP_PROGRAM_PLAN, PLACE, options, error);
-    if (status == FSDP_OK)
-      json_array_append_new(plans, plan_json(&result->plans[i], options, job->config.ranks));
+    if (status) break;
+    json_t *plan = plan_json(&result->plans[i], options, job->config.ranks);
+    const fsdp_run_price run = run_of(job, found, options, &result->plans[i]);
+    fsdp_run_price_json(&run, plan);
+    json_array_append_new(plans, plan);
   }
   loss losses[LOSSES_MAX];
   const int count = list_losses(result, losses);
   for (int i = 0; i < count; i++) json_array_append_new(lost, loss_json(job, result, &losses[i]));
-  *root = json_pack("{s:o, s:o, s:i, s:I, s:I, s:f, s:f, s:s}", "plans", plans, "lost", lost, "kinds",
-                    result->kind_count, "drafts", (json_int_t)result->drafts, "planned",
+  for (int i = 0; i < found->note_count; i++) json_array_append_new(notes, json_string(found->notes[i]));
+  *root = json_pack("{s:o, s:o, s:o, s:I, s:i, s:I, s:I, s:f, s:f, s:s}", "plans", plans, "lost", lost, "notes",
+                    notes, "global_batch", (json_int_t)job->config.global_batch, "kinds", result->kind_count, "drafts", (json_int_t)result->drafts, "planned",
                     (json_int_t)result->whole, "memory_margin", job->config.margin, "least_cut_ms",
                     result->least_cut_s * 1e3, "untried", fsdp_search_untried());
   FSDP_CHECK(*root, "JSON of a search");

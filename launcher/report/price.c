@@ -74,7 +74,10 @@ const char *fsdp_price_line(const fsdp_price_report *r, char *out, size_t out_by
 }
 
 const char *fsdp_price_print_ms(double seconds, char out[FSDP_PRICE_MS_BYTES]) {
-  snprintf(out, FSDP_PRICE_MS_BYTES, "%.*f ms", seconds >= 0.1 ? 1 : seconds >= 0.01 ? 2 : 3, 1e3 * seconds);
+  if (seconds >= 10)
+    snprintf(out, FSDP_PRICE_MS_BYTES, "%.2f s", seconds);
+  else
+    snprintf(out, FSDP_PRICE_MS_BYTES, "%.*f ms", seconds >= 0.1 ? 1 : seconds >= 0.01 ? 2 : 3, 1e3 * seconds);
   return out;
 }
 
@@ -210,6 +213,8 @@ void fsdp_price_print(const fsdp_price_report *r, FILE *out) {
     fprintf(out, ", MFU %.1f%% (%.1f%% with attention over all pairs)", 100 * r->mfu_causal,
             100 * r->mfu_all_pairs);
   fputc('\n', out);
+  char run[FSDP_RUN_PRICE_BYTES];
+  if (r->run.steps) fprintf(out, "run:       %s\n", fsdp_run_price_print(&r->run, run));
   print_sharing(r, out);
   for (int i = 0; i < count; i++) {
     if (parts[i].seconds <= 0) continue;
@@ -278,6 +283,7 @@ json_t *fsdp_price_json(const fsdp_price_report *r) {
   put(time, "mfu", r->mfu_causal > 0 ? json_real(r->mfu_causal) : json_null());
   put(time, "mfu_all_pairs", r->mfu_causal > 0 ? json_real(r->mfu_all_pairs) : json_null());
   put(time, "flops", json_real(r->step.flops));
+  fsdp_run_price_json(&r->run, time);
   for (int s = 0; s < FSDP_STREAM_COUNT; s++)
     if (r->step.busy_s[s] > 0) put(busy, fsdp_stream_name((fsdp_stream)s), ms(r->step.busy_s[s]));
   for (int i = 0; i < count; i++) put(work, parts[i].key, ms(parts[i].seconds));

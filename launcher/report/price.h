@@ -1,6 +1,7 @@
 // What a step is expected to take, for a person and for a program.
 #pragma once
 
+#include "launcher/report/run_price.h"
 #include "runtime/plan/price/simulate.h"
 
 #include <jansson.h>
@@ -13,6 +14,7 @@ typedef struct fsdp_price_report {
   fsdp_step_price step;
   double tokens_per_s;              // of all ranks
   double mfu_causal, mfu_all_pairs; // 0: the profile has no peak
+  fsdp_run_price run;               // all zeros unless the caller sets it
 } fsdp_price_report;
 
 // Prices one step. Plan and profile must outlive the report, which the caller releases. FSDP_ERR_INPUT and
@@ -32,6 +34,7 @@ json_t *fsdp_price_json(const fsdp_price_report *report);
 // "512 ms a step (61% MFU), exposed communication 3%". Returns `out`.
 const char *fsdp_price_line(const fsdp_price_report *report, char *out, size_t out_bytes);
 
-// "2448.7 ms", "0.486 ms": at least three figures from a microsecond on. Returns `out`.
+// "2448.7 ms", "0.486 ms", from ten seconds on "93.71 s": at least three figures from a microsecond on.
+// Returns `out`.
 #define FSDP_PRICE_MS_BYTES 32
 const char *fsdp_price_print_ms(double seconds, char out[FSDP_PRICE_MS_BYTES]);

@@ -62,19 +62,6 @@ static fsdp_status take_attention(fsdp_options *options, fsdp_program_kind progr
                           error);
 }
 
-// What a device of the profile has, if nothing else is known.
-static void limit_by_profile(const fsdp_device_profile *profile, const fsdp_setup_ranks *ranks,
-                             fsdp_limits *limits) {
-  if (limits->bytes[FSDP_SPACE_DEVICE] || limits->shared_bytes || profile->memory_bytes <= 0) return;
-  if (profile->device == FSDP_OP_CPU) {
-    limits->shared_bytes = (int64_t)profile->memory_bytes / ranks->ranks_per_node;
-    limits->shared_place = "the memory of the profile's node over its ranks";
-  } else {
-    limits->bytes[FSDP_SPACE_DEVICE] = (int64_t)profile->memory_bytes;
-    limits->place[FSDP_SPACE_DEVICE] = "the memory of the profile's device";
-  }
-}
-
 // Of a GPU the profile's memory is an option of the plans too: they are packed for it, so without it the
 // commands would make other programs.
 static fsdp_status take_limit(fsdp_options *options, fsdp_program_kind program,
@@ -112,8 +99,7 @@ fsdp_status fsdp_search_job_create(fsdp_options *options, fsdp_program_kind prog
   config->fixed_tensor = fsdp_options_given(options, "tensor-parallel") ? (int)options->tensor_parallel : 0;
   config->fixed_context =
       fsdp_options_given(options, "context-parallel") ? (int)options->context_parallel : 0;
-  fsdp_setup_find_limits(options, ranks, &job->limits);
-  limit_by_profile(config->profile, ranks, &job->limits.limits);
+  fsdp_setup_find_limits(options, ranks, config->profile, &job->limits);
   memcpy(config->limit_bytes, job->limits.limits.bytes, sizeof config->limit_bytes);
   config->shared_limit_bytes = job->limits.limits.shared_bytes;
   config->margin = options->memory_margin;

@@ -211,8 +211,34 @@ static void limit_by_gpu(const fsdp_setup_ranks *ranks, fsdp_limits *limits) {
   }
 }
 
+// What the profile's machine has, where neither options nor the ranks' own machine say it: a GPU's memory, and
+// the share of a rank in its node's.
+static void limit_by_profile(const fsdp_device_profile *profile, const fsdp_setup_ranks *ranks,
+                             fsdp_setup_limits *m) {
+  fsdp_limits *limits = &m->limits;
+  const bool known = limits->shared_bytes || ranks->gpu, gpu = profile->device == FSDP_OP_CUDA;
+  const int local = ranks->ranks < ranks->ranks_per_node ? ranks->ranks : ranks->ranks_per_node;
+  const fsdp_memory_limits own = fsdp_device_profile_memory(profile, local);
+  if (known) return;
+  if (own.shared_bytes && !limits->bytes[FSDP_SPACE_DEVICE]) {
+    snprintf(m->machine, sizeof m->machine, "the memory of a node of profile %s over %d rank%s",
+             profile->name, local, fsdp_plural(local));
+    limits->shared_bytes = own.shared_bytes;
+    limits->shared_place = m->machine;
+  }
+  if (gpu && own.bytes[FSDP_SPACE_DEVICE] && !limits->bytes[FSDP_SPACE_DEVICE]) {
+    snprintf(m->device, sizeof m->device, "the memory of profile %s", profile->name);
+    limits->bytes[FSDP_SPACE_DEVICE] = own.bytes[FSDP_SPACE_DEVICE];
+  }
+  if (gpu && own.bytes[FSDP_SPACE_HOST] && !limits->bytes[FSDP_SPACE_HOST]) {
+    snprintf(m->host, sizeof m->host, "the host memory of a node of profile %s over %d rank%s", profile->name,
+             local, fsdp_plural(local));
+    limits->bytes[FSDP_SPACE_HOST] = own.bytes[FSDP_SPACE_HOST];
+  }
+}
+
 void fsdp_setup_find_limits(const fsdp_options *options, const fsdp_setup_ranks *ranks,
-                            fsdp_setup_limits *m) {
+                            const fsdp_device_profile *profile, fsdp_setup_limits *m) {
   char limit[2][64];
   snprintf(m->device, sizeof m->device, "--memory-limit %s (%s)",
            fsdp_print_bytes(options->memory_limit, limit[0], sizeof limit[0]),
@@ -233,6 +259,7 @@ void fsdp_setup_find_limits(const fsdp_options *options, const fsdp_setup_ranks 
     m->limits.shared_bytes = ranks->machine_bytes / ranks->ranks_per_node;
     m->limits.shared_place = m->machine;
   }
+  if (profile) limit_by_profile(profile, ranks, m);
 }
 
 static bool is_auto(const char *text) {
@@ -259,14 +286,11 @@ static fsdp_status choose_saving(const fsdp_options *options, const fsdp_limits 
   return fsdp_saving_choose_priced(&choice, limits->profile, limits->ranks_per_machine, config, error);
 }
 
-// What arenas may take. Without a limit, the memory of the profile's device is room but no bound. A margin
-// that is given, as by what a search found, is no room.
+// What arenas may take. A margin that is given, as by what a search found, is no room.
 static fsdp_memory_limits arena_limits(const fsdp_options *options, const fsdp_limits *limits) {
   fsdp_memory_limits result = {.shared_bytes = limits->shared_bytes,
                                .room_bytes = limits->bytes[FSDP_SPACE_DEVICE]};
   memcpy(result.bytes, limits->bytes, sizeof result.bytes);
-  if (!result.room_bytes && limits->profile && limits->profile->device == FSDP_OP_CUDA)
-    result.room_bytes = (int64_t)limits->profile->memory_bytes;
   if (fsdp_options_given(options, "memory-margin"))
     result.room_bytes = fsdp_search_without_margin(result.room_bytes, options->memory_margin);
   return result;
@@ -277,7 +301,7 @@ static fsdp_status plan_within_limits(const fsdp_options *options, const fsdp_se
                                       const fsdp_device_profile *profile, fsdp_plan_config config,
                                       fsdp_plan **plan, fsdp_error *error) {
   fsdp_setup_limits m = {.machine = ""};
-  fsdp_setup_find_limits(options, ranks, &m);
+  fsdp_setup_find_limits(options, ranks, profile, &m);
   m.limits.profile = profile;
   config.limits = arena_limits(options, &m.limits);
   fsdp_status status = choose_saving(options, &m.limits, &config, error);

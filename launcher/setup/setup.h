@@ -29,9 +29,10 @@ typedef struct fsdp_setup_limits {
   char machine[128], device[192], host[192];
 } fsdp_setup_limits;
 
-// Those that options and ranks set; `limits` must stay where it is.
+// Those that options and ranks set, and where these know none, the machine of `profile` (NULL: none);
+// `limits` must stay where it is.
 void fsdp_setup_find_limits(const fsdp_options *options, const fsdp_setup_ranks *ranks,
-                            fsdp_setup_limits *limits);
+                            const fsdp_device_profile *profile, fsdp_setup_limits *limits);
 
 // Everything of fsdp_setup_create but the plan: fills in *config, whose rules and file contents `setup` owns.
 fsdp_status fsdp_setup_configure(const fsdp_options *options, fsdp_program_kind program,

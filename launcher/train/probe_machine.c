@@ -39,8 +39,10 @@ fsdp_status fsdp_probe_machine(const fsdp_probe_machine_config *config, fsdp_dev
                                    .bind_context = (void *)(uintptr_t)config};
   fsdp_status status = fsdp_probe_run(&probe, profile, error);
   if (status != FSDP_OK) return status;
-  int64_t memory_bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+  const int64_t machine_bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+  int64_t memory_bytes = machine_bytes;
   if (config->gpu->present) {
+    profile->host_memory_bytes = (double)fsdp_world_min(config->world, machine_bytes);
     snprintf(profile->name, sizeof profile->name, "%s", config->gpu->name);
     memory_bytes = config->gpu->total_bytes;
     profile->processors = (int)fsdp_world_min(config->world, config->gpu->processors);

@@ -122,7 +122,9 @@ static fsdp_status check_folder(const fsdp_trainer *t, fsdp_error *error) {
 
 fsdp_status fsdp_train_open_model(fsdp_trainer *t, fsdp_error *error) {
   fsdp_status status = check_folder(t, error);
-  if (status == FSDP_OK) status = fsdp_train_find_tokenizer(t->options, &t->setup, &t->tokenizer, error);
+  if (status == FSDP_OK)
+    status = fsdp_train_find_tokenizer(t->options, &t->setup, t->setup.plan->config.model.vocab_size,
+                                       &t->tokenizer, error);
   if (status == FSDP_OK && t->setup.load_weights) {
     status = fsdp_weights_open(t->setup.folder, t->setup.plan->graph, &t->weights, error);
   }

@@ -80,9 +80,8 @@ static bool has(const char *folder, const char *name) {
 }
 
 // Whether bytes may be the tokens of a model that names no tokenizer.
-static void judge_bytes(const fsdp_options *options, const fsdp_setup *setup,
+static void judge_bytes(const fsdp_options *options, const fsdp_setup *setup, int64_t vocab_size,
                         fsdp_train_tokenizer *tokenizer) {
-  int64_t vocab_size = setup->plan->config.model.vocab_size;
   if (!setup->load_weights && vocab_size == 256) return;
   if (!setup->folder && !options->data && !options->eval_data) {
     tokenizer->notes_bytes = true;
@@ -110,14 +109,15 @@ static void judge_bytes(const fsdp_options *options, const fsdp_setup *setup,
 }
 
 fsdp_status fsdp_train_find_tokenizer(const fsdp_options *options, const fsdp_setup *setup,
-                                      fsdp_train_tokenizer *tokenizer, fsdp_error *error) {
+                                      int64_t vocab_size, fsdp_train_tokenizer *tokenizer,
+                                      fsdp_error *error) {
   *tokenizer = (fsdp_train_tokenizer){0};
   if (options->tokenizer) return find_named(options, tokenizer, error);
   if (setup->folder) tokenizer->path = find_in(setup->folder, "tokenizer.json");
   if (tokenizer->path) return FSDP_OK;
   char *other = setup->folder ? find_in(setup->folder, "tokenizer.model") : NULL;
   if (!other) {
-    judge_bytes(options, setup, tokenizer);
+    judge_bytes(options, setup, vocab_size, tokenizer);
     return FSDP_OK;
   }
   fsdp_status status = fsdp_fail(

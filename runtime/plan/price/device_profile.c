@@ -92,6 +92,14 @@ fsdp_op_gpu fsdp_device_profile_gpu(const fsdp_device_profile *profile) {
                        .multiprocessors = profile->processors};
 }
 
+fsdp_memory_limits fsdp_device_profile_memory(const fsdp_device_profile *profile, int local_ranks) {
+  FSDP_CHECK(local_ranks > 0, "a node of %d ranks", local_ranks);
+  const int64_t memory = (int64_t)profile->memory_bytes;
+  const int64_t host = (int64_t)(profile->host_memory_bytes / local_ranks);
+  if (profile->device == FSDP_OP_CPU) return (fsdp_memory_limits){.shared_bytes = memory / local_ranks};
+  return (fsdp_memory_limits){.bytes = {memory, host}, .room_bytes = memory};
+}
+
 // Whether the entry's rate is the kernel's, or that of all. A CPU has one, whatever a profile calls it.
 static bool tells_kernel(const fsdp_device_profile *profile, const fsdp_profile_attention *entry,
                          fsdp_attention_kernel kernel) {

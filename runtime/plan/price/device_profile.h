@@ -18,7 +18,7 @@
 #include "models/graph/op.h"
 #include "runtime/base/dtype.h"
 #include "runtime/base/status.h"
-#include "runtime/plan/program/program.h"
+#include "runtime/plan/program/schedule.h"
 
 #include <stdbool.h>
 
@@ -88,7 +88,8 @@ typedef struct fsdp_device_profile {
   double capability;                   // compute capability of a GPU: 9.0; 0: not said
   double context_bytes;                // that a GPU's context, kernels and libraries keep beside the arena
   double communicator_bytes;           // that each communicator of several ranks keeps there; 0: not said
-  double memory_bytes;                 // of a device; of a node
+  double memory_bytes;                 // of a GPU; of a node without
+  double host_memory_bytes;            // of a node with GPUs; 0: not said
   double peak_flops[FSDP_DTYPE_COUNT]; // dense, as its data sheet says; 0: unknown
   double memory_rate;                  // of a large copy, bytes read and written
   double launch_s;                     // from the end of one kernel to the beginning of the next
@@ -131,6 +132,10 @@ const char *fsdp_profile_kernel_name(fsdp_attention_kernel kernel, char out[FSDP
 
 // What decides between kernels on the profile's GPU; all 0 of a CPU.
 fsdp_op_gpu fsdp_device_profile_gpu(const fsdp_device_profile *profile);
+
+// What one of `local_ranks` ranks of a node may take: a GPU's memory and its share of the host's, or on a CPU
+// its share of the node's. What the profile does not say is 0.
+fsdp_memory_limits fsdp_device_profile_memory(const fsdp_device_profile *profile, int local_ranks);
 
 // Whether steps with these can be priced: products of the dtype, attention by the kernel, ops, and the rates
 // of memory. FSDP_ERR_INPUT, with what is missing.

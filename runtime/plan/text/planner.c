@@ -159,6 +159,18 @@ static void set_wrap(const fsdp_planner *planner, fsdp_plan_config *config) {
         (fsdp_wrap_policy){.kind = FSDP_WRAP_MODULE, .classes = planner->model.family->block_class};
 }
 
+// Where no limit is given, the profile's machine is the limit.
+static void limit_by_profile(const fsdp_planner *planner, fsdp_memory_limits *limits) {
+  const int64_t ranks = planner->settings.ranks;
+  const int node = fsdp_settings_ranks_per_node(&planner->settings), local = ranks < node ? (int)ranks : node;
+  const fsdp_memory_limits own = fsdp_device_profile_memory(planner->profile, local);
+  if (!limits->bytes[FSDP_SPACE_DEVICE]) {
+    limits->bytes[FSDP_SPACE_DEVICE] = limits->room_bytes = own.bytes[FSDP_SPACE_DEVICE];
+    limits->shared_bytes = own.shared_bytes;
+  }
+  if (!limits->bytes[FSDP_SPACE_HOST]) limits->bytes[FSDP_SPACE_HOST] = own.bytes[FSDP_SPACE_HOST];
+}
+
 // As fsdp_plan makes it of its options (launcher/setup).
 static fsdp_status configure(fsdp_planner *planner, fsdp_plan_config *config) {
   const fsdp_settings *s = &planner->settings;
@@ -195,8 +207,7 @@ static fsdp_status configure(fsdp_planner *planner, fsdp_plan_config *config) {
       .backend = &planner->backend,
   };
   if (planner->profile) config->gpu = fsdp_device_profile_gpu(planner->profile);
-  if (gpu && planner->profile && !s->memory_limit)
-    config->limits.room_bytes = (int64_t)planner->profile->memory_bytes;
+  if (planner->profile) limit_by_profile(planner, &config->limits);
   if (s->memory_margin >= 0)
     config->limits.room_bytes = fsdp_search_without_margin(config->limits.room_bytes, s->memory_margin);
   set_wrap(planner, config);
@@ -231,6 +242,8 @@ static bool fits(const fsdp_plan *plan) {
   bool all = true;
   for (int s = 0; s < FSDP_SPACE_COUNT; s++)
     all = all && (!plan->config.limits.bytes[s] || needed[s] <= plan->config.limits.bytes[s]);
+  const int64_t shared = plan->config.limits.shared_bytes;
+  all = all && (!shared || needed[FSDP_SPACE_DEVICE] + needed[FSDP_SPACE_HOST] <= shared);
   return all;
 }
 
@@ -300,8 +313,7 @@ static fsdp_status make_search(fsdp_planner *planner, fsdp_search_config *search
                                  .ranks_per_node = fsdp_settings_ranks_per_node(s),
                                  .fixed_tensor = s->tensor_parallel > 1 ? (int)s->tensor_parallel : 0,
                                  .fixed_context = s->context_parallel > 1 ? (int)s->context_parallel : 0,
-                                 .margin = margin,
-                                 .limit_bytes = {s->memory_limit, s->host_memory_limit}};
+                                 .margin = margin};
   fsdp_status status = configure(planner, &search->base);
   if (!status) status = fsdp_pricing_check(&search->base, profile, &planner->error);
   if (status) return status;
@@ -311,12 +323,8 @@ static fsdp_status make_search(fsdp_planner *planner, fsdp_search_config *search
   search->global_batch = s->global_batch ? s->global_batch : s->batch * s->grad_accum * parts;
   memcpy(search->fixed, s->fixed, sizeof search->fixed);
   if (planner->sharding) search->fixed[FSDP_SEARCH_STRATEGY] = true; // rules say what is sharded
-  if (!s->memory_limit && profile->memory_bytes > 0) {
-    if (gpu)
-      search->limit_bytes[FSDP_SPACE_DEVICE] = (int64_t)profile->memory_bytes;
-    else
-      search->shared_limit_bytes = (int64_t)profile->memory_bytes / search->ranks_per_node;
-  }
+  memcpy(search->limit_bytes, search->base.limits.bytes, sizeof search->limit_bytes);
+  search->shared_limit_bytes = search->base.limits.shared_bytes;
   return FSDP_OK;
 }
 

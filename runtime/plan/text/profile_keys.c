@@ -8,6 +8,7 @@ const fsdp_profile_number fsdp_profile_numbers[FSDP_PROFILE_NUMBERS] = {
     {"memory_gbps", AT(memory_rate), 9, 0},
     {"launch_us", AT(launch_s), -6, 0},
     {"handoff_us", AT(handoff_s), -6, 0},
+    {"host_memory_gb", AT(host_memory_bytes), 9, 0},
     {"host_memory_gbps", AT(host_memory_rate), 9, 0},
     {"capability", AT(capability), 0, 1},
 };

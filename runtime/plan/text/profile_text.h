@@ -9,6 +9,7 @@
 //   peak_tflops: {bf16: 989, fp32: 67}
 //   launch_us: 2
 //   handoff_us: 4                                     # a start after an end in another stream
+//   host_memory_gb: 2000                              # of a node with GPUs, for all of its ranks
 //   host_memory_gbps: 300                             # of updates on the host
 //   memory_gbps: 2573                                 # read + written
 //   copy_gbps: {up: 55, down: 55, up_both: 40, down_both: 40}

@@ -1,0 +1,147 @@
+"""What a whole run takes: hours, GPU hours and cost by hand from the priced step; the global batch that a search
+finds; several machines and several plans in one table; a profile's memory as the limit of its plans.
+"""
+import json
+import pathlib
+import shutil
+import tempfile
+
+import programs
+
+work = pathlib.Path(tempfile.mkdtemp())
+TINY = ("--model", "tiny", "--ranks", 2, "-s", 64)
+A100 = ("--profile", "a100-40")
+
+
+def plan(*arguments, status=0):
+    process = programs.run("fsdp_plan", *arguments, timeout=600)
+    assert process.returncode == status, (arguments, process.returncode, process.stderr)
+    return process
+
+
+def read(*arguments, status=0):
+    return json.loads(plan(*arguments, "--json", status=status).stdout)
+
+
+def close(a, b):
+    return abs(a - b) <= 1e-9 * max(abs(a), abs(b))
+
+
+def lengths():
+    """Steps by tokens, by data and epochs, by steps; the least of them counts."""
+    data = work / "text.txt"
+    data.write_bytes(bytes(range(97, 107)) * 1001)  # 10,010 bytes: 156 samples of 64 with a target behind them
+    priced = (*TINY, *A100, "--price", "-b", 2, "--grad-accum", 2)  # 8 sequences, 512 tokens a step
+    cases = [(("--tokens", 512 * 1000), 1000), (("--tokens", 512 * 1000 + 1), 1001), (("--max-steps", 7), 7),
+             (("--data", data), 156 // 8), (("--data", data, "--num-epochs", 3), 3 * (156 // 8)),
+             (("--data", data, "--eval-split", 16), 140 // 8), (("--data", data, "--max-steps", 2), 2),
+             (("--tokens", 512, "--max-steps", 2), 1)]  # fmt: skip
+    for arguments, steps in cases:
+        time = read(*priced, *arguments, "--gpu-hour", 2.5)["time"]
+        hours = steps * time["step_ms"] / 3.6e6
+        assert time["steps"] == steps and time["tokens"] == 512 * steps, (arguments, time)
+        assert close(time["hours"], hours) and close(time["gpu_hours"], 2 * hours), time
+        assert close(time["cost"], 2 * hours * 2.5), time
+    assert "hours" not in read(*priced)["time"]
+    assert read(*priced, "--tokens", 1e6)["time"]["cost"] is None
+    line = [row for row in plan(*priced, "--tokens", 1e9).stdout.splitlines() if row.startswith("run:")]
+    assert len(line) == 1 and "1,953,125 steps, 1,000,000,000 tokens: " in line[0], line
+    for unused in ("--tokens", "--gpu-hour"):
+        assert f"{unused} (command line) has no effect without a price" in plan(*TINY, unused, 5, status=2).stderr
+
+
+def batches():
+    """The least batch near the best of its doublings, each searched by itself; a batch that is given stays."""
+    search = ("--search", *TINY[:4], "-s", 8192, *A100)
+    found = read(*search, "--tokens", 1e9)
+    chosen = found["global_batch"]
+    rates = {}
+    for halvings in range(10):
+        batch = 512 >> halvings  # 4,194,304 tokens are 512 sequences
+        rates[batch] = read(*search, "--global-batch", batch)["plans"][0]["tokens_per_s"]
+    assert chosen in rates and rates[chosen] >= 0.95 * rates[512], (chosen, rates)
+    assert chosen == 1 or rates[chosen // 2] < 0.95 * rates[512], (chosen, rates)
+    best = found["plans"][0]
+    steps = -(-(10**9) // (chosen * 8192))
+    assert best["steps"] == steps and close(best["hours"], steps * best["step_ms"] / 3.6e6), best
+    assert any("global batch" in note for note in found["notes"]), found["notes"]
+    assert read(*search, "--global-batch", 4)["global_batch"] == 4
+    assert read(*search, "-b", 3)["global_batch"] == 6
+
+
+def faster():
+    """Offloaded states are slow with few sequences: what a larger batch or bf16 states give is said."""
+    search = ("--search", "--model", "llama2-7b", "--ranks", 2, "-s", 128, *A100)
+    found = read(*search, "--global-batch", 2)
+    notes = " ".join(found["notes"])
+    assert "--global-batch 32768" in notes, found["notes"]
+    dtypes = ("--master-dtype", "bf16", "--moment-dtype", "bf16", "--reduce-dtype", "bf16")
+    for words in (("--global-batch", 32768), (*dtypes, "--global-batch", 2)):
+        rate = read(*search, *words)["plans"][0]["tokens_per_s"]
+        said = " ".join(str(w) for w in words if "--global-batch" not in dtypes or w != 2)
+        noted = (" ".join(dtypes) if words[0] == "--master-dtype" else said) in notes
+        assert noted == (found["plans"][0]["tokens_per_s"] < 0.6 * rate), (words, rate, found["notes"])
+    assert not read(*search[:3], "--ranks", 2, "--profile", "h100-sxm", "--model", "tiny", "-s", 8192,
+                    "--global-batch", 512)["notes"]  # fmt: skip
+
+
+def machines():
+    """A row for each, as a search or a price by itself gives it; what fits nowhere has the reason."""
+    listed = "2 a100-40 @1.5, 4 h100-sxm"
+    common = ("--model", "tiny", "-s", 64, "--global-batch", 8)
+    rows = read(*common, "--machines", listed, "--tokens", 1e6, "--gpu-hour", 3)["machines"]
+    for row, (ranks, profile, hour) in zip(rows, [(2, "a100-40", 1.5), (4, "h100-sxm", 3)], strict=True):
+        alone = read("--search", *common, "--ranks", ranks, "--profile", profile)["plans"][0]
+        assert row["step_ms"] == alone["step_ms"] and row["ranks"] == ranks, (row, alone)
+        assert row["command"] == alone["command"] and row["global_batch"] == 8, (row, alone)
+        hours = -(-(10**6) // 512) * alone["step_ms"] / 3.6e6
+        assert close(row["cost"], hours * ranks * hour), row
+    given = ("--model", "tiny", "-s", 64, "-b", 3)
+    rows = read(*given, "--machines", listed, "--price")["machines"]
+    alone = read(*given, "--ranks", 4, "--profile", "h100-sxm", "--price")["time"]
+    assert rows[1]["step_ms"] == alone["step_ms"] and rows[1]["command"] is None, rows
+    rows = read("--model", "llama3-405b", "--machines", "1 a100-40, 8 b200", "-b", 1, "--price")["machines"]
+    assert not rows[0]["fits"] and "the memory of profile a100-40" in rows[0]["reason"], rows
+    table = plan(*given, "--machines", listed, "--price").stdout
+    assert "a100-40" in table and "h100-sxm" in table and len(table.splitlines()) == 3, table
+    for bad in ("a100-40", "8", "8 a100-40 @", "8 a100-40 @-1", "x a100-40", "8 a100-40,"):
+        assert "--machines '" in plan("--machines", bad, status=2).stderr, bad
+    assert "about one machine" in plan("--machines", listed, "--ranks", 4, status=2).stderr
+
+
+def compared():
+    """Files of options with prices: as each by itself."""
+    for name, text in (("a", "wrap: block\n"), ("b", "wrap: none\nprofile: h100-sxm\n")):
+        (work / f"{name}.yaml").write_text(text)
+    files = ("--compare", work / "a.yaml", work / "b.yaml")
+    priced = (*TINY, *A100, "--price", "--tokens", 1e6, "--gpu-hour", 2)
+    rows = read(*TINY, *files, "--price", "--tokens", 1e6, "--gpu-hour", 2, *A100)["plans"]
+    for row, wrap in zip(rows, ("block", "none"), strict=True):
+        time = read(*priced, "--wrap", wrap)["time"]  # the command line's profile wins
+        assert (row["step_ms"], row["cost"]) == (time["step_ms"], time["cost"]), (row, time)
+    heads = plan(*TINY, *files, "--price", *A100).stdout.splitlines()[0]
+    assert "step" in heads and "tokens/s" in heads and "hours" not in heads, heads
+
+
+def limits():
+    """A plan is refused where the profile's device, or a rank's share of its host, has not the memory."""
+    for arguments in (("--price",), ("--print-model",)):
+        refused = plan("--model", "llama3-8b", *A100, *arguments, status=4)
+        assert "but the memory of profile a100-40 allows 40,000,000,000 bytes" in refused.stderr, refused.stderr
+    assert not read("--model", "llama3-8b", *A100, "--price", status=4)["fits"]
+    host = ("--model", "llama3-70b", "--wrap", "block", "--recompute", "block", "--cpu-offload", "on", "--profile",
+            "h100-sxm")  # fmt: skip
+    # 70,553,706,496 parameters, 16 bytes each of states and gradients: 1.13 TB in a node of 2 TB, not in that of
+    # an A100 of 40 GB, which has 1 TB; and by rank, an eighth.
+    assert plan(*host, "--ranks", 8).returncode == 0
+    refused = plan(*host[:-1], "a100-40", "--ranks", 8, status=4).stderr
+    assert "the host memory of a node of profile a100-40 over 8 ranks allows 125,000,000,000" in refused, refused
+
+
+lengths()
+batches()
+faster()
+machines()
+compared()
+limits()
+shutil.rmtree(work)
