@@ -256,8 +256,9 @@ static const fsdp_option_row table[] = {
     {"gpu-hour", 0, REAL(gpu_hour, 0, 1e9), .open_low = true, .programs = FSDP_PROGRAM_PLAN,
      .help = "what an hour of one GPU costs, in any currency"},
     {"machines", 0, TEXT(machines), .programs = FSDP_PROGRAM_PLAN, .argument = "LIST",
-     .help = "ranks and profiles, such as \"16 a100-40, 8 h100-sxm\": search the best plan for each, or price "
-             "the given one with --price, and print one table"},
+     .help =
+         "ranks and profiles, such as \"16 a100-40, 8 h100-sxm\": search the best plan for each, or price "
+         "the given one with --price, and print one table"},
     {"search", 0, FLAG(search), .programs = FSDP_PROGRAM_PLAN,
      .help = "with --profile, find the fastest plans that fit: options that are given stay, all others of a "
              "plan are searched"},

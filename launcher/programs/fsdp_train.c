@@ -62,9 +62,8 @@ static fsdp_status check_ranks(const fsdp_world *world, const fsdp_options *opti
                      "--%s %lld (%s), but mpirun started %d%s: start as many (mpirun -np %lld%s), plan for "
                      "these with fsdp_plan, or leave it out",
                      counts[i].name, (long long)counts[i].planned,
-                     fsdp_options_place(options, counts[i].name), counts[i].started,
-                     i ? " on this node" : "", (long long)options->ranks,
-                     options->ranks_per_node ? " --map-by ppr:N:node" : "");
+                     fsdp_options_place(options, counts[i].name), counts[i].started, i ? " on this node" : "",
+                     (long long)options->ranks, options->ranks_per_node ? " --map-by ppr:N:node" : "");
   }
   return FSDP_OK;
 }

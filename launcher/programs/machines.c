@@ -91,8 +91,7 @@ static fsdp_status search(machine *m, const fsdp_setup_ranks *ranks, fsdp_error 
     m->step_s = plan->step_s, m->tokens_per_s = plan->tokens_per_s, m->mfu = plan->mfu;
     m->batch = job.config.global_batch;
     memcpy(m->bytes, plan->bytes, sizeof m->bytes);
-    m->run =
-        fsdp_run_price_of(found.steps, step_tokens, plan->step_s, ranks->ranks, m->options.gpu_hour);
+    m->run = fsdp_run_price_of(found.steps, step_tokens, plan->step_s, ranks->ranks, m->options.gpu_hour);
     memcpy(m->notes, found.notes, sizeof m->notes);
     m->note_count = found.note_count;
     status = fsdp_search_take(&job, &plan->config, FSDP_PROGRAM_PLAN, PLACE, &m->options, error);
@@ -152,8 +151,9 @@ static void print_row(const machine *m, int width, bool runs, FILE *out) {
   }
   if (m->mfu > 0) snprintf(mfu, sizeof mfu, "%.1f%%", 100 * m->mfu);
   fprintf(out, "  %12lld  %10s  %10s  %6s  %9s  %9s", (long long)m->batch,
-          fsdp_price_print_ms(m->step_s, step), fsdp_print_int((int64_t)m->tokens_per_s, tokens, sizeof tokens),
-          mfu, fsdp_print_bytes(m->bytes[FSDP_SPACE_DEVICE], device, sizeof device),
+          fsdp_price_print_ms(m->step_s, step),
+          fsdp_print_int((int64_t)m->tokens_per_s, tokens, sizeof tokens), mfu,
+          fsdp_print_bytes(m->bytes[FSDP_SPACE_DEVICE], device, sizeof device),
           fsdp_print_bytes(m->bytes[FSDP_SPACE_HOST], host, sizeof host));
   if (runs) fprintf(out, "  %8.2f  %9.1f", m->run.hours, m->run.gpu_hours);
   if (runs && m->run.cost > 0) fprintf(out, "  %10.2f", m->run.cost);
@@ -185,8 +185,8 @@ static void print_table(const machine *machines, int count, FILE *out) {
 static json_t *row_json(const machine *m) {
   json_t *notes = json_array();
   for (int i = 0; i < m->note_count; i++) json_array_append_new(notes, json_string(m->notes[i]));
-  json_t *row = json_pack("{s:s, s:i, s:b, s:o}", "profile", m->profile, "ranks", (int)m->options.ranks, "fits",
-                          m->fits, "notes", notes);
+  json_t *row = json_pack("{s:s, s:i, s:b, s:o}", "profile", m->profile, "ranks", (int)m->options.ranks,
+                          "fits", m->fits, "notes", notes);
   FSDP_CHECK(row, "JSON of a machine");
   if (!m->fits) {
     json_object_set_new(row, "reason", json_string(m->reason));

@@ -11,8 +11,7 @@ static fsdp_status count_data(const fsdp_options *o, const fsdp_setup *setup, co
   fsdp_train_tokenizer tokenizer = {0};
   fsdp_dataset *dataset = NULL;
   fsdp_status status = fsdp_data_paths_find("data", o->data, &paths, error);
-  if (status == FSDP_OK)
-    status = fsdp_train_find_tokenizer(o, setup, model->vocab_size, &tokenizer, error);
+  if (status == FSDP_OK) status = fsdp_train_find_tokenizer(o, setup, model->vocab_size, &tokenizer, error);
   const fsdp_dataset_config config = {.files = &paths,
                                       .tokenizer = tokenizer.path,
                                       .only_bytes = tokenizer.asked_bytes,
@@ -24,8 +23,7 @@ static fsdp_status count_data(const fsdp_options *o, const fsdp_setup *setup, co
   if (status == FSDP_OK) {
     fsdp_sampler sampler = {.sample_count = fsdp_dataset_sample_count(dataset), .global_batch = global_batch};
     status = fsdp_sampler_hold_out(&sampler, o->eval_split, error);
-    if (status == FSDP_OK &&
-        !fsdp_mul_checked(fsdp_sampler_steps_per_epoch(&sampler), o->num_epochs, steps))
+    if (status == FSDP_OK && !fsdp_mul_checked(fsdp_sampler_steps_per_epoch(&sampler), o->num_epochs, steps))
       *steps = INT64_MAX;
     fsdp_dataset_close(dataset);
   }

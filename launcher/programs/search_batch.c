@@ -52,12 +52,13 @@ static fsdp_status choose_batch(fsdp_search_job *job, fsdp_search_found *found, 
   }
   job->config.global_batch = most >> enough;
   char chosen[2][48], tokens[48];
-  snprintf(found->notes[found->note_count++], FSDP_SEARCH_NOTE_BYTES,
-           "global batch: %s sequence%s (%s tokens) a step, the least within 5%% of the tokens per second with "
-           "%s; fix another one with --global-batch",
-           fsdp_print_int(most >> enough, chosen[0], sizeof chosen[0]), fsdp_plural(most >> enough),
-           fsdp_print_int((most >> enough) * job->config.base.seq, tokens, sizeof tokens),
-           fsdp_print_int(most, chosen[1], sizeof chosen[1]));
+  snprintf(
+      found->notes[found->note_count++], FSDP_SEARCH_NOTE_BYTES,
+      "global batch: %s sequence%s (%s tokens) a step, the least within 5%% of the tokens per second with "
+      "%s; fix another one with --global-batch",
+      fsdp_print_int(most >> enough, chosen[0], sizeof chosen[0]), fsdp_plural(most >> enough),
+      fsdp_print_int((most >> enough) * job->config.base.seq, tokens, sizeof tokens),
+      fsdp_print_int(most, chosen[1], sizeof chosen[1]));
   return status;
 }
 
@@ -74,8 +75,9 @@ static void try_other(const fsdp_search_config *config, const char *change, fsdp
   if (fsdp_search_run(config, &other, &ignored) != FSDP_OK) return;
   const double now = rate(&found->result), then = rate(&other);
   if (now < MUCH_FASTER * then)
-    snprintf(found->notes[found->note_count++], FSDP_SEARCH_NOTE_BYTES, "with %s a search finds %s tokens/s, %.1f times as many",
-             change, fsdp_print_int((int64_t)then, tokens, sizeof tokens), then / now);
+    snprintf(found->notes[found->note_count++], FSDP_SEARCH_NOTE_BYTES,
+             "with %s a search finds %s tokens/s, %.1f times as many", change,
+             fsdp_print_int((int64_t)then, tokens, sizeof tokens), then / now);
   fsdp_search_result_release(&other);
 }
 
@@ -105,8 +107,8 @@ fsdp_status fsdp_search_find(const fsdp_options *options, fsdp_search_job *job, 
   *found = (fsdp_search_found){.note_count = 0};
   const bool given = fsdp_options_given(options, "global-batch") ||
                      fsdp_options_given(options, "batch-size") || fsdp_options_given(options, "grad-accum");
-  fsdp_status status = given ? fsdp_search_run(&job->config, &found->result, error)
-                             : choose_batch(job, found, error);
+  fsdp_status status =
+      given ? fsdp_search_run(&job->config, &found->result, error) : choose_batch(job, found, error);
   if (status || !found->result.count) return status;
   note_faster(options, job, given, found);
   return fsdp_run_length_find(options, &job->setup, &job->config.base.model, job->config.global_batch,

@@ -236,8 +236,9 @@ fsdp_status fsdp_search_json(const fsdp_search_job *job, const fsdp_search_found
   const int count = list_losses(result, losses);
   for (int i = 0; i < count; i++) json_array_append_new(lost, loss_json(job, result, &losses[i]));
   for (int i = 0; i < found->note_count; i++) json_array_append_new(notes, json_string(found->notes[i]));
-  *root = json_pack("{s:o, s:o, s:o, s:I, s:i, s:I, s:I, s:f, s:f, s:s}", "plans", plans, "lost", lost, "notes",
-                    notes, "global_batch", (json_int_t)job->config.global_batch, "kinds", result->kind_count, "drafts", (json_int_t)result->drafts, "planned",
+  *root = json_pack("{s:o, s:o, s:o, s:I, s:i, s:I, s:I, s:f, s:f, s:s}", "plans", plans, "lost", lost,
+                    "notes", notes, "global_batch", (json_int_t)job->config.global_batch, "kinds",
+                    result->kind_count, "drafts", (json_int_t)result->drafts, "planned",
                     (json_int_t)result->whole, "memory_margin", job->config.margin, "least_cut_ms",
                     result->least_cut_s * 1e3, "untried", fsdp_search_untried());
   FSDP_CHECK(*root, "JSON of a search");

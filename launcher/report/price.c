@@ -77,7 +77,11 @@ const char *fsdp_price_print_ms(double seconds, char out[FSDP_PRICE_MS_BYTES]) {
   if (seconds >= 10)
     snprintf(out, FSDP_PRICE_MS_BYTES, "%.2f s", seconds);
   else
-    snprintf(out, FSDP_PRICE_MS_BYTES, "%.*f ms", seconds >= 0.1 ? 1 : seconds >= 0.01 ? 2 : 3, 1e3 * seconds);
+    snprintf(out, FSDP_PRICE_MS_BYTES, "%.*f ms",
+             seconds >= 0.1    ? 1
+             : seconds >= 0.01 ? 2
+                               : 3,
+             1e3 * seconds);
   return out;
 }
 

@@ -18,11 +18,11 @@ fsdp_run_price fsdp_run_price_of(int64_t steps, double step_tokens, double step_
 
 const char *fsdp_run_price_print(const fsdp_run_price *run, char out[FSDP_RUN_PRICE_BYTES]) {
   char steps[48], tokens[48];
-  int used = snprintf(out, FSDP_RUN_PRICE_BYTES, "%s step%s, %s tokens: %.3g hours, %.4g GPU hours",
-                      fsdp_print_int(run->steps, steps, sizeof steps), fsdp_plural(run->steps),
-                      fsdp_print_int((int64_t)run->tokens, tokens, sizeof tokens), run->hours, run->gpu_hours);
-  if (run->cost > 0)
-    snprintf(out + used, (size_t)(FSDP_RUN_PRICE_BYTES - used), ", cost %.2f", run->cost);
+  int used =
+      snprintf(out, FSDP_RUN_PRICE_BYTES, "%s step%s, %s tokens: %.3g hours, %.4g GPU hours",
+               fsdp_print_int(run->steps, steps, sizeof steps), fsdp_plural(run->steps),
+               fsdp_print_int((int64_t)run->tokens, tokens, sizeof tokens), run->hours, run->gpu_hours);
+  if (run->cost > 0) snprintf(out + used, (size_t)(FSDP_RUN_PRICE_BYTES - used), ", cost %.2f", run->cost);
   return out;
 }
 

@@ -28,6 +28,5 @@ typedef struct fsdp_train_tokenizer {
 // built-in text with a preset is excepted, which is how models are timed. FSDP_ERR_INPUT if the file is
 // not there. Destroy it in any case.
 fsdp_status fsdp_train_find_tokenizer(const fsdp_options *options, const fsdp_setup *setup,
-                                      int64_t vocab_size, fsdp_train_tokenizer *tokenizer,
-                                      fsdp_error *error);
+                                      int64_t vocab_size, fsdp_train_tokenizer *tokenizer, fsdp_error *error);
 void fsdp_train_tokenizer_destroy(fsdp_train_tokenizer *tokenizer);

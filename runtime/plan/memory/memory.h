@@ -31,7 +31,6 @@ typedef struct fsdp_memory_report {
   fsdp_memory_space_report space[FSDP_SPACE_COUNT];
 } fsdp_memory_report;
 
-
 // Sets tensors' addresses and the program's arena sizes from their lifetimes (begin, end) and fills the
 // report.
 void fsdp_memory_plan(fsdp_program *program, const fsdp_memory_limits *limits, fsdp_memory_report *report);

@@ -306,7 +306,6 @@ char *fsdp_planner_price(fsdp_planner *planner) {
 static fsdp_status make_search(fsdp_planner *planner, fsdp_search_config *search) {
   const fsdp_settings *s = &planner->settings;
   const fsdp_device_profile *profile = planner->profile;
-  const bool gpu = profile->device == FSDP_OP_CUDA;
   const double margin = s->memory_margin < 0 ? SEARCH_MARGIN : s->memory_margin;
   *search = (fsdp_search_config){.profile = profile,
                                  .ranks = (int)s->ranks,
