@@ -5,10 +5,10 @@
 #include "launcher/report/price.h"
 #include "launcher/setup/setup.h"
 
-// Steps of a run of `global_batch` sequences a step: the least of what --tokens, --data with --num-epochs, and
-// --max-steps allow; *steps is 0 if none of them is given. The data is opened and counted as training would,
-// but not verified. FSDP_ERR_INPUT, as training would fail. `model`: of the plan; `setup` says where its folder
-// is.
+// Steps of a run of `global_batch` sequences a step: the least of what --tokens, --data with --num-epochs,
+// and --max-steps allow; *steps is 0 if none of them is given. The data is opened and counted as training
+// would, but not verified. `model`: of the plan; `setup` says where its folder is. FSDP_ERR_INPUT, as
+// training would fail.
 fsdp_status fsdp_run_length_find(const fsdp_options *options, const fsdp_setup *setup,
                                  const fsdp_model_config *model, int64_t global_batch, int64_t *steps,
                                  fsdp_error *error);

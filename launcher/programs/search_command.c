@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Options of the search itself, of where to print, and short forms of the mesh; in a command, what mpirun says
-// or only a plan needs.
+// Options of the search itself, of where to print, and short forms of the mesh; in a command, what mpirun
+// says or only a plan needs.
 static bool is_left_out(const fsdp_options *options, const char *name, bool in_file) {
   static const char *const others[] = {"config", "global-batch", "tensor-parallel", "context-parallel",
                                        "help",   "version",      "dry-run"};

@@ -211,8 +211,8 @@ static void limit_by_gpu(const fsdp_setup_ranks *ranks, fsdp_limits *limits) {
   }
 }
 
-// What the profile's machine has, where neither options nor the ranks' own machine say it: a GPU's memory, and
-// the share of a rank in its node's.
+// What the profile's machine has, where neither options nor the ranks' own machine say it: a GPU's memory,
+// and the share of a rank in its node's.
 static void limit_by_profile(const fsdp_device_profile *profile, const fsdp_setup_ranks *ranks,
                              fsdp_setup_limits *m) {
   fsdp_limits *limits = &m->limits;

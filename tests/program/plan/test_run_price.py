@@ -1,5 +1,5 @@
-"""What a whole run takes: hours, GPU hours and cost by hand from the priced step; the global batch that a search
-finds; several machines and several plans in one table; a profile's memory as the limit of its plans.
+"""What a whole run takes: hours, GPU hours and cost by hand from the priced step; the global batch that a
+search finds; several machines and several plans in one table; a profile's memory as the limit of its plans.
 """
 import json
 import pathlib
@@ -30,7 +30,7 @@ def close(a, b):
 def lengths():
     """Steps by tokens, by data and epochs, by steps; the least of them counts."""
     data = work / "text.txt"
-    data.write_bytes(bytes(range(97, 107)) * 1001)  # 10,010 bytes: 156 samples of 64 with a target behind them
+    data.write_bytes(bytes(range(97, 107)) * 1001)  # 10,010 bytes: 156 samples of 64 and a target
     priced = (*TINY, *A100, "--price", "-b", 2, "--grad-accum", 2)  # 8 sequences, 512 tokens a step
     cases = [(("--tokens", 512 * 1000), 1000), (("--tokens", 512 * 1000 + 1), 1001), (("--max-steps", 7), 7),
              (("--data", data), 156 // 8), (("--data", data, "--num-epochs", 3), 3 * (156 // 8)),
@@ -47,11 +47,12 @@ def lengths():
     line = [row for row in plan(*priced, "--tokens", 1e9).stdout.splitlines() if row.startswith("run:")]
     assert len(line) == 1 and "1,953,125 steps, 1,000,000,000 tokens: " in line[0], line
     for unused in ("--tokens", "--gpu-hour"):
-        assert f"{unused} (command line) has no effect without a price" in plan(*TINY, unused, 5, status=2).stderr
+        refused = plan(*TINY, unused, 5, status=2).stderr
+        assert f"{unused} (command line) has no effect without a price" in refused, refused
 
 
 def batches():
-    """The least batch near the best of its doublings, each searched by itself; a batch that is given stays."""
+    """The least batch near the best of its doublings, each searched alone; a batch that is given stays."""
     search = ("--search", *TINY[:4], "-s", 8192, *A100)
     found = read(*search, "--tokens", 1e9)
     chosen = found["global_batch"]
@@ -126,16 +127,17 @@ def compared():
 def limits():
     """A plan is refused where the profile's device, or a rank's share of its host, has not the memory."""
     for arguments in (("--price",), ("--print-model",)):
-        refused = plan("--model", "llama3-8b", *A100, *arguments, status=4)
-        assert "but the memory of profile a100-40 allows 40,000,000,000 bytes" in refused.stderr, refused.stderr
+        refused = plan("--model", "llama3-8b", *A100, *arguments, status=4).stderr
+        assert "but the memory of profile a100-40 allows 40,000,000,000 bytes" in refused, refused
     assert not read("--model", "llama3-8b", *A100, "--price", status=4)["fits"]
-    host = ("--model", "llama3-70b", "--wrap", "block", "--recompute", "block", "--cpu-offload", "on", "--profile",
-            "h100-sxm")  # fmt: skip
-    # 70,553,706,496 parameters, 16 bytes each of states and gradients: 1.13 TB in a node of 2 TB, not in that of
-    # an A100 of 40 GB, which has 1 TB; and by rank, an eighth.
+    host = ("--model", "llama3-70b", "--wrap", "block", "--recompute", "block", "--cpu-offload", "on",
+            "--profile", "h100-sxm")  # fmt: skip
+    # 70,553,706,496 parameters, 16 bytes each of states and gradients: 1.13 TB in a node of 2 TB, not in that
+    # of an A100 of 40 GB, which has 1 TB; and by rank, an eighth.
     assert plan(*host, "--ranks", 8).returncode == 0
     refused = plan(*host[:-1], "a100-40", "--ranks", 8, status=4).stderr
-    assert "the host memory of a node of profile a100-40 over 8 ranks allows 125,000,000,000" in refused, refused
+    allowed = "the host memory of a node of profile a100-40 over 8 ranks allows 125,000,000,000"
+    assert allowed in refused, refused
 
 
 lengths()
