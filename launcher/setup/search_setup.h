@@ -14,8 +14,8 @@ typedef struct fsdp_search_job {
 } fsdp_search_job;
 
 // Reads model, profile and limits. `measured` (may be NULL) is used, and owned, if --profile is not given.
-// The backend becomes the profile's if none is given. FSDP_ERR_OPTION, FSDP_ERR_INPUT. The caller destroys the job in either case; it
-// must stay where it is.
+// The backend becomes the profile's if none is given. FSDP_ERR_OPTION, FSDP_ERR_INPUT. The caller destroys
+// the job in either case; it must stay where it is.
 fsdp_status fsdp_search_job_create(fsdp_options *options, fsdp_program_kind program,
                                    const fsdp_setup_ranks *ranks, fsdp_device_profile *measured,
                                    fsdp_search_job *job, fsdp_error *error);
