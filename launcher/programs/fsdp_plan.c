@@ -236,12 +236,12 @@ static fsdp_status plan_one(comparison *c, int i, char *path, int argc, char **a
   status = make(&c->options[i], &c->setups[i], error);
   c->rows[i] =
       (fsdp_compare_row){.name = short_name(path), .plan = c->setups[i].plan, .fits = status == FSDP_OK};
-  const bool planned = status == FSDP_OK || (status == FSDP_ERR_CAPACITY && c->setups[i].plan);
-  if (planned && c->options[i].price) {
+  const bool made = status == FSDP_OK || (status == FSDP_ERR_CAPACITY && c->setups[i].plan);
+  if (made && c->options[i].price) {
     const fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(&c->options[i]);
     status = fsdp_run_length_price(&c->options[i], &c->setups[i], ranks.ranks_per_node, &c->prices[i], error);
     c->rows[i].price = &c->prices[i];
-  } else if (planned) {
+  } else if (made) {
     status = FSDP_OK;
   }
   if (status == FSDP_OK) return status;

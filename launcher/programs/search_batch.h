@@ -16,9 +16,9 @@ typedef struct fsdp_search_found {
 // Runs the search. Where `options` fix no batch (--global-batch, --batch-size, --grad-accum), the global
 // batch is the least power of two times the ranks (or part of them) with which tokens per second are within
 // 5% of what they are with about 4 million tokens a step, the most that is tried: larger steps amortise
-// gathers and updates, but train on fewer steps. Tokens per second are taken to rise with the batch, so that it is found
-// by bisection. job->config.global_batch is what was chosen. If the best plan then has less than 60% of what
-// bf16 states and reductions, or that largest batch, give, a note says so. Errors as fsdp_search_run and
-// fsdp_run_length_find. The caller releases found->result.
+// gathers and updates, but train on fewer steps. Tokens per second are taken to rise with the batch, so
+// that it is found by bisection. job->config.global_batch is what was chosen. If the best plan then has
+// less than 60% of what bf16 states and reductions, or that largest batch, give, a note says so. Errors as
+// fsdp_search_run and fsdp_run_length_find. The caller releases found->result.
 fsdp_status fsdp_search_find(const fsdp_options *options, fsdp_search_job *job, fsdp_search_found *found,
                              fsdp_error *error);

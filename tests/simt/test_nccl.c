@@ -111,7 +111,7 @@ static int run_wish(fsdp_world *world, const expectation *e) {
   arenas.bytes[FSDP_SPACE_DEVICE] = bytes;
   const fsdp_comm_group all = {.color = 0, .rank = world->rank, .size = world->size};
   fsdp_comm_group groups[2] = {all, all};
-  groups[0].gathers = true;
+  groups[0].moves = true;
   fsdp_comms comms;
   fsdp_error error;
   const fsdp_nccl_config config = {
