@@ -247,7 +247,7 @@ static void explain(fsdp_watch *self, fsdp_watch_verdict why, int64_t now, char 
                     const fsdp_watch_seen **failed) {
   char who[1024];
   const char *advice = fsdp_watch_advice(self->shared);
-  long long limit_s = self->known.limit_ms / 1000;
+  long long limit_s = fsdp_watch_limit_s(self->known.limit_ms);
   const fsdp_watch_seen *mine = &self->known.ranks[self->known.self],
                         *stopped = fsdp_watch_find_stopped(&self->known, now);
   *failed = mine;
@@ -490,8 +490,8 @@ fsdp_watch *fsdp_watch_start(const fsdp_watch_config *config) {
   self->speakers = (_Atomic int32_t *)(self->slots + config->size);
   self->has_mail = config->mail != NULL;
   if (config->mail) self->mail = *config->mail;
-  self->known.limit_ms = FSDP_WATCH_LIMIT_MS;
-  atomic_store(&self->shared->limit_ms, FSDP_WATCH_LIMIT_MS);
+  self->known.limit_ms = fsdp_watch_judged_ms(FSDP_WATCH_LIMIT_S);
+  atomic_store(&self->shared->limit_ms, self->known.limit_ms);
   self->known.started_ms = self->ticked_ms = fsdp_now_ms();
   const fsdp_hearing_config heard = {.rank = config->rank,
                                      .size = config->size,
@@ -531,9 +531,17 @@ fsdp_watch *fsdp_watch_start(const fsdp_watch_config *config) {
   return self;
 }
 
+int64_t fsdp_watch_judged_ms(int seconds) {
+  return fsdp_max_i64((int64_t)seconds * 800, (int64_t)seconds * 1000 - FSDP_WATCH_END_MS);
+}
+int fsdp_watch_limit_s(int64_t judged_ms) {
+  const int64_t whole = (judged_ms + FSDP_WATCH_END_MS) / 1000;
+  return (int)(fsdp_watch_judged_ms((int)whole) == judged_ms ? whole : judged_ms / 800);
+}
+
 void fsdp_watch_set_limit(fsdp_watch *self, int seconds) {
   pthread_mutex_lock(&self->mutex);
-  self->known.limit_ms = (int64_t)seconds * 1000;
+  self->known.limit_ms = fsdp_watch_judged_ms(seconds);
   atomic_store(&self->shared->limit_ms, self->known.limit_ms);
   pthread_mutex_unlock(&self->mutex);
 }

@@ -35,7 +35,10 @@ typedef struct fsdp_mail {
   int (*take)(void *owner, void *data, int capacity, int *from);
 } fsdp_mail;
 
-#define FSDP_WATCH_LIMIT_MS     300000 // until it is set
+#define FSDP_WATCH_LIMIT_S      300 // until it is set
+// What the end of a job takes of the limit, so that nobody waits longer: the message, the other ranks, and on
+// a cut link mpirun and its daemons, which end before their ranks. At most a fifth of the limit.
+#define FSDP_WATCH_END_MS       1500
 #define FSDP_WATCH_CIRCLE       65     // nodes that all hear of each other
 #define FSDP_WATCH_FOLDER_BYTES 2048
 
@@ -80,8 +83,13 @@ const char *fsdp_watch_advice(const fsdp_watch_node *node);
 // before anyone waits for another (the caller's exchange sees to that).
 fsdp_watch *fsdp_watch_start(const fsdp_watch_config *config);
 
-// Seconds without a sign of life or of progress; 300 at first.
+// Seconds without a sign of life or of progress after which the job has ended; 300 at first.
 void fsdp_watch_set_limit(fsdp_watch *watch, int seconds);
+
+// The milliseconds after which a job is judged to have failed, so that it has ended after `seconds`; and the
+// seconds of such a limit.
+int64_t fsdp_watch_judged_ms(int seconds);
+int fsdp_watch_limit_s(int64_t judged_ms);
 
 // What the node's messages and its guard (guard.h) need to know: that there is something to resume from, and
 // where the error file is.

@@ -255,7 +255,7 @@ static const char *error_folder; // of the next job's ranks; NULL: none
 // Many nodes wait longer: where each hears of some alone, one that a loaded machine keeps from its ticks
 // passes nothing on.
 static int limit_s(const job *j) {
-  return j->node_ranks == 1 ? 6 : 3;
+  return j->node_ranks == 1 ? 8 : 4;
 }
 
 // What a rank does: `slow` works for two limits, marking progress, while the others wait for it.
@@ -426,12 +426,23 @@ static void test_a_circle_loses_a_node(void **state) {
   }
 }
 
+// The end has time inside the limit, which is named as it was given.
+static void test_limit_includes_the_end(void **state) {
+  (void)state;
+  for (int seconds = 1; seconds <= 3600; seconds++) {
+    const int64_t judged = fsdp_watch_judged_ms(seconds), left = 1000 * (int64_t)seconds - judged;
+    assert_true(left > 0 && left <= FSDP_WATCH_END_MS && 5 * left <= 1000 * (int64_t)seconds);
+    assert_true(left == FSDP_WATCH_END_MS || 5 * left == 1000 * (int64_t)seconds);
+    assert_int_equal(fsdp_watch_limit_s(judged), seconds);
+  }
+}
+
 static void test_all_wait(void **state) {
   (void)state;
   job j;
   start(&j, -1);
   finish(&j);
-  expect_one_message(&j, "no progress for 3 s (--comm-timeout): rank ");
+  expect_one_message(&j, "no progress for 4 s (--comm-timeout): rank ");
   for (int r = 0; r < j.size; r++) expect_status(&j, r, 5);
 }
 
@@ -469,7 +480,7 @@ static void test_many_nodes_all_wait(void **state) {
   job j;
   start_nodes(&j, 9, 1, -1);
   finish(&j);
-  expect_end(&j, "no progress for 6 s (--comm-timeout): rank 0 (host a) waits at instruction 42, step 7", -1);
+  expect_end(&j, "no progress for 8 s (--comm-timeout): rank 0 (host a) waits at instruction 42, step 7", -1);
 }
 
 // Nothing else moves, and some nodes hear of that only from others.
@@ -577,6 +588,7 @@ int main(void) {
       cmocka_unit_test(test_a_stopped_rank),
       cmocka_unit_test(test_a_cut_link),
       cmocka_unit_test(test_a_circle_loses_a_node),
+      cmocka_unit_test(test_limit_includes_the_end),
       cmocka_unit_test(test_all_wait),
       cmocka_unit_test(test_a_slow_rank_is_waited_for),
       cmocka_unit_test(test_many_nodes_lose_one),
