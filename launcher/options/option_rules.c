@@ -116,10 +116,17 @@ static const char *next_condition(const char *list, char condition[NAME_BYTES], 
   return list + length + strspn(list + length, " ");
 }
 
+// Whether a value is none: of a text that is no name, as of --resume, also "off".
+static bool is_none(const char *name, const char *value) {
+  const fsdp_option_row *row = fsdp_option_find(name);
+  const bool is_name = row->kind == FSDP_OPTION_TEXT && !(row->argument && strstr(row->argument, "|off"));
+  return !*value || (!is_name && (strcmp(value, "off") == 0 || strcmp(value, "0") == 0));
+}
+
 static bool holds(const fsdp_options *options, const char *condition, const char *name) {
   const char *test = condition + strlen(name);
   char *value = value_of(options, name);
-  bool result = *value && strcmp(value, "off") != 0 && strcmp(value, "0") != 0;
+  bool result = !is_none(name, value);
   if (*test == '=') result = test[1] ? strcmp(value, test + 1) == 0 : !result;
   if (*test == '!') result = result && strcmp(value, test + 1) != 0;
   free(value);

@@ -112,8 +112,8 @@ def other_meshes_are_advised():
               "--ranks", "16", "--ranks-per-node", "8", "--memory-limit", "40GB", "-s", "131072"]  # fmt: skip
     long = [*common, "--model", "llama3-70b", "--cpu-offload", "--offload-activations", "block_inputs"]
     whole = [*common, "--model", "llama3-8b", "--strategy", "zero1"]
-    priced = [*long, "--profile", "a100-40"]
-    for options, axis in ((long, "context=2"), (priced, "context=2"), (whole, "tensor=4")):
+    priced = [*long, "--profile", "a100-40"]  # a rank has 125 GB of its node's 1 TB
+    for options, axis in ((long, "context=2"), (priced, "context=4"), (whole, "tensor=4")):
         message = programs.errors(programs.run("fsdp_plan", *options), "fsdp_plan")[0]
         advice = re.search("or add (--mesh .*), which needs", message)[1].split()
         assert axis in advice[1], message
