@@ -161,8 +161,7 @@ static void make_program(fsdp_plan *plan) {
   const fsdp_plan_config *c = &plan->config;
   const fsdp_schedule_config config = {
       .plan = c,
-      .token_axes =
-          fsdp_placement_axes(&plan->graph->values[plan->graph->inputs[FSDP_INPUT_TOKENS]].placement),
+      .token_axes = fsdp_placement_token_axes(plan->graph),
       .fates = plan->fates,
       .norm_limit = fsdp_plan_norm_limit(c)};
   fsdp_schedule_result made;

@@ -66,12 +66,12 @@ def what_cannot_be_completed():
     (model / "merges.txt").write_bytes(bytes(8 << 20))
     for way in ("on", "off"):
         done = limited(4096, "fsdp_train", *TRAIN, "--model", model, "--tokenizer", "bytes", "--max-steps", 7,
-                       "-e", way, "--ckpt-freq", 2, "--ckpt-async", way)  # fmt: skip
+                       "-e", "async-" + way, "--ckpt-freq", 2, "--ckpt-async", way)  # fmt: skip
         told = [line for line in done.stderr.splitlines() if "warning: the checkpoint of step" in line]
         assert [int(line.split(" step ")[1].split()[0]) for line in told] == [2, 4, 6], done.stderr
         assert all("merges.txt" in line and "File too large" in line for line in told), told
         assert done.returncode == 3 and "training ended after step 7" in done.stderr, done.stderr
-        assert not list((work / "outputs" / way).glob("step-*")), names_below(work / "outputs" / way)
+        assert not list((work / "outputs" / ("async-" + way)).glob("step-*")), names_below(work / "outputs" / ("async-" + way))
 
 
 def garbage_behind_a_manifest():
