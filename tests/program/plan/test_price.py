@@ -12,6 +12,7 @@ import programs
 work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_price_"))
 SHIPPED = ("a100-40", "a100-80", "h100-sxm", "h200", "b200")
 MODEL = ("--model", "llama2-7b", "--wrap", "block", "--ranks", 16, "--ranks-per-node", 8, "--backend", "cuda")
+TINY = ("--model", "tiny", "-s", 64, "--price", "--profile")
 
 
 def plan(*arguments, status=0):
@@ -22,6 +23,10 @@ def plan(*arguments, status=0):
 
 def price(*arguments):
     return json.loads(plan(*MODEL, "--price", "--json", *arguments).stdout)["time"]
+
+
+def price_on(profile, *more):
+    return json.loads(plan(*TINY, profile, *more, "--json").stdout)["time"]
 
 
 def near(a, b, relative=1e-6):
@@ -178,6 +183,21 @@ def profile_of(name, text):
     return path
 
 
+def ranges():
+    """The quartiles of what was measured: a step of one rank takes as many times its compute, and none of the
+    collectives'."""
+    two = cpu_profile.write(work / "range.yaml", 2)
+    assert price_on(two)["step_low_ms"] is None
+    with two.open("a") as file:
+        file.write("spread: {compute_low: 0.5, compute_high: 2, collective_low: 0.25, collective_high: 4}\n")
+    one, both = price_on(two), price_on(two, "--ranks", 2)
+    assert near(one["step_low_ms"], one["step_ms"] / 2), one
+    assert near(one["step_high_ms"], one["step_ms"] * 2), one
+    assert both["step_low_ms"] < both["step_ms"] / 2 and both["step_high_ms"] > both["step_ms"] * 2, both
+    text = plan(*TINY, two).stdout
+    assert f"\nrange:     {one['step_low_ms']:.2f} to {one['step_high_ms']:.2f} ms a step" in text, text
+
+
 def errors():
     def error(*arguments, status=2):
         lines = plan(*arguments, status=status).stderr.splitlines()
@@ -198,7 +218,7 @@ def errors():
     message = error("--backend", "cpu", "--price", "--profile", "h100-sxm", "--param-dtype", "bf16")
     assert "is of a GPU, and the plan is for a CPU: leave --backend out" in message, message
     two = cpu_profile.write(work / "two.yaml", 2)
-    threads = ("--model", "tiny", "-s", 64, "--price", "--profile", two, "--threads")
+    threads = (*TINY, two, "--threads")
     message = error(*threads, 1)
     assert "2 threads for each of 1 rank, " in message and "leave --threads out" in message, message
     for fits in ((2,), (1, "--ranks", 2)):
@@ -264,4 +284,5 @@ variations_are_plans()
 parts_add_up()
 settings()
 simulated_timeline()
+ranges()
 errors()
