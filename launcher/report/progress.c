@@ -87,6 +87,7 @@ json_t *fsdp_progress_json(const fsdp_step_record *record, const fsdp_plan *plan
   put_number(line, "time/exposed_comm", record->stats.exposure.comm_s * 1e3);
   if (record->checked) put_number(line, "time/check_replicas", record->check_ms);
   put_memory(line, record, plan);
+  if (record->start_eval_loss > 0) put_number(line, "eval_loss_at_start", record->start_eval_loss);
   if (!record->evaluated) return line;
   put_number(line, "eval_loss", record->eval_loss);
   put_number(line, "eval_perplexity", fsdp_progress_perplexity(record->eval_loss));
@@ -100,9 +101,9 @@ double fsdp_progress_perplexity(double loss) {
 
 void fsdp_progress_print_evaluation(const fsdp_step_record *record, FILE *out) {
   char time[32];
-  fprintf(out, "evaluation after step %" PRId64 ":  loss %.4f  perplexity %.2f  in %s\n", record->step,
+  fprintf(out, "evaluation after step %" PRId64 ":  loss %.4f  perplexity %.2f  in %s%s\n", record->step,
           record->eval_loss, fsdp_progress_perplexity(record->eval_loss),
-          fsdp_progress_duration(record->eval_ms / 1e3, time));
+          fsdp_progress_duration(record->eval_ms / 1e3, time), record->best ? "  (best so far)" : "");
   fflush(out);
 }
 

@@ -21,6 +21,8 @@ typedef struct fsdp_step_record {
   int64_t tokens;       // of the step, all ranks together
   fsdp_step_stats stats;
   bool evaluated;            // after this step:
+  bool best;                 // its loss is the least so far
+  double start_eval_loss;    // of the evaluation before the run's first step, in its record; 0: none
   double eval_loss, eval_ms; // the mean over the evaluation's targets, and how long it took
   bool measured;             // stats.memory holds what the trace found
   double peak_flops;         // of all devices together, by their data sheet; 0: not known, and MFU neither
@@ -42,7 +44,7 @@ json_t *fsdp_progress_json(const fsdp_step_record *record, const fsdp_plan *plan
 void fsdp_progress_print(const fsdp_step_record *record, const fsdp_plan *plan,
                          const fsdp_progress_rate *rate, FILE *out);
 
-// The terminal's line of the evaluation after a step.
+// The terminal's line of the evaluation after a step, or before the step behind it.
 void fsdp_progress_print_evaluation(const fsdp_step_record *record, FILE *out);
 
 // "1h02m", "3m20s", "12s". Returns `out`.

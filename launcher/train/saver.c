@@ -29,7 +29,6 @@ struct fsdp_saver {
   fsdp_checkpoint_model model;
   fsdp_checkpoint *checkpoint; // layout always; progress and files of the save under way
   int rank;
-  int keep;
   uint64_t run;           // of all ranks; drawn at the start
   int64_t begun;          // saves
   bool snapshots;         // the plan keeps a snapshot; else files are written straight from the state
@@ -148,8 +147,17 @@ static void print_saved(const fsdp_saver *s) {
   int64_t bytes = c->files_bytes;
   for (int i = 0; i < c->carried_count; i++) bytes += c->carried[i].bytes;
   fsdp_checkpoint_paths(s->folder, s->step, temporary, final);
-  printf("saved:     %s, %s in %.1f s\n", final, fsdp_print_bytes(bytes, size, sizeof size),
+  printf("saved:     %s, %s in %.1f s", final, fsdp_print_bytes(bytes, size, sizeof size),
          (double)(fsdp_now_ns() - s->began_ns) / 1e9);
+}
+
+// Ends the line with what is gone for it: the first `replaced` of the list, if any, had its name.
+static void print_gone(const fsdp_saver *s, int64_t replaced) {
+  if (replaced > 0) printf("; it replaces an older one of its step");
+  for (int64_t i = replaced; i < s->gone.count; i++)
+    printf("%s step-%08" PRId64, i == replaced ? "; removed" : ",", s->gone.items[i].step);
+  if (s->gone.count > replaced) printf(" (--ckpt-keep %d)", s->config.keep.newest);
+  putchar('\n');
   fflush(stdout);
 }
 
@@ -159,8 +167,10 @@ static void run_commit(fsdp_saver *s) {
   fsdp_checkpoint_remove_rest(s->folder, &s->gone);
   if (fsdp_checkpoint_commit(s->folder, &s->model, s->checkpoint, &s->index, &s->gone, &s->job_error) ==
       FSDP_OK) {
+    int64_t replaced = s->gone.count;
     print_saved(s);
-    fsdp_checkpoint_prune(s->folder, s->keep, &s->index, &s->gone);
+    fsdp_checkpoint_prune(s->folder, &s->config.keep, &s->index, &s->gone);
+    print_gone(s, replaced);
   }
   explain_removed(s, &s->job_error);
 }
@@ -246,7 +256,6 @@ fsdp_saver *fsdp_saver_create(const fsdp_saver_config *config) {
   fsdp_saver *s = fsdp_alloc_zeroed(1, sizeof *s);
   s->config = *config;
   s->rank = config->world->rank;
-  s->keep = config->keep;
   s->folder = strdup(config->folder);
   s->model = config->model;
   s->model.folder = s->model_folder = config->model.folder ? strdup(config->model.folder) : NULL;
@@ -364,6 +373,7 @@ fsdp_status fsdp_saver_begin(fsdp_saver *s, const fsdp_checkpoint_progress *prog
   s->began_ns = fsdp_now_ns();
   s->step = progress->step;
   s->checkpoint->progress = *progress;
+  s->checkpoint->progress.results.saved_s = (int64_t)time(NULL);
   s->checkpoint->save = XXH64(&s->begun, sizeof s->begun, s->run);
   s->begun++;
   if (s->rank == 0) fsdp_checkpoint_begin(s->folder, s->step, s->checkpoint->save, error);

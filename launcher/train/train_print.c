@@ -51,6 +51,7 @@ void fsdp_train_print_start(const fsdp_trainer *t) {
   const char *sharding = t->options->sharding, *strategies = t->options->op_strategies;
   const char *source = sharding ? sharding : strategies;
   fsdp_device_line_print(t->gpu, fsdp_trainer_threads(t), t->why_cpu, line, sizeof line);
+  if (t->options->run_note) printf("options:   of %s\n", t->options->run_note);
   printf("device:    %s\n", line);
   if (*t->session.nccl.text) printf("links:     %s\n", t->session.nccl.text);
   printf("model:     %s, %s parameters, %s", t->setup.model_name,
@@ -80,7 +81,7 @@ void fsdp_train_print_start(const fsdp_trainer *t) {
          fsdp_print_bytes(device->peak_bytes, peak, sizeof peak),
          fsdp_print_bytes(device->arena_bytes, arena, sizeof arena),
          fsdp_print_bytes(host->arena_bytes, host_arena, sizeof host_arena), made->program->instr_count);
-  if (fsdp_activations_line(made, line, sizeof line)) printf("saved:     %s\n", line);
+  if (fsdp_activations_line(made, line, sizeof line)) printf("keeps:     %s\n", line);
   printf("data:      %s\n", fsdp_dataset_description(t->dataset));
   if (t->tokenizer.notes_bytes) {
     printf("note:      the built-in text is read as bytes, 256 of the model's %" PRId64
@@ -88,7 +89,11 @@ void fsdp_train_print_start(const fsdp_trainer *t) {
            made->config.model.vocab_size);
   }
   if (t->feed.config.eval_dataset) {
-    printf("evaluate:  on %s sample%s%s%s\n",
+    char when[64] = "only at the end (--eval-freq 0)";
+    if (t->options->eval_freq)
+      snprintf(when, sizeof when, "every %" PRId64 " step%s and at the end", t->options->eval_freq,
+               fsdp_plural(t->options->eval_freq));
+    printf("evaluate:  %s%s, on %s sample%s%s%s\n", t->options->eval_at_start ? "at the start, " : "", when,
            fsdp_print_int(t->feed.config.eval_sampler.held_out, tokens, sizeof tokens),
            fsdp_plural(t->feed.config.eval_sampler.held_out),
            t->eval_dataset ? " of " : " held out of the data",
@@ -108,7 +113,8 @@ void fsdp_train_print_summary(const fsdp_trainer *t) {
   char speed[48], time[32], planned[2][48], measured[2][48];
   int64_t steps = last->step - t->feed.first_step;
   double tokens_per_s = (double)(steps * t->step_tokens) / run_s;
-  printf("done:      %" PRId64 " step%s in %s, loss %.4f, %s tokens/s\n", steps, fsdp_plural(steps),
+  printf("%s %" PRId64 " step%s in %s, loss %.4f, %s tokens/s\n",
+         last->step < t->total_steps ? "stopped:  " : "done:     ", steps, fsdp_plural(steps),
          fsdp_progress_duration(run_s, time), last->loss,
          fsdp_print_int((int64_t)tokens_per_s, speed, sizeof speed));
   if (t->skipped > 0)

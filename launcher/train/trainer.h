@@ -48,6 +48,7 @@ typedef struct fsdp_trainer {
   bool measures;                   // what --set measure says, if there is room for what it records
   int64_t next_agreement;          // the step after which ranks next ask each other whether to stop
   int stop_signal;                 // that ended the run early, or 0
+  double start_eval_loss;          // 0: there was no evaluation before the first step
   fsdp_step_record record;         // of the newest step of this run; step 0: none
   bool recorded;                   // it is written to the log
   bool traced;                     // --trace is written
@@ -92,10 +93,14 @@ fsdp_status fsdp_train_open_files(fsdp_trainer *t, fsdp_error *error);
 fsdp_status fsdp_train_count_steps(fsdp_trainer *t, fsdp_error *error);
 
 // New weights or the folder's, each of which is drawn or read by one of the ranks that share it; nothing if
-// there is a checkpoint. Then the checkpoint, if there is one: state, feed, log and number of steps are where
-// the run continues. Every rank returns the same status.
+// there is a checkpoint. Then the checkpoint, if there is one: state, feed and number of steps are where the
+// run continues. Every rank returns the same status.
 fsdp_status fsdp_train_start_state(fsdp_trainer *t, fsdp_error *error);
 fsdp_status fsdp_train_resume(fsdp_trainer *t, fsdp_error *error);
+
+// Once nothing but the steps can fail: removes what --overwrite says, cuts the log back to the run's first step
+// and writes run.yaml. Every rank returns the same status.
+fsdp_status fsdp_train_begin(fsdp_trainer *t, fsdp_error *error);
 
 // Trains from the feed's position to the last step, or to a signal. Then the last comparison of replicas, the
 // last save and the summary. Every rank returns the same status.
