@@ -100,19 +100,32 @@ static void note(char *text, const char *format, const char *name, const char *f
   if (used < NOTE_BYTES) snprintf(text + used, NOTE_BYTES - used, format, used ? ", " : "", name, from, to);
 }
 
+// A mesh and its short forms are one thing: whoever gives one of them gives all.
+static bool gives_way(const fsdp_options *options, const char *name) {
+  static const char *const places[] = {"mesh",          "tensor-parallel", "context-parallel",
+                                       "op-strategies", "sharding",        NULL};
+  static const char *const with_sharding[] = {"shard", "extra-data-axis", NULL};
+  bool is_given = false;
+  for (int i = 0; places[i]; i++) is_given |= fsdp_options_given(options, places[i]);
+  return is_given && (is_one_of(name, places) || is_one_of(name, with_sharding));
+}
+
 // Sets in `options` what they do not give, but for the row `but` (NULL: none), and lists what is otherwise.
 static fsdp_status complete(fsdp_options *options, const kept *k, const fsdp_option_row *but, char *changed,
                             fsdp_error *error) {
   int count;
   fsdp_status status = FSDP_OK;
   const fsdp_option_row *table = fsdp_option_table(&count);
+  bool places[FSDP_OPTION_MAX];
+  for (int i = 0; i < count; i++) places[i] = gives_way(options, table[i].name);
   for (int i = 0; i < count && status == FSDP_OK; i++) {
     const fsdp_option_row *row = &table[i];
+    const bool is_given = fsdp_options_given(options, row->name);
     if (!is_written(row, false) || !fsdp_options_given(&k->options, row->name)) continue;
     char *text = fsdp_options_value(&k->options, row);
-    if (row == but) {
-      note(changed, "%s--%s %s → %s", row->name, text, "none");
-    } else if (!fsdp_options_given(options, row->name)) {
+    if (!is_given && (row == but || places[i])) {
+      note(changed, "%s--%s %s → %s", row->name, text, row->fallback ? row->fallback : "none");
+    } else if (!is_given) {
       status = fsdp_options_set(options, FSDP_PROGRAM_TRAIN, row->name, text,
                                 fsdp_options_place(&k->options, row->name), error);
     } else {
@@ -134,8 +147,14 @@ static fsdp_status read_all(fsdp_options *options, int argc, char **argv, const 
   return status == FSDP_OK ? fsdp_options_check(options, FSDP_PROGRAM_TRAIN, error) : status;
 }
 
-// All of the file's options with those that are given; where they contradict each other, without the one of the
-// file without which they do not. The first error if there is none.
+// Whether the option is as the file says it.
+static bool is_taken(const fsdp_options *options, const kept *k, const char *name) {
+  return fsdp_options_given(&k->options, name) &&
+         strcmp(fsdp_options_place(options, name), fsdp_options_place(&k->options, name)) == 0;
+}
+
+// All of the file's options with those that are given; where they contradict each other, without the one of
+// the file without which they do not. The first error if there is none.
 static fsdp_status reconcile(fsdp_options *options, int argc, char **argv, const kept *k,
                              char changed[NOTE_BYTES], fsdp_error *error) {
   int count;
@@ -143,12 +162,7 @@ static fsdp_status reconcile(fsdp_options *options, int argc, char **argv, const
   fsdp_options_destroy(options);
   fsdp_status status = read_all(options, argc, argv, k, NULL, changed, error);
   for (int i = 0; i < count && status == FSDP_ERR_OPTION; i++) {
-    if (!fsdp_options_given(&k->options, table[i].name) ||
-        fsdp_options_given(options, table[i].name) == false)
-      continue;
-    if (strcmp(fsdp_options_place(options, table[i].name), fsdp_options_place(&k->options, table[i].name)) !=
-        0)
-      continue; // it is given
+    if (!is_taken(options, k, table[i].name)) continue;
     fsdp_options tried;
     fsdp_error other;
     char without[NOTE_BYTES];

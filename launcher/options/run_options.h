@@ -1,7 +1,7 @@
 // The options that a run was started with, kept in its experiment's folder as a file for --config:
 //
-//   outputs/NAME/run.yaml     written when the run starts; of the next start with -e NAME it gives what is not
-//                             given there, so that `fsdp_train -e NAME` alone goes on
+//   outputs/NAME/run.yaml     written when the run starts; to the next start with -e NAME it gives what
+//                             that was not given, so that `fsdp_train -e NAME` alone goes on
 //
 //   command line ──► --config FILE ──► run.yaml ──► defaults        the first that says it
 //
@@ -20,5 +20,5 @@ fsdp_status fsdp_run_options_parse(fsdp_options *options, int argc, char **argv,
 // The path of the experiment's run.yaml.
 void fsdp_run_options_path(const fsdp_options *options, char *path, size_t path_bytes);
 
-// --print-config: every option that was given, also what belongs to one start alone, then defaults as comments.
+// --print-config: every option that was given, also what belongs to one start alone; defaults as comments.
 void fsdp_run_options_print(const fsdp_options *options, FILE *out);

@@ -33,8 +33,8 @@ static bool find_named(const char *path, char folder[FSDP_CHECKPOINT_PATH_BYTES]
   return fsdp_checkpoint_named(slash ? experiment : ".", slash ? slash + 1 : path, folder);
 }
 
-// `path` itself, the newest checkpoint in it, or the one that its last word means; `folder` becomes that of the
-// checkpoint.
+// `path` itself, the newest checkpoint in it, or the one that its last word means; `folder` becomes that of
+// the checkpoint.
 static fsdp_status open_checkpoint(const char *path, char folder[FSDP_CHECKPOINT_PATH_BYTES],
                                    fsdp_checkpoint **checkpoint, fsdp_error *error) {
   char manifest[PATH_BYTES];

@@ -141,23 +141,21 @@ static void run_write(fsdp_saver *s) {
   explain_removed(s, &s->job_error);
 }
 
-static void print_saved(const fsdp_saver *s) {
+// One line, for other threads print too: what was saved, and what is gone for it, of which the first
+// `replaced` had its name.
+static void print_saved(const fsdp_saver *s, double seconds, int64_t replaced) {
   const fsdp_checkpoint *c = s->checkpoint;
-  char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES], size[24];
+  char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES], size[24], gone[512] = "";
   int64_t bytes = c->files_bytes;
+  size_t used = 0;
   for (int i = 0; i < c->carried_count; i++) bytes += c->carried[i].bytes;
+  for (int64_t i = replaced; i < s->gone.count && used < sizeof gone - 64; i++)
+    used += (size_t)snprintf(gone + used, sizeof gone - used, "%s step-%08" PRId64,
+                             i == replaced ? "; removed" : ",", s->gone.items[i].step);
+  if (used) snprintf(gone + used, sizeof gone - used, " (--ckpt-keep %d)", s->config.keep.newest);
   fsdp_checkpoint_paths(s->folder, s->step, temporary, final);
-  printf("saved:     %s, %s in %.1f s", final, fsdp_print_bytes(bytes, size, sizeof size),
-         (double)(fsdp_now_ns() - s->began_ns) / 1e9);
-}
-
-// Ends the line with what is gone for it: the first `replaced` of the list, if any, had its name.
-static void print_gone(const fsdp_saver *s, int64_t replaced) {
-  if (replaced > 0) printf("; it replaces an older one of its step");
-  for (int64_t i = replaced; i < s->gone.count; i++)
-    printf("%s step-%08" PRId64, i == replaced ? "; removed" : ",", s->gone.items[i].step);
-  if (s->gone.count > replaced) printf(" (--ckpt-keep %d)", s->config.keep.newest);
-  putchar('\n');
+  printf("saved:     %s, %s in %.1f s%s%s\n", final, fsdp_print_bytes(bytes, size, sizeof size), seconds,
+         replaced ? "; it replaces an older one of its step" : "", gone);
   fflush(stdout);
 }
 
@@ -167,10 +165,10 @@ static void run_commit(fsdp_saver *s) {
   fsdp_checkpoint_remove_rest(s->folder, &s->gone);
   if (fsdp_checkpoint_commit(s->folder, &s->model, s->checkpoint, &s->index, &s->gone, &s->job_error) ==
       FSDP_OK) {
-    int64_t replaced = s->gone.count;
-    print_saved(s);
+    const double seconds = (double)(fsdp_now_ns() - s->began_ns) / 1e9;
+    const int64_t replaced = s->gone.count;
     fsdp_checkpoint_prune(s->folder, &s->config.keep, &s->index, &s->gone);
-    print_gone(s, replaced);
+    print_saved(s, seconds, replaced);
   }
   explain_removed(s, &s->job_error);
 }

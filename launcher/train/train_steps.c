@@ -31,6 +31,17 @@ static double peak_flops(const fsdp_trainer *t) {
   return one * t->world->size / t->gpu->sharers;
 }
 
+// Rank 0 counts for all: what is fed is a function of the step.
+static void count_tokens(fsdp_trainer *t) {
+  fsdp_train_tally *sum = &t->tally;
+  if (!fsdp_trainer_is_first(t)) return;
+  const fsdp_feed_counts counts = fsdp_feed_count(&t->feed, t->record.step - 1);
+  t->record.real_tokens = counts.real;
+  t->record.learned_tokens = counts.learned;
+  sum->line_real += counts.real, sum->run_real += counts.real;
+  sum->line_learned += counts.learned, sum->run_learned += counts.learned;
+}
+
 // Completes the record of a step and hands it out. Its figures are asked for while the next step runs, which
 // does not wait for them, but before a save of that step: what is resumed from a checkpoint continues after
 // its step's line, whenever the run was killed.
@@ -43,6 +54,7 @@ static void finish_step(fsdp_trainer *t) {
   FSDP_CHECK(sound, "step %" PRId64 ": %s", record->step, message);
   t->recorded = true;
   record->measured = t->measures;
+  count_tokens(t);
   record->peak_flops = peak_flops(t);
   record->device_used_bytes = count_device_bytes(t, local);
   record->data_ms = fsdp_feed_take_ms(&t->feed, record->step - 1);
@@ -55,13 +67,12 @@ static void finish_step(fsdp_trainer *t) {
   bool shown = record->step % t->options->log_freq == 0 || local == 1 || record->step == t->total_steps ||
                record->evaluated || record->skipped;
   if (!shown) return;
-  fsdp_progress_rate rate = {.tokens_per_s =
-                                 (double)(sum->line_steps * t->step_tokens) / (sum->line_ms / 1e3),
-                             .ms_per_step = sum->line_ms / (double)sum->line_steps};
+  const fsdp_progress_rate rate = fsdp_trainer_rate(sum->line_steps * t->step_tokens, sum->line_real,
+                                                    sum->line_learned, sum->line_ms, sum->line_steps);
   if (fsdp_trainer_is_first(t)) fsdp_progress_print(record, t->setup.plan, &rate, stdout);
   if (fsdp_trainer_is_first(t) && record->evaluated) fsdp_progress_print_evaluation(record, stdout);
   sum->line_loss = sum->line_ms = 0;
-  sum->line_steps = sum->line_losses = 0;
+  sum->line_steps = sum->line_losses = sum->line_real = sum->line_learned = 0;
 }
 
 static fsdp_step_record make_record(fsdp_trainer *t, const fsdp_step_result *result, double total_ms) {

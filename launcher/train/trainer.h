@@ -20,7 +20,8 @@
 // What the steps since the last line on the terminal have added up to.
 typedef struct fsdp_train_tally {
   double line_loss, line_ms, run_ms;
-  int64_t line_steps, line_losses; // of which those with a loss that is finite
+  int64_t line_steps, line_losses;                        // of which those with a loss that is finite
+  int64_t line_real, line_learned, run_real, run_learned; // tokens (fsdp_feed_count)
 } fsdp_train_tally;
 
 typedef struct fsdp_trainer {
@@ -74,6 +75,9 @@ fsdp_status fsdp_train_agree_on_schedule(fsdp_trainer *t, fsdp_error *error);
 // What was asked for by --print-model, --print-program and --dry-run. Called on rank 0 alone.
 void fsdp_train_print_asked_for(const fsdp_trainer *t);
 
+// A rate over `tokens` of which so many are real and learned.
+fsdp_progress_rate fsdp_trainer_rate(int64_t tokens, int64_t real, int64_t learned, double ms, int64_t steps);
+
 // The header, before the first step. Called on rank 0 alone.
 void fsdp_train_print_start(const fsdp_trainer *t);
 
@@ -98,8 +102,8 @@ fsdp_status fsdp_train_count_steps(fsdp_trainer *t, fsdp_error *error);
 fsdp_status fsdp_train_start_state(fsdp_trainer *t, fsdp_error *error);
 fsdp_status fsdp_train_resume(fsdp_trainer *t, fsdp_error *error);
 
-// Once nothing but the steps can fail: removes what --overwrite says, cuts the log back to the run's first step
-// and writes run.yaml. Every rank returns the same status.
+// Once nothing but the steps can fail: removes what --overwrite says, cuts the log back to the run's first
+// step and writes run.yaml. Every rank returns the same status.
 fsdp_status fsdp_train_begin(fsdp_trainer *t, fsdp_error *error);
 
 // Trains from the feed's position to the last step, or to a signal. Then the last comparison of replicas, the

@@ -62,8 +62,8 @@ int64_t fsdp_checkpoint_named_step(const char *path);
 // The one of these with the least evaluation loss, the newer of equals; -1 if none was evaluated.
 int fsdp_checkpoint_best(const fsdp_checkpoint_entry *entries, int count);
 
-// The checkpoint of the experiment `folder` that a word means: "step-60" or "60", with or without zeros before
-// the number, or "best". False if it has none.
+// The checkpoint of the experiment `folder` that a word means: "step-60" or "60", with or without zeros
+// before the number, or "best". False if it has none.
 bool fsdp_checkpoint_named(const char *folder, const char *word, char path[FSDP_CHECKPOINT_PATH_BYTES]);
 
 // The folder that checkpoint `step` is written into, and its final one.

@@ -39,7 +39,7 @@ static const void *make_zeros(void *context, const fsdp_checkpoint_range *range)
   return zeros;
 }
 
-// Saves step `step` of a small model on so many ranks, nothing but zeros, with this evaluation's loss (0: none).
+// Saves step `step` of a small model on so many ranks, nothing but zeros, with this evaluation's loss.
 static void save_evaluated(int ranks, const char *folder, int64_t step, double eval_loss) {
   fsdp_plan_config config = harness_small_plan(1);
   fsdp_plan *plan;
