@@ -68,6 +68,7 @@ static void compare(listing *l, const char *name, const char *from, const char *
   if (same && !(data && data_differs)) return;
   shown(name, from, was);
   shown(name, to, is);
+  if (!data && strcmp(was, is) == 0) return; // 2e+01, as earlier versions wrote it, is 20
   if (!data)
     add(l, name, was, is, "");
   else if (same)

@@ -154,6 +154,19 @@ static int64_t find_schedule_start(const fsdp_train_checkpoints *self, const fsd
   return restarts ? c->progress.step : c->progress.schedule_start;
 }
 
+// Whether the checkpoint's evaluation losses are of the same data as this run's.
+static bool evaluates_alike(const fsdp_options *options, const fsdp_checkpoint *c) {
+  static const char *const names[] = {"eval-data", "eval-split", "seed"};
+  bool alike = true;
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    const char *saved = json_string_value(json_object_get(c->options, names[i]));
+    char *now = fsdp_options_value(options, fsdp_option_find(names[i]));
+    alike &= saved && strcmp(saved, now) == 0;
+    free(now);
+  }
+  return alike;
+}
+
 static fsdp_status load(fsdp_train_checkpoints *self, fsdp_executor *executor, fsdp_feed *feed,
                         fsdp_error *error) {
   char note[160];
@@ -168,6 +181,8 @@ static fsdp_status load(fsdp_train_checkpoints *self, fsdp_executor *executor, f
   free(options);
   feed->config.rate.first_step = find_schedule_start(self, c);
   self->results = p->results;
+  if (!evaluates_alike(self->options, c))
+    self->results.best_eval_loss = 0, self->results.evaluations_since_best = 0;
   fsdp_feed_seek(feed, p->step, p->updates, position - p->step);
   if (is_first(self)) print_resumed(self, note, changes);
   return FSDP_OK;

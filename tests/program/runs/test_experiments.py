@@ -119,7 +119,7 @@ def what_is_given_wins():
     if RANKS:
         train(*COMMON, "--max-steps", "1", "--tensor-parallel", "2", "-e", "mesh", ranks=RANKS)
         process = train("-e", "mesh", "--mesh", "data=1,fsdp=2", "--max-steps", "2", ranks=RANKS)
-        assert "given otherwise: --max-steps 1 → 2, --tensor-parallel 2 → 1\n" in process.stdout, process.stdout
+        assert "otherwise: --max-steps 1 → 2, --tensor-parallel 2 → 1\n" in process.stdout, process.stdout
         assert "ranks:     2 (data=1, fsdp=2)" in process.stdout, process.stdout
         process = train("-e", "mesh", "--max-steps", "3", ranks=RANKS)
         assert "ranks:     2 (data=1, fsdp=2)" in process.stdout, process.stdout
@@ -311,6 +311,9 @@ def a_run_ends_that_does_not_improve():
     assert "already finished: 8 steps" in process.stdout and len(losses("still")) == 8, process.stdout
     train("-e", "still", "--stop-after", "5", ranks=RANKS)
     assert len(losses("still")) == 12, losses("still")
+    # Other data to evaluate on: its first evaluation is the best again.
+    train("-e", "still", "--stop-after", "5", "--eval-split", "9", ranks=RANKS)
+    assert len(losses("still")) == 20, losses("still")
     refused(*COMMON, "--stop-after", "2", parts=("--eval-split",))
     refused(*COMMON, "--stop-after", "2", "--eval-split", "3", parts=("--eval-freq",))
     refused(*COMMON, "--ckpt-best", "eval_loss", "-e", "x", parts=("--eval-split",))
