@@ -75,6 +75,7 @@ typedef struct fsdp_options {
   char aliases[512]; // "--learning-rate is --lr, ...": what was given under another trainer's name
   char *run_config;  // fsdp_train: the options as the run's run.yaml says them (run_options.h)
   char *run_note;    // what was taken of the one that was there; NULL: nothing
+  int64_t run_ranks; // that it was written for; 0: not known
   // By row of the table: where the value came from ("" for a default).
   char place[FSDP_OPTION_MAX][128];
 } fsdp_options;

@@ -1,8 +1,10 @@
 #include "launcher/options/run_options.h"
 
 #include "launcher/options/option_check.h"
+#include "launcher/options/option_store.h"
 #include "launcher/options/yaml_options.h"
 #include "runtime/base/check.h"
+#include "runtime/base/plural.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -100,14 +102,14 @@ static void note(char *text, const char *format, const char *name, const char *f
   if (used < NOTE_BYTES) snprintf(text + used, NOTE_BYTES - used, format, used ? ", " : "", name, from, to);
 }
 
-// A mesh and its short forms are one thing: whoever gives one of them gives all.
-static bool gives_way(const fsdp_options *options, const char *name) {
-  static const char *const places[] = {"mesh",          "tensor-parallel", "context-parallel",
-                                       "op-strategies", "sharding",        NULL};
-  static const char *const with_sharding[] = {"shard", "extra-data-axis", NULL};
+// A mesh, its short forms and what is sharded over it are one thing: whoever gives one of them gives all.
+static const char *const places[] = {"mesh",     "tensor-parallel", "context-parallel", "op-strategies",
+                                     "sharding", "shard",           "extra-data-axis",  NULL};
+
+static bool gives_place(const fsdp_options *options) {
   bool is_given = false;
   for (int i = 0; places[i]; i++) is_given |= fsdp_options_given(options, places[i]);
-  return is_given && (is_one_of(name, places) || is_one_of(name, with_sharding));
+  return is_given;
 }
 
 // Sets in `options` what they do not give, but for the row `but` (NULL: none), and lists what is otherwise.
@@ -116,14 +118,13 @@ static fsdp_status complete(fsdp_options *options, const kept *k, const fsdp_opt
   int count;
   fsdp_status status = FSDP_OK;
   const fsdp_option_row *table = fsdp_option_table(&count);
-  bool places[FSDP_OPTION_MAX];
-  for (int i = 0; i < count; i++) places[i] = gives_way(options, table[i].name);
+  const bool own_place = gives_place(options);
   for (int i = 0; i < count && status == FSDP_OK; i++) {
     const fsdp_option_row *row = &table[i];
     const bool is_given = fsdp_options_given(options, row->name);
     if (!is_written(row, false) || !fsdp_options_given(&k->options, row->name)) continue;
     char *text = fsdp_options_value(&k->options, row);
-    if (!is_given && (row == but || places[i])) {
+    if (!is_given && (row == but || (own_place && is_one_of(row->name, places)))) {
       note(changed, "%s--%s %s → %s", row->name, text, row->fallback ? row->fallback : "none");
     } else if (!is_given) {
       status = fsdp_options_set(options, FSDP_PROGRAM_TRAIN, row->name, text,
@@ -188,10 +189,48 @@ static fsdp_status read_kept(fsdp_options *options, int argc, char **argv, const
   if (status == FSDP_OK) {
     size_t bytes = strlen(path) + NOTE_BYTES + 64;
     options->run_note = fsdp_alloc(bytes);
+    options->run_ranks = fsdp_options_given(&k.options, "ranks") ? k.options.ranks : 0;
     snprintf(options->run_note, bytes, "%s%s%s", path, *changed ? "; given otherwise: " : "", changed);
   }
   fsdp_options_destroy(&k.options);
   return status;
+}
+
+// Whether the option is as run.yaml says it.
+static bool is_of_file(const fsdp_options *options, const char *name) {
+  char path[PATH_BYTES];
+  fsdp_run_options_path(options, path, sizeof path);
+  const size_t shown = strlen(path) < 110 ? strlen(path) : 110; // as take_kept cuts it
+  return strncmp(fsdp_options_place(options, name), path, shown) == 0;
+}
+
+// A mesh has its ranks; its short forms leave the others to the strategy.
+static bool fits(const fsdp_options *options, int ranks) {
+  if (options->mesh) return ranks == options->run_ranks;
+  return ranks % (options->tensor_parallel * options->context_parallel) == 0;
+}
+
+fsdp_status fsdp_run_options_fit(fsdp_options *options, int ranks, fsdp_error *error) {
+  char gone[512] = "";
+  if (!options->run_note || fits(options, ranks)) return FSDP_OK;
+  for (int i = 0; places[i]; i++) {
+    const fsdp_option_row *row = fsdp_option_find(places[i]);
+    if (!fsdp_options_given(options, row->name) || !is_of_file(options, row->name)) continue;
+    char *text = fsdp_options_value(options, row);
+    size_t used = strlen(gone);
+    snprintf(gone + used, sizeof gone - used, "%s--%s %.100s", used ? ", " : "", row->name, text);
+    free(text);
+    fsdp_option_reset(options, row);
+  }
+  if (!*gone) return FSDP_OK;
+  size_t bytes = strlen(options->run_note) + sizeof gone + 128;
+  char *note = fsdp_alloc(bytes);
+  snprintf(note, bytes, "%s; not for %d rank%s: %s", options->run_note, ranks, fsdp_plural(ranks), gone);
+  free(options->run_note);
+  options->run_note = note;
+  free(options->run_config);
+  options->run_config = print_run(options);
+  return fsdp_options_check(options, FSDP_PROGRAM_TRAIN, error);
 }
 
 fsdp_status fsdp_run_options_parse(fsdp_options *options, int argc, char **argv, fsdp_error *error) {

@@ -17,6 +17,10 @@
 // `options` in either case.
 fsdp_status fsdp_run_options_parse(fsdp_options *options, int argc, char **argv, fsdp_error *error);
 
+// Once the number of ranks is known: a mesh of run.yaml that is not one of so many ranks gives way, with what
+// is sharded over it. FSDP_ERR_OPTION.
+fsdp_status fsdp_run_options_fit(fsdp_options *options, int ranks, fsdp_error *error);
+
 // The path of the experiment's run.yaml.
 void fsdp_run_options_path(const fsdp_options *options, char *path, size_t path_bytes);
 

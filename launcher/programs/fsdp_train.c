@@ -74,7 +74,7 @@ static fsdp_status train(fsdp_world *world, fsdp_options *options, int *stop_sig
   fsdp_status status = fsdp_binding_check_tasks(world, error);
   if (status == FSDP_OK) status = fsdp_train_agree_on_options(world, options, error);
   if (status != FSDP_OK || answered(world, options)) return status;
-  check_ranks(world, options, error);
+  if (fsdp_run_options_fit(options, world->size, error) == FSDP_OK) check_ranks(world, options, error);
   status = fsdp_world_share_error(world, error);
   if (status != FSDP_OK) return status;
   fsdp_gpu gpu;

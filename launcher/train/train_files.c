@@ -61,6 +61,7 @@ fsdp_status fsdp_train_write_options(const fsdp_options *options, int ranks, fsd
           "# fsdp_train " FSDP_VERSION " started this run on %d rank%s, the first on %s. The next -e %s\n"
           "# takes from here what it is not given.\n",
           ranks, fsdp_plural(ranks), host, options->experiment);
+  fprintf(file.out, "ranks: %d\n", ranks);
   fputs(options->run_config, file.out);
   return fsdp_whole_file_close(&file, error);
 }

@@ -121,7 +121,9 @@ def what_is_given_wins():
         process = train("-e", "mesh", "--mesh", "data=1,fsdp=2", "--max-steps", "2", ranks=RANKS)
         assert "otherwise: --max-steps 1 → 2, --tensor-parallel 2 → 1\n" in process.stdout, process.stdout
         assert "ranks:     2 (data=1, fsdp=2)" in process.stdout, process.stdout
-        process = train("-e", "mesh", "--max-steps", "3", ranks=RANKS)
+        process = train("-e", "mesh", "--max-steps", "3")  # of another number of ranks it is none
+        assert "otherwise: --max-steps 2 → 3; not for 1 rank: --mesh data=1,fsdp=2\n" in process.stdout
+        process = train("-e", "mesh", "--max-steps", "4", ranks=RANKS)
         assert "ranks:     2 (data=1, fsdp=2)" in process.stdout, process.stdout
     # A file that was edited is named with its line.
     path = folder("given") / "run.yaml"
