@@ -69,6 +69,14 @@ def variations_are_plans():
         for entry in chosen:
             other = price(*base, *entry["change"].split())
             assert near(other["step_ms"], entry["step_ms"]), entry
+    # A limit between the plan and some of them: each says what fsdp_plan says of it.
+    base = ("--profile", "h100-sxm", "-s", 1024, "-b", 2, "--wrap", "block", "--memory-limit")
+    most = sorted(entry["peak_bytes"] for entry in price(*base, "1TB")["variations"])[-2:]
+    limit = sum(most) // 2 + (1 << 30)  # beside the arena lies what CUDA takes
+    entries = price(*base, limit)["variations"]
+    assert {entry["fits"] for entry in entries} == {True, False}, (limit, entries)
+    for entry in entries:
+        plan(*MODEL, *base, limit, *entry["change"].split(), "--price", status=0 if entry["fits"] else 4)
 
 
 def settings():
