@@ -6,6 +6,7 @@ import pathlib
 import re
 import tempfile
 
+import cpu_profile
 import programs
 
 work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_price_"))
@@ -196,6 +197,12 @@ def errors():
     assert "this plan is for a CPU: leave it out" in message, message
     message = error("--backend", "cpu", "--price", "--profile", "h100-sxm", "--param-dtype", "bf16")
     assert "is of a GPU, and the plan is for a CPU: leave --backend out" in message, message
+    two = cpu_profile.write(work / "two.yaml", 2)
+    threads = ("--model", "tiny", "-s", 64, "--price", "--profile", two, "--threads")
+    message = error(*threads, 1)
+    assert "2 threads for each of 1 rank, " in message and "leave --threads out" in message, message
+    for fits in ((2,), (1, "--ranks", 2)):
+        plan(*threads, *fits)
     bf16 = profile_of("bf16", "products:\n- {dtype: bf16, form: any, m: 2048, n: 2048, k: 4096, tflops: 700}")
     message = error(*MODEL, "--price", "--profile", bf16, "--param-dtype", "fp32", status=3)
     assert "no rates of products in fp32" in message, message
