@@ -15,6 +15,7 @@ typedef enum fsdp_ckpt_async {
   FSDP_CKPT_ASYNC_ON,
   FSDP_CKPT_ASYNC_OFF
 } fsdp_ckpt_async;
+typedef enum fsdp_ckpt_best { FSDP_CKPT_BEST_OFF, FSDP_CKPT_BEST_EVAL_LOSS } fsdp_ckpt_best;
 typedef enum fsdp_compare_files { FSDP_COMPARE_CONTENTS, FSDP_COMPARE_SIZES } fsdp_compare_files;
 typedef enum fsdp_resume_schedule { FSDP_SCHEDULE_CONTINUE, FSDP_SCHEDULE_RESTART } fsdp_resume_schedule;
 typedef enum fsdp_help { FSDP_HELP_NONE, FSDP_HELP_TASKS, FSDP_HELP_ALL } fsdp_help;
@@ -40,14 +41,16 @@ typedef struct fsdp_options {
   double memory_margin;                    // of the device's, a share
   int64_t ranks, ranks_per_node;           // fsdp_plan; 0: not given
   int64_t tensor_parallel, context_parallel;
-  int64_t comm_timeout; // seconds
-  int64_t eval_freq;
+  int64_t comm_timeout;          // seconds
+  int64_t eval_freq, stop_after; // stop_after 0: never
+  bool eval_at_start;
   double eval_split; // a fraction of the samples if below 1, else a number; 0: none
   double lr, min_lr, weight_decay, beta1, beta2, eps, grad_clip;
   double skip_grad_norm; // 0: not given
   int64_t max_skipped;
   int64_t check_replicas; // steps between comparisons, 0: none but at saves
   int init, lr_schedule, strategy, accumulate, backend, ckpt_async; // the enums above and of schedule.h
+  int ckpt_best;                                                    // fsdp_ckpt_best
   int attention;                                                    // fsdp_attention_choice
   int64_t multiprocessors;                                          // 0: the GPU's
   int64_t gemm_multiprocessors;                                     // 0: all
@@ -59,6 +62,7 @@ typedef struct fsdp_options {
   bool allow_shared_gpu, bind, verify_data;
   bool cpu_offload, measure, poison, dry_run, json, version, price;
   int help; // fsdp_help
+  bool overwrite, print_config;
   bool search, auto_plan, self_test;
   char *save_plan;
   int64_t global_batch; // 0: not given
@@ -69,6 +73,9 @@ typedef struct fsdp_options {
   int64_t trace_first, trace_last; // of trace_steps
   fsdp_mesh mesh_axes;             // as in --mesh, without those that every mesh has; count 0: not given
   char aliases[512]; // "--learning-rate is --lr, ...": what was given under another trainer's name
+  char *run_config;  // fsdp_train: the options as the run's run.yaml says them (run_options.h)
+  char *run_note;    // what was taken of the one that was there; NULL: nothing
+  int64_t run_ranks; // that it was written for; 0: not known
   // By row of the table: where the value came from ("" for a default).
   char place[FSDP_OPTION_MAX][128];
 } fsdp_options;

@@ -139,6 +139,20 @@ bool fsdp_option_store(fsdp_options *options, const fsdp_option_row *row, const 
   return true;
 }
 
+void fsdp_option_reset(fsdp_options *options, const fsdp_option_row *row) {
+  int count;
+  char **text = field(options, row);
+  options->place[row - fsdp_option_table(&count)][0] = 0;
+  if (row->kind == FSDP_OPTION_MESH) options->mesh_axes = (fsdp_mesh){0};
+  if (row->fallback) {
+    bool stored = fsdp_option_store(options, row, row->fallback);
+    FSDP_CHECK(stored, "default of --%s", row->name);
+    return;
+  }
+  free(*text);
+  *text = NULL;
+}
+
 void fsdp_option_print(const fsdp_options *options, const fsdp_option_row *row, FILE *out) {
   const void *value = (const char *)options + row->offset;
   char real[32];

@@ -33,6 +33,9 @@ static const fsdp_choice asyncs[] = {{"auto", FSDP_CKPT_ASYNC_AUTO, NULL},
                                      {"off", FSDP_CKPT_ASYNC_OFF, NULL},
                                      {NULL, 0, NULL}};
 
+static const fsdp_choice bests[] = {
+    {"off", FSDP_CKPT_BEST_OFF, NULL}, {"eval_loss", FSDP_CKPT_BEST_EVAL_LOSS, NULL}, {NULL, 0, NULL}};
+
 static const fsdp_choice comparisons[] = {
     {"contents", FSDP_COMPARE_CONTENTS, NULL}, {"sizes", FSDP_COMPARE_SIZES, NULL}, {NULL, 0, NULL}};
 
@@ -83,6 +86,10 @@ static const fsdp_option_row table[] = {
      .help = "samples of --data to hold out for evaluation: a fraction if below 1, else a number"},
     {"eval-freq", 0, INT(eval_freq, 0, STEPS_MAX), .fallback = "0",
      .help = "evaluate every N steps, and at the end (0: only at the end)"},
+    {"eval-at-start", 0, FLAG(eval_at_start), .programs = FSDP_PROGRAM_TRAIN,
+     .help = "evaluate before the first step too"},
+    {"stop-after", 0, INT(stop_after, 0, STEPS_MAX), .programs = FSDP_PROGRAM_TRAIN, .fallback = "0",
+     .help = "end the run after N evaluations in a row that are no better than the best before (0: never)"},
     {"compare-files", 0, .knob = true, CHOICE(compare_files, comparisons), .fallback = "contents",
      .argument = "contents|sizes",
      .help = "how ranks on several nodes check that they read the same data and weights: in full, or by size "
@@ -198,10 +205,17 @@ static const fsdp_option_row table[] = {
      .help = "save every N steps (0: never)"},
     {"ckpt-keep", 0, INT(ckpt_keep, 0, 1000000), .fallback = "3",
      .help = "newest checkpoints to keep (0: all)"},
+    {"ckpt-best", 0, CHOICE(ckpt_best, bests), .programs = FSDP_PROGRAM_TRAIN, .fallback = "off",
+     .argument = "off|eval_loss",
+     .help = "save after each evaluation that is the best so far, and keep the best one beside the newest"},
     {"ckpt-async", 0, CHOICE(ckpt_async, asyncs), .fallback = "auto", .argument = "auto|on|off",
      .help = "save from a snapshot in host memory while training continues (auto: if it fits)"},
-    {"resume", 0, TEXT(resume), .fallback = "auto", .argument = "auto|off|PATH",
-     .help = "resume from the newest checkpoint, from none, or from PATH"},
+    {"resume", 0, TEXT(resume), .fallback = "auto", .argument = "auto|off|step-N|best|PATH",
+     .help =
+         "resume from the experiment's newest checkpoint, from none, from that of a step or with the least "
+         "evaluation loss, or from PATH"},
+    {"overwrite", 0, FLAG(overwrite), .programs = FSDP_PROGRAM_TRAIN,
+     .help = "with --resume off, remove the checkpoints and the log that the experiment has"},
     {"resume-schedule", 0, CHOICE(resume_schedule, resume_schedules), .fallback = "continue",
      .argument = "continue|restart",
      .help = "the learning-rate schedule of a resumed run: as it was, or a new one over the remaining steps"},
@@ -238,6 +252,8 @@ static const fsdp_option_row table[] = {
     {"print-program", 0, FLAG(print_program), .help = "print the step program"},
     {"print-sharding", 0, FLAG(print_sharding),
      .help = "print every placement as a file for --sharding (fsdp_plan: nothing else)"},
+    {"print-config", 0, FLAG(print_config), .programs = FSDP_PROGRAM_TRAIN,
+     .help = "print the options as a file for --config, defaults as comments, and stop"},
     {"print-strategies", 0, FLAG(print_strategies), .programs = FSDP_PROGRAM_PLAN,
      .help = "with --op-strategies or --sharding, print every operator's strategy, who decided it, and what "
              "is redistributed, and nothing else"},

@@ -363,8 +363,8 @@ static fsdp_status set_from_yaml(void *context, const char *name, const char *te
 }
 
 // With `compared`, that file takes the place of those to compare.
-static fsdp_status parse(fsdp_options *options, fsdp_program_kind program, int argc, char **argv,
-                         const char *compared, fsdp_error *error) {
+static fsdp_status read_options(fsdp_options *options, fsdp_program_kind program, int argc, char **argv,
+                                const char *compared, fsdp_error *error) {
   set_defaults(options);
   arguments read;
   fsdp_status status = read_arguments(&read, program, argc, argv, error);
@@ -388,7 +388,19 @@ static fsdp_status parse(fsdp_options *options, fsdp_program_kind program, int a
     stop = status != FSDP_OK;
   }
   destroy_arguments(&read);
-  return stop ? status : fsdp_options_check(options, program, error);
+  return status;
+}
+
+fsdp_status fsdp_options_read(fsdp_options *options, fsdp_program_kind program, int argc, char **argv,
+                              fsdp_error *error) {
+  return read_options(options, program, argc, argv, NULL, error);
+}
+
+static fsdp_status parse(fsdp_options *options, fsdp_program_kind program, int argc, char **argv,
+                         const char *compared, fsdp_error *error) {
+  fsdp_status status = read_options(options, program, argc, argv, compared, error);
+  if (status != FSDP_OK || options->help || options->version) return status;
+  return fsdp_options_check(options, program, error);
 }
 
 fsdp_status fsdp_options_parse(fsdp_options *options, fsdp_program_kind program, int argc, char **argv,
@@ -414,6 +426,9 @@ void fsdp_options_destroy(fsdp_options *options) {
     free(*text);
     *text = NULL;
   }
+  free(options->run_config);
+  free(options->run_note);
+  options->run_config = options->run_note = NULL;
 }
 
 // A stream into *out, which the caller frees once it is closed.

@@ -4,6 +4,7 @@
 #include "launcher/options/options.h"
 #include "runtime/base/check.h"
 #include "runtime/base/finite.h"
+#include "runtime/base/folders.h"
 #include "runtime/base/plural.h"
 #include "runtime/base/size.h"
 #include "runtime/base/text.h"
@@ -23,21 +24,33 @@
 
 // ---- The checkpoint
 
-// `path` itself, or the newest checkpoint in it; `folder` becomes that of the checkpoint.
+// EXPERIMENT/step-60, EXPERIMENT/60, EXPERIMENT/best.
+static bool find_named(const char *path, char folder[FSDP_CHECKPOINT_PATH_BYTES]) {
+  char experiment[FSDP_CHECKPOINT_PATH_BYTES];
+  snprintf(experiment, sizeof experiment, "%.4000s", path);
+  char *slash = strrchr(experiment, '/');
+  if (slash) *slash = 0;
+  return fsdp_checkpoint_named(slash ? experiment : ".", slash ? slash + 1 : path, folder);
+}
+
+// `path` itself, the newest checkpoint in it, or the one that its last word means; `folder` becomes that of
+// the checkpoint.
 static fsdp_status open_checkpoint(const char *path, char folder[FSDP_CHECKPOINT_PATH_BYTES],
                                    fsdp_checkpoint **checkpoint, fsdp_error *error) {
   char manifest[PATH_BYTES];
   snprintf(manifest, sizeof manifest, "%.4000s/" FSDP_CHECKPOINT_MANIFEST, path);
   snprintf(folder, FSDP_CHECKPOINT_PATH_BYTES, "%.4000s", path);
-  if (access(manifest, F_OK) != 0) {
+  if (access(manifest, F_OK) != 0 && !find_named(path, folder)) {
     fsdp_checkpoint_entry *entries;
     int count = fsdp_checkpoint_list(path, &entries);
     if (count > 0) snprintf(folder, FSDP_CHECKPOINT_PATH_BYTES, "%s", entries[0].path);
     free(entries);
     if (count == 0) {
-      return fsdp_fail(error, FSDP_ERR_INPUT,
-                       "%s: holds no checkpoint; give a checkpoint's folder (step-...), or an experiment's",
-                       path);
+      return fsdp_fail(
+          error, FSDP_ERR_INPUT,
+          "%s: holds no checkpoint; give a checkpoint's folder, an experiment's, or of one EXPERIMENT/step-N "
+          "or EXPERIMENT/best (--list lists them)",
+          path);
     }
   }
   fsdp_status status = fsdp_checkpoint_read_manifest(folder, checkpoint, error);
@@ -298,7 +311,7 @@ fsdp_status fsdp_export_run(const fsdp_export_config *config, fsdp_export_result
   if (status != FSDP_OK) return status;
   x.dtype = config->dtype < 0 ? x.checkpoint->slots[FSDP_SLOT_MASTER].dtype : (fsdp_dtype)config->dtype;
   x.reader = fsdp_checkpoint_reader_create(x.checkpoint, x.source);
-  if (mkdir(x.folder, 0777) != 0) {
+  if (!fsdp_make_parents(x.folder) || mkdir(x.folder, 0777) != 0) {
     status = fsdp_fail(error, FSDP_ERR_INPUT,
                        "--to '%s' cannot be created (%s): give a folder that you may write to", to,
                        strerror(errno));
@@ -377,6 +390,9 @@ fsdp_status fsdp_export_inspect(const char *path, FILE *out, fsdp_error *error) 
   fprintf(out, "model:      %s, %s parameters in %d tensor%s\n", c->model_name,
           fsdp_print_int(fsdp_checkpoint_numel(c), numel, sizeof numel), c->param_count,
           fsdp_plural(c->param_count));
+  if (p->results.loss > 0) fprintf(out, "loss:       %.4f", p->results.loss);
+  if (p->results.eval_loss > 0) fprintf(out, ", evaluation %.4f", p->results.eval_loss);
+  if (p->results.loss > 0) fputc('\n', out);
   const fsdp_mesh saved = fsdp_factored_whole(&c->mesh);
   char mesh[FSDP_MESH_TEXT_BYTES];
   fprintf(out, "layout:     strategy %s, %s, %d unit%s\n", c->strategy, fsdp_mesh_print(&saved, " ", mesh),

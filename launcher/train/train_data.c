@@ -161,9 +161,8 @@ fsdp_status fsdp_train_open_files(fsdp_trainer *t, fsdp_error *error) {
   if (fsdp_trainer_is_first(t)) announce_reading(t);
   fsdp_status status = open_data(t, error);
   if (fsdp_mapped_file_lost(NULL) != FSDP_OK) status = fsdp_mapped_file_lost(error); // the cause of any other
-  bool fresh = !fsdp_train_checkpoints_found(&t->checkpoints);
   if (status == FSDP_OK && fsdp_trainer_is_first(t))
-    status = fsdp_train_open_log(t->options, fresh, &t->log.log, error);
+    status = fsdp_train_open_log(t->options, &t->log.log, error);
   if (status == FSDP_OK && fsdp_trainer_is_first(t) && t->options->tensorboard) {
     status = fsdp_event_file_open(t->options->tensorboard, &t->log.events, error);
   }

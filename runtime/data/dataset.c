@@ -27,10 +27,11 @@ struct fsdp_dataset {
   int source_count;
   int64_t token_count, document_count, seq, vocab_size;
   bool packed, builtin;
-  int64_t raw_count;    // samples, including those without a counted target
-  int64_t sample_count; // without them
-  int64_t *kept;        // raw number of each sample; NULL if all are kept
-  int64_t cut_count;    // documents longer than a sample, if not packed
+  int64_t raw_count;                  // samples, including those without a counted target
+  int64_t sample_count;               // without them
+  int64_t *kept;                      // raw number of each sample; NULL if all are kept
+  int64_t cut_count;                  // documents longer than a sample, if not packed
+  int64_t real, learned, cut_learned; // fsdp_dataset_totals
   char description[640];
 };
 
@@ -202,16 +203,22 @@ static void keep_samples(fsdp_dataset *dataset) {
   bool masked = false;
   for (int i = 0; i < dataset->source_count; i++) masked |= dataset->sources[i].tokens.view.mask != NULL;
   dataset->sample_count = dataset->raw_count;
+  dataset->real = dataset->learned = dataset->raw_count * dataset->seq;
   if (!masked) return;
+  dataset->real = dataset->learned = 0;
   int64_t *kept = fsdp_alloc_zeroed((size_t)fsdp_max_i64(dataset->raw_count, 1), sizeof *kept), count = 0;
   for (int64_t raw = 0; raw < dataset->raw_count; raw++) {
     span at = span_of(dataset, raw);
     if (raw % 4096 == 0) fsdp_progress_mark();
-    if (count_targets(dataset, at) > 0) kept[count++] = raw;
+    int64_t learned = count_targets(dataset, at);
+    dataset->learned += learned;
+    if (learned > 0) kept[count++] = raw, dataset->real += at.end - 1 - at.begin;
     if (dataset->packed) continue;
     const source *s = source_at(dataset, raw, true);
     int64_t end = s->first + fsdp_token_view_end(&s->tokens.view, raw - s->first_document);
-    dataset->cut_count += end > at.end;
+    if (end <= at.end) continue;
+    dataset->cut_count++;
+    dataset->cut_learned += count_targets(dataset, (span){.begin = at.begin, .end = end}) - learned;
   }
   dataset->sample_count = count;
   if (count == dataset->raw_count)
@@ -422,6 +429,20 @@ void fsdp_dataset_fill(const fsdp_dataset *dataset, int64_t sample, int32_t *tok
 int64_t fsdp_dataset_target_count(const fsdp_dataset *dataset, int64_t sample) {
   const fsdp_dataset_part whole = {.sample = sample, .count = dataset->seq};
   return fsdp_dataset_part_target_count(dataset, &whole);
+}
+
+int64_t fsdp_dataset_real_count(const fsdp_dataset *dataset, int64_t sample) {
+  const fsdp_dataset_part whole = {.sample = sample, .count = dataset->seq};
+  span at = part_span(dataset, &whole);
+  return at.end - at.begin;
+}
+
+fsdp_dataset_totals fsdp_dataset_count(const fsdp_dataset *dataset) {
+  return (fsdp_dataset_totals){.positions = dataset->sample_count * dataset->seq,
+                               .real = dataset->real,
+                               .learned = dataset->learned,
+                               .cut_learned = dataset->cut_learned,
+                               .left_out = dataset->raw_count - dataset->sample_count};
 }
 
 int64_t fsdp_dataset_sample_count(const fsdp_dataset *dataset) {

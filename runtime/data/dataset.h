@@ -64,6 +64,20 @@ void fsdp_dataset_fill_part(const fsdp_dataset *dataset, const fsdp_dataset_part
                             int32_t *targets);
 int64_t fsdp_dataset_part_target_count(const fsdp_dataset *dataset, const fsdp_dataset_part *part);
 
+// How many of the sample's positions hold a token: the others are padding.
+int64_t fsdp_dataset_real_count(const fsdp_dataset *dataset, int64_t sample);
+
+typedef struct fsdp_dataset_totals {
+  int64_t positions;   // of which
+  int64_t real;        // hold a token, and of
+  int64_t learned;     // the next one counts
+  int64_t cut_learned; // targets that would count, but lie behind the end of a sample that is one document
+  int64_t left_out;    // samples besides, of which no target counts
+} fsdp_dataset_totals;
+
+// Of all samples of an epoch together.
+fsdp_dataset_totals fsdp_dataset_count(const fsdp_dataset *dataset);
+
 // Samples per epoch, including those of a last partial batch.
 int64_t fsdp_dataset_sample_count(const fsdp_dataset *dataset);
 // Tokens of all files.

@@ -207,7 +207,7 @@ def an_older_version():
             assert math.isclose(line["loss"], loss, rel_tol=1e-6), (line, loss)
             assert math.isclose(line["grad_norm"], norm, rel_tol=1e-5), (line, norm)
         # The old one is gone, with all its files.
-        assert names_below(folder) == ["log.jsonl", "step-00000008"], names_below(folder)
+        assert names_below(folder) == ["log.jsonl", "run.yaml", "step-00000008"], names_below(folder)
         again = programs.run("fsdp_export", folder, "--to", work / f"from_v5_{ranks}")
         assert again.returncode == 0, again.stderr
 

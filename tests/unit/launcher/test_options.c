@@ -455,9 +455,9 @@ static void table_of_aliases(void **state) {
     if (a->name && !fsdp_option_find(a->name))
       fail_msg("--%s is --%s, which is no option", a->alias, a->name);
     for (int on = 0; on < 2 && a->on; on++) {
-      fsdp_options o = accept(FSDP_PROGRAM_PLAN, "");
+      fsdp_options o = accept(FSDP_PROGRAM_TRAIN, "");
       fsdp_error error;
-      assert_int_equal(fsdp_options_set(&o, FSDP_PROGRAM_PLAN, a->alias, on ? "on" : "off", "here", &error),
+      assert_int_equal(fsdp_options_set(&o, FSDP_PROGRAM_TRAIN, a->alias, on ? "on" : "off", "here", &error),
                        FSDP_OK);
       fsdp_options_destroy(&o);
     }
