@@ -46,7 +46,7 @@ static const fsdp_option_row *find_meant(const char *name, const fsdp_option_ali
 
 // The nearest name of an option, NULL if none is near.
 static const char *nearest_name(fsdp_program_kind program, const char *name) {
-  enum { NAMES_MAX = 256 };
+  enum { NAMES_MAX = 384 };
   const char *names[NAMES_MAX], *meant[NAMES_MAX];
   int count, alias_count, known = 0;
   const fsdp_option_row *table = fsdp_option_table(&count);

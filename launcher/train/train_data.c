@@ -18,17 +18,17 @@
 fsdp_status fsdp_train_count_steps(fsdp_trainer *t, fsdp_error *error) {
   const fsdp_options *o = t->options;
   t->steps_per_epoch = fsdp_sampler_steps_per_epoch(&t->feed.config.sampler);
-  int64_t steps;
-  if (!fsdp_mul_checked(t->steps_per_epoch, o->num_epochs, &steps)) steps = INT64_MAX;
+  int64_t steps = fsdp_sampler_steps(&t->feed.config.sampler, o->num_epochs);
   if (steps < INT64_MAX) steps -= t->feed.sample_shift;
   if (o->max_steps && o->max_steps < steps) steps = o->max_steps;
   if (steps > STEPS_MAX) {
     return fsdp_fail(error, FSDP_ERR_OPTION,
-                     "--num-epochs %" PRId64 " (%s) is more than %" PRId64
-                     " steps: end sooner with --max-steps",
+                     "--num-epochs %g (%s) is more than %" PRId64 " steps: end sooner with --max-steps",
                      o->num_epochs, fsdp_options_place(o, "num-epochs"), STEPS_MAX);
   }
-  t->total_steps = t->feed.config.rate.total_steps = steps;
+  fsdp_learning_rate *rate = &t->feed.config.rate;
+  t->total_steps = rate->total_steps = steps;
+  if (o->warmup_ratio > 0) rate->warmup_steps = fsdp_learning_rate_warmup(rate, o->warmup_ratio);
   return FSDP_OK;
 }
 
@@ -96,7 +96,8 @@ static fsdp_status open_data(fsdp_trainer *t, fsdp_error *error) {
   feed.rate = (fsdp_learning_rate){.schedule = (fsdp_lr_schedule)o->lr_schedule,
                                    .lr = o->lr,
                                    .min_lr = o->min_lr,
-                                   .warmup_steps = o->warmup_steps};
+                                   .warmup_steps = o->warmup_steps,
+                                   .decay_ratio = o->lr_decay_ratio};
   status = open_evaluation(t, &data, &feed, error);
   if (status != FSDP_OK) return status;
   fsdp_feed_create(&t->feed, &feed);

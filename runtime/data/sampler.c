@@ -34,6 +34,14 @@ int64_t fsdp_sampler_steps_per_epoch(const fsdp_sampler *sampler) {
   return trained_on(sampler) / sampler->global_batch;
 }
 
+int64_t fsdp_sampler_steps(const fsdp_sampler *sampler, double epochs) {
+  const int64_t each = fsdp_sampler_steps_per_epoch(sampler);
+  const double steps = epochs * (double)each;
+  if (steps > 0x1p62) return INT64_MAX;
+  if (epochs == floor(epochs)) return (int64_t)epochs * each;
+  return (int64_t)ceil(steps * (1 - 1e-12)); // 0.1 * 30 is a little more than 3
+}
+
 int64_t fsdp_sampler_position(const fsdp_sampler_part *part, int64_t i) {
   FSDP_CHECK(part->rank >= 0 && part->rank < part->ranks && i >= 0 && i < part->batch,
              "rank %lld of %lld, sequence %lld of %lld", (long long)part->rank, (long long)part->ranks,

@@ -47,6 +47,10 @@ fsdp_status fsdp_sampler_hold_out(fsdp_sampler *sampler, double amount, fsdp_err
 // Whole global batches per epoch.
 int64_t fsdp_sampler_steps_per_epoch(const fsdp_sampler *sampler);
 
+// Steps of `epochs` epochs, also of a part of one: rounded up, as Transformers rounds them, so at least one.
+// INT64_MAX if there are more than 2^62.
+int64_t fsdp_sampler_steps(const fsdp_sampler *sampler, double epochs);
+
 // The position in the step of sequence `i` of a part.
 int64_t fsdp_sampler_position(const fsdp_sampler_part *part, int64_t i);
 
