@@ -24,6 +24,8 @@ static const fsdp_option_alias table[] = {
     SAME("model-path", "model"),
     SAME("model-name-or-path", "model"),
     SAME("pretrained-model-name-or-path", "model"),
+    INSTEAD("resize-vocab", "use --resize-embeddings, for a tokenizer with more tokens than the model"),
+    INSTEAD("resize-token-embeddings-to-32x", "use --resize-embeddings N"),
     INSTEAD("num-layers", SHAPE),
     INSTEAD("hidden-size", SHAPE),
     INSTEAD("ffn-hidden-size", SHAPE),

@@ -30,6 +30,7 @@ typedef enum fsdp_program_kind { FSDP_PROGRAM_TRAIN = 1, FSDP_PROGRAM_PLAN = 2 }
 
 typedef struct fsdp_options {
   char *config, *model, *data, *tokenizer, *wrap; // owned; NULL if not given and without a default
+  char *resize_embeddings;                        // a number of tokens, or "tokenizer"
   char *compare;                                  // "a.yaml,b.yaml"
   char *recompute, *offload_activations;          // as saving.h reads them, or "auto"
   char *save_dir, *experiment, *resume, *log, *memory_profile, *mesh, *eval_data, *tensorboard, *rank_logs;

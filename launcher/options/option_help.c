@@ -43,7 +43,8 @@ static void print_presets(FILE *out) {
 static const struct {
   const char *task, *options;
 } tasks[] = {
-    {"choose model and data", "model init data tokenizer verify-data eval-data eval-split eval-freq"},
+    {"choose model and data",
+     "model init data tokenizer resize-embeddings verify-data eval-data eval-split eval-freq"},
     {"set batch and length", "batch-size seq-length grad-accum num-epochs max-steps seed"},
     {"set the optimizer", "lr lr-schedule min-lr warmup-steps warmup-ratio lr-decay-ratio weight-decay decay "
                           "beta1 beta2 eps grad-clip "

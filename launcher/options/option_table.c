@@ -77,6 +77,10 @@ static const fsdp_option_row table[] = {
      .help =
          "tokenizer.json (default: the model folder's; bytes if it has none, no weights, and a vocabulary "
          "of 256)"},
+    {"resize-embeddings", 0, TEXT(resize_embeddings), .argument = "N|tokenizer", .bare = "tokenizer",
+     .help =
+         "give the model N tokens, or as many as its tokenizer has: new rows of embedding and head are the "
+         "mean of the others"},
     {"verify-data", 0, FLAG(verify_data), .fallback = "on",
      .help = "read and check all tokens before the first step; the ranks of a node share the work"},
     {"eval-data", 0, LIST(eval_data), .argument = "PATH ...",

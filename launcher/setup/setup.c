@@ -3,6 +3,7 @@
 #include "launcher/profile/profile_file.h"
 #include "launcher/setup/capacity.h"
 #include "launcher/setup/propagate_mesh.h"
+#include "launcher/setup/resize.h"
 #include "launcher/setup/sharding_file.h"
 #include "launcher/setup/strategies_file.h"
 #include "models/family.h"
@@ -66,8 +67,8 @@ static const char *folder_name(const char *path) {
   return name && name[1] ? name + 1 : path;
 }
 
-fsdp_status fsdp_setup_read_model(const fsdp_options *options, fsdp_setup *setup, fsdp_model_config *model,
-                                  fsdp_error *error) {
+static fsdp_status read_model(const fsdp_options *options, fsdp_setup *setup, fsdp_model_config *model,
+                              fsdp_error *error) {
   setup->model_name = options->model;
   if (!is_folder(options->model)) {
     fsdp_status status = check_preset(options, error);
@@ -87,6 +88,12 @@ fsdp_status fsdp_setup_read_model(const fsdp_options *options, fsdp_setup *setup
   if (bytes > sizeof path) return fsdp_fail(error, FSDP_ERR_INPUT, "--model: the path is too long");
   snprintf(path, sizeof path, "%s/config.json", options->model);
   return fsdp_config_read(path, model, error);
+}
+
+fsdp_status fsdp_setup_read_model(const fsdp_options *options, fsdp_setup *setup, fsdp_model_config *model,
+                                  fsdp_error *error) {
+  fsdp_status status = read_model(options, setup, model, error);
+  return status ? status : fsdp_resize_embeddings(options, setup->folder, model, &setup->stored_vocab, error);
 }
 
 // ---- The plan

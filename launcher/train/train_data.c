@@ -127,7 +127,8 @@ fsdp_status fsdp_train_open_model(fsdp_trainer *t, fsdp_error *error) {
     status = fsdp_train_find_tokenizer(t->options, &t->setup, t->setup.plan->config.model.vocab_size,
                                        &t->tokenizer, error);
   if (status == FSDP_OK && t->setup.load_weights) {
-    status = fsdp_weights_open(t->setup.folder, t->setup.plan->graph, &t->weights, error);
+    status =
+        fsdp_weights_open(t->setup.folder, t->setup.plan->graph, t->setup.stored_vocab, &t->weights, error);
   }
   return status;
 }

@@ -66,10 +66,10 @@ static bool agrees_on_template(const fsdp_dataset *dataset, const fsdp_token_fil
 static fsdp_status check_source(const fsdp_dataset *dataset, const fsdp_dataset_config *config,
                                 const fsdp_token_source *added, const char *path, fsdp_error *error) {
   const fsdp_token_view *view = &added->view;
-  if (view->vocab_size > dataset->vocab_size)
+  // A tokenizer may have more tokens than the model where the data has none of them.
+  if (added->bytes && view->vocab_size > dataset->vocab_size)
     return fsdp_fail(error, FSDP_ERR_INPUT,
-                     "%.300s: its tokens need a vocabulary of at least %" PRId64
-                     ", but the model has %" PRId64
+                     "%.300s: bytes need a vocabulary of at least %" PRId64 ", but the model has %" PRId64
                      "; use a different model, or data prepared with this model's tokenizer",
                      path, view->vocab_size, dataset->vocab_size);
   if (added->bytes && config->no_bytes)
@@ -97,12 +97,15 @@ static fsdp_status check_source(const fsdp_dataset *dataset, const fsdp_dataset_
 static fsdp_status fail_token(const fsdp_dataset *dataset, const fsdp_token_view *view, const char *path,
                               int64_t at, fsdp_error *error) {
   int32_t token;
+  char resized[64] = "";
   fsdp_token_view_read(view, at, 1, &token);
-  return fsdp_fail(error, FSDP_ERR_INPUT,
-                   "%.300s: token %" PRId64 " (from 0) of its %" PRId64 " is %" PRIu32
-                   ", but the model has a "
-                   "vocabulary of %" PRId64 "; use the model that these tokens were made for, or other data",
-                   path, at, view->token_count, (uint32_t)token, dataset->vocab_size);
+  if (view->vocab_size > dataset->vocab_size)
+    snprintf(resized, sizeof resized, "add --resize-embeddings %" PRId64 ", ", view->vocab_size);
+  return fsdp_fail(
+      error, FSDP_ERR_INPUT,
+      "%.300s: token %" PRId64 " (from 0) of its %" PRId64 " is %" PRIu32 ", but the model has a "
+      "vocabulary of %" PRId64 "; %suse the model that these tokens were made for, or other data",
+      path, at, view->token_count, (uint32_t)token, dataset->vocab_size, resized);
 }
 
 // This caller's share of reading all tokens of the file.
@@ -111,9 +114,11 @@ static fsdp_status verify_source(const fsdp_dataset *dataset, const fsdp_dataset
   const fsdp_token_view *view = &added->view;
   int64_t shares = fsdp_max_i64(config->shares, 1), share = config->share;
   if (!config->verify) return FSDP_OK;
-  if (view->vocab_size) // a checksum is of a whole file
-    return dataset->source_count % shares == share ? fsdp_token_file_verify(path, &added->file, error)
-                                                   : FSDP_OK;
+  if (view->vocab_size && dataset->source_count % shares == share) { // a checksum is of a whole file
+    fsdp_status status = fsdp_token_file_verify(path, &added->file, error);
+    if (status) return status;
+  }
+  if (view->vocab_size && view->vocab_size <= dataset->vocab_size) return FSDP_OK;
   int64_t each = view->token_count / shares, more = view->token_count % shares;
   int64_t begin = each * share + fsdp_min_i64(share, more), count = each + (share < more);
   int64_t at = fsdp_token_view_find(view, begin, count, dataset->vocab_size);

@@ -36,8 +36,8 @@ typedef struct fsdp_dataset_config {
 #define FSDP_DATASET_NO_SAMPLE (-1)
 
 // Opens and maps the files, which need no handles from then on. FSDP_ERR_INPUT if one is missing, malformed,
-// of unknown kind, or made for a different tokenizer or a larger vocabulary than the model's
-// (token_source.h). Also if bytes are required or refused, if packed and unpacked files are mixed, if they
+// of unknown kind, made for a different tokenizer than the model's (token_source.h), or has a token that the
+// model has not. Also if bytes are required or refused, if packed and unpacked files are mixed, if they
 // were prepared with different chat templates, or if all are too short for one step. The configuration is not
 // kept. The caller closes *dataset.
 fsdp_status fsdp_dataset_open(const fsdp_dataset_config *config, fsdp_dataset **dataset, fsdp_error *error);
