@@ -72,7 +72,7 @@ static const fsdp_option_row table[] = {
      .help = "load the folder's weights or draw new ones (default: weights if present)"},
     {"data", 0, LIST(data), .argument = "PATH ...",
      .help = "text, .jsonl, Alpaca .json, or tokens: paths or patterns (\"train_*.bin\"), also separated by "
-             "commas (default: a built-in text)"},
+             "commas; PATH:WEIGHT of all of them mixes them (default: a built-in text)"},
     {"tokenizer", 0, TEXT(tokenizer), .argument = "FILE|bytes",
      .help =
          "tokenizer.json (default: the model folder's; bytes if it has none, no weights, and a vocabulary "

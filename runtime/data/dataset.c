@@ -22,9 +22,18 @@ typedef struct source {
   int64_t first_document; // of its first document
 } source;
 
+// Files that no sample of other files runs into.
+typedef struct group {
+  fsdp_dataset_group known;
+  char *name; // owned; known.name
+  int64_t first_token, end_token;
+  int64_t first_raw, raw_count; // samples, including those without a counted target
+} group;
+
 struct fsdp_dataset {
   source *sources;
-  int source_count;
+  group *groups;
+  int source_count, group_count;
   int64_t token_count, document_count, seq, vocab_size;
   bool packed, builtin;
   int64_t raw_count;    // samples, including those without a counted target
@@ -174,9 +183,19 @@ static const source *source_at(const fsdp_dataset *dataset, int64_t index, bool 
   return &dataset->sources[low];
 }
 
+// The group of a raw sample.
+static group *group_of(const fsdp_dataset *dataset, int64_t raw) {
+  group *p = dataset->groups;
+  while (raw >= p->first_raw + p->raw_count) p++;
+  return p;
+}
+
 static span span_of(const fsdp_dataset *dataset, int64_t raw) {
-  if (dataset->packed)
-    return (span){.begin = raw * dataset->seq, .end = raw * dataset->seq + dataset->seq + 1};
+  if (dataset->packed) {
+    const group *p = group_of(dataset, raw);
+    const int64_t begin = p->first_token + (raw - p->first_raw) * dataset->seq;
+    return (span){.begin = begin, .end = begin + dataset->seq + 1};
+  }
   const source *s = source_at(dataset, raw, true);
   int64_t document = raw - s->first_document;
   int64_t begin = s->first + (int64_t)s->tokens.view.starts[document];
@@ -202,17 +221,49 @@ static int64_t count_targets(const fsdp_dataset *dataset, span at) {
   return count;
 }
 
+// Adds the group of sources [first, end).
+static void add_group(fsdp_dataset *dataset, const fsdp_data_group *given, int first, int end) {
+  const source *from = &dataset->sources[first];
+  const int64_t token_end = end < dataset->source_count ? dataset->sources[end].first : dataset->token_count;
+  const int64_t document_end =
+      end < dataset->source_count ? dataset->sources[end].first_document : dataset->document_count;
+  const int64_t tokens = token_end - from->first, documents = document_end - from->first_document;
+  group *added = &dataset->groups[dataset->group_count++];
+  *added = (group){.known.share = given ? given->share : 1,
+                   .name = given ? copy_path(given->name) : NULL,
+                   .first_token = from->first,
+                   .end_token = token_end,
+                   .first_raw = dataset->raw_count,
+                   .raw_count = dataset->packed ? fsdp_max_i64(tokens - 1, 0) / dataset->seq : documents};
+  added->known.name = added->name;
+  dataset->raw_count += added->raw_count;
+}
+
+static void add_groups(fsdp_dataset *dataset, const fsdp_data_paths *files) {
+  const int count = files ? files->group_count : 0;
+  dataset->groups = fsdp_alloc_zeroed((size_t)count + 1, sizeof *dataset->groups);
+  for (int i = 0; i < count; i++)
+    add_group(dataset, &files->groups[i], files->groups[i].first,
+              files->groups[i].first + files->groups[i].count);
+  if (!count) add_group(dataset, NULL, 0, dataset->source_count);
+}
+
 // Finds the samples with a target that counts, and notes documents that are cut off.
 static void keep_samples(fsdp_dataset *dataset) {
   bool masked = false;
   for (int i = 0; i < dataset->source_count; i++) masked |= dataset->sources[i].tokens.view.mask != NULL;
   dataset->sample_count = dataset->raw_count;
+  for (int i = 0; i < dataset->group_count; i++)
+    dataset->groups[i].known.sample_count = dataset->groups[i].raw_count;
   if (!masked) return;
   int64_t *kept = fsdp_alloc_zeroed((size_t)fsdp_max_i64(dataset->raw_count, 1), sizeof *kept), count = 0;
   for (int64_t raw = 0; raw < dataset->raw_count; raw++) {
     span at = span_of(dataset, raw);
     if (raw % 4096 == 0) fsdp_progress_mark();
-    if (count_targets(dataset, at) > 0) kept[count++] = raw;
+    if (count_targets(dataset, at) > 0)
+      kept[count++] = raw;
+    else
+      group_of(dataset, raw)->known.sample_count--;
     if (dataset->packed) continue;
     const source *s = source_at(dataset, raw, true);
     int64_t end = s->first + fsdp_token_view_end(&s->tokens.view, raw - s->first_document);
@@ -263,6 +314,24 @@ static fsdp_status fail_masked(const fsdp_dataset *dataset, const fsdp_dataset_c
                    config->global_batch, remedy);
 }
 
+// Every group of a mix has a sample.
+static fsdp_status check_groups(fsdp_dataset *dataset, const fsdp_dataset_config *config, fsdp_error *error) {
+  int64_t first = 0;
+  for (int i = 0; i < dataset->group_count; i++) {
+    group *p = &dataset->groups[i];
+    p->known.first_sample = first;
+    first += p->known.sample_count;
+    if (!p->name || p->known.sample_count > 0) continue;
+    return fsdp_fail(error, FSDP_ERR_INPUT,
+                     "%.300s: has %" PRId64 " token%s, of which no sample of %" PRId64
+                     " and the one behind it can be made that learns anything; give more, leave it out, or "
+                     "lower --seq-length",
+                     p->name, p->end_token - p->first_token, fsdp_plural(p->end_token - p->first_token),
+                     config->seq);
+  }
+  return FSDP_OK;
+}
+
 static fsdp_status check_size(const fsdp_dataset *dataset, const fsdp_dataset_config *config,
                               fsdp_error *error) {
   const char *where = dataset->builtin ? "the built-in text" : config->files->list;
@@ -279,9 +348,10 @@ static fsdp_status check_size(const fsdp_dataset *dataset, const fsdp_dataset_co
   if (dataset->sample_count >= config->global_batch) return FSDP_OK;
   if (dataset->raw_count >= config->global_batch) return fail_masked(dataset, config, error);
   return fsdp_fail(error, FSDP_ERR_INPUT,
-                   "%.300s: has %" PRId64 " document%s, each a sample, but one step needs %" PRId64
+                   "%.300s: has %" PRId64 " %s%s, each a sample, but one step needs %" PRId64
                    "; give more, or lower --batch-size or --grad-accum",
-                   where, dataset->raw_count, fsdp_plural(dataset->raw_count), config->global_batch);
+                   where, dataset->raw_count, dataset->packed ? "sequence" : "document",
+                   fsdp_plural(dataset->raw_count), config->global_batch);
 }
 
 // Appends to the description.
@@ -343,9 +413,10 @@ fsdp_status fsdp_dataset_open(const fsdp_dataset_config *config, fsdp_dataset **
                                                              : add_builtin(opened, config, error);
   if (!status) {
     opened->packed = opened->sources[0].tokens.view.packed;
-    opened->raw_count = opened->packed ? (opened->token_count - 1) / config->seq : opened->document_count;
+    add_groups(opened, config->files);
     keep_samples(opened);
-    status = check_size(opened, config, error);
+    status = check_groups(opened, config, error);
+    if (!status) status = check_size(opened, config, error);
   }
   if (status) {
     fsdp_dataset_close(opened);
@@ -362,6 +433,8 @@ void fsdp_dataset_close(fsdp_dataset *dataset) {
     fsdp_token_source_close(&dataset->sources[i].tokens);
     free(dataset->sources[i].path);
   }
+  for (int i = 0; i < dataset->group_count; i++) free(dataset->groups[i].name);
+  free(dataset->groups);
   free(dataset->sources);
   free(dataset->kept);
   free(dataset);
@@ -432,6 +505,12 @@ int64_t fsdp_dataset_target_count(const fsdp_dataset *dataset, int64_t sample) {
 int64_t fsdp_dataset_sample_count(const fsdp_dataset *dataset) {
   return dataset->sample_count;
 }
+int fsdp_dataset_group_count(const fsdp_dataset *dataset) {
+  return dataset->group_count;
+}
+fsdp_dataset_group fsdp_dataset_group_at(const fsdp_dataset *dataset, int index) {
+  return dataset->groups[index].known;
+}
 int64_t fsdp_dataset_token_count(const fsdp_dataset *dataset) {
   return dataset->token_count;
 }
@@ -484,6 +563,11 @@ uint64_t fsdp_dataset_fingerprint(const fsdp_dataset *dataset) {
   }
   for (int i = 0; i < dataset->source_count; i++)
     fsdp_token_source_identity(&dataset->sources[i].tokens, bytes <= HASH_WHOLE_BYTES_MAX, hash_bytes, state);
+  for (int i = 0; i < dataset->group_count && dataset->groups[0].name; i++) {
+    const fsdp_dataset_group *known = &dataset->groups[i].known;
+    XXH64_update(state, &known->share, sizeof known->share);
+    XXH64_update(state, &known->sample_count, sizeof known->sample_count);
+  }
   uint64_t hash = XXH64_digest(state);
   XXH64_freeState(state);
   return hash;
