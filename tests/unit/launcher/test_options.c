@@ -434,7 +434,6 @@ static void flags_of_other_trainers(void **state) {
   refuse(train, "--fp16 true", FSDP_ERR_OPTION, "'--fp16'|loss scaling");
   refuse(train, "--output_dir outputs/x", FSDP_ERR_OPTION, "'--output_dir'|--save-dir|-e NAME");
   refuse(train, "--dataset-name tatsu-lab/alpaca", FSDP_ERR_OPTION, "'--dataset-name'|--data");
-  refuse(train, "--ranks_per_node 8", FSDP_ERR_OPTION, "--ranks-per-node 8|--ranks 1");
   refuse(train, "--cpu_checkpointing", FSDP_ERR_OPTION, "--offload-activations block_inputs");
 }
 
