@@ -7,6 +7,7 @@
 #include "launcher/options/yaml_options.h"
 #include "runtime/base/check.h"
 #include "runtime/base/nearest.h"
+#include "runtime/base/script.h"
 #include "runtime/base/text.h"
 
 #include <getopt.h>
@@ -59,7 +60,7 @@ static const char *nearest_name(fsdp_program_kind program, const char *name) {
   for (int i = 0; i < alias_count; i++) {
     if (aliases[i].name) names[known] = aliases[i].alias, meant[known++] = aliases[i].name;
   }
-  int nearest = fsdp_nearest_word(name, names, known);
+  int nearest = fsdp_nearest_phrase(name, names, known);
   return nearest >= 0 ? meant[nearest] : NULL;
 }
 
@@ -80,7 +81,8 @@ static fsdp_status fail_unknown(fsdp_program_kind program, const char *name, con
     return fsdp_fail(error, FSDP_ERR_OPTION, "--%s (%s) is an option of %s%s", name, place, owner, advice);
   }
   if (alias) {
-    return fsdp_fail(error, FSDP_ERR_OPTION, "unknown option '--%s' (%s): %s", name, place, alias->advice);
+    return fsdp_fail(error, FSDP_ERR_OPTION, "unknown option '--%s' (%s): %s%s%s", name, place, alias->advice,
+                     alias->script ? " " : "", alias->script ? fsdp_script(alias->script) : "");
   }
   const char *nearest = nearest_name(program, with_dashes(name, dashed));
   if (nearest) {

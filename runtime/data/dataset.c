@@ -5,6 +5,7 @@
 #include "runtime/base/job.h"
 #include "runtime/base/plural.h"
 #include "runtime/base/progress.h"
+#include "runtime/base/script.h"
 #include "runtime/base/size.h"
 #include "runtime/base/text.h"
 #include "runtime/data/token_source.h"
@@ -160,8 +161,8 @@ static fsdp_status add_builtin(fsdp_dataset *dataset, const fsdp_dataset_config 
   if (config->tokenizer)
     return fsdp_fail(error, FSDP_ERR_INPUT,
                      "--data: the built-in text is bytes, but the model has a tokenizer (%s); give data "
-                     "prepared with scripts/prepare_data.py",
-                     config->tokenizer);
+                     "prepared with %s",
+                     config->tokenizer, FSDP_PREPARE_DATA);
   fsdp_status status = check_source(dataset, config, &tokens, "the built-in text", error);
   dataset->sources = fsdp_alloc(sizeof *dataset->sources);
   if (!status) add_source(dataset, tokens, NULL);
