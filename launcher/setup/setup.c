@@ -62,6 +62,14 @@ static fsdp_status check_preset(const fsdp_options *options, fsdp_error *error) 
                    options->model, fsdp_options_place(options, "model"), options->model);
 }
 
+static fsdp_status fail_adapter(const fsdp_options *options, fsdp_error *error) {
+  return fsdp_fail(
+      error, FSDP_ERR_INPUT,
+      "--model %.300s (%s): holds an adapter (adapter_config.json) and no model: merge it into its base "
+      "model (peft's merge_and_unload), and give what save_pretrained writes then",
+      options->model, fsdp_options_place(options, "model"));
+}
+
 static const char *folder_name(const char *path) {
   const char *name = strrchr(path, '/');
   return name && name[1] ? name + 1 : path;
@@ -83,10 +91,13 @@ static fsdp_status read_model(const fsdp_options *options, fsdp_setup *setup, fs
   setup->model_name = folder_name(options->model);
   setup->load_weights = options->init == FSDP_INIT_WEIGHTS ||
                         (options->init == FSDP_INIT_AUTO && fsdp_safetensors_is_present(options->model));
-  size_t bytes = strlen(options->model) + 16;
+  size_t bytes = strlen(options->model) + 24;
   char path[4096];
   if (bytes > sizeof path) return fsdp_fail(error, FSDP_ERR_INPUT, "--model: the path is too long");
+  snprintf(path, sizeof path, "%s/adapter_config.json", options->model);
+  const bool adapter = stat(path, &information) == 0;
   snprintf(path, sizeof path, "%s/config.json", options->model);
+  if (adapter && stat(path, &information) != 0) return fail_adapter(options, error);
   return fsdp_config_read(path, model, error);
 }
 

@@ -102,11 +102,14 @@ void fsdp_train_print_start(const fsdp_trainer *t) {
            made->config.model.vocab_size);
   }
   if (t->feed.config.eval_dataset) {
-    printf("evaluate:  on %s sample%s%s%s\n",
+    char when[64] = "at the end alone";
+    if (t->options->eval_freq)
+      snprintf(when, sizeof when, "every %" PRId64 " steps, and at the end", t->options->eval_freq);
+    printf("evaluate:  on %s sample%s%s%s; %s\n",
            fsdp_print_int(t->feed.config.eval_sampler.held_out, tokens, sizeof tokens),
            fsdp_plural(t->feed.config.eval_sampler.held_out),
            t->eval_dataset ? " of " : " held out of the data",
-           t->eval_dataset ? fsdp_dataset_description(t->eval_dataset) : "");
+           t->eval_dataset ? fsdp_dataset_description(t->eval_dataset) : "", when);
   }
   printf("steps:     %" PRId64 " of %s token%s, %" PRId64 " per epoch\n", t->total_steps,
          fsdp_print_int(t->step_tokens, tokens, sizeof tokens), fsdp_plural(t->step_tokens),
@@ -122,7 +125,8 @@ void fsdp_train_print_summary(const fsdp_trainer *t) {
   char speed[48], time[32], planned[2][48], measured[2][48];
   int64_t steps = last->step - t->feed.first_step;
   double tokens_per_s = (double)(steps * t->step_tokens) / run_s;
-  printf("done:      %" PRId64 " step%s in %s, loss %.4f, %s tokens/s\n", steps, fsdp_plural(steps),
+  printf("%s %" PRId64 " step%s in %s, loss %.4f, %s tokens/s\n",
+         t->stop_signal ? "stopped:  " : "done:     ", steps, fsdp_plural(steps),
          fsdp_progress_duration(run_s, time), last->loss,
          fsdp_print_int((int64_t)tokens_per_s, speed, sizeof speed));
   if (t->skipped > 0)

@@ -81,12 +81,12 @@ static int part_distance(const char *typed, int length, const char *name, int na
 }
 
 static int part_length(const char *text) {
-  return (int)strcspn(text, "-");
+  return (int)strcspn(text, ".-");
 }
 
 static int part_count(const char *text) {
   int count = 1;
-  for (; *text; text++) count += *text == '-';
+  for (; *text; text++) count += *text == '.' || *text == '-';
   return count;
 }
 
@@ -94,7 +94,7 @@ static int part_count(const char *text) {
 static int squeeze(const char *text, char out[LONGEST + 1]) {
   int length = 0;
   for (; *text && length < LONGEST; text++)
-    if (*text != '-') out[length++] = *text;
+    if (*text != '.' && *text != '-') out[length++] = *text;
   out[length] = 0;
   return length;
 }

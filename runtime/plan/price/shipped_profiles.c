@@ -1,6 +1,10 @@
 #include "runtime/plan/price/shipped_profiles.h"
 
+#include <stdbool.h>
 #include <string.h>
+#include <strings.h>
+
+enum { AMBIGUOUS = -2 }; // several begin so
 
 // C11 has no #embed: the assembler includes each file, with a zero at its end. The build makes the list, a
 // line FSDP_SHIPPED_PROFILE(symbol, "name", "path") for each file.
@@ -39,7 +43,13 @@ const char *fsdp_shipped_profile_text(int i) {
 }
 
 int fsdp_shipped_profile_find(const char *name) {
-  for (int i = 0; i < fsdp_shipped_profile_count(); i++)
-    if (!strcmp(profiles[i].name, name)) return i;
-  return -1;
+  int found = -1;
+  const size_t length = strlen(name);
+  for (int i = 0; i < fsdp_shipped_profile_count(); i++) {
+    if (!strcasecmp(profiles[i].name, name)) return i;
+    const bool begins =
+        length >= 3 && !strncasecmp(profiles[i].name, name, length) && profiles[i].name[length] == '-';
+    if (begins) found = found == -1 ? i : AMBIGUOUS;
+  }
+  return found < 0 ? -1 : found;
 }

@@ -8,5 +8,6 @@ int fsdp_shipped_profile_count(void);
 const char *fsdp_shipped_profile_name(int i);
 const char *fsdp_shipped_profile_text(int i);
 
-// Its index, or -1.
+// Its index, or -1: in any case of letters, and without what follows a dash where one profile alone begins
+// so.
 int fsdp_shipped_profile_find(const char *name);

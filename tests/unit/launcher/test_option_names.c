@@ -1,5 +1,6 @@
 // Names that are none of ours: what was mistyped is found, what means something else has an answer of its own
 // or none, and the short names of other trainers mean what they say there.
+#include "launcher/options/option_query.h"
 #include "launcher/options/options.h"
 
 #include <setjmp.h>
@@ -71,9 +72,25 @@ static void short_names_mean_the_same(void **state) {
   fsdp_options_destroy(&o);
 }
 
+// What --auto chose for itself needs no remark.
+static void choices_of_auto_are_not_noted(void **state) {
+  (void)state;
+  static const char *const places[] = {"command line", "--auto"};
+  for (int i = 0; i < 2; i++) {
+    fsdp_options o;
+    fsdp_error error;
+    char note[256];
+    assert_int_equal(parse("", &o, &error), FSDP_OK);
+    assert_int_equal(fsdp_options_set(&o, FSDP_PROGRAM_TRAIN, "accumulate", "local", places[i], &error),
+                     FSDP_OK);
+    assert_int_equal(fsdp_options_note(&o, 0, note, sizeof note), i == 0);
+    fsdp_options_destroy(&o);
+  }
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(no_unrelated_name_is_proposed),
-                                     cmocka_unit_test(what_was_mistyped_is_found),
-                                     cmocka_unit_test(short_names_mean_the_same)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(no_unrelated_name_is_proposed), cmocka_unit_test(what_was_mistyped_is_found),
+      cmocka_unit_test(short_names_mean_the_same), cmocka_unit_test(choices_of_auto_are_not_noted)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -286,7 +286,10 @@ static void shipped_profiles(void **state) {
     IO_OK(fsdp_yaml_visit(&source, check_sources, copy, &error), &error);
   }
   assert_true(fsdp_shipped_profile_find("h100-sxm") >= 0);
-  assert_int_equal(fsdp_shipped_profile_find("h100"), -1);
+  const int h100 = fsdp_shipped_profile_find("h100-sxm");
+  assert_int_equal(fsdp_shipped_profile_find("H100"), h100); // no other begins so
+  assert_int_equal(fsdp_shipped_profile_find("a100"), -1);   // two do
+  assert_int_equal(fsdp_shipped_profile_find("h"), -1);
 }
 
 // ---- Bases
@@ -356,8 +359,8 @@ static void refused_at_the_top(void **state) {
   (void)state;
   fsdp_device_profile *profile;
   fsdp_error error = {0};
-  assert_int_equal(fsdp_profile_read("h100", &profile, &error), FSDP_ERR_INPUT);
-  assert_non_null(strstr(error.message, "unknown profile \"h100\": shipped are "));
+  assert_int_equal(fsdp_profile_read("a100", &profile, &error), FSDP_ERR_INPUT);
+  assert_non_null(strstr(error.message, "unknown profile \"a100\": shipped are "));
   assert_non_null(strstr(error.message, "h100-sxm"));
   refuse("", "no device");
   refuse("device: cuda\n", "no name");
