@@ -8,7 +8,12 @@
 #include <stdint.h>
 
 typedef enum fsdp_init { FSDP_INIT_AUTO, FSDP_INIT_WEIGHTS, FSDP_INIT_RANDOM } fsdp_init;
-typedef enum fsdp_lr_schedule { FSDP_LR_COSINE, FSDP_LR_LINEAR, FSDP_LR_CONSTANT } fsdp_lr_schedule;
+typedef enum fsdp_lr_schedule {
+  FSDP_LR_COSINE,
+  FSDP_LR_LINEAR,
+  FSDP_LR_CONSTANT,
+  FSDP_LR_WSD
+} fsdp_lr_schedule;
 typedef enum fsdp_backend { FSDP_BACKEND_AUTO, FSDP_BACKEND_CPU, FSDP_BACKEND_CUDA } fsdp_backend;
 typedef enum fsdp_ckpt_async {
   FSDP_CKPT_ASYNC_AUTO,
@@ -26,6 +31,7 @@ typedef enum fsdp_program_kind { FSDP_PROGRAM_TRAIN = 1, FSDP_PROGRAM_PLAN = 2 }
 
 typedef struct fsdp_options {
   char *config, *model, *data, *tokenizer, *wrap; // owned; NULL if not given and without a default
+  char *resize_embeddings;                        // a number of tokens, or "tokenizer"
   char *compare;                                  // "a.yaml,b.yaml"
   char *recompute, *offload_activations;          // as saving.h reads them, or "auto"
   char *save_dir, *experiment, *resume, *log, *memory_profile, *mesh, *eval_data, *tensorboard, *rank_logs;
@@ -33,8 +39,9 @@ typedef struct fsdp_options {
   char *op_strategies, *graph;
   char *profile; // of the machine: a shipped one's name, or a file
   char *trace, *trace_steps;
-  char *set;                                             // "KEY=VALUE;..."
-  int64_t batch, seq, grad_accum, num_epochs, max_steps; // max_steps 0: none
+  char *set;                                 // "KEY=VALUE;..."
+  int64_t batch, seq, grad_accum, max_steps; // max_steps 0: none
+  double num_epochs;
   int64_t warmup_steps, seed, numel_to_wrap, prefetch, ckpt_freq, ckpt_keep, log_freq,
       threads;                             // threads 0: the rank's cores
   int64_t memory_limit, host_memory_limit; // bytes, 0: not given
@@ -44,11 +51,13 @@ typedef struct fsdp_options {
   int64_t comm_timeout;          // seconds
   int64_t eval_freq, stop_after; // stop_after 0: never
   bool eval_at_start;
-  double eval_split; // a fraction of the samples if below 1, else a number; 0: none
+  double eval_split;                   // a fraction of the samples if below 1, else a number; 0: none
+  double warmup_ratio, lr_decay_ratio; // of all steps; of the first 0: not given
   double lr, min_lr, weight_decay, beta1, beta2, eps, grad_clip;
   double skip_grad_norm; // 0: not given
   int64_t max_skipped;
   int64_t check_replicas; // steps between comparisons, 0: none but at saves
+  int decay;              // fsdp_decay
   int init, lr_schedule, strategy, accumulate, backend, ckpt_async; // the enums above and of schedule.h
   int ckpt_best;                                                    // fsdp_ckpt_best
   int attention;                                                    // fsdp_attention_choice

@@ -43,10 +43,11 @@ static void print_presets(FILE *out) {
 static const struct {
   const char *task, *options;
 } tasks[] = {
-    {"choose model and data", "model init data tokenizer verify-data eval-data eval-split eval-freq "
-                              "eval-at-start stop-after"},
+    {"choose model and data", "model init data tokenizer resize-embeddings verify-data eval-data eval-split "
+                              "eval-freq eval-at-start stop-after"},
     {"set batch and length", "batch-size seq-length grad-accum num-epochs max-steps seed"},
-    {"set the optimizer", "lr lr-schedule min-lr warmup-steps weight-decay beta1 beta2 eps grad-clip "
+    {"set the optimizer", "lr lr-schedule min-lr warmup-steps warmup-ratio lr-decay-ratio weight-decay decay "
+                          "beta1 beta2 eps grad-clip "
                           "skip-grad-norm max-skipped"},
     {"choose what is sharded", "strategy wrap numel-to-wrap mesh tensor-parallel sequence-parallel "
                                "context-parallel sharding shard extra-data-axis op-strategies accumulate"},

@@ -32,6 +32,10 @@ static const rule alone = {"config print-model print-program print-sharding prin
 
 static const rule table[] = {
     {"min-lr", "lr-schedule=constant", 0, "{A} has no effect with {B}: leave one out"},
+    {"decay!all", "weight-decay=", 0, "{A} has no effect with {B}: leave it out, or raise that"},
+    {"warmup-ratio", "warmup-steps", 0, "{A} and {B} both set the warm-up: leave one out"},
+    {"lr-decay-ratio", "lr-schedule!wsd", 0,
+     "{A} is of --lr-schedule wsd, and this is {B}: add that, or leave this out"},
     {"shard", "sharding=", 0,
      "{A} changes a line of --sharding, which is not given: add --sharding fsdp, or a file"},
     {"sharding sequence-parallel", "op-strategies", 0,

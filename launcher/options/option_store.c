@@ -72,7 +72,8 @@ fsdp_status fsdp_option_fail_value(const fsdp_option_row *row, const char *name,
                                    const char *place, fsdp_error *error) {
   char allowed[512];
   describe_allowed(row, allowed, sizeof allowed);
-  return fsdp_fail(error, FSDP_ERR_OPTION, "--%s '%s' (%s): use %s", name, text, place, allowed);
+  return fsdp_fail(error, FSDP_ERR_OPTION, "--%s '%s' (%s): use %s%s%s", name, text, place, allowed,
+                   row->otherwise ? "; " : "", row->otherwise ? row->otherwise : "");
 }
 
 static void keep_text(fsdp_options *options, const fsdp_option_row *row, const char *text) {

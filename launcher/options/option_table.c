@@ -9,8 +9,11 @@ static const fsdp_choice inits[] = {
     {"weights", FSDP_INIT_WEIGHTS, NULL}, {"random", FSDP_INIT_RANDOM, NULL}, {NULL, 0, NULL}};
 static const fsdp_choice schedules[] = {{"cosine", FSDP_LR_COSINE, NULL},
                                         {"linear", FSDP_LR_LINEAR, NULL},
-                                        {"constant", FSDP_LR_CONSTANT, NULL},
+                                        {"constant", FSDP_LR_CONSTANT, "constant_with_warmup"},
+                                        {"wsd", FSDP_LR_WSD, "warmup_stable_decay"},
                                         {NULL, 0, NULL}};
+static const fsdp_choice decays[] = {
+    {"all", FSDP_DECAY_ALL, NULL}, {"matrices", FSDP_DECAY_MATRICES, NULL}, {NULL, 0, NULL}};
 static const fsdp_choice nccl_registers[] = {{"auto", FSDP_NCCL_REGISTER_AUTO, NULL},
                                              {"on", FSDP_NCCL_REGISTER_ON, NULL},
                                              {"off", FSDP_NCCL_REGISTER_OFF, NULL},
@@ -72,11 +75,15 @@ static const fsdp_option_row table[] = {
      .help = "load the folder's weights or draw new ones (default: weights if present)"},
     {"data", 0, LIST(data), .argument = "PATH ...",
      .help = "text, .jsonl, Alpaca .json, or tokens: paths or patterns (\"train_*.bin\"), also separated by "
-             "commas (default: a built-in text)"},
+             "commas; PATH:WEIGHT of all of them mixes them (default: a built-in text)"},
     {"tokenizer", 0, TEXT(tokenizer), .argument = "FILE|bytes",
      .help =
          "tokenizer.json (default: the model folder's; bytes if it has none, no weights, and a vocabulary "
          "of 256)"},
+    {"resize-embeddings", 0, TEXT(resize_embeddings), .argument = "N|tokenizer", .bare = "tokenizer",
+     .help =
+         "give the model N tokens, or as many as its tokenizer has: new rows of embedding and head are the "
+         "mean of the others"},
     {"verify-data", 0, FLAG(verify_data), .fallback = "on",
      .help = "read and check all tokens before the first step; the ranks of a node share the work"},
     {"eval-data", 0, LIST(eval_data), .argument = "PATH ...",
@@ -98,17 +105,26 @@ static const fsdp_option_row table[] = {
      .help = "sequences per micro-batch and data-parallel rank"},
     {"seq-length", 's', INT(seq, 1, 1 << 24), .fallback = "1024", .help = "tokens per sequence"},
     {"grad-accum", 0, INT(grad_accum, 1, 1000000), .fallback = "1", .help = "micro-batches per step"},
-    {"num-epochs", 0, INT(num_epochs, 1, 1000000000), .fallback = "1", .help = "passes over the data"},
+    {"num-epochs", 0, REAL(num_epochs, 0, 1e9), .open_low = true, .fallback = "1",
+     .help = "passes over the data, also a part of one, such as 0.5"},
     {"max-steps", 0, INT(max_steps, 1, STEPS_MAX), .help = "end after at most N steps (default: no limit)"},
     {"lr", 0, REAL(lr, 0, 1e6), .fallback = "3e-5", .help = "learning rate after the warm-up"},
     {"lr-schedule", 0, CHOICE(lr_schedule, schedules), .fallback = "cosine",
-     .argument = "cosine|linear|constant", .help = "decay from --lr to --min-lr at the last step"},
+     .argument = "cosine|linear|constant|wsd",
+     .help = "decay from --lr to --min-lr at the last step (wsd: warm-up, stable, and linear decay at the "
+             "end)"},
     {"min-lr", 0, REAL(min_lr, 0, 1e6), .fallback = "0", .help = "learning rate at the end"},
-    {"warmup-steps", 0, INT(warmup_steps, 0, STEPS_MAX), .fallback = "0", .help = "steps of linear warm-up"},
+    {"warmup-steps", 0, INT(warmup_steps, 0, STEPS_MAX), .fallback = "0", .help = "steps of linear warm-up",
+     .otherwise = "--warmup-ratio takes a share of all steps"},
+    {"warmup-ratio", 0, SHARE(warmup_ratio), .help = "share of all steps that are linear warm-up"},
+    {"lr-decay-ratio", 0, .kind = FSDP_OPTION_SHARE, FIELD(lr_decay_ratio), .real_low = 0, .real_high = 1,
+     .argument = "P", .fallback = "10%",
+     .help = "with --lr-schedule wsd, share of all steps in which the learning rate decays"},
     {"seed", 0, INT(seed, 0, INT64_MAX), .fallback = "0",
      .help = "seed of new weights, data order and stochastic rounding"},
-    {"weight-decay", 0, REAL(weight_decay, 0, 1e6), .fallback = "0.01",
-     .help = "AdamW's weight decay, on every parameter"},
+    {"weight-decay", 0, REAL(weight_decay, 0, 1e6), .fallback = "0.01", .help = "AdamW's weight decay"},
+    {"decay", 0, CHOICE(decay, decays), .fallback = "all", .argument = "all|matrices",
+     .help = "what decays: every parameter, or none but matrices, so that norms and biases do not"},
     {"beta1", 0, REAL(beta1, 0, 1), .open_high = true, .fallback = "0.9", .help = "AdamW's first decay rate"},
     {"beta2", 0, REAL(beta2, 0, 1), .open_high = true, .fallback = "0.999",
      .help = "AdamW's second decay rate"},

@@ -7,6 +7,7 @@
 #include "launcher/options/yaml_options.h"
 #include "runtime/base/check.h"
 #include "runtime/base/nearest.h"
+#include "runtime/base/script.h"
 #include "runtime/base/text.h"
 
 #include <getopt.h>
@@ -46,7 +47,7 @@ static const fsdp_option_row *find_meant(const char *name, const fsdp_option_ali
 
 // The nearest name of an option, NULL if none is near.
 static const char *nearest_name(fsdp_program_kind program, const char *name) {
-  enum { NAMES_MAX = 256 };
+  enum { NAMES_MAX = 384 };
   const char *names[NAMES_MAX], *meant[NAMES_MAX];
   int count, alias_count, known = 0;
   const fsdp_option_row *table = fsdp_option_table(&count);
@@ -59,7 +60,7 @@ static const char *nearest_name(fsdp_program_kind program, const char *name) {
   for (int i = 0; i < alias_count; i++) {
     if (aliases[i].name) names[known] = aliases[i].alias, meant[known++] = aliases[i].name;
   }
-  int nearest = fsdp_nearest_word(name, names, known);
+  int nearest = fsdp_nearest_phrase(name, names, known);
   return nearest >= 0 ? meant[nearest] : NULL;
 }
 
@@ -80,7 +81,8 @@ static fsdp_status fail_unknown(fsdp_program_kind program, const char *name, con
     return fsdp_fail(error, FSDP_ERR_OPTION, "--%s (%s) is an option of %s%s", name, place, owner, advice);
   }
   if (alias) {
-    return fsdp_fail(error, FSDP_ERR_OPTION, "unknown option '--%s' (%s): %s", name, place, alias->advice);
+    return fsdp_fail(error, FSDP_ERR_OPTION, "unknown option '--%s' (%s): %s%s%s", name, place, alias->advice,
+                     alias->script ? " " : "", alias->script ? fsdp_script(alias->script) : "");
   }
   const char *nearest = nearest_name(program, with_dashes(name, dashed));
   if (nearest) {

@@ -233,7 +233,8 @@ static fsdp_status write_index(const exporter *x, int64_t total_bytes, fsdp_erro
   return status;
 }
 
-// config.json as it came, but for the dtype of the weights that stand beside it now.
+// config.json as it came, but for what --resize-embeddings changed, and the dtype of the weights that stand
+// beside it now.
 static fsdp_status write_config(const exporter *x, fsdp_error *error) {
   char path[PATH_BYTES];
   snprintf(path, sizeof path, "%s/" FSDP_CHECKPOINT_CARRIED "/config.json", x->source);
@@ -244,6 +245,7 @@ static fsdp_status write_config(const exporter *x, fsdp_error *error) {
     json_decref(root);
     root = fsdp_model_print(&x->checkpoint->model);
   }
+  json_object_set_new(root, "vocab_size", json_integer((json_int_t)x->checkpoint->model.vocab_size));
   const char *name = x->dtype == FSDP_F32 ? "float32" : x->dtype == FSDP_BF16 ? "bfloat16" : "float16";
   const char *key = json_object_get(root, "dtype") ? "dtype" : "torch_dtype"; // Transformers 5, and before
   json_object_set_new(root, key, json_string(name));

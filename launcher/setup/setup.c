@@ -3,6 +3,7 @@
 #include "launcher/profile/profile_file.h"
 #include "launcher/setup/capacity.h"
 #include "launcher/setup/propagate_mesh.h"
+#include "launcher/setup/resize.h"
 #include "launcher/setup/sharding_file.h"
 #include "launcher/setup/strategies_file.h"
 #include "models/family.h"
@@ -61,13 +62,21 @@ static fsdp_status check_preset(const fsdp_options *options, fsdp_error *error) 
                    options->model, fsdp_options_place(options, "model"), options->model);
 }
 
+static fsdp_status fail_adapter(const fsdp_options *options, fsdp_error *error) {
+  return fsdp_fail(
+      error, FSDP_ERR_INPUT,
+      "--model %.300s (%s): holds an adapter (adapter_config.json) and no model: merge it into its base "
+      "model (peft's merge_and_unload), and give what save_pretrained writes then",
+      options->model, fsdp_options_place(options, "model"));
+}
+
 static const char *folder_name(const char *path) {
   const char *name = strrchr(path, '/');
   return name && name[1] ? name + 1 : path;
 }
 
-fsdp_status fsdp_setup_read_model(const fsdp_options *options, fsdp_setup *setup, fsdp_model_config *model,
-                                  fsdp_error *error) {
+static fsdp_status read_model(const fsdp_options *options, fsdp_setup *setup, fsdp_model_config *model,
+                              fsdp_error *error) {
   setup->model_name = options->model;
   if (!is_folder(options->model)) {
     fsdp_status status = check_preset(options, error);
@@ -82,11 +91,20 @@ fsdp_status fsdp_setup_read_model(const fsdp_options *options, fsdp_setup *setup
   setup->model_name = folder_name(options->model);
   setup->load_weights = options->init == FSDP_INIT_WEIGHTS ||
                         (options->init == FSDP_INIT_AUTO && fsdp_safetensors_is_present(options->model));
-  size_t bytes = strlen(options->model) + 16;
+  size_t bytes = strlen(options->model) + 24;
   char path[4096];
   if (bytes > sizeof path) return fsdp_fail(error, FSDP_ERR_INPUT, "--model: the path is too long");
+  snprintf(path, sizeof path, "%s/adapter_config.json", options->model);
+  const bool adapter = stat(path, &information) == 0;
   snprintf(path, sizeof path, "%s/config.json", options->model);
+  if (adapter && stat(path, &information) != 0) return fail_adapter(options, error);
   return fsdp_config_read(path, model, error);
+}
+
+fsdp_status fsdp_setup_read_model(const fsdp_options *options, fsdp_setup *setup, fsdp_model_config *model,
+                                  fsdp_error *error) {
+  fsdp_status status = read_model(options, setup, model, error);
+  return status ? status : fsdp_resize_embeddings(options, setup->folder, model, &setup->stored_vocab, error);
 }
 
 // ---- The plan
@@ -187,7 +205,8 @@ static fsdp_plan_config make_config(const fsdp_options *options, const fsdp_setu
       .hyper = {.beta1 = options->beta1,
                 .beta2 = options->beta2,
                 .eps = (float)options->eps,
-                .weight_decay = (float)options->weight_decay},
+                .weight_decay = (float)options->weight_decay,
+                .decay = (fsdp_decay)options->decay},
       .poison = options->poison,
       .evaluation = fsdp_options_evaluate(options),
       .check = fsdp_options_check_replicas(options),

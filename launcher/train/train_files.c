@@ -5,6 +5,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/folders.h"
 #include "runtime/base/plural.h"
+#include "runtime/base/script.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -108,10 +109,9 @@ static void judge_bytes(const fsdp_options *options, const fsdp_setup *setup, in
   if (!setup->load_weights) snprintf(why, sizeof why, "a vocabulary of %lld", (long long)vocab_size);
   if (setup->folder && has(setup->folder, "vocab.json") && has(setup->folder, "merges.txt")) {
     snprintf(tokenizer->no_bytes, sizeof tokenizer->no_bytes,
-             "the model %.300s has a tokenizer, vocab.json and merges.txt; prepare the data with "
-             "scripts/prepare_data.py --model %.300s, which also makes tokenizer.json of them, or use "
-             "--tokenizer bytes",
-             setup->folder, setup->folder);
+             "the model %.250s has a tokenizer, vocab.json and merges.txt; prepare the data with "
+             "%.250s --model %.250s, which also makes tokenizer.json of them, or use --tokenizer bytes",
+             setup->folder, FSDP_PREPARE_DATA, setup->folder);
   } else if (setup->folder) {
     snprintf(tokenizer->no_bytes, sizeof tokenizer->no_bytes,
              "the model %.300s has %s and no tokenizer.json; if its download is not complete, add that file; "
@@ -119,9 +119,8 @@ static void judge_bytes(const fsdp_options *options, const fsdp_setup *setup, in
              setup->folder, why);
   } else {
     snprintf(tokenizer->no_bytes, sizeof tokenizer->no_bytes,
-             "the preset %s has %s; prepare the data with scripts/prepare_data.py --tokenizer FILE, or use "
-             "--tokenizer bytes",
-             setup->model_name, why);
+             "the preset %s has %s; prepare the data with %.300s --tokenizer FILE, or use --tokenizer bytes",
+             setup->model_name, why, FSDP_PREPARE_DATA);
   }
 }
 

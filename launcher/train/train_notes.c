@@ -133,6 +133,13 @@ void fsdp_train_print_notes(const fsdp_trainer *t) {
              t->feed.config.rate.first_step);
     print_note(text);
   }
+  if (t->setup.stored_vocab && t->weights && !fsdp_train_checkpoints_found(&t->checkpoints)) {
+    snprintf(text, sizeof text,
+             "the vocabulary grows from %" PRId64 " to %" PRId64
+             " tokens (--resize-embeddings): each new row is the mean of the others",
+             t->setup.stored_vocab, made->config.model.vocab_size);
+    print_note(text);
+  }
   if (fsdp_model_note(&made->config.model, text, sizeof text)) print_note(text);
   if (made->config.seq > made->config.model.max_position_embeddings) {
     snprintf(text, sizeof text,

@@ -56,6 +56,19 @@ static void print_steps(const fsdp_trainer *t) {
   putchar('\n');
 }
 
+// What a mix is made of: the share of each group, and how often an epoch sees its samples.
+static void print_mix(const fsdp_trainer *t) {
+  const fsdp_sampler *sampler = &t->feed.config.sampler;
+  for (int g = 0; g < sampler->group_count; g++) {
+    const fsdp_sampler_group *group = &sampler->groups[g];
+    printf("%s%.1f%% of %.200s, %.3g passes per epoch", g ? "; " : "mix:       ",
+           100 * (double)group->quota / (double)(sampler->sample_count - sampler->held_out),
+           fsdp_dataset_group_at(t->dataset, g).name,
+           (double)group->quota / (double)(group->count - group->held_out));
+  }
+  if (sampler->group_count) putchar('\n');
+}
+
 void fsdp_train_print_start(const fsdp_trainer *t) {
   const fsdp_plan *made = t->setup.plan;
   const fsdp_memory_space_report *device = &made->memory.space[FSDP_SPACE_DEVICE];
@@ -97,6 +110,7 @@ void fsdp_train_print_start(const fsdp_trainer *t) {
          fsdp_print_bytes(host->arena_bytes, host_arena, sizeof host_arena), made->program->instr_count);
   if (fsdp_activations_line(made, line, sizeof line)) printf("keeps:     %s\n", line);
   printf("data:      %s\n", fsdp_dataset_description(t->dataset));
+  print_mix(t);
   if (t->tokenizer.notes_bytes) {
     printf("note:      the built-in text is read as bytes, 256 of the model's %" PRId64
            " tokens: enough to try it out or to time it\n",
@@ -111,7 +125,7 @@ void fsdp_train_print_start(const fsdp_trainer *t) {
            fsdp_print_int(t->feed.config.eval_sampler.held_out, tokens, sizeof tokens),
            fsdp_plural(t->feed.config.eval_sampler.held_out),
            t->eval_dataset ? " of " : " held out of the data",
-           t->eval_dataset ? fsdp_dataset_description(t->eval_dataset) : "");
+           t->eval_dataset ? fsdp_dataset_description(t->eval_dataset) : "", when);
   }
   print_steps(t);
   print_predicted(t);

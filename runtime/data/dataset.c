@@ -5,6 +5,7 @@
 #include "runtime/base/job.h"
 #include "runtime/base/plural.h"
 #include "runtime/base/progress.h"
+#include "runtime/base/script.h"
 #include "runtime/base/size.h"
 #include "runtime/base/text.h"
 #include "runtime/data/token_source.h"
@@ -22,9 +23,18 @@ typedef struct source {
   int64_t first_document; // of its first document
 } source;
 
+// Files that no sample of other files runs into.
+typedef struct group {
+  fsdp_dataset_group known;
+  char *name; // owned; known.name
+  int64_t first_token, end_token;
+  int64_t first_raw, raw_count; // samples, including those without a counted target
+} group;
+
 struct fsdp_dataset {
   source *sources;
-  int source_count;
+  group *groups;
+  int source_count, group_count;
   int64_t token_count, document_count, seq, vocab_size;
   bool packed, builtin;
   int64_t raw_count;                  // samples, including those without a counted target
@@ -67,10 +77,10 @@ static bool agrees_on_template(const fsdp_dataset *dataset, const fsdp_token_fil
 static fsdp_status check_source(const fsdp_dataset *dataset, const fsdp_dataset_config *config,
                                 const fsdp_token_source *added, const char *path, fsdp_error *error) {
   const fsdp_token_view *view = &added->view;
-  if (view->vocab_size > dataset->vocab_size)
+  // A tokenizer may have more tokens than the model where the data has none of them.
+  if (added->bytes && view->vocab_size > dataset->vocab_size)
     return fsdp_fail(error, FSDP_ERR_INPUT,
-                     "%.300s: its tokens need a vocabulary of at least %" PRId64
-                     ", but the model has %" PRId64
+                     "%.300s: bytes need a vocabulary of at least %" PRId64 ", but the model has %" PRId64
                      "; use a different model, or data prepared with this model's tokenizer",
                      path, view->vocab_size, dataset->vocab_size);
   if (added->bytes && config->no_bytes)
@@ -98,12 +108,15 @@ static fsdp_status check_source(const fsdp_dataset *dataset, const fsdp_dataset_
 static fsdp_status fail_token(const fsdp_dataset *dataset, const fsdp_token_view *view, const char *path,
                               int64_t at, fsdp_error *error) {
   int32_t token;
+  char resized[64] = "";
   fsdp_token_view_read(view, at, 1, &token);
-  return fsdp_fail(error, FSDP_ERR_INPUT,
-                   "%.300s: token %" PRId64 " (from 0) of its %" PRId64 " is %" PRIu32
-                   ", but the model has a "
-                   "vocabulary of %" PRId64 "; use the model that these tokens were made for, or other data",
-                   path, at, view->token_count, (uint32_t)token, dataset->vocab_size);
+  if (view->vocab_size > dataset->vocab_size)
+    snprintf(resized, sizeof resized, "add --resize-embeddings %" PRId64 ", ", view->vocab_size);
+  return fsdp_fail(
+      error, FSDP_ERR_INPUT,
+      "%.300s: token %" PRId64 " (from 0) of its %" PRId64 " is %" PRIu32 ", but the model has a "
+      "vocabulary of %" PRId64 "; %suse the model that these tokens were made for, or other data",
+      path, at, view->token_count, (uint32_t)token, dataset->vocab_size, resized);
 }
 
 // This caller's share of reading all tokens of the file.
@@ -112,9 +125,11 @@ static fsdp_status verify_source(const fsdp_dataset *dataset, const fsdp_dataset
   const fsdp_token_view *view = &added->view;
   int64_t shares = fsdp_max_i64(config->shares, 1), share = config->share;
   if (!config->verify) return FSDP_OK;
-  if (view->vocab_size) // a checksum is of a whole file
-    return dataset->source_count % shares == share ? fsdp_token_file_verify(path, &added->file, error)
-                                                   : FSDP_OK;
+  if (view->vocab_size && dataset->source_count % shares == share) { // a checksum is of a whole file
+    fsdp_status status = fsdp_token_file_verify(path, &added->file, error);
+    if (status) return status;
+  }
+  if (view->vocab_size && view->vocab_size <= dataset->vocab_size) return FSDP_OK;
   int64_t each = view->token_count / shares, more = view->token_count % shares;
   int64_t begin = each * share + fsdp_min_i64(share, more), count = each + (share < more);
   int64_t at = fsdp_token_view_find(view, begin, count, dataset->vocab_size);
@@ -147,8 +162,8 @@ static fsdp_status add_builtin(fsdp_dataset *dataset, const fsdp_dataset_config 
   if (config->tokenizer)
     return fsdp_fail(error, FSDP_ERR_INPUT,
                      "--data: the built-in text is bytes, but the model has a tokenizer (%s); give data "
-                     "prepared with scripts/prepare_data.py",
-                     config->tokenizer);
+                     "prepared with %s",
+                     config->tokenizer, FSDP_PREPARE_DATA);
   fsdp_status status = check_source(dataset, config, &tokens, "the built-in text", error);
   dataset->sources = fsdp_alloc(sizeof *dataset->sources);
   if (!status) add_source(dataset, tokens, NULL);
@@ -170,9 +185,19 @@ static const source *source_at(const fsdp_dataset *dataset, int64_t index, bool 
   return &dataset->sources[low];
 }
 
+// The group of a raw sample.
+static group *group_of(const fsdp_dataset *dataset, int64_t raw) {
+  group *p = dataset->groups;
+  while (raw >= p->first_raw + p->raw_count) p++;
+  return p;
+}
+
 static span span_of(const fsdp_dataset *dataset, int64_t raw) {
-  if (dataset->packed)
-    return (span){.begin = raw * dataset->seq, .end = raw * dataset->seq + dataset->seq + 1};
+  if (dataset->packed) {
+    const group *p = group_of(dataset, raw);
+    const int64_t begin = p->first_token + (raw - p->first_raw) * dataset->seq;
+    return (span){.begin = begin, .end = begin + dataset->seq + 1};
+  }
   const source *s = source_at(dataset, raw, true);
   int64_t document = raw - s->first_document;
   int64_t begin = s->first + (int64_t)s->tokens.view.starts[document];
@@ -198,12 +223,41 @@ static int64_t count_targets(const fsdp_dataset *dataset, span at) {
   return count;
 }
 
+// Adds the group of sources [first, end).
+static void add_group(fsdp_dataset *dataset, const fsdp_data_group *given, int first, int end) {
+  const source *from = &dataset->sources[first];
+  const int64_t token_end = end < dataset->source_count ? dataset->sources[end].first : dataset->token_count;
+  const int64_t document_end =
+      end < dataset->source_count ? dataset->sources[end].first_document : dataset->document_count;
+  const int64_t tokens = token_end - from->first, documents = document_end - from->first_document;
+  group *added = &dataset->groups[dataset->group_count++];
+  *added = (group){.known.share = given ? given->share : 1,
+                   .name = given ? copy_path(given->name) : NULL,
+                   .first_token = from->first,
+                   .end_token = token_end,
+                   .first_raw = dataset->raw_count,
+                   .raw_count = dataset->packed ? fsdp_max_i64(tokens - 1, 0) / dataset->seq : documents};
+  added->known.name = added->name;
+  dataset->raw_count += added->raw_count;
+}
+
+static void add_groups(fsdp_dataset *dataset, const fsdp_data_paths *files) {
+  const int count = files ? files->group_count : 0;
+  dataset->groups = fsdp_alloc_zeroed((size_t)count + 1, sizeof *dataset->groups);
+  for (int i = 0; i < count; i++)
+    add_group(dataset, &files->groups[i], files->groups[i].first,
+              files->groups[i].first + files->groups[i].count);
+  if (!count) add_group(dataset, NULL, 0, dataset->source_count);
+}
+
 // Finds the samples with a target that counts, and notes documents that are cut off.
 static void keep_samples(fsdp_dataset *dataset) {
   bool masked = false;
   for (int i = 0; i < dataset->source_count; i++) masked |= dataset->sources[i].tokens.view.mask != NULL;
   dataset->sample_count = dataset->raw_count;
   dataset->real = dataset->learned = dataset->raw_count * dataset->seq;
+  for (int i = 0; i < dataset->group_count; i++)
+    dataset->groups[i].known.sample_count = dataset->groups[i].raw_count;
   if (!masked) return;
   dataset->real = dataset->learned = 0;
   int64_t *kept = fsdp_alloc_zeroed((size_t)fsdp_max_i64(dataset->raw_count, 1), sizeof *kept), count = 0;
@@ -213,6 +267,8 @@ static void keep_samples(fsdp_dataset *dataset) {
     int64_t learned = count_targets(dataset, at);
     dataset->learned += learned;
     if (learned > 0) kept[count++] = raw, dataset->real += at.end - 1 - at.begin;
+    else
+      group_of(dataset, raw)->known.sample_count--;
     if (dataset->packed) continue;
     const source *s = source_at(dataset, raw, true);
     int64_t end = s->first + fsdp_token_view_end(&s->tokens.view, raw - s->first_document);
@@ -265,6 +321,24 @@ static fsdp_status fail_masked(const fsdp_dataset *dataset, const fsdp_dataset_c
                    config->global_batch, remedy);
 }
 
+// Every group of a mix has a sample.
+static fsdp_status check_groups(fsdp_dataset *dataset, const fsdp_dataset_config *config, fsdp_error *error) {
+  int64_t first = 0;
+  for (int i = 0; i < dataset->group_count; i++) {
+    group *p = &dataset->groups[i];
+    p->known.first_sample = first;
+    first += p->known.sample_count;
+    if (!p->name || p->known.sample_count > 0) continue;
+    return fsdp_fail(error, FSDP_ERR_INPUT,
+                     "%.300s: has %" PRId64 " token%s, of which no sample of %" PRId64
+                     " and the one behind it can be made that learns anything; give more, leave it out, or "
+                     "lower --seq-length",
+                     p->name, p->end_token - p->first_token, fsdp_plural(p->end_token - p->first_token),
+                     config->seq);
+  }
+  return FSDP_OK;
+}
+
 static fsdp_status check_size(const fsdp_dataset *dataset, const fsdp_dataset_config *config,
                               fsdp_error *error) {
   const char *where = dataset->builtin ? "the built-in text" : config->files->list;
@@ -281,9 +355,10 @@ static fsdp_status check_size(const fsdp_dataset *dataset, const fsdp_dataset_co
   if (dataset->sample_count >= config->global_batch) return FSDP_OK;
   if (dataset->raw_count >= config->global_batch) return fail_masked(dataset, config, error);
   return fsdp_fail(error, FSDP_ERR_INPUT,
-                   "%.300s: has %" PRId64 " document%s, each a sample, but one step needs %" PRId64
+                   "%.300s: has %" PRId64 " %s%s, each a sample, but one step needs %" PRId64
                    "; give more, or lower --batch-size or --grad-accum",
-                   where, dataset->raw_count, fsdp_plural(dataset->raw_count), config->global_batch);
+                   where, dataset->raw_count, dataset->packed ? "sequence" : "document",
+                   fsdp_plural(dataset->raw_count), config->global_batch);
 }
 
 // Appends to the description.
@@ -345,9 +420,10 @@ fsdp_status fsdp_dataset_open(const fsdp_dataset_config *config, fsdp_dataset **
                                                              : add_builtin(opened, config, error);
   if (!status) {
     opened->packed = opened->sources[0].tokens.view.packed;
-    opened->raw_count = opened->packed ? (opened->token_count - 1) / config->seq : opened->document_count;
+    add_groups(opened, config->files);
     keep_samples(opened);
-    status = check_size(opened, config, error);
+    status = check_groups(opened, config, error);
+    if (!status) status = check_size(opened, config, error);
   }
   if (status) {
     fsdp_dataset_close(opened);
@@ -364,6 +440,8 @@ void fsdp_dataset_close(fsdp_dataset *dataset) {
     fsdp_token_source_close(&dataset->sources[i].tokens);
     free(dataset->sources[i].path);
   }
+  for (int i = 0; i < dataset->group_count; i++) free(dataset->groups[i].name);
+  free(dataset->groups);
   free(dataset->sources);
   free(dataset->kept);
   free(dataset);
@@ -448,6 +526,12 @@ fsdp_dataset_totals fsdp_dataset_count(const fsdp_dataset *dataset) {
 int64_t fsdp_dataset_sample_count(const fsdp_dataset *dataset) {
   return dataset->sample_count;
 }
+int fsdp_dataset_group_count(const fsdp_dataset *dataset) {
+  return dataset->group_count;
+}
+fsdp_dataset_group fsdp_dataset_group_at(const fsdp_dataset *dataset, int index) {
+  return dataset->groups[index].known;
+}
 int64_t fsdp_dataset_token_count(const fsdp_dataset *dataset) {
   return dataset->token_count;
 }
@@ -500,6 +584,11 @@ uint64_t fsdp_dataset_fingerprint(const fsdp_dataset *dataset) {
   }
   for (int i = 0; i < dataset->source_count; i++)
     fsdp_token_source_identity(&dataset->sources[i].tokens, bytes <= HASH_WHOLE_BYTES_MAX, hash_bytes, state);
+  for (int i = 0; i < dataset->group_count && dataset->groups[0].name; i++) {
+    const fsdp_dataset_group *known = &dataset->groups[i].known;
+    XXH64_update(state, &known->share, sizeof known->share);
+    XXH64_update(state, &known->sample_count, sizeof known->sample_count);
+  }
   uint64_t hash = XXH64_digest(state);
   XXH64_freeState(state);
   return hash;

@@ -1,5 +1,6 @@
 #include "runtime/plan/price/shipped_profiles.h"
 
+#include <stdbool.h>
 #include <string.h>
 #include <strings.h>
 

@@ -203,6 +203,7 @@ def signals_end_the_run_after_a_step():
         out, err = process.communicate(timeout=120)
         assert process.returncode == status, (number, process.returncode, out, err)
         assert out.count(f"stopped by {signal.Signals(number).name} after step") == 1, out
+        assert "\nstopped:   " in out and "done:" not in out, out
         lines = log_of(path)
         assert [line["global_step"] for line in lines] == list(range(1, len(lines) + 1))
         assert f"after step {len(lines)}\n" in out
