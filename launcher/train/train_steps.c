@@ -209,11 +209,35 @@ static int64_t evaluate(fsdp_trainer *t) {
   return took_ns;
 }
 
-// What follows a step that counts: evaluation, the comparison of replicas, a save. Adds what they took to
+// Samples if it is due after the record's step; returns the time it took, which is no step's.
+static int64_t sample(fsdp_trainer *t) {
+  const int64_t step = t->record.step, frequency = t->options->sample_every;
+  if (frequency == 0 || (step != t->total_steps && step % frequency != 0)) return 0;
+  const int64_t began_ns = fsdp_now_ns();
+  char *text, time[32];
+  fsdp_error error = {0};
+  fsdp_board_enter(FSDP_ACTIVITY_EVALUATING);
+  fsdp_status status = fsdp_train_sample(t, &text, &error);
+  fsdp_board_enter(FSDP_ACTIVITY_TRAINING);
+  const int64_t took_ns = fsdp_now_ns() - began_ns;
+  // It changes nothing: the steps decide how the run ends.
+  if (status != FSDP_OK && fsdp_trainer_is_first(t))
+    fprintf(stderr, "fsdp_train: warning: no sample after step %" PRId64 ": %s\n", step, error.message);
+  if (text) {
+    printf("sample after step %" PRId64 ", %" PRId64 " token%s in %s:\n%s\n", step, t->sample->new_count,
+           fsdp_plural(t->sample->new_count), fsdp_progress_duration((double)took_ns / 1e9, time), text);
+    fflush(stdout);
+  }
+  free(text);
+  return took_ns;
+}
+
+// What follows a step that counts: evaluation, a sample, the comparison of replicas, a save. Adds what they took to
 // *before_ns.
 static fsdp_status after_step(fsdp_trainer *t, bool written, int64_t *before_ns, fsdp_error *error) {
   int64_t every = t->options->check_replicas, step = t->record.step, took_ns = 0;
   *before_ns += evaluate(t);
+  *before_ns += sample(t);
   bool due = fsdp_train_checkpoints_is_due(&t->checkpoints, step, t->record.skipped);
   fsdp_status status = FSDP_OK;
   if (due) status = check_data(t, error);

@@ -43,6 +43,7 @@ struct fsdp_executor {
   fsdp_profile *profile;    // NULL unless profiled
   fsdp_step_times *times;   // the same
   float published[2];       // by PUBLISH, on the host stream: loss, norm
+  int32_t row;              // of the micro-batch, whose logits an evaluation is asked for
   uint64_t *digests;        // the caller's, while a check runs
   int publish_position;     // the last PUBLISH or DIGESTS issued
 };
@@ -124,6 +125,12 @@ static void feed_batch(const fsdp_executor *self, const fsdp_view *views) {
   self->config.callbacks.feed_batch(self->config.callbacks.context, inputs);
 }
 
+// Whether a PUBLISH is of an evaluation that hands out logits beside its loss.
+static bool gives_logits(const fsdp_executor *self, const fsdp_instr *instr) {
+  const int last = instr->first_operand + instr->operand_count - 1;
+  return self->config.plan->logits >= 0 && self->program->operands[last].tensor == self->config.plan->logits;
+}
+
 // The caller's part of the program: it fills the operands, or reads them.
 static void run_host_call(fsdp_executor *self, const fsdp_instr *instr, const fsdp_view *views,
                           fsdp_access_recorder *recorder) {
@@ -132,6 +139,7 @@ static void run_host_call(fsdp_executor *self, const fsdp_instr *instr, const fs
   if (instr->kind == FSDP_INSTR_FEED_STEP) {
     ((float *)views[0].data)[FSDP_SCALAR_ONE] = 1;
     callbacks->feed_step(callbacks->context, views[0].data, views[1].data);
+    if (instr->operand_count > 2) *(int32_t *)views[2].data = self->row;
   } else if (instr->kind == FSDP_INSTR_FEED_BATCH) {
     feed_batch(self, views);
   } else if (instr->kind == FSDP_INSTR_DIGESTS) {
@@ -139,7 +147,8 @@ static void run_host_call(fsdp_executor *self, const fsdp_instr *instr, const fs
   } else {
     self->published[0] = 0;
     for (int64_t i = 0; i < views[0].numel; i++) self->published[0] += ((const float *)views[0].data)[i];
-    self->published[1] = instr->operand_count > 1 ? *(const float *)views[1].data : NAN;
+    self->published[1] =
+        instr->operand_count > 1 && !gives_logits(self, instr) ? *(const float *)views[1].data : NAN;
     if (callbacks->publish) {
       callbacks->publish(callbacks->context, self->published[0], self->published[1]);
     }
@@ -347,9 +356,27 @@ void fsdp_executor_run_exchange(fsdp_executor *self) {
 }
 
 void fsdp_executor_run_evaluation(fsdp_executor *self, float *loss) {
-  issue_beside(self, FSDP_SECTION_EVALUATION);
+  if (self->config.plan->config.evaluation_only)
+    fsdp_executor_begin_step(self);
+  else
+    issue_beside(self, FSDP_SECTION_EVALUATION);
   wait_published(self);
   *loss = self->published[0];
+}
+
+int64_t fsdp_executor_steps(const fsdp_executor *self) {
+  return self->step;
+}
+
+const float *fsdp_executor_run_logits(fsdp_executor *self, int64_t row) {
+  const fsdp_plan *plan = self->config.plan;
+  const int64_t rows = plan->rows.batch * plan->rows.local_seq;
+  float loss;
+  FSDP_CHECK(plan->logits >= 0, "the plan has no logits");
+  FSDP_CHECK(row >= FSDP_NO_ROW && row < rows, "row %lld of %lld", (long long)row, (long long)rows);
+  self->row = (int32_t)(row == FSDP_NO_ROW ? rows : row);
+  fsdp_executor_run_evaluation(self, &loss);
+  return fsdp_executor_tensor(self, plan->logits);
 }
 
 void fsdp_executor_run_check(fsdp_executor *self, uint64_t *digests) {
