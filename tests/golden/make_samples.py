@@ -18,7 +18,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 MODELS = ["grouped", "gpt2_hub", "mistral_window", "qwen2_tied", "qwen3_heads"]
-PROMPT, NEW, SEQ, CLEAR = 5, 14, 16, 0.02
+PROMPT, NEW, SEQ, CLEAR = 5, 14, 24, 0.02
 
 
 def continued(model, generator):
