@@ -66,7 +66,7 @@ fsdp_status fsdp_evaluated_find(fsdp_options *options, fsdp_error *error) {
     status = set(options, "tokenizer", tokenizer, error);
   if (status == FSDP_OK) status = set(options, "seq-length", saved(c, "seq-length"), error);
   const char *dtype = saved(c, "param-dtype");
-  if (status == FSDP_OK && dtype && strcmp(dtype, "auto") != 0)
+  if (status == FSDP_OK && dtype && strcmp(dtype, "default") != 0)
     status = set(options, "param-dtype", dtype, error);
   fsdp_checkpoint_destroy(c);
   if (status == FSDP_OK)

@@ -154,3 +154,9 @@ fsdp_status fsdp_sample_print(const fsdp_sample *sample, fsdp_text_codec *codec,
   *text = print_tokens(sample->tokens + sample->prompt_count, sample->new_count);
   return FSDP_OK;
 }
+
+char *fsdp_sample_shown(char *text) {
+  for (char *at = text; *at; at++)
+    if (((unsigned char)*at < 0x20 && *at != '\n' && *at != '\t') || *at == 0x7f) *at = '?';
+  return text;
+}

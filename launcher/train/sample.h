@@ -47,3 +47,6 @@ fsdp_status fsdp_sample_run(fsdp_sample *sample, const fsdp_sample_run_config *c
 // caller frees *text.
 fsdp_status fsdp_sample_print(const fsdp_sample *sample, fsdp_text_codec *codec, char **text,
                               fsdp_error *error);
+
+// Replaces what would steer a terminal by "?". Returns `text`.
+char *fsdp_sample_shown(char *text);

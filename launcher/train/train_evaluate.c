@@ -115,7 +115,7 @@ static void print_text(const fsdp_trainer *t, const evaluated *e) {
   if (e->text)
     printf("sample:    %" PRId64 " token%s behind %" PRId64 " in %s\n%s\n", t->sample->new_count,
            fsdp_plural(t->sample->new_count), t->sample->prompt_count,
-           fsdp_progress_duration(e->sample_seconds, time), e->text);
+           fsdp_progress_duration(e->sample_seconds, time), fsdp_sample_shown(e->text));
   const int64_t planned[2] = {device->valley_bytes, device->peak_bytes};
   const int64_t measured[2] = {memory->valley_bytes[FSDP_SPACE_DEVICE],
                                memory->peak_bytes[FSDP_SPACE_DEVICE]};

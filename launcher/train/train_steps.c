@@ -31,6 +31,15 @@ static double peak_flops(const fsdp_trainer *t) {
   return one * t->world->size / t->gpu->sharers;
 }
 
+// Of rank 0.
+static void print_sample(fsdp_trainer *t) {
+  printf("sample after step %" PRId64 ", %" PRId64 " token%s:\n%s\n", t->record.step, t->sample->new_count,
+         fsdp_plural(t->sample->new_count), fsdp_sample_shown(t->sampled));
+  fflush(stdout);
+  free(t->sampled);
+  t->sampled = NULL;
+}
+
 // Completes the record of a step and hands it out. Its figures are asked for while the next step runs, which
 // does not wait for them, but before a save of that step: what is resumed from a checkpoint continues after
 // its step's line, whenever the run was killed.
@@ -53,13 +62,14 @@ static void finish_step(fsdp_trainer *t) {
   record->running_loss = sum->line_losses > 0 ? sum->line_loss / (double)sum->line_losses : NAN;
   fsdp_train_log_write(&t->log, record, t->setup.plan);
   bool shown = record->step % t->options->log_freq == 0 || local == 1 || record->step == t->total_steps ||
-               record->evaluated || record->skipped;
+               record->evaluated || record->skipped || t->sampled;
   if (!shown) return;
   fsdp_progress_rate rate = {.tokens_per_s =
                                  (double)(sum->line_steps * t->step_tokens) / (sum->line_ms / 1e3),
                              .ms_per_step = sum->line_ms / (double)sum->line_steps};
   if (fsdp_trainer_is_first(t)) fsdp_progress_print(record, t->setup.plan, &rate, stdout);
   if (fsdp_trainer_is_first(t) && record->evaluated) fsdp_progress_print_evaluation(record, stdout);
+  if (t->sampled) print_sample(t);
   sum->line_loss = sum->line_ms = 0;
   sum->line_steps = sum->line_losses = 0;
 }
@@ -214,22 +224,14 @@ static int64_t sample(fsdp_trainer *t) {
   const int64_t step = t->record.step, frequency = t->options->sample_every;
   if (frequency == 0 || (step != t->total_steps && step % frequency != 0)) return 0;
   const int64_t began_ns = fsdp_now_ns();
-  char *text, time[32];
   fsdp_error error = {0};
   fsdp_board_enter(FSDP_ACTIVITY_EVALUATING);
-  fsdp_status status = fsdp_train_sample(t, &text, &error);
+  fsdp_status status = fsdp_train_sample(t, &t->sampled, &error);
   fsdp_board_enter(FSDP_ACTIVITY_TRAINING);
-  const int64_t took_ns = fsdp_now_ns() - began_ns;
   // It changes nothing: the steps decide how the run ends.
   if (status != FSDP_OK && fsdp_trainer_is_first(t))
     fprintf(stderr, "fsdp_train: warning: no sample after step %" PRId64 ": %s\n", step, error.message);
-  if (text) {
-    printf("sample after step %" PRId64 ", %" PRId64 " token%s in %s:\n%s\n", step, t->sample->new_count,
-           fsdp_plural(t->sample->new_count), fsdp_progress_duration((double)took_ns / 1e9, time), text);
-    fflush(stdout);
-  }
-  free(text);
-  return took_ns;
+  return fsdp_now_ns() - began_ns;
 }
 
 // What follows a step that counts: evaluation, a sample, the comparison of replicas, a save. Adds what they took to

@@ -38,6 +38,7 @@ typedef struct fsdp_trainer {
   fsdp_train_tokenizer tokenizer;
   fsdp_sample *sample;    // without a prompt: nothing to sample
   fsdp_text_codec *codec; // of rank 0
+  char *sampled;          // after the newest step, not printed yet; of rank 0
   fsdp_weights *weights;
   fsdp_train_log log; // of rank 0
   fsdp_session session;
