@@ -122,8 +122,8 @@ static void fill_sampled(const fsdp_feed *feed, int32_t *const inputs[FSDP_INPUT
   }
 }
 
-const float *fsdp_feed_logits(fsdp_feed *feed, fsdp_executor *executor, const int32_t *tokens,
-                              int64_t count) {
+void fsdp_feed_logits(fsdp_feed *feed, fsdp_executor *executor, const int32_t *tokens, int64_t count,
+                      float *logits) {
   const fsdp_rows *rows = &feed->config.rows;
   FSDP_CHECK(count >= 1 && count <= rows->seq, "a text of %lld tokens", (long long)count);
   int64_t row = FSDP_NO_ROW;
@@ -132,9 +132,8 @@ const float *fsdp_feed_logits(fsdp_feed *feed, fsdp_executor *executor, const in
       row = fsdp_rows_row(rows, 0, index);
   feed->sampled = tokens;
   feed->sampled_count = count;
-  const float *logits = fsdp_executor_run_logits(executor, row);
+  fsdp_executor_run_logits(executor, row, logits);
   feed->sampled = NULL;
-  return logits;
 }
 
 void fsdp_feed_step(void *context, float scalars[FSDP_SCALAR_COUNT], float *target_count) {

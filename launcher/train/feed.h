@@ -76,9 +76,10 @@ bool fsdp_feed_skips(const fsdp_feed *feed, float grad_norm);
 // Called by all ranks.
 double fsdp_feed_evaluate(fsdp_feed *feed, fsdp_executor *executor, fsdp_world *world);
 
-// Between steps: the logits of the token behind `count` others, which are at most the plan's sequence. Called by
-// all ranks, with the same tokens; each gets the same logits, as from fsdp_executor_run_logits.
-const float *fsdp_feed_logits(fsdp_feed *feed, fsdp_executor *executor, const int32_t *tokens, int64_t count);
+// Between steps: the logits of the token behind `count` others, which are at most the plan's sequence, into
+// `logits`, by entry of the vocabulary. Called by all ranks, with the same tokens.
+void fsdp_feed_logits(fsdp_feed *feed, fsdp_executor *executor, const int32_t *tokens, int64_t count,
+                      float *logits);
 
 // How many targets this rank's sequences have in step `step` of an evaluation, on whichever ranks they lie.
 int64_t fsdp_feed_eval_targets(const fsdp_feed *feed, int64_t step);

@@ -43,6 +43,7 @@ struct fsdp_executor {
   fsdp_profile *profile;    // NULL unless profiled
   fsdp_step_times *times;   // the same
   float published[2];       // by PUBLISH, on the host stream: loss, norm
+  float *logits;            // the caller's, while an evaluation is asked for them
   int32_t row;              // of the micro-batch, whose logits an evaluation is asked for
   uint64_t *digests;        // the caller's, while a check runs
   int publish_position;     // the last PUBLISH or DIGESTS issued
@@ -147,8 +148,10 @@ static void run_host_call(fsdp_executor *self, const fsdp_instr *instr, const fs
   } else {
     self->published[0] = 0;
     for (int64_t i = 0; i < views[0].numel; i++) self->published[0] += ((const float *)views[0].data)[i];
-    self->published[1] =
-        instr->operand_count > 1 && !gives_logits(self, instr) ? *(const float *)views[1].data : NAN;
+    const bool logits = gives_logits(self, instr);
+    self->published[1] = instr->operand_count > 1 && !logits ? *(const float *)views[1].data : NAN;
+    if (logits && self->logits)
+      memcpy(self->logits, views[1].data, (size_t)self->config.plan->config.model.vocab_size * sizeof(float));
     if (callbacks->publish) {
       callbacks->publish(callbacks->context, self->published[0], self->published[1]);
     }
@@ -368,15 +371,16 @@ int64_t fsdp_executor_steps(const fsdp_executor *self) {
   return self->step;
 }
 
-const float *fsdp_executor_run_logits(fsdp_executor *self, int64_t row) {
+void fsdp_executor_run_logits(fsdp_executor *self, int64_t row, float *logits) {
   const fsdp_plan *plan = self->config.plan;
   const int64_t rows = plan->rows.batch * plan->rows.local_seq;
   float loss;
   FSDP_CHECK(plan->logits >= 0, "the plan has no logits");
   FSDP_CHECK(row >= FSDP_NO_ROW && row < rows, "row %lld of %lld", (long long)row, (long long)rows);
   self->row = (int32_t)(row == FSDP_NO_ROW ? rows : row);
+  self->logits = logits;
   fsdp_executor_run_evaluation(self, &loss);
-  return fsdp_executor_tensor(self, plan->logits);
+  self->logits = NULL;
 }
 
 void fsdp_executor_run_check(fsdp_executor *self, uint64_t *digests) {
