@@ -108,8 +108,8 @@ double fsdp_feed_evaluate(fsdp_feed *feed, fsdp_executor *executor, fsdp_world *
   return sum / (double)count;
 }
 
-// Every sequence is the text, which costs nothing more: only one row is looked at. Behind it is padding, which
-// no token of it sees.
+// Every sequence is the text, which costs nothing more: only one row is looked at. Behind it is padding,
+// which no token of it sees.
 static void fill_sampled(const fsdp_feed *feed, int32_t *const inputs[FSDP_INPUT_COUNT]) {
   const fsdp_rows *rows = &feed->config.rows;
   for (int64_t i = 0; i < rows->batch; i++) {

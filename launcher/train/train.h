@@ -8,8 +8,8 @@
 #pragma once
 
 #include "launcher/options/options.h"
+#include "launcher/text/sample.h"
 #include "launcher/train/binding.h"
-#include "launcher/train/sample.h"
 #include "runtime/comm/world.h"
 #include "runtime/device/gpu.h"
 

@@ -1,7 +1,9 @@
 // fsdp_eval's part of the trainer: a plan of evaluations alone, its state, the loss on all of the data, and a
 // sample.
+#include "launcher/text/next_token.h"
 #include "launcher/train/resume.h"
 #include "launcher/train/trainer.h"
+#include "runtime/base/check.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/plural.h"
 #include "runtime/base/text.h"
@@ -177,14 +179,34 @@ static fsdp_status evaluate(fsdp_trainer *t, evaluated *e, fsdp_error *error) {
                    fabs(e->loss));
 }
 
+// Token by token, by the evaluation's own forward on any mesh: the logits of the last token, on all ranks, of
+// which rank 0 chooses the next. No keys or values are kept: each token is one evaluation.
+static fsdp_status sample_tokens(fsdp_trainer *t, fsdp_error *error) {
+  fsdp_sample *s = t->sample;
+  const fsdp_next_token_config choice = {
+      .temperature = t->options->temperature, .top_p = t->options->top_p, .seed = (uint64_t)t->options->seed};
+  const int64_t vocabulary = t->setup.plan->config.model.vocab_size;
+  int64_t count = s->prompt_count, token = 0;
+  float *logits = fsdp_alloc((size_t)vocabulary * sizeof *logits);
+  for (s->new_count = 0; s->new_count < s->new_max; s->new_count++, count++) {
+    fsdp_feed_logits(&t->feed, t->session.executor, s->tokens, count, logits);
+    if (fsdp_trainer_is_first(t)) token = fsdp_next_token(&choice, logits, vocabulary, count);
+    fsdp_world_broadcast(t->world, &token, (int64_t)sizeof token);
+    if (token < 0 || token == s->end) break;
+    s->tokens[count] = (int32_t)token;
+  }
+  free(logits);
+  if (token >= 0) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_NOT_FINITE,
+                   "the logits behind %" PRId64
+                   " tokens are not finite: the weights have most likely diverged; "
+                   "use an earlier checkpoint",
+                   count);
+}
+
 fsdp_status fsdp_train_sample(fsdp_trainer *t, char **text, fsdp_error *error) {
-  const fsdp_sample_run_config config = {.world = t->world,
-                                         .options = t->options,
-                                         .executor = t->session.executor,
-                                         .feed = &t->feed,
-                                         .vocabulary = t->setup.plan->config.model.vocab_size};
   *text = NULL;
-  fsdp_status status = fsdp_sample_run(t->sample, &config, error);
+  fsdp_status status = sample_tokens(t, error);
   if (status != FSDP_OK) return status;
   if (fsdp_trainer_is_first(t)) fsdp_sample_print(t->sample, t->codec, text, error);
   return fsdp_world_share_error(t->world, error);

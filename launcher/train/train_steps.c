@@ -234,8 +234,8 @@ static int64_t sample(fsdp_trainer *t) {
   return fsdp_now_ns() - began_ns;
 }
 
-// What follows a step that counts: evaluation, a sample, the comparison of replicas, a save. Adds what they took to
-// *before_ns.
+// What follows a step that counts: evaluation, a sample, the comparison of replicas, a save. Adds what they
+// took to *before_ns.
 static fsdp_status after_step(fsdp_trainer *t, bool written, int64_t *before_ns, fsdp_error *error) {
   int64_t every = t->options->check_replicas, step = t->record.step, took_ns = 0;
   *before_ns += evaluate(t);

@@ -9,9 +9,10 @@
 
 #include "launcher/report/progress.h"
 #include "launcher/setup/setup.h"
+#include "launcher/setup/tokenizer.h"
+#include "launcher/text/sample.h"
 #include "launcher/train/binding.h"
 #include "launcher/train/feed.h"
-#include "launcher/train/sample.h"
 #include "launcher/train/train_checkpoints.h"
 #include "launcher/train/train_files.h"
 #include "launcher/train/train_log.h"
@@ -113,8 +114,8 @@ fsdp_status fsdp_train_finish(fsdp_trainer *t, fsdp_error *error);
 // returns the same status.
 fsdp_status fsdp_train_sample(fsdp_trainer *t, char **text, fsdp_error *error);
 
-// What fsdp_eval does in place of steps: the checkpoint of -e, data, state and header; then the evaluation, the
-// sample, and what came of them. open_files may fail on one rank alone.
+// What fsdp_eval does in place of steps: the checkpoint of -e, data, state and header; then the evaluation,
+// the sample, and what came of them. open_files may fail on one rank alone.
 fsdp_status fsdp_train_eval_find_checkpoint(fsdp_trainer *t, fsdp_error *error);
 fsdp_status fsdp_train_eval_open_files(fsdp_trainer *t, fsdp_error *error);
 fsdp_status fsdp_train_eval_load(fsdp_trainer *t, fsdp_error *error);

@@ -6,6 +6,7 @@
 #include "runtime/base/size.h"
 #include "runtime/exec/access_trace.h"
 #include "runtime/exec/device_config.h"
+#include "runtime/exec/rounding_runs.h"
 #include "runtime/plan/mesh/boxes.h"
 
 #include <math.h>
@@ -451,40 +452,9 @@ static void resolve(fsdp_executor *self) {
   }
 }
 
-// Whether the run is the next row of the segment, with what makes a segment of one row one of rows.
-static bool is_next_row(fsdp_rounding_run *segment, const fsdp_shard_run *run, uint64_t stream) {
-  int64_t width = segment->row_numel > 0 ? segment->row_numel : segment->numel;
-  int64_t step = segment->row_numel > 0 ? segment->row_step : run->element_index - segment->element_index;
-  if (stream != segment->random_stream || run->numel > width || segment->numel % width != 0 || step < width ||
-      segment->numel > FSDP_ROUNDING_ROWS_NUMEL - run->numel ||
-      run->shard_offset != segment->shard_offset + segment->numel ||
-      run->element_index != segment->element_index + segment->numel / width * step)
-    return false;
-  segment->row_numel = width;
-  segment->row_step = step;
-  return true;
-}
-
 static void make_segments(fsdp_executor *self, int unit) {
-  const fsdp_plan *plan = self->config.plan;
   segment_list *list = &self->segments[unit];
-  int count;
-  fsdp_shard_run *runs = fsdp_units_shard_runs(plan->units, plan->graph, unit, self->config.rank, &count);
-  list->segments = fsdp_alloc_zeroed((size_t)count + 1, sizeof *list->segments);
-  for (int i = 0; i < count; i++) {
-    uint64_t stream = fsdp_random_stream(plan->graph->params[runs[i].param].name);
-    if (list->count > 0 && is_next_row(&list->segments[list->count - 1], &runs[i], stream)) {
-      list->segments[list->count - 1].numel += runs[i].numel;
-      continue;
-    }
-    list->segments[list->count++] = (fsdp_rounding_run){
-        .shard_offset = runs[i].shard_offset,
-        .numel = runs[i].numel,
-        .element_index = runs[i].element_index,
-        .random_stream = stream,
-    };
-  }
-  free(runs);
+  list->segments = fsdp_rounding_runs(self->config.plan, unit, self->config.rank, &list->count);
 }
 
 // Every unit that an update with a bf16 state works on.

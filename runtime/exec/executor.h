@@ -77,9 +77,9 @@ void fsdp_executor_end_step(fsdp_executor *executor, fsdp_step_result *result);
 // That of a plan of evaluations alone is a step, with statistics as any.
 void fsdp_executor_run_evaluation(fsdp_executor *executor, float *loss);
 
-// The same of a plan with logits, for those of row `row` of the micro-batch of the one rank (or those with the
-// same rows) that has it; the others give FSDP_NO_ROW. Every rank gets them, fp32, one for each entry of the
-// vocabulary. Rows lie as fsdp_rows_row says.
+// The same of a plan with logits, for those of row `row` of the micro-batch of the one rank (or those with
+// the same rows) that has it; the others give FSDP_NO_ROW. Every rank gets them, fp32, one for each entry
+// of the vocabulary. Rows lie as fsdp_rows_row says.
 #define FSDP_NO_ROW (-1)
 void fsdp_executor_run_logits(fsdp_executor *executor, int64_t row, float *logits);
 

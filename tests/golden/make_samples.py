@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Makes samples.json beside this file with Transformers in fp32 on a CPU: of a golden model of each family, how
-it continues a prompt greedily, and its loss on a text.
+"""Makes samples.json beside this file with Transformers in fp32 on a CPU: of a golden model of each family,
+how it continues a prompt greedily, and its loss on a text.
 
     python3 -m venv /tmp/golden && /tmp/golden/bin/pip install torch transformers safetensors numpy
     /tmp/golden/bin/python tests/golden/make_samples.py
@@ -44,13 +44,15 @@ def loss_on(model, text):
 @torch.no_grad()
 def sample_of(folder, seed):
     generator = torch.Generator().manual_seed(seed)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    model.eval()
     while True:
         prompt, tokens, distance = continued(model, generator)
         if distance >= CLEAR and len(set(tokens)) > 4:
             break
     text = torch.randint(0, model.config.vocab_size, (7 * SEQ,), generator=generator)
-    return {"prompt": prompt, "tokens": tokens, "text": text.tolist(), "seq": SEQ, "loss": loss_on(model, text)}
+    loss = loss_on(model, text)
+    return {"prompt": prompt, "tokens": tokens, "text": text.tolist(), "seq": SEQ, "loss": loss}
 
 
 def main():

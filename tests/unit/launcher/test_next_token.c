@@ -1,5 +1,5 @@
 // The next token of a sample, against plain versions of what is asked for.
-#include "launcher/train/next_token.h"
+#include "launcher/text/next_token.h"
 
 #include <math.h>
 #include <setjmp.h>

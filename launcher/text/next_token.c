@@ -1,4 +1,4 @@
-#include "launcher/train/next_token.h"
+#include "launcher/text/next_token.h"
 
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"

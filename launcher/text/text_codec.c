@@ -1,4 +1,4 @@
-#include "launcher/train/text_codec.h"
+#include "launcher/text/text_codec.h"
 
 #include "runtime/base/check.h"
 

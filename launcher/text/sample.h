@@ -1,14 +1,12 @@
-// Samples: how the model continues a prompt, token by token, by the evaluation's own forward on any mesh. No
-// keys or values are kept between tokens: each token is one evaluation.
+// The text that a sample continues, and what was sampled.
 //
-//   --prompt ─► rank 0's text codec ─► tokens ─► all ranks
-//   tokens ─► logits of the last one, on all ranks ─► rank 0 chooses the next ─► all ranks ─► ...
+//   --prompt ─► rank 0's text codec ─► tokens ─► all ranks ─► (launcher/train) ─► text codec ─► text
 #pragma once
 
 #include "launcher/options/options.h"
 #include "launcher/setup/setup.h"
-#include "launcher/train/feed.h"
-#include "launcher/train/text_codec.h"
+#include "launcher/text/text_codec.h"
+#include "runtime/comm/world.h"
 
 typedef struct fsdp_sample {
   int32_t *tokens; // the prompt, and behind it what was sampled last
@@ -17,8 +15,8 @@ typedef struct fsdp_sample {
   int64_t end;    // the token that ends a text, or -1
 } fsdp_sample;
 
-// Before communication: starts a text codec if this process is rank 0, as its launcher says, and text is asked
-// for that something may be the tokenizer of.
+// Before communication: starts a text codec if this process is rank 0, as its launcher says, and text is
+// asked for that something may be the tokenizer of.
 void fsdp_sample_start_codec(const fsdp_options *options, fsdp_text_codec *codec);
 
 // The prompt as tokens, and room for --max-new-tokens; nothing if no prompt is given. Reads the model's
@@ -30,18 +28,6 @@ void fsdp_sample_destroy(fsdp_sample *sample);
 
 // FSDP_ERR_OPTION if the text may grow longer than the plan's sequence.
 fsdp_status fsdp_sample_check(const fsdp_sample *sample, const fsdp_options *options, fsdp_error *error);
-
-typedef struct fsdp_sample_run_config {
-  fsdp_world *world;
-  const fsdp_options *options;
-  fsdp_executor *executor;
-  fsdp_feed *feed;
-  int64_t vocabulary;
-} fsdp_sample_run_config;
-
-// Samples anew, between steps: until the end of the text or --max-new-tokens. FSDP_ERR_NOT_FINITE, on every
-// rank, if the logits are not finite. Called by all ranks.
-fsdp_status fsdp_sample_run(fsdp_sample *sample, const fsdp_sample_run_config *config, fsdp_error *error);
 
 // What was sampled, without the prompt, for a person: text, or tokens with commas between. Rank 0 alone. The
 // caller frees *text.

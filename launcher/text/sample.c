@@ -1,7 +1,6 @@
-#include "launcher/train/sample.h"
+#include "launcher/text/sample.h"
 
-#include "launcher/train/next_token.h"
-#include "launcher/train/train_files.h"
+#include "launcher/setup/tokenizer.h"
 #include "models/model.h"
 #include "runtime/base/check.h"
 
@@ -117,29 +116,7 @@ fsdp_status fsdp_sample_check(const fsdp_sample *sample, const fsdp_options *opt
                    options->seq, fsdp_options_place(options, "seq-length"));
 }
 
-// ---- Sampling
-
-fsdp_status fsdp_sample_run(fsdp_sample *sample, const fsdp_sample_run_config *config, fsdp_error *error) {
-  const fsdp_options *options = config->options;
-  const fsdp_next_token_config choice = {
-      .temperature = options->temperature, .top_p = options->top_p, .seed = (uint64_t)options->seed};
-  int64_t count = sample->prompt_count, token = 0;
-  float *logits = fsdp_alloc((size_t)config->vocabulary * sizeof *logits);
-  for (sample->new_count = 0; sample->new_count < sample->new_max; sample->new_count++, count++) {
-    fsdp_feed_logits(config->feed, config->executor, sample->tokens, count, logits);
-    if (config->world->rank == 0) token = fsdp_next_token(&choice, logits, config->vocabulary, count);
-    fsdp_world_broadcast(config->world, &token, (int64_t)sizeof token);
-    if (token < 0 || token == sample->end) break;
-    sample->tokens[count] = (int32_t)token;
-  }
-  free(logits);
-  if (token >= 0) return FSDP_OK;
-  return fsdp_fail(error, FSDP_ERR_NOT_FINITE,
-                   "the logits behind %" PRId64
-                   " tokens are not finite: the weights have most likely diverged; "
-                   "use an earlier checkpoint",
-                   count);
-}
+// ---- What is printed
 
 static char *print_tokens(const int32_t *tokens, int64_t count) {
   char *text = fsdp_alloc((size_t)count * 13 + 1), *out = text;
