@@ -323,6 +323,9 @@ fsdp_op_kind fsdp_op_attention(fsdp_op_phase phase);
 typedef enum fsdp_op_head_part { FSDP_HEAD_LOGITS, FSDP_HEAD_LOSS, FSDP_HEAD_BACKWARD } fsdp_op_head_part;
 fsdp_op_kind fsdp_op_head(fsdp_op_head_part part);
 
+// One row of a matrix by its number, as an embedding's of a token: zeros if the matrix has fewer rows.
+fsdp_op_kind fsdp_op_take_row(void);
+
 // ---- Recomputation
 
 // A smaller op that makes what is still needed of a recomputed op. Its operands are some of that op's.

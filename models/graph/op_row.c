@@ -126,6 +126,10 @@ fsdp_op_kind fsdp_op_head(fsdp_op_head_part part) {
   return kinds[part];
 }
 
+fsdp_op_kind fsdp_op_take_row(void) {
+  return FSDP_OP_EMBEDDING;
+}
+
 int fsdp_op_products(fsdp_op_kind kind, const fsdp_op_attrs *attrs,
                      fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]) {
   const fsdp_op_row *row = fsdp_op_row_of(kind);

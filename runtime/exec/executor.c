@@ -6,6 +6,7 @@
 #include "runtime/base/size.h"
 #include "runtime/exec/access_trace.h"
 #include "runtime/exec/device_config.h"
+#include "runtime/exec/param_runs.h"
 #include "runtime/plan/mesh/boxes.h"
 
 #include <math.h>
@@ -43,6 +44,8 @@ struct fsdp_executor {
   fsdp_profile *profile;    // NULL unless profiled
   fsdp_step_times *times;   // the same
   float published[2];       // by PUBLISH, on the host stream: loss, norm
+  float *logits;            // the caller's, while an evaluation is asked for them
+  int32_t row;              // of the micro-batch, whose logits an evaluation is asked for
   uint64_t *digests;        // the caller's, while a check runs
   int publish_position;     // the last PUBLISH or DIGESTS issued
 };
@@ -124,6 +127,12 @@ static void feed_batch(const fsdp_executor *self, const fsdp_view *views) {
   self->config.callbacks.feed_batch(self->config.callbacks.context, inputs);
 }
 
+// Whether a PUBLISH is of an evaluation that hands out logits beside its loss.
+static bool gives_logits(const fsdp_executor *self, const fsdp_instr *instr) {
+  const int last = instr->first_operand + instr->operand_count - 1;
+  return self->config.plan->logits >= 0 && self->program->operands[last].tensor == self->config.plan->logits;
+}
+
 // The caller's part of the program: it fills the operands, or reads them.
 static void run_host_call(fsdp_executor *self, const fsdp_instr *instr, const fsdp_view *views,
                           fsdp_access_recorder *recorder) {
@@ -132,6 +141,7 @@ static void run_host_call(fsdp_executor *self, const fsdp_instr *instr, const fs
   if (instr->kind == FSDP_INSTR_FEED_STEP) {
     ((float *)views[0].data)[FSDP_SCALAR_ONE] = 1;
     callbacks->feed_step(callbacks->context, views[0].data, views[1].data);
+    if (instr->operand_count > 2) *(int32_t *)views[2].data = self->row;
   } else if (instr->kind == FSDP_INSTR_FEED_BATCH) {
     feed_batch(self, views);
   } else if (instr->kind == FSDP_INSTR_DIGESTS) {
@@ -139,7 +149,10 @@ static void run_host_call(fsdp_executor *self, const fsdp_instr *instr, const fs
   } else {
     self->published[0] = 0;
     for (int64_t i = 0; i < views[0].numel; i++) self->published[0] += ((const float *)views[0].data)[i];
-    self->published[1] = instr->operand_count > 1 ? *(const float *)views[1].data : NAN;
+    const bool logits = gives_logits(self, instr);
+    self->published[1] = instr->operand_count > 1 && !logits ? *(const float *)views[1].data : NAN;
+    if (logits && self->logits)
+      memcpy(self->logits, views[1].data, (size_t)self->config.plan->config.model.vocab_size * sizeof(float));
     if (callbacks->publish) {
       callbacks->publish(callbacks->context, self->published[0], self->published[1]);
     }
@@ -347,9 +360,28 @@ void fsdp_executor_run_exchange(fsdp_executor *self) {
 }
 
 void fsdp_executor_run_evaluation(fsdp_executor *self, float *loss) {
-  issue_beside(self, FSDP_SECTION_EVALUATION);
+  if (self->config.plan->config.evaluation_only)
+    fsdp_executor_begin_step(self);
+  else
+    issue_beside(self, FSDP_SECTION_EVALUATION);
   wait_published(self);
   *loss = self->published[0];
+}
+
+int64_t fsdp_executor_steps(const fsdp_executor *self) {
+  return self->step;
+}
+
+void fsdp_executor_run_logits(fsdp_executor *self, int64_t row, float *logits) {
+  const fsdp_plan *plan = self->config.plan;
+  const int64_t rows = plan->rows.batch * plan->rows.local_seq;
+  float loss;
+  FSDP_CHECK(plan->logits >= 0, "the plan has no logits");
+  FSDP_CHECK(row >= FSDP_NO_ROW && row < rows, "row %lld of %lld", (long long)row, (long long)rows);
+  self->row = (int32_t)(row == FSDP_NO_ROW ? rows : row);
+  self->logits = logits;
+  fsdp_executor_run_evaluation(self, &loss);
+  self->logits = NULL;
 }
 
 void fsdp_executor_run_check(fsdp_executor *self, uint64_t *digests) {
@@ -420,41 +452,9 @@ static void resolve(fsdp_executor *self) {
   }
 }
 
-// Whether the run is the next row of the segment, with what makes a segment of one row one of rows.
-static bool is_next_row(fsdp_param_run *segment, const fsdp_shard_run *run, uint64_t stream) {
-  int64_t width = segment->row_numel > 0 ? segment->row_numel : segment->numel;
-  int64_t step = segment->row_numel > 0 ? segment->row_step : run->element_index - segment->element_index;
-  if (stream != segment->random_stream || run->numel > width || segment->numel % width != 0 || step < width ||
-      segment->numel > FSDP_ROUNDING_ROWS_NUMEL - run->numel ||
-      run->shard_offset != segment->shard_offset + segment->numel ||
-      run->element_index != segment->element_index + segment->numel / width * step)
-    return false;
-  segment->row_numel = width;
-  segment->row_step = step;
-  return true;
-}
-
 static void make_segments(fsdp_executor *self, int unit) {
-  const fsdp_plan *plan = self->config.plan;
   segment_list *list = &self->segments[unit];
-  int count;
-  fsdp_shard_run *runs = fsdp_units_shard_runs(plan->units, plan->graph, unit, self->config.rank, &count);
-  list->segments = fsdp_alloc_zeroed((size_t)count + 1, sizeof *list->segments);
-  for (int i = 0; i < count; i++) {
-    uint64_t stream = fsdp_random_stream(plan->graph->params[runs[i].param].name);
-    if (list->count > 0 && is_next_row(&list->segments[list->count - 1], &runs[i], stream)) {
-      list->segments[list->count - 1].numel += runs[i].numel;
-      continue;
-    }
-    list->segments[list->count++] = (fsdp_param_run){
-        .shard_offset = runs[i].shard_offset,
-        .numel = runs[i].numel,
-        .element_index = runs[i].element_index,
-        .random_stream = stream,
-        .undecayed = !fsdp_hyper_decays(&plan->config.hyper, &plan->graph->params[runs[i].param]),
-    };
-  }
-  free(runs);
+  list->segments = fsdp_param_runs(self->config.plan, unit, self->config.rank, &list->count);
 }
 
 // Every unit of which an update rounds a bf16 state, or decays some parameters and not others.
