@@ -315,6 +315,16 @@ static void compare_op(const fixture *f, int op, const fsdp_decisions *decisions
   }
 }
 
+// SwiGLU has the columns that gate and up make, also where none of them has a line or the other weights' have.
+static void compare_columns(const fixture *f, const fsdp_decisions *decisions) {
+  for (int n = 1; n < f->graph->forward_count; n++) {
+    if (f->graph->forward[n].kind != FSDP_OP_SWIGLU) continue;
+    assert_int_equal(f->graph->forward[n - 1].weight_count, 2);
+    assert_int_equal(fsdp_strategy_axes(&decisions->ops[n].strategy, 'f'),
+                     fsdp_strategy_axes(&decisions->ops[n - 1].strategy, 'o'));
+  }
+}
+
 static void test_ops_follow(void **state) {
   (void)state;
   random_source random = {.seed = 77};
@@ -335,6 +345,7 @@ static void test_ops_follow(void **state) {
       const fsdp_factored_mesh axes = fsdp_factored_mesh_of(f.specs, f.graph, &f.mesh);
       fsdp_rows rows;
       status = fsdp_decisions_make(f.graph, f.specs, &f.mesh, &axes, &decisions, &error);
+      if (!status) compare_columns(&f, decisions);
       if (!status) status = fsdp_partition(f.graph, f.specs, &f.mesh, &axes, &rows, &error);
     }
     for (int o = 0; !status && o < f.network->operator_count; o++) compare_op(&f, o, decisions);
