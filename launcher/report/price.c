@@ -158,9 +158,10 @@ static void print_variations(const fsdp_price_report *r, FILE *out) {
   fprintf(out, "\nwith one setting changed%*s step ms   tokens/s   change  peak memory\n", 15, "");
   for (int i = 0; i < count; i++) {
     char peak[24];
-    fprintf(out, "  %-36s %8.2f %10.0f  %+6.1f%%  %s\n", variations[i].change, 1e3 * variations[i].step_s,
+    fprintf(out, "  %-36s %8.2f %10.0f  %+6.1f%%  %s%s\n", variations[i].change, 1e3 * variations[i].step_s,
             variations[i].tokens_per_s, 100 * (variations[i].tokens_per_s / r->tokens_per_s - 1),
-            fsdp_print_bytes(variations[i].peak_bytes, peak, sizeof peak));
+            fsdp_print_bytes(variations[i].peak_bytes, peak, sizeof peak),
+            variations[i].fits ? "" : ", does not fit");
   }
 }
 
@@ -272,6 +273,7 @@ static json_t *variations_json(const fsdp_price_report *r) {
     put(entry, "tokens_per_s", json_real(variations[i].tokens_per_s));
     put(entry, "peak_bytes", json_integer(variations[i].peak_bytes));
     put(entry, "host_peak_bytes", json_integer(variations[i].host_peak_bytes));
+    put(entry, "fits", json_boolean(variations[i].fits));
     FSDP_CHECK(json_array_append_new(list, entry) == 0, "JSON variation %d", i);
   }
   return list;

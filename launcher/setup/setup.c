@@ -328,6 +328,22 @@ static fsdp_status check_multiprocessors(const fsdp_options *options, const fsdp
                    (long long)options->multiprocessors, fsdp_options_place(options, "multiprocessors"));
 }
 
+// A CPU's profile was measured with as many threads as a rank has cores.
+static fsdp_status check_threads(const fsdp_options *options, const fsdp_setup_ranks *ranks,
+                                 const fsdp_device_profile *profile, fsdp_error *error) {
+  if (!options->threads || !profile || profile->device != FSDP_OP_CPU || !profile->processors) return FSDP_OK;
+  const int local = ranks->ranks < ranks->ranks_per_node ? ranks->ranks : ranks->ranks_per_node;
+  const int measured = profile->processors > local ? profile->processors / local : 1;
+  if (options->threads == measured) return FSDP_OK;
+  return fsdp_fail(
+      error, FSDP_ERR_OPTION,
+      "--threads %lld (%s): profile %s has %d processor%s a node, which is %d thread%s for each of "
+      "%d rank%s, and no step with another number was measured: leave --threads out, or measure "
+      "the machine with as many processors (taskset) and use that profile",
+      (long long)options->threads, fsdp_options_place(options, "threads"), profile->name, profile->processors,
+      fsdp_plural(profile->processors), measured, fsdp_plural(measured), local, fsdp_plural(local));
+}
+
 fsdp_status fsdp_setup_configure(const fsdp_options *options, fsdp_program_kind program,
                                  const fsdp_setup_ranks *ranks, fsdp_setup *setup, fsdp_plan_config *out,
                                  fsdp_error *error) {
@@ -338,6 +354,7 @@ fsdp_status fsdp_setup_configure(const fsdp_options *options, fsdp_program_kind 
   if (status == FSDP_OK) status = choose_backend(options, program, ranks, setup->profile, backend, error);
   if (status == FSDP_OK) status = check_profile(options, program, setup->profile, backend, error);
   if (status == FSDP_OK) status = check_multiprocessors(options, backend, error);
+  if (status == FSDP_OK) status = check_threads(options, ranks, setup->profile, error);
   if (status != FSDP_OK) return status;
   fsdp_plan_config config = make_config(options, ranks, setup->profile, backend);
   if (backend->device == FSDP_OP_CUDA && config.param_dtype == FSDP_F32 && config.reduce_dtype == FSDP_BF16) {

@@ -6,6 +6,7 @@ import pathlib
 import re
 import tempfile
 
+import cpu_profile
 import programs
 
 work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_price_"))
@@ -69,6 +70,14 @@ def variations_are_plans():
         for entry in chosen:
             other = price(*base, *entry["change"].split())
             assert near(other["step_ms"], entry["step_ms"]), entry
+    # A limit between the plan and some of them: each says what fsdp_plan says of it.
+    base = ("--profile", "h100-sxm", "-s", 1024, "-b", 2, "--wrap", "block", "--memory-limit")
+    most = sorted(entry["peak_bytes"] for entry in price(*base, "1TB")["variations"])[-2:]
+    limit = sum(most) // 2 + (1 << 30)  # beside the arena lies what CUDA takes
+    entries = price(*base, limit)["variations"]
+    assert {entry["fits"] for entry in entries} == {True, False}, (limit, entries)
+    for entry in entries:
+        plan(*MODEL, *base, limit, *entry["change"].split(), "--price", status=0 if entry["fits"] else 4)
 
 
 def settings():
@@ -188,6 +197,12 @@ def errors():
     assert "this plan is for a CPU: leave it out" in message, message
     message = error("--backend", "cpu", "--price", "--profile", "h100-sxm", "--param-dtype", "bf16")
     assert "is of a GPU, and the plan is for a CPU: leave --backend out" in message, message
+    two = cpu_profile.write(work / "two.yaml", 2)
+    threads = ("--model", "tiny", "-s", 64, "--price", "--profile", two, "--threads")
+    message = error(*threads, 1)
+    assert "2 threads for each of 1 rank, " in message and "leave --threads out" in message, message
+    for fits in ((2,), (1, "--ranks", 2)):
+        plan(*threads, *fits)
     bf16 = profile_of("bf16", "products:\n- {dtype: bf16, form: any, m: 2048, n: 2048, k: 4096, tflops: 700}")
     message = error(*MODEL, "--price", "--profile", bf16, "--param-dtype", "fp32", status=3)
     assert "no rates of products in fp32" in message, message

@@ -261,7 +261,6 @@ static void wrong_values(void **state) {
   refuse(train, "-x", FSDP_ERR_OPTION, "'-x'");
   refuse(train, "--lr", FSDP_ERR_OPTION, "--lr|needs a value");
   refuse(train, "train.txt", FSDP_ERR_OPTION, "train.txt");
-  refuse(train, "--ranks 8", FSDP_ERR_OPTION, "--ranks|fsdp_plan|mpirun");
 }
 
 // A threshold beside a policy that does not use it is reported, not refused: the hint's `--wrap block` can be
@@ -436,7 +435,6 @@ static void flags_of_other_trainers(void **state) {
   refuse(train, "--output_dir outputs/x", FSDP_ERR_OPTION, "'--output_dir'|--save-dir|-e NAME");
   refuse(train, "--dataset-name tatsu-lab/alpaca", FSDP_ERR_OPTION, "'--dataset-name'|--data");
   refuse(train, "--warmup_ratio 0.1", FSDP_ERR_OPTION, "'--warmup_ratio'|--warmup-steps");
-  refuse(train, "--ranks_per_node 8", FSDP_ERR_OPTION, "--ranks_per_node|fsdp_plan");
   refuse(train, "--cpu_checkpointing", FSDP_ERR_OPTION, "--offload-activations block_inputs");
 }
 
