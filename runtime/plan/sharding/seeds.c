@@ -104,8 +104,8 @@ static void limit_rows(const seeder *s, int op, fsdp_axis_set pieces) {
     if (l == b || l == t) o->letters[l].limit = INT64_MAX; // a rank has the rows that it has, however few
 }
 
-// An op without matrices has the columns that it is given, and any op pieces of rows only if it is given them;
-// but attention whose module's output is to lie in pieces takes its queries so from q|k|v that is whole.
+// An op without matrices has the columns that it is given, and any op pieces of rows only if it is given
+// them; but attention whose module's output is to lie in pieces takes its queries so from q|k|v that is whole.
 static void follow_input(const seeder *s, int op) {
   const fsdp_operator *o = &s->network->operators[op];
   const fsdp_node *node = node_of(s, op);
@@ -148,10 +148,12 @@ static fsdp_status hear_weight(const seeder *s, int op, int operand, said_axes *
     if (letter < 0 || o->letters[letter].is_whole) continue;
     const int other = said->param[letter];
     if (other >= 0 && said->axes[letter] != axes)
-      return fsdp_fail(s->error, FSDP_ERR_INPUT,
-                       "%s: %s is cut otherwise than %s (%s), and one product reads both: cut them alike, or "
-                       "leave one of them out",
-                       place, name, s->graph->params[other].name, s->specs->params[other].place);
+      return fsdp_fail(
+          s->error, FSDP_ERR_INPUT,
+          "%s: %s is cut otherwise than %s (%s) over axis %s, and one product reads both: cut them "
+          "alike, or leave one of them out",
+          place, name, s->graph->params[other].name, s->specs->params[other].place,
+          fsdp_mesh_print_axes(s->mesh, fsdp_slice_axes(&s->slices, axes ^ said->axes[letter]), names));
     said->axes[letter] = axes;
     if (other < 0) said->param[letter] = param;
   }
@@ -255,6 +257,9 @@ static fsdp_status limit_operator(const seeder *s, int op) {
   const char *place = NULL;
   fsdp_axis_set pinned = 0;
   if (fsdp_op_is_norm(node->kind)) {
+    const char *none = NULL;
+    fsdp_status status = limit_weights(s, op, &pinned, &none);
+    if (status) return status;
     place = limit_norm(s, op);
   } else {
     bool on_pieces = follows_rows(s, node) || (fsdp_op_gathers_keys(node->kind) && !s->parts);
