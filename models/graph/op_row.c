@@ -10,7 +10,6 @@
 #define BACKWARD(f)          .backward = (f),
 #define RECOMPUTE(f)         .recompute = (f),
 #define ATTRS(f)             .attrs = (f),
-#define DESCRIBE(f)          .describe = (f),
 #define BY_ROW               .reports_rows = true,
 #define NORM                 .is_norm = true,
 #define ADDS(operand)        .added = 1 + (operand),

@@ -41,8 +41,7 @@ struct fsdp_executor {
   int64_t step; // the newest issued
   step_end ends[2];
   fsdp_access_trace *trace; // NULL unless measured
-  fsdp_profile *profile;    // NULL unless profiled
-  fsdp_step_times *times;   // the same
+  fsdp_step_times *times;   // NULL unless profiled
   float published[2];       // by PUBLISH, on the host stream: loss, norm
   float *logits;            // the caller's, while an evaluation is asked for them
   int32_t row;              // of the micro-batch, whose logits an evaluation is asked for
@@ -203,39 +202,6 @@ static void dispatch(fsdp_executor *self, const fsdp_work *work, const fsdp_view
   fsdp_lane_end(lane, place);
 }
 
-// The slot of a timestamp at the start or end of a phase, in one section of one of the two kept steps.
-static int timestamp_slot(int64_t step, int section_run, int phase, bool ends) {
-  return (((section_run * 2 + (int)(step % 2)) * FSDP_PHASE_COUNT) + phase) * 2 + ends;
-}
-
-// If a phase begins or ends in a queue of the device, its timestamp is taken there.
-static void timestamp(const fsdp_executor *self, const fsdp_work *work, const fsdp_stream_context *context,
-                      bool ends) {
-  fsdp_step_times_mark(self->times, work->round, work->serial, context, ends);
-  int phase = ends ? fsdp_profile_phase_ends(self->profile, work->item)
-                   : fsdp_profile_phase_begins(self->profile, work->item);
-  if (phase < 0) return;
-  context->table->timestamp(self->config.device, context,
-                            timestamp_slot(work->round, work->part, phase, ends));
-}
-
-// The phases' times from timestamps. An update may run in the device's queues and on the host beside them.
-static void add_stamped(const fsdp_executor *self, int64_t step, fsdp_profile_report *report) {
-  fsdp_device *device = self->config.device;
-  if (!device->table->enqueues) return;
-  for (int run = 0; run < self->order_count; run++) {
-    const fsdp_section *section = &self->program->sections[self->order[run]];
-    for (int i = section->begin; i < section->end; i++) {
-      int phase = fsdp_profile_phase_ends(self->profile, i);
-      if (phase < 0) continue;
-      double ms = device->table->timestamp_ms(device, timestamp_slot(step, run, phase, false),
-                                              timestamp_slot(step, run, phase, true));
-      double *sum = &report->phase_ms[phase];
-      *sum = phase == FSDP_PHASE_UPDATE ? fmax(*sum, ms) : *sum + ms;
-    }
-  }
-}
-
 // The work of every instruction. Evaluation and check belong to no step: their round is 0, and they are
 // neither traced nor timed.
 static void run_instr(const fsdp_work *work, const fsdp_stream_context *context) {
@@ -250,22 +216,16 @@ static void run_instr(const fsdp_work *work, const fsdp_stream_context *context)
   }
   const fsdp_executor_callbacks *callbacks = &self->config.callbacks;
   if (callbacks->observe && !is_poison) callbacks->observe(callbacks->context, instr, views);
-  bool timed = self->profile && in_step;
+  bool timed = self->times && in_step;
   if (!timed || context->native) {
-    if (timed) timestamp(self, work, context, false);
+    if (timed) fsdp_step_times_mark(self->times, work->round, work->serial, context, false);
     dispatch(self, work, views, recorder, context);
-    if (timed) timestamp(self, work, context, true);
+    if (timed) fsdp_step_times_mark(self->times, work->round, work->serial, context, true);
     return;
   }
   int64_t start_ns = fsdp_now_ns();
   dispatch(self, work, views, recorder, context);
   int64_t end_ns = fsdp_now_ns();
-  fsdp_profile_instr(self->profile, &(fsdp_profile_sample){.step = work->round,
-                                                           .section_run = work->part,
-                                                           .position = work->item,
-                                                           .stream = instr->stream,
-                                                           .start_ns = start_ns,
-                                                           .end_ns = end_ns});
   fsdp_step_times_record(self->times, work->round, work->serial, start_ns, end_ns);
 }
 
@@ -311,7 +271,6 @@ void fsdp_executor_begin_step(fsdp_executor *self) {
   // The records of the step two before are reused: it must be complete.
   wait_step_end(self, end);
   if (self->trace) fsdp_access_trace_begin_step(self->trace, step);
-  if (self->profile) fsdp_profile_begin_step(self->profile, step);
   fsdp_work work = {.run = run_instr, .owner = self, .round = step};
   self->publish_position = -1;
   for (; work.part < self->order_count; work.part++) issue_section(self, self->order[work.part], &work);
@@ -404,9 +363,8 @@ bool fsdp_executor_step_stats(fsdp_executor *self, int64_t step, fsdp_step_stats
   const step_end *end = &self->ends[step % 2];
   wait_step_end(self, end);
   memset(stats, 0, sizeof *stats);
-  if (self->profile) {
-    fsdp_profile_report_step(self->profile, step, &stats->profile);
-    add_stamped(self, step, &stats->profile);
+  if (self->times) {
+    fsdp_step_times_sum(self->times, step, &stats->sums);
     fsdp_step_times_measure(self->times, step, &stats->exposure);
   }
   if (!self->trace) return true;
@@ -522,18 +480,6 @@ static void name_instr(const void *plan, int position, char *text, size_t bytes)
   fsdp_plan_instr_name(plan, position, text, bytes);
 }
 
-static void create_profile(fsdp_executor *self) {
-  self->profile = fsdp_profile_create(self->program);
-  int slots = timestamp_slot(0, self->order_count, 0, false);
-  if (self->config.device->table->enqueues)
-    self->config.device->table->reserve_timestamps(self->config.device, slots);
-  self->times = fsdp_step_times_create(&(fsdp_step_times_config){.program = self->program,
-                                                                 .device = self->config.device,
-                                                                 .first_slot = slots,
-                                                                 .traced = self->config.traced,
-                                                                 .rank = self->config.rank});
-}
-
 fsdp_executor *fsdp_executor_create(const fsdp_executor_config *config) {
   fsdp_executor *self = fsdp_alloc_zeroed(1, sizeof *self);
   self->config = *config;
@@ -557,7 +503,9 @@ fsdp_executor *fsdp_executor_create(const fsdp_executor_config *config) {
   if (config->measure) {
     self->trace = fsdp_access_trace_create(self->program, config->device, self->config.plan->gemm_workspace);
   }
-  if (config->profile) create_profile(self);
+  if (config->profile)
+    self->times = fsdp_step_times_create(&(fsdp_step_times_config){
+        .program = self->program, .device = config->device, .traced = config->traced, .rank = config->rank});
   return self;
 }
 
@@ -571,7 +519,6 @@ void fsdp_executor_destroy(fsdp_executor *self) {
   }
   for (int u = 0; u < units; u++) free(self->segments[u].segments);
   if (self->config.kernels) self->config.kernels->close();
-  fsdp_profile_destroy(self->profile);
   fsdp_step_times_destroy(self->times);
   fsdp_access_trace_destroy(self->trace);
   free(self->order);

@@ -12,7 +12,6 @@
 #include "runtime/comm/comm.h"
 #include "runtime/device/device.h"
 #include "runtime/exec/measure.h"
-#include "runtime/exec/profile.h"
 #include "runtime/exec/step_times.h"
 #include "runtime/plan/plan.h"
 
@@ -54,9 +53,9 @@ typedef struct fsdp_step_result {
 } fsdp_step_result;
 
 typedef struct fsdp_step_stats {
-  fsdp_measurement memory;     // zero unless config.measure
-  fsdp_profile_report profile; // zero unless config.profile
-  fsdp_exposure exposure;      // the same (fsdp_step_times_measure); the pointer until the next statistics
+  fsdp_measurement memory; // zero unless config.measure
+  fsdp_step_sums sums;     // zero unless config.profile
+  fsdp_exposure exposure;  // the same (fsdp_step_times_measure); the pointer until the next statistics
 } fsdp_step_stats;
 
 // The groups of a rank that the program's communicators join, by its index; returns their number.
