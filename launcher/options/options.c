@@ -7,7 +7,7 @@
 #include "launcher/options/yaml_options.h"
 #include "runtime/base/check.h"
 #include "runtime/base/nearest.h"
-#include "runtime/base/script.h"
+#include "runtime/base/paths.h"
 #include "runtime/base/text.h"
 
 #include <getopt.h>

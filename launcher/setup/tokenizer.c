@@ -1,7 +1,7 @@
 #include "launcher/setup/tokenizer.h"
 
 #include "runtime/base/check.h"
-#include "runtime/base/script.h"
+#include "runtime/base/paths.h"
 
 #include <errno.h>
 #include <stdio.h>

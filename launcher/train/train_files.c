@@ -3,7 +3,7 @@
 #include "launcher/options/run_options.h"
 #include "launcher/report/whole_file.h"
 #include "runtime/base/check.h"
-#include "runtime/base/folders.h"
+#include "runtime/base/paths.h"
 #include "runtime/base/plural.h"
 
 #include <errno.h>

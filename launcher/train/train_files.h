@@ -26,4 +26,3 @@ fsdp_status fsdp_train_open_log(const fsdp_options *options, fsdp_metrics_log **
 
 // Writes run.yaml, the options that the run was started with, into its experiment's folder. FSDP_ERR_INPUT.
 fsdp_status fsdp_train_write_options(const fsdp_options *options, int ranks, fsdp_error *error);
-

@@ -3,9 +3,9 @@
 #include "models/graph/op.h"
 #include "runtime/base/check.h"
 #include "runtime/base/job.h"
+#include "runtime/base/paths.h"
 #include "runtime/base/plural.h"
 #include "runtime/base/progress.h"
-#include "runtime/base/script.h"
 #include "runtime/base/size.h"
 #include "runtime/base/text.h"
 #include "runtime/data/token_source.h"
@@ -266,7 +266,8 @@ static void keep_samples(fsdp_dataset *dataset) {
     if (raw % 4096 == 0) fsdp_progress_mark();
     int64_t learned = count_targets(dataset, at);
     dataset->learned += learned;
-    if (learned > 0) kept[count++] = raw, dataset->real += at.end - 1 - at.begin;
+    if (learned > 0)
+      kept[count++] = raw, dataset->real += at.end - 1 - at.begin;
     else
       group_of(dataset, raw)->known.sample_count--;
     if (dataset->packed) continue;

@@ -1,7 +1,7 @@
 #include "runtime/data/token_source.h"
 
 #include "runtime/base/check.h"
-#include "runtime/base/script.h"
+#include "runtime/base/paths.h"
 #include "runtime/data/builtin_text.h"
 
 #include <stdio.h>

@@ -12,9 +12,9 @@
 #include "runtime/plan/mesh/units.h"
 #include "runtime/plan/program/program.h"
 #include "runtime/plan/program/schedule.h"
-#include "runtime/plan/sharding/seeds.h"
 #include "runtime/plan/sharding/factored.h"
 #include "runtime/plan/sharding/op_specs.h"
+#include "runtime/plan/sharding/seeds.h"
 #include "runtime/plan/sharding/sharding.h"
 
 // The two backends; static, not to be freed.

@@ -1,5 +1,5 @@
-// Strategies: over which axes of the mesh each letter of an op is sharded, for every op of a forward graph, as
-// propagation finds them from what specs say (seeds.h); and how values are stored that follow from them.
+// Strategies: over which axes of the mesh each letter of an op is sharded, for every op of a forward graph,
+// as propagation finds them from what specs say (seeds.h); and how values are stored that follow from them.
 //
 // A strategy is what an op does. How a value is stored is its placement: as the op makes it, or as the rule
 // of the module whose output it is says. Both are decided before anything is partitioned (partition.h).

@@ -105,7 +105,7 @@ static void limit_rows(const seeder *s, int op, fsdp_axis_set pieces) {
 }
 
 // An op without matrices has the columns that it is given, and any op pieces of rows only if it is given
-// them; but attention whose module's output is to lie in pieces takes its queries so from q|k|v that is whole.
+// them; but attention whose module's output is to lie in pieces takes its queries so from a whole q|k|v.
 static void follow_input(const seeder *s, int op) {
   const fsdp_operator *o = &s->network->operators[op];
   const fsdp_node *node = node_of(s, op);

@@ -304,8 +304,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(steps_follow_each_other), cmocka_unit_test(figures_are_measured),
       cmocka_unit_test(collisions_are_reported), cmocka_unit_test(touches_are_checked),
-              cmocka_unit_test(casts_have_few_threads),
-      cmocka_unit_test(many_micro_batches),
+      cmocka_unit_test(casts_have_few_threads),  cmocka_unit_test(many_micro_batches),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

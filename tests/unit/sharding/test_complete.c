@@ -315,7 +315,7 @@ static void compare_op(const fixture *f, int op, const fsdp_decisions *decisions
   }
 }
 
-// SwiGLU has the columns that gate and up make, also where none of them has a line or the other weights' have.
+// SwiGLU has the columns that gate and up make, even where none of them has a line.
 static void compare_columns(const fixture *f, const fsdp_decisions *decisions) {
   for (int n = 1; n < f->graph->forward_count; n++) {
     if (f->graph->forward[n].kind != FSDP_OP_SWIGLU) continue;
