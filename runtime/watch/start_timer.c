@@ -20,7 +20,7 @@
 // How long the rank that reports for its node holds back the others, whose timers end a little later.
 #define SPEAKER_MS 500
 #define TICK_MS    50
-#define HEARD_MS   5000 // until then it is known that a rank was killed: nobody says besides that it is missing
+#define HEARD_MS   5000 // by then a rank that was killed has been named: no other message is needed
 #define PAUSE_MS   1500
 // The least of runs exceeds both: of address space, and threads beside the main one.
 #define ROOM_BYTES   ((size_t)256 << 20)
