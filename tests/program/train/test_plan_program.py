@@ -206,7 +206,7 @@ def takes_every_option_of_training():
              for program in ("fsdp_train", "fsdp_plan")}  # fmt: skip
     assert len(names["fsdp_train"]) > 40
     assert names["fsdp_train"] - {"--auto", "--print-config"} <= names["fsdp_plan"]
-    (work / "run.yaml").write_text("tensorboard: events\nbind: off\nlog: log.jsonl\n")
+    (work / "run.yaml").write_text("tensorboard: events\nbind: off\nlog: log.jsonl\nckpt-freq: 5\n")
     plan("--config", work / "run.yaml", "--comm-timeout", "60", "--set", "allow-shared-gpu=on",
          "--nccl-register", "off")
 
