@@ -2,17 +2,21 @@
 """Are steps on this machine priced right? Draws configurations, prices each from a device profile that was
 measured here, runs each, and compares.
 
-    bench/price_check.py [--profile FILE] [--count 20] [--seed N] [--rounds 3] [--seconds S] [--build build]
-                         [--rows FILE]
+    python3 bench/price_check.py [--profile FILE] [--count 20] [--ranks 1,2,2,4,1,2,3] [--seed N] [--rounds 3]
+                                 [--seconds S] [--build build] [--rows FILE]
 
 Without --profile it is measured first (fsdp_profile, two minutes). Models from 0.8 to about 60 million
-parameters of two families, 1 to 4 ranks, every strategy, tensor parallelism, recomputation, offloading and
-accumulation are drawn. Each round runs all of them, for about --seconds each. Measured is the median of all
-steps but the first two of each run, as the log has them (time/total). It prints a line for each, the
-median and the greatest error where ranks do not exceed cores and beyond, and whether any two that differ by
-more than 15% are ranked right; status 1 if that is not as wanted. Nothing else should run on the machine.
+parameters of two families, 1 to 4 ranks, both precisions, every strategy, tensor parallelism, recomputation,
+offloading and accumulation are drawn. Each round runs all of them, for about --seconds each. Measured is the
+median of all steps but the first two of each run, as the log has them (time/total). It prints a line for
+each, the median and the greatest error where ranks do not exceed cores and beyond, how many steps lie in the
+range that the price states, and whether any two that differ by more than 15% are ranked right; status 1 if
+that is not as wanted. Then each op, as the runs' timelines have it beside the simulated ones: the median over
+the configurations of priced ÷ measured, and its share of the ops' time. Nothing else should run on the
+machine.
 """
 import argparse
+import collections
 import itertools
 import json
 import os
@@ -27,6 +31,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 ENVIRONMENT = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
                             "OMPI_MCA_rmaps_base_oversubscribe": "1"}  # fmt: skip
 WARM_UP_STEPS = 2
+TRACED_STEPS = 5
 STEP_MS_MAX = 1500
 WANTED = {True: (0.10, 0.25), False: (0.20, 0.50)}  # by whether each rank has a core: median, greatest
 DIFFERENT = 1.15
@@ -63,7 +68,8 @@ def write_model(name, folder):
 def draw(rng, ranks):
     """Options of one configuration for `ranks` ranks, without its model's folder."""
     name = rng.choice(list(SHAPES))
-    options = {"-b": rng.choice([1, 2, 4]), "-s": rng.choice([128, 256, 512, 1024]),
+    options = {"--param-dtype": rng.choice(["fp32", "fp32", "bf16"]),
+               "-b": rng.choice([1, 2, 4]), "-s": rng.choice([128, 256, 512, 1024]),
                "--grad-accum": rng.choice([1, 1, 1, 2, 4]), "--wrap": rng.choice(["block", "block", "none"]),
                "--recompute": rng.choice(["none", "none", "block", "block:2"])}  # fmt: skip
     strategies = ["full", "full", "grad_op", "no", "zero1"]
@@ -87,48 +93,94 @@ def arguments(folder, name, options):
             *(str(word) for pair in options.items() for word in pair)]  # fmt: skip
 
 
-def price(args, folder, name, options, ranks):
-    """The priced step in milliseconds; None for a combination that is refused."""
+def price(args, folder, name, options, ranks, *more):
+    """The priced step in milliseconds and its range; None for a combination that is refused."""
     command = [args.build / "bin/fsdp_plan", *arguments(folder, name, options), "--ranks", str(ranks),
-               "--ranks-per-node", str(ranks), "--price", "--profile", args.profile, "--json"]  # fmt: skip
+               "--ranks-per-node", str(ranks), "--price", "--profile", args.profile, "--json",
+               *more]  # fmt: skip
     process = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT)
     if process.returncode != 0:
         if process.returncode == 2:
             return None
         sys.exit(process.stderr)
-    return json.loads(process.stdout)["time"]["step_ms"]
+    time = json.loads(process.stdout)["time"]
+    return time["step_ms"], time["step_low_ms"], time["step_high_ms"]
 
 
 def draw_all(args, folder):
     """`count` different configurations: ranks take turns, everything else is drawn."""
     rng, rows, seen = random.Random(args.seed), [], set()
     while len(rows) < args.count:
-        ranks = (1, 2, 2, 4, 1, 2, 3)[len(rows) % 7]
+        ranks = args.ranks[len(rows) % len(args.ranks)]
         name, options = draw(rng, ranks)
         key = (ranks, name, *options.items())
-        expected = None if key in seen else price(args, folder, name, options, ranks)
+        priced = None if key in seen else price(args, folder, name, options, ranks)
         seen.add(key)
-        if expected and expected <= STEP_MS_MAX:
-            rows.append({"ranks": ranks, "model": name, "options": options, "expected_ms": expected,
-                         "steps": []})  # fmt: skip
+        if priced and priced[0] <= STEP_MS_MAX:
+            rows.append({"ranks": ranks, "model": name, "options": options, "expected_ms": priced[0],
+                         "range_ms": priced[1:], "steps": []})  # fmt: skip
     return rows
 
 
 # ---- Runs
 
-def run(args, folder, row):
+def run(args, folder, row, *more):
     log = folder / "log.jsonl"
     log.unlink(missing_ok=True)
     steps = WARM_UP_STEPS + max(4, min(60, int(1e3 * args.seconds / row["expected_ms"])))
+    if more:
+        steps = WARM_UP_STEPS + TRACED_STEPS
     words = arguments(folder, row["model"], row["options"])
     command = ["mpirun", "-np", str(row["ranks"]), args.build / "bin/fsdp_train", *words, "--init",
                "random", "--tokenizer", "bytes", "--set", "measure=off", "--max-steps", str(steps),
-               "--log", log]  # fmt: skip
+               "--log", log, *more]  # fmt: skip
     process = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT)
     if process.returncode != 0:
         sys.exit(f"{' '.join(map(str, command))}\n{process.stderr}")
+    if more:
+        return
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     row["steps"] += [line["time/total"] for line in lines[WARM_UP_STEPS:]]
+
+
+# ---- Ops
+
+def ops_of(file):
+    """By the instruction's position in the program: the op's name, and the median of its milliseconds over
+    ranks and steps."""
+    times, names = collections.defaultdict(list), {}
+    for event in json.loads(file.read_text())["traceEvents"]:
+        if event["ph"] == "X" and event["cat"] == "op":
+            position = event["args"]["section"], event["args"]["position"]
+            names[position] = event["args"]["op"]
+            times[position].append(event["dur"] / 1e3)
+    return {position: (names[position], statistics.median(each)) for position, each in times.items()}
+
+
+def compare_ops(args, folder, row):
+    """Milliseconds a step by op, priced and measured."""
+    simulated, measured = folder / "simulated.json", folder / "measured.json"
+    price(args, folder, row["model"], row["options"], row["ranks"], "--trace", simulated)
+    first = WARM_UP_STEPS + 1
+    run(args, folder, row, "--trace", measured, "--trace-steps", f"{first}:{first + TRACED_STEPS}")
+    priced, timed = ops_of(simulated), ops_of(measured)
+    row["ops"] = {}
+    for position in priced.keys() & timed.keys():
+        name, milliseconds = priced[position]
+        assert timed[position][0] == name, (position, name, timed[position])
+        sums = row["ops"].setdefault(name, [0, 0])
+        sums[0] += milliseconds
+        sums[1] += timed[position][1]
+
+
+def print_ops(rows):
+    total = sum(sums[1] for row in rows for sums in row["ops"].values())
+    names = {name for row in rows for name in row["ops"]}
+    print(f"{'op':>24} {'priced/measured':>16} {'of the ops':>11}  median over the configurations that have it")
+    share = {name: sum(row["ops"].get(name, (0, 0))[1] for row in rows) / total for name in names}
+    for name in sorted(names, key=lambda each: -share[each]):
+        ratios = [row["ops"][name][0] / row["ops"][name][1] for row in rows if name in row["ops"]]
+        print(f"{name:>24} {statistics.median(ratios):16.2f} {100 * share[name]:10.1f}%  of {len(ratios)}")
 
 
 # ---- What came of it
@@ -136,6 +188,7 @@ def run(args, folder, row):
 def settle(row):
     row["measured_ms"] = statistics.median(row["steps"])
     row["error"] = row["expected_ms"] / row["measured_ms"] - 1
+    row["inside"] = row["range_ms"][0] <= row["measured_ms"] <= row["range_ms"][1]
 
 
 def is_good(rows, cores):
@@ -150,6 +203,7 @@ def is_good(rows, cores):
         print(f"{len(errors)} of {'at most' if inside else 'more than'} {cores} ranks: median error "
               f"{100 * median:.1f}%, greatest {100 * most:.1f}%"
               f" (wanted {100 * WANTED[inside][0]:.0f}%, {100 * WANTED[inside][1]:.0f}%)")
+    print(f"inside the printed range: {sum(row['inside'] for row in rows)} of {len(rows)}")
     pairs = [pair for pair in itertools.combinations(rows, 2)
              if max(row["measured_ms"] for row in pair) > DIFFERENT * min(row["measured_ms"] for row in pair)]
     wrong = [pair for pair in pairs if (pair[0]["measured_ms"] < pair[1]["measured_ms"])
@@ -161,11 +215,12 @@ def is_good(rows, cores):
 
 
 def print_rows(rows):
-    print(f"{'':>3} {'expected':>9} {'measured':>9} {'error':>7}  ranks, configuration (milliseconds a step)")
+    print(f"{'':>3} {'expected':>9} {'range':>17} {'measured':>9} {'error':>7}  ranks, configuration (milliseconds a step)")
     for row in rows:
         options = row["options"].items()
-        words = " ".join(f"{key} {value}" for key, value in options if value not in (1, "none"))
-        print(f"{row['number']:>3} {row['expected_ms']:9.1f} {row['measured_ms']:9.1f} "
+        words = " ".join(f"{key} {value}" for key, value in options if value not in (1, "none", "fp32"))
+        low, high = row["range_ms"]
+        print(f"{row['number']:>3} {row['expected_ms']:9.1f} {low:8.1f} {high:8.1f} {row['measured_ms']:9.1f} "
               f"{100 * row['error']:+6.1f}%  {row['ranks']} {row['model']} {words}")
 
 
@@ -174,6 +229,8 @@ def parse():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("--profile", type=pathlib.Path)
     parser.add_argument("--count", type=int, default=20)
+    parser.add_argument("--ranks", type=lambda text: [int(each) for each in text.split(",")],
+                        default=[1, 2, 2, 4, 1, 2, 3], help="ranks of the configurations, in turn")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3)
@@ -189,16 +246,19 @@ def main():
         write_model(name, folder)
     if not args.profile:
         args.profile = folder / "here.yaml"
-        subprocess.run(["mpirun", "-np", "4", args.build / "bin/fsdp_profile", "--backend", "cpu", "--output",
+        subprocess.run(["mpirun", "-np", str(max(args.ranks)), args.build / "bin/fsdp_profile", "--backend", "cpu", "--output",
                         args.profile], check=True, env=ENVIRONMENT)  # fmt: skip
     rows = draw_all(args, folder)
     for _ in range(args.rounds):
         for row in rows:
             run(args, folder, row)
+    for row in rows:
+        compare_ops(args, folder, row)
     for number, row in enumerate(rows, 1):
         row["number"] = number
         settle(row)
     print_rows(rows)
+    print_ops(rows)
     good = is_good(rows, len(os.sched_getaffinity(0)))
     if args.rows:
         args.rows.write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -129,7 +129,8 @@ def start_guards_of(folder):
 
 
 def cut_when_done(two):
-    """mpirun would wait for its daemon without a limit, whatever of the run's end the cut is in."""
+    """mpirun would wait for its daemon without a limit, whatever of the run's end the cut is in. Where it sees
+    the lost link itself it ends with 1, and being --quiet says nothing: the run is complete then."""
     run, process = start(two)
     try:
         while process.poll() is None and "done:" not in run.text("out"):
@@ -137,8 +138,9 @@ def cut_when_done(two):
         two.cut()
         faults.wait_end(run, process, LIMIT_S + faults.GRACE_S)
         told = faults.messages(run.text("err"))
-        assert len(told) == (process.returncode != 0), (process.returncode, told)
+        assert process.returncode != 0 if told else process.returncode in (0, 1), (process.returncode, told)
         if told:
+            assert len(told) == 1, told
             assert "the run is complete" in told[0] or "cannot be reached" in told[0], told
         return told
     finally:
