@@ -162,7 +162,7 @@ def compare_ops(args, folder, row):
     simulated, measured = folder / "simulated.json", folder / "measured.json"
     price(args, folder, row["model"], row["options"], row["ranks"], "--trace", simulated)
     first = WARM_UP_STEPS + 1
-    run(args, folder, row, "--trace", measured, "--trace-steps", f"{first}:{first + TRACED_STEPS}")
+    run(args, folder, row, "--trace", measured, "--trace-steps", f"{first}:{first + TRACED_STEPS - 1}")
     priced, timed = ops_of(simulated), ops_of(measured)
     row["ops"] = {}
     for position in priced.keys() & timed.keys():

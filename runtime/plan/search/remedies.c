@@ -7,8 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SAID_BYTES (FSDP_SAVING_TEXT_BYTES + 32)
-_Static_assert(FSDP_REMEDY_BYTES >= 2 * SAID_BYTES, "two changes");
+#define SAID_BYTES (FSDP_REMEDY_BYTES / 2) // of each of two changes
 
 // A change of the configuration that may need less memory. `apply` changes `config` and says how a user asks
 // for it, or returns false if the configuration has it already. Without it, ranks move to `axis`; without

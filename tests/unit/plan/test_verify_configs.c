@@ -46,7 +46,7 @@ static void test_random_configs(void **state) {
     double ratio = (double)device->arena_bytes / (double)device->greatest_bytes;
     sum += ratio;
     if (ratio > worst) worst = ratio;
-    if (device->arena_bytes > 1.02 * (double)device->greatest_bytes &&
+    if ((double)device->arena_bytes > 1.02 * (double)device->greatest_bytes &&
         device->arena_bytes > device->greatest_bytes + 65536) {
       over++;
       char text[512];
