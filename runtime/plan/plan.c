@@ -208,6 +208,7 @@ static fsdp_status place(fsdp_plan *plan, fsdp_error *error) {
   plan->graph = fsdp_model_forward(&c->model, c->batch, c->seq);
   fsdp_status status = check_params(plan->graph, error);
   if (status) return status;
+  if (c->documents) fsdp_graph_add_documents(plan->graph);
   if (c->sharding) return specs_of_sharding(plan, error);
   if (c->op_strategies) return specs_of_operators(plan, error);
   plan->specs = specs_of_strategy(c, plan->graph);
