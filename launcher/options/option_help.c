@@ -44,6 +44,7 @@ static const struct {
   const char *task, *options;
 } tasks[] = {
     {"choose model and data", "model init data tokenizer verify-data eval-data eval-split eval-freq"},
+    {"make rows of documents", "packing long-documents document-mask document-separator"},
     {"set batch and length", "batch-size seq-length grad-accum num-epochs max-steps seed"},
     {"set the optimizer", "lr lr-schedule min-lr warmup-steps weight-decay beta1 beta2 eps grad-clip "
                           "skip-grad-norm max-skipped"},

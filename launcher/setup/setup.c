@@ -2,6 +2,7 @@
 
 #include "launcher/profile/profile_file.h"
 #include "launcher/setup/capacity.h"
+#include "launcher/setup/documents_choice.h"
 #include "launcher/setup/propagate_mesh.h"
 #include "launcher/setup/sharding_file.h"
 #include "launcher/setup/strategies_file.h"
@@ -355,6 +356,7 @@ fsdp_status fsdp_setup_configure(const fsdp_options *options, fsdp_program_kind 
   if (status == FSDP_OK) status = fsdp_strategies_read(options, &setup->strategies, error);
   config.op_strategies = setup->strategies;
   if (status == FSDP_OK) status = fsdp_propagate_mesh(options, ranks, &config, error);
+  config.documents = fsdp_documents_choose(options, backend);
   config.wrap = find_wrap(options, setup->sharding, &config.model);
   *out = config;
   return status;

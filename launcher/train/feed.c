@@ -49,12 +49,15 @@ static fsdp_dataset_part part_at(const fsdp_feed *feed, int64_t sample, int64_t 
 static void fill_sequence(const fsdp_feed *feed, const fsdp_dataset *dataset, int64_t sample,
                           int64_t sequence, int32_t *const inputs[FSDP_INPUT_COUNT]) {
   const fsdp_rows *rows = &feed->config.rows;
+  const int64_t positions = rows->parts * rows->local_seq;
   fsdp_dataset_part part;
   for (int64_t index = 0; index < rows->local_seq; index += part.count) {
     int64_t row = fsdp_rows_row(rows, sequence, index);
     part = part_at(feed, sample, index);
     fsdp_dataset_fill_part(dataset, &part, inputs[FSDP_INPUT_TOKENS] + row, inputs[FSDP_INPUT_TARGETS] + row);
   }
+  if (inputs[FSDP_INPUT_STARTS])
+    fsdp_dataset_fill_starts(dataset, sample, positions, inputs[FSDP_INPUT_STARTS] + sequence * positions);
 }
 
 // How many targets of a sample this rank has.

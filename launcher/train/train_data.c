@@ -74,6 +74,11 @@ static fsdp_status open_data(fsdp_trainer *t, fsdp_error *error) {
                               .seq = config->seq,
                               .global_batch = global_batch,
                               .vocab_size = config->model.vocab_size,
+                              .packing = (fsdp_packing_choice)o->packing,
+                              .longer = (fsdp_long_documents)o->long_documents,
+                              .separates = config->documents && !o->eval_data,
+                              .has_separator = fsdp_options_given(o, "document-separator"),
+                              .separator = o->document_separator,
                               .verify = o->verify_data,
                               .share = t->world->local_rank,
                               .shares = t->world->local_size};

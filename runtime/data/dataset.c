@@ -25,16 +25,17 @@ typedef struct source {
 struct fsdp_dataset {
   source *sources;
   int source_count;
-  int64_t token_count, document_count, seq, vocab_size;
-  bool packed, builtin;
+  int64_t token_count, document_count, seq, vocab_size; // a file that knows no documents is one
+  bool builtin, knows_documents;
+  fsdp_packing *rows;   // documents in rows; NULL: a stream
   int64_t raw_count;    // samples, including those without a counted target
   int64_t sample_count; // without them
   int64_t *kept;        // raw number of each sample; NULL if all are kept
-  int64_t cut_count;    // documents longer than a sample, if not packed
+  fsdp_dataset_rows how;
   char description[640];
 };
 
-// Tokens [begin, end) of all: those of a raw sample, and the one after.
+// Tokens [begin, end) of all.
 typedef struct span {
   int64_t begin, end;
 } span;
@@ -52,7 +53,8 @@ static void add_source(fsdp_dataset *dataset, fsdp_token_source tokens, const ch
                                                        .first = dataset->token_count,
                                                        .first_document = dataset->document_count};
   dataset->token_count += tokens.view.token_count;
-  dataset->document_count += tokens.view.document_count;
+  dataset->document_count += fsdp_token_view_documents(&tokens.view);
+  dataset->knows_documents |= tokens.view.starts != NULL;
 }
 
 // Files without a template of their own say nothing of it.
@@ -86,10 +88,6 @@ static fsdp_status check_source(const fsdp_dataset *dataset, const fsdp_dataset_
         "%.300s: was prepared with a different --chat-template than the files before it; prepare all "
         "with the same one",
         path);
-  if (dataset->source_count && view->packed != dataset->sources[0].tokens.view.packed)
-    return fsdp_fail(error, FSDP_ERR_INPUT,
-                     "%.300s: is %s, but the files before it are %s; prepare all with the same --packing",
-                     path, view->packed ? "packed" : "not packed", view->packed ? "not" : "packed");
   return FSDP_OK;
 }
 
@@ -131,6 +129,7 @@ static fsdp_status add_files(fsdp_dataset *dataset, const fsdp_dataset_config *c
     const char *path = files->files[i];
     fsdp_token_source added = {0};
     status = fsdp_token_source_open(path, config->tokenizer, tokenizer_hash, &added, error);
+    if (!status && config->has_separator) fsdp_token_source_find_documents(&added, config->separator);
     if (!status) status = check_source(dataset, config, &added, path, error);
     if (!status) status = verify_source(dataset, config, &added, path, error);
     if (status)
@@ -169,14 +168,38 @@ static const source *source_at(const fsdp_dataset *dataset, int64_t index, bool 
   return &dataset->sources[low];
 }
 
-static span span_of(const fsdp_dataset *dataset, int64_t raw) {
-  if (dataset->packed)
-    return (span){.begin = raw * dataset->seq, .end = raw * dataset->seq + dataset->seq + 1};
-  const source *s = source_at(dataset, raw, true);
-  int64_t document = raw - s->first_document;
-  int64_t begin = s->first + (int64_t)s->tokens.view.starts[document];
-  int64_t end = s->first + fsdp_token_view_end(&s->tokens.view, document);
-  return (span){.begin = begin, .end = end - begin > dataset->seq ? begin + dataset->seq + 1 : end};
+// ---- Samples as segments
+
+// Tokens begin .. begin + count of all, of which the last is a target alone, in slots `slot` to slot + count - 1
+// of a sample.
+typedef struct segment {
+  int64_t slot, begin, count;
+} segment;
+
+static const source *source_of_document(const fsdp_dataset *dataset, int64_t document) {
+  return source_at(dataset, document, true);
+}
+
+static int64_t document_length(const void *context, int64_t document) {
+  const fsdp_dataset *dataset = context;
+  const source *s = source_of_document(dataset, document);
+  const int64_t d = document - s->first_document;
+  return fsdp_token_view_end(&s->tokens.view, d) - fsdp_token_view_begin(&s->tokens.view, d);
+}
+
+// Steps to segment `index` of a raw sample from the one before it; false: there is none. Begin at index 0 with
+// zeros.
+static bool next_segment(const fsdp_dataset *dataset, int64_t raw, int64_t index, segment *at) {
+  fsdp_packing_piece piece;
+  if (!dataset->rows) {
+    *at = (segment){0, raw * dataset->seq, dataset->seq};
+    return index == 0;
+  }
+  if (!fsdp_packing_piece_at(dataset->rows, raw, index, &piece)) return false;
+  const source *s = source_of_document(dataset, piece.document);
+  int64_t begin = s->first + fsdp_token_view_begin(&s->tokens.view, piece.document - s->first_document);
+  *at = (segment){at->slot + at->count, begin + piece.first, piece.slots};
+  return true;
 }
 
 // The part of `at` in `s`, from `at.begin` on, relative to the source's first token.
@@ -197,7 +220,19 @@ static int64_t count_targets(const fsdp_dataset *dataset, span at) {
   return count;
 }
 
-// Finds the samples with a target that counts, and notes documents that are cut off.
+// The targets that count in `count` slots of a raw sample from `first` on.
+static int64_t count_in_slots(const fsdp_dataset *dataset, int64_t raw, int64_t first, int64_t slots) {
+  int64_t count = 0;
+  segment at = {0};
+  for (int64_t i = 0; next_segment(dataset, raw, i, &at); i++) {
+    int64_t begin = fsdp_max_i64(at.slot, first), end = fsdp_min_i64(at.slot + at.count, first + slots);
+    if (begin < end)
+      count += count_targets(dataset, (span){at.begin + begin - at.slot, at.begin + end - at.slot + 1});
+  }
+  return count;
+}
+
+// Finds the samples with a target that counts.
 static void keep_samples(fsdp_dataset *dataset) {
   bool masked = false;
   for (int i = 0; i < dataset->source_count; i++) masked |= dataset->sources[i].tokens.view.mask != NULL;
@@ -205,57 +240,14 @@ static void keep_samples(fsdp_dataset *dataset) {
   if (!masked) return;
   int64_t *kept = fsdp_alloc_zeroed((size_t)fsdp_max_i64(dataset->raw_count, 1), sizeof *kept), count = 0;
   for (int64_t raw = 0; raw < dataset->raw_count; raw++) {
-    span at = span_of(dataset, raw);
     if (raw % 4096 == 0) fsdp_progress_mark();
-    if (count_targets(dataset, at) > 0) kept[count++] = raw;
-    if (dataset->packed) continue;
-    const source *s = source_at(dataset, raw, true);
-    int64_t end = s->first + fsdp_token_view_end(&s->tokens.view, raw - s->first_document);
-    dataset->cut_count += end > at.end;
+    if (count_in_slots(dataset, raw, 0, dataset->seq) > 0) kept[count++] = raw;
   }
   dataset->sample_count = count;
   if (count == dataset->raw_count)
     free(kept);
   else
     dataset->kept = kept;
-}
-
-// Tokens that a document's sample must have for a target of it to count; INT64_MAX if none does.
-static int64_t needed_seq(const fsdp_dataset *dataset, int64_t document) {
-  const source *s = source_at(dataset, document, true);
-  const fsdp_token_view *view = &s->tokens.view;
-  int64_t begin = (int64_t)view->starts[document - s->first_document];
-  int64_t end = fsdp_token_view_end(view, document - s->first_document);
-  for (int64_t i = begin + 1; i < end; i++)
-    if (fsdp_token_view_counts(view, i)) return i - begin;
-  return INT64_MAX;
-}
-
-static int compare_lengths(const void *left, const void *right) {
-  int64_t a = *(const int64_t *)left, b = *(const int64_t *)right;
-  return (a > b) - (a < b);
-}
-
-// There are enough samples, but too many of them have no counted target.
-static fsdp_status fail_masked(const fsdp_dataset *dataset, const fsdp_dataset_config *config,
-                               fsdp_error *error) {
-  char remedy[128] = "give more data, or lower --batch-size or --grad-accum";
-  if (!dataset->packed) {
-    int64_t *lengths = fsdp_alloc((size_t)dataset->raw_count * sizeof *lengths);
-    for (int64_t i = 0; i < dataset->raw_count; i++) lengths[i] = needed_seq(dataset, i);
-    qsort(lengths, (size_t)dataset->raw_count, sizeof *lengths, compare_lengths);
-    int64_t least = lengths[config->global_batch - 1];
-    free(lengths);
-    if (least < INT64_MAX)
-      snprintf(remedy, sizeof remedy, "raise --seq-length to at least %" PRId64 ", give more data", least);
-  }
-  return fsdp_fail(error, FSDP_ERR_INPUT,
-                   "%.300s: only %" PRId64 " of its %" PRId64 " %s have a target that counts among their "
-                   "%s%" PRId64 " tokens: prompts, which are not learned, fill the others; one step needs "
-                   "%" PRId64 "; %s, or prepare the data with --mask-prompt off",
-                   config->files->list, dataset->sample_count, dataset->raw_count,
-                   dataset->packed ? "sequences" : "documents", dataset->packed ? "" : "first ", config->seq,
-                   config->global_batch, remedy);
 }
 
 static fsdp_status check_size(const fsdp_dataset *dataset, const fsdp_dataset_config *config,
@@ -265,18 +257,109 @@ static fsdp_status check_size(const fsdp_dataset *dataset, const fsdp_dataset_co
   int64_t needed;
   if (!fsdp_mul_checked(config->seq, config->global_batch, &needed) || !fsdp_add_checked(needed, 1, &needed))
     needed = INT64_MAX;
-  if (dataset->packed && dataset->token_count < needed)
+  if (!dataset->rows && dataset->token_count < needed)
     return fsdp_fail(error, FSDP_ERR_INPUT,
                      "%.300s: has %" PRId64 " token%s, but one step needs %" PRId64 " (%" PRId64
                      " sequence%s of %" PRId64 ", and one more); %s",
                      where, dataset->token_count, fsdp_plural(dataset->token_count), needed,
                      config->global_batch, fsdp_plural(config->global_batch), config->seq, remedy);
   if (dataset->sample_count >= config->global_batch) return FSDP_OK;
-  if (dataset->raw_count >= config->global_batch) return fail_masked(dataset, config, error);
+  if (dataset->raw_count >= config->global_batch)
+    return fsdp_fail(
+        error, FSDP_ERR_INPUT,
+        "%.300s: only %" PRId64 " of its %" PRId64 " sequences of %" PRId64
+        " tokens have a target that counts: prompts, which are not learned, fill the others; one "
+        "step needs %" PRId64 "; give more data, lower --batch-size or --grad-accum, or prepare "
+        "the data with --mask-prompt off",
+        where, dataset->sample_count, dataset->raw_count, config->seq, config->global_batch);
   return fsdp_fail(error, FSDP_ERR_INPUT,
-                   "%.300s: has %" PRId64 " document%s, each a sample, but one step needs %" PRId64
-                   "; give more, or lower --batch-size or --grad-accum",
-                   where, dataset->raw_count, fsdp_plural(dataset->raw_count), config->global_batch);
+                   "%.300s: its %" PRId64 " document%s fill %" PRId64 " sequence%s of %" PRId64
+                   " tokens, but one step needs %" PRId64 "; %s",
+                   where, dataset->document_count, fsdp_plural(dataset->document_count), dataset->raw_count,
+                   fsdp_plural(dataset->raw_count), config->seq, config->global_batch, remedy);
+}
+
+// ---- Rows
+
+// Whether the loss counts parts of documents alone, as in conversations and instructions.
+static bool learns_parts(const fsdp_dataset *dataset) {
+  for (int i = 0; i < dataset->source_count; i++) {
+    const fsdp_token_view *view = &dataset->sources[i].tokens.view;
+    if (view->mask && view->target_count < view->token_count - view->document_count) return true;
+  }
+  return false;
+}
+
+static double triangle(int64_t n) {
+  return (double)n * (double)(n + 1) / 2;
+}
+
+// Pairs of a query and a key in the documents of a stream, which are cut where its samples are.
+static double stream_pairs(const fsdp_dataset *dataset) {
+  double pairs = 0;
+  for (int64_t d = 0, end; d < dataset->document_count; d++) {
+    const source *s = source_of_document(dataset, d);
+    int64_t at = s->first + fsdp_token_view_begin(&s->tokens.view, d - s->first_document);
+    end = fsdp_min_i64(at + document_length(dataset, d), dataset->raw_count * dataset->seq);
+    if (d % 4096 == 0) fsdp_progress_mark();
+    for (int64_t now; at < end; at += now) {
+      now = fsdp_min_i64(end - at, dataset->seq - at % dataset->seq);
+      pairs += triangle(now);
+    }
+  }
+  return pairs;
+}
+
+static double row_pairs(const fsdp_dataset *dataset) {
+  double pairs = 0;
+  for (int64_t raw = 0; raw < dataset->raw_count; raw++) {
+    segment at = {0};
+    if (raw % 4096 == 0) fsdp_progress_mark();
+    for (int64_t i = 0; next_segment(dataset, raw, i, &at); i++) pairs += triangle(at.count);
+  }
+  return pairs;
+}
+
+static void measure_rows(fsdp_dataset *dataset) {
+  fsdp_dataset_rows *how = &dataset->how;
+  double rows = (double)fsdp_max_i64(dataset->raw_count, 1);
+  how->fill = 1;
+  how->attention = 1;
+  if (!dataset->knows_documents) return;
+  how->documents = (double)dataset->document_count / rows;
+  how->attention =
+      (dataset->rows ? row_pairs(dataset) : stream_pairs(dataset)) / (rows * triangle(dataset->seq));
+  if (!dataset->rows) return;
+  const fsdp_packing_counts *counts = fsdp_packing_count(dataset->rows);
+  how->counts = *counts;
+  how->documents = (double)counts->pieces / rows;
+  how->fill = (double)counts->slots / (rows * (double)dataset->seq);
+}
+
+// Makes samples of what the files hold.
+static fsdp_status make_rows(fsdp_dataset *dataset, const fsdp_dataset_config *config, fsdp_error *error) {
+  fsdp_packing_choice choice = config->packing;
+  if (choice == FSDP_PACKING_AUTO)
+    choice = learns_parts(dataset) ? FSDP_PACKING_BEST_FIT : FSDP_PACKING_STREAM;
+  dataset->how.packing = choice;
+  dataset->raw_count = (dataset->token_count - 1) / dataset->seq;
+  if (!dataset->knows_documents && (config->separates || choice != FSDP_PACKING_STREAM))
+    return fsdp_fail(
+        error, FSDP_ERR_INPUT,
+        "%.300s: does not say where documents begin, which %s needs; give files prepared with "
+        "scripts/prepare_data.py, or with --document-separator the token that ends one in a .bin",
+        dataset->builtin ? "the built-in text" : config->files->list,
+        choice == FSDP_PACKING_STREAM ? "--document-mask on" : "--packing other than stream");
+  if (choice == FSDP_PACKING_STREAM) return FSDP_OK;
+  const fsdp_packing_config packing = {.seq = dataset->seq,
+                                       .longer = config->longer,
+                                       .alone = choice == FSDP_PACKING_OFF,
+                                       .document_count = dataset->document_count,
+                                       .length = document_length,
+                                       .context = dataset};
+  fsdp_status status = fsdp_packing_create(&packing, &dataset->rows, error);
+  if (!status) dataset->raw_count = fsdp_packing_count(dataset->rows)->rows;
+  return status;
 }
 
 // Appends to the description.
@@ -310,15 +393,9 @@ static void describe(fsdp_dataset *dataset, const char *list) {
   }
   say(dataset, " %s:", alike ? how : "prepared in several ways");
   say_count(dataset, dataset->token_count, "token");
-  if (dataset->document_count) {
+  if (dataset->knows_documents) {
     say(dataset, ",");
     say_count(dataset, dataset->document_count, "document");
-    if (!dataset->packed) say(dataset, ", each a sample");
-  }
-  if (dataset->cut_count) {
-    char number[32];
-    say(dataset, ", %s cut off at", fsdp_print_int(dataset->cut_count, number, sizeof number));
-    say_count(dataset, dataset->seq, "token");
   }
   if (dataset->kept) {
     say(dataset, ",");
@@ -336,9 +413,8 @@ fsdp_status fsdp_dataset_open(const fsdp_dataset_config *config, fsdp_dataset **
   opened->vocab_size = config->vocab_size;
   fsdp_status status = config->files && config->files->count ? add_files(opened, config, error)
                                                              : add_builtin(opened, config, error);
+  if (!status) status = make_rows(opened, config, error);
   if (!status) {
-    opened->packed = opened->sources[0].tokens.view.packed;
-    opened->raw_count = opened->packed ? (opened->token_count - 1) / config->seq : opened->document_count;
     keep_samples(opened);
     status = check_size(opened, config, error);
   }
@@ -346,6 +422,7 @@ fsdp_status fsdp_dataset_open(const fsdp_dataset_config *config, fsdp_dataset **
     fsdp_dataset_close(opened);
     return status;
   }
+  measure_rows(opened);
   describe(opened, config->files ? config->files->list : NULL);
   *dataset = opened;
   return FSDP_OK;
@@ -358,14 +435,15 @@ void fsdp_dataset_close(fsdp_dataset *dataset) {
     free(dataset->sources[i].path);
   }
   free(dataset->sources);
+  fsdp_packing_destroy(dataset->rows);
   free(dataset->kept);
   free(dataset);
 }
 
-static span sample_span(const fsdp_dataset *dataset, int64_t sample) {
+static int64_t raw_of(const fsdp_dataset *dataset, int64_t sample) {
   FSDP_CHECK(sample >= 0 && sample < dataset->sample_count, "sample %" PRId64 " of %" PRId64, sample,
              dataset->sample_count);
-  return span_of(dataset, dataset->kept ? dataset->kept[sample] : sample);
+  return dataset->kept ? dataset->kept[sample] : sample;
 }
 
 // Copies tokens [part.begin, part.end) of `s`, checks them, and marks those that do not count.
@@ -380,27 +458,14 @@ static void copy_part(const fsdp_dataset *dataset, const source *s, span part, b
     fail_token(dataset, view, s->path ? s->path : "the built-in text", fsdp_max_i64(at, part.begin), &error);
     FSDP_JOB_FAIL("reading the data", "%s", error.message);
   }
-  if (!targets || !view->mask) return;
+  if (!targets || (!view->mask && !view->starts)) return;
   for (int64_t i = 0; i < count; i++)
     if (!fsdp_token_view_counts(view, part.begin + i)) out[i] = FSDP_TARGET_IGNORED;
 }
 
-// What of the data the inputs of a part are, empty if it is all padding. Its targets lie one token on.
-static span part_span(const fsdp_dataset *dataset, const fsdp_dataset_part *part) {
-  span whole = {0};
-  if (part->sample != FSDP_DATASET_NO_SAMPLE) whole = sample_span(dataset, part->sample);
-  FSDP_CHECK(part->first >= 0 && part->count >= 0, "position %" PRId64, part->first);
-  // A document's last token predicts nothing, so it is no input.
-  int64_t filled = fsdp_max_i64(whole.end - 1 - whole.begin - part->first, 0);
-  int64_t begin = whole.begin + part->first;
-  return (span){.begin = begin, .end = begin + fsdp_min_i64(filled, part->count)};
-}
-
-void fsdp_dataset_fill_part(const fsdp_dataset *dataset, const fsdp_dataset_part *part, int32_t *tokens,
-                            int32_t *targets) {
-  span at = part_span(dataset, part), target_at = {.begin = at.begin + 1, .end = at.end + 1};
-  for (int64_t i = at.end - at.begin; i < part->count; i++) tokens[i] = 0, targets[i] = FSDP_TARGET_IGNORED;
-  if (at.end == at.begin) return;
+// Inputs `at`, and their targets one token on.
+static void fill_span(const fsdp_dataset *dataset, span at, int32_t *tokens, int32_t *targets) {
+  const span target_at = {.begin = at.begin + 1, .end = at.end + 1};
   const source *end = dataset->sources + dataset->source_count;
   for (const source *s = source_at(dataset, at.begin, false); s < end && s->first < target_at.end; s++) {
     span input = within(s, at), target = within(s, target_at);
@@ -409,9 +474,57 @@ void fsdp_dataset_fill_part(const fsdp_dataset *dataset, const fsdp_dataset_part
   }
 }
 
+void fsdp_dataset_fill_part(const fsdp_dataset *dataset, const fsdp_dataset_part *part, int32_t *tokens,
+                            int32_t *targets) {
+  FSDP_CHECK(part->first >= 0 && part->count >= 0, "position %" PRId64, part->first);
+  for (int64_t i = 0; i < part->count; i++) tokens[i] = 0, targets[i] = FSDP_TARGET_IGNORED;
+  if (part->sample == FSDP_DATASET_NO_SAMPLE) return;
+  int64_t raw = raw_of(dataset, part->sample), first = part->first;
+  segment at = {0};
+  for (int64_t i = 0; next_segment(dataset, raw, i, &at); i++) {
+    int64_t begin = fsdp_max_i64(at.slot, first), end = fsdp_min_i64(at.slot + at.count, first + part->count);
+    span tokens_at = {at.begin + begin - at.slot, at.begin + end - at.slot};
+    if (begin < end) fill_span(dataset, tokens_at, tokens + begin - first, targets + begin - first);
+  }
+}
+
 int64_t fsdp_dataset_part_target_count(const fsdp_dataset *dataset, const fsdp_dataset_part *part) {
-  span at = part_span(dataset, part);
-  return at.end == at.begin ? 0 : count_targets(dataset, (span){.begin = at.begin, .end = at.end + 1});
+  if (part->sample == FSDP_DATASET_NO_SAMPLE) return 0;
+  return count_in_slots(dataset, raw_of(dataset, part->sample), part->first, part->count);
+}
+
+// The starts of documents in tokens `at` of a stream, counted from its first one: those of files, and what these
+// say.
+static void mark_stream(const fsdp_dataset *dataset, span at, int32_t *starts) {
+  const source *end = dataset->sources + dataset->source_count;
+  for (const source *s = source_at(dataset, at.begin, false); s < end && s->first < at.end; s++) {
+    const fsdp_token_view *view = &s->tokens.view;
+    if (s->first > at.begin) starts[s->first - at.begin] = (int32_t)(s->first - at.begin);
+    int64_t d = view->starts ? fsdp_token_view_begun(view, at.begin - s->first + 1) : INT64_MAX;
+    for (; d < view->document_count && s->first + (int64_t)view->starts[d] < at.end; d++) {
+      int64_t position = s->first + (int64_t)view->starts[d] - at.begin;
+      starts[position] = (int32_t)position;
+    }
+  }
+}
+
+void fsdp_dataset_fill_starts(const fsdp_dataset *dataset, int64_t sample, int64_t positions,
+                              int32_t *starts) {
+  int64_t filled = 0;
+  segment at = {0};
+  for (int64_t i = 0; i < positions; i++) starts[i] = 0;
+  if (sample != FSDP_DATASET_NO_SAMPLE)
+    for (int64_t i = 0, raw = raw_of(dataset, sample); next_segment(dataset, raw, i, &at); i++) {
+      starts[at.slot] = (int32_t)at.slot;
+      filled = at.slot + at.count;
+      if (!dataset->rows) mark_stream(dataset, (span){at.begin, at.begin + at.count}, starts);
+    }
+  for (int64_t i = 1; i < filled; i++) starts[i] = starts[i] ? starts[i] : starts[i - 1];
+  for (int64_t i = filled; i < positions; i++) starts[i] = (int32_t)i;
+}
+
+const fsdp_dataset_rows *fsdp_dataset_how(const fsdp_dataset *dataset) {
+  return &dataset->how;
 }
 
 void fsdp_dataset_fill(const fsdp_dataset *dataset, int64_t sample, int32_t *tokens, int32_t *targets) {
@@ -479,6 +592,7 @@ uint64_t fsdp_dataset_fingerprint(const fsdp_dataset *dataset) {
   }
   for (int i = 0; i < dataset->source_count; i++)
     fsdp_token_source_identity(&dataset->sources[i].tokens, bytes <= HASH_WHOLE_BYTES_MAX, hash_bytes, state);
+  if (dataset->rows) XXH64_update(state, &dataset->how.counts, sizeof dataset->how.counts);
   uint64_t hash = XXH64_digest(state);
   XXH64_freeState(state);
   return hash;

@@ -160,7 +160,7 @@ fsdp_plan_config random_plan_config(random_source *random) {
   config.exchange = random_int(random, 0, 2) == 0;
   change_family(&apart, names, &config.model);
   change_mesh(&of_mesh, &config);
-  config.documents = random_int(&of_documents, 0, 3) == 0;
+  config.documents = random_int(&of_documents, 0, 3) == 0 && config.backend->device == FSDP_OP_CPU;
   if (random_int(&of_strategy, 0, 3) == 0) config.strategy = FSDP_ZERO1;
   return config;
 }

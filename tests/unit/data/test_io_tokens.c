@@ -73,8 +73,9 @@ static void prompts_are_not_learned(void **state) {
   for (int64_t i = 0; i < view->document_count; i++) assert_int_equal(view->starts[i], alpaca_starts[i]);
   fsdp_token_source_close(&source);
 
-  fsdp_dataset *dataset =
-      io_dataset(ALPACA, (fsdp_dataset_config){.tokenizer = TOKENIZER, .seq = 8, .vocab_size = 42});
+  fsdp_dataset *dataset = io_dataset(
+      ALPACA, (fsdp_dataset_config){
+                  .tokenizer = TOKENIZER, .seq = 8, .vocab_size = 42, .packing = FSDP_PACKING_STREAM});
   // Thirteen samples of eight, of which three have targets that count: 24..32 (the last of them 32), 72..80,
   // 96..104.
   static const int64_t begins[] = {24, 72, 96};
@@ -174,7 +175,7 @@ static void compare(const fsdp_dataset *dataset, int64_t sample, int64_t T, int6
   assert_int_equal(counted, 0);
 }
 
-static void packed_samples_run_over_documents_and_files(void **state) {
+static void stream_samples_run_over_documents_and_files(void **state) {
   (void)state;
   static stream parts[3];
   static uint32_t tokens[12000];
@@ -192,7 +193,8 @@ static void packed_samples_run_over_documents_and_files(void **state) {
     total += parts[i].file.count;
   }
   for (int64_t T = 1; T < 60; T += 7) {
-    fsdp_dataset *dataset = io_dataset(paths, (fsdp_dataset_config){.seq = T, .vocab_size = 200000});
+    fsdp_dataset *dataset = io_dataset(
+        paths, (fsdp_dataset_config){.seq = T, .vocab_size = 200000, .packing = FSDP_PACKING_STREAM});
     assert_int_equal(fsdp_dataset_token_count(dataset), total);
     int64_t sample = 0;
     for (int64_t begin = 0; begin + T < total; begin += T) {
@@ -205,7 +207,7 @@ static void packed_samples_run_over_documents_and_files(void **state) {
   }
 }
 
-static void an_unpacked_sample_is_one_document(void **state) {
+static void a_sample_without_packing_is_one_document(void **state) {
   (void)state;
   static stream parts[2];
   char paths[1100];
@@ -213,7 +215,9 @@ static void an_unpacked_sample_is_one_document(void **state) {
   snprintf(paths, sizeof paths, "%s", write_stream("a.tok", &parts[0]));
   sprintf(paths + strlen(paths), ",%s", write_stream("b.tok", &parts[1]));
   for (int64_t T = 1; T < 60; T += 6) {
-    fsdp_dataset *dataset = io_dataset(paths, (fsdp_dataset_config){.seq = T, .vocab_size = 200000});
+    fsdp_dataset *dataset = io_dataset(
+        paths, (fsdp_dataset_config){
+                   .seq = T, .vocab_size = 200000, .packing = FSDP_PACKING_OFF, .longer = FSDP_LONG_CUT});
     int64_t sample = 0, cut = 0;
     for (int part = 0; part < 2; part++) {
       const stream *s = &parts[part];
@@ -228,14 +232,86 @@ static void an_unpacked_sample_is_one_document(void **state) {
       }
     }
     assert_int_equal(fsdp_dataset_sample_count(dataset), sample);
-    char text[64];
-    snprintf(text, sizeof text, " %lld cut off at %lld ", (long long)cut, (long long)T);
-    if (cut) assert_non_null(strstr(fsdp_dataset_description(dataset), text));
+    assert_int_equal(fsdp_dataset_how(dataset)->counts.cut, cut);
     int32_t none_tokens[64] = {0}, none_targets[64];
     for (int64_t i = 0; i < T; i++) none_targets[i] = IGNORED;
     compare(dataset, FSDP_DATASET_NO_SAMPLE, T, 0, none_tokens, none_targets);
     fsdp_dataset_close(dataset);
   }
+}
+
+// Starts of a sample, and of padding behind it, as wanted; which documents' tokens lie there is compared beside.
+static void expect_starts(const fsdp_dataset *dataset, int64_t sample, int64_t count, const int32_t *wanted) {
+  int32_t starts[64];
+  memset(starts, 0x55, sizeof starts);
+  fsdp_dataset_fill_starts(dataset, sample, count, starts);
+  assert_memory_equal(starts, wanted, (size_t)count * sizeof *starts);
+  assert_int_equal(starts[count], 0x55555555);
+}
+
+static fsdp_dataset *open_json(const char *text, fsdp_dataset_config config) {
+  config.vocab_size = 256;
+  return io_dataset(io_write_text("rows.jsonl", text), config);
+}
+
+// Documents a b c d 0, e f 0 and g 0, and the starts of documents in rows of 6 slots, in a stream, and alone.
+static void starts_of_documents(void **state) {
+  (void)state;
+  static const char text[] = "{\"text\": \"abcd\"}\n{\"text\": \"ef\"}\n{\"text\": \"g\"}\n";
+  int32_t tokens[8], targets[8];
+  fsdp_dataset *rows = open_json(text, (fsdp_dataset_config){.seq = 6, .packing = FSDP_PACKING_BEST_FIT});
+  assert_int_equal(fsdp_dataset_sample_count(rows), 2);
+  fsdp_dataset_fill(rows, 0, tokens, targets);
+  assert_memory_equal(tokens, ((const int32_t[]){'a', 'b', 'c', 'd', 'e', 'f'}), 24);
+  assert_memory_equal(targets, ((const int32_t[]){'b', 'c', 'd', 0, 'f', 0}), 24);
+  expect_starts(rows, 0, 8, (const int32_t[]){0, 0, 0, 0, 4, 4, 6, 7});
+  fsdp_dataset_fill(rows, 1, tokens, targets);
+  assert_memory_equal(tokens, ((const int32_t[]){'g', 0, 0, 0, 0, 0}), 24);
+  expect_starts(rows, 1, 6, (const int32_t[]){0, 1, 2, 3, 4, 5});
+  expect_starts(rows, FSDP_DATASET_NO_SAMPLE, 3, (const int32_t[]){0, 1, 2});
+  const fsdp_dataset_rows *how = fsdp_dataset_how(rows);
+  assert_true(how->fill == 7.0 / 12 && how->documents == 1.5 && how->attention == (10.0 + 3 + 1) / 42);
+  fsdp_dataset_close(rows);
+  fsdp_dataset *text_rows = open_json(text, (fsdp_dataset_config){.seq = 4});
+  assert_int_equal(fsdp_dataset_how(text_rows)->packing, FSDP_PACKING_STREAM); // all of a text is learned
+  expect_starts(text_rows, 0, 4, (const int32_t[]){0, 0, 0, 0});
+  expect_starts(text_rows, 1, 5, (const int32_t[]){0, 1, 1, 1, 4});
+  assert_true(fsdp_dataset_how(text_rows)->attention == (10.0 + 1 + 6) / 20);
+  fsdp_dataset_close(text_rows);
+  fsdp_dataset *alone = open_json(text, (fsdp_dataset_config){.seq = 3, .packing = FSDP_PACKING_OFF});
+  assert_int_equal(fsdp_dataset_sample_count(alone), 4); // abcd is split, and d is what is left of it
+  expect_starts(alone, 1, 3, (const int32_t[]){0, 1, 2});
+  fsdp_dataset_close(alone);
+}
+
+// Without a mask and with the token that ends a document: its first token is no target, and rows hold documents.
+static void documents_of_a_separator(void **state) {
+  (void)state;
+  static const uint16_t words[] = {7, 1, 2, 3, 7, 4, 5, 7, 6, 8};
+  const char *path = io_write("separated.bin", words, sizeof words);
+  fsdp_dataset_config config = {.seq = 9, .vocab_size = 10, .has_separator = true, .separator = 7};
+  fsdp_dataset *text_rows = io_dataset(path, config);
+  int32_t tokens[9], targets[9];
+  fsdp_dataset_fill(text_rows, 0, tokens, targets);
+  assert_memory_equal(targets, ((const int32_t[]){IGNORED, 2, 3, 7, IGNORED, 5, 7, IGNORED, 8}), 36);
+  assert_int_equal(fsdp_dataset_target_count(text_rows, 0), 6);
+  expect_starts(text_rows, 0, 9, (const int32_t[]){0, 1, 1, 1, 1, 5, 5, 5, 8});
+  fsdp_dataset_close(text_rows);
+  config.packing = FSDP_PACKING_BEST_FIT;
+  config.seq = 3;
+  fsdp_dataset *rows = io_dataset(path, config);
+  assert_int_equal(fsdp_dataset_sample_count(rows), 2);
+  fsdp_dataset_fill(rows, 1, tokens, targets);
+  assert_memory_equal(tokens, ((const int32_t[]){4, 5, 6}), 12);
+  fsdp_dataset_close(rows);
+  // Without the separator nobody says where documents begin.
+  fsdp_error error;
+  config.has_separator = false;
+  IO_EXPECT(io_dataset_status(path, config, &error), FSDP_ERR_INPUT, &error, "separated.bin",
+            "--document-separator");
+  config.packing = FSDP_PACKING_STREAM;
+  config.separates = true;
+  IO_EXPECT(io_dataset_status(path, config, &error), FSDP_ERR_INPUT, &error, "--document-mask on");
 }
 
 // The same file of records through the built-in reader and through scripts/prepare_data.py.
@@ -356,7 +432,7 @@ static void data_and_model_must_belong_together(void **state) {
           "x.tok");
   REFUSED(NULL, other, 256, "built-in", other);
   snprintf(both, sizeof both, "%s,%s", tokens, bytes);
-  REFUSED(both, NULL, 60000, "b.tok", "not packed", "--packing");
+  assert_int_equal(open_bad(both, NULL, 60000, &error), FSDP_OK);
   // Every document is shorter than three tokens, and none of their targets counts.
   token_bytes none = {.count = 4,
                       .documents = 2,
@@ -365,14 +441,10 @@ static void data_and_model_must_belong_together(void **state) {
                       .counts = (uint8_t[]){0, 0, 0, 0},
                       .starts = (uint64_t[]){0, 2},
                       .width = 2};
-  for (int packed = 0; packed < 2; packed++) {
-    int64_t length;
-    none.packed = packed;
-    unsigned char *file = token_bytes_make(&none, &length);
-    REFUSED(io_write("none.tok", file, length), NULL, 9, "none.tok", "only 0 of its",
-            packed ? "sequences" : "documents");
-    free(file);
-  }
+  int64_t length;
+  unsigned char *file = token_bytes_make(&none, &length);
+  REFUSED(io_write("none.tok", file, length), NULL, 9, "none.tok", "only 0 of its", "sequences");
+  free(file);
 #undef REFUSED
 }
 
@@ -485,7 +557,8 @@ static void a_damaged_token_is_not_trained_on(void **state) {
   s.tokens[100] = 60000;
   s.counts[101] = 1;
   fsdp_dataset *dataset =
-      io_dataset(write_stream("x.tok", &s), (fsdp_dataset_config){.seq = 50, .vocab_size = 60000});
+      io_dataset(write_stream("x.tok", &s),
+                 (fsdp_dataset_config){.seq = 50, .vocab_size = 60000, .packing = FSDP_PACKING_STREAM});
   pid_t child = fork();
   assert_true(child >= 0);
   if (!child) {
@@ -575,8 +648,10 @@ static void the_part_to_hold_out_is_checked(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(prompts_are_not_learned),
-      cmocka_unit_test(packed_samples_run_over_documents_and_files),
-      cmocka_unit_test(an_unpacked_sample_is_one_document),
+      cmocka_unit_test(stream_samples_run_over_documents_and_files),
+      cmocka_unit_test(a_sample_without_packing_is_one_document),
+      cmocka_unit_test(starts_of_documents),
+      cmocka_unit_test(documents_of_a_separator),
       cmocka_unit_test(records_are_the_prepared_bytes),
       cmocka_unit_test(bad_records_are_named_by_line),
       cmocka_unit_test(dots_in_folders_are_no_ending),

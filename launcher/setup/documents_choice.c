@@ -1,0 +1,33 @@
+#include "launcher/setup/documents_choice.h"
+
+#include "runtime/data/data_paths.h"
+
+#include <string.h>
+#include <strings.h>
+
+// By the ending, as token_source.h reads it.
+static bool tells_documents(const char *path, bool separated) {
+  const char *dot = strrchr(path, '.');
+  if (!dot) return false;
+  return !strcasecmp(dot, ".tok") || !strcasecmp(dot, ".jsonl") || !strcasecmp(dot, ".json") ||
+         (separated && !strcasecmp(dot, ".bin"));
+}
+
+// A list that cannot be read is reported where the data is opened.
+static bool any_tells(const char *option, const char *list, bool separated) {
+  fsdp_data_paths paths;
+  fsdp_error error;
+  bool any = false;
+  fsdp_status status = fsdp_data_paths_find(option, list, &paths, &error);
+  for (int i = 0; i < paths.count && status == FSDP_OK; i++)
+    any |= tells_documents(paths.files[i], separated);
+  fsdp_data_paths_destroy(&paths);
+  return any;
+}
+
+bool fsdp_documents_choose(const fsdp_options *options, const fsdp_plan_backend *backend) {
+  const bool separated = fsdp_options_given(options, "document-separator");
+  if (fsdp_options_given(options, "document-mask")) return options->document_mask;
+  if (backend->device != FSDP_OP_CPU) return false;
+  return any_tells("data", options->data, separated) || any_tells("eval-data", options->eval_data, separated);
+}
