@@ -136,6 +136,7 @@ static fsdp_status run_stages(fsdp_trainer *t, const stage *stages, size_t count
 static void destroy(fsdp_trainer *t) {
   fsdp_train_checkpoints_close(&t->checkpoints);
   fsdp_session_destroy(&t->session);
+  fsdp_feed_destroy(&t->feed);
   fsdp_train_log_close(&t->log);
   fsdp_weights_close(t->weights);
   fsdp_dataset_close(t->dataset);

@@ -95,6 +95,7 @@ static fsdp_status open_data(fsdp_trainer *t, fsdp_error *error) {
                            .mesh = t->setup.plan->units->mesh,
                            .world_rank = t->world->rank,
                            .micro_batches = config->micro_batches,
+                           .spreads = config->documents && fsdp_dataset_how(t->dataset)->documents > 0,
                            .optimizer = config->optimizer,
                            .hyper = config->hyper,
                            .norm_limit = config->grad_clip > 0 ? fsdp_plan_norm_limit(config) : 0};

@@ -176,13 +176,9 @@ typedef struct segment {
   int64_t slot, begin, count;
 } segment;
 
-static const source *source_of_document(const fsdp_dataset *dataset, int64_t document) {
-  return source_at(dataset, document, true);
-}
-
 static int64_t document_length(const void *context, int64_t document) {
   const fsdp_dataset *dataset = context;
-  const source *s = source_of_document(dataset, document);
+  const source *s = source_at(dataset, document, true);
   const int64_t d = document - s->first_document;
   return fsdp_token_view_end(&s->tokens.view, d) - fsdp_token_view_begin(&s->tokens.view, d);
 }
@@ -196,7 +192,7 @@ static bool next_segment(const fsdp_dataset *dataset, int64_t raw, int64_t index
     return index == 0;
   }
   if (!fsdp_packing_piece_at(dataset->rows, raw, index, &piece)) return false;
-  const source *s = source_of_document(dataset, piece.document);
+  const source *s = source_at(dataset, piece.document, true);
   int64_t begin = s->first + fsdp_token_view_begin(&s->tokens.view, piece.document - s->first_document);
   *at = (segment){at->slot + at->count, begin + piece.first, piece.slots};
   return true;
@@ -294,41 +290,43 @@ static double triangle(int64_t n) {
   return (double)n * (double)(n + 1) / 2;
 }
 
-// Pairs of a query and a key in the documents of a stream, which are cut where its samples are.
-static double stream_pairs(const fsdp_dataset *dataset) {
+// Pairs of a query and a key in the documents of tokens `at` of a stream.
+static double stream_pairs(const fsdp_dataset *dataset, span at) {
+  const source *end = dataset->sources + dataset->source_count;
   double pairs = 0;
-  for (int64_t d = 0, end; d < dataset->document_count; d++) {
-    const source *s = source_of_document(dataset, d);
-    int64_t at = s->first + fsdp_token_view_begin(&s->tokens.view, d - s->first_document);
-    end = fsdp_min_i64(at + document_length(dataset, d), dataset->raw_count * dataset->seq);
-    if (d % 4096 == 0) fsdp_progress_mark();
-    for (int64_t now; at < end; at += now) {
-      now = fsdp_min_i64(end - at, dataset->seq - at % dataset->seq);
-      pairs += triangle(now);
+  for (const source *s = source_at(dataset, at.begin, false); s < end && s->first < at.end; s++) {
+    const fsdp_token_view *view = &s->tokens.view;
+    const span part = within(s, at);
+    int64_t d = view->starts ? fsdp_token_view_begun(view, part.begin + 1) - 1 : 0;
+    for (int64_t begin = part.begin, next; begin < part.end; begin = next, d++) {
+      next = fsdp_min_i64(fsdp_token_view_end(view, d), part.end);
+      pairs += triangle(next - begin);
     }
   }
   return pairs;
 }
 
-static double row_pairs(const fsdp_dataset *dataset) {
+static double raw_pairs(const fsdp_dataset *dataset, int64_t raw) {
   double pairs = 0;
-  for (int64_t raw = 0; raw < dataset->raw_count; raw++) {
-    segment at = {0};
-    if (raw % 4096 == 0) fsdp_progress_mark();
-    for (int64_t i = 0; next_segment(dataset, raw, i, &at); i++) pairs += triangle(at.count);
-  }
+  segment at = {0};
+  for (int64_t i = 0; next_segment(dataset, raw, i, &at); i++)
+    pairs +=
+        dataset->rows ? triangle(at.count) : stream_pairs(dataset, (span){at.begin, at.begin + at.count});
   return pairs;
 }
 
 static void measure_rows(fsdp_dataset *dataset) {
   fsdp_dataset_rows *how = &dataset->how;
   double rows = (double)fsdp_max_i64(dataset->raw_count, 1);
-  how->fill = 1;
-  how->attention = 1;
+  how->fill = how->attention = 1;
   if (!dataset->knows_documents) return;
   how->documents = (double)dataset->document_count / rows;
-  how->attention =
-      (dataset->rows ? row_pairs(dataset) : stream_pairs(dataset)) / (rows * triangle(dataset->seq));
+  double pairs = 0;
+  for (int64_t raw = 0; raw < dataset->raw_count; raw++) {
+    if (raw % 4096 == 0) fsdp_progress_mark();
+    pairs += raw_pairs(dataset, raw);
+  }
+  how->attention = pairs / (rows * triangle(dataset->seq));
   if (!dataset->rows) return;
   const fsdp_packing_counts *counts = fsdp_packing_count(dataset->rows);
   how->counts = *counts;
@@ -521,6 +519,10 @@ void fsdp_dataset_fill_starts(const fsdp_dataset *dataset, int64_t sample, int64
     }
   for (int64_t i = 1; i < filled; i++) starts[i] = starts[i] ? starts[i] : starts[i - 1];
   for (int64_t i = filled; i < positions; i++) starts[i] = (int32_t)i;
+}
+
+double fsdp_dataset_sample_pairs(const fsdp_dataset *dataset, int64_t sample) {
+  return raw_pairs(dataset, raw_of(dataset, sample));
 }
 
 const fsdp_dataset_rows *fsdp_dataset_how(const fsdp_dataset *dataset) {

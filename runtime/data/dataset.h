@@ -88,6 +88,9 @@ int64_t fsdp_dataset_part_target_count(const fsdp_dataset *dataset, const fsdp_d
 void fsdp_dataset_fill_starts(const fsdp_dataset *dataset, int64_t sample, int64_t positions,
                               int32_t *starts);
 
+// Pairs of a query and a key of a document in the sample: what attention does for it.
+double fsdp_dataset_sample_pairs(const fsdp_dataset *dataset, int64_t sample);
+
 // How documents lie in samples.
 typedef struct fsdp_dataset_rows {
   fsdp_packing_choice packing; // not AUTO
