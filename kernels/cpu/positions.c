@@ -1,6 +1,7 @@
 // Learned positions: a table (M, C), whose row of its position is added to each row of h, and its gradient. B
-// sequences of T positions; which rows they have is kernels/row_map.h's. A position counts from the start of its
-// document, of which a sequence has several. Positions of M or more are padding: nothing is added to their rows, and they have no gradient.
+// sequences of T positions; which rows they have is kernels/row_map.h's. A position counts from the start of
+// its document, of which a sequence has several. Positions of M or more are padding: nothing is added to
+// their rows, and they have no gradient.
 #include "kernels/cpu/operand.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/row_map.h"

@@ -48,7 +48,8 @@ typedef struct fsdp_feed {
   int64_t sample_shift;      // the sampler's step (epochs one after the other) less the optimizer's
   int64_t eval_step;         // of the evaluation that is under way, or -1
   int64_t eval_target_count; // of its batch, all ranks together
-  // If it spreads: of step `spread_step` (-1: none yet) the position of each place's sample, and room to find it.
+  // If it spreads: of step `spread_step` (-1: none yet) the position of each place's sample, and room to find
+  // it.
   int64_t *spread, *spread_scratch, spread_step;
   double *work;
   _Atomic int64_t busy_ns[FSDP_FEED_STEPS_KEPT]; // time spent in the callbacks, by step

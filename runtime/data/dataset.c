@@ -170,8 +170,7 @@ static const source *source_at(const fsdp_dataset *dataset, int64_t index, bool 
 
 // ---- Samples as segments
 
-// Tokens begin .. begin + count of all, of which the last is a target alone, in slots `slot` to slot + count - 1
-// of a sample.
+// Tokens begin .. begin + count of all, of which the last is a target alone, in a sample's slots from `slot` on.
 typedef struct segment {
   int64_t slot, begin, count;
 } segment;
@@ -183,8 +182,7 @@ static int64_t document_length(const void *context, int64_t document) {
   return fsdp_token_view_end(&s->tokens.view, d) - fsdp_token_view_begin(&s->tokens.view, d);
 }
 
-// Steps to segment `index` of a raw sample from the one before it; false: there is none. Begin at index 0 with
-// zeros.
+// Steps from a segment of a raw sample to the next one, which is `index`; false: there is none. Begins at zeros.
 static bool next_segment(const fsdp_dataset *dataset, int64_t raw, int64_t index, segment *at) {
   fsdp_packing_piece piece;
   if (!dataset->rows) {
@@ -491,8 +489,7 @@ int64_t fsdp_dataset_part_target_count(const fsdp_dataset *dataset, const fsdp_d
   return count_in_slots(dataset, raw_of(dataset, part->sample), part->first, part->count);
 }
 
-// The starts of documents in tokens `at` of a stream, counted from its first one: those of files, and what these
-// say.
+// The starts of documents in tokens `at` of a stream, counted from its first one: those of files too.
 static void mark_stream(const fsdp_dataset *dataset, span at, int32_t *starts) {
   const source *end = dataset->sources + dataset->source_count;
   for (const source *s = source_at(dataset, at.begin, false); s < end && s->first < at.end; s++) {

@@ -5,8 +5,8 @@
 //
 // A document of L tokens takes L - 1 slots: its last token is a target alone. One of more than `seq` slots
 // gives rows that it fills by itself and, if it is split, one piece of what is left. A piece begins with the
-// last token of the one before, which is its target there and its first input here, so that splitting loses no
-// target. Pieces are placed from the longest to the shortest, those of one length in the documents' order,
+// last token of the one before, which is its target there and its first input here, so that splitting loses
+// no target. Pieces are placed from the longest to the shortest, those of one length in the documents' order,
 // each into the fullest row that has room: of several, the one that has been as full for longest.
 #pragma once
 
@@ -39,11 +39,12 @@ typedef struct fsdp_packing_counts {
   int64_t lost_tokens;         // of documents that were cut or dropped
 } fsdp_packing_counts;
 
-// FSDP_ERR_INPUT if there are 2^32 documents or more. Needs at most 20 bytes a document; a packing keeps 4 for
-// each document and 4 for each row. The caller destroys *packing.
+// FSDP_ERR_INPUT if there are 2^32 documents or more. Needs at most 20 bytes a document; a packing keeps 4
+// for each document and 4 for each row. The caller destroys *packing.
 fsdp_status fsdp_packing_create(const fsdp_packing_config *config, fsdp_packing **packing, fsdp_error *error);
 void fsdp_packing_destroy(fsdp_packing *packing); // NULL is allowed
 
+// Owned by the packing.
 const fsdp_packing_counts *fsdp_packing_count(const fsdp_packing *packing);
 
 // Piece `index` of a row, in the order in which they lie there. False: the row has no so many.

@@ -53,7 +53,8 @@ void fsdp_spread_work(const double *work, int64_t groups, int64_t per_group, int
   sort_by_work(work, count, samples, filled);
   heap h = {.load = (double *)(void *)(scratch + 2 * count), .groups = sample_at, .count = groups};
   for (int64_t g = 0; g < groups; g++) h.load[g] = 0, h.groups[g] = g, filled[g] = 0;
-  // The heap lies in sample_at, so places are noted in the sorted list's stead first: sample i has place place[i].
+  // The heap lies in sample_at, so places are noted in the sorted list's stead first: sample i has place
+  // place[i].
   int64_t *place = samples;
   for (int64_t i = 0; i < count; i++) {
     int64_t group = h.groups[0], sample = samples[i];

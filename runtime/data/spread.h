@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-// sample_at[p] for p < groups * per_group: the sample in place p % per_group of group p / per_group. Every sample
-// from 0 on has one place. `scratch` has room for 3 * groups * per_group numbers.
+// sample_at[p] for p < groups * per_group: the sample in place p % per_group of group p / per_group. Every
+// sample from 0 on has one place. `scratch` has room for 3 * groups * per_group numbers.
 void fsdp_spread_work(const double *work, int64_t groups, int64_t per_group, int64_t *sample_at,
                       int64_t *scratch);

@@ -20,8 +20,8 @@ typedef struct fsdp_token_source {
 // but the model has a tokenizer, or if it was prepared with a different tokenizer. The caller closes *source.
 fsdp_status fsdp_token_source_open(const char *path, const char *tokenizer, uint64_t tokenizer_hash,
                                    fsdp_token_source *source, fsdp_error *error);
-// Lets documents of a file that says nothing of them (a `.bin`) end with the token `separator`: reads it whole.
-// Does nothing where they are known, or for text.
+// Lets documents of a file that says nothing of them (a `.bin`) end with the token `separator`: reads it
+// whole. Does nothing where they are known, or for text.
 void fsdp_token_source_find_documents(fsdp_token_source *source, int64_t separator);
 // The built-in text, as bytes; for a model without a tokenizer.
 fsdp_token_source fsdp_token_source_builtin(void);

@@ -5,11 +5,11 @@
 // broadcasts its left factor, which may have any layout, and reads its right factor as rows of vectors
 // (tile.h).
 //
-// B sequences of T queries, S positions with keys, H heads, K key/value heads, G = H / K, D head dimension,
-// Q the columns of what q lies in: (H + 2K) * D of q|k|v, H * D of q alone. The query at position q sees the
-// keys k with q - window < k <= q, none before its document's first one. A block's queries have neighbouring positions; everything inside it counts
-// keys from the position of its first query. Which rows they lie in is the maps' (kernels/row_map.h):
-// whatever is copied is copied run by run.
+// B sequences of T queries, S positions with keys, H heads, K key/value heads, G = H / K, D head dimension, Q
+// the columns of what q lies in: (H + 2K) * D of q|k|v, H * D of q alone. The query at position q sees the
+// keys k with q - window < k <= q, none before its document's first one. A block's queries have neighbouring
+// positions; everything inside it counts keys from the position of its first query. Which rows they lie in is
+// the maps' (kernels/row_map.h): whatever is copied is copied run by run.
 #pragma once
 
 #include "kernels/cpu/operand.h"

@@ -39,7 +39,8 @@ static double imbalance(const double *work, int64_t groups, int64_t each, const 
 static void test_by_hand(void **state) {
   (void)state;
   int64_t sample_at[6];
-  // 9 and 8 first; 5 to the second, which has less, then 4 to the first, and of 3 and 1 the first has no room.
+  // 9 and 8 first; 5 to the second, which has less, then 4 to the first, and of 3 and 1 the first has no
+  // room.
   spread((const double[]){1, 9, 3, 8, 4, 5}, 2, 3, sample_at);
   assert_memory_equal(sample_at, ((const int64_t[]){1, 4, 2, 3, 5, 0}), sizeof sample_at);
   // Equal work stays in order.

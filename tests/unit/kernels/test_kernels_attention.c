@@ -341,8 +341,8 @@ static void test_one_document(void **state) {
   free(starts);
 }
 
-// Tiles of other documents are not computed: a NaN in the first document's key spreads over the tiles that see
-// some of that document, and no further.
+// Tiles of other documents are not computed: a NaN in the first document's key spreads over the tiles that
+// see some of that document, and no further.
 static void test_tiles_before_document(void **state) {
   (void)state;
   heads h = heads_of((const int64_t[]){1, 512, 2, 1, 20});
