@@ -330,7 +330,7 @@ static double run(bench *b, const step_op *op) {
   launch_set sets[SETS_MAX];
   for (int s = 0; s < set_count; s++) make_set(&sets[s], op);
   CALL_CUDA(cudaDeviceSynchronize());
-  const fsdp_rounding_run segment = {.numel = sets[0].views[0].numel, .random_stream = 1};
+  const fsdp_param_run segment = {.numel = sets[0].views[0].numel, .random_stream = 1};
   fsdp_kernel_call call = {.kind = instr->op,
                            .attrs = &op->attrs,
                            .operands = sets[0].views,

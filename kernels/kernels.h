@@ -29,16 +29,18 @@ typedef struct fsdp_view {
 // Elements of a run in rows, at most.
 #define FSDP_ROUNDING_ROWS_NUMEL UINT32_MAX
 
-// A run of one parameter's elements inside a flat shard, so that stochastic rounding draws by name and
-// element index. In rows it is what a rank has of a matrix that is cut by columns.
-typedef struct fsdp_rounding_run {
+// A run of one parameter's elements inside a flat shard, for what an update does by parameter: stochastic
+// rounding draws by name and element index, and some parameters do not decay. In rows it is what a rank has
+// of a matrix that is cut by columns.
+typedef struct fsdp_param_run {
   int64_t shard_offset;   // first element in the shard
   int64_t numel;          // elements of the run
   int64_t element_index;  // index, in the parameter, of the run's first element
   uint64_t random_stream; // fsdp_random_stream(parameter name)
   int64_t row_numel;      // elements that are neighbours in the parameter too; 0: all of them
   int64_t row_step;       // in the parameter, from one row's first element to the next one's
-} fsdp_rounding_run;
+  bool undecayed;         // attrs->decays_some: no weight decay here
+} fsdp_param_run;
 
 // Elements [first, first + numel) of a parameter's initialisation: mean + deviation * the stream's normals,
 // and zero for those in [zero_first, zero_first + zero_numel).
@@ -55,7 +57,7 @@ typedef struct fsdp_kernel_call {
   const fsdp_op_attrs *attrs;
   const fsdp_view *operands;
   int operand_count;
-  const fsdp_rounding_run *segments; // FSDP_OP_ADAMW with a bf16 state; else NULL
+  const fsdp_param_run *segments; // FSDP_OP_ADAMW with a bf16 state or decays_some; else NULL
   int segment_count;
   uint64_t seed;                  // of stochastic rounding
   fsdp_pool *pool;                // CPU: threads to use; never NULL there

@@ -27,9 +27,9 @@ typedef struct update {
   float factor, decay, step_size, root_correction2, rest1, beta2, rest2, eps;
 } update;
 
-static void advance(const update *k, const float *restrict grad, float *restrict master, float *restrict m,
-                    float *restrict v, int64_t count) {
-  const float factor = k->factor, decay = k->decay, step_size = k->step_size, eps = k->eps;
+static void advance(const update *k, float decay, const float *restrict grad, float *restrict master,
+                    float *restrict m, float *restrict v, int64_t count) {
+  const float factor = k->factor, step_size = k->step_size, eps = k->eps;
   const float rest1 = k->rest1, beta2 = k->beta2, rest2 = k->rest2;
   const float inverse_root = 1.0f / k->root_correction2;
   for (int64_t i = 0; i < count; i++) {
@@ -38,6 +38,30 @@ static void advance(const update *k, const float *restrict grad, float *restrict
     m[i] = first;
     v[i] = second;
     master[i] = decay * master[i] - step_size * first / (sqrtf(second) * inverse_root + eps);
+  }
+}
+
+static int64_t end_of(const fsdp_param_run *run) {
+  return run->shard_offset + run->numel;
+}
+
+// Advances elements [first, first + count), which begin in `segment` or before it: each run with its decay.
+// Where it does not matter, in padding, all decays.
+static void advance_runs(const update *k, int64_t first, int64_t count, const float *grad,
+                         float *const values[STATES], int segment) {
+  const fsdp_kernel_call *call = k->call;
+  if (!call->attrs->decays_some) {
+    advance(k, k->decay, grad, values[0], values[1], values[2], count);
+    return;
+  }
+  for (int64_t at = first, end = first; at < first + count; at = end) {
+    while (segment < call->segment_count && end_of(&call->segments[segment]) <= at) segment++;
+    const fsdp_param_run *run = segment < call->segment_count ? &call->segments[segment] : NULL;
+    const bool inside = run && run->shard_offset <= at;
+    end = first + count;
+    if (run) end = fsdp_min_i64(end, inside ? end_of(run) : run->shard_offset);
+    advance(k, inside && run->undecayed ? 1 : k->decay, grad + (at - first), values[0] + (at - first),
+            values[1] + (at - first), values[2] + (at - first), end - at);
   }
 }
 
@@ -83,7 +107,7 @@ static void round_stochastically(const float *restrict values, const uint16_t *r
 }
 
 // The index in the parameter of element `offset` of a run; *neighbours: how many of `count` lie side by side.
-static uint64_t element_of(const fsdp_rounding_run *run, int64_t offset, int64_t count, int64_t *neighbours) {
+static uint64_t element_of(const fsdp_param_run *run, int64_t offset, int64_t count, int64_t *neighbours) {
   *neighbours = count;
   if (run->row_numel == 0) return (uint64_t)(run->element_index + offset);
   int64_t row = offset / run->row_numel, within = offset % run->row_numel;
@@ -102,11 +126,9 @@ static void store_states(const update *k, int64_t first, int64_t count, float *c
     bf16 = bf16 || k->state[s]->dtype == FSDP_BF16;
   }
   if (!bf16) return;
-  while (*segment < call->segment_count &&
-         call->segments[*segment].shard_offset + call->segments[*segment].numel <= first)
-    ++*segment;
+  while (*segment < call->segment_count && end_of(&call->segments[*segment]) <= first) ++*segment;
   for (int i = *segment; i < call->segment_count && call->segments[i].shard_offset < first + count; i++) {
-    const fsdp_rounding_run *run = &call->segments[i];
+    const fsdp_param_run *run = &call->segments[i];
     int64_t from = fsdp_max_i64(first, run->shard_offset);
     int64_t n = fsdp_min_i64(first + count, run->shard_offset + run->numel) - from;
     if (n <= 0) continue;
@@ -128,7 +150,7 @@ static int find_segment(const fsdp_kernel_call *call, int64_t first) {
   int low = 0, high = call->segment_count;
   while (low < high) {
     int middle = low + (high - low) / 2;
-    if (call->segments[middle].shard_offset + call->segments[middle].numel <= first)
+    if (end_of(&call->segments[middle]) <= first)
       low = middle + 1;
     else
       high = middle;
@@ -150,7 +172,7 @@ static void update_block(void *argument, int64_t index, void *scratch) {
       values[s] = result(k->state[s], i, own);
       if (values[s] == own) load_into(k->state[s], i, n, own);
     }
-    advance(k, grad, values[0], values[1], values[2], n);
+    advance_runs(k, i, n, grad, values, segment);
     store_states(k, i, n, values, &segment);
     // The copy is of the master as stored, so that it equals a later cast of the master.
     if (k->copy) store(k->copy, i, n, load(k->state[0], i, n, values[0]));

@@ -20,8 +20,8 @@ constexpr int width = 8, lanes = 8; // of a thread; 16-bit lanes of a Philox blo
 constexpr int segments_max = 64;    // of a launch: 3 KiB of its parameters
 
 struct segment_list {
-  fsdp_rounding_run run[segments_max];
-  int count; // 0: nothing is processed stochastically
+  fsdp_param_run run[segments_max];
+  int count; // 0: nothing is processed by parameter
 };
 
 template <class G, class P, class M> struct update {
@@ -33,7 +33,7 @@ template <class G, class P, class M> struct update {
   int64_t first, end; // elements of the shard that this launch updates
   uint64_t seed;
   float rest1, beta2, rest2, eps, weight_decay; // rest: 1 - beta
-  bool copy_is_bf16;
+  bool copy_is_bf16, decays_some;
 };
 
 // Up with the probability of the part that is cut off; the result as the float that bf16 holds exactly.
@@ -71,7 +71,7 @@ __device__ __forceinline__ bool find_source(const segment_list &list, int64_t at
   if (list.count == 0) return true;
   const int segment = find_segment(list, at);
   if (segment == list.count || list.run[segment].shard_offset >= at + WIDTH) return true;
-  const fsdp_rounding_run &run = list.run[segment];
+  const fsdp_param_run &run = list.run[segment];
   int64_t offset = at - run.shard_offset, row_end = run.numel, row = 0;
   if (run.row_numel > 0 && offset >= 0) {
     row = uint32_t(offset) / uint32_t(run.row_numel); // in 64 bits a division is a call
@@ -118,6 +118,17 @@ __device__ __forceinline__ float quotient(float x, float y) {
   const float inverse = reciprocal_approx(y), near = x * inverse;
   const float nearer = fmaf(fmaf(-y, near, x), inverse, near);
   return nearer == nearer ? nearer : near; // y is 0 or infinite
+}
+
+// The decay of WIDTH elements from `at` on, where some parameters have none; false if they do not share one.
+template <int WIDTH>
+__device__ __forceinline__ bool find_decay(const segment_list &list, int64_t at, float decay, float *found) {
+  *found = decay;
+  const int segment = find_segment(list, at);
+  if (segment == list.count || list.run[segment].shard_offset >= at + WIDTH) return true;
+  const fsdp_param_run &run = list.run[segment];
+  if (run.undecayed) *found = 1.0f;
+  return run.shard_offset <= at && at + WIDTH <= run.shard_offset + run.numel;
 }
 
 struct step_numbers {
@@ -190,10 +201,13 @@ __global__ void __launch_bounds__(threads_count)
   elements<WIDTH> x;
   const bool whole = at + WIDTH <= p.end;
   if (whole) load<WIDTH>(p, at, &x); // on its way while the step's numbers and the source are found
-  const step_numbers s = read_step(p);
+  constexpr bool rounds = sizeof(P) == 2 || sizeof(M) == 2;
+  step_numbers s = read_step(p);
+  const float decay = s.decay;
   if (s.factor == FSDP_FACTOR_SKIP) return;
-  random_source source;
-  if (whole && find_source<WIDTH>(list, at, &source)) {
+  random_source source = {};
+  if (whole && (!p.decays_some || find_decay<WIDTH>(list, at, decay, &s.decay)) &&
+      (!rounds || find_source<WIDTH>(list, at, &source))) {
     advance<WIDTH>(p, source, s, at, &x);
     return;
   }
@@ -201,22 +215,23 @@ __global__ void __launch_bounds__(threads_count)
   for (int64_t i = at; i < least(p.end, at + WIDTH); i++) {
     elements<1> one;
     load<1>(p, i, &one);
-    find_source<1>(list, i, &source);
+    if (rounds) find_source<1>(list, i, &source);
+    if (p.decays_some) find_decay<1>(list, i, decay, &s.decay);
     advance<1>(p, source, s, i, &one);
   }
 }
 
 template <class G, class P, class M> void launch_updates(const fsdp_kernel_call *call, update<G, P, M> p) {
   const int64_t count = call->operands[0].numel;
-  const bool rounds = sizeof(P) == 2 || sizeof(M) == 2;
+  const bool by_param = sizeof(P) == 2 || sizeof(M) == 2 || p.decays_some;
   const bool wide =
       is_aligned(p.grad) && is_aligned(p.master) && is_aligned(p.m) && is_aligned(p.v) && is_aligned(p.copy);
   for (int next = 0; p.first < count;) {
     segment_list list = {};
-    while (rounds && next < call->segment_count && list.count < segments_max)
+    while (by_param && next < call->segment_count && list.count < segments_max)
       list.run[list.count++] = call->segments[next++];
     p.end = count;
-    if (rounds && next < call->segment_count) { // the next launch starts on a whole vector
+    if (by_param && next < call->segment_count) { // the next launch starts on a whole vector
       p.end = call->segments[next].shard_offset / width * width;
       if (p.end < call->segments[next].shard_offset &&
           p.end < list.run[list.count - 1].shard_offset + list.run[list.count - 1].numel)
@@ -258,6 +273,7 @@ void cuda_adamw(const fsdp_kernel_call *call) {
         p.rest2 = float(1 - attrs->beta2);
         p.eps = attrs->adam_eps;
         p.weight_decay = attrs->weight_decay;
+        p.decays_some = attrs->decays_some;
         launch_updates(call, p);
       });
     });

@@ -10,7 +10,7 @@
 #define DATASET                                                                                              \
   "--data takes files: download them (hf download NAME --repo-type dataset --local-dir DIR) and prepare "    \
   "them "                                                                                                    \
-  "with scripts/prepare_data.py"
+  "with"
 #define SHAPE "the shape is the model's: --model takes a preset or a folder, whose config.json holds it"
 
 #define OFFLOADS                                                                                             \
@@ -24,6 +24,16 @@ static const fsdp_option_alias table[] = {
     SAME("model-path", "model"),
     SAME("model-name-or-path", "model"),
     SAME("pretrained-model-name-or-path", "model"),
+    {.alias = "dataset-name-or-path", .advice = DATASET, .script = "prepare_data.py"},
+    SAME("val-set-size", "eval-split"),
+    SAME("val-size", "eval-split"),
+    INSTEAD("packing",
+            "it is for prepare_data.py, which writes the tokens: --packing off makes each record a sample"),
+    INSTEAD("dataloader-num-workers", "data is mapped and read beside the step: leave it out"),
+    INSTEAD("lora", "adapters are not built: every parameter is trained"),
+    INSTEAD("use-lora", "adapters are not built: every parameter is trained"),
+    INSTEAD("resize-vocab", "use --resize-embeddings, for a tokenizer with more tokens than the model"),
+    INSTEAD("resize-token-embeddings-to-32x", "use --resize-embeddings N"),
     INSTEAD("num-layers", SHAPE),
     INSTEAD("hidden-size", SHAPE),
     INSTEAD("ffn-hidden-size", SHAPE),
@@ -36,10 +46,12 @@ static const fsdp_option_alias table[] = {
     SAME("train-file", "data"),
     SAME("eval-file", "eval-data"),
     SAME("validation-file", "eval-data"),
-    INSTEAD("dataset-name", DATASET),
-    INSTEAD("dataset", DATASET),
+    {.alias = "dataset-name", .advice = DATASET, .script = "prepare_data.py"},
+    {.alias = "dataset", .advice = DATASET, .script = "prepare_data.py"},
     // The batch.
     SAME("micro-batch-size", "batch-size"),
+    SAME("mbs", "batch-size"),
+    SAME("ga", "grad-accum"),
     SAME("per-device-batch-size", "batch-size"),
     SAME("per-device-train-batch-size", "batch-size"),
     SAME("train-micro-batch-size-per-gpu", "batch-size"),
@@ -47,6 +59,7 @@ static const fsdp_option_alias table[] = {
     SAME("grad-accum-steps", "grad-accum"),
     SAME("accumulation-steps", "grad-accum"),
     SAME("seq-len", "seq-length"),
+    SAME("cutoff-len", "seq-length"),
     SAME("sequence-length", "seq-length"),
     SAME("max-seq-len", "seq-length"),
     SAME("max-seq-length", "seq-length"),
@@ -59,6 +72,8 @@ static const fsdp_option_alias table[] = {
     SAME("max-epochs", "num-epochs"),
     SAME("num-train-epochs", "num-epochs"),
     SAME("max-train-steps", "max-steps"),
+    SAME("train-steps", "max-steps"),
+    SAME("steps", "max-steps"),
     SAME("max-iters", "max-steps"),
     SAME("train-iters", "max-steps"),
     // The optimizer.
@@ -73,7 +88,10 @@ static const fsdp_option_alias table[] = {
     SAME("lr-warmup-steps", "warmup-steps"),
     SAME("warmup-iters", "warmup-steps"),
     SAME("lr-warmup-iters", "warmup-steps"),
-    INSTEAD("warmup-ratio", "use --warmup-steps N, the ratio times the number of steps"),
+    SAME("lr-warmup-fraction", "warmup-ratio"),
+    SAME("decay-ratio", "lr-decay-ratio"),
+    INSTEAD("num-decay-steps", "use --lr-schedule wsd --lr-decay-ratio P, a share of all steps"),
+    INSTEAD("lr-wsd-decay-iters", "use --lr-schedule wsd --lr-decay-ratio P, a share of all steps"),
     SAME("adam-beta1", "beta1"),
     SAME("adam-beta2", "beta2"),
     SAME("adam-eps", "eps"),
@@ -83,6 +101,13 @@ static const fsdp_option_alias table[] = {
     SAME("clip-grad-norm", "grad-clip"),
     SAME("gradient-clipping", "grad-clip"),
     // Sharding.
+    SAME("tp", "tensor-parallel"),
+    SAME("cp", "context-parallel"),
+    {.alias = "sp", .name = "sequence-parallel", .on = "on", .off = "off"},
+    INSTEAD("dp", "use --strategy no for replicas on all ranks, or --mesh data=N,..."),
+    INSTEAD("ep", "expert parallelism is not built"),
+    INSTEAD("expert-model-parallel-size", "expert parallelism is not built"),
+    INSTEAD("pp", "pipeline parallelism is not built yet: --strategy shards every layer"),
     SAME("tensor-model-parallel-size", "tensor-parallel"),
     SAME("tensor-parallel-size", "tensor-parallel"),
     SAME("tensor-parallel-degree", "tensor-parallel"),
@@ -96,7 +121,10 @@ static const fsdp_option_alias table[] = {
     SAME("fsdp-min-num-params", "numel-to-wrap"),
     {.alias = "offload-params", .name = "cpu-offload", .on = "on", .off = "off"},
     {.alias = "fsdp-offload-params", .name = "cpu-offload", .on = "on", .off = "off"},
-    INSTEAD("fsdp", "every run is sharded: --strategy sets how, --wrap sets the units"),
+    INSTEAD(
+        "fsdp",
+        "every run is sharded: --strategy sets how, --wrap the units, --mesh fsdp=N,... over how many ranks"),
+    INSTEAD("deepspeed", "use --strategy zero1, zero2 or zero3, and --cpu-offload on"),
     INSTEAD("zero-stage", "use --strategy zero3, zero2, zero1 or zero0"),
     INSTEAD("use-distributed-optimizer", "use --strategy zero1"),
     INSTEAD("auto-wrap-policy", "use --wrap size|block|none|module:NAME,..."),
@@ -104,6 +132,7 @@ static const fsdp_option_alias table[] = {
     INSTEAD("fsdp-transformer-layer-cls-to-wrap", "use --wrap block, or --wrap module:NAME,..."),
     INSTEAD("backward-prefetch", "use --prefetch N, the number of wrapped modules that are gathered ahead"),
     // Memory and precision.
+    {.alias = "gc", .name = "recompute", .on = "block", .off = "none"},
     {.alias = "gradient-checkpointing", .name = "recompute", .on = "block", .off = "none"},
     {.alias = "activation-checkpointing", .name = "recompute", .on = "block", .off = "none"},
     {.alias = "fsdp-activation-checkpointing", .name = "recompute", .on = "block", .off = "none"},
@@ -133,13 +162,19 @@ static const fsdp_option_alias table[] = {
             "use --param-dtype bf16|fp32; master weights are in fp32 unless --master-dtype bf16"),
     // Files.
     INSTEAD("output-dir", "use -e NAME for a run's folder and --save-dir DIR for the one that holds it"),
-    INSTEAD("overwrite-output-dir", "-e NAME resumes its newest checkpoint: use --resume off to begin again"),
+    INSTEAD("overwrite-output-dir",
+            "-e NAME resumes its newest checkpoint: use --resume off --overwrite to begin "
+            "again"),
     SAME("exp-name", "experiment-name"),
     INSTEAD("run-name", "use -e NAME, which names the run's folder below --save-dir"),
     SAME("save-steps", "ckpt-freq"),
     SAME("save-interval", "ckpt-freq"),
     SAME("checkpointing-steps", "ckpt-freq"),
     SAME("save-total-limit", "ckpt-keep"),
+    {.alias = "load-best-model-at-end", .name = "ckpt-best", .on = "eval_loss", .off = "off"},
+    INSTEAD("metric-for-best-model", "use --ckpt-best eval_loss"),
+    SAME("early-stopping-patience", "stop-after"),
+    SAME("eval-on-start", "eval-at-start"),
     {.alias = "resume-from-checkpoint", .name = "resume", .on = "auto", .off = "off"},
     SAME("logging-steps", "log-freq"),
     SAME("log-interval", "log-freq"),
@@ -148,12 +183,22 @@ static const fsdp_option_alias table[] = {
     INSTEAD("eval-strategy", "use --eval-freq N, with --eval-data FILE or --eval-split 0.05"),
     INSTEAD("evaluation-strategy", "use --eval-freq N, with --eval-data FILE or --eval-split 0.05"),
     SAME("tensorboard-dir", "tensorboard"),
+    INSTEAD("save-strategy", "use -e NAME with --ckpt-freq N"),
+    INSTEAD("wandb-project",
+            "use --tensorboard DIR; wandb sync --sync-tensorboard DIR uploads what it wrote"),
+    INSTEAD("use-wandb", "use --tensorboard DIR; wandb sync --sync-tensorboard DIR uploads what it wrote"),
+    INSTEAD("log-loss", "the loss is always logged: leave it out"),
     INSTEAD("logging-dir", "use --tensorboard DIR for event files, --log FILE for the log"),
     INSTEAD("report-to", "use --tensorboard DIR for event files, --log FILE for the log"),
     // Processes.
     INSTEAD("nproc-per-node", "fsdp_train: mpirun -np N sets the ranks; fsdp_plan: --ranks N does"),
     INSTEAD("num-processes", "fsdp_train: mpirun -np N sets the ranks; fsdp_plan: --ranks N does"),
     INSTEAD("nnodes", "fsdp_train: mpirun --host A,B sets the nodes; fsdp_plan: --ranks-per-node N does"),
+    INSTEAD("gpus", "fsdp_train: mpirun -np N sets the ranks, one per GPU; fsdp_plan: --ranks N does"),
+    INSTEAD("nodes", "fsdp_train: mpirun --host A,B sets the nodes; fsdp_plan: --ranks-per-node N does"),
+    INSTEAD("accelerator", "leave it out, or use --backend cpu|cuda"),
+    INSTEAD("no-fa", "attention never keeps its scores, whichever kernel computes it: leave it out"),
+    INSTEAD("torch-compile", "a step is planned whole before the first one: leave it out"),
     INSTEAD("local-rank", "leave it out: MPI numbers the ranks"),
 };
 

@@ -43,10 +43,12 @@ static void print_presets(FILE *out) {
 static const struct {
   const char *task, *options;
 } tasks[] = {
-    {"choose model and data", "model init data tokenizer verify-data eval-data eval-split eval-freq"},
+    {"choose model and data", "model init data tokenizer resize-embeddings verify-data eval-data eval-split "
+                              "eval-freq eval-at-start stop-after"},
     {"make rows of documents", "packing long-documents document-mask document-separator"},
     {"set batch and length", "batch-size seq-length grad-accum num-epochs max-steps seed"},
-    {"set the optimizer", "lr lr-schedule min-lr warmup-steps weight-decay beta1 beta2 eps grad-clip "
+    {"set the optimizer", "lr lr-schedule min-lr warmup-steps warmup-ratio lr-decay-ratio weight-decay decay "
+                          "beta1 beta2 eps grad-clip "
                           "skip-grad-norm max-skipped"},
     {"choose what is sharded", "strategy wrap numel-to-wrap mesh tensor-parallel sequence-parallel "
                                "context-parallel sharding shard extra-data-axis op-strategies accumulate"},
@@ -54,12 +56,14 @@ static const struct {
                         "master-dtype moment-dtype memory-limit host-memory-limit"},
     {"choose device and cores", "backend attention multiprocessors threads bind nccl-register"},
     {"let it be chosen", "auto search save-plan global-batch memory-margin profile"},
-    {"save and resume", "experiment-name save-dir ckpt-freq ckpt-keep ckpt-async resume resume-schedule"},
+    {"save and resume", "experiment-name save-dir ckpt-freq ckpt-keep ckpt-best ckpt-async resume "
+                        "resume-schedule overwrite"},
     {"write logs and pictures", "log log-freq rank-logs tensorboard memory-profile trace trace-steps"},
     {"find failures", "comm-timeout check-replicas self-test"},
-    {"look before running", "dry-run ranks ranks-per-node price tokens gpu-hour machines compare json graph "
-                            "print-model print-program "
-                            "print-sharding print-strategies"},
+    {"look before running",
+     "dry-run print-config ranks ranks-per-node price tokens gpu-hour machines compare json graph "
+     "print-model print-program "
+     "print-sharding print-strategies"},
     {"say it otherwise", "config set help version"},
 };
 

@@ -39,12 +39,17 @@ bool fsdp_options_check_replicas(const fsdp_options *options) {
   return options->check_replicas > 0 || (options->experiment && options->ckpt_freq > 0);
 }
 
+// Whether a person gave it: what --auto chose needs no note.
+static bool typed(const fsdp_options *options, const char *name) {
+  return fsdp_options_given(options, name) && strcmp(fsdp_options_place(options, name), "--auto") != 0;
+}
+
 bool fsdp_options_note(const fsdp_options *options, int index, char *note, int note_bytes) {
   if (*options->aliases && index-- == 0) {
     snprintf(note, (size_t)note_bytes, "%s", options->aliases);
     return true;
   }
-  bool unused = fsdp_options_given(options, "numel-to-wrap") && strcmp(options->wrap, "size") != 0;
+  bool unused = typed(options, "numel-to-wrap") && strcmp(options->wrap, "size") != 0;
   if (unused && index-- == 0) {
     snprintf(note, (size_t)note_bytes,
              "--numel-to-wrap (%s) is the threshold of --wrap size; --wrap %s (%s) does not use it",
@@ -52,7 +57,7 @@ bool fsdp_options_note(const fsdp_options *options, int index, char *note, int n
              fsdp_options_place(options, "wrap"));
     return true;
   }
-  bool no_sequence = fsdp_options_given(options, "sequence-parallel") && options->sequence_parallel &&
+  bool no_sequence = typed(options, "sequence-parallel") && options->sequence_parallel &&
                      options->tensor_parallel == 1 &&
                      fsdp_mesh_size(&options->mesh_axes, FSDP_AXIS_TENSOR) == 1;
   if (no_sequence && index-- == 0) {
@@ -62,8 +67,8 @@ bool fsdp_options_note(const fsdp_options *options, int index, char *note, int n
         fsdp_options_place(options, "sequence-parallel"));
     return true;
   }
-  bool nothing_to_add = fsdp_options_given(options, "accumulate") &&
-                        options->accumulate == FSDP_ACCUMULATE_LOCAL && options->grad_accum == 1;
+  bool nothing_to_add = typed(options, "accumulate") && options->accumulate == FSDP_ACCUMULATE_LOCAL &&
+                        options->grad_accum == 1;
   if (nothing_to_add && index-- == 0) {
     snprintf(note, (size_t)note_bytes,
              "--accumulate local (%s) has no effect: there is one micro-batch per step (--grad-accum 1)",

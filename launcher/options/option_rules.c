@@ -32,6 +32,10 @@ static const rule alone = {"config print-model print-program print-sharding prin
 
 static const rule table[] = {
     {"min-lr", "lr-schedule=constant", 0, "{A} has no effect with {B}: leave one out"},
+    {"decay!all", "weight-decay=", 0, "{A} has no effect with {B}: leave it out, or raise that"},
+    {"warmup-ratio", "warmup-steps", 0, "{A} and {B} both set the warm-up: leave one out"},
+    {"lr-decay-ratio", "lr-schedule!wsd", 0,
+     "{A} is of --lr-schedule wsd, and this is {B}: add that, or leave this out"},
     {"shard", "sharding=", 0,
      "{A} changes a line of --sharding, which is not given: add --sharding fsdp, or a file"},
     {"sharding sequence-parallel", "op-strategies", 0,
@@ -51,7 +55,7 @@ static const rule table[] = {
      "{A}: fsdp_plan --trace writes two simulated steps, and later ones are as the second: leave it out, or "
      "trace a run of fsdp_train"},
     {"eval-data", "eval-split", 0, "{Q} and {B} both choose what to evaluate on: leave one out"},
-    {"eval-freq", "eval-data= eval-split=", 0,
+    {"eval-freq eval-at-start stop-after ckpt-best", "eval-data= eval-split=", 0,
      "{A} has nothing to evaluate on: add --eval-data FILE, or --eval-split 0.05"},
     // Those that are read by programs are printed alone.
     {"print-sharding print-strategies print-model print-program", "json", FSDP_PROGRAM_PLAN, BOTH_PRINT},
@@ -76,7 +80,12 @@ static const rule table[] = {
      "{A} has no effect without --search: add it, or give --batch-size and --grad-accum"},
     {"global-batch", "auto=", FSDP_PROGRAM_TRAIN,
      "{A} has no effect without --auto: add it, or give --batch-size and --grad-accum"},
-    {"ckpt-freq ckpt-keep ckpt-async", "experiment-name=", 0,
+    {"stop-after", "eval-freq=", 0,
+     "{A} counts evaluations, and {b} makes one only at the end: add --eval-freq N"},
+    {"ckpt-best", "ckpt-freq=", 0, "{A} saves nothing with {B}: leave one of them out"},
+    {"overwrite", "resume", 0,
+     "{a} removes what an experiment has, and {B} resumes it: add --resume off, or leave this out"},
+    {"ckpt-freq ckpt-keep ckpt-async ckpt-best overwrite", "experiment-name=", 0,
      "{a} saves nothing without -e: name the experiment with -e NAME, or leave it out"},
     {"resume!auto", "experiment-name=", 0, "{Q} requires an experiment: add -e NAME, or leave it out"},
     {"resume-schedule!continue", "resume=", 0,

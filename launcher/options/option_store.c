@@ -72,7 +72,8 @@ fsdp_status fsdp_option_fail_value(const fsdp_option_row *row, const char *name,
                                    const char *place, fsdp_error *error) {
   char allowed[512];
   describe_allowed(row, allowed, sizeof allowed);
-  return fsdp_fail(error, FSDP_ERR_OPTION, "--%s '%s' (%s): use %s", name, text, place, allowed);
+  return fsdp_fail(error, FSDP_ERR_OPTION, "--%s '%s' (%s): use %s%s%s", name, text, place, allowed,
+                   row->otherwise ? "; " : "", row->otherwise ? row->otherwise : "");
 }
 
 static void keep_text(fsdp_options *options, const fsdp_option_row *row, const char *text) {
@@ -137,6 +138,20 @@ bool fsdp_option_store(fsdp_options *options, const fsdp_option_row *row, const 
   }
   keep_text(options, row, text);
   return true;
+}
+
+void fsdp_option_reset(fsdp_options *options, const fsdp_option_row *row) {
+  int count;
+  char **text = field(options, row);
+  options->place[row - fsdp_option_table(&count)][0] = 0;
+  if (row->kind == FSDP_OPTION_MESH) options->mesh_axes = (fsdp_mesh){0};
+  if (row->fallback) {
+    bool stored = fsdp_option_store(options, row, row->fallback);
+    FSDP_CHECK(stored, "default of --%s", row->name);
+    return;
+  }
+  free(*text);
+  *text = NULL;
 }
 
 void fsdp_option_print(const fsdp_options *options, const fsdp_option_row *row, FILE *out) {

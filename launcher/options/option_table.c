@@ -10,8 +10,11 @@ static const fsdp_choice inits[] = {
     {"weights", FSDP_INIT_WEIGHTS, NULL}, {"random", FSDP_INIT_RANDOM, NULL}, {NULL, 0, NULL}};
 static const fsdp_choice schedules[] = {{"cosine", FSDP_LR_COSINE, NULL},
                                         {"linear", FSDP_LR_LINEAR, NULL},
-                                        {"constant", FSDP_LR_CONSTANT, NULL},
+                                        {"constant", FSDP_LR_CONSTANT, "constant_with_warmup"},
+                                        {"wsd", FSDP_LR_WSD, "warmup_stable_decay"},
                                         {NULL, 0, NULL}};
+static const fsdp_choice decays[] = {
+    {"all", FSDP_DECAY_ALL, NULL}, {"matrices", FSDP_DECAY_MATRICES, NULL}, {NULL, 0, NULL}};
 static const fsdp_choice nccl_registers[] = {{"auto", FSDP_NCCL_REGISTER_AUTO, NULL},
                                              {"on", FSDP_NCCL_REGISTER_ON, NULL},
                                              {"off", FSDP_NCCL_REGISTER_OFF, NULL},
@@ -44,6 +47,8 @@ static const fsdp_choice long_documents[] = {{"split", FSDP_LONG_SPLIT, NULL},
                                              {"cut", FSDP_LONG_CUT, NULL},
                                              {"drop", FSDP_LONG_DROP, NULL},
                                              {NULL, 0, NULL}};
+static const fsdp_choice bests[] = {
+    {"off", FSDP_CKPT_BEST_OFF, NULL}, {"eval_loss", FSDP_CKPT_BEST_EVAL_LOSS, NULL}, {NULL, 0, NULL}};
 
 static const fsdp_choice comparisons[] = {
     {"contents", FSDP_COMPARE_CONTENTS, NULL}, {"sizes", FSDP_COMPARE_SIZES, NULL}, {NULL, 0, NULL}};
@@ -81,7 +86,7 @@ static const fsdp_option_row table[] = {
      .help = "load the folder's weights or draw new ones (default: weights if present)"},
     {"data", 0, LIST(data), .argument = "PATH ...",
      .help = "text, .jsonl, Alpaca .json, or tokens: paths or patterns (\"train_*.bin\"), also separated by "
-             "commas (default: a built-in text)"},
+             "commas; PATH:WEIGHT of all of them mixes them (default: a built-in text)"},
     {"tokenizer", 0, TEXT(tokenizer), .argument = "FILE|bytes",
      .help =
          "tokenizer.json (default: the model folder's; bytes if it has none, no weights, and a vocabulary "
@@ -97,6 +102,10 @@ static const fsdp_option_row table[] = {
      .help = "attention and positions stay within a document (default: on where the data tells documents)"},
     {"document-separator", 0, .kind = FSDP_OPTION_INT, FIELD(document_separator), .low = 0, .high = INT32_MAX,
      .argument = "TOKEN", .help = "the token that ends a document in a .bin (GPT-2's: 50256)"},
+    {"resize-embeddings", 0, TEXT(resize_embeddings), .argument = "N|tokenizer", .bare = "tokenizer",
+     .help =
+         "give the model N tokens, or as many as its tokenizer has: new rows of embedding and head are the "
+         "mean of the others"},
     {"verify-data", 0, FLAG(verify_data), .fallback = "on",
      .help = "read and check all tokens before the first step; the ranks of a node share the work"},
     {"eval-data", 0, LIST(eval_data), .argument = "PATH ...",
@@ -106,6 +115,10 @@ static const fsdp_option_row table[] = {
      .help = "samples of --data to hold out for evaluation: a fraction if below 1, else a number"},
     {"eval-freq", 0, INT(eval_freq, 0, STEPS_MAX), .fallback = "0",
      .help = "evaluate every N steps, and at the end (0: only at the end)"},
+    {"eval-at-start", 0, FLAG(eval_at_start), .programs = FSDP_PROGRAM_TRAIN,
+     .help = "evaluate before the first step too"},
+    {"stop-after", 0, INT(stop_after, 0, STEPS_MAX), .programs = FSDP_PROGRAM_TRAIN, .fallback = "0",
+     .help = "end the run after N evaluations in a row that are no better than the best before (0: never)"},
     {"compare-files", 0, .knob = true, CHOICE(compare_files, comparisons), .fallback = "contents",
      .argument = "contents|sizes",
      .help = "how ranks on several nodes check that they read the same data and weights: in full, or by size "
@@ -114,17 +127,26 @@ static const fsdp_option_row table[] = {
      .help = "sequences per micro-batch and data-parallel rank"},
     {"seq-length", 's', INT(seq, 1, 1 << 24), .fallback = "1024", .help = "tokens per sequence"},
     {"grad-accum", 0, INT(grad_accum, 1, 1000000), .fallback = "1", .help = "micro-batches per step"},
-    {"num-epochs", 0, INT(num_epochs, 1, 1000000000), .fallback = "1", .help = "passes over the data"},
+    {"num-epochs", 0, REAL(num_epochs, 0, 1e9), .open_low = true, .fallback = "1",
+     .help = "passes over the data, also a part of one, such as 0.5"},
     {"max-steps", 0, INT(max_steps, 1, STEPS_MAX), .help = "end after at most N steps (default: no limit)"},
     {"lr", 0, REAL(lr, 0, 1e6), .fallback = "3e-5", .help = "learning rate after the warm-up"},
     {"lr-schedule", 0, CHOICE(lr_schedule, schedules), .fallback = "cosine",
-     .argument = "cosine|linear|constant", .help = "decay from --lr to --min-lr at the last step"},
+     .argument = "cosine|linear|constant|wsd",
+     .help = "decay from --lr to --min-lr at the last step (wsd: warm-up, stable, and linear decay at the "
+             "end)"},
     {"min-lr", 0, REAL(min_lr, 0, 1e6), .fallback = "0", .help = "learning rate at the end"},
-    {"warmup-steps", 0, INT(warmup_steps, 0, STEPS_MAX), .fallback = "0", .help = "steps of linear warm-up"},
+    {"warmup-steps", 0, INT(warmup_steps, 0, STEPS_MAX), .fallback = "0", .help = "steps of linear warm-up",
+     .otherwise = "--warmup-ratio takes a share of all steps"},
+    {"warmup-ratio", 0, SHARE(warmup_ratio), .help = "share of all steps that are linear warm-up"},
+    {"lr-decay-ratio", 0, .kind = FSDP_OPTION_SHARE, FIELD(lr_decay_ratio), .real_low = 0, .real_high = 1,
+     .argument = "P", .fallback = "10%",
+     .help = "with --lr-schedule wsd, share of all steps in which the learning rate decays"},
     {"seed", 0, INT(seed, 0, INT64_MAX), .fallback = "0",
      .help = "seed of new weights, data order and stochastic rounding"},
-    {"weight-decay", 0, REAL(weight_decay, 0, 1e6), .fallback = "0.01",
-     .help = "AdamW's weight decay, on every parameter"},
+    {"weight-decay", 0, REAL(weight_decay, 0, 1e6), .fallback = "0.01", .help = "AdamW's weight decay"},
+    {"decay", 0, CHOICE(decay, decays), .fallback = "all", .argument = "all|matrices",
+     .help = "what decays: every parameter, or none but matrices, so that norms and biases do not"},
     {"beta1", 0, REAL(beta1, 0, 1), .open_high = true, .fallback = "0.9", .help = "AdamW's first decay rate"},
     {"beta2", 0, REAL(beta2, 0, 1), .open_high = true, .fallback = "0.999",
      .help = "AdamW's second decay rate"},
@@ -221,10 +243,17 @@ static const fsdp_option_row table[] = {
      .help = "save every N steps (0: never)"},
     {"ckpt-keep", 0, INT(ckpt_keep, 0, 1000000), .fallback = "3",
      .help = "newest checkpoints to keep (0: all)"},
+    {"ckpt-best", 0, CHOICE(ckpt_best, bests), .programs = FSDP_PROGRAM_TRAIN, .fallback = "off",
+     .argument = "off|eval_loss",
+     .help = "save after each evaluation that is the best so far, and keep the best one beside the newest"},
     {"ckpt-async", 0, CHOICE(ckpt_async, asyncs), .fallback = "auto", .argument = "auto|on|off",
      .help = "save from a snapshot in host memory while training continues (auto: if it fits)"},
-    {"resume", 0, TEXT(resume), .fallback = "auto", .argument = "auto|off|PATH",
-     .help = "resume from the newest checkpoint, from none, or from PATH"},
+    {"resume", 0, TEXT(resume), .fallback = "auto", .argument = "auto|off|step-N|best|PATH",
+     .help =
+         "resume from the experiment's newest checkpoint, from none, from that of a step or with the least "
+         "evaluation loss, or from PATH"},
+    {"overwrite", 0, FLAG(overwrite), .programs = FSDP_PROGRAM_TRAIN,
+     .help = "with --resume off, remove the checkpoints and the log that the experiment has"},
     {"resume-schedule", 0, CHOICE(resume_schedule, resume_schedules), .fallback = "continue",
      .argument = "continue|restart",
      .help = "the learning-rate schedule of a resumed run: as it was, or a new one over the remaining steps"},
@@ -261,6 +290,8 @@ static const fsdp_option_row table[] = {
     {"print-program", 0, FLAG(print_program), .help = "print the step program"},
     {"print-sharding", 0, FLAG(print_sharding),
      .help = "print every placement as a file for --sharding (fsdp_plan: nothing else)"},
+    {"print-config", 0, FLAG(print_config), .programs = FSDP_PROGRAM_TRAIN,
+     .help = "print the options as a file for --config, defaults as comments, and stop"},
     {"print-strategies", 0, FLAG(print_strategies), .programs = FSDP_PROGRAM_PLAN,
      .help = "with --op-strategies or --sharding, print every operator's strategy, who decided it, and what "
              "is redistributed, and nothing else"},

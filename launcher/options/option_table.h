@@ -37,6 +37,7 @@ typedef struct fsdp_option_row {
   int programs;               // fsdp_program_kind bits
   bool knob;                  // of experiments: given by --set alone
   const char *help;
+  const char *otherwise; // what does what a refused value may have meant; NULL: nothing
 } fsdp_option_row;
 
 // The rows, in the order of the help. Lives as long as the program.

@@ -7,6 +7,7 @@
 #include "launcher/options/yaml_options.h"
 #include "runtime/base/check.h"
 #include "runtime/base/nearest.h"
+#include "runtime/base/script.h"
 #include "runtime/base/text.h"
 
 #include <getopt.h>
@@ -46,7 +47,7 @@ static const fsdp_option_row *find_meant(const char *name, const fsdp_option_ali
 
 // The nearest name of an option, NULL if none is near.
 static const char *nearest_name(fsdp_program_kind program, const char *name) {
-  enum { NAMES_MAX = 256 };
+  enum { NAMES_MAX = 384 };
   const char *names[NAMES_MAX], *meant[NAMES_MAX];
   int count, alias_count, known = 0;
   const fsdp_option_row *table = fsdp_option_table(&count);
@@ -59,7 +60,7 @@ static const char *nearest_name(fsdp_program_kind program, const char *name) {
   for (int i = 0; i < alias_count; i++) {
     if (aliases[i].name) names[known] = aliases[i].alias, meant[known++] = aliases[i].name;
   }
-  int nearest = fsdp_nearest_word(name, names, known);
+  int nearest = fsdp_nearest_phrase(name, names, known);
   return nearest >= 0 ? meant[nearest] : NULL;
 }
 
@@ -80,7 +81,8 @@ static fsdp_status fail_unknown(fsdp_program_kind program, const char *name, con
     return fsdp_fail(error, FSDP_ERR_OPTION, "--%s (%s) is an option of %s%s", name, place, owner, advice);
   }
   if (alias) {
-    return fsdp_fail(error, FSDP_ERR_OPTION, "unknown option '--%s' (%s): %s", name, place, alias->advice);
+    return fsdp_fail(error, FSDP_ERR_OPTION, "unknown option '--%s' (%s): %s%s%s", name, place, alias->advice,
+                     alias->script ? " " : "", alias->script ? fsdp_script(alias->script) : "");
   }
   const char *nearest = nearest_name(program, with_dashes(name, dashed));
   if (nearest) {
@@ -363,8 +365,8 @@ static fsdp_status set_from_yaml(void *context, const char *name, const char *te
 }
 
 // With `compared`, that file takes the place of those to compare.
-static fsdp_status parse(fsdp_options *options, fsdp_program_kind program, int argc, char **argv,
-                         const char *compared, fsdp_error *error) {
+static fsdp_status read_options(fsdp_options *options, fsdp_program_kind program, int argc, char **argv,
+                                const char *compared, fsdp_error *error) {
   set_defaults(options);
   arguments read;
   fsdp_status status = read_arguments(&read, program, argc, argv, error);
@@ -388,7 +390,19 @@ static fsdp_status parse(fsdp_options *options, fsdp_program_kind program, int a
     stop = status != FSDP_OK;
   }
   destroy_arguments(&read);
-  return stop ? status : fsdp_options_check(options, program, error);
+  return status;
+}
+
+fsdp_status fsdp_options_read(fsdp_options *options, fsdp_program_kind program, int argc, char **argv,
+                              fsdp_error *error) {
+  return read_options(options, program, argc, argv, NULL, error);
+}
+
+static fsdp_status parse(fsdp_options *options, fsdp_program_kind program, int argc, char **argv,
+                         const char *compared, fsdp_error *error) {
+  fsdp_status status = read_options(options, program, argc, argv, compared, error);
+  if (status != FSDP_OK || options->help || options->version) return status;
+  return fsdp_options_check(options, program, error);
 }
 
 fsdp_status fsdp_options_parse(fsdp_options *options, fsdp_program_kind program, int argc, char **argv,
@@ -414,6 +428,9 @@ void fsdp_options_destroy(fsdp_options *options) {
     free(*text);
     *text = NULL;
   }
+  free(options->run_config);
+  free(options->run_note);
+  options->run_config = options->run_note = NULL;
 }
 
 // A stream into *out, which the caller frees once it is closed.

@@ -19,6 +19,9 @@
 // configuration file that cannot be read. The caller destroys `options` in either case.
 fsdp_status fsdp_options_parse(fsdp_options *options, fsdp_program_kind program, int argc, char **argv,
                                fsdp_error *error);
+// The same without the check of combinations.
+fsdp_status fsdp_options_read(fsdp_options *options, fsdp_program_kind program, int argc, char **argv,
+                              fsdp_error *error);
 // The same with `config` in place of the files that --compare names.
 fsdp_status fsdp_options_parse_compared(fsdp_options *options, fsdp_program_kind program, int argc,
                                         char **argv, const char *config, fsdp_error *error);

@@ -4,6 +4,7 @@
 #include "launcher/options/options.h"
 #include "runtime/base/check.h"
 #include "runtime/base/finite.h"
+#include "runtime/base/folders.h"
 #include "runtime/base/plural.h"
 #include "runtime/base/size.h"
 #include "runtime/base/text.h"
@@ -23,21 +24,33 @@
 
 // ---- The checkpoint
 
-// `path` itself, or the newest checkpoint in it; `folder` becomes that of the checkpoint.
+// EXPERIMENT/step-60, EXPERIMENT/60, EXPERIMENT/best.
+static bool find_named(const char *path, char folder[FSDP_CHECKPOINT_PATH_BYTES]) {
+  char experiment[FSDP_CHECKPOINT_PATH_BYTES];
+  snprintf(experiment, sizeof experiment, "%.4000s", path);
+  char *slash = strrchr(experiment, '/');
+  if (slash) *slash = 0;
+  return fsdp_checkpoint_named(slash ? experiment : ".", slash ? slash + 1 : path, folder);
+}
+
+// `path` itself, the newest checkpoint in it, or the one that its last word means; `folder` becomes that of
+// the checkpoint.
 static fsdp_status open_checkpoint(const char *path, char folder[FSDP_CHECKPOINT_PATH_BYTES],
                                    fsdp_checkpoint **checkpoint, fsdp_error *error) {
   char manifest[PATH_BYTES];
   snprintf(manifest, sizeof manifest, "%.4000s/" FSDP_CHECKPOINT_MANIFEST, path);
   snprintf(folder, FSDP_CHECKPOINT_PATH_BYTES, "%.4000s", path);
-  if (access(manifest, F_OK) != 0) {
+  if (access(manifest, F_OK) != 0 && !find_named(path, folder)) {
     fsdp_checkpoint_entry *entries;
     int count = fsdp_checkpoint_list(path, &entries);
     if (count > 0) snprintf(folder, FSDP_CHECKPOINT_PATH_BYTES, "%s", entries[0].path);
     free(entries);
     if (count == 0) {
-      return fsdp_fail(error, FSDP_ERR_INPUT,
-                       "%s: holds no checkpoint; give a checkpoint's folder (step-...), or an experiment's",
-                       path);
+      return fsdp_fail(
+          error, FSDP_ERR_INPUT,
+          "%s: holds no checkpoint; give a checkpoint's folder, an experiment's, or of one EXPERIMENT/step-N "
+          "or EXPERIMENT/best (--list lists them)",
+          path);
     }
   }
   fsdp_status status = fsdp_checkpoint_read_manifest(folder, checkpoint, error);
@@ -220,7 +233,8 @@ static fsdp_status write_index(const exporter *x, int64_t total_bytes, fsdp_erro
   return status;
 }
 
-// config.json as it came, but for the dtype of the weights that stand beside it now.
+// config.json as it came, but for what --resize-embeddings changed, and the dtype of the weights that stand
+// beside it now.
 static fsdp_status write_config(const exporter *x, fsdp_error *error) {
   char path[PATH_BYTES];
   snprintf(path, sizeof path, "%s/" FSDP_CHECKPOINT_CARRIED "/config.json", x->source);
@@ -231,6 +245,7 @@ static fsdp_status write_config(const exporter *x, fsdp_error *error) {
     json_decref(root);
     root = fsdp_model_print(&x->checkpoint->model);
   }
+  json_object_set_new(root, "vocab_size", json_integer((json_int_t)x->checkpoint->model.vocab_size));
   const char *name = x->dtype == FSDP_F32 ? "float32" : x->dtype == FSDP_BF16 ? "bfloat16" : "float16";
   const char *key = json_object_get(root, "dtype") ? "dtype" : "torch_dtype"; // Transformers 5, and before
   json_object_set_new(root, key, json_string(name));
@@ -298,7 +313,7 @@ fsdp_status fsdp_export_run(const fsdp_export_config *config, fsdp_export_result
   if (status != FSDP_OK) return status;
   x.dtype = config->dtype < 0 ? x.checkpoint->slots[FSDP_SLOT_MASTER].dtype : (fsdp_dtype)config->dtype;
   x.reader = fsdp_checkpoint_reader_create(x.checkpoint, x.source);
-  if (mkdir(x.folder, 0777) != 0) {
+  if (!fsdp_make_parents(x.folder) || mkdir(x.folder, 0777) != 0) {
     status = fsdp_fail(error, FSDP_ERR_INPUT,
                        "--to '%s' cannot be created (%s): give a folder that you may write to", to,
                        strerror(errno));
@@ -377,6 +392,9 @@ fsdp_status fsdp_export_inspect(const char *path, FILE *out, fsdp_error *error) 
   fprintf(out, "model:      %s, %s parameters in %d tensor%s\n", c->model_name,
           fsdp_print_int(fsdp_checkpoint_numel(c), numel, sizeof numel), c->param_count,
           fsdp_plural(c->param_count));
+  if (p->results.loss > 0) fprintf(out, "loss:       %.4f", p->results.loss);
+  if (p->results.eval_loss > 0) fprintf(out, ", evaluation %.4f", p->results.eval_loss);
+  if (p->results.loss > 0) fputc('\n', out);
   const fsdp_mesh saved = fsdp_factored_whole(&c->mesh);
   char mesh[FSDP_MESH_TEXT_BYTES];
   fprintf(out, "layout:     strategy %s, %s, %d unit%s\n", c->strategy, fsdp_mesh_print(&saved, " ", mesh),

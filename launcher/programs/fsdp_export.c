@@ -16,21 +16,25 @@ static const fsdp_choice dtypes[] = {{"fp32", FSDP_F32, "float32"},
 static const char help[] =
     "Usage: fsdp_export CHECKPOINT --to DIR [--dtype fp32|bf16|fp16] [--max-shard-size SIZE]\n"
     "       fsdp_export CHECKPOINT --inspect\n"
+    "       fsdp_export EXPERIMENT --list\n"
     "\n"
-    "CHECKPOINT is a checkpoint's folder (step-...), or an experiment's, whose newest one is used.\n"
+    "CHECKPOINT is an experiment's folder, whose newest one is used, EXPERIMENT/step-N, EXPERIMENT/best (the "
+    "one\n"
+    "with the least evaluation loss), or any folder that holds one.\n"
     "\n"
     "  --to DIR               write a Hugging Face folder: config.json, *.safetensors, their index,\n"
     "                         tokenizer files; DIR must not exist yet\n"
     "  --dtype TYPE           fp32, bf16 or fp16 (default: that of the checkpoint's parameters)\n"
     "  --max-shard-size SIZE  start a new file above it (default: 5GB)\n"
     "  --inspect              print what the checkpoint holds\n"
+    "  --list                 print the experiment's checkpoints: step, time, losses, size\n"
     "  --help, --version\n"
     "\n"
     "Exit status: 0 done, 2 a bad option, 3 a bad or missing file\n";
 
 typedef struct arguments {
   fsdp_export_config config;
-  bool inspect;
+  bool inspect, list;
   fsdp_arguments read;
 } arguments;
 
@@ -46,6 +50,9 @@ static fsdp_status take(void *context, int option, const char *text, fsdp_error 
   case 'm':
     if (fsdp_value_size(text, &a->config.max_shard_bytes) && a->config.max_shard_bytes > 0) return FSDP_OK;
     return fsdp_fail(error, FSDP_ERR_OPTION, "--max-shard-size '%s': use a size such as 5GB or 500MiB", text);
+  case 'l':
+    a->list = true;
+    return FSDP_OK;
   default:
     a->inspect = true;
     return FSDP_OK;
@@ -56,6 +63,7 @@ static fsdp_status parse(arguments *a, int argc, char **argv, fsdp_error *error)
   static const struct option rows[] = {{"to", required_argument, NULL, 't'},
                                        {"dtype", required_argument, NULL, 'd'},
                                        {"inspect", no_argument, NULL, 'i'},
+                                       {"list", no_argument, NULL, 'l'},
                                        {"max-shard-size", required_argument, NULL, 'm'},
                                        FSDP_ARGUMENTS_END};
   a->config = (fsdp_export_config){.dtype = -1, .max_shard_bytes = INT64_C(5000000000)};
@@ -66,8 +74,8 @@ static fsdp_status parse(arguments *a, int argc, char **argv, fsdp_error *error)
                      a->read.word_count);
   }
   a->config.checkpoint = a->read.words[0];
-  if (a->inspect == (a->config.to != NULL)) {
-    return fsdp_fail(error, FSDP_ERR_OPTION, "give either --to DIR or --inspect, see --help");
+  if (a->inspect + a->list + (a->config.to != NULL) != 1) {
+    return fsdp_fail(error, FSDP_ERR_OPTION, "give one of --to DIR, --inspect and --list, see --help");
   }
   return FSDP_OK;
 }
@@ -77,6 +85,7 @@ static fsdp_status run(const arguments *a, fsdp_error *error) {
   if (a->read.version) printf("fsdp_export %s\n", FSDP_VERSION);
   if (a->read.help || a->read.version) return FSDP_OK;
   if (a->inspect) return fsdp_export_inspect(a->config.checkpoint, stdout, error);
+  if (a->list) return fsdp_export_list(a->config.checkpoint, stdout, error);
   fsdp_export_result done;
   fsdp_status status = fsdp_export_run(&a->config, &done, error);
   if (status != FSDP_OK) return status;

@@ -1,5 +1,5 @@
 // Trains a language model over the ranks that mpirun started.
-#include "launcher/options/options.h"
+#include "launcher/options/run_options.h"
 #include "launcher/programs/auto_plan.h"
 #include "launcher/report/device_line.h"
 #include "launcher/report/output.h"
@@ -12,12 +12,14 @@
 
 #include <stdio.h>
 
-// --help and --version, once per job.
+// --help, --version and --print-config, once per job.
 static bool answered(const fsdp_world *world, const fsdp_options *options) {
-  if (!options->help && !options->version) return false;
+  if (!options->help && !options->version && !options->print_config) return false;
   if (world->rank == 0) {
     if (options->help)
       fsdp_options_print_help(FSDP_PROGRAM_TRAIN, (fsdp_help)options->help, stdout);
+    else if (options->print_config)
+      fsdp_run_options_print(options, stdout);
     else
       printf("fsdp_train %s\n", FSDP_VERSION);
   }
@@ -72,7 +74,7 @@ static fsdp_status train(fsdp_world *world, fsdp_options *options, int *stop_sig
   fsdp_status status = fsdp_binding_check_tasks(world, error);
   if (status == FSDP_OK) status = fsdp_train_agree_on_options(world, options, error);
   if (status != FSDP_OK || answered(world, options)) return status;
-  check_ranks(world, options, error);
+  if (fsdp_run_options_fit(options, world->size, error) == FSDP_OK) check_ranks(world, options, error);
   status = fsdp_world_share_error(world, error);
   if (status != FSDP_OK) return status;
   fsdp_gpu gpu;
@@ -90,7 +92,7 @@ static fsdp_status train(fsdp_world *world, fsdp_options *options, int *stop_sig
 
 // What was asked for is the standard output itself, and not a run.
 static bool is_answer(const fsdp_options *options) {
-  return options->help || options->version || options->dry_run;
+  return options->help || options->version || options->dry_run || options->print_config;
 }
 
 // Such an answer is written whole or the program fails, on all ranks alike.
@@ -108,7 +110,7 @@ int main(int argc, char **argv) {
   fsdp_stop_install();
   fsdp_gpu_set_environment();
   // What is wrong with the options is reported when all ranks have joined; their time limit counts from now.
-  fsdp_options_parse(&options, FSDP_PROGRAM_TRAIN, argc, argv, &error);
+  fsdp_run_options_parse(&options, argc, argv, &error);
   fsdp_start_timer_begin(error.status == FSDP_OK ? (int)options.comm_timeout : START_LIMIT_S);
   fsdp_status start = fsdp_world_create(&argc, &argv, &world, &start_error);
   fsdp_start_timer_end();
@@ -121,7 +123,7 @@ int main(int argc, char **argv) {
     fsdp_world_set_saves(world, options.experiment && options.ckpt_freq > 0);
   }
   fsdp_status status = fsdp_world_share_error(world, &error);
-  if (status == FSDP_OK && options.rank_logs && !options.help && !options.version) {
+  if (status == FSDP_OK && options.rank_logs && !options.help && !options.version && !options.print_config) {
     status = fsdp_rank_logs_open(options.rank_logs, world, &error);
   }
   if (status == FSDP_OK) status = train(world, &options, &stop_signal, &error);

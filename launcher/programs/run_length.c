@@ -23,8 +23,7 @@ static fsdp_status count_data(const fsdp_options *o, const fsdp_setup *setup, co
   if (status == FSDP_OK) {
     fsdp_sampler sampler = {.sample_count = fsdp_dataset_sample_count(dataset), .global_batch = global_batch};
     status = fsdp_sampler_hold_out(&sampler, o->eval_split, error);
-    if (status == FSDP_OK && !fsdp_mul_checked(fsdp_sampler_steps_per_epoch(&sampler), o->num_epochs, steps))
-      *steps = INT64_MAX;
+    if (status == FSDP_OK) *steps = fsdp_sampler_steps(&sampler, o->num_epochs);
     fsdp_dataset_close(dataset);
   }
   fsdp_train_tokenizer_destroy(&tokenizer);

@@ -1,6 +1,7 @@
 #include "launcher/report/event_file.h"
 
 #include "runtime/base/check.h"
+#include "runtime/base/folders.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -115,7 +116,7 @@ static fsdp_status write_record(fsdp_event_file *file, const bytes *event, fsdp_
 
 fsdp_status fsdp_event_file_open(const char *folder, fsdp_event_file **file, fsdp_error *error) {
   *file = NULL;
-  if (mkdir(folder, 0777) != 0 && errno != EEXIST) return fail_io(folder, "making the folder", error);
+  if (!fsdp_make_folders(folder)) return fail_io(folder, "making the folder", error);
   size_t path_bytes = strlen(folder) + 96;
   fsdp_event_file *opened = fsdp_alloc_zeroed(1, sizeof *opened);
   opened->path = fsdp_alloc(path_bytes);

@@ -1,6 +1,7 @@
 #include "launcher/report/metrics_log.h"
 
 #include "runtime/base/check.h"
+#include "runtime/base/folders.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,6 +16,7 @@
 struct fsdp_metrics_log {
   char *path;
   int descriptor;
+  bool made;  // it was not there before
   bool torn;  // the file ends in a part of a line
   char *kept; // whole lines that are not in the file yet
   size_t kept_bytes;
@@ -51,13 +53,15 @@ static bool cut_unfinished(const fsdp_metrics_log *log) {
   return end >= 0 && !ftruncate(log->descriptor, (off_t)end);
 }
 
-fsdp_status fsdp_metrics_log_open(const char *path, bool fresh, fsdp_metrics_log **log, fsdp_error *error) {
+fsdp_status fsdp_metrics_log_open(const char *path, fsdp_metrics_log **log, fsdp_error *error) {
   fsdp_metrics_log *opened = fsdp_alloc_zeroed(1, sizeof *opened);
   fsdp_status status = FSDP_OK;
   *log = NULL;
   opened->path = strdup(path);
   FSDP_NEED_MEMORY(opened->path, "a path");
-  opened->descriptor = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | (fresh ? O_TRUNC : 0), 0666);
+  opened->made = access(path, F_OK) != 0;
+  opened->descriptor = -1;
+  if (fsdp_make_parents(path)) opened->descriptor = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   if (opened->descriptor < 0) {
     status = fail_io(opened, "opening it", error);
   } else if (!cut_unfinished(opened)) {
@@ -111,7 +115,10 @@ fsdp_status fsdp_metrics_log_close(fsdp_metrics_log *log, fsdp_error *error) {
     status = fsdp_fail(error, FSDP_ERR_INPUT, "%s: %lld of its lines could not be written", log->path,
                        (long long)missing);
   }
+  struct stat information;
+  bool empty = log->made && !fstat(log->descriptor, &information) && information.st_size == 0;
   if (log->descriptor >= 0 && close(log->descriptor) && !status) status = fail_io(log, "closing it", error);
+  if (empty) unlink(log->path);
   free(log->kept);
   free(log->path);
   free(log);
@@ -128,14 +135,14 @@ static bool read_member(const char *line, size_t bytes, const char *key, int64_t
   return found;
 }
 
-fsdp_status fsdp_metrics_log_rewind(fsdp_metrics_log *log, const char *key, int64_t last, int64_t *damaged,
-                                    fsdp_error *error) {
+fsdp_status fsdp_metrics_log_rewind(fsdp_metrics_log *log, const char *key, int64_t last,
+                                    fsdp_metrics_rewound *rewound, fsdp_error *error) {
   char *line = NULL;
   size_t capacity = 0;
   ssize_t length;
-  int64_t kept = 0, at = 0, number = 0, unread = 0;
+  int64_t kept = 0, kept_lines = 0, at = 0, number = 0, unread = 0;
   struct stat information;
-  *damaged = 0;
+  *rewound = (fsdp_metrics_rewound){0};
   if (!fstat(log->descriptor, &information) && !S_ISREG(information.st_mode)) return FSDP_OK;
   FILE *file = fopen(log->path, "rb");
   if (!file) return fail_io(log, "reading it", error);
@@ -149,11 +156,19 @@ fsdp_status fsdp_metrics_log_rewind(fsdp_metrics_log *log, const char *key, int6
     }
     if (value > last) break;
     kept = at;
-    *damaged = unread;
+    kept_lines = number;
+    rewound->damaged = unread;
   }
+  while (length > 0 && (length = getline(&line, &capacity, file)) > 0) number++;
+  rewound->dropped = number - kept_lines;
   free(line);
   fclose(file);
   return ftruncate(log->descriptor, (off_t)kept) ? fail_io(log, "cutting it", error) : FSDP_OK;
+}
+
+bool fsdp_metrics_log_holds(const char *path) {
+  struct stat information;
+  return stat(path, &information) == 0 && S_ISREG(information.st_mode) && information.st_size > 0;
 }
 
 const char *fsdp_metrics_log_path(const fsdp_metrics_log *log) {

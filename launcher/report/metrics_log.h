@@ -13,18 +13,27 @@
 
 typedef struct fsdp_metrics_log fsdp_metrics_log;
 
-// Opens `path` for appending, creating it if it does not exist; with `fresh` it is emptied first.
-// FSDP_ERR_INPUT. The caller closes *log.
-fsdp_status fsdp_metrics_log_open(const char *path, bool fresh, fsdp_metrics_log **log, fsdp_error *error);
+// Opens `path` for appending, creating it, and the folders above it, if it does not exist. FSDP_ERR_INPUT.
+// The caller closes *log.
+fsdp_status fsdp_metrics_log_open(const char *path, fsdp_metrics_log **log, fsdp_error *error);
 
-// Writes what is still kept. FSDP_ERR_INPUT, with their number, if lines were lost. NULL is allowed.
+// Writes what is still kept, and removes a file that it has created and nothing was written to.
+// FSDP_ERR_INPUT, with their number, if lines were lost. NULL is allowed.
 fsdp_status fsdp_metrics_log_close(fsdp_metrics_log *log, fsdp_error *error);
+
+typedef struct fsdp_metrics_rewound {
+  int64_t damaged; // the number of the first damaged line that stays, or 0
+  int64_t dropped; // lines
+} fsdp_metrics_rewound;
 
 // Drops the first line whose integer member `key` is above `last`, and all that follow: a run resumed from a
 // checkpoint writes these steps again. A line that is not JSON, or has no such member, stays if one that
-// stays follows it; *damaged is the number of the first such line, or 0.
-fsdp_status fsdp_metrics_log_rewind(fsdp_metrics_log *log, const char *key, int64_t last, int64_t *damaged,
-                                    fsdp_error *error);
+// stays follows it.
+fsdp_status fsdp_metrics_log_rewind(fsdp_metrics_log *log, const char *key, int64_t last,
+                                    fsdp_metrics_rewound *rewound, fsdp_error *error);
+
+// Whether the file holds anything.
+bool fsdp_metrics_log_holds(const char *path);
 
 // For messages.
 const char *fsdp_metrics_log_path(const fsdp_metrics_log *log);

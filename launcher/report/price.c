@@ -10,6 +10,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+static double step_at(fsdp_pricing pricing, fsdp_price_quartile quartile) {
+  fsdp_step_price step;
+  pricing.quartile = quartile;
+  fsdp_simulation *simulation = fsdp_simulation_create(&pricing);
+  fsdp_simulation_run(simulation, &step);
+  fsdp_simulation_destroy(simulation);
+  const double seconds = step.step_s;
+  fsdp_step_price_release(&step);
+  return seconds;
+}
+
 fsdp_status fsdp_price_report_create(const fsdp_plan *plan, const fsdp_device_profile *profile,
                                      int ranks_per_node, fsdp_price_report *report, fsdp_error *error) {
   fsdp_pricing pricing;
@@ -20,6 +31,10 @@ fsdp_status fsdp_price_report_create(const fsdp_plan *plan, const fsdp_device_pr
   fsdp_simulation *simulation = fsdp_simulation_create(&pricing);
   fsdp_simulation_run(simulation, &report->step);
   fsdp_simulation_destroy(simulation);
+  if (profile->spread.compute_high > 0) {
+    report->low_s = step_at(pricing, FSDP_PRICE_LOW);
+    report->high_s = step_at(pricing, FSDP_PRICE_HIGH);
+  }
   report->tokens_per_s = fsdp_plan_step_tokens(plan) / report->step.step_s;
   report->mfu_causal = fsdp_pricing_mfu(&pricing, report->step.step_s, FSDP_FLOPS_CAUSAL);
   report->mfu_all_pairs = fsdp_pricing_mfu(&pricing, report->step.step_s, FSDP_FLOPS_ALL_PAIRS);
@@ -158,9 +173,10 @@ static void print_variations(const fsdp_price_report *r, FILE *out) {
   fprintf(out, "\nwith one setting changed%*s step ms   tokens/s   change  peak memory\n", 15, "");
   for (int i = 0; i < count; i++) {
     char peak[24];
-    fprintf(out, "  %-36s %8.2f %10.0f  %+6.1f%%  %s\n", variations[i].change, 1e3 * variations[i].step_s,
+    fprintf(out, "  %-36s %8.2f %10.0f  %+6.1f%%  %s%s\n", variations[i].change, 1e3 * variations[i].step_s,
             variations[i].tokens_per_s, 100 * (variations[i].tokens_per_s / r->tokens_per_s - 1),
-            fsdp_print_bytes(variations[i].peak_bytes, peak, sizeof peak));
+            fsdp_print_bytes(variations[i].peak_bytes, peak, sizeof peak),
+            variations[i].fits ? "" : ", does not fit");
   }
 }
 
@@ -217,6 +233,9 @@ void fsdp_price_print(const fsdp_price_report *r, FILE *out) {
     fprintf(out, ", MFU %.1f%% (%.1f%% with attention over all pairs)", 100 * r->mfu_causal,
             100 * r->mfu_all_pairs);
   fputc('\n', out);
+  if (r->high_s > 0)
+    fprintf(out, "range:     %.2f to %.2f ms a step, by the quartiles of what the profile measured\n",
+            1e3 * r->low_s, 1e3 * r->high_s);
   char run[FSDP_RUN_PRICE_BYTES];
   if (r->run.steps) fprintf(out, "run:       %s\n", fsdp_run_price_print(&r->run, run));
   print_sharing(r, out);
@@ -272,6 +291,7 @@ static json_t *variations_json(const fsdp_price_report *r) {
     put(entry, "tokens_per_s", json_real(variations[i].tokens_per_s));
     put(entry, "peak_bytes", json_integer(variations[i].peak_bytes));
     put(entry, "host_peak_bytes", json_integer(variations[i].host_peak_bytes));
+    put(entry, "fits", json_boolean(variations[i].fits));
     FSDP_CHECK(json_array_append_new(list, entry) == 0, "JSON variation %d", i);
   }
   return list;
@@ -283,6 +303,8 @@ json_t *fsdp_price_json(const fsdp_price_report *r) {
   json_t *time = json_object(), *busy = json_object(), *work = json_object();
   put(time, "profile", json_string(r->profile->name));
   put(time, "step_ms", ms(r->step.step_s));
+  put(time, "step_low_ms", r->high_s > 0 ? ms(r->low_s) : json_null());
+  put(time, "step_high_ms", r->high_s > 0 ? ms(r->high_s) : json_null());
   put(time, "tokens_per_s", json_real(r->tokens_per_s));
   put(time, "mfu", r->mfu_causal > 0 ? json_real(r->mfu_causal) : json_null());
   put(time, "mfu_all_pairs", r->mfu_causal > 0 ? json_real(r->mfu_all_pairs) : json_null());

@@ -12,6 +12,7 @@ typedef struct fsdp_price_report {
   const fsdp_device_profile *profile;
   int ranks_per_node;
   fsdp_step_price step;
+  double low_s, high_s;             // a step at the quartiles of the profile's spread; 0: it says none
   double tokens_per_s;              // of all ranks
   double mfu_causal, mfu_all_pairs; // 0: the profile has no peak
   fsdp_run_price run;               // all zeros unless the caller sets it
@@ -26,7 +27,8 @@ void fsdp_price_report_release(fsdp_price_report *report); // one that is all ze
 // As a page of text, with how the price changes for one more and one less of each setting.
 void fsdp_price_print(const fsdp_price_report *report, FILE *out);
 
-// The object `time` of fsdp_plan --json: profile, step_ms, tokens_per_s, mfu, mfu_all_pairs, flops, busy_ms
+// The object `time` of fsdp_plan --json: profile, step_ms, step_low_ms and step_high_ms (of the profile's
+// spread, or null), tokens_per_s, mfu, mfu_all_pairs, flops, busy_ms
 // by stream, parts_ms by what the step's time goes to, gathers (copies, kernels, or null), bound_by, exposed
 // communication (by_axis, by_unit) and copies, variations. A new reference.
 json_t *fsdp_price_json(const fsdp_price_report *report);

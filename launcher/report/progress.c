@@ -6,6 +6,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <time.h>
 
 const char *fsdp_progress_duration(double seconds, char out[32]) {
   int64_t s = seconds < 0 || !isfinite(seconds) ? 0 : (int64_t)fmin(seconds + 0.5, 1e12);
@@ -61,11 +62,24 @@ static void put_memory(json_t *line, const fsdp_step_record *record, const fsdp_
   put(line, "planned_host_peak_bytes", json_integer(host->peak_bytes));
 }
 
+// When it is, in UTC: "2026-11-24T02:31:15.042Z".
+static const char *print_timestamp(char out[32]) {
+  struct timespec now;
+  struct tm parts;
+  clock_gettime(CLOCK_REALTIME, &now);
+  gmtime_r(&now.tv_sec, &parts);
+  size_t used = strftime(out, 32, "%Y-%m-%dT%H:%M:%S", &parts);
+  snprintf(out + used, 32 - used, ".%03dZ", (int)(now.tv_nsec / 1000000));
+  return out;
+}
+
 json_t *fsdp_progress_json(const fsdp_step_record *record, const fsdp_plan *plan) {
   const fsdp_profile_report *profile = &record->stats.profile;
   double tokens_per_s = (double)record->tokens / (record->total_ms / 1e3);
   json_t *line = json_object();
+  char time[32];
   put(line, "global_step", json_integer(record->step));
+  put(line, "timestamp", json_string(print_timestamp(time)));
   put_number(line, "loss", record->loss);
   put_number(line, "running_loss", record->running_loss);
   put_number(line, "lr", record->lr);
@@ -76,6 +90,10 @@ json_t *fsdp_progress_json(const fsdp_step_record *record, const fsdp_plan *plan
   put_number(line, "epoch_progress", (double)record->epoch_step / (double)record->steps_per_epoch);
   put(line, "num_batches_remaining", json_integer(record->steps_per_epoch - record->epoch_step));
   put_number(line, "tokens_per_s", tokens_per_s);
+  put(line, "real_tokens", json_integer(record->real_tokens));
+  put(line, "learned_tokens", json_integer(record->learned_tokens));
+  put_number(line, "real_tokens_per_s", (double)record->real_tokens / (record->total_ms / 1e3));
+  put_number(line, "learned_tokens_per_s", (double)record->learned_tokens / (record->total_ms / 1e3));
   put_number(line, "mfu", mfu_of(record, plan, tokens_per_s, FSDP_FLOPS_CAUSAL));
   put_number(line, "mfu_all_pairs", mfu_of(record, plan, tokens_per_s, FSDP_FLOPS_ALL_PAIRS));
   put_number(line, "time/total", record->total_ms);
@@ -87,6 +105,7 @@ json_t *fsdp_progress_json(const fsdp_step_record *record, const fsdp_plan *plan
   put_number(line, "time/exposed_comm", record->stats.exposure.comm_s * 1e3);
   if (record->checked) put_number(line, "time/check_replicas", record->check_ms);
   put_memory(line, record, plan);
+  if (record->start_eval_loss > 0) put_number(line, "eval_loss_at_start", record->start_eval_loss);
   if (!record->evaluated) return line;
   put_number(line, "eval_loss", record->eval_loss);
   put_number(line, "eval_perplexity", fsdp_progress_perplexity(record->eval_loss));
@@ -100,33 +119,39 @@ double fsdp_progress_perplexity(double loss) {
 
 void fsdp_progress_print_evaluation(const fsdp_step_record *record, FILE *out) {
   char time[32];
-  fprintf(out, "evaluation after step %" PRId64 ":  loss %.4f  perplexity %.2f  in %s\n", record->step,
+  fprintf(out, "evaluation after step %" PRId64 ":  loss %.4f  perplexity %.2f  in %s%s\n", record->step,
           record->eval_loss, fsdp_progress_perplexity(record->eval_loss),
-          fsdp_progress_duration(record->eval_ms / 1e3, time));
+          fsdp_progress_duration(record->eval_ms / 1e3, time), record->best ? "  (best so far)" : "");
   fflush(out);
+}
+
+const char *fsdp_progress_speed(const fsdp_progress_rate *rate, char out[FSDP_PROGRESS_SPEED_BYTES]) {
+  char all[48], real[48], learned[48];
+  int used = snprintf(out, FSDP_PROGRESS_SPEED_BYTES, "%s tokens/s",
+                      fsdp_print_int((int64_t)rate->tokens_per_s, all, sizeof all));
+  if (rate->learned <= 0.99)
+    snprintf(out + used, FSDP_PROGRESS_SPEED_BYTES - (size_t)used, " (%s real, %s learned)",
+             fsdp_print_int((int64_t)(rate->real * rate->tokens_per_s), real, sizeof real),
+             fsdp_print_int((int64_t)(rate->learned * rate->tokens_per_s), learned, sizeof learned));
+  return out;
 }
 
 void fsdp_progress_print(const fsdp_step_record *record, const fsdp_plan *plan,
                          const fsdp_progress_rate *rate, FILE *out) {
-  char speed[48], left[32], valley[24], peak[24];
+  char speed[FSDP_PROGRESS_SPEED_BYTES], left[32];
+  const double epoch =
+      (double)record->epoch + (double)record->epoch_step / fmax(1, (double)record->steps_per_epoch);
   int width = snprintf(NULL, 0, "%" PRId64, record->total_steps);
   fprintf(
-      out, "step %*" PRId64 "/%" PRId64 " %5.1f%%  loss %.4f  lr %.2e  norm %.3f  %s tokens/s  left %s",
+      out, "step %*" PRId64 "/%" PRId64 " %5.1f%%  epoch %.2f  loss %.4f  lr %.2e  norm %.3f  %s  left %s",
       width, record->step, record->total_steps, 100 * (double)record->step / (double)record->total_steps,
-      record->loss, record->lr, fabs(record->grad_norm),
-      fsdp_print_int((int64_t)rate->tokens_per_s, speed, sizeof speed),
+      epoch, record->loss, record->lr, fabs(record->grad_norm), fsdp_progress_speed(rate, speed),
       fsdp_progress_duration((double)(record->total_steps - record->step) * rate->ms_per_step / 1e3, left));
   if (record->skipped) fprintf(out, "  skipped");
   if (record->peak_flops > 0) {
     fprintf(out, "  MFU %.1f%% (all pairs: %.1f%%)",
             100 * mfu_of(record, plan, rate->tokens_per_s, FSDP_FLOPS_CAUSAL),
             100 * mfu_of(record, plan, rate->tokens_per_s, FSDP_FLOPS_ALL_PAIRS));
-  }
-  if (record->measured) {
-    const fsdp_measurement *memory = &record->stats.memory;
-    fprintf(out, "  valley %s  peak %s",
-            fsdp_print_bytes(memory->valley_bytes[FSDP_SPACE_DEVICE], valley, sizeof valley),
-            fsdp_print_bytes(memory->peak_bytes[FSDP_SPACE_DEVICE], peak, sizeof peak));
   }
   fputc('\n', out);
   fflush(out);

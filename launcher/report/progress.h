@@ -15,12 +15,16 @@ typedef struct fsdp_step_record {
   bool skipped;    // its update was left out
   int64_t updates; // made so far, of earlier runs too
   double total_ms, data_ms;
-  bool checked;         // replicas were compared after it:
-  double check_ms;      // how long that took
-  double checkpoint_ms; // that the step waited for a checkpoint to be taken
-  int64_t tokens;       // of the step, all ranks together
+  bool checked;           // replicas were compared after it:
+  double check_ms;        // how long that took
+  double checkpoint_ms;   // that the step waited for a checkpoint to be taken
+  int64_t tokens;         // of the step, all ranks together, of which
+  int64_t real_tokens;    // are no padding, and
+  int64_t learned_tokens; // so many are targets that the loss counts
   fsdp_step_stats stats;
   bool evaluated;            // after this step:
+  bool best;                 // its loss is the least so far
+  double start_eval_loss;    // of the evaluation before the run's first step, in its record; 0: none
   double eval_loss, eval_ms; // the mean over the evaluation's targets, and how long it took
   bool measured;             // stats.memory holds what the trace found
   double peak_flops;         // of all devices together, by their data sheet; 0: not known, and MFU neither
@@ -33,6 +37,7 @@ double fsdp_progress_perplexity(double loss);
 // Rates over several steps.
 typedef struct fsdp_progress_rate {
   double tokens_per_s, ms_per_step;
+  double real, learned; // shares of the tokens
 } fsdp_progress_rate;
 
 // The JSON line of a step. A new reference.
@@ -42,8 +47,12 @@ json_t *fsdp_progress_json(const fsdp_step_record *record, const fsdp_plan *plan
 void fsdp_progress_print(const fsdp_step_record *record, const fsdp_plan *plan,
                          const fsdp_progress_rate *rate, FILE *out);
 
-// The terminal's line of the evaluation after a step.
+// The terminal's line of the evaluation after a step, or before the step behind it.
 void fsdp_progress_print_evaluation(const fsdp_step_record *record, FILE *out);
+
+// "1,234 tokens/s", with real and learned ones behind it where they are 1% fewer. Returns `out`.
+#define FSDP_PROGRESS_SPEED_BYTES 128
+const char *fsdp_progress_speed(const fsdp_progress_rate *rate, char out[FSDP_PROGRESS_SPEED_BYTES]);
 
 // "1h02m", "3m20s", "12s". Returns `out`.
 const char *fsdp_progress_duration(double seconds, char out[32]);

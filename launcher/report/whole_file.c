@@ -1,6 +1,7 @@
 #include "launcher/report/whole_file.h"
 
 #include "runtime/base/check.h"
+#include "runtime/base/folders.h"
 
 #include <errno.h>
 #include <stdbool.h>
@@ -22,13 +23,13 @@ fsdp_status fsdp_whole_file_open(const char *option, const char *path, fsdp_whol
     snprintf(file->temporary, bytes, "%s", path);
   else
     snprintf(file->temporary, bytes, "%s.%ld.tmp", path, (long)getpid());
-  file->out = fopen(file->temporary, "we");
+  if (fsdp_make_parents(path)) file->out = fopen(file->temporary, "we");
   if (file->out) return FSDP_OK;
   int reason = errno;
   free(file->temporary);
   return fsdp_fail(error, FSDP_ERR_INPUT,
-                   "--%s '%.600s' cannot be written (%s): use a folder that exists and that you may write to",
-                   option, path, strerror(reason));
+                   "--%s '%.600s' cannot be written (%s): use a folder that you may write to", option, path,
+                   strerror(reason));
 }
 
 // Why a write in the middle failed, of which nobody noted the reason: the next one fails for the same.

@@ -4,6 +4,7 @@
 #include "launcher/setup/capacity.h"
 #include "launcher/setup/documents_choice.h"
 #include "launcher/setup/propagate_mesh.h"
+#include "launcher/setup/resize.h"
 #include "launcher/setup/sharding_file.h"
 #include "launcher/setup/strategies_file.h"
 #include "models/family.h"
@@ -62,13 +63,21 @@ static fsdp_status check_preset(const fsdp_options *options, fsdp_error *error) 
                    options->model, fsdp_options_place(options, "model"), options->model);
 }
 
+static fsdp_status fail_adapter(const fsdp_options *options, fsdp_error *error) {
+  return fsdp_fail(
+      error, FSDP_ERR_INPUT,
+      "--model %.300s (%s): holds an adapter (adapter_config.json) and no model: merge it into its base "
+      "model (peft's merge_and_unload), and give what save_pretrained writes then",
+      options->model, fsdp_options_place(options, "model"));
+}
+
 static const char *folder_name(const char *path) {
   const char *name = strrchr(path, '/');
   return name && name[1] ? name + 1 : path;
 }
 
-fsdp_status fsdp_setup_read_model(const fsdp_options *options, fsdp_setup *setup, fsdp_model_config *model,
-                                  fsdp_error *error) {
+static fsdp_status read_model(const fsdp_options *options, fsdp_setup *setup, fsdp_model_config *model,
+                              fsdp_error *error) {
   setup->model_name = options->model;
   if (!is_folder(options->model)) {
     fsdp_status status = check_preset(options, error);
@@ -83,11 +92,20 @@ fsdp_status fsdp_setup_read_model(const fsdp_options *options, fsdp_setup *setup
   setup->model_name = folder_name(options->model);
   setup->load_weights = options->init == FSDP_INIT_WEIGHTS ||
                         (options->init == FSDP_INIT_AUTO && fsdp_safetensors_is_present(options->model));
-  size_t bytes = strlen(options->model) + 16;
+  size_t bytes = strlen(options->model) + 24;
   char path[4096];
   if (bytes > sizeof path) return fsdp_fail(error, FSDP_ERR_INPUT, "--model: the path is too long");
+  snprintf(path, sizeof path, "%s/adapter_config.json", options->model);
+  const bool adapter = stat(path, &information) == 0;
   snprintf(path, sizeof path, "%s/config.json", options->model);
+  if (adapter && stat(path, &information) != 0) return fail_adapter(options, error);
   return fsdp_config_read(path, model, error);
+}
+
+fsdp_status fsdp_setup_read_model(const fsdp_options *options, fsdp_setup *setup, fsdp_model_config *model,
+                                  fsdp_error *error) {
+  fsdp_status status = read_model(options, setup, model, error);
+  return status ? status : fsdp_resize_embeddings(options, setup->folder, model, &setup->stored_vocab, error);
 }
 
 // ---- The plan
@@ -188,7 +206,8 @@ static fsdp_plan_config make_config(const fsdp_options *options, const fsdp_setu
       .hyper = {.beta1 = options->beta1,
                 .beta2 = options->beta2,
                 .eps = (float)options->eps,
-                .weight_decay = (float)options->weight_decay},
+                .weight_decay = (float)options->weight_decay,
+                .decay = (fsdp_decay)options->decay},
       .poison = options->poison,
       .evaluation = fsdp_options_evaluate(options),
       .check = fsdp_options_check_replicas(options),
@@ -329,6 +348,22 @@ static fsdp_status check_multiprocessors(const fsdp_options *options, const fsdp
                    (long long)options->multiprocessors, fsdp_options_place(options, "multiprocessors"));
 }
 
+// A CPU's profile was measured with as many threads as a rank has cores.
+static fsdp_status check_threads(const fsdp_options *options, const fsdp_setup_ranks *ranks,
+                                 const fsdp_device_profile *profile, fsdp_error *error) {
+  if (!options->threads || !profile || profile->device != FSDP_OP_CPU || !profile->processors) return FSDP_OK;
+  const int local = ranks->ranks < ranks->ranks_per_node ? ranks->ranks : ranks->ranks_per_node;
+  const int measured = profile->processors > local ? profile->processors / local : 1;
+  if (options->threads == measured) return FSDP_OK;
+  return fsdp_fail(
+      error, FSDP_ERR_OPTION,
+      "--threads %lld (%s): profile %s has %d processor%s a node, which is %d thread%s for each of "
+      "%d rank%s, and no step with another number was measured: leave --threads out, or measure "
+      "the machine with as many processors (taskset) and use that profile",
+      (long long)options->threads, fsdp_options_place(options, "threads"), profile->name, profile->processors,
+      fsdp_plural(profile->processors), measured, fsdp_plural(measured), local, fsdp_plural(local));
+}
+
 fsdp_status fsdp_setup_configure(const fsdp_options *options, fsdp_program_kind program,
                                  const fsdp_setup_ranks *ranks, fsdp_setup *setup, fsdp_plan_config *out,
                                  fsdp_error *error) {
@@ -339,6 +374,7 @@ fsdp_status fsdp_setup_configure(const fsdp_options *options, fsdp_program_kind 
   if (status == FSDP_OK) status = choose_backend(options, program, ranks, setup->profile, backend, error);
   if (status == FSDP_OK) status = check_profile(options, program, setup->profile, backend, error);
   if (status == FSDP_OK) status = check_multiprocessors(options, backend, error);
+  if (status == FSDP_OK) status = check_threads(options, ranks, setup->profile, error);
   if (status != FSDP_OK) return status;
   fsdp_plan_config config = make_config(options, ranks, setup->profile, backend);
   if (backend->device == FSDP_OP_CUDA && config.param_dtype == FSDP_F32 && config.reduce_dtype == FSDP_BF16) {

@@ -191,3 +191,15 @@ void fsdp_feed_publish(void *context, float loss, float grad_norm) {
 double fsdp_feed_take_ms(fsdp_feed *feed, int64_t step) {
   return (double)atomic_exchange(&feed->busy_ns[step % FSDP_FEED_STEPS_KEPT], 0) / 1e6;
 }
+
+fsdp_feed_counts fsdp_feed_count(const fsdp_feed *feed, int64_t step) {
+  const fsdp_sampler *sampler = &feed->config.sampler;
+  const int64_t steps = fsdp_sampler_steps_per_epoch(sampler), at = step + feed->sample_shift;
+  fsdp_feed_counts counts = {0};
+  for (int64_t position = 0; position < sampler->global_batch; position++) {
+    int64_t sample = fsdp_sampler_sample(sampler, at / steps, at % steps, position);
+    counts.real += fsdp_dataset_real_count(feed->config.dataset, sample);
+    counts.learned += fsdp_dataset_target_count(feed->config.dataset, sample);
+  }
+  return counts;
+}

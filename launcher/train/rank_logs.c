@@ -1,6 +1,7 @@
 #include "launcher/train/rank_logs.h"
 
 #include "runtime/base/close_from.h"
+#include "runtime/base/folders.h"
 #include "runtime/watch/error_file.h"
 
 #include <errno.h>
@@ -19,19 +20,6 @@
 // What the writer may be behind, and how long it has at the end.
 #define RECORDS_BYTES (1 << 20)
 #define LAST_WORDS_MS 1000
-
-// Creates the folder and those above it; false with the reason in errno.
-static bool make_folders(const char *folder) {
-  char path[PATH_BYTES];
-  snprintf(path, sizeof path, "%s", folder);
-  for (char *at = path + 1; *at; at++) {
-    if (*at != '/') continue;
-    *at = 0;
-    if (mkdir(path, 0777) != 0 && errno != EEXIST) return false;
-    *at = '/';
-  }
-  return mkdir(path, 0777) == 0 || errno == EEXIST;
-}
 
 // ---- The two processes between a rank and its outputs; only calls that are safe after a fork among threads
 
@@ -223,7 +211,7 @@ fsdp_status fsdp_rank_logs_open(const char *folder, fsdp_world *world, fsdp_erro
   error->status = FSDP_OK;
   char path[PATH_BYTES];
   snprintf(path, sizeof path, "%.4000s/rank-%d.log", folder, world->rank);
-  int log = strlen(folder) < 2000 && make_folders(folder)
+  int log = strlen(folder) < 2000 && fsdp_make_folders(folder)
                 ? open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666)
                 : -1;
   if (log < 0) {

@@ -17,8 +17,9 @@ typedef struct fsdp_resume fsdp_resume;
 typedef struct fsdp_resume_config {
   fsdp_world *world;
   const fsdp_plan *plan; // outlives the resume
-  const char *path;      // --resume's: "auto", or a checkpoint's or an experiment's folder
-  const char *folder;    // of this experiment, for "auto"
+  const char *path;      // --resume's: "auto", a word (fsdp_checkpoint_named), or a checkpoint's or an
+                         // experiment's folder
+  const char *folder;    // of this experiment, for "auto" and words
 } fsdp_resume_config;
 
 // Looks for the newest checkpoint whose manifest and files are there, before memory is taken.

@@ -11,13 +11,14 @@ static const char *const unchanging[] = {
     // What is printed, logged, checked or refused.
     "log", "log-freq", "tensorboard", "memory-profile", "trace", "trace-steps", "measure", "poison",
     "print-model", "print-program", "print-sharding", "dry-run", "help", "version", "eval-freq",
-    "verify-data", "compare-files", "memory-limit", "host-memory-limit", "memory-margin", "comm-timeout",
-    "rank-logs", "ranks", "ranks-per-node", "json", "compare", "print-strategies", "graph", "profile",
-    "price", "self-test",
+    "eval-at-start", "stop-after", "print-config", "verify-data", "compare-files", "memory-limit",
+    "host-memory-limit", "memory-margin", "comm-timeout", "rank-logs", "ranks", "ranks-per-node", "json",
+    "compare", "print-strategies", "graph", "profile", "price", "self-test",
     // What chooses other options, which are compared themselves.
     "search", "save-plan", "auto", "global-batch",
     // Where and when it is saved and resumed.
-    "save-dir", "experiment-name", "ckpt-freq", "ckpt-keep", "ckpt-async", "resume", "resume-schedule",
+    "save-dir", "experiment-name", "ckpt-freq", "ckpt-keep", "ckpt-async", "ckpt-best", "resume",
+    "resume-schedule", "overwrite",
     // Where it runs.
     "threads", "bind", "nccl-register", "nccl-ctas", "multiprocessors", "gemm-multiprocessors",
     "allow-shared-gpu", "attention",
@@ -67,6 +68,7 @@ static void compare(listing *l, const char *name, const char *from, const char *
   if (same && !(data && data_differs)) return;
   shown(name, from, was);
   shown(name, to, is);
+  if (!data && strcmp(was, is) == 0) return; // 2e+01, as earlier versions wrote it, is 20
   if (!data)
     add(l, name, was, is, "");
   else if (same)

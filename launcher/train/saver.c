@@ -29,7 +29,6 @@ struct fsdp_saver {
   fsdp_checkpoint_model model;
   fsdp_checkpoint *checkpoint; // layout always; progress and files of the save under way
   int rank;
-  int keep;
   uint64_t run;           // of all ranks; drawn at the start
   int64_t begun;          // saves
   bool snapshots;         // the plan keeps a snapshot; else files are written straight from the state
@@ -142,14 +141,21 @@ static void run_write(fsdp_saver *s) {
   explain_removed(s, &s->job_error);
 }
 
-static void print_saved(const fsdp_saver *s) {
+// One line, for other threads print too: what was saved, and what is gone for it, of which the first
+// `replaced` had its name.
+static void print_saved(const fsdp_saver *s, double seconds, int64_t replaced) {
   const fsdp_checkpoint *c = s->checkpoint;
-  char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES], size[24];
+  char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES], size[24], gone[512] = "";
   int64_t bytes = c->files_bytes;
+  size_t used = 0;
   for (int i = 0; i < c->carried_count; i++) bytes += c->carried[i].bytes;
+  for (int64_t i = replaced; i < s->gone.count && used < sizeof gone - 64; i++)
+    used += (size_t)snprintf(gone + used, sizeof gone - used, "%s step-%08" PRId64,
+                             i == replaced ? "; removed" : ",", s->gone.items[i].step);
+  if (used) snprintf(gone + used, sizeof gone - used, " (--ckpt-keep %d)", s->config.keep.newest);
   fsdp_checkpoint_paths(s->folder, s->step, temporary, final);
-  printf("saved:     %s, %s in %.1f s\n", final, fsdp_print_bytes(bytes, size, sizeof size),
-         (double)(fsdp_now_ns() - s->began_ns) / 1e9);
+  printf("saved:     %s, %s in %.1f s%s%s\n", final, fsdp_print_bytes(bytes, size, sizeof size), seconds,
+         replaced ? "; it replaces an older one of its step" : "", gone);
   fflush(stdout);
 }
 
@@ -159,8 +165,10 @@ static void run_commit(fsdp_saver *s) {
   fsdp_checkpoint_remove_rest(s->folder, &s->gone);
   if (fsdp_checkpoint_commit(s->folder, &s->model, s->checkpoint, &s->index, &s->gone, &s->job_error) ==
       FSDP_OK) {
-    print_saved(s);
-    fsdp_checkpoint_prune(s->folder, s->keep, &s->index, &s->gone);
+    const double seconds = (double)(fsdp_now_ns() - s->began_ns) / 1e9;
+    const int64_t replaced = s->gone.count;
+    fsdp_checkpoint_prune(s->folder, &s->config.keep, &s->index, &s->gone);
+    print_saved(s, seconds, replaced);
   }
   explain_removed(s, &s->job_error);
 }
@@ -246,7 +254,6 @@ fsdp_saver *fsdp_saver_create(const fsdp_saver_config *config) {
   fsdp_saver *s = fsdp_alloc_zeroed(1, sizeof *s);
   s->config = *config;
   s->rank = config->world->rank;
-  s->keep = config->keep;
   s->folder = strdup(config->folder);
   s->model = config->model;
   s->model.folder = s->model_folder = config->model.folder ? strdup(config->model.folder) : NULL;
@@ -364,6 +371,7 @@ fsdp_status fsdp_saver_begin(fsdp_saver *s, const fsdp_checkpoint_progress *prog
   s->began_ns = fsdp_now_ns();
   s->step = progress->step;
   s->checkpoint->progress = *progress;
+  s->checkpoint->progress.results.saved_s = (int64_t)time(NULL);
   s->checkpoint->save = XXH64(&s->begun, sizeof s->begun, s->run);
   s->begun++;
   if (s->rank == 0) fsdp_checkpoint_begin(s->folder, s->step, s->checkpoint->save, error);

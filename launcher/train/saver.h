@@ -27,7 +27,7 @@ typedef struct fsdp_saver_config {
   fsdp_checkpoint_model model; // what an export carries along
   const char *model_name;
   const char *options; // fsdp_options_describe
-  int keep;            // newest checkpoints to keep (0: all)
+  fsdp_checkpoint_keep keep;
 } fsdp_saver_config;
 
 // Strings are copied, but the chat template. Never NULL.

@@ -119,8 +119,8 @@ static const stage training[] = {
     {fsdp_train_open_files, true}, {fsdp_train_agree_on_schedule, false},
     {create_session, false},       {fsdp_train_start_state, false},
     {fsdp_train_resume, false},    {fsdp_train_trace_check, false},
-    {print_start, false},          {fsdp_train_run_steps, false},
-    {fsdp_train_finish, false},
+    {fsdp_train_begin, false},     {print_start, false},
+    {fsdp_train_run_steps, false}, {fsdp_train_finish, false},
 };
 
 static fsdp_status run_stages(fsdp_trainer *t, const stage *stages, size_t count, fsdp_error *error) {
@@ -134,10 +134,10 @@ static fsdp_status run_stages(fsdp_trainer *t, const stage *stages, size_t count
 }
 
 static void destroy(fsdp_trainer *t) {
+  fsdp_train_log_close(&t->log);
   fsdp_train_checkpoints_close(&t->checkpoints);
   fsdp_session_destroy(&t->session);
   fsdp_feed_destroy(&t->feed);
-  fsdp_train_log_close(&t->log);
   fsdp_weights_close(t->weights);
   fsdp_dataset_close(t->dataset);
   fsdp_dataset_close(t->eval_dataset);

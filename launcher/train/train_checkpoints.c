@@ -1,7 +1,6 @@
 #include "launcher/train/train_checkpoints.h"
 
 #include "launcher/train/resume_changes.h"
-#include "launcher/train/train_files.h"
 #include "runtime/base/check.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/plural.h"
@@ -28,12 +27,35 @@ static void say_waiting(const char *folder, const char *holder, int wait_ms) {
           wait_ms / 1000);
 }
 
+static bool starts_over(const fsdp_train_checkpoints *self) {
+  return strcmp(self->options->resume, "off") == 0;
+}
+
+// Of an experiment that is there already --resume off would leave a mixture of two runs.
+static fsdp_status refuse_to_overwrite(const fsdp_train_checkpoints *self, fsdp_error *error) {
+  const fsdp_options *o = self->options;
+  char log[FSDP_TRAIN_PATH_BYTES], what[64];
+  fsdp_checkpoint_entry *entries;
+  if (!starts_over(self)) return FSDP_OK;
+  int count = fsdp_checkpoint_list(self->folder, &entries);
+  snprintf(what, sizeof what, "%d checkpoint%s, the newest of step %" PRId64, count, fsdp_plural(count),
+           count ? entries[0].step : 0);
+  free(entries);
+  fsdp_train_log_path(o, log);
+  if (count == 0 && !fsdp_metrics_log_holds(log)) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_OPTION,
+                   "--resume off (%s): %s has %s already: add --overwrite to remove what is there, use a "
+                   "different -e, or leave --resume off out to go on",
+                   fsdp_options_place(o, "resume"), self->folder, count ? what : "a log");
+}
+
 static fsdp_status open_folder(fsdp_train_checkpoints *self, fsdp_checkpoint_gone_list *gone,
                                fsdp_error *error) {
-  fsdp_status status = fsdp_train_make_folder(self->options, self->folder, sizeof self->folder, error);
+  fsdp_status status = fsdp_train_make_folder(self->options, &self->made, error);
   if (status == FSDP_OK)
     status = fsdp_checkpoint_lock_take(self->folder, LOCK_WAIT_MS, say_waiting, &self->lock, error);
   if (status == FSDP_OK) fsdp_checkpoint_clean(self->folder, gone);
+  if (status == FSDP_OK && !self->options->overwrite) status = refuse_to_overwrite(self, error);
   return status;
 }
 
@@ -42,14 +64,15 @@ fsdp_status fsdp_train_checkpoints_open(fsdp_train_checkpoints *self, fsdp_error
   self->lock = FSDP_CHECKPOINT_UNLOCKED;
   if (!o->experiment) return FSDP_OK;
   self->saves = o->ckpt_freq > 0;
+  self->folder = self->made.path;
   fsdp_checkpoint_gone_list gone = {0}; // what crashes left
   if (is_first(self)) open_folder(self, &gone, error);
   if (fsdp_world_share_error(self->world, error) != FSDP_OK) return error->status;
-  fsdp_world_broadcast(self->world, self->folder, (int64_t)sizeof self->folder);
+  fsdp_world_broadcast(self->world, self->folder, (int64_t)sizeof self->made.path);
   fsdp_world_broadcast(self->world, &gone, (int64_t)sizeof gone);
   fsdp_checkpoint_remove_files(self->folder, &gone, self->world->rank, self->world->size);
   if (is_first(self)) fsdp_checkpoint_remove_rest(self->folder, &gone);
-  if (strcmp(o->resume, "off") == 0) return FSDP_OK;
+  if (starts_over(self)) return FSDP_OK;
   fsdp_resume_config config = {
       .world = self->world, .plan = self->setup->plan, .path = o->resume, .folder = self->folder};
   return fsdp_resume_create(&config, &self->resume, error);
@@ -58,7 +81,9 @@ fsdp_status fsdp_train_checkpoints_open(fsdp_train_checkpoints *self, fsdp_error
 void fsdp_train_checkpoints_close(fsdp_train_checkpoints *self) {
   fsdp_saver_destroy(self->saver);
   fsdp_resume_destroy(self->resume);
-  if (self->world) fsdp_checkpoint_lock_release(self->folder, &self->lock);
+  if (!self->folder || !is_first(self)) return;
+  fsdp_checkpoint_lock_release(self->folder, &self->lock);
+  fsdp_train_leave_folder(self->options, &self->made);
 }
 
 bool fsdp_train_checkpoints_found(const fsdp_train_checkpoints *self) {
@@ -129,6 +154,19 @@ static int64_t find_schedule_start(const fsdp_train_checkpoints *self, const fsd
   return restarts ? c->progress.step : c->progress.schedule_start;
 }
 
+// Whether the checkpoint's evaluation losses are of the same data as this run's.
+static bool evaluates_alike(const fsdp_options *options, const fsdp_checkpoint *c) {
+  static const char *const names[] = {"eval-data", "eval-split", "seed"};
+  bool alike = true;
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    const char *saved = json_string_value(json_object_get(c->options, names[i]));
+    char *now = fsdp_options_value(options, fsdp_option_find(names[i]));
+    alike &= saved && strcmp(saved, now) == 0;
+    free(now);
+  }
+  return alike;
+}
+
 static fsdp_status load(fsdp_train_checkpoints *self, fsdp_executor *executor, fsdp_feed *feed,
                         fsdp_error *error) {
   char note[160];
@@ -142,9 +180,26 @@ static fsdp_status load(fsdp_train_checkpoints *self, fsdp_executor *executor, f
                                       changes, sizeof changes);
   free(options);
   feed->config.rate.first_step = find_schedule_start(self, c);
+  self->results = p->results;
+  if (!evaluates_alike(self->options, c))
+    self->results.best_eval_loss = 0, self->results.evaluations_since_best = 0;
   fsdp_feed_seek(feed, p->step, p->updates, position - p->step);
   if (is_first(self)) print_resumed(self, note, changes);
   return FSDP_OK;
+}
+
+void fsdp_train_checkpoints_overwrite(fsdp_train_checkpoints *self) {
+  fsdp_checkpoint_gone_list gone = {0};
+  if (!self->options->overwrite) return;
+  if (is_first(self)) fsdp_checkpoint_drop(self->folder, &gone);
+  fsdp_world_broadcast(self->world, &gone, (int64_t)sizeof gone);
+  fsdp_checkpoint_remove_files(self->folder, &gone, self->world->rank, self->world->size);
+  if (!is_first(self) || gone.count == 0) return;
+  printf("removed:  ");
+  for (int64_t i = 0; i < gone.count; i++) printf(" step-%08" PRId64, gone.items[i].step);
+  printf(" of %s (--overwrite)\n", self->folder);
+  fflush(stdout);
+  fsdp_checkpoint_remove_rest(self->folder, &gone);
 }
 
 fsdp_status fsdp_train_checkpoints_restore(fsdp_train_checkpoints *self, fsdp_executor *executor,
@@ -163,7 +218,8 @@ fsdp_status fsdp_train_checkpoints_restore(fsdp_train_checkpoints *self, fsdp_ex
                               .model = {.folder = self->setup->folder},
                               .model_name = self->setup->model_name,
                               .options = options,
-                              .keep = (int)self->options->ckpt_keep};
+                              .keep = {.newest = (int)self->options->ckpt_keep,
+                                       .best = self->options->ckpt_best != FSDP_CKPT_BEST_OFF}};
   config.model.chat_template =
       fsdp_dataset_chat_template(feed->config.dataset, &config.model.chat_template_bytes);
   self->saver = fsdp_saver_create(&config);
@@ -187,7 +243,8 @@ static fsdp_status save(fsdp_train_checkpoints *self, fsdp_executor *executor, c
                                        .held_out = sampler->held_out,
                                        .data_fingerprint = self->data_fingerprint,
                                        .schedule_start = feed->config.rate.first_step,
-                                       .rounding = FSDP_ROUNDING_GENERATOR};
+                                       .rounding = FSDP_ROUNDING_GENERATOR,
+                                       .results = self->results};
   fsdp_executor_drain(executor);
   return fsdp_saver_begin(self->saver, &progress, error);
 }
@@ -202,7 +259,10 @@ bool fsdp_train_checkpoints_saves(const fsdp_train_checkpoints *self) {
 
 bool fsdp_train_checkpoints_is_due(fsdp_train_checkpoints *self, int64_t step, bool skipped) {
   if (!self->saver) return false;
-  bool asked = self->postponed || step % self->options->ckpt_freq == 0;
+  const fsdp_checkpoint_results *results = &self->results;
+  bool best = self->options->ckpt_best != FSDP_CKPT_BEST_OFF && results->eval_loss > 0 &&
+              results->evaluations_since_best == 0;
+  bool asked = self->postponed || step % self->options->ckpt_freq == 0 || best;
   self->due = asked && !skipped;
   self->postponed = asked && skipped;
   return self->due;

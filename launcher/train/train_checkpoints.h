@@ -11,21 +11,24 @@
 #include "launcher/train/feed.h"
 #include "launcher/train/resume.h"
 #include "launcher/train/saver.h"
+#include "launcher/train/train_files.h"
 #include "runtime/checkpoint/checkpoint_lock.h"
 
 typedef struct fsdp_train_checkpoints {
   fsdp_world *world;
   const fsdp_options *options;
   const fsdp_setup *setup;
-  char folder[2048];         // of the experiment, "" if there is none
+  fsdp_train_folder made;    // the experiment's, "" if there is none
+  char *folder;              // its path
   fsdp_checkpoint_lock lock; // rank 0's
   bool saves;
   fsdp_resume *resume;
   fsdp_saver *saver;
   uint64_t data_fingerprint;
-  bool changed;        // an option, or the data, since the checkpoint that was resumed from
-  bool due, postponed; // a save after the newest step; one that waits for a step that counts
-  double lost_ms;      // by the steps since they were last asked for, waiting for saves
+  bool changed;                    // an option, or the data, since the checkpoint that was resumed from
+  bool due, postponed;             // a save after the newest step; one that waits for a step that counts
+  fsdp_checkpoint_results results; // of the newest step, which a save of it says
+  double lost_ms;                  // by the steps since they were last asked for, waiting for saves
 } fsdp_train_checkpoints;
 
 // Makes and locks the experiment's folder and looks for the checkpoint to resume from. FSDP_ERR_INPUT. Close
@@ -37,9 +40,13 @@ void fsdp_train_checkpoints_close(fsdp_train_checkpoints *self);
 bool fsdp_train_checkpoints_found(const fsdp_train_checkpoints *self);
 
 // Once the executor is there: fills its state from the checkpoint, sets the feed behind its last step, and
-// prints what was resumed. Leaves the state alone if there is nothing to resume from. Then prepares to save.
+// prints what was resumed. Leaves the state alone if there is nothing to resume from. Then prepares
+// to save.
 fsdp_status fsdp_train_checkpoints_restore(fsdp_train_checkpoints *self, fsdp_executor *executor,
                                            fsdp_feed *feed, fsdp_error *error);
+
+// Before the first step: removes what --overwrite says, and says so.
+void fsdp_train_checkpoints_overwrite(fsdp_train_checkpoints *self);
 
 // Whether this rank's part of a save is on the disk; ranks exchange this after each step.
 bool fsdp_train_checkpoints_is_written(fsdp_train_checkpoints *self);

@@ -2,11 +2,13 @@
 #include "launcher/report/memory_file.h"
 #include "launcher/train/train_trace.h"
 #include "launcher/train/trainer.h"
+#include "runtime/base/check.h"
 #include "runtime/base/size.h"
 #include "runtime/base/text.h"
 #include "runtime/data/mapped_file.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <sys/stat.h>
 
 // Reading more of the data than this before the first step is announced.
@@ -18,17 +20,17 @@
 fsdp_status fsdp_train_count_steps(fsdp_trainer *t, fsdp_error *error) {
   const fsdp_options *o = t->options;
   t->steps_per_epoch = fsdp_sampler_steps_per_epoch(&t->feed.config.sampler);
-  int64_t steps;
-  if (!fsdp_mul_checked(t->steps_per_epoch, o->num_epochs, &steps)) steps = INT64_MAX;
+  int64_t steps = fsdp_sampler_steps(&t->feed.config.sampler, o->num_epochs);
   if (steps < INT64_MAX) steps -= t->feed.sample_shift;
   if (o->max_steps && o->max_steps < steps) steps = o->max_steps;
   if (steps > STEPS_MAX) {
     return fsdp_fail(error, FSDP_ERR_OPTION,
-                     "--num-epochs %" PRId64 " (%s) is more than %" PRId64
-                     " steps: end sooner with --max-steps",
+                     "--num-epochs %g (%s) is more than %" PRId64 " steps: end sooner with --max-steps",
                      o->num_epochs, fsdp_options_place(o, "num-epochs"), STEPS_MAX);
   }
-  t->total_steps = t->feed.config.rate.total_steps = steps;
+  fsdp_learning_rate *rate = &t->feed.config.rate;
+  t->total_steps = rate->total_steps = steps;
+  if (o->warmup_ratio > 0) rate->warmup_steps = fsdp_learning_rate_warmup(rate, o->warmup_ratio);
   return FSDP_OK;
 }
 
@@ -38,8 +40,7 @@ static fsdp_status open_evaluation(fsdp_trainer *t, const fsdp_dataset_config *t
   const fsdp_options *o = t->options;
   if (!fsdp_options_evaluate(o)) return FSDP_OK;
   fsdp_status status;
-  feed->eval_sampler = feed->sampler;
-  feed->eval_sampler.global_batch = feed->rows.batch * feed->ranks;
+  feed->eval_sampler = (fsdp_sampler){.seed = feed->sampler.seed};
   if (o->eval_data) {
     fsdp_dataset_config data = *training;
     data.files = &t->eval_paths;
@@ -47,6 +48,7 @@ static fsdp_status open_evaluation(fsdp_trainer *t, const fsdp_dataset_config *t
     status = fsdp_dataset_open(&data, &t->eval_dataset, error);
     if (status != FSDP_OK) return status;
     feed->eval_dataset = t->eval_dataset;
+    feed->eval_sampler.global_batch = feed->rows.batch * feed->ranks;
     feed->eval_sampler.sample_count = feed->eval_sampler.held_out =
         fsdp_dataset_sample_count(t->eval_dataset);
     return FSDP_OK;
@@ -58,8 +60,27 @@ static fsdp_status open_evaluation(fsdp_trainer *t, const fsdp_dataset_config *t
                      fsdp_options_place(o, "eval-split"), why.message);
   }
   feed->eval_dataset = t->dataset;
-  feed->eval_sampler.held_out = feed->sampler.held_out;
+  feed->eval_sampler = feed->sampler;
+  feed->eval_sampler.global_batch = feed->rows.batch * feed->ranks;
   return FSDP_OK;
+}
+
+// Weights of the data, if it has any.
+static fsdp_status mix(const fsdp_trainer *t, fsdp_sampler *sampler, fsdp_error *error) {
+  const int count = fsdp_dataset_group_count(t->dataset);
+  if (count == 1) return FSDP_OK;
+  fsdp_error why;
+  fsdp_sampler_group *groups = fsdp_alloc_zeroed((size_t)count, sizeof *groups);
+  for (int g = 0; g < count; g++) {
+    const fsdp_dataset_group group = fsdp_dataset_group_at(t->dataset, g);
+    groups[g] =
+        (fsdp_sampler_group){.share = group.share, .first = group.first_sample, .count = group.sample_count};
+  }
+  const fsdp_status status = fsdp_sampler_mix(sampler, groups, count, &why);
+  free(groups);
+  return status ? fsdp_fail(error, status, "--data %.300s (%s): %.600s", t->options->data,
+                            fsdp_options_place(t->options, "data"), why.message)
+                : status;
 }
 
 static fsdp_status open_data(fsdp_trainer *t, fsdp_error *error) {
@@ -102,8 +123,10 @@ static fsdp_status open_data(fsdp_trainer *t, fsdp_error *error) {
   feed.rate = (fsdp_learning_rate){.schedule = (fsdp_lr_schedule)o->lr_schedule,
                                    .lr = o->lr,
                                    .min_lr = o->min_lr,
-                                   .warmup_steps = o->warmup_steps};
-  status = open_evaluation(t, &data, &feed, error);
+                                   .warmup_steps = o->warmup_steps,
+                                   .decay_ratio = o->lr_decay_ratio};
+  status = mix(t, &feed.sampler, error);
+  if (status == FSDP_OK) status = open_evaluation(t, &data, &feed, error);
   if (status != FSDP_OK) return status;
   fsdp_feed_create(&t->feed, &feed);
   return fsdp_train_count_steps(t, error);
@@ -132,7 +155,8 @@ fsdp_status fsdp_train_open_model(fsdp_trainer *t, fsdp_error *error) {
     status = fsdp_train_find_tokenizer(t->options, &t->setup, t->setup.plan->config.model.vocab_size,
                                        &t->tokenizer, error);
   if (status == FSDP_OK && t->setup.load_weights) {
-    status = fsdp_weights_open(t->setup.folder, t->setup.plan->graph, &t->weights, error);
+    status =
+        fsdp_weights_open(t->setup.folder, t->setup.plan->graph, t->setup.stored_vocab, &t->weights, error);
   }
   return status;
 }
@@ -141,6 +165,11 @@ fsdp_status fsdp_train_find_data(fsdp_trainer *t, fsdp_error *error) {
   const fsdp_options *o = t->options;
   fsdp_status status = fsdp_data_paths_find("data", o->data, &t->data_paths, error);
   if (status == FSDP_OK) status = fsdp_data_paths_find("eval-data", o->eval_data, &t->eval_paths, error);
+  if (status == FSDP_OK && t->eval_paths.group_count)
+    status =
+        fsdp_fail(error, FSDP_ERR_OPTION,
+                  "--eval-data %.300s (%s): is used in full, so its files have no weights: leave them out",
+                  o->eval_data, fsdp_options_place(o, "eval-data"));
   return status;
 }
 
@@ -167,9 +196,8 @@ fsdp_status fsdp_train_open_files(fsdp_trainer *t, fsdp_error *error) {
   if (fsdp_trainer_is_first(t)) announce_reading(t);
   fsdp_status status = open_data(t, error);
   if (fsdp_mapped_file_lost(NULL) != FSDP_OK) status = fsdp_mapped_file_lost(error); // the cause of any other
-  bool fresh = !fsdp_train_checkpoints_found(&t->checkpoints);
   if (status == FSDP_OK && fsdp_trainer_is_first(t))
-    status = fsdp_train_open_log(t->options, fresh, &t->log.log, error);
+    status = fsdp_train_open_log(t->options, &t->log.log, error);
   if (status == FSDP_OK && fsdp_trainer_is_first(t) && t->options->tensorboard) {
     status = fsdp_event_file_open(t->options->tensorboard, &t->log.events, error);
   }

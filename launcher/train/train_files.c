@@ -1,6 +1,11 @@
 #include "launcher/train/train_files.h"
 
+#include "launcher/options/run_options.h"
+#include "launcher/report/whole_file.h"
 #include "runtime/base/check.h"
+#include "runtime/base/folders.h"
+#include "runtime/base/plural.h"
+#include "runtime/base/script.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -9,44 +14,57 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define PATH_BYTES 4096
-
-// mkdir -p.
-static bool make_folders(char *path) {
-  for (char *at = path + 1; *at; at++) {
-    if (*at != '/') continue;
-    *at = 0;
-    bool made = mkdir(path, 0777) == 0 || errno == EEXIST;
-    *at = '/';
-    if (!made) return false;
-  }
-  return mkdir(path, 0777) == 0 || errno == EEXIST;
-}
-
-fsdp_status fsdp_train_make_folder(const fsdp_options *options, char *path, size_t path_bytes,
+fsdp_status fsdp_train_make_folder(const fsdp_options *options, fsdp_train_folder *folder,
                                    fsdp_error *error) {
-  int length = snprintf(path, path_bytes, "%s/%s", options->save_dir, options->experiment);
-  if (length < 0 || length >= (int)path_bytes - 16) {
+  const int bytes = (int)sizeof folder->path;
+  int length = snprintf(folder->path, sizeof folder->path, "%s/%s", options->save_dir, options->experiment);
+  if (length < 0 || length >= bytes - 16) {
     return fsdp_fail(error, FSDP_ERR_INPUT, "--save-dir '%.200s...': the path is too long",
                      options->save_dir);
   }
-  if (make_folders(path)) return FSDP_OK;
+  folder->made_above = access(options->save_dir, F_OK) != 0;
+  folder->made = access(folder->path, F_OK) != 0;
+  if (fsdp_make_folders(folder->path)) return FSDP_OK;
   return fsdp_fail(
       error, FSDP_ERR_INPUT,
-      "the experiment's folder '%s' cannot be created (%s): use a --save-dir that you may write to", path,
-      strerror(errno));
+      "the experiment's folder '%s' cannot be created (%s): use a --save-dir that you may write to",
+      folder->path, strerror(errno));
 }
 
-fsdp_status fsdp_train_open_log(const fsdp_options *options, bool fresh, fsdp_metrics_log **log,
-                                fsdp_error *error) {
+void fsdp_train_leave_folder(const fsdp_options *options, const fsdp_train_folder *folder) {
+  if (folder->made && rmdir(folder->path) == 0 && folder->made_above) rmdir(options->save_dir);
+}
+
+void fsdp_train_log_path(const fsdp_options *options, char path[FSDP_TRAIN_PATH_BYTES]) {
+  *path = 0;
+  if (options->log)
+    snprintf(path, FSDP_TRAIN_PATH_BYTES, "%s", options->log);
+  else if (options->experiment)
+    snprintf(path, FSDP_TRAIN_PATH_BYTES, "%s/%s/log.jsonl", options->save_dir, options->experiment);
+}
+
+fsdp_status fsdp_train_open_log(const fsdp_options *options, fsdp_metrics_log **log, fsdp_error *error) {
+  char path[FSDP_TRAIN_PATH_BYTES];
   *log = NULL;
-  if (options->log) return fsdp_metrics_log_open(options->log, fresh, log, error);
+  fsdp_train_log_path(options, path);
+  return *path ? fsdp_metrics_log_open(path, log, error) : FSDP_OK;
+}
+
+fsdp_status fsdp_train_write_options(const fsdp_options *options, int ranks, fsdp_error *error) {
+  char path[FSDP_TRAIN_PATH_BYTES], host[65] = "";
+  fsdp_whole_file file;
   if (!options->experiment) return FSDP_OK;
-  char path[PATH_BYTES];
-  fsdp_status status = fsdp_train_make_folder(options, path, sizeof path, error);
+  fsdp_run_options_path(options, path, sizeof path);
+  fsdp_status status = fsdp_whole_file_open("save-dir", path, &file, error);
   if (status != FSDP_OK) return status;
-  strcat(path, "/log.jsonl");
-  return fsdp_metrics_log_open(path, fresh, log, error);
+  gethostname(host, sizeof host - 1);
+  fprintf(file.out,
+          "# fsdp_train " FSDP_VERSION " started this run on %d rank%s, the first on %s. The next -e %s\n"
+          "# takes from here what it is not given.\n",
+          ranks, fsdp_plural(ranks), host, options->experiment);
+  fprintf(file.out, "ranks: %d\n", ranks);
+  fputs(options->run_config, file.out);
+  return fsdp_whole_file_close(&file, error);
 }
 
 // FOLDER/NAME if that exists, else NULL. The caller frees it.
@@ -91,10 +109,9 @@ static void judge_bytes(const fsdp_options *options, const fsdp_setup *setup, in
   if (!setup->load_weights) snprintf(why, sizeof why, "a vocabulary of %lld", (long long)vocab_size);
   if (setup->folder && has(setup->folder, "vocab.json") && has(setup->folder, "merges.txt")) {
     snprintf(tokenizer->no_bytes, sizeof tokenizer->no_bytes,
-             "the model %.300s has a tokenizer, vocab.json and merges.txt; prepare the data with "
-             "scripts/prepare_data.py --model %.300s, which also makes tokenizer.json of them, or use "
-             "--tokenizer bytes",
-             setup->folder, setup->folder);
+             "the model %.250s has a tokenizer, vocab.json and merges.txt; prepare the data with "
+             "%.250s --model %.250s, which also makes tokenizer.json of them, or use --tokenizer bytes",
+             setup->folder, FSDP_PREPARE_DATA, setup->folder);
   } else if (setup->folder) {
     snprintf(tokenizer->no_bytes, sizeof tokenizer->no_bytes,
              "the model %.300s has %s and no tokenizer.json; if its download is not complete, add that file; "
@@ -102,9 +119,8 @@ static void judge_bytes(const fsdp_options *options, const fsdp_setup *setup, in
              setup->folder, why);
   } else {
     snprintf(tokenizer->no_bytes, sizeof tokenizer->no_bytes,
-             "the preset %s has %s; prepare the data with scripts/prepare_data.py --tokenizer FILE, or use "
-             "--tokenizer bytes",
-             setup->model_name, why);
+             "the preset %s has %s; prepare the data with %.300s --tokenizer FILE, or use --tokenizer bytes",
+             setup->model_name, why, FSDP_PREPARE_DATA);
   }
 }
 

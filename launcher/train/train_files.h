@@ -6,14 +6,28 @@
 #include "launcher/report/metrics_log.h"
 #include "launcher/setup/setup.h"
 
-// Makes the experiment's folder if it is missing; writes its path to `path`. FSDP_ERR_INPUT.
-fsdp_status fsdp_train_make_folder(const fsdp_options *options, char *path, size_t path_bytes,
-                                   fsdp_error *error);
+#define FSDP_TRAIN_PATH_BYTES 4096
 
-// Opens the log that --log names, or that of the experiment's folder (created if it is missing), emptied if
-// `fresh`; *log is NULL if there is neither. FSDP_ERR_INPUT.
-fsdp_status fsdp_train_open_log(const fsdp_options *options, bool fresh, fsdp_metrics_log **log,
-                                fsdp_error *error);
+// The experiment's folder, and which of it and of the one above it this run has made.
+typedef struct fsdp_train_folder {
+  char path[2048];
+  bool made, made_above;
+} fsdp_train_folder;
+
+// Makes the experiment's folder if it is missing. FSDP_ERR_INPUT.
+fsdp_status fsdp_train_make_folder(const fsdp_options *options, fsdp_train_folder *folder, fsdp_error *error);
+
+// Removes what was made and nothing was written to: a start that fails leaves no empty folder.
+void fsdp_train_leave_folder(const fsdp_options *options, const fsdp_train_folder *folder);
+
+// The path of the log that --log names, or of that in the experiment's folder; "" if there is neither.
+void fsdp_train_log_path(const fsdp_options *options, char path[FSDP_TRAIN_PATH_BYTES]);
+
+// Opens it; *log is NULL if there is none. FSDP_ERR_INPUT.
+fsdp_status fsdp_train_open_log(const fsdp_options *options, fsdp_metrics_log **log, fsdp_error *error);
+
+// Writes run.yaml, the options that the run was started with, into its experiment's folder. FSDP_ERR_INPUT.
+fsdp_status fsdp_train_write_options(const fsdp_options *options, int ranks, fsdp_error *error);
 
 // How the model's tokens are made of text.
 typedef struct fsdp_train_tokenizer {

@@ -8,6 +8,7 @@
 #include "launcher/train/trainer.h"
 #include "runtime/base/plural.h"
 #include "runtime/base/size.h"
+#include "runtime/base/text.h"
 
 #include <inttypes.h>
 
@@ -67,6 +68,40 @@ static void warn_of_narrow_tokens(const fsdp_trainer *t) {
           path, t->setup.plan->config.model.vocab_size);
 }
 
+static int percent(int64_t part, int64_t whole) {
+  return (int)(100.0 * (double)part / (double)whole + 0.5);
+}
+
+// What of the data makes no difference to the model.
+static void warn_of_lost_tokens(const fsdp_trainer *t) {
+  const fsdp_dataset_totals all = fsdp_dataset_count(t->dataset);
+  const int64_t padding = all.positions - all.real, whole = all.learned + all.cut_learned;
+  const int64_t samples = fsdp_dataset_sample_count(t->dataset);
+  char part[32], of[32];
+  if (5 * padding > all.positions)
+    fprintf(
+        stderr,
+        "fsdp_train: warning: %d%% of what is computed is padding: documents are samples (--packing off), of "
+        "%" PRId64 " tokens on average, and --seq-length (%s) is %" PRId64
+        "; lower it, or prepare the data with --packing on\n",
+        percent(padding, all.positions), all.real / samples, fsdp_options_place(t->options, "seq-length"),
+        t->options->seq);
+  if (all.left_out > 0)
+    fprintf(
+        stderr,
+        "fsdp_train: warning: %s of %s samples are left out, for none of their targets counts: prompts, "
+        "which "
+        "are not learned, fill them; raise --seq-length (%s), or prepare the data with --mask-prompt off\n",
+        fsdp_print_int(all.left_out, part, sizeof part),
+        fsdp_print_int(samples + all.left_out, of, sizeof of), fsdp_options_place(t->options, "seq-length"));
+  if (20 * all.cut_learned > whole)
+    fprintf(stderr,
+            "fsdp_train: warning: %s of the %s tokens to learn (%d%%) lie behind the first %" PRId64
+            " of their documents and are cut off: raise --seq-length (%s)\n",
+            fsdp_print_int(all.cut_learned, part, sizeof part), fsdp_print_int(whole, of, sizeof of),
+            percent(all.cut_learned, whole), t->options->seq, fsdp_options_place(t->options, "seq-length"));
+}
+
 static void warn_of_options(const fsdp_trainer *t) {
   const fsdp_options *o = t->options;
   const fsdp_learning_rate *rate = &t->feed.config.rate;
@@ -96,6 +131,13 @@ void fsdp_train_print_notes(const fsdp_trainer *t) {
   if (t->feed.config.rate.first_step > 0) {
     snprintf(text, sizeof text, "the learning-rate schedule began after step %" PRId64 " (--resume-schedule)",
              t->feed.config.rate.first_step);
+    print_note(text);
+  }
+  if (t->setup.stored_vocab && t->weights && !fsdp_train_checkpoints_found(&t->checkpoints)) {
+    snprintf(text, sizeof text,
+             "the vocabulary grows from %" PRId64 " to %" PRId64
+             " tokens (--resize-embeddings): each new row is the mean of the others",
+             t->setup.stored_vocab, made->config.model.vocab_size);
     print_note(text);
   }
   if (fsdp_model_note(&made->config.model, text, sizeof text)) print_note(text);
@@ -134,6 +176,7 @@ void fsdp_train_print_notes(const fsdp_trainer *t) {
   fflush(stdout);
   warn_of_trained_evaluation(t);
   warn_of_narrow_tokens(t);
+  warn_of_lost_tokens(t);
   warn_of_options(t);
   warn_of_ended_schedule(t);
   const fsdp_plan *plan = t->setup.plan;

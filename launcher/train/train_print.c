@@ -63,6 +63,33 @@ static void print_packing(const fsdp_trainer *t) {
   putchar('\n');
 }
 
+// An epoch's last partial step is not trained.
+static void print_steps(const fsdp_trainer *t) {
+  const fsdp_sampler *sampler = &t->feed.config.sampler;
+  const int64_t samples = sampler->sample_count - sampler->held_out, left = samples % sampler->global_batch;
+  char tokens[48], all[48];
+  printf("steps:     %" PRId64 " of %s token%s, %" PRId64 " per epoch", t->total_steps,
+         fsdp_print_int(t->step_tokens, tokens, sizeof tokens), fsdp_plural(t->step_tokens),
+         t->steps_per_epoch);
+  if (left > 0)
+    printf(", which leave out %" PRId64 " of %s samples, others each time", left,
+           fsdp_print_int(samples, all, sizeof all));
+  putchar('\n');
+}
+
+// What a mix is made of: the share of each group, and how often an epoch sees its samples.
+static void print_mix(const fsdp_trainer *t) {
+  const fsdp_sampler *sampler = &t->feed.config.sampler;
+  for (int g = 0; g < sampler->group_count; g++) {
+    const fsdp_sampler_group *group = &sampler->groups[g];
+    printf("%s%.1f%% of %.200s, %.3g passes per epoch", g ? "; " : "mix:       ",
+           100 * (double)group->quota / (double)(sampler->sample_count - sampler->held_out),
+           fsdp_dataset_group_at(t->dataset, g).name,
+           (double)group->quota / (double)(group->count - group->held_out));
+  }
+  if (sampler->group_count) putchar('\n');
+}
+
 void fsdp_train_print_start(const fsdp_trainer *t) {
   const fsdp_plan *made = t->setup.plan;
   const fsdp_memory_space_report *device = &made->memory.space[FSDP_SPACE_DEVICE];
@@ -72,6 +99,7 @@ void fsdp_train_print_start(const fsdp_trainer *t) {
   const char *sharding = t->options->sharding, *strategies = t->options->op_strategies;
   const char *source = sharding ? sharding : strategies;
   fsdp_device_line_print(t->gpu, fsdp_trainer_threads(t), t->why_cpu, line, sizeof line);
+  if (t->options->run_note) printf("options:   of %s\n", t->options->run_note);
   printf("device:    %s\n", line);
   if (*t->session.nccl.text) printf("links:     %s\n", t->session.nccl.text);
   printf("model:     %s, %s parameters, %s", t->setup.model_name,
@@ -101,38 +129,51 @@ void fsdp_train_print_start(const fsdp_trainer *t) {
          fsdp_print_bytes(device->peak_bytes, peak, sizeof peak),
          fsdp_print_bytes(device->arena_bytes, arena, sizeof arena),
          fsdp_print_bytes(host->arena_bytes, host_arena, sizeof host_arena), made->program->instr_count);
-  if (fsdp_activations_line(made, line, sizeof line)) printf("saved:     %s\n", line);
+  if (fsdp_activations_line(made, line, sizeof line)) printf("keeps:     %s\n", line);
   printf("data:      %s\n", fsdp_dataset_description(t->dataset));
   print_packing(t);
+  print_mix(t);
   if (t->tokenizer.notes_bytes) {
     printf("note:      the built-in text is read as bytes, 256 of the model's %" PRId64
            " tokens: enough to try it out or to time it\n",
            made->config.model.vocab_size);
   }
   if (t->feed.config.eval_dataset) {
-    printf("evaluate:  on %s sample%s%s%s\n",
+    char when[64] = "only at the end (--eval-freq 0)";
+    if (t->options->eval_freq)
+      snprintf(when, sizeof when, "every %" PRId64 " step%s and at the end", t->options->eval_freq,
+               fsdp_plural(t->options->eval_freq));
+    printf("evaluate:  %s%s, on %s sample%s%s%s\n", t->options->eval_at_start ? "at the start, " : "", when,
            fsdp_print_int(t->feed.config.eval_sampler.held_out, tokens, sizeof tokens),
            fsdp_plural(t->feed.config.eval_sampler.held_out),
            t->eval_dataset ? " of " : " held out of the data",
            t->eval_dataset ? fsdp_dataset_description(t->eval_dataset) : "");
   }
-  printf("steps:     %" PRId64 " of %s token%s, %" PRId64 " per epoch\n", t->total_steps,
-         fsdp_print_int(t->step_tokens, tokens, sizeof tokens), fsdp_plural(t->step_tokens),
-         t->steps_per_epoch);
+  print_steps(t);
   print_predicted(t);
   fsdp_train_print_notes(t);
+}
+
+fsdp_progress_rate fsdp_trainer_rate(int64_t tokens, int64_t real, int64_t learned, double ms,
+                                     int64_t steps) {
+  return (fsdp_progress_rate){.tokens_per_s = (double)tokens / (ms / 1e3),
+                              .ms_per_step = ms / (double)steps,
+                              .real = (double)real / (double)tokens,
+                              .learned = (double)learned / (double)tokens};
 }
 
 void fsdp_train_print_summary(const fsdp_trainer *t) {
   const fsdp_step_record *last = &t->record;
   double run_s = t->tally.run_ms / 1e3;
   const fsdp_memory_space_report *device = &t->setup.plan->memory.space[FSDP_SPACE_DEVICE];
-  char speed[48], time[32], planned[2][48], measured[2][48];
+  char speed[FSDP_PROGRESS_SPEED_BYTES], time[32], planned[2][48], measured[2][48];
   int64_t steps = last->step - t->feed.first_step;
-  double tokens_per_s = (double)(steps * t->step_tokens) / run_s;
-  printf("done:      %" PRId64 " step%s in %s, loss %.4f, %s tokens/s\n", steps, fsdp_plural(steps),
-         fsdp_progress_duration(run_s, time), last->loss,
-         fsdp_print_int((int64_t)tokens_per_s, speed, sizeof speed));
+  const fsdp_train_tally *sum = &t->tally;
+  const fsdp_progress_rate rate =
+      fsdp_trainer_rate(steps * t->step_tokens, sum->run_real, sum->run_learned, sum->run_ms, steps);
+  printf("%s %" PRId64 " step%s in %s, loss %.4f, %s\n",
+         last->step < t->total_steps ? "stopped:  " : "done:     ", steps, fsdp_plural(steps),
+         fsdp_progress_duration(run_s, time), last->loss, fsdp_progress_speed(&rate, speed));
   if (t->skipped > 0)
     printf("skipped:   the updates of %" PRId64 " step%s\n", t->skipped, fsdp_plural(t->skipped));
   printf("memory:    planned valley %s, peak %s bytes per rank",

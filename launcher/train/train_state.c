@@ -1,6 +1,7 @@
 // The state that a run starts from: new weights, the model folder's, or a checkpoint's.
 #include "launcher/train/init_weights.h"
 #include "launcher/train/trainer.h"
+#include "runtime/base/plural.h"
 #include "runtime/exec/state.h"
 
 #include <inttypes.h>
@@ -32,19 +33,40 @@ fsdp_status fsdp_train_start_state(fsdp_trainer *t, fsdp_error *error) {
   return FSDP_OK;
 }
 
+// Cuts the log back to the step from which the run goes on.
+static fsdp_status rewind_log(fsdp_trainer *t, fsdp_error *error) {
+  fsdp_metrics_rewound rewound;
+  const char *path = fsdp_metrics_log_path(t->log.log);
+  bool found = fsdp_train_checkpoints_found(&t->checkpoints);
+  fsdp_status status =
+      fsdp_metrics_log_rewind(t->log.log, "global_step", t->feed.first_step, &rewound, error);
+  if (rewound.damaged)
+    fprintf(stderr,
+            "fsdp_train: warning: %s: line %" PRId64 " is damaged; it stays, with the good ones behind it\n",
+            path, rewound.damaged);
+  if (rewound.dropped == 0) return status;
+  printf("removed:   %" PRId64 " line%s of %s, ", rewound.dropped, fsdp_plural(rewound.dropped), path);
+  if (found)
+    printf("of steps after %" PRId64 "\n", t->feed.first_step);
+  else
+    printf("of an earlier run\n");
+  fflush(stdout);
+  return status;
+}
+
 fsdp_status fsdp_train_resume(fsdp_trainer *t, fsdp_error *error) {
   if (fsdp_train_checkpoints_restore(&t->checkpoints, t->session.executor, &t->feed, error) != FSDP_OK) {
     return error->status;
   }
-  fsdp_status status = fsdp_train_count_steps(t, error);
-  if (status == FSDP_OK && t->log.log && fsdp_train_checkpoints_found(&t->checkpoints)) {
-    int64_t damaged;
-    fsdp_metrics_log_rewind(t->log.log, "global_step", t->feed.first_step, &damaged, error);
-    if (damaged)
-      fprintf(stderr,
-              "fsdp_train: warning: %s: line %" PRId64
-              " is damaged; it stays, with the good ones behind it\n",
-              fsdp_metrics_log_path(t->log.log), damaged);
-  }
+  fsdp_train_count_steps(t, error);
+  return fsdp_world_share_error(t->world, error);
+}
+
+fsdp_status fsdp_train_begin(fsdp_trainer *t, fsdp_error *error) {
+  fsdp_status status = FSDP_OK;
+  fsdp_train_checkpoints_overwrite(&t->checkpoints);
+  if (t->log.log) status = rewind_log(t, error);
+  if (status == FSDP_OK && fsdp_trainer_is_first(t))
+    fsdp_train_write_options(t->options, t->world->size, error);
   return fsdp_world_share_error(t->world, error);
 }

@@ -31,6 +31,17 @@ static double peak_flops(const fsdp_trainer *t) {
   return one * t->world->size / t->gpu->sharers;
 }
 
+// Rank 0 counts for all: what is fed is a function of the step.
+static void count_tokens(fsdp_trainer *t) {
+  fsdp_train_tally *sum = &t->tally;
+  if (!fsdp_trainer_is_first(t)) return;
+  const fsdp_feed_counts counts = fsdp_feed_count(&t->feed, t->record.step - 1);
+  t->record.real_tokens = counts.real;
+  t->record.learned_tokens = counts.learned;
+  sum->line_real += counts.real, sum->run_real += counts.real;
+  sum->line_learned += counts.learned, sum->run_learned += counts.learned;
+}
+
 // Completes the record of a step and hands it out. Its figures are asked for while the next step runs, which
 // does not wait for them, but before a save of that step: what is resumed from a checkpoint continues after
 // its step's line, whenever the run was killed.
@@ -43,6 +54,7 @@ static void finish_step(fsdp_trainer *t) {
   FSDP_CHECK(sound, "step %" PRId64 ": %s", record->step, message);
   t->recorded = true;
   record->measured = t->measures;
+  count_tokens(t);
   record->peak_flops = peak_flops(t);
   record->device_used_bytes = count_device_bytes(t, local);
   record->data_ms = fsdp_feed_take_ms(&t->feed, record->step - 1);
@@ -55,17 +67,18 @@ static void finish_step(fsdp_trainer *t) {
   bool shown = record->step % t->options->log_freq == 0 || local == 1 || record->step == t->total_steps ||
                record->evaluated || record->skipped;
   if (!shown) return;
-  fsdp_progress_rate rate = {.tokens_per_s =
-                                 (double)(sum->line_steps * t->step_tokens) / (sum->line_ms / 1e3),
-                             .ms_per_step = sum->line_ms / (double)sum->line_steps};
+  const fsdp_progress_rate rate = fsdp_trainer_rate(sum->line_steps * t->step_tokens, sum->line_real,
+                                                    sum->line_learned, sum->line_ms, sum->line_steps);
   if (fsdp_trainer_is_first(t)) fsdp_progress_print(record, t->setup.plan, &rate, stdout);
   if (fsdp_trainer_is_first(t) && record->evaluated) fsdp_progress_print_evaluation(record, stdout);
   sum->line_loss = sum->line_ms = 0;
-  sum->line_steps = sum->line_losses = 0;
+  sum->line_steps = sum->line_losses = sum->line_real = sum->line_learned = 0;
 }
 
 static fsdp_step_record make_record(fsdp_trainer *t, const fsdp_step_result *result, double total_ms) {
   int64_t done = t->feed.first_step + result->step - 1, position = done + t->feed.sample_shift;
+  t->checkpoints.results.loss = isfinite(result->loss) ? (double)result->loss : 0;
+  t->checkpoints.results.eval_loss = 0;
   return (fsdp_step_record){.step = done + 1,
                             .total_steps = t->total_steps,
                             .epoch = position / t->steps_per_epoch,
@@ -78,6 +91,7 @@ static fsdp_step_record make_record(fsdp_trainer *t, const fsdp_step_result *res
                             .updates = t->feed.updates,
                             .total_ms = total_ms,
                             .checkpoint_ms = fsdp_train_checkpoints_take_ms(&t->checkpoints),
+                            .start_eval_loss = result->step == 1 ? t->start_eval_loss : 0,
                             .tokens = t->step_tokens};
 }
 
@@ -188,6 +202,42 @@ static fsdp_status check_replicas(fsdp_trainer *t, int64_t *took_ns, fsdp_error 
   return status;
 }
 
+// Evaluates after step `step`.
+static void run_evaluation(fsdp_trainer *t, int64_t step, fsdp_step_record *record) {
+  int64_t began_ns = fsdp_now_ns();
+  fsdp_board_enter(FSDP_ACTIVITY_EVALUATING);
+  record->step = step;
+  record->eval_loss = fsdp_feed_evaluate(&t->feed, t->session.executor, t->world);
+  fsdp_board_enter(FSDP_ACTIVITY_TRAINING);
+  record->evaluated = true;
+  record->eval_ms = (double)(fsdp_now_ns() - began_ns) / 1e6;
+}
+
+// --eval-at-start.
+static void evaluate_start(fsdp_trainer *t) {
+  fsdp_step_record record = {0};
+  if (!t->options->eval_at_start || t->feed.first_step >= t->total_steps) return;
+  run_evaluation(t, t->feed.first_step, &record);
+  t->start_eval_loss = record.eval_loss;
+  if (fsdp_trainer_is_first(t)) fsdp_progress_print_evaluation(&record, stdout);
+}
+
+// Takes the evaluation after the newest step into what its checkpoint says.
+static void keep_result(fsdp_trainer *t) {
+  fsdp_checkpoint_results *results = &t->checkpoints.results;
+  const double loss = t->record.eval_loss;
+  results->eval_loss = isfinite(loss) ? loss : 0;
+  t->record.best = isfinite(loss) && (results->best_eval_loss == 0 || loss < results->best_eval_loss);
+  results->evaluations_since_best = t->record.best ? 0 : results->evaluations_since_best + 1;
+  if (t->record.best) results->best_eval_loss = loss;
+}
+
+// Whether --stop-after ends the run.
+static bool has_stopped_improving(const fsdp_trainer *t) {
+  const int64_t most = t->options->stop_after;
+  return most > 0 && t->checkpoints.results.evaluations_since_best >= most;
+}
+
 // Evaluates if it is due after the record's step; returns the time it took, which is no step's.
 static int64_t evaluate(fsdp_trainer *t) {
   fsdp_step_record *record = &t->record;
@@ -195,18 +245,14 @@ static int64_t evaluate(fsdp_trainer *t) {
   bool due = record->step == t->total_steps || (frequency > 0 && record->step % frequency == 0);
   if (!t->feed.config.eval_dataset || !due) return 0;
   int64_t began_ns = fsdp_now_ns();
-  fsdp_board_enter(FSDP_ACTIVITY_EVALUATING);
-  record->eval_loss = fsdp_feed_evaluate(&t->feed, t->session.executor, t->world);
-  fsdp_board_enter(FSDP_ACTIVITY_TRAINING);
-  record->evaluated = true;
+  run_evaluation(t, record->step, record);
+  keep_result(t);
   // It changes nothing: the steps decide how the run ends.
   if (!isfinite(record->eval_loss) && fsdp_trainer_is_first(t)) {
     fprintf(stderr, "fsdp_train: warning: the evaluation's loss after step %" PRId64 " is %g\n", record->step,
             fabs(record->eval_loss));
   }
-  int64_t took_ns = fsdp_now_ns() - began_ns;
-  record->eval_ms = (double)took_ns / 1e6;
-  return took_ns;
+  return fsdp_now_ns() - began_ns;
 }
 
 // What follows a step that counts: evaluation, the comparison of replicas, a save. Adds what they took to
@@ -226,12 +272,17 @@ static fsdp_status after_step(fsdp_trainer *t, bool written, int64_t *before_ns,
                                            error);
 }
 
+static bool goes_on(const fsdp_trainer *t) {
+  return !t->stop_signal && !has_stopped_improving(t);
+}
+
 fsdp_status fsdp_train_run_steps(fsdp_trainer *t, fsdp_error *error) {
-  int64_t before_ns = fsdp_now_ns(), first = t->feed.first_step + 1;
   fsdp_status status = FSDP_OK;
   fsdp_board_start_steps(t->feed.first_step);
+  evaluate_start(t);
+  int64_t before_ns = fsdp_now_ns(), first = t->feed.first_step + 1;
   t->recorded = true;
-  for (int64_t step = first; step <= t->total_steps && status == FSDP_OK && !t->stop_signal; step++) {
+  for (int64_t step = first; step <= t->total_steps && status == FSDP_OK && goes_on(t); step++) {
     fsdp_step_result result;
     int64_t trace_ns;
     bool written;
@@ -252,11 +303,24 @@ fsdp_status fsdp_train_run_steps(fsdp_trainer *t, fsdp_error *error) {
   return status;
 }
 
+static void print_stopped_improving(const fsdp_trainer *t) {
+  const fsdp_checkpoint_results *results = &t->checkpoints.results;
+  printf("stopped after %" PRId64 " evaluation%s without improvement (--stop-after %" PRId64
+         "): the best loss is %.4f\n",
+         results->evaluations_since_best, fsdp_plural(results->evaluations_since_best),
+         t->options->stop_after, results->best_eval_loss);
+}
+
+static void print_nothing_done(const fsdp_trainer *t) {
+  const bool whole = t->feed.first_step >= t->total_steps;
+  if (!whole) print_stopped_improving(t);
+  int64_t steps = whole ? t->total_steps : t->feed.first_step;
+  printf("done:      already finished: %" PRId64 " step%s\n", steps, fsdp_plural(steps));
+}
+
 fsdp_status fsdp_train_finish(fsdp_trainer *t, fsdp_error *error) {
   if (t->record.step == 0) {
-    if (fsdp_trainer_is_first(t))
-      printf("done:      already finished: %" PRId64 " step%s\n", t->total_steps,
-             fsdp_plural(t->total_steps));
+    if (fsdp_trainer_is_first(t)) print_nothing_done(t);
     return FSDP_OK;
   }
   int64_t took_ns = 0;
@@ -271,6 +335,8 @@ fsdp_status fsdp_train_finish(fsdp_trainer *t, fsdp_error *error) {
   if (fsdp_trainer_is_first(t)) {
     if (t->stop_signal)
       printf("stopped by %s after step %" PRId64 "\n", fsdp_stop_name(t->stop_signal), t->record.step);
+    else if (t->record.step < t->total_steps)
+      print_stopped_improving(t);
     if (t->options->trace && !t->traced)
       fprintf(stderr,
               "fsdp_train: warning: --trace %s is not written: the run was stopped before step %" PRId64 "\n",

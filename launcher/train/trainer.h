@@ -20,7 +20,8 @@
 // What the steps since the last line on the terminal have added up to.
 typedef struct fsdp_train_tally {
   double line_loss, line_ms, run_ms;
-  int64_t line_steps, line_losses; // of which those with a loss that is finite
+  int64_t line_steps, line_losses;                        // of which those with a loss that is finite
+  int64_t line_real, line_learned, run_real, run_learned; // tokens (fsdp_feed_count)
 } fsdp_train_tally;
 
 typedef struct fsdp_trainer {
@@ -48,6 +49,7 @@ typedef struct fsdp_trainer {
   bool measures;                   // what --set measure says, if there is room for what it records
   int64_t next_agreement;          // the step after which ranks next ask each other whether to stop
   int stop_signal;                 // that ended the run early, or 0
+  double start_eval_loss;          // 0: there was no evaluation before the first step
   fsdp_step_record record;         // of the newest step of this run; step 0: none
   bool recorded;                   // it is written to the log
   bool traced;                     // --trace is written
@@ -73,6 +75,9 @@ fsdp_status fsdp_train_agree_on_schedule(fsdp_trainer *t, fsdp_error *error);
 // What was asked for by --print-model, --print-program and --dry-run. Called on rank 0 alone.
 void fsdp_train_print_asked_for(const fsdp_trainer *t);
 
+// A rate over `tokens` of which so many are real and learned.
+fsdp_progress_rate fsdp_trainer_rate(int64_t tokens, int64_t real, int64_t learned, double ms, int64_t steps);
+
 // The header, before the first step. Called on rank 0 alone.
 void fsdp_train_print_start(const fsdp_trainer *t);
 
@@ -92,10 +97,14 @@ fsdp_status fsdp_train_open_files(fsdp_trainer *t, fsdp_error *error);
 fsdp_status fsdp_train_count_steps(fsdp_trainer *t, fsdp_error *error);
 
 // New weights or the folder's, each of which is drawn or read by one of the ranks that share it; nothing if
-// there is a checkpoint. Then the checkpoint, if there is one: state, feed, log and number of steps are where
-// the run continues. Every rank returns the same status.
+// there is a checkpoint. Then the checkpoint, if there is one: state, feed and number of steps are where the
+// run continues. Every rank returns the same status.
 fsdp_status fsdp_train_start_state(fsdp_trainer *t, fsdp_error *error);
 fsdp_status fsdp_train_resume(fsdp_trainer *t, fsdp_error *error);
+
+// Once nothing but the steps can fail: removes what --overwrite says, cuts the log back to the run's first
+// step and writes run.yaml. Every rank returns the same status.
+fsdp_status fsdp_train_begin(fsdp_trainer *t, fsdp_error *error);
 
 // Trains from the feed's position to the last step, or to a signal. Then the last comparison of replicas, the
 // last save and the summary. Every rank returns the same status.

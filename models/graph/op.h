@@ -73,6 +73,7 @@ typedef struct fsdp_op_attrs {
   float norm_limit;    // clip: above it, or if the norm is NaN, factor = FSDP_FACTOR_SKIP
   double beta1, beta2; // 1 - beta and the corrections are taken of these, then rounded
   float adam_eps, weight_decay;
+  bool decays_some;   // AdamW: weight decay only where the runs of parameters say so
   bool weight_frozen; // backward of the head: its last operand, d_weight, is left out
 } fsdp_op_attrs;
 

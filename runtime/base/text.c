@@ -1,5 +1,7 @@
 #include "runtime/base/text.h"
 
+#include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -30,7 +32,8 @@ const char *fsdp_print_bytes(int64_t bytes, char *out, size_t out_bytes) {
 }
 
 const char *fsdp_print_real(double value, char *out, size_t out_bytes) {
-  for (int digits = 1; digits <= 17; digits++) {
+  const bool whole = fabs(value) < 1e6 && value == floor(value); // 20, not 2e+01
+  for (int digits = whole ? 6 : 1; digits <= 17; digits++) {
     snprintf(out, out_bytes, "%.*g", digits, value);
     if (strtod(out, NULL) == value) break;
   }

@@ -68,6 +68,14 @@ typedef struct fsdp_checkpoint_file {
   uint64_t checksum[2]; // XXH3-128, upper half first
 } fsdp_checkpoint_file;
 
+// How well the run did when it was saved; 0: not known.
+typedef struct fsdp_checkpoint_results {
+  double loss, eval_loss;         // of the step, and of the evaluation after it
+  double best_eval_loss;          // the least of the run's evaluations
+  int64_t evaluations_since_best; // that were no better
+  int64_t saved_s;                // when, in seconds since 1970
+} fsdp_checkpoint_results;
+
 // The progress of the run.
 typedef struct fsdp_checkpoint_progress {
   int64_t step;                 // steps done
@@ -79,6 +87,7 @@ typedef struct fsdp_checkpoint_progress {
   uint64_t data_fingerprint; // fsdp_dataset_fingerprint
   int64_t schedule_start;    // the step at which the learning-rate schedule began
   char rounding[24];         // generator of the bits that bf16 states are rounded with (random_rounds.h)
+  fsdp_checkpoint_results results;
 } fsdp_checkpoint_progress;
 
 typedef struct fsdp_checkpoint {

@@ -143,10 +143,12 @@ static void find_sequence(fsdp_checkpoint_entry *made, const fsdp_checkpoint_ind
                 k->changed_ns == made->changed_ns;
     if (!same) continue;
     made->sequence = k->sequence;
+    made->eval_loss = k->eval_loss;
     return;
   }
   if (fsdp_checkpoint_read_manifest(made->path, &checkpoint, NULL) != FSDP_OK) return;
   made->sequence = checkpoint->sequence;
+  made->eval_loss = checkpoint->progress.results.eval_loss;
   fsdp_checkpoint_destroy(checkpoint);
 }
 
@@ -174,6 +176,32 @@ int fsdp_checkpoint_list(const char *folder, fsdp_checkpoint_entry **entries) {
   fsdp_checkpoint_refresh(folder, &index);
   *entries = index.entries;
   return index.count;
+}
+
+int fsdp_checkpoint_best(const fsdp_checkpoint_entry *entries, int count) {
+  int best = -1;
+  for (int i = 0; i < count; i++) {
+    double loss = entries[i].eval_loss;
+    if (loss > 0 && (best < 0 || loss < entries[best].eval_loss)) best = i;
+  }
+  return best;
+}
+
+bool fsdp_checkpoint_named(const char *folder, const char *word, char path[FSDP_CHECKPOINT_PATH_BYTES]) {
+  fsdp_checkpoint_entry *entries;
+  int64_t step = -1;
+  int used = 0, found = -1;
+  const char *number = strncmp(word, "step-", 5) == 0 ? word + 5 : word;
+  bool is_step =
+      *number >= '0' && *number <= '9' && sscanf(number, "%" SCNd64 "%n", &step, &used) == 1 && !number[used];
+  if (!is_step && strcmp(word, "best") != 0) return false;
+  int count = fsdp_checkpoint_list(folder, &entries);
+  if (!is_step) found = fsdp_checkpoint_best(entries, count);
+  for (int i = 0; is_step && i < count; i++)
+    if (entries[i].step == step) found = i;
+  if (found >= 0) snprintf(path, FSDP_CHECKPOINT_PATH_BYTES, "%s", entries[found].path);
+  free(entries);
+  return found >= 0;
 }
 
 // ---- Going
@@ -398,18 +426,29 @@ fsdp_status fsdp_checkpoint_commit(const char *folder, const fsdp_checkpoint_mod
   return status;
 }
 
-void fsdp_checkpoint_prune(const char *folder, int keep, fsdp_checkpoint_index *index,
-                           fsdp_checkpoint_gone_list *gone) {
+void fsdp_checkpoint_prune(const char *folder, const fsdp_checkpoint_keep *which,
+                           fsdp_checkpoint_index *index, fsdp_checkpoint_gone_list *gone) {
+  int keep = which->newest;
   if (keep <= 0) return;
   fsdp_checkpoint_refresh(folder, index);
+  int best = which->best ? fsdp_checkpoint_best(index->entries, index->count) : -1;
   int64_t before = gone->count;
   for (int i = 0, kept = 0; i < index->count && gone->count < FSDP_CHECKPOINT_GONE_MAX; i++) {
     const fsdp_checkpoint_entry *entry = &index->entries[i];
     if (entry->sequence && kept++ < keep) continue;
     // An unreadable one stays while there are not enough others.
     if (!entry->sequence && index->count <= keep) continue;
+    if (i == best) continue;
     set_gone(folder, entry->step, entry->path, gone);
   }
   // No file goes before the names have: else a crash might bring a name back without its files.
   if (gone->count > before) fsdp_checkpoint_sync_folder(folder);
+}
+
+void fsdp_checkpoint_drop(const char *folder, fsdp_checkpoint_gone_list *gone) {
+  fsdp_checkpoint_entry *entries;
+  int count = fsdp_checkpoint_list(folder, &entries);
+  for (int i = 0; i < count; i++) set_gone(folder, entries[i].step, entries[i].path, gone);
+  free(entries);
+  fsdp_checkpoint_sync_folder(folder);
 }

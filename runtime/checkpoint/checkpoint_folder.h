@@ -17,6 +17,7 @@ typedef struct fsdp_checkpoint_entry {
   char path[FSDP_CHECKPOINT_PATH_BYTES];
   int64_t step, sequence;           // sequence 0: the manifest cannot be read
   int64_t inode, bytes, changed_ns; // of its manifest
+  double eval_loss;                 // 0: it was not evaluated
 } fsdp_checkpoint_entry;
 
 // What a folder held when it was last listed, so that a manifest that has not changed is read once. Zeros at
@@ -58,6 +59,13 @@ int fsdp_checkpoint_list(const char *folder, fsdp_checkpoint_entry **entries);
 // The step that a checkpoint's folder is named by; -1 if it has another name.
 int64_t fsdp_checkpoint_named_step(const char *path);
 
+// The one of these with the least evaluation loss, the newer of equals; -1 if none was evaluated.
+int fsdp_checkpoint_best(const fsdp_checkpoint_entry *entries, int count);
+
+// The checkpoint of the experiment `folder` that a word means: "step-60" or "60", with or without zeros
+// before the number, or "best". False if it has none.
+bool fsdp_checkpoint_named(const char *folder, const char *word, char path[FSDP_CHECKPOINT_PATH_BYTES]);
+
 // The folder that checkpoint `step` is written into, and its final one.
 void fsdp_checkpoint_paths(const char *folder, int64_t step, char temporary[FSDP_CHECKPOINT_PATH_BYTES],
                            char final[FSDP_CHECKPOINT_PATH_BYTES]);
@@ -87,9 +95,18 @@ fsdp_status fsdp_checkpoint_commit(const char *folder, const fsdp_checkpoint_mod
 // Of a save that is given up: removes the rank's file; rank 0 removes the temporary folder.
 void fsdp_checkpoint_abandon(const char *folder, const fsdp_checkpoint *checkpoint, int rank);
 
-// All complete checkpoints but the newest `keep` are gone; unreadable ones count as the oldest. 0 keeps all.
-void fsdp_checkpoint_prune(const char *folder, int keep, fsdp_checkpoint_index *index,
+// Which checkpoints stay.
+typedef struct fsdp_checkpoint_keep {
+  int newest; // so many; 0: all
+  bool best;  // the one with the least evaluation loss beside them
+} fsdp_checkpoint_keep;
+
+// All other complete checkpoints are gone; unreadable ones count as the oldest.
+void fsdp_checkpoint_prune(const char *folder, const fsdp_checkpoint_keep *keep, fsdp_checkpoint_index *index,
                            fsdp_checkpoint_gone_list *gone);
+
+// All complete checkpoints are gone.
+void fsdp_checkpoint_drop(const char *folder, fsdp_checkpoint_gone_list *gone);
 
 // Removes a folder and all that is in it.
 void fsdp_checkpoint_remove_tree(const char *path);

@@ -97,15 +97,26 @@ static json_t *print_rank_files(const fsdp_checkpoint *c) {
                    (json_int_t)c->files_bytes);
 }
 
+// What is not known is left out.
+static json_t *print_results(const fsdp_checkpoint_results *r) {
+  json_t *root = json_object();
+  if (r->loss > 0) json_object_set_new(root, "loss", json_real(r->loss));
+  if (r->eval_loss > 0) json_object_set_new(root, "eval_loss", json_real(r->eval_loss));
+  if (r->best_eval_loss > 0) json_object_set_new(root, "best_eval_loss", json_real(r->best_eval_loss));
+  json_object_set_new(root, "evaluations_since_best", json_integer((json_int_t)r->evaluations_since_best));
+  json_object_set_new(root, "saved_s", json_integer((json_int_t)r->saved_s));
+  return root;
+}
+
 static json_t *print_progress(const fsdp_checkpoint_progress *p) {
-  return json_pack("{s:I, s:I, s:I, s:I, s:I, s:{s:I, s:I, s:I, s:o}, s:{s:s, s:s, s:I, s:I}}", "step",
+  return json_pack("{s:I, s:I, s:I, s:I, s:I, s:{s:I, s:I, s:I, s:o}, s:{s:s, s:s, s:I, s:I}, s:o}", "step",
                    (json_int_t)p->step, "updates", (json_int_t)p->updates, "schedule_start",
                    (json_int_t)p->schedule_start, "epoch", (json_int_t)p->epoch, "epoch_samples",
                    (json_int_t)p->epoch_samples, "data", "global_batch", (json_int_t)p->global_batch,
                    "sample_count", (json_int_t)p->sample_count, "held_out", (json_int_t)p->held_out,
                    "fingerprint", json_sprintf("%016" PRIx64, p->data_fingerprint), "random", "generator",
                    "philox-4x32-10", "rounding", p->rounding, "seed", (json_int_t)p->seed, "counter",
-                   (json_int_t)p->updates);
+                   (json_int_t)p->updates, "results", print_results(&p->results));
 }
 
 // The checksum of the object.
@@ -305,6 +316,25 @@ static void read_units(reader *r, const json_t *list, fsdp_checkpoint *c) {
   }
 }
 
+// A loss, or 0 if there is none.
+static double read_loss(reader *r, const json_t *object, const char *key) {
+  const json_t *value = json_object_get(object, key);
+  if (!value) return 0;
+  if (json_is_number(value) && json_number_value(value) > 0) return json_number_value(value);
+  if (!r->wrong) r->wrong = key;
+  return 0;
+}
+
+// Older checkpoints have none.
+static void read_results(reader *r, const json_t *object, fsdp_checkpoint_results *results) {
+  if (!object) return;
+  results->loss = read_loss(r, object, "loss");
+  results->eval_loss = read_loss(r, object, "eval_loss");
+  results->best_eval_loss = read_loss(r, object, "best_eval_loss");
+  results->evaluations_since_best = read_int(r, object, "evaluations_since_best", 0, INT64_C(1) << 40);
+  results->saved_s = read_int(r, object, "saved_s", 0, INT64_C(1) << 40);
+}
+
 static void read_progress(reader *r, const json_t *object, fsdp_checkpoint_progress *p) {
   const json_t *data = json_object_get(object, "data");
   p->step = read_int(r, object, "step", 1, INT64_C(1) << 40);
@@ -322,6 +352,7 @@ static void read_progress(reader *r, const json_t *object, fsdp_checkpoint_progr
   p->seed = read_int(r, random, "seed", 0, INT64_MAX);
   snprintf(p->rounding, sizeof p->rounding, "philox-4x32-10"); // older checkpoints have one generator for all
   if (json_object_get(random, "rounding")) read_text(r, random, "rounding", p->rounding, sizeof p->rounding);
+  read_results(r, json_object_get(object, "results"), &p->results);
 }
 
 static void read_mesh(reader *r, const json_t *list, fsdp_mesh *mesh) {

@@ -68,8 +68,8 @@ static fsdp_status add_file(fsdp_safetensors *model, const char *path, fsdp_erro
   // The header's reader refuses a pipe, for which opening does not wait.
   model->descriptors[file] = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (model->descriptors[file] < 0)
-    return fsdp_fail(error, FSDP_ERR_INPUT, "%s: cannot be opened (%s); the model's weights are not complete",
-                     path, strerror(errno));
+    return fsdp_fail(error, FSDP_ERR_INPUT, "%s: cannot be opened (%s); %s", path, strerror(errno),
+                     errno == ENOENT ? "the model's weights are not complete" : "make it readable");
   json_t *metadata = NULL;
   int64_t bytes = 0;
   fsdp_safetensors_source source = {path, model->descriptors[file], file};

@@ -251,6 +251,12 @@ static fsdp_status read_length(const fsdp_safetensors_source *source, int64_t *h
   fsdp_status status = read_exactly(source, prefix, PREFIX_BYTES, 0, error);
   if (status) return status;
   for (int i = 0; i < PREFIX_BYTES; i++) length |= (uint64_t)prefix[i] << (8 * i);
+  if (!memcmp(prefix, "version ", PREFIX_BYTES))
+    return fsdp_fail(
+        error, FSDP_ERR_INPUT,
+        "%s: is a pointer of Git LFS and not the weights: run git lfs pull in its folder, or download "
+        "it with hf download",
+        source->path);
   if (length > FSDP_SAFETENSORS_MAX_HEADER_BYTES)
     return fsdp_fail(error, FSDP_ERR_INPUT,
                      "%s: says that its header has %llu bytes, above the format's limit of %d; this is not a "

@@ -2,13 +2,37 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/finite.h"
+#include "runtime/base/size.h"
 
+#include <pthread.h>
 #include <string.h>
+
+// A parameter of which the file has fewer rows.
+typedef struct grown {
+  int64_t stored_numel, row_numel;
+  float *mean; // a row; NULL until one is asked for
+} grown;
 
 struct fsdp_weights {
   fsdp_safetensors *model;
   int *tensor_of_param;
+  grown *grown; // by parameter; stored_numel 0: all of it is stored
+  int param_count;
+  int64_t stored_vocab;
+  pthread_mutex_t lock; // of the means
 };
+
+// Whether the tensor has all of the parameter but rows of the vocabulary.
+static bool lacks_rows(const fsdp_weights *w, const fsdp_param *param, const fsdp_safetensors_tensor *t) {
+  const size_t rest = ((size_t)t->dims - 1) * sizeof *t->shape;
+  return w->stored_vocab && t->dims == param->dims && t->shape[0] == w->stored_vocab &&
+         param->shape[0] > w->stored_vocab && memcmp(t->shape + 1, param->shape + 1, rest) == 0;
+}
+
+static bool has_shape(const fsdp_weights *w, const fsdp_param *param, const fsdp_safetensors_tensor *t) {
+  const size_t bytes = (size_t)t->dims * sizeof *t->shape;
+  return (t->dims == param->dims && memcmp(t->shape, param->shape, bytes) == 0) || lacks_rows(w, param, t);
+}
 
 static fsdp_status match_param(const fsdp_weights *w, const fsdp_param *param, int tensor, const char *path,
                                fsdp_error *error) {
@@ -19,7 +43,7 @@ static fsdp_status match_param(const fsdp_weights *w, const fsdp_param *param, i
         "%s: tensor \"%s\" of shape %s is missing; take the weights that belong to this config.json", path,
         param->name, fsdp_safetensors_shape_text(param->dims, param->shape, expected));
   const fsdp_safetensors_tensor *t = fsdp_safetensors_at(w->model, tensor);
-  if (t->dims != param->dims || memcmp(t->shape, param->shape, (size_t)t->dims * sizeof *t->shape) != 0)
+  if (!has_shape(w, param, t))
     return fsdp_fail(
         error, FSDP_ERR_INPUT,
         "%s: tensor \"%s\" has shape %s, but the model requires %s; take the weights that belong to this "
@@ -81,7 +105,11 @@ static fsdp_status match_all(fsdp_weights *w, const char *path, const fsdp_graph
     int tensor = tensor_of(w, graph, graph->params[i].name);
     w->tensor_of_param[i] = tensor;
     status = match_param(w, &graph->params[i], tensor, path, error);
-    if (!status) wanted[tensor] = true;
+    if (status) break;
+    wanted[tensor] = true;
+    const fsdp_safetensors_tensor *t = fsdp_safetensors_at(w->model, tensor);
+    if (lacks_rows(w, &graph->params[i], t))
+      w->grown[i] = (grown){.stored_numel = t->numel, .row_numel = t->numel / t->shape[0]};
   }
   for (int i = 0; i < count && !status; i++) {
     const char *name = fsdp_safetensors_at(w->model, i)->name;
@@ -100,11 +128,16 @@ static fsdp_status match_all(fsdp_weights *w, const char *path, const fsdp_graph
   return status;
 }
 
-fsdp_status fsdp_weights_open(const char *path, const fsdp_graph *graph, fsdp_weights **weights,
-                              fsdp_error *error) {
+fsdp_status fsdp_weights_open(const char *path, const fsdp_graph *graph, int64_t stored_vocab,
+                              fsdp_weights **weights, fsdp_error *error) {
   fsdp_weights *w = fsdp_alloc_zeroed(1, sizeof *w);
   *weights = NULL;
-  w->tensor_of_param = fsdp_alloc_zeroed((size_t)graph->param_count, sizeof *w->tensor_of_param);
+  const size_t count = (size_t)graph->param_count;
+  w->tensor_of_param = fsdp_alloc_zeroed(count, sizeof *w->tensor_of_param);
+  w->grown = fsdp_alloc_zeroed(count, sizeof *w->grown);
+  w->param_count = graph->param_count;
+  w->stored_vocab = stored_vocab;
+  pthread_mutex_init(&w->lock, NULL);
   fsdp_status status = fsdp_safetensors_open(path, &w->model, error);
   if (!status) status = match_all(w, path, graph, error);
   if (status)
@@ -117,12 +150,15 @@ fsdp_status fsdp_weights_open(const char *path, const fsdp_graph *graph, fsdp_we
 void fsdp_weights_close(fsdp_weights *weights) {
   if (!weights) return;
   fsdp_safetensors_close(weights->model);
+  for (int i = 0; i < weights->param_count; i++) free(weights->grown[i].mean);
+  free(weights->grown);
   free(weights->tensor_of_param);
+  pthread_mutex_destroy(&weights->lock);
   free(weights);
 }
 
-fsdp_status fsdp_weights_read(fsdp_weights *weights, int param, int64_t first, int64_t count, float *out,
-                              fsdp_error *error) {
+static fsdp_status read_stored(fsdp_weights *weights, int param, int64_t first, int64_t count, float *out,
+                               fsdp_error *error) {
   int tensor = weights->tensor_of_param[param];
   fsdp_status status = fsdp_safetensors_read(weights->model, tensor, first, count, out, error);
   if (status != FSDP_OK) return status;
@@ -134,6 +170,54 @@ fsdp_status fsdp_weights_read(fsdp_weights *weights, int param, int64_t first, i
       "new ones with --init random",
       fsdp_safetensors_path(weights->model, tensor), fsdp_safetensors_at(weights->model, tensor)->name,
       fsdp_not_finite_name(FSDP_F32, out, found), (long long)(first + found));
+}
+
+// The mean of the rows that are stored, into `mean`.
+static fsdp_status read_mean(fsdp_weights *weights, int param, float *mean, fsdp_error *error) {
+  enum { PART_NUMEL = 1 << 20 };
+  const grown *g = &weights->grown[param];
+  const int64_t rows = g->stored_numel / g->row_numel, part = fsdp_max_i64(PART_NUMEL / g->row_numel, 1);
+  double *sums = fsdp_alloc_zeroed((size_t)g->row_numel, sizeof *sums);
+  float *values = fsdp_alloc((size_t)(part * g->row_numel) * sizeof *values);
+  fsdp_status status = FSDP_OK;
+  for (int64_t row = 0; row < rows && !status; row += part) {
+    const int64_t count = fsdp_min_i64(part, rows - row) * g->row_numel;
+    status = read_stored(weights, param, row * g->row_numel, count, values, error);
+    for (int64_t i = 0; i < count && !status; i++) sums[i % g->row_numel] += (double)values[i];
+  }
+  for (int64_t i = 0; i < g->row_numel; i++) mean[i] = (float)(sums[i] / (double)rows);
+  free(values);
+  free(sums);
+  return status;
+}
+
+// Elements [first, first + count), all of them in rows that are not stored.
+static fsdp_status read_new(fsdp_weights *weights, int param, int64_t first, int64_t count, float *out,
+                            fsdp_error *error) {
+  grown *g = &weights->grown[param];
+  fsdp_status status = FSDP_OK;
+  pthread_mutex_lock(&weights->lock);
+  if (!g->mean) {
+    float *mean = fsdp_alloc((size_t)g->row_numel * sizeof *mean);
+    status = read_mean(weights, param, mean, error);
+    if (status)
+      free(mean);
+    else
+      g->mean = mean;
+  }
+  pthread_mutex_unlock(&weights->lock);
+  for (int64_t i = 0; i < count && !status; i++) out[i] = g->mean[(first + i) % g->row_numel];
+  return status;
+}
+
+fsdp_status fsdp_weights_read(fsdp_weights *weights, int param, int64_t first, int64_t count, float *out,
+                              fsdp_error *error) {
+  const int64_t end = weights->grown[param].stored_numel;
+  if (!end) return read_stored(weights, param, first, count, out, error);
+  const int64_t stored = fsdp_max_i64(0, fsdp_min_i64(count, end - first));
+  fsdp_status status = stored ? read_stored(weights, param, first, stored, out, error) : FSDP_OK;
+  if (status || stored == count) return status;
+  return read_new(weights, param, first + stored, count - stored, out + stored, error);
 }
 
 int64_t fsdp_weights_bytes_read(const fsdp_weights *weights) {

@@ -10,8 +10,10 @@ typedef struct fsdp_weights fsdp_weights;
 // outlive the result. FSDP_ERR_INPUT, with names, expected and found, if one is missing, has a different
 // shape or holds integers, or if the files hold a tensor that the model does not have (a tied module's own
 // weight is allowed if it is equal). The graph's base_prefix may be missing in stored names.
-fsdp_status fsdp_weights_open(const char *path, const fsdp_graph *graph, fsdp_weights **weights,
-                              fsdp_error *error);
+// `stored_vocab` (0: none): tensors of so many rows stand for parameters of more rows, alike in the rest. Of
+// these each row that is not stored is the mean of all that are, summed in double in their order.
+fsdp_status fsdp_weights_open(const char *path, const fsdp_graph *graph, int64_t stored_vocab,
+                              fsdp_weights **weights, fsdp_error *error);
 void fsdp_weights_close(fsdp_weights *weights); // NULL is allowed
 
 // Reads elements [first, first + count) of parameter `param` (its index in the graph) as fp32, and no other

@@ -2,10 +2,12 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/plural.h"
+#include "runtime/plan/text/value.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <glob.h>
+#include <math.h>
 #include <stdbool.h>
 #include <string.h>
 #include <unistd.h>
@@ -168,6 +170,44 @@ static fsdp_status add_item(const char *option, const char *item, fsdp_data_path
   return FSDP_OK;
 }
 
+// ---- Weights
+
+// Cuts the weight off "PATH:WEIGHT" and returns it; 0 if there is none, as in the path of a file that has a
+// colon itself; NaN if what is behind the colon looks like a number and is none above 0.
+static double take_weight(char *item) {
+  char *colon = strrchr(item, ':');
+  double weight;
+  if (!colon || !colon[1] || colon[1 + strspn(colon + 1, "0123456789.eE+-%")] || access(item, F_OK) == 0)
+    return 0;
+  const bool good = fsdp_value_real(colon + 1, &weight) && weight > 0 && isfinite(weight);
+  *colon = 0;
+  return good ? weight : NAN;
+}
+
+// Takes the files from `first` on as those of an item of this weight, 0: none.
+static fsdp_status add_group(const char *option, const char *item, double weight, int first,
+                             fsdp_data_paths *paths, fsdp_error *error) {
+  if ((weight > 0) != (paths->group_count > 0) && first > 0)
+    return fsdp_fail(
+        error, FSDP_ERR_INPUT,
+        "--%s \"%.300s\": %.300s has %s weight, unlike the files before it; give all of them one, "
+        "as in a.tok:0.7,b.tok:0.3, or none",
+        option, paths->list, item, weight > 0 ? "a" : "no");
+  if (weight == 0) return FSDP_OK;
+  paths->groups = fsdp_realloc(paths->groups, (size_t)(paths->group_count + 1) * sizeof *paths->groups);
+  fsdp_data_group *group = &paths->groups[paths->group_count++];
+  *group =
+      (fsdp_data_group){.name = strdup(item), .share = weight, .first = first, .count = paths->count - first};
+  FSDP_NEED_MEMORY(group->name, "a path");
+  return FSDP_OK;
+}
+
+static void share_weights(fsdp_data_paths *paths) {
+  double sum = 0;
+  for (int i = 0; i < paths->group_count; i++) sum += paths->groups[i].share;
+  for (int i = 0; i < paths->group_count; i++) paths->groups[i].share /= sum;
+}
+
 // The files sorted; the caller frees the array, but not the paths.
 static char **sorted_files(const fsdp_data_paths *paths) {
   char **sorted = fsdp_alloc((size_t)paths->count * sizeof *sorted);
@@ -196,23 +236,35 @@ fsdp_status fsdp_data_paths_find(const char *option, const char *list, fsdp_data
   paths->list = strdup(list);
   FSDP_NEED_MEMORY(copy && paths->list, "a list of paths");
   fsdp_status status = FSDP_OK;
-  bool is_pattern, patterns = false;
+  bool is_pattern = false, patterns = false;
   while (status == FSDP_OK && (item = strsep(&rest, ","))) {
     if (!*item) {
       status = fsdp_fail(error, FSDP_ERR_INPUT,
                          "--%s \"%.300s\": a path between the commas is empty; remove a comma", option, list);
     } else {
-      status = add_item(option, item, paths, &is_pattern, error);
+      const int first = paths->count;
+      const double weight = take_weight(item);
+      if (isnan(weight))
+        status =
+            fsdp_fail(error, FSDP_ERR_INPUT,
+                      "--%s \"%.300s\": the weight of %.300s is not a number above 0; correct it, or leave "
+                      "it out",
+                      option, list, item);
+      if (status == FSDP_OK) status = add_item(option, item, paths, &is_pattern, error);
+      if (status == FSDP_OK) status = add_group(option, item, weight, first, paths, error);
       patterns |= is_pattern;
     }
   }
   free(copy);
+  share_weights(paths);
   // Without patterns, a file that is there twice was written twice, to weigh twice as much.
   return status == FSDP_OK && patterns ? check_unique(option, paths, error) : status;
 }
 
 void fsdp_data_paths_destroy(fsdp_data_paths *paths) {
   for (int i = 0; i < paths->count; i++) free(paths->files[i]);
+  for (int i = 0; i < paths->group_count; i++) free(paths->groups[i].name);
+  free(paths->groups);
   free(paths->files);
   free(paths->list);
   *paths = (fsdp_data_paths){0};

@@ -4,20 +4,32 @@
 //
 // A pattern has *, ? or [...] (glob(7)) and stands for every file that it matches, sorted by the bytes of its
 // path. An item that is the path of a file is that file, whatever its letters; so is a pattern's folder.
+//
+// Items may have weights, all of them or none: "a.tok:0.7,b_*.tok:0.3" mixes what one item stands for with
+// what the others do, by shares of the weights' sum.
 #pragma once
 
 #include "runtime/base/status.h"
+
+// The files of an item with a weight.
+typedef struct fsdp_data_group {
+  char *name;   // the item without its weight
+  double share; // of the sum of all weights
+  int first, count;
+} fsdp_data_group;
 
 typedef struct fsdp_data_paths {
   char *list;   // as it was given, for messages; NULL: no list
   char **files; // in order
   int count;
+  fsdp_data_group *groups; // NULL: no weights
+  int group_count;
 } fsdp_data_paths;
 
 // Splits `list` (NULL: none) and expands its patterns; `option` ("data") is for messages. FSDP_ERR_INPUT if
-// an item is empty, if a pattern matches no file (the message names files that it may have meant), or if a
-// list with a pattern has a file twice. That files exist that are written out is not checked. The caller
-// destroys *paths in any case.
+// an item is empty, if only some have weights, if a weight is not above 0, if a pattern matches no file (the
+// message names files that it may have meant), or if a list with a pattern has a file twice. That files exist
+// that are written out is not checked. The caller destroys *paths in any case.
 fsdp_status fsdp_data_paths_find(const char *option, const char *list, fsdp_data_paths *paths,
                                  fsdp_error *error);
 void fsdp_data_paths_destroy(fsdp_data_paths *paths); // one of zeros is allowed

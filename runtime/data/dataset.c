@@ -1,39 +1,19 @@
-#include "runtime/data/dataset.h"
-
 #include "models/graph/op.h"
 #include "runtime/base/check.h"
 #include "runtime/base/job.h"
 #include "runtime/base/plural.h"
 #include "runtime/base/progress.h"
+#include "runtime/base/script.h"
 #include "runtime/base/size.h"
 #include "runtime/base/text.h"
-#include "runtime/data/token_source.h"
+#include "runtime/data/dataset_internal.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
-typedef struct source {
-  fsdp_token_source tokens;
-  char *path;             // for messages; NULL: the built-in text
-  int64_t first;          // index of its first token among all
-  int64_t first_document; // of its first document
-} source;
-
-struct fsdp_dataset {
-  source *sources;
-  int source_count;
-  int64_t token_count, document_count, seq, vocab_size; // a file that knows no documents is one
-  bool builtin, knows_documents;
-  fsdp_packing *rows;   // documents in rows; NULL: a stream
-  int64_t raw_count;    // samples, including those without a counted target
-  int64_t sample_count; // without them
-  int64_t *kept;        // raw number of each sample; NULL if all are kept
-  fsdp_dataset_rows how;
-  char description[640];
-};
+typedef fsdp_dataset_source source;
+typedef fsdp_dataset_files group;
 
 // Tokens [begin, end) of all.
 typedef struct span {
@@ -68,10 +48,10 @@ static bool agrees_on_template(const fsdp_dataset *dataset, const fsdp_token_fil
 static fsdp_status check_source(const fsdp_dataset *dataset, const fsdp_dataset_config *config,
                                 const fsdp_token_source *added, const char *path, fsdp_error *error) {
   const fsdp_token_view *view = &added->view;
-  if (view->vocab_size > dataset->vocab_size)
+  // A tokenizer may have more tokens than the model where the data has none of them.
+  if (added->bytes && view->vocab_size > dataset->vocab_size)
     return fsdp_fail(error, FSDP_ERR_INPUT,
-                     "%.300s: its tokens need a vocabulary of at least %" PRId64
-                     ", but the model has %" PRId64
+                     "%.300s: bytes need a vocabulary of at least %" PRId64 ", but the model has %" PRId64
                      "; use a different model, or data prepared with this model's tokenizer",
                      path, view->vocab_size, dataset->vocab_size);
   if (added->bytes && config->no_bytes)
@@ -95,12 +75,15 @@ static fsdp_status check_source(const fsdp_dataset *dataset, const fsdp_dataset_
 static fsdp_status fail_token(const fsdp_dataset *dataset, const fsdp_token_view *view, const char *path,
                               int64_t at, fsdp_error *error) {
   int32_t token;
+  char resized[64] = "";
   fsdp_token_view_read(view, at, 1, &token);
-  return fsdp_fail(error, FSDP_ERR_INPUT,
-                   "%.300s: token %" PRId64 " (from 0) of its %" PRId64 " is %" PRIu32
-                   ", but the model has a "
-                   "vocabulary of %" PRId64 "; use the model that these tokens were made for, or other data",
-                   path, at, view->token_count, (uint32_t)token, dataset->vocab_size);
+  if (view->vocab_size > dataset->vocab_size)
+    snprintf(resized, sizeof resized, "add --resize-embeddings %" PRId64 ", ", view->vocab_size);
+  return fsdp_fail(
+      error, FSDP_ERR_INPUT,
+      "%.300s: token %" PRId64 " (from 0) of its %" PRId64 " is %" PRIu32 ", but the model has a "
+      "vocabulary of %" PRId64 "; %suse the model that these tokens were made for, or other data",
+      path, at, view->token_count, (uint32_t)token, dataset->vocab_size, resized);
 }
 
 // This caller's share of reading all tokens of the file.
@@ -109,9 +92,11 @@ static fsdp_status verify_source(const fsdp_dataset *dataset, const fsdp_dataset
   const fsdp_token_view *view = &added->view;
   int64_t shares = fsdp_max_i64(config->shares, 1), share = config->share;
   if (!config->verify) return FSDP_OK;
-  if (view->vocab_size) // a checksum is of a whole file
-    return dataset->source_count % shares == share ? fsdp_token_file_verify(path, &added->file, error)
-                                                   : FSDP_OK;
+  if (view->vocab_size && dataset->source_count % shares == share) { // a checksum is of a whole file
+    fsdp_status status = fsdp_token_file_verify(path, &added->file, error);
+    if (status) return status;
+  }
+  if (view->vocab_size && view->vocab_size <= dataset->vocab_size) return FSDP_OK;
   int64_t each = view->token_count / shares, more = view->token_count % shares;
   int64_t begin = each * share + fsdp_min_i64(share, more), count = each + (share < more);
   int64_t at = fsdp_token_view_find(view, begin, count, dataset->vocab_size);
@@ -145,8 +130,8 @@ static fsdp_status add_builtin(fsdp_dataset *dataset, const fsdp_dataset_config 
   if (config->tokenizer)
     return fsdp_fail(error, FSDP_ERR_INPUT,
                      "--data: the built-in text is bytes, but the model has a tokenizer (%s); give data "
-                     "prepared with scripts/prepare_data.py",
-                     config->tokenizer);
+                     "prepared with %s",
+                     config->tokenizer, FSDP_PREPARE_DATA);
   fsdp_status status = check_source(dataset, config, &tokens, "the built-in text", error);
   dataset->sources = fsdp_alloc(sizeof *dataset->sources);
   if (!status) add_source(dataset, tokens, NULL);
@@ -168,6 +153,13 @@ static const source *source_at(const fsdp_dataset *dataset, int64_t index, bool 
   return &dataset->sources[low];
 }
 
+// The group of a raw sample.
+static group *group_of(const fsdp_dataset *dataset, int64_t raw) {
+  group *p = dataset->groups;
+  while (raw >= p->first_raw + p->raw_count) p++;
+  return p;
+}
+
 // ---- Samples as segments
 
 // Tokens begin .. begin + count of all, of which the last is a target alone, in a sample's slots from `slot` on.
@@ -175,23 +167,26 @@ typedef struct segment {
   int64_t slot, begin, count;
 } segment;
 
+// Of a group's document.
 static int64_t document_length(const void *context, int64_t document) {
-  const fsdp_dataset *dataset = context;
-  const source *s = source_at(dataset, document, true);
-  const int64_t d = document - s->first_document;
+  const group *p = context;
+  const source *s = source_at(p->dataset, p->first_document + document, true);
+  const int64_t d = p->first_document + document - s->first_document;
   return fsdp_token_view_end(&s->tokens.view, d) - fsdp_token_view_begin(&s->tokens.view, d);
 }
 
 // Steps from a segment of a raw sample to the next one, which is `index`; false: there is none. Begins at zeros.
 static bool next_segment(const fsdp_dataset *dataset, int64_t raw, int64_t index, segment *at) {
+  const group *p = group_of(dataset, raw);
   fsdp_packing_piece piece;
-  if (!dataset->rows) {
-    *at = (segment){0, raw * dataset->seq, dataset->seq};
+  if (!p->rows) {
+    if (index == 0) *at = (segment){0, p->first_token + (raw - p->first_raw) * dataset->seq, dataset->seq};
     return index == 0;
   }
-  if (!fsdp_packing_piece_at(dataset->rows, raw, index, &piece)) return false;
-  const source *s = source_at(dataset, piece.document, true);
-  int64_t begin = s->first + fsdp_token_view_begin(&s->tokens.view, piece.document - s->first_document);
+  if (!fsdp_packing_piece_at(p->rows, raw - p->first_raw, index, &piece)) return false;
+  const int64_t document = p->first_document + piece.document;
+  const source *s = source_at(dataset, document, true);
+  int64_t begin = s->first + fsdp_token_view_begin(&s->tokens.view, document - s->first_document);
   *at = (segment){at->slot + at->count, begin + piece.first, piece.slots};
   return true;
 }
@@ -226,22 +221,65 @@ static int64_t count_in_slots(const fsdp_dataset *dataset, int64_t raw, int64_t 
   return count;
 }
 
+// How many slots of a raw sample are filled.
+static int64_t filled_slots(const fsdp_dataset *dataset, int64_t raw) {
+  segment at = {0};
+  int64_t i = 0;
+  while (next_segment(dataset, raw, i, &at)) i++;
+  return at.slot + at.count;
+}
+
 // Finds the samples with a target that counts.
 static void keep_samples(fsdp_dataset *dataset) {
+  const bool packed = dataset->how.packing != FSDP_PACKING_STREAM;
   bool masked = false;
   for (int i = 0; i < dataset->source_count; i++) masked |= dataset->sources[i].tokens.view.mask != NULL;
   dataset->sample_count = dataset->raw_count;
-  if (!masked) return;
+  dataset->real = dataset->learned = dataset->raw_count * dataset->seq;
+  for (int i = 0; i < dataset->group_count; i++)
+    dataset->groups[i].known.sample_count = dataset->groups[i].raw_count;
+  if (!masked && !packed) return;
+  dataset->real = dataset->learned = 0;
   int64_t *kept = fsdp_alloc_zeroed((size_t)fsdp_max_i64(dataset->raw_count, 1), sizeof *kept), count = 0;
   for (int64_t raw = 0; raw < dataset->raw_count; raw++) {
     if (raw % 4096 == 0) fsdp_progress_mark();
-    if (count_in_slots(dataset, raw, 0, dataset->seq) > 0) kept[count++] = raw;
+    int64_t learned = count_in_slots(dataset, raw, 0, dataset->seq);
+    dataset->learned += learned;
+    if (learned > 0)
+      kept[count++] = raw, dataset->real += filled_slots(dataset, raw);
+    else
+      group_of(dataset, raw)->known.sample_count--;
   }
+  // Of documents that are cut or dropped, what no sample has.
+  for (int i = 0; i < dataset->source_count && packed; i++) {
+    const fsdp_token_view *view = &dataset->sources[i].tokens.view;
+    dataset->cut_learned +=
+        view->mask ? view->target_count : view->token_count - fsdp_token_view_documents(view);
+  }
+  if (packed) dataset->cut_learned -= dataset->learned;
   dataset->sample_count = count;
   if (count == dataset->raw_count)
     free(kept);
   else
     dataset->kept = kept;
+}
+
+// Every group of a mix has a sample.
+static fsdp_status check_groups(fsdp_dataset *dataset, const fsdp_dataset_config *config, fsdp_error *error) {
+  int64_t first = 0;
+  for (int i = 0; i < dataset->group_count; i++) {
+    group *p = &dataset->groups[i];
+    p->known.first_sample = first;
+    first += p->known.sample_count;
+    if (!p->name || p->known.sample_count > 0) continue;
+    return fsdp_fail(error, FSDP_ERR_INPUT,
+                     "%.300s: has %" PRId64 " token%s, of which no sample of %" PRId64
+                     " and the one behind it can be made that learns anything; give more, leave it out, or "
+                     "lower --seq-length",
+                     p->name, p->end_token - p->first_token, fsdp_plural(p->end_token - p->first_token),
+                     config->seq);
+  }
+  return FSDP_OK;
 }
 
 static fsdp_status check_size(const fsdp_dataset *dataset, const fsdp_dataset_config *config,
@@ -251,7 +289,7 @@ static fsdp_status check_size(const fsdp_dataset *dataset, const fsdp_dataset_co
   int64_t needed;
   if (!fsdp_mul_checked(config->seq, config->global_batch, &needed) || !fsdp_add_checked(needed, 1, &needed))
     needed = INT64_MAX;
-  if (!dataset->rows && dataset->token_count < needed)
+  if (dataset->how.packing == FSDP_PACKING_STREAM && dataset->token_count < needed)
     return fsdp_fail(error, FSDP_ERR_INPUT,
                      "%.300s: has %" PRId64 " token%s, but one step needs %" PRId64 " (%" PRId64
                      " sequence%s of %" PRId64 ", and one more); %s",
@@ -308,8 +346,8 @@ static double raw_pairs(const fsdp_dataset *dataset, int64_t raw) {
   double pairs = 0;
   segment at = {0};
   for (int64_t i = 0; next_segment(dataset, raw, i, &at); i++)
-    pairs +=
-        dataset->rows ? triangle(at.count) : stream_pairs(dataset, (span){at.begin, at.begin + at.count});
+    pairs += group_of(dataset, raw)->rows ? triangle(at.count)
+                                          : stream_pairs(dataset, (span){at.begin, at.begin + at.count});
   return pairs;
 }
 
@@ -325,11 +363,59 @@ static void measure_rows(fsdp_dataset *dataset) {
     pairs += raw_pairs(dataset, raw);
   }
   how->attention = pairs / (rows * triangle(dataset->seq));
-  if (!dataset->rows) return;
-  const fsdp_packing_counts *counts = fsdp_packing_count(dataset->rows);
-  how->counts = *counts;
-  how->documents = (double)counts->pieces / rows;
-  how->fill = (double)counts->slots / (rows * (double)dataset->seq);
+  if (how->packing == FSDP_PACKING_STREAM) return;
+  how->documents = (double)how->counts.pieces / rows;
+  how->fill = (double)how->counts.slots / (rows * (double)dataset->seq);
+}
+
+static void add_counts(fsdp_packing_counts *sum, const fsdp_packing_counts *counts) {
+  sum->rows += counts->rows, sum->pieces += counts->pieces, sum->slots += counts->slots;
+  sum->split += counts->split, sum->cut += counts->cut, sum->dropped += counts->dropped;
+  sum->lost_tokens += counts->lost_tokens;
+}
+
+// Adds the group of sources [first, end).
+static fsdp_status add_group(fsdp_dataset *dataset, const fsdp_dataset_config *config,
+                             const fsdp_data_group *given, int first, int end, fsdp_error *error) {
+  const source *from = &dataset->sources[first];
+  const bool last = end == dataset->source_count;
+  group *added = &dataset->groups[dataset->group_count++];
+  *added = (group){.known.share = given ? given->share : 1,
+                   .dataset = dataset,
+                   .name = given ? copy_path(given->name) : NULL,
+                   .first_token = from->first,
+                   .end_token = last ? dataset->token_count : dataset->sources[end].first,
+                   .first_document = from->first_document,
+                   .first_raw = dataset->raw_count};
+  added->document_count =
+      (last ? dataset->document_count : dataset->sources[end].first_document) - added->first_document;
+  added->known.name = added->name;
+  added->raw_count = fsdp_max_i64(added->end_token - added->first_token - 1, 0) / dataset->seq;
+  const fsdp_packing_config packing = {.seq = dataset->seq,
+                                       .longer = config->longer,
+                                       .alone = dataset->how.packing == FSDP_PACKING_OFF,
+                                       .document_count = added->document_count,
+                                       .length = document_length,
+                                       .context = added};
+  if (dataset->how.packing != FSDP_PACKING_STREAM) {
+    fsdp_status status = fsdp_packing_create(&packing, &added->rows, error);
+    if (status) return status;
+    added->raw_count = fsdp_packing_count(added->rows)->rows;
+    add_counts(&dataset->how.counts, fsdp_packing_count(added->rows));
+  }
+  dataset->raw_count += added->raw_count;
+  return FSDP_OK;
+}
+
+static fsdp_status add_groups(fsdp_dataset *dataset, const fsdp_dataset_config *config, fsdp_error *error) {
+  const int count = config->files ? config->files->group_count : 0;
+  fsdp_status status = FSDP_OK;
+  dataset->groups = fsdp_alloc_zeroed((size_t)count + 1, sizeof *dataset->groups);
+  for (int i = 0; i < count && !status; i++) {
+    const fsdp_data_group *given = &config->files->groups[i];
+    status = add_group(dataset, config, given, given->first, given->first + given->count, error);
+  }
+  return count ? status : add_group(dataset, config, NULL, 0, dataset->source_count, error);
 }
 
 // Makes samples of what the files hold.
@@ -338,7 +424,6 @@ static fsdp_status make_rows(fsdp_dataset *dataset, const fsdp_dataset_config *c
   if (choice == FSDP_PACKING_AUTO)
     choice = learns_parts(dataset) ? FSDP_PACKING_BEST_FIT : FSDP_PACKING_STREAM;
   dataset->how.packing = choice;
-  dataset->raw_count = (dataset->token_count - 1) / dataset->seq;
   if (!dataset->knows_documents && (config->separates || choice != FSDP_PACKING_STREAM))
     return fsdp_fail(
         error, FSDP_ERR_INPUT,
@@ -346,58 +431,7 @@ static fsdp_status make_rows(fsdp_dataset *dataset, const fsdp_dataset_config *c
         "scripts/prepare_data.py, or with --document-separator the token that ends one in a .bin",
         dataset->builtin ? "the built-in text" : config->files->list,
         choice == FSDP_PACKING_STREAM ? "--document-mask on" : "--packing other than stream");
-  if (choice == FSDP_PACKING_STREAM) return FSDP_OK;
-  const fsdp_packing_config packing = {.seq = dataset->seq,
-                                       .longer = config->longer,
-                                       .alone = choice == FSDP_PACKING_OFF,
-                                       .document_count = dataset->document_count,
-                                       .length = document_length,
-                                       .context = dataset};
-  fsdp_status status = fsdp_packing_create(&packing, &dataset->rows, error);
-  if (!status) dataset->raw_count = fsdp_packing_count(dataset->rows)->rows;
-  return status;
-}
-
-// Appends to the description.
-static void say(fsdp_dataset *dataset, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
-static void say(fsdp_dataset *dataset, const char *format, ...) {
-  size_t used = strlen(dataset->description);
-  va_list arguments;
-  va_start(arguments, format);
-  vsnprintf(dataset->description + used, sizeof dataset->description - used, format, arguments);
-  va_end(arguments);
-}
-
-// " 1,024 tokens".
-static void say_count(fsdp_dataset *dataset, int64_t count, const char *what) {
-  char number[32];
-  say(dataset, " %s %s%s", fsdp_print_int(count, number, sizeof number), what, fsdp_plural(count));
-}
-
-static void describe(fsdp_dataset *dataset, const char *list) {
-  const char *how = dataset->sources[0].tokens.how;
-  bool alike = true;
-  for (int i = 1; i < dataset->source_count; i++) alike &= dataset->sources[i].tokens.how == how;
-  if (dataset->builtin)
-    say(dataset, "built-in text (Northanger Abbey),");
-  else
-    say(dataset, "%.180s%s,", list, strlen(list) > 180 ? "..." : "");
-  if (dataset->source_count > 1) {
-    say_count(dataset, dataset->source_count, "file");
-    say(dataset, ",");
-  }
-  say(dataset, " %s:", alike ? how : "prepared in several ways");
-  say_count(dataset, dataset->token_count, "token");
-  if (dataset->knows_documents) {
-    say(dataset, ",");
-    say_count(dataset, dataset->document_count, "document");
-  }
-  if (dataset->kept) {
-    say(dataset, ",");
-    say_count(dataset, dataset->raw_count - dataset->sample_count, "sample");
-    say(dataset, " left out of which no target counts");
-  }
+  return add_groups(dataset, config, error);
 }
 
 fsdp_status fsdp_dataset_open(const fsdp_dataset_config *config, fsdp_dataset **dataset, fsdp_error *error) {
@@ -412,14 +446,15 @@ fsdp_status fsdp_dataset_open(const fsdp_dataset_config *config, fsdp_dataset **
   if (!status) status = make_rows(opened, config, error);
   if (!status) {
     keep_samples(opened);
-    status = check_size(opened, config, error);
+    status = check_groups(opened, config, error);
+    if (!status) status = check_size(opened, config, error);
   }
   if (status) {
     fsdp_dataset_close(opened);
     return status;
   }
   measure_rows(opened);
-  describe(opened, config->files ? config->files->list : NULL);
+  fsdp_dataset_describe(opened, config->files ? config->files->list : NULL);
   *dataset = opened;
   return FSDP_OK;
 }
@@ -430,8 +465,12 @@ void fsdp_dataset_close(fsdp_dataset *dataset) {
     fsdp_token_source_close(&dataset->sources[i].tokens);
     free(dataset->sources[i].path);
   }
+  for (int i = 0; i < dataset->group_count; i++) {
+    fsdp_packing_destroy(dataset->groups[i].rows);
+    free(dataset->groups[i].name);
+  }
+  free(dataset->groups);
   free(dataset->sources);
-  fsdp_packing_destroy(dataset->rows);
   free(dataset->kept);
   free(dataset);
 }
@@ -512,7 +551,8 @@ void fsdp_dataset_fill_starts(const fsdp_dataset *dataset, int64_t sample, int64
     for (int64_t i = 0, raw = raw_of(dataset, sample); next_segment(dataset, raw, i, &at); i++) {
       starts[at.slot] = (int32_t)at.slot;
       filled = at.slot + at.count;
-      if (!dataset->rows) mark_stream(dataset, (span){at.begin, at.begin + at.count}, starts);
+      if (dataset->how.packing == FSDP_PACKING_STREAM)
+        mark_stream(dataset, (span){at.begin, at.begin + at.count}, starts);
     }
   for (int64_t i = 1; i < filled; i++) starts[i] = starts[i] ? starts[i] : starts[i - 1];
   for (int64_t i = filled; i < positions; i++) starts[i] = (int32_t)i;
@@ -536,63 +576,6 @@ int64_t fsdp_dataset_target_count(const fsdp_dataset *dataset, int64_t sample) {
   return fsdp_dataset_part_target_count(dataset, &whole);
 }
 
-int64_t fsdp_dataset_sample_count(const fsdp_dataset *dataset) {
-  return dataset->sample_count;
-}
-int64_t fsdp_dataset_token_count(const fsdp_dataset *dataset) {
-  return dataset->token_count;
-}
-const char *fsdp_dataset_description(const fsdp_dataset *dataset) {
-  return dataset->description;
-}
-
-const char *fsdp_dataset_chat_template(const fsdp_dataset *dataset, int64_t *bytes) {
-  *bytes = 0;
-  for (int i = 0; i < dataset->source_count; i++) {
-    const fsdp_token_file *file = &dataset->sources[i].tokens.file;
-    if (!file->chat_template) continue;
-    *bytes = file->chat_template_bytes;
-    return file->chat_template;
-  }
-  return NULL;
-}
-
-const char *fsdp_dataset_narrow_file(const fsdp_dataset *dataset) {
-  for (int i = 0; i < dataset->source_count; i++) {
-    const fsdp_token_view *view = &dataset->sources[i].tokens.view;
-    if (!view->vocab_size && view->token_bytes == 2 && dataset->vocab_size > UINT16_MAX + 1)
-      return dataset->sources[i].path;
-  }
-  return NULL;
-}
-
-// Bytes hashed between two progress marks.
-#define HASH_BYTES ((int64_t)16 << 20)
-// Of `.bin` files of more bytes in all, only the ends of each are hashed.
-#define HASH_WHOLE_BYTES_MAX ((int64_t)1 << 30)
-
-static void hash_bytes(void *state, const void *bytes, int64_t count) {
-  for (int64_t done = 0, now; done < count; done += now) {
-    now = fsdp_min_i64(HASH_BYTES, count - done);
-    XXH64_update(state, (const char *)bytes + done, (size_t)now);
-    fsdp_progress_mark();
-  }
-}
-
-// Text is hashed as one stream, so that splitting it into different files changes nothing.
-uint64_t fsdp_dataset_fingerprint(const fsdp_dataset *dataset) {
-  XXH64_state_t *state = XXH64_createState();
-  FSDP_NEED_MEMORY(state, "a hash");
-  XXH64_reset(state, 0);
-  int64_t bytes = 0;
-  for (int i = 0; i < dataset->source_count; i++) {
-    const fsdp_token_file *file = &dataset->sources[i].tokens.file;
-    if (!file->identity) bytes += file->file.count;
-  }
-  for (int i = 0; i < dataset->source_count; i++)
-    fsdp_token_source_identity(&dataset->sources[i].tokens, bytes <= HASH_WHOLE_BYTES_MAX, hash_bytes, state);
-  if (dataset->rows) XXH64_update(state, &dataset->how.counts, sizeof dataset->how.counts);
-  uint64_t hash = XXH64_digest(state);
-  XXH64_freeState(state);
-  return hash;
+int64_t fsdp_dataset_real_count(const fsdp_dataset *dataset, int64_t sample) {
+  return sample == FSDP_DATASET_NO_SAMPLE ? 0 : filled_slots(dataset, raw_of(dataset, sample));
 }

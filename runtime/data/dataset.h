@@ -10,6 +10,9 @@
 // Where documents begin is told by .tok, .jsonl and .json, and by the token that ends one in a .bin if it is
 // given. A file that does not tell is one document.
 //
+// Files of one weight (data_paths.h) are a group: no sample lies in two groups, and those of one are
+// neighbours.
+//
 // A target that the loss does not count (a prompt's, one past a document's end, a document's first token) is
 // FSDP_TARGET_IGNORED. Samples of which no target counts are left out, so that every step has one.
 // Files are mapped, not read: a rank reads the pages of its own samples only, and filling copies from them.
@@ -55,10 +58,10 @@ typedef struct fsdp_dataset_config {
 #define FSDP_DATASET_NO_SAMPLE (-1)
 
 // Opens and maps the files, which need no handles from then on. FSDP_ERR_INPUT if one is missing, malformed,
-// of unknown kind, or made for a different tokenizer or a larger vocabulary than the model's
-// (token_source.h). Also if bytes are required or refused, if they were prepared with different chat
-// templates, if documents are wanted of data that does not tell them, or if all are too short for one step.
-// The configuration is not kept. The caller closes *dataset.
+// of unknown kind, made for a different tokenizer than the model's (token_source.h), or has a token that the
+// model has not. Also if bytes are required or refused, if they were prepared with different chat templates, if
+// documents are wanted of data that does not tell them, or if all are too short for one step. The configuration
+// is not kept. The caller closes *dataset.
 fsdp_status fsdp_dataset_open(const fsdp_dataset_config *config, fsdp_dataset **dataset, fsdp_error *error);
 void fsdp_dataset_close(fsdp_dataset *dataset); // NULL is allowed
 
@@ -101,8 +104,31 @@ typedef struct fsdp_dataset_rows {
 } fsdp_dataset_rows;
 const fsdp_dataset_rows *fsdp_dataset_how(const fsdp_dataset *dataset);
 
+// How many of the sample's positions hold a token: the others are padding.
+int64_t fsdp_dataset_real_count(const fsdp_dataset *dataset, int64_t sample);
+
+typedef struct fsdp_dataset_totals {
+  int64_t positions;   // of which
+  int64_t real;        // hold a token, and of
+  int64_t learned;     // the next one counts
+  int64_t cut_learned; // targets that would count, but lie behind the end of a sample that is one document
+  int64_t left_out;    // samples besides, of which no target counts
+} fsdp_dataset_totals;
+
+// Of all samples of an epoch together.
+fsdp_dataset_totals fsdp_dataset_count(const fsdp_dataset *dataset);
+
 // Samples per epoch, including those of a last partial batch.
 int64_t fsdp_dataset_sample_count(const fsdp_dataset *dataset);
+// A group: files of one weight, or all of them. Owned by the data set.
+typedef struct fsdp_dataset_group {
+  const char *name; // NULL: all files, without a weight
+  double share;     // of the samples that a run sees; 1 without weights
+  int64_t first_sample, sample_count;
+} fsdp_dataset_group;
+int fsdp_dataset_group_count(const fsdp_dataset *dataset); // 1 without weights
+fsdp_dataset_group fsdp_dataset_group_at(const fsdp_dataset *dataset, int index);
+
 // Tokens of all files.
 int64_t fsdp_dataset_token_count(const fsdp_dataset *dataset);
 
@@ -117,7 +143,7 @@ const char *fsdp_dataset_chat_template(const fsdp_dataset *dataset, int64_t *byt
 // there is none. It is of another tokenizer, or its writer has cut off large tokens. Owned by the data set.
 const char *fsdp_dataset_narrow_file(const fsdp_dataset *dataset);
 
-// A hash of the data's content (not of file names), by which a resumed run detects changed data. It reads
-// text whole, of a .tok only the header, and .bin files whole if all together have at most 1 GiB, else the
-// number of tokens, the first and the last 64 KiB of each.
+// A hash of the data's content (not of file names) and of its weights, by which a resumed run detects changed
+// data. It reads text whole, of a .tok only the header, and .bin files whole if all together have at most 1
+// GiB, else the number of tokens, the first and the last 64 KiB of each.
 uint64_t fsdp_dataset_fingerprint(const fsdp_dataset *dataset);

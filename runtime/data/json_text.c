@@ -1,6 +1,7 @@
 #include "runtime/data/json_text.h"
 
 #include "runtime/base/check.h"
+#include "runtime/base/script.h"
 #include "runtime/base/size.h"
 #include "runtime/data/mapped_file.h"
 
@@ -109,9 +110,9 @@ static fsdp_status check_keys(const json_t *record, const place *where, fsdp_err
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) is_known |= !strcmp(key, known[i]);
     if (!is_known)
       return fsdp_fail(error, FSDP_ERR_INPUT,
-                       "%s:%lld: has the key \"%.60s\", which is not read here; run scripts/prepare_data.py "
+                       "%s:%lld: has the key \"%.60s\", which is not read here; run %s "
                        "--tokenizer bytes --out NAME.tok %s",
-                       where->path, (long long)where->line, key, where->path);
+                       where->path, (long long)where->line, key, FSDP_PREPARE_DATA, where->path);
   }
   return FSDP_OK;
 }

@@ -17,16 +17,37 @@
 //                                         held out   trained on, permuted again in each epoch
 //
 // Separate validation data is a sampler of that data with every sample held out.
+//
+// Groups of samples can be mixed by shares. An epoch has as many positions as there are samples to train on;
+// of these each group has its share (rounded so that they add up). Their permutation says which group a
+// position takes from; the group's samples come in an order of its own, all of them before any comes again:
+//
+//   epoch 0   b a a a b a a        slot k of a group in epoch e is draw e * quota + k of it; draw d is sample
+//   epoch 1   a a b a a b a        d % count of the permutation of its pass d / count
+//
+// So any step is found in O(groups), and a run sees a sample of a group at most once more than any other of
+// it. Each group holds out the same part of its samples.
 #pragma once
 
 #include "runtime/base/status.h"
 
 #include <stdint.h>
 
+#define FSDP_SAMPLER_GROUPS_MAX 64
+
+typedef struct fsdp_sampler_group {
+  double share;         // of an epoch; all shares add up to 1
+  int64_t first, count; // its samples
+  int64_t held_out;     // of these; set by the sampler, as is the next
+  int64_t quota;        // positions of an epoch
+} fsdp_sampler_group;
+
 typedef struct fsdp_sampler {
   uint64_t seed;
   int64_t sample_count, global_batch; // of all data; 1 <= global_batch <= sample_count - held_out to train
   int64_t held_out;                   // samples for validation, 0: none
+  int group_count;                    // 0: all samples are alike
+  fsdp_sampler_group groups[FSDP_SAMPLER_GROUPS_MAX];
 } fsdp_sampler;
 
 // No sample: FSDP_DATASET_NO_SAMPLE.
@@ -39,13 +60,22 @@ typedef struct fsdp_sampler_part {
   int64_t batch; // sequences of a micro-batch on one rank
 } fsdp_sampler_part;
 
+// Mixes the groups, which have all samples in their order, by their shares. FSDP_ERR_OPTION if there are more
+// than FSDP_SAMPLER_GROUPS_MAX, or if an epoch has too few positions for a group's share to be one.
+fsdp_status fsdp_sampler_mix(fsdp_sampler *sampler, const fsdp_sampler_group *groups, int count,
+                             fsdp_error *error);
+
 // Sets `held_out` from what a user gave: a fraction of all samples if below 1 (rounded, at least one), else a
 // number of samples; 0 is none. FSDP_ERR_OPTION if it is negative, not a whole number, or leaves less than
-// one step to train on.
+// one step to train on, or nothing of a group.
 fsdp_status fsdp_sampler_hold_out(fsdp_sampler *sampler, double amount, fsdp_error *error);
 
 // Whole global batches per epoch.
 int64_t fsdp_sampler_steps_per_epoch(const fsdp_sampler *sampler);
+
+// Steps of `epochs` epochs, also of a part of one: rounded up, as Transformers rounds them, so at least one.
+// INT64_MAX if there are more than 2^62.
+int64_t fsdp_sampler_steps(const fsdp_sampler *sampler, double epochs);
 
 // The position in the step of sequence `i` of a part.
 int64_t fsdp_sampler_position(const fsdp_sampler_part *part, int64_t i);

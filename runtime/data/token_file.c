@@ -1,5 +1,7 @@
 #include "runtime/data/token_file.h"
 
+#include "runtime/base/script.h"
+
 #include "runtime/base/size.h"
 
 #include <string.h>
@@ -39,7 +41,7 @@ _Static_assert(sizeof(header) == 128 && offsetof(header, hash) == 120, "the head
 #define WIDE_PAIRS_MIN 16
 #define WIDE_HALF_MAX  3 // the upper half of a token below 2^18
 
-#define PREPARE_AGAIN "prepare it again with scripts/prepare_data.py"
+#define PREPARE_AGAIN "prepare it again with %s"
 
 // Whether the sections that the header declares fill the file; their offsets if so.
 static bool lay_out(const header *h, int64_t *mask, int64_t *starts, int64_t *template) {
@@ -83,23 +85,23 @@ static fsdp_status read_prepared(const char *path, fsdp_token_file *out, fsdp_er
   if (out->file.count < (int64_t)sizeof h)
     return fsdp_fail(error, FSDP_ERR_INPUT,
                      "%s: has %lld bytes, too few for a file of tokens; " PREPARE_AGAIN, path,
-                     (long long)out->file.count);
+                     (long long)out->file.count, FSDP_PREPARE_DATA);
   memcpy(&h, out->file.bytes, sizeof h);
   if (memcmp(h.magic, MAGIC, sizeof h.magic) != 0)
     return fsdp_fail(error, FSDP_ERR_INPUT,
                      "%s: does not begin with \"" MAGIC "\", so it is no file of tokens; " PREPARE_AGAIN,
-                     path);
+                     path, FSDP_PREPARE_DATA);
   if (h.version != VERSION)
     return fsdp_fail(error, FSDP_ERR_INPUT,
                      "%s: has version %u of the format, but this build reads version %d; " PREPARE_AGAIN,
-                     path, h.version, VERSION);
+                     path, h.version, VERSION, FSDP_PREPARE_DATA);
   const char *fault = header_fault(&h);
   int64_t mask = 0, starts = 0, template = 0;
   if (!fault && h.file_bytes != out->file.count)
     return fsdp_fail(error, FSDP_ERR_INPUT,
                      "%s: has %lld bytes instead of the %lld that its header declares: it is truncated or "
                      "damaged; copy it again, or " PREPARE_AGAIN,
-                     path, (long long)out->file.count, (long long)h.file_bytes);
+                     path, (long long)out->file.count, (long long)h.file_bytes, FSDP_PREPARE_DATA);
   if (!fault && !lay_out(&h, &mask, &starts, &template)) fault = "its counts do not add up to its size";
   if (!fault) {
     out->view = (fsdp_token_view){.tokens = out->file.bytes + sizeof h,
@@ -121,7 +123,7 @@ static fsdp_status read_prepared(const char *path, fsdp_token_file *out, fsdp_er
   }
   if (fault)
     return fsdp_fail(error, FSDP_ERR_INPUT, "%s: is damaged: %s; copy it again, or " PREPARE_AGAIN, path,
-                     fault);
+                     fault, FSDP_PREPARE_DATA);
   return FSDP_OK;
 }
 
@@ -169,8 +171,8 @@ static fsdp_status read_raw(const char *path, fsdp_token_file *out, fsdp_error *
   if (out->file.count % 2)
     return fsdp_fail(error, FSDP_ERR_INPUT,
                      "%s: has neither llm.c's header nor, with %lld bytes, whole uint16 tokens like "
-                     "nanoGPT's; give one of these, or a .tok of scripts/prepare_data.py",
-                     path, (long long)out->file.count);
+                     "nanoGPT's; give one of these, or a .tok of %s",
+                     path, (long long)out->file.count, FSDP_PREPARE_DATA);
   if (looks_wide((const uint16_t *)(const void *)bytes, out->file.count / 2))
     return fsdp_fail(error, FSDP_ERR_INPUT,
                      "%s: has no header, so it would be read as uint16 tokens like nanoGPT's, but they look "
@@ -237,7 +239,7 @@ fsdp_status fsdp_token_file_verify(const char *path, const fsdp_token_file *file
     damaged = "its mask does not count as many tokens as its header";
   if (!damaged) return FSDP_OK;
   return fsdp_fail(error, FSDP_ERR_INPUT, "%s: is damaged: %s; copy it again, or " PREPARE_AGAIN, path,
-                   damaged);
+                   damaged, FSDP_PREPARE_DATA);
 }
 
 fsdp_status fsdp_token_file_hash_tokenizer(const char *path, uint64_t *hash, fsdp_error *error) {

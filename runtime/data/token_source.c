@@ -2,6 +2,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/progress.h"
+#include "runtime/base/script.h"
 #include "runtime/base/size.h"
 #include "runtime/data/builtin_text.h"
 
@@ -38,14 +39,14 @@ static fsdp_status check_tokenizer(const char *path, const char *tokenizer, uint
   if (file->bytes)
     return fsdp_fail(error, FSDP_ERR_INPUT,
                      "%s: holds bytes, but the model has a tokenizer; prepare it again with "
-                     "scripts/prepare_data.py --tokenizer %s",
-                     path, tokenizer);
+                     "%s --tokenizer %s",
+                     path, FSDP_PREPARE_DATA, tokenizer);
   if (file->tokenizer_hash != wanted)
     return fsdp_fail(error, FSDP_ERR_INPUT,
                      "%s: was prepared with a different tokenizer (its hash is %016llx) than %s (%016llx); "
-                     "prepare it again with scripts/prepare_data.py --tokenizer, or name the right one with "
-                     "--tokenizer",
-                     path, (unsigned long long)file->tokenizer_hash, tokenizer, (unsigned long long)wanted);
+                     "prepare it again with %s --tokenizer, or name the right one with --tokenizer",
+                     path, (unsigned long long)file->tokenizer_hash, tokenizer, (unsigned long long)wanted,
+                     FSDP_PREPARE_DATA);
   return FSDP_OK;
 }
 
@@ -98,11 +99,11 @@ static fsdp_status refuse_unprepared(const char *path, const char *kind, const c
   int length = asprintf(&prepared, "%.*s.tok", (int)(kind - path), path);
   FSDP_NEED_MEMORY(length >= 0, "a path");
   char *to = shell_word(prepared, length);
-  fsdp_status status =
-      fsdp_fail(error, FSDP_ERR_INPUT,
-                "%s: is %s; run scripts/prepare_data.py %s%s%s--out %s %s and give --data "
-                "what it wrote",
-                path, why, with ? "--tokenizer " : "", with ? with : "", with ? " " : "", to, from);
+  fsdp_status status = fsdp_fail(error, FSDP_ERR_INPUT,
+                                 "%s: is %s; run %s %s%s%s--out %s %s and give --data "
+                                 "what it wrote",
+                                 path, why, FSDP_PREPARE_DATA, with ? "--tokenizer " : "", with ? with : "",
+                                 with ? " " : "", to, from);
   free(with);
   free(from);
   free(prepared);

@@ -13,7 +13,7 @@
 
 // The runs of parameters in an update's shard, if it rounds stochastically.
 typedef struct segment_list {
-  fsdp_rounding_run *segments;
+  fsdp_param_run *segments;
   int count;
 } segment_list;
 
@@ -62,14 +62,14 @@ static fsdp_kernel_call make_call(const fsdp_executor *self, const fsdp_instr *i
                                   const fsdp_view *views) {
   int64_t position = instr - self->program->instrs;
   const segment_list *segments = instr->unit >= 0 ? &self->segments[instr->unit] : NULL;
-  bool rounds = is_update(self, instr) && segments && segments->count > 0;
+  bool by_param = is_update(self, instr) && segments && segments->count > 0;
   return (fsdp_kernel_call){
       .kind = instr->op,
       .attrs = &self->attrs[position],
       .operands = views,
       .operand_count = instr->operand_count,
-      .segments = rounds ? segments->segments : NULL,
-      .segment_count = rounds ? segments->count : 0,
+      .segments = by_param ? segments->segments : NULL,
+      .segment_count = by_param ? segments->count : 0,
       .seed = self->config.seed,
   };
 }
@@ -421,7 +421,7 @@ static void resolve(fsdp_executor *self) {
 }
 
 // Whether the run is the next row of the segment, with what makes a segment of one row one of rows.
-static bool is_next_row(fsdp_rounding_run *segment, const fsdp_shard_run *run, uint64_t stream) {
+static bool is_next_row(fsdp_param_run *segment, const fsdp_shard_run *run, uint64_t stream) {
   int64_t width = segment->row_numel > 0 ? segment->row_numel : segment->numel;
   int64_t step = segment->row_numel > 0 ? segment->row_step : run->element_index - segment->element_index;
   if (stream != segment->random_stream || run->numel > width || segment->numel % width != 0 || step < width ||
@@ -446,17 +446,18 @@ static void make_segments(fsdp_executor *self, int unit) {
       list->segments[list->count - 1].numel += runs[i].numel;
       continue;
     }
-    list->segments[list->count++] = (fsdp_rounding_run){
+    list->segments[list->count++] = (fsdp_param_run){
         .shard_offset = runs[i].shard_offset,
         .numel = runs[i].numel,
         .element_index = runs[i].element_index,
         .random_stream = stream,
+        .undecayed = !fsdp_hyper_decays(&plan->config.hyper, &plan->graph->params[runs[i].param]),
     };
   }
   free(runs);
 }
 
-// Every unit that an update with a bf16 state works on.
+// Every unit of which an update rounds a bf16 state, or decays some parameters and not others.
 static void make_all_segments(fsdp_executor *self) {
   const fsdp_program *program = self->program;
   int units = 0;
@@ -469,10 +470,10 @@ static void make_all_segments(fsdp_executor *self) {
     if (!is_update(self, instr)) continue;
     const fsdp_operand *slots = &program->operands[instr->first_operand + FSDP_UPDATE_FIRST_SLOT];
     const fsdp_optimizer *optimizer = self->config.plan->unit_state[instr->unit].optimizer;
-    bool rounds = false;
+    bool needed = instr->attrs.decays_some;
     for (int k = 0; k < optimizer->slot_count; k++)
-      rounds = rounds || (optimizer->slots[k].rounds && slots[k].dtype == FSDP_BF16);
-    if (rounds && !self->segments[instr->unit].segments) make_segments(self, instr->unit);
+      needed = needed || (optimizer->slots[k].rounds && slots[k].dtype == FSDP_BF16);
+    if (needed && !self->segments[instr->unit].segments) make_segments(self, instr->unit);
   }
 }
 

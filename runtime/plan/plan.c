@@ -167,12 +167,10 @@ int fsdp_plan_batch_part(const fsdp_plan *plan, int rank, int *part) {
 
 static void make_program(fsdp_plan *plan) {
   const fsdp_plan_config *c = &plan->config;
-  const fsdp_schedule_config config = {
-      .plan = c,
-      .token_axes =
-          fsdp_placement_axes(&plan->graph->values[plan->graph->inputs[FSDP_INPUT_TOKENS]].placement),
-      .fates = plan->fates,
-      .norm_limit = fsdp_plan_norm_limit(c)};
+  const fsdp_schedule_config config = {.plan = c,
+                                       .token_axes = fsdp_placement_token_axes(plan->graph),
+                                       .fates = plan->fates,
+                                       .norm_limit = fsdp_plan_norm_limit(c)};
   fsdp_schedule_result made;
   fsdp_schedule(&config, plan->graph, plan->units, &made);
   plan->program = made.program;

@@ -67,6 +67,19 @@ static fsdp_status open_gpu(const fsdp_probe_config *config, fsdp_op_gpu *target
   return error->status;
 }
 
+// Of each kind the mean over measurements and ranks.
+static void set_spread(const probe *self) {
+  fsdp_profile_spread *to = &self->profile->spread;
+  double *const of[2][2] = {{&to->compute_low, &to->compute_high},
+                            {&to->collective_low, &to->collective_high}};
+  for (int kind = 0; kind < 2; kind++) {
+    const probe_spread *s = &self->spread[kind];
+    const double count = fmax(1, s->count);
+    *of[kind][0] = probe_mean(self, exp(s->low / count));
+    *of[kind][1] = probe_mean(self, exp(s->high / count));
+  }
+}
+
 fsdp_status fsdp_probe_run(const fsdp_probe_config *config, fsdp_device_profile *profile, fsdp_error *error) {
   const int64_t start_ns = fsdp_now_ns();
   const bool cuda = config->gpu && config->gpu->present;
@@ -78,6 +91,7 @@ fsdp_status fsdp_probe_run(const fsdp_probe_config *config, fsdp_device_profile 
   if (cuda && open_gpu(config, &target, error) != FSDP_OK) return error->status;
   // What is measured, and how often, must be the same on every rank.
   const int cores = (int)fsdp_world_min(config->world, config->cores);
+  probe_spread spread[2] = {{0}};
   probe self = {.world = config->world,
                 .gpu = config->gpu,
                 .gpu_bytes = fsdp_world_min(config->world, cuda ? config->gpu->total_bytes : 0),
@@ -86,6 +100,7 @@ fsdp_status fsdp_probe_run(const fsdp_probe_config *config, fsdp_device_profile 
                 .bind = config->bind,
                 .bind_context = config->bind_context,
                 .profile = profile,
+                .spread = spread,
                 .device = cuda ? FSDP_OP_CUDA : FSDP_OP_CPU,
                 .target = target};
   profile->device = self.device;
@@ -106,5 +121,6 @@ fsdp_status fsdp_probe_run(const fsdp_probe_config *config, fsdp_device_profile 
     fsdp_status status = measure_count(&self, counts[i], machine, start_ns, until_s, error);
     if (status) return status;
   }
+  set_spread(&self);
   return FSDP_OK;
 }

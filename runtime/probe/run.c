@@ -132,9 +132,11 @@ static int ascending(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-// Seconds of a run, from the marks: the mean, or what is usual on a machine that does other things too, which
-// only ever add to a time.
-static double seconds_of(const passes *p, bool mean) {
+// Below, quartiles are those of chance.
+#define SPREAD_PASSES 8
+
+// Seconds of a run, from the marks: the mean, or the median; their spread is added unless it is NULL.
+static double seconds_of(const passes *p, bool mean, probe_spread *spread) {
   fsdp_device *device = p->self->session.device;
   double *each = fsdp_alloc((size_t)p->done * sizeof *each), sum = 0;
   for (int i = 0; i < p->done; i++) {
@@ -144,9 +146,15 @@ static double seconds_of(const passes *p, bool mean) {
     sum += each[i];
   }
   qsort(each, (size_t)p->done, sizeof *each, ascending);
-  const double usual = each[(p->done - 1) / 8];
+  const int last = p->done - 1;
+  const double median = each[last / 2];
+  if (spread && p->done >= SPREAD_PASSES && each[0] > 0) {
+    spread->low += log(each[last / 4] / median);
+    spread->high += log(each[last - last / 4] / median);
+    spread->count++;
+  }
   free(each);
-  return (mean ? sum / p->done : usual) / runs_of(p->load);
+  return (mean ? sum / p->done : median) / runs_of(p->load);
 }
 
 static passes make_passes(const probe *self, const probe_load *load, int wanted, int first_slot) {
@@ -158,11 +166,12 @@ static passes make_passes(const probe *self, const probe_load *load, int wanted,
 }
 
 // Runs `wanted` passes after `first` alone on the machine; returns the seconds of a run.
-static double time_alone(const probe *self, const probe_load *load, int first, int wanted) {
+static double time_alone(const probe *self, const probe_load *load, int first, int wanted,
+                         probe_spread *spread) {
   passes p = make_passes(self, load, wanted, 0);
   p.first = first;
   finish(&p, launch(&p));
-  const double seconds = seconds_of(&p, self->crowded);
+  const double seconds = seconds_of(&p, self->crowded, spread);
   free(p.marks_ns);
   return seconds;
 }
@@ -191,13 +200,13 @@ static void meet(const probe *self) {
 double probe_measure(const probe *self, const probe_load *load) {
   const bool queues = self->session.device->table->enqueues;
   double once = 0, seconds = 0, wanted = PASSES_MAX;
-  if (self->active && queues) time_alone(self, load, 0, 1); // loads the kernel
-  if (self->active) once = time_alone(self, load, 0, 1);
+  if (self->active && queues) time_alone(self, load, 0, 1, NULL); // loads the kernel
+  if (self->active) once = time_alone(self, load, 0, 1, NULL);
   if (load->agreed) once = probe_mean(self, once);
   meet(self);
   if (self->active) {
     if (load->agreed || queues) wanted = fmin(PASSES_MAX, ceil(self->unit_s / (once * runs_of(load) + 1e-9)));
-    seconds = time_alone(self, load, 1, (int)fmax(2, wanted));
+    seconds = time_alone(self, load, 1, (int)fmax(2, wanted), &self->spread[load->agreed]);
   }
   return probe_mean(self, seconds);
 }
@@ -216,7 +225,7 @@ double probe_measure_beside(const probe *self, const probe_load *load, double lo
     passes second = make_passes(self, &fixed, runs, 0);
     const uint64_t started = beside ? launch(&first) : 0, ended = launch(&second);
     finish(&second, ended);
-    seconds = seconds_of(&second, true);
+    seconds = seconds_of(&second, true, NULL);
     finish(&first, started);
     free(first.marks_ns);
     free(second.marks_ns);

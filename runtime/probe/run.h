@@ -14,6 +14,12 @@ typedef struct probe_region {
   int64_t bytes, used;
 } probe_region;
 
+// Sums over measurements of the logarithms of their quartiles over their median.
+typedef struct probe_spread {
+  double low, high;
+  int count;
+} probe_spread;
+
 typedef struct probe {
   // As in fsdp_probe_config.
   fsdp_world *world;
@@ -24,13 +30,14 @@ typedef struct probe {
   int (*bind)(void *context, int ranks);
   void *bind_context;
   fsdp_device_profile *profile;
-  int ranks;     // of each node that compute at the same time
-  bool active;   // this rank is one of them
-  bool crowded;  // they share cores: what a rank takes is its time, and that of others on its core
-  int scope;     // of the profile's entries: `ranks`, or 0
-  int threads;   // of this rank
-  double unit_s; // for one measurement
-  bool coarse;   // every other size: there is little time
+  probe_spread *spread; // of compute, of collectives
+  int ranks;            // of each node that compute at the same time
+  bool active;          // this rank is one of them
+  bool crowded;         // they share cores: what a rank takes is its time, and that of others on its core
+  int scope;            // of the profile's entries: `ranks`, or 0
+  int threads;          // of this rank
+  double unit_s;        // for one measurement
+  bool coarse;          // every other size: there is little time
   fsdp_session session;
   fsdp_op_device device;
   fsdp_op_gpu target; // what its kernels depend on
@@ -63,8 +70,8 @@ void *probe_take(probe_region *region, int64_t bytes);
 // caches.
 int probe_sets(const probe *self, int64_t bytes, bool fresh);
 
-// Seconds of one run: of each rank the lowest eighth over passes (where ranks share a core, the
-// mean), then the mean over ranks. Every rank must call it, in the same order.
+// Seconds of one run: of each rank the median over passes (where ranks share a core, the mean), then the mean
+// over ranks. Adds their quartiles to the spread. Every rank must call it, in the same order.
 double probe_measure(const probe *self, const probe_load *load);
 
 // The mean over a longer time, in which `beside` runs on its own stream (NULL: nothing does). `load_s` and

@@ -190,7 +190,8 @@ static void speak(guard *self, is_meant *meant, int64_t now) {
     snprintf(text, sizeof text,
              "no progress for %lld s (--comm-timeout): no sign of life of %s: it is stopped, or its machine "
              "hangs. %s",
-             (long long)fsdp_watch_limit_s(atomic_load(&self->shared->limit_ms)), who, fsdp_watch_advice(self->shared));
+             (long long)fsdp_watch_limit_s(atomic_load(&self->shared->limit_ms)), who,
+             fsdp_watch_advice(self->shared));
   } else if (first && first->left) {
     snprintf(text, sizeof text, "the run is complete, but %s was killed or crashed while it left the job",
              who);
@@ -334,7 +335,8 @@ void fsdp_guard_start(const fsdp_guard_config *config) {
   int probe = (int)syscall(SYS_pidfd_open, getpid(), 0);
   if (probe >= 0) {
     close(probe);
-    atomic_store(&self.shared->limit_ms, fsdp_watch_judged_ms(FSDP_WATCH_LIMIT_S)); // no watch of the node has begun
+    atomic_store(&self.shared->limit_ms,
+                 fsdp_watch_judged_ms(FSDP_WATCH_LIMIT_S)); // no watch of the node has begun
     fflush(NULL);
     if (fork() == 0) run(&self);
   }

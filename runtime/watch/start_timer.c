@@ -5,6 +5,7 @@
 #include "runtime/base/size.h"
 #include "runtime/base/status.h"
 #include "runtime/watch/start_guard.h"
+#include "runtime/watch/watch.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -66,7 +67,7 @@ static FSDP_NORETURN void end_job(void) {
 
 static void *run(void *unused) {
   (void)unused;
-  int64_t left_ms = (int64_t)timer.seconds * 1000;
+  int64_t left_ms = fsdp_watch_judged_ms(timer.seconds);
   pthread_mutex_lock(&timer.mutex);
   while (!timer.joined && left_ms > 0) {
     // Without mpirun nobody joins any more, and who ended it has said why.

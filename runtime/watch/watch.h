@@ -35,11 +35,11 @@ typedef struct fsdp_mail {
   int (*take)(void *owner, void *data, int capacity, int *from);
 } fsdp_mail;
 
-#define FSDP_WATCH_LIMIT_S      300 // until it is set
+#define FSDP_WATCH_LIMIT_S 300 // until it is set
 // What the end of a job takes of the limit, so that nobody waits longer: the message, the other ranks, and on
 // a cut link mpirun and its daemons, which end before their ranks. At most a fifth of the limit.
-#define FSDP_WATCH_END_MS       1500
-#define FSDP_WATCH_CIRCLE       65     // nodes that all hear of each other
+#define FSDP_WATCH_END_MS       2000
+#define FSDP_WATCH_CIRCLE       65 // nodes that all hear of each other
 #define FSDP_WATCH_FOLDER_BYTES 2048
 
 // What the processes of a node share; behind it lie a slot for every rank of the job, and whom to send mail

@@ -31,7 +31,7 @@ struct twin_case {
   fsdp_op_attrs attrs;
   double tolerance; // of ||cuda - cpu|| / ||cpu||, per operand
   std::vector<twin_operand> operands;
-  std::vector<fsdp_rounding_run> segments;
+  std::vector<fsdp_param_run> segments;
   uint64_t seed = 0;
   double bits_equal_least = 0; // share of bf16 elements that must have exactly the CPU's bits
 };

@@ -114,27 +114,29 @@ struct states {
 };
 
 // Parameters of odd lengths, each at a multiple of 16, so that there is padding between them.
-std::vector<fsdp_rounding_run> segments_of(int64_t P, int64_t length) {
-  std::vector<fsdp_rounding_run> segments;
+std::vector<fsdp_param_run> segments_of(int64_t P, int64_t length) {
+  std::vector<fsdp_param_run> segments;
   for (int64_t at = 0; at < P; at += (length + 15) / 16 * 16)
     segments.push_back({at, std::min(length, P - at), int64_t(segments.size()) * 5000000000,
-                        segments.size() * 977 + 3, 0, 0});
+                        segments.size() * 977 + 3, 0, 0, segments.size() % 2 > 0});
   return segments;
 }
 
-void adamw(const states &s, int64_t P, int64_t segment_length, double beta2 = 0.95) {
+void adamw(const states &s, int64_t P, int64_t segment_length, double beta2 = 0.95,
+           bool decays_some = false) {
   fsdp_op_attrs attrs = {};
   attrs.beta1 = 0.9;
   attrs.beta2 = beta2;
   attrs.adam_eps = 1e-8f;
-  attrs.weight_decay = 0.1f;
+  attrs.weight_decay = decays_some ? 30 : 0.1f; // seen in every element
+  attrs.decays_some = decays_some;
   const bool rounds = s.master == FSDP_BF16 || s.moment == FSDP_BF16;
   twin_case c =
       twin_of(FSDP_OP_ADAMW, attrs, narrower(narrower(s.master, s.moment), s.has_copy ? s.copy : FSDP_F32));
   c.name += std::string(" grad ") + fsdp_dtype_name(s.grad) + " master " + fsdp_dtype_name(s.master) +
             " moments " + fsdp_dtype_name(s.moment) +
             (s.has_copy ? std::string(" copy ") + fsdp_dtype_name(s.copy) : "") + " P" + std::to_string(P) +
-            (beta2 > 0.99 ? " beta2 near 1" : "");
+            (beta2 > 0.99 ? " beta2 near 1" : "") + (decays_some ? " some decay" : "");
   const double step = 12;
   std::vector<float> scalars(FSDP_SCALAR_COUNT);
   scalars[FSDP_SCALAR_LR] = 1e-2f;
@@ -155,6 +157,7 @@ void adamw(const states &s, int64_t P, int64_t segment_length, double beta2 = 0.
     v[size_t((i + 1) * fsdp_dtype_bytes(s.moment) - 1)] &= 0x7f;
   }
   if (s.has_copy) twin_output(&c, s.copy, P);
+  if (decays_some) c.segments = segments_of(P, segment_length);
   if (rounds) {
     // The same random words round the same way, except if the two computed values differ in their last bits.
     c.segments = segments_of(P, segment_length);
@@ -258,7 +261,7 @@ void exact_adamw(int64_t P, int64_t step, fsdp_dtype master, fsdp_dtype moment, 
   twin_values(&c, moment, zeros, FSDP_UPDATE);
   for (int64_t at = step % 5, i = 0; at < P; at += step + i % 3, i++)
     c.segments.push_back({at, std::min(step, P - at), i * 5000000000 + i % 8, uint64_t(i) * 977 + 3, row,
-                          row > 0 ? row + 24 + i % 2 * 5 : 0});
+                          row > 0 ? row + 24 + i % 2 * 5 : 0, i % 2 > 0});
   twin_check(c);
 }
 
@@ -295,6 +298,9 @@ void twin_flat() {
   adamw({FSDP_F32, FSDP_BF16, FSDP_F32, FSDP_BF16, false}, 64, 64);
   for (double beta2 : {0.99999, 0.999999})
     adamw({FSDP_F32, FSDP_F32, FSDP_F32, FSDP_F32, false}, 4099, 0, beta2);
+  adamw({FSDP_F32, FSDP_F32, FSDP_F32, FSDP_BF16, true}, 20000, 101, 0.95, true); // several launches
+  adamw({FSDP_F32, FSDP_F32, FSDP_F32, FSDP_BF16, false}, 333, 64, 0.95, true);
+  adamw({FSDP_BF16, FSDP_BF16, FSDP_BF16, FSDP_BF16, true}, 4099, 333, 0.95, true);
   skipped_adamw({FSDP_F32, FSDP_F32, FSDP_F32, FSDP_BF16, true}, 4099);
   skipped_adamw({FSDP_F32, FSDP_BF16, FSDP_BF16, FSDP_F32, true}, 777);
   for (fsdp_dtype states : dtypes)

@@ -62,6 +62,7 @@ void sums(fsdp_dtype dtype, const layer &l) {
     twin_input(&c, dtype, l.out * l.in);
     if (biased) twin_input(&c, dtype, l.out, 30);
     twin_input(&c, dtype, l.N * l.stride, 30);
+    beside(&c, l);
     twin_update(&c, dtype, l.N * l.stride);
     beside(&c, l);
     c.operands.back().access = FSDP_WRITE;

@@ -16,13 +16,22 @@ bool test_sanitized(void) {
 #endif
 }
 
+// FSDP_TEST_PART, 1 where all cases run.
+static int part(void) {
+  const char *wanted = getenv("FSDP_TEST_PART");
+  return wanted && !test_all() ? atoi(wanted) : 1;
+}
+
+bool test_whole(void) {
+  return !test_sanitized() && part() == 1;
+}
+
 int test_draws(int plain, int sanitized) {
   const char *wanted = getenv("FSDP_TEST_DRAWS");
-  const char *part = getenv("FSDP_TEST_PART");
+  const int least = sanitized < plain ? sanitized : plain;
   if (wanted) return atoi(wanted);
   if (test_sanitized()) return sanitized;
-  const int fewer = part && !test_all() ? plain / atoi(part) : plain;
-  return fewer < sanitized && sanitized < plain ? sanitized : fewer;
+  return plain / part() < least ? least : plain / part();
 }
 
 int test_stride(int sanitized) {

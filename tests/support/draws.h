@@ -20,6 +20,9 @@ bool test_sanitized(void);
 // FSDP_TEST_ALL=1.
 bool test_all(void);
 
+// Whether all random cases of a plain build run: what only many cases reach can be required.
+bool test_whole(void);
+
 // How many random cases to run: `plain`, or `sanitized` if test_sanitized().
 int test_draws(int plain, int sanitized);
 

@@ -241,7 +241,7 @@ harness_result *harness_train(const harness_config *config) {
   }
   fsdp_weights *weights = NULL;
   if (config->weights) {
-    fsdp_status status = fsdp_weights_open(config->weights, result->plan->graph, &weights, &error);
+    fsdp_status status = fsdp_weights_open(config->weights, result->plan->graph, 0, &weights, &error);
     FSDP_CHECK(status == FSDP_OK, "%s", error.message);
   }
   run_state run = {.config = config, .result = result};

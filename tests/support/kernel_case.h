@@ -24,7 +24,7 @@ typedef struct kernel_case {
   bool sparse[FSDP_OP_MAX_OPERANDS];        // accesses need not cover the operand
   kernel_range parts[FSDP_OP_MAX_OPERANDS]; // if it has elements: accesses cover this range and nothing else
   int operand_count;
-  const fsdp_rounding_run *segments;
+  const fsdp_param_run *segments;
   int segment_count;
   uint64_t seed;
   double tolerance; // of ||result - expected|| / ||expected||

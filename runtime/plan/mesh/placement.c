@@ -16,6 +16,11 @@ fsdp_axis_set fsdp_placement_axes(const fsdp_placement *placement) {
   return axes;
 }
 
+fsdp_axis_set fsdp_placement_token_axes(const fsdp_graph *graph) {
+  const int tokens = graph->inputs[FSDP_INPUT_TOKENS];
+  return tokens < 0 ? 0 : fsdp_placement_axes(&graph->values[tokens].placement);
+}
+
 void fsdp_placement_cut(fsdp_placement *placement, int dim, fsdp_axis_set axes) {
   fsdp_dim_axes *cut = &placement->dim[dim];
   FSDP_CHECK(!(fsdp_placement_axes(placement) & axes), "an axis stands twice in a placement");

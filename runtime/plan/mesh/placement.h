@@ -17,6 +17,9 @@ static inline fsdp_axis_set fsdp_strategy_axes(const fsdp_op_strategy *strategy,
 // All axes that a placement names. An axis that appears twice is a broken invariant.
 fsdp_axis_set fsdp_placement_axes(const fsdp_placement *placement);
 
+// The axes that shard the tokens of the batch; none in a graph that reads no tokens.
+fsdp_axis_set fsdp_placement_token_axes(const fsdp_graph *graph);
+
 // Lets `axes` cut a dimension, inside those that cut it already; the axis with the lowest index is outermost.
 void fsdp_placement_cut(fsdp_placement *placement, int dim, fsdp_axis_set axes);
 

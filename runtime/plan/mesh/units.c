@@ -173,8 +173,7 @@ static unit_axes axes_of(const fsdp_units *units, const fsdp_graph *graph, const
   unit_axes axes = {.shard = value->placement.flat,
                     .replica = replica_axes_of(units, &value->placement),
                     .trainable = graph->params[value->param].trainable};
-  axes.sum = axes.replica & (fsdp_placement_axes(&graph->values[graph->inputs[FSDP_INPUT_TOKENS]].placement) |
-                             value->partial);
+  axes.sum = axes.replica & (fsdp_placement_token_axes(graph) | value->partial);
   return axes;
 }
 

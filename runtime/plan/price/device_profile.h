@@ -81,6 +81,11 @@ typedef struct fsdp_profile_collective {
   fsdp_profile_curve seconds; // by bytes of the whole buffer (what a gather makes, what a reduction reads)
 } fsdp_profile_collective;
 
+// Quartiles of repeated measurements over their median, in the mean of all that were made; 0: not said.
+typedef struct fsdp_profile_spread {
+  double compute_low, compute_high, collective_low, collective_high;
+} fsdp_profile_spread;
+
 typedef struct fsdp_device_profile {
   char name[FSDP_PROFILE_NAME_BYTES];
   fsdp_op_device device;
@@ -100,6 +105,7 @@ typedef struct fsdp_device_profile {
   double product_slowdown;                  // of compute while a collective runs beside it: 1.13
   double gather_slowdown;                   // of compute beside a gather by copy engines; 0: as that
   double collective_slowdown;               // of a collective while compute runs beside it: 1.3
+  fsdp_profile_spread spread;               // of what was measured again and again
   double network_rate;                      // of a node's links to others, one direction; 0: there are none
   double network_latency_s, node_latency_s; // of a hop between nodes, and inside one
   // The kernel whose rates price attention, in place of the one that the plan runs; "": the plan's.

@@ -270,7 +270,7 @@ static fsdp_price price_copy(const fsdp_pricing *p, const fsdp_instr *instr) {
   return price;
 }
 
-fsdp_price fsdp_price_of(const fsdp_pricing *pricing, int position) {
+static fsdp_price price_median(const fsdp_pricing *pricing, int position) {
   const fsdp_instr *instr = &pricing->plan->program->instrs[position];
   if (fsdp_instr_is_collective(instr)) return price_collective(pricing, instr);
   switch (instr->kind) {
@@ -285,4 +285,14 @@ fsdp_price fsdp_price_of(const fsdp_pricing *pricing, int position) {
   default:
     return (fsdp_price){.kind = FSDP_PRICE_CALL};
   }
+}
+
+fsdp_price fsdp_price_of(const fsdp_pricing *pricing, int position) {
+  fsdp_price price = price_median(pricing, position);
+  const fsdp_profile_spread *spread = &pricing->profile->spread;
+  const bool low = pricing->quartile == FSDP_PRICE_LOW, collective = price.kind == FSDP_PRICE_COLLECTIVE;
+  double factor = low ? spread->compute_low : spread->compute_high;
+  if (collective) factor = low ? spread->collective_low : spread->collective_high;
+  if (pricing->quartile != FSDP_PRICE_MEDIAN && factor > 0) price.seconds *= factor;
+  return price;
 }

@@ -1,6 +1,8 @@
 #include "runtime/plan/price/shipped_profiles.h"
 
+#include <stdbool.h>
 #include <string.h>
+#include <strings.h>
 
 // C11 has no #embed: the assembler includes each file, with a zero at its end. The build makes the list, a
 // line FSDP_SHIPPED_PROFILE(symbol, "name", "path") for each file.
@@ -39,7 +41,12 @@ const char *fsdp_shipped_profile_text(int i) {
 }
 
 int fsdp_shipped_profile_find(const char *name) {
-  for (int i = 0; i < fsdp_shipped_profile_count(); i++)
-    if (!strcmp(profiles[i].name, name)) return i;
-  return -1;
+  const size_t length = strlen(name);
+  int found = -1, begun = 0;
+  for (int i = 0; i < fsdp_shipped_profile_count(); i++) {
+    if (strncasecmp(profiles[i].name, name, length) != 0) continue;
+    if (!profiles[i].name[length]) return i;
+    if (profiles[i].name[length] == '-') found = i, begun++;
+  }
+  return begun == 1 ? found : -1;
 }

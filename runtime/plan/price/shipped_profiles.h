@@ -8,5 +8,6 @@ int fsdp_shipped_profile_count(void);
 const char *fsdp_shipped_profile_name(int i);
 const char *fsdp_shipped_profile_text(int i);
 
-// Its index, or -1.
+// The index of the one of that name, in capitals or not, or of the only one whose name begins with it and a
+// dash ("h100" is h100-sxm); else -1.
 int fsdp_shipped_profile_find(const char *name);

@@ -136,8 +136,7 @@ void lower_redistribute(lowering *l, const fsdp_node *node) {
   const fsdp_conversion *c = &node->conversion;
   const fsdp_value *first = &l->s->graph->values[node->operands[0].value];
   conversion v = {.l = l, .node = node, .c = c};
-  bool context =
-      fsdp_placement_axes(&l->s->graph->values[l->s->graph->inputs[FSDP_INPUT_TOKENS]].placement) & c->axes;
+  bool context = fsdp_placement_token_axes(l->s->graph) & c->axes;
   v.stream = context ? FSDP_STREAM_CONTEXT : FSDP_STREAM_TENSOR;
   v.ranks = fsdp_mesh_group_size(&l->s->program->mesh, c->axes);
   if (c->from == c->to) return; // only its gradient is converted

@@ -7,6 +7,7 @@ static void adamw_attrs(const fsdp_hyper *hyper, fsdp_op_attrs *attrs) {
   attrs->beta2 = hyper->beta2;
   attrs->adam_eps = hyper->eps;
   attrs->weight_decay = hyper->weight_decay;
+  attrs->decays_some = hyper->decay != FSDP_DECAY_ALL && hyper->weight_decay > 0;
 }
 
 static void adamw_scalars(const fsdp_hyper *hyper, double t, float scalars[FSDP_SCALAR_COUNT]) {
@@ -35,6 +36,10 @@ const fsdp_optimizer fsdp_optimizers[FSDP_OPTIMIZER_COUNT] = {
 
 const fsdp_optimizer *fsdp_optimizer_of(fsdp_optimizer_kind kind, const fsdp_unit *unit) {
   return &fsdp_optimizers[unit->trainable ? kind : FSDP_OPTIMIZER_FROZEN];
+}
+
+bool fsdp_hyper_decays(const fsdp_hyper *hyper, const fsdp_param *param) {
+  return hyper->decay == FSDP_DECAY_ALL || param->dims >= 2;
 }
 
 void fsdp_optimizer_scalars(fsdp_optimizer_kind kind, const fsdp_hyper *hyper, double t,

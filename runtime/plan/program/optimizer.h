@@ -24,10 +24,14 @@ typedef enum fsdp_optimizer_kind {
   FSDP_OPTIMIZER_COUNT
 } fsdp_optimizer_kind;
 
+// Which parameters weight decay shrinks: all, or those of two dimensions and more (no norms, no biases).
+typedef enum fsdp_decay { FSDP_DECAY_ALL, FSDP_DECAY_MATRICES } fsdp_decay;
+
 // The run's hyper-parameters, of which an optimizer takes some; the learning rate is a scalar of each step.
 typedef struct fsdp_hyper {
   double beta1, beta2;
   float eps, weight_decay;
+  fsdp_decay decay;
 } fsdp_hyper;
 
 // Which of the run's dtypes a slot has.
@@ -62,6 +66,9 @@ extern const fsdp_optimizer fsdp_optimizers[FSDP_OPTIMIZER_COUNT]; // by kind
 
 // The optimizer of a unit in a run whose parameters train with `kind`.
 const fsdp_optimizer *fsdp_optimizer_of(fsdp_optimizer_kind kind, const fsdp_unit *unit);
+
+// Whether weight decay shrinks a parameter.
+bool fsdp_hyper_decays(const fsdp_hyper *hyper, const fsdp_param *param);
 
 // The scalars of update `t` but the learning rate.
 void fsdp_optimizer_scalars(fsdp_optimizer_kind kind, const fsdp_hyper *hyper, double t,

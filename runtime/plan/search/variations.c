@@ -30,6 +30,7 @@ __attribute__((format(printf, 3, 4))) static void vary(variations *v, const fsdp
   out->tokens_per_s = e.tokens_per_s;
   out->peak_bytes = e.peak_bytes[FSDP_SPACE_DEVICE];
   out->host_peak_bytes = e.peak_bytes[FSDP_SPACE_HOST];
+  out->fits = fsdp_excess_of(&v->plan->config.limits, e.bytes, NULL) == 0;
   v->count++;
 }
 

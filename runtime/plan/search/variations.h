@@ -10,6 +10,7 @@ typedef struct fsdp_variation {
   char change[64]; // as an option: "--batch-size 5"
   double step_s, tokens_per_s;
   int64_t peak_bytes, host_peak_bytes; // of the device, the host
+  bool fits;                           // the limits that the plan was made with
 } fsdp_variation;
 
 // Plans and prices `plan` with single settings changed: micro-batch, accumulation, prefetch, the layers that

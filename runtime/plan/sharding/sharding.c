@@ -5,8 +5,10 @@
 #include "runtime/plan/mesh/names.h"
 #include "runtime/plan/sharding/tensor_preset.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 // Different sets of axes that weights may lie over. Each makes up to three communicators (to gather, to
 // reduce, to sum over its replicas); one is of all ranks, and a few are of activations:
@@ -84,26 +86,71 @@ static const char *nearest(const resolver *r, const char *name, char out[FSDP_NA
   }
   char pattern[FSDP_NAME_BYTES];
   fsdp_name_pattern(name, pattern);
-  int found = fsdp_nearest_word(pattern, names, count);
+  int found = fsdp_nearest_phrase(pattern, names, count);
   if (found >= 0) memcpy(out, patterns[found], FSDP_NAME_BYTES);
   free(patterns);
   free(names);
   return found >= 0 ? out : NULL;
 }
 
+// Whether `name` has * where `known` has no number.
+static bool has_star_for_name(const char *name, const char *known) {
+  bool star = false;
+  for (;;) {
+    const size_t here = strcspn(name, "."), there = strcspn(known, ".");
+    const bool any = here == 1 && *name == '*';
+    if (!any && (here != there || strncmp(name, known, here) != 0)) return false;
+    star = star || (any && !isdigit((unsigned char)*known));
+    name += here, known += there;
+    if (!*name || !*known) return star && !*name && !*known;
+    name++, known++;
+  }
+}
+
+// The number of the first part that is one, -1 if none is; into *bytes what is before it.
+static long first_number(const char *name, size_t *bytes) {
+  const char *at = name;
+  while (*at && !isdigit((unsigned char)*at)) at += strcspn(at, "."), at += *at == '.';
+  *bytes = (size_t)(at - name);
+  return *at ? strtol(at, NULL, 10) : -1;
+}
+
+// Why no target has the name of a rule, or what it may have meant.
+static void explain_unknown(const resolver *r, const char *name, char *out, size_t out_bytes) {
+  char near[FSDP_NAME_BYTES], pattern[FSDP_NAME_BYTES];
+  const char *meant = nearest(r, name, near);
+  size_t bytes, same;
+  long most = -1, asked = first_number(name, &bytes);
+  fsdp_name_pattern(name, pattern);
+  for (int t = 0; t < r->target_count; t++) {
+    if (has_star_for_name(name, r->targets[t].name)) {
+      snprintf(out, out_bytes, "* is any integer, and stands for no name");
+      return;
+    }
+    const long number = first_number(r->targets[t].name, &same);
+    if (same == bytes && !strncmp(name, r->targets[t].name, bytes) && number > most) most = number;
+  }
+  if (meant && asked > most && most >= 0 && !strcmp(meant, pattern))
+    snprintf(out, out_bytes, "the model has %.*s.0 to %.*s.%ld", (int)bytes - 1, name, (int)bytes - 1, name,
+             most);
+  else
+    snprintf(out, out_bytes, "%s%s%s", meant ? "did you mean " : "nothing is near", meant ? meant : "",
+             meant ? "?" : "");
+}
+
 // "q_proj" (a.yaml:3; did you mean ...?), ...
 static fsdp_status fail_unknown(const resolver *r, const bool *known) {
-  char list[860] = "", near[FSDP_NAME_BYTES];
+  char list[860] = "", why[2 * FSDP_NAME_BYTES + 64];
   size_t used = 0;
   int left = 0, unknown = 0;
   for (int i = 0; i < r->sharding->rule_count; i++) {
     const fsdp_shard_rule *rule = &r->sharding->rules[i];
-    char one[2 * FSDP_NAME_BYTES + 200];
+    char one[3 * FSDP_NAME_BYTES + 264];
     if (known[i]) continue;
-    const char *meant = nearest(r, rule->name, near);
+    explain_unknown(r, rule->name, why, sizeof why);
     unknown++;
-    int length = snprintf(one, sizeof one, "%s\"%s\" (%s; %s%s%s)", used ? ", " : "", rule->name, rule->place,
-                          meant ? "did you mean " : "nothing is near", meant ? meant : "", meant ? "?" : "");
+    int length =
+        snprintf(one, sizeof one, "%s\"%s\" (%s; %s)", used ? ", " : "", rule->name, rule->place, why);
     if (used + (size_t)length >= sizeof list)
       left++;
     else
@@ -191,6 +238,10 @@ static fsdp_status find_axis(const resolver *r, const char *place, const char *t
   }
   *axis = fsdp_mesh_find(r->mesh, integer ? given->axes[index].name : text);
   if (*axis >= 0) return FSDP_OK;
+  if (!strcasecmp(text, "none") || !strcmp(text, "-"))
+    return fsdp_fail(r->error, FSDP_ERR_INPUT,
+                     "%s: the mesh has no axis \"%s\": write null for a dimension that nothing cuts", place,
+                     text);
   list_axes(r->mesh, known, sizeof known);
   return fsdp_fail(r->error, FSDP_ERR_INPUT,
                    "%s: the mesh has no axis \"%s\": its axes are %s; name it in --mesh, or use one of these",

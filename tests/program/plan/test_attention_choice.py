@@ -91,7 +91,8 @@ def what_cannot_run_is_refused():
 
 
 def time_of(*arguments):
-    command = ("--model", "llama3-8b", "-b", 1, "-s", 4096, "--wrap", "block", *arguments, "--price")
+    command = ("--model", "llama3-8b", "-b", 1, "-s", 4096, "--wrap", "block", "--memory-limit", "1TB",
+               *arguments, "--price")
     time = json.loads(plan(*command, "--json").stdout)["time"]
     return time, plan(*command).stdout
 

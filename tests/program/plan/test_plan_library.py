@@ -93,7 +93,7 @@ def texts():
     folder = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_plan_library_"))
     programs.make_model(folder / "model", weights=False)
     config = (folder / "model" / "config.json").read_text()
-    profile = (SOURCE / "runtime/plan/search/profiles/a100-40.yaml").read_text()
+    profile = (SOURCE / "runtime/plan/price/profiles/a100-40.yaml").read_text()
     (folder / "rules.yaml").write_text(RULES)
     (folder / "profile.yaml").write_text(profile)
     rest = {"ranks": 4, "seq-length": 64, "wrap": "block"}

@@ -6,11 +6,13 @@ import pathlib
 import re
 import tempfile
 
+import cpu_profile
 import programs
 
 work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_price_"))
 SHIPPED = ("a100-40", "a100-80", "h100-sxm", "h200", "b200")
 MODEL = ("--model", "llama2-7b", "--wrap", "block", "--ranks", 16, "--ranks-per-node", 8, "--backend", "cuda")
+TINY = ("--model", "tiny", "-s", 64, "--price", "--profile")
 
 
 def plan(*arguments, status=0):
@@ -21,6 +23,10 @@ def plan(*arguments, status=0):
 
 def price(*arguments):
     return json.loads(plan(*MODEL, "--price", "--json", *arguments).stdout)["time"]
+
+
+def price_on(profile, *more):
+    return json.loads(plan(*TINY, profile, *more, "--json").stdout)["time"]
 
 
 def near(a, b, relative=1e-6):
@@ -69,6 +75,14 @@ def variations_are_plans():
         for entry in chosen:
             other = price(*base, *entry["change"].split())
             assert near(other["step_ms"], entry["step_ms"]), entry
+    # A limit between the plan and some of them: each says what fsdp_plan says of it.
+    base = ("--profile", "h100-sxm", "-s", 1024, "-b", 2, "--wrap", "block", "--memory-limit")
+    most = sorted(entry["peak_bytes"] for entry in price(*base, "1TB")["variations"])[-2:]
+    limit = sum(most) // 2 + (1 << 30)  # beside the arena lies what CUDA takes
+    entries = price(*base, limit)["variations"]
+    assert {entry["fits"] for entry in entries} == {True, False}, (limit, entries)
+    for entry in entries:
+        plan(*MODEL, *base, limit, *entry["change"].split(), "--price", status=0 if entry["fits"] else 4)
 
 
 def settings():
@@ -169,6 +183,21 @@ def profile_of(name, text):
     return path
 
 
+def ranges():
+    """The quartiles of what was measured: a step of one rank takes as many times its compute, and none of the
+    collectives'."""
+    two = cpu_profile.write(work / "range.yaml", 2)
+    assert price_on(two)["step_low_ms"] is None
+    with two.open("a") as file:
+        file.write("spread: {compute_low: 0.5, compute_high: 2, collective_low: 0.25, collective_high: 4}\n")
+    one, both = price_on(two), price_on(two, "--ranks", 2)
+    assert near(one["step_low_ms"], one["step_ms"] / 2), one
+    assert near(one["step_high_ms"], one["step_ms"] * 2), one
+    assert both["step_low_ms"] < both["step_ms"] / 2 and both["step_high_ms"] > both["step_ms"] * 2, both
+    text = plan(*TINY, two).stdout
+    assert f"\nrange:     {one['step_low_ms']:.2f} to {one['step_high_ms']:.2f} ms a step" in text, text
+
+
 def errors():
     def error(*arguments, status=2):
         lines = plan(*arguments, status=status).stderr.splitlines()
@@ -188,6 +217,12 @@ def errors():
     assert "this plan is for a CPU: leave it out" in message, message
     message = error("--backend", "cpu", "--price", "--profile", "h100-sxm", "--param-dtype", "bf16")
     assert "is of a GPU, and the plan is for a CPU: leave --backend out" in message, message
+    two = cpu_profile.write(work / "two.yaml", 2)
+    threads = (*TINY, two, "--threads")
+    message = error(*threads, 1)
+    assert "2 threads for each of 1 rank, " in message and "leave --threads out" in message, message
+    for fits in ((2,), (1, "--ranks", 2)):
+        plan(*threads, *fits)
     bf16 = profile_of("bf16", "products:\n- {dtype: bf16, form: any, m: 2048, n: 2048, k: 4096, tflops: 700}")
     message = error(*MODEL, "--price", "--profile", bf16, "--param-dtype", "fp32", status=3)
     assert "no rates of products in fp32" in message, message
@@ -249,4 +284,5 @@ variations_are_plans()
 parts_add_up()
 settings()
 simulated_timeline()
+ranges()
 errors()

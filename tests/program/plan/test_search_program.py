@@ -169,7 +169,7 @@ def refused():
     assert "no plan fits" in unfit and "needs" in unfit, unfit
     small = plan("--search", "--model", "llama2-70b", "--ranks", 2, "--profile", "a100-40",
                  "--cpu-offload", "off", status=4).stderr
-    assert "of the profile's device, less --memory-margin 3%, allows" in small, small
+    assert "the memory of profile a100-40, less --memory-margin 3%, allows" in small, small
     assert "use GPUs with more memory" in small, small
     unpriced = plan("--search", "--ranks", 4, status=2).stderr
     assert "--profile" in unpriced, unpriced

@@ -209,7 +209,7 @@ def test_all_of_it(work):
     assert [line["label"] for line in facts["kernels"]["llama-1b-6"]][1] == "rmsnorm"
     assert [line["label"] for line in facts["mesh_kernels"]][1] == "rmsnorm"
     budget = (fake.out / "budget-llama-1b-6.md").read_text()
-    assert re.search(r"\| rmsnorm \|.*\| 0\.05 \(", budget) and "not measured" in budget, budget
+    assert re.search(r"\| rmsnorm \|.*\| 0\.45 \(", budget) and "not measured" in budget, budget
     # What can be brought back from a lent machine: few files, plain names.
     names = sorted(path.name for path in fake.out.rglob("*"))
     assert len(names) <= 8 and all(re.fullmatch(r"[A-Za-z0-9._-]+", name) for name in names), names

@@ -51,9 +51,29 @@ export LD_LIBRARY_PATH
 "$build/bin/search_plans" llama-1b 2 >"$work/built"
 diff "$work/built" "$work/installed"
 
+# libfsdp through pkg-config, in a folder that has none of its headers.
+read -ra flags <<<"$(pkg-config --cflags --libs fsdp)"
+LD_LIBRARY_PATH=$(pkg-config --variable=libdir fsdp)
+cc "$work/examples/train_steps.c" -o "$work/alone/train_steps" "${flags[@]}"
+
+# The scripts that messages name are there, named by their whole path, and run without the source tree.
+scripts=$work/prefix/share/fsdp/scripts
+cd "$work/alone"
+printf 'some text' >text.txt
+! "$work/prefix/bin/fsdp_train" --model gpt2 --data text.txt 2>err || exit 1
+grep -q "prepare the data with $scripts/prepare_data.py --tokenizer FILE" err || { cat err; exit 1; }
+! "$work/prefix/bin/fsdp_train" --dataset alpaca 2>err || exit 1
+grep -q "prepare them with $scripts/prepare_data.py$" err || { cat err; exit 1; }
+"$scripts/prepare_data.py" --out text.tok text.txt >out
+"$scripts/prepare_data.py" --verify text.tok >out
+"$scripts/plot.py" --help | grep -q -- --timeline
+EXPERIMENT=two bash "$scripts/train.slurm" --max-steps 2 >out 2>err || { cat out err; exit 1; }
+[ -e outputs/two/log.jsonl ]
+cd "$source"
+
 # A model that knows nothing has the loss ln 256 on bytes; twelve steps on one batch lower it by more than 1.
 # What the kernels accessed is what was planned, in every step.
-for folder in "$build/bin" "$work/build"; do
+for folder in "$build/bin" "$work/build" "$work/alone"; do
   "$folder/train_steps" 12 >"$work/out"
   awk '{ gsub(",", ""); if ($NF != $(NF - 3)) exit 1; loss[NR] = $4 }
        END { first = loss[1]; exit !(NR == 12 && first > 5.445 && first < 5.645 && loss[12] < first - 1) }' \

@@ -260,10 +260,11 @@ bad("malformed configuration file", ["--config", str(work / "odd.yaml")], 2, "od
 (work / "star.yaml").write_text("lr: 1e-3\ndata: *.bin\n")
 bad("a pattern without quotes", ["--config", str(work / "star.yaml")], 2, "star.yaml:2", "quotes")
 bad("no such configuration file", ["--config", str(work / "none.yaml")], 3, "none.yaml")
-bad("log that cannot be written", ["--log", str(work / "none" / "log.jsonl")], 3, "log.jsonl")
+(work / "file").write_text("in the place of a folder")
+bad("log that cannot be written", ["--log", str(work / "file" / "log.jsonl")], 3, "log.jsonl")
 bad(
     "profile that cannot be written",
-    ["--memory-profile", str(work / "none" / "memory.svg")],
+    ["--memory-profile", str(work / "file" / "memory.svg")],
     3,
     "memory.svg",
 )
@@ -358,7 +359,7 @@ if programs.WITH_MPI:
     bad("2 ranks: a token that the model has not", large, 3, *said, "(rank 1 (host ", ranks=2)
     bad("2 ranks: pattern", ["--data", str(work / "shorts*.txt")], 3, "shorts*.txt", ranks=2)
     bad("2 ranks: memory", ["--memory-limit", "1MB"], 4, "--memory-limit", ranks=2)
-    bad("2 ranks: log", ["--log", str(work / "none" / "log.jsonl")], 3, "log.jsonl", ranks=2)
+    bad("2 ranks: log", ["--log", str(work / "file" / "log.jsonl")], 3, "log.jsonl", ranks=2)
     bad(
         "2 ranks: loss not finite",
         [

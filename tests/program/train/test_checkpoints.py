@@ -118,10 +118,10 @@ def stays_with_the_newest():
     assert steps("keep") == [8, 10]
     process = train("-b", 1, "--max-steps", 10, "-e", "keep", "--ckpt-freq", 2)
     assert "already finished" in process.stdout and len(losses("keep")) == 10
-    train("-b", 1, "--max-steps", 3, "-e", "keep", "--resume", "off", "--ckpt-freq", 2)
-    assert len(losses("keep")) == 3 and steps("keep") == [2, 3, 10]
-    process = train("-b", 1, "--max-steps", 4, "-e", "keep", "--ckpt-freq", 2, "--ckpt-keep", 0)
-    assert "step-00000003, step 3" in process.stdout, process.stdout  # the newest, not the furthest
+    train("-b", 1, "--max-steps", 9, "-e", "keep", "--resume", "step-8", "--ckpt-freq", 2)
+    assert len(losses("keep")) == 9 and steps("keep") == [9, 10]
+    process = train("-b", 1, "--max-steps", 11, "-e", "keep", "--ckpt-freq", 20, "--ckpt-keep", 0)
+    assert "step-00000009, step 9" in process.stdout, process.stdout  # the newest, not the furthest
     process = train("-b", 1, "--max-steps", 12, "-e", "keep", "--resume", work / "keep/step-00000010")
     assert "step 10," in process.stdout
     train("-b", 1, "--max-steps", 2, "-e", "never", "--ckpt-freq", 0)

@@ -85,7 +85,7 @@ for ranks in RANKS:
 for row in results:
     assert all(abs(a - b) <= 1e-5 * b for a, b in zip(row, results[0])), results
 process, _ = train("count", "-b", "6", "--eval-split", "40")
-assert "evaluate:  on 40 samples held out" in process.stdout, process.stdout
+assert "evaluate:  only at the end (--eval-freq 0), on 40 samples held out" in process.stdout, process.stdout
 
 # What cannot be.
 for arguments, status, part in (

@@ -65,13 +65,14 @@ def what_cannot_be_completed():
     shutil.copytree(programs.ROOT / "tests" / "golden" / "odd", model)
     (model / "merges.txt").write_bytes(bytes(8 << 20))
     for way in ("on", "off"):
+        folder = work / "outputs" / f"async-{way}"
         done = limited(4096, "fsdp_train", *TRAIN, "--model", model, "--tokenizer", "bytes", "--max-steps", 7,
-                       "-e", way, "--ckpt-freq", 2, "--ckpt-async", way)  # fmt: skip
+                       "-e", folder.name, "--ckpt-freq", 2, "--ckpt-async", way)  # fmt: skip
         told = [line for line in done.stderr.splitlines() if "warning: the checkpoint of step" in line]
         assert [int(line.split(" step ")[1].split()[0]) for line in told] == [2, 4, 6], done.stderr
         assert all("merges.txt" in line and "File too large" in line for line in told), told
         assert done.returncode == 3 and "training ended after step 7" in done.stderr, done.stderr
-        assert not list((work / "outputs" / way).glob("step-*")), names_below(work / "outputs" / way)
+        assert not list(folder.glob("step-*")), names_below(folder)
 
 
 def garbage_behind_a_manifest():
@@ -206,7 +207,7 @@ def an_older_version():
             assert math.isclose(line["loss"], loss, rel_tol=1e-6), (line, loss)
             assert math.isclose(line["grad_norm"], norm, rel_tol=1e-5), (line, norm)
         # The old one is gone, with all its files.
-        assert names_below(folder) == ["log.jsonl", "step-00000008"], names_below(folder)
+        assert names_below(folder) == ["log.jsonl", "run.yaml", "step-00000008"], names_below(folder)
         again = programs.run("fsdp_export", folder, "--to", work / f"from_v5_{ranks}")
         assert again.returncode == 0, again.stderr
 

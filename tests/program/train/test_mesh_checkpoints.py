@@ -46,7 +46,8 @@ def losses(name):
 def idle(name, folder, place, *arguments):
     """The weights that a run on this place exports after a step that changes none."""
     ranks, batch, options = place
-    still = ["--lr", 0, "--weight-decay", 0, "--max-steps", 1, "-b", batch, "--resume", "off"]
+    still = ["--lr", 0, "--weight-decay", 0, "--max-steps", 1, "-b", batch, "--resume", "off",
+             "--overwrite"]  # fmt: skip
     train("--model", folder, *still, "-e", name, *options, *arguments, ranks=ranks)
     return export(name)
 

@@ -81,7 +81,8 @@ def what_is_saved():
     assert "nothing will be saved: --ckpt-freq 0 (command line)" in notes(process)
     assert "\nsaved: " not in process.stdout
     for way in ("on", "off"):
-        process = train("--max-steps", 5, *common, 2, "--resume", "off", "--ckpt-async", way, ranks=RANKS)
+        anew = ["--resume", "off", "--overwrite", "--ckpt-async", way]
+        process = train("--max-steps", 5, *common, 2, *anew, ranks=RANKS)
         assert not notes(process), process.stdout
         saved = re.findall(r"^saved:     (.*), ([\d.]+) MB in \d+\.\d s$", process.stdout, re.M)
         folders = [work / "kept" / f"step-{step:08d}" for step in (2, 4, 5)]

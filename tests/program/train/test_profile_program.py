@@ -44,6 +44,10 @@ def has_all(profile, counts):
     assert profile["device"] == "cpu" and profile["processors"] >= 1 and profile["memory_gb"] > 0
     assert profile["memory_gbps"] > 0 and all(v > 0 for v in profile["copy_gbps"].values())
     assert all(v >= 1 for v in profile["contention"].values())
+    spread = profile["spread"]
+    for kind in ("compute", "collective"):
+        assert 0 < spread[f"{kind}_low"] <= 1 <= spread[f"{kind}_high"], spread
+    assert spread["compute_low"] < 1 < spread["compute_high"], spread  # no two passes take as long
     for ranks in counts:
         here = [p for p in profile["products"] if p["ranks"] == ranks]
         assert {p["form"] for p in here} == {"forward", "input", "weight"}

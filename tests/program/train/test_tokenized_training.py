@@ -50,11 +50,12 @@ def tokens_and_models_must_belong_together(work):
     """With files that are committed: no tokenizer runs."""
     words = make_model(work / "words", 42, FIXTURES)
     train("--model", words, "--data", FIXTURES / "alpaca.tok", "-s", 8, "--max-steps", 1)
-    # As large a vocabulary as need be and no token more, on every rank alike.
-    small = make_model(work / "small", 41, FIXTURES)
+    # As many tokens as the data has, of the tokenizer's 42, and none fewer, on every rank alike.
+    train("--model", make_model(work / "enough", 41, FIXTURES), "--data", FIXTURES / "alpaca.tok", "-s", 8)
+    small = make_model(work / "small", 40, FIXTURES)
     for ranks in (None, RANKS):
         message = refused("--model", small, "--data", FIXTURES / "alpaca.tok", "-s", 8, ranks=ranks)
-        assert "alpaca.tok" in message and "42" in message and "41" in message, message
+        assert "vocabulary of 40; add --resize-embeddings 42" in message and "alpaca.tok" in message, message
     message = refused("--model", work / "words", "--data", FIXTURES / "bytes.tok")
     assert "holds bytes" in message and "prepare_data.py --tokenizer" in message, message
     other = make_model(work / "other")

@@ -16,7 +16,8 @@ import programs
 work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_train_"))
 RANKS = 2 if programs.WITH_MPI else None
 FIELDS = """global_step loss running_loss lr grad_norm epoch epoch_progress num_batches_remaining
-tokens_per_s mfu time/total time/data time/forward time/backward time/update
+tokens_per_s real_tokens learned_tokens real_tokens_per_s learned_tokens_per_s timestamp
+mfu time/total time/data time/forward time/backward time/update
 time/exposed_comm curr_alloc_gb
 peak_alloc_gb curr_resv_gb peak_resv_gb valley_bytes peak_bytes planned_valley_bytes
 planned_peak_bytes arena_bytes host_bytes""".split()
@@ -93,7 +94,7 @@ def the_log_and_the_terminal():
     assert sum(l["loss"] for l in lines[-5:]) / 5 < 0.8 * lines[0]["loss"]
     shown = [line for line in process.stdout.splitlines() if line.startswith("step ")]
     assert len(shown) == 3, shown  # the first, 20 and 40
-    for part in ("loss", "lr", "norm", "tokens/s", "left", "valley", "peak"):
+    for part in ("epoch 0.", "loss", "lr", "norm", "tokens/s", "left"):
         assert part in shown[-1]
     assert "measured valley" in process.stdout and not programs.errors(process, "fsdp_train")
     xml.etree.ElementTree.parse(work / "memory.svg")
@@ -202,6 +203,7 @@ def signals_end_the_run_after_a_step():
         out, err = process.communicate(timeout=120)
         assert process.returncode == status, (number, process.returncode, out, err)
         assert out.count(f"stopped by {signal.Signals(number).name} after step") == 1, out
+        assert "\nstopped:   " in out and "done:" not in out, out
         lines = log_of(path)
         assert [line["global_step"] for line in lines] == list(range(1, len(lines) + 1))
         assert f"after step {len(lines)}\n" in out

@@ -27,7 +27,7 @@ static void remove_gone(const char *folder, fsdp_checkpoint_gone_list *gone, int
 static void prune(const char *folder, int keep) {
   fsdp_checkpoint_index index = {0};
   fsdp_checkpoint_gone_list gone = {0};
-  fsdp_checkpoint_prune(folder, keep, &index, &gone);
+  fsdp_checkpoint_prune(folder, &(fsdp_checkpoint_keep){.newest = keep}, &index, &gone);
   remove_gone(folder, &gone, 3);
   free(index.entries);
 }
@@ -39,8 +39,8 @@ static const void *make_zeros(void *context, const fsdp_checkpoint_range *range)
   return zeros;
 }
 
-// Saves step `step` of a small model on so many ranks: nothing but zeros.
-static void save(int ranks, const char *folder, int64_t step) {
+// Saves step `step` of a small model on so many ranks, nothing but zeros, with this evaluation's loss.
+static void save_evaluated(int ranks, const char *folder, int64_t step, double eval_loss) {
   fsdp_plan_config config = harness_small_plan(1);
   fsdp_plan *plan;
   fsdp_error error;
@@ -49,6 +49,7 @@ static void save(int ranks, const char *folder, int64_t step) {
   if (fsdp_plan_create(&config, &plan, &error) != FSDP_OK) fail_msg("%s", error.message);
   fsdp_checkpoint *c = fsdp_checkpoint_create(plan, "small");
   c->progress = (fsdp_checkpoint_progress){.step = step, .global_batch = 8, .sample_count = 100};
+  c->progress.results.eval_loss = eval_loss;
   c->save = (uint64_t)step;
   char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES];
   fsdp_checkpoint_paths(folder, step, temporary, final);
@@ -66,6 +67,47 @@ static void save(int ranks, const char *folder, int64_t step) {
   free(index.entries);
   fsdp_checkpoint_destroy(c);
   fsdp_plan_destroy(plan);
+}
+
+static void save(int ranks, const char *folder, int64_t step) {
+  save_evaluated(ranks, folder, step, 0);
+}
+
+static int64_t step_of(const char *folder, const char *word) {
+  char path[FSDP_CHECKPOINT_PATH_BYTES];
+  return fsdp_checkpoint_named(folder, word, path) ? fsdp_checkpoint_named_step(path) : -1;
+}
+
+// The one with the least loss stays beside the newest, and words name each.
+static void the_best_stays_and_is_named(void **state) {
+  (void)state;
+  static const double losses[] = {0, 3.5, 2.25, 0, 2.5, 2.25, 4};
+  const char *folder = io_folder_make();
+  fsdp_checkpoint_index index = {0};
+  fsdp_checkpoint_gone_list gone = {0};
+  assert_int_equal(step_of(folder, "best"), -1);
+  for (int step = 1; step <= 4; step++) save_evaluated(1, folder, step, losses[step]);
+  assert_int_equal(step_of(folder, "best"), 2);
+  fsdp_checkpoint_prune(folder, &(fsdp_checkpoint_keep){.newest = 1, .best = true}, &index, &gone);
+  remove_gone(folder, &gone, 1);
+  assert_int_equal(index.count, 4);
+  const struct {
+    const char *word;
+    int64_t step;
+  } words[] = {{"step-2", 2},  {"2", 2},       {"step-00000004", 4}, {"0004", 4}, {"1", -1},
+               {"step-3", -1}, {"newest", -1}, {"step-", -1},        {"4x", -1},  {"", -1}};
+  for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+    assert_int_equal(step_of(folder, words[i].word), words[i].step);
+  // Of equals the newer.
+  save_evaluated(1, folder, 5, losses[5]);
+  save_evaluated(1, folder, 6, losses[6]);
+  assert_int_equal(step_of(folder, "best"), 5);
+  fsdp_checkpoint_drop(folder, &gone);
+  assert_int_equal(gone.count, 4);
+  remove_gone(folder, &gone, 1);
+  assert_int_equal(step_of(folder, "6"), -1);
+  free(index.entries);
+  io_folder_remove();
 }
 
 // A rank on a node with a folder of its own, which may have a leftover of the same name.
@@ -90,7 +132,7 @@ static void what_is_gone_is_removed_in_parts(void **state) {
     fsdp_checkpoint_gone_list gone = {0};
     save(ranks, folder, 7);
     save(ranks, folder, 8);
-    fsdp_checkpoint_prune(folder, 1, &index, &gone);
+    fsdp_checkpoint_prune(folder, &(fsdp_checkpoint_keep){.newest = 1}, &index, &gone);
     assert_int_equal(gone.count, 1);
     assert_int_equal(gone.items[0].step, 7);
     fsdp_checkpoint_entry *entries;
@@ -194,9 +236,8 @@ static void folder_keeps_the_newest(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_folder_of_its_own_is_found),
-      cmocka_unit_test(what_is_gone_is_removed_in_parts),
-      cmocka_unit_test(manifests_are_read_once),
+      cmocka_unit_test(the_best_stays_and_is_named),      cmocka_unit_test(a_folder_of_its_own_is_found),
+      cmocka_unit_test(what_is_gone_is_removed_in_parts), cmocka_unit_test(manifests_are_read_once),
       cmocka_unit_test(folder_keeps_the_newest),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -35,7 +35,7 @@ static void every_golden_folder_is_matched(void **state) {
     fsdp_error error;
     fsdp_graph *graph = graph_of(folders[i]);
     snprintf(path, sizeof path, GOLDEN "%s", folders[i]);
-    IO_OK(fsdp_weights_open(path, graph, &weights, &error), &error);
+    IO_OK(fsdp_weights_open(path, graph, 0, &weights, &error), &error);
     for (int p = 0; p < graph->param_count; p++) {
       // In two parts that together are the whole: the same numbers as in one.
       int64_t numel = graph->params[p].numel, cut = numel / 3;
@@ -106,7 +106,7 @@ static const char *write_variant(const fsdp_graph *graph, const variant *v) {
 static fsdp_status match(const fsdp_graph *graph, variant v, fsdp_error *error) {
   fsdp_weights *weights;
   memset(error, 0, sizeof *error);
-  fsdp_status status = fsdp_weights_open(write_variant(graph, &v), graph, &weights, error);
+  fsdp_status status = fsdp_weights_open(write_variant(graph, &v), graph, 0, &weights, error);
   fsdp_weights_close(weights);
   return status;
 }
@@ -184,7 +184,7 @@ static void a_damaged_header_never_crashes(void **state) {
     fsdp_weights *weights;
     memset(&error, 0, sizeof error);
     fsdp_status status =
-        fsdp_weights_open(io_write("damaged.safetensors", bad, length), graph, &weights, &error);
+        fsdp_weights_open(io_write("damaged.safetensors", bad, length), graph, 0, &weights, &error);
     fsdp_weights_close(weights);
     refused += status == FSDP_ERR_INPUT;
     assert_true(status == FSDP_OK ||

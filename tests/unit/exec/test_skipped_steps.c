@@ -209,7 +209,7 @@ static void expect_updated(const harness_result *result, const harness_config *c
                                {states[0], param->numel, FSDP_BF16, FSDP_UPDATE},
                                {states[1], param->numel, FSDP_BF16, FSDP_UPDATE},
                                {states[2], param->numel, FSDP_BF16, FSDP_UPDATE}};
-    const fsdp_rounding_run whole = {.numel = param->numel, .random_stream = stream};
+    const fsdp_param_run whole = {.numel = param->numel, .random_stream = stream};
     fsdp_kernel_call call = {.kind = FSDP_OP_ADAMW,
                              .attrs = &attrs,
                              .operands = views,

@@ -2,6 +2,7 @@
 // an ordinary step are in test_kernels_flat.c.
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"
+#include "runtime/base/size.h"
 #include "tests/support/kernel_case.h"
 
 #include <float.h>
@@ -66,7 +67,7 @@ static void test_skip_touches_nothing(void **state) {
                                         {FSDP_BF16, FSDP_BF16, FSDP_F32},
                                         {FSDP_BF16, FSDP_BF16, FSDP_BF16}};
   static const double grads[] = {NAN, INFINITY, -INFINITY, 1e30};
-  fsdp_rounding_run segment = {0, COUNT, 5, 77, 0, 0};
+  fsdp_param_run segment = {0, COUNT, 5, 77, 0, 0, false};
   for (int kind = 0; kind < 4; kind++)
     for (int g = 0; g < 4; g++) {
       fsdp_op_attrs attrs = {.beta1 = 0.9, .beta2 = 0.999, .adam_eps = 1e-8f, .weight_decay = 0.1f};
@@ -87,6 +88,42 @@ static void test_skip_touches_nothing(void **state) {
                             (size_t)(COUNT * fsdp_dtype_bytes(c.operands[i].dtype)));
       kernel_case_free(&c);
     }
+}
+
+// Runs that do not decay, of all lengths, also across the blocks and chunks in which a kernel works: with
+// gradients of zero and moments of zero a step is the decay alone.
+static void test_some_decay(void **state) {
+  (void)state;
+  enum { ELEMS = 40000, RUNS = 40 };
+  for (int bf16 = 0; bf16 < 2; bf16++) {
+    const fsdp_op_attrs attrs = {
+        .beta1 = 0.9, .beta2 = 0.999, .adam_eps = 1e-8f, .weight_decay = 0.5f, .decays_some = true};
+    kernel_case c = kernel_case_of(FSDP_OP_ADAMW, attrs, 0);
+    fsdp_param_run runs[RUNS];
+    int64_t begin = 0;
+    int count = 0;
+    for (; count < RUNS && begin < ELEMS; count++, begin += 16) {
+      int64_t numel = fsdp_min_i64(ELEMS - begin, 1 + (int64_t)count * count * 37 % 2300);
+      runs[count] = (fsdp_param_run){
+          .shard_offset = begin, .numel = numel, .random_stream = 3, .undecayed = count % 3 > 0};
+      begin += numel;
+    }
+    double *ones = fsdp_alloc(ELEMS * sizeof *ones), *zeros = fsdp_alloc_zeroed(ELEMS, sizeof *zeros);
+    const double one = 1, scalars[FSDP_SCALAR_COUNT] = {0.5, 0.1, 0.001, 1, 1}; // a weight keeps 3/4
+    for (int i = 0; i < ELEMS; i++) ones[i] = 1;
+    c.segments = runs, c.segment_count = count;
+    kernel_case_input(&c, FSDP_F32, ELEMS, FSDP_READ, zeros);
+    kernel_case_input(&c, FSDP_F32, FSDP_SCALAR_COUNT, FSDP_READ, scalars);
+    kernel_case_input(&c, FSDP_F32, 1, FSDP_READ, &one);
+    double *master = kernel_case_input(&c, bf16 ? FSDP_BF16 : FSDP_F32, ELEMS, FSDP_UPDATE, ones);
+    for (int s = 0; s < 2; s++) kernel_case_input(&c, FSDP_F32, ELEMS, FSDP_UPDATE, zeros);
+    for (int i = 0; i < ELEMS; i++) master[i] = NAN; // padding: not compared
+    for (int r = 0; r < count; r++)
+      for (int64_t i = 0; i < runs[r].numel; i++)
+        master[runs[r].shard_offset + i] = runs[r].undecayed ? 1 : 0.75;
+    kernel_case_check(&c);
+    free(ones), free(zeros);
+  }
 }
 
 // Which norms are skipped: what is no number or infinite always, and what is above the limit.
@@ -122,6 +159,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_decay_rates_near_one),
       cmocka_unit_test(test_skip_touches_nothing),
+      cmocka_unit_test(test_some_decay),
       cmocka_unit_test(test_which_norms_skip),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

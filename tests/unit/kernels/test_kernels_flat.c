@@ -271,9 +271,9 @@ static void test_adamw(void **state) {
       for (int copy = 0; copy < 2; copy++) {
         // Two parameters with padding between and after; stochastic rounding is off by up to one of 8 bits.
         int64_t count = counts[n];
-        fsdp_rounding_run segments[] = {
-            {0, count / 3, 1000, fsdp_random_stream("a"), 0, 0},
-            {count / 2, count - count / 2 - count / 7, 5, fsdp_random_stream("b"), 0, 0}};
+        fsdp_param_run segments[] = {
+            {0, count / 3, 1000, fsdp_random_stream("a"), 0, 0, false},
+            {count / 2, count - count / 2 - count / 7, 5, fsdp_random_stream("b"), 0, 0, false}};
         kernel_case c = kernel_case_of(FSDP_OP_ADAMW, adamw_attrs, kind < 2 && !copy ? 1e-6 : 1e-2);
         c.segments = segments, c.segment_count = 2, c.seed = 99;
         make_adamw(&c, kinds[kind], count, copy);
@@ -286,7 +286,7 @@ static void test_copy_is_of_the_stored_master(void **state) {
   (void)state;
   static const states kinds = {FSDP_F32, FSDP_BF16, FSDP_F32, FSDP_F32, FSDP_F32};
   enum { COUNT = 20000 };
-  fsdp_rounding_run segment = {0, COUNT, 0, 7, 0, 0};
+  fsdp_param_run segment = {0, COUNT, 0, 7, 0, 0, false};
   kernel_case c = kernel_case_of(FSDP_OP_ADAMW, adamw_attrs, 1e-2);
   c.segments = &segment, c.segment_count = 1, c.seed = 5;
   make_adamw(&c, kinds, COUNT, true);
@@ -304,14 +304,14 @@ static void test_adamw_is_independent_of_shards(void **state) {
   static const states bf16 = {FSDP_F32, FSDP_BF16, FSDP_BF16, FSDP_BF16, FSDP_BF16};
   enum { COUNT = 40000 };
   static const int64_t cuts[] = {1, 7, 8, 511, 12345, 16384, COUNT - 3};
-  fsdp_rounding_run whole = {0, COUNT, 3, 7, 0, 0};
+  fsdp_param_run whole = {0, COUNT, 3, 7, 0, 0, false};
   kernel_case c = kernel_case_of(FSDP_OP_ADAMW, adamw_attrs, 1e-2);
   c.segments = &whole, c.segment_count = 1, c.seed = 5;
   make_adamw(&c, bf16, COUNT, true);
   kernel_case_run(&c);
   for (int part = 0; part < 2 * (int)(sizeof cuts / sizeof *cuts); part++) {
     int64_t cut = cuts[part / 2], first = part % 2 ? cut : 0, count = part % 2 ? COUNT - cut : cut;
-    fsdp_rounding_run segment = {0, count, first + 3, 7, 0, 0};
+    fsdp_param_run segment = {0, count, first + 3, 7, 0, 0, false};
     kernel_case shard = kernel_case_of(FSDP_OP_ADAMW, adamw_attrs, 1e-2);
     shard.segments = &segment, shard.segment_count = 1, shard.seed = 5;
     make_adamw(&shard, bf16, count, true);
@@ -334,7 +334,7 @@ static void test_adamw_is_independent_of_shards(void **state) {
 static void test_rounding_is_unbiased(void **state) {
   (void)state;
   enum { COUNT = 200000 };
-  fsdp_rounding_run segment = {.numel = COUNT, .random_stream = fsdp_random_stream("model.norm.weight")};
+  fsdp_param_run segment = {.numel = COUNT, .random_stream = fsdp_random_stream("model.norm.weight")};
   static const states bf16 = {FSDP_F32, FSDP_BF16, FSDP_BF16, FSDP_BF16, FSDP_BF16};
   kernel_case c = kernel_case_of(FSDP_OP_ADAMW, adamw_attrs, 0);
   c.segments = &segment, c.segment_count = 1, c.seed = 42;
@@ -428,7 +428,7 @@ static void make_exact_adamw(kernel_case *c, int64_t count) {
 }
 
 // The parameter's element at `at` of the shard, by walking there.
-static uint64_t element_of(const fsdp_rounding_run *run, int64_t at) {
+static uint64_t element_of(const fsdp_param_run *run, int64_t at) {
   int64_t element = run->element_index, column = 0;
   for (int64_t i = run->shard_offset; i < at; i++) {
     element++;
@@ -444,7 +444,7 @@ static void test_rounding_draws(void **state) {
   (void)state;
   enum { COUNT = 2100, RUNS = 24 };
   for (int trial = 0; trial < test_draws(20, 5); trial++) {
-    fsdp_rounding_run runs[RUNS];
+    fsdp_param_run runs[RUNS];
     int64_t end = 0;
     int run_count = 0;
     for (; run_count < RUNS && end < COUNT - 700; run_count++) {
@@ -452,7 +452,7 @@ static void test_rounding_draws(void **state) {
       fsdp_random_words(5, (uint64_t)trial, (uint64_t)run_count, words);
       int64_t first = end + words[0] % (trial % 2 ? 21 : 2), numel = 1 + words[1] % (trial % 3 ? 90 : 600);
       runs[run_count] =
-          (fsdp_rounding_run){first, numel, (int64_t)words[2] * 17, (uint64_t)words[3] << 20, 0, 0};
+          (fsdp_param_run){first, numel, (int64_t)words[2] * 17, (uint64_t)words[3] << 20, 0, 0, false};
       if (words[3] % 2) runs[run_count].row_numel = 1 + words[3] / 2 % 70;
       if (words[3] % 2) runs[run_count].row_step = runs[run_count].row_numel + words[3] / 140 % 50;
       end = first + numel;

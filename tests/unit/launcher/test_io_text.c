@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -89,10 +90,10 @@ static char *contents(const char *path) {
   return text;
 }
 
-static fsdp_metrics_log *open_log(const char *path, bool fresh) {
+static fsdp_metrics_log *open_log(const char *path) {
   fsdp_metrics_log *log;
   fsdp_error error;
-  IO_OK(fsdp_metrics_log_open(path, fresh, &log, &error), &error);
+  IO_OK(fsdp_metrics_log_open(path, &log, &error), &error);
   return log;
 }
 
@@ -106,7 +107,7 @@ static void append_step(fsdp_metrics_log *log, int step, double loss) {
 static void lines_are_whole_at_once(void **state) {
   (void)state;
   const char *path = io_path("log.jsonl");
-  fsdp_metrics_log *log = open_log(path, false);
+  fsdp_metrics_log *log = open_log(path);
   append_step(log, 1, 5.5);
   assert_string_equal(contents(path), "{\"global_step\":1,\"loss\":5.5}\n"); // before it is closed
   append_step(log, 2, NAN);
@@ -125,12 +126,12 @@ static void an_unfinished_line_is_cut_off(void **state) {
   static const char first[] = "{\"global_step\":1}\n";
   for (size_t i = 0; i + 1 < sizeof first; i++) text[i] = first[i];
   io_write("cut.jsonl", text, sizeof text);
-  fsdp_metrics_log *log = open_log(path, false);
+  fsdp_metrics_log *log = open_log(path);
   append_step(log, 2, 1);
   fsdp_metrics_log_close(log, NULL);
   assert_string_equal(contents(path), "{\"global_step\":1}\n{\"global_step\":2,\"loss\":1.0}\n");
   io_write_text("cut.jsonl", "no line at all");
-  fsdp_metrics_log_close(open_log(path, false), NULL);
+  fsdp_metrics_log_close(open_log(path), NULL);
   assert_string_equal(contents(path), "");
 }
 
@@ -138,18 +139,36 @@ static void resuming_drops_later_steps(void **state) {
   (void)state;
   const char *path = io_path("rewind.jsonl");
   fsdp_error error;
-  fsdp_metrics_log *log = open_log(path, false);
+  fsdp_metrics_log *log = open_log(path);
   for (int step = 1; step <= 5; step++) append_step(log, step, step);
-  int64_t damaged;
-  assert_int_equal(fsdp_metrics_log_rewind(log, "global_step", 3, &damaged, &error), FSDP_OK);
-  assert_int_equal(damaged, 0);
+  fsdp_metrics_rewound rewound;
+  assert_int_equal(fsdp_metrics_log_rewind(log, "global_step", 3, &rewound, &error), FSDP_OK);
+  assert_int_equal(rewound.damaged, 0);
+  assert_int_equal(rewound.dropped, 2);
   append_step(log, 4, 9);
   fsdp_metrics_log_close(log, NULL);
   assert_non_null(
       strstr(contents(path), "{\"global_step\":3,\"loss\":3.0}\n{\"global_step\":4,\"loss\":9.0}\n"));
   assert_null(strstr(contents(path), ":5"));
-  fsdp_metrics_log_close(open_log(path, true), NULL);
+  assert_true(fsdp_metrics_log_holds(path));
+  log = open_log(path);
+  assert_int_equal(fsdp_metrics_log_rewind(log, "global_step", 0, &rewound, &error), FSDP_OK);
+  assert_int_equal(rewound.dropped, 4);
+  fsdp_metrics_log_close(log, NULL);
   assert_string_equal(contents(path), "");
+  assert_false(fsdp_metrics_log_holds(path));
+}
+
+// Of a start that fails nothing stays; a file that was there does.
+static void what_nothing_was_written_to_goes(void **state) {
+  (void)state;
+  const char *path = io_path("deep/er/log.jsonl");
+  fsdp_metrics_log_close(open_log(path), NULL);
+  assert_int_equal(access(path, F_OK), -1);
+  assert_int_equal(access(io_path("deep/er"), F_OK), 0);
+  path = io_write("empty.jsonl", "", 0);
+  fsdp_metrics_log_close(open_log(path), NULL);
+  assert_int_equal(access(path, F_OK), 0);
 }
 
 // Lines behind a damaged one are not lost with it; damaged ones at the end are.
@@ -159,18 +178,20 @@ static void a_damaged_line_stays_with_those_behind_it(void **state) {
   static const char rest[] = "{\"global_step\":\n{\"global_step\":4}\n{\"global_step\":2}\n";
   char text[sizeof good + sizeof rest];
   fsdp_error error;
-  int64_t damaged;
+  fsdp_metrics_rewound rewound;
   memcpy(text, good, sizeof good - 1);
   memcpy(text + sizeof good - 1, rest, sizeof rest - 1);
   const char *path = io_write("damaged.jsonl", text, sizeof good + sizeof rest - 2);
-  fsdp_metrics_log *log = open_log(path, false);
-  assert_int_equal(fsdp_metrics_log_rewind(log, "global_step", 3, &damaged, &error), FSDP_OK);
-  assert_int_equal(damaged, 2);
+  fsdp_metrics_log *log = open_log(path);
+  assert_int_equal(fsdp_metrics_log_rewind(log, "global_step", 3, &rewound, &error), FSDP_OK);
+  assert_int_equal(rewound.damaged, 2);
+  assert_int_equal(rewound.dropped, 3);
   struct stat information;
   assert_int_equal(stat(path, &information), 0);
   assert_int_equal(information.st_size, sizeof good - 1);
-  assert_int_equal(fsdp_metrics_log_rewind(log, "global_step", 2, &damaged, &error), FSDP_OK);
-  assert_int_equal(damaged, 0);
+  assert_int_equal(fsdp_metrics_log_rewind(log, "global_step", 2, &rewound, &error), FSDP_OK);
+  assert_int_equal(rewound.damaged, 0);
+  assert_int_equal(rewound.dropped, 3);
   assert_string_equal(contents(path), "{\"global_step\":1}\n");
   fsdp_metrics_log_close(log, NULL);
 }
@@ -179,14 +200,15 @@ static void places_that_cannot_be_written(void **state) {
   (void)state;
   fsdp_metrics_log *log;
   fsdp_error error;
-  IO_EXPECT(fsdp_metrics_log_open(io_path("none/log.jsonl"), false, &log, &error), FSDP_ERR_INPUT, &error,
-            "none/log.jsonl", "No such file", "--log");
+  io_write_text("file", "x");
+  IO_EXPECT(fsdp_metrics_log_open(io_path("file/log.jsonl"), &log, &error), FSDP_ERR_INPUT, &error,
+            "file/log.jsonl", "Not a directory", "--log");
   json_t *record = json_pack("{s:i}", "global_step", 1);
-  log = open_log("/dev/full", false);
+  log = open_log("/dev/full");
   IO_EXPECT(fsdp_metrics_log_write(log, record, &error), FSDP_ERR_INPUT, &error, "/dev/full",
             "No space left");
   fsdp_metrics_log_close(log, NULL);
-  log = open_log("/dev/null", true);
+  log = open_log("/dev/null");
   assert_int_equal(fsdp_metrics_log_write(log, record, &error), FSDP_OK);
   fsdp_metrics_log_close(log, NULL);
   json_decref(record);
@@ -208,7 +230,8 @@ static void lines_wait_for_room(void **state) {
   enum { LINE_BYTES = sizeof line - 1 };
   fsdp_error error;
   for (int spare = 0; spare < LINE_BYTES; spare += LINE_BYTES - 1) { // with and without a torn line
-    fsdp_metrics_log *log = open_log(path, true);
+    unlink(path);
+    fsdp_metrics_log *log = open_log(path);
     append_step(log, 1, 1);
     limit_files((rlim_t)(2 * LINE_BYTES + spare));
     append_step(log, 2, 1);
@@ -248,6 +271,7 @@ int main(void) {
       cmocka_unit_test(lines_are_whole_at_once),
       cmocka_unit_test(an_unfinished_line_is_cut_off),
       cmocka_unit_test(resuming_drops_later_steps),
+      cmocka_unit_test(what_nothing_was_written_to_goes),
       cmocka_unit_test(a_damaged_line_stays_with_those_behind_it),
       cmocka_unit_test(places_that_cannot_be_written),
       cmocka_unit_test(lines_wait_for_room),

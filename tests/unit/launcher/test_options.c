@@ -261,7 +261,6 @@ static void wrong_values(void **state) {
   refuse(train, "-x", FSDP_ERR_OPTION, "'-x'");
   refuse(train, "--lr", FSDP_ERR_OPTION, "--lr|needs a value");
   refuse(train, "train.txt", FSDP_ERR_OPTION, "train.txt");
-  refuse(train, "--ranks 8", FSDP_ERR_OPTION, "--ranks|fsdp_plan|mpirun");
 }
 
 // A threshold beside a policy that does not use it is reported, not refused: the hint's `--wrap block` can be
@@ -435,8 +434,6 @@ static void flags_of_other_trainers(void **state) {
   refuse(train, "--fp16 true", FSDP_ERR_OPTION, "'--fp16'|loss scaling");
   refuse(train, "--output_dir outputs/x", FSDP_ERR_OPTION, "'--output_dir'|--save-dir|-e NAME");
   refuse(train, "--dataset-name tatsu-lab/alpaca", FSDP_ERR_OPTION, "'--dataset-name'|--data");
-  refuse(train, "--warmup_ratio 0.1", FSDP_ERR_OPTION, "'--warmup_ratio'|--warmup-steps");
-  refuse(train, "--ranks_per_node 8", FSDP_ERR_OPTION, "--ranks_per_node|fsdp_plan");
   refuse(train, "--cpu_checkpointing", FSDP_ERR_OPTION, "--offload-activations block_inputs");
 }
 
@@ -457,9 +454,9 @@ static void table_of_aliases(void **state) {
     if (a->name && !fsdp_option_find(a->name))
       fail_msg("--%s is --%s, which is no option", a->alias, a->name);
     for (int on = 0; on < 2 && a->on; on++) {
-      fsdp_options o = accept(FSDP_PROGRAM_PLAN, "");
+      fsdp_options o = accept(FSDP_PROGRAM_TRAIN, "");
       fsdp_error error;
-      assert_int_equal(fsdp_options_set(&o, FSDP_PROGRAM_PLAN, a->alias, on ? "on" : "off", "here", &error),
+      assert_int_equal(fsdp_options_set(&o, FSDP_PROGRAM_TRAIN, a->alias, on ? "on" : "off", "here", &error),
                        FSDP_OK);
       fsdp_options_destroy(&o);
     }
@@ -543,6 +540,18 @@ static void learning_rates(void **state) {
   rate.schedule = FSDP_LR_LINEAR;
   assert_true(fabs(fsdp_learning_rate_at(&rate, 6) - 0.8) < 1e-12);
   assert_true(fabs(fsdp_learning_rate_at(&rate, 11) - 0.3) < 1e-12);
+  rate.schedule = FSDP_LR_WSD;
+  rate.decay_ratio = 0.25; // 3 of 12 steps: lr would be min at step 12
+  for (int i = 4; i < 10; i++) assert_true(fsdp_learning_rate_at(&rate, i) == 1);
+  assert_true(fabs(fsdp_learning_rate_at(&rate, 10) - (1 - 0.8 / 3)) < 1e-12);
+  assert_true(fabs(fsdp_learning_rate_at(&rate, 11) - (1 - 1.6 / 3)) < 1e-12);
+  rate.decay_ratio = 1; // no more than the warm-up leaves: linear
+  assert_true(fabs(fsdp_learning_rate_at(&rate, 6) - 0.8) < 1e-12);
+  // Of 12 steps, and of the 20 that a schedule which begins later has.
+  assert_int_equal(fsdp_learning_rate_warmup(&rate, 0.1), 2);
+  assert_int_equal(fsdp_learning_rate_warmup(&rate, 0.25), 3);
+  moved = (fsdp_learning_rate){.first_step = 10, .total_steps = 40};
+  assert_int_equal(fsdp_learning_rate_warmup(&moved, 0.1), 3); // not 4: 0.1 * 30 > 3 in doubles
   rate.schedule = FSDP_LR_CONSTANT;
   assert_true(fsdp_learning_rate_at(&rate, 11) == 1);
   rate.warmup_steps = 20; // longer than the run

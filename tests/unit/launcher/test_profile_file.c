@@ -91,6 +91,7 @@ static const char whole[] =
     "capability: 8.9\nreserve: {context_gb: 0.75, communicator_gb: {value: 0.25, source: y}}\n"
     "copy_gbps: {up: 20, down: 21, up_both: 15, down_both: 16}\ncontention: {compute: 1.125, collective: "
     "1.3, gather: 1.02}\n"
+    "spread: {compute_low: 0.875, compute_high: 1.25, collective_low: 0.5, collective_high: 1.5}\n"
     "network: {gbps_per_node: 400, latency_us: 14, node_latency_us: 3.4}\ntiles: true\n"
     "products:\n- {ranks: 2, dtype: bf16, form: weight, m: 1, n: 2, k: 3, tflops: 0.1, source: z}\n"
     "- {dtype: fp32, form: any, m: 4, n: 5, k: 6000000, tflops: {value: 0.3, source: z}}\n"
@@ -115,6 +116,8 @@ static void whole_profile(void **state) {
   assert_true(p->up_rate == 20e9 && p->down_rate == 21e9 && p->up_both_rate == 15e9 &&
               p->down_both_rate == 16e9);
   assert_true(p->product_slowdown == 1.125 && p->collective_slowdown == 1.3 && p->gather_slowdown == 1.02);
+  assert_true(p->spread.compute_low == 0.875 && p->spread.compute_high == 1.25 &&
+              p->spread.collective_low == 0.5 && p->spread.collective_high == 1.5);
   assert_true(p->network_rate == 400e9 && p->network_latency_s == 14e-6 && p->node_latency_s == 3.4e-6);
   assert_true(p->capability == 8.9 && p->context_bytes == 0.75e9 && p->communicator_bytes == 0.25e9);
   assert_true(p->tiles);
@@ -211,7 +214,8 @@ static void check_sourced(yaml_document_t *document, const yaml_node_t *node, co
 static fsdp_status check_sources(void *context, yaml_document_t *document, fsdp_error *error) {
   (void)error;
   static const char *const words[] = {"name", "device", "tiles", "use", "base"};
-  static const char *const sections[] = {"peak_tflops", "copy_gbps", "contention", "network", "reserve"};
+  static const char *const sections[] = {"peak_tflops", "copy_gbps", "contention",
+                                         "network",     "reserve",   "spread"};
   const yaml_node_t *root = yaml_document_get_root_node(document);
   for (const yaml_node_pair_t *pair = root->data.mapping.pairs.start; pair < root->data.mapping.pairs.top;
        pair++) {
@@ -219,7 +223,7 @@ static fsdp_status check_sources(void *context, yaml_document_t *document, fsdp_
     const yaml_node_t *value = yaml_document_get_node(document, pair->value);
     bool is_word = false, is_section = false;
     for (int i = 0; i < 5; i++) is_word = is_word || !strcmp(words[i], key);
-    for (int i = 0; i < 5; i++) is_section = is_section || !strcmp(sections[i], key);
+    for (int i = 0; i < 6; i++) is_section = is_section || !strcmp(sections[i], key);
     if (is_word) continue;
     if (value->type == YAML_SEQUENCE_NODE) {
       for (const yaml_node_item_t *item = value->data.sequence.items.start;
@@ -286,7 +290,17 @@ static void shipped_profiles(void **state) {
     IO_OK(fsdp_yaml_visit(&source, check_sources, copy, &error), &error);
   }
   assert_true(fsdp_shipped_profile_find("h100-sxm") >= 0);
-  assert_int_equal(fsdp_shipped_profile_find("h100"), -1);
+  // As people write it: in capitals, and the name of a machine that there is once.
+  const struct {
+    const char *name, *means;
+  } names[] = {
+      {"H100-SXM", "h100-sxm"}, {"h100", "h100-sxm"}, {"H200", "h200"},   {"a100", NULL}, {"h10", NULL},
+      {"h100-", NULL},          {"", NULL},           {"h100-sxm5", NULL}};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    int found = fsdp_shipped_profile_find(names[i].name);
+    assert_int_equal(found >= 0, names[i].means != NULL);
+    if (found >= 0) assert_string_equal(fsdp_shipped_profile_name(found), names[i].means);
+  }
 }
 
 // ---- Bases
@@ -356,8 +370,8 @@ static void refused_at_the_top(void **state) {
   (void)state;
   fsdp_device_profile *profile;
   fsdp_error error = {0};
-  assert_int_equal(fsdp_profile_read("h100", &profile, &error), FSDP_ERR_INPUT);
-  assert_non_null(strstr(error.message, "unknown profile \"h100\": shipped are "));
+  assert_int_equal(fsdp_profile_read("a100", &profile, &error), FSDP_ERR_INPUT);
+  assert_non_null(strstr(error.message, "unknown profile \"a100\": shipped are "));
   assert_non_null(strstr(error.message, "h100-sxm"));
   refuse("", "no device");
   refuse("device: cuda\n", "no name");

@@ -183,8 +183,13 @@ static void profile_files(void **state) {
   assert_int_equal(fsdp_memory_profile_write(plan, "a <model> & \"more\"", path, &error), FSDP_OK);
   assert_int_equal(access(path, R_OK), 0);
   unlink(path);
-  // Nothing is left of a file that could not be written.
+  // Folders are made. Nothing is left of a file that could not be written.
   snprintf(path, sizeof path, "%s/none/memory.svg", folder);
+  assert_int_equal(fsdp_memory_profile_write(plan, "tiny", path, &error), FSDP_OK);
+  assert_int_equal(unlink(path), 0);
+  snprintf(path, sizeof path, "%s/none", folder);
+  assert_int_equal(rmdir(path), 0);
+  snprintf(path, sizeof path, "/proc/none/memory.svg");
   assert_int_equal(fsdp_memory_profile_write(plan, "tiny", path, &error), FSDP_ERR_INPUT);
   assert_non_null(strstr(error.message, path));
   assert_int_equal(rmdir(folder), 0);

@@ -41,6 +41,10 @@ static void changes_are_listed_with_both_values(void **state) {
          "--lr 0.002 → 0.00030000000000000003, --weight-decay 0.05 → 0, --max-steps none → 7, "
          "--eval-data none → e.txt");
   expect(saved, "lr=0.29999999999999999\n", false, "--lr 0.002 → 0.3");
+  json_t *older = json_pack("{s:s}", "eval-split", "2e+01");
+  expect(older, "eval-split=20\n", false, "");
+  expect(older, "eval-split=21\n", false, "--eval-split 20 → 21");
+  json_decref(older);
   expect(saved, "data=b.txt\n", true, "--data a.txt → b.txt");
   expect(saved, "data=b.txt\n", false, "--data a.txt → b.txt (the same contents)");
   expect(saved, "data=\n", true, "--data a.txt → none");

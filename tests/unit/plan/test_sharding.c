@@ -255,7 +255,7 @@ static void test_refusals(void **state) {
       FSDP_ERR_INPUT,
       (const char *const[]){"o_proj_weight\" (rule 1; did you mean model.layers.*.self_attn.o_proj."
                             "weight?)",
-                            "\"model.layers.7.mlp\" (rule 3; did you mean model.layers.*.mlp?)",
+                            "\"model.layers.7.mlp\" (rule 3; the model has model.layers.0 to model.layers.1)",
                             "\"q\" (rule 4; nothing is near)", NULL});
   fixture f = make("fsdp=2,tensor=2,x=2", NULL);
   fsdp_error error = {0};

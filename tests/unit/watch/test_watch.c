@@ -1,5 +1,4 @@
-// The board's sentences, and the watch: processes of two nodes, made by fork, of which one is killed,
-// stopped, cut off or slow.
+// The board's sentences, and the watch: forked processes of two nodes, one killed, stopped, cut off or slow.
 #include "runtime/base/clock.h"
 #include "runtime/base/progress.h"
 #include "runtime/watch/error_file.h"
@@ -9,6 +8,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <math.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -430,9 +430,8 @@ static void test_a_circle_loses_a_node(void **state) {
 static void test_limit_includes_the_end(void **state) {
   (void)state;
   for (int seconds = 1; seconds <= 3600; seconds++) {
-    const int64_t judged = fsdp_watch_judged_ms(seconds), left = 1000 * (int64_t)seconds - judged;
-    assert_true(left > 0 && left <= FSDP_WATCH_END_MS && 5 * left <= 1000 * (int64_t)seconds);
-    assert_true(left == FSDP_WATCH_END_MS || 5 * left == 1000 * (int64_t)seconds);
+    const int64_t judged = fsdp_watch_judged_ms(seconds);
+    assert_int_equal(1000 * (int64_t)seconds - judged, fmin(FSDP_WATCH_END_MS, 200.0 * seconds));
     assert_int_equal(fsdp_watch_limit_s(judged), seconds);
   }
 }

@@ -1,0 +1,248 @@
+#include "launcher/options/run_options.h"
+
+#include "launcher/options/option_check.h"
+#include "launcher/options/option_store.h"
+#include "launcher/options/yaml_options.h"
+#include "runtime/base/check.h"
+#include "runtime/base/plural.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { PATH_BYTES = 4096, NOTE_BYTES = 2048 };
+
+void fsdp_run_options_path(const fsdp_options *options, char *path, size_t path_bytes) {
+  snprintf(path, path_bytes, "%s/%s/run.yaml", options->save_dir, options->experiment);
+}
+
+// ---- Writing
+
+static bool is_one_of(const char *name, const char *const *names) {
+  for (; *names; names++)
+    if (strcmp(name, *names) == 0) return true;
+  return false;
+}
+
+static bool is_written(const fsdp_option_row *row, bool whole) {
+  static const char *const never[] = {"config", "help", "version", "print-config", NULL};
+  // Of one start; what the folder's name says; and ranks, which a resumed run may have others of.
+  static const char *const of_a_start[] = {
+      "resume",      "resume-schedule", "overwrite",      "trace",
+      "trace-steps", "memory-profile",  "dry-run",        "self-test",
+      "print-model", "print-program",   "print-sharding", "experiment-name",
+      "save-dir",    "ranks",           "ranks-per-node", NULL};
+  if (row->knob || !fsdp_option_belongs(row, FSDP_PROGRAM_TRAIN) || is_one_of(row->name, never)) return false;
+  return whole || !is_one_of(row->name, of_a_start);
+}
+
+static void print_quoted(const char *value, FILE *out) {
+  fputc('"', out);
+  for (; *value; value++) {
+    if (*value == '"' || *value == '\\') fputc('\\', out);
+    fputc(*value, out);
+  }
+  fputc('"', out);
+}
+
+static void print(const fsdp_options *options, bool whole, FILE *out) {
+  int count;
+  const fsdp_option_row *table = fsdp_option_table(&count);
+  for (int defaults = 0; defaults < 2; defaults++) {
+    if (defaults) fputs("# Defaults:\n", out);
+    for (int i = 0; i < count; i++) {
+      const fsdp_option_row *row = &table[i];
+      bool is_given = fsdp_options_given(options, row->name);
+      if (!is_written(row, whole) || is_given == defaults || (!is_given && !row->fallback)) continue;
+      char *value = fsdp_options_value(options, row);
+      const bool number = row->kind == FSDP_OPTION_INT || row->kind == FSDP_OPTION_SIZE ||
+                          row->kind == FSDP_OPTION_REAL || row->kind == FSDP_OPTION_SHARE;
+      fprintf(out, "%s%s: ", defaults ? "# " : "", row->name);
+      if (number)
+        fputs(value, out);
+      else
+        print_quoted(value, out);
+      fputc('\n', out);
+      free(value);
+    }
+  }
+}
+
+void fsdp_run_options_print(const fsdp_options *options, FILE *out) {
+  print(options, true, out);
+}
+
+static char *print_run(const fsdp_options *options) {
+  char *text = NULL;
+  size_t bytes = 0;
+  FILE *out = open_memstream(&text, &bytes);
+  FSDP_NEED_MEMORY(out, "a run's options");
+  print(options, false, out);
+  fclose(out);
+  return text;
+}
+
+// ---- Reading
+
+// What run.yaml says, with the file's lines as places.
+typedef struct kept {
+  fsdp_options options;
+  const char *path;
+} kept;
+
+static fsdp_status take_kept(void *context, const char *name, const char *text, int line, fsdp_error *error) {
+  kept *k = context;
+  char place[sizeof k->options.place[0]];
+  snprintf(place, sizeof place, "%.110s:%d", k->path, line);
+  return fsdp_options_set(&k->options, FSDP_PROGRAM_TRAIN, name, text, place, error);
+}
+
+static void note(char *text, const char *format, const char *name, const char *from, const char *to) {
+  size_t used = strlen(text);
+  if (used < NOTE_BYTES) snprintf(text + used, NOTE_BYTES - used, format, used ? ", " : "", name, from, to);
+}
+
+// A mesh, its short forms and what is sharded over it are one thing: whoever gives one of them gives all.
+static const char *const places[] = {"mesh",     "tensor-parallel", "context-parallel", "op-strategies",
+                                     "sharding", "shard",           "extra-data-axis",  NULL};
+
+static bool gives_place(const fsdp_options *options) {
+  bool is_given = false;
+  for (int i = 0; places[i]; i++) is_given |= fsdp_options_given(options, places[i]);
+  return is_given;
+}
+
+// Sets in `options` what they do not give, but for the row `but` (NULL: none), and lists what is otherwise.
+static fsdp_status complete(fsdp_options *options, const kept *k, const fsdp_option_row *but, char *changed,
+                            fsdp_error *error) {
+  int count;
+  fsdp_status status = FSDP_OK;
+  const fsdp_option_row *table = fsdp_option_table(&count);
+  const bool own_place = gives_place(options);
+  for (int i = 0; i < count && status == FSDP_OK; i++) {
+    const fsdp_option_row *row = &table[i];
+    const bool is_given = fsdp_options_given(options, row->name);
+    if (!is_written(row, false) || !fsdp_options_given(&k->options, row->name)) continue;
+    char *text = fsdp_options_value(&k->options, row);
+    if (!is_given && (row == but || (own_place && is_one_of(row->name, places)))) {
+      note(changed, "%s--%s %s → %s", row->name, text, row->fallback ? row->fallback : "none");
+    } else if (!is_given) {
+      status = fsdp_options_set(options, FSDP_PROGRAM_TRAIN, row->name, text,
+                                fsdp_options_place(&k->options, row->name), error);
+    } else {
+      char *now = fsdp_options_value(options, row);
+      if (strcmp(text, now) != 0) note(changed, "%s--%s %s → %s", row->name, text, now);
+      free(now);
+    }
+    free(text);
+  }
+  return status;
+}
+
+// The options that are given, completed but for one row, and checked.
+static fsdp_status read_all(fsdp_options *options, int argc, char **argv, const kept *k,
+                            const fsdp_option_row *but, char changed[NOTE_BYTES], fsdp_error *error) {
+  *changed = 0;
+  fsdp_status status = fsdp_options_read(options, FSDP_PROGRAM_TRAIN, argc, argv, error);
+  if (status == FSDP_OK) status = complete(options, k, but, changed, error);
+  return status == FSDP_OK ? fsdp_options_check(options, FSDP_PROGRAM_TRAIN, error) : status;
+}
+
+// Whether the option is as the file says it.
+static bool is_taken(const fsdp_options *options, const kept *k, const char *name) {
+  return fsdp_options_given(&k->options, name) &&
+         strcmp(fsdp_options_place(options, name), fsdp_options_place(&k->options, name)) == 0;
+}
+
+// All of the file's options with those that are given; where they contradict each other, without the one of
+// the file without which they do not. The first error if there is none.
+static fsdp_status reconcile(fsdp_options *options, int argc, char **argv, const kept *k,
+                             char changed[NOTE_BYTES], fsdp_error *error) {
+  int count;
+  const fsdp_option_row *table = fsdp_option_table(&count);
+  fsdp_options_destroy(options);
+  fsdp_status status = read_all(options, argc, argv, k, NULL, changed, error);
+  for (int i = 0; i < count && status == FSDP_ERR_OPTION; i++) {
+    if (!is_taken(options, k, table[i].name)) continue;
+    fsdp_options tried;
+    fsdp_error other;
+    char without[NOTE_BYTES];
+    if (read_all(&tried, argc, argv, k, &table[i], without, &other) != FSDP_OK) {
+      fsdp_options_destroy(&tried);
+      continue;
+    }
+    fsdp_options_destroy(options);
+    *options = tried;
+    memcpy(changed, without, NOTE_BYTES);
+    error->status = status = FSDP_OK;
+  }
+  return status;
+}
+
+static fsdp_status read_kept(fsdp_options *options, int argc, char **argv, const char *path,
+                             fsdp_error *error) {
+  char changed[NOTE_BYTES], *defaults[] = {argv[0], NULL};
+  kept k = {.path = path};
+  fsdp_status status = fsdp_options_read(&k.options, FSDP_PROGRAM_TRAIN, 1, defaults, error);
+  if (status == FSDP_OK) status = fsdp_yaml_read(path, take_kept, &k, error);
+  if (status == FSDP_OK) status = reconcile(options, argc, argv, &k, changed, error);
+  if (status == FSDP_OK) {
+    size_t bytes = strlen(path) + NOTE_BYTES + 64;
+    options->run_note = fsdp_alloc(bytes);
+    options->run_ranks = fsdp_options_given(&k.options, "ranks") ? k.options.ranks : 0;
+    snprintf(options->run_note, bytes, "%s%s%s", path, *changed ? "; given otherwise: " : "", changed);
+  }
+  fsdp_options_destroy(&k.options);
+  return status;
+}
+
+// Whether the option is as run.yaml says it.
+static bool is_of_file(const fsdp_options *options, const char *name) {
+  char path[PATH_BYTES];
+  fsdp_run_options_path(options, path, sizeof path);
+  const size_t shown = strlen(path) < 110 ? strlen(path) : 110; // as take_kept cuts it
+  return strncmp(fsdp_options_place(options, name), path, shown) == 0;
+}
+
+// A mesh has its ranks; its short forms leave the others to the strategy.
+static bool fits(const fsdp_options *options, int ranks) {
+  if (options->mesh) return ranks == options->run_ranks;
+  return ranks % (options->tensor_parallel * options->context_parallel) == 0;
+}
+
+fsdp_status fsdp_run_options_fit(fsdp_options *options, int ranks, fsdp_error *error) {
+  char gone[512] = "";
+  if (!options->run_note || fits(options, ranks)) return FSDP_OK;
+  for (int i = 0; places[i]; i++) {
+    const fsdp_option_row *row = fsdp_option_find(places[i]);
+    if (!fsdp_options_given(options, row->name) || !is_of_file(options, row->name)) continue;
+    char *text = fsdp_options_value(options, row);
+    size_t used = strlen(gone);
+    snprintf(gone + used, sizeof gone - used, "%s--%s %.100s", used ? ", " : "", row->name, text);
+    free(text);
+    fsdp_option_reset(options, row);
+  }
+  if (!*gone) return FSDP_OK;
+  size_t bytes = strlen(options->run_note) + sizeof gone + 128;
+  char *note = fsdp_alloc(bytes);
+  snprintf(note, bytes, "%s; not for %d rank%s: %s", options->run_note, ranks, fsdp_plural(ranks), gone);
+  free(options->run_note);
+  options->run_note = note;
+  free(options->run_config);
+  options->run_config = print_run(options);
+  return fsdp_options_check(options, FSDP_PROGRAM_TRAIN, error);
+}
+
+fsdp_status fsdp_run_options_parse(fsdp_options *options, int argc, char **argv, fsdp_error *error) {
+  char path[PATH_BYTES];
+  fsdp_status status = fsdp_options_read(options, FSDP_PROGRAM_TRAIN, argc, argv, error);
+  if (status != FSDP_OK || options->help || options->version) return status;
+  bool resumes = options->experiment && strcmp(options->resume, "off") != 0;
+  if (resumes) fsdp_run_options_path(options, path, sizeof path);
+  if (resumes && access(path, F_OK) == 0)
+    status = read_kept(options, argc, argv, path, error);
+  else
+    status = fsdp_options_check(options, FSDP_PROGRAM_TRAIN, error);
+  if (status == FSDP_OK) options->run_config = print_run(options);
+  return status;
+}

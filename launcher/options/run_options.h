@@ -1,0 +1,28 @@
+// The options that a run was started with, kept in its experiment's folder as a file for --config:
+//
+//   outputs/NAME/run.yaml     written when the run starts; to the next start with -e NAME it gives what
+//                             that was not given, so that `fsdp_train -e NAME` alone goes on
+//
+//   command line ──► --config FILE ──► run.yaml ──► defaults        the first that says it
+//
+// What belongs to one start alone (--resume, --trace, what is printed), and what the folder's own name says,
+// is not in it.
+#pragma once
+
+#include "launcher/options/options.h"
+
+// Fills `options` for fsdp_train as fsdp_options_parse does, then from the experiment's run.yaml unless
+// --resume off starts over. One of its options that contradicts those that are given gives way. Sets
+// run_config, and run_note if there was such a file. FSDP_ERR_OPTION, FSDP_ERR_INPUT; the caller destroys
+// `options` in either case.
+fsdp_status fsdp_run_options_parse(fsdp_options *options, int argc, char **argv, fsdp_error *error);
+
+// Once the number of ranks is known: a mesh of run.yaml that is not one of so many ranks gives way, with what
+// is sharded over it. FSDP_ERR_OPTION.
+fsdp_status fsdp_run_options_fit(fsdp_options *options, int ranks, fsdp_error *error);
+
+// The path of the experiment's run.yaml.
+void fsdp_run_options_path(const fsdp_options *options, char *path, size_t path_bytes);
+
+// --print-config: every option that was given, also what belongs to one start alone; defaults as comments.
+void fsdp_run_options_print(const fsdp_options *options, FILE *out);

@@ -1,0 +1,65 @@
+// fsdp_export --list: the checkpoints of an experiment, one a line.
+#include "launcher/programs/export.h"
+#include "runtime/base/plural.h"
+#include "runtime/base/text.h"
+#include "runtime/checkpoint/checkpoint_folder.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static const char *print_loss(double loss, char out[24]) {
+  snprintf(out, 24, loss > 0 ? "%.4f" : "-", loss);
+  return out;
+}
+
+static const char *print_time(int64_t saved_s, char out[32]) {
+  struct tm parts;
+  time_t time = (time_t)saved_s;
+  snprintf(out, 32, "-");
+  if (saved_s > 0 && localtime_r(&time, &parts)) strftime(out, 32, "%Y-%m-%d %H:%M:%S", &parts);
+  return out;
+}
+
+static int64_t bytes_of(const fsdp_checkpoint *c) {
+  int64_t bytes = c->files_bytes;
+  for (int i = 0; i < c->carried_count; i++) bytes += c->carried[i].bytes;
+  return bytes;
+}
+
+static void print_row(const char *path, const char *remark, FILE *out) {
+  const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+  char time[32], loss[24], eval[24], size[24];
+  fsdp_checkpoint *c;
+  fsdp_error error;
+  if (fsdp_checkpoint_read_manifest(path, &c, &error) != FSDP_OK) {
+    fprintf(out, "%-14s cannot be read: %s\n", name, error.message);
+    return;
+  }
+  const fsdp_checkpoint_results *r = &c->progress.results;
+  fprintf(out, "%-14s %8" PRId64 "  %-19s  %9s  %15s  %8s  %s\n", name, c->progress.step,
+          print_time(r->saved_s, time), print_loss(r->loss, loss), print_loss(r->eval_loss, eval),
+          fsdp_print_bytes(bytes_of(c), size, sizeof size), remark);
+  fsdp_checkpoint_destroy(c);
+}
+
+fsdp_status fsdp_export_list(const char *experiment, FILE *out, fsdp_error *error) {
+  fsdp_checkpoint_entry *entries;
+  int count = fsdp_checkpoint_list(experiment, &entries);
+  if (count == 0) {
+    free(entries);
+    return fsdp_fail(error, FSDP_ERR_INPUT,
+                     "%s: holds no checkpoint; give an experiment's folder, as in outputs/NAME --list",
+                     experiment);
+  }
+  int best = fsdp_checkpoint_best(entries, count);
+  fprintf(out, "%-14s %8s  %-19s  %9s  %15s  %8s\n", "checkpoint", "step", "saved", "loss", "evaluation loss",
+          "size");
+  for (int i = count - 1; i >= 0; i--) {
+    const char *newest = i == 0 ? "newest" : "";
+    print_row(entries[i].path, i == best ? (i == 0 ? "newest, best" : "best") : newest, out);
+  }
+  free(entries);
+  return FSDP_OK;
+}

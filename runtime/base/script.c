@@ -1,0 +1,42 @@
+#include "runtime/base/script.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { FOLDER_BYTES = 4096, PATH_BYTES = FOLDER_BYTES + 128, SCRIPTS_MAX = 8 };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static char paths[SCRIPTS_MAX][PATH_BYTES];
+static const char *known[SCRIPTS_MAX];
+
+// Of the program that runs, "" if that is not known.
+static void find_folder(char folder[FOLDER_BYTES]) {
+  const ssize_t length = readlink("/proc/self/exe", folder, FOLDER_BYTES - 1);
+  folder[length > 0 ? length : 0] = 0;
+  for (int cuts = 0; cuts < 2; cuts++) { // the program's name, and bin
+    char *slash = strrchr(folder, '/');
+    if (slash) *slash = 0;
+  }
+}
+
+static void find(const char *name, char path[PATH_BYTES]) {
+  char folder[FOLDER_BYTES];
+  find_folder(folder);
+  snprintf(path, PATH_BYTES, "%s/share/fsdp/scripts/%.64s", folder, name);
+  if (access(path, F_OK) != 0) snprintf(path, PATH_BYTES, "scripts/%.64s", name);
+}
+
+const char *fsdp_script(const char *name) {
+  const char *path = name;
+  pthread_mutex_lock(&lock);
+  for (int i = 0; i < SCRIPTS_MAX; i++) {
+    if (!known[i]) find(name, paths[i]), known[i] = name;
+    if (strcmp(known[i], name) != 0) continue;
+    path = paths[i];
+    break;
+  }
+  pthread_mutex_unlock(&lock);
+  return path;
+}

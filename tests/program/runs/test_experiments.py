@@ -1,0 +1,373 @@
+"""Experiments from day to day: -e NAME alone goes on as the run was started, nothing of an old run goes
+without a line, checkpoints are listed and named, the best one stays, and a run that no longer improves ends.
+"""
+
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+
+import programs
+
+work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_experiments_"))
+RANKS = 2 if programs.WITH_MPI else None
+COMMON = ["-s", "32", "-b", "2", "--lr", "1e-3", "--log-freq", "100"]
+
+
+def train(*arguments, status=0, ranks=None):
+    process = programs.run("fsdp_train", *arguments, ranks=ranks, cwd=work)
+    assert process.returncode == status, (arguments, process.returncode, process.stdout, process.stderr)
+    return process
+
+
+def refused(*arguments, status=2, parts=()):
+    process = train(*arguments, status=status)
+    messages = programs.errors(process, "fsdp_train")
+    assert len(messages) == 1 and all(part in messages[0] for part in parts), process.stderr
+    return messages[0]
+
+
+def folder(name):
+    return work / "outputs" / name
+
+
+def log(name):
+    return [json.loads(line) for line in (folder(name) / "log.jsonl").read_text().splitlines()]
+
+
+def losses(name):
+    lines = log(name)
+    assert [line["global_step"] for line in lines] == list(range(1, len(lines) + 1)), lines
+    return [line["loss"] for line in lines]
+
+
+def steps(name):
+    return sorted(int(path.name[5:]) for path in folder(name).glob("step-????????"))
+
+
+def the_name_alone_goes_on():
+    """A run that is killed goes on as if it had not been, to the bit, whether it had saved or not."""
+    text = work / "a data set.txt"
+    text.write_text("".join(chr(97 + i * i % 26) for i in range(20000)))
+    options = [
+        *COMMON,
+        "--data",
+        text.name,
+        "--seed",
+        "5",
+        "--warmup-steps",
+        "3",
+        "--strategy",
+        "grad_op",
+        "--wrap",
+        "block",
+        "--max-steps",
+        "12",
+        "--eval-split",
+        "9",
+        "--set",
+        "measure=off",
+    ]
+    train(*options, "-e", "whole", "--ckpt-freq", "4")
+    command = [str(programs.BIN / "fsdp_train"), *options, "-e", "killed", "--ckpt-freq", "4"]
+    for saved in (True, False):
+        shutil.rmtree(folder("killed"), ignore_errors=True)
+        process = subprocess.Popen(command, cwd=work, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        awaited = folder("killed") / ("step-00000004" if saved else "run.yaml")
+        while not awaited.exists() and process.poll() is None:
+            time.sleep(0.005)
+        process.kill()
+        process.wait()
+        for left in folder("killed").glob("step-*"):  # it may have been quicker
+            if not (saved and left.name == "step-00000004"):
+                shutil.rmtree(left)
+        process = train("-e", "killed")
+        assert "options:   of outputs/killed/run.yaml\n" in process.stdout, process.stdout
+        assert "given otherwise" not in process.stdout and "\nchanged:" not in process.stdout, process.stdout
+        assert ("\nresumed:" in "\n" + process.stdout) == saved, process.stdout
+        assert losses("killed") == losses("whole"), (losses("killed"), losses("whole"))
+        assert log("killed")[-1]["eval_loss"] == log("whole")[-1]["eval_loss"]
+    # On other ranks, for ranks are mpirun's.
+    shutil.rmtree(folder("killed") / "step-00000012")
+    train("-e", "killed", "-b", "1" if RANKS else "2", ranks=RANKS)
+    assert all(abs(a - b) < 1e-4 for a, b in zip(losses("killed"), losses("whole")))
+
+
+def what_is_given_wins():
+    train(*COMMON, "--max-steps", "3", "--eval-split", "0.02", "--ckpt-keep", "2", "-e", "given")
+    process = train("-e", "given", "--max-steps", "5", "--lr", "5e-4")
+    assert "; given otherwise: --max-steps 3 → 5, --lr 0.001 → 0.0005\n" in process.stdout, process.stdout
+    assert re.search(r"^changed: .*--lr 0.001 → 0.0005", process.stdout, re.M), process.stdout
+    # That holds from then on.
+    printed = train("-e", "given", "--print-config").stdout
+    assert (
+        "lr: 0.0005\n" in printed and "\nmax-steps: 5\n" in printed and "eval-split: 0.02\n" in printed
+    ), printed
+    # One that contradicts what is given gives way.
+    held = work / "held.txt"
+    held.write_text("abc" * 200)
+    process = train("-e", "given", "--max-steps", "6", "--eval-data", held)
+    assert "given otherwise: --eval-split 0.02 → none, --max-steps 5 → 6\n" in process.stdout, process.stdout
+    assert "of " + str(held) in process.stdout
+    refused(
+        "-e", "given", "--eval-data", held, "--eval-split", "3", parts=("both choose what to evaluate on",)
+    )
+    # A mesh and its short forms are one.
+    if RANKS:
+        train(*COMMON, "--max-steps", "1", "--tensor-parallel", "2", "-e", "mesh", ranks=RANKS)
+        process = train("-e", "mesh", "--mesh", "data=1,fsdp=2", "--max-steps", "2", ranks=RANKS)
+        assert "otherwise: --max-steps 1 → 2, --tensor-parallel 2 → 1\n" in process.stdout, process.stdout
+        assert "ranks:     2 (data=1, fsdp=2)" in process.stdout, process.stdout
+        process = train("-e", "mesh", "--max-steps", "3")  # of another number of ranks it is none
+        assert "otherwise: --max-steps 2 → 3; not for 1 rank: --mesh data=1,fsdp=2\n" in process.stdout
+        process = train("-e", "mesh", "--max-steps", "4", ranks=RANKS)
+        assert "ranks:     2 (data=1, fsdp=2)" in process.stdout, process.stdout
+    # A file that was edited is named with its line.
+    path = folder("given") / "run.yaml"
+    path.write_text(path.read_text() + "lerning-rate: 3\n")
+    line = len(path.read_text().splitlines())
+    refused("-e", "given", parts=("'--lerning-rate'", f"outputs/given/run.yaml:{line}"))
+    # Without it the defaults count, and a new one is written.
+    path.unlink()
+    process = train("-e", "given", "-s", "32", "--max-steps", "7")
+    assert "\noptions:" not in process.stdout and "max-steps: 7\n" in path.read_text()
+
+
+def printed_options_read_back():
+    options = [
+        "--data",
+        str(work / "odd 'name\".txt"),
+        "--mesh",
+        "data=1,fsdp=1",
+        "--set",
+        "measure=off",
+        "--bind",
+        "off",
+        "--beta2",
+        "0.95",
+        "--memory-limit",
+        "2GB",
+        "-e",
+        "printed",
+        "--ckpt-freq",
+        "7",
+    ]
+    printed = train(*options, "--print-config").stdout
+    path = work / "printed.yaml"
+    path.write_text(printed)
+    assert train("--config", path, "--print-config").stdout == printed
+    assert (
+        "# lr: 3e-05\n" in printed
+        and "\nbeta2: 0.95\n" in printed
+        and "memory-limit: 2000000000\n" in printed
+    )
+    assert not folder("printed").exists()
+
+
+def a_folder_may_move():
+    train(*COMMON, "--max-steps", "2", "-e", "here")
+    (work / "elsewhere").mkdir()
+    shutil.move(folder("here"), work / "elsewhere/there")
+    process = train("--save-dir", "elsewhere", "-e", "there", "--max-steps", "4")
+    assert "resumed:   elsewhere/there/step-00000002" in process.stdout and not folder("here").exists()
+    assert (work / "elsewhere/there/step-00000004").is_dir()
+
+
+def nothing_goes_without_a_line():
+    train(*COMMON, "--max-steps", "4", "-e", "old", "--ckpt-freq", "1", "--ckpt-keep", "2")
+    process = train("-e", "old", "--resume", "step-3", "--max-steps", "5")
+    assert "removed:   1 line of outputs/old/log.jsonl, of steps after 3\n" in process.stdout, process.stdout
+    saved = re.findall(r"^saved:     outputs/old/(step-\d+), .* in [\d.]+ s(.*)$", process.stdout, re.M)
+    assert saved == [
+        ("step-00000004", "; it replaces an older one of its step"),
+        ("step-00000005", "; removed step-00000003 (--ckpt-keep 2)"),
+    ], process.stdout
+    message = refused(
+        *COMMON, "-e", "old", "--resume", "off", parts=("--overwrite", "2 checkpoints", "of step 5")
+    )
+    assert "outputs/old" in message and len(losses("old")) == 5 and steps("old") == [4, 5]
+    # What is refused later removes nothing.
+    train(*COMMON, "-e", "old", "--resume", "off", "--overwrite", "--data", "missing", status=3)
+    assert len(losses("old")) == 5 and steps("old") == [4, 5]
+    process = train(*COMMON, "-e", "old", "--resume", "off", "--overwrite", "--max-steps", "2", ranks=RANKS)
+    assert "removed:   step-00000005 step-00000004 of outputs/old (--overwrite)\n" in process.stdout
+    assert "removed:   5 lines of outputs/old/log.jsonl, of an earlier run\n" in process.stdout
+    assert len(losses("old")) == 2 and steps("old") == [2] and "options:" not in process.stdout
+    assert "ckpt-keep: " not in (folder("old") / "run.yaml").read_text().split("# Defaults")[0]
+    refused(*COMMON, "-e", "old", "--overwrite", parts=("--resume off",))
+    # A log alone is a run too.
+    train(*COMMON, "--max-steps", "1", "-e", "logged", "--ckpt-freq", "0")
+    refused(*COMMON, "-e", "logged", "--resume", "off", parts=("a log already", "--overwrite"))
+
+
+def checkpoints_have_names():
+    process = programs.run("fsdp_export", "outputs/named", "--list", cwd=work)
+    assert process.returncode == 3 and "holds no checkpoint" in process.stderr
+    began = int(time.time())
+    train(
+        *COMMON,
+        "--max-steps",
+        "6",
+        "-e",
+        "named",
+        "--ckpt-freq",
+        "2",
+        "--eval-split",
+        "8",
+        "--eval-freq",
+        "4",
+    )
+    rows = programs.run("fsdp_export", "outputs/named", "--list", cwd=work).stdout.splitlines()
+    cells = [re.split(r"\s{2,}|(?<=\d) (?=\d+ )", row.strip()) for row in rows[1:]]
+    by_step = {line["global_step"]: line for line in log("named")}
+    assert [row.split()[0] for row in rows[1:]] == ["step-00000002", "step-00000004", "step-00000006"], rows
+    for step, row in zip((2, 4, 6), rows[1:]):
+        name, number, day, clock, loss, evaluation, size, unit, *rest = row.split()
+        assert int(number) == step and loss == f"{by_step[step]['loss']:.4f}", row
+        expected = by_step[step].get("eval_loss")
+        assert evaluation == (f"{expected:.4f}" if expected else "-"), (row, by_step[step])
+        saved = time.mktime(time.strptime(f"{day} {clock}", "%Y-%m-%d %H:%M:%S"))
+        assert began <= saved <= time.time(), (row, began)
+        files = sum(path.stat().st_size for path in (folder("named") / name).rglob("rank-*"))
+        assert abs(float(size) * {"MB": 1e6, "kB": 1e3}[unit] - files) <= 0.006 * files, (row, files)
+        assert rest == (["newest,", "best"] if step == 6 else []), row
+    assert cells
+    for word, step in (("step-2", 2), ("4", 4), ("step-00000006", 6), ("best", 6)):
+        printed = programs.run("fsdp_export", f"outputs/named/{word}", "--inspect", cwd=work).stdout
+        assert f"progress:   {step} steps" in printed, (word, printed)
+        assert f"loss:       {by_step[step]['loss']:.4f}" in printed, (word, printed)
+    process = train("-e", "named", "--resume", "step-4", "--max-steps", "5")
+    assert "resumed:   outputs/named/step-00000004, step 4," in process.stdout, process.stdout
+    process = train("-e", "named", "--resume", "4", "--max-steps", "5")
+    assert "resumed:   outputs/named/step-00000004, step 4," in process.stdout, process.stdout
+    refused(
+        "-e", "named", "--resume", "step-5000", status=3, parts=("'step-5000'", "outputs/named has step-")
+    )
+    process = programs.run("fsdp_export", "outputs/named/best", "--to", "deep/er/hf", cwd=work)
+    assert process.returncode == 0 and (work / "deep/er/hf/config.json").exists(), process.stderr
+
+
+def the_best_stays():
+    """Losses fall while the learning rate is small and rise as it grows without bound."""
+    options = [
+        *COMMON,
+        "--max-steps",
+        "24",
+        "--lr",
+        "2",
+        "--warmup-steps",
+        "400",
+        "--grad-clip",
+        "1e9",
+        "--eval-split",
+        "8",
+        "--eval-freq",
+        "3",
+        "--ckpt-freq",
+        "5",
+        "--ckpt-keep",
+        "1",
+        "--ckpt-best",
+        "eval_loss",
+    ]
+    train(*options, "-e", "best", ranks=RANKS)
+    evaluated = {line["global_step"]: line["eval_loss"] for line in log("best") if "eval_loss" in line}
+    best = min(evaluated, key=evaluated.get)
+    assert best not in (3, 24), evaluated  # neither the first nor the last
+    assert steps("best") == [best, 24], (steps("best"), evaluated)
+    listed = programs.run("fsdp_export", "outputs/best", "--list", cwd=work).stdout
+    assert re.search(rf"^step-{best:08d} .* {evaluated[best]:.4f} .* best$", listed, re.M), listed
+    process = train("-e", "best", "--resume", "best", "--max-steps", str(best + 1), "--lr", "1e-6")
+    assert f"step {best}, saved by" in process.stdout, process.stdout
+    # Without the option only the newest stays.
+    train(*options[:-2], "-e", "newest", ranks=RANKS)
+    assert steps("newest") == [24]
+
+
+def a_run_ends_that_does_not_improve():
+    options = [
+        *COMMON,
+        "--lr",
+        "0",
+        "--max-steps",
+        "20",
+        "--eval-split",
+        "8",
+        "--eval-freq",
+        "2",
+        "--stop-after",
+        "3",
+    ]
+    process = train(*options, "-e", "still", "--ckpt-freq", "100", ranks=RANKS)
+    loss = log("still")[1]["eval_loss"]
+    # The first is the best, and three more are no better.
+    assert len(losses("still")) == 8 and steps("still") == [8], process.stdout
+    told = "stopped after 3 evaluations without improvement (--stop-after 3): the best loss is"
+    assert f"{told} {loss:.4f}\n" in process.stdout, process.stdout
+    assert "\nstopped:   8 steps in" in process.stdout and "\ndone:" not in process.stdout, process.stdout
+    # It remains ended, and goes on from where it was if asked to.
+    process = train("-e", "still", ranks=RANKS)
+    assert "already finished: 8 steps" in process.stdout and len(losses("still")) == 8, process.stdout
+    train("-e", "still", "--stop-after", "5", ranks=RANKS)
+    assert len(losses("still")) == 12, losses("still")
+    # Other data to evaluate on: its first evaluation is the best again.
+    train("-e", "still", "--stop-after", "5", "--eval-split", "9", ranks=RANKS)
+    assert len(losses("still")) == 20, losses("still")
+    refused(*COMMON, "--stop-after", "2", parts=("--eval-split",))
+    refused(*COMMON, "--stop-after", "2", "--eval-split", "3", parts=("--eval-freq",))
+    refused(*COMMON, "--ckpt-best", "eval_loss", "-e", "x", parts=("--eval-split",))
+
+
+def it_is_evaluated_before_the_first_step():
+    held = ["--eval-split", "8", "--max-steps", "2"]
+    for extra in ([], ["--strategy", "zero1", "--wrap", "block"]):
+        process = train(
+            *COMMON, *held, *extra, "--lr", "0", "--eval-at-start", "--log", "deep/start.jsonl", ranks=RANKS
+        )
+        lines = [json.loads(line) for line in (work / "deep/start.jsonl").read_text().splitlines()]
+        # Nothing is learned: the first is the last.
+        assert abs(lines[0]["eval_loss_at_start"] - lines[1]["eval_loss"]) < 1e-6, lines
+        assert "eval_loss_at_start" not in lines[1] and process.stdout.count("evaluation after step 0:") == 1
+        train(*COMMON, *held, *extra, "--lr", "0", "--log", "plain.jsonl", ranks=RANKS)
+        plain = [json.loads(line) for line in (work / "plain.jsonl").read_text().splitlines()]
+        assert [line["loss"] for line in plain] == [line["loss"] for line in lines]
+
+
+def folders_are_made_and_left():
+    paths = [
+        "--tensorboard",
+        "a/b/c",
+        "--log",
+        "d/e/f.jsonl",
+        "--trace",
+        "g/h/i.json",
+        "--memory-profile",
+        "j/k/l.svg",
+    ]
+    train(*COMMON, "--max-steps", "5", *paths)
+    assert list((work / "a/b/c").glob("events*"))
+    assert all((work / path).stat().st_size > 0 for path in ("d/e/f.jsonl", "g/h/i.json", "j/k/l.svg"))
+    for bad, status in (
+        (["--data", "missing"], 3),
+        (["--memory-limit", "1MB"], 4),
+        (["--trace", "/proc/x/y"], 3),
+    ):
+        train(*COMMON, "-e", "failed", "--save-dir", "fresh", "--max-steps", "5", *bad, status=status)
+        assert not (work / "fresh").exists(), (bad, list((work / "fresh").rglob("*")))
+
+
+the_name_alone_goes_on()
+what_is_given_wins()
+printed_options_read_back()
+a_folder_may_move()
+nothing_goes_without_a_line()
+checkpoints_have_names()
+the_best_stays()
+a_run_ends_that_does_not_improve()
+it_is_evaluated_before_the_first_step()
+folders_are_made_and_left()
+shutil.rmtree(work)
+print("ok")
