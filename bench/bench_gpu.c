@@ -17,7 +17,8 @@
 // Operands are random numbers of the magnitudes that training has, never zeros: a GPU that multiplies zeros
 // draws less power and, others report, is faster. Small operands are rotated, so that they do not stay in the
 // cache. The time is the median of N measurements by events, each of several launches, after a warm-up.
-// --json writes one line per kernel, as soon as it is known.
+// --json writes one line per kernel, as soon as it is known; with --profile it has the kernel's price on that
+// machine, too.
 #include "bench/step_ops.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "launcher/setup/setup.h"
@@ -25,6 +26,7 @@
 #include "runtime/base/cuda_check.h"
 #include "runtime/base/random.h"
 #include "runtime/base/size.h"
+#include "runtime/plan/price/price.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -57,8 +59,9 @@ typedef struct arguments {
 typedef struct bench {
   int repeats;
   bool times_parts;
-  json_t *parts; // of the call measured last; NULL: none
-  FILE *json;    // NULL: none
+  json_t *parts;               // of the call measured last; NULL: none
+  const fsdp_pricing *pricing; // NULL: without a profile
+  FILE *json;                  // NULL: none
   cudaStream_t stream;
   cudaEvent_t begin, end;
   double flops_ceiling, bytes_ceiling; // a second; 0: being measured
@@ -290,13 +293,15 @@ static json_t *time_parts(const bench *b, fsdp_kernel_call *call, const launch_s
 
 // ---- Results
 
-static void write_json(const bench *b, const char *label, int64_t count, double s, const fsdp_op_work *work) {
+static void write_json(const bench *b, const char *label, int64_t count, double s, const fsdp_op_work *work,
+                       double price_us) {
   if (!b->json) return;
   const double ceiling = work->flops > 0 ? b->flops_ceiling : b->bytes_ceiling;
   const double rate = (work->flops > 0 ? work->flops : work->bytes) / s;
   json_t *line = json_pack("{s:s, s:I, s:f, s:f, s:f, s:f}", "label", label, "count", (json_int_t)count, "us",
                            1e6 * s, "flops", work->flops, "bytes", work->bytes, "rate", rate);
   if (json_array_size(b->parts) > 0) json_object_set(line, "parts", b->parts);
+  if (price_us > 0) json_object_set_new(line, "price_us", json_real(price_us));
   json_object_set_new(line, "share", ceiling > 0 ? json_real(rate / ceiling) : json_null());
   json_dumpf(line, b->json, JSON_COMPACT);
   fputc('\n', b->json);
@@ -304,7 +309,14 @@ static void write_json(const bench *b, const char *label, int64_t count, double 
   json_decref(line);
 }
 
-static void report(bench *b, const char *label, int64_t count, double s, const fsdp_op_work *work) {
+static double price_us(const bench *b, const step_op *op) {
+  if (!b->pricing) return 0;
+  return 1e6 * fsdp_price_of(b->pricing, (int)(op->instr - b->pricing->plan->program->instrs)).seconds;
+}
+
+// `price_us`: 0: none.
+static void report(bench *b, const char *label, int64_t count, double s, const fsdp_op_work *work,
+                   double price_us) {
   const bool products = work->flops > 0;
   const double rate = (products ? work->flops : work->bytes) / s;
   const double ceiling = products ? b->flops_ceiling : b->bytes_ceiling;
@@ -318,7 +330,7 @@ static void report(bench *b, const char *label, int64_t count, double s, const f
            json_real_value(json_object_get(part, "us")));
   }
   fflush(stdout);
-  write_json(b, label, count, s, work);
+  write_json(b, label, count, s, work, price_us);
 }
 
 // Measures one kernel; returns seconds per launch.
@@ -361,7 +373,7 @@ static void measure_product(bench *b, int64_t n) {
   const double s = run(b, &op);
   char label[STEP_OP_LABEL_BYTES];
   snprintf(label, sizeof label, "ceiling: product of %lld^3, bf16", (long long)n);
-  report(b, label, 1, s, &work);
+  report(b, label, 1, s, &work, 0);
   b->flops_ceiling = work.flops / s;
 }
 
@@ -387,7 +399,7 @@ static void measure_copy(bench *b, int64_t bytes) {
   const fsdp_op_work work = {.bytes = 2 * (double)bytes};
   json_decref(b->parts);
   b->parts = NULL;
-  report(b, "ceiling: copy from device to device, read and written", 1, (double)best_ms / 1e3, &work);
+  report(b, "ceiling: copy from device to device, read and written", 1, (double)best_ms / 1e3, &work, 0);
   b->bytes_ceiling = work.bytes / ((double)best_ms / 1e3);
 }
 
@@ -415,11 +427,11 @@ static void bench_unfenced(bench *b, const fsdp_plan *plan, const step_ops *list
     if (op.instr->op != FSDP_OP_ATTENTION && op.instr->op != FSDP_OP_CONTEXT_ATTENTION) continue;
     if (!is_wanted(fsdp_op_name(op.instr->op), kernels)) continue;
     const fsdp_op_work work = step_op_work(&op);
-    char name[STEP_OP_LABEL_BYTES], label[STEP_OP_LABEL_BYTES + 32];
+    char label[STEP_OP_LABEL_BYTES + 32];
     op.attrs.attention = FSDP_ATTENTION_WGMMA_UNFENCED;
-    snprintf(label, sizeof label, "%s by %s", step_op_label(&op, name),
+    snprintf(label, sizeof label, "%s by %s", op.label,
              fsdp_attention_kernel_name(FSDP_ATTENTION_WGMMA_UNFENCED));
-    report(b, label, op.count, run(b, &op), &work);
+    report(b, label, op.count, run(b, &op), &work, price_us(b, &op));
   }
 }
 
@@ -432,8 +444,7 @@ static void bench_step(bench *b, const fsdp_plan *plan, const arguments *a) {
     timed++;
     const fsdp_op_work work = step_op_work(&list.ops[i]);
     const double s = run(b, &list.ops[i]);
-    char label[STEP_OP_LABEL_BYTES];
-    report(b, step_op_label(&list.ops[i], label), list.ops[i].count, s, &work);
+    report(b, list.ops[i].label, list.ops[i].count, s, &work, price_us(b, &list.ops[i]));
     b->step_s += (double)list.ops[i].count * s;
   }
   if (timed == 0) {
@@ -497,9 +508,10 @@ static bench open_bench(const arguments *a, void **scratch) {
   return b;
 }
 
-static void run_all(const arguments *a, const fsdp_setup *setup) {
+static void run_all(const arguments *a, const fsdp_setup *setup, const fsdp_pricing *pricing) {
   void *scratch = NULL;
   bench b = open_bench(a, &scratch);
+  b.pricing = pricing;
   struct cudaDeviceProp properties;
   CALL_CUDA(cudaGetDeviceProperties(&properties, 0));
   const fsdp_plan_config *c = &setup->plan->config;
@@ -529,12 +541,15 @@ int main(int argc, char **argv) {
   arguments a = parse(argc, argv);
   fsdp_options options;
   fsdp_setup setup = {0};
+  fsdp_pricing pricing;
   fsdp_error error = {0};
   fsdp_status status = fsdp_options_parse(&options, FSDP_PROGRAM_PLAN, a.plan_argc, a.plan_argv, &error);
   if (status == FSDP_OK) {
     fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(&options);
     ranks.target = find_target();
     status = fsdp_setup_create(&options, FSDP_PROGRAM_PLAN, &ranks, &setup, &error);
+    if (status == FSDP_OK && setup.profile)
+      status = fsdp_pricing_create(setup.plan, setup.profile, ranks.ranks_per_node, &pricing, &error);
   }
   if (status != FSDP_OK) fprintf(stderr, "bench_gpu: error: %s\n", error.message);
   int exit_status = (int)status, count = 0;
@@ -542,7 +557,7 @@ int main(int argc, char **argv) {
     fprintf(stderr, "bench_gpu: this machine has no GPU\n");
     exit_status = 77;
   } else if (status == FSDP_OK) {
-    run_all(&a, &setup);
+    run_all(&a, &setup, setup.profile ? &pricing : NULL);
   }
   fsdp_setup_destroy(&setup);
   fsdp_options_destroy(&options);

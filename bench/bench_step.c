@@ -28,7 +28,7 @@ typedef struct bench {
   step_session run;
   int steps;
   double *step_ms;
-  fsdp_profile_report *reports;
+  fsdp_step_sums *reports;
 } bench;
 
 static int threads_of(const bench *b) {
@@ -46,7 +46,7 @@ static void run_steps(bench *b) {
     char message[256];
     fsdp_executor_step_stats(b->run.session.executor, result.step, &stats, message, (int)sizeof message);
     b->step_ms[s - WARM_UP_STEPS] = (double)(fsdp_now_ns() - start_ns) * 1e-6;
-    b->reports[s - WARM_UP_STEPS] = stats.profile;
+    b->reports[s - WARM_UP_STEPS] = stats.sums;
   }
 }
 
@@ -192,7 +192,7 @@ static void print_price(const bench *b, double ms) {
 static void print_report(const bench *b, const priced *expected) {
   const fsdp_plan *plan = b->run.setup.plan;
   int median = median_step(b);
-  const fsdp_profile_report *r = &b->reports[median];
+  const fsdp_step_sums *r = &b->reports[median];
   double ms = b->step_ms[median], product_ms = 0, product_flops = 0, best_rate = 0;
   double tokens = (double)step_session_tokens(&b->run);
   printf("%s, %d ranks of %d threads, %.0f tokens per step, %s\n", b->run.setup.model_name, b->world->size,

@@ -28,6 +28,21 @@ static bool same_op(const step_op *a, const step_op *b) {
   return true;
 }
 
+static void label_op(const step_ops *list, step_op *op) {
+  const fsdp_op_letters *row = fsdp_op_letters_of(op->instr->op);
+  const fsdp_operand *first = &op->operands[0];
+  int used = snprintf(op->label, sizeof op->label, "%s", fsdp_op_name(op->instr->op)), alike = 0;
+  for (int l = 0; l < row->letter_count; l++) {
+    const char name = row->letters[l].name;
+    if (strchr("nbtk", name)) continue;
+    used += snprintf(
+        op->label + used, sizeof op->label - (size_t)used, " %c%lld", name,
+        (long long)fsdp_op_letter_size(&op->attrs, name, first->size_bytes / fsdp_dtype_bytes(first->dtype)));
+  }
+  for (int i = 0; i < list->count; i++) alike += strncmp(list->ops[i].label, op->label, (size_t)used) == 0;
+  if (alike > 0) snprintf(op->label + used, sizeof op->label - (size_t)used, ", another %d", alike);
+}
+
 static void add_instr(step_ops *list, const fsdp_program *program, const fsdp_instr *instr) {
   step_op op = {.instr = instr,
                 .attrs = instr->attrs,
@@ -40,6 +55,7 @@ static void add_instr(step_ops *list, const fsdp_program *program, const fsdp_in
     list->ops[i].count++;
     return;
   }
+  label_op(list, &op);
   list->ops[list->count++] = op;
 }
 
@@ -73,15 +89,6 @@ static const fsdp_op_extent *extents_of(const step_op *op, fsdp_op_extent extent
     extents[i] = (fsdp_op_extent){.dtype = o->dtype, .access = o->access, .bytes = o->size_bytes};
   }
   return extents;
-}
-
-const char *step_op_label(const step_op *op, char out[STEP_OP_LABEL_BYTES]) {
-  char shape[STEP_OP_LABEL_BYTES / 2];
-  fsdp_op_extent extents[FSDP_OP_MAX_OPERANDS];
-  fsdp_op_describe(op->instr->op, &op->attrs, extents_of(op, extents), op->instr->operand_count, shape,
-                   sizeof shape);
-  snprintf(out, STEP_OP_LABEL_BYTES, "%s%s", fsdp_op_name(op->instr->op), shape);
-  return out;
 }
 
 fsdp_op_work step_op_work(const step_op *op) {

@@ -1,6 +1,5 @@
 // The kernels that one training step launches, from the plan's own list: each distinct one once, with its
-// count. bench_gpu times these and bench_budget prices them, so neither has its own shapes, chunks or element
-// types.
+// count. bench_gpu times these, so it has no shapes, chunks or element types of its own.
 #pragma once
 
 #include "runtime/plan/plan.h"
@@ -14,6 +13,8 @@ typedef struct step_op {
   fsdp_op_attrs attrs;     // its attributes on the first rank
   const fsdp_operand *operands;
   int64_t count; // launches per step
+  // "linear i4096 o6144", "adamw p218112000": the op's letters but those of rows, unique in a step.
+  char label[STEP_OP_LABEL_BYTES];
 } step_op;
 
 typedef struct step_ops {
@@ -25,9 +26,6 @@ typedef struct step_ops {
 // the caller frees it with step_ops_destroy.
 step_ops step_ops_create(const fsdp_plan *plan);
 void step_ops_destroy(step_ops *list);
-
-// "linear 4096 -> 6144", "adamw 218112000 bf16": unique among a step's kernels. Returns `out`.
-const char *step_op_label(const step_op *op, char out[STEP_OP_LABEL_BYTES]);
 
 // The least work that a launch must do.
 fsdp_op_work step_op_work(const step_op *op);

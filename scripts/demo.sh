@@ -15,7 +15,7 @@ say "Build"
 cuda=off
 if compgen -G "/dev/nvidia[0-9]*" >/dev/null; then cuda=auto; fi
 build=build-demo
-BUILD_TARGETS="fsdp_train fsdp_plan" scripts/build.sh $build -DFSDP_CUDA=$cuda
+BUILD_TARGETS="fsdp_train fsdp_plan fsdp_eval" scripts/build.sh $build -DFSDP_CUDA=$cuda
 rm -rf "$out"
 mkdir -p "$out"
 
@@ -25,7 +25,8 @@ $build/bin/fsdp_plan --ranks "$ranks" "${options[@]}"
 
 say "Training on $ranks ranks"
 mpirun -np "$ranks" $build/bin/fsdp_train "${options[@]}" --max-steps "$steps" --num-epochs 1000 --lr 3e-3 \
-  --warmup-steps 10 --log-freq 20 --log "$out/log.jsonl" --memory-profile "$out/memory.svg" "$@"
+  --warmup-steps 10 --log-freq 20 --log "$out/log.jsonl" --memory-profile "$out/memory.svg" "$@" \
+  --save-dir outputs -e demo
 
 say "Summary"
 python3 - "$out" "$ranks" <<'PYTHON'
@@ -44,3 +45,7 @@ if not last < 0.8 * first:
     sys.exit("demo: the loss did not fall as it should")
 PYTHON
 test -s "$out/memory.svg"
+
+say "What it writes now"
+mpirun -np "$ranks" $build/bin/fsdp_eval --save-dir outputs -e demo --prompt "It was " --max-new-tokens 120 \
+  --temperature 0.7

@@ -14,7 +14,6 @@
 #   --each N              begins no other test of a bug after N seconds; default: 180
 #   --no-cuda             leaves bugs in CUDA's lines for another run: the emulated GPU is not built
 #   --again               tries survivors again (or those named): without it a run resumes in --folder
-#   --write FILE          the table, as Markdown; what it holds is not tried again
 #   --folder, --seconds   as above; default: build-draw
 # tests/mutants/drawn.verdicts says of survivors what they are; the exit status is 1 if one has no verdict.
 folder="$(dirname "${BASH_SOURCE[0]}")/../tests/mutants"

@@ -40,12 +40,13 @@ from prepare import chats, forms, inputs, models, token_file, vocab_merges  # no
 from prepare.environment import TABLES, TOKENIZERS  # noqa: E402
 from prepare.pipeline import Settings, prepare  # noqa: E402
 from prepare.preview import preview  # noqa: E402
+from prepare.serve import serve  # noqa: E402
 
 
 def parser():
     p = program.Parser(prog="prepare_data.py", description=__doc__,
                        formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("inputs", nargs="+", metavar="INPUT", help=".txt, .jsonl, .json, .csv, .tsv, .parquet "
+    p.add_argument("inputs", nargs="*", metavar="INPUT", help=".txt, .jsonl, .json, .csv, .tsv, .parquet "
                                                               "or .bin")
     p.add_argument("--tokenizer", metavar="FILE|bytes", help="a tokenizer.json, or bytes (default: the one "
                    "of --model, else bytes)")
@@ -54,6 +55,9 @@ def parser():
     p.add_argument("--out", metavar="FILE.tok", help="the file to write")
     p.add_argument("--verify", action="store_true",
                    help="check the checksums of .tok files, and write nothing")
+    p.add_argument("--serve", action="store_true",
+                   help="write nothing, and answer questions of another program: encode and decode "
+                   "(scripts/prepare/serve.py)")
     p.add_argument("--mask-prompt", choices=("on", "off"), default="on",
                    help="off: prompts are learned too (default: on)")
     p.add_argument("--chat-template", default="auto", metavar="auto|chatml|FILE",
@@ -154,6 +158,12 @@ def fields_of(text):
 
 def run(arguments):
     options = parser().parse_args(arguments)
+    if options.serve:
+        TOKENIZERS.ensure(options.venv or TOKENIZERS.default_folder())
+        serve(sys.stdin, sys.stdout)
+        return
+    if not options.inputs:
+        raise OptionError("no INPUT is named; --help shows how to call it")
     if options.verify:
         for path in options.inputs:
             show(path, token_file.verify(path))

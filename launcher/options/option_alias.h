@@ -10,7 +10,7 @@ typedef struct fsdp_option_alias {
   const char *on,
       *off;           // the alias is a flag, whose two states are these values of the option; NULL: it is not
   const char *advice; // what to use instead, as a clause
-  const char *script; // with which advice ends (runtime/base/script.h); NULL: none
+  const char *script; // with which advice ends (runtime/base/paths.h); NULL: none
 } fsdp_option_alias;
 
 // The alias of that name, which is written with dashes; NULL if there is none.

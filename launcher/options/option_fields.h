@@ -24,7 +24,11 @@ typedef enum fsdp_ckpt_best { FSDP_CKPT_BEST_OFF, FSDP_CKPT_BEST_EVAL_LOSS } fsd
 typedef enum fsdp_compare_files { FSDP_COMPARE_CONTENTS, FSDP_COMPARE_SIZES } fsdp_compare_files;
 typedef enum fsdp_resume_schedule { FSDP_SCHEDULE_CONTINUE, FSDP_SCHEDULE_RESTART } fsdp_resume_schedule;
 typedef enum fsdp_help { FSDP_HELP_NONE, FSDP_HELP_TASKS, FSDP_HELP_ALL } fsdp_help;
-typedef enum fsdp_program_kind { FSDP_PROGRAM_TRAIN = 1, FSDP_PROGRAM_PLAN = 2 } fsdp_program_kind;
+typedef enum fsdp_program_kind {
+  FSDP_PROGRAM_TRAIN = 1,
+  FSDP_PROGRAM_PLAN = 2,
+  FSDP_PROGRAM_EVAL = 4
+} fsdp_program_kind;
 
 #define FSDP_OPTION_MAX 128
 #define FSDP_DTYPE_AUTO (-1) // the backend's default
@@ -54,7 +58,11 @@ typedef struct fsdp_options {
   double eval_split;                   // a fraction of the samples if below 1, else a number; 0: none
   double warmup_ratio, lr_decay_ratio; // of all steps; of the first 0: not given
   double lr, min_lr, weight_decay, beta1, beta2, eps, grad_clip;
-  double skip_grad_norm; // 0: not given
+  char *prompt, *prompt_tokens; // of samples; tokens as "1,2,3"
+  int64_t sample_every;         // steps between samples, 0: none
+  int64_t max_new_tokens;
+  double temperature, top_p; // 0: greedy
+  double skip_grad_norm;     // 0: not given
   int64_t max_skipped;
   int64_t check_replicas; // steps between comparisons, 0: none but at saves
   int decay;              // fsdp_decay

@@ -47,6 +47,7 @@ static const struct {
                               "eval-freq eval-at-start stop-after"},
     {"make rows of documents", "packing long-documents document-mask document-separator"},
     {"set batch and length", "batch-size seq-length grad-accum num-epochs max-steps seed"},
+    {"see what it writes", "sample-every prompt prompt-tokens max-new-tokens temperature top-p"},
     {"set the optimizer", "lr lr-schedule min-lr warmup-steps warmup-ratio lr-decay-ratio weight-decay decay "
                           "beta1 beta2 eps grad-clip "
                           "skip-grad-norm max-skipped"},
@@ -89,6 +90,7 @@ static void print_tasks(fsdp_program_kind program, FILE *out) {
       else
         snprintf(text + used, sizeof text - used, "--%s ", name);
     }
+    if (!*text) continue;
     fprintf(out, "  %-25s", tasks[i].task);
     print_wrapped(text, 27, 110, out);
   }
@@ -124,12 +126,15 @@ static void print_knobs(fsdp_program_kind program, FILE *out) {
 static void print_all(fsdp_program_kind program, FILE *out) {
   fprintf(out, "Numbers may be written 100000000, 100_000_000 or 1e8; sizes 80GB (10^9) or 80GiB (2^30).\n");
   for (size_t i = 0; i < sizeof tasks / sizeof *tasks; i++) {
-    fprintf(out, "\nTo %s:\n", tasks[i].task);
+    bool headed = false;
     for (const char *at = tasks[i].options; *at;) {
       char name[64];
       at = next_name(at, name, sizeof name);
       const fsdp_option_row *row = fsdp_option_find(name);
-      if (fsdp_option_belongs(row, program)) print_row(row, out);
+      if (!fsdp_option_belongs(row, program)) continue;
+      if (!headed) fprintf(out, "\nTo %s:\n", tasks[i].task);
+      headed = true;
+      print_row(row, out);
     }
   }
   print_knobs(program, out);
@@ -150,6 +155,11 @@ void fsdp_options_print_help(fsdp_program_kind program, fsdp_help help, FILE *ou
     fprintf(
         out,
         "Usage: mpirun -np RANKS fsdp_train [options]\nTrains a language model, sharded over the ranks.\n");
+  else if (program == FSDP_PROGRAM_EVAL)
+    fprintf(out,
+            "Usage: mpirun -np RANKS fsdp_eval --model DIR|-e NAME [--data FILE ...] [--prompt TEXT] "
+            "[options]\nEvaluates a model, or the newest checkpoint of an experiment, on all of --data, and "
+            "continues --prompt.\n");
   else
     fprintf(
         out,

@@ -4,6 +4,7 @@
 #include "runtime/data/dataset.h"
 
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 static const fsdp_choice inits[] = {
@@ -143,7 +144,19 @@ static const fsdp_option_row table[] = {
      .argument = "P", .fallback = "10%",
      .help = "with --lr-schedule wsd, share of all steps in which the learning rate decays"},
     {"seed", 0, INT(seed, 0, INT64_MAX), .fallback = "0",
-     .help = "seed of new weights, data order and stochastic rounding"},
+     .help = "seed of new weights, data order, stochastic rounding and samples"},
+    {"sample-every", 0, INT(sample_every, 0, STEPS_MAX), .fallback = "0",
+     .help = "print a text that continues --prompt every N steps, and at the end (0: never)"},
+    {"prompt", 0, TEXT(prompt), .argument = "TEXT", .help = "the text that samples continue"},
+    {"prompt-tokens", 0, TEXT(prompt_tokens), .argument = "N,N,...",
+     .help = "the same as tokens; what is sampled is then printed as tokens"},
+    {"max-new-tokens", 0, INT(max_new_tokens, 1, 1 << 24), .fallback = "64",
+     .help = "tokens of a sample, at most"},
+    {"temperature", 0, REAL(temperature, 0, 1e6), .fallback = "0",
+     .help = "draw each token of a sample from its probabilities at this temperature (0: take the most "
+             "probable)"},
+    {"top-p", 0, REAL(top_p, 0, 1), .open_low = true, .fallback = "1",
+     .help = "with --temperature, draw from the fewest tokens that have this probability together"},
     {"weight-decay", 0, REAL(weight_decay, 0, 1e6), .fallback = "0.01", .help = "AdamW's weight decay"},
     {"decay", 0, CHOICE(decay, decays), .fallback = "all", .argument = "all|matrices",
      .help = "what decays: every parameter, or none but matrices, so that norms and biases do not"},
@@ -328,7 +341,8 @@ static const fsdp_option_row table[] = {
      .help = "ranks to plan for; fsdp_train, which mpirun gives its ranks, refuses another number"},
     {"ranks-per-node", 0, INT(ranks_per_node, 1, RANKS_MAX),
      .help = "ranks per node to plan for; fsdp_train refuses another number (default: at most 8)"},
-    {"json", 0, FLAG(json), .programs = FSDP_PROGRAM_PLAN, .help = "print the plan as one JSON object"},
+    {"json", 0, FLAG(json), .programs = FSDP_PROGRAM_PLAN | FSDP_PROGRAM_EVAL,
+     .help = "print the plan, or what fsdp_eval found, as one JSON object"},
     {"compare", 0, LIST(compare), .programs = FSDP_PROGRAM_PLAN, .argument = "FILE ...",
      .help = "plan each of these YAML files of options and print one table"},
     {"set", 0, .kind = FSDP_OPTION_SET, FIELD(set), .argument = "KEY=VALUE",
@@ -354,6 +368,23 @@ const fsdp_option_row *fsdp_option_find(const char *name) {
   return NULL;
 }
 
+// Of the options of fsdp_train and fsdp_plan, those that an evaluation has too.
+static const char of_evaluations[] =
+    " model init data tokenizer verify-data compare-files prompt prompt-tokens max-new-tokens "
+    "temperature top-p seed batch-size seq-length strategy wrap numel-to-wrap mesh "
+    "tensor-parallel sequence-parallel context-parallel sharding shard extra-data-axis "
+    "op-strategies cpu-offload prefetch param-dtype backend attention allow-shared-gpu "
+    "nccl-register nccl-ctas multiprocessors gemm-multiprocessors comm-timeout bind threads "
+    "save-dir experiment-name resume memory-limit host-memory-limit rank-logs measure poison "
+    "print-model print-program print-sharding dry-run set config help version ";
+
+static bool is_of_evaluations(const fsdp_option_row *row) {
+  char name[64];
+  snprintf(name, sizeof name, " %s ", row->name);
+  return strstr(of_evaluations, name) || row->programs & FSDP_PROGRAM_EVAL;
+}
+
 bool fsdp_option_belongs(const fsdp_option_row *row, fsdp_program_kind program) {
+  if (program == FSDP_PROGRAM_EVAL) return is_of_evaluations(row);
   return !row->programs || (row->programs & (int)program);
 }

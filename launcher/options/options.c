@@ -7,7 +7,7 @@
 #include "launcher/options/yaml_options.h"
 #include "runtime/base/check.h"
 #include "runtime/base/nearest.h"
-#include "runtime/base/script.h"
+#include "runtime/base/paths.h"
 #include "runtime/base/text.h"
 
 #include <getopt.h>
@@ -19,6 +19,7 @@
 static const char command_line[] = "command line";
 
 static const char *program_name(fsdp_program_kind program) {
+  if (program == FSDP_PROGRAM_EVAL) return "fsdp_eval";
   return program == FSDP_PROGRAM_TRAIN ? "fsdp_train" : "fsdp_plan";
 }
 
@@ -77,7 +78,10 @@ static fsdp_status fail_unknown(fsdp_program_kind program, const char *name, con
     const char *advice = "";
     if (strcmp(row->name, "search") == 0) advice = "; --auto searches at the start of a run";
     if (strcmp(row->name, "auto") == 0) advice = "; --search finds plans here";
-    const char *owner = program_name(program == FSDP_PROGRAM_PLAN ? FSDP_PROGRAM_TRAIN : FSDP_PROGRAM_PLAN);
+    const fsdp_program_kind trains = FSDP_PROGRAM_TRAIN;
+    const char *owner = program_name(program != trains && fsdp_option_belongs(row, trains) ? trains
+                                     : fsdp_option_belongs(row, FSDP_PROGRAM_PLAN)         ? FSDP_PROGRAM_PLAN
+                                                                                   : FSDP_PROGRAM_EVAL);
     return fsdp_fail(error, FSDP_ERR_OPTION, "--%s (%s) is an option of %s%s", name, place, owner, advice);
   }
   if (alias) {
@@ -458,6 +462,8 @@ char *fsdp_options_describe(const fsdp_options *options) {
   for (int i = 0; i < count; i++) {
     // Their contents count, not how they were given.
     if (strcmp(table[i].name, "config") == 0 || table[i].kind == FSDP_OPTION_SET) continue;
+    if (strcmp(table[i].name, "prompt") == 0)
+      continue; // rank 0's alone is used, and it may have several lines
     fprintf(stream, "%s=", table[i].name);
     fsdp_option_print(options, &table[i], stream);
     fputc('\n', stream);

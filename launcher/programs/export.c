@@ -4,7 +4,7 @@
 #include "launcher/options/options.h"
 #include "runtime/base/check.h"
 #include "runtime/base/finite.h"
-#include "runtime/base/folders.h"
+#include "runtime/base/paths.h"
 #include "runtime/base/plural.h"
 #include "runtime/base/size.h"
 #include "runtime/base/text.h"

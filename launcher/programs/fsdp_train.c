@@ -1,7 +1,7 @@
 // Trains a language model over the ranks that mpirun started.
 #include "launcher/options/run_options.h"
 #include "launcher/programs/auto_plan.h"
-#include "launcher/report/device_line.h"
+#include "launcher/programs/rank_gpu.h"
 #include "launcher/report/output.h"
 #include "launcher/train/rank_logs.h"
 #include "launcher/train/stop.h"
@@ -26,29 +26,7 @@ static bool answered(const fsdp_world *world, const fsdp_options *options) {
   return true;
 }
 
-#define WHY_BYTES     1200
 #define START_LIMIT_S 300 // if the options, of which one is this limit, are wrong
-
-// The GPU of this rank, if the backend requires one; under `auto` the CPU if no rank sees any, and
-// then `why_cpu`.
-static fsdp_status choose_gpu(fsdp_world *world, const fsdp_options *options, fsdp_gpu *gpu,
-                              char why_cpu[WHY_BYTES], fsdp_error *error) {
-  char chosen[256];
-  *gpu = (fsdp_gpu){.present = false};
-  snprintf(chosen, sizeof chosen, "--backend cpu (%s)", fsdp_options_place(options, "backend"));
-  fsdp_device_line_why_cpu(options->backend == FSDP_BACKEND_CPU ? chosen : NULL, NULL, why_cpu, WHY_BYTES);
-  if (options->backend == FSDP_BACKEND_CPU || !fsdp_gpu_is_built()) return FSDP_OK;
-  fsdp_error reason;
-  if (fsdp_gpu_choose(world, options->allow_shared_gpu, gpu, &reason) == FSDP_OK) return FSDP_OK;
-  int64_t shown = fsdp_world_sum(world, gpu->shown);
-  if (options->backend == FSDP_BACKEND_AUTO && shown == 0) {
-    fsdp_device_line_why_cpu(NULL, reason.message, why_cpu, WHY_BYTES);
-    return FSDP_OK;
-  }
-  return fsdp_fail(error, reason.status, "--backend %s (%s): %.800s",
-                   options->backend == FSDP_BACKEND_CUDA ? "cuda" : "auto",
-                   fsdp_options_place(options, "backend"), reason.message);
-}
 
 // A plan that was saved for other ranks.
 static fsdp_status check_ranks(const fsdp_world *world, const fsdp_options *options, fsdp_error *error) {
@@ -70,7 +48,8 @@ static fsdp_status check_ranks(const fsdp_world *world, const fsdp_options *opti
   return FSDP_OK;
 }
 
-static fsdp_status train(fsdp_world *world, fsdp_options *options, int *stop_signal, fsdp_error *error) {
+static fsdp_status train(fsdp_world *world, fsdp_options *options, fsdp_text_codec *codec, int *stop_signal,
+                         fsdp_error *error) {
   fsdp_status status = fsdp_binding_check_tasks(world, error);
   if (status == FSDP_OK) status = fsdp_train_agree_on_options(world, options, error);
   if (status != FSDP_OK || answered(world, options)) return status;
@@ -78,8 +57,8 @@ static fsdp_status train(fsdp_world *world, fsdp_options *options, int *stop_sig
   status = fsdp_world_share_error(world, error);
   if (status != FSDP_OK) return status;
   fsdp_gpu gpu;
-  char why_cpu[WHY_BYTES];
-  status = choose_gpu(world, options, &gpu, why_cpu, error);
+  char why_cpu[FSDP_WHY_CPU_BYTES];
+  status = fsdp_rank_gpu_choose(world, options, &gpu, why_cpu, error);
   if (status == FSDP_OK && options->auto_plan) status = fsdp_auto_plan(world, &gpu, options, error);
   if (status != FSDP_OK) return status;
   fsdp_binding binding;
@@ -87,7 +66,14 @@ static fsdp_status train(fsdp_world *world, fsdp_options *options, int *stop_sig
   fsdp_binding_bind(world, &place, &binding);
   fsdp_train_config config = {
       .world = world, .options = options, .binding = &binding, .gpu = &gpu, .why_cpu = why_cpu};
-  return fsdp_train_run(&config, stop_signal, error);
+  fsdp_sample sample;
+  config.sample = &sample;
+  config.codec = codec;
+  status = fsdp_sample_create(world, options, codec, &sample, error);
+  if (status == FSDP_OK) status = fsdp_sample_check(&sample, options, error);
+  if (status == FSDP_OK) status = fsdp_train_run(&config, stop_signal, error);
+  fsdp_sample_destroy(&sample);
+  return status;
 }
 
 // What was asked for is the standard output itself, and not a run.
@@ -111,6 +97,8 @@ int main(int argc, char **argv) {
   fsdp_gpu_set_environment();
   // What is wrong with the options is reported when all ranks have joined; their time limit counts from now.
   fsdp_run_options_parse(&options, argc, argv, &error);
+  fsdp_text_codec codec = {0};
+  if (error.status == FSDP_OK) fsdp_sample_start_codec(&options, &codec);
   fsdp_start_timer_begin(error.status == FSDP_OK ? (int)options.comm_timeout : START_LIMIT_S);
   fsdp_status start = fsdp_world_create(&argc, &argv, &world, &start_error);
   fsdp_start_timer_end();
@@ -126,11 +114,12 @@ int main(int argc, char **argv) {
   if (status == FSDP_OK && options.rank_logs && !options.help && !options.version && !options.print_config) {
     status = fsdp_rank_logs_open(options.rank_logs, world, &error);
   }
-  if (status == FSDP_OK) status = train(world, &options, &stop_signal, &error);
+  if (status == FSDP_OK) status = train(world, &options, &codec, &stop_signal, &error);
   if (is_answer(&options)) status = finish_answer(world, &error);
   if (status != FSDP_OK && world->rank == 0) fprintf(stderr, "fsdp_train: error: %s\n", error.message);
   if (status != FSDP_OK) fsdp_rank_logs_note(world, &error);
   if (status != FSDP_OK) fsdp_world_set_failed(world);
+  fsdp_text_codec_stop(&codec);
   fsdp_options_destroy(&options);
   fsdp_world_destroy(world);
   if (status == FSDP_OK && stop_signal) return fsdp_stop_status(stop_signal);

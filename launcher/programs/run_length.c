@@ -1,6 +1,6 @@
 #include "launcher/programs/run_length.h"
 
-#include "launcher/train/train_files.h"
+#include "launcher/setup/tokenizer.h"
 #include "runtime/base/size.h"
 #include "runtime/data/dataset.h"
 #include "runtime/data/sampler.h"

@@ -1,7 +1,7 @@
 #include "launcher/report/metrics_log.h"
 
 #include "runtime/base/check.h"
-#include "runtime/base/folders.h"
+#include "runtime/base/paths.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -74,7 +74,7 @@ static const char *print_timestamp(char out[32]) {
 }
 
 json_t *fsdp_progress_json(const fsdp_step_record *record, const fsdp_plan *plan) {
-  const fsdp_profile_report *profile = &record->stats.profile;
+  const fsdp_step_sums *sums = &record->stats.sums;
   double tokens_per_s = (double)record->tokens / (record->total_ms / 1e3);
   json_t *line = json_object();
   char time[32];
@@ -99,9 +99,9 @@ json_t *fsdp_progress_json(const fsdp_step_record *record, const fsdp_plan *plan
   put_number(line, "time/total", record->total_ms);
   put_number(line, "time/data", record->data_ms);
   put_number(line, "time/checkpoint", record->checkpoint_ms);
-  put_number(line, "time/forward", profile->phase_ms[FSDP_PHASE_FORWARD]);
-  put_number(line, "time/backward", profile->phase_ms[FSDP_PHASE_BACKWARD]);
-  put_number(line, "time/update", profile->phase_ms[FSDP_PHASE_UPDATE]);
+  put_number(line, "time/forward", sums->phase_ms[FSDP_PHASE_FORWARD]);
+  put_number(line, "time/backward", sums->phase_ms[FSDP_PHASE_BACKWARD]);
+  put_number(line, "time/update", sums->phase_ms[FSDP_PHASE_UPDATE]);
   put_number(line, "time/exposed_comm", record->stats.exposure.comm_s * 1e3);
   if (record->checked) put_number(line, "time/check_replicas", record->check_ms);
   put_memory(line, record, plan);

@@ -209,7 +209,8 @@ static fsdp_plan_config make_config(const fsdp_options *options, const fsdp_setu
                 .weight_decay = (float)options->weight_decay,
                 .decay = (fsdp_decay)options->decay},
       .poison = options->poison,
-      .evaluation = fsdp_options_evaluate(options),
+      .evaluation = fsdp_options_evaluate(options) || options->sample_every > 0,
+      .logits = options->prompt || options->prompt_tokens,
       .check = fsdp_options_check_replicas(options),
       .snapshot = saves_from_snapshot(options),
       .backend = backend,
@@ -217,6 +218,13 @@ static fsdp_plan_config make_config(const fsdp_options *options, const fsdp_setu
       .copies_gathers = gpu && options->nccl_register != FSDP_NCCL_REGISTER_OFF &&
                         options->nccl_ctas == FSDP_NCCL_CTAS_AUTO,
   };
+}
+
+// Parameters are kept as they are computed with.
+static void only_evaluate(fsdp_plan_config *config) {
+  config->evaluation_only = true;
+  config->evaluation = config->check = config->snapshot = false;
+  config->master_dtype = config->param_dtype;
 }
 
 // A GPU has its own memory; the host's is the machine's, which the ranks of a node share.
@@ -391,6 +399,7 @@ fsdp_status fsdp_setup_configure(const fsdp_options *options, fsdp_program_kind 
   config.sharding = setup->sharding;
   if (status == FSDP_OK) status = fsdp_strategies_read(options, &setup->strategies, error);
   config.op_strategies = setup->strategies;
+  if (program == FSDP_PROGRAM_EVAL) only_evaluate(&config);
   if (status == FSDP_OK) status = fsdp_propagate_mesh(options, ranks, &config, error);
   config.documents = fsdp_documents_choose(options, backend);
   if (status == FSDP_OK && setup->profile) status = fsdp_documents_measure(options, &config, error);

@@ -14,6 +14,7 @@ void fsdp_feed_create(fsdp_feed *feed, const fsdp_feed_config *config) {
   feed->eval_step = feed->spread_step = -1;
   feed->spread = feed->spread_scratch = NULL;
   feed->work = NULL;
+  feed->sampled = NULL;
   for (int i = 0; i < FSDP_FEED_STEPS_KEPT; i++) atomic_init(&feed->busy_ns[i], 0);
   if (!config->spreads) return;
   size_t samples = (size_t)config->sampler.global_batch;
@@ -142,11 +143,44 @@ double fsdp_feed_evaluate(fsdp_feed *feed, fsdp_executor *executor, fsdp_world *
     count += feed->eval_target_count;
   }
   feed->eval_step = -1;
+  feed->eval_counted = count;
   return sum / (double)count;
+}
+
+// Every sequence is the text, which costs nothing more: only one row is looked at. Behind it is padding,
+// which no token of it sees.
+static void fill_sampled(const fsdp_feed *feed, int32_t *const inputs[FSDP_INPUT_COUNT]) {
+  const fsdp_rows *rows = &feed->config.rows;
+  for (int64_t i = 0; i < rows->batch; i++) {
+    for (int64_t index = 0; index < rows->local_seq; index++) {
+      int64_t row = fsdp_rows_row(rows, i, index);
+      int64_t position = fsdp_rows_position(rows, &feed->config.mesh, feed->config.world_rank, index);
+      inputs[FSDP_INPUT_TOKENS][row] = position < feed->sampled_count ? feed->sampled[position] : 0;
+      inputs[FSDP_INPUT_TARGETS][row] = FSDP_TARGET_IGNORED;
+    }
+  }
+}
+
+void fsdp_feed_logits(fsdp_feed *feed, fsdp_executor *executor, const int32_t *tokens, int64_t count,
+                      float *logits) {
+  const fsdp_rows *rows = &feed->config.rows;
+  FSDP_CHECK(count >= 1 && count <= rows->seq, "a text of %lld tokens", (long long)count);
+  int64_t row = FSDP_NO_ROW;
+  for (int64_t index = 0; index < rows->local_seq && feed->config.rank == 0; index++)
+    if (fsdp_rows_position(rows, &feed->config.mesh, feed->config.world_rank, index) == count - 1)
+      row = fsdp_rows_row(rows, 0, index);
+  feed->sampled = tokens;
+  feed->sampled_count = count;
+  fsdp_executor_run_logits(executor, row, logits);
+  feed->sampled = NULL;
 }
 
 void fsdp_feed_step(void *context, float scalars[FSDP_SCALAR_COUNT], float *target_count) {
   fsdp_feed *feed = context;
+  if (feed->sampled) {
+    *target_count = 0;
+    return;
+  }
   if (feed->eval_step >= 0) {
     *target_count = (float)feed->eval_target_count;
     return;
@@ -165,6 +199,10 @@ void fsdp_feed_step(void *context, float scalars[FSDP_SCALAR_COUNT], float *targ
 
 void fsdp_feed_batch(void *context, int32_t *const inputs[FSDP_INPUT_COUNT]) {
   fsdp_feed *feed = context;
+  if (feed->sampled) {
+    fill_sampled(feed, inputs);
+    return;
+  }
   if (feed->eval_step >= 0) {
     fill_eval_batch(feed, inputs);
     return;
@@ -185,7 +223,7 @@ bool fsdp_feed_skips(const fsdp_feed *feed, float grad_norm) {
 void fsdp_feed_publish(void *context, float loss, float grad_norm) {
   fsdp_feed *feed = context;
   (void)loss;
-  if (feed->eval_step < 0 && !fsdp_feed_skips(feed, grad_norm)) feed->updates++;
+  if (feed->eval_step < 0 && !feed->sampled && !fsdp_feed_skips(feed, grad_norm)) feed->updates++;
 }
 
 double fsdp_feed_take_ms(fsdp_feed *feed, int64_t step) {

@@ -48,6 +48,9 @@ typedef struct fsdp_feed {
   int64_t sample_shift;      // the sampler's step (epochs one after the other) less the optimizer's
   int64_t eval_step;         // of the evaluation that is under way, or -1
   int64_t eval_target_count; // of its batch, all ranks together
+  int64_t eval_counted;      // targets of the last one
+  const int32_t *sampled;    // tokens so far of the text that is being sampled, NULL: none is
+  int64_t sampled_count;
   // If it spreads: of step `spread_step` (-1: none yet) the position of each place's sample, and room to find
   // it.
   int64_t *spread, *spread_scratch, spread_step;
@@ -78,6 +81,11 @@ bool fsdp_feed_skips(const fsdp_feed *feed, float grad_norm);
 // all their targets that count, whatever the number of ranks; training continues as if it had not happened.
 // Called by all ranks.
 double fsdp_feed_evaluate(fsdp_feed *feed, fsdp_executor *executor, fsdp_world *world);
+
+// Between steps: the logits of the token behind `count` others, which are at most the plan's sequence, into
+// `logits`, by entry of the vocabulary. Called by all ranks, with the same tokens.
+void fsdp_feed_logits(fsdp_feed *feed, fsdp_executor *executor, const int32_t *tokens, int64_t count,
+                      float *logits);
 
 // How many targets this rank's sequences have in step `step` of an evaluation, on whichever ranks they lie.
 int64_t fsdp_feed_eval_targets(const fsdp_feed *feed, int64_t step);

@@ -1,7 +1,7 @@
 #include "launcher/train/rank_logs.h"
 
 #include "runtime/base/close_from.h"
-#include "runtime/base/folders.h"
+#include "runtime/base/paths.h"
 #include "runtime/watch/error_file.h"
 
 #include <errno.h>

@@ -13,7 +13,8 @@ static const char *const unchanging[] = {
     "print-model", "print-program", "print-sharding", "dry-run", "help", "version", "eval-freq",
     "eval-at-start", "stop-after", "print-config", "verify-data", "compare-files", "memory-limit",
     "host-memory-limit", "memory-margin", "comm-timeout", "rank-logs", "ranks", "ranks-per-node", "json",
-    "compare", "print-strategies", "graph", "profile", "price", "self-test",
+    "compare", "print-strategies", "graph", "profile", "price", "self-test", "sample-every", "prompt",
+    "prompt-tokens", "max-new-tokens", "temperature", "top-p",
     // What chooses other options, which are compared themselves.
     "search", "save-plan", "auto", "global-batch",
     // Where and when it is saved and resumed.

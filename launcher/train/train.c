@@ -38,7 +38,7 @@ static fsdp_status agree_on_memory(fsdp_trainer *t, fsdp_error *error) {
 }
 
 static fsdp_status plan(fsdp_trainer *t, fsdp_error *error) {
-  fsdp_status status = fsdp_setup_create(t->options, FSDP_PROGRAM_TRAIN, &t->ranks, &t->setup, error);
+  fsdp_status status = fsdp_setup_create(t->options, t->program, &t->ranks, &t->setup, error);
   return status == FSDP_OK ? choose_trace(t, error) : status;
 }
 
@@ -123,6 +123,18 @@ static const stage training[] = {
     {fsdp_train_run_steps, false}, {fsdp_train_finish, false},
 };
 
+static const stage evaluating[] = {
+    {fsdp_train_eval_find_checkpoint, false},
+    {fsdp_train_open_model, true},
+    {fsdp_train_find_data, true},
+    {fsdp_train_agree_on_files, false},
+    {fsdp_train_eval_open_files, true},
+    {create_session, false},
+    {fsdp_train_eval_load, false},
+    {fsdp_train_eval_print_start, false},
+    {fsdp_train_eval_run, false},
+};
+
 static fsdp_status run_stages(fsdp_trainer *t, const stage *stages, size_t count, fsdp_error *error) {
   fsdp_status status = FSDP_OK;
   for (size_t i = 0; i < count && status == FSDP_OK; i++) {
@@ -145,14 +157,32 @@ static void destroy(fsdp_trainer *t) {
   fsdp_data_paths_destroy(&t->eval_paths);
   fsdp_train_tokenizer_destroy(&t->tokenizer);
   fsdp_setup_destroy(&t->setup);
+  free(t->sampled);
+}
+
+static fsdp_trainer trainer_of(const fsdp_train_config *config, fsdp_program_kind program) {
+  return (fsdp_trainer){.world = config->world,
+                        .program = program,
+                        .options = config->options,
+                        .binding = config->binding,
+                        .gpu = config->gpu,
+                        .why_cpu = config->why_cpu,
+                        .sample = config->sample,
+                        .codec = config->codec};
+}
+
+fsdp_status fsdp_train_evaluate(const fsdp_train_config *config, fsdp_error *error) {
+  fsdp_trainer t = trainer_of(config, FSDP_PROGRAM_EVAL);
+  fsdp_status status = run_stages(&t, planning, sizeof planning / sizeof *planning, error);
+  if (status == FSDP_OK && fsdp_trainer_is_first(&t)) fsdp_train_print_asked_for(&t);
+  if (status == FSDP_OK && !t.options->dry_run)
+    status = run_stages(&t, evaluating, sizeof evaluating / sizeof *evaluating, error);
+  destroy(&t);
+  return status;
 }
 
 fsdp_status fsdp_train_run(const fsdp_train_config *config, int *stop_signal, fsdp_error *error) {
-  fsdp_trainer t = {.world = config->world,
-                    .options = config->options,
-                    .binding = config->binding,
-                    .gpu = config->gpu,
-                    .why_cpu = config->why_cpu};
+  fsdp_trainer t = trainer_of(config, FSDP_PROGRAM_TRAIN);
   fsdp_status status = run_stages(&t, planning, sizeof planning / sizeof *planning, error);
   if (status == FSDP_OK && fsdp_trainer_is_first(&t)) fsdp_train_print_asked_for(&t);
   if (status == FSDP_OK && !t.options->dry_run) {

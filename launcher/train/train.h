@@ -8,6 +8,7 @@
 #pragma once
 
 #include "launcher/options/options.h"
+#include "launcher/text/sample.h"
 #include "launcher/train/binding.h"
 #include "runtime/comm/world.h"
 #include "runtime/device/gpu.h"
@@ -16,8 +17,10 @@ typedef struct fsdp_train_config {
   fsdp_world *world;
   const fsdp_options *options; // the same on every rank
   const fsdp_binding *binding;
-  const fsdp_gpu *gpu; // not present: train on the CPU
-  const char *why_cpu; // then (device_line.h)
+  const fsdp_gpu *gpu;    // not present: train on the CPU
+  const char *why_cpu;    // then (device_line.h)
+  fsdp_sample *sample;    // the prompt, if there is one
+  fsdp_text_codec *codec; // of rank 0
 } fsdp_train_config;
 
 // Checks that every rank was started with rank 0's options. FSDP_ERR_OPTION, on every rank alike, names the
@@ -27,3 +30,6 @@ fsdp_status fsdp_train_agree_on_options(fsdp_world *world, const fsdp_options *o
 // Plans and trains. *stop_signal is the signal that ended the run early, or 0. Every rank returns the same
 // status, and the same error.
 fsdp_status fsdp_train_run(const fsdp_train_config *config, int *stop_signal, fsdp_error *error);
+
+// The same of fsdp_eval: plans, evaluates, samples and prints.
+fsdp_status fsdp_train_evaluate(const fsdp_train_config *config, fsdp_error *error);

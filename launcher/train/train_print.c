@@ -90,11 +90,11 @@ static void print_mix(const fsdp_trainer *t) {
   if (sampler->group_count) putchar('\n');
 }
 
-void fsdp_train_print_start(const fsdp_trainer *t) {
+void fsdp_train_print_place(const fsdp_trainer *t) {
   const fsdp_plan *made = t->setup.plan;
   const fsdp_memory_space_report *device = &made->memory.space[FSDP_SPACE_DEVICE];
   const fsdp_memory_space_report *host = &made->memory.space[FSDP_SPACE_HOST];
-  char parameters[48], valley[24], peak[24], arena[24], host_arena[24], tokens[48], read[24], line[1280];
+  char parameters[48], valley[24], peak[24], arena[24], host_arena[24], read[24], line[1280];
   char mesh[2 * FSDP_MESH_TEXT_BYTES];
   const char *sharding = t->options->sharding, *strategies = t->options->op_strategies;
   const char *source = sharding ? sharding : strategies;
@@ -129,14 +129,20 @@ void fsdp_train_print_start(const fsdp_trainer *t) {
          fsdp_print_bytes(device->peak_bytes, peak, sizeof peak),
          fsdp_print_bytes(device->arena_bytes, arena, sizeof arena),
          fsdp_print_bytes(host->arena_bytes, host_arena, sizeof host_arena), made->program->instr_count);
-  if (fsdp_activations_line(made, line, sizeof line)) printf("keeps:     %s\n", line);
+  if (t->program == FSDP_PROGRAM_TRAIN && fsdp_activations_line(made, line, sizeof line))
+    printf("keeps:     %s\n", line);
+}
+
+void fsdp_train_print_start(const fsdp_trainer *t) {
+  char tokens[48];
+  fsdp_train_print_place(t);
   printf("data:      %s\n", fsdp_dataset_description(t->dataset));
   print_packing(t);
   print_mix(t);
   if (t->tokenizer.notes_bytes) {
     printf("note:      the built-in text is read as bytes, 256 of the model's %" PRId64
            " tokens: enough to try it out or to time it\n",
-           made->config.model.vocab_size);
+           t->setup.plan->config.model.vocab_size);
   }
   if (t->feed.config.eval_dataset) {
     char when[64] = "only at the end (--eval-freq 0)";

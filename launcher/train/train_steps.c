@@ -42,6 +42,15 @@ static void count_tokens(fsdp_trainer *t) {
   sum->line_learned += counts.learned, sum->run_learned += counts.learned;
 }
 
+// Of rank 0.
+static void print_sample(fsdp_trainer *t) {
+  printf("sample after step %" PRId64 ", %" PRId64 " token%s:\n%s\n", t->record.step, t->sample->new_count,
+         fsdp_plural(t->sample->new_count), fsdp_sample_shown(t->sampled));
+  fflush(stdout);
+  free(t->sampled);
+  t->sampled = NULL;
+}
+
 // Completes the record of a step and hands it out. Its figures are asked for while the next step runs, which
 // does not wait for them, but before a save of that step: what is resumed from a checkpoint continues after
 // its step's line, whenever the run was killed.
@@ -65,12 +74,13 @@ static void finish_step(fsdp_trainer *t) {
   record->running_loss = sum->line_losses > 0 ? sum->line_loss / (double)sum->line_losses : NAN;
   fsdp_train_log_write(&t->log, record, t->setup.plan);
   bool shown = record->step % t->options->log_freq == 0 || local == 1 || record->step == t->total_steps ||
-               record->evaluated || record->skipped;
+               record->evaluated || record->skipped || t->sampled;
   if (!shown) return;
   const fsdp_progress_rate rate = fsdp_trainer_rate(sum->line_steps * t->step_tokens, sum->line_real,
                                                     sum->line_learned, sum->line_ms, sum->line_steps);
   if (fsdp_trainer_is_first(t)) fsdp_progress_print(record, t->setup.plan, &rate, stdout);
   if (fsdp_trainer_is_first(t) && record->evaluated) fsdp_progress_print_evaluation(record, stdout);
+  if (t->sampled) print_sample(t);
   sum->line_loss = sum->line_ms = 0;
   sum->line_steps = sum->line_losses = sum->line_real = sum->line_learned = 0;
 }
@@ -255,11 +265,27 @@ static int64_t evaluate(fsdp_trainer *t) {
   return fsdp_now_ns() - began_ns;
 }
 
-// What follows a step that counts: evaluation, the comparison of replicas, a save. Adds what they took to
-// *before_ns.
+// Samples if it is due after the record's step; returns the time it took, which is no step's.
+static int64_t sample(fsdp_trainer *t) {
+  const int64_t step = t->record.step, frequency = t->options->sample_every;
+  if (frequency == 0 || (step != t->total_steps && step % frequency != 0)) return 0;
+  const int64_t began_ns = fsdp_now_ns();
+  fsdp_error error = {0};
+  fsdp_board_enter(FSDP_ACTIVITY_EVALUATING);
+  fsdp_status status = fsdp_train_sample(t, &t->sampled, &error);
+  fsdp_board_enter(FSDP_ACTIVITY_TRAINING);
+  // It changes nothing: the steps decide how the run ends.
+  if (status != FSDP_OK && fsdp_trainer_is_first(t))
+    fprintf(stderr, "fsdp_train: warning: no sample after step %" PRId64 ": %s\n", step, error.message);
+  return fsdp_now_ns() - began_ns;
+}
+
+// What follows a step that counts: evaluation, a sample, the comparison of replicas, a save. Adds what they
+// took to *before_ns.
 static fsdp_status after_step(fsdp_trainer *t, bool written, int64_t *before_ns, fsdp_error *error) {
   int64_t every = t->options->check_replicas, step = t->record.step, took_ns = 0;
   *before_ns += evaluate(t);
+  *before_ns += sample(t);
   bool due = fsdp_train_checkpoints_is_due(&t->checkpoints, step, t->record.skipped);
   fsdp_status status = FSDP_OK;
   if (due) status = check_data(t, error);

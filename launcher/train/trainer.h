@@ -4,11 +4,13 @@
 //   train_data.c   what is read and written        train_state.c   the state that a run starts from
 //   train_steps.c  the loop of steps               train_print.c   what a person sees
 //   train_log.c    what a program reads            train_notes.c   what is worth knowing at the start
-//   train_trace.c  --trace
+//   train_trace.c  --trace                         train_evaluate.c   fsdp_eval, samples
 #pragma once
 
 #include "launcher/report/progress.h"
 #include "launcher/setup/setup.h"
+#include "launcher/setup/tokenizer.h"
+#include "launcher/text/sample.h"
 #include "launcher/train/binding.h"
 #include "launcher/train/feed.h"
 #include "launcher/train/train_checkpoints.h"
@@ -26,6 +28,7 @@ typedef struct fsdp_train_tally {
 
 typedef struct fsdp_trainer {
   fsdp_world *world;
+  fsdp_program_kind program; // fsdp_train or fsdp_eval
   const fsdp_options *options;
   const fsdp_binding *binding;
   const fsdp_gpu *gpu;
@@ -35,6 +38,9 @@ typedef struct fsdp_trainer {
   fsdp_data_paths data_paths, eval_paths; // of --data and --eval-data
   fsdp_dataset *dataset, *eval_dataset;   // the latter NULL without --eval-data
   fsdp_train_tokenizer tokenizer;
+  fsdp_sample *sample;    // without a prompt: nothing to sample
+  fsdp_text_codec *codec; // of rank 0
+  char *sampled;          // after the newest step, not printed yet; of rank 0
   fsdp_weights *weights;
   fsdp_train_log log; // of rank 0
   fsdp_session session;
@@ -78,7 +84,9 @@ void fsdp_train_print_asked_for(const fsdp_trainer *t);
 // A rate over `tokens` of which so many are real and learned.
 fsdp_progress_rate fsdp_trainer_rate(int64_t tokens, int64_t real, int64_t learned, double ms, int64_t steps);
 
-// The header, before the first step. Called on rank 0 alone.
+// The header's first part: what runs where, and the memory that it takes; the header, before the first step.
+// Called on rank 0 alone.
+void fsdp_train_print_place(const fsdp_trainer *t);
 void fsdp_train_print_start(const fsdp_trainer *t);
 
 // Notes and warnings behind the header. Called on rank 0 alone.
@@ -110,3 +118,15 @@ fsdp_status fsdp_train_begin(fsdp_trainer *t, fsdp_error *error);
 // last save and the summary. Every rank returns the same status.
 fsdp_status fsdp_train_run_steps(fsdp_trainer *t, fsdp_error *error);
 fsdp_status fsdp_train_finish(fsdp_trainer *t, fsdp_error *error);
+
+// Samples between steps. *text is what a person is shown, on rank 0, which frees it; else NULL. Every rank
+// returns the same status.
+fsdp_status fsdp_train_sample(fsdp_trainer *t, char **text, fsdp_error *error);
+
+// What fsdp_eval does in place of steps: the checkpoint of -e, data, state and header; then the evaluation,
+// the sample, and what came of them. open_files may fail on one rank alone.
+fsdp_status fsdp_train_eval_find_checkpoint(fsdp_trainer *t, fsdp_error *error);
+fsdp_status fsdp_train_eval_open_files(fsdp_trainer *t, fsdp_error *error);
+fsdp_status fsdp_train_eval_load(fsdp_trainer *t, fsdp_error *error);
+fsdp_status fsdp_train_eval_print_start(fsdp_trainer *t, fsdp_error *error);
+fsdp_status fsdp_train_eval_run(fsdp_trainer *t, fsdp_error *error);

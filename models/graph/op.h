@@ -270,10 +270,6 @@ const fsdp_op_operand *fsdp_op_operand_row(const fsdp_op_letters *op, const fsdp
 bool fsdp_op_operands_fit(fsdp_op_device device, fsdp_op_kind kind, const fsdp_op_attrs *attrs,
                           const fsdp_op_extent *operands, int count, char *message, size_t message_bytes);
 
-// What distinguishes two launches of one op: " 4096 -> 6144", ", added", or nothing. Returns `out`.
-const char *fsdp_op_describe(fsdp_op_kind kind, const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
-                             int operand_count, char *out, size_t out_bytes);
-
 // Bytes of the workspace that the device's kernel takes as an additional last operand (written, fp32): a
 // multiple of 4; 0: it takes none. A function of the shape alone; `flat_elems` is p.
 int64_t fsdp_op_workspace_bytes(fsdp_op_device device, fsdp_op_kind kind, const fsdp_op_attrs *attrs,
@@ -328,6 +324,9 @@ fsdp_op_kind fsdp_op_attention(fsdp_op_phase phase);
 // The head on a shard of the vocabulary: the rank's logits, then the loss, or the loss with gradients.
 typedef enum fsdp_op_head_part { FSDP_HEAD_LOGITS, FSDP_HEAD_LOSS, FSDP_HEAD_BACKWARD } fsdp_op_head_part;
 fsdp_op_kind fsdp_op_head(fsdp_op_head_part part);
+
+// One row of a matrix by its number, as an embedding's of a token: zeros if the matrix has fewer rows.
+fsdp_op_kind fsdp_op_take_row(void);
 
 // ---- Recomputation
 

@@ -3,8 +3,6 @@
 #include "models/graph/backward.h"
 #include "models/graph/op_row.h"
 
-#include <stdio.h>
-
 void fsdp_op_rope_emit(fsdp_graph *graph, const fsdp_node *f) {
   int d_qkv = fsdp_backward_gradient(graph, f->operands[0].value);
   fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_ROPE_BACKWARD, f);
@@ -138,17 +136,4 @@ int64_t fsdp_op_attention_backward_cuda_bytes(const fsdp_op_attrs *attrs, int64_
 int64_t fsdp_op_attention_backward_bytes(const fsdp_op_attrs *attrs, int64_t flat_elems) {
   (void)flat_elems;
   return 4 * attrs->batch * attrs->heads * attrs->seq;
-}
-
-void fsdp_op_attention_describe(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands, int operand_count,
-                                char *out, size_t out_bytes) {
-  (void)operands, (void)operand_count;
-  char window[40] = "", keys[40] = "", parts[40] = "";
-  if (has_window(attrs)) snprintf(window, sizeof window, ", window %lld", (long long)attrs->window);
-  if (attrs->kv_seq) snprintf(keys, sizeof keys, ", %lld keys", (long long)attrs->kv_seq);
-  if (attrs->head_parts > 1)
-    snprintf(parts, sizeof parts, ", a group in %lld parts", (long long)attrs->head_parts);
-  snprintf(out, out_bytes, " %lld/%lld heads of %lld%s%s%s%s", (long long)attrs->heads,
-           (long long)attrs->kv_heads, (long long)attrs->head_dim, keys, window, parts,
-           attrs->rotates_back ? ", rotated back" : "");
 }

@@ -3,8 +3,6 @@
 #include "models/graph/op_row.h"
 #include "runtime/base/size.h"
 
-#include <stdio.h>
-
 // Of an operand with whole rows of out_stride, only `columns` are accessed.
 static double other_bytes(const fsdp_op_attrs *attrs, const fsdp_op_extent *rows, int64_t columns) {
   int64_t others = attrs->batch * attrs->seq * (attrs->out_stride - columns);
@@ -25,12 +23,6 @@ void fsdp_op_split_columns_work(const fsdp_op_attrs *attrs, const fsdp_op_extent
 void fsdp_op_join_columns_work(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
                                fsdp_op_work *work) {
   work->bytes -= other_bytes(attrs, &operands[1], attrs->out_features);
-}
-
-void fsdp_op_columns_describe(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands, int operand_count,
-                              char *out, size_t out_bytes) {
-  snprintf(out, out_bytes, " %lld of %lld%s", (long long)attrs->in_features, (long long)attrs->out_stride,
-           operands[operand_count - 1].access == FSDP_UPDATE ? ", added" : "");
 }
 
 // The gradient of what was taken takes the place of those columns in that of the whole rows, which another

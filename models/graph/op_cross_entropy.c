@@ -4,8 +4,6 @@
 #include "models/graph/op_row.h"
 #include "runtime/base/size.h"
 
-#include <stdio.h>
-
 // With an fp32 gradient: about 64 MiB of fp32 logits, at least 64 rows, at least a sixteenth of all rows, and
 // at most 1024. Every chunk reads and writes the head's whole weight gradient: for 126 chunks that memory
 // traffic would take 8% of an 8B model's step on a GPU.
@@ -115,13 +113,6 @@ int64_t fsdp_op_cross_entropy_cuda_bytes(const fsdp_op_attrs *attrs, int64_t fla
   return fsdp_op_cross_entropy_cpu_bytes(attrs, flat_elems) + 4 * attrs->batch * attrs->seq;
 }
 
-void fsdp_op_cross_entropy_describe(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
-                                    int operand_count, char *out, size_t out_bytes) {
-  (void)operands, (void)operand_count;
-  snprintf(out, out_bytes, " %lld -> %lld, chunks of %lld", (long long)attrs->channels,
-           (long long)attrs->vocabulary, (long long)attrs->chunk_rows);
-}
-
 // ---- On a shard of the vocabulary, the rows of one chunk a call
 
 int fsdp_op_head_logits_products(const fsdp_op_attrs *attrs, fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]) {
@@ -146,12 +137,4 @@ void fsdp_op_head_backward_work(const fsdp_op_attrs *attrs, const fsdp_op_extent
   const double width = (double)fsdp_dtype_bytes(operands[3].dtype);
   work->row_bytes = (4 + width) * logits_numel(attrs);
   work->bytes += width * logits_numel(attrs) - 2 * (double)operands[6].bytes;
-}
-
-void fsdp_op_head_describe(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands, int operand_count,
-                           char *out, size_t out_bytes) {
-  bool adds = false; // to a gradient; the logits are always updated
-  for (int i = 7; i < operand_count; i++) adds = adds || operands[i].access == FSDP_UPDATE;
-  snprintf(out, out_bytes, " %lld -> %lld, %lld rows%s", (long long)attrs->channels,
-           (long long)attrs->vocabulary, (long long)(attrs->batch * attrs->seq), adds ? ", added" : "");
 }

@@ -5,7 +5,6 @@
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 
-#include <stdio.h>
 #include <string.h>
 
 void fsdp_node_take_biases(fsdp_node *product, fsdp_node *adds) {
@@ -97,15 +96,6 @@ void fsdp_op_add_bias_emit(fsdp_graph *graph, const fsdp_node *f) {
   emit_biases(graph, f);
 }
 
-void fsdp_op_linear_describe(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands, int operand_count,
-                             char *out, size_t out_bytes) {
-  const fsdp_op_extent *first = &operands[0], *last = &operands[operand_count - 1];
-  snprintf(out, out_bytes, " %lld -> %lld%s%s%s", (long long)attrs->in_features,
-           (long long)attrs->out_features, attrs->weight_transposed ? " transposed" : "",
-           last->dtype == FSDP_F32 && first->dtype != FSDP_F32 ? " to fp32" : "",
-           last->access == FSDP_UPDATE ? ", added" : "");
-}
-
 // The residual is read as a result is that is added to.
 void fsdp_op_linear_add_work(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands, fsdp_op_work *work) {
   (void)attrs;
@@ -139,13 +129,4 @@ int64_t fsdp_op_bias_backward_cuda_bytes(const fsdp_op_attrs *attrs, int64_t fla
   int64_t rows = attrs->batch * attrs->seq, blocks = (attrs->out_features + 255) / 256;
   int64_t parts = fsdp_min_i64((rows + 63) / 64, fsdp_max_i64(1024 / blocks, 1));
   return 4 * attrs->out_features * parts;
-}
-
-void fsdp_op_bias_describe(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands, int operand_count,
-                           char *out, size_t out_bytes) {
-  (void)operand_count; // a workspace may follow
-  const fsdp_op_extent *d_y = &operands[0], *d_bias = &operands[1];
-  snprintf(out, out_bytes, " %lld of %lld%s%s", (long long)attrs->out_features, (long long)attrs->out_stride,
-           d_bias->dtype == FSDP_F32 && d_y->dtype != FSDP_F32 ? " to fp32" : "",
-           d_bias->access == FSDP_UPDATE ? ", added" : "");
 }

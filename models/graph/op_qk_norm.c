@@ -3,8 +3,6 @@
 #include "models/graph/op_row.h"
 #include "runtime/base/size.h"
 
-#include <stdio.h>
-
 // The gradient of y becomes that of q|k|v where it lies: the columns of v have the same one.
 void fsdp_op_qk_norm_emit(fsdp_graph *graph, const fsdp_node *f) {
   enum { QKV, Q_WEIGHT, K_WEIGHT, Y, RSTD };
@@ -25,12 +23,4 @@ void fsdp_op_qk_norm_emit(fsdp_graph *graph, const fsdp_node *f) {
 int64_t fsdp_op_qk_norm_backward_bytes(const fsdp_op_attrs *attrs, int64_t flat_elems) {
   (void)flat_elems;
   return 4 * 2 * attrs->head_dim * fsdp_min_i64(attrs->batch * attrs->seq, 512);
-}
-
-void fsdp_op_qk_norm_describe(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands, int operand_count,
-                              char *out, size_t out_bytes) {
-  enum { D_Q_WEIGHT = 5 }; // of the backward
-  bool added = operand_count > D_Q_WEIGHT && operands[D_Q_WEIGHT].access == FSDP_UPDATE;
-  snprintf(out, out_bytes, " %lld/%lld heads of %lld%s", (long long)attrs->heads, (long long)attrs->kv_heads,
-           (long long)attrs->head_dim, added ? ", added" : "");
 }

@@ -10,7 +10,6 @@
 #define BACKWARD(f)          .backward = (f),
 #define RECOMPUTE(f)         .recompute = (f),
 #define ATTRS(f)             .attrs = (f),
-#define DESCRIBE(f)          .describe = (f),
 #define BY_ROW               .reports_rows = true,
 #define NORM                 .is_norm = true,
 #define ADDS(operand)        .added = 1 + (operand),
@@ -124,6 +123,10 @@ fsdp_op_kind fsdp_op_head(fsdp_op_head_part part) {
                                        [FSDP_HEAD_LOSS] = FSDP_OP_HEAD_LOSS,
                                        [FSDP_HEAD_BACKWARD] = FSDP_OP_HEAD_BACKWARD};
   return kinds[part];
+}
+
+fsdp_op_kind fsdp_op_take_row(void) {
+  return FSDP_OP_EMBEDDING;
 }
 
 int fsdp_op_products(fsdp_op_kind kind, const fsdp_op_attrs *attrs,

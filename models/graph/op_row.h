@@ -30,10 +30,6 @@ typedef bool fsdp_op_recompute_rule(const bool *kept, fsdp_op_remainder *remaind
 typedef void fsdp_op_attrs_rule(fsdp_op_device device, const fsdp_op_gpu *gpu, fsdp_op_attrs *attrs,
                                 const fsdp_dtype *dtypes);
 
-// Writes what distinguishes two launches; `out` holds an empty string.
-typedef void fsdp_op_describe_rule(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
-                                   int operand_count, char *out, size_t out_bytes);
-
 typedef struct fsdp_op_row {
   const char *name, *operands;
   fsdp_op_phase phase;
@@ -47,7 +43,6 @@ typedef struct fsdp_op_row {
   fsdp_op_backward_rule *backward;
   fsdp_op_recompute_rule *recompute;
   fsdp_op_attrs_rule *attrs;
-  fsdp_op_describe_rule *describe;
 } fsdp_op_row;
 
 // The row of an op; aborts if `kind` is not an op.
@@ -60,7 +55,6 @@ const fsdp_op_row *fsdp_op_row_of(fsdp_op_kind kind);
 #define BACKWARD(f)          fsdp_op_backward_rule f;
 #define RECOMPUTE(f)         fsdp_op_recompute_rule f;
 #define ATTRS(f)             fsdp_op_attrs_rule f;
-#define DESCRIBE(f)          fsdp_op_describe_rule f;
 #define BY_ROW
 #define NORM
 #define ADDS(operand)
@@ -78,7 +72,6 @@ const fsdp_op_row *fsdp_op_row_of(fsdp_op_kind kind);
 #undef BACKWARD
 #undef RECOMPUTE
 #undef ATTRS
-#undef DESCRIBE
 #undef BY_ROW
 #undef NORM
 #undef ADDS

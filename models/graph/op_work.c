@@ -1,8 +1,6 @@
 // What an op does, from its row and its operands' letters.
 #include "models/graph/op_row.h"
 
-#include <stdio.h>
-
 fsdp_op_work fsdp_op_work_of(fsdp_op_kind kind, const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
                              int operand_count) {
   const fsdp_op_row *row = fsdp_op_row_of(kind);
@@ -16,18 +14,4 @@ fsdp_op_work fsdp_op_work_of(fsdp_op_kind kind, const fsdp_op_attrs *attrs, cons
   work.bytes += work.added_bytes;
   if (row->work) row->work(attrs, operands, &work);
   return work;
-}
-
-const char *fsdp_op_describe(fsdp_op_kind kind, const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
-                             int operand_count, char *out, size_t out_bytes) {
-  const fsdp_op_row *row = fsdp_op_row_of(kind);
-  snprintf(out, out_bytes, "%s", "");
-  if (row->describe) {
-    row->describe(attrs, operands, operand_count, out, out_bytes);
-    return out;
-  }
-  const fsdp_op_letters *op = fsdp_op_letters_of(kind);
-  for (int i = 0; i < op->operand_count && i < operand_count; i++)
-    if (op->operands[i].may_add && operands[i].access == FSDP_UPDATE) snprintf(out, out_bytes, ", added");
-  return out;
 }

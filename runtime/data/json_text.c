@@ -1,7 +1,7 @@
 #include "runtime/data/json_text.h"
 
 #include "runtime/base/check.h"
-#include "runtime/base/script.h"
+#include "runtime/base/paths.h"
 #include "runtime/base/size.h"
 #include "runtime/data/mapped_file.h"
 

@@ -1,6 +1,6 @@
 #include "runtime/data/token_file.h"
 
-#include "runtime/base/script.h"
+#include "runtime/base/paths.h"
 
 #include "runtime/base/size.h"
 

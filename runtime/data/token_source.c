@@ -1,8 +1,8 @@
 #include "runtime/data/token_source.h"
 
 #include "runtime/base/check.h"
+#include "runtime/base/paths.h"
 #include "runtime/base/progress.h"
-#include "runtime/base/script.h"
 #include "runtime/base/size.h"
 #include "runtime/data/builtin_text.h"
 

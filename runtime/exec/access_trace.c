@@ -33,6 +33,8 @@ struct fsdp_access_trace {
   const fsdp_device *device;
   int common;                             // tensor, or -1
   int64_t beside_bytes[FSDP_SPACE_COUNT]; // of tensors that are always live and that no step accesses
+  fsdp_measure_event *held; // of tensors that are always live and that steps only read, each whole
+  int held_count;
   recorder *streams;
   fsdp_measure_event *merged;
 };
@@ -112,23 +114,33 @@ int64_t fsdp_access_trace_bytes(const fsdp_program *program) {
   return 3 * total * (int64_t)sizeof(fsdp_measure_event); // two steps, and one of them merged
 }
 
-// A snapshot stays in memory throughout a step, and no step accesses it.
-static void count_beside(fsdp_access_trace *trace) {
+// What stays in memory throughout a step, and of which a step accesses nothing (a snapshot), or reads what it
+// needs (rows of a table that does not train).
+static void find_lasting(fsdp_access_trace *trace) {
   const fsdp_program *program = trace->program;
-  bool *touched = fsdp_alloc_zeroed((size_t)program->tensor_count, sizeof *touched);
-  if (trace->common >= 0) touched[trace->common] = true;
+  fsdp_access *accesses = fsdp_alloc_zeroed((size_t)program->tensor_count, sizeof *accesses);
+  trace->held = fsdp_alloc((size_t)program->tensor_count * sizeof *trace->held);
+  if (trace->common >= 0) accesses[trace->common] = FSDP_UPDATE;
   for (int s = 0; s < program->section_count; s++) {
     const fsdp_section *section = &program->sections[s];
     for (int i = section->begin; i < section->end && section->kind < FSDP_SECTION_EVALUATION; i++)
-      for (int o = 0; o < program->instrs[i].operand_count; o++)
-        touched[program->operands[program->instrs[i].first_operand + o].tensor] = true;
+      for (int o = 0; o < program->instrs[i].operand_count; o++) {
+        const fsdp_operand *operand = &program->operands[program->instrs[i].first_operand + o];
+        accesses[operand->tensor] |= operand->access;
+      }
   }
   for (int t = 0; t < program->tensor_count; t++) {
     const fsdp_tensor *tensor = &program->tensors[t];
-    if (tensor->lifetime == FSDP_LIVE_ALWAYS && !touched[t])
-      trace->beside_bytes[tensor->space] += tensor->bytes;
+    if (tensor->lifetime != FSDP_LIVE_ALWAYS) continue;
+    if (!accesses[t]) trace->beside_bytes[tensor->space] += tensor->bytes;
+    if (accesses[t] != FSDP_READ) continue;
+    trace->held[trace->held_count++] = (fsdp_measure_event){.buffer = t,
+                                                            .space = (int)tensor->space,
+                                                            .access = FSDP_READ,
+                                                            .begin = tensor->address,
+                                                            .end = tensor->address + tensor->bytes};
   }
-  free(touched);
+  free(accesses);
 }
 
 fsdp_access_trace *fsdp_access_trace_create(const fsdp_program *program, const fsdp_device *device,
@@ -137,7 +149,7 @@ fsdp_access_trace *fsdp_access_trace_create(const fsdp_program *program, const f
   trace->program = program;
   trace->device = device;
   trace->common = common;
-  count_beside(trace);
+  find_lasting(trace);
   trace->streams = aligned_alloc(64, FSDP_STREAM_COUNT * sizeof *trace->streams);
   FSDP_NEED_MEMORY(trace->streams, "the trace");
   memset(trace->streams, 0, FSDP_STREAM_COUNT * sizeof *trace->streams);
@@ -153,7 +165,7 @@ fsdp_access_trace *fsdp_access_trace_create(const fsdp_program *program, const f
     }
     total += capacity[s];
   }
-  trace->merged = fsdp_alloc((size_t)total * sizeof *trace->merged);
+  trace->merged = fsdp_alloc((size_t)(total + trace->held_count) * sizeof *trace->merged);
   return trace;
 }
 
@@ -164,6 +176,7 @@ void fsdp_access_trace_destroy(fsdp_access_trace *trace) {
   }
   free(trace->streams);
   free(trace->merged);
+  free(trace->held);
   free(trace);
 }
 
@@ -187,7 +200,8 @@ fsdp_access_recorder *fsdp_access_trace_instr(fsdp_access_trace *trace, int64_t 
 
 // Each stream's events are in the order of issue: merges them into one list.
 static int64_t merge(fsdp_access_trace *trace, int64_t step) {
-  int64_t next[FSDP_STREAM_COUNT] = {0}, count = 0;
+  int64_t next[FSDP_STREAM_COUNT] = {0}, count = trace->held_count;
+  if (count > 0) memcpy(trace->merged, trace->held, (size_t)count * sizeof *trace->held);
   for (;;) {
     const record *first = NULL;
     int chosen = -1;

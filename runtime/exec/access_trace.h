@@ -31,7 +31,8 @@ fsdp_access_recorder *fsdp_access_trace_instr(fsdp_access_trace *trace, int64_t 
                                               int position, const fsdp_view *views);
 
 // Valley and peak of the step, whose instructions must be complete; memory that only sections beside steps
-// access (a snapshot) is added as planned. False with a message for an access outside the operands, a write
-// to a read-only operand, more ranges than fit, or buffers that collide.
+// access (a snapshot) is added as planned, and what steps only read counts whole, whatever they read of it.
+// False with a message for an access outside the operands, a write to a read-only operand, more ranges than
+// fit, or buffers that collide.
 bool fsdp_access_trace_measure(fsdp_access_trace *trace, int64_t step, int64_t issue_count,
                                fsdp_measurement *measurement, char *message, int message_bytes);

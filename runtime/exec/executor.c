@@ -6,6 +6,7 @@
 #include "runtime/base/size.h"
 #include "runtime/exec/access_trace.h"
 #include "runtime/exec/device_config.h"
+#include "runtime/exec/param_runs.h"
 #include "runtime/plan/mesh/boxes.h"
 
 #include <math.h>
@@ -40,9 +41,10 @@ struct fsdp_executor {
   int64_t step; // the newest issued
   step_end ends[2];
   fsdp_access_trace *trace; // NULL unless measured
-  fsdp_profile *profile;    // NULL unless profiled
-  fsdp_step_times *times;   // the same
+  fsdp_step_times *times;   // NULL unless profiled
   float published[2];       // by PUBLISH, on the host stream: loss, norm
+  float *logits;            // the caller's, while an evaluation is asked for them
+  int32_t row;              // of the micro-batch, whose logits an evaluation is asked for
   uint64_t *digests;        // the caller's, while a check runs
   int publish_position;     // the last PUBLISH or DIGESTS issued
 };
@@ -124,6 +126,12 @@ static void feed_batch(const fsdp_executor *self, const fsdp_view *views) {
   self->config.callbacks.feed_batch(self->config.callbacks.context, inputs);
 }
 
+// Whether a PUBLISH is of an evaluation that hands out logits beside its loss.
+static bool gives_logits(const fsdp_executor *self, const fsdp_instr *instr) {
+  const int last = instr->first_operand + instr->operand_count - 1;
+  return self->config.plan->logits >= 0 && self->program->operands[last].tensor == self->config.plan->logits;
+}
+
 // The caller's part of the program: it fills the operands, or reads them.
 static void run_host_call(fsdp_executor *self, const fsdp_instr *instr, const fsdp_view *views,
                           fsdp_access_recorder *recorder) {
@@ -132,6 +140,7 @@ static void run_host_call(fsdp_executor *self, const fsdp_instr *instr, const fs
   if (instr->kind == FSDP_INSTR_FEED_STEP) {
     ((float *)views[0].data)[FSDP_SCALAR_ONE] = 1;
     callbacks->feed_step(callbacks->context, views[0].data, views[1].data);
+    if (instr->operand_count > 2) *(int32_t *)views[2].data = self->row;
   } else if (instr->kind == FSDP_INSTR_FEED_BATCH) {
     feed_batch(self, views);
   } else if (instr->kind == FSDP_INSTR_DIGESTS) {
@@ -139,7 +148,10 @@ static void run_host_call(fsdp_executor *self, const fsdp_instr *instr, const fs
   } else {
     self->published[0] = 0;
     for (int64_t i = 0; i < views[0].numel; i++) self->published[0] += ((const float *)views[0].data)[i];
-    self->published[1] = instr->operand_count > 1 ? *(const float *)views[1].data : NAN;
+    const bool logits = gives_logits(self, instr);
+    self->published[1] = instr->operand_count > 1 && !logits ? *(const float *)views[1].data : NAN;
+    if (logits && self->logits)
+      memcpy(self->logits, views[1].data, (size_t)self->config.plan->config.model.vocab_size * sizeof(float));
     if (callbacks->publish) {
       callbacks->publish(callbacks->context, self->published[0], self->published[1]);
     }
@@ -190,39 +202,6 @@ static void dispatch(fsdp_executor *self, const fsdp_work *work, const fsdp_view
   fsdp_lane_end(lane, place);
 }
 
-// The slot of a timestamp at the start or end of a phase, in one section of one of the two kept steps.
-static int timestamp_slot(int64_t step, int section_run, int phase, bool ends) {
-  return (((section_run * 2 + (int)(step % 2)) * FSDP_PHASE_COUNT) + phase) * 2 + ends;
-}
-
-// If a phase begins or ends in a queue of the device, its timestamp is taken there.
-static void timestamp(const fsdp_executor *self, const fsdp_work *work, const fsdp_stream_context *context,
-                      bool ends) {
-  fsdp_step_times_mark(self->times, work->round, work->serial, context, ends);
-  int phase = ends ? fsdp_profile_phase_ends(self->profile, work->item)
-                   : fsdp_profile_phase_begins(self->profile, work->item);
-  if (phase < 0) return;
-  context->table->timestamp(self->config.device, context,
-                            timestamp_slot(work->round, work->part, phase, ends));
-}
-
-// The phases' times from timestamps. An update may run in the device's queues and on the host beside them.
-static void add_stamped(const fsdp_executor *self, int64_t step, fsdp_profile_report *report) {
-  fsdp_device *device = self->config.device;
-  if (!device->table->enqueues) return;
-  for (int run = 0; run < self->order_count; run++) {
-    const fsdp_section *section = &self->program->sections[self->order[run]];
-    for (int i = section->begin; i < section->end; i++) {
-      int phase = fsdp_profile_phase_ends(self->profile, i);
-      if (phase < 0) continue;
-      double ms = device->table->timestamp_ms(device, timestamp_slot(step, run, phase, false),
-                                              timestamp_slot(step, run, phase, true));
-      double *sum = &report->phase_ms[phase];
-      *sum = phase == FSDP_PHASE_UPDATE ? fmax(*sum, ms) : *sum + ms;
-    }
-  }
-}
-
 // The work of every instruction. Evaluation and check belong to no step: their round is 0, and they are
 // neither traced nor timed.
 static void run_instr(const fsdp_work *work, const fsdp_stream_context *context) {
@@ -237,22 +216,16 @@ static void run_instr(const fsdp_work *work, const fsdp_stream_context *context)
   }
   const fsdp_executor_callbacks *callbacks = &self->config.callbacks;
   if (callbacks->observe && !is_poison) callbacks->observe(callbacks->context, instr, views);
-  bool timed = self->profile && in_step;
+  bool timed = self->times && in_step;
   if (!timed || context->native) {
-    if (timed) timestamp(self, work, context, false);
+    if (timed) fsdp_step_times_mark(self->times, work->round, work->serial, context, false);
     dispatch(self, work, views, recorder, context);
-    if (timed) timestamp(self, work, context, true);
+    if (timed) fsdp_step_times_mark(self->times, work->round, work->serial, context, true);
     return;
   }
   int64_t start_ns = fsdp_now_ns();
   dispatch(self, work, views, recorder, context);
   int64_t end_ns = fsdp_now_ns();
-  fsdp_profile_instr(self->profile, &(fsdp_profile_sample){.step = work->round,
-                                                           .section_run = work->part,
-                                                           .position = work->item,
-                                                           .stream = instr->stream,
-                                                           .start_ns = start_ns,
-                                                           .end_ns = end_ns});
   fsdp_step_times_record(self->times, work->round, work->serial, start_ns, end_ns);
 }
 
@@ -298,7 +271,6 @@ void fsdp_executor_begin_step(fsdp_executor *self) {
   // The records of the step two before are reused: it must be complete.
   wait_step_end(self, end);
   if (self->trace) fsdp_access_trace_begin_step(self->trace, step);
-  if (self->profile) fsdp_profile_begin_step(self->profile, step);
   fsdp_work work = {.run = run_instr, .owner = self, .round = step};
   self->publish_position = -1;
   for (; work.part < self->order_count; work.part++) issue_section(self, self->order[work.part], &work);
@@ -347,9 +319,28 @@ void fsdp_executor_run_exchange(fsdp_executor *self) {
 }
 
 void fsdp_executor_run_evaluation(fsdp_executor *self, float *loss) {
-  issue_beside(self, FSDP_SECTION_EVALUATION);
+  if (self->config.plan->config.evaluation_only)
+    fsdp_executor_begin_step(self);
+  else
+    issue_beside(self, FSDP_SECTION_EVALUATION);
   wait_published(self);
   *loss = self->published[0];
+}
+
+int64_t fsdp_executor_steps(const fsdp_executor *self) {
+  return self->step;
+}
+
+void fsdp_executor_run_logits(fsdp_executor *self, int64_t row, float *logits) {
+  const fsdp_plan *plan = self->config.plan;
+  const int64_t rows = plan->rows.batch * plan->rows.local_seq;
+  float loss;
+  FSDP_CHECK(plan->logits >= 0, "the plan has no logits");
+  FSDP_CHECK(row >= FSDP_NO_ROW && row < rows, "row %lld of %lld", (long long)row, (long long)rows);
+  self->row = (int32_t)(row == FSDP_NO_ROW ? rows : row);
+  self->logits = logits;
+  fsdp_executor_run_evaluation(self, &loss);
+  self->logits = NULL;
 }
 
 void fsdp_executor_run_check(fsdp_executor *self, uint64_t *digests) {
@@ -372,9 +363,8 @@ bool fsdp_executor_step_stats(fsdp_executor *self, int64_t step, fsdp_step_stats
   const step_end *end = &self->ends[step % 2];
   wait_step_end(self, end);
   memset(stats, 0, sizeof *stats);
-  if (self->profile) {
-    fsdp_profile_report_step(self->profile, step, &stats->profile);
-    add_stamped(self, step, &stats->profile);
+  if (self->times) {
+    fsdp_step_times_sum(self->times, step, &stats->sums);
     fsdp_step_times_measure(self->times, step, &stats->exposure);
   }
   if (!self->trace) return true;
@@ -420,41 +410,9 @@ static void resolve(fsdp_executor *self) {
   }
 }
 
-// Whether the run is the next row of the segment, with what makes a segment of one row one of rows.
-static bool is_next_row(fsdp_param_run *segment, const fsdp_shard_run *run, uint64_t stream) {
-  int64_t width = segment->row_numel > 0 ? segment->row_numel : segment->numel;
-  int64_t step = segment->row_numel > 0 ? segment->row_step : run->element_index - segment->element_index;
-  if (stream != segment->random_stream || run->numel > width || segment->numel % width != 0 || step < width ||
-      segment->numel > FSDP_ROUNDING_ROWS_NUMEL - run->numel ||
-      run->shard_offset != segment->shard_offset + segment->numel ||
-      run->element_index != segment->element_index + segment->numel / width * step)
-    return false;
-  segment->row_numel = width;
-  segment->row_step = step;
-  return true;
-}
-
 static void make_segments(fsdp_executor *self, int unit) {
-  const fsdp_plan *plan = self->config.plan;
   segment_list *list = &self->segments[unit];
-  int count;
-  fsdp_shard_run *runs = fsdp_units_shard_runs(plan->units, plan->graph, unit, self->config.rank, &count);
-  list->segments = fsdp_alloc_zeroed((size_t)count + 1, sizeof *list->segments);
-  for (int i = 0; i < count; i++) {
-    uint64_t stream = fsdp_random_stream(plan->graph->params[runs[i].param].name);
-    if (list->count > 0 && is_next_row(&list->segments[list->count - 1], &runs[i], stream)) {
-      list->segments[list->count - 1].numel += runs[i].numel;
-      continue;
-    }
-    list->segments[list->count++] = (fsdp_param_run){
-        .shard_offset = runs[i].shard_offset,
-        .numel = runs[i].numel,
-        .element_index = runs[i].element_index,
-        .random_stream = stream,
-        .undecayed = !fsdp_hyper_decays(&plan->config.hyper, &plan->graph->params[runs[i].param]),
-    };
-  }
-  free(runs);
+  list->segments = fsdp_param_runs(self->config.plan, unit, self->config.rank, &list->count);
 }
 
 // Every unit of which an update rounds a bf16 state, or decays some parameters and not others.
@@ -522,18 +480,6 @@ static void name_instr(const void *plan, int position, char *text, size_t bytes)
   fsdp_plan_instr_name(plan, position, text, bytes);
 }
 
-static void create_profile(fsdp_executor *self) {
-  self->profile = fsdp_profile_create(self->program);
-  int slots = timestamp_slot(0, self->order_count, 0, false);
-  if (self->config.device->table->enqueues)
-    self->config.device->table->reserve_timestamps(self->config.device, slots);
-  self->times = fsdp_step_times_create(&(fsdp_step_times_config){.program = self->program,
-                                                                 .device = self->config.device,
-                                                                 .first_slot = slots,
-                                                                 .traced = self->config.traced,
-                                                                 .rank = self->config.rank});
-}
-
 fsdp_executor *fsdp_executor_create(const fsdp_executor_config *config) {
   fsdp_executor *self = fsdp_alloc_zeroed(1, sizeof *self);
   self->config = *config;
@@ -557,7 +503,9 @@ fsdp_executor *fsdp_executor_create(const fsdp_executor_config *config) {
   if (config->measure) {
     self->trace = fsdp_access_trace_create(self->program, config->device, self->config.plan->gemm_workspace);
   }
-  if (config->profile) create_profile(self);
+  if (config->profile)
+    self->times = fsdp_step_times_create(&(fsdp_step_times_config){
+        .program = self->program, .device = config->device, .traced = config->traced, .rank = config->rank});
   return self;
 }
 
@@ -571,7 +519,6 @@ void fsdp_executor_destroy(fsdp_executor *self) {
   }
   for (int u = 0; u < units; u++) free(self->segments[u].segments);
   if (self->config.kernels) self->config.kernels->close();
-  fsdp_profile_destroy(self->profile);
   fsdp_step_times_destroy(self->times);
   fsdp_access_trace_destroy(self->trace);
   free(self->order);

@@ -12,7 +12,6 @@
 #include "runtime/comm/comm.h"
 #include "runtime/device/device.h"
 #include "runtime/exec/measure.h"
-#include "runtime/exec/profile.h"
 #include "runtime/exec/step_times.h"
 #include "runtime/plan/plan.h"
 
@@ -54,9 +53,9 @@ typedef struct fsdp_step_result {
 } fsdp_step_result;
 
 typedef struct fsdp_step_stats {
-  fsdp_measurement memory;     // zero unless config.measure
-  fsdp_profile_report profile; // zero unless config.profile
-  fsdp_exposure exposure;      // the same (fsdp_step_times_measure); the pointer until the next statistics
+  fsdp_measurement memory; // zero unless config.measure
+  fsdp_step_sums sums;     // zero unless config.profile
+  fsdp_exposure exposure;  // the same (fsdp_step_times_measure); the pointer until the next statistics
 } fsdp_step_stats;
 
 // The groups of a rank that the program's communicators join, by its index; returns their number.
@@ -74,7 +73,17 @@ void fsdp_executor_begin_step(fsdp_executor *executor);
 void fsdp_executor_end_step(fsdp_executor *executor, fsdp_step_result *result);
 
 // Issues the evaluation section once and returns when its loss is published. The plan must have it.
+// That of a plan of evaluations alone is a step, with statistics as any.
 void fsdp_executor_run_evaluation(fsdp_executor *executor, float *loss);
+
+// The same of a plan with logits, for those of row `row` of the micro-batch of the one rank (or those with
+// the same rows) that has it; the others give FSDP_NO_ROW. Every rank gets them, fp32, one for each entry
+// of the vocabulary. Rows lie as fsdp_rows_row says.
+#define FSDP_NO_ROW (-1)
+void fsdp_executor_run_logits(fsdp_executor *executor, int64_t row, float *logits);
+
+// Steps issued so far.
+int64_t fsdp_executor_steps(const fsdp_executor *executor);
 
 // Issues the check section once and returns when `digests` (fsdp_plan_digest_count of them) are filled. The
 // plan must have it.

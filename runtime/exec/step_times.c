@@ -19,6 +19,7 @@ struct fsdp_step_times {
   const fsdp_issue_order *order;
   bool queues;                   // of the device
   bool communicates;             // the program has a collective
+  unsigned char *phase;          // by place
   marks *marks;                  // by place
   int mark_count;                // of a step
   fsdp_instr_time *times[STEPS]; // by step modulo STEPS; of queues: from the step's first timestamp on
@@ -56,7 +57,25 @@ static bool waits_for_others(const fsdp_program *program, const fsdp_instr *inst
   return false;
 }
 
-// Which timestamps untraced steps need.
+static int64_t run_end(const fsdp_issue_order *order, int run) {
+  return run + 1 < order->run_count ? order->run_begin[run + 1] : order->count;
+}
+
+static void find_phases(fsdp_step_times *self) {
+  self->phase = fsdp_alloc((size_t)self->order->count + 1);
+  for (int run = 0; run < self->order->run_count; run++) {
+    bool updates = self->config.program->sections[self->order->run_section[run]].kind == FSDP_SECTION_UPDATE;
+    fsdp_phase phase = updates ? FSDP_PHASE_UPDATE : FSDP_PHASE_FORWARD;
+    for (int64_t k = self->order->run_begin[run]; k < run_end(self->order, run); k++) {
+      const fsdp_instr *instr = instr_at(self, k);
+      bool is_backward = instr->kind == FSDP_INSTR_OP && fsdp_op_phase_of(instr->op) == FSDP_OP_IN_BACKWARD;
+      if (phase == FSDP_PHASE_FORWARD && is_backward) phase = FSDP_PHASE_BACKWARD;
+      self->phase[k] = (unsigned char)phase;
+    }
+  }
+}
+
+// Which timestamps untraced steps need: of the compute stream the ends of each phase, too.
 static void choose_marks(fsdp_step_times *self) {
   int64_t before = -1; // on the compute stream
   for (int64_t k = 0; k < self->order->count; k++) {
@@ -66,13 +85,14 @@ static void choose_marks(fsdp_step_times *self) {
     if (!is_queued(self, k)) continue;
     mine->always_begin = mine->always_end = self->communicates;
     if (instr->stream != FSDP_STREAM_COMPUTE) continue;
-    bool starts = before < 0 || waits_for_others(self->config.program, instr);
-    mine->always_begin = self->communicates && starts;
+    bool same_phase = before >= 0 && self->phase[before] == self->phase[k] &&
+                      self->order->run[before] == self->order->run[k];
+    mine->always_begin = !same_phase || (self->communicates && waits_for_others(self->config.program, instr));
     mine->always_end = false;
     if (before >= 0) self->marks[before].always_end = mine->always_begin;
     before = k;
   }
-  if (before >= 0) self->marks[before].always_end = self->communicates;
+  if (before >= 0) self->marks[before].always_end = true;
 }
 
 static void number_marks(fsdp_step_times *self) {
@@ -84,8 +104,7 @@ static void number_marks(fsdp_step_times *self) {
     if (traces || mine->always_end) mine->end = self->mark_count++;
   }
   if (self->mark_count == 0) return;
-  self->config.device->table->reserve_timestamps(self->config.device,
-                                                 self->config.first_slot + STEPS * self->mark_count);
+  self->config.device->table->reserve_timestamps(self->config.device, STEPS * self->mark_count);
 }
 
 static fsdp_instr_time *make_times(int64_t count) {
@@ -103,6 +122,7 @@ fsdp_step_times *fsdp_step_times_create(const fsdp_step_times_config *config) {
   for (int64_t k = 0; k < self->order->count; k++)
     self->communicates = self->communicates || fsdp_instr_is_collective(instr_at(self, k));
   for (int s = 0; s < STEPS; s++) self->times[s] = make_times(self->order->count);
+  find_phases(self);
   if (self->queues) {
     for (int s = 0; s < 2; s++) self->placed[s] = make_times(self->order->count);
     self->marks = fsdp_alloc(((size_t)self->order->count + 1) * sizeof *self->marks);
@@ -123,6 +143,7 @@ void fsdp_step_times_destroy(fsdp_step_times *self) {
   for (int s = 0; s < STEPS; s++) free(self->times[s]);
   for (int s = 0; s < 2; s++) free(self->placed[s]);
   free(self->marks);
+  free(self->phase);
   fsdp_timeline_destroy(self->timeline);
   free(self);
 }
@@ -140,7 +161,7 @@ static int slot_of(const fsdp_step_times *self, int64_t step, int64_t place, boo
   const marks *mine = &self->marks[place];
   bool taken = ends ? mine->always_end : mine->always_begin;
   if (!taken && !is_traced(self, step)) return -1;
-  return self->config.first_slot + (int)(step % STEPS) * self->mark_count + (ends ? mine->end : mine->begin);
+  return (int)(step % STEPS) * self->mark_count + (ends ? mine->end : mine->begin);
 }
 
 void fsdp_step_times_mark(fsdp_step_times *self, int64_t step, int64_t place,
@@ -215,6 +236,49 @@ static void place_times(const fsdp_step_times *self, int64_t step, double base_s
     placed[k].begin_s = times[k].begin_s + (moves ? base_s : 0);
     placed[k].end_s = times[k].end_s + (moves ? base_s : 0);
   }
+}
+
+// ---- Sums
+
+// The times of a phase in one run: of threads, and the places of a device's queue that begin and end it.
+typedef struct phase_span {
+  double begin_s, end_s;
+  int64_t first, last; // -1: none
+} phase_span;
+
+static double span_s(const fsdp_step_times *self, int64_t step, const phase_span *span) {
+  const double threads_s = span->end_s < span->begin_s ? 0 : span->end_s - span->begin_s;
+  if (span->first < 0) return threads_s;
+  const int from = slot_of(self, step, span->first, false), to = slot_of(self, step, span->last, true);
+  return fmax(threads_s, between_s(self, from, to)); // an update may run in both, side by side
+}
+
+static void add_run(const fsdp_step_times *self, int64_t step, int run, fsdp_step_sums *sums) {
+  phase_span spans[FSDP_PHASE_COUNT];
+  for (int p = 0; p < FSDP_PHASE_COUNT; p++) spans[p] = (phase_span){INFINITY, -INFINITY, -1, -1};
+  for (int64_t k = self->order->run_begin[run]; k < run_end(self->order, run); k++) {
+    const fsdp_instr *instr = instr_at(self, k);
+    const fsdp_instr_time *time = &self->times[step % STEPS][k];
+    const bool computes = instr->stream == FSDP_STREAM_COMPUTE;
+    phase_span *span = &spans[self->phase[k]];
+    if (is_queued(self, k)) {
+      if (computes && span->first < 0) span->first = k;
+      if (computes) span->last = k;
+      continue;
+    }
+    const double ms = 1e3 * (time->end_s - time->begin_s);
+    sums->busy_ms[instr->stream] += ms;
+    if (instr->kind == FSDP_INSTR_OP) sums->op_ms[instr->op] += ms;
+    if (!computes && self->phase[k] != FSDP_PHASE_UPDATE) continue;
+    span->begin_s = fmin(span->begin_s, time->begin_s);
+    span->end_s = fmax(span->end_s, time->end_s);
+  }
+  for (int p = 0; p < FSDP_PHASE_COUNT; p++) sums->phase_ms[p] += 1e3 * span_s(self, step, &spans[p]);
+}
+
+void fsdp_step_times_sum(const fsdp_step_times *self, int64_t step, fsdp_step_sums *sums) {
+  *sums = (fsdp_step_sums){0};
+  for (int run = 0; run < self->order->run_count; run++) add_run(self, step, run, sums);
 }
 
 // ---- The measured step

@@ -1,12 +1,13 @@
-// When the instructions of the newest steps ran: for exposed communication, and for timelines.
+// When the instructions of the newest steps ran: for where a step's time goes, for exposed communication, and
+// for timelines.
 //
 //   instructions of a thread (a CPU's, a GPU's host stream)   the host's clock before and after
 //   instructions in a device's queue                          timestamps in the queue
 //
 // A timestamp takes a part of the time of a launch. So in a device's queues only what exposed communication
 // needs is timed: what is not on the compute stream, and of the compute stream the ends of each stretch
-// between two waits for other streams; nothing if the program has no collective. In traced steps every
-// instruction is.
+// between two waits for other streams; if the program has no collective, the ends of phases alone. In traced
+// steps every instruction is.
 //
 // Timestamps are put on the host's clock by what must hold: an instruction of the host stream begins after
 // the queued instruction that it waits for has ended. The least such distance counts as none, so a device's
@@ -28,12 +29,27 @@ typedef struct fsdp_traced_steps {
 typedef struct fsdp_step_times_config {
   const fsdp_program *program; // outlives the times, as does the device
   fsdp_device *device;
-  int first_slot; // the timestamps from this one on are for the times
   fsdp_traced_steps traced;
   int rank; // that the timeline's events name
 } fsdp_step_times_config;
 
 typedef struct fsdp_step_times fsdp_step_times;
+
+// Of a step: the forward of each micro-batch (up to the first backward op), its backward, the update section.
+typedef enum fsdp_phase {
+  FSDP_PHASE_FORWARD,
+  FSDP_PHASE_BACKWARD,
+  FSDP_PHASE_UPDATE,
+  FSDP_PHASE_COUNT
+} fsdp_phase;
+
+typedef struct fsdp_step_sums {
+  double busy_ms[FSDP_STREAM_COUNT]; // threads running instructions, waits inside a collective included
+  // Wall time from the phase's first compute instruction to its last, summed over micro-batches; the update's
+  // over all streams. An update that runs behind the backward belongs to the backward.
+  double phase_ms[FSDP_PHASE_COUNT];
+  double op_ms[FSDP_OP_KIND_COUNT]; // of busy_ms, by op, over all streams
+} fsdp_step_sums;
 
 // Reserves the device's timestamps.
 fsdp_step_times *fsdp_step_times_create(const fsdp_step_times_config *config);
@@ -47,6 +63,9 @@ void fsdp_step_times_record(fsdp_step_times *times, int64_t step, int64_t place,
 // Takes the timestamp of the begin, or the end, of an instruction in a device's queue, if it is timed.
 void fsdp_step_times_mark(fsdp_step_times *times, int64_t step, int64_t place,
                           const fsdp_stream_context *context, bool ends);
+
+// Where the time of `step`, the newest or the one before, went; its instructions must be complete.
+void fsdp_step_times_sum(const fsdp_step_times *times, int64_t step, fsdp_step_sums *sums);
 
 // What `step`, the newest or the one before, exposed; its instructions must be complete. The step after it is
 // not looked at. All zero in a device's queues if nothing was timed. A traced step is appended to the

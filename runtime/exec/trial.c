@@ -97,12 +97,12 @@ static float all_targets(const rank_run *run) {
 static void feed_step(void *context, float scalars[FSDP_SCALAR_COUNT], float *target_count) {
   rank_run *run = context;
   const fsdp_plan_config *plan = &run->config->plan->config;
-  scalars[FSDP_SCALAR_LR] = run->config->lr;
-  fsdp_optimizer_scalars(plan->optimizer, &plan->hyper, (double)(run->step + 1), scalars);
-  if (run->evaluating) {
+  if (run->evaluating || plan->evaluation_only) {
     *target_count = all_targets(run);
     return;
   }
+  scalars[FSDP_SCALAR_LR] = run->config->lr;
+  fsdp_optimizer_scalars(plan->optimizer, &plan->hyper, (double)(run->step + 1), scalars);
   *target_count = 0;
   for (int64_t m = 0; m < plan->micro_batches; m++) {
     for (int64_t i = 0; i < plan->batch * run->config->plan->rows.local_seq; i++) {

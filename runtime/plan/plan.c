@@ -142,6 +142,8 @@ static fsdp_status check_documents(const fsdp_plan_config *c, fsdp_error *error)
 
 static fsdp_status check_config(const fsdp_plan_config *c, fsdp_error *error) {
   FSDP_CHECK(c->batch >= 1 && c->seq >= 1 && c->micro_batches >= 1 && c->prefetch >= 0, "sizes");
+  FSDP_CHECK(!c->evaluation_only || (c->micro_batches == 1 && !c->evaluation && !c->check && !c->snapshot),
+             "a plan of evaluations alone");
   fsdp_status status = c->sharding || c->op_strategies ? FSDP_OK : check_strategy(c, error);
   if (status) return status;
   status = fsdp_plan_check_attention(c, error);
@@ -150,6 +152,17 @@ static fsdp_status check_config(const fsdp_plan_config *c, fsdp_error *error) {
   if (status == FSDP_OK) status = fsdp_model_check_seq(&c->model, c->seq, error);
   if (status) return status;
   return check_rows(c, c->seq, error);
+}
+
+// The row whose logits are wanted is one of the inputs' rows, which the head must read as they lie.
+static fsdp_status check_logits(const fsdp_plan *plan, fsdp_error *error) {
+  const fsdp_graph *graph = plan->graph;
+  const fsdp_node *head = &graph->forward[graph->forward_count - 1];
+  for (int o = 0; o < head->operand_count; o++)
+    if (head->operands[o].value == graph->inputs[FSDP_INPUT_TARGETS]) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_OPTION,
+                   "no text can be sampled where the head's rows lie over other axes than the sequence's: "
+                   "leave the placement of lm_head to the preset, or the sampling out");
 }
 
 static fsdp_status check_params(const fsdp_graph *graph, fsdp_error *error) {
@@ -176,6 +189,7 @@ static void make_program(fsdp_plan *plan) {
   plan->program = made.program;
   plan->unit_state = made.unit_state;
   plan->gemm_workspace = made.gemm_workspace;
+  plan->logits = made.logits;
 }
 
 // As strategy and mesh say: tensor cuts what the preset fsdp-tp cuts, and nothing is sharded under `no`.
@@ -242,6 +256,7 @@ static fsdp_status plan_program(fsdp_plan *plan, fsdp_error *error) {
   plan->axes = fsdp_factored_mesh_of(plan->specs, plan->graph, &c->mesh);
   status = fsdp_partition(plan->graph, plan->specs, &c->mesh, &plan->axes, &plan->rows, error);
   if (status == FSDP_OK) status = check_rows(c, plan->rows.parts * plan->rows.local_seq, error);
+  if (status == FSDP_OK && c->logits) status = check_logits(plan, error);
   if (status) return status;
   fsdp_graph_backward(plan->graph);
   fsdp_graph_add_residuals(plan->graph);
@@ -362,7 +377,8 @@ fsdp_status fsdp_plan_create(const fsdp_plan_config *config, fsdp_plan **out, fs
   fsdp_plan *plan = fsdp_alloc_zeroed(1, sizeof *plan);
   plan->config = *config;
   plan->config.gpu = fsdp_op_gpu_completed(&config->gpu);
-  plan->optimizer = &fsdp_optimizers[config->optimizer];
+  if (config->evaluation_only) plan->config.optimizer = FSDP_OPTIMIZER_FROZEN;
+  plan->optimizer = &fsdp_optimizers[plan->config.optimizer];
   status = plan_program(plan, error);
   if (status) {
     fsdp_plan_destroy(plan);

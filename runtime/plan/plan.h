@@ -12,9 +12,9 @@
 #include "runtime/plan/mesh/units.h"
 #include "runtime/plan/program/program.h"
 #include "runtime/plan/program/schedule.h"
-#include "runtime/plan/sharding/complete.h"
 #include "runtime/plan/sharding/factored.h"
 #include "runtime/plan/sharding/op_specs.h"
+#include "runtime/plan/sharding/seeds.h"
 #include "runtime/plan/sharding/sharding.h"
 
 // The two backends; static, not to be freed.
@@ -45,6 +45,7 @@ typedef struct fsdp_plan {
   fsdp_unit_state *unit_state; // by unit
   fsdp_fate *fates;            // by value of the graph
   int gemm_workspace; // tensor of backend->gemm_workspace_bytes, or -1; every gemm runs on one stream
+  int logits;         // tensor in host memory: of the row that an evaluation was asked for, or -1
   bool verified;
 } fsdp_plan;
 

@@ -7,7 +7,7 @@ import compare_gpu
 
 from checking import tools
 
-PROGRAMS = ("fsdp_train", "fsdp_plan", "bench_gpu", "bench_budget")
+PROGRAMS = ("fsdp_train", "fsdp_plan", "bench_gpu")
 TESTS = ("gpu_kernels", "test_golden", "test_strategies")
 
 TYPICAL = ("NVIDIA H200", "", "90", "143771 MiB")  # whose steps are listed where there is no GPU

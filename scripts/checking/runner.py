@@ -5,9 +5,7 @@ import re
 import statistics
 import time
 
-import budget
 import compare_gpu
-import documents
 
 from checking import mends, process, steps, tools
 from checking.peer import COMPILED, DONE, IMPORTED, Peer
@@ -27,7 +25,6 @@ class Runner:
         self.machine, self.report, self.deadline, self.python = machine, report, deadline, python
         self.train, self.ceiling_flops = {}, None
         self.peers, self.peers_open, self.used_before = {}, False, None
-        self.budgets = {}  # case -> (its planned kernels, microseconds by label)
 
     # ---- One step
 
@@ -165,13 +162,7 @@ class Runner:
         return note
 
     def kernel_figures(self, step, note):
-        path = step.command[step.command.index("--json") + 1]
-        measured = budget.read_measured(path)
         self.report.facts.setdefault("kernels", {})[step.case] = self.read_lines(step, "--json")
-        build = os.path.dirname(os.path.dirname(self.machine.program("bench_budget")))
-        lines = budget.document(build, [step.case], {step.case: measured})
-        documents.write(lines, self.report.path(f"budget-{step.case}.md"))
-        self.budgets[step.case] = (budget.read_plan(build, step.case)["ops"], measured)
         return note
 
     def say_mends(self):
@@ -179,10 +170,10 @@ class Runner:
         attention = {name.partition(",")[0]: {line["label"]: line["us"] for line in lines}
                      for name, lines in self.report.facts.get("attention", {}).items()
                      if name.endswith(f"batch {steps.ATTENTION_BATCHES[0]}")}
-        for case, (ops, measured) in self.budgets.items():
+        for case, lines in self.report.facts.get("kernels", {}).items():
             seconds = self.report.facts.get("train", {}).get(case, {}).get("seconds", [])
             shapes = attention if case == steps.KERNELS_CASE else {}
-            for line in mends.lines_of(case, ops, measured, shapes, seconds):
+            for line in mends.lines_of(case, lines, shapes, seconds):
                 self.report.note(line)
         self.report.save()
 

@@ -87,7 +87,7 @@ def tests_by(kernel, name, limit_s, group, show, machine):
 
 def kernels(case, limit_s, machine):
     json_file = os.path.join(machine.work, f"kernels-{case}.jsonl")
-    command = [machine.program("bench_gpu"), "--json", json_file, "--repeat", "3",
+    command = [machine.program("bench_gpu"), "--json", json_file, "--repeat", "3", "--profile", "h200",
                *compare_gpu.plan_options(case)]
     return Step(f"kernels of {case}", limit_s, command, show=r" ms per step|^all kernels|error", case=case,
                 kind="kernels")

@@ -33,7 +33,7 @@ esac
 """
 SIDE = 64  # of the gemm that is the ceiling
 # What is not among the emulated programs, and what takes its options.
-ELSEWHERE = {"bench_budget": "bin/bench_budget", "fsdp_plan": "bin/fsdp_plan",
+ELSEWHERE = {"fsdp_plan": "bin/fsdp_plan",
              "gpu_kernels": "tests/simt_kernels", "test_golden": "tests/simt_bin/simt_golden",
              "test_strategies": "tests/test_strategies"}
 
@@ -97,15 +97,13 @@ def check_training(facts, case):
     assert figures["mfu"] > 0, figures
 
 
-def check_kernels(facts, out, case):
+def check_kernels(facts, case):
     lines = facts["kernels"][case]
     kernels = [line for line in lines if not line["label"].startswith("ceiling")]
     assert len(lines) - len(kernels) == 2 and all(line["us"] > 0 for line in lines), lines
     assert all(line["share"] > 0 and line["count"] > 0 for line in kernels), kernels
-    text = (out / f"budget-{case}.md").read_text()
-    rows = re.findall(r"^\| .* \| \d+ \|.*\|$", text, re.M)
-    assert len(rows) == len(kernels) > 30 and "not measured" not in text, text
-    assert "Measured, one kernel after the other" in text, text
+    assert len({line["label"] for line in kernels}) == len(kernels) > 30, kernels
+    assert all(line["price_us"] > 0 for line in kernels), kernels
 
 
 def check_attention(lines):
@@ -155,7 +153,7 @@ def check(facts, chosen, out, has_torch):
         if step.kind == "train":
             check_training(facts, step.case)
         elif step.kind == "kernels":
-            check_kernels(facts, out, step.case)
+            check_kernels(facts, step.case)
         elif step.kind == "attention":
             check_attention(facts["attention"][step.case])
         elif step.kind == "torch" and has_torch:

@@ -34,7 +34,7 @@ SETTINGS = ("-DFSDP_SIMT=ON", "-DFSDP_WERROR=ON", "-DCMAKE_BUILD_TYPE=Release",
             "-DCMAKE_C_FLAGS_RELEASE=-O1 -Wno-maybe-uninitialized")
 TESTS = os.path.join(mutate.FOLDER, "drawn.tests")
 VERDICTS = os.path.join(mutate.FOLDER, "drawn.verdicts")
-UNTRIED, NOT_BUILT = "not tried yet", "Do not build"
+UNTRIED = "not tried yet"
 TEST_TIMEOUT_S = 120
 TESTS_BUILT = 5
 ADDRESS_SPACE_BYTES = 16 << 30  # a bug may ask for any amount of memory
@@ -275,20 +275,6 @@ def read_records(path):
         return {record["id"]: record for record in map(json.loads, lines)}
 
 
-def read_written(path):
-    """What a table that --write wrote knows: {id: verdict}."""
-    if not path or not os.path.exists(path):
-        return {}
-    with open(path) as file:
-        text = file.read()
-    unbuilt = re.findall(rf"^{NOT_BUILT}: (.*)\.$", text, re.M)
-    found = {name: "does not build" for names in unbuilt for name in names.split(", ")}
-    for name, verdict in re.findall(r"^\| (\d+-\d+) \|.* \| ([^|]*) \|$", text, re.M):
-        if verdict != UNTRIED:
-            found[name] = "survived" if verdict.startswith("survived") else verdict
-    return found
-
-
 def read_verdicts():
     """What people said of survivors: {id: text}, from lines `id: text`."""
     if not os.path.exists(VERDICTS):
@@ -341,7 +327,7 @@ def run_draws(options, verdicts):
     bench, began = Bench(options.folder), time.monotonic()
     os.makedirs(options.folder, exist_ok=True)
     path = os.path.join(options.folder, f"drawn-{options.seed}.jsonl")
-    records, written, chosen, built = read_records(path), read_written(options.write), [], 0
+    records, chosen, built = read_records(path), [], 0
     bench.update()
     if not bench.make(["test_base", "test_train"] + ([] if options.no_cuda else ["simt_flat"])):
         sys.exit(f"{bench.build} does not build without a bug")
@@ -349,8 +335,6 @@ def run_draws(options, verdicts):
         if built >= options.draw:
             break
         record, start = records.get(bug["id"]), time.monotonic()
-        if record is None and bug["id"] in written:
-            record = bug | {"verdict": written[bug["id"]]}
         if record is None and options.no_cuda and (bug["file"].startswith("kernels/cuda/") or
                                                    is_of_device(bug["file"])):
             chosen.append(bug | {"verdict": UNTRIED})
@@ -387,20 +371,14 @@ def main(arguments):
     parser.add_argument("--seconds", type=float, metavar="N", help="begin no other bug after N seconds")
     parser.add_argument("--folder", default=os.path.join(mutate.ROOT, "build-draw"),
                         help="default: build-draw")
-    parser.add_argument("--write", metavar="FILE", help="write the table there too")
     options = parser.parse_args(arguments)
     verdicts = read_verdicts()
     records = run_draws(options, verdicts)
     shown = [record for record in records if record["verdict"] != "does not build"]
-    unbuilt = [record["id"] for record in records if record["verdict"] == "does not build"]
     commit = subprocess.run(["git", "-C", mutate.ROOT, "rev-parse", "--short=12", options.of], check=True,
                             capture_output=True, text=True).stdout.strip()
-    text = (f"`scripts/mutate.sh --draw {options.draw} --seed {options.seed} --of {commit}`\n\n"
-            f"{summary_of(records, verdicts, options.draw)}\n\n{table_of(shown, verdicts)}\n"
-            f"\n{NOT_BUILT}: {', '.join(unbuilt)}.\n")
-    print("\n" + text)
-    if options.write:
-        write(options.write, "# Bugs drawn at random\n\n" + text)
+    print(f"\n`scripts/mutate.sh --draw {options.draw} --seed {options.seed} --of {commit}`\n\n"
+          f"{summary_of(records, verdicts, options.draw)}\n\n{table_of(shown, verdicts)}")
     return int(any(record["verdict"] == "survived" and record["id"] not in verdicts for record in shown))
 
 

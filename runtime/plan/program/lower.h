@@ -30,3 +30,6 @@ void lower_redistribute(lowering *l, const fsdp_node *node);
 // (lower_head.c).
 bool lower_is_cut_head(const fsdp_node *node);
 void lower_cut_head(lowering *l, const fsdp_node *node);
+
+// Behind an evaluation's head: the logits of one row, into the builder's `logits` (lower_head.c).
+void lower_logits(lowering *l, const fsdp_node *head);

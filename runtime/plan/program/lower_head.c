@@ -99,3 +99,66 @@ void lower_cut_head(lowering *l, const fsdp_node *node) {
   for (int64_t first = 0; first < h.rows; first += chunk)
     lower_chunk(&h, first, fsdp_min_i64(chunk, h.rows - first));
 }
+
+// ---- The logits of one row of an evaluation
+
+// What the next token is chosen from:
+//
+//   row (int32, of the caller)   embedding     that row of the head's input; zero on a rank that has it not
+//                                head_logits   its logits: of this rank's part of the vocabulary
+//                                all_reduce    over ranks with different rows: of them one has it
+//                                all_gather    over the parts of the vocabulary, in the order of its entries
+//
+// Every rank ends up with the same 4 bytes an entry of the (padded) vocabulary; no other row's logits exist.
+enum { ROW_OPERANDS = 3, LOGITS_OPERANDS = 5 };
+
+// The row of x that the caller names; x's rows are those of the inputs.
+static fsdp_operand take_row(lowering *l, const fsdp_node *node, fsdp_operand x, int row) {
+  step_builder *s = l->s;
+  const int64_t rows = node->attrs.batch * node->attrs.seq;
+  fsdp_op_attrs attrs = {
+      .batch = 1, .seq = 1, .channels = node->attrs.channels, .vocabulary = rows, .extent = rows + 1};
+  const int taken = lower_temporary(l, node, "row", x.size_bytes / rows);
+  fsdp_node made = *node;
+  made.kind = fsdp_op_take_row();
+  made.first_index = made.second_index = (fsdp_affine){0};
+  lower_op(
+      l, &made, &attrs,
+      (fsdp_operand[]){make_whole(s, row, FSDP_I32, FSDP_READ), x, make_whole(s, taken, x.dtype, FSDP_WRITE)},
+      ROW_OPERANDS);
+  return make_whole(s, taken, x.dtype, FSDP_READ);
+}
+
+void lower_logits(lowering *l, const fsdp_node *node) {
+  step_builder *s = l->s;
+  const fsdp_graph *graph = s->graph;
+  FSDP_CHECK(node->operands[TARGETS].value == graph->inputs[FSDP_INPUT_TARGETS],
+             "the head's rows are not those of the inputs");
+  const fsdp_value *weight = &graph->values[node->operands[WEIGHT].value];
+  const fsdp_axis_set axes = graph->params[weight->param].cut.group_axes;
+  fsdp_op_attrs attrs = node->attrs;
+  attrs.batch = attrs.seq = attrs.ranks = 1;
+  const int64_t bytes = 4 * attrs.vocabulary;
+  const fsdp_operand row = take_row(l, node, lower_operand(l, &node->operands[X]), s->row);
+  fsdp_operand target = lower_operand(l, &node->operands[TARGETS]); // of the statistics, which nothing reads
+  target.size_bytes = 4;
+  int logits = lower_temporary(l, node, "row_logits", bytes);
+  const int stats = lower_temporary(l, node, "row_stats", STATS_BYTES);
+  fsdp_node made = *node;
+  made.kind = fsdp_op_head(FSDP_HEAD_LOGITS);
+  lower_op(l, &made, &attrs,
+           (fsdp_operand[]){row, lower_operand(l, &node->operands[WEIGHT]), target,
+                            make_whole(s, logits, FSDP_F32, FSDP_WRITE),
+                            make_whole(s, stats, FSDP_F32, FSDP_WRITE)},
+           LOGITS_OPERANDS);
+  make_sum_over_tokens(s, logits);
+  const int parts = lower_is_cut_head(node) ? fsdp_mesh_group_size(&s->program->mesh, axes) : 1;
+  if (parts > 1) {
+    const int all = lower_temporary(l, node, "all_logits", bytes * parts);
+    fsdp_operand gathered[2] = {make_whole(s, logits, FSDP_F32, FSDP_READ),
+                                make_whole(s, all, FSDP_F32, FSDP_WRITE)};
+    lower_mark(l, node, make_collective(s, FSDP_INSTR_ALL_GATHER, axes, FSDP_STREAM_TENSOR, -1, gathered));
+    logits = all;
+  }
+  s->logits = logits;
+}

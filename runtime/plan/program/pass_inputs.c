@@ -11,10 +11,17 @@ void pass_step_inputs(step_builder *s) {
   int host_count = make_scalars(s, "host_count", FSDP_SPACE_HOST, FSDP_LIVE_SECTION, 1);
   s->count = make_scalars(s, "count", FSDP_SPACE_DEVICE, lifetime, 1);
   s->losses = make_scalars(s, "loss", FSDP_SPACE_DEVICE, lifetime, s->graph->loss_count);
-  fsdp_operand fed[2] = {make_whole(s, s->host_scalars, FSDP_F32, FSDP_WRITE),
+  fsdp_operand fed[3] = {make_whole(s, s->host_scalars, FSDP_F32, FSDP_WRITE),
                          make_whole(s, host_count, FSDP_F32, FSDP_WRITE)};
-  make_host_call(s, FSDP_INSTR_FEED_STEP, fed, 2);
+  const bool has_row = !s->is_training && s->config->logits;
+  if (has_row) {
+    const int host_row = make_scalars(s, "host_row", FSDP_SPACE_HOST, FSDP_LIVE_SECTION, 1);
+    s->row = make_scalars(s, "row", FSDP_SPACE_DEVICE, FSDP_LIVE_SECTION, 1);
+    fed[2] = make_whole(s, host_row, FSDP_I32, FSDP_WRITE);
+  }
+  make_host_call(s, FSDP_INSTR_FEED_STEP, fed, 2 + has_row);
   make_copy_whole(s, FSDP_INSTR_H2D, host_count, s->count, FSDP_F32);
+  if (has_row) make_copy_whole(s, FSDP_INSTR_H2D, fed[2].tensor, s->row, FSDP_I32);
   if (!s->is_training) return; // an evaluation's count covers all ranks already
   make_sum_over_tokens(s, s->count);
   s->scalars = s->host_scalars;

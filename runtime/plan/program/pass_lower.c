@@ -90,5 +90,6 @@ void pass_lower(step_builder *s) {
   lower_nodes(&l, g->forward, s->is_training ? g->forward_count - 1 : g->forward_count);
   l.is_backward = true;
   if (s->is_training) lower_nodes(&l, g->backward, g->backward_count);
+  if (!s->is_training && s->config->logits) lower_logits(&l, &g->forward[g->forward_count - 1]);
   free(l.tensor_of_value);
 }

@@ -95,6 +95,10 @@ void pass_update(step_builder *s) {
 
 void pass_evaluation_result(step_builder *s) {
   make_sum_over_tokens(s, s->losses);
-  fsdp_operand result = make_whole(s, bring_down(s, s->losses, "host_loss"), FSDP_F32, FSDP_READ);
-  make_host_call(s, FSDP_INSTR_PUBLISH, &result, 1);
+  fsdp_operand results[2] = {make_whole(s, bring_down(s, s->losses, "host_loss"), FSDP_F32, FSDP_READ)};
+  if (s->config->logits) {
+    *s->host_logits = bring_down(s, s->logits, "host_logits");
+    results[1] = make_whole(s, *s->host_logits, FSDP_F32, FSDP_READ);
+  }
+  make_host_call(s, FSDP_INSTR_PUBLISH, results, 1 + s->config->logits);
 }

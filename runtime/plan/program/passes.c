@@ -104,7 +104,7 @@ static void emit(step_builder *s, fsdp_section_kind kind) {
 
 // One micro-batch's forward (and backward).
 static void make_batch(step_builder *s, fsdp_section_kind kind) {
-  s->is_training = kind != FSDP_SECTION_EVALUATION;
+  s->is_training = kind != FSDP_SECTION_EVALUATION && !s->config->evaluation_only;
   s->is_first = kind != FSDP_SECTION_MIDDLE && kind != FSDP_SECTION_LAST;
   s->is_last = kind == FSDP_SECTION_ONLY || kind == FSDP_SECTION_LAST;
   fsdp_nodes_clear(&s->nodes);
@@ -149,7 +149,7 @@ static void make_sections(step_builder *s) {
   make_batch(s, micro_batches > 1 ? FSDP_SECTION_FIRST : FSDP_SECTION_ONLY);
   if (micro_batches > 2) make_batch(s, FSDP_SECTION_MIDDLE);
   if (micro_batches > 1) make_batch(s, FSDP_SECTION_LAST);
-  make_section(s, FSDP_SECTION_UPDATE, pass_update);
+  if (!s->config->evaluation_only) make_section(s, FSDP_SECTION_UPDATE, pass_update);
   if (s->config->evaluation) make_batch(s, FSDP_SECTION_EVALUATION);
   if (s->config->check && fsdp_units_have_replicas(s->units)) make_section(s, FSDP_SECTION_CHECK, pass_check);
   if (s->config->snapshot) make_section(s, FSDP_SECTION_SNAPSHOT, pass_snapshot);
@@ -181,7 +181,9 @@ void fsdp_schedule(const fsdp_schedule_config *config, const fsdp_graph *graph, 
   s.program->micro_batches = plan->micro_batches;
   find_forward_order(&s);
   make_state_tensors(&s);
-  *result = (fsdp_schedule_result){.program = s.program, .unit_state = s.unit_state, .gemm_workspace = -1};
+  *result = (fsdp_schedule_result){
+      .program = s.program, .unit_state = s.unit_state, .gemm_workspace = -1, .logits = -1};
+  s.host_logits = &result->logits;
   if (scratch > 0) {
     result->gemm_workspace = make_tensor(&s, "", "gemm_workspace", FSDP_SPACE_DEVICE, FSDP_CATEGORY_WORKSPACE,
                                          FSDP_LIVE_ALWAYS, -1, -1, scratch);

@@ -165,7 +165,8 @@ static int step_order(const fsdp_program *program, int max_middles, int *out) {
     for (int i = 0; i < middles; i++) out[count++] = section_of_kind(program, FSDP_SECTION_MIDDLE);
     out[count++] = section_of_kind(program, FSDP_SECTION_LAST);
   }
-  out[count++] = section_of_kind(program, FSDP_SECTION_UPDATE);
+  const int update = section_of_kind(program, FSDP_SECTION_UPDATE); // none in a program of evaluations alone
+  if (update >= 0) out[count++] = update;
   for (int i = 0; i < count; i++)
     FSDP_CHECK(out[i] >= 0, "a step of %d micro-batches lacks a section", program->micro_batches);
   return count;

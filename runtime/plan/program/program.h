@@ -1,7 +1,8 @@
 // The step program: a training step as a flat list of instructions on streams, with waits.
 //
 //   sections   micro-batch sections (only | first last | first middle... last), update; beside steps, if
-//              used, evaluation, check, snapshot and exchange
+//              used, evaluation, check, snapshot and exchange. Of a program of evaluations alone, a step is
+//              the section `only`
 //   a run      first, middle x (accumulation - 2), last, update, and again from the start, without a barrier
 //   tensors    ranges of one of two arenas (device, pinned host), each live over a range of list positions
 //   positions  an instruction's index in the whole list; sections lie in it one after another
@@ -62,9 +63,11 @@ typedef enum fsdp_instr_kind {
 #include "runtime/base/collectives.def"
   FSDP_INSTR_H2D,        // r host, w device, same dtype and size
   FSDP_INSTR_D2H,        // r device (a snapshot: or host), w host
-  FSDP_INSTR_FEED_STEP,  // w host scalars, w host target count: asks the caller for the step's numbers
+  FSDP_INSTR_FEED_STEP,  // w host scalars, w host target count[, w host row]: asks the caller for the step's
+                         // numbers; the row is of the logits that it wants
   FSDP_INSTR_FEED_BATCH, // w host inputs of the graph: asks the caller for the next micro-batch
-  FSDP_INSTR_PUBLISH,    // r host results (fp32 losses[, gradient norm]): passes them to the caller
+  FSDP_INSTR_PUBLISH,    // r host results (fp32 losses[, gradient norm, or logits of an evaluation's row]):
+                         // passes them to the caller
   FSDP_INSTR_DIGESTS,    // r host digests (64 bits each): passes them to the caller
   FSDP_INSTR_SNAPSHOT,   // no operand: notifies the caller that the earlier copies on its stream are complete
   FSDP_INSTR_KIND_COUNT

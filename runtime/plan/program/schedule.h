@@ -61,12 +61,15 @@ typedef struct fsdp_plan_config {
   float norm_limit; // with clipping: a step with a norm above it is skipped; 0: only one that is not finite
   fsdp_optimizer_kind optimizer; // of the parameters that train
   fsdp_hyper hyper;
-  bool evaluation; // plan an evaluation section too
-  bool check;      // plan a check section too, if there are replicas to compare
-  bool snapshot;   // plan a snapshot section too, and host memory for it
-  bool exchange;   // plan an exchange section too, if replicas load slices or low-precision copies are kept;
-                   // under zero1 there always is one
-  bool poison;     // fill memory that is free, or not yet written, with signalling NaNs (tests)
+  bool evaluation;      // plan an evaluation section too
+  bool evaluation_only; // a step is an evaluation: there is no backward, no update, and of the state the
+                        // parameters alone. Of one micro-batch, without `evaluation`
+  bool logits;          // an evaluation also gives the logits of one row
+  bool check;           // plan a check section too, if there are replicas to compare
+  bool snapshot;        // plan a snapshot section too, and host memory for it
+  bool exchange; // plan an exchange section too, if replicas load slices or low-precision copies are kept;
+                 // under zero1 there always is one
+  bool poison;   // fill memory that is free, or not yet written, with signalling NaNs (tests)
   // What a rank may take, with what lies beside the device's arena: addresses are packed so that it fits, and
   // where there is room, so that fewer instructions wait for memory to be free. All 0: unknown.
   fsdp_memory_limits limits;
@@ -101,6 +104,7 @@ typedef struct fsdp_schedule_result {
   fsdp_program *program;
   fsdp_unit_state *unit_state; // by unit
   int gemm_workspace;          // tensor of gemm_workspace_bytes, or -1; every gemm runs on one stream
+  int logits;                  // in host memory: of the row that an evaluation was asked for, or -1
 } fsdp_schedule_result;
 
 // Makes the program; the caller owns it and unit_state.

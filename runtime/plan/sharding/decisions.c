@@ -1,6 +1,7 @@
 #include "runtime/plan/sharding/decisions.h"
 
 #include "runtime/base/check.h"
+#include "runtime/plan/sharding/seeds.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -40,54 +41,10 @@ int fsdp_node_sum_operand(const fsdp_node *node, fsdp_op_remainder *norm) {
   FSDP_CHECK(false, "%s is no sum", fsdp_op_name(node->kind));
 }
 
-bool fsdp_decisions_follows_rows(const fsdp_graph *graph, const fsdp_node *node) {
-  bool has_tokens = false; // tokens and targets are of all rows
-  for (int o = 0; o < node->operand_count; o++)
-    has_tokens |= graph->values[node->operands[o].value].role == FSDP_VALUE_INPUT;
-  return fsdp_op_letter_find(fsdp_op_letters_of(node->kind), 'n') && !has_tokens &&
-         !fsdp_op_is_norm(node->kind);
-}
-
 // ---- Rules of outputs
 
 static bool is_layer(const fsdp_graph *graph, int module) {
   return strcmp(graph->modules[module].class_name, graph->block_class) == 0;
-}
-
-int fsdp_graph_layer_of(const fsdp_graph *graph, int module) {
-  while (module >= 0 && !is_layer(graph, module)) module = graph->modules[module].parent;
-  return module;
-}
-
-const fsdp_spec *fsdp_decisions_rule(const fsdp_specs *specs, int module) {
-  const fsdp_spec *spec = &specs->modules[module];
-  return spec->source == FSDP_SPEC_GIVEN && spec->dims > 2 ? spec : NULL;
-}
-
-// By the rule of the layer whose output is added.
-const fsdp_spec *fsdp_decisions_residual_rule(const fsdp_graph *graph, const fsdp_specs *specs,
-                                              const fsdp_node *sum) {
-  int added = fsdp_op_added(sum->kind);
-  int layer = added < 0 ? -1 : fsdp_graph_layer_of(graph, graph->values[sum->operands[added].value].module);
-  return layer < 0 ? NULL : fsdp_decisions_rule(specs, layer);
-}
-
-// The axes of an output's sequence; 0: it has none.
-static fsdp_axis_set sequence_axes(const fsdp_spec *spec, const fsdp_factored_mesh *axes) {
-  return spec && spec->dims > 1 ? fsdp_factored_axes(axes, &spec->dim[1]) : 0;
-}
-
-fsdp_axis_set fsdp_decisions_norm_rows(const fsdp_graph *graph, const fsdp_specs *specs,
-                                       const fsdp_factored_mesh *axes, const fsdp_node *norm, bool with_sum) {
-  const fsdp_spec *residual = with_sum ? fsdp_decisions_residual_rule(graph, specs, norm) : NULL;
-  return sequence_axes(&specs->modules[norm->module], axes) | sequence_axes(residual, axes);
-}
-
-fsdp_axis_set fsdp_decisions_output_rows(const fsdp_graph *graph, const fsdp_specs *specs,
-                                         const fsdp_factored_mesh *axes) {
-  fsdp_axis_set rows = 0;
-  for (int m = 0; m < graph->module_count; m++) rows |= sequence_axes(&specs->modules[m], axes);
-  return rows;
 }
 
 // The axes of a dimension that the input lacks.
@@ -137,10 +94,10 @@ static void find_outputs(const decider *d) {
 // inside it may have one.
 static const fsdp_spec *output_rule(const decider *d, int value) {
   int module = d->out->output_of[value];
-  const fsdp_spec *spec = module >= 0 ? fsdp_decisions_rule(d->specs, module) : NULL;
+  const fsdp_spec *spec = module >= 0 ? fsdp_specs_rule(d->specs, module) : NULL;
   for (int m = d->graph->values[value].module; module >= 0 && !spec && m > module;
        m = d->graph->modules[m].parent)
-    spec = fsdp_decisions_rule(d->specs, m);
+    spec = fsdp_specs_rule(d->specs, m);
   return spec;
 }
 
@@ -148,7 +105,7 @@ static const fsdp_spec *output_rule(const decider *d, int value) {
 static bool ruled_alike(const decider *d, const fsdp_node *node, fsdp_value_axes axes) {
   for (int w = 1; w < node->weight_count; w++) {
     int module = d->graph->params[d->graph->values[node->weights[w]].param].module;
-    fsdp_value_axes other = stored_axes(d, fsdp_decisions_rule(d->specs, module));
+    fsdp_value_axes other = stored_axes(d, fsdp_specs_rule(d->specs, module));
     if (other.rows != axes.rows || other.columns != axes.columns) return false;
   }
   return true;
@@ -163,111 +120,22 @@ static bool is_saved(const decider *d, int value) {
   return false;
 }
 
-// ---- Letters
+// ---- How values lie
 
 static bool is_activation(const decider *d, int value) {
   return d->graph->values[value].role == FSDP_VALUE_ACTIVATION;
 }
 
-// Gives the axes that a parameter's spec names to the letters of its dimensions.
-static fsdp_status shard_letters(const decider *d, const fsdp_op_letters *op, const fsdp_op_operand *operand,
-                                 int value, fsdp_op_strategy *strategy) {
-  int index = d->graph->values[value].param;
-  const fsdp_param *param = &d->graph->params[index];
-  const fsdp_spec *spec = &d->specs->params[index];
-  for (int i = 0; i < param->dims; i++) {
-    fsdp_axis_set axes = further_axes(d, &spec->dim[i]);
-    const fsdp_op_dim *dim = &operand->dims[param->transposed ? param->dims - 1 - i : i];
-    const fsdp_op_letter *letter = fsdp_op_letter_find(op, dim->blocks[0].letters[0]);
-    char names[FSDP_MESH_TEXT_BYTES];
-    if (axes && letter->is_whole && !letter->may_part)
-      return fsdp_fail(
-          d->error, FSDP_ERR_INPUT,
-          "%s: %s: its op needs this dimension whole on every rank, so it cannot be cut; use null there, or "
-          "an axis that cuts the batch, instead of a cut over axis %s",
-          *spec->place ? spec->place : "--sharding", param->name,
-          fsdp_mesh_print_axes(&d->axes->mesh, axes, names));
-    strategy->of[letter->name - 'a'] |= axes;
-  }
-  return FSDP_OK;
-}
-
-// Biases that are added to whole sums say nothing of their product.
-static fsdp_status shard_by_weights(const decider *d, const fsdp_node *node, fsdp_op_strategy *strategy) {
-  const fsdp_op_letters *op = fsdp_op_letters_of(node->kind);
-  fsdp_status status = FSDP_OK;
-  int weight = fsdp_op_slice_weight(op), bias = fsdp_op_slice_bias(op);
-  for (int w = 0; w < node->weight_count && !status; w++)
-    status = shard_letters(d, op, &op->operands[weight], node->weights[w], strategy);
-  for (int b = 0; b < node->bias_count && !status && !fsdp_strategy_axes(strategy, 'i'); b++)
-    status = shard_letters(d, op, &op->operands[bias], node->biases[b], strategy);
-  for (int o = 0; o < node->operand_count && !status; o++)
-    if (d->graph->values[node->operands[o].value].role == FSDP_VALUE_PARAM)
-      status = shard_letters(d, op, &op->operands[o], node->operands[o].value, strategy);
-  return status;
-}
-
-bool fsdp_decisions_follows_columns(const fsdp_graph *graph, const fsdp_node *node, char letter) {
-  const fsdp_op_letters *op = fsdp_op_letters_of(node->kind);
-  const fsdp_op_letter *found = fsdp_op_letter_find(op, letter);
-  bool follows = found && !found->is_whole && !node->weight_count && !strchr("nbt", letter);
-  for (int o = 0; o < node->operand_count && follows; o++)
-    follows = graph->values[node->operands[o].value].role != FSDP_VALUE_PARAM ||
-              !fsdp_op_operand_has(&op->operands[o], letter);
-  return follows;
-}
-
-// An op follows the columns that it is given, if it can work on a part of them.
-static void follow_columns(const decider *d, const fsdp_node *node, fsdp_op_strategy *strategy) {
-  const fsdp_op_letters *op = fsdp_op_letters_of(node->kind);
-  for (int o = 0; o < node->operand_count && !node->weight_count; o++) {
-    int value = node->operands[o].value;
-    if (!is_activation(d, value) || !(node->operands[o].access & FSDP_READ)) continue;
-    char name = fsdp_op_column_letter(&op->operands[o]);
-    if (name && fsdp_decisions_follows_columns(d->graph, node, name))
-      strategy->of[name - 'a'] |= d->lies[value].columns;
-    return;
-  }
-}
-
-// ---- Rows
-
-// Where norms are taken: of a sum, in the pieces in which the residual stream is stored, too.
-static fsdp_axis_set norm_rows(const decider *d, const fsdp_node *norm, bool with_sum) {
-  fsdp_axis_set input = d->out->batch | d->out->parts;
-  return fsdp_decisions_norm_rows(d->graph, d->specs, d->axes, norm, with_sum) & ~input;
-}
-
-// Those of the input outside the axes that shard a letter: what these had inside them would move.
-static fsdp_axis_set followed_rows(const decider *d, const fsdp_node *node,
-                                   const fsdp_op_strategy *strategy) {
-  fsdp_axis_set rows = d->lies[node->operands[0].value].rows, used = 0;
-  for (int i = 0; i < 26; i++) used |= strategy->of[i];
-  used &= rows;
-  return used ? rows & ((used & -used) - 1) : rows;
-}
-
-// Attention takes all of a rank's part of the sequence, or one piece of queries, whose keys are gathered.
-// Queries alone are cut where their module's output is to lie in pieces, and q|k|v is whole.
-static fsdp_axis_set attention_rows(const decider *d, const fsdp_node *node) {
-  fsdp_value_axes *qkv = &d->lies[node->operands[0].value];
-  const fsdp_spec *spec = &d->specs->modules[d->graph->values[node->operands[0].value].module];
-  const fsdp_axis_set pieces = d->out->pieces;
-  if (d->out->parts || qkv->rows != pieces) qkv->rows = 0;
-  if (d->out->parts || qkv->rows) return qkv->rows;
-  bool slices = pieces && (sequence_axes(spec, d->axes) & pieces) == pieces;
-  return slices && !(qkv->columns & pieces) ? pieces : 0;
-}
-
-// The rows that the first reader of a value takes.
+// The rows in which the norm takes a value that is the first to read it.
 static fsdp_axis_set reader_rows(const decider *d, const fsdp_node *maker, int value) {
   for (const fsdp_node *n = maker + 1; n < d->graph->forward + d->graph->forward_count; n++)
-    for (int o = 0; o < n->operand_count; o++)
-      if (n->operands[o].value == value && fsdp_op_is_norm(n->kind)) return norm_rows(d, n, true);
+    for (int o = 0; o < n->operand_count; o++) {
+      if (n->operands[o].value != value || !fsdp_op_is_norm(n->kind)) continue;
+      const fsdp_decided_op *norm = &d->out->ops[n - d->graph->forward];
+      return fsdp_strategy_axes(&norm->strategy, 't') | norm->sum.rows;
+    }
   return 0;
 }
-
-// ---- How values lie
 
 // An input that the op wants in smaller parts lies so from here on; one that it gathers stays.
 static void read_inputs(const decider *d, const fsdp_node *node, const fsdp_decided_op *op) {
@@ -324,29 +192,17 @@ static void write_outputs(const decider *d, const fsdp_node *node, fsdp_decided_
   }
 }
 
-static fsdp_status decide_op(const decider *d, const fsdp_node *node, fsdp_decided_op *op) {
-  op->sum = stored_axes(d, fsdp_decisions_residual_rule(d->graph, d->specs, node));
-  op->splits_sum = op->sum.columns != 0;
-  fsdp_status status = shard_by_weights(d, node, &op->strategy);
-  if (status) return status;
-  follow_columns(d, node, &op->strategy);
-  fsdp_axis_set rows = 0;
-  if (fsdp_op_gathers_keys(node->kind)) {
-    rows = attention_rows(d, node);
-  } else if (fsdp_op_is_norm(node->kind)) {
-    rows = norm_rows(d, node, !op->splits_sum);
-  } else if (fsdp_decisions_follows_rows(d->graph, node)) {
-    rows = followed_rows(d, node, &op->strategy);
-  }
-  op->strategy.of['t' - 'a'] = rows;
+static void place_values(const decider *d, const fsdp_node *node, fsdp_decided_op *op) {
+  // Attention takes all of a rank's part of the sequence, or one piece of queries, whose keys are gathered.
+  fsdp_value_axes *first = &d->lies[node->operands[0].value];
+  if (fsdp_op_gathers_keys(node->kind) && (d->out->parts || first->rows != d->out->pieces)) first->rows = 0;
   if (!op->splits_sum) read_inputs(d, node, op);
   if (op->splits_sum) {
     fsdp_op_remainder norm;
-    d->lies[node->operands[0].value] = op->sum;
+    *first = op->sum;
     d->lies[node->operands[fsdp_node_sum_operand(node, &norm)].value] = op->sum;
   }
   write_outputs(d, node, op);
-  return FSDP_OK;
 }
 
 // ---- The whole graph
@@ -378,6 +234,25 @@ static fsdp_status check_outputs(const decider *d) {
   return FSDP_OK;
 }
 
+// The axes of each op's letters that the input lacks, as propagation finds them.
+static fsdp_status find_strategies(const decider *d) {
+  const fsdp_axis_set input = d->out->batch | d->out->parts;
+  fsdp_network *network;
+  fsdp_propagation *propagation;
+  if (!(fsdp_mesh_all_axes(&d->axes->mesh) & ~input)) return FSDP_OK;
+  fsdp_status status =
+      fsdp_seeds_propagate(d->specs, d->graph, d->mesh, FSDP_F32, &network, &propagation, d->error);
+  if (status) return status;
+  for (int o = 0; o < network->operator_count; o++)
+    for (int l = 0; l < 26; l++) {
+      const fsdp_axis_set axes = fsdp_slice_axes(&propagation->mesh, propagation->operators[o].axes.of[l]);
+      d->out->ops[network->operators[o].node].strategy.of[l] = fsdp_factored_of(d->axes, axes) & ~input;
+    }
+  fsdp_propagation_destroy(propagation);
+  fsdp_network_destroy(network);
+  return FSDP_OK;
+}
+
 fsdp_status fsdp_decisions_make(const fsdp_graph *graph, const fsdp_specs *specs, const fsdp_mesh *mesh,
                                 const fsdp_factored_mesh *axes, fsdp_decisions **out, fsdp_error *error) {
   const size_t values = (size_t)graph->value_count;
@@ -386,14 +261,21 @@ fsdp_status fsdp_decisions_make(const fsdp_graph *graph, const fsdp_specs *specs
   d.lies = fsdp_alloc_zeroed(values, sizeof *d.lies);
   made->batch = fsdp_factored_axes(axes, &specs->input.dim[0]);
   made->parts = fsdp_factored_axes(axes, &specs->input.dim[1]);
-  made->pieces = fsdp_decisions_output_rows(graph, specs, axes) & ~(made->batch | made->parts);
+  made->pieces =
+      fsdp_factored_of(axes, fsdp_specs_sequence(specs, graph, mesh)) & ~(made->batch | made->parts);
   made->ops = fsdp_alloc_zeroed((size_t)graph->forward_count, sizeof *made->ops);
   made->output_of = fsdp_alloc(values * sizeof *made->output_of);
   made->stored = fsdp_alloc_zeroed(values, sizeof *made->stored);
   find_outputs(&d);
   fsdp_status status = check_outputs(&d);
+  if (!status) status = find_strategies(&d);
+  for (int n = 0; n < graph->forward_count; n++) {
+    fsdp_decided_op *op = &made->ops[n];
+    op->sum = stored_axes(&d, fsdp_specs_residual_rule(specs, graph, &graph->forward[n]));
+    op->splits_sum = op->sum.columns != 0;
+  }
   for (int n = 0; n < graph->forward_count && !status; n++)
-    status = decide_op(&d, &graph->forward[n], &made->ops[n]);
+    place_values(&d, &graph->forward[n], &made->ops[n]);
   free(d.lies);
   if (status) fsdp_decisions_destroy(made);
   *out = status ? NULL : made;

@@ -1,9 +1,5 @@
-// Strategies: over which axes of the mesh each letter of an op is sharded, for every op of a forward graph.
-//
-//   weights' specs     shard the letters of their dimensions
-//   columns            an op follows those of its input, in letters that no parameter of it has
-//   rows, in pieces    norms take them as the residual stream is stored; ops that know no positions and read
-//                      no tokens follow their input; attention takes one piece, or all of them
+// Strategies: over which axes of the mesh each letter of an op is sharded, for every op of a forward graph,
+// as propagation finds them from what specs say (seeds.h); and how values are stored that follow from them.
 //
 // A strategy is what an op does. How a value is stored is its placement: as the op makes it, or as the rule
 // of the module whose output it is says. Both are decided before anything is partitioned (partition.h).
@@ -47,27 +43,9 @@ fsdp_status fsdp_decisions_make(const fsdp_graph *graph, const fsdp_specs *specs
                                 const fsdp_factored_mesh *axes, fsdp_decisions **out, fsdp_error *error);
 void fsdp_decisions_destroy(fsdp_decisions *decisions); // NULL is allowed
 
-// ---- What propagation and partition ask, too
-
-// The rule of a user for a module's output, NULL: none; that for the residual stream where a norm of a sum
-// takes it.
-const fsdp_spec *fsdp_decisions_rule(const fsdp_specs *specs, int module);
-const fsdp_spec *fsdp_decisions_residual_rule(const fsdp_graph *graph, const fsdp_specs *specs,
-                                              const fsdp_node *sum);
-// Whether an op follows its input to pieces of rows, and to shards of columns in a letter.
-bool fsdp_decisions_follows_rows(const fsdp_graph *graph, const fsdp_node *node);
-bool fsdp_decisions_follows_columns(const fsdp_graph *graph, const fsdp_node *node, char letter);
-// The axes, also those of the input, over which specs put the rows of a norm (of a sum: `with_sum`), and of
-// any output.
-fsdp_axis_set fsdp_decisions_norm_rows(const fsdp_graph *graph, const fsdp_specs *specs,
-                                       const fsdp_factored_mesh *axes, const fsdp_node *norm, bool with_sum);
-fsdp_axis_set fsdp_decisions_output_rows(const fsdp_graph *graph, const fsdp_specs *specs,
-                                         const fsdp_factored_mesh *axes);
 // The letter that an axis shards if it shards an operand's columns; 0: none. The row's operand of a node's
 // operand `o`: linear ops leave their weights and biases out.
 char fsdp_op_column_letter(const fsdp_op_operand *operand);
 int fsdp_node_row_operand(const fsdp_node *node, int o);
 // Of a norm of a sum: the operand that the sum writes, and the norm that remains if it is there.
 int fsdp_node_sum_operand(const fsdp_node *node, fsdp_op_remainder *norm);
-// The layer that a module lies in, -1: none.
-int fsdp_graph_layer_of(const fsdp_graph *graph, int module);

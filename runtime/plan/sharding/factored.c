@@ -5,14 +5,18 @@
 #include <stdio.h>
 #include <string.h>
 
-fsdp_axis_set fsdp_factored_axes(const fsdp_factored_mesh *factored, const fsdp_dim_axes *dim) {
-  fsdp_axis_set set = 0;
-  for (int i = 0; i < dim->count; i++) {
-    int axis = dim->axes[i], f = factored->axis;
-    set |= 1u << (f >= 0 && axis > f ? axis + 1 : axis);
-    if (axis == f) set |= 1u << (f + 1);
+fsdp_axis_set fsdp_factored_of(const fsdp_factored_mesh *factored, fsdp_axis_set axes) {
+  if (factored->axis >= 0) {
+    const fsdp_axis_set up_to = (2u << factored->axis) - 1; // the axes up to that of key/value heads
+    axes = (axes & up_to) | (axes & (1u << factored->axis)) << 1 | (axes & ~up_to) << 1;
   }
-  return set & fsdp_mesh_all_axes(&factored->mesh);
+  return axes & fsdp_mesh_all_axes(&factored->mesh);
+}
+
+fsdp_axis_set fsdp_factored_axes(const fsdp_factored_mesh *factored, const fsdp_dim_axes *dim) {
+  fsdp_axis_set axes = 0;
+  for (int i = 0; i < dim->count; i++) axes |= 1u << dim->axes[i];
+  return fsdp_factored_of(factored, axes);
 }
 
 fsdp_axis_set fsdp_factored_source(const fsdp_factored_mesh *factored, fsdp_axis_set axes) {

@@ -24,7 +24,9 @@ fsdp_factored_mesh fsdp_factored_mesh_of(const fsdp_specs *specs, const fsdp_gra
 // The mesh before an axis of `mesh` was factored, as messages name it: what has halves has its size again.
 fsdp_mesh fsdp_factored_whole(const fsdp_mesh *mesh);
 
-// The axes, with more than one rank, that a dimension of a spec names: of the mesh before it was factored.
+// The axes of the factored mesh, with more than one rank, that axes of the mesh before it was factored
+// became, and those that a dimension of a spec names.
+fsdp_axis_set fsdp_factored_of(const fsdp_factored_mesh *factored, fsdp_axis_set axes);
 fsdp_axis_set fsdp_factored_axes(const fsdp_factored_mesh *factored, const fsdp_dim_axes *dim);
 
 // The axes, of the mesh before it was factored, that `axes` of the factored mesh belong to: both halves of

@@ -78,13 +78,14 @@ static fsdp_status cut_param(partitioner *p, int value, int dim, const column_bl
   fsdp_graph *g = p->graph;
   fsdp_param *param = &g->params[g->values[value].param];
   fsdp_value *v = &g->values[value];
+  const fsdp_axis_set said = spec_axes(p, v->param, dim) & ~zero_axes(p);
   fsdp_cut cut;
-  if (!axes) return FSDP_OK;
-  if ((spec_axes(p, v->param, dim) & ~zero_axes(p)) != axes)
+  if (said != axes)
     return fail_param(
-        p, v->param, axes,
+        p, v->param, axes ? axes : said,
         "weights that read one input, and their biases, are cut alike: cut this one, too, in its "
         "outputs");
+  if (!axes) return FSDP_OK;
   partition_cut(p, blocks, axes, &cut);
   cut.dim = dim;
   if (param->cut.block_count) {
@@ -331,7 +332,7 @@ static void append_axes(const partitioner *p, fsdp_axis_set axes, fsdp_dim_axes 
 
 static void write_output(const partitioner *p, fsdp_specs *specs, int module, value_spread spread) {
   fsdp_spec *spec = &specs->modules[module];
-  if (fsdp_decisions_rule(p->specs, module) || spec->dims != FSDP_OUTPUT_DIMS) return;
+  if (fsdp_specs_rule(p->specs, module) || spec->dims != FSDP_OUTPUT_DIMS) return;
   for (int d = 0; d < 2; d++) spec->dim[d] = specs->input.dim[d];
   spec->dim[2] = (fsdp_dim_axes){0};
   append_axes(p, spread.rows, &spec->dim[1]);

@@ -175,6 +175,13 @@ static bool alike(const search *s, int a, int b) {
   return same;
 }
 
+// Whether an axis may cut any of some letters.
+static bool cuts_any(const search *s, unsigned letters, int axis) {
+  for (int l = 0; l < s->op->letter_count; l++)
+    if (letters >> l & 1 && within_limits(s, l, axis)) return true;
+  return false;
+}
+
 // Whether what is known of the first input that an operator makes lets a letter (letter_count: none) have an
 // axis.
 static bool follows(const search *s, int letter, int axis) {
@@ -189,6 +196,8 @@ static bool follows(const search *s, int letter, int axis) {
   if (!input) return !with_input;
   int dim = dim_of_axis(&input->axes, axis);
   int held = dim < 0 ? -1 : s->op->operands[input->operand].letter[dim];
+  if (limits->if_whole && dim < 0 && cuts_any(s, limits->if_whole, axis))
+    return limits->if_whole >> letter & 1;
   if (as_input || with_input) return held == letter;
   return held < 0 || !(limits->as_input >> held & 1);
 }

@@ -25,6 +25,20 @@ fsdp_slice_mesh fsdp_slice_mesh_of(const fsdp_mesh *mesh) {
   return slices;
 }
 
+fsdp_axis_set fsdp_slice_axes(const fsdp_slice_mesh *mesh, fsdp_axis_set axes) {
+  fsdp_axis_set set = 0;
+  for (int a = 0; a < mesh->count; a++)
+    if (axes >> a & 1) set |= 1u << mesh->axis[a];
+  return set;
+}
+
+fsdp_axis_set fsdp_slice_axes_of(const fsdp_slice_mesh *mesh, fsdp_axis_set axes) {
+  fsdp_axis_set set = 0;
+  for (int a = 0; a < mesh->count; a++)
+    if (axes >> mesh->axis[a] & 1) set |= 1u << a;
+  return set;
+}
+
 // ---- Costs
 
 int64_t fsdp_slice_share(int64_t size, int64_t slices) {

@@ -16,6 +16,9 @@ typedef struct fsdp_slice_mesh {
 // The prime factors of `ranks`, ascending.
 fsdp_slice_mesh fsdp_slice_mesh_of_ranks(int ranks);
 fsdp_slice_mesh fsdp_slice_mesh_of(const fsdp_mesh *mesh);
+// A set of its axes as a set of those that they come from, and the other way round.
+fsdp_axis_set fsdp_slice_axes(const fsdp_slice_mesh *mesh, fsdp_axis_set axes);
+fsdp_axis_set fsdp_slice_axes_of(const fsdp_slice_mesh *mesh, fsdp_axis_set axes);
 // Ranks over a set of its axes.
 int64_t fsdp_slices(const fsdp_slice_mesh *mesh, fsdp_axis_set axes);
 
@@ -88,9 +91,10 @@ typedef struct fsdp_operator_limits {
   fsdp_axis_set letters[FSDP_OPERATOR_LETTERS + 1];
   // Of the axes `followed`, letters (bits) that one cuts if, and only if, it cuts them in the first input
   // that an operator makes; and letters that one cuts only if it does. While that input is not decided the
-  // former may be cut, the latter not.
+  // former may be cut, the latter not. Of `if_whole` one cuts it also if that input is whole over the axis,
+  // and then it must.
   fsdp_axis_set followed;
-  unsigned as_input, with_input;
+  unsigned as_input, with_input, if_whole;
 } fsdp_operator_limits;
 
 // An input of an operator that lies otherwise than it wants it.

@@ -81,6 +81,34 @@ fsdp_spec *fsdp_specs_output(const fsdp_specs *specs, int module, int output) {
   return output ? &specs->others[module][output - 1] : &specs->modules[module];
 }
 
+int fsdp_graph_layer_of(const fsdp_graph *graph, int module) {
+  while (module >= 0 && strcmp(graph->modules[module].class_name, graph->block_class) != 0)
+    module = graph->modules[module].parent;
+  return module;
+}
+
+const fsdp_spec *fsdp_specs_rule(const fsdp_specs *specs, int module) {
+  const fsdp_spec *spec = &specs->modules[module];
+  return spec->source == FSDP_SPEC_GIVEN && spec->dims > 2 ? spec : NULL;
+}
+
+const fsdp_spec *fsdp_specs_residual_rule(const fsdp_specs *specs, const fsdp_graph *graph,
+                                          const fsdp_node *sum) {
+  int added = fsdp_op_added(sum->kind);
+  int layer = added < 0 ? -1 : fsdp_graph_layer_of(graph, graph->values[sum->operands[added].value].module);
+  return layer < 0 ? NULL : fsdp_specs_rule(specs, layer);
+}
+
+fsdp_axis_set fsdp_spec_sequence(const fsdp_spec *spec, const fsdp_mesh *mesh) {
+  return spec && spec->dims > 1 ? fsdp_dim_axis_set(&spec->dim[1], mesh) : 0;
+}
+
+fsdp_axis_set fsdp_specs_sequence(const fsdp_specs *specs, const fsdp_graph *graph, const fsdp_mesh *mesh) {
+  fsdp_axis_set axes = 0;
+  for (int m = 0; m < graph->module_count; m++) axes |= fsdp_spec_sequence(&specs->modules[m], mesh);
+  return axes;
+}
+
 void fsdp_specs_find_makers(const fsdp_graph *graph, int *maker) {
   for (int m = 0; m < graph->module_count; m++) maker[m] = -1;
   for (int n = 0; n < graph->forward_count; n++)

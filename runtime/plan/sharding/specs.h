@@ -48,6 +48,17 @@ void fsdp_specs_outputs_as_input(fsdp_specs *specs, const fsdp_graph *graph);
 // Spec of one of a module's outputs.
 fsdp_spec *fsdp_specs_output(const fsdp_specs *specs, int module, int output);
 
+// The rule of a user for a module's output, NULL: none; that for the residual stream where a norm of a sum
+// takes it, which is the one for the layer whose output is added.
+const fsdp_spec *fsdp_specs_rule(const fsdp_specs *specs, int module);
+const fsdp_spec *fsdp_specs_residual_rule(const fsdp_specs *specs, const fsdp_graph *graph,
+                                          const fsdp_node *sum);
+// The axes that cut the sequence of a spec, which may be NULL, and of any output.
+fsdp_axis_set fsdp_spec_sequence(const fsdp_spec *spec, const fsdp_mesh *mesh);
+fsdp_axis_set fsdp_specs_sequence(const fsdp_specs *specs, const fsdp_graph *graph, const fsdp_mesh *mesh);
+// The layer that a module lies in, -1: none.
+int fsdp_graph_layer_of(const fsdp_graph *graph, int module);
+
 // By module, the node of the forward that makes its output, or -1: the last one of the module or below it,
 // else the one that uses its parameters.
 void fsdp_specs_find_makers(const fsdp_graph *graph, int *maker);

@@ -84,7 +84,7 @@ def help_of(program):
 
 def check_options(sources):
     """Documents name no option that nothing has, and usage.md or debugging.md every option of ours."""
-    ours = help_of("fsdp_train") | help_of("fsdp_plan") | help_of("fsdp_profile")
+    ours = help_of("fsdp_train") | help_of("fsdp_plan") | help_of("fsdp_eval") | help_of("fsdp_profile")
     known = ours | help_of("fsdp_export") | FOREIGN
     for name, text in sources.items():
         if name.endswith((".py", ".sh", ".c")) or name == "tests/tidy":

@@ -8,7 +8,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 cmake --install "$build" --prefix "$work/prefix" >"$work/log" || { cat "$work/log"; exit 1; }
-for program in fsdp_train fsdp_plan fsdp_export fsdp_profile; do
+for program in fsdp_train fsdp_plan fsdp_eval fsdp_export fsdp_profile; do
   [ ! -e "$build/bin/$program" ] || "$work/prefix/bin/$program" --version
 done
 

@@ -93,6 +93,7 @@ if [ "$1" = --build ]; then
   fi
   mkdir -p "$2/bin"
   printf '#!/bin/sh\necho planned\n' >"$2/bin/fsdp_plan"
+  printf '#!/bin/sh\necho sampled\n' >"$2/bin/fsdp_eval"
   cat >"$2/bin/fsdp_train" <<'PROGRAM'
 #!/usr/bin/env python3
 import json
@@ -139,6 +140,7 @@ if grep -qE -- '(-B|--build) build( |$)' "$work/cmake.log"; then
   cat "$work/cmake.log"
   exit 1
 fi
+tail -n 1 "$work/out" | grep -qx sampled || { echo "the demo ends without a sample"; exit 1; }
 echo "demo.sh: builds in a folder of its own"
 
 # The first tests take longer than the build that runs ahead of them, the next ones end before it.

@@ -324,7 +324,7 @@ def what_is_wrong_is_named():
         parts = ["part.yaml:2", "does not cut the sequence over context", "dimension 1"]
         refused(3, parts, "--sharding", file, "--mesh", "fsdp=2,context=2")
     cut = ["--sharding", "fsdp-tp", "--mesh", "2,2", "--shard"]
-    refused(3, ["--shard", "q_proj.weight", "cut alike", "tensor"], *cut,
+    refused(3, ["--shard", "q_proj.weight", "cut them alike", "tensor"], *cut,
             "model.layers.0.self_attn.q_proj.weight=[~, fsdp]")
     refused(3, ["--shard", "model.norm.weight", "whole on every rank"], *cut, "model.norm.weight=[tensor]")
     refused(2, ["--shard", "not given"], "--shard", "lm_head.weight=[fsdp, null]")

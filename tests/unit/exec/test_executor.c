@@ -1,5 +1,5 @@
 // The executor on a program made by hand: waits over streams and steps, results, evaluation, and the records
-// (trace and profile) that it keeps. Real plans run in test_strategies.c.
+// that it keeps. Real plans run in test_strategies.c.
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"
 #include "runtime/exec/access_trace.h"
@@ -194,8 +194,8 @@ static void figures_are_measured(void **state) {
     assert_int_equal(stats.memory.peak_bytes[FSDP_SPACE_DEVICE], 8);
     assert_int_equal(stats.memory.valley_bytes[FSDP_SPACE_HOST], 0);
     assert_int_equal(stats.memory.peak_bytes[FSDP_SPACE_HOST], 4 * FSDP_SCALAR_COUNT + 4);
-    assert_true(stats.profile.busy_ms[FSDP_STREAM_COMPUTE] > 0);
-    assert_true(stats.profile.busy_ms[FSDP_STREAM_GATHER] == 0);
+    assert_true(stats.sums.busy_ms[FSDP_STREAM_COMPUTE] > 0);
+    assert_true(stats.sums.busy_ms[FSDP_STREAM_GATHER] == 0);
   }
   destroy_run(run);
 }
@@ -254,34 +254,6 @@ static void touches_are_checked(void **state) {
   destroy_run(run);
 }
 
-// Spans by phase and section run, busy times by stream.
-static void times_are_booked(void **state) {
-  (void)state;
-  sum_run *run = create_run(64);
-  fsdp_profile *profile = fsdp_profile_create(run->plan.program);
-  fsdp_profile_begin_step(profile, 4);
-  // Position, section run, milliseconds.
-  static const int samples[][4] = {{FEED, 0, 0, 9}, {ADD, 0, 1, 3}, {LOWER, 1, 4, 5}, {PUBLISH, 1, 9, 10}};
-  for (int i = 0; i < 4; i++) {
-    int position = samples[i][0];
-    fsdp_profile_instr(profile, &(fsdp_profile_sample){.step = 4,
-                                                       .section_run = samples[i][1],
-                                                       .position = position,
-                                                       .stream = run->plan.program->instrs[position].stream,
-                                                       .start_ns = samples[i][2] * 1000000,
-                                                       .end_ns = samples[i][3] * 1000000});
-  }
-  fsdp_profile_report report;
-  fsdp_profile_report_step(profile, 4, &report);
-  assert_true(fabs(report.busy_ms[FSDP_STREAM_HOST] - 10) < 1e-9);
-  assert_true(fabs(report.busy_ms[FSDP_STREAM_COMPUTE] - 2) < 1e-9);
-  assert_true(fabs(report.phase_ms[FSDP_PHASE_FORWARD] - 2) < 1e-9);
-  assert_true(report.phase_ms[FSDP_PHASE_BACKWARD] == 0);
-  assert_true(fabs(report.phase_ms[FSDP_PHASE_UPDATE] - 6) < 1e-9);
-  fsdp_profile_destroy(profile);
-  destroy_run(run);
-}
-
 // A stream that only casts gets few of a rank's threads, which the others need: memory is what limits it.
 static void casts_have_few_threads(void **state) {
   (void)state;
@@ -332,8 +304,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(steps_follow_each_other), cmocka_unit_test(figures_are_measured),
       cmocka_unit_test(collisions_are_reported), cmocka_unit_test(touches_are_checked),
-      cmocka_unit_test(times_are_booked),        cmocka_unit_test(casts_have_few_threads),
-      cmocka_unit_test(many_micro_batches),
+      cmocka_unit_test(casts_have_few_threads),  cmocka_unit_test(many_micro_batches),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

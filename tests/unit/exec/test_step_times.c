@@ -9,7 +9,6 @@
 
 #include <cmocka.h>
 
-#define FIRST_SLOT 5
 // Seconds from nanoseconds and back, far from the clock's beginning.
 #define assert_near(a, b) assert_true(fabs((a) - (b)) < 1e-6)
 
@@ -18,7 +17,7 @@ enum { GATHER, A, B, GATHER_C, C, COPY, PUBLISH, UPDATE, COUNT };
 static const struct {
   fsdp_instr_kind kind;
   fsdp_stream stream;
-  int wait;
+  int wait;                // for the instruction; C is the backward
   double begin_ms, end_ms; // on the device's clock; of PUBLISH on the host's, both from the step's begin
 } rows[COUNT] = {
     [GATHER] = {FSDP_INSTR_ALL_GATHER, FSDP_STREAM_GATHER, -1, 0, 3},
@@ -42,7 +41,7 @@ static void reserve(fsdp_device *device, int count) {
 static void timestamp(fsdp_device *device, const fsdp_stream_context *context, int slot) {
   (void)device;
   (void)context;
-  assert_true(slot >= FIRST_SLOT && slot < reserved);
+  assert_true(slot >= 0 && slot < reserved);
   slots_ms[slot] = now_ms;
   taken++;
 }
@@ -69,7 +68,7 @@ static fsdp_program *make_program(bool communicates) {
     }
     fsdp_instr instr = {.kind = rows[i].kind,
                         .stream = rows[i].stream,
-                        .op = FSDP_OP_RMSNORM,
+                        .op = i == C ? FSDP_OP_RMSNORM_BACKWARD : FSDP_OP_RMSNORM,
                         .unit = -1,
                         .module = -1,
                         .policy = -1,
@@ -105,18 +104,29 @@ static void run(fsdp_step_times *times, int64_t step, double begin_ms, double be
   }
 }
 
+// From A's begin to B's end, C, UPDATE: in a queue or on threads.
+static void assert_phases(const fsdp_step_times *times, int64_t step) {
+  fsdp_step_sums sums;
+  fsdp_step_times_sum(times, step, &sums);
+  assert_near(sums.phase_ms[FSDP_PHASE_FORWARD], 5);
+  assert_near(sums.phase_ms[FSDP_PHASE_BACKWARD], 7);
+  assert_near(sums.phase_ms[FSDP_PHASE_UPDATE], 10);
+  assert_near(sums.busy_ms[FSDP_STREAM_HOST], 1);
+}
+
 // The part of a step that a program with collectives exposes, from the few timestamps that it needs.
 static void test_few_timestamps(void **state) {
   (void)state;
   fsdp_program *program = make_program(true);
   fsdp_device device = {.table = &table};
-  fsdp_step_times *times = fsdp_step_times_create(
-      &(fsdp_step_times_config){.program = program, .device = &device, .first_slot = FIRST_SLOT});
+  fsdp_step_times *times =
+      fsdp_step_times_create(&(fsdp_step_times_config){.program = program, .device = &device});
   fsdp_exposure exposure;
   for (int64_t step = 1; step <= 7; step++) {
     taken = 0;
     run(times, step, 1000 + 40 * (double)step, 500, 0.25);
-    assert_int_equal(taken, 2 + 2 + 2 + 4); // both gathers, the copy; A, B's end, C, UPDATE's end
+    assert_int_equal(taken, 2 + 2 + 2 + 6); // both gathers, the copy; A's begin, B's end, C, UPDATE
+    assert_phases(times, step);
     fsdp_step_times_measure(times, step, &exposure);
     // The first gather, and the second from 8 to 12; then a millisecond without a cause.
     assert_near(exposure.comm_s, 7e-3);
@@ -125,7 +135,7 @@ static void test_few_timestamps(void **state) {
     assert_near(exposure.step_s, step == 1 ? 30e-3 : 40e-3);
     assert_near(exposure.other_s, step == 1 ? 1e-3 : 11e-3);
   }
-  assert_int_equal(reserved, FIRST_SLOT + 3 * 10);
+  assert_int_equal(reserved, 3 * 12);
   fsdp_step_times_measure(times, 6, &exposure); // after step 7 has run
   assert_near(exposure.comm_s, 7e-3);
   int64_t origin_ns;
@@ -140,13 +150,14 @@ static void test_traced_steps(void **state) {
   const double late_ms[] = {0, 0.5, 3, 1, 7, 7};
   fsdp_program *program = make_program(true);
   fsdp_device device = {.table = &table};
-  fsdp_step_times *times = fsdp_step_times_create(&(fsdp_step_times_config){
-      .program = program, .device = &device, .first_slot = FIRST_SLOT, .traced = {2, 4}, .rank = 3});
+  fsdp_step_times *times = fsdp_step_times_create(
+      &(fsdp_step_times_config){.program = program, .device = &device, .traced = {2, 4}, .rank = 3});
   for (int64_t step = 1; step <= 5; step++) {
     fsdp_exposure exposure;
     taken = 0;
     run(times, step, 40 * (double)step, 500, late_ms[step]);
-    assert_int_equal(taken, step >= 2 && step <= 4 ? 2 * (COUNT - 1) : 10);
+    assert_int_equal(taken, step >= 2 && step <= 4 ? 2 * (COUNT - 1) : 12);
+    assert_phases(times, step);
     fsdp_step_times_measure(times, step, &exposure);
     fsdp_step_times_measure(times, step, &exposure);
     assert_near(exposure.comm_s, 7e-3);
@@ -171,18 +182,45 @@ static void test_traced_steps(void **state) {
   fsdp_program_destroy(program);
 }
 
-// Without collectives nothing is timed.
+// Without collectives phases alone are timed.
 static void test_no_collectives(void **state) {
   (void)state;
   fsdp_program *program = make_program(false);
   fsdp_device device = {.table = &table};
-  reserved = taken = 0;
+  taken = 0;
   fsdp_step_times *times =
       fsdp_step_times_create(&(fsdp_step_times_config){.program = program, .device = &device});
   fsdp_exposure exposure;
   run(times, 1, 0, 0, 0);
+  assert_phases(times, 1);
   fsdp_step_times_measure(times, 1, &exposure);
-  assert_true(taken == 0 && reserved == 0 && exposure.comm_s == 0 && exposure.step_s == 0);
+  assert_true(taken == 6 && reserved == 3 * 6 && exposure.comm_s == 0 && exposure.step_s == 0);
+  fsdp_step_times_destroy(times);
+  fsdp_program_destroy(program);
+}
+
+// On threads every instruction is timed: busy times by stream and by op.
+static void test_threads(void **state) {
+  (void)state;
+  static const fsdp_device_table threads = {.name = "threads"};
+  fsdp_program *program = make_program(true);
+  fsdp_device device = {.table = &threads};
+  fsdp_step_times *times =
+      fsdp_step_times_create(&(fsdp_step_times_config){.program = program, .device = &device});
+  for (int64_t step = 1; step <= 4; step++) {
+    for (int i = 0; i < COUNT; i++) // odd steps take twice as long
+      fsdp_step_times_record(times, step, i, (int64_t)(rows[i].begin_ms * 1e6) << step % 2,
+                             (int64_t)(rows[i].end_ms * 1e6) << step % 2);
+  }
+  assert_phases(times, 4);
+  fsdp_step_sums sums;
+  fsdp_step_times_sum(times, 4, &sums);
+  assert_near(sums.busy_ms[FSDP_STREAM_GATHER], 3 + 9);
+  assert_near(sums.busy_ms[FSDP_STREAM_COMPUTE], 2 + 2.5 + 7 + 10);
+  assert_near(sums.op_ms[FSDP_OP_RMSNORM], 2 + 2.5 + 10);
+  assert_near(sums.op_ms[FSDP_OP_RMSNORM_BACKWARD], 7);
+  fsdp_step_times_sum(times, 3, &sums);
+  assert_near(sums.phase_ms[FSDP_PHASE_UPDATE], 20);
   fsdp_step_times_destroy(times);
   fsdp_program_destroy(program);
 }
@@ -192,6 +230,7 @@ int main(void) {
       cmocka_unit_test(test_few_timestamps),
       cmocka_unit_test(test_traced_steps),
       cmocka_unit_test(test_no_collectives),
+      cmocka_unit_test(test_threads),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

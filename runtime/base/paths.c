@@ -1,9 +1,48 @@
-#include "runtime/base/script.h"
+#include "runtime/base/paths.h"
 
+#include <errno.h>
+#include <limits.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+// ---- Folders
+
+// The first `length` characters of the path.
+static bool make_above(const char *path, size_t length) {
+  char part[PATH_MAX];
+  if (length >= sizeof part) {
+    errno = ENAMETOOLONG;
+    return false;
+  }
+  for (size_t end = 1; end <= length; end++) {
+    if (end < length && path[end] != '/') continue;
+    memcpy(part, path, end);
+    part[end] = 0;
+    struct stat information;
+    if (mkdir(part, 0777) == 0) continue;
+    // Of a folder on a disk that is read-only, say, only that it is there matters.
+    int reason = errno;
+    if (stat(part, &information) == 0 && S_ISDIR(information.st_mode)) continue;
+    errno = reason == EEXIST ? ENOTDIR : reason;
+    return false;
+  }
+  return true;
+}
+
+bool fsdp_make_folders(const char *path) {
+  return make_above(path, strlen(path));
+}
+
+bool fsdp_make_parents(const char *path) {
+  const char *slash = strrchr(path, '/');
+  return !slash || slash == path || make_above(path, (size_t)(slash - path));
+}
+
+// ---- Scripts
 
 enum { FOLDER_BYTES = 4096, PATH_BYTES = FOLDER_BYTES + 128, SCRIPTS_MAX = 8 };
 

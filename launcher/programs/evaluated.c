@@ -1,0 +1,76 @@
+#include "launcher/programs/evaluated.h"
+
+#include "runtime/checkpoint/checkpoint_folder.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+// The newest checkpoint of FOLDER, or FOLDER if it is one.
+static fsdp_status find_checkpoint(const char *folder, char path[FSDP_CHECKPOINT_PATH_BYTES],
+                                   fsdp_error *error) {
+  fsdp_checkpoint_entry *entries;
+  int length = snprintf(path, FSDP_CHECKPOINT_PATH_BYTES, "%s/%s", folder, FSDP_CHECKPOINT_MANIFEST);
+  if (length >= FSDP_CHECKPOINT_PATH_BYTES)
+    return fsdp_fail(error, FSDP_ERR_INPUT, "-e: the path is too long");
+  if (access(path, F_OK) == 0) {
+    snprintf(path, FSDP_CHECKPOINT_PATH_BYTES, "%s", folder);
+    return FSDP_OK;
+  }
+  int count = fsdp_checkpoint_list(folder, &entries);
+  if (count > 0) memcpy(path, entries[0].path, FSDP_CHECKPOINT_PATH_BYTES);
+  free(entries);
+  if (count > 0) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_INPUT,
+                   "%s: there is no checkpoint to evaluate; name an experiment that has one with -e NAME and "
+                   "--save-dir DIR, or a model's folder with --model",
+                   folder);
+}
+
+static fsdp_status set(fsdp_options *options, const char *name, const char *value, fsdp_error *error) {
+  if (!value || !*value || fsdp_options_given(options, name)) return FSDP_OK;
+  return fsdp_options_set(options, FSDP_PROGRAM_EVAL, name, value, "the checkpoint", error);
+}
+
+static const char *saved(const fsdp_checkpoint *c, const char *name) {
+  return json_string_value(json_object_get(c->options, name));
+}
+
+// The model that the checkpoint carries along; of a preset, its name.
+static fsdp_status set_model(fsdp_options *options, const fsdp_checkpoint *c, const char *path,
+                             fsdp_error *error) {
+  char model[FSDP_CHECKPOINT_PATH_BYTES], config[FSDP_CHECKPOINT_PATH_BYTES + 16];
+  int length = snprintf(model, sizeof model, "%s/" FSDP_CHECKPOINT_CARRIED, path);
+  if (length >= (int)sizeof model) return fsdp_fail(error, FSDP_ERR_INPUT, "%s: the path is too long", path);
+  snprintf(config, sizeof config, "%s/config.json", model);
+  return set(options, "model", access(config, F_OK) == 0 ? model : saved(c, "model"), error);
+}
+
+fsdp_status fsdp_evaluated_find(fsdp_options *options, fsdp_error *error) {
+  char folder[FSDP_CHECKPOINT_PATH_BYTES], path[FSDP_CHECKPOINT_PATH_BYTES];
+  fsdp_checkpoint *c;
+  if (!options->experiment) return FSDP_OK;
+  const bool newest = strcmp(options->resume, "auto") == 0;
+  if (strcmp(options->resume, "off") == 0)
+    return fsdp_fail(error, FSDP_ERR_OPTION,
+                     "--resume off (%s) leaves -e no checkpoint: leave one of them out",
+                     fsdp_options_place(options, "resume"));
+  snprintf(folder, sizeof folder, "%s%s%s", newest ? options->save_dir : options->resume, newest ? "/" : "",
+           newest ? options->experiment : "");
+  fsdp_status status = find_checkpoint(folder, path, error);
+  if (status == FSDP_OK) status = fsdp_checkpoint_read_manifest(path, &c, error);
+  if (status != FSDP_OK) return status;
+  status = set_model(options, c, path, error);
+  const char *tokenizer = saved(c, "tokenizer");
+  if (status == FSDP_OK && tokenizer && (strcmp(tokenizer, "bytes") == 0 || access(tokenizer, R_OK) == 0))
+    status = set(options, "tokenizer", tokenizer, error);
+  if (status == FSDP_OK) status = set(options, "seq-length", saved(c, "seq-length"), error);
+  const char *dtype = saved(c, "param-dtype");
+  if (status == FSDP_OK && dtype && strcmp(dtype, "default") != 0)
+    status = set(options, "param-dtype", dtype, error);
+  fsdp_checkpoint_destroy(c);
+  if (status == FSDP_OK)
+    status = fsdp_options_set(options, FSDP_PROGRAM_EVAL, "resume", path,
+                              newest ? "the newest of -e" : fsdp_options_place(options, "resume"), error);
+  return status;
+}

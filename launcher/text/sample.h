@@ -1,0 +1,38 @@
+// The text that a sample continues, and what was sampled.
+//
+//   --prompt ─► rank 0's text codec ─► tokens ─► all ranks ─► (launcher/train) ─► text codec ─► text
+#pragma once
+
+#include "launcher/options/options.h"
+#include "launcher/setup/setup.h"
+#include "launcher/text/text_codec.h"
+#include "runtime/comm/world.h"
+
+typedef struct fsdp_sample {
+  int32_t *tokens; // the prompt, and behind it what was sampled last
+  int64_t prompt_count, new_count, new_max;
+  bool as_tokens; // --prompt-tokens: printed as such
+  int64_t end;    // the token that ends a text, or -1
+} fsdp_sample;
+
+// Before communication: starts a text codec if this process is rank 0, as its launcher says, and text is
+// asked for that something may be the tokenizer of.
+void fsdp_sample_start_codec(const fsdp_options *options, fsdp_text_codec *codec);
+
+// The prompt as tokens, and room for --max-new-tokens; nothing if no prompt is given. Reads the model's
+// configuration and opens the codec, on rank 0 alone. FSDP_ERR_OPTION, FSDP_ERR_INPUT, FSDP_ERR_PEER; every
+// rank returns the same. Destroy it in any case; `codec` (of rank 0) outlives it.
+fsdp_status fsdp_sample_create(fsdp_world *world, const fsdp_options *options, fsdp_text_codec *codec,
+                               fsdp_sample *sample, fsdp_error *error);
+void fsdp_sample_destroy(fsdp_sample *sample);
+
+// FSDP_ERR_OPTION if the text may grow longer than the plan's sequence.
+fsdp_status fsdp_sample_check(const fsdp_sample *sample, const fsdp_options *options, fsdp_error *error);
+
+// What was sampled, without the prompt, for a person: text, or tokens with commas between. Rank 0 alone. The
+// caller frees *text.
+fsdp_status fsdp_sample_print(const fsdp_sample *sample, fsdp_text_codec *codec, char **text,
+                              fsdp_error *error);
+
+// Replaces what would steer a terminal by "?". Returns `text`.
+char *fsdp_sample_shown(char *text);

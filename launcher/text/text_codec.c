@@ -1,0 +1,195 @@
+#include "launcher/text/text_codec.h"
+
+#include "runtime/base/check.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern char **environ;
+
+// ---- The child
+
+// prepare_data.py of the installed tree, or of the source tree.
+static void find_script(char *path, size_t path_bytes) {
+  char self[256];
+  ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+  self[length < 0 ? 0 : length] = 0;
+  char *slash = strrchr(self, '/');
+  if (slash) *slash = 0;
+  snprintf(path, path_bytes, "%s/../share/fsdp/scripts/prepare_data.py", self);
+  if (access(path, R_OK) != 0) snprintf(path, path_bytes, "%s/prepare_data.py", FSDP_SCRIPTS);
+}
+
+static int spawn(const char *script, int input, int output) {
+  char *words[] = {"python3", (char *)script, "--serve", NULL};
+  posix_spawn_file_actions_t actions;
+  posix_spawnattr_t attributes;
+  sigset_t none;
+  pid_t process = 0;
+  sigemptyset(&none);
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, input, STDIN_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, output, STDOUT_FILENO);
+  // A group of its own: a terminal's interrupt is for the run, which stops the child when it ends.
+  posix_spawnattr_init(&attributes);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  if (posix_spawnp(&process, words[0], &actions, &attributes, words, environ) != 0) process = 0;
+  posix_spawnattr_destroy(&attributes);
+  posix_spawn_file_actions_destroy(&actions);
+  return process;
+}
+
+void fsdp_text_codec_start(fsdp_text_codec *codec) {
+  int to[2], from[2];
+  *codec = (fsdp_text_codec){.end = -1};
+  find_script(codec->script, sizeof codec->script);
+  if (pipe2(to, O_CLOEXEC) != 0) return;
+  if (pipe2(from, O_CLOEXEC) != 0) {
+    close(to[0]), close(to[1]);
+    return;
+  }
+  codec->process = spawn(codec->script, to[0], from[1]);
+  close(to[0]), close(from[1]);
+  codec->to = fdopen(to[1], "w");
+  codec->from = fdopen(from[0], "r");
+  FSDP_NEED_MEMORY(codec->to && codec->from, "the pipes of a child");
+}
+
+void fsdp_text_codec_stop(fsdp_text_codec *codec) {
+  if (codec->to) fclose(codec->to); // the end of its input ends it
+  if (codec->from) fclose(codec->from);
+  if (codec->process) waitpid(codec->process, NULL, 0);
+  *codec = (fsdp_text_codec){0};
+}
+
+static fsdp_status fail_ended(fsdp_text_codec *codec, fsdp_error *error) {
+  return fsdp_fail(
+      error, FSDP_ERR_PEER,
+      "%s --serve, which makes tokens of a prompt, %s: run python3 %s --help to see why, or give "
+      "--prompt-tokens",
+      codec->script, codec->process ? "ended without an answer" : "could not be started", codec->script);
+}
+
+// Takes `question`. The caller frees *answer.
+static fsdp_status ask(fsdp_text_codec *codec, json_t *question, json_t **answer, fsdp_error *error) {
+  *answer = NULL;
+  char *text = json_dumps(question, JSON_COMPACT), *line = NULL;
+  size_t line_bytes = 0;
+  json_decref(question);
+  FSDP_NEED_MEMORY(text, "a question");
+  // If the child has ended, writing must fail and not kill this process.
+  void (*before)(int) = signal(SIGPIPE, SIG_IGN);
+  bool asked = codec->process && fprintf(codec->to, "%s\n", text) > 0 && fflush(codec->to) == 0;
+  signal(SIGPIPE, before);
+  free(text);
+  if (asked && getline(&line, &line_bytes, codec->from) > 0) *answer = json_loads(line, 0, NULL);
+  free(line);
+  if (!*answer) return fail_ended(codec, error);
+  const char *wrong = json_string_value(json_object_get(*answer, "error"));
+  if (!wrong) return FSDP_OK;
+  int status = (int)json_integer_value(json_object_get(*answer, "status"));
+  fsdp_fail(error, status == FSDP_ERR_INPUT ? FSDP_ERR_INPUT : FSDP_ERR_PEER, "%s", wrong);
+  json_decref(*answer);
+  *answer = NULL;
+  return error->status;
+}
+
+fsdp_status fsdp_text_codec_open(fsdp_text_codec *codec, const char *path, fsdp_error *error) {
+  json_t *answer;
+  if (!path) return FSDP_OK;
+  if (!codec->process) return fail_ended(codec, error);
+  fsdp_status status = ask(codec, json_pack("{s:s}", "tokenizer", path), &answer, error);
+  if (status != FSDP_OK) return status;
+  json_t *end = json_object_get(answer, "end");
+  codec->opened = true;
+  codec->end = json_is_integer(end) ? json_integer_value(end) : -1;
+  json_decref(answer);
+  return FSDP_OK;
+}
+
+// ---- Text
+
+static fsdp_status encode_bytes(const char *text, int32_t **tokens, int64_t *count) {
+  *count = (int64_t)strlen(text);
+  *tokens = fsdp_alloc((size_t)(*count + 1) * sizeof **tokens);
+  for (int64_t i = 0; i < *count; i++) (*tokens)[i] = (unsigned char)text[i];
+  return FSDP_OK;
+}
+
+fsdp_status fsdp_text_encode(fsdp_text_codec *codec, const char *text, int32_t **tokens, int64_t *count,
+                             fsdp_error *error) {
+  json_t *answer, *value;
+  size_t i;
+  if (!codec->opened) return encode_bytes(text, tokens, count);
+  json_t *prompt = json_string(text);
+  if (!prompt) return fsdp_fail(error, FSDP_ERR_OPTION, "--prompt is not UTF-8: convert it");
+  fsdp_status status = ask(codec, json_pack("{s:o}", "encode", prompt), &answer, error);
+  if (status != FSDP_OK) return status;
+  json_t *list = json_object_get(answer, "tokens");
+  *count = (int64_t)json_array_size(list);
+  *tokens = fsdp_alloc((size_t)(*count + 1) * sizeof **tokens);
+  json_array_foreach(list, i, value)(*tokens)[i] = (int32_t)json_integer_value(value);
+  json_decref(answer);
+  return FSDP_OK;
+}
+
+// The length of the UTF-8 character at `at`, of which `left` bytes are there; 0: it is none.
+static int character(const unsigned char *at, int64_t left) {
+  static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+  int length = *at < 0x80 ? 1 : *at >> 5 == 6 ? 2 : *at >> 4 == 14 ? 3 : *at >> 3 == 30 ? 4 : 0;
+  if (length < 2 || length > left) return length == 1 ? 1 : 0;
+  uint32_t code = *at & (0x7fu >> length);
+  for (int i = 1; i < length; i++) {
+    if (at[i] >> 6 != 2) return 0;
+    code = code << 6 | (at[i] & 0x3fu);
+  }
+  return code >= least[length] && code <= 0x10ffff && code >> 11 != 27 ? length : 0;
+}
+
+// As UTF-8, with U+FFFD for what is none and for byte 0.
+static char *decode_bytes(const int32_t *tokens, int64_t count) {
+  static const char replacement[] = "\xef\xbf\xbd";
+  unsigned char *bytes = fsdp_alloc((size_t)count + 1);
+  char *text = fsdp_alloc(3 * (size_t)count + 1), *out = text;
+  for (int64_t i = 0; i < count; i++) bytes[i] = (unsigned char)(tokens[i] < 256 ? tokens[i] : 0);
+  for (int64_t i = 0; i < count;) {
+    int length = bytes[i] ? character(bytes + i, count - i) : 0;
+    memcpy(out, length ? (const char *)bytes + i : replacement, length ? (size_t)length : 3);
+    out += length ? length : 3;
+    i += length ? length : 1;
+  }
+  *out = 0;
+  free(bytes);
+  return text;
+}
+
+static json_t *list_of(const int32_t *tokens, int64_t count) {
+  json_t *list = json_array();
+  for (int64_t i = 0; i < count; i++) json_array_append_new(list, json_integer(tokens[i]));
+  return list;
+}
+
+fsdp_status fsdp_text_decode(fsdp_text_codec *codec, const int32_t *tokens, int64_t behind_count,
+                             int64_t count, char **text, fsdp_error *error) {
+  json_t *answer;
+  if (!codec->opened) {
+    *text = decode_bytes(tokens + behind_count, count);
+    return FSDP_OK;
+  }
+  json_t *question = json_pack("{s:o, s:o}", "decode", list_of(tokens + behind_count, count), "behind",
+                               list_of(tokens, behind_count));
+  fsdp_status status = ask(codec, question, &answer, error);
+  if (status != FSDP_OK) return status;
+  *text = strdup(json_string_value(json_object_get(answer, "text")));
+  FSDP_NEED_MEMORY(*text, "a text");
+  json_decref(answer);
+  return FSDP_OK;
+}

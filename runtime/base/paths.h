@@ -1,0 +1,17 @@
+// Folders that a path names, made with those above them, and the scripts that messages tell a person to run.
+#pragma once
+
+#include <stdbool.h>
+
+// Makes the folder and those above it that are not there; false with the reason in errno.
+bool fsdp_make_folders(const char *path);
+
+// Makes the folders above what `path` names; false with the reason in errno.
+bool fsdp_make_parents(const char *path);
+
+#define FSDP_PREPARE_DATA fsdp_script("prepare_data.py")
+
+// "scripts/NAME" in a source tree; the whole path of an installed program's, which are in
+// ../share/fsdp/scripts of its folder. `name` must be the same text of the program each time; the result
+// lives as long as the program.
+const char *fsdp_script(const char *name);

@@ -1,0 +1,206 @@
+"""fsdp_eval and what is sampled: the losses and greedy tokens of Transformers (tests/golden/samples.json) on
+any mesh, text by a tokenizer, drawn tokens, samples while training, and what is refused."""
+
+import json
+import math
+import os
+import pathlib
+import shutil
+import struct
+import tempfile
+
+import programs
+from prepared import FIXTURES, ROOT, prepare_good
+
+BPE = FIXTURES / "bpe"
+VOCABULARY = 400
+GOLDEN = ROOT / "tests" / "golden"
+SAMPLES = json.loads((GOLDEN / "samples.json").read_text())
+MESHES = [
+    (1, ()),
+    (2, ("--tensor-parallel", 2)),
+    (2, ("--context-parallel", 2)),
+    (3, ("--cpu-offload",)),
+    (4, ("--tensor-parallel", 2, "--context-parallel", 2)),
+    (4, ("--strategy", "hybrid", "--mesh", "data=2,fsdp=2", "-b", 2)),
+    (2, ("--strategy", "zero1")),
+]
+
+work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_samples_"))
+
+
+def call(program, *arguments, ranks=None, status=0, **options):
+    process = programs.run(program, *arguments, ranks=ranks if programs.WITH_MPI else None, **options)
+    assert process.returncode == status, (arguments, process.returncode, process.stdout, process.stderr)
+    return process
+
+
+def evaluate(*arguments, ranks=None, **options):
+    answer = json.loads(call("fsdp_eval", "--json", *arguments, ranks=ranks, **options).stdout)
+    for kind in ("valley", "peak"):
+        assert answer[f"{kind}_bytes"] == answer[f"planned_{kind}_bytes"], (arguments, answer)
+    return answer
+
+
+def refused(*arguments, status, words, program="fsdp_eval", **options):
+    messages = programs.errors(call(program, *arguments, status=status, **options), program)
+    assert len(messages) == 1 and all(word in messages[0] for word in words), (arguments, messages)
+
+
+def families_are_transformers():
+    meshes = MESHES if programs.WITH_MPI else MESHES[:1]
+    for index, (name, golden) in enumerate(SAMPLES.items()):
+        data = work / f"{name}.bin"
+        data.write_bytes(struct.pack(f"<{len(golden['text'])}H", *golden["text"]))
+        prompt = ",".join(map(str, golden["prompt"]))
+        for ranks, options in meshes[:: programs.stride(3)] if index else meshes:
+            found = evaluate("--model", GOLDEN / name, "--wrap", "block", "-s", golden["seq"], "--data", data,
+                             "--prompt-tokens", prompt, "--max-new-tokens", len(golden["tokens"]), *options,
+                             ranks=ranks)  # fmt: skip
+            what = (name, ranks, options, found)
+            assert found["prompt_tokens"] == golden["prompt"] and found["tokens"] == golden["tokens"], what
+            # The program's numbers are fp32, Transformers' sums double.
+            assert math.isclose(found["loss"], golden["loss"], rel_tol=2e-6), what
+            assert math.isclose(found["perplexity"], math.exp(golden["loss"]), rel_tol=2e-5), what
+            assert found["targets"] == (len(golden["text"]) - 1) // golden["seq"] * golden["seq"], what
+    # Without data the sequence is as long as the text, and without --json a person reads it.
+    name, golden = next(iter(SAMPLES.items()))
+    prompt = ("--prompt-tokens", ",".join(map(str, golden["prompt"])), "--max-new-tokens", 3)
+    text = call("fsdp_eval", "--model", GOLDEN / name, *prompt, ranks=2).stdout
+    assert ", ".join(map(str, golden["tokens"][:3])) + "\n" in text, text
+
+
+def draws_depend_on_the_seed_alone():
+    model = ("--model", GOLDEN / "grouped", "--prompt-tokens", "1,2,3", "--max-new-tokens", 20)
+    mesh, drawn = ("--tensor-parallel", 2) if programs.WITH_MPI else (), {}
+    for seed in (1, 2):
+        options = ("--temperature", 1.5, "--top-p", 0.95, "--seed", seed)
+        drawn[seed] = evaluate(*model, *options)["tokens"]
+        assert evaluate(*model, *options, *mesh, ranks=2)["tokens"] == drawn[seed]
+    assert drawn[1] != drawn[2] and len(drawn[1]) == 20
+    greedy = evaluate(*model)["tokens"]
+    assert greedy not in drawn.values()
+    # Of the most probable token alone there is nothing to draw.
+    assert evaluate(*model, "--temperature", 1, "--top-p", 1e-9)["tokens"] == greedy
+
+
+def training_samples_as_its_checkpoint_does():
+    prompt = ("--prompt", "It was\n", "--max-new-tokens", 12)
+    options = ("--model", "tiny", "--wrap", "block", "-s", 64, "--max-steps", 5, "--lr", "1e-2")
+    options += ("--save-dir", work)
+    run = call("fsdp_train", *options, "-e", "run", "--sample-every", 2, *prompt, ranks=2)
+    lines = run.stdout.splitlines()
+    shown = [line for line in lines if line.startswith("sample after step")]
+    assert [line.split(",")[0][-1] for line in shown] == ["2", "4", "5"], shown
+    for ranks in (None, 2):
+        found = evaluate("-e", "run", "--save-dir", work, *prompt, ranks=ranks)
+        assert found["step"] == 5 and found["prompt_tokens"] == list(b"It was\n")
+        assert found["text"] == bytes(found["tokens"]).decode(errors="replace").replace("\0", "\ufffd")
+        visible = [c if c in "\n\t" or " " <= c != "\x7f" else "?" for c in found["text"]]
+        assert lines[lines.index(shown[-1]) + 1] == "".join(visible).split("\n")[0]
+    # What it learns does not change by looking.
+    plain = call("fsdp_train", *options, "--log", work / "plain.jsonl", ranks=2)
+    losses = [[json.loads(line)["loss"] for line in path.read_text().splitlines()]
+              for path in (work / "run" / "log.jsonl", work / "plain.jsonl")]  # fmt: skip
+    assert losses[0] == losses[1] and len(losses[0]) == 5 and "sample" not in plain.stdout
+    # The plan has it all, and it takes memory that a plan without samples does not.
+    plans = [json.loads(call("fsdp_plan", "--json", *options[:-2], *more).stdout)
+             for more in ((), ("--sample-every", 2, *prompt))]  # fmt: skip
+    assert plans[0]["program"]["instructions"] < plans[1]["program"]["instructions"]
+    assert plans[1]["verified"]
+
+
+def decoder():
+    """What each of the tokenizer's tokens stands for: bytes, which GPT-2's alphabet writes as letters."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    letters = {chr(byte): byte for byte in plain}
+    letters |= {chr(256 + i): byte for i, byte in enumerate(sorted(set(range(256)) - set(plain)))}
+    vocabulary = json.loads((BPE / "tokenizer.json").read_text())["model"]["vocab"]
+    return {i: bytes(letters.get(c, 63) for c in token) for token, i in vocabulary.items()}
+
+
+def text_is_the_tokenizers():
+    model = programs.make_model(work / "bpe", programs.CONFIG | {"vocab_size": VOCABULARY})
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(BPE / name, model)
+    text, prompt = 'She said: "the weather — naïve",\n and ', work / "prompt.txt"
+    prompt.write_text(text)
+    asked = ("--model", model, "--prompt", text, "--max-new-tokens", 30, "--temperature", 1)
+    process = programs.run("fsdp_eval", "--json", *asked)
+    if process.returncode == 5:
+        return programs.errors(process, "fsdp_eval")[0]
+    found, bytes_of = evaluate(*asked, ranks=2), decoder()
+    assert json.loads(process.stdout)["text"] == found["text"]
+    tokens = prepare_good(work / "prompt.tok", "--model", model, prompt).ids
+    assert found["prompt_tokens"] == tokens[:-1], (found, tokens)  # without the end of the text
+    expected = b"".join(bytes_of[token] for token in found["tokens"]).decode(errors="replace")
+    if not any(token < 2 for token in found["tokens"]):  # special tokens have names
+        assert found["text"] == expected, (found["text"], expected)
+    # Where text ends, so does the sample: here everywhere.
+    config = json.loads((BPE / "tokenizer_config.json").read_text())
+    definition = json.loads((BPE / "tokenizer.json").read_text())
+    first = evaluate("--model", model, "--prompt", text, "--max-new-tokens", 2)["tokens"][0]
+    name = next(token for token, i in definition["model"]["vocab"].items() if i == first)
+    (model / "tokenizer_config.json").write_text(json.dumps(config | {"eos_token": name}))
+    assert evaluate("--model", model, "--prompt", text, "--max-new-tokens", 2)["tokens"] == []
+    (model / "tokenizer.json").write_text("{}")
+    refused("--model", model, "--prompt", "a", status=3, words=["tokenizer.json: is not a readable"], ranks=2)
+    return None
+
+
+def python_is_started_only_for_text():
+    fake, mark = work / "fake", work / "started"
+    fake.mkdir()
+    (fake / "python3").write_text(f"#!/bin/sh\ntouch '{mark}'\n")
+    (fake / "python3").chmod(0o755)
+    without = {**os.environ, "PATH": f"{fake}:{os.environ['PATH']}"}
+    model = programs.make_model(work / "no_python", programs.CONFIG | {"vocab_size": VOCABULARY})
+    assert evaluate("--model", model, "--prompt-tokens", "1,2", "--max-new-tokens", 2, env=without)["tokens"]
+    bytes_too = ("--tokenizer", "bytes", "--prompt", "ab")
+    found = evaluate("--model", model, *bytes_too, "--max-new-tokens", 2, env=without)
+    assert found["prompt_tokens"] == [97, 98]
+    assert not mark.exists()
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(BPE / name, model)
+    words = ["prepare_data.py --serve", "ended without an answer", "--prompt-tokens"]
+    for ranks in (None, 3):
+        refused("--model", model, "--prompt", "ab", status=5, words=words, env=without, ranks=ranks)
+    assert mark.exists()
+
+
+def what_cannot_be_is_refused():
+    model = ("--model", GOLDEN / "grouped")
+    refused(*model, status=2, words=["--data FILE", "--prompt"])
+    refused("--data", work / "grouped.bin", status=2, words=["--model DIR", "-e NAME"])
+    refused(*model, "-e", "run", "--data", "x", status=2, words=["--model", "--experiment-name"])
+    nobody = ("-e", "nobody", "--prompt", "a", "--save-dir", work)
+    refused(*nobody, status=3, words=["nobody", "no checkpoint"], ranks=2)
+    refused(*model, "--prompt-tokens", "1,x", status=2, words=["'1,x'", "1,2,3"], ranks=2)
+    refused(*model, "--prompt-tokens", "1,128", status=2, words=["token 128", "vocabulary of 128"])
+    refused(*model, "--prompt", "a", status=3, words=["--prompt", "no tokenizer.json", "--prompt-tokens"])
+    refused(*model, "--prompt", "\xff", "--tokenizer", "bytes", status=2, words=["token 195", "of 128"])
+    refused(*model, "--prompt-tokens", "1", "-s", 8, status=2, words=["-new-tokens 64", "--seq-length 8"])
+    refused(*model, "--prompt-tokens", "1", "--top-p", 0.5, status=2, words=["--top-p 0.5", "--temperature"])
+    learned = ("--model", GOLDEN / "gpt2_hub", "--prompt-tokens", "1")  # of 40 positions
+    refused(*learned, "--max-new-tokens", 50, status=2, words=["40", "51"])
+    refused(*model, "--prompt-tokens", "1", "--memory-limit", "1kB", status=4, words=["--memory-limit"])
+    refused(*model, "--prompt-tokens", "1", "--lr", 1, status=2, words=["--lr", "fsdp_train"])
+    refused(*model, "--data", work / "nothing.bin", status=3, words=["nothing.bin"], ranks=2)
+    train, long = dict(program="fsdp_train"), ("--sample-every", 2, "--prompt", "a", "-s", 32)
+    refused("--sample-every", 2, status=2, words=["--sample-every 2", "--prompt"], **train)
+    refused("--prompt", "a", status=2, words=["--prompt", "--sample-every"], **train)
+    refused(*long, status=2, words=["--seq-length 32"], ranks=2, **train)
+
+
+def main():
+    families_are_transformers()
+    draws_depend_on_the_seed_alone()
+    training_samples_as_its_checkpoint_does()
+    what_cannot_be_is_refused()
+    python_is_started_only_for_text()
+    skipped = text_is_the_tokenizers()
+    shutil.rmtree(work)
+    print(f"SKIPPED: no text by a tokenizer was tested: {skipped}" if skipped else "passed")
+
+
+main()
