@@ -159,6 +159,9 @@ static void fill_sampled(const fsdp_feed *feed, int32_t *const inputs[FSDP_INPUT
       inputs[FSDP_INPUT_TARGETS][row] = FSDP_TARGET_IGNORED;
     }
   }
+  const int64_t starts =
+      inputs[FSDP_INPUT_STARTS] ? feed->config.rows.parts * feed->config.rows.local_seq : 0;
+  for (int64_t i = 0; i < feed->config.rows.batch * starts; i++) inputs[FSDP_INPUT_STARTS][i] = 0; // one text
 }
 
 void fsdp_feed_logits(fsdp_feed *feed, fsdp_executor *executor, const int32_t *tokens, int64_t count,
