@@ -11,7 +11,8 @@
   "--data takes files: download them (hf download NAME --repo-type dataset --local-dir DIR) and prepare "    \
   "them "                                                                                                    \
   "with"
-#define SHAPE "the shape is the model's: --model takes a preset or a folder, whose config.json holds it"
+#define EVALUATE "fsdp_eval evaluates alone: fsdp_eval -e NAME, or --model DIR, with --data FILE"
+#define SHAPE    "the shape is the model's: --model takes a preset or a folder, whose config.json holds it"
 
 #define OFFLOADS                                                                                             \
   "use --offload-activations NAMES, such as residual,attention@8 for the first 8 layers, or auto"
@@ -174,6 +175,8 @@ static const fsdp_option_alias table[] = {
     {.alias = "load-best-model-at-end", .name = "ckpt-best", .on = "eval_loss", .off = "off"},
     INSTEAD("metric-for-best-model", "use --ckpt-best eval_loss"),
     SAME("early-stopping-patience", "stop-after"),
+    INSTEAD("eval-only", EVALUATE),
+    INSTEAD("do-eval", EVALUATE),
     SAME("eval-on-start", "eval-at-start"),
     {.alias = "resume-from-checkpoint", .name = "resume", .on = "auto", .off = "off"},
     SAME("logging-steps", "log-freq"),

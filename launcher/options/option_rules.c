@@ -96,7 +96,7 @@ static const rule table[] = {
      "{A} has no effect with --temperature 0, which takes the most probable token: give a --temperature"},
     {"model", "experiment-name", FSDP_PROGRAM_EVAL, "{Q} and {B} both say what to evaluate: leave one out"},
     {"print-model print-program print-sharding dry-run", "json", FSDP_PROGRAM_EVAL, BOTH_PRINT},
-    {"ckpt-freq ckpt-keep ckpt-async ckpt-best overwrite", "experiment-name=", 0,
+    {"ckpt-freq ckpt-keep ckpt-async ckpt-best overwrite", "experiment-name=", FSDP_PROGRAM_TRAIN,
      "{a} saves nothing without -e: name the experiment with -e NAME, or leave it out"},
     {"resume!auto", "experiment-name=", 0, "{Q} requires an experiment: add -e NAME, or leave it out"},
     {"resume-schedule!continue", "resume=", 0,

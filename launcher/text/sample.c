@@ -108,7 +108,7 @@ void fsdp_sample_destroy(fsdp_sample *sample) {
 }
 
 fsdp_status fsdp_sample_check(const fsdp_sample *sample, const fsdp_options *options, fsdp_error *error) {
-  if (sample->prompt_count + sample->new_max <= options->seq) return FSDP_OK;
+  if (sample->prompt_count == 0 || sample->prompt_count + sample->new_max <= options->seq) return FSDP_OK;
   return fsdp_fail(error, FSDP_ERR_OPTION,
                    "a prompt of %" PRId64 " tokens and --max-new-tokens %" PRId64 " (%s) are more than "
                    "--seq-length %" PRId64 " (%s): lower --max-new-tokens, or raise --seq-length",

@@ -2,7 +2,7 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <pthread.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -46,7 +46,7 @@ bool fsdp_make_parents(const char *path) {
 
 enum { FOLDER_BYTES = 4096, PATH_BYTES = FOLDER_BYTES + 128, SCRIPTS_MAX = 8 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static atomic_flag busy = ATOMIC_FLAG_INIT; // the library of plans has no threads, and so no mutex
 static char paths[SCRIPTS_MAX][PATH_BYTES];
 static const char *known[SCRIPTS_MAX];
 
@@ -69,13 +69,13 @@ static void find(const char *name, char path[PATH_BYTES]) {
 
 const char *fsdp_script(const char *name) {
   const char *path = name;
-  pthread_mutex_lock(&lock);
+  while (atomic_flag_test_and_set(&busy)) continue;
   for (int i = 0; i < SCRIPTS_MAX; i++) {
     if (!known[i]) find(name, paths[i]), known[i] = name;
     if (strcmp(known[i], name) != 0) continue;
     path = paths[i];
     break;
   }
-  pthread_mutex_unlock(&lock);
+  atomic_flag_clear(&busy);
   return path;
 }

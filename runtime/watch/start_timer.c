@@ -20,6 +20,7 @@
 // How long the rank that reports for its node holds back the others, whose timers end a little later.
 #define SPEAKER_MS 500
 #define TICK_MS    50
+#define HEARD_MS   5000 // by then a rank that was killed has been named: no other message is needed
 #define PAUSE_MS   1500
 // The least of runs exceeds both: of address space, and threads beside the main one.
 #define ROOM_BYTES   ((size_t)256 << 20)
@@ -67,7 +68,8 @@ static FSDP_NORETURN void end_job(void) {
 
 static void *run(void *unused) {
   (void)unused;
-  int64_t left_ms = fsdp_watch_judged_ms(timer.seconds);
+  const int64_t least_ms = fsdp_min_i64(HEARD_MS, 1000 * (int64_t)timer.seconds);
+  int64_t left_ms = fsdp_max_i64(fsdp_watch_judged_ms(timer.seconds), least_ms);
   pthread_mutex_lock(&timer.mutex);
   while (!timer.joined && left_ms > 0) {
     // Without mpirun nobody joins any more, and who ended it has said why.

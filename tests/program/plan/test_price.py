@@ -209,7 +209,7 @@ def errors():
     assert "--trace-steps 1:2 (command line)" in both and "leave it out" in both, both
     assert not (work / "none.json").exists()
     assert "--trace (command line) needs a machine" in error("--trace", work / "none.json")
-    message = error(*MODEL, "--price", "--profile", "h100", status=3)
+    message = error(*MODEL, "--price", "--profile", "a100", status=3)
     assert "h100-sxm" in message, message
     message = error(*MODEL, "--set", "gemm-multiprocessors=133")
     assert "exceeds the GPU's 132: use fewer" in message, message

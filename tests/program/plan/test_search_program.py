@@ -180,8 +180,8 @@ def refused():
         assert "--search" in silent and other[0] in silent, silent
     unused = plan("--save-plan", work / "x.yaml", status=2).stderr
     assert "add --search" in unused, unused
-    unwritable = plan(*MACHINE, *MODEL, "--save-plan", work / "none" / "x.yaml", status=3)
-    assert "none/x.yaml" in unwritable.stderr and not unwritable.stdout, unwritable  # before it searches
+    unwritable = plan(*MACHINE, *MODEL, "--save-plan", "/dev/null/x.yaml", status=3)
+    assert "/dev/null/x.yaml" in unwritable.stderr and not unwritable.stdout, unwritable  # before it searches
     undivided = plan(*MACHINE, "--model", "llama-1b", "--global-batch", 7, "--mesh", "4,1", status=2).stderr
     assert "--global-batch" in undivided, undivided
     idle = plan(*MACHINE, *MODEL, "--sharding", "fsdpv2", "--mesh", "data=2,fsdp=2", status=2).stderr

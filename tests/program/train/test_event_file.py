@@ -39,7 +39,7 @@ for event, line in zip(rest, lines):
     assert all(abs(values[key] - expected[key]) <= 1e-6 * abs(expected[key]) for key in values)
 assert "eval_loss" in lines[-1]
 
-process = programs.run("fsdp_train", *options, "--tensorboard", work / "none" / "board")
+process = programs.run("fsdp_train", *options, "--tensorboard", "/dev/null/board")
 messages = programs.errors(process, "fsdp_train")
 assert process.returncode == 3 and len(messages) == 1 and "--tensorboard" in messages[0], process.stderr
 shutil.rmtree(work)

@@ -41,7 +41,7 @@ static void no_unrelated_name_is_proposed(void **state) {
       "lora",          "gpus",          "ep",       "nodes",    "dp",
       "packing",       "save_strategy", "no_fa",    "log_loss", "wandb_project",
       "torch_compile", "rope",          "loss",     "best",     "deepspeed",
-      "tops",          "test",          "eval_all", "sft",      "train-speed"};
+      "halt",          "test",          "eval_all", "sft",      "train-speed"};
   for (size_t i = 0; i < sizeof unlike / sizeof *unlike; i++) refused(unlike[i], NULL);
 }
 

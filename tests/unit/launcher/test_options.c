@@ -430,6 +430,7 @@ static void flags_of_other_trainers(void **state) {
   refuse(train, "--learning-rate", FSDP_ERR_OPTION, "--learning-rate (command line)");
   refuse(train, "--learning-rat 1", FSDP_ERR_OPTION, "'--learning-rat'|did you mean --lr?");
   // What means something else here is answered with what to use.
+  refuse(train, "--eval_only", FSDP_ERR_OPTION, "'--eval_only'|fsdp_eval -e NAME");
   refuse(train, "--bf16", FSDP_ERR_OPTION, "'--bf16'|--param-dtype bf16");
   refuse(train, "--fp16 true", FSDP_ERR_OPTION, "'--fp16'|loss scaling");
   refuse(train, "--output_dir outputs/x", FSDP_ERR_OPTION, "'--output_dir'|--save-dir|-e NAME");
