@@ -39,6 +39,11 @@ const fsdp_view *fsdp_kernel_workspace(const fsdp_kernel_call *call) {
   return &call->operands[index];
 }
 
+const int32_t *fsdp_kernel_starts(const fsdp_kernel_call *call) {
+  int count = fsdp_op_operand_count(fsdp_op_letters_of(call->kind), call->attrs);
+  return call->attrs->documents ? call->operands[count - 1].data : NULL;
+}
+
 void fsdp_kernel_report(const fsdp_kernel_call *call, int index, int64_t first, int64_t count,
                         fsdp_access access) {
   const fsdp_view *view = &call->operands[index];

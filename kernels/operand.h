@@ -17,6 +17,10 @@ const fsdp_view *fsdp_kernel_open(const fsdp_kernel_call *call, fsdp_op_device d
 // The workspace, which is the last operand; aborts if the call has none.
 const fsdp_view *fsdp_kernel_workspace(const fsdp_kernel_call *call);
 
+// The starts of documents, attrs.documents for each sequence; NULL: the call has none. On a GPU it is the
+// device that can read them.
+const int32_t *fsdp_kernel_starts(const fsdp_kernel_call *call);
+
 // Reports elements [first, first + count) of operand `index`.
 void fsdp_kernel_report(const fsdp_kernel_call *call, int index, int64_t first, int64_t count,
                         fsdp_access access);

@@ -58,9 +58,6 @@ def parser():
     p.add_argument("--serve", action="store_true",
                    help="write nothing, and answer questions of another program: encode and decode "
                    "(scripts/prepare/serve.py)")
-    p.add_argument("--packing", choices=("on", "off"), default="on",
-                   help="on: samples run over the ends of documents; off: each document is a sample, padded "
-                   "or cut off at the trainer's --seq-length (default: on)")
     p.add_argument("--mask-prompt", choices=("on", "off"), default="on",
                    help="off: prompts are learned too (default: on)")
     p.add_argument("--chat-template", default="auto", metavar="auto|chatml|FILE",
@@ -127,13 +124,6 @@ def check(options):
         inputs.check(path)
     binary = [path for path in options.inputs if inputs.kind_of(path) == ".bin"]
     tokenizer = tokenizer_of(options)
-    texts = [path for path in options.inputs if inputs.kind_of(path) == ".txt"]
-    if binary and options.packing == "off":
-        raise OptionError(f"{binary[0]}: does not separate documents, which --packing off requires")
-    if texts and options.packing == "off":
-        raise OptionError(f"{texts[0]}: is one document, of which --packing off would train the first "
-                          "--seq-length tokens alone; leave --packing out, or give a record for each "
-                          "document")
     if binary and options.preview:
         raise OptionError(f"{binary[0]}: holds tokens already, so there is nothing to preview")
     if binary and not tokenizer and len(binary) < len(options.inputs):
@@ -145,11 +135,10 @@ def check(options):
 
 
 def show(path, header):
-    packed = "packed" if header["flags"] & token_file.FLAG_PACKED else "not packed"
-    packed += ", bytes" if header["flags"] & token_file.FLAG_BYTES else ""
+    how = "; bytes" if header["flags"] & token_file.FLAG_BYTES else ""
     documents = f"{header['documents']:,} document{'' if header['documents'] == 1 else 's'}"
     print(f"{path}: {documents}, {header['tokens']:,} tokens, of which "
-          f"{header['targets']:,} are learned, of a vocabulary of {header['vocabulary']:,}; {packed}")
+          f"{header['targets']:,} are learned, of a vocabulary of {header['vocabulary']:,}{how}")
 
 
 def fields_of(text):
@@ -187,7 +176,7 @@ def run(arguments):
         packages.ensure(options.venv or packages.default_folder())
     if tokenizer and must_be_made(tokenizer):
         print(f"{vocab_merges.make(os.path.dirname(tokenizer))}: made of vocab.json and merges.txt")
-    settings = Settings(tokenizer=tokenizer, copy=copy, packing=options.packing == "on",
+    settings = Settings(tokenizer=tokenizer, copy=copy,
                         mask_prompt=options.mask_prompt == "on", chat_template=template, fields=fields,
                         strict=options.strict, special_tokens=options.special_tokens == "on", bos=options.bos,
                         eos=options.eos)
@@ -195,7 +184,7 @@ def run(arguments):
         report(preview(options.inputs, settings, options.preview), only_warnings=True)
         return
     writer, summary, vocabulary = prepare(options.inputs, options.out, settings, options.procs)
-    flags = token_file.flags_of(packed=settings.packing, is_bytes=not tokenizer and not copy)
+    flags = token_file.flags_of(is_bytes=not tokenizer and not copy)
     show(options.out, {"documents": writer.documents, "tokens": writer.tokens, "targets": writer.targets,
                        "vocabulary": vocabulary, "flags": flags})
     report(summary)

@@ -1,7 +1,8 @@
 // Rotary position embedding (Su et al. 2021) in Hugging Face's order: elements i and i + D/2 of a head
 // are a pair, rotated by position * inv_freq[i]. In place over the q and k columns of rows of q|k|v. B
 // sequences of T positions, H heads, K key/value heads, D head dimension, Q = (H + 2K) * D. Which position a
-// row has is kernels/row_map.h's.
+// row has is kernels/row_map.h's; it counts from
+// the start of its document.
 #include "kernels/cpu/operand.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/row_map.h"
@@ -13,6 +14,7 @@ enum { POSITIONS_PER_TASK = 8, HALF_MAX = 4096 };
 typedef struct rotation {
   const fsdp_view *qkv;
   const fsdp_op_attrs *attrs;
+  const int32_t *starts; // of documents; or NULL
   fsdp_row_map rows;
   float direction; // -1 rotates back: the gradient of a rotation is its inverse
 } rotation;
@@ -26,7 +28,16 @@ static void rotate(const float *restrict cosine, const float *restrict sine, flo
   }
 }
 
-// The angles of a position serve every sequence and head, so a task is a few positions.
+static void find_angles(const rotation *r, int64_t position, float *cosine, float *sine) {
+  for (int64_t i = 0; i < r->attrs->head_dim / 2; i++) {
+    float angle = (float)position * r->attrs->inv_freq[i];
+    cosine[i] = cosf(angle);
+    sine[i] = r->direction * sinf(angle);
+  }
+}
+
+// The angles of a position serve every head, and without documents every sequence, so a task is a few
+// positions.
 static void rotate_positions(void *argument, int64_t index, void *scratch) {
   const rotation *r = argument;
   const fsdp_op_attrs *attrs = r->attrs;
@@ -35,13 +46,10 @@ static void rotate_positions(void *argument, int64_t index, void *scratch) {
           last = fsdp_min_i64(attrs->seq, (index + 1) * POSITIONS_PER_TASK);
   float *cosine = scratch, *sine = scratch_after(cosine, half), *buffer = scratch_after(sine, half);
   for (int64_t t = index * POSITIONS_PER_TASK; t < last; t++) {
-    float position = (float)fsdp_row_position(&r->rows, t);
-    for (int64_t i = 0; i < half; i++) {
-      float angle = position * attrs->inv_freq[i];
-      cosine[i] = cosf(angle);
-      sine[i] = r->direction * sinf(angle);
-    }
-    for (int64_t b = 0; b < attrs->batch; b++)
+    const int64_t position = fsdp_row_position(&r->rows, t);
+    for (int64_t b = 0; b < attrs->batch; b++) {
+      const int64_t start = r->starts ? r->starts[b * attrs->documents + position] : 0;
+      if (b == 0 || r->starts) find_angles(r, position - start, cosine, sine);
       for (int64_t head = 0; head < heads; head++) {
         int64_t first = fsdp_row_of(&r->rows, b, t) * Q + head * D;
         float *x = result(r->qkv, first, buffer);
@@ -49,6 +57,7 @@ static void rotate_positions(void *argument, int64_t index, void *scratch) {
         rotate(cosine, sine, x, x + half, half);
         store(r->qkv, first, D, x);
       }
+    }
   }
 }
 
@@ -56,7 +65,7 @@ static void rotate_all(const fsdp_kernel_call *call, const fsdp_view *qkv, float
   const fsdp_op_attrs *attrs = call->attrs;
   FSDP_CHECK(attrs->head_dim % 2 == 0 && attrs->head_dim / 2 <= HALF_MAX && attrs->inv_freq,
              "RoPE over head dimension %lld", (long long)attrs->head_dim);
-  rotation r = {qkv, attrs, fsdp_row_map_of(call), direction};
+  rotation r = {qkv, attrs, fsdp_kernel_starts(call), fsdp_row_map_of(call), direction};
   fsdp_pool_run(call->pool, blocks_of(attrs->seq, POSITIONS_PER_TASK), rotate_positions, &r);
 }
 

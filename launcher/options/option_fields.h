@@ -74,6 +74,9 @@ typedef struct fsdp_options {
   int resume_schedule;                                              // fsdp_resume_schedule
   int compare_files;                                                // fsdp_compare_files
   int param_dtype, reduce_dtype, master_dtype, moment_dtype;
+  int packing, long_documents;  // fsdp_packing_choice, fsdp_long_documents
+  bool document_mask;           // if given
+  int64_t document_separator;   // if given
   bool sequence_parallel;       // where tensor has several ranks
   int nccl_register, nccl_ctas; // comm_nccl.h
   bool allow_shared_gpu, bind, verify_data;

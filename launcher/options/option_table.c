@@ -1,6 +1,7 @@
 #include "launcher/options/option_table.h"
 
 #include "runtime/comm/comm_nccl.h"
+#include "runtime/data/dataset.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -37,6 +38,16 @@ static const fsdp_choice asyncs[] = {{"auto", FSDP_CKPT_ASYNC_AUTO, NULL},
                                      {"off", FSDP_CKPT_ASYNC_OFF, NULL},
                                      {NULL, 0, NULL}};
 
+static const fsdp_choice packings[] = {{"auto", FSDP_PACKING_AUTO, NULL},
+                                       {"best-fit", FSDP_PACKING_BEST_FIT, NULL},
+                                       {"stream", FSDP_PACKING_STREAM, NULL},
+                                       {"off", FSDP_PACKING_OFF, NULL},
+                                       {NULL, 0, NULL}};
+
+static const fsdp_choice long_documents[] = {{"split", FSDP_LONG_SPLIT, NULL},
+                                             {"cut", FSDP_LONG_CUT, NULL},
+                                             {"drop", FSDP_LONG_DROP, NULL},
+                                             {NULL, 0, NULL}};
 static const fsdp_choice bests[] = {
     {"off", FSDP_CKPT_BEST_OFF, NULL}, {"eval_loss", FSDP_CKPT_BEST_EVAL_LOSS, NULL}, {NULL, 0, NULL}};
 
@@ -81,6 +92,17 @@ static const fsdp_option_row table[] = {
      .help =
          "tokenizer.json (default: the model folder's; bytes if it has none, no weights, and a vocabulary "
          "of 256)"},
+    {"packing", 0, CHOICE(packing, packings), .fallback = "auto", .argument = "auto|best-fit|stream|off",
+     .help =
+         "rows of whole documents that fit best, the stream of all cut into rows, or a row for each document "
+         "(auto: best-fit where only parts of documents are learned, as of conversations; else stream)"},
+    {"long-documents", 0, CHOICE(long_documents, long_documents), .fallback = "split",
+     .argument = "split|cut|drop",
+     .help = "what becomes of documents longer than --seq-length, but in a stream"},
+    {"document-mask", 0, FLAG(document_mask),
+     .help = "attention and positions stay within a document (default: on where the data tells documents)"},
+    {"document-separator", 0, .kind = FSDP_OPTION_INT, FIELD(document_separator), .low = 0, .high = INT32_MAX,
+     .argument = "TOKEN", .help = "the token that ends a document in a .bin (GPT-2's: 50256)"},
     {"resize-embeddings", 0, TEXT(resize_embeddings), .argument = "N|tokenizer", .bare = "tokenizer",
      .help =
          "give the model N tokens, or as many as its tokenizer has: new rows of embedding and head are the "

@@ -42,6 +42,9 @@ static void print_notes(const fsdp_options *options, const fsdp_setup *setup) {
     fprintf(stderr, "fsdp_plan: note: %s\n", note);
   if (setup->plan->propagation)
     fsdp_strategies_warn(setup->plan->network, setup->plan->propagation, "fsdp_plan", stderr);
+  if (setup->plan->config.attention_left > 0)
+    fprintf(stderr, "fsdp_plan: note: attention is priced by the documents of --data: %.1f%% of its pairs\n",
+            100 * setup->plan->config.attention_left);
   if (fsdp_padding_note(setup->plan, note, sizeof note)) fprintf(stderr, "fsdp_plan: note: %s\n", note);
 }
 

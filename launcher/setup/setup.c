@@ -2,6 +2,7 @@
 
 #include "launcher/profile/profile_file.h"
 #include "launcher/setup/capacity.h"
+#include "launcher/setup/documents_choice.h"
 #include "launcher/setup/propagate_mesh.h"
 #include "launcher/setup/resize.h"
 #include "launcher/setup/sharding_file.h"
@@ -400,6 +401,8 @@ fsdp_status fsdp_setup_configure(const fsdp_options *options, fsdp_program_kind 
   config.op_strategies = setup->strategies;
   if (program == FSDP_PROGRAM_EVAL) only_evaluate(&config);
   if (status == FSDP_OK) status = fsdp_propagate_mesh(options, ranks, &config, error);
+  config.documents = fsdp_documents_choose(options, backend);
+  if (status == FSDP_OK && setup->profile) status = fsdp_documents_measure(options, &config, error);
   config.wrap = find_wrap(options, setup->sharding, &config.model);
   *out = config;
   return status;

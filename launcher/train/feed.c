@@ -3,15 +3,32 @@
 #include "runtime/base/check.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/size.h"
+#include "runtime/data/spread.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 void fsdp_feed_create(fsdp_feed *feed, const fsdp_feed_config *config) {
   feed->config = *config;
   feed->steps_fed = feed->micro_batches_fed = feed->first_step = feed->sample_shift = feed->updates = 0;
-  feed->eval_step = -1;
+  feed->eval_step = feed->spread_step = -1;
+  feed->spread = feed->spread_scratch = NULL;
+  feed->work = NULL;
   feed->sampled = NULL;
   for (int i = 0; i < FSDP_FEED_STEPS_KEPT; i++) atomic_init(&feed->busy_ns[i], 0);
+  if (!config->spreads) return;
+  size_t samples = (size_t)config->sampler.global_batch;
+  feed->spread = fsdp_alloc(samples * sizeof *feed->spread);
+  feed->spread_scratch = fsdp_alloc(3 * samples * sizeof *feed->spread_scratch);
+  feed->work = fsdp_alloc(samples * sizeof *feed->work);
+}
+
+void fsdp_feed_destroy(fsdp_feed *feed) {
+  free(feed->spread);
+  free(feed->spread_scratch);
+  free(feed->work);
+  feed->spread = feed->spread_scratch = NULL;
+  feed->work = NULL;
 }
 
 void fsdp_feed_seek(fsdp_feed *feed, int64_t step, int64_t updates, int64_t sample_shift) {
@@ -25,14 +42,33 @@ static void book(fsdp_feed *feed, int64_t step, int64_t began_ns) {
   atomic_fetch_add(&feed->busy_ns[step % FSDP_FEED_STEPS_KEPT], fsdp_now_ns() - began_ns);
 }
 
-// The sample that is sequence `sequence` of this rank's micro-batch `micro_batch` of step `step`.
-static int64_t sample_of(const fsdp_feed *feed, int64_t step, int64_t micro_batch, int64_t sequence) {
+// The sample at a position of step `step`.
+static int64_t sample_at(const fsdp_feed *feed, int64_t step, int64_t position) {
+  const fsdp_sampler *sampler = &feed->config.sampler;
+  int64_t steps = fsdp_sampler_steps_per_epoch(sampler), at = step + feed->sample_shift;
+  return fsdp_sampler_sample(sampler, at / steps, at % steps, position);
+}
+
+// The position of the sample in a place of step `step`: the place itself, unless work is spread.
+static int64_t position_at(fsdp_feed *feed, int64_t step, int64_t place) {
   const fsdp_feed_config *config = &feed->config;
-  int64_t steps = fsdp_sampler_steps_per_epoch(&config->sampler);
+  if (!feed->spread) return place;
+  if (feed->spread_step != step) {
+    for (int64_t p = 0; p < config->sampler.global_batch; p++)
+      feed->work[p] = fsdp_dataset_sample_pairs(config->dataset, sample_at(feed, step, p));
+    fsdp_spread_work(feed->work, config->micro_batches * config->ranks, config->rows.batch, feed->spread,
+                     feed->spread_scratch);
+    feed->spread_step = step;
+  }
+  return feed->spread[place];
+}
+
+// The sample that is sequence `sequence` of this rank's micro-batch `micro_batch` of step `step`.
+static int64_t sample_of(fsdp_feed *feed, int64_t step, int64_t micro_batch, int64_t sequence) {
+  const fsdp_feed_config *config = &feed->config;
   fsdp_sampler_part part = {
       .ranks = config->ranks, .rank = config->rank, .micro_batch = micro_batch, .batch = config->rows.batch};
-  int64_t position = fsdp_sampler_position(&part, sequence), at = step + feed->sample_shift;
-  return fsdp_sampler_sample(&config->sampler, at / steps, at % steps, position);
+  return sample_at(feed, step, position_at(feed, step, fsdp_sampler_position(&part, sequence)));
 }
 
 // The part of `sample` at index `index` of a rank's rows and on: as many positions as are neighbours both in
@@ -51,12 +87,15 @@ static fsdp_dataset_part part_at(const fsdp_feed *feed, int64_t sample, int64_t 
 static void fill_sequence(const fsdp_feed *feed, const fsdp_dataset *dataset, int64_t sample,
                           int64_t sequence, int32_t *const inputs[FSDP_INPUT_COUNT]) {
   const fsdp_rows *rows = &feed->config.rows;
+  const int64_t positions = rows->parts * rows->local_seq;
   fsdp_dataset_part part;
   for (int64_t index = 0; index < rows->local_seq; index += part.count) {
     int64_t row = fsdp_rows_row(rows, sequence, index);
     part = part_at(feed, sample, index);
     fsdp_dataset_fill_part(dataset, &part, inputs[FSDP_INPUT_TOKENS] + row, inputs[FSDP_INPUT_TARGETS] + row);
   }
+  if (inputs[FSDP_INPUT_STARTS])
+    fsdp_dataset_fill_starts(dataset, sample, positions, inputs[FSDP_INPUT_STARTS] + sequence * positions);
 }
 
 // How many targets of a sample this rank has.
@@ -120,6 +159,9 @@ static void fill_sampled(const fsdp_feed *feed, int32_t *const inputs[FSDP_INPUT
       inputs[FSDP_INPUT_TARGETS][row] = FSDP_TARGET_IGNORED;
     }
   }
+  const int64_t starts =
+      inputs[FSDP_INPUT_STARTS] ? feed->config.rows.parts * feed->config.rows.local_seq : 0;
+  for (int64_t i = 0; i < feed->config.rows.batch * starts; i++) inputs[FSDP_INPUT_STARTS][i] = 0; // one text
 }
 
 void fsdp_feed_logits(fsdp_feed *feed, fsdp_executor *executor, const int32_t *tokens, int64_t count,

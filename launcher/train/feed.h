@@ -35,6 +35,7 @@ typedef struct fsdp_feed_config {
   float norm_limit;                 // a step with a norm above it (FSDP_NORM_SKIPS) is skipped; 0: none is
   const fsdp_dataset *eval_dataset; // NULL: no evaluation
   fsdp_sampler eval_sampler;        // with a global batch of one micro-batch
+  bool spreads; // a step's samples go to ranks and micro-batches by the work of attention (spread.h)
 } fsdp_feed_config;
 
 #define FSDP_FEED_STEPS_KEPT 4
@@ -50,11 +51,16 @@ typedef struct fsdp_feed {
   int64_t eval_counted;      // targets of the last one
   const int32_t *sampled;    // tokens so far of the text that is being sampled, NULL: none is
   int64_t sampled_count;
+  // If it spreads: of step `spread_step` (-1: none yet) the position of each place's sample, and room to find
+  // it.
+  int64_t *spread, *spread_scratch, spread_step;
+  double *work;
   _Atomic int64_t busy_ns[FSDP_FEED_STEPS_KEPT]; // time spent in the callbacks, by step
 } fsdp_feed;
 
-// Starts at step 0. The feed is handed to the executor by address and must not move.
+// Starts at step 0. The feed is handed to the executor by address and must not move. The caller destroys it.
 void fsdp_feed_create(fsdp_feed *feed, const fsdp_feed_config *config);
+void fsdp_feed_destroy(fsdp_feed *feed); // one of zeros is allowed
 
 // Continues after step `step` of an earlier run, which made `updates` of them, with the samples of the
 // sampler's step `step + sample_shift`. Before the first step is fed.

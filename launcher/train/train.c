@@ -149,6 +149,7 @@ static void destroy(fsdp_trainer *t) {
   fsdp_train_log_close(&t->log);
   fsdp_train_checkpoints_close(&t->checkpoints);
   fsdp_session_destroy(&t->session);
+  fsdp_feed_destroy(&t->feed);
   fsdp_weights_close(t->weights);
   fsdp_dataset_close(t->dataset);
   fsdp_dataset_close(t->eval_dataset);

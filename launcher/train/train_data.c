@@ -95,6 +95,11 @@ static fsdp_status open_data(fsdp_trainer *t, fsdp_error *error) {
                               .seq = config->seq,
                               .global_batch = global_batch,
                               .vocab_size = config->model.vocab_size,
+                              .packing = (fsdp_packing_choice)o->packing,
+                              .longer = (fsdp_long_documents)o->long_documents,
+                              .separates = config->documents && !o->eval_data,
+                              .has_separator = fsdp_options_given(o, "document-separator"),
+                              .separator = o->document_separator,
                               .verify = o->verify_data,
                               .share = t->world->local_rank,
                               .shares = t->world->local_size};
@@ -111,6 +116,7 @@ static fsdp_status open_data(fsdp_trainer *t, fsdp_error *error) {
                            .mesh = t->setup.plan->units->mesh,
                            .world_rank = t->world->rank,
                            .micro_batches = config->micro_batches,
+                           .spreads = config->documents && fsdp_dataset_how(t->dataset)->documents > 0,
                            .optimizer = config->optimizer,
                            .hyper = config->hyper,
                            .norm_limit = config->grad_clip > 0 ? fsdp_plan_norm_limit(config) : 0};

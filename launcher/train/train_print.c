@@ -42,6 +42,27 @@ static void print_predicted(const fsdp_trainer *t) {
   fsdp_price_report_release(&report);
 }
 
+// "best-fit, 99.9% filled, 6.8 documents a sequence, each by itself: 13% of attention"
+static void print_packing(const fsdp_trainer *t) {
+  static const char *const names[] = {
+      [FSDP_PACKING_BEST_FIT] = "best-fit", [FSDP_PACKING_STREAM] = "stream", [FSDP_PACKING_OFF] = "off"};
+  const fsdp_dataset_rows *how = fsdp_dataset_how(t->dataset);
+  const fsdp_packing_counts *c = &how->counts;
+  char number[32];
+  if (how->documents == 0) return;
+  printf("packing:   %s, %.2f%% filled, %.1f documents a sequence", names[how->packing], 100 * how->fill,
+         how->documents);
+  if (c->split) printf(", %" PRId64 " split", c->split);
+  if (c->cut) printf(", %" PRId64 " cut", c->cut);
+  if (c->dropped) printf(", %" PRId64 " dropped", c->dropped);
+  if (c->lost_tokens)
+    printf(" (%s token%s)", fsdp_print_int(c->lost_tokens, number, sizeof number),
+           fsdp_plural(c->lost_tokens));
+  if (t->setup.plan->config.documents)
+    printf("; a document sees itself alone: %.1f%% of attention is left", 100 * how->attention);
+  putchar('\n');
+}
+
 // An epoch's last partial step is not trained.
 static void print_steps(const fsdp_trainer *t) {
   const fsdp_sampler *sampler = &t->feed.config.sampler;
@@ -116,6 +137,7 @@ void fsdp_train_print_start(const fsdp_trainer *t) {
   char tokens[48];
   fsdp_train_print_place(t);
   printf("data:      %s\n", fsdp_dataset_description(t->dataset));
+  print_packing(t);
   print_mix(t);
   if (t->tokenizer.notes_bytes) {
     printf("note:      the built-in text is read as bytes, 256 of the model's %" PRId64

@@ -64,6 +64,11 @@ void fsdp_backward_output(fsdp_graph *graph, fsdp_node *node, int value) {
   fsdp_node_operand_add(node, gradient, access);
 }
 
+void fsdp_backward_starts(fsdp_node *node, const fsdp_node *forward) {
+  if (forward->attrs.documents)
+    fsdp_node_operand_add(node, forward->operands[forward->operand_count - 1].value, FSDP_READ);
+}
+
 // ---- Who needs a gradient
 
 static bool reads_needed(const fsdp_graph *graph, const fsdp_node *node) {

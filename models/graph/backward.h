@@ -28,3 +28,6 @@ void fsdp_backward_in_place(fsdp_graph *graph, fsdp_node *node, int value);
 
 // Adds the gradient of `value` as an output of `node`: one that nothing reads if the value needs none.
 void fsdp_backward_output(fsdp_graph *graph, fsdp_node *node, int value);
+
+// Adds the starts of documents to `node` if `forward` reads them, as its last operand.
+void fsdp_backward_starts(fsdp_node *node, const fsdp_node *forward);

@@ -97,11 +97,22 @@ int fsdp_graph_value(fsdp_graph *graph, fsdp_value_role role, fsdp_value_dtype d
 }
 
 int fsdp_graph_input(fsdp_graph *graph, fsdp_input input, int64_t rows) {
-  static const char *const names[FSDP_INPUT_COUNT] = {"tokens", "targets"};
+  static const char *const names[FSDP_INPUT_COUNT] = {"tokens", "targets", "starts"};
   int *value = &graph->inputs[input];
   if (*value < 0)
     *value = fsdp_graph_value(graph, FSDP_VALUE_INPUT, FSDP_VALUE_I32, 0, names[input], 1, &rows);
   return *value;
+}
+
+void fsdp_graph_add_documents(fsdp_graph *graph) {
+  int starts = fsdp_graph_input(graph, FSDP_INPUT_STARTS, graph->batch * graph->seq);
+  FSDP_CHECK(graph->backward_count == 0, "documents are told apart before the backward is made");
+  for (int n = 0; n < graph->forward_count; n++) {
+    const fsdp_op_letters *op = fsdp_op_letters_of(graph->forward[n].kind);
+    if (!op->operands[op->operand_count - 1].by_documents) continue;
+    graph->forward[n].attrs.documents = graph->seq;
+    fsdp_node_operand_add(&graph->forward[n], starts, FSDP_READ);
+  }
 }
 
 int fsdp_graph_loss(fsdp_graph *graph, const char *name) {

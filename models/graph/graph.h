@@ -28,7 +28,13 @@ extern "C" {
 #define FSDP_MODULE_MAX_OUTPUTS 4
 
 // What an input is: an int32 for each row, filled by the data source (fsdp_executor_callbacks.feed_batch).
-typedef enum fsdp_input { FSDP_INPUT_TOKENS, FSDP_INPUT_TARGETS, FSDP_INPUT_COUNT } fsdp_input;
+// Starts of documents (op.h: documents) are one for each position of a sequence instead.
+typedef enum fsdp_input {
+  FSDP_INPUT_TOKENS,
+  FSDP_INPUT_TARGETS,
+  FSDP_INPUT_STARTS,
+  FSDP_INPUT_COUNT
+} fsdp_input;
 
 #define FSDP_GRAPH_MAX_LOSSES 4
 
@@ -244,6 +250,10 @@ void fsdp_node_take_context(fsdp_node *attention, int q, int kv);
 // Whether attention's backward, a launch with these attributes, can do the work of `next` too: it rotates
 // back the gradients that it makes. NULL: there is none.
 bool fsdp_node_rotates(const fsdp_node *node, const fsdp_op_attrs *attrs, const fsdp_node *next);
+
+// Tells documents apart: every op that can (ops.def: @starts) reads their starts, a new input. Before the
+// graph is partitioned and before its backward.
+void fsdp_graph_add_documents(fsdp_graph *graph);
 
 // Builds the backward of the whole forward from each op's rule (models/graph/op_<family>.c). Call once, when
 // the forward is complete.

@@ -59,6 +59,11 @@ typedef struct fsdp_op_attrs {
   // part (0 or 1) has the positions in order. Of C parts, part c has chunks c and 2C - 1 - c of the 2C equal
   // chunks of positions.
   int64_t kv_seq, kv_parts, kv_piece;
+  // Positions of a whole sequence, padding included, for each of which `starts` has that of its document's
+  // first token: a query sees no key before it, and positions count from there. They never decrease, and none
+  // exceeds its own position. Sequence b's are starts[b * documents] and on, on whichever ranks its rows lie.
+  // 0: documents are not told apart, and there is no such operand.
+  int64_t documents;
   fsdp_attention_kernel attention; // attention: which kernel runs
   int64_t ranks;                   // r: ranks whose parts lie one after the other
   const float *inv_freq;           // RoPE, rotates_back: d/2 inverse frequencies, owned by the graph
@@ -117,6 +122,7 @@ typedef struct fsdp_op_operand {
   bool may_add;       // WRITE, but UPDATE is allowed too
   bool optional;
   bool transposable; // its dimensions are stored in reverse if attrs.weight_transposed
+  bool by_documents; // there only if attrs.documents is not 0; the last one
   bool repeated;     // stands for any number of operands, each with a p of its own
   bool has_dtype;    // else any
   fsdp_dtype dtype;

@@ -71,6 +71,8 @@ static void read_operand(reader *r, bool is_output) {
   if (take(r, "~")) operand->access = FSDP_UPDATE;
   operand->optional = take(r, "?");
   operand->repeated = take(r, "*");
+  operand->by_documents = take(r, "@");
+  if (operand->by_documents) operand->access = FSDP_READ;
   operand->transposable = take(r, "^");
   size_t length = strcspn(r->at, "[");
   FSDP_CHECK(length > 0 && length < sizeof operand->name, "operands '%s': no name at '%s'", r->text, r->at);
@@ -205,6 +207,8 @@ int64_t fsdp_op_letter_size(const fsdp_op_attrs *attrs, char letter, int64_t fla
     return attrs->ranks;
   case 's':
     return attrs->kv_seq;
+  case 'q':
+    return attrs->documents;
   case 'p':
     return flat_elems;
   default:

@@ -74,7 +74,8 @@ static bool check_attrs(const launch *l) {
 }
 
 int fsdp_op_operand_count(const fsdp_op_letters *op, const fsdp_op_attrs *attrs) {
-  return op->operand_count - attrs->weight_frozen;
+  bool lacks_starts = op->operands[op->operand_count - 1].by_documents && !attrs->documents;
+  return op->operand_count - attrs->weight_frozen - lacks_starts;
 }
 
 const fsdp_op_operand *fsdp_op_operand_row(const fsdp_op_letters *op, const fsdp_op_attrs *attrs, int index) {

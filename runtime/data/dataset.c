@@ -1,5 +1,3 @@
-#include "runtime/data/dataset.h"
-
 #include "models/graph/op.h"
 #include "runtime/base/check.h"
 #include "runtime/base/job.h"
@@ -8,44 +6,16 @@
 #include "runtime/base/progress.h"
 #include "runtime/base/size.h"
 #include "runtime/base/text.h"
-#include "runtime/data/token_source.h"
+#include "runtime/data/dataset_internal.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
-typedef struct source {
-  fsdp_token_source tokens;
-  char *path;             // for messages; NULL: the built-in text
-  int64_t first;          // index of its first token among all
-  int64_t first_document; // of its first document
-} source;
+typedef fsdp_dataset_source source;
+typedef fsdp_dataset_files group;
 
-// Files that no sample of other files runs into.
-typedef struct group {
-  fsdp_dataset_group known;
-  char *name; // owned; known.name
-  int64_t first_token, end_token;
-  int64_t first_raw, raw_count; // samples, including those without a counted target
-} group;
-
-struct fsdp_dataset {
-  source *sources;
-  group *groups;
-  int source_count, group_count;
-  int64_t token_count, document_count, seq, vocab_size;
-  bool packed, builtin;
-  int64_t raw_count;                  // samples, including those without a counted target
-  int64_t sample_count;               // without them
-  int64_t *kept;                      // raw number of each sample; NULL if all are kept
-  int64_t cut_count;                  // documents longer than a sample, if not packed
-  int64_t real, learned, cut_learned; // fsdp_dataset_totals
-  char description[640];
-};
-
-// Tokens [begin, end) of all: those of a raw sample, and the one after.
+// Tokens [begin, end) of all.
 typedef struct span {
   int64_t begin, end;
 } span;
@@ -63,7 +33,8 @@ static void add_source(fsdp_dataset *dataset, fsdp_token_source tokens, const ch
                                                        .first = dataset->token_count,
                                                        .first_document = dataset->document_count};
   dataset->token_count += tokens.view.token_count;
-  dataset->document_count += tokens.view.document_count;
+  dataset->document_count += fsdp_token_view_documents(&tokens.view);
+  dataset->knows_documents |= tokens.view.starts != NULL;
 }
 
 // Files without a template of their own say nothing of it.
@@ -97,10 +68,6 @@ static fsdp_status check_source(const fsdp_dataset *dataset, const fsdp_dataset_
         "%.300s: was prepared with a different --chat-template than the files before it; prepare all "
         "with the same one",
         path);
-  if (dataset->source_count && view->packed != dataset->sources[0].tokens.view.packed)
-    return fsdp_fail(error, FSDP_ERR_INPUT,
-                     "%.300s: is %s, but the files before it are %s; prepare all with the same --packing",
-                     path, view->packed ? "packed" : "not packed", view->packed ? "not" : "packed");
   return FSDP_OK;
 }
 
@@ -147,6 +114,7 @@ static fsdp_status add_files(fsdp_dataset *dataset, const fsdp_dataset_config *c
     const char *path = files->files[i];
     fsdp_token_source added = {0};
     status = fsdp_token_source_open(path, config->tokenizer, tokenizer_hash, &added, error);
+    if (!status && config->has_separator) fsdp_token_source_find_documents(&added, config->separator);
     if (!status) status = check_source(dataset, config, &added, path, error);
     if (!status) status = verify_source(dataset, config, &added, path, error);
     if (status)
@@ -192,17 +160,35 @@ static group *group_of(const fsdp_dataset *dataset, int64_t raw) {
   return p;
 }
 
-static span span_of(const fsdp_dataset *dataset, int64_t raw) {
-  if (dataset->packed) {
-    const group *p = group_of(dataset, raw);
-    const int64_t begin = p->first_token + (raw - p->first_raw) * dataset->seq;
-    return (span){.begin = begin, .end = begin + dataset->seq + 1};
+// ---- Samples as segments
+
+// Tokens begin .. begin + count of all, of which the last is a target alone, in a sample's slots from `slot` on.
+typedef struct segment {
+  int64_t slot, begin, count;
+} segment;
+
+// Of a group's document.
+static int64_t document_length(const void *context, int64_t document) {
+  const group *p = context;
+  const source *s = source_at(p->dataset, p->first_document + document, true);
+  const int64_t d = p->first_document + document - s->first_document;
+  return fsdp_token_view_end(&s->tokens.view, d) - fsdp_token_view_begin(&s->tokens.view, d);
+}
+
+// Steps from a segment of a raw sample to the next one, which is `index`; false: there is none. Begins at zeros.
+static bool next_segment(const fsdp_dataset *dataset, int64_t raw, int64_t index, segment *at) {
+  const group *p = group_of(dataset, raw);
+  fsdp_packing_piece piece;
+  if (!p->rows) {
+    if (index == 0) *at = (segment){0, p->first_token + (raw - p->first_raw) * dataset->seq, dataset->seq};
+    return index == 0;
   }
-  const source *s = source_at(dataset, raw, true);
-  int64_t document = raw - s->first_document;
-  int64_t begin = s->first + (int64_t)s->tokens.view.starts[document];
-  int64_t end = s->first + fsdp_token_view_end(&s->tokens.view, document);
-  return (span){.begin = begin, .end = end - begin > dataset->seq ? begin + dataset->seq + 1 : end};
+  if (!fsdp_packing_piece_at(p->rows, raw - p->first_raw, index, &piece)) return false;
+  const int64_t document = p->first_document + piece.document;
+  const source *s = source_at(dataset, document, true);
+  int64_t begin = s->first + fsdp_token_view_begin(&s->tokens.view, document - s->first_document);
+  *at = (segment){at->slot + at->count, begin + piece.first, piece.slots};
+  return true;
 }
 
 // The part of `at` in `s`, from `at.begin` on, relative to the source's first token.
@@ -223,103 +209,59 @@ static int64_t count_targets(const fsdp_dataset *dataset, span at) {
   return count;
 }
 
-// Adds the group of sources [first, end).
-static void add_group(fsdp_dataset *dataset, const fsdp_data_group *given, int first, int end) {
-  const source *from = &dataset->sources[first];
-  const int64_t token_end = end < dataset->source_count ? dataset->sources[end].first : dataset->token_count;
-  const int64_t document_end =
-      end < dataset->source_count ? dataset->sources[end].first_document : dataset->document_count;
-  const int64_t tokens = token_end - from->first, documents = document_end - from->first_document;
-  group *added = &dataset->groups[dataset->group_count++];
-  *added = (group){.known.share = given ? given->share : 1,
-                   .name = given ? copy_path(given->name) : NULL,
-                   .first_token = from->first,
-                   .end_token = token_end,
-                   .first_raw = dataset->raw_count,
-                   .raw_count = dataset->packed ? fsdp_max_i64(tokens - 1, 0) / dataset->seq : documents};
-  added->known.name = added->name;
-  dataset->raw_count += added->raw_count;
+// The targets that count in `count` slots of a raw sample from `first` on.
+static int64_t count_in_slots(const fsdp_dataset *dataset, int64_t raw, int64_t first, int64_t slots) {
+  int64_t count = 0;
+  segment at = {0};
+  for (int64_t i = 0; next_segment(dataset, raw, i, &at); i++) {
+    int64_t begin = fsdp_max_i64(at.slot, first), end = fsdp_min_i64(at.slot + at.count, first + slots);
+    if (begin < end)
+      count += count_targets(dataset, (span){at.begin + begin - at.slot, at.begin + end - at.slot + 1});
+  }
+  return count;
 }
 
-static void add_groups(fsdp_dataset *dataset, const fsdp_data_paths *files) {
-  const int count = files ? files->group_count : 0;
-  dataset->groups = fsdp_alloc_zeroed((size_t)count + 1, sizeof *dataset->groups);
-  for (int i = 0; i < count; i++)
-    add_group(dataset, &files->groups[i], files->groups[i].first,
-              files->groups[i].first + files->groups[i].count);
-  if (!count) add_group(dataset, NULL, 0, dataset->source_count);
+// How many slots of a raw sample are filled.
+static int64_t filled_slots(const fsdp_dataset *dataset, int64_t raw) {
+  segment at = {0};
+  int64_t i = 0;
+  while (next_segment(dataset, raw, i, &at)) i++;
+  return at.slot + at.count;
 }
 
-// Finds the samples with a target that counts, and notes documents that are cut off.
+// Finds the samples with a target that counts.
 static void keep_samples(fsdp_dataset *dataset) {
+  const bool packed = dataset->how.packing != FSDP_PACKING_STREAM;
   bool masked = false;
   for (int i = 0; i < dataset->source_count; i++) masked |= dataset->sources[i].tokens.view.mask != NULL;
   dataset->sample_count = dataset->raw_count;
   dataset->real = dataset->learned = dataset->raw_count * dataset->seq;
   for (int i = 0; i < dataset->group_count; i++)
     dataset->groups[i].known.sample_count = dataset->groups[i].raw_count;
-  if (!masked) return;
+  if (!masked && !packed) return;
   dataset->real = dataset->learned = 0;
   int64_t *kept = fsdp_alloc_zeroed((size_t)fsdp_max_i64(dataset->raw_count, 1), sizeof *kept), count = 0;
   for (int64_t raw = 0; raw < dataset->raw_count; raw++) {
-    span at = span_of(dataset, raw);
     if (raw % 4096 == 0) fsdp_progress_mark();
-    int64_t learned = count_targets(dataset, at);
+    int64_t learned = count_in_slots(dataset, raw, 0, dataset->seq);
     dataset->learned += learned;
     if (learned > 0)
-      kept[count++] = raw, dataset->real += at.end - 1 - at.begin;
+      kept[count++] = raw, dataset->real += filled_slots(dataset, raw);
     else
       group_of(dataset, raw)->known.sample_count--;
-    if (dataset->packed) continue;
-    const source *s = source_at(dataset, raw, true);
-    int64_t end = s->first + fsdp_token_view_end(&s->tokens.view, raw - s->first_document);
-    if (end <= at.end) continue;
-    dataset->cut_count++;
-    dataset->cut_learned += count_targets(dataset, (span){.begin = at.begin, .end = end}) - learned;
   }
+  // Of documents that are cut or dropped, what no sample has.
+  for (int i = 0; i < dataset->source_count && packed; i++) {
+    const fsdp_token_view *view = &dataset->sources[i].tokens.view;
+    dataset->cut_learned +=
+        view->mask ? view->target_count : view->token_count - fsdp_token_view_documents(view);
+  }
+  if (packed) dataset->cut_learned -= dataset->learned;
   dataset->sample_count = count;
   if (count == dataset->raw_count)
     free(kept);
   else
     dataset->kept = kept;
-}
-
-// Tokens that a document's sample must have for a target of it to count; INT64_MAX if none does.
-static int64_t needed_seq(const fsdp_dataset *dataset, int64_t document) {
-  const source *s = source_at(dataset, document, true);
-  const fsdp_token_view *view = &s->tokens.view;
-  int64_t begin = (int64_t)view->starts[document - s->first_document];
-  int64_t end = fsdp_token_view_end(view, document - s->first_document);
-  for (int64_t i = begin + 1; i < end; i++)
-    if (fsdp_token_view_counts(view, i)) return i - begin;
-  return INT64_MAX;
-}
-
-static int compare_lengths(const void *left, const void *right) {
-  int64_t a = *(const int64_t *)left, b = *(const int64_t *)right;
-  return (a > b) - (a < b);
-}
-
-// There are enough samples, but too many of them have no counted target.
-static fsdp_status fail_masked(const fsdp_dataset *dataset, const fsdp_dataset_config *config,
-                               fsdp_error *error) {
-  char remedy[128] = "give more data, or lower --batch-size or --grad-accum";
-  if (!dataset->packed) {
-    int64_t *lengths = fsdp_alloc((size_t)dataset->raw_count * sizeof *lengths);
-    for (int64_t i = 0; i < dataset->raw_count; i++) lengths[i] = needed_seq(dataset, i);
-    qsort(lengths, (size_t)dataset->raw_count, sizeof *lengths, compare_lengths);
-    int64_t least = lengths[config->global_batch - 1];
-    free(lengths);
-    if (least < INT64_MAX)
-      snprintf(remedy, sizeof remedy, "raise --seq-length to at least %" PRId64 ", give more data", least);
-  }
-  return fsdp_fail(error, FSDP_ERR_INPUT,
-                   "%.300s: only %" PRId64 " of its %" PRId64 " %s have a target that counts among their "
-                   "%s%" PRId64 " tokens: prompts, which are not learned, fill the others; one step needs "
-                   "%" PRId64 "; %s, or prepare the data with --mask-prompt off",
-                   config->files->list, dataset->sample_count, dataset->raw_count,
-                   dataset->packed ? "sequences" : "documents", dataset->packed ? "" : "first ", config->seq,
-                   config->global_batch, remedy);
 }
 
 // Every group of a mix has a sample.
@@ -347,67 +289,149 @@ static fsdp_status check_size(const fsdp_dataset *dataset, const fsdp_dataset_co
   int64_t needed;
   if (!fsdp_mul_checked(config->seq, config->global_batch, &needed) || !fsdp_add_checked(needed, 1, &needed))
     needed = INT64_MAX;
-  if (dataset->packed && dataset->token_count < needed)
+  if (dataset->how.packing == FSDP_PACKING_STREAM && dataset->token_count < needed)
     return fsdp_fail(error, FSDP_ERR_INPUT,
                      "%.300s: has %" PRId64 " token%s, but one step needs %" PRId64 " (%" PRId64
                      " sequence%s of %" PRId64 ", and one more); %s",
                      where, dataset->token_count, fsdp_plural(dataset->token_count), needed,
                      config->global_batch, fsdp_plural(config->global_batch), config->seq, remedy);
   if (dataset->sample_count >= config->global_batch) return FSDP_OK;
-  if (dataset->raw_count >= config->global_batch) return fail_masked(dataset, config, error);
+  if (dataset->raw_count >= config->global_batch)
+    return fsdp_fail(
+        error, FSDP_ERR_INPUT,
+        "%.300s: only %" PRId64 " of its %" PRId64 " sequences of %" PRId64
+        " tokens have a target that counts: prompts, which are not learned, fill the others; one "
+        "step needs %" PRId64 "; give more data, lower --batch-size or --grad-accum, or prepare "
+        "the data with --mask-prompt off",
+        where, dataset->sample_count, dataset->raw_count, config->seq, config->global_batch);
   return fsdp_fail(error, FSDP_ERR_INPUT,
-                   "%.300s: has %" PRId64 " %s%s, each a sample, but one step needs %" PRId64
-                   "; give more, or lower --batch-size or --grad-accum",
-                   where, dataset->raw_count, dataset->packed ? "sequence" : "document",
-                   fsdp_plural(dataset->raw_count), config->global_batch);
+                   "%.300s: its %" PRId64 " document%s fill %" PRId64 " sequence%s of %" PRId64
+                   " tokens, but one step needs %" PRId64 "; %s",
+                   where, dataset->document_count, fsdp_plural(dataset->document_count), dataset->raw_count,
+                   fsdp_plural(dataset->raw_count), config->seq, config->global_batch, remedy);
 }
 
-// Appends to the description.
-static void say(fsdp_dataset *dataset, const char *format, ...) __attribute__((format(printf, 2, 3)));
+// ---- Rows
 
-static void say(fsdp_dataset *dataset, const char *format, ...) {
-  size_t used = strlen(dataset->description);
-  va_list arguments;
-  va_start(arguments, format);
-  vsnprintf(dataset->description + used, sizeof dataset->description - used, format, arguments);
-  va_end(arguments);
+// Whether the loss counts parts of documents alone, as in conversations and instructions.
+static bool learns_parts(const fsdp_dataset *dataset) {
+  for (int i = 0; i < dataset->source_count; i++) {
+    const fsdp_token_view *view = &dataset->sources[i].tokens.view;
+    if (view->mask && view->target_count < view->token_count - view->document_count) return true;
+  }
+  return false;
 }
 
-// " 1,024 tokens".
-static void say_count(fsdp_dataset *dataset, int64_t count, const char *what) {
-  char number[32];
-  say(dataset, " %s %s%s", fsdp_print_int(count, number, sizeof number), what, fsdp_plural(count));
+static double triangle(int64_t n) {
+  return (double)n * (double)(n + 1) / 2;
 }
 
-static void describe(fsdp_dataset *dataset, const char *list) {
-  const char *how = dataset->sources[0].tokens.how;
-  bool alike = true;
-  for (int i = 1; i < dataset->source_count; i++) alike &= dataset->sources[i].tokens.how == how;
-  if (dataset->builtin)
-    say(dataset, "built-in text (Northanger Abbey),");
-  else
-    say(dataset, "%.180s%s,", list, strlen(list) > 180 ? "..." : "");
-  if (dataset->source_count > 1) {
-    say_count(dataset, dataset->source_count, "file");
-    say(dataset, ",");
+// Pairs of a query and a key in the documents of tokens `at` of a stream.
+static double stream_pairs(const fsdp_dataset *dataset, span at) {
+  const source *end = dataset->sources + dataset->source_count;
+  double pairs = 0;
+  for (const source *s = source_at(dataset, at.begin, false); s < end && s->first < at.end; s++) {
+    const fsdp_token_view *view = &s->tokens.view;
+    const span part = within(s, at);
+    int64_t d = view->starts ? fsdp_token_view_begun(view, part.begin + 1) - 1 : 0;
+    for (int64_t begin = part.begin, next; begin < part.end; begin = next, d++) {
+      next = fsdp_min_i64(fsdp_token_view_end(view, d), part.end);
+      pairs += triangle(next - begin);
+    }
   }
-  say(dataset, " %s:", alike ? how : "prepared in several ways");
-  say_count(dataset, dataset->token_count, "token");
-  if (dataset->document_count) {
-    say(dataset, ",");
-    say_count(dataset, dataset->document_count, "document");
-    if (!dataset->packed) say(dataset, ", each a sample");
+  return pairs;
+}
+
+static double raw_pairs(const fsdp_dataset *dataset, int64_t raw) {
+  double pairs = 0;
+  segment at = {0};
+  for (int64_t i = 0; next_segment(dataset, raw, i, &at); i++)
+    pairs += group_of(dataset, raw)->rows ? triangle(at.count)
+                                          : stream_pairs(dataset, (span){at.begin, at.begin + at.count});
+  return pairs;
+}
+
+static void measure_rows(fsdp_dataset *dataset) {
+  fsdp_dataset_rows *how = &dataset->how;
+  double rows = (double)fsdp_max_i64(dataset->raw_count, 1);
+  how->fill = how->attention = 1;
+  if (!dataset->knows_documents) return;
+  how->documents = (double)dataset->document_count / rows;
+  double pairs = 0;
+  for (int64_t raw = 0; raw < dataset->raw_count; raw++) {
+    if (raw % 4096 == 0) fsdp_progress_mark();
+    pairs += raw_pairs(dataset, raw);
   }
-  if (dataset->cut_count) {
-    char number[32];
-    say(dataset, ", %s cut off at", fsdp_print_int(dataset->cut_count, number, sizeof number));
-    say_count(dataset, dataset->seq, "token");
+  how->attention = pairs / (rows * triangle(dataset->seq));
+  if (how->packing == FSDP_PACKING_STREAM) return;
+  how->documents = (double)how->counts.pieces / rows;
+  how->fill = (double)how->counts.slots / (rows * (double)dataset->seq);
+}
+
+static void add_counts(fsdp_packing_counts *sum, const fsdp_packing_counts *counts) {
+  sum->rows += counts->rows, sum->pieces += counts->pieces, sum->slots += counts->slots;
+  sum->split += counts->split, sum->cut += counts->cut, sum->dropped += counts->dropped;
+  sum->lost_tokens += counts->lost_tokens;
+}
+
+// Adds the group of sources [first, end).
+static fsdp_status add_group(fsdp_dataset *dataset, const fsdp_dataset_config *config,
+                             const fsdp_data_group *given, int first, int end, fsdp_error *error) {
+  const source *from = &dataset->sources[first];
+  const bool last = end == dataset->source_count;
+  group *added = &dataset->groups[dataset->group_count++];
+  *added = (group){.known.share = given ? given->share : 1,
+                   .dataset = dataset,
+                   .name = given ? copy_path(given->name) : NULL,
+                   .first_token = from->first,
+                   .end_token = last ? dataset->token_count : dataset->sources[end].first,
+                   .first_document = from->first_document,
+                   .first_raw = dataset->raw_count};
+  added->document_count =
+      (last ? dataset->document_count : dataset->sources[end].first_document) - added->first_document;
+  added->known.name = added->name;
+  added->raw_count = fsdp_max_i64(added->end_token - added->first_token - 1, 0) / dataset->seq;
+  const fsdp_packing_config packing = {.seq = dataset->seq,
+                                       .longer = config->longer,
+                                       .alone = dataset->how.packing == FSDP_PACKING_OFF,
+                                       .document_count = added->document_count,
+                                       .length = document_length,
+                                       .context = added};
+  if (dataset->how.packing != FSDP_PACKING_STREAM) {
+    fsdp_status status = fsdp_packing_create(&packing, &added->rows, error);
+    if (status) return status;
+    added->raw_count = fsdp_packing_count(added->rows)->rows;
+    add_counts(&dataset->how.counts, fsdp_packing_count(added->rows));
   }
-  if (dataset->kept) {
-    say(dataset, ",");
-    say_count(dataset, dataset->raw_count - dataset->sample_count, "sample");
-    say(dataset, " left out of which no target counts");
+  dataset->raw_count += added->raw_count;
+  return FSDP_OK;
+}
+
+static fsdp_status add_groups(fsdp_dataset *dataset, const fsdp_dataset_config *config, fsdp_error *error) {
+  const int count = config->files ? config->files->group_count : 0;
+  fsdp_status status = FSDP_OK;
+  dataset->groups = fsdp_alloc_zeroed((size_t)count + 1, sizeof *dataset->groups);
+  for (int i = 0; i < count && !status; i++) {
+    const fsdp_data_group *given = &config->files->groups[i];
+    status = add_group(dataset, config, given, given->first, given->first + given->count, error);
   }
+  return count ? status : add_group(dataset, config, NULL, 0, dataset->source_count, error);
+}
+
+// Makes samples of what the files hold.
+static fsdp_status make_rows(fsdp_dataset *dataset, const fsdp_dataset_config *config, fsdp_error *error) {
+  fsdp_packing_choice choice = config->packing;
+  if (choice == FSDP_PACKING_AUTO)
+    choice = learns_parts(dataset) ? FSDP_PACKING_BEST_FIT : FSDP_PACKING_STREAM;
+  dataset->how.packing = choice;
+  if (!dataset->knows_documents && (config->separates || choice != FSDP_PACKING_STREAM))
+    return fsdp_fail(
+        error, FSDP_ERR_INPUT,
+        "%.300s: does not say where documents begin, which %s needs; give files prepared with "
+        "scripts/prepare_data.py, or with --document-separator the token that ends one in a .bin",
+        dataset->builtin ? "the built-in text" : config->files->list,
+        choice == FSDP_PACKING_STREAM ? "--document-mask on" : "--packing other than stream");
+  return add_groups(dataset, config, error);
 }
 
 fsdp_status fsdp_dataset_open(const fsdp_dataset_config *config, fsdp_dataset **dataset, fsdp_error *error) {
@@ -419,9 +443,8 @@ fsdp_status fsdp_dataset_open(const fsdp_dataset_config *config, fsdp_dataset **
   opened->vocab_size = config->vocab_size;
   fsdp_status status = config->files && config->files->count ? add_files(opened, config, error)
                                                              : add_builtin(opened, config, error);
+  if (!status) status = make_rows(opened, config, error);
   if (!status) {
-    opened->packed = opened->sources[0].tokens.view.packed;
-    add_groups(opened, config->files);
     keep_samples(opened);
     status = check_groups(opened, config, error);
     if (!status) status = check_size(opened, config, error);
@@ -430,7 +453,8 @@ fsdp_status fsdp_dataset_open(const fsdp_dataset_config *config, fsdp_dataset **
     fsdp_dataset_close(opened);
     return status;
   }
-  describe(opened, config->files ? config->files->list : NULL);
+  measure_rows(opened);
+  fsdp_dataset_describe(opened, config->files ? config->files->list : NULL);
   *dataset = opened;
   return FSDP_OK;
 }
@@ -441,17 +465,20 @@ void fsdp_dataset_close(fsdp_dataset *dataset) {
     fsdp_token_source_close(&dataset->sources[i].tokens);
     free(dataset->sources[i].path);
   }
-  for (int i = 0; i < dataset->group_count; i++) free(dataset->groups[i].name);
+  for (int i = 0; i < dataset->group_count; i++) {
+    fsdp_packing_destroy(dataset->groups[i].rows);
+    free(dataset->groups[i].name);
+  }
   free(dataset->groups);
   free(dataset->sources);
   free(dataset->kept);
   free(dataset);
 }
 
-static span sample_span(const fsdp_dataset *dataset, int64_t sample) {
+static int64_t raw_of(const fsdp_dataset *dataset, int64_t sample) {
   FSDP_CHECK(sample >= 0 && sample < dataset->sample_count, "sample %" PRId64 " of %" PRId64, sample,
              dataset->sample_count);
-  return span_of(dataset, dataset->kept ? dataset->kept[sample] : sample);
+  return dataset->kept ? dataset->kept[sample] : sample;
 }
 
 // Copies tokens [part.begin, part.end) of `s`, checks them, and marks those that do not count.
@@ -466,27 +493,14 @@ static void copy_part(const fsdp_dataset *dataset, const source *s, span part, b
     fail_token(dataset, view, s->path ? s->path : "the built-in text", fsdp_max_i64(at, part.begin), &error);
     FSDP_JOB_FAIL("reading the data", "%s", error.message);
   }
-  if (!targets || !view->mask) return;
+  if (!targets || (!view->mask && !view->starts)) return;
   for (int64_t i = 0; i < count; i++)
     if (!fsdp_token_view_counts(view, part.begin + i)) out[i] = FSDP_TARGET_IGNORED;
 }
 
-// What of the data the inputs of a part are, empty if it is all padding. Its targets lie one token on.
-static span part_span(const fsdp_dataset *dataset, const fsdp_dataset_part *part) {
-  span whole = {0};
-  if (part->sample != FSDP_DATASET_NO_SAMPLE) whole = sample_span(dataset, part->sample);
-  FSDP_CHECK(part->first >= 0 && part->count >= 0, "position %" PRId64, part->first);
-  // A document's last token predicts nothing, so it is no input.
-  int64_t filled = fsdp_max_i64(whole.end - 1 - whole.begin - part->first, 0);
-  int64_t begin = whole.begin + part->first;
-  return (span){.begin = begin, .end = begin + fsdp_min_i64(filled, part->count)};
-}
-
-void fsdp_dataset_fill_part(const fsdp_dataset *dataset, const fsdp_dataset_part *part, int32_t *tokens,
-                            int32_t *targets) {
-  span at = part_span(dataset, part), target_at = {.begin = at.begin + 1, .end = at.end + 1};
-  for (int64_t i = at.end - at.begin; i < part->count; i++) tokens[i] = 0, targets[i] = FSDP_TARGET_IGNORED;
-  if (at.end == at.begin) return;
+// Inputs `at`, and their targets one token on.
+static void fill_span(const fsdp_dataset *dataset, span at, int32_t *tokens, int32_t *targets) {
+  const span target_at = {.begin = at.begin + 1, .end = at.end + 1};
   const source *end = dataset->sources + dataset->source_count;
   for (const source *s = source_at(dataset, at.begin, false); s < end && s->first < target_at.end; s++) {
     span input = within(s, at), target = within(s, target_at);
@@ -495,9 +509,61 @@ void fsdp_dataset_fill_part(const fsdp_dataset *dataset, const fsdp_dataset_part
   }
 }
 
+void fsdp_dataset_fill_part(const fsdp_dataset *dataset, const fsdp_dataset_part *part, int32_t *tokens,
+                            int32_t *targets) {
+  FSDP_CHECK(part->first >= 0 && part->count >= 0, "position %" PRId64, part->first);
+  for (int64_t i = 0; i < part->count; i++) tokens[i] = 0, targets[i] = FSDP_TARGET_IGNORED;
+  if (part->sample == FSDP_DATASET_NO_SAMPLE) return;
+  int64_t raw = raw_of(dataset, part->sample), first = part->first;
+  segment at = {0};
+  for (int64_t i = 0; next_segment(dataset, raw, i, &at); i++) {
+    int64_t begin = fsdp_max_i64(at.slot, first), end = fsdp_min_i64(at.slot + at.count, first + part->count);
+    span tokens_at = {at.begin + begin - at.slot, at.begin + end - at.slot};
+    if (begin < end) fill_span(dataset, tokens_at, tokens + begin - first, targets + begin - first);
+  }
+}
+
 int64_t fsdp_dataset_part_target_count(const fsdp_dataset *dataset, const fsdp_dataset_part *part) {
-  span at = part_span(dataset, part);
-  return at.end == at.begin ? 0 : count_targets(dataset, (span){.begin = at.begin, .end = at.end + 1});
+  if (part->sample == FSDP_DATASET_NO_SAMPLE) return 0;
+  return count_in_slots(dataset, raw_of(dataset, part->sample), part->first, part->count);
+}
+
+// The starts of documents in tokens `at` of a stream, counted from its first one: those of files too.
+static void mark_stream(const fsdp_dataset *dataset, span at, int32_t *starts) {
+  const source *end = dataset->sources + dataset->source_count;
+  for (const source *s = source_at(dataset, at.begin, false); s < end && s->first < at.end; s++) {
+    const fsdp_token_view *view = &s->tokens.view;
+    if (s->first > at.begin) starts[s->first - at.begin] = (int32_t)(s->first - at.begin);
+    int64_t d = view->starts ? fsdp_token_view_begun(view, at.begin - s->first + 1) : INT64_MAX;
+    for (; d < view->document_count && s->first + (int64_t)view->starts[d] < at.end; d++) {
+      int64_t position = s->first + (int64_t)view->starts[d] - at.begin;
+      starts[position] = (int32_t)position;
+    }
+  }
+}
+
+void fsdp_dataset_fill_starts(const fsdp_dataset *dataset, int64_t sample, int64_t positions,
+                              int32_t *starts) {
+  int64_t filled = 0;
+  segment at = {0};
+  for (int64_t i = 0; i < positions; i++) starts[i] = 0;
+  if (sample != FSDP_DATASET_NO_SAMPLE)
+    for (int64_t i = 0, raw = raw_of(dataset, sample); next_segment(dataset, raw, i, &at); i++) {
+      starts[at.slot] = (int32_t)at.slot;
+      filled = at.slot + at.count;
+      if (dataset->how.packing == FSDP_PACKING_STREAM)
+        mark_stream(dataset, (span){at.begin, at.begin + at.count}, starts);
+    }
+  for (int64_t i = 1; i < filled; i++) starts[i] = starts[i] ? starts[i] : starts[i - 1];
+  for (int64_t i = filled; i < positions; i++) starts[i] = (int32_t)i;
+}
+
+double fsdp_dataset_sample_pairs(const fsdp_dataset *dataset, int64_t sample) {
+  return raw_pairs(dataset, raw_of(dataset, sample));
+}
+
+const fsdp_dataset_rows *fsdp_dataset_how(const fsdp_dataset *dataset) {
+  return &dataset->how;
 }
 
 void fsdp_dataset_fill(const fsdp_dataset *dataset, int64_t sample, int32_t *tokens, int32_t *targets) {
@@ -511,86 +577,5 @@ int64_t fsdp_dataset_target_count(const fsdp_dataset *dataset, int64_t sample) {
 }
 
 int64_t fsdp_dataset_real_count(const fsdp_dataset *dataset, int64_t sample) {
-  const fsdp_dataset_part whole = {.sample = sample, .count = dataset->seq};
-  span at = part_span(dataset, &whole);
-  return at.end - at.begin;
-}
-
-fsdp_dataset_totals fsdp_dataset_count(const fsdp_dataset *dataset) {
-  return (fsdp_dataset_totals){.positions = dataset->sample_count * dataset->seq,
-                               .real = dataset->real,
-                               .learned = dataset->learned,
-                               .cut_learned = dataset->cut_learned,
-                               .left_out = dataset->raw_count - dataset->sample_count};
-}
-
-int64_t fsdp_dataset_sample_count(const fsdp_dataset *dataset) {
-  return dataset->sample_count;
-}
-int fsdp_dataset_group_count(const fsdp_dataset *dataset) {
-  return dataset->group_count;
-}
-fsdp_dataset_group fsdp_dataset_group_at(const fsdp_dataset *dataset, int index) {
-  return dataset->groups[index].known;
-}
-int64_t fsdp_dataset_token_count(const fsdp_dataset *dataset) {
-  return dataset->token_count;
-}
-const char *fsdp_dataset_description(const fsdp_dataset *dataset) {
-  return dataset->description;
-}
-
-const char *fsdp_dataset_chat_template(const fsdp_dataset *dataset, int64_t *bytes) {
-  *bytes = 0;
-  for (int i = 0; i < dataset->source_count; i++) {
-    const fsdp_token_file *file = &dataset->sources[i].tokens.file;
-    if (!file->chat_template) continue;
-    *bytes = file->chat_template_bytes;
-    return file->chat_template;
-  }
-  return NULL;
-}
-
-const char *fsdp_dataset_narrow_file(const fsdp_dataset *dataset) {
-  for (int i = 0; i < dataset->source_count; i++) {
-    const fsdp_token_view *view = &dataset->sources[i].tokens.view;
-    if (!view->vocab_size && view->token_bytes == 2 && dataset->vocab_size > UINT16_MAX + 1)
-      return dataset->sources[i].path;
-  }
-  return NULL;
-}
-
-// Bytes hashed between two progress marks.
-#define HASH_BYTES ((int64_t)16 << 20)
-// Of `.bin` files of more bytes in all, only the ends of each are hashed.
-#define HASH_WHOLE_BYTES_MAX ((int64_t)1 << 30)
-
-static void hash_bytes(void *state, const void *bytes, int64_t count) {
-  for (int64_t done = 0, now; done < count; done += now) {
-    now = fsdp_min_i64(HASH_BYTES, count - done);
-    XXH64_update(state, (const char *)bytes + done, (size_t)now);
-    fsdp_progress_mark();
-  }
-}
-
-// Text is hashed as one stream, so that splitting it into different files changes nothing.
-uint64_t fsdp_dataset_fingerprint(const fsdp_dataset *dataset) {
-  XXH64_state_t *state = XXH64_createState();
-  FSDP_NEED_MEMORY(state, "a hash");
-  XXH64_reset(state, 0);
-  int64_t bytes = 0;
-  for (int i = 0; i < dataset->source_count; i++) {
-    const fsdp_token_file *file = &dataset->sources[i].tokens.file;
-    if (!file->identity) bytes += file->file.count;
-  }
-  for (int i = 0; i < dataset->source_count; i++)
-    fsdp_token_source_identity(&dataset->sources[i].tokens, bytes <= HASH_WHOLE_BYTES_MAX, hash_bytes, state);
-  for (int i = 0; i < dataset->group_count && dataset->groups[0].name; i++) {
-    const fsdp_dataset_group *known = &dataset->groups[i].known;
-    XXH64_update(state, &known->share, sizeof known->share);
-    XXH64_update(state, &known->sample_count, sizeof known->sample_count);
-  }
-  uint64_t hash = XXH64_digest(state);
-  XXH64_freeState(state);
-  return hash;
+  return sample == FSDP_DATASET_NO_SAMPLE ? 0 : filled_slots(dataset, raw_of(dataset, sample));
 }

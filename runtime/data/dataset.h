@@ -1,10 +1,14 @@
 // Tokens as training samples: T tokens and their next-token targets.
 //
-//   packed (text, .bin, .tok by default): files and documents one after the other, nothing put between them
+//   a stream: files and documents one after the other, nothing put between them
 //     t0 t1 t2 ... t(n-1)      sample i: tokens  t[iT] .. t[iT+T-1]
 //                                        targets t[iT+1] .. t[iT+T], so there are (n-1)/T samples
-//   not packed (.tok prepared with --packing off): a sample is one document
-//     d0 d1 ... d(m-1)         tokens d0 .. d(m-2) and zeros, targets d1 .. d(m-1), cut off at T
+//   best fit: a sample is a row of whole documents, as far as they are not longer (packing.h)
+//     d0 d1 ... d(m-1) | e0 e1 ...   tokens d0 .. d(m-2) e0 .. and zeros, targets d1 .. d(m-1) e1 ..
+//   off: the same of one document
+//
+// Where documents begin is told by .tok, .jsonl and .json, and by the token that ends one in a .bin if it is
+// given. A file that does not tell is one document.
 //
 // Files of one weight (data_paths.h) are a group: no sample lies in two groups, and those of one are
 // neighbours.
@@ -16,11 +20,21 @@
 
 #include "runtime/base/status.h"
 #include "runtime/data/data_paths.h"
+#include "runtime/data/packing.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
 typedef struct fsdp_dataset fsdp_dataset;
+
+// How samples are made. AUTO: a best fit of data of which the loss counts parts of documents alone, as of
+// conversations and instructions; else a stream.
+typedef enum fsdp_packing_choice {
+  FSDP_PACKING_AUTO,
+  FSDP_PACKING_BEST_FIT,
+  FSDP_PACKING_STREAM,
+  FSDP_PACKING_OFF
+} fsdp_packing_choice;
 
 typedef struct fsdp_dataset_config {
   const fsdp_data_paths *files; // .txt, .jsonl, .json, .tok, .bin; NULL or without a list: the built-in text
@@ -31,6 +45,11 @@ typedef struct fsdp_dataset_config {
   int64_t seq;   // tokens of a sample
   int64_t global_batch; // samples per step; the data must hold at least one step; 1 for evaluation data
   int64_t vocab_size;   // of the model; every token must be below it
+  fsdp_packing_choice packing;
+  fsdp_long_documents longer; // not of a stream
+  bool separates;             // starts of documents will be asked for
+  bool has_separator;         // in a .bin, the token `separator` ends a document
+  int64_t separator;
   bool verify; // read all tokens first: .tok are compared with their checksums, .bin with the vocabulary
   int share, shares; // of that, this caller does part `share` of `shares` equal ones; 0 of 0: all of it
 } fsdp_dataset_config;
@@ -40,9 +59,9 @@ typedef struct fsdp_dataset_config {
 
 // Opens and maps the files, which need no handles from then on. FSDP_ERR_INPUT if one is missing, malformed,
 // of unknown kind, made for a different tokenizer than the model's (token_source.h), or has a token that the
-// model has not. Also if bytes are required or refused, if packed and unpacked files are mixed, if they
-// were prepared with different chat templates, or if all are too short for one step. The configuration is not
-// kept. The caller closes *dataset.
+// model has not. Also if bytes are required or refused, if they were prepared with different chat templates, if
+// documents are wanted of data that does not tell them, or if all are too short for one step. The configuration
+// is not kept. The caller closes *dataset.
 fsdp_status fsdp_dataset_open(const fsdp_dataset_config *config, fsdp_dataset **dataset, fsdp_error *error);
 void fsdp_dataset_close(fsdp_dataset *dataset); // NULL is allowed
 
@@ -66,6 +85,24 @@ typedef struct fsdp_dataset_part {
 void fsdp_dataset_fill_part(const fsdp_dataset *dataset, const fsdp_dataset_part *part, int32_t *tokens,
                             int32_t *targets);
 int64_t fsdp_dataset_part_target_count(const fsdp_dataset *dataset, const fsdp_dataset_part *part);
+
+// The position in the sample of the first token of each position's document, for `positions` positions, at
+// least as many as the sample has: those behind its last token are documents of one token each.
+void fsdp_dataset_fill_starts(const fsdp_dataset *dataset, int64_t sample, int64_t positions,
+                              int32_t *starts);
+
+// Pairs of a query and a key of a document in the sample: what attention does for it.
+double fsdp_dataset_sample_pairs(const fsdp_dataset *dataset, int64_t sample);
+
+// How documents lie in samples.
+typedef struct fsdp_dataset_rows {
+  fsdp_packing_choice packing; // not AUTO
+  fsdp_packing_counts counts;  // zeros of a stream
+  double fill;                 // of all positions, those with a token
+  double documents;            // in a sample, on average; 0: not known
+  double attention;            // of all pairs of a query and an earlier key, those within a document
+} fsdp_dataset_rows;
+const fsdp_dataset_rows *fsdp_dataset_how(const fsdp_dataset *dataset);
 
 // How many of the sample's positions hold a token: the others are padding.
 int64_t fsdp_dataset_real_count(const fsdp_dataset *dataset, int64_t sample);

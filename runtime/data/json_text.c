@@ -229,12 +229,13 @@ void fsdp_json_text_close(fsdp_json_text *text) {
 }
 
 fsdp_token_view fsdp_json_text_view(const fsdp_json_text *text) {
-  return (fsdp_token_view){.tokens = text->bytes,
-                           .token_bytes = 1,
-                           .token_count = text->byte_count,
-                           .mask = text->mask,
-                           .starts = text->starts,
-                           .document_count = text->document_count,
-                           .vocab_size = 256,
-                           .packed = true};
+  fsdp_token_view view = {.tokens = text->bytes,
+                          .token_bytes = 1,
+                          .token_count = text->byte_count,
+                          .mask = text->mask,
+                          .starts = text->starts,
+                          .document_count = text->document_count,
+                          .vocab_size = 256};
+  view.target_count = fsdp_token_view_counted(&view, 0, view.token_count);
+  return view;
 }

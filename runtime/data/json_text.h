@@ -27,5 +27,5 @@ typedef struct fsdp_json_text {
 fsdp_status fsdp_json_text_open(const char *path, fsdp_json_text *text, fsdp_error *error);
 void fsdp_json_text_close(fsdp_json_text *text); // one of zeros is allowed
 
-// The tokens, which live as long as `text`: packed, of a vocabulary of 256.
+// The tokens, which live as long as `text`, of a vocabulary of 256.
 fsdp_token_view fsdp_json_text_view(const fsdp_json_text *text);

@@ -11,7 +11,7 @@
 
 #define MAGIC       "fsdp-tok"
 #define VERSION     1
-#define FLAG_PACKED 1u
+#define FLAG_PACKED 1u // not read: how rows are made of documents is the run's choice
 #define FLAG_BYTES  2u
 
 typedef struct header {
@@ -110,8 +110,8 @@ static fsdp_status read_prepared(const char *path, fsdp_token_file *out, fsdp_er
                                   .mask = out->file.bytes + mask,
                                   .starts = (const uint64_t *)(const void *)(out->file.bytes + starts),
                                   .document_count = h.document_count,
-                                  .vocab_size = h.vocab_size,
-                                  .packed = h.flags & FLAG_PACKED};
+                                  .target_count = h.target_count,
+                                  .vocab_size = h.vocab_size};
     out->bytes = h.flags & FLAG_BYTES;
     out->tokenizer_hash = h.tokenizer_hash;
     if (h.template_bytes) {
@@ -197,7 +197,6 @@ static fsdp_status read_bin(const char *path, fsdp_token_file *out, fsdp_error *
                        path, words[0], LLMC_MAGIC_16, LLMC_MAGIC_32);
   else
     status = read_raw(path, out, error);
-  out->view.packed = true;
   return status;
 }
 

@@ -8,7 +8,7 @@
 //        8     4  version: 1
 //       12     4  bytes of this header: 128
 //       16     4  bytes of a token: 1, 2 or 4
-//       20     4  flags: 1 packed (samples cross document boundaries), 2 tokens are bytes (no tokenizer)
+//       20     4  flags: 1 (not read), 2 tokens are bytes (no tokenizer)
 //       24     8  vocabulary size: every token is below it
 //       32     8  number of tokens
 //       40     8  number of documents
@@ -28,8 +28,9 @@
 // Also read as they are: llm.c's `.bin` (256 int32, of which the first three are magic 20240520, version 1
 // and the number of uint16 tokens behind them; Llama 3's has magic 20240801, version 7 and uint32 tokens) and
 // nanoGPT's `.bin` (uint16 tokens and no header at all). They say nothing of documents, masks, vocabulary or
-// tokenizer: every token counts, samples run over what ends a document (GPT-2's token 50256), and whether
-// the model has all of their tokens is known by reading them (fsdp_token_view_find).
+// tokenizer: every token counts, and whether the model has all of their tokens is known by reading them
+// (fsdp_token_view_find). Where documents end in them is known if the token that ends one (50256 in GPT-2's)
+// is given (token_source.h).
 #pragma once
 
 #include "runtime/base/status.h"

@@ -2,17 +2,19 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/paths.h"
+#include "runtime/base/progress.h"
+#include "runtime/base/size.h"
 #include "runtime/data/builtin_text.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
 #define END_BYTES ((int64_t)64 << 10) // of a large `.bin`, hashed
 
 static fsdp_token_view view_of_bytes(const unsigned char *bytes, int64_t count) {
-  return (fsdp_token_view){
-      .tokens = bytes, .token_bytes = 1, .token_count = count, .vocab_size = 256, .packed = true};
+  return (fsdp_token_view){.tokens = bytes, .token_bytes = 1, .token_count = count, .vocab_size = 256};
 }
 
 static fsdp_status open_text(const char *path, fsdp_token_source *source, fsdp_error *error) {
@@ -139,6 +141,29 @@ fsdp_status fsdp_token_source_open(const char *path, const char *tokenizer, uint
   return status;
 }
 
+void fsdp_token_source_find_documents(fsdp_token_source *source, int64_t separator) {
+  enum { TOKENS = 1 << 14 };
+  fsdp_token_view *view = &source->view;
+  int64_t count = 1, capacity = 1024;
+  if (view->starts || source->bytes) return;
+  uint64_t *starts = fsdp_alloc((size_t)capacity * sizeof *starts);
+  int32_t *tokens = fsdp_alloc(TOKENS * sizeof *tokens);
+  starts[0] = 0;
+  for (int64_t first = 0; first < view->token_count; first += TOKENS) {
+    int64_t now = fsdp_min_i64(TOKENS, view->token_count - first);
+    fsdp_token_view_read(view, first, now, tokens);
+    fsdp_progress_mark();
+    for (int64_t i = 0; i < now; i++) {
+      if (tokens[i] != separator || first + i + 1 == view->token_count) continue;
+      if (count == capacity) starts = fsdp_realloc(starts, (size_t)(capacity *= 2) * sizeof *starts);
+      starts[count++] = (uint64_t)(first + i + 1);
+    }
+  }
+  free(tokens);
+  view->starts = source->starts = starts;
+  view->document_count = count;
+}
+
 fsdp_token_source fsdp_token_source_builtin(void) {
   return (fsdp_token_source){
       .view = view_of_bytes(fsdp_builtin_text, fsdp_builtin_text_bytes()), .how = "as bytes", .bytes = true};
@@ -148,6 +173,7 @@ void fsdp_token_source_close(fsdp_token_source *source) {
   fsdp_mapped_file_close(&source->text);
   fsdp_json_text_close(&source->json);
   fsdp_token_file_close(&source->file);
+  free(source->starts);
   *source = (fsdp_token_source){0};
 }
 

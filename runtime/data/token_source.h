@@ -10,8 +10,9 @@ typedef struct fsdp_token_source {
   fsdp_mapped_file text;
   fsdp_json_text json;
   fsdp_token_file file;
-  const char *how; // for a person: "as bytes", ...
-  bool bytes;      // its tokens are bytes
+  uint64_t *starts; // of documents, if fsdp_token_source_find_documents found them
+  const char *how;  // for a person: "as bytes", ...
+  bool bytes;       // its tokens are bytes
 } fsdp_token_source;
 
 // Opens `path` for a model whose tokenizer.json is at `tokenizer` (NULL: it has none) and has the hash
@@ -19,6 +20,9 @@ typedef struct fsdp_token_source {
 // but the model has a tokenizer, or if it was prepared with a different tokenizer. The caller closes *source.
 fsdp_status fsdp_token_source_open(const char *path, const char *tokenizer, uint64_t tokenizer_hash,
                                    fsdp_token_source *source, fsdp_error *error);
+// Lets documents of a file that says nothing of them (a `.bin`) end with the token `separator`: reads it
+// whole. Does nothing where they are known, or for text.
+void fsdp_token_source_find_documents(fsdp_token_source *source, int64_t separator);
 // The built-in text, as bytes; for a model without a tokenizer.
 fsdp_token_source fsdp_token_source_builtin(void);
 void fsdp_token_source_close(fsdp_token_source *source); // one of zeros is allowed

@@ -63,8 +63,22 @@ int64_t fsdp_token_view_find(const fsdp_token_view *view, int64_t first, int64_t
   return -1;
 }
 
+int64_t fsdp_token_view_begun(const fsdp_token_view *view, int64_t index) {
+  int64_t low = 0, high = view->document_count; // that many at least, and at most
+  while (low < high) {
+    int64_t middle = (low + high) / 2;
+    if ((int64_t)view->starts[middle] < index)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
+
 int64_t fsdp_token_view_counted(const fsdp_token_view *view, int64_t first, int64_t count) {
-  if (!view->mask) return count;
+  if (!view->mask && !view->starts) return count;
+  if (!view->mask)
+    return count - fsdp_token_view_begun(view, first + count) + fsdp_token_view_begun(view, first);
   int64_t counted = 0, i = first, end = first + count;
   for (; i < end && i % 8; i++) counted += fsdp_token_view_counts(view, i);
   for (; i + 64 <= end; i += 64) {

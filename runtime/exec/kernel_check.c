@@ -82,7 +82,7 @@ static void draw(const kernel_case *c, operand *o) {
 
 static void make_operands(kernel_case *c, fsdp_dtype dtype) {
   const fsdp_op_letters *op = fsdp_op_letters_of(c->kind);
-  c->count = op->operand_count;
+  c->count = fsdp_op_operand_count(op, &c->attrs);
   for (int i = 0; i < c->count; i++) {
     const fsdp_op_operand *row = &op->operands[i];
     operand *o = &c->operands[i];

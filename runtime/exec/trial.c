@@ -50,6 +50,24 @@ static int32_t target_of(const rank_run *run, int64_t sequence, int64_t position
   return words[0] % 8 != 0 ? token_of(run, sequence, position + 1) : FSDP_TARGET_IGNORED;
 }
 
+// Position of the first token of the document that a position belongs to; `previous` is that of the position
+// before.
+static int32_t start_of(const rank_run *run, int64_t sequence, int64_t position, int32_t previous) {
+  const fsdp_plan_config *plan = &run->config->plan->config;
+  if (position >= plan->seq) return (int32_t)position; // padding sees itself alone
+  if (run->config->starts) return run->config->starts[sequence * plan->seq + position];
+  uint32_t words[4];
+  fsdp_random_words(run->config->seed, 3, (uint64_t)(sequence * 4096 + position), words);
+  return words[0] % 6 == 0 ? (int32_t)position : previous;
+}
+
+// The first sequence of the rank's part of a micro-batch.
+static int64_t first_sequence(const rank_run *run, int64_t micro_batch) {
+  const fsdp_plan_config *c = &run->config->plan->config;
+  int part, parts = fsdp_plan_batch_part(run->config->plan, run->rank.rank, &part);
+  return ((run->step * c->micro_batches + micro_batch) * parts + part) * c->batch;
+}
+
 // Sequence `row / local_seq` of the rank's part of a micro-batch, at the position of index `row % local_seq`.
 typedef struct place {
   int64_t sequence, position;
@@ -60,8 +78,7 @@ static place place_at(const rank_run *run, int64_t micro_batch, int64_t row) {
   const fsdp_plan *plan = run->config->plan;
   const fsdp_plan_config *c = &plan->config;
   const fsdp_rows *rows = &plan->rows;
-  int part, parts = fsdp_plan_batch_part(plan, run->rank.rank, &part);
-  int64_t first = ((run->step * c->micro_batches + micro_batch) * parts + part) * c->batch;
+  int64_t first = first_sequence(run, micro_batch);
   int64_t position = fsdp_rows_position(rows, &plan->units->mesh, run->rank.rank, row % rows->local_seq);
   return (place){first + row / rows->local_seq, position, position >= c->seq};
 }
@@ -96,6 +113,18 @@ static void feed_step(void *context, float scalars[FSDP_SCALAR_COUNT], float *ta
   run->micro_batch = 0;
 }
 
+static void fill_starts(const rank_run *run, int64_t micro_batch, int32_t *starts) {
+  const fsdp_plan_config *c = &run->config->plan->config;
+  const fsdp_rows *rows = &run->config->plan->rows;
+  int64_t positions = rows->parts * rows->local_seq;
+  for (int64_t s = 0; s < c->batch; s++) {
+    int64_t sequence = first_sequence(run, micro_batch) + s;
+    int32_t start = 0;
+    for (int64_t position = 0; position < positions; position++)
+      starts[s * positions + position] = start = start_of(run, sequence, position, start);
+  }
+}
+
 static void feed_batch(void *context, int32_t *const inputs[FSDP_INPUT_COUNT]) {
   rank_run *run = context;
   const fsdp_plan_config *plan = &run->config->plan->config;
@@ -107,6 +136,7 @@ static void feed_batch(void *context, int32_t *const inputs[FSDP_INPUT_COUNT]) {
     inputs[FSDP_INPUT_TARGETS][row] =
         at.padding ? FSDP_TARGET_IGNORED : target_of(run, at.sequence, at.position);
   }
+  if (inputs[FSDP_INPUT_STARTS]) fill_starts(run, run->micro_batch, inputs[FSDP_INPUT_STARTS]);
   if (++run->micro_batch == plan->micro_batches) run->step++;
 }
 

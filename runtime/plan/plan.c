@@ -133,6 +133,13 @@ fsdp_status fsdp_plan_check_attention(const fsdp_plan_config *c, fsdp_error *err
                    "leave it out, or use --backend cuda");
 }
 
+static fsdp_status check_documents(const fsdp_plan_config *c, fsdp_error *error) {
+  if (!c->documents || c->backend->device == FSDP_OP_CPU) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_OPTION,
+                   "--document-mask on: attention on a GPU does not tell documents apart: use "
+                   "--document-mask off, or --backend cpu");
+}
+
 static fsdp_status check_config(const fsdp_plan_config *c, fsdp_error *error) {
   FSDP_CHECK(c->batch >= 1 && c->seq >= 1 && c->micro_batches >= 1 && c->prefetch >= 0, "sizes");
   FSDP_CHECK(!c->evaluation_only || (c->micro_batches == 1 && !c->evaluation && !c->check && !c->snapshot),
@@ -140,6 +147,7 @@ static fsdp_status check_config(const fsdp_plan_config *c, fsdp_error *error) {
   fsdp_status status = c->sharding || c->op_strategies ? FSDP_OK : check_strategy(c, error);
   if (status) return status;
   status = fsdp_plan_check_attention(c, error);
+  if (status == FSDP_OK) status = check_documents(c, error);
   if (status == FSDP_OK) status = check_gemms(c, error);
   if (status == FSDP_OK) status = fsdp_model_check_seq(&c->model, c->seq, error);
   if (status) return status;
@@ -220,6 +228,7 @@ static fsdp_status place(fsdp_plan *plan, fsdp_error *error) {
   plan->graph = fsdp_model_forward(&c->model, c->batch, c->seq);
   fsdp_status status = check_params(plan->graph, error);
   if (status) return status;
+  if (c->documents) fsdp_graph_add_documents(plan->graph);
   if (c->sharding) return specs_of_sharding(plan, error);
   if (c->op_strategies) return specs_of_operators(plan, error);
   plan->specs = specs_of_strategy(c, plan->graph);

@@ -118,7 +118,7 @@ static void fill(const probe_call *call) {
   fsdp_device *device = call->self->session.device;
   run_once(call, fill_updated);
   for (int set = 0; set < call->sets; set++)
-    for (int i = 0; i < op->operand_count && i < call->operand_count; i++) { // the last one may be left out
+    for (int i = 0; i < call->operand_count && fsdp_op_operand_row(op, &call->attrs, i); i++) {
       const fsdp_view *view = &call->views[set * call->operand_count + i];
       const float value = constant_of(call, &op->operands[i]);
       if ((view->access & FSDP_READ) && (view->dtype == FSDP_I32 || value != 0))
@@ -135,17 +135,18 @@ static void *place_of(probe *self, const probe_call *call, int i) {
   const fsdp_op_letters *op = fsdp_op_letters_of(call->kind);
   const fsdp_op_extent *extent = &call->extents[i];
   const bool by_forward = call->kind == fsdp_op_attention(FSDP_OP_IN_BACKWARD) && (i == 1 || i == 2);
-  const bool normal = i < op->operand_count && extent->access == FSDP_READ && extent->dtype == self->dtype &&
-                      constant_of(call, &op->operands[i]) == 0 && !by_forward;
+  const bool normal = fsdp_op_operand_row(op, &call->attrs, i) && extent->access == FSDP_READ &&
+                      extent->dtype == self->dtype && constant_of(call, &op->operands[i]) == 0 && !by_forward;
   return probe_take(normal ? &self->inputs : &self->outputs, extent->bytes);
 }
 
 static void list_operands(const probe *self, probe_call *call, int64_t flat) {
   const fsdp_op_letters *op = fsdp_op_letters_of(call->kind);
   fsdp_dtype dtypes[OPERANDS_MAX] = {FSDP_F32};
-  for (int i = 0; i < op->operand_count; i++) dtypes[i] = dtype_of(self, call->kind, &op->operands[i]);
+  const int named = fsdp_op_operand_count(op, &call->attrs);
+  for (int i = 0; i < named; i++) dtypes[i] = dtype_of(self, call->kind, &op->operands[i]);
   fsdp_op_complete_attrs(self->device, &self->target, call->kind, &call->attrs, dtypes);
-  for (int i = 0; i < op->operand_count; i++) {
+  for (int i = 0; i < named; i++) {
     const fsdp_op_operand *operand = &op->operands[i];
     if (operand->optional) continue; // the last one
     call->extents[call->operand_count++] =
@@ -158,7 +159,7 @@ static void list_operands(const probe *self, probe_call *call, int64_t flat) {
 
 static bool is_fresh_at(const probe_call *call, int i) {
   const fsdp_op_letters *op = fsdp_op_letters_of(call->kind);
-  const bool workspace = i >= op->operand_count;
+  const bool workspace = !fsdp_op_operand_row(op, &call->attrs, i);
   return workspace || is_fresh(call->kind, &call->attrs, &op->operands[i]);
 }
 
@@ -278,6 +279,6 @@ double probe_call_measure(const probe *self, probe_call *call) {
 
 fsdp_op_work probe_call_work(const probe_call *call) {
   const int count = call->operand_count;
-  const bool has_workspace = count > fsdp_op_letters_of(call->kind)->operand_count;
+  const bool has_workspace = !fsdp_op_operand_row(fsdp_op_letters_of(call->kind), &call->attrs, count - 1);
   return fsdp_op_work_of(call->kind, &call->attrs, call->extents, has_workspace ? count - 1 : count);
 }

@@ -25,7 +25,6 @@ class Settings:
     """What every process must know."""
     tokenizer: str = None  # path; None: bytes
     copy: bool = False  # only .bin and no tokenizer: tokens as they are
-    packing: bool = True
     mask_prompt: bool = True
     special_tokens: bool = True
     chat_template: str = None  # its source; None: the tokenizer's own
@@ -259,7 +258,7 @@ def prepare(paths, out, settings, processes):
             raise summary.nothing(paths[0])
         vocabulary = encoder.vocabulary if encoder else greatest + 1
         first, last = (encoder.begin, encoder.end) if encoder else (None, None)
-        writer.finish({"vocabulary": vocabulary, "packed": settings.packing,
+        writer.finish({"vocabulary": vocabulary,
                        "bytes": bool(encoder) and encoder.is_bytes,
                        "tokenizer_hash": encoder.tokenizer_hash if encoder else 0,
                        "first": -1 if first is None else first, "last": -1 if last is None else last,

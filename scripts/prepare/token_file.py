@@ -13,7 +13,7 @@ MAGIC = b"fsdp-tok"
 VERSION = 1
 HEADER = struct.Struct("<8s4I4qQ2q4I3q")  # all but the checksum of these 120 bytes
 HEADER_BYTES = HEADER.size + 8
-FLAG_PACKED, FLAG_BYTES = 1, 2
+FLAG_PACKED, FLAG_BYTES = 1, 2  # nothing reads the first: the trainer makes its rows
 TYPECODES = {1: "B", 2: "H", 4: "I"}
 BLOCK = 1 << 22
 
@@ -65,8 +65,8 @@ def little_endian(values, token_bytes):
     return values.tobytes()
 
 
-def flags_of(packed, is_bytes):
-    return FLAG_PACKED * bool(packed) | FLAG_BYTES * bool(is_bytes)
+def flags_of(is_bytes):
+    return FLAG_PACKED | FLAG_BYTES * bool(is_bytes)
 
 
 def _padding(size):
@@ -126,7 +126,7 @@ class Writer:
             self.mask.add(int(digits[::-1], 2).to_bytes((len(digits) + 7) // 8, "little"))
 
     def finish(self, header):
-        """Completes the file. `header`: vocabulary, packed, bytes, tokenizer_hash, first, last, template."""
+        """Completes the file. `header`: vocabulary, bytes, tokenizer_hash, first, last, template."""
         self._add_mask(self.pending)
         token_section = self.tokens * self.token_bytes
         self.out.write(_padding(token_section))
@@ -134,7 +134,7 @@ class Writer:
         self.starts.copy_to(self.out)
         template = (header["template"] or "").encode()
         self.out.write(template + _padding(len(template)))
-        flags = flags_of(header["packed"], header["bytes"])
+        flags = flags_of(header["bytes"])
         fields = HEADER.pack(MAGIC, VERSION, HEADER_BYTES, self.token_bytes, flags, header["vocabulary"],
                              self.tokens, self.documents, self.targets, header["tokenizer_hash"],
                              header["first"], header["last"], self.checksum, self.mask.checksum,

@@ -213,6 +213,7 @@ static void run_trial(run_state *run, fsdp_weights *weights) {
       .weights_context = weights,
       .tokens = config->tokens,
       .targets = config->targets,
+      .starts = config->starts,
       .hooks = {.context = run,
                 .filled = check_padding,
                 .stepped = after_step,

@@ -3,7 +3,7 @@
 
 #include <stdbool.h>
 
-enum { PAIRWISE_SETTINGS_MAX = 16, PAIRWISE_VALUES_MAX = 64 };
+enum { PAIRWISE_SETTINGS_MAX = 20, PAIRWISE_VALUES_MAX = 64 };
 
 typedef struct pairwise {
   int settings;

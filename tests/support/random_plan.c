@@ -130,6 +130,7 @@ fsdp_plan_config random_plan_config(random_source *random) {
   // New families and meshes change no configuration without them.
   random_source apart = {.seed = random->seed, .next = (uint64_t)1 << 32};
   random_source of_mesh = {.seed = random->seed, .next = (uint64_t)1 << 33};
+  random_source of_documents = {.seed = random->seed, .next = (uint64_t)1 << 35};
   random_source of_strategy = {.seed = random->seed, .next = (uint64_t)1 << 34};
   const family_names *names = &families[random_int(&apart, 0, FAMILIES - 1)];
   fsdp_plan_config config = {.model = random_model(random),
@@ -159,6 +160,7 @@ fsdp_plan_config random_plan_config(random_source *random) {
   config.exchange = random_int(random, 0, 2) == 0;
   change_family(&apart, names, &config.model);
   change_mesh(&of_mesh, &config);
+  config.documents = random_int(&of_documents, 0, 3) == 0 && config.backend->device == FSDP_OP_CPU;
   if (random_int(&of_strategy, 0, 3) == 0) config.strategy = FSDP_ZERO1;
   return config;
 }
@@ -171,7 +173,7 @@ void describe_plan_config(const fsdp_plan_config *c, char *out, size_t out_bytes
       "accumulation=%d(%s) wrap=%d "
       "(%lld %s) offload=%d recompute=%s offload-activations=%s prefetch=%d %s/%s/%s/%s clip=%g "
       "evaluation=%d check=%d "
-      "snapshot=%d exchange=%d poison=%d sequence-parallel=%d %s",
+      "snapshot=%d exchange=%d poison=%d sequence-parallel=%d documents=%d %s",
       c->model.family->block_class, fsdp_strategy_name(c->strategy), fsdp_mesh_print(&c->mesh, ",", mesh),
       (long long)c->model.vocab_size, (long long)c->model.hidden_size, (long long)c->model.intermediate_size,
       (long long)c->model.num_layers, (long long)c->model.num_heads, (long long)c->model.num_kv_heads,
@@ -183,7 +185,7 @@ void describe_plan_config(const fsdp_plan_config *c, char *out, size_t out_bytes
       fsdp_saving_print(&c->saving, FSDP_FATE_OFFLOAD, saving[1]), c->prefetch,
       fsdp_dtype_name(c->param_dtype), fsdp_dtype_name(c->reduce_dtype), fsdp_dtype_name(c->master_dtype),
       fsdp_dtype_name(c->moment_dtype), (double)c->grad_clip, c->evaluation, c->check, c->snapshot,
-      c->exchange, c->poison, c->sequence_parallel, c->backend->name);
+      c->exchange, c->poison, c->sequence_parallel, c->documents, c->backend->name);
 }
 
 // ---- Searches

@@ -18,6 +18,7 @@ typedef struct query_block {
   float *out;  // O^T (D, QUERIES), not yet divided by the sums
   float *rows; // (QUERIES, D) staging, and a vector
   float most[QUERIES], sums[QUERIES];
+  int64_t low[QUERIES]; // first key that each sees
 } query_block;
 
 static query_block divide_scratch(const attention *k, void *scratch) {
@@ -41,10 +42,11 @@ static void mask(float *scores, int64_t keys, int64_t first_key) {
       scores[i * QUERIES + c] = -INFINITY;
 }
 
-// Hides the keys that lie before a query's window, in tiles that see some of these keys.
-static void mask_before_window(const attention *k, float *scores, int64_t keys, int64_t first_key) {
+// Hides the keys that lie before a query's window or document, in tiles that see some of these keys.
+static void mask_before_low(query_block *s, int64_t keys, int64_t first_key) {
+  float *scores = s->scores;
   for (int64_t i = 0; i < keys; i++) {
-    int64_t end = end_column(k, first_key + i);
+    int64_t end = end_column(s->low, first_key + i);
     for (int64_t c = end; c < fsdp_round_up(end, TILE_COLUMNS); c++) scores[i * QUERIES + c] = -INFINITY;
   }
 }
@@ -66,13 +68,13 @@ FSDP_INLINE fsdp_vf soften(query_block *s, float *scores, int64_t column, int64_
 }
 
 static void attend_to_keys(const attention *k, query_block *s, int64_t keys, int64_t first_key) {
-  product_of_keys(k, s->keys, s->key_stride, s->q, s->scores, keys, first_key);
+  product_of_keys(k, s->low, s->keys, s->key_stride, s->q, s->scores, keys, first_key);
   if (first_key + keys > 1) mask(s->scores, keys, first_key);
-  if (end_column(k, first_key) < QUERIES) mask_before_window(k, s->scores, keys, first_key);
+  if (end_column(s->low, first_key) < QUERIES) mask_before_low(s, keys, first_key);
   for (int64_t n = 0; n < QUERIES; n += TILE_COLUMNS) {
-    // A query of this tile sees no key past the tile's last column, nor before its first column's window.
+    // A query of this tile sees no key past the tile's last column, nor before the first one's first key.
     int64_t end = fsdp_min_i64(keys, n + TILE_COLUMNS - first_key);
-    int64_t begin = fsdp_max_i64(0, n - k->window + 1 - first_key), seen = end - begin;
+    int64_t begin = fsdp_max_i64(0, s->low[n] - first_key), seen = end - begin;
     if (seen <= 0) continue;
     float *scores = s->scores + begin * QUERIES;
     for (int64_t c = n; c < n + TILE_COLUMNS; c += FSDP_LANES) {
@@ -140,11 +142,12 @@ static void attend(void *argument, int64_t index, void *scratch) {
   query_range r = query_range_of(k, b, head, ranges - 1 - index % ranges);
   int64_t end = r.position + r.count;
   query_block s = divide_scratch(k, scratch);
+  find_low(k, r, s.low);
   copy_queries(k, k->q, k->Q, r, k->scale, s.rows, k->D);
   transpose_queries(s.rows, k->D, r.count, k->D, s.q);
   memset(s.out, 0, (size_t)(k->D * QUERIES) * sizeof *s.out);
   for (int i = 0; i < QUERIES; i++) s.most[i] = -FLT_MAX, s.sums[i] = 0;
-  for (int64_t key = first_seen(k, r.position) / KEYS * KEYS; key < end; key += KEYS) {
+  for (int64_t key = first_seen(r, s.low) / KEYS * KEYS; key < end; key += KEYS) {
     int64_t keys = fsdp_min_i64(KEYS, end - key), next = key + KEYS;
     load_keys(k, &s, b, key, keys, head / k->G);
     if (next < end) prefetch_keys(k, b, next, fsdp_min_i64(KEYS, end - next), head / k->G);

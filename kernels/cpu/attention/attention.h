@@ -5,11 +5,11 @@
 // broadcasts its left factor, which may have any layout, and reads its right factor as rows of vectors
 // (tile.h).
 //
-// B sequences of T queries, S positions with keys, H heads, K key/value heads, G = H / K, D head dimension,
-// Q the columns of what q lies in: (H + 2K) * D of q|k|v, H * D of q alone. The query at position q sees the
-// keys k with q - window < k <= q. A block's queries have neighbouring positions; everything inside it counts
-// keys from the position of its first query. Which rows they lie in is the maps' (kernels/row_map.h):
-// whatever is copied is copied run by run.
+// B sequences of T queries, S positions with keys, H heads, K key/value heads, G = H / K, D head dimension, Q
+// the columns of what q lies in: (H + 2K) * D of q|k|v, H * D of q alone. The query at position q sees the
+// keys k with q - window < k <= q, none before its document's first one. A block's queries have neighbouring
+// positions; everything inside it counts keys from the position of its first query. Which rows they lie in is
+// the maps' (kernels/row_map.h): whatever is copied is copied run by run.
 #pragma once
 
 #include "kernels/cpu/operand.h"
@@ -24,6 +24,7 @@ enum {
 
 typedef struct attention {
   const fsdp_kernel_call *call;
+  const int32_t *starts; // (B, documents): position of the first token of each position's document; or NULL
   const fsdp_view *q, *kv, *o, *lse, *d_o, *d_q, *d_kv; // q, kv: what holds q and k|v, which may be q|k|v
   float *delta;                                         // (B, H, T): sum over D of d_o * o
   int64_t B, T, S, H, K, G, D, Q;
@@ -43,6 +44,7 @@ FSDP_INLINE attention attention_shape(const fsdp_kernel_call *call) {
   FSDP_CHECK(k.K > 0 && k.H % k.K == 0 && k.D > 0, "%lld heads over %lld key/value heads of %lld",
              (long long)k.H, (long long)k.K, (long long)k.D);
   FSDP_CHECK(attrs->window >= 0, "a window of %lld keys", (long long)attrs->window);
+  k.starts = fsdp_kernel_starts(call);
   k.queries = fsdp_row_map_of(call);
   k.keys = fsdp_key_map_of(call, &k.queries);
   k.S = k.keys.seq;
@@ -146,22 +148,43 @@ FSDP_INLINE int64_t first_column(int64_t key) {
   return key <= 0 ? 0 : key / TILE_COLUMNS * TILE_COLUMNS;
 }
 
-// One past the last column of the block that sees key `key`; 0: no column does, the window has moved on.
-FSDP_INLINE int64_t end_column(const attention *k, int64_t key) {
-  return fsdp_min_i64(QUERIES, fsdp_max_i64(0, key + k->window));
+// The first key that each column of a range's block sees, by window and document. It never decreases. Columns
+// past the range's end count to the last query's document.
+FSDP_INLINE void find_low(const attention *k, query_range r, int64_t low[QUERIES]) {
+  for (int64_t c = 0; c < QUERIES; c++) {
+    low[c] = c - k->window + 1;
+    if (!k->starts) continue;
+    int64_t position = r.position + fsdp_min_i64(c, r.count - 1);
+    int64_t start = k->starts[r.b * k->call->attrs->documents + position];
+    low[c] = fsdp_max_i64(low[c], start - r.position);
+  }
 }
 
-// First key that the query at `position` sees.
-FSDP_INLINE int64_t first_seen(const attention *k, int64_t position) {
-  return fsdp_max_i64(0, position - k->window + 1);
+// One past the last column of the block that sees key `key`; 0: no column does, all see later keys alone.
+FSDP_INLINE int64_t end_column(const int64_t low[QUERIES], int64_t key) {
+  if (low[QUERIES - 1] <= key) return QUERIES;
+  int64_t begin = 0, end = QUERIES - 1; // the last column does not see it
+  while (begin < end) {
+    int64_t middle = (begin + end) / 2;
+    if (low[middle] <= key)
+      begin = middle + 1;
+    else
+      end = middle;
+  }
+  return begin;
+}
+
+// Position of the first key that a range's first query sees.
+FSDP_INLINE int64_t first_seen(query_range r, const int64_t low[QUERIES]) {
+  return fsdp_max_i64(0, r.position + low[0]);
 }
 
 // c (keys, QUERIES) = a (keys, D) * b (D, QUERIES), only the columns that see a key, in whole tiles:
 // `first_key` is the block's first key counted from its first query.
-FSDP_INLINE void product_of_keys(const attention *k, const float *a, int64_t a_stride, const float *b,
-                                 float *c, int64_t keys, int64_t first_key) {
+FSDP_INLINE void product_of_keys(const attention *k, const int64_t *low, const float *a, int64_t a_stride,
+                                 const float *b, float *c, int64_t keys, int64_t first_key) {
   for (int64_t i = 0; i < keys; i += TILE_ROWS) {
-    int64_t rows = fsdp_min_i64(TILE_ROWS, keys - i), end = end_column(k, first_key + i + rows - 1);
+    int64_t rows = fsdp_min_i64(TILE_ROWS, keys - i), end = end_column(low, first_key + i + rows - 1);
     for (int64_t n = first_column(first_key + i); n < end; n += TILE_COLUMNS)
       tile(rows, k->D, a + i * a_stride, b + n, c + i * QUERIES + n,
            (tile_strides){a_stride, 1, QUERIES, QUERIES}, false);

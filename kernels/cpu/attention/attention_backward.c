@@ -18,6 +18,7 @@ typedef struct head_block {
   float *d_q;               // (QUERIES, padded_D)
   float *k, *v, *d_k, *d_v; // (key_range, padded_D)
   float lse[QUERIES], delta[QUERIES];
+  int64_t low[QUERIES]; // first key that each query sees
 } head_block;
 
 static int64_t fixed_floats(const attention *k) {
@@ -42,11 +43,11 @@ static head_block divide_scratch(const attention *k, void *scratch) {
 }
 
 // P^T from S^T, and d_S^T from d_P^T, both in place; keys that a query does not see become zero.
-static void differentiate_softmax(const attention *k, head_block *s, int64_t keys, int64_t first_key) {
+static void differentiate_softmax(head_block *s, int64_t keys, int64_t first_key) {
   for (int64_t i = 0; i < keys; i++) {
     float *p = s->p + i * QUERIES, *d_s = s->d_s + i * QUERIES;
-    int64_t hidden = first_key + i;      // queries before this column do not see the key,
-    int64_t end = end_column(k, hidden); // nor from this one on
+    int64_t hidden = first_key + i;           // queries before this column do not see the key,
+    int64_t end = end_column(s->low, hidden); // nor from this one on
     for (int64_t c = first_column(hidden); c < end; c += FSDP_LANES) {
       fsdp_vf probability = vf_exp(vf_load(p + c) - vf_load(s->lse + c));
       vf_store(p + c, probability);
@@ -54,16 +55,17 @@ static void differentiate_softmax(const attention *k, head_block *s, int64_t key
     }
     // The products below take whole tiles of keys and of queries, which reach this far to both sides.
     for (int64_t c = first_column(hidden - TILE_ROWS + 1); c < hidden; c++) p[c] = d_s[c] = 0;
-    for (int64_t c = end; c < end_column(k, hidden + TILE_ROWS - 1); c++) p[c] = d_s[c] = 0;
+    int64_t reach = end_column(s->low, hidden + TILE_ROWS - 1), tile_end = fsdp_round_up(end, TILE_ROWS);
+    for (int64_t c = end; c < fsdp_min_i64(QUERIES, fsdp_max_i64(reach, tile_end)); c++) p[c] = d_s[c] = 0;
   }
 }
 
 // out (keys, padded_D) += a (keys, QUERIES) * b (QUERIES, padded_D), over the queries that see a key.
-static void add_to_keys(const attention *k, const float *a, const float *b, float *out, int64_t keys,
-                        int64_t first_key) {
+static void add_to_keys(const attention *k, const head_block *s, const float *a, const float *b, float *out,
+                        int64_t keys, int64_t first_key) {
   for (int64_t i = 0; i < keys; i += TILE_ROWS) {
     int64_t rows = fsdp_min_i64(TILE_ROWS, keys - i);
-    int64_t from = first_column(first_key + i), end = end_column(k, first_key + i + rows - 1);
+    int64_t from = first_column(first_key + i), end = end_column(s->low, first_key + i + rows - 1);
     if (from >= end) continue;
     for (int64_t n = 0; n < k->padded_D; n += TILE_COLUMNS)
       tile(rows, end - from, a + i * QUERIES + from, b + from * k->padded_D + n, out + i * k->padded_D + n,
@@ -76,8 +78,8 @@ static void add_to_queries(const attention *k, head_block *s, const float *keys_
                            int64_t first_key) {
   for (int64_t i = 0; i < QUERIES; i += TILE_ROWS) {
     int64_t rows = fsdp_min_i64(TILE_ROWS, QUERIES - i);
-    int64_t end = fsdp_min_i64(keys, i + rows - first_key);         // for the last query of these
-    int64_t begin = fsdp_max_i64(0, i - k->window + 1 - first_key); // for the first
+    int64_t end = fsdp_min_i64(keys, i + rows - first_key); // for the last query of these
+    int64_t begin = fsdp_max_i64(0, s->low[i] - first_key); // for the first
     if (begin >= end) continue;
     for (int64_t n = 0; n < k->padded_D; n += TILE_COLUMNS)
       tile(rows, end - begin, s->d_s + begin * QUERIES + i, keys_block + begin * k->padded_D + n,
@@ -116,17 +118,17 @@ static void store_d_q(const attention *k, head_block *s, query_range r, bool add
 // Everything between `keys` keys from `first` on and the queries of a range.
 static void differentiate_queries(const attention *k, head_block *s, query_range r, int64_t first,
                                   int64_t keys_count) {
-  int64_t width = k->padded_D, seen = first_seen(k, r.position);
+  int64_t width = k->padded_D, seen = first_seen(r, s->low);
   int64_t end = fsdp_min_i64(first + keys_count, r.position + r.count);
   int64_t skipped = fsdp_max_i64(0, seen - first) / KEYS * KEYS;
   load_queries(k, s, r);
   for (int64_t key = first + skipped; key < end; key += KEYS) {
     int64_t keys = fsdp_min_i64(KEYS, end - key), at = (key - first) * width, first_key = key - r.position;
-    product_of_keys(k, s->k + at, width, s->q_t, s->p, keys, first_key);
-    product_of_keys(k, s->v + at, width, s->d_o_t, s->d_s, keys, first_key);
-    differentiate_softmax(k, s, keys, first_key);
-    add_to_keys(k, s->p, s->d_o, s->d_v + at, keys, first_key);
-    add_to_keys(k, s->d_s, s->q, s->d_k + at, keys, first_key);
+    product_of_keys(k, s->low, s->k + at, width, s->q_t, s->p, keys, first_key);
+    product_of_keys(k, s->low, s->v + at, width, s->d_o_t, s->d_s, keys, first_key);
+    differentiate_softmax(s, keys, first_key);
+    add_to_keys(k, s, s->p, s->d_o, s->d_v + at, keys, first_key);
+    add_to_keys(k, s, s->d_s, s->q, s->d_k + at, keys, first_key);
     add_to_queries(k, s, s->k + at, keys, first_key);
   }
   store_d_q(k, s, r, seen < first);
@@ -135,12 +137,12 @@ static void differentiate_queries(const attention *k, head_block *s, query_range
 // Everything between `range` keys from `first` on and the queries that see them.
 static void differentiate_range(const attention *k, head_block *s, int64_t b, int64_t kv_head, int64_t first,
                                 int64_t range) {
-  int64_t end_query = first + range - 1 + k->window; // past the position of the last one
   for (int64_t head = kv_head * k->G; head < (kv_head + 1) * k->G; head++)
     for (int64_t i = 0; i < query_ranges(k); i++) {
       query_range r = query_range_of(k, b, head, i);
-      if (r.position + r.count > first && r.position < end_query)
-        differentiate_queries(k, s, r, first, range);
+      if (r.position + r.count <= first) continue;
+      find_low(k, r, s->low);
+      if (r.position + s->low[0] < first + range) differentiate_queries(k, s, r, first, range);
     }
 }
 

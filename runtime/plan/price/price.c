@@ -161,10 +161,17 @@ static double products_s(const fsdp_pricing *p, const fsdp_instr *instr) {
   return gpu->gemm_multiprocessors ? seconds * gpu->multiprocessors / gpu->gemm_multiprocessors : seconds;
 }
 
+// The part of attention's pairs that documents leave: as of sequences that are so much shorter.
+static double left_of(const fsdp_pricing *p, const fsdp_instr *instr) {
+  const double left = p->plan->config.attention_left;
+  return instr->attrs.documents && left > 0 ? left : 1;
+}
+
 static double attention_s(const fsdp_pricing *p, const fsdp_instr *instr, double flops, bool *estimated) {
   const fsdp_op_attrs *a = &instr->attrs;
   const bool backward = fsdp_op_phase_of(instr->op) == FSDP_OP_IN_BACKWARD;
   int64_t seq = a->kv_seq > 0 ? a->kv_seq : a->seq;
+  seq = fsdp_max_i64(1, (int64_t)(left_of(p, instr) * (double)seq));
   if (a->window > 0) seq = fsdp_min_i64(seq, a->window);
   const fsdp_profile_attention_call call = {.kernel = a->attention,
                                             .dtype = p->plan->config.param_dtype,
@@ -186,8 +193,9 @@ static double processors_of(const fsdp_pricing *p, const fsdp_instr *instr) {
 }
 
 static fsdp_price price_op(const fsdp_pricing *p, const fsdp_instr *instr) {
-  const fsdp_op_work work = work_of(p, instr);
+  fsdp_op_work work = work_of(p, instr);
   const fsdp_dtype dtype = p->plan->config.param_dtype;
+  work.flops *= left_of(p, instr);
   fsdp_price price = {.flops = work.flops};
   double bytes = work.bytes;
   if (fsdp_op_makes_gemms(instr->op)) {

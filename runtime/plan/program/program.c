@@ -255,6 +255,7 @@ static void hash_attrs(hasher *h, const fsdp_op_attrs *attrs) {
                            attrs->norm_limit, attrs->adam_eps, attrs->weight_decay};
   for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) hash_i64(h, sizes[i]);
   for (size_t i = 0; i < sizeof factors / sizeof factors[0]; i++) hash_f32(h, factors[i]);
+  if (attrs->documents) hash_i64(h, attrs->documents);
   hash_f64(h, attrs->beta1);
   hash_f64(h, attrs->beta2);
   hash_i64(h, attrs->inv_freq != NULL);

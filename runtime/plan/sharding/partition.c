@@ -303,15 +303,19 @@ static void cut_rows(const partitioner *p, fsdp_placement *placement, const fsdp
   }
 }
 
-// Tokens and targets: a row for each position of a rank, of all sequences.
+// Tokens and targets: a row for each position of a rank, of all sequences. Starts of documents: one for each
+// position of a rank's sequences, wherever its rows are.
 static void place_inputs(partitioner *p) {
   for (int v = 0; v < p->value_count; v++) {
     fsdp_value *value = &p->graph->values[v];
     if (value->role != FSDP_VALUE_INPUT) continue;
-    value->local[0] = value->local_numel = p->rows.batch * p->rows.local_seq;
+    const bool is_whole = v == p->graph->inputs[FSDP_INPUT_STARTS];
+    const fsdp_axis_set cut = is_whole ? p->decisions->batch : zero_axes(p);
+    value->local[0] = p->rows.batch * p->rows.local_seq * (is_whole ? p->rows.parts : 1);
     cut_rows(p, &value->placement, &p->specs->input.dim[0]);
-    cut_rows(p, &value->placement, &p->specs->input.dim[1]);
-    value->shape[0] = value->numel = value->local[0] * fsdp_mesh_group_size(p->mesh, zero_axes(p));
+    if (!is_whole) cut_rows(p, &value->placement, &p->specs->input.dim[1]);
+    value->local_numel = value->local[0];
+    value->shape[0] = value->numel = value->local[0] * fsdp_mesh_group_size(p->mesh, cut);
   }
 }
 

@@ -102,12 +102,18 @@ fsdp_status partition_context_attention(partitioner *p, fsdp_node *node, const f
   return FSDP_OK;
 }
 
+static int first_output(const fsdp_node *node) {
+  int o = 0;
+  while (node->operands[o].access != FSDP_WRITE) o++;
+  return node->operands[o].value;
+}
+
 void partition_mask_heads(partitioner *p, const fsdp_node *attention, fsdp_axis_set heads,
                           const fsdp_op_attrs *whole) {
   if (p->axes->axis < 0 || !(heads >> (p->axes->axis + 1) & 1)) return;
   const fsdp_axis_set replicas = 1u << (p->axes->axis + 1);
   int64_t items = whole->heads / whole->kv_heads, held = partition_share(p, items, replicas);
-  int o = attention->operands[attention->operand_count - 2].value;
+  int o = first_output(attention);
   if (items % fsdp_mesh_group_size(p->mesh, replicas) == 0) return;
   fsdp_node *n = fsdp_graph_forward_node(p->graph, fsdp_op_columns(FSDP_COLUMNS_MASK), attention->module,
                                          attention->block);

@@ -83,6 +83,7 @@ static void localise_positions(const partitioner *p, fsdp_node *node) {
   node->attrs.chunk = p->rows.chunk;
   node->first_index = p->rows.first;
   node->second_index = p->rows.second;
+  if (node->attrs.documents) node->attrs.documents = p->rows.parts * p->rows.local_seq;
 }
 
 void partition_localise(const partitioner *p, const fsdp_op_strategy *a, fsdp_node *node) {

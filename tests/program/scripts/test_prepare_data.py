@@ -53,8 +53,6 @@ def options_change_what_they_say(work):
     all_learned = prepare_good(work / "b.tok", "--mask-prompt", "off", data)
     assert all_learned.ids == plain.ids
     assert all_learned.learned == [i not in plain.starts for i in range(len(plain.ids))]
-    unpacked = prepare_good(work / "c.tok", "--packing", "off", data)
-    assert not unpacked.packed and unpacked.ids == plain.ids and unpacked.starts == plain.starts
     marked = prepare_good(work / "d.tok", "--bos", 1, "--eos", 10, data)
     assert (marked.first, marked.last) == (1, 10)
     assert marked.documents() == [[1] + ids[:-1] + [10] for ids in plain.documents()]
@@ -126,8 +124,6 @@ def tokens_of_others_pass_through(work):
     assert "truncated" in error_of(prepare("--out", work / "x.tok", work / "cut.bin"), 3)
     (work / "odd.bin").write_bytes(b"abc")
     assert "3 bytes" in error_of(prepare("--out", work / "x.tok", work / "odd.bin"), 3)
-    message = error_of(prepare("--out", work / "x.tok", "--packing", "off", work / "raw.bin"), 2)
-    assert "--packing off" in message
     message = error_of(prepare("--out", work / "x.tok", work / "raw.bin", FIXTURES / "alpaca.json"), 2)
     assert "--tokenizer" in message
 
@@ -198,8 +194,7 @@ def bad_options_are_refused(work):
             (["--out", work / "x.tok", "--eos", "256", data], 2, "not a byte"),
             (["--out", work / "x.tok", "--eos", "</s>", data], 2, "</s>"),
             (["--out", work / "x.tok", "--tokenizer", work / "t.json", data], 3, "t.json"),
-            (["--out", work / "x.tok", "--packing", "maybe", data], 2, "maybe"),
-            (["--out", work / "x.tok", "--packing", "off", work / "b.txt"], 2, "--seq-length tokens alone"),
+            (["--out", work / "x.tok", "--mask-prompt", "maybe", data], 2, "maybe"),
             (["--out", work / "x.tok", "--fields", "prompt", data], 2, "--fields prompt: give NAME=KEY"),
             (["--out", work / "x.tok", "--fields", "text=a,text=b", data], 2, "names text or b twice")]:
         message = error_of(prepare(*arguments), status)
@@ -293,12 +288,13 @@ def a_missing_connection_is_the_reason(_):
 
 
 def the_trainer_reads_what_was_prepared(work):
-    for packing in ("on", "off"):
-        out = work / f"{packing}.tok"
-        prepare_good(out, "--packing", packing, FIXTURES / "records.jsonl")
-        process = programs.run("fsdp_train", "--data", out, "-s", 64, "--max-steps", 2, "--num-epochs", 9)
+    out = work / "records.tok"
+    prepare_good(out, FIXTURES / "records.jsonl")
+    for packing in ("best-fit", "stream", "off"):
+        process = programs.run("fsdp_train", "--data", out, "--packing", packing, "-s", 64, "--max-steps", 2,
+                               "--num-epochs", 9)
         assert process.returncode == 0, process.stderr
-        assert "prepared as bytes" in process.stdout, process.stdout
+        assert "prepared as bytes" in process.stdout and f"packing:   {packing}, " in process.stdout
 
 
 if __name__ == "__main__":

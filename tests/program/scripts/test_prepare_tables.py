@@ -21,7 +21,7 @@ def rows_are_records(work):
         parquet.write_table(pyarrow.Table.from_pylist(records), work / "x.parquet", row_group_size=700)
         lines = [{key: value for key, value in record.items() if value is not None} for record in records]
         (work / "x.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        for options in (["--model", FIXTURES], [], ["--packing", "off", "--procs", 3]):
+        for options in (["--model", FIXTURES], [], ["--mask-prompt", "off", "--procs", 3]):
             options = [*options, "--chat-template", "chatml"]
             prepare_good(work / "a.tok", *options, work / "x.parquet", work / "x.jsonl")
             prepare_good(work / "b.tok", *options, work / "x.jsonl", work / "x.parquet")

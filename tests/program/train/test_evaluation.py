@@ -40,7 +40,7 @@ text.write_text("".join(chr(97 + i * i % 26) for i in range(7 * 32 + 1)))
 alpaca = work / "held_out.json"
 alpaca.write_text(prompts(20))
 tokens = work / "held_out.tok"
-prepare_good(tokens, "--packing", "off", alpaca)
+prepare_good(tokens, alpaca)
 
 # Training does not notice: the same losses to the bit, while the evaluation's change as it learns.
 _, plain = train("plain", "-b", "2")

@@ -87,30 +87,29 @@ static void bad_records_are_named_by_line(void **state) {
   }
 }
 
-// alpaca.tok, not packed: answers begin behind 29, 41 and 28 tokens of prompt (test_io_tokens.c).
+// Answers begin behind 29, 41 and 28 tokens of prompt (test_io_tokens.c).
 static void prompts_that_fill_the_sequence_are_reported(void **state) {
   (void)state;
-  unsigned char file[4096];
   fsdp_error error;
-  FILE *in = fopen(ALPACA, "rb");
-  assert_non_null(in);
-  size_t bytes = fread(file, 1, sizeof file, in);
-  fclose(in);
-  assert_true(bytes < sizeof file);
-  file[20] &= 0xfe; // not packed
-  token_bytes_seal(file);
-  const char *path = io_write("unpacked.tok", file, (int64_t)bytes);
-  assert_int_equal(open_with(path, 41, 3, &error), FSDP_OK);
-  IO_EXPECT(open_with(path, 27, 1, &error), FSDP_ERR_INPUT, &error, "only 0 of its 3 documents", "first 27",
-            "prompts", "--seq-length to at least 28", "--mask-prompt off");
-  IO_EXPECT(open_with(path, 27, 3, &error), FSDP_ERR_INPUT, &error, "--seq-length to at least 41");
-  IO_EXPECT(open_with(path, 40, 3, &error), FSDP_ERR_INPUT, &error, "only 2 of its 3 documents",
-            "one step needs 3", "--seq-length to at least 41");
-  IO_EXPECT(open_with(path, 64, 4, &error), FSDP_ERR_INPUT, &error, "has 3 documents", "one step needs 4",
-            "give more");
-  // Packed: 105 tokens are 26 sequences of 4, three of which hold an answer.
-  IO_EXPECT(open_with(ALPACA, 4, 8, &error), FSDP_ERR_INPUT, &error, "of its 26 sequences", "prompts",
-            "one step needs 8", "--mask-prompt off");
+  fsdp_dataset_config config = {.seq = 41, .global_batch = 3, .vocab_size = 60000};
+  config.packing = FSDP_PACKING_OFF;
+  config.longer = FSDP_LONG_CUT;
+  assert_int_equal(io_dataset_status(ALPACA, config, &error), FSDP_OK);
+  config.seq = 27;
+  IO_EXPECT(io_dataset_status(ALPACA, config, &error), FSDP_ERR_INPUT, &error,
+            "only 0 of its 3 sequences of 27", "prompts", "--mask-prompt off");
+  config.longer = FSDP_LONG_DROP;
+  IO_EXPECT(io_dataset_status(ALPACA, config, &error), FSDP_ERR_INPUT, &error,
+            "its 3 documents fill 0 sequences", "one step needs 3");
+  config.seq = 64;
+  config.global_batch = 4;
+  IO_EXPECT(io_dataset_status(ALPACA, config, &error), FSDP_ERR_INPUT, &error,
+            "its 3 documents fill 3 sequences of 64", "one step needs 4", "give more");
+  // A stream: 105 tokens are 26 sequences of 4, three of which hold an answer.
+  config =
+      (fsdp_dataset_config){.seq = 4, .global_batch = 8, .vocab_size = 60000, .packing = FSDP_PACKING_STREAM};
+  IO_EXPECT(io_dataset_status(ALPACA, config, &error), FSDP_ERR_INPUT, &error, "of its 26 sequences",
+            "prompts", "one step needs 8", "--mask-prompt off");
 }
 
 int main(void) {

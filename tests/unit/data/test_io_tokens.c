@@ -73,8 +73,9 @@ static void prompts_are_not_learned(void **state) {
   for (int64_t i = 0; i < view->document_count; i++) assert_int_equal(view->starts[i], alpaca_starts[i]);
   fsdp_token_source_close(&source);
 
-  fsdp_dataset *dataset =
-      io_dataset(ALPACA, (fsdp_dataset_config){.tokenizer = TOKENIZER, .seq = 8, .vocab_size = 42});
+  fsdp_dataset *dataset = io_dataset(
+      ALPACA, (fsdp_dataset_config){
+                  .tokenizer = TOKENIZER, .seq = 8, .vocab_size = 42, .packing = FSDP_PACKING_STREAM});
   // Thirteen samples of eight, of which three have targets that count: 24..32 (the last of them 32), 72..80,
   // 96..104.
   static const int64_t begins[] = {24, 72, 96};
@@ -174,7 +175,7 @@ static void compare(const fsdp_dataset *dataset, int64_t sample, int64_t T, int6
   assert_int_equal(counted, 0);
 }
 
-static void packed_samples_run_over_documents_and_files(void **state) {
+static void stream_samples_run_over_documents_and_files(void **state) {
   (void)state;
   static stream parts[3];
   static uint32_t tokens[12000];
@@ -192,7 +193,8 @@ static void packed_samples_run_over_documents_and_files(void **state) {
     total += parts[i].file.count;
   }
   for (int64_t T = 1; T < 60; T += 7) {
-    fsdp_dataset *dataset = io_dataset(paths, (fsdp_dataset_config){.seq = T, .vocab_size = 200000});
+    fsdp_dataset *dataset = io_dataset(
+        paths, (fsdp_dataset_config){.seq = T, .vocab_size = 200000, .packing = FSDP_PACKING_STREAM});
     assert_int_equal(fsdp_dataset_token_count(dataset), total);
     int64_t sample = 0;
     for (int64_t begin = 0; begin + T < total; begin += T) {
@@ -205,7 +207,7 @@ static void packed_samples_run_over_documents_and_files(void **state) {
   }
 }
 
-static void an_unpacked_sample_is_one_document(void **state) {
+static void a_sample_without_packing_is_one_document(void **state) {
   (void)state;
   static stream parts[2];
   char paths[1100];
@@ -213,7 +215,9 @@ static void an_unpacked_sample_is_one_document(void **state) {
   snprintf(paths, sizeof paths, "%s", write_stream("a.tok", &parts[0]));
   sprintf(paths + strlen(paths), ",%s", write_stream("b.tok", &parts[1]));
   for (int64_t T = 1; T < 60; T += 6) {
-    fsdp_dataset *dataset = io_dataset(paths, (fsdp_dataset_config){.seq = T, .vocab_size = 200000});
+    fsdp_dataset *dataset = io_dataset(
+        paths, (fsdp_dataset_config){
+                   .seq = T, .vocab_size = 200000, .packing = FSDP_PACKING_OFF, .longer = FSDP_LONG_CUT});
     int64_t sample = 0, cut = 0;
     for (int part = 0; part < 2; part++) {
       const stream *s = &parts[part];
@@ -228,9 +232,7 @@ static void an_unpacked_sample_is_one_document(void **state) {
       }
     }
     assert_int_equal(fsdp_dataset_sample_count(dataset), sample);
-    char text[64];
-    snprintf(text, sizeof text, " %lld cut off at %lld ", (long long)cut, (long long)T);
-    if (cut) assert_non_null(strstr(fsdp_dataset_description(dataset), text));
+    assert_int_equal(fsdp_dataset_how(dataset)->counts.cut, cut);
     int32_t none_tokens[64] = {0}, none_targets[64];
     for (int64_t i = 0; i < T; i++) none_targets[i] = IGNORED;
     compare(dataset, FSDP_DATASET_NO_SAMPLE, T, 0, none_tokens, none_targets);
@@ -363,7 +365,7 @@ static void data_and_model_must_belong_together(void **state) {
           "x.tok");
   REFUSED(NULL, other, 256, "built-in", other);
   snprintf(both, sizeof both, "%s,%s", tokens, bytes);
-  REFUSED(both, NULL, 60000, "b.tok", "not packed", "--packing");
+  assert_int_equal(open_bad(both, NULL, 60000, &error), FSDP_OK);
   // Every document is shorter than three tokens, and none of their targets counts.
   token_bytes none = {.count = 4,
                       .documents = 2,
@@ -372,14 +374,10 @@ static void data_and_model_must_belong_together(void **state) {
                       .counts = (uint8_t[]){0, 0, 0, 0},
                       .starts = (uint64_t[]){0, 2},
                       .width = 2};
-  for (int packed = 0; packed < 2; packed++) {
-    int64_t length;
-    none.packed = packed;
-    unsigned char *file = token_bytes_make(&none, &length);
-    REFUSED(io_write("none.tok", file, length), NULL, 9, "none.tok", "only 0 of its",
-            packed ? "sequences" : "documents");
-    free(file);
-  }
+  int64_t length;
+  unsigned char *file = token_bytes_make(&none, &length);
+  REFUSED(io_write("none.tok", file, length), NULL, 9, "none.tok", "only 0 of its", "sequences");
+  free(file);
 #undef REFUSED
 }
 
@@ -492,7 +490,8 @@ static void a_damaged_token_is_not_trained_on(void **state) {
   s.tokens[100] = 60000;
   s.counts[101] = 1;
   fsdp_dataset *dataset =
-      io_dataset(write_stream("x.tok", &s), (fsdp_dataset_config){.seq = 50, .vocab_size = 60000});
+      io_dataset(write_stream("x.tok", &s),
+                 (fsdp_dataset_config){.seq = 50, .vocab_size = 60000, .packing = FSDP_PACKING_STREAM});
   pid_t child = fork();
   assert_true(child >= 0);
   if (!child) {
@@ -582,8 +581,8 @@ static void the_part_to_hold_out_is_checked(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(prompts_are_not_learned),
-      cmocka_unit_test(packed_samples_run_over_documents_and_files),
-      cmocka_unit_test(an_unpacked_sample_is_one_document),
+      cmocka_unit_test(stream_samples_run_over_documents_and_files),
+      cmocka_unit_test(a_sample_without_packing_is_one_document),
       cmocka_unit_test(records_are_the_prepared_bytes),
       cmocka_unit_test(bad_records_are_named_by_line),
       cmocka_unit_test(dots_in_folders_are_no_ending),

@@ -96,6 +96,7 @@ enum setting {
   CHECK,
   SNAPSHOT,
   EXCHANGE,
+  DOCUMENTS,
   SETTINGS
 };
 
@@ -121,7 +122,8 @@ static pairwise settings = {.settings = SETTINGS,
                                             [EVALUATION] = 2,
                                             [CHECK] = 2,
                                             [SNAPSHOT] = 2,
-                                            [EXCHANGE] = 2},
+                                            [EXCHANGE] = 2,
+                                            [DOCUMENTS] = 2},
                             .allowed = allowed};
 
 // ---- A run
@@ -202,6 +204,7 @@ static harness_config config_of(const pairwise_choice *choice) {
   plan->check = v[CHECK];
   plan->snapshot = v[SNAPSHOT];
   plan->exchange = v[EXCHANGE];
+  plan->documents = v[DOCUMENTS];
   return config;
 }
 
@@ -211,13 +214,13 @@ static void describe(const pairwise_choice *choice, char *out, size_t bytes) {
   snprintf(out, bytes,
            "%s, data=%d,fsdp=%d,tensor=%d,context=%d%s, %s, wrap %d, sequence parallel %d, recompute %s, "
            "offload %s, accumulation %d %s, cpu offload %d, prefetch %d, poison %d, clip %d, evaluation %d, "
-           "check %d, snapshot %d, exchange %d",
+           "check %d, snapshot %d, exchange %d, documents %d",
            models[v[MODEL]].name, m->data, m->fsdp, m->tensor, m->context,
            v[AXES_REVERSED] ? " reversed" : "", fsdp_strategy_name(strategies[v[STRATEGY]]), v[WRAP],
            v[SEQUENCE_PARALLEL], savings[v[SAVING]][0], savings[v[SAVING]][1],
            accumulations[v[ACCUMULATION]].count,
            accumulations[v[ACCUMULATION]].kind == FSDP_ACCUMULATE_LOCAL ? "local" : "reduce", v[CPU_OFFLOAD],
-           v[PREFETCH], v[POISON], v[CLIP], v[EVALUATION], v[CHECK], v[SNAPSHOT], v[EXCHANGE]);
+           v[PREFETCH], v[POISON], v[CLIP], v[EVALUATION], v[CHECK], v[SNAPSHOT], v[EXCHANGE], v[DOCUMENTS]);
 }
 
 // ---- Comparison with one rank
@@ -293,13 +296,14 @@ static void compare_replicas(const char *run, const harness_result *result) {
   }
 }
 
-// One rank, plain: of a model, with and without clipping, made when it is first asked for.
-static harness_result *references[MODELS][2];
+// One rank, plain: of a model, with and without clipping and documents, made when it is first asked for.
+static harness_result *references[MODELS][2][2];
 
 static const harness_result *reference_of(const pairwise_choice *choice) {
-  harness_result **reference = &references[choice->values[MODEL]][choice->values[CLIP]];
+  const int *v = choice->values;
+  harness_result **reference = &references[v[MODEL]][v[CLIP]][v[DOCUMENTS]];
   if (*reference) return *reference;
-  pairwise_choice plain = {.values = {[MODEL] = choice->values[MODEL], [CLIP] = choice->values[CLIP]}};
+  pairwise_choice plain = {.values = {[MODEL] = v[MODEL], [CLIP] = v[CLIP], [DOCUMENTS] = v[DOCUMENTS]}};
   harness_config config = config_of(&plain);
   config.plan.evaluation = config.evaluate = true;
   *reference = harness_train(&config);
@@ -455,7 +459,8 @@ static int free_references(void **state) {
   (void)state;
   for (int m = 0; m < MODELS; m++)
     for (int clip = 0; clip < 2; clip++)
-      if (references[m][clip]) harness_free(references[m][clip]);
+      for (int documents = 0; documents < 2; documents++)
+        if (references[m][clip][documents]) harness_free(references[m][clip][documents]);
   return 0;
 }
 

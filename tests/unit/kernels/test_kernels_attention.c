@@ -1,5 +1,6 @@
 // Causal attention, forward and backward, against a reference in double that holds whole T x T matrices.
 #include "runtime/base/check.h"
+#include "runtime/base/random.h"
 #include "tests/support/draws.h"
 #include "tests/support/kernel_case.h"
 
@@ -30,20 +31,31 @@ enum { WINDOW_SHAPES = sizeof window_shapes / sizeof *window_shapes };
 
 typedef struct heads {
   int64_t B, T, H, K, D, Q, window;
+  const double *starts; // (B, T), of documents; NULL: there are none
 } heads;
 
 static heads heads_of(const int64_t *s) {
-  return (heads){s[0], s[1], s[2], s[3], s[4], (s[2] + 2 * s[3]) * s[4], 0};
+  return (heads){s[0], s[1], s[2], s[3], s[4], (s[2] + 2 * s[3]) * s[4], 0, NULL};
 }
 
 static fsdp_op_attrs attrs_of(heads h) {
-  return (fsdp_op_attrs){
-      .batch = h.B, .seq = h.T, .heads = h.H, .kv_heads = h.K, .head_dim = h.D, .window = h.window};
+  return (fsdp_op_attrs){.batch = h.B,
+                         .seq = h.T,
+                         .heads = h.H,
+                         .kv_heads = h.K,
+                         .head_dim = h.D,
+                         .window = h.window,
+                         .documents = h.starts ? h.T : 0};
 }
 
 // First key that query t sees; t is the last.
-static int64_t first_seen(heads h, int64_t t) {
-  return h.window > 0 && t >= h.window ? t - h.window + 1 : 0;
+static int64_t first_seen(heads h, int64_t b, int64_t t) {
+  int64_t first = h.window > 0 && t >= h.window ? t - h.window + 1 : 0;
+  return h.starts && (int64_t)h.starts[b * h.T + t] > first ? (int64_t)h.starts[b * h.T + t] : first;
+}
+
+static void add_starts(kernel_case *c, heads h) {
+  if (h.starts) kernel_case_input(c, FSDP_I32, h.B * h.T, FSDP_READ, h.starts);
 }
 
 // Offsets in q|k|v of position t, head or key/value head `head`; in o.
@@ -69,12 +81,12 @@ static double dot(const double *a, const double *b, int64_t D) {
 // Probabilities of query t over the keys that it sees; returns lse.
 static double probabilities(heads h, const double *qkv, int64_t b, int64_t t, int64_t head, double *p) {
   double most = -1e300, sum = 0;
-  for (int64_t s = first_seen(h, t); s <= t; s++) {
+  for (int64_t s = first_seen(h, b, t); s <= t; s++) {
     p[s] = dot(qkv + q_at(h, b, t, head), qkv + k_at(h, b, s, head), h.D) / sqrt((double)h.D);
     most = fmax(most, p[s]);
   }
-  for (int64_t s = first_seen(h, t); s <= t; s++) sum += p[s] = exp(p[s] - most);
-  for (int64_t s = first_seen(h, t); s <= t; s++) p[s] /= sum;
+  for (int64_t s = first_seen(h, b, t); s <= t; s++) sum += p[s] = exp(p[s] - most);
+  for (int64_t s = first_seen(h, b, t); s <= t; s++) p[s] /= sum;
   return most + log(sum);
 }
 
@@ -86,7 +98,7 @@ static void forward(heads h, const double *qkv, double *o, double *lse) {
         lse[(b * h.H + head) * h.T + t] = probabilities(h, qkv, b, t, head, p);
         double *out = o + o_at(h, b, t, head);
         for (int64_t d = 0; d < h.D; d++) out[d] = 0;
-        for (int64_t s = first_seen(h, t); s <= t; s++)
+        for (int64_t s = first_seen(h, b, t); s <= t; s++)
           for (int64_t d = 0; d < h.D; d++) out[d] += p[s] * qkv[v_at(h, b, s, head) + d];
       }
   free(p);
@@ -101,11 +113,11 @@ static void backward(heads h, const double *qkv, const double *d_o, double *d_qk
         const double *d_out = d_o + o_at(h, b, t, head);
         double mean = 0;
         probabilities(h, qkv, b, t, head, p);
-        for (int64_t s = first_seen(h, t); s <= t; s++) {
+        for (int64_t s = first_seen(h, b, t); s <= t; s++) {
           d_p[s] = dot(d_out, qkv + v_at(h, b, s, head), h.D);
           mean += p[s] * d_p[s];
         }
-        for (int64_t s = first_seen(h, t); s <= t; s++) {
+        for (int64_t s = first_seen(h, b, t); s <= t; s++) {
           double d_score = p[s] * (d_p[s] - mean) / sqrt((double)h.D);
           int64_t q = q_at(h, b, t, head), k = k_at(h, b, s, head), v = v_at(h, b, s, head);
           for (int64_t d = 0; d < h.D; d++) {
@@ -124,6 +136,7 @@ static void check_forward(heads h, fsdp_dtype dtype) {
   double *qkv = kernel_case_input(&c, dtype, h.B * h.T * h.Q, FSDP_READ, wide);
   double *o = kernel_case_output(&c, dtype, h.B * h.T * h.H * h.D);
   double *lse = kernel_case_output(&c, FSDP_F32, h.B * h.H * h.T);
+  add_starts(&c, h);
   forward(h, qkv, o, lse);
   kernel_case_check(&c);
   free(wide);
@@ -146,6 +159,7 @@ static void check_backward(heads h, fsdp_dtype dtype) {
   kernel_case_input(&c, FSDP_F32, statistics, FSDP_READ, lse_values);
   double *d_o = kernel_case_input(&c, dtype, N * h.H * h.D, FSDP_READ, NULL);
   double *d_qkv = kernel_case_output(&c, dtype, N * h.Q);
+  add_starts(&c, h);
   kernel_case_output(&c, FSDP_F32, statistics); // workspace
   backward(h, qkv, d_o, d_qkv);
   kernel_case_check(&c);
@@ -191,6 +205,50 @@ static void test_window_ranges(void **state) {
   }
 }
 
+// Documents of drawn lengths around `mean` tokens; the last ones are padding, of one token each.
+static double *draw_starts(heads h, int64_t mean, uint64_t seed) {
+  double *starts = fsdp_alloc((size_t)(h.B * h.T) * sizeof *starts);
+  for (int64_t i = 0; i < h.B * h.T; i++) {
+    int64_t t = i % h.T;
+    uint32_t words[4];
+    fsdp_random_words(seed, 3, (uint64_t)i, words);
+    bool begins = t == 0 || t >= h.T - h.T / 16 || words[0] % (uint32_t)mean == 0;
+    starts[i] = begins ? (double)t : starts[i - 1];
+  }
+  return starts;
+}
+
+// Documents shorter and longer than a block of queries, alone and with windows shorter and longer than they.
+static void test_documents(void **state) {
+  (void)state;
+  for (int s = 0; s < WINDOW_SHAPES; s++) {
+    heads h = heads_of(window_shapes[s]);
+    const int64_t means[] = {1, 3, 20, 90, 250}, windows[] = {0, 2, 40, 150};
+    for (size_t i = 0; i < 20; i += (size_t)test_stride(7)) {
+      double *starts = draw_starts(h, means[i / 4], i);
+      h.starts = starts;
+      h.window = windows[i % 4];
+      for (int d = 0; d < 2; d++) {
+        check_forward(h, dtypes[d]);
+        check_backward(h, dtypes[d]);
+      }
+      free(starts);
+    }
+  }
+}
+
+// Gradients of more keys than a task holds at a time.
+static void test_document_ranges(void **state) {
+  (void)state;
+  heads h = heads_of((const int64_t[]){1, 300, 1, 1, 1000});
+  for (int64_t mean = 5; mean < 400; mean *= 5 * test_stride(3)) {
+    double *starts = draw_starts(h, mean, 5);
+    h.starts = starts;
+    check_backward(h, FSDP_F32);
+    free(starts);
+  }
+}
+
 typedef struct results {
   kernel_case forward, backward;
 } results;
@@ -208,6 +266,7 @@ static results run_both(heads h, int64_t poisoned, int64_t unknown) {
   kernel_case_input(&r.forward, FSDP_F32, N * h.Q, FSDP_READ, qkv);
   kernel_case_output(&r.forward, FSDP_F32, N * width);
   kernel_case_output(&r.forward, FSDP_F32, N * h.H);
+  add_starts(&r.forward, h);
   kernel_case_run(&r.forward);
   double *made[2];
   for (int i = 0; i < 2; i++) {
@@ -220,6 +279,7 @@ static results run_both(heads h, int64_t poisoned, int64_t unknown) {
   kernel_case_input(&r.backward, FSDP_F32, N * h.H, FSDP_READ, made[1]);
   kernel_case_input(&r.backward, FSDP_F32, N * width, FSDP_READ, d_o);
   kernel_case_output(&r.backward, FSDP_F32, N * h.Q);
+  add_starts(&r.backward, h);
   kernel_case_output(&r.backward, FSDP_F32, N * h.H);
   kernel_case_run(&r.backward);
   free(qkv), free(d_o), free(made[0]), free(made[1]);
@@ -264,6 +324,43 @@ static void test_tiles_before_window(void **state) {
   free_results(&r);
 }
 
+// One document in each sequence: the bits of none.
+static void test_one_document(void **state) {
+  (void)state;
+  heads h = heads_of((const int64_t[]){1, 100, 2, 1, 20});
+  results none = run_both(h, -1, 0);
+  double *starts = fsdp_alloc_zeroed((size_t)h.T, sizeof *starts);
+  h.starts = starts;
+  results one = run_both(h, -1, 0);
+  for (int i = 1; i < 3; i++)
+    assert_memory_equal(one.forward.operands[i].data, none.forward.operands[i].data,
+                        (size_t)none.forward.operands[i].numel * 4);
+  assert_memory_equal(one.backward.operands[4].data, none.backward.operands[4].data, (size_t)(h.T * h.Q) * 4);
+  free_results(&one);
+  free_results(&none);
+  free(starts);
+}
+
+// Tiles of other documents are not computed: a NaN in the first document's key spreads over the tiles that
+// see some of that document, and no further.
+static void test_tiles_before_document(void **state) {
+  (void)state;
+  heads h = heads_of((const int64_t[]){1, 512, 2, 1, 20});
+  double *starts = fsdp_alloc_zeroed((size_t)h.T, sizeof *starts);
+  int64_t second = 150, far = 192, width = h.H * h.D; // whole tiles of the second document begin there
+  for (int64_t t = second; t < h.T; t++) starts[t] = (double)second;
+  h.starts = starts;
+  results r = run_both(h, 0, 0);
+  const fsdp_view *o = &r.forward.operands[1], *d_qkv = &r.backward.operands[4];
+  assert_true(isnan(kernel_value(o, 149 * width)));
+  for (int64_t t = far; t < h.T; t++) {
+    for (int64_t i = 0; i < width; i++) assert_true(isfinite(kernel_value(o, t * width + i)));
+    for (int64_t i = 0; i < width; i++) assert_true(isfinite(kernel_value(d_qkv, t * h.Q + i)));
+  }
+  free_results(&r);
+  free(starts);
+}
+
 // The reference's backward by central differences of its forward.
 static void check_reference(int64_t window) {
   heads h = heads_of((const int64_t[]){1, 5, 4, 2, 3});
@@ -300,6 +397,10 @@ int main(void) {
       cmocka_unit_test(test_window_ranges),
       cmocka_unit_test(test_window_of_all),
       cmocka_unit_test(test_tiles_before_window),
+      cmocka_unit_test(test_documents),
+      cmocka_unit_test(test_document_ranges),
+      cmocka_unit_test(test_one_document),
+      cmocka_unit_test(test_tiles_before_document),
       cmocka_unit_test(test_reference_slope),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,6 @@
 // Learned positions and their table's gradient against plain loops in double.
+#include "runtime/base/check.h"
+#include "runtime/base/random.h"
 #include "tests/support/kernel_case.h"
 
 #include <setjmp.h>
@@ -58,6 +60,48 @@ static void test_positions_backward(void **state) {
       }
 }
 
+// Positions count from the start of a document, of which a sequence has several; the rows are those of its
+// positions from `first` on.
+static double *draw_starts(const shape *s, int64_t positions) {
+  double *starts = fsdp_alloc((size_t)(s->B * positions) * sizeof *starts);
+  for (int64_t i = 0; i < s->B * positions; i++) {
+    uint32_t words[4];
+    fsdp_random_words(3, 4, (uint64_t)i, words);
+    starts[i] = i % positions == 0 || words[0] % 4 == 0 ? (double)(i % positions) : starts[i - 1];
+  }
+  return starts;
+}
+
+static void test_documents(void **state) {
+  (void)state;
+  for (int update = 0; update < 2; update++)
+    for (int i = 0; i < SHAPES; i++) {
+      const shape *s = &shapes[i];
+      fsdp_op_attrs attrs = attrs_of(s);
+      attrs.documents = s->first + s->T + 3;
+      double *starts = draw_starts(s, attrs.documents);
+      kernel_case f = kernel_case_of(FSDP_OP_ADD_POSITIONS, attrs, 1e-6);
+      kernel_case b = kernel_case_of(FSDP_OP_POSITIONS_BACKWARD, attrs, 1e-5);
+      double *weight = kernel_case_input(&f, FSDP_F32, s->M * s->C, FSDP_READ, NULL);
+      double *h = kernel_case_input(&f, FSDP_F32, s->B * s->T * s->C, FSDP_UPDATE, NULL);
+      double *d_h = kernel_case_input(&b, FSDP_F32, s->B * s->T * s->C, FSDP_READ, NULL);
+      double *d_weight = kernel_case_result(&b, update, FSDP_F32, s->M * s->C);
+      kernel_case_input(&f, FSDP_I32, s->B * attrs.documents, FSDP_READ, starts);
+      kernel_case_input(&b, FSDP_I32, s->B * attrs.documents, FSDP_READ, starts);
+      for (int64_t n = 0; n < s->B * s->T; n++) {
+        int64_t at = s->first + n % s->T;
+        int64_t position = at - (int64_t)starts[n / s->T * attrs.documents + at];
+        for (int64_t k = 0; k < s->C; k++) {
+          h[n * s->C + k] += weight[position * s->C + k];
+          d_weight[position * s->C + k] += d_h[n * s->C + k];
+        }
+      }
+      kernel_case_check(&f);
+      kernel_case_check(&b);
+      free(starts);
+    }
+}
+
 // A bf16 table's gradient is summed in fp32 and rounded once: 256 + 1 + 1 is 258, and 256 if each sum is
 // rounded.
 static void test_sum_is_rounded_once(void **state) {
@@ -74,6 +118,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_add_positions),
       cmocka_unit_test(test_positions_backward),
+      cmocka_unit_test(test_documents),
       cmocka_unit_test(test_sum_is_rounded_once),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -206,8 +206,18 @@ static void rotate_head(double *x, int64_t D, int64_t t, const float *inv_freq, 
   }
 }
 
-static void test_rope(void **state) {
-  (void)state;
+// Starts of documents of 5 positions and, in the next sequence, of 6.
+static double *add_starts(kernel_case *c, int64_t B) {
+  int64_t positions = c->attrs.documents = c->attrs.first_index + c->attrs.seq + 2;
+  double *starts = fsdp_alloc((size_t)(B * positions) * sizeof *starts);
+  for (int64_t i = 0; i < B * positions; i++)
+    starts[i] = (double)(i % positions - i % positions % (5 + i / positions));
+  double *read = kernel_case_input(c, FSDP_I32, B * positions, FSDP_READ, starts);
+  free(starts);
+  return read;
+}
+
+static void check_rope(bool documents) {
   static const int64_t rope_shapes[][5] = {
       {1, 1, 1, 1, 2}, {3, 17, 4, 1, 64}, {2, 128, 6, 2, 80}, {1, 9, 8, 8, 128}};
   for (int d = 0; d < 2; d++)
@@ -223,12 +233,22 @@ static void test_rope(void **state) {
         kernel_case c = kernel_case_of(direction > 0 ? FSDP_OP_ROPE : FSDP_OP_ROPE_BACKWARD, attrs,
                                        kernel_tolerance(dtypes[d]));
         double *qkv = kernel_case_input(&c, dtypes[d], B * T * Q, FSDP_UPDATE, NULL);
+        double *starts = documents ? add_starts(&c, B) : NULL;
         for (int64_t n = 0; n < B * T; n++)
-          for (int64_t head = 0; head < H + K; head++)
-            rotate_head(qkv + n * Q + head * D, D, attrs.first_index + n % T, inv_freq, direction);
+          for (int64_t head = 0; head < H + K; head++) {
+            int64_t at = attrs.first_index + n % T;
+            if (documents) at -= (int64_t)starts[n / T * c.attrs.documents + at];
+            rotate_head(qkv + n * Q + head * D, D, at, inv_freq, direction);
+          }
         c.sparse[0] = true; // the v columns are left alone
         kernel_case_check(&c);
       }
+}
+
+static void test_rope(void **state) {
+  (void)state;
+  check_rope(false);
+  check_rope(true);
 }
 
 static double silu(double x) {

@@ -43,7 +43,7 @@ static void expect_fed(fsdp_feed *feed, int64_t step, int64_t update) {
   assert_true(fabsf(scalars[FSDP_SCALAR_LR] - (1 - (float)(step - 1) / 100)) < 0.02f); // falls with the step
   assert_true(count == 32);
   int32_t tokens[32], targets[32];
-  fsdp_feed_batch(feed, (int32_t *[]){tokens, targets});
+  fsdp_feed_batch(feed, (int32_t *[FSDP_INPUT_COUNT]){tokens, targets});
 }
 
 static void test_skipped_steps_do_not_count(void **state) {
@@ -93,9 +93,9 @@ static void test_seek_reads_on(void **state) {
   for (int step = 0; step < 6; step++) {
     for (int micro_batch = 0; micro_batch < 3; micro_batch++) {
       int32_t tokens[2][32], targets[2][32];
-      fsdp_feed_batch(whole, (int32_t *[]){tokens[0], targets[0]});
+      fsdp_feed_batch(whole, (int32_t *[FSDP_INPUT_COUNT]){tokens[0], targets[0]});
       if (step < 4) continue;
-      fsdp_feed_batch(rest, (int32_t *[]){tokens[1], targets[1]});
+      fsdp_feed_batch(rest, (int32_t *[FSDP_INPUT_COUNT]){tokens[1], targets[1]});
       assert_memory_equal(tokens[0], tokens[1], sizeof tokens[0]);
       assert_memory_equal(targets[0], targets[1], sizeof targets[0]);
     }
@@ -177,7 +177,7 @@ static void test_rows_of_ranks(void **state) {
       for (int64_t i = 0; i < BATCH; i++)
         samples[i] =
             fsdp_sampler_sample(&feed->config.sampler, 0, 0, (m * 4 + feed->config.rank) * BATCH + i);
-      fsdp_feed_batch(feed, (int32_t *[]){tokens, targets});
+      fsdp_feed_batch(feed, (int32_t *[FSDP_INPUT_COUNT]){tokens, targets});
       counted += expect_rows(feed, dataset, samples, tokens, targets);
     }
     assert_true(count == (float)counted);
@@ -191,7 +191,7 @@ static void test_rows_of_ranks(void **state) {
       for (int64_t i = 0; i < BATCH; i++)
         samples[i] = fsdp_sampler_validation_sample(&feed->config.eval_sampler, feed->eval_step,
                                                     feed->config.rank * BATCH + i);
-      fsdp_feed_batch(feed, (int32_t *[]){tokens, targets});
+      fsdp_feed_batch(feed, (int32_t *[FSDP_INPUT_COUNT]){tokens, targets});
       expect_rows(feed, dataset, samples, tokens, targets);
     }
     free(feed);

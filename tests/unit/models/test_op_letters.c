@@ -32,12 +32,12 @@ static void expect_whole(fsdp_op_kind kind, const char *letters, const char *who
 static void test_attention(void **state) {
   (void)state;
   const fsdp_op_letters *op = fsdp_op_letters_of(FSDP_OP_ATTENTION);
-  assert_int_equal(op->operand_count, 3);
-  expect_whole(FSDP_OP_ATTENTION, "bthgd", "td");
-  expect_whole(FSDP_OP_CONTEXT_ATTENTION, "bthgds", "ds"); // a part's queries see keys of all parts
-  expect_whole(FSDP_OP_ROPE, "bthgd", "d");
+  assert_int_equal(op->operand_count, 4);
+  expect_whole(FSDP_OP_ATTENTION, "bthgdq", "tdq");
+  expect_whole(FSDP_OP_CONTEXT_ATTENTION, "bthgdsq", "dsq"); // a part's queries see keys of all parts
+  expect_whole(FSDP_OP_ROPE, "bthgdq", "dq");
   expect_whole(FSDP_OP_EMBEDDING, "nvc", "");
-  expect_whole(FSDP_OP_ADD_POSITIONS, "mcbt", "m");
+  expect_whole(FSDP_OP_ADD_POSITIONS, "mcbtq", "mq");
   expect_whole(FSDP_OP_LAYERNORM, "nc", "c");
   expect_whole(FSDP_OP_LINEAR_CROSS_ENTROPY, "ncv", "cv");
   expect_whole(FSDP_OP_HEAD_LOGITS, "ncv", "c");
@@ -61,6 +61,15 @@ static void test_attention(void **state) {
   fsdp_op_attrs attrs = {.batch = 2, .seq = 3, .heads = 4, .kv_heads = 2, .head_dim = 5};
   assert_int_equal(fsdp_op_operand_numel(&attrs, qkv, 0), 2 * 3 * (4 * 5 + 2 * 5 + 2 * 5));
   assert_int_equal(fsdp_op_operand_numel(&attrs, lse, 0), 2 * 4 * 3);
+  // Starts of documents are read, last, and only there if an attribute says so.
+  const fsdp_op_operand *starts = named(FSDP_OP_ATTENTION, "starts");
+  assert_true(starts->by_documents && starts->access == FSDP_READ && starts->dtype == FSDP_I32);
+  assert_int_equal(fsdp_op_operand_count(op, &attrs), 3);
+  assert_null(fsdp_op_operand_row(op, &attrs, 3));
+  attrs.documents = 7;
+  assert_int_equal(fsdp_op_operand_count(op, &attrs), 4);
+  assert_ptr_equal(fsdp_op_operand_row(op, &attrs, 3), starts);
+  assert_int_equal(fsdp_op_operand_numel(&attrs, starts, 0), 2 * 7);
 }
 
 static void test_linear(void **state) {
@@ -251,7 +260,7 @@ static void check_node(const fsdp_graph *g, const fsdp_node *node, bool seen[FSD
   for (int b = 0; b < node->bias_count && !node->weight_count; b++)
     attrs.out_stride += g->values[node->biases[b]].shape[0];
   for (int row = 0; row < op->operand_count; row++) {
-    if (row == weight_row || row == bias_row) continue;
+    if (row == weight_row || row == bias_row || row >= fsdp_op_operand_count(op, &attrs)) continue;
     check_value(g, node, &attrs, row, node->operands[i].value);
     check_access(node, row, node->operands[i++].access);
   }

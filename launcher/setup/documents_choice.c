@@ -1,0 +1,54 @@
+#include "launcher/setup/documents_choice.h"
+
+#include "runtime/data/data_paths.h"
+#include "runtime/data/dataset.h"
+
+#include <string.h>
+#include <strings.h>
+
+// By the ending, as token_source.h reads it.
+static bool tells_documents(const char *path, bool separated) {
+  const char *dot = strrchr(path, '.');
+  if (!dot) return false;
+  return !strcasecmp(dot, ".tok") || !strcasecmp(dot, ".jsonl") || !strcasecmp(dot, ".json") ||
+         (separated && !strcasecmp(dot, ".bin"));
+}
+
+// A list that cannot be read is reported where the data is opened.
+static bool any_tells(const char *option, const char *list, bool separated) {
+  fsdp_data_paths paths;
+  fsdp_error error;
+  bool any = false;
+  fsdp_status status = fsdp_data_paths_find(option, list, &paths, &error);
+  for (int i = 0; i < paths.count && status == FSDP_OK; i++)
+    any |= tells_documents(paths.files[i], separated);
+  fsdp_data_paths_destroy(&paths);
+  return any;
+}
+
+bool fsdp_documents_choose(const fsdp_options *options, const fsdp_plan_backend *backend) {
+  const bool separated = fsdp_options_given(options, "document-separator");
+  if (fsdp_options_given(options, "document-mask")) return options->document_mask;
+  if (backend->device != FSDP_OP_CPU) return false;
+  return any_tells("data", options->data, separated) || any_tells("eval-data", options->eval_data, separated);
+}
+
+fsdp_status fsdp_documents_measure(const fsdp_options *options, fsdp_plan_config *config, fsdp_error *error) {
+  fsdp_data_paths paths;
+  fsdp_dataset *dataset = NULL;
+  if (!config->documents || !options->data) return FSDP_OK;
+  fsdp_status status = fsdp_data_paths_find("data", options->data, &paths, error);
+  const fsdp_dataset_config data = {.files = &paths,
+                                    .seq = config->seq,
+                                    .global_batch = 1,
+                                    .vocab_size = config->model.vocab_size,
+                                    .packing = (fsdp_packing_choice)options->packing,
+                                    .longer = (fsdp_long_documents)options->long_documents,
+                                    .has_separator = fsdp_options_given(options, "document-separator"),
+                                    .separator = options->document_separator};
+  if (status == FSDP_OK) status = fsdp_dataset_open(&data, &dataset, error);
+  if (status == FSDP_OK) config->attention_left = fsdp_dataset_how(dataset)->attention;
+  fsdp_dataset_close(dataset);
+  fsdp_data_paths_destroy(&paths);
+  return status;
+}

@@ -1,0 +1,15 @@
+// Whether attention stays within documents.
+#pragma once
+
+#include "launcher/options/options.h"
+#include "runtime/plan/plan.h"
+
+#include <stdbool.h>
+
+// --document-mask, or without it: whether a file of --data or --eval-data tells where its documents begin, on
+// a CPU (plan.c: check_documents).
+bool fsdp_documents_choose(const fsdp_options *options, const fsdp_plan_backend *backend);
+
+// Of a plan with documents that is priced: what those of --data leave of attention, into
+// config->attention_left. FSDP_ERR_INPUT if the data cannot be read.
+fsdp_status fsdp_documents_measure(const fsdp_options *options, fsdp_plan_config *config, fsdp_error *error);

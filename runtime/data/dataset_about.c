@@ -1,0 +1,134 @@
+#include "runtime/base/check.h"
+#include "runtime/base/plural.h"
+#include "runtime/base/progress.h"
+#include "runtime/base/size.h"
+#include "runtime/base/text.h"
+#include "runtime/data/dataset_internal.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <xxhash.h>
+
+// Appends to the description.
+static void say(fsdp_dataset *dataset, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+static void say(fsdp_dataset *dataset, const char *format, ...) {
+  size_t used = strlen(dataset->description);
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(dataset->description + used, sizeof dataset->description - used, format, arguments);
+  va_end(arguments);
+}
+
+// " 1,024 tokens".
+static void say_count(fsdp_dataset *dataset, int64_t count, const char *what) {
+  char number[32];
+  say(dataset, " %s %s%s", fsdp_print_int(count, number, sizeof number), what, fsdp_plural(count));
+}
+
+void fsdp_dataset_describe(fsdp_dataset *dataset, const char *list) {
+  const char *how = dataset->sources[0].tokens.how;
+  bool alike = true;
+  for (int i = 1; i < dataset->source_count; i++) alike &= dataset->sources[i].tokens.how == how;
+  if (dataset->builtin)
+    say(dataset, "built-in text (Northanger Abbey),");
+  else
+    say(dataset, "%.180s%s,", list, strlen(list) > 180 ? "..." : "");
+  if (dataset->source_count > 1) {
+    say_count(dataset, dataset->source_count, "file");
+    say(dataset, ",");
+  }
+  say(dataset, " %s:", alike ? how : "prepared in several ways");
+  say_count(dataset, dataset->token_count, "token");
+  if (dataset->knows_documents) {
+    say(dataset, ",");
+    say_count(dataset, dataset->document_count, "document");
+  }
+  if (dataset->kept) {
+    say(dataset, ",");
+    say_count(dataset, dataset->raw_count - dataset->sample_count, "sample");
+    say(dataset, " left out of which no target counts");
+  }
+}
+
+fsdp_dataset_totals fsdp_dataset_count(const fsdp_dataset *dataset) {
+  return (fsdp_dataset_totals){.positions = dataset->sample_count * dataset->seq,
+                               .real = dataset->real,
+                               .learned = dataset->learned,
+                               .cut_learned = dataset->cut_learned,
+                               .left_out = dataset->raw_count - dataset->sample_count};
+}
+
+int64_t fsdp_dataset_sample_count(const fsdp_dataset *dataset) {
+  return dataset->sample_count;
+}
+int fsdp_dataset_group_count(const fsdp_dataset *dataset) {
+  return dataset->group_count;
+}
+fsdp_dataset_group fsdp_dataset_group_at(const fsdp_dataset *dataset, int index) {
+  return dataset->groups[index].known;
+}
+int64_t fsdp_dataset_token_count(const fsdp_dataset *dataset) {
+  return dataset->token_count;
+}
+const char *fsdp_dataset_description(const fsdp_dataset *dataset) {
+  return dataset->description;
+}
+
+const char *fsdp_dataset_chat_template(const fsdp_dataset *dataset, int64_t *bytes) {
+  *bytes = 0;
+  for (int i = 0; i < dataset->source_count; i++) {
+    const fsdp_token_file *file = &dataset->sources[i].tokens.file;
+    if (!file->chat_template) continue;
+    *bytes = file->chat_template_bytes;
+    return file->chat_template;
+  }
+  return NULL;
+}
+
+const char *fsdp_dataset_narrow_file(const fsdp_dataset *dataset) {
+  for (int i = 0; i < dataset->source_count; i++) {
+    const fsdp_token_view *view = &dataset->sources[i].tokens.view;
+    if (!view->vocab_size && view->token_bytes == 2 && dataset->vocab_size > UINT16_MAX + 1)
+      return dataset->sources[i].path;
+  }
+  return NULL;
+}
+
+// Bytes hashed between two progress marks.
+#define HASH_BYTES ((int64_t)16 << 20)
+// Of `.bin` files of more bytes in all, only the ends of each are hashed.
+#define HASH_WHOLE_BYTES_MAX ((int64_t)1 << 30)
+
+static void hash_bytes(void *state, const void *bytes, int64_t count) {
+  for (int64_t done = 0, now; done < count; done += now) {
+    now = fsdp_min_i64(HASH_BYTES, count - done);
+    XXH64_update(state, (const char *)bytes + done, (size_t)now);
+    fsdp_progress_mark();
+  }
+}
+
+// Text is hashed as one stream, so that splitting it into different files changes nothing.
+uint64_t fsdp_dataset_fingerprint(const fsdp_dataset *dataset) {
+  XXH64_state_t *state = XXH64_createState();
+  FSDP_NEED_MEMORY(state, "a hash");
+  XXH64_reset(state, 0);
+  int64_t bytes = 0;
+  for (int i = 0; i < dataset->source_count; i++) {
+    const fsdp_token_file *file = &dataset->sources[i].tokens.file;
+    if (!file->identity) bytes += file->file.count;
+  }
+  for (int i = 0; i < dataset->source_count; i++)
+    fsdp_token_source_identity(&dataset->sources[i].tokens, bytes <= HASH_WHOLE_BYTES_MAX, hash_bytes, state);
+  if (dataset->how.packing != FSDP_PACKING_STREAM)
+    XXH64_update(state, &dataset->how.counts, sizeof dataset->how.counts);
+  for (int i = 0; i < dataset->group_count && dataset->groups[0].name; i++) {
+    const fsdp_dataset_group *known = &dataset->groups[i].known;
+    XXH64_update(state, &known->share, sizeof known->share);
+    XXH64_update(state, &known->sample_count, sizeof known->sample_count);
+  }
+  uint64_t hash = XXH64_digest(state);
+  XXH64_freeState(state);
+  return hash;
+}

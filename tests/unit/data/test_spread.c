@@ -1,0 +1,96 @@
+// A step's samples over groups: each once, and about as much work for each group.
+#include "runtime/base/check.h"
+#include "runtime/base/random.h"
+#include "runtime/data/packing.h"
+#include "runtime/data/spread.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { SAMPLES_MAX = 512 };
+
+static void spread(const double *work, int64_t groups, int64_t each, int64_t *sample_at) {
+  int64_t scratch[3 * SAMPLES_MAX];
+  fsdp_spread_work(work, groups, each, sample_at, scratch);
+  bool seen[SAMPLES_MAX] = {false};
+  for (int64_t p = 0; p < groups * each; p++) {
+    assert_true(sample_at[p] >= 0 && sample_at[p] < groups * each && !seen[sample_at[p]]);
+    seen[sample_at[p]] = true;
+  }
+}
+
+// The most work that a group has, over the mean.
+static double imbalance(const double *work, int64_t groups, int64_t each, const int64_t *sample_at) {
+  double most = 0, all = 0;
+  for (int64_t g = 0; g < groups; g++) {
+    double load = 0;
+    for (int64_t i = 0; i < each; i++) load += work[sample_at ? sample_at[g * each + i] : g * each + i];
+    most = fmax(most, load);
+    all += load;
+  }
+  return most * (double)groups / all;
+}
+
+static void test_by_hand(void **state) {
+  (void)state;
+  int64_t sample_at[6];
+  // 9 and 8 first; 5 to the second, which has less, then 4 to the first, and of 3 and 1 the first has no
+  // room.
+  spread((const double[]){1, 9, 3, 8, 4, 5}, 2, 3, sample_at);
+  assert_memory_equal(sample_at, ((const int64_t[]){1, 4, 2, 3, 5, 0}), sizeof sample_at);
+  // Equal work stays in order.
+  spread((const double[]){2, 2, 2, 2, 2, 2}, 3, 2, sample_at);
+  assert_memory_equal(sample_at, ((const int64_t[]){0, 3, 1, 4, 2, 5}), sizeof sample_at);
+}
+
+static int64_t length_of(const void *context, int64_t document) {
+  return ((const int64_t *)context)[document];
+}
+
+// The work of rows that are packed from log-normal lengths (mean 300), a thousand steps of 8 ranks.
+static void test_balance(void **state) {
+  (void)state;
+  enum { DOCUMENTS = 200000, SEQ = 2048, STEPS = 1000 };
+  float *normal = fsdp_alloc(DOCUMENTS * sizeof *normal);
+  int64_t *lengths = fsdp_alloc(DOCUMENTS * sizeof *lengths), sample_at[SAMPLES_MAX];
+  fsdp_random_normal(3, 8, 0, DOCUMENTS, 0, 1, normal);
+  for (int d = 0; d < DOCUMENTS; d++)
+    lengths[d] = (int64_t)fmax(2, round(exp(log(300) - 0.5 + (double)normal[d])));
+  fsdp_packing_config config = {
+      .seq = SEQ, .document_count = DOCUMENTS, .length = length_of, .context = lengths};
+  fsdp_packing *packing;
+  fsdp_error error;
+  assert_int_equal(fsdp_packing_create(&config, &packing, &error), FSDP_OK);
+  int64_t rows = fsdp_packing_count(packing)->rows;
+  for (int64_t each = 1; each <= 8; each *= 2) {
+    double spread_mean = 0, plain_mean = 0;
+    for (int64_t step = 0; step < STEPS; step++) {
+      double work[SAMPLES_MAX] = {0};
+      for (int64_t p = 0; p < 8 * each; p++) {
+        int64_t row = fsdp_random_permute(1, 2, rows, (step * 8 * each + p) % rows);
+        fsdp_packing_piece piece;
+        for (int64_t i = 0; fsdp_packing_piece_at(packing, row, i, &piece); i++)
+          work[p] += (double)piece.slots * (double)(piece.slots + 1) / 2;
+      }
+      spread(work, 8, each, sample_at);
+      spread_mean += imbalance(work, 8, each, sample_at) / STEPS;
+      plain_mean += imbalance(work, 8, each, NULL) / STEPS;
+    }
+    print_message("%lld samples of each of 8 ranks: the most over the mean is %.3f, as drawn %.3f\n",
+                  (long long)each, spread_mean, plain_mean);
+    assert_true(spread_mean <= plain_mean + 1e-9);
+    if (each == 8) assert_true(spread_mean <= 1.05);
+  }
+  fsdp_packing_destroy(packing);
+  free(normal), free(lengths);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_by_hand), cmocka_unit_test(test_balance)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
