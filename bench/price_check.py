@@ -176,7 +176,7 @@ def compare_ops(args, folder, row):
 def print_ops(rows):
     total = sum(sums[1] for row in rows for sums in row["ops"].values())
     names = {name for row in rows for name in row["ops"]}
-    print(f"{'op':>24} {'priced/measured':>16} {'of the ops':>11}  median over the configurations that have it")
+    print(f"{'op':>24} {'priced/measured':>16} {'of the ops':>11}  median over configurations")
     share = {name: sum(row["ops"].get(name, (0, 0))[1] for row in rows) / total for name in names}
     for name in sorted(names, key=lambda each: -share[each]):
         ratios = [row["ops"][name][0] / row["ops"][name][1] for row in rows if name in row["ops"]]
@@ -215,13 +215,14 @@ def is_good(rows, cores):
 
 
 def print_rows(rows):
-    print(f"{'':>3} {'expected':>9} {'range':>17} {'measured':>9} {'error':>7}  ranks, configuration (milliseconds a step)")
+    print(f"{'':>3} {'expected':>9} {'range':>17} {'measured':>9} {'error':>7}  ranks, configuration "
+          "(milliseconds a step)")
     for row in rows:
         options = row["options"].items()
         words = " ".join(f"{key} {value}" for key, value in options if value not in (1, "none", "fp32"))
         low, high = row["range_ms"]
-        print(f"{row['number']:>3} {row['expected_ms']:9.1f} {low:8.1f} {high:8.1f} {row['measured_ms']:9.1f} "
-              f"{100 * row['error']:+6.1f}%  {row['ranks']} {row['model']} {words}")
+        print(f"{row['number']:>3} {row['expected_ms']:9.1f} {low:8.1f} {high:8.1f} "
+              f"{row['measured_ms']:9.1f} {100 * row['error']:+6.1f}%  {row['ranks']} {row['model']} {words}")
 
 
 def parse():
@@ -246,8 +247,8 @@ def main():
         write_model(name, folder)
     if not args.profile:
         args.profile = folder / "here.yaml"
-        subprocess.run(["mpirun", "-np", str(max(args.ranks)), args.build / "bin/fsdp_profile", "--backend", "cpu", "--output",
-                        args.profile], check=True, env=ENVIRONMENT)  # fmt: skip
+        subprocess.run(["mpirun", "-np", str(max(args.ranks)), args.build / "bin/fsdp_profile", "--backend",
+                        "cpu", "--output", args.profile], check=True, env=ENVIRONMENT)  # fmt: skip
     rows = draw_all(args, folder)
     for _ in range(args.rounds):
         for row in rows:

@@ -59,9 +59,9 @@ typedef struct fsdp_dataset_config {
 
 // Opens and maps the files, which need no handles from then on. FSDP_ERR_INPUT if one is missing, malformed,
 // of unknown kind, made for a different tokenizer than the model's (token_source.h), or has a token that the
-// model has not. Also if bytes are required or refused, if they were prepared with different chat templates, if
-// documents are wanted of data that does not tell them, or if all are too short for one step. The configuration
-// is not kept. The caller closes *dataset.
+// model has not. Also if bytes are required or refused, if they were prepared with different chat templates,
+// if documents are wanted of data that does not tell them, or if all are too short for one step. The
+// configuration is not kept. The caller closes *dataset.
 fsdp_status fsdp_dataset_open(const fsdp_dataset_config *config, fsdp_dataset **dataset, fsdp_error *error);
 void fsdp_dataset_close(fsdp_dataset *dataset); // NULL is allowed
 

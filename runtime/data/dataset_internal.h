@@ -1,5 +1,5 @@
-// What a data set is made of, for its modules: dataset.c opens it and makes its samples, dataset_about.c says
-// what it is.
+// What a data set is made of, for its modules: dataset_samples.c opens it and makes its samples,
+// dataset_about.c says what it is.
 #pragma once
 
 #include "runtime/data/dataset.h"

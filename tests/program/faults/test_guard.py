@@ -129,8 +129,8 @@ def start_guards_of(folder):
 
 
 def cut_when_done(two):
-    """mpirun would wait for its daemon without a limit, whatever of the run's end the cut is in. Where it sees
-    the lost link itself it ends with 1, and being --quiet says nothing: the run is complete then."""
+    """mpirun would wait for its daemon without a limit, whatever of the run's end the cut is in. Where it
+    sees the lost link itself it ends with 1, and being --quiet says nothing: the run is complete then."""
     run, process = start(two)
     try:
         while process.poll() is None and "done:" not in run.text("out"):

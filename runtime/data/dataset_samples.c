@@ -162,7 +162,8 @@ static group *group_of(const fsdp_dataset *dataset, int64_t raw) {
 
 // ---- Samples as segments
 
-// Tokens begin .. begin + count of all, of which the last is a target alone, in a sample's slots from `slot` on.
+// Tokens begin .. begin + count of all, of which the last is a target alone, in a sample's slots from `slot`
+// on.
 typedef struct segment {
   int64_t slot, begin, count;
 } segment;
@@ -175,7 +176,8 @@ static int64_t document_length(const void *context, int64_t document) {
   return fsdp_token_view_end(&s->tokens.view, d) - fsdp_token_view_begin(&s->tokens.view, d);
 }
 
-// Steps from a segment of a raw sample to the next one, which is `index`; false: there is none. Begins at zeros.
+// Steps from a segment of a raw sample to the next one, which is `index`; false: there is none. Begins at
+// zeros.
 static bool next_segment(const fsdp_dataset *dataset, int64_t raw, int64_t index, segment *at) {
   const group *p = group_of(dataset, raw);
   fsdp_packing_piece piece;
