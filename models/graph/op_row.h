@@ -37,7 +37,7 @@ typedef void fsdp_op_describe_rule(const fsdp_op_attrs *attrs, const fsdp_op_ext
 typedef struct fsdp_op_row {
   const char *name, *operands;
   fsdp_op_phase phase;
-  bool reports_rows, is_norm, follows_gemm, shrinks;
+  bool reports_rows, is_norm, follows_gemm, shrinks, cpu_alone;
   int added;         // 1 + the operand that it adds to the residual stream; 0: none
   const char *alias; // NULL: its name
   fsdp_op_products_rule *products;

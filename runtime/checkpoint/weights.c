@@ -1,17 +1,21 @@
 #include "runtime/checkpoint/weights.h"
 
+#include "models/graph/stored.h"
 #include "runtime/base/check.h"
 #include "runtime/base/finite.h"
+#include "runtime/base/size.h"
 
 #include <string.h>
 
 struct fsdp_weights {
   fsdp_safetensors *model;
-  int *tensor_of_param;
+  // Those of parameter p are tensors[first[p]] to tensors[first[p + 1]], each an equal part of its elements.
+  int *tensors, *first;
+  int64_t *numel; // of each of a parameter's tensors
 };
 
-static fsdp_status match_param(const fsdp_weights *w, const fsdp_param *param, int tensor, const char *path,
-                               fsdp_error *error) {
+static fsdp_status match_tensor(const fsdp_weights *w, const fsdp_stored *param, int tensor, const char *path,
+                                fsdp_error *error) {
   char expected[96], found[96];
   if (tensor < 0)
     return fsdp_fail(
@@ -49,7 +53,10 @@ static fsdp_status check_tied(const fsdp_weights *w, const fsdp_param *param, in
   enum { SAMPLES = 64, SAMPLE_NUMEL = 256 };
   const fsdp_safetensors_tensor *t = fsdp_safetensors_at(w->model, tensor);
   float own[SAMPLE_NUMEL], stored[SAMPLE_NUMEL];
-  fsdp_status status = match_param(w, param, tensor, "", error);
+  fsdp_stored whole = {.dims = param->dims, .numel = param->numel};
+  memcpy(whole.name, param->name, sizeof whole.name);
+  memcpy(whole.shape, param->shape, sizeof param->shape);
+  fsdp_status status = match_tensor(w, &whole, tensor, "", error);
   int64_t count = t->numel < SAMPLE_NUMEL ? t->numel : SAMPLE_NUMEL;
   for (int i = 0; i < SAMPLES && !status; i++) {
     int64_t first = (t->numel - count) * i / (SAMPLES - 1);
@@ -73,27 +80,47 @@ static int tensor_of(const fsdp_weights *w, const fsdp_graph *graph, const char 
   return fsdp_safetensors_find(w->model, name + prefix);
 }
 
+// A file that has the parameter's own name has it in one piece.
+static fsdp_status match_param(fsdp_weights *w, const char *path, const fsdp_graph *graph, int param,
+                               bool *wanted, fsdp_error *error) {
+  const fsdp_param *p = &graph->params[param];
+  const int whole = tensor_of(w, graph, p->name), first = w->first[param];
+  const int count = whole >= 0 ? 1 : fsdp_stored_count(graph, param);
+  fsdp_status status = FSDP_OK;
+  w->first[param + 1] = first + count;
+  w->numel[param] = p->numel / count;
+  for (int i = 0; i < count && !status; i++) {
+    fsdp_stored stored = fsdp_stored_at(graph, param, i);
+    if (whole >= 0) {
+      stored.dims = p->dims;
+      memcpy(stored.name, p->name, sizeof stored.name);
+      memcpy(stored.shape, p->shape, sizeof p->shape);
+    }
+    const int tensor = whole >= 0 ? whole : tensor_of(w, graph, stored.name);
+    w->tensors[first + i] = tensor;
+    status = match_tensor(w, &stored, tensor, path, error);
+    if (!status) wanted[tensor] = true;
+  }
+  return status;
+}
+
 static fsdp_status match_all(fsdp_weights *w, const char *path, const fsdp_graph *graph, fsdp_error *error) {
   int count = fsdp_safetensors_count(w->model);
   bool *wanted = fsdp_alloc_zeroed((size_t)count, sizeof *wanted);
   fsdp_status status = FSDP_OK;
-  for (int i = 0; i < graph->param_count && !status; i++) {
-    int tensor = tensor_of(w, graph, graph->params[i].name);
-    w->tensor_of_param[i] = tensor;
-    status = match_param(w, &graph->params[i], tensor, path, error);
-    if (!status) wanted[tensor] = true;
-  }
+  for (int i = 0; i < graph->param_count && !status; i++)
+    status = match_param(w, path, graph, i, wanted, error);
   for (int i = 0; i < count && !status; i++) {
     const char *name = fsdp_safetensors_at(w->model, i)->name;
     int tied = wanted[i] ? -1 : tied_param(graph, name);
     if (tied >= 0) {
-      status = check_tied(w, &graph->params[tied], w->tensor_of_param[tied], i, error);
+      status = check_tied(w, &graph->params[tied], w->tensors[w->first[tied]], i, error);
     } else if (!wanted[i]) {
       status = fsdp_fail(
           error, FSDP_ERR_INPUT,
           "%s: tensor \"%.200s\" has no place in this model of %d tensors; take the weights that belong "
           "to this config.json",
-          fsdp_safetensors_path(w->model, i), name, graph->param_count);
+          fsdp_safetensors_path(w->model, i), name, w->first[graph->param_count]);
     }
   }
   free(wanted);
@@ -104,7 +131,11 @@ fsdp_status fsdp_weights_open(const char *path, const fsdp_graph *graph, fsdp_we
                               fsdp_error *error) {
   fsdp_weights *w = fsdp_alloc_zeroed(1, sizeof *w);
   *weights = NULL;
-  w->tensor_of_param = fsdp_alloc_zeroed((size_t)graph->param_count, sizeof *w->tensor_of_param);
+  int most = 0;
+  for (int p = 0; p < graph->param_count; p++) most += fsdp_stored_count(graph, p);
+  w->tensors = fsdp_alloc_zeroed((size_t)most, sizeof *w->tensors);
+  w->first = fsdp_alloc_zeroed((size_t)graph->param_count + 1, sizeof *w->first);
+  w->numel = fsdp_alloc_zeroed((size_t)graph->param_count, sizeof *w->numel);
   fsdp_status status = fsdp_safetensors_open(path, &w->model, error);
   if (!status) status = match_all(w, path, graph, error);
   if (status)
@@ -117,13 +148,14 @@ fsdp_status fsdp_weights_open(const char *path, const fsdp_graph *graph, fsdp_we
 void fsdp_weights_close(fsdp_weights *weights) {
   if (!weights) return;
   fsdp_safetensors_close(weights->model);
-  free(weights->tensor_of_param);
+  free(weights->tensors);
+  free(weights->first);
+  free(weights->numel);
   free(weights);
 }
 
-fsdp_status fsdp_weights_read(fsdp_weights *weights, int param, int64_t first, int64_t count, float *out,
-                              fsdp_error *error) {
-  int tensor = weights->tensor_of_param[param];
+static fsdp_status read_tensor(fsdp_weights *weights, int tensor, int64_t first, int64_t count, float *out,
+                               fsdp_error *error) {
   fsdp_status status = fsdp_safetensors_read(weights->model, tensor, first, count, out, error);
   if (status != FSDP_OK) return status;
   int64_t found = fsdp_first_not_finite(FSDP_F32, out, count);
@@ -134,6 +166,19 @@ fsdp_status fsdp_weights_read(fsdp_weights *weights, int param, int64_t first, i
       "new ones with --init random",
       fsdp_safetensors_path(weights->model, tensor), fsdp_safetensors_at(weights->model, tensor)->name,
       fsdp_not_finite_name(FSDP_F32, out, found), (long long)(first + found));
+}
+
+fsdp_status fsdp_weights_read(fsdp_weights *weights, int param, int64_t first, int64_t count, float *out,
+                              fsdp_error *error) {
+  const int64_t numel = weights->numel[param];
+  fsdp_status status = FSDP_OK;
+  for (int64_t done = 0, now; done < count && !status; done += now) {
+    const int64_t at = first + done, index = at / numel;
+    now = fsdp_min_i64(count - done, numel - at % numel);
+    status = read_tensor(weights, weights->tensors[weights->first[param] + index], at % numel, now,
+                         out + done, error);
+  }
+  return status;
 }
 
 int64_t fsdp_weights_bytes_read(const fsdp_weights *weights) {
