@@ -253,6 +253,7 @@ int fsdp_parts_qk_norm(fsdp_parts *p, int qkv, int q_norm, int k_norm) {
   n->attrs.heads /= together;
   n->attrs.kv_heads /= together;
   n->attrs.head_dim = width;
+  n->attrs.inv_freq = NULL; // of single heads
   fsdp_node_operand_add(n, qkv, FSDP_READ);
   fsdp_node_operand_add(n, weight_of(p, q_norm), FSDP_READ);
   fsdp_node_operand_add(n, weight_of(p, k_norm), FSDP_READ);
