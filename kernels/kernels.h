@@ -1,4 +1,4 @@
-// One table of ops per device: the kernel of every row of models/graph/ops.def.
+// One table of ops per device: its kernel of each row of models/graph/ops.def.
 //
 // A kernel receives its operands resolved to addresses, in the order of its row, and works on the stream it
 // is given (CPU: the calling thread plus the pool's; CUDA: call->stream). It allocates nothing, waits for
@@ -68,7 +68,7 @@ typedef struct fsdp_kernel_call {
 
 typedef void (*fsdp_kernel)(const fsdp_kernel_call *call);
 
-// kernels[kind]; every kind has an entry.
+// kernels[kind]; NULL where fsdp_op_runs_on says that the device has none.
 typedef struct fsdp_kernel_table {
   const char *device;
   fsdp_kernel kernels[FSDP_OP_KIND_COUNT];

@@ -1,5 +1,6 @@
 #include "models/decoder.h"
 
+#include "models/experts.h"
 #include "models/parts.h"
 #include "models/rope.h"
 #include "runtime/base/check.h"
@@ -38,11 +39,13 @@ void fsdp_decoder_read(fsdp_fields *f, const json_t *root, fsdp_model_config *c)
   fsdp_fields_heads(f, root, d->kv_heads_default, d->head_dim_default, c);
   c->max_position_embeddings =
       fsdp_fields_count(f, root, "max_position_embeddings", d->positions_default, INT64_MAX);
-  c->norm_eps = fsdp_fields_fraction(f, root, "rms_norm_eps", 1e-6);
+  c->norm_eps =
+      fsdp_fields_fraction(f, root, "rms_norm_eps", d->norm_eps_default > 0 ? d->norm_eps_default : 1e-6);
   c->initializer_range = fsdp_fields_positive(f, root, "initializer_range", 0.02);
   c->tie_word_embeddings = fsdp_fields_bool(f, root, "tie_word_embeddings", false);
   c->padding_token = read_padding_token(f, root, c->vocab_size);
-  fsdp_rope_read(f, root, c);
+  fsdp_rope_read(f, root, d->rope_theta_default > 0 ? d->rope_theta_default : 10000.0, c);
+  if (d->experts_key) fsdp_experts_read(f, root, c);
 }
 
 void fsdp_decoder_print(const fsdp_model_config *c, json_t *root) {
@@ -57,23 +60,33 @@ void fsdp_decoder_print(const fsdp_model_config *c, json_t *root) {
   FSDP_CHECK(own && json_object_update(root, own) == 0, "a configuration that is not valid JSON");
   json_decref(own);
   if (c->padding_token) json_object_set_new(root, "pad_token_id", json_integer(c->padding_token - 1));
+  if (c->experts) fsdp_experts_print(c, root);
 }
 
 // ---- Sizes
 
 int64_t fsdp_decoder_parameter_count(const fsdp_model_config *c) {
   int64_t heads = (2 * c->num_heads + 2 * c->num_kv_heads) * c->head_dim * c->hidden_size;
-  int64_t layer = heads + 3 * c->intermediate_size * c->hidden_size + 2 * c->hidden_size;
+  int64_t mlp =
+      c->experts ? fsdp_experts_parameter_count(c, c->experts) : 3 * c->intermediate_size * c->hidden_size;
+  int64_t layer = heads + mlp + 2 * c->hidden_size;
   if (c->family->decoder->qkv_bias) layer += (c->num_heads + 2 * c->num_kv_heads) * c->head_dim;
-  if (c->family->decoder->qk_norm) layer += 2 * c->head_dim;
+  if (c->family->decoder->wide_qk_norm)
+    layer += (c->num_heads + c->num_kv_heads) * c->head_dim;
+  else if (c->family->decoder->qk_norm)
+    layer += 2 * c->head_dim;
   int64_t tables = (c->tie_word_embeddings ? 1 : 2) * c->vocab_size * c->hidden_size;
   return c->num_layers * layer + tables + c->hidden_size;
 }
 
-// N counts all parameters but an input embedding that the head does not share.
+// N counts all parameters but an input embedding that the head does not share, and of experts those that a
+// token is sent to.
 double fsdp_decoder_flops_per_token(const fsdp_model_config *c, int64_t seq,
                                     fsdp_flops_convention convention) {
   double parameters = (double)fsdp_decoder_parameter_count(c);
+  if (c->experts)
+    parameters -= (double)(c->num_layers * (fsdp_experts_parameter_count(c, c->experts) -
+                                            fsdp_experts_parameter_count(c, c->expert_slots)));
   if (!c->tie_word_embeddings) parameters -= (double)c->vocab_size * (double)c->hidden_size;
   return 6 * parameters + fsdp_parts_attention_flops_per_token(c, seq, convention);
 }
@@ -83,6 +96,7 @@ double fsdp_decoder_flops_per_token(const fsdp_model_config *c, int64_t seq,
 // A decoder layer's modules that own parameters or ops.
 typedef struct layer_modules {
   int attention, q, k, v, o, q_norm, k_norm, mlp, gate, up, down, input_norm, post_norm;
+  fsdp_experts_modules experts;
 } layer_modules;
 
 // "LlamaModel" of "Model", in the caller's buffer.
@@ -110,16 +124,22 @@ static layer_modules layer_module_tree(fsdp_parts *p, int layers, int index) {
   m.o = fsdp_parts_linear_module(p, m.attention, "o_proj", &o);
   class_of(c, "RMSNorm", name);
   if (d->qk_norm) {
-    m.q_norm = fsdp_parts_head_norm_module(p, m.attention, "q_norm", name);
-    m.k_norm = fsdp_parts_head_norm_module(p, m.attention, "k_norm", name);
+    m.q_norm =
+        fsdp_parts_head_norm_module(p, m.attention, "q_norm", name, d->wide_qk_norm ? width : c->head_dim);
+    m.k_norm =
+        fsdp_parts_head_norm_module(p, m.attention, "k_norm", name, d->wide_qk_norm ? kv.out : c->head_dim);
   }
   if (d->rotary_in_attention)
     fsdp_graph_module(g, m.attention, "rotary_emb", class_of(c, "RotaryEmbedding", name), "");
-  m.mlp = fsdp_graph_module(g, layer, "mlp", class_of(c, "MLP", name), "");
-  m.gate = fsdp_parts_linear_module(p, m.mlp, "gate_proj", &up);
-  m.up = fsdp_parts_linear_module(p, m.mlp, "up_proj", &up);
-  m.down = fsdp_parts_linear_module(p, m.mlp, "down_proj", &down);
-  fsdp_graph_module(g, m.mlp, "act_fn", d->activation, "");
+  if (c->experts) {
+    m.experts = fsdp_experts_module_tree(p, layer);
+  } else {
+    m.mlp = fsdp_graph_module(g, layer, "mlp", class_of(c, "MLP", name), "");
+    m.gate = fsdp_parts_linear_module(p, m.mlp, "gate_proj", &up);
+    m.up = fsdp_parts_linear_module(p, m.mlp, "up_proj", &up);
+    m.down = fsdp_parts_linear_module(p, m.mlp, "down_proj", &down);
+    fsdp_graph_module(g, m.mlp, "act_fn", d->activation, "");
+  }
   class_of(c, "RMSNorm", name);
   m.input_norm = fsdp_parts_norm_module(p, layer, "input_layernorm", name);
   m.post_norm = fsdp_parts_norm_module(p, layer, "post_attention_layernorm", name);
@@ -135,6 +155,10 @@ static void decoder_layer(fsdp_parts *p, fsdp_residual *stream, const layer_modu
   int o = fsdp_parts_attention(p, qkv, m->attention);
   stream->delta = fsdp_parts_linear(p, o, 1, &m->o, "attn");
   y = fsdp_parts_add_norm(p, stream, m->post_norm, false);
+  if (p->config->experts) {
+    stream->delta = fsdp_experts_mlp(p, y, &m->experts);
+    return;
+  }
   int gate_up = fsdp_parts_linear(p, y, 2, (int[]){m->gate, m->up}, "gate_up");
   int s = fsdp_parts_swiglu(p, gate_up, m->mlp);
   stream->delta = fsdp_parts_linear(p, s, 1, &m->down, "mlp");

@@ -3,18 +3,8 @@
 // and the keys that it alone has.
 #pragma once
 
+#include "models/decoder_traits.h"
 #include "models/family.h"
-
-typedef struct fsdp_decoder {
-  // Names of module classes: the prefix of most ("Llama" of LlamaModel, LlamaMLP, ...), and two in full.
-  const char *prefix, *attention, *activation;
-  bool rotary_in_attention; // each attention prints a rotary_emb too
-  bool qkv_bias;            // q_proj, k_proj and v_proj have biases
-  bool qk_norm;             // RMSNorm of each head of q and of k, before RoPE
-  // What an absent key means in Transformers; 0: num_attention_heads, and hidden_size over these.
-  int64_t kv_heads_default, head_dim_default;
-  int64_t positions_default; // of max_position_embeddings
-} fsdp_decoder;
 
 // Keys of what fsdp_decoder_print adds that change no number (family.h).
 extern const char *const fsdp_decoder_keys_without_numbers[];

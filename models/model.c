@@ -78,6 +78,11 @@ static fsdp_status check(const fsdp_model_config *c, const char *where, fsdp_err
         "the shape in %s is beyond what the runtime counts: heads times head_dim is %lld (at most 2^22), "
         "and there may be at most 2^46 parameters",
         where, (long long)(c->num_heads * c->head_dim));
+  if (c->expert_slots > c->experts)
+    return fsdp_fail(
+        error, FSDP_ERR_INPUT,
+        "num_experts_per_tok %lld is above the %lld experts in %s: a token goes to different ones",
+        (long long)c->expert_slots, (long long)c->experts, where);
   if (c->rope_theta > 0 && c->head_dim % 2)
     return fsdp_fail(error, FSDP_ERR_INPUT, "head_dim is %lld in %s: RoPE rotates pairs, so it must be even",
                      (long long)c->head_dim, where);

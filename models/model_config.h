@@ -29,6 +29,10 @@ typedef struct fsdp_model_config {
   // In layers from `first_window_layer` on, a position attends to itself and the window - 1 before it. 0: to
   // all before it, in every layer.
   int64_t window, first_window_layer;
+  // Routed experts, in every layer in the place of its MLP; 0: none. Each row goes to `expert_slots` of them,
+  // each of them an MLP of expert_size.
+  int64_t experts, expert_slots, expert_size;
+  bool normalises_routes; // a row's weights are divided by their sum
   // Fields that one family alone has, by its own indices.
   union {
     int64_t integer;

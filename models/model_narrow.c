@@ -115,6 +115,8 @@ int fsdp_model_narrow(const fsdp_model_config *config, const fsdp_narrowing *n, 
   int count = narrow_heads(config, &n->cuts, out);
   count += narrow_widths(config, &n->cuts, out);
   count += fsdp_narrow_size(config->intermediate_size, INTERMEDIATE_LEAST, &n->cuts, &out->intermediate_size);
+  if (config->experts)
+    count += fsdp_narrow_size(config->expert_size, INTERMEDIATE_LEAST, &n->cuts, &out->expert_size);
   count += fsdp_narrow_size(config->vocab_size, VOCABULARY_LEAST, &n->cuts, &out->vocab_size);
   count += narrow_positions(config, n, out);
   if (config->padding_token == config->vocab_size)

@@ -116,8 +116,9 @@ int fsdp_parts_norm_module(fsdp_parts *p, int parent, const char *name, const ch
   return norm_module(p, parent, name, (norm_spec){class_name, p->config->hidden_size, ""});
 }
 
-int fsdp_parts_head_norm_module(fsdp_parts *p, int parent, const char *name, const char *class_name) {
-  return norm_module(p, parent, name, (norm_spec){class_name, p->config->head_dim, ""});
+int fsdp_parts_head_norm_module(fsdp_parts *p, int parent, const char *name, const char *class_name,
+                                int64_t width) {
+  return norm_module(p, parent, name, (norm_spec){class_name, width, ""});
 }
 
 int fsdp_parts_layernorm_module(fsdp_parts *p, int parent, const char *name) {
@@ -241,11 +242,18 @@ int fsdp_parts_linear(fsdp_parts *p, int x, int count, const int *modules, const
 
 int fsdp_parts_qk_norm(fsdp_parts *p, int qkv, int q_norm, int k_norm) {
   const fsdp_model_config *c = p->config;
-  int64_t heads = c->num_heads + c->num_kv_heads;
+  // Heads that are normalised together are one, as many of q as of k.
+  const int64_t width = p->graph->values[weight_of(p, q_norm)].shape[0], together = width / c->head_dim;
+  int64_t heads = (c->num_heads + c->num_kv_heads) / together;
   int module = p->graph->modules[q_norm].parent;
-  int y = activation(p, module, "qk_norm", FSDP_VALUE_COMPUTE, (heads + c->num_kv_heads) * c->head_dim);
+  int y = activation(p, module, "qk_norm", FSDP_VALUE_COMPUTE,
+                     (c->num_heads + 2 * c->num_kv_heads) * c->head_dim);
   int rstd = activation(p, module, "rstd", FSDP_VALUE_F32, heads);
   fsdp_node *n = add_node(p, FSDP_OP_QK_NORM, module);
+  n->attrs.heads /= together;
+  n->attrs.kv_heads /= together;
+  n->attrs.head_dim = width;
+  n->attrs.inv_freq = NULL; // of single heads
   fsdp_node_operand_add(n, qkv, FSDP_READ);
   fsdp_node_operand_add(n, weight_of(p, q_norm), FSDP_READ);
   fsdp_node_operand_add(n, weight_of(p, k_norm), FSDP_READ);

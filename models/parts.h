@@ -49,8 +49,9 @@ int fsdp_parts_conv1d_module(fsdp_parts *parts, int parent, const char *name, co
 // RMSNorm over C: weight (C).
 int fsdp_parts_norm_module(fsdp_parts *parts, int parent, const char *name, const char *class_name);
 
-// RMSNorm over each head: weight (D).
-int fsdp_parts_head_norm_module(fsdp_parts *parts, int parent, const char *name, const char *class_name);
+// RMSNorm over each head, or over all of them: weight (width).
+int fsdp_parts_head_norm_module(fsdp_parts *parts, int parent, const char *name, const char *class_name,
+                                int64_t width);
 
 // LayerNorm over C: weight (C) of ones, bias (C) of zeros.
 int fsdp_parts_layernorm_module(fsdp_parts *parts, int parent, const char *name);
@@ -85,8 +86,8 @@ int fsdp_parts_add_norm(fsdp_parts *parts, fsdp_residual *stream, int module, bo
 // side in y (N, sum of outs).
 int fsdp_parts_linear(fsdp_parts *parts, int x, int count, const int *modules, const char *name);
 
-// y (N, Q): q|k|v with each head of q and of k normalised, by the weights of two modules of
-// fsdp_parts_head_norm_module.
+// y (N, Q): q|k|v with each head of q and of k normalised, or all heads of each together, by the weights of
+// two modules of fsdp_parts_head_norm_module.
 int fsdp_parts_qk_norm(fsdp_parts *parts, int qkv, int q_norm, int k_norm);
 
 // Rotates q and k of q|k|v (N, Q), in place.

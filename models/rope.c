@@ -30,7 +30,7 @@ static void read_kind(fsdp_fields *f, const json_t *rope, fsdp_model_config *con
                        "but must be above \"low_freq_factor\"");
 }
 
-void fsdp_rope_read(fsdp_fields *f, const json_t *root, fsdp_model_config *config) {
+void fsdp_rope_read(fsdp_fields *f, const json_t *root, double theta_default, fsdp_model_config *config) {
   const char *key = "rope_scaling";
   const json_t *rope = fsdp_fields_present(root, key);
   if (!rope || (json_is_object(rope) && json_object_size(rope) == 0))
@@ -46,8 +46,8 @@ void fsdp_rope_read(fsdp_fields *f, const json_t *root, fsdp_model_config *confi
       fsdp_fields_refuse(f, "partial_rotary_factor", partial,
                          "but only whole heads are rotated; it must be 1.0");
   }
-  // The innermost one counts; 10000 is Transformers' value for files older than the key.
-  double outer = fsdp_fields_positive(f, root, "rope_theta", 10000.0);
+  // The innermost one counts; the default is Transformers' for files without the key.
+  double outer = fsdp_fields_positive(f, root, "rope_theta", theta_default);
   config->rope_theta = rope ? fsdp_fields_positive(f, rope, "rope_theta", outer) : outer;
   if (!rope) return;
   read_kind(f, rope, config);

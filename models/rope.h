@@ -10,7 +10,7 @@
 
 // Fills the rope_* fields of `config`, whose max_position_embeddings is read before. Refuses scalings that
 // are not supported and heads that are rotated in part.
-void fsdp_rope_read(fsdp_fields *fields, const json_t *root, fsdp_model_config *config);
+void fsdp_rope_read(fsdp_fields *fields, const json_t *root, double theta_default, fsdp_model_config *config);
 
 // The value of "rope_scaling"; null if there is none. A new reference.
 json_t *fsdp_rope_print(const fsdp_model_config *config);

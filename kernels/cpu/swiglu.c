@@ -1,4 +1,5 @@
 // SwiGLU (Shazeer 2020): s = silu(gate) * up over rows of gate|up, I columns each; silu(x) = x * sigmoid(x).
+// Of experts, times the weight of the routed row: that of number slots[u] for row u.
 #include "kernels/cpu/operand.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/vector.h"
@@ -8,6 +9,10 @@ enum { CHUNK = 1024 }; // columns at a time, so that a converted chunk stays in 
 typedef struct gated {
   const fsdp_view *gate_up, *s, *d_s; // backward: gate_up's gradient takes its place
   int64_t I;
+  // Of experts, else NULL: weights and their gradient by number, and the rows' numbers.
+  const float *weights;
+  float *d_weights;
+  const int32_t *slots;
 } gated;
 
 FSDP_INLINE fsdp_vf sigmoid(fsdp_vf x) {
@@ -53,6 +58,10 @@ static void differentiate(const float *gate, const float *up, const float *d_s, 
   memcpy(d_up + i, rest[4], bytes);
 }
 
+static void scale(float *values, float factor, int64_t count) {
+  for (int64_t i = 0; i < count; i++) values[i] *= factor;
+}
+
 static void forward_row(void *argument, int64_t n, void *scratch) {
   const gated *k = argument;
   float *buffer = scratch;
@@ -62,6 +71,7 @@ static void forward_row(void *argument, int64_t n, void *scratch) {
     const float *up = load(k->gate_up, (n * 2 + 1) * k->I + c, count, buffer + CHUNK);
     float *s = result(k->s, n * k->I + c, buffer + 2 * CHUNK);
     activate(gate, up, s, count);
+    if (k->weights) scale(s, k->weights[k->slots[n]], count);
     store(k->s, n * k->I + c, count, s);
   }
 }
@@ -73,9 +83,19 @@ void FSDP_CPU(swiglu)(const fsdp_kernel_call *call) {
   fsdp_pool_run(call->pool, N, forward_row, &k);
 }
 
+// Adds these columns' part of the weight's gradient, and returns the gradient of silu(gate) * up.
+static const float *weigh(const gated *k, int64_t n, const float *gate, const float *up, const float *d_s,
+                          int64_t count, float *buffer, float *d_weight) {
+  activate(gate, up, buffer, count);
+  *d_weight += vf_dot(d_s, buffer, count);
+  memcpy(buffer, d_s, (size_t)count * sizeof(float));
+  scale(buffer, k->weights[k->slots[n]], count);
+  return buffer;
+}
+
 static void backward_row(void *argument, int64_t n, void *scratch) {
   const gated *k = argument;
-  float *buffer = scratch;
+  float *buffer = scratch, d_weight = 0;
   for (int64_t c = 0; c < k->I; c += CHUNK) {
     int64_t count = fsdp_min_i64(CHUNK, k->I - c), at_gate = n * 2 * k->I + c, at_up = at_gate + k->I;
     const float *gate = load(k->gate_up, at_gate, count, buffer);
@@ -83,10 +103,12 @@ static void backward_row(void *argument, int64_t n, void *scratch) {
     const float *d_s = load(k->d_s, n * k->I + c, count, buffer + 2 * CHUNK);
     float *d_gate = result(k->gate_up, at_gate, buffer + 3 * CHUNK);
     float *d_up = result(k->gate_up, at_up, buffer + 4 * CHUNK);
+    if (k->weights) d_s = weigh(k, n, gate, up, d_s, count, buffer + 5 * CHUNK, &d_weight);
     differentiate(gate, up, d_s, d_gate, d_up, count);
     store(k->gate_up, at_gate, count, d_gate);
     store(k->gate_up, at_up, count, d_up);
   }
+  if (k->weights) k->d_weights[k->slots[n]] = d_weight;
 }
 
 void FSDP_CPU(swiglu_backward)(const fsdp_kernel_call *call) {
@@ -94,4 +116,22 @@ void FSDP_CPU(swiglu_backward)(const fsdp_kernel_call *call) {
   const fsdp_view *o = open_operands(call, 0);
   gated k = {.I = I, .d_s = &o[0], .gate_up = &o[1]};
   fsdp_pool_run(call->pool, N, backward_row, &k);
+}
+
+static int64_t routed_rows(const fsdp_kernel_call *call) {
+  return call->attrs->batch * call->attrs->seq * call->attrs->slots;
+}
+
+void FSDP_CPU(expert_swiglu)(const fsdp_kernel_call *call) {
+  const fsdp_view *o = open_operands(call, 0);
+  gated k = {.I = call->attrs->intermediate, .gate_up = &o[0], .s = &o[3]};
+  k.weights = o[1].data, k.slots = o[2].data;
+  fsdp_pool_run(call->pool, routed_rows(call), forward_row, &k);
+}
+
+void FSDP_CPU(expert_swiglu_backward)(const fsdp_kernel_call *call) {
+  const fsdp_view *o = open_operands(call, 0);
+  gated k = {.I = call->attrs->intermediate, .d_s = &o[0], .gate_up = &o[3]};
+  k.weights = o[1].data, k.slots = o[2].data, k.d_weights = o[4].data;
+  fsdp_pool_run(call->pool, routed_rows(call), backward_row, &k);
 }

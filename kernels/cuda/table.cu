@@ -3,7 +3,8 @@
 #include "kernels/cuda/ops.cuh"
 
 // In the order of the rows, which is that of fsdp_op_kind.
-#define FSDP_OP(KIND, name, PHASE, operands, RULES) cuda_##name,
+#define FSDP_OP(KIND, name, PHASE, operands, RULES)     cuda_##name,
+#define FSDP_CPU_OP(KIND, name, PHASE, operands, RULES) nullptr,
 static const fsdp_kernel_table table = {"cuda",
                                         {
 #include "models/graph/ops.def"

@@ -2,6 +2,7 @@
 
 #include "launcher/options/option_table.h"
 #include "launcher/options/options.h"
+#include "models/graph/stored.h"
 #include "runtime/base/check.h"
 #include "runtime/base/finite.h"
 #include "runtime/base/paths.h"
@@ -104,8 +105,13 @@ typedef struct exporter {
   fsdp_checkpoint_reader *reader;
   char source[FSDP_CHECKPOINT_PATH_BYTES], folder[FSDP_CHECKPOINT_PATH_BYTES];
   fsdp_dtype dtype;
-  int *order; // parameters in the order of the state dict
-  int *file;  // of each in that order
+  // Tensors in the order of the state dict: of a parameter of the checkpoint the elements from `first` on.
+  struct exported {
+    fsdp_stored stored;
+    int param, file;
+    int64_t first;
+  } * tensors;
+  int tensor_count;
   int file_count;
 } exporter;
 
@@ -113,12 +119,18 @@ typedef struct exporter {
 static void order_params(exporter *x) {
   fsdp_checkpoint *c = x->checkpoint;
   fsdp_graph *graph = fsdp_model_graph(&c->model, 1, 1);
-  x->order = fsdp_alloc((size_t)c->param_count * sizeof *x->order);
-  x->file = fsdp_alloc((size_t)c->param_count * sizeof *x->file);
-  int count = 0;
+  int count = 0, tensors = 0;
+  for (int p = 0; p < graph->param_count; p++) tensors += fsdp_stored_count(graph, p);
+  x->tensors = fsdp_alloc((size_t)tensors * sizeof *x->tensors);
+  x->tensor_count = 0;
   for (int p = 0; p < graph->param_count; p++) {
     int found = fsdp_checkpoint_find(c, graph->params[p].name);
-    if (found >= 0) x->order[count++] = found;
+    const int parts = found >= 0 ? fsdp_stored_count(graph, p) : 0;
+    count += found >= 0;
+    for (int i = 0; i < parts; i++) {
+      const fsdp_stored stored = fsdp_stored_at(graph, p, i);
+      x->tensors[x->tensor_count++] = (struct exported){stored, found, 0, i * stored.numel};
+    }
   }
   fsdp_graph_destroy(graph);
   FSDP_CHECK(count == c->param_count, "%d of the checkpoint's %d parameters are the model's", count,
@@ -128,14 +140,14 @@ static void order_params(exporter *x) {
 static void assign_files(exporter *x) {
   int64_t filled = 0;
   x->file_count = 0;
-  for (int i = 0; i < x->checkpoint->param_count; i++) {
-    int64_t bytes = x->checkpoint->params[x->order[i]].numel * fsdp_dtype_bytes(x->dtype);
+  for (int i = 0; i < x->tensor_count; i++) {
+    int64_t bytes = x->tensors[i].stored.numel * fsdp_dtype_bytes(x->dtype);
     if (x->file_count == 0 || filled + bytes > x->config->max_shard_bytes) {
       x->file_count++;
       filled = 0;
     }
     filled += bytes;
-    x->file[i] = x->file_count - 1;
+    x->tensors[i].file = x->file_count - 1;
   }
 }
 
@@ -152,21 +164,23 @@ static fsdp_status check_range(const exporter *x, int i, int64_t first, int64_t 
                                fsdp_error *error) {
   int64_t found = fsdp_first_not_finite(x->dtype, values, numel);
   if (found < 0) return FSDP_OK;
-  return fsdp_fail(
-      error, FSDP_ERR_INPUT, "%s: element %" PRId64 " of %s is too large for %s: export it with --dtype fp32",
-      x->source, first + found, x->checkpoint->params[x->order[i]].name, fsdp_dtype_name(x->dtype));
+  return fsdp_fail(error, FSDP_ERR_INPUT,
+                   "%s: element %" PRId64 " of %s is too large for %s: export it with --dtype fp32",
+                   x->source, first + found, x->tensors[i].stored.name, fsdp_dtype_name(x->dtype));
 }
 
 static fsdp_status write_tensors(const exporter *x, int file, fsdp_safetensors_writer *writer,
                                  fsdp_error *error) {
   void *values = fsdp_alloc((size_t)PIECE_ELEMS * sizeof(float));
   fsdp_status status = FSDP_OK;
-  for (int i = 0; i < x->checkpoint->param_count && status == FSDP_OK; i++) {
-    if (x->file[i] != file) continue;
-    int64_t numel = x->checkpoint->params[x->order[i]].numel;
+  for (int i = 0; i < x->tensor_count && status == FSDP_OK; i++) {
+    const struct exported *tensor = &x->tensors[i];
+    if (tensor->file != file) continue;
+    int64_t numel = tensor->stored.numel;
     for (int64_t done = 0, now; done < numel && status == FSDP_OK; done += now) {
       now = fsdp_min_i64(PIECE_ELEMS, numel - done);
-      status = fsdp_checkpoint_read(x->reader, FSDP_SLOT_MASTER, x->order[i], done, now, values, error);
+      status = fsdp_checkpoint_read(x->reader, FSDP_SLOT_MASTER, tensor->param, tensor->first + done, now,
+                                    values, error);
       if (status != FSDP_OK) break;
       convert(values, x->checkpoint->slots[FSDP_SLOT_MASTER].dtype, x->dtype, now);
       status = check_range(x, i, done, now, values, error);
@@ -179,13 +193,12 @@ static fsdp_status write_tensors(const exporter *x, int file, fsdp_safetensors_w
 }
 
 static fsdp_status write_file(const exporter *x, int file, fsdp_error *error) {
-  const fsdp_checkpoint *c = x->checkpoint;
-  fsdp_safetensors_tensor *tensors = fsdp_alloc_zeroed((size_t)c->param_count, sizeof *tensors);
+  fsdp_safetensors_tensor *tensors = fsdp_alloc_zeroed((size_t)x->tensor_count, sizeof *tensors);
   char path[PATH_BYTES], name[64];
   int count = 0;
-  for (int i = 0; i < c->param_count; i++) {
-    if (x->file[i] != file) continue;
-    const fsdp_checkpoint_param *p = &c->params[x->order[i]];
+  for (int i = 0; i < x->tensor_count; i++) {
+    if (x->tensors[i].file != file) continue;
+    fsdp_stored *p = &x->tensors[i].stored;
     tensors[count] = (fsdp_safetensors_tensor){.name = p->name, .dtype = x->dtype, .dims = p->dims};
     memcpy(tensors[count++].shape, p->shape, sizeof p->shape);
   }
@@ -222,10 +235,8 @@ static fsdp_status write_index(const exporter *x, int64_t total_bytes, fsdp_erro
   if (x->file_count == 1) return FSDP_OK;
   json_t *map = json_object();
   char name[64];
-  for (int i = 0; i < x->checkpoint->param_count; i++) {
-    json_object_set_new(map, x->checkpoint->params[x->order[i]].name,
-                        json_string(file_name(x, x->file[i], name)));
-  }
+  for (int i = 0; i < x->tensor_count; i++)
+    json_object_set_new(map, x->tensors[i].stored.name, json_string(file_name(x, x->tensors[i].file, name)));
   json_t *root =
       json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)total_bytes, "weight_map", map);
   fsdp_status status = write_json(x, "model.safetensors.index.json", root, error);
@@ -324,8 +335,7 @@ fsdp_status fsdp_export_run(const fsdp_export_config *config, fsdp_export_result
   }
   fsdp_checkpoint_reader_destroy(x.reader);
   fsdp_checkpoint_destroy(x.checkpoint);
-  free(x.order);
-  free(x.file);
+  free(x.tensors);
   return status;
 }
 

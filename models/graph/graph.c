@@ -152,7 +152,9 @@ int fsdp_graph_param(fsdp_graph *graph, int module, const fsdp_param_spec *spec)
                         .init_deviation = spec->init_deviation,
                         .transposed = spec->transposed,
                         .trainable = true,
-                        .block_count = spec->block_count};
+                        .block_count = spec->block_count,
+                        .stored_below = spec->stored_below};
+  memcpy(param->stored, spec->stored, sizeof param->stored);
   memcpy(param->block_sizes, spec->block_sizes, sizeof param->block_sizes);
   param_name(graph, module, spec->name, param->name);
   for (int d = 0; d < spec->dims; d++) {

@@ -23,6 +23,7 @@ extern "C" {
 
 #define FSDP_NAME_BYTES       96
 #define FSDP_PARAM_MAX_BLOCKS FSDP_CUT_MAX_BLOCKS
+#define FSDP_STORED_MAX_NAMES 2
 
 #define FSDP_OUTPUT_DIMS        3 // of a module's output: (batch, sequence, channels)
 #define FSDP_MODULE_MAX_OUTPUTS 4
@@ -86,6 +87,9 @@ typedef struct fsdp_param_spec {
   // of outputs of each, in order. A placement cuts each block by itself. None: one block.
   int block_count;
   int64_t block_sizes[FSDP_PARAM_MAX_BLOCKS];
+  // How weight files name it, if not by its name, below the module `stored_below` (stored.h). Static.
+  const char *stored[FSDP_STORED_MAX_NAMES];
+  int stored_below;
 } fsdp_param_spec;
 
 typedef struct fsdp_param {
@@ -101,6 +105,8 @@ typedef struct fsdp_param {
   bool trainable; // else it has no gradient and no optimizer state; true until it is frozen
   int block_count;
   int64_t block_sizes[FSDP_PARAM_MAX_BLOCKS];
+  const char *stored[FSDP_STORED_MAX_NAMES];
+  int stored_below;
   fsdp_cut cut; // what of `shape` a rank holds (the value's `local`), before that is cut into flat shards
 } fsdp_param;
 

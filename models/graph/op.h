@@ -66,6 +66,8 @@ typedef struct fsdp_op_attrs {
   int64_t documents;
   fsdp_attention_kernel attention; // attention: which kernel runs
   int64_t ranks;                   // r: ranks whose parts lie one after the other
+  int64_t experts, slots;          // e, q
+  bool route_normalises;           // route: a row's weights sum to 1
   const float *inv_freq;           // RoPE, rotates_back: d/2 inverse frequencies, owned by the graph
   float eps;                       // RMSNorm, LayerNorm
   float norm_weight;   // sum of squares: its factor, so that each element counts once whatever its replicas
@@ -191,6 +193,12 @@ bool fsdp_op_makes_gemms(fsdp_op_kind kind);
 // Whether the kernel reports an access for each of n rows: the access trace needs room for them.
 bool fsdp_op_reports_rows(fsdp_op_kind kind);
 
+// The device whose kernels run an op. Instruction lists differ between devices only by this.
+typedef enum fsdp_op_device { FSDP_OP_CPU, FSDP_OP_CUDA, FSDP_OP_DEVICE_COUNT } fsdp_op_device;
+
+// Whether the device has a kernel of the op.
+bool fsdp_op_runs_on(fsdp_op_device device, fsdp_op_kind kind);
+
 // Whether the op is a norm: rows of its input may be sharded where the residual stream's are.
 bool fsdp_op_is_norm(fsdp_op_kind kind);
 
@@ -234,9 +242,6 @@ fsdp_op_kind fsdp_op_product_kind(fsdp_op_product_form form);
 
 // Multiply-add work of the op's gemms as 2*m*n*k FLOPs (attention counted causally), for rates and prices.
 double fsdp_op_flops(fsdp_op_kind kind, const fsdp_op_attrs *attrs);
-
-// The device whose kernels run an op. Instruction lists differ between devices only by this.
-typedef enum fsdp_op_device { FSDP_OP_CPU, FSDP_OP_CUDA, FSDP_OP_DEVICE_COUNT } fsdp_op_device;
 
 // What is known about an operand of one launch.
 typedef struct fsdp_op_extent {

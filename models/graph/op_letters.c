@@ -207,8 +207,12 @@ int64_t fsdp_op_letter_size(const fsdp_op_attrs *attrs, char letter, int64_t fla
     return attrs->ranks;
   case 's':
     return attrs->kv_seq;
-  case 'q':
+  case 'w':
     return attrs->documents;
+  case 'e':
+    return attrs->experts;
+  case 'q':
+    return attrs->slots;
   case 'p':
     return flat_elems;
   default:

@@ -19,8 +19,13 @@
 #define FSDP_OP_ROW(KIND, op_name, PHASE, op_operands, RULES)                                                \
   [FSDP_OP_##KIND] = {.name = #op_name, .operands = (op_operands), .phase = FSDP_OP_IN_##PHASE, RULES},
 
+#define FSDP_CPU_OP_ROW(KIND, op_name, PHASE, op_operands, RULES)                                            \
+  [FSDP_OP_##KIND] = {                                                                                       \
+      .name = #op_name, .operands = (op_operands), .phase = FSDP_OP_IN_##PHASE, .cpu_alone = true, RULES},
+
 static const fsdp_op_row rows[FSDP_OP_ROW_COUNT] = {
-#define FSDP_OP FSDP_OP_ROW
+#define FSDP_OP     FSDP_OP_ROW
+#define FSDP_CPU_OP FSDP_CPU_OP_ROW
 #include "models/graph/ops.def"
 #define FSDP_GRAPH_OP FSDP_OP_ROW
 #include "models/graph/ops.def"
@@ -45,6 +50,10 @@ bool fsdp_op_makes_gemms(fsdp_op_kind kind) {
 
 bool fsdp_op_reports_rows(fsdp_op_kind kind) {
   return fsdp_op_row_of(kind)->reports_rows;
+}
+
+bool fsdp_op_runs_on(fsdp_op_device device, fsdp_op_kind kind) {
+  return device == FSDP_OP_CPU || !fsdp_op_row_of(kind)->cpu_alone;
 }
 
 bool fsdp_op_is_norm(fsdp_op_kind kind) {

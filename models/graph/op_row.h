@@ -33,7 +33,7 @@ typedef void fsdp_op_attrs_rule(fsdp_op_device device, const fsdp_op_gpu *gpu, f
 typedef struct fsdp_op_row {
   const char *name, *operands;
   fsdp_op_phase phase;
-  bool reports_rows, is_norm, follows_gemm, shrinks;
+  bool reports_rows, is_norm, follows_gemm, shrinks, cpu_alone;
   int added;         // 1 + the operand that it adds to the residual stream; 0: none
   const char *alias; // NULL: its name
   fsdp_op_products_rule *products;

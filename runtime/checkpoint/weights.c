@@ -1,5 +1,6 @@
 #include "runtime/checkpoint/weights.h"
 
+#include "models/graph/stored.h"
 #include "runtime/base/check.h"
 #include "runtime/base/finite.h"
 #include "runtime/base/size.h"
@@ -15,27 +16,29 @@ typedef struct grown {
 
 struct fsdp_weights {
   fsdp_safetensors *model;
-  int *tensor_of_param;
-  grown *grown; // by parameter; stored_numel 0: all of it is stored
+  // Those of parameter p are tensors[first[p]] to tensors[first[p + 1]], each an equal part of its elements.
+  int *tensors, *first;
+  int64_t *numel; // of each of a parameter's tensors
+  grown *grown;   // by parameter; stored_numel 0: all of it is stored
   int param_count;
   int64_t stored_vocab;
   pthread_mutex_t lock; // of the means
 };
 
 // Whether the tensor has all of the parameter but rows of the vocabulary.
-static bool lacks_rows(const fsdp_weights *w, const fsdp_param *param, const fsdp_safetensors_tensor *t) {
+static bool lacks_rows(const fsdp_weights *w, const fsdp_stored *param, const fsdp_safetensors_tensor *t) {
   const size_t rest = ((size_t)t->dims - 1) * sizeof *t->shape;
   return w->stored_vocab && t->dims == param->dims && t->shape[0] == w->stored_vocab &&
          param->shape[0] > w->stored_vocab && memcmp(t->shape + 1, param->shape + 1, rest) == 0;
 }
 
-static bool has_shape(const fsdp_weights *w, const fsdp_param *param, const fsdp_safetensors_tensor *t) {
+static bool has_shape(const fsdp_weights *w, const fsdp_stored *param, const fsdp_safetensors_tensor *t) {
   const size_t bytes = (size_t)t->dims * sizeof *t->shape;
   return (t->dims == param->dims && memcmp(t->shape, param->shape, bytes) == 0) || lacks_rows(w, param, t);
 }
 
-static fsdp_status match_param(const fsdp_weights *w, const fsdp_param *param, int tensor, const char *path,
-                               fsdp_error *error) {
+static fsdp_status match_tensor(const fsdp_weights *w, const fsdp_stored *param, int tensor, const char *path,
+                                fsdp_error *error) {
   char expected[96], found[96];
   if (tensor < 0)
     return fsdp_fail(
@@ -73,7 +76,10 @@ static fsdp_status check_tied(const fsdp_weights *w, const fsdp_param *param, in
   enum { SAMPLES = 64, SAMPLE_NUMEL = 256 };
   const fsdp_safetensors_tensor *t = fsdp_safetensors_at(w->model, tensor);
   float own[SAMPLE_NUMEL], stored[SAMPLE_NUMEL];
-  fsdp_status status = match_param(w, param, tensor, "", error);
+  fsdp_stored whole = {.dims = param->dims, .numel = param->numel};
+  memcpy(whole.name, param->name, sizeof whole.name);
+  memcpy(whole.shape, param->shape, sizeof param->shape);
+  fsdp_status status = match_tensor(w, &whole, tensor, "", error);
   int64_t count = t->numel < SAMPLE_NUMEL ? t->numel : SAMPLE_NUMEL;
   for (int i = 0; i < SAMPLES && !status; i++) {
     int64_t first = (t->numel - count) * i / (SAMPLES - 1);
@@ -97,31 +103,51 @@ static int tensor_of(const fsdp_weights *w, const fsdp_graph *graph, const char 
   return fsdp_safetensors_find(w->model, name + prefix);
 }
 
+// A file that has the parameter's own name has it in one piece.
+static fsdp_status match_param(fsdp_weights *w, const char *path, const fsdp_graph *graph, int param,
+                               bool *wanted, fsdp_error *error) {
+  const fsdp_param *p = &graph->params[param];
+  const int whole = tensor_of(w, graph, p->name), first = w->first[param];
+  const int count = whole >= 0 ? 1 : fsdp_stored_count(graph, param);
+  fsdp_status status = FSDP_OK;
+  w->first[param + 1] = first + count;
+  w->numel[param] = p->numel / count;
+  for (int i = 0; i < count && !status; i++) {
+    fsdp_stored stored = fsdp_stored_at(graph, param, i);
+    if (whole >= 0) {
+      stored.dims = p->dims;
+      memcpy(stored.name, p->name, sizeof stored.name);
+      memcpy(stored.shape, p->shape, sizeof p->shape);
+    }
+    const int tensor = whole >= 0 ? whole : tensor_of(w, graph, stored.name);
+    w->tensors[first + i] = tensor;
+    status = match_tensor(w, &stored, tensor, path, error);
+    if (status) break;
+    wanted[tensor] = true;
+    const fsdp_safetensors_tensor *t = fsdp_safetensors_at(w->model, tensor);
+    if (lacks_rows(w, &stored, t))
+      w->grown[param] = (grown){.stored_numel = t->numel, .row_numel = t->numel / t->shape[0]};
+  }
+  return status;
+}
+
 static fsdp_status match_all(fsdp_weights *w, const char *path, const fsdp_graph *graph, fsdp_error *error) {
   int count = fsdp_safetensors_count(w->model);
   bool *wanted = fsdp_alloc_zeroed((size_t)count, sizeof *wanted);
   fsdp_status status = FSDP_OK;
-  for (int i = 0; i < graph->param_count && !status; i++) {
-    int tensor = tensor_of(w, graph, graph->params[i].name);
-    w->tensor_of_param[i] = tensor;
-    status = match_param(w, &graph->params[i], tensor, path, error);
-    if (status) break;
-    wanted[tensor] = true;
-    const fsdp_safetensors_tensor *t = fsdp_safetensors_at(w->model, tensor);
-    if (lacks_rows(w, &graph->params[i], t))
-      w->grown[i] = (grown){.stored_numel = t->numel, .row_numel = t->numel / t->shape[0]};
-  }
+  for (int i = 0; i < graph->param_count && !status; i++)
+    status = match_param(w, path, graph, i, wanted, error);
   for (int i = 0; i < count && !status; i++) {
     const char *name = fsdp_safetensors_at(w->model, i)->name;
     int tied = wanted[i] ? -1 : tied_param(graph, name);
     if (tied >= 0) {
-      status = check_tied(w, &graph->params[tied], w->tensor_of_param[tied], i, error);
+      status = check_tied(w, &graph->params[tied], w->tensors[w->first[tied]], i, error);
     } else if (!wanted[i]) {
       status = fsdp_fail(
           error, FSDP_ERR_INPUT,
           "%s: tensor \"%.200s\" has no place in this model of %d tensors; take the weights that belong "
           "to this config.json",
-          fsdp_safetensors_path(w->model, i), name, graph->param_count);
+          fsdp_safetensors_path(w->model, i), name, w->first[graph->param_count]);
     }
   }
   free(wanted);
@@ -132,9 +158,13 @@ fsdp_status fsdp_weights_open(const char *path, const fsdp_graph *graph, int64_t
                               fsdp_weights **weights, fsdp_error *error) {
   fsdp_weights *w = fsdp_alloc_zeroed(1, sizeof *w);
   *weights = NULL;
-  const size_t count = (size_t)graph->param_count;
-  w->tensor_of_param = fsdp_alloc_zeroed(count, sizeof *w->tensor_of_param);
-  w->grown = fsdp_alloc_zeroed(count, sizeof *w->grown);
+  const size_t params = (size_t)graph->param_count;
+  int most = 0;
+  for (int p = 0; p < graph->param_count; p++) most += fsdp_stored_count(graph, p);
+  w->tensors = fsdp_alloc_zeroed((size_t)most, sizeof *w->tensors);
+  w->first = fsdp_alloc_zeroed(params + 1, sizeof *w->first);
+  w->numel = fsdp_alloc_zeroed(params, sizeof *w->numel);
+  w->grown = fsdp_alloc_zeroed(params, sizeof *w->grown);
   w->param_count = graph->param_count;
   w->stored_vocab = stored_vocab;
   pthread_mutex_init(&w->lock, NULL);
@@ -152,14 +182,15 @@ void fsdp_weights_close(fsdp_weights *weights) {
   fsdp_safetensors_close(weights->model);
   for (int i = 0; i < weights->param_count; i++) free(weights->grown[i].mean);
   free(weights->grown);
-  free(weights->tensor_of_param);
+  free(weights->tensors);
+  free(weights->first);
+  free(weights->numel);
   pthread_mutex_destroy(&weights->lock);
   free(weights);
 }
 
-static fsdp_status read_stored(fsdp_weights *weights, int param, int64_t first, int64_t count, float *out,
+static fsdp_status read_tensor(fsdp_weights *weights, int tensor, int64_t first, int64_t count, float *out,
                                fsdp_error *error) {
-  int tensor = weights->tensor_of_param[param];
   fsdp_status status = fsdp_safetensors_read(weights->model, tensor, first, count, out, error);
   if (status != FSDP_OK) return status;
   int64_t found = fsdp_first_not_finite(FSDP_F32, out, count);
@@ -170,6 +201,20 @@ static fsdp_status read_stored(fsdp_weights *weights, int param, int64_t first, 
       "new ones with --init random",
       fsdp_safetensors_path(weights->model, tensor), fsdp_safetensors_at(weights->model, tensor)->name,
       fsdp_not_finite_name(FSDP_F32, out, found), (long long)(first + found));
+}
+
+// Of what is stored.
+static fsdp_status read_stored(fsdp_weights *weights, int param, int64_t first, int64_t count, float *out,
+                               fsdp_error *error) {
+  const int64_t numel = weights->numel[param];
+  fsdp_status status = FSDP_OK;
+  for (int64_t done = 0, now; done < count && !status; done += now) {
+    const int64_t at = first + done, index = at / numel;
+    now = fsdp_min_i64(count - done, numel - at % numel);
+    status = read_tensor(weights, weights->tensors[weights->first[param] + index], at % numel, now,
+                         out + done, error);
+  }
+  return status;
 }
 
 // The mean of the rows that are stored, into `mean`.

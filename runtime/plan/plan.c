@@ -140,6 +140,27 @@ static fsdp_status check_documents(const fsdp_plan_config *c, fsdp_error *error)
                    "--document-mask off, or --backend cpu");
 }
 
+// What routed experts do not have yet: kernels of a GPU, and cuts of their operators.
+static fsdp_status check_experts(const fsdp_plan_config *c, fsdp_error *error) {
+  const int tensor = fsdp_mesh_size(&c->mesh, FSDP_AXIS_TENSOR);
+  const int context = fsdp_mesh_size(&c->mesh, FSDP_AXIS_CONTEXT);
+  if (!c->model.experts) return FSDP_OK;
+  if (c->backend->device != FSDP_OP_CPU)
+    return fsdp_fail(error, FSDP_ERR_OPTION,
+                     "a model with routed experts has no kernels for a GPU yet: use --backend cpu");
+  if (c->sharding || c->op_strategies || tensor > 1 || context > 1)
+    return fsdp_fail(
+        error, FSDP_ERR_OPTION,
+        "a model with routed experts on tensor=%d,context=%d%s: it runs on the axes data and fsdp "
+        "alone; leave these and sharding files out and choose a --strategy",
+        tensor, context, c->sharding || c->op_strategies ? " with a sharding of its own" : "");
+  if (c->batch * c->model.expert_slots <= INT32_MAX / c->seq) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_OPTION,
+                   "a micro-batch of %lld sequences of %lld tokens, each sent to %lld experts, has more than "
+                   "2^31 - 1 routed rows: lower --batch-size or --seq-length",
+                   (long long)c->batch, (long long)c->seq, (long long)c->model.expert_slots);
+}
+
 static fsdp_status check_config(const fsdp_plan_config *c, fsdp_error *error) {
   FSDP_CHECK(c->batch >= 1 && c->seq >= 1 && c->micro_batches >= 1 && c->prefetch >= 0, "sizes");
   FSDP_CHECK(!c->evaluation_only || (c->micro_batches == 1 && !c->evaluation && !c->check && !c->snapshot),
@@ -151,7 +172,8 @@ static fsdp_status check_config(const fsdp_plan_config *c, fsdp_error *error) {
   if (status == FSDP_OK) status = check_gemms(c, error);
   if (status == FSDP_OK) status = fsdp_model_check_seq(&c->model, c->seq, error);
   if (status) return status;
-  return check_rows(c, c->seq, error);
+  status = check_rows(c, c->seq, error);
+  return status ? status : check_experts(c, error);
 }
 
 // The row whose logits are wanted is one of the inputs' rows, which the head must read as they lie.

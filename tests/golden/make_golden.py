@@ -76,7 +76,8 @@ def make_model(case, generator):
     if has_rope(case):
         keys["rope_parameters"] = keys.pop("rope", dict(rope_type="default", rope_theta=10000.0))
     config = AutoConfig.for_model(family_of(case), **keys)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+    implementation = dict(attn_implementation="eager", experts_implementation="eager")
+    model = AutoModelForCausalLM.from_config(config, **implementation).float().eval()
     stored = DTYPES[case["dtype"]]
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -212,7 +213,7 @@ def save_weights(case, model, folder):
 def check_reads_back(folder, model, tokens, targets):
     """The folder must mean the model that the numbers are of, by Transformers' own reading of it."""
     again = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager"
+        folder, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager"
     ).eval()
     with torch.no_grad():
         assert torch.equal(loss_of(again, tokens, targets), loss_of(model, tokens, targets)), folder
@@ -225,9 +226,14 @@ def make_case(case, folder, seed):
     generator = torch.Generator().manual_seed(seed)
     model = make_model(case, generator)
     tokens, targets = make_batches(case, generator)
-    if case["style"] == "saved":
+    if case["style"] in ("saved", "fused"):
         stored = copy.deepcopy(model).to(DTYPES[case["dtype"]])
-        stored.save_pretrained(folder, max_shard_size=case["shard_size"])
+        # Transformers 5 writes experts one by one, as the hub has them, or stacked, as it holds them.
+        stored.save_pretrained(
+            folder,
+            max_shard_size=case.get("shard_size", "1GB"),
+            save_original_format=case["style"] == "saved",
+        )
     else:
         with open(os.path.join(folder, "config.json"), "w") as out:
             json.dump(config_json(case, model), out, indent=2)

@@ -80,12 +80,39 @@ def draw_qwen(rng):
     return config | draw_layer_windows(rng, config)
 
 
+def draw_experts(rng, key):
+    """Also one expert, and every expert for every token. One of several, normalised, has the weight 1: the
+    router's gradient is rounding, of which AdamW makes steps."""
+    experts = rng.choice([1, 3, 5, 7, 16])
+    return {key: experts, "num_experts_per_tok": min(experts, rng.choice([2, 3, experts]))}
+
+
+def draw_mixtral(rng):
+    return draw_decoder(rng) | draw_experts(rng, "num_local_experts") | dict(sliding_window=draw_window(rng))
+
+
+def draw_qwen3_moe(rng):
+    own = dict(moe_intermediate_size=rng.randint(3, 40), norm_topk_prob=rng.random() < 0.5)
+    return draw_decoder(rng) | draw_experts(rng, "num_experts") | own
+
+
+def draw_olmoe(rng):
+    config = draw_decoder(rng)
+    config["num_key_value_heads"] = config["num_attention_heads"]
+    config["hidden_size"] = config["num_attention_heads"] * config.pop("head_dim")
+    own = dict(norm_topk_prob=rng.random() < 0.5, eos_token_id=2)
+    return config | draw_experts(rng, "num_experts") | own
+
+
 DRAW = {  # the configuration of a family
     "llama": draw_decoder,
     "gpt2": draw_gpt2,
     "mistral": draw_mistral,
     "qwen2": draw_qwen,
     "qwen3": draw_qwen,
+    "mixtral": draw_mixtral,
+    "qwen3_moe": draw_qwen3_moe,
+    "olmoe": draw_olmoe,
 }
 
 

@@ -82,7 +82,7 @@ void twin_rest() {
                          FSDP_OP_ADD};
   for (int kind : kinds) FSDP_CHECK(others.count(kind), "%s has no case", fsdp_op_name(fsdp_op_kind(kind)));
   for (int kind = 0; kind < FSDP_OP_KIND_COUNT; kind++)
-    if (!others.count(kind)) kinds.insert(kind);
+    if (!others.count(kind) && fsdp_op_runs_on(FSDP_OP_CUDA, fsdp_op_kind(kind))) kinds.insert(kind);
   for (int kind : kinds)
     for (fsdp_dtype dtype : {FSDP_F32, FSDP_BF16})
       for (int64_t columns : {9, 80, 1000})

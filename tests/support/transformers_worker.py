@@ -20,7 +20,7 @@ PROGRAM_EPS = 1e-3  # so large that the sign of a gradient near zero, which is r
 
 def load(folder):
     return transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager"
+        folder, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager"
     ).eval()
 
 

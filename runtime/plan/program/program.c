@@ -250,7 +250,7 @@ static void hash_attrs(hasher *h, const fsdp_op_attrs *attrs) {
       attrs->piece,       attrs->chunk,        attrs->kv_seq,        attrs->kv_parts,
       attrs->kv_piece,    attrs->ranks,        attrs->padding_token, attrs->weight_transposed,
       attrs->attention,   attrs->head_parts,   attrs->rotates_back,  attrs->weight_frozen,
-      attrs->decays_some};
+      attrs->decays_some, attrs->experts,      attrs->slots,         attrs->route_normalises};
   const float factors[] = {attrs->eps,        attrs->max_norm, attrs->norm_weight,
                            attrs->norm_limit, attrs->adam_eps, attrs->weight_decay};
   for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) hash_i64(h, sizes[i]);

@@ -394,6 +394,7 @@ static void add_meshes(kind_list *list, int tensor, int context) {
 // Fewer rows than usual as long as sequences are too few for the ranks with half of the context.
 static bool is_context_tried(const fsdp_search_config *search, int context) {
   if (search->fixed_context) return context == search->fixed_context;
+  if (search->base.model.experts) return context == 1; // plan.c: check_experts
   const bool lacks_sequences = context * search->global_batch < 2 * (int64_t)search->ranks;
   const int64_t rows = lacks_sequences ? CONTEXT_ROWS_LEAST : CONTEXT_ROWS;
   return context == 1 || context * rows <= search->base.seq;
@@ -406,7 +407,7 @@ fsdp_search_kind *search_kinds_create(const fsdp_search_config *search, int *cou
   for (int tensor = 1; tensor <= search->ranks && !search->fixed[FSDP_SEARCH_MESH]; tensor++) {
     if (search->fixed_tensor ? tensor != search->fixed_tensor : tensor > model->num_heads) continue;
     if (search->ranks % tensor) continue;
-    if (search->base.op_strategies && tensor > 1) continue;
+    if ((search->base.op_strategies || model->experts) && tensor > 1) continue;
     for (int context = 1; context <= search->ranks / tensor; context++) {
       if (!is_context_tried(search, context)) continue;
       if (search->ranks % (tensor * context) == 0) add_meshes(&list, tensor, context);

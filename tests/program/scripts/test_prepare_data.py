@@ -216,8 +216,8 @@ def models_are_refused_as_the_trainer_refuses_them(work):
         assert process.returncode == 3 and theirs.endswith(message), (message, theirs)
         return message
 
-    message = refused(folder("mixtral", model_type="mixtral"))
-    assert '"model_type" is "mixtral"' in message and '"llama"' in message, message
+    message = refused(folder("mamba", model_type="mamba"))
+    assert '"model_type" is "mamba"' in message and '"llama"' in message, message
     message = refused(folder("other", architectures=["LlamaModel"]))
     assert '"architectures" is ["LlamaModel"]' in message, message
     message = refused(folder("untyped", model_type=None, architectures=["BertModel"]))
@@ -234,9 +234,9 @@ def models_are_refused_as_the_trainer_refuses_them(work):
     for arguments in (["--model", folder("small", vocab_size=256)],
                       ["--model", work / "weights", "--tokenizer", "bytes"], ["--tokenizer", "bytes"]):
         assert prepare_good(work / "x.tok", *arguments, data).bytes
-    command = ["--out", work / "x.tok", "--model", work / "mixtral", "--tokenizer", "bytes", data]
+    command = ["--out", work / "x.tok", "--model", work / "mamba", "--tokenizer", "bytes", data]
     message = error_of(prepare(*command), 3)
-    assert "mixtral" in message, message
+    assert "mamba" in message, message
 
 
 def an_end_on_the_way_leaves_nothing(work):

@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 // Every preset, in the order of --help, with the number of parameters that its weights are published with
-// (`tiny` and `llama-1b` are counted by hand).
+// (`tiny`, `llama-1b` and `tiny-...` are counted by hand).
 static const struct {
   const char *name;
   int64_t parameters;
@@ -33,6 +33,14 @@ static const struct {
     {"qwen2.5-7b", 7615616512},
     {"qwen2.5-14b", 14770033664},
     {"qwen3-8b", 8190735360},
+    {"tiny-mixtral", 353600},
+    {"mixtral-8x7b", 46702792704},
+    {"mixtral-8x22b", 140630071296},
+    {"tiny-qwen3-moe", 206208},
+    {"qwen3-30b-a3b", 30532122624},
+    {"qwen3-235b-a22b", 235093634560},
+    {"tiny-olmoe", 214592},
+    {"olmoe-1b-7b", 6919161856},
 };
 enum { PRESETS = sizeof published / sizeof *published };
 

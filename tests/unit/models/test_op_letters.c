@@ -1,5 +1,5 @@
 // The operands of the op table as data, against what was written down by hand and against a model's graph.
-#include "models/family.h"
+#include "models/decoder.h"
 #include "tests/support/models.h"
 
 #include <setjmp.h>
@@ -290,13 +290,16 @@ static void test_letters_fit_graphs(void **state) {
                                 .rope_theta = 10000,
                                 .initializer_range = 0.02};
     if (!family->decoder) config.num_kv_heads = 6, config.hidden_size = 60; // GPT-2
+    if (family->decoder && family->decoder->experts_key)
+      config.experts = 13, config.expert_slots = 4, config.expert_size = 35;
+    if (family->decoder && family->decoder->wide_qk_norm) config.num_kv_heads = 6;
     fsdp_graph *g = fsdp_model_graph(&config, 3, 5);
     for (int n = 0; n < g->forward_count; n++) check_node(g, &g->forward[n], seen);
     for (int n = 0; n < g->backward_count; n++) check_node(g, &g->backward[n], seen);
     fsdp_graph_destroy(g);
   }
   assert_true(seen[FSDP_OP_EMBEDDING] && seen[FSDP_OP_ATTENTION] && seen[FSDP_OP_LINEAR_BACKWARD_WEIGHT] &&
-              seen[FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD]);
+              seen[FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD] && seen[FSDP_OP_EXPERT_UP_BACKWARD_INPUT]);
 }
 
 int main(void) {

@@ -67,8 +67,8 @@ static void test_refused(void **state) {
        {"layer_types", "after the first"}},
       {BASE ",\"layer_types\":[\"full_attention\",\"sliding_attention\"]}", {"there is no window"}},
       {HEADS ",\"head_dim\":7}", {"head_dim is 7", "even"}},
-      {"{\"model_type\":\"qwen3_moe\"," SIZES "}",
-       {"\"model_type\" is \"qwen3_moe\"", "\"qwen3\"", "\"gpt2\""}},
+      {"{\"model_type\":\"qwen3_next\"," SIZES "}",
+       {"\"model_type\" is \"qwen3_next\"", "\"qwen3\"", "\"gpt2\""}},
   };
   expect_models_refused(models, (int)(sizeof models / sizeof *models));
 }

@@ -1,0 +1,31 @@
+// Routed experts in the place of a layer's MLP, as the decoder builds them (decoder.h: experts_key).
+//
+//   x ─► gate ─► route ─► route_order            each row goes to q of e experts
+//   x ────────► expert_up ─► expert_swiglu ─► expert_down ─► combine
+//
+// An expert is down(silu(gate x) * up x), its output counts by its weight. All experts of a layer are two
+// parameters: gate_up_proj (E, 2I, C), of each expert the gate's rows and then those of up, and down_proj
+// (E, C, I).
+#pragma once
+
+#include "models/fields.h"
+#include "models/parts.h"
+
+// Keys of the configuration: the number of experts, num_experts_per_tok, the size of an expert, whether
+// weights are normalised. Refuses what asks for losses or noise of the router, and layers without experts.
+// Sizes of the decoder are read before.
+void fsdp_experts_read(fsdp_fields *fields, const json_t *root, fsdp_model_config *config);
+void fsdp_experts_print(const fsdp_model_config *config, json_t *root);
+
+// Parameters of a layer's router and of `count` of its experts.
+int64_t fsdp_experts_parameter_count(const fsdp_model_config *config, int64_t count);
+
+typedef struct fsdp_experts_modules {
+  int block, gate, experts;
+} fsdp_experts_modules;
+
+// The module "mlp" of a layer.
+fsdp_experts_modules fsdp_experts_module_tree(fsdp_parts *parts, int layer);
+
+// y (N, C) of x (N, C).
+int fsdp_experts_mlp(fsdp_parts *parts, int x, const fsdp_experts_modules *modules);

@@ -1,0 +1,128 @@
+// Routed experts: the router's choice, the order of routed rows, and products grouped by expert.
+#include "models/graph/backward.h"
+#include "models/graph/op_row.h"
+#include "runtime/base/size.h"
+
+
+// ---- Products: as many rows of each expert as there are on average
+
+static int grouped(const fsdp_op_attrs *attrs, fsdp_op_product_form form, int64_t n, int64_t k,
+                   fsdp_op_product *product) {
+  const int64_t routed = attrs->batch * attrs->seq * attrs->slots;
+  const int64_t rows = fsdp_max_i64(1, routed / attrs->experts);
+  const double count = (double)routed / (double)rows;
+  // A weight's gradient sums over the rows.
+  *product = form == FSDP_PRODUCT_WEIGHT ? (fsdp_op_product){form, n, k, rows, count}
+                                         : (fsdp_op_product){form, rows, n, k, count};
+  return 1;
+}
+
+int fsdp_op_expert_up_products(const fsdp_op_attrs *attrs, fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]) {
+  return grouped(attrs, FSDP_PRODUCT_FORWARD, 2 * attrs->intermediate, attrs->channels, products);
+}
+
+int fsdp_op_expert_up_input_products(const fsdp_op_attrs *attrs,
+                                     fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]) {
+  return grouped(attrs, FSDP_PRODUCT_INPUT, attrs->channels, 2 * attrs->intermediate, products);
+}
+
+int fsdp_op_expert_up_weight_products(const fsdp_op_attrs *attrs,
+                                      fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]) {
+  return grouped(attrs, FSDP_PRODUCT_WEIGHT, 2 * attrs->intermediate, attrs->channels, products);
+}
+
+int fsdp_op_expert_down_products(const fsdp_op_attrs *attrs, fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]) {
+  return grouped(attrs, FSDP_PRODUCT_FORWARD, attrs->channels, attrs->intermediate, products);
+}
+
+int fsdp_op_expert_down_input_products(const fsdp_op_attrs *attrs,
+                                       fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]) {
+  return grouped(attrs, FSDP_PRODUCT_INPUT, attrs->intermediate, attrs->channels, products);
+}
+
+int fsdp_op_expert_down_weight_products(const fsdp_op_attrs *attrs,
+                                        fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]) {
+  return grouped(attrs, FSDP_PRODUCT_WEIGHT, attrs->channels, attrs->intermediate, products);
+}
+
+// One expert's rows side by side: no row chooses an expert twice, so there are n at most.
+int64_t fsdp_op_expert_rows_bytes(const fsdp_op_attrs *attrs, int64_t flat_elems) {
+  (void)flat_elems;
+  return 4 * attrs->batch * attrs->seq * attrs->channels;
+}
+
+// ---- Backward
+
+void fsdp_op_route_emit(fsdp_graph *graph, const fsdp_node *f) {
+  enum { LOGITS, WEIGHTS, EXPERTS };
+  fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_ROUTE_BACKWARD, f);
+  fsdp_node_operand_add(n, f->operands[EXPERTS].value, FSDP_READ);
+  fsdp_node_operand_add(n, fsdp_backward_gradient(graph, f->operands[WEIGHTS].value), FSDP_READ);
+  fsdp_backward_in_place(graph, n, f->operands[LOGITS].value);
+}
+
+// An order has no gradient.
+void fsdp_op_route_order_emit(fsdp_graph *graph, const fsdp_node *f) {
+  (void)graph, (void)f;
+}
+
+// The input's gradient comes last: the input, which the weight's needs, makes room for it.
+void fsdp_op_expert_up_emit(fsdp_graph *graph, const fsdp_node *f) {
+  enum { X, WEIGHT, SLOTS, OFFSETS, GATE_UP };
+  const fsdp_node_operand *o = f->operands;
+  const int gradient = fsdp_backward_gradient(graph, o[GATE_UP].value), module = f->module;
+  fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_EXPERT_UP_BACKWARD_WEIGHT, f);
+  fsdp_node_operand_add(n, gradient, FSDP_READ);
+  fsdp_node_operand_add(n, o[X].value, FSDP_READ);
+  fsdp_node_operand_add(n, o[SLOTS].value, FSDP_READ);
+  fsdp_node_operand_add(n, o[OFFSETS].value, FSDP_READ);
+  fsdp_backward_output(graph, n, o[WEIGHT].value);
+  if (!graph->values[o[X].value].needs_gradient) return;
+  const fsdp_value *x = &graph->values[o[X].value];
+  const int64_t shape[2] = {x->shape[0] * f->attrs.slots, x->shape[1]};
+  int d_z = fsdp_graph_value(graph, FSDP_VALUE_GRADIENT, FSDP_VALUE_COMPUTE, module, "d_z", 2, shape);
+  n = fsdp_backward_node(graph, FSDP_OP_EXPERT_UP_BACKWARD_INPUT, f);
+  fsdp_node_operand_add(n, gradient, FSDP_READ);
+  fsdp_node_operand_add(n, o[WEIGHT].value, FSDP_READ);
+  fsdp_node_operand_add(n, o[SLOTS].value, FSDP_READ);
+  fsdp_node_operand_add(n, o[OFFSETS].value, FSDP_READ);
+  fsdp_node_operand_add(n, d_z, FSDP_WRITE);
+  n = fsdp_backward_node(graph, FSDP_OP_COMBINE, f);
+  fsdp_node_operand_add(n, d_z, FSDP_READ);
+  fsdp_backward_output(graph, n, o[X].value);
+}
+
+void fsdp_op_expert_swiglu_emit(fsdp_graph *graph, const fsdp_node *f) {
+  enum { GATE_UP, WEIGHTS, SLOTS, S };
+  const fsdp_node_operand *o = f->operands;
+  fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_EXPERT_SWIGLU_BACKWARD, f);
+  fsdp_node_operand_add(n, fsdp_backward_gradient(graph, o[S].value), FSDP_READ);
+  fsdp_node_operand_add(n, o[WEIGHTS].value, FSDP_READ);
+  fsdp_node_operand_add(n, o[SLOTS].value, FSDP_READ);
+  fsdp_backward_in_place(graph, n, o[GATE_UP].value);
+  fsdp_backward_output(graph, n, o[WEIGHTS].value);
+}
+
+// The gradient of z is that of the rows' sum (fsdp_op_combine_emit).
+void fsdp_op_expert_down_emit(fsdp_graph *graph, const fsdp_node *f) {
+  enum { S, WEIGHT, SLOTS, OFFSETS, Z };
+  const fsdp_node_operand *o = f->operands;
+  const int gradient = fsdp_backward_gradient(graph, o[Z].value);
+  fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_EXPERT_DOWN_BACKWARD_WEIGHT, f);
+  fsdp_node_operand_add(n, gradient, FSDP_READ);
+  fsdp_node_operand_add(n, o[S].value, FSDP_READ);
+  fsdp_node_operand_add(n, o[SLOTS].value, FSDP_READ);
+  fsdp_node_operand_add(n, o[OFFSETS].value, FSDP_READ);
+  fsdp_backward_output(graph, n, o[WEIGHT].value);
+  n = fsdp_backward_node(graph, FSDP_OP_EXPERT_DOWN_BACKWARD_INPUT, f);
+  fsdp_node_operand_add(n, gradient, FSDP_READ);
+  fsdp_node_operand_add(n, o[WEIGHT].value, FSDP_READ);
+  fsdp_node_operand_add(n, o[SLOTS].value, FSDP_READ);
+  fsdp_node_operand_add(n, o[OFFSETS].value, FSDP_READ);
+  fsdp_backward_output(graph, n, o[S].value);
+}
+
+// Every slot's gradient is its row's: whoever made the slots reads that.
+void fsdp_op_combine_emit(fsdp_graph *graph, const fsdp_node *f) {
+  graph->values[f->operands[0].value].gradient = fsdp_backward_gradient(graph, f->operands[1].value);
+}

@@ -1,0 +1,64 @@
+// The Mixtral family, as Transformers' MixtralForCausalLM: Mistral's decoder with routed experts.
+#include "models/decoder.h"
+
+#include <stddef.h>
+
+// ---- Presets: published shapes
+
+#define MIXTRAL                                                                                              \
+  .norm_eps = 1e-5, .rope_theta = 1e6, .rope_factor = 1, .initializer_range = 0.02, .experts = 8,            \
+  .expert_slots = 2, .normalises_routes = true
+#define SHAPE(C, I, L, H, K)                                                                                 \
+  .hidden_size = (C), .intermediate_size = (I), .expert_size = (I), .num_layers = (L), .num_heads = (H),     \
+  .num_kv_heads = (K), .head_dim = (C) / (H)
+
+static const fsdp_preset presets[] = {
+    {"tiny-mixtral", {MIXTRAL, SHAPE(64, 96, 2, 4, 2), .vocab_size = 256, .max_position_embeddings = 4096}},
+    {"mixtral-8x7b",
+     {MIXTRAL, SHAPE(4096, 14336, 32, 32, 8), .vocab_size = 32000, .max_position_embeddings = 32768}},
+    // The instruction-tuned one has 32,768 words, and the base model 32,000.
+    {"mixtral-8x22b",
+     {MIXTRAL, SHAPE(6144, 16384, 56, 48, 8), .vocab_size = 32768, .max_position_embeddings = 65536}},
+    {NULL, {0}},
+};
+
+// ---- The configuration
+
+static void read_config(fsdp_fields *f, const json_t *root, fsdp_model_config *c) {
+  fsdp_decoder_read(f, root, c);
+  c->window = fsdp_fields_count_or_none(f, root, "sliding_window", 0, INT32_MAX);
+  c->normalises_routes = true;
+}
+
+static void print_config(const fsdp_model_config *c, json_t *root) {
+  fsdp_decoder_print(c, root);
+  json_object_set_new(root, "sliding_window", c->window ? json_integer(c->window) : json_null());
+}
+
+static const char *const expert_names[] = {
+    "block_sparse_moe.experts.*.w1.weight", "block_sparse_moe.experts.*.w3.weight",
+    "block_sparse_moe.experts.*.w2.weight", "block_sparse_moe.gate.weight"};
+
+static const fsdp_decoder decoder = {.prefix = "Mixtral",
+                                     .attention = "MixtralAttention",
+                                     .activation = "SiLUActivation",
+                                     .kv_heads_default = 8,
+                                     .positions_default = 131072,
+                                     .norm_eps_default = 1e-5,
+                                     .rope_theta_default = 1e6,
+                                     .experts_key = "num_local_experts",
+                                     .experts_default = 8,
+                                     .expert_slots_default = 2,
+                                     .expert_names = expert_names};
+
+const fsdp_family fsdp_family_mixtral = {
+    .block_class = "MixtralDecoderLayer",
+    .presets = presets,
+    .keys_without_numbers = fsdp_decoder_keys_without_numbers,
+    .decoder = &decoder,
+    .read = read_config,
+    .print = print_config,
+    .parameter_count = fsdp_decoder_parameter_count,
+    .flops_per_token = fsdp_decoder_flops_per_token,
+    .build = fsdp_decoder_build,
+};

@@ -1,0 +1,72 @@
+// The OLMoE family, as Transformers' OlmoeForCausalLM: Llama's decoder with norms of all heads of q and of k,
+// and routed experts.
+#include "models/decoder.h"
+
+#include <stddef.h>
+
+// ---- Presets: published shapes
+
+#define OLMOE                                                                                                \
+  .max_position_embeddings = 4096, .norm_eps = 1e-5, .rope_theta = 1e4, .rope_factor = 1,                    \
+  .initializer_range = 0.02, .padding_token = 2
+
+static const fsdp_preset presets[] = {
+    {"tiny-olmoe",
+     {OLMOE, .vocab_size = 256, .hidden_size = 64, .intermediate_size = 48, .expert_size = 48,
+      .num_layers = 2, .num_heads = 4, .num_kv_heads = 4, .head_dim = 16, .experts = 8, .expert_slots = 4}},
+    {"olmoe-1b-7b",
+     {OLMOE, .vocab_size = 50304, .hidden_size = 2048, .intermediate_size = 1024, .expert_size = 1024,
+      .num_layers = 16, .num_heads = 16, .num_kv_heads = 16, .head_dim = 128, .experts = 64,
+      .expert_slots = 8}},
+    {NULL, {0}},
+};
+
+// ---- The configuration
+
+static void read_config(fsdp_fields *f, const json_t *root, fsdp_model_config *c) {
+  fsdp_fields_only_false(f, root, "attention_bias", "biases");
+  const json_t *clip = fsdp_fields_present(root, "clip_qkv");
+  if (clip) fsdp_fields_refuse(f, "clip_qkv", clip, "but q, k and v are not clipped here; it must be null");
+  fsdp_decoder_read(f, root, c);
+  c->normalises_routes = fsdp_fields_bool(f, root, "norm_topk_prob", false);
+  if (!f->status && c->num_kv_heads != c->num_heads)
+    fsdp_fields_refuse(f, "num_key_value_heads", fsdp_fields_present(root, "num_key_value_heads"),
+                       "but the norm of all heads of k must be as wide as that of q; it must be "
+                       "num_attention_heads");
+  if (!f->status && c->num_heads * c->head_dim != c->hidden_size)
+    fsdp_fields_refuse(f, "head_dim", fsdp_fields_present(root, "head_dim"),
+                       "but the norms of q and k are as wide as hidden_size; it must be hidden_size over "
+                       "num_attention_heads");
+  // Transformers' padding token is 1 unless the file says otherwise, or null.
+  if (!json_object_get(root, "pad_token_id") && c->vocab_size > 1) c->padding_token = 2;
+}
+
+static void print_config(const fsdp_model_config *c, json_t *root) {
+  fsdp_decoder_print(c, root);
+  json_object_set_new(root, "attention_bias", json_false());
+  if (!c->padding_token) json_object_set_new(root, "pad_token_id", json_null());
+  json_object_set_new(root, "norm_topk_prob", json_boolean(c->normalises_routes));
+}
+
+static const fsdp_decoder decoder = {.prefix = "Olmoe",
+                                     .attention = "OlmoeAttention",
+                                     .activation = "SiLUActivation",
+                                     .qk_norm = true,
+                                     .wide_qk_norm = true,
+                                     .positions_default = 4096,
+                                     .norm_eps_default = 1e-5,
+                                     .experts_key = "num_experts",
+                                     .experts_default = 64,
+                                     .expert_slots_default = 8};
+
+const fsdp_family fsdp_family_olmoe = {
+    .block_class = "OlmoeDecoderLayer",
+    .presets = presets,
+    .keys_without_numbers = fsdp_decoder_keys_without_numbers,
+    .decoder = &decoder,
+    .read = read_config,
+    .print = print_config,
+    .parameter_count = fsdp_decoder_parameter_count,
+    .flops_per_token = fsdp_decoder_flops_per_token,
+    .build = fsdp_decoder_build,
+};

@@ -1,0 +1,69 @@
+// The Qwen3-MoE family, as Transformers' Qwen3MoeForCausalLM: Qwen3's decoder with routed experts in every
+// layer.
+#include "models/decoder.h"
+
+#include <stddef.h>
+
+// ---- Presets: published shapes
+
+#define QWEN3_MOE                                                                                            \
+  .max_position_embeddings = 40960, .norm_eps = 1e-6, .rope_theta = 1e6, .rope_factor = 1,                   \
+  .initializer_range = 0.02, .normalises_routes = true
+
+static const fsdp_preset presets[] = {
+    {"tiny-qwen3-moe",
+     {QWEN3_MOE, .vocab_size = 256, .hidden_size = 64, .intermediate_size = 192, .num_layers = 2,
+      .num_heads = 4, .num_kv_heads = 2, .head_dim = 16, .experts = 8, .expert_slots = 4, .expert_size = 48}},
+    {"qwen3-30b-a3b",
+     {QWEN3_MOE, .vocab_size = 151936, .hidden_size = 2048, .intermediate_size = 6144, .num_layers = 48,
+      .num_heads = 32, .num_kv_heads = 4, .head_dim = 128, .experts = 128, .expert_slots = 8,
+      .expert_size = 768}},
+    {"qwen3-235b-a22b",
+     {QWEN3_MOE, .vocab_size = 151936, .hidden_size = 4096, .intermediate_size = 12288, .num_layers = 94,
+      .num_heads = 64, .num_kv_heads = 4, .head_dim = 128, .experts = 128, .expert_slots = 8,
+      .expert_size = 1536}},
+    {NULL, {0}},
+};
+
+// ---- The configuration
+
+static void read_config(fsdp_fields *f, const json_t *root, fsdp_model_config *c) {
+  fsdp_fields_only_false(f, root, "attention_bias", "biases");
+  fsdp_fields_only_false(f, root, "use_sliding_window", "windows of this family");
+  fsdp_decoder_read(f, root, c);
+  c->expert_size = fsdp_fields_count(f, root, "moe_intermediate_size", 768, 1 << 24);
+  c->normalises_routes = fsdp_fields_bool(f, root, "norm_topk_prob", false);
+}
+
+static void print_config(const fsdp_model_config *c, json_t *root) {
+  fsdp_decoder_print(c, root);
+  json_object_set_new(root, "attention_bias", json_false());
+  json_object_set_new(root, "use_sliding_window", json_false());
+  json_object_set_new(root, "moe_intermediate_size", json_integer(c->expert_size));
+  json_object_set_new(root, "norm_topk_prob", json_boolean(c->normalises_routes));
+  json_object_set_new(root, "decoder_sparse_step", json_integer(1));
+  json_object_set_new(root, "mlp_only_layers", json_array());
+}
+
+static const fsdp_decoder decoder = {.prefix = "Qwen3Moe",
+                                     .attention = "Qwen3MoeAttention",
+                                     .activation = "SiLUActivation",
+                                     .qk_norm = true,
+                                     .kv_heads_default = 4,
+                                     .positions_default = 32768,
+                                     .experts_key = "num_experts",
+                                     .experts_default = 128,
+                                     .expert_slots_default = 8,
+                                     .experts_first = true};
+
+const fsdp_family fsdp_family_qwen3_moe = {
+    .block_class = "Qwen3MoeDecoderLayer",
+    .presets = presets,
+    .keys_without_numbers = fsdp_decoder_keys_without_numbers,
+    .decoder = &decoder,
+    .read = read_config,
+    .print = print_config,
+    .parameter_count = fsdp_decoder_parameter_count,
+    .flops_per_token = fsdp_decoder_flops_per_token,
+    .build = fsdp_decoder_build,
+};
