@@ -28,8 +28,6 @@ static const fsdp_option_alias table[] = {
     {.alias = "dataset-name-or-path", .advice = DATASET, .script = "prepare_data.py"},
     SAME("val-set-size", "eval-split"),
     SAME("val-size", "eval-split"),
-    INSTEAD("packing",
-            "it is for prepare_data.py, which writes the tokens: --packing off makes each record a sample"),
     INSTEAD("dataloader-num-workers", "data is mapped and read beside the step: leave it out"),
     INSTEAD("lora", "adapters are not built: every parameter is trained"),
     INSTEAD("use-lora", "adapters are not built: every parameter is trained"),
