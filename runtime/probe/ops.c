@@ -63,6 +63,7 @@ static bool measure_point(probe *self, fsdp_op_kind kind, double row_bytes, doub
                           fsdp_profile_point *point) {
   const int64_t rows = fsdp_max_i64(8, (int64_t)(target / row_bytes) / 8 * 8);
   const fsdp_op_attrs attrs = attrs_of(kind, rows);
+  probe_drift_watch(self);
   probe_call *call = probe_call_create(self, kind, &attrs, rows);
   if (!call) return false;
   const double bytes = probe_call_work(call).bytes;
@@ -179,6 +180,7 @@ static void measure_attention(probe *self, const char *kernel, int head_dim,
     attrs.head_dim = head_dim;
     attrs.heads = fsdp_max_i64(2, (cuda ? 2048 : 256) / head_dim);
     attrs.kv_heads = attrs.heads / 2;
+    probe_drift_watch(self);
     probe_call *call = probe_call_create(self, kind, &attrs, 0);
     if (!call) break;
     points[entry.rate.count++] =

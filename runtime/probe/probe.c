@@ -9,7 +9,7 @@
 #include <math.h>
 
 #define UNITS             4000.0 // measurements of one number of ranks, about
-#define OTHER_SHARE       0.2    // of products' time, for the element type that is not the device's default
+#define OTHER_SHARE       0.4    // of products' time, for the element type that is not the device's default
 #define COLLECTIVES_SHARE 0.08   // of the time, for a number of ranks of which only collectives are measured
 #define COARSE_S          10     // less time for a number of ranks measures every other size
 
@@ -30,30 +30,32 @@ static void measure_machine(probe *self) {
 }
 
 // What one rank computes, in both element types until `until_s`.
-static void measure_ops(probe *self, int64_t start_ns, double until_s) {
+static void measure_ops(probe *self, double until_s) {
+  self->drift->next_s = 0;
   probe_ops(self);
   probe_attention(self);
   probe_head(self);
-  const double elapsed_s = probe_elapsed(self, start_ns), left_s = fmax(0, until_s - elapsed_s);
-  probe_products(self, start_ns, self->coarse ? until_s : elapsed_s + (1 - OTHER_SHARE) * left_s);
+  const double elapsed_s = probe_elapsed(self), left_s = fmax(0, until_s - elapsed_s);
+  probe_products(self, self->coarse ? until_s : elapsed_s + (1 - OTHER_SHARE) * left_s);
+  probe_drift_end(self);
   if (!self->coarse) {
     probe_fill(self, self->dtype == FSDP_F32 ? FSDP_BF16 : FSDP_F32);
     probe_ops(self);
     probe_attention(self);
     probe_head(self);
-    probe_products(self, start_ns, until_s);
+    probe_products(self, until_s);
+    probe_drift_end(self);
   }
 }
 
 // Ranks that share cores take turns, each at the rate that it has alone: only their collectives are measured.
-static fsdp_status measure_count(probe *self, int ranks, bool machine, int64_t start_ns, double until_s,
-                                 fsdp_error *error) {
+static fsdp_status measure_count(probe *self, int ranks, bool machine, double until_s, fsdp_error *error) {
   fsdp_status status = probe_open(self, ranks, error);
   if (status) return status;
   probe_collectives(self);
   probe_fill(self, self->dtype); // sums of sums are no operands
   if (machine) measure_machine(self);
-  if (!self->crowded) measure_ops(self, start_ns, until_s);
+  if (!self->crowded) measure_ops(self, until_s);
   probe_close(self);
   return FSDP_OK;
 }
@@ -67,16 +69,19 @@ static fsdp_status open_gpu(const fsdp_probe_config *config, fsdp_op_gpu *target
   return error->status;
 }
 
-// Of each kind the mean over measurements and ranks.
+// Of each kind the mean over measurements and ranks; with the drift, which is none of its causes: deviations
+// that are independent add by their squares.
 static void set_spread(const probe *self) {
   fsdp_profile_spread *to = &self->profile->spread;
   double *const of[2][2] = {{&to->compute_low, &to->compute_high},
                             {&to->collective_low, &to->collective_high}};
-  for (int kind = 0; kind < 2; kind++) {
+  const probe_spread *drift = &self->spread[PROBE_DRIFT];
+  const double looks = fmax(1, drift->count);
+  for (int kind = PROBE_COMPUTE; kind <= PROBE_COLLECTIVE; kind++) {
     const probe_spread *s = &self->spread[kind];
     const double count = fmax(1, s->count);
-    *of[kind][0] = probe_mean(self, exp(s->low / count));
-    *of[kind][1] = probe_mean(self, exp(s->high / count));
+    *of[kind][0] = probe_mean(self, exp(-hypot(s->low / count, drift->low / looks)));
+    *of[kind][1] = probe_mean(self, exp(hypot(s->high / count, drift->high / looks)));
   }
 }
 
@@ -91,7 +96,8 @@ fsdp_status fsdp_probe_run(const fsdp_probe_config *config, fsdp_device_profile 
   if (cuda && open_gpu(config, &target, error) != FSDP_OK) return error->status;
   // What is measured, and how often, must be the same on every rank.
   const int cores = (int)fsdp_world_min(config->world, config->cores);
-  probe_spread spread[2] = {{0}};
+  probe_spread spread[PROBE_SPREAD_COUNT] = {{0}};
+  probe_drift drift = {0};
   probe self = {.world = config->world,
                 .gpu = config->gpu,
                 .gpu_bytes = fsdp_world_min(config->world, cuda ? config->gpu->total_bytes : 0),
@@ -101,6 +107,8 @@ fsdp_status fsdp_probe_run(const fsdp_probe_config *config, fsdp_device_profile 
                 .bind_context = config->bind_context,
                 .profile = profile,
                 .spread = spread,
+                .drift = &drift,
+                .start_ns = start_ns,
                 .device = cuda ? FSDP_OP_CUDA : FSDP_OP_CPU,
                 .target = target};
   profile->device = self.device;
@@ -115,10 +123,10 @@ fsdp_status fsdp_probe_run(const fsdp_probe_config *config, fsdp_device_profile 
   const double compute_s = config->seconds * (1 - COLLECTIVES_SHARE * (count - computing));
   for (int i = 0; i < count; i++) {
     // What is left of the computing counts' time, divided by those that are left.
-    const double elapsed_s = probe_elapsed(&self, start_ns);
+    const double elapsed_s = probe_elapsed(&self);
     const double until_s = elapsed_s + (compute_s - elapsed_s) / fmax(1, computing - i);
     const bool machine = i == computing - 1;
-    fsdp_status status = measure_count(&self, counts[i], machine, start_ns, until_s, error);
+    fsdp_status status = measure_count(&self, counts[i], machine, until_s, error);
     if (status) return status;
   }
   set_spread(&self);

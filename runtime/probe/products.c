@@ -61,6 +61,31 @@ double probe_product_s(probe *self, const fsdp_op_product *product) {
   return seconds;
 }
 
+// ---- The drift
+
+#define DRIFT_EVERY_S 0.5
+
+void probe_drift_watch(probe *self) {
+  probe_drift *drift = self->drift;
+  const double now_s = probe_elapsed(self);
+  if (now_s < drift->next_s || drift->count == PROBE_DRIFT_MAX) return;
+  drift->next_s = now_s + DRIFT_EVERY_S;
+  const fsdp_op_product product = {FSDP_PRODUCT_FORWARD, 1024, 256, 1024, 1};
+  const fsdp_op_attrs attrs = layer_of(&product);
+  probe_call *call = probe_call_create(self, fsdp_op_product_kind(product.form), &attrs, 0);
+  if (!call) return;
+  drift->seconds[drift->count++] = probe_call_measure(self, call);
+  probe_call_destroy(call);
+}
+
+void probe_drift_end(probe *self) {
+  if (self->drift->count > 0)
+    probe_median(self->drift->seconds, self->drift->count, &self->spread[PROBE_DRIFT]);
+  self->drift->count = 0;
+}
+
+// ---- All shapes
+
 static bool is_known(const probe *self, const fsdp_op_product *p) {
   for (int i = 0; i < self->profile->product_count; i++) {
     const fsdp_profile_product *have = &self->profile->products[i];
@@ -78,9 +103,10 @@ static void measure_layer(probe *self, int64_t rows, int64_t in, int64_t out) {
                                       {FSDP_PRODUCT_WEIGHT, out, in, rows, 1}};
   for (int i = 0; i < 3; i++)
     if (!is_known(self, &products[i])) probe_product_s(self, &products[i]);
+  probe_drift_watch(self);
 }
 
-void probe_products(probe *self, int64_t start_ns, double until_s) {
+void probe_products(probe *self, double until_s) {
   const bool cuda = self->device == FSDP_OP_CUDA;
   const grid *grids = cuda ? gpu_grids : cpu_grids;
   const int grid_count = cuda ? sizeof gpu_grids / sizeof *gpu_grids : sizeof cpu_grids / sizeof *cpu_grids;
@@ -94,10 +120,10 @@ void probe_products(probe *self, int64_t start_ns, double until_s) {
       for (int i = 0; i < one->width_count; i++)
         for (int o = 0; o < one->width_count; o++) {
           const int64_t rows = one->rows[r], in = one->widths[i], out = one->widths[o];
-          if (g > 0 && probe_elapsed(self, start_ns) > until_s) return;
+          if (g > 0 && probe_elapsed(self) > until_s) return;
           if (2 * (double)rows * (double)in * (double)out <= flops_max) measure_layer(self, rows, in, out);
         }
-    for (int h = 0; g == 1 && h < head_count && probe_elapsed(self, start_ns) < until_s; h++)
+    for (int h = 0; g == 1 && h < head_count && probe_elapsed(self) < until_s; h++)
       measure_layer(self, heads[h][0], heads[h][1], heads[h][2]);
   }
 }

@@ -133,7 +133,19 @@ static int ascending(const void *a, const void *b) {
 }
 
 // Below, quartiles are those of chance.
-#define SPREAD_PASSES 8
+#define SPREAD_LEAST 8
+
+double probe_median(double *seconds, int count, probe_spread *spread) {
+  qsort(seconds, (size_t)count, sizeof *seconds, ascending);
+  const int last = count - 1;
+  const double median = seconds[last / 2];
+  if (spread && count >= SPREAD_LEAST && seconds[0] > 0) {
+    spread->low += log(seconds[last / 4] / median);
+    spread->high += log(seconds[last - last / 4] / median);
+    spread->count++;
+  }
+  return median;
+}
 
 // Seconds of a run, from the marks: the mean, or the median; their spread is added unless it is NULL.
 static double seconds_of(const passes *p, bool mean, probe_spread *spread) {
@@ -145,14 +157,7 @@ static double seconds_of(const passes *p, bool mean, probe_spread *spread) {
                                       : 1e-9 * (double)(p->marks_ns[2 * i + 1] - p->marks_ns[2 * i]);
     sum += each[i];
   }
-  qsort(each, (size_t)p->done, sizeof *each, ascending);
-  const int last = p->done - 1;
-  const double median = each[last / 2];
-  if (spread && p->done >= SPREAD_PASSES && each[0] > 0) {
-    spread->low += log(each[last / 4] / median);
-    spread->high += log(each[last - last / 4] / median);
-    spread->count++;
-  }
+  const double median = probe_median(each, p->done, spread);
   free(each);
   return (mean ? sum / p->done : median) / runs_of(p->load);
 }
@@ -185,8 +190,8 @@ double probe_mean(const probe *self, double mine) {
   return 1e-12 * (double)sums[0] / (double)sums[1];
 }
 
-double probe_elapsed(const probe *self, int64_t start_ns) {
-  double seconds = 1e-9 * (double)(fsdp_now_ns() - start_ns);
+double probe_elapsed(const probe *self) {
+  double seconds = 1e-9 * (double)(fsdp_now_ns() - self->start_ns);
   if (self->world->size > 1) fsdp_world_broadcast(self->world, &seconds, (int64_t)sizeof seconds);
   return seconds;
 }

@@ -20,6 +20,22 @@ typedef struct probe_spread {
   int count;
 } probe_spread;
 
+typedef enum probe_spread_kind {
+  PROBE_COMPUTE,
+  PROBE_COLLECTIVE, // as probe_load.agreed
+  PROBE_DRIFT,
+  PROBE_SPREAD_COUNT
+} probe_spread_kind;
+
+#define PROBE_DRIFT_MAX 1024
+
+// Seconds of one product, measured again and again while everything else is: how the machine's rates change
+// within seconds to minutes, which repetitions of a short time do not tell.
+typedef struct probe_drift {
+  double seconds[PROBE_DRIFT_MAX], next_s; // when to measure it again
+  int count;
+} probe_drift;
+
 typedef struct probe {
   // As in fsdp_probe_config.
   fsdp_world *world;
@@ -30,14 +46,16 @@ typedef struct probe {
   int (*bind)(void *context, int ranks);
   void *bind_context;
   fsdp_device_profile *profile;
-  probe_spread *spread; // of compute, of collectives
-  int ranks;            // of each node that compute at the same time
-  bool active;          // this rank is one of them
-  bool crowded;         // they share cores: what a rank takes is its time, and that of others on its core
-  int scope;            // of the profile's entries: `ranks`, or 0
-  int threads;          // of this rank
-  double unit_s;        // for one measurement
-  bool coarse;          // every other size: there is little time
+  probe_spread *spread; // by probe_spread_kind
+  probe_drift *drift;
+  int64_t start_ns;
+  int ranks;     // of each node that compute at the same time
+  bool active;   // this rank is one of them
+  bool crowded;  // they share cores: what a rank takes is its time, and that of others on its core
+  int scope;     // of the profile's entries: `ranks`, or 0
+  int threads;   // of this rank
+  double unit_s; // for one measurement
+  bool coarse;   // every other size: there is little time
   fsdp_session session;
   fsdp_op_device device;
   fsdp_op_gpu target; // what its kernels depend on
@@ -70,6 +88,10 @@ void *probe_take(probe_region *region, int64_t bytes);
 // caches.
 int probe_sets(const probe *self, int64_t bytes, bool fresh);
 
+// The median of `count` times, which it sorts; adds their quartiles to `spread`, unless it is NULL or they
+// are too few to tell.
+double probe_median(double *seconds, int count, probe_spread *spread);
+
 // Seconds of one run: of each rank the median over passes (where ranks share a core, the mean), then the mean
 // over ranks. Adds their quartiles to the spread. Every rank must call it, in the same order.
 double probe_measure(const probe *self, const probe_load *load);
@@ -91,7 +113,7 @@ double probe_processor_s(const probe *self, const probe_load *load, int count);
 double probe_mean(const probe *self, double mine);
 
 // Seconds since the program's start of measuring, the same on every rank.
-double probe_elapsed(const probe *self, int64_t start_ns);
+double probe_elapsed(const probe *self);
 
 // Binds and opens a session of `ranks` ranks of each node. Every rank calls it.
 fsdp_status probe_open(probe *self, int ranks, fsdp_error *error);
@@ -107,8 +129,13 @@ void probe_ops(probe *self);
 void probe_head(probe *self);
 void probe_attention(probe *self);
 
+// Measures the product of the drift, if it is time to. probe_drift_end adds its quartiles to the spread, and
+// begins anew: for another number of ranks or another dtype. Every rank calls both.
+void probe_drift_watch(probe *self);
+void probe_drift_end(probe *self);
+
 // Adds products until `until_s` of probe_elapsed has passed; the coarsest grid in any case.
-void probe_products(probe *self, int64_t start_ns, double until_s);
+void probe_products(probe *self, double until_s);
 
 // Measures one and adds it; returns its seconds, 0 if its operands do not fit.
 double probe_product_s(probe *self, const fsdp_op_product *product);
