@@ -33,11 +33,11 @@ static void test_attention(void **state) {
   (void)state;
   const fsdp_op_letters *op = fsdp_op_letters_of(FSDP_OP_ATTENTION);
   assert_int_equal(op->operand_count, 4);
-  expect_whole(FSDP_OP_ATTENTION, "bthgdq", "tdq");
-  expect_whole(FSDP_OP_CONTEXT_ATTENTION, "bthgdsq", "dsq"); // a part's queries see keys of all parts
-  expect_whole(FSDP_OP_ROPE, "bthgdq", "dq");
+  expect_whole(FSDP_OP_ATTENTION, "bthgdw", "tdw");
+  expect_whole(FSDP_OP_CONTEXT_ATTENTION, "bthgdsw", "dsw"); // a part's queries see keys of all parts
+  expect_whole(FSDP_OP_ROPE, "bthgdw", "dw");
   expect_whole(FSDP_OP_EMBEDDING, "nvc", "");
-  expect_whole(FSDP_OP_ADD_POSITIONS, "mcbtq", "mq");
+  expect_whole(FSDP_OP_ADD_POSITIONS, "mcbtw", "mw");
   expect_whole(FSDP_OP_LAYERNORM, "nc", "c");
   expect_whole(FSDP_OP_LINEAR_CROSS_ENTROPY, "ncv", "cv");
   expect_whole(FSDP_OP_HEAD_LOGITS, "ncv", "c");
