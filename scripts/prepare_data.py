@@ -71,6 +71,7 @@ def parser():
     p.add_argument("--preview", type=int, metavar="N", help="print the first N documents as they will be "
                                                             "learned, "
                    "and write nothing: what is learned is green on a terminal, {+marked+} elsewhere")
+    p.add_argument("--packing", help=argparse.SUPPRESS)
     p.add_argument("--special-tokens", choices=("on", "off"), default="on",
                    help="off: a special token's name within a text is ordinary text (default: on)")
     p.add_argument("--bos", metavar="TOKEN", help="begins each document: token, number or none "
@@ -109,6 +110,9 @@ def must_be_made(tokenizer):
 
 def check(options):
     """Refuses what can be refused before any work; returns the path of the tokenizer or None."""
+    if options.packing is not None:
+        raise OptionError(f"--packing {options.packing}: rows are made of documents when training starts; give "
+                          "--packing best-fit, stream or off to fsdp_train")
     if options.preview is not None:
         if options.preview < 1:
             raise OptionError(f"--preview {options.preview}: give the number of documents to print")

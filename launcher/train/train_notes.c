@@ -79,13 +79,12 @@ static void warn_of_lost_tokens(const fsdp_trainer *t) {
   const int64_t samples = fsdp_dataset_sample_count(t->dataset);
   char part[32], of[32];
   if (5 * padding > all.positions)
-    fprintf(
-        stderr,
-        "fsdp_train: warning: %d%% of what is computed is padding: documents are samples (--packing off), of "
-        "%" PRId64 " tokens on average, and --seq-length (%s) is %" PRId64
-        "; lower it, or prepare the data with --packing on\n",
-        percent(padding, all.positions), all.real / samples, fsdp_options_place(t->options, "seq-length"),
-        t->options->seq);
+    fprintf(stderr,
+            "fsdp_train: warning: %d%% of what is computed is padding: a row has %" PRId64
+            " tokens on average, and --seq-length (%s) is %" PRId64 "; lower it%s\n",
+            percent(padding, all.positions), all.real / samples, fsdp_options_place(t->options, "seq-length"),
+            t->options->seq,
+            fsdp_dataset_how(t->dataset)->packing == FSDP_PACKING_OFF ? ", or use --packing best-fit" : "");
   if (all.left_out > 0)
     fprintf(
         stderr,
@@ -97,7 +96,7 @@ static void warn_of_lost_tokens(const fsdp_trainer *t) {
   if (20 * all.cut_learned > whole)
     fprintf(stderr,
             "fsdp_train: warning: %s of the %s tokens to learn (%d%%) lie behind the first %" PRId64
-            " of their documents and are cut off: raise --seq-length (%s)\n",
+            " of their documents and are cut off: raise --seq-length (%s), or use --long-documents split\n",
             fsdp_print_int(all.cut_learned, part, sizeof part), fsdp_print_int(whole, of, sizeof of),
             percent(all.cut_learned, whole), t->options->seq, fsdp_options_place(t->options, "seq-length"));
 }

@@ -39,16 +39,15 @@ draw = random.Random(7)
 records = [{"prompt": "a" * draw.randint(1, 20), "completion": "b" * draw.randint(1, 20)} for _ in range(24)]
 path = work / "records.jsonl"
 path.write_text("".join(json.dumps(record) + "\n" for record in records))
-tokens = prepare_good(work / "alone.tok", "--packing", "off", path)
+tokens = prepare_good(work / "alone.tok", path)
+ALONE = (work / "alone.tok", "--packing", "off", "--long-documents", "cut")
 documents = counts(tokens, SEQ)
 assert len(documents) == 24 and all(lost == 0 for _, _, lost in documents)
 real, learned = (sum(document[i] for document in documents) for i in (0, 1))
 
 # An epoch of whole steps: its steps together are all samples, whatever the ranks.
 for ranks, batch in ((None, 6), (RANKS, 3)):
-    out, warnings, lines = train(
-        work / "alone.tok", "-b", batch, "--num-epochs", "2", "--log-freq", "1", ranks=ranks
-    )
+    out, warnings, lines = train(*ALONE, "-b", batch, "--num-epochs", "2", "--log-freq", "1", ranks=ranks)
     assert len(lines) == 8 and "which leave out" not in out, out
     for epoch in (lines[:4], lines[4:]):
         assert sum(line["real_tokens"] for line in epoch) == real
@@ -72,7 +71,7 @@ for ranks, batch in ((None, 6), (RANKS, 3)):
     # More than a fifth is padding.
     share = 100 - 100 * real / (24 * SEQ)
     assert share > 20 and len(warnings) == 1, (share, warnings)
-    assert f"{share:.0f}% of what is computed is padding" in warnings[0] and "--packing on" in warnings[0]
+    assert f"{share:.0f}% of what is computed is padding" in warnings[0] and "--packing best-fit" in warnings[0]
 
 # The log has a clock, in order.
 stamps = [datetime.datetime.fromisoformat(line["timestamp"].replace("Z", "+00:00")) for line in lines]
@@ -80,13 +79,13 @@ assert stamps == sorted(stamps)
 assert abs((datetime.datetime.now(datetime.timezone.utc) - stamps[-1]).total_seconds()) < 600
 
 # What fills no step is said; samples without a target, and what is cut off, are warned of.
-out, warnings, lines = train(work / "alone.tok", "-b", "7")
+out, warnings, lines = train(*ALONE, "-b", "7")
 assert "3 per epoch, which leave out 3 of 24 samples, others each time\n" in out, out
 for seq in (8, 4):
     documents = counts(tokens, seq)
     kept = [document for document in documents if document[1] > 0]
     whole, lost = sum(document[1] for document in documents), sum(document[2] for document in documents)
-    out, warnings, lines = train(work / "alone.tok", "-b", "1", seq=seq)
+    out, warnings, lines = train(*ALONE, "-b", "1", seq=seq)
     assert len(lines) == len(kept) < 24
     assert sum(line["learned_tokens"] for line in lines) == whole
     assert sum(line["real_tokens"] for line in lines) == sum(document[0] for document in kept)
@@ -95,9 +94,13 @@ for seq in (8, 4):
     cut = f"{lost} of the {whole + lost} tokens to learn ({share}) lie behind the first {seq} "
     assert any(cut in warning for warning in warnings), (cut, warnings)
 
-# Packed, nothing is padding; without prompts there is nothing to say.
-tokens = prepare_good(work / "packed.tok", "--packing", "on", path)
-out, warnings, lines = train(work / "packed.tok", "-b", "1")
+# Split, nothing is cut off.
+out, warnings, lines = train(work / "alone.tok", "-b", "1", seq=8)
+assert not any("cut off" in warning for warning in warnings), warnings
+assert sum(line["learned_tokens"] for line in lines) == learned
+
+# A stream has no padding; without prompts there is nothing to say.
+out, warnings, lines = train(work / "alone.tok", "--packing", "stream", "-b", "1")
 assert not warnings and all(line["real_tokens"] == SEQ for line in lines)
 assert sum(line["learned_tokens"] for line in lines) == sum(tokens.learned[1 : len(lines) * SEQ + 1])
 text = work / "text.txt"

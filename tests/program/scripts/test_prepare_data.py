@@ -195,6 +195,7 @@ def bad_options_are_refused(work):
             (["--out", work / "x.tok", "--eos", "</s>", data], 2, "</s>"),
             (["--out", work / "x.tok", "--tokenizer", work / "t.json", data], 3, "t.json"),
             (["--out", work / "x.tok", "--mask-prompt", "maybe", data], 2, "maybe"),
+            (["--out", work / "x.tok", "--packing", "on", data], 2, "to fsdp_train"),
             (["--out", work / "x.tok", "--fields", "prompt", data], 2, "--fields prompt: give NAME=KEY"),
             (["--out", work / "x.tok", "--fields", "text=a,text=b", data], 2, "names text or b twice")]:
         message = error_of(prepare(*arguments), status)
