@@ -111,8 +111,8 @@ def must_be_made(tokenizer):
 def check(options):
     """Refuses what can be refused before any work; returns the path of the tokenizer or None."""
     if options.packing is not None:
-        raise OptionError(f"--packing {options.packing}: rows are made of documents when training starts; give "
-                          "--packing best-fit, stream or off to fsdp_train")
+        raise OptionError(f"--packing {options.packing}: rows are made of documents when training starts; "
+                          "give --packing best-fit, stream or off to fsdp_train")
     if options.preview is not None:
         if options.preview < 1:
             raise OptionError(f"--preview {options.preview}: give the number of documents to print")

@@ -3,7 +3,6 @@
 #include "models/graph/op_row.h"
 #include "runtime/base/size.h"
 
-
 // ---- Products: as many rows of each expert as there are on average
 
 static int grouped(const fsdp_op_attrs *attrs, fsdp_op_product_form form, int64_t n, int64_t k,

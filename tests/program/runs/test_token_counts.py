@@ -71,7 +71,8 @@ for ranks, batch in ((None, 6), (RANKS, 3)):
     # More than a fifth is padding.
     share = 100 - 100 * real / (24 * SEQ)
     assert share > 20 and len(warnings) == 1, (share, warnings)
-    assert f"{share:.0f}% of what is computed is padding" in warnings[0] and "--packing best-fit" in warnings[0]
+    assert f"{share:.0f}% of what is computed is padding" in warnings[0], warnings
+    assert "--packing best-fit" in warnings[0], warnings
 
 # The log has a clock, in order.
 stamps = [datetime.datetime.fromisoformat(line["timestamp"].replace("Z", "+00:00")) for line in lines]
