@@ -8,6 +8,7 @@ of those that have no folder yet.
 Each folder is a small Hugging Face model (config.json and safetensors) with golden.safetensors beside it:
 
     tokens, targets    (10, B, T) int32: a batch for each step; a target of -100 is not counted
+    starts             (10, B, T) int32, of some: the position of the first token of each position's document
     loss               () fp32: of the first batch, the mean over counted targets
     grad.NAME          the gradient of that loss by parameter NAME
     norm.NAME          () fp32 and rows.NAME (R) int32, part.NAME (R, C): of a gradient too large to keep,
@@ -105,14 +106,45 @@ def make_batches(case, generator):
     return tokens, targets
 
 
-def loss_of(model, tokens, targets):
-    logits = model(input_ids=tokens, use_cache=False).logits
+def draw_documents(tokens, targets, generator):
+    """Some documents a row, and padding: their starts. The last token of each has no target."""
+    steps, batch, seq = tokens.shape
+    starts = torch.arange(seq).repeat(steps, batch, 1)
+    for row, targets_row, tokens_row in zip(
+        starts.view(-1, seq), targets.view(-1, seq), tokens.view(-1, seq)
+    ):
+        begin, end = 0, seq - torch.randint(0, 4, (), generator=generator).item()
+        while begin < end:
+            length = min(end - begin, 1 + torch.randint(0, seq // 2, (), generator=generator).item())
+            row[begin : begin + length] = begin
+            begin += length
+            targets_row[begin - 1] = IGNORED
+        targets_row[end:] = IGNORED
+        tokens_row[end:] = 0
+    return starts
+
+
+def documents_of(model, starts):
+    """Transformers' arguments for rows of documents: positions within them, and what each query sees."""
+    position = torch.arange(starts.shape[-1])
+    distance = position[:, None] - position[None, :]
+    seen = (position[None, None, :] >= starts[:, :, None]) & (distance >= 0)
+    window = getattr(model.config, "sliding_window", None)
+    if window:
+        seen &= distance < window
+    mask = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)
+    return dict(position_ids=position - starts, attention_mask=mask[:, None])
+
+
+def loss_of(model, tokens, targets, starts=None):
+    documents = {} if starts is None else documents_of(model, starts)
+    logits = model(input_ids=tokens, use_cache=False, **documents).logits
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
 
 
-def gradients_of(model, tokens, targets):
+def gradients_of(model, tokens, targets, starts=None):
     out = {}
-    loss = loss_of(model, tokens, targets)
+    loss = loss_of(model, tokens, targets, starts)
     loss.backward()
     out["loss"] = loss.detach().float()
     for name, parameter in model.named_parameters():
@@ -131,11 +163,11 @@ def gradients_of(model, tokens, targets):
     return out
 
 
-def train(model, tokens, targets, gradients, **options):
+def train(model, tokens, targets, gradients, starts=None, **options):
     optimizer = torch.optim.AdamW(model.parameters(), **(OPTIMIZER | options))
     losses, norms = [], []
     for step in range(len(tokens)):
-        loss = loss_of(model, tokens[step], targets[step])
+        loss = loss_of(model, tokens[step], targets[step], None if starts is None else starts[step])
         loss.backward()
         norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP).item())
         optimizer.step()
@@ -226,6 +258,7 @@ def make_case(case, folder, seed):
     generator = torch.Generator().manual_seed(seed)
     model = make_model(case, generator)
     tokens, targets = make_batches(case, generator)
+    starts = draw_documents(tokens, targets, generator) if case.get("documents") else None
     if case["style"] in ("saved", "fused"):
         stored = copy.deepcopy(model).to(DTYPES[case["dtype"]])
         # Transformers 5 writes experts one by one, as the hub has them, or stacked, as it holds them.
@@ -241,8 +274,10 @@ def make_case(case, folder, seed):
         save_weights(case, model, folder)
     check_reads_back(folder, model, tokens[0], targets[0])
     golden = {"tokens": tokens.int(), "targets": targets.int()}
-    golden.update(gradients_of(model, tokens[0], targets[0]))
-    golden.update(train(model, tokens, targets, golden))
+    if starts is not None:
+        golden["starts"] = starts.int()
+    golden.update(gradients_of(model, tokens[0], targets[0], None if starts is None else starts[0]))
+    golden.update(train(model, tokens, targets, golden, starts))
     save_file({n: t.contiguous() for n, t in golden.items()}, os.path.join(folder, "golden.safetensors"))
     return golden, model
 

@@ -37,11 +37,28 @@ static const tolerances drawn = {1e-5, 1e-4, 1e-4, 1e-3, 2e-2};
 // the sign of what is lost is not random; the loss is a mean. AdamW makes a sign of a gradient near zero.
 static const tolerances bf16 = {4e-3, 6e-2, 4e-3, 4e-2, 0.2};
 
-static const char *const folders[] = {"gpt2_hub",         "gpt2_odd",        "grouped",       "tied",
-                                      "llama3_rope",      "multi_query_257", "odd",           "wide_32001",
-                                      "mistral_window",   "mistral_257",     "qwen2_tied",    "qwen2_window",
-                                      "qwen3_heads",      "qwen3_window",    "padding",       "padding_tied",
-                                      "qwen3_moe_routed", "olmoe_routed",    "mixtral_routed"};
+static const char *const folders[] = {"gpt2_hub",
+                                      "gpt2_odd",
+                                      "grouped",
+                                      "tied",
+                                      "llama3_rope",
+                                      "multi_query_257",
+                                      "odd",
+                                      "wide_32001",
+                                      "mistral_window",
+                                      "mistral_257",
+                                      "qwen2_tied",
+                                      "qwen2_window",
+                                      "qwen3_heads",
+                                      "qwen3_window",
+                                      "padding",
+                                      "padding_tied",
+                                      "qwen3_moe_routed",
+                                      "olmoe_routed",
+                                      "mixtral_routed",
+                                      "documents_llama",
+                                      "documents_gpt2",
+                                      "documents_mistral"};
 enum { FOLDERS = sizeof folders / sizeof *folders };
 
 // How far to go in the list of folders: on the emulated GPU, a hundred times as slow, as under a sanitizer.
@@ -58,7 +75,7 @@ typedef struct golden {
   fsdp_model_config model;
   fsdp_safetensors *file;
   int64_t batch, seq;
-  int32_t *tokens, *targets;
+  int32_t *tokens, *targets, *starts; // starts: NULL where documents are not told apart
   double floor; // norms below it count as this much: what is left where terms cancel is rounding
 } golden;
 
@@ -102,6 +119,7 @@ static golden open_folder(const char *folder) {
   int64_t numel = 0;
   g.tokens = read_ints(&g, "", "tokens", &numel);
   g.targets = read_ints(&g, "", "targets", &numel);
+  if (find(&g, "", "starts") >= 0) g.starts = read_ints(&g, "", "starts", &numel);
   float *norms = read_floats(&g, find(&g, "", "grad_norms"), &numel);
   g.floor = 1e-3 * (double)norms[0];
   free(norms);
@@ -119,6 +137,7 @@ static void close_golden(golden *g) {
   fsdp_safetensors_close(g->file);
   free(g->tokens);
   free(g->targets);
+  free(g->starts);
 }
 
 // Norm of a - b over the norm of b, which counts as `floor` if it is smaller.
@@ -218,8 +237,10 @@ static harness_config config_of(const golden *g) {
                            .lr = 1e-3f,
                            .weights = g->folder,
                            .tokens = g->tokens,
-                           .targets = g->targets};
+                           .targets = g->targets,
+                           .starts = g->starts};
   config.plan.model = g->model;
+  config.plan.documents = g->starts != NULL;
   config.plan.batch = g->batch;
   config.plan.seq = g->seq;
   config.plan.hyper.beta2 = 0.95;
@@ -277,6 +298,32 @@ static void test_sharded(void **state) {
     check(&g, &config, &fp32, NULL);
     close_golden(&g);
   }
+}
+
+// Documents in a row, where heads, positions and rows are cut.
+static void test_documents_on_meshes(void **state) {
+  (void)state;
+  static const struct {
+    int fsdp, tensor, context;
+    bool sequence_parallel;
+  } meshes[] = {{1, 2, 1, true}, {1, 1, 2, false}, {3, 1, 1, false}, {1, 2, 2, true}, {1, 1, 4, false}};
+  int compared = 0;
+  for (size_t i = 0; i < FOLDERS; i++) {
+    golden g = open_golden(folders[i]);
+    for (size_t m = 0; g.starts && m < sizeof meshes / sizeof *meshes; m += stride(3)) {
+      harness_config config = config_of(&g);
+      config.plan.mesh = fsdp_mesh_of(1, meshes[m].fsdp);
+      fsdp_mesh_resize(&config.plan.mesh, FSDP_AXIS_TENSOR, meshes[m].tensor);
+      fsdp_mesh_resize(&config.plan.mesh, FSDP_AXIS_CONTEXT, meshes[m].context);
+      config.plan.sequence_parallel = meshes[m].sequence_parallel;
+      config.plan.batch = g.batch / meshes[m].fsdp;
+      if (m % 2) config.plan.saving = fsdp_saving_of_blocks();
+      check(&g, &config, &fp32, NULL);
+      compared++;
+    }
+    close_golden(&g);
+  }
+  assert_true(compared >= 3);
 }
 
 static void test_bf16(void **state) {
@@ -340,6 +387,7 @@ int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_one_rank),
       cmocka_unit_test(test_sharded),
+      cmocka_unit_test(test_documents_on_meshes),
       cmocka_unit_test(test_bf16),
   };
   given = argc > 1 ? argv[1] : NULL;
