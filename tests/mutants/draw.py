@@ -2,8 +2,9 @@
 
 Lines are drawn from the product's sources as they were in one commit (--of), each with the same chance, and
 of what bugs.py makes of a line one: the same seed gives the same bugs. They are planted in the sources as
-they are now, each at the place that its line has there. Each is built with every warning as an error, since
-nobody would leave one; what does not build is replaced by the next that is drawn.
+they are now, each at the place that its line has there, in its file or in the one that it moved to. Each is
+built with every warning as an error, since nobody would leave one; what does not build, or has no line any
+more, is replaced by the next that is drawn.
 """
 import argparse
 import collections
@@ -34,6 +35,10 @@ SETTINGS = ("-DFSDP_SIMT=ON", "-DFSDP_WERROR=ON", "-DCMAKE_BUILD_TYPE=Release",
             "-DCMAKE_C_FLAGS_RELEASE=-O1 -Wno-maybe-uninitialized")
 TESTS = os.path.join(mutate.FOLDER, "drawn.tests")
 VERDICTS = os.path.join(mutate.FOLDER, "drawn.verdicts")
+KILLERS = os.path.join(mutate.FOLDER, "drawn.killers")
+OF = "983f7ec005fb"  # what verdicts and killers are of
+GONE = "its line is gone"
+AROUND = 3  # lines near it that a line has kept where it moved to a file of another name
 UNTRIED = "not tried yet"
 TEST_TIMEOUT_S = 120
 TESTS_BUILT = 5
@@ -118,12 +123,41 @@ def place_now(bug, lines):
     return found[0] if found else None
 
 
+def sources_now(folder):
+    """The lines of every file that a bug may be planted in, by its name."""
+    found = {}
+    for top in FOLDERS:
+        for path in sorted(glob.glob(os.path.join(folder, top, "**"), recursive=True)):
+            if path.endswith(SUFFIXES):
+                with open(path) as file:
+                    found[os.path.relpath(path, folder)] = file.read().split("\n")
+    return found
+
+
+def find_now(bug, sources):
+    """The file and the index of the bug's line in it, or None where it is gone."""
+    name, found = os.path.basename(bug["file"]), []
+    for file, lines in sources.items():
+        if bug["before"] not in lines:
+            continue
+        index = place_now(bug, lines)
+        near = sum(line in bug["around"] for line in lines[max(0, index - 2):index + 3])
+        if os.path.basename(file) == name or near > AROUND:
+            found.append((file != bug["file"], os.path.basename(file) != name, -near, file, index))
+    return min(found)[3:] if found else None
+
+
 def is_of_device(name):
     return re.match(r"runtime/.*(_cuda|_nccl|cuda_self)\.[ch]$", name) is not None
 
 
-def tests_of(name, costs):
-    """What should notice a bug in that file, in the order in which it is run."""
+def tests_of(name, costs, killer=None):
+    """What should notice a bug in that file, in the order in which it is run: first what did notice it."""
+    chosen = tests_of_file(name, costs)
+    return list(collections.OrderedDict.fromkeys([killer, *chosen])) if killer in chosen else chosen
+
+
+def tests_of_file(name, costs):
     folder, stem = os.path.dirname(name), os.path.splitext(os.path.basename(name))[0]
     while folder not in tests_by_folder():
         folder = os.path.dirname(folder)
@@ -221,19 +255,17 @@ class Bench(mutate.Copy):
             rows = [line.split() for line in lines]
         return {row[0]: float(row[2]) for row in rows if len(row) == 3}
 
-    def try_bug(self, bug, each_s):
+    def try_bug(self, bug, each_s, killer):
         """The verdict, and which tests ran without noticing anything."""
-        path, text = os.path.join(self.source, bug["file"]), ""
-        if os.path.exists(path):
-            with open(path) as file:
-                text = file.read()
-        lines = text.split("\n")
-        index = place_now(bug, lines)
-        if index is None:
-            return "its line is gone", []
-        lines[index] = bug["after"]
+        sources = sources_now(self.source)
+        place = find_now(bug, sources)
+        if place is None:
+            return GONE, []
+        path, lines = os.path.join(self.source, place[0]), sources[place[0]]
+        text = "\n".join(lines)
+        lines[place[1]] = bug["after"]
         changed, passed, began = "\n".join(lines), [], time.monotonic()
-        tests, built = tests_of(bug["file"], self.costs()), 0
+        tests, built = tests_of(place[0], self.costs(), killer), 0
         try:
             write(path, changed)
             for i, test in enumerate(tests):
@@ -290,6 +322,15 @@ def read_verdicts():
     return found
 
 
+def read_killers():
+    """The test that noticed each bug: {id: test}, from lines `id test`."""
+    if not os.path.exists(KILLERS):
+        return {}
+    with open(KILLERS) as lines:
+        words = [line.split("#")[0].split() for line in lines]
+    return {line[0]: line[1] for line in words if line}
+
+
 def cell(text):
     return "`" + text.strip().replace("|", "\\|") + "`" if text.strip() else "(nothing)"
 
@@ -299,7 +340,7 @@ def summary_of(records, verdicts, asked):
     killed = [record for record in built if record["verdict"].startswith("killed")]
     said = collections.Counter(verdicts.get(record["id"], "not judged").split(":")[0]
                                for record in built if record not in killed)
-    gone = sum(record["verdict"] == "its line is gone" for record in records)
+    gone = sum(record["verdict"] == GONE for record in records)
     untried = sum(record["verdict"] == UNTRIED for record in records)
     changing = len(built) - said["equivalent"] - said["no bug"]
     lines = [f"{len(built)} of {asked} drawn: {len(killed)} killed, {len(built) - len(killed)} survived "
@@ -323,8 +364,32 @@ def table_of(records, verdicts):
     return "\n".join(lines)
 
 
+def check(options, verdicts):
+    """Without building anything: of the bugs with a killer or a verdict, whose line there is still."""
+    killers, tests, faults = read_killers(), mutate.test_files(), []
+    sources, waiting, counts = sources_now(mutate.ROOT), set(killers) | set(verdicts), collections.Counter()
+    for key in set(killers) & set(verdicts):
+        faults.append(f"{key} has a killer and a verdict")
+    for bug in draws(sources_of(options.of), options.seed):
+        if not waiting:
+            break
+        if bug["id"] not in waiting:
+            continue
+        waiting.remove(bug["id"])
+        killer, place = killers.get(bug["id"]), find_now(bug, sources)
+        counts[GONE if place is None else "killed" if killer else "judged"] += 1
+        if killer and not killer.startswith("simt_") and killer not in tests:
+            faults.append(f"{bug['id']}: no test is called {killer}")
+    faults += [f"{key} is not drawn from {options.of} with seed {options.seed}" for key in sorted(waiting)]
+    if counts["killed"] + counts["judged"] < options.draw:
+        faults.append(f"fewer than {options.draw} have a killer or a verdict, and their line")
+    print("\n".join([*faults, f"{counts['killed']} killed, {counts['judged']} survivors judged, "
+                               f"of {counts[GONE]} the line is gone"]))
+    return int(bool(faults))
+
+
 def run_draws(options, verdicts):
-    bench, began = Bench(options.folder), time.monotonic()
+    killers, bench, began = read_killers(), Bench(options.folder), time.monotonic()
     os.makedirs(options.folder, exist_ok=True)
     path = os.path.join(options.folder, f"drawn-{options.seed}.jsonl")
     records, chosen, built = read_records(path), [], 0
@@ -347,7 +412,8 @@ def run_draws(options, verdicts):
                     break
             else:
                 same = verdicts.get(bug["id"], "").startswith("equivalent")  # one test is enough
-                verdict, passed = bench.try_bug(bug, 0 if same else options.each)
+                verdict, passed = bench.try_bug(bug, 0 if same else options.each,
+                                                killers.get(bug["id"]))
                 record = bug | {"verdict": verdict, "passed": passed}
                 print(f"{bug['id']} {bug['file']}:{bug['line']} {verdict} ({time.monotonic() - start:.0f} s)",
                       flush=True)
@@ -363,7 +429,9 @@ def main(arguments):
     parser.add_argument("names", nargs="*", metavar="ID", help="survivors to try again")
     parser.add_argument("--draw", type=int, required=True, metavar="COUNT", help="how many that build")
     parser.add_argument("--seed", type=int, default=24, help="default: 24")
-    parser.add_argument("--of", default="HEAD", metavar="COMMIT", help="whose sources are drawn from")
+    parser.add_argument("--of", default=OF, metavar="COMMIT",
+                        help=f"whose sources are drawn from; default: {OF}")
+    parser.add_argument("--check", action="store_true", help="only whether so many are known; builds nothing")
     parser.add_argument("--again", action="store_true", help="try the survivors again")
     parser.add_argument("--no-cuda", action="store_true", help="leave bugs in CUDA's lines for another run")
     parser.add_argument("--each", type=float, default=180, metavar="N",
@@ -373,6 +441,8 @@ def main(arguments):
                         help="default: build-draw")
     options = parser.parse_args(arguments)
     verdicts = read_verdicts()
+    if options.check:
+        return check(options, verdicts)
     records = run_draws(options, verdicts)
     shown = [record for record in records if record["verdict"] != "does not build"]
     commit = subprocess.run(["git", "-C", mutate.ROOT, "rev-parse", "--short=12", options.of], check=True,

@@ -25,9 +25,9 @@ static void print_unfinished(void) {
 }
 
 int cases_begin(int count) {
-  const char *only = getenv("FSDP_TEST_CASE");
-  first = only ? atoi(only) : 0;
-  end = only ? first + 1 : count;
+  const char *only = getenv("FSDP_TEST_CASE"), *from = getenv("FSDP_TEST_FIRST");
+  first = only ? atoi(only) : from ? atoi(from) : 0;
+  end = only ? first + 1 : first + count;
   return first;
 }
 

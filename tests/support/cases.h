@@ -2,7 +2,7 @@
 //
 //   for (int n = cases_begin(COUNT); cases_run(__func__, n); n++) { ... the case of seed n ... }
 //
-// FSDP_TEST_CASE=N in the environment runs case N alone.
+// FSDP_TEST_CASE=N in the environment runs case N alone, FSDP_TEST_FIRST=N as many from N on: other seeds.
 #pragma once
 
 #include <stdbool.h>

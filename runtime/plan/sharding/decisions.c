@@ -193,9 +193,10 @@ static void write_outputs(const decider *d, const fsdp_node *node, fsdp_decided_
 }
 
 static void place_values(const decider *d, const fsdp_node *node, fsdp_decided_op *op) {
-  // Attention takes all of a rank's part of the sequence, or one piece of queries, whose keys are gathered.
+  // Attention takes all of a rank's part of the sequence, or pieces of queries, whose keys are gathered.
   fsdp_value_axes *first = &d->lies[node->operands[0].value];
-  if (fsdp_op_gathers_keys(node->kind) && (d->out->parts || first->rows != d->out->pieces)) first->rows = 0;
+  const fsdp_axis_set pieces = fsdp_strategy_axes(&op->strategy, 't');
+  if (fsdp_op_gathers_keys(node->kind) && (d->out->parts || first->rows != pieces)) first->rows = 0;
   if (!op->splits_sum) read_inputs(d, node, op);
   if (op->splits_sum) {
     fsdp_op_remainder norm;

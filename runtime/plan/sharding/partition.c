@@ -196,7 +196,7 @@ static fsdp_status append_node(partitioner *p, fsdp_node node, const fsdp_op_str
   const bool is_attention = fsdp_op_gathers_keys(node.kind);
   fsdp_status status = cut_params(p, &node, fsdp_op_letters_of(node.kind), a);
   partition_localise(p, a, &node);
-  if (!status && is_attention) status = partition_take_rows(p, &node);
+  if (!status && is_attention) status = partition_take_rows(p, &node, a);
   if (status) return status;
   if (is_attention && (p->decisions->parts || fsdp_strategy_axes(a, 't'))) {
     status = partition_context_attention(p, &node, a);

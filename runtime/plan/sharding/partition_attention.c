@@ -13,10 +13,10 @@
 
 #include <stdio.h>
 
-fsdp_status partition_take_rows(partitioner *p, const fsdp_node *attention) {
+fsdp_status partition_take_rows(partitioner *p, const fsdp_node *attention, const fsdp_op_strategy *a) {
   int *qkv = &p->current[attention->operands[0].value];
   value_spread wanted = *partition_spread(p, *qkv);
-  if (p->decisions->parts || wanted.rows != p->decisions->pieces) wanted.rows = 0;
+  if (p->decisions->parts || wanted.rows != fsdp_strategy_axes(a, 't')) wanted.rows = 0;
   *qkv = partition_convert(p, *qkv, wanted, 0, attention);
   return *qkv < 0 ? FSDP_ERR_INPUT : FSDP_OK;
 }
@@ -58,11 +58,11 @@ static int gather_keys(partitioner *p, const fsdp_node *attention, int kv, fsdp_
   return kv;
 }
 
-// The rank's rows of the columns of q, as a value of its own.
-static int take_queries(partitioner *p, const fsdp_node *attention, int qkv) {
+// The rank's rows of the columns of q, which `pieces` cut, as a value of its own.
+static int take_queries(partitioner *p, const fsdp_node *attention, int qkv, fsdp_axis_set pieces) {
   fsdp_graph *g = p->graph;
   value_spread wanted = *partition_spread(p, qkv);
-  wanted.rows = p->decisions->pieces;
+  wanted.rows = pieces;
   int q = partition_convert(p, qkv, wanted, 0, attention);
   fsdp_conversion *slice = &g->forward[g->forward_count - 1].conversion;
   FSDP_CHECK(q >= 0 && slice->from == FSDP_SPREAD_WHOLE && slice->to == FSDP_SPREAD_ROWS,
@@ -88,15 +88,13 @@ fsdp_status partition_context_attention(partitioner *p, fsdp_node *node, const f
   int q = qkv;
   if (slices) {
     kv = partition_convert(p, kv, *partition_spread(p, kv), pieces, node);
-    q = take_queries(p, node, qkv);
+    q = take_queries(p, node, qkv, pieces);
   }
   node->attrs.out_stride = p->graph->values[q].local[1];
-  node->attrs.seq = pieces ? rows->piece : rows->local_seq;
-  node->attrs.piece = pieces || rows->pieces == 1 ? 0 : rows->piece;
   node->attrs.kv_seq = rows->parts * rows->local_seq;
   node->attrs.kv_parts = rows->parts;
   node->attrs.kv_piece = rows->piece;
-  if (pieces) node->first_index = fsdp_affine_of_place(p->mesh, pieces, 0, rows->piece);
+  if (pieces) node->first_index = fsdp_affine_of_place(p->mesh, pieces, 0, node->attrs.seq);
   fsdp_node_take_context(node, q, kv);
   partition_place_outputs(p, node, a);
   return FSDP_OK;

@@ -61,8 +61,8 @@ void partition_place_outputs(partitioner *p, const fsdp_node *node, const fsdp_o
 // ---- partition_attention.c
 
 // Makes the rows of an attention's q|k|v those that it can take: all of a rank's part of the sequence, or, if
-// that is the whole sequence, one piece.
-fsdp_status partition_take_rows(partitioner *p, const fsdp_node *attention);
+// that is the whole sequence, the pieces that its strategy says.
+fsdp_status partition_take_rows(partitioner *p, const fsdp_node *attention, const fsdp_op_strategy *a);
 // Makes `node`, of which a rank has a part of the positions, a context_attention.
 fsdp_status partition_context_attention(partitioner *p, fsdp_node *node, const fsdp_op_strategy *a);
 

@@ -82,6 +82,17 @@ def files():
              ["--model", "llama2-7b", "--ranks", 8, "--op-strategies", operators],
              ["--model", "llama2-7b", *mesh, "--op-strategies", operators],
              ["--model", model, "--ranks", 12, "--mesh", "fsdp=3,tensor=4"]]
+    # Attention on the queries of one of two axes that cut rows: the other one cuts heads, or nothing of it.
+    pieces = work / "pieces.yaml"
+    for attention, weight in (("null", "null, null"), ("[a, tensor]", "null, a")):
+        pieces.write_text("transformer.h.*.ln_1: [null, tensor, null]\n"
+                          "transformer.h.*.ln_2: [null, [a, tensor], null]\n"
+                          f"transformer.h.*.attn: [null, {attention}, null]\n"
+                          f"transformer.h.*.attn.c_attn.weight: [{weight}]\n")
+        process = plan("--model", "gpt2", "--ranks", 4, "--mesh", "a=2,fsdp=1,tensor=2", "--sharding", pieces,
+                       "--self-test")
+        assert process.returncode == 0, (attention, process.stdout, process.stderr)
+        numbers_of(process.stdout.splitlines()[-1])
     for arguments in cases[::programs.stride(2)]:
         process = plan(*arguments, "--self-test")
         assert process.returncode == 0, (arguments, process.stdout, process.stderr)

@@ -7,6 +7,7 @@
 #include "tests/support/cases.h"
 #include "tests/support/draws.h"
 #include "tests/support/harness.h"
+#include "tests/support/models.h"
 #include "tests/support/random_plan.h"
 
 #include <ctype.h>
@@ -33,6 +34,21 @@ typedef struct random_sharding {
 
 // ---- Models
 
+// Routed experts in the place of the MLPs of a decoder without a window.
+static void add_experts(random_source *random, fsdp_model_config *model) {
+  static const char *const presets[] = {"tiny-mixtral", "tiny-qwen3-moe", "tiny-olmoe"};
+  int family = random_int(random, 0, 2);
+  model->family = family_of_preset(presets[family]);
+  model->experts = random_int(random, 1, 9);
+  model->expert_slots = random_int(random, 1, model->experts < 4 ? (int)model->experts : 4);
+  model->expert_size = family == 1 ? random_int(random, 9, 33) : model->intermediate_size;
+  model->normalises_routes = family == 0 || random_int(random, 0, 1);
+  if (family == 2) {
+    model->num_kv_heads = model->num_heads;
+    model->hidden_size = model->num_heads * model->head_dim;
+  }
+}
+
 static fsdp_model_config draw_model(random_source *random) {
   fsdp_model_config model = random_model_config(random);
   model.num_layers = random_int(random, 1, 2);
@@ -42,6 +58,8 @@ static fsdp_model_config draw_model(random_source *random) {
   if (model.window) {
     model.window = random_int(random, 1, 8);
     model.first_window_layer = random_int(random, 0, (int)model.num_layers - 1);
+  } else if (model.family->decoder && random_int(random, 0, 3) == 0) {
+    add_experts(random, &model);
   }
   return model;
 }
@@ -167,8 +185,9 @@ static void rule_weight(drawing *d, int value, fsdp_axis_set outputs, fsdp_axis_
   if (!name_of(d, param->name, name)) return;
   fsdp_shard_rule *rule = add_rule(d, name, param->dims);
   fsdp_axis_set flat = some_of(d, axes_of(d, OF_BATCH) | axes_of(d, OF_SEQUENCE));
-  put(d, rule, param->dims > 1 && param->transposed ? 1 : 0, outputs);
-  if (param->dims > 1) put(d, rule, param->transposed ? 0 : 1, inputs);
+  const int first = param->dims > 2 ? random_int(d->random, 0, 1) : 0; // or experts
+  put(d, rule, param->dims > 1 && param->transposed ? 1 : first, outputs);
+  if (param->dims > 1) put(d, rule, param->transposed ? 0 : first + 1, inputs);
   put(d, rule, random_int(d->random, 0, param->dims - 1), flat);
 }
 
@@ -232,6 +251,7 @@ static fsdp_plan_config base_plan(random_source *random) {
                            .grad_clip = 1.0f,
                            .hyper = {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-5f, .weight_decay = 0.01f},
                            .evaluation = true,
+                           .documents = random_int(random, 0, 3) == 0,
                            .poison = random_int(random, 0, 1),
                            .backend = fsdp_plan_backend_cpu()};
   if (random_int(random, 0, 2) == 0) plan.saving = fsdp_saving_of_blocks();
