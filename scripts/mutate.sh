@@ -10,12 +10,15 @@
 # The exit status is 1 if a mutant that was tested survives, does not build, or no longer matches.
 #   mutate.sh --draw COUNT [ID...]   bugs drawn at random over all lines of C and CUDA, each run against the
 #                         tests of its module and of the programs that run it, CUDA on the emulated GPU
-#   --seed N, --of COMMIT the same ones again: drawn from the sources of that commit; default: 24, HEAD
+#   --seed N, --of COMMIT the same ones again: drawn from the sources of that commit, planted in those that
+#                         there are; default: those that drawn.killers and drawn.verdicts are of
+#   --check               only whether so many of them are known, by a test that noticed or a verdict (no build)
 #   --each N              begins no other test of a bug after N seconds; default: 180
 #   --no-cuda             leaves bugs in CUDA's lines for another run: the emulated GPU is not built
 #   --again               tries survivors again (or those named): without it a run resumes in --folder
 #   --folder, --seconds   as above; default: build-draw
 # tests/mutants/drawn.verdicts says of survivors what they are; the exit status is 1 if one has no verdict.
+# tests/mutants/drawn.killers has the test that noticed each of the others: it is run first.
 folder="$(dirname "${BASH_SOURCE[0]}")/../tests/mutants"
 case " $* " in
   *" --draw "*) exec python3 "$folder/draw.py" "$@" ;;
