@@ -12,7 +12,7 @@
 #                         tests of its module and of the programs that run it, CUDA on the emulated GPU
 #   --seed N, --of COMMIT the same ones again: drawn from the sources of that commit, planted in those that
 #                         there are; default: those that drawn.killers and drawn.verdicts are of
-#   --check               only whether so many of them are known, by a test that noticed or a verdict (no build)
+#   --check               only whether so many are known, by a test that noticed or a verdict (no build)
 #   --each N              begins no other test of a bug after N seconds; default: 180
 #   --no-cuda             leaves bugs in CUDA's lines for another run: the emulated GPU is not built
 #   --again               tries survivors again (or those named): without it a run resumes in --folder

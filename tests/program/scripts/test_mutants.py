@@ -237,8 +237,8 @@ def draws(tree):
     result, tests = draw(tree, "2", "--check")
     assert (result.returncode, tests) == (0, 0), result.stdout + result.stderr
     assert "1 killed, 1 survivors judged, of 0 the line is gone" in result.stdout, result.stdout
-    for text, fault in ((f"{killed} test_gone", "no test is called test_gone"), ("24-999 test_code", "not drawn"),
-                        ("", "fewer than 2")):
+    for text, fault in ((f"{killed} test_gone", "no test is called test_gone"),
+                        ("24-999 test_code", "not drawn"), ("", "fewer than 2")):
         killers.write_text(text + "\n")
         result, _ = draw(tree, "2", "--check")
         assert result.returncode == 1 and fault in result.stdout, (text, result.stdout)
