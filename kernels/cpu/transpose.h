@@ -41,7 +41,7 @@ FSDP_INLINE void transpose_square(fsdp_vf rows[FSDP_LANES]) {
 
 // out[p * width + i] = rows[i][p] for `count` <= TRANSPOSED rows and p < depth. Whole vectors are stored, in
 // the order of p, with zeros behind the last row: if width is less than TRANSPOSED, they reach into what
-// follows, so whoever turns more rows than these begins with the last ones, and leaves room for a vector.
+// follows, so a caller with more rows than these begins with the last ones, and leaves room for a vector.
 FSDP_INLINE void transpose_rows(const float *const rows[TRANSPOSED], int64_t count, int64_t depth,
                                 int64_t width, float *out) {
   static const float zeros[FSDP_LANES] = {0};

@@ -49,7 +49,7 @@ int fsdp_cuda_probe(void);
 // small. 0: as many as it has.
 void fsdp_cuda_limit_grid(int64_t blocks);
 
-// Benchmarks are told of every launch of a kernel, just after it; NULL: of none.
+// Calls `launched` just after every launch of a kernel, for benchmarks; NULL: no observer.
 void fsdp_cuda_observe_launches(void (*launched)(const void *kernel, void *stream));
 
 #ifdef __cplusplus

@@ -89,7 +89,7 @@ __device__ __forceinline__ int block_row() {
   return int(blockIdx.z * gridDim.y + blockIdx.y);
 }
 
-// Told of every launch (fsdp_cuda_observe_launches); NULL: nobody.
+// Called at every launch (fsdp_cuda_observe_launches); NULL: no observer.
 inline void (*launch_observer)(const void *kernel, void *stream) = nullptr;
 
 template <class... Parameters, class... Arguments>

@@ -102,7 +102,7 @@ static void note(char *text, const char *format, const char *name, const char *f
   if (used < NOTE_BYTES) snprintf(text + used, NOTE_BYTES - used, format, used ? ", " : "", name, from, to);
 }
 
-// A mesh, its short forms and what is sharded over it are one thing: whoever gives one of them gives all.
+// A mesh, its short forms and the sharding over it are one choice: giving one of them replaces all.
 static const char *const places[] = {"mesh",     "tensor-parallel", "context-parallel", "op-strategies",
                                      "sharding", "shard",           "extra-data-axis",  NULL};
 

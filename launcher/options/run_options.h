@@ -1,7 +1,7 @@
 // The options that a run was started with, kept in its experiment's folder as a file for --config:
 //
 //   outputs/NAME/run.yaml     written when the run starts; to the next start with -e NAME it gives what
-//                             that was not given, so that `fsdp_train -e NAME` alone goes on
+//                             that was not given, so that `fsdp_train -e NAME` alone continues
 //
 //   command line ──► --config FILE ──► run.yaml ──► defaults        the first that says it
 //

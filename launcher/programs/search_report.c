@@ -15,7 +15,7 @@
 
 // ---- Why others lost
 
-// Kinds that are told of together, and the best of them.
+// Kinds that share a line of the report, and the best of them.
 typedef struct loss {
   char name[96];
   const fsdp_search_kind *best;
@@ -130,7 +130,7 @@ static void print_plan(const fsdp_search_job *job, const fsdp_search_plan *plan,
   fputc('\n', out);
 }
 
-// What the search left out, so that nobody takes its best for the best there is.
+// The settings outside the search's grid: its best plan is the best of the grid alone.
 static void print_grid(const fsdp_search_job *job, const fsdp_search_result *result, FILE *out) {
   char step[FSDP_PRICE_MS_BYTES];
   const bool limited = job->config.limit_bytes[FSDP_SPACE_DEVICE] || job->config.shared_limit_bytes;

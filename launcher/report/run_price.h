@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 typedef struct fsdp_run_price {
-  int64_t steps;          // 0: nobody said how long the run is
+  int64_t steps;          // 0: the run's length is not given
   double tokens;          // of all steps
   double hours;           // of the steps alone: evaluations, checkpoints and the start come on top
   double gpu_hours, cost; // hours of all ranks; 0: no price of one was given

@@ -32,7 +32,7 @@ fsdp_status fsdp_whole_file_open(const char *option, const char *path, fsdp_whol
                    strerror(reason));
 }
 
-// Why a write in the middle failed, of which nobody noted the reason: the next one fails for the same.
+// The reason of an earlier failed write, which left none: the next write fails for the same.
 static int find_reason(FILE *out) {
   clearerr(out);
   errno = 0;

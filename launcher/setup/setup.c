@@ -110,7 +110,7 @@ fsdp_status fsdp_setup_read_model(const fsdp_options *options, fsdp_setup *setup
 
 // ---- The plan
 
-// A plan is for the profile's device (NULL: no profile), training for the one that is there.
+// Plans with the profile's device if one is given; trains with the detected device.
 static fsdp_status choose_backend(const fsdp_options *options, fsdp_program_kind program,
                                   const fsdp_setup_ranks *ranks, const fsdp_device_profile *profile,
                                   fsdp_plan_backend *backend, fsdp_error *error) {

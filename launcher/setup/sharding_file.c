@@ -48,7 +48,7 @@ static bool names_axis(const fsdp_shard_rule *rule, const char *axis) {
   return false;
 }
 
-// Whether an axis that rules name cuts nothing, as nobody has said how large it is.
+// Whether an axis that rules name cuts nothing, as its size is not given.
 static bool is_left_out(const fsdp_sharding *sharding, const fsdp_mesh *mesh, const char *axis) {
   if (isdigit((unsigned char)axis[0]) || !strcmp(axis, FSDP_AXIS_DATA) || !strcmp(axis, FSDP_AXIS_FSDP))
     return false;

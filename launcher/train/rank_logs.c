@@ -60,7 +60,7 @@ static void become_small(const int *keep, int count) {
   fsdp_close_from(count);
 }
 
-// Writes what comes to the file, until nobody writes to it. A disk may block it for ever.
+// Copies the pipe to the file until it has no writer. A disk may block it for ever.
 static void run_writer(const lines *l) {
   enum { FROM, LOG, STATUS, COUNT };
   become_small((const int[COUNT]){l->records[0], l->log, l->status[1]}, COUNT);
@@ -165,7 +165,7 @@ static void run_divider(const lines *l) {
   records r = {.lines = l};
   pass_on(&r);
   close(RECORDS);
-  // So that the file is whole when the job has ended; mpirun waits for whoever holds its terminal.
+  // So that the file is whole when the job has ended; mpirun waits for the processes that hold its terminal.
   struct pollfd writer = {.fd = WRITER, .events = POLLIN};
   bool writes = true;
   while (writes && poll(&writer, 1, LAST_WORDS_MS) > 0) writes = hear_writer(&r);

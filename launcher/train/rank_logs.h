@@ -6,7 +6,7 @@
 //   first failure ───► FOLDER/error.json               (runtime/watch/error_file.h)
 //
 // Divider and writer are small processes of their own, so that what a rank printed before it was killed is in
-// its file. The writer alone touches the disk, and nobody waits for it: what a slow disk does not take is
+// its file. The writer alone touches the disk, and no process waits for it: what a slow disk does not take is
 // left out of the file, which says so. A disk that is full is one warning on the terminal.
 #pragma once
 

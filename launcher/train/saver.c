@@ -100,9 +100,8 @@ static void wait_for_copies(fsdp_saver *s) {
   pthread_mutex_unlock(&s->mutex);
 }
 
-// From here on this thread rather takes the time in which its rank would wait: a thread that computes holds
-// up all ranks when it is held up, so that what each rank's writer takes adds up. The lowest priority would
-// starve it if no core is ever idle.
+// Lowers this thread's priority: a delayed compute thread delays every rank, so the writers' CPU time would
+// add up across ranks. The lowest priority would starve the writer where no core is ever idle.
 static void give_way(void) {
   setpriority(PRIO_PROCESS, 0, 10); // of the calling thread alone, on Linux
 }

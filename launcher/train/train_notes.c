@@ -17,7 +17,7 @@ static void print_note(const char *text) {
 }
 
 // Whether, and why not, anything of the run will be on the disk.
-static void note_saving(const fsdp_trainer *t) {
+static void note_checkpoints(const fsdp_trainer *t) {
   if (!t->options->experiment) {
     print_note("nothing will be saved: name the experiment with -e NAME");
   } else if (t->options->ckpt_freq == 0) {
@@ -57,7 +57,7 @@ static void warn_of_trained_evaluation(const fsdp_trainer *t) {
       common, fsdp_plural(common), first, common > 1 ? ", ..." : "", common > 1 ? "are" : "is");
 }
 
-// Nobody sees which tokenizer made a .bin, but some it cannot have been.
+// A .bin does not name its tokenizer, but the width of its tokens excludes some.
 static void warn_of_narrow_tokens(const fsdp_trainer *t) {
   const char *path = fsdp_dataset_narrow_file(t->dataset);
   if (!path && t->eval_dataset) path = fsdp_dataset_narrow_file(t->eval_dataset);
@@ -126,7 +126,7 @@ void fsdp_train_print_notes(const fsdp_trainer *t) {
   char hints[2][FSDP_REPORT_HINT_BYTES];
   const fsdp_plan *made = t->setup.plan;
   char text[512];
-  note_saving(t);
+  note_checkpoints(t);
   if (t->feed.config.rate.first_step > 0) {
     snprintf(text, sizeof text, "the learning-rate schedule began after step %" PRId64 " (--resume-schedule)",
              t->feed.config.rate.first_step);

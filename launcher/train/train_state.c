@@ -33,7 +33,7 @@ fsdp_status fsdp_train_start_state(fsdp_trainer *t, fsdp_error *error) {
   return FSDP_OK;
 }
 
-// Cuts the log back to the step from which the run goes on.
+// Cuts the log back to the step from which the run continues.
 static fsdp_status rewind_log(fsdp_trainer *t, fsdp_error *error) {
   fsdp_metrics_rewound rewound;
   const char *path = fsdp_metrics_log_path(t->log.log);

@@ -106,7 +106,7 @@ int fsdp_graph_input(fsdp_graph *graph, fsdp_input input, int64_t rows) {
 
 void fsdp_graph_add_documents(fsdp_graph *graph) {
   int starts = fsdp_graph_input(graph, FSDP_INPUT_STARTS, graph->batch * graph->seq);
-  FSDP_CHECK(graph->backward_count == 0, "documents are told apart before the backward is made");
+  FSDP_CHECK(graph->backward_count == 0, "documents are set before the backward is made");
   for (int n = 0; n < graph->forward_count; n++) {
     const fsdp_op_letters *op = fsdp_op_letters_of(graph->forward[n].kind);
     if (!op->operands[op->operand_count - 1].by_documents) continue;

@@ -117,8 +117,8 @@ typedef struct fsdp_module {
   int parent;                       // -1 for the root
   int first_child, next_sibling;    // -1 at the end; in state-dict order
   int first_param, param_count;     // those that it owns itself: neighbours in the graph's list
-  // The tensors that its forward returns: none (a ModuleList), one, or several, of which the first is the one
-  // that the model goes on with.
+  // The tensors that its forward returns: none (a ModuleList), one, or several, of which the first is the
+  // residual stream.
   int output_count, output_dims[FSDP_MODULE_MAX_OUTPUTS];
 } fsdp_module;
 

@@ -62,7 +62,7 @@ typedef struct fsdp_op_attrs {
   // Positions of a whole sequence, padding included, for each of which `starts` has that of its document's
   // first token: a query sees no key before it, and positions count from there. They never decrease, and none
   // exceeds its own position. Sequence b's are starts[b * documents] and on, on whichever ranks its rows lie.
-  // 0: documents are not told apart, and there is no such operand.
+  // 0: a row is one document, and there is no such operand.
   int64_t documents;
   fsdp_attention_kernel attention; // attention: which kernel runs
   int64_t ranks;                   // r: ranks whose parts lie one after the other

@@ -121,7 +121,7 @@ void fsdp_op_expert_down_emit(fsdp_graph *graph, const fsdp_node *f) {
   fsdp_backward_output(graph, n, o[S].value);
 }
 
-// Every slot's gradient is its row's: whoever made the slots reads that.
+// Every slot's gradient is its row's: the backward of the op that made the slots reads that.
 void fsdp_op_combine_emit(fsdp_graph *graph, const fsdp_node *f) {
   graph->values[f->operands[0].value].gradient = fsdp_backward_gradient(graph, f->operands[1].value);
 }

@@ -8,7 +8,7 @@
 //
 // A file is replaced whole, by renaming, so that processes may read and write at the same time; of two that
 // write, the later one's stays. A file that is damaged, that belongs to another user or that others may write
-// is never used. No failure matters to the run: it goes on without, and says so in one line.
+// is never used. No failure matters to the run: it continues without the file, and says so in one line.
 #pragma once
 
 #include <stdbool.h>

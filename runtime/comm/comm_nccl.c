@@ -115,7 +115,7 @@ fsdp_status fsdp_nccl_load(fsdp_error *error) {
 
 // ---- Communicators
 
-// What the communicators of a process share; the last one that goes takes it along.
+// Shared by the communicators of a process; destroyed with the last of them.
 typedef struct shared_part {
   fsdp_watchdog *watchdog;
   pthread_mutex_t calls; // held during a call: the watchdog asks a communicator only between them

@@ -1,4 +1,4 @@
-// What the parts of the world share: communicators that send messages, made by whoever knows the library.
+// What the parts of the world share: communicators that send messages, made by the file of each library.
 #pragma once
 
 #include "runtime/comm/world.h"

@@ -7,8 +7,8 @@
 //     d0 d1 ... d(m-1) | e0 e1 ...   tokens d0 .. d(m-2) e0 .. and zeros, targets d1 .. d(m-1) e1 ..
 //   off: the same of one document
 //
-// Where documents begin is told by .tok, .jsonl and .json, and by the token that ends one in a .bin if it is
-// given. A file that does not tell is one document.
+// A .tok, .jsonl or .json has the beginnings of its documents; in a .bin the token that ends one marks them,
+// if it is given. Without marks a file is one document.
 //
 // Files of one weight (data_paths.h) are a group: no sample lies in two groups, and those of one are
 // neighbours.

@@ -1,7 +1,7 @@
 // A file's bytes, mapped read-only: only accessed pages are read, and ranks of one machine share them.
 //
 // The file must not change while it is mapped. If it becomes shorter, or its disk fails, the kernel sends
-// SIGBUS to whoever reads a page that is gone. That is caught: the rest of the mapping becomes zeros, and
+// SIGBUS to the reader of a page that is gone. That is caught: the rest of the mapping becomes zeros, and
 // fsdp_mapped_file_lost says which file it was, for who can end the run in order.
 #pragma once
 

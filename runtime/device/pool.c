@@ -66,7 +66,7 @@ static void take_indices(fsdp_pool *pool, void *scratch) {
   }
 }
 
-// Whoever sleeps has said so before it looked for the last time, under the mutex: it is not missed.
+// A sleeper has set its flag before its last look, under the mutex: it is not missed.
 static void signal_all(fsdp_pool *pool, pthread_cond_t *sleepers) {
   pthread_mutex_lock(&pool->mutex);
   pthread_mutex_unlock(&pool->mutex);

@@ -77,7 +77,7 @@ typedef struct probe_load {
   fsdp_stream stream;
   int sets;
   bool agreed; // every rank makes as many runs: collectives
-  int few;     // runs of a pass, which goes on where the one before has ended; 0: every set once
+  int few;     // runs of a pass, which continues where the one before ended; 0: every set once
 } probe_load;
 
 // A share of the arena for `bytes` bytes, aligned as a tensor; NULL: more than the region has.

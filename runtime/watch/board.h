@@ -6,7 +6,7 @@
 //
 // A slot has one writer per cache line and readers in other processes; everything is a relaxed atomic, since
 // a reader asks "has it moved?" and never orders memory by it. Without a board (one rank, ranks as threads)
-// writers write to a slot that nobody reads, which saves them the check.
+// writers write to a slot without readers, which saves them the check.
 #pragma once
 
 #include "runtime/base/stream.h"
@@ -61,7 +61,7 @@ typedef struct fsdp_board_slot {
   fsdp_board_lane lanes[FSDP_LANE_COUNT];
 } fsdp_board_slot;
 
-// This process's slot, or the one that nobody reads. Changes while no stream runs.
+// This process's slot, or the one without readers. Changes while no stream runs.
 extern fsdp_board_slot *fsdp_board_mine;
 extern fsdp_board_slot fsdp_board_nobody;
 

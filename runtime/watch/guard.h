@@ -5,10 +5,10 @@
 //
 // It acts behind the watch (watch.h), and only if that has not:
 //
-//   ranks have ended without a word, or none shows a sign of life      it speaks for them
-//   whoever speaks is still there seconds later                        it ends the node's ranks
-//   all have ended after a failure, but mpirun or orted stays          it ends that
-//   all have finished on several nodes, but mpirun or orted stays      it ends that, after the time limit
+//   ranks have ended without a report, or none has a heartbeat         it prints the report
+//   the rank that reports still runs seconds later                     it kills the node's ranks
+//   all have ended after a failure, but mpirun or orted still runs     it kills that
+//   all have finished on several nodes, but mpirun or orted still runs it kills that, after the time limit
 //
 // mpirun does not wait for it where a job has failed: of ranks that are all killed at one time, its message
 // may come a moment after mpirun's end. It calls no library that can wait, holds none of a rank's

@@ -38,7 +38,7 @@ static void say(const report *r) {
   fsdp_job_say(text);
 }
 
-// mpirun has asked the rank to end, and nobody has said why: another rank may have ended before it had a
+// mpirun has asked the rank to end, and no reason is reported: another rank may have ended before it had a
 // guard, of which mpirun --quiet says nothing.
 static void say_asked(void) {
   fsdp_job_say("mpirun has ended the job before all ranks had joined it: it was told to, or a rank had been "
@@ -60,7 +60,7 @@ static FSDP_NORETURN void run(const fsdp_start_guard *self, const report *r, int
   fsdp_close_from(HANDLE_COUNT);
   fsdp_launcher launcher = self->launcher;
   launcher.handle = OF_LAUNCHER;
-  // mpirun waits for whoever holds its pipes, and no longer reads them when it ends a failed job.
+  // mpirun waits for the processes that hold its pipes, and no longer reads them when it ends a failed job.
   int terminal = launcher.is_daemon ? -1 : fsdp_launcher_output(&launcher, STDERR_FILENO);
   if (terminal >= 0) {
     dup2(terminal, STDERR_FILENO);

@@ -28,7 +28,7 @@ typedef struct fsdp_start_guard {
 // `one_node`: all ranks are on this one.
 void fsdp_start_guard_begin(fsdp_start_guard *guard, int rank, const char *host, int seconds, bool one_node);
 
-// Whether this process is to report why the job cannot start, as nobody of its node has.
+// Whether this process is to report why the job cannot start: no other process of its node has.
 bool fsdp_start_guard_claim(const fsdp_start_guard *guard);
 
 // The rank has joined.

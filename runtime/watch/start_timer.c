@@ -72,7 +72,7 @@ static void *run(void *unused) {
   int64_t left_ms = fsdp_max_i64(fsdp_watch_judged_ms(timer.seconds), least_ms);
   pthread_mutex_lock(&timer.mutex);
   while (!timer.joined && left_ms > 0) {
-    // Without mpirun nobody joins any more, and who ended it has said why.
+    // Without mpirun no rank joins any more, and the reason of its end is reported.
     if (timer.guard.launcher.handle >= 0 && fsdp_launcher_has_ended(&timer.guard.launcher, 0))
       _exit(FSDP_ERR_PEER);
     struct timespec next;

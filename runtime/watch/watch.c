@@ -28,7 +28,7 @@
 #define SPEAKER_MS 1000
 // For peers that were asked to leave; then they are ended.
 #define LEAVE_MS 2000
-// How often all are told that the job is over, and those that do not accept it yet.
+// How often the end of the job is sent to all ranks, and to those that have not accepted it yet.
 #define TELL_MS    20
 #define TELLS      3
 #define TELLS_LIVE 50

@@ -36,8 +36,8 @@ typedef struct fsdp_mail {
 } fsdp_mail;
 
 #define FSDP_WATCH_LIMIT_S 300 // until it is set
-// What the end of a job takes of the limit, so that nobody waits longer: the message, the other ranks, and on
-// a cut link mpirun and its daemons, which end before their ranks. At most a fifth of the limit.
+// The part of the limit that is kept for the end of a job: the message, the other ranks' exits, and on a cut
+// link those of mpirun and its daemons, which end before their ranks. At most a fifth of the limit.
 #define FSDP_WATCH_END_MS       2000
 #define FSDP_WATCH_CIRCLE       65 // nodes that all hear of each other
 #define FSDP_WATCH_FOLDER_BYTES 2048
@@ -95,7 +95,7 @@ int fsdp_watch_limit_s(int64_t judged_ms);
 // where the error file is.
 void fsdp_watch_set_saves(fsdp_watch *watch, bool saves);
 void fsdp_watch_set_folder(fsdp_watch *watch, const char *folder);
-// Why the run ends is reported already: how a rank then ends is no news.
+// The cause of the run's end is already reported; later exits of ranks are not.
 void fsdp_watch_set_said(fsdp_watch *watch);
 
 // From here on no mail is used and no rank is missed: every rank has reached the end. The watch still checks

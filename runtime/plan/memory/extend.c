@@ -7,7 +7,7 @@
 
 // Items of fewer bytes than this part of the greatest sum are small.
 #define SMALL_PART 10000
-// What moves fewer bytes than this part of what the job before it moves is no job of its own.
+// A transfer of fewer bytes than this part of the previous job's is merged into that job.
 #define JOB_PART 4
 
 // ---- Jobs

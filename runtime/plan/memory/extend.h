@@ -5,8 +5,8 @@
 //   reduce               | reduce 3 | reduce 2 | reduce 1 |     behind the list, in which reduce 3 stands
 //                                                               between grad 3 and grad 2
 //
-// In the list a tensor is free after its last instruction. But other streams lag behind compute, by how much
-// nobody knows here, and what is placed where they still read or write waits for them. So
+// In the list a tensor is free after its last instruction. But other streams lag behind compute, by a time
+// that is unknown here, and a tensor that is placed where they still read or write waits for them. So
 //
 //   small items     live as long as their section: that costs little, and a few bytes under a large tensor
 //                   make it wait as well

@@ -87,6 +87,16 @@ static void report_space(const fsdp_program *program, fsdp_space space, fsdp_mem
   free(timeline);
 }
 
+// The report once the arena has its size, which holds all that live at one time.
+static void report_arena(const fsdp_program *program, fsdp_space space, fsdp_memory_space_report *report) {
+  report_space(program, space, report);
+  FSDP_CHECK(report->peak_bytes <= report->greatest_bytes && report->greatest_bytes <= report->arena_bytes &&
+                 report->valley_bytes <= report->arena_bytes,
+             "valley %lld, peak %lld, greatest sum %lld, arena %lld", (long long)report->valley_bytes,
+             (long long)report->peak_bytes, (long long)report->greatest_bytes,
+             (long long)report->arena_bytes);
+}
+
 // ---- Addresses
 
 // Tensors that always live lie at the bottom in their order, the small ones after the others (no gaps
@@ -219,7 +229,7 @@ void fsdp_memory_plan(fsdp_program *program, const fsdp_memory_limits *limits, f
   }
   pack_space(program, FSDP_SPACE_DEVICE, limit, limits->room_bytes);
   for (int space = 0; space < FSDP_SPACE_COUNT; space++)
-    report_space(program, (fsdp_space)space, &report->space[space]);
+    report_arena(program, (fsdp_space)space, &report->space[space]);
 }
 
 void fsdp_memory_draft(fsdp_program *program, bool reuse, fsdp_memory_report *report) {
@@ -228,6 +238,6 @@ void fsdp_memory_draft(fsdp_program *program, bool reuse, fsdp_memory_report *re
       pack_once(program, (fsdp_space)space);
     else
       spread_space(program, (fsdp_space)space);
-    report_space(program, (fsdp_space)space, &report->space[space]);
+    report_arena(program, (fsdp_space)space, &report->space[space]);
   }
 }

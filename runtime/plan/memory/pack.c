@@ -385,6 +385,18 @@ static void search(packer *p) {
   }
 }
 
+// What every packing leaves: items between the base and the top, aligned. That none overlap is the verifier's
+// to prove.
+static void check_packed(const packer *p) {
+  for (int i = 0; i < p->count; i++) {
+    const fsdp_pack_item *item = &p->items[i];
+    FSDP_CHECK(item->address >= p->config->base && item->address % item->align == 0 &&
+                   item->address + item->bytes <= p->best_top,
+               "item %d of %lld bytes is packed at %lld", i, (long long)item->bytes,
+               (long long)item->address);
+  }
+}
+
 int64_t fsdp_pack(const fsdp_pack_config *config, fsdp_pack_item *items, int count) {
   if (count == 0) return config->base;
   FSDP_CHECK(config->window_count > 0 && config->window_count <= FSDP_PACK_MAX_WINDOWS, "%d windows",
@@ -402,6 +414,7 @@ int64_t fsdp_pack(const fsdp_pack_config *config, fsdp_pack_item *items, int cou
   search(&p);
   if (p.best_top > p.limit && config->limit > 0) search_windows(&p);
   for (int i = 0; i < count; i++) items[i].address = p.best_addresses[i];
+  check_packed(&p);
   for (int w = 0; w < config->window_count; w++) free(p.windows[w].entries);
   free(p.windows);
   free(p.scratch.entries);

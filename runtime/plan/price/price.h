@@ -33,9 +33,8 @@ typedef struct fsdp_price {
   double seconds; // alone
   double flops;   // of its gemms, attention counted causally
   bool estimated; // its rate: no such device has run the kernel yet
-  // The share of each resource that it takes while it runs alone. Where shares add up to more than 1, all
-  // that use the resource are slowed alike. A share above 1 is what others that run beside it lack (they are
-  // slowed more than twice); it does not slow the instruction itself.
+  // The share of each resource that it takes while it runs alone. Where the shares of concurrent instructions
+  // add up to S > 1, one of share s takes S / max(1, s) times as long: it is not slowed by its own share.
   double share[FSDP_RESOURCE_COUNT];
 } fsdp_price;
 

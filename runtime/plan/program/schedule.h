@@ -43,7 +43,7 @@ typedef struct fsdp_plan_config {
   fsdp_model_config model;
   int64_t batch, seq;    // of a micro-batch on one rank
   int micro_batches;     // micro-batches of a step
-  bool documents;        // attention and positions stay within a document, of whose starts the step is told
+  bool documents;        // attention and positions stay within a document; its start is an input of the step
   double attention_left; // for prices: the share of pairs of query and key that are of one document; 0: all
   fsdp_strategy strategy;
   fsdp_mesh mesh;

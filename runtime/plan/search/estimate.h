@@ -14,11 +14,11 @@ typedef struct fsdp_evaluation {
   uint64_t hash;                        // of the program; of PEAKS, which has no addresses; else 0
   double step_s;                        // 0: peaks, without a profile, or a plan above what is allowed
   double comm_s, copies_s, update_s;    // exposed communication and copies; updates of the optimizer
-  // Of DRAFT and FEW. work_s: the least that any prefetch, wrap or accumulation leaves: computation, what it
-  // waits for of `tensor` and `context`, and updates on the host. layers_s, axes_node_s, axes_network_s: the
-  // same of layers alone, which no strategy changes, and what collectives over `tensor` and `context` take of
-  // the links inside nodes and between them. links_s: what the busiest link carries, which no prefetch or one
-  // as deep changes.
+  // Of DRAFT and FEW, lower bounds. work_s: of a step with any prefetch, wrap and accumulation: computation,
+  // the collectives over `tensor` and `context` that it waits for, and updates on the host. layers_s: the
+  // same of layers alone, with any strategy. axes_node_s, axes_network_s: the links' time of collectives over
+  // `tensor` and `context`, inside nodes and between them. links_s: the busiest link's time with this
+  // prefetch or none.
   double work_s, layers_s, axes_node_s, axes_network_s, links_s;
   double tokens_per_s, mfu, unhindered_s; // of PLAN; mfu 0: the device's peak is unknown
   int64_t sent_bytes;                     // of a step, scalars apart; of PEAKS and PLAN

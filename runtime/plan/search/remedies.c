@@ -144,7 +144,7 @@ static bool low_precision_gradients(fsdp_plan_config *config, char *text, size_t
   return say(text, bytes, "--reduce-dtype bf16");
 }
 
-// In the order in which one would rather have them: those that change no result first.
+// In the order of preference: those that change no result come first.
 static const remedy remedies[] = {{.apply = wrap_block},
                                   {.apply = no_prefetch},
                                   {.fate = FSDP_FATE_RECOMPUTE},

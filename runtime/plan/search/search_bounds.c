@@ -1,4 +1,4 @@
-// Bounds in closed form: what no setting of a kind gets below.
+// Lower bounds in closed form on the bytes and the time of every setting of a kind.
 #include "runtime/base/size.h"
 #include "runtime/plan/search/search_internal.h"
 

@@ -40,7 +40,7 @@ typedef struct fsdp_search_config {
   void *context;
 } fsdp_search_config;
 
-// What most of a step's time beside the products goes to.
+// The part that takes most of a step's time beside the gemms.
 typedef enum fsdp_search_bound {
   FSDP_BOUND_COMPUTE,
   FSDP_BOUND_COMMUNICATION,
@@ -91,8 +91,8 @@ typedef struct fsdp_search_kind {
   uint64_t hash; // of its best plan, if one was made whole; else 0
 } fsdp_search_kind;
 
-// What a margin leaves of a limit; 0 of none.
+// A limit less its margin; 0: no limit.
 int64_t fsdp_search_without_margin(int64_t bytes, double margin);
 
-// What plans may take, margins off; 0: no limit. room_bytes: as the device.
+// The limits of plans, less the margins; 0: no limit. room_bytes: as the device.
 fsdp_memory_limits fsdp_search_allowed(const fsdp_search_config *config);

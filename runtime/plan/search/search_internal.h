@@ -30,7 +30,7 @@ typedef struct search_setting {
   int chain, set, layers; // of the chain: `set` for the first `layers` layers, the one before for the others
 } search_setting;
 
-// What most of a step's time beside computation goes to.
+// The part that takes most of a step's time beside computation.
 fsdp_search_bound search_bound_of(const fsdp_evaluation *evaluation);
 
 // ---- What is enumerated (search_space.c)
@@ -73,8 +73,9 @@ bool search_batch(const fsdp_search_config *search, const fsdp_search_kind *kind
 
 // ---- Bounds (search_bounds.c)
 
-// What layers take at least with one micro-batch, whatever the strategy: the longest path of computation and
-// collectives over `tensor` and `context`, and what these take of the links inside nodes and between them.
+// Lower bounds on the time of all layers with one micro-batch under any strategy: the longest path of
+// computation and collectives over `tensor` and `context`, and the links' time of these collectives inside
+// nodes and between them.
 typedef struct search_batch_floor {
   double layers_s, node_s, network_s;
 } search_batch_floor;
@@ -106,15 +107,16 @@ int64_t search_least_bytes(const fsdp_search_config *search, const search_space 
 // The least bytes on the device of a rank's part of a layer's largest value, of `batch` sequences.
 int64_t search_value_bytes(const search_space *space, const fsdp_search_kind *kind, int64_t batch);
 
-// The share that the busiest link takes at least if not a unit for each layer is gathered one ahead, but
-// parts of layers are, or another number of units up to two: at most one layer, and what is in none, stays
-// gathered from its forward to its backward besides.
+// Lower bound on the busiest link's traffic when units are smaller than a layer or up to two are prefetched,
+// as a fraction of `links_s`: at most one layer, and the root unit, stay gathered between their forward and
+// their backward.
 double search_links_left(const fsdp_search_config *search, const search_space *space);
 
 // ---- Settings of a kind (search_kind.c)
 
-// What a chain's sets save of memory and cost in work, beside keeping everything. It depends on what one rank
-// computes and hardly on the rest, so that it is estimated once and tells which sets are worth a draft.
+// The memory that a chain's sets save and the work that they cost, compared with keeping everything. Both
+// depend on what one rank computes and hardly on the rest, so they are estimated once and show which sets are
+// worth a draft.
 typedef struct search_delta {
   int tensor, context;
   bool sequence_parallel;
@@ -138,7 +140,7 @@ typedef struct search_best {
   bool left_out; // some setting takes `cut_s` or longer: it may fit
 } search_best;
 
-// What all kinds with this one's tensor and context have in common, from drafts of the one that asks first.
+// The bounds that all kinds with this one's tensor and context share, from drafts of the first of them.
 // Valid until the next call.
 const search_floor *search_floor_of(const fsdp_search_config *search, const search_space *space,
                                     const fsdp_search_kind *kind, search_floors *floors,

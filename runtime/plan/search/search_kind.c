@@ -61,13 +61,13 @@ static bool make_room(search_best *best, const search_setting *setting) {
   return true;
 }
 
-// Whether what takes `seconds` is left out, which is noted.
+// Whether a setting of `seconds` is left out; notes it in best->left_out.
 static bool is_cut(walk *w, double seconds) {
   w->best->left_out = w->best->left_out || seconds >= w->cut_s;
   return seconds >= cut_of(w);
 }
 
-// What a setting takes at least with what is there to recompute or offload more.
+// Lower bound on a setting's step with any further recomputing or offloading.
 static double floor_of(const fsdp_evaluation *estimate) {
   return fmax(estimate->work_s, estimate->links_s);
 }
@@ -121,7 +121,7 @@ static double rows_of(const search_setting *setting) {
   return (double)setting->config.batch;
 }
 
-// What the sets of all chains change for a sequence, estimated with the setting that asks first.
+// The change that each set of each chain makes for a sequence, estimated with the first setting that asks.
 static const search_delta *delta_of(walk *w, const search_setting *first) {
   const fsdp_mesh *mesh = &w->kind->mesh;
   const int tensor = fsdp_mesh_size(mesh, FSDP_AXIS_TENSOR),
@@ -246,8 +246,8 @@ static fsdp_plan_config config_of(const walk *w, const fsdp_plan_config *first, 
   return config;
 }
 
-// The work that a micro-batch takes at least once it fits, if a variant needs less by a few errors of an
-// estimate of the limits.
+// Lower bound on a micro-batch's work once it fits, if a variant needs less memory than the first by
+// SEARCH_DEPTH times the estimate's error.
 static double hopeful_work_s(walk *w, const search_setting *first) {
   int64_t bytes[FSDP_SPACE_COUNT];
   const int layers = (int)w->search->base.model.num_layers;

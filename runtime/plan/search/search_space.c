@@ -149,7 +149,7 @@ static void list_chains(const fsdp_search_config *search, search_space *space, c
   for (int i = 0; i < count; i++)
     if (is_cheap(&items[i])) append(cheap, sizeof cheap, items[i].name);
   if (!search->fixed[FSDP_SEARCH_RECOMPUTE]) add_recompute_chains(space, items, count, cheap);
-  // On a CPU host memory is no other memory.
+  // A CPU's device memory is the host's.
   const bool has_host = search->profile->device != FSDP_OP_CPU && search->profile->up_rate > 0;
   if (!search->fixed[FSDP_SEARCH_OFFLOAD_ACTIVATIONS] && has_host)
     add_offload_chains(search, space, items, count, cheap);

@@ -69,7 +69,7 @@ static fsdp_tensor_axes reader_axes(const propagator *p, reader r) {
   return fsdp_operand_axes(&p->network->operators[r.op], r.operand, &p->out->operators[r.op]);
 }
 
-// Where an input of an operator lies. False: nobody has decided it.
+// Where an input of an operator lies. False: it is not decided yet.
 static bool input_axes(const propagator *p, int op, int operand, fsdp_tensor_axes *axes) {
   const fsdp_operator_tensor *tensor = tensor_of(p, op, operand);
   reader holder = p->holder[operand_of(p, op, operand)->tensor];

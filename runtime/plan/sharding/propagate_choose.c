@@ -182,8 +182,8 @@ static bool cuts_any(const search *s, unsigned letters, int axis) {
   return false;
 }
 
-// Whether what is known of the first input that an operator makes lets a letter (letter_count: none) have an
-// axis.
+// Whether the masks of a followed axis allow it on a letter (letter_count: none), given the first input that
+// is made by an operator.
 static bool follows(const search *s, int letter, int axis) {
   const fsdp_operator_limits *limits = s->limits;
   if (!limits || !(limits->followed >> axis & 1)) return true;
@@ -192,14 +192,14 @@ static bool follows(const search *s, int letter, int axis) {
     const known_operand *known = &s->known->items[k];
     if (!known->is_output && tensor_of(s, known->operand)->role == FSDP_TENSOR_MADE) input = known;
   }
-  bool as_input = limits->as_input >> letter & 1, with_input = limits->with_input >> letter & 1;
-  if (!input) return !with_input;
+  bool must = limits->must_match_input >> letter & 1, may = limits->may_match_input >> letter & 1;
+  if (!input) return !may;
   int dim = dim_of_axis(&input->axes, axis);
   int held = dim < 0 ? -1 : s->op->operands[input->operand].letter[dim];
-  if (limits->if_whole && dim < 0 && cuts_any(s, limits->if_whole, axis))
-    return limits->if_whole >> letter & 1;
-  if (as_input || with_input) return held == letter;
-  return held < 0 || !(limits->as_input >> held & 1);
+  if (limits->cut_where_whole && dim < 0 && cuts_any(s, limits->cut_where_whole, axis))
+    return limits->cut_where_whole >> letter & 1;
+  if (must || may) return held == letter;
+  return held < 0 || !(limits->must_match_input >> held & 1);
 }
 
 // Whether a letter (letter_count: none) may have an axis: all that is known, or all parameters, stay.

@@ -113,15 +113,15 @@ static void follow_input(const seeder *s, int op) {
   limits->followed = ~input_axes(s);
   for (int l = 0; l < o->letter_count; l++) {
     char name = o->letters[l].name;
-    if (name == 't') limits->with_input |= 1u << l;
+    if (name == 't') limits->may_match_input |= 1u << l;
     if (!follows_columns(s, node, name)) continue;
-    limits->as_input |= 1u << l;
+    limits->must_match_input |= 1u << l;
     s->network->operators[op].letters[l].limit = INT64_MAX; // some ranks may have padding alone
   }
   if (!fsdp_op_gathers_keys(node->kind) || s->parts || !s->pieces) return;
   const fsdp_spec *made = &s->specs->modules[s->graph->values[node->operands[0].value].module];
   const fsdp_axis_set sequence = fsdp_slice_axes_of(&s->slices, fsdp_spec_sequence(made, s->mesh));
-  if ((sequence & s->pieces) == s->pieces) limits->if_whole = limits->with_input;
+  if ((sequence & s->pieces) == s->pieces) limits->cut_where_whole = limits->may_match_input;
 }
 
 // What lines of an operator's weights say of its letters: the axes, and the parameter that says so; -1: none.

@@ -2,7 +2,7 @@
 //
 //   o_proj.weight: [fsdp, tensor] ──► o_proj is given ──► propagated ──► q_proj.weight: [tensor, null]
 //
-// A spec's source is its priority: a user's rule, a preset, nobody; its place is what messages blame. Axes of
+// A spec's source is its priority: a user's rule, a preset, the default; messages name its place. Axes of
 // the input cut the rows of every operator; over these a weight without a line is replicated. The other axes
 // are propagated (propagate.h) from the operators that specs say all of: those of a weight with a line,
 // products whose outputs are stored in columns, and norms of a residual stream whose layer has a line. Within

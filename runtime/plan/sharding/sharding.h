@@ -7,8 +7,8 @@
 // "input" for tokens and targets; `name[i]` is one of several outputs. A part `*` of a name is any integer;
 // an integer wins over it (names.h).
 //
-// Rules say how things are stored, with any axis on any dimension (specs.h). What is wrong by itself is
-// refused here; whether ops can work with it is not asked. Pure: no file, no device.
+// Rules say how tensors are stored, with any axis on any dimension (specs.h). Each rule is checked alone
+// here; conflicts with ops are found by propagation (seeds.h). Pure: no file, no device.
 #pragma once
 
 #include "runtime/base/status.h"

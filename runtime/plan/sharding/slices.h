@@ -82,22 +82,23 @@ typedef struct fsdp_operator_strategy {
   fsdp_op_strategy axes;
   fsdp_decision decision;
   int from; // the neighbour that a forward or backward decision came from, or the given line; else -1
-  const char *place;  // who gave it, for messages: "two.yaml:3"; the giver's, NULL: nobody
+  const char *place;  // of the line that gives it, for messages: "two.yaml:3"; not owned; NULL: not given
   bool redistributes; // no candidate suited all neighbours
 } fsdp_operator_strategy;
 
-// Axes that may cut each letter of an operator; behind its letters, those that may cut none.
+// Allowed axes per letter; the last entry is the set of axes that may leave every letter whole.
 typedef struct fsdp_operator_limits {
   fsdp_axis_set letters[FSDP_OPERATOR_LETTERS + 1];
-  // Of the axes `followed`, letters (bits) that one cuts if, and only if, it cuts them in the first input
-  // that an operator makes; and letters that one cuts only if it does. While that input is not decided the
-  // former may be cut, the latter not. Of `if_whole` one cuts it also if that input is whole over the axis,
-  // and then it must.
+  // For the axes `followed`, masks of letters, compared with the first input that is made by an operator:
+  //   must_match_input   an axis cuts the letter if and only if it cuts it there; any, while that input is
+  //                      undecided
+  //   may_match_input    an axis cuts the letter only if it cuts it there; none, while that is undecided
+  //   cut_where_whole    of may_match_input: an axis over which that input is whole must cut one of them
   fsdp_axis_set followed;
-  unsigned as_input, with_input, if_whole;
+  unsigned must_match_input, may_match_input, cut_where_whole;
 } fsdp_operator_limits;
 
-// An input of an operator that lies otherwise than it wants it.
+// An operator input that must be redistributed.
 typedef struct fsdp_moved_input {
   int tensor, reader, operand;
   int64_t forward_bytes, backward_bytes; // that a rank receives, the latter of the gradient

@@ -12,10 +12,10 @@
 #define FSDP_SPEC_TEXT_BYTES  (FSDP_MESH_AXES_MAX * (FSDP_AXIS_NAME_BYTES + 2) + FSDP_MAX_DIMS * 8)
 #define FSDP_SPEC_PLACE_BYTES 160
 
-// Who says so, the higher one winning.
+// The source of a spec; of two, the higher one holds.
 typedef enum fsdp_spec_source {
-  FSDP_SPEC_DEFAULT,    // nobody: a weight's may be propagated
-  FSDP_SPEC_PROPAGATED, // propagation, from what others say
+  FSDP_SPEC_DEFAULT,    // no line: a weight's may be propagated
+  FSDP_SPEC_PROPAGATED, // propagation from other specs
   FSDP_SPEC_PRESET,     // a preset
   FSDP_SPEC_GIVEN       // a rule of the user, or strategies of operators
 } fsdp_spec_source;

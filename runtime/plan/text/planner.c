@@ -51,7 +51,7 @@ void fsdp_planner_free(char *json) {
 
 // ---- Settings
 
-// Texts of documents are told from names by what no name has.
+// A document's text has a character that no name has.
 static bool is_document(const char *text) {
   return strpbrk(text, "\n{:") != NULL;
 }

@@ -29,7 +29,7 @@
 //   base: h100-sxm                                    # what this file does not have is taken from there
 //
 // Without `use` a GPU's attention is priced by the rows of the kernel that the plan runs (fsdp-wgmma,
-// fsdp-mma, fsdp-general), a CPU's by those of the first kernel. `estimated: true`: nobody has measured it.
+// fsdp-mma, fsdp-general), a CPU's by those of the first kernel. `estimated: true`: it is not measured.
 // A row has a `source` too. With `base`, a number replaces a number and a list the whole list.
 #pragma once
 
