@@ -5,6 +5,7 @@
 #include "launcher/report/whole_file.h"
 #include "runtime/base/check.h"
 #include "runtime/plan/price/exposure.h"
+#include "runtime/plan/price/timeline.h"
 
 #include <errno.h>
 #include <jansson.h>

@@ -77,11 +77,6 @@ void fsdp_world_gather(fsdp_world *world, const void *mine, int64_t bytes, void 
   fsdp_exchange_gather(&all, mine, bytes, out);
 }
 
-void fsdp_world_gather_first(fsdp_world *world, const void *mine, int64_t bytes, void *out) {
-  fsdp_peers all = begin_exchange(world);
-  fsdp_exchange_gather_first(&all, mine, bytes, out);
-}
-
 void fsdp_world_gather_node(fsdp_world *world, const void *mine, int64_t bytes, void *out) {
   fsdp_peers node = fsdp_world_among(world, world->nodes.local_ranks, world->local_size);
   fsdp_exchange_gather(&node, mine, bytes, out);

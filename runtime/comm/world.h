@@ -79,9 +79,6 @@ bool fsdp_world_compare(fsdp_world *world, const uint64_t *values, int count, in
 // start.
 void fsdp_world_gather(fsdp_world *world, const void *mine, int64_t bytes, void *out);
 
-// The same on rank 0 alone; the others' `out` is not used.
-void fsdp_world_gather_first(fsdp_world *world, const void *mine, int64_t bytes, void *out);
-
 // `bytes` of every rank of this node, in the order of ranks, into out[local_size * bytes].
 void fsdp_world_gather_node(fsdp_world *world, const void *mine, int64_t bytes, void *out);
 

@@ -20,6 +20,7 @@
 
 #include "runtime/device/device.h"
 #include "runtime/plan/price/exposure.h"
+#include "runtime/plan/price/timeline.h"
 
 // The steps that a timeline is made of, counted as the executor counts; last 0: none.
 typedef struct fsdp_traced_steps {

@@ -19,7 +19,6 @@ struct fsdp_exposure_meter {
   int64_t work_count[WORK_STREAMS];
   double *unit_s; // by unit + 1
   int unit_count;
-  fsdp_instr_time *times[3]; // of a timeline
   void (*visit)(void *context, const fsdp_exposed_part *part);
   void *visit_context;
 };
@@ -51,7 +50,6 @@ void fsdp_exposure_meter_destroy(fsdp_exposure_meter *meter) {
   if (!meter) return;
   fsdp_issue_order_destroy(meter->order);
   for (int w = 0; w < WORK_STREAMS; w++) free(meter->work[w]);
-  for (int slot = 0; slot < 3; slot++) free(meter->times[slot]);
   free(meter->unit_s);
   free(meter);
 }
@@ -219,23 +217,4 @@ void fsdp_exposure_measure(fsdp_exposure_meter *meter, const fsdp_instr_time *co
   exposure->step_s = exposure->end_s - exposure->begin_s;
   walker walk = {meter, steps, exposure};
   walk_gaps(&walk);
-}
-
-void fsdp_exposure_of_timeline(fsdp_exposure_meter *meter, const fsdp_timeline *timeline, int rank,
-                               int64_t step, fsdp_exposure *exposure) {
-  FSDP_CHECK(timeline->program == meter->order->program, "a timeline of another program");
-  int64_t count = meter->order->count;
-  for (int slot = 0; slot < 3; slot++) {
-    if (!meter->times[slot]) meter->times[slot] = fsdp_alloc((size_t)count * sizeof *meter->times[slot]);
-    for (int64_t k = 0; k < count; k++) meter->times[slot][k] = FSDP_INSTR_TIME_NONE;
-  }
-  for (int64_t e = 0; e < timeline->count; e++) {
-    const fsdp_timeline_event *event = &timeline->events[e];
-    int64_t slot = event->step - step + 1;
-    if (event->rank != rank || slot < 0 || slot > 2) continue;
-    meter->times[slot][fsdp_issue_order_place(meter->order, event->run, event->position)] =
-        (fsdp_instr_time){event->begin_s, event->end_s};
-  }
-  const fsdp_instr_time *const steps[3] = {meter->times[0], meter->times[1], meter->times[2]};
-  fsdp_exposure_measure(meter, steps, exposure);
 }

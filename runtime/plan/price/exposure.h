@@ -25,7 +25,6 @@
 #pragma once
 
 #include "runtime/plan/price/issue_order.h"
-#include "runtime/plan/price/timeline.h"
 
 typedef struct fsdp_exposure {
   double begin_s, end_s; // the step, as defined above
@@ -70,7 +69,3 @@ void fsdp_exposure_meter_visit(fsdp_exposure_meter *meter,
 // recorded work.
 void fsdp_exposure_measure(fsdp_exposure_meter *meter, const fsdp_instr_time *const steps[3],
                            fsdp_exposure *exposure);
-
-// Of one rank's step in a timeline, which holds events of it.
-void fsdp_exposure_of_timeline(fsdp_exposure_meter *meter, const fsdp_timeline *timeline, int rank,
-                               int64_t step, fsdp_exposure *exposure);

@@ -12,6 +12,7 @@
 
 #include "runtime/plan/price/exposure.h"
 #include "runtime/plan/price/price.h"
+#include "runtime/plan/price/timeline.h"
 
 #define FSDP_SIMULATED_STEPS 3 // the last of them is in a steady state
 
