@@ -6,6 +6,7 @@
 #include "runtime/base/paths.h"
 #include "runtime/base/plural.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -48,10 +49,28 @@ fsdp_status fsdp_train_open_log(const fsdp_options *options, fsdp_metrics_log **
   return *path ? fsdp_metrics_log_open(path, log, error) : FSDP_OK;
 }
 
+// What runs that were killed while they wrote run.yaml left: this one holds the folder's lock.
+static void remove_unfinished_options(const fsdp_options *options) {
+  static const char begin[] = "run.yaml.", end[] = ".tmp";
+  char folder[FSDP_TRAIN_PATH_BYTES], path[FSDP_TRAIN_PATH_BYTES + sizeof((struct dirent *)0)->d_name];
+  snprintf(folder, sizeof folder, "%s/%s", options->save_dir, options->experiment);
+  DIR *listing = opendir(folder);
+  for (struct dirent *entry; listing && (entry = readdir(listing));) {
+    size_t length = strlen(entry->d_name);
+    if (length < sizeof begin + sizeof end - 2 || strncmp(entry->d_name, begin, sizeof begin - 1) != 0)
+      continue;
+    if (strcmp(entry->d_name + length - (sizeof end - 1), end) != 0) continue;
+    snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+    unlink(path);
+  }
+  if (listing) closedir(listing);
+}
+
 fsdp_status fsdp_train_write_options(const fsdp_options *options, int ranks, fsdp_error *error) {
   char path[FSDP_TRAIN_PATH_BYTES], host[65] = "";
   fsdp_whole_file file;
   if (!options->experiment) return FSDP_OK;
+  remove_unfinished_options(options);
   fsdp_run_options_path(options, path, sizeof path);
   fsdp_status status = fsdp_whole_file_open("save-dir", path, &file, error);
   if (status != FSDP_OK) return status;

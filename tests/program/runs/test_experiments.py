@@ -84,7 +84,9 @@ def the_name_alone_goes_on():
         for left in folder("killed").glob("step-*"):  # it may have been quicker
             if not (saved and left.name == "step-00000004"):
                 shutil.rmtree(left)
+        (folder("killed") / "run.yaml.4711.tmp").write_text("seed: 5\n")  # killed while it wrote its options
         process = train("-e", "killed")
+        assert not list(folder("killed").glob("*.tmp"))
         assert "options:   of outputs/killed/run.yaml\n" in process.stdout, process.stdout
         assert "given otherwise" not in process.stdout and "\nchanged:" not in process.stdout, process.stdout
         assert ("\nresumed:" in "\n" + process.stdout) == saved, process.stdout
