@@ -65,18 +65,27 @@ void fsdp_decoder_print(const fsdp_model_config *c, json_t *root) {
 
 // ---- Sizes
 
+static bool has_qkv_bias(const fsdp_model_config *c) {
+  return c->family->decoder->qkv_bias || c->qkv_bias;
+}
+
+static bool has_qk_norm(const fsdp_model_config *c) {
+  return c->family->decoder->qk_norm || c->qk_norm;
+}
+
 int64_t fsdp_decoder_parameter_count(const fsdp_model_config *c) {
   int64_t heads = (2 * c->num_heads + 2 * c->num_kv_heads) * c->head_dim * c->hidden_size;
-  int64_t mlp =
-      c->experts ? fsdp_experts_parameter_count(c, c->experts) : 3 * c->intermediate_size * c->hidden_size;
-  int64_t layer = heads + mlp + 2 * c->hidden_size;
-  if (c->family->decoder->qkv_bias) layer += (c->num_heads + 2 * c->num_kv_heads) * c->head_dim;
+  const int64_t routed = fsdp_model_expert_layers(c), dense = 3 * c->intermediate_size * c->hidden_size;
+  int64_t layer = heads + 2 * c->hidden_size;
+  if (has_qkv_bias(c)) layer += (c->num_heads + 2 * c->num_kv_heads) * c->head_dim;
   if (c->family->decoder->wide_qk_norm)
     layer += (c->num_heads + c->num_kv_heads) * c->head_dim;
-  else if (c->family->decoder->qk_norm)
+  else if (has_qk_norm(c))
     layer += 2 * c->head_dim;
   int64_t tables = (c->tie_word_embeddings ? 1 : 2) * c->vocab_size * c->hidden_size;
-  return c->num_layers * layer + tables + c->hidden_size;
+  const int64_t mlps =
+      routed * fsdp_experts_parameter_count(c, c->experts) + (c->num_layers - routed) * dense;
+  return c->num_layers * layer + mlps + tables + c->hidden_size;
 }
 
 // N counts all parameters but an input embedding that the head does not share, and of experts those that a
@@ -85,8 +94,8 @@ double fsdp_decoder_flops_per_token(const fsdp_model_config *c, int64_t seq,
                                     fsdp_flops_convention convention) {
   double parameters = (double)fsdp_decoder_parameter_count(c);
   if (c->experts)
-    parameters -= (double)(c->num_layers * (fsdp_experts_parameter_count(c, c->experts) -
-                                            fsdp_experts_parameter_count(c, c->expert_slots)));
+    parameters -= (double)(fsdp_model_expert_layers(c) * (fsdp_experts_parameter_count(c, c->experts) -
+                                                          fsdp_experts_parameter_count(c, c->expert_slots)));
   if (!c->tie_word_embeddings) parameters -= (double)c->vocab_size * (double)c->hidden_size;
   return 6 * parameters + fsdp_parts_attention_flops_per_token(c, seq, convention);
 }
@@ -95,7 +104,8 @@ double fsdp_decoder_flops_per_token(const fsdp_model_config *c, int64_t seq,
 
 // A decoder layer's modules that own parameters or ops.
 typedef struct layer_modules {
-  int attention, q, k, v, o, q_norm, k_norm, mlp, gate, up, down, input_norm, post_norm;
+  int attention, q, k, v, o, q_norm, k_norm, input_norm, post_norm;
+  fsdp_mlp_modules mlp; // or
   fsdp_experts_modules experts;
 } layer_modules;
 
@@ -109,11 +119,10 @@ static layer_modules layer_module_tree(fsdp_parts *p, int layers, int index) {
   const fsdp_model_config *c = p->config;
   const fsdp_decoder *d = c->family->decoder;
   fsdp_graph *g = p->graph;
-  int64_t C = c->hidden_size, I = c->intermediate_size, width = c->num_heads * c->head_dim;
-  const fsdp_linear_spec q = {.in = C, .out = width, .bias = d->qkv_bias}, o = {.in = width, .out = C};
-  const fsdp_linear_spec kv = {.in = C, .out = c->num_kv_heads * c->head_dim, .bias = d->qkv_bias};
-  const fsdp_linear_spec up = {.in = C, .out = I}, down = {.in = I, .out = C};
-  layer_modules m;
+  int64_t C = c->hidden_size, width = c->num_heads * c->head_dim;
+  const fsdp_linear_spec q = {.in = C, .out = width, .bias = has_qkv_bias(c)}, o = {.in = width, .out = C};
+  const fsdp_linear_spec kv = {.in = C, .out = c->num_kv_heads * c->head_dim, .bias = has_qkv_bias(c)};
+  layer_modules m = {0};
   char name[FSDP_NAME_BYTES];
   snprintf(name, sizeof name, "%d", index);
   int layer = fsdp_graph_module(g, layers, name, g->block_class, "");
@@ -123,7 +132,7 @@ static layer_modules layer_module_tree(fsdp_parts *p, int layers, int index) {
   m.v = fsdp_parts_linear_module(p, m.attention, "v_proj", &kv);
   m.o = fsdp_parts_linear_module(p, m.attention, "o_proj", &o);
   class_of(c, "RMSNorm", name);
-  if (d->qk_norm) {
+  if (has_qk_norm(c)) {
     m.q_norm =
         fsdp_parts_head_norm_module(p, m.attention, "q_norm", name, d->wide_qk_norm ? width : c->head_dim);
     m.k_norm =
@@ -131,15 +140,10 @@ static layer_modules layer_module_tree(fsdp_parts *p, int layers, int index) {
   }
   if (d->rotary_in_attention)
     fsdp_graph_module(g, m.attention, "rotary_emb", class_of(c, "RotaryEmbedding", name), "");
-  if (c->experts) {
+  if (fsdp_model_has_experts(c, index))
     m.experts = fsdp_experts_module_tree(p, layer);
-  } else {
-    m.mlp = fsdp_graph_module(g, layer, "mlp", class_of(c, "MLP", name), "");
-    m.gate = fsdp_parts_linear_module(p, m.mlp, "gate_proj", &up);
-    m.up = fsdp_parts_linear_module(p, m.mlp, "up_proj", &up);
-    m.down = fsdp_parts_linear_module(p, m.mlp, "down_proj", &down);
-    fsdp_graph_module(g, m.mlp, "act_fn", d->activation, "");
-  }
+  else
+    m.mlp = fsdp_experts_mlp_tree(p, layer, "mlp", c->intermediate_size);
   class_of(c, "RMSNorm", name);
   m.input_norm = fsdp_parts_norm_module(p, layer, "input_layernorm", name);
   m.post_norm = fsdp_parts_norm_module(p, layer, "post_attention_layernorm", name);
@@ -150,18 +154,13 @@ static layer_modules layer_module_tree(fsdp_parts *p, int layers, int index) {
 static void decoder_layer(fsdp_parts *p, fsdp_residual *stream, const layer_modules *m) {
   int y = fsdp_parts_add_norm(p, stream, m->input_norm, true);
   int qkv = fsdp_parts_linear(p, y, 3, (int[]){m->q, m->k, m->v}, "qkv");
-  if (p->config->family->decoder->qk_norm) qkv = fsdp_parts_qk_norm(p, qkv, m->q_norm, m->k_norm);
+  if (has_qk_norm(p->config)) qkv = fsdp_parts_qk_norm(p, qkv, m->q_norm, m->k_norm);
   fsdp_parts_rope(p, qkv, m->attention);
   int o = fsdp_parts_attention(p, qkv, m->attention);
   stream->delta = fsdp_parts_linear(p, o, 1, &m->o, "attn");
   y = fsdp_parts_add_norm(p, stream, m->post_norm, false);
-  if (p->config->experts) {
-    stream->delta = fsdp_experts_mlp(p, y, &m->experts);
-    return;
-  }
-  int gate_up = fsdp_parts_linear(p, y, 2, (int[]){m->gate, m->up}, "gate_up");
-  int s = fsdp_parts_swiglu(p, gate_up, m->mlp);
-  stream->delta = fsdp_parts_linear(p, s, 1, &m->down, "mlp");
+  stream->delta = fsdp_model_has_experts(p->config, p->block) ? fsdp_experts_mlp(p, y, &m->experts)
+                                                              : fsdp_experts_dense(p, y, &m->mlp);
 }
 
 void fsdp_decoder_build(const fsdp_model_config *config, fsdp_graph *g) {

@@ -8,17 +8,24 @@ typedef struct fsdp_decoder {
   // Names of module classes: the prefix of most ("Llama" of LlamaModel, LlamaMLP, ...), and two in full.
   const char *prefix, *attention, *activation;
   bool rotary_in_attention; // each attention prints a rotary_emb too
-  bool qkv_bias;            // q_proj, k_proj and v_proj have biases
-  bool qk_norm;             // RMSNorm of each head of q and of k, before RoPE
+  bool qkv_bias;            // q_proj, k_proj and v_proj have biases, in every configuration
+  bool qk_norm;             // RMSNorm of each head of q and of k, before RoPE, in every configuration
   // What an absent key means in Transformers; 0: num_attention_heads, and hidden_size over these.
   int64_t kv_heads_default, head_dim_default;
   int64_t positions_default; // of max_position_embeddings
   double norm_eps_default;   // of rms_norm_eps; 0: 1e-6
   double rope_theta_default; // of rope_theta; 0: 1e4
+  // The part of a head that is rotated if partial_rotary_factor is absent; 0: always all of it.
+  double rotary_share;
   // Layers have routed experts (experts.h): the key that counts them, and what it and num_experts_per_tok
   // mean if they are absent. NULL: none.
   const char *experts_key;
   int64_t experts_default, expert_slots_default;
+  // Class names behind the prefix of what holds router and experts, and of the router, and the name of a
+  // shared expert's module. NULL: "SparseMoeBlock", "TopKRouter", "shared_expert".
+  const char *block_class, *router_class, *shared_name;
+  // The layers without experts are those of decoder_sparse_step and mlp_only_layers.
+  bool lists_dense_layers;
   // How weight files name an expert's gate, up and down, and the router, below the layer (stored.h). NULL: as
   // Qwen's.
   const char *const *expert_names;

@@ -9,18 +9,41 @@ enum { EXPERTS_MAX = 1 << 16 };
 
 // ---- The configuration
 
-static void refuse_unless_one(fsdp_fields *f, const json_t *root, const char *key) {
-  if (fsdp_fields_count(f, root, key, 1, INT32_MAX) != 1)
-    fsdp_fields_refuse(f, key, fsdp_fields_present(root, key),
-                       "but only models with experts in every layer are supported; it must be 1");
+// The layers that have an MLP instead, by the keys of Qwen.
+static void read_dense_layers(fsdp_fields *f, const json_t *root, fsdp_model_config *c) {
+  const json_t *layers = fsdp_fields_present(root, "mlp_only_layers");
+  c->expert_layer_step = fsdp_fields_count(f, root, "decoder_sparse_step", 1, INT32_MAX);
+  if (layers && !json_is_array(layers))
+    fsdp_fields_refuse(f, "mlp_only_layers", layers, "but must be a list of layers' numbers");
+  for (size_t i = 0; i < json_array_size(layers) && !f->status; i++) {
+    const json_t *item = json_array_get(layers, i);
+    const int64_t layer = json_integer_value(item);
+    if (!json_is_integer(item) || (layer >= FSDP_MODEL_LISTED_DENSE && layer < c->num_layers))
+      fsdp_fields_refuse(f, "mlp_only_layers", layers, "but must be a list of layers' numbers below 256");
+    else if (layer >= 0 && layer < c->num_layers)
+      c->dense_layers[layer / 64] |= (uint64_t)1 << layer % 64;
+  }
 }
 
-static void refuse_dense_layers(fsdp_fields *f, const json_t *root) {
-  const json_t *layers = fsdp_fields_present(root, "mlp_only_layers");
-  refuse_unless_one(f, root, "decoder_sparse_step");
-  if (layers && (!json_is_array(layers) || json_array_size(layers) > 0))
-    fsdp_fields_refuse(f, "mlp_only_layers", layers,
-                       "but only models with experts in every layer are supported; it must be []");
+static void print_dense_layers(const fsdp_model_config *c, json_t *root) {
+  json_t *layers = json_array();
+  for (int64_t i = 0; i < FSDP_MODEL_LISTED_DENSE; i++)
+    if (c->dense_layers[i / 64] >> i % 64 & 1) json_array_append_new(layers, json_integer(i));
+  json_object_set_new(root, "decoder_sparse_step",
+                      json_integer(c->expert_layer_step ? c->expert_layer_step : 1));
+  json_object_set_new(root, "mlp_only_layers", layers);
+}
+
+bool fsdp_model_has_experts(const fsdp_model_config *c, int64_t layer) {
+  if (!c->experts || layer < c->first_expert_layer) return false;
+  if (layer < FSDP_MODEL_LISTED_DENSE && c->dense_layers[layer / 64] >> layer % 64 & 1) return false;
+  return c->expert_layer_step <= 1 || (layer + 1) % c->expert_layer_step == 0;
+}
+
+int64_t fsdp_model_expert_layers(const fsdp_model_config *c) {
+  int64_t count = 0;
+  for (int64_t layer = 0; layer < c->num_layers; layer++) count += fsdp_model_has_experts(c, layer);
+  return count;
 }
 
 void fsdp_experts_read(fsdp_fields *f, const json_t *root, fsdp_model_config *c) {
@@ -30,7 +53,7 @@ void fsdp_experts_read(fsdp_fields *f, const json_t *root, fsdp_model_config *c)
   if (noise && (!json_is_number(noise) || json_number_value(noise) != 0))
     fsdp_fields_refuse(f, "router_jitter_noise", noise,
                        "but noise of the router is not supported; it must be 0");
-  refuse_dense_layers(f, root);
+  if (d->lists_dense_layers) read_dense_layers(f, root, c);
   // Transformers writes either name, and reads both.
   const char *other = "num_local_experts";
   const char *key =
@@ -44,10 +67,12 @@ void fsdp_experts_print(const fsdp_model_config *c, json_t *root) {
   json_object_set_new(root, c->family->decoder->experts_key, json_integer(c->experts));
   json_object_set_new(root, "num_experts_per_tok", json_integer(c->expert_slots));
   json_object_set_new(root, "output_router_logits", json_false());
+  if (c->family->decoder->lists_dense_layers) print_dense_layers(c, root);
 }
 
 int64_t fsdp_experts_parameter_count(const fsdp_model_config *c, int64_t count) {
-  return c->hidden_size * (c->experts + 3 * count * c->expert_size);
+  const int64_t shared = 3 * c->shared_expert_size + c->gates_shared_expert;
+  return c->hidden_size * (c->experts + 3 * count * c->expert_size + shared);
 }
 
 // ---- Modules
@@ -62,9 +87,14 @@ static const char *stored_name(const fsdp_parts *p, int which) {
   return (names ? names : own)[which];
 }
 
+// "Qwen3MoeTopKRouter": the family's own name of the class, or the usual one, behind its prefix.
+static void write_class(const fsdp_parts *p, const char *own, const char *usual, char out[FSDP_NAME_BYTES]) {
+  snprintf(out, FSDP_NAME_BYTES, "%s%s", p->config->family->decoder->prefix, own ? own : usual);
+}
+
 static int router_module(fsdp_parts *p, int block) {
   char name[FSDP_NAME_BYTES];
-  snprintf(name, sizeof name, "%sTopKRouter", p->config->family->decoder->prefix);
+  write_class(p, p->config->family->decoder->router_class, "TopKRouter", name);
   int module = fsdp_graph_module(p->graph, block, "gate", name, "");
   fsdp_param_spec weight = {.name = "weight",
                             .dims = 2,
@@ -73,13 +103,16 @@ static int router_module(fsdp_parts *p, int block) {
                             .stored = {stored_name(p, NAME_ROUTER)},
                             .stored_below = p->graph->modules[block].parent};
   fsdp_graph_param(p->graph, module, &weight);
+  const fsdp_param_spec bias = {
+      .name = "e_score_correction_bias", .dims = 1, .shape = {p->config->experts}, .balances = true};
+  if (p->config->route_bias) fsdp_graph_param(p->graph, module, &bias);
   return module;
 }
 
 static int experts_module(fsdp_parts *p, int block) {
   const fsdp_model_config *c = p->config;
   char name[FSDP_NAME_BYTES];
-  snprintf(name, sizeof name, "%sExperts", c->family->decoder->prefix);
+  write_class(p, NULL, "Experts", name);
   int module = fsdp_graph_module(p->graph, block, "experts", name, "");
   fsdp_param_spec gate_up = {.name = "gate_up_proj",
                              .dims = 3,
@@ -99,15 +132,35 @@ static int experts_module(fsdp_parts *p, int block) {
   return module;
 }
 
+fsdp_mlp_modules fsdp_experts_mlp_tree(fsdp_parts *p, int parent, const char *own, int64_t size) {
+  const fsdp_model_config *c = p->config;
+  const fsdp_linear_spec up = {.in = c->hidden_size, .out = size}, down = {.in = size, .out = c->hidden_size};
+  char name[FSDP_NAME_BYTES];
+  write_class(p, NULL, "MLP", name);
+  fsdp_mlp_modules m = {.mlp = fsdp_graph_module(p->graph, parent, own, name, "")};
+  m.gate = fsdp_parts_linear_module(p, m.mlp, "gate_proj", &up);
+  m.up = fsdp_parts_linear_module(p, m.mlp, "up_proj", &up);
+  m.down = fsdp_parts_linear_module(p, m.mlp, "down_proj", &down);
+  fsdp_graph_module(p->graph, m.mlp, "act_fn", c->family->decoder->activation, "");
+  return m;
+}
+
 fsdp_experts_modules fsdp_experts_module_tree(fsdp_parts *p, int layer) {
   const fsdp_decoder *d = p->config->family->decoder;
   fsdp_experts_modules m;
   char name[FSDP_NAME_BYTES];
-  snprintf(name, sizeof name, "%sSparseMoeBlock", d->prefix);
+  write_class(p, d->block_class, "SparseMoeBlock", name);
   m.block = fsdp_graph_module(p->graph, layer, "mlp", name, "");
   if (d->experts_first) m.experts = experts_module(p, m.block);
   m.gate = router_module(p, m.block);
   if (!d->experts_first) m.experts = experts_module(p, m.block);
+  if (p->config->shared_expert_size) {
+    m.shared = fsdp_experts_mlp_tree(p, m.block, d->shared_name ? d->shared_name : "shared_expert",
+                                     p->config->shared_expert_size);
+    const fsdp_linear_spec gate = {.in = p->config->hidden_size, .out = 1};
+    if (p->config->gates_shared_expert)
+      m.shared_gate = fsdp_parts_linear_module(p, m.block, "shared_expert_gate", &gate);
+  }
   return m;
 }
 
@@ -132,7 +185,14 @@ static void add_node(const routed *r, fsdp_op_kind kind, int count, const int *o
   n->attrs.intermediate = c->expert_size;
   n->attrs.experts = c->experts;
   n->attrs.slots = c->expert_slots;
+  n->attrs.route_score = c->route_score;
   n->attrs.route_normalises = c->normalises_routes;
+  n->attrs.route_scale = (float)c->route_scale;
+  if (c->route_groups > 1) {
+    n->attrs.route_groups = c->route_groups;
+    n->attrs.route_groups_kept = c->route_groups_kept;
+    n->attrs.route_group_best = c->route_group_best;
+  }
   for (int i = 0; i < count; i++)
     fsdp_node_operand_add(n, operands[i], i < count - written ? FSDP_READ : FSDP_WRITE);
 }
@@ -141,14 +201,51 @@ static int stack_of(const routed *r, const char *name) {
   return r->parts->graph->params[fsdp_graph_param_of(r->parts->graph, r->module, name)].value;
 }
 
+int fsdp_experts_dense(fsdp_parts *p, int x, const fsdp_mlp_modules *m) {
+  int gate_up = fsdp_parts_linear(p, x, 2, (int[]){m->gate, m->up}, "gate_up");
+  int s = fsdp_parts_swiglu(p, gate_up, m->mlp);
+  return fsdp_parts_linear(p, s, 1, &m->down, "mlp");
+}
+
+// The experts that a row chooses, and their weights.
+static int route(routed *r, int logits, int *chosen) {
+  const fsdp_model_config *c = r->parts->config;
+  const int64_t N = r->parts->rows, k = c->expert_slots;
+  int weights = value(r, "weights", FSDP_VALUE_F32, N, k);
+  *chosen = value(r, "experts", FSDP_VALUE_I32, N, k);
+  if (c->route_bias)
+    add_node(r, FSDP_OP_ROUTE_BIASED, 4,
+             (int[]){logits, stack_of(r, "e_score_correction_bias"), weights, *chosen}, 2);
+  else
+    add_node(r, FSDP_OP_ROUTE, 3, (int[]){logits, weights, *chosen}, 2);
+  return weights;
+}
+
+// What the routed experts made and, if there is one, what the shared expert makes of x.
+static int add_shared(routed *r, int x, int y, const fsdp_experts_modules *m) {
+  fsdp_parts *p = r->parts;
+  const int64_t N = p->rows, C = p->config->hidden_size;
+  if (!p->config->shared_expert_size) return y;
+  int shared = fsdp_experts_dense(p, x, &m->shared);
+  r->module = m->block;
+  if (p->config->gates_shared_expert) {
+    int gate = fsdp_parts_linear(p, x, 1, &m->shared_gate, "shared_gate");
+    int gated = value(r, "gated", FSDP_VALUE_COMPUTE, N, C);
+    add_node(r, FSDP_OP_SHARED_GATE, 3, (int[]){shared, gate, gated}, 1);
+    shared = gated;
+  }
+  int sum = value(r, "mlp", FSDP_VALUE_COMPUTE, N, C);
+  add_node(r, FSDP_OP_SHARED_ADD, 3, (int[]){y, shared, sum}, 1);
+  return sum;
+}
+
 int fsdp_experts_mlp(fsdp_parts *p, int x, const fsdp_experts_modules *m) {
   const fsdp_model_config *c = p->config;
   const int64_t N = p->rows, C = c->hidden_size, I = c->expert_size, E = c->experts, k = c->expert_slots;
   int logits = fsdp_parts_linear(p, x, 1, &m->gate, "logits");
+  if (c->router_f32) p->graph->values[logits].dtype = FSDP_VALUE_F32;
   routed r = {p, m->gate, N * k};
-  int weights = value(&r, "weights", FSDP_VALUE_F32, N, k),
-      chosen = value(&r, "experts", FSDP_VALUE_I32, N, k);
-  add_node(&r, FSDP_OP_ROUTE, 3, (int[]){logits, weights, chosen}, 2);
+  int chosen, weights = route(&r, logits, &chosen);
   r.module = m->experts;
   int slots = value(&r, "slots", FSDP_VALUE_I32, r.rows, 0);
   int offsets = value(&r, "offsets", FSDP_VALUE_I32, E + 1, 0);
@@ -159,7 +256,7 @@ int fsdp_experts_mlp(fsdp_parts *p, int x, const fsdp_experts_modules *m) {
   add_node(&r, FSDP_OP_EXPERT_SWIGLU, 4, (int[]){gate_up, weights, slots, s}, 1);
   int z = value(&r, "z", FSDP_VALUE_COMPUTE, r.rows, C);
   add_node(&r, FSDP_OP_EXPERT_DOWN, 5, (int[]){s, stack_of(&r, "down_proj"), slots, offsets, z}, 1);
-  int y = value(&r, "mlp", FSDP_VALUE_COMPUTE, N, C);
+  int y = value(&r, c->shared_expert_size ? "routed" : "mlp", FSDP_VALUE_COMPUTE, N, C);
   add_node(&r, FSDP_OP_COMBINE, 2, (int[]){z, y}, 1);
-  return y;
+  return add_shared(&r, x, y, m);
 }

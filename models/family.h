@@ -32,6 +32,8 @@ struct fsdp_family {
   const char *base_prefix;
   // What the functions of decoder.h must know of the family. NULL: it does not use them.
   const struct fsdp_decoder *decoder;
+  // Weight files may have layers behind the last (of multi-token prediction), which are left out.
+  bool skips_extra_layers;
   // Positions are parameters: no sequence may be longer than max_position_embeddings.
   bool learned_positions;
 

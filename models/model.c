@@ -37,7 +37,7 @@ static bool names(const json_t *value, const char *text) {
 static const row *choose(fsdp_fields *f, const json_t *root) {
   const json_t *type = fsdp_fields_present(root, "model_type");
   const json_t *architectures = fsdp_fields_present(root, "architectures");
-  char known[2][256] = {"", ""};
+  char known[2][384] = {"", ""};
   size_t used[2] = {0, 0};
   const row *found = NULL;
   for (int i = 0; i < ROW_COUNT && !found; i++) {
@@ -48,7 +48,7 @@ static const row *choose(fsdp_fields *f, const json_t *root) {
     FSDP_CHECK(used[0] < sizeof known[0] && used[1] < sizeof known[1], "the list of families is too long");
     if (type ? fsdp_fields_is_text(type, texts[0]) : names(architectures, texts[1])) found = &rows[i];
   }
-  char remedy[320];
+  char remedy[448];
   if (!type && !architectures) {
     fsdp_fields_refuse_missing(f, "model_type");
   } else if (!found) {
@@ -83,6 +83,17 @@ static fsdp_status check(const fsdp_model_config *c, const char *where, fsdp_err
         error, FSDP_ERR_INPUT,
         "num_experts_per_tok %lld is above the %lld experts in %s: a token goes to different ones",
         (long long)c->expert_slots, (long long)c->experts, where);
+  const int64_t groups = c->route_groups ? c->route_groups : 1;
+  if (groups > 1 && (c->experts % groups || c->route_groups_kept > groups ||
+                     c->expert_slots > c->route_groups_kept * (c->experts / groups) ||
+                     c->route_group_best > c->experts / groups))
+    return fsdp_fail(
+        error, FSDP_ERR_INPUT,
+        "%lld experts in %lld groups (n_group), of which %lld are kept (topk_group), in %s: the "
+        "groups must be equal, of at least %lld experts, and those kept have at least the %lld that "
+        "a token goes to (num_experts_per_tok)",
+        (long long)c->experts, (long long)groups, (long long)c->route_groups_kept, where,
+        (long long)c->route_group_best, (long long)c->expert_slots);
   if (c->rope_theta > 0 && c->head_dim % 2)
     return fsdp_fail(error, FSDP_ERR_INPUT, "head_dim is %lld in %s: RoPE rotates pairs, so it must be even",
                      (long long)c->head_dim, where);
@@ -155,7 +166,7 @@ bool fsdp_model_is_preset(const char *name) {
 }
 
 fsdp_status fsdp_model_preset(const char *name, fsdp_model_config *config, fsdp_error *error) {
-  char known[512] = "";
+  char known[768] = "";
   size_t used = 0;
   const fsdp_family *family;
   const fsdp_preset *preset;
@@ -203,6 +214,7 @@ fsdp_graph *fsdp_model_forward(const fsdp_model_config *config, int64_t batch, i
   fsdp_graph *graph = fsdp_graph_create(batch, seq);
   graph->block_count = (int)config->num_layers;
   graph->block_class = family->block_class;
+  graph->skips_extra_layers = family->skips_extra_layers;
   if (family->base_prefix) graph->base_prefix = family->base_prefix;
   family->build(config, graph);
   return graph;

@@ -65,6 +65,10 @@ const char *fsdp_model_type(int index);
 // The total number of parameters, tied ones counted once.
 int64_t fsdp_model_parameter_count(const fsdp_model_config *config);
 
+// Whether a layer has routed experts in the place of its MLP, and how many have.
+bool fsdp_model_has_experts(const fsdp_model_config *config, int64_t layer);
+int64_t fsdp_model_expert_layers(const fsdp_model_config *config);
+
 // FLOPs of training on one token of a sequence of `seq`, without recomputation.
 double fsdp_model_flops_per_token(const fsdp_model_config *config, int64_t seq,
                                   fsdp_flops_convention convention);

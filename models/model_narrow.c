@@ -1,7 +1,9 @@
+#include "models/decoder_traits.h"
 #include "models/family.h"
 #include "models/model.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 // Sizes that are tried from the least on; heads and groups up to the latter.
 enum { SIZES_TRIED = 64, HEADS_MAX = 8 };
@@ -110,6 +112,22 @@ static int narrow_positions(const fsdp_model_config *c, const fsdp_narrowing *n,
   return differing(c->max_position_embeddings, n->narrow_seq, &n->cuts);
 }
 
+// Kept layers are as they were: with experts or without. The first ones without them are counted where the
+// family cannot list any.
+static void narrow_dense_layers(const fsdp_model_config *c, const fsdp_narrowing *n, fsdp_model_config *out) {
+  if (!c->experts) return;
+  out->first_expert_layer = 0;
+  out->expert_layer_step = c->expert_layer_step > 0;
+  memset(out->dense_layers, 0, sizeof out->dense_layers);
+  for (int i = 0; i < n->layer_count && i < FSDP_MODEL_LISTED_DENSE; i++) {
+    if (fsdp_model_has_experts(c, n->layers[i])) continue;
+    if (c->family->decoder->lists_dense_layers)
+      out->dense_layers[i / 64] |= (uint64_t)1 << i % 64;
+    else
+      out->first_expert_layer++;
+  }
+}
+
 int fsdp_model_narrow(const fsdp_model_config *config, const fsdp_narrowing *n, fsdp_model_config *out) {
   *out = *config;
   int count = narrow_heads(config, &n->cuts, out);
@@ -117,6 +135,11 @@ int fsdp_model_narrow(const fsdp_model_config *config, const fsdp_narrowing *n, 
   count += fsdp_narrow_size(config->intermediate_size, INTERMEDIATE_LEAST, &n->cuts, &out->intermediate_size);
   if (config->experts)
     count += fsdp_narrow_size(config->expert_size, INTERMEDIATE_LEAST, &n->cuts, &out->expert_size);
+  if (config->shared_expert_size)
+    count +=
+        fsdp_narrow_size(config->shared_expert_size, INTERMEDIATE_LEAST, &n->cuts, &out->shared_expert_size);
+  if (config->rotary_dim)
+    out->rotary_dim = 2 * ((config->rotary_dim * out->head_dim / config->head_dim + 1) / 2);
   count += fsdp_narrow_size(config->vocab_size, VOCABULARY_LEAST, &n->cuts, &out->vocab_size);
   count += narrow_positions(config, n, out);
   if (config->padding_token == config->vocab_size)
@@ -126,6 +149,7 @@ int fsdp_model_narrow(const fsdp_model_config *config, const fsdp_narrowing *n, 
   out->window = narrow_window(config, n);
   out->num_layers = n->layer_count;
   out->first_window_layer = 0;
+  narrow_dense_layers(config, n, out);
   for (int i = 0; i < n->layer_count; i++)
     out->first_window_layer += n->layers[i] < config->first_window_layer;
   return count;

@@ -17,6 +17,7 @@ fsdp_parts fsdp_parts_of(const fsdp_model_config *c, fsdp_graph *graph) {
                                 .heads = c->num_heads,
                                 .kv_heads = c->num_kv_heads,
                                 .head_dim = c->head_dim,
+                                .rotary_dim = c->rotary_dim,
                                 .intermediate = c->intermediate_size,
                                 .vocabulary = c->vocab_size,
                                 .inv_freq = graph->inv_freq,
@@ -280,8 +281,10 @@ int fsdp_parts_attention(fsdp_parts *p, int qkv, int module) {
 }
 
 int fsdp_parts_swiglu(fsdp_parts *p, int gate_up, int module) {
-  int s = activation(p, module, "s", FSDP_VALUE_COMPUTE, p->config->intermediate_size);
+  const int64_t I = p->graph->values[gate_up].shape[1] / 2;
+  int s = activation(p, module, "s", FSDP_VALUE_COMPUTE, I);
   fsdp_node *n = add_node(p, FSDP_OP_SWIGLU, module);
+  n->attrs.intermediate = I;
   fsdp_node_operand_add(n, gate_up, FSDP_READ);
   fsdp_node_operand_add(n, s, FSDP_WRITE);
   return s;

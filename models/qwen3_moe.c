@@ -1,5 +1,5 @@
-// The Qwen3-MoE family, as Transformers' Qwen3MoeForCausalLM: Qwen3's decoder with routed experts in every
-// layer.
+// The Qwen3-MoE family, as Transformers' Qwen3MoeForCausalLM: Qwen3's decoder with routed experts, in all
+// layers or in some.
 #include "models/decoder.h"
 
 #include <stddef.h>
@@ -41,8 +41,6 @@ static void print_config(const fsdp_model_config *c, json_t *root) {
   json_object_set_new(root, "use_sliding_window", json_false());
   json_object_set_new(root, "moe_intermediate_size", json_integer(c->expert_size));
   json_object_set_new(root, "norm_topk_prob", json_boolean(c->normalises_routes));
-  json_object_set_new(root, "decoder_sparse_step", json_integer(1));
-  json_object_set_new(root, "mlp_only_layers", json_array());
 }
 
 static const fsdp_decoder decoder = {.prefix = "Qwen3Moe",
@@ -54,7 +52,8 @@ static const fsdp_decoder decoder = {.prefix = "Qwen3Moe",
                                      .experts_key = "num_experts",
                                      .experts_default = 128,
                                      .expert_slots_default = 8,
-                                     .experts_first = true};
+                                     .experts_first = true,
+                                     .lists_dense_layers = true};
 
 const fsdp_family fsdp_family_qwen3_moe = {
     .block_class = "Qwen3MoeDecoderLayer",

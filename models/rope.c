@@ -1,5 +1,7 @@
 #include "models/rope.h"
 
+#include "models/decoder_traits.h"
+#include "models/family.h"
 #include "runtime/base/check.h"
 
 #include <math.h>
@@ -30,6 +32,30 @@ static void read_kind(fsdp_fields *f, const json_t *rope, fsdp_model_config *con
                        "but must be above \"low_freq_factor\"");
 }
 
+// The innermost one counts. Of most families whole heads are rotated.
+static void read_partial(fsdp_fields *f, const json_t *rope, const json_t *root, fsdp_model_config *c) {
+  const double usual = c->family->decoder ? c->family->decoder->rotary_share : 0;
+  const json_t *places[2] = {root, rope};
+  double share = usual;
+  for (int i = 0; i < 2; i++) {
+    const json_t *partial = places[i] ? fsdp_fields_present(places[i], "partial_rotary_factor") : NULL;
+    if (!partial) continue;
+    share = json_number_value(partial);
+    if (usual > 0 ? !json_is_number(partial) || share <= 0 || share > 1
+                  : !json_is_number(partial) || share != 1)
+      fsdp_fields_refuse(f, "partial_rotary_factor", partial,
+                         usual > 0 ? "but must be a number above 0 and at most 1"
+                                   : "but only whole heads are rotated; it must be 1.0");
+  }
+  if (f->status || usual <= 0 || share == 1) return;
+  c->rotary_dim = (int64_t)((double)c->head_dim * share);
+  if (c->rotary_dim < 2 || c->rotary_dim % 2)
+    f->status = fsdp_fail(f->error, FSDP_ERR_INPUT,
+                          "%s: \"partial_rotary_factor\" %g rotates %lld of the %lld elements of a head, but "
+                          "pairs are rotated; it must give an even number of them",
+                          f->where, share, (long long)c->rotary_dim, (long long)c->head_dim);
+}
+
 void fsdp_rope_read(fsdp_fields *f, const json_t *root, double theta_default, fsdp_model_config *config) {
   const char *key = "rope_scaling";
   const json_t *rope = fsdp_fields_present(root, key);
@@ -39,13 +65,7 @@ void fsdp_rope_read(fsdp_fields *f, const json_t *root, double theta_default, fs
     fsdp_fields_refuse(f, key, rope, "but must be an object with \"rope_type\" (or null)");
     return;
   }
-  const json_t *places[2] = {rope, root};
-  for (int i = 0; i < 2; i++) {
-    const json_t *partial = places[i] ? fsdp_fields_present(places[i], "partial_rotary_factor") : NULL;
-    if (partial && (!json_is_number(partial) || json_number_value(partial) != 1))
-      fsdp_fields_refuse(f, "partial_rotary_factor", partial,
-                         "but only whole heads are rotated; it must be 1.0");
-  }
+  read_partial(f, rope, root, config);
   // The innermost one counts; the default is Transformers' for files without the key.
   double outer = fsdp_fields_positive(f, root, "rope_theta", theta_default);
   config->rope_theta = rope ? fsdp_fields_positive(f, rope, "rope_theta", outer) : outer;
@@ -71,10 +91,10 @@ json_t *fsdp_rope_print(const fsdp_model_config *config) {
 
 // Transformers' modeling_rope_utils defines both scalings.
 float *fsdp_rope_inv_freq(const fsdp_model_config *c) {
-  int64_t half = c->head_dim / 2;
+  const int64_t rotated = c->rotary_dim ? c->rotary_dim : c->head_dim, half = rotated / 2;
   float *inv_freq = fsdp_alloc_zeroed((size_t)half, sizeof *inv_freq);
   for (int64_t i = 0; i < half; i++) {
-    float exponent = (float)(2 * i) / (float)c->head_dim;
+    float exponent = (float)(2 * i) / (float)rotated;
     float plain = 1.0f / powf((float)c->rope_theta, exponent);
     if (c->rope_scaling == FSDP_ROPE_LINEAR) plain /= (float)c->rope_factor;
     inv_freq[i] = plain;

@@ -1,5 +1,6 @@
 // Rotary position embedding (Su et al. 2021) in Hugging Face's order: elements i and i + D/2 of a head
-// are a pair, rotated by position * inv_freq[i]. In place over the q and k columns of rows of q|k|v. B
+// are a pair, rotated by position * inv_freq[i]. Of a head whose first R elements alone are rotated, i and
+// i + R/2 are. In place over the q and k columns of rows of q|k|v. B
 // sequences of T positions, H heads, K key/value heads, D head dimension, Q = (H + 2K) * D. Which position a
 // row has is kernels/row_map.h's; it counts from
 // the start of its document.
@@ -28,8 +29,12 @@ static void rotate(const float *restrict cosine, const float *restrict sine, flo
   }
 }
 
+static int64_t rotated(const fsdp_op_attrs *attrs) {
+  return attrs->rotary_dim ? attrs->rotary_dim : attrs->head_dim;
+}
+
 static void find_angles(const rotation *r, int64_t position, float *cosine, float *sine) {
-  for (int64_t i = 0; i < r->attrs->head_dim / 2; i++) {
+  for (int64_t i = 0; i < rotated(r->attrs) / 2; i++) {
     float angle = (float)position * r->attrs->inv_freq[i];
     cosine[i] = cosf(angle);
     sine[i] = r->direction * sinf(angle);
@@ -41,7 +46,7 @@ static void find_angles(const rotation *r, int64_t position, float *cosine, floa
 static void rotate_positions(void *argument, int64_t index, void *scratch) {
   const rotation *r = argument;
   const fsdp_op_attrs *attrs = r->attrs;
-  int64_t D = attrs->head_dim, half = D / 2, heads = attrs->heads + attrs->kv_heads;
+  int64_t D = attrs->head_dim, R = rotated(attrs), half = R / 2, heads = attrs->heads + attrs->kv_heads;
   int64_t Q = (heads + attrs->kv_heads) * D,
           last = fsdp_min_i64(attrs->seq, (index + 1) * POSITIONS_PER_TASK);
   float *cosine = scratch, *sine = scratch_after(cosine, half), *buffer = scratch_after(sine, half);
@@ -53,9 +58,9 @@ static void rotate_positions(void *argument, int64_t index, void *scratch) {
       for (int64_t head = 0; head < heads; head++) {
         int64_t first = fsdp_row_of(&r->rows, b, t) * Q + head * D;
         float *x = result(r->qkv, first, buffer);
-        if (x == buffer) load_into(r->qkv, first, D, buffer);
+        if (x == buffer) load_into(r->qkv, first, R, buffer);
         rotate(cosine, sine, x, x + half, half);
-        store(r->qkv, first, D, x);
+        store(r->qkv, first, R, x);
       }
     }
   }
@@ -63,8 +68,9 @@ static void rotate_positions(void *argument, int64_t index, void *scratch) {
 
 static void rotate_all(const fsdp_kernel_call *call, const fsdp_view *qkv, float direction) {
   const fsdp_op_attrs *attrs = call->attrs;
-  FSDP_CHECK(attrs->head_dim % 2 == 0 && attrs->head_dim / 2 <= HALF_MAX && attrs->inv_freq,
-             "RoPE over head dimension %lld", (long long)attrs->head_dim);
+  FSDP_CHECK(rotated(attrs) % 2 == 0 && rotated(attrs) <= attrs->head_dim && rotated(attrs) / 2 <= HALF_MAX &&
+                 attrs->inv_freq,
+             "RoPE over %lld of head dimension %lld", (long long)rotated(attrs), (long long)attrs->head_dim);
   rotation r = {qkv, attrs, fsdp_kernel_starts(call), fsdp_row_map_of(call), direction};
   fsdp_pool_run(call->pool, blocks_of(attrs->seq, POSITIONS_PER_TASK), rotate_positions, &r);
 }

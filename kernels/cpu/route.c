@@ -7,60 +7,121 @@
 #include <string.h>
 
 typedef struct router {
-  const fsdp_view *logits; // backward: its gradient takes its place
-  float *weights;          // (N, k)
-  const float *d_weights;  // (N, k)
-  int32_t *experts;        // (N, k)
-  int64_t E, k;
-  bool normalises;
+  const fsdp_view *logits, *bias, *d_logits; // bias: NULL if there is none
+  float *weights;                            // (N, k)
+  const float *d_weights;                    // (N, k)
+  int32_t *experts;                          // (N, k)
+  int64_t E, k, groups;
+  float scale;
+  const fsdp_op_attrs *attrs;
 } router;
 
 static router router_of(const fsdp_kernel_call *call) {
   const fsdp_op_attrs *attrs = call->attrs;
   FSDP_CHECK(attrs->slots >= 1 && attrs->slots <= attrs->experts, "%lld of %lld experts",
              (long long)attrs->slots, (long long)attrs->experts);
-  FSDP_CHECK((size_t)(2 * attrs->experts + 16) * sizeof(float) <= FSDP_POOL_SCRATCH_BYTES,
+  FSDP_CHECK((size_t)(4 * attrs->experts + 64) * sizeof(float) <= FSDP_POOL_SCRATCH_BYTES,
              "%lld experts exceed the scratch", (long long)attrs->experts);
-  return (router){.E = attrs->experts, .k = attrs->slots, .normalises = attrs->route_normalises};
+  return (router){.E = attrs->experts,
+                  .k = attrs->slots,
+                  .groups = attrs->route_groups ? attrs->route_groups : 1,
+                  .scale = attrs->route_scale > 0 ? attrs->route_scale : 1,
+                  .attrs = attrs};
 }
 
-// A row's softmax in fp32, in `scratch`.
-static float *probabilities(const router *r, int64_t n, float *scratch) {
-  float *p = scratch, greatest = -INFINITY, sum = 0;
+// ---- Scores
+
+static void softmax(float *p, int64_t count) {
+  float greatest = -INFINITY, sum = 0;
+  for (int64_t e = 0; e < count; e++) greatest = fmaxf(greatest, p[e]);
+  for (int64_t e = 0; e < count; e++) sum += p[e] = expf(p[e] - greatest);
+  for (int64_t e = 0; e < count; e++) p[e] /= sum;
+}
+
+// A row's scores in fp32, in `scratch`.
+static float *scores(const router *r, int64_t n, float *scratch) {
+  float *p = scratch;
   load_into(r->logits, n * r->E, r->E, p);
-  for (int64_t e = 0; e < r->E; e++) greatest = fmaxf(greatest, p[e]);
-  for (int64_t e = 0; e < r->E; e++) sum += p[e] = expf(p[e] - greatest);
-  for (int64_t e = 0; e < r->E; e++) p[e] /= sum;
+  if (r->attrs->route_score == FSDP_ROUTE_SOFTMAX) softmax(p, r->E);
+  for (int64_t e = 0; e < r->E && r->attrs->route_score == FSDP_ROUTE_SIGMOID; e++)
+    p[e] = 1 / (1 + expf(-p[e]));
   return p;
 }
 
-// What orders experts: a NaN is below every probability, so that a row still goes to k different experts.
-static float score(float p) {
-  return p >= 0 ? p : -1;
+// What the sum of the chosen scores is divided by: sigmoids may all be 0, as in Transformers.
+static float divisor(const router *r, float sum) {
+  return r->attrs->route_score == FSDP_ROUTE_SIGMOID ? sum + 1e-20f : sum;
 }
 
-// The first expert in the order of (greater score, lower index) behind `last`, -1: the first of all.
-static int64_t next_expert(const router *r, const float *p, int64_t last) {
+// ---- The choice
+
+// The first index in the order of (greater value, lower index) behind `last`, -1: the first of all.
+static int64_t next_of(const float *values, int64_t count, int64_t last) {
   int64_t best = -1;
-  for (int64_t e = 0; e < r->E; e++) {
-    const bool behind =
-        last < 0 || score(p[e]) < score(p[last]) || (score(p[e]) == score(p[last]) && e > last);
-    if (behind && (best < 0 || score(p[e]) > score(p[best]))) best = e;
+  for (int64_t e = 0; e < count; e++) {
+    const bool behind = last < 0 || values[e] < values[last] || (values[e] == values[last] && e > last);
+    if (behind && (best < 0 || values[e] > values[best])) best = e;
   }
   return best;
 }
 
+// The sum of a group's best values.
+static float quality(const float *values, int64_t count, int64_t best) {
+  float sum = 0;
+  int64_t last = -1;
+  for (int64_t j = 0; j < best; j++) {
+    last = next_of(values, count, last);
+    sum += values[last];
+  }
+  return sum;
+}
+
+// Experts outside of the best groups get -infinity.
+static void keep_groups(const router *r, float *choice, float *scratch) {
+  const int64_t each = r->E / r->groups;
+  float *groups = scratch, *kept = scratch_after(groups, r->groups);
+  for (int64_t g = 0; g < r->groups; g++) {
+    groups[g] = quality(choice + g * each, each, r->attrs->route_group_best);
+    kept[g] = 0;
+  }
+  int64_t last = -1;
+  for (int64_t j = 0; j < r->attrs->route_groups_kept; j++) {
+    last = next_of(groups, r->groups, last);
+    kept[last] = 1;
+  }
+  for (int64_t e = 0; e < r->E; e++)
+    if (kept[e / each] == 0) choice[e] = -INFINITY;
+}
+
+// What experts are chosen by. A NaN is below every number, so that a row still goes to k different experts.
+static float *choice_of(const router *r, const float *p, float *scratch) {
+  float *choice = scratch, *bias = scratch_after(choice, r->E);
+  memcpy(choice, p, (size_t)r->E * sizeof(float));
+  if (r->bias) load_into(r->bias, 0, r->E, bias);
+  for (int64_t e = 0; e < r->E; e++) {
+    if (r->bias) choice[e] += bias[e];
+    if (isnan(choice[e])) choice[e] = -INFINITY;
+  }
+  if (r->groups > 1) keep_groups(r, choice, bias);
+  return choice;
+}
+
 static void route_row(void *argument, int64_t n, void *scratch) {
   const router *r = argument;
-  const float *p = probabilities(r, n, scratch);
+  const float *p = scores(r, n, scratch);
+  const float *choice = choice_of(r, p, scratch_after(scratch, r->E));
   float *weights = r->weights + n * r->k, sum = 0;
   int64_t last = -1;
   for (int64_t j = 0; j < r->k; j++) {
-    last = next_expert(r, p, last);
+    last = next_of(choice, r->E, last);
     r->experts[n * r->k + j] = (int32_t)last;
     sum += weights[j] = p[last];
   }
-  for (int64_t j = 0; j < r->k && r->normalises; j++) weights[j] /= sum;
+  if (r->attrs->route_score == FSDP_ROUTE_LOGITS) softmax(weights, r->k);
+  for (int64_t j = 0; j < r->k; j++) {
+    if (r->attrs->route_normalises) weights[j] /= divisor(r, sum);
+    weights[j] *= r->scale;
+  }
 }
 
 void FSDP_CPU(route)(const fsdp_kernel_call *call) {
@@ -70,31 +131,75 @@ void FSDP_CPU(route)(const fsdp_kernel_call *call) {
   fsdp_pool_run(call->pool, call->attrs->batch * call->attrs->seq, route_row, &r);
 }
 
-// With p the softmax, S the sum of the chosen ones (1 if weights are not normalised) and w = p / S: d_p is
-// (d_w - sum(d_w * w)) / S of the chosen, without the sum if they are not normalised, and 0 of the others.
-static void route_backward_row(void *argument, int64_t n, void *scratch) {
-  const router *r = argument;
-  float *p = probabilities(r, n, scratch), *d_p = scratch_after(scratch, r->E), sum = 0, mean = 0, dot = 0;
+void FSDP_CPU(route_biased)(const fsdp_kernel_call *call) {
+  router r = router_of(call);
+  const fsdp_view *o = open_operands(call, 0);
+  r.logits = &o[0], r.bias = &o[1], r.weights = o[2].data, r.experts = o[3].data;
+  fsdp_pool_run(call->pool, call->attrs->batch * call->attrs->seq, route_row, &r);
+}
+
+// ---- Backward
+
+// With p the scores, S the sum of the chosen ones (1 if weights are not normalised) and w = p / S, before they
+// are scaled: d_p is (d_w - sum(d_w * w)) / S of the chosen, without the sum if they are not normalised, and 0
+// of the others.
+static void differentiate_weights(const router *r, int64_t n, const float *p, float *d_p) {
   const int32_t *experts = r->experts + n * r->k;
   const float *d_weights = r->d_weights + n * r->k;
+  const bool normalises = r->attrs->route_normalises;
+  float sum = 0, mean = 0;
   memset(d_p, 0, (size_t)r->E * sizeof(float));
   for (int64_t j = 0; j < r->k; j++) sum += p[experts[j]];
-  if (!r->normalises) sum = 1;
-  for (int64_t j = 0; j < r->k && r->normalises; j++) mean += d_weights[j] * p[experts[j]] / sum;
-  for (int64_t j = 0; j < r->k; j++) {
-    d_p[experts[j]] = (d_weights[j] - mean) / sum;
-    dot += p[experts[j]] * d_p[experts[j]];
+  sum = normalises ? divisor(r, sum) : 1;
+  for (int64_t j = 0; j < r->k && normalises; j++) mean += r->scale * d_weights[j] * p[experts[j]] / sum;
+  for (int64_t j = 0; j < r->k; j++) d_p[experts[j]] = (r->scale * d_weights[j] - mean) / sum;
+}
+
+// Of weights that are the softmax of the chosen logits: w * (d_w - sum(d_w * w)).
+static void differentiate_chosen(const router *r, int64_t n, const float *logits, float *d_logits) {
+  const int32_t *experts = r->experts + n * r->k;
+  const float *d_weights = r->d_weights + n * r->k;
+  float greatest = -INFINITY, sum = 0, mean = 0;
+  memset(d_logits, 0, (size_t)r->E * sizeof(float));
+  for (int64_t j = 0; j < r->k; j++) greatest = fmaxf(greatest, logits[experts[j]]);
+  for (int64_t j = 0; j < r->k; j++) sum += expf(logits[experts[j]] - greatest);
+  for (int64_t j = 0; j < r->k; j++)
+    mean += r->scale * d_weights[j] * expf(logits[experts[j]] - greatest) / sum;
+  for (int64_t j = 0; j < r->k; j++)
+    d_logits[experts[j]] = (r->scale * d_weights[j] - mean) * expf(logits[experts[j]] - greatest) / sum;
+}
+
+static void differentiate_scores(const router *r, const float *p, float *d_p) {
+  float dot = 0;
+  for (int64_t e = 0; e < r->E; e++) dot += p[e] * d_p[e];
+  for (int64_t e = 0; e < r->E; e++)
+    d_p[e] = r->attrs->route_score == FSDP_ROUTE_SIGMOID ? d_p[e] * p[e] * (1 - p[e]) : p[e] * (d_p[e] - dot);
+}
+
+static void route_backward_row(void *argument, int64_t n, void *scratch) {
+  const router *r = argument;
+  float *p = scores(r, n, scratch), *d = scratch_after(p, r->E), *before = scratch_after(d, r->E);
+  if (r->attrs->route_score == FSDP_ROUTE_LOGITS) {
+    differentiate_chosen(r, n, p, d);
+  } else {
+    differentiate_weights(r, n, p, d);
+    differentiate_scores(r, p, d);
   }
-  for (int64_t e = 0; e < r->E; e++) d_p[e] = p[e] * (d_p[e] - dot);
-  store(r->logits, n * r->E, r->E, d_p);
+  if (updates(r->d_logits)) {
+    load_into(r->d_logits, n * r->E, r->E, before);
+    for (int64_t e = 0; e < r->E; e++) d[e] += before[e];
+  }
+  store(r->d_logits, n * r->E, r->E, d);
 }
 
 void FSDP_CPU(route_backward)(const fsdp_kernel_call *call) {
   router r = router_of(call);
   const fsdp_view *o = open_operands(call, 0);
-  r.experts = o[0].data, r.d_weights = o[1].data, r.logits = &o[2];
+  r.logits = &o[0], r.experts = o[1].data, r.d_weights = o[2].data, r.d_logits = &o[3];
   fsdp_pool_run(call->pool, call->attrs->batch * call->attrs->seq, route_backward_row, &r);
 }
+
+// ---- The order
 
 typedef struct ordering {
   const int32_t *experts; // (N, k)

@@ -1,5 +1,6 @@
 // Rotary position embedding in place over the q and k columns of rows of q|k|v: elements i and i + D/2 of a
-// head are a pair, rotated by position * inv_freq[i]. One block per row; its angles serve every head.
+// head are a pair, rotated by position * inv_freq[i]; of a head whose first R elements alone are rotated, i
+// and i + R/2 are. One block per row; its angles serve every head.
 // B sequences of T positions, H heads, K key/value heads, D head dimension, Q = (H + 2K) * D.
 #include "kernels/cuda/operand.cuh"
 #include "kernels/cuda/ops.cuh"
@@ -14,7 +15,8 @@ template <class T> struct rotation {
   T *qkv;
   row_map rows;
   int64_t Q;
-  int heads, half; // heads: of q and k
+  int heads, half; // heads: of q and k; half of what is rotated of each
+  int head_dim;
   float direction; // -1 rotates back: the gradient of a rotation is its inverse
   float inv_freq[half_max];
 };
@@ -36,7 +38,7 @@ template <class T, int WIDTH> __global__ void __launch_bounds__(threads_max) rot
   T *row = p.qkv + int64_t(blockIdx.x) * p.Q;
   for (int v = int(threadIdx.x); v < p.heads * columns; v += int(blockDim.x)) {
     const int c = v % columns * WIDTH;
-    T *low_at = row + v / columns * 2 * p.half + c, *high_at = low_at + p.half;
+    T *low_at = row + v / columns * p.head_dim + c, *high_at = low_at + p.half;
     float low[WIDTH], high[WIDTH], turn[2][WIDTH];
     load_floats<WIDTH>(low_at, low);
     load_floats<WIDTH>(high_at, high);
@@ -70,10 +72,10 @@ int even_threads(int64_t vectors) {
 
 void run(const fsdp_kernel_call *call, float direction) {
   const fsdp_op_attrs *attrs = call->attrs;
-  const int64_t D = attrs->head_dim, N = attrs->batch * attrs->seq,
-                Q = (attrs->heads + 2 * attrs->kv_heads) * D;
-  FSDP_CHECK(D % 2 == 0 && D / 2 <= half_max && attrs->inv_freq, "RoPE over head dimension %lld",
-             (long long)D);
+  const int64_t D = attrs->head_dim, R = attrs->rotary_dim ? attrs->rotary_dim : D,
+                N = attrs->batch * attrs->seq, Q = (attrs->heads + 2 * attrs->kv_heads) * D;
+  FSDP_CHECK(R % 2 == 0 && R <= D && R / 2 <= half_max && attrs->inv_freq,
+             "RoPE over %lld of head dimension %lld", (long long)R, (long long)D);
   const fsdp_view *qkv = open_operands(call, 1);
   // The v columns stay: of the last row only q and k belong to the range.
   fsdp_kernel_report(call, 0, 0, N * Q - attrs->kv_heads * D, FSDP_UPDATE);
@@ -84,12 +86,13 @@ void run(const fsdp_kernel_call *call, float direction) {
                      row_map_of(fsdp_row_map_of(call)),
                      Q,
                      int(attrs->heads + attrs->kv_heads),
-                     int(D / 2),
+                     int(R / 2),
+                     int(D),
                      direction,
                      {}};
-    memcpy(p.inv_freq, attrs->inv_freq, size_t(D / 2) * sizeof(float));
-    const bool wide = p.half % width == 0 && is_aligned(p.qkv);
-    const int64_t vectors = p.heads * (D / 2) / (wide ? width : 1);
+    memcpy(p.inv_freq, attrs->inv_freq, size_t(R / 2) * sizeof(float));
+    const bool wide = p.half % width == 0 && D % width == 0 && is_aligned(p.qkv);
+    const int64_t vectors = p.heads * (R / 2) / (wide ? width : 1);
     launch({N, even_threads(vectors), stream_of(call)}, wide ? rotate_row<T, width> : rotate_row<T, 1>, p);
   });
 }

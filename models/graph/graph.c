@@ -152,6 +152,7 @@ int fsdp_graph_param(fsdp_graph *graph, int module, const fsdp_param_spec *spec)
                         .init_deviation = spec->init_deviation,
                         .transposed = spec->transposed,
                         .trainable = true,
+                        .balances = spec->balances,
                         .block_count = spec->block_count,
                         .stored_below = spec->stored_below};
   memcpy(param->stored, spec->stored, sizeof param->stored);

@@ -83,6 +83,9 @@ typedef struct fsdp_param_spec {
   int64_t shape[FSDP_MAX_DIMS]; // as stored
   float init_mean, init_deviation;
   bool transposed; // a matrix stored (in, out), as GPT-2's Conv1D; a Linear's is stored (out, in)
+  // A router's correction bias: what its gradient has is how far experts' loads are above their mean, and its
+  // update is the sign rule's, not an optimizer's.
+  bool balances;
   // If one parameter holds the weights of several gemms side by side (GPT-2's c_attn: q, k and v): the number
   // of outputs of each, in order. A placement cuts each block by itself. None: one block.
   int block_count;
@@ -103,6 +106,7 @@ typedef struct fsdp_param {
   int64_t zero_first, zero_numel; // new weights: these elements are zero
   bool transposed;
   bool trainable; // else it has no gradient and no optimizer state; true until it is frozen
+  bool balances;
   int block_count;
   int64_t block_sizes[FSDP_PARAM_MAX_BLOCKS];
   const char *stored[FSDP_STORED_MAX_NAMES];
@@ -183,6 +187,7 @@ typedef struct fsdp_graph {
   int block_count;         // decoder layers
   const char *block_class; // of their modules, static
   const char *base_prefix; // prefix of parameters' names, which weight files may omit; "" or static
+  bool skips_extra_layers; // weight files may have tensors of layers behind the last, which are left out
   int64_t batch, seq;
   int inputs[FSDP_INPUT_COUNT]; // values by what they are; -1: the model has none
   int losses[FSDP_GRAPH_MAX_LOSSES], loss_count;

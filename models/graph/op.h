@@ -6,6 +6,7 @@
 #pragma once
 
 #include "models/graph/attention_kernel.h"
+#include "models/graph/route_score.h"
 #include "runtime/base/access.h"
 #include "runtime/base/dtype.h"
 
@@ -32,6 +33,7 @@ typedef struct fsdp_op_attrs {
   int64_t batch, seq;                // b, t; n = batch * seq
   int64_t channels;                  // c
   int64_t heads, kv_heads, head_dim; // h, g, d
+  int64_t rotary_dim;                // RoPE: of a head, its first elements that are rotated; 0: all
   int64_t intermediate;              // f
   int64_t vocabulary;                // v
   int64_t padding_token;             // embedding: 1 + the token that trains no row; 0: none
@@ -67,14 +69,21 @@ typedef struct fsdp_op_attrs {
   fsdp_attention_kernel attention; // attention: which kernel runs
   int64_t ranks;                   // r: ranks whose parts lie one after the other
   int64_t experts, slots;          // e, q
-  bool route_normalises;           // route: a row's weights sum to 1
-  const float *inv_freq;           // RoPE, rotates_back: d/2 inverse frequencies, owned by the graph
-  float eps;                       // RMSNorm, LayerNorm
-  float norm_weight;   // sum of squares: its factor, so that each element counts once whatever its replicas
-  float max_norm;      // clip: factor = min(1, max_norm / (norm + 1e-6)), 1 if max_norm is 0
-  float norm_limit;    // clip: above it, or if the norm is NaN, factor = FSDP_FACTOR_SKIP
-  double beta1, beta2; // 1 - beta and the corrections are taken of these, then rounded
+  // Route, as in model_config.h: how logits become scores, which groups experts are chosen in (0: one), and
+  // what the chosen scores become.
+  fsdp_route_score route_score;
+  bool route_normalises;
+  int64_t route_groups, route_groups_kept, route_group_best;
+  float route_scale;     // 0: 1
+  const float *inv_freq; // RoPE, rotates_back: an inverse frequency for each pair that is rotated,
+                         // owned by the graph
+  float eps;             // RMSNorm, LayerNorm
+  float norm_weight;     // sum of squares: its factor, so that each element counts once whatever its replicas
+  float max_norm;        // clip: factor = min(1, max_norm / (norm + 1e-6)), 1 if max_norm is 0
+  float norm_limit;      // clip: above it, or if the norm is NaN, factor = FSDP_FACTOR_SKIP
+  double beta1, beta2;   // 1 - beta and the corrections are taken of these, then rounded
   float adam_eps, weight_decay;
+  float balance_rate; // balance: how far a bias moves in a step
   bool decays_some;   // AdamW: weight decay only where the runs of parameters say so
   bool weight_frozen; // backward of the head: its last operand, d_weight, is left out
 } fsdp_op_attrs;

@@ -110,7 +110,8 @@ int64_t fsdp_op_attention_choose_parts(const fsdp_op_attrs *attrs, int64_t multi
 }
 
 bool fsdp_op_attention_can_rotate(const fsdp_op_attrs *attrs) {
-  return attrs->attention >= FSDP_ATTENTION_MMA && (attrs->head_dim == 64 || attrs->head_dim == 128);
+  return attrs->attention >= FSDP_ATTENTION_MMA && !attrs->rotary_dim &&
+         (attrs->head_dim == 64 || attrs->head_dim == 128);
 }
 
 int64_t fsdp_op_attention_head_parts(const fsdp_op_attrs *attrs) {

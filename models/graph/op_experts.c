@@ -52,12 +52,35 @@ int64_t fsdp_op_expert_rows_bytes(const fsdp_op_attrs *attrs, int64_t flat_elems
 
 // ---- Backward
 
-void fsdp_op_route_emit(fsdp_graph *graph, const fsdp_node *f) {
-  enum { LOGITS, WEIGHTS, EXPERTS };
+// Logits of fp32 have a gradient in the compute dtype, as products with the router's weight take it.
+static void add_logits_gradient(fsdp_graph *graph, fsdp_node *n, int logits) {
+  fsdp_value *of = &graph->values[logits];
+  const fsdp_value_dtype dtype = of->dtype;
+  of->dtype = FSDP_VALUE_COMPUTE;
+  fsdp_backward_output(graph, n, logits);
+  graph->values[logits].dtype = dtype;
+}
+
+static void emit_route(fsdp_graph *graph, const fsdp_node *f, int weights) {
+  const int logits = f->operands[0].value;
   fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_ROUTE_BACKWARD, f);
+  fsdp_node_operand_add(n, logits, FSDP_READ);
+  fsdp_node_operand_add(n, f->operands[weights + 1].value, FSDP_READ);
+  fsdp_node_operand_add(n, fsdp_backward_gradient(graph, f->operands[weights].value), FSDP_READ);
+  add_logits_gradient(graph, n, logits);
+}
+
+void fsdp_op_route_emit(fsdp_graph *graph, const fsdp_node *f) {
+  emit_route(graph, f, 1);
+}
+
+// The bias only chooses. In the place of a gradient it has its experts' loads.
+void fsdp_op_route_biased_emit(fsdp_graph *graph, const fsdp_node *f) {
+  enum { LOGITS, BIAS, WEIGHTS, EXPERTS };
+  emit_route(graph, f, WEIGHTS);
+  fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_ROUTE_LOADS, f);
   fsdp_node_operand_add(n, f->operands[EXPERTS].value, FSDP_READ);
-  fsdp_node_operand_add(n, fsdp_backward_gradient(graph, f->operands[WEIGHTS].value), FSDP_READ);
-  fsdp_backward_in_place(graph, n, f->operands[LOGITS].value);
+  fsdp_backward_output(graph, n, f->operands[BIAS].value);
 }
 
 // An order has no gradient.
@@ -119,6 +142,21 @@ void fsdp_op_expert_down_emit(fsdp_graph *graph, const fsdp_node *f) {
   fsdp_node_operand_add(n, o[SLOTS].value, FSDP_READ);
   fsdp_node_operand_add(n, o[OFFSETS].value, FSDP_READ);
   fsdp_backward_output(graph, n, o[S].value);
+}
+
+void fsdp_op_shared_gate_emit(fsdp_graph *graph, const fsdp_node *f) {
+  enum { Y, GATE, GATED };
+  fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_SHARED_GATE_BACKWARD, f);
+  fsdp_node_operand_add(n, fsdp_backward_gradient(graph, f->operands[GATED].value), FSDP_READ);
+  fsdp_node_operand_add(n, f->operands[GATE].value, FSDP_READ);
+  fsdp_backward_in_place(graph, n, f->operands[Y].value);
+  fsdp_backward_output(graph, n, f->operands[GATE].value);
+}
+
+// Both summands have the sum's gradient, which nothing changes before they have read it.
+void fsdp_op_shared_add_emit(fsdp_graph *graph, const fsdp_node *f) {
+  const int gradient = fsdp_backward_gradient(graph, f->operands[2].value);
+  for (int i = 0; i < 2; i++) graph->values[f->operands[i].value].gradient = gradient;
 }
 
 // Every slot's gradient is its row's: the backward of the op that made the slots reads that.

@@ -6,6 +6,7 @@
 #include "runtime/base/size.h"
 
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
 // A parameter of which the file has fewer rows.
@@ -131,6 +132,15 @@ static fsdp_status match_param(fsdp_weights *w, const char *path, const fsdp_gra
   return status;
 }
 
+// Of a layer behind the model's last ("model.layers.46.": multi-token prediction).
+static bool is_left_out(const fsdp_graph *graph, const char *name) {
+  static const char prefix[] = "model.layers.";
+  char *end;
+  if (!graph->skips_extra_layers || strncmp(name, prefix, sizeof prefix - 1) != 0) return false;
+  const long layer = strtol(name + sizeof prefix - 1, &end, 10);
+  return *end == '.' && layer >= graph->block_count;
+}
+
 static fsdp_status match_all(fsdp_weights *w, const char *path, const fsdp_graph *graph, fsdp_error *error) {
   int count = fsdp_safetensors_count(w->model);
   bool *wanted = fsdp_alloc_zeroed((size_t)count, sizeof *wanted);
@@ -142,7 +152,7 @@ static fsdp_status match_all(fsdp_weights *w, const char *path, const fsdp_graph
     int tied = wanted[i] ? -1 : tied_param(graph, name);
     if (tied >= 0) {
       status = check_tied(w, &graph->params[tied], w->tensors[w->first[tied]], i, error);
-    } else if (!wanted[i]) {
+    } else if (!wanted[i] && !is_left_out(graph, name)) {
       status = fsdp_fail(
           error, FSDP_ERR_INPUT,
           "%s: tensor \"%.200s\" has no place in this model of %d tensors; take the weights that belong "

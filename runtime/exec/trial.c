@@ -176,7 +176,9 @@ static void observe(void *context, const fsdp_instr *instr, const fsdp_view *ope
   rank_run *run = context;
   const fsdp_trial_config *config = run->config;
   if (config->hooks.observe) config->hooks.observe(config->hooks.context, &run->rank, instr, operands);
-  if (instr->kind != FSDP_INSTR_OP || instr->op != config->plan->optimizer->update) return;
+  if (instr->kind != FSDP_INSTR_OP || instr->unit < 0 ||
+      instr->op != config->plan->unit_state[instr->unit].optimizer->update)
+    return;
   // A unit is updated once per step, always on the same stream.
   int64_t index = run->updates[instr->unit]++ - config->gradient_first;
   if (index < 0 || index >= config->gradient_steps) return;

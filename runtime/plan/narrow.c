@@ -27,9 +27,9 @@ typedef struct axis_sets {
 typedef struct twin {
   const fsdp_plan *plan;
   fsdp_narrow *out;
-  axis_sets sets;     // that cut letters of the model, or the sequence
-  int block, modules; // the first layer's module, and modules of each layer
-  int *layers;        // of the plan that are kept, ascending
+  axis_sets sets; // that cut letters of the model, or the sequence
+  int *first;     // the module of each layer, and the one behind the last
+  int *layers;    // of the plan that are kept, ascending
   int layer_count;
   fsdp_graph *graph; // of the narrow model
 } twin;
@@ -126,8 +126,8 @@ static bool lie_alike(const twin *t, int a, int b) {
   const fsdp_specs *specs = t->plan->specs;
   const fsdp_module *modules = t->plan->graph->modules;
   bool same = true;
-  for (int m = 0; m < t->modules && same; m++) {
-    int first = t->block + a * t->modules + m, second = t->block + b * t->modules + m;
+  for (int m = 0; m < t->first[a + 1] - t->first[a] && same; m++) {
+    int first = t->first[a] + m, second = t->first[b] + m;
     for (int i = 0; i < modules[first].output_count && same; i++)
       same = same_spec(t, fsdp_specs_output(specs, first, i), fsdp_specs_output(specs, second, i));
     for (int p = 0; p < modules[first].param_count && same; p++)
@@ -142,6 +142,7 @@ static bool is_alike(const twin *t, int a, int b) {
   const fsdp_plan_config *c = &t->plan->config;
   int64_t window = c->model.first_window_layer;
   bool same = (a < window) == (b < window);
+  same = same && fsdp_model_has_experts(&c->model, a) == fsdp_model_has_experts(&c->model, b);
   for (int r = 0; r < c->saving.count; r++) {
     int layers = c->saving.rules[r].layers;
     same = same && (!layers || (a < layers) == (b < layers));
@@ -161,8 +162,13 @@ static int layers_of_a_kind(const fsdp_plan_config *narrow) {
 static void choose_layers(twin *t) {
   const fsdp_graph *g = t->plan->graph;
   int kept = layers_of_a_kind(&t->out->config), run = 0;
-  while (strcmp(g->modules[t->block].class_name, g->block_class)) t->block++;
-  for (int m = t->block; m < g->module_count; m++) t->modules += fsdp_graph_module_within(g, m, t->block);
+  int block = 0;
+  t->first = fsdp_alloc((size_t)(g->block_count + 1) * sizeof *t->first);
+  for (int m = 0; m < g->module_count; m++) {
+    if (!strcmp(g->modules[m].class_name, g->block_class)) t->first[block++] = m;
+    if (block && fsdp_graph_module_within(g, m, t->first[block - 1])) t->first[block] = m + 1;
+  }
+  FSDP_CHECK(block == g->block_count, "%d of %d layers", block, g->block_count);
   t->layers = fsdp_alloc((size_t)g->block_count * sizeof *t->layers);
   for (int layer = 0; layer < g->block_count; layer++) {
     run = layer > 0 && is_alike(t, layer - 1, layer) ? run + 1 : 1;
@@ -183,10 +189,14 @@ static void narrow_saving(const twin *t) {
 
 // The plan's module that one of the narrow graph stands for.
 static int module_of(const twin *t, int module) {
-  int last = t->block + t->layer_count * t->modules, within = module - t->block;
-  if (module < t->block) return module;
-  if (module >= last) return module - t->graph->module_count + t->plan->graph->module_count;
-  return t->block + t->layers[within / t->modules] * t->modules + within % t->modules;
+  int within = module - t->first[0];
+  if (within < 0) return module;
+  for (int i = 0; i < t->layer_count; i++) {
+    const int layer = t->layers[i], count = t->first[layer + 1] - t->first[layer];
+    if (within < count) return t->first[layer] + within;
+    within -= count;
+  }
+  return module - t->graph->module_count + t->plan->graph->module_count;
 }
 
 static void add_rule(twin *t, const char *name, int output, const fsdp_spec *spec) {
@@ -281,6 +291,7 @@ fsdp_narrow *fsdp_narrow_create(const fsdp_plan *plan) {
   choose_wrapped(&t);
   fsdp_graph_destroy(t.graph);
   free(t.layers);
+  free(t.first);
   return t.out;
 }
 

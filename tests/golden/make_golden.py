@@ -10,12 +10,15 @@ Each folder is a small Hugging Face model (config.json and safetensors) with gol
     tokens, targets    (10, B, T) int32: a batch for each step; a target of -100 is not counted
     starts             (10, B, T) int32, of some: the position of the first token of each position's document
     loss               () fp32: of the first batch, the mean over counted targets
-    grad.NAME          the gradient of that loss by parameter NAME
+    grad.NAME          the gradient of that loss by parameter NAME; of a router's correction bias, its
+                       experts' loads: E times the rows of each, less the sum over the experts
     norm.NAME          () fp32 and rows.NAME (R) int32, part.NAME (R, C): of a gradient too large to keep,
                        its norm and some of its rows
     losses, grad_norms (10) fp32: of ten AdamW steps over the batches; norms are those before clipping
     after.NAME         of some small parameters, their values after those steps: the losses alone would hardly
                        show a wrong beta
+    gap                () fp32: of routed models, the least distance of a chosen score from the next one over
+                       all steps, above 1e-5: else rounding would choose
 
 The models differ in what can go wrong: see cases.py. Weights are rounded so that the dtype they are stored in
 holds them.
@@ -36,6 +39,7 @@ STEPS = 10
 OPTIMIZER = dict(lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
 CLIP = 1.0
 IGNORED = -100
+LEAST_GAP = 1e-5
 LARGE = 100_000  # elements above which only part of a gradient is kept
 DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
@@ -90,7 +94,52 @@ def make_model(case, generator):
                 inputs = parameter.shape[0 if ".c_" in name else -1]  # a Conv1D is stored (in, out)
                 value = noise * 1.2 / inputs**0.5
             parameter.copy_(value.bfloat16().to(stored).float())
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.copy_((0.3 * torch.randn(buffer.shape, generator=generator)).bfloat16())
     return model
+
+
+class SmallGap(Exception):
+    """Rounding would choose the experts of some row."""
+
+
+class Routing:
+    """What a model's routers choose: experts' loads by router, and the least gap between scores."""
+
+    def __init__(self, model):
+        self.loads, self.gap, self.handles = {}, float("inf"), []
+        for name, module in model.named_modules():
+            if type(module).__name__.lower().endswith("topkrouter"):
+                self.handles.append(module.register_forward_hook(self.hook(name)))
+
+    def close(self):
+        for handle in self.handles:
+            handle.remove()
+
+    def hook(self, name):
+        def see(router, inputs, output):
+            logits, chosen = output[0].detach().float(), output[2]
+            experts, k = logits.shape[-1], chosen.shape[-1]
+            self.loads[name] = experts * torch.bincount(chosen.flatten(), minlength=experts) - chosen.numel()
+            if not hasattr(router, "e_score_correction_bias"):
+                self.see_gap(logits.softmax(-1), k)
+                return
+            scores = logits.sigmoid() + router.e_score_correction_bias
+            if router.num_group > router.topk_group:
+                groups = scores.view(len(scores), router.num_group, -1)
+                best = groups.topk(2, dim=-1)[0].sum(-1)
+                self.see_gap(best, router.topk_group)
+                kept = torch.zeros_like(best).scatter_(1, best.topk(router.topk_group, dim=-1)[1], 1)
+                scores = groups.masked_fill(kept[..., None] == 0, -9.0).flatten(1)
+            self.see_gap(scores, k)
+
+        return see
+
+    def see_gap(self, scores, k):
+        if k < scores.shape[-1]:
+            ordered = scores.sort(-1, descending=True)[0]
+            self.gap = min(self.gap, (ordered[:, k - 1] - ordered[:, k]).min().item())
 
 
 def make_batches(case, generator):
@@ -144,12 +193,17 @@ def loss_of(model, tokens, targets, starts=None):
 
 def gradients_of(model, tokens, targets, starts=None):
     out = {}
+    routing = Routing(model)
     loss = loss_of(model, tokens, targets, starts)
     loss.backward()
+    routing.close()
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            out["grad." + name] = routing.loads[name.rpartition(".")[0]].float()
     out["loss"] = loss.detach().float()
     for name, parameter in model.named_parameters():
         grad = parameter.grad.clone()
-        if grad.numel() <= LARGE:
+        if grad.numel() <= LARGE or grad.dim() == 3:
             out["grad." + name] = grad
             continue
         seen = torch.unique(torch.cat([tokens.flatten(), targets[targets != IGNORED].flatten()]))
@@ -165,7 +219,7 @@ def gradients_of(model, tokens, targets, starts=None):
 
 def train(model, tokens, targets, gradients, starts=None, **options):
     optimizer = torch.optim.AdamW(model.parameters(), **(OPTIMIZER | options))
-    losses, norms = [], []
+    losses, norms, routing = [], [], Routing(model)
     for step in range(len(tokens)):
         loss = loss_of(model, tokens[step], targets[step], None if starts is None else starts[step])
         loss.backward()
@@ -173,7 +227,10 @@ def train(model, tokens, targets, gradients, starts=None, **options):
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
+    routing.close()
     out = {"losses": torch.tensor(losses), "grad_norms": torch.tensor(norms)}
+    if routing.handles:
+        out["gap"] = torch.tensor(routing.gap)
     for name, parameter in model.named_parameters():
         if is_watched(name, parameter, gradients):
             out["after." + name] = parameter.detach().clone()
@@ -278,6 +335,8 @@ def make_case(case, folder, seed):
         golden["starts"] = starts.int()
     golden.update(gradients_of(model, tokens[0], targets[0], None if starts is None else starts[0]))
     golden.update(train(model, tokens, targets, golden, starts))
+    if golden.get("gap", 1) <= LEAST_GAP:
+        raise SmallGap(f"{folder}: scores are {golden['gap'].item():.1e} apart: take another seed")
     save_file({n: t.contiguous() for n, t in golden.items()}, os.path.join(folder, "golden.safetensors"))
     return golden, model
 
@@ -296,6 +355,7 @@ def main(names):
             f"{name}: {size} bytes, loss {golden['loss'].item():.6f}, "
             f"losses {golden['losses'][0]:.4f} to {golden['losses'][-1]:.4f}, "
             f"norms {golden['grad_norms'].min():.2f} to {golden['grad_norms'].max():.2f}"
+            + (f", gap {golden['gap'].item():.1e}" if "gap" in golden else "")
         )
 
 

@@ -87,13 +87,59 @@ def draw_experts(rng, key):
     return {key: experts, "num_experts_per_tok": min(experts, rng.choice([2, 3, experts]))}
 
 
+def draw_dense_layers(rng, config):
+    """Layers of Qwen without experts."""
+    layers = config["num_hidden_layers"]
+    return dict(
+        decoder_sparse_step=rng.choice([1, 1, 1, 2]),
+        mlp_only_layers=rng.choice([[], [], [rng.randrange(layers)], list(range(layers))]),
+    )
+
+
 def draw_mixtral(rng):
     return draw_decoder(rng) | draw_experts(rng, "num_local_experts") | dict(sliding_window=draw_window(rng))
 
 
 def draw_qwen3_moe(rng):
     own = dict(moe_intermediate_size=rng.randint(3, 40), norm_topk_prob=rng.random() < 0.5)
-    return draw_decoder(rng) | draw_experts(rng, "num_experts") | own
+    config = draw_decoder(rng) | draw_experts(rng, "num_experts") | own
+    return config | draw_dense_layers(rng, config)
+
+
+def draw_qwen2_moe(rng):
+    own = dict(
+        moe_intermediate_size=rng.randint(3, 40),
+        shared_expert_intermediate_size=rng.randint(3, 40),
+        norm_topk_prob=rng.random() < 0.5,
+        qkv_bias=rng.random() < 0.7,
+    )
+    config = draw_decoder(rng) | draw_experts(rng, "num_experts") | own
+    return config | draw_dense_layers(rng, config)
+
+
+def draw_glm4_moe(rng):
+    config = draw_decoder(rng)
+    head_dim = config["head_dim"] = 4 * ((config["head_dim"] + 3) // 4)
+    share = rng.choice([0.5, 0.5, 1.0, 2 / head_dim])
+    config["rope"] = dict(draw_rope(rng, head_dim), partial_rotary_factor=share)
+    if config["rope"]["rope_type"] != "default":  # Transformers scales whole heads' frequencies
+        config["rope"] = dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=share)
+    groups = rng.choice([1, 1, 2, 3])
+    each = rng.randint(2, 5)
+    kept = rng.randint(1, groups)
+    return config | dict(
+        n_routed_experts=groups * each,
+        n_group=groups,
+        topk_group=kept,
+        num_experts_per_tok=rng.randint(2, kept * each),
+        n_shared_experts=rng.randint(1, 2),
+        moe_intermediate_size=rng.randint(3, 40),
+        first_k_dense_replace=rng.randint(0, config["num_hidden_layers"]),
+        norm_topk_prob=rng.random() < 0.7,
+        routed_scaling_factor=rng.choice([1.0, 2.5]),
+        attention_bias=rng.random() < 0.5,
+        use_qk_norm=rng.random() < 0.5,
+    )
 
 
 def draw_olmoe(rng):
@@ -113,6 +159,8 @@ DRAW = {  # the configuration of a family
     "mixtral": draw_mixtral,
     "qwen3_moe": draw_qwen3_moe,
     "olmoe": draw_olmoe,
+    "qwen2_moe": draw_qwen2_moe,
+    "glm4_moe": draw_glm4_moe,
 }
 
 

@@ -121,7 +121,7 @@ static void count_ranks(fsdp_units *units, int unit) {
   u->shard_count = fsdp_mesh_group_size(&units->mesh, u->shard_axes);
   u->replica_count = fsdp_mesh_group_size(&units->mesh, u->replica_axes);
   u->sum_count = fsdp_mesh_group_size(&units->mesh, u->sum_axes);
-  u->norm_weight = 1.0f / (float)u->replica_count;
+  u->norm_weight = u->balances ? 0 : 1.0f / (float)u->replica_count;
 }
 
 int64_t fsdp_units_local_numel(const fsdp_graph *graph, int param) {
@@ -164,7 +164,7 @@ static fsdp_axis_set replica_axes_of(const fsdp_units *units, const fsdp_placeme
 // What tells the units of one module apart.
 typedef struct unit_axes {
   fsdp_axis_set shard, replica, sum;
-  bool trainable;
+  bool trainable, balances;
 } unit_axes;
 
 // The ranks' gradients are summands over the axes that cut the batch's tokens, and over those that cut the
@@ -172,7 +172,8 @@ typedef struct unit_axes {
 static unit_axes axes_of(const fsdp_units *units, const fsdp_graph *graph, const fsdp_value *value) {
   unit_axes axes = {.shard = value->placement.flat,
                     .replica = replica_axes_of(units, &value->placement),
-                    .trainable = graph->params[value->param].trainable};
+                    .trainable = graph->params[value->param].trainable,
+                    .balances = graph->params[value->param].balances};
   axes.sum = axes.replica & (fsdp_placement_token_axes(graph) | value->partial);
   return axes;
 }
@@ -184,12 +185,13 @@ static void add_unit(fsdp_units *units, const fsdp_graph *graph, int module, uni
   unit->replica_axes = axes.replica;
   unit->sum_axes = axes.sum;
   unit->trainable = axes.trainable;
+  unit->balances = axes.balances;
   fsdp_graph_module_path(graph, module, unit->path);
 }
 
 static bool fits(const fsdp_unit *unit, unit_axes axes) {
   return unit->shard_axes == axes.shard && unit->replica_axes == axes.replica && unit->sum_axes == axes.sum &&
-         unit->trainable == axes.trainable;
+         unit->trainable == axes.trainable && unit->balances == axes.balances;
 }
 
 // Whether another unit of the module lies over the same axes, so that they differ in their sums alone.
@@ -212,10 +214,11 @@ static void name_apart(fsdp_units *units, int first) {
     fsdp_mesh_print_axes(&units->mesh, unit->shard_axes, shards);
     fsdp_mesh_print_axes(&units->mesh, cut, cuts);
     fsdp_mesh_print_axes(&units->mesh, unit->sum_axes, sums);
-    int added = snprintf(unit->path + length, sizeof unit->path - length, "%s(%.30s%s%.20s%s%.30s%s)",
-                         length ? " " : "(root) ", cut ? cuts : "", cut ? ", " : "",
-                         unit->shard_axes ? shards : "replicated", summed ? ", summed over " : "",
-                         summed ? sums : "", unit->trainable ? "" : ", frozen");
+    int added =
+        snprintf(unit->path + length, sizeof unit->path - length, "%s(%.30s%s%.20s%s%.30s%s%s)",
+                 length ? " " : "(root) ", cut ? cuts : "", cut ? ", " : "",
+                 unit->shard_axes ? shards : "replicated", summed ? ", summed over " : "", summed ? sums : "",
+                 unit->trainable ? "" : ", frozen", unit->balances ? ", balance" : "");
     FSDP_CHECK(length + (size_t)added < sizeof unit->path, "unit name '%s' is cut", unit->path);
   }
 }
@@ -240,7 +243,8 @@ static void add_module_units(fsdp_units *units, const fsdp_graph *graph, int mod
 static void add_units(fsdp_units *units, const fsdp_graph *graph, const bool *wrapped) {
   int *wrapper = fsdp_alloc((size_t)(graph->param_count + 1) * sizeof *wrapper); // modules, by parameter
   for (int p = 0; p < graph->param_count; p++) {
-    wrapper[p] = graph->params[p].module;
+    // One unit has the biases of all layers: they are a few numbers each.
+    wrapper[p] = graph->params[p].balances ? 0 : graph->params[p].module;
     while (!wrapped[wrapper[p]]) wrapper[p] = graph->modules[wrapper[p]].parent;
   }
   for (int m = 0; m < graph->module_count; m++) {

@@ -44,6 +44,7 @@ typedef struct fsdp_unit {
   int module;                 // the wrapped module
   char path[FSDP_NAME_BYTES]; // of the module; if it is several units, "model.norm (fsdp)"
   bool trainable;             // its parameters are, all of them, or none
+  bool balances;              // they are routers' correction biases: not in the gradient norm
   int64_t numel;              // of its parameters, whole
   int64_t padded_numel;       // of the flat buffer; 0 if the unit holds no parameter
   int64_t shard_numel;

@@ -15,6 +15,10 @@ static void adamw_scalars(const fsdp_hyper *hyper, double t, float scalars[FSDP_
   scalars[FSDP_SCALAR_CORRECTION2] = (float)(1 - pow(hyper->beta2, t));
 }
 
+static void balance_attrs(const fsdp_hyper *hyper, fsdp_op_attrs *attrs) {
+  attrs->balance_rate = hyper->balance_rate;
+}
+
 #define MASTER                                                                                               \
   {                                                                                                          \
     "master", "master parameters", FSDP_CATEGORY_PARAMETERS, FSDP_SLOT_OF_MASTER_DTYPE,                      \
@@ -31,11 +35,19 @@ const fsdp_optimizer fsdp_optimizers[FSDP_OPTIMIZER_COUNT] = {
                               .slot_count = 3,
                               .slots = {MASTER, MOMENT("m", "first moment (m)"),
                                         MOMENT("v", "second moment (v)")}},
+    [FSDP_OPTIMIZER_BALANCE] = {.name = "balance",
+                                .update = FSDP_OP_BALANCE,
+                                .attrs = balance_attrs,
+                                .scalars = adamw_scalars,
+                                .slot_count = 3,
+                                .slots = {MASTER, MOMENT("m", "first moment (m)"),
+                                          MOMENT("v", "second moment (v)")}},
     [FSDP_OPTIMIZER_FROZEN] = {
         .name = "frozen", .update = FSDP_OP_ROW_COUNT, .slot_count = 1, .slots = {MASTER}}};
 
 const fsdp_optimizer *fsdp_optimizer_of(fsdp_optimizer_kind kind, const fsdp_unit *unit) {
-  return &fsdp_optimizers[unit->trainable ? kind : FSDP_OPTIMIZER_FROZEN];
+  if (!unit->trainable) return &fsdp_optimizers[FSDP_OPTIMIZER_FROZEN];
+  return &fsdp_optimizers[unit->balances ? FSDP_OPTIMIZER_BALANCE : kind];
 }
 
 bool fsdp_hyper_decays(const fsdp_hyper *hyper, const fsdp_param *param) {

@@ -4,6 +4,7 @@
 //   optimizer   slot 0, the parameter   further slots
 //   adamw       master                  m, v
 //   frozen      master                  (parameters that do not train)
+//   balance     master                  m, v: zeros, so that a run's units have the same slots
 //
 // Every slot is flat and has the layout of its unit's shard. Each unit has one optimizer, which its
 // parameters choose (fsdp_optimizer_of). Plans, executors, checkpoints and comparisons of replicas read this
@@ -21,6 +22,7 @@
 typedef enum fsdp_optimizer_kind {
   FSDP_OPTIMIZER_ADAMW,
   FSDP_OPTIMIZER_FROZEN,
+  FSDP_OPTIMIZER_BALANCE, // of routers' correction biases
   FSDP_OPTIMIZER_COUNT
 } fsdp_optimizer_kind;
 
@@ -32,6 +34,7 @@ typedef struct fsdp_hyper {
   double beta1, beta2;
   float eps, weight_decay;
   fsdp_decay decay;
+  float balance_rate; // how far a router's correction bias moves in a step; 0: it stays
 } fsdp_hyper;
 
 // Which of the run's dtypes a slot has.

@@ -251,16 +251,23 @@ static void hash_attrs(hasher *h, const fsdp_op_attrs *attrs) {
       attrs->kv_piece,    attrs->ranks,        attrs->padding_token, attrs->weight_transposed,
       attrs->attention,   attrs->head_parts,   attrs->rotates_back,  attrs->weight_frozen,
       attrs->decays_some, attrs->experts,      attrs->slots,         attrs->route_normalises};
+  const int64_t routes[] = {(int64_t)attrs->route_score, attrs->route_groups, attrs->route_groups_kept,
+                            attrs->route_group_best};
   const float factors[] = {attrs->eps,        attrs->max_norm, attrs->norm_weight,
                            attrs->norm_limit, attrs->adam_eps, attrs->weight_decay};
+  if (attrs->balance_rate > 0) hash_f32(h, attrs->balance_rate);
   for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) hash_i64(h, sizes[i]);
   for (size_t i = 0; i < sizeof factors / sizeof factors[0]; i++) hash_f32(h, factors[i]);
   if (attrs->documents) hash_i64(h, attrs->documents);
+  for (size_t i = 0; i < sizeof routes / sizeof routes[0] && attrs->experts; i++) hash_i64(h, routes[i]);
+  if (attrs->experts) hash_f32(h, attrs->route_scale);
+  if (attrs->rotary_dim) hash_i64(h, attrs->rotary_dim);
   hash_f64(h, attrs->beta1);
   hash_f64(h, attrs->beta2);
   hash_i64(h, attrs->inv_freq != NULL);
   if (!attrs->inv_freq) return;
-  for (int64_t i = 0; i < attrs->head_dim / 2; i++) hash_f32(h, attrs->inv_freq[i]);
+  const int64_t rotated = attrs->rotary_dim ? attrs->rotary_dim : attrs->head_dim;
+  for (int64_t i = 0; i < rotated / 2; i++) hash_f32(h, attrs->inv_freq[i]);
 }
 
 static void hash_affine(hasher *h, const fsdp_affine *affine) {

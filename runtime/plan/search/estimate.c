@@ -268,6 +268,8 @@ static double extended(double a, double b, double more) {
 
 // Whether the model's layers are alike.
 static bool is_uniform(const fsdp_model_config *model) {
+  const int64_t routed = fsdp_model_expert_layers(model);
+  if (routed > 0 && routed < model->num_layers) return false;
   return model->window == 0 || model->first_window_layer == 0 ||
          model->first_window_layer >= model->num_layers;
 }

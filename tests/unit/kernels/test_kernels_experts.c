@@ -21,22 +21,93 @@ static const fsdp_op_attrs attrs = {
 
 // ---- The router
 
-// The chosen experts of a row, by (greater score, lower index), and the weights of given ones.
-static void choose(const double *logits, int *chosen) {
-  bool taken[E] = {false};
-  for (int j = 0; j < K; j++) {
+// A router: its attributes, and whether a bias helps to choose.
+typedef struct router_case {
+  fsdp_route_score score;
+  bool normalises, biased;
+  int groups, kept, best; // 0: one group
+  float scale;
+} router_case;
+
+static const router_case routers[] = {
+    {.score = FSDP_ROUTE_SOFTMAX},
+    {.score = FSDP_ROUTE_SOFTMAX, .normalises = true},
+    {.score = FSDP_ROUTE_SOFTMAX, .groups = 3, .kept = 2, .best = 1, .scale = 1.7f},
+    {.score = FSDP_ROUTE_SIGMOID, .biased = true},
+    {.score = FSDP_ROUTE_SIGMOID, .biased = true, .normalises = true, .scale = 2.5f},
+    {.score = FSDP_ROUTE_SIGMOID, .biased = true, .normalises = true, .groups = 2, .kept = 1, .best = 2},
+    {.score = FSDP_ROUTE_LOGITS},
+    {.score = FSDP_ROUTE_LOGITS, .scale = 0.5f},
+};
+enum { ROUTERS = sizeof routers / sizeof *routers };
+static const double biases[E] = {0.01, -0.3, 0.2, 0.7, 0, -0.02};
+
+static fsdp_op_attrs router_attrs(const router_case *r) {
+  fsdp_op_attrs own = attrs;
+  own.route_score = r->score;
+  own.route_normalises = r->normalises;
+  own.route_groups = r->groups;
+  own.route_groups_kept = r->kept;
+  own.route_group_best = r->best;
+  own.route_scale = r->scale;
+  return own;
+}
+
+static void score(const router_case *r, const double *logits, double *scores) {
+  double all = 0;
+  for (int e = 0; e < E; e++) all += exp(logits[e]);
+  for (int e = 0; e < E; e++)
+    scores[e] = r->score == FSDP_ROUTE_SOFTMAX   ? exp(logits[e]) / all
+                : r->score == FSDP_ROUTE_SIGMOID ? 1 / (1 + exp(-logits[e]))
+                                                 : logits[e];
+}
+
+// The first `count` of all, by (greater value, lower index).
+static void take_best(const double *values, int all, int count, int *taken) {
+  bool is_taken[E] = {false};
+  for (int j = 0; j < count; j++) {
     int best = -1;
-    for (int e = 0; e < E; e++)
-      if (!taken[e] && (best < 0 || logits[e] > logits[best])) best = e;
-    taken[chosen[j] = best] = true;
+    for (int e = 0; e < all; e++)
+      if (!is_taken[e] && (best < 0 || values[e] > values[best])) best = e;
+    is_taken[taken[j] = best] = true;
   }
 }
 
-static void weigh(const double *logits, const int *chosen, bool normalises, double *weights) {
-  double all = 0, sum = 0;
-  for (int e = 0; e < E; e++) all += exp(logits[e]);
-  for (int j = 0; j < K; j++) sum += weights[j] = exp(logits[chosen[j]]) / all;
-  for (int j = 0; j < K && normalises; j++) weights[j] /= sum;
+// The chosen experts of a row, by brute force over its groups.
+static void choose_by(const router_case *r, const double *logits, int *chosen) {
+  double values[E], sums[E];
+  int kept[E], best[E];
+  score(r, logits, values);
+  for (int e = 0; e < E && r->biased; e++) values[e] += biases[e];
+  for (int g = 0; g < r->groups; g++) {
+    const int each = E / r->groups;
+    take_best(values + g * each, each, r->best, best);
+    sums[g] = 0;
+    for (int j = 0; j < r->best; j++) sums[g] += values[g * each + best[j]];
+  }
+  take_best(sums, r->groups, r->kept, kept);
+  for (int e = 0; e < E && r->groups; e++) {
+    bool is_kept = false;
+    for (int j = 0; j < r->kept; j++) is_kept |= kept[j] == e / (E / r->groups);
+    if (!is_kept) values[e] = -1e30;
+  }
+  take_best(values, E, K, chosen);
+}
+
+static void choose(const double *logits, int *chosen) {
+  choose_by(&routers[0], logits, chosen);
+}
+
+// The weights of given experts.
+static void weigh(const router_case *r, const double *logits, const int *chosen, double *weights) {
+  double scores[E], sum = 0;
+  score(r, logits, scores);
+  for (int j = 0; j < K; j++)
+    sum += weights[j] = r->score == FSDP_ROUTE_LOGITS ? exp(scores[chosen[j]]) : scores[chosen[j]];
+  for (int j = 0; j < K; j++) {
+    if (r->normalises || r->score == FSDP_ROUTE_LOGITS) weights[j] /= sum;
+    if (r->scale > 0) weights[j] *= (double)r->scale;
+  }
 }
 
 // Scores of which every second row has two equal ones; none chooses EMPTY.
@@ -51,16 +122,16 @@ static double *draw_logits(void) {
 
 static void test_route(void **state) {
   (void)state;
-  for (int t = 0; t < 4; t++) {
-    fsdp_op_attrs own = attrs;
-    own.route_normalises = t % 2;
-    kernel_case c = kernel_case_of(FSDP_OP_ROUTE, own, 1e-6);
-    double *drawn = draw_logits(), *logits = kernel_case_input(&c, dtypes[t / 2], N * E, FSDP_READ, drawn);
+  for (int t = 0; t < 2 * ROUTERS; t++) {
+    const router_case *r = &routers[t / 2];
+    kernel_case c = kernel_case_of(r->biased ? FSDP_OP_ROUTE_BIASED : FSDP_OP_ROUTE, router_attrs(r), 1e-6);
+    double *drawn = draw_logits(), *logits = kernel_case_input(&c, dtypes[t % 2], N * E, FSDP_READ, drawn);
+    if (r->biased) kernel_case_input(&c, FSDP_F32, E, FSDP_READ, biases);
     double *weights = kernel_case_output(&c, FSDP_F32, U), *experts = kernel_case_output(&c, FSDP_I32, U);
     for (int n = 0; n < N; n++) {
       int chosen[K];
-      choose(logits + n * E, chosen);
-      weigh(logits + n * E, chosen, t % 2, weights + n * K);
+      choose_by(r, logits + n * E, chosen);
+      weigh(r, logits + n * E, chosen, weights + n * K);
       for (int j = 0; j < K; j++) experts[n * K + j] = chosen[j];
     }
     kernel_case_check(&c);
@@ -68,37 +139,118 @@ static void test_route(void **state) {
   }
 }
 
+// By central differences; written, and added to.
 static void test_route_backward(void **state) {
   (void)state;
-  for (int t = 0; t < 4; t++) {
-    fsdp_op_attrs own = attrs;
-    own.route_normalises = t % 2;
-    kernel_case c = kernel_case_of(FSDP_OP_ROUTE_BACKWARD, own, t / 2 ? 1e-2 : 2e-5);
-    double *drawn = draw_logits(), numbers[U];
+  for (int t = 0; t < 4 * ROUTERS; t++) {
+    const router_case *r = &routers[t / 4];
+    kernel_case c = kernel_case_of(FSDP_OP_ROUTE_BACKWARD, router_attrs(r), t % 2 ? 1e-2 : 2e-5);
+    double *drawn = draw_logits(), numbers[U], row[E], weights[K];
     for (int n = 0; n < N; n++) {
       int chosen[K];
-      choose(drawn + n * E, chosen);
+      choose_by(r, drawn + n * E, chosen);
       for (int j = 0; j < K; j++) numbers[n * K + j] = chosen[j];
     }
+    const double *logits = kernel_case_input(&c, dtypes[t % 2], N * E, FSDP_READ, drawn);
     kernel_case_input(&c, FSDP_I32, U, FSDP_READ, numbers);
     double *d_weights = kernel_case_input(&c, FSDP_F32, U, FSDP_READ, NULL);
-    double *logits = kernel_case_input(&c, dtypes[t / 2], N * E, FSDP_UPDATE, drawn);
+    double *gradient = t / 2 % 2 ? kernel_case_input(&c, dtypes[t % 2], N * E, FSDP_UPDATE, NULL)
+                                 : kernel_case_output(&c, dtypes[t % 2], N * E);
     for (int n = 0; n < N; n++) {
-      double *row = logits + n * E, gradient[E] = {0}, weights[K];
       int chosen[K];
+      memcpy(row, logits + n * E, sizeof row);
       for (int j = 0; j < K; j++) chosen[j] = (int)numbers[n * K + j];
-      for (int e = 0; e < E; e++)
+      for (int e = 0; e < E; e++) {
+        if (t / 2 % 2 == 0) gradient[n * E + e] = 0;
         for (int side = -1; side <= 1; side += 2) {
           const double kept = row[e];
           row[e] += side * 1e-5;
-          weigh(row, chosen, t % 2, weights);
+          weigh(r, row, chosen, weights);
           row[e] = kept;
-          for (int j = 0; j < K; j++) gradient[e] += side * d_weights[n * K + j] * weights[j] / 2e-5;
+          for (int j = 0; j < K; j++) gradient[n * E + e] += side * d_weights[n * K + j] * weights[j] / 2e-5;
         }
-      memcpy(row, gradient, sizeof gradient);
+      }
     }
     kernel_case_check(&c);
     free(drawn);
+  }
+}
+
+// Exact integers: above 0 where an expert has more rows than the mean.
+static void test_loads(void **state) {
+  (void)state;
+  for (int adds = 0; adds < 2; adds++) {
+    kernel_case c = kernel_case_of(FSDP_OP_ROUTE_LOADS, attrs, 0);
+    double numbers[U], before[E] = {3, -2, 0, 5, 1, -7};
+    for (int i = 0; i < U; i++) numbers[i] = i * i % (E - 1);
+    kernel_case_input(&c, FSDP_I32, U, FSDP_READ, numbers);
+    double *loads =
+        adds ? kernel_case_input(&c, FSDP_F32, E, FSDP_UPDATE, before) : kernel_case_output(&c, FSDP_F32, E);
+    for (int e = 0; e < E; e++) {
+      if (!adds) loads[e] = 0;
+      loads[e] -= U;
+      for (int i = 0; i < U; i++) loads[e] += (int)numbers[i] == e ? E : 0;
+    }
+    kernel_case_check(&c);
+  }
+}
+
+static void test_balance(void **state) {
+  (void)state;
+  enum { P = 1500 };
+  double load[P], bias[P], zeros[P] = {0}, scalars[FSDP_SCALAR_COUNT] = {0};
+  for (int i = 0; i < P; i++) load[i] = i % 5 - 2, bias[i] = i % 7 - 3;
+  for (int skips = 0; skips < 2; skips++) {
+    kernel_case c = kernel_case_of(FSDP_OP_BALANCE, (fsdp_op_attrs){.balance_rate = 0.25f}, 0);
+    const double factor = skips ? (double)FSDP_FACTOR_SKIP : 0.5;
+    kernel_case_input(&c, FSDP_F32, P, FSDP_READ, load);
+    kernel_case_input(&c, FSDP_F32, FSDP_SCALAR_COUNT, FSDP_READ, scalars);
+    kernel_case_input(&c, FSDP_F32, 1, FSDP_READ, &factor);
+    double *expected = kernel_case_input(&c, FSDP_F32, P, FSDP_UPDATE, bias);
+    kernel_case_input(&c, FSDP_F32, P, FSDP_UPDATE, zeros);
+    kernel_case_input(&c, FSDP_F32, P, FSDP_UPDATE, zeros);
+    for (int i = 0; i < P && !skips; i++) expected[i] -= 0.25 * ((load[i] > 0) - (load[i] < 0));
+    kernel_case_check(&c);
+  }
+}
+
+// ---- An expert that every row goes to
+
+static void test_shared(void **state) {
+  (void)state;
+  for (int t = 0; t < 2; t++) {
+    kernel_case c = kernel_case_of(FSDP_OP_SHARED_GATE, attrs, t ? 1e-2 : 1e-6);
+    const double *y = kernel_case_input(&c, dtypes[t], N * C, FSDP_READ, NULL);
+    const double *gate = kernel_case_input(&c, dtypes[t], N, FSDP_READ, NULL);
+    double *gated = kernel_case_output(&c, dtypes[t], N * C);
+    for (int i = 0; i < N * C; i++) gated[i] = y[i] / (1 + exp(-gate[i / C]));
+    kernel_case_check(&c);
+    c = kernel_case_of(FSDP_OP_SHARED_ADD, attrs, t ? 1e-2 : 1e-6);
+    const double *a = kernel_case_input(&c, dtypes[t], N * C, FSDP_READ, NULL);
+    const double *b = kernel_case_input(&c, dtypes[t], N * C, FSDP_READ, NULL);
+    double *sum = kernel_case_output(&c, dtypes[t], N * C);
+    for (int i = 0; i < N * C; i++) sum[i] = a[i] + b[i];
+    kernel_case_check(&c);
+  }
+}
+
+static void test_shared_backward(void **state) {
+  (void)state;
+  for (int t = 0; t < 2; t++) {
+    kernel_case c = kernel_case_of(FSDP_OP_SHARED_GATE_BACKWARD, attrs, t ? 1e-2 : 1e-5);
+    const double *d_gated = kernel_case_input(&c, dtypes[t], N * C, FSDP_READ, NULL);
+    const double *gate = kernel_case_input(&c, dtypes[t], N, FSDP_READ, NULL);
+    double *y = kernel_case_input(&c, dtypes[t], N * C, FSDP_UPDATE, NULL);
+    double *d_gate = kernel_case_output(&c, dtypes[t], N);
+    for (int n = 0; n < N; n++) {
+      const double s = 1 / (1 + exp(-gate[n]));
+      d_gate[n] = 0;
+      for (int i = 0; i < C; i++) {
+        d_gate[n] += d_gated[n * C + i] * y[n * C + i] * s * (1 - s);
+        y[n * C + i] = d_gated[n * C + i] * s;
+      }
+    }
+    kernel_case_check(&c);
   }
 }
 
@@ -293,11 +445,19 @@ static void test_combine(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_route),      cmocka_unit_test(test_route_backward),
-      cmocka_unit_test(test_not_finite), cmocka_unit_test(test_order),
-      cmocka_unit_test(test_rows),       cmocka_unit_test(test_weights),
-      cmocka_unit_test(test_swiglu),     cmocka_unit_test(test_swiglu_backward),
+      cmocka_unit_test(test_route),
+      cmocka_unit_test(test_route_backward),
+      cmocka_unit_test(test_not_finite),
+      cmocka_unit_test(test_order),
+      cmocka_unit_test(test_rows),
+      cmocka_unit_test(test_weights),
+      cmocka_unit_test(test_swiglu),
+      cmocka_unit_test(test_swiglu_backward),
       cmocka_unit_test(test_combine),
+      cmocka_unit_test(test_loads),
+      cmocka_unit_test(test_balance),
+      cmocka_unit_test(test_shared),
+      cmocka_unit_test(test_shared_backward),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

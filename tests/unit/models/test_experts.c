@@ -6,6 +6,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,6 +17,8 @@
   "\"num_attention_heads\":4"
 #define MIXTRAL "{\"model_type\":\"mixtral\"," SIZES
 #define QWEN3   "{\"model_type\":\"qwen3_moe\"," SIZES
+#define QWEN2   "{\"model_type\":\"qwen2_moe\"," SIZES
+#define GLM     "{\"model_type\":\"glm4_moe\",\"num_key_value_heads\":2,\"head_dim\":8," SIZES
 #define OLMOE   "{\"model_type\":\"olmoe\"," SIZES
 
 // Defaults of Transformers 5.23.
@@ -42,6 +45,63 @@ static void test_defaults(void **state) {
   expect_model_read_back(&c);
 }
 
+static void test_shared_experts(void **state) {
+  (void)state;
+  fsdp_model_config c = model_of_json(QWEN2 ",\"num_key_value_heads\":2}");
+  assert_true(c.experts == 60 && c.expert_slots == 4 && c.expert_size == 1408 && !c.normalises_routes);
+  assert_true(c.shared_expert_size == 5632 && c.gates_shared_expert && c.qkv_bias && !c.window);
+  expect_model_read_back(&c);
+  c = model_of_json(GLM "}");
+  assert_true(c.experts == 128 && c.expert_slots == 8 && c.expert_size == 1408 && c.normalises_routes);
+  assert_true(c.shared_expert_size == 1408 && !c.gates_shared_expert && !c.qkv_bias && !c.qk_norm);
+  assert_true(c.route_score == FSDP_ROUTE_SIGMOID && c.route_bias && c.router_f32 && c.route_scale == 1);
+  assert_true(c.head_dim == 8 && c.rotary_dim == 4);
+  expect_model_read_back(&c);
+}
+
+// Which layers have experts: by steps, by a list, from one on.
+static void test_layers(void **state) {
+  (void)state;
+  static const struct {
+    const char *json, *layers;
+  } models[] = {
+      {"{\"model_type\":\"qwen3_moe\",\"decoder_sparse_step\":2,\"num_hidden_layers\":5,", "01010"},
+      {"{\"model_type\":\"qwen3_moe\",\"mlp_only_layers\":[1,3,70],\"num_hidden_layers\":5,", "10101"},
+      {"{\"model_type\":\"qwen2_moe\",\"mlp_only_layers\":[3],\"decoder_sparse_step\":2,"
+       "\"num_hidden_layers\":6,",
+       "010001"},
+      {"{\"model_type\":\"glm4_moe\",\"first_k_dense_replace\":2,\"num_hidden_layers\":4,", "0011"},
+      {"{\"model_type\":\"glm4_moe\",\"first_k_dense_replace\":0,\"num_hidden_layers\":2,", "11"},
+      {"{\"model_type\":\"mixtral\",\"mlp_only_layers\":[0],\"num_hidden_layers\":2,", "11"},
+  };
+  for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
+    char json[512];
+    snprintf(json, sizeof json,
+             "%s\"vocab_size\":31,\"hidden_size\":24,\"intermediate_size\":40,"
+             "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":8}",
+             models[m].json);
+    const fsdp_model_config c = model_of_json(json);
+    fsdp_graph *g = fsdp_model_graph(&c, 1, 2);
+    for (int64_t layer = 0; layer < c.num_layers; layer++) {
+      char experts[64], dense[64];
+      bool found[2] = {false, false};
+      assert_int_equal(fsdp_model_has_experts(&c, layer), models[m].layers[layer] == '1');
+      snprintf(experts, sizeof experts, "model.layers.%d.mlp.experts.down_proj", (int)layer);
+      snprintf(dense, sizeof dense, "model.layers.%d.mlp.down_proj.weight", (int)layer);
+      for (int p = 0; p < g->param_count; p++) {
+        found[0] |= !strcmp(g->params[p].name, experts);
+        found[1] |= !strcmp(g->params[p].name, dense);
+      }
+      assert_true(found[0] == (models[m].layers[layer] == '1') && found[1] != found[0]);
+    }
+    int64_t numel = 0;
+    for (int p = 0; p < g->param_count; p++) numel += g->params[p].balances ? 0 : g->params[p].numel;
+    assert_int_equal(numel, fsdp_model_parameter_count(&c));
+    expect_model_read_back(&c);
+    fsdp_graph_destroy(g);
+  }
+}
+
 static void test_refused(void **state) {
   (void)state;
   static const refused_model models[] = {
@@ -52,8 +112,22 @@ static void test_refused(void **state) {
       {MIXTRAL ",\"num_key_value_heads\":2,\"num_local_experts\":0}", {"\"num_local_experts\" is 0"}},
       {MIXTRAL ",\"num_key_value_heads\":2,\"num_local_experts\":3,\"num_experts_per_tok\":4}",
        {"num_experts_per_tok 4", "the 3 experts"}},
-      {QWEN3 ",\"decoder_sparse_step\":2}", {"\"decoder_sparse_step\" is 2", "every layer"}},
-      {QWEN3 ",\"mlp_only_layers\":[0]}", {"\"mlp_only_layers\" is [0]", "every layer"}},
+      {QWEN3 ",\"decoder_sparse_step\":0}", {"\"decoder_sparse_step\" is 0", "at least 1"}},
+      {QWEN3 ",\"mlp_only_layers\":3}", {"\"mlp_only_layers\" is 3", "a list"}},
+      {QWEN3 ",\"mlp_only_layers\":[0.5]}", {"\"mlp_only_layers\" is [0.5]", "numbers"}},
+      {QWEN2 ",\"use_sliding_window\":true}", {"\"use_sliding_window\" is true"}},
+      {QWEN2 ",\"layer_types\":[\"full_attention\",\"sliding_attention\"]}", {"\"layer_types\" is", "full"}},
+      {QWEN2 ",\"output_router_logits\":true}", {"\"output_router_logits\" is true", "auxiliary losses"}},
+      {GLM ",\"scoring_func\":\"softmax\"}", {"\"scoring_func\" is \"softmax\"", "sigmoid"}},
+      {GLM ",\"topk_method\":\"greedy\"}", {"\"topk_method\" is \"greedy\"", "noaux_tc"}},
+      {GLM ",\"n_group\":3,\"topk_group\":1}", {"128 experts in 3 groups", "equal"}},
+      {GLM ",\"n_group\":64,\"topk_group\":2}", {"64 groups", "of which 2 are kept", "the 8 that"}},
+      {GLM ",\"n_routed_experts\":4,\"num_experts_per_tok\":2,\"n_group\":4,\"topk_group\":4}",
+       {"4 experts in 4 groups", "at least 2 experts"}},
+      {GLM ",\"n_shared_experts\":0}", {"\"n_shared_experts\" is 0"}},
+      {GLM ",\"partial_rotary_factor\":1.5}", {"\"partial_rotary_factor\" is 1.5", "at most 1"}},
+      {GLM ",\"partial_rotary_factor\":0.4}", {"rotates 3 of the 8", "even"}},
+      {QWEN2 ",\"partial_rotary_factor\":0.5}", {"\"partial_rotary_factor\" is 0.5", "1.0"}},
       {QWEN3 ",\"use_sliding_window\":true}", {"\"use_sliding_window\" is true"}},
       {QWEN3 ",\"attention_bias\":true}", {"\"attention_bias\" is true"}},
       {OLMOE ",\"clip_qkv\":8.0}", {"\"clip_qkv\" is 8.0", "null"}},
@@ -81,6 +155,11 @@ static void test_flops(void **state) {
   const double active = 46702792704.0 - 32.0 * 6 * 3 * 4096 * 14336 - 32000.0 * 4096;
   assert_true(fsdp_model_flops_per_token(&c, 4096, FSDP_FLOPS_ALL_PAIRS) ==
               6 * active + 12.0 * 32 * 4096 * 4096);
+  // Of 46 layers 45 have experts, of which 120 rest; the shared one does not.
+  assert_int_equal(fsdp_model_preset("glm-4.5-air", &c, &error), FSDP_OK);
+  const double air = 106852245504.0 - 45.0 * 120 * 3 * 4096 * 1408 - 151552.0 * 4096;
+  assert_true(fsdp_model_flops_per_token(&c, 4096, FSDP_FLOPS_CAUSAL) ==
+              6 * air + 6.0 * 46 * 96 * 128 * 4096);
 }
 
 // In the order of the state dict of Transformers 5, in which the router comes first or last.
@@ -116,8 +195,10 @@ static void test_parameters(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_defaults), cmocka_unit_test(test_refused),    cmocka_unit_test(test_differences),
-      cmocka_unit_test(test_flops),    cmocka_unit_test(test_parameters),
+      cmocka_unit_test(test_defaults),       cmocka_unit_test(test_refused),
+      cmocka_unit_test(test_differences),    cmocka_unit_test(test_flops),
+      cmocka_unit_test(test_parameters),     cmocka_unit_test(test_layers),
+      cmocka_unit_test(test_shared_experts),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -56,6 +56,8 @@ static const char *const folders[] = {"gpt2_hub",
                                       "qwen3_moe_routed",
                                       "olmoe_routed",
                                       "mixtral_routed",
+                                      "qwen2_moe_routed",
+                                      "glm4_moe_routed",
                                       "documents_llama",
                                       "documents_gpt2",
                                       "documents_mistral"};

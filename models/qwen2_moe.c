@@ -1,0 +1,75 @@
+// The Qwen2-MoE family, as Transformers' Qwen2MoeForCausalLM: Qwen2's decoder with routed experts, in all layers
+// or in some, and beside them one that every row goes to.
+#include "models/decoder.h"
+
+#include <stddef.h>
+
+// ---- Presets: published shapes
+
+#define QWEN2_MOE                                                                                            \
+  .norm_eps = 1e-6, .rope_theta = 1e6, .rope_factor = 1, .initializer_range = 0.02, .qkv_bias = true,        \
+  .gates_shared_expert = true
+
+static const fsdp_preset presets[] = {
+    {"tiny-qwen2-moe",
+     {QWEN2_MOE, .vocab_size = 256, .hidden_size = 64, .intermediate_size = 192, .num_layers = 2,
+      .num_heads = 4, .num_kv_heads = 2, .head_dim = 16, .max_position_embeddings = 4096, .experts = 8,
+      .expert_slots = 2, .expert_size = 48, .shared_expert_size = 96}},
+    {"qwen1.5-moe-a2.7b",
+     {QWEN2_MOE, .vocab_size = 151936, .hidden_size = 2048, .intermediate_size = 5632, .num_layers = 24,
+      .num_heads = 16, .num_kv_heads = 16, .head_dim = 128, .max_position_embeddings = 8192, .experts = 60,
+      .expert_slots = 4, .expert_size = 1408, .shared_expert_size = 5632}},
+    {NULL, {0}},
+};
+
+// ---- The configuration
+
+// Transformers gives a window to every other layer of the first ones, which no released model has.
+static void refuse_windows(fsdp_fields *f, const json_t *root) {
+  const json_t *types = fsdp_fields_present(root, "layer_types");
+  fsdp_fields_only_false(f, root, "use_sliding_window", "windows of this family");
+  for (size_t i = 0; i < json_array_size(types); i++)
+    if (!fsdp_fields_is_text(json_array_get(types, i), "full_attention"))
+      fsdp_fields_refuse(f, "layer_types", types, "but only \"full_attention\" is supported in this family");
+}
+
+static void read_config(fsdp_fields *f, const json_t *root, fsdp_model_config *c) {
+  refuse_windows(f, root);
+  fsdp_decoder_read(f, root, c);
+  c->qkv_bias = fsdp_fields_bool(f, root, "qkv_bias", true);
+  c->expert_size = fsdp_fields_count(f, root, "moe_intermediate_size", 1408, 1 << 24);
+  c->shared_expert_size = fsdp_fields_count(f, root, "shared_expert_intermediate_size", 5632, 1 << 24);
+  c->gates_shared_expert = true;
+  c->normalises_routes = fsdp_fields_bool(f, root, "norm_topk_prob", false);
+}
+
+static void print_config(const fsdp_model_config *c, json_t *root) {
+  fsdp_decoder_print(c, root);
+  json_object_set_new(root, "use_sliding_window", json_false());
+  json_object_set_new(root, "qkv_bias", json_boolean(c->qkv_bias));
+  json_object_set_new(root, "moe_intermediate_size", json_integer(c->expert_size));
+  json_object_set_new(root, "shared_expert_intermediate_size", json_integer(c->shared_expert_size));
+  json_object_set_new(root, "norm_topk_prob", json_boolean(c->normalises_routes));
+}
+
+static const fsdp_decoder decoder = {.prefix = "Qwen2Moe",
+                                     .attention = "Qwen2MoeAttention",
+                                     .activation = "SiLUActivation",
+                                     .kv_heads_default = 16,
+                                     .positions_default = 32768,
+                                     .experts_key = "num_experts",
+                                     .experts_default = 60,
+                                     .expert_slots_default = 4,
+                                     .lists_dense_layers = true};
+
+const fsdp_family fsdp_family_qwen2_moe = {
+    .block_class = "Qwen2MoeDecoderLayer",
+    .presets = presets,
+    .keys_without_numbers = fsdp_decoder_keys_without_numbers,
+    .decoder = &decoder,
+    .read = read_config,
+    .print = print_config,
+    .parameter_count = fsdp_decoder_parameter_count,
+    .flops_per_token = fsdp_decoder_flops_per_token,
+    .build = fsdp_decoder_build,
+};
