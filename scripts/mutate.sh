@@ -15,7 +15,8 @@
 #   --check               only whether so many are known, by a test that noticed or a verdict (no build)
 #   --each N              begins no other test of a bug after N seconds; default: 180
 #   --no-cuda             leaves bugs in CUDA's lines for another run: the emulated GPU is not built
-#   --again               tries survivors again (or those named): without it a run resumes in --folder
+#   --again               tries survivors again (or those named): without it a run resumes in --folder, and
+#                         tries none of those that drawn.killers or drawn.verdicts knows; --afresh: these too
 #   --folder, --seconds   as above; default: build-draw
 # tests/mutants/drawn.verdicts says of survivors what they are; the exit status is 1 if one has no verdict.
 # tests/mutants/drawn.killers has the test that noticed each of the others: it is run first.

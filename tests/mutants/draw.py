@@ -39,7 +39,7 @@ KILLERS = os.path.join(mutate.FOLDER, "drawn.killers")
 OF = "983f7ec005fb"  # what verdicts and killers are of
 GONE = "its line is gone"
 AROUND = 3  # lines near it that a line has kept where it moved to a file of another name
-UNTRIED = "not tried yet"
+UNTRIED, NO_BUILD = "not tried yet", "does not build"
 TEST_TIMEOUT_S = 120
 TESTS_BUILT = 5
 ADDRESS_SPACE_BYTES = 16 << 30  # a bug may ask for any amount of memory
@@ -207,9 +207,19 @@ class Bench(mutate.Copy):
         super().__init__(folder, SETTINGS)
         self.sound_path, self.unsound = os.path.join(folder, "sound.txt"), set()
         self.ran_out = False  # the last test
+        self.is_prepared = False
         if os.path.exists(self.sound_path):
             with open(self.sound_path) as lines:
                 self.sound = set(lines.read().split())
+
+    def prepare(self, no_cuda):
+        """Brings the copy up to date and builds it, once."""
+        if self.is_prepared:
+            return
+        self.update()
+        if not self.make(["test_base", "test_train"] + ([] if no_cuda else ["simt_flat"])):
+            sys.exit(f"{self.build} does not build without a bug")
+        self.is_prepared = True
 
     def make(self, tests):
         targets = [target for test in tests for target in targets_of(test)]
@@ -274,7 +284,7 @@ class Bench(mutate.Copy):
                 if i >= built:  # a few at a time, since each build looks at all files
                     built = i + (1 if i == 0 else TESTS_BUILT)
                     if not self.make(tests[i:built]):
-                        return "does not build", []
+                        return NO_BUILD, []
                 if self.test(test):
                     passed.append(test)
                     continue
@@ -323,12 +333,22 @@ def read_verdicts():
 
 
 def read_killers():
-    """The test that noticed each bug: {id: test}, from lines `id test`."""
+    """The test that noticed each bug, or NO_BUILD: {id: test}, from lines `id test`."""
     if not os.path.exists(KILLERS):
         return {}
     with open(KILLERS) as lines:
-        words = [line.split("#")[0].split() for line in lines]
-    return {line[0]: line[1] for line in words if line}
+        words = [line.split("#")[0].split(None, 1) for line in lines]
+    return {line[0]: line[1].strip() for line in words if line}
+
+
+def known(bug, sources, killers, verdicts):
+    """What the files say of a bug, or None: nothing, or its line is gone, so that it is tried."""
+    said = killers.get(bug["id"]) or ("survived" if bug["id"] in verdicts else None)
+    if said and said != NO_BUILD and find_now(bug, sources) is None:
+        said = GONE
+    if said not in (None, NO_BUILD, GONE, "survived"):
+        said = f"killed by {said}"
+    return said and bug | {"verdict": said, "passed": []}
 
 
 def cell(text):
@@ -377,6 +397,8 @@ def check(options, verdicts):
             continue
         waiting.remove(bug["id"])
         killer, place = killers.get(bug["id"]), find_now(bug, sources)
+        if killer == NO_BUILD:
+            continue
         counts[GONE if place is None else "killed" if killer else "judged"] += 1
         if killer and not killer.startswith("simt_") and killer not in tests:
             faults.append(f"{bug['id']}: no test is called {killer}")
@@ -393,13 +415,13 @@ def run_draws(options, verdicts):
     os.makedirs(options.folder, exist_ok=True)
     path = os.path.join(options.folder, f"drawn-{options.seed}.jsonl")
     records, chosen, built = read_records(path), [], 0
-    bench.update()
-    if not bench.make(["test_base", "test_train"] + ([] if options.no_cuda else ["simt_flat"])):
-        sys.exit(f"{bench.build} does not build without a bug")
+    sources = sources_now(mutate.ROOT)
     for bug in draws(sources_of(options.of), options.seed):
         if built >= options.draw:
             break
         record, start = records.get(bug["id"]), time.monotonic()
+        if record is None and not options.afresh:
+            record = known(bug, sources, killers, verdicts)
         if record is None and options.no_cuda and (bug["file"].startswith("kernels/cuda/") or
                                                    is_of_device(bug["file"])):
             chosen.append(bug | {"verdict": UNTRIED})
@@ -411,6 +433,7 @@ def run_draws(options, verdicts):
                 if record is None:
                     break
             else:
+                bench.prepare(options.no_cuda)
                 same = verdicts.get(bug["id"], "").startswith("equivalent")  # one test is enough
                 verdict, passed = bench.try_bug(bug, 0 if same else options.each,
                                                 killers.get(bug["id"]))
@@ -433,6 +456,7 @@ def main(arguments):
                         help=f"whose sources are drawn from; default: {OF}")
     parser.add_argument("--check", action="store_true", help="only whether so many are known; builds nothing")
     parser.add_argument("--again", action="store_true", help="try the survivors again")
+    parser.add_argument("--afresh", action="store_true", help="try also those with a killer or a verdict")
     parser.add_argument("--no-cuda", action="store_true", help="leave bugs in CUDA's lines for another run")
     parser.add_argument("--each", type=float, default=180, metavar="N",
                         help="begin no other test of a bug after N seconds")
@@ -444,7 +468,7 @@ def main(arguments):
     if options.check:
         return check(options, verdicts)
     records = run_draws(options, verdicts)
-    shown = [record for record in records if record["verdict"] != "does not build"]
+    shown = [record for record in records if record["verdict"] != NO_BUILD]
     commit = subprocess.run(["git", "-C", mutate.ROOT, "rev-parse", "--short=12", options.of], check=True,
                             capture_output=True, text=True).stdout.strip()
     print(f"\n`scripts/mutate.sh --draw {options.draw} --seed {options.seed} --of {commit}`\n\n"

@@ -242,7 +242,13 @@ def draws(tree):
         killers.write_text(text + "\n")
         result, _ = draw(tree, "2", "--check")
         assert result.returncode == 1 and fault in result.stdout, (text, result.stdout)
+    # What is known is not tried in another folder.
+    killers.write_text(f"{killed} test_code\n")
+    result, tests = draw(tree, "2", "--folder", str(tree / "build-other"))
+    assert (result.returncode, tests) == (0, 0), result.stdout + result.stderr
+    assert "1 killed, 1 survived (1 equivalent)" in result.stdout, result.stdout
     (tree / "models/other.c").rename(tree / "models/code.c")
+    killers.unlink()
     # Without CUDA, its lines wait.
     (tree / "kernels/cuda").mkdir(parents=True)
     (tree / "kernels/cuda/code.cu").write_text("void f(int a, int b) {\n  waits(a < b);\n}\n")
