@@ -27,6 +27,8 @@ PASSING = [
     ("--model qwen3-8b --ranks 32 --sharding fsdp-tp --tensor-parallel 8 -s 512 --wrap block "
      "--accumulate local --grad-accum 2", (2, "data=1,fsdp=2,tensor=2", 2, 25)),
     ("--ranks 4 --offload-activations block_inputs --prefetch 2 -s 1 -b 1", (3, "data=1,fsdp=2", 1, 30)),
+    ("--model gpt2 --ranks 4 --context-parallel 2 --document-mask on --grad-accum 2",
+     (2, "data=1,fsdp=2,context=2", 2, 28)),
     ("--strategy zero1 --ranks 8 -s 33 -b 7", (2, "data=1,fsdp=2", 1, 21)),
     ("", (2, "data=1,fsdp=1", 1, 21)),
 ]
@@ -61,6 +63,10 @@ def passing():
         assert idle == (6 if "-s 1 " in options else 0), (options, process.stdout)
 
 
+# Whose gradient was once summed over both axes where it is made in parts over one of them.
+TWO_AXES = "lm_head.weight: [b, null]\nmodel.norm: [[data, fsdp], [a, b], null]\n"
+
+
 # Rules by name, one of a layer by itself, operators by counts and by ranks, a vocabulary that nothing
 # divides, and a file as printed.
 def files():
@@ -74,9 +80,12 @@ def files():
     operators = work / "operators.yaml"
     operators.write_text("model.layers.*.self_attn.q_proj: [[2, 1], [4@1, 1]]\n"
                          "model.layers.*.mlp.up_proj: [[2, 1], [4, 1]]\n")
+    two_axes = work / "two_axes.yaml"
+    two_axes.write_text(TWO_AXES)
     model = programs.make_model(work / "model", programs.CONFIG | {"vocab_size": 32001}, weights=False)
     mesh = ["--ranks", 8, "--mesh", "fsdp=2,tensor=4"]
     cases = [["--model", "llama2-7b", *mesh, "--sharding", rules],
+             ["--model", "tiny", "--ranks", 4, "--mesh", "fsdp=1,a=2,b=2", "--sharding", two_axes],
              ["--model", "llama2-7b", *mesh, "--sharding", rules,
               "--shard", "model.norm=[[data, fsdp], tensor, null]"],
              ["--model", "llama2-7b", "--ranks", 8, "--op-strategies", operators],
