@@ -28,6 +28,7 @@ vocabulary other than 256, is refused unless --tokenizer bytes is given. The sam
 the same bytes, whatever the number of processes. The format is described in runtime/data/token_file.h.
 """
 import argparse
+import datetime
 import os
 import sys
 
@@ -141,8 +142,9 @@ def check(options):
 def show(path, header):
     how = "; bytes" if header["flags"] & token_file.FLAG_BYTES else ""
     documents = f"{header['documents']:,} document{'' if header['documents'] == 1 else 's'}"
-    print(f"{path}: {documents}, {header['tokens']:,} tokens, of which "
-          f"{header['targets']:,} are learned, of a vocabulary of {header['vocabulary']:,}{how}")
+    share = 100 * header["targets"] / max(header["tokens"], 1)
+    print(f"{path}: {documents}, {header['tokens']:,} tokens, of which {header['targets']:,} are learned "
+          f"({share:.1f}%), of a vocabulary of {header['vocabulary']:,}{how}")
 
 
 def fields_of(text):
@@ -158,6 +160,16 @@ def fields_of(text):
             raise OptionError(f"--fields {text}: names {name} or {key} twice; give each once")
         fields[name] = key
     return fields
+
+
+def time_of_templates():
+    """Of templates that write the date: now, or the reproducible builds' SOURCE_DATE_EPOCH."""
+    epoch = os.environ.get("SOURCE_DATE_EPOCH")
+    if not epoch:
+        return datetime.datetime.now()
+    if not epoch.isdecimal():
+        raise OptionError(f"SOURCE_DATE_EPOCH={epoch}: give seconds since 1970, or leave it out")
+    return datetime.datetime.fromtimestamp(int(epoch), datetime.timezone.utc)
 
 
 def run(arguments):
@@ -183,7 +195,7 @@ def run(arguments):
     settings = Settings(tokenizer=tokenizer, copy=copy,
                         mask_prompt=options.mask_prompt == "on", chat_template=template, fields=fields,
                         strict=options.strict, special_tokens=options.special_tokens == "on", bos=options.bos,
-                        eos=options.eos)
+                        eos=options.eos, now=time_of_templates())
     if options.preview:
         report(preview(options.inputs, settings, options.preview), only_warnings=True)
         return

@@ -21,7 +21,8 @@ class Bytes:
     hide = None  # there are no special tokens
 
     def __init__(self, settings):
-        self.template = chats.template_of(settings, None, None)
+        self.templates = chats.templates_of(settings, None, None)
+        self.ends = re.compile(chats.ANY_NAME)
         self.begin = settings.begin_id(None, None)
         self.end = settings.end_id(END_OF_BYTES, None)
         self.end_of_text = settings.end_id(None, None)
@@ -83,10 +84,11 @@ class Pretrained:
         for token in (self.begin, self.end):
             if token is not None and token >= self.vocabulary:
                 raise OptionError(f"token {token} is not in the vocabulary of {self.vocabulary}")
-        self.template = chats.template_of(settings, beside, self.path)
+        self.templates = chats.templates_of(settings, beside, self.path)
         added = self.tokenizer.get_added_tokens_decoder().values()
         special = [token.content for token in added if token.special]
         self.special_names = sorted(special, key=len, reverse=True)
+        self.ends = re.compile("|".join(map(re.escape, self.special_names)) or chats.ANY_NAME)
         self.break_ids = self._ids("\n")
         self.needs_context = self._ids("a\nb") != self._ids("a\n") + self._ids("b")
         # Whether text behind a special token is encoded as if it began there.
@@ -306,13 +308,16 @@ class _Beside:
                 return value
         return None
 
-    def chat_template(self):
-        path = os.path.join(self.folder, "chat_template.jinja")
-        if os.path.exists(path):
-            with open(path, encoding="utf-8") as file:
-                return file.read()
+    def chat_templates(self):
+        """{name: source} of those that are used: "default", and "tool_use" for conversations with tools."""
         value = self.config.get("chat_template")
-        if isinstance(value, list):  # several, by name
+        named = {"default": value}
+        if isinstance(value, list):
             named = {item.get("name"): item.get("template") for item in value}
-            value = named.get("default")
-        return value
+        for name, path in (("default", "chat_template.jinja"),
+                           ("tool_use", "additional_chat_templates/tool_use.jinja")):
+            path = os.path.join(self.folder, path)
+            if os.path.exists(path):
+                with open(path, encoding="utf-8") as file:
+                    named[name] = file.read()
+        return {name: named[name] for name in ("default", "tool_use") if named.get(name)}

@@ -27,7 +27,7 @@ KEYS = (*FIELDS, "functions", "label", *REFUSED)  # that are looked at; a table'
 ROLES = {"system": "system", "developer": "system", "user": "user", "human": "user", "assistant": "assistant",
          "gpt": "assistant", "chatgpt": "assistant", "tool": "tool", "function": "tool",
          "observation": "tool", "function_call": "call"}
-MESSAGE_KEYS = ("name", "tool_call_id", "reasoning_content", "thinking")  # as they are, for the template
+MESSAGE_KEYS = ("name", "tool_call_id", "reasoning_content", "thinking", "reasoning")  # for the template
 
 
 class BadRecord(InputError):
@@ -48,7 +48,7 @@ class Completion:
 
 @dataclass
 class Chat:
-    messages: list
+    messages: list  # "content" is a string, or a list of the strings of its parts
     learned: list  # of each message
     tools: list = None
     options: dict = field(default_factory=dict)  # further variables of the template
@@ -80,8 +80,14 @@ def _decoded(value, place, name):
 
 # ---- Messages
 
+def text_of(message):
+    """What a message says."""
+    content = message.get("content", "")
+    return content if isinstance(content, str) else "".join(content)
+
+
 def _content(value, place):
-    """A string, or the text of a list of parts."""
+    """A string, or the strings of a list of parts."""
     if isinstance(value, str):
         return _string(value, place, '"content"')
     if not isinstance(value, list):
@@ -94,15 +100,16 @@ def _content(value, place):
             raise BadRecord(f'{place}: a part of a message is {json.dumps(kind)}, but only "text" is '
                             "trained; remove the record")
         texts.append(_string(part.get("text"), place, 'a part\'s "text"'))
-    return "".join(texts)
+    return texts
 
 
 def _call(call, place):
-    """A call of a tool as templates take it: its arguments as an object."""
+    """A call of a tool, its arguments an object or one as JSON."""
     function = call.get("function", call) if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise BadRecord(f'{place}: a call of a tool needs a "function" with a "name"; fix the record')
-    arguments = _decoded(function.get("arguments", {}), place, 'a call\'s "arguments"')
+    arguments = function.get("arguments", {})
+    _decoded(arguments, place, 'a call\'s "arguments"')
     more = {"id": call["id"]} if isinstance(call.get("id"), str) else {}
     return {**more, "type": "function", "function": {"name": function["name"], "arguments": arguments}}
 
@@ -131,8 +138,8 @@ class _Messages:
     def __init__(self, place):
         self.place, self.messages, self.learned, self.ignored = place, [], [], set()
 
-    def add(self, role, content, learned=None, **more):
-        self.messages.append({"role": role, "content": content, **more})
+    def add(self, role, learned=None, **more):
+        self.messages.append({"role": role, **more})
         self.learned.append(role == "assistant" if learned is None else learned)
 
     def add_all(self, turns, name, learned=None):
@@ -156,13 +163,13 @@ class _Messages:
             made = _decoded(content, place, 'a "function_call"')
             calls = [_call(call, place) for call in (made if isinstance(made, list) else [made])]
             role, content = "assistant", ""
-        elif content is None and calls:
-            content = ""
         more = {key: turn[key] for key in MESSAGE_KEYS if not _is_empty(turn.get(key))}
         if calls:
             more["tool_calls"] = calls
         counts = _learned(turn, role, place) if learned is None else learned and _learned(turn, role, place)
-        self.add(role, _content(content, place), counts, **more)
+        if content is not None or not calls:
+            more["content"] = _content(content, place)
+        self.add(role, counts, **more)
         used = {*keys, *MESSAGE_KEYS, "tool_calls", "function_call", "weight", "train"}
         self.ignored |= {f"{name}[].{key}" for key in turn if key not in used and not _is_empty(turn[key])}
 
@@ -215,10 +222,10 @@ def _alpaca(record, place):
     for pair in history or []:
         if not isinstance(pair, list) or len(pair) != 2:
             raise BadRecord(f'{place}: "history" must be a list of [question, answer]; fix the record')
-        made.add("user", _string(pair[0], place, '"history"'))
-        made.add("assistant", _string(pair[1], place, '"history"'))
-    made.add("user", f"{instruction}\n{asked}" if asked else instruction)
-    made.add("assistant", output)
+        made.add("user", content=_string(pair[0], place, '"history"'))
+        made.add("assistant", content=_string(pair[1], place, '"history"'))
+    made.add("user", content=f"{instruction}\n{asked}" if asked else instruction)
+    made.add("assistant", content=output)
     return made.chat(record), used, ()
 
 

@@ -1,5 +1,6 @@
 """From input files to one file of tokens: chunks are encoded by several processes and written in order."""
 import contextlib
+import datetime
 import multiprocessing
 import os
 import signal
@@ -28,6 +29,7 @@ class Settings:
     mask_prompt: bool = True
     special_tokens: bool = True
     chat_template: str = None  # its source; None: the tokenizer's own
+    now: datetime.datetime = None  # for templates that write the date
     fields: dict = field(default_factory=dict)  # {name of a form's key: the key that holds it}
     strict: bool = False  # a bad record ends it
     bos: str = None
@@ -126,7 +128,7 @@ class Worker:
                     raise
                 summary.add_bad(error)
                 continue
-            summary.add_record(documents, ignored)
+            summary.add_record(documents, ignored, self.encoder.ends if self.mask_prompt else None)
             yield from documents
 
     def _records(self, chunk):
@@ -256,6 +258,8 @@ def prepare(paths, out, settings, processes):
                 progress.add(chunk.size, len(result.mask))
         if not writer.tokens:
             raise summary.nothing(paths[0])
+        if summary.conversations and any(each.writes_the_date for each in encoder.templates.values()):
+            summary.date = settings.now
         vocabulary = encoder.vocabulary if encoder else greatest + 1
         first, last = (encoder.begin, encoder.end) if encoder else (None, None)
         writer.finish({"vocabulary": vocabulary,

@@ -18,26 +18,42 @@ DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 class Document:
-    """`whole` says that the parts hold the beginning and the end of the text already (a chat template's);
-    `apart` that no token may lie in two parts; `hides` that characters stand for names of special tokens."""
+    """`whole` says that the parts hold the beginning and the end of the text already (a chat template's), and
+    `how` in which way what is learned of it was found (chats.py); `apart` that no token may lie in two parts;
+    `hides` that characters stand for names of special tokens."""
 
-    def __init__(self, parts, whole=False, apart=False, hides=False):
-        self.parts, self.whole, self.apart, self.hides = parts, whole, apart, hides
+    def __init__(self, parts, how=None, apart=False, hides=False):
+        self.parts, self.how, self.apart, self.hides = parts, how, apart, hides
+
+    @property
+    def whole(self):
+        return self.how is not None
+
+
+def _hide(message, hide, place):
+    """Whether something of the message is hidden now."""
+    content = message.get("content", "")
+    shown = content if isinstance(content, list) else [content]
+    hidden = [hide(text, place) for text in shown]
+    if hidden == shown:
+        return False
+    message["content"] = hidden if isinstance(content, list) else hidden[0]
+    return True
 
 
 def _chat(chat, place, options):
-    template = options.encoder.template
+    templates = options.encoder.templates
+    template = templates.get("tool_use" if chat.tools and "tool_use" in templates else "default")
     if template is None:
         raise chats.missing(place)
     hides = False
     for message in chat.messages if options.hide else ():
-        shown = message["content"]
-        message["content"] = options.hide(shown, place)
-        hides |= message["content"] != shown
-    if not options.mask_prompt:
-        text = template.whole(chat, place).replace(chats.BEGIN, "").replace(chats.END, "")
-        return [Document([(text, True)], whole=True, hides=hides)]
-    return [Document(parts, whole=True, hides=hides) for parts in template.parts(chat, place)]
+        hides |= _hide(message, options.hide, place)
+    if options.mask_prompt:
+        how, samples = template.samples(chat, place)
+    else:
+        how, samples = chats.ALL, [[(template.whole(chat, place), True)]]
+    return [Document(parts, how=how, hides=hides) for parts in samples]
 
 
 def parse(record, place, options):

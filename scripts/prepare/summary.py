@@ -2,6 +2,7 @@
 from collections import Counter
 
 from common.errors import InputError
+from prepare import chats
 
 NAMED = 5  # bad records that are named, of each preparation
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384, 32768)
@@ -11,6 +12,9 @@ KEYS_SHOWN = 12
 class Summary:
     def __init__(self):
         self.records = self.empty = self.unlearned = self.bad = self.divided = self.longest = 0
+        self.conversations, self.samples = Counter(), Counter()  # by how what is learned was found
+        self.ends = Counter()  # of answers, by (the token's name or None, whether it is learned)
+        self.date = None  # that the chat template wrote
         self.faults = []  # messages of the first bad records
         self.ignored = Counter()
         self.longer = Counter()  # documents by the lengths that they exceed
@@ -21,10 +25,16 @@ class Summary:
         if len(self.faults) < NAMED:
             self.faults.append(str(error))
 
-    def add_record(self, documents, ignored):
+    def add_record(self, documents, ignored, ends):
+        """`ends` finds names of special tokens; None if all is learned."""
         self.records += 1
         self.empty += not documents
         self.ignored.update(ignored)
+        if documents and documents[0].whole:
+            self.conversations[documents[0].how] += 1
+            self.samples[documents[0].how] += len(documents)
+            for document in documents if ends else ():
+                self.ends.update(chats.ends_of(document.parts, ends))
 
     def add_ignored(self, keys, count):
         """Keys of `count` records that were not looked at."""
@@ -45,8 +55,8 @@ class Summary:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.longest = max(self.longest, other.longest)
         self.faults += other.faults[:NAMED - len(self.faults)]
-        self.ignored += other.ignored
-        self.longer += other.longer
+        for name in ("ignored", "longer", "conversations", "samples", "ends"):
+            getattr(self, name).update(getattr(other, name))
 
     def nothing(self, path):
         """The error for inputs of which nothing can be learned."""
@@ -61,6 +71,15 @@ class Summary:
         yield from (f"skipped: {fault}" for fault in self.faults)
         if self.bad > len(self.faults):
             yield f"skipped: {self.bad - len(self.faults):,} more records"
+        answers = sum(self.ends.values())
+        for (name, learned), count in self.ends.items():
+            if name and not learned:
+                yield (f"{name}, the token that ends an answer, is not learned in {count:,} of {answers:,} "
+                       "answers, so a model would not learn to stop there; let the template's "
+                       "{% generation %} marks reach behind it, by --chat-template FILE")
+            elif not learned:
+                yield (f"no special token ends {count:,} of {answers:,} answers, so a model would not learn "
+                       "to stop there; give a chat template that writes one, by --chat-template FILE")
 
     def lines(self):
         if self.records:
@@ -69,6 +88,14 @@ class Summary:
             longer = [(length, self.longer[length]) for length in LENGTHS if self.longer[length]]
             over = ", ".join(f"{length:,}: {count:,}" for length, count in longer)
             yield f"longest: {self.longest:,} tokens" + (f"; documents longer than {over}" if over else "")
+        if self.conversations:
+            yield f"conversations: {sum(self.conversations.values()):,}, learned {self._methods()}"
+        if self.ends:
+            learned = sum(count for (_, learned), count in self.ends.items() if learned)
+            yield f"ends of answers: {learned:,} learned of {sum(self.ends.values()):,}"
+        if self.date:
+            yield (f"date: the chat template may write today's, {self.date:%Y-%m-%d}; SOURCE_DATE_EPOCH sets "
+                   "another")
         if self.ignored:
             shown = ", ".join(f"{key} in {count:,}" for key, count in
                               sorted(self.ignored.items(), key=lambda item: (-item[1], item[0]))[:KEYS_SHOWN])
@@ -77,6 +104,15 @@ class Summary:
         if self.divided:
             yield (f"records whose prompt and completion would have a token in common: {self.divided:,}; "
                    "the two are encoded apart")
+
+    def _methods(self):
+        """How what is learned of conversations was found, the most frequent way first."""
+        ways = []
+        for how, count in sorted(self.conversations.items(), key=lambda item: (-item[1], item[0])):
+            many = f"{count:,} " if len(self.conversations) > 1 else ""
+            apart = f" ({self.samples[how]:,} samples)" if self.samples[how] > count else ""
+            ways.append(f"{many}{how}{apart}")
+        return ", ".join(ways)
 
     def _losses(self):
         losses = [f"{count:,} {what}" for count, what in

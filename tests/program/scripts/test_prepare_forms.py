@@ -117,8 +117,6 @@ def nothing_is_lost_in_a_template(work):
     assert '"tools", which the chat template does not use' in refused(each, tools=[{"name": "f"}])
     only = "{% for m in messages if m.role != 'system' %}{{ m.role }}:{{ m.content }};{% endfor %}"
     assert "leaves out what the system says" in refused(only)
-    marks = "{% for m in messages %}{{ m.content }}{% generation %}{% endgeneration %}{% endfor %}"
-    assert "marks 3 turns" in refused(marks)
     assert "a.jsonl:1: " in refused("{{ raise_exception('no') }}")
 
 
@@ -126,15 +124,15 @@ def earlier_turns_may_be_rendered_in_another_way(work):
     """As Qwen3's template drops the reasoning of all answers but the last: a sample a turn, each what the
     model has before it."""
     template = ("{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' %}{% if loop.last %}(think)"
-                "{% endif %}{{ m.content }}{% else %}{{ m.content }}{% endif %};{% endfor %}"
+                "{% endif %}{{ m.content }}{% else %}{{ m.content }}{% endif %}</>{% endfor %}"
                 "{% if add_generation_prompt %}<assistant>{% endif %}")
     turns = [{"role": role, "content": role[0] + str(i)} for i in range(3) for role in ("user", "assistant")]
     turns[3]["weight"] = 0
     command = written(work, [{"messages": turns}])
     (work / "t.jinja").write_text(template)
     assert shown(prepare_good(work / "x.tok", *command)) == [
-        "<user>u0;<assistant>{+(think)a0;+}",
-        "<user>u0;<assistant>a0;<user>u1;<assistant>a1;<user>u2;<assistant>{+(think)a2;+}"]
+        "<user>u0</><assistant>{+(think)a0</>+}",
+        "<user>u0</><assistant>a0</><user>u1</><assistant>a1</><user>u2</><assistant>{+(think)a2</>+}"]
 
 
 def tables_and_compressed_files_are_the_same_records(work):

@@ -158,7 +158,10 @@ def conversations_follow_the_template(work):
 
     chat(work / "llama", "{% for m in messages %}{{ m.role }}: {{ m.content }}.\n{% endfor %}"
          "{% if add_generation_prompt %}assistant: {% endif %}")
-    learned = tokenizer.decode(made().learned_ids()[0], skip_special_tokens=False)
+    process = prepare(*command)
+    assert process.returncode == 0, process.stderr
+    assert "no special token ends 1 of 1 answers" in process.stderr, process.stderr
+    learned = tokenizer.decode(Tokens(work / "y.tok").learned_ids()[0], skip_special_tokens=False)
     assert learned == "Very fine..\n Late..\n", learned
 
     # Neither a beginning of the whole, nor an answer behind its prompt.
@@ -171,6 +174,26 @@ def conversations_follow_the_template(work):
     chat(work / "llama", "{% for %}")
     message = error_of(prepare(*command), 3)
     assert "chat template cannot be read" in message, message
+
+
+def conversations_with_tools_have_their_own_template(work):
+    """Where the tokenizer has one, in either of two places."""
+    tokenizer = train(work / "llama", "llama")
+    talk = [{"role": "user", "content": "How was the ball?"}, {"role": "assistant", "content": "Very fine."}]
+    said = "{% for m in messages %}{{ m.content }}</s>{% endfor %}"
+    chat(work / "llama", [{"name": "default", "template": said},
+                          {"name": "tool_use", "template": "<s>{{ tools | length }}" + said}])
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+    records = [{"messages": talk}, {"messages": talk, "tools": tools}]
+    (work / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    plain = "".join(f"{turn['content']}</s>" for turn in talk)
+    ids = lambda text: tokenizer.encode(text, add_special_tokens=False).ids
+    made = lambda: prepare_good(work / "x.tok", "--model", work / "llama", work / "a.jsonl").documents()
+    assert made() == [ids(plain), ids(f"<s>1{plain}")]
+    other = work / "llama/additional_chat_templates/tool_use.jinja"
+    other.parent.mkdir()
+    other.write_text("<s>{{ tools[0].function.name }}" + said)
+    assert made() == [ids(plain), ids(f"<s>f{plain}")]
 
 
 def a_completion_begins_a_token(work):
@@ -294,6 +317,7 @@ def main():
     return prepared.run_tests_with(TOKENIZERS, "prepare_data.py with tokenizers", [
         alpaca_is_as_written_by_hand, a_long_text_is_as_if_encoded_whole,
         records_are_as_encoded_one_by_one, conversations_follow_the_template,
+        conversations_with_tools_have_their_own_template,
         a_completion_begins_a_token, special_tokens_are_as_said, an_older_form_becomes_tokenizer_json,
         bad_tokenizers_are_refused])
 

@@ -1,0 +1,335 @@
+"""scripts/prepare/chats.py on small templates: how what the assistant says is found, what a template takes,
+and what is said of the ends of answers. Skipped where jinja2 cannot be had from PyPI."""
+
+import datetime
+import json
+import os
+import re
+import sys
+
+import prepared
+from prepared import Tokens, prepare
+
+# Of Qwen3's kind: an answer loses its reasoning once another question follows.
+DROPS = (
+    "{%- for m in messages %}<{{ m.role }}>{%- if m.role == 'assistant' %}{%- if loop.last and"
+    " m.reasoning_content %}{{- '(' + m.reasoning_content + ')' }}{%- endif %}{%- endif %}{{- m.content +"
+    " '<end>' }}{%- endfor %}{%- if add_generation_prompt %}{{- '<assistant>' }}{%- endif %}"
+)
+PLAIN = (
+    "{%- for m in messages %}{{- '<' + m.role + '>' + m.content + '<end>' }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<assistant>' }}{%- endif %}"
+)
+MARKED = (
+    "{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' %}{% generation %}{{ m.content"
+    " }}<end>{% endgeneration %}{% else %}{{ m.content }}<end>{% endif %}{% endfor %}"
+)
+
+
+def talk(count, **more):
+    """`count` questions and answers."""
+    messages = []
+    for turn in range(count):
+        messages += [
+            {"role": "user", "content": f"q{turn}"},
+            {"role": "assistant", "content": f"a{turn}", **more},
+        ]
+    return messages
+
+
+def template_of(source, **special):
+    from prepare.chats import Template
+
+    return Template(source, "a template", special, datetime.datetime(2024, 7, 26))
+
+
+def samples(template, messages, learned=None, **more):
+    """(how, the samples as text in which what is learned stands in braces)"""
+    from prepare.forms import Chat
+
+    if learned is None:
+        learned = [message["role"] == "assistant" for message in messages]
+    how, made = template.samples(Chat(messages, learned, **more), "here")
+    return how, [
+        "".join(f"{{{text}}}" if flag else text for text, flag in sample if text) for sample in made
+    ]
+
+
+def refused(function, *arguments, **options):
+    from prepare.forms import BadRecord
+
+    try:
+        made = function(*arguments, **options)
+    except BadRecord as error:
+        return str(error)
+    raise AssertionError(made)
+
+
+def own_marks_say_what_is_learned(_):
+    from prepare import chats
+
+    template = template_of(MARKED)
+    assert samples(template, talk(2)) == (
+        chats.OWN,
+        ["<user>q0<end><assistant>{a0<end>}<user>q1<end><assistant>{a1<end>}"],
+    )
+    _, (text,) = samples(template, talk(2), [False, False, False, True])
+    assert text == "<user>q0<end><assistant>a0<end><user>q1<end><assistant>{a1<end>}", text
+    # Two marks of one answer, of which not all are learned: found by rendering up to each.
+    twice = template_of(
+        "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}"
+        "{% endgeneration %},{% generation %}<end>{% endgeneration %}{% else %}{{ m.content }}"
+        "{% endif %}{% endfor %}"
+    )
+    assert samples(twice, talk(2))[1] == ["q0{a0},{<end>}q1{a1},{<end>}"]
+    assert samples(twice, talk(3), [False] * 3 + [True] + [False] * 2)[1] == [
+        "q0a0,<end>q1{a1},{<end>}q2a2,<end>"
+    ]
+    # One that marks the last answer alone cannot say which is not learned.
+    last = template_of(
+        "{% for m in messages %}{% if loop.last %}{% generation %}{{ m.content }}{% endgeneration %}"
+        "{% else %}{{ m.content }}{% endif %}{% endfor %}"
+    )
+    assert samples(last, talk(2))[1] == ["q0a0q1{a1}"]
+    assert "marks 1 parts" in refused(samples, last, talk(2), [False, False, False, True])
+
+
+def earlier_answers_in_another_form_are_samples(_):
+    """Two to six answers, each with its reasoning, are as many samples; what stays as it was stays in one."""
+    from prepare import chats
+
+    template = template_of(DROPS)
+    for count in range(2, 7):
+        how, made = samples(template, talk(count, reasoning_content="r"))
+        assert how == chats.APART and len(made) == count
+        for turn, text in enumerate(made):
+            before = "".join(f"<user>q{i}<end><assistant>a{i}<end>" for i in range(turn))
+            assert text == f"{before}<user>q{turn}<end><assistant>{{(r)a{turn}<end>}}", text
+    assert samples(template, talk(1, reasoning_content="r"))[0] == chats.TURNS
+    how, made = samples(template, talk(3))  # nothing to drop
+    assert how == chats.TURNS and made == [
+        re.sub(r"(a\d<end>)", r"{\1}", template.whole(prepared_chat(talk(3)), "here"))
+    ]
+    messages = talk(3)
+    messages[3]["reasoning_content"] = "r"
+    how, made = samples(template, messages)
+    assert how == chats.APART and made == [
+        "<user>q0<end><assistant>{a0<end>}<user>q1<end><assistant>{(r)a1<end>}",
+        "<user>q0<end><assistant>a0<end><user>q1<end><assistant>a1<end><user>q2<end><assistant>{a2<end>}",
+    ], made
+
+
+def prepared_chat(messages):
+    from prepare.forms import Chat
+
+    return Chat(messages, [message["role"] == "assistant" for message in messages])
+
+
+def a_known_template_is_marked(_):
+    """By its hash, whatever the ends of lines; the same is learned as by rendering up to each answer."""
+    from prepare import known_templates
+
+    said = "m.content + '<end>' }}"
+    places = (
+        (
+            "{{- '<' + m.role + '>' + " + said,
+            "{{- '<' + m.role + '>' }}{%- if m.role == 'assistant' %}{%- generation %}{{- "
+            + said
+            + "{%- endgeneration %}{%- else %}{{- "
+            + said
+            + "{%- endif %}",
+            1,
+        ),
+    )
+    source = PLAIN.replace("{%- endfor", "\n{%- endfor")
+    without = [samples(template_of(source), talk(count))[1] for count in range(1, 4)]
+    keeps = known_templates.Family("Tests", places)
+    known_templates.KNOWN[known_templates.digest(source)] = keeps
+    for text in (source, source.replace("\n", "\r\n") + "\n"):
+        template = template_of(text)
+        assert template.family is keeps and not template.has_marks
+        found = [samples(template, talk(count)) for count in range(1, 4)]
+        assert [made for _, made in found] == without
+        assert {how for how, _ in found} == {"by marks put into Tests's chat template"}
+    assert template_of(source.replace("<end>", "<END>")).family is None
+    # One that drops what is earlier is rendered up to each answer, as if it were not known.
+    dropping = (
+        (
+            "{{- m.content + '<end>' }}",
+            "{%- if m.role != 'assistant' %}{{- m.content + '<end>' }}{%- endif %}",
+            1,
+        ),
+        ("{%- if m.role == 'assistant' %}", "{%- if m.role == 'assistant' %}{%- generation %}", 1),
+        (
+            "{%- endif %}{%- endif %}",
+            "{%- endif %}{{- m.content + '<end>' }}{%- endgeneration %}{%- endif %}",
+            1,
+        ),
+    )
+    messages = talk(4, reasoning_content="r")
+    unknown = samples(template_of(DROPS), messages)
+    known_templates.KNOWN[known_templates.digest(DROPS)] = known_templates.Family(
+        "Tests", dropping, keeps=lambda chat: False
+    )
+    template = template_of(DROPS)
+    assert template.family and samples(template, messages) == unknown
+    known_templates.KNOWN[known_templates.digest(PLAIN)] = known_templates.Family(
+        "Tests", (("absent", "", 1),)
+    )
+    try:
+        template_of(PLAIN)
+        raise RuntimeError("a place that is not there was not noticed")
+    except AssertionError as error:
+        assert "0 places with absent" in str(error)
+    known_templates.KNOWN = {
+        key: family for key, family in known_templates.KNOWN.items() if family.name != "Tests"
+    }
+
+
+def contents_are_given_as_the_template_takes_them(_):
+    parts = [{"role": "user", "content": ["x", "y"]}, {"role": "assistant", "content": "a"}]
+    assert samples(template_of(PLAIN), parts)[1] == ["<user>xy<end><assistant>{a<end>}"]
+    only = (
+        "{% for m in messages %}<{{ m.role }}>{% for p in m.content %}[{{ p.text }}]{% endfor %}<end>{%"
+        " endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+    )
+    assert samples(template_of(only), parts)[1] == ["<user>[x][y]<end><assistant>{[a]<end>}"]
+    both = only.replace(
+        "{% for p", "{% if m.content is string %}{{ m.content }}{% else %}{% for p"
+    ).replace("<end>", "{% endif %}<end>")
+    assert samples(template_of(both), parts)[1] == ["<user>[x][y]<end><assistant>{a<end>}"]
+    first = both.replace("{% for p in m.content %}[{{ p.text }}]{% endfor %}", "[{{ m.content[0].text }}]")
+    assert "leaves out what the user says" in refused(samples, template_of(first), parts)
+
+    def call(arguments, show):
+        template = template_of(
+            PLAIN.replace("m.content", "(m.content or '') + (" + show + " if m.tool_calls else '')")
+        )
+        called = [{"type": "function", "function": {"name": "f", "arguments": arguments}}]
+        return samples(
+            template, [{"role": "user", "content": "q"}, {"role": "assistant", "tool_calls": called}]
+        )[1]
+
+    of = "m.tool_calls[0].function.arguments"
+    for show, given, shown in (
+        (f"{of} | tojson", {"x": 1}, '{"x": 1}'),
+        (f"{of} | tojson", '{"x":1}', '{"x": 1}'),
+        (of, '{"x":1}', '{"x":1}'),
+        (of, {"x": 1}, '{"x": 1}'),  # a string is all that can be added to one
+        (f"({of} if {of} is string else {of} | tojson)", '{"x":1}', '{"x":1}'),
+        (f"({of} | string)", {"x": 1}, '{"x": 1}'),
+    ):
+        assert call(given, show) == ["<user>q<end><assistant>{" + shown + "<end>}"], (
+            show,
+            given,
+            call(given, show),
+        )
+    named = "{% for m in messages %}{{ m.reasoning_content }}{{ m.thinking }}{{ m.content }}{% endfor %}"
+    messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a", "reasoning": "r"}]
+    assert template_of(named).whole(prepared_chat(messages), "here") == "qrra"
+
+
+def what_ends_all_is_no_part_of_earlier_answers(_):
+    """Phi-3's template writes the end of text behind the last message only."""
+    from prepare import chats
+
+    source = PLAIN.replace("{%- endif %}", "{%- else %}{{- eos_token }}{%- endif %}")
+    how, made = samples(template_of(source, eos_token="<eos>"), talk(2))
+    assert how == chats.TURNS and made == [
+        "<user>q0<end><assistant>{a0<end>}<user>q1<end><assistant>{a1<end><eos>}"
+    ]
+    question = [*talk(1), {"role": "user", "content": "q1"}]
+    assert samples(template_of(source, eos_token="<eos>"), question)[1] == [
+        "<user>q0<end><assistant>{a0<end>}<user>q1<end><eos>"
+    ]
+
+
+def ends_that_are_not_learned_are_reported(work):
+    """A template whose marks leave the end of a turn outside, one that writes none, and a good one."""
+    path = work / "a.jsonl"
+    path.write_text("".join(json.dumps({"messages": talk(count)}) + "\n" for count in (1, 2, 3)))
+    outside = MARKED.replace("<end>{% endgeneration %}", "{% endgeneration %}<end>")
+    for source, ends, warning in (
+        (MARKED, "6 learned of 6", None),
+        (PLAIN, "6 learned of 6", None),
+        (
+            outside,
+            "0 learned of 6",
+            (
+                "<end>, the token that ends an answer, is not learned in 6 of 6 answers, so a model would"
+                " not learn to stop there; let the template's {% generation %} marks reach behind it"
+            ),
+        ),
+        (
+            PLAIN.replace("<end>", "; ")
+            .replace("'<' + m.role + '>'", "m.role + ': '")
+            .replace("<assistant>", "assistant: "),
+            "0 learned of 3",
+            "no special token ends 3 of 3 answers",
+        ),
+    ):
+        (work / "t.jinja").write_text(source)
+        process = prepare("--out", work / "x.tok", "--chat-template", work / "t.jinja", path)
+        assert process.returncode == 0, process.stderr
+        assert f"ends of answers: {ends}\n" in process.stdout, (source, process.stdout)
+        assert (warning in process.stderr) if warning else not process.stderr, (source, process.stderr)
+        assert re.search(r"^conversations: 3, learned by ", process.stdout, re.M), process.stdout
+        tokens = Tokens(work / "x.tok")
+        share = 100 * sum(tokens.learned) / len(tokens.ids)
+        assert f"{sum(tokens.learned):,} are learned ({share:.1f}%)" in process.stdout, process.stdout
+    (work / "t.jinja").write_text(DROPS)
+    path.write_text(
+        "".join(json.dumps({"messages": talk(count, reasoning_content="r")}) + "\n" for count in (1, 3))
+    )
+    process = prepare("--out", work / "x.tok", "--chat-template", work / "t.jinja", "--procs", 1, path)
+    assert (
+        "conversations: 2, learned 1 by rendering up to each answer, 1 in a sample for each answer that is "
+        "rendered differently later (3 samples)\n"
+        in process.stdout
+    ), process.stdout
+    process = prepare(
+        "--out", work / "x.tok", "--chat-template", work / "t.jinja", "--mask-prompt", "off", path
+    )
+    assert "conversations: 2, learned as a whole (--mask-prompt off)\n" in process.stdout, process.stdout
+    assert "ends of answers" not in process.stdout
+
+
+def the_date_is_today_unless_set(work):
+    (work / "a.jsonl").write_text(json.dumps({"messages": talk(1)}) + "\n")
+    (work / "t.jinja").write_text("{{ strftime_now('%d %b %Y') }}" + PLAIN)
+    command = ["--out", work / "x.tok", "--chat-template", work / "t.jinja", work / "a.jsonl"]
+
+    def made(epoch):
+        process = prepare(*command, env={**os.environ, "SOURCE_DATE_EPOCH": epoch})
+        assert process.returncode == 0, process.stderr
+        return bytes(Tokens(work / "x.tok").ids).decode(), process.stdout
+
+    text, said = made("1721952000")
+    assert text.startswith("26 Jul 2024<user>") and "write today's, 2024-07-26" in said, (text, said)
+    before = f"{datetime.datetime.now():%d %b %Y}"
+    text, _ = made("")
+    assert text.startswith((before, f"{datetime.datetime.now():%d %b %Y}")), text
+    process = prepare(*command, env={**os.environ, "SOURCE_DATE_EPOCH": "x"})
+    assert "SOURCE_DATE_EPOCH=x" in prepared.error_of(process, 2)
+
+
+def main():
+    from prepare.environment import TOKENIZERS
+
+    return prepared.run_tests_with(
+        TOKENIZERS,
+        "chat templates",
+        [
+            own_marks_say_what_is_learned,
+            earlier_answers_in_another_form_are_samples,
+            a_known_template_is_marked,
+            contents_are_given_as_the_template_takes_them,
+            what_ends_all_is_no_part_of_earlier_answers,
+            ends_that_are_not_learned_are_reported,
+            the_date_is_today_unless_set,
+        ],
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
