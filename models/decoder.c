@@ -151,7 +151,8 @@ static layer_modules layer_module_tree(fsdp_parts *p, int layers, int index) {
 }
 
 // One decoder layer over the residual stream.
-static void decoder_layer(fsdp_parts *p, fsdp_residual *stream, const layer_modules *m) {
+static void decoder_layer(fsdp_parts *p, fsdp_residual *stream, const layer_modules *m,
+                          fsdp_experts_sums *sums) {
   int y = fsdp_parts_add_norm(p, stream, m->input_norm, true);
   int qkv = fsdp_parts_linear(p, y, 3, (int[]){m->q, m->k, m->v}, "qkv");
   if (has_qk_norm(p->config)) qkv = fsdp_parts_qk_norm(p, qkv, m->q_norm, m->k_norm);
@@ -159,7 +160,7 @@ static void decoder_layer(fsdp_parts *p, fsdp_residual *stream, const layer_modu
   int o = fsdp_parts_attention(p, qkv, m->attention);
   stream->delta = fsdp_parts_linear(p, o, 1, &m->o, "attn");
   y = fsdp_parts_add_norm(p, stream, m->post_norm, false);
-  stream->delta = fsdp_model_has_experts(p->config, p->block) ? fsdp_experts_mlp(p, y, &m->experts)
+  stream->delta = fsdp_model_has_experts(p->config, p->block) ? fsdp_experts_mlp(p, y, &m->experts, sums)
                                                               : fsdp_experts_dense(p, y, &m->mlp);
 }
 
@@ -181,9 +182,13 @@ void fsdp_decoder_build(const fsdp_model_config *config, fsdp_graph *g) {
 
   // The forward pass, top to bottom.
   fsdp_residual stream = {fsdp_parts_embedding(&p, embed), -1};
-  for (p.block = 0; p.block < config->num_layers; p.block++) decoder_layer(&p, &stream, &modules[p.block]);
+  fsdp_experts_sums sums = {-1, -1};
+  for (p.block = 0; p.block < config->num_layers; p.block++)
+    decoder_layer(&p, &stream, &modules[p.block], &sums);
   p.block = -1;
   int y = fsdp_parts_add_norm(&p, &stream, norm, false);
+  g->losses[g->loss_count++] = -1; // the cross-entropy, the first of them and the last to be made
+  fsdp_experts_losses(&p, model, &sums);
   fsdp_parts_cross_entropy(&p, y, head);
   free(modules);
 }

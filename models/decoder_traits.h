@@ -24,6 +24,8 @@ typedef struct fsdp_decoder {
   // Class names behind the prefix of what holds router and experts, and of the router, and the name of a
   // shared expert's module. NULL: "SparseMoeBlock", "TopKRouter", "shared_expert".
   const char *block_class, *router_class, *shared_name;
+  double aux_coef_default; // of router_aux_loss_coef; 0: the family has no such loss in Transformers
+  bool routes_in_f32;      // logits of the router are fp32
   // The layers without experts are those of decoder_sparse_step and mlp_only_layers.
   bool lists_dense_layers;
   // How weight files name an expert's gate, up and down, and the router, below the layer (stored.h). NULL: as

@@ -9,6 +9,12 @@ enum { EXPERTS_MAX = 1 << 16 };
 
 // ---- The configuration
 
+static double read_coefficient(fsdp_fields *f, const json_t *root, const char *key, double fallback) {
+  const json_t *value = fsdp_fields_present(root, key);
+  if (value && json_is_number(value) && json_number_value(value) == 0) return 0;
+  return fallback > 0 || value ? fsdp_fields_positive(f, root, key, fallback) : 0;
+}
+
 // The layers that have an MLP instead, by the keys of Qwen.
 static void read_dense_layers(fsdp_fields *f, const json_t *root, fsdp_model_config *c) {
   const json_t *layers = fsdp_fields_present(root, "mlp_only_layers");
@@ -46,9 +52,33 @@ int64_t fsdp_model_expert_layers(const fsdp_model_config *c) {
   return count;
 }
 
+// Transformers adds the loss where it outputs the router's logits. The other keys are this program's own.
+static void read_losses(fsdp_fields *f, const json_t *root, fsdp_model_config *c) {
+  const fsdp_decoder *d = c->family->decoder;
+  const json_t *aux = fsdp_fields_present(root, "router_aux_loss");
+  const double coef = read_coefficient(f, root, "router_aux_loss_coef", d->aux_coef_default);
+  const bool output = fsdp_fields_bool(f, root, "output_router_logits", false);
+  if (d->aux_coef_default > 0 ? output : coef > 0) c->router_aux_coef = coef;
+  c->router_z_coef = read_coefficient(f, root, "router_z_loss_coef", 0);
+  if (fsdp_fields_is_text(aux, "rank"))
+    c->router_aux = FSDP_ROUTER_AUX_RANK;
+  else if (aux && !fsdp_fields_is_text(aux, "micro"))
+    fsdp_fields_refuse(f, "router_aux_loss", aux, "but must be \"micro\" or \"rank\"");
+}
+
+static void print_losses(const fsdp_model_config *c, json_t *root) {
+  json_object_set_new(root, "output_router_logits", json_boolean(c->router_aux_coef > 0));
+  if (c->router_aux_coef > 0) {
+    json_object_set_new(root, "router_aux_loss_coef", json_real(c->router_aux_coef));
+    json_object_set_new(root, "router_aux_loss",
+                        json_string(c->router_aux == FSDP_ROUTER_AUX_RANK ? "rank" : "micro"));
+  }
+  if (c->router_z_coef > 0) json_object_set_new(root, "router_z_loss_coef", json_real(c->router_z_coef));
+}
+
 void fsdp_experts_read(fsdp_fields *f, const json_t *root, fsdp_model_config *c) {
   const fsdp_decoder *d = c->family->decoder;
-  fsdp_fields_only_false(f, root, "output_router_logits", "auxiliary losses of the router");
+  read_losses(f, root, c);
   const json_t *noise = fsdp_fields_present(root, "router_jitter_noise");
   if (noise && (!json_is_number(noise) || json_number_value(noise) != 0))
     fsdp_fields_refuse(f, "router_jitter_noise", noise,
@@ -61,12 +91,17 @@ void fsdp_experts_read(fsdp_fields *f, const json_t *root, fsdp_model_config *c)
   c->experts = fsdp_fields_count(f, root, key, d->experts_default, EXPERTS_MAX);
   c->expert_slots = fsdp_fields_count(f, root, "num_experts_per_tok", d->expert_slots_default, EXPERTS_MAX);
   c->expert_size = c->intermediate_size;
+  const json_t *dtype = fsdp_fields_present(root, "router_dtype");
+  c->router_f32 = d->routes_in_f32 || fsdp_fields_is_text(dtype, "float32");
+  fsdp_fields_only_text(f, root, "router_dtype", "float32");
 }
 
 void fsdp_experts_print(const fsdp_model_config *c, json_t *root) {
   json_object_set_new(root, c->family->decoder->experts_key, json_integer(c->experts));
   json_object_set_new(root, "num_experts_per_tok", json_integer(c->expert_slots));
-  json_object_set_new(root, "output_router_logits", json_false());
+  print_losses(c, root);
+  if (c->router_f32 && !c->family->decoder->routes_in_f32)
+    json_object_set_new(root, "router_dtype", json_string("float32"));
   if (c->family->decoder->lists_dense_layers) print_dense_layers(c, root);
 }
 
@@ -207,6 +242,34 @@ int fsdp_experts_dense(fsdp_parts *p, int x, const fsdp_mlp_modules *m) {
   return fsdp_parts_linear(p, s, 1, &m->down, "mlp");
 }
 
+// What the losses of all layers are made of (fsdp_experts_losses).
+static void add_sums(routed *r, int logits, int chosen, fsdp_experts_sums *sums) {
+  const fsdp_model_config *c = r->parts->config;
+  const bool first = sums->sums < 0;
+  if (c->router_aux_coef == 0 && c->router_z_coef == 0) return;
+  if (first) {
+    sums->sums = value(r, "sums", FSDP_VALUE_F32, 2 * c->experts + 1, 0);
+    sums->z = value(r, "z", FSDP_VALUE_F32, 1, 0);
+  }
+  add_node(r, FSDP_OP_ROUTE_SUMS, 4, (int[]){logits, chosen, sums->sums, sums->z}, 2);
+  fsdp_node *n = &r->parts->graph->forward[r->parts->graph->forward_count - 1];
+  for (int o = 2; o < 4 && !first; o++) n->operands[o].access = FSDP_UPDATE;
+}
+
+void fsdp_experts_losses(fsdp_parts *p, int module, const fsdp_experts_sums *sums) {
+  const fsdp_model_config *c = p->config;
+  fsdp_graph *g = p->graph;
+  if (sums->sums < 0) return;
+  routed r = {p, module, 0};
+  const int aux = fsdp_graph_loss(g, "aux_loss"), z = fsdp_graph_loss(g, "z_loss");
+  const int factors = value(&r, "factors", FSDP_VALUE_F32, c->experts + 1, 0);
+  add_node(&r, FSDP_OP_ROUTE_LOSS, 5, (int[]){sums->sums, sums->z, aux, z, factors}, 3);
+  fsdp_op_attrs *attrs = &g->forward[g->forward_count - 1].attrs;
+  attrs->aux_weight = (float)c->router_aux_coef;
+  attrs->z_weight = (float)c->router_z_coef;
+  attrs->aux_of_rank = c->router_aux == FSDP_ROUTER_AUX_RANK;
+}
+
 // The experts that a row chooses, and their weights.
 static int route(routed *r, int logits, int *chosen) {
   const fsdp_model_config *c = r->parts->config;
@@ -218,6 +281,8 @@ static int route(routed *r, int logits, int *chosen) {
              (int[]){logits, stack_of(r, "e_score_correction_bias"), weights, *chosen}, 2);
   else
     add_node(r, FSDP_OP_ROUTE, 3, (int[]){logits, weights, *chosen}, 2);
+  const int counts = fsdp_graph_statistic(r->parts->graph, r->module, "counts", c->experts);
+  add_node(r, FSDP_OP_ROUTE_COUNTS, 2, (int[]){*chosen, counts}, 1);
   return weights;
 }
 
@@ -239,13 +304,14 @@ static int add_shared(routed *r, int x, int y, const fsdp_experts_modules *m) {
   return sum;
 }
 
-int fsdp_experts_mlp(fsdp_parts *p, int x, const fsdp_experts_modules *m) {
+int fsdp_experts_mlp(fsdp_parts *p, int x, const fsdp_experts_modules *m, fsdp_experts_sums *sums) {
   const fsdp_model_config *c = p->config;
   const int64_t N = p->rows, C = c->hidden_size, I = c->expert_size, E = c->experts, k = c->expert_slots;
   int logits = fsdp_parts_linear(p, x, 1, &m->gate, "logits");
   if (c->router_f32) p->graph->values[logits].dtype = FSDP_VALUE_F32;
   routed r = {p, m->gate, N * k};
   int chosen, weights = route(&r, logits, &chosen);
+  add_sums(&r, logits, chosen, sums);
   r.module = m->experts;
   int slots = value(&r, "slots", FSDP_VALUE_I32, r.rows, 0);
   int offsets = value(&r, "offsets", FSDP_VALUE_I32, E + 1, 0);

@@ -13,7 +13,7 @@
 #include "models/parts.h"
 
 // Keys of the configuration that families share: the number of experts, num_experts_per_tok, which layers
-// have experts. Refuses what asks for losses or noise of the router. Sizes of the decoder are read before.
+// have experts, losses of the router. Refuses what asks for its noise. Sizes of the decoder are read before.
 void fsdp_experts_read(fsdp_fields *fields, const json_t *root, fsdp_model_config *config);
 void fsdp_experts_print(const fsdp_model_config *config, json_t *root);
 
@@ -37,5 +37,13 @@ typedef struct fsdp_experts_modules {
 // The module "mlp" of a layer.
 fsdp_experts_modules fsdp_experts_module_tree(fsdp_parts *parts, int layer);
 
+// Values that the routers of all layers add to; -1: none yet.
+typedef struct fsdp_experts_sums {
+  int sums, z;
+} fsdp_experts_sums;
+
 // y (N, C) of x (N, C).
-int fsdp_experts_mlp(fsdp_parts *parts, int x, const fsdp_experts_modules *modules);
+int fsdp_experts_mlp(fsdp_parts *parts, int x, const fsdp_experts_modules *modules, fsdp_experts_sums *sums);
+
+// The losses of the sums, if there are any: behind the layers, before the cross-entropy.
+void fsdp_experts_losses(fsdp_parts *parts, int module, const fsdp_experts_sums *sums);

@@ -41,7 +41,7 @@ static void read_config(fsdp_fields *f, const json_t *root, fsdp_model_config *c
   c->shared_expert_size = fsdp_fields_count(f, root, "n_shared_experts", 1, 1 << 10) * c->expert_size;
   c->first_expert_layer = fsdp_fields_whole(f, root, "first_k_dense_replace", 1, INT32_MAX);
   c->route_score = FSDP_ROUTE_SIGMOID;
-  c->route_bias = c->router_f32 = true;
+  c->route_bias = true;
   c->route_groups = fsdp_fields_count(f, root, "n_group", 1, INT32_MAX);
   c->route_groups_kept = fsdp_fields_count(f, root, "topk_group", 1, INT32_MAX);
   c->route_group_best = 2;
@@ -77,6 +77,7 @@ static const fsdp_decoder decoder = {.prefix = "Glm4Moe",
                                      .block_class = "MoE",
                                      .router_class = "TopkRouter",
                                      .shared_name = "shared_experts",
+                                     .routes_in_f32 = true,
                                      .experts_first = true};
 
 const fsdp_family fsdp_family_glm4_moe = {

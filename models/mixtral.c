@@ -49,6 +49,7 @@ static const fsdp_decoder decoder = {.prefix = "Mixtral",
                                      .experts_key = "num_local_experts",
                                      .experts_default = 8,
                                      .expert_slots_default = 2,
+                                     .aux_coef_default = 1e-3,
                                      .expert_names = expert_names};
 
 const fsdp_family fsdp_family_mixtral = {

@@ -49,6 +49,10 @@ typedef struct fsdp_model_config {
   // group is as good as the sum of its route_group_best best.
   int64_t route_groups, route_groups_kept, route_group_best;
   bool router_f32; // logits are fp32 whatever the model computes in
+  // Losses of the router beside the cross-entropy: coefficients of how unevenly experts are used, and of the
+  // size of logits (0: none), and over which rows the former is taken.
+  double router_aux_coef, router_z_coef;
+  fsdp_router_aux router_aux;
   // Fields that one family alone has, by its own indices.
   union {
     int64_t integer;

@@ -57,7 +57,8 @@ static const fsdp_decoder decoder = {.prefix = "Olmoe",
                                      .norm_eps_default = 1e-5,
                                      .experts_key = "num_experts",
                                      .experts_default = 64,
-                                     .expert_slots_default = 8};
+                                     .expert_slots_default = 8,
+                                     .aux_coef_default = 1e-2};
 
 const fsdp_family fsdp_family_olmoe = {
     .block_class = "OlmoeDecoderLayer",

@@ -307,5 +307,7 @@ void fsdp_parts_cross_entropy(fsdp_parts *p, int y, int head) {
   fsdp_node_operand_add(n, weight_of(p, head), FSDP_READ);
   fsdp_node_operand_add(n, input(p, FSDP_INPUT_TARGETS), FSDP_READ);
   fsdp_node_operand_add(n, g->count, FSDP_READ);
-  fsdp_node_operand_add(n, fsdp_graph_loss(g, "loss"), FSDP_WRITE);
+  int loss = fsdp_graph_loss(g, "loss");
+  if (g->losses[0] < 0) g->losses[0] = g->losses[--g->loss_count];
+  fsdp_node_operand_add(n, loss, FSDP_WRITE);
 }

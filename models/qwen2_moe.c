@@ -60,6 +60,7 @@ static const fsdp_decoder decoder = {.prefix = "Qwen2Moe",
                                      .experts_key = "num_experts",
                                      .experts_default = 60,
                                      .expert_slots_default = 4,
+                                     .aux_coef_default = 1e-3,
                                      .lists_dense_layers = true};
 
 const fsdp_family fsdp_family_qwen2_moe = {

@@ -52,6 +52,7 @@ static const fsdp_decoder decoder = {.prefix = "Qwen3Moe",
                                      .experts_key = "num_experts",
                                      .experts_default = 128,
                                      .expert_slots_default = 8,
+                                     .aux_coef_default = 1e-3,
                                      .experts_first = true,
                                      .lists_dense_layers = true};
 

@@ -23,6 +23,7 @@ typedef enum fsdp_ckpt_async {
 typedef enum fsdp_ckpt_best { FSDP_CKPT_BEST_OFF, FSDP_CKPT_BEST_EVAL_LOSS } fsdp_ckpt_best;
 typedef enum fsdp_compare_files { FSDP_COMPARE_CONTENTS, FSDP_COMPARE_SIZES } fsdp_compare_files;
 typedef enum fsdp_resume_schedule { FSDP_SCHEDULE_CONTINUE, FSDP_SCHEDULE_RESTART } fsdp_resume_schedule;
+typedef enum fsdp_router_dtype { FSDP_ROUTER_DTYPE_MODEL, FSDP_ROUTER_DTYPE_F32 } fsdp_router_dtype;
 typedef enum fsdp_help { FSDP_HELP_NONE, FSDP_HELP_TASKS, FSDP_HELP_ALL } fsdp_help;
 typedef enum fsdp_program_kind {
   FSDP_PROGRAM_TRAIN = 1,
@@ -61,8 +62,12 @@ typedef struct fsdp_options {
   char *prompt, *prompt_tokens; // of samples; tokens as "1,2,3"
   int64_t sample_every;         // steps between samples, 0: none
   int64_t max_new_tokens;
-  double temperature, top_p; // 0: greedy
-  double skip_grad_norm;     // 0: not given
+  double temperature, top_p;             // 0: greedy
+  double skip_grad_norm;                 // 0: not given
+  double router_aux_coef, router_z_coef; // if given
+  double router_bias_rate;
+  int aux_loss;     // fsdp_router_aux, if given
+  int router_dtype; // fsdp_router_dtype
   int64_t max_skipped;
   int64_t check_replicas; // steps between comparisons, 0: none but at saves
   int decay;              // fsdp_decay

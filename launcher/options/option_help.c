@@ -35,7 +35,8 @@ static void print_presets(FILE *out) {
             billions ? "billion" : "million");
   }
   fprintf(out, "It also takes Hugging Face folders of these model types:");
-  for (int i = 0; (name = fsdp_model_type(i)); i++) fprintf(out, "%s %s", i ? "," : "", name);
+  for (int i = 0; (name = fsdp_model_type(i)); i++)
+    fprintf(out, "%s%s", i == 0 ? " " : i % 6 ? ", " : ",\n  ", name);
   fputc('\n', out);
 }
 
@@ -51,6 +52,7 @@ static const struct {
     {"set the optimizer", "lr lr-schedule min-lr warmup-steps warmup-ratio lr-decay-ratio weight-decay decay "
                           "beta1 beta2 eps grad-clip "
                           "skip-grad-norm max-skipped"},
+    {"balance experts", "router-aux-coef aux-loss router-z-coef router-bias-rate router-dtype"},
     {"choose what is sharded", "strategy wrap numel-to-wrap mesh tensor-parallel sequence-parallel "
                                "context-parallel sharding shard extra-data-axis op-strategies accumulate"},
     {"use less memory", "recompute offload-activations cpu-offload prefetch param-dtype reduce-dtype "

@@ -73,6 +73,23 @@ static const char *print_timestamp(char out[32]) {
   return out;
 }
 
+float fsdp_progress_load(const fsdp_step_record *record, int64_t *layer) {
+  *layer = 0;
+  for (int64_t i = 1; i < record->load_count; i++)
+    if (record->loads[i] > record->loads[*layer]) *layer = i;
+  return record->load_count ? record->loads[*layer] : 0;
+}
+
+static void put_routing(json_t *line, const fsdp_step_record *record) {
+  if (!record->load_count) return;
+  json_t *loads = json_array();
+  for (int64_t i = 0; i < record->load_count; i++)
+    json_array_append_new(loads, json_real((double)record->loads[i]));
+  if (!isnan(record->aux_loss)) put_number(line, "moe/aux_loss", record->aux_loss);
+  if (!isnan(record->z_loss)) put_number(line, "moe/z_loss", record->z_loss);
+  put(line, "moe/load_max", loads);
+}
+
 json_t *fsdp_progress_json(const fsdp_step_record *record, const fsdp_plan *plan) {
   const fsdp_step_sums *sums = &record->stats.sums;
   double tokens_per_s = (double)record->tokens / (record->total_ms / 1e3);
@@ -84,6 +101,7 @@ json_t *fsdp_progress_json(const fsdp_step_record *record, const fsdp_plan *plan
   put_number(line, "running_loss", record->running_loss);
   put_number(line, "lr", record->lr);
   put_number(line, "grad_norm", record->grad_norm);
+  put_routing(line, record);
   put(line, "skipped", json_boolean(record->skipped));
   put(line, "updates", json_integer(record->updates));
   put(line, "epoch", json_integer(record->epoch));
@@ -147,6 +165,11 @@ void fsdp_progress_print(const fsdp_step_record *record, const fsdp_plan *plan,
       width, record->step, record->total_steps, 100 * (double)record->step / (double)record->total_steps,
       epoch, record->loss, record->lr, fabs(record->grad_norm), fsdp_progress_speed(rate, speed),
       fsdp_progress_duration((double)(record->total_steps - record->step) * rate->ms_per_step / 1e3, left));
+  int64_t layer;
+  const float load = fsdp_progress_load(record, &layer);
+  if (load > 2)
+    fprintf(out, "  load %.2f (%" PRId64 " of %" PRId64 " routers)", (double)load, layer + 1,
+            record->load_count);
   if (record->skipped) fprintf(out, "  skipped");
   if (record->peak_flops > 0) {
     fprintf(out, "  MFU %.1f%% (all pairs: %.1f%%)",

@@ -12,7 +12,13 @@ typedef struct fsdp_step_record {
   int64_t epoch;                       // from 0
   int64_t epoch_step, steps_per_epoch; // steps of this epoch that are done, this one too
   double loss, running_loss, lr, grad_norm;
-  bool skipped;    // its update was left out
+  bool skipped; // its update was left out
+  // Of models with routed experts: the losses beside the cross-entropy, that of the load before its
+  // coefficient, NAN: there is none; and of each layer with experts the rows of the fullest one over their
+  // mean.
+  double aux_loss, z_loss;
+  const float *loads;
+  int64_t load_count;
   int64_t updates; // made so far, of earlier runs too
   double total_ms, data_ms;
   bool checked;           // replicas were compared after it:
@@ -39,6 +45,9 @@ typedef struct fsdp_progress_rate {
   double tokens_per_s, ms_per_step;
   double real, learned; // shares of the tokens
 } fsdp_progress_rate;
+
+// The greatest load of a layer, and which layer of those with experts that is.
+float fsdp_progress_load(const fsdp_step_record *record, int64_t *layer);
 
 // The JSON line of a step. A new reference.
 json_t *fsdp_progress_json(const fsdp_step_record *record, const fsdp_plan *plan);

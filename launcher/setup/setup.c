@@ -102,9 +102,32 @@ static fsdp_status read_model(const fsdp_options *options, fsdp_setup *setup, fs
   return fsdp_config_read(path, model, error);
 }
 
+// What options say of routers, over what the configuration says.
+static fsdp_status apply_router(const fsdp_options *options, fsdp_model_config *model, fsdp_error *error) {
+  static const char *const names[] = {"router-aux-coef", "aux-loss", "router-z-coef", "router-bias-rate",
+                                      "router-dtype"};
+  for (int i = 0; i < 5 && !model->experts; i++)
+    if (fsdp_options_given(options, names[i]))
+      return fsdp_fail(error, FSDP_ERR_OPTION,
+                       "--%s (%s) is of models with routed experts, and this has none: "
+                       "leave it out",
+                       names[i], fsdp_options_place(options, names[i]));
+  if (options->router_bias_rate > 0 && !model->route_bias)
+    return fsdp_fail(error, FSDP_ERR_OPTION,
+                     "--router-bias-rate %g (%s): the routers of this model have no correction bias to move: "
+                     "use --router-aux-coef",
+                     options->router_bias_rate, fsdp_options_place(options, "router-bias-rate"));
+  if (fsdp_options_given(options, "router-aux-coef")) model->router_aux_coef = options->router_aux_coef;
+  if (fsdp_options_given(options, "router-z-coef")) model->router_z_coef = options->router_z_coef;
+  if (fsdp_options_given(options, "aux-loss")) model->router_aux = (fsdp_router_aux)options->aux_loss;
+  if (options->router_dtype == FSDP_ROUTER_DTYPE_F32) model->router_f32 = true;
+  return FSDP_OK;
+}
+
 fsdp_status fsdp_setup_read_model(const fsdp_options *options, fsdp_setup *setup, fsdp_model_config *model,
                                   fsdp_error *error) {
   fsdp_status status = read_model(options, setup, model, error);
+  if (!status) status = apply_router(options, model, error);
   return status ? status : fsdp_resize_embeddings(options, setup->folder, model, &setup->stored_vocab, error);
 }
 
@@ -207,7 +230,8 @@ static fsdp_plan_config make_config(const fsdp_options *options, const fsdp_setu
                 .beta2 = options->beta2,
                 .eps = (float)options->eps,
                 .weight_decay = (float)options->weight_decay,
-                .decay = (fsdp_decay)options->decay},
+                .decay = (fsdp_decay)options->decay,
+                .balance_rate = (float)options->router_bias_rate},
       .poison = options->poison,
       .evaluation = fsdp_options_evaluate(options) || options->sample_every > 0,
       .logits = options->prompt || options->prompt_tokens,

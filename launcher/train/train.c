@@ -158,6 +158,7 @@ static void destroy(fsdp_trainer *t) {
   fsdp_train_tokenizer_destroy(&t->tokenizer);
   fsdp_setup_destroy(&t->setup);
   free(t->sampled);
+  free(t->loads);
 }
 
 static fsdp_trainer trainer_of(const fsdp_train_config *config, fsdp_program_kind program) {

@@ -85,24 +85,48 @@ static void finish_step(fsdp_trainer *t) {
   sum->line_steps = sum->line_losses = sum->line_real = sum->line_learned = 0;
 }
 
+// Losses of the router and loads of experts, from what a step publishes.
+static void record_routing(fsdp_trainer *t, const fsdp_step_result *result, fsdp_step_record *record) {
+  const fsdp_graph *graph = t->setup.plan->graph;
+  const fsdp_model_config *model = &t->setup.plan->config.model;
+  const float *counts = result->losses + graph->loss_count;
+  record->aux_loss = record->z_loss = NAN;
+  if (!model->experts) return;
+  if (model->router_aux_coef > 0) record->aux_loss = (double)result->losses[1] / model->router_aux_coef;
+  if (model->router_z_coef > 0) record->z_loss = (double)result->losses[2];
+  record->load_count = graph->statistic_numel / model->experts;
+  if (!t->loads) t->loads = fsdp_alloc_zeroed((size_t)record->load_count + 1, sizeof *t->loads);
+  record->loads = t->loads;
+  for (int64_t layer = 0; layer < record->load_count; layer++) {
+    float greatest = 0, sum = 0;
+    for (int64_t e = 0; e < model->experts; e++) {
+      greatest = fmaxf(greatest, counts[layer * model->experts + e]);
+      sum += counts[layer * model->experts + e];
+    }
+    t->loads[layer] = greatest * (float)model->experts / sum;
+  }
+}
+
 static fsdp_step_record make_record(fsdp_trainer *t, const fsdp_step_result *result, double total_ms) {
   int64_t done = t->feed.first_step + result->step - 1, position = done + t->feed.sample_shift;
   t->checkpoints.results.loss = isfinite(result->loss) ? (double)result->loss : 0;
   t->checkpoints.results.eval_loss = 0;
-  return (fsdp_step_record){.step = done + 1,
-                            .total_steps = t->total_steps,
-                            .epoch = position / t->steps_per_epoch,
-                            .epoch_step = position % t->steps_per_epoch + 1,
-                            .steps_per_epoch = t->steps_per_epoch,
-                            .loss = (double)result->loss,
-                            .lr = fsdp_learning_rate_at(&t->feed.config.rate, done),
-                            .grad_norm = (double)result->grad_norm,
-                            .skipped = fsdp_feed_skips(&t->feed, result->grad_norm),
-                            .updates = t->feed.updates,
-                            .total_ms = total_ms,
-                            .checkpoint_ms = fsdp_train_checkpoints_take_ms(&t->checkpoints),
-                            .start_eval_loss = result->step == 1 ? t->start_eval_loss : 0,
-                            .tokens = t->step_tokens};
+  fsdp_step_record record = {.step = done + 1,
+                             .total_steps = t->total_steps,
+                             .epoch = position / t->steps_per_epoch,
+                             .epoch_step = position % t->steps_per_epoch + 1,
+                             .steps_per_epoch = t->steps_per_epoch,
+                             .loss = (double)result->loss,
+                             .lr = fsdp_learning_rate_at(&t->feed.config.rate, done),
+                             .grad_norm = (double)result->grad_norm,
+                             .skipped = fsdp_feed_skips(&t->feed, result->grad_norm),
+                             .updates = t->feed.updates,
+                             .total_ms = total_ms,
+                             .checkpoint_ms = fsdp_train_checkpoints_take_ms(&t->checkpoints),
+                             .start_eval_loss = result->step == 1 ? t->start_eval_loss : 0,
+                             .tokens = t->step_tokens};
+  record_routing(t, result, &record);
+  return record;
 }
 
 // Whether data is gone under any rank (mapped_file.h): what was trained since is of zeros. All ranks call it.

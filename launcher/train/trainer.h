@@ -57,6 +57,7 @@ typedef struct fsdp_trainer {
   int stop_signal;                 // that ended the run early, or 0
   double start_eval_loss;          // 0: there was no evaluation before the first step
   fsdp_step_record record;         // of the newest step of this run; step 0: none
+  float *loads;                    // its, by layer with experts
   bool recorded;                   // it is written to the log
   bool traced;                     // --trace is written
   fsdp_train_tally tally;

@@ -123,6 +123,21 @@ int fsdp_graph_loss(fsdp_graph *graph, const char *name) {
   return value;
 }
 
+int fsdp_graph_statistic(fsdp_graph *graph, int module, const char *name, int64_t numel) {
+  int value = fsdp_graph_value(graph, FSDP_VALUE_STATISTIC, FSDP_VALUE_F32, module, name, 1, &numel);
+  graph->values[value].place = graph->statistic_numel;
+  graph->statistic_numel += numel;
+  return value;
+}
+
+void fsdp_graph_divide_losses(fsdp_graph *graph, int micro_batches) {
+  FSDP_CHECK(graph->backward_count == 0, "losses are divided before the backward is made");
+  for (int n = 0; n < graph->forward_count; n++) {
+    graph->forward[n].attrs.aux_weight /= (float)micro_batches;
+    graph->forward[n].attrs.z_weight /= (float)micro_batches;
+  }
+}
+
 // "<path of the module>.<name>"
 static void param_name(const fsdp_graph *graph, int module, const char *name, char out[FSDP_NAME_BYTES]) {
   char path[FSDP_NAME_BYTES];

@@ -43,6 +43,7 @@ typedef enum fsdp_value_role {
   FSDP_VALUE_INPUT,         // of the graph
   FSDP_VALUE_COUNT_SCALAR,  // the global count of unmasked targets
   FSDP_VALUE_LOSS,          // a scalar of which the sum is minimised
+  FSDP_VALUE_STATISTIC,     // numbers that are summed over a step's tokens and handed out with its losses
   FSDP_VALUE_PARAM,         // a parameter in compute dtype
   FSDP_VALUE_ACTIVATION,    // made by the forward
   FSDP_VALUE_GRADIENT,      // gradient of an activation
@@ -72,6 +73,7 @@ typedef struct fsdp_value {
   bool unread; // the gradient of a value that needs none, which an op writes beside one that is needed
   fsdp_axis_set partial; // of PARAM: axes over which the ranks' gradients are summands, beside the batch's
   int module;            // whose op makes it
+  int64_t place;         // of STATISTIC: its first number among a step's
   bool kept;             // if the block that it opens is recomputed
   bool regathered;       // gathered again for the backward unless it is to be kept
 } fsdp_value;
@@ -189,10 +191,11 @@ typedef struct fsdp_graph {
   const char *base_prefix; // prefix of parameters' names, which weight files may omit; "" or static
   bool skips_extra_layers; // weight files may have tensors of layers behind the last, which are left out
   int64_t batch, seq;
-  int inputs[FSDP_INPUT_COUNT]; // values by what they are; -1: the model has none
-  int losses[FSDP_GRAPH_MAX_LOSSES], loss_count;
-  int count;       // value
-  float *inv_freq; // RoPE's D/2 inverse frequencies, owned
+  int inputs[FSDP_INPUT_COUNT];                  // values by what they are; -1: the model has none
+  int losses[FSDP_GRAPH_MAX_LOSSES], loss_count; // of which the first is the cross-entropy
+  int64_t statistic_numel;                       // of all together
+  int count;                                     // value
+  float *inv_freq;                               // RoPE's D/2 inverse frequencies, owned
   int value_capacity, param_capacity, module_capacity, tie_capacity, forward_capacity, backward_capacity;
 } fsdp_graph;
 
@@ -225,6 +228,10 @@ int fsdp_graph_value(fsdp_graph *graph, fsdp_value_role role, fsdp_value_dtype d
 // The value of an input of `rows` rows, added if there is none yet; a new loss.
 int fsdp_graph_input(fsdp_graph *graph, fsdp_input input, int64_t rows);
 int fsdp_graph_loss(fsdp_graph *graph, const char *name);
+// A new statistic of `numel` numbers, behind those that there are.
+int fsdp_graph_statistic(fsdp_graph *graph, int module, const char *name, int64_t numel);
+// A step has so many micro-batches: losses that are means over them say so.
+void fsdp_graph_divide_losses(fsdp_graph *graph, int micro_batches);
 
 // Appends a node to the forward; the returned pointer is valid until the next call.
 fsdp_node *fsdp_graph_forward_node(fsdp_graph *graph, fsdp_op_kind kind, int module, int block);

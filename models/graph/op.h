@@ -67,14 +67,18 @@ typedef struct fsdp_op_attrs {
   // 0: a row is one document, and there is no such operand.
   int64_t documents;
   fsdp_attention_kernel attention; // attention: which kernel runs
-  int64_t ranks;                   // r: ranks whose parts lie one after the other
+  int64_t ranks;                   // r: ranks whose parts lie one after the other; or that add up a loss
   int64_t experts, slots;          // e, q
   // Route, as in model_config.h: how logits become scores, which groups experts are chosen in (0: one), and
   // what the chosen scores become.
   fsdp_route_score route_score;
   bool route_normalises;
   int64_t route_groups, route_groups_kept, route_group_best;
-  float route_scale;     // 0: 1
+  float route_scale; // 0: 1
+  // Route's losses: their coefficients, over the micro-batches of a step once a plan has said how many, and
+  // whether each rank takes its own rows alone.
+  float aux_weight, z_weight;
+  bool aux_of_rank;
   const float *inv_freq; // RoPE, rotates_back: an inverse frequency for each pair that is rotated,
                          // owned by the graph
   float eps;             // RMSNorm, LayerNorm
@@ -210,6 +214,13 @@ bool fsdp_op_runs_on(fsdp_op_device device, fsdp_op_kind kind);
 
 // Whether the op is a norm: rows of its input may be sharded where the residual stream's are.
 bool fsdp_op_is_norm(fsdp_op_kind kind);
+
+// Whether what the op writes is a choice, which is saved and never made again.
+bool fsdp_op_chooses(fsdp_op_kind kind);
+
+// Whether the op's first operand is a sum over the rows of all ranks (attrs.ranks: how many have rows of their
+// own), unless attrs.aux_of_rank says that it is of one rank's.
+bool fsdp_op_is_over_tokens(fsdp_op_kind kind);
 
 // The operand that the op adds to the residual stream (operand 0) before anything else; -1: none.
 int fsdp_op_added(fsdp_op_kind kind);

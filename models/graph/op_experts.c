@@ -83,7 +83,22 @@ void fsdp_op_route_biased_emit(fsdp_graph *graph, const fsdp_node *f) {
   fsdp_backward_output(graph, n, f->operands[BIAS].value);
 }
 
-// An order has no gradient.
+// The gradient of the sums is what a row's probabilities are to be multiplied by (fsdp_op_route_loss_emit).
+void fsdp_op_route_sums_emit(fsdp_graph *graph, const fsdp_node *f) {
+  enum { LOGITS, EXPERTS, SUMS };
+  fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_ROUTE_SUMS_BACKWARD, f);
+  fsdp_node_operand_add(n, f->operands[LOGITS].value, FSDP_READ);
+  fsdp_node_operand_add(n, fsdp_backward_gradient(graph, f->operands[SUMS].value), FSDP_READ);
+  add_logits_gradient(graph, n, f->operands[LOGITS].value);
+}
+
+// Its forward makes them.
+void fsdp_op_route_loss_emit(fsdp_graph *graph, const fsdp_node *f) {
+  enum { SUMS, Z, LOSS, Z_LOSS, FACTORS };
+  graph->values[f->operands[SUMS].value].gradient = f->operands[FACTORS].value;
+}
+
+// An order, and a count, have no gradient.
 void fsdp_op_route_order_emit(fsdp_graph *graph, const fsdp_node *f) {
   (void)graph, (void)f;
 }

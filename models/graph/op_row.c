@@ -15,6 +15,8 @@
 #define ADDS(operand)        .added = 1 + (operand),
 #define NAMED(own)           .alias = #own,
 #define AFTER_GEMM           .follows_gemm = true,
+#define CHOOSES              .chooses = true,
+#define OVER_TOKENS          .over_tokens = true,
 #define SHRINKS              .shrinks = true,
 #define FSDP_OP_ROW(KIND, op_name, PHASE, op_operands, RULES)                                                \
   [FSDP_OP_##KIND] = {.name = #op_name, .operands = (op_operands), .phase = FSDP_OP_IN_##PHASE, RULES},
@@ -71,6 +73,14 @@ const char *fsdp_op_family(fsdp_op_kind kind) {
 
 bool fsdp_op_follows_gemm(fsdp_op_kind kind) {
   return fsdp_op_row_of(kind)->follows_gemm;
+}
+
+bool fsdp_op_chooses(fsdp_op_kind kind) {
+  return fsdp_op_row_of(kind)->chooses;
+}
+
+bool fsdp_op_is_over_tokens(fsdp_op_kind kind) {
+  return fsdp_op_row_of(kind)->over_tokens;
 }
 
 bool fsdp_op_shrinks(fsdp_op_kind kind) {

@@ -1,4 +1,5 @@
-// What a router makes of its logits before experts are chosen by them.
+// Words of routers: what they make of their logits before experts are chosen by them, and of which rows their
+// auxiliary loss is.
 #pragma once
 
 typedef enum fsdp_route_score {
@@ -6,3 +7,8 @@ typedef enum fsdp_route_score {
   FSDP_ROUTE_SIGMOID, // a number from 0 to 1 of each expert by itself
   FSDP_ROUTE_LOGITS   // nothing; the weights are the softmax of the chosen ones
 } fsdp_route_score;
+
+typedef enum fsdp_router_aux {
+  FSDP_ROUTER_AUX_MICRO, // of a micro-batch's rows on all ranks
+  FSDP_ROUTER_AUX_RANK   // of each rank's, and then their mean
+} fsdp_router_aux;

@@ -43,10 +43,13 @@ struct fsdp_executor {
   fsdp_access_trace *trace; // NULL unless measured
   fsdp_step_times *times;   // NULL unless profiled
   float published[2];       // by PUBLISH, on the host stream: loss, norm
-  float *logits;            // the caller's, while an evaluation is asked for them
-  int32_t row;              // of the micro-batch, whose logits an evaluation is asked for
-  uint64_t *digests;        // the caller's, while a check runs
-  int publish_position;     // the last PUBLISH or DIGESTS issued
+  float *losses;            // of a step: each, and statistics
+  int loss_count;
+  int64_t published_numel; // of both
+  float *logits;           // the caller's, while an evaluation is asked for them
+  int32_t row;             // of the micro-batch, whose logits an evaluation is asked for
+  uint64_t *digests;       // the caller's, while a check runs
+  int publish_position;    // the last PUBLISH or DIGESTS issued
 };
 
 // ---- On the streams
@@ -132,6 +135,13 @@ static bool gives_logits(const fsdp_executor *self, const fsdp_instr *instr) {
   return self->config.plan->logits >= 0 && self->program->operands[last].tensor == self->config.plan->logits;
 }
 
+// A step's loss is the sum of all, an evaluation's the cross-entropy.
+static void publish_losses(fsdp_executor *self, const float *losses, bool trains) {
+  self->published[0] = 0;
+  for (int i = 0; i < (trains ? self->loss_count : 1); i++) self->published[0] += losses[i];
+  if (trains) memcpy(self->losses, losses, (size_t)self->published_numel * sizeof *losses);
+}
+
 // The caller's part of the program: it fills the operands, or reads them.
 static void run_host_call(fsdp_executor *self, const fsdp_instr *instr, const fsdp_view *views,
                           fsdp_access_recorder *recorder) {
@@ -146,10 +156,9 @@ static void run_host_call(fsdp_executor *self, const fsdp_instr *instr, const fs
   } else if (instr->kind == FSDP_INSTR_DIGESTS) {
     memcpy(self->digests, views[0].data, (size_t)views[0].numel * sizeof(int32_t));
   } else {
-    self->published[0] = 0;
-    for (int64_t i = 0; i < views[0].numel; i++) self->published[0] += ((const float *)views[0].data)[i];
-    const bool logits = gives_logits(self, instr);
-    self->published[1] = instr->operand_count > 1 && !logits ? *(const float *)views[1].data : NAN;
+    const bool logits = gives_logits(self, instr), trains = instr->operand_count > 1 && !logits;
+    publish_losses(self, views[0].data, trains);
+    self->published[1] = trains ? *(const float *)views[1].data : NAN;
     if (logits && self->logits)
       memcpy(self->logits, views[1].data, (size_t)self->config.plan->config.model.vocab_size * sizeof(float));
     if (callbacks->publish) {
@@ -280,8 +289,10 @@ void fsdp_executor_begin_step(fsdp_executor *self) {
 
 void fsdp_executor_end_step(fsdp_executor *self, fsdp_step_result *result) {
   wait_published(self);
-  *result =
-      (fsdp_step_result){.step = self->step, .loss = self->published[0], .grad_norm = self->published[1]};
+  *result = (fsdp_step_result){.step = self->step,
+                               .loss = self->published[0],
+                               .grad_norm = self->published[1],
+                               .losses = self->losses};
 }
 
 void fsdp_executor_run_step(fsdp_executor *self, fsdp_step_result *result) {
@@ -498,6 +509,10 @@ fsdp_executor *fsdp_executor_create(const fsdp_executor_config *config) {
   fsdp_device_mark_awaited(self->program, self->awaited);
   self->order = fsdp_alloc((size_t)(self->program->micro_batches + FSDP_MAX_SECTIONS) * sizeof *self->order);
   self->order_count = fsdp_program_step_order(self->program, self->order);
+  const fsdp_graph *graph = config->plan->graph; // NULL: a program by itself, with one loss
+  self->loss_count = graph ? graph->loss_count : 1;
+  self->published_numel = self->loss_count + (graph ? graph->statistic_numel : 0);
+  self->losses = fsdp_alloc_zeroed((size_t)self->published_numel, sizeof *self->losses);
   open_kernels(self);
   fsdp_board_set_namer(name_instr, config->plan);
   if (config->measure) {
@@ -521,6 +536,7 @@ void fsdp_executor_destroy(fsdp_executor *self) {
   if (self->config.kernels) self->config.kernels->close();
   fsdp_step_times_destroy(self->times);
   fsdp_access_trace_destroy(self->trace);
+  free(self->losses);
   free(self->order);
   free(self->awaited);
   free(self->issued);

@@ -48,8 +48,9 @@ typedef struct fsdp_executor_config {
 } fsdp_executor_config;
 
 typedef struct fsdp_step_result {
-  int64_t step; // counted from 1 by this executor
-  float loss, grad_norm;
+  int64_t step;          // counted from 1 by this executor
+  float loss, grad_norm; // the sum of the losses
+  const float *losses;   // each of the graph's losses, and then its statistics; until the next step
 } fsdp_step_result;
 
 typedef struct fsdp_step_stats {

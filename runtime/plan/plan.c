@@ -250,6 +250,7 @@ static fsdp_status place(fsdp_plan *plan, fsdp_error *error) {
   plan->graph = fsdp_model_forward(&c->model, c->batch, c->seq);
   fsdp_status status = check_params(plan->graph, error);
   if (status) return status;
+  fsdp_graph_divide_losses(plan->graph, c->micro_batches);
   if (c->documents) fsdp_graph_add_documents(plan->graph);
   if (c->sharding) return specs_of_sharding(plan, error);
   if (c->op_strategies) return specs_of_operators(plan, error);

@@ -185,10 +185,16 @@ def documents_of(model, starts):
     return dict(position_ids=position - starts, attention_mask=mask[:, None])
 
 
-def loss_of(model, tokens, targets, starts=None):
+def loss_of(model, tokens, targets, starts=None, auxiliary=True):
+    """The cross-entropy and, where the configuration outputs router logits, what Transformers adds to it."""
     documents = {} if starts is None else documents_of(model, starts)
-    logits = model(input_ids=tokens, use_cache=False, **documents).logits
-    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
+    out = model(input_ids=tokens, use_cache=False, **documents)
+    loss = torch.nn.functional.cross_entropy(
+        out.logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED
+    )
+    if auxiliary and getattr(out, "aux_loss", None) is not None:
+        loss = loss + model.config.router_aux_loss_coef * out.aux_loss
+    return loss
 
 
 def gradients_of(model, tokens, targets, starts=None):

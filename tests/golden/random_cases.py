@@ -87,23 +87,31 @@ def draw_experts(rng, key):
     return {key: experts, "num_experts_per_tok": min(experts, rng.choice([2, 3, experts]))}
 
 
+def draw_losses(rng):
+    """Half of them add the auxiliary loss."""
+    output = rng.random() < 0.5
+    return dict(output_router_logits=output, router_aux_loss_coef=rng.choice([0.001, 0.05]))
+
+
 def draw_dense_layers(rng, config):
-    """Layers of Qwen without experts."""
-    layers = config["num_hidden_layers"]
-    return dict(
-        decoder_sparse_step=rng.choice([1, 1, 1, 2]),
-        mlp_only_layers=rng.choice([[], [], [rng.randrange(layers)], list(range(layers))]),
-    )
+    """Layers of Qwen without experts. Where no layer has any, Transformers cannot add the auxiliary loss."""
+    layers, step = config["num_hidden_layers"], rng.choice([1, 1, 1, 2])
+    dense = rng.choice([[], [], [rng.randrange(layers)], list(range(layers))])
+    if all(layer in dense or (layer + 1) % step for layer in range(layers)):
+        config["output_router_logits"] = False
+    return dict(decoder_sparse_step=step, mlp_only_layers=dense)
 
 
 def draw_mixtral(rng):
-    return draw_decoder(rng) | draw_experts(rng, "num_local_experts") | dict(sliding_window=draw_window(rng))
+    own = dict(sliding_window=draw_window(rng)) | draw_losses(rng)
+    return draw_decoder(rng) | draw_experts(rng, "num_local_experts") | own
 
 
 def draw_qwen3_moe(rng):
     own = dict(moe_intermediate_size=rng.randint(3, 40), norm_topk_prob=rng.random() < 0.5)
-    config = draw_decoder(rng) | draw_experts(rng, "num_experts") | own
-    return config | draw_dense_layers(rng, config)
+    config = draw_decoder(rng) | draw_experts(rng, "num_experts") | own | draw_losses(rng)
+    config |= draw_dense_layers(rng, config)
+    return config
 
 
 def draw_qwen2_moe(rng):
@@ -113,8 +121,9 @@ def draw_qwen2_moe(rng):
         norm_topk_prob=rng.random() < 0.5,
         qkv_bias=rng.random() < 0.7,
     )
-    config = draw_decoder(rng) | draw_experts(rng, "num_experts") | own
-    return config | draw_dense_layers(rng, config)
+    config = draw_decoder(rng) | draw_experts(rng, "num_experts") | own | draw_losses(rng)
+    config |= draw_dense_layers(rng, config)
+    return config
 
 
 def draw_glm4_moe(rng):
@@ -146,7 +155,7 @@ def draw_olmoe(rng):
     config = draw_decoder(rng)
     config["num_key_value_heads"] = config["num_attention_heads"]
     config["hidden_size"] = config["num_attention_heads"] * config.pop("head_dim")
-    own = dict(norm_topk_prob=rng.random() < 0.5, eos_token_id=2)
+    own = dict(norm_topk_prob=rng.random() < 0.5, eos_token_id=2) | draw_losses(rng)
     return config | draw_experts(rng, "num_experts") | own
 
 

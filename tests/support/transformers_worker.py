@@ -7,6 +7,7 @@ import pathlib
 import random
 import sys
 
+import safetensors.torch
 import torch
 import transformers
 
@@ -49,7 +50,7 @@ def case(folder, family, seed):
     trained = make_golden.train(model, *repeated, {}, eps=PROGRAM_EPS)
     with torch.no_grad():
         logits = model(input_ids=tokens, use_cache=False).logits
-        last = make_golden.loss_of(model, tokens, targets).item()
+        last = make_golden.loss_of(model, tokens, targets, auxiliary=False).item()
     torch.save((tokens, logits), os.path.join(folder, "logits.pt"))
     return {
         "about": random_cases.describe(drawn),
@@ -63,11 +64,30 @@ def case(folder, family, seed):
     }
 
 
+def tensors_of(folder):
+    tensors = {}
+    for file in pathlib.Path(folder).glob("*.safetensors"):
+        tensors |= safetensors.torch.load_file(file)
+    return tensors
+
+
+def check_saved_again(model, exported):
+    """What Transformers saves of the exported model is what was exported, tensor for tensor."""
+    again = exported + "_again"
+    model.save_pretrained(again)
+    own, theirs = tensors_of(exported), tensors_of(again)
+    assert sorted(own) == sorted(theirs), sorted(set(own) ^ set(theirs))
+    for name, tensor in own.items():
+        assert tensor.dtype == theirs[name].dtype and torch.equal(tensor, theirs[name]), name
+
+
 def logits_difference(folder, exported):
     """Of the exported model's logits from those after the steps of `case`, relative."""
     tokens, expected = torch.load(os.path.join(folder, "logits.pt"))
+    model = load(exported)
     with torch.no_grad():
-        logits = load(exported)(input_ids=tokens, use_cache=False).logits
+        logits = model(input_ids=tokens, use_cache=False).logits
+    check_saved_again(model, exported)
     return ((logits - expected).norm() / expected.norm()).item()
 
 

@@ -39,11 +39,16 @@ fsdp_operand lower_parameter(const step_builder *s, const fsdp_value *v, fsdp_ac
                         .size_bytes = v->local_numel * width};
 }
 
-// The place of a loss among those of the step, to which every micro-batch adds.
+// The place of a loss among those of the step, to which every micro-batch adds; behind them are statistics.
 static fsdp_operand loss_range(const step_builder *s, int value) {
   fsdp_operand range = make_whole(s, s->losses, FSDP_F32, s->is_first ? FSDP_WRITE : FSDP_UPDATE);
-  range.size_bytes /= s->graph->loss_count;
-  for (int i = 0; s->graph->losses[i] != value; i++) range.offset.base += range.size_bytes;
+  const fsdp_value *v = &s->graph->values[value];
+  range.size_bytes = 4 * v->numel;
+  if (v->role == FSDP_VALUE_STATISTIC) {
+    range.offset.base += 4 * (s->graph->loss_count + v->place);
+    return range;
+  }
+  for (int i = 0; s->graph->losses[i] != value; i++) range.offset.base += 4;
   return range;
 }
 
@@ -57,6 +62,7 @@ fsdp_operand lower_operand(lowering *l, const fsdp_node_operand *o) {
                v->name);
     return lower_parameter(s, v, o->access);
   case FSDP_VALUE_LOSS:
+  case FSDP_VALUE_STATISTIC:
     return loss_range(s, o->value);
   case FSDP_VALUE_INPUT:
   case FSDP_VALUE_COUNT_SCALAR:

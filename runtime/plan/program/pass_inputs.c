@@ -10,7 +10,8 @@ void pass_step_inputs(step_builder *s) {
                                  FSDP_SCALAR_COUNT);
   int host_count = make_scalars(s, "host_count", FSDP_SPACE_HOST, FSDP_LIVE_SECTION, 1);
   s->count = make_scalars(s, "count", FSDP_SPACE_DEVICE, lifetime, 1);
-  s->losses = make_scalars(s, "loss", FSDP_SPACE_DEVICE, lifetime, s->graph->loss_count);
+  s->losses =
+      make_scalars(s, "loss", FSDP_SPACE_DEVICE, lifetime, s->graph->loss_count + s->graph->statistic_numel);
   fsdp_operand fed[3] = {make_whole(s, s->host_scalars, FSDP_F32, FSDP_WRITE),
                          make_whole(s, host_count, FSDP_F32, FSDP_WRITE)};
   const bool has_row = !s->is_training && s->config->logits;

@@ -261,6 +261,11 @@ static void hash_attrs(hasher *h, const fsdp_op_attrs *attrs) {
   if (attrs->documents) hash_i64(h, attrs->documents);
   for (size_t i = 0; i < sizeof routes / sizeof routes[0] && attrs->experts; i++) hash_i64(h, routes[i]);
   if (attrs->experts) hash_f32(h, attrs->route_scale);
+  if (attrs->aux_weight > 0 || attrs->z_weight > 0) {
+    hash_f32(h, attrs->aux_weight);
+    hash_f32(h, attrs->z_weight);
+    hash_i64(h, attrs->aux_of_rank);
+  }
   if (attrs->rotary_dim) hash_i64(h, attrs->rotary_dim);
   hash_f64(h, attrs->beta1);
   hash_f64(h, attrs->beta2);

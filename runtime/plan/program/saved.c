@@ -68,11 +68,13 @@ fsdp_saved fsdp_saved_create(const fsdp_graph *graph) {
       // The embedding, or the layer before (a sum stored in columns), makes what enters a layer.
       if (value->kept) layer = first_reader(graph->forward + n, graph->forward_count - n, v);
       if (layer < 0) continue;
-      saved.values[saved.count++] = (fsdp_saved_value){.value = v,
-                                                       .layer = layer,
-                                                       .maker = maker,
-                                                       .is_layer_input = value->kept,
-                                                       .name = value->kept ? "residual" : name_of(node, o)};
+      saved.values[saved.count++] =
+          (fsdp_saved_value){.value = v,
+                             .layer = layer,
+                             .maker = maker,
+                             .is_layer_input = value->kept,
+                             .is_made_once = value->kept || fsdp_op_chooses(node->kind),
+                             .name = value->kept ? "residual" : name_of(node, o)};
     }
   }
   free(wanted);

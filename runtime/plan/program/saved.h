@@ -12,6 +12,7 @@ typedef struct fsdp_saved_value {
   int layer;
   int maker;           // the forward node that writes it first; of a sum that a gemm makes, its norm
   bool is_layer_input; // the residual that enters the layer
+  bool is_made_once;   // that, or a choice: it is never recomputed
   const char *name;    // static
 } fsdp_saved_value;
 

@@ -103,10 +103,10 @@ const char *fsdp_saving_print(const fsdp_saving *saving, fsdp_fate fate, char ou
 // ---- Fates
 
 // Whether the rule names the value in the layers that it takes. Recomputing what enters a layer would repeat
-// the layers before it, so no rule does that.
+// the layers before it, and a choice might be another one, so no rule does that.
 static bool covers(const fsdp_saving_rule *rule, const fsdp_graph *graph, const fsdp_saved_value *value) {
   if (rule->layers && value->layer >= rule->layers) return false;
-  if (rule->fate == FSDP_FATE_RECOMPUTE && value->is_layer_input) return false;
+  if (rule->fate == FSDP_FATE_RECOMPUTE && value->is_made_once) return false;
   if (strcmp(rule->name, BLOCK) == 0) return !value->is_layer_input;
   if (strcmp(rule->name, BLOCK_INPUTS) == 0) return value->is_layer_input;
   size_t length = strcspn(rule->name, ":");

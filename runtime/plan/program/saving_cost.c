@@ -135,7 +135,7 @@ int64_t fsdp_saving_bytes(const fsdp_graph *graph, const fsdp_saved *saved, cons
 double fsdp_saving_remake_time(const fsdp_graph *graph, const fsdp_saved *saved, int index,
                                const fsdp_fate *fates, fsdp_dtype param_dtype, double flops_per_byte) {
   const fsdp_saved_value *asked = &saved->values[index];
-  if (asked->is_layer_input) return INFINITY;
+  if (asked->is_made_once) return INFINITY;
   size_t bytes = (size_t)graph->value_count * sizeof *fates;
   fsdp_fate *changed = fsdp_alloc(bytes);
   memcpy(changed, fates, bytes);

@@ -16,7 +16,7 @@
 // A value that every layer saves, and in how many layers, from the first on, it is not kept.
 typedef struct item {
   char name[FSDP_SAVED_NAME_BYTES];
-  bool is_layer_input;
+  bool is_made_once;
   bool is_given;  // a rule that stays names it
   fsdp_fate fate; // there; NONE: not decided yet
   int layers;
@@ -120,7 +120,7 @@ static price price_of(greedy *s) {
 // The items' next change of one kind; false if there is none.
 static bool next_change(const greedy *s, int index, fsdp_fate fate, change *out) {
   const item *it = &s->items[index];
-  bool allowed = fate == FSDP_FATE_OFFLOAD ? s->choice->offload : s->choice->recompute && !it->is_layer_input;
+  bool allowed = fate == FSDP_FATE_OFFLOAD ? s->choice->offload : s->choice->recompute && !it->is_made_once;
   if (!allowed || it->is_given || (it->fate != FSDP_FATE_NONE && it->fate != fate) ||
       it->layers == layers_of(s))
     return false;
@@ -174,7 +174,7 @@ static void list_items(greedy *s) {
     if (known == s->item_count) {
       FSDP_CHECK(s->item_count < ITEMS_MAX, "a layer saves more than %d values", ITEMS_MAX);
       item *it = &s->items[s->item_count++];
-      *it = (item){.is_layer_input = value->is_layer_input};
+      *it = (item){.is_made_once = value->is_made_once};
       memcpy(it->name, name, sizeof name);
     }
     s->items[known].is_given |= s->fates[value->value] != FSDP_FATE_KEEP;

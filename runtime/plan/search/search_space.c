@@ -22,7 +22,7 @@ typedef struct item {
   char name[FSDP_SAVED_NAME_BYTES];
   fsdp_repeated_work work; // of making it again
   double bytes;
-  bool is_layer_input;
+  bool is_made_once;
 } item;
 
 static void append(char *list, size_t bytes, const char *name) {
@@ -74,11 +74,11 @@ static int list_items(const fsdp_search_config *search, const fsdp_graph *graph,
     fsdp_saved_name(graph, value, name);
     if (!graph->forward[value->maker].weight_count && !is_residual(value)) name[strcspn(name, ":")] = 0;
     item *it = &items[find_item(items, &count, name)];
-    it->is_layer_input |= value->is_layer_input;
+    it->is_made_once |= value->is_made_once;
     it->bytes += (double)fsdp_graph_bytes(graph, value->value, search->base.param_dtype);
   }
   for (int i = 0; i < count; i++)
-    if (!items[i].is_layer_input) items[i].work = work_of(search, graph, &items[i]);
+    if (!items[i].is_made_once) items[i].work = work_of(search, graph, &items[i]);
   fsdp_saved_release(&saved);
   qsort(items, (size_t)count, sizeof *items, compare_items);
   return count;
@@ -96,7 +96,7 @@ static double largest_value_bytes(const fsdp_graph *graph, fsdp_dtype dtype) {
 
 // Made without a gemm, if the rest is there.
 static bool is_cheap(const item *it) {
-  return !it->is_layer_input && it->work.flops == 0;
+  return !it->is_made_once && it->work.flops == 0;
 }
 
 static void add_set(search_chain *chain, const char *recompute, const char *offload) {

@@ -275,8 +275,20 @@ static fsdp_status store(partitioner *p, const fsdp_node *node) {
   return FSDP_OK;
 }
 
+// Sums what an op reads of the rows of all ranks where it lies, and says how many have rows of their own.
+static void sum_over_tokens(partitioner *p, fsdp_node *node) {
+  const int value = p->current[node->operands[0].value];
+  const fsdp_axis_set axes = zero_axes(p);
+  node->attrs.ranks = fsdp_mesh_group_size(p->mesh, axes);
+  if (node->attrs.ranks == 1 || node->attrs.aux_of_rank) return;
+  const fsdp_conversion conversion = {
+      .axes = axes, .from = FSDP_SPREAD_PARTIAL, .to = FSDP_SPREAD_WHOLE, .gradient = FSDP_SPREAD_WHOLE};
+  fsdp_graph_redistribute(p->graph, p->graph->values[value].module, node->block, &conversion, value, value);
+}
+
 static fsdp_status partition_node(partitioner *p, const fsdp_node *old, const fsdp_decided_op *decided) {
   fsdp_node node = *old, biases;
+  if (fsdp_op_is_over_tokens(node.kind)) sum_over_tokens(p, &node);
   fsdp_status status = decided->splits_sum ? split_sum(p, &node, decided->sum) : FSDP_OK;
   bool adds_biases = node.bias_count && fsdp_strategy_axes(&decided->strategy, 'i');
   if (adds_biases) fsdp_node_take_biases(&node, &biases);

@@ -59,6 +59,34 @@ static void test_shared_experts(void **state) {
   expect_model_read_back(&c);
 }
 
+// As Transformers: the coefficient counts where router logits are output, and GLM has no such loss.
+static void test_losses(void **state) {
+  (void)state;
+  static const struct {
+    const char *json;
+    double aux, z;
+  } models[] = {
+      {MIXTRAL ",\"num_key_value_heads\":2}", 0, 0},
+      {MIXTRAL ",\"num_key_value_heads\":2,\"output_router_logits\":true}", 1e-3, 0},
+      {OLMOE ",\"output_router_logits\":true}", 1e-2, 0},
+      {QWEN3 ",\"output_router_logits\":true,\"router_aux_loss_coef\":0.5,\"router_z_loss_coef\":0.25}", 0.5,
+       0.25},
+      {QWEN2 ",\"num_key_value_heads\":2,\"output_router_logits\":true,\"router_aux_loss_coef\":0}", 0, 0},
+      {QWEN2 ",\"num_key_value_heads\":2,\"router_aux_loss_coef\":0.5}", 0, 0},
+      {GLM ",\"output_router_logits\":true}", 0, 0},
+  };
+  for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
+    const fsdp_model_config c = model_of_json(models[m].json);
+    assert_true(c.router_aux_coef == models[m].aux && c.router_z_coef == models[m].z);
+    expect_model_read_back(&c);
+    fsdp_graph *g = fsdp_model_graph(&c, 1, 2);
+    assert_int_equal(g->loss_count, c.router_aux_coef > 0 || c.router_z_coef > 0 ? 3 : 1);
+    assert_string_equal(g->values[g->losses[0]].name, "loss");
+    assert_int_equal(g->statistic_numel, c.experts * fsdp_model_expert_layers(&c));
+    fsdp_graph_destroy(g);
+  }
+}
+
 // Which layers have experts: by steps, by a list, from one on.
 static void test_layers(void **state) {
   (void)state;
@@ -105,8 +133,10 @@ static void test_layers(void **state) {
 static void test_refused(void **state) {
   (void)state;
   static const refused_model models[] = {
-      {MIXTRAL ",\"num_key_value_heads\":2,\"output_router_logits\":true}",
-       {"\"output_router_logits\" is true", "auxiliary losses"}},
+      {MIXTRAL ",\"num_key_value_heads\":2,\"router_aux_loss_coef\":-1}",
+       {"\"router_aux_loss_coef\" is -1", "above 0"}},
+      {MIXTRAL ",\"num_key_value_heads\":2,\"router_aux_loss\":\"global\"}",
+       {"\"router_aux_loss\" is \"global\"", "micro"}},
       {MIXTRAL ",\"num_key_value_heads\":2,\"router_jitter_noise\":0.1}",
        {"\"router_jitter_noise\" is 0.1", "must be 0"}},
       {MIXTRAL ",\"num_key_value_heads\":2,\"num_local_experts\":0}", {"\"num_local_experts\" is 0"}},
@@ -117,7 +147,7 @@ static void test_refused(void **state) {
       {QWEN3 ",\"mlp_only_layers\":[0.5]}", {"\"mlp_only_layers\" is [0.5]", "numbers"}},
       {QWEN2 ",\"use_sliding_window\":true}", {"\"use_sliding_window\" is true"}},
       {QWEN2 ",\"layer_types\":[\"full_attention\",\"sliding_attention\"]}", {"\"layer_types\" is", "full"}},
-      {QWEN2 ",\"output_router_logits\":true}", {"\"output_router_logits\" is true", "auxiliary losses"}},
+      {QWEN2 ",\"router_z_loss_coef\":\"x\"}", {"\"router_z_loss_coef\" is \"x\"", "above 0"}},
       {GLM ",\"scoring_func\":\"softmax\"}", {"\"scoring_func\" is \"softmax\"", "sigmoid"}},
       {GLM ",\"topk_method\":\"greedy\"}", {"\"topk_method\" is \"greedy\"", "noaux_tc"}},
       {GLM ",\"n_group\":3,\"topk_group\":1}", {"128 experts in 3 groups", "equal"}},
@@ -198,7 +228,7 @@ int main(void) {
       cmocka_unit_test(test_defaults),       cmocka_unit_test(test_refused),
       cmocka_unit_test(test_differences),    cmocka_unit_test(test_flops),
       cmocka_unit_test(test_parameters),     cmocka_unit_test(test_layers),
-      cmocka_unit_test(test_shared_experts),
+      cmocka_unit_test(test_shared_experts), cmocka_unit_test(test_losses),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

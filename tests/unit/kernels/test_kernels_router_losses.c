@@ -1,0 +1,137 @@
+// Auxiliary losses of routers against loops in double and central differences: what they are made of, the losses,
+// and the gradients of logits. Written and added to; the loss of one rank and the part of one of three.
+#include "tests/support/kernel_case.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { N = 9, E = 5, K = 2 };
+static const fsdp_route_score scores[] = {FSDP_ROUTE_SOFTMAX, FSDP_ROUTE_SIGMOID, FSDP_ROUTE_LOGITS};
+enum { SCORES = sizeof scores / sizeof *scores };
+
+static fsdp_op_attrs attrs_of(fsdp_route_score score) {
+  return (fsdp_op_attrs){.batch = 3, .seq = N / 3, .experts = E, .slots = K, .route_score = score};
+}
+
+static void choose(double *numbers) {
+  for (int n = 0; n < N; n++)
+    for (int j = 0; j < K; j++) numbers[n * K + j] = (n * n + j) % (E - 1);
+}
+
+// A row's probabilities, and the logarithm of the softmax's denominator.
+static double probabilities(fsdp_route_score score, const double *logits, double *p) {
+  double all = 0, sum = 0;
+  for (int e = 0; e < E; e++) all += exp(logits[e]);
+  for (int e = 0; e < E; e++)
+    sum += p[e] = score == FSDP_ROUTE_SIGMOID ? 1 / (1 + exp(-logits[e])) : exp(logits[e]) / all;
+  for (int e = 0; e < E; e++) p[e] /= sum;
+  return log(all);
+}
+
+static void test_counts(void **state) {
+  (void)state;
+  for (int adds = 0; adds < 2; adds++) {
+    kernel_case c = kernel_case_of(FSDP_OP_ROUTE_COUNTS, attrs_of(scores[0]), 0);
+    double numbers[N * K], before[E] = {3, 0, 5, 1, 7};
+    choose(numbers);
+    kernel_case_input(&c, FSDP_I32, N * K, FSDP_READ, numbers);
+    double *counts =
+        adds ? kernel_case_input(&c, FSDP_F32, E, FSDP_UPDATE, before) : kernel_case_output(&c, FSDP_F32, E);
+    for (int e = 0; e < E; e++) {
+      if (!adds) counts[e] = 0;
+      for (int i = 0; i < N * K; i++) counts[e] += (int)numbers[i] == e;
+    }
+    kernel_case_check(&c);
+  }
+}
+
+static void test_sums(void **state) {
+  (void)state;
+  for (int t = 0; t < 2 * SCORES; t++) {
+    kernel_case c = kernel_case_of(FSDP_OP_ROUTE_SUMS, attrs_of(scores[t / 2]), 1e-6);
+    double numbers[N * K], p[E], zeros[2 * E + 1] = {0}, one = 1;
+    choose(numbers);
+    const double *logits = kernel_case_input(&c, FSDP_F32, N * E, FSDP_READ, NULL);
+    kernel_case_input(&c, FSDP_I32, N * K, FSDP_READ, numbers);
+    double *sums = t % 2 ? kernel_case_input(&c, FSDP_F32, 2 * E + 1, FSDP_UPDATE, zeros)
+                         : kernel_case_output(&c, FSDP_F32, 2 * E + 1);
+    double *z =
+        t % 2 ? kernel_case_input(&c, FSDP_F32, 1, FSDP_UPDATE, &one) : kernel_case_output(&c, FSDP_F32, 1);
+    memset(sums, 0, (2 * E + 1) * sizeof *sums);
+    *z = t % 2;
+    for (int i = 0; i < N * K; i++) sums[(int)numbers[i]]++;
+    for (int n = 0; n < N; n++) {
+      const double logarithm = probabilities(scores[t / 2], logits + n * E, p);
+      *z += logarithm * logarithm;
+      for (int e = 0; e < E; e++) sums[E + e] += p[e];
+    }
+    sums[2 * E] = N;
+    kernel_case_check(&c);
+  }
+}
+
+// Of three ranks with N rows each; `own`: each its own rows, and the mean of their losses.
+static void test_loss(void **state) {
+  (void)state;
+  for (int own = 0; own < 2; own++) {
+    fsdp_op_attrs attrs = attrs_of(scores[0]);
+    attrs.ranks = 3, attrs.aux_of_rank = own, attrs.aux_weight = 0.25f, attrs.z_weight = 0.5f;
+    kernel_case c = kernel_case_of(FSDP_OP_ROUTE_LOSS, attrs, 1e-6);
+    const double rows = own ? N : 3 * N, divisor = own ? 3 * N : rows;
+    double drawn[2 * E + 1], z = 20, before[2] = {3, 4}, aux = 0;
+    for (int e = 0; e < 2 * E; e++) drawn[e] = 1 + e * e % 7;
+    drawn[2 * E] = rows;
+    const double *sums = kernel_case_input(&c, FSDP_F32, 2 * E + 1, FSDP_READ, drawn);
+    kernel_case_input(&c, FSDP_F32, 1, FSDP_READ, &z);
+    double *loss = kernel_case_input(&c, FSDP_F32, 1, FSDP_UPDATE, &before[0]);
+    double *z_loss = kernel_case_input(&c, FSDP_F32, 1, FSDP_UPDATE, &before[1]);
+    double *factors = kernel_case_output(&c, FSDP_F32, E + 1);
+    for (int e = 0; e < E; e++) {
+      aux += E * sums[e] / rows * sums[E + e] / rows;
+      factors[e] = 0.25 * E * sums[e] / rows / divisor;
+    }
+    factors[E] = 0.5 / divisor;
+    *loss += 0.25 * aux / 3;
+    *z_loss += 0.5 * z / divisor;
+    kernel_case_check(&c);
+  }
+}
+
+// Of sum(factor * probability) and factor * logarithm^2, by central differences.
+static void test_backward(void **state) {
+  (void)state;
+  for (int t = 0; t < 4 * SCORES; t++) {
+    const fsdp_route_score score = scores[t / 4];
+    const fsdp_dtype dtype = t % 2 ? FSDP_BF16 : FSDP_F32;
+    kernel_case c = kernel_case_of(FSDP_OP_ROUTE_SUMS_BACKWARD, attrs_of(score), t % 2 ? 1e-2 : 2e-5);
+    const double *logits = kernel_case_input(&c, FSDP_F32, N * E, FSDP_READ, NULL);
+    const double *factors = kernel_case_input(&c, FSDP_F32, E + 1, FSDP_READ, NULL);
+    double *d = t / 2 % 2 ? kernel_case_input(&c, dtype, N * E, FSDP_UPDATE, NULL)
+                          : kernel_case_output(&c, dtype, N * E);
+    for (int i = 0; i < N * E; i++) {
+      double row[E], p[E], gradient = 0;
+      memcpy(row, logits + i / E * E, sizeof row);
+      for (int side = -1; side <= 1; side += 2) {
+        row[i % E] = logits[i] + side * 1e-5;
+        const double logarithm = probabilities(score, row, p);
+        double value = factors[E] * logarithm * logarithm;
+        for (int e = 0; e < E; e++) value += factors[e] * p[e];
+        gradient += side * value / 2e-5;
+      }
+      d[i] = gradient + (t / 2 % 2 ? d[i] : 0);
+    }
+    kernel_case_check(&c);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_counts), cmocka_unit_test(test_sums),
+                                     cmocka_unit_test(test_loss), cmocka_unit_test(test_backward)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
