@@ -112,8 +112,8 @@ __device__ __forceinline__ void start_product(float (&d)[TILES][4], const uint32
 
 // Rounds a warp's 16 rows of results, row g times factor[0] and row g + 8 times factor[1], and stores the
 // first D columns of the rows below `valid` in 16-byte accesses, row i as row row_of(i) of `destination`.
-// They go through rows [row, row + 16) of a tile of ROWS, which belong to this warp alone: whoever read them
-// before is done.
+// They go through rows [row, row + 16) of a tile of ROWS, which belong to this warp alone: their earlier
+// readers are done.
 template <int WIDTH, int ROWS, class Rows>
 __device__ __forceinline__ void
 store_panel_rows(const smem<bf16> &tile, int row, const float (&d)[WIDTH / 8][4], const float (&factor)[2],

@@ -15,8 +15,8 @@ struct fsdp_simulation {
   fsdp_price *prices; // by position
 };
 
-// One run: a program with a number of micro-batches, and the times of its steps.
-typedef struct run {
+// A simulated program with a number of micro-batches, and the times of its steps.
+typedef struct simulator {
   const fsdp_simulation *simulation;
   fsdp_program program; // a copy of the plan's, with its own number of micro-batches
   fsdp_issue_order *order;
@@ -26,7 +26,7 @@ typedef struct run {
   int64_t stream_count[FSDP_STREAM_COUNT];
   int64_t publish; // place of the last PUBLISH, or -1
   fsdp_instr_time *times[FSDP_SIMULATED_STEPS];
-} run;
+} simulator;
 
 // What a stream does.
 typedef struct lane {
@@ -108,9 +108,9 @@ const fsdp_price *fsdp_simulation_price_of(const fsdp_simulation *simulation, in
   return &simulation->prices[position];
 }
 
-// ---- Tables of a run
+// ---- Tables
 
-static void list_places(run *r) {
+static void list_places(simulator *r) {
   const fsdp_program *program = &r->program;
   const fsdp_issue_order *order = r->order;
   for (int64_t place = 0; place < order->count; place++) {
@@ -129,7 +129,7 @@ static void list_places(run *r) {
 }
 
 // The latest issue of every awaited instruction that a step runs.
-static void list_awaits(run *r) {
+static void list_awaits(simulator *r) {
   const fsdp_program *program = &r->program;
   const fsdp_issue_order *order = r->order;
   int64_t total = 0, n = 0;
@@ -147,7 +147,7 @@ static void list_awaits(run *r) {
   r->first_awaited[order->count] = n;
 }
 
-static void run_release(run *r) {
+static void simulator_release(simulator *r) {
   for (int s = 0; s < FSDP_STREAM_COUNT; s++) free(r->places[s]);
   for (int s = 0; s < FSDP_SIMULATED_STEPS; s++) free(r->times[s]);
   fsdp_issue_order_destroy(r->order);
@@ -155,10 +155,10 @@ static void run_release(run *r) {
   free(r->awaits);
 }
 
-// ---- The run
+// ---- The simulation
 
 // When the instruction at `place` of `step` may begin, as far as others are concerned.
-static double ready_s(const run *r, int step, int64_t place) {
+static double ready_s(const simulator *r, int step, int64_t place) {
   const double handoff = r->simulation->pricing->profile->handoff_s;
   const fsdp_instr *instrs = r->program.instrs;
   const fsdp_stream stream = instrs[r->order->position[place]].stream;
@@ -176,13 +176,13 @@ static double ready_s(const run *r, int step, int64_t place) {
   return ready;
 }
 
-static const fsdp_price *price_at(const run *r, fsdp_stream stream, const lane *l) {
+static const fsdp_price *price_at(const simulator *r, fsdp_stream stream, const lane *l) {
   const int64_t place = r->places[stream][l->next % r->stream_count[stream]];
   return &r->simulation->prices[r->order->position[place]];
 }
 
 // The speed of everything that runs: 1 alone.
-static void share(const run *r, lane lanes[FSDP_STREAM_COUNT]) {
+static void share(const simulator *r, lane lanes[FSDP_STREAM_COUNT]) {
   double asked[FSDP_RESOURCE_COUNT] = {0};
   for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
     if (!lanes[s].running) continue;
@@ -206,14 +206,14 @@ static void share(const run *r, lane lanes[FSDP_STREAM_COUNT]) {
   }
 }
 
-static fsdp_instr_time *time_of(const run *r, int stream, const lane *l, int64_t *place, int *step) {
+static fsdp_instr_time *time_of(const simulator *r, int stream, const lane *l, int64_t *place, int *step) {
   *step = (int)(l->next / r->stream_count[stream]);
   *place = r->places[stream][l->next % r->stream_count[stream]];
   return &r->times[*step][*place];
 }
 
 // Begins what can begin at `now`.
-static void begin_ready(const run *r, lane lanes[FSDP_STREAM_COUNT], double now) {
+static void begin_ready(const simulator *r, lane lanes[FSDP_STREAM_COUNT], double now) {
   for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
     lane *l = &lanes[s];
     if (l->running || l->next >= FSDP_SIMULATED_STEPS * r->stream_count[s]) continue;
@@ -229,7 +229,7 @@ static void begin_ready(const run *r, lane lanes[FSDP_STREAM_COUNT], double now)
 }
 
 // The time until the next thing ends or may begin; INFINITY: nothing will.
-static double next_event_s(const run *r, const lane lanes[FSDP_STREAM_COUNT], double now) {
+static double next_event_s(const simulator *r, const lane lanes[FSDP_STREAM_COUNT], double now) {
   double next = INFINITY;
   for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
     if (lanes[s].running)
@@ -241,7 +241,7 @@ static double next_event_s(const run *r, const lane lanes[FSDP_STREAM_COUNT], do
 }
 
 // Lets `seconds` pass and ends what is complete.
-static void advance(const run *r, lane lanes[FSDP_STREAM_COUNT], double now, double seconds) {
+static void advance(const simulator *r, lane lanes[FSDP_STREAM_COUNT], double now, double seconds) {
   for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
     lane *l = &lanes[s];
     if (!l->running) continue;
@@ -255,7 +255,7 @@ static void advance(const run *r, lane lanes[FSDP_STREAM_COUNT], double now, dou
   }
 }
 
-static void run_steps(run *r) {
+static void run_steps(simulator *r) {
   lane lanes[FSDP_STREAM_COUNT] = {0};
   double now = 0;
   for (int s = 0; s < FSDP_SIMULATED_STEPS; s++) {
@@ -274,8 +274,8 @@ static void run_steps(run *r) {
     FSDP_CHECK(lanes[s].next == FSDP_SIMULATED_STEPS * r->stream_count[s], "a program that does not end");
 }
 
-static void run_create(const fsdp_simulation *simulation, int micro_batches, run *r) {
-  *r = (run){.simulation = simulation, .program = *simulation->pricing->plan->program, .publish = -1};
+static void simulator_create(const fsdp_simulation *simulation, int micro_batches, simulator *r) {
+  *r = (simulator){.simulation = simulation, .program = *simulation->pricing->plan->program, .publish = -1};
   r->program.micro_batches = micro_batches;
   r->order = fsdp_issue_order_create(&r->program);
   list_places(r);
@@ -286,7 +286,7 @@ static void run_create(const fsdp_simulation *simulation, int micro_batches, run
 // ---- What a step takes
 
 // The event `index` of a stream in the last two steps that were run.
-static const fsdp_instr_time *recent_event(const run *r, fsdp_stream stream, int64_t index) {
+static const fsdp_instr_time *recent_event(const simulator *r, fsdp_stream stream, int64_t index) {
   const int64_t count = r->stream_count[stream];
   const int step = FSDP_SIMULATED_STEPS - 2 + (int)(index / count);
   return &r->times[step][r->places[stream][index % count]];
@@ -298,7 +298,7 @@ static double overlap_s(const fsdp_instr_time *a, const fsdp_instr_time *b) {
 
 // The running time of a stream's work in `step`, less that beside events of the stream `beside`
 // (FSDP_STREAM_COUNT: none), by what it goes to.
-static void sum_kinds(const run *r, fsdp_stream stream, fsdp_stream beside, const fsdp_instr_time *step,
+static void sum_kinds(const simulator *r, fsdp_stream stream, fsdp_stream beside, const fsdp_instr_time *step,
                       fsdp_step_price *price) {
   const int64_t others = beside < FSDP_STREAM_COUNT ? 2 * r->stream_count[beside] : 0;
   int64_t first = 0; // of `beside`, that ends after the event begins
@@ -319,7 +319,7 @@ static void sum_kinds(const run *r, fsdp_stream stream, fsdp_stream beside, cons
   }
 }
 
-static void sum_places(const run *r, fsdp_step_price *price) {
+static void sum_places(const simulator *r, fsdp_step_price *price) {
   const fsdp_instr_time *times = r->times[FSDP_SIMULATED_STEPS - 1];
   for (int64_t p = 0; p < r->order->count; p++) {
     const int position = r->order->position[p];
@@ -328,7 +328,7 @@ static void sum_places(const run *r, fsdp_step_price *price) {
   }
 }
 
-static void measure(const run *r, fsdp_step_price *price) {
+static void measure(const simulator *r, fsdp_step_price *price) {
   const int last = FSDP_SIMULATED_STEPS - 1;
   const fsdp_instr_time *const steps[3] = {r->times[last - 1], r->times[last], NULL};
   fsdp_exposure_meter *meter = fsdp_exposure_meter_create(&r->program);
@@ -373,10 +373,10 @@ static void extend_price(fsdp_step_price *price, const fsdp_step_price *less, do
 
 static void price_of_micro_batches(const fsdp_simulation *simulation, int micro_batches,
                                    fsdp_step_price *price) {
-  run r;
-  run_create(simulation, micro_batches, &r);
+  simulator r;
+  simulator_create(simulation, micro_batches, &r);
   measure(&r, price);
-  run_release(&r);
+  simulator_release(&r);
 }
 
 void fsdp_simulation_run(fsdp_simulation *simulation, fsdp_step_price *price) {
@@ -400,8 +400,8 @@ void fsdp_step_price_release(fsdp_step_price *price) {
 fsdp_timeline *fsdp_simulation_timeline(fsdp_simulation *simulation) {
   const fsdp_program *program = simulation->pricing->plan->program;
   const int first = FSDP_SIMULATED_STEPS - 2;
-  run r;
-  run_create(simulation, program->micro_batches, &r);
+  simulator r;
+  simulator_create(simulation, program->micro_batches, &r);
   fsdp_timeline *timeline = fsdp_timeline_create(program, 2 * r.order->count);
   double begin = INFINITY;
   for (int64_t p = 0; p < r.order->count; p++) begin = fmin(begin, r.times[first][p].begin_s);
@@ -415,7 +415,7 @@ fsdp_timeline *fsdp_simulation_timeline(fsdp_simulation *simulation) {
       fsdp_timeline_append(timeline, &event);
     }
   }
-  run_release(&r);
+  simulator_release(&r);
   return timeline;
 }
 

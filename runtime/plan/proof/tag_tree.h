@@ -3,7 +3,7 @@
 //
 //   coordinates that matter (cuts)   0      64     128           512
 //   segments                         |  0   |  1   |      2      |
-//   tags                                7      7      nobody's
+//   tags                                7      7      FSDP_NOBODY
 #pragma once
 
 #include <stdbool.h>

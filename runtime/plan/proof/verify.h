@@ -19,8 +19,7 @@
 // The list is the same on every rank, but an operand's offset is affine in the rank's coordinates. Hulls hold
 // on any rank, since each rank's range lies inside. All of it is checked over every seam between sections and
 // steps (fsdp_program_seam_order, which is all that this shares with the code that makes waits). A tensor
-// that lives always holds data from the start. POISON may access what is not live: its bytes are nobody's
-// data.
+// that lives always holds data from the start. POISON may access bytes that no live tensor has.
 //
 // Reads. For all ranks at once, a byte's tag is known only if it is the same on every rank; an operand that
 // moves with the rank is remembered with its offset function. A read is accepted if its hull carries its tag

@@ -13,7 +13,7 @@ typedef struct ranked {
   search_best best;
 } ranked;
 
-typedef struct run {
+typedef struct searcher {
   const fsdp_search_config *config;
   search_space space;
   fsdp_search_result *result;
@@ -24,7 +24,7 @@ typedef struct run {
   search_floors floors;
   fsdp_evaluator evaluator;
   int64_t least_excess; // of what does not fit; 0: nothing was tried
-} run;
+} searcher;
 
 const char *fsdp_search_bound_name(fsdp_search_bound bound) {
   static const char *const names[FSDP_BOUND_COUNT] = {"compute", "communication", "copies to the host",
@@ -88,7 +88,7 @@ fsdp_status fsdp_search_price(const fsdp_search_config *search, const fsdp_plan_
 }
 
 // Whether a setting fits by its peaks, without packing, with `room` of the device left free.
-static bool fits_by_peaks(run *r, const fsdp_plan_config *setting, double room) {
+static bool fits_by_peaks(searcher *r, const fsdp_plan_config *setting, double room) {
   fsdp_evaluation e;
   if (!fsdp_evaluate(&r->evaluator, setting, FSDP_EVALUATE_PEAKS, &e)) return false;
   e.bytes[FSDP_SPACE_DEVICE] = (int64_t)((double)e.bytes[FSDP_SPACE_DEVICE] / (1 - room));
@@ -96,7 +96,7 @@ static bool fits_by_peaks(run *r, const fsdp_plan_config *setting, double room) 
 }
 
 // The estimate of a setting whose layers have changed.
-static void estimate_layers(run *r, search_setting *setting) {
+static void estimate_layers(searcher *r, search_setting *setting) {
   const search_chain *chain = &r->space.chains[setting->chain];
   const int all = (int)r->config->base.model.num_layers;
   fsdp_plan_config config = setting->config;
@@ -109,7 +109,7 @@ static void estimate_layers(run *r, search_setting *setting) {
 }
 
 // The fewest layers of the setting's set with which its peaks fit: as estimated, or a few more or less.
-static void settle_layers(run *r, search_setting *setting, double room) {
+static void settle_layers(searcher *r, search_setting *setting, double room) {
   const search_chain *chain = &r->space.chains[setting->chain];
   const int all = (int)r->config->base.model.num_layers;
   int low = 1, high = all; // high: fits, as far as is known
@@ -131,7 +131,7 @@ static void settle_layers(run *r, search_setting *setting, double room) {
 }
 
 // Prices the setting whole with other layers of its set; true, and it takes the plan's place, if faster.
-static bool try_layers(run *r, int layers, search_setting *setting, fsdp_search_plan *out) {
+static bool try_layers(searcher *r, int layers, search_setting *setting, fsdp_search_plan *out) {
   search_setting other = *setting;
   fsdp_search_plan plan;
   other.layers = layers;
@@ -144,7 +144,7 @@ static bool try_layers(run *r, int layers, search_setting *setting, fsdp_search_
 }
 
 // As few layers as are faster still, down to `least`.
-static void try_fewer(run *r, int least, search_setting *setting, fsdp_search_plan *out) {
+static void try_fewer(searcher *r, int least, search_setting *setting, fsdp_search_plan *out) {
   for (int step = (int)fsdp_max_i64(1, (setting->layers - least) / 2); step > 0;) {
     const int layers = setting->layers - step;
     if (layers < least || !try_layers(r, layers, setting, out)) step /= 2;
@@ -152,7 +152,7 @@ static void try_fewer(run *r, int least, search_setting *setting, fsdp_search_pl
 }
 
 // Keeps less, so that memory is reused later and without waits; takes the plan's place if it is faster.
-static void try_room(run *r, double room, search_setting *setting, fsdp_search_plan *out) {
+static void try_room(searcher *r, double room, search_setting *setting, fsdp_search_plan *out) {
   const search_chain *chain = &r->space.chains[setting->chain];
   const int all = (int)r->config->base.model.num_layers;
   search_setting roomy = *setting;
@@ -171,7 +171,7 @@ static double last_s(const fsdp_search_result *result) {
 }
 
 // Of a plan that waits for memory and may be one of the best. `best`: every number of layers counts.
-static void spare_waits(run *r, bool best, search_setting *setting, fsdp_search_plan *out) {
+static void spare_waits(searcher *r, bool best, search_setting *setting, fsdp_search_plan *out) {
   const search_setting tight = *setting;
   // What could be listed at most, and is not among the most promising kinds, stays as it is.
   const double wanted = best || !r->result->count ? last_s(r->result) : r->result->plans[0].step_s;
@@ -190,7 +190,7 @@ static void spare_waits(run *r, bool best, search_setting *setting, fsdp_search_
 }
 
 // Prices a setting whole. If packing takes a little more than its peaks, so do a few layers.
-static bool price_whole(run *r, bool best, search_setting *setting, fsdp_search_plan *out) {
+static bool price_whole(searcher *r, bool best, search_setting *setting, fsdp_search_plan *out) {
   const search_chain *chain = &r->space.chains[setting->chain];
   const int all = (int)r->config->base.model.num_layers;
   if (setting->set > 0) settle_layers(r, setting, 0);
@@ -208,7 +208,7 @@ static bool price_whole(run *r, bool best, search_setting *setting, fsdp_search_
 }
 
 // The step of a setting from a draft of all layers, which takes the place of the estimate from few.
-static bool refine(run *r, search_setting *setting) {
+static bool refine(searcher *r, search_setting *setting) {
   fsdp_evaluation whole;
   if (!fsdp_evaluate(&r->evaluator, &setting->config, FSDP_EVALUATE_DRAFT, &whole)) return false;
   setting->estimate.step_s = whole.step_s;
@@ -217,7 +217,7 @@ static bool refine(run *r, search_setting *setting) {
 
 // Prices a setting whole and corrects `waits`, the share by which plans of its kind take longer than drafts
 // of all their layers, if it says otherwise.
-static bool price_estimated(run *r, bool best, double *waits, search_setting *setting,
+static bool price_estimated(searcher *r, bool best, double *waits, search_setting *setting,
                             fsdp_search_plan *out) {
   const double draft_s = setting->estimate.step_s;
   if (!price_whole(r, best, setting, out) || !refine(r, setting)) return false;
@@ -229,7 +229,7 @@ static bool price_estimated(run *r, bool best, double *waits, search_setting *se
 }
 
 // Whether a draft of all layers, with the share that the kind waits for memory, takes less than `enough`.
-static bool might_take_less(run *r, const search_setting *setting, double waits, double enough) {
+static bool might_take_less(searcher *r, const search_setting *setting, double waits, double enough) {
   fsdp_evaluation whole;
   return fsdp_evaluate(&r->evaluator, &setting->config, FSDP_EVALUATE_DRAFT, &whole) &&
          whole.step_s * (1 + waits) < enough;
@@ -237,7 +237,7 @@ static bool might_take_less(run *r, const search_setting *setting, double waits,
 
 // The best of a kind's settings, or the first that fits unless another might be much faster; false if none
 // fits after all.
-static bool choose_of_kind(run *r, ranked *item, bool best, fsdp_search_plan *out) {
+static bool choose_of_kind(searcher *r, ranked *item, bool best, fsdp_search_plan *out) {
   bool found = false;
   double waits = 0;
   for (int i = 0; i < item->best.count; i++) {
@@ -269,7 +269,7 @@ static void insert_plan(fsdp_search_result *result, const fsdp_search_plan *plan
 }
 
 // Estimates of different prefetch differ, also where nothing is gathered ahead: the plan says the usual one.
-static void name_usual_prefetch(run *r, fsdp_search_plan *plan) {
+static void name_usual_prefetch(searcher *r, fsdp_search_plan *plan) {
   if (r->config->fixed[FSDP_SEARCH_PREFETCH] || plan->config.prefetch == 1) return;
   fsdp_plan_config usual = plan->config;
   fsdp_evaluation with_usual, as_found; // without addresses: equal ones make equal plans
@@ -292,7 +292,7 @@ static void note_finalists(fsdp_search_result *result) {
 }
 
 // Whether drafts of all layers say that no setting of the kind is among the best found so far.
-static bool is_beaten(run *r, const ranked *item) {
+static bool is_beaten(searcher *r, const ranked *item) {
   const double last = last_s(r->result);
   double least = INFINITY;
   for (int i = 0; i < item->best.count && least >= last && last < INFINITY; i++) {
@@ -306,7 +306,7 @@ static bool is_beaten(run *r, const ranked *item) {
 }
 
 // The best plan with units gathered further ahead than kinds are tried with.
-static void try_deeper(run *r, fsdp_search_plan *best) {
+static void try_deeper(searcher *r, fsdp_search_plan *best) {
   static const int depths[] = {SEARCH_PREFETCH_MAX + 1, SEARCH_PREFETCH_MAX + 2};
   if (r->config->fixed[FSDP_SEARCH_PREFETCH]) return;
   const fsdp_plan_config setting = best->config;
@@ -327,7 +327,7 @@ static void try_deeper(run *r, fsdp_search_plan *best) {
   }
 }
 
-static void choose_finalists(run *r) {
+static void choose_finalists(searcher *r) {
   fsdp_search_result *result = r->result;
   for (int i = 0; i < r->ranked_count; i++) {
     ranked *item = &r->ranked[i];
@@ -368,7 +368,7 @@ static int compare_order(const void *a, const void *b, void *context) {
 }
 
 // By bounds alone: what cannot fit, and the order in which the others are tried.
-static void order_kinds(run *r) {
+static void order_kinds(searcher *r) {
   fsdp_search_result *result = r->result;
   r->order = fsdp_alloc((size_t)result->kind_count * sizeof *r->order);
   for (int k = 0; k < result->kind_count; k++) {
@@ -384,7 +384,7 @@ static void order_kinds(run *r) {
   qsort_r(r->order, (size_t)result->kind_count, sizeof *r->order, compare_order, result->kinds);
 }
 
-static void rank(run *r, int k, const search_best *best) {
+static void rank(searcher *r, int k, const search_best *best) {
   fsdp_search_kind *kind = &r->result->kinds[k];
   const fsdp_evaluation *e = &best->settings[0].estimate;
   kind->outcome = FSDP_SEARCH_SLOWER;
@@ -397,7 +397,7 @@ static void rank(run *r, int k, const search_best *best) {
   r->ranked[at].best = *best;
 }
 
-static void note_unfit_kind(run *r, fsdp_search_kind *kind, const search_best *best) {
+static void note_unfit_kind(searcher *r, fsdp_search_kind *kind, const search_best *best) {
   if (!best->planned) {
     kind->outcome = FSDP_SEARCH_IMPOSSIBLE;
     return;
@@ -413,7 +413,7 @@ static void note_unfit_kind(run *r, fsdp_search_kind *kind, const search_best *b
 }
 
 // The step time that a kind must be below to be among the best.
-static double cut_of(const run *r) {
+static double cut_of(const searcher *r) {
   int different = 0; // equal programs have equal estimates
   double last = 0;
   for (int i = 0; i < r->ranked_count && different < FSDP_SEARCH_PLANS; i++) {
@@ -424,13 +424,13 @@ static double cut_of(const run *r) {
   return different < FSDP_SEARCH_PLANS ? INFINITY : last;
 }
 
-static const search_floor *floor_of(run *r, const fsdp_search_kind *kind) {
+static const search_floor *floor_of(searcher *r, const fsdp_search_kind *kind) {
   return search_floor_of(r->config, &r->space, kind, &r->floors, &r->evaluator);
 }
 
 // Raises the bound of the kind at `at` of the order by what its layers take, and moves it behind those whose
 // bounds are lower then. False if it stays.
-static bool raise_bound(run *r, int at) {
+static bool raise_bound(searcher *r, int at) {
   fsdp_search_kind *kinds = r->result->kinds, *kind = &kinds[r->order[at]];
   const int moved = r->order[at];
   fsdp_search_bound bound;
@@ -450,7 +450,7 @@ static void note_cut(fsdp_search_result *result, double bound_s) {
   if (result->least_cut_s == 0 || bound_s < result->least_cut_s) result->least_cut_s = bound_s;
 }
 
-static void try_kinds(run *r) {
+static void try_kinds(searcher *r) {
   fsdp_search_result *result = r->result;
   r->ranked = fsdp_alloc((size_t)result->kind_count * sizeof *r->ranked);
   for (int i = 0; i < result->kind_count; i++) {
@@ -477,7 +477,7 @@ static void try_kinds(run *r) {
 }
 
 // All variants of all micro-batches where one may be faster than the best so far.
-static void try_variants(run *r) {
+static void try_variants(searcher *r) {
   fsdp_search_result *result = r->result;
   for (int i = 0; i < result->kind_count; i++) {
     fsdp_search_kind *kind = &result->kinds[r->order[i]];
@@ -497,7 +497,7 @@ static void try_variants(run *r) {
 }
 
 // Of kinds that bounds alone exclude, some setting, so that there is one to name.
-static void find_least(run *r) {
+static void find_least(searcher *r) {
   for (int k = 0; k < r->result->kind_count && !r->least_excess; k++) {
     fsdp_search_kind *kind = &r->result->kinds[r->order[k]];
     search_best best;
@@ -507,7 +507,7 @@ static void find_least(run *r) {
   }
 }
 
-static fsdp_status search_all(run *r, fsdp_error *error) {
+static fsdp_status search_all(searcher *r, fsdp_error *error) {
   fsdp_search_result *result = r->result;
   result->kinds = search_kinds_create(r->config, &result->kind_count);
   if (!result->kind_count)
@@ -524,7 +524,7 @@ static fsdp_status search_all(run *r, fsdp_error *error) {
 }
 
 fsdp_status fsdp_search_run(const fsdp_search_config *config, fsdp_search_result *result, fsdp_error *error) {
-  run r = {.config = config, .result = result, .evaluator = search_evaluator_of(config)};
+  searcher r = {.config = config, .result = result, .evaluator = search_evaluator_of(config)};
   *result = (fsdp_search_result){0};
   fsdp_status status = fsdp_pricing_check(&config->base, config->profile, error);
   if (status == FSDP_OK) status = search_space_create(config, &r.space, error);

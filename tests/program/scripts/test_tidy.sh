@@ -126,6 +126,8 @@ clean_tree
 printf '//   sections   parts of a\n//   a run      all of\n//   them tensors    ranges\n' >models/a.c
 expect "models/a.c:3: a torn table"
 
+clean_tree && word=no && echo "int nobody; // ${word}body reads it" >models/a.c
+expect "models/a.c:1: \"nobody\" in a comment"
 word=TO && echo "// ${word}DO: later" >models/later.c && expect "unfinished work"
 clean_tree && word=FIX && echo "// ${word}ME" >models/later.c && expect "unfinished work"
 
