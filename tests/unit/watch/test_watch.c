@@ -504,54 +504,6 @@ static json_t *read_error_file(const char *folder) {
   return object;
 }
 
-static void test_the_error_file(void **state) {
-  (void)state;
-  char folder[] = "/tmp/fsdp_watch_XXXXXX";
-  assert_non_null(mkdtemp(folder));
-  for (int crash = 0; crash < 2; crash++) {
-    fflush(NULL);
-    pid_t child = fork();
-    if (child == 0) {
-      int quiet = open("/dev/null", O_WRONLY);
-      dup2(quiet, STDERR_FILENO);
-      fsdp_error_file_open(folder, 3, "node \"x\"", true);
-      if (crash) FSDP_CHECK(crash == 2, "%d lines", 17);
-      fsdp_error_report report = {.rank = 3,
-                                  .host = "node \"x\"",
-                                  .process = 99,
-                                  .step = 12,
-                                  .status = 5,
-                                  .message = "first\n\"one\""};
-      fsdp_error_file_write(&report);
-      report.message = "second";
-      fsdp_error_file_write(&report); // the first one stays
-      _exit(0);
-    }
-    int status;
-    waitpid(child, &status, 0);
-    json_t *object = read_error_file(folder);
-    assert_int_equal(json_integer_value(json_object_get(object, "rank")), 3);
-    assert_string_equal(json_string_value(json_object_get(object, "host")), "node \"x\"");
-    const char *message = json_string_value(json_object_get(object, "message"));
-    if (crash) {
-      assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
-      assert_int_equal(json_integer_value(json_object_get(object, "signal")), SIGABRT);
-      assert_int_equal(json_integer_value(json_object_get(object, "status")), 128 + SIGABRT);
-      assert_non_null(strstr(message, "17 lines"));
-    } else {
-      assert_string_equal(message, "first \"one\"");
-      assert_int_equal(json_integer_value(json_object_get(object, "step")), 12);
-    }
-    // The time is now, in the calendar of the C library.
-    struct tm then = {0};
-    const char *when = json_string_value(json_object_get(object, "time"));
-    assert_non_null(strptime(when, "%Y-%m-%dT%H:%M:%SZ", &then));
-    assert_true(labs((long)(timegm(&then) - time(NULL))) < 600);
-    json_decref(object);
-  }
-  assert_int_equal(rmdir(folder), 0); // nothing else stays there
-}
-
 // A rank that has left the job is not the one that failed.
 static void test_one_has_left(void **state) {
   (void)state;
@@ -593,7 +545,6 @@ int main(void) {
       cmocka_unit_test(test_many_nodes_lose_one),
       cmocka_unit_test(test_many_nodes_all_wait),
       cmocka_unit_test(test_many_nodes_wait_for_a_slow_one),
-      cmocka_unit_test(test_the_error_file),
       cmocka_unit_test(test_one_has_left),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
