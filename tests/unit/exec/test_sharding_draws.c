@@ -34,32 +34,39 @@ typedef struct random_sharding {
 
 // ---- Models
 
-// Routed experts in the place of the MLPs of a decoder without a window.
+// Routed experts in the place of the MLPs of a decoder without a window, in all layers or in the last.
 static void add_experts(random_source *random, fsdp_model_config *model) {
-  static const char *const presets[] = {"tiny-mixtral", "tiny-qwen3-moe", "tiny-olmoe"};
-  int family = random_int(random, 0, 2);
-  model->family = family_of_preset(presets[family]);
+  static const char *const presets[] = {"tiny-mixtral", "tiny-qwen3-moe", "tiny-olmoe", "tiny-qwen2-moe",
+                                        "tiny-glm4-moe"};
+  const int family = random_int(random, 0, 4);
+  const fsdp_model_config drawn = *model;
+  fsdp_error error;
+  assert_int_equal(fsdp_model_preset(presets[family], model, &error), FSDP_OK);
+  model->vocab_size = drawn.vocab_size;
+  model->intermediate_size = drawn.intermediate_size;
+  model->expert_size = family == 0 || family == 2 ? drawn.intermediate_size : random_int(random, 9, 33);
+  if (model->shared_expert_size) model->shared_expert_size = random_int(random, 9, 33);
+  if (family > 2) model->first_expert_layer = random_int(random, 0, 1);
+  if (family == 4) return; // whose experts lie in groups
   model->experts = random_int(random, 1, 9);
   model->expert_slots = random_int(random, 1, model->experts < 4 ? (int)model->experts : 4);
-  model->expert_size = family == 1 ? random_int(random, 9, 33) : model->intermediate_size;
-  model->normalises_routes = family == 0 || random_int(random, 0, 1);
-  if (family == 2) {
-    model->num_kv_heads = model->num_heads;
-    model->hidden_size = model->num_heads * model->head_dim;
-  }
+  model->num_heads = drawn.num_heads;
+  model->num_kv_heads = family == 2 ? drawn.num_heads : drawn.num_kv_heads;
+  model->head_dim = drawn.head_dim;
+  model->hidden_size = family == 2 ? drawn.num_heads * drawn.head_dim : drawn.hidden_size;
+  model->padding_token = 0;
 }
 
 static fsdp_model_config draw_model(random_source *random) {
   fsdp_model_config model = random_model_config(random);
+  if (!model.window && model.family->decoder && random_int(random, 0, 3) == 0) add_experts(random, &model);
   model.num_layers = random_int(random, 1, 2);
-  model.intermediate_size = random_int(random, 9, 49);
+  if (!model.experts) model.intermediate_size = random_int(random, 9, 49);
   model.initializer_range = 0.05;
   model.max_position_embeddings = 16;
   if (model.window) {
     model.window = random_int(random, 1, 8);
     model.first_window_layer = random_int(random, 0, (int)model.num_layers - 1);
-  } else if (model.family->decoder && random_int(random, 0, 3) == 0) {
-    add_experts(random, &model);
   }
   return model;
 }
