@@ -1,6 +1,7 @@
 // Rotary position embedding in place over the q and k columns of rows of q|k|v: elements i and i + D/2 of a
 // head are a pair, rotated by position * inv_freq[i]; of a head whose first R elements alone are rotated, i
-// and i + R/2 are. One block per row; its angles serve every head.
+// and i + R/2 are. A position counts from the start of its document. One block per row; its angles serve
+// every head.
 // B sequences of T positions, H heads, K key/value heads, D head dimension, Q = (H + 2K) * D.
 #include "kernels/cuda/operand.cuh"
 #include "kernels/cuda/ops.cuh"
@@ -14,6 +15,7 @@ constexpr int threads_max = 256;
 template <class T> struct rotation {
   T *qkv;
   row_map rows;
+  document_starts documents;
   int64_t Q;
   int heads, half; // heads: of q and k; half of what is rotated of each
   int head_dim;
@@ -26,7 +28,7 @@ template <class T, int WIDTH> __global__ void __launch_bounds__(threads_max) rot
   FSDP_SHARED(float4, sines, half_max / 4);
   const smem<float> cosine = cosines.template part<float>(0, half_max),
                     sine = sines.template part<float>(0, half_max);
-  const float position = float(position_of(p.rows, place_of(p.rows, int(blockIdx.x)).index));
+  const float position = float(position_in_document(p.rows, p.documents, place_of(p.rows, int(blockIdx.x))));
   for (int i = int(threadIdx.x); i < p.half; i += int(blockDim.x)) {
     float s, c;
     sincosf(position * p.inv_freq[i], &s, &c);
@@ -84,6 +86,7 @@ void run(const fsdp_kernel_call *call, float direction) {
     constexpr int width = vector_numel<T>;
     rotation<T> p = {data_of<T>(qkv),
                      row_map_of(fsdp_row_map_of(call)),
+                     document_starts_of(call),
                      Q,
                      int(attrs->heads + attrs->kv_heads),
                      int(R / 2),

@@ -1,6 +1,8 @@
 // The maps of kernels/row_map.h for kernels: in 32 bits, dividing by multiplication.
 #pragma once
 
+#include "kernels/cuda/ptx.cuh"
+#include "kernels/operand.h"
 #include "kernels/row_map.h"
 #include "runtime/base/check.h"
 
@@ -73,6 +75,23 @@ struct row_place {
 __device__ __forceinline__ row_place place_of(const row_map &map, int row) {
   const int piece = quotient(row, map.piece), of_sequence = quotient(piece, map.batch);
   return {piece - of_sequence * map.batch.by, of_sequence * map.piece.by + row - piece * map.piece.by};
+}
+
+// Positions that count from the start of each row's document, where documents are told apart: `by_sequence`
+// starts for each sequence, one for each of its positions. NULL: they are not.
+struct document_starts {
+  const int *starts;
+  int by_sequence;
+};
+inline document_starts document_starts_of(const fsdp_kernel_call *call) {
+  return {fsdp_kernel_starts(call), int(call->attrs->documents)};
+}
+__device__ __forceinline__ int position_in_document(const row_map &map, const document_starts &documents,
+                                                    const row_place &place) {
+  const int position = position_of(map, place.index);
+  if (!documents.starts) return position;
+  return position -
+         global_load(documents.starts + int64_t(place.sequence) * documents.by_sequence + position);
 }
 
 struct key_map {

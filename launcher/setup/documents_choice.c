@@ -26,10 +26,9 @@ static bool any_tells(const char *option, const char *list, bool separated) {
   return any;
 }
 
-bool fsdp_documents_choose(const fsdp_options *options, const fsdp_plan_backend *backend) {
+bool fsdp_documents_choose(const fsdp_options *options) {
   const bool separated = fsdp_options_given(options, "document-separator");
   if (fsdp_options_given(options, "document-mask")) return options->document_mask;
-  if (backend->device != FSDP_OP_CPU) return false;
   return any_tells("data", options->data, separated) || any_tells("eval-data", options->eval_data, separated);
 }
 

@@ -6,9 +6,8 @@
 
 #include <stdbool.h>
 
-// --document-mask, or without it: whether a file of --data or --eval-data tells where its documents begin, on
-// a CPU (plan.c: check_documents).
-bool fsdp_documents_choose(const fsdp_options *options, const fsdp_plan_backend *backend);
+// --document-mask, or without it: whether a file of --data or --eval-data tells where its documents begin.
+bool fsdp_documents_choose(const fsdp_options *options);
 
 // Of a plan with documents that is priced: what those of --data leave of attention, into
 // config->attention_left. FSDP_ERR_INPUT if the data cannot be read.

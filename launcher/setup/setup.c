@@ -425,7 +425,7 @@ fsdp_status fsdp_setup_configure(const fsdp_options *options, fsdp_program_kind 
   config.op_strategies = setup->strategies;
   if (program == FSDP_PROGRAM_EVAL) only_evaluate(&config);
   if (status == FSDP_OK) status = fsdp_propagate_mesh(options, ranks, &config, error);
-  config.documents = fsdp_documents_choose(options, backend);
+  config.documents = fsdp_documents_choose(options);
   if (status == FSDP_OK && setup->profile) status = fsdp_documents_measure(options, &config, error);
   config.wrap = find_wrap(options, setup->sharding, &config.model);
   *out = config;

@@ -133,13 +133,6 @@ fsdp_status fsdp_plan_check_attention(const fsdp_plan_config *c, fsdp_error *err
                    "leave it out, or use --backend cuda");
 }
 
-static fsdp_status check_documents(const fsdp_plan_config *c, fsdp_error *error) {
-  if (!c->documents || c->backend->device == FSDP_OP_CPU) return FSDP_OK;
-  return fsdp_fail(error, FSDP_ERR_OPTION,
-                   "--document-mask on: attention on a GPU does not tell documents apart: use "
-                   "--document-mask off, or --backend cpu");
-}
-
 // What routed experts do not have yet: kernels of a GPU, and cuts of their operators.
 static fsdp_status check_experts(const fsdp_plan_config *c, fsdp_error *error) {
   const int tensor = fsdp_mesh_size(&c->mesh, FSDP_AXIS_TENSOR);
@@ -168,7 +161,6 @@ static fsdp_status check_config(const fsdp_plan_config *c, fsdp_error *error) {
   fsdp_status status = c->sharding || c->op_strategies ? FSDP_OK : check_strategy(c, error);
   if (status) return status;
   status = fsdp_plan_check_attention(c, error);
-  if (status == FSDP_OK) status = check_documents(c, error);
   if (status == FSDP_OK) status = check_gemms(c, error);
   if (status == FSDP_OK) status = fsdp_model_check_seq(&c->model, c->seq, error);
   if (status) return status;

@@ -94,6 +94,8 @@ void twin_flat();
 void twin_products();
 void twin_attention_fp32();
 void twin_attention_bf16();
+// Changing one document changes no bit of another's results; not among `all`.
+void twin_attention_leaks();
 void twin_rest();
 // A production shape in bf16 against the general kernels in fp32, on the CUDA device alone; not among `all`.
 void twin_attention_production();

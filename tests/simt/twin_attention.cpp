@@ -1,10 +1,16 @@
 // Causal attention with grouped key/value heads, both directions.
+#include "kernels/row_map.h"
 #include "tests/simt/twin.h"
 
 #include "kernels/cuda/cuda_kernels.h"
 
 #include <cmath>
 #include <cstring>
+
+extern "C" {
+#include "runtime/base/random.h"
+#include "tests/support/draws.h"
+}
 
 namespace {
 
@@ -19,6 +25,7 @@ struct cut {
   bool is_alone = false;
   int64_t head_parts = 0; // blocks that share a group's heads in the backward
   bool rotates_back = false;
+  int64_t documents = 0; // their mean length; 0: they are not told apart
 };
 
 // Groups of 1, 4 and 8; sequences below, at and above a tile; head dimensions that fill a tile and that do
@@ -77,6 +84,25 @@ const cut_heads rotated_shapes[] = {{{2, 130, 4, 2, 64, 0}, {1, 0, 0, false, 0, 
                                     {{1, 200, 4, 1, 128, 70}, {4, 0, 0, false, 2, true}},
                                     {{1, 70, 4, 1, 64, 0}, {2, 0, 0, false, 4, true}}};
 
+// Documents: shorter and longer than tiles, of one token each, one a sequence; windows shorter and longer than
+// they are; what pieces, chunks and parts of a group change; gradients rotated back, in their documents.
+const cut_heads document_shapes[] = {{{1, 33, 2, 1, 64, 0}, {1, 0, 0, false, 0, false, 1}},
+                                     {{3, 130, 4, 2, 64, 0}, {1, 0, 0, false, 0, false, 20}},
+                                     {{2, 300, 2, 1, 128, 0}, {1, 0, 0, false, 0, false, 150}},
+                                     {{1, 263, 1, 1, 128, 0}, {1, 0, 0, false, 0, false, 10000}},
+                                     {{2, 193, 2, 1, 64, 30}, {1, 0, 0, false, 0, false, 50}},
+                                     {{1, 263, 2, 1, 128, 100}, {1, 0, 0, false, 0, false, 60}},
+                                     {{1, 140, 4, 2, 80, 64}, {2, 0, 0, false, 2, false, 30}},
+                                     {{2, 132, 4, 1, 64, 0}, {3, 2, 1, false, 2, false, 40}},
+                                     {{1, 204, 4, 1, 128, 0}, {4, 2, 0, false, 0, false, 100}},
+                                     {{2, 36, 2, 2, 128, 0}, {1, 4, 3, true, 0, false, 12}},
+                                     {{1, 132, 2, 1, 64, 70}, {3, 3, 2, false, 0, false, 90}},
+                                     {{2, 67, 2, 1, 20, 0}, {1, 0, 0, false, 0, false, 12}},
+                                     {{2, 24, 2, 1, 20, 9}, {4, 3, 1, false, 0, false, 20}},
+                                     {{1, 67, 1, 1, 160, 17}, {1, 0, 0, false, 0, false, 30}}};
+const cut_heads rotated_document_shapes[] = {{{2, 130, 4, 2, 64, 0}, {1, 0, 0, false, 0, true, 40}},
+                                             {{1, 200, 4, 1, 128, 70}, {4, 0, 0, false, 2, true, 60}}};
+
 // For the wgmma kernel without a fence; with one tile, and with many.
 const heads unfenced_shapes[] = {{2, 65, 2, 1, 64, 0}, {1, 400, 1, 1, 128, 0}};
 
@@ -103,6 +129,25 @@ int64_t width_of(const heads &s, const cut &how) {
   return (how.is_alone ? s.H : s.H + 2 * s.K) * s.D;
 }
 
+// Positions of a whole sequence.
+int64_t keys_of(const heads &s, const cut &how) {
+  return is_apart(how) ? how.parts * s.T : s.T;
+}
+
+// Of each sequence's positions, the first one of their document: documents of drawn lengths, and padding at the
+// end, of which each position is a document.
+std::vector<int32_t> starts_of(const heads &s, const cut &how) {
+  const int64_t S = keys_of(s, how);
+  std::vector<int32_t> starts;
+  for (int64_t i = 0; i < s.B * S; i++) {
+    uint32_t words[4];
+    fsdp_random_words(uint64_t(S + how.documents), 7, uint64_t(i), words);
+    const bool begins = i % S == 0 || i % S >= S - S / 16 || words[0] % uint64_t(how.documents) == 0;
+    starts.push_back(begins ? int32_t(i % S) : starts.back());
+  }
+  return starts;
+}
+
 fsdp_attention_kernel tensor_kernel = FSDP_ATTENTION_MMA;
 
 // As a plan on a GPU that has the kernel decides.
@@ -122,6 +167,7 @@ fsdp_op_attrs attrs_of(const heads &s, const cut &how, fsdp_dtype dtype) {
   attrs.head_parts = how.head_parts;
   attrs.rotates_back = how.rotates_back;
   if (how.rotates_back) attrs.inv_freq = frequencies();
+  if (how.documents > 0) attrs.documents = keys_of(s, how);
   if (how.pieces > 1) attrs.piece = s.T / how.pieces;
   if (how.parts > 1) {
     attrs.chunk = s.T / 2;
@@ -144,6 +190,7 @@ std::string text_of(const heads &s, const cut &how) {
   if (how.is_alone) text += " q alone";
   if (how.head_parts > 1) text += " a group in " + std::to_string(how.head_parts);
   if (how.rotates_back) text += " rotated back";
+  if (how.documents > 0) text += " documents of " + std::to_string(how.documents);
   return text;
 }
 
@@ -173,6 +220,15 @@ void gradients_of(twin_case *c, fsdp_dtype dtype, const heads &s, const cut &how
   twin_output(c, dtype, s.B * how.parts * s.T * KV);
 }
 
+// The starts of documents, if they are told apart.
+void documents_of(twin_case *c, const heads &s, const cut &how) {
+  if (how.documents == 0) return;
+  twin_integers(c, starts_of(s, how));
+  const fsdp_op_attrs &attrs = c->attrs;
+  if (attrs.chunk > 0) // of a part without the last positions
+    c->operands.back().untouched = attrs.documents - attrs.second_index - (attrs.seq - attrs.chunk);
+}
+
 void forward_and_backward(fsdp_dtype dtype, const heads &s, const cut &how = {1, 0, 0}) {
   const int64_t N = s.B * s.T;
   const bool apart = is_apart(how);
@@ -183,11 +239,13 @@ void forward_and_backward(fsdp_dtype dtype, const heads &s, const cut &how = {1,
   const size_t inputs = c.operands.size();
   twin_output(&c, dtype, N * s.H * s.D);
   twin_output(&c, FSDP_F32, N * s.H);
+  const std::vector<twin_operand> forward = c.operands;
+  documents_of(&c, s, how);
   const std::vector<std::vector<unsigned char>> results = twin_check(c);
   twin_case back =
       twin_of(apart ? FSDP_OP_CONTEXT_ATTENTION_BACKWARD : FSDP_OP_ATTENTION_BACKWARD, attrs, dtype);
   back.name += text_of(s, how);
-  back.operands = c.operands;
+  back.operands = forward;
   for (size_t i = inputs; i < inputs + 2; i++) { // what the CPU's forward made
     back.operands[i].initial = results[i];
     back.operands[i].access = FSDP_READ;
@@ -195,6 +253,7 @@ void forward_and_backward(fsdp_dtype dtype, const heads &s, const cut &how = {1,
   }
   twin_input(&back, dtype, N * s.H * s.D);
   gradients_of(&back, dtype, s, how);
+  documents_of(&back, s, how);
   twin_workspace(&back, N * s.H);
   twin_check(back);
 }
@@ -211,8 +270,11 @@ void run(fsdp_dtype dtype) {
   for (const cut_heads &c : cut_shapes) forward_and_backward(dtype, c.s, c.how);
   for (const cut_heads &c : alone_shapes) forward_and_backward(dtype, c.s, c.how);
   for (const cut_heads &c : parted_shapes) forward_and_backward(dtype, c.s, c.how);
-  if (dtype == FSDP_BF16)
+  for (const cut_heads &c : document_shapes) forward_and_backward(dtype, c.s, c.how);
+  if (dtype == FSDP_BF16) {
     for (const cut_heads &c : rotated_shapes) forward_and_backward(dtype, c.s, c.how);
+    for (const cut_heads &c : rotated_document_shapes) forward_and_backward(dtype, c.s, c.how);
+  }
   if (dtype == FSDP_BF16 && tensor_kernel == FSDP_ATTENTION_WGMMA) {
     tensor_kernel = FSDP_ATTENTION_WGMMA_UNFENCED;
     for (const heads &s : unfenced_shapes) forward_and_backward(dtype, s);
@@ -221,6 +283,130 @@ void run(fsdp_dtype dtype) {
   fsdp_cuda_limit_grid(2);
   for (const cut_heads &c : many_tiles) forward_and_backward(dtype, c.s, c.how);
   fsdp_cuda_limit_grid(0);
+}
+
+// ---- No leak
+
+// Draws for the case `number`.
+struct drawing {
+  uint64_t number, next = 0;
+  int64_t below(int64_t count) {
+    uint32_t words[4];
+    fsdp_random_words(number, 21, next++, words);
+    return int64_t(words[0] % uint64_t(count));
+  }
+};
+
+// A drawn packing: the shape, the cut of its rows and the mean length of documents. Windows are shorter and
+// longer than documents, some sequences longer than any tile.
+cut_heads draw_packing(drawing *d, fsdp_dtype dtype) {
+  const bool odd = dtype == FSDP_F32 || kernel_of(dtype, 64) == FSDP_ATTENTION_GENERAL;
+  const int64_t widths[] = {64, 128, odd ? 20 : 80}, parts = d->below(2) ? 0 : 1 + d->below(4);
+  cut_heads c = {{1 + d->below(2), 0, 2, 1, widths[d->below(3)], 0}, {1 + d->below(3), parts, 0}};
+  if (d->below(3) == 0) c.s.H = 4, c.s.K = 2;
+  c.s.T = c.how.pieces * 2 * (1 + d->below((parts > 1 ? 150 : 300) / c.how.pieces / 2));
+  if (parts > 0) c.how.part = d->below(parts), c.how.is_alone = d->below(2);
+  if (d->below(2)) c.how.head_parts = c.s.H / c.s.K;
+  if (d->below(2)) c.s.window = 1 + d->below(c.s.T);
+  c.how.rotates_back = kernel_of(dtype, c.s.D) != FSDP_ATTENTION_GENERAL && c.s.D % 64 == 0 && d->below(2);
+  c.how.documents = 1 + d->below(d->below(2) ? 20 : keys_of(c.s, c.how));
+  return c;
+}
+
+struct packing {
+  heads s;
+  cut how;
+  fsdp_row_map queries;
+  fsdp_key_map keys;
+  std::vector<int32_t> starts;
+};
+
+packing packing_of(const cut_heads &c, const twin_case &attention) {
+  fsdp_kernel_call call = {};
+  call.kind = attention.kind;
+  call.attrs = &attention.attrs;
+  packing p = {c.s, c.how, fsdp_row_map_of(&call), {}, starts_of(c.s, c.how)};
+  p.keys = fsdp_key_map_of(&call, &p.queries);
+  return p;
+}
+
+// Rows of queries of sequence b, or of keys, by whether they belong to the document that begins at `start`.
+std::vector<int64_t> rows_of(const packing &p, bool of_keys, int64_t b, int64_t start, bool within) {
+  std::vector<int64_t> rows;
+  const int64_t S = keys_of(p.s, p.how), count = of_keys ? S : p.s.T;
+  for (int64_t other = 0; other < p.s.B; other++)
+    for (int64_t i = 0; i < count; i++) {
+      const int64_t position = of_keys ? i : fsdp_row_position(&p.queries, i);
+      const bool is_within = other == b && p.starts[size_t(other * S + position)] == start;
+      if (is_within == within)
+        rows.push_back(of_keys ? fsdp_key_row(&p.keys, other, i) : fsdp_row_of(&p.queries, other, i));
+    }
+  return rows;
+}
+
+// Other numbers in some rows of an operand.
+void change_rows(twin_operand *o, const std::vector<int64_t> &rows, int64_t width) {
+  const size_t bytes = size_t(width * fsdp_dtype_bytes(o->dtype));
+  for (int64_t row : rows)
+    for (size_t i = 0; i < bytes; i += 2) o->initial[size_t(row) * bytes + i] ^= 0x15;
+}
+
+bool same_rows(const std::vector<unsigned char> &a, const std::vector<unsigned char> &b,
+               const std::vector<int64_t> &rows, int64_t row_bytes) {
+  for (int64_t row : rows)
+    if (memcmp(&a[size_t(row * row_bytes)], &b[size_t(row * row_bytes)], size_t(row_bytes))) return false;
+  return true;
+}
+
+// Changes all of one document, and looks at the others' rows of what the kernels leave.
+void no_leak(fsdp_dtype dtype, uint64_t number) {
+  drawing d = {number};
+  const cut_heads c = draw_packing(&d, dtype);
+  const bool apart = is_apart(c.how);
+  const fsdp_op_attrs attrs = attrs_of(c.s, c.how, dtype);
+  const int64_t N = c.s.B * c.s.T, width = c.s.H * c.s.D, Q = width_of(c.s, c.how), KV = 2 * c.s.K * c.s.D;
+  const int64_t S = keys_of(c.s, c.how), bytes = fsdp_dtype_bytes(dtype);
+  twin_case ops[2] = {
+      twin_of(apart ? FSDP_OP_CONTEXT_ATTENTION : FSDP_OP_ATTENTION, attrs, dtype),
+      twin_of(apart ? FSDP_OP_CONTEXT_ATTENTION_BACKWARD : FSDP_OP_ATTENTION_BACKWARD, attrs, dtype)};
+  const packing p = packing_of(c, ops[0]);
+  const int64_t b = d.below(c.s.B), start = p.starts[size_t(b * S + d.below(S))];
+  const std::vector<int64_t> own = rows_of(p, false, b, start, true),
+                             others = rows_of(p, false, b, start, false);
+  const std::vector<int64_t> own_keys = rows_of(p, true, b, start, true),
+                             other_keys = rows_of(p, true, b, start, false);
+  std::vector<std::vector<unsigned char>> made[2][2]; // forward and backward, before and after the change
+  for (int changed = 0; changed < 2; changed++)
+    for (int backward = 0; backward < 2; backward++) {
+      twin_case run = ops[backward];
+      inputs_of(&run, dtype, c.s, c.how, 1.5);
+      const size_t inputs = run.operands.size();
+      if (changed) change_rows(&run.operands[0], own, Q);
+      if (changed && apart) change_rows(&run.operands[1], own_keys, KV);
+      twin_output(&run, dtype, N * width);
+      twin_output(&run, FSDP_F32, N * c.s.H);
+      if (backward) {
+        for (size_t i = inputs; i < inputs + 2; i++) {
+          run.operands[i].initial = made[0][changed][i];
+          run.operands[i].access = FSDP_READ;
+          run.operands[i].is_unwritten = false;
+        }
+        twin_input(&run, dtype, N * width);
+        if (changed) change_rows(&run.operands.back(), own, width);
+        gradients_of(&run, dtype, c.s, c.how);
+      }
+      documents_of(&run, c.s, c.how);
+      if (backward) twin_workspace(&run, 0);
+      made[backward][changed] = twin_run(run);
+    }
+  const size_t o = 1 + apart, d_q = o + 3;
+  bool good = same_rows(made[0][0][o], made[0][1][o], others, width * bytes);
+  good = good && same_rows(made[1][0][d_q], made[1][1][d_q], others, Q * bytes);
+  if (apart) good = good && same_rows(made[1][0][d_q + 1], made[1][1][d_q + 1], other_keys, KV * bytes);
+  // And something of its own rows is another.
+  good = good && (own.empty() || !same_rows(made[0][0][o], made[0][1][o], own, width * bytes));
+  twin_report(good, "no leak " + std::to_string(number) + " " + fsdp_dtype_name(dtype) + text_of(c.s, c.how) +
+                        " of " + std::to_string(start));
 }
 
 // The operand in fp32, holding the same numbers.
@@ -313,6 +499,14 @@ void twin_attention_production() {
   production({1, 4096, 32, 8, 128, 0}, {1, 0, 0});
   production({1, 4096, 32, 8, 128, 0}, {8, 2, 0});
 #endif
+}
+
+void twin_attention_leaks() {
+  const uint64_t count = uint64_t(test_draws(60, 10));
+  for (uint64_t number = 0; number < count; number++) {
+    no_leak(FSDP_BF16, number);
+    if (number % 4 == 0) no_leak(FSDP_F32, number);
+  }
 }
 
 void twin_attention_fp32() {

@@ -1,7 +1,7 @@
-// usage: simt_kernels [--attention mma|wgmma] [--each|--mutate] GROUP... (or gpu_kernels): the groups of cases below; all but `production`
-// if none is named. --each runs of every op, in fp32 and in bf16, its greatest case alone; --mutate runs small
-// cases with each operand in turn one element too short, which must be noticed. --attention: which tensor-core
-// kernels attention runs on (mma).
+// usage: simt_kernels [--attention mma|wgmma] [--each|--mutate] GROUP... (or gpu_kernels): the groups of cases
+// below; all but `leaks` and `production` if none is named. --each runs of every op, in fp32 and in bf16, its
+// greatest case alone; --mutate runs small cases with each operand in turn one element too short, which must be
+// noticed. --attention: which tensor-core kernels attention runs on (mma).
 #include "tests/simt/twin.h"
 
 #include "kernels/cuda/cuda_kernels.h"
@@ -40,6 +40,7 @@ int main(int argc, char **argv) {
                 {"attention_fp32", twin_attention_fp32},
                 {"attention_bf16", twin_attention_bf16},
                 {"rest", twin_rest},
+                {"leaks", twin_attention_leaks},
                 {"production", twin_attention_production}};
   int devices = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
@@ -63,7 +64,8 @@ int main(int argc, char **argv) {
     twin_choose(each ? static_cast<twin_choice>(pass) : mutates ? TWIN_MUTATE : TWIN_ALL);
     ran = 0;
     for (const auto &group : groups) {
-      bool wanted = argc == first && group.run != twin_attention_production;
+      const bool named_alone = group.run == twin_attention_production || group.run == twin_attention_leaks;
+      bool wanted = argc == first && !named_alone;
       for (int i = first; i < argc; i++) wanted = wanted || strcmp(argv[i], group.name) == 0;
       if (wanted) group.run(), ran++;
     }
@@ -71,8 +73,9 @@ int main(int argc, char **argv) {
   fsdp_cuda_gemm_close();
   cudaFree(workspace);
   if (ran < argc - first) {
-    fprintf(stderr,
-            "unknown group: use rows, flat, products, attention_fp32, attention_bf16, rest, production\n");
+    fprintf(
+        stderr,
+        "unknown group: use rows, flat, products, attention_fp32, attention_bf16, rest, leaks, production\n");
     return 2;
   }
   printf("%d failed\n", twin_failures());

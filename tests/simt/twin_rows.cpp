@@ -5,6 +5,10 @@
 #include <algorithm>
 #include <cmath>
 
+extern "C" {
+#include "runtime/base/random.h"
+}
+
 namespace {
 
 const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16};
@@ -186,6 +190,73 @@ void positions(fsdp_dtype dtype, const row_shape &s, int64_t M, const cut &how) 
     }
 }
 
+// Of each sequence's positions, the first one of their document: documents of drawn lengths.
+std::vector<int32_t> starts_of(int64_t B, int64_t positions) {
+  std::vector<int32_t> starts;
+  for (int64_t i = 0; i < B * positions; i++) {
+    uint32_t words[4];
+    fsdp_random_words(uint64_t(positions), 7, uint64_t(i), words);
+    starts.push_back(i % positions == 0 || words[0] % 7 == 0 ? int32_t(i % positions) : starts.back());
+  }
+  return starts;
+}
+
+// The rows' greatest position in its document, and, counted from the end, the rows of which every one is
+// padding: M or more.
+struct document_extent {
+  int64_t greatest, padding;
+};
+document_extent extent_of(const fsdp_row_map &map, const std::vector<int32_t> &starts, int64_t positions,
+                          int64_t M) {
+  document_extent extent = {};
+  std::vector<bool> used(size_t(map.batch * map.seq));
+  for (int64_t b = 0; b < map.batch; b++)
+    for (int64_t t = 0; t < map.seq; t++) {
+      const int64_t position = fsdp_row_position(&map, t);
+      const int64_t in_document = position - starts[size_t(b * positions + position)];
+      extent.greatest = std::max(extent.greatest, in_document);
+      used[size_t(fsdp_row_of(&map, b, t))] = in_document < M;
+    }
+  for (size_t row = used.size(); row > 0 && !used[row - 1]; row--) extent.padding++;
+  return extent;
+}
+
+// Positions that count from the start of a document, in sequences of `positions`.
+void document_positions(fsdp_dtype dtype, const row_shape &s, int64_t M, const cut &how, int64_t positions) {
+  fsdp_op_attrs attrs = cut_attrs(attrs_of(s), how);
+  attrs.positions = M;
+  attrs.documents = positions;
+  fsdp_kernel_call call = {};
+  call.kind = FSDP_OP_ADD_POSITIONS;
+  call.attrs = &attrs;
+  const fsdp_row_map map = fsdp_row_map_of(&call);
+  const std::vector<int32_t> starts = starts_of(s.B, positions);
+  const document_extent extent = extent_of(map, starts, positions, M);
+  const int64_t unread = positions - 1 - fsdp_row_position(&map, s.T - 1);
+  const std::string shape = shape_text(s) + " M" + std::to_string(M) + cut_text(how) + " documents";
+  twin_case c = twin_of(FSDP_OP_ADD_POSITIONS, attrs, dtype);
+  c.name += shape;
+  twin_input(&c, dtype, M * s.C);
+  c.operands.back().untouched = extent.greatest < M ? (M - 1 - extent.greatest) * s.C : 0;
+  twin_update(&c, dtype, s.B * s.T * s.C);
+  c.operands.back().untouched = extent.padding * s.C;
+  twin_integers(&c, starts);
+  c.operands.back().untouched = unread;
+  twin_check(c);
+  for (fsdp_dtype weight_dtype : dtypes)
+    for (bool updates : {false, true}) {
+      c = twin_of(FSDP_OP_POSITIONS_BACKWARD, attrs, dtype);
+      c.name += shape + (updates ? " update" : "") + " d_weight " + fsdp_dtype_name(weight_dtype);
+      c.tolerance = twin_tolerance(weight_dtype);
+      twin_input(&c, dtype, s.B * s.T * s.C);
+      c.operands.back().untouched = extent.padding * s.C;
+      twin_result(&c, updates, weight_dtype, M * s.C);
+      twin_integers(&c, starts);
+      c.operands.back().untouched = unread;
+      twin_check(c);
+    }
+}
+
 void swiglus(fsdp_dtype dtype, const row_shape &s) {
   const int64_t N = s.B * s.T;
   twin_case c = twin_of(FSDP_OP_SWIGLU, attrs_of(s), dtype);
@@ -252,18 +323,28 @@ void qk_norms(fsdp_dtype dtype, const head_shape &s) {
     }
 }
 
-void ropes(fsdp_dtype dtype, const head_shape &s, const cut &how) {
+// In documents of sequences of `documents` positions; 0: they are not told apart.
+void ropes(fsdp_dtype dtype, const head_shape &s, const cut &how, int64_t documents = 0) {
   for (fsdp_op_kind kind : {FSDP_OP_ROPE, FSDP_OP_ROPE_BACKWARD}) {
     std::vector<float> inv_freq;
     for (int64_t i = 0; i < s.D / 2; i++) inv_freq.push_back(std::pow(10000.0f, float(-2 * i) / float(s.D)));
     fsdp_op_attrs attrs = cut_attrs(heads_attrs(s), how);
     attrs.inv_freq = inv_freq.data();
+    attrs.documents = documents;
     twin_case c = twin_of(kind, attrs, dtype);
-    c.name += heads_text(s) + cut_text(how);
+    c.name += heads_text(s) + cut_text(how) + (documents > 0 ? " documents" : "");
     twin_update(&c, dtype, s.B * s.T * (s.H + 2 * s.K) * s.D);
     c.operands.back().untouched = s.K * s.D; // v
     if (s.T == 1 && how.first == 0)
       c.operands.back().untouched = c.operands.back().numel; // position 0 is not rotated
+    if (documents > 0) {
+      fsdp_kernel_call call = {};
+      call.kind = kind;
+      call.attrs = &attrs;
+      const fsdp_row_map map = fsdp_row_map_of(&call);
+      twin_integers(&c, starts_of(s.B, documents));
+      c.operands.back().untouched = documents - 1 - fsdp_row_position(&map, s.T - 1);
+    }
     twin_check(c);
   }
 }
@@ -379,9 +460,14 @@ void twin_rows() {
     layernorm_backward(dtype, {1, 513, 9}, true, dtype);
     for (const head_shape &s : head_shapes)
       for (int64_t first : {0, 1000}) ropes(dtype, s, {first, 1, 0});
+    ropes(dtype, {2, 70, 2, 1, 64}, {0, 1, 0}, 70);
+    document_positions(dtype, {2, 70, 72}, 70, {0, 1, 0}, 70);
+    document_positions(dtype, {1, 40, 9}, 4, {0, 1, 0}, 40);
     for (const cut &how : cuts) {
       ropes(dtype, {3, 24, 3, 1, 16}, how);
       for (int64_t M : {12, 25, 60}) positions(dtype, {3, 24, 40}, M, how);
+      ropes(dtype, {3, 24, 3, 1, 16}, how, 60);
+      for (int64_t M : {3, 60}) document_positions(dtype, {3, 24, 40}, M, how, 60);
     }
     for (const head_shape &s : head_shapes) qk_norms(dtype, s);
     qk_norms(dtype, {1, 7, 11, 9, 256}); // more heads than a block has at a time

@@ -219,6 +219,10 @@ attention_shape attention_shape_of(const fsdp_kernel_call *call) {
   s.scale = float(1.0 / sqrt(double(D)));
   s.queries = row_map_of(queries);
   s.keys = key_map_of(keys);
+  s.starts = fsdp_kernel_starts(call);
+  s.documents = int(attrs->documents);
+  FSDP_CHECK(!s.starts || attrs->documents == keys.seq, "%s: starts of %lld positions, %lld keys",
+             fsdp_op_name(call->kind), (long long)attrs->documents, (long long)keys.seq);
   return s;
 }
 

@@ -8,8 +8,8 @@
 // B sequences of T queries, S positions with keys, H heads, K key/value heads, G = H / K, D head dimension,
 // Q columns of what q lies in ((H + 2K) * D of q|k|v, H * D of q alone), o and d_o (B*T, H*D), lse and delta
 // (B, H, T). lse = log(sum(exp(q k / sqrt(D)))), delta = rowsum(d_o * o). The query at position q sees the
-// keys k with q - window < k <= q. Queries are counted by index, and a block's have neighbouring positions;
-// keys are counted by position. The maps say which rows they have.
+// keys k with q - window < k <= q, and none before its document's first one. Queries are counted by index,
+// and a block's have neighbouring positions; keys are counted by position. The maps say which rows they have.
 #pragma once
 
 #include "kernels/cuda/operand.cuh"
@@ -23,6 +23,9 @@ struct attention_shape {
   int window;      // without one: past every key, from every row of a tile
   row_map queries;
   key_map keys;
+  const int
+      *starts;   // (B, documents): position of the first token of each position's document; NULL: none are
+  int documents; // told apart
 };
 
 __device__ __host__ inline int64_t statistic_at(const attention_shape &s, int b, int head, int index) {
@@ -30,6 +33,11 @@ __device__ __host__ inline int64_t statistic_at(const attention_shape &s, int b,
 }
 
 attention_shape attention_shape_of(const fsdp_kernel_call *call);
+
+// Position of the first token of the document of a sequence's position. It never decreases along a sequence.
+__device__ __forceinline__ int start_of(const attention_shape &s, int b, int position) {
+  return global_load(s.starts + int64_t(b) * s.documents + position);
+}
 
 // Whether the rows of queries and keys follow one another and are the same: what needs no map.
 inline bool attention_is_plain(const attention_shape &s) {

@@ -48,18 +48,32 @@ __device__ __host__ inline query_block query_block_at(const attention_shape &s, 
   return {x / s.H, x % s.H, query_tiles<ROWS>(s) - 1 - y};
 }
 
-// First key of the tile (of TILE keys) that holds the first key that the query at `position` sees.
-template <int TILE> __device__ __host__ inline int first_tile(const attention_shape &s, int position) {
-  return position < s.window ? 0 : (position - s.window + 1) / TILE * TILE;
+// First key of the tile (of TILE keys) that holds key `low`, or the first key.
+template <int TILE> __device__ __host__ inline int first_tile(int low) {
+  return low <= 0 ? 0 : low / TILE * TILE;
 }
 
-// Positions of the keys that ROWS queries of a range walk in tiles of TILE.
+// The first key of the window of the query at `position`; below 0: it holds all before the query.
+__device__ __host__ inline int window_low(const attention_shape &s, int position) {
+  return position - s.window + 1;
+}
+// The first key that the query at `position` sees, by window and document. It never decreases.
+template <bool DOCUMENTS>
+__device__ __forceinline__ int low_of(const attention_shape &s, int b, int position) {
+  const int low = window_low(s, position);
+  if constexpr (!DOCUMENTS) return low;
+  const int start = start_of(s, b, position);
+  return start > low ? start : low;
+}
+
+// Positions of the keys that ROWS queries of a range, of which the first sees key `low` first, walk in tiles
+// of TILE.
 struct key_span {
   int first, end;
 };
 template <int ROWS, int TILE>
-__device__ __host__ inline key_span keys_before(const attention_shape &s, const query_range &own) {
-  return {first_tile<TILE>(s, own.position), own.position + least(ROWS, own.end - own.index)};
+__device__ __host__ inline key_span keys_before(const query_range &own, int low) {
+  return {first_tile<TILE>(low), own.position + least(ROWS, own.end - own.index)};
 }
 
 // ---- Blocks of keys
@@ -85,26 +99,40 @@ struct tile_range {
   int begin, end;
 };
 
-// Of tiles of ROWS queries, `count` queries at the positions from `first` on, those that see some of the keys
-// `key` to `last_key`.
+// The position past the last query that sees some of ROWS keys from `key` on, by window and document: starts
+// never decrease, and a warp looks at 32 of them at a time.
+template <bool DOCUMENTS, int ROWS>
+__device__ __forceinline__ int queries_end(const attention_shape &s, int b, int key) {
+  const int last_key = least(key + ROWS, s.S) - 1, lane = int(threadIdx.x) % warp_lanes;
+  int begin = last_key, end = least(s.S, last_key + s.window);
+  while (DOCUMENTS && end - begin > 1) { // the query at `begin` sees one, that at `end` none
+    const int step = (end - begin + warp_lanes - 1) / warp_lanes, position = begin + (lane + 1) * step;
+    const bool sees = position < end && start_of(s, b, position) <= last_key;
+    begin += __popc(__ballot_sync(whole_warp, sees)) * step;
+    end = least(end, begin + step);
+  }
+  return end;
+}
+
+// Of tiles of ROWS queries, `count` queries at the positions from `first` on, those that hold queries from
+// position `key` to past_query - 1.
 template <int ROWS>
-__device__ __host__ inline tile_range tiles_that_see(const attention_shape &s, int first, int count, int key,
-                                                     int last_key) {
-  const int end = least(first + count, last_key + s.window);
+__device__ __host__ inline tile_range tiles_that_see(int first, int count, int key, int past_query) {
+  const int end = least(first + count, past_query);
   if (end <= first || first + count <= key) return {0, 0};
   return {key > first ? (key - first) / ROWS : 0, (end - first + ROWS - 1) / ROWS};
 }
 
-// Of a block of OWN keys, in tiles of ROWS queries.
-template <bool MAPPED, int OWN, int ROWS>
+// Of a block of keys that the queries from position past_query on do not see, in tiles of ROWS queries.
+template <bool MAPPED, int ROWS>
 __device__ __host__ inline query_walk walk_of(const attention_shape &s, int head_parts,
-                                              const key_block &block) {
-  const int heads = s.G / head_parts, key = block.first, last_key = key + OWN - 1;
+                                              const key_block &block, int past_query) {
+  const int heads = s.G / head_parts, key = block.first;
   const int head = block.head * s.G + block.part * heads, end_head = head + heads;
   if constexpr (MAPPED) {
     const int head_tiles = (s.queries.chunk + ROWS - 1) / ROWS;
-    const tile_range in_head = tiles_that_see<ROWS>(s, s.queries.first, s.queries.chunk, key, last_key);
-    tile_range in_tail = tiles_that_see<ROWS>(s, s.queries.second, s.T - s.queries.chunk, key, last_key);
+    const tile_range in_head = tiles_that_see<ROWS>(s.queries.first, s.queries.chunk, key, past_query);
+    tile_range in_tail = tiles_that_see<ROWS>(s.queries.second, s.T - s.queries.chunk, key, past_query);
     in_tail = {in_tail.begin + head_tiles, in_tail.end + head_tiles};
     if (in_tail.begin == in_tail.end) in_tail = {in_head.end, in_head.end};
     if (in_head.begin < in_head.end)
@@ -114,7 +142,7 @@ __device__ __host__ inline query_walk walk_of(const attention_shape &s, int head
     return {in_tail.begin,          in_tail.end, in_tail.end, in_tail.end, in_tail.begin,
             sees ? head : end_head, end_head};
   } else {
-    const tile_range tiles = tiles_that_see<ROWS>(s, 0, s.T, key, last_key);
+    const tile_range tiles = tiles_that_see<ROWS>(0, s.T, key, past_query);
     return {tiles.begin, tiles.end, tiles.end, tiles.end, tiles.begin, head, end_head};
   }
 }
@@ -140,7 +168,7 @@ struct attention_grid {
   int threads;
   size_t shared_bytes;
   int at_once; // blocks that a multiprocessor's registers are enough for
-  // Tiles of the other side that a block walks.
+  // Tiles of the other side that a block walks, if documents are not told apart.
   int (*steps)(const attention_shape &s, int head_parts, int x, int y);
 };
 
@@ -148,13 +176,14 @@ template <int ROWS, int TILE>
 inline int query_block_steps(const attention_shape &s, int head_parts, int x, int y) {
   (void)head_parts;
   const query_range own = query_tile<ROWS>(s, query_block_at<ROWS>(s, x, y).tile);
-  const key_span keys = keys_before<ROWS, TILE>(s, own);
+  const key_span keys = keys_before<ROWS, TILE>(own, window_low(s, own.position));
   return (keys.end - keys.first + TILE - 1) / TILE;
 }
 
 template <int OWN, int ROWS>
 inline int key_block_steps(const attention_shape &s, int head_parts, int x, int y) {
-  const query_walk walk = walk_of<true, OWN, ROWS>(s, head_parts, key_block_at<OWN>(s, head_parts, x, y));
+  const key_block block = key_block_at<OWN>(s, head_parts, x, y);
+  const query_walk walk = walk_of<true, ROWS>(s, head_parts, block, block.first + OWN - 1 + s.window);
   return (walk.head_end - walk.begin + walk.end - walk.tail) * (walk.end_head - walk.head);
 }
 

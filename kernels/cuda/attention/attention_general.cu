@@ -83,9 +83,10 @@ __device__ __forceinline__ void store_row(T *destination, int lane, int D, float
       global_store(destination + lane + sharers * j, from_float<T>(factor * sums[j]));
 }
 
-// Whether a query sees a key: one comparison for both ends of its window.
-__device__ __forceinline__ bool sees(const attention_shape &s, int query, int key) {
-  return unsigned(query - key) < unsigned(s.window);
+// The first key that a range's query sees; queries past the last see what the last does.
+__device__ __forceinline__ int low_at(const attention_shape &s, int b, const query_range &at, int query) {
+  const int position = at.position + least(query, at.end - at.index - 1);
+  return s.starts ? low_of<true>(s, b, position) : low_of<false>(s, b, position);
 }
 
 // The greatest or the sum over the threads of a row.
@@ -136,7 +137,8 @@ __global__ void __launch_bounds__(threads_count, COLUMNS <= 16 ? 6 : 2) attend(a
   load_queries(t.own[0], rows, p.q + head * s.D, s.Q, s, b, own, s.scale);
   // The maximum is finite even if a tile hides all its keys from the row.
   float out[COLUMNS] = {}, most = -FLT_MAX, sum = 0;
-  for (int key = first_tile<keys>(s, own.position); key < own.position + valid; key += keys) {
+  const int low = low_at(s, b, own, row);
+  for (int key = first_tile<keys>(low_at(s, b, own, 0)); key < own.position + valid; key += keys) {
     __syncthreads(); // all reads of the previous tile are done
     load_keys(t.other[0], keys, p.k + kv, s, b, key);
     load_keys(t.other[1], keys, p.v + kv, s, b, key);
@@ -145,7 +147,8 @@ __global__ void __launch_bounds__(threads_count, COLUMNS <= 16 ? 6 : 2) attend(a
     dot_rows(t.own[0], row, t.other[0], lane, s.D, scores);
 #pragma unroll
     for (int i = 0; i < count; i++) {
-      if (!sees(s, own.position + row, key + lane + sharers * i)) scores[i] = -INFINITY;
+      const int at = key + lane + sharers * i;
+      if (at < low || at > own.position + row) scores[i] = -INFINITY;
       greatest = fmaxf(greatest, scores[i]);
     }
     greatest = row_greatest(greatest);
@@ -188,7 +191,8 @@ __global__ void __launch_bounds__(threads_count, 2) differentiate_queries(attent
   const float lse = exists ? global_load(p.lse + statistic_at(s, b, head, index)) : 0.0f;
   const float delta = exists ? global_load(p.delta + statistic_at(s, b, head, index)) : 0.0f;
   float d_q[COLUMNS] = {};
-  for (int key = first_tile<keys>(s, own.position); key < own.position + valid; key += keys) {
+  const int low = low_at(s, b, own, row);
+  for (int key = first_tile<keys>(low_at(s, b, own, 0)); key < own.position + valid; key += keys) {
     __syncthreads();
     load_keys(t.other[0], keys, p.k + kv, s, b, key);
     load_keys(t.other[1], keys, p.v + kv, s, b, key);
@@ -198,7 +202,8 @@ __global__ void __launch_bounds__(threads_count, 2) differentiate_queries(attent
     dot_rows(t.own[1], row, t.other[1], lane, s.D, d_p);
 #pragma unroll
     for (int i = 0; i < count; i++) {
-      const bool seen = sees(s, own.position + row, key + lane + sharers * i);
+      const int at = key + lane + sharers * i;
+      const bool seen = at >= low && at <= own.position + row;
       t.weights[0][row * (keys + 1) + lane + sharers * i] =
           seen ? expf(scores[i] - lse) * (d_p[i] - delta) : 0.0f;
     }
@@ -228,7 +233,7 @@ __global__ void __launch_bounds__(threads_count, 2) differentiate_keys(attention
     for (int tile = 0; tile < tile_count; tile++) {
       const query_range at = query_tile<queries>(s, tile);
       // No query of the tile sees a key of the block.
-      if (at.position + queries <= first || at.position - s.window >= first + rows - 1) continue;
+      if (at.position + queries <= first || low_at(s, b, at, 0) > first + rows - 1) continue;
       __syncthreads();
       load_queries(t.other[0], queries, p.q + head * s.D, s.Q, s, b, at, s.scale);
       load_queries(t.other[1], queries, p.d_o + head * s.D, s.H * s.D, s, b, at, 1.0f);
@@ -240,7 +245,7 @@ __global__ void __launch_bounds__(threads_count, 2) differentiate_keys(attention
       for (int i = 0; i < count; i++) {
         const int query = lane + sharers * i, at_weight = row * (queries + 1) + query, q = at.index + query;
         float weight = 0, d_s = 0;
-        if (q < at.end && sees(s, at.position + query, first + row)) {
+        if (q < at.end && first + row <= at.position + query && first + row >= low_at(s, b, at, query)) {
           weight = expf(scores[i] - global_load(p.lse + statistic_at(s, b, head, q)));
           d_s = weight * (d_p[i] - global_load(p.delta + statistic_at(s, b, head, q)));
         }

@@ -50,10 +50,10 @@ struct block_range {
   int b, head, first_key, end;
 };
 
-template <bool MAPPED>
+template <bool MAPPED, bool DOCUMENTS>
 __device__ __forceinline__ block_range range_of(const attention_shape &s, const query_block &block) {
   const query_range own = query_tile_at<MAPPED, queries>(s, block.tile);
-  const key_span span = keys_before<queries, keys>(s, own);
+  const key_span span = keys_before<queries, keys>(own, low_of<DOCUMENTS>(s, block.b, own.position));
   return {own, block.b, block.head, span.first, span.end};
 }
 
@@ -149,9 +149,15 @@ __device__ __forceinline__ void soften(float (&scores)[1][keys / 8][4], row_stat
 }
 
 // Hides what the rows from position `first` on, of this warp, do not see of the tile from `key` on.
-__device__ __forceinline__ void hide_keys(float (&scores)[1][keys / 8][4], int key, int first, int window) {
+template <bool DOCUMENTS>
+__device__ __forceinline__ void hide_keys(float (&scores)[1][keys / 8][4], int key, int first, int window,
+                                          const first_keys<1> &low) {
   if (key + keys > first + 1) hide_right(scores, key - first);
-  if (key < first + 16 - window) hide_left(scores, key + window - first);
+  if constexpr (DOCUMENTS) {
+    hide_before(scores, low, key);
+  } else {
+    if (key < first + 16 - window) hide_left(scores, key + window - first);
+  }
 }
 
 template <int WIDTH>
@@ -186,7 +192,7 @@ __device__ __forceinline__ void finish(const attention_forward<bf16> &p, const s
 }
 
 // `consumer`: 0 or 1.
-template <int WIDTH, bool MAPPED>
+template <int WIDTH, bool MAPPED, bool DOCUMENTS>
 __device__ __forceinline__ void compute(const attention_forward<bf16> &p, const smem<unsigned char> &bytes,
                                         const block_range &range, int consumer) {
   const int row = consumer * warpgroup_rows + int(threadIdx.x) % warpgroup_threads / warp_lanes * 16;
@@ -200,6 +206,8 @@ __device__ __forceinline__ void compute(const attention_forward<bf16> &p, const 
   float scores[1][keys / 8][4], out[WIDTH / 8][4] = {}, correction[2];
   uint32_t weights[keys / 16][4];
   row_statistics rows = {{-FLT_MAX, -FLT_MAX}, {0, 0}}; // finite even if a tile hides all its keys from a row
+  first_keys<1> low = {};
+  if constexpr (DOCUMENTS) low = first_keys_of<1>(p.shape, range.b, range.own, row);
   if (consumer == 1 && tiles > 1) named_barrier_arrive(turn, turn_threads);
   named_barrier_sync(k_full + consumer, full_threads);
   wgmma_fence(scores[0]);
@@ -207,7 +215,7 @@ __device__ __forceinline__ void compute(const attention_forward<bf16> &p, const 
   wgmma_commit();
   wgmma_wait<0>(scores[0]);
   if (tiles > stages) named_barrier_arrive(k_empty, empty_threads);
-  hide_keys(scores, range.first_key, warp_first, window);
+  hide_keys<DOCUMENTS>(scores, range.first_key, warp_first, window, low);
   soften(scores, &rows, scale, correction);
   round_to_left(scores[0], weights);
 #pragma unroll 1
@@ -225,7 +233,7 @@ __device__ __forceinline__ void compute(const attention_forward<bf16> &p, const 
     if (consumer == 0 || i + 1 < tiles) named_barrier_arrive(turn + 1 - consumer, turn_threads);
     wgmma_wait<1>(scores[0]);
     if (i + stages < tiles) named_barrier_arrive(k_empty + stage, empty_threads);
-    hide_keys(scores, range.first_key + i * keys, warp_first, window);
+    hide_keys<DOCUMENTS>(scores, range.first_key + i * keys, warp_first, window, low);
     soften(scores, &rows, scale, correction);
     finish_before_wait(rows.sum[0] + rows.sum[1]);
     wgmma_wait<0>(out, weights);
@@ -243,20 +251,21 @@ __device__ __forceinline__ void compute(const attention_forward<bf16> &p, const 
   finish<WIDTH, MAPPED>(p, bytes, range, row, rows, out);
 }
 
-// FENCED: as PTX asks (hopper.cuh). Without, for rows that no map is needed for.
-template <int WIDTH, bool MAPPED, bool FENCED>
+// FENCED: as PTX asks (hopper.cuh). Without, for rows that no map is needed for. DOCUMENTS: they are told
+// apart; with a map of rows, whichever rows there are.
+template <int WIDTH, bool MAPPED, bool FENCED, bool DOCUMENTS = false>
 __global__ void __launch_bounds__(threads_count, blocks_at_once) attend(attention_forward<bf16> p) {
   FSDP_SHARED_DYNAMIC(bytes);
   const query_block block = query_block_at<queries>(p.shape, int(blockIdx.x), block_row());
   if (block.tile < 0) return;
-  const block_range range = range_of<MAPPED>(p.shape, block);
+  const block_range range = range_of<MAPPED, DOCUMENTS>(p.shape, block);
   const int warpgroup = int(threadIdx.x) / warpgroup_threads;
   if (warpgroup == 0) {
     registers_release<copy_registers>();
     copy_tiles<WIDTH, MAPPED, FENCED>(p, bytes, range);
   } else {
     registers_take<compute_registers>();
-    compute<WIDTH, MAPPED>(p, bytes, range, warpgroup - 1);
+    compute<WIDTH, MAPPED, DOCUMENTS>(p, bytes, range, warpgroup - 1);
   }
 }
 
@@ -266,9 +275,10 @@ template <int WIDTH> attention_grid grid_of(const attention_shape &s) {
 
 template <int WIDTH> void run(const attention_forward<bf16> &p, bool fenced, launch_stream stream) {
   launch(launch_of(grid_of<WIDTH>(p.shape), stream),
-         !attention_is_plain(p.shape) ? attend<WIDTH, true, true>
-         : fenced                     ? attend<WIDTH, false, true>
-                                      : attend<WIDTH, false, false>,
+         p.shape.starts                 ? attend<WIDTH, true, true, true>
+         : !attention_is_plain(p.shape) ? attend<WIDTH, true, true>
+         : fenced                       ? attend<WIDTH, false, true>
+                                        : attend<WIDTH, false, false>,
          p);
 }
 

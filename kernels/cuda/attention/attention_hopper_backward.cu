@@ -30,14 +30,15 @@ template <int ROWS> __device__ __forceinline__ uint64_t factor_of(const smem<bf1
 
 constexpr int tile_queries = 64, query_tiles_of_8 = tile_queries / 8;
 
-// Dynamic shared memory: K, V; two stages of Q, d_O; two stages of lse and delta.
+// Dynamic shared memory: K, V; two stages of Q, d_O; two stages of lse, delta and first keys.
 template <int WIDTH>
 constexpr int keys_shared_bytes =
-    2 * tile_bytes<WIDTH, own_rows> + 4 * tile_bytes<WIDTH, tile_queries> + 4 * tile_queries * 4;
+    2 * tile_bytes<WIDTH, own_rows> + 4 * tile_bytes<WIDTH, tile_queries> + 6 * tile_queries * 4;
 
 struct query_stage {
   smem<bf16> q, d_o;
   smem<float> lse, delta; // lse in units of ln 2
+  smem<int> low;          // the first key that each sees; with DOCUMENTS alone
 };
 
 template <int WIDTH>
@@ -47,8 +48,9 @@ __device__ __forceinline__ query_stage query_stage_of(const smem<unsigned char> 
   query_stage stage;
   stage.q = bytes.part<bf16>(tiles + 2 * i * one, tile_queries * WIDTH);
   stage.d_o = bytes.part<bf16>(tiles + (2 * i + 1) * one, tile_queries * WIDTH);
-  stage.lse = bytes.part<float>(statistics + 2 * i * tile_queries * 4, tile_queries);
-  stage.delta = bytes.part<float>(statistics + (2 * i + 1) * tile_queries * 4, tile_queries);
+  stage.lse = bytes.part<float>(statistics + 3 * i * tile_queries * 4, tile_queries);
+  stage.delta = bytes.part<float>(statistics + (3 * i + 1) * tile_queries * 4, tile_queries);
+  stage.low = bytes.part<int>(statistics + (3 * i + 2) * tile_queries * 4, tile_queries);
   return stage;
 }
 
@@ -63,26 +65,20 @@ __device__ __forceinline__ void copy_stage(const attention_gradient<bf16> &p, co
                                                                 s, b, at, int(threadIdx.x));
 }
 
-// Of the tile's query of this thread, if it has one: thread i has query i. Queries past the last have zeros:
-// P = 1 meets d_O = 0.
-struct query_statistics {
-  float lse = 0, delta = 0;
-};
-template <bool MAPPED>
+// Of the tile's query of this thread, if it has one: thread i has query i.
+template <bool MAPPED, bool DOCUMENTS>
 __device__ __forceinline__ query_statistics load_statistics(const attention_gradient<bf16> &p, int b,
                                                             const query_walk &walk) {
+  if (int(threadIdx.x) >= tile_queries) return {};
   const query_range at = query_tile_at<MAPPED, tile_queries>(p.shape, walk.tile);
-  const int i = int(threadIdx.x);
-  query_statistics own;
-  if (i >= tile_queries || at.index + i >= at.end) return own;
-  own.lse = log2_e * global_load(p.lse + statistic_at(p.shape, b, walk.head, at.index + i));
-  own.delta = global_load(p.delta + statistic_at(p.shape, b, walk.head, at.index + i));
-  return own;
+  return statistics_of<DOCUMENTS>(p, b, walk.head, at, int(threadIdx.x));
 }
+template <bool DOCUMENTS>
 __device__ __forceinline__ void store_statistics(const query_stage &stage, query_statistics own) {
   if (int(threadIdx.x) >= tile_queries) return;
   stage.lse[int(threadIdx.x)] = own.lse;
   stage.delta[int(threadIdx.x)] = own.delta;
+  if constexpr (DOCUMENTS) stage.low[int(threadIdx.x)] = own.low;
 }
 
 // P^T in place of S^T. `first_query`: the position of the tile's, counted from the warp's first key.
@@ -112,7 +108,8 @@ __device__ __forceinline__ void differentiate_keys(const float (&p)[query_tiles_
   }
 }
 
-template <int WIDTH, bool MAPPED>
+// DOCUMENTS: they are told apart; with a map of rows, whichever rows there are.
+template <int WIDTH, bool MAPPED, bool DOCUMENTS>
 __global__ void __launch_bounds__(threads_count, blocks_at_once) make_d_k_d_v(attention_gradient<bf16> p) {
   FSDP_SHARED_DYNAMIC(bytes);
   const smem<bf16> k = bytes.part<bf16>(0, own_rows * WIDTH),
@@ -123,7 +120,8 @@ __global__ void __launch_bounds__(threads_count, blocks_at_once) make_d_k_d_v(at
   const int b = block.b, kv = block.head, first = block.first;
   const int group_row = int(threadIdx.x) / warpgroup_threads * warpgroup_rows;
   const int row = int(threadIdx.x) / warp_lanes * 16; // of the warp
-  query_walk at = walk_of<MAPPED, own_rows, tile_queries>(s, p.head_parts, block), next = at;
+  const int past_query = queries_end<DOCUMENTS, own_rows>(s, b, first);
+  query_walk at = walk_of<MAPPED, tile_queries>(s, p.head_parts, block, past_query), next = at;
   const uint64_t k_rows = factor_of<own_rows>(k, group_row), v_rows = factor_of<own_rows>(v, group_row);
   if (!is_done(at)) { // some query sees a key
     key_run run;
@@ -134,7 +132,7 @@ __global__ void __launch_bounds__(threads_count, blocks_at_once) make_d_k_d_v(at
                                                             int(threadIdx.x));
     const query_stage first_stage = query_stage_of<WIDTH>(bytes, 0);
     copy_stage<MAPPED, WIDTH>(p, first_stage, b, at);
-    store_statistics(first_stage, load_statistics<MAPPED>(p, b, at));
+    store_statistics<DOCUMENTS>(first_stage, load_statistics<MAPPED, DOCUMENTS>(p, b, at));
   }
   cp_async_commit();
   float d_k[WIDTH / 8][4] = {}, d_v[WIDTH / 8][4] = {};
@@ -159,11 +157,12 @@ __global__ void __launch_bounds__(threads_count, blocks_at_once) make_d_k_d_v(at
     query_statistics statistics;
     if (has_next) {
       copy_stage<MAPPED, WIDTH>(p, other, b, next);
-      statistics = load_statistics<MAPPED>(p, b, next);
+      statistics = load_statistics<MAPPED, DOCUMENTS>(p, b, next);
     }
     cp_async_commit();
     wgmma_wait<1>(weights[0]);
     const int position = query_tile_at<MAPPED, tile_queries>(s, at.tile).position - first - row;
+    if constexpr (DOCUMENTS) hide_from_queries(weights, stage.low, first + row);
     weigh_keys(weights, stage.lse, scale, position, s.window);
     round_to_left(weights[0], p_left);
     wgmma_fence(d_v, p_left);
@@ -175,10 +174,10 @@ __global__ void __launch_bounds__(threads_count, blocks_at_once) make_d_k_d_v(at
     wgmma_fence(d_k, d_s_left);
     start_product<major::mn, tile_queries>(d_k, d_s_left, factor_of<tile_queries>(stage.q, 0), true);
     wgmma_commit();
-    if (has_next) store_statistics(other, statistics);
+    if (has_next) store_statistics<DOCUMENTS>(other, statistics);
     wgmma_wait<0>(d_v, d_k, p_left, d_s_left);
   }
-  if (p.rotates_back) rotate_back<WIDTH>(p, d_k, first + row);
+  if (p.rotates_back) rotate_back<DOCUMENTS, WIDTH>(p, d_k, b, first + row, s.S - 1);
   if (p.head_parts > 1) {
     store_parts<MAPPED, WIDTH>(p, block, d_k, d_v, first + row);
     return;
@@ -224,7 +223,7 @@ differentiate_queries(const float (&p)[key_tiles_of_8][4], const float (&d_p)[ke
   round_to_left(d_s, left);
 }
 
-template <int WIDTH, bool MAPPED>
+template <int WIDTH, bool MAPPED, bool DOCUMENTS>
 __global__ void __launch_bounds__(threads_count, blocks_at_once) make_d_q(attention_gradient<bf16> p) {
   FSDP_SHARED_DYNAMIC(bytes);
   constexpr int one = tile_bytes<WIDTH, tile_keys>, tiles = 2 * tile_bytes<WIDTH, own_rows>;
@@ -235,7 +234,7 @@ __global__ void __launch_bounds__(threads_count, blocks_at_once) make_d_q(attent
   if (block.tile < 0) return;
   const int b = block.b, head = block.head, kv = head / s.G * s.D;
   const query_range own = query_tile_at<MAPPED, own_rows>(s, block.tile);
-  const key_span span = keys_before<own_rows, tile_keys>(s, own);
+  const key_span span = keys_before<own_rows, tile_keys>(own, low_of<DOCUMENTS>(s, b, own.position));
   const int first = own.position; // of the block's first query
   const int group_row = int(threadIdx.x) / warpgroup_threads * warpgroup_rows;
   const int row = int(threadIdx.x) / warp_lanes * 16; // of the warp
@@ -265,6 +264,8 @@ __global__ void __launch_bounds__(threads_count, blocks_at_once) make_d_q(attent
   }
   const uint64_t q_rows = factor_of<own_rows>(q, group_row), d_o_rows = factor_of<own_rows>(d_o, group_row);
   const float scale = s.scale * log2_e;
+  first_keys<1> low = {};
+  if constexpr (DOCUMENTS) low = first_keys_of<1>(s, b, own, row);
   for (int key = span.first, stage = 0; key < span.end; key += tile_keys, stage = 1 - stage) {
     const smem<bf16> k = bytes.part<bf16>(tiles + 2 * stage * one, tile_keys * WIDTH);
     const smem<bf16> v = bytes.part<bf16>(tiles + (2 * stage + 1) * one, tile_keys * WIDTH);
@@ -281,6 +282,7 @@ __global__ void __launch_bounds__(threads_count, blocks_at_once) make_d_q(attent
                                                                   false);
     wgmma_commit();
     wgmma_wait<1>(weights[0]);
+    if constexpr (DOCUMENTS) hide_before(weights, low, key);
     weigh_queries(weights, lse, scale, key - first - row, s.window);
     // Here, and not before P: else ptxas (13.0) moves the wait for d_P up, and makes P after it.
     if (key + tile_keys < span.end) copy_stage(1 - stage, key + tile_keys);
@@ -295,7 +297,7 @@ __global__ void __launch_bounds__(threads_count, blocks_at_once) make_d_q(attent
     wgmma_commit();
     wgmma_wait<0>(d_q, left, left_of_rest);
   }
-  if (p.rotates_back) rotate_back<WIDTH>(p, d_q, first + row);
+  if (p.rotates_back) rotate_back<DOCUMENTS, WIDTH>(p, d_q, b, first + row, first + own.end - own.index - 1);
   __syncthreads(); // Q has been read; results go through its memory
   const float scales[2] = {s.scale, s.scale};
   store_queries<MAPPED, WIDTH>(q, row, d_q, scales, p.d_q + head * s.D, s.Q, s, b, own.index + row, own.end);
@@ -313,13 +315,21 @@ template <int WIDTH> attention_grid queries_grid(const attention_shape &s) {
                                          blocks_at_once);
 }
 
-template <int WIDTH, bool MAPPED> void run(const attention_gradient<bf16> &p, launch_stream stream) {
-  launch(launch_of(keys_grid<WIDTH>(p.shape, p.head_parts), stream), make_d_k_d_v<WIDTH, MAPPED>, p);
-  launch(launch_of(queries_grid<WIDTH>(p.shape), stream), make_d_q<WIDTH, MAPPED>, p);
+template <int WIDTH, bool MAPPED, bool DOCUMENTS = false>
+void run(const attention_gradient<bf16> &p, launch_stream stream) {
+  launch(launch_of(keys_grid<WIDTH>(p.shape, p.head_parts), stream), make_d_k_d_v<WIDTH, MAPPED, DOCUMENTS>,
+         p);
+  launch(launch_of(queries_grid<WIDTH>(p.shape), stream), make_d_q<WIDTH, MAPPED, DOCUMENTS>, p);
 }
 
 template <int WIDTH> void run_mapped(const attention_gradient<bf16> &p, launch_stream stream) {
-  attention_is_plain(p.shape) ? run<WIDTH, false>(p, stream) : run<WIDTH, true>(p, stream);
+  if (p.shape.starts) {
+    run<WIDTH, true, true>(p, stream);
+  } else if (attention_is_plain(p.shape)) {
+    run<WIDTH, false>(p, stream);
+  } else {
+    run<WIDTH, true>(p, stream);
+  }
 }
 
 } // namespace

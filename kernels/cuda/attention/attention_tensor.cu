@@ -87,7 +87,8 @@ __device__ __forceinline__ void finish(const attention_forward<bf16> &p, const s
   }
 }
 
-template <int WIDTH, bool MAPPED>
+// DOCUMENTS: they are told apart; with a map of rows, whichever rows there are.
+template <int WIDTH, bool MAPPED, bool DOCUMENTS = false>
 __global__ void __launch_bounds__(threads_count, blocks_at_once) attend(attention_forward<bf16> p) {
   constexpr int keys = tile_keys<WIDTH>;
   FSDP_SHARED_DYNAMIC(bytes);
@@ -99,10 +100,12 @@ __global__ void __launch_bounds__(threads_count, blocks_at_once) attend(attentio
   if (block.tile < 0) return;
   const int b = block.b, head = block.head, kv = head / s.G * s.D;
   const query_range own = query_tile_at<MAPPED, queries>(s, block.tile);
-  const key_span span = keys_before<queries, keys>(s, own);
+  const key_span span = keys_before<queries, keys>(own, low_of<DOCUMENTS>(s, b, own.position));
   // Positions: of the block's first query and of the warp's first.
   const int first = own.position;
   const int warp_first = first + int(threadIdx.x) / warp_lanes * warp_rows;
+  first_keys<row_tiles> low = {};
+  if constexpr (DOCUMENTS) low = first_keys_of<row_tiles>(s, b, own, warp_first - first);
   copy_queries<MAPPED, WIDTH, queries, threads_count>(q, p.q + head * s.D, s.Q, s, b, own);
   key_run run;
   move_to<MAPPED, keys>(s, b, span.first, &run);
@@ -126,7 +129,8 @@ __global__ void __launch_bounds__(threads_count, blocks_at_once) attend(attentio
     copy_keys<MAPPED, WIDTH, keys, threads_count>(v, p.v + kv, s, b, key, run);
     cp_async_commit();
     // Whether any query of this warp sees any key.
-    const bool sees = key < warp_first + warp_rows && key + keys > warp_first + 1 - s.window;
+    const bool sees =
+        key < warp_first + warp_rows && key + keys > (DOCUMENTS ? low.first : warp_first + 1 - s.window);
     if (sees) multiply_rows<WIDTH>(q_lanes, k_lanes, scores);
     cp_async_wait<0>();
     __syncthreads(); // V has arrived, and all reads of K are done
@@ -137,7 +141,11 @@ __global__ void __launch_bounds__(threads_count, blocks_at_once) attend(attentio
     cp_async_commit();
     if (!sees) continue;
     if (key + keys > warp_first) hide_right(scores, key - warp_first);
-    if (key < warp_first + warp_rows - s.window) hide_left(scores, key + s.window - warp_first);
+    if constexpr (DOCUMENTS) {
+      hide_before(scores, low, key);
+    } else {
+      if (key < warp_first + warp_rows - s.window) hide_left(scores, key + s.window - warp_first);
+    }
     soften<WIDTH, keys>(scores, &rows, out, scale);
     add_product<WIDTH>(scores, v_lanes, out);
   }
@@ -151,7 +159,10 @@ template <int WIDTH> attention_grid grid_of(const attention_shape &s) {
 
 template <int WIDTH> void run(const attention_forward<bf16> &p, launch_stream stream) {
   launch(launch_of(grid_of<WIDTH>(p.shape), stream),
-         attention_is_plain(p.shape) ? attend<WIDTH, false> : attend<WIDTH, true>, p);
+         p.shape.starts                ? attend<WIDTH, true, true>
+         : attention_is_plain(p.shape) ? attend<WIDTH, false>
+                                       : attend<WIDTH, true>,
+         p);
 }
 
 } // namespace

@@ -176,6 +176,76 @@ template <int M, int N> __device__ __forceinline__ void hide_left(float (&scores
   hide<false>(scores, offset);
 }
 
+// The first keys that a thread's queries see, by window and document: of rows g and g + 8 of each of M tiles
+// of 16; and those of the warp's first and last row. Rows past the range's last one see what that does.
+template <int M> struct first_keys { int of[M][2], first, last; };
+// Of a warp with rows `row` to row + 16 M - 1 of a block's range.
+template <int M>
+__device__ __forceinline__ first_keys<M> first_keys_of(const attention_shape &s, int b,
+                                                       const query_range &own, int row) {
+  const int lane = int(threadIdx.x) % warp_lanes, last = own.end - own.index - 1;
+  first_keys<M> low;
+#pragma unroll
+  for (int m = 0; m < M; m++)
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+      low.of[m][half] = low_of<true>(s, b, own.position + least(row + m * 16 + lane / 4 + half * 8, last));
+  low.first = __shfl_sync(whole_warp, low.of[0][0], 0);
+  low.last = __shfl_sync(whole_warp, low.of[M - 1][1], warp_lanes - 1);
+  return low;
+}
+
+// Hides the scores of the tile of keys from `key` on that lie before a row's first key.
+template <int M, int N>
+__device__ __forceinline__ void hide_before(float (&scores)[M][N][4], const first_keys<M> &low, int key) {
+  if (key >= low.last) return;
+#pragma unroll
+  for (int m = 0; m < M; m++)
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      const int hidden = low.of[m][half] - key - int(threadIdx.x) % 4 * 2; // of this thread's columns
+#pragma unroll
+      for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+          if (n * 8 + i < hidden) scores[m][n][2 * half + i] = -INFINITY;
+    }
+}
+
+// Of transposed scores, a warp's 16 keys from `key` on and a tile of 8 N queries: hides those of queries
+// whose first key, in `low`, comes after the key.
+template <int N>
+__device__ __forceinline__ void hide_from_queries(float (&scores)[1][N][4], const smem<int> &low, int key) {
+  if (low[8 * N - 1] <= key) return;
+  const smem<int2> pairs = low.part<int2>(0, 4 * N);
+  const int own = key + int(threadIdx.x) % warp_lanes / 4;
+#pragma unroll
+  for (int n = 0; n < N; n++) {
+    const int2 pair = pairs[n * 4 + int(threadIdx.x) % 4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+      if ((i % 2 == 0 ? pair.x : pair.y) > own + i / 2 * 8) scores[0][n][i] = -INFINITY;
+  }
+}
+
+// A query of a tile as blocks of keys read it; queries past the last have zeros, so that P = 1 meets d_O = 0,
+// and the last one's first key.
+struct query_statistics {
+  float lse = 0, delta = 0; // lse in units of ln 2
+  int low = 0;              // its first key; with DOCUMENTS alone
+};
+template <bool DOCUMENTS>
+__device__ __forceinline__ query_statistics statistics_of(const attention_gradient<bf16> &p, int b, int head,
+                                                          const query_range &at, int i) {
+  query_statistics own;
+  const int index = at.index + i, last = at.end - 1;
+  if constexpr (DOCUMENTS) own.low = low_of<true>(p.shape, b, at.position + least(index, last) - at.index);
+  if (index > last) return own;
+  own.lse = log2_e * global_load(p.lse + statistic_at(p.shape, b, head, index));
+  own.delta = global_load(p.delta + statistic_at(p.shape, b, head, index));
+  return own;
+}
+
 // The a fragment that two neighbouring results of a product make: columns [16 step, 16 step + 16) of d.
 template <int N>
 __device__ __forceinline__ void round_to_a(const float (&d)[N][4], int step, uint32_t (&a)[4]) {
@@ -269,12 +339,17 @@ __device__ __forceinline__ void sine_and_cosine(float x, float *sine, float *cos
   *cosine = cos_approx(x);
 }
 
-// Rotates 16 rows of results back, of which the first has `position`: rope.cu's rotation, of a thread's own
-// elements i and i + WIDTH / 2.
-template <int WIDTH>
+// Rotates 16 rows of a sequence's results back, of which the first has `position`, and the last that exists
+// at most `last`: rope.cu's rotation, of a thread's own elements i and i + WIDTH / 2.
+template <bool DOCUMENTS, int WIDTH>
 __device__ __forceinline__ void rotate_back(const attention_gradient<bf16> &p, float (&d)[WIDTH / 8][4],
-                                            int position) {
+                                            int sequence, int position, int last) {
   const int lane = int(threadIdx.x) % warp_lanes;
+  int at[2] = {position + lane / 4, position + lane / 4 + 8};
+  if constexpr (DOCUMENTS) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) at[half] -= start_of(p.shape, sequence, least(at[half], last));
+  }
 #pragma unroll
   for (int n = 0; n < WIDTH / 16; n++)
 #pragma unroll
@@ -282,7 +357,7 @@ __device__ __forceinline__ void rotate_back(const attention_gradient<bf16> &p, f
       const float frequency = p.inv_freq[n * 8 + lane % 4 * 2 + i % 2];
       const float a = d[n][i], b = d[n + WIDTH / 16][i];
       float sine, cosine;
-      sine_and_cosine(float(position + lane / 4 + i / 2 * 8) * frequency, &sine, &cosine);
+      sine_and_cosine(float(at[i / 2]) * frequency, &sine, &cosine);
       d[n][i] = a * cosine + b * sine;
       d[n + WIDTH / 16][i] = b * cosine - a * sine;
     }

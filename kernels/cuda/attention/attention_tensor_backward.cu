@@ -21,14 +21,15 @@ constexpr int own_keys = warps * 16;
 static_assert(own_keys == FSDP_ATTENTION_MMA_KEYS, "of which the plan counts the blocks");
 template <int WIDTH> constexpr int tile_queries = WIDTH <= 64 ? 64 : 32;
 
-// Dynamic shared memory: K, V; two stages of Q, d_O; two stages of lse and delta.
+// Dynamic shared memory: K, V; two stages of Q, d_O; two stages of lse, delta and first keys.
 template <int WIDTH>
 constexpr int keys_shared_bytes = 2 * own_keys *WIDTH * 2 + 2 * (2 * tile_queries<WIDTH> * WIDTH * 2) +
-                                  2 * 2 * tile_queries<WIDTH> * 4;
+                                  2 * 3 * tile_queries<WIDTH> * 4;
 
 template <int WIDTH> struct query_stage {
   smem<bf16> q, d_o;
   smem<float> lse, delta; // lse in units of ln 2
+  smem<int> low;          // the first key that each sees; with DOCUMENTS alone
 };
 
 template <int WIDTH>
@@ -38,8 +39,9 @@ __device__ __forceinline__ query_stage<WIDTH> query_stage_of(const smem<unsigned
   query_stage<WIDTH> stage;
   stage.q = bytes.part<bf16>(tiles + i * 2 * tile_bytes, queries * WIDTH);
   stage.d_o = bytes.part<bf16>(tiles + (i * 2 + 1) * tile_bytes, queries * WIDTH);
-  stage.lse = bytes.part<float>(statistics + i * 2 * queries * 4, queries);
-  stage.delta = bytes.part<float>(statistics + (i * 2 + 1) * queries * 4, queries);
+  stage.lse = bytes.part<float>(statistics + i * 3 * queries * 4, queries);
+  stage.delta = bytes.part<float>(statistics + (i * 3 + 1) * queries * 4, queries);
+  stage.low = bytes.part<int>(statistics + (i * 3 + 2) * queries * 4, queries);
   return stage;
 }
 
@@ -54,27 +56,20 @@ __device__ __forceinline__ void copy_stage(const attention_gradient<bf16> &p, co
                                                       at);
 }
 
-// This thread's query of the tile, for the threads that have one. Queries past the last have zeros: P = 1
-// meets d_O = 0.
-struct query_statistics {
-  float lse = 0, delta = 0;
-};
-template <bool MAPPED, int WIDTH>
+// This thread's query of the tile, for the threads that have one.
+template <bool MAPPED, bool DOCUMENTS, int WIDTH>
 __device__ __forceinline__ query_statistics load_statistics(const attention_gradient<bf16> &p, int b,
                                                             const query_walk &walk) {
+  if (int(threadIdx.x) >= tile_queries<WIDTH>) return {};
   const query_range at = query_tile_at<MAPPED, tile_queries<WIDTH>>(p.shape, walk.tile);
-  const int i = int(threadIdx.x);
-  query_statistics own;
-  if (i >= tile_queries<WIDTH> || at.index + i >= at.end) return own;
-  own.lse = log2_e * global_load(p.lse + statistic_at(p.shape, b, walk.head, at.index + i));
-  own.delta = global_load(p.delta + statistic_at(p.shape, b, walk.head, at.index + i));
-  return own;
+  return statistics_of<DOCUMENTS>(p, b, walk.head, at, int(threadIdx.x));
 }
-template <int WIDTH>
+template <bool DOCUMENTS, int WIDTH>
 __device__ __forceinline__ void store_statistics(const query_stage<WIDTH> &stage, query_statistics own) {
   if (int(threadIdx.x) >= tile_queries<WIDTH>) return;
   stage.lse[int(threadIdx.x)] = own.lse;
   stage.delta[int(threadIdx.x)] = own.delta;
+  if constexpr (DOCUMENTS) stage.low[int(threadIdx.x)] = own.low;
 }
 
 // P^T in place of S^T and d_S^T in place of d_P^T. `first_query`: of the tile, counted from the warp's first
@@ -100,8 +95,9 @@ differentiate_keys(float (&p)[1][tile_queries<WIDTH> / 8][4], float (&d_s)[1][ti
     }
 }
 
-// WINDOWED: with a window shorter than the sequence.
-template <int WIDTH, bool WINDOWED, bool MAPPED>
+// WINDOWED: with a window shorter than the sequence. DOCUMENTS: they are told apart; with a map of rows, and
+// with or without a window.
+template <int WIDTH, bool WINDOWED, bool MAPPED, bool DOCUMENTS>
 __global__ void __launch_bounds__(threads_count, blocks_at_once) make_d_k_d_v(attention_gradient<bf16> p) {
   constexpr int queries = tile_queries<WIDTH>;
   FSDP_SHARED_DYNAMIC(bytes);
@@ -111,7 +107,8 @@ __global__ void __launch_bounds__(threads_count, blocks_at_once) make_d_k_d_v(at
   const key_block block = key_block_at<own_keys>(s, p.head_parts, int(blockIdx.x), block_row());
   if (block.first >= s.S) return;
   const int b = block.b, kv = block.head, first = block.first, row = int(threadIdx.x) / warp_lanes * 16;
-  query_walk at = walk_of<MAPPED, own_keys, queries>(s, p.head_parts, block), next = at;
+  const int past_query = queries_end<DOCUMENTS, own_keys>(s, b, first);
+  query_walk at = walk_of<MAPPED, queries>(s, p.head_parts, block, past_query), next = at;
   const uint32_t k_lanes = lanes_of_a<WIDTH>(k, row), v_lanes = lanes_of_a<WIDTH>(v, row);
   if (!MAPPED || !is_done(at)) { // some query sees a key
     key_run run;
@@ -120,7 +117,7 @@ __global__ void __launch_bounds__(threads_count, blocks_at_once) make_d_k_d_v(at
     copy_keys<MAPPED, WIDTH, own_keys, threads_count>(v, p.v + kv * s.D, s, b, first, run);
     const query_stage<WIDTH> first_stage = query_stage_of<WIDTH>(bytes, 0);
     copy_stage<MAPPED, WIDTH>(p, first_stage, b, at);
-    store_statistics<WIDTH>(first_stage, load_statistics<MAPPED, WIDTH>(p, b, at));
+    store_statistics<DOCUMENTS>(first_stage, load_statistics<MAPPED, DOCUMENTS, WIDTH>(p, b, at));
   }
   cp_async_commit();
   float d_k[1][WIDTH / 8][4] = {}, d_v[1][WIDTH / 8][4] = {};
@@ -135,21 +132,22 @@ __global__ void __launch_bounds__(threads_count, blocks_at_once) make_d_k_d_v(at
     query_statistics statistics;
     if (has_next) {
       copy_stage<MAPPED, WIDTH>(p, other, b, next);
-      statistics = load_statistics<MAPPED, WIDTH>(p, b, next);
+      statistics = load_statistics<MAPPED, DOCUMENTS, WIDTH>(p, b, next);
     }
     cp_async_commit();
     float weights[1][queries / 8][4], d_s[1][queries / 8][4];
     multiply_rows<WIDTH>(k_lanes, lanes_of_b_transposed<WIDTH>(stage.q, 0), weights);
     multiply_rows<WIDTH>(v_lanes, lanes_of_b_transposed<WIDTH>(stage.d_o, 0), d_s);
     const int position = query_tile_at<MAPPED, queries>(s, at.tile).position - first - row;
+    if constexpr (DOCUMENTS) hide_from_queries(weights, stage.low, first + row);
     if (WINDOWED && position + queries - 1 >= s.window) hide_right(weights, position + 1 - s.window);
     differentiate_keys<WIDTH>(weights, d_s, stage, scale, position);
     add_product<WIDTH>(weights, lanes_of_b<WIDTH>(stage.d_o, 0), d_v);
     add_product<WIDTH>(d_s, lanes_of_b<WIDTH>(stage.q, 0), d_k);
-    if (has_next) store_statistics<WIDTH>(other, statistics);
+    if (has_next) store_statistics<DOCUMENTS>(other, statistics);
   }
   const int key = first + row;
-  if (p.rotates_back) rotate_back<WIDTH>(p, d_k[0], key);
+  if (p.rotates_back) rotate_back<DOCUMENTS, WIDTH>(p, d_k[0], b, key, s.S - 1);
   if (p.head_parts > 1) {
     store_parts<MAPPED, WIDTH>(p, block, d_k[0], d_v[0], key);
     return;
@@ -187,7 +185,7 @@ differentiate_queries(const float (&scores)[M][KEYS / 8][4], float (&d_s)[M][KEY
       }
 }
 
-template <int WIDTH, bool WINDOWED, bool MAPPED>
+template <int WIDTH, bool WINDOWED, bool MAPPED, bool DOCUMENTS>
 __global__ void __launch_bounds__(threads_count, blocks_at_once) make_d_q(attention_gradient<bf16> p) {
   constexpr int M = row_tiles<WIDTH>, queries = own_queries<WIDTH>, keys = tile_keys<WIDTH>;
   constexpr int tile_bytes = keys * WIDTH * 2;
@@ -199,9 +197,11 @@ __global__ void __launch_bounds__(threads_count, blocks_at_once) make_d_q(attent
   if (block.tile < 0) return;
   const int b = block.b, head = block.head, kv = head / s.G * s.D;
   const query_range own = query_tile_at<MAPPED, queries>(s, block.tile);
-  const key_span span = keys_before<queries, keys>(s, own);
+  const key_span span = keys_before<queries, keys>(own, low_of<DOCUMENTS>(s, b, own.position));
   const int first = own.position; // of the block's first query
   const int row = int(threadIdx.x) / warp_lanes * 16 * M;
+  first_keys<M> low = {};
+  if constexpr (DOCUMENTS) low = first_keys_of<M>(s, b, own, row);
   key_run run;
   auto copy_stage = [&](int stage, int key) {
     const int tiles = 2 * queries * WIDTH * 2 + stage * 2 * tile_bytes;
@@ -236,10 +236,13 @@ __global__ void __launch_bounds__(threads_count, blocks_at_once) make_d_q(attent
     if (key + keys < span.end) copy_stage(1 - stage, key + keys);
     cp_async_commit();
     // No query of this warp sees a key.
-    if (key >= first + row + 16 * M || (WINDOWED && key + keys + s.window - 1 <= first + row)) continue;
+    if (key >= first + row + 16 * M || (WINDOWED && key + keys + s.window - 1 <= first + row) ||
+        (DOCUMENTS && key + keys <= low.first))
+      continue;
     float scores[M][keys / 8][4], d_s[M][keys / 8][4];
     multiply_rows<WIDTH>(q_lanes, lanes_of_b_transposed<WIDTH>(k, 0), scores);
     multiply_rows<WIDTH>(d_o_lanes, lanes_of_b_transposed<WIDTH>(v, 0), d_s);
+    if constexpr (DOCUMENTS) hide_before(scores, low, key);
     if (WINDOWED && key + s.window < first + row + 16 * M) hide_left(scores, key + s.window - first - row);
     differentiate_queries<M, keys>(scores, d_s, lse, delta, scale, key - first - row);
     add_product<WIDTH>(d_s, lanes_of_b<WIDTH>(k, 0), d_q);
@@ -247,7 +250,8 @@ __global__ void __launch_bounds__(threads_count, blocks_at_once) make_d_q(attent
   const float scales[2] = {s.scale, s.scale};
 #pragma unroll
   for (int m = 0; m < M; m++) {
-    if (p.rotates_back) rotate_back<WIDTH>(p, d_q[m], first + row + m * 16);
+    if (p.rotates_back)
+      rotate_back<DOCUMENTS, WIDTH>(p, d_q[m], b, first + row + m * 16, first + own.end - own.index - 1);
     store_queries<MAPPED, WIDTH>(q, row + m * 16, d_q[m], scales, p.d_q + head * s.D, s.Q, s, b,
                                  own.index + row + m * 16, own.end);
   }
@@ -265,11 +269,11 @@ template <int WIDTH> attention_grid queries_grid(const attention_shape &s) {
                                                           queries_shared_bytes<WIDTH>, blocks_at_once);
 }
 
-template <int WIDTH, bool WINDOWED, bool MAPPED>
+template <int WIDTH, bool WINDOWED, bool MAPPED, bool DOCUMENTS = false>
 void run(const attention_gradient<bf16> &p, launch_stream stream) {
-  launch(launch_of(keys_grid<WIDTH>(p.shape, p.head_parts), stream), make_d_k_d_v<WIDTH, WINDOWED, MAPPED>,
-         p);
-  launch(launch_of(queries_grid<WIDTH>(p.shape), stream), make_d_q<WIDTH, WINDOWED, MAPPED>, p);
+  launch(launch_of(keys_grid<WIDTH>(p.shape, p.head_parts), stream),
+         make_d_k_d_v<WIDTH, WINDOWED, MAPPED, DOCUMENTS>, p);
+  launch(launch_of(queries_grid<WIDTH>(p.shape), stream), make_d_q<WIDTH, WINDOWED, MAPPED, DOCUMENTS>, p);
 }
 
 template <int WIDTH, bool MAPPED> void run_windowed(const attention_gradient<bf16> &p, launch_stream stream) {
@@ -277,6 +281,10 @@ template <int WIDTH, bool MAPPED> void run_windowed(const attention_gradient<bf1
 }
 
 template <int WIDTH> void run_mapped(const attention_gradient<bf16> &p, launch_stream stream) {
+  if (p.shape.starts) {
+    run<WIDTH, false, true, true>(p, stream);
+    return;
+  }
   attention_is_plain(p.shape) ? run_windowed<WIDTH, false>(p, stream) : run_windowed<WIDTH, true>(p, stream);
 }
 

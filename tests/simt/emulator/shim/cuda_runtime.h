@@ -30,6 +30,9 @@ struct alignas(16) int4 {
 struct alignas(16) float4 {
   float x, y, z, w;
 };
+struct alignas(8) int2 {
+  int x, y;
+};
 struct alignas(8) uint2 {
   unsigned x, y;
 };
@@ -150,6 +153,9 @@ inline float __fdividef(float a, float b) {
 }
 inline int __popc(unsigned x) {
   return __builtin_popcount(x);
+}
+inline int __ffs(int x) {
+  return __builtin_ffs(x);
 }
 inline unsigned __umulhi(unsigned a, unsigned b) {
   return unsigned((uint64_t(a) * b) >> 32);
