@@ -276,11 +276,22 @@ static int route(routed *r, int logits, int *chosen) {
   const int64_t N = r->parts->rows, k = c->expert_slots;
   int weights = value(r, "weights", FSDP_VALUE_F32, N, k);
   *chosen = value(r, "experts", FSDP_VALUE_I32, N, k);
-  if (c->route_bias)
-    add_node(r, FSDP_OP_ROUTE_BIASED, 4,
-             (int[]){logits, stack_of(r, "e_score_correction_bias"), weights, *chosen}, 2);
-  else
-    add_node(r, FSDP_OP_ROUTE, 3, (int[]){logits, weights, *chosen}, 2);
+  int operands[5] = {logits}, count = 1;
+  if (c->route_bias) operands[count++] = stack_of(r, "e_score_correction_bias");
+  if (c->replays_routes)
+    operands[count++] =
+        fsdp_graph_input(r->parts->graph, FSDP_INPUT_ROUTES, N * k * fsdp_model_expert_layers(c));
+  operands[count++] = weights;
+  operands[count++] = *chosen;
+  static const fsdp_op_kind kinds[2][2] = {{FSDP_OP_ROUTE, FSDP_OP_ROUTE_BIASED},
+                                           {FSDP_OP_ROUTE_GIVEN, FSDP_OP_ROUTE_GIVEN_BIASED}};
+  add_node(r, kinds[c->replays_routes][c->route_bias], count, operands, 2);
+  if (c->replays_routes) {
+    fsdp_op_attrs *attrs = &r->parts->graph->forward[r->parts->graph->forward_count - 1].attrs;
+    attrs->out_stride = k * fsdp_model_expert_layers(c);
+    attrs->out_features = k;
+    attrs->out_offset = r->parts->graph->statistic_numel / c->experts * k;
+  }
   const int counts = fsdp_graph_statistic(r->parts->graph, r->module, "counts", c->experts);
   add_node(r, FSDP_OP_ROUTE_COUNTS, 2, (int[]){*chosen, counts}, 1);
   return weights;

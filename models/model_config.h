@@ -48,7 +48,8 @@ typedef struct fsdp_model_config {
   // Experts are chosen within the route_groups_kept best of route_groups equal groups; 0 or 1: one group. A
   // group is as good as the sum of its route_group_best best.
   int64_t route_groups, route_groups_kept, route_group_best;
-  bool router_f32; // logits are fp32 whatever the model computes in
+  bool router_f32;     // logits are fp32 whatever the model computes in
+  bool replays_routes; // experts are given as an input; not part of what is printed
   // Losses of the router beside the cross-entropy: coefficients of how unevenly experts are used, and of the
   // size of logits (0: none), and over which rows the former is taken.
   double router_aux_coef, router_z_coef;

@@ -149,6 +149,7 @@ int fsdp_model_narrow(const fsdp_model_config *config, const fsdp_narrowing *n, 
   out->window = narrow_window(config, n);
   out->num_layers = n->layer_count;
   out->first_window_layer = 0;
+  out->replays_routes = false; // nothing is recorded of it
   narrow_dense_layers(config, n, out);
   for (int i = 0; i < n->layer_count; i++)
     out->first_window_layer += n->layers[i] < config->first_window_layer;

@@ -11,6 +11,7 @@ typedef struct router {
   float *weights;                            // (N, k)
   const float *d_weights;                    // (N, k)
   int32_t *experts;                          // (N, k)
+  const int32_t *routes; // (N, out_stride), of which k from out_offset on are given; NULL: none are
   int64_t E, k, groups;
   float scale;
   const fsdp_op_attrs *attrs;
@@ -109,11 +110,13 @@ static float *choice_of(const router *r, const float *p, float *scratch) {
 static void route_row(void *argument, int64_t n, void *scratch) {
   const router *r = argument;
   const float *p = scores(r, n, scratch);
+  const int32_t *given = r->routes ? r->routes + n * r->attrs->out_stride + r->attrs->out_offset : NULL;
   const float *choice = choice_of(r, p, scratch_after(scratch, r->E));
   float *weights = r->weights + n * r->k, sum = 0;
   int64_t last = -1;
   for (int64_t j = 0; j < r->k; j++) {
-    last = next_of(choice, r->E, last);
+    last = given && *given >= 0 ? given[j] : next_of(choice, r->E, last);
+    FSDP_CHECK(last >= 0 && last < r->E, "expert %lld of %lld", (long long)last, (long long)r->E);
     r->experts[n * r->k + j] = (int32_t)last;
     sum += weights[j] = p[last];
   }
@@ -135,6 +138,20 @@ void FSDP_CPU(route_biased)(const fsdp_kernel_call *call) {
   router r = router_of(call);
   const fsdp_view *o = open_operands(call, 0);
   r.logits = &o[0], r.bias = &o[1], r.weights = o[2].data, r.experts = o[3].data;
+  fsdp_pool_run(call->pool, call->attrs->batch * call->attrs->seq, route_row, &r);
+}
+
+void FSDP_CPU(route_given)(const fsdp_kernel_call *call) {
+  router r = router_of(call);
+  const fsdp_view *o = open_operands(call, 0);
+  r.logits = &o[0], r.routes = o[1].data, r.weights = o[2].data, r.experts = o[3].data;
+  fsdp_pool_run(call->pool, call->attrs->batch * call->attrs->seq, route_row, &r);
+}
+
+void FSDP_CPU(route_given_biased)(const fsdp_kernel_call *call) {
+  router r = router_of(call);
+  const fsdp_view *o = open_operands(call, 0);
+  r.logits = &o[0], r.bias = &o[1], r.routes = o[2].data, r.weights = o[3].data, r.experts = o[4].data;
   fsdp_pool_run(call->pool, call->attrs->batch * call->attrs->seq, route_row, &r);
 }
 

@@ -36,6 +36,7 @@ typedef enum fsdp_program_kind {
 
 typedef struct fsdp_options {
   char *config, *model, *data, *tokenizer, *wrap; // owned; NULL if not given and without a default
+  char *routing_record, *routing_replay;          // NULL: not given
   char *resize_embeddings;                        // a number of tokens, or "tokenizer"
   char *compare;                                  // "a.yaml,b.yaml"
   char *recompute, *offload_activations;          // as saving.h reads them, or "auto"

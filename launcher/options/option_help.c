@@ -52,7 +52,8 @@ static const struct {
     {"set the optimizer", "lr lr-schedule min-lr warmup-steps warmup-ratio lr-decay-ratio weight-decay decay "
                           "beta1 beta2 eps grad-clip "
                           "skip-grad-norm max-skipped"},
-    {"balance experts", "router-aux-coef aux-loss router-z-coef router-bias-rate router-dtype"},
+    {"balance experts", "router-aux-coef aux-loss router-z-coef router-bias-rate router-dtype "
+                        "routing-record routing-replay"},
     {"choose what is sharded", "strategy wrap numel-to-wrap mesh tensor-parallel sequence-parallel "
                                "context-parallel sharding shard extra-data-axis op-strategies accumulate"},
     {"use less memory", "recompute offload-activations cpu-offload prefetch param-dtype reduce-dtype "

@@ -185,6 +185,12 @@ static const fsdp_option_row table[] = {
      .help = "how far a step moves a router's correction bias towards even use of the experts (0: not)"},
     {"router-dtype", 0, CHOICE(router_dtype, router_dtypes), .fallback = "model", .argument = "model|fp32",
      .help = "what routers' logits are rounded to"},
+    {"routing-record", 0, TEXT(routing_record), .argument = "FILE",
+     .help = "write the experts that each token goes to into FILE, on CPU ranks"},
+    {"routing-replay", 0, TEXT(routing_replay), .argument = "FILE",
+     .help =
+         "send each token to the experts that FILE of --routing-record has; their weights stay the model's "
+         "own"},
     {"strategy", 0, CHOICE(strategy, fsdp_strategy_words), .fallback = "full",
      .argument = "full|grad_op|zero1|no|hybrid",
      .help = "what is sharded; also FULL_SHARD, zero3, SHARD_GRAD_OP, zero2, SHARD_OPTIMIZER, NO_SHARD, ddp, "

@@ -104,9 +104,10 @@ static fsdp_status read_model(const fsdp_options *options, fsdp_setup *setup, fs
 
 // What options say of routers, over what the configuration says.
 static fsdp_status apply_router(const fsdp_options *options, fsdp_model_config *model, fsdp_error *error) {
-  static const char *const names[] = {"router-aux-coef", "aux-loss", "router-z-coef", "router-bias-rate",
-                                      "router-dtype"};
-  for (int i = 0; i < 5 && !model->experts; i++)
+  static const char *const names[] = {"router-aux-coef",  "aux-loss",     "router-z-coef",
+                                      "router-bias-rate", "router-dtype", "routing-record",
+                                      "routing-replay"};
+  for (int i = 0; i < 7 && !model->experts; i++)
     if (fsdp_options_given(options, names[i]))
       return fsdp_fail(error, FSDP_ERR_OPTION,
                        "--%s (%s) is of models with routed experts, and this has none: "
@@ -120,6 +121,7 @@ static fsdp_status apply_router(const fsdp_options *options, fsdp_model_config *
   if (fsdp_options_given(options, "router-aux-coef")) model->router_aux_coef = options->router_aux_coef;
   if (fsdp_options_given(options, "router-z-coef")) model->router_z_coef = options->router_z_coef;
   if (fsdp_options_given(options, "aux-loss")) model->router_aux = (fsdp_router_aux)options->aux_loss;
+  model->replays_routes = options->routing_replay != NULL;
   if (options->router_dtype == FSDP_ROUTER_DTYPE_F32) model->router_f32 = true;
   return FSDP_OK;
 }

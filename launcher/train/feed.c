@@ -7,9 +7,11 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 void fsdp_feed_create(fsdp_feed *feed, const fsdp_feed_config *config) {
   feed->config = *config;
+  feed->micro_batches_seen = 0;
   feed->steps_fed = feed->micro_batches_fed = feed->first_step = feed->sample_shift = feed->updates = 0;
   feed->eval_step = feed->spread_step = -1;
   feed->spread = feed->spread_scratch = NULL;
@@ -63,12 +65,17 @@ static int64_t position_at(fsdp_feed *feed, int64_t step, int64_t place) {
   return feed->spread[place];
 }
 
-// The sample that is sequence `sequence` of this rank's micro-batch `micro_batch` of step `step`.
-static int64_t sample_of(fsdp_feed *feed, int64_t step, int64_t micro_batch, int64_t sequence) {
+// The position and the sample that are sequence `sequence` of this rank's micro-batch `micro_batch` of step
+// `step`.
+static int64_t position_of(fsdp_feed *feed, int64_t step, int64_t micro_batch, int64_t sequence) {
   const fsdp_feed_config *config = &feed->config;
   fsdp_sampler_part part = {
       .ranks = config->ranks, .rank = config->rank, .micro_batch = micro_batch, .batch = config->rows.batch};
-  return sample_at(feed, step, position_at(feed, step, fsdp_sampler_position(&part, sequence)));
+  return position_at(feed, step, fsdp_sampler_position(&part, sequence));
+}
+
+static int64_t sample_of(fsdp_feed *feed, int64_t step, int64_t micro_batch, int64_t sequence) {
+  return sample_at(feed, step, position_of(feed, step, micro_batch, sequence));
 }
 
 // The part of `sample` at index `index` of a rank's rows and on: as many positions as are neighbours both in
@@ -81,6 +88,27 @@ static fsdp_dataset_part part_at(const fsdp_feed *feed, int64_t sample, int64_t 
                              .first =
                                  fsdp_rows_position(rows, &feed->config.mesh, feed->config.world_rank, index),
                              .count = end - index};
+}
+
+// The experts of the rows of sequence `sequence`, which is the sample at `position` of step `step`; -1: it is
+// none of a step's.
+static void fill_routes(const fsdp_feed *feed, int64_t step, int64_t position, int64_t sequence,
+                        int32_t *routes) {
+  const fsdp_rows *rows = &feed->config.rows;
+  const int64_t width = fsdp_routing_width(feed->config.replay);
+  for (int64_t index = 0; index < rows->local_seq; index++) {
+    const int64_t place = fsdp_rows_position(rows, &feed->config.mesh, feed->config.world_rank, index);
+    int32_t *row = routes + fsdp_rows_row(rows, sequence, index) * width;
+    if (position < 0)
+      memset(row, -1, (size_t)width * sizeof *row);
+    else
+      fsdp_routing_read(feed->config.replay, step, position, place, row);
+  }
+}
+
+static void forget_routes(const fsdp_feed *feed, int32_t *const inputs[FSDP_INPUT_COUNT]) {
+  for (int64_t i = 0; i < feed->config.rows.batch && inputs[FSDP_INPUT_ROUTES]; i++)
+    fill_routes(feed, 0, -1, i, inputs[FSDP_INPUT_ROUTES]);
 }
 
 // Fills the rows of sequence `sequence` of a micro-batch.
@@ -202,6 +230,7 @@ void fsdp_feed_step(void *context, float scalars[FSDP_SCALAR_COUNT], float *targ
 
 void fsdp_feed_batch(void *context, int32_t *const inputs[FSDP_INPUT_COUNT]) {
   fsdp_feed *feed = context;
+  if (feed->sampled || feed->eval_step >= 0) forget_routes(feed, inputs);
   if (feed->sampled) {
     fill_sampled(feed, inputs);
     return;
@@ -215,8 +244,31 @@ void fsdp_feed_batch(void *context, int32_t *const inputs[FSDP_INPUT_COUNT]) {
   for (int64_t i = 0; i < feed->config.rows.batch; i++) {
     int64_t sample = sample_of(feed, step, micro_batch, i);
     fill_sequence(feed, feed->config.dataset, sample, i, inputs);
+    if (inputs[FSDP_INPUT_ROUTES])
+      fill_routes(feed, step, position_of(feed, step, micro_batch, i), i, inputs[FSDP_INPUT_ROUTES]);
   }
   book(feed, step, began_ns);
+}
+
+void fsdp_feed_observe(void *context, const fsdp_instr *instr, const fsdp_view *operands) {
+  fsdp_feed *feed = context;
+  const fsdp_feed_config *config = &feed->config;
+  if (!config->record || feed->sampled || feed->eval_step >= 0) return;
+  const int64_t layer = fsdp_routing_layer_of(config->record, instr);
+  if (layer < 0) return;
+  const int32_t *experts = operands[0].data;
+  const int64_t slots = operands[0].numel / (config->rows.batch * config->rows.local_seq);
+  if (layer == 0) feed->micro_batches_seen++;
+  const int64_t seen = feed->first_step * config->micro_batches + feed->micro_batches_seen - 1;
+  fsdp_sampler_part part = {.ranks = config->ranks,
+                            .rank = config->rank,
+                            .micro_batch = seen % config->micro_batches,
+                            .batch = config->rows.batch};
+  for (int64_t i = 0; i < config->rows.batch; i++)
+    for (int64_t index = 0; index < config->rows.local_seq; index++)
+      fsdp_routing_write(config->record, seen / config->micro_batches, fsdp_sampler_position(&part, i),
+                         fsdp_rows_position(&config->rows, &config->mesh, config->world_rank, index), layer,
+                         experts + fsdp_rows_row(&config->rows, i, index) * slots);
 }
 
 bool fsdp_feed_skips(const fsdp_feed *feed, float grad_norm) {

@@ -11,6 +11,7 @@
 
 #include "kernels/kernels.h"
 #include "launcher/train/learning_rate.h"
+#include "launcher/train/routing.h"
 #include "models/graph/op.h"
 #include "runtime/comm/world.h"
 #include "runtime/data/dataset.h"
@@ -35,6 +36,9 @@ typedef struct fsdp_feed_config {
   float norm_limit;                 // a step with a norm above it (FSDP_NORM_SKIPS) is skipped; 0: none is
   const fsdp_dataset *eval_dataset; // NULL: no evaluation
   fsdp_sampler eval_sampler;        // with a global batch of one micro-batch
+  // Whose experts are given, and where those that are chosen go; NULL: not. Places of samples are then their
+  // positions: spreads is false.
+  fsdp_routing *replay, *record;
   bool spreads; // a step's samples go to ranks and micro-batches by the work of attention (spread.h)
 } fsdp_feed_config;
 
@@ -44,6 +48,7 @@ typedef struct fsdp_feed {
   fsdp_feed_config config;
   int64_t steps_fed, micro_batches_fed; // steps done before this run included
   int64_t first_step;                   // steps done before this run
+  int64_t micro_batches_seen;           // of which the first router's choice was recorded
   int64_t updates;                      // steps that were not skipped, of earlier runs too: the optimizer's t
   int64_t sample_shift;      // the sampler's step (epochs one after the other) less the optimizer's
   int64_t eval_step;         // of the evaluation that is under way, or -1
@@ -73,6 +78,9 @@ void fsdp_feed_batch(void *feed, int32_t *const inputs[FSDP_INPUT_COUNT]);
 // fsdp_executor_callbacks.publish: counts the step's update unless its norm says that it was skipped, before
 // the next step is fed.
 void fsdp_feed_publish(void *feed, float loss, float grad_norm);
+
+// fsdp_executor_callbacks.observe, on the compute stream's thread: records what routers chose.
+void fsdp_feed_observe(void *feed, const fsdp_instr *instr, const fsdp_view *operands);
 
 // Whether a step with this norm is skipped: the rule by which the clip factor's kernel decided.
 bool fsdp_feed_skips(const fsdp_feed *feed, float grad_norm);

@@ -84,12 +84,40 @@ static fsdp_status create_session(fsdp_trainer *t, fsdp_error *error) {
                                 .callbacks = {.context = &t->feed,
                                               .feed_step = fsdp_feed_step,
                                               .feed_batch = fsdp_feed_batch,
-                                              .publish = fsdp_feed_publish},
+                                              .publish = fsdp_feed_publish,
+                                              .observe = t->record_routing ? fsdp_feed_observe : NULL},
                                 .seed = (uint64_t)t->options->seed,
                                 .measure = t->measures,
                                 .profile = true,
                                 .traced = fsdp_train_traced_steps(t->options)};
   return fsdp_session_create(&config, &t->session, error);
+}
+
+// The files of --routing-record and --routing-replay.
+static fsdp_status open_routing(fsdp_trainer *t, fsdp_error *error) {
+  const fsdp_options *o = t->options;
+  fsdp_routing_config config = {
+      .plan = t->setup.plan, .global_batch = t->feed.config.sampler.global_batch, .steps = t->total_steps};
+  if (!o->routing_record && !o->routing_replay) return FSDP_OK;
+  fsdp_status status = FSDP_OK;
+  if (t->feed.config.spreads)
+    status = fsdp_fail(error, FSDP_ERR_OPTION,
+                       "--routing-record and --routing-replay are of rows in the order of the data, and with "
+                       "--document-mask on ranks share rows by their work: use --document-mask off");
+  else if (o->routing_record && t->setup.plan->config.backend->device != FSDP_OP_CPU)
+    status =
+        fsdp_fail(error, FSDP_ERR_OPTION,
+                  "--routing-record %s reads the memory of CPU ranks: use --backend cpu", o->routing_record);
+  config.path = o->routing_replay;
+  if (!status && o->routing_replay) status = fsdp_routing_open_replay(&config, &t->replay_routing, error);
+  config.path = o->routing_record;
+  if (!status && o->routing_record && fsdp_trainer_is_first(t))
+    status = fsdp_routing_begin_record(&config, error);
+  status = fsdp_world_share_error(t->world, error);
+  if (!status && o->routing_record) status = fsdp_routing_open_record(&config, &t->record_routing, error);
+  t->feed.config.replay = t->replay_routing;
+  t->feed.config.record = t->record_routing;
+  return fsdp_world_share_error(t->world, error);
 }
 
 static fsdp_status print_start(fsdp_trainer *t, fsdp_error *error) {
@@ -114,13 +142,21 @@ static const stage planning[] = {
 };
 
 static const stage training[] = {
-    {find_checkpoint, false},      {fsdp_train_open_model, true},
-    {fsdp_train_find_data, true},  {fsdp_train_agree_on_files, false},
-    {fsdp_train_open_files, true}, {fsdp_train_agree_on_schedule, false},
-    {create_session, false},       {fsdp_train_start_state, false},
-    {fsdp_train_resume, false},    {fsdp_train_trace_check, false},
-    {fsdp_train_begin, false},     {print_start, false},
-    {fsdp_train_run_steps, false}, {fsdp_train_finish, false},
+    {find_checkpoint, false},
+    {fsdp_train_open_model, true},
+    {fsdp_train_find_data, true},
+    {fsdp_train_agree_on_files, false},
+    {fsdp_train_open_files, true},
+    {fsdp_train_agree_on_schedule, false},
+    {open_routing, false},
+    {create_session, false},
+    {fsdp_train_start_state, false},
+    {fsdp_train_resume, false},
+    {fsdp_train_trace_check, false},
+    {fsdp_train_begin, false},
+    {print_start, false},
+    {fsdp_train_run_steps, false},
+    {fsdp_train_finish, false},
 };
 
 static const stage evaluating[] = {
@@ -150,6 +186,8 @@ static void destroy(fsdp_trainer *t) {
   fsdp_train_checkpoints_close(&t->checkpoints);
   fsdp_session_destroy(&t->session);
   fsdp_feed_destroy(&t->feed);
+  fsdp_routing_close(t->record_routing);
+  fsdp_routing_close(t->replay_routing);
   fsdp_weights_close(t->weights);
   fsdp_dataset_close(t->dataset);
   fsdp_dataset_close(t->eval_dataset);

@@ -48,6 +48,7 @@ typedef struct fsdp_trainer {
   int64_t used_bytes;    // of the device, when last asked
   int64_t weights_bytes; // read of the folder's weights, by all ranks
   fsdp_feed feed;
+  fsdp_routing *record_routing, *replay_routing; // NULL: not
   fsdp_train_checkpoints checkpoints;
   int64_t total_steps, steps_per_epoch, step_tokens;
   int64_t skipped, skipped_in_row; // steps of this run, and up to the newest one

@@ -97,7 +97,7 @@ int fsdp_graph_value(fsdp_graph *graph, fsdp_value_role role, fsdp_value_dtype d
 }
 
 int fsdp_graph_input(fsdp_graph *graph, fsdp_input input, int64_t rows) {
-  static const char *const names[FSDP_INPUT_COUNT] = {"tokens", "targets", "starts"};
+  static const char *const names[FSDP_INPUT_COUNT] = {"tokens", "targets", "starts", "routes"};
   int *value = &graph->inputs[input];
   if (*value < 0)
     *value = fsdp_graph_value(graph, FSDP_VALUE_INPUT, FSDP_VALUE_I32, 0, names[input], 1, &rows);

@@ -29,11 +29,13 @@ extern "C" {
 #define FSDP_MODULE_MAX_OUTPUTS 4
 
 // What an input is: an int32 for each row, filled by the data source (fsdp_executor_callbacks.feed_batch).
-// Starts of documents (op.h: documents) are one for each position of a sequence instead.
+// Starts of documents (op.h: documents) are one for each position of a sequence instead; routes are the experts
+// of each row in all layers that have any, one layer's after the other's, -1 where they are not given.
 typedef enum fsdp_input {
   FSDP_INPUT_TOKENS,
   FSDP_INPUT_TARGETS,
   FSDP_INPUT_STARTS,
+  FSDP_INPUT_ROUTES,
   FSDP_INPUT_COUNT
 } fsdp_input;
 
@@ -225,7 +227,7 @@ int fsdp_graph_param_of(const fsdp_graph *graph, int module, const char *name);
 int fsdp_graph_value(fsdp_graph *graph, fsdp_value_role role, fsdp_value_dtype dtype, int module,
                      const char *name, int dims, const int64_t *shape);
 
-// The value of an input of `rows` rows, added if there is none yet; a new loss.
+// The value of an input of `rows` numbers, added if there is none yet; a new loss.
 int fsdp_graph_input(fsdp_graph *graph, fsdp_input input, int64_t rows);
 int fsdp_graph_loss(fsdp_graph *graph, const char *name);
 // A new statistic of `numel` numbers, behind those that there are.

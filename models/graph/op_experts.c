@@ -74,13 +74,25 @@ void fsdp_op_route_emit(fsdp_graph *graph, const fsdp_node *f) {
   emit_route(graph, f, 1);
 }
 
+void fsdp_op_route_given_emit(fsdp_graph *graph, const fsdp_node *f) {
+  emit_route(graph, f, 2);
+}
+
 // The bias only chooses. In the place of a gradient it has its experts' loads.
-void fsdp_op_route_biased_emit(fsdp_graph *graph, const fsdp_node *f) {
-  enum { LOGITS, BIAS, WEIGHTS, EXPERTS };
-  emit_route(graph, f, WEIGHTS);
+static void emit_biased(fsdp_graph *graph, const fsdp_node *f, int weights) {
+  enum { LOGITS, BIAS };
+  emit_route(graph, f, weights);
   fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_ROUTE_LOADS, f);
-  fsdp_node_operand_add(n, f->operands[EXPERTS].value, FSDP_READ);
+  fsdp_node_operand_add(n, f->operands[weights + 1].value, FSDP_READ);
   fsdp_backward_output(graph, n, f->operands[BIAS].value);
+}
+
+void fsdp_op_route_biased_emit(fsdp_graph *graph, const fsdp_node *f) {
+  emit_biased(graph, f, 2);
+}
+
+void fsdp_op_route_given_biased_emit(fsdp_graph *graph, const fsdp_node *f) {
+  emit_biased(graph, f, 3);
 }
 
 // The gradient of the sums is what a row's probabilities are to be multiplied by (fsdp_op_route_loss_emit).

@@ -79,6 +79,10 @@ bool fsdp_op_chooses(fsdp_op_kind kind) {
   return fsdp_op_row_of(kind)->chooses;
 }
 
+bool fsdp_op_counts_choices(fsdp_op_kind kind) {
+  return kind == FSDP_OP_ROUTE_COUNTS;
+}
+
 bool fsdp_op_is_over_tokens(fsdp_op_kind kind) {
   return fsdp_op_row_of(kind)->over_tokens;
 }

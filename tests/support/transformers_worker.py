@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import random
+import struct
 import sys
 
 import safetensors.torch
@@ -64,6 +65,32 @@ def case(folder, family, seed):
     }
 
 
+def bf16(folder, seq):
+    """The loss of one sequence in bf16: its tokens in one.bin, and what the routers chose in routes.bin, as
+    fsdp_train --routing-replay reads it. None for a model without routers."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.bfloat16, attn_implementation="eager", experts_implementation="eager"
+    ).eval()
+    chosen, rng = [], random.Random(seq)
+    for module in model.modules():
+        if type(module).__name__.lower().endswith("topkrouter"):
+            module.register_forward_hook(lambda router, inputs, output: chosen.append(output[2]))
+    numbers = [rng.randrange(model.config.vocab_size) for _ in range(seq + 1)]
+    pathlib.Path(folder, "one.bin").write_bytes(b"".join(n.to_bytes(2, "little") for n in numbers))
+    stream = torch.tensor(numbers)
+    with torch.no_grad():
+        logits = model(input_ids=stream[None, :-1], use_cache=False).logits
+    if not chosen:
+        return None
+    routes = torch.stack(chosen, dim=1)  # (tokens, layers, slots)
+    config = model.config
+    experts = getattr(config, "num_local_experts", None) or config.num_experts
+    header = struct.pack("<8s7q", b"fsdprout", 1, routes.shape[1], routes.shape[2], experts, seq, 1, 0)
+    data = struct.pack(f"<{routes.numel()}H", *routes.flatten().tolist())
+    pathlib.Path(folder, "routes.bin").write_bytes(header + data)
+    return torch.nn.functional.cross_entropy(logits[0].float(), stream[1:]).item()
+
+
 def tensors_of(folder):
     tensors = {}
     for file in pathlib.Path(folder).glob("*.safetensors"):
@@ -95,7 +122,7 @@ def main():
     torch.set_num_threads(1)
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    answers = {"families": families, "case": case, "logits": logits_difference}
+    answers = {"families": families, "case": case, "logits": logits_difference, "bf16": bf16}
     for line in sys.stdin:
         request = json.loads(line)
         answer = answers[request.pop("do")](**request)

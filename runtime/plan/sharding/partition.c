@@ -323,7 +323,8 @@ static void place_inputs(partitioner *p) {
     if (value->role != FSDP_VALUE_INPUT) continue;
     const bool is_whole = v == p->graph->inputs[FSDP_INPUT_STARTS];
     const fsdp_axis_set cut = is_whole ? p->decisions->batch : zero_axes(p);
-    value->local[0] = p->rows.batch * p->rows.local_seq * (is_whole ? p->rows.parts : 1);
+    const int64_t each = value->numel / (p->graph->batch * p->graph->seq); // numbers of a row
+    value->local[0] = p->rows.batch * p->rows.local_seq * (is_whole ? p->rows.parts : 1) * each;
     cut_rows(p, &value->placement, &p->specs->input.dim[0]);
     if (!is_whole) cut_rows(p, &value->placement, &p->specs->input.dim[1]);
     value->local_numel = value->local[0];

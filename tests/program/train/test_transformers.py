@@ -172,6 +172,22 @@ def check_program(worker, folder, case, number):
     return f"{ranks} ranks {command}: losses {worst:.1e}, exported logits {difference:.1e}"
 
 
+def check_bf16(worker, folder, case):
+    """One sequence in bf16, which goes to the experts that Transformers chose in bf16."""
+    loss = worker("bf16", folder=str(folder), seq=case["seq"])
+    if loss is None:
+        return
+    work = folder.parent
+    process = programs.run(
+        "fsdp_train", "--backend", "cpu", "--model", folder, "--data", folder / "one.bin", "-s", case["seq"],
+        "--param-dtype", "bf16", "--max-steps", 1, "--router-aux-coef", 0, "--ckpt-freq", 0,
+        "--routing-replay", folder / "routes.bin", "--save-dir", work, "-e", "bf16")  # fmt: skip
+    assert process.returncode == 0, (process.stdout, process.stderr)
+    own = json.loads((work / "bf16/log.jsonl").read_text().splitlines()[0])["loss"]
+    print(f"    bf16, routing replayed: loss {own:.5f}, {abs(own / loss - 1):.1e} from Transformers")
+    assert abs(own / loss - 1) <= 2e-3, (own, loss)
+
+
 def check_random_models(python, work, count, seed):
     worker = Worker(python)
     drawn = worker("families")
@@ -187,6 +203,8 @@ def check_random_models(python, work, count, seed):
         if family != "llama":  # whose tree is that of an earlier release
             check_tree(folder, case["tree"])
         print("   ", check_program(worker, folder, case, number), flush=True)
+        if "num_experts_per_tok" in case["about"]:
+            check_bf16(worker, folder, case)
         for left in work.iterdir():
             shutil.rmtree(left)
     worker.close()

@@ -139,6 +139,37 @@ static void test_route(void **state) {
   }
 }
 
+// Columns of a wider matrix say where a row goes, and every third row chooses by itself.
+static void test_given(void **state) {
+  (void)state;
+  enum { OFFSET = 2, STRIDE = OFFSET + K + 1 };
+  for (int t = 0; t < ROUTERS; t++) {
+    const router_case *r = &routers[t];
+    fsdp_op_attrs own = router_attrs(r);
+    own.out_offset = OFFSET, own.out_features = K, own.out_stride = STRIDE;
+    kernel_case c = kernel_case_of(r->biased ? FSDP_OP_ROUTE_GIVEN_BIASED : FSDP_OP_ROUTE_GIVEN, own, 1e-6);
+    double *drawn = draw_logits(), routes[N * STRIDE];
+    const double *logits = kernel_case_input(&c, FSDP_F32, N * E, FSDP_READ, drawn);
+    for (int i = 0; i < N * STRIDE; i++) {
+      const int n = i / STRIDE, column = i % STRIDE;
+      routes[i] = n % 3 == 0 ? -1 : (n + column) % E;
+    }
+    if (r->biased) kernel_case_input(&c, FSDP_F32, E, FSDP_READ, biases);
+    c.sparse[c.operand_count] = true; // only these columns are read
+    kernel_case_input(&c, FSDP_I32, N * STRIDE, FSDP_READ, routes);
+    double *weights = kernel_case_output(&c, FSDP_F32, U), *experts = kernel_case_output(&c, FSDP_I32, U);
+    for (int n = 0; n < N; n++) {
+      int chosen[K];
+      choose_by(r, logits + n * E, chosen);
+      for (int j = 0; j < K && n % 3; j++) chosen[j] = (n + OFFSET + j) % E;
+      weigh(r, logits + n * E, chosen, weights + n * K);
+      for (int j = 0; j < K; j++) experts[n * K + j] = chosen[j];
+    }
+    kernel_case_check(&c);
+    free(drawn);
+  }
+}
+
 // By central differences; written, and added to.
 static void test_route_backward(void **state) {
   (void)state;
@@ -445,19 +476,13 @@ static void test_combine(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_route),
-      cmocka_unit_test(test_route_backward),
-      cmocka_unit_test(test_not_finite),
-      cmocka_unit_test(test_order),
-      cmocka_unit_test(test_rows),
-      cmocka_unit_test(test_weights),
-      cmocka_unit_test(test_swiglu),
-      cmocka_unit_test(test_swiglu_backward),
-      cmocka_unit_test(test_combine),
-      cmocka_unit_test(test_loads),
-      cmocka_unit_test(test_balance),
-      cmocka_unit_test(test_shared),
-      cmocka_unit_test(test_shared_backward),
+      cmocka_unit_test(test_route),           cmocka_unit_test(test_route_backward),
+      cmocka_unit_test(test_given),           cmocka_unit_test(test_not_finite),
+      cmocka_unit_test(test_order),           cmocka_unit_test(test_rows),
+      cmocka_unit_test(test_weights),         cmocka_unit_test(test_swiglu),
+      cmocka_unit_test(test_swiglu_backward), cmocka_unit_test(test_combine),
+      cmocka_unit_test(test_loads),           cmocka_unit_test(test_balance),
+      cmocka_unit_test(test_shared),          cmocka_unit_test(test_shared_backward),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -299,6 +299,50 @@ static void test_fates(void **state) {
   fsdp_graph_destroy(graph);
 }
 
+// Whole layers are recomputed, but not what their routers chose: of an op that chooses there are as many
+// instructions as of one that counts choices, which only a forward has, and of the experts' products twice as
+// many.
+static void test_choices_are_kept(void **state) {
+  (void)state;
+  static const char *const presets[] = {"tiny-mixtral", "tiny-glm4-moe"};
+  for (int i = 0; i < 2; i++) {
+    fsdp_plan_config config = {.batch = 1,
+                               .seq = 16,
+                               .micro_batches = 3,
+                               .strategy = FSDP_FULL,
+                               .mesh = fsdp_mesh_of(1, 2),
+                               .wrap = {.kind = FSDP_WRAP_BLOCK},
+                               .prefetch = 1,
+                               .grad_clip = 1,
+                               .saving = fsdp_saving_of_blocks(),
+                               .backend = fsdp_plan_backend_cpu()};
+    fsdp_plan *plan;
+    fsdp_error error;
+    int chosen = 0, counted = 0, products = 0;
+    assert_int_equal(fsdp_model_preset(presets[i], &config.model, &error), FSDP_OK);
+    assert_int_equal(fsdp_plan_create(&config, &plan, &error), FSDP_OK);
+    for (int n = 0; n < plan->program->instr_count; n++) {
+      const fsdp_instr *instr = &plan->program->instrs[n];
+      if (instr->kind != FSDP_INSTR_OP) continue;
+      chosen += fsdp_op_chooses(instr->op);
+      counted += fsdp_op_counts_choices(instr->op);
+      products += instr->op == FSDP_OP_EXPERT_UP;
+    }
+    assert_true(counted >= 6 && chosen == counted && products == 2 * counted);
+    fsdp_plan_destroy(plan);
+  }
+  fsdp_saving saving = {0};
+  fsdp_error error;
+  fsdp_model_config model;
+  fsdp_fate fates[4096];
+  assert_int_equal(fsdp_model_preset("tiny-mixtral", &model, &error), FSDP_OK);
+  fsdp_graph *graph = fsdp_model_graph(&model, 1, 8);
+  assert_true(graph->value_count <= 4096);
+  assert_int_equal(parse("route", FSDP_FATE_RECOMPUTE, &saving, &error), FSDP_OK);
+  assert_int_equal(fsdp_saving_resolve(&saving, graph, 0, fates, &error), FSDP_ERR_OPTION);
+  fsdp_graph_destroy(graph);
+}
+
 static void test_refused_rules(void **state) {
   (void)state;
   static const struct {
@@ -446,13 +490,10 @@ static void test_first_layers_need_least(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_items),
-      cmocka_unit_test(test_bad_items),
-      cmocka_unit_test(test_too_many_items),
-      cmocka_unit_test(test_printed_rules_parse),
-      cmocka_unit_test(test_fates),
-      cmocka_unit_test(test_refused_rules),
-      cmocka_unit_test(test_first_layers_need_least),
+      cmocka_unit_test(test_items),          cmocka_unit_test(test_bad_items),
+      cmocka_unit_test(test_too_many_items), cmocka_unit_test(test_printed_rules_parse),
+      cmocka_unit_test(test_fates),          cmocka_unit_test(test_choices_are_kept),
+      cmocka_unit_test(test_refused_rules),  cmocka_unit_test(test_first_layers_need_least),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,44 @@
+// The experts that routers choose, in a file: written by a run (--routing-record), and given to another one in
+// the place of its own choice (--routing-replay). Weights of experts stay the model's own.
+//
+//   64 bytes  "fsdprout", then int64: version 1, layers with experts L, experts of a token k, experts E, tokens of
+//             a sequence, sequences of a step, 0
+//   uint16    (steps, sequences, tokens, L, k)
+//
+// Little-endian. Sequences are in the order of the step's samples, whatever the ranks.
+#pragma once
+
+#include "runtime/base/status.h"
+#include "runtime/plan/plan.h"
+
+typedef struct fsdp_routing fsdp_routing;
+
+typedef struct fsdp_routing_config {
+  const char *path;
+  const fsdp_plan *plan;
+  int64_t global_batch;
+  int64_t steps; // of the whole run: as many are read
+} fsdp_routing_config;
+
+// Rank 0 calls the first, and all ranks then the second. FSDP_ERR_INPUT.
+fsdp_status fsdp_routing_begin_record(const fsdp_routing_config *config, fsdp_error *error);
+fsdp_status fsdp_routing_open_record(const fsdp_routing_config *config, fsdp_routing **routing,
+                                     fsdp_error *error);
+// A file of the model's shape with all steps of the run.
+fsdp_status fsdp_routing_open_replay(const fsdp_routing_config *config, fsdp_routing **routing,
+                                     fsdp_error *error);
+void fsdp_routing_close(fsdp_routing *routing); // NULL is allowed
+
+// The router whose counts an instruction takes, from 0; -1: it takes none.
+int64_t fsdp_routing_layer_of(const fsdp_routing *routing, const fsdp_instr *instr);
+
+// Writes the k experts of a position of a sequence in a layer. Aborts the run if the file cannot be written.
+void fsdp_routing_write(fsdp_routing *routing, int64_t step, int64_t sequence, int64_t position,
+                        int64_t layer, const int32_t *experts);
+
+// The L * k experts of a position.
+void fsdp_routing_read(const fsdp_routing *routing, int64_t step, int64_t sequence, int64_t position,
+                       int32_t *experts);
+
+// Numbers of a row.
+int64_t fsdp_routing_width(const fsdp_routing *routing);

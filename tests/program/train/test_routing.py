@@ -1,0 +1,172 @@
+"""Routed models in whole runs: the experts of each token in a file and taken from it again, on other ranks and
+in bf16; auxiliary losses that are the same on any mesh; loads in the log and on the terminal; the rule that
+moves correction biases, in what is exported; and what is refused."""
+
+import json
+import pathlib
+import shutil
+import struct
+import sys
+import tempfile
+
+import programs
+
+work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_routing_"))
+SEQ, BATCH, STEPS = 24, 4, 3
+COMMON = ["--backend", "cpu", "-s", SEQ, "--max-steps", STEPS, "--lr", "1e-3", "--lr-schedule", "constant",
+          "--save-dir", work, "--log-freq", 1]  # fmt: skip
+HEADER = 64
+
+
+def train(name, *options, ranks=1, status=0):
+    """The log of a run with one global batch, and what it printed."""
+    ranks = ranks if programs.WITH_MPI else 1
+    process = programs.run(
+        "fsdp_train", *COMMON, "-b", BATCH // ranks, "-e", name, *options, ranks=ranks if ranks > 1 else None
+    )
+    assert process.returncode == status, (options, process.stdout, process.stderr)
+    if status:
+        return process.stderr
+    lines = (work / name / "log.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines], process.stdout
+
+
+def close(a, b, tolerance):
+    return abs(a / b - 1) <= tolerance
+
+
+def check_agree(own, other, tolerance, keys=("loss", "grad_norm", "moe/aux_loss", "moe/z_loss")):
+    for a, b in zip(own, other, strict=True):
+        for key in keys:
+            assert close(a[key], b[key], tolerance), (key, a[key], b[key])
+
+
+def experts_of(path, layers, slots):
+    """The numbers of a record, checked to be of whole steps."""
+    data = path.read_bytes()
+    assert data[:8] == b"fsdprout" and struct.unpack("<6q", data[8:56])[1:3] == (layers, slots)
+    numbers = struct.unpack(f"<{(len(data) - HEADER) // 2}H", data[HEADER:])
+    assert len(numbers) == STEPS * BATCH * SEQ * layers * slots
+    return numbers
+
+
+def check_records():
+    losses = ["--router-aux-coef", 0.02, "--router-z-coef", 0.01]
+    model = ["--model", "tiny-qwen3-moe", *losses]
+    own, text = train("alone", *model, "--routing-record", work / "alone.bin")
+    numbers = experts_of(work / "alone.bin", 2, 4)
+    # What the log says of loads, from the file.
+    for step, line in enumerate(own):
+        part = numbers[step * len(numbers) // STEPS : (step + 1) * len(numbers) // STEPS]
+        for layer in range(2):
+            counts = [0] * 8
+            for row in range(0, len(part), 8):
+                chosen = part[row + 4 * layer : row + 4 * layer + 4]
+                assert len(set(chosen)) == 4
+                for expert in chosen:
+                    counts[expert] += 1
+            assert close(line["moe/load_max"][layer], max(counts) * 8 / sum(counts), 1e-6)
+    # Any mesh chooses the same, what is recomputed does too, and a run that is told to does.
+    meshes = [
+        (["--strategy", "full"], 4),
+        (["--strategy", "no", "--recompute", "block"], 2),
+        (["--strategy", "hybrid", "--mesh", "data=2,fsdp=2", "--routing-replay", work / "alone.bin"], 4),
+    ]
+    for number, (options, ranks) in enumerate(meshes):
+        again = work / f"again{number}.bin"
+        log, _ = train(f"again{number}", *model, *options, "--routing-record", again, ranks=ranks)
+        check_agree(log, own, 1e-5)
+        assert again.read_bytes() == (work / "alone.bin").read_bytes(), options
+    # In bf16 rounding chooses others, but for a run that replays.
+    bf16 = ["--param-dtype", "bf16"]
+    replayed, _ = train("bf16", *model, *bf16, "--routing-replay", work / "alone.bin", "--routing-record",
+                        work / "bf16.bin", ranks=2)  # fmt: skip
+    check_agree(replayed, own, 2e-3, ("loss",))
+    assert (work / "bf16.bin").read_bytes() == (work / "alone.bin").read_bytes()
+
+
+def check_losses():
+    """Of each rank's rows the loss is another one than of all, and on one rank the same."""
+    model = ["--model", "tiny-mixtral", "--router-aux-coef", 0.5]
+    both = [train(f"one_{kind}", *model, "--aux-loss", kind)[0] for kind in ("micro", "rank")]
+    check_agree(*both, 0, ("loss", "moe/aux_loss"))
+    four = [train(f"four_{kind}", *model, "--aux-loss", kind, ranks=4)[0] for kind in ("micro", "rank")]
+    check_agree(four[0], both[0], 1e-5, ("loss", "grad_norm", "moe/aux_loss"))
+    if programs.WITH_MPI:
+        assert not close(four[1][0]["moe/aux_loss"], both[0][0]["moe/aux_loss"], 1e-4)
+    # The mean over micro-batches: of one row each, those that four ranks have as their own.
+    parts, _ = train("parts", *model, "-b", 1, "--grad-accum", 4)
+    if programs.WITH_MPI:
+        check_agree(parts, four[1], 1e-5, ("loss", "grad_norm", "moe/aux_loss"))
+    plain, _ = train("plain", "--model", "tiny-mixtral")
+    assert "moe/aux_loss" not in plain[0] and len(plain[0]["moe/load_max"]) == 2
+    assert close(plain[0]["loss"] + 0.5 * both[0][0]["moe/aux_loss"], both[0][0]["loss"], 1e-6)
+
+
+def biases_of(folder):
+    data = (folder / "model.safetensors").read_bytes()
+    size = struct.unpack("<Q", data[:8])[0]
+    out = {}
+    for name, info in json.loads(data[8 : 8 + size]).items():
+        if name.endswith("e_score_correction_bias"):
+            first, end = info["data_offsets"]
+            out[name] = struct.unpack(f"<{(end - first) // 4}f", data[8 + size + first : 8 + size + end])
+    return out
+
+
+def check_biases():
+    """After a step each bias has moved by the rate, down where its expert had more rows than the mean."""
+    options = ["--model", "tiny-glm4-moe", "--max-steps", 1]
+    moved = {}
+    for name, ranks, rate in (("still", 1, 0), ("one", 1, 0.25), ("four", 4, 0.25)):
+        extra = ["--routing-record", work / f"{name}.bin", "--router-bias-rate", rate]
+        train(name, *options, *extra, ranks=ranks)
+        process = programs.run("fsdp_export", work / name, "--to", work / f"{name}_out")
+        assert process.returncode == 0, process.stderr
+        moved[name] = biases_of(work / f"{name}_out")
+    assert moved["one"] == moved["four"] and len(moved["one"]) == 2
+    assert not any(value for row in moved["still"].values() for value in row)
+    numbers = struct.unpack(f"<{BATCH * SEQ * 4}H", (work / "one.bin").read_bytes()[HEADER:])
+    for layer, name in enumerate(sorted(moved["one"])):
+        counts = [0] * 8
+        for row in range(0, len(numbers), 4):
+            for expert in numbers[row + 2 * layer : row + 2 * layer + 2]:
+                counts[expert] += 1
+        mean = sum(counts) / 8
+        expected = [0.25 * ((count < mean) - (count > mean)) for count in counts]
+        assert list(moved["one"][name]) == expected, (moved["one"][name], counts)
+
+
+def check_refused():
+    file = work / "alone.bin"
+    (work / "short.bin").write_bytes(file.read_bytes()[:-1000])
+    (work / "other.bin").write_bytes(b"no record, though as long as its header is" + bytes(100))
+    model = ["--model", "tiny-qwen3-moe"]
+    cases = [
+        (["--model", "tiny", "--router-aux-coef", 1], "--router-aux-coef", "no routed experts|has none"),
+        (["--model", "tiny", "--routing-record", file], "--routing-record", "has none"),
+        ([*model, "--router-bias-rate", 1e-3], "--router-bias-rate", "no correction bias"),
+        ([*model, "--routing-replay", work / "none.bin"], "none.bin", "cannot be read"),
+        ([*model, "--routing-replay", work / "other.bin"], "other.bin", "no file of --routing-record"),
+        ([*model, "--routing-replay", work / "short.bin"], "short.bin", "2 steps, and this run makes 3"),
+        (["--model", "tiny-olmoe", "-b", 2, "--routing-replay", file], "sequences of a step is 4", "2"),
+        (["--model", "tiny-mixtral", "--routing-replay", file], "experts of a token is 4", "this run's 2"),
+        ([*model, "--aux-loss", "world"], "--aux-loss", "micro"),
+    ]
+    for options, *parts in cases:
+        process = programs.run("fsdp_train", *COMMON, "-b", BATCH, *options)
+        message = "".join(programs.errors(process, "fsdp_train"))
+        assert process.returncode in (2, 3), (options, process.returncode, process.stderr)
+        for part in parts:
+            assert any(one in message for one in part.split("|")), (options, part, process.stderr)
+
+
+def main():
+    check_records()
+    check_losses()
+    check_biases()
+    check_refused()
+    shutil.rmtree(work)
+
+
+main()
