@@ -14,6 +14,12 @@
 #define EVALUATE "fsdp_eval evaluates alone: fsdp_eval -e NAME, or --model DIR, with --data FILE"
 #define SHAPE    "the shape is the model's: --model takes a preset or a folder, whose config.json holds it"
 
+#define NO_FLASH "attention never keeps its scores, whichever kernel computes it: leave it out"
+#define WORKERS  "data is mapped and read beside the step: leave it out"
+#define ADAPTERS "adapters are not built: every parameter is trained"
+#define RANKS    "fsdp_train: mpirun -np N sets the ranks, one per GPU; fsdp_plan: --ranks N does"
+#define WHOLE    "a step is planned whole before the first one: leave it out"
+
 #define OFFLOADS                                                                                             \
   "use --offload-activations NAMES, such as residual,attention@8 for the first 8 layers, or auto"
 
@@ -23,14 +29,20 @@ static const fsdp_option_alias table[] = {
     // Model and data.
     SAME("model-name", "model"),
     SAME("model-path", "model"),
+    SAME("base-model", "model"),
     SAME("model-name-or-path", "model"),
     SAME("pretrained-model-name-or-path", "model"),
     {.alias = "dataset-name-or-path", .advice = DATASET, .script = "prepare_data.py"},
     SAME("val-set-size", "eval-split"),
     SAME("val-size", "eval-split"),
-    INSTEAD("dataloader-num-workers", "data is mapped and read beside the step: leave it out"),
-    INSTEAD("lora", "adapters are not built: every parameter is trained"),
-    INSTEAD("use-lora", "adapters are not built: every parameter is trained"),
+    INSTEAD("dataloader-num-workers", WORKERS),
+    INSTEAD("num-workers", WORKERS),
+    INSTEAD("lora", ADAPTERS),
+    INSTEAD("use-lora", ADAPTERS),
+    INSTEAD("qlora", ADAPTERS),
+    INSTEAD("finetuning-type", ADAPTERS),
+    INSTEAD("load-in-4bit", ADAPTERS),
+    INSTEAD("load-in-8bit", ADAPTERS),
     INSTEAD("resize-vocab", "use --resize-embeddings, for a tokenizer with more tokens than the model"),
     INSTEAD("resize-token-embeddings-to-32x", "use --resize-embeddings N"),
     INSTEAD("num-layers", SHAPE),
@@ -47,6 +59,18 @@ static const fsdp_option_alias table[] = {
     SAME("validation-file", "eval-data"),
     {.alias = "dataset-name", .advice = DATASET, .script = "prepare_data.py"},
     {.alias = "dataset", .advice = DATASET, .script = "prepare_data.py"},
+    {.alias = "datasets", .advice = DATASET, .script = "prepare_data.py"},
+    {.alias = "template",
+     .advice = "conversations get their form before training: --chat-template of",
+     .script = "prepare_data.py"},
+    {.alias = "chat-template",
+     .advice = "conversations get their form before training: --chat-template of",
+     .script = "prepare_data.py"},
+    INSTEAD("do-train", "fsdp_train always trains: leave it out"),
+    INSTEAD("push-to-hub", "fsdp_export writes a folder, which hf upload ORG/NAME DIR uploads"),
+    INSTEAD("n-layer", SHAPE),
+    INSTEAD("n-embd", SHAPE),
+    INSTEAD("n-head", SHAPE),
     // The batch.
     SAME("micro-batch-size", "batch-size"),
     SAME("mbs", "batch-size"),
@@ -60,7 +84,9 @@ static const fsdp_option_alias table[] = {
     SAME("seq-len", "seq-length"),
     SAME("cutoff-len", "seq-length"),
     SAME("sequence-length", "seq-length"),
+    SAME("sequence-len", "seq-length"),
     SAME("max-seq-len", "seq-length"),
+    {.alias = "sample-packing", .name = "packing", .on = "best-fit", .off = "off"},
     SAME("max-seq-length", "seq-length"),
     SAME("block-size", "seq-length"),
     SAME("context-length", "seq-length"),
@@ -124,6 +150,8 @@ static const fsdp_option_alias table[] = {
         "fsdp",
         "every run is sharded: --strategy sets how, --wrap the units, --mesh fsdp=N,... over how many ranks"),
     INSTEAD("deepspeed", "use --strategy zero1, zero2 or zero3, and --cpu-offload on"),
+    INSTEAD("zero", "use --strategy zero3, zero2, zero1 or zero0"),
+    INSTEAD("ddp", "use --strategy no: every rank has all of the model"),
     INSTEAD("zero-stage", "use --strategy zero3, zero2, zero1 or zero0"),
     INSTEAD("use-distributed-optimizer", "use --strategy zero1"),
     INSTEAD("auto-wrap-policy", "use --wrap size|block|none|module:NAME,..."),
@@ -159,6 +187,9 @@ static const fsdp_option_alias table[] = {
             "use --param-dtype bf16|fp32; master weights are in fp32 unless --master-dtype bf16"),
     INSTEAD("mixed-precision",
             "use --param-dtype bf16|fp32; master weights are in fp32 unless --master-dtype bf16"),
+    INSTEAD("neftune-noise-alpha", "noise on embeddings is not built: leave it out"),
+    INSTEAD("label-smoothing", "label smoothing is not built: leave it out"),
+    INSTEAD("label-smoothing-factor", "label smoothing is not built: leave it out"),
     // Files.
     INSTEAD("output-dir", "use -e NAME for a run's folder and --save-dir DIR for the one that holds it"),
     INSTEAD("overwrite-output-dir",
@@ -168,6 +199,7 @@ static const fsdp_option_alias table[] = {
     INSTEAD("run-name", "use -e NAME, which names the run's folder below --save-dir"),
     SAME("save-steps", "ckpt-freq"),
     SAME("save-interval", "ckpt-freq"),
+    SAME("save-every", "ckpt-freq"),
     SAME("checkpointing-steps", "ckpt-freq"),
     SAME("save-total-limit", "ckpt-keep"),
     {.alias = "load-best-model-at-end", .name = "ckpt-best", .on = "eval_loss", .off = "off"},
@@ -195,11 +227,21 @@ static const fsdp_option_alias table[] = {
     INSTEAD("nproc-per-node", "fsdp_train: mpirun -np N sets the ranks; fsdp_plan: --ranks N does"),
     INSTEAD("num-processes", "fsdp_train: mpirun -np N sets the ranks; fsdp_plan: --ranks N does"),
     INSTEAD("nnodes", "fsdp_train: mpirun --host A,B sets the nodes; fsdp_plan: --ranks-per-node N does"),
-    INSTEAD("gpus", "fsdp_train: mpirun -np N sets the ranks, one per GPU; fsdp_plan: --ranks N does"),
+    INSTEAD("gpus", RANKS),
+    INSTEAD("ngpus", RANKS),
+    INSTEAD("num-gpus", RANKS),
+    INSTEAD("world-size", RANKS),
     INSTEAD("nodes", "fsdp_train: mpirun --host A,B sets the nodes; fsdp_plan: --ranks-per-node N does"),
     INSTEAD("accelerator", "leave it out, or use --backend cpu|cuda"),
-    INSTEAD("no-fa", "attention never keeps its scores, whichever kernel computes it: leave it out"),
-    INSTEAD("torch-compile", "a step is planned whole before the first one: leave it out"),
+    INSTEAD("device", "use --backend cpu|cuda"),
+    INSTEAD("no-fa", NO_FLASH),
+    INSTEAD("flash-attn", NO_FLASH),
+    INSTEAD("flash-attention", NO_FLASH),
+    INSTEAD("use-flash-attn", NO_FLASH),
+    INSTEAD("use-flash-attention-2", NO_FLASH),
+    INSTEAD("attn-implementation", NO_FLASH),
+    INSTEAD("torch-compile", WHOLE),
+    INSTEAD("compile", WHOLE),
     INSTEAD("local-rank", "leave it out: MPI numbers the ranks"),
 };
 

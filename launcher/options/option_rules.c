@@ -26,6 +26,9 @@ static const rule alone = {"config print-model print-program print-sharding prin
                            "compare", 0, "{a} is about one plan, {b} about several: leave one out"};
 
 #define BOTH_PRINT "{a} and {b} would both fill the standard output: use one at a time"
+#define NO_DATA                                                                                              \
+  "{A} counts passes over --data, which is not given: add --data FILE, or give --tokens N or --max-steps N " \
+  "in its place"
 #define NO_MACHINE                                                                                           \
   "{a} needs a machine to price for: add --profile NAME, such as h100-sxm, or --profile FILE, which "        \
   "fsdp_profile writes"
@@ -68,6 +71,11 @@ static const rule table[] = {
      "machines", FSDP_PROGRAM_PLAN, "{a} is about one machine or plan, {b} about several: leave one out"},
     {"tokens gpu-hour", "price= search= machines=", FSDP_PROGRAM_PLAN,
      "{a} has no effect without a price: add --price or --search, with --profile, or --machines"},
+    {"num-epochs", "price data=", FSDP_PROGRAM_PLAN, NO_DATA},
+    {"num-epochs", "search data=", FSDP_PROGRAM_PLAN, NO_DATA},
+    {"num-epochs", "machines data=", FSDP_PROGRAM_PLAN, NO_DATA},
+    {"gpu-hour", "tokens= max-steps= data=", FSDP_PROGRAM_PLAN,
+     "{A} is for a run, and nothing says how long it is: add --tokens N, --max-steps N or --data FILE"},
     {"search price trace", "profile= machines=", FSDP_PROGRAM_PLAN, NO_MACHINE},
     {"price trace print-model print-program print-sharding print-strategies memory-profile op-strategies "
      "self-test",

@@ -329,10 +329,11 @@ static fsdp_status read_arguments(arguments *read, fsdp_program_kind program, in
     read->items[read->count++] = (argument){name ? name : row->name, text};
   }
   if (optind < argc) {
+    const char *end = strrchr(argv[optind], '.');
+    const bool is_config = end && (strcmp(end, ".yaml") == 0 || strcmp(end, ".yml") == 0);
     return fsdp_fail(error, FSDP_ERR_OPTION,
-                     "unexpected word '%s' (command line): a value follows its option, as in "
-                     "--model %s",
-                     argv[optind], argv[optind]);
+                     "unexpected word '%s' (command line): a value follows its option, as in --%s %s",
+                     argv[optind], is_config ? "config" : "model", argv[optind]);
   }
   return FSDP_OK;
 }
@@ -434,7 +435,8 @@ void fsdp_options_destroy(fsdp_options *options) {
   }
   free(options->run_config);
   free(options->run_note);
-  options->run_config = options->run_note = NULL;
+  free(options->run_left_out);
+  options->run_config = options->run_note = options->run_left_out = NULL;
 }
 
 // A stream into *out, which the caller frees once it is closed.

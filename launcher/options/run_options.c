@@ -233,16 +233,39 @@ fsdp_status fsdp_run_options_fit(fsdp_options *options, int ranks, fsdp_error *e
   return fsdp_options_check(options, FSDP_PROGRAM_TRAIN, error);
 }
 
+// With --resume off: what the file says and this start is not given. A file that cannot be read says nothing.
+static void note_left_out(fsdp_options *options, char *program, const char *path) {
+  char *defaults[] = {program, NULL}, text[NOTE_BYTES] = "";
+  kept k = {.path = path};
+  fsdp_error ignored = {0};
+  int count;
+  const fsdp_option_row *table = fsdp_option_table(&count);
+  fsdp_status status = fsdp_options_read(&k.options, FSDP_PROGRAM_TRAIN, 1, defaults, &ignored);
+  if (status == FSDP_OK) status = fsdp_yaml_read(path, take_kept, &k, &ignored);
+  for (int i = 0; i < count && status == FSDP_OK; i++) {
+    const fsdp_option_row *row = &table[i];
+    if (!is_written(row, false) || !fsdp_options_given(&k.options, row->name)) continue;
+    if (fsdp_options_given(options, row->name)) continue;
+    char *value = fsdp_options_value(&k.options, row);
+    note(text, "%s--%s %s%s", row->name, value, "");
+    free(value);
+  }
+  if (*text) options->run_left_out = memcpy(fsdp_alloc(strlen(text) + 1), text, strlen(text) + 1);
+  fsdp_options_destroy(&k.options);
+}
+
 fsdp_status fsdp_run_options_parse(fsdp_options *options, int argc, char **argv, fsdp_error *error) {
   char path[PATH_BYTES];
   fsdp_status status = fsdp_options_read(options, FSDP_PROGRAM_TRAIN, argc, argv, error);
   if (status != FSDP_OK || options->help || options->version) return status;
-  bool resumes = options->experiment && strcmp(options->resume, "off") != 0;
-  if (resumes) fsdp_run_options_path(options, path, sizeof path);
-  if (resumes && access(path, F_OK) == 0)
+  const bool starts_over = strcmp(options->resume, "off") == 0;
+  if (options->experiment) fsdp_run_options_path(options, path, sizeof path);
+  const bool has_file = options->experiment && access(path, F_OK) == 0;
+  if (has_file && !starts_over)
     status = read_kept(options, argc, argv, path, error);
   else
     status = fsdp_options_check(options, FSDP_PROGRAM_TRAIN, error);
+  if (has_file && starts_over && status == FSDP_OK) note_left_out(options, argv[0], path);
   if (status == FSDP_OK) options->run_config = print_run(options);
   return status;
 }

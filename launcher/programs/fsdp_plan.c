@@ -12,17 +12,15 @@
 #include "launcher/report/report.h"
 #include "launcher/report/strategies.h"
 #include "launcher/report/trace_file.h"
+#include "launcher/setup/documents_choice.h"
 #include "launcher/setup/setup.h"
 #include "launcher/setup/sharding_file.h"
 #include "runtime/base/check.h"
 #include "runtime/base/plural.h"
-#include "runtime/data/data_paths.h"
 #include "runtime/exec/self_test.h"
 
-#include <errno.h>
 #include <malloc.h>
 #include <string.h>
-#include <unistd.h>
 
 static void print_json(json_t *root) {
   json_dumpf(root, stdout, JSON_INDENT(1));
@@ -172,25 +170,8 @@ static fsdp_status make(const fsdp_options *options, fsdp_setup *setup, fsdp_err
   return fsdp_setup_create(options, FSDP_PROGRAM_PLAN, &ranks, setup, error);
 }
 
-// A plan does not depend on the data, but what is asked for with it should be there.
-static fsdp_status find_data(const fsdp_options *options, const char *option, const char *list,
-                             fsdp_error *error) {
-  fsdp_data_paths paths;
-  fsdp_status status = fsdp_data_paths_find(option, list, &paths, error);
-  for (int i = 0; i < paths.count && status == FSDP_OK; i++) {
-    if (access(paths.files[i], R_OK) != 0)
-      status =
-          fsdp_fail(error, FSDP_ERR_INPUT, "--%s %.600s (%s) cannot be read (%s): give a file that is there",
-                    option, paths.files[i], fsdp_options_place(options, option), strerror(errno));
-  }
-  fsdp_data_paths_destroy(&paths);
-  return status;
-}
-
 static fsdp_status run(const fsdp_options *options, fsdp_setup *setup, fsdp_error *error) {
-  if (find_data(options, "data", options->data, error) != FSDP_OK ||
-      find_data(options, "eval-data", options->eval_data, error) != FSDP_OK)
-    return error->status;
+  if (fsdp_documents_find(options, error) != FSDP_OK) return error->status;
   fsdp_status status = make(options, setup, error);
   if (status != FSDP_OK && !(status == FSDP_ERR_CAPACITY && setup->plan)) return status;
   planned p = {.options = options, .setup = setup, .fits = status == FSDP_OK};

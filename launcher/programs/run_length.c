@@ -18,7 +18,11 @@ static fsdp_status count_data(const fsdp_options *o, const fsdp_setup *setup, co
                                       .no_bytes = *tokenizer.no_bytes ? tokenizer.no_bytes : NULL,
                                       .seq = o->seq,
                                       .global_batch = global_batch,
-                                      .vocab_size = model->vocab_size};
+                                      .vocab_size = model->vocab_size,
+                                      .packing = (fsdp_packing_choice)o->packing,
+                                      .longer = (fsdp_long_documents)o->long_documents,
+                                      .has_separator = fsdp_options_given(o, "document-separator"),
+                                      .separator = o->document_separator};
   if (status == FSDP_OK) status = fsdp_dataset_open(&config, &dataset, error);
   if (status == FSDP_OK) {
     fsdp_sampler sampler = {.sample_count = fsdp_dataset_sample_count(dataset), .global_batch = global_batch};

@@ -227,15 +227,17 @@ static void print_sharing(const fsdp_price_report *r, FILE *out) {
 void fsdp_price_print(const fsdp_price_report *r, FILE *out) {
   part parts[PARTS];
   const int count = list_parts(r, parts);
-  fprintf(out, "price on %s: %.2f ms a step, %.0f tokens/s", r->profile->name, 1e3 * r->step.step_s,
+  const double unit = r->step.step_s >= 10 ? 1 : 1e3; // of which there is one in a line
+  const char *name = unit > 1 ? "ms" : "s";
+  fprintf(out, "price on %s: %.2f %s a step, %.0f tokens/s", r->profile->name, unit * r->step.step_s, name,
           r->tokens_per_s);
   if (r->mfu_causal > 0)
     fprintf(out, ", MFU %.1f%% (%.1f%% with attention over all pairs)", 100 * r->mfu_causal,
             100 * r->mfu_all_pairs);
   fputc('\n', out);
   if (r->high_s > 0)
-    fprintf(out, "range:     %.2f to %.2f ms a step, by the quartiles of what the profile measured\n",
-            1e3 * r->low_s, 1e3 * r->high_s);
+    fprintf(out, "range:     %.2f to %.2f %s a step, by the quartiles of what the profile measured\n",
+            unit * r->low_s, unit * r->high_s, name);
   char run[FSDP_RUN_PRICE_BYTES];
   if (r->run.steps) fprintf(out, "run:       %s\n", fsdp_run_price_print(&r->run, run));
   print_sharing(r, out);

@@ -3,8 +3,10 @@
 #include "runtime/data/data_paths.h"
 #include "runtime/data/dataset.h"
 
+#include <errno.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 // By the ending, as token_source.h reads it.
 static bool tells_documents(const char *path, bool separated) {
@@ -30,6 +32,25 @@ bool fsdp_documents_choose(const fsdp_options *options) {
   const bool separated = fsdp_options_given(options, "document-separator");
   if (fsdp_options_given(options, "document-mask")) return options->document_mask;
   return any_tells("data", options->data, separated) || any_tells("eval-data", options->eval_data, separated);
+}
+
+static fsdp_status find(const fsdp_options *options, const char *option, const char *list,
+                        fsdp_error *error) {
+  fsdp_data_paths paths;
+  fsdp_status status = fsdp_data_paths_find(option, list, &paths, error);
+  for (int i = 0; i < paths.count && status == FSDP_OK; i++) {
+    if (access(paths.files[i], R_OK) != 0)
+      status =
+          fsdp_fail(error, FSDP_ERR_INPUT, "--%s %.600s (%s) cannot be read (%s): give a file that is there",
+                    option, paths.files[i], fsdp_options_place(options, option), strerror(errno));
+  }
+  fsdp_data_paths_destroy(&paths);
+  return status;
+}
+
+fsdp_status fsdp_documents_find(const fsdp_options *options, fsdp_error *error) {
+  fsdp_status status = find(options, "data", options->data, error);
+  return status == FSDP_OK ? find(options, "eval-data", options->eval_data, error) : status;
 }
 
 fsdp_status fsdp_documents_measure(const fsdp_options *options, fsdp_plan_config *config, fsdp_error *error) {

@@ -1,5 +1,6 @@
 #include "launcher/setup/search_setup.h"
 
+#include "launcher/options/option_store.h"
 #include "runtime/base/check.h"
 #include "runtime/base/text.h"
 
@@ -152,7 +153,10 @@ fsdp_status fsdp_search_take(const fsdp_search_job *job, const fsdp_plan_config 
   taking t = {options, program, place, FSDP_OK, error};
   if (!fixed[FSDP_SEARCH_MESH]) take(&t, "mesh", fsdp_mesh_print(&plan->mesh, ",", mesh));
   if (!fixed[FSDP_SEARCH_STRATEGY]) take(&t, "strategy", fsdp_strategy_name(plan->strategy));
-  if (!fixed[FSDP_SEARCH_SEQUENCE_PARALLEL] && options->sequence_parallel != plan->sequence_parallel)
+  // It has a meaning beside tensor alone, and may be of another plan that was taken before.
+  if (!fixed[FSDP_SEARCH_SEQUENCE_PARALLEL])
+    fsdp_option_reset(options, fsdp_option_find("sequence-parallel"));
+  if (options->sequence_parallel != plan->sequence_parallel && fsdp_mesh_size(&plan->mesh, "tensor") > 1)
     take(&t, "sequence-parallel", plan->sequence_parallel ? "on" : "off");
   if (!fixed[FSDP_SEARCH_WRAP]) take_wrap(&t, &plan->wrap);
   if (!fixed[FSDP_SEARCH_RECOMPUTE])

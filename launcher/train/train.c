@@ -1,6 +1,7 @@
 #include "launcher/train/train.h"
 
 #include "launcher/setup/capacity.h"
+#include "launcher/setup/documents_choice.h"
 #include "launcher/setup/rank_memory.h"
 #include "launcher/train/train_trace.h"
 #include "launcher/train/trainer.h"
@@ -63,6 +64,11 @@ static fsdp_status self_test(fsdp_trainer *t, fsdp_error *error) {
           fsdp_self_test_print(&report, text));
   fflush(stdout);
   return FSDP_OK;
+}
+
+// Of what is only planned: a run opens its files itself.
+static fsdp_status find_planned_data(fsdp_trainer *t, fsdp_error *error) {
+  return t->options->dry_run ? fsdp_documents_find(t->options, error) : FSDP_OK;
 }
 
 static fsdp_status find_checkpoint(fsdp_trainer *t, fsdp_error *error) {
@@ -137,8 +143,8 @@ typedef struct stage {
 } stage;
 
 static const stage planning[] = {
-    {fsdp_train_agree_on_model, false}, {find_memory, true}, {agree_on_memory, false}, {plan, true},
-    {agree_on_program, false},          {self_test, true},
+    {fsdp_train_agree_on_model, false}, {find_memory, true}, {agree_on_memory, false},  {plan, true},
+    {agree_on_program, false},          {self_test, true},   {find_planned_data, true},
 };
 
 static const stage training[] = {

@@ -9,6 +9,7 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 
 // Reading more of the data than this before the first step is announced.
@@ -134,19 +135,22 @@ static fsdp_status open_data(fsdp_trainer *t, fsdp_error *error) {
 
 // A checkpoint's folder looks like a model's, but its weights lie in shards beside that.
 static fsdp_status check_folder(const fsdp_trainer *t, fsdp_error *error) {
-  char path[4096];
+  char path[4096], parent[4096];
   struct stat information;
   if (!t->setup.folder || t->setup.load_weights || t->options->init != FSDP_INIT_AUTO ||
       fsdp_train_checkpoints_found(&t->checkpoints))
     return FSDP_OK;
   int length = snprintf(path, sizeof path, "%s/../checkpoint.json", t->setup.folder);
   if (length >= (int)sizeof path || stat(path, &information) != 0) return FSDP_OK;
+  const char *name = strrchr(t->setup.folder, '/');
+  snprintf(parent, sizeof parent, "%s/..", t->setup.folder);
+  if (name && strcmp(name, "/model") == 0) parent[name - t->setup.folder] = 0;
   return fsdp_fail(
       error, FSDP_ERR_OPTION,
       "--model %.200s (%s): describes a checkpoint's model and holds no weights: to train on from "
-      "it use --resume %.200s/.. with -e NAME; to begin with its weights run fsdp_export "
-      "%.200s/.. --to DIR and give --model DIR; for new weights use --init random",
-      t->setup.folder, fsdp_options_place(t->options, "model"), t->setup.folder, t->setup.folder);
+      "it use --resume %.200s with -e NAME; to begin with its weights run fsdp_export "
+      "%.200s --to DIR and give --model DIR; for new weights use --init random",
+      t->setup.folder, fsdp_options_place(t->options, "model"), parent, parent);
 }
 
 fsdp_status fsdp_train_open_model(fsdp_trainer *t, fsdp_error *error) {

@@ -1,4 +1,5 @@
 // What is worth knowing before the first step, and what looks like a mistake but is allowed.
+#include "launcher/options/run_options.h"
 #include "launcher/report/padding_note.h"
 #include "launcher/report/report.h"
 #include "launcher/report/strategies.h"
@@ -11,6 +12,7 @@
 #include "runtime/base/text.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 static void print_note(const char *text) {
   printf("note:      %s\n", text);
@@ -26,6 +28,22 @@ static void note_checkpoints(const fsdp_trainer *t) {
              fsdp_options_place(t->options, "ckpt-freq"));
     print_note(text);
   }
+}
+
+// What the user may believe that this run has of an earlier one.
+static void note_beginning(const fsdp_trainer *t) {
+  const fsdp_options *o = t->options;
+  if (o->run_left_out) {
+    char path[FSDP_TRAIN_PATH_BYTES];
+    fsdp_run_options_path(o, path, sizeof path);
+    printf("note:      --resume off (%s) begins with the defaults: of %s is left out %s\n",
+           fsdp_options_place(o, "resume"), path, o->run_left_out);
+  }
+  const bool starts_over = strcmp(o->resume, "off") == 0;
+  const bool has_begun = starts_over || o->run_note || fsdp_train_checkpoints_found(&t->checkpoints);
+  if (o->experiment && !has_begun && !fsdp_options_given(o, "model") && !fsdp_options_given(o, "data"))
+    printf("note:      %s/%s is new: without --model and --data it trains %s on the built-in text\n",
+           o->save_dir, o->experiment, t->setup.model_name);
 }
 
 // A schedule that a change has unintentionally left at its end: the last steps of an unchanged
@@ -127,6 +145,7 @@ void fsdp_train_print_notes(const fsdp_trainer *t) {
   const fsdp_plan *made = t->setup.plan;
   char text[512];
   note_checkpoints(t);
+  note_beginning(t);
   if (t->feed.config.rate.first_step > 0) {
     snprintf(text, sizeof text, "the learning-rate schedule began after step %" PRId64 " (--resume-schedule)",
              t->feed.config.rate.first_step);

@@ -46,9 +46,30 @@ def lengths():
     assert read(*priced, "--tokens", 1e6)["time"]["cost"] is None
     line = [row for row in plan(*priced, "--tokens", 1e9).stdout.splitlines() if row.startswith("run:")]
     assert len(line) == 1 and "1,953,125 steps, 1,000,000,000 tokens: " in line[0], line
+    long = ("--model", "llama-1b", "--wrap", "block", *A100, "--ranks", 8, "--grad-accum", 256, "--price")
+    step_ms = read(*long)["time"]["step_ms"]
+    assert step_ms > 1e4 and f"price on a100-40: {step_ms / 1e3:.2f} s a step" in plan(*long).stdout, step_ms
+    for unknown, words in (("--gpu-hour", "is for a run, and nothing says how long"),
+                           ("--num-epochs", "counts passes over --data, which is not given")):  # fmt: skip
+        refused = plan(*priced, unknown, 3, status=2).stderr
+        assert f"{unknown} 3 (command line) {words}" in refused, refused
     for unused in ("--tokens", "--gpu-hour"):
         refused = plan(*TINY, unused, 5, status=2).stderr
         assert f"{unused} (command line) has no effect without a price" in refused, refused
+
+
+def documents():
+    """Rows of documents as fsdp_train makes them, counted by hand: 160 of 25 bytes and an end, of which two
+    fit into a row of 64, then 40 of 100 bytes, of two rows each."""
+    data = work / "documents.jsonl"
+    lengths = [25] * 160 + [100] * 40
+    data.write_text("".join(json.dumps({"text": "a" * length}) + "\n" for length in lengths))
+    priced = (*TINY, *A100, "--price", "-b", 2, "--grad-accum", 2, "--data", data)  # 8 rows a step
+    cut = ("--long-documents", "cut")
+    for how, rows in ((("off",), 160 + 80), (("off", *cut), 160 + 40), (("best-fit", *cut), 80 + 40),
+                      (("best-fit", "--long-documents", "drop"), 80)):  # fmt: skip
+        steps = read(*priced, "--packing", *how)["time"]["steps"]
+        assert steps == rows // 8, (how, steps)
 
 
 def batches():
@@ -141,6 +162,7 @@ def limits():
 
 
 lengths()
+documents()
 batches()
 faster()
 machines()

@@ -49,7 +49,9 @@ def same_programs(ranks, search, backend="cuda"):
     arguments = [["--config", saved], *(shlex.split(p["command"]) for p in plans)]
     for one, wanted in zip(arguments, [plans[0], *plans], strict=True):
         options = one[one.index("fsdp_train") + 1 :] if "fsdp_train" in one else one
-        again = json.loads(plan(*options, "--ranks", ranks, "--json").stdout)
+        process = plan(*options, "--ranks", ranks, "--json")
+        assert "has no effect" not in process.stderr, (one, process.stderr)
+        again = json.loads(process.stdout)
         assert again["program"]["hash"] == wanted["hash"], (one, again["program"], wanted["hash"])
         assert again["planned_for"]["device"] == backend, again["planned_for"]
     assert len(plans) > 1, plans

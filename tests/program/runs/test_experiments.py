@@ -176,6 +176,11 @@ def a_folder_may_move():
     process = train("--save-dir", "elsewhere", "-e", "there", "--max-steps", "4")
     assert "resumed:   elsewhere/there/step-00000002" in process.stdout and not folder("here").exists()
     assert (work / "elsewhere/there/step-00000004").is_dir()
+    # What a checkpoint says of its model is no model to train on from, and the remedy is one to copy.
+    programs.make_model(work / "own", programs.CONFIG | {"vocab_size": 256}, weights=False)
+    train(*COMMON, "--model", "own", "--max-steps", "1", "-e", "own")
+    saved = "outputs/own/step-00000001"
+    refused("--model", f"{saved}/model", parts=(f"--resume {saved} with", f"fsdp_export {saved} --to"))
 
 
 def nothing_goes_without_a_line():
@@ -198,8 +203,14 @@ def nothing_goes_without_a_line():
     assert "removed:   step-00000005 step-00000004 of outputs/old (--overwrite)\n" in process.stdout
     assert "removed:   5 lines of outputs/old/log.jsonl, of an earlier run\n" in process.stdout
     assert len(losses("old")) == 2 and steps("old") == [2] and "options:" not in process.stdout
+    left_out = "begins with the defaults: of outputs/old/run.yaml is left out --ckpt-freq 1, --ckpt-keep 2\n"
+    assert left_out in process.stdout, process.stdout
     assert "ckpt-keep: " not in (folder("old") / "run.yaml").read_text().split("# Defaults")[0]
     refused(*COMMON, "-e", "old", "--overwrite", parts=("--resume off",))
+    # A name that is not there may be a slip, and what is trained is none of the user's.
+    new = "outputs/odl is new: without --model and --data it trains tiny on the built-in text\n"
+    assert new in train(*COMMON, "-e", "odl", "--max-steps", "1").stdout
+    assert "is new" not in train("-e", "odl", "--max-steps", "2").stdout
     # A log alone is a run too.
     train(*COMMON, "--max-steps", "1", "-e", "logged", "--ckpt-freq", "0")
     refused(*COMMON, "-e", "logged", "--resume", "off", parts=("a log already", "--overwrite"))

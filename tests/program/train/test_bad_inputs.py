@@ -233,6 +233,8 @@ bad("truncated weights", ["--model", str(short.parent)], 3, "model.safetensors")
 (work / "short.txt").write_text("too short")
 bad("text too short", ["--data", str(work / "short.txt")], 3, "short.txt", "--seq-length")
 bad("no such text", ["--data", str(work / "none.txt")], 3, "none.txt")
+bad("no such text, of a plan alone", ["--data", str(work / "none.txt"), "--dry-run"], 3, "none.txt",
+    "No such file")  # fmt: skip
 os.mkfifo(work / "pipe.txt")  # nobody writes to it: opening it must not wait
 bad("text from a pipe", ["--data", str(work / "pipe.txt")], 3, "pipe.txt", "regular file")
 os.mkfifo(programs.make_model(work / "piped", weights=False) / "model.safetensors")
