@@ -1,5 +1,6 @@
 """What every script's main function does: bad options, failures and signals end it with one line."""
 import argparse
+import difflib
 import signal
 import sys
 
@@ -7,6 +8,25 @@ from common.errors import Failure, OptionError
 
 
 class Parser(argparse.ArgumentParser):
+    """Options may be written with _ for -, as the programs take them."""
+
+    def parse_args(self, args=None, namespace=None):
+        spelled = []
+        for word in args if args is not None else sys.argv[1:]:
+            name, mark, value = word.partition("=")
+            spelled.append((name.replace("_", "-") if name.startswith("--") else name) + mark + value)
+        known, unknown = self.parse_known_args(spelled, namespace)
+        if unknown:
+            self._refuse(next((word for word in unknown if word.startswith("-")), unknown[0]))
+        return known
+
+    def _refuse(self, word):
+        name = word.partition("=")[0]
+        if not name.startswith("-"):
+            self.error(f"unexpected word '{word}'")
+        near = difflib.get_close_matches(name, self._option_string_actions, 1, 0.75)
+        self.error(f"unknown option '{name}'" + (f": did you mean {near[0]}?" if near else ""))
+
     def error(self, message):
         raise OptionError(f"{message}; --help shows how to call it")
 

@@ -202,7 +202,7 @@ class _Messages:
 
 def _spoken(record, place, key):
     made = _Messages(place)
-    made.add_all(record[key], key)
+    made.add_all(_decoded(record[key], place, f'"{key}"'), key)  # a table's is JSON
     return made.chat(record), {key, *CHAT_KEYS}, made.ignored
 
 
@@ -217,6 +217,8 @@ def _alpaca(record, place):
         return Completion(prompt, output, apart=False), used, ()
     # LLaMA-Factory's: with any of these the record is the last turn of a conversation.
     made, history = _Messages(place), record.get("history")
+    if not _is_empty(history):
+        history = _decoded(history, place, '"history"')
     if not _is_empty(history) and not isinstance(history, list):
         raise BadRecord(f'{place}: "history" must be a list of [question, answer]; fix the record')
     for pair in history or []:
@@ -284,6 +286,12 @@ def read(record, place, fields):
         others = {f"{key} (of the record)" if key in taken else key: value for key, value in record.items()
                   if key not in renamed}
         record = {**others, **{name: record[key] for key, name in renamed.items()}}
-    content, used, ignored = _form(record, place)
+    try:
+        content, used, ignored = _form(record, place)
+    except BadRecord as error:
+        missing = [f"{name}={key}" for name, key in fields.items() if name not in record]
+        if not missing:
+            raise
+        raise BadRecord(f"{error}; it has no key of --fields {','.join(missing)}") from None
     unused = {key for key, value in record.items() if key not in used and not _is_empty(value)}
     return content, unused | set(ignored)

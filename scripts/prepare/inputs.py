@@ -12,7 +12,7 @@ import struct
 import zlib
 
 from common.errors import InputError
-from prepare.forms import KEYS
+from prepare.forms import FIELDS, KEYS
 from prepare.records import DECODER
 
 CHUNK_BYTES = 1 << 20
@@ -168,9 +168,23 @@ def _batches(path, numbered):
             return
 
 
+def _check_first_line(path, head):
+    """A line of records holds one: where the first ends within its object, the file is one object of many
+    lines, whose list of records lies somewhere in it."""
+    line, end, _ = head.partition(b"\n")
+    text = line.decode("utf-8", "replace").strip(" \t\r")
+    try:
+        DECODER.raw_decode(text)
+    except (ValueError, RecursionError) as error:
+        if end and getattr(error, "pos", 0) >= len(text):
+            raise InputError(f"{path}: is one object over several lines; give a list [..] of records, or an "
+                             "object per line") from None
+
+
 def _array_chunks(path, file, settings):
     head = file.peek(64).removeprefix(b"\xef\xbb\xbf").lstrip()
     if head.startswith(b"{"):  # an object per line, whatever the ending
+        _check_first_line(path, head)
         yield from _line_chunks(path, file, settings)
         return
     # newline="": lines are counted by \n alone, everywhere.
@@ -214,7 +228,7 @@ def _table_chunks(path, file, settings):
         columns = [name for name in names if name in known]
         if not columns:
             raise InputError(f"{path}: has the columns {', '.join(names)}, of which none is a record's "
-                             f"({', '.join(KEYS)}); say which are, as --fields "
+                             f"({', '.join(FIELDS)}); say which are, as --fields "
                              "prompt=question,completion=answer")
         for batch in table.iter_batches(batch_size=BATCH_RECORDS, columns=columns):
             records = [{name: value for name, value in record.items() if value is not None}

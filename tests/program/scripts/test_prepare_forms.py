@@ -161,6 +161,26 @@ def tables_and_compressed_files_are_the_same_records(work):
         assert f"c.csv{what}" in error_of(prepare("--out", work / "z.tok", work / "c.csv"), 3)
 
 
+def what_was_meant_otherwise_is_named(work):
+    """A list within an object, a key or an option that is misspelt."""
+    row = {"instruction": "a", "output": "b"}
+    (work / "o.json").write_text('{\n "data": [\n' + json.dumps(row) + "\n]\n}\n")
+    assert "o.json: is one object over several lines" in error_of(
+        prepare("--out", work / "z.tok", work / "o.json"), 3)
+    (work / "lines.json").write_text('{"text": bad}\n' + json.dumps(row) + "\n")  # a bad record alone
+    assert "lines.json:1: not valid JSON" in prepare("--out", work / "z.tok", work / "lines.json").stderr
+    (work / "a.jsonl").write_text('{"question": "q", "answer": "a"}\n')
+    message = error_of(prepare("--out", work / "z.tok", "--fields", "prompt=question,completion=anwser",
+                               work / "a.jsonl"), 3)
+    assert message.endswith("it has no key of --fields completion=anwser"), message
+    fields = ("--fields", "prompt=question,completion=answer")
+    for option, words in (("--mask-promt", "unknown option '--mask-promt': did you mean --mask-prompt?"),
+                          ("--zzz", "unknown option '--zzz'; --help")):  # fmt: skip
+        process = prepare("--out", work / "z.tok", *fields, option, "off", work / "a.jsonl")
+        assert words in error_of(process, 2)
+    assert len(prepare_good(work / "z.tok", *fields, "--mask_prompt", "off", work / "a.jsonl").ids) == 3
+
+
 def a_preview_shows_what_is_learned(work):
     row = next(row for row in ROWS if row["form"] == "messages with a system prompt, two turns")
     arguments = written(work, [row["record"], {"text": "abc"}, {"text": "def"}])
@@ -230,7 +250,8 @@ def main():
     return prepared.run_tests_with(TOKENIZERS, "the forms of records", [
         each_form_is_used_as_documented, the_summary_counts, conversations_need_a_template,
         nothing_is_lost_in_a_template, earlier_turns_may_be_rendered_in_another_way,
-        tables_and_compressed_files_are_the_same_records, a_preview_shows_what_is_learned,
+        tables_and_compressed_files_are_the_same_records, what_was_meant_otherwise_is_named,
+        a_preview_shows_what_is_learned,
         names_of_special_tokens_are_text, an_export_has_the_template])
 
 
