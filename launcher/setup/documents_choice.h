@@ -9,8 +9,8 @@
 // --document-mask, or without it: whether a file of --data or --eval-data tells where its documents begin.
 bool fsdp_documents_choose(const fsdp_options *options);
 
-// A plan does not depend on the data, but what is asked for with it should be there: FSDP_ERR_INPUT if a file of
-// --data or --eval-data is not.
+// A plan does not depend on the data, but what is asked for with it should be there: FSDP_ERR_INPUT if a file
+// of --data or --eval-data is not.
 fsdp_status fsdp_documents_find(const fsdp_options *options, fsdp_error *error);
 
 // Of a plan with documents that is priced: what those of --data leave of attention, into
