@@ -167,8 +167,11 @@ fsdp_status fsdp_search_take(const fsdp_search_job *job, const fsdp_plan_config 
   if (!fixed[FSDP_SEARCH_PREFETCH]) take_number(&t, "prefetch", plan->prefetch);
   if (!fixed[FSDP_SEARCH_BATCH]) take_number(&t, "batch-size", plan->batch);
   if (!fixed[FSDP_SEARCH_MICRO_BATCHES]) take_number(&t, "grad-accum", plan->micro_batches);
-  if (!fixed[FSDP_SEARCH_ACCUMULATE])
-    take(&t, "accumulate", plan->accumulate == FSDP_ACCUMULATE_LOCAL ? "local" : "reduce");
+  const bool is_local = plan->accumulate == FSDP_ACCUMULATE_LOCAL;
+  if (!fixed[FSDP_SEARCH_ACCUMULATE] && is_local && plan->micro_batches == 1) // both are the same program
+    fsdp_option_reset(options, fsdp_option_find("accumulate"));
+  else if (!fixed[FSDP_SEARCH_ACCUMULATE])
+    take(&t, "accumulate", is_local ? "local" : "reduce");
   if (job->config.limit_bytes[FSDP_SPACE_DEVICE]) take_margin(&t, job->config.margin);
   return t.status;
 }
