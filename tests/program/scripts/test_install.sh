@@ -66,6 +66,12 @@ grep -q "prepare the data with $scripts/prepare_data.py --tokenizer FILE" err ||
 grep -q "prepare them with $scripts/prepare_data.py$" err || { cat err; exit 1; }
 "$scripts/prepare_data.py" --out text.tok text.txt >out
 "$scripts/prepare_data.py" --verify text.tok >out
+mkdir model
+echo '{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 256}' >model/config.json
+"$scripts/prepare_data.py" --model model --out text.tok text.txt >out
+echo '{"model_type": "bloom"}' >model/config.json
+! "$scripts/prepare_data.py" --model model --out text.tok text.txt 2>err || exit 1
+grep -q '"bloom", but only these can be trained: "llama"' err || { cat err; exit 1; }
 "$scripts/plot.py" --help | grep -q -- --timeline
 EXPERIMENT=two bash "$scripts/train.slurm" --max-steps 2 >out 2>err || { cat out err; exit 1; }
 [ -e outputs/two/log.jsonl ]
