@@ -182,7 +182,7 @@ void fsdp_decoder_build(const fsdp_model_config *config, fsdp_graph *g) {
 
   // The forward pass, top to bottom.
   fsdp_residual stream = {fsdp_parts_embedding(&p, embed), -1};
-  fsdp_experts_sums sums = {-1, -1};
+  fsdp_experts_sums sums = {-1, -1, -1};
   for (p.block = 0; p.block < config->num_layers; p.block++)
     decoder_layer(&p, &stream, &modules[p.block], &sums);
   p.block = -1;

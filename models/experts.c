@@ -62,16 +62,18 @@ static void read_losses(fsdp_fields *f, const json_t *root, fsdp_model_config *c
   c->router_z_coef = read_coefficient(f, root, "router_z_loss_coef", 0);
   if (fsdp_fields_is_text(aux, "rank"))
     c->router_aux = FSDP_ROUTER_AUX_RANK;
+  else if (fsdp_fields_is_text(aux, "sequence"))
+    c->router_aux = FSDP_ROUTER_AUX_SEQUENCE;
   else if (aux && !fsdp_fields_is_text(aux, "micro"))
-    fsdp_fields_refuse(f, "router_aux_loss", aux, "but must be \"micro\" or \"rank\"");
+    fsdp_fields_refuse(f, "router_aux_loss", aux, "but must be \"micro\", \"rank\" or \"sequence\"");
 }
 
 static void print_losses(const fsdp_model_config *c, json_t *root) {
   json_object_set_new(root, "output_router_logits", json_boolean(c->router_aux_coef > 0));
+  static const char *const kinds[] = {"micro", "rank", "sequence"};
   if (c->router_aux_coef > 0) {
     json_object_set_new(root, "router_aux_loss_coef", json_real(c->router_aux_coef));
-    json_object_set_new(root, "router_aux_loss",
-                        json_string(c->router_aux == FSDP_ROUTER_AUX_RANK ? "rank" : "micro"));
+    json_object_set_new(root, "router_aux_loss", json_string(kinds[c->router_aux]));
   }
   if (c->router_z_coef > 0) json_object_set_new(root, "router_z_loss_coef", json_real(c->router_z_coef));
 }
@@ -242,6 +244,20 @@ int fsdp_experts_dense(fsdp_parts *p, int x, const fsdp_mlp_modules *m) {
   return fsdp_parts_linear(p, s, 1, &m->down, "mlp");
 }
 
+// This layer's part of the mean over layers and sequences.
+static void add_sequences(routed *r, int logits, int chosen, fsdp_experts_sums *sums) {
+  const fsdp_model_config *c = r->parts->config;
+  fsdp_graph *g = r->parts->graph;
+  const bool first = sums->total < 0;
+  if (first) sums->total = value(r, "total", FSDP_VALUE_F32, 1, 0);
+  const int factors = value(r, "factors", FSDP_VALUE_F32, g->batch, c->experts);
+  add_node(r, FSDP_OP_ROUTE_SEQUENCES, 4, (int[]){logits, chosen, sums->total, factors}, 2);
+  fsdp_node *n = &g->forward[g->forward_count - 1];
+  if (!first) n->operands[2].access = FSDP_UPDATE;
+  n->attrs.aux_weight = (float)(c->router_aux_coef / (double)fsdp_model_expert_layers(c));
+  n->attrs.aux_of_rank = true; // nothing is summed over ranks before the loss is
+}
+
 // What the losses of all layers are made of (fsdp_experts_losses).
 static void add_sums(routed *r, int logits, int chosen, fsdp_experts_sums *sums) {
   const fsdp_model_config *c = r->parts->config;
@@ -254,6 +270,8 @@ static void add_sums(routed *r, int logits, int chosen, fsdp_experts_sums *sums)
   add_node(r, FSDP_OP_ROUTE_SUMS, 4, (int[]){logits, chosen, sums->sums, sums->z}, 2);
   fsdp_node *n = &r->parts->graph->forward[r->parts->graph->forward_count - 1];
   for (int o = 2; o < 4 && !first; o++) n->operands[o].access = FSDP_UPDATE;
+  if (c->router_aux == FSDP_ROUTER_AUX_SEQUENCE && c->router_aux_coef > 0)
+    add_sequences(r, logits, chosen, sums);
 }
 
 void fsdp_experts_losses(fsdp_parts *p, int module, const fsdp_experts_sums *sums) {
@@ -265,9 +283,12 @@ void fsdp_experts_losses(fsdp_parts *p, int module, const fsdp_experts_sums *sum
   const int factors = value(&r, "factors", FSDP_VALUE_F32, c->experts + 1, 0);
   add_node(&r, FSDP_OP_ROUTE_LOSS, 5, (int[]){sums->sums, sums->z, aux, z, factors}, 3);
   fsdp_op_attrs *attrs = &g->forward[g->forward_count - 1].attrs;
-  attrs->aux_weight = (float)c->router_aux_coef;
+  const bool joint = c->router_aux != FSDP_ROUTER_AUX_SEQUENCE;
+  attrs->aux_weight = joint ? (float)c->router_aux_coef : 0;
   attrs->z_weight = (float)c->router_z_coef;
   attrs->aux_of_rank = c->router_aux == FSDP_ROUTER_AUX_RANK;
+  if (sums->total < 0) return;
+  add_node(&r, FSDP_OP_ROUTE_TOTAL, 2, (int[]){sums->total, fsdp_graph_loss(g, "sequence_loss")}, 1);
 }
 
 // The experts that a row chooses, and their weights.

@@ -39,7 +39,7 @@ fsdp_experts_modules fsdp_experts_module_tree(fsdp_parts *parts, int layer);
 
 // Values that the routers of all layers add to; -1: none yet.
 typedef struct fsdp_experts_sums {
-  int sums, z;
+  int sums, z, total;
 } fsdp_experts_sums;
 
 // y (N, C) of x (N, C).

@@ -307,7 +307,9 @@ void fsdp_parts_cross_entropy(fsdp_parts *p, int y, int head) {
   fsdp_node_operand_add(n, weight_of(p, head), FSDP_READ);
   fsdp_node_operand_add(n, input(p, FSDP_INPUT_TARGETS), FSDP_READ);
   fsdp_node_operand_add(n, g->count, FSDP_READ);
-  int loss = fsdp_graph_loss(g, "loss");
-  if (g->losses[0] < 0) g->losses[0] = g->losses[--g->loss_count];
+  const bool kept = g->loss_count > 0 && g->losses[0] < 0; // a place before those that are made already
+  int loss = kept ? fsdp_graph_value(g, FSDP_VALUE_LOSS, FSDP_VALUE_F32, 0, "loss", 1, &one)
+                  : fsdp_graph_loss(g, "loss");
+  if (kept) g->losses[0] = loss;
   fsdp_node_operand_add(n, loss, FSDP_WRITE);
 }

@@ -133,3 +133,69 @@ void FSDP_CPU(route_sums_backward)(const fsdp_kernel_call *call) {
   losses l = losses_of(call);
   fsdp_pool_run(call->pool, l.N, backward_row, &l);
 }
+
+// ---- Of sequences: T rows each
+
+// Of sequence b, whose rows lie one after the other.
+static double sequence_loss(const losses *l, int64_t b, double *counts, float *p) {
+  enum { LOGITS, EXPERTS, TOTAL, FACTORS };
+  const int64_t T = l->attrs->seq, sequences = l->attrs->batch * l->attrs->ranks;
+  const int32_t *experts = (const int32_t *)l->o[EXPERTS].data + b * T * l->k;
+  double *sums = counts + l->E, loss = 0;
+  float *factors = (float *)l->o[FACTORS].data + b * l->E, divisor;
+  memset(counts, 0, (size_t)(2 * l->E) * sizeof *counts);
+  for (int64_t i = 0; i < T * l->k; i++) counts[experts[i]]++;
+  for (int64_t t = 0; t < T; t++) {
+    probabilities(l, b * T + t, p, &divisor);
+    for (int64_t e = 0; e < l->E; e++) sums[e] += (double)p[e];
+  }
+  const double weight = (double)l->attrs->aux_weight / (double)sequences;
+  for (int64_t e = 0; e < l->E; e++) {
+    const double share = counts[e] * (double)l->E / (double)(l->k * T);
+    loss += share * sums[e] / (double)T;
+    factors[e] = (float)(weight * share / (double)T);
+  }
+  return weight * loss;
+}
+
+static void sum_sequences(void *argument, int64_t index, void *scratch) {
+  const losses *l = argument;
+  double *counts = scratch, loss = 0;
+  (void)index;
+  for (int64_t b = 0; b < l->attrs->batch; b++)
+    loss += sequence_loss(l, b, counts, (float *)(counts + 2 * l->E));
+  add_to(&l->o[2], 0, loss);
+}
+
+void FSDP_CPU(route_sequences)(const fsdp_kernel_call *call) {
+  losses l = losses_of(call);
+  FSDP_CHECK(call->attrs->ranks >= 1 && !call->attrs->piece, "sequences of %lld ranks, in pieces of %lld",
+             (long long)call->attrs->ranks, (long long)call->attrs->piece);
+  fsdp_pool_run(call->pool, 1, sum_sequences, &l);
+}
+
+void FSDP_CPU(route_total)(const fsdp_kernel_call *call) {
+  const fsdp_view *o = open_operands(call, 0);
+  add_to(&o[1], 0, (double)*(const float *)o[0].data);
+}
+
+static void sequence_backward_row(void *argument, int64_t n, void *scratch) {
+  const losses *l = argument;
+  const bool sigmoids = l->attrs->route_score == FSDP_ROUTE_SIGMOID;
+  float *p = scratch, *d = scratch_after(p, l->E), *before = scratch_after(d, l->E), dot = 0, divisor;
+  const float *factors = (const float *)l->o[1].data + n / l->attrs->seq * l->E;
+  probabilities(l, n, p, &divisor);
+  for (int64_t e = 0; e < l->E; e++) dot += p[e] * factors[e];
+  for (int64_t e = 0; e < l->E; e++)
+    d[e] = (factors[e] - dot) * (sigmoids ? p[e] * (1 - p[e] * divisor) : p[e]);
+  if (updates(&l->o[2])) {
+    load_into(&l->o[2], n * l->E, l->E, before);
+    for (int64_t e = 0; e < l->E; e++) d[e] += before[e];
+  }
+  store(&l->o[2], n * l->E, l->E, d);
+}
+
+void FSDP_CPU(route_sequences_backward)(const fsdp_kernel_call *call) {
+  losses l = losses_of(call);
+  fsdp_pool_run(call->pool, l.N, sequence_backward_row, &l);
+}

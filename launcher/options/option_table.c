@@ -16,8 +16,10 @@ static const fsdp_choice schedules[] = {{"cosine", FSDP_LR_COSINE, NULL},
                                         {NULL, 0, NULL}};
 static const fsdp_choice decays[] = {
     {"all", FSDP_DECAY_ALL, NULL}, {"matrices", FSDP_DECAY_MATRICES, NULL}, {NULL, 0, NULL}};
-static const fsdp_choice router_auxes[] = {
-    {"micro", FSDP_ROUTER_AUX_MICRO, NULL}, {"rank", FSDP_ROUTER_AUX_RANK, NULL}, {NULL, 0, NULL}};
+static const fsdp_choice router_auxes[] = {{"micro", FSDP_ROUTER_AUX_MICRO, NULL},
+                                           {"sequence", FSDP_ROUTER_AUX_SEQUENCE, NULL},
+                                           {"rank", FSDP_ROUTER_AUX_RANK, NULL},
+                                           {NULL, 0, NULL}};
 static const fsdp_choice router_dtypes[] = {
     {"model", FSDP_ROUTER_DTYPE_MODEL, NULL}, {"fp32", FSDP_ROUTER_DTYPE_F32, "float32"}, {NULL, 0, NULL}};
 static const fsdp_choice nccl_registers[] = {{"auto", FSDP_NCCL_REGISTER_AUTO, NULL},
@@ -177,8 +179,9 @@ static const fsdp_option_row table[] = {
     {"router-aux-coef", 0, REAL(router_aux_coef, 0, 1e6),
      .help = "of routed models, how much the loss counts that is least where all experts are used alike (0: "
              "none; default: as config.json says)"},
-    {"aux-loss", 0, CHOICE(aux_loss, router_auxes), .argument = "micro|rank",
-     .help = "over which rows that loss is taken: all of a micro-batch, or each rank's (default: micro)"},
+    {"aux-loss", 0, CHOICE(aux_loss, router_auxes), .argument = "micro|sequence|rank",
+     .help = "over which rows that loss is taken: all of a micro-batch, each sequence's, or each "
+             "rank's (default: micro)"},
     {"router-z-coef", 0, REAL(router_z_coef, 0, 1e6),
      .help = "how much the mean square of the logarithm of the router's softmax denominator counts"},
     {"router-bias-rate", 0, REAL(router_bias_rate, 0, 1), .fallback = "0",

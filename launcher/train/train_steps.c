@@ -92,7 +92,8 @@ static void record_routing(fsdp_trainer *t, const fsdp_step_result *result, fsdp
   const float *counts = result->losses + graph->loss_count;
   record->aux_loss = record->z_loss = NAN;
   if (!model->experts) return;
-  if (model->router_aux_coef > 0) record->aux_loss = (double)result->losses[1] / model->router_aux_coef;
+  const double aux = (double)result->losses[graph->loss_count > 3 ? 3 : 1]; // that of sequences is the last
+  if (model->router_aux_coef > 0) record->aux_loss = aux / model->router_aux_coef;
   if (model->router_z_coef > 0) record->z_loss = (double)result->losses[2];
   record->load_count = graph->statistic_numel / model->experts;
   if (!t->loads) t->loads = fsdp_alloc_zeroed((size_t)record->load_count + 1, sizeof *t->loads);

@@ -104,6 +104,19 @@ void fsdp_op_route_sums_emit(fsdp_graph *graph, const fsdp_node *f) {
   add_logits_gradient(graph, n, f->operands[LOGITS].value);
 }
 
+void fsdp_op_route_sequences_emit(fsdp_graph *graph, const fsdp_node *f) {
+  enum { LOGITS, EXPERTS, TOTAL, FACTORS };
+  fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_ROUTE_SEQUENCES_BACKWARD, f);
+  fsdp_node_operand_add(n, f->operands[LOGITS].value, FSDP_READ);
+  fsdp_node_operand_add(n, f->operands[FACTORS].value, FSDP_READ);
+  add_logits_gradient(graph, n, f->operands[LOGITS].value);
+}
+
+// Every layer knows its own gradient.
+void fsdp_op_route_total_emit(fsdp_graph *graph, const fsdp_node *f) {
+  (void)graph, (void)f;
+}
+
 // Its forward makes them.
 void fsdp_op_route_loss_emit(fsdp_graph *graph, const fsdp_node *f) {
   enum { SUMS, Z, LOSS, Z_LOSS, FACTORS };

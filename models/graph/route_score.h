@@ -9,6 +9,7 @@ typedef enum fsdp_route_score {
 } fsdp_route_score;
 
 typedef enum fsdp_router_aux {
-  FSDP_ROUTER_AUX_MICRO, // of a micro-batch's rows on all ranks
-  FSDP_ROUTER_AUX_RANK   // of each rank's, and then their mean
+  FSDP_ROUTER_AUX_MICRO,   // of a micro-batch's rows on all ranks
+  FSDP_ROUTER_AUX_RANK,    // of each rank's, and then their mean
+  FSDP_ROUTER_AUX_SEQUENCE // of each sequence's in each layer, and then their mean
 } fsdp_router_aux;

@@ -242,6 +242,11 @@ static fsdp_status place(fsdp_plan *plan, fsdp_error *error) {
   plan->graph = fsdp_model_forward(&c->model, c->batch, c->seq);
   fsdp_status status = check_params(plan->graph, error);
   if (status) return status;
+  if (c->model.router_aux == FSDP_ROUTER_AUX_SEQUENCE && fsdp_mesh_size(&c->mesh, FSDP_AXIS_CONTEXT) > 1)
+    return fsdp_fail(error, FSDP_ERR_OPTION,
+                     "--aux-loss sequence with context=%d: a rank has a part of each sequence alone; use "
+                     "--aux-loss micro",
+                     fsdp_mesh_size(&c->mesh, FSDP_AXIS_CONTEXT));
   fsdp_graph_divide_losses(plan->graph, c->micro_batches);
   if (c->documents) fsdp_graph_add_documents(plan->graph);
   if (c->sharding) return specs_of_sharding(plan, error);

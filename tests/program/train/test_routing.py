@@ -98,6 +98,13 @@ def check_losses():
     parts, _ = train("parts", *model, "-b", 1, "--grad-accum", 4)
     if programs.WITH_MPI:
         check_agree(parts, four[1], 1e-5, ("loss", "grad_norm", "moe/aux_loss"))
+    # Of each sequence: any ranks and micro-batches.
+    sequence = [*model, "--aux-loss", "sequence"]
+    whole, _ = train("sequence", *sequence)
+    others = train("sequence_four", *sequence, "--recompute", "block", ranks=4)[0]
+    check_agree(others, whole, 1e-5, ("loss", "grad_norm", "moe/aux_loss"))
+    others = train("sequence_parts", *sequence, "-b", 2, "--grad-accum", 2)[0]
+    check_agree(others, whole, 1e-5, ("loss", "grad_norm", "moe/aux_loss"))
     plain, _ = train("plain", "--model", "tiny-mixtral")
     assert "moe/aux_loss" not in plain[0] and len(plain[0]["moe/load_max"]) == 2
     assert close(plain[0]["loss"] + 0.5 * both[0][0]["moe/aux_loss"], both[0][0]["loss"], 1e-6)

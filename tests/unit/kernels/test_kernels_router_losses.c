@@ -130,8 +130,65 @@ static void test_backward(void **state) {
   }
 }
 
+// The loss of three sequences on one of two ranks, and its gradient by central differences.
+static double loss_of_sequences(fsdp_route_score score, const double *logits, const double *numbers,
+                                double *factors) {
+  enum { T = N / 3 };
+  double loss = 0, p[E];
+  for (int b = 0; b < 3; b++) {
+    double counts[E] = {0}, sums[E] = {0};
+    for (int i = 0; i < T * K; i++) counts[(int)numbers[b * T * K + i]]++;
+    for (int t = 0; t < T; t++) {
+      probabilities(score, logits + (b * T + t) * E, p);
+      for (int e = 0; e < E; e++) sums[e] += p[e];
+    }
+    for (int e = 0; e < E; e++) {
+      const double f = counts[e] * E / (K * T);
+      loss += 0.25 / 6 * f * sums[e] / T;
+      factors[b * E + e] = 0.25 / 6 * f / T;
+    }
+  }
+  return loss;
+}
+
+static void test_sequences(void **state) {
+  (void)state;
+  for (int t = 0; t < SCORES; t++) {
+    fsdp_op_attrs attrs = attrs_of(scores[t]);
+    attrs.ranks = 2, attrs.aux_of_rank = true, attrs.aux_weight = 0.25f;
+    kernel_case c = kernel_case_of(FSDP_OP_ROUTE_SEQUENCES, attrs, 1e-6);
+    double numbers[N * K], before = 3;
+    choose(numbers);
+    double *logits = kernel_case_input(&c, FSDP_F32, N * E, FSDP_READ, NULL);
+    kernel_case_input(&c, FSDP_I32, N * K, FSDP_READ, numbers);
+    double *total = kernel_case_input(&c, FSDP_F32, 1, FSDP_UPDATE, &before);
+    double *factors = kernel_case_output(&c, FSDP_F32, 3 * E);
+    *total += loss_of_sequences(scores[t], logits, numbers, factors);
+    double drawn[N * E], given[3 * E], ignored[3 * E], gradient[N * E];
+    memcpy(drawn, logits, sizeof drawn);
+    memcpy(given, factors, sizeof given);
+    kernel_case_check(&c);
+    for (int i = 0; i < N * E; i++) {
+      double moved[2];
+      for (int side = 0; side < 2; side++) {
+        const double kept = drawn[i];
+        drawn[i] += side ? 1e-5 : -1e-5;
+        moved[side] = loss_of_sequences(scores[t], drawn, numbers, ignored);
+        drawn[i] = kept;
+      }
+      gradient[i] = (moved[1] - moved[0]) / 2e-5;
+    }
+    c = kernel_case_of(FSDP_OP_ROUTE_SEQUENCES_BACKWARD, attrs, 2e-5);
+    kernel_case_input(&c, FSDP_F32, N * E, FSDP_READ, drawn);
+    kernel_case_input(&c, FSDP_F32, 3 * E, FSDP_READ, given);
+    memcpy(kernel_case_output(&c, FSDP_F32, N * E), gradient, sizeof gradient);
+    kernel_case_check(&c);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_counts), cmocka_unit_test(test_sums),
-                                     cmocka_unit_test(test_loss), cmocka_unit_test(test_backward)};
+                                     cmocka_unit_test(test_loss), cmocka_unit_test(test_backward),
+                                     cmocka_unit_test(test_sequences)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
