@@ -2,10 +2,12 @@
 """Plans of drawn configurations by two builds: shows where a change of the planner changed a figure.
 
     compare_plans.py BEFORE/bin AFTER/bin [--draws 300] [--seed 1] [--sharding FILE ...] [--but FIELD ...]
+                     [--figures]
 
 Families, meshes, sharding files, rules, op strategies, what is saved, offload, precisions, backends. All of
 the JSON plan but the program's hash must be equal to the byte, or both programs refuse the configuration with
-one exit status. The exit status is 1 if a plan differs.
+one exit status. The exit status is 1 if a plan differs. With --figures only what a user counts with is
+compared: mesh, batch, units, valley, peak and their categories, and bytes sent by axis.
 """
 import argparse
 import collections
@@ -144,6 +146,18 @@ def plan(folder, words):
     return process.returncode, made, process.stderr.strip()
 
 
+FIGURES = ["mesh", "batch", "units", "comm", "verified"]
+BYTES = ["valley_bytes", "peak_bytes", "host_valley_bytes", "host_peak_bytes", "by_category",
+         "valley_by_category", "host_by_category"]  # fmt: skip
+
+
+def figures(made):
+    """The part of a JSON plan that users count with."""
+    if made is None:
+        return None
+    return {key: made[key] for key in FIGURES} | {"memory": {key: made["memory"][key] for key in BYTES}}
+
+
 def differences(a, b, path, but):
     """Places in which two JSON values differ."""
     if path in but:
@@ -167,6 +181,7 @@ def main():
     parser.add_argument("--sharding", nargs="*", default=[], metavar="FILE", help="files to draw from")
     parser.add_argument("--but", nargs="*", default=[], metavar="FIELD", help="fields that may differ")
     parser.add_argument("--only", type=int, help="one draw, by its number")
+    parser.add_argument("--figures", action="store_true", help="not the program, waits and the arena")
     options = parser.parse_args()
     random_, seen, differing = random.Random(options.seed), collections.Counter(), 0
     but = {"program.hash", *options.but}
@@ -176,7 +191,8 @@ def main():
             if options.only not in (None, number):
                 continue
             before, after = plan(options.before, words), plan(options.after, words)
-            found = differences(before[1], after[1], "", but) if before[0] == after[0] else [
+            view = figures if options.figures else (lambda made: made)
+            found = differences(view(before[1]), view(after[1]), "", but) if before[0] == after[0] else [
                 f"exit status {before[0]} | {after[0]}", before[2][:300], after[2][:300]]  # fmt: skip
             seen["equal" if not found and before[1] else "refused by both" if not found else "differing"] += 1
             if not found and before[1] is None and before[2] != after[2]:
