@@ -1,5 +1,5 @@
-// The Qwen2-MoE family, as Transformers' Qwen2MoeForCausalLM: Qwen2's decoder with routed experts, in all layers
-// or in some, and beside them one that every row goes to.
+// The Qwen2-MoE family, as Transformers' Qwen2MoeForCausalLM: Qwen2's decoder with routed experts, in all
+// layers or in some, and beside them one that every row goes to.
 #include "models/decoder.h"
 
 #include <stddef.h>

@@ -4,7 +4,7 @@
 #include "launcher/report/price.h"
 #include "launcher/setup/rank_memory.h"
 #include "launcher/setup/search_setup.h"
-#include "launcher/train/probe_machine.h"
+#include "launcher/programs/probe_machine.h"
 #include "runtime/base/check.h"
 #include "runtime/base/plural.h"
 

@@ -4,7 +4,7 @@
 #include "launcher/profile/profile_file.h"
 #include "launcher/report/output.h"
 #include "launcher/report/whole_file.h"
-#include "launcher/train/probe_machine.h"
+#include "launcher/programs/probe_machine.h"
 #include "runtime/base/check.h"
 #include "runtime/exec/gpu_choice.h"
 #include "runtime/plan/text/value.h"

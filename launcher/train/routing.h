@@ -1,8 +1,8 @@
-// The experts that routers choose, in a file: written by a run (--routing-record), and given to another one in
-// the place of its own choice (--routing-replay). Weights of experts stay the model's own.
+// The experts that routers choose, in a file: written by a run (--routing-record), and given to another one
+// in the place of its own choice (--routing-replay). Weights of experts stay the model's own.
 //
-//   64 bytes  "fsdprout", then int64: version 1, layers with experts L, experts of a token k, experts E, tokens of
-//             a sequence, sequences of a step, 0
+//   64 bytes  "fsdprout", then int64: version 1, layers with experts L, experts of a token k, experts E,
+//             tokens of a sequence, sequences of a step, 0
 //   uint16    (steps, sequences, tokens, L, k)
 //
 // Little-endian. Sequences are in the order of the step's samples, whatever the ranks.

@@ -29,8 +29,8 @@ extern "C" {
 #define FSDP_MODULE_MAX_OUTPUTS 4
 
 // What an input is: an int32 for each row, filled by the data source (fsdp_executor_callbacks.feed_batch).
-// Starts of documents (op.h: documents) are one for each position of a sequence instead; routes are the experts
-// of each row in all layers that have any, one layer's after the other's, -1 where they are not given.
+// Starts of documents (op.h: documents) are one for each position of a sequence instead; routes are the
+// experts of each row in all layers that have any, layer after layer, -1 where they are not given.
 typedef enum fsdp_input {
   FSDP_INPUT_TOKENS,
   FSDP_INPUT_TARGETS,

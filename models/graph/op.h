@@ -221,8 +221,8 @@ bool fsdp_op_chooses(fsdp_op_kind kind);
 // Whether the op counts what rows of its first operand chose.
 bool fsdp_op_counts_choices(fsdp_op_kind kind);
 
-// Whether the op's first operand is a sum over the rows of all ranks (attrs.ranks: how many have rows of their
-// own), unless attrs.aux_of_rank says that it is of one rank's.
+// Whether the op's first operand is a sum over the rows of all ranks (attrs.ranks: how many have rows of
+// their own), unless attrs.aux_of_rank says that it is of one rank's.
 bool fsdp_op_is_over_tokens(fsdp_op_kind kind);
 
 // The operand that the op adds to the residual stream (operand 0) before anything else; -1: none.

@@ -430,7 +430,7 @@ CASES = {
         batch=3,
         seq=41,
     ),
-    "qwen2_moe_routed": dict(  # a gated shared expert, the first of three layers dense, no biases of q, k and v
+    "qwen2_moe_routed": dict(  # a gated shared expert, the first of three layers dense, no biases of q k v
         family="qwen2_moe",
         config=dict(
             vocab_size=101,

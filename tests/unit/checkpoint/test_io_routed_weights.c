@@ -139,8 +139,8 @@ static void test_extra_layers(void **state) {
   }
 }
 
-// Qwen3-30B as the hub has it: 18,867 tensors are found, and their training on 8 ranks planned, in 2 s; under a
-// sanitizer, and beside other programs, in more.
+// Qwen3-30B as the hub has it: 18,867 tensors are found, and their training on 8 ranks planned, in 2 s; under
+// a sanitizer, and beside other programs, in more.
 static void test_many_tensors(void **state) {
   (void)state;
   fsdp_plan_config config = {.batch = 1,

@@ -1,5 +1,6 @@
-// Auxiliary losses of routers against loops in double and central differences: what they are made of, the losses,
-// and the gradients of logits. Written and added to; the loss of one rank and the part of one of three.
+// Auxiliary losses of routers against loops in double and central differences: what they are made of, the
+// losses, and the gradients of logits. Written and added to; the loss of one rank and the part of one of
+// three.
 #include "tests/support/kernel_case.h"
 
 #include <math.h>

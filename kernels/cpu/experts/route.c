@@ -157,9 +157,9 @@ void FSDP_CPU(route_given_biased)(const fsdp_kernel_call *call) {
 
 // ---- Backward
 
-// With p the scores, S the sum of the chosen ones (1 if weights are not normalised) and w = p / S, before they
-// are scaled: d_p is (d_w - sum(d_w * w)) / S of the chosen, without the sum if they are not normalised, and 0
-// of the others.
+// With p the scores, S the sum of the chosen ones (1 if weights are not normalised) and w = p / S, before
+// they are scaled: d_p is (d_w - sum(d_w * w)) / S of the chosen, without the sum if they are not normalised,
+// and 0 of the others.
 static void differentiate_weights(const router *r, int64_t n, const float *p, float *d_p) {
   const int32_t *experts = r->experts + n * r->k;
   const float *d_weights = r->d_weights + n * r->k;

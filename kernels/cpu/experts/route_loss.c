@@ -107,8 +107,8 @@ void FSDP_CPU(route_loss)(const fsdp_kernel_call *call) {
   fsdp_pool_run(call->pool, 1, make_loss, &l);
 }
 
-// Of probabilities p and factors f: p * (f - sum(p * f)), for sigmoids (f - sum(p * f)) / S * s * (1 - s) with
-// s = p * S; and twice the logarithm, times its factor, times the softmax.
+// Of probabilities p and factors f: p * (f - sum(p * f)), for sigmoids (f - sum(p * f)) / S * s * (1 - s)
+// with s = p * S; and twice the logarithm, times its factor, times the softmax.
 static void backward_row(void *argument, int64_t n, void *scratch) {
   enum { LOGITS, FACTORS, D_LOGITS };
   const losses *l = argument;

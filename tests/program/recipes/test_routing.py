@@ -1,6 +1,6 @@
-"""Routed models in whole runs: the experts of each token in a file and taken from it again, on other ranks and
-in bf16; auxiliary losses that are the same on any mesh; loads in the log and on the terminal; the rule that
-moves correction biases, in what is exported; and what is refused."""
+"""Routed models in whole runs: the experts of each token in a file and taken from it again, on other ranks
+and in bf16; auxiliary losses that are the same on any mesh; loads in the log and on the terminal; the rule
+that moves correction biases, in what is exported; and what is refused."""
 
 import json
 import pathlib

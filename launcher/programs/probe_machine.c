@@ -1,4 +1,4 @@
-#include "launcher/train/probe_machine.h"
+#include "launcher/programs/probe_machine.h"
 
 #include <stdio.h>
 #include <string.h>
