@@ -318,15 +318,15 @@ static int route(routed *r, int logits, int *chosen) {
   return weights;
 }
 
-// What the routed experts made and, if there is one, what the shared expert makes of x.
-static int add_shared(routed *r, int x, int y, const fsdp_experts_modules *m) {
+// What the routed experts made and, if there is one, what the shared expert makes of x; `gate` is a number of
+// each row, or -1.
+static int add_shared(routed *r, int x, int y, int gate, const fsdp_experts_modules *m) {
   fsdp_parts *p = r->parts;
   const int64_t N = p->rows, C = p->config->hidden_size;
   if (!p->config->shared_expert_size) return y;
   int shared = fsdp_experts_dense(p, x, &m->shared);
   r->module = m->block;
   if (p->config->gates_shared_expert) {
-    int gate = fsdp_parts_linear(p, x, 1, &m->shared_gate, "shared_gate");
     int gated = value(r, "gated", FSDP_VALUE_COMPUTE, N, C);
     add_node(r, FSDP_OP_SHARED_GATE, 3, (int[]){shared, gate, gated}, 1);
     shared = gated;
@@ -340,6 +340,8 @@ int fsdp_experts_mlp(fsdp_parts *p, int x, const fsdp_experts_modules *m, fsdp_e
   const fsdp_model_config *c = p->config;
   const int64_t N = p->rows, C = c->hidden_size, I = c->expert_size, E = c->experts, k = c->expert_slots;
   int logits = fsdp_parts_linear(p, x, 1, &m->gate, "logits");
+  // Before the experts: what all ranks that cut these make of x comes first, in the backward last.
+  int gate = c->gates_shared_expert ? fsdp_parts_linear(p, x, 1, &m->shared_gate, "shared_gate") : -1;
   if (c->router_f32) p->graph->values[logits].dtype = FSDP_VALUE_F32;
   routed r = {p, m->gate, N * k};
   int chosen, weights = route(&r, logits, &chosen);
@@ -347,14 +349,15 @@ int fsdp_experts_mlp(fsdp_parts *p, int x, const fsdp_experts_modules *m, fsdp_e
   r.module = m->experts;
   int slots = value(&r, "slots", FSDP_VALUE_I32, r.rows, 0);
   int offsets = value(&r, "offsets", FSDP_VALUE_I32, E + 1, 0);
-  add_node(&r, FSDP_OP_ROUTE_ORDER, 3, (int[]){chosen, slots, offsets}, 2);
+  int places = value(&r, "places", FSDP_VALUE_I32, N, k);
+  add_node(&r, FSDP_OP_ROUTE_ORDER, 4, (int[]){chosen, slots, offsets, places}, 3);
   int gate_up = value(&r, "gate_up", FSDP_VALUE_COMPUTE, r.rows, 2 * I);
   add_node(&r, FSDP_OP_EXPERT_UP, 5, (int[]){x, stack_of(&r, "gate_up_proj"), slots, offsets, gate_up}, 1);
   int s = value(&r, "s", FSDP_VALUE_COMPUTE, r.rows, I);
-  add_node(&r, FSDP_OP_EXPERT_SWIGLU, 4, (int[]){gate_up, weights, slots, s}, 1);
+  add_node(&r, FSDP_OP_EXPERT_SWIGLU, 4, (int[]){gate_up, weights, places, s}, 1);
   int z = value(&r, "z", FSDP_VALUE_COMPUTE, r.rows, C);
   add_node(&r, FSDP_OP_EXPERT_DOWN, 5, (int[]){s, stack_of(&r, "down_proj"), slots, offsets, z}, 1);
   int y = value(&r, c->shared_expert_size ? "routed" : "mlp", FSDP_VALUE_COMPUTE, N, C);
-  add_node(&r, FSDP_OP_COMBINE, 2, (int[]){z, y}, 1);
-  return add_shared(&r, x, y, m);
+  add_node(&r, FSDP_OP_COMBINE, 3, (int[]){z, places, y}, 1);
+  return add_shared(&r, x, y, gate, m);
 }

@@ -1,5 +1,5 @@
 // SwiGLU (Shazeer 2020): s = silu(gate) * up over rows of gate|up, I columns each; silu(x) = x * sigmoid(x).
-// Of experts, times the weight of the routed row: that of number slots[u] for row u.
+// Of experts, times the weight of the routed row.
 #include "kernels/cpu/operand.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/vector.h"
@@ -9,10 +9,10 @@ enum { CHUNK = 1024 }; // columns at a time, so that a converted chunk stays in 
 typedef struct gated {
   const fsdp_view *gate_up, *s, *d_s; // backward: gate_up's gradient takes its place
   int64_t I;
-  // Of experts, else NULL: weights and their gradient by number, and the rows' numbers.
+  // Of experts, else NULL: weights by slot, and their gradient; the row's slot.
   const float *weights;
   float *d_weights;
-  const int32_t *slots;
+  int64_t slot;
 } gated;
 
 FSDP_INLINE fsdp_vf sigmoid(fsdp_vf x) {
@@ -71,7 +71,7 @@ static void forward_row(void *argument, int64_t n, void *scratch) {
     const float *up = load(k->gate_up, (n * 2 + 1) * k->I + c, count, buffer + CHUNK);
     float *s = result(k->s, n * k->I + c, buffer + 2 * CHUNK);
     activate(gate, up, s, count);
-    if (k->weights) scale(s, k->weights[k->slots[n]], count);
+    if (k->weights) scale(s, k->weights[k->slot], count);
     store(k->s, n * k->I + c, count, s);
   }
 }
@@ -84,12 +84,12 @@ void FSDP_CPU(swiglu)(const fsdp_kernel_call *call) {
 }
 
 // Adds these columns' part of the weight's gradient, and returns the gradient of silu(gate) * up.
-static const float *weigh(const gated *k, int64_t n, const float *gate, const float *up, const float *d_s,
-                          int64_t count, float *buffer, float *d_weight) {
+static const float *weigh(const gated *k, const float *gate, const float *up, const float *d_s, int64_t count,
+                          float *buffer, float *d_weight) {
   activate(gate, up, buffer, count);
   *d_weight += vf_dot(d_s, buffer, count);
   memcpy(buffer, d_s, (size_t)count * sizeof(float));
-  scale(buffer, k->weights[k->slots[n]], count);
+  scale(buffer, k->weights[k->slot], count);
   return buffer;
 }
 
@@ -103,12 +103,12 @@ static void backward_row(void *argument, int64_t n, void *scratch) {
     const float *d_s = load(k->d_s, n * k->I + c, count, buffer + 2 * CHUNK);
     float *d_gate = result(k->gate_up, at_gate, buffer + 3 * CHUNK);
     float *d_up = result(k->gate_up, at_up, buffer + 4 * CHUNK);
-    if (k->weights) d_s = weigh(k, n, gate, up, d_s, count, buffer + 5 * CHUNK, &d_weight);
+    if (k->weights) d_s = weigh(k, gate, up, d_s, count, buffer + 5 * CHUNK, &d_weight);
     differentiate(gate, up, d_s, d_gate, d_up, count);
     store(k->gate_up, at_gate, count, d_gate);
     store(k->gate_up, at_up, count, d_up);
   }
-  if (k->weights) k->d_weights[k->slots[n]] = d_weight;
+  if (k->weights) k->d_weights[k->slot] += d_weight;
 }
 
 void FSDP_CPU(swiglu_backward)(const fsdp_kernel_call *call) {
@@ -118,20 +118,52 @@ void FSDP_CPU(swiglu_backward)(const fsdp_kernel_call *call) {
   fsdp_pool_run(call->pool, N, backward_row, &k);
 }
 
-static int64_t routed_rows(const fsdp_kernel_call *call) {
+// Routed rows, each by its slot, of those from `first` on: another rank's experts, or other operands, have
+// the others.
+typedef struct routed {
+  gated rows;
+  const int32_t *places;
+  int64_t first, room;
+  bool adds; // to d_weights
+} routed;
+
+static int64_t row_of(const routed *r, int64_t slot) {
+  const int64_t row = r->places[slot] - r->first;
+  return row < r->room ? row : -1;
+}
+
+static void forward_slot(void *argument, int64_t slot, void *scratch) {
+  const routed *r = argument;
+  gated k = r->rows;
+  k.slot = slot;
+  if (row_of(r, slot) >= 0) forward_row(&k, row_of(r, slot), scratch);
+}
+
+static void backward_slot(void *argument, int64_t slot, void *scratch) {
+  const routed *r = argument;
+  gated k = r->rows;
+  k.slot = slot;
+  if (!r->adds) k.d_weights[slot] = 0;
+  if (row_of(r, slot) >= 0) backward_row(&k, row_of(r, slot), scratch);
+}
+
+static int64_t slots_of(const fsdp_kernel_call *call) {
   return call->attrs->batch * call->attrs->seq * call->attrs->slots;
 }
 
 void FSDP_CPU(expert_swiglu)(const fsdp_kernel_call *call) {
   const fsdp_view *o = open_operands(call, 0);
-  gated k = {.I = call->attrs->intermediate, .gate_up = &o[0], .s = &o[3]};
-  k.weights = o[1].data, k.slots = o[2].data;
-  fsdp_pool_run(call->pool, routed_rows(call), forward_row, &k);
+  routed r = {.rows = {.I = call->attrs->intermediate, .gate_up = &o[0], .s = &o[3]}, .places = o[2].data};
+  r.rows.weights = o[1].data;
+  r.first = call->attrs->first_routed, r.room = fsdp_op_letter_size(call->attrs, 'u', 0);
+  fsdp_pool_run(call->pool, slots_of(call), forward_slot, &r);
 }
 
 void FSDP_CPU(expert_swiglu_backward)(const fsdp_kernel_call *call) {
   const fsdp_view *o = open_operands(call, 0);
-  gated k = {.I = call->attrs->intermediate, .d_s = &o[0], .gate_up = &o[3]};
-  k.weights = o[1].data, k.slots = o[2].data, k.d_weights = o[4].data;
-  fsdp_pool_run(call->pool, routed_rows(call), backward_row, &k);
+  routed r = {.rows = {.I = call->attrs->intermediate, .d_s = &o[0], .gate_up = &o[3]}, .places = o[2].data};
+  r.rows.weights = o[1].data, r.rows.d_weights = o[4].data;
+  r.first = call->attrs->first_routed, r.room = fsdp_op_letter_size(call->attrs, 'u', 0);
+  r.adds = updates(&o[4]);
+  fsdp_pool_run(call->pool, slots_of(call), backward_slot, &r);
 }

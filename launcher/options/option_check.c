@@ -26,7 +26,7 @@ static const char *place(const check *c, const char *name) {
 // Whether a plan without --sharding has a use for an axis.
 static bool is_used(const char *axis) {
   return !strcmp(axis, FSDP_AXIS_DATA) || !strcmp(axis, FSDP_AXIS_FSDP) || !strcmp(axis, FSDP_AXIS_TENSOR) ||
-         !strcmp(axis, FSDP_AXIS_CONTEXT);
+         !strcmp(axis, FSDP_AXIS_CONTEXT) || !strcmp(axis, FSDP_AXIS_EXPERT);
 }
 
 static fsdp_status check_mesh(const check *c) {
@@ -39,8 +39,8 @@ static fsdp_status check_mesh(const check *c) {
     if (axis->size == 1 || is_used(axis->name)) continue;
     return fsdp_fail(
         c->error, FSDP_ERR_OPTION,
-        "--mesh %s (%s): axis %s has %d ranks, but without --sharding only data, fsdp, tensor and context "
-        "may have more than one: cut the batch over it, as in --sharding fsdp --extra-data-axis %s",
+        "--mesh %s (%s): axis %s has %d ranks, but without --sharding only data, fsdp, tensor, context and "
+        "expert may have more than one: cut the batch over it, as in --sharding fsdp --extra-data-axis %s",
         o->mesh, place(c, "mesh"), axis->name, axis->size, axis->name);
   }
   if ((o->search || o->auto_plan) && !given(c, "strategy")) return FSDP_OK; // it is searched
@@ -66,7 +66,8 @@ static bool sharding_is(const check *c, const char *preset) {
   return c->options->sharding && !strcmp(c->options->sharding, preset);
 }
 
-// --tensor-parallel and --context-parallel stand for an axis of the mesh and for what lies over it, which
+// --tensor-parallel, --context-parallel and --expert-parallel stand for an axis of the mesh and what lies
+// over it, which
 // --mesh and --sharding may say themselves.
 static fsdp_status check_short_form(const check *c, const char *name, int64_t size, const char *axis) {
   const fsdp_options *o = c->options;
@@ -76,8 +77,8 @@ static fsdp_status check_short_form(const check *c, const char *name, int64_t si
     return fsdp_fail(c->error, FSDP_ERR_OPTION,
                      "--%s %lld (%s) and %s=%d of --mesh %s (%s) do not agree: leave one of them out", name,
                      (long long)size, place(c, name), axis, mesh_size, o->mesh, place(c, "mesh"));
-  // fsdp places the batch by sequence over context, but nothing over tensor.
-  bool placed = sharding_is(c, "fsdp-tp") || (sharding_is(c, "fsdp") && !strcmp(axis, FSDP_AXIS_CONTEXT));
+  // fsdp places the batch over expert and, by sequence, over context, but nothing over tensor.
+  bool placed = sharding_is(c, "fsdp-tp") || (sharding_is(c, "fsdp") && strcmp(axis, FSDP_AXIS_TENSOR) != 0);
   if (size == 1 || !o->sharding || placed) return FSDP_OK;
   char remedy[96] = "use --sharding fsdp-tp, or leave one of them out";
   if (!sharding_is(c, "fsdp") && !sharding_is(c, "fsdpv2"))
@@ -92,6 +93,7 @@ static fsdp_status check_short_forms(const check *c) {
   const fsdp_options *o = c->options;
   fsdp_status status = check_short_form(c, "tensor-parallel", o->tensor_parallel, FSDP_AXIS_TENSOR);
   if (!status) status = check_short_form(c, "context-parallel", o->context_parallel, FSDP_AXIS_CONTEXT);
+  if (!status) status = check_short_form(c, "expert-parallel", o->expert_parallel, FSDP_AXIS_EXPERT);
   bool alone = !given(c, "sequence-parallel") || !o->sharding || sharding_is(c, "fsdp-tp");
   if (status || alone) return status;
   return fsdp_fail(c->error, FSDP_ERR_OPTION,

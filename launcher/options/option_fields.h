@@ -31,7 +31,7 @@ typedef enum fsdp_program_kind {
   FSDP_PROGRAM_EVAL = 4
 } fsdp_program_kind;
 
-#define FSDP_OPTION_MAX 128
+#define FSDP_OPTION_MAX 160
 #define FSDP_DTYPE_AUTO (-1) // the backend's default
 
 typedef struct fsdp_options {
@@ -53,7 +53,7 @@ typedef struct fsdp_options {
   int64_t memory_limit, host_memory_limit; // bytes, 0: not given
   double memory_margin;                    // of the device's, a share
   int64_t ranks, ranks_per_node;           // fsdp_plan; 0: not given
-  int64_t tensor_parallel, context_parallel;
+  int64_t tensor_parallel, context_parallel, expert_parallel;
   int64_t comm_timeout;          // seconds
   int64_t eval_freq, stop_after; // stop_after 0: never
   bool eval_at_start;
@@ -83,6 +83,8 @@ typedef struct fsdp_options {
   int packing, long_documents;  // fsdp_packing_choice, fsdp_long_documents
   bool document_mask;           // if given
   int64_t document_separator;   // if given
+  double expert_capacity;       // 0: all that a rank's experts can be sent
+  double imbalance;             // of prices
   bool sequence_parallel;       // where tensor has several ranks
   int nccl_register, nccl_ctas; // comm_nccl.h
   bool allow_shared_gpu, bind, verify_data;

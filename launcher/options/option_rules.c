@@ -48,6 +48,7 @@ static const rule table[] = {
     {"print-strategies", "op-strategies= sharding= graph=", 0,
      "{a} needs strategies of some operators to propagate: add --op-strategies FILE or --sharding FILE"},
     {"model json print-model print-program print-sharding memory-profile tensor-parallel context-parallel "
+     "expert-parallel "
      "strategy memory-limit price profile trace batch-size seq-length recompute self-test",
      "graph", 0,
      "{a} is for models, and {B} is a network of operators, of which strategies are printed: leave one of "

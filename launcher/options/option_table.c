@@ -214,6 +214,15 @@ static const fsdp_option_row table[] = {
              "sequence"},
     {"context-parallel", 0, INT(context_parallel, 1, RANKS_MAX), .fallback = "1",
      .help = "ranks that divide each sequence among them: the mesh's axis context"},
+    {"expert-parallel", 0, INT(expert_parallel, 1, RANKS_MAX), .fallback = "1",
+     .help = "ranks that divide each layer's routed experts among them, and gather each other's rows for "
+             "these: the mesh's axis expert"},
+    {"expert-capacity", 0, REAL(expert_capacity, 0, 1e6), .fallback = "0",
+     .help =
+         "where experts are divided: rows planned for a rank's experts, as a multiple of those that it has "
+         "if all get as many; the rest takes further waves (0: all that they can be sent)"},
+    {"imbalance", 0, REAL(imbalance, 1, 1e6), .fallback = "1", .programs = FSDP_PROGRAM_PLAN,
+     .help = "for prices: rows of the rank whose experts get most, as a multiple of the mean"},
     {"sharding", 0, TEXT(sharding), .argument = "FILE|fsdp|fsdp-tp|fsdpv2",
      .help = "placements of weights and module outputs by name: a YAML file, every weight's first (fsdp) or "
              "largest (fsdpv2) dimension on fsdp, or tensor parallelism as well (fsdp-tp) (default: from the "
@@ -397,8 +406,8 @@ const fsdp_option_row *fsdp_option_find(const char *name) {
 static const char of_evaluations[] =
     " model init data tokenizer verify-data compare-files prompt prompt-tokens max-new-tokens "
     "temperature top-p seed batch-size seq-length strategy wrap numel-to-wrap mesh "
-    "tensor-parallel sequence-parallel context-parallel sharding shard extra-data-axis "
-    "op-strategies cpu-offload prefetch param-dtype backend attention allow-shared-gpu "
+    "tensor-parallel sequence-parallel context-parallel expert-parallel sharding shard extra-data-axis "
+    "expert-capacity op-strategies cpu-offload prefetch param-dtype backend attention allow-shared-gpu "
     "nccl-register nccl-ctas multiprocessors gemm-multiprocessors comm-timeout bind threads "
     "save-dir experiment-name resume memory-limit host-memory-limit rank-logs measure poison "
     "print-model print-program print-sharding dry-run set config help version ";

@@ -103,8 +103,15 @@ static void note(char *text, const char *format, const char *name, const char *f
 }
 
 // A mesh, its short forms and the sharding over it are one choice: giving one of them replaces all.
-static const char *const places[] = {"mesh",     "tensor-parallel", "context-parallel", "op-strategies",
-                                     "sharding", "shard",           "extra-data-axis",  NULL};
+static const char *const places[] = {"mesh",
+                                     "tensor-parallel",
+                                     "context-parallel",
+                                     "expert-parallel",
+                                     "op-strategies",
+                                     "sharding",
+                                     "shard",
+                                     "extra-data-axis",
+                                     NULL};
 
 static bool gives_place(const fsdp_options *options) {
   bool is_given = false;
@@ -207,7 +214,7 @@ static bool is_of_file(const fsdp_options *options, const char *name) {
 // A mesh has its ranks; its short forms leave the others to the strategy.
 static bool fits(const fsdp_options *options, int ranks) {
   if (options->mesh) return ranks == options->run_ranks;
-  return ranks % (options->tensor_parallel * options->context_parallel) == 0;
+  return ranks % (options->tensor_parallel * options->context_parallel * options->expert_parallel) == 0;
 }
 
 fsdp_status fsdp_run_options_fit(fsdp_options *options, int ranks, fsdp_error *error) {

@@ -9,8 +9,9 @@
 // Options of the search itself, of where to print, and short forms of the mesh; in a command, what mpirun
 // says or only a plan needs.
 static bool is_left_out(const fsdp_options *options, const char *name, bool in_file) {
-  static const char *const others[] = {"config", "global-batch", "tensor-parallel", "context-parallel",
-                                       "help",   "version",      "dry-run"};
+  static const char *const others[] = {"config",           "global-batch",    "tensor-parallel",
+                                       "context-parallel", "expert-parallel", "help",
+                                       "version",          "dry-run"};
   static const char *const of_plans[] = {"ranks", "ranks-per-node", "profile"};
   for (size_t i = 0; i < sizeof of_plans / sizeof *of_plans; i++)
     if (strcmp(name, of_plans[i]) == 0) return !in_file;

@@ -19,7 +19,7 @@ fsdp_setup_ranks fsdp_setup_ranks_planned(const fsdp_options *options) {
 }
 
 // The short forms in the order in which their axes are added.
-enum { FORM_COUNT = 2 };
+enum { FORM_COUNT = 3 };
 typedef struct short_form {
   const char *option, *axis;
   int64_t size;
@@ -27,7 +27,8 @@ typedef struct short_form {
 
 static void list_forms(const fsdp_options *options, short_form forms[FORM_COUNT]) {
   forms[0] = (short_form){"context-parallel", FSDP_AXIS_CONTEXT, options->context_parallel};
-  forms[1] = (short_form){"tensor-parallel", FSDP_AXIS_TENSOR, options->tensor_parallel};
+  forms[1] = (short_form){"expert-parallel", FSDP_AXIS_EXPERT, options->expert_parallel};
+  forms[2] = (short_form){"tensor-parallel", FSDP_AXIS_TENSOR, options->tensor_parallel};
 }
 
 // "--tensor-parallel 2 (command line)", of those above 1, with " and " between. Returns `out`.

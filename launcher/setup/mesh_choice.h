@@ -1,8 +1,8 @@
 // The mesh that options mean for a number of ranks.
 //
-//   --mesh given   its axes, and behind them those of --context-parallel and --tensor-parallel that it lacks
-//   no --mesh      data, fsdp, context, tensor: the last two as these options say, so that the ranks that
-//                  exchange most are neighbours; the ranks left over are data's and fsdp's by the strategy
+//   --mesh given   its axes, and behind them those that it lacks of --context-, --expert-, --tensor-parallel
+//   no --mesh      data, fsdp, context, expert, tensor: the last ones as these options say, so that the ranks
+//                  that exchange most are neighbours; the ranks left over are data's and fsdp's by strategy
 #pragma once
 
 #include "launcher/options/options.h"

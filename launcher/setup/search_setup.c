@@ -100,6 +100,7 @@ fsdp_status fsdp_search_job_create(fsdp_options *options, fsdp_program_kind prog
   config->fixed_tensor = fsdp_options_given(options, "tensor-parallel") ? (int)options->tensor_parallel : 0;
   config->fixed_context =
       fsdp_options_given(options, "context-parallel") ? (int)options->context_parallel : 0;
+  config->fixed_expert = fsdp_options_given(options, "expert-parallel") ? (int)options->expert_parallel : 0;
   fsdp_setup_find_limits(options, ranks, config->profile, &job->limits);
   memcpy(config->limit_bytes, job->limits.limits.bytes, sizeof config->limit_bytes);
   config->shared_limit_bytes = job->limits.limits.shared_bytes;

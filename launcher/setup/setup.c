@@ -219,6 +219,8 @@ static fsdp_plan_config make_config(const fsdp_options *options, const fsdp_setu
       .micro_batches = (int)options->grad_accum,
       .strategy = (fsdp_strategy)options->strategy,
       .sequence_parallel = options->sequence_parallel,
+      .expert_capacity = options->expert_capacity,
+      .imbalance = options->imbalance,
       .cpu_offload = options->cpu_offload,
       .prefetch = (int)options->prefetch,
       .accumulate = keeps_gradients ? FSDP_ACCUMULATE_LOCAL : (fsdp_accumulate)options->accumulate,

@@ -24,9 +24,9 @@ static const char *const unchanging[] = {
     "threads", "bind", "nccl-register", "nccl-ctas", "multiprocessors", "gemm-multiprocessors",
     "allow-shared-gpu", "attention",
     // Where what lies: the same numbers but for rounding. `resumed:` names strategy and mesh.
-    "strategy", "mesh", "tensor-parallel", "sequence-parallel", "context-parallel", "sharding", "shard",
-    "extra-data-axis", "wrap", "numel-to-wrap", "prefetch", "cpu-offload", "recompute", "offload-activations",
-    "op-strategies", NULL};
+    "strategy", "mesh", "tensor-parallel", "sequence-parallel", "context-parallel", "expert-parallel",
+    "expert-capacity", "sharding", "shard", "extra-data-axis", "wrap", "numel-to-wrap", "prefetch",
+    "cpu-offload", "recompute", "offload-activations", "op-strategies", NULL};
 
 const char *const *fsdp_resume_unchanging(void) {
   return unchanging;

@@ -188,7 +188,10 @@ typedef struct fsdp_graph {
   fsdp_node *backward; // begins with the loss's backward, which computes the loss too: a training step leaves
                        // the forward's last node out
   int value_count, param_count, module_count, tie_count, forward_count, backward_count;
-  int block_count;         // decoder layers
+  int block_count; // decoder layers
+  // Where experts are cut: routed rows that an op makes room for, as a multiple of those that a rank's
+  // experts have if all get as many; what is beyond takes further waves. 0: for all that they can be sent.
+  double expert_capacity;
   const char *block_class; // of their modules, static
   const char *base_prefix; // prefix of parameters' names, which weight files may omit; "" or static
   bool skips_extra_layers; // weight files may have tensors of layers behind the last, which are left out

@@ -49,7 +49,7 @@ typedef struct fsdp_op_attrs {
   // Of an op that works on indices [first_index, first_index + n) of a larger range, n from its shapes. The
   // first index may depend on the rank. `extent` is the real end of the whole range (0: first_index + n);
   // indices at or above it are padding. Embedding: rows of the vocabulary, n = v. RoPE and learned positions:
-  // positions, n = t; no extent.
+  // positions, n = t; no extent. The order of routed rows: experts, n = e.
   int64_t first_index, extent;
   // Rows of activations. `seq` rows of each of `batch` sequences lie in pieces of `piece` rows (0: seq), all
   // sequences' first pieces before their second: index l of sequence b is row
@@ -69,6 +69,9 @@ typedef struct fsdp_op_attrs {
   fsdp_attention_kernel attention; // attention: which kernel runs
   int64_t ranks;                   // r: ranks whose parts lie one after the other; or that add up a loss
   int64_t experts, slots;          // e, q
+  int64_t arrivals, routed;        // a, u; 0: n * q, and as many as a
+  int64_t first_routed;            // the first of the routed rows of u
+  double load;                     // for prices: routed rows, as a multiple of the mean of all ranks; 0: 1
   // Route, as in model_config.h: how logits become scores, which groups experts are chosen in (0: one), and
   // what the chosen scores become.
   fsdp_route_score route_score;
@@ -137,6 +140,7 @@ typedef struct fsdp_op_operand {
   bool may_add;       // WRITE, but UPDATE is allowed too
   bool optional;
   bool transposable; // its dimensions are stored in reverse if attrs.weight_transposed
+  bool is_linear;    // the outputs are linear in it: it may be a partial sum, and they are then
   bool by_documents; // there only if attrs.documents is not 0; the last one
   bool repeated;     // stands for any number of operands, each with a p of its own
   bool has_dtype;    // else any

@@ -1,13 +1,21 @@
 // Routed experts: the router's choice, the order of routed rows, and products grouped by expert.
 #include "models/graph/backward.h"
 #include "models/graph/op_row.h"
+#include "runtime/base/check.h"
 #include "runtime/base/size.h"
+
+#include <math.h>
 
 // ---- Products: as many rows of each expert as there are on average
 
 static int grouped(const fsdp_op_attrs *attrs, fsdp_op_product_form form, int64_t n, int64_t k,
                    fsdp_op_product *product) {
-  const int64_t routed = attrs->batch * attrs->seq * attrs->slots;
+  int64_t routed = attrs->batch * attrs->seq * attrs->slots;
+  if (attrs->extent) routed = routed * attrs->experts / attrs->extent; // those of a rank's experts
+  if (attrs->extent && attrs->load > 1)
+    routed = (int64_t)fmin((double)routed * attrs->load, (double)fsdp_op_letter_size(attrs, 'a', 0));
+  // Of a wave, those that are left for it.
+  routed = fsdp_max_i64(0, fsdp_min_i64(routed - attrs->first_routed, fsdp_op_letter_size(attrs, 'u', 0)));
   const int64_t rows = fsdp_max_i64(1, routed / attrs->experts);
   const double count = (double)routed / (double)rows;
   // A weight's gradient sums over the rows.
@@ -128,11 +136,30 @@ void fsdp_op_route_order_emit(fsdp_graph *graph, const fsdp_node *f) {
   (void)graph, (void)f;
 }
 
+// A place for the gradient of each routed row of x; `routed` has as many rows.
+static int routed_gradient(fsdp_graph *graph, const fsdp_node *f, int x, int routed) {
+  const fsdp_value of = graph->values[x], rows = graph->values[routed];
+  int made = fsdp_graph_value(graph, FSDP_VALUE_GRADIENT, FSDP_VALUE_COMPUTE, f->module, "d_z", 2,
+                              (int64_t[]){rows.shape[0], of.shape[1]});
+  graph->values[made].local[0] = rows.local[0];
+  graph->values[made].local[1] = of.local[1];
+  graph->values[made].local_numel = rows.local[0] * of.local[1];
+  return made;
+}
+
+// The places that were found with these slots.
+static int places_of(const fsdp_graph *graph, int slots) {
+  enum { EXPERTS, SLOTS, OFFSETS, PLACES };
+  for (const fsdp_node *n = graph->forward; n < graph->forward + graph->forward_count; n++)
+    if (n->kind == FSDP_OP_ROUTE_ORDER && n->operands[SLOTS].value == slots) return n->operands[PLACES].value;
+  FSDP_CHECK(false, "nothing made the slots '%s'", graph->values[slots].name);
+}
+
 // The input's gradient comes last: the input, which the weight's needs, makes room for it.
 void fsdp_op_expert_up_emit(fsdp_graph *graph, const fsdp_node *f) {
   enum { X, WEIGHT, SLOTS, OFFSETS, GATE_UP };
   const fsdp_node_operand *o = f->operands;
-  const int gradient = fsdp_backward_gradient(graph, o[GATE_UP].value), module = f->module;
+  const int gradient = fsdp_backward_gradient(graph, o[GATE_UP].value);
   fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_EXPERT_UP_BACKWARD_WEIGHT, f);
   fsdp_node_operand_add(n, gradient, FSDP_READ);
   fsdp_node_operand_add(n, o[X].value, FSDP_READ);
@@ -140,9 +167,7 @@ void fsdp_op_expert_up_emit(fsdp_graph *graph, const fsdp_node *f) {
   fsdp_node_operand_add(n, o[OFFSETS].value, FSDP_READ);
   fsdp_backward_output(graph, n, o[WEIGHT].value);
   if (!graph->values[o[X].value].needs_gradient) return;
-  const fsdp_value *x = &graph->values[o[X].value];
-  const int64_t shape[2] = {x->shape[0] * f->attrs.slots, x->shape[1]};
-  int d_z = fsdp_graph_value(graph, FSDP_VALUE_GRADIENT, FSDP_VALUE_COMPUTE, module, "d_z", 2, shape);
+  int d_z = routed_gradient(graph, f, o[X].value, o[GATE_UP].value);
   n = fsdp_backward_node(graph, FSDP_OP_EXPERT_UP_BACKWARD_INPUT, f);
   fsdp_node_operand_add(n, gradient, FSDP_READ);
   fsdp_node_operand_add(n, o[WEIGHT].value, FSDP_READ);
@@ -151,16 +176,17 @@ void fsdp_op_expert_up_emit(fsdp_graph *graph, const fsdp_node *f) {
   fsdp_node_operand_add(n, d_z, FSDP_WRITE);
   n = fsdp_backward_node(graph, FSDP_OP_COMBINE, f);
   fsdp_node_operand_add(n, d_z, FSDP_READ);
+  fsdp_node_operand_add(n, places_of(graph, o[SLOTS].value), FSDP_READ);
   fsdp_backward_output(graph, n, o[X].value);
 }
 
 void fsdp_op_expert_swiglu_emit(fsdp_graph *graph, const fsdp_node *f) {
-  enum { GATE_UP, WEIGHTS, SLOTS, S };
+  enum { GATE_UP, WEIGHTS, PLACES, S };
   const fsdp_node_operand *o = f->operands;
   fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_EXPERT_SWIGLU_BACKWARD, f);
   fsdp_node_operand_add(n, fsdp_backward_gradient(graph, o[S].value), FSDP_READ);
   fsdp_node_operand_add(n, o[WEIGHTS].value, FSDP_READ);
-  fsdp_node_operand_add(n, o[SLOTS].value, FSDP_READ);
+  fsdp_node_operand_add(n, o[PLACES].value, FSDP_READ);
   fsdp_backward_in_place(graph, n, o[GATE_UP].value);
   fsdp_backward_output(graph, n, o[WEIGHTS].value);
 }
@@ -201,5 +227,6 @@ void fsdp_op_shared_add_emit(fsdp_graph *graph, const fsdp_node *f) {
 
 // Every slot's gradient is its row's: the backward of the op that made the slots reads that.
 void fsdp_op_combine_emit(fsdp_graph *graph, const fsdp_node *f) {
-  graph->values[f->operands[0].value].gradient = fsdp_backward_gradient(graph, f->operands[1].value);
+  enum { Z, PLACES, Y };
+  graph->values[f->operands[Z].value].gradient = fsdp_backward_gradient(graph, f->operands[Y].value);
 }

@@ -73,6 +73,7 @@ static void read_operand(reader *r, bool is_output) {
   operand->repeated = take(r, "*");
   operand->by_documents = take(r, "@");
   if (operand->by_documents) operand->access = FSDP_READ;
+  operand->is_linear = take(r, "%");
   operand->transposable = take(r, "^");
   size_t length = strcspn(r->at, "[");
   FSDP_CHECK(length > 0 && length < sizeof operand->name, "operands '%s': no name at '%s'", r->text, r->at);
@@ -213,6 +214,10 @@ int64_t fsdp_op_letter_size(const fsdp_op_attrs *attrs, char letter, int64_t fla
     return attrs->experts;
   case 'q':
     return attrs->slots;
+  case 'a':
+    return attrs->arrivals ? attrs->arrivals : attrs->batch * attrs->seq * attrs->slots;
+  case 'u':
+    return attrs->routed ? attrs->routed : fsdp_op_letter_size(attrs, 'a', flat_elems);
   case 'p':
     return flat_elems;
   default:

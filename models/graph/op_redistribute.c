@@ -27,6 +27,7 @@ void fsdp_op_redistribute_emit(fsdp_graph *graph, const fsdp_node *f) {
                           .used_columns = c->used_columns};
   back.gradient = back.to;
   int source = f->operands[0].value, made = f->operands[f->operand_count - 1].value;
+  if (graph->values[made].dtype == FSDP_VALUE_I32) return; // a choice has no gradient
   if (back.from == back.to) {
     if (source == made) return;
     FSDP_CHECK(graph->values[source].gradient < 0, "'%s' has a gradient already", graph->values[source].name);

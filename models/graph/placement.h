@@ -51,7 +51,10 @@ typedef struct fsdp_cut_block {
 // side, as the whole ones do.
 typedef struct fsdp_cut {
   int dim;
-  int block_count; // 0: no dimension is cut
+  int block_count; // 0: no dimension is cut in blocks
   fsdp_cut_block blocks[FSDP_CUT_MAX_BLOCKS];
   fsdp_axis_set group_axes, item_axes;
+  // Cut dimension 0 besides, of which a rank holds ceil(indices / ranks) from a multiple of these on: the
+  // experts of a stack.
+  fsdp_axis_set outer_axes;
 } fsdp_cut;

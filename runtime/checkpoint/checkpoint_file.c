@@ -456,20 +456,26 @@ static fsdp_status read_shared(transfer *t, const request *q, int rank, const fs
   return status;
 }
 
-// Reads a box that is one box of the piece of `rank` too, at index `local` of the cut dimension, from the
-// files of all ranks that hold a part of this piece.
-static fsdp_status read_local(transfer *t, const request *q, int rank, int64_t local, fsdp_error *error) {
+// A box that is one box of a rank's piece too.
+typedef struct home_box {
+  int rank;
+  int64_t outer, local; // its first index in dimension 0, if that is cut besides, and in the cut dimension
+} home_box;
+
+// Reads it from the files of all ranks that hold a part of this piece.
+static fsdp_status read_local(transfer *t, const request *q, home_box home, fsdp_error *error) {
   fsdp_checkpoint_reader *r = t->reader;
   const fsdp_checkpoint *c = r->checkpoint;
   const fsdp_checkpoint_param *p = &c->params[q->param];
   int64_t low = 0, high = 0; // the box's first and last element in the piece, flattened
   for (int d = 0; d < p->dims; d++) {
-    int64_t start = d == p->cut.dim && p->cut.block_count > 0 ? local : q->wanted.start[d];
+    int64_t start = d == p->cut.dim && p->cut.block_count > 0 ? home.local : q->wanted.start[d];
+    if (d == 0 && p->cut.outer_axes) start = home.outer;
     low = low * p->local[d] + start;
     high = high * p->local[d] + start + q->wanted.extent[d] - 1;
   }
   for (int64_t at = p->offset + low; at <= p->offset + high;) {
-    int holder = fsdp_checkpoint_holder(c, p->unit, rank, at);
+    int holder = fsdp_checkpoint_holder(c, p->unit, home.rank, at);
     fsdp_status status = r->files[holder].verified ? FSDP_OK : open_file(r, holder, error);
     r->stored.count = 0;
     fsdp_checkpoint_boxes(c, q->param, holder, &r->stored);
@@ -483,22 +489,45 @@ static fsdp_status read_local(transfer *t, const request *q, int rank, int64_t l
   return FSDP_OK;
 }
 
-// Reads one box of a parameter from the pieces that hold a part of it.
-static fsdp_status read_box(transfer *t, const request *q, fsdp_error *error) {
+// Reads one box of a parameter from the pieces that hold a part of it, of those ranks that have the indices
+// of dimension 0 which `home` says.
+static fsdp_status read_blocks(transfer *t, const request *q, home_box home, fsdp_error *error) {
   const fsdp_checkpoint *c = t->reader->checkpoint;
   const fsdp_cut *cut = &c->params[q->param].cut;
-  if (cut->block_count == 0) return read_local(t, q, 0, 0, error);
+  if (cut->block_count == 0) return read_local(t, q, home, error);
   int d = cut->dim;
   int64_t end = q->wanted.start[d] + q->wanted.extent[d];
   for (int64_t at = q->wanted.start[d]; at < end;) {
-    fsdp_cut_home home = fsdp_cut_home_of(cut, &c->mesh, at);
+    const fsdp_cut_home block = fsdp_cut_home_of(cut, &c->mesh, at);
     request part = *q;
     part.wanted.start[d] = at;
-    part.wanted.extent[d] = fsdp_min_i64(home.count, end - at);
+    part.wanted.extent[d] = fsdp_min_i64(block.count, end - at);
     part.wanted.offset += (at - q->wanted.start[d]) * q->wanted.stride[d];
-    fsdp_status status = read_local(t, &part, home.rank, home.local, error);
+    // Ranks are numbered from the first coordinate on every axis that does not cut.
+    const home_box own = {block.rank + home.rank, home.outer, block.local};
+    fsdp_status status = read_local(t, &part, own, error);
     if (status != FSDP_OK) return status;
     at += part.wanted.extent[d];
+  }
+  return FSDP_OK;
+}
+
+// Reads one box of a parameter.
+static fsdp_status read_box(transfer *t, const request *q, fsdp_error *error) {
+  const fsdp_checkpoint *c = t->reader->checkpoint;
+  const fsdp_checkpoint_param *p = &c->params[q->param];
+  if (!p->cut.outer_axes) return read_blocks(t, q, (home_box){0}, error);
+  const int64_t held = fsdp_cut_outer_of(&p->cut, &c->mesh, 0, p->shape[0]).held;
+  const int64_t end = q->wanted.start[0] + q->wanted.extent[0];
+  for (int64_t at = q->wanted.start[0]; at < end;) {
+    request part = *q;
+    part.wanted.start[0] = at;
+    part.wanted.extent[0] = fsdp_min_i64(held - at % held, end - at);
+    part.wanted.offset += (at - q->wanted.start[0]) * q->wanted.stride[0];
+    const int rank = fsdp_mesh_group_member(&c->mesh, p->cut.outer_axes, 0, (int)(at / held));
+    fsdp_status status = read_blocks(t, &part, (home_box){rank, at % held, 0}, error);
+    if (status != FSDP_OK) return status;
+    at += part.wanted.extent[0];
   }
   return FSDP_OK;
 }

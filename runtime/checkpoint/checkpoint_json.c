@@ -37,8 +37,11 @@ static json_t *print_cut(const fsdp_mesh *mesh, const fsdp_cut *cut) {
     json_array_append_new(blocks,
                           json_pack("[I, I, I]", (json_int_t)cut->blocks[b].groups,
                                     (json_int_t)cut->blocks[b].items, (json_int_t)cut->blocks[b].width));
-  return json_pack("{s:i, s:o, s:o, s:o}", "dim", cut->dim, "group_axes", print_axes(mesh, cut->group_axes),
-                   "item_axes", print_axes(mesh, cut->item_axes), "blocks", blocks);
+  json_t *entry =
+      json_pack("{s:i, s:o, s:o, s:o}", "dim", cut->dim, "group_axes", print_axes(mesh, cut->group_axes),
+                "item_axes", print_axes(mesh, cut->item_axes), "blocks", blocks);
+  if (cut->outer_axes) json_object_set_new(entry, "outer_axes", print_axes(mesh, cut->outer_axes));
+  return entry;
 }
 
 // Units with the parameters in them; where these lie is computed (fsdp_checkpoint_lay_out).
@@ -52,7 +55,7 @@ static json_t *print_units(const fsdp_checkpoint *c) {
       json_t *shape = json_array();
       for (int d = 0; d < param->dims; d++) json_array_append_new(shape, json_integer(param->shape[d]));
       json_t *entry = json_pack("{s:s, s:o}", "name", param->name, "shape", shape);
-      if (param->cut.block_count > 0) json_object_set_new(entry, "cut", print_cut(&c->mesh, &param->cut));
+      if (fsdp_cut_axes(&param->cut)) json_object_set_new(entry, "cut", print_cut(&c->mesh, &param->cut));
       json_array_append_new(params, entry);
     }
     json_array_append_new(units, json_pack("{s:s, s:o, s:o, s:o}", "path", unit->path, "shard_axes",
@@ -260,11 +263,14 @@ static void read_cut(reader *r, const json_t *entry, const fsdp_mesh *mesh, fsdp
   cut.dim = (int)read_int(r, entry, "dim", 0, p->dims - 1);
   cut.group_axes = read_axes(r, entry, "group_axes", mesh);
   cut.item_axes = read_axes(r, entry, "item_axes", mesh);
-  bool good = count >= 1 && count <= FSDP_CUT_MAX_BLOCKS && !(cut.group_axes & cut.item_axes);
+  if (json_object_get(entry, "outer_axes")) cut.outer_axes = read_axes(r, entry, "outer_axes", mesh);
+  bool good = (count >= 1 || cut.outer_axes) && count <= FSDP_CUT_MAX_BLOCKS &&
+              !(cut.group_axes & cut.item_axes) && !(cut.outer_axes & (cut.group_axes | cut.item_axes)) &&
+              (!cut.outer_axes || !count || cut.dim > 0);
   for (size_t b = 0; good && b < count; b++)
     good =
         read_block(json_array_get(blocks, b), &cut.blocks[b], &numel) && fsdp_add_checked(size, numel, &size);
-  good = good && size == p->shape[cut.dim];
+  good = good && (count == 0 || size == p->shape[cut.dim]);
   if (good) p->cut = cut;
   if (!good && !r->wrong) r->wrong = "cut";
 }

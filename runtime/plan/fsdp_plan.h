@@ -30,11 +30,11 @@ void fsdp_planner_destroy(fsdp_planner *planner); // NULL is allowed
 //   profile            a shipped profile's name, or a device profile's text (YAML)
 //   sharding           fsdp, fsdp-tp or fsdpv2, or the text of a sharding file (YAML)
 //   shard              NAME=SPEC: one more rule of `sharding`, once per call
-//   ranks, ranks-per-node, mesh, tensor-parallel, context-parallel, sequence-parallel
+//   ranks, ranks-per-node, mesh, tensor-parallel, context-parallel, expert-parallel, sequence-parallel
 //   batch-size, seq-length, grad-accum, global-batch
 //   strategy, wrap, numel-to-wrap, prefetch, accumulate, recompute, offload-activations, cpu-offload
 //   param-dtype, reduce-dtype, master-dtype, moment-dtype, grad-clip, backend
-//   memory-limit, host-memory-limit, memory-margin
+//   memory-limit, host-memory-limit, memory-margin, expert-capacity
 //
 // Returns 0, or the exit status that fsdp_plan would end with: 2 for a name or a value, 3 for a text that is
 // malformed. What was set before then stays.

@@ -84,7 +84,8 @@ static void release(fsdp_plan *plan) {
 // Without rules the strategy says what is sharded over data and fsdp.
 static fsdp_status check_strategy(const fsdp_plan_config *c, fsdp_error *error) {
   int replicas = fsdp_mesh_size(&c->mesh, FSDP_AXIS_DATA), shards = fsdp_mesh_size(&c->mesh, FSDP_AXIS_FSDP);
-  int model = fsdp_mesh_size(&c->mesh, FSDP_AXIS_TENSOR) * fsdp_mesh_size(&c->mesh, FSDP_AXIS_CONTEXT);
+  int model = fsdp_mesh_size(&c->mesh, FSDP_AXIS_TENSOR) * fsdp_mesh_size(&c->mesh, FSDP_AXIS_CONTEXT) *
+              fsdp_mesh_size(&c->mesh, FSDP_AXIS_EXPERT);
   FSDP_CHECK(replicas * shards * model == fsdp_mesh_ranks(&c->mesh), "an axis that nothing lies over");
   if ((c->strategy == FSDP_FULL || c->strategy == FSDP_GRAD_OP) && replicas != 1)
     return fsdp_fail(
@@ -135,19 +136,24 @@ fsdp_status fsdp_plan_check_attention(const fsdp_plan_config *c, fsdp_error *err
 
 // What routed experts do not have yet: kernels of a GPU, and cuts of their operators.
 static fsdp_status check_experts(const fsdp_plan_config *c, fsdp_error *error) {
-  const int tensor = fsdp_mesh_size(&c->mesh, FSDP_AXIS_TENSOR);
-  const int context = fsdp_mesh_size(&c->mesh, FSDP_AXIS_CONTEXT);
+  const int ranks = fsdp_mesh_size(&c->mesh, FSDP_AXIS_EXPERT);
+  if (!c->model.experts && ranks > 1 && !c->sharding && !c->op_strategies)
+    return fsdp_fail(
+        error, FSDP_ERR_OPTION,
+        "--mesh: axis expert has %d ranks, but the model has no routed experts: use expert=1, or "
+        "fsdp in its place",
+        ranks);
   if (!c->model.experts) return FSDP_OK;
   if (c->backend->device != FSDP_OP_CPU)
     return fsdp_fail(error, FSDP_ERR_OPTION,
                      "a model with routed experts has no kernels for a GPU yet: use --backend cpu");
-  if (c->sharding || c->op_strategies || tensor > 1 || context > 1)
-    return fsdp_fail(
-        error, FSDP_ERR_OPTION,
-        "a model with routed experts on tensor=%d,context=%d%s: it runs on the axes data and fsdp "
-        "alone; leave these and sharding files out and choose a --strategy",
-        tensor, context, c->sharding || c->op_strategies ? " with a sharding of its own" : "");
-  if (c->batch * c->model.expert_slots <= INT32_MAX / c->seq) return FSDP_OK;
+  if (c->op_strategies)
+    return fsdp_fail(error, FSDP_ERR_OPTION,
+                     "--op-strategies of a model with routed experts: leave them out and use --mesh, or a "
+                     "--sharding file");
+  // Those of all ranks that share a layer's experts, of which a row may be sent to as many as a rank has.
+  const int64_t held = fsdp_min_i64((c->model.experts + ranks - 1) / ranks, c->model.expert_slots);
+  if (c->batch * fsdp_max_i64(c->model.expert_slots, ranks * held) <= INT32_MAX / c->seq) return FSDP_OK;
   return fsdp_fail(error, FSDP_ERR_OPTION,
                    "a micro-batch of %lld sequences of %lld tokens, each sent to %lld experts, has more than "
                    "2^31 - 1 routed rows: lower --batch-size or --seq-length",
@@ -209,8 +215,11 @@ static void make_program(fsdp_plan *plan) {
 // As strategy and mesh say: tensor cuts what the preset fsdp-tp cuts, and nothing is sharded under `no`.
 static fsdp_specs *specs_of_strategy(const fsdp_plan_config *c, const fsdp_graph *graph) {
   fsdp_specs *specs = fsdp_specs_default(graph, &c->mesh);
-  for (int p = 0; p < graph->param_count && c->strategy == FSDP_NO; p++)
+  for (int p = 0; p < graph->param_count && c->strategy == FSDP_NO; p++) {
     specs->params[p] = (fsdp_spec){.dims = specs->params[p].dims};
+    // What is not sharded is replicated, but each rank has experts of its own.
+    if (graph->params[p].dims == 3) fsdp_dim_axes_add(&specs->params[p].dim[0], &c->mesh, FSDP_AXIS_EXPERT);
+  }
   fsdp_tensor_preset_params(specs, graph, &c->mesh);
   fsdp_tensor_preset_outputs(specs, graph, &c->mesh, c->sequence_parallel);
   return specs;
@@ -248,6 +257,7 @@ static fsdp_status place(fsdp_plan *plan, fsdp_error *error) {
                      "--aux-loss micro",
                      fsdp_mesh_size(&c->mesh, FSDP_AXIS_CONTEXT));
   fsdp_graph_divide_losses(plan->graph, c->micro_batches);
+  plan->graph->expert_capacity = c->expert_capacity;
   if (c->documents) fsdp_graph_add_documents(plan->graph);
   if (c->sharding) return specs_of_sharding(plan, error);
   if (c->op_strategies) return specs_of_operators(plan, error);
@@ -258,7 +268,8 @@ static fsdp_status place(fsdp_plan *plan, fsdp_error *error) {
 fsdp_status fsdp_plan_count_batch_parts(const fsdp_plan_config *config, int *parts, fsdp_error *error) {
   fsdp_plan plan = {.config = *config};
   int part;
-  *parts = fsdp_mesh_size(&config->mesh, FSDP_AXIS_DATA) * fsdp_mesh_size(&config->mesh, FSDP_AXIS_FSDP);
+  *parts = fsdp_mesh_size(&config->mesh, FSDP_AXIS_DATA) * fsdp_mesh_size(&config->mesh, FSDP_AXIS_FSDP) *
+           fsdp_mesh_size(&config->mesh, FSDP_AXIS_EXPERT);
   if (!config->sharding && !config->op_strategies) return FSDP_OK;
   fsdp_status status = check_config(config, error);
   if (status) return status;

@@ -5,6 +5,8 @@
 #include "runtime/plan/mesh/boxes.h"
 #include "tests/support/models.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 typedef struct run_state {
@@ -280,4 +282,82 @@ bool harness_memory_as_planned(const harness_result *result, char *message, int 
     return false;
   }
   return true;
+}
+
+// ---- As one rank does
+
+// Sums of fp32 in another order. A gradient that is nearly nothing, as that of a query's weight where there
+// is one key, is what rounding leaves of terms as large as the others.
+#define TOLERANCE 1e-5
+#define ROUNDING  1e-6
+
+static bool near(double found, double expected) {
+  return fabs(found - expected) <= TOLERANCE * fabs(expected);
+}
+
+static double norm_of(const harness_tensor *tensor) {
+  double sum = 0;
+  for (int64_t i = 0; i < tensor->numel; i++) sum += (double)tensor->values[i] * (double)tensor->values[i];
+  return sqrt(sum);
+}
+
+// Whether a "gradient" is a count of rows sent to experts, of which rows that pad sequences are some.
+static bool counts_padding(const harness_result *run, int param) {
+  const fsdp_rows *rows = &run->plan->rows;
+  const char *name = run->parameters[param].name, *counted = "e_score_correction_bias";
+  const size_t length = strlen(name), tail = strlen(counted);
+  return rows->parts * rows->local_seq > rows->seq && length > tail && !strcmp(name + length - tail, counted);
+}
+
+const char *harness_same_difference(const harness_result *mine, const harness_result *reference) {
+  static char text[512];
+  if (mine->failure[0]) return mine->failure;
+  for (int s = 0; s < HARNESS_SAME_STEPS; s++) {
+    snprintf(text, sizeof text, "step %d: loss %.8g for %.8g, norm %.8g for %.8g", s, (double)mine->loss[s],
+             (double)reference->loss[s], (double)mine->grad_norm[s], (double)reference->grad_norm[s]);
+    if (!near((double)mine->loss[s], (double)reference->loss[s]) ||
+        !near((double)mine->grad_norm[s], (double)reference->grad_norm[s]))
+      return text;
+  }
+  snprintf(text, sizeof text, "evaluation: %.8g for %.8g", (double)mine->evaluation_loss,
+           (double)reference->evaluation_loss);
+  if (!near((double)mine->evaluation_loss, (double)reference->evaluation_loss)) return text;
+  for (int p = 0; p < mine->param_count; p++) {
+    double norm = norm_of(&reference->gradients[p]), all = (double)reference->grad_norm[0];
+    double difference = harness_difference(&mine->gradients[p], &reference->gradients[p]);
+    if (norm > 0) difference *= norm;
+    if (counts_padding(mine, p)) continue;
+    snprintf(text, sizeof text, "%s: gradient of norm %.3g differs by %.2g", mine->parameters[p].name, norm,
+             difference);
+    if (!(difference <= TOLERANCE * norm + ROUNDING * all)) return text;
+  }
+  return harness_memory_as_planned(mine, text, sizeof text) ? NULL : text;
+}
+
+harness_result *harness_train_same(const fsdp_plan_config *plan, const int32_t *tokens) {
+  const harness_config config = {.plan = *plan,
+                                 .steps = HARNESS_SAME_STEPS,
+                                 .lr = 3e-4f,
+                                 .seed = 7,
+                                 .spread = 0.05f,
+                                 .tokens = tokens,
+                                 .targets = tokens,
+                                 .evaluate = !tokens};
+  return harness_train(&config);
+}
+
+harness_result *harness_train_alone(const fsdp_plan *plan, const int32_t *tokens) {
+  int part;
+  fsdp_plan_config alone = plan->config;
+  alone.batch *= fsdp_plan_batch_part(plan, 0, &part);
+  alone.mesh = fsdp_mesh_of(1, 1);
+  alone.sharding = NULL;
+  alone.op_strategies = NULL;
+  alone.strategy = FSDP_FULL;
+  alone.accumulate = FSDP_ACCUMULATE_REDUCE;
+  alone.cpu_offload = alone.poison = false;
+  alone.saving = (fsdp_saving){0};
+  harness_result *result = harness_train_same(&alone, tokens);
+  FSDP_CHECK(!result->failure[0], "one rank: %s", result->failure);
+  return result;
 }

@@ -73,3 +73,15 @@ double harness_difference(const harness_tensor *a, const harness_tensor *b);
 
 // True if every step measured what was planned, in both spaces; otherwise `message` names the difference.
 bool harness_memory_as_planned(const harness_result *result, char *message, int message_bytes);
+
+// ---- Whether a plan on several ranks trains as one rank does with the whole batch
+
+enum { HARNESS_SAME_STEPS = 2 };
+
+// The plan's run, in fp32; `tokens` (and targets) of all sequences as harness_config has them, or NULL: then
+// with an evaluation.
+harness_result *harness_train_same(const fsdp_plan_config *plan, const int32_t *tokens);
+// One rank with the whole batch.
+harness_result *harness_train_alone(const fsdp_plan *plan, const int32_t *tokens);
+// What differs of losses, norms, gradients, or memory from what was planned; NULL: nothing. Static.
+const char *harness_same_difference(const harness_result *mine, const harness_result *reference);

@@ -1,7 +1,6 @@
 // Products grouped by expert: of expert e those routed rows that lie from offsets[e] to offsets[e + 1], one
-// gemm each. Row u of them is of row slots[u] / k of what has a row for each token, and of row slots[u] of
-// what has one for each slot. Such rows are copied side by side, in the workspace. N tokens, k slots of each,
-// E experts, C channels, I intermediate size.
+// gemm each. Row u of them is of row slots[u] / k of what has a row for each token. Such rows are copied side
+// by side, in the workspace. N tokens, k slots of each, E experts, C channels, I intermediate size.
 #include "kernels/cpu/gemm/gemm.h"
 #include "kernels/cpu/operand.h"
 #include "kernels/cpu/ops.h"
@@ -11,8 +10,7 @@
 typedef struct grouped {
   const fsdp_kernel_call *call;
   const int32_t *slots, *offsets;
-  const fsdp_view *workspace;
-  int64_t E, C, I;
+  int64_t E, C, I, first, room; // the routed rows of the operands: those from `first` on
 } grouped;
 
 // The operands, of which 2 and 3 are slots and offsets in every op with products.
@@ -25,50 +23,48 @@ static grouped open_grouped(const fsdp_kernel_call *call, const fsdp_view **oper
   return (grouped){.call = call,
                    .slots = o[2].data,
                    .offsets = o[3].data,
-                   .workspace = fsdp_kernel_workspace(call),
                    .E = attrs->experts,
                    .C = attrs->channels,
-                   .I = attrs->intermediate};
+                   .I = attrs->intermediate,
+                   .first = attrs->first_routed,
+                   .room = fsdp_op_letter_size(attrs, 'u', 0)};
 }
 
-// ---- Rows into the workspace and out of it
+// The first of the operands' rows that expert e has, or of those behind it.
+static int64_t begin_of(const grouped *g, int64_t e) {
+  return fsdp_min_i64(fsdp_max_i64(g->offsets[e] - g->first, 0), g->room);
+}
+
+static int64_t rows_of(const grouped *g, int64_t e) {
+  return begin_of(g, e + 1) - begin_of(g, e);
+}
+
+// ---- Rows into the workspace
 
 typedef struct row_copy {
-  char *packed, *spread;
+  char *packed;
+  const char *spread;
   const int32_t *slots;
   int64_t row_bytes, divisor;
-  bool scatters;
 } row_copy;
 
 static void copy_row(void *argument, int64_t i, void *scratch) {
   const row_copy *c = argument;
-  char *packed = c->packed + i * c->row_bytes, *spread = c->spread + c->slots[i] / c->divisor * c->row_bytes;
   (void)scratch;
-  memcpy(c->scatters ? spread : packed, c->scatters ? packed : spread, (size_t)c->row_bytes);
+  memcpy(c->packed + i * c->row_bytes, c->spread + c->slots[i] / c->divisor * c->row_bytes,
+         (size_t)c->row_bytes);
 }
 
 // The tokens' rows of `view` (N, C) that expert e has, side by side.
 static const void *gather(const grouped *g, int64_t e, const fsdp_view *view) {
-  const int64_t first = g->offsets[e], rows = g->offsets[e + 1] - first;
-  row_copy copy = {.packed = g->workspace->data,
+  void *packed = fsdp_kernel_workspace(g->call)->data;
+  row_copy copy = {.packed = packed,
                    .spread = view->data,
-                   .slots = g->slots + first,
+                   .slots = g->slots + g->first + begin_of(g, e),
                    .row_bytes = g->C * fsdp_dtype_bytes(view->dtype),
                    .divisor = g->call->attrs->slots};
-  fsdp_pool_run(g->call->pool, rows, copy_row, &copy);
-  return g->workspace->data;
-}
-
-// What was made for expert e goes to its slots' rows of `view` (N * k, C).
-static void scatter(const grouped *g, int64_t e, const fsdp_view *view) {
-  const int64_t first = g->offsets[e], rows = g->offsets[e + 1] - first;
-  row_copy copy = {.packed = g->workspace->data,
-                   .spread = view->data,
-                   .slots = g->slots + first,
-                   .row_bytes = g->C * fsdp_dtype_bytes(view->dtype),
-                   .divisor = 1,
-                   .scatters = true};
-  fsdp_pool_run(g->call->pool, rows, copy_row, &copy);
+  fsdp_pool_run(g->call->pool, rows_of(g, e), copy_row, &copy);
+  return packed;
 }
 
 // ---- Products with a weight (out, in) of expert e
@@ -138,10 +134,6 @@ static void multiply_rows(const grouped *g, const expert_gemm *m, const void *d_
     memset(d_weight, 0, (size_t)(m->out * m->in * fsdp_dtype_bytes(m->weight->dtype)));
 }
 
-static int64_t rows_of(const grouped *g, int64_t e) {
-  return g->offsets[e + 1] - g->offsets[e];
-}
-
 void FSDP_CPU(expert_up)(const fsdp_kernel_call *call) {
   const fsdp_view *o;
   const grouped g = open_grouped(call, &o);
@@ -149,7 +141,7 @@ void FSDP_CPU(expert_up)(const fsdp_kernel_call *call) {
   for (m.e = 0; m.e < g.E; m.e++) {
     m.rows = rows_of(&g, m.e);
     m.a = gather(&g, m.e, &o[0]);
-    m.c = element(&o[4], g.offsets[m.e] * m.out);
+    m.c = element(&o[4], begin_of(&g, m.e) * m.out);
     multiply(&g, &m);
   }
 }
@@ -157,12 +149,12 @@ void FSDP_CPU(expert_up)(const fsdp_kernel_call *call) {
 void FSDP_CPU(expert_down)(const fsdp_kernel_call *call) {
   const fsdp_view *o;
   const grouped g = open_grouped(call, &o);
-  expert_gemm m = {.weight = &o[1], .c = g.workspace->data, .dtype = o[4].dtype, .out = g.C, .in = g.I};
+  expert_gemm m = {.weight = &o[1], .dtype = o[4].dtype, .out = g.C, .in = g.I};
   for (m.e = 0; m.e < g.E; m.e++) {
     m.rows = rows_of(&g, m.e);
-    m.a = element(&o[0], g.offsets[m.e] * m.in);
+    m.a = element(&o[0], begin_of(&g, m.e) * m.in);
+    m.c = element(&o[4], begin_of(&g, m.e) * m.out);
     multiply(&g, &m);
-    scatter(&g, m.e, &o[4]);
   }
 }
 
@@ -173,7 +165,7 @@ void FSDP_CPU(expert_down_backward_input)(const fsdp_kernel_call *call) {
   for (m.e = 0; m.e < g.E; m.e++) {
     m.rows = rows_of(&g, m.e);
     m.a = gather(&g, m.e, &o[0]);
-    m.c = element(&o[4], g.offsets[m.e] * m.in);
+    m.c = element(&o[4], begin_of(&g, m.e) * m.in);
     multiply_back(&g, &m);
   }
 }
@@ -184,19 +176,19 @@ void FSDP_CPU(expert_down_backward_weight)(const fsdp_kernel_call *call) {
   expert_gemm m = {.weight = &o[4], .out = g.C, .in = g.I};
   for (m.e = 0; m.e < g.E; m.e++) {
     m.rows = rows_of(&g, m.e);
-    multiply_rows(&g, &m, gather(&g, m.e, &o[0]), element(&o[1], g.offsets[m.e] * m.in), o[0].dtype);
+    multiply_rows(&g, &m, gather(&g, m.e, &o[0]), element(&o[1], begin_of(&g, m.e) * m.in), o[0].dtype);
   }
 }
 
 void FSDP_CPU(expert_up_backward_input)(const fsdp_kernel_call *call) {
   const fsdp_view *o;
   const grouped g = open_grouped(call, &o);
-  expert_gemm m = {.weight = &o[1], .c = g.workspace->data, .dtype = o[4].dtype, .out = 2 * g.I, .in = g.C};
+  expert_gemm m = {.weight = &o[1], .dtype = o[4].dtype, .out = 2 * g.I, .in = g.C};
   for (m.e = 0; m.e < g.E; m.e++) {
     m.rows = rows_of(&g, m.e);
-    m.a = element(&o[0], g.offsets[m.e] * m.out);
+    m.a = element(&o[0], begin_of(&g, m.e) * m.out);
+    m.c = element(&o[4], begin_of(&g, m.e) * m.in);
     multiply_back(&g, &m);
-    scatter(&g, m.e, &o[4]);
   }
 }
 
@@ -206,7 +198,7 @@ void FSDP_CPU(expert_up_backward_weight)(const fsdp_kernel_call *call) {
   expert_gemm m = {.weight = &o[4], .out = 2 * g.I, .in = g.C};
   for (m.e = 0; m.e < g.E; m.e++) {
     m.rows = rows_of(&g, m.e);
-    multiply_rows(&g, &m, element(&o[0], g.offsets[m.e] * m.out), gather(&g, m.e, &o[1]), o[0].dtype);
+    multiply_rows(&g, &m, element(&o[0], begin_of(&g, m.e) * m.out), gather(&g, m.e, &o[1]), o[0].dtype);
   }
 }
 
@@ -216,17 +208,26 @@ enum { CHUNK = 1024 }; // columns at a time
 
 typedef struct combination {
   const fsdp_view *z, *y;
-  int64_t C, k;
+  const int32_t *places;
+  int64_t C, k, first, room; // the routed rows of z: those from `first` on
 } combination;
+
+static bool is_among(const combination *s, int32_t place) {
+  return place >= s->first && place < s->first + s->room;
+}
 
 static void combine_row(void *argument, int64_t n, void *scratch) {
   const combination *s = argument;
+  const int32_t *places = s->places + n * s->k;
   float *sum = scratch, *buffer = scratch_after(scratch, CHUNK);
-  for (int64_t c = 0; c < s->C; c += CHUNK) {
+  bool any = !updates(s->y);
+  for (int64_t j = 0; j < s->k; j++) any |= is_among(s, places[j]);
+  for (int64_t c = 0; c < s->C && any; c += CHUNK) {
     const int64_t count = fsdp_min_i64(CHUNK, s->C - c);
-    load_into(s->z, n * s->k * s->C + c, count, sum);
-    for (int64_t j = 1; j < s->k; j++) {
-      const float *z = load(s->z, (n * s->k + j) * s->C + c, count, buffer);
+    memset(sum, 0, (size_t)count * sizeof *sum);
+    for (int64_t j = 0; j < s->k; j++) {
+      if (!is_among(s, places[j])) continue;
+      const float *z = load(s->z, (places[j] - s->first) * s->C + c, count, buffer);
       for (int64_t i = 0; i < count; i++) sum[i] += z[i];
     }
     if (updates(s->y)) {
@@ -239,6 +240,8 @@ static void combine_row(void *argument, int64_t n, void *scratch) {
 
 void FSDP_CPU(combine)(const fsdp_kernel_call *call) {
   const fsdp_view *o = open_operands(call, 0);
-  combination s = {.z = &o[0], .y = &o[1], .C = call->attrs->channels, .k = call->attrs->slots};
+  combination s = {.z = &o[0], .places = o[1].data, .y = &o[2]};
+  s.C = call->attrs->channels, s.k = call->attrs->slots;
+  s.first = call->attrs->first_routed, s.room = fsdp_op_letter_size(call->attrs, 'u', 0);
   fsdp_pool_run(call->pool, call->attrs->batch * call->attrs->seq, combine_row, &s);
 }

@@ -19,8 +19,9 @@ typedef struct router {
 
 static router router_of(const fsdp_kernel_call *call) {
   const fsdp_op_attrs *attrs = call->attrs;
-  FSDP_CHECK(attrs->slots >= 1 && attrs->slots <= attrs->experts, "%lld of %lld experts",
-             (long long)attrs->slots, (long long)attrs->experts);
+  const int64_t experts = attrs->extent ? attrs->extent : attrs->experts; // also those of other ranks
+  FSDP_CHECK(attrs->slots >= 1 && attrs->slots <= experts, "%lld of %lld experts", (long long)attrs->slots,
+             (long long)experts);
   FSDP_CHECK((size_t)(4 * attrs->experts + 64) * sizeof(float) <= FSDP_POOL_SCRATCH_BYTES,
              "%lld experts exceed the scratch", (long long)attrs->experts);
   return (router){.E = attrs->experts,
@@ -220,28 +221,45 @@ void FSDP_CPU(route_backward)(const fsdp_kernel_call *call) {
 
 typedef struct ordering {
   const int32_t *experts; // (N, k)
-  int32_t *slots, *offsets;
-  int64_t routed, E;
+  int32_t *slots, *offsets, *places;
+  int64_t slot_count, capacity, first, E; // E experts from `first` on
 } ordering;
 
-// A counting sort, which is stable: routed rows are numbered by (row, slot).
+// The rank's expert that a slot is sent to; -1: it has none, or another rank has it.
+static int64_t own_expert(const ordering *o, int64_t slot) {
+  const int64_t e = o->experts[slot] - o->first;
+  return e >= 0 && e < o->E ? e : -1;
+}
+
+// A counting sort, which is stable: slots are numbered by (row, slot).
 static void order(void *argument, int64_t index, void *scratch) {
   const ordering *o = argument;
   int32_t *next = scratch;
   (void)index;
   memset(o->offsets, 0, (size_t)(o->E + 1) * sizeof(int32_t));
-  for (int64_t i = 0; i < o->routed; i++) o->offsets[o->experts[i] + 1]++;
+  for (int64_t i = 0; i < o->slot_count; i++)
+    if (own_expert(o, i) >= 0) o->offsets[own_expert(o, i) + 1]++;
   for (int64_t e = 0; e < o->E; e++) {
     o->offsets[e + 1] += o->offsets[e];
     next[e] = o->offsets[e];
   }
-  for (int64_t i = 0; i < o->routed; i++) o->slots[next[o->experts[i]]++] = (int32_t)i;
+  FSDP_CHECK(o->offsets[o->E] <= o->capacity, "%d routed rows in %lld", (int)o->offsets[o->E],
+             (long long)o->capacity);
+  for (int64_t i = 0; i < o->slot_count; i++) {
+    const int64_t e = own_expert(o, i);
+    o->places[i] = e < 0 ? -1 : next[e]++;
+    if (e >= 0) o->slots[o->places[i]] = (int32_t)i;
+  }
+  for (int64_t u = o->offsets[o->E]; u < o->capacity; u++) o->slots[u] = -1;
 }
 
 void FSDP_CPU(route_order)(const fsdp_kernel_call *call) {
   const router r = router_of(call);
+  const fsdp_op_attrs *attrs = call->attrs;
   const fsdp_view *o = open_operands(call, 0);
-  ordering k = {.experts = o[0].data, .slots = o[1].data, .offsets = o[2].data, .E = r.E};
-  k.routed = call->attrs->batch * call->attrs->seq * r.k;
+  ordering k = {.experts = o[0].data, .slots = o[1].data, .offsets = o[2].data, .places = o[3].data};
+  k.E = r.E, k.first = attrs->first_index;
+  k.slot_count = attrs->batch * attrs->seq * r.k;
+  k.capacity = fsdp_op_letter_size(attrs, 'a', 0);
   fsdp_pool_run(call->pool, 1, order, &k);
 }

@@ -102,7 +102,17 @@ static void append(fsdp_box_list *list, const fsdp_box *box) {
   list->boxes[list->count++] = *box;
 }
 
-// Appends what a box in the piece's own coordinates is in the parameter's.
+// Moves a box in the piece's own coordinates to the indices of dimension 0 that the rank has. False: it has
+// padding alone.
+static bool move_outer(const fsdp_piece *piece, fsdp_box *box) {
+  const fsdp_cut_outer outer = fsdp_cut_outer_of(piece->cut, piece->mesh, piece->rank, piece->shape[0]);
+  if (!piece->cut->outer_axes) return true;
+  box->extent[0] = fsdp_min_i64(box->extent[0], outer.real - box->start[0]);
+  box->start[0] += outer.first;
+  return box->extent[0] > 0;
+}
+
+// Appends what a box in the piece's own coordinates, but for dimension 0, is in the parameter's.
 static void append_runs(const fsdp_piece *piece, const fsdp_box *local, fsdp_box_list *list) {
   int d = piece->cut->dim;
   int64_t begin = local->start[d], end = begin + local->extent[d];
@@ -128,6 +138,7 @@ void fsdp_piece_boxes(const fsdp_piece *piece, int64_t first, int64_t numel, int
   int count = fsdp_boxes_cut(piece->dims, shape, first, numel, offset, boxes);
   for (int b = 0; b < count; b++) {
     boxes[b].param = piece->param;
+    if (!move_outer(piece, &boxes[b])) continue;
     if (piece->cut->block_count > 0)
       append_runs(piece, &boxes[b], list);
     else

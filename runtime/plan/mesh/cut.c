@@ -5,7 +5,8 @@
 
 fsdp_axis_set fsdp_cut_axes(const fsdp_cut *cut) {
   FSDP_CHECK(!(cut->group_axes & cut->item_axes), "an axis cuts both groups and items");
-  return cut->group_axes | cut->item_axes;
+  FSDP_CHECK(!(cut->outer_axes & (cut->group_axes | cut->item_axes)), "an axis cuts two dimensions");
+  return cut->group_axes | cut->item_axes | cut->outer_axes;
 }
 
 static int64_t block_size(const fsdp_cut_block *block) {
@@ -42,8 +43,10 @@ int64_t fsdp_cut_local_shape(const fsdp_cut *cut, const fsdp_mesh *mesh, int dim
   int64_t numel = 1;
   FSDP_CHECK(cut->block_count == 0 || (cut->dim < dims && fsdp_cut_size(cut) == shape[cut->dim]),
              "blocks of %lld elements in dimension %d", (long long)fsdp_cut_size(cut), cut->dim);
+  FSDP_CHECK(!cut->outer_axes || !cut->block_count || cut->dim > 0, "dimension 0 is cut twice");
   for (int d = 0; d < dims; d++) {
     local[d] = cut->block_count > 0 && d == cut->dim ? fsdp_cut_local_size(cut, mesh) : shape[d];
+    if (d == 0) local[d] = fsdp_cut_outer_of(cut, mesh, 0, local[d]).held;
     numel *= local[d];
   }
   return numel;
@@ -52,6 +55,12 @@ int64_t fsdp_cut_local_shape(const fsdp_cut *cut, const fsdp_mesh *mesh, int dim
 // How many of `count` are left for the rank at `place`, which holds up to `local` of them.
 static int64_t real_of(int64_t count, int64_t local, int place) {
   return fsdp_max_i64(0, fsdp_min_i64(local, count - local * place));
+}
+
+fsdp_cut_outer fsdp_cut_outer_of(const fsdp_cut *cut, const fsdp_mesh *mesh, int rank, int64_t indices) {
+  const fsdp_mesh_group group = fsdp_mesh_group_of(mesh, cut->outer_axes, rank);
+  const int64_t held = (indices + group.size - 1) / group.size;
+  return (fsdp_cut_outer){group.rank * held, held, real_of(indices, held, group.rank)};
 }
 
 fsdp_cut_run fsdp_cut_run_at(const fsdp_cut *cut, const fsdp_mesh *mesh, int rank, int64_t local) {

@@ -26,7 +26,14 @@ typedef struct fsdp_cut_home {
 // The axes that cut.
 fsdp_axis_set fsdp_cut_axes(const fsdp_cut *cut);
 
-// Elements of the whole dimension; of a rank's, padding included. 0 if nothing is cut.
+// Indices of dimension 0 that a rank has if outer_axes cut it: `held` places from `first` on, of which `real`
+// are no padding; all `indices` if they do not.
+typedef struct fsdp_cut_outer {
+  int64_t first, held, real;
+} fsdp_cut_outer;
+fsdp_cut_outer fsdp_cut_outer_of(const fsdp_cut *cut, const fsdp_mesh *mesh, int rank, int64_t indices);
+
+// Elements of the whole dimension that blocks cut; of a rank's, padding included. 0 if there are none.
 int64_t fsdp_cut_size(const fsdp_cut *cut);
 int64_t fsdp_cut_local_size(const fsdp_cut *cut, const fsdp_mesh *mesh);
 

@@ -139,19 +139,28 @@ static const fsdp_operand *operands_of(const fsdp_pricing *p, const fsdp_instr *
   return &p->plan->program->operands[instr->first_operand];
 }
 
+// Of the rank that takes longest: whose experts get most.
+static fsdp_op_attrs attrs_of(const fsdp_pricing *p, const fsdp_instr *instr) {
+  fsdp_op_attrs attrs = instr->attrs;
+  attrs.load = p->plan->config.imbalance;
+  return attrs;
+}
+
 static fsdp_op_work work_of(const fsdp_pricing *p, const fsdp_instr *instr) {
   fsdp_op_extent extents[FSDP_OP_MAX_OPERANDS];
   const fsdp_operand *operands = operands_of(p, instr);
   const int count = (int)fsdp_min_i64(instr->operand_count, FSDP_OP_MAX_OPERANDS);
   for (int i = 0; i < count; i++)
     extents[i] = (fsdp_op_extent){operands[i].dtype, operands[i].access, operands[i].size_bytes};
-  return fsdp_op_work_of(instr->op, &instr->attrs, extents, count);
+  const fsdp_op_attrs attrs = attrs_of(p, instr);
+  return fsdp_op_work_of(instr->op, &attrs, extents, count);
 }
 
 // The element type that an op's gemms read: that of the plan's parameters in compute.
 static double products_s(const fsdp_pricing *p, const fsdp_instr *instr) {
   fsdp_op_product products[FSDP_OP_PRODUCTS_MAX];
-  const int count = fsdp_op_products(instr->op, &instr->attrs, products);
+  const fsdp_op_attrs attrs = attrs_of(p, instr);
+  const int count = fsdp_op_products(instr->op, &attrs, products);
   double seconds = 0;
   for (int i = 0; i < count; i++)
     seconds +=

@@ -250,7 +250,8 @@ static void hash_attrs(hasher *h, const fsdp_op_attrs *attrs) {
       attrs->piece,       attrs->chunk,        attrs->kv_seq,        attrs->kv_parts,
       attrs->kv_piece,    attrs->ranks,        attrs->padding_token, attrs->weight_transposed,
       attrs->attention,   attrs->head_parts,   attrs->rotates_back,  attrs->weight_frozen,
-      attrs->decays_some, attrs->experts,      attrs->slots,         attrs->route_normalises};
+      attrs->decays_some, attrs->experts,      attrs->slots,         attrs->route_normalises,
+      attrs->routed,      attrs->arrivals,     attrs->first_routed};
   const int64_t routes[] = {(int64_t)attrs->route_score, attrs->route_groups, attrs->route_groups_kept,
                             attrs->route_group_best};
   const float factors[] = {attrs->eps,        attrs->max_norm, attrs->norm_weight,

@@ -52,6 +52,18 @@ static bool *read_by_backward(const fsdp_graph *graph) {
   return read;
 }
 
+// Whether node `n` makes a choice, or gathers that of other ranks.
+static bool is_choice(const fsdp_graph *graph, int n) {
+  const fsdp_node *node = &graph->forward[n];
+  if (!fsdp_node_redistributes(node)) return fsdp_op_chooses(node->kind);
+  for (int m = 0; m < n; m++)
+    for (int o = 0; o < graph->forward[m].operand_count; o++)
+      if (graph->forward[m].operands[o].value == node->operands[0].value &&
+          graph->forward[m].operands[o].access == FSDP_WRITE)
+        return fsdp_op_chooses(graph->forward[m].kind);
+  return false;
+}
+
 fsdp_saved fsdp_saved_create(const fsdp_graph *graph) {
   fsdp_saved saved = {.values = fsdp_alloc((size_t)graph->value_count * sizeof *saved.values)};
   bool *wanted = read_by_backward(graph);
@@ -68,13 +80,12 @@ fsdp_saved fsdp_saved_create(const fsdp_graph *graph) {
       // The embedding, or the layer before (a sum stored in columns), makes what enters a layer.
       if (value->kept) layer = first_reader(graph->forward + n, graph->forward_count - n, v);
       if (layer < 0) continue;
-      saved.values[saved.count++] =
-          (fsdp_saved_value){.value = v,
-                             .layer = layer,
-                             .maker = maker,
-                             .is_layer_input = value->kept,
-                             .is_made_once = value->kept || fsdp_op_chooses(node->kind),
-                             .name = value->kept ? "residual" : name_of(node, o)};
+      saved.values[saved.count++] = (fsdp_saved_value){.value = v,
+                                                       .layer = layer,
+                                                       .maker = maker,
+                                                       .is_layer_input = value->kept,
+                                                       .is_made_once = value->kept || is_choice(graph, n),
+                                                       .name = value->kept ? "residual" : name_of(node, o)};
     }
   }
   free(wanted);

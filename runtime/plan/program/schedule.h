@@ -45,10 +45,12 @@ typedef struct fsdp_plan_config {
   int micro_batches;     // micro-batches of a step
   bool documents;        // attention and positions stay within a document; its start is an input of the step
   double attention_left; // for prices: the share of pairs of query and key that are of one document; 0: all
+  double imbalance; // for prices: rows of the rank whose experts get most, as a multiple of the mean; 0: 1
   fsdp_strategy strategy;
   fsdp_mesh mesh;
   bool sequence_parallel; // where tensor has several ranks and rules do not say it: rows that it does not cut
                           // by columns lie over it by the sequence
+  double expert_capacity; // fsdp_graph.expert_capacity
   const fsdp_sharding *sharding;              // must outlive the plan; NULL: as strategy and mesh say
   const fsdp_given_strategies *op_strategies; // in place of rules; must outlive the plan; NULL: none
   fsdp_wrap_policy wrap;

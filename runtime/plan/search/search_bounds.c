@@ -23,6 +23,12 @@ static const char *shard_axes(const fsdp_search_kind *kind) {
   return kind->strategy == FSDP_NO ? FSDP_AXIS_FSDP : FSDP_AXIS_FSDP "," FSDP_AXIS_CONTEXT;
 }
 
+// The most parts in which a layer's weights are cut for its work: tensor cuts all of them at most, and expert
+// most of them.
+static int parts_of(const fsdp_search_kind *kind) {
+  return fsdp_mesh_size(&kind->mesh, FSDP_AXIS_TENSOR) * fsdp_mesh_size(&kind->mesh, FSDP_AXIS_EXPERT);
+}
+
 static int shards_of(const fsdp_search_kind *kind) {
   return fsdp_mesh_group_size(&kind->mesh, fsdp_mesh_axes(&kind->mesh, shard_axes(kind)));
 }
@@ -60,9 +66,9 @@ static double communication_s(const fsdp_search_config *search, const search_spa
                               const fsdp_search_kind *kind, int micro_batches,
                               const search_batch_floor *floor) {
   const fsdp_plan_config *c = &search->base;
-  const int tensor = fsdp_mesh_size(&kind->mesh, FSDP_AXIS_TENSOR);
-  const double all = (double)space->params / tensor;
-  const double layers = (double)(space->layer_params * c->model.num_layers) / tensor;
+  const int parts = parts_of(kind);
+  const double all = (double)space->params / parts;
+  const double layers = (double)(space->layer_params * c->model.num_layers) / parts;
   const double weights = layers * (double)fsdp_dtype_bytes(c->param_dtype);
   const double gradients = layers * (double)fsdp_dtype_bytes(c->reduce_dtype);
   const char *axes = shard_axes(kind);
@@ -88,8 +94,7 @@ static double host_update_s(const fsdp_search_config *search, const search_space
   const fsdp_plan_config *c = &search->base;
   const fsdp_device_profile *profile = search->profile;
   if (!kind->cpu_offload || profile->device == FSDP_OP_CPU || profile->host_memory_rate <= 0) return 0;
-  const double shard =
-      (double)space->params / fsdp_mesh_size(&kind->mesh, FSDP_AXIS_TENSOR) / shards_of(kind);
+  const double shard = (double)space->params / parts_of(kind) / shards_of(kind);
   const int64_t bytes = fsdp_dtype_bytes(c->reduce_dtype) +
                         2 * fsdp_optimizer_elem_bytes(c->optimizer, c->master_dtype, c->moment_dtype);
   const int64_t ranks = fsdp_min_i64(search->ranks, search->ranks_per_node);
@@ -142,8 +147,7 @@ double search_batch_least_s(const fsdp_search_config *search, const search_space
 int64_t search_least_bytes(const fsdp_search_config *search, const search_space *space,
                            const fsdp_search_kind *kind, fsdp_space *where) {
   const fsdp_plan_config *c = &search->base;
-  const int tensor = fsdp_mesh_size(&kind->mesh, FSDP_AXIS_TENSOR);
-  const double params = (double)space->params / tensor;
+  const double params = (double)space->params / parts_of(kind);
   const double states = params *
                         (double)fsdp_optimizer_elem_bytes(c->optimizer, c->master_dtype, c->moment_dtype) /
                         shards_of(kind);

@@ -30,6 +30,7 @@ typedef struct fsdp_search_config {
   bool fixed[FSDP_SEARCH_FIELD_COUNT]; // of a fixed mesh, short forms included
   int ranks, ranks_per_node;
   int fixed_tensor, fixed_context; // sizes of these axes that are given without a mesh; 0: searched
+  int fixed_expert;                // the same
   int64_t global_batch;            // sequences of a step
   const fsdp_device_profile *profile;
   // Bytes that a rank may take of each space, with what lies beside the device's arena; 0: no limit. And of

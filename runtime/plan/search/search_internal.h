@@ -80,7 +80,8 @@ typedef struct search_batch_floor {
   double layers_s, node_s, network_s;
 } search_batch_floor;
 
-// Of all kinds that cut layers alike: one size of `tensor` and of `context`; by micro-batch (search_batch).
+// Of all kinds that cut layers alike, with one size of `tensor`, `context` and `expert`; by micro-batch
+// (search_batch).
 typedef struct search_floor {
   fsdp_mesh mesh; // of the kind that was drafted
   bool sequence_parallel;
@@ -118,7 +119,7 @@ double search_links_left(const fsdp_search_config *search, const search_space *s
 // depend on what one rank computes and hardly on the rest, so they are estimated once and show which sets are
 // worth a draft.
 typedef struct search_delta {
-  int tensor, context;
+  int tensor, context, expert;
   bool sequence_parallel;
   // Of a sequence in a micro-batch.
   double work_s[SEARCH_CHAINS_MAX][SEARCH_SETS_MAX];
@@ -140,7 +141,7 @@ typedef struct search_best {
   bool left_out; // some setting takes `cut_s` or longer: it may fit
 } search_best;
 
-// The bounds that all kinds with this one's tensor and context share, from drafts of the first of them.
+// The bounds that all kinds with this one's tensor, context and expert share, from drafts of the first.
 // Valid until the next call.
 const search_floor *search_floor_of(const fsdp_search_config *search, const search_space *space,
                                     const fsdp_search_kind *kind, search_floors *floors,

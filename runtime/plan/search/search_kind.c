@@ -125,18 +125,21 @@ static double rows_of(const search_setting *setting) {
 static const search_delta *delta_of(walk *w, const search_setting *first) {
   const fsdp_mesh *mesh = &w->kind->mesh;
   const int tensor = fsdp_mesh_size(mesh, FSDP_AXIS_TENSOR),
-            context = fsdp_mesh_size(mesh, FSDP_AXIS_CONTEXT);
+            context = fsdp_mesh_size(mesh, FSDP_AXIS_CONTEXT),
+            expert = fsdp_mesh_size(mesh, FSDP_AXIS_EXPERT);
   for (int i = 0; i < w->deltas->count; i++) {
     const search_delta *known = &w->deltas->items[i];
-    if (known->tensor == tensor && known->context == context &&
+    if (known->tensor == tensor && known->context == context && known->expert == expert &&
         known->sequence_parallel == w->kind->sequence_parallel)
       return known;
   }
   w->deltas->items =
       fsdp_realloc(w->deltas->items, (size_t)(w->deltas->count + 1) * sizeof *w->deltas->items);
   search_delta *delta = &w->deltas->items[w->deltas->count++];
-  *delta =
-      (search_delta){.tensor = tensor, .context = context, .sequence_parallel = w->kind->sequence_parallel};
+  *delta = (search_delta){.tensor = tensor,
+                          .context = context,
+                          .expert = expert,
+                          .sequence_parallel = w->kind->sequence_parallel};
   for (int c = 0; c < w->space->chain_count; c++) {
     for (int set = 1; set < w->space->chains[c].count; set++) {
       search_setting setting;
@@ -358,6 +361,7 @@ static bool is_alike(const fsdp_search_config *search, const search_floor *floor
   if (rules) return memcmp(&floor->mesh, &kind->mesh, sizeof kind->mesh) == 0;
   return fsdp_mesh_size(&floor->mesh, FSDP_AXIS_TENSOR) == fsdp_mesh_size(&kind->mesh, FSDP_AXIS_TENSOR) &&
          fsdp_mesh_size(&floor->mesh, FSDP_AXIS_CONTEXT) == fsdp_mesh_size(&kind->mesh, FSDP_AXIS_CONTEXT) &&
+         fsdp_mesh_size(&floor->mesh, FSDP_AXIS_EXPERT) == fsdp_mesh_size(&kind->mesh, FSDP_AXIS_EXPERT) &&
          floor->batch_parts == kind->batch_parts && floor->sequence_parallel == kind->sequence_parallel;
 }
 

@@ -312,11 +312,12 @@ typedef struct kind_list {
   int count;
 } kind_list;
 
-// What a strategy's mesh looks like (plan.c): one shard group, no shards, or several groups. Context shards
-// weights too, unless all is whole.
+// What a strategy's mesh looks like (plan.c): one shard group, no shards, or several groups. Context and
+// expert shard weights too, unless all is whole.
 static bool suits(fsdp_strategy strategy, const fsdp_mesh *mesh) {
   const int data = fsdp_mesh_size(mesh, FSDP_AXIS_DATA), fsdp = fsdp_mesh_size(mesh, FSDP_AXIS_FSDP);
-  const bool shards = fsdp * fsdp_mesh_size(mesh, FSDP_AXIS_CONTEXT) > 1;
+  const bool shards =
+      fsdp * fsdp_mesh_size(mesh, FSDP_AXIS_CONTEXT) * fsdp_mesh_size(mesh, FSDP_AXIS_EXPERT) > 1;
   switch (strategy) {
   case FSDP_NO:
     return fsdp == 1;
@@ -374,16 +375,17 @@ static void add_kinds(kind_list *list, const fsdp_mesh *mesh) {
 }
 
 // Every division of the ranks between data and fsdp.
-static void add_meshes(kind_list *list, int tensor, int context) {
+static void add_meshes(kind_list *list, int tensor, int context, int expert) {
   const fsdp_search_config *search = list->search;
-  const int left = search->ranks / (tensor * context);
+  const int left = search->ranks / (tensor * context * expert);
   const bool rules = search->base.sharding || search->base.op_strategies;
   for (int data = 1; data <= left; data++) {
-    if (left % data || (!rules && search->global_batch % left)) continue;
+    if (left % data || (!rules && search->global_batch % (left * expert))) continue;
     fsdp_mesh mesh = {0};
     const bool fits = fsdp_mesh_add(&mesh, FSDP_AXIS_DATA, data) &&
                       fsdp_mesh_add(&mesh, FSDP_AXIS_FSDP, left / data) &&
                       (context == 1 || fsdp_mesh_add(&mesh, FSDP_AXIS_CONTEXT, context)) &&
+                      (expert == 1 || fsdp_mesh_add(&mesh, FSDP_AXIS_EXPERT, expert)) &&
                       (tensor == 1 || fsdp_mesh_add(&mesh, FSDP_AXIS_TENSOR, tensor));
     FSDP_CHECK(fits, "a mesh of %d ranks", search->ranks);
     fsdp_mesh_complete(&mesh);
@@ -394,10 +396,16 @@ static void add_meshes(kind_list *list, int tensor, int context) {
 // Fewer rows than usual as long as sequences are too few for the ranks with half of the context.
 static bool is_context_tried(const fsdp_search_config *search, int context) {
   if (search->fixed_context) return context == search->fixed_context;
-  if (search->base.model.experts) return context == 1; // plan.c: check_experts
   const bool lacks_sequences = context * search->global_batch < 2 * (int64_t)search->ranks;
   const int64_t rows = lacks_sequences ? CONTEXT_ROWS_LEAST : CONTEXT_ROWS;
   return context == 1 || context * rows <= search->base.seq;
+}
+
+// Inside a node, over which rows are gathered at its rate.
+static bool is_expert_tried(const fsdp_search_config *search, int expert) {
+  if (search->fixed_expert) return expert == search->fixed_expert;
+  return expert == 1 || (expert <= search->base.model.experts && search->ranks_per_node % expert == 0 &&
+                         !search->base.sharding && !search->base.op_strategies);
 }
 
 fsdp_search_kind *search_kinds_create(const fsdp_search_config *search, int *count) {
@@ -407,10 +415,12 @@ fsdp_search_kind *search_kinds_create(const fsdp_search_config *search, int *cou
   for (int tensor = 1; tensor <= search->ranks && !search->fixed[FSDP_SEARCH_MESH]; tensor++) {
     if (search->fixed_tensor ? tensor != search->fixed_tensor : tensor > model->num_heads) continue;
     if (search->ranks % tensor) continue;
-    if ((search->base.op_strategies || model->experts) && tensor > 1) continue;
+    if (search->base.op_strategies && tensor > 1) continue;
     for (int context = 1; context <= search->ranks / tensor; context++) {
       if (!is_context_tried(search, context)) continue;
-      if (search->ranks % (tensor * context) == 0) add_meshes(&list, tensor, context);
+      for (int expert = 1; expert <= search->ranks / tensor / context; expert++)
+        if (is_expert_tried(search, expert) && search->ranks % (tensor * context * expert) == 0)
+          add_meshes(&list, tensor, context, expert);
     }
   }
   *count = list.count;

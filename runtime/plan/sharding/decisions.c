@@ -41,6 +41,12 @@ int fsdp_node_sum_operand(const fsdp_node *node, fsdp_op_remainder *norm) {
   FSDP_CHECK(false, "%s is no sum", fsdp_op_name(node->kind));
 }
 
+bool fsdp_node_stacks_experts(const fsdp_node *node, int operand, int dim) {
+  const fsdp_op_operand *row =
+      &fsdp_op_letters_of(node->kind)->operands[fsdp_node_row_operand(node, operand)];
+  return dim == 0 && row->dim_count > 1 && row->dims[0].blocks[0].letters[0] == 'e';
+}
+
 // ---- Rules of outputs
 
 static bool is_layer(const fsdp_graph *graph, int module) {
@@ -254,6 +260,46 @@ static fsdp_status find_strategies(const decider *d) {
   return FSDP_OK;
 }
 
+// ---- Routed experts
+
+// The axes of the batch that cut the experts of a node's weights; all nodes' are the same.
+static fsdp_status find_dispatch(const decider *d, const fsdp_node *node, bool *found) {
+  const int axis = fsdp_mesh_find(d->mesh, FSDP_AXIS_EXPERT);
+  for (int o = 0; o < node->operand_count; o++) {
+    const fsdp_value *value = &d->graph->values[node->operands[o].value];
+    if (value->role != FSDP_VALUE_PARAM || !fsdp_node_stacks_experts(node, o, 0)) continue;
+    const fsdp_spec *spec = &d->specs->params[value->param];
+    fsdp_axis_set axes = fsdp_dim_axis_set(&spec->dim[0], d->mesh) & (axis < 0 ? 0 : 1u << axis);
+    axes = fsdp_factored_of(d->axes, axes) & d->out->batch;
+    if (*found && axes != d->out->dispatch)
+      return fsdp_fail(d->error, FSDP_ERR_INPUT,
+                       "%s: %s: experts of some weights are cut over the axis expert and those of others are "
+                       "not: name it in the first dimension of all of them, or of none",
+                       *spec->place ? spec->place : "--sharding", d->graph->params[value->param].name);
+    d->out->dispatch = axes;
+    *found = true;
+  }
+  return FSDP_OK;
+}
+
+// Gives ops on routed experts the axis, and all others its rows as pieces.
+static void dispatch(const decider *d) {
+  const fsdp_axis_set axes = d->out->dispatch;
+  for (int n = 0; n < d->graph->forward_count && axes; n++) {
+    const fsdp_op_letters *row = fsdp_op_letters_of(d->graph->forward[n].kind);
+    fsdp_decided_op *op = &d->out->ops[n];
+    const bool routed = fsdp_op_letter_find(row, 'u') || fsdp_op_letter_find(row, 'a');
+    if (routed) op->strategy.of['u' - 'a'] |= axes;
+    if (routed && fsdp_op_letter_find(row, 'e')) op->strategy.of['e' - 'a'] |= axes;
+    if (!routed) op->strategy.of['t' - 'a'] |= axes;
+    op->sum.rows |= axes;
+    op->biases_rows |= axes;
+  }
+  for (int v = 0; v < d->graph->value_count; v++) d->out->stored[v].axes.rows |= axes;
+}
+
+// ---- All of it
+
 fsdp_status fsdp_decisions_make(const fsdp_graph *graph, const fsdp_specs *specs, const fsdp_mesh *mesh,
                                 const fsdp_factored_mesh *axes, fsdp_decisions **out, fsdp_error *error) {
   const size_t values = (size_t)graph->value_count;
@@ -269,6 +315,9 @@ fsdp_status fsdp_decisions_make(const fsdp_graph *graph, const fsdp_specs *specs
   made->stored = fsdp_alloc_zeroed(values, sizeof *made->stored);
   find_outputs(&d);
   fsdp_status status = check_outputs(&d);
+  bool found = false;
+  for (int n = 0; n < graph->forward_count && !status; n++)
+    status = find_dispatch(&d, &graph->forward[n], &found);
   if (!status) status = find_strategies(&d);
   for (int n = 0; n < graph->forward_count; n++) {
     fsdp_decided_op *op = &made->ops[n];
@@ -277,6 +326,7 @@ fsdp_status fsdp_decisions_make(const fsdp_graph *graph, const fsdp_specs *specs
   }
   for (int n = 0; n < graph->forward_count && !status; n++)
     place_values(&d, &graph->forward[n], &made->ops[n]);
+  if (!status) dispatch(&d);
   free(d.lies);
   if (status) fsdp_decisions_destroy(made);
   *out = status ? NULL : made;

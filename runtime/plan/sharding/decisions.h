@@ -5,6 +5,9 @@
 // of the module whose output it is says. Both are decided before anything is partitioned (partition.h).
 // The axes are those of the factored mesh that cut neither batch nor sequence of the input: over these every
 // op has its own rows; those of letter t are the pieces of rows.
+//
+// The axis expert cuts the batch, too, but an op on routed experts takes the rows of all its ranks, and each
+// rank has some of the experts (letters e, u and a): over it the rows of any other op count as pieces.
 #pragma once
 
 #include "runtime/base/status.h"
@@ -32,6 +35,7 @@ typedef struct fsdp_stored_value {
 typedef struct fsdp_decisions {
   fsdp_axis_set batch, parts; // what cuts the input's batch and sequence
   fsdp_axis_set pieces;       // what cuts any output's sequence further
+  fsdp_axis_set dispatch;     // among what cuts the batch: over which experts are cut
   fsdp_decided_op *ops;       // by node of the forward
   int *output_of;             // by value: the outermost module below a layer whose output it is; -1: none
   fsdp_stored_value *stored;  // by value
@@ -42,6 +46,9 @@ typedef struct fsdp_decisions {
 fsdp_status fsdp_decisions_make(const fsdp_graph *graph, const fsdp_specs *specs, const fsdp_mesh *mesh,
                                 const fsdp_factored_mesh *axes, fsdp_decisions **out, fsdp_error *error);
 void fsdp_decisions_destroy(fsdp_decisions *decisions); // NULL is allowed
+
+// Whether dimension `dim` of a node's operand, a parameter, has a part for each expert.
+bool fsdp_node_stacks_experts(const fsdp_node *node, int operand, int dim);
 
 // The letter that an axis shards if it shards an operand's columns; 0: none. The row's operand of a node's
 // operand `o`: linear ops leave their weights and biases out.

@@ -137,6 +137,10 @@ fsdp_status fsdp_network_add(fsdp_network *network, const fsdp_operator_spec *sp
 
 // ---- Networks from a model (network_of_graph.c)
 
+// Whether a node has one item of a letter of which others have more: heads that are normalised together,
+// which nothing may cut.
+bool fsdp_node_joins(const fsdp_graph *graph, const fsdp_node *node, char letter);
+
 // The forward graph of `graph`, with a batch `batches` times as large: what all ranks together work on. The
 // letter of rows becomes two, b and t. Letters are those of ops.def, and may be cut as there, or where the
 // partition makes other ops of it: the head's vocabulary, attention's sequence, the inputs of a product with

@@ -76,13 +76,25 @@ static void add_operand(const builder *b, const fsdp_op_operand *row, int tensor
   }
 }
 
-static void mark_whole(const fsdp_node *node, fsdp_operator *op) {
+bool fsdp_node_joins(const fsdp_graph *graph, const fsdp_node *node, char letter) {
+  bool more = false;
+  if (fsdp_op_letter_size(&node->attrs, letter, 0) != 1) return false;
+  for (const fsdp_node *n = graph->forward; n < graph->forward + graph->forward_count; n++)
+    more |= fsdp_op_letter_find(fsdp_op_letters_of(n->kind), letter) &&
+            fsdp_op_letter_size(&n->attrs, letter, 0) > 1;
+  return more;
+}
+
+static void mark_whole(const builder *b, const fsdp_node *node, fsdp_operator *op) {
   const fsdp_op_letters *row = fsdp_op_letters_of(node->kind);
   for (int l = 0; l < op->letter_count; l++) {
     const fsdp_op_letter *letter = fsdp_op_letter_find(row, op->letters[l].name);
     // A product's bias is taken off for one weight alone.
     bool may_part = letter && letter->may_part && node->weight_count <= 1;
-    op->letters[l].is_whole = letter && letter->is_whole && !may_part;
+    // Experts, and with them routed rows, are cut by no strategy: decisions.h.
+    bool is_routed = strchr("eua", op->letters[l].name) != NULL;
+    const bool joins = letter && fsdp_node_joins(b->graph, node, letter->name);
+    op->letters[l].is_whole = is_routed || joins || (letter && letter->is_whole && !may_part);
   }
 }
 
@@ -146,7 +158,7 @@ static void add_node(const builder *b, int n) {
     b->tensor[s->value] = add_tensor(b, s->value, &row->operands[s->row], self);
     add_operand(b, &row->operands[s->row], b->tensor[s->value], -1);
   }
-  mark_whole(node, op);
+  mark_whole(b, node, op);
   if (!fsdp_op_gathers_keys(node->kind)) return;
   op->gathered_letter = fsdp_operator_letter_find(op, 't');
   op->gathered_columns = 2 * node->attrs.kv_heads * node->attrs.head_dim;

@@ -78,7 +78,7 @@ static fsdp_status cut_param(partitioner *p, int value, int dim, const column_bl
   fsdp_graph *g = p->graph;
   fsdp_param *param = &g->params[g->values[value].param];
   fsdp_value *v = &g->values[value];
-  const fsdp_axis_set said = spec_axes(p, v->param, dim) & ~zero_axes(p);
+  const fsdp_axis_set said = spec_axes(p, v->param, dim) & (~zero_axes(p) | axes);
   fsdp_cut cut;
   if (said != axes)
     return fail_param(
@@ -94,8 +94,9 @@ static fsdp_status cut_param(partitioner *p, int value, int dim, const column_bl
       return FSDP_OK; // tied: its other use
     return fail_param(p, v->param, axes, "it is cut twice, in different ways: cut one dimension in one way");
   }
-  param->cut = cut;
   fsdp_placement_cut(&v->placement, dim, fsdp_cut_axes(&cut));
+  cut.outer_axes = param->cut.outer_axes;
+  param->cut = cut;
   v->local_numel = fsdp_cut_local_shape(&cut, p->mesh, v->dims, v->shape, v->local);
   return FSDP_OK;
 }
@@ -114,14 +115,31 @@ static fsdp_status cut_linear(partitioner *p, const fsdp_node *node, int index, 
   return status;
 }
 
-static fsdp_status cut_plain(partitioner *p, const fsdp_node *node, const fsdp_op_operand *operand, int value,
-                             const fsdp_op_strategy *a) {
+// Cuts the experts of a stack. Those of a rank may be cut inside, too.
+static void cut_experts(partitioner *p, int value, fsdp_axis_set axes) {
+  fsdp_value *v = &p->graph->values[value];
+  fsdp_cut *cut = &p->graph->params[v->param].cut;
+  if (!axes || cut->outer_axes) return;
+  cut->outer_axes = axes;
+  fsdp_placement_cut(&v->placement, 0, axes);
+  v->local_numel = fsdp_cut_local_shape(cut, p->mesh, v->dims, v->shape, v->local);
+}
+
+static fsdp_status cut_plain(partitioner *p, const fsdp_node *node, int o, const fsdp_op_strategy *a) {
+  const fsdp_op_operand *operand = &fsdp_op_letters_of(node->kind)->operands[o];
+  const int value = node->operands[o].value;
   fsdp_status status = FSDP_OK;
   for (int d = 0; d < operand->dim_count && !status; d++) {
-    char letter = operand->dims[d].blocks[0].letters[0];
-    const column_blocks blocks = {.count = 1,
-                                  .blocks = {{fsdp_op_letter_size(&node->attrs, letter, 0), 1, 1}}};
-    status = cut_param(p, value, d, &blocks, fsdp_strategy_axes(a, letter));
+    const fsdp_op_dim *dim = &operand->dims[d];
+    if (fsdp_node_stacks_experts(node, o, d)) {
+      cut_experts(p, value, fsdp_strategy_axes(a, 'e'));
+      continue;
+    }
+    column_blocks blocks = {.count = dim->block_count};
+    for (int b = 0; b < dim->block_count; b++)
+      blocks.blocks[b] =
+          (fsdp_cut_block){fsdp_op_letter_size(&node->attrs, dim->blocks[b].letters[0], 0), 1, 1};
+    status = cut_param(p, value, d, &blocks, fsdp_strategy_axes(a, dim->blocks[0].letters[0]));
   }
   return status;
 }
@@ -132,7 +150,7 @@ static void note_partial(partitioner *p, int value, const fsdp_op_strategy *a) {
   for (int i = 0; i < 26; i++) all |= a->of[i];
   const fsdp_cut *cut = &p->graph->params[p->graph->values[value].param].cut;
   fsdp_axis_set held = fsdp_cut_axes(cut);
-  p->graph->values[value].partial |= all & ~held;
+  p->graph->values[value].partial |= all & ~held & ~zero_axes(p);
 }
 
 // ---- Nodes
@@ -150,8 +168,15 @@ static fsdp_status convert_input(partitioner *p, fsdp_node *node, int o, const f
   const fsdp_op_operand *operand = &op->operands[fsdp_node_row_operand(node, o)];
   int old = node->operands[o].value, value = p->current[old];
   value_spread has = *partition_spread(p, value), wanted = partition_wanted(operand, a);
+  if (operand->is_linear && has.partial) { // summed behind the op
+    FSDP_CHECK(has.rows == wanted.rows && has.columns == wanted.columns, "a sum that %s wants otherwise",
+               fsdp_op_name(node->kind));
+    node->operands[o].value = value;
+    return FSDP_OK;
+  }
   bool gathers = (has.rows & ~wanted.rows) | (has.columns & ~wanted.columns);
-  int made = partition_convert(p, value, wanted, lacking(op, operand, a), node);
+  const bool is_number = p->graph->values[value].dtype != FSDP_VALUE_I32; // else it has no gradient
+  int made = partition_convert(p, value, wanted, is_number ? lacking(op, operand, a) : 0, node);
   if (made < 0) return FSDP_ERR_INPUT;
   if (!gathers || node->operands[o].access == FSDP_UPDATE) p->current[old] = made;
   if (!p->is_used[old]) p->first_use[old] = *partition_spread(p, p->current[old]);
@@ -175,13 +200,11 @@ static fsdp_status convert_inputs(partitioner *p, fsdp_node *node, const fsdp_op
   return status;
 }
 
-static fsdp_status cut_params(partitioner *p, const fsdp_node *node, const fsdp_op_letters *op,
-                              const fsdp_op_strategy *a) {
+static fsdp_status cut_params(partitioner *p, const fsdp_node *node, const fsdp_op_strategy *a) {
   fsdp_status status = FSDP_OK;
   for (int w = 0; w < node->weight_count && !status; w++) status = cut_linear(p, node, w, a);
   for (int o = 0; o < node->operand_count && !status; o++)
-    if (is_param(p, node->operands[o].value))
-      status = cut_plain(p, node, &op->operands[o], node->operands[o].value, a);
+    if (is_param(p, node->operands[o].value)) status = cut_plain(p, node, o, a);
   for (int w = 0; w < node->weight_count && !status; w++) {
     note_partial(p, node->weights[w], a);
     if (node->bias_count) note_partial(p, node->biases[w], a);
@@ -194,11 +217,12 @@ static fsdp_status cut_params(partitioner *p, const fsdp_node *node, const fsdp_
 static fsdp_status append_node(partitioner *p, fsdp_node node, const fsdp_op_strategy *a) {
   const fsdp_op_attrs whole = node.attrs;
   const bool is_attention = fsdp_op_gathers_keys(node.kind);
-  fsdp_status status = cut_params(p, &node, fsdp_op_letters_of(node.kind), a);
+  fsdp_status status = cut_params(p, &node, a);
   partition_localise(p, a, &node);
   if (!status && is_attention) status = partition_take_rows(p, &node, a);
   if (status) return status;
-  if (is_attention && (p->decisions->parts || fsdp_strategy_axes(a, 't'))) {
+  const fsdp_axis_set pieces = fsdp_strategy_axes(a, 't') & ~p->decisions->dispatch;
+  if (is_attention && (p->decisions->parts || pieces)) {
     status = partition_context_attention(p, &node, a);
   } else {
     status = convert_inputs(p, &node, a);
@@ -275,15 +299,26 @@ static fsdp_status store(partitioner *p, const fsdp_node *node) {
   return FSDP_OK;
 }
 
-// Sums what an op reads of the rows of all ranks where it lies, and says how many have rows of their own.
-static void sum_over_tokens(partitioner *p, fsdp_node *node) {
-  const int value = p->current[node->operands[0].value];
-  const fsdp_axis_set axes = zero_axes(p);
-  node->attrs.ranks = fsdp_mesh_group_size(p->mesh, axes);
-  if (node->attrs.ranks == 1 || node->attrs.aux_of_rank) return;
+// Sums a value where it lies, over axes that cut rows.
+static void sum_rows(partitioner *p, const fsdp_node *node, int value, fsdp_axis_set axes) {
   const fsdp_conversion conversion = {
       .axes = axes, .from = FSDP_SPREAD_PARTIAL, .to = FSDP_SPREAD_WHOLE, .gradient = FSDP_SPREAD_WHOLE};
+  partition_spread(p, value)->rows = p->decisions->dispatch; // as ops without rows want it
+  if (!axes) return;
   fsdp_graph_redistribute(p->graph, p->graph->values[value].module, node->block, &conversion, value, value);
+}
+
+// Sums what an op reads of the rows of all ranks where it lies, and says how many have sequences of their
+// own. Pieces of these rows are summed in any case.
+static void sum_over_tokens(partitioner *p, fsdp_node *node) {
+  const bool reads_rows =
+      fsdp_op_letter_find(fsdp_op_letters_of(node->kind), 't') != NULL; // not sums of them
+  const int sums = p->current[node->operands[0].value], others = p->current[node->operands[1].value];
+  const fsdp_axis_set axes = zero_axes(p), pieces = partition_spread(p, sums)->rows & ~axes;
+  node->attrs.ranks = fsdp_mesh_group_size(p->mesh, axes);
+  if (reads_rows) return;
+  sum_rows(p, node, sums, pieces | (node->attrs.aux_of_rank ? 0 : axes));
+  sum_rows(p, node, others, pieces);
 }
 
 static fsdp_status partition_node(partitioner *p, const fsdp_node *old, const fsdp_decided_op *decided) {
@@ -293,17 +328,28 @@ static fsdp_status partition_node(partitioner *p, const fsdp_node *old, const fs
   bool adds_biases = node.bias_count && fsdp_strategy_axes(&decided->strategy, 'i');
   if (adds_biases) fsdp_node_take_biases(&node, &biases);
   if (!status) status = append_node(p, node, &decided->strategy);
+  if (!status) partition_waves(p);
   if (!status && adds_biases) status = add_biases(p, old, biases, decided->biases_rows);
   return status ? status : store(p, old);
 }
 
 // ---- The whole graph
 
+// The axes that cut a parameter's experts.
+static fsdp_axis_set expert_axes(const partitioner *p, int param) {
+  const int value = p->graph->params[param].value;
+  for (const fsdp_node *n = p->graph->forward; n < p->graph->forward + p->graph->forward_count; n++)
+    for (int o = 0; o < n->operand_count && p->decisions->dispatch; o++)
+      if (n->operands[o].value == value && fsdp_node_stacks_experts(n, o, 0)) return p->decisions->dispatch;
+  return 0;
+}
+
 // Parameters lie flat over the axes of their specs that cut the batch or the input's sequence.
 static void place_params(partitioner *p) {
   for (int i = 0; i < p->graph->param_count; i++) {
     fsdp_placement *placement = &p->graph->values[p->graph->params[i].value].placement;
-    for (int d = 0; d < p->graph->params[i].dims; d++) placement->flat |= spec_axes(p, i, d) & zero_axes(p);
+    const fsdp_axis_set flat = zero_axes(p) & ~expert_axes(p, i);
+    for (int d = 0; d < p->graph->params[i].dims; d++) placement->flat |= spec_axes(p, i, d) & flat;
   }
 }
 
@@ -348,7 +394,7 @@ static void write_output(const partitioner *p, fsdp_specs *specs, int module, va
   if (fsdp_specs_rule(p->specs, module) || spec->dims != FSDP_OUTPUT_DIMS) return;
   for (int d = 0; d < 2; d++) spec->dim[d] = specs->input.dim[d];
   spec->dim[2] = (fsdp_dim_axes){0};
-  append_axes(p, spread.rows, &spec->dim[1]);
+  append_axes(p, spread.rows & ~p->decisions->dispatch, &spec->dim[1]);
   append_axes(p, spread.columns, &spec->dim[2]);
 }
 

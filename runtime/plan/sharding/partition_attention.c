@@ -15,8 +15,9 @@
 
 fsdp_status partition_take_rows(partitioner *p, const fsdp_node *attention, const fsdp_op_strategy *a) {
   int *qkv = &p->current[attention->operands[0].value];
+  const fsdp_axis_set dispatch = p->decisions->dispatch;
   value_spread wanted = *partition_spread(p, *qkv);
-  if (p->decisions->parts || wanted.rows != fsdp_strategy_axes(a, 't')) wanted.rows = 0;
+  if (p->decisions->parts || wanted.rows != fsdp_strategy_axes(a, 't')) wanted.rows = dispatch;
   *qkv = partition_convert(p, *qkv, wanted, 0, attention);
   return *qkv < 0 ? FSDP_ERR_INPUT : FSDP_OK;
 }
@@ -62,7 +63,7 @@ static int gather_keys(partitioner *p, const fsdp_node *attention, int kv, fsdp_
 static int take_queries(partitioner *p, const fsdp_node *attention, int qkv, fsdp_axis_set pieces) {
   fsdp_graph *g = p->graph;
   value_spread wanted = *partition_spread(p, qkv);
-  wanted.rows = pieces;
+  wanted.rows = pieces | p->decisions->dispatch;
   int q = partition_convert(p, qkv, wanted, 0, attention);
   fsdp_conversion *slice = &g->forward[g->forward_count - 1].conversion;
   FSDP_CHECK(q >= 0 && slice->from == FSDP_SPREAD_WHOLE && slice->to == FSDP_SPREAD_ROWS,
@@ -79,10 +80,12 @@ static int take_queries(partitioner *p, const fsdp_node *attention, int qkv, fsd
 
 fsdp_status partition_context_attention(partitioner *p, fsdp_node *node, const fsdp_op_strategy *a) {
   const fsdp_rows *rows = &p->rows;
-  const fsdp_axis_set parts = p->decisions->parts, pieces = fsdp_strategy_axes(a, 't');
+  const fsdp_axis_set parts = p->decisions->parts, dispatch = p->decisions->dispatch,
+                      pieces = fsdp_strategy_axes(a, 't') & ~dispatch;
   int qkv = p->current[node->operands[0].value], kv = take_keys(p, node, qkv);
-  bool slices = pieces && !partition_spread(p, qkv)->rows; // q|k|v is whole
-  FSDP_CHECK(slices || partition_spread(p, qkv)->rows == pieces, "q|k|v does not lie as its strategy says");
+  const fsdp_axis_set lies = partition_spread(p, qkv)->rows & ~dispatch;
+  bool slices = pieces && !lies; // q|k|v is whole
+  FSDP_CHECK(slices || lies == pieces, "q|k|v does not lie as its strategy says");
   if (!slices) kv = gather_keys(p, node, kv, parts | pieces);
   if (kv < 0) return FSDP_ERR_INPUT;
   int q = qkv;

@@ -83,8 +83,12 @@ static void sum_in_place(partitioner *p, int value, fsdp_axis_set axes) {
   partition_spread(p, value)->partial &= ~axes;
 }
 
-// Lets the backward sum the gradient of a value that all ranks hold.
+// Lets the backward sum the gradient of a value that all ranks hold, once for this reader and later ones: the
+// summands are there before it, and what earlier readers add comes behind it.
 static void share(partitioner *p, int value, fsdp_axis_set axes, const fsdp_node *reader) {
+  value_spread *spread = partition_spread(p, value);
+  if ((spread->shared & axes) == axes) return;
+  spread->shared |= axes;
   const fsdp_conversion conversion = {.axes = axes,
                                       .from = FSDP_SPREAD_WHOLE,
                                       .to = FSDP_SPREAD_WHOLE,
@@ -120,6 +124,20 @@ static int refuse(partitioner *p, int value, fsdp_axis_set axes, const char *how
             "made; over %s cut the weights that make it and the one that reads it, or neither",
             place_of(p, p->graph->values[value].module), path, how, p->graph->values[value].name,
             fsdp_mesh_print_axes(&whole, fsdp_factored_source(p->axes, axes), names));
+  return -1;
+}
+
+// What a reader that all ranks repeat adds to a gradient must not be summed with what earlier ones do.
+static int refuse_order(partitioner *p, int value, fsdp_axis_set axes) {
+  char names[FSDP_MESH_TEXT_BYTES], path[FSDP_NAME_BYTES];
+  const fsdp_mesh whole = fsdp_factored_whole(p->mesh);
+  fsdp_graph_module_path(p->graph, p->graph->values[value].module, path);
+  fsdp_fail(
+      p->error, FSDP_ERR_INPUT,
+      "%s: the output of %s is read by an op that axis %s cuts, and then by one that it does not cut: cut "
+      "the weights of both over it, or of the later one alone",
+      place_of(p, p->graph->values[value].module), path,
+      fsdp_mesh_print_axes(&whole, fsdp_factored_source(p->axes, axes), names));
   return -1;
 }
 
@@ -233,8 +251,8 @@ static const char *columns_change(const passage *columns, fsdp_axis_set partial)
                                    : "is whole, and wanted cut in its last dimension";
 }
 
-int partition_convert(partitioner *p, int value, value_spread wanted, fsdp_axis_set gradient_partial,
-                      const fsdp_node *reader) {
+static int convert(partitioner *p, int value, value_spread wanted, fsdp_axis_set gradient_partial,
+                   const fsdp_node *reader) {
   const value_spread has = *partition_spread(p, value);
   passage rows = passage_of(p, value, FSDP_SPREAD_ROWS, has.rows, wanted.rows);
   passage columns = passage_of(p, value, FSDP_SPREAD_COLUMNS, has.columns, wanted.columns);
@@ -252,9 +270,45 @@ int partition_convert(partitioner *p, int value, value_spread wanted, fsdp_axis_
   value = gather(p, value, &columns, &gradient_partial, reader);
   value = cut(p, value, &rows, reader);
   value = cut(p, value, &columns, reader);
+  const fsdp_axis_set whole = partition_spread(p, value)->shared & ~gradient_partial;
+  if (whole && p->graph->values[value].dtype != FSDP_VALUE_I32) return refuse_order(p, value, whole);
   if (gradient_partial) share(p, value, gradient_partial, reader);
   const value_spread *made = partition_spread(p, value);
   FSDP_CHECK(made->rows == wanted.rows && made->columns == wanted.columns && !made->partial,
              "%s does not lie as %s wants it", p->graph->values[value].name, fsdp_op_name(reader->kind));
   return value;
+}
+
+// ---- Rows of the ranks that share experts
+
+// Puts the rows of all ranks over `axes` together, one rank's after the other's.
+static int collect(partitioner *p, int value, fsdp_axis_set axes, bool sums, const fsdp_node *reader) {
+  const fsdp_spread gradient = sums ? FSDP_SPREAD_PARTIAL : FSDP_SPREAD_WHOLE;
+  return append(p, value, (change){axes, FSDP_SPREAD_ROWS, FSDP_SPREAD_WHOLE}, gradient, reader);
+}
+
+// Takes a rank's own rows, or its sum of them.
+static int distribute(partitioner *p, int value, fsdp_axis_set axes, const fsdp_node *reader) {
+  const bool sums = partition_spread(p, value)->partial & axes;
+  return append(p, value, (change){axes, sums ? FSDP_SPREAD_PARTIAL : FSDP_SPREAD_WHOLE, FSDP_SPREAD_ROWS},
+                FSDP_SPREAD_ROWS, reader);
+}
+
+// Ranks that share experts have sequences of their own: whatever the mesh's order, over this axis rows are
+// cut outside the others.
+int partition_convert(partitioner *p, int value, value_spread wanted, fsdp_axis_set gradient_partial,
+                      const fsdp_node *reader) {
+  const fsdp_axis_set dispatch = p->decisions->dispatch, wants = wanted.rows & dispatch;
+  const fsdp_axis_set has = partition_spread(p, value)->rows & dispatch;
+  if (wants & ~has) value = distribute(p, value, dispatch, reader);
+  const int source = value;
+  partition_spread(p, source)->rows &= ~dispatch;
+  wanted.rows &= ~dispatch;
+  value = convert(p, value, wanted, gradient_partial & ~dispatch, reader);
+  if (value < 0) return value;
+  if (has | wants) {
+    partition_spread(p, source)->rows |= dispatch;
+    partition_spread(p, value)->rows |= dispatch;
+  }
+  return has & ~wants ? collect(p, value, dispatch, gradient_partial & dispatch, reader) : value;
 }

@@ -15,10 +15,13 @@ typedef struct column_blocks {
 // Where a value lies over the axes that cut neither batch nor input sequence; over the others it is whole.
 typedef struct value_spread {
   fsdp_axis_set rows, columns, partial;
+  fsdp_axis_set shared;        // over which the backward sums its gradient, of all readers from one on
   int block;                   // decoder layer of the node that made it, or -1
   const column_blocks *blocks; // of its columns; NULL: single ones
   bool as_ruled;               // because a rule says so: what gathers it is made again for the backward
 } value_spread;
+
+enum { PARTITION_WAVE_NODES = 8 };
 
 typedef struct partitioner {
   fsdp_graph *graph;
@@ -36,7 +39,8 @@ typedef struct partitioner {
   bool *is_used;
   column_blocks *columns;
   int value_count;
-  value_spread *spread; // by value, grows with the graph
+  int wave[PARTITION_WAVE_NODES], wave_count; // the first wave of a layer: nodes of the new forward
+  value_spread *spread;                       // by value, grows with the graph
   int spread_capacity;
 } partitioner;
 
@@ -70,6 +74,12 @@ fsdp_status partition_context_attention(partitioner *p, fsdp_node *node, const f
 // values are not. `heads` cut the heads; `whole` has the attributes before they were cut.
 void partition_mask_heads(partitioner *p, const fsdp_node *attention, fsdp_axis_set heads,
                           const fsdp_op_attrs *whole);
+
+// ---- partition_waves.c
+
+// Takes note of the last node of the forward. After the last one on a layer's routed rows: repeats them for
+// the rows beyond the planned capacity.
+void partition_waves(partitioner *p);
 
 // ---- partition_convert.c: REDISTRIBUTE nodes
 

@@ -1,8 +1,10 @@
 // Sizes on one rank.
 #include "runtime/base/check.h"
+#include "runtime/base/size.h"
 #include "runtime/plan/mesh/cut.h"
 #include "runtime/plan/sharding/partition_internal.h"
 
+#include <math.h>
 #include <string.h>
 
 int64_t partition_share(const partitioner *p, int64_t count, fsdp_axis_set axes) {
@@ -73,7 +75,8 @@ static void localise_heads(const partitioner *p, fsdp_axis_set axes, fsdp_op_att
 // The pieces of each sequence that a rank has.
 static void localise_rows(const partitioner *p, const fsdp_op_strategy *a, fsdp_node *node) {
   const fsdp_rows *rows = &p->rows;
-  int64_t pieces = rows->pieces / fsdp_mesh_group_size(p->mesh, fsdp_strategy_axes(a, 't'));
+  const fsdp_axis_set cut = fsdp_strategy_axes(a, 't') & ~p->decisions->dispatch;
+  int64_t pieces = rows->pieces / fsdp_mesh_group_size(p->mesh, cut);
   node->attrs.seq = pieces * rows->piece;
   node->attrs.piece = pieces == 1 ? 0 : rows->piece;
 }
@@ -86,6 +89,27 @@ static void localise_positions(const partitioner *p, fsdp_node *node) {
   if (node->attrs.documents) node->attrs.documents = p->rows.parts * p->rows.local_seq;
 }
 
+// Routed rows of the first wave: so many times as are sent to a rank's experts if each gets as many.
+static int64_t first_wave(const fsdp_graph *graph, const fsdp_op_attrs *attrs) {
+  const double balanced =
+      (double)(attrs->batch * attrs->seq * attrs->slots) * (double)attrs->experts / (double)attrs->extent;
+  const double planned = ceil(graph->expert_capacity * balanced);
+  if (graph->expert_capacity <= 0 || planned >= (double)attrs->arrivals) return attrs->arrivals;
+  return fsdp_max_i64(1, (int64_t)planned);
+}
+
+// The experts of a rank, the rows of all ranks that have others, and the most that these can be sent.
+static void localise_experts(const partitioner *p, fsdp_axis_set axes, fsdp_node *node) {
+  fsdp_op_attrs *attrs = &node->attrs;
+  if (!axes) return;
+  attrs->extent = attrs->experts;
+  attrs->experts = partition_share(p, attrs->experts, axes);
+  attrs->batch *= fsdp_mesh_group_size(p->mesh, axes);
+  attrs->arrivals = attrs->batch * attrs->seq * fsdp_min_i64(attrs->slots, attrs->experts);
+  node->first_index = fsdp_affine_of_place(p->mesh, axes, 0, attrs->experts);
+  if (fsdp_op_letter_find(fsdp_op_letters_of(node->kind), 'u')) attrs->routed = first_wave(p->graph, attrs);
+}
+
 void partition_localise(const partitioner *p, const fsdp_op_strategy *a, fsdp_node *node) {
   fsdp_op_attrs *attrs = &node->attrs;
   fsdp_axis_set heads = fsdp_strategy_axes(a, 'h') | fsdp_strategy_axes(a, 'g'),
@@ -93,6 +117,7 @@ void partition_localise(const partitioner *p, const fsdp_op_strategy *a, fsdp_no
   localise_rows(p, a, node);
   if (fsdp_op_letter_find(fsdp_op_letters_of(node->kind), 't')) localise_positions(p, node);
   localise_heads(p, heads, attrs);
+  localise_experts(p, fsdp_strategy_axes(a, 'u'), node);
   attrs->channels = partition_share(p, attrs->channels, fsdp_strategy_axes(a, 'c'));
   attrs->intermediate = partition_share(p, attrs->intermediate, fsdp_strategy_axes(a, 'f'));
   if (v) {
@@ -121,8 +146,19 @@ value_spread partition_wanted(const fsdp_op_operand *operand, const fsdp_op_stra
                         .columns = letter ? fsdp_strategy_axes(a, letter) : 0};
 }
 
+// Axes over which what the node reads is a sum, and stays one.
+static fsdp_axis_set carried_sums(partitioner *p, const fsdp_node *node) {
+  const fsdp_op_letters *op = fsdp_op_letters_of(node->kind);
+  fsdp_axis_set sums = 0;
+  for (int o = 0; o < node->operand_count; o++)
+    if (op->operands[fsdp_node_row_operand(node, o)].is_linear)
+      sums |= partition_spread(p, node->operands[o].value)->partial;
+  return sums;
+}
+
 void partition_place_outputs(partitioner *p, const fsdp_node *node, const fsdp_op_strategy *a) {
   const fsdp_op_letters *op = fsdp_op_letters_of(node->kind);
+  const fsdp_axis_set carried = carried_sums(p, node);
   for (int o = 0; o < node->operand_count; o++) {
     int value = node->operands[o].value;
     fsdp_value *v = &p->graph->values[value];
@@ -132,11 +168,14 @@ void partition_place_outputs(partitioner *p, const fsdp_node *node, const fsdp_o
     value_spread spread = partition_wanted(operand, a);
     spread.block = node->block;
     spread.blocks = &p->columns[value];
+    spread.partial = carried;
     for (int i = 0; i < op->letter_count; i++)
       if (fsdp_op_contracts(op, row, op->letters[i].name))
         spread.partial |= fsdp_strategy_axes(a, op->letters[i].name);
     *partition_spread(p, value) = spread;
-    v->local[0] = node->attrs.batch * node->attrs.seq;
+    const char rows = operand->dims[0].blocks[0].letters[0];
+    v->local[0] = rows == 'u' || rows == 'a' ? fsdp_op_letter_size(&node->attrs, rows, 0)
+                                             : node->attrs.batch * node->attrs.seq;
     if (node->weight_count) {
       v->local[1] = 0;
       for (int w = 0; w < node->weight_count; w++)

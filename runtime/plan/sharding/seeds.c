@@ -53,10 +53,11 @@ static bool is_cuttable(const fsdp_operator *op, const fsdp_operator_operand *op
 
 // ---- What an operator can do
 
-// Whether it follows its input to pieces of rows: tokens and targets are of all rows, and norms take them as
-// the residual stream is stored.
+// Whether it follows its input to pieces of rows: tokens and targets are of all rows, norms take them as the
+// residual stream is stored, and routed experts take all.
 static bool follows_rows(const seeder *s, const fsdp_node *node) {
-  bool follows = fsdp_op_letter_find(fsdp_op_letters_of(node->kind), 'n') && !fsdp_op_is_norm(node->kind);
+  const fsdp_op_letter *rows = fsdp_op_letter_find(fsdp_op_letters_of(node->kind), 'n');
+  bool follows = rows && !rows->is_whole && !fsdp_op_is_norm(node->kind);
   for (int o = 0; o < node->operand_count; o++)
     follows = follows && s->graph->values[node->operands[o].value].role != FSDP_VALUE_INPUT;
   return follows;

@@ -15,13 +15,15 @@
 // FSDP_PROGRAM_COMMS_MAX.
 #define SETS_MAX 8
 
-typedef enum target_kind { TARGET_INPUT, TARGET_PARAM, TARGET_TIE, TARGET_OUTPUT } target_kind;
+typedef enum target_kind { TARGET_INPUT, TARGET_PARAM, TARGET_TIE, TARGET_STORED, TARGET_OUTPUT } target_kind;
 
 // What a rule can name.
 typedef struct shard_target {
   target_kind kind;
   int index;           // of the parameter or the module
   int output, outputs; // of a module's; else 0 of 1
+  bool is_list;        // an index is right for one output, too
+  bool is_reversed;    // of stored weights: the last two dimensions are the weight's in reverse
   int dims;
   int rule;  // that holds for it, or -1
   int named; // the first rule that names all of it or one of its outputs, or -1
@@ -48,6 +50,47 @@ static shard_target *add_target(resolver *r, target_kind kind, int index, int di
   return t;
 }
 
+// Whether weight files name a parameter otherwise.
+static bool has_stored_names(const fsdp_param *param) {
+  return param->stored[0] != NULL;
+}
+
+// A name of weight files, below the module that it lies in; `cut` and `tail` are taken out.
+static void add_stored(resolver *r, int param, int which, const char *cut, const char *tail, int dims) {
+  const fsdp_param *p = &r->graph->params[param];
+  char path[FSDP_NAME_BYTES], name[FSDP_NAME_BYTES];
+  const char *stored = p->stored[which], *at = *cut ? strstr(stored, cut) : stored;
+  const char *rest = at + strlen(cut);
+  fsdp_graph_module_path(r->graph, p->stored_below, path);
+  const int length = snprintf(name, sizeof name, "%s.%.*s%.*s", path, (int)(at - stored), stored,
+                              (int)(strlen(rest) - strlen(tail)), rest);
+  FSDP_CHECK(length < FSDP_NAME_BYTES, "a stored name longer than %d bytes", FSDP_NAME_BYTES);
+  if (strchr(name, '*')) *strchr(name, '*') = '0'; // any expert's number
+  add_target(r, TARGET_STORED, param, dims, name);
+}
+
+// The names that weight files have for a parameter: of one tensor its name, of stacked experts that of each,
+// "experts.*.w1.weight" (out, in), and of the stacks by themselves, "experts.w1" (experts, in, out).
+static void list_stored(resolver *r, int param) {
+  const fsdp_param *p = &r->graph->params[param];
+  for (int i = 0; i < FSDP_STORED_MAX_NAMES && p->stored[i]; i++) {
+    if (!strchr(p->stored[i], '*')) {
+      add_stored(r, param, i, "", "", p->dims);
+      continue;
+    }
+    add_stored(r, param, i, "", "", p->dims - 1);
+    add_stored(r, param, i, ".*", ".weight", p->dims);
+    r->targets[r->target_count - 1].is_reversed = true;
+  }
+}
+
+// A layer with routed experts returns a list where its model has losses of the router.
+static bool returns_list(const resolver *r, int module) {
+  bool routed = false;
+  for (int p = 0; p < r->graph->param_count; p++) routed |= has_stored_names(&r->graph->params[p]);
+  return routed && !strcmp(r->graph->modules[module].class_name, r->graph->block_class);
+}
+
 static void list_outputs(resolver *r, int module) {
   const fsdp_module *m = &r->graph->modules[module];
   char path[FSDP_NAME_BYTES];
@@ -56,16 +99,19 @@ static void list_outputs(resolver *r, int module) {
     shard_target *t = add_target(r, TARGET_OUTPUT, module, m->output_dims[i], path);
     t->output = i;
     t->outputs = m->output_count;
+    t->is_list = t->outputs > 1 || returns_list(r, module);
   }
 }
 
 static void list_targets(resolver *r) {
   const fsdp_graph *g = r->graph;
-  int most = 1 + g->param_count + g->tie_count + FSDP_MODULE_MAX_OUTPUTS * g->module_count;
+  int most = 1 + (1 + 2 * FSDP_STORED_MAX_NAMES) * g->param_count + g->tie_count +
+             FSDP_MODULE_MAX_OUTPUTS * g->module_count;
   r->targets = fsdp_alloc_zeroed((size_t)most, sizeof *r->targets);
   add_target(r, TARGET_INPUT, 0, 2, "input");
   for (int p = 0; p < g->param_count; p++)
     add_target(r, TARGET_PARAM, p, g->params[p].dims, g->params[p].name);
+  for (int p = 0; p < g->param_count; p++) list_stored(r, p);
   for (int i = 0; i < g->tie_count; i++) {
     int param = g->ties[i].param;
     add_target(r, TARGET_TIE, param, g->params[param].dims, g->ties[i].name);
@@ -193,7 +239,7 @@ static fsdp_status match_one(const resolver *r, shard_target *t, int index) {
   const fsdp_shard_rule *rule = rule_of(r, index), *named = rule_of(r, t->named), *held = rule_of(r, t->rule);
   if (t->named < 0) t->named = index;
   if (named && (named->output < 0) != (rule->output < 0)) return fail_mixed(r, rule, named);
-  if (rule->output >= (t->outputs > 1 ? t->outputs : 0)) return fail_range(r, t, rule);
+  if (rule->output >= (t->is_list ? t->outputs : 0)) return fail_range(r, t, rule);
   if (rule->output >= 0 && rule->output != t->output) return FSDP_OK;
   if (!held || fsdp_name_wins(rule->name, held->name)) t->rule = index;
   return FSDP_OK;
@@ -275,7 +321,7 @@ static fsdp_status read_specs(resolver *r) {
     status = read_spec(r, rule_of(r, i), &r->specs[i]);
   for (int t = 0; t < r->target_count && !status; t++) {
     static const char *const words[] = {"tokens and targets have", "the weight has", "the weight has",
-                                        "the output has"};
+                                        "the weight has", "the output has"};
     const shard_target *target = &r->targets[t];
     const fsdp_shard_rule *rule = rule_of(r, target->rule);
     if (!rule || rule->dims == target->dims) continue;
@@ -331,25 +377,39 @@ static bool same_storage(const resolver *r, const fsdp_spec *a, const fsdp_spec 
   return same;
 }
 
-// A tied weight has the rules of both names.
+// What a rule says of a parameter that it calls by another name.
+static fsdp_spec named_spec(const resolver *r, const shard_target *target) {
+  const fsdp_spec given = r->specs[target->rule];
+  fsdp_spec spec = given;
+  const int own = r->graph->params[target->index].dims;
+  spec.dims = own;
+  for (int d = 0; d < given.dims && given.dims < own; d++) spec.dim[d + 1] = given.dim[d]; // of each expert
+  if (given.dims < own) spec.dim[0] = (fsdp_dim_axes){0};
+  if (target->is_reversed) spec.dim[own - 2] = given.dim[own - 1], spec.dim[own - 1] = given.dim[own - 2];
+  return spec;
+}
+
+// A tied weight, and one that holds several of the files', has the rules of all its names.
 static fsdp_status place_params(resolver *r) {
   int *held = fsdp_alloc((size_t)(r->graph->param_count + 1) * sizeof *held); // rules, by parameter
   fsdp_status status = FSDP_OK;
   for (int p = 0; p < r->graph->param_count; p++) held[p] = -1;
   for (int t = 0; t < r->target_count && !status; t++) {
     const shard_target *target = &r->targets[t];
-    bool is_weight = target->kind == TARGET_PARAM || target->kind == TARGET_TIE;
+    bool is_weight =
+        target->kind == TARGET_PARAM || target->kind == TARGET_TIE || target->kind == TARGET_STORED;
     if (!is_weight || target->rule < 0) continue;
-    const fsdp_spec *spec = &r->specs[target->rule];
+    const fsdp_spec named = named_spec(r, target), *spec = &named;
     const fsdp_shard_rule *rule = rule_of(r, target->rule), *other = rule_of(r, held[target->index]);
     if (!other) {
       r->out->params[target->index] = *spec;
       held[target->index] = target->rule;
     } else if (!same_storage(r, spec, &r->out->params[target->index])) {
       status = fsdp_fail(r->error, FSDP_ERR_INPUT,
-                         "%s: \"%s\" lies otherwise than \"%s\" (%s), but both name one tied weight: use the "
+                         "%s: \"%s\" lies otherwise than \"%s\" (%s), but both name one %s weight: use the "
                          "same axes, or remove one of them",
-                         rule->place, rule->name, other->name, other->place);
+                         rule->place, rule->name, other->name, other->place,
+                         target->kind == TARGET_STORED ? "stacked" : "tied");
     }
   }
   free(held);
@@ -427,6 +487,7 @@ static fsdp_status apply_preset(resolver *r) {
   *batch = (fsdp_dim_axes){0};
   fsdp_dim_axes_add(batch, r->mesh, data);
   fsdp_dim_axes_add(batch, r->mesh, FSDP_AXIS_FSDP);
+  if (!v2) fsdp_dim_axes_add(batch, r->mesh, FSDP_AXIS_EXPERT);
   if (v2) r->out->input.dim[1] = (fsdp_dim_axes){0};
   for (int p = 0; p < r->graph->param_count && v2; p++) cut_largest(r, p);
   if (s->preset == FSDP_SHARDING_FSDP_TP) fsdp_tensor_preset_params(r->out, r->graph, r->mesh);

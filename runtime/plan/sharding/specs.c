@@ -49,11 +49,13 @@ fsdp_specs *fsdp_specs_default(const fsdp_graph *graph, const fsdp_mesh *mesh) {
   specs->input.dims = 2;
   fsdp_dim_axes_add(&specs->input.dim[0], mesh, FSDP_AXIS_DATA);
   fsdp_dim_axes_add(&specs->input.dim[0], mesh, FSDP_AXIS_FSDP);
+  fsdp_dim_axes_add(&specs->input.dim[0], mesh, FSDP_AXIS_EXPERT);
   fsdp_dim_axes_add(&specs->input.dim[1], mesh, FSDP_AXIS_CONTEXT);
   for (int p = 0; p < graph->param_count; p++) {
     specs->params[p].dims = graph->params[p].dims;
     fsdp_dim_axes_add(&specs->params[p].dim[0], mesh, FSDP_AXIS_FSDP);
     fsdp_dim_axes_add(&specs->params[p].dim[0], mesh, FSDP_AXIS_CONTEXT);
+    fsdp_dim_axes_add(&specs->params[p].dim[0], mesh, FSDP_AXIS_EXPERT);
   }
   fsdp_specs_outputs_as_input(specs, graph);
   return specs;

@@ -36,8 +36,8 @@ typedef struct fsdp_specs {
   fsdp_spec (*others)[FSDP_MODULE_MAX_OUTPUTS - 1]; // of further outputs, by module
 } fsdp_specs;
 
-// Without rules: weights on fsdp (and context), the batch on data and fsdp, the sequence on context. Never
-// NULL.
+// Without rules: weights on fsdp (and context and expert), the batch on data and fsdp (and expert), the
+// sequence on context. Never NULL. A stack of experts is cut over expert (decisions.h).
 fsdp_specs *fsdp_specs_default(const fsdp_graph *graph, const fsdp_mesh *mesh);
 void fsdp_specs_destroy(fsdp_specs *specs); // NULL is allowed
 

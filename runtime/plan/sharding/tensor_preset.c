@@ -1,6 +1,7 @@
 #include "runtime/plan/sharding/tensor_preset.h"
 
 #include "runtime/base/check.h"
+#include "runtime/plan/sharding/network.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -33,17 +34,47 @@ static int main_output(const fsdp_graph *graph, const fsdp_node *node) {
   return found;
 }
 
+// Whether an op needs a value's columns whole: the router those of logits, and a norm those of heads that are
+// normalised together.
+static bool is_read_whole(const fsdp_graph *graph, int value) {
+  for (const fsdp_node *n = graph->forward; n < graph->forward + graph->forward_count; n++) {
+    const fsdp_op_letters *op = fsdp_op_letters_of(n->kind);
+    for (int o = 0; o < n->operand_count && !n->weight_count; o++) {
+      const fsdp_op_operand *operand = &op->operands[o];
+      if (n->operands[o].value != value || operand->dim_count < 2) continue;
+      const fsdp_op_letter *letter = fsdp_op_letter_find(op, letter_of(&operand->dims[1]));
+      if (!letter || letter->is_whole || fsdp_node_joins(graph, n, letter->name)) return true;
+    }
+  }
+  return false;
+}
+
+// Whether an op works on columns that are cut: its input's, or, of a letter of its own weight, that weight's.
+static bool works_on_cut(const preset *p, const fsdp_node *node, char letter) {
+  const fsdp_op_letters *op = fsdp_op_letters_of(node->kind);
+  for (int o = 0; o < node->operand_count; o++) {
+    const bool is_weight = p->graph->values[node->operands[o].value].role == FSDP_VALUE_PARAM;
+    if (!(node->operands[o].access & FSDP_READ)) continue;
+    if (is_weight ? fsdp_op_operand_has(&op->operands[o], letter) : p->cut[node->operands[o].value])
+      return true;
+  }
+  return false;
+}
+
 // Channels are whole; heads and the intermediate size are cut. A linear layer makes one of the other.
 static void find_cut(preset *p, const fsdp_node *node) {
   const fsdp_op_letters *op = fsdp_op_letters_of(node->kind);
   if (node->weight_count) {
-    p->cut[main_output(p->graph, node)] = !p->cut[node->operands[0].value];
+    const int made = main_output(p->graph, node);
+    p->cut[made] = !p->cut[node->operands[0].value] && !is_read_whole(p->graph, made);
     return;
   }
   for (int o = 0; o < node->operand_count; o++) {
     const fsdp_op_operand *operand = &op->operands[o];
     if (operand->dim_count < 2 || !(operand->access & FSDP_WRITE)) continue;
-    p->cut[node->operands[o].value] = letter_of(&operand->dims[1]) != 'c';
+    const fsdp_op_letter *letter = fsdp_op_letter_find(op, letter_of(&operand->dims[1]));
+    p->cut[node->operands[o].value] =
+        letter && letter->name != 'c' && !letter->is_whole && works_on_cut(p, node, letter->name);
   }
 }
 
@@ -71,6 +102,7 @@ static void cut_param(const preset *p, int value, int dim) {
 
 static void cut_linear(const preset *p, const fsdp_node *node) {
   bool is_row = p->cut[node->operands[0].value];
+  if (!is_row && !p->cut[main_output(p->graph, node)]) return;
   for (int w = 0; w < node->weight_count; w++) {
     const fsdp_value *weight = &p->graph->values[node->weights[w]];
     int outputs = p->graph->params[weight->param].transposed;
@@ -79,12 +111,13 @@ static void cut_linear(const preset *p, const fsdp_node *node) {
   for (int b = 0; b < node->bias_count && !is_row; b++) cut_param(p, node->biases[b], 0);
 }
 
-static void cut_vocabulary(const preset *p, const fsdp_node *node) {
+// The vocabulary, and experts inside, in their intermediate size.
+static void cut_own(const preset *p, const fsdp_node *node) {
   const fsdp_op_letters *op = fsdp_op_letters_of(node->kind);
   for (int o = 0; o < node->operand_count; o++)
     for (int d = 0; d < op->operands[o].dim_count; d++)
       if (p->graph->values[node->operands[o].value].role == FSDP_VALUE_PARAM &&
-          letter_of(&op->operands[o].dims[d]) == 'v')
+          strchr("vf", letter_of(&op->operands[o].dims[d])))
         cut_param(p, node->operands[o].value, d);
 }
 
@@ -96,7 +129,7 @@ void fsdp_tensor_preset_params(fsdp_specs *specs, const fsdp_graph *graph, const
     if (node->weight_count) {
       cut_linear(&p, node);
     } else {
-      cut_vocabulary(&p, node);
+      cut_own(&p, node);
     }
   }
   for (int i = 0; i < graph->param_count; i++) mark(&specs->params[i]);

@@ -187,6 +187,7 @@ static fsdp_status configure(fsdp_planner *planner, fsdp_plan_config *config) {
       .micro_batches = (int)s->grad_accum,
       .strategy = (fsdp_strategy)s->strategy,
       .sequence_parallel = s->sequence_parallel,
+      .expert_capacity = s->expert_capacity,
       .sharding = planner->sharding,
       .cpu_offload = s->cpu_offload,
       .prefetch = (int)s->prefetch,
@@ -312,6 +313,7 @@ static fsdp_status make_search(fsdp_planner *planner, fsdp_search_config *search
                                  .ranks_per_node = fsdp_settings_ranks_per_node(s),
                                  .fixed_tensor = s->tensor_parallel > 1 ? (int)s->tensor_parallel : 0,
                                  .fixed_context = s->context_parallel > 1 ? (int)s->context_parallel : 0,
+                                 .fixed_expert = s->expert_parallel > 1 ? (int)s->expert_parallel : 0,
                                  .margin = margin};
   fsdp_status status = configure(planner, &search->base);
   if (!status) status = fsdp_pricing_check(&search->base, profile, &planner->error);

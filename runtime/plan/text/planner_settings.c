@@ -38,6 +38,7 @@ static const setting table[] = {
     {"mesh", TEXT_OF(mesh, "axes with sizes, as in data=2,fsdp=4"), .fixes = FSDP_SEARCH_MESH},
     {"tensor-parallel", WHOLE_OF(tensor_parallel, 1, RANKS_MAX), .fixes = -1},
     {"context-parallel", WHOLE_OF(context_parallel, 1, RANKS_MAX), .fixes = -1},
+    {"expert-parallel", WHOLE_OF(expert_parallel, 1, RANKS_MAX), .fixes = -1},
     {"sequence-parallel", FLAG_OF(sequence_parallel), .fixes = FSDP_SEARCH_SEQUENCE_PARALLEL},
     {"batch-size", WHOLE_OF(batch, 1, 1000000), .fixes = FSDP_SEARCH_BATCH},
     {"seq-length", WHOLE_OF(seq, 1, 1 << 24), .fixes = -1},
@@ -58,6 +59,7 @@ static const setting table[] = {
     {"reduce-dtype", WORD_OF(reduce_dtype, fsdp_dtype_words, "bf16 or fp32"), .fixes = -1},
     {"master-dtype", WORD_OF(master_dtype, fsdp_dtype_words, "bf16 or fp32"), .fixes = -1},
     {"moment-dtype", WORD_OF(moment_dtype, fsdp_dtype_words, "bf16 or fp32"), .fixes = -1},
+    {"expert-capacity", .kind = REAL, AT(expert_capacity), .form = "a number from 0 on", .fixes = -1},
     {"grad-clip", .kind = REAL, AT(grad_clip), .form = "a number from 0 on", .fixes = -1},
     {"backend", WORD_OF(backend, backends, "cpu, cuda or auto"), .fixes = -1},
     {"memory-limit", SIZE_OF(memory_limit), .fixes = -1},
@@ -76,6 +78,7 @@ fsdp_settings fsdp_settings_create(void) {
   return (fsdp_settings){.ranks = 1,
                          .tensor_parallel = 1,
                          .context_parallel = 1,
+                         .expert_parallel = 1,
                          .sequence_parallel = true,
                          .batch = 1,
                          .seq = 1024,
@@ -175,8 +178,9 @@ fsdp_status fsdp_settings_mesh(const fsdp_settings *settings, fsdp_mesh *mesh, f
     const char *axis;
     int64_t size;
   } inner[] = {{FSDP_AXIS_CONTEXT, settings->context_parallel},
+               {FSDP_AXIS_EXPERT, settings->expert_parallel},
                {FSDP_AXIS_TENSOR, settings->tensor_parallel}};
-  const int64_t replica = settings->tensor_parallel * settings->context_parallel,
+  const int64_t replica = settings->tensor_parallel * settings->context_parallel * settings->expert_parallel,
                 left = settings->ranks / replica;
   const int node = fsdp_settings_ranks_per_node(settings);
   int64_t shards = left;
@@ -190,17 +194,18 @@ fsdp_status fsdp_settings_mesh(const fsdp_settings *settings, fsdp_mesh *mesh, f
     possible = left > 0 && left % shards == 0 && fsdp_mesh_add(mesh, FSDP_AXIS_DATA, (int)(left / shards)) &&
                fsdp_mesh_add(mesh, FSDP_AXIS_FSDP, (int)shards);
   }
-  for (int i = 0; i < 2 && possible; i++)
+  for (int i = 0; i < 3 && possible; i++)
     if (inner[i].size > 1 && fsdp_mesh_find(mesh, inner[i].axis) < 0)
       possible = fsdp_mesh_add(mesh, inner[i].axis, (int)inner[i].size);
   if (possible) fsdp_mesh_complete(mesh);
   if (possible && fsdp_mesh_ranks(mesh) == settings->ranks) return FSDP_OK;
-  return fsdp_fail(
-      error, FSDP_ERR_OPTION,
-      "ranks %lld with tensor-parallel %lld, context-parallel %lld and mesh %s: no such mesh; give "
-      "sizes whose product is the number of ranks",
-      (long long)settings->ranks, (long long)settings->tensor_parallel, (long long)settings->context_parallel,
-      settings->mesh ? settings->mesh : "not set");
+  return fsdp_fail(error, FSDP_ERR_OPTION,
+                   "ranks %lld with tensor-parallel %lld, context-parallel %lld, expert-parallel %lld and "
+                   "mesh %s: no such mesh; give "
+                   "sizes whose product is the number of ranks",
+                   (long long)settings->ranks, (long long)settings->tensor_parallel,
+                   (long long)settings->context_parallel, (long long)settings->expert_parallel,
+                   settings->mesh ? settings->mesh : "not set");
 }
 
 const char *fsdp_settings_print_wrap(const fsdp_wrap_policy *wrap, char *out, size_t out_bytes) {

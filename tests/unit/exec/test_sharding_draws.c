@@ -11,7 +11,6 @@
 #include "tests/support/random_plan.h"
 
 #include <ctype.h>
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,7 +21,7 @@
 
 #include <cmocka.h>
 
-enum { STEPS = 2, RANKS_MAX = 12, REASONS_MAX = 256 };
+enum { RANKS_MAX = 12, REASONS_MAX = 256 };
 enum { RULES_MAX = 96, OPERATORS_MAX = 4 };
 
 typedef struct random_sharding {
@@ -433,69 +432,6 @@ static const char *reason_of_refusal(const char *message, char *out, size_t byte
 
 // ---- Runs
 
-// Sums of fp32 in another order. A gradient that is nearly nothing, as that of a query's weight where there
-// is one key, is what rounding leaves of terms as large as the others.
-#define TOLERANCE 1e-5
-#define ROUNDING  1e-6
-
-static bool near(double found, double expected) {
-  return fabs(found - expected) <= TOLERANCE * fabs(expected);
-}
-
-static double norm_of(const harness_tensor *tensor) {
-  double sum = 0;
-  for (int64_t i = 0; i < tensor->numel; i++) sum += (double)tensor->values[i] * (double)tensor->values[i];
-  return sqrt(sum);
-}
-
-// What differs; NULL: nothing.
-static const char *find_difference(const harness_result *mine, const harness_result *reference) {
-  static char text[512];
-  if (mine->failure[0]) return mine->failure;
-  for (int s = 0; s < STEPS; s++) {
-    snprintf(text, sizeof text, "step %d: loss %.8g for %.8g, norm %.8g for %.8g", s, (double)mine->loss[s],
-             (double)reference->loss[s], (double)mine->grad_norm[s], (double)reference->grad_norm[s]);
-    if (!near((double)mine->loss[s], (double)reference->loss[s]) ||
-        !near((double)mine->grad_norm[s], (double)reference->grad_norm[s]))
-      return text;
-  }
-  snprintf(text, sizeof text, "evaluation: %.8g for %.8g", (double)mine->evaluation_loss,
-           (double)reference->evaluation_loss);
-  if (!near((double)mine->evaluation_loss, (double)reference->evaluation_loss)) return text;
-  for (int p = 0; p < mine->param_count; p++) {
-    double norm = norm_of(&reference->gradients[p]), all = (double)reference->grad_norm[0];
-    double difference = harness_difference(&mine->gradients[p], &reference->gradients[p]);
-    if (norm > 0) difference *= norm;
-    snprintf(text, sizeof text, "%s: gradient of norm %.3g differs by %.2g", mine->parameters[p].name, norm,
-             difference);
-    if (!(difference <= TOLERANCE * norm + ROUNDING * all)) return text;
-  }
-  return harness_memory_as_planned(mine, text, sizeof text) ? NULL : text;
-}
-
-static harness_result *train(const fsdp_plan_config *plan) {
-  const harness_config config = {
-      .plan = *plan, .steps = STEPS, .lr = 3e-4f, .seed = 7, .spread = 0.05f, .evaluate = true};
-  return harness_train(&config);
-}
-
-// One rank with the whole batch.
-static harness_result *train_alone(const fsdp_plan *plan) {
-  int part;
-  fsdp_plan_config alone = plan->config;
-  alone.batch *= fsdp_plan_batch_part(plan, 0, &part);
-  alone.mesh = fsdp_mesh_of(1, 1);
-  alone.sharding = NULL;
-  alone.op_strategies = NULL;
-  alone.strategy = FSDP_FULL;
-  alone.accumulate = FSDP_ACCUMULATE_REDUCE;
-  alone.cpu_offload = alone.poison = false;
-  alone.saving = (fsdp_saving){0};
-  harness_result *result = train(&alone);
-  assert_string_equal(result->failure, "");
-  return result;
-}
-
 // Refusals by reason.
 typedef struct tally {
   int trained, refused, reasons, completed;
@@ -544,8 +480,9 @@ static void try_draws(const char *test, uint64_t seed, int count, draw_sharding 
       assert_true(strlen(error.message) > 20);
       count_refusal(t, error.message);
     } else {
-      harness_result *reference = train_alone(plan), *mine = train(&sharding.plan);
-      const char *difference = find_difference(mine, reference);
+      harness_result *reference = harness_train_alone(plan, NULL),
+                     *mine = harness_train_same(&sharding.plan, NULL);
+      const char *difference = harness_same_difference(mine, reference);
       if (difference) {
         print_message("%s\n", run); // longer than what fail_msg prints
         fail_msg("%s", difference);

@@ -307,7 +307,7 @@ static void test_not_finite(void **state) {
 // ---- The order
 
 typedef struct routing {
-  double experts[U], slots[U], offsets[E + 1];
+  double experts[U], slots[U], offsets[E + 1], places[U];
 } routing;
 
 static routing draw_routing(void) {
@@ -320,8 +320,11 @@ static routing draw_routing(void) {
     for (int j = 0; j < K; j++) r.experts[n * K + j] = chosen[j];
   }
   for (int e = 0; e < E; e++) {
-    for (int i = 0; i < U; i++)
-      if ((int)r.experts[i] == e) r.slots[count++] = i;
+    for (int i = 0; i < U; i++) {
+      if ((int)r.experts[i] != e) continue;
+      r.places[i] = count;
+      r.slots[count++] = i;
+    }
     r.offsets[e + 1] = count;
   }
   assert_int_equal(count, U);
@@ -337,7 +340,33 @@ static void test_order(void **state) {
   kernel_case_input(&c, FSDP_I32, U, FSDP_READ, r.experts);
   memcpy(kernel_case_output(&c, FSDP_I32, U), r.slots, sizeof r.slots);
   memcpy(kernel_case_output(&c, FSDP_I32, E + 1), r.offsets, sizeof r.offsets);
+  memcpy(kernel_case_output(&c, FSDP_I32, U), r.places, sizeof r.places);
   kernel_case_check(&c);
+}
+
+// Of a rank that has OWN of the experts, from FIRST on, and room for every row's slots there; the last rank's
+// may be fewer, or none.
+static void test_order_of_own(void **state) {
+  (void)state;
+  enum { OWN = 2, ROOM = N * OWN };
+  const routing r = draw_routing();
+  for (int first = 0; first < E + OWN; first += OWN) {
+    fsdp_op_attrs own = attrs;
+    own.experts = OWN, own.first_index = first, own.extent = E, own.arrivals = ROOM;
+    kernel_case c = kernel_case_of(FSDP_OP_ROUTE_ORDER, own, 0);
+    kernel_case_input(&c, FSDP_I32, U, FSDP_READ, r.experts);
+    double *slots = kernel_case_output(&c, FSDP_I32, ROOM),
+           *offsets = kernel_case_output(&c, FSDP_I32, OWN + 1);
+    double *places = kernel_case_output(&c, FSDP_I32, U);
+    const int begin = first < E ? (int)r.offsets[first] : U;
+    for (int e = 0; e <= OWN; e++) offsets[e] = (first + e < E ? r.offsets[first + e] : U) - begin;
+    for (int u = 0; u < ROOM; u++) slots[u] = u < offsets[OWN] ? r.slots[begin + u] : -1;
+    for (int i = 0; i < U; i++) {
+      const int place = (int)r.places[i] - begin;
+      places[i] = place >= 0 && place < offsets[OWN] ? place : -1;
+    }
+    kernel_case_check(&c);
+  }
 }
 
 // ---- Products
@@ -346,8 +375,7 @@ static void test_order(void **state) {
 typedef struct product {
   fsdp_op_kind kind;
   int out, in;
-  bool gathers;  // x, or d_y, has a row for each token, and of d_weight's inputs
-  bool scatters; // the result has a row for each slot
+  bool gathers; // x, or d_y, has a row for each token, and of d_weight's inputs
 } product;
 
 static void add_routing(kernel_case *c, const routing *r) {
@@ -362,10 +390,9 @@ static const double *row_at(const double *matrix, const routing *r, int u, int w
 
 static void test_rows(void **state) {
   (void)state;
-  static const product forward[] = {{FSDP_OP_EXPERT_UP, 2 * I, C, true, false},
-                                    {FSDP_OP_EXPERT_DOWN, C, I, false, true}};
-  static const product backward[] = {{FSDP_OP_EXPERT_DOWN_BACKWARD_INPUT, C, I, true, false},
-                                     {FSDP_OP_EXPERT_UP_BACKWARD_INPUT, 2 * I, C, false, true}};
+  static const product forward[] = {{FSDP_OP_EXPERT_UP, 2 * I, C, true}, {FSDP_OP_EXPERT_DOWN, C, I, false}};
+  static const product backward[] = {{FSDP_OP_EXPERT_DOWN_BACKWARD_INPUT, C, I, true},
+                                     {FSDP_OP_EXPERT_UP_BACKWARD_INPUT, 2 * I, C, false}};
   const routing r = draw_routing();
   for (int t = 0; t < 8; t++) {
     const bool back = t / 4;
@@ -377,11 +404,11 @@ static void test_rows(void **state) {
     double *weight = kernel_case_input(&c, dtype, E * p->out * p->in, FSDP_READ, NULL);
     add_routing(&c, &r);
     double *y = kernel_case_output(&c, dtype, U * to);
-    kernel_case_output(&c, FSDP_F32, N * C);
+    if (p->gathers) kernel_case_output(&c, FSDP_F32, N * C);
     for (int u = 0; u < U; u++) {
       const double *row = row_at(x, &r, u, from, p->gathers);
       const double *of = weight + (int)r.experts[(int)r.slots[u]] * p->out * p->in;
-      double *out = y + (p->scatters ? (int)r.slots[u] : u) * to;
+      double *out = y + u * to;
       for (int o = 0; o < to; o++) {
         out[o] = 0;
         for (int i = 0; i < from; i++) out[o] += row[i] * (back ? of[i * p->in + o] : of[o * p->in + i]);
@@ -430,7 +457,7 @@ static void test_swiglu(void **state) {
     kernel_case c = kernel_case_of(FSDP_OP_EXPERT_SWIGLU, attrs, kernel_tolerance(dtypes[d]));
     double *gate_up = kernel_case_input(&c, dtypes[d], U * 2 * I, FSDP_READ, NULL);
     double *weights = kernel_case_input(&c, FSDP_F32, U, FSDP_READ, NULL);
-    kernel_case_input(&c, FSDP_I32, U, FSDP_READ, r.slots);
+    kernel_case_input(&c, FSDP_I32, U, FSDP_READ, r.places);
     double *s = kernel_case_output(&c, dtypes[d], U * I);
     for (int i = 0; i < U * I; i++) {
       const double *gate = gate_up + i / I * 2 * I + i % I;
@@ -447,7 +474,7 @@ static void test_swiglu_backward(void **state) {
     kernel_case c = kernel_case_of(FSDP_OP_EXPERT_SWIGLU_BACKWARD, attrs, kernel_tolerance(dtypes[d]));
     double *d_s = kernel_case_input(&c, dtypes[d], U * I, FSDP_READ, NULL);
     double *weights = kernel_case_input(&c, FSDP_F32, U, FSDP_READ, NULL);
-    kernel_case_input(&c, FSDP_I32, U, FSDP_READ, r.slots);
+    kernel_case_input(&c, FSDP_I32, U, FSDP_READ, r.places);
     double *gate_up = kernel_case_input(&c, dtypes[d], U * 2 * I, FSDP_UPDATE, NULL);
     double *d_weights = kernel_case_result(&c, false, FSDP_F32, U);
     for (int i = 0; i < U * I; i++) {
@@ -465,24 +492,38 @@ static void test_swiglu_backward(void **state) {
 
 static void test_combine(void **state) {
   (void)state;
-  for (int t = 0; t < 4; t++) {
-    kernel_case c = kernel_case_of(FSDP_OP_COMBINE, attrs, kernel_tolerance(dtypes[t / 2]));
-    double *z = kernel_case_input(&c, dtypes[t / 2], U * C, FSDP_READ, NULL);
-    double *y = kernel_case_result(&c, t % 2, dtypes[t / 2], N * C);
-    for (int i = 0; i < U * C; i++) y[i / C / K * C + i % C] += z[i];
+  routing r = draw_routing();
+  for (int t = 0; t < 8; t++) {
+    const bool is_cut = t / 4; // slots of another rank's experts
+    for (int i = 0; i < U && is_cut; i++)
+      if (i % 4 == 1) r.places[i] = -1;
+    kernel_case c = kernel_case_of(FSDP_OP_COMBINE, attrs, kernel_tolerance(dtypes[t / 2 % 2]));
+    double *z = kernel_case_input(&c, dtypes[t / 2 % 2], U * C, FSDP_READ, NULL);
+    kernel_case_input(&c, FSDP_I32, U, FSDP_READ, r.places);
+    double *y = kernel_case_result(&c, t % 2, dtypes[t / 2 % 2], N * C);
+    for (int i = 0; i < U * C; i++)
+      if (r.places[i / C] >= 0) y[i / C / K * C + i % C] += z[(int)r.places[i / C] * C + i % C];
     kernel_case_check(&c);
   }
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_route),           cmocka_unit_test(test_route_backward),
-      cmocka_unit_test(test_given),           cmocka_unit_test(test_not_finite),
-      cmocka_unit_test(test_order),           cmocka_unit_test(test_rows),
-      cmocka_unit_test(test_weights),         cmocka_unit_test(test_swiglu),
-      cmocka_unit_test(test_swiglu_backward), cmocka_unit_test(test_combine),
-      cmocka_unit_test(test_loads),           cmocka_unit_test(test_balance),
-      cmocka_unit_test(test_shared),          cmocka_unit_test(test_shared_backward),
+      cmocka_unit_test(test_route),
+      cmocka_unit_test(test_route_backward),
+      cmocka_unit_test(test_given),
+      cmocka_unit_test(test_not_finite),
+      cmocka_unit_test(test_order),
+      cmocka_unit_test(test_order_of_own),
+      cmocka_unit_test(test_rows),
+      cmocka_unit_test(test_weights),
+      cmocka_unit_test(test_swiglu),
+      cmocka_unit_test(test_swiglu_backward),
+      cmocka_unit_test(test_combine),
+      cmocka_unit_test(test_loads),
+      cmocka_unit_test(test_balance),
+      cmocka_unit_test(test_shared),
+      cmocka_unit_test(test_shared_backward),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -38,10 +38,9 @@ static void refused(const char *name, const char *proposed) {
 static void no_unrelated_name_is_proposed(void **state) {
   (void)state;
   static const char *const unlike[] = {
-      "lora",          "gpus",          "ep",       "nodes",    "dp",
-      "packing",       "save_strategy", "no_fa",    "log_loss", "wandb_project",
-      "torch_compile", "rope",          "loss",     "best",     "deepspeed",
-      "halt",          "test",          "eval_all", "sft",      "train-speed"};
+      "lora",      "gpus",     "pipe",          "nodes",         "dp",   "packing",    "save_strategy",
+      "no_fa",     "log_loss", "wandb_project", "torch_compile", "rope", "loss",       "best",
+      "deepspeed", "halt",     "test",          "eval_all",      "sft",  "train-speed"};
   for (size_t i = 0; i < sizeof unlike / sizeof *unlike; i++) refused(unlike[i], NULL);
 }
 

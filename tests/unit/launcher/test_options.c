@@ -284,7 +284,6 @@ static void contradictions(void **state) {
   refuse(train, "--min-lr 1 --lr 0.1", FSDP_ERR_OPTION, "--min-lr|--lr");
   refuse(train, "--min-lr 0.11 --lr 0.1", FSDP_ERR_OPTION, "--min-lr|--lr");
   refuse(train, "--lr-schedule constant --min-lr 1e-6", FSDP_ERR_OPTION, "--min-lr|constant");
-  refuse(train, "--mesh expert=3", FSDP_ERR_OPTION, "axis expert has 3 ranks|--extra-data-axis expert");
   refuse(train, "--mesh tensor=2,pipe=2", FSDP_ERR_OPTION, "axis pipe has 2 ranks|--extra-data-axis pipe");
   refuse(train, "--strategy full --mesh data=2,fsdp=2", FSDP_ERR_OPTION, "data=2,fsdp=2|hybrid");
   refuse(train, "--strategy zero2 --mesh data=2", FSDP_ERR_OPTION, "grad_op|hybrid");

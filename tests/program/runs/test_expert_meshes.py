@@ -1,0 +1,122 @@
+"""Routed experts end to end: meshes with the axis expert, torchprime's sharding file for Mixtral as it is,
+and checkpoints and exports that know no mesh."""
+
+import json
+import pathlib
+import tempfile
+
+import programs
+
+work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_experts_"))
+MIXTRAL = str(programs.ROOT / "tests" / "golden" / "accept" / "sharding" / "mixtral-fsdp.yaml")
+
+
+def run(program, *arguments, ranks=None):
+    process = programs.run(program, *arguments, ranks=ranks)
+    assert process.returncode == 0, (arguments, process.stdout, process.stderr)
+    return process.stdout
+
+
+def plan_json(*arguments, ranks=4):
+    return json.loads(run("fsdp_plan", "--ranks", ranks, "--backend", "cpu", "--json", *arguments))
+
+
+def parts_of(ranks, arguments):
+    parts = ranks or 1
+    if "--mesh" in arguments:
+        for axis in arguments[arguments.index("--mesh") + 1].split(","):
+            parts //= int(axis.split("=")[1]) if axis.startswith(("tensor=", "context=")) else 1
+    return parts
+
+
+def losses(name, ranks, *arguments):
+    """Of a global batch of 24 sequences."""
+    path = work / f"{name}.jsonl"
+    size = ["--model", "tiny-mixtral", "-s", "16", "-b", 24 // parts_of(ranks, arguments), "--threads", "1"]
+    size += ["--max-steps", "4", "--lr", "1e-2", "--log", path]
+    run("fsdp_train", *size, *arguments, ranks=ranks)
+    return [json.loads(line)["loss"] for line in path.read_text().splitlines()]
+
+
+def close(found, expected):
+    # fp32 sums in another order.
+    return len(found) == len(expected) and all(abs(a - b) <= 2e-5 * b for a, b in zip(found, expected))
+
+
+def trains_as_one_rank(expected):
+    cases = [
+        (4, ["--sharding", MIXTRAL, "--wrap", "block"]),
+        (8, ["--sharding", MIXTRAL, "--mesh", "data=2,fsdp=4"]),
+        (4, ["--expert-parallel", "4", "--wrap", "block"]),
+        (6, ["--mesh", "fsdp=2,expert=3", "--expert-capacity", "0.5", "--strategy", "grad_op"]),
+        (8, ["--mesh", "expert=2,context=2,tensor=2", "--recompute", "block"]),
+        (4, ["--sharding", "fsdp-tp", "--mesh", "expert=2,tensor=2"]),
+    ]
+    for i, (ranks, arguments) in enumerate(cases):
+        found = losses(f"case{i}", ranks, *arguments)
+        assert close(found, expected), (arguments, found, expected)
+
+
+def the_file_is_the_strategy():
+    """Nothing but the names differs: the program is the strategy's, to the hash."""
+    model = ["--model", "mixtral-8x7b", "--wrap", "block"]
+    assert plan_json(*model, "--sharding", MIXTRAL) == plan_json(*model)
+
+
+def experts_are_sharded_apart():
+    """Experts over fsdp, what else a layer has over expert as well; what is sent over which axes."""
+    made = plan_json("--model", "tiny-mixtral", "--mesh", "fsdp=2,expert=2", "--wrap", "block", "-s", "8")
+    axes = {unit["path"]: unit for unit in made["units"] if unit["path"].startswith("model.layers.0")}
+    assert len(axes) == 2, axes
+    # 8 rows a rank and micro-step, 64 channels, 2 experts each, in fp32: x, y, d_y and d_x; experts, weights
+    # and the weights' gradient; in each of 2 layers.
+    rows, layers = 8, 2
+    expected = layers * (4 * rows * 64 * 4 + 3 * rows * 2 * 4)
+    assert made["comm"]["by_axis"]["expert"] == expected, made["comm"]
+
+
+def checkpoints_go_anywhere():
+    save = ["--save-dir", work, "--ckpt-freq", "4", "--wrap", "block"]
+    losses("saved", 4, *save, "-e", "four", "--expert-parallel", "4")
+    four = next((work / "four").rglob("checkpoint.json")).parent
+    # Resumed on other ranks at its last step: what is exported from there is what was saved.
+    run("fsdp_export", four, "--to", work / "exported")
+    losses("resumed", 3, *save, "-e", "three", "--resume", four, "--mesh", "fsdp=3", "--max-steps", "5")
+    resumed = losses("again", 4, *save, "-e", "again", "--resume", four, "--mesh", "expert=2,tensor=2",
+                     "--max-steps", "5")
+    found = json.loads((work / "resumed.jsonl").read_text().splitlines()[-1])["loss"]
+    assert abs(found - resumed[-1]) <= 2e-5 * found, (found, resumed)
+    tensors = programs.read_safetensors(work / "exported" / "model.safetensors")
+    assert tensors["model.layers.1.block_sparse_moe.experts.7.w2.weight"][1] == [64, 96]
+    # Weights of the export, on a mesh that cuts experts unevenly.
+    model = ["--model", work / "exported", "--init", "weights", "--tokenizer", "bytes",
+             "--max-steps", "1"]
+    one = losses("exported-one", None, *model)
+    assert close(losses("exported-three", 3, *model, "--expert-parallel", "3"), one)
+
+
+def refused(parts, *arguments):
+    process = programs.run("fsdp_plan", "--ranks", 4, "--backend", "cpu", *arguments)
+    messages = programs.errors(process, "fsdp_plan")
+    assert process.returncode in (2, 3) and len(messages) == 1, (arguments, process.stderr)
+    for part in parts:
+        assert part in messages[0], (part, messages[0])
+
+
+def what_is_wrong_is_named():
+    refused(["axis expert has 2 ranks", "no routed experts"], "--model", "tiny", "--mesh", "fsdp=2,expert=2")
+    rule = ["--model", "tiny-mixtral", "--sharding", "fsdp", "--shard"]
+    w1, w3 = (f"model.layers.*.block_sparse_moe.experts.{name}" for name in ("w1", "w3"))
+    refused(["w3", "w1", "one stacked weight"], *rule, f"{w1}=[~, ~, fsdp]", "--shard", f"{w3}=[~, ~, ~]")
+    refused(["out of range"], *rule, "model.layers.*[1]=[fsdp, ~, ~]")
+    (work / "strategies.yaml").write_text("model.layers.*.self_attn.o_proj: [[2, 2], [1, 2]]\n")
+    refused(["--op-strategies", "routed experts"], "--model", "tiny-mixtral", "--op-strategies",
+            work / "strategies.yaml")
+
+
+the_file_is_the_strategy()
+experts_are_sharded_apart()
+what_is_wrong_is_named()
+if programs.WITH_MPI:
+    trains_as_one_rank(losses("one", None))
+    checkpoints_go_anywhere()
