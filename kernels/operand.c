@@ -40,8 +40,16 @@ const fsdp_view *fsdp_kernel_workspace(const fsdp_kernel_call *call) {
 }
 
 const int32_t *fsdp_kernel_starts(const fsdp_kernel_call *call) {
-  int count = fsdp_op_operand_count(fsdp_op_letters_of(call->kind), call->attrs);
-  return call->attrs->documents ? call->operands[count - 1].data : NULL;
+  return fsdp_kernel_given(call, FSDP_GIVEN_BY_DOCUMENTS);
+}
+
+const int32_t *fsdp_kernel_given(const fsdp_kernel_call *call, fsdp_op_given given) {
+  const fsdp_op_letters *op = fsdp_op_letters_of(call->kind);
+  for (int i = 0; i < call->operand_count; i++) {
+    const fsdp_op_operand *row = fsdp_op_operand_row(op, call->attrs, i);
+    if (row && row->given == given) return call->operands[i].data;
+  }
+  return NULL;
 }
 
 void fsdp_kernel_report(const fsdp_kernel_call *call, int index, int64_t first, int64_t count,

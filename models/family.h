@@ -50,6 +50,8 @@ struct fsdp_family {
   // What a user should know about this configuration before training, as a sentence. False: nothing. NULL:
   // no configuration of the family has a note.
   bool (*note)(const fsdp_model_config *config, char *out, size_t out_bytes);
+  // The rates of dropout that the configuration has. NULL: those of the family have none that are not 0.
+  void (*dropout)(const fsdp_model_config *config, fsdp_dropout *rates);
   // Fills an empty graph: modules and parameters in state-dict order, then the forward, block by block, from
   // the tokens to the loss.
   void (*build)(const fsdp_model_config *config, fsdp_graph *graph);

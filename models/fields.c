@@ -135,7 +135,9 @@ void fsdp_fields_only_true(fsdp_fields *f, const json_t *object, const char *key
 void fsdp_fields_no_dropout(fsdp_fields *f, const json_t *object, const char *key) {
   const json_t *value = fsdp_fields_present(object, key);
   if (value && (!json_is_number(value) || json_number_value(value) != 0))
-    fsdp_fields_refuse(f, key, value, "but dropout is not supported; set it to 0.0");
+    fsdp_fields_refuse(f, key, value,
+                       "but the configuration's dropout is not applied; set it to 0.0, and give the trainer "
+                       "--attention-dropout");
 }
 
 void fsdp_fields_heads(fsdp_fields *f, const json_t *object, int64_t kv_heads, int64_t head_dim,

@@ -1,5 +1,5 @@
 // The GPT-2 family, as Transformers' GPT2LMHeadModel: LayerNorm, learned positions, weights stored (in, out),
-// biases, GELU. Dropout is printed and saved, but not applied.
+// biases, GELU.
 #include "models/family.h"
 #include "models/parts.h"
 #include "runtime/base/check.h"
@@ -113,6 +113,12 @@ static void print_config(const fsdp_model_config *c, json_t *root) {
     json_object_set_new(root, pdrop_keys[i], json_real(c->extra[i].number));
 }
 
+static void dropout(const fsdp_model_config *c, fsdp_dropout *rates) {
+  *rates = (fsdp_dropout){.embedding = (float)c->extra[EMBD_PDROP].number,
+                          .attention = (float)c->extra[ATTN_PDROP].number,
+                          .residual = (float)c->extra[RESID_PDROP].number};
+}
+
 static bool note(const fsdp_model_config *c, char *out, size_t out_bytes) {
   char keys[128] = "";
   size_t used = 0;
@@ -120,7 +126,10 @@ static bool note(const fsdp_model_config *c, char *out, size_t out_bytes) {
     if (c->extra[i].number > 0)
       used += (size_t)snprintf(keys + used, sizeof keys - used, "%s%s %g", used ? ", " : "", pdrop_keys[i],
                                c->extra[i].number);
-  snprintf(out, out_bytes, "dropout is not applied: the configuration's %s are kept for what is exported",
+  snprintf(out, out_bytes,
+           "dropout is not applied: the configuration's %s are kept for what is exported; --dropout config "
+           "applies "
+           "them",
            keys);
   return used > 0;
 }
@@ -228,5 +237,6 @@ const fsdp_family fsdp_family_gpt2 = {
     .parameter_count = parameter_count,
     .flops_per_token = flops_per_token,
     .note = note,
+    .dropout = dropout,
     .build = build,
 };

@@ -209,6 +209,13 @@ bool fsdp_model_note(const fsdp_model_config *config, char *out, size_t out_byte
   return family->note && family->note(config, out, out_bytes);
 }
 
+bool fsdp_model_dropout(const fsdp_model_config *config, fsdp_dropout *rates) {
+  const fsdp_family *family = family_of(config);
+  *rates = (fsdp_dropout){0};
+  if (family->dropout) family->dropout(config, rates);
+  return family->dropout != NULL;
+}
+
 fsdp_graph *fsdp_model_forward(const fsdp_model_config *config, int64_t batch, int64_t seq) {
   const fsdp_family *family = family_of(config);
   fsdp_graph *graph = fsdp_graph_create(batch, seq);

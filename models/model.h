@@ -62,6 +62,9 @@ const char *fsdp_model_type(int index);
 
 // ---- What it is
 
+// The rates of dropout of the model's configuration. False: its family has none.
+bool fsdp_model_dropout(const fsdp_model_config *config, fsdp_dropout *rates);
+
 // The total number of parameters, tied ones counted once.
 int64_t fsdp_model_parameter_count(const fsdp_model_config *config);
 

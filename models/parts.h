@@ -59,7 +59,7 @@ int fsdp_parts_layernorm_module(fsdp_parts *parts, int parent, const char *name)
 // Embedding: weight (count, C).
 int fsdp_parts_embedding_module(fsdp_parts *parts, int parent, const char *name, int64_t count);
 
-// Dropout, which no op applies: it is there to be printed.
+// Dropout's module, which is there to be printed: a plan adds the ops (graph.h: fsdp_graph_add_dropout).
 void fsdp_parts_dropout_module(fsdp_parts *parts, int parent, const char *name, double probability);
 
 // The head: Linear from C to V, with the embedding's weight if the configuration ties them.

@@ -1,6 +1,8 @@
 // Linear layer and cross-entropy in one, over chunks of rows, so that the logits of only chunk_rows rows ever
 // exist.
 //
+// (`learned` divides a row's part of both by the targets of its document, and count is that of documents.)
+//
 //   loss = sum over counted rows of (log(sum over v of exp(logits[v])) - logits[target]) / max(count, 1)
 //   d_logits = (softmax(logits) - onehot(target)) / max(count, 1), 0 in rows that are not counted
 //
@@ -18,9 +20,10 @@ typedef struct loss_head {
   const fsdp_view *x, *weight, *targets, *loss, *d_x, *d_weight;
   int64_t N, C, V, chunk_rows;
   bool backward;
-  float scale;         // 1 / max(count, 1)
-  float *logits;       // of the chunk, then of the part of it that a region works on
-  int64_t first, rows; // likewise
+  float scale;            // 1 / max(count, 1)
+  const int32_t *learned; // NULL, or by row
+  float *logits;          // of the chunk, then of the part of it that a region works on
+  int64_t first, rows;    // likewise
   double sums[SUMS_MAX];
 } loss_head;
 
@@ -35,9 +38,11 @@ static void rows_of_chunk(void *argument, int64_t index, void *scratch) {
       if (k->backward) clear_gradients(logits, k->V, k->x->dtype);
       continue;
     }
-    logits_softmax s = {.most = greatest(logits, k->V), .scale = k->scale, .target = target};
+    const float scale = row_scale(k->scale, k->learned, k->first + row);
+    logits_softmax s = {.most = greatest(logits, k->V), .scale = scale, .target = target};
     s.sum = exponentials(logits, k->V, s.most, 1, NULL);
-    sum_of_losses += log((double)s.sum) + (double)s.most - (double)logits[target];
+    const double loss = log((double)s.sum) + (double)s.most - (double)logits[target];
+    sum_of_losses += k->learned ? loss / (double)k->learned[k->first + row] : loss;
     if (k->backward) store_gradients(logits, k->V, &s, k->x->dtype, scratch);
   }
   k->sums[index] = sum_of_losses;
@@ -54,6 +59,7 @@ static loss_head open_head(const fsdp_kernel_call *call) {
   k.scale = loss_scale(&o[3]);
   check_head_dtypes(call, k.x, k.weight);
   check_targets(call, k.targets, k.V);
+  k.learned = open_learned(call, k.targets);
   return k;
 }
 

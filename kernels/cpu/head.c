@@ -23,7 +23,8 @@ typedef struct shard_head {
   int64_t n, V;
   int64_t first, end; // vocabulary entry of column 0; end of the whole vocabulary
   int64_t ranks;
-  float scale; // 1 / max(count, 1)
+  float scale;            // 1 / max(count, 1)
+  const int32_t *learned; // NULL, or by row
 } shard_head;
 
 static shard_head shard_of(const fsdp_op_attrs *attrs) {
@@ -86,7 +87,8 @@ static void store_loss(const shard_head *k, const fsdp_view *loss) {
   for (int64_t row = 0; row < k->n; row++) {
     if (target_of(k, row) == FSDP_TARGET_IGNORED) continue;
     row_total total = total_of_row(k, row);
-    sum += log(total.sum) + total.most - total.target;
+    const double row_loss = log(total.sum) + total.most - total.target;
+    sum += k->learned ? row_loss / (double)k->learned[row] : row_loss;
   }
   float *out = loss->data, old = updates(loss) ? *out : 0;
   *out = (float)((double)old + sum * (double)k->scale);
@@ -96,6 +98,7 @@ void FSDP_CPU(head_loss)(const fsdp_kernel_call *call) {
   const fsdp_view *o = open_operands(call, 0);
   shard_head k = shard_of(call->attrs);
   k.stats = o[0].data, k.targets = &o[1], k.scale = loss_scale(&o[2]);
+  k.learned = open_learned(call, k.targets);
   store_loss(&k, &o[3]);
 }
 
@@ -108,7 +111,8 @@ static void gradients_of_row(void *argument, int64_t row, void *scratch) {
     return;
   }
   row_total total = total_of_row(k, row);
-  logits_softmax s = {(float)total.most, (float)total.sum, k->scale, target - k->first};
+  const float scale = row_scale(k->scale, k->learned, row);
+  logits_softmax s = {(float)total.most, (float)total.sum, scale, target - k->first};
   store_gradients(logits, k->V, &s, k->weight->dtype, scratch);
 }
 
@@ -119,6 +123,7 @@ void FSDP_CPU(head_backward)(const fsdp_kernel_call *call) {
   k.logits = o[6].data;
   check_head_dtypes(call, &o[3], k.weight);
   check_targets(call, k.targets, k.end);
+  k.learned = open_learned(call, k.targets);
   store_loss(&k, &o[5]);
   fsdp_pool_run(call->pool, k.n, gradients_of_row, &k);
   const logits_gemms gemms = {call->pool, &o[3], k.weight, 0, k.n, k.V, call->attrs->channels, k.logits};

@@ -52,6 +52,21 @@ static inline float loss_scale(const fsdp_view *count) {
   return 1.0f / (counted > 1.0f ? counted : 1.0f);
 }
 
+// The factor of a row: without `learned` (targets of each row's document, else NULL) that of all.
+static inline float row_scale(float scale, const int32_t *learned, int64_t row) {
+  return learned ? scale / (float)learned[row] : scale;
+}
+
+// The targets of each row's document, at least 1 where a target counts; NULL: the loss is a mean over
+// targets.
+static inline const int32_t *open_learned(const fsdp_kernel_call *call, const fsdp_view *targets) {
+  const int32_t *learned = fsdp_kernel_given(call, FSDP_GIVEN_BY_LEARNED), *target = targets->data;
+  for (int64_t n = 0; learned && n < targets->numel; n++)
+    FSDP_CHECK(target[n] == FSDP_TARGET_IGNORED || learned[n] > 0, "%s: %d learned targets at position %lld",
+               fsdp_op_name(call->kind), learned[n], (long long)n);
+  return learned;
+}
+
 // A row's softmax, scaled: exp(logit - most) / sum * scale.
 typedef struct logits_softmax {
   float most, sum, scale;

@@ -16,6 +16,7 @@ namespace {
 struct row_set {
   float *logits;          // (rows, V)
   const int32_t *targets; // of the chunk
+  const int32_t *learned; // of the chunk, or null
   const float *count;
   float *losses; // of the chunk
   int V;
@@ -33,8 +34,10 @@ __global__ void __launch_bounds__(logits_threads, logits_resident) row_of_logits
     return;
   }
   const running r = row_statistics<WIDTH>(logits, p.V);
-  if (threadIdx.x == 0) global_store(p.losses + row, logf(r.sum) + r.most - global_load(logits + target));
-  if (BACKWARD) store_gradients<T, WIDTH>(logits, p.V, target, r, loss_scale(p.count));
+  const float learned = learned_of(p.learned, row);
+  if (threadIdx.x == 0)
+    global_store(p.losses + row, (logf(r.sum) + r.most - global_load(logits + target)) / learned);
+  if (BACKWARD) store_gradients<T, WIDTH>(logits, p.V, target, r, loss_scale(p.count) / learned);
 }
 
 __global__ void __launch_bounds__(logits_threads)
@@ -47,6 +50,7 @@ __global__ void __launch_bounds__(logits_threads)
 struct loss_head {
   const fsdp_kernel_call *call;
   const fsdp_view *x, *weight, *targets, *count, *loss, *d_x, *d_weight, *workspace;
+  const int32_t *learned;
   int64_t N, C, V, chunk_rows;
 };
 
@@ -64,6 +68,7 @@ loss_head open_head(const fsdp_kernel_call *call) {
   check_head_dtypes(call, k.x, k.weight);
   if (call->kind == FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD)
     k.d_x = &o[5], k.d_weight = attrs->weight_frozen ? nullptr : &o[6];
+  k.learned = fsdp_kernel_given(call, FSDP_GIVEN_BY_LEARNED);
   k.workspace = fsdp_kernel_workspace(call);
   return k;
 }
@@ -86,7 +91,9 @@ void run(const loss_head *k) {
     const int64_t rows = fsdp_min_i64(k->chunk_rows, k->N - first);
     const logits_gemms gemms = {stream_of(k->call), k->x, k->weight, first, rows, k->V, k->C, logits};
     multiply_logits(gemms);
-    const row_set p = {logits, data_of<int32_t>(k->targets) + first, count, losses + first, int(k->V)};
+    const int32_t *learned = k->learned ? k->learned + first : nullptr;
+    const row_set p = {logits,   data_of<int32_t>(k->targets) + first, learned, count, losses + first,
+                       int(k->V)};
     with_type(k->x->dtype, [&](auto number) { launch_rows<decltype(number)>(k, p, rows); });
     if (k->d_x) multiply_gradients(gemms, k->d_x, k->d_weight, first > 0);
   }

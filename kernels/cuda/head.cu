@@ -13,9 +13,9 @@ namespace {
 enum { MOST, SUM, TARGET, STATS }; // of a row
 
 struct shard_rows {
-  float *logits; // (n, V)
-  const int32_t *targets;
-  int first, end; // vocabulary entry of column 0; end of the whole vocabulary
+  float *logits;                    // (n, V)
+  const int32_t *targets, *learned; // learned: or null
+  int first, end;                   // vocabulary entry of column 0; end of the whole vocabulary
   int V, real;
 };
 
@@ -63,12 +63,14 @@ __device__ __forceinline__ row_total total_of_row(const rank_stats &s, int64_t r
 }
 
 __global__ void __launch_bounds__(logits_threads)
-    add_losses(rank_stats s, const int32_t *targets, const float *count, float *loss, bool adds) {
+    add_losses(rank_stats s, const int32_t *targets, const int32_t *learned, const float *count, float *loss,
+               bool adds) {
   double sum = 0;
   for (int64_t row = threadIdx.x; row < s.n; row += logits_threads) {
     if (global_load(targets + row) == FSDP_TARGET_IGNORED) continue;
     const row_total total = total_of_row(s, row);
-    sum += double(logf(total.all.sum)) + double(total.all.most) - double(total.target);
+    const double row_loss = double(logf(total.all.sum)) + double(total.all.most) - double(total.target);
+    sum += row_loss / double(learned_of(learned, row));
   }
   store_loss(sum, count, loss, adds);
 }
@@ -83,7 +85,8 @@ __global__ void __launch_bounds__(logits_threads, logits_resident)
     clear_gradients<T, WIDTH>(logits, p.V);
   } else {
     const running all = total_of_row(s, row).all;
-    store_gradients<T, WIDTH>(logits, p.V, target - p.first, all, loss_scale(count));
+    store_gradients<T, WIDTH>(logits, p.V, target - p.first, all,
+                              loss_scale(count) / learned_of(p.learned, row));
   }
 }
 
@@ -108,7 +111,8 @@ rank_stats stats_of(const fsdp_op_attrs *attrs, const fsdp_view *stats) {
 void launch_losses(const fsdp_kernel_call *call, const rank_stats &stats, const fsdp_view *loss) {
   const fsdp_view *o = call->operands; // stats, targets, count
   launch({1, logits_threads, stream_of(call)}, add_losses, stats, data_of<int32_t>(&o[1]),
-         data_of<float>(&o[2]), data_of<float>(loss), updates(loss));
+         fsdp_kernel_given(call, FSDP_GIVEN_BY_LEARNED), data_of<float>(&o[2]), data_of<float>(loss),
+         updates(loss));
 }
 
 logits_gemms gemms_of(const fsdp_kernel_call *call, const fsdp_view *x, const fsdp_view *weight,
@@ -139,7 +143,8 @@ void cuda_head_loss(const fsdp_kernel_call *call) {
 void cuda_head_backward(const fsdp_kernel_call *call) {
   const fsdp_view *o = open_operands(call);
   check_head_dtypes(call, &o[3], &o[4]);
-  const shard_rows p = shard_of(call->attrs, &o[6], &o[1]);
+  shard_rows p = shard_of(call->attrs, &o[6], &o[1]);
+  p.learned = fsdp_kernel_given(call, FSDP_GIVEN_BY_LEARNED);
   const rank_stats stats = stats_of(call->attrs, &o[0]);
   const logits_gemms gemms = gemms_of(call, &o[3], &o[4], p.logits);
   launch_losses(call, stats, &o[5]);

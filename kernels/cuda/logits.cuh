@@ -95,6 +95,12 @@ __device__ __forceinline__ float loss_scale(const float *count) {
   return 1.0f / fmaxf(global_load(count), 1.0f);
 }
 
+// The targets of a row's document, by which its part of the loss is divided; 1: the loss is a mean over
+// targets.
+__device__ __forceinline__ float learned_of(const int32_t *learned, int64_t row) {
+  return learned ? float(global_load(learned + row)) : 1.0f;
+}
+
 // loss (+)= the sum of the block's threads' `sum` / max(count, 1).
 __device__ __forceinline__ void store_loss(double sum, const float *count, float *loss, bool adds) {
   sum = block_sum(sum) / double(fmaxf(global_load(count), 1.0f));

@@ -24,6 +24,7 @@ typedef enum fsdp_ckpt_best { FSDP_CKPT_BEST_OFF, FSDP_CKPT_BEST_EVAL_LOSS } fsd
 typedef enum fsdp_compare_files { FSDP_COMPARE_CONTENTS, FSDP_COMPARE_SIZES } fsdp_compare_files;
 typedef enum fsdp_resume_schedule { FSDP_SCHEDULE_CONTINUE, FSDP_SCHEDULE_RESTART } fsdp_resume_schedule;
 typedef enum fsdp_router_dtype { FSDP_ROUTER_DTYPE_MODEL, FSDP_ROUTER_DTYPE_F32 } fsdp_router_dtype;
+typedef enum fsdp_loss_mean { FSDP_LOSS_MEAN_TOKENS, FSDP_LOSS_MEAN_DOCUMENTS } fsdp_loss_mean;
 typedef enum fsdp_help { FSDP_HELP_NONE, FSDP_HELP_TASKS, FSDP_HELP_ALL } fsdp_help;
 typedef enum fsdp_program_kind {
   FSDP_PROGRAM_TRAIN = 1,
@@ -85,6 +86,9 @@ typedef struct fsdp_options {
   int64_t document_separator;   // if given
   double expert_capacity;       // 0: all that a rank's experts can be sent
   double imbalance;             // of prices
+  int loss_mean;                // fsdp_loss_mean
+  const char *dropout;          // a rate, or "config"; NULL: none
+  double attention_dropout;     // if given
   bool sequence_parallel;       // where tensor has several ranks
   int nccl_register, nccl_ctas; // comm_nccl.h
   bool allow_shared_gpu, bind, verify_data;

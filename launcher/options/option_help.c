@@ -46,8 +46,9 @@ static const struct {
 } tasks[] = {
     {"choose model and data", "model init data tokenizer resize-embeddings verify-data eval-data eval-split "
                               "eval-freq eval-at-start stop-after"},
-    {"make rows of documents", "packing long-documents document-mask document-separator"},
-    {"set batch and length", "batch-size seq-length grad-accum num-epochs max-steps seed"},
+    {"make rows of documents", "packing long-documents document-mask document-separator loss-mean"},
+    {"set batch and length",
+     "batch-size seq-length grad-accum num-epochs max-steps seed dropout attention-dropout"},
     {"see what it writes", "sample-every prompt prompt-tokens max-new-tokens temperature top-p"},
     {"set the optimizer", "lr lr-schedule min-lr warmup-steps warmup-ratio lr-decay-ratio weight-decay decay "
                           "beta1 beta2 eps grad-clip "

@@ -54,6 +54,9 @@ static const fsdp_choice long_documents[] = {{"split", FSDP_LONG_SPLIT, NULL},
                                              {"cut", FSDP_LONG_CUT, NULL},
                                              {"drop", FSDP_LONG_DROP, NULL},
                                              {NULL, 0, NULL}};
+static const fsdp_choice loss_means[] = {
+    {"tokens", FSDP_LOSS_MEAN_TOKENS, NULL}, {"documents", FSDP_LOSS_MEAN_DOCUMENTS, NULL}, {NULL, 0, NULL}};
+
 static const fsdp_choice bests[] = {
     {"off", FSDP_CKPT_BEST_OFF, NULL}, {"eval_loss", FSDP_CKPT_BEST_EVAL_LOSS, NULL}, {NULL, 0, NULL}};
 
@@ -109,6 +112,14 @@ static const fsdp_option_row table[] = {
      .help = "attention and positions stay within a document (default: on where the data tells documents)"},
     {"document-separator", 0, .kind = FSDP_OPTION_INT, FIELD(document_separator), .low = 0, .high = INT32_MAX,
      .argument = "TOKEN", .help = "the token that ends a document in a .bin (GPT-2's: 50256)"},
+    {"loss-mean", 0, CHOICE(loss_mean, loss_means), .fallback = "tokens", .argument = "tokens|documents",
+     .help = "what counts the same in the loss of a step: each learned token, or each document"},
+    {"dropout", 0, TEXT(dropout), .argument = "P|config",
+     .help = "drop elements in training at this rate, of the embedding, of attention's probabilities, and of "
+             "what layers add to the residual stream; config: at the rates of a GPT-2 model's configuration "
+             "(default: none)"},
+    {"attention-dropout", 0, SHARE(attention_dropout),
+     .help = "the rate for attention's probabilities alone (default: that of --dropout)"},
     {"resize-embeddings", 0, TEXT(resize_embeddings), .argument = "N|tokenizer", .bare = "tokenizer",
      .help =
          "give the model N tokens, or as many as its tokenizer has: new rows of embedding and head are the "

@@ -98,6 +98,7 @@ json_t *fsdp_progress_json(const fsdp_step_record *record, const fsdp_plan *plan
   put(line, "global_step", json_integer(record->step));
   put(line, "timestamp", json_string(print_timestamp(time)));
   put_number(line, "loss", record->loss);
+  if (plan->config.loss_of_documents) put(line, "loss_mean", json_string("documents"));
   put_number(line, "running_loss", record->running_loss);
   put_number(line, "lr", record->lr);
   put_number(line, "grad_norm", record->grad_norm);

@@ -3,6 +3,7 @@
 #include "launcher/profile/profile_file.h"
 #include "launcher/setup/capacity.h"
 #include "launcher/setup/documents_choice.h"
+#include "launcher/setup/dropout_choice.h"
 #include "launcher/setup/propagate_mesh.h"
 #include "launcher/setup/resize.h"
 #include "launcher/setup/sharding_file.h"
@@ -430,6 +431,9 @@ fsdp_status fsdp_setup_configure(const fsdp_options *options, fsdp_program_kind 
   if (program == FSDP_PROGRAM_EVAL) only_evaluate(&config);
   if (status == FSDP_OK) status = fsdp_propagate_mesh(options, ranks, &config, error);
   config.documents = fsdp_documents_choose(options);
+  config.loss_of_documents = options->loss_mean == FSDP_LOSS_MEAN_DOCUMENTS;
+  if (status == FSDP_OK && program != FSDP_PROGRAM_EVAL)
+    status = fsdp_dropout_choose(options, &config.model, &config.dropout, error);
   if (status == FSDP_OK && setup->profile) status = fsdp_documents_measure(options, &config, error);
   config.wrap = find_wrap(options, setup->sharding, &config.model);
   *out = config;

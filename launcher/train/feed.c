@@ -2,6 +2,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/clock.h"
+#include "runtime/base/random.h"
 #include "runtime/base/size.h"
 #include "runtime/data/spread.h"
 
@@ -17,6 +18,9 @@ void fsdp_feed_create(fsdp_feed *feed, const fsdp_feed_config *config) {
   feed->spread = feed->spread_scratch = NULL;
   feed->work = NULL;
   feed->sampled = NULL;
+  feed->learned = (fsdp_learned){0};
+  if (config->loss_of_documents)
+    fsdp_learned_create(&feed->learned, config->rows.parts * config->rows.local_seq);
   for (int i = 0; i < FSDP_FEED_STEPS_KEPT; i++) atomic_init(&feed->busy_ns[i], 0);
   if (!config->spreads) return;
   size_t samples = (size_t)config->sampler.global_batch;
@@ -29,6 +33,7 @@ void fsdp_feed_destroy(fsdp_feed *feed) {
   free(feed->spread);
   free(feed->spread_scratch);
   free(feed->work);
+  fsdp_learned_destroy(&feed->learned);
   feed->spread = feed->spread_scratch = NULL;
   feed->work = NULL;
 }
@@ -65,8 +70,7 @@ static int64_t position_at(fsdp_feed *feed, int64_t step, int64_t place) {
   return feed->spread[place];
 }
 
-// The position and the sample that are sequence `sequence` of this rank's micro-batch `micro_batch` of step
-// `step`.
+// The position in the step of sequence `sequence` of this rank's micro-batch `micro_batch`, and its sample.
 static int64_t position_of(fsdp_feed *feed, int64_t step, int64_t micro_batch, int64_t sequence) {
   const fsdp_feed_config *config = &feed->config;
   fsdp_sampler_part part = {
@@ -111,9 +115,18 @@ static void forget_routes(const fsdp_feed *feed, int32_t *const inputs[FSDP_INPU
     fill_routes(feed, 0, -1, i, inputs[FSDP_INPUT_ROUTES]);
 }
 
+static void fill_learned(fsdp_feed *feed, const fsdp_dataset *dataset, int64_t sample, int64_t sequence,
+                         int32_t *learned) {
+  const fsdp_rows *rows = &feed->config.rows;
+  fsdp_learned_find(&feed->learned, dataset, sample);
+  for (int64_t index = 0; index < rows->local_seq; index++)
+    learned[fsdp_rows_row(rows, sequence, index)] =
+        feed->learned.counts[fsdp_rows_position(rows, &feed->config.mesh, feed->config.world_rank, index)];
+}
+
 // Fills the rows of sequence `sequence` of a micro-batch.
-static void fill_sequence(const fsdp_feed *feed, const fsdp_dataset *dataset, int64_t sample,
-                          int64_t sequence, int32_t *const inputs[FSDP_INPUT_COUNT]) {
+static void fill_sequence(fsdp_feed *feed, const fsdp_dataset *dataset, int64_t sample, int64_t sequence,
+                          int32_t *const inputs[FSDP_INPUT_COUNT]) {
   const fsdp_rows *rows = &feed->config.rows;
   const int64_t positions = rows->parts * rows->local_seq;
   fsdp_dataset_part part;
@@ -124,12 +137,39 @@ static void fill_sequence(const fsdp_feed *feed, const fsdp_dataset *dataset, in
   }
   if (inputs[FSDP_INPUT_STARTS])
     fsdp_dataset_fill_starts(dataset, sample, positions, inputs[FSDP_INPUT_STARTS] + sequence * positions);
+  if (inputs[FSDP_INPUT_LEARNED]) fill_learned(feed, dataset, sample, sequence, inputs[FSDP_INPUT_LEARNED]);
 }
 
-// How many targets of a sample this rank has.
-static int64_t count_targets(const fsdp_feed *feed, int64_t sample) {
+// Dropout's draws of a sequence, by the number of its step and its position in that; none is dropped: `step`
+// is negative.
+static void fill_draws(const fsdp_feed *feed, int64_t step, int64_t at, int64_t sequence, int32_t *draws) {
+  const fsdp_feed_config *config = &feed->config;
+  for (int64_t index = 0; index < config->rows.local_seq; index++) {
+    int64_t position = fsdp_rows_position(&config->rows, &config->mesh, config->world_rank, index);
+    int32_t *row = draws + FSDP_DROPOUT_WORDS * fsdp_rows_row(&config->rows, sequence, index);
+    if (step >= 0)
+      fsdp_dropout_row(config->drop_seed, step, at, position, row);
+    else
+      memset(row, 0, FSDP_DROPOUT_WORDS * sizeof *row);
+  }
+}
+
+// How many documents have their first target that counts on this rank.
+static int64_t count_documents(fsdp_feed *feed, int64_t sample) {
+  const fsdp_rows *rows = &feed->config.rows;
+  int64_t count = 0;
+  fsdp_learned_find(&feed->learned, feed->config.dataset, sample);
+  for (int64_t index = 0; index < rows->local_seq; index++)
+    count +=
+        feed->learned.is_first[fsdp_rows_position(rows, &feed->config.mesh, feed->config.world_rank, index)];
+  return count;
+}
+
+// How many targets of a sample this rank has, or documents.
+static int64_t count_targets(fsdp_feed *feed, int64_t sample) {
   fsdp_dataset_part part;
   int64_t count = 0;
+  if (feed->config.loss_of_documents) return count_documents(feed, sample);
   for (int64_t index = 0; index < feed->config.rows.local_seq; index += part.count) {
     part = part_at(feed, sample, index);
     count += fsdp_dataset_part_target_count(feed->config.dataset, &part);
@@ -144,17 +184,22 @@ static int64_t eval_sample_of(const fsdp_feed *feed, int64_t step, int64_t seque
   return fsdp_sampler_validation_sample(&config->eval_sampler, step, fsdp_sampler_position(&part, sequence));
 }
 
-int64_t fsdp_feed_eval_targets(const fsdp_feed *feed, int64_t step) {
+int64_t fsdp_feed_eval_targets(fsdp_feed *feed, int64_t step) {
   int64_t count = 0;
-  for (int64_t i = 0; i < feed->config.rows.batch; i++)
-    count += fsdp_dataset_target_count(feed->config.eval_dataset, eval_sample_of(feed, step, i));
+  for (int64_t i = 0; i < feed->config.rows.batch; i++) {
+    const int64_t sample = eval_sample_of(feed, step, i);
+    if (feed->config.loss_of_documents) fsdp_learned_find(&feed->learned, feed->config.eval_dataset, sample);
+    count += feed->config.loss_of_documents ? feed->learned.documents
+                                            : fsdp_dataset_target_count(feed->config.eval_dataset, sample);
+  }
   return count;
 }
 
-static void fill_eval_batch(const fsdp_feed *feed, int32_t *const inputs[FSDP_INPUT_COUNT]) {
+static void fill_eval_batch(fsdp_feed *feed, int32_t *const inputs[FSDP_INPUT_COUNT]) {
   for (int64_t i = 0; i < feed->config.rows.batch; i++) {
     int64_t sample = eval_sample_of(feed, feed->eval_step, i);
     fill_sequence(feed, feed->config.eval_dataset, sample, i, inputs);
+    if (inputs[FSDP_INPUT_DRAWS]) fill_draws(feed, -1, 0, i, inputs[FSDP_INPUT_DRAWS]);
   }
 }
 
@@ -190,6 +235,10 @@ static void fill_sampled(const fsdp_feed *feed, int32_t *const inputs[FSDP_INPUT
   const int64_t starts =
       inputs[FSDP_INPUT_STARTS] ? feed->config.rows.parts * feed->config.rows.local_seq : 0;
   for (int64_t i = 0; i < feed->config.rows.batch * starts; i++) inputs[FSDP_INPUT_STARTS][i] = 0; // one text
+  const int64_t learned = inputs[FSDP_INPUT_LEARNED] ? rows->batch * rows->local_seq : 0;
+  for (int64_t i = 0; i < learned; i++) inputs[FSDP_INPUT_LEARNED][i] = 0; // no target counts
+  for (int64_t i = 0; i < rows->batch && inputs[FSDP_INPUT_DRAWS]; i++)
+    fill_draws(feed, -1, 0, i, inputs[FSDP_INPUT_DRAWS]);
 }
 
 void fsdp_feed_logits(fsdp_feed *feed, fsdp_executor *executor, const int32_t *tokens, int64_t count,
@@ -242,10 +291,10 @@ void fsdp_feed_batch(void *context, int32_t *const inputs[FSDP_INPUT_COUNT]) {
   int64_t began_ns = fsdp_now_ns(), fed = feed->micro_batches_fed++;
   int64_t step = fed / feed->config.micro_batches, micro_batch = fed % feed->config.micro_batches;
   for (int64_t i = 0; i < feed->config.rows.batch; i++) {
-    int64_t sample = sample_of(feed, step, micro_batch, i);
-    fill_sequence(feed, feed->config.dataset, sample, i, inputs);
-    if (inputs[FSDP_INPUT_ROUTES])
-      fill_routes(feed, step, position_of(feed, step, micro_batch, i), i, inputs[FSDP_INPUT_ROUTES]);
+    int64_t at = position_of(feed, step, micro_batch, i);
+    fill_sequence(feed, feed->config.dataset, sample_at(feed, step, at), i, inputs);
+    if (inputs[FSDP_INPUT_ROUTES]) fill_routes(feed, step, at, i, inputs[FSDP_INPUT_ROUTES]);
+    if (inputs[FSDP_INPUT_DRAWS]) fill_draws(feed, step, at, i, inputs[FSDP_INPUT_DRAWS]);
   }
   book(feed, step, began_ns);
 }

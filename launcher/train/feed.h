@@ -15,6 +15,7 @@
 #include "models/graph/op.h"
 #include "runtime/comm/world.h"
 #include "runtime/data/dataset.h"
+#include "runtime/data/learned.h"
 #include "runtime/data/sampler.h"
 #include "runtime/exec/executor.h"
 #include "runtime/plan/mesh/rows.h"
@@ -39,6 +40,8 @@ typedef struct fsdp_feed_config {
   // Whose experts are given, and where those that are chosen go; NULL: not. Places of samples are then their
   // positions: spreads is false.
   fsdp_routing *replay, *record;
+  uint64_t drop_seed;     // of dropout's draws
+  bool loss_of_documents; // the loss is a mean over documents (learned.h), and what is counted are these
   bool spreads; // a step's samples go to ranks and micro-batches by the work of attention (spread.h)
 } fsdp_feed_config;
 
@@ -53,13 +56,14 @@ typedef struct fsdp_feed {
   int64_t sample_shift;      // the sampler's step (epochs one after the other) less the optimizer's
   int64_t eval_step;         // of the evaluation that is under way, or -1
   int64_t eval_target_count; // of its batch, all ranks together
-  int64_t eval_counted;      // targets of the last one
+  int64_t eval_counted;      // targets of the last one, or documents
   const int32_t *sampled;    // tokens so far of the text that is being sampled, NULL: none is
   int64_t sampled_count;
   // If it spreads: of step `spread_step` (-1: none yet) the position of each place's sample, and room to find
   // it.
   int64_t *spread, *spread_scratch, spread_step;
   double *work;
+  fsdp_learned learned; // room, if the loss is a mean over documents; of the callbacks' thread
   _Atomic int64_t busy_ns[FSDP_FEED_STEPS_KEPT]; // time spent in the callbacks, by step
 } fsdp_feed;
 
@@ -96,7 +100,7 @@ void fsdp_feed_logits(fsdp_feed *feed, fsdp_executor *executor, const int32_t *t
                       float *logits);
 
 // How many targets this rank's sequences have in step `step` of an evaluation, on whichever ranks they lie.
-int64_t fsdp_feed_eval_targets(const fsdp_feed *feed, int64_t step);
+int64_t fsdp_feed_eval_targets(fsdp_feed *feed, int64_t step);
 
 typedef struct fsdp_feed_counts {
   int64_t real, learned; // positions that hold a token; targets that count

@@ -98,7 +98,9 @@ static fsdp_status open_data(fsdp_trainer *t, fsdp_error *error) {
                               .vocab_size = config->model.vocab_size,
                               .packing = (fsdp_packing_choice)o->packing,
                               .longer = (fsdp_long_documents)o->long_documents,
-                              .separates = config->documents && !o->eval_data,
+                              .separates = config->loss_of_documents            ? "--loss-mean documents"
+                                           : config->documents && !o->eval_data ? "--document-mask on"
+                                                                                : NULL,
                               .has_separator = fsdp_options_given(o, "document-separator"),
                               .separator = o->document_separator,
                               .verify = o->verify_data,
@@ -117,6 +119,8 @@ static fsdp_status open_data(fsdp_trainer *t, fsdp_error *error) {
                            .mesh = t->setup.plan->units->mesh,
                            .world_rank = t->world->rank,
                            .micro_batches = config->micro_batches,
+                           .drop_seed = (uint64_t)o->seed,
+                           .loss_of_documents = config->loss_of_documents,
                            .spreads = config->documents && fsdp_dataset_how(t->dataset)->documents > 0,
                            .optimizer = config->optimizer,
                            .hyper = config->hyper,

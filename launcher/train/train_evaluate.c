@@ -111,9 +111,10 @@ static void print_text(const fsdp_trainer *t, const evaluated *e) {
   const fsdp_measurement *memory = &e->stats.memory;
   char number[48], time[32];
   if (t->eval_dataset)
-    printf("loss:      %.6f  perplexity %.4f  over %s token%s in %s\n", e->loss,
+    printf("loss:      %.6f  perplexity %.4f  over %s %s%s in %s\n", e->loss,
            fsdp_progress_perplexity(e->loss), fsdp_print_int(t->feed.eval_counted, number, sizeof number),
-           fsdp_plural(t->feed.eval_counted), fsdp_progress_duration(e->seconds, time));
+           t->feed.config.loss_of_documents ? "document" : "token", fsdp_plural(t->feed.eval_counted),
+           fsdp_progress_duration(e->seconds, time));
   if (e->text)
     printf("sample:    %" PRId64 " token%s behind %" PRId64 " in %s\n%s\n", t->sample->new_count,
            fsdp_plural(t->sample->new_count), t->sample->prompt_count,
@@ -150,7 +151,8 @@ static void print_json(const fsdp_trainer *t, const evaluated *e) {
     json_object_set_new(root, "loss", json_real(e->loss));
     json_object_set_new(root, "perplexity", json_real(fsdp_progress_perplexity(e->loss)));
     json_object_set_new(root, "samples", json_integer(fsdp_dataset_sample_count(t->eval_dataset)));
-    json_object_set_new(root, "targets", json_integer(t->feed.eval_counted));
+    json_object_set_new(root, t->feed.config.loss_of_documents ? "documents" : "targets",
+                        json_integer(t->feed.eval_counted));
     json_object_set_new(root, "seconds", json_real(e->seconds));
   }
   if (e->text) {

@@ -158,7 +158,9 @@ void fsdp_train_print_notes(const fsdp_trainer *t) {
              t->setup.stored_vocab, made->config.model.vocab_size);
     print_note(text);
   }
-  if (fsdp_model_note(&made->config.model, text, sizeof text)) print_note(text);
+  fsdp_dropout own;
+  const bool drops = fsdp_dropout_any(&made->config.dropout) && fsdp_model_dropout(&made->config.model, &own);
+  if (!drops && fsdp_model_note(&made->config.model, text, sizeof text)) print_note(text);
   if (made->config.seq > made->config.model.max_position_embeddings) {
     snprintf(text, sizeof text,
              "sequences of %" PRId64 " tokens are longer than the %" PRId64

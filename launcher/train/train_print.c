@@ -63,6 +63,13 @@ static void print_packing(const fsdp_trainer *t) {
   putchar('\n');
 }
 
+static void print_dropout(const fsdp_trainer *t) {
+  const fsdp_dropout *rates = &t->setup.plan->config.dropout;
+  if (!fsdp_dropout_any(rates)) return;
+  printf("dropout:   embedding %g, attention %g, residual %g\n", (double)rates->embedding,
+         (double)rates->attention, (double)rates->residual);
+}
+
 // An epoch's last partial step is not trained.
 static void print_steps(const fsdp_trainer *t) {
   const fsdp_sampler *sampler = &t->feed.config.sampler;
@@ -138,6 +145,7 @@ void fsdp_train_print_start(const fsdp_trainer *t) {
   fsdp_train_print_place(t);
   printf("data:      %s\n", fsdp_dataset_description(t->dataset));
   print_packing(t);
+  print_dropout(t);
   print_mix(t);
   if (t->tokenizer.notes_bytes) {
     printf("note:      the built-in text is read as bytes, 256 of the model's %" PRId64

@@ -12,6 +12,8 @@ fsdp_node *fsdp_backward_node(fsdp_graph *graph, fsdp_op_kind kind, const fsdp_n
   node->attrs = forward->attrs;
   node->first_index = forward->first_index;
   node->second_index = forward->second_index;
+  node->first_row = forward->first_row;
+  node->first_head = forward->first_head;
   node->forward = (int)(forward - graph->forward);
   return node;
 }
@@ -64,9 +66,10 @@ void fsdp_backward_output(fsdp_graph *graph, fsdp_node *node, int value) {
   fsdp_node_operand_add(node, gradient, access);
 }
 
-void fsdp_backward_starts(fsdp_node *node, const fsdp_node *forward) {
-  if (forward->attrs.documents)
-    fsdp_node_operand_add(node, forward->operands[forward->operand_count - 1].value, FSDP_READ);
+void fsdp_backward_given(fsdp_node *node, const fsdp_node *forward) {
+  const int count = (forward->attrs.documents != 0) + (forward->attrs.draws != 0);
+  for (int o = forward->operand_count - count; o < forward->operand_count; o++)
+    fsdp_node_operand_add(node, forward->operands[o].value, FSDP_READ);
 }
 
 // ---- Who needs a gradient

@@ -29,5 +29,5 @@ void fsdp_backward_in_place(fsdp_graph *graph, fsdp_node *node, int value);
 // Adds the gradient of `value` as an output of `node`: one that nothing reads if the value needs none.
 void fsdp_backward_output(fsdp_graph *graph, fsdp_node *node, int value);
 
-// Adds the starts of documents to `node` if `forward` reads them, as its last operand.
-void fsdp_backward_starts(fsdp_node *node, const fsdp_node *forward);
+// Adds to `node` what `forward` reads of starts of documents and dropout's draws, its last operands.
+void fsdp_backward_given(fsdp_node *node, const fsdp_node *forward);

@@ -1,6 +1,7 @@
 #include "models/graph/graph.h"
 
 #include "runtime/base/check.h"
+#include "runtime/base/random.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -97,22 +98,46 @@ int fsdp_graph_value(fsdp_graph *graph, fsdp_value_role role, fsdp_value_dtype d
 }
 
 int fsdp_graph_input(fsdp_graph *graph, fsdp_input input, int64_t rows) {
-  static const char *const names[FSDP_INPUT_COUNT] = {"tokens", "targets", "starts", "routes"};
+  static const char *const names[FSDP_INPUT_COUNT] = {"tokens", "targets", "starts",
+                                                      "routes", "learned", "draws"};
   int *value = &graph->inputs[input];
   if (*value < 0)
     *value = fsdp_graph_value(graph, FSDP_VALUE_INPUT, FSDP_VALUE_I32, 0, names[input], 1, &rows);
   return *value;
 }
 
+// Whether the op has an operand that is there for this reason.
+static bool may_be_given(fsdp_op_kind kind, fsdp_op_given given) {
+  const fsdp_op_letters *op = fsdp_op_letters_of(kind);
+  bool may = false;
+  for (int i = 0; i < op->operand_count; i++) may |= op->operands[i].given == given;
+  return may;
+}
+
 void fsdp_graph_add_documents(fsdp_graph *graph) {
   int starts = fsdp_graph_input(graph, FSDP_INPUT_STARTS, graph->batch * graph->seq);
   FSDP_CHECK(graph->backward_count == 0, "documents are set before the backward is made");
   for (int n = 0; n < graph->forward_count; n++) {
-    const fsdp_op_letters *op = fsdp_op_letters_of(graph->forward[n].kind);
-    if (!op->operands[op->operand_count - 1].by_documents) continue;
+    if (!may_be_given(graph->forward[n].kind, FSDP_GIVEN_BY_DOCUMENTS)) continue;
     graph->forward[n].attrs.documents = graph->seq;
     fsdp_node_operand_add(&graph->forward[n], starts, FSDP_READ);
   }
+}
+
+void fsdp_graph_weigh_documents(fsdp_graph *graph) {
+  int learned = fsdp_graph_input(graph, FSDP_INPUT_LEARNED, graph->batch * graph->seq);
+  FSDP_CHECK(graph->backward_count == 0, "documents are weighed before the backward is made");
+  for (int n = 0; n < graph->forward_count; n++) {
+    if (!may_be_given(graph->forward[n].kind, FSDP_GIVEN_BY_LEARNED)) continue;
+    graph->forward[n].attrs.loss_of_documents = true;
+    fsdp_node_operand_add(&graph->forward[n], learned, FSDP_READ);
+  }
+}
+
+void fsdp_graph_add_dropout(fsdp_graph *graph, const fsdp_dropout *rates) {
+  FSDP_CHECK(graph->backward_count == 0, "dropout is added before the backward is made");
+  fsdp_graph_input(graph, FSDP_INPUT_DRAWS, FSDP_DROPOUT_WORDS * graph->batch * graph->seq);
+  graph->dropout = *rates;
 }
 
 int fsdp_graph_loss(fsdp_graph *graph, const char *name) {

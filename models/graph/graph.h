@@ -30,16 +30,29 @@ extern "C" {
 
 // What an input is: an int32 for each row, filled by the data source (fsdp_executor_callbacks.feed_batch).
 // Starts of documents (op.h: documents) are one for each position of a sequence instead; routes are the
-// experts of each row in all layers that have any, layer after layer, -1 where they are not given.
+// experts of each row in all layers that have any, layer after layer, -1 where they are not given. Of a
+// row that no target counts in, the number of learned targets of its document is not read.
 typedef enum fsdp_input {
   FSDP_INPUT_TOKENS,
   FSDP_INPUT_TARGETS,
   FSDP_INPUT_STARTS,
   FSDP_INPUT_ROUTES,
+  FSDP_INPUT_LEARNED, // op.h: loss_of_documents
+  FSDP_INPUT_DRAWS,   // op.h: dropout; two words for each row
   FSDP_INPUT_COUNT
 } fsdp_input;
 
 #define FSDP_GRAPH_MAX_LOSSES 4
+
+// Rates of dropout, 0: none. Of the embedding, positions included; of attention's probabilities; of what each
+// layer's attention and MLP add to the residual stream.
+typedef struct fsdp_dropout {
+  float embedding, attention, residual;
+} fsdp_dropout;
+
+static inline bool fsdp_dropout_any(const fsdp_dropout *rates) {
+  return rates->embedding > 0 || rates->attention > 0 || rates->residual > 0;
+}
 
 typedef enum fsdp_value_role {
   FSDP_VALUE_INPUT,         // of the graph
@@ -162,8 +175,8 @@ typedef struct fsdp_conversion {
 
 typedef struct fsdp_node {
   fsdp_op_kind kind;
-  fsdp_op_attrs attrs;                   // of one rank, without first_index and second_index
-  fsdp_affine first_index, second_index; // evaluated into those of attrs
+  fsdp_op_attrs attrs; // of one rank, without those that depend on which
+  fsdp_affine first_index, second_index, first_row, first_head; // evaluated into those of attrs
   // In the order of ops.def, without weights and biases of linear ops and without workspaces. A linear node
   // may have up to three weights (q|k|v, gate|up) whose outputs are neighbouring columns of one y. `weights`
   // are values of parameters (forward, backward input) or of parameters' gradients (backward weight), and so
@@ -200,6 +213,7 @@ typedef struct fsdp_graph {
   int losses[FSDP_GRAPH_MAX_LOSSES], loss_count; // of which the first is the cross-entropy
   int64_t statistic_numel;                       // of all together
   int count;                                     // value
+  fsdp_dropout dropout;                          // what the partition adds
   float *inv_freq;                               // RoPE's D/2 inverse frequencies, owned
   int value_capacity, param_capacity, module_capacity, tie_capacity, forward_capacity, backward_capacity;
 } fsdp_graph;
@@ -277,6 +291,14 @@ bool fsdp_node_rotates(const fsdp_node *node, const fsdp_op_attrs *attrs, const 
 // Tells documents apart: every op that can (ops.def: @starts) reads their starts, a new input. Before the
 // graph is partitioned and before its backward.
 void fsdp_graph_add_documents(fsdp_graph *graph);
+
+// Lets each document count the same in the loss: the head reads how many targets of a row's document count,
+// a new input. At the same place.
+void fsdp_graph_weigh_documents(fsdp_graph *graph);
+
+// Asks for dropout: adds the input of its draws. The partition of the graph, which knows the rows of a rank,
+// adds the ops. At the same place.
+void fsdp_graph_add_dropout(fsdp_graph *graph, const fsdp_dropout *rates);
 
 // Builds the backward of the whole forward from each op's rule (models/graph/op_<family>.c). Call once, when
 // the forward is complete.

@@ -66,6 +66,16 @@ typedef struct fsdp_op_attrs {
   // exceeds its own position. Sequence b's are starts[b * documents] and on, on whichever ranks its rows lie.
   // 0: a row is one document, and there is no such operand.
   int64_t documents;
+  // Dropout (runtime/base/random.h) at a rate of `dropout`, of an op that `drop_key` names. `draws` has two
+  // words for each of so many rows, all those of a rank; the op's first one is row first_row there
+  // (attention: its first query's; dropout: with columns from first_index on). 0: nothing is dropped, and
+  // there is no such operand.
+  float dropout;
+  uint64_t drop_key;
+  int64_t draws, first_row;
+  // Attention: of the whole model's query heads, head i here is first_head + i / group * head_group + i %
+  // group, group = heads / kv_heads.
+  int64_t first_head, head_group;
   fsdp_attention_kernel attention; // attention: which kernel runs
   int64_t ranks;                   // r: ranks whose parts lie one after the other; or that add up a loss
   int64_t experts, slots;          // e, q
@@ -92,7 +102,10 @@ typedef struct fsdp_op_attrs {
   float adam_eps, weight_decay;
   float balance_rate; // balance: how far a bias moves in a step
   bool decays_some;   // AdamW: weight decay only where the runs of parameters say so
-  bool weight_frozen; // backward of the head: its last operand, d_weight, is left out
+  bool weight_frozen; // backward of the head: the last operand that it writes, d_weight, is left out
+  // Head: the loss is a mean over documents of the means over their targets. `learned` has for each row how
+  // many targets of its document count, and `count` is how many documents have one.
+  bool loss_of_documents;
 } fsdp_op_attrs;
 
 // The factor of a skipped step: AdamW leaves master, m, v and the copy as they are.
@@ -121,6 +134,14 @@ enum {
 #define FSDP_OP_MAX_DIMS    3
 #define FSDP_OP_MAX_BLOCKS  3
 
+// When a launch has an operand.
+typedef enum fsdp_op_given {
+  FSDP_GIVEN_ALWAYS,
+  FSDP_GIVEN_BY_DOCUMENTS, // if attrs.documents is not 0
+  FSDP_GIVEN_BY_LEARNED,   // if attrs.loss_of_documents says so
+  FSDP_GIVEN_BY_DRAWS      // if attrs.draws is not 0
+} fsdp_op_given;
+
 // Part of a dimension: a product of letters ("hd": the first is the slowest) or, without letters, a constant.
 typedef struct fsdp_op_block {
   char letters[4];
@@ -141,9 +162,9 @@ typedef struct fsdp_op_operand {
   bool optional;
   bool transposable; // its dimensions are stored in reverse if attrs.weight_transposed
   bool is_linear;    // the outputs are linear in it: it may be a partial sum, and they are then
-  bool by_documents; // there only if attrs.documents is not 0; the last one
-  bool repeated;     // stands for any number of operands, each with a p of its own
-  bool has_dtype;    // else any
+  fsdp_op_given given;
+  bool repeated;  // stands for any number of operands, each with a p of its own
+  bool has_dtype; // else any
   fsdp_dtype dtype;
   fsdp_op_dim dims[FSDP_OP_MAX_DIMS];
   int dim_count;
@@ -356,6 +377,9 @@ fsdp_op_kind fsdp_op_attention(fsdp_op_phase phase);
 // The head on a shard of the vocabulary: the rank's logits, then the loss, or the loss with gradients.
 typedef enum fsdp_op_head_part { FSDP_HEAD_LOGITS, FSDP_HEAD_LOSS, FSDP_HEAD_BACKWARD } fsdp_op_head_part;
 fsdp_op_kind fsdp_op_head(fsdp_op_head_part part);
+
+// Drops elements of an activation.
+fsdp_op_kind fsdp_op_dropout(void);
 
 // One row of a matrix by its number, as an embedding's of a token: zeros if the matrix has fewer rows.
 fsdp_op_kind fsdp_op_take_row(void);

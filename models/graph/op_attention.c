@@ -7,7 +7,7 @@ void fsdp_op_rope_emit(fsdp_graph *graph, const fsdp_node *f) {
   int d_qkv = fsdp_backward_gradient(graph, f->operands[0].value);
   fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_ROPE_BACKWARD, f);
   fsdp_node_operand_add(n, d_qkv, FSDP_UPDATE);
-  fsdp_backward_starts(n, f);
+  fsdp_backward_given(n, f);
 }
 
 bool fsdp_node_rotates(const fsdp_node *node, const fsdp_op_attrs *attrs, const fsdp_node *next) {
@@ -68,7 +68,7 @@ void fsdp_op_attention_emit(fsdp_graph *graph, const fsdp_node *f) {
   fsdp_node_operand_add(n, lse, FSDP_READ);
   fsdp_node_operand_add(n, fsdp_backward_gradient(graph, o), FSDP_READ);
   fsdp_backward_output(graph, n, qkv);
-  fsdp_backward_starts(n, f);
+  fsdp_backward_given(n, f);
 }
 
 void fsdp_op_context_attention_emit(fsdp_graph *graph, const fsdp_node *f) {
@@ -81,7 +81,7 @@ void fsdp_op_context_attention_emit(fsdp_graph *graph, const fsdp_node *f) {
   fsdp_node_operand_add(n, fsdp_backward_gradient(graph, o), FSDP_READ);
   fsdp_backward_output(graph, n, q);
   fsdp_backward_output(graph, n, kv);
-  fsdp_backward_starts(n, f);
+  fsdp_backward_given(n, f);
 }
 
 // Bytes of the columns beside q, in rows of out_stride.

@@ -49,6 +49,7 @@ void fsdp_op_cross_entropy_emit(fsdp_graph *graph, const fsdp_node *f) {
   fsdp_backward_output(graph, n, f->operands[0].value);
   n->attrs.weight_frozen = !graph->values[f->operands[1].value].needs_gradient;
   if (!n->attrs.weight_frozen) fsdp_backward_output(graph, n, f->operands[1].value);
+  if (n->attrs.loss_of_documents) fsdp_node_operand_add(n, f->operands[5].value, FSDP_READ);
 }
 
 static int64_t rows_of(const fsdp_op_attrs *attrs) {

@@ -71,9 +71,12 @@ static void read_operand(reader *r, bool is_output) {
   if (take(r, "~")) operand->access = FSDP_UPDATE;
   operand->optional = take(r, "?");
   operand->repeated = take(r, "*");
-  operand->by_documents = take(r, "@");
-  if (operand->by_documents) operand->access = FSDP_READ;
   operand->is_linear = take(r, "%");
+  operand->given = take(r, "@")   ? FSDP_GIVEN_BY_DOCUMENTS
+                   : take(r, "#") ? FSDP_GIVEN_BY_LEARNED
+                   : take(r, "$") ? FSDP_GIVEN_BY_DRAWS
+                                  : FSDP_GIVEN_ALWAYS;
+  if (operand->given) operand->access = FSDP_READ;
   operand->transposable = take(r, "^");
   size_t length = strcspn(r->at, "[");
   FSDP_CHECK(length > 0 && length < sizeof operand->name, "operands '%s': no name at '%s'", r->text, r->at);
@@ -210,6 +213,8 @@ int64_t fsdp_op_letter_size(const fsdp_op_attrs *attrs, char letter, int64_t fla
     return attrs->kv_seq;
   case 'w':
     return attrs->documents;
+  case 'z':
+    return attrs->draws;
   case 'e':
     return attrs->experts;
   case 'q':

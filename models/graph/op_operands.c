@@ -73,14 +73,34 @@ static bool check_attrs(const launch *l) {
   return true;
 }
 
+// Operands that the launch has not are left out, and those behind them move up.
+static bool is_given(const fsdp_op_letters *op, const fsdp_op_attrs *attrs, int index) {
+  switch (op->operands[index].given) {
+  case FSDP_GIVEN_BY_DOCUMENTS:
+    return attrs->documents != 0;
+  case FSDP_GIVEN_BY_LEARNED:
+    return attrs->loss_of_documents;
+  case FSDP_GIVEN_BY_DRAWS:
+    return attrs->draws != 0;
+  case FSDP_GIVEN_ALWAYS:
+    break;
+  }
+  if (!attrs->weight_frozen) return true;
+  int last = op->operand_count - 1;
+  while (!(op->operands[last].access & FSDP_WRITE)) last--;
+  return index != last;
+}
+
 int fsdp_op_operand_count(const fsdp_op_letters *op, const fsdp_op_attrs *attrs) {
-  bool lacks_starts = op->operands[op->operand_count - 1].by_documents && !attrs->documents;
-  return op->operand_count - attrs->weight_frozen - lacks_starts;
+  int count = 0;
+  for (int i = 0; i < op->operand_count; i++) count += is_given(op, attrs, i);
+  return count;
 }
 
 const fsdp_op_operand *fsdp_op_operand_row(const fsdp_op_letters *op, const fsdp_op_attrs *attrs, int index) {
   const fsdp_op_operand *last = &op->operands[op->operand_count - 1];
-  if (index < fsdp_op_operand_count(op, attrs)) return &op->operands[index];
+  for (int i = 0, left = index; i < op->operand_count; i++)
+    if (is_given(op, attrs, i) && left-- == 0) return &op->operands[i];
   return last->repeated ? last : NULL;
 }
 

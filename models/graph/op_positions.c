@@ -26,5 +26,5 @@ void fsdp_op_add_positions_emit(fsdp_graph *graph, const fsdp_node *f) {
   fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_POSITIONS_BACKWARD, f);
   fsdp_node_operand_add(n, fsdp_backward_gradient(graph, f->operands[1].value), FSDP_READ);
   fsdp_backward_output(graph, n, f->operands[0].value);
-  fsdp_backward_starts(n, f);
+  fsdp_backward_given(n, f);
 }

@@ -101,6 +101,10 @@ fsdp_op_kind fsdp_op_zero(void) {
   return FSDP_OP_ZERO;
 }
 
+fsdp_op_kind fsdp_op_dropout(void) {
+  return FSDP_OP_DROPOUT;
+}
+
 fsdp_op_kind fsdp_op_sum(void) {
   return FSDP_OP_SUM;
 }

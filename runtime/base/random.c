@@ -46,3 +46,16 @@ int64_t fsdp_random_permute(uint64_t seed, uint64_t stream, int64_t size, int64_
   } while (value >= (uint64_t)size);
   return (int64_t)value;
 }
+
+void fsdp_dropout_row(uint64_t seed, int64_t step, int64_t sequence, int64_t position,
+                      int32_t words[FSDP_DROPOUT_WORDS]) {
+  uint32_t drawn[4];
+  fsdp_random_words(seed, fsdp_random_stream("dropout") + (uint64_t)step,
+                    (uint64_t)sequence << 32 | (uint64_t)position, drawn);
+  words[0] = (int32_t)(drawn[0] | 1);
+  words[1] = (int32_t)drawn[1];
+}
+
+uint64_t fsdp_dropout_op(const char *module) {
+  return fsdp_random_stream(module);
+}

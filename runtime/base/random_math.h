@@ -153,3 +153,25 @@ FSDP_RANDOM_CODE void fsdp_normal_block(uint64_t seed, uint64_t stream, uint64_t
   fsdp_normal_pair(words[0], words[1], out);
   fsdp_normal_pair(words[2], words[3], out + 2);
 }
+
+// ---- Dropout (random.h)
+
+// Of a rate in [0, 1): words below it drop.
+FSDP_RANDOM_CODE uint32_t fsdp_dropout_limit(float rate) {
+  return (uint32_t)((double)rate * 4294967296.0);
+}
+
+// What is not dropped is multiplied by it, so that an element's expectation stays.
+FSDP_RANDOM_CODE float fsdp_dropout_scale(float rate) {
+  return 1.0f / (1.0f - rate);
+}
+
+// The key of a row for an op; `first` and `second` are the row's words.
+FSDP_RANDOM_CODE uint64_t fsdp_dropout_key(uint64_t op, int32_t first, int32_t second) {
+  return op ^ ((uint64_t)(uint32_t)second << 32 | (uint32_t)first);
+}
+
+// The words of columns 4 group to 4 group + 3.
+FSDP_RANDOM_CODE void fsdp_dropout_words(uint64_t key, int64_t head, int64_t group, uint32_t words[4]) {
+  fsdp_philox(FSDP_DROPOUT_ROUNDS, key, (uint64_t)head, (uint64_t)group, words);
+}

@@ -9,3 +9,8 @@
 // and not memory would take the time. The name is in every checkpoint.
 #define FSDP_ROUNDING_ROUNDS    7
 #define FSDP_ROUNDING_GENERATOR "philox-4x32-7"
+
+// Dropout: a word for every element of the activations that it drops, likewise.
+#define FSDP_DROPOUT_ROUNDS  7
+#define FSDP_DROPOUT_WORDS   2 // of a row
+#define FSDP_DROPOUT_COLUMNS 4 // that one draw decides

@@ -47,7 +47,7 @@ typedef struct fsdp_dataset_config {
   int64_t vocab_size;   // of the model; every token must be below it
   fsdp_packing_choice packing;
   fsdp_long_documents longer; // not of a stream
-  bool separates;             // starts of documents will be asked for
+  const char *separates;      // the option that asks for starts of documents; NULL: none does
   bool has_separator;         // in a .bin, the token `separator` ends a document
   int64_t separator;
   bool verify; // read all tokens first: .tok are compared with their checksums, .bin with the vocabulary

@@ -432,7 +432,7 @@ static fsdp_status make_rows(fsdp_dataset *dataset, const fsdp_dataset_config *c
         "%.300s: does not say where documents begin, which %s needs; give files prepared with "
         "scripts/prepare_data.py, or with --document-separator the token that ends one in a .bin",
         dataset->builtin ? "the built-in text" : config->files->list,
-        choice == FSDP_PACKING_STREAM ? "--document-mask on" : "--packing other than stream");
+        choice == FSDP_PACKING_STREAM ? config->separates : "--packing other than stream");
   return add_groups(dataset, config, error);
 }
 

@@ -407,6 +407,8 @@ static void resolve(fsdp_executor *self) {
     self->attrs[i] = instr->attrs;
     self->attrs[i].first_index = fsdp_affine_at(&instr->first_index, &program->mesh, self->config.rank);
     self->attrs[i].second_index = fsdp_affine_at(&instr->second_index, &program->mesh, self->config.rank);
+    self->attrs[i].first_row = fsdp_affine_at(&instr->first_row, &program->mesh, self->config.rank);
+    self->attrs[i].first_head = fsdp_affine_at(&instr->first_head, &program->mesh, self->config.rank);
   }
   self->views = fsdp_alloc_zeroed((size_t)program->operand_count, sizeof *self->views);
   for (int o = 0; o < program->operand_count; o++) {

@@ -61,6 +61,33 @@ static int32_t start_of(const rank_run *run, int64_t sequence, int64_t position,
   return words[0] % 6 == 0 ? (int32_t)position : previous;
 }
 
+// How many targets of a position's document count, and whether none before it does; zeros where its own does
+// not.
+typedef struct learned {
+  int32_t count;
+  bool is_first;
+} learned;
+
+static learned learned_of(const rank_run *run, int64_t sequence, int64_t position) {
+  learned of = {.is_first = true};
+  int32_t start = 0, own = -1;
+  if (target_of(run, sequence, position) == FSDP_TARGET_IGNORED) return (learned){0};
+  for (int64_t at = 0; at <= position; at++) own = start_of(run, sequence, at, own < 0 ? 0 : own);
+  for (int64_t at = 0; at < run->config->plan->config.seq; at++) {
+    start = start_of(run, sequence, at, start);
+    const bool counts = start == own && target_of(run, sequence, at) != FSDP_TARGET_IGNORED;
+    of.count += counts;
+    of.is_first = of.is_first && !(counts && at < position);
+  }
+  return of;
+}
+
+// What the loss is a mean over at a position: a target that counts, or the first one of its document.
+static bool is_counted(const rank_run *run, int64_t sequence, int64_t position) {
+  if (run->config->plan->config.loss_of_documents) return learned_of(run, sequence, position).is_first;
+  return target_of(run, sequence, position) != FSDP_TARGET_IGNORED;
+}
+
 // The first sequence of the rank's part of a micro-batch.
 static int64_t first_sequence(const rank_run *run, int64_t micro_batch) {
   const fsdp_plan_config *c = &run->config->plan->config;
@@ -89,8 +116,7 @@ static float all_targets(const rank_run *run) {
   int part, parts = fsdp_plan_batch_part(run->config->plan, run->rank.rank, &part);
   int64_t sequences = plan->micro_batches * parts * plan->batch, count = 0;
   for (int64_t s = run->step * sequences; s < (run->step + 1) * sequences; s++)
-    for (int64_t position = 0; position < plan->seq; position++)
-      count += target_of(run, s, position) != FSDP_TARGET_IGNORED;
+    for (int64_t position = 0; position < plan->seq; position++) count += is_counted(run, s, position);
   return (float)count;
 }
 
@@ -107,7 +133,7 @@ static void feed_step(void *context, float scalars[FSDP_SCALAR_COUNT], float *ta
   for (int64_t m = 0; m < plan->micro_batches; m++) {
     for (int64_t i = 0; i < plan->batch * run->config->plan->rows.local_seq; i++) {
       place at = place_at(run, m, i);
-      if (!at.padding && target_of(run, at.sequence, at.position) != FSDP_TARGET_IGNORED) *target_count += 1;
+      if (!at.padding && is_counted(run, at.sequence, at.position)) *target_count += 1;
     }
   }
   run->micro_batch = 0;
@@ -125,6 +151,23 @@ static void fill_starts(const rank_run *run, int64_t micro_batch, int32_t *start
   }
 }
 
+// Dropout's draws, none in an evaluation.
+static void fill_draws(const rank_run *run, int64_t micro_batch, int32_t *draws) {
+  const fsdp_plan_config *plan = &run->config->plan->config;
+  const fsdp_rows *rows = &run->config->plan->rows;
+  const bool drops = !run->evaluating && !plan->evaluation_only;
+  int part, parts = fsdp_plan_batch_part(run->config->plan, run->rank.rank, &part);
+  const int64_t step_sequences = plan->micro_batches * parts * plan->batch;
+  for (int64_t i = 0; i < plan->batch * rows->local_seq; i++) {
+    const place at = place_at(run, micro_batch, i);
+    int32_t *row = draws + FSDP_DROPOUT_WORDS * fsdp_rows_row(rows, i / rows->local_seq, i % rows->local_seq);
+    memset(row, 0, FSDP_DROPOUT_WORDS * sizeof *row);
+    if (drops)
+      fsdp_dropout_row(run->config->seed, at.sequence / step_sequences, at.sequence % step_sequences,
+                       at.position, row);
+  }
+}
+
 static void feed_batch(void *context, int32_t *const inputs[FSDP_INPUT_COUNT]) {
   rank_run *run = context;
   const fsdp_plan_config *plan = &run->config->plan->config;
@@ -135,8 +178,11 @@ static void feed_batch(void *context, int32_t *const inputs[FSDP_INPUT_COUNT]) {
     inputs[FSDP_INPUT_TOKENS][row] = at.padding ? 0 : token_of(run, at.sequence, at.position);
     inputs[FSDP_INPUT_TARGETS][row] =
         at.padding ? FSDP_TARGET_IGNORED : target_of(run, at.sequence, at.position);
+    if (inputs[FSDP_INPUT_LEARNED])
+      inputs[FSDP_INPUT_LEARNED][row] = at.padding ? 0 : learned_of(run, at.sequence, at.position).count;
   }
   if (inputs[FSDP_INPUT_STARTS]) fill_starts(run, run->micro_batch, inputs[FSDP_INPUT_STARTS]);
+  if (inputs[FSDP_INPUT_DRAWS]) fill_draws(run, run->micro_batch, inputs[FSDP_INPUT_DRAWS]);
   if (++run->micro_batch == plan->micro_batches) run->step++;
 }
 

@@ -134,6 +134,14 @@ fsdp_status fsdp_plan_check_attention(const fsdp_plan_config *c, fsdp_error *err
                    "leave it out, or use --backend cuda");
 }
 
+static fsdp_status check_dropout(const fsdp_plan_config *c, fsdp_error *error) {
+  if (c->dropout.attention <= 0 || c->backend->device == FSDP_OP_CPU) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_OPTION,
+                   "dropout of attention's probabilities at a rate of %g: attention on a GPU drops none: use "
+                   "--attention-dropout 0, which leaves the other dropout, or --backend cpu",
+                   (double)c->dropout.attention);
+}
+
 // What routed experts do not have yet: kernels of a GPU, and cuts of their operators.
 static fsdp_status check_experts(const fsdp_plan_config *c, fsdp_error *error) {
   const int ranks = fsdp_mesh_size(&c->mesh, FSDP_AXIS_EXPERT);
@@ -167,6 +175,7 @@ static fsdp_status check_config(const fsdp_plan_config *c, fsdp_error *error) {
   fsdp_status status = c->sharding || c->op_strategies ? FSDP_OK : check_strategy(c, error);
   if (status) return status;
   status = fsdp_plan_check_attention(c, error);
+  if (status == FSDP_OK) status = check_dropout(c, error);
   if (status == FSDP_OK) status = check_gemms(c, error);
   if (status == FSDP_OK) status = fsdp_model_check_seq(&c->model, c->seq, error);
   if (status) return status;
@@ -259,6 +268,8 @@ static fsdp_status place(fsdp_plan *plan, fsdp_error *error) {
   fsdp_graph_divide_losses(plan->graph, c->micro_batches);
   plan->graph->expert_capacity = c->expert_capacity;
   if (c->documents) fsdp_graph_add_documents(plan->graph);
+  if (c->loss_of_documents) fsdp_graph_weigh_documents(plan->graph);
+  if (fsdp_dropout_any(&c->dropout)) fsdp_graph_add_dropout(plan->graph, &c->dropout);
   if (c->sharding) return specs_of_sharding(plan, error);
   if (c->op_strategies) return specs_of_operators(plan, error);
   plan->specs = specs_of_strategy(c, plan->graph);

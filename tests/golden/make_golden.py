@@ -8,6 +8,7 @@ of those that have no folder yet.
 Each folder is a small Hugging Face model (config.json and safetensors) with golden.safetensors beside it:
 
     tokens, targets    (10, B, T) int32: a batch for each step; a target of -100 is not counted
+    dropout            (3) of some: rates of embedding, attention and residual; masks.py has the masks
     starts             (10, B, T) int32, of some: the position of the first token of each position's document
     loss               () fp32: of the first batch, the mean over counted targets
     grad.NAME          the gradient of that loss by parameter NAME; of a router's correction bias, its
@@ -30,6 +31,7 @@ import os
 import shutil
 import sys
 
+import masks
 import torch
 from cases import CASES
 from safetensors.torch import save_file
@@ -227,6 +229,8 @@ def train(model, tokens, targets, gradients, starts=None, **options):
     optimizer = torch.optim.AdamW(model.parameters(), **(OPTIMIZER | options))
     losses, norms, routing = [], [], Routing(model)
     for step in range(len(tokens)):
+        if hasattr(model, "masks"):
+            model.masks.step = step
         loss = loss_of(model, tokens[step], targets[step], None if starts is None else starts[step])
         loss.backward()
         norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP).item())
@@ -337,6 +341,10 @@ def make_case(case, folder, seed):
         save_weights(case, model, folder)
     check_reads_back(folder, model, tokens[0], targets[0])
     golden = {"tokens": tokens.int(), "targets": targets.int()}
+    if "dropout" in case:
+        model.masks = masks.Masks(case["dropout"])
+        masks.install(model, model.masks)
+        golden["dropout"] = torch.tensor(case["dropout"])
     if starts is not None:
         golden["starts"] = starts.int()
     golden.update(gradients_of(model, tokens[0], targets[0], None if starts is None else starts[0]))

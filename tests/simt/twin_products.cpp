@@ -105,13 +105,22 @@ void linears(fsdp_dtype dtype, fsdp_dtype weight_dtype, const layer &l, bool upd
   bias_gradient(dtype, weight_dtype, l, updates);
 }
 
-void losses(fsdp_dtype dtype, int64_t N, int64_t C, int64_t V, int64_t chunk_rows, bool updates) {
+// Targets of each row's document.
+void learned_of(twin_case *c, int64_t N) {
+  std::vector<int32_t> learned;
+  for (int64_t n = 0; n < N; n++) learned.push_back(int32_t(1 + n % 7));
+  if (c->attrs.loss_of_documents) twin_integers(c, learned);
+}
+
+void losses(fsdp_dtype dtype, int64_t N, int64_t C, int64_t V, int64_t chunk_rows, bool updates,
+            bool of_documents = false) {
   fsdp_op_attrs attrs = {};
   attrs.batch = 1;
   attrs.seq = N;
   attrs.channels = C;
   attrs.vocabulary = V;
   attrs.chunk_rows = chunk_rows;
+  attrs.loss_of_documents = of_documents;
   std::vector<int32_t> targets;
   for (int64_t n = 0; n < N; n++)
     targets.push_back(n % 4 == 3 ? FSDP_TARGET_IGNORED : int32_t(n == 0 ? V - 1 : n * 7919 % V));
@@ -119,7 +128,7 @@ void losses(fsdp_dtype dtype, int64_t N, int64_t C, int64_t V, int64_t chunk_row
     twin_case c = twin_of(backward ? FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD : FSDP_OP_LINEAR_CROSS_ENTROPY,
                           attrs, dtype);
     c.name += " N" + std::to_string(N) + " C" + std::to_string(C) + " V" + std::to_string(V) + " chunks of " +
-              std::to_string(chunk_rows) + (updates ? " update" : "");
+              std::to_string(chunk_rows) + (updates ? " update" : "") + (of_documents ? " documents" : "");
     twin_input(&c, dtype, N * C);
     twin_input(&c, dtype, V * C);
     twin_integers(&c, targets);
@@ -129,6 +138,7 @@ void losses(fsdp_dtype dtype, int64_t N, int64_t C, int64_t V, int64_t chunk_row
       twin_output(&c, dtype, N * C);
       twin_result(&c, updates, updates ? FSDP_F32 : dtype, V * C);
     }
+    learned_of(&c, N);
     twin_workspace(&c, chunk_rows * V);
     twin_check(c);
   }
@@ -150,6 +160,7 @@ twin_case shard_case(fsdp_op_kind kind, fsdp_dtype dtype, const shard &s, bool u
   attrs.first_index = s.first;
   attrs.extent = s.extent;
   attrs.ranks = s.ranks;
+  attrs.loss_of_documents = s.N % 2 == 0 && kind != FSDP_OP_HEAD_LOGITS;
   twin_case c = twin_of(kind, attrs, dtype);
   c.name += " N" + std::to_string(s.N) + " C" + std::to_string(s.C) + " V" + std::to_string(s.V) + " at " +
             std::to_string(s.first) + " of " + std::to_string(s.extent) + (s.is_large ? " large" : "") +
@@ -211,6 +222,7 @@ void shard_losses(fsdp_dtype dtype, const shard &s, bool updates) {
   twin_integers(&c, shard_targets(s));
   twin_floats(&c, {float(s.N - s.N / 4)});
   twin_result(&c, updates, FSDP_F32, 1);
+  learned_of(&c, s.N);
   if (dtype == FSDP_F32) twin_check(c);
   c = shard_case(FSDP_OP_HEAD_BACKWARD, dtype, s, updates);
   shard_stats(&c, s);
@@ -225,6 +237,7 @@ void shard_losses(fsdp_dtype dtype, const shard &s, bool updates) {
   c.operands.back().is_compared = dtype == FSDP_F32; // else the gradients lie in half of each row
   twin_result(&c, updates, dtype, s.N * s.C);
   twin_result(&c, updates, updates ? FSDP_F32 : dtype, s.V * s.C);
+  learned_of(&c, s.N);
   twin_check(c);
 }
 
@@ -240,9 +253,9 @@ void twin_products() {
       sums(dtype, {17, 33, 7, 7, 0, transposed});
     }
     // Rows that a thread's four do not divide; more than one block of columns; scalar accesses.
-    for (const layer &l : {layer{1, 0, 1, 1, 0, false}, layer{4, 0, 64, 64, 0, false},
-                           layer{7, 0, 24, 72, 24, false}, layer{9, 0, 33, 64, 5, false},
-                           layer{6, 0, 2560, 2560, 0, false}})
+    for (const layer &l :
+         {layer{1, 0, 1, 1, 0, false}, layer{4, 0, 64, 64, 0, false}, layer{7, 0, 24, 72, 24, false},
+          layer{9, 0, 33, 64, 5, false}, layer{6, 0, 2560, 2560, 0, false}})
       bias(dtype, l);
     // Many parts of rows, the last one short; more than one block of columns; a row; one column.
     for (bool updates : {false, true}) {
@@ -258,6 +271,8 @@ void twin_products() {
     losses(dtype, 4, 4, 3076, 4, true); // a tile of 768 fours and one more
     losses(dtype, 17, 12, 64, 8, true);
     losses(dtype, 9, 5, 3, 4, false);
+    losses(dtype, 9, 5, 67, 4, true, true);
+    losses(dtype, 3, 8, 3200, 3, false, true);
     for (bool updates : {false, true}) {
       shard_losses(dtype, {9, 12, 64, 64, 257, 5, false}, updates);
       shard_losses(dtype, {6, 5, 67, 67, 257, 3, false}, updates);  // rows of odd length

@@ -1,5 +1,5 @@
-// Every op that the other groups have no case of, on operands made from its row in models/graph/ops.def; and a
-// few ops that they do have, so that what is made from the rows is tried whatever is missing.
+// Every op that the other groups have no case of, on operands made from its row in models/graph/ops.def; and
+// a few ops that they do have, so that what is made from the rows is tried whatever is missing.
 #include "tests/simt/twin.h"
 
 #include "runtime/base/check.h"
@@ -37,6 +37,8 @@ fsdp_op_attrs attrs_of(int64_t columns) {
   attrs.out_features = attrs.out_stride = 24;
   attrs.chunk_rows = 20;
   attrs.eps = 1e-5f;
+  attrs.dropout = 0.3f;
+  attrs.drop_key = 0x123456789abcdefu;
   return attrs;
 }
 
@@ -67,7 +69,15 @@ void check(fsdp_op_kind kind, fsdp_dtype dtype, int64_t columns, bool adds) {
   if (adds && !may_add) return;
   twin_case c = twin_of(kind, attrs_of(columns), dtype);
   c.name += " by its row, columns " + std::to_string(columns) + (adds ? " update" : "");
-  for (int i = 0; i < op->operand_count; i++) add_operand(&c, op->operands[i], dtype, adds);
+  const fsdp_op_operand &last = op->operands[op->operand_count - 1];
+  if (last.given == FSDP_GIVEN_BY_DRAWS) { // rows and columns of a larger whole
+    c.attrs.draws = c.attrs.batch * c.attrs.seq + 5;
+    c.attrs.first_row = 2;
+    c.attrs.first_index = columns % 2 ? 7 : 0;
+  }
+  for (int i = 0; i < op->operand_count; i++)
+    if (!op->operands[i].given || op->operands[i].given == FSDP_GIVEN_BY_DRAWS)
+      add_operand(&c, op->operands[i], dtype, adds);
   const int64_t cpu_bytes = fsdp_op_workspace_bytes(FSDP_OP_CPU, kind, &c.attrs, flat_elems);
   if (cpu_bytes || fsdp_op_workspace_bytes(FSDP_OP_CUDA, kind, &c.attrs, flat_elems))
     twin_workspace(&c, cpu_bytes / 4);

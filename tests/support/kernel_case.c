@@ -237,3 +237,26 @@ void kernel_case_free(kernel_case *c) {
   }
   c->operand_count = 0;
 }
+
+void reference_philox(int rounds, const uint32_t counter[4], const uint32_t key[2], uint32_t words[4]) {
+  uint32_t c[4], k[2] = {key[0], key[1]};
+  memcpy(c, counter, sizeof c);
+  for (int round = 0; round < rounds; round++) {
+    const uint64_t even = (uint64_t)c[0] * 0xD2511F53u, odd = (uint64_t)c[2] * 0xCD9E8D57u;
+    const uint32_t next[4] = {(uint32_t)(odd >> 32) ^ c[1] ^ k[0], (uint32_t)odd,
+                              (uint32_t)(even >> 32) ^ c[3] ^ k[1], (uint32_t)even};
+    memcpy(c, next, sizeof c);
+    k[0] += 0x9E3779B9u;
+    k[1] += 0xBB67AE85u;
+  }
+  memcpy(words, c, sizeof c);
+}
+
+double reference_dropout(const int32_t *row, uint64_t op, int64_t head, int64_t column, double rate) {
+  if (row[0] == 0) return 1;
+  const uint32_t counter[4] = {(uint32_t)(column / 4), 0, (uint32_t)head, 0};
+  const uint32_t key[2] = {(uint32_t)row[0] ^ (uint32_t)op, (uint32_t)row[1] ^ (uint32_t)(op >> 32)};
+  uint32_t words[4];
+  reference_philox(7, counter, key, words);
+  return words[column % 4] < floor((double)(float)rate * 4294967296.0) ? 0 : 1 / (1 - (double)(float)rate);
+}

@@ -61,3 +61,11 @@ void kernel_case_free(kernel_case *c);
 
 // Value i of an operand, whatever its dtype.
 double kernel_value(const fsdp_view *view, int64_t i);
+
+// ---- Dropout as runtime/base/random.h describes it, written for the tests by itself
+
+// The words of a counter under a key: Philox-4x32 (Salmon et al. 2011).
+void reference_philox(int rounds, const uint32_t counter[4], const uint32_t key[2], uint32_t words[4]);
+
+// What dropout multiplies a column of a row by: 0 or 1 / (1 - rate). `row` has the row's two words.
+double reference_dropout(const int32_t *row, uint64_t op, int64_t head, int64_t column, double rate);

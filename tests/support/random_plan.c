@@ -131,6 +131,7 @@ fsdp_plan_config random_plan_config(random_source *random) {
   random_source apart = {.seed = random->seed, .next = (uint64_t)1 << 32};
   random_source of_mesh = {.seed = random->seed, .next = (uint64_t)1 << 33};
   random_source of_documents = {.seed = random->seed, .next = (uint64_t)1 << 35};
+  random_source of_loss = {.seed = random->seed, .next = (uint64_t)1 << 36};
   random_source of_strategy = {.seed = random->seed, .next = (uint64_t)1 << 34};
   const family_names *names = &families[random_int(&apart, 0, FAMILIES - 1)];
   fsdp_plan_config config = {.model = random_model(random),
@@ -161,31 +162,41 @@ fsdp_plan_config random_plan_config(random_source *random) {
   change_family(&apart, names, &config.model);
   change_mesh(&of_mesh, &config);
   config.documents = random_int(&of_documents, 0, 3) == 0 && config.backend->device == FSDP_OP_CPU;
+  config.loss_of_documents = random_int(&of_loss, 0, 3) == 0;
+  if (random_int(&of_loss, 0, 2) == 0) {
+    config.dropout.embedding = random_int(&of_loss, 0, 1) ? 0.1f : 0;
+    config.dropout.residual = random_int(&of_loss, 0, 1) ? 0.2f : 0;
+    const bool attends = random_int(&of_loss, 0, 1) && config.backend->device == FSDP_OP_CPU;
+    config.dropout.attention = attends ? 0.3f : 0;
+  }
   if (random_int(&of_strategy, 0, 3) == 0) config.strategy = FSDP_ZERO1;
   return config;
 }
 
 void describe_plan_config(const fsdp_plan_config *c, char *out, size_t out_bytes) {
   char mesh[FSDP_MESH_TEXT_BYTES], saving[2][FSDP_SAVING_TEXT_BYTES];
-  snprintf(
-      out, out_bytes,
-      "%s %s %s V=%lld C=%lld I=%lld L=%lld H=%lld K=%lld D=%lld W=%lld@%lld tied=%d B=%lld T=%lld "
-      "accumulation=%d(%s) wrap=%d "
-      "(%lld %s) offload=%d recompute=%s offload-activations=%s prefetch=%d %s/%s/%s/%s clip=%g "
-      "evaluation=%d check=%d "
-      "snapshot=%d exchange=%d poison=%d sequence-parallel=%d documents=%d %s",
-      c->model.family->block_class, fsdp_strategy_name(c->strategy), fsdp_mesh_print(&c->mesh, ",", mesh),
-      (long long)c->model.vocab_size, (long long)c->model.hidden_size, (long long)c->model.intermediate_size,
-      (long long)c->model.num_layers, (long long)c->model.num_heads, (long long)c->model.num_kv_heads,
-      (long long)c->model.head_dim, (long long)c->model.window, (long long)c->model.first_window_layer,
-      c->model.tie_word_embeddings, (long long)c->batch, (long long)c->seq, c->micro_batches,
-      c->accumulate == FSDP_ACCUMULATE_LOCAL ? "local" : "reduce", (int)c->wrap.kind,
-      (long long)c->wrap.numel, c->wrap.classes ? c->wrap.classes : "", c->cpu_offload,
-      fsdp_saving_print(&c->saving, FSDP_FATE_RECOMPUTE, saving[0]),
-      fsdp_saving_print(&c->saving, FSDP_FATE_OFFLOAD, saving[1]), c->prefetch,
-      fsdp_dtype_name(c->param_dtype), fsdp_dtype_name(c->reduce_dtype), fsdp_dtype_name(c->master_dtype),
-      fsdp_dtype_name(c->moment_dtype), (double)c->grad_clip, c->evaluation, c->check, c->snapshot,
-      c->exchange, c->poison, c->sequence_parallel, c->documents, c->backend->name);
+  snprintf(out, out_bytes,
+           "%s %s %s V=%lld C=%lld I=%lld L=%lld H=%lld K=%lld D=%lld W=%lld@%lld tied=%d B=%lld T=%lld "
+           "accumulation=%d(%s) wrap=%d "
+           "(%lld %s) offload=%d recompute=%s offload-activations=%s prefetch=%d %s/%s/%s/%s clip=%g "
+           "evaluation=%d check=%d "
+           "snapshot=%d exchange=%d poison=%d sequence-parallel=%d documents=%d loss-of-documents=%d "
+           "dropout=%g,%g,%g %s",
+           c->model.family->block_class, fsdp_strategy_name(c->strategy),
+           fsdp_mesh_print(&c->mesh, ",", mesh), (long long)c->model.vocab_size,
+           (long long)c->model.hidden_size, (long long)c->model.intermediate_size,
+           (long long)c->model.num_layers, (long long)c->model.num_heads, (long long)c->model.num_kv_heads,
+           (long long)c->model.head_dim, (long long)c->model.window, (long long)c->model.first_window_layer,
+           c->model.tie_word_embeddings, (long long)c->batch, (long long)c->seq, c->micro_batches,
+           c->accumulate == FSDP_ACCUMULATE_LOCAL ? "local" : "reduce", (int)c->wrap.kind,
+           (long long)c->wrap.numel, c->wrap.classes ? c->wrap.classes : "", c->cpu_offload,
+           fsdp_saving_print(&c->saving, FSDP_FATE_RECOMPUTE, saving[0]),
+           fsdp_saving_print(&c->saving, FSDP_FATE_OFFLOAD, saving[1]), c->prefetch,
+           fsdp_dtype_name(c->param_dtype), fsdp_dtype_name(c->reduce_dtype),
+           fsdp_dtype_name(c->master_dtype), fsdp_dtype_name(c->moment_dtype), (double)c->grad_clip,
+           c->evaluation, c->check, c->snapshot, c->exchange, c->poison, c->sequence_parallel, c->documents,
+           c->loss_of_documents, (double)c->dropout.embedding, (double)c->dropout.attention,
+           (double)c->dropout.residual, c->backend->name);
 }
 
 // ---- Searches

@@ -1,6 +1,6 @@
 // Causal attention with grouped key/value heads in blocks with a running softmax (Dao, "FlashAttention-2",
 // 2023): o = softmax(q k^T / sqrt(D)) v, and lse = log(sum(exp(q k^T / sqrt(D)))) for the backward. See
-// attention.h.
+// attention.h. With dropout, what the values are weighed by is dropped, after its sum was taken.
 #include "kernels/cpu/attention/attention.h"
 
 #include "kernels/cpu/ops.h"
@@ -67,7 +67,8 @@ FSDP_INLINE fsdp_vf soften(query_block *s, float *scores, int64_t column, int64_
   return correction;
 }
 
-static void attend_to_keys(const attention *k, query_block *s, int64_t keys, int64_t first_key) {
+static void attend_to_keys(const attention *k, query_block *s, query_range r, int64_t key, int64_t keys) {
+  const int64_t first_key = key - r.position;
   product_of_keys(k, s->low, s->keys, s->key_stride, s->q, s->scores, keys, first_key);
   if (first_key + keys > 1) mask(s->scores, keys, first_key);
   if (end_column(s->low, first_key) < QUERIES) mask_before_low(s, keys, first_key);
@@ -84,6 +85,7 @@ static void attend_to_keys(const attention *k, query_block *s, int64_t keys, int
         vf_store(out, vf_load(out) * correction);
       }
     }
+    if (k->drop.draws) drop_probabilities(k, r, key, keys, n, n + TILE_COLUMNS, s->scores);
     for (int64_t d = 0; d < k->D; d += TILE_ROWS)
       tile(fsdp_min_i64(TILE_ROWS, k->D - d), seen, s->values + begin * s->key_stride + d, scores + n,
            s->out + d * QUERIES + n, (tile_strides){1, s->key_stride, QUERIES, QUERIES}, true);
@@ -151,7 +153,7 @@ static void attend(void *argument, int64_t index, void *scratch) {
     int64_t keys = fsdp_min_i64(KEYS, end - key), next = key + KEYS;
     load_keys(k, &s, b, key, keys, head / k->G);
     if (next < end) prefetch_keys(k, b, next, fsdp_min_i64(KEYS, end - next), head / k->G);
-    attend_to_keys(k, &s, keys, key - r.position);
+    attend_to_keys(k, &s, r, key, keys);
   }
   store_queries(k, &s, r);
 }

@@ -12,6 +12,7 @@
 // the maps' (kernels/row_map.h): whatever is copied is copied run by run.
 #pragma once
 
+#include "kernels/cpu/attention/dropout.h"
 #include "kernels/cpu/operand.h"
 #include "kernels/cpu/tile.h"
 #include "kernels/cpu/transpose.h"
@@ -32,6 +33,7 @@ typedef struct attention {
   fsdp_row_map queries;
   fsdp_key_map keys;
   float scale;
+  dropping drop;     // of probabilities
   int64_t window;    // without one: past every key, from every row of a block
   int64_t padded_D;  // D rounded up to TILE_COLUMNS
   int64_t key_range; // backward: keys whose gradients a task holds at a time
@@ -57,6 +59,10 @@ FSDP_INLINE attention attention_shape(const fsdp_kernel_call *call) {
   k.kv_width = apart ? 2 * k.K * k.D : k.Q;
   k.kv_column = apart ? 0 : k.H * k.D;
   k.scale = (float)(1.0 / __builtin_sqrt((double)k.D));
+  k.drop = dropping_of(call);
+  FSDP_CHECK(!k.drop.draws || (k.drop.first_row >= 0 && k.drop.first_row + k.B * k.T <= attrs->draws),
+             "%s: rows %lld + %lld of %lld draws", fsdp_op_name(call->kind), (long long)k.drop.first_row,
+             (long long)(k.B * k.T), (long long)attrs->draws);
   k.padded_D = fsdp_round_up(k.D, TILE_COLUMNS);
   return k;
 }
@@ -177,6 +183,28 @@ FSDP_INLINE int64_t end_column(const int64_t low[QUERIES], int64_t key) {
 // Position of the first key that a range's first query sees.
 FSDP_INLINE int64_t first_seen(query_range r, const int64_t low[QUERIES]) {
   return fsdp_max_i64(0, r.position + low[0]);
+}
+
+// A query head's number among those of the whole model.
+FSDP_INLINE int64_t whole_head(const attention *k, int64_t head) {
+  const fsdp_op_attrs *attrs = k->call->attrs;
+  const int64_t group = attrs->head_group ? attrs->head_group : k->G;
+  return attrs->first_head + head / k->G * group + head % k->G;
+}
+
+// Values (KEYS, QUERIES) times the factors of a range's probabilities: of `keys` keys from `key` on, a
+// multiple of KEYS, and columns [begin, end) of queries. Columns past the range's end stay.
+FSDP_INLINE void drop_probabilities(const attention *k, query_range r, int64_t key, int64_t keys,
+                                    int64_t begin, int64_t end, float *values) {
+  float factors[KEYS];
+  _Static_assert((int)KEYS == (int)DROPPED_COLUMNS, "one call gives the factors of a block's keys");
+  for (int64_t c = begin; c < fsdp_min_i64(end, r.count); c++) {
+    const int64_t row = fsdp_row_of(&k->queries, r.b, r.index + c);
+    if (!drops_row(&k->drop, row)) continue;
+    drop_factors(&k->drop, key_of_row(&k->drop, row), whole_head(k, r.head), key / FSDP_DROPOUT_COLUMNS,
+                 factors, 1);
+    for (int64_t i = 0; i < keys; i++) values[i * QUERIES + c] *= factors[i];
+  }
 }
 
 // c (keys, QUERIES) = a (keys, D) * b (D, QUERIES), only the columns that see a key, in whole tiles:

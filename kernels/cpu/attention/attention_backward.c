@@ -4,6 +4,8 @@
 //   P   = exp(S - lse)        d_V = P^T d_O          d_P = d_O V^T
 //   d_S = P * (d_P - delta)   d_Q = d_S K * scale    d_K = d_S^T Q * scale
 //
+// With dropout's factors M: d_P = M * (d_O V^T), and d_V of M * P.
+//
 // A task is one key/value head of one sequence: it alone adds to that head's d_K and d_V, in a fixed order.
 // It holds them in fp32 in its scratch for as many keys as fit there (all of a usual sequence). See
 // attention.h for names.
@@ -126,7 +128,9 @@ static void differentiate_queries(const attention *k, head_block *s, query_range
     int64_t keys = fsdp_min_i64(KEYS, end - key), at = (key - first) * width, first_key = key - r.position;
     product_of_keys(k, s->low, s->k + at, width, s->q_t, s->p, keys, first_key);
     product_of_keys(k, s->low, s->v + at, width, s->d_o_t, s->d_s, keys, first_key);
+    if (k->drop.draws) drop_probabilities(k, r, key, keys, 0, QUERIES, s->d_s);
     differentiate_softmax(s, keys, first_key);
+    if (k->drop.draws) drop_probabilities(k, r, key, keys, 0, QUERIES, s->p);
     add_to_keys(k, s, s->p, s->d_o, s->d_v + at, keys, first_key);
     add_to_keys(k, s, s->d_s, s->q, s->d_k + at, keys, first_key);
     add_to_queries(k, s, s->k + at, keys, first_key);

@@ -90,6 +90,8 @@ void lower_op(lowering *l, const fsdp_node *node, const fsdp_op_attrs *attrs, co
   fsdp_instr *instr = &l->s->nodes.nodes[index].instr;
   instr->first_index = node->first_index;
   instr->second_index = node->second_index;
+  instr->first_row = node->first_row;
+  instr->first_head = node->first_head;
   lower_mark(l, node, index);
 }
 

@@ -16,7 +16,8 @@
 #define STATS_BYTES 12
 
 // Operands of linear_cross_entropy and of its backward, as ops.def has them.
-enum { X, WEIGHT, TARGETS, COUNT, LOSS, D_X, D_WEIGHT, OPERANDS };
+// Behind them, `learned` if there is one.
+enum { X, WEIGHT, TARGETS, COUNT, LOSS, D_X, D_WEIGHT, LEARNED, OPERANDS };
 
 typedef struct head {
   lowering *l;
@@ -58,7 +59,8 @@ static void lower_chunk(const head *h, int64_t first, int64_t rows) {
   int logits = lower_temporary(h->l, h->node, "logits", 4 * rows * attrs.vocabulary);
   int stats = lower_temporary(h->l, h->node, "stats", STATS_BYTES * rows);
   int all = lower_temporary(h->l, h->node, "all_stats", STATS_BYTES * rows * h->ranks);
-  fsdp_operand x = rows_of(h, X, first, rows), targets = rows_of(h, TARGETS, first, rows);
+  fsdp_operand x = rows_of(h, X, first, rows), targets = rows_of(h, TARGETS, first, rows), learned = {0};
+  if (attrs.loss_of_documents) learned = rows_of(h, LEARNED, first, rows);
   insert(h, fsdp_op_head(FSDP_HEAD_LOGITS), &attrs,
          (fsdp_operand[]){x, h->operands[WEIGHT], targets, make_whole(s, logits, FSDP_F32, FSDP_WRITE),
                           make_whole(s, stats, FSDP_F32, FSDP_WRITE)},
@@ -72,29 +74,33 @@ static void lower_chunk(const head *h, int64_t first, int64_t rows) {
   if (first > 0) loss.access = FSDP_UPDATE;
   if (!backward) {
     insert(h, fsdp_op_head(FSDP_HEAD_LOSS), &attrs,
-           (fsdp_operand[]){gathered[1], targets, h->operands[COUNT], loss}, 4);
+           (fsdp_operand[]){gathered[1], targets, h->operands[COUNT], loss, learned},
+           4 + attrs.loss_of_documents);
     return;
   }
   attrs.weight_frozen = h->node->attrs.weight_frozen;
   fsdp_operand d_weight = h->operands[D_WEIGHT];
   if (first > 0) d_weight.access = FSDP_UPDATE;
+  if (attrs.weight_frozen) d_weight = learned; // it moves up
   insert(h, fsdp_op_head(FSDP_HEAD_BACKWARD), &attrs,
          (fsdp_operand[]){gathered[1], targets, h->operands[COUNT], x, h->operands[WEIGHT], loss,
                           make_whole(s, logits, FSDP_F32, FSDP_UPDATE), rows_of(h, D_X, first, rows),
-                          d_weight},
-         9 - attrs.weight_frozen);
+                          d_weight, learned},
+         9 - attrs.weight_frozen + attrs.loss_of_documents);
 }
 
 void lower_cut_head(lowering *l, const fsdp_node *node) {
   const fsdp_graph *graph = l->s->graph;
   head h = {.l = l, .node = node};
-  FSDP_CHECK(node->operand_count <= OPERANDS, "%d operands of the head", node->operand_count);
-  for (int o = 0; o < node->operand_count; o++) h.operands[o] = lower_operand(l, &node->operands[o]);
+  const int count = node->operand_count - node->attrs.loss_of_documents;
+  FSDP_CHECK(count <= LEARNED, "%d operands of the head", count);
+  for (int o = 0; o < count; o++) h.operands[o] = lower_operand(l, &node->operands[o]);
+  if (node->attrs.loss_of_documents) h.operands[LEARNED] = lower_operand(l, &node->operands[count]);
   const fsdp_param *weight = &graph->params[graph->values[node->operands[WEIGHT].value].param];
   h.axes = weight->cut.group_axes;
   h.ranks = fsdp_mesh_group_size(&l->s->program->mesh, h.axes);
   h.rows = node->attrs.batch * node->attrs.seq;
-  fsdp_dtype gradient = node->operand_count > D_WEIGHT ? h.operands[D_WEIGHT].dtype : FSDP_F32;
+  fsdp_dtype gradient = count > D_WEIGHT ? h.operands[D_WEIGHT].dtype : FSDP_F32;
   int64_t chunk = fsdp_op_chunk_rows(l->s->config->backend->device, h.rows, node->attrs.vocabulary, gradient);
   for (int64_t first = 0; first < h.rows; first += chunk)
     lower_chunk(&h, first, fsdp_min_i64(chunk, h.rows - first));

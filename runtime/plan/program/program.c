@@ -268,6 +268,13 @@ static void hash_attrs(hasher *h, const fsdp_op_attrs *attrs) {
     hash_i64(h, attrs->aux_of_rank);
   }
   if (attrs->rotary_dim) hash_i64(h, attrs->rotary_dim);
+  if (attrs->loss_of_documents) hash_i64(h, 1);
+  if (attrs->draws) {
+    hash_f32(h, attrs->dropout);
+    hash_i64(h, (int64_t)attrs->drop_key);
+    hash_i64(h, attrs->draws);
+    hash_i64(h, attrs->head_group);
+  }
   hash_f64(h, attrs->beta1);
   hash_f64(h, attrs->beta2);
   hash_i64(h, attrs->inv_freq != NULL);
@@ -299,6 +306,10 @@ static void hash_instr(hasher *h, const fsdp_program *program, const fsdp_instr 
   hash_attrs(h, &instr->attrs);
   hash_affine(h, &instr->first_index);
   hash_affine(h, &instr->second_index);
+  if (instr->attrs.draws) {
+    hash_affine(h, &instr->first_row);
+    hash_affine(h, &instr->first_head);
+  }
   hash_i64(h, instr->comm);
   hash_i64(h, instr->unit);
   hash_i64(h, instr->module);

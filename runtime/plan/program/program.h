@@ -97,14 +97,15 @@ typedef struct fsdp_instr {
   fsdp_instr_kind kind;
   fsdp_stream stream;
   fsdp_op_kind op;
-  fsdp_op_attrs attrs;              // without first_index and second_index
-  fsdp_affine first_index;          // evaluated into attrs.first_index
-  fsdp_affine second_index;         // evaluated into attrs.second_index
-  int comm;                         // of a collective: in program->comms
-  int unit;                         // that it serves, or -1
-  int module;                       // whose op it is, or -1
-  int first_operand, operand_count; // in program->operands
-  int first_wait, wait_count;       // in program->waits
+  fsdp_op_attrs attrs;               // without those that depend on the rank
+  fsdp_affine first_index;           // evaluated into attrs.first_index
+  fsdp_affine second_index;          // evaluated into attrs.second_index
+  fsdp_affine first_row, first_head; // likewise
+  int comm;                          // of a collective: in program->comms
+  int unit;                          // that it serves, or -1
+  int module;                        // whose op it is, or -1
+  int first_operand, operand_count;  // in program->operands
+  int first_wait, wait_count;        // in program->waits
   int policy; // position of the instruction before which it must not start (a POLICY wait), or -1
 } fsdp_instr;
 

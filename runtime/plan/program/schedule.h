@@ -41,10 +41,12 @@ typedef struct fsdp_memory_limits {
 
 typedef struct fsdp_plan_config {
   fsdp_model_config model;
-  int64_t batch, seq;    // of a micro-batch on one rank
-  int micro_batches;     // micro-batches of a step
-  bool documents;        // attention and positions stay within a document; its start is an input of the step
-  double attention_left; // for prices: the share of pairs of query and key that are of one document; 0: all
+  int64_t batch, seq;     // of a micro-batch on one rank
+  int micro_batches;      // micro-batches of a step
+  fsdp_dropout dropout;   // of training
+  bool loss_of_documents; // the loss is a mean over documents of the means over their targets (op.h)
+  bool documents;         // attention and positions stay within a document; its start is an input of the step
+  double attention_left;  // for prices: the share of pairs of query and key that are of one document; 0: all
   double imbalance; // for prices: rows of the rank whose experts get most, as a multiple of the mean; 0: 1
   fsdp_strategy strategy;
   fsdp_mesh mesh;

@@ -109,7 +109,7 @@ static int list_operands(const fsdp_node *node, seen_operand *out) {
   int weight = node->weight_count ? fsdp_op_slice_weight(row) : -1;
   int bias = node->weight_count ? fsdp_op_slice_bias(row) : -1, count = 0, next = 0;
   for (int r = 0; r < row->operand_count && next <= node->operand_count; r++) {
-    if (row->operands[r].by_documents) continue; // every rank has those of its sequences
+    if (row->operands[r].given) continue; // every rank has those of its sequences
     if (r == weight) {
       for (int w = 0; w < node->weight_count; w++)
         out[count++] = (seen_operand){r, node->weights[w], FSDP_READ};

@@ -361,8 +361,8 @@ static void cut_rows(const partitioner *p, fsdp_placement *placement, const fsdp
   }
 }
 
-// Tokens and targets: a row for each position of a rank, of all sequences. Starts of documents: one for each
-// position of a rank's sequences, wherever its rows are.
+// Tokens, targets and the like: a row for each position of a rank, of all sequences. Starts of documents:
+// one for each position of a rank's sequences, wherever its rows are.
 static void place_inputs(partitioner *p) {
   for (int v = 0; v < p->value_count; v++) {
     fsdp_value *value = &p->graph->values[v];
@@ -456,6 +456,7 @@ fsdp_status fsdp_partition(fsdp_graph *graph, fsdp_specs *specs, const fsdp_mesh
   graph->forward_count = graph->forward_capacity = 0;
   for (int n = 0; n < count && !status; n++) status = partition_node(&p, &nodes[n], &decisions->ops[n]);
   if (!status) write_outputs(&p, specs);
+  if (!status) partition_add_dropout(&p);
   free(nodes);
   free(p.first_use);
   free(p.is_used);

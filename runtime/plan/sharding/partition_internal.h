@@ -81,6 +81,11 @@ void partition_mask_heads(partitioner *p, const fsdp_node *attention, fsdp_axis_
 // the rows beyond the planned capacity.
 void partition_waves(partitioner *p);
 
+// ---- partition_dropout.c
+
+// Adds the dropout that the graph asks for to the forward of one rank.
+void partition_add_dropout(partitioner *p);
+
 // ---- partition_convert.c: REDISTRIBUTE nodes
 
 // Appends what makes `value` lie as `wanted`, for readers that make its gradient partial over

@@ -63,13 +63,20 @@ void partition_find_columns(partitioner *p) {
 // ---- Attributes
 
 // Heads: key/value heads over the axes that cut them, and of each its query heads over replicas.
-static void localise_heads(const partitioner *p, fsdp_axis_set axes, fsdp_op_attrs *attrs) {
+static void localise_heads(const partitioner *p, fsdp_axis_set axes, fsdp_node *node) {
+  fsdp_op_attrs *attrs = &node->attrs;
   const column_blocks q = {
       .count = 1, .blocks = {{attrs->kv_heads, attrs->heads / attrs->kv_heads, 1}}, .has_heads = true};
   fsdp_cut cut;
   partition_cut(p, &q, axes, &cut);
   attrs->heads = fsdp_cut_local_size(&cut, p->mesh);
   attrs->kv_heads = partition_share(p, attrs->kv_heads, cut.group_axes);
+  if (!fsdp_op_gathers_keys(node->kind)) return;
+  attrs->head_group = q.blocks[0].items;
+  node->first_head = fsdp_affine_of_place(p->mesh, cut.group_axes, 0, attrs->kv_heads * attrs->head_group);
+  const fsdp_affine item =
+      fsdp_affine_of_place(p->mesh, cut.item_axes, 0, partition_share(p, attrs->head_group, cut.item_axes));
+  for (int axis = 0; axis < FSDP_MESH_AXES_MAX; axis++) node->first_head.stride[axis] += item.stride[axis];
 }
 
 // The pieces of each sequence that a rank has.
@@ -116,7 +123,7 @@ void partition_localise(const partitioner *p, const fsdp_op_strategy *a, fsdp_no
                 v = fsdp_strategy_axes(a, 'v');
   localise_rows(p, a, node);
   if (fsdp_op_letter_find(fsdp_op_letters_of(node->kind), 't')) localise_positions(p, node);
-  localise_heads(p, heads, attrs);
+  localise_heads(p, heads, node);
   localise_experts(p, fsdp_strategy_axes(a, 'u'), node);
   attrs->channels = partition_share(p, attrs->channels, fsdp_strategy_axes(a, 'c'));
   attrs->intermediate = partition_share(p, attrs->intermediate, fsdp_strategy_axes(a, 'f'));

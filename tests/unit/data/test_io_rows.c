@@ -83,7 +83,7 @@ static void documents_of_a_separator(void **state) {
   IO_EXPECT(io_dataset_status(path, config, &error), FSDP_ERR_INPUT, &error, "separated.bin",
             "--document-separator");
   config.packing = FSDP_PACKING_STREAM;
-  config.separates = true;
+  config.separates = "--document-mask on";
   IO_EXPECT(io_dataset_status(path, config, &error), FSDP_ERR_INPUT, &error, "--document-mask on");
 }
 

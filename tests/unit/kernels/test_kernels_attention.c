@@ -32,10 +32,15 @@ enum { WINDOW_SHAPES = sizeof window_shapes / sizeof *window_shapes };
 typedef struct heads {
   int64_t B, T, H, K, D, Q, window;
   const double *starts; // (B, T), of documents; NULL: there are none
+  // (B * T + 3, 2): dropout's draws, of which the first three rows are others'; NULL: nothing is dropped.
+  const double *draws;
 } heads;
 
+#define RATE 0.3f
+enum { OTHERS = 3, FIRST_HEAD = 4, DROP_KEY = 77 };
+
 static heads heads_of(const int64_t *s) {
-  return (heads){s[0], s[1], s[2], s[3], s[4], (s[2] + 2 * s[3]) * s[4], 0, NULL};
+  return (heads){s[0], s[1], s[2], s[3], s[4], (s[2] + 2 * s[3]) * s[4], 0, NULL, NULL};
 }
 
 static fsdp_op_attrs attrs_of(heads h) {
@@ -45,7 +50,22 @@ static fsdp_op_attrs attrs_of(heads h) {
                          .kv_heads = h.K,
                          .head_dim = h.D,
                          .window = h.window,
-                         .documents = h.starts ? h.T : 0};
+                         .documents = h.starts ? h.T : 0,
+                         .dropout = h.draws ? RATE : 0,
+                         .drop_key = DROP_KEY,
+                         .draws = h.draws ? h.B * h.T + OTHERS : 0,
+                         .first_row = h.draws ? OTHERS : 0,
+                         .first_head = h.draws ? FIRST_HEAD : 0,
+                         .head_group = h.draws ? h.H / h.K + 1 : 0};
+}
+
+// What the probability of key s is multiplied by: the heads are the first of groups that have one more.
+static double factor(heads h, int64_t b, int64_t t, int64_t head, int64_t s) {
+  if (!h.draws) return 1;
+  const double *draw = h.draws + 2 * (OTHERS + b * h.T + t);
+  const int32_t words[2] = {(int32_t)draw[0], (int32_t)draw[1]};
+  const int64_t group = h.H / h.K, whole = FIRST_HEAD + head / group * (group + 1) + head % group;
+  return reference_dropout(words, DROP_KEY, whole, s, (double)RATE);
 }
 
 // First key that query t sees; t is the last.
@@ -56,6 +76,7 @@ static int64_t first_seen(heads h, int64_t b, int64_t t) {
 
 static void add_starts(kernel_case *c, heads h) {
   if (h.starts) kernel_case_input(c, FSDP_I32, h.B * h.T, FSDP_READ, h.starts);
+  if (h.draws) kernel_case_input(c, FSDP_I32, 2 * (h.B * h.T + OTHERS), FSDP_READ, h.draws);
 }
 
 // Offsets in q|k|v of position t, head or key/value head `head`; in o.
@@ -98,8 +119,10 @@ static void forward(heads h, const double *qkv, double *o, double *lse) {
         lse[(b * h.H + head) * h.T + t] = probabilities(h, qkv, b, t, head, p);
         double *out = o + o_at(h, b, t, head);
         for (int64_t d = 0; d < h.D; d++) out[d] = 0;
-        for (int64_t s = first_seen(h, b, t); s <= t; s++)
-          for (int64_t d = 0; d < h.D; d++) out[d] += p[s] * qkv[v_at(h, b, s, head) + d];
+        for (int64_t s = first_seen(h, b, t); s <= t; s++) {
+          const double weight = p[s] * factor(h, b, t, head, s);
+          for (int64_t d = 0; d < h.D; d++) out[d] += weight * qkv[v_at(h, b, s, head) + d];
+        }
       }
   free(p);
 }
@@ -114,14 +137,15 @@ static void backward(heads h, const double *qkv, const double *d_o, double *d_qk
         double mean = 0;
         probabilities(h, qkv, b, t, head, p);
         for (int64_t s = first_seen(h, b, t); s <= t; s++) {
-          d_p[s] = dot(d_out, qkv + v_at(h, b, s, head), h.D);
+          d_p[s] = factor(h, b, t, head, s) * dot(d_out, qkv + v_at(h, b, s, head), h.D);
           mean += p[s] * d_p[s];
         }
         for (int64_t s = first_seen(h, b, t); s <= t; s++) {
+          const double weight = p[s] * factor(h, b, t, head, s);
           double d_score = p[s] * (d_p[s] - mean) / sqrt((double)h.D);
           int64_t q = q_at(h, b, t, head), k = k_at(h, b, s, head), v = v_at(h, b, s, head);
           for (int64_t d = 0; d < h.D; d++) {
-            d_qkv[v + d] += p[s] * d_out[d];
+            d_qkv[v + d] += weight * d_out[d];
             d_qkv[q + d] += d_score * qkv[k + d];
             d_qkv[k + d] += d_score * qkv[q + d];
           }
@@ -202,6 +226,27 @@ static void test_window_ranges(void **state) {
   for (size_t w = 0; w < sizeof windows / sizeof *windows; w += (size_t)test_stride(3)) {
     h.window = windows[w];
     for (int d = 0; d < 2; d += test_stride(2)) check_backward(h, dtypes[d]);
+  }
+}
+
+// Probabilities are dropped after their sum was taken; a few rows drop none.
+static void test_dropout(void **state) {
+  (void)state;
+  for (int s = 0; s < SHAPES; s += test_stride(3)) {
+    if (shapes[s][1] * shapes[s][2] * shapes[s][4] > 30000) continue; // the reference's factors take time
+    heads h = heads_of(shapes[s]);
+    double *draws = fsdp_alloc((size_t)(2 * (h.B * h.T + OTHERS)) * sizeof *draws);
+    for (int64_t r = 0; r < h.B * h.T + OTHERS; r++) {
+      uint32_t words[4];
+      fsdp_random_words(5, 1, (uint64_t)r, words);
+      draws[2 * r] = r % 11 == 10 ? 0 : (int32_t)(words[0] | 1);
+      draws[2 * r + 1] = (int32_t)words[1];
+    }
+    h.draws = draws;
+    h.window = s % 3 == 1 ? h.T / 2 : 0;
+    check_forward(h, dtypes[s % 2]);
+    check_backward(h, dtypes[(s + 1) % 2]);
+    free(draws);
   }
 }
 
@@ -397,6 +442,7 @@ int main(void) {
       cmocka_unit_test(test_window_ranges),
       cmocka_unit_test(test_window_of_all),
       cmocka_unit_test(test_tiles_before_window),
+      cmocka_unit_test(test_dropout),
       cmocka_unit_test(test_documents),
       cmocka_unit_test(test_document_ranges),
       cmocka_unit_test(test_one_document),

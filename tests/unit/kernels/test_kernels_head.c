@@ -9,6 +9,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -32,6 +33,7 @@ typedef struct head {
   fsdp_dtype dtype;
   double *x, *weight, *targets; // (N, C), (ranks * local, C) with zeros from V on, (N)
   double count;
+  double *learned;           // (N): what a row's part of the loss is divided by; NULL: nothing
   double *logits, *d_logits; // reference: (N, ranks * local), -inf and 0 from V on
   double loss;
   double *stats;    // (ranks, N, 3), as the kernels made them
@@ -62,9 +64,10 @@ static void compute(head *h) {
     }
     if ((int)h->targets[n] == FSDP_TARGET_IGNORED) continue;
     for (int64_t v = 0; v < s->V; v++) sum += exp(logits[v] - most);
-    h->loss += (log(sum) + most - logits[(int64_t)h->targets[n]]) / fmax(h->count, 1);
+    const double divisor = fmax(h->count, 1) * (h->learned ? h->learned[n] : 1);
+    h->loss += (log(sum) + most - logits[(int64_t)h->targets[n]]) / divisor;
     for (int64_t v = 0; v < s->V; v++)
-      d_logits[v] = (exp(logits[v] - most) / sum - (v == (int64_t)h->targets[n])) / fmax(h->count, 1);
+      d_logits[v] = (exp(logits[v] - most) / sum - (v == (int64_t)h->targets[n])) / divisor;
   }
 }
 
@@ -84,7 +87,7 @@ static head head_of(sizes s, fsdp_dtype dtype, double *x, double *weight, double
 
 static void head_free(head *h) {
   free(h->x), free(h->weight), free(h->targets), free(h->logits), free(h->d_logits), free(h->stats);
-  free(h->products);
+  free(h->products), free(h->learned);
 }
 
 // Every fifth target is ignored; the first is the last entry of the vocabulary.
@@ -102,7 +105,8 @@ static fsdp_op_attrs attrs_of(const head *h, int64_t rank) {
                          .vocabulary = h->s.local,
                          .first_index = rank * h->s.local,
                          .extent = h->s.V,
-                         .ranks = h->s.ranks};
+                         .ranks = h->s.ranks,
+                         .loss_of_documents = h->learned != NULL};
 }
 
 // The columns of a shard out of rows as wide as all of them.
@@ -146,6 +150,7 @@ static void check_loss(const head *h, bool update) {
   kernel_case_input(&c, FSDP_I32, h->s.N, FSDP_READ, h->targets);
   kernel_case_input(&c, FSDP_F32, 1, FSDP_READ, &h->count);
   kernel_case_result(&c, update, FSDP_F32, 1)[0] += h->loss;
+  if (h->learned) kernel_case_input(&c, FSDP_I32, h->s.N, FSDP_READ, h->learned);
   kernel_case_check(&c);
 }
 
@@ -171,6 +176,7 @@ static void check_backward(const head *h, int64_t rank, bool update, double *d_x
   double *logits = kernel_case_input(&c, FSDP_F32, N * local, FSDP_UPDATE, h->products + rank * N * local);
   double *d_x = kernel_case_result(&c, update, h->dtype, N * C);
   double *d_weight = kernel_case_result(&c, update, update ? FSDP_F32 : h->dtype, local * C);
+  if (h->learned) kernel_case_input(&c, FSDP_I32, N, FSDP_READ, h->learned);
   take_shard(h, rank, h->d_logits, logits);
   for (int64_t n = 0; n < N; n++)
     for (int64_t v = 0; v < local; v++)
@@ -201,7 +207,12 @@ static double norm(const double *a, int64_t count) {
 // The sum of the shards' d_x, and their rows of d_weight, against the kernel of the whole vocabulary.
 static void expect_whole(const head *h, const double *d_x_parts, const double *d_weight) {
   int64_t N = h->s.N, C = h->s.C, V = h->s.V;
-  fsdp_op_attrs attrs = {.batch = 1, .seq = N, .channels = C, .vocabulary = V, .chunk_rows = N};
+  fsdp_op_attrs attrs = {.batch = 1,
+                         .seq = N,
+                         .channels = C,
+                         .vocabulary = V,
+                         .chunk_rows = N,
+                         .loss_of_documents = h->learned != NULL};
   kernel_case c = kernel_case_of(FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD, attrs, 0);
   kernel_case_input(&c, h->dtype, N * C, FSDP_READ, h->x);
   kernel_case_input(&c, h->dtype, V * C, FSDP_READ, h->weight);
@@ -210,6 +221,7 @@ static void expect_whole(const head *h, const double *d_x_parts, const double *d
   kernel_case_output(&c, FSDP_F32, 1);
   kernel_case_output(&c, h->dtype, N * C);
   kernel_case_output(&c, h->dtype, V * C);
+  if (h->learned) kernel_case_input(&c, FSDP_I32, N, FSDP_READ, h->learned);
   kernel_case_output(&c, FSDP_F32, N * V);
   kernel_case_run(&c);
   double *sum = zeros(N * C), *d_x = zeros(N * C), *whole = zeros(V * C);
@@ -246,6 +258,20 @@ static void test_shards(void **state) {
   check_head(drawn_head(shapes[2], FSDP_F32, 0)); // no target counted anywhere: the divisor is 1
 }
 
+// The means over documents: a row's part is divided by the targets of its own.
+static void test_documents(void **state) {
+  (void)state;
+  for (int shape = 0; shape < SHAPES; shape += test_stride(2)) {
+    head h = drawn_head(shapes[shape], dtypes[shape % 2], 3);
+    h.learned = zeros(h.s.N);
+    for (int64_t n = 0; n < h.s.N; n++) h.learned[n] = (double)(1 + n % 7);
+    h.loss = 0;
+    memset(h.d_logits, 0, (size_t)(h.s.N * h.s.ranks * h.s.local) * sizeof *h.d_logits);
+    compute(&h);
+    check_head(h);
+  }
+}
+
 // Logits near 30000, near -30000, and far apart, all of them integers: no exponential overflows, and none of
 // the largest vanishes.
 static void test_large_logits(void **state) {
@@ -272,6 +298,7 @@ static void test_all_ignored(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_shards),
+      cmocka_unit_test(test_documents),
       cmocka_unit_test(test_large_logits),
       cmocka_unit_test(test_all_ignored),
   };

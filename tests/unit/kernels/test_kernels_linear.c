@@ -272,9 +272,15 @@ static double *targets_of(int64_t N, int64_t V) {
   return targets;
 }
 
-static void check_head(int h, fsdp_dtype dtype, bool backward, bool update, double count) {
+// `learned`: a row counts one part of the targets of its document, which has rows of its own.
+static void check_head_of(int h, fsdp_dtype dtype, bool backward, bool update, double count, bool learned) {
   int64_t N = heads[h][0], C = heads[h][1], V = heads[h][2];
-  fsdp_op_attrs attrs = {.batch = 1, .seq = N, .channels = C, .vocabulary = V, .chunk_rows = heads[h][3]};
+  fsdp_op_attrs attrs = {.batch = 1,
+                         .seq = N,
+                         .channels = C,
+                         .vocabulary = V,
+                         .chunk_rows = heads[h][3],
+                         .loss_of_documents = learned};
   fsdp_op_kind kind = backward ? FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD : FSDP_OP_LINEAR_CROSS_ENTROPY;
   kernel_case c = kernel_case_of(kind, attrs, tolerance(dtype));
   double *small = kernel_normal(5, V * C, 0.3), *drawn = targets_of(N, V);
@@ -287,13 +293,17 @@ static void check_head(int h, fsdp_dtype dtype, bool backward, bool update, doub
   double *d_x = backward ? accumulator(&c, dtype, N * C, false) : NULL;
   fsdp_dtype weight_dtype = update ? FSDP_F32 : dtype;
   double *d_weight = backward ? accumulator(&c, weight_dtype, V * C, update) : NULL;
+  double *weights = fsdp_alloc((size_t)N * sizeof *weights);
+  for (int64_t n = 0; n < N; n++) weights[n] = (double)(1 + n % 7);
+  if (learned) kernel_case_input(&c, FSDP_I32, N, FSDP_READ, weights);
   kernel_case_output(&c, FSDP_F32, attrs.chunk_rows * V); // its contents afterwards are nobody's business
   double *softmax = fsdp_alloc((size_t)V * sizeof *softmax);
   for (int64_t n = 0; n < N; n++) {
     if (r.targets[n] == FSDP_TARGET_IGNORED) continue;
-    loss[0] += row_loss(&r, n, softmax) / r.count;
+    const double divisor = learned ? r.count * weights[n] : r.count;
+    loss[0] += row_loss(&r, n, softmax) / divisor;
     for (int64_t v = 0; backward && v < V; v++) {
-      double d_logit = (softmax[v] - (v == (int64_t)r.targets[n])) / r.count;
+      double d_logit = (softmax[v] - (v == (int64_t)r.targets[n])) / divisor;
       for (int64_t i = 0; i < C; i++) {
         d_x[n * C + i] += d_logit * r.weight[v * C + i];
         d_weight[v * C + i] += d_logit * r.x[n * C + i];
@@ -302,7 +312,11 @@ static void check_head(int h, fsdp_dtype dtype, bool backward, bool update, doub
   }
   if (V == 1) c.tolerance = 1e-4; // everything is zero but for rounding, so the error is absolute
   kernel_case_check(&c);
-  free(small), free(drawn), free(softmax);
+  free(small), free(drawn), free(softmax), free(weights);
+}
+
+static void check_head(int h, fsdp_dtype dtype, bool backward, bool update, double count) {
+  check_head_of(h, dtype, backward, update, count, false);
 }
 
 static void test_linear_cross_entropy(void **state) {
@@ -310,6 +324,7 @@ static void test_linear_cross_entropy(void **state) {
   for (int d = 0; d < 2; d++)
     for (int h = 0; h < 4; h++)
       for (int update = 0; update < 2; update++) check_head(h, dtypes[d], false, update, 11);
+  for (int h = 0; h < 4; h++) check_head_of(h, dtypes[h % 2], h >= 2, h == 3, 5, true);
   check_head(1, FSDP_F32, false, false, 0); // no target counted anywhere: the divisor is 1
 }
 

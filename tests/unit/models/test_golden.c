@@ -59,6 +59,8 @@ static const char *const folders[] = {"gpt2_hub",
                                       "qwen2_moe_routed",
                                       "glm4_moe_routed",
                                       "mixtral_aux",
+                                      "dropout_gpt2",
+                                      "dropout_llama",
                                       "documents_llama",
                                       "documents_gpt2",
                                       "documents_mistral"};
@@ -79,6 +81,7 @@ typedef struct golden {
   fsdp_safetensors *file;
   int64_t batch, seq;
   int32_t *tokens, *targets, *starts; // starts: NULL where documents are not told apart
+  fsdp_dropout dropout;
   double floor; // norms below it count as this much: what is left where terms cancel is rounding
 } golden;
 
@@ -123,6 +126,11 @@ static golden open_folder(const char *folder) {
   g.tokens = read_ints(&g, "", "tokens", &numel);
   g.targets = read_ints(&g, "", "targets", &numel);
   if (find(&g, "", "starts") >= 0) g.starts = read_ints(&g, "", "starts", &numel);
+  if (find(&g, "", "dropout") >= 0) {
+    float *rates = read_floats(&g, find(&g, "", "dropout"), &numel);
+    g.dropout = (fsdp_dropout){.embedding = rates[0], .attention = rates[1], .residual = rates[2]};
+    free(rates);
+  }
   float *norms = read_floats(&g, find(&g, "", "grad_norms"), &numel);
   g.floor = 1e-3 * (double)norms[0];
   free(norms);
@@ -244,6 +252,7 @@ static harness_config config_of(const golden *g) {
                            .starts = g->starts};
   config.plan.model = g->model;
   config.plan.documents = g->starts != NULL;
+  config.plan.dropout = g->dropout;
   config.plan.batch = g->batch;
   config.plan.seq = g->seq;
   config.plan.hyper.beta2 = 0.95;

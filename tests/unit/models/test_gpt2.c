@@ -103,7 +103,7 @@ static void test_dropout_is_announced(void **state) {
   fsdp_model_config c = model_of_json("{" BASE ",\"resid_pdrop\":0.0,\"attn_pdrop\":0.25}");
   assert_true(fsdp_model_note(&c, out, sizeof out));
   assert_string_equal(out, "dropout is not applied: the configuration's embd_pdrop 0.1, attn_pdrop 0.25 are "
-                           "kept for what is exported");
+                           "kept for what is exported; --dropout config applies them");
   c = model_of_json("{" BASE ",\"resid_pdrop\":0.0,\"attn_pdrop\":0.0,\"embd_pdrop\":0}");
   assert_false(fsdp_model_note(&c, out, sizeof out));
 }

@@ -32,9 +32,9 @@ static void expect_whole(fsdp_op_kind kind, const char *letters, const char *who
 static void test_attention(void **state) {
   (void)state;
   const fsdp_op_letters *op = fsdp_op_letters_of(FSDP_OP_ATTENTION);
-  assert_int_equal(op->operand_count, 4);
-  expect_whole(FSDP_OP_ATTENTION, "bthgdw", "tdw");
-  expect_whole(FSDP_OP_CONTEXT_ATTENTION, "bthgdsw", "dsw"); // a part's queries see keys of all parts
+  assert_int_equal(op->operand_count, 5);
+  expect_whole(FSDP_OP_ATTENTION, "bthgdwz", "tdwz");
+  expect_whole(FSDP_OP_CONTEXT_ATTENTION, "bthgdswz", "dswz"); // a part's queries see keys of all parts
   expect_whole(FSDP_OP_ROPE, "bthgdw", "dw");
   expect_whole(FSDP_OP_EMBEDDING, "nvc", "");
   expect_whole(FSDP_OP_ADD_POSITIONS, "mcbtw", "mw");
@@ -63,13 +63,29 @@ static void test_attention(void **state) {
   assert_int_equal(fsdp_op_operand_numel(&attrs, lse, 0), 2 * 4 * 3);
   // Starts of documents are read, last, and only there if an attribute says so.
   const fsdp_op_operand *starts = named(FSDP_OP_ATTENTION, "starts");
-  assert_true(starts->by_documents && starts->access == FSDP_READ && starts->dtype == FSDP_I32);
+  assert_true(starts->given == FSDP_GIVEN_BY_DOCUMENTS && starts->access == FSDP_READ &&
+              starts->dtype == FSDP_I32);
   assert_int_equal(fsdp_op_operand_count(op, &attrs), 3);
   assert_null(fsdp_op_operand_row(op, &attrs, 3));
   attrs.documents = 7;
   assert_int_equal(fsdp_op_operand_count(op, &attrs), 4);
   assert_ptr_equal(fsdp_op_operand_row(op, &attrs, 3), starts);
   assert_int_equal(fsdp_op_operand_numel(&attrs, starts, 0), 2 * 7);
+  // Dropout's draws take the place behind them, or theirs.
+  const fsdp_op_operand *draws = named(FSDP_OP_ATTENTION, "draws");
+  attrs.draws = 11;
+  assert_int_equal(fsdp_op_operand_count(op, &attrs), 5);
+  assert_ptr_equal(fsdp_op_operand_row(op, &attrs, 4), draws);
+  assert_int_equal(fsdp_op_operand_numel(&attrs, draws, 0), 2 * 11);
+  attrs.documents = 0;
+  assert_ptr_equal(fsdp_op_operand_row(op, &attrs, 3), draws);
+  assert_null(fsdp_op_operand_row(op, &attrs, 4));
+  // A frozen head's gradient is left out between two others.
+  const fsdp_op_letters *head = fsdp_op_letters_of(FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD);
+  const fsdp_op_attrs frozen = {.weight_frozen = true, .loss_of_documents = true};
+  assert_int_equal(fsdp_op_operand_count(head, &frozen), 7);
+  assert_ptr_equal(fsdp_op_operand_row(head, &frozen, 6),
+                   named(FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD, "learned"));
 }
 
 static void test_linear(void **state) {
