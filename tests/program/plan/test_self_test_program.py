@@ -30,6 +30,8 @@ PASSING = [
     ("--model gpt2 --ranks 4 --context-parallel 2 --document-mask on --grad-accum 2",
      (2, "data=1,fsdp=2,context=2", 2, 28)),
     ("--strategy zero1 --ranks 8 -s 33 -b 7", (2, "data=1,fsdp=2", 1, 21)),
+    ("--model tiny-qwen3-moe --ranks 8 --mesh fsdp=2,expert=2,tensor=2 -s 64",
+     (2, "data=1,fsdp=2,expert=2,tensor=2", 1, 25)),
     ("", (2, "data=1,fsdp=1", 1, 21)),
 ]
 LINE = re.compile(r"self-test: (\d+) layers on (\d+) ranks? \((\S+)\) train as on one: (\d+) steps of (\d+) "

@@ -150,6 +150,7 @@ def prints_read_back():
         ["--mesh", "fsdp=2,tensor=2", "--sequence-parallel", "off"],
         ["--mesh", "context=2,tensor=2"],
         ["--mesh", "tensor=4", "--model", "gpt2"],
+        ["--mesh", "fsdp=2,tensor=2", "--model", "tiny-qwen3-moe"],
         ["--sharding", "fsdp-tp", "--mesh", "data=2,tensor=2"],
         ["--sharding", FSDP_TP, "--mesh", "fsdp=2,tensor=2"],
         ["--sharding", SHORT, "--mesh", "fsdp=2,tensor=2"],
