@@ -6,9 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
-// The newest checkpoint of FOLDER, or FOLDER if it is one.
-static fsdp_status find_checkpoint(const char *folder, char path[FSDP_CHECKPOINT_PATH_BYTES],
-                                   fsdp_error *error) {
+// The newest checkpoint of FOLDER, or FOLDER if it is one; `experiment` is that of -e, for a message.
+static fsdp_status find_checkpoint(const char *folder, const char *experiment,
+                                   char path[FSDP_CHECKPOINT_PATH_BYTES], fsdp_error *error) {
   fsdp_checkpoint_entry *entries;
   int length = snprintf(path, FSDP_CHECKPOINT_PATH_BYTES, "%s/%s", folder, FSDP_CHECKPOINT_MANIFEST);
   if (length >= FSDP_CHECKPOINT_PATH_BYTES)
@@ -21,10 +21,12 @@ static fsdp_status find_checkpoint(const char *folder, char path[FSDP_CHECKPOINT
   if (count > 0) memcpy(path, entries[0].path, FSDP_CHECKPOINT_PATH_BYTES);
   free(entries);
   if (count > 0) return FSDP_OK;
-  return fsdp_fail(error, FSDP_ERR_INPUT,
-                   "%s: there is no checkpoint to evaluate; name an experiment that has one with -e NAME and "
-                   "--save-dir DIR, or a model's folder with --model",
-                   folder);
+  char steps[FSDP_CHECKPOINT_STEPS_BYTES];
+  return fsdp_fail(
+      error, FSDP_ERR_INPUT,
+      "%.600s: there is no checkpoint to evaluate (%.600s%s); name one with --resume step-N or best, an "
+      "experiment that has one with -e NAME and --save-dir DIR, or a model's folder with --model",
+      folder, experiment, fsdp_checkpoint_print_steps(experiment, steps));
 }
 
 static fsdp_status set(fsdp_options *options, const char *name, const char *value, fsdp_error *error) {
@@ -47,7 +49,8 @@ static fsdp_status set_model(fsdp_options *options, const fsdp_checkpoint *c, co
 }
 
 fsdp_status fsdp_evaluated_find(fsdp_options *options, fsdp_error *error) {
-  char folder[FSDP_CHECKPOINT_PATH_BYTES], path[FSDP_CHECKPOINT_PATH_BYTES];
+  char experiment[FSDP_CHECKPOINT_PATH_BYTES], folder[FSDP_CHECKPOINT_PATH_BYTES];
+  char path[FSDP_CHECKPOINT_PATH_BYTES];
   fsdp_checkpoint *c;
   if (!options->experiment) return FSDP_OK;
   const bool newest = strcmp(options->resume, "auto") == 0;
@@ -55,9 +58,10 @@ fsdp_status fsdp_evaluated_find(fsdp_options *options, fsdp_error *error) {
     return fsdp_fail(error, FSDP_ERR_OPTION,
                      "--resume off (%s) leaves -e no checkpoint: leave one of them out",
                      fsdp_options_place(options, "resume"));
-  snprintf(folder, sizeof folder, "%s%s%s", newest ? options->save_dir : options->resume, newest ? "/" : "",
-           newest ? options->experiment : "");
-  fsdp_status status = find_checkpoint(folder, path, error);
+  snprintf(experiment, sizeof experiment, "%s/%s", options->save_dir, options->experiment);
+  const bool named = !newest && fsdp_checkpoint_named(experiment, options->resume, path);
+  snprintf(folder, sizeof folder, "%s", newest ? experiment : named ? path : options->resume);
+  fsdp_status status = find_checkpoint(folder, experiment, path, error);
   if (status == FSDP_OK) status = fsdp_checkpoint_read_manifest(path, &c, error);
   if (status != FSDP_OK) return status;
   status = set_model(options, c, path, error);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 static const char *print_loss(double loss, char out[24]) {
   snprintf(out, 24, loss > 0 ? "%.4f" : "-", loss);
@@ -49,6 +50,13 @@ fsdp_status fsdp_export_list(const char *experiment, FILE *out, fsdp_error *erro
   int count = fsdp_checkpoint_list(experiment, &entries);
   if (count == 0) {
     free(entries);
+    char manifest[FSDP_CHECKPOINT_PATH_BYTES + 32];
+    snprintf(manifest, sizeof manifest, "%.4000s/" FSDP_CHECKPOINT_MANIFEST, experiment);
+    if (access(manifest, F_OK) == 0)
+      return fsdp_fail(error, FSDP_ERR_INPUT,
+                       "%s: is one checkpoint, of which --inspect says what it holds; --list is of the "
+                       "experiment's folder, above it",
+                       experiment);
     return fsdp_fail(error, FSDP_ERR_INPUT,
                      "%s: holds no checkpoint; give an experiment's folder, as in outputs/NAME --list",
                      experiment);

@@ -55,22 +55,8 @@ static bool model_differs(const fsdp_checkpoint *c, const fsdp_plan *plan, char 
 
 // ---- Which one
 
-// What checkpoints the experiment has, into `out`.
-static const char *print_steps(const char *folder, char out[256]) {
-  fsdp_checkpoint_entry *entries;
-  int count = fsdp_checkpoint_list(folder, &entries), shown = 0;
-  size_t used = 0;
-  *out = 0;
-  for (int i = 0; i < count && used < 200; i++, shown++)
-    used += (size_t)snprintf(out + used, 256 - used, "%sstep-%" PRId64, i ? ", " : " has ", entries[i].step);
-  if (shown < count) snprintf(out + used, 256 - used, " and %d more", count - shown);
-  if (count == 0) snprintf(out, 256, " has none");
-  free(entries);
-  return out;
-}
-
 static void find_candidates(fsdp_resume *r, fsdp_error *error) {
-  char word[FSDP_CHECKPOINT_PATH_BYTES], steps[256];
+  char word[FSDP_CHECKPOINT_PATH_BYTES], steps[FSDP_CHECKPOINT_STEPS_BYTES];
   const char *path = r->config.path;
   if (r->named && fsdp_checkpoint_named(r->config.folder, path, word)) path = word;
   const char *folder = r->named ? path : r->config.folder;
@@ -88,7 +74,7 @@ static void find_candidates(fsdp_resume *r, fsdp_error *error) {
         error, FSDP_ERR_INPUT,
         "--resume '%s' holds no checkpoint: give a checkpoint of this experiment as step-N or best (%s%s), "
         "a checkpoint's folder, or the folder of an experiment that has one",
-        path, r->config.folder, print_steps(r->config.folder, steps));
+        path, r->config.folder, fsdp_checkpoint_print_steps(r->config.folder, steps));
   }
 }
 

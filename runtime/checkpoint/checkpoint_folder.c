@@ -226,6 +226,20 @@ static void count_files(const char *path, fsdp_checkpoint_gone *gone) {
   if (listing) closedir(listing);
 }
 
+const char *fsdp_checkpoint_print_steps(const char *folder, char out[FSDP_CHECKPOINT_STEPS_BYTES]) {
+  fsdp_checkpoint_entry *entries;
+  int count = fsdp_checkpoint_list(folder, &entries), shown = 0;
+  size_t used = 0;
+  *out = 0;
+  for (int i = 0; i < count && used < FSDP_CHECKPOINT_STEPS_BYTES - 56; i++, shown++)
+    used += (size_t)snprintf(out + used, FSDP_CHECKPOINT_STEPS_BYTES - used, "%sstep-%" PRId64,
+                             i ? ", " : " has ", entries[i].step);
+  if (shown < count) snprintf(out + used, FSDP_CHECKPOINT_STEPS_BYTES - used, " and %d more", count - shown);
+  if (count == 0) snprintf(out, FSDP_CHECKPOINT_STEPS_BYTES, " has none");
+  free(entries);
+  return out;
+}
+
 // Renamed first: a folder of which files are missing must not look complete.
 static void set_gone(const char *folder, int64_t step, const char *path, fsdp_checkpoint_gone_list *list) {
   char gone[PATH_BYTES];

@@ -66,6 +66,10 @@ int fsdp_checkpoint_best(const fsdp_checkpoint_entry *entries, int count);
 // before the number, or "best". False if it has none.
 bool fsdp_checkpoint_named(const char *folder, const char *word, char path[FSDP_CHECKPOINT_PATH_BYTES]);
 
+// Which checkpoints the experiment has, for a message: " has step-8, step-4" or " has none". Returns `out`.
+enum { FSDP_CHECKPOINT_STEPS_BYTES = 256 };
+const char *fsdp_checkpoint_print_steps(const char *folder, char out[FSDP_CHECKPOINT_STEPS_BYTES]);
+
 // The folder that checkpoint `step` is written into, and its final one.
 void fsdp_checkpoint_paths(const char *folder, int64_t step, char temporary[FSDP_CHECKPOINT_PATH_BYTES],
                            char final[FSDP_CHECKPOINT_PATH_BYTES]);

@@ -252,6 +252,15 @@ def checkpoints_have_names():
         printed = programs.run("fsdp_export", f"outputs/named/{word}", "--inspect", cwd=work).stdout
         assert f"progress:   {step} steps" in printed, (word, printed)
         assert f"loss:       {by_step[step]['loss']:.4f}" in printed, (word, printed)
+    one = programs.run("fsdp_export", "outputs/named/step-00000002", "--list", cwd=work)
+    assert one.returncode == 3 and "is one checkpoint" in one.stderr, one.stderr
+    (work / "some.txt").write_text("some text " * 20)
+    evaluate = ("fsdp_eval", "-e", "named", "--data", "some.txt", "--json", "--resume")
+    for word, step in (("step-2", 2), ("4", 4), ("best", 6), ("outputs/named/step-00000002", 2)):
+        process = programs.run(*evaluate, word, cwd=work)
+        assert process.returncode == 0 and json.loads(process.stdout)["step"] == step, (word, process.stderr)
+    process = programs.run(*evaluate, "step-3", cwd=work)
+    assert process.returncode == 3 and "outputs/named has step-6, step-4, step-2" in process.stderr
     process = train("-e", "named", "--resume", "step-4", "--max-steps", "5")
     assert "resumed:   outputs/named/step-00000004, step 4," in process.stdout, process.stdout
     process = train("-e", "named", "--resume", "4", "--max-steps", "5")
