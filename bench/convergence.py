@@ -12,10 +12,11 @@ decreasing as runtime/data/packing.h defines it. In bf16 both compute in bf16 fr
 clip and update in fp32. nanoGPT's setting is that of its README: characters, 4 layers of 128, context 64, 12
 sequences a step, 2,000 steps; its page says a validation loss of 1.88.
 
---python has torch, transformers, safetensors, numpy and matplotlib (default: FSDP_TORCH_PYTHON, or this one).
+--python has torch, transformers and safetensors (default: FSDP_TORCH_PYTHON, or this one).
 """
 import argparse
 import json
+import math
 import os
 import pathlib
 import subprocess
@@ -144,45 +145,58 @@ def train_torch(args):
     print(json.dumps(losses))
 
 
-def draw(args):
-    """Pictures of `args.draw`, a JSON file: {"curves": {case: [ours, theirs]}, "nanogpt": {..}}."""
-    import matplotlib
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-    results = json.loads(pathlib.Path(args.draw).read_text())
+def polyline(values, box, low, high, style):
+    """Values from left to right in a box (x, y, width, height), `low` at its bottom."""
+    x, y, width, height = box
+    points = " ".join(f"{x + width * i / max(len(values) - 1, 1):.1f},"
+                      f"{y + height * (1 - (min(max(value, low), high) - low) / (high - low)):.1f}"
+                      for i, value in enumerate(values))
+    return f'<polyline fill="none" {style} points="{points}"/>'
+
+
+def text(x, y, words):
+    return f'<text x="{x}" y="{y}" font-size="11" font-family="sans-serif">{words}</text>'
+
+
+def panel(case, curves, x, y):
+    """Both curves, and below them the logarithm of their difference, from 1e-8 to 1."""
+    ours, theirs = curves
+    top, bottom = (x, y + 16, 250, 120), (x, y + 144, 250, 80)
+    apart = [math.log10(max(abs(a - b), 1e-8)) for a, b in zip(ours, theirs)]
+    parts = [text(x, y + 10, f"{case.replace('-', ', ')}: loss {theirs[0]:.2f} to {theirs[-1]:.2f}"),
+             polyline(theirs, top, 1.5, 6, 'stroke="#ff7f0e" stroke-width="3"'),
+             polyline(ours, top, 1.5, 6, 'stroke="#1f77b4" stroke-width="1"'),
+             polyline(apart, bottom, -8, 0, 'stroke="#d62728" stroke-width="0.7"'),
+             polyline([-4, -4], bottom, -8, 0, 'stroke="gray" stroke-dasharray="4"')]
+    return parts + [f'<rect x="{bx}" y="{by}" width="{w}" height="{h}" fill="none" stroke="black"/>'
+                    for bx, by, w, h in (top, bottom)]
+
+
+def write_picture(path, width, height, parts):
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}">'
+    back = '<rect width="100%" height="100%" fill="white"/>'
+    path.write_text("\n".join([head, back, *parts, "</svg>"]) + "\n")
+
+
+def draw(args, results):
     names = [name for name in CASES if name in results["curves"]]
     if names:
-        rows = (len(names) + 3) // 4
-        columns = min(len(names), 4)
-        figure, axes = plt.subplots(2 * rows, columns, figsize=(3.2 * columns, 3.4 * rows), sharex=True,
-                                    squeeze=False, height_ratios=[3, 2] * rows)
+        parts = [text(10, 14, "loss by step, 1.5 to 6: PyTorch (wide, orange), fsdp_train (thin, blue); "
+                      "below, their difference, 1e-8 to 1, and 1e-4 dashed")]
         for n, name in enumerate(names):
-            top, bottom = axes[n // 4 * 2][n % 4], axes[n // 4 * 2 + 1][n % 4]
-            ours, theirs = results["curves"][name]
-            top.plot(theirs, color="tab:orange", lw=2.5, label="PyTorch")
-            top.plot(ours, color="tab:blue", lw=0.8, label="fsdp_train")
-            top.set_title(name.replace("-", ", "), fontsize=9)
-            bottom.semilogy([max(abs(a - b), 1e-9) for a, b in zip(ours, theirs)], color="tab:red", lw=0.6)
-            bottom.set_ylim(1e-8, 1)
-            if name.split("-")[1] == "fp32":
-                bottom.axhline(WANTED, color="gray", lw=0.6, ls="--")
-        axes[0][0].legend(fontsize=8)
-        axes[0][0].set_ylabel("loss", fontsize=8)
-        axes[1][0].set_ylabel("difference", fontsize=8)
-        for axis in axes.flat:
-            axis.tick_params(labelsize=7)
-        figure.tight_layout(pad=0.4)
-        figure.savefig(args.pictures / f"convergence-{args.date}.png", dpi=80)
-    if results.get("nanogpt"):
-        figure, axis = plt.subplots(figsize=(5, 3))
-        axis.plot(results["nanogpt"]["losses"], color="tab:blue", lw=0.5, label="training")
-        axis.plot(*zip(*results["nanogpt"]["evaluations"]), color="tab:red", marker=".", label="validation")
-        axis.axhline(PUBLISHED, color="gray", lw=0.8, ls="--", label=f"nanoGPT's {PUBLISHED}")
-        axis.set_xlabel("step")
-        axis.set_ylabel("loss")
-        axis.legend(fontsize=8)
-        figure.tight_layout(pad=0.4)
-        figure.savefig(args.pictures / f"shakespeare-{args.date}.png", dpi=80)
+            parts += panel(name, results["curves"][name], 10 + n % 4 * 270, 26 + n // 4 * 240)
+        write_picture(args.pictures / f"convergence-{args.date}.svg", 20 + 270 * min(len(names), 4),
+                      30 + 240 * ((len(names) + 3) // 4), parts)
+    if results["nanogpt"]:
+        box, steps = (10, 26, 480, 240), len(results["nanogpt"]["losses"])
+        parts = [text(10, 14, f"loss of {steps} steps, 1.5 to 4.5: training (blue), validation (red), "
+                      f"{PUBLISHED} dashed"),
+                 polyline(results["nanogpt"]["losses"], box, 1.5, 4.5, 'stroke="#1f77b4" stroke-width="0.6"'),
+                 polyline([PUBLISHED] * 2, box, 1.5, 4.5, 'stroke="gray" stroke-dasharray="4"')]
+        for step, loss in results["nanogpt"]["evaluations"]:
+            x, y = 10 + 480 * step / steps, 26 + 240 * (4.5 - loss) / 3
+            parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="#d62728"/>')
+        write_picture(args.pictures / f"shakespeare-{args.date}.svg", 500, 280, parts)
 
 
 # ---- Our side
@@ -287,8 +301,7 @@ def compare(args, work):
                   "| step | validation loss |", "| --- | --- |"]
         lines += [f"| {step} | {loss:.4f} |" for step, loss in results["nanogpt"]["evaluations"]]
     if args.pictures:
-        (work / "results.json").write_text(json.dumps(results))
-        torch_side(args, "--draw", work / "results.json", "--pictures", args.pictures, "--date", args.date)
+        draw(args, results)
     write(lines, args.page)
     return 0 if good else 1
 
@@ -306,7 +319,7 @@ def parse():
     parser.add_argument("--pictures", type=pathlib.Path, help="write the pictures into this folder")
     parser.add_argument("--page", help="write the table here")
     parser.add_argument("--date", default=time.strftime("%Y-%m-%d"), help="in the pictures' names")
-    for name in ("worker", "make", "model", "draw"):
+    for name in ("worker", "make", "model"):
         parser.add_argument(f"--{name}", help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -317,8 +330,6 @@ def main():
         make_model(args.make, args.model)
     elif args.worker:
         train_torch(args)
-    elif args.draw:
-        draw(args)
     else:
         with tempfile.TemporaryDirectory(prefix="convergence_") as work:
             return compare(args, pathlib.Path(work))

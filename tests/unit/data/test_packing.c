@@ -156,6 +156,7 @@ static void test_fill(void **state) {
       fsdp_packing *packing = pack(lengths, count, seq, FSDP_LONG_SPLIT, false);
       const fsdp_packing_counts *counts = fsdp_packing_count(packing);
       double fill = (double)counts->slots / (double)(counts->rows * seq);
+      print_message("mean %g, rows of %lld: %.4f%% filled\n", means[i], (long long)seq, 100 * fill);
       if (fill < 0.999) fail_msg("mean %g, rows of %lld: fill %.5f", means[i], (long long)seq, fill);
       fsdp_packing_destroy(packing);
     }
