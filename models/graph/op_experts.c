@@ -58,6 +58,20 @@ int64_t fsdp_op_expert_rows_bytes(const fsdp_op_attrs *attrs, int64_t flat_elems
   return 4 * attrs->batch * attrs->seq * attrs->channels;
 }
 
+// Routed rows of each chunk of slots, by expert (kernels/cuda/experts/route_order.cu).
+int64_t fsdp_op_route_order_cuda_bytes(const fsdp_op_attrs *attrs, int64_t flat_elems) {
+  const int64_t slots = attrs->batch * attrs->seq * attrs->slots;
+  (void)flat_elems;
+  return 4 * ((slots + FSDP_ROUTE_ORDER_CHUNK - 1) / FSDP_ROUTE_ORDER_CHUNK) * attrs->experts;
+}
+
+// A sum of each expert's probabilities, and one of squared logarithms, of each part of the rows.
+int64_t fsdp_op_route_sums_cuda_bytes(const fsdp_op_attrs *attrs, int64_t flat_elems) {
+  (void)flat_elems;
+  return 4 * ((attrs->batch * attrs->seq + FSDP_ROUTE_SUM_ROWS - 1) / FSDP_ROUTE_SUM_ROWS) *
+         (attrs->experts + 1);
+}
+
 // ---- Backward
 
 // Logits of fp32 have a gradient in the compute dtype, as products with the router's weight take it.

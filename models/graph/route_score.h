@@ -1,6 +1,11 @@
 // Words of routers: what they make of their logits before experts are chosen by them, and of which rows their
-// auxiliary loss is.
+// auxiliary loss is; and what kernels of a GPU for them are cut into.
 #pragma once
+
+// Experts at most; slots of a block that orders them; rows of a part of an auxiliary loss's sums.
+#define FSDP_ROUTE_EXPERTS_MAX 1024
+#define FSDP_ROUTE_ORDER_CHUNK 1024
+#define FSDP_ROUTE_SUM_ROWS    64
 
 typedef enum fsdp_route_score {
   FSDP_ROUTE_SOFTMAX, // probabilities over all experts

@@ -154,7 +154,7 @@ static fsdp_status check_experts(const fsdp_plan_config *c, fsdp_error *error) {
   if (!c->model.experts) return FSDP_OK;
   if (c->backend->device != FSDP_OP_CPU)
     return fsdp_fail(error, FSDP_ERR_OPTION,
-                     "a model with routed experts has no kernels for a GPU yet: use --backend cpu");
+                     "a model with routed experts is not trained on a GPU yet: use --backend cpu");
   if (c->op_strategies)
     return fsdp_fail(error, FSDP_ERR_OPTION,
                      "--op-strategies of a model with routed experts: leave them out and use --mesh, or a "

@@ -13,8 +13,8 @@
 #include <map>
 
 extern "C" {
-#include "runtime/device/pool.h"
 #include "runtime/base/random.h"
+#include "runtime/device/pool.h"
 }
 
 float twin_value(fsdp_dtype dtype, const std::vector<unsigned char> &data, int64_t i) {
@@ -172,7 +172,8 @@ std::string read_memory(const device_memory &m, size_t operand, bytes *data) {
 void prepare(const twin_case &c) {
   std::vector<fsdp_view> views;
   for (const twin_operand &o : c.operands)
-    views.push_back({allocate(cuda_initial(o).size(), 0).start, o.cuda_numel, o.dtype, o.access});
+    if (!o.is_cpu_only)
+      views.push_back({allocate(cuda_initial(o).size(), 0).start, o.cuda_numel, o.dtype, o.access});
   const fsdp_kernel_call call = call_of(c, views);
   fsdp_cuda_prepare(&call);
   fsdp_products_measure(&fsdp_cuda_products);
@@ -198,7 +199,7 @@ device_run run_on_cuda(const twin_case &c, int run, int shortened = -1) {
     memory.push_back(allocate(data.size() - size_t(lacks * fsdp_dtype_bytes(o.dtype)), run));
     const device_memory &m = memory.back();
     if (m.zone > 0 || !o.is_unwritten) write_memory(m, data);
-    views.push_back({m.start + m.zone, o.cuda_numel, o.dtype, o.access});
+    if (!o.is_cpu_only) views.push_back({m.start + m.zone, o.cuda_numel, o.dtype, o.access});
     result.data.push_back(std::move(data));
   }
   must(cudaStreamSynchronize(nullptr));
@@ -325,7 +326,8 @@ void twin_workspace(twin_case *c, int64_t cpu_numel) {
   o->is_compared = false;
   o->is_unwritten = true;
   o->is_cuda_only = cpu_numel == 0;
-  o->cuda_numel = numel;
+  o->is_cpu_only = numel == 0;
+  o->cuda_numel = o->is_cpu_only ? cpu_numel : numel;
 }
 
 namespace {
@@ -390,7 +392,8 @@ bool mutate(const twin_case &c) {
   if (size_of(c) > size_max || ++*count > cases_max) return false;
   for (size_t i = 0; i < c.operands.size(); i++) {
     const twin_operand &o = c.operands[i];
-    if (o.dtype == FSDP_I32 || o.untouched == o.numel || (c.kind == FSDP_OP_ADAMW && i == 1)) continue;
+    if (o.dtype == FSDP_I32 || o.is_cpu_only || o.untouched == o.numel || (c.kind == FSDP_OP_ADAMW && i == 1))
+      continue;
     report_mutant(c, i, "one element short", notice_short(c, i));
     if (o.is_unwritten && o.is_compared &&
         (c.kind == FSDP_OP_LINEAR_BACKWARD_WEIGHT || c.kind == FSDP_OP_RMSNORM_BACKWARD ||

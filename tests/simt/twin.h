@@ -20,6 +20,7 @@ struct twin_operand {
   std::vector<unsigned char> initial;
   bool is_compared = true;
   bool is_cuda_only = false; // workspace
+  bool is_cpu_only = false;  // one that the CUDA device does without
   bool is_unwritten = false; // before the kernel: holds NaNs, or whatever it held
   int64_t cuda_numel = 0;    // if it differs
   int64_t untouched = 0;     // elements at the end that the op leaves alone
@@ -51,7 +52,7 @@ void twin_result(twin_case *c, bool updates, fsdp_dtype dtype, int64_t numel);
 void twin_integers(twin_case *c, const std::vector<int32_t> &values);
 void twin_values(twin_case *c, fsdp_dtype dtype, const std::vector<float> &values, fsdp_access access);
 void twin_floats(twin_case *c, const std::vector<float> &values, fsdp_access access = FSDP_READ);
-// A workspace that both twins have (`cpu_numel` > 0) or the CUDA device alone.
+// A workspace that the CPU has (`cpu_numel` > 0), the CUDA device, or both.
 void twin_workspace(twin_case *c, int64_t cpu_numel);
 
 // Which cases twin_check runs: all; none, while it records the largest of each op and element type; or those.
@@ -92,6 +93,7 @@ void twin_use_attention(fsdp_attention_kernel kernel);
 void twin_rows();
 void twin_flat();
 void twin_products();
+void twin_experts();
 void twin_attention_fp32();
 void twin_attention_bf16();
 // Changing one document changes no bit of another's results; not among `all`.

@@ -37,6 +37,7 @@ int main(int argc, char **argv) {
   } groups[] = {{"rows", twin_rows},
                 {"flat", twin_flat},
                 {"products", twin_products},
+                {"experts", twin_experts},
                 {"attention_fp32", twin_attention_fp32},
                 {"attention_bf16", twin_attention_bf16},
                 {"rest", twin_rest},
@@ -73,9 +74,8 @@ int main(int argc, char **argv) {
   fsdp_cuda_gemm_close();
   cudaFree(workspace);
   if (ran < argc - first) {
-    fprintf(
-        stderr,
-        "unknown group: use rows, flat, products, attention_fp32, attention_bf16, rest, leaks, production\n");
+    fprintf(stderr, "unknown group: use rows, flat, products, experts, attention_fp32, attention_bf16, rest, "
+                    "leaks, production\n");
     return 2;
   }
   printf("%d failed\n", twin_failures());

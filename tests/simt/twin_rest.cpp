@@ -18,6 +18,7 @@ std::set<int> kinds_with_cases() {
   twin_rows();
   twin_flat();
   twin_products();
+  twin_experts();
   twin_attention_fp32();
   twin_attention_bf16();
   twin_choose(before);
