@@ -70,8 +70,8 @@ static void add_stored(resolver *r, int param, int which, const char *cut, const
 }
 
 // The names that weight files have for a parameter: of one tensor its name, of stacked experts that of each,
-// "experts.*.w1.weight" (out, in), and of the stacks by themselves, "experts.w1" (experts, in, out), unless the
-// parameter is called so.
+// "experts.*.w1.weight" (out, in), and of the stacks by themselves, "experts.w1" (experts, in, out), unless
+// the parameter is called so.
 static void list_stored(resolver *r, int param) {
   const fsdp_param *p = &r->graph->params[param];
   for (int i = 0; i < FSDP_STORED_MAX_NAMES && p->stored[i]; i++) {
