@@ -112,6 +112,20 @@ static fsdp_status check_rows(const fsdp_plan_config *c, int64_t seq, fsdp_error
                    (long long)c->batch, (long long)seq, seq > c->seq ? " (with padding)" : "");
 }
 
+// The router's losses and the counts that move its biases are sums over rows, of which those that pad sequences
+// would be some.
+static fsdp_status check_router(const fsdp_plan_config *c, const fsdp_rows *rows, fsdp_error *error) {
+  const int64_t padded = rows->parts * rows->local_seq;
+  const bool balances = c->model.route_bias && c->hyper.balance_rate > 0;
+  if (padded == rows->seq) return FSDP_OK;
+  if (!balances && c->model.router_aux_coef <= 0 && c->model.router_z_coef <= 0) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_OPTION,
+                   "the mesh pads each sequence of %lld tokens to %lld, and %s would count the padding: use "
+                   "--seq-length %lld, or a mesh that divides it",
+                   (long long)rows->seq, (long long)padded,
+                   balances ? "--router-bias-rate" : "the router's losses", (long long)padded);
+}
+
 static fsdp_status check_gemms(const fsdp_plan_config *c, fsdp_error *error) {
   const fsdp_op_gpu gpu = fsdp_op_gpu_completed(&c->gpu);
   if (!gpu.gemm_multiprocessors) return FSDP_OK;
@@ -254,17 +268,33 @@ static fsdp_status specs_of_operators(fsdp_plan *plan, fsdp_error *error) {
                                    c->strategy != FSDP_NO, &plan->specs, error);
 }
 
+// Meshes on which the router's losses are not built.
+static fsdp_status check_router_losses(const fsdp_plan_config *c, fsdp_error *error) {
+  const int context = fsdp_mesh_size(&c->mesh, FSDP_AXIS_CONTEXT),
+            tensor = fsdp_mesh_size(&c->mesh, FSDP_AXIS_TENSOR);
+  const bool by_preset = !c->sharding && !c->op_strategies;
+  if (c->model.router_aux == FSDP_ROUTER_AUX_SEQUENCE && context > 1)
+    return fsdp_fail(error, FSDP_ERR_OPTION,
+                     "--aux-loss sequence with context=%d: a rank has a part of each sequence alone; use "
+                     "--aux-loss micro",
+                     context);
+  if (c->model.router_aux_coef <= 0 && c->model.router_z_coef <= 0) return FSDP_OK;
+  if (tensor > 1 && c->sequence_parallel && by_preset)
+    return fsdp_fail(
+        error, FSDP_ERR_OPTION,
+        "the router's losses with tensor=%d and sequence parallelism: a rank's router sees a part "
+        "of the rows alone; use --sequence-parallel off",
+        tensor);
+  return FSDP_OK;
+}
+
 // Makes the graph, and says where everything lies.
 static fsdp_status place(fsdp_plan *plan, fsdp_error *error) {
   const fsdp_plan_config *c = &plan->config;
   plan->graph = fsdp_model_forward(&c->model, c->batch, c->seq);
   fsdp_status status = check_params(plan->graph, error);
+  if (status == FSDP_OK) status = check_router_losses(c, error);
   if (status) return status;
-  if (c->model.router_aux == FSDP_ROUTER_AUX_SEQUENCE && fsdp_mesh_size(&c->mesh, FSDP_AXIS_CONTEXT) > 1)
-    return fsdp_fail(error, FSDP_ERR_OPTION,
-                     "--aux-loss sequence with context=%d: a rank has a part of each sequence alone; use "
-                     "--aux-loss micro",
-                     fsdp_mesh_size(&c->mesh, FSDP_AXIS_CONTEXT));
   fsdp_graph_divide_losses(plan->graph, c->micro_batches);
   plan->graph->expert_capacity = c->expert_capacity;
   if (c->documents) fsdp_graph_add_documents(plan->graph);
@@ -298,6 +328,7 @@ static fsdp_status plan_program(fsdp_plan *plan, fsdp_error *error) {
   plan->axes = fsdp_factored_mesh_of(plan->specs, plan->graph, &c->mesh);
   status = fsdp_partition(plan->graph, plan->specs, &c->mesh, &plan->axes, &plan->rows, error);
   if (status == FSDP_OK) status = check_rows(c, plan->rows.parts * plan->rows.local_seq, error);
+  if (status == FSDP_OK) status = check_router(c, &plan->rows, error);
   if (status == FSDP_OK && c->logits) status = check_logits(plan, error);
   if (status) return status;
   fsdp_graph_backward(plan->graph);

@@ -105,6 +105,16 @@ def check_losses():
     check_agree(others, whole, 1e-5, ("loss", "grad_norm", "moe/aux_loss"))
     others = train("sequence_parts", *sequence, "-b", 2, "--grad-accum", 2)[0]
     check_agree(others, whole, 1e-5, ("loss", "grad_norm", "moe/aux_loss"))
+    # On ranks that share sequences, columns or experts; rows that pad a sequence would count.
+    if programs.WITH_MPI:
+        tensor = ["--tensor-parallel", 2, "--sequence-parallel", "off"]
+        for mesh in (["--expert-parallel", 2, *tensor], ["--context-parallel", 2]):
+            other = train("mesh" + mesh[0], *model, *mesh, "-b", 2, ranks=4)[0]
+            check_agree(other, both[0], 1e-5, ("loss", "grad_norm", "moe/aux_loss"))
+        message = train("padded", *model, "-s", 23, "--context-parallel", 2, ranks=2, status=2)
+        assert "pads each sequence of 23 tokens to 24, and the router's losses" in message, message
+        message = train("pieces", *model, "--tensor-parallel", 2, ranks=2, status=2)
+        assert "the router's losses with tensor=2" in message and "--sequence-parallel off" in message, message
     plain, _ = train("plain", "--model", "tiny-mixtral")
     assert "moe/aux_loss" not in plain[0] and len(plain[0]["moe/load_max"]) == 2
     assert close(plain[0]["loss"] + 0.5 * both[0][0]["moe/aux_loss"], both[0][0]["loss"], 1e-6)
