@@ -13,6 +13,11 @@
 const char *const fsdp_decoder_keys_without_numbers[] = {
     "max_position_embeddings", // positions are computed, and sequences as long as --seq-length
     "initializer_range",       // new weights are drawn with it, trained ones are not
+    // Of training's loss alone.
+    "output_router_logits",
+    "router_aux_loss_coef",
+    "router_aux_loss",
+    "router_z_loss_coef",
     NULL,
 };
 

@@ -72,6 +72,8 @@ static const rule table[] = {
      "machines", FSDP_PROGRAM_PLAN, "{a} is about one machine or plan, {b} about several: leave one out"},
     {"tokens gpu-hour", "price= search= machines=", FSDP_PROGRAM_PLAN,
      "{a} has no effect without a price: add --price or --search, with --profile, or --machines"},
+    {"imbalance", "price= search= machines= trace=", FSDP_PROGRAM_PLAN,
+     "{A} has no effect without a price: add --price or --search, with --profile, or --machines"},
     {"num-epochs", "price data=", FSDP_PROGRAM_PLAN, NO_DATA},
     {"num-epochs", "search data=", FSDP_PROGRAM_PLAN, NO_DATA},
     {"num-epochs", "machines data=", FSDP_PROGRAM_PLAN, NO_DATA},

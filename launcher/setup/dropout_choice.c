@@ -17,7 +17,7 @@ static fsdp_status choose_all(const fsdp_options *options, const fsdp_model_conf
                      place);
   }
   const double rate = strtod(options->dropout, &end);
-  if (end == options->dropout || *end || !(rate >= 0 && rate < 1))
+  if (end == options->dropout || *end || !(rate >= 0 && (float)rate < 1))
     return fsdp_fail(
         error, FSDP_ERR_OPTION,
         "--dropout %.100s (%s): is neither a rate of 0 or more and below 1 nor \"config\"; use one "

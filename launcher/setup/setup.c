@@ -122,6 +122,11 @@ static fsdp_status apply_router(const fsdp_options *options, fsdp_model_config *
   if (fsdp_options_given(options, "router-aux-coef")) model->router_aux_coef = options->router_aux_coef;
   if (fsdp_options_given(options, "router-z-coef")) model->router_z_coef = options->router_z_coef;
   if (fsdp_options_given(options, "aux-loss")) model->router_aux = (fsdp_router_aux)options->aux_loss;
+  if (fsdp_options_given(options, "aux-loss") && model->router_aux_coef <= 0)
+    return fsdp_fail(error, FSDP_ERR_OPTION,
+                     "--aux-loss (%s) is of a loss that counts 0 here: add --router-aux-coef X, or leave it "
+                     "out",
+                     fsdp_options_place(options, "aux-loss"));
   model->replays_routes = options->routing_replay != NULL;
   if (options->router_dtype == FSDP_ROUTER_DTYPE_F32) model->router_f32 = true;
   return FSDP_OK;

@@ -94,6 +94,11 @@ static fsdp_status check_header(const fsdp_routing *r, const fsdp_routing_config
     if (r->values[i] >= wanted[3])
       return fsdp_fail(error, FSDP_ERR_INPUT, "%s: names expert %d of %lld; record it again", c->path,
                        r->values[i], (long long)wanted[3]);
+  for (int64_t i = 0; i < c->steps * step_bytes / 2; i++)
+    for (int64_t j = i - i % wanted[2]; j < i; j++)
+      if (r->values[i] == r->values[j])
+        return fsdp_fail(error, FSDP_ERR_INPUT, "%s: sends a token to expert %d twice; record it again",
+                         c->path, r->values[i]);
   return FSDP_OK;
 }
 

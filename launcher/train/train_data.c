@@ -84,6 +84,13 @@ static fsdp_status mix(const fsdp_trainer *t, fsdp_sampler *sampler, fsdp_error 
                 : status;
 }
 
+// The option that requires documents to be told apart, or NULL. Evaluation data alone may have them.
+static const char *separates(const fsdp_options *o, const fsdp_plan_config *config) {
+  if (config->loss_of_documents) return "--loss-mean documents";
+  const bool asked = !o->eval_data || fsdp_options_given(o, "document-mask");
+  return config->documents && asked ? "--document-mask on" : NULL;
+}
+
 static fsdp_status open_data(fsdp_trainer *t, fsdp_error *error) {
   const fsdp_options *o = t->options;
   const fsdp_plan_config *config = &t->setup.plan->config;
@@ -98,9 +105,7 @@ static fsdp_status open_data(fsdp_trainer *t, fsdp_error *error) {
                               .vocab_size = config->model.vocab_size,
                               .packing = (fsdp_packing_choice)o->packing,
                               .longer = (fsdp_long_documents)o->long_documents,
-                              .separates = config->loss_of_documents            ? "--loss-mean documents"
-                                           : config->documents && !o->eval_data ? "--document-mask on"
-                                                                                : NULL,
+                              .separates = separates(o, config),
                               .has_separator = fsdp_options_given(o, "document-separator"),
                               .separator = o->document_separator,
                               .verify = o->verify_data,

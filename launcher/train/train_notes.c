@@ -140,12 +140,33 @@ static void warn_of_options(const fsdp_trainer *t) {
   }
 }
 
+// What counts or rounds otherwise than a router's rows and biases suggest.
+static void note_routers(const fsdp_trainer *t) {
+  const fsdp_plan_config *c = &t->setup.plan->config;
+  const bool balances = c->model.route_bias && c->hyper.balance_rate > 0;
+  const fsdp_dataset_totals all = fsdp_dataset_count(t->dataset);
+  char text[256];
+  if (!c->model.experts) return;
+  if (c->model.route_bias && c->param_dtype != FSDP_F32)
+    print_note(
+        "--param-dtype bf16 rounds the biases by which routers choose, which Transformers keeps in fp32");
+  if ((!balances && c->model.router_aux_coef <= 0 && c->model.router_z_coef <= 0) ||
+      all.real == all.positions)
+    return;
+  snprintf(text, sizeof text,
+           "positions without a token, %d%% of all, count in the router's losses and loads; --packing leaves "
+           "fewer",
+           percent(all.positions - all.real, all.positions));
+  print_note(text);
+}
+
 void fsdp_train_print_notes(const fsdp_trainer *t) {
   char hints[2][FSDP_REPORT_HINT_BYTES];
   const fsdp_plan *made = t->setup.plan;
   char text[512];
   note_checkpoints(t);
   note_beginning(t);
+  note_routers(t);
   if (t->feed.config.rate.first_step > 0) {
     snprintf(text, sizeof text, "the learning-rate schedule began after step %" PRId64 " (--resume-schedule)",
              t->feed.config.rate.first_step);

@@ -112,9 +112,14 @@ static fsdp_status check_rows(const fsdp_plan_config *c, int64_t seq, fsdp_error
                    (long long)c->batch, (long long)seq, seq > c->seq ? " (with padding)" : "");
 }
 
-// The router's losses and the counts that move its biases are sums over rows, of which those that pad sequences
-// would be some.
+// The router's losses and the counts that move its biases are sums over rows, of which those that pad
+// sequences would be some.
 static fsdp_status check_router(const fsdp_plan_config *c, const fsdp_rows *rows, fsdp_error *error) {
+  if (c->model.router_aux == FSDP_ROUTER_AUX_SEQUENCE && c->model.router_aux_coef > 0 && rows->parts > 1)
+    return fsdp_fail(error, FSDP_ERR_OPTION,
+                     "--aux-loss sequence, and %lld ranks have a part of each sequence alone: use --aux-loss "
+                     "micro",
+                     (long long)rows->parts);
   const int64_t padded = rows->parts * rows->local_seq;
   const bool balances = c->model.route_bias && c->hyper.balance_rate > 0;
   if (padded == rows->seq) return FSDP_OK;
@@ -173,9 +178,13 @@ static fsdp_status check_experts(const fsdp_plan_config *c, fsdp_error *error) {
     return fsdp_fail(error, FSDP_ERR_OPTION,
                      "--op-strategies of a model with routed experts: leave them out and use --mesh, or a "
                      "--sharding file");
-  // Those of all ranks that share a layer's experts, of which a row may be sent to as many as a rank has.
-  const int64_t held = fsdp_min_i64((c->model.experts + ranks - 1) / ranks, c->model.expert_slots);
-  if (c->batch * fsdp_max_i64(c->model.expert_slots, ranks * held) <= INT32_MAX / c->seq) return FSDP_OK;
+  if (c->model.route_bias && c->hyper.balance_rate > 0 && c->master_dtype != FSDP_F32)
+    return fsdp_fail(error, FSDP_ERR_OPTION,
+                     "--master-dtype bf16 would round away what --router-bias-rate %g adds: use "
+                     "--master-dtype fp32",
+                     (double)c->hyper.balance_rate);
+  // A number for each, of all ranks that share a layer's experts.
+  if (c->batch * ranks * c->model.expert_slots <= INT32_MAX / c->seq) return FSDP_OK;
   return fsdp_fail(error, FSDP_ERR_OPTION,
                    "a micro-batch of %lld sequences of %lld tokens, each sent to %lld experts, has more than "
                    "2^31 - 1 routed rows: lower --batch-size or --seq-length",
@@ -270,14 +279,8 @@ static fsdp_status specs_of_operators(fsdp_plan *plan, fsdp_error *error) {
 
 // Meshes on which the router's losses are not built.
 static fsdp_status check_router_losses(const fsdp_plan_config *c, fsdp_error *error) {
-  const int context = fsdp_mesh_size(&c->mesh, FSDP_AXIS_CONTEXT),
-            tensor = fsdp_mesh_size(&c->mesh, FSDP_AXIS_TENSOR);
+  const int tensor = fsdp_mesh_size(&c->mesh, FSDP_AXIS_TENSOR);
   const bool by_preset = !c->sharding && !c->op_strategies;
-  if (c->model.router_aux == FSDP_ROUTER_AUX_SEQUENCE && context > 1)
-    return fsdp_fail(error, FSDP_ERR_OPTION,
-                     "--aux-loss sequence with context=%d: a rank has a part of each sequence alone; use "
-                     "--aux-loss micro",
-                     context);
   if (c->model.router_aux_coef <= 0 && c->model.router_z_coef <= 0) return FSDP_OK;
   if (tensor > 1 && c->sequence_parallel && by_preset)
     return fsdp_fail(

@@ -42,7 +42,8 @@ static fsdp_op_attrs layer_of(int64_t rows) {
 static fsdp_op_attrs attrs_of(fsdp_op_kind kind, int64_t rows) {
   fsdp_op_attrs attrs = layer_of(rows);
   const fsdp_op_letters *op = fsdp_op_letters_of(kind);
-  if (fsdp_op_letter_find(op, 'r')) attrs.in_features = 256;              // of two ranks' parts
+  if (fsdp_op_letter_find(op, 'r')) attrs.in_features = 256; // of two ranks' parts
+  if (fsdp_op_letter_find(op, 'z')) attrs.draws = rows, attrs.dropout = 0.1f;
   if (fsdp_op_slice_bias(op) >= 0) attrs.out_stride = attrs.out_features; // a bias is of all columns
   return attrs;
 }

@@ -60,7 +60,7 @@ static bool is_choice(const fsdp_graph *graph, int n) {
     for (int o = 0; o < graph->forward[m].operand_count; o++)
       if (graph->forward[m].operands[o].value == node->operands[0].value &&
           graph->forward[m].operands[o].access == FSDP_WRITE)
-        return fsdp_op_chooses(graph->forward[m].kind);
+        return is_choice(graph, m);
   return false;
 }
 

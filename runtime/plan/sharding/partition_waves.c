@@ -47,14 +47,20 @@ static int later_value(partitioner *p, int value, int64_t rows) {
 
 // The wave of `rows` routed rows from `first` on.
 static void repeat(partitioner *p, int64_t first, int64_t rows) {
-  int from[PARTITION_WAVE_NODES], to[PARTITION_WAVE_NODES], renamed = 0;
-  for (int i = 0; i < p->wave_count; i++) {
-    fsdp_node node = p->graph->forward[p->wave[i]];
+  enum { VALUES = 4 * PARTITION_WAVE_NODES };
+  int from[VALUES], to[VALUES], renamed = 0;
+  for (int i = p->wave[0], end = p->wave[p->wave_count - 1]; i <= end; i++) {
+    fsdp_node node = p->graph->forward[i];
+    const bool moves = fsdp_node_redistributes(&node); // columns of what the wave made
+    bool reads = false;
+    for (int r = 0; r < renamed; r++) reads |= from[r] == node.operands[0].value;
+    if (moves ? !reads : !works_on_wave(&node)) continue;
     node.attrs.first_routed = first;
     node.attrs.routed = rows;
     for (int o = 0; o < node.operand_count; o++) {
       fsdp_node_operand *operand = &node.operands[o];
-      if (operand->access == FSDP_WRITE && has_wave(&node, o)) {
+      if (operand->access == FSDP_WRITE && (moves || has_wave(&node, o))) {
+        FSDP_CHECK(renamed < VALUES, "a wave of more than %d values", VALUES);
         from[renamed] = operand->value;
         to[renamed++] = operand->value = later_value(p, operand->value, rows);
         continue;

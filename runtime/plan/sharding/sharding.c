@@ -490,7 +490,7 @@ static fsdp_status apply_preset(resolver *r) {
   *batch = (fsdp_dim_axes){0};
   fsdp_dim_axes_add(batch, r->mesh, data);
   fsdp_dim_axes_add(batch, r->mesh, FSDP_AXIS_FSDP);
-  if (!v2) fsdp_dim_axes_add(batch, r->mesh, FSDP_AXIS_EXPERT);
+  if (!v2 && strcmp(data, FSDP_AXIS_EXPERT) != 0) fsdp_dim_axes_add(batch, r->mesh, FSDP_AXIS_EXPERT);
   if (v2) r->out->input.dim[1] = (fsdp_dim_axes){0};
   for (int p = 0; p < r->graph->param_count && v2; p++) cut_largest(r, p);
   if (s->preset == FSDP_SHARDING_FSDP_TP) fsdp_tensor_preset_params(r->out, r->graph, r->mesh);

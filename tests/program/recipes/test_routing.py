@@ -114,7 +114,15 @@ def check_losses():
         message = train("padded", *model, "-s", 23, "--context-parallel", 2, ranks=2, status=2)
         assert "pads each sequence of 23 tokens to 24, and the router's losses" in message, message
         message = train("pieces", *model, "--tensor-parallel", 2, ranks=2, status=2)
-        assert "the router's losses with tensor=2" in message and "--sequence-parallel off" in message, message
+        assert "losses with tensor=2" in message and "--sequence-parallel off" in message, message
+    # An evaluation, and a run that goes on with another coefficient, are of the same model.
+    text = work / "text.txt"
+    text.write_text("some text of more tokens than a sample " * 9)
+    process = programs.run("fsdp_eval", "--save-dir", work, "-e", "one_micro", "--data", text)
+    assert process.returncode == 0, process.stderr
+    going = train("one_micro", *model, "--router-aux-coef", 0.1, "--max-steps", 4)[1]
+    assert "--router-aux-coef 0.5 → 0.1" in going, going
+    train("sequence_of_none", "--model", "tiny-mixtral", "--aux-loss", "sequence", status=2)
     plain, _ = train("plain", "--model", "tiny-mixtral")
     assert "moe/aux_loss" not in plain[0] and len(plain[0]["moe/load_max"]) == 2
     assert close(plain[0]["loss"] + 0.5 * both[0][0]["moe/aux_loss"], both[0][0]["loss"], 1e-6)
@@ -157,6 +165,7 @@ def check_biases():
 def check_refused():
     file = work / "alone.bin"
     (work / "short.bin").write_bytes(file.read_bytes()[:-1000])
+    (work / "twice.bin").write_bytes(file.read_bytes()[:HEADER] + bytes(file.stat().st_size - HEADER))
     (work / "other.bin").write_bytes(b"no record, though as long as its header is" + bytes(100))
     model = ["--model", "tiny-qwen3-moe"]
     cases = [
@@ -165,6 +174,7 @@ def check_refused():
         ([*model, "--router-bias-rate", 1e-3], "--router-bias-rate", "no correction bias"),
         ([*model, "--routing-replay", work / "none.bin"], "none.bin", "cannot be read"),
         ([*model, "--routing-replay", work / "other.bin"], "other.bin", "no file of --routing-record"),
+        ([*model, "--routing-replay", work / "twice.bin"], "twice.bin", "sends a token to expert 0 twice"),
         ([*model, "--routing-replay", work / "short.bin"], "short.bin", "2 steps, and this run makes 3"),
         (["--model", "tiny-olmoe", "-b", 2, "--routing-replay", file], "sequences of a step is 4", "2"),
         (["--model", "tiny-mixtral", "--routing-replay", file], "experts of a token is 4", "this run's 2"),

@@ -57,10 +57,25 @@ def trains_as_one_rank(expected):
         assert close(found, expected), (arguments, found, expected)
 
 
+def waves_repeat_what_lies_otherwise():
+    """Columns that tensor cuts of gate and up alone are gathered in each wave."""
+    path = work / "halves.yaml"
+    lines = [f'"model.layers.*.block_sparse_moe.experts.w{w}": [expert, null, {axis}]\n'
+             for w, axis in ((1, "tensor"), (3, "tensor"), (2, "null"))]  # fmt: skip
+    path.write_text("".join(lines))
+    mesh = ["--mesh", "fsdp=1,expert=2,tensor=2", "--expert-capacity", "0.5", "--sharding", path]
+    return losses("halves", 4, *mesh)
+
+
 def the_file_is_the_strategy():
     """Nothing but the names differs: the program is the strategy's, to the hash."""
     model = ["--model", "mixtral-8x7b", "--wrap", "block"]
     assert plan_json(*model, "--sharding", MIXTRAL) == plan_json(*model)
+
+
+def the_batch_may_name_the_axis():
+    mesh = ["--model", "tiny-mixtral", "--sharding", "fsdp", "--mesh", "fsdp=2,expert=2"]
+    assert plan_json(*mesh, "--extra-data-axis", "expert")["verified"]
 
 
 def experts_are_sharded_apart():
@@ -116,7 +131,10 @@ def what_is_wrong_is_named():
 
 the_file_is_the_strategy()
 experts_are_sharded_apart()
+the_batch_may_name_the_axis()
 what_is_wrong_is_named()
 if programs.WITH_MPI:
-    trains_as_one_rank(losses("one", None))
+    alone = losses("one", None)
+    trains_as_one_rank(alone)
+    assert close(waves_repeat_what_lies_otherwise(), alone)
     checkpoints_go_anywhere()

@@ -340,7 +340,8 @@ def a_checkpoints_model_has_no_weights():
     again = ["--model", described, "-b", 1, "--max-steps", 2]
     process = train(*again, "-e", "other", status=2)
     (message,) = programs.errors(process, "fsdp_train")
-    for remedy in (f"--resume {described}/.. ", f"fsdp_export {described}/.. --to DIR", "--init random"):
+    saved = described.parent
+    for remedy in (f"--resume {saved} ", f"fsdp_export {saved} --to DIR", "--init random"):
         assert remedy in message, message
     assert not list((work / "other").glob("step-*"))
     out = train(*again, "-e", "other", "--resume", described.parent).stdout

@@ -190,9 +190,9 @@ static void test_ranks_without_rows(void **state) {
 }
 
 // Recomputing a block routed otherwise than its forward had: choices are saved whatever is recomputed.
-static void test_routing_is_never_recomputed(void **state) {
-  (void)state;
-  fsdp_plan_config config = small_plan("expert=2");
+static void check_routes_once(const char *mesh) {
+  fsdp_plan_config config = small_plan(mesh);
+  config.sequence_parallel = true; // where tensor cuts rows, choices are gathered twice
   config.saving = fsdp_saving_of_blocks();
   fsdp_plan *plan;
   fsdp_error error;
@@ -213,6 +213,12 @@ static void test_routing_is_never_recomputed(void **state) {
   assert_int_equal(routes, layers * sections);
   fsdp_plan_destroy(plan);
   expect_same(&config, NULL);
+}
+
+static void test_routing_is_never_recomputed(void **state) {
+  (void)state;
+  check_routes_once("expert=2");
+  check_routes_once("expert=2,tensor=2");
 }
 
 // Two runs are equal to the bit, on a mesh with every axis.
