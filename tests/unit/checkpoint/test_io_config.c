@@ -129,7 +129,7 @@ static const bad_case bad_cases[] = {
     {"[1, 2]", {"not a JSON object"}},
     {"{" BASE ",\"vocab_size\":3}", {"not valid JSON", "duplicate", "vocab_size"}},
     {"{" SIZES ",\"num_attention_heads\":4}", {"\"model_type\" is missing"}},
-    {"{\"model_type\":\"mixtral\"," SIZES "}", {"\"model_type\" is \"mixtral\"", "llama"}},
+    {"{\"model_type\":\"gemma3\"," SIZES "}", {"\"model_type\" is \"gemma3\"", "llama"}},
     {"{" BASE ",\"architectures\":[\"LlamaForSequenceClassification\"]}",
      {"architectures", "LlamaForCausalLM"}},
     {"{" BASE ",\"architectures\":\"LlamaForCausalLM\"}", {"architectures"}},
