@@ -96,8 +96,10 @@ static void measure_op(probe *self, fsdp_op_kind kind) {
 // Whether a step runs the op, and memory bounds it: it has no gemms. Checks of state and poison are no part
 // of a step. Routed rows are where the data says, which numbers made from a row alone do not.
 static bool is_bound_by_memory(fsdp_op_kind kind) {
+  static const char of_experts[] = {'e', 'q', 'a', 'u'};
   const fsdp_op_attrs attrs = layer_of(64);
-  if (fsdp_op_letter_find(fsdp_op_letters_of(kind), 'q')) return false;
+  for (size_t i = 0; i < sizeof of_experts; i++)
+    if (fsdp_op_letter_find(fsdp_op_letters_of(kind), of_experts[i])) return false;
   return fsdp_op_flops(kind, &attrs) == 0 && kind != fsdp_op_checksum() && kind != fsdp_op_poison();
 }
 
