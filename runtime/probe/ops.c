@@ -105,7 +105,8 @@ static bool is_bound_by_memory(fsdp_op_kind kind) {
 
 void probe_ops(probe *self) {
   for (int kind = 0; kind < FSDP_OP_KIND_COUNT; kind++)
-    if (is_bound_by_memory((fsdp_op_kind)kind)) measure_op(self, (fsdp_op_kind)kind);
+    if (fsdp_op_runs_on(self->device, (fsdp_op_kind)kind) && is_bound_by_memory((fsdp_op_kind)kind))
+      measure_op(self, (fsdp_op_kind)kind);
 }
 
 // ---- The head
