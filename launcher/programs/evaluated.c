@@ -69,7 +69,9 @@ fsdp_status fsdp_evaluated_find(fsdp_options *options, fsdp_error *error) {
   if (status == FSDP_OK && tokenizer && (strcmp(tokenizer, "bytes") == 0 || access(tokenizer, R_OK) == 0))
     status = set(options, "tokenizer", tokenizer, error);
   if (status == FSDP_OK) status = set(options, "seq-length", saved(c, "seq-length"), error);
-  if (status == FSDP_OK) status = set(options, "router-dtype", saved(c, "router-dtype"), error);
+  const char *router_dtype = saved(c, "router-dtype");
+  if (status == FSDP_OK && router_dtype && strcmp(router_dtype, "model") != 0)
+    status = set(options, "router-dtype", router_dtype, error);
   const char *dtype = saved(c, "param-dtype");
   if (status == FSDP_OK && dtype && strcmp(dtype, "default") != 0)
     status = set(options, "param-dtype", dtype, error);
