@@ -27,6 +27,7 @@ fsdp_operator_operand *operator_operand(fsdp_operator *op, int tensor, int list)
 }
 
 void operator_name_dim(fsdp_operator *op, fsdp_operator_operand *operand, int dim, char name, int64_t size) {
+  FSDP_CHECK(name >= 'a' && name <= 'z', "dimension %d of an operand of %s has no letter", dim, op->names[0]);
   int l = fsdp_operator_letter_find(op, name);
   if (l < 0) {
     FSDP_CHECK(op->letter_count < FSDP_OPERATOR_LETTERS, "too many letters of %s", op->names[0]);

@@ -69,8 +69,8 @@ static void add_operand(const builder *b, const fsdp_op_operand *row, int tensor
       operator_name_dim(op, operand, dim, 'b', t->shape[dim]);
       operator_name_dim(op, operand, dim + 1, 't', t->shape[dim + 1]);
       dim += 2;
-    } else {
-      operator_name_dim(op, operand, dim, letter_of(named), t->shape[dim]);
+    } else { // a constant has no letter, and is always whole
+      if (letter_of(named)) operator_name_dim(op, operand, dim, letter_of(named), t->shape[dim]);
       dim++;
     }
   }
