@@ -54,6 +54,13 @@ static fsdp_affine first_of(const partitioner *p, fsdp_axis_set axes, int64_t ea
   return fsdp_affine_of_place(p->mesh, axes, 0, each);
 }
 
+// A value's first row among the rank's draws. Ranks that share experts have sequences of their own, and draws
+// for these alone.
+static fsdp_affine first_row_of(partitioner *p, int value) {
+  const fsdp_axis_set rows = partition_spread(p, value)->rows;
+  return first_of(p, rows & ~p->decisions->dispatch, p->graph->values[value].local[0]);
+}
+
 // Appends the op that drops elements of `value`.
 static void drop(partitioner *p, int value, float rate) {
   const value_spread spread = *partition_spread(p, value);
@@ -66,7 +73,7 @@ static void drop(partitioner *p, int value, float rate) {
                              .dropout = rate,
                              .drop_key = key_of(p, v->module),
                              .draws = draws_of(p)};
-  n->first_row = first_of(p, spread.rows, v->local[0]);
+  n->first_row = first_row_of(p, value);
   n->first_index = first_of(p, spread.columns, v->local[1]);
   fsdp_node_operand_add(n, value, FSDP_UPDATE);
   fsdp_node_operand_add(n, p->graph->inputs[FSDP_INPUT_DRAWS], FSDP_READ);
@@ -89,7 +96,7 @@ static void drop_probabilities(partitioner *p, fsdp_node *node) {
   node->attrs.dropout = p->graph->dropout.attention;
   node->attrs.drop_key = key_of(p, node->module);
   node->attrs.draws = draws_of(p);
-  node->first_row = first_of(p, partition_spread(p, out)->rows, p->graph->values[out].local[0]);
+  node->first_row = first_row_of(p, out);
   fsdp_node_operand_add(node, p->graph->inputs[FSDP_INPUT_DRAWS], FSDP_READ);
 }
 

@@ -189,6 +189,26 @@ static void test_ranks_without_rows(void **state) {
   free(tokens);
 }
 
+// What is dropped goes by the row's position and the column, whichever rank has the row and whichever wave
+// its experts are in.
+static void test_dropout(void **state) {
+  (void)state;
+  const char *const meshes[] = {"expert=2", "fsdp=2,expert=3", "context=2", "expert=2,tensor=2"};
+  for (int m = 0; m < 4; m++) {
+    fsdp_plan_config plan = small_plan(meshes[m]);
+    plan.dropout = (fsdp_dropout){.embedding = 0.1f, .attention = 0.3f, .residual = 0.2f};
+    if (m == 1) plan.expert_capacity = 0.5;
+    if (m == 2) plan.saving = fsdp_saving_of_blocks();
+    expect_same(&plan, NULL);
+    fsdp_plan_config without = plan;
+    without.dropout = (fsdp_dropout){0};
+    harness_result *dropped = harness_train_same(&plan, NULL), *whole = harness_train_same(&without, NULL);
+    assert_true(dropped->loss[0] != whole->loss[0]);
+    harness_free(dropped);
+    harness_free(whole);
+  }
+}
+
 // Recomputing a block routed otherwise than its forward had: choices are saved whatever is recomputed.
 static void check_routes_once(const char *mesh) {
   fsdp_plan_config config = small_plan(mesh);
@@ -290,6 +310,7 @@ int main(void) {
       cmocka_unit_test(test_router_has_all_slots),
       cmocka_unit_test(test_experts_count_once),
       cmocka_unit_test(test_ranks_without_rows),
+      cmocka_unit_test(test_dropout),
       cmocka_unit_test(test_routing_is_never_recomputed),
       cmocka_unit_test(test_runs_repeat),
       cmocka_unit_test(test_waves_hold_all),
