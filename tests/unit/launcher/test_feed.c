@@ -9,7 +9,10 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -203,12 +206,105 @@ static void test_rows_of_ranks(void **state) {
   fsdp_dataset_close(dataset);
 }
 
+// ---- Packed rows, spread over ranks by the work of attention
+
+enum { PACKED_SEQ = 32, STEP_SAMPLES = 24, STEPS = 3, PACKED_ROWS = STEP_SAMPLES * STEPS };
+
+typedef struct packed_row {
+  int32_t step, tokens[PACKED_SEQ], targets[PACKED_SEQ];
+} packed_row;
+
+static int compare_rows(const void *a, const void *b) {
+  return memcmp(a, b, sizeof(packed_row));
+}
+
+// Texts of 2 to 60 bytes, some of which are longer than a row.
+static void write_documents(const char *path) {
+  FILE *file = fopen(path, "w");
+  assert_non_null(file);
+  for (int d = 0; d < 400; d++) {
+    fputs("{\"text\": \"", file);
+    for (int i = 0; i < 2 + d * 37 % 59; i++) fputc('a' + (d * 7 + d / 26 * i + i * i) % 26, file);
+    fputs("\"}\n", file);
+  }
+  fclose(file);
+}
+
+// All rows that `ranks` ranks are fed in a few steps, in an order of their own.
+static void feed_ranks(const fsdp_dataset *dataset, int ranks, int batch, packed_row rows[PACKED_ROWS]) {
+  int count = 0;
+  for (int rank = 0; rank < ranks; rank++) {
+    fsdp_feed *feed = fsdp_alloc_zeroed(1, sizeof *feed);
+    fsdp_feed_config config = {.dataset = dataset,
+                               .sampler = {.seed = 3,
+                                           .sample_count = fsdp_dataset_sample_count(dataset),
+                                           .global_batch = STEP_SAMPLES},
+                               .ranks = ranks,
+                               .rank = rank,
+                               .mesh = fsdp_mesh_of(1, ranks),
+                               .world_rank = rank,
+                               .micro_batches = STEP_SAMPLES / (ranks * batch),
+                               .spreads = true};
+    config.rows = fsdp_rows_of(&config.mesh, batch, PACKED_SEQ, 0, 0);
+    fsdp_feed_create(feed, &config);
+    for (int m = 0; m < STEPS * config.micro_batches; m++) {
+      int32_t tokens[STEP_SAMPLES * PACKED_SEQ], targets[STEP_SAMPLES * PACKED_SEQ];
+      fsdp_feed_batch(feed, (int32_t *[FSDP_INPUT_COUNT]){tokens, targets});
+      for (int i = 0; i < batch; i++, count++) {
+        rows[count].step = m / (int)config.micro_batches;
+        memcpy(rows[count].tokens, tokens + i * PACKED_SEQ, sizeof rows[count].tokens);
+        memcpy(rows[count].targets, targets + i * PACKED_SEQ, sizeof rows[count].targets);
+      }
+    }
+    fsdp_feed_destroy(feed);
+    free(feed);
+  }
+  assert_int_equal(count, PACKED_ROWS);
+  qsort(rows, PACKED_ROWS, sizeof *rows, compare_rows);
+}
+
+// The samples of each step are the same ones on 1 to 8 ranks, in micro-batches of 1 and of more.
+static void test_same_samples(void **state) {
+  (void)state;
+  char path[] = "/tmp/fsdp_feed_XXXXXX.jsonl";
+  const int file = mkstemps(path, 6);
+  assert_true(file >= 0);
+  close(file);
+  write_documents(path);
+  fsdp_error error;
+  fsdp_data_paths paths;
+  fsdp_dataset *dataset;
+  assert_int_equal(fsdp_data_paths_find("data", path, &paths, &error), FSDP_OK);
+  const fsdp_dataset_config data = {.files = &paths,
+                                    .seq = PACKED_SEQ,
+                                    .global_batch = STEP_SAMPLES,
+                                    .vocab_size = 256,
+                                    .packing = FSDP_PACKING_BEST_FIT};
+  if (fsdp_dataset_open(&data, &dataset, &error) != FSDP_OK) fail_msg("%s", error.message);
+  packed_row *expected = fsdp_alloc_zeroed(PACKED_ROWS, sizeof *expected);
+  packed_row *found = fsdp_alloc_zeroed(PACKED_ROWS, sizeof *found);
+  feed_ranks(dataset, 1, STEP_SAMPLES, expected);
+  for (int i = 1; i < PACKED_ROWS; i++) // no two are alike, so that each is missed
+    assert_true(compare_rows(&expected[i - 1], &expected[i]) < 0);
+  for (int ranks = 1; ranks <= 8; ranks++)
+    for (int batch = 1; batch <= STEP_SAMPLES / ranks; batch++) {
+      if (STEP_SAMPLES % (ranks * batch) != 0) continue;
+      feed_ranks(dataset, ranks, batch, found);
+      assert_memory_equal(found, expected, PACKED_ROWS * sizeof *found);
+    }
+  free(expected), free(found);
+  fsdp_dataset_close(dataset);
+  fsdp_data_paths_destroy(&paths);
+  unlink(path);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_skipped_steps_do_not_count),
       cmocka_unit_test(test_seek),
       cmocka_unit_test(test_seek_reads_on),
       cmocka_unit_test(test_rows_of_ranks),
+      cmocka_unit_test(test_same_samples),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
