@@ -12,6 +12,7 @@
 #include "launcher/report/report.h"
 #include "launcher/report/strategies.h"
 #include "launcher/report/trace_file.h"
+#include "launcher/setup/document_work.h"
 #include "launcher/setup/documents_choice.h"
 #include "launcher/setup/setup.h"
 #include "launcher/setup/sharding_file.h"
@@ -28,6 +29,15 @@ static void print_json(json_t *root) {
   json_decref(root);
 }
 
+// Ranks whose attention is that much above the mean are noted.
+#define UNEQUAL 1.0005
+
+// Of the layers that a model has most of.
+static const fsdp_document_work *work_of(const fsdp_plan_config *config) {
+  const fsdp_model_config *model = &config->model;
+  return &config->document_work[model->window > 0 && 2 * model->first_window_layer < model->num_layers];
+}
+
 static void print_notes(const fsdp_options *options, const fsdp_setup *setup) {
   char note[512];
   for (int i = 0; fsdp_options_note(options, i, note, (int)sizeof note); i++) {
@@ -40,9 +50,12 @@ static void print_notes(const fsdp_options *options, const fsdp_setup *setup) {
     fprintf(stderr, "fsdp_plan: note: %s\n", note);
   if (setup->plan->propagation)
     fsdp_strategies_warn(setup->plan->network, setup->plan->propagation, "fsdp_plan", stderr);
-  if (setup->plan->config.attention_left > 0)
+  const fsdp_document_work *work = work_of(&setup->plan->config);
+  if (work->left > 0)
     fprintf(stderr, "fsdp_plan: note: attention is priced by the documents of --data: %.1f%% of its pairs\n",
-            100 * setup->plan->config.attention_left);
+            100 * work->left);
+  if (work->most > UNEQUAL)
+    fprintf(stderr, "fsdp_plan: note: the rank with most of these has %.3f times the mean\n", work->most);
   if (fsdp_padding_note(setup->plan, note, sizeof note)) fprintf(stderr, "fsdp_plan: note: %s\n", note);
 }
 
@@ -73,6 +86,11 @@ static json_t *report_json(const planned *p) {
   json_t *report = fsdp_report_json(setup->plan);
   int failed = json_object_set_new(report, "fits", json_boolean(p->fits));
   if (options->price) failed |= json_object_set_new(report, "time", fsdp_price_json(&p->price));
+  const fsdp_document_work *work = work_of(config);
+  if (work->left > 0)
+    failed |= json_object_set_new(report, "documents",
+                                  json_pack("{s:f, s:f, s:f}", "attention_left", work->left, "most_of_a_rank",
+                                            work->most, "most_in_a_context_group", work->context));
   if (options->self_test) failed |= json_object_set_new(report, "self_test", self_test_json(p));
   failed |= json_object_set_new(report, "planned_for",
                                 json_pack("{s:s, s:s, s:i, s:s?}", "device", config->backend->name,
@@ -167,7 +185,12 @@ static fsdp_status trace(const planned *p, fsdp_error *error) {
 // FSDP_ERR_CAPACITY with the plan if it is made but does not fit.
 static fsdp_status make(const fsdp_options *options, fsdp_setup *setup, fsdp_error *error) {
   const fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(options);
-  return fsdp_setup_create(options, FSDP_PROGRAM_PLAN, &ranks, setup, error);
+  fsdp_error unread;
+  fsdp_status status = fsdp_setup_create(options, FSDP_PROGRAM_PLAN, &ranks, setup, error);
+  const fsdp_status found = setup->profile ? fsdp_document_work_find(options, setup, &unread) : FSDP_OK;
+  if (found == FSDP_OK || (status != FSDP_OK && status != FSDP_ERR_CAPACITY)) return status;
+  *error = unread;
+  return found;
 }
 
 static fsdp_status run(const fsdp_options *options, fsdp_setup *setup, fsdp_error *error) {

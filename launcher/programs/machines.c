@@ -3,6 +3,7 @@
 #include "launcher/programs/run_length.h"
 #include "launcher/programs/search_batch.h"
 #include "launcher/programs/search_command.h"
+#include "launcher/setup/document_work.h"
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 #include "runtime/base/text.h"
@@ -106,6 +107,7 @@ static fsdp_status price(machine *m, const fsdp_setup_ranks *ranks, fsdp_error *
   fsdp_setup setup = {0};
   fsdp_price_report report = {0};
   fsdp_status status = fsdp_setup_create(&m->options, FSDP_PROGRAM_PLAN, ranks, &setup, error);
+  if (status == FSDP_OK) status = fsdp_document_work_find(&m->options, &setup, error);
   if (status == FSDP_OK)
     status = fsdp_run_length_price(&m->options, &setup, ranks->ranks_per_node, &report, error);
   if (status == FSDP_OK) {

@@ -1,7 +1,6 @@
 #include "launcher/setup/documents_choice.h"
 
 #include "runtime/data/data_paths.h"
-#include "runtime/data/dataset.h"
 
 #include <errno.h>
 #include <string.h>
@@ -51,24 +50,4 @@ static fsdp_status find(const fsdp_options *options, const char *option, const c
 fsdp_status fsdp_documents_find(const fsdp_options *options, fsdp_error *error) {
   fsdp_status status = find(options, "data", options->data, error);
   return status == FSDP_OK ? find(options, "eval-data", options->eval_data, error) : status;
-}
-
-fsdp_status fsdp_documents_measure(const fsdp_options *options, fsdp_plan_config *config, fsdp_error *error) {
-  fsdp_data_paths paths;
-  fsdp_dataset *dataset = NULL;
-  if (!config->documents || !options->data) return FSDP_OK;
-  fsdp_status status = fsdp_data_paths_find("data", options->data, &paths, error);
-  const fsdp_dataset_config data = {.files = &paths,
-                                    .seq = config->seq,
-                                    .global_batch = 1,
-                                    .vocab_size = config->model.vocab_size,
-                                    .packing = (fsdp_packing_choice)options->packing,
-                                    .longer = (fsdp_long_documents)options->long_documents,
-                                    .has_separator = fsdp_options_given(options, "document-separator"),
-                                    .separator = options->document_separator};
-  if (status == FSDP_OK) status = fsdp_dataset_open(&data, &dataset, error);
-  if (status == FSDP_OK) config->attention_left = fsdp_dataset_how(dataset)->attention;
-  fsdp_dataset_close(dataset);
-  fsdp_data_paths_destroy(&paths);
-  return status;
 }

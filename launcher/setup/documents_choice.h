@@ -2,7 +2,7 @@
 #pragma once
 
 #include "launcher/options/options.h"
-#include "runtime/plan/plan.h"
+#include "runtime/base/status.h"
 
 #include <stdbool.h>
 
@@ -12,7 +12,3 @@ bool fsdp_documents_choose(const fsdp_options *options);
 // A plan does not depend on the data, but what is asked for with it should be there: FSDP_ERR_INPUT if a file
 // of --data or --eval-data is not.
 fsdp_status fsdp_documents_find(const fsdp_options *options, fsdp_error *error);
-
-// Of a plan with documents that is priced: what those of --data leave of attention, into
-// config->attention_left. FSDP_ERR_INPUT if the data cannot be read.
-fsdp_status fsdp_documents_measure(const fsdp_options *options, fsdp_plan_config *config, fsdp_error *error);

@@ -439,7 +439,6 @@ fsdp_status fsdp_setup_configure(const fsdp_options *options, fsdp_program_kind 
   config.loss_of_documents = options->loss_mean == FSDP_LOSS_MEAN_DOCUMENTS;
   if (status == FSDP_OK && program != FSDP_PROGRAM_EVAL)
     status = fsdp_dropout_choose(options, &config.model, &config.dropout, error);
-  if (status == FSDP_OK && setup->profile) status = fsdp_documents_measure(options, &config, error);
   config.wrap = find_wrap(options, setup->sharding, &config.model);
   *out = config;
   return status;

@@ -3,6 +3,7 @@
 #include "launcher/report/price.h"
 #include "launcher/report/report.h"
 #include "launcher/report/strategies.h"
+#include "launcher/setup/document_work.h"
 #include "launcher/train/trainer.h"
 #include "runtime/base/plural.h"
 #include "runtime/base/text.h"
@@ -31,11 +32,15 @@ static const char *print_mesh(const fsdp_trainer *t, char out[2 * FSDP_MESH_TEXT
 
 // With --profile: what a step is expected to take. A profile without what the plan needs is said as a note.
 static void print_predicted(const fsdp_trainer *t) {
-  fsdp_price_report report;
   fsdp_error error;
   char line[160];
   if (!t->setup.profile) return;
-  if (fsdp_price_report_create(t->setup.plan, t->setup.profile, t->ranks.ranks_per_node, &report, &error))
+  fsdp_price_report report = {0};
+  fsdp_status status = fsdp_document_work_find(t->options, &t->setup, &error);
+  if (status == FSDP_OK)
+    status =
+        fsdp_price_report_create(t->setup.plan, t->setup.profile, t->ranks.ranks_per_node, &report, &error);
+  if (status != FSDP_OK)
     printf("predicted: nothing: %s\n", error.message);
   else
     printf("predicted: %s\n", fsdp_price_line(&report, line, sizeof line));

@@ -170,22 +170,37 @@ static double products_s(const fsdp_pricing *p, const fsdp_instr *instr) {
   return gpu->gemm_multiprocessors ? seconds * gpu->multiprocessors / gpu->gemm_multiprocessors : seconds;
 }
 
-// The part of attention's pairs that documents leave: as of sequences that are so much shorter.
+// What documents leave of attention's pairs; and of these, the multiple of the mean that the rank with most
+// has, for which the others wait.
+static const fsdp_document_work *work_of_documents(const fsdp_pricing *p, const fsdp_instr *instr) {
+  static const fsdp_document_work all = {0};
+  return instr->attrs.documents ? &p->plan->config.document_work[instr->attrs.window > 0] : &all;
+}
 static double left_of(const fsdp_pricing *p, const fsdp_instr *instr) {
-  const double left = p->plan->config.attention_left;
-  return instr->attrs.documents && left > 0 ? left : 1;
+  const double left = work_of_documents(p, instr)->left;
+  return left > 0 ? left : 1;
+}
+static double most_of(const fsdp_pricing *p, const fsdp_instr *instr) {
+  const double most = work_of_documents(p, instr)->most;
+  return most > 0 ? most : 1;
+}
+
+// The length of a sequence whose queries see as many keys on average.
+static int64_t length_alike(const fsdp_pricing *p, const fsdp_instr *instr) {
+  const fsdp_op_attrs *a = &instr->attrs;
+  const double T = (double)(a->kv_seq > 0 ? a->kv_seq : a->seq);
+  const double W = a->window > 0 ? fmin((double)a->window, T) : T;
+  const double keys = W * (1 - (W - 1) / (2 * T)); // (W (W + 1) / 2 + (T - W) W) / T
+  return (int64_t)fmax(1, fmin(2 * left_of(p, instr) * keys, W));
 }
 
 static double attention_s(const fsdp_pricing *p, const fsdp_instr *instr, double flops, bool *estimated) {
   const fsdp_op_attrs *a = &instr->attrs;
   const bool backward = fsdp_op_phase_of(instr->op) == FSDP_OP_IN_BACKWARD;
-  int64_t seq = a->kv_seq > 0 ? a->kv_seq : a->seq;
-  seq = fsdp_max_i64(1, (int64_t)(left_of(p, instr) * (double)seq));
-  if (a->window > 0) seq = fsdp_min_i64(seq, a->window);
   const fsdp_profile_attention_call call = {.kernel = a->attention,
                                             .dtype = p->plan->config.param_dtype,
                                             .head_dim = (int)a->head_dim,
-                                            .seq = seq,
+                                            .seq = length_alike(p, instr),
                                             .direction =
                                                 backward ? FSDP_ATTENTION_BACKWARD : FSDP_ATTENTION_FORWARD,
                                             .flops = flops};
@@ -216,7 +231,7 @@ static fsdp_price price_op(const fsdp_pricing *p, const fsdp_instr *instr) {
     bytes += work.row_bytes;
   } else if (work.flops > 0) {
     price.kind = FSDP_PRICE_ATTENTION;
-    price.seconds = attention_s(p, instr, work.flops, &price.estimated);
+    price.seconds = attention_s(p, instr, work.flops * most_of(p, instr), &price.estimated);
   } else {
     price.kind = fsdp_op_phase_of(instr->op) == FSDP_OP_IN_UPDATE ? FSDP_PRICE_UPDATE : FSDP_PRICE_MOVES;
     price.seconds = fsdp_profile_op_s(p->profile, p->ranks_per_node, instr->op, dtype, bytes);

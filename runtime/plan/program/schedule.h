@@ -39,6 +39,14 @@ typedef struct fsdp_memory_limits {
   int64_t room_bytes;   // what the device's may take if that saves waits
 } fsdp_memory_limits;
 
+// What documents leave of attention's work, for prices.
+typedef struct fsdp_document_work {
+  double left; // of the pairs of a query and a key that it sees without them, those within one; 0: all
+  double most; // pairs of the rank that has most, as a multiple of the mean of all; 0: 1
+  double
+      context; // pairs of the rank of a context group that has most, as a multiple of the group's mean; 0: 1
+} fsdp_document_work;
+
 typedef struct fsdp_plan_config {
   fsdp_model_config model;
   int64_t batch, seq;     // of a micro-batch on one rank
@@ -46,7 +54,7 @@ typedef struct fsdp_plan_config {
   fsdp_dropout dropout;   // of training
   bool loss_of_documents; // the loss is a mean over documents of the means over their targets (op.h)
   bool documents;         // attention and positions stay within a document; its start is an input of the step
-  double attention_left;  // for prices: the share of pairs of query and key that are of one document; 0: all
+  fsdp_document_work document_work[2]; // for prices: in layers without a window, and with one
   double imbalance; // for prices: rows of the rank whose experts get most, as a multiple of the mean; 0: 1
   fsdp_strategy strategy;
   fsdp_mesh mesh;

@@ -6,6 +6,7 @@ import pathlib
 import shutil
 import tempfile
 
+import cpu_profile
 import programs
 
 work = pathlib.Path(tempfile.mkdtemp())
@@ -70,6 +71,49 @@ def documents():
                       (("best-fit", "--long-documents", "drop"), 80)):  # fmt: skip
         steps = read(*priced, "--packing", *how)["time"]["steps"]
         assert steps == rows // 8, (how, steps)
+
+
+def pairs(row, positions, window):
+    """Of a query at one of the positions and a key that it sees, in a row of 64 with one document."""
+    return sum(min(query + 1 if query < row else 1, window) for query in positions)
+
+
+def work_of_documents():
+    """What documents leave of attention, how unequal ranks are, and attention's time by both: pairs counted
+    one by one. Each document is a row, and they are one step: the longest are in its first micro-batch."""
+    data, rows, whole = work / "work.jsonl", [60, 60, 60, 10], range(64)
+    data.write_text("".join(json.dumps({"text": "a" * length}) + "\n" for length in rows))
+    profile = cpu_profile.write(work / "cpu.yaml", 2)
+    profile.write_text(profile.read_text().replace("launch_us: 0.2", "launch_us: 0.0001"))
+    priced = ("--profile", profile, "--backend", "cpu", "--ranks", 2, "-s", 64,
+              "--price", "--data", data, "--packing", "off", "--tokenizer", "bytes")  # fmt: skip
+    windowed = programs.make_model(
+        work / "windowed",
+        programs.CONFIG | {"architectures": ["MistralForCausalLM"], "model_type": "mistral",
+                           "sliding_window": 7, "vocab_size": 256}, weights=False)  # fmt: skip
+    for model, window in (("tiny", 64), (windowed, 7)):
+        of = {row: pairs(row, whole, window) for row in rows}
+        documents = [pairs(row, range(row), window) if window == 64 else of[row] for row in rows]
+        left = sum(documents) / (len(rows) * pairs(64, whole, window))
+        mean = of[60] + (of[60] + of[10]) / 2
+        parts = [[*range(0, 16), *range(48, 64)], range(16, 48)]
+        of_parts = [[pairs(row, part, window) for part in parts] for row in rows]
+        context = sum(map(max, of_parts)) / (sum(map(sum, of_parts)) / 2)
+        for mesh, most, in_group in ((("--grad-accum", 2), 2 * of[60] / mean, 1),
+                                     (("--grad-accum", 4, "--context-parallel", 2), context, context)):
+            arguments = (*priced, "--model", model, *mesh)
+            found = read(*arguments)
+            expected = {"attention_left": left, "most_of_a_rank": most, "most_in_a_context_group": in_group}
+            told = found["documents"]
+            assert told.keys() == expected.keys(), told
+            assert all(close(told[name], expected[name]) for name in expected), (told, expected)
+            masked, plain = (one["time"]["parts_ms"]["attention"]
+                             for one in (found, read(*arguments, "--document-mask", "off")))
+            assert abs(masked / plain / (left * most) - 1) < 0.02, (mesh, masked, plain, left * most)
+            assert ("times the mean" in plan(*arguments).stderr) == (most > 1.001), mesh
+    # Bytes are not tokens: lengths of text that the model's tokenizer would make others are refused.
+    refused = plan(*A100, "--model", "llama2-7b", "--ranks", 2, "--price", "--data", data, status=3).stderr
+    assert "bytes" in refused, refused
 
 
 def batches():
@@ -163,6 +207,7 @@ def limits():
 
 lengths()
 documents()
+work_of_documents()
 batches()
 faster()
 machines()

@@ -1,0 +1,203 @@
+#include "launcher/setup/document_work.h"
+
+#include "launcher/setup/tokenizer.h"
+#include "runtime/base/check.h"
+#include "runtime/base/size.h"
+#include "runtime/data/data_paths.h"
+#include "runtime/data/dataset.h"
+#include "runtime/data/sampler.h"
+#include "runtime/data/spread.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum {
+  SAMPLES_MAX = 4096, // whose pairs are counted, but at least those of a step
+  WINDOWS = 2,        // layers without a window, and with one
+};
+
+static bool is_asked(const fsdp_options *options, const fsdp_plan_config *config) {
+  return config->documents && options->data;
+}
+
+// As training opens it, but that nothing is verified.
+static fsdp_status open_data(const fsdp_options *options, const fsdp_setup *setup,
+                             const fsdp_plan_config *config, fsdp_dataset **dataset, fsdp_error *error) {
+  fsdp_data_paths paths;
+  fsdp_train_tokenizer tokenizer = {0};
+  const int64_t vocab = config->model.vocab_size;
+  *dataset = NULL;
+  fsdp_status status = fsdp_data_paths_find("data", options->data, &paths, error);
+  if (status == FSDP_OK) status = fsdp_train_find_tokenizer(options, setup, vocab, &tokenizer, error);
+  const fsdp_dataset_config data = {.files = &paths,
+                                    .tokenizer = tokenizer.path,
+                                    .only_bytes = tokenizer.asked_bytes,
+                                    .no_bytes = *tokenizer.no_bytes ? tokenizer.no_bytes : NULL,
+                                    .seq = config->seq,
+                                    .global_batch = 1,
+                                    .vocab_size = vocab,
+                                    .packing = (fsdp_packing_choice)options->packing,
+                                    .longer = (fsdp_long_documents)options->long_documents,
+                                    .has_separator = fsdp_options_given(options, "document-separator"),
+                                    .separator = options->document_separator};
+  if (status == FSDP_OK) status = fsdp_dataset_open(&data, dataset, error);
+  fsdp_train_tokenizer_destroy(&tokenizer);
+  fsdp_data_paths_destroy(&paths);
+  return status;
+}
+
+// Pairs of a query at one of `count` positions from `first` on and a key that it sees; `starts` NULL: of a
+// row that is one document.
+static double pairs_of(const int32_t *starts, int64_t first, int64_t count, int64_t window) {
+  double pairs = 0;
+  for (int64_t query = first; query < first + count; query++) {
+    int64_t low = starts ? starts[query] : 0;
+    if (window > 0) low = fsdp_max_i64(low, query - window + 1);
+    pairs += (double)(query - low + 1);
+  }
+  return pairs;
+}
+
+static void measure(const fsdp_dataset *dataset, fsdp_plan_config *config) {
+  const int64_t seq = config->seq, window = config->model.window;
+  const int64_t all = fsdp_dataset_sample_count(dataset), count = fsdp_min_i64(all, SAMPLES_MAX);
+  int32_t *starts = fsdp_alloc((size_t)seq * sizeof *starts);
+  double pairs = 0;
+  for (int64_t i = 0; i < count && window > 0; i++) {
+    fsdp_dataset_fill_starts(dataset, i * all / count, seq, starts);
+    pairs += pairs_of(starts, 0, seq, window);
+  }
+  config->document_work[0].left = fsdp_dataset_how(dataset)->attention;
+  config->document_work[1].left =
+      window > 0 ? pairs / ((double)count * pairs_of(NULL, 0, seq, window)) : config->document_work[0].left;
+  free(starts);
+}
+
+fsdp_status fsdp_document_work_measure(const fsdp_options *options, const fsdp_setup *setup,
+                                       fsdp_plan_config *config, fsdp_error *error) {
+  fsdp_dataset *dataset;
+  if (!is_asked(options, config)) return FSDP_OK;
+  fsdp_status status = open_data(options, setup, config, &dataset, error);
+  if (status != FSDP_OK) return status;
+  measure(dataset, config);
+  fsdp_dataset_close(dataset);
+  return FSDP_OK;
+}
+
+// ---- On ranks
+
+// A step's samples on their places, by position of the step.
+typedef struct placing {
+  const fsdp_dataset *dataset;
+  const fsdp_plan *plan;
+  fsdp_sampler sampler;
+  int64_t ranks;        // those that have different sequences
+  int32_t *starts;      // of a row
+  double *work, *pairs; // of a sample; of (sample, part of its context group, with a window)
+  int64_t *sample_at, *scratch;
+} placing;
+
+// Sums over micro-batches of the mean of all ranks, of the rank with most, and, as a mean over groups, of the
+// rank of a context group with most.
+typedef struct placed {
+  double mean, most, of_group;
+} placed;
+
+// A part has two chunks of a row, or all of it (runtime/plan/mesh/rows.h).
+static double pairs_of_part(const fsdp_rows *rows, const int32_t *starts, int64_t part, int64_t window) {
+  if (rows->chunk == 0) return pairs_of(starts, 0, rows->local_seq, window);
+  return pairs_of(starts, part * rows->chunk, rows->chunk, window) +
+         pairs_of(starts, (2 * rows->parts - 1 - part) * rows->chunk, rows->chunk, window);
+}
+
+static double *pairs_at(const placing *p, int64_t position, int64_t part, int windowed) {
+  return &p->pairs[(position * p->plan->rows.parts + part) * WINDOWS + windowed];
+}
+
+static void draw_step(const placing *p, int64_t step) {
+  const fsdp_rows *rows = &p->plan->rows;
+  for (int64_t position = 0; position < p->sampler.global_batch; position++) {
+    const int64_t sample = fsdp_sampler_sample(&p->sampler, 0, step, position);
+    p->work[position] = fsdp_dataset_sample_pairs(p->dataset, sample);
+    fsdp_dataset_fill_starts(p->dataset, sample, rows->parts * rows->local_seq, p->starts);
+    for (int64_t part = 0; part < rows->parts; part++)
+      for (int windowed = 0; windowed < WINDOWS; windowed++)
+        *pairs_at(p, position, part, windowed) =
+            pairs_of_part(rows, p->starts, part, windowed ? p->plan->config.model.window : 0);
+  }
+  const int64_t batch = p->plan->config.batch, groups = p->sampler.global_batch / batch;
+  fsdp_spread_work(p->work, groups, batch, p->sample_at, p->scratch);
+}
+
+// Adds what the ranks that share sequences have in a micro-batch, whose first place is `place`; returns the
+// most that one has.
+static double add_group(const placing *p, int64_t place, int windowed, placed *sum) {
+  const int64_t parts = p->plan->rows.parts;
+  double most = 0;
+  for (int64_t part = 0; part < parts; part++) {
+    double pairs = 0;
+    for (int64_t i = 0; i < p->plan->config.batch; i++)
+      pairs += *pairs_at(p, p->sample_at[place + i], part, windowed);
+    most = fmax(most, pairs);
+    sum->mean += pairs / (double)(p->ranks * parts);
+  }
+  sum->of_group += most / (double)p->ranks;
+  return most;
+}
+
+static void add_step(const placing *p, placed sums[WINDOWS]) {
+  const fsdp_plan_config *c = &p->plan->config;
+  for (int windowed = 0; windowed < WINDOWS; windowed++)
+    for (int64_t m = 0; m < c->micro_batches; m++) {
+      double most = 0;
+      for (int64_t rank = 0; rank < p->ranks; rank++) {
+        const fsdp_sampler_part part = {.ranks = p->ranks, .rank = rank, .micro_batch = m, .batch = c->batch};
+        most = fmax(most, add_group(p, fsdp_sampler_position(&part, 0), windowed, &sums[windowed]));
+      }
+      sums[windowed].most += most;
+    }
+}
+
+static void place_samples(placing *p, int64_t steps, placed sums[WINDOWS]) {
+  const fsdp_rows *rows = &p->plan->rows;
+  const size_t batch = (size_t)p->sampler.global_batch;
+  p->starts = fsdp_alloc((size_t)(rows->parts * rows->local_seq) * sizeof *p->starts);
+  p->work = fsdp_alloc(batch * sizeof *p->work);
+  p->pairs = fsdp_alloc(batch * (size_t)rows->parts * WINDOWS * sizeof *p->pairs);
+  p->sample_at = fsdp_alloc(batch * sizeof *p->sample_at);
+  p->scratch = fsdp_alloc(3 * batch * sizeof *p->scratch);
+  for (int64_t step = 0; step < steps; step++) {
+    draw_step(p, step);
+    add_step(p, sums);
+  }
+  free(p->starts), free(p->work), free(p->pairs), free(p->sample_at), free(p->scratch);
+}
+
+static void place(const fsdp_options *options, fsdp_plan *plan, const fsdp_dataset *dataset) {
+  fsdp_plan_config *c = &plan->config;
+  int part;
+  placing p = {.dataset = dataset, .plan = plan, .ranks = fsdp_plan_batch_part(plan, 0, &part)};
+  placed sums[WINDOWS] = {{0}};
+  p.sampler = (fsdp_sampler){.seed = (uint64_t)options->seed,
+                             .sample_count = fsdp_dataset_sample_count(dataset),
+                             .global_batch = c->batch * c->micro_batches * p.ranks};
+  const int64_t wanted = fsdp_max_i64(1, SAMPLES_MAX / p.sampler.global_batch);
+  if (p.sampler.global_batch > p.sampler.sample_count)
+    return; // training refuses data that is less than a step
+  place_samples(&p, fsdp_min_i64(wanted, fsdp_sampler_steps_per_epoch(&p.sampler)), sums);
+  for (int windowed = 0; windowed < WINDOWS; windowed++) {
+    c->document_work[windowed].most = sums[windowed].most / sums[windowed].mean;
+    c->document_work[windowed].context = sums[windowed].of_group / sums[windowed].mean;
+  }
+}
+
+fsdp_status fsdp_document_work_find(const fsdp_options *options, const fsdp_setup *setup, fsdp_error *error) {
+  fsdp_dataset *dataset;
+  if (!setup->plan || !is_asked(options, &setup->plan->config)) return FSDP_OK;
+  fsdp_status status = open_data(options, setup, &setup->plan->config, &dataset, error);
+  if (status != FSDP_OK) return status;
+  measure(dataset, &setup->plan->config);
+  place(options, setup->plan, dataset);
+  fsdp_dataset_close(dataset);
+  return FSDP_OK;
+}

@@ -1,0 +1,16 @@
+// What attention has to do for the documents of --data, for prices.
+#pragma once
+
+#include "launcher/options/options.h"
+#include "launcher/setup/setup.h"
+
+// Of a plan with documents: what those of --data leave of attention, into config->document_work[].left. Their
+// lengths are those that training would have: FSDP_ERR_INPUT if the data cannot be read or is not for the
+// model's tokenizer. `setup` has the model's folder.
+fsdp_status fsdp_document_work_measure(const fsdp_options *options, const fsdp_setup *setup,
+                                       fsdp_plan_config *config, fsdp_error *error);
+
+// The same of setup->plan's configuration, before it is priced, and how unequal that falls on ranks when the
+// first steps' samples are spread over them as training spreads them: document_work[].most and .context.
+// Nothing without a plan.
+fsdp_status fsdp_document_work_find(const fsdp_options *options, const fsdp_setup *setup, fsdp_error *error);
