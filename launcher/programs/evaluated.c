@@ -48,6 +48,24 @@ static fsdp_status set_model(fsdp_options *options, const fsdp_checkpoint *c, co
   return set(options, "model", access(config, F_OK) == 0 ? model : saved(c, "model"), error);
 }
 
+// How the run made rows of documents, and of these the loss. A mask that it had is the default for data that
+// tells documents.
+static fsdp_status set_documents(fsdp_options *options, const fsdp_checkpoint *c, fsdp_error *error) {
+  static const struct {
+    const char *name, *but; // a value that says nothing
+  } rows[] = {{"document-mask", "on"},
+              {"document-separator", "0"},
+              {"packing", "auto"},
+              {"long-documents", "split"},
+              {"loss-mean", "tokens"}};
+  fsdp_status status = FSDP_OK;
+  for (size_t i = 0; i < sizeof rows / sizeof *rows && status == FSDP_OK; i++) {
+    const char *value = saved(c, rows[i].name);
+    if (value && strcmp(value, rows[i].but) != 0) status = set(options, rows[i].name, value, error);
+  }
+  return status;
+}
+
 fsdp_status fsdp_evaluated_find(fsdp_options *options, fsdp_error *error) {
   char experiment[FSDP_CHECKPOINT_PATH_BYTES], folder[FSDP_CHECKPOINT_PATH_BYTES];
   char path[FSDP_CHECKPOINT_PATH_BYTES];
@@ -72,6 +90,7 @@ fsdp_status fsdp_evaluated_find(fsdp_options *options, fsdp_error *error) {
   const char *router_dtype = saved(c, "router-dtype");
   if (status == FSDP_OK && router_dtype && strcmp(router_dtype, "model") != 0)
     status = set(options, "router-dtype", router_dtype, error);
+  if (status == FSDP_OK) status = set_documents(options, c, error);
   const char *dtype = saved(c, "param-dtype");
   if (status == FSDP_OK && dtype && strcmp(dtype, "default") != 0)
     status = set(options, "param-dtype", dtype, error);

@@ -145,6 +145,13 @@ static void print_resumed(const fsdp_train_checkpoints *self, const char *note, 
   fflush(stdout);
 }
 
+// The options as they are saved: --document-mask is what the data made of it, not whether it was given.
+static char *describe(const fsdp_train_checkpoints *self) {
+  fsdp_options effective = *self->options;
+  effective.document_mask = self->setup->plan->config.documents;
+  return fsdp_options_describe(&effective);
+}
+
 // Where the learning-rate schedule begins. A restart is made once: what resumes the run that made it, with
 // the same options and data, continues its schedule.
 static int64_t find_schedule_start(const fsdp_train_checkpoints *self, const fsdp_checkpoint *c) {
@@ -175,7 +182,7 @@ static fsdp_status load(fsdp_train_checkpoints *self, fsdp_executor *executor, f
   const fsdp_checkpoint *c = fsdp_resume_checkpoint(self->resume);
   const fsdp_checkpoint_progress *p = &c->progress;
   int64_t position = find_position(self, p, &feed->config.sampler, note, sizeof note);
-  char changes[2048], *options = fsdp_options_describe(self->options);
+  char changes[2048], *options = describe(self);
   self->changed = fsdp_resume_changes(c->options, options, is_other_data(self, p, &feed->config.sampler),
                                       changes, sizeof changes);
   free(options);
@@ -211,7 +218,7 @@ fsdp_status fsdp_train_checkpoints_restore(fsdp_train_checkpoints *self, fsdp_ex
   fsdp_world_broadcast(self->world, &self->data_fingerprint, (int64_t)sizeof self->data_fingerprint);
   fsdp_status status = found ? load(self, executor, feed, error) : FSDP_OK;
   if (status != FSDP_OK || !self->saves) return status;
-  char *options = fsdp_options_describe(self->options);
+  char *options = describe(self);
   fsdp_saver_config config = {.world = self->world,
                               .executor = executor,
                               .folder = self->folder,

@@ -24,24 +24,30 @@ fsdp_status fsdp_train_eval_find_checkpoint(fsdp_trainer *t, fsdp_error *error) 
   return fsdp_resume_create(&config, &t->checkpoints.resume, error);
 }
 
+// The option that requires documents to be told apart, or NULL.
+static const char *separates(const fsdp_options *o, const fsdp_plan_config *config) {
+  if (config->loss_of_documents) return "--loss-mean documents";
+  return config->documents && fsdp_options_given(o, "document-mask") ? "--document-mask on" : NULL;
+}
+
 // All samples of --data, each once.
 static fsdp_status open_data(fsdp_trainer *t, fsdp_feed_config *feed, fsdp_error *error) {
   const fsdp_plan_config *config = &t->setup.plan->config;
-  const fsdp_dataset_config data = {
-      .files = &t->data_paths,
-      .tokenizer = t->tokenizer.path,
-      .only_bytes = t->tokenizer.asked_bytes,
-      .no_bytes = *t->tokenizer.no_bytes ? t->tokenizer.no_bytes : NULL,
-      .seq = config->seq,
-      .global_batch = 1,
-      .vocab_size = config->model.vocab_size,
-      .separates =
-          config->documents && fsdp_options_given(t->options, "document-mask") ? "--document-mask on" : NULL,
-      .has_separator = fsdp_options_given(t->options, "document-separator"),
-      .separator = t->options->document_separator,
-      .verify = t->options->verify_data,
-      .share = t->world->local_rank,
-      .shares = t->world->local_size};
+  const fsdp_dataset_config data = {.files = &t->data_paths,
+                                    .tokenizer = t->tokenizer.path,
+                                    .only_bytes = t->tokenizer.asked_bytes,
+                                    .no_bytes = *t->tokenizer.no_bytes ? t->tokenizer.no_bytes : NULL,
+                                    .seq = config->seq,
+                                    .global_batch = 1,
+                                    .vocab_size = config->model.vocab_size,
+                                    .packing = (fsdp_packing_choice)t->options->packing,
+                                    .longer = (fsdp_long_documents)t->options->long_documents,
+                                    .separates = separates(t->options, config),
+                                    .has_separator = fsdp_options_given(t->options, "document-separator"),
+                                    .separator = t->options->document_separator,
+                                    .verify = t->options->verify_data,
+                                    .share = t->world->local_rank,
+                                    .shares = t->world->local_size};
   fsdp_status status = fsdp_dataset_open(&data, &t->eval_dataset, error);
   if (fsdp_mapped_file_lost(NULL) != FSDP_OK) status = fsdp_mapped_file_lost(error);
   if (status != FSDP_OK) return status;
@@ -61,6 +67,7 @@ fsdp_status fsdp_train_eval_open_files(fsdp_trainer *t, fsdp_error *error) {
                            .mesh = plan->units->mesh,
                            .world_rank = t->world->rank,
                            .micro_batches = 1,
+                           .loss_of_documents = plan->config.loss_of_documents,
                            .optimizer = plan->config.optimizer};
   fsdp_status status = t->options->data ? open_data(t, &feed, error) : FSDP_OK;
   fsdp_feed_create(&t->feed, &feed);

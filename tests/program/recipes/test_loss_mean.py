@@ -25,10 +25,10 @@ def write_documents():
     DATA.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
 
 
-def train(name, *arguments, ranks=1, steps=1):
+def train(name, *arguments, ranks=1, steps=1, seq=64):
     log = work / f"{name}.jsonl"
     process = programs.run(
-        "fsdp_train", "--model", MODEL, "--data", DATA, "--tokenizer", "bytes", "-s", 64, "--lr", 0,
+        "fsdp_train", "--model", MODEL, "--data", DATA, "--tokenizer", "bytes", "-s", seq, "--lr", 0,
         "--weight-decay", 0, "--seed", 3, "--threads", 1, "--max-steps", steps, "--log", log, *arguments,
         ranks=ranks if MPI else None)  # fmt: skip
     assert process.returncode == 0, (arguments, process.stdout, process.stderr)
@@ -81,6 +81,28 @@ assert not close(norms["tokens"][0], norms["documents"][0], 1e-3), norms
 whole = train("evaluated", "--loss-mean", "documents", "--packing", "off", "-b", 2, "--eval-data", DATA,
               "--eval-at-start", "on", "--eval-freq", 1)  # fmt: skip
 assert close(whole[0]["eval_loss"], expected["documents"]), (whole[0], expected)
+
+
+
+def evaluates_as_the_run(name, *options, seq=64):
+    """The last evaluation of a run, which fsdp_eval -e repeats without being told the run's options."""
+    run = train(name, *options, "--eval-data", DATA, "-b", 2, "--save-dir", work, "-e", name, seq=seq)
+    process = programs.run("fsdp_eval", "-e", name, "--save-dir", work, "--data", DATA, "--json")
+    assert process.returncode == 0, (options, process.stderr)
+    found = json.loads(process.stdout)
+    assert close(found["loss"], run[-1]["eval_loss"]), (options, found, run[-1])
+    return found
+
+
+# An evaluation of an experiment takes over how its rows and its loss were made.
+masked = evaluates_as_the_run("run-masked")
+unmasked = evaluates_as_the_run("run-unmasked", "--document-mask", "off")
+documents = evaluates_as_the_run("run-documents", "--loss-mean", "documents", "--packing", "best-fit")
+cut = evaluates_as_the_run("run-cut", "--packing", "best-fit", "--long-documents", "cut", seq=33)
+losses = [found["loss"] for found in (masked, unmasked, documents, cut)]
+assert all(not close(a, b, 1e-5) for i, a in enumerate(losses) for b in losses[:i]), losses
+assert documents["documents"] == len(LENGTHS) and "targets" not in documents, documents
+assert cut["targets"] == sum(min(n, 33) for n in LENGTHS), cut
 
 # Data that does not say where documents begin has no such mean.
 process = programs.run("fsdp_train", "--model", MODEL, "--tokenizer", "bytes", "--loss-mean", "documents",
