@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static double step_at(fsdp_pricing pricing, fsdp_price_quartile quartile) {
+static double step_at(fsdp_pricing pricing, fsdp_price_end end) {
   fsdp_step_price step;
-  pricing.quartile = quartile;
+  pricing.end = end;
   fsdp_simulation *simulation = fsdp_simulation_create(&pricing);
   fsdp_simulation_run(simulation, &step);
   fsdp_simulation_destroy(simulation);
@@ -236,7 +236,7 @@ void fsdp_price_print(const fsdp_price_report *r, FILE *out) {
             100 * r->mfu_all_pairs);
   fputc('\n', out);
   if (r->high_s > 0)
-    fprintf(out, "range:     %.2f to %.2f %s a step, by the quartiles of what the profile measured\n",
+    fprintf(out, "range:     %.2f to %.2f %s a step, by the spread of what the profile measured\n",
             unit * r->low_s, unit * r->high_s, name);
   char run[FSDP_RUN_PRICE_BYTES];
   if (r->run.steps) fprintf(out, "run:       %s\n", fsdp_run_price_print(&r->run, run));

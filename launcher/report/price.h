@@ -12,7 +12,7 @@ typedef struct fsdp_price_report {
   const fsdp_device_profile *profile;
   int ranks_per_node;
   fsdp_step_price step;
-  double low_s, high_s;             // a step at the quartiles of the profile's spread; 0: it says none
+  double low_s, high_s;             // a step at the ends of the profile's spread; 0: it says none
   double tokens_per_s;              // of all ranks
   double mfu_causal, mfu_all_pairs; // 0: the profile has no peak
   fsdp_run_price run;               // all zeros unless the caller sets it

@@ -64,6 +64,7 @@ double probe_product_s(probe *self, const fsdp_op_product *product) {
 // ---- The drift
 
 #define DRIFT_EVERY_S 0.5
+#define DRIFT_TAIL    8 // a step, made at some other time, is to lie within in three of four cases
 
 void probe_drift_watch(probe *self) {
   probe_drift *drift = self->drift;
@@ -80,7 +81,7 @@ void probe_drift_watch(probe *self) {
 
 void probe_drift_end(probe *self) {
   if (self->drift->count > 0)
-    probe_median(self->drift->seconds, self->drift->count, &self->spread[PROBE_DRIFT]);
+    probe_median(self->drift->seconds, self->drift->count, DRIFT_TAIL, &self->spread[PROBE_DRIFT]);
   self->drift->count = 0;
 }
 

@@ -132,16 +132,16 @@ static int ascending(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-// Below, quartiles are those of chance.
+// Below, what lies between is chance.
 #define SPREAD_LEAST 8
 
-double probe_median(double *seconds, int count, probe_spread *spread) {
+double probe_median(double *seconds, int count, int tail, probe_spread *spread) {
   qsort(seconds, (size_t)count, sizeof *seconds, ascending);
   const int last = count - 1;
   const double median = seconds[last / 2];
   if (spread && count >= SPREAD_LEAST && seconds[0] > 0) {
-    spread->low += log(seconds[last / 4] / median);
-    spread->high += log(seconds[last - last / 4] / median);
+    spread->low += log(seconds[last / tail] / median);
+    spread->high += log(seconds[last - last / tail] / median);
     spread->count++;
   }
   return median;
@@ -157,7 +157,7 @@ static double seconds_of(const passes *p, bool mean, probe_spread *spread) {
                                       : 1e-9 * (double)(p->marks_ns[2 * i + 1] - p->marks_ns[2 * i]);
     sum += each[i];
   }
-  const double median = probe_median(each, p->done, spread);
+  const double median = probe_median(each, p->done, 4, spread);
   free(each);
   return (mean ? sum / p->done : median) / runs_of(p->load);
 }

@@ -14,7 +14,7 @@ typedef struct probe_region {
   int64_t bytes, used;
 } probe_region;
 
-// Sums over measurements of the logarithms of their quartiles over their median.
+// Sums over measurements of the logarithms of their lower and upper end over their median.
 typedef struct probe_spread {
   double low, high;
   int count;
@@ -88,9 +88,9 @@ void *probe_take(probe_region *region, int64_t bytes);
 // caches.
 int probe_sets(const probe *self, int64_t bytes, bool fresh);
 
-// The median of `count` times, which it sorts; adds their quartiles to `spread`, unless it is NULL or they
-// are too few to tell.
-double probe_median(double *seconds, int count, probe_spread *spread);
+// The median of `count` times, which it sorts; adds to `spread` the ends without a `tail`-th of them each (4:
+// the quartiles), unless it is NULL or they are too few to tell.
+double probe_median(double *seconds, int count, int tail, probe_spread *spread);
 
 // Seconds of one run: of each rank the median over passes (where ranks share a core, the mean), then the mean
 // over ranks. Adds their quartiles to the spread. Every rank must call it, in the same order.

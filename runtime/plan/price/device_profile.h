@@ -81,7 +81,8 @@ typedef struct fsdp_profile_collective {
   fsdp_profile_curve seconds; // by bytes of the whole buffer (what a gather makes, what a reduction reads)
 } fsdp_profile_collective;
 
-// Quartiles of repeated measurements over their median, in the mean of all that were made; 0: not said.
+// Lower and upper end of what was measured over its median: quartiles of a measurement's repetitions, in the
+// mean over measurements, together with octiles of one product over the minutes of measuring; 0: not said.
 typedef struct fsdp_profile_spread {
   double compute_low, compute_high, collective_low, collective_high;
 } fsdp_profile_spread;

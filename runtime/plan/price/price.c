@@ -314,9 +314,9 @@ static fsdp_price price_median(const fsdp_pricing *pricing, int position) {
 fsdp_price fsdp_price_of(const fsdp_pricing *pricing, int position) {
   fsdp_price price = price_median(pricing, position);
   const fsdp_profile_spread *spread = &pricing->profile->spread;
-  const bool low = pricing->quartile == FSDP_PRICE_LOW, collective = price.kind == FSDP_PRICE_COLLECTIVE;
+  const bool low = pricing->end == FSDP_PRICE_LOW, collective = price.kind == FSDP_PRICE_COLLECTIVE;
   double factor = low ? spread->compute_low : spread->compute_high;
   if (collective) factor = low ? spread->collective_low : spread->collective_high;
-  if (pricing->quartile != FSDP_PRICE_MEDIAN && factor > 0) price.seconds *= factor;
+  if (pricing->end != FSDP_PRICE_MEDIAN && factor > 0) price.seconds *= factor;
   return price;
 }

@@ -39,7 +39,7 @@ typedef struct fsdp_price {
 } fsdp_price;
 
 // Which of repeated measurements price instructions, by the profile's spread.
-typedef enum fsdp_price_quartile { FSDP_PRICE_MEDIAN, FSDP_PRICE_LOW, FSDP_PRICE_HIGH } fsdp_price_quartile;
+typedef enum fsdp_price_end { FSDP_PRICE_MEDIAN, FSDP_PRICE_LOW, FSDP_PRICE_HIGH } fsdp_price_end;
 
 // The machine that a plan is priced for.
 typedef struct fsdp_pricing {
@@ -48,7 +48,7 @@ typedef struct fsdp_pricing {
   int ranks_per_node;                                // at most the mesh's ranks
   bool crowded;                                      // ranks share cores, on which everything takes turns
   bool copies_gathers;                               // no multiprocessor is taken by them
-  fsdp_price_quartile quartile;                      // the median unless the caller sets it
+  fsdp_price_end end;                                // the median unless the caller sets it
   fsdp_profile_group groups[FSDP_PROGRAM_COMMS_MAX]; // by the program's communicators
 } fsdp_pricing;
 
