@@ -11,15 +11,14 @@
 #   mutate.sh --draw COUNT [ID...]   bugs drawn at random over all lines of C and CUDA, each run against the
 #                         tests of its module and of the programs that run it, CUDA on the emulated GPU
 #   --seed N, --of COMMIT the same ones again: drawn from the sources of that commit, planted in those that
-#                         there are; default: those that drawn.killers and drawn.verdicts are of
-#   --check               only whether so many are known, by a test that noticed or a verdict (no build)
+#                         there are; default: those that drawn.verdicts are of
+#   --check               only whether so many have a verdict, and their line (no build)
 #   --each N              begins no other test of a bug after N seconds; default: 180
 #   --no-cuda             leaves bugs in CUDA's lines for another run: the emulated GPU is not built
 #   --again               tries survivors again (or those named): without it a run resumes in --folder, and
-#                         tries none of those that drawn.killers or drawn.verdicts knows; --afresh: these too
+#                         tries none of those that drawn.verdicts knows; --afresh: these too
 #   --folder, --seconds   as above; default: build-draw
 # tests/mutants/drawn.verdicts says of survivors what they are; the exit status is 1 if one has no verdict.
-# tests/mutants/drawn.killers has the test that noticed each of the others: it is run first.
 folder="$(dirname "${BASH_SOURCE[0]}")/../tests/mutants"
 case " $* " in
   *" --draw "*) exec python3 "$folder/draw.py" "$@" ;;

@@ -35,8 +35,7 @@ SETTINGS = ("-DFSDP_SIMT=ON", "-DFSDP_WERROR=ON", "-DCMAKE_BUILD_TYPE=Release",
             "-DCMAKE_C_FLAGS_RELEASE=-O1 -Wno-maybe-uninitialized")
 TESTS = os.path.join(mutate.FOLDER, "drawn.tests")
 VERDICTS = os.path.join(mutate.FOLDER, "drawn.verdicts")
-KILLERS = os.path.join(mutate.FOLDER, "drawn.killers")
-OF = "983f7ec005fb"  # what verdicts and killers are of
+OF = "983f7ec005fb"  # what verdicts are of
 GONE = "its line is gone"
 AROUND = 3  # lines near it that a line has kept where it moved to a file of another name
 UNTRIED, NO_BUILD = "not tried yet", "does not build"
@@ -49,7 +48,8 @@ DEVICE = "simt_tickets simt_probe_calls simt_golden simt_train simt_ranks simt_c
 # The groups of cases that kernels of one file, by the start of its name, are in; of the others, all.
 CUDA = {"adamw": "flat", "checksum": "flat", "flat": "flat", "sums": "flat", "bias": "products",
         "cross": "products", "head": "products", "linear": "products", "logits": "products",
-        "columns": "rows", "embedding": "rows", "gelu": "rows", "layernorm": "rows", "positions": "rows",
+        "columns": "rows", "embedding": "rows", "gelu": "rows", "layernorm": "rows", "norm": "rows",
+        "positions": "rows",
         "qk": "rows", "rmsnorm": "rows", "rope": "rows", "swiglu": "rows", "attention": "attention"}
 SIMT_TARGETS = {"simt_mutations": ("simt_mutations",), "simt_golden": ("simt_golden",),
                 "simt_tickets": ("simt_tickets",), "simt_probe_calls": ("simt_probe_calls",),
@@ -151,13 +151,8 @@ def is_of_device(name):
     return re.match(r"runtime/.*(_cuda|_nccl|cuda_self)\.[ch]$", name) is not None
 
 
-def tests_of(name, costs, killer=None):
-    """What should notice a bug in that file, in the order in which it is run: first what did notice it."""
-    chosen = tests_of_file(name, costs)
-    return list(collections.OrderedDict.fromkeys([killer, *chosen])) if killer in chosen else chosen
-
-
-def tests_of_file(name, costs):
+def tests_of(name, costs):
+    """What should notice a bug in that file, in the order in which it is run."""
     folder, stem = os.path.dirname(name), os.path.splitext(os.path.basename(name))[0]
     while folder not in tests_by_folder():
         folder = os.path.dirname(folder)
@@ -265,7 +260,7 @@ class Bench(mutate.Copy):
             rows = [line.split() for line in lines]
         return {row[0]: float(row[2]) for row in rows if len(row) == 3}
 
-    def try_bug(self, bug, each_s, killer):
+    def try_bug(self, bug, each_s):
         """The verdict, and which tests ran without noticing anything."""
         sources = sources_now(self.source)
         place = find_now(bug, sources)
@@ -275,7 +270,7 @@ class Bench(mutate.Copy):
         text = "\n".join(lines)
         lines[place[1]] = bug["after"]
         changed, passed, began = "\n".join(lines), [], time.monotonic()
-        tests, built = tests_of(place[0], self.costs(), killer), 0
+        tests, built = tests_of(place[0], self.costs()), 0
         try:
             write(path, changed)
             for i, test in enumerate(tests):
@@ -332,23 +327,12 @@ def read_verdicts():
     return found
 
 
-def read_killers():
-    """The test that noticed each bug, or NO_BUILD: {id: test}, from lines `id test`."""
-    if not os.path.exists(KILLERS):
-        return {}
-    with open(KILLERS) as lines:
-        words = [line.split("#")[0].split(None, 1) for line in lines]
-    return {line[0]: line[1].strip() for line in words if line}
-
-
-def known(bug, sources, killers, verdicts):
-    """What the files say of a bug, or None: nothing, or its line is gone, so that it is tried."""
-    said = killers.get(bug["id"]) or ("survived" if bug["id"] in verdicts else None)
-    if said and said != NO_BUILD and find_now(bug, sources) is None:
-        said = GONE
-    if said not in (None, NO_BUILD, GONE, "survived"):
-        said = f"killed by {said}"
-    return said and bug | {"verdict": said, "passed": []}
+def known(bug, sources, verdicts):
+    """What the file says of a bug, or None: nothing, or its line is gone, so that it is tried."""
+    if bug["id"] not in verdicts:
+        return None
+    gone = find_now(bug, sources) is None
+    return bug | {"verdict": GONE if gone else "survived", "passed": []}
 
 
 def cell(text):
@@ -385,33 +369,23 @@ def table_of(records, verdicts):
 
 
 def check(options, verdicts):
-    """Without building anything: of the bugs with a killer or a verdict, whose line there is still."""
-    killers, tests, faults = read_killers(), mutate.test_files(), []
-    sources, waiting, counts = sources_now(mutate.ROOT), set(killers) | set(verdicts), collections.Counter()
-    for key in set(killers) & set(verdicts):
-        faults.append(f"{key} has a killer and a verdict")
+    """Without building anything: of the bugs with a verdict, whose line there is still."""
+    sources, waiting, counts = sources_now(mutate.ROOT), set(verdicts), collections.Counter()
     for bug in draws(sources_of(options.of), options.seed):
         if not waiting:
             break
-        if bug["id"] not in waiting:
-            continue
-        waiting.remove(bug["id"])
-        killer, place = killers.get(bug["id"]), find_now(bug, sources)
-        if killer == NO_BUILD:
-            continue
-        counts[GONE if place is None else "killed" if killer else "judged"] += 1
-        if killer and not killer.startswith("simt_") and killer not in tests:
-            faults.append(f"{bug['id']}: no test is called {killer}")
-    faults += [f"{key} is not drawn from {options.of} with seed {options.seed}" for key in sorted(waiting)]
-    if counts["killed"] + counts["judged"] < options.draw:
-        faults.append(f"fewer than {options.draw} have a killer or a verdict, and their line")
-    print("\n".join([*faults, f"{counts['killed']} killed, {counts['judged']} survivors judged, "
-                               f"of {counts[GONE]} the line is gone"]))
+        if bug["id"] in waiting:
+            waiting.remove(bug["id"])
+            counts[GONE if find_now(bug, sources) is None else "judged"] += 1
+    faults = [f"{key} is not drawn from {options.of} with seed {options.seed}" for key in sorted(waiting)]
+    if counts["judged"] < options.draw:
+        faults.append(f"fewer than {options.draw} have a verdict, and their line")
+    print("\n".join([*faults, f"{counts['judged']} survivors judged, of {counts[GONE]} the line is gone"]))
     return int(bool(faults))
 
 
 def run_draws(options, verdicts):
-    killers, bench, began = read_killers(), Bench(options.folder), time.monotonic()
+    bench, began = Bench(options.folder), time.monotonic()
     os.makedirs(options.folder, exist_ok=True)
     path = os.path.join(options.folder, f"drawn-{options.seed}.jsonl")
     records, chosen, built = read_records(path), [], 0
@@ -421,7 +395,7 @@ def run_draws(options, verdicts):
             break
         record, start = records.get(bug["id"]), time.monotonic()
         if record is None and not options.afresh:
-            record = known(bug, sources, killers, verdicts)
+            record = known(bug, sources, verdicts)
         if record is None and options.no_cuda and (bug["file"].startswith("kernels/cuda/") or
                                                    is_of_device(bug["file"])):
             chosen.append(bug | {"verdict": UNTRIED})
@@ -435,8 +409,7 @@ def run_draws(options, verdicts):
             else:
                 bench.prepare(options.no_cuda)
                 same = verdicts.get(bug["id"], "").startswith("equivalent")  # one test is enough
-                verdict, passed = bench.try_bug(bug, 0 if same else options.each,
-                                                killers.get(bug["id"]))
+                verdict, passed = bench.try_bug(bug, 0 if same else options.each)
                 record = bug | {"verdict": verdict, "passed": passed}
                 print(f"{bug['id']} {bug['file']}:{bug['line']} {verdict} ({time.monotonic() - start:.0f} s)",
                       flush=True)
@@ -454,9 +427,9 @@ def main(arguments):
     parser.add_argument("--seed", type=int, default=24, help="default: 24")
     parser.add_argument("--of", default=OF, metavar="COMMIT",
                         help=f"whose sources are drawn from; default: {OF}")
-    parser.add_argument("--check", action="store_true", help="only whether so many are known; builds nothing")
+    parser.add_argument("--check", action="store_true", help="only whether so many have a verdict")
     parser.add_argument("--again", action="store_true", help="try the survivors again")
-    parser.add_argument("--afresh", action="store_true", help="try also those with a killer or a verdict")
+    parser.add_argument("--afresh", action="store_true", help="try also those with a verdict")
     parser.add_argument("--no-cuda", action="store_true", help="leave bugs in CUDA's lines for another run")
     parser.add_argument("--each", type=float, default=180, metavar="N",
                         help="begin no other test of a bug after N seconds")

@@ -185,7 +185,7 @@ def commit(tree):
 
 def make_drawn_tree(tree):
     shutil.copytree(SOURCE / "tests/mutants", tree / "tests/mutants",
-                    ignore=lambda *_: ["drawn.verdicts", "drawn.killers"])
+                    ignore=lambda *_: ["drawn.verdicts"])
     for folder in ("runtime", "kernels", "launcher", "models", "tools"):
         (tree / folder).mkdir(parents=True)
         (tree / folder / "README").write_text("")
@@ -229,26 +229,22 @@ def draws(tree):
     assert (result.returncode, tests) == (0, 0), result.stdout + result.stderr
     assert "| survived: equivalent: it is the same |" in result.stdout, result.stdout
     assert "Of 1 that change what the programs do, 1 are killed: 100.0%." in result.stdout, result.stdout
-    # Two are known, and found in a file of another name, the one that noticed first.
-    killed = next(line for line in table if "killed by" in line).split()[1]
-    killers = tree / "tests/mutants/drawn.killers"
-    killers.write_text(f"# Killers\n\n{killed} test_code\n")
+    # It is known, and found in a file of another name.
     (tree / "models/code.c").rename(tree / "models/other.c")
-    result, tests = draw(tree, "2", "--check")
+    result, tests = draw(tree, "1", "--check")
     assert (result.returncode, tests) == (0, 0), result.stdout + result.stderr
-    assert "1 killed, 1 survivors judged, of 0 the line is gone" in result.stdout, result.stdout
-    for text, fault in ((f"{killed} test_gone", "no test is called test_gone"),
-                        ("24-999 test_code", "not drawn"), ("", "fewer than 2")):
-        killers.write_text(text + "\n")
-        result, _ = draw(tree, "2", "--check")
+    assert "1 survivors judged, of 0 the line is gone" in result.stdout, result.stdout
+    unknown = said + "\n24-999: no bug: x\n"
+    for text, count, fault in ((unknown, "1", "not drawn"), (said, "2", "fewer than 2")):
+        (tree / "tests/mutants/drawn.verdicts").write_text(text)
+        result, _ = draw(tree, count, "--check")
         assert result.returncode == 1 and fault in result.stdout, (text, result.stdout)
-    # What is known is not tried in another folder.
-    killers.write_text(f"{killed} test_code\n")
-    result, tests = draw(tree, "2", "--folder", str(tree / "build-other"))
-    assert (result.returncode, tests) == (0, 0), result.stdout + result.stderr
-    assert "1 killed, 1 survived (1 equivalent)" in result.stdout, result.stdout
     (tree / "models/other.c").rename(tree / "models/code.c")
-    killers.unlink()
+    # What is known is not tried in another folder.
+    (tree / "tests/mutants/drawn.verdicts").write_text(said)
+    result, tests = draw(tree, "1", "--folder", str(tree / "build-other"))
+    assert (result.returncode, tests) == (0, 0), result.stdout + result.stderr
+    assert "0 killed, 1 survived (1 equivalent)" in result.stdout, result.stdout
     # Without CUDA, its lines wait.
     (tree / "kernels/cuda").mkdir(parents=True)
     (tree / "kernels/cuda/code.cu").write_text("void f(int a, int b) {\n  waits(a < b);\n}\n")
