@@ -51,6 +51,8 @@ void fsdp_decoder_read(fsdp_fields *f, const json_t *root, fsdp_model_config *c)
   c->padding_token = read_padding_token(f, root, c->vocab_size);
   fsdp_rope_read(f, root, d->rope_theta_default > 0 ? d->rope_theta_default : 10000.0, c);
   if (d->experts_key) fsdp_experts_read(f, root, c);
+  fsdp_fields_read(f, root, d->fields, c);
+  if (d->read) d->read(f, root, c);
 }
 
 void fsdp_decoder_print(const fsdp_model_config *c, json_t *root) {
@@ -66,6 +68,8 @@ void fsdp_decoder_print(const fsdp_model_config *c, json_t *root) {
   json_decref(own);
   if (c->padding_token) json_object_set_new(root, "pad_token_id", json_integer(c->padding_token - 1));
   if (c->experts) fsdp_experts_print(c, root);
+  fsdp_fields_print(c->family->decoder->fields, c, root);
+  if (c->family->decoder->print) c->family->decoder->print(c, root);
 }
 
 // ---- Sizes

@@ -1,8 +1,7 @@
 // What distinguishes the decoders of Llama's kind (decoder.h), apart from numbers in their configurations.
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "models/fields.h"
 
 typedef struct fsdp_decoder {
   // Names of module classes: the prefix of most ("Llama" of LlamaModel, LlamaMLP, ...), and two in full.
@@ -33,4 +32,9 @@ typedef struct fsdp_decoder {
   const char *const *expert_names;
   bool experts_first; // of a block's modules: else its router
   bool wide_qk_norm;  // qk_norm is of all heads together
+  // Keys of the configuration that the family alone has (NULL: none), and what a table does not say of them,
+  // done last: sizes of the decoder are read before. NULL: nothing.
+  const fsdp_field *fields;
+  void (*read)(fsdp_fields *fields, const json_t *root, fsdp_model_config *config);
+  void (*print)(const fsdp_model_config *config, json_t *root);
 } fsdp_decoder;

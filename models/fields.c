@@ -163,3 +163,52 @@ void fsdp_fields_heads(fsdp_fields *f, const json_t *object, int64_t kv_heads, i
                           f->where, (long long)config->hidden_size, (long long)config->num_heads,
                           (long long)config->head_dim, HEAD_DIM_MAX);
 }
+
+// ---- Tables
+
+void fsdp_fields_read(fsdp_fields *f, const json_t *object, const fsdp_field *rows,
+                      fsdp_model_config *config) {
+  for (const fsdp_field *row = rows; row && row->key; row++) {
+    void *member = (char *)config + row->offset;
+    const int64_t fallback = (int64_t)row->fallback;
+    switch (row->kind) {
+    case FSDP_FIELD_FALSE:
+      fsdp_fields_only_false(f, object, row->key, row->what);
+      break;
+    case FSDP_FIELD_BOOL:
+      *(bool *)member = fsdp_fields_bool(f, object, row->key, fallback);
+      break;
+    case FSDP_FIELD_COUNT:
+      *(int64_t *)member = fsdp_fields_count(f, object, row->key, fallback, row->most);
+      break;
+    case FSDP_FIELD_COUNT_OR_NONE:
+      *(int64_t *)member = fsdp_fields_count_or_none(f, object, row->key, fallback, row->most);
+      break;
+    case FSDP_FIELD_WHOLE:
+      *(int64_t *)member = fsdp_fields_whole(f, object, row->key, fallback, row->most);
+      break;
+    case FSDP_FIELD_POSITIVE:
+      *(double *)member = fsdp_fields_positive(f, object, row->key, row->fallback);
+      break;
+    }
+  }
+}
+
+static json_t *print_field(const fsdp_field *row, const void *member) {
+  switch (row->kind) {
+  case FSDP_FIELD_FALSE:
+    return json_false();
+  case FSDP_FIELD_BOOL:
+    return json_boolean(*(const bool *)member);
+  case FSDP_FIELD_POSITIVE:
+    return json_real(*(const double *)member);
+  default:
+    if (row->kind == FSDP_FIELD_COUNT_OR_NONE && !*(const int64_t *)member) return json_null();
+    return json_integer(*(const int64_t *)member);
+  }
+}
+
+void fsdp_fields_print(const fsdp_field *rows, const fsdp_model_config *config, json_t *object) {
+  for (const fsdp_field *row = rows; row && row->key; row++)
+    json_object_set_new(object, row->key, print_field(row, (const char *)config + row->offset));
+}

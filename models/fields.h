@@ -6,6 +6,7 @@
 #include "runtime/base/status.h"
 
 #include <jansson.h>
+#include <stddef.h>
 
 typedef struct fsdp_fields {
   const char *where; // what the object is called: a path
@@ -59,6 +60,36 @@ void fsdp_fields_only_true(fsdp_fields *fields, const json_t *object, const char
 
 // Refuses a key that is present and not 0, because dropout is not supported.
 void fsdp_fields_no_dropout(fsdp_fields *fields, const json_t *object, const char *key);
+
+// ---- A table of keys, each read into a member of the configuration and printed from there
+
+typedef enum fsdp_field_kind {
+  FSDP_FIELD_FALSE, // must be false: only_false
+  FSDP_FIELD_BOOL,
+  FSDP_FIELD_COUNT,
+  FSDP_FIELD_COUNT_OR_NONE,
+  FSDP_FIELD_WHOLE,
+  FSDP_FIELD_POSITIVE
+} fsdp_field_kind;
+
+typedef struct fsdp_field {
+  const char *key;
+  fsdp_field_kind kind;
+  size_t offset; // of the member: a bool, a double if it is POSITIVE, else an int64_t
+  double fallback;
+  int64_t most;
+  const char *what; // of FALSE
+} fsdp_field;
+
+#define FSDP_FIELD(key, kind, member, fallback, most)                                                        \
+  { key, FSDP_FIELD_##kind, offsetof(fsdp_model_config, member), fallback, most, NULL }
+#define FSDP_FIELD_MUST_BE_FALSE(key, what)                                                                  \
+  { key, FSDP_FIELD_FALSE, 0, 0, 0, what }
+
+// The rows of a table, which ends with one without a key, in their order. NULL: none.
+void fsdp_fields_read(fsdp_fields *fields, const json_t *object, const fsdp_field *rows,
+                      fsdp_model_config *config);
+void fsdp_fields_print(const fsdp_field *rows, const fsdp_model_config *config, json_t *object);
 
 #define FSDP_FIELDS_HEAD_DIM_MAX 1024
 

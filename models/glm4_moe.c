@@ -2,8 +2,6 @@
 // chooses, groups) beside ordinary attention, shared experts, and first layers without experts.
 #include "models/decoder.h"
 
-#include <stddef.h>
-
 // ---- Presets: published shapes
 
 #define GLM4_MOE                                                                                             \
@@ -27,39 +25,29 @@ static const fsdp_preset presets[] = {
 
 // ---- The configuration
 
-static void refuse_others(fsdp_fields *f, const json_t *root) {
+static const fsdp_field fields[] = {
+    FSDP_FIELD("attention_bias", BOOL, qkv_bias, false, 0),
+    FSDP_FIELD("use_qk_norm", BOOL, qk_norm, false, 0),
+    FSDP_FIELD("moe_intermediate_size", COUNT, expert_size, 1408, 1 << 24),
+    FSDP_FIELD("n_shared_experts", COUNT, shared_expert_size, 1, 1 << 10), // of expert_size each: below
+    FSDP_FIELD("first_k_dense_replace", WHOLE, first_expert_layer, 1, INT32_MAX),
+    FSDP_FIELD("n_group", COUNT, route_groups, 1, INT32_MAX),
+    FSDP_FIELD("topk_group", COUNT, route_groups_kept, 1, INT32_MAX),
+    FSDP_FIELD("norm_topk_prob", BOOL, normalises_routes, true, 0),
+    FSDP_FIELD("routed_scaling_factor", POSITIVE, route_scale, 1, 0),
+    {0}};
+
+static void read_more(fsdp_fields *f, const json_t *root, fsdp_model_config *c) {
   fsdp_fields_only_text(f, root, "scoring_func", "sigmoid");
   fsdp_fields_only_text(f, root, "topk_method", "noaux_tc");
-}
-
-static void read_config(fsdp_fields *f, const json_t *root, fsdp_model_config *c) {
-  refuse_others(f, root);
-  fsdp_decoder_read(f, root, c);
-  c->qkv_bias = fsdp_fields_bool(f, root, "attention_bias", false);
-  c->qk_norm = fsdp_fields_bool(f, root, "use_qk_norm", false);
-  c->expert_size = fsdp_fields_count(f, root, "moe_intermediate_size", 1408, 1 << 24);
-  c->shared_expert_size = fsdp_fields_count(f, root, "n_shared_experts", 1, 1 << 10) * c->expert_size;
-  c->first_expert_layer = fsdp_fields_whole(f, root, "first_k_dense_replace", 1, INT32_MAX);
+  c->shared_expert_size *= c->expert_size;
   c->route_score = FSDP_ROUTE_SIGMOID;
   c->route_bias = true;
-  c->route_groups = fsdp_fields_count(f, root, "n_group", 1, INT32_MAX);
-  c->route_groups_kept = fsdp_fields_count(f, root, "topk_group", 1, INT32_MAX);
   c->route_group_best = 2;
-  c->normalises_routes = fsdp_fields_bool(f, root, "norm_topk_prob", true);
-  c->route_scale = fsdp_fields_positive(f, root, "routed_scaling_factor", 1.0);
 }
 
-static void print_config(const fsdp_model_config *c, json_t *root) {
-  fsdp_decoder_print(c, root);
-  json_object_set_new(root, "attention_bias", json_boolean(c->qkv_bias));
-  json_object_set_new(root, "use_qk_norm", json_boolean(c->qk_norm));
-  json_object_set_new(root, "moe_intermediate_size", json_integer(c->expert_size));
+static void print_more(const fsdp_model_config *c, json_t *root) {
   json_object_set_new(root, "n_shared_experts", json_integer(c->shared_expert_size / c->expert_size));
-  json_object_set_new(root, "first_k_dense_replace", json_integer(c->first_expert_layer));
-  json_object_set_new(root, "n_group", json_integer(c->route_groups));
-  json_object_set_new(root, "topk_group", json_integer(c->route_groups_kept));
-  json_object_set_new(root, "norm_topk_prob", json_boolean(c->normalises_routes));
-  json_object_set_new(root, "routed_scaling_factor", json_real(c->route_scale));
   json_object_set_new(root, "partial_rotary_factor",
                       json_real(c->rotary_dim ? (double)c->rotary_dim / (double)c->head_dim : 1.0));
 }
@@ -78,17 +66,10 @@ static const fsdp_decoder decoder = {.prefix = "Glm4Moe",
                                      .router_class = "TopkRouter",
                                      .shared_name = "shared_experts",
                                      .routes_in_f32 = true,
-                                     .experts_first = true};
+                                     .experts_first = true,
+                                     .fields = fields,
+                                     .read = read_more,
+                                     .print = print_more};
 
-const fsdp_family fsdp_family_glm4_moe = {
-    .block_class = "Glm4MoeDecoderLayer",
-    .presets = presets,
-    .keys_without_numbers = fsdp_decoder_keys_without_numbers,
-    .decoder = &decoder,
-    .skips_extra_layers = true,
-    .read = read_config,
-    .print = print_config,
-    .parameter_count = fsdp_decoder_parameter_count,
-    .flops_per_token = fsdp_decoder_flops_per_token,
-    .build = fsdp_decoder_build,
-};
+const fsdp_family fsdp_family_glm4_moe = {FSDP_DECODER_FAMILY(presets, decoder),
+                                          .block_class = "Glm4MoeDecoderLayer", .skips_extra_layers = true};

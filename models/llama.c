@@ -48,34 +48,17 @@ static const fsdp_preset presets[] = {
 // Old conversions stored the inverse frequencies among the weights.
 static const char *const buffers[] = {"rotary_emb.inv_freq", NULL};
 
-static void read_config(fsdp_fields *f, const json_t *root, fsdp_model_config *c) {
-  fsdp_fields_only_false(f, root, "attention_bias", "biases");
-  fsdp_fields_only_false(f, root, "mlp_bias", "biases");
-  fsdp_decoder_read(f, root, c);
-}
-
-static void print_config(const fsdp_model_config *c, json_t *root) {
-  fsdp_decoder_print(c, root);
-  json_object_set_new(root, "attention_bias", json_false());
-  json_object_set_new(root, "mlp_bias", json_false());
-}
+static const fsdp_field fields[] = {FSDP_FIELD_MUST_BE_FALSE("attention_bias", "biases"),
+                                    FSDP_FIELD_MUST_BE_FALSE("mlp_bias", "biases"),
+                                    {0}};
 
 // The class names are those of the releases in which SDPA was a class of its own.
 static const fsdp_decoder decoder = {.prefix = "Llama",
                                      .attention = "LlamaSdpaAttention",
                                      .activation = "SiLU",
                                      .rotary_in_attention = true,
+                                     .fields = fields,
                                      .positions_default = 2048};
 
-const fsdp_family fsdp_family_llama = {
-    .block_class = "LlamaDecoderLayer",
-    .presets = presets,
-    .keys_without_numbers = fsdp_decoder_keys_without_numbers,
-    .buffers = buffers,
-    .decoder = &decoder,
-    .read = read_config,
-    .print = print_config,
-    .parameter_count = fsdp_decoder_parameter_count,
-    .flops_per_token = fsdp_decoder_flops_per_token,
-    .build = fsdp_decoder_build,
-};
+const fsdp_family fsdp_family_llama = {FSDP_DECODER_FAMILY(presets, decoder),
+                                       .block_class = "LlamaDecoderLayer", .buffers = buffers};

@@ -1,8 +1,6 @@
 // The Mixtral family, as Transformers' MixtralForCausalLM: Mistral's decoder with routed experts.
 #include "models/decoder.h"
 
-#include <stddef.h>
-
 // ---- Presets: published shapes
 
 #define MIXTRAL                                                                                              \
@@ -24,15 +22,11 @@ static const fsdp_preset presets[] = {
 
 // ---- The configuration
 
-static void read_config(fsdp_fields *f, const json_t *root, fsdp_model_config *c) {
-  fsdp_decoder_read(f, root, c);
-  c->window = fsdp_fields_count_or_none(f, root, "sliding_window", 0, INT32_MAX);
-  c->normalises_routes = true;
-}
+static const fsdp_field fields[] = {FSDP_FIELD("sliding_window", COUNT_OR_NONE, window, 0, INT32_MAX), {0}};
 
-static void print_config(const fsdp_model_config *c, json_t *root) {
-  fsdp_decoder_print(c, root);
-  json_object_set_new(root, "sliding_window", c->window ? json_integer(c->window) : json_null());
+static void read_more(fsdp_fields *f, const json_t *root, fsdp_model_config *c) {
+  (void)f, (void)root;
+  c->normalises_routes = true;
 }
 
 static const char *const expert_names[] = {
@@ -50,16 +44,9 @@ static const fsdp_decoder decoder = {.prefix = "Mixtral",
                                      .experts_default = 8,
                                      .expert_slots_default = 2,
                                      .aux_coef_default = 1e-3,
-                                     .expert_names = expert_names};
+                                     .expert_names = expert_names,
+                                     .fields = fields,
+                                     .read = read_more};
 
-const fsdp_family fsdp_family_mixtral = {
-    .block_class = "MixtralDecoderLayer",
-    .presets = presets,
-    .keys_without_numbers = fsdp_decoder_keys_without_numbers,
-    .decoder = &decoder,
-    .read = read_config,
-    .print = print_config,
-    .parameter_count = fsdp_decoder_parameter_count,
-    .flops_per_token = fsdp_decoder_flops_per_token,
-    .build = fsdp_decoder_build,
-};
+const fsdp_family fsdp_family_mixtral = {FSDP_DECODER_FAMILY(presets, decoder),
+                                         .block_class = "MixtralDecoderLayer"};

@@ -2,8 +2,6 @@
 // and routed experts.
 #include "models/decoder.h"
 
-#include <stddef.h>
-
 // ---- Presets: published shapes
 
 #define OLMOE                                                                                                \
@@ -23,11 +21,11 @@ static const fsdp_preset presets[] = {
 
 // ---- The configuration
 
-static void read_config(fsdp_fields *f, const json_t *root, fsdp_model_config *c) {
-  fsdp_fields_only_false(f, root, "attention_bias", "biases");
+static const fsdp_field fields[] = {FSDP_FIELD_MUST_BE_FALSE("attention_bias", "biases"), {0}};
+
+static void read_more(fsdp_fields *f, const json_t *root, fsdp_model_config *c) {
   const json_t *clip = fsdp_fields_present(root, "clip_qkv");
   if (clip) fsdp_fields_refuse(f, "clip_qkv", clip, "but q, k and v are not clipped here; it must be null");
-  fsdp_decoder_read(f, root, c);
   c->normalises_routes = fsdp_fields_bool(f, root, "norm_topk_prob", false);
   if (!f->status && c->num_kv_heads != c->num_heads)
     fsdp_fields_refuse(f, "num_key_value_heads", fsdp_fields_present(root, "num_key_value_heads"),
@@ -41,9 +39,7 @@ static void read_config(fsdp_fields *f, const json_t *root, fsdp_model_config *c
   if (!json_object_get(root, "pad_token_id") && c->vocab_size > 1) c->padding_token = 2;
 }
 
-static void print_config(const fsdp_model_config *c, json_t *root) {
-  fsdp_decoder_print(c, root);
-  json_object_set_new(root, "attention_bias", json_false());
+static void print_more(const fsdp_model_config *c, json_t *root) {
   if (!c->padding_token) json_object_set_new(root, "pad_token_id", json_null());
   json_object_set_new(root, "norm_topk_prob", json_boolean(c->normalises_routes));
 }
@@ -58,16 +54,10 @@ static const fsdp_decoder decoder = {.prefix = "Olmoe",
                                      .experts_key = "num_experts",
                                      .experts_default = 64,
                                      .expert_slots_default = 8,
-                                     .aux_coef_default = 1e-2};
+                                     .aux_coef_default = 1e-2,
+                                     .fields = fields,
+                                     .read = read_more,
+                                     .print = print_more};
 
-const fsdp_family fsdp_family_olmoe = {
-    .block_class = "OlmoeDecoderLayer",
-    .presets = presets,
-    .keys_without_numbers = fsdp_decoder_keys_without_numbers,
-    .decoder = &decoder,
-    .read = read_config,
-    .print = print_config,
-    .parameter_count = fsdp_decoder_parameter_count,
-    .flops_per_token = fsdp_decoder_flops_per_token,
-    .build = fsdp_decoder_build,
-};
+const fsdp_family fsdp_family_olmoe = {FSDP_DECODER_FAMILY(presets, decoder),
+                                       .block_class = "OlmoeDecoderLayer"};

@@ -3,8 +3,6 @@
 #include "models/decoder.h"
 #include "models/window.h"
 
-#include <stddef.h>
-
 // ---- Presets: published shapes
 
 #define QWEN25                                                                                               \
@@ -23,15 +21,9 @@ static const fsdp_preset presets[] = {
 
 // ---- The configuration
 
-static void read_config(fsdp_fields *f, const json_t *root, fsdp_model_config *c) {
+static void read_more(fsdp_fields *f, const json_t *root, fsdp_model_config *c) {
   fsdp_fields_only_false(f, root, "use_mrope", "positions of several dimensions");
-  fsdp_decoder_read(f, root, c);
   fsdp_window_read(f, root, c);
-}
-
-static void print_config(const fsdp_model_config *c, json_t *root) {
-  fsdp_decoder_print(c, root);
-  fsdp_window_print(c, root);
 }
 
 static const fsdp_decoder decoder = {.prefix = "Qwen2",
@@ -39,16 +31,9 @@ static const fsdp_decoder decoder = {.prefix = "Qwen2",
                                      .activation = "SiLUActivation",
                                      .qkv_bias = true,
                                      .kv_heads_default = 32,
-                                     .positions_default = 32768};
+                                     .positions_default = 32768,
+                                     .read = read_more,
+                                     .print = fsdp_window_print};
 
-const fsdp_family fsdp_family_qwen2 = {
-    .block_class = "Qwen2DecoderLayer",
-    .presets = presets,
-    .keys_without_numbers = fsdp_decoder_keys_without_numbers,
-    .decoder = &decoder,
-    .read = read_config,
-    .print = print_config,
-    .parameter_count = fsdp_decoder_parameter_count,
-    .flops_per_token = fsdp_decoder_flops_per_token,
-    .build = fsdp_decoder_build,
-};
+const fsdp_family fsdp_family_qwen2 = {FSDP_DECODER_FAMILY(presets, decoder),
+                                       .block_class = "Qwen2DecoderLayer"};

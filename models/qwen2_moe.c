@@ -2,8 +2,6 @@
 // layers or in some, and beside them one that every row goes to.
 #include "models/decoder.h"
 
-#include <stddef.h>
-
 // ---- Presets: published shapes
 
 #define QWEN2_MOE                                                                                            \
@@ -25,31 +23,20 @@ static const fsdp_preset presets[] = {
 // ---- The configuration
 
 // Transformers gives a window to every other layer of the first ones, which no released model has.
-static void refuse_windows(fsdp_fields *f, const json_t *root) {
+static const fsdp_field fields[] = {
+    FSDP_FIELD_MUST_BE_FALSE("use_sliding_window", "windows of this family"),
+    FSDP_FIELD("qkv_bias", BOOL, qkv_bias, true, 0),
+    FSDP_FIELD("moe_intermediate_size", COUNT, expert_size, 1408, 1 << 24),
+    FSDP_FIELD("shared_expert_intermediate_size", COUNT, shared_expert_size, 5632, 1 << 24),
+    FSDP_FIELD("norm_topk_prob", BOOL, normalises_routes, false, 0),
+    {0}};
+
+static void read_more(fsdp_fields *f, const json_t *root, fsdp_model_config *c) {
   const json_t *types = fsdp_fields_present(root, "layer_types");
-  fsdp_fields_only_false(f, root, "use_sliding_window", "windows of this family");
   for (size_t i = 0; i < json_array_size(types); i++)
     if (!fsdp_fields_is_text(json_array_get(types, i), "full_attention"))
       fsdp_fields_refuse(f, "layer_types", types, "but only \"full_attention\" is supported in this family");
-}
-
-static void read_config(fsdp_fields *f, const json_t *root, fsdp_model_config *c) {
-  refuse_windows(f, root);
-  fsdp_decoder_read(f, root, c);
-  c->qkv_bias = fsdp_fields_bool(f, root, "qkv_bias", true);
-  c->expert_size = fsdp_fields_count(f, root, "moe_intermediate_size", 1408, 1 << 24);
-  c->shared_expert_size = fsdp_fields_count(f, root, "shared_expert_intermediate_size", 5632, 1 << 24);
   c->gates_shared_expert = true;
-  c->normalises_routes = fsdp_fields_bool(f, root, "norm_topk_prob", false);
-}
-
-static void print_config(const fsdp_model_config *c, json_t *root) {
-  fsdp_decoder_print(c, root);
-  json_object_set_new(root, "use_sliding_window", json_false());
-  json_object_set_new(root, "qkv_bias", json_boolean(c->qkv_bias));
-  json_object_set_new(root, "moe_intermediate_size", json_integer(c->expert_size));
-  json_object_set_new(root, "shared_expert_intermediate_size", json_integer(c->shared_expert_size));
-  json_object_set_new(root, "norm_topk_prob", json_boolean(c->normalises_routes));
 }
 
 static const fsdp_decoder decoder = {.prefix = "Qwen2Moe",
@@ -61,16 +48,9 @@ static const fsdp_decoder decoder = {.prefix = "Qwen2Moe",
                                      .experts_default = 60,
                                      .expert_slots_default = 4,
                                      .aux_coef_default = 1e-3,
-                                     .lists_dense_layers = true};
+                                     .lists_dense_layers = true,
+                                     .fields = fields,
+                                     .read = read_more};
 
-const fsdp_family fsdp_family_qwen2_moe = {
-    .block_class = "Qwen2MoeDecoderLayer",
-    .presets = presets,
-    .keys_without_numbers = fsdp_decoder_keys_without_numbers,
-    .decoder = &decoder,
-    .read = read_config,
-    .print = print_config,
-    .parameter_count = fsdp_decoder_parameter_count,
-    .flops_per_token = fsdp_decoder_flops_per_token,
-    .build = fsdp_decoder_build,
-};
+const fsdp_family fsdp_family_qwen2_moe = {FSDP_DECODER_FAMILY(presets, decoder),
+                                           .block_class = "Qwen2MoeDecoderLayer"};

@@ -3,8 +3,6 @@
 #include "models/decoder.h"
 #include "models/window.h"
 
-#include <stddef.h>
-
 static const fsdp_preset presets[] = {
     {"qwen3-8b",
      {.vocab_size = 151936,
@@ -22,17 +20,7 @@ static const fsdp_preset presets[] = {
     {NULL, {0}},
 };
 
-static void read_config(fsdp_fields *f, const json_t *root, fsdp_model_config *c) {
-  fsdp_fields_only_false(f, root, "attention_bias", "biases");
-  fsdp_decoder_read(f, root, c);
-  fsdp_window_read(f, root, c);
-}
-
-static void print_config(const fsdp_model_config *c, json_t *root) {
-  fsdp_decoder_print(c, root);
-  json_object_set_new(root, "attention_bias", json_false());
-  fsdp_window_print(c, root);
-}
+static const fsdp_field fields[] = {FSDP_FIELD_MUST_BE_FALSE("attention_bias", "biases"), {0}};
 
 static const fsdp_decoder decoder = {.prefix = "Qwen3",
                                      .attention = "Qwen3Attention",
@@ -40,16 +28,10 @@ static const fsdp_decoder decoder = {.prefix = "Qwen3",
                                      .qk_norm = true,
                                      .kv_heads_default = 32,
                                      .head_dim_default = 128,
-                                     .positions_default = 32768};
+                                     .positions_default = 32768,
+                                     .fields = fields,
+                                     .read = fsdp_window_read,
+                                     .print = fsdp_window_print};
 
-const fsdp_family fsdp_family_qwen3 = {
-    .block_class = "Qwen3DecoderLayer",
-    .presets = presets,
-    .keys_without_numbers = fsdp_decoder_keys_without_numbers,
-    .decoder = &decoder,
-    .read = read_config,
-    .print = print_config,
-    .parameter_count = fsdp_decoder_parameter_count,
-    .flops_per_token = fsdp_decoder_flops_per_token,
-    .build = fsdp_decoder_build,
-};
+const fsdp_family fsdp_family_qwen3 = {FSDP_DECODER_FAMILY(presets, decoder),
+                                       .block_class = "Qwen3DecoderLayer"};

@@ -2,8 +2,6 @@
 // layers or in some.
 #include "models/decoder.h"
 
-#include <stddef.h>
-
 // ---- Presets: published shapes
 
 #define QWEN3_MOE                                                                                            \
@@ -27,21 +25,11 @@ static const fsdp_preset presets[] = {
 
 // ---- The configuration
 
-static void read_config(fsdp_fields *f, const json_t *root, fsdp_model_config *c) {
-  fsdp_fields_only_false(f, root, "attention_bias", "biases");
-  fsdp_fields_only_false(f, root, "use_sliding_window", "windows of this family");
-  fsdp_decoder_read(f, root, c);
-  c->expert_size = fsdp_fields_count(f, root, "moe_intermediate_size", 768, 1 << 24);
-  c->normalises_routes = fsdp_fields_bool(f, root, "norm_topk_prob", false);
-}
-
-static void print_config(const fsdp_model_config *c, json_t *root) {
-  fsdp_decoder_print(c, root);
-  json_object_set_new(root, "attention_bias", json_false());
-  json_object_set_new(root, "use_sliding_window", json_false());
-  json_object_set_new(root, "moe_intermediate_size", json_integer(c->expert_size));
-  json_object_set_new(root, "norm_topk_prob", json_boolean(c->normalises_routes));
-}
+static const fsdp_field fields[] = {FSDP_FIELD_MUST_BE_FALSE("attention_bias", "biases"),
+                                    FSDP_FIELD_MUST_BE_FALSE("use_sliding_window", "windows of this family"),
+                                    FSDP_FIELD("moe_intermediate_size", COUNT, expert_size, 768, 1 << 24),
+                                    FSDP_FIELD("norm_topk_prob", BOOL, normalises_routes, false, 0),
+                                    {0}};
 
 static const fsdp_decoder decoder = {.prefix = "Qwen3Moe",
                                      .attention = "Qwen3MoeAttention",
@@ -54,16 +42,8 @@ static const fsdp_decoder decoder = {.prefix = "Qwen3Moe",
                                      .expert_slots_default = 8,
                                      .aux_coef_default = 1e-3,
                                      .experts_first = true,
-                                     .lists_dense_layers = true};
+                                     .lists_dense_layers = true,
+                                     .fields = fields};
 
-const fsdp_family fsdp_family_qwen3_moe = {
-    .block_class = "Qwen3MoeDecoderLayer",
-    .presets = presets,
-    .keys_without_numbers = fsdp_decoder_keys_without_numbers,
-    .decoder = &decoder,
-    .read = read_config,
-    .print = print_config,
-    .parameter_count = fsdp_decoder_parameter_count,
-    .flops_per_token = fsdp_decoder_flops_per_token,
-    .build = fsdp_decoder_build,
-};
+const fsdp_family fsdp_family_qwen3_moe = {FSDP_DECODER_FAMILY(presets, decoder),
+                                           .block_class = "Qwen3MoeDecoderLayer"};
