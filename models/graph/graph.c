@@ -7,13 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Grows *array to hold `count` + 1 items.
-static void *reserve(void *array, int count, int *capacity, size_t item_bytes) {
-  if (count < *capacity) return array;
-  *capacity = *capacity ? 2 * *capacity : 64;
-  return fsdp_realloc(array, (size_t)*capacity * item_bytes);
-}
-
 fsdp_graph *fsdp_graph_create(int64_t batch, int64_t seq) {
   fsdp_graph *graph = fsdp_alloc_zeroed(1, sizeof *graph);
   graph->batch = batch;
@@ -38,7 +31,7 @@ void fsdp_graph_destroy(fsdp_graph *graph) {
 int fsdp_graph_module(fsdp_graph *graph, int parent, const char *name, const char *class_name,
                       const char *detail) {
   graph->modules =
-      reserve(graph->modules, graph->module_count, &graph->module_capacity, sizeof *graph->modules);
+      fsdp_grow(graph->modules, graph->module_count + 1, &graph->module_capacity, sizeof *graph->modules);
   int index = graph->module_count++;
   fsdp_module *module = &graph->modules[index];
   *module = (fsdp_module){.parent = parent, .first_child = -1, .next_sibling = -1};
@@ -83,7 +76,8 @@ bool fsdp_graph_module_within(const fsdp_graph *graph, int module, int ancestor)
 
 int fsdp_graph_value(fsdp_graph *graph, fsdp_value_role role, fsdp_value_dtype dtype, int module,
                      const char *name, int dims, const int64_t *shape) {
-  graph->values = reserve(graph->values, graph->value_count, &graph->value_capacity, sizeof *graph->values);
+  graph->values =
+      fsdp_grow(graph->values, graph->value_count + 1, &graph->value_capacity, sizeof *graph->values);
   int index = graph->value_count++;
   fsdp_value *value = &graph->values[index];
   *value = (fsdp_value){
@@ -182,7 +176,8 @@ static void check_blocks(const fsdp_param *param) {
 int fsdp_graph_param(fsdp_graph *graph, int module, const fsdp_param_spec *spec) {
   FSDP_CHECK(spec->dims >= 1 && spec->dims <= FSDP_MAX_DIMS && spec->block_count <= FSDP_PARAM_MAX_BLOCKS,
              "a parameter of %d dimensions and %d blocks", spec->dims, spec->block_count);
-  graph->params = reserve(graph->params, graph->param_count, &graph->param_capacity, sizeof *graph->params);
+  graph->params =
+      fsdp_grow(graph->params, graph->param_count + 1, &graph->param_capacity, sizeof *graph->params);
   int index = graph->param_count++;
   fsdp_param *param = &graph->params[index];
   *param = (fsdp_param){.module = module,
@@ -215,7 +210,7 @@ int fsdp_graph_param(fsdp_graph *graph, int module, const fsdp_param_spec *spec)
 }
 
 void fsdp_graph_tie(fsdp_graph *graph, int module, const char *name, int param) {
-  graph->ties = reserve(graph->ties, graph->tie_count, &graph->tie_capacity, sizeof *graph->ties);
+  graph->ties = fsdp_grow(graph->ties, graph->tie_count + 1, &graph->tie_capacity, sizeof *graph->ties);
   fsdp_tie *tie = &graph->ties[graph->tie_count++];
   *tie = (fsdp_tie){.module = module, .param = param};
   param_name(graph, module, name, tie->name);
@@ -235,7 +230,7 @@ int fsdp_graph_param_of(const fsdp_graph *graph, int module, const char *name) {
 // Appends a zeroed node to one of the two lists.
 static fsdp_node *append(fsdp_node **nodes, int *count, int *capacity, fsdp_op_kind kind, int module,
                          int block) {
-  *nodes = reserve(*nodes, *count, capacity, sizeof **nodes);
+  *nodes = fsdp_grow(*nodes, *count + 1, capacity, sizeof **nodes);
   fsdp_node *node = &(*nodes)[(*count)++];
   *node = (fsdp_node){.kind = kind, .module = module, .block = block};
   return node;

@@ -46,3 +46,10 @@ void *fsdp_realloc(void *memory, size_t bytes) {
   FSDP_NEED_MEMORY(grown, "%zu bytes", bytes);
   return grown;
 }
+
+void *fsdp_grow(void *items, int count, int *capacity, size_t item_bytes) {
+  if (count <= *capacity) return items;
+  const int doubled = *capacity < 32 ? 64 : 2 * *capacity;
+  *capacity = count > doubled ? count : doubled;
+  return fsdp_realloc(items, (size_t)*capacity * item_bytes);
+}

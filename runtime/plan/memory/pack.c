@@ -54,10 +54,7 @@ typedef enum order_rule {
 typedef enum fit_rule { LOWEST_GAP, TIGHTEST_GAP, FIT_RULE_COUNT } fit_rule;
 
 static void list_insert(entry_list *list, int index, const entry *item) {
-  if (list->count == list->capacity) {
-    list->capacity = list->capacity ? list->capacity * 2 : 64;
-    list->entries = fsdp_realloc(list->entries, (size_t)list->capacity * sizeof *list->entries);
-  }
+  list->entries = fsdp_grow(list->entries, list->count + 1, &list->capacity, sizeof *list->entries);
   memmove(list->entries + index + 1, list->entries + index, (size_t)(list->count - index) * sizeof *item);
   list->entries[index] = *item;
   list->count++;

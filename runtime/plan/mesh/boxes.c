@@ -95,10 +95,7 @@ void fsdp_box_list_free(fsdp_box_list *list) {
 }
 
 static void append(fsdp_box_list *list, const fsdp_box *box) {
-  if (list->count == list->capacity) {
-    list->capacity = 2 * list->capacity + FSDP_BOXES_MAX;
-    list->boxes = fsdp_realloc(list->boxes, (size_t)list->capacity * sizeof *list->boxes);
-  }
+  list->boxes = fsdp_grow(list->boxes, list->count + 1, &list->capacity, sizeof *list->boxes);
   list->boxes[list->count++] = *box;
 }
 
@@ -174,10 +171,7 @@ typedef struct run_list {
 } run_list;
 
 static void add_run(run_list *list, fsdp_shard_run run) {
-  if (list->count == list->capacity) {
-    list->capacity = 2 * list->capacity + 8;
-    list->runs = fsdp_realloc(list->runs, (size_t)list->capacity * sizeof *list->runs);
-  }
+  list->runs = fsdp_grow(list->runs, list->count + 1, &list->capacity, sizeof *list->runs);
   list->runs[list->count++] = run;
 }
 

@@ -18,10 +18,7 @@ void fsdp_nodes_release(fsdp_nodes *list) {
 
 int fsdp_nodes_insert(fsdp_nodes *list, const fsdp_list_node *node) {
   fsdp_list_node copy = *node; // it may be one of the array that moves
-  if (list->count == list->capacity) {
-    list->capacity = list->capacity ? 2 * list->capacity : 256;
-    list->nodes = fsdp_realloc(list->nodes, (size_t)list->capacity * sizeof *list->nodes);
-  }
+  list->nodes = fsdp_grow(list->nodes, list->count + 1, &list->capacity, sizeof *list->nodes);
   int index = list->count++, next = list->cursor;
   copy.next = next;
   copy.previous = next == FSDP_NO_NODE ? list->last : list->nodes[next].previous;

@@ -24,20 +24,11 @@ void fsdp_program_destroy(fsdp_program *program) {
 
 // ---- Building
 
-// Room for `count` items in an array of `*capacity`; returns the array, moved or not.
-static void *reserve(void *array, int *capacity, int count, size_t item_bytes) {
-  if (count <= *capacity) return array;
-  int grown = *capacity < 64 ? 64 : *capacity * 2;
-  if (grown < count) grown = count;
-  *capacity = grown;
-  return fsdp_realloc(array, (size_t)grown * item_bytes);
-}
-
 int fsdp_program_tensor(fsdp_program *program, const fsdp_tensor *tensor) {
   FSDP_CHECK(tensor->bytes >= 0, "tensor %s of %lld bytes", tensor->name, (long long)tensor->bytes);
   int index = program->tensor_count;
   program->tensors =
-      reserve(program->tensors, &program->tensor_capacity, index + 1, sizeof *program->tensors);
+      fsdp_grow(program->tensors, index + 1, &program->tensor_capacity, sizeof *program->tensors);
   program->tensors[index] = *tensor;
   program->tensors[index].begin = 0;
   program->tensors[index].end = -1;
@@ -51,9 +42,9 @@ int fsdp_program_instr(fsdp_program *program, const fsdp_instr *instr, const fsd
   int index = program->instr_count, first = program->operand_count;
   FSDP_CHECK(program->section_count > 0 && program->sections[program->section_count - 1].end < 0,
              "instruction %d lies in no section", index);
-  program->instrs = reserve(program->instrs, &program->instr_capacity, index + 1, sizeof *program->instrs);
-  program->operands = reserve(program->operands, &program->operand_capacity, first + operand_count,
-                              sizeof *program->operands);
+  program->instrs = fsdp_grow(program->instrs, index + 1, &program->instr_capacity, sizeof *program->instrs);
+  program->operands = fsdp_grow(program->operands, first + operand_count, &program->operand_capacity,
+                                sizeof *program->operands);
   for (int i = 0; i < operand_count; i++) {
     FSDP_CHECK(operands[i].tensor >= 0 && operands[i].tensor < program->tensor_count,
                "operand %d of instruction %d names tensor %d of %d", i, index, operands[i].tensor,
@@ -122,7 +113,7 @@ void fsdp_program_set_waits(fsdp_program *program, const fsdp_wait *waits, const
     program->instrs[i].wait_count = counts[i];
     total += counts[i];
   }
-  program->waits = reserve(program->waits, &program->wait_capacity, total, sizeof *program->waits);
+  program->waits = fsdp_grow(program->waits, total, &program->wait_capacity, sizeof *program->waits);
   program->wait_count = total;
   if (total > 0) memcpy(program->waits, waits, (size_t)total * sizeof *waits);
 }

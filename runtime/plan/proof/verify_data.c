@@ -101,10 +101,7 @@ static void forget_moving(data_walk *w, const moving_write *write, bool is_movin
 }
 
 static void add_moving(data_walk *w, const moving_write *write) {
-  if (w->moving_count == w->moving_capacity) {
-    w->moving_capacity = w->moving_capacity ? 2 * w->moving_capacity : 64;
-    w->moving = fsdp_realloc(w->moving, (size_t)w->moving_capacity * sizeof *w->moving);
-  }
+  w->moving = fsdp_grow(w->moving, w->moving_count + 1, &w->moving_capacity, sizeof *w->moving);
   w->moving[w->moving_count++] = *write;
 }
 

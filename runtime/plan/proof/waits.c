@@ -174,10 +174,7 @@ static bool touch_each_other(const fsdp_program *program, int position, int othe
 }
 
 static void add_wait(inference *in, int position, int awaited, fsdp_wait_reason reason) {
-  if (in->node_count == in->node_capacity) {
-    in->node_capacity = in->node_capacity ? in->node_capacity * 2 : 1024;
-    in->nodes = fsdp_realloc(in->nodes, (size_t)in->node_capacity * sizeof *in->nodes);
-  }
+  in->nodes = fsdp_grow(in->nodes, in->node_count + 1, &in->node_capacity, sizeof *in->nodes);
   in->nodes[in->node_count] = (wait_node){awaited, in->first_node[position], reason, false};
   in->first_node[position] = in->node_count++;
 }

@@ -27,11 +27,8 @@ bool fsdp_operator_tensor_fits(const fsdp_operator_tensor *tensor) {
 }
 
 int fsdp_network_tensor(fsdp_network *network, const fsdp_operator_tensor *tensor) {
-  if (network->tensor_count == network->tensor_capacity) {
-    network->tensor_capacity = 2 * network->tensor_capacity + 32;
-    network->tensors =
-        fsdp_realloc(network->tensors, (size_t)network->tensor_capacity * sizeof *network->tensors);
-  }
+  network->tensors = fsdp_grow(network->tensors, network->tensor_count + 1, &network->tensor_capacity,
+                               sizeof *network->tensors);
   network->tensors[network->tensor_count] = *tensor;
   return network->tensor_count++;
 }

@@ -6,11 +6,8 @@
 #include <string.h>
 
 fsdp_operator *network_append(fsdp_network *network, const char *name, const char *kind) {
-  if (network->operator_count == network->operator_capacity) {
-    network->operator_capacity = 2 * network->operator_capacity + 32;
-    network->operators =
-        fsdp_realloc(network->operators, (size_t)network->operator_capacity * sizeof *network->operators);
-  }
+  network->operators = fsdp_grow(network->operators, network->operator_count + 1, &network->operator_capacity,
+                                 sizeof *network->operators);
   fsdp_operator *op = &network->operators[network->operator_count++];
   *op = (fsdp_operator){.name_count = 1, .node = -1, .gathered_letter = -1};
   snprintf(op->names[0], sizeof op->names[0], "%s", name);

@@ -81,10 +81,7 @@ static bool input_axes(const propagator *p, int op, int operand, fsdp_tensor_axe
 // ---- Deciding one
 
 static void add_known(propagator *p, known_operand known) {
-  if (p->known.count == p->known.capacity) {
-    p->known.capacity = 2 * p->known.capacity + 16;
-    p->known.items = fsdp_realloc(p->known.items, (size_t)p->known.capacity * sizeof *p->known.items);
-  }
+  p->known.items = fsdp_grow(p->known.items, p->known.count + 1, &p->known.capacity, sizeof *p->known.items);
   p->known.items[p->known.count++] = known;
 }
 
