@@ -65,36 +65,29 @@ template <class T> bool is_wide(const fsdp_kernel_call *call, const activation<T
          is_aligned(p.y);
 }
 
-} // namespace
-
-void cuda_gelu(const fsdp_kernel_call *call) {
+template <bool BACKWARD> void run(const fsdp_kernel_call *call) {
   const fsdp_view *o = open_operands(call);
   with_type(o[0].dtype, [&](auto number) {
     using T = decltype(number);
     constexpr int width = vector_numel<T>;
     activation<T> p = {};
-    p.x = numbers_of<T>(call, 0);
-    p.y = numbers_of<T>(call, 1);
+    p.x = numbers_of<T>(call, BACKWARD ? 1 : 0);
+    if (BACKWARD) p.d_y = numbers_of<T>(call, 0);
+    if (!BACKWARD) p.y = numbers_of<T>(call, 1);
     if (is_wide(call, p)) {
-      launch_width<T, width>(call, p, activate<T, width>);
+      launch_width<T, width>(call, p, BACKWARD ? differentiate<T, width> : activate<T, width>);
     } else {
-      launch_width<T, 1>(call, p, activate<T, 1>);
+      launch_width<T, 1>(call, p, BACKWARD ? differentiate<T, 1> : activate<T, 1>);
     }
   });
 }
 
+} // namespace
+
+void cuda_gelu(const fsdp_kernel_call *call) {
+  run<false>(call);
+}
+
 void cuda_gelu_backward(const fsdp_kernel_call *call) {
-  const fsdp_view *o = open_operands(call);
-  with_type(o[0].dtype, [&](auto number) {
-    using T = decltype(number);
-    constexpr int width = vector_numel<T>;
-    activation<T> p = {};
-    p.d_y = numbers_of<T>(call, 0);
-    p.x = numbers_of<T>(call, 1);
-    if (is_wide(call, p)) {
-      launch_width<T, width>(call, p, differentiate<T, width>);
-    } else {
-      launch_width<T, 1>(call, p, differentiate<T, 1>);
-    }
-  });
+  run<true>(call);
 }

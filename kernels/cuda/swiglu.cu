@@ -60,40 +60,30 @@ template <class T> bool is_wide(const gated<T> &p) {
   return p.I % vector_numel<T> == 0 && is_aligned(p.gate_up) && is_aligned(p.d_s) && is_aligned(p.s);
 }
 
-} // namespace
-
-void cuda_swiglu(const fsdp_kernel_call *call) {
-  const int64_t I = call->attrs->intermediate;
+template <bool BACKWARD> void run(const fsdp_kernel_call *call) {
   const fsdp_view *o = open_operands(call);
   with_type(o[0].dtype, [&](auto number) {
     using T = decltype(number);
     constexpr int width = vector_numel<T>;
     gated<T> p = {};
-    p.gate_up = numbers_of<T>(call, 0);
-    p.s = numbers_of<T>(call, 1);
-    p.I = I;
+    p.gate_up = numbers_of<T>(call, BACKWARD ? 1 : 0);
+    if (BACKWARD) p.d_s = numbers_of<T>(call, 0);
+    if (!BACKWARD) p.s = numbers_of<T>(call, 1);
+    p.I = call->attrs->intermediate;
     if (is_wide(p)) {
-      launch_width<T, width>(call, p, activate<T, width>);
+      launch_width<T, width>(call, p, BACKWARD ? differentiate<T, width> : activate<T, width>);
     } else {
-      launch_width<T, 1>(call, p, activate<T, 1>);
+      launch_width<T, 1>(call, p, BACKWARD ? differentiate<T, 1> : activate<T, 1>);
     }
   });
 }
 
+} // namespace
+
+void cuda_swiglu(const fsdp_kernel_call *call) {
+  run<false>(call);
+}
+
 void cuda_swiglu_backward(const fsdp_kernel_call *call) {
-  const int64_t I = call->attrs->intermediate;
-  const fsdp_view *o = open_operands(call);
-  with_type(o[0].dtype, [&](auto number) {
-    using T = decltype(number);
-    constexpr int width = vector_numel<T>;
-    gated<T> p = {};
-    p.d_s = numbers_of<T>(call, 0);
-    p.gate_up = numbers_of<T>(call, 1);
-    p.I = I;
-    if (is_wide(p)) {
-      launch_width<T, width>(call, p, differentiate<T, width>);
-    } else {
-      launch_width<T, 1>(call, p, differentiate<T, 1>);
-    }
-  });
+  run<true>(call);
 }

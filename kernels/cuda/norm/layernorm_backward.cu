@@ -4,6 +4,7 @@
 // A block walks rows that lie a grid apart. Each thread keeps its columns' parts of d_weight and d_bias in
 // registers, which the blocks leave in the workspace: those of all d_weight, then those of d_bias
 // (sum_parts.cuh).
+#include "kernels/cuda/norm/norm_rows.cuh"
 #include "kernels/cuda/ops.cuh"
 #include "kernels/cuda/sum_parts.cuh"
 
@@ -20,20 +21,6 @@ template <class T> struct norm_gradient {
   int C;
   bool adds; // to d_h
 };
-
-template <int WIDTH> __device__ __forceinline__ int column_of(int chunk) {
-  return (chunk * int(blockDim.x) + int(threadIdx.x)) * WIDTH;
-}
-
-template <class T, int WIDTH, int CHUNKS>
-__device__ __forceinline__ void load_row(const T *source, int C, packed<T, WIDTH> (&row)[CHUNKS]) {
-#pragma unroll
-  for (int k = 0; k < CHUNKS; k++) {
-    const int c = column_of<WIDTH>(k);
-    if (c >= C) break;
-    load_packed(source + c, &row[k]);
-  }
-}
 
 // A thread's columns of one row, as they lie in memory.
 template <class T, int WIDTH, int CHUNKS> struct row_part { packed<T, WIDTH> h[CHUNKS], d_y[CHUNKS]; };
@@ -133,9 +120,7 @@ __global__ void __launch_bounds__(threads_max, 1) backward_rows(norm_gradient<T>
 
 template <class T, int WIDTH, int CHUNKS, bool AHEAD>
 bool launch_width(const fsdp_kernel_call *call, const norm_gradient<T> &p, int64_t parts) {
-  const int64_t vectors = blocks_of(p.C, WIDTH);
-  int64_t threads = fsdp_min_i64(256, fsdp_round_up(vectors, warp_lanes));
-  threads = fsdp_max_i64(threads, fsdp_round_up(blocks_of(vectors, CHUNKS), warp_lanes));
+  const int64_t threads = row_threads<WIDTH, CHUNKS>(p.C);
   if (threads > threads_max) return false;
   launch({parts, int(threads), stream_of(call)}, backward_rows<T, WIDTH, CHUNKS, AHEAD>, p);
   return true;
