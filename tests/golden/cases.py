@@ -6,6 +6,18 @@ stored weights; shards: their files; stray: with a buffer that is no weight; bar
 prefix. A new case is added at the end: seeds follow from the order.
 """
 
+SMALL = dict(
+    vocab_size=64,
+    hidden_size=24,
+    intermediate_size=40,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=8,
+    rms_norm_eps=1e-5,
+    max_position_embeddings=64,
+)
+
 CASES = {
     "grouped": dict(  # grouped-query attention, untied
         config=dict(
@@ -385,17 +397,7 @@ CASES = {
     ),
     "documents_llama": dict(  # documents in a row, and padding behind them
         documents=True,
-        config=dict(
-            vocab_size=64,
-            hidden_size=24,
-            intermediate_size=40,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            head_dim=8,
-            rms_norm_eps=1e-5,
-            max_position_embeddings=64,
-        ),
+        config=SMALL,
         dtype="BF16",
         style="new",
         batch=3,
@@ -519,17 +521,7 @@ CASES = {
     "dropout_llama": dict(  # grouped heads; documents in a row
         dropout=(0.05, 0.3, 0.1),
         documents=True,
-        config=dict(
-            vocab_size=64,
-            hidden_size=24,
-            intermediate_size=40,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            head_dim=8,
-            rms_norm_eps=1e-5,
-            max_position_embeddings=64,
-        ),
+        config=SMALL,
         dtype="BF16",
         style="new",
         batch=3,

@@ -127,3 +127,40 @@ char *tree_of_model(const fsdp_model_config *config) {
   fsdp_graph_destroy(graph);
   return text;
 }
+
+fsdp_plan *plan_of_config(const fsdp_plan_config *config) {
+  fsdp_plan *plan = NULL;
+  fsdp_error error = {0};
+  if (fsdp_plan_create(config, &plan, &error) != FSDP_OK) fail_msg("%s", error.message);
+  return plan;
+}
+
+fsdp_plan *plan_of_saving(fsdp_plan_config config, const char *recomputed, const char *offloaded) {
+  fsdp_error error = {0};
+  if (fsdp_saving_parse(recomputed, "-", FSDP_FATE_RECOMPUTE, &config.saving, &error) != FSDP_OK ||
+      fsdp_saving_parse(offloaded, "-", FSDP_FATE_OFFLOAD, &config.saving, &error) != FSDP_OK)
+    fail_msg("%s", error.message);
+  return plan_of_config(&config);
+}
+
+fsdp_plan_config even_plan_config(void) {
+  return (fsdp_plan_config){.model = {.family = family_of_preset("tiny"),
+                                      .vocab_size = 256,
+                                      .hidden_size = 128,
+                                      .intermediate_size = 256,
+                                      .num_layers = 3,
+                                      .num_heads = 4,
+                                      .num_kv_heads = 2,
+                                      .head_dim = 32,
+                                      .norm_eps = 1e-5,
+                                      .rope_theta = 1e4},
+                            .batch = 1,
+                            .seq = 32,
+                            .micro_batches = 1,
+                            .strategy = FSDP_FULL,
+                            .mesh = fsdp_mesh_of(1, 4),
+                            .wrap = {.kind = FSDP_WRAP_BLOCK},
+                            .prefetch = 1,
+                            .grad_clip = 1.0f,
+                            .backend = fsdp_plan_backend_cpu()};
+}

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "models/model.h"
-#include "runtime/plan/sharding/specs.h"
+#include "runtime/plan/plan.h"
 
 // The family of the preset `name`.
 const fsdp_family *family_of_preset(const char *name);
@@ -43,3 +43,12 @@ void place_by_specs(fsdp_graph *graph, fsdp_specs *specs, const fsdp_mesh *mesh)
 
 // The module tree as PyTorch prints it; the caller frees it.
 char *tree_of_model(const fsdp_model_config *config);
+
+// The plan of a configuration; the test fails if there is none. The caller destroys it.
+fsdp_plan *plan_of_config(const fsdp_plan_config *config);
+// The same where values of lists are recomputed and offloaded (saving.h).
+fsdp_plan *plan_of_saving(fsdp_plan_config config, const char *recomputed, const char *offloaded);
+
+// A configuration for four ranks in which every parameter is a multiple of 16 * 8 elements: nothing is
+// padded, so that closed formulas are exact.
+fsdp_plan_config even_plan_config(void);

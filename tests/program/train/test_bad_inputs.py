@@ -289,24 +289,8 @@ for bytes_allowed, status in ((int(needed), 0), (int(needed) - 1, 4)):
         failures.append("least limit")
         print(f"FAILED least limit: {bytes_allowed} gives {process.returncode}\n{process.stderr}")
 # The loss.
-bad(
-    "loss not finite",
-    [
-        "--lr",
-        "1e6",
-        "--lr-schedule",
-        "constant",
-        "--max-steps",
-        "50",
-        "--grad-clip",
-        "0",
-        "--weight-decay",
-        "1e5",
-    ],
-    6,
-    "loss",
-    "--lr 1e+06",
-)
+diverges = "--lr 1e6 --lr-schedule constant --max-steps 50 --grad-clip 0 --weight-decay 1e5".split()
+bad("loss not finite", diverges, 6, "loss", "--lr 1e+06")
 # The other program.
 for name, arguments, status, parts in (
     ("plan: ranks", ["--ranks", "0"], 2, ["--ranks", "'0'"]),
@@ -362,24 +346,7 @@ if programs.WITH_MPI:
     bad("2 ranks: pattern", ["--data", str(work / "shorts*.txt")], 3, "shorts*.txt", ranks=2)
     bad("2 ranks: memory", ["--memory-limit", "1MB"], 4, "--memory-limit", ranks=2)
     bad("2 ranks: log", ["--log", str(work / "file" / "log.jsonl")], 3, "log.jsonl", ranks=2)
-    bad(
-        "2 ranks: loss not finite",
-        [
-            "--lr",
-            "1e6",
-            "--lr-schedule",
-            "constant",
-            "--max-steps",
-            "50",
-            "--grad-clip",
-            "0",
-            "--weight-decay",
-            "1e5",
-        ],
-        6,
-        "loss",
-        ranks=2,
-    )
+    bad("2 ranks: loss not finite", diverges, 6, "loss", ranks=2)
 
     def apart(name, first, second, status, *parts, folders=(".", ".")):
         """Rank 0 with different arguments, or in a different folder, than two more ranks."""

@@ -4,6 +4,7 @@
 #include "runtime/base/random.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "tests/support/harness.h"
+#include "tests/support/models.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -29,9 +30,7 @@ static void boxes_hold_every_element(void **state) {
     config.strategy = FSDP_HYBRID;
     config.mesh = fsdp_mesh_of(1 + (int)(words[0] % 4), 1 + (int)(words[1] % 7));
     config.wrap = wraps[words[2] % 4];
-    fsdp_plan *plan;
-    fsdp_error error;
-    assert_int_equal(fsdp_plan_create(&config, &plan, &error), FSDP_OK);
+    fsdp_plan *plan = plan_of_config(&config);
     fsdp_checkpoint *c = fsdp_checkpoint_create(plan, "small");
     for (int p = 0; p < c->param_count; p++) {
       const fsdp_checkpoint_param *param = &c->params[p];

@@ -214,9 +214,7 @@ static void check_routes_once(const char *mesh) {
   fsdp_plan_config config = small_plan(mesh);
   config.sequence_parallel = true; // where tensor cuts rows, choices are gathered twice
   config.saving = fsdp_saving_of_blocks();
-  fsdp_plan *plan;
-  fsdp_error error;
-  assert_int_equal(fsdp_plan_create(&config, &plan, &error), FSDP_OK);
+  fsdp_plan *plan = plan_of_config(&config);
   int routes = 0;
   for (int i = 0; i < plan->program->instr_count; i++) {
     const fsdp_instr *instr = &plan->program->instrs[i];
@@ -262,9 +260,7 @@ static void test_waves_hold_all(void **state) {
     fsdp_plan_config config = small_plan("expert=4");
     config.model.experts = 8;
     config.expert_capacity = 0.5 * c;
-    fsdp_plan *plan;
-    fsdp_error error;
-    assert_int_equal(fsdp_plan_create(&config, &plan, &error), FSDP_OK);
+    fsdp_plan *plan = plan_of_config(&config);
     int64_t next = 0, waves = 0;
     for (int n = 0; n < plan->graph->forward_count; n++) {
       const fsdp_node *node = &plan->graph->forward[n];
@@ -289,9 +285,7 @@ static void test_closed_forms(void **state) {
     snprintf(mesh, sizeof mesh, "expert=%d", W);
     fsdp_plan_config config = small_plan(mesh);
     config.evaluation = false;
-    fsdp_plan *plan;
-    fsdp_error error;
-    assert_int_equal(fsdp_plan_create(&config, &plan, &error), FSDP_OK);
+    fsdp_plan *plan = plan_of_config(&config);
     const fsdp_op_attrs *attrs = NULL;
     for (int n = 0; n < plan->graph->forward_count; n++)
       if (!strcmp(fsdp_op_name(plan->graph->forward[n].kind), "expert_up"))

@@ -4,6 +4,7 @@
 #include "runtime/plan/program/saved.h"
 #include "tests/support/draws.h"
 #include "tests/support/harness.h"
+#include "tests/support/models.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -153,13 +154,6 @@ static void test_gradients(void **state) {
 
 // ---- Bytes
 
-static fsdp_plan *plan_of(const fsdp_plan_config *config) {
-  fsdp_plan *plan = NULL;
-  fsdp_error error;
-  if (fsdp_plan_create(config, &plan, &error) != FSDP_OK) fail_msg("%s", error.message);
-  return plan;
-}
-
 // Master shards of everything; moments, gradients and reductions of what trains. No size has padding.
 static void test_bytes(void **state) {
   (void)state;
@@ -171,7 +165,7 @@ static void test_bytes(void **state) {
     fsdp_plan_config frozen = config;
     fsdp_family family;
     freeze(&frozen, &family, &sets[set]);
-    fsdp_plan *plan = plan_of(&frozen);
+    fsdp_plan *plan = plan_of_config(&frozen);
     int64_t all = 0, trained = 0;
     for (int p = 0; p < plan->graph->param_count; p++) {
       const fsdp_param *param = &plan->graph->params[p];
@@ -197,9 +191,9 @@ static void test_head(void **state) {
   (void)state;
   fsdp_plan_config config = harness_small_plan(1);
   fsdp_family family;
-  fsdp_plan *whole = plan_of(&config);
+  fsdp_plan *whole = plan_of_config(&config);
   freeze(&config, &family, &sets[HEAD]);
-  fsdp_plan *frozen = plan_of(&config);
+  fsdp_plan *frozen = plan_of_config(&config);
   fsdp_plan *plans[] = {whole, frozen};
   int found[2] = {0};
   for (int p = 0; p < 2; p++)
@@ -234,7 +228,7 @@ static bool is_saved(const fsdp_plan *plan, const char *name, int layer) {
 static void test_saved(void **state) {
   (void)state;
   fsdp_plan_config config = harness_small_plan(1);
-  fsdp_plan *whole = plan_of(&config);
+  fsdp_plan *whole = plan_of_config(&config);
   assert_true(is_saved(whole, "s", 1) && is_saved(whole, "gate_up", 1) && is_saved(whole, "lse", 0));
   fsdp_plan_destroy(whole);
   static const struct {
@@ -249,7 +243,7 @@ static void test_saved(void **state) {
     fsdp_plan_config frozen = config;
     fsdp_family family;
     freeze(&frozen, &family, &cases[i].set);
-    fsdp_plan *plan = plan_of(&frozen);
+    fsdp_plan *plan = plan_of_config(&frozen);
     assert_int_equal(is_saved(plan, "s", 1), cases[i].s1);
     assert_int_equal(is_saved(plan, "gate_up", 1), cases[i].gate_up1);
     assert_int_equal(is_saved(plan, "lse", 1), cases[i].lse1);

@@ -18,13 +18,6 @@
 
 #include <cmocka.h>
 
-static fsdp_plan *plan_of(const fsdp_plan_config *config) {
-  fsdp_plan *plan;
-  fsdp_error error;
-  if (fsdp_plan_create(config, &plan, &error)) fail_msg("%s", error.message);
-  return plan;
-}
-
 static fsdp_plan_config preset(const char *name, int fsdp, int tensor, int context) {
   fsdp_plan_config config = harness_small_plan(fsdp);
   fsdp_error error;
@@ -52,7 +45,7 @@ static void test_mesh(void **state) {
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     fsdp_plan_config config = preset(cases[i].model, cases[i].fsdp, cases[i].tensor, cases[i].context);
     config.wrap = (fsdp_wrap_policy){.kind = FSDP_WRAP_SIZE, .numel = 100000000};
-    fsdp_plan *plan = plan_of(&config);
+    fsdp_plan *plan = plan_of_config(&config);
     fsdp_narrow *narrow = fsdp_narrow_create(plan);
     assert_int_equal(fsdp_mesh_size(&narrow->config.mesh, FSDP_AXIS_FSDP), cases[i].expected[0]);
     assert_int_equal(fsdp_mesh_size(&narrow->config.mesh, FSDP_AXIS_TENSOR), cases[i].expected[1]);
@@ -69,9 +62,9 @@ static void test_wrap(void **state) {
   (void)state;
   fsdp_plan_config config = preset("llama2-7b", 4, 1, 1);
   config.wrap = (fsdp_wrap_policy){.kind = FSDP_WRAP_SIZE, .numel = 100000000};
-  fsdp_plan *plan = plan_of(&config);
+  fsdp_plan *plan = plan_of_config(&config);
   fsdp_narrow *narrow = fsdp_narrow_create(plan);
-  fsdp_plan *twin = plan_of(&narrow->config);
+  fsdp_plan *twin = plan_of_config(&narrow->config);
   static const char *const expected[] = {
       "", "model", "model.embed_tokens", "model.layers.0.mlp", "model.layers.1.mlp", "lm_head"};
   assert_int_equal(plan->units->count, 36);
@@ -129,7 +122,7 @@ static void test_layers(void **state) {
     }
     assert_int_equal(fsdp_saving_parse(cases[i].recompute, "", FSDP_FATE_RECOMPUTE, &config.saving, &error),
                      FSDP_OK);
-    fsdp_plan *plan = plan_of(&config);
+    fsdp_plan *plan = plan_of_config(&config);
     fsdp_narrow *narrow = fsdp_narrow_create(plan);
     assert_int_equal(narrow->config.model.num_layers, cases[i].layers);
     if (cases[i].recomputed) assert_int_equal(narrow->config.saving.rules[0].layers, cases[i].recomputed);
@@ -149,9 +142,9 @@ static void test_chunks(void **state) {
     fsdp_plan_config config = preset("llama2-7b", 2, i == 2 ? 1 : 2, i == 2 ? 1 : 2);
     config.batch = i == 1 ? 1 : 8;
     config.seq = i == 1 ? 64 : 1024;
-    fsdp_plan *plan = plan_of(&config);
+    fsdp_plan *plan = plan_of_config(&config);
     fsdp_narrow *narrow = fsdp_narrow_create(plan);
-    fsdp_plan *twin = plan_of(&narrow->config);
+    fsdp_plan *twin = plan_of_config(&narrow->config);
     int64_t rows = twin->config.batch * twin->rows.local_seq;
     int64_t chunk = fsdp_op_chunk_rows(FSDP_OP_CPU, rows, twin->config.model.vocab_size, FSDP_F32);
     assert_int_equal(chunk < rows, i == 0);
@@ -165,7 +158,7 @@ static void test_chunks(void **state) {
 // ---- What passes
 
 static void check_passes(const char *run, const fsdp_plan_config *config, int parameters) {
-  fsdp_plan *plan = plan_of(config);
+  fsdp_plan *plan = plan_of_config(config);
   fsdp_self_test_report report;
   fsdp_error error;
   if (fsdp_self_test(plan, &report, &error)) fail_msg("%s: %s", run, error.message);
@@ -255,9 +248,9 @@ static void test_sum_counted_twice(void **state) {
   fsdp_plan_config config = harness_small_plan(4);
   config.wrap = (fsdp_wrap_policy){.kind = FSDP_WRAP_BLOCK};
   config.evaluation = true;
-  fsdp_plan *plan = plan_of(&config);
+  fsdp_plan *plan = plan_of_config(&config);
   config = fsdp_narrow_alone(plan);
-  fsdp_plan *plain = plan_of(&config);
+  fsdp_plan *plain = plan_of_config(&config);
   fsdp_trial *alone = try_plan(plain, NULL);
   fsdp_self_test_report report;
   for (int u = 0; u < plan->units->count; u++) {
@@ -349,7 +342,7 @@ static void test_comparison(void **state) {
 static void test_message(void **state) {
   (void)state;
   fsdp_plan_config config = preset("tiny", 4, 1, 1);
-  fsdp_plan *plan = plan_of(&config);
+  fsdp_plan *plan = plan_of_config(&config);
   fsdp_spec *spec = &plan->specs->params[0];
   fsdp_self_test_report report;
   fsdp_error error;

@@ -3,6 +3,7 @@
 #include "runtime/plan/plan.h"
 #include "tests/support/cases.h"
 #include "tests/support/draws.h"
+#include "tests/support/models.h"
 #include "tests/support/random_plan.h"
 
 #include <setjmp.h>
@@ -46,9 +47,7 @@ static void test_streams(void **state) {
   for (int seed = cases_begin(configs()); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = 80000 + (uint64_t)seed};
     fsdp_plan_config config = random_plan_config(&random);
-    fsdp_plan *plan = NULL;
-    fsdp_error error = {0};
-    if (fsdp_plan_create(&config, &plan, &error) != FSDP_OK) fail_msg("%s", error.message);
+    fsdp_plan *plan = plan_of_config(&config);
     const fsdp_program *program = plan->program;
     for (int s = 0; s < program->section_count; s++) {
       const fsdp_section *section = &program->sections[s];

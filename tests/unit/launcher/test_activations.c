@@ -45,13 +45,7 @@ static fsdp_plan *plan_of(const char *recomputed, const char *offloaded, const f
                              .prefetch = 1,
                              .param_dtype = FSDP_F32,
                              .backend = backend};
-  fsdp_plan *plan = NULL;
-  fsdp_error error = {0};
-  if (fsdp_saving_parse(recomputed, "-", FSDP_FATE_RECOMPUTE, &config.saving, &error) != FSDP_OK ||
-      fsdp_saving_parse(offloaded, "-", FSDP_FATE_OFFLOAD, &config.saving, &error) != FSDP_OK ||
-      fsdp_plan_create(&config, &plan, &error) != FSDP_OK)
-    fail_msg("%s", error.message);
-  return plan;
+  return plan_of_saving(config, recomputed, offloaded);
 }
 
 static char *page_of(const fsdp_plan *plan) {

@@ -6,6 +6,7 @@
 #include "launcher/report/report.h"
 #include "launcher/setup/capacity.h"
 #include "launcher/setup/mesh_choice.h"
+#include "tests/support/models.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -35,13 +36,6 @@ static fsdp_plan_config config_of(const char *preset, int ranks) {
   return config;
 }
 
-static fsdp_plan *make_plan(const fsdp_plan_config *config) {
-  fsdp_plan *plan;
-  fsdp_error error;
-  if (fsdp_plan_create(config, &plan, &error) != FSDP_OK) fail_msg("%s", error.message);
-  return plan;
-}
-
 static json_int_t integer(const json_t *object, const char *key) {
   const json_t *value = json_object_get(object, key);
   if (!json_is_integer(value)) fail_msg("'%s' is no integer", key);
@@ -51,7 +45,7 @@ static json_int_t integer(const json_t *object, const char *key) {
 static void report_as_json(void **state) {
   (void)state;
   fsdp_plan_config config = config_of("tiny", 4);
-  fsdp_plan *plan = make_plan(&config);
+  fsdp_plan *plan = plan_of_config(&config);
   json_t *report = fsdp_report_json(plan), *unit, *value;
   const json_t *units = json_object_get(report, "units"), *memory = json_object_get(report, "memory");
   assert_int_equal(integer(json_object_get(report, "model"), "parameters"),
@@ -99,7 +93,7 @@ static char *page_of(const fsdp_plan *plan) {
 static void report_as_a_page(void **state) {
   (void)state;
   fsdp_plan_config config = config_of("llama2-7b", 8);
-  fsdp_plan *plan = make_plan(&config);
+  fsdp_plan *plan = plan_of_config(&config);
   char *page = page_of(plan);
   const char *const wanted[] = {
       "the model: 6,738,415,616 parameters, 8 ranks (data=1, fsdp=8), strategy full",
@@ -118,7 +112,7 @@ static void report_as_a_page(void **state) {
   fsdp_plan_destroy(plan);
   // By size, the unit LlamaModel holds all attention weights and stays gathered.
   config.wrap = (fsdp_wrap_policy){FSDP_WRAP_SIZE, 100000000, NULL};
-  plan = make_plan(&config);
+  plan = plan_of_config(&config);
   page = page_of(plan);
   assert_non_null(strstr(page, "hint: unit model (LlamaModel)"));
   assert_non_null(strstr(page, "--wrap block"));
@@ -132,7 +126,7 @@ static void profile_series(void **state) {
   fsdp_plan_config config = config_of("tiny", 4);
   config.micro_batches = 4;
   config.cpu_offload = true;
-  fsdp_plan *plan = make_plan(&config);
+  fsdp_plan *plan = plan_of_config(&config);
   fsdp_memory_profile profile = fsdp_memory_profile_create(plan, "tiny");
   for (int space = 0; space < FSDP_SPACE_COUNT; space++) {
     int64_t most = 0;
@@ -165,7 +159,7 @@ static void profile_series(void **state) {
 static void profile_files(void **state) {
   (void)state;
   fsdp_plan_config config = config_of("tiny", 2);
-  fsdp_plan *plan = make_plan(&config);
+  fsdp_plan *plan = plan_of_config(&config);
   char folder[] = "/tmp/fsdp_report_XXXXXX", path[64];
   assert_non_null(mkdtemp(folder));
   fsdp_error error;
@@ -203,7 +197,7 @@ static void advice_that_fits(void **state) {
   for (size_t i = 0; i < sizeof shares / sizeof *shares; i++) {
     fsdp_plan_config config = config_of("llama-1b", 4);
     config.batch = 4;
-    fsdp_plan *plan = make_plan(&config);
+    fsdp_plan *plan = plan_of_config(&config);
     int64_t needed = plan->memory.space[FSDP_SPACE_DEVICE].arena_bytes, limit = needed * shares[i] / 100;
     fsdp_limits limits = {.bytes = {limit, 0}, .place = {"the test", "the test"}, .ranks_per_machine = 4};
     fsdp_error error;
@@ -231,7 +225,7 @@ static void advice_that_fits(void **state) {
     const int replicas =
         fsdp_mesh_size(&config.mesh, FSDP_AXIS_DATA) * fsdp_mesh_size(&config.mesh, FSDP_AXIS_FSDP);
     assert_int_equal(config.batch * config.micro_batches * replicas, 16); // of a step, as before
-    fsdp_plan *helped = make_plan(&config);
+    fsdp_plan *helped = plan_of_config(&config);
     if (helped->memory.space[FSDP_SPACE_DEVICE].arena_bytes > limit)
       fail_msg("does not fit after: %s", words);
     fsdp_plan_destroy(helped);
@@ -249,7 +243,7 @@ static void one_memory_for_both_arenas(void **state) {
   (void)state;
   fsdp_plan_config config = config_of("tiny", 2);
   config.cpu_offload = true;
-  fsdp_plan *plan = make_plan(&config);
+  fsdp_plan *plan = plan_of_config(&config);
   int64_t needed = plan->memory.space[FSDP_SPACE_DEVICE].arena_bytes +
                    plan->memory.space[FSDP_SPACE_HOST].arena_bytes + fsdp_plan_reserve_bytes(plan);
   fsdp_limits limits = {

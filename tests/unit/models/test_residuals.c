@@ -12,37 +12,8 @@
 
 #include <cmocka.h>
 
-// A shape in which every parameter is a multiple of 16 * 8 elements: no padding, so the formulas are exact.
-static fsdp_model_config even_config(void) {
-  return (fsdp_model_config){.family = family_of_preset("tiny"),
-                             .vocab_size = 256,
-                             .hidden_size = 128,
-                             .intermediate_size = 256,
-                             .num_layers = 3,
-                             .num_heads = 4,
-                             .num_kv_heads = 2,
-                             .head_dim = 32,
-                             .norm_eps = 1e-5,
-                             .rope_theta = 1e4};
-}
-
-static fsdp_plan_config base_config(void) {
-  return (fsdp_plan_config){.model = even_config(),
-                            .batch = 1,
-                            .seq = 32,
-                            .micro_batches = 1,
-                            .strategy = FSDP_FULL,
-                            .mesh = fsdp_mesh_of(1, 4),
-                            .wrap = {.kind = FSDP_WRAP_BLOCK},
-                            .prefetch = 1,
-                            .grad_clip = 1.0f,
-                            .backend = fsdp_plan_backend_cpu()};
-}
-
 static fsdp_plan *plan_of(fsdp_plan_config config) {
-  fsdp_plan *plan = NULL;
-  fsdp_error error = {0};
-  assert_int_equal(fsdp_plan_create(&config, &plan, &error), FSDP_OK);
+  fsdp_plan *plan = plan_of_config(&config);
   assert_true(plan->verified);
   return plan;
 }
@@ -66,7 +37,7 @@ static void test_residuals_by_gemms(void **state) {
     bool sequence_parallel, by_gemm;
   } cases[] = {{1, 1, false, true}, {1, 2, false, true}, {2, 1, false, false}, {2, 1, true, false}};
   for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
-    fsdp_plan_config config = base_config();
+    fsdp_plan_config config = even_plan_config();
     fsdp_mesh_resize(&config.mesh, FSDP_AXIS_TENSOR, cases[c].tensor);
     fsdp_mesh_resize(&config.mesh, FSDP_AXIS_CONTEXT, cases[c].context);
     config.sequence_parallel = cases[c].sequence_parallel;
@@ -84,7 +55,7 @@ static void test_residuals_by_gemms(void **state) {
 // attention alone.
 static void test_last_sum_is_kept(void **state) {
   (void)state;
-  fsdp_plan_config config = base_config();
+  fsdp_plan_config config = even_plan_config();
   config.saving = fsdp_saving_of_blocks();
   fsdp_plan *plan = plan_of(config);
   const fsdp_program *program = plan->program;

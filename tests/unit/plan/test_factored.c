@@ -29,10 +29,7 @@ static fsdp_plan *plan_on(const fsdp_mesh *mesh) {
                              .mesh = *mesh,
                              .wrap = {.kind = FSDP_WRAP_BLOCK},
                              .backend = fsdp_plan_backend_cpu()};
-  fsdp_plan *plan;
-  fsdp_error error = {0};
-  if (fsdp_plan_create(&config, &plan, &error)) fail_msg("%s", error.message);
-  return plan;
+  return plan_of_config(&config);
 }
 
 static fsdp_mesh mesh_of(const char *const *names, const int *sizes, int count) {

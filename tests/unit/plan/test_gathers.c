@@ -23,10 +23,7 @@ static fsdp_plan *plan_of(int prefetch) {
       .wrap = {.kind = FSDP_WRAP_MODULE, .classes = "GPT2Block,GPT2Attention"},
       .prefetch = prefetch,
       .backend = fsdp_plan_backend_cpu()};
-  fsdp_plan *plan = NULL;
-  fsdp_error error = {0};
-  if (fsdp_plan_create(&config, &plan, &error)) fail_msg("%s", error.message);
-  return plan;
+  return plan_of_config(&config);
 }
 
 static int gathers_of(const fsdp_plan *plan, const char *path) {

@@ -2,6 +2,7 @@
 #include "runtime/plan/plan.h"
 #include "runtime/plan/program/saved.h"
 #include "tests/support/harness.h"
+#include "tests/support/models.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,10 +17,7 @@ static fsdp_plan *plan_on(int tensor, int context) {
   fsdp_mesh_resize(&config.mesh, FSDP_AXIS_TENSOR, tensor);
   fsdp_mesh_resize(&config.mesh, FSDP_AXIS_CONTEXT, context);
   config.sequence_parallel = true;
-  fsdp_plan *plan = NULL;
-  fsdp_error error = {0};
-  if (fsdp_plan_create(&config, &plan, &error) != FSDP_OK) fail_msg("%s", error.message);
-  return plan;
+  return plan_of_config(&config);
 }
 
 // The collectives of a kind on a stream, in all of a step; each must be over `axis` alone.
@@ -102,9 +100,7 @@ static void test_residual_in_columns(void **state) {
     fsdp_mesh_resize(&config.mesh, FSDP_AXIS_TENSOR, 2);
     config.saving = fsdp_saving_of_blocks();
     if (ruled) config.sharding = &sharding;
-    fsdp_plan *plan = NULL;
-    fsdp_error error = {0};
-    if (fsdp_plan_create(&config, &plan, &error) != FSDP_OK) fail_msg("%s", error.message);
+    fsdp_plan *plan = plan_of_config(&config);
     fsdp_saved saved = fsdp_saved_create(plan->graph);
     int inputs = 0;
     for (int i = 0; i < saved.count; i++) inputs += saved.values[i].is_layer_input;

@@ -12,37 +12,8 @@
 
 #include <cmocka.h>
 
-// A shape in which every parameter is a multiple of 16 * 8 elements: no padding, so the formulas are exact.
-static fsdp_model_config even_config(void) {
-  return (fsdp_model_config){.family = family_of_preset("tiny"),
-                             .vocab_size = 256,
-                             .hidden_size = 128,
-                             .intermediate_size = 256,
-                             .num_layers = 3,
-                             .num_heads = 4,
-                             .num_kv_heads = 2,
-                             .head_dim = 32,
-                             .norm_eps = 1e-5,
-                             .rope_theta = 1e4};
-}
-
-static fsdp_plan_config base_config(void) {
-  return (fsdp_plan_config){.model = even_config(),
-                            .batch = 1,
-                            .seq = 32,
-                            .micro_batches = 1,
-                            .strategy = FSDP_FULL,
-                            .mesh = fsdp_mesh_of(1, 4),
-                            .wrap = {.kind = FSDP_WRAP_BLOCK},
-                            .prefetch = 1,
-                            .grad_clip = 1.0f,
-                            .backend = fsdp_plan_backend_cpu()};
-}
-
 static fsdp_plan *plan_of(fsdp_plan_config config) {
-  fsdp_plan *plan = NULL;
-  fsdp_error error = {0};
-  assert_int_equal(fsdp_plan_create(&config, &plan, &error), FSDP_OK);
+  fsdp_plan *plan = plan_of_config(&config);
   assert_true(plan->verified);
   return plan;
 }
@@ -56,10 +27,10 @@ static int64_t peak(const fsdp_plan *plan) {
 
 static void test_valley_formulas(void **state) {
   (void)state;
-  fsdp_plan_config config = base_config();
+  fsdp_plan_config config = even_plan_config();
   int64_t P = fsdp_model_parameter_count(&config.model);
   for (int ranks = 1; ranks <= 8; ranks *= 2) {
-    config = base_config();
+    config = even_plan_config();
     config.mesh = fsdp_mesh_of(1, ranks);
     fsdp_plan *plan = plan_of(config);
     assert_int_equal(valley(plan), 12 * P / ranks);
@@ -74,7 +45,7 @@ static void test_valley_formulas(void **state) {
     assert_int_equal(valley(plan), 6 * P / ranks);
     fsdp_plan_destroy(plan);
     // Beside the state there are whole parameters in the dtype of compute, unless they are the masters.
-    config = base_config();
+    config = even_plan_config();
     config.strategy = FSDP_ZERO1;
     config.mesh = fsdp_mesh_of(1, ranks);
     plan = plan_of(config);
@@ -88,7 +59,7 @@ static void test_valley_formulas(void **state) {
     plan = plan_of(config);
     assert_int_equal(valley(plan), 6 * P / ranks + (ranks > 1 ? 2 * P : 0));
     fsdp_plan_destroy(plan);
-    config = base_config();
+    config = even_plan_config();
     config.strategy = FSDP_NO;
     config.mesh = fsdp_mesh_of(ranks, 1);
     plan = plan_of(config);
@@ -104,7 +75,7 @@ static void test_valley_formulas(void **state) {
 static void test_offload_empties_the_device(void **state) {
   (void)state;
   for (int strategy = FSDP_FULL; strategy <= FSDP_ZERO1; strategy++) {
-    fsdp_plan_config config = base_config();
+    fsdp_plan_config config = even_plan_config();
     config.strategy = (fsdp_strategy)strategy;
     config.mesh = strategy == FSDP_NO       ? fsdp_mesh_of(4, 1)
                   : strategy == FSDP_HYBRID ? fsdp_mesh_of(2, 2)
@@ -131,7 +102,7 @@ static void test_traffic_formulas(void **state) {
   (void)state;
   for (int micro_batches = 1; micro_batches <= 4; micro_batches++) {
     for (int local = 0; local <= 1; local++) {
-      fsdp_plan_config config = base_config();
+      fsdp_plan_config config = even_plan_config();
       config.micro_batches = micro_batches;
       config.accumulate = local ? FSDP_ACCUMULATE_LOCAL : FSDP_ACCUMULATE_REDUCE;
       int64_t P = fsdp_model_parameter_count(&config.model), A = micro_batches, F = 4;
@@ -168,7 +139,7 @@ static void test_traffic_formulas(void **state) {
       assert_int_equal(plan->traffic.bytes[FSDP_ALL_REDUCE], 2 * 2 * P * 3 / 4);
       fsdp_plan_destroy(plan);
 
-      config = base_config();
+      config = even_plan_config();
       config.micro_batches = micro_batches;
       config.accumulate = local ? FSDP_ACCUMULATE_LOCAL : FSDP_ACCUMULATE_REDUCE;
       config.strategy = FSDP_HYBRID;
@@ -186,7 +157,7 @@ static void test_traffic_formulas(void **state) {
 static void test_accumulated_gradients(void **state) {
   (void)state;
   for (int i = 0; i < 8; i++) {
-    fsdp_plan_config config = base_config();
+    fsdp_plan_config config = even_plan_config();
     config.mesh = fsdp_mesh_of(1, 1);
     config.param_dtype = FSDP_BF16;
     config.micro_batches = i == 7 ? 129 : 128;
@@ -213,7 +184,7 @@ static void test_accumulated_gradients(void **state) {
 // 7B under the size policy at 1e8: the published counts.
 static void test_traffic_of_7b(void **state) {
   (void)state;
-  fsdp_plan_config config = base_config();
+  fsdp_plan_config config = even_plan_config();
   fsdp_error error;
   fsdp_model_preset("llama2-7b", &config.model, &error);
   config.mesh = fsdp_mesh_of(1, 8);
@@ -237,7 +208,7 @@ static void test_traffic_of_7b(void **state) {
 // over fsdp, the shards' sums over data, and count, loss and norm over both.
 static void test_traffic_of_7b_by_axes(void **state) {
   (void)state;
-  fsdp_plan_config config = base_config();
+  fsdp_plan_config config = even_plan_config();
   fsdp_error error;
   fsdp_model_preset("llama2-7b", &config.model, &error);
   config.strategy = FSDP_HYBRID;
@@ -263,7 +234,7 @@ static void test_peaks_rank_by_strategy(void **state) {
     int64_t peaks[4];
     const fsdp_strategy order[4] = {FSDP_FULL, FSDP_GRAD_OP, FSDP_ZERO1, FSDP_NO};
     for (int i = 0; i < 4; i++) {
-      fsdp_plan_config config = base_config();
+      fsdp_plan_config config = even_plan_config();
       config.strategy = order[i];
       config.mesh = order[i] == FSDP_NO ? fsdp_mesh_of(ranks, 1) : fsdp_mesh_of(1, ranks);
       fsdp_plan *plan = plan_of(config);
@@ -278,7 +249,7 @@ static void test_peaks_rank_by_strategy(void **state) {
 
 static void test_recompute_and_prefetch_move_the_peak(void **state) {
   (void)state;
-  fsdp_plan_config config = base_config();
+  fsdp_plan_config config = even_plan_config();
   config.model.num_layers = 8;
   fsdp_plan *plain = plan_of(config);
   config.saving = fsdp_saving_of_blocks();
@@ -297,7 +268,7 @@ static void test_recompute_and_prefetch_move_the_peak(void **state) {
 // and the head, whose forward is its backward, is gathered twice; so is the root, which stays gathered.
 static void test_deep_prefetch_gathers_once(void **state) {
   (void)state;
-  fsdp_plan_config config = base_config();
+  fsdp_plan_config config = even_plan_config();
   fsdp_plan *shallow = plan_of(config);
   config.prefetch = 2 * shallow->units->count;
   fsdp_plan *deep = plan_of(config);
@@ -347,7 +318,7 @@ static layer_step layer_step_of(const fsdp_plan *plan, int layer, bool is_backwa
 // which makes two units of a layer (norms, products), as without.
 static void test_prefetch_counts_layers(void **state) {
   (void)state;
-  fsdp_plan_config config = base_config();
+  fsdp_plan_config config = even_plan_config();
   config.model.num_layers = 8;
   for (int tensor = 1; tensor <= 2; tensor++) {
     config.mesh = (fsdp_mesh){0};
@@ -376,7 +347,7 @@ static void test_prefetch_counts_layers(void **state) {
 
 static void test_plans_are_reproducible(void **state) {
   (void)state;
-  fsdp_plan_config config = base_config();
+  fsdp_plan_config config = even_plan_config();
   fsdp_plan *a = plan_of(config), *b = plan_of(config);
   assert_true(fsdp_program_hash(a->program) == fsdp_program_hash(b->program));
   fsdp_plan_destroy(b);
@@ -392,7 +363,7 @@ static void test_plans_are_reproducible(void **state) {
 static void test_norm_weights(void **state) {
   (void)state;
   for (int replicas = 1; replicas <= 3; replicas++) {
-    fsdp_plan_config config = base_config();
+    fsdp_plan_config config = even_plan_config();
     config.strategy = FSDP_HYBRID;
     config.mesh = fsdp_mesh_of(replicas, 2);
     fsdp_plan *plan = plan_of(config);
@@ -416,7 +387,7 @@ static void test_strategies_refuse_meshes(void **state) {
   } cases[] = {
       {FSDP_FULL, fsdp_mesh_of(2, 2)}, {FSDP_GRAD_OP, fsdp_mesh_of(4, 1)}, {FSDP_NO, fsdp_mesh_of(1, 4)}};
   for (int i = 0; i < 3; i++) {
-    fsdp_plan_config config = base_config();
+    fsdp_plan_config config = even_plan_config();
     config.strategy = cases[i].strategy;
     config.mesh = cases[i].mesh;
     fsdp_plan *plan = NULL;
@@ -435,7 +406,7 @@ static void build_frozen(const fsdp_model_config *config, fsdp_graph *graph) {
 
 static void test_what_no_op_can_do_is_refused(void **state) {
   (void)state;
-  fsdp_plan_config config = base_config();
+  fsdp_plan_config config = even_plan_config();
   base_family = config.model.family;
   fsdp_family frozen = *base_family, learned = *base_family;
   frozen.build = build_frozen;
@@ -473,7 +444,7 @@ static void test_workspace_of_the_head(void **state) {
                {fsdp_plan_backend_cuda(), FSDP_F32, 524, 4 * 8192},
                {fsdp_plan_backend_cuda(), FSDP_BF16, 8192 / 4, 4 * 8192}};
   for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
-    fsdp_plan_config config = base_config();
+    fsdp_plan_config config = even_plan_config();
     config.batch = 4, config.seq = 2048;
     config.model.vocab_size = 32000;
     config.backend = cases[c].backend;
@@ -504,7 +475,7 @@ static void test_workspace_of_attention(void **state) {
     int64_t head_parts;
   } cases[] = {{FSDP_BF16, 132, 4}, {FSDP_BF16, 16, 2}, {FSDP_BF16, 8, 1}, {FSDP_F32, 132, 1}};
   for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
-    fsdp_plan_config config = base_config();
+    fsdp_plan_config config = even_plan_config();
     config.batch = 1, config.seq = 2048;
     config.model.hidden_size = 256, config.model.num_heads = 8;
     config.model.num_kv_heads = 2;
@@ -543,7 +514,7 @@ static void test_rotation_by_attention(void **state) {
                {fsdp_plan_backend_cuda(), FSDP_F32, 64, false},
                {fsdp_plan_backend_cpu(), FSDP_BF16, 64, false}};
   for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
-    fsdp_plan_config config = base_config();
+    fsdp_plan_config config = even_plan_config();
     config.model.head_dim = cases[c].head_dim;
     config.backend = cases[c].backend;
     config.param_dtype = cases[c].dtype;

@@ -40,16 +40,6 @@ static fsdp_plan_config base_config(void) {
                             .backend = fsdp_plan_backend_cpu()};
 }
 
-static fsdp_plan *plan_of(fsdp_plan_config config, const char *recomputed, const char *offloaded) {
-  fsdp_plan *plan = NULL;
-  fsdp_error error = {0};
-  if (fsdp_saving_parse(recomputed, "-", FSDP_FATE_RECOMPUTE, &config.saving, &error) != FSDP_OK ||
-      fsdp_saving_parse(offloaded, "-", FSDP_FATE_OFFLOAD, &config.saving, &error) != FSDP_OK ||
-      fsdp_plan_create(&config, &plan, &error) != FSDP_OK)
-    fail_msg("%s", error.message);
-  return plan;
-}
-
 static fsdp_op_work instr_work(const fsdp_program *program, const fsdp_instr *instr) {
   fsdp_op_extent extents[FSDP_OP_MAX_OPERANDS];
   for (int o = 0; o < instr->operand_count; o++) {
@@ -131,7 +121,7 @@ static void test_against_programs(void **state) {
       fsdp_plan_config config = base_config();
       config.param_dtype = (fsdp_dtype)dtype;
       config.micro_batches = 1 + (int)(i % 3);
-      fsdp_plan *plan = plan_of(config, choices[i][0], choices[i][1]);
+      fsdp_plan *plan = plan_of_saving(config, choices[i][0], choices[i][1]);
       check_plan(plan, true);
       fsdp_plan_destroy(plan);
     }
@@ -159,7 +149,7 @@ enum { B = 2, T = 24, N = B * T, C = 128, H = 4, G = 2, D = 32, F = 384, L = 4 }
 // A layer recomputed whole repeats all but its last product, whose output only the next layer's sum reads.
 static void test_block_formula(void **state) {
   (void)state;
-  fsdp_plan *plan = plan_of(base_config(), "block:3", "none");
+  fsdp_plan *plan = plan_of_saving(base_config(), "block:3", "none");
   fsdp_repeated_work work = fsdp_saving_repeated_work(plan->graph, plan->fates, -1, FSDP_F32, FLOPS_PER_BYTE);
   double products = 2.0 * N * C * ((H + 2 * G) * D + H * D + 2 * F);
   double attention = 2 * 2.0 * B * H * D * (T * (T + 1) / 2.0); // causal pairs, with k and with v
@@ -208,7 +198,7 @@ static void test_remake_time(void **state) {
   (void)state;
   double norm = 4.0 * (2 * N * C + C + N), swiglu = 4.0 * 3 * N * F;
   double gate_up = 2.0 * N * C * 2 * F / FLOPS_PER_BYTE; // the gemm moves fewer bytes than that
-  fsdp_plan *plan = plan_of(base_config(), "none", "block");
+  fsdp_plan *plan = plan_of_saving(base_config(), "none", "block");
   assert_true(remake_time(plan, "rmsnorm") == norm); // y and rstd come of one repetition
   assert_true(remake_time(plan, "swiglu") == swiglu);
   // The gemm makes the sum and moves fewer bytes than that; its norm is made again with it.
