@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 // By the ending, as token_source.h reads it.
-static bool tells_documents(const char *path, bool separated) {
+static bool has_documents(const char *path, bool separated) {
   const char *dot = strrchr(path, '.');
   if (!dot) return false;
   return !strcasecmp(dot, ".tok") || !strcasecmp(dot, ".jsonl") || !strcasecmp(dot, ".json") ||
@@ -16,13 +16,12 @@ static bool tells_documents(const char *path, bool separated) {
 }
 
 // A list that cannot be read is reported where the data is opened.
-static bool any_tells(const char *option, const char *list, bool separated) {
+static bool any_has_documents(const char *option, const char *list, bool separated) {
   fsdp_data_paths paths;
   fsdp_error error;
   bool any = false;
   fsdp_status status = fsdp_data_paths_find(option, list, &paths, &error);
-  for (int i = 0; i < paths.count && status == FSDP_OK; i++)
-    any |= tells_documents(paths.files[i], separated);
+  for (int i = 0; i < paths.count && status == FSDP_OK; i++) any |= has_documents(paths.files[i], separated);
   fsdp_data_paths_destroy(&paths);
   return any;
 }
@@ -30,7 +29,8 @@ static bool any_tells(const char *option, const char *list, bool separated) {
 bool fsdp_documents_choose(const fsdp_options *options) {
   const bool separated = fsdp_options_given(options, "document-separator");
   if (fsdp_options_given(options, "document-mask")) return options->document_mask;
-  return any_tells("data", options->data, separated) || any_tells("eval-data", options->eval_data, separated);
+  return any_has_documents("data", options->data, separated) ||
+         any_has_documents("eval-data", options->eval_data, separated);
 }
 
 static fsdp_status find(const fsdp_options *options, const char *option, const char *list,

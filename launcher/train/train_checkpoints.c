@@ -79,7 +79,7 @@ fsdp_status fsdp_train_checkpoints_open(fsdp_train_checkpoints *self, fsdp_error
 }
 
 void fsdp_train_checkpoints_close(fsdp_train_checkpoints *self) {
-  fsdp_saver_destroy(self->saver);
+  fsdp_checkpointer_destroy(self->checkpointer);
   fsdp_resume_destroy(self->resume);
   if (!self->folder || !is_first(self)) return;
   fsdp_checkpoint_lock_release(self->folder, &self->lock);
@@ -219,17 +219,17 @@ fsdp_status fsdp_train_checkpoints_restore(fsdp_train_checkpoints *self, fsdp_ex
   fsdp_status status = found ? load(self, executor, feed, error) : FSDP_OK;
   if (status != FSDP_OK || !self->saves) return status;
   char *options = describe(self);
-  fsdp_saver_config config = {.world = self->world,
-                              .executor = executor,
-                              .folder = self->folder,
-                              .model = {.folder = self->setup->folder},
-                              .model_name = self->setup->model_name,
-                              .options = options,
-                              .keep = {.newest = (int)self->options->ckpt_keep,
-                                       .best = self->options->ckpt_best != FSDP_CKPT_BEST_OFF}};
+  fsdp_checkpointer_config config = {.world = self->world,
+                                     .executor = executor,
+                                     .folder = self->folder,
+                                     .model = {.folder = self->setup->folder},
+                                     .model_name = self->setup->model_name,
+                                     .options = options,
+                                     .keep = {.newest = (int)self->options->ckpt_keep,
+                                              .best = self->options->ckpt_best != FSDP_CKPT_BEST_OFF}};
   config.model.chat_template =
       fsdp_dataset_chat_template(feed->config.dataset, &config.model.chat_template_bytes);
-  self->saver = fsdp_saver_create(&config);
+  self->checkpointer = fsdp_checkpointer_create(&config);
   free(options);
   return fsdp_world_share_error(self->world, error);
 }
@@ -253,19 +253,19 @@ static fsdp_status save(fsdp_train_checkpoints *self, fsdp_executor *executor, c
                                        .rounding = FSDP_ROUNDING_GENERATOR,
                                        .results = self->results};
   fsdp_executor_drain(executor);
-  return fsdp_saver_begin(self->saver, &progress, error);
+  return fsdp_checkpointer_begin(self->checkpointer, &progress, error);
 }
 
 bool fsdp_train_checkpoints_is_written(fsdp_train_checkpoints *self) {
-  return self->saver && fsdp_saver_is_written(self->saver);
+  return self->checkpointer && fsdp_checkpointer_is_written(self->checkpointer);
 }
 
 bool fsdp_train_checkpoints_saves(const fsdp_train_checkpoints *self) {
-  return self->saver != NULL;
+  return self->checkpointer != NULL;
 }
 
 bool fsdp_train_checkpoints_is_due(fsdp_train_checkpoints *self, int64_t step, bool skipped) {
-  if (!self->saver) return false;
+  if (!self->checkpointer) return false;
   const fsdp_checkpoint_results *results = &self->results;
   bool best = self->options->ckpt_best != FSDP_CKPT_BEST_OFF && results->eval_loss > 0 &&
               results->evaluations_since_best == 0;
@@ -278,7 +278,7 @@ bool fsdp_train_checkpoints_is_due(fsdp_train_checkpoints *self, int64_t step, b
 fsdp_status fsdp_train_checkpoints_after_step(fsdp_train_checkpoints *self, fsdp_executor *executor,
                                               const fsdp_feed *feed, int64_t step, bool all_written,
                                               fsdp_error *error) {
-  if (!self->saver) return FSDP_OK;
+  if (!self->checkpointer) return FSDP_OK;
   // The run's last step is saved by finish, which has the last word on a failure.
   bool due = self->due && step < feed->config.rate.total_steps;
   // The step's own updates may still run; that they end is no loss.
@@ -287,11 +287,12 @@ fsdp_status fsdp_train_checkpoints_after_step(fsdp_train_checkpoints *self, fsdp
   int64_t began_ns = fsdp_now_ns();
   fsdp_error ignored = {0};
   fsdp_board_enter(FSDP_ACTIVITY_SAVING);
-  if (all_written) fsdp_saver_settle(self->saver);
-  if (due && save(self, executor, feed, step, &ignored) != FSDP_OK) fsdp_saver_warn(self->saver);
+  if (all_written) fsdp_checkpointer_settle(self->checkpointer);
+  if (due && save(self, executor, feed, step, &ignored) != FSDP_OK)
+    fsdp_checkpointer_warn(self->checkpointer);
   fsdp_board_enter(FSDP_ACTIVITY_TRAINING);
   self->lost_ms += (double)(fsdp_now_ns() - began_ns) / 1e6;
-  return fsdp_saver_not_finite(self->saver, error);
+  return fsdp_checkpointer_not_finite(self->checkpointer, error);
 }
 
 // The run is trained, but its result is not on the disk.
@@ -309,14 +310,14 @@ static fsdp_status fail_last(const fsdp_train_checkpoints *self, int64_t step, c
 
 fsdp_status fsdp_train_checkpoints_finish(fsdp_train_checkpoints *self, fsdp_executor *executor,
                                           const fsdp_feed *feed, int64_t step, fsdp_error *error) {
-  if (!self->saver) return FSDP_OK;
+  if (!self->checkpointer) return FSDP_OK;
   fsdp_status status = FSDP_OK;
   fsdp_error failed = {0}; // *error may hold what rank 0 alone knows
   fsdp_board_enter(FSDP_ACTIVITY_SAVING);
-  if (fsdp_saver_step(self->saver) != step && step > feed->first_step) {
+  if (fsdp_checkpointer_step(self->checkpointer) != step && step > feed->first_step) {
     status = save(self, executor, feed, step, &failed);
   }
-  if (status == FSDP_OK) status = fsdp_saver_finish(self->saver, &failed);
+  if (status == FSDP_OK) status = fsdp_checkpointer_finish(self->checkpointer, &failed);
   return status == FSDP_OK ? status : fail_last(self, step, &failed, error);
 }
 

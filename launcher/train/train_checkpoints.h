@@ -8,9 +8,9 @@
 
 #include "launcher/options/options.h"
 #include "launcher/setup/setup.h"
+#include "launcher/train/checkpointer.h"
 #include "launcher/train/feed.h"
 #include "launcher/train/resume.h"
-#include "launcher/train/saver.h"
 #include "launcher/train/train_files.h"
 #include "runtime/checkpoint/checkpoint_lock.h"
 
@@ -23,7 +23,7 @@ typedef struct fsdp_train_checkpoints {
   fsdp_checkpoint_lock lock; // rank 0's
   bool saves;
   fsdp_resume *resume;
-  fsdp_saver *saver;
+  fsdp_checkpointer *checkpointer;
   uint64_t data_fingerprint;
   bool changed;                    // an option, or the data, since the checkpoint that was resumed from
   bool due, postponed;             // a save after the newest step; one that waits for a step that counts

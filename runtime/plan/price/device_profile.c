@@ -101,22 +101,22 @@ fsdp_memory_limits fsdp_device_profile_memory(const fsdp_device_profile *profile
 }
 
 // Whether the entry's rate is the kernel's, or that of all. A CPU has one, whatever a profile calls it.
-static bool tells_kernel(const fsdp_device_profile *profile, const fsdp_profile_attention *entry,
+static bool is_of_kernel(const fsdp_device_profile *profile, const fsdp_profile_attention *entry,
                          fsdp_attention_kernel kernel) {
   char name[FSDP_PROFILE_KERNEL_BYTES];
   const bool other = profile->device == FSDP_OP_CPU || *profile->attention_kernel;
   return other || !*entry->kernel || !strcmp(entry->kernel, fsdp_profile_kernel_name(kernel, name));
 }
 
-static bool tells_attention(const fsdp_device_profile *profile, const fsdp_profile_attention *entry,
+static bool is_of_attention(const fsdp_device_profile *profile, const fsdp_profile_attention *entry,
                             const fsdp_profile_attention_call *call) {
-  return entry->dtype == call->dtype && tells_kernel(profile, entry, call->kernel) &&
+  return entry->dtype == call->dtype && is_of_kernel(profile, entry, call->kernel) &&
          (entry->direction == call->direction || entry->direction == FSDP_ATTENTION_BOTH);
 }
 
 static bool has_attention(const fsdp_device_profile *profile, const fsdp_profile_attention_call *call) {
   for (int i = 0; i < profile->attention_count; i++)
-    if (tells_attention(profile, &profile->attention[i], call)) return true;
+    if (is_of_attention(profile, &profile->attention[i], call)) return true;
   return false;
 }
 
@@ -278,7 +278,7 @@ static const fsdp_profile_attention *find_attention(const fsdp_device_profile *p
   const fsdp_profile_attention *best = NULL;
   for (int i = 0; i < profile->attention_count; i++) {
     const fsdp_profile_attention *entry = &profile->attention[i];
-    if (entry->ranks != scope || entry->direction != direction || !tells_attention(profile, entry, call))
+    if (entry->ranks != scope || entry->direction != direction || !is_of_attention(profile, entry, call))
       continue;
     if (!best || abs(entry->head_dim - call->head_dim) < abs(best->head_dim - call->head_dim)) best = entry;
   }
@@ -289,7 +289,7 @@ double fsdp_profile_attention_s(const fsdp_device_profile *profile, int ranks,
                                 const fsdp_profile_attention_call *call, bool *estimated) {
   int scope = -1;
   for (int i = 0; i < profile->attention_count; i++)
-    if (tells_attention(profile, &profile->attention[i], call))
+    if (is_of_attention(profile, &profile->attention[i], call))
       scope = closer_scope(scope, profile->attention[i].ranks, ranks);
   const fsdp_profile_attention *entry = find_attention(profile, scope, call, call->direction);
   if (!entry) entry = find_attention(profile, scope, call, FSDP_ATTENTION_BOTH);

@@ -1,4 +1,4 @@
-#include "launcher/train/saver.h"
+#include "launcher/train/checkpointer.h"
 
 #include "runtime/base/check.h"
 #include "runtime/base/clock.h"
@@ -23,8 +23,8 @@
 
 typedef enum job { JOB_NONE, JOB_WRITE, JOB_COMMIT } job;
 
-struct fsdp_saver {
-  fsdp_saver_config config;
+struct fsdp_checkpointer {
+  fsdp_checkpointer_config config;
   char *folder, *model_folder;
   fsdp_checkpoint_model model;
   fsdp_checkpoint *checkpoint; // layout always; progress and files of the save under way
@@ -58,13 +58,13 @@ struct fsdp_saver {
 // ---- The two jobs
 
 // Where element `flat` of a unit's flat buffer lies in this rank's shard.
-static int64_t in_shard(const fsdp_saver *s, int unit, int64_t flat) {
+static int64_t in_shard(const fsdp_checkpointer *s, int unit, int64_t flat) {
   const fsdp_plan *plan = fsdp_executor_config_of(s->config.executor)->plan;
   return flat - fsdp_units_shard_begin(plan->units, unit, s->rank);
 }
 
 static const void *from_state(void *context, const fsdp_checkpoint_range *range) {
-  fsdp_saver *s = context;
+  fsdp_checkpointer *s = context;
   fsdp_state_read_shard(s->config.executor, range->slot, range->unit,
                         in_shard(s, range->unit, range->first_elem), range->numel, s->staging);
   return s->staging;
@@ -72,7 +72,7 @@ static const void *from_state(void *context, const fsdp_checkpoint_range *range)
 
 // A range of this rank's slice, in the snapshot.
 static const void *from_snapshot(void *context, const fsdp_checkpoint_range *range) {
-  fsdp_saver *s = context;
+  fsdp_checkpointer *s = context;
   const fsdp_plan *plan = fsdp_executor_config_of(s->config.executor)->plan;
   const fsdp_unit *unit = &plan->units->units[range->unit];
   int place = fsdp_mesh_group_of(&plan->units->mesh, unit->replica_axes, s->rank).rank;
@@ -86,15 +86,15 @@ static const void *from_snapshot(void *context, const fsdp_checkpoint_range *ran
 }
 
 // On the device's thread, when the copies are complete.
-static void end_copying(void *saver) {
-  fsdp_saver *s = saver;
+static void end_copying(void *checkpointer) {
+  fsdp_checkpointer *s = checkpointer;
   pthread_mutex_lock(&s->mutex);
   s->copying = false;
   pthread_cond_broadcast(&s->changed);
   pthread_mutex_unlock(&s->mutex);
 }
 
-static void wait_for_copies(fsdp_saver *s) {
+static void wait_for_copies(fsdp_checkpointer *s) {
   pthread_mutex_lock(&s->mutex);
   while (s->copying) pthread_cond_wait(&s->changed, &s->mutex);
   pthread_mutex_unlock(&s->mutex);
@@ -106,12 +106,12 @@ static void give_way(void) {
   setpriority(PRIO_PROCESS, 0, 10); // of the calling thread alone, on Linux
 }
 
-static bool is_removed(const fsdp_saver *s) {
+static bool is_removed(const fsdp_checkpointer *s) {
   return access(s->folder, F_OK) != 0 && errno == ENOENT;
 }
 
 // What fails without the experiment's folder fails for that reason.
-static void explain_removed(const fsdp_saver *s, fsdp_error *error) {
+static void explain_removed(const fsdp_checkpointer *s, fsdp_error *error) {
   if (error->status != FSDP_ERR_INPUT || !is_removed(s)) return;
   fsdp_fail(
       error, FSDP_ERR_INPUT,
@@ -121,7 +121,7 @@ static void explain_removed(const fsdp_saver *s, fsdp_error *error) {
 }
 
 // Writes this rank's file.
-static void run_write(fsdp_saver *s) {
+static void run_write(fsdp_checkpointer *s) {
   if (s->snapshots) {
     give_way();
     wait_for_copies(s);
@@ -142,7 +142,7 @@ static void run_write(fsdp_saver *s) {
 
 // One line, for other threads print too: what was saved, and what is gone for it, of which the first
 // `replaced` had its name.
-static void print_saved(const fsdp_saver *s, double seconds, int64_t replaced) {
+static void print_saved(const fsdp_checkpointer *s, double seconds, int64_t replaced) {
   const fsdp_checkpoint *c = s->checkpoint;
   char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES], size[24], gone[512] = "";
   int64_t bytes = c->files_bytes;
@@ -159,7 +159,7 @@ static void print_saved(const fsdp_saver *s, double seconds, int64_t replaced) {
 }
 
 // Completes the checkpoint (rank 0). What went after the last one has no ranks' files any more.
-static void run_commit(fsdp_saver *s) {
+static void run_commit(fsdp_checkpointer *s) {
   s->job_error.status = FSDP_OK;
   fsdp_checkpoint_remove_rest(s->folder, &s->gone);
   if (fsdp_checkpoint_commit(s->folder, &s->model, s->checkpoint, &s->index, &s->gone, &s->job_error) ==
@@ -172,7 +172,7 @@ static void run_commit(fsdp_saver *s) {
   explain_removed(s, &s->job_error);
 }
 
-static void run_job(fsdp_saver *s, job which) {
+static void run_job(fsdp_checkpointer *s, job which) {
   if (which == JOB_WRITE)
     run_write(s);
   else
@@ -182,7 +182,7 @@ static void run_job(fsdp_saver *s, job which) {
 // ---- The thread
 
 static void *run_thread(void *argument) {
-  fsdp_saver *s = argument;
+  fsdp_checkpointer *s = argument;
   run_job(s, s->todo);
   pthread_mutex_lock(&s->mutex);
   s->todo = JOB_NONE;
@@ -191,12 +191,12 @@ static void *run_thread(void *argument) {
   return NULL;
 }
 
-static void join_thread(fsdp_saver *s) {
+static void join_thread(fsdp_checkpointer *s) {
   if (s->has_thread) pthread_join(s->thread, NULL);
   s->has_thread = false;
 }
 
-static void post(fsdp_saver *s, job which) {
+static void post(fsdp_checkpointer *s, job which) {
   if (!s->snapshots) {
     run_job(s, which);
     return;
@@ -213,13 +213,13 @@ static void post(fsdp_saver *s, job which) {
   s->has_thread = true;
 }
 
-static void wait_for_job(fsdp_saver *s) {
+static void wait_for_job(fsdp_checkpointer *s) {
   pthread_mutex_lock(&s->mutex);
   while (s->todo != JOB_NONE) pthread_cond_wait(&s->changed, &s->mutex);
   pthread_mutex_unlock(&s->mutex);
 }
 
-static bool is_idle(fsdp_saver *s) {
+static bool is_idle(fsdp_checkpointer *s) {
   pthread_mutex_lock(&s->mutex);
   bool idle = s->todo == JOB_NONE;
   pthread_mutex_unlock(&s->mutex);
@@ -249,8 +249,8 @@ static uint64_t draw_run(void) {
   return run;
 }
 
-fsdp_saver *fsdp_saver_create(const fsdp_saver_config *config) {
-  fsdp_saver *s = fsdp_alloc_zeroed(1, sizeof *s);
+fsdp_checkpointer *fsdp_checkpointer_create(const fsdp_checkpointer_config *config) {
+  fsdp_checkpointer *s = fsdp_alloc_zeroed(1, sizeof *s);
   s->config = *config;
   s->rank = config->world->rank;
   s->folder = strdup(config->folder);
@@ -268,12 +268,12 @@ fsdp_saver *fsdp_saver_create(const fsdp_saver_config *config) {
   return s;
 }
 
-void fsdp_saver_destroy(fsdp_saver *s) {
+void fsdp_checkpointer_destroy(fsdp_checkpointer *s) {
   if (!s) return;
   fsdp_error ignored = {0};
   if (s->writing || s->committing) {
-    fsdp_saver_finish(s, &ignored);
-    fsdp_saver_warn(s);
+    fsdp_checkpointer_finish(s, &ignored);
+    fsdp_checkpointer_warn(s);
   }
   join_thread(s);
   fsdp_checkpoint_remove_rest(s->folder, &s->gone);
@@ -289,7 +289,7 @@ void fsdp_saver_destroy(fsdp_saver *s) {
 
 // ---- A save
 
-void fsdp_saver_warn(fsdp_saver *s) {
+void fsdp_checkpointer_warn(fsdp_checkpointer *s) {
   // What is not finite ends the run, with its own message.
   bool told = s->warned || s->last_error.status == FSDP_ERR_NOT_FINITE;
   // One warning for a folder that is not there any more, however many saves it fails.
@@ -303,18 +303,18 @@ void fsdp_saver_warn(fsdp_saver *s) {
   s->warned = true;
 }
 
-bool fsdp_saver_is_written(fsdp_saver *s) {
+bool fsdp_checkpointer_is_written(fsdp_checkpointer *s) {
   return s->writing && is_idle(s);
 }
 
 // Whether any rank found the state to be not finite, which is worse than a disk that fails.
-static void share_not_finite(fsdp_saver *s) {
+static void share_not_finite(fsdp_checkpointer *s) {
   fsdp_error found = s->job_error;
   if (found.status != FSDP_ERR_NOT_FINITE) found.status = FSDP_OK;
   if (fsdp_world_share_error(s->config.world, &found) != FSDP_OK) s->not_finite = found;
 }
 
-static void settle(fsdp_saver *s) {
+static void settle(fsdp_checkpointer *s) {
   s->writing = false;
   s->last_error = s->job_error;
   if (fsdp_world_share_error(s->config.world, &s->last_error) != FSDP_OK) {
@@ -327,13 +327,13 @@ static void settle(fsdp_saver *s) {
   if (s->rank == 0) post(s, JOB_COMMIT);
 }
 
-void fsdp_saver_settle(fsdp_saver *s) {
+void fsdp_checkpointer_settle(fsdp_checkpointer *s) {
   settle(s);
-  fsdp_saver_warn(s);
+  fsdp_checkpointer_warn(s);
 }
 
 // All learn how rank 0 completed the checkpoint, and remove their files of what is gone for it.
-static void end_commit(fsdp_saver *s) {
+static void end_commit(fsdp_checkpointer *s) {
   struct {
     fsdp_error error;
     fsdp_checkpoint_gone_list gone;
@@ -346,7 +346,7 @@ static void end_commit(fsdp_saver *s) {
   fsdp_checkpoint_remove_files(s->folder, &outcome.gone, s->rank, s->config.world->size);
 }
 
-fsdp_status fsdp_saver_finish(fsdp_saver *s, fsdp_error *error) {
+fsdp_status fsdp_checkpointer_finish(fsdp_checkpointer *s, fsdp_error *error) {
   if (s->writing) {
     if (s->snapshots) fsdp_executor_end_snapshot(s->config.executor);
     wait_for_job(s);
@@ -361,10 +361,11 @@ fsdp_status fsdp_saver_finish(fsdp_saver *s, fsdp_error *error) {
   return s->last_error.status;
 }
 
-fsdp_status fsdp_saver_begin(fsdp_saver *s, const fsdp_checkpoint_progress *progress, fsdp_error *error) {
-  fsdp_saver_finish(s, error);
-  fsdp_saver_warn(s);
-  if (fsdp_saver_not_finite(s, error) != FSDP_OK) return error->status;
+fsdp_status fsdp_checkpointer_begin(fsdp_checkpointer *s, const fsdp_checkpoint_progress *progress,
+                                    fsdp_error *error) {
+  fsdp_checkpointer_finish(s, error);
+  fsdp_checkpointer_warn(s);
+  if (fsdp_checkpointer_not_finite(s, error) != FSDP_OK) return error->status;
   error->status = FSDP_OK;
   s->warned = false;
   s->began_ns = fsdp_now_ns();
@@ -381,20 +382,20 @@ fsdp_status fsdp_saver_begin(fsdp_saver *s, const fsdp_checkpoint_progress *prog
     return error->status;
   }
   if (s->snapshots) {
-    s->copying = true; // no thread of the saver runs now
+    s->copying = true; // no thread of the checkpointer runs now
     fsdp_executor_begin_snapshot(s->config.executor, end_copying, s);
   }
   s->writing = true;
   post(s, JOB_WRITE);
   // Without a snapshot the file is written by now.
-  return s->snapshots ? FSDP_OK : fsdp_saver_finish(s, error);
+  return s->snapshots ? FSDP_OK : fsdp_checkpointer_finish(s, error);
 }
 
-fsdp_status fsdp_saver_not_finite(const fsdp_saver *s, fsdp_error *error) {
+fsdp_status fsdp_checkpointer_not_finite(const fsdp_checkpointer *s, fsdp_error *error) {
   if (s->not_finite.status != FSDP_OK) *error = s->not_finite;
   return s->not_finite.status;
 }
 
-int64_t fsdp_saver_step(const fsdp_saver *s) {
+int64_t fsdp_checkpointer_step(const fsdp_checkpointer *s) {
   return s->step;
 }

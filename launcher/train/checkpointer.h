@@ -18,9 +18,9 @@
 #include "runtime/comm/world.h"
 #include "runtime/exec/executor.h"
 
-typedef struct fsdp_saver fsdp_saver;
+typedef struct fsdp_checkpointer fsdp_checkpointer;
 
-typedef struct fsdp_saver_config {
+typedef struct fsdp_checkpointer_config {
   fsdp_world *world;
   fsdp_executor *executor;     // its streams are idle in begin
   const char *folder;          // of the experiment; it is there
@@ -28,36 +28,37 @@ typedef struct fsdp_saver_config {
   const char *model_name;
   const char *options; // fsdp_options_describe
   fsdp_checkpoint_keep keep;
-} fsdp_saver_config;
+} fsdp_checkpointer_config;
 
 // Strings are copied, but the chat template. Never NULL.
-fsdp_saver *fsdp_saver_create(const fsdp_saver_config *config);
+fsdp_checkpointer *fsdp_checkpointer_create(const fsdp_checkpointer_config *config);
 
 // All ranks; ends what is under way. NULL is allowed.
-void fsdp_saver_destroy(fsdp_saver *saver);
+void fsdp_checkpointer_destroy(fsdp_checkpointer *checkpointer);
 
 // All ranks. Finishes a save under way, warning if it failed, then starts to write the state after
 // `progress->step`, which the next step may change. FSDP_ERR_INPUT, on every rank alike, if
 // the folder cannot be written; without a snapshot, if the save failed.
-fsdp_status fsdp_saver_begin(fsdp_saver *saver, const fsdp_checkpoint_progress *progress, fsdp_error *error);
+fsdp_status fsdp_checkpointer_begin(fsdp_checkpointer *checkpointer, const fsdp_checkpoint_progress *progress,
+                                    fsdp_error *error);
 
 // Whether this rank's file is on the disk and not yet announced; false too while nothing is under way.
-bool fsdp_saver_is_written(fsdp_saver *saver);
+bool fsdp_checkpointer_is_written(fsdp_checkpointer *checkpointer);
 
-// All ranks, and only if fsdp_saver_is_written on every one: exchanges what was written and lets rank 0
-// complete the checkpoint. Warns if a rank's file could not be written.
-void fsdp_saver_settle(fsdp_saver *saver);
+// All ranks, and only if fsdp_checkpointer_is_written on every one: exchanges what was written and lets rank
+// 0 complete the checkpoint. Warns if a rank's file could not be written.
+void fsdp_checkpointer_settle(fsdp_checkpointer *checkpointer);
 
 // Warns on standard error, once and from rank 0, if the last save failed.
-void fsdp_saver_warn(fsdp_saver *saver);
+void fsdp_checkpointer_warn(fsdp_checkpointer *checkpointer);
 
 // All ranks. Waits until what is under way is complete; FSDP_ERR_INPUT, on every rank alike, if the last
 // save failed.
-fsdp_status fsdp_saver_finish(fsdp_saver *saver, fsdp_error *error);
+fsdp_status fsdp_checkpointer_finish(fsdp_checkpointer *checkpointer, fsdp_error *error);
 
 // FSDP_ERR_NOT_FINITE, on all ranks alike once they have exchanged it, if a save found a value of the
 // state that is not finite: no later one would be any better.
-fsdp_status fsdp_saver_not_finite(const fsdp_saver *saver, fsdp_error *error);
+fsdp_status fsdp_checkpointer_not_finite(const fsdp_checkpointer *checkpointer, fsdp_error *error);
 
 // The step of the last save that was begun, 0 if none was.
-int64_t fsdp_saver_step(const fsdp_saver *saver);
+int64_t fsdp_checkpointer_step(const fsdp_checkpointer *checkpointer);
