@@ -3,6 +3,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/text.h"
 #include "runtime/plan/fsdp_plan.h"
+#include "runtime/plan/search/evaluate.h"
 #include "runtime/plan/search/search.h"
 #include "runtime/plan/text/plan_json.h"
 #include "runtime/plan/text/planner_settings.h"
@@ -238,14 +239,9 @@ static fsdp_status make_plan(fsdp_planner *planner, fsdp_plan **plan) {
 }
 
 static bool fits(const fsdp_plan *plan) {
-  const int64_t needed[] = {plan->memory.space[FSDP_SPACE_DEVICE].arena_bytes + fsdp_plan_reserve_bytes(plan),
-                            plan->memory.space[FSDP_SPACE_HOST].arena_bytes};
-  bool all = true;
-  for (int s = 0; s < FSDP_SPACE_COUNT; s++)
-    all = all && (!plan->config.limits.bytes[s] || needed[s] <= plan->config.limits.bytes[s]);
-  const int64_t shared = plan->config.limits.shared_bytes;
-  all = all && (!shared || needed[FSDP_SPACE_DEVICE] + needed[FSDP_SPACE_HOST] <= shared);
-  return all;
+  int64_t needed[FSDP_SPACE_COUNT];
+  fsdp_need_of(plan, needed);
+  return fsdp_excess_of(&plan->config.limits, needed, NULL) == 0;
 }
 
 char *fsdp_planner_plan(fsdp_planner *planner) {
