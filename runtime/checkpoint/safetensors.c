@@ -23,7 +23,6 @@ struct fsdp_safetensors {
   int *descriptors;
   int file_count;
   fsdp_safetensors_list list; // in order of names
-  json_t *metadata;           // of the first file, or NULL
   _Atomic int64_t bytes_read;
 };
 
@@ -70,15 +69,10 @@ static fsdp_status add_file(fsdp_safetensors *model, const char *path, fsdp_erro
   if (model->descriptors[file] < 0)
     return fsdp_fail(error, FSDP_ERR_INPUT, "%s: cannot be opened (%s); %s", path, strerror(errno),
                      errno == ENOENT ? "the model's weights are not complete" : "make it readable");
-  json_t *metadata = NULL;
   int64_t bytes = 0;
   fsdp_safetensors_source source = {path, model->descriptors[file], file};
-  fsdp_status status = fsdp_safetensors_header_read(&source, &model->list, &metadata, &bytes, error);
+  fsdp_status status = fsdp_safetensors_header_read(&source, &model->list, &bytes, error);
   atomic_fetch_add(&model->bytes_read, bytes);
-  if (model->metadata)
-    json_decref(metadata);
-  else
-    model->metadata = metadata;
   return status;
 }
 
@@ -232,7 +226,6 @@ void fsdp_safetensors_close(fsdp_safetensors *model) {
     if (model->descriptors[i] >= 0) close(model->descriptors[i]);
     free(model->paths[i]);
   }
-  json_decref(model->metadata);
   free(model->list.tensors);
   free(model->descriptors);
   free(model->index);
@@ -322,10 +315,6 @@ const char *fsdp_safetensors_index(const fsdp_safetensors *model) {
 
 const char *fsdp_safetensors_path(const fsdp_safetensors *model, int index) {
   return model->paths[fsdp_safetensors_at(model, index)->file];
-}
-
-const char *fsdp_safetensors_metadata(const fsdp_safetensors *model, const char *key) {
-  return json_string_value(json_object_get(model->metadata, key));
 }
 
 int64_t fsdp_safetensors_bytes_read(const fsdp_safetensors *model) {

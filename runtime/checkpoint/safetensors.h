@@ -48,10 +48,8 @@ int fsdp_safetensors_file_count(const fsdp_safetensors *model);
 const char *fsdp_safetensors_file(const fsdp_safetensors *model, int file);
 const char *fsdp_safetensors_index(const fsdp_safetensors *model);
 
-// Which file a tensor is in, for messages; the value of a key of the first file's __metadata__, or NULL; all
-// bytes read so far, headers included.
+// Which file a tensor is in, for messages; all bytes read so far, headers included.
 const char *fsdp_safetensors_path(const fsdp_safetensors *model, int index);
-const char *fsdp_safetensors_metadata(const fsdp_safetensors *model, const char *key);
 int64_t fsdp_safetensors_bytes_read(const fsdp_safetensors *model);
 
 typedef struct fsdp_safetensors_writer_config {

@@ -206,8 +206,7 @@ static fsdp_status check_metadata(const parser *p, json_t *metadata) {
                     p->path);
 }
 
-static fsdp_status parse_tensors(const parser *p, json_t *root, int file, fsdp_safetensors_list *list,
-                                 json_t **metadata) {
+static fsdp_status parse_tensors(const parser *p, json_t *root, int file, fsdp_safetensors_list *list) {
   const char *name;
   json_t *info;
   int first = list->count;
@@ -215,12 +214,8 @@ static fsdp_status parse_tensors(const parser *p, json_t *root, int file, fsdp_s
   if (!json_is_object(root))
     return BAD(p, "%s: its header is not a JSON object; this is not a safetensors file", p->path);
   json_object_foreach(root, name, info) {
-    if (!strcmp(name, "__metadata__")) {
-      status = check_metadata(p, info);
-      if (!status) *metadata = json_incref(info);
-    } else {
-      status = parse_tensor(p, name, info, append(list, name, file));
-    }
+    status = strcmp(name, "__metadata__") ? parse_tensor(p, name, info, append(list, name, file))
+                                          : check_metadata(p, info);
     if (status) return status;
   }
   if (list->count == first) return check_layout(p, NULL, 0);
@@ -270,10 +265,9 @@ static fsdp_status read_length(const fsdp_safetensors_source *source, int64_t *h
 }
 
 fsdp_status fsdp_safetensors_header_read(const fsdp_safetensors_source *source, fsdp_safetensors_list *list,
-                                         json_t **metadata, int64_t *header_bytes, fsdp_error *error) {
+                                         int64_t *header_bytes, fsdp_error *error) {
   int64_t length = 0, file_bytes = 0;
   json_error_t place;
-  *metadata = NULL;
   *header_bytes = 0;
   fsdp_status status = read_length(source, &length, &file_bytes, error);
   if (status) return status;
@@ -287,13 +281,9 @@ fsdp_status fsdp_safetensors_header_read(const fsdp_safetensors_source *source, 
       status = BAD(&p, "%s: its header is not valid JSON at byte %d (%s); the file is damaged, copy it again",
                    source->path, PREFIX_BYTES + place.position, place.text);
     else
-      status = parse_tensors(&p, root, source->file, list, metadata);
+      status = parse_tensors(&p, root, source->file, list);
     json_decref(root);
   }
   free(text);
-  if (status) {
-    json_decref(*metadata);
-    *metadata = NULL;
-  }
   return status;
 }

@@ -17,11 +17,10 @@ typedef struct fsdp_safetensors_source {
   int descriptor, file;
 } fsdp_safetensors_source;
 
-// Appends the file's tensors to `list`, in the order of their bytes; *metadata is its __metadata__ or NULL (a
-// new reference), *header_bytes the bytes read. Buffers (fsdp_model_is_buffer) are left out. FSDP_ERR_INPUT;
-// what was appended until then stays in the list.
+// Appends the file's tensors to `list`, in the order of their bytes; *header_bytes: those read. Buffers
+// (fsdp_model_is_buffer) are left out. FSDP_ERR_INPUT; what was appended until then stays in the list.
 fsdp_status fsdp_safetensors_header_read(const fsdp_safetensors_source *source, fsdp_safetensors_list *list,
-                                         json_t **metadata, int64_t *header_bytes, fsdp_error *error);
+                                         int64_t *header_bytes, fsdp_error *error);
 
 // "F32", ... as the format names it.
 const char *fsdp_safetensors_dtype_name(fsdp_dtype dtype);

@@ -283,16 +283,6 @@ fsdp_status fsdp_state_save(fsdp_executor *executor, int slot, fsdp_state_callba
       (walk){.executor = executor, .slot = slot, .callback = sink, .context = context, .error = error});
 }
 
-fsdp_status fsdp_state_load(fsdp_executor *executor, int slot, fsdp_state_callback source, void *context,
-                            fsdp_error *error) {
-  return walk_slot((walk){.executor = executor,
-                          .slot = slot,
-                          .writes = true,
-                          .callback = source,
-                          .context = context,
-                          .error = error});
-}
-
 fsdp_status fsdp_state_load_slice(fsdp_executor *executor, int slot, fsdp_state_callback source,
                                   void *context, fsdp_error *error) {
   return walk_slot((walk){.executor = executor,

@@ -36,12 +36,8 @@ void fsdp_state_draw(fsdp_executor *executor, uint64_t seed);
 fsdp_status fsdp_state_save(fsdp_executor *executor, int slot, fsdp_state_callback sink, void *context,
                             fsdp_error *error);
 
-// Fills every run of a slot from `source`, in its own dtype, in the same order; masters' copies follow, pads
-// become zero.
-fsdp_status fsdp_state_load(fsdp_executor *executor, int slot, fsdp_state_callback source, void *context,
-                            fsdp_error *error);
-
-// The same before an exchange (fsdp_executor_run_exchange): each of the R replicas of a shard reads 1/R of
+// Fills the runs of a slot from `source`, in its own dtype, in the same order; masters' copies follow, pads
+// become zero. Before an exchange (fsdp_executor_run_exchange) each of the R replicas of a shard reads 1/R of
 // it, and the exchange completes masters and their copies. All ranks run the exchange once all have loaded
 // without an error. If the plan has no exchange section, everything is loaded here.
 fsdp_status fsdp_state_load_slice(fsdp_executor *executor, int slot, fsdp_state_callback source,

@@ -34,7 +34,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     FSDP_CHECK(status == FSDP_OK, "a tensor that was accepted cannot be read: %s", error.message);
     free(values);
   }
-  fsdp_safetensors_metadata(model, "format");
   fsdp_safetensors_close(model);
   return 0;
 }

@@ -306,7 +306,7 @@ static void load_state(const layout *to, const char *path) {
     assert_int_equal(fsdp_session_create(&config, &session, &error), FSDP_OK);
     l.reader = fsdp_checkpoint_reader_create(c, path);
     for (l.slot = 0; l.slot < c->slot_count; l.slot++)
-      if (fsdp_state_load(session.executor, l.slot, load_range, &l, &error) != FSDP_OK)
+      if (fsdp_state_load_slice(session.executor, l.slot, load_range, &l, &error) != FSDP_OK)
         fail_msg("%s", error.message);
     check_loaded(to, &session, r);
     fsdp_checkpoint_reader_destroy(l.reader);
