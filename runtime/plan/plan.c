@@ -161,7 +161,26 @@ static fsdp_status check_dropout(const fsdp_plan_config *c, fsdp_error *error) {
                    (double)c->dropout.attention);
 }
 
-// What routed experts do not have yet: kernels of a GPU, and cuts of their operators.
+// What a GPU's kernels of routed experts do not take.
+static fsdp_status check_experts_on_gpu(const fsdp_plan_config *c, int64_t routed_tokens, fsdp_error *error) {
+  if (c->backend->device == FSDP_OP_CPU) return FSDP_OK;
+  if (c->model.router_aux == FSDP_ROUTER_AUX_SEQUENCE && c->model.router_aux_coef > 0)
+    return fsdp_fail(error, FSDP_ERR_OPTION,
+                     "--aux-loss sequence: route_sequences and its backward have no kernel on a GPU: use "
+                     "--aux-loss micro, or --backend cpu");
+  if (c->model.experts > FSDP_ROUTE_EXPERTS_MAX)
+    return fsdp_fail(error, FSDP_ERR_OPTION,
+                     "a layer of %lld experts: a GPU's router chooses among %d at most: use --backend cpu",
+                     (long long)c->model.experts, FSDP_ROUTE_EXPERTS_MAX);
+  if (routed_tokens * c->model.expert_slots <= INT32_MAX / 2) return FSDP_OK;
+  return fsdp_fail(
+      error, FSDP_ERR_OPTION,
+      "%lld tokens of the ranks that share experts, each sent to %lld, are more than 2^30 routed "
+      "rows, which a GPU's kernels count: lower --batch-size or --seq-length",
+      (long long)routed_tokens, (long long)c->model.expert_slots);
+}
+
+// What routed experts do not have yet: cuts of their operators.
 static fsdp_status check_experts(const fsdp_plan_config *c, fsdp_error *error) {
   const int ranks = fsdp_mesh_size(&c->mesh, FSDP_AXIS_EXPERT);
   if (!c->model.experts && ranks > 1 && !c->sharding && !c->op_strategies)
@@ -171,9 +190,6 @@ static fsdp_status check_experts(const fsdp_plan_config *c, fsdp_error *error) {
         "fsdp in its place",
         ranks);
   if (!c->model.experts) return FSDP_OK;
-  if (c->backend->device != FSDP_OP_CPU)
-    return fsdp_fail(error, FSDP_ERR_OPTION,
-                     "a model with routed experts is not trained on a GPU yet: use --backend cpu");
   if (c->op_strategies)
     return fsdp_fail(error, FSDP_ERR_OPTION,
                      "--op-strategies of a model with routed experts: leave them out and use --mesh, or a "
@@ -184,7 +200,8 @@ static fsdp_status check_experts(const fsdp_plan_config *c, fsdp_error *error) {
                      "--master-dtype fp32",
                      (double)c->hyper.balance_rate);
   // A number for each, of all ranks that share a layer's experts.
-  if (c->batch * ranks * c->model.expert_slots <= INT32_MAX / c->seq) return FSDP_OK;
+  if (c->batch * ranks * c->model.expert_slots <= INT32_MAX / c->seq)
+    return check_experts_on_gpu(c, c->batch * ranks * c->seq, error);
   return fsdp_fail(error, FSDP_ERR_OPTION,
                    "a micro-batch of %lld sequences of %lld tokens, each sent to %lld experts, has more than "
                    "2^31 - 1 routed rows: lower --batch-size or --seq-length",
@@ -354,6 +371,12 @@ int64_t fsdp_traffic_sent_bytes(const fsdp_traffic *traffic) {
 
 static void prove(fsdp_plan *plan) {
   fsdp_violation violation;
+  for (int i = 0; i < plan->program->instr_count; i++) {
+    const fsdp_instr *instr = &plan->program->instrs[i];
+    const bool on_host = instr->kind != FSDP_INSTR_OP || instr->stream == FSDP_STREAM_HOST;
+    FSDP_CHECK(on_host || fsdp_op_runs_on(plan->config.backend->device, instr->op),
+               "%s, which has no kernel on this device, is planned", fsdp_op_name(instr->op));
+  }
   FSDP_CHECK(fsdp_verify(plan->program, &violation), "the step program is not safe: %s", violation.message);
   plan->verified = true;
 }

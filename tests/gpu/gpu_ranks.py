@@ -95,7 +95,13 @@ TIED = ODD | {"tie_word_embeddings": True}
 WIDE = {"hidden_size": 72, "head_dim": 64}
 GPT2 = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 60, "n_head": 3, "n_layer": 2,
         "n_positions": 64, "vocab_size": 257, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5}
+# Five experts on two ranks: three of one, two of the other.
+ROUTED = ODD | {"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "head_dim": 20,
+                "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 36,
+                "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [],
+                "initializer_range": 0.1}
 MODELS = {"odd": programs.CONFIG | ODD, "tied": programs.CONFIG | TIED, "wide": programs.CONFIG | WIDE,
+          "routed": programs.CONFIG | ROUTED,
           "gpt2": GPT2}
 MESH_SEQ, MESH_BATCH, MESH_STEPS = 33, 2, 2
 # Cuts queries, but not keys and values, over context.
@@ -115,6 +121,8 @@ MESHES = (
     ("wide", 4, "tensor=4", (), ("bf16",), False),
     ("gpt2", 4, "tensor=2,context=2", (), ("fp32", "bf16"), False),
     ("odd", 2, "context=2", ("--sharding", QUERIES), ("fp32",), False),
+    ("routed", 2, "fsdp=2", ("-b", 1), ("fp32",), True),
+    ("routed", 4, "expert=2,tensor=2", ("-b", 1, "--expert-capacity", 0.5), ("fp32",), True),
     ("wide", 4, "tensor=2,context=2", ("--sharding", QUERIES), ("bf16",), False),
 )
 # Sums in a different order; on a GPU exponentials and gemms round differently too.

@@ -18,6 +18,18 @@ ODD = {"hidden_size": 60, "num_attention_heads": 3, "num_key_value_heads": 1, "i
 TIED = {"hidden_size": 64, "head_dim": 24, "num_attention_heads": 4, "num_key_value_heads": 4,
         "intermediate_size": 40, "vocab_size": 257, "tie_word_embeddings": True}
 
+# Routed experts: of no multiple of 8, whose products take the general kernels; and of those that tensor cores
+# take, chosen by a biased sigmoid within groups, beside a shared expert.
+ROUTED = ODD | {"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "head_dim": 20,
+                "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 36,
+                "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [],
+                "output_router_logits": True, "router_aux_loss_coef": 0.01, "initializer_range": 0.1}
+GROUPED = {"model_type": "glm4_moe", "architectures": ["Glm4MoeForCausalLM"], "head_dim": 16,
+           "n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40,
+           "n_shared_experts": 1, "n_group": 4, "topk_group": 2, "norm_topk_prob": True,
+           "routed_scaling_factor": 1.5, "first_k_dense_replace": 1, "attention_bias": False,
+           "use_qk_norm": True, "partial_rotary_factor": 0.5, "initializer_range": 0.1}
+
 
 def train(name, *arguments, model=programs.CONFIG, status=0, **environment):
     folder = work / name
@@ -65,6 +77,26 @@ def odd_shapes_train_as_on_the_cpu():
             cuda = train(name, "--backend", "cuda", *arguments, model=model)
             cpu = train(name, "--backend", "cpu", *arguments, model=model)
             assert differ(cuda, cpu) <= tolerance, (name, dtype, cuda, cpu)
+
+
+def routed_experts_train_as_on_the_cpu():
+    """In bf16 rounding alone would choose other experts: there both go where the CPU's run in fp32 went."""
+    for name, model, more in (
+        ("routed", ROUTED, ("--router-z-coef", "1e-3", "--recompute", "block")),
+        ("grouped", GROUPED, ("--router-bias-rate", "1e-3", "--grad-accum", 2)),
+        ("grouped_offload", GROUPED, ("--cpu-offload", "on", "--set", "poison=on")),
+    ):
+        record = work / f"{name}.routes"
+        replay = ("--routing-replay", record)
+        for dtype, how, tolerance in (("fp32", (), 1e-5), ("bf16", replay, 1e-2)):
+            arguments = ("--param-dtype", dtype, *more)
+            kept = how or ("--routing-record", record)
+            cpu = train(name, "--backend", "cpu", *arguments, *kept, model=model)
+            cuda = train(name, "--backend", "cuda", *arguments, *how, model=model)
+            assert differ(cuda, cpu) <= tolerance, (name, dtype, cuda, cpu)
+            print(f"{name} {dtype}: losses and norms differ by {differ(cuda, cpu):.1e} at most", flush=True)
+    sums = ("--backend", "cuda", "--aux-loss", "sequence")
+    assert "route_sequences" in train("routed", *sums, model=ROUTED, status=2)
 
 
 def no_order_of_the_streams_matters():
@@ -145,7 +177,8 @@ def refused_on_two_ranks(*arguments, **environment):
     return programs.errors(process, "fsdp_train")[0]
 
 
-for test in (odd_shapes_train_as_on_the_cpu, no_order_of_the_streams_matters,
+for test in (odd_shapes_train_as_on_the_cpu, routed_experts_train_as_on_the_cpu,
+             no_order_of_the_streams_matters,
              a_driver_may_refuse_to_wait_for_the_host,
              a_driver_may_refuse_to_register_memory, what_cannot_be_is_said):
     test()
