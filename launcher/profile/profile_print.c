@@ -89,10 +89,33 @@ static void print_attention(const fsdp_device_profile *p, FILE *out) {
     if (row->estimated) fputs(", estimated: true", out);
     print_curve("tflops", &row->rate, 12, out);
   }
-  if (!*p->attention_kernel) return;
-  fputs("use: {attention: ", out);
-  print_quoted(p->attention_kernel, out);
-  fputs("}\n", out);
+}
+
+static void print_grouped(const fsdp_device_profile *p, FILE *out) {
+  if (p->grouped_count) fputs("grouped:\n", out);
+  for (int i = 0; i < p->grouped_count; i++) {
+    const fsdp_profile_grouped *row = &p->grouped[i];
+    fputs("- {kernel: ", out);
+    print_quoted(row->kernel, out);
+    fprintf(out, ", ranks: %d, dtype: %s, form: %s", row->ranks, fsdp_dtype_name(row->dtype),
+            fsdp_profile_forms[row->form]);
+    if (row->estimated) fputs(", estimated: true", out);
+    print_curve("tflops", &row->rate, 12, out);
+  }
+}
+
+static void print_use(const fsdp_device_profile *p, FILE *out) {
+  const char *const kernels[] = {p->attention_kernel, p->grouped_kernel};
+  static const char *const names[] = {"attention: ", "grouped: "};
+  bool any = false;
+  for (int i = 0; i < 2; i++) {
+    if (!*kernels[i]) continue;
+    fputs(any ? ", " : "use: {", out);
+    fputs(names[i], out);
+    print_quoted(kernels[i], out);
+    any = true;
+  }
+  if (any) fputs("}\n", out);
 }
 
 static void print_ops(const fsdp_device_profile *p, FILE *out) {
@@ -125,7 +148,9 @@ void fsdp_profile_print(const fsdp_device_profile *profile, const char *source, 
   fputc('\n', out);
   print_top(profile, out);
   print_products(profile, out);
+  print_grouped(profile, out);
   print_attention(profile, out);
+  print_use(profile, out);
   print_ops(profile, out);
   print_collectives(profile, out);
 }

@@ -120,8 +120,9 @@ static fsdp_status begin(fsdp_world *world, const arguments *a, fsdp_gpu *gpu, f
 }
 
 static void print_measured(const fsdp_device_profile *profile, const char *path) {
-  printf("%s: %s; %d products, %d attentions, %d ops, %d collectives\n", path, profile->name,
-         profile->product_count, profile->attention_count, profile->op_count, profile->collective_count);
+  printf("%s: %s; %d products, %d of experts, %d attentions, %d ops, %d collectives\n", path, profile->name,
+         profile->product_count, profile->grouped_count, profile->attention_count, profile->op_count,
+         profile->collective_count);
 }
 
 static fsdp_status measure(fsdp_world *world, const arguments *a, fsdp_error *error) {

@@ -188,9 +188,14 @@ static const char *attention_kernel(const fsdp_price_report *r, char out[FSDP_PR
 
 static void print_estimated(const fsdp_price_report *r, FILE *out) {
   char kernel[FSDP_PROFILE_KERNEL_BYTES];
-  if (r->step.estimated_s <= 0) return;
-  fprintf(out, "estimated, not measured: attention by %s, %.2f ms, %.1f%% of the step\n",
-          attention_kernel(r, kernel), 1e3 * r->step.estimated_s, percent(r, r->step.estimated_s));
+  const double attention_s = r->step.estimated_s[FSDP_PRICE_ATTENTION],
+               products_s = r->step.estimated_s[FSDP_PRICE_PRODUCTS];
+  if (attention_s > 0)
+    fprintf(out, "estimated, not measured: attention by %s, %.2f ms, %.1f%% of the step\n",
+            attention_kernel(r, kernel), 1e3 * attention_s, percent(r, attention_s));
+  if (products_s > 0)
+    fprintf(out, "estimated, not measured: products grouped by expert, %.2f ms, %.1f%% of the step\n",
+            1e3 * products_s, percent(r, products_s));
 }
 
 static bool has_links(const fsdp_price_report *r) {
@@ -319,7 +324,8 @@ json_t *fsdp_price_json(const fsdp_price_report *r) {
   put(time, "parts_ms", work);
   char kernel[FSDP_PROFILE_KERNEL_BYTES];
   put(time, "attention_kernel", json_string(attention_kernel(r, kernel)));
-  put(time, "estimated_ms", ms(r->step.estimated_s));
+  put(time, "estimated_ms",
+      ms(r->step.estimated_s[FSDP_PRICE_ATTENTION] + r->step.estimated_s[FSDP_PRICE_PRODUCTS]));
   put(time, "gathers", has_links(r) ? json_string(why_no_copies(r) ? "kernels" : "copies") : json_null());
   put(time, "bound_by", json_string(greatest_part(parts)->key));
   put(time, "exposed", exposed_json(r));

@@ -62,13 +62,23 @@ static float constant_of(const probe_call *call, const fsdp_op_operand *operand)
   return one ? 1 : 0;
 }
 
-static void write_view(const probe_call *call, const fsdp_view *view, float value) {
+// Element i of an operand of integers: tokens; or the order of routed rows of which each expert has as many,
+// those of one slot of a token after the other.
+static int32_t integer_of(const probe_call *call, const char *name, int64_t i) {
+  const fsdp_op_attrs *a = &call->attrs;
+  const int64_t each = a->experts ? fsdp_max_i64(1, a->batch * a->seq * a->slots / a->experts) : 1;
+  if (strcmp(name, "offsets") == 0) return (int32_t)(i * each);
+  if (strcmp(name, "slots") == 0) return (int32_t)(i % each * a->experts + i / each);
+  return (int32_t)(i * 7919 % fsdp_max_i64(1, a->vocabulary));
+}
+
+static void write_view(const probe_call *call, const char *name, const fsdp_view *view, float value) {
   fsdp_device *device = call->self->session.device;
   float *values = fsdp_alloc((size_t)view->numel * sizeof *values);
   for (int64_t i = 0; i < view->numel; i++) {
-    const int32_t token = (int32_t)(i * 7919 % fsdp_max_i64(1, call->attrs.vocabulary));
+    const int32_t integer = integer_of(call, name, i);
     values[i] = value;
-    if (view->dtype == FSDP_I32) memcpy(&values[i], &token, sizeof token);
+    if (view->dtype == FSDP_I32) memcpy(&values[i], &integer, sizeof integer);
   }
   device->table->write(device, view->data, values, 4 * view->numel);
   free(values);
@@ -122,7 +132,7 @@ static void fill(const probe_call *call) {
       const fsdp_view *view = &call->views[set * call->operand_count + i];
       const float value = constant_of(call, &op->operands[i]);
       if ((view->access & FSDP_READ) && (view->dtype == FSDP_I32 || value != 0))
-        write_view(call, view, value);
+        write_view(call, op->operands[i].name, view, value);
     }
   if (device->table->flush) device->table->flush(device);
   if (call->kind == fsdp_op_attention(FSDP_OP_IN_BACKWARD)) run_once(call, fill_by_forward);

@@ -35,6 +35,7 @@ static void measure_ops(probe *self, double until_s) {
   probe_ops(self);
   probe_attention(self);
   probe_head(self);
+  probe_grouped(self);
   const double elapsed_s = probe_elapsed(self), left_s = fmax(0, until_s - elapsed_s);
   probe_products(self, self->coarse ? until_s : elapsed_s + (1 - OTHER_SHARE) * left_s);
   probe_drift_end(self);
@@ -43,6 +44,7 @@ static void measure_ops(probe *self, double until_s) {
     probe_ops(self);
     probe_attention(self);
     probe_head(self);
+    probe_grouped(self);
     probe_products(self, until_s);
     probe_drift_end(self);
   }

@@ -4,6 +4,7 @@
 #include "runtime/probe/run.h"
 
 #include <math.h>
+#include <stdio.h>
 
 typedef struct grid {
   int64_t rows[8], widths[12];
@@ -83,6 +84,60 @@ void probe_drift_end(probe *self) {
   if (self->drift->count > 0)
     probe_median(self->drift->seconds, self->drift->count, DRIFT_TAIL, &self->spread[PROBE_DRIFT]);
   self->drift->count = 0;
+}
+
+// ---- Grouped by expert
+
+// A few experts of usual widths, each of which has `rows` rows of tokens that two experts have each.
+static fsdp_op_attrs experts_of(const probe *self, int64_t rows) {
+  const bool cuda = self->device == FSDP_OP_CUDA;
+  fsdp_op_attrs attrs = {.batch = 1, .slots = 2, .experts = cuda ? 32 : 8};
+  attrs.seq = rows * attrs.experts / attrs.slots;
+  attrs.channels = cuda ? 2048 : 512;
+  attrs.intermediate = cuda ? 1024 : 256;
+  return attrs;
+}
+
+// Of all ops that make such products of the form, together; 0: their operands do not fit.
+static double grouped_rate(probe *self, fsdp_op_product_form form, int64_t rows) {
+  const fsdp_op_attrs attrs = experts_of(self, rows);
+  double flops = 0, seconds = 0;
+  for (int k = 0; k < FSDP_OP_KIND_COUNT; k++) {
+    const fsdp_op_kind kind = (fsdp_op_kind)k;
+    fsdp_op_product products[FSDP_OP_PRODUCTS_MAX];
+    if (!fsdp_op_is_grouped(kind) || fsdp_op_products(kind, &attrs, products) != 1 ||
+        products[0].form != form)
+      continue;
+    probe_call *call = probe_call_create(self, kind, &attrs, 0);
+    if (!call) return 0;
+    flops += fsdp_op_flops(kind, &attrs);
+    seconds += probe_call_measure(self, call);
+    probe_call_destroy(call);
+  }
+  return flops / seconds;
+}
+
+void probe_grouped(probe *self) {
+  static const int64_t cpu_rows[] = {4, 16, 64, 256, 512}, gpu_rows[] = {16, 64, 128, 256, 1024};
+  enum { SIZES = 5 };
+  const bool cuda = self->device == FSDP_OP_CUDA;
+  for (int form = 0; form < FSDP_PRODUCT_FORM_COUNT; form++) {
+    fsdp_profile_point points[SIZES];
+    fsdp_profile_grouped entry = {.ranks = self->scope,
+                                  .dtype = self->dtype,
+                                  .form = (fsdp_op_product_form)form,
+                                  .rate = {.points = points}};
+    snprintf(entry.kernel, sizeof entry.kernel, "%s",
+             !cuda                      ? "fsdp"
+             : self->dtype == FSDP_BF16 ? "fsdp-mma"
+                                        : "fsdp-general");
+    for (int i = 0; i < SIZES; i += self->coarse ? 2 : 1) {
+      const int64_t rows = cuda ? gpu_rows[i] : cpu_rows[i];
+      const double rate = grouped_rate(self, entry.form, rows);
+      if (rate > 0) points[entry.rate.count++] = (fsdp_profile_point){(double)rows, rate};
+    }
+    if (entry.rate.count > 0) fsdp_device_profile_add_grouped(self->profile, &entry);
+  }
 }
 
 // ---- All shapes

@@ -137,6 +137,9 @@ void probe_drift_end(probe *self);
 // Adds products until `until_s` of probe_elapsed has passed; the coarsest grid in any case.
 void probe_products(probe *self, double until_s);
 
+// Adds products grouped by expert: curves by the rows of an expert.
+void probe_grouped(probe *self);
+
 // Measures one and adds it; returns its seconds, 0 if its operands do not fit.
 double probe_product_s(probe *self, const fsdp_op_product *product);
 

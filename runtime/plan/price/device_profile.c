@@ -15,10 +15,12 @@ fsdp_device_profile *fsdp_device_profile_create(void) {
 
 void fsdp_device_profile_destroy(fsdp_device_profile *profile) {
   if (!profile) return;
+  for (int i = 0; i < profile->grouped_count; i++) free(profile->grouped[i].rate.points);
   for (int i = 0; i < profile->attention_count; i++) free(profile->attention[i].rate.points);
   for (int i = 0; i < profile->op_count; i++) free(profile->ops[i].rate.points);
   for (int i = 0; i < profile->collective_count; i++) free(profile->collectives[i].seconds.points);
   free(profile->products);
+  free(profile->grouped);
   free(profile->attention);
   free(profile->ops);
   free(profile->collectives);
@@ -43,6 +45,13 @@ static fsdp_profile_curve curve_copy(const fsdp_profile_curve *curve) {
 void fsdp_device_profile_add_product(fsdp_device_profile *profile, const fsdp_profile_product *product) {
   profile->products = grown(profile->products, profile->product_count, sizeof *product);
   profile->products[profile->product_count++] = *product;
+}
+
+void fsdp_device_profile_add_grouped(fsdp_device_profile *profile, const fsdp_profile_grouped *grouped) {
+  profile->grouped = grown(profile->grouped, profile->grouped_count, sizeof *grouped);
+  fsdp_profile_grouped *entry = &profile->grouped[profile->grouped_count++];
+  *entry = *grouped;
+  entry->rate = curve_copy(&grouped->rate);
 }
 
 void fsdp_device_profile_add_attention(fsdp_device_profile *profile,
@@ -255,6 +264,81 @@ double fsdp_profile_product_s(const fsdp_device_profile *profile, int ranks, fsd
   double seconds = 2 * m * n * k / (rate * shape_efficiency(profile, m, n, k));
   if (profile->tiles) seconds = fmax(seconds, width * (m * k + k * n + m * n) / profile->memory_rate);
   return product->count * (seconds * crowding(profile, scope, ranks) + profile->launch_s);
+}
+
+// ---- Products grouped by expert
+
+const char *fsdp_profile_grouped_kernel(const fsdp_device_profile *profile,
+                                        const fsdp_profile_grouped_call *call) {
+  const fsdp_op_product *p = &call->product;
+  const int64_t inner = p->form == FSDP_PRODUCT_WEIGHT ? p->m : p->k;
+  if (*profile->grouped_kernel) return profile->grouped_kernel;
+  if (profile->device == FSDP_OP_CPU) return "fsdp";
+  return call->dtype == FSDP_BF16 && p->n % 8 == 0 && inner % 8 == 0 ? "fsdp-mma" : "fsdp-general";
+}
+
+// A CPU's table is of its own kernel, whatever it is called. The form's own rows before those of any.
+static const fsdp_profile_grouped *find_grouped(const fsdp_device_profile *profile, int ranks,
+                                                const fsdp_profile_grouped_call *call) {
+  const char *kernel = fsdp_profile_grouped_kernel(profile, call);
+  const fsdp_op_product_form form = call->product.form;
+  const fsdp_profile_grouped *best = NULL;
+  int scope = -1;
+  for (int i = 0; i < profile->grouped_count; i++)
+    if (profile->grouped[i].dtype == call->dtype)
+      scope = closer_scope(scope, profile->grouped[i].ranks, ranks);
+  for (int i = 0; i < profile->grouped_count; i++) {
+    const fsdp_profile_grouped *entry = &profile->grouped[i];
+    const bool own = profile->device == FSDP_OP_CPU || !strcmp(entry->kernel, kernel);
+    if (entry->dtype != call->dtype || entry->ranks != scope || !own) continue;
+    if (entry->form == form || (entry->form == FSDP_PRODUCT_FORM_COUNT && !best)) best = entry;
+  }
+  return best;
+}
+
+// Rows of all experts together.
+static double routed_rows(const fsdp_profile_grouped_call *call) {
+  const fsdp_op_product *p = &call->product;
+  return fmax(1, p->count * (double)(p->form == FSDP_PRODUCT_WEIGHT ? p->k : p->m));
+}
+
+// Tiles have 128 rows; a weight's gradient sums over 64 at a time.
+static double tile_rows(const fsdp_profile_grouped_call *call) {
+  return call->product.form == FSDP_PRODUCT_WEIGHT ? 64 : 128;
+}
+
+// What loads that differ take more than such that fill their tiles as `rows` each do.
+static double tile_waste(const fsdp_device_profile *profile, const fsdp_profile_grouped_call *call,
+                         double rows) {
+  const double tile = tile_rows(call);
+  return profile->tiles ? fmax(1, (rows + (tile - 1) / 2) / (tile * ceil(rows / tile))) : 1;
+}
+
+// By the rate of one product with the rows of all experts; at least what reading their weights takes.
+static double grouped_as_one_s(const fsdp_device_profile *profile, int ranks,
+                               const fsdp_profile_grouped_call *call) {
+  fsdp_op_product one = call->product;
+  const bool sums_rows = one.form == FSDP_PRODUCT_WEIGHT;
+  const double routed = routed_rows(call), experts = (double)call->experts;
+  const double weights = experts * (double)one.n * (double)(sums_rows ? one.m : one.k);
+  const double read_s = weights * (double)fsdp_dtype_bytes(call->dtype) / profile->memory_rate;
+  *(sums_rows ? &one.k : &one.m) = (int64_t)ceil(routed);
+  one.count = 1;
+  const double tiled = routed + experts * (tile_rows(call) - 1) / 2;
+  return fmax(fsdp_profile_product_s(profile, ranks, call->dtype, &one) * tiled / routed, read_s);
+}
+
+double fsdp_profile_grouped_s(const fsdp_device_profile *profile, int ranks,
+                              const fsdp_profile_grouped_call *call, bool *estimated) {
+  const fsdp_profile_grouped *entry = find_grouped(profile, ranks, call);
+  const fsdp_op_product *p = &call->product;
+  *estimated = entry ? entry->estimated : profile->device == FSDP_OP_CUDA;
+  if (!entry && profile->tiles) return grouped_as_one_s(profile, ranks, call);
+  if (!entry) return fsdp_profile_product_s(profile, ranks, call->dtype, p);
+  const double rows = fmax(1, routed_rows(call) / (double)call->experts);
+  const double flops = 2 * (double)p->m * (double)p->n * (double)p->k * p->count;
+  const double seconds = flops * tile_waste(profile, call, rows) / fsdp_profile_curve_at(&entry->rate, rows);
+  return seconds * crowding(profile, entry->ranks, ranks) + profile->launch_s;
 }
 
 double fsdp_profile_best_rate(const fsdp_device_profile *profile, int ranks, fsdp_dtype dtype) {

@@ -2,6 +2,7 @@
 // priced (price.h); no time of a whole step ever enters one.
 //
 //   products      rate by element type, form and shape (m, n, k)
+//   grouped       rate of products grouped by expert, by kernel, element type, form and rows of an expert
 //   attention     rate by kernel, element type, head dimension, direction and sequence length
 //   ops           bytes per second of every other op, by element type and the bytes that it moves
 //   copies        bytes per second to and from the host
@@ -43,6 +44,16 @@ typedef struct fsdp_profile_product {
   int64_t m, n, k;
   double flops_per_s;
 } fsdp_profile_product;
+
+// A launch of products grouped by expert.
+typedef struct fsdp_profile_grouped {
+  char kernel[FSDP_PROFILE_KERNEL_BYTES]; // "fsdp-mma", "torch", ...
+  bool estimated;                         // of a kernel that no such device has run yet
+  int ranks;
+  fsdp_dtype dtype;
+  fsdp_op_product_form form; // FSDP_PRODUCT_FORM_COUNT: any
+  fsdp_profile_curve rate;   // FLOPs per second, by the rows of an expert where all have as many
+} fsdp_profile_grouped;
 
 typedef enum fsdp_profile_direction {
   FSDP_ATTENTION_FORWARD,
@@ -111,12 +122,14 @@ typedef struct fsdp_device_profile {
   double network_latency_s, node_latency_s; // of a hop between nodes, and inside one
   // The kernel whose rates price attention, in place of the one that the plan runs; "": the plan's.
   char attention_kernel[FSDP_PROFILE_KERNEL_BYTES];
+  char grouped_kernel[FSDP_PROFILE_KERNEL_BYTES]; // the same of products grouped by expert
   bool tiles; // products run in waves of tiles, which their shape fills more or less
   fsdp_profile_product *products;
+  fsdp_profile_grouped *grouped;
   fsdp_profile_attention *attention;
   fsdp_profile_op *ops;
   fsdp_profile_collective *collectives;
-  int product_count, attention_count, op_count, collective_count;
+  int product_count, grouped_count, attention_count, op_count, collective_count;
 } fsdp_device_profile;
 
 // An empty profile; the caller owns it.
@@ -125,6 +138,7 @@ void fsdp_device_profile_destroy(fsdp_device_profile *profile); // NULL is allow
 
 // Append a copy, points included.
 void fsdp_device_profile_add_product(fsdp_device_profile *profile, const fsdp_profile_product *product);
+void fsdp_device_profile_add_grouped(fsdp_device_profile *profile, const fsdp_profile_grouped *grouped);
 void fsdp_device_profile_add_attention(fsdp_device_profile *profile, const fsdp_profile_attention *attention);
 void fsdp_device_profile_add_op(fsdp_device_profile *profile, const fsdp_profile_op *op);
 void fsdp_device_profile_add_collective(fsdp_device_profile *profile,
@@ -157,6 +171,22 @@ double fsdp_profile_curve_at(const fsdp_profile_curve *curve, double size);
 // All launches of a gemm of an op.
 double fsdp_profile_product_s(const fsdp_device_profile *profile, int ranks, fsdp_dtype dtype,
                               const fsdp_op_product *product);
+
+// A launch of products grouped by expert, whose loads differ: the last tile of each is half full in the mean.
+typedef struct fsdp_profile_grouped_call {
+  fsdp_dtype dtype;
+  fsdp_op_product product; // as fsdp_op_products says
+  int64_t experts;
+} fsdp_profile_grouped_call;
+
+// A profile without rows of the kernel has the rates of other products for it: on a GPU an estimate.
+// *estimated as below.
+double fsdp_profile_grouped_s(const fsdp_device_profile *profile, int ranks,
+                              const fsdp_profile_grouped_call *call, bool *estimated);
+
+// The kernel whose rates price it: the profile's choice, or that of the plan's device.
+const char *fsdp_profile_grouped_kernel(const fsdp_device_profile *profile,
+                                        const fsdp_profile_grouped_call *call);
 
 // FLOPs per second of the fastest product that the profile has, less what its shape leaves of the device.
 double fsdp_profile_best_rate(const fsdp_device_profile *profile, int ranks, fsdp_dtype dtype);

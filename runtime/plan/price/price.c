@@ -1,5 +1,6 @@
 #include "runtime/plan/price/price.h"
 
+#include "models/graph/op_experts.h"
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 
@@ -150,18 +151,28 @@ static fsdp_op_work work_of(const fsdp_pricing *p, const fsdp_instr *instr) {
   fsdp_op_extent extents[FSDP_OP_MAX_OPERANDS];
   const fsdp_operand *operands = operands_of(p, instr);
   const int count = (int)fsdp_min_i64(instr->operand_count, FSDP_OP_MAX_OPERANDS);
-  for (int i = 0; i < count; i++)
-    extents[i] = (fsdp_op_extent){operands[i].dtype, operands[i].access, operands[i].size_bytes};
   const fsdp_op_attrs attrs = attrs_of(p, instr);
+  const fsdp_op_letters *op = fsdp_op_letters_of(instr->op);
+  const double share = fsdp_op_routed_share(instr->op, &attrs);
+  for (int i = 0; i < count; i++) {
+    extents[i] = (fsdp_op_extent){operands[i].dtype, operands[i].access, operands[i].size_bytes};
+    // A kernel passes over places without a routed row.
+    if (share < 1 && i < op->operand_count && fsdp_op_operand_has(&op->operands[i], 'u'))
+      extents[i].bytes = (int64_t)(share * (double)extents[i].bytes);
+  }
   return fsdp_op_work_of(instr->op, &attrs, extents, count);
 }
 
 // The element type that an op's gemms read: that of the plan's parameters in compute.
-static double products_s(const fsdp_pricing *p, const fsdp_instr *instr) {
+static double products_s(const fsdp_pricing *p, const fsdp_instr *instr, bool *estimated) {
   fsdp_op_product products[FSDP_OP_PRODUCTS_MAX];
   const fsdp_op_attrs attrs = attrs_of(p, instr);
   const int count = fsdp_op_products(instr->op, &attrs, products);
   double seconds = 0;
+  if (fsdp_op_is_grouped(instr->op)) {
+    const fsdp_profile_grouped_call call = {p->plan->config.param_dtype, products[0], attrs.experts};
+    return fsdp_profile_grouped_s(p->profile, p->ranks_per_node, &call, estimated);
+  }
   for (int i = 0; i < count; i++)
     seconds +=
         fsdp_profile_product_s(p->profile, p->ranks_per_node, p->plan->config.param_dtype, &products[i]);
@@ -224,7 +235,7 @@ static fsdp_price price_op(const fsdp_pricing *p, const fsdp_instr *instr) {
   double bytes = work.bytes;
   if (fsdp_op_makes_gemms(instr->op)) {
     price.kind = FSDP_PRICE_PRODUCTS;
-    price.seconds = products_s(p, instr);
+    price.seconds = products_s(p, instr, &price.estimated);
     if (work.row_bytes > 0)
       price.seconds += fsdp_profile_op_s(p->profile, p->ranks_per_node, instr->op, dtype, work.row_bytes);
     price.seconds += fsdp_profile_added_s(p->profile, p->ranks_per_node, instr->op, work.added_bytes);

@@ -315,7 +315,7 @@ static void sum_kinds(const simulator *r, fsdp_stream stream, fsdp_stream beside
     const int position = r->order->position[r->places[stream][i % r->stream_count[stream]]];
     const fsdp_price *of = &r->simulation->prices[position];
     price->kind_s[of->kind] += fmax(0, seconds);
-    if (of->estimated) price->estimated_s += fmax(0, seconds);
+    if (of->estimated) price->estimated_s[of->kind] += fmax(0, seconds);
   }
 }
 
@@ -363,8 +363,10 @@ static void extend_price(fsdp_step_price *price, const fsdp_step_price *less, do
   extend(&price->h2d_s, less->h2d_s, count);
   extend(&price->d2h_s, less->d2h_s, count);
   extend(&price->other_s, less->other_s, count);
-  extend(&price->estimated_s, less->estimated_s, count);
-  for (int k = 0; k < FSDP_PRICE_KIND_COUNT; k++) extend(&price->kind_s[k], less->kind_s[k], count);
+  for (int k = 0; k < FSDP_PRICE_KIND_COUNT; k++) {
+    extend(&price->kind_s[k], less->kind_s[k], count);
+    extend(&price->estimated_s[k], less->estimated_s[k], count);
+  }
   for (int s = 0; s < FSDP_STREAM_COUNT; s++) extend(&price->busy_s[s], less->busy_s[s], count);
   for (int a = 0; a < 1 << FSDP_MESH_AXES_MAX; a++)
     extend(&price->comm_axes_s[a], less->comm_axes_s[a], count);

@@ -30,7 +30,7 @@ typedef struct fsdp_step_price {
   double step_s;
   double flops;                                // of the rank's gemms, recomputation included
   double kind_s[FSDP_PRICE_KIND_COUNT];        // of work, by what it goes to; on the host, not beside compute
-  double estimated_s;                          // of kind_s, by rates that are estimated
+  double estimated_s[FSDP_PRICE_KIND_COUNT];   // of these, by rates that are estimated
   double busy_s[FSDP_STREAM_COUNT];            // of all its instructions, by stream
   double comm_s, h2d_s, d2h_s, other_s;        // exposed (exposure.h); with kind_s they add up to step_s
   double comm_axes_s[1 << FSDP_MESH_AXES_MAX]; // of comm_s, by axes of the program's mesh

@@ -17,6 +17,8 @@ typedef struct fsdp_profile_reader {
   fsdp_device_profile *profile;
   char attention_kernel[FSDP_PROFILE_KERNEL_BYTES]; // the one to use; "": the first
   char attention_place[FSDP_PROFILE_PLACE_BYTES];   // file and line that say so
+  char grouped_kernel[FSDP_PROFILE_KERNEL_BYTES];   // the same of products grouped by expert
+  char grouped_place[FSDP_PROFILE_PLACE_BYTES];
   char *places[FSDP_PROFILE_BASES_MAX]; // of the files being read: each is the base of the one before it
   int depth;
   fsdp_profile_find *find;         // NULL: shipped profiles alone are known
@@ -51,6 +53,7 @@ fsdp_status fsdp_profile_read_curve(const fsdp_profile_reader *r, const yaml_nod
 
 typedef enum fsdp_profile_list {
   FSDP_PROFILE_PRODUCTS,
+  FSDP_PROFILE_GROUPED,
   FSDP_PROFILE_ATTENTION,
   FSDP_PROFILE_OPS,
   FSDP_PROFILE_COLLECTIVES

@@ -52,6 +52,15 @@ static const field product_fields[] = {
     {"k", FIELD_LONG, offsetof(fsdp_profile_product, k), true, 1, NULL, 0},
     {"tflops", FIELD_RATE, offsetof(fsdp_profile_product, flops_per_s), true, 12, NULL, 0},
 };
+static const field grouped_fields[] = {
+    {"kernel", FIELD_NAME, offsetof(fsdp_profile_grouped, kernel), true, 0, NULL, 0},
+    {"ranks", FIELD_WHOLE, offsetof(fsdp_profile_grouped, ranks), false, 0, NULL, 0},
+    {"dtype", FIELD_WORD, offsetof(fsdp_profile_grouped, dtype), true, FSDP_F32, WORDS(dtypes)},
+    {"form", FIELD_WORD, offsetof(fsdp_profile_grouped, form), true, FSDP_PRODUCT_FORWARD,
+     WORDS(fsdp_profile_forms)},
+    {"tflops", FIELD_CURVE, offsetof(fsdp_profile_grouped, rate), true, 12, NULL, 0},
+    {"estimated", FIELD_FLAG, offsetof(fsdp_profile_grouped, estimated), false, 0, WORDS(flags)},
+};
 static const field attention_fields[] = {
     {"kernel", FIELD_NAME, offsetof(fsdp_profile_attention, kernel), true, 0, NULL, 0},
     {"ranks", FIELD_WHOLE, offsetof(fsdp_profile_attention, ranks), false, 0, NULL, 0},
@@ -80,6 +89,7 @@ static const field collective_fields[] = {
 
 typedef union row {
   fsdp_profile_product product;
+  fsdp_profile_grouped grouped;
   fsdp_profile_attention attention;
   fsdp_profile_op op;
   fsdp_profile_collective collective;
@@ -158,6 +168,12 @@ static void clear_list(fsdp_device_profile *p, fsdp_profile_list list) {
     p->products = NULL;
     p->product_count = 0;
     return;
+  case FSDP_PROFILE_GROUPED:
+    for (int i = 0; i < p->grouped_count; i++) free(p->grouped[i].rate.points);
+    free(p->grouped);
+    p->grouped = NULL;
+    p->grouped_count = 0;
+    return;
   case FSDP_PROFILE_ATTENTION:
     for (int i = 0; i < p->attention_count; i++) free(p->attention[i].rate.points);
     free(p->attention);
@@ -186,6 +202,9 @@ static fsdp_status read_list_row(const fsdp_profile_reader *r, const yaml_node_t
     const char *keys[9];
   } rows[] = {
       {product_fields, COUNT(product_fields), {"ranks", "dtype", "form", "m", "n", "k", "tflops", "source"}},
+      {grouped_fields,
+       COUNT(grouped_fields),
+       {"kernel", "ranks", "dtype", "form", "tflops", "estimated", "source"}},
       {attention_fields,
        COUNT(attention_fields),
        {"kernel", "ranks", "dtype", "head_dim", "direction", "tflops", "estimated", "source"}},
@@ -200,10 +219,12 @@ static fsdp_status read_list_row(const fsdp_profile_reader *r, const yaml_node_t
   if (list == FSDP_PROFILE_OPS) out.op.dtype = FSDP_PROFILE_ANY_DTYPE;
   fsdp_status status = read_row(r, node, rows[list].fields, rows[list].count, rows[list].keys, &out);
   fsdp_profile_curve *curve = NULL;
+  if (list == FSDP_PROFILE_GROUPED) curve = &out.grouped.rate;
   if (list == FSDP_PROFILE_ATTENTION) curve = &out.attention.rate;
   if (list == FSDP_PROFILE_OPS) curve = &out.op.rate;
   if (list == FSDP_PROFILE_COLLECTIVES) curve = &out.collective.seconds;
   if (!status && list == FSDP_PROFILE_PRODUCTS) fsdp_device_profile_add_product(r->profile, &out.product);
+  if (!status && list == FSDP_PROFILE_GROUPED) fsdp_device_profile_add_grouped(r->profile, &out.grouped);
   if (!status && list == FSDP_PROFILE_ATTENTION)
     fsdp_device_profile_add_attention(r->profile, &out.attention);
   if (!status && list == FSDP_PROFILE_OPS) fsdp_device_profile_add_op(r->profile, &out.op);

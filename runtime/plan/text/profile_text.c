@@ -51,21 +51,23 @@ static fsdp_status read_name(const fsdp_profile_reader *r, const yaml_node_t *no
 }
 
 static fsdp_status read_use(fsdp_profile_reader *r, const yaml_node_t *node) {
-  static const char *const keys[] = {"attention"};
+  static const char *const keys[] = {"attention", "grouped"};
+  unsigned seen = 0;
   if (node->type != YAML_MAPPING_NODE)
     return fsdp_profile_fail_at(r, node, "use is not a mapping, as in {attention: flash2}");
   fsdp_status status = FSDP_OK;
   for (const yaml_node_pair_t *pair = node->data.mapping.pairs.start;
        pair < node->data.mapping.pairs.top && !status; pair++) {
     const yaml_node_t *value = fsdp_profile_node(r, pair->value);
-    int key;
+    int key = 0;
     status = fsdp_profile_read_word(r, fsdp_profile_node(r, pair->key), "key", keys, COUNT(keys), &key);
-    if (!status && pair > node->data.mapping.pairs.start)
+    if (!status && seen & 1u << key)
       return fsdp_profile_fail_at(r, fsdp_profile_node(r, pair->key), "a second %s; remove one", keys[key]);
-    if (!status)
-      status = read_name(r, value, "name of a kernel", r->attention_kernel, sizeof r->attention_kernel);
-    snprintf(r->attention_place, sizeof r->attention_place, "%.180s:%d", r->places[r->depth - 1],
-             fsdp_yaml_line(value));
+    seen |= 1u << key;
+    char *kernel = key ? r->grouped_kernel : r->attention_kernel;
+    char *place = key ? r->grouped_place : r->attention_place;
+    if (!status) status = read_name(r, value, "name of a kernel", kernel, sizeof r->attention_kernel);
+    snprintf(place, sizeof r->attention_place, "%.180s:%d", r->places[r->depth - 1], fsdp_yaml_line(value));
   }
   return status;
 }
@@ -80,6 +82,7 @@ typedef enum top_key {
   KEY_PROCESSORS,
   KEY_TILES,
   KEY_PRODUCTS,
+  KEY_GROUPED,
   KEY_ATTENTION,
   KEY_OPS,
   KEY_COLLECTIVES,
@@ -89,9 +92,9 @@ typedef enum top_key {
 } top_key;
 
 static void list_keys(const char *keys[KEY_COUNT]) {
-  static const char *const own[KEY_NUMBERS] = {"name",      "device",     "source",     "base",
-                                               "use",       "processors", "tiles",      "products",
-                                               "attention", "ops",        "collectives"};
+  static const char *const own[KEY_NUMBERS] = {"name",    "device",     "source", "base",
+                                               "use",     "processors", "tiles",  "products",
+                                               "grouped", "attention",  "ops",    "collectives"};
   memcpy(keys, own, sizeof own);
   for (int i = 0; i < FSDP_PROFILE_NUMBERS; i++) keys[KEY_NUMBERS + i] = fsdp_profile_numbers[i].key;
   for (int i = 0; i < FSDP_PROFILE_SECTIONS; i++) keys[KEY_SECTIONS + i] = fsdp_profile_sections[i].key;
@@ -126,6 +129,8 @@ static fsdp_status read_top(fsdp_profile_reader *r, top_key key, const yaml_node
     return status;
   case KEY_PRODUCTS:
     return fsdp_profile_read_list(r, node, "products", FSDP_PROFILE_PRODUCTS);
+  case KEY_GROUPED:
+    return fsdp_profile_read_list(r, node, "grouped", FSDP_PROFILE_GROUPED);
   case KEY_ATTENTION:
     return fsdp_profile_read_list(r, node, "attention", FSDP_PROFILE_ATTENTION);
   case KEY_OPS:
@@ -267,6 +272,18 @@ static fsdp_status use_attention(const fsdp_profile_reader *r) {
   return FSDP_OK;
 }
 
+// Of several kernels a GPU's plan has its own, unless one is to be used.
+static fsdp_status use_grouped(const fsdp_profile_reader *r) {
+  fsdp_device_profile *p = r->profile;
+  memcpy(p->grouped_kernel, r->grouped_kernel, sizeof p->grouped_kernel);
+  if (!*r->grouped_kernel) return FSDP_OK;
+  for (int i = 0; i < p->grouped_count; i++)
+    if (!strcmp(p->grouped[i].kernel, r->grouped_kernel)) return FSDP_OK;
+  return fsdp_fail(r->error, FSDP_ERR_INPUT,
+                   "%s: no row of grouped has the kernel \"%s\"; the first has \"%s\"", r->grouped_place,
+                   r->grouped_kernel, p->grouped_count ? p->grouped[0].kernel : "");
+}
+
 static fsdp_status check_whole(const fsdp_device_profile *p, const char *name, fsdp_error *error) {
   if (fabs(10 * p->capability - round(10 * p->capability)) > 1e-6 || p->capability >= 100)
     return fsdp_fail(error, FSDP_ERR_INPUT, "%.180s: capability %g is no compute capability, as in 9.0", name,
@@ -285,6 +302,7 @@ static fsdp_status check_whole(const fsdp_device_profile *p, const char *name, f
 static fsdp_status finish(fsdp_profile_reader *r, fsdp_status status, const char *name,
                           fsdp_device_profile **profile) {
   if (!status) status = use_attention(r);
+  if (!status) status = use_grouped(r);
   if (!status && r->profile->device == FSDP_OP_DEVICE_COUNT)
     status = fsdp_fail(r->error, FSDP_ERR_INPUT,
                        "%.180s: the profile has no device; add `device: cuda` or `device: cpu`", name);

@@ -25,11 +25,14 @@
 //   - {op: rmsnorm, gbps: {1e6: 900, 1e8: 3800}}      # or `any`: those without an entry
 //   collectives:
 //   - {kind: all_gather, link: node, ranks: 8, ranks_per_node: 8, groups: 1, us: {1048576: 92.8}}
+//   grouped:
+//   - {kernel: torch, dtype: bf16, form: any, tflops: {64: 196, 1024: 624}}   # by rows of an expert
 //   use: {attention: flash2}                          # price this kernel's rows, whichever the plan runs
 //   base: h100-sxm                                    # what this file does not have is taken from there
 //
 // Without `use` a GPU's attention is priced by the rows of the kernel that the plan runs (fsdp-wgmma,
-// fsdp-mma, fsdp-general), a CPU's by those of the first kernel. `estimated: true`: it is not measured.
+// fsdp-mma, fsdp-general), a CPU's by those of the first kernel, and products grouped by expert by those of
+// fsdp-mma or fsdp-general. `estimated: true`: it is not measured.
 // A row has a `source` too. With `base`, a number replaces a number and a list the whole list.
 #pragma once
 

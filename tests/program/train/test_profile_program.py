@@ -56,11 +56,14 @@ def has_all(profile, counts):
         here = [a for a in profile["attention"] if a["ranks"] == ranks]
         assert {(a["head_dim"], a["direction"]) for a in here} >= {(64, "forward"), (64, "backward")}
         assert all(is_curve(a["tflops"]) for a in here)
+        here = [g for g in profile["grouped"] if g["ranks"] == ranks]
+        assert [g["form"] for g in here] == ["forward", "input", "weight"]
+        assert all(is_curve(g["tflops"]) and {"4", "64"} <= {str(r) for r in g["tflops"]} for g in here)
         here = {o["op"]: o for o in profile["ops"] if o["ranks"] == ranks}
         ops = OPS if CUDA else OPS | {"route_total"}  # which has no kernel on a GPU
         assert set(here) == ops and all(is_curve(o["gbps"]) for o in here.values()), set(here) ^ ops
     assert {p["ranks"] for p in profile["products"]} == set(counts)
-    rows = [row for key in ("products", "attention", "ops") for row in profile[key]]
+    rows = [row for key in ("products", "grouped", "attention", "ops") for row in profile[key]]
     assert {row["dtype"] for row in rows} == {"fp32"}, {row["dtype"] for row in rows}
 
 

@@ -95,6 +95,9 @@ static const char whole[] =
     "network: {gbps_per_node: 400, latency_us: 14, node_latency_us: 3.4}\ntiles: true\n"
     "products:\n- {ranks: 2, dtype: bf16, form: weight, m: 1, n: 2, k: 3, tflops: 0.1, source: z}\n"
     "- {dtype: fp32, form: any, m: 4, n: 5, k: 6000000, tflops: {value: 0.3, source: z}}\n"
+    "grouped:\n- {kernel: g1, dtype: bf16, form: any, tflops: {8: 1, 64: 2}}\n"
+    "- {kernel: g2, ranks: 2, dtype: fp32, form: weight, tflops: {8: 3}, estimated: true}\nuse: {grouped: "
+    "g2}\n"
     "attention:\n- {kernel: k1, dtype: bf16, head_dim: 64, direction: both, tflops: {512: 1, 1024: 2}}\n"
     "- {kernel: k2, ranks: 3, dtype: bf16, head_dim: 128, direction: backward, tflops: {512: 3}, estimated: "
     "true}\n"
@@ -130,6 +133,12 @@ static void whole_profile(void **state) {
   assert_true(product[1].ranks == 0 && product[1].dtype == FSDP_F32 &&
               product[1].form == FSDP_PRODUCT_FORM_COUNT);
   assert_true(product[1].k == 6000000 && product[1].flops_per_s == 0.3e12);
+  assert_int_equal(p->grouped_count, 2);
+  assert_true(p->grouped[0].form == FSDP_PRODUCT_FORM_COUNT && !p->grouped[0].estimated &&
+              p->grouped[0].rate.points[1].size == 64 && p->grouped[0].rate.points[1].value == 2e12);
+  assert_true(p->grouped[1].form == FSDP_PRODUCT_WEIGHT && p->grouped[1].estimated &&
+              p->grouped[1].ranks == 2 && p->grouped[1].dtype == FSDP_F32);
+  assert_string_equal(p->grouped_kernel, "g2");
   // The first kernel's rows, of each dtype.
   assert_int_equal(p->attention_count, 2);
   assert_true(p->attention[0].head_dim == 64 && p->attention[0].direction == FSDP_ATTENTION_BOTH);
@@ -186,6 +195,8 @@ static void printed_and_read(void **state) {
       "1.25}\n",
       "\nnetwork: {gbps_per_node: 400, latency_us: 14, node_latency_us: 3.4}\n",
       "\n- {ranks: 2, dtype: bf16, form: weight, m: 1, n: 2, k: 3, tflops: 0.1}\n",
+      "\n- {kernel: \"g2\", ranks: 2, dtype: fp32, form: weight, estimated: true, tflops: {8: 3}}\n",
+      "\nuse: {grouped: \"g2\"}\n",
       "\n- {kernel: \"k1\", ranks: 0, dtype: bf16, head_dim: 64, direction: both, tflops: {512: 1, 1024: "
       "2}}\n",
       "\n- {ranks: 0, op: rmsnorm, gbps: {1000000: 100, 100000000: 200}}\n",
@@ -272,6 +283,19 @@ static void check_kernels(const fsdp_device_profile *p) {
   }
 }
 
+// So have its products grouped by expert.
+static void check_grouped(const fsdp_device_profile *p) {
+  for (int dtype = FSDP_F32; dtype <= FSDP_BF16; dtype++) {
+    const fsdp_op_product product = {FSDP_PRODUCT_FORWARD, 512, 1024, 1024, 16};
+    const fsdp_profile_grouped_call call = {(fsdp_dtype)dtype, product, 16};
+    bool estimated = false, known = false;
+    const double rate = 2.0 * 512 * 1024 * 1024 * 16 / fsdp_profile_grouped_s(p, 1, &call, &estimated);
+    for (int i = 0; i < p->grouped_count; i++)
+      known |= !strcmp(p->grouped[i].kernel, fsdp_profile_grouped_kernel(p, &call));
+    assert_true(known && estimated && rate > 2e12 && rate < 0.8 * p->peak_flops[FSDP_BF16]);
+  }
+}
+
 static void shipped_profiles(void **state) {
   (void)state;
   for (int i = 0; i < fsdp_shipped_profile_count(); i++) {
@@ -281,6 +305,7 @@ static void shipped_profiles(void **state) {
     assert_string_equal(p->name, name);
     assert_int_equal(p->device, FSDP_OP_CUDA);
     check_kernels(p);
+    check_grouped(p);
     check_printed(p);
     fsdp_device_profile_destroy(p);
     char copy[FSDP_PROFILE_NAME_BYTES];
@@ -320,11 +345,13 @@ static void check_price(const fsdp_device_profile *p, fsdp_attention_kernel kern
 static void base_and_use(void **state) {
   (void)state;
   io_write_text("base.yaml", whole);
-  fsdp_device_profile *p = accept_text("name: other\nbase: base.yaml\nuse: {attention: k2}\nlaunch_us: 9\n"
-                                       "copy_gbps: {down: 1}\nops:\n- {op: any, gbps: {10: 1}}\n");
+  fsdp_device_profile *p =
+      accept_text("name: other\nbase: base.yaml\nuse: {attention: k2, grouped: g1}\nlaunch_us: 9\n"
+                  "copy_gbps: {down: 1}\nops:\n- {op: any, gbps: {10: 1}}\n");
   assert_string_equal(p->name, "other");
   assert_true(p->launch_s == 9e-6 && p->memory_rate == 500e9); // a number replaces a number
   assert_true(p->up_rate == 20e9 && p->down_rate == 1e9);
+  assert_string_equal(p->grouped_kernel, "g1");
   assert_int_equal(p->op_count, 1); // a list the list
   assert_int_equal(p->product_count, 2);
   // k2 has no rows in fp32: there the first kernel counts.
@@ -336,6 +363,8 @@ static void base_and_use(void **state) {
   assert_string_equal(p->name, "h100-sxm");
   assert_true(p->launch_s == 9e-6 && p->processors == 132);
   fsdp_device_profile_destroy(p);
+  refuse("base: base.yaml\nuse: {grouped: g3}\n",
+         "profile.yaml:2: no row of grouped has the kernel \"g3\"; the first has \"g1\"");
   refuse("base: base.yaml\nuse: {attention: k3}\n",
          "profile.yaml:2: no row of attention has the kernel \"k3\"");
   // A GPU's program has several kernels, of which the plan chooses one.

@@ -1,0 +1,128 @@
+// What products grouped by expert take: by rows of an expert, tiles that are not full, and the fullest rank.
+#include "runtime/plan/price/simulate.h"
+#include "runtime/plan/text/profile_text.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void assert_near(double value, double expected) {
+  if (!(fabs(value - expected) <= 1e-9 * fabs(expected))) fail_msg("%.12g, not %.12g", value, expected);
+}
+
+static fsdp_device_profile *profile_of(const char *text) {
+  fsdp_device_profile *profile;
+  fsdp_error error = {0};
+  if (fsdp_profile_read_text("test", text, &profile, &error)) fail_msg("%s", error.message);
+  return profile;
+}
+
+static const char cuda[] =
+    "name: test\ndevice: cuda\nprocessors: 1\nmemory_gb: 1\nmemory_gbps: 1000\ncapability: 9.0\ntiles: true\n"
+    "products:\n- {dtype: bf16, form: any, m: 128, n: 64, k: 64, tflops: 0.5}\n"
+    "grouped:\n- {kernel: fsdp-mma, dtype: bf16, form: any, tflops: {32: 0.1, 128: 0.4}, estimated: true}\n"
+    "- {kernel: fsdp-mma, dtype: bf16, form: weight, tflops: {128: 0.2}, estimated: true}\n"
+    "- {kernel: other, dtype: bf16, form: any, tflops: {128: 0.8}}\n";
+
+static double seconds(const fsdp_device_profile *p, fsdp_op_product product, bool *estimated) {
+  const fsdp_profile_grouped_call call = {FSDP_BF16, product, 8};
+  return fsdp_profile_grouped_s(p, 1, &call, estimated);
+}
+
+// Of 8 experts, 64 inputs and 64 outputs.
+static void by_rows_of_an_expert(void **state) {
+  (void)state;
+  fsdp_device_profile *p = profile_of(cuda);
+  bool estimated = false;
+  const double flops = 2.0 * 8 * 128 * 64 * 64;
+  // 128 rows in the mean are 191.5 in tiles of 128.
+  assert_near(seconds(p, (fsdp_op_product){FSDP_PRODUCT_FORWARD, 128, 64, 64, 8}, &estimated),
+              flops / 0.4e12 * 191.5 / 128);
+  assert_true(estimated);
+  // 64 rows are less than a tile in the mean too; halfway between 32 and 128 in logarithms.
+  assert_near(seconds(p, (fsdp_op_product){FSDP_PRODUCT_INPUT, 64, 64, 64, 8}, &estimated),
+              flops / 2 / 0.2e12);
+  // A weight's gradient has rows of its own, and sums over 64 at a time.
+  assert_near(seconds(p, (fsdp_op_product){FSDP_PRODUCT_WEIGHT, 64, 64, 128, 8}, &estimated),
+              flops / 0.2e12 * 159.5 / 128);
+  strcpy(p->grouped_kernel, "other");
+  assert_near(seconds(p, (fsdp_op_product){FSDP_PRODUCT_FORWARD, 128, 64, 64, 8}, &estimated),
+              flops / 0.8e12 * 191.5 / 128);
+  assert_false(estimated);
+  // Without rows of the kernel: as one product of all rows, with the same waste, and estimated.
+  strcpy(p->grouped_kernel, "none");
+  const fsdp_op_product all = {FSDP_PRODUCT_FORWARD, 1024, 64, 64, 1};
+  assert_near(seconds(p, (fsdp_op_product){FSDP_PRODUCT_FORWARD, 128, 64, 64, 8}, &estimated),
+              fsdp_profile_product_s(p, 1, FSDP_BF16, &all) * (1024 + 8 * 63.5) / 1024);
+  assert_true(estimated);
+  fsdp_device_profile_destroy(p);
+}
+
+// A CPU's kernel takes one product after the other, and no tile is wasted.
+static void of_a_cpu(void **state) {
+  (void)state;
+  fsdp_device_profile *p =
+      profile_of("name: test\ndevice: cpu\nprocessors: 1\nmemory_gb: 1\nmemory_gbps: 1\n"
+                 "products:\n- {dtype: bf16, form: any, m: 1, n: 1, k: 1, tflops: 0.5}\n");
+  const fsdp_op_product product = {FSDP_PRODUCT_FORWARD, 100, 64, 64, 8};
+  const double flops = 2.0 * 8 * 100 * 64 * 64;
+  bool estimated = true;
+  assert_near(seconds(p, product, &estimated), flops / 0.5e12);
+  assert_false(estimated);
+  fsdp_profile_point point = {100, 0.25e12};
+  const fsdp_profile_grouped row = {
+      .kernel = "fsdp", .dtype = FSDP_BF16, .form = FSDP_PRODUCT_FORWARD, .rate = {&point, 1}};
+  fsdp_device_profile_add_grouped(p, &row);
+  assert_near(seconds(p, product, &estimated), flops / 0.25e12);
+  fsdp_device_profile_destroy(p);
+}
+
+// Seconds of products grouped by expert in a step of a tiny model on four ranks of a GPU.
+static double products_s(int fsdp, int expert, double imbalance) {
+  fsdp_device_profile *profile = profile_of("base: h100-sxm\nlaunch_us: 0.001\n");
+  fsdp_plan_config config = {.batch = 1,
+                             .seq = 4096,
+                             .micro_batches = 1,
+                             .strategy = FSDP_FULL,
+                             .mesh = fsdp_mesh_of(1, fsdp),
+                             .wrap = {.kind = FSDP_WRAP_BLOCK},
+                             .prefetch = 1,
+                             .param_dtype = FSDP_BF16,
+                             .imbalance = imbalance,
+                             .backend = fsdp_plan_backend_cuda()};
+  fsdp_error error = {0};
+  fsdp_plan *plan;
+  fsdp_pricing pricing;
+  fsdp_step_price price;
+  if (fsdp_model_preset("tiny-qwen3-moe", &config.model, &error)) fail_msg("%s", error.message);
+  fsdp_mesh_resize(&config.mesh, FSDP_AXIS_EXPERT, expert);
+  if (fsdp_plan_create(&config, &plan, &error)) fail_msg("%s", error.message);
+  if (fsdp_pricing_create(plan, profile, 8, &pricing, &error)) fail_msg("%s", error.message);
+  fsdp_simulation *simulation = fsdp_simulation_create(&pricing);
+  fsdp_simulation_run(simulation, &price);
+  const double found = price.estimated_s[FSDP_PRICE_PRODUCTS];
+  assert_true(found > 0 && found < price.kind_s[FSDP_PRICE_PRODUCTS]);
+  fsdp_step_price_release(&price);
+  fsdp_simulation_destroy(simulation);
+  fsdp_plan_destroy(plan);
+  fsdp_device_profile_destroy(profile);
+  return found;
+}
+
+// Without an axis a rank has as many rows whatever the routing; with one the step takes the fullest rank.
+static void imbalance_is_of_ranks(void **state) {
+  (void)state;
+  assert_near(products_s(4, 1, 2), products_s(4, 1, 1));
+  assert_true(products_s(1, 4, 2) > 1.8 * products_s(1, 4, 1));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(by_rows_of_an_expert), cmocka_unit_test(of_a_cpu),
+                                     cmocka_unit_test(imbalance_is_of_ranks)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
