@@ -88,6 +88,14 @@ static void put_routing(json_t *line, const fsdp_step_record *record) {
   if (!isnan(record->aux_loss)) put_number(line, "moe/aux_loss", record->aux_loss);
   if (!isnan(record->z_loss)) put_number(line, "moe/z_loss", record->z_loss);
   put(line, "moe/load_max", loads);
+  if (!record->overflow) return;
+  json_t *rows = json_array(), *waves = json_array();
+  for (int64_t i = 0; i < record->load_count; i++) {
+    json_array_append_new(rows, json_integer((json_int_t)record->overflow[2 * i]));
+    json_array_append_new(waves, json_integer((json_int_t)record->overflow[2 * i + 1]));
+  }
+  put(line, "moe/overflow_rows", rows);
+  put(line, "moe/waves", waves);
 }
 
 json_t *fsdp_progress_json(const fsdp_step_record *record, const fsdp_plan *plan) {
@@ -171,6 +179,9 @@ void fsdp_progress_print(const fsdp_step_record *record, const fsdp_plan *plan,
   if (load > 2)
     fprintf(out, "  load %.2f (%" PRId64 " of %" PRId64 " routers)", (double)load, layer + 1,
             record->load_count);
+  double overflow = 0;
+  for (int64_t i = 0; i < record->load_count && record->overflow; i++) overflow += record->overflow[2 * i];
+  if (overflow > 0) fprintf(out, "  %.0f rows beyond --expert-capacity", overflow);
   if (record->skipped) fprintf(out, "  skipped");
   if (record->peak_flops > 0) {
     fprintf(out, "  MFU %.1f%% (all pairs: %.1f%%)",

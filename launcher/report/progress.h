@@ -19,7 +19,10 @@ typedef struct fsdp_step_record {
   double aux_loss, z_loss;
   const float *loads;
   int64_t load_count;
-  int64_t updates; // made so far, of earlier runs too
+  // Where ranks divide experts and have room for a part of what these can be sent: of each of these layers
+  // the rows beyond, and the waves that had some, of all ranks and micro-batches. NULL: all have room.
+  const float *overflow; // (load_count, 2)
+  int64_t updates;       // made so far, of earlier runs too
   double total_ms, data_ms;
   bool checked;           // replicas were compared after it:
   double check_ms;        // how long that took

@@ -241,6 +241,26 @@ static void print_traffic(const fsdp_plan *plan, FILE *out) {
   }
 }
 
+// Where ranks divide experts: how many routed rows these have room for, of the most that they can be sent.
+static void print_experts(const fsdp_plan *plan, FILE *out) {
+  const fsdp_graph *graph = plan->graph;
+  const fsdp_node *first = NULL;
+  int waves = 0;
+  for (int i = 0; i < graph->forward_count; i++) {
+    const fsdp_node *node = &graph->forward[i];
+    if (!fsdp_op_is_grouped(node->kind) || !node->attrs.arrivals) continue;
+    if (!first) first = node;
+    waves += node->kind == first->kind && node->block == first->block;
+  }
+  if (!first) return;
+  char room[INT_TEXT_BYTES], most[INT_TEXT_BYTES];
+  fprintf(out, "Experts: room for %s of the %s routed rows that a rank's can be sent",
+          fsdp_print_int(fsdp_op_letter_size(&first->attrs, 'u', 0), room, sizeof room),
+          fsdp_print_int(first->attrs.arrivals, most, sizeof most));
+  if (waves > 1) fprintf(out, ", the rest in up to %d further wave%s", waves - 1, fsdp_plural(waves - 1));
+  fputc('\n', out);
+}
+
 void fsdp_report_print(const fsdp_plan *plan, const char *model_name, FILE *out) {
   print_head(plan, model_name, out);
   print_units(plan, out);
@@ -257,6 +277,7 @@ void fsdp_report_print(const fsdp_plan *plan, const char *model_name, FILE *out)
   if (plan->config.backend->device == FSDP_OP_CUDA)
     fprintf(out, "Kernels: attention by %s, products by the library\n",
             fsdp_attention_kernel_name(fsdp_plan_attention(&plan->config)));
+  print_experts(plan, out);
   fprintf(out, "Verified: %s\n",
           plan->verified ? "yes; no two instructions race, every read finds what it expects" : "no");
   char hints[2][FSDP_REPORT_HINT_BYTES];

@@ -371,6 +371,39 @@ static fsdp_status plan_within_limits(const fsdp_options *options, const fsdp_se
   return status == FSDP_OK ? fsdp_capacity_check(*plan, &m.limits, error) : status;
 }
 
+// Room for all that a rank's experts can be sent takes the fewest launches. Where that does not fit, the most
+// that does: more waves take time that grows as rows are beyond the first.
+static fsdp_status plan_with_capacity(const fsdp_options *options, const fsdp_setup_ranks *ranks,
+                                      const fsdp_device_profile *profile, fsdp_plan_config config,
+                                      fsdp_plan **plan, fsdp_error *error) {
+  static const double capacities[] = {2, 1.25, 1};
+  fsdp_status status = plan_within_limits(options, ranks, profile, config, plan, error);
+  const bool chosen = fsdp_options_given(options, "expert-capacity") || !config.model.experts;
+  if (status != FSDP_ERR_CAPACITY || chosen || fsdp_mesh_size(&config.mesh, FSDP_AXIS_EXPERT) == 1)
+    return status;
+  const fsdp_error all = *error;
+  for (int i = 0; i < 3 && status == FSDP_ERR_CAPACITY; i++) {
+    fsdp_plan *smaller = NULL;
+    *error = (fsdp_error){0};
+    config.expert_capacity = capacities[i];
+    status = plan_within_limits(options, ranks, profile, config, &smaller, error);
+    fsdp_plan_destroy(status == FSDP_OK ? *plan : smaller);
+    if (status == FSDP_OK) *plan = smaller;
+  }
+  if (status != FSDP_OK) *error = all;
+  return status == FSDP_OK ? FSDP_OK : FSDP_ERR_CAPACITY;
+}
+
+// A number that nothing would read is a mistake.
+static fsdp_status check_expert_capacity(const fsdp_options *options, const fsdp_plan_config *config,
+                                         fsdp_error *error) {
+  if (options->expert_capacity <= 0 || fsdp_mesh_size(&config->mesh, FSDP_AXIS_EXPERT) > 1) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_OPTION,
+                   "--expert-capacity %g (%s) without ranks that divide experts: a rank then has as many "
+                   "routed rows whatever the routing; leave it out, or add --expert-parallel N",
+                   options->expert_capacity, fsdp_options_place(options, "expert-capacity"));
+}
+
 static int64_t snapshot_bytes(const fsdp_plan *plan) {
   int64_t bytes = 0;
   for (int u = 0; u < plan->units->count; u++) {
@@ -440,6 +473,7 @@ fsdp_status fsdp_setup_configure(const fsdp_options *options, fsdp_program_kind 
   if (status == FSDP_OK && program != FSDP_PROGRAM_EVAL)
     status = fsdp_dropout_choose(options, &config.model, &config.dropout, error);
   config.wrap = find_wrap(options, setup->sharding, &config.model);
+  if (status == FSDP_OK && !options->search) status = check_expert_capacity(options, &config, error);
   *out = config;
   return status;
 }
@@ -449,14 +483,14 @@ fsdp_status fsdp_setup_create(const fsdp_options *options, fsdp_program_kind pro
   fsdp_plan_config config;
   fsdp_status status = fsdp_setup_configure(options, program, ranks, setup, &config, error);
   if (status != FSDP_OK) return status;
-  status = plan_within_limits(options, ranks, setup->profile, config, &setup->plan, error);
+  status = plan_with_capacity(options, ranks, setup->profile, config, &setup->plan, error);
   if (status != FSDP_ERR_CAPACITY || !config.snapshot) return status;
   // Saving needs no snapshot: it can wait for the disk.
   int64_t snapshot = snapshot_bytes(setup->plan);
   fsdp_plan_destroy(setup->plan);
   config.snapshot = false;
   *error = (fsdp_error){0}; // the first plan's, which ranks would share
-  status = plan_within_limits(options, ranks, setup->profile, config, &setup->plan, error);
+  status = plan_with_capacity(options, ranks, setup->profile, config, &setup->plan, error);
   if (status != FSDP_OK || options->ckpt_async == FSDP_CKPT_ASYNC_AUTO) return status;
   char bytes[64];
   return fsdp_fail(error, FSDP_ERR_CAPACITY,

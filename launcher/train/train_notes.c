@@ -147,6 +147,12 @@ static void note_routers(const fsdp_trainer *t) {
   const fsdp_dataset_totals all = fsdp_dataset_count(t->dataset);
   char text[256];
   if (!c->model.experts) return;
+  if (c->expert_capacity > 0 && !fsdp_options_given(t->options, "expert-capacity")) {
+    snprintf(text, sizeof text,
+             "--expert-capacity %g: room for all routed rows that a rank's experts can be sent does not fit",
+             c->expert_capacity);
+    print_note(text);
+  }
   if (c->model.route_bias && c->param_dtype != FSDP_F32)
     print_note(
         "--param-dtype bf16 rounds the biases by which routers choose, which Transformers keeps in fp32");

@@ -95,8 +95,14 @@ static void record_routing(fsdp_trainer *t, const fsdp_step_result *result, fsdp
   const double aux = (double)result->losses[graph->loss_count > 3 ? 3 : 1]; // that of sequences is the last
   if (model->router_aux_coef > 0) record->aux_loss = aux / model->router_aux_coef;
   if (model->router_z_coef > 0) record->z_loss = (double)result->losses[2];
-  record->load_count = graph->statistic_numel / model->experts;
-  if (!t->loads) t->loads = fsdp_alloc_zeroed((size_t)record->load_count + 1, sizeof *t->loads);
+  record->load_count = fsdp_model_expert_layers(model);
+  const int64_t behind = graph->statistic_numel - record->load_count * model->experts;
+  if (!t->loads) t->loads = fsdp_alloc_zeroed((size_t)(record->load_count + behind + 1), sizeof *t->loads);
+  if (behind) {
+    record->overflow = t->loads + record->load_count;
+    memcpy(t->loads + record->load_count, counts + record->load_count * model->experts,
+           (size_t)behind * sizeof *t->loads);
+  }
   record->loads = t->loads;
   for (int64_t layer = 0; layer < record->load_count; layer++) {
     float greatest = 0, sum = 0;

@@ -249,6 +249,10 @@ int fsdp_graph_input(fsdp_graph *graph, fsdp_input input, int64_t rows);
 int fsdp_graph_loss(fsdp_graph *graph, const char *name);
 // A new statistic of `numel` numbers, behind those that there are.
 int fsdp_graph_statistic(fsdp_graph *graph, int module, const char *name, int64_t numel);
+
+// Appends what counts the rows that `grouped`, a node of a first wave, leaves for further waves, and those of
+// these waves that have rows: two more statistics.
+void fsdp_graph_count_overflow(fsdp_graph *graph, const fsdp_node *grouped);
 // A step has so many micro-batches: losses that are means over them say so.
 void fsdp_graph_divide_losses(fsdp_graph *graph, int micro_batches);
 

@@ -285,6 +285,13 @@ typedef struct fsdp_op_product {
 int fsdp_op_products(fsdp_op_kind kind, const fsdp_op_attrs *attrs,
                      fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]);
 
+// Whether the op makes a product for each of attrs.experts experts, with as many rows as the routing says:
+// fsdp_op_products tells of experts that have as many each.
+bool fsdp_op_is_grouped(fsdp_op_kind kind);
+
+// Routed rows of each wave but the first, which has attrs.routed of at most attrs.arrivals.
+int64_t fsdp_op_later_wave_rows(const fsdp_op_attrs *attrs);
+
 // The op that is one such gemm.
 fsdp_op_kind fsdp_op_product_kind(fsdp_op_product_form form);
 

@@ -1,4 +1,6 @@
 // Routed experts: the router's choice, the order of routed rows, and products grouped by expert.
+#include "models/graph/op_experts.h"
+
 #include "models/graph/backward.h"
 #include "models/graph/op_row.h"
 #include "runtime/base/check.h"
@@ -8,14 +10,25 @@
 
 // ---- Products: as many rows of each expert as there are on average
 
-static int grouped(const fsdp_op_attrs *attrs, fsdp_op_product_form form, int64_t n, int64_t k,
-                   fsdp_op_product *product) {
+// Those of a wave that a rank's experts have.
+static int64_t routed_rows(const fsdp_op_attrs *attrs) {
   int64_t routed = attrs->batch * attrs->seq * attrs->slots;
   if (attrs->extent) routed = routed * attrs->experts / attrs->extent; // those of a rank's experts
   if (attrs->extent && attrs->load > 1)
     routed = (int64_t)fmin((double)routed * attrs->load, (double)fsdp_op_letter_size(attrs, 'a', 0));
   // Of a wave, those that are left for it.
-  routed = fsdp_max_i64(0, fsdp_min_i64(routed - attrs->first_routed, fsdp_op_letter_size(attrs, 'u', 0)));
+  return fsdp_max_i64(0, fsdp_min_i64(routed - attrs->first_routed, fsdp_op_letter_size(attrs, 'u', 0)));
+}
+
+double fsdp_op_routed_share(fsdp_op_kind kind, const fsdp_op_attrs *attrs) {
+  const int64_t places = fsdp_op_letter_size(attrs, 'u', 0);
+  if (!fsdp_op_letter_find(fsdp_op_letters_of(kind), 'u') || places == 0) return 1;
+  return (double)routed_rows(attrs) / (double)places;
+}
+
+static int grouped(const fsdp_op_attrs *attrs, fsdp_op_product_form form, int64_t n, int64_t k,
+                   fsdp_op_product *product) {
+  const int64_t routed = routed_rows(attrs);
   const int64_t rows = fsdp_max_i64(1, routed / attrs->experts);
   const double count = (double)routed / (double)rows;
   // A weight's gradient sums over the rows.
@@ -70,6 +83,25 @@ int64_t fsdp_op_route_sums_cuda_bytes(const fsdp_op_attrs *attrs, int64_t flat_e
   (void)flat_elems;
   return 4 * ((attrs->batch * attrs->seq + FSDP_ROUTE_SUM_ROWS - 1) / FSDP_ROUTE_SUM_ROWS) *
          (attrs->experts + 1);
+}
+
+// ---- Waves
+
+int64_t fsdp_op_later_wave_rows(const fsdp_op_attrs *attrs) {
+  enum { WAVES_MOST = 3 };
+  return fsdp_max_i64(attrs->routed, (attrs->arrivals - attrs->routed + WAVES_MOST - 1) / WAVES_MOST);
+}
+
+void fsdp_graph_count_overflow(fsdp_graph *graph, const fsdp_node *grouped) {
+  enum { OFFSETS = 3 };
+  const fsdp_node wave = *grouped; // nodes may move
+  const int overflow = fsdp_graph_statistic(graph, wave.module, "overflow", 2);
+  FSDP_CHECK(fsdp_op_is_grouped(wave.kind) && wave.attrs.routed > 0, "%s has no waves",
+             fsdp_op_name(wave.kind));
+  fsdp_node *n = fsdp_graph_forward_node(graph, FSDP_OP_ROUTE_OVERFLOW, wave.module, wave.block);
+  n->attrs = wave.attrs;
+  fsdp_node_operand_add(n, wave.operands[OFFSETS].value, FSDP_READ);
+  fsdp_node_operand_add(n, overflow, FSDP_WRITE);
 }
 
 // ---- Backward

@@ -131,6 +131,10 @@ const fsdp_op_letter *fsdp_op_letter_find(const fsdp_op_letters *op, char letter
   return NULL;
 }
 
+bool fsdp_op_is_grouped(fsdp_op_kind kind) {
+  return fsdp_op_makes_gemms(kind) && fsdp_op_letter_find(fsdp_op_letters_of(kind), 'u') != NULL;
+}
+
 bool fsdp_op_gathers_keys(fsdp_op_kind kind) {
   const fsdp_op_letter *positions = fsdp_op_letter_find(fsdp_op_letters_of(kind), 't');
   return positions && positions->may_part;

@@ -159,6 +159,21 @@ void orders(const expert_case &e) {
                 c.name + " operand " + std::to_string(i + 1) + " as counted");
 }
 
+// Of the first of several waves.
+void overflows(const expert_case &e) {
+  if (e.s.wave == 0 || e.s.wave_first > 0) return;
+  for (bool adds : {false, true}) {
+    twin_case c = start(FSDP_OP_ROUTE_OVERFLOW, e);
+    c.name += adds ? " update" : "";
+    twin_integers(&c, e.r.offsets);
+    if (adds)
+      twin_update(&c, FSDP_F32, 2);
+    else
+      twin_output(&c, FSDP_F32, 2);
+    twin_check(c);
+  }
+}
+
 // a (rows or tokens) times weights of every expert.
 void product(fsdp_op_kind kind, const expert_case &e, int64_t in, int64_t out, bool gathers) {
   twin_case c = start(kind, e);
@@ -430,7 +445,7 @@ void twin_experts() {
         if (how == choice::one && s.k > 1 && s.E > 8) continue;
         const routing r = route(s, how);
         const expert_case e = {s, r, dtype, how};
-        if (dtype == FSDP_F32) orders(e);
+        if (dtype == FSDP_F32) orders(e), overflows(e);
         product(FSDP_OP_EXPERT_UP, e, s.C, 2 * s.I, true);
         product(FSDP_OP_EXPERT_DOWN, e, s.I, s.C, false);
         product(FSDP_OP_EXPERT_UP_BACKWARD_INPUT, e, 2 * s.I, s.C, false);

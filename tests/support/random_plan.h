@@ -9,6 +9,9 @@
 // A configuration that fsdp_plan_create accepts.
 fsdp_plan_config random_plan_config(random_source *random);
 
+// The same of families with routed experts, on data, fsdp, expert, tensor and context of at most 12 ranks.
+fsdp_plan_config random_routed_config(random_source *random);
+
 // A small model of any family.
 fsdp_model_config random_model_config(random_source *random);
 

@@ -263,3 +263,15 @@ void FSDP_CPU(route_order)(const fsdp_kernel_call *call) {
   k.capacity = fsdp_op_letter_size(attrs, 'a', 0);
   fsdp_pool_run(call->pool, 1, order, &k);
 }
+
+void FSDP_CPU(route_overflow)(const fsdp_kernel_call *call) {
+  const fsdp_op_attrs *attrs = call->attrs;
+  const fsdp_view *o = open_operands(call, 0);
+  const int64_t later = fsdp_op_later_wave_rows(attrs);
+  const int64_t rows = fsdp_max_i64(0, ((const int32_t *)o[0].data)[attrs->experts] - attrs->routed);
+  const int64_t waves = (rows + later - 1) / later;
+  float *overflow = o[1].data;
+  const float before[2] = {updates(&o[1]) ? overflow[0] : 0, updates(&o[1]) ? overflow[1] : 0};
+  overflow[0] = before[0] + (float)rows;
+  overflow[1] = before[1] + (float)waves;
+}

@@ -141,6 +141,14 @@ __global__ void __launch_bounds__(threads_count) place_chunk(ordering o) {
     global_store(o.slots + u, -1);
 }
 
+// One thread.
+__global__ void count_overflow(const int *routed, int first_wave, int later, float *overflow, bool adds) {
+  const int beyond = global_load(routed) - first_wave, rows = beyond > 0 ? beyond : 0;
+  const float waves = float((rows + later - 1) / later);
+  global_store(overflow, (adds ? global_load(overflow) : 0.0f) + float(rows));
+  global_store(overflow + 1, (adds ? global_load(overflow + 1) : 0.0f) + waves);
+}
+
 } // namespace
 
 void cuda_route_order(const fsdp_kernel_call *call) {
@@ -167,4 +175,11 @@ void cuda_route_order(const fsdp_kernel_call *call) {
   launch(shape, count_chunk, p);
   launch({1, sum_threads, stream_of(call)}, sum_chunks, p, int(chunks));
   launch(shape, place_chunk, p);
+}
+
+void cuda_route_overflow(const fsdp_kernel_call *call) {
+  const fsdp_op_attrs *attrs = call->attrs;
+  const fsdp_view *o = open_operands(call);
+  launch({1, 1, stream_of(call)}, count_overflow, data_of<int>(&o[0]) + attrs->experts, int(attrs->routed),
+         int(fsdp_op_later_wave_rows(attrs)), data_of<float>(&o[1]), updates(&o[1]));
 }

@@ -3,6 +3,8 @@
 //   first wave   rows 0 to R of a rank's routed rows      gate_up and so on, saved as others are
 //   later ones   rows R to 2R, ...                        the same nodes on the same inputs; recomputed
 //
+// One more node counts the rows that later waves have, and these waves, for the log.
+//
 // How many rows there are depends on the data, what is planned does not: a wave that has no rows does next to
 // nothing. What later waves make is made again for the backward, so that their room is one for all layers.
 #include "runtime/base/check.h"
@@ -10,8 +12,6 @@
 #include "runtime/plan/sharding/partition_internal.h"
 
 #include <string.h>
-
-enum { LATER_WAVES_MOST = 3 };
 
 // Whether an operand of the node has a row for each routed row of its wave.
 static bool has_wave(const fsdp_node *node, int o) {
@@ -81,7 +81,8 @@ void partition_waves(partitioner *p) {
   p->wave[p->wave_count++] = last;
   if (!ends_wave(&p->graph->forward[last])) return;
   const int64_t beyond = attrs.routed ? attrs.arrivals - attrs.routed : 0;
-  const int64_t later = fsdp_max_i64(attrs.routed, (beyond + LATER_WAVES_MOST - 1) / LATER_WAVES_MOST);
+  const int64_t later = fsdp_op_later_wave_rows(&attrs);
+  if (beyond > 0) fsdp_graph_count_overflow(p->graph, &p->graph->forward[p->wave[0]]);
   for (int64_t first = attrs.routed; first < attrs.routed + beyond; first += later)
     repeat(p, first, fsdp_min_i64(later, attrs.routed + beyond - first));
   p->wave_count = 0;

@@ -76,6 +76,8 @@ def check_records():
         again = work / f"again{number}.bin"
         log, _ = train(f"again{number}", *model, *options, "--routing-record", again, ranks=ranks)
         check_agree(log, own, 1e-5)
+        # Rows are counted once, also where their choice is part of what is recomputed.
+        assert [line["moe/load_max"] for line in log] == [line["moe/load_max"] for line in own], options
         assert again.read_bytes() == (work / "alone.bin").read_bytes(), options
     # In bf16 rounding chooses others, but for a run that replays.
     bf16 = ["--param-dtype", "bf16"]

@@ -67,6 +67,29 @@ def waves_repeat_what_lies_otherwise():
     return losses("halves", 4, *mesh)
 
 
+def waves_are_counted():
+    """Rows beyond the first wave, and waves that have them, as the experts of every token say."""
+    losses("waves", 4, "--expert-parallel", "4", "--expert-capacity", "0.5", "--routing-record",
+           work / "waves.routes")  # fmt: skip
+    lines = [json.loads(line) for line in (work / "waves.jsonl").read_text().splitlines()]
+    numbers = memoryview((work / "waves.routes").read_bytes()[64:]).cast("H")
+    tokens, layers, slots, experts = 24 * 16, 2, 2, 8
+    assert len(numbers) == len(lines) * tokens * layers * slots
+    room = tokens * slots // 4 // 2
+    later = max(room, -(-(tokens * 2 - room) // 3))  # two experts of a rank, at most both of each token
+    for step, line in enumerate(lines):
+        for layer in range(layers):
+            rows = [0] * 4
+            for token in range(tokens):
+                first = ((step * tokens + token) * layers + layer) * slots
+                for expert in numbers[first:first + slots]:
+                    rows[expert * 4 // experts] += 1
+            beyond = [max(0, count - room) for count in rows]
+            assert line["moe/overflow_rows"][layer] == sum(beyond) > 0, (step, layer, rows, line)
+            assert line["moe/waves"][layer] == sum(-(-count // later) for count in beyond), (step, rows, line)
+    assert "moe/waves" not in (work / "one.jsonl").read_text()
+
+
 def the_file_is_the_strategy():
     """Nothing but the names differs: the program is the strategy's, to the hash."""
     model = ["--model", "mixtral-8x7b", "--wrap", "block"]
@@ -113,13 +136,15 @@ def checkpoints_go_anywhere():
 def refused(parts, *arguments):
     process = programs.run("fsdp_plan", "--ranks", 4, "--backend", "cpu", *arguments)
     messages = programs.errors(process, "fsdp_plan")
-    assert process.returncode in (2, 3) and len(messages) == 1, (arguments, process.stderr)
+    assert process.returncode in (2, 3, 4) and len(messages) == 1, (arguments, process.stderr)
     for part in parts:
         assert part in messages[0], (part, messages[0])
 
 
 def what_is_wrong_is_named():
     refused(["axis expert has 2 ranks", "no routed experts"], "--model", "tiny", "--mesh", "fsdp=2,expert=2")
+    refused(["--expert-capacity 2", "as many routed rows", "--expert-parallel"], "--model", "tiny-mixtral",
+            "--expert-capacity", "2")
     rule = ["--model", "tiny-mixtral", "--sharding", "fsdp", "--shard"]
     w1, w3 = (f"model.layers.*.block_sparse_moe.experts.{name}" for name in ("w1", "w3"))
     refused(["w3", "w1", "one stacked weight"], *rule, f"{w1}=[~, ~, fsdp]", "--shard", f"{w3}=[~, ~, ~]")
@@ -129,7 +154,25 @@ def what_is_wrong_is_named():
             work / "strategies.yaml")
 
 
+def room_is_made_for_what_fits():
+    """Less room where all rows that a rank's experts can be sent do not fit."""
+    words = ["--model", "tiny-mixtral", "--mesh", "fsdp=1,expert=4", "-s", "256", "-b", "2", "--wrap",
+             "block"]  # fmt: skip
+    need = {size: plan_json(*words, "--expert-capacity", size)["memory"]["peak_bytes"]
+            for size in ("0", "2", "1.25", "1")}
+    room = 1.01  # of the peak an arena takes: less than what the next capacity saves
+    assert need["0"] > room * need["2"] > room**2 * need["1.25"] > room**3 * need["1"], need
+    # 4 ranks x 512 rows, 2 experts of a rank, both of each row at most; 1,024 if all get as many.
+    for most, rows in (("0", "4,096"), ("2", "2,048"), ("1.25", "1,280"), ("1", "1,024")):
+        limit = ["--memory-limit", int(room * need[most])]
+        said = run("fsdp_plan", "--ranks", 4, "--backend", "cpu", *words, *limit)
+        assert f"Experts: room for {rows} of the 4,096 routed rows" in said, (most, said)
+        assert (most == "0") == ("further wave" not in said), said
+    refused(["on the device"], *words, "--memory-limit", int(room * need["1"]), "--expert-capacity", "0")
+
+
 the_file_is_the_strategy()
+room_is_made_for_what_fits()
 experts_are_sharded_apart()
 the_batch_may_name_the_axis()
 what_is_wrong_is_named()
@@ -137,4 +180,5 @@ if programs.WITH_MPI:
     alone = losses("one", None)
     trains_as_one_rank(alone)
     assert close(waves_repeat_what_lies_otherwise(), alone)
+    waves_are_counted()
     checkpoints_go_anywhere()

@@ -1,6 +1,5 @@
 // Routed experts on any mesh: random models of the families that have them, on data, fsdp, expert, tensor and
 // context, train as one rank does, with memory as planned; and what other systems got wrong, each by name.
-#include "models/decoder_traits.h"
 #include "models/family.h"
 #include "models/model.h"
 #include "runtime/base/check.h"
@@ -18,80 +17,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-
-enum { RANKS_MAX = 12 };
-
-// ---- Draws
-
-static fsdp_model_config draw_model(random_source *random) {
-  static const char *const presets[] = {"tiny-mixtral", "tiny-qwen3-moe", "tiny-olmoe", "tiny-qwen2-moe",
-                                        "tiny-glm4-moe"};
-  const fsdp_model_config sizes = random_model_config(random);
-  fsdp_model_config model;
-  fsdp_error error;
-  assert_int_equal(fsdp_model_preset(presets[random_int(random, 0, 4)], &model, &error), FSDP_OK);
-  model.vocab_size = sizes.vocab_size, model.hidden_size = sizes.hidden_size;
-  model.num_heads = sizes.num_heads, model.head_dim = sizes.head_dim;
-  model.num_kv_heads = model.family->decoder->wide_qk_norm ? model.num_heads : sizes.num_kv_heads;
-  if (model.rotary_dim) model.rotary_dim = model.head_dim / 2;
-  model.num_layers = random_int(random, 1, 2);
-  model.initializer_range = 0.05;
-  model.max_position_embeddings = 16;
-  model.window = model.first_window_layer = 0;
-  model.experts = random_int(random, 2, 7);
-  model.expert_slots = random_int(random, 1, (int)model.experts);
-  model.expert_size = model.intermediate_size = random_int(random, 3, 21);
-  if (model.shared_expert_size) model.shared_expert_size = random_int(random, 1, 2) * model.expert_size;
-  if (model.first_expert_layer) model.first_expert_layer = model.num_layers - 1;
-  if (!model.route_bias) model.normalises_routes = random_int(random, 0, 1);
-  return model;
-}
-
-static fsdp_mesh draw_mesh(random_source *random, fsdp_strategy strategy) {
-  static const char *const names[] = {FSDP_AXIS_DATA, FSDP_AXIS_FSDP, FSDP_AXIS_EXPERT, FSDP_AXIS_TENSOR,
-                                      FSDP_AXIS_CONTEXT};
-  const bool replicas = strategy == FSDP_HYBRID || strategy == FSDP_NO || strategy == FSDP_ZERO1;
-  fsdp_mesh mesh;
-  do {
-    const int sizes[] = {replicas ? random_int(random, 1, 2) : 1,
-                         strategy == FSDP_NO ? 1 : random_int(random, 1, 3), random_int(random, 1, 4),
-                         random_int(random, 0, 1) ? random_int(random, 1, 3) : 1,
-                         random_int(random, 0, 2) ? 1 : random_int(random, 1, 3)};
-    const int first = random_int(random, 0, 4), stride = random_int(random, 1, 4);
-    mesh = (fsdp_mesh){0};
-    for (int i = 0; i < 5; i++)
-      fsdp_mesh_add(&mesh, names[(first + i * stride) % 5], sizes[(first + i * stride) % 5]);
-    fsdp_mesh_complete(&mesh);
-  } while (fsdp_mesh_ranks(&mesh) > RANKS_MAX);
-  return mesh;
-}
-
-static fsdp_plan_config draw_plan(random_source *random) {
-  fsdp_plan_config plan = {.model = draw_model(random),
-                           .batch = random_int(random, 1, 2),
-                           .seq = random_int(random, 1, 13),
-                           .micro_batches = random_int(random, 1, 2),
-                           .strategy = (fsdp_strategy)random_int(random, FSDP_FULL, FSDP_ZERO1),
-                           .wrap = {.kind = random_int(random, 0, 2) ? FSDP_WRAP_BLOCK : FSDP_WRAP_NONE},
-                           .prefetch = random_int(random, 0, 2),
-                           .accumulate = (fsdp_accumulate)random_int(random, 0, 1),
-                           .cpu_offload = random_int(random, 0, 5) == 0,
-                           .sequence_parallel = random_int(random, 0, 1),
-                           .grad_clip = 1.0f,
-                           .hyper = {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-5f, .weight_decay = 0.01f},
-                           .evaluation = true,
-                           .poison = random_int(random, 0, 1),
-                           .backend = fsdp_plan_backend_cpu()};
-  if (random_int(random, 0, 3) == 0) plan.wrap = (fsdp_wrap_policy){.kind = FSDP_WRAP_SIZE, .numel = 900};
-  const int saved = random_int(random, 0, 3);
-  if (saved == 1) plan.saving = fsdp_saving_of_blocks();
-  if (saved == 2)
-    plan.saving = (fsdp_saving){.rules = {{.name = "block", .fate = FSDP_FATE_OFFLOAD}}, .count = 1};
-  static const double capacities[] = {0, 0.25, 0.7, 1, 1.25, 4};
-  plan.expert_capacity = capacities[random_int(random, 0, 5)];
-  plan.mesh = draw_mesh(random, plan.strategy);
-  return plan;
-}
 
 // Fails the test with the plan's description unless it trains as one rank does.
 static void expect_same(const fsdp_plan_config *config, const int32_t *tokens) {
@@ -118,7 +43,7 @@ static void test_random_meshes(void **state) {
   const int count = test_draws(150, 10);
   for (int n = cases_begin(count); cases_run(__func__, n); n++) {
     random_source random = {.seed = 40000000 + (uint64_t)n};
-    const fsdp_plan_config plan = draw_plan(&random);
+    const fsdp_plan_config plan = random_routed_config(&random);
     expect_same(&plan, NULL);
   }
 }
