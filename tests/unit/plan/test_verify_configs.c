@@ -168,7 +168,7 @@ static void test_every_wait_deletion(void **state) {
 // each of their waits.
 static void test_routed_configs(void **state) {
   (void)state;
-  for (int seed = cases_begin(test_draws(300, 20)); cases_run(__func__, seed); seed++) {
+  for (int seed = cases_begin(test_draws(150, 10)); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = 4000000 + (uint64_t)seed};
     fsdp_plan_config config = random_routed_config(&random);
     if (seed % 2) config.backend = fsdp_plan_backend_cuda();
@@ -182,7 +182,7 @@ static void test_every_wait_of_routed_plans(void **state) {
   (void)state;
   deletions counts = {0};
   int waves = 0;
-  for (int seed = 0, done = 0; done < test_draws(12, 2); seed++) {
+  for (int seed = 0, done = 0; done < test_draws(6, 1); seed++) {
     random_source random = {.seed = 5000000 + (uint64_t)seed};
     fsdp_plan_config config = random_routed_config(&random);
     config.prefetch = random_int(&random, 1, 2);
