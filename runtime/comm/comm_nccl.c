@@ -163,11 +163,16 @@ static ncclDataType_t type_of(fsdp_dtype dtype) {
   return dtype == FSDP_F32 ? ncclFloat32 : ncclBfloat16;
 }
 
+// A gather moves bytes as they are: integers go as numbers of as many.
+static ncclDataType_t moved_type_of(fsdp_dtype dtype) {
+  return type_of(dtype == FSDP_I32 ? FSDP_F32 : dtype);
+}
+
 // ---- Collectives
 
 static void nccl_all_gather(fsdp_comm *comm, const fsdp_collective *call) {
   nccl_comm *self = (nccl_comm *)comm;
-  CALL_NCCL(self, ncclAllGather, call->input, call->output, (size_t)call->numel, type_of(call->dtype),
+  CALL_NCCL(self, ncclAllGather, call->input, call->output, (size_t)call->numel, moved_type_of(call->dtype),
             self->comm, (cudaStream_t)call->stream);
   fsdp_watchdog_post(self->shared->watchdog, call->stream, call->lane, call->place);
 }
