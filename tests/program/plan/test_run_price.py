@@ -137,7 +137,7 @@ def batches():
 
 def faster():
     """Offloaded states are slow with few sequences: what a larger batch or bf16 states give is said."""
-    search = ("--search", "--model", "llama2-7b", "--ranks", 2, "-s", 128, *A100)
+    search = ("--search", "--model", "llama-1b", "--ranks", 2, "-s", 128, *A100, "--memory-limit", 5e9)
     found = read(*search, "--global-batch", 2)
     notes = " ".join(found["notes"])
     assert "--global-batch 32768" in notes, found["notes"]
@@ -166,7 +166,7 @@ def machines():
     rows = read(*given, "--machines", listed, "--price")["machines"]
     alone = read(*given, "--ranks", 4, "--profile", "h100-sxm", "--price")["time"]
     assert rows[1]["step_ms"] == alone["step_ms"] and rows[1]["command"] is None, rows
-    rows = read("--model", "llama3-405b", "--machines", "1 a100-40, 8 b200", "-b", 1, "--price")["machines"]
+    rows = read("--model", "llama2-7b", "--machines", "1 a100-40, 8 b200", "-b", 1, "--price")["machines"]
     assert not rows[0]["fits"] and "the memory of profile a100-40" in rows[0]["reason"], rows
     table = plan(*given, "--machines", listed, "--price").stdout
     assert "a100-40" in table and "h100-sxm" in table and len(table.splitlines()) == 3, table

@@ -146,8 +146,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("--pairs", type=int)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--ranks-max", type=int, default=256 if programs.ALL else 64)
+    parser.add_argument("--seed", type=int, default=4)
+    parser.add_argument("--ranks-max", type=int, default=256 if programs.ALL else 16)
     parser.add_argument("--named", action="store_true", help="405B on 4,096 and 16,384 ranks too")
     parser.add_argument("--only", type=int, help="one free search, by its number")
     args = parser.parse_args()
