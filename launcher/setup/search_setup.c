@@ -58,7 +58,8 @@ static fsdp_status take_attention(fsdp_options *options, fsdp_program_kind progr
   }
   const fsdp_attention_kernel kernel = fsdp_plan_attention(config);
   if (config->gpu.attention != FSDP_ATTENTION_AUTO ||
-      kernel == fsdp_attention_kernel_of(&unknown, config->param_dtype, config->model.head_dim))
+      kernel == fsdp_attention_kernel_of(&unknown, config->param_dtype, config->model.head_dim,
+                                         config->dropout.attention > 0))
     return FSDP_OK;
   return fsdp_options_set(options, program, "attention", fsdp_attention_kernel_name(kernel), "--profile",
                           error);

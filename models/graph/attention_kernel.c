@@ -44,13 +44,16 @@ static fsdp_attention_kernel asked_for(fsdp_attention_choice choice) {
 
 // Whether the kernel cannot run; if so, why and what to do.
 static bool find_obstacle(const fsdp_op_gpu *gpu, fsdp_attention_kernel kernel, fsdp_dtype dtype,
-                          int64_t head_dim, char *reason, size_t bytes, const char **remedy) {
+                          int64_t head_dim, bool drops, char *reason, size_t bytes, const char **remedy) {
   const int capability = fsdp_op_gpu_completed(gpu).capability;
   *remedy = "use --attention auto";
   if (kernel == FSDP_ATTENTION_GENERAL) return false;
   if (kernel == FSDP_ATTENTION_WGMMA && capability != 90) {
     snprintf(reason, bytes, "those kernels run on compute capability 9.0 alone, and this GPU has %d.%d",
              capability / 10, capability % 10);
+  } else if (drops) {
+    snprintf(reason, bytes, "those kernels do not drop attention's probabilities");
+    *remedy = "use --attention-dropout 0, or --attention auto";
   } else if (dtype != FSDP_BF16) {
     snprintf(reason, bytes, "those kernels compute in bf16, and this plan in %s", fsdp_dtype_name(dtype));
     *remedy = "use --param-dtype bf16, or --attention auto";
@@ -68,28 +71,30 @@ static bool find_obstacle(const fsdp_op_gpu *gpu, fsdp_attention_kernel kernel, 
   return true;
 }
 
-fsdp_attention_kernel fsdp_attention_kernel_of(const fsdp_op_gpu *gpu, fsdp_dtype dtype, int64_t head_dim) {
+fsdp_attention_kernel fsdp_attention_kernel_of(const fsdp_op_gpu *gpu, fsdp_dtype dtype, int64_t head_dim,
+                                               bool drops) {
   char reason[160];
   const char *remedy;
   int kernel = FSDP_ATTENTION_WGMMA;
   if (gpu->attention != FSDP_ATTENTION_AUTO) {
     const fsdp_attention_kernel asked = asked_for(gpu->attention);
-    FSDP_CHECK(!find_obstacle(gpu, asked, dtype, head_dim, reason, sizeof reason, &remedy),
+    FSDP_CHECK(!find_obstacle(gpu, asked, dtype, head_dim, drops, reason, sizeof reason, &remedy),
                "attention by %s: %s", fsdp_attention_kernel_name(asked), reason);
     return asked;
   }
-  while (find_obstacle(gpu, (fsdp_attention_kernel)kernel, dtype, head_dim, reason, sizeof reason, &remedy))
+  while (find_obstacle(gpu, (fsdp_attention_kernel)kernel, dtype, head_dim, drops, reason, sizeof reason,
+                       &remedy))
     kernel--; // down to the general one, which has none
   return (fsdp_attention_kernel)kernel;
 }
 
-fsdp_status fsdp_attention_check(const fsdp_op_gpu *gpu, fsdp_dtype dtype, int64_t head_dim,
+fsdp_status fsdp_attention_check(const fsdp_op_gpu *gpu, fsdp_dtype dtype, int64_t head_dim, bool drops,
                                  fsdp_error *error) {
   char reason[160];
   const char *remedy;
   if (gpu->attention == FSDP_ATTENTION_AUTO) return FSDP_OK;
   const fsdp_attention_kernel kernel = asked_for(gpu->attention);
-  if (!find_obstacle(gpu, kernel, dtype, head_dim, reason, sizeof reason, &remedy)) return FSDP_OK;
+  if (!find_obstacle(gpu, kernel, dtype, head_dim, drops, reason, sizeof reason, &remedy)) return FSDP_OK;
   return fsdp_fail(error, FSDP_ERR_OPTION, "--attention %s: %s: %s", fsdp_attention_kernel_name(kernel),
                    reason, remedy);
 }

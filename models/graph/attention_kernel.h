@@ -2,7 +2,7 @@
 //
 //   wgmma     warpgroups, on compute capability 9.0 alone: bf16, head dimensions of a multiple of 8 up to 128
 //   mma       tensor cores, on every GPU: the same
-//   general   everything else
+//   general   everything else, and dropout of probabilities
 //
 // Rows of q, k and v then start on 16 bytes, as copies by tensor cores need: tensors do, and each head's
 // columns are a multiple of 8 elements.
@@ -58,11 +58,13 @@ const char *fsdp_attention_kernel_name(fsdp_attention_kernel kernel);
 // The choice that asks for a GPU's kernel.
 fsdp_attention_choice fsdp_attention_choice_of(fsdp_attention_kernel kernel);
 
-// The kernel for rows of `dtype` and this head dimension; one that is asked for must be allowed.
-fsdp_attention_kernel fsdp_attention_kernel_of(const fsdp_op_gpu *gpu, fsdp_dtype dtype, int64_t head_dim);
+// The kernel for rows of `dtype` and this head dimension, which `drops` probabilities or not; one that is
+// asked for must be allowed.
+fsdp_attention_kernel fsdp_attention_kernel_of(const fsdp_op_gpu *gpu, fsdp_dtype dtype, int64_t head_dim,
+                                               bool drops);
 
 // FSDP_ERR_OPTION if the kernel that is asked for cannot run, with the reason and what to do.
-fsdp_status fsdp_attention_check(const fsdp_op_gpu *gpu, fsdp_dtype dtype, int64_t head_dim,
+fsdp_status fsdp_attention_check(const fsdp_op_gpu *gpu, fsdp_dtype dtype, int64_t head_dim, bool drops,
                                  fsdp_error *error);
 
 #ifdef __cplusplus

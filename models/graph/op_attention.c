@@ -27,7 +27,8 @@ void fsdp_node_take_context(fsdp_node *attention, int q, int kv) {
 
 void fsdp_op_attention_attrs(fsdp_op_device device, const fsdp_op_gpu *gpu, fsdp_op_attrs *attrs,
                              const fsdp_dtype *dtypes) {
-  if (device == FSDP_OP_CUDA) attrs->attention = fsdp_attention_kernel_of(gpu, dtypes[0], attrs->head_dim);
+  if (device != FSDP_OP_CUDA) return;
+  attrs->attention = fsdp_attention_kernel_of(gpu, dtypes[0], attrs->head_dim, attrs->dropout > 0);
 }
 
 // Positions that have keys.

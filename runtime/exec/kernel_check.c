@@ -21,6 +21,7 @@
 #define ARENA_BYTES   (INT64_C(4) << 20) // of the greatest case, with room
 #define LAUNCHES_MAX  4096
 #define IDENTITY_SIZE 512
+#define DOCUMENT      90 // tokens of one, where there are documents: no multiple of a tile
 
 // ---- A case: one op on the CPU and on the GPU
 
@@ -80,11 +81,28 @@ static void draw(const kernel_case *c, operand *o) {
   free(values);
 }
 
+// Documents of DOCUMENT tokens, and a last one of what is left.
+static void fill_starts(const kernel_case *c, operand *o) {
+  for (int64_t i = 0; i < o->numel; i++) {
+    const int64_t position = i % c->attrs.documents;
+    ((int32_t *)(void *)o->host)[i] = (int32_t)(position - position % DOCUMENT);
+  }
+}
+
+// A third of the rows drop nothing.
+static void fill_draws(operand *o) {
+  for (int64_t row = 0; row < o->numel / FSDP_DROPOUT_WORDS; row++) {
+    int32_t *words = (int32_t *)(void *)o->host + FSDP_DROPOUT_WORDS * row;
+    fsdp_dropout_row(1, 0, 0, row, words);
+    if (row % 3 == 0) words[0] = 0;
+  }
+}
+
 static void make_operands(kernel_case *c, fsdp_dtype dtype) {
   const fsdp_op_letters *op = fsdp_op_letters_of(c->kind);
   c->count = fsdp_op_operand_count(op, &c->attrs);
   for (int i = 0; i < c->count; i++) {
-    const fsdp_op_operand *row = &op->operands[i];
+    const fsdp_op_operand *row = fsdp_op_operand_row(op, &c->attrs, i);
     operand *o = &c->operands[i];
     o->dtype = row->has_dtype ? row->dtype : dtype;
     o->access = row->access;
@@ -93,6 +111,10 @@ static void make_operands(kernel_case *c, fsdp_dtype dtype) {
     o->host = fsdp_alloc((size_t)o->bytes);
     if (c->given[i])
       memcpy(o->host, c->given[i]->host, (size_t)o->bytes);
+    else if (row->given == FSDP_GIVEN_BY_DOCUMENTS)
+      fill_starts(c, o);
+    else if (row->given == FSDP_GIVEN_BY_DRAWS)
+      fill_draws(o);
     else if (o->access & FSDP_READ)
       draw(c, o);
   }
@@ -209,14 +231,17 @@ static double compare(const checker *self, kernel_case *c, fsdp_dtype dtype) {
 #define BACKWARD_TOLERANCE 4e-2
 
 // Both widths of the kernels' tiles; rows past several tiles, which end inside one; groups of heads, also cut
-// over blocks; gradients rotated back; a window; rows in pieces, which take kernels of their own.
+// over blocks; gradients rotated back; a window; rows in pieces, which take kernels of their own; documents,
+// without a window and with one; and dropout, which the general kernels alone have.
 static const struct attention_case {
   int64_t seq, heads, kv_heads, head_dim, window, pieces, head_parts;
-  bool rotates_back;
-} attention_cases[] = {{300, 1, 1, 64, 0, 1, 1, true},
-                       {136, 2, 1, 128, 0, 1, 2, true},
-                       {200, 2, 1, 128, 70, 1, 1, false},
-                       {136, 1, 1, 64, 0, 2, 1, false}};
+  bool rotates_back, documents;
+  float dropout;
+} attention_cases[] = {
+    {300, 1, 1, 64, 0, 1, 1, true, false, 0},    {136, 2, 1, 128, 0, 1, 2, true, false, 0},
+    {200, 2, 1, 128, 70, 1, 1, false, false, 0}, {136, 1, 1, 64, 0, 2, 1, false, false, 0},
+    {300, 2, 1, 64, 0, 1, 2, true, true, 0},     {200, 1, 1, 128, 70, 1, 1, false, true, 0},
+    {136, 2, 1, 64, 0, 1, 1, false, false, 0.2f}};
 
 static kernel_case attention_case(const struct attention_case *a, fsdp_op_kind kind,
                                   fsdp_attention_kernel kernel) {
@@ -234,6 +259,9 @@ static kernel_case attention_case(const struct attention_case *a, fsdp_op_kind k
                                  .head_parts = general ? 1 : a->head_parts,
                                  .rotates_back = !general && a->rotates_back,
                                  .inv_freq = inv_freq,
+                                 .documents = a->documents ? a->seq : 0,
+                                 .dropout = a->dropout,
+                                 .draws = a->dropout > 0 ? a->seq : 0,
                                  .attention = kernel}};
 }
 
@@ -253,10 +281,12 @@ static void find_difference(const checker *self, const struct attention_case *a,
 static void check_attention(const checker *self, fsdp_attention_kernel kernel) {
   for (size_t i = 0; i < sizeof attention_cases / sizeof *attention_cases; i++) {
     const struct attention_case *a = &attention_cases[i];
+    if (a->dropout > 0 && kernel != FSDP_ATTENTION_GENERAL) continue;
     kernel_case forward = attention_case(a, fsdp_op_attention(FSDP_OP_IN_FORWARD), kernel),
                 backward = attention_case(a, fsdp_op_attention(FSDP_OP_IN_BACKWARD), kernel);
     find_difference(self, a, kernel, "forward", compare(self, &forward, FSDP_BF16), FORWARD_TOLERANCE);
-    for (int k = 0; k < forward.count; k++) backward.given[k] = &forward.operands[k];
+    const int outputs = 3; // q|k|v, o, lse: the backward's first operands
+    for (int k = 0; k < outputs; k++) backward.given[k] = &forward.operands[k];
     find_difference(self, a, kernel, "backward", compare(self, &backward, FSDP_BF16), BACKWARD_TOLERANCE);
     release(&forward);
     release(&backward);
@@ -268,7 +298,7 @@ static bool is_there(const checker *self, fsdp_attention_kernel kernel) {
                            .attention = fsdp_attention_choice_of(kernel),
                            .attention_missing = ~self->backend->attention_kernels()};
   fsdp_error error;
-  return fsdp_attention_check(&gpu, FSDP_BF16, attention_cases[0].head_dim, &error) == FSDP_OK;
+  return fsdp_attention_check(&gpu, FSDP_BF16, attention_cases[0].head_dim, false, &error) == FSDP_OK;
 }
 
 // ---- Products, by the library's first guess

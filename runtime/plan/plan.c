@@ -146,19 +146,11 @@ static fsdp_status check_gemms(const fsdp_plan_config *c, fsdp_error *error) {
 
 fsdp_status fsdp_plan_check_attention(const fsdp_plan_config *c, fsdp_error *error) {
   if (c->backend->device == FSDP_OP_CUDA)
-    return fsdp_attention_check(&c->gpu, c->param_dtype, c->model.head_dim, error);
+    return fsdp_attention_check(&c->gpu, c->param_dtype, c->model.head_dim, c->dropout.attention > 0, error);
   if (c->gpu.attention == FSDP_ATTENTION_AUTO) return FSDP_OK;
   return fsdp_fail(error, FSDP_ERR_OPTION,
                    "--attention chooses between a GPU's kernels, and this plan is for a CPU, which has one: "
                    "leave it out, or use --backend cuda");
-}
-
-static fsdp_status check_dropout(const fsdp_plan_config *c, fsdp_error *error) {
-  if (c->dropout.attention <= 0 || c->backend->device == FSDP_OP_CPU) return FSDP_OK;
-  return fsdp_fail(error, FSDP_ERR_OPTION,
-                   "dropout of attention's probabilities at a rate of %g: attention on a GPU drops none: use "
-                   "--attention-dropout 0, which leaves the other dropout, or --backend cpu",
-                   (double)c->dropout.attention);
 }
 
 // What a GPU's kernels of routed experts do not take.
@@ -215,7 +207,6 @@ static fsdp_status check_config(const fsdp_plan_config *c, fsdp_error *error) {
   fsdp_status status = c->sharding || c->op_strategies ? FSDP_OK : check_strategy(c, error);
   if (status) return status;
   status = fsdp_plan_check_attention(c, error);
-  if (status == FSDP_OK) status = check_dropout(c, error);
   if (status == FSDP_OK) status = check_gemms(c, error);
   if (status == FSDP_OK) status = fsdp_model_check_seq(&c->model, c->seq, error);
   if (status) return status;
@@ -384,7 +375,8 @@ static void prove(fsdp_plan *plan) {
 fsdp_attention_kernel fsdp_plan_attention(const fsdp_plan_config *config) {
   return config->backend->device == FSDP_OP_CPU
              ? FSDP_ATTENTION_CPU
-             : fsdp_attention_kernel_of(&config->gpu, config->param_dtype, config->model.head_dim);
+             : fsdp_attention_kernel_of(&config->gpu, config->param_dtype, config->model.head_dim,
+                                        config->dropout.attention > 0);
 }
 
 float fsdp_plan_norm_limit(const fsdp_plan_config *config) {

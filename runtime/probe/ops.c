@@ -212,7 +212,7 @@ void probe_attention(probe *self) {
     const fsdp_attention_kernel kernel = (fsdp_attention_kernel)k;
     fsdp_error unused = {0};
     self->target.attention = fsdp_attention_choice_of(kernel);
-    if (fsdp_attention_check(&self->target, self->dtype, 32, &unused) == FSDP_OK)
+    if (fsdp_attention_check(&self->target, self->dtype, 32, false, &unused) == FSDP_OK)
       measure_head_dims(self, fsdp_profile_kernel_name(kernel, name));
   }
   self->target.attention = FSDP_ATTENTION_AUTO;

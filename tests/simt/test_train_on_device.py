@@ -99,6 +99,26 @@ def routed_experts_train_as_on_the_cpu():
     assert "route_sequences" in train("routed", *sums, model=ROUTED, status=2)
 
 
+def documents_and_dropout_train_as_on_the_cpu():
+    data = work / "documents.jsonl"
+    texts = ["abcdefghij"[i % 7:] * (1 + i % 3) for i in range(40)]
+    data.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    common = ("--data", data, "--packing", "best-fit", "-s", 33, "--dropout", 0.1, "--seed", 5)
+    losses = set()
+    for name, model, more in (
+        ("documents", ODD, ("--attention-dropout", 0)),
+        ("dropout", TIED, ("--recompute", "block")),
+        ("unmasked", TIED, ("--document-mask", "off")),
+    ):
+        for dtype, tolerance in (("fp32", 1e-5), ("bf16", 1e-2)):
+            arguments = ("--param-dtype", dtype, *common, *more)
+            cuda = train(name, "--backend", "cuda", *arguments, model=model)
+            cpu = train(name, "--backend", "cpu", *arguments, model=model)
+            assert differ(cuda, cpu) <= tolerance, (name, dtype, cuda, cpu)
+            losses.add(cuda[0][0])
+    assert len(losses) == 6, losses
+
+
 def no_order_of_the_streams_matters():
     arguments = ("--backend", "cuda", "--param-dtype", "bf16", "--cpu-offload", "on", "--prefetch", 2)
     results = {str(train("orders", *arguments, FSDP_SIMT_SEED=str(seed))) for seed in range(6)}
@@ -178,7 +198,7 @@ def refused_on_two_ranks(*arguments, **environment):
 
 
 for test in (odd_shapes_train_as_on_the_cpu, routed_experts_train_as_on_the_cpu,
-             no_order_of_the_streams_matters,
+             documents_and_dropout_train_as_on_the_cpu, no_order_of_the_streams_matters,
              a_driver_may_refuse_to_wait_for_the_host,
              a_driver_may_refuse_to_register_memory, what_cannot_be_is_said):
     test()

@@ -26,6 +26,7 @@ struct cut {
   int64_t head_parts = 0; // blocks that share a group's heads in the backward
   bool rotates_back = false;
   int64_t documents = 0; // their mean length; 0: they are not told apart
+  float dropout = 0;     // of probabilities
 };
 
 // Groups of 1, 4 and 8; sequences below, at and above a tile; head dimensions that fill a tile and that do
@@ -103,6 +104,15 @@ const cut_heads document_shapes[] = {{{1, 33, 2, 1, 64, 0}, {1, 0, 0, false, 0, 
 const cut_heads rotated_document_shapes[] = {{{2, 130, 4, 2, 64, 0}, {1, 0, 0, false, 0, true, 40}},
                                              {{1, 200, 4, 1, 128, 70}, {4, 0, 0, false, 2, true, 60}}};
 
+// Dropout of probabilities, by the general kernels: groups of heads; windows; pieces and parts; documents; both
+// widths of a thread's columns.
+const cut_heads dropped_shapes[] = {{{2, 67, 4, 2, 64, 0}, {1, 0, 0, false, 0, false, 0, 0.3f}},
+                                    {{1, 130, 2, 1, 20, 33}, {1, 0, 0, false, 0, false, 0, 0.1f}},
+                                    {{2, 66, 2, 1, 32, 0}, {3, 0, 0, false, 0, false, 0, 0.5f}},
+                                    {{2, 36, 4, 2, 16, 0}, {3, 2, 1, false, 0, false, 0, 0.3f}},
+                                    {{1, 70, 4, 2, 80, 33}, {1, 3, 0, true, 0, false, 12, 0.2f}},
+                                    {{2, 40, 1, 1, 160, 0}, {1, 0, 0, false, 0, false, 15, 0.3f}}};
+
 // For the wgmma kernel without a fence; with one tile, and with many.
 const heads unfenced_shapes[] = {{2, 65, 2, 1, 64, 0}, {1, 400, 1, 1, 128, 0}};
 
@@ -151,13 +161,14 @@ std::vector<int32_t> starts_of(const heads &s, const cut &how) {
 fsdp_attention_kernel tensor_kernel = FSDP_ATTENTION_MMA;
 
 // As a plan on a GPU that has the kernel decides.
-fsdp_attention_kernel kernel_of(fsdp_dtype dtype, int64_t D) {
-  return dtype == FSDP_BF16 && D % 8 == 0 && D <= 128 ? tensor_kernel : FSDP_ATTENTION_GENERAL;
+fsdp_attention_kernel kernel_of(fsdp_dtype dtype, int64_t D, bool drops = false) {
+  const bool is_general = dtype != FSDP_BF16 || D % 8 != 0 || D > 128 || drops;
+  return is_general ? FSDP_ATTENTION_GENERAL : tensor_kernel;
 }
 
 fsdp_op_attrs attrs_of(const heads &s, const cut &how, fsdp_dtype dtype) {
   fsdp_op_attrs attrs = {};
-  attrs.attention = kernel_of(dtype, s.D);
+  attrs.attention = kernel_of(dtype, s.D, how.dropout > 0);
   attrs.batch = s.B;
   attrs.seq = s.T;
   attrs.heads = s.H;
@@ -173,6 +184,14 @@ fsdp_op_attrs attrs_of(const heads &s, const cut &how, fsdp_dtype dtype) {
     attrs.chunk = s.T / 2;
     attrs.first_index = how.part * attrs.chunk;
     attrs.second_index = (2 * how.parts - 1 - how.part) * attrs.chunk;
+  }
+  if (how.dropout > 0) { // rows and heads of a larger whole
+    attrs.dropout = how.dropout;
+    attrs.drop_key = 0x123456789abcdefu;
+    attrs.first_row = 3;
+    attrs.draws = s.B * s.T + 5;
+    attrs.first_head = 4;
+    attrs.head_group = s.H / s.K + 1;
   }
   attrs.kv_seq = how.parts * s.T;
   attrs.kv_parts = how.parts;
@@ -191,6 +210,7 @@ std::string text_of(const heads &s, const cut &how) {
   if (how.head_parts > 1) text += " a group in " + std::to_string(how.head_parts);
   if (how.rotates_back) text += " rotated back";
   if (how.documents > 0) text += " documents of " + std::to_string(how.documents);
+  if (how.dropout > 0) text += " dropout";
   return text;
 }
 
@@ -220,6 +240,18 @@ void gradients_of(twin_case *c, fsdp_dtype dtype, const heads &s, const cut &how
   twin_output(c, dtype, s.B * how.parts * s.T * KV);
 }
 
+// Two words for each row, of which every seventh drops nothing.
+void draws_of(twin_case *c, const cut &how) {
+  if (how.dropout == 0) return;
+  std::vector<int32_t> draws(size_t(FSDP_DROPOUT_WORDS * c->attrs.draws));
+  for (int64_t row = 0; row < c->attrs.draws; row++) {
+    fsdp_dropout_row(9, 2, 1, row, &draws[size_t(FSDP_DROPOUT_WORDS * row)]);
+    if (row % 7 == 6) draws[size_t(FSDP_DROPOUT_WORDS * row)] = 0;
+  }
+  twin_integers(c, draws);
+  c->operands.back().untouched = 2 * FSDP_DROPOUT_WORDS; // of the rows behind
+}
+
 // The starts of documents, if they are told apart.
 void documents_of(twin_case *c, const heads &s, const cut &how) {
   if (how.documents == 0) return;
@@ -241,6 +273,7 @@ void forward_and_backward(fsdp_dtype dtype, const heads &s, const cut &how = {1,
   twin_output(&c, FSDP_F32, N * s.H);
   const std::vector<twin_operand> forward = c.operands;
   documents_of(&c, s, how);
+  draws_of(&c, how);
   const std::vector<std::vector<unsigned char>> results = twin_check(c);
   twin_case back =
       twin_of(apart ? FSDP_OP_CONTEXT_ATTENTION_BACKWARD : FSDP_OP_ATTENTION_BACKWARD, attrs, dtype);
@@ -254,6 +287,7 @@ void forward_and_backward(fsdp_dtype dtype, const heads &s, const cut &how = {1,
   twin_input(&back, dtype, N * s.H * s.D);
   gradients_of(&back, dtype, s, how);
   documents_of(&back, s, how);
+  draws_of(&back, how);
   twin_workspace(&back, N * s.H);
   twin_check(back);
 }
@@ -271,6 +305,7 @@ void run(fsdp_dtype dtype) {
   for (const cut_heads &c : alone_shapes) forward_and_backward(dtype, c.s, c.how);
   for (const cut_heads &c : parted_shapes) forward_and_backward(dtype, c.s, c.how);
   for (const cut_heads &c : document_shapes) forward_and_backward(dtype, c.s, c.how);
+  for (const cut_heads &c : dropped_shapes) forward_and_backward(dtype, c.s, c.how);
   if (dtype == FSDP_BF16) {
     for (const cut_heads &c : rotated_shapes) forward_and_backward(dtype, c.s, c.how);
     for (const cut_heads &c : rotated_document_shapes) forward_and_backward(dtype, c.s, c.how);

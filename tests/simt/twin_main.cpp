@@ -22,7 +22,7 @@ static bool choose_attention(const char *name) {
   gpu.attention = fsdp_attention_choice_of(kernel);
   gpu.attention_missing = ~fsdp_cuda_attention_kernels();
   fsdp_error error = {};
-  if (fsdp_attention_check(&gpu, FSDP_BF16, 128, &error) != FSDP_OK) {
+  if (fsdp_attention_check(&gpu, FSDP_BF16, 128, false, &error) != FSDP_OK) {
     printf("%s: skipped\n", error.message);
     return false;
   }

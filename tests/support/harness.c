@@ -46,8 +46,7 @@ static bool wants_cuda(const harness_config *config) {
   const char *backend = getenv("FSDP_TEST_BACKEND");
   if (!backend || strcmp(backend, "cuda") != 0 || fsdp_mesh_ranks(&config->plan.mesh) > 1) return false;
   // What is refused on a GPU runs on the CPU here too.
-  const bool of_sequences = config->plan.model.router_aux == FSDP_ROUTER_AUX_SEQUENCE;
-  if (of_sequences || config->plan.dropout.attention > 0) return false;
+  if (config->plan.model.router_aux == FSDP_ROUTER_AUX_SEQUENCE) return false;
   FSDP_CHECK(fsdp_device_cuda(), "FSDP_TEST_BACKEND=cuda, but this build has no CUDA device");
   return true;
 }

@@ -2,6 +2,7 @@
 #include "kernels/cuda/attention/attention.cuh"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/ops.cuh"
+#include "runtime/base/random_math.h"
 
 #include <initializer_list>
 #include <math.h>
@@ -34,6 +35,8 @@ bool runs_on_tensor_cores(const fsdp_kernel_call *call, const attention_shape &s
   FSDP_CHECK(fsdp_cuda_attention_kernels() >> kernel & 1, "%s: no kernel %d here", fsdp_op_name(call->kind),
              int(kernel));
   if (kernel == FSDP_ATTENTION_GENERAL) return false;
+  FSDP_CHECK(!s.drop.draws, "%s by %s drops no probabilities", fsdp_op_name(call->kind),
+             fsdp_attention_kernel_name(kernel));
   bool fits = call->operands[0].dtype == FSDP_BF16 && s.D % 8 == 0 && s.D <= 128;
   for (const void *operand : operands) fits = fits && is_aligned(operand);
   FSDP_CHECK(fits, "%s by %s: rows of %s, heads of %d", fsdp_op_name(call->kind),
@@ -186,6 +189,25 @@ void run_backward(const fsdp_kernel_call *call, const attention_shape &s) {
   });
 }
 
+attention_drop drop_of(const fsdp_kernel_call *call, int64_t group) {
+  const fsdp_op_attrs *attrs = call->attrs;
+  const int64_t rows = attrs->batch * attrs->seq;
+  attention_drop drop = {};
+  const int32_t *draws = fsdp_kernel_given(call, FSDP_GIVEN_BY_DRAWS);
+  if (!draws) return drop;
+  FSDP_CHECK(attrs->dropout >= 0 && attrs->dropout < 1 && attrs->first_row >= 0 &&
+                 attrs->first_row + rows <= attrs->draws,
+             "%s at a rate of %g, rows %lld + %lld of %lld draws", fsdp_op_name(call->kind),
+             double(attrs->dropout), (long long)attrs->first_row, (long long)rows, (long long)attrs->draws);
+  drop.draws = draws + FSDP_DROPOUT_WORDS * attrs->first_row;
+  drop.op = attrs->drop_key;
+  drop.limit = fsdp_dropout_limit(attrs->dropout);
+  drop.scale = fsdp_dropout_scale(attrs->dropout);
+  drop.first_head = int(attrs->first_head);
+  drop.head_group = int(attrs->head_group ? attrs->head_group : group);
+  return drop;
+}
+
 } // namespace
 
 attention_shape attention_shape_of(const fsdp_kernel_call *call) {
@@ -221,6 +243,7 @@ attention_shape attention_shape_of(const fsdp_kernel_call *call) {
   s.keys = key_map_of(keys);
   s.starts = fsdp_kernel_starts(call);
   s.documents = int(attrs->documents);
+  s.drop = drop_of(call, s.G);
   FSDP_CHECK(!s.starts || attrs->documents == keys.seq, "%s: starts of %lld positions, %lld keys",
              fsdp_op_name(call->kind), (long long)attrs->documents, (long long)keys.seq);
   return s;

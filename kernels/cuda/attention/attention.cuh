@@ -3,7 +3,7 @@
 //
 //   attention_tensor*.cu   bf16, D a multiple of 8 up to 128: tensor cores (mma.sync)
 //   attention_hopper*.cu   the same by warpgroups (wgmma), on capability 9.0 alone; if FSDP_WGMMA is defined
-//   attention_general.cu   fp32, and bf16 of any other D up to 256
+//   attention_general.cu   fp32, bf16 of any other D up to 256, and dropout of probabilities
 //
 // B sequences of T queries, S positions with keys, H heads, K key/value heads, G = H / K, D head dimension,
 // Q columns of what q lies in ((H + 2K) * D of q|k|v, H * D of q alone), o and d_o (B*T, H*D), lse and delta
@@ -14,6 +14,15 @@
 
 #include "kernels/cuda/operand.cuh"
 #include "kernels/cuda/rows.cuh"
+
+// Which probabilities are dropped (runtime/base/random.h): attention_general.cu alone can.
+struct attention_drop {
+  const int *draws; // of the op's first row, two words each; NULL: none are dropped
+  uint64_t op;
+  uint32_t limit;
+  float scale;
+  int first_head, head_group; // among the whole model's heads: the first, and how many one of its groups has
+};
 
 struct attention_shape {
   int B, T, S, H, K, G, D;
@@ -26,6 +35,7 @@ struct attention_shape {
   const int
       *starts;   // (B, documents): position of the first token of each position's document; NULL: none are
   int documents; // told apart
+  attention_drop drop;
 };
 
 __device__ __host__ inline int64_t statistic_at(const attention_shape &s, int b, int head, int index) {

@@ -1,14 +1,17 @@
-// Attention that the tensor-core kernels do not support: fp32, and head dimensions up to 256 that are not a
-// multiple of 8 or exceed 128. Tiles lie in shared memory as fp32; sums are plain fp32. See attention.cuh.
+// Attention that the tensor-core kernels do not support: fp32, head dimensions up to 256 that are not a
+// multiple of 8 or exceed 128, and dropout of probabilities. Tiles lie in shared memory as fp32; sums are
+// plain fp32. See attention.cuh.
 //
 // A block has ROWS rows of its result (queries, or keys for d_k and d_v), with eight neighbouring threads per
 // row. Each thread computes every eighth of the row's scores with a tile, and accumulates every eighth column
 // of the result. Separate kernels compute d_q and d_k, d_v; one thread computes each element, in a fixed
 // order.
 #include "kernels/cuda/attention/attention_blocks.cuh"
+#include "runtime/base/random_math.h"
 
 #include <float.h>
 #include <math.h>
+#include <type_traits>
 
 namespace {
 
@@ -89,6 +92,29 @@ __device__ __forceinline__ int low_at(const attention_shape &s, int b, const que
   return s.starts ? low_of<true>(s, b, position) : low_of<false>(s, b, position);
 }
 
+// The draws of a query's row for a head.
+struct row_draws {
+  uint64_t key;
+  int head;
+  bool drops; // some rows drop nothing
+};
+__device__ __forceinline__ row_draws draws_of(const attention_shape &s, int b, int head, int index) {
+  const int *words = s.drop.draws + int64_t(FSDP_DROPOUT_WORDS) * row_of(s.queries, b, index);
+  const int first = global_load(words), second = global_load(words + 1), group = head / s.G;
+  return {fsdp_dropout_key(s.drop.op, first, second),
+          s.drop.first_head + group * s.drop.head_group + head - group * s.G, first != 0};
+}
+
+// What the probability of the key at a position is multiplied by.
+__device__ __forceinline__ float drop_factor(const attention_shape &s, const row_draws &row, int position) {
+  uint32_t words[FSDP_DROPOUT_COLUMNS];
+  if (!row.drops) return 1.0f;
+  fsdp_dropout_words(row.key, row.head, position / FSDP_DROPOUT_COLUMNS, words);
+  const int column = position % FSDP_DROPOUT_COLUMNS;
+  const uint32_t low = column & 1 ? words[1] : words[0], high = column & 1 ? words[3] : words[2];
+  return (column & 2 ? high : low) < s.drop.limit ? 0.0f : s.drop.scale;
+}
+
 // The greatest or the sum over the threads of a row.
 __device__ __forceinline__ float row_greatest(float x) {
 #pragma unroll
@@ -123,8 +149,9 @@ template <int COLUMNS> __device__ __forceinline__ tiles cut_shared(int D, int ow
   return t;
 }
 
-template <class T, int COLUMNS>
-__global__ void __launch_bounds__(threads_count, COLUMNS <= 16 ? 6 : 2) attend(attention_forward<T> p) {
+template <class T, int COLUMNS, bool DROPS>
+__global__ void __launch_bounds__(threads_count, COLUMNS <= 16 && !DROPS ? 6 : 2)
+    attend(attention_forward<T> p) {
   constexpr int keys = tile_rows<COLUMNS>, count = keys / sharers;
   const attention_shape &s = p.shape;
   const query_block block = query_block_at<rows>(s, int(blockIdx.x), block_row());
@@ -138,6 +165,8 @@ __global__ void __launch_bounds__(threads_count, COLUMNS <= 16 ? 6 : 2) attend(a
   // The maximum is finite even if a tile hides all its keys from the row.
   float out[COLUMNS] = {}, most = -FLT_MAX, sum = 0;
   const int low = low_at(s, b, own, row);
+  row_draws draws = {};
+  if (DROPS && row < valid) draws = draws_of(s, b, head, own.index + row);
   for (int key = first_tile<keys>(low_at(s, b, own, 0)); key < own.position + valid; key += keys) {
     __syncthreads(); // all reads of the previous tile are done
     load_keys(t.other[0], keys, p.k + kv, s, b, key);
@@ -156,7 +185,8 @@ __global__ void __launch_bounds__(threads_count, COLUMNS <= 16 ? 6 : 2) attend(a
 #pragma unroll
     for (int i = 0; i < count; i++) {
       scores[i] = expf(scores[i] - greatest);
-      added += scores[i];
+      added += scores[i]; // of all: what the values are weighed by is dropped behind the sum
+      if constexpr (DROPS) scores[i] *= drop_factor(s, draws, key + lane + sharers * i);
       t.weights[0][row * (keys + 1) + lane + sharers * i] = scores[i];
     }
     sum = sum * correction + row_sum(added);
@@ -173,8 +203,9 @@ __global__ void __launch_bounds__(threads_count, COLUMNS <= 16 ? 6 : 2) attend(a
   if (lane == 0) global_store(p.lse + statistic_at(s, b, head, index), most + logf(sum));
 }
 
-// d_q = scale * sum over keys of d_S k, with d_S = P * (d_o . v - delta), P = exp(S - lse).
-template <class T, int COLUMNS>
+// d_q = scale * sum over keys of d_S k, with d_S = P * (d_o . v - delta), P = exp(S - lse). With dropout's
+// factors M: d_S = P * (M * d_o . v - delta), and d_v of M * P.
+template <class T, int COLUMNS, bool DROPS>
 __global__ void __launch_bounds__(threads_count, 2) differentiate_queries(attention_gradient<T> p) {
   constexpr int keys = tile_rows<COLUMNS>, count = keys / sharers;
   const attention_shape &s = p.shape;
@@ -192,6 +223,8 @@ __global__ void __launch_bounds__(threads_count, 2) differentiate_queries(attent
   const float delta = exists ? global_load(p.delta + statistic_at(s, b, head, index)) : 0.0f;
   float d_q[COLUMNS] = {};
   const int low = low_at(s, b, own, row);
+  row_draws draws = {};
+  if (DROPS && exists) draws = draws_of(s, b, head, index);
   for (int key = first_tile<keys>(low_at(s, b, own, 0)); key < own.position + valid; key += keys) {
     __syncthreads();
     load_keys(t.other[0], keys, p.k + kv, s, b, key);
@@ -204,6 +237,7 @@ __global__ void __launch_bounds__(threads_count, 2) differentiate_queries(attent
     for (int i = 0; i < count; i++) {
       const int at = key + lane + sharers * i;
       const bool seen = at >= low && at <= own.position + row;
+      if constexpr (DROPS) d_p[i] *= drop_factor(s, draws, at);
       t.weights[0][row * (keys + 1) + lane + sharers * i] =
           seen ? expf(scores[i] - lse) * (d_p[i] - delta) : 0.0f;
     }
@@ -216,7 +250,7 @@ __global__ void __launch_bounds__(threads_count, 2) differentiate_queries(attent
 
 // d_k = sum over queries of the group's heads of d_S q scale, d_v = the sum of P d_o. The block's rows are
 // keys.
-template <class T, int COLUMNS>
+template <class T, int COLUMNS, bool DROPS>
 __global__ void __launch_bounds__(threads_count, 2) differentiate_keys(attention_gradient<T> p) {
   constexpr int queries = tile_rows<COLUMNS>, count = queries / sharers;
   const attention_shape &s = p.shape;
@@ -246,8 +280,10 @@ __global__ void __launch_bounds__(threads_count, 2) differentiate_keys(attention
         const int query = lane + sharers * i, at_weight = row * (queries + 1) + query, q = at.index + query;
         float weight = 0, d_s = 0;
         if (q < at.end && first + row <= at.position + query && first + row >= low_at(s, b, at, query)) {
+          const float factor = DROPS ? drop_factor(s, draws_of(s, b, head, q), first + row) : 1.0f;
           weight = expf(scores[i] - global_load(p.lse + statistic_at(s, b, head, q)));
-          d_s = weight * (d_p[i] - global_load(p.delta + statistic_at(s, b, head, q)));
+          d_s = weight * (factor * d_p[i] - global_load(p.delta + statistic_at(s, b, head, q)));
+          weight *= factor;
         }
         t.weights[0][at_weight] = weight;
         t.weights[1][at_weight] = d_s;
@@ -262,38 +298,54 @@ __global__ void __launch_bounds__(threads_count, 2) differentiate_keys(attention
   store_row(p.d_v + at, lane, s.D, 1.0f, d_v);
 }
 
-template <class T, int COLUMNS> void forward(const attention_forward<T> &p, launch_stream stream) {
+template <class T, int COLUMNS, bool DROPS>
+void forward(const attention_forward<T> &p, launch_stream stream) {
   launch_shape shape = {int64_t(p.shape.B) * p.shape.H, threads_count, stream, query_tiles<rows>(p.shape),
                         shared_bytes<COLUMNS>(p.shape.D, 1, 2, 1)};
-  launch(shape, attend<T, COLUMNS>, p);
+  launch(shape, attend<T, COLUMNS, DROPS>, p);
 }
 
-template <class T, int COLUMNS> void backward(const attention_gradient<T> &p, launch_stream stream) {
+template <class T, int COLUMNS, bool DROPS>
+void backward(const attention_gradient<T> &p, launch_stream stream) {
   launch_shape shape = {int64_t(p.shape.B) * p.shape.H, threads_count, stream, query_tiles<rows>(p.shape),
                         shared_bytes<COLUMNS>(p.shape.D, 2, 2, 1)};
-  launch(shape, differentiate_queries<T, COLUMNS>, p);
+  launch(shape, differentiate_queries<T, COLUMNS, DROPS>, p);
   shape.blocks = int64_t(p.shape.B) * p.shape.K;
   shape.rows = blocks_of(p.shape.S, rows);
   shape.shared_bytes = shared_bytes<COLUMNS>(p.shape.D, 2, 2, 2);
-  launch(shape, differentiate_keys<T, COLUMNS>, p);
+  launch(shape, differentiate_keys<T, COLUMNS, DROPS>, p);
+}
+
+// Calls what(most columns of a thread, whether probabilities are dropped) with constants.
+template <class What> void with_shape(const attention_shape &s, const What &what) {
+  using std::integral_constant;
+  const bool narrow = s.D <= sharers * 16;
+  const auto choose = [&](auto drops) {
+    if (narrow) {
+      what(integral_constant<int, 16>(), drops);
+    } else {
+      what(integral_constant<int, 32>(), drops);
+    }
+  };
+  if (s.drop.draws) {
+    choose(integral_constant<bool, true>());
+  } else {
+    choose(integral_constant<bool, false>());
+  }
 }
 
 } // namespace
 
 template <class T> void attention_general_forward(const attention_forward<T> &p, launch_stream stream) {
-  if (p.shape.D <= sharers * 16) {
-    forward<T, 16>(p, stream);
-  } else {
-    forward<T, 32>(p, stream);
-  }
+  with_shape(p.shape, [&](auto columns, auto drops) {
+    forward<T, decltype(columns)::value, decltype(drops)::value>(p, stream);
+  });
 }
 
 template <class T> void attention_general_backward(const attention_gradient<T> &p, launch_stream stream) {
-  if (p.shape.D <= sharers * 16) {
-    backward<T, 16>(p, stream);
-  } else {
-    backward<T, 32>(p, stream);
-  }
+  with_shape(p.shape, [&](auto columns, auto drops) {
+    backward<T, decltype(columns)::value, decltype(drops)::value>(p, stream);
+  });
 }
 
 template void attention_general_forward(const attention_forward<float> &p, launch_stream stream);

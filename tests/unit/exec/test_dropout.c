@@ -181,17 +181,42 @@ static void test_plan(void **state) {
   assert_int_equal(draws->local_numel, 2 * config.batch * config.seq);
   assert_true(fsdp_program_hash(plans[0]->program) != fsdp_program_hash(plans[1]->program));
   for (int i = 0; i < 2; i++) fsdp_plan_destroy(plans[i]);
-  // On a GPU, attention drops nothing.
+}
+
+// On a GPU the general kernels alone drop probabilities: without attention's dropout others run.
+static void test_gpu_kernels(void **state) {
+  (void)state;
+  fsdp_plan_config config = harness_small_plan(1);
+  fsdp_error error;
   config.backend = fsdp_plan_backend_cuda();
-  assert_int_equal(fsdp_plan_create(&config, &plans[0], &error), FSDP_OK);
-  fsdp_plan_destroy(plans[0]);
-  config.dropout.attention = 0.1f;
-  assert_int_equal(fsdp_plan_create(&config, &plans[0], &error), FSDP_ERR_OPTION);
+  config.param_dtype = config.reduce_dtype = FSDP_BF16;
+  config.dropout = (fsdp_dropout){.embedding = 0.1f, .residual = 0.1f};
+  for (int drops = 0; drops < 2; drops++) {
+    const fsdp_attention_kernel expected = drops ? FSDP_ATTENTION_GENERAL : FSDP_ATTENTION_WGMMA;
+    fsdp_plan *plan;
+    int found = 0;
+    config.dropout.attention = drops ? 0.1f : 0;
+    if (fsdp_plan_create(&config, &plan, &error)) fail_msg("%s", error.message);
+    assert_int_equal(fsdp_plan_attention(&config), expected);
+    for (int i = 0; i < plan->program->instr_count; i++) {
+      const fsdp_instr *instr = &plan->program->instrs[i];
+      if (instr->kind != FSDP_INSTR_OP || strncmp(fsdp_op_name(instr->op), "attention", 9) != 0) continue;
+      assert_int_equal(instr->attrs.attention, expected);
+      assert_true(instr->attrs.dropout == config.dropout.attention);
+      found++;
+    }
+    assert_int_equal(found, 2 * config.model.num_layers);
+    fsdp_plan_destroy(plan);
+  }
+  fsdp_plan *refused;
+  config.gpu.attention = FSDP_ATTENTION_USE_MMA;
+  assert_int_equal(fsdp_plan_create(&config, &refused, &error), FSDP_ERR_OPTION);
   assert_non_null(strstr(error.message, "--attention-dropout 0"));
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_curve), cmocka_unit_test(test_rates),
-                                     cmocka_unit_test(test_evaluation), cmocka_unit_test(test_plan)};
+                                     cmocka_unit_test(test_evaluation), cmocka_unit_test(test_plan),
+                                     cmocka_unit_test(test_gpu_kernels)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
