@@ -216,7 +216,7 @@ def start(*arguments):
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     while True:
         line = process.stdout.readline()
-        if line.startswith("step"):
+        if line.startswith("step "):
             return process, children_of(process.pid)
         assert line or process.poll() is None, process.stderr.read()
 
@@ -259,13 +259,13 @@ def save():
     if not ON_CPU or not has_launcher():
         return 77
     os.environ["FSDP_SIMT_SLOW_COPY"] = "1:300"  # times three for each of about ten units
-    saving = ("-e", "saved", "--save-dir", work, "--ckpt-freq", 1, "--comm-timeout", 2, "--wrap", "block",
+    saving = ("--save-dir", work, "--ckpt-freq", 1, "--comm-timeout", 2, "--wrap", "block",
               "--ckpt-async", "off")
     process = programs.run("fsdp_train", "--model", "tiny", "-s", SEQ, "-b", 1, "--max-steps", 2, *SHARED,
-                           *saving, ranks=2)  # fmt: skip
+                           *saving, "-e", "saved", ranks=2)  # fmt: skip
     assert process.returncode == 0, (process.stdout, process.stderr)
     print("a slow save is waited for", flush=True)
-    a_rank_gets("STOP", 40, "no progress for 2 s (--comm-timeout)", *map(str, saving))
+    a_rank_gets("STOP", 40, "no progress for 2 s (--comm-timeout)", *map(str, saving), "-e", "stopped")
     del os.environ["FSDP_SIMT_SLOW_COPY"]
     return 0
 
