@@ -232,8 +232,7 @@ static const fsdp_option_row table[] = {
      .help =
          "where experts are divided: rows planned for a rank's experts, as a multiple of those that it has "
          "if all get as many; the rest takes further waves (0: all that they can be sent, if that fits, or "
-         "else "
-         "2, 1.25 or 1)"},
+         "else 2, 1.25 or 1)"},
     {"imbalance", 0, REAL(imbalance, 1, 1e6), .fallback = "1", .programs = FSDP_PROGRAM_PLAN,
      .help = "for prices: rows of the rank whose experts get most, as a multiple of the mean"},
     {"sharding", 0, TEXT(sharding), .argument = "FILE|fsdp|fsdp-tp|fsdpv2",

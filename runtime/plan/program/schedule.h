@@ -41,10 +41,9 @@ typedef struct fsdp_memory_limits {
 
 // What documents leave of attention's work, for prices.
 typedef struct fsdp_document_work {
-  double left; // of the pairs of a query and a key that it sees without them, those within one; 0: all
-  double most; // pairs of the rank that has most, as a multiple of the mean of all; 0: 1
-  double
-      context; // pairs of the rank of a context group that has most, as a multiple of the group's mean; 0: 1
+  double left;    // of the pairs of a query and a key that it sees without them, those within one; 0: all
+  double most;    // pairs of the rank that has most, as a multiple of the mean of all; 0: 1
+  double context; // the same within a context group, of the group's mean
 } fsdp_document_work;
 
 typedef struct fsdp_plan_config {
