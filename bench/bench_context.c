@@ -9,8 +9,8 @@
 // mean of the group. Beside it is what the plan counts in pairs of a query and a key, over these rows and
 // over those that it prices. Of a row that is one document all ranks have as much.
 #include "kernels/kernels.h"
+#include "launcher/setup/data.h"
 #include "launcher/setup/document_work.h"
-#include "launcher/setup/tokenizer.h"
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"
 #include "runtime/data/dataset.h"
@@ -159,15 +159,7 @@ static fsdp_status open_data(bench *b, fsdp_error *error) {
   fsdp_status status = fsdp_data_paths_find("data", o->data, &b->paths, error);
   if (status == FSDP_OK)
     status = fsdp_train_find_tokenizer(o, &b->setup, c->model.vocab_size, &b->tokenizer, error);
-  const fsdp_dataset_config data = {.files = &b->paths,
-                                    .tokenizer = b->tokenizer.path,
-                                    .only_bytes = b->tokenizer.asked_bytes,
-                                    .no_bytes = *b->tokenizer.no_bytes ? b->tokenizer.no_bytes : NULL,
-                                    .seq = c->seq,
-                                    .global_batch = 1,
-                                    .vocab_size = c->model.vocab_size,
-                                    .packing = (fsdp_packing_choice)o->packing,
-                                    .longer = (fsdp_long_documents)o->long_documents};
+  const fsdp_dataset_config data = fsdp_data_config(o, &b->paths, &b->tokenizer, c->seq, c->model.vocab_size);
   return status == FSDP_OK ? fsdp_dataset_open(&data, &b->dataset, error) : status;
 }
 

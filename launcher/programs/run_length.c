@@ -1,37 +1,19 @@
 #include "launcher/programs/run_length.h"
 
-#include "launcher/setup/tokenizer.h"
+#include "launcher/setup/data.h"
 #include "runtime/base/size.h"
-#include "runtime/data/dataset.h"
 #include "runtime/data/sampler.h"
 
 static fsdp_status count_data(const fsdp_options *o, const fsdp_setup *setup, const fsdp_model_config *model,
                               int64_t global_batch, int64_t *steps, fsdp_error *error) {
-  fsdp_data_paths paths;
-  fsdp_train_tokenizer tokenizer = {0};
-  fsdp_dataset *dataset = NULL;
-  fsdp_status status = fsdp_data_paths_find("data", o->data, &paths, error);
-  if (status == FSDP_OK) status = fsdp_train_find_tokenizer(o, setup, model->vocab_size, &tokenizer, error);
-  const fsdp_dataset_config config = {.files = &paths,
-                                      .tokenizer = tokenizer.path,
-                                      .only_bytes = tokenizer.asked_bytes,
-                                      .no_bytes = *tokenizer.no_bytes ? tokenizer.no_bytes : NULL,
-                                      .seq = o->seq,
-                                      .global_batch = global_batch,
-                                      .vocab_size = model->vocab_size,
-                                      .packing = (fsdp_packing_choice)o->packing,
-                                      .longer = (fsdp_long_documents)o->long_documents,
-                                      .has_separator = fsdp_options_given(o, "document-separator"),
-                                      .separator = o->document_separator};
-  if (status == FSDP_OK) status = fsdp_dataset_open(&config, &dataset, error);
+  fsdp_dataset *dataset;
+  fsdp_status status = fsdp_data_open(o, setup, model->vocab_size, global_batch, &dataset, error);
   if (status == FSDP_OK) {
     fsdp_sampler sampler = {.sample_count = fsdp_dataset_sample_count(dataset), .global_batch = global_batch};
     status = fsdp_sampler_hold_out(&sampler, o->eval_split, error);
     if (status == FSDP_OK) *steps = fsdp_sampler_steps(&sampler, o->num_epochs);
     fsdp_dataset_close(dataset);
   }
-  fsdp_train_tokenizer_destroy(&tokenizer);
-  fsdp_data_paths_destroy(&paths);
   return status;
 }
 

@@ -1,10 +1,8 @@
 #include "launcher/setup/document_work.h"
 
-#include "launcher/setup/tokenizer.h"
+#include "launcher/setup/data.h"
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
-#include "runtime/data/data_paths.h"
-#include "runtime/data/dataset.h"
 #include "runtime/data/sampler.h"
 #include "runtime/data/spread.h"
 
@@ -18,32 +16,6 @@ enum {
 
 static bool is_asked(const fsdp_options *options, const fsdp_plan_config *config) {
   return config->documents && options->data;
-}
-
-// As training opens it, but that nothing is verified.
-static fsdp_status open_data(const fsdp_options *options, const fsdp_setup *setup,
-                             const fsdp_plan_config *config, fsdp_dataset **dataset, fsdp_error *error) {
-  fsdp_data_paths paths;
-  fsdp_train_tokenizer tokenizer = {0};
-  const int64_t vocab = config->model.vocab_size;
-  *dataset = NULL;
-  fsdp_status status = fsdp_data_paths_find("data", options->data, &paths, error);
-  if (status == FSDP_OK) status = fsdp_train_find_tokenizer(options, setup, vocab, &tokenizer, error);
-  const fsdp_dataset_config data = {.files = &paths,
-                                    .tokenizer = tokenizer.path,
-                                    .only_bytes = tokenizer.asked_bytes,
-                                    .no_bytes = *tokenizer.no_bytes ? tokenizer.no_bytes : NULL,
-                                    .seq = config->seq,
-                                    .global_batch = 1,
-                                    .vocab_size = vocab,
-                                    .packing = (fsdp_packing_choice)options->packing,
-                                    .longer = (fsdp_long_documents)options->long_documents,
-                                    .has_separator = fsdp_options_given(options, "document-separator"),
-                                    .separator = options->document_separator};
-  if (status == FSDP_OK) status = fsdp_dataset_open(&data, dataset, error);
-  fsdp_train_tokenizer_destroy(&tokenizer);
-  fsdp_data_paths_destroy(&paths);
-  return status;
 }
 
 // Pairs of a query at one of `count` positions from `first` on and a key that it sees; `starts` NULL: of a
@@ -77,7 +49,7 @@ fsdp_status fsdp_document_work_measure(const fsdp_options *options, const fsdp_s
                                        fsdp_plan_config *config, fsdp_error *error) {
   fsdp_dataset *dataset;
   if (!is_asked(options, config)) return FSDP_OK;
-  fsdp_status status = open_data(options, setup, config, &dataset, error);
+  fsdp_status status = fsdp_data_open(options, setup, config->model.vocab_size, 1, &dataset, error);
   if (status != FSDP_OK) return status;
   measure(dataset, config);
   fsdp_dataset_close(dataset);
@@ -194,7 +166,8 @@ static void place(const fsdp_options *options, fsdp_plan *plan, const fsdp_datas
 fsdp_status fsdp_document_work_find(const fsdp_options *options, const fsdp_setup *setup, fsdp_error *error) {
   fsdp_dataset *dataset;
   if (!setup->plan || !is_asked(options, &setup->plan->config)) return FSDP_OK;
-  fsdp_status status = open_data(options, setup, &setup->plan->config, &dataset, error);
+  fsdp_status status =
+      fsdp_data_open(options, setup, setup->plan->config.model.vocab_size, 1, &dataset, error);
   if (status != FSDP_OK) return status;
   measure(dataset, &setup->plan->config);
   place(options, setup->plan, dataset);

@@ -1,5 +1,6 @@
 // What a run reads and writes: the model's folder, data, logs.
 #include "launcher/report/memory_file.h"
+#include "launcher/setup/data.h"
 #include "launcher/train/train_trace.h"
 #include "launcher/train/trainer.h"
 #include "runtime/base/check.h"
@@ -96,21 +97,13 @@ static fsdp_status open_data(fsdp_trainer *t, fsdp_error *error) {
   const fsdp_plan_config *config = &t->setup.plan->config;
   int rank, ranks = fsdp_plan_batch_part(t->setup.plan, t->world->rank, &rank);
   int64_t global_batch = config->batch * config->micro_batches * ranks;
-  fsdp_dataset_config data = {.files = &t->data_paths,
-                              .tokenizer = t->tokenizer.path,
-                              .only_bytes = t->tokenizer.asked_bytes,
-                              .no_bytes = *t->tokenizer.no_bytes ? t->tokenizer.no_bytes : NULL,
-                              .seq = config->seq,
-                              .global_batch = global_batch,
-                              .vocab_size = config->model.vocab_size,
-                              .packing = (fsdp_packing_choice)o->packing,
-                              .longer = (fsdp_long_documents)o->long_documents,
-                              .separates = separates(o, config),
-                              .has_separator = fsdp_options_given(o, "document-separator"),
-                              .separator = o->document_separator,
-                              .verify = o->verify_data,
-                              .share = t->world->local_rank,
-                              .shares = t->world->local_size};
+  fsdp_dataset_config data =
+      fsdp_data_config(o, &t->data_paths, &t->tokenizer, config->seq, config->model.vocab_size);
+  data.global_batch = global_batch;
+  data.separates = separates(o, config);
+  data.verify = o->verify_data;
+  data.share = t->world->local_rank;
+  data.shares = t->world->local_size;
   fsdp_status status = fsdp_dataset_open(&data, &t->dataset, error);
   if (status != FSDP_OK) return status;
   t->step_tokens = global_batch * config->seq;

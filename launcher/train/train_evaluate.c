@@ -1,5 +1,6 @@
 // fsdp_eval's part of the trainer: a plan of evaluations alone, its state, the loss on all of the data, and a
 // sample.
+#include "launcher/setup/data.h"
 #include "launcher/text/next_token.h"
 #include "launcher/train/resume.h"
 #include "launcher/train/trainer.h"
@@ -33,21 +34,12 @@ static const char *separates(const fsdp_options *o, const fsdp_plan_config *conf
 // All samples of --data, each once.
 static fsdp_status open_data(fsdp_trainer *t, fsdp_feed_config *feed, fsdp_error *error) {
   const fsdp_plan_config *config = &t->setup.plan->config;
-  const fsdp_dataset_config data = {.files = &t->data_paths,
-                                    .tokenizer = t->tokenizer.path,
-                                    .only_bytes = t->tokenizer.asked_bytes,
-                                    .no_bytes = *t->tokenizer.no_bytes ? t->tokenizer.no_bytes : NULL,
-                                    .seq = config->seq,
-                                    .global_batch = 1,
-                                    .vocab_size = config->model.vocab_size,
-                                    .packing = (fsdp_packing_choice)t->options->packing,
-                                    .longer = (fsdp_long_documents)t->options->long_documents,
-                                    .separates = separates(t->options, config),
-                                    .has_separator = fsdp_options_given(t->options, "document-separator"),
-                                    .separator = t->options->document_separator,
-                                    .verify = t->options->verify_data,
-                                    .share = t->world->local_rank,
-                                    .shares = t->world->local_size};
+  fsdp_dataset_config data =
+      fsdp_data_config(t->options, &t->data_paths, &t->tokenizer, config->seq, config->model.vocab_size);
+  data.separates = separates(t->options, config);
+  data.verify = t->options->verify_data;
+  data.share = t->world->local_rank;
+  data.shares = t->world->local_size;
   fsdp_status status = fsdp_dataset_open(&data, &t->eval_dataset, error);
   if (fsdp_mapped_file_lost(NULL) != FSDP_OK) status = fsdp_mapped_file_lost(error);
   if (status != FSDP_OK) return status;
