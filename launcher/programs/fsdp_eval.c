@@ -51,7 +51,6 @@ static fsdp_status choose_seq(const fsdp_sample *sample, fsdp_options *options, 
 static fsdp_status evaluate(fsdp_world *world, fsdp_options *options, fsdp_text_codec *codec,
                             fsdp_error *error) {
   fsdp_status status = fsdp_binding_check_tasks(world, error);
-  if (status == FSDP_OK) status = fsdp_train_agree_on_options(world, options, error);
   if (status != FSDP_OK || answered(world, options)) return status;
   fsdp_gpu gpu;
   char why_cpu[FSDP_WHY_CPU_BYTES];
@@ -94,6 +93,8 @@ int main(int argc, char **argv) {
   }
   if (error.status == FSDP_OK) fsdp_world_set_comm_timeout(world, (int)options.comm_timeout);
   fsdp_status status = fsdp_world_share_error(world, &error);
+  // Before anything that all ranks do together because an option says so.
+  if (status == FSDP_OK) status = fsdp_train_agree_on_options(world, &options, &error);
   if (status == FSDP_OK && options.rank_logs && !options.help && !options.version)
     status = fsdp_rank_logs_open(options.rank_logs, world, &error);
   if (status == FSDP_OK) status = evaluate(world, &options, &codec, &error);

@@ -51,7 +51,6 @@ static fsdp_status check_ranks(const fsdp_world *world, const fsdp_options *opti
 static fsdp_status train(fsdp_world *world, fsdp_options *options, fsdp_text_codec *codec, int *stop_signal,
                          fsdp_error *error) {
   fsdp_status status = fsdp_binding_check_tasks(world, error);
-  if (status == FSDP_OK) status = fsdp_train_agree_on_options(world, options, error);
   if (status != FSDP_OK || answered(world, options)) return status;
   if (fsdp_run_options_fit(options, world->size, error) == FSDP_OK) check_ranks(world, options, error);
   status = fsdp_world_share_error(world, error);
@@ -111,11 +110,14 @@ int main(int argc, char **argv) {
     fsdp_world_set_saves(world, options.experiment && options.ckpt_freq > 0);
   }
   fsdp_status status = fsdp_world_share_error(world, &error);
-  if (status == FSDP_OK && options.rank_logs && !options.help && !options.version && !options.print_config) {
+  // Before anything that all ranks do together because an option says so.
+  if (status == FSDP_OK) status = fsdp_train_agree_on_options(world, &options, &error);
+  const bool agreed = status == FSDP_OK;
+  if (agreed && options.rank_logs && !options.help && !options.version && !options.print_config) {
     status = fsdp_rank_logs_open(options.rank_logs, world, &error);
   }
   if (status == FSDP_OK) status = train(world, &options, &codec, &stop_signal, &error);
-  if (is_answer(&options)) status = finish_answer(world, &error);
+  if (agreed && is_answer(&options)) status = finish_answer(world, &error);
   if (status != FSDP_OK && world->rank == 0) fprintf(stderr, "fsdp_train: error: %s\n", error.message);
   if (status != FSDP_OK) fsdp_rank_logs_note(world, &error);
   if (status != FSDP_OK) fsdp_world_set_failed(world);

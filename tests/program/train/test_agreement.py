@@ -228,12 +228,32 @@ def checkpoints():
     assert named, messages
 
 
+def options():
+    """Also those by which a rank would answer, or open files together with the others, before it trains."""
+    eval_of = ["fsdp_eval", "--model", "tiny", "--init", "random", "-s", 32, "--data", work / "options.txt"]
+    (work / "options.txt").write_bytes(TEXT)
+    train = ["fsdp_train", "-s", 32, "--max-steps", 1]
+    cases = [(train, ["--lr", 1e-3], ["--lr", 2e-3], "--lr="), (train, [], ["--help"], "--seq-length="),
+             (train, [], ["--rank-logs", work / "logs"], "--rank-logs="),
+             (train, ["--dry-run"], [], "--dry-run="), (train, ["--dry-run"], ["--nonsense"], "--nonsense"),
+             (eval_of, ["--rank-logs", work / "logs"], [], "--rank-logs=")]  # fmt: skip
+    for command, first, second, named in cases:
+        program = programs.BIN.resolve() / command[0]
+        words = ["mpirun", "-np", 1, program, *command[1:], *first, ":", "-np", 1, program]
+        words += second if second == ["--help"] else [*command[1:], *second]
+        process = subprocess.run([str(word) for word in words], capture_output=True, text=True,
+                                 timeout=TIMEOUT_S)  # fmt: skip
+        messages = programs.errors(process, command[0])
+        assert process.returncode == 2 and len(messages) == 1, (words, process.stdout, process.stderr)
+        assert named in messages[0] and "rank 1 (host " in messages[0], messages
+
+
 def main():
     if not programs.WITH_MPI:
         print("SKIPPED: built without MPI, so that there is one rank")
         return SKIPPED
     cases = [data_of_two_sizes, data_of_one_size, patterns, weights, configurations_and_tokenizers,
-             checkpoints]  # fmt: skip
+             checkpoints, options]  # fmt: skip
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         for case, result in [(case, pool.submit(case)) for case in cases]:
             result.result()
