@@ -410,6 +410,7 @@ fsdp_trial *fsdp_trial_run(const fsdp_trial_config *config) {
   int ranks = fsdp_mesh_ranks(&config->plan->config.mesh);
   trial->steps = config->steps;
   trial->param_count = graph->param_count;
+  trial->moves_biases = config->plan->config.hyper.balance_rate > 0;
   add_tensors(graph, 1, &trial->parameters);
   add_tensors(graph, config->gradient_steps, &trial->gradients);
   fsdp_inproc *inproc = fsdp_session_inproc(config->plan);

@@ -53,6 +53,7 @@ typedef struct fsdp_trial_tensor {
 
 typedef struct fsdp_trial {
   int steps, gradient_steps, param_count;
+  bool moves_biases;       // of routers, by what lies in the place of their gradients: their experts' loads
   float *loss, *grad_norm; // by step, the same on every rank (checked)
   float evaluation_loss;   // the same on every rank (checked)
   // By kept step, then by parameter: before clipping, of all ranks and micro-batches. NULL: none is kept.
