@@ -46,8 +46,10 @@ static void print_section(const fsdp_device_profile *p, const fsdp_profile_secti
       fputs(", ", out);
     else
       fprintf(out, "%s: {", section->key);
+    const bool marked = number->mark && *((const bool *)p + number->mark);
     fputs(number->key, out);
-    print_number(": ", value_of(p, number), number->exponent, out);
+    print_number(marked ? ": {value: " : ": ", value_of(p, number), number->exponent, out);
+    if (marked) fputs(", estimated: true}", out);
     any = true;
   }
   if (any) fputs("}\n", out);

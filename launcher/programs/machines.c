@@ -96,7 +96,7 @@ static fsdp_status search(machine *m, const fsdp_setup_ranks *ranks, fsdp_error 
     memcpy(m->notes, found.notes, sizeof m->notes);
     m->note_count = found.note_count;
     status = fsdp_search_take(&job, &plan->config, FSDP_PROGRAM_PLAN, PLACE, &m->options, error);
-    if (status == FSDP_OK) m->command = fsdp_search_command(&m->options, ranks->ranks);
+    if (status == FSDP_OK) m->command = fsdp_search_command(&job, &m->options);
   }
   fsdp_search_result_release(&found.result);
   fsdp_search_job_destroy(&job);

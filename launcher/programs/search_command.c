@@ -8,26 +8,27 @@
 
 // Options of the search itself, of where to print, and short forms of the mesh; in a command, what mpirun
 // says or only a plan needs.
-static bool is_left_out(const fsdp_options *options, const char *name, bool in_file) {
+static bool is_left_out(const fsdp_options *options, const char *name, bool of_plan) {
   static const char *const others[] = {"config",           "global-batch",    "tensor-parallel",
                                        "context-parallel", "expert-parallel", "help",
                                        "version",          "dry-run"};
   static const char *const of_plans[] = {"ranks", "ranks-per-node", "profile"};
   for (size_t i = 0; i < sizeof of_plans / sizeof *of_plans; i++)
-    if (strcmp(name, of_plans[i]) == 0) return !in_file;
+    if (strcmp(name, of_plans[i]) == 0) return !of_plan;
   for (size_t i = 0; i < sizeof others / sizeof *others; i++)
     if (strcmp(name, others[i]) == 0) return true;
   return strcmp(name, "numel-to-wrap") == 0 && strcmp(options->wrap, "size") != 0;
 }
 
-static void each_option(const fsdp_options *options, bool in_file, fsdp_search_visit visit, void *context) {
+// `of_plan`: with what only a plan needs.
+static void each_option(const fsdp_options *options, bool of_plan, fsdp_search_visit visit, void *context) {
   int count;
   const fsdp_option_row *table = fsdp_option_table(&count);
   for (int i = 0; i < count; i++) {
     const fsdp_option_row *row = &table[i];
     if (!fsdp_option_belongs(row, FSDP_PROGRAM_TRAIN) || !fsdp_option_belongs(row, FSDP_PROGRAM_PLAN))
       continue;
-    if (row->knob || !fsdp_options_given(options, row->name) || is_left_out(options, row->name, in_file))
+    if (row->knob || !fsdp_options_given(options, row->name) || is_left_out(options, row->name, of_plan))
       continue;
     char *value = fsdp_options_value(options, row);
     visit(context, row->name, value);
@@ -35,8 +36,14 @@ static void each_option(const fsdp_options *options, bool in_file, fsdp_search_v
   }
 }
 
-void fsdp_search_each_option(const fsdp_options *options, fsdp_search_visit visit, void *context) {
+void fsdp_search_each_option(const fsdp_search_job *job, const fsdp_options *options, fsdp_search_visit visit,
+                             void *context) {
   each_option(options, false, visit, context);
+  // Arenas are packed for what the reserve leaves.
+  const fsdp_plan_backend *own = job->config.base.backend, *other = fsdp_plan_backend_cuda();
+  if (own->device != FSDP_OP_CUDA || !options->profile) return;
+  if (own->reserve_bytes != other->reserve_bytes || own->comm_reserve_bytes != other->comm_reserve_bytes)
+    visit(context, "profile", options->profile);
 }
 
 // Quoted if a shell would read something else.
@@ -53,14 +60,14 @@ static void print_argument(void *context, const char *name, const char *value) {
   fputc('\'', out);
 }
 
-char *fsdp_search_command(const fsdp_options *options, int ranks) {
+char *fsdp_search_command(const fsdp_search_job *job, const fsdp_options *options) {
   char *text = NULL;
   size_t bytes = 0;
   FILE *out = open_memstream(&text, &bytes);
   FSDP_NEED_MEMORY(out, "a command");
-  if (ranks > 1) fprintf(out, "mpirun -np %d ", ranks);
+  if (job->config.ranks > 1) fprintf(out, "mpirun -np %d ", job->config.ranks);
   fputs("fsdp_train", out);
-  fsdp_search_each_option(options, print_argument, out);
+  fsdp_search_each_option(job, options, print_argument, out);
   fclose(out);
   return text;
 }

@@ -165,7 +165,7 @@ fsdp_status fsdp_search_print(const fsdp_search_job *job, const fsdp_search_foun
     fsdp_status status =
         fsdp_search_take(job, &result->plans[i].config, FSDP_PROGRAM_PLAN, PLACE, options, error);
     if (status) return status;
-    char *command = fsdp_search_command(options, job->config.ranks);
+    char *command = fsdp_search_command(job, options);
     print_plan(job, &result->plans[i], i + 1, out);
     const fsdp_run_price run = run_of(job, found, options, &result->plans[i]);
     char text[FSDP_RUN_PRICE_BYTES];
@@ -190,10 +190,11 @@ static void add_option(void *context, const char *name, const char *value) {
   FSDP_CHECK(json_object_set_new(context, name, json_string(value)) == 0, "JSON of a plan's options");
 }
 
-static json_t *plan_json(const fsdp_search_plan *plan, const fsdp_options *options, int ranks) {
+static json_t *plan_json(const fsdp_search_job *job, const fsdp_search_plan *plan,
+                         const fsdp_options *options) {
   char hash[24];
   snprintf(hash, sizeof hash, "%016" PRIx64, plan->hash);
-  char *command = fsdp_search_command(options, ranks);
+  char *command = fsdp_search_command(job, options);
   json_t *json =
       json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:s, s:s, s:s, s:o}", "step_ms",
                 plan->step_s * 1e3, "draft_ms", plan->draft_s * 1e3, "estimate_ms", plan->estimate_s * 1e3,
@@ -204,7 +205,7 @@ static json_t *plan_json(const fsdp_search_plan *plan, const fsdp_options *optio
                 "hash", hash, "command", command, "options", json_object());
   FSDP_CHECK(json, "JSON of a plan");
   free(command);
-  fsdp_search_each_option(options, add_option, json_object_get(json, "options"));
+  fsdp_search_each_option(job, options, add_option, json_object_get(json, "options"));
   return json;
 }
 
@@ -227,7 +228,7 @@ fsdp_status fsdp_search_json(const fsdp_search_job *job, const fsdp_search_found
   for (int i = 0; i < result->count && status == FSDP_OK; i++) {
     status = fsdp_search_take(job, &result->plans[i].config, FSDP_PROGRAM_PLAN, PLACE, options, error);
     if (status) break;
-    json_t *plan = plan_json(&result->plans[i], options, job->config.ranks);
+    json_t *plan = plan_json(job, &result->plans[i], options);
     const fsdp_run_price run = run_of(job, found, options, &result->plans[i]);
     fsdp_run_price_json(&run, plan);
     json_array_append_new(plans, plan);

@@ -180,7 +180,12 @@ static void print_memory(const fsdp_plan *plan, FILE *out) {
             "  the device's is %.1f%% larger than it must be, so that less waits for memory to be free\n",
             100 * ((double)device->arena_bytes / (double)device->greatest_bytes - 1));
   int64_t reserve = fsdp_plan_reserve_bytes(plan);
-  if (reserve > 0) print_memory_row("reserve, not measured", reserve, 0, out);
+  if (reserve > 0)
+    print_memory_row(fsdp_plan_reserve_estimated(plan) ? "reserve, not measured" : "reserve", reserve, 0,
+                     out);
+  if (*plan->config.backend->assumed)
+    fprintf(out, "  as the profile does not state them, %s are %s's\n", plan->config.backend->assumed,
+            fsdp_plan_default_profile());
   fprintf(out, "  of the peak\n");
   for (int i = 0; i < FSDP_CATEGORY_COUNT; i++) {
     if (!device->peak_by_category[i] && !host->peak_by_category[i]) continue;

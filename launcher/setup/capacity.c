@@ -48,8 +48,9 @@ static const char *print_reserve(const fsdp_plan *plan, char out[128]) {
   char bytes[24];
   out[0] = 0;
   if (reserve > 0) {
-    snprintf(out, 128, " (%s of it beside the arena, for CUDA's modules, cuBLASLt and NCCL; not measured)",
-             fsdp_print_bytes(reserve, bytes, sizeof bytes));
+    snprintf(out, 128, " (%s of it beside the arena, for CUDA's modules, cuBLASLt and NCCL%s)",
+             fsdp_print_bytes(reserve, bytes, sizeof bytes),
+             fsdp_plan_reserve_estimated(plan) ? "; not measured" : "");
   }
   return out;
 }

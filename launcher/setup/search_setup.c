@@ -78,6 +78,13 @@ static fsdp_status take_limit(fsdp_options *options, fsdp_program_kind program,
              : FSDP_OK;
 }
 
+// By the machine's own ratios; its plans run without the profile, and so with the reserve of those.
+static void take_ratios(const fsdp_device_profile *measured, fsdp_plan_backend *backend) {
+  const fsdp_plan_backend own = fsdp_pricing_backend(measured);
+  backend->flops_per_byte = own.flops_per_byte;
+  backend->link_ratio = own.link_ratio;
+}
+
 fsdp_status fsdp_search_job_create(fsdp_options *options, fsdp_program_kind program,
                                    const fsdp_setup_ranks *ranks, fsdp_device_profile *measured,
                                    fsdp_search_job *job, fsdp_error *error) {
@@ -87,6 +94,7 @@ fsdp_status fsdp_search_job_create(fsdp_options *options, fsdp_program_kind prog
   if (status == FSDP_OK) status = fsdp_document_work_measure(options, &job->setup, &config->base, error);
   if (status) return status;
   config->profile = options->profile ? job->setup.profile : measured;
+  if (!options->profile) take_ratios(measured, &job->setup.backend);
   status = take_backend(options, program, config->profile, error);
   if (status == FSDP_OK) status = fsdp_pricing_check(&config->base, config->profile, error);
   if (status == FSDP_OK) status = take_attention(options, program, &config->base, error);

@@ -9,6 +9,7 @@
 #include "launcher/setup/sharding_file.h"
 #include "launcher/setup/strategies_file.h"
 #include "models/family.h"
+#include "runtime/base/check.h"
 #include "runtime/base/plural.h"
 #include "runtime/base/size.h"
 #include "runtime/base/text.h"
@@ -176,6 +177,21 @@ static bool loads_slices(const fsdp_options *options, const fsdp_setup *setup, b
   bool resumes = strcmp(options->resume, "auto") == 0 ? options->experiment != NULL
                                                       : strcmp(options->resume, "off") != 0;
   return !gpu || setup->load_weights || resumes;
+}
+
+fsdp_status fsdp_setup_print_profile(const fsdp_options *options, char **text, fsdp_error *error) {
+  fsdp_device_profile *profile;
+  size_t bytes;
+  *text = NULL;
+  if (!options->profile) return FSDP_OK;
+  fsdp_status status = fsdp_profile_read(options->profile, &profile, error);
+  if (status) return status;
+  FILE *out = open_memstream(text, &bytes);
+  FSDP_NEED_MEMORY(out, "a device profile");
+  fsdp_profile_print(profile, "", out);
+  fclose(out);
+  fsdp_device_profile_destroy(profile);
+  return FSDP_OK;
 }
 
 // Prices are of the device that is planned for.

@@ -24,6 +24,10 @@ typedef struct fsdp_setup {
 fsdp_status fsdp_setup_read_model(const fsdp_options *options, fsdp_setup *setup, fsdp_model_config *model,
                                   fsdp_error *error);
 
+// The contents of --profile as text, every digit of its numbers, which the caller frees: NULL without one,
+// and after an error. FSDP_ERR_INPUT.
+fsdp_status fsdp_setup_print_profile(const fsdp_options *options, char **text, fsdp_error *error);
+
 // The memory that a plan may take, and the texts that its places point to.
 typedef struct fsdp_setup_limits {
   fsdp_limits limits;

@@ -143,8 +143,14 @@ typedef struct stage {
 } stage;
 
 static const stage planning[] = {
-    {fsdp_train_agree_on_model, false}, {find_memory, true}, {agree_on_memory, false},  {plan, true},
-    {agree_on_program, false},          {self_test, true},   {find_planned_data, true},
+    {fsdp_train_agree_on_model, false},
+    {fsdp_train_agree_on_profile, false},
+    {find_memory, true},
+    {agree_on_memory, false},
+    {plan, true},
+    {agree_on_program, false},
+    {self_test, true},
+    {find_planned_data, true},
 };
 
 static const stage training[] = {

@@ -1,4 +1,4 @@
-// What every rank must have found before the first step: options, model, files.
+// What every rank must have found before the first step: options, model, profile, files.
 //
 // Each comparison is made at a place that every rank reaches, whatever it found: what went wrong on a rank
 // alone is shared before anything is compared, and whatever decides how a rank continues is compared before
@@ -84,6 +84,31 @@ fsdp_status fsdp_train_agree_on_model(fsdp_trainer *t, fsdp_error *error) {
               fsdp_world_rank_name(world, world->rank).text, what);
   }
   free(text);
+  free(first);
+  return fsdp_world_share_error(world, error);
+}
+
+fsdp_status fsdp_train_agree_on_profile(fsdp_trainer *t, fsdp_error *error) {
+  fsdp_world *world = t->world;
+  char *mine = NULL, *first = NULL, here[128], there[128];
+  error->status = FSDP_OK;
+  if (!t->options->profile) return FSDP_OK; // on every rank: options are compared
+  fsdp_setup_print_profile(t->options, &mine, error);
+  if (fsdp_world_share_error(world, error) != FSDP_OK) {
+    free(mine);
+    return error->status;
+  }
+  first = fsdp_world_broadcast_text(world, mine);
+  if (strcmp(mine, first) != 0) {
+    first_difference(mine, first, here, there);
+    fsdp_fail(
+        error, FSDP_ERR_INPUT,
+        "--profile %.300s: the ranks' profiles differ: %s has \"%s\", but %s \"%s\"; every rank must read "
+        "the same file",
+        t->options->profile, fsdp_world_rank_name(world, 0).text, there,
+        fsdp_world_rank_name(world, world->rank).text, here);
+  }
+  free(mine);
   free(first);
   return fsdp_world_share_error(world, error);
 }

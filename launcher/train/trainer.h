@@ -73,10 +73,12 @@ static inline int fsdp_trainer_threads(const fsdp_trainer *t) {
   return t->options->threads ? (int)t->options->threads : t->binding->core_count;
 }
 
-// Whether all ranks read the same configuration, before a plan is made of it; whether their data, tokenizer
-// and weights are the same files, before any of them is acted on; whether the same samples and steps came of
-// them. FSDP_ERR_INPUT (the last: FSDP_ERR_OPTION, for the programs differ), naming two ranks, on every rank.
+// Whether all ranks read the same configuration and profile, before a plan is made of them; whether their
+// data, tokenizer and weights are the same files, before any of them is acted on; whether the same samples
+// and steps came of them. FSDP_ERR_INPUT (the last: FSDP_ERR_OPTION, for the programs differ), naming two
+// ranks, on every rank.
 fsdp_status fsdp_train_agree_on_model(fsdp_trainer *t, fsdp_error *error);
+fsdp_status fsdp_train_agree_on_profile(fsdp_trainer *t, fsdp_error *error);
 fsdp_status fsdp_train_agree_on_files(fsdp_trainer *t, fsdp_error *error);
 fsdp_status fsdp_train_agree_on_schedule(fsdp_trainer *t, fsdp_error *error);
 

@@ -1,12 +1,9 @@
 #include "models/graph/attention_kernel.h"
 
+#include "default_profile.inc"
 #include "runtime/base/check.h"
 
 #include <stdio.h>
-
-// An H100's.
-#define CAPABILITY_DEFAULT      90
-#define MULTIPROCESSORS_DEFAULT 132
 
 // Of tensor cores: rows start on 16 bytes, and a tile of a head's columns fits shared memory.
 #define HEAD_MULTIPLE 8
@@ -14,8 +11,8 @@
 
 fsdp_op_gpu fsdp_op_gpu_completed(const fsdp_op_gpu *gpu) {
   fsdp_op_gpu completed = *gpu;
-  if (!completed.capability) completed.capability = CAPABILITY_DEFAULT;
-  if (!completed.multiprocessors) completed.multiprocessors = MULTIPROCESSORS_DEFAULT;
+  if (!completed.capability) completed.capability = (int)(10 * FSDP_DEFAULT_CAPABILITY + 0.5);
+  if (!completed.multiprocessors) completed.multiprocessors = (int)FSDP_DEFAULT_MULTIPROCESSORS;
   return completed;
 }
 

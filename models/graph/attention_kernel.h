@@ -40,8 +40,8 @@ typedef enum fsdp_attention_choice {
 
 // What decides between the kernels of a GPU, and how they cut their work.
 typedef struct fsdp_op_gpu {
-  int capability;                  // 90 is 9.0; 0: not known, so 90
-  int multiprocessors;             // 0: not known, so 132
+  int capability;                  // 90 is 9.0; 0: not known
+  int multiprocessors;             // 0: not known
   int gemm_multiprocessors;        // of which products are cut for these; 0: all
   fsdp_attention_choice attention; // what is asked for
   // Sets of 1u << fsdp_attention_kernel: what the executable does not hold, and what did not match the
@@ -49,7 +49,7 @@ typedef struct fsdp_op_gpu {
   unsigned attention_missing, attention_distrusted;
 } fsdp_op_gpu;
 
-// With an H100's numbers for those that are not known.
+// With the default profile's numbers (plan.h) for those that are not known.
 fsdp_op_gpu fsdp_op_gpu_completed(const fsdp_op_gpu *gpu);
 
 // "cpu", "general", "mma", "wgmma", "wgmma-unfenced"

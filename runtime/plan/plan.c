@@ -1,5 +1,6 @@
 #include "runtime/plan/plan.h"
 
+#include "default_profile.inc"
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 #include "runtime/plan/mesh/placement.h"
@@ -20,25 +21,32 @@ const fsdp_plan_backend *fsdp_plan_backend_cpu(void) {
   return &backend;
 }
 
-// The data sheet of an H100 SXM: dense bf16 gemms, its memory, and PCIe 5 x16 less what protocols take.
-#define H100_FLOPS_PER_S        990e12
-#define H100_MEMORY_BYTES_PER_S 3.35e12
-#define H100_LINK_BYTES_PER_S   55e9
-
 const fsdp_plan_backend *fsdp_plan_backend_cuda(void) {
-  static const fsdp_plan_backend backend = {.name = "cuda",
-                                            .device = FSDP_OP_CUDA,
-                                            .gemm_workspace_bytes = (int64_t)32 << 20,
-                                            .reserve_bytes = 1000000000,     // not measured
-                                            .comm_reserve_bytes = 300000000, // not measured
-                                            .flops_per_byte = H100_FLOPS_PER_S / H100_MEMORY_BYTES_PER_S,
-                                            .link_ratio = H100_MEMORY_BYTES_PER_S / H100_LINK_BYTES_PER_S};
+  static const fsdp_plan_backend backend = {
+      .name = "cuda",
+      .device = FSDP_OP_CUDA,
+      .gemm_workspace_bytes = (int64_t)32 << 20,
+      .reserve_bytes = (int64_t)FSDP_DEFAULT_CONTEXT_BYTES,
+      .reserve_estimated = FSDP_DEFAULT_CONTEXT_BYTES_ESTIMATED,
+      .comm_reserve_bytes = (int64_t)FSDP_DEFAULT_COMMUNICATOR_BYTES,
+      .comm_reserve_estimated = FSDP_DEFAULT_COMMUNICATOR_BYTES_ESTIMATED,
+      .flops_per_byte = FSDP_DEFAULT_FLOPS_PER_S / FSDP_DEFAULT_MEMORY_BYTES_PER_S,
+      .link_ratio = FSDP_DEFAULT_MEMORY_BYTES_PER_S / FSDP_DEFAULT_LINK_BYTES_PER_S};
   return &backend;
+}
+
+const char *fsdp_plan_default_profile(void) {
+  return FSDP_DEFAULT_PROFILE;
 }
 
 int64_t fsdp_plan_reserve_bytes(const fsdp_plan *plan) {
   const fsdp_plan_backend *backend = plan->config.backend;
   return backend->reserve_bytes + plan->program->comm_count * backend->comm_reserve_bytes;
+}
+
+bool fsdp_plan_reserve_estimated(const fsdp_plan *plan) {
+  const fsdp_plan_backend *backend = plan->config.backend;
+  return backend->reserve_estimated || (plan->program->comm_count > 0 && backend->comm_reserve_estimated);
 }
 
 // What an instruction sends in `runs` runs.

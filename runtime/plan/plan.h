@@ -19,8 +19,11 @@
 
 // The two backends; static, not to be freed.
 const fsdp_plan_backend *fsdp_plan_backend_cpu(void);
-// Needs no GPU and no toolkit.
+// Needs no GPU and no toolkit. Its figures are the default profile's, which plans without a profile are for:
+// the build takes them from its file. fsdp_pricing_backend (price.h) has another profile's.
 const fsdp_plan_backend *fsdp_plan_backend_cuda(void);
+// "h100-sxm"
+const char *fsdp_plan_default_profile(void);
 
 // Bytes that one rank sends in one step (ring algorithms' counts), by collective, scalars apart; and the same
 // bytes by the set of mesh axes that they are sent over.
@@ -68,6 +71,8 @@ int64_t fsdp_traffic_sent_bytes(const fsdp_traffic *traffic);
 // Device memory that a rank needs beside the arena: counted when a plan is compared with a limit, but no part
 // of the plan.
 int64_t fsdp_plan_reserve_bytes(const fsdp_plan *plan);
+// Whether that is in part an estimate: no such device has measured it.
+bool fsdp_plan_reserve_estimated(const fsdp_plan *plan);
 
 // FSDP_ERR_OPTION if the configuration asks for a kernel of attention that cannot run.
 fsdp_status fsdp_plan_check_attention(const fsdp_plan_config *config, fsdp_error *error);

@@ -3,6 +3,7 @@
 #include "kernels/kernels.h"
 #include "runtime/base/check.h"
 #include "runtime/base/clock.h"
+#include "runtime/base/size.h"
 #include "runtime/exec/gpu_choice.h"
 #include "runtime/probe/run.h"
 
@@ -50,23 +51,45 @@ static void measure_ops(probe *self, double until_s) {
   }
 }
 
+// Of the GPU, by all that use it; 0 without one.
+static int64_t used_bytes(const probe *self) {
+  fsdp_device *device = self->session.device;
+  return device->table->used_bytes ? device->table->used_bytes(device) : 0;
+}
+
+// What a GPU's memory holds beside the arena at the end, when kernels and libraries are loaded: of several
+// ranks their communicators, which came between `opened_bytes` and `connected_bytes`, and the rest. The rank
+// with most counts. Nothing is said of a GPU that ranks share.
+static void set_reserve(const probe *self, int64_t connected_bytes) {
+  const int64_t arena = self->session.device->arenas.bytes[FSDP_SPACE_DEVICE];
+  int64_t comms = self->group_count ? connected_bytes - self->opened_bytes - arena : 0;
+  int64_t context = used_bytes(self) - arena - comms;
+  if (self->gpu->sharers > 1) comms = context = 0;
+  self->profile->context_bytes = (double)fsdp_max_i64(0, -fsdp_world_min(self->world, -context));
+  if (self->group_count)
+    self->profile->communicator_bytes =
+        (double)fsdp_max_i64(0, -fsdp_world_min(self->world, -comms) / self->group_count);
+}
+
 // Ranks that share cores take turns, each at the rate that it has alone: only their collectives are measured.
 static fsdp_status measure_count(probe *self, int ranks, bool machine, double until_s, fsdp_error *error) {
   fsdp_status status = probe_open(self, ranks, error);
   if (status) return status;
   probe_collectives(self);
+  const int64_t connected_bytes = used_bytes(self);
   probe_fill(self, self->dtype); // sums of sums are no operands
   if (machine) measure_machine(self);
   if (!self->crowded) measure_ops(self, until_s);
+  if (self->device == FSDP_OP_CUDA) set_reserve(self, connected_bytes);
   probe_close(self);
   return FSDP_OK;
 }
 
 // Whether the GPU can be used: what it lacks is said here and not by the first call that fails.
-static fsdp_status open_gpu(const fsdp_probe_config *config, fsdp_op_gpu *target, fsdp_error *error) {
-  int64_t unused;
+static fsdp_status open_gpu(const fsdp_probe_config *config, fsdp_op_gpu *target, int64_t *unused,
+                            fsdp_error *error) {
   error->status = FSDP_OK;
-  fsdp_gpu_open(config->gpu, &unused, target, error);
+  fsdp_gpu_open(config->gpu, unused, target, error);
   if (fsdp_world_share_error(config->world, error) == FSDP_OK) fsdp_gpu_agree(config->world, target);
   return error->status;
 }
@@ -95,7 +118,8 @@ fsdp_status fsdp_probe_run(const fsdp_probe_config *config, fsdp_device_profile 
         error, FSDP_ERR_OPTION,
         "nodes have different numbers of ranks: start equally many on each (mpirun --map-by ppr:N:node)");
   fsdp_op_gpu target = {0};
-  if (cuda && open_gpu(config, &target, error) != FSDP_OK) return error->status;
+  int64_t unused = 0;
+  if (cuda && open_gpu(config, &target, &unused, error) != FSDP_OK) return error->status;
   // What is measured, and how often, must be the same on every rank.
   const int cores = (int)fsdp_world_min(config->world, config->cores);
   probe_spread spread[PROBE_SPREAD_COUNT] = {{0}};
@@ -103,6 +127,7 @@ fsdp_status fsdp_probe_run(const fsdp_probe_config *config, fsdp_device_profile 
   probe self = {.world = config->world,
                 .gpu = config->gpu,
                 .gpu_bytes = fsdp_world_min(config->world, cuda ? config->gpu->total_bytes : 0),
+                .opened_bytes = cuda ? config->gpu->total_bytes - unused : 0,
                 .seconds = config->seconds,
                 .cores = cores,
                 .bind = config->bind,

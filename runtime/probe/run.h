@@ -40,7 +40,8 @@ typedef struct probe {
   // As in fsdp_probe_config.
   fsdp_world *world;
   const fsdp_gpu *gpu;
-  int64_t gpu_bytes; // of the smallest GPU
+  int64_t gpu_bytes;    // of the smallest GPU
+  int64_t opened_bytes; // that this rank's GPU holds before the session
   double seconds;
   int cores; // of the node that has fewest
   int (*bind)(void *context, int ranks);

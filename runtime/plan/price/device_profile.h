@@ -101,12 +101,12 @@ typedef struct fsdp_profile_spread {
 typedef struct fsdp_device_profile {
   char name[FSDP_PROFILE_NAME_BYTES];
   fsdp_op_device device;
-  int processors;                      // multiprocessors of a GPU; cores of a node
-  double capability;                   // compute capability of a GPU: 9.0; 0: not said
-  double context_bytes;                // that a GPU's context, kernels and libraries keep beside the arena
-  double communicator_bytes;           // that each communicator of several ranks keeps there; 0: not said
-  double memory_bytes;                 // of a GPU; of a node without
-  double host_memory_bytes;            // of a node with GPUs; 0: not said
+  int processors;            // multiprocessors of a GPU; cores of a node
+  double capability;         // compute capability of a GPU: 9.0; 0: not said
+  double context_bytes;      // that a GPU's context, kernels and libraries keep beside the arena; 0: not said
+  double communicator_bytes; // that each communicator of several ranks keeps there; 0: not said
+  double memory_bytes;       // of a GPU; of a node without
+  double host_memory_bytes;  // of a node with GPUs; 0: not said
   double peak_flops[FSDP_DTYPE_COUNT]; // dense, as its data sheet says; 0: unknown
   double memory_rate;                  // of a large copy, bytes read and written
   double launch_s;                     // from the end of one kernel to the beginning of the next
@@ -123,6 +123,7 @@ typedef struct fsdp_device_profile {
   // The kernel whose rates price attention, in place of the one that the plan runs; "": the plan's.
   char attention_kernel[FSDP_PROFILE_KERNEL_BYTES];
   char grouped_kernel[FSDP_PROFILE_KERNEL_BYTES]; // the same of products grouped by expert
+  bool context_estimated, communicator_estimated; // what was not measured on such a device
   bool tiles; // products run in waves of tiles, which their shape fills more or less
   fsdp_profile_product *products;
   fsdp_profile_grouped *grouped;

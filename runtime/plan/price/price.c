@@ -5,6 +5,8 @@
 #include "runtime/base/size.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 
 // Threads of a stream beside compute, at most (runtime/exec/device_config.c).
 #define SIDE_THREADS 4.0
@@ -122,15 +124,44 @@ fsdp_status fsdp_pricing_create(const fsdp_plan *plan, const fsdp_device_profile
   return check_collectives(pricing, error);
 }
 
+static void assume(fsdp_plan_backend *backend, const char *key) {
+  const size_t used = strlen(backend->assumed);
+  const int added =
+      snprintf(backend->assumed + used, sizeof backend->assumed - used, "%s%s", used ? ", " : "", key);
+  FSDP_CHECK(added < (int)(sizeof backend->assumed - used), "keys in %s", backend->assumed);
+}
+
+// FLOPs per second of gemms: the data sheet's, or of a GPU whose peak is not known the fastest product's.
+static double nominal_flops(const fsdp_device_profile *profile) {
+  if (profile->peak_flops[FSDP_BF16] > 0) return profile->peak_flops[FSDP_BF16];
+  return profile->product_count ? fsdp_profile_best_rate(profile, 1, FSDP_BF16) : 0;
+}
+
 fsdp_plan_backend fsdp_pricing_backend(const fsdp_device_profile *profile) {
-  const bool gpu = profile->device == FSDP_OP_CUDA;
-  fsdp_plan_backend backend = gpu ? *fsdp_plan_backend_cuda() : *fsdp_plan_backend_cpu();
-  if (!gpu) return backend;
-  const double flops = profile->peak_flops[FSDP_BF16], memory = profile->memory_rate, up = profile->up_rate;
-  if (profile->context_bytes > 0) backend.reserve_bytes = (int64_t)profile->context_bytes;
-  if (profile->communicator_bytes > 0) backend.comm_reserve_bytes = (int64_t)profile->communicator_bytes;
-  if (flops > 0 && memory > 0) backend.flops_per_byte = flops / memory;
-  if (up > 0 && memory > 0) backend.link_ratio = memory / up;
+  if (profile->device == FSDP_OP_CPU) return *fsdp_plan_backend_cpu();
+  fsdp_plan_backend backend = *fsdp_plan_backend_cuda();
+  const double flops = nominal_flops(profile), memory = profile->memory_rate, up = profile->up_rate;
+  if (profile->capability <= 0) assume(&backend, "capability"); // fsdp_op_gpu_completed
+  if (profile->context_bytes > 0) {
+    backend.reserve_bytes = (int64_t)profile->context_bytes;
+    backend.reserve_estimated = profile->context_estimated;
+  } else {
+    assume(&backend, "context_gb");
+  }
+  if (profile->communicator_bytes > 0) {
+    backend.comm_reserve_bytes = (int64_t)profile->communicator_bytes;
+    backend.comm_reserve_estimated = profile->communicator_estimated;
+  } else {
+    assume(&backend, "communicator_gb");
+  }
+  if (flops > 0 && memory > 0)
+    backend.flops_per_byte = flops / memory;
+  else
+    assume(&backend, "peak_tflops");
+  if (up > 0 && memory > 0)
+    backend.link_ratio = memory / up;
+  else
+    assume(&backend, "copy_gbps");
   return backend;
 }
 

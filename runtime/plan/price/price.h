@@ -57,7 +57,8 @@ typedef struct fsdp_pricing {
 const char *fsdp_pricing_why_no_copies(const fsdp_plan *plan, const fsdp_device_profile *profile,
                                        int ranks_per_node);
 
-// The backend of plans for the profile's machine: its own figures, and nominal ones for what it does not say.
+// The backend of plans for the profile's machine. What a GPU's profile does not say of it is the default
+// profile's (plan.h), and named in `assumed`.
 fsdp_plan_backend fsdp_pricing_backend(const fsdp_device_profile *profile);
 
 // FSDP_ERR_INPUT if the profile lacks what any plan with this dtype and offloading needs; FSDP_ERR_OPTION if

@@ -17,6 +17,8 @@ typedef enum fsdp_accumulate { FSDP_ACCUMULATE_REDUCE, FSDP_ACCUMULATE_LOCAL } f
 
 typedef struct fsdp_given_strategies fsdp_given_strategies; // propagate/slices.h
 
+#define FSDP_PLAN_ASSUMED_BYTES 80
+
 // What differs between devices and shows in a plan.
 typedef struct fsdp_plan_backend {
   const char *name; // "cpu", "cuda"
@@ -24,12 +26,16 @@ typedef struct fsdp_plan_backend {
   // Scratch of the gemm library, kept for the whole run; 0 on the CPU.
   int64_t gemm_workspace_bytes;
   // Memory beside the arena: the driver's context, modules and the gemm library; and what each communicator
-  // of more than one rank keeps.
+  // of more than one rank keeps. Whether they are estimates: not measured on such a device.
   int64_t reserve_bytes, comm_reserve_bytes;
+  bool reserve_estimated, comm_reserve_estimated;
   // Nominal rates, for choices between recomputing, offloading and keeping: FLOPs of a gemm in the time in
   // which one byte of device memory is read or written, and bytes of device memory in the time in which one
   // crosses the link to the host.
   double flops_per_byte, link_ratio;
+  // Keys in profiles of these, and of the kernels' capability, that the given profile lacks, so that they are
+  // the default one's; "": none.
+  char assumed[FSDP_PLAN_ASSUMED_BYTES];
 } fsdp_plan_backend;
 
 // What arenas may take; 0: unknown. One that needs more is made nevertheless, as small as may be.

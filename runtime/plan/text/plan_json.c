@@ -107,6 +107,7 @@ static json_t *memory_json(const fsdp_plan *plan) {
   put(memory, "peak_bytes", json_integer(device->peak_bytes));
   put(memory, "arena_bytes", json_integer(device->arena_bytes));
   put(memory, "reserve_bytes", json_integer(fsdp_plan_reserve_bytes(plan)));
+  put(memory, "reserve_estimated", json_boolean(fsdp_plan_reserve_estimated(plan)));
   put(memory, "peak_at",
       json_string(fsdp_plan_print_position(plan, device->peak_position, position, sizeof position)));
   put(memory, "peak_position", json_integer(device->peak_position));

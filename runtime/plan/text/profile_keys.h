@@ -5,12 +5,14 @@
 
 #include <stddef.h>
 
-// A number of fsdp_device_profile, in units of 10^exponent; `least` is the smallest that is allowed.
+// A number of fsdp_device_profile, in units of 10^exponent; `least` is the smallest that is allowed. `mark`
+// is the offset of the bool that `estimated: true` beside it sets; 0: it has none.
 typedef struct fsdp_profile_number {
   const char *key;
   size_t offset;
   int exponent;
   double least;
+  size_t mark;
 } fsdp_profile_number;
 
 // Numbers that stand at the top, and mappings of others.

@@ -53,17 +53,20 @@ fsdp_status fsdp_profile_read_word(const fsdp_profile_reader *r, const yaml_node
 #define NUMBER_MIN 1e-15
 #define NUMBER_MAX 1e30
 
-// A scalar, or the value of {value: ..., source: ...}.
+// A scalar, or the value of {value: ..., source: ...}. With `mark` `estimated: true` may stand there, which
+// sets it; else it is false.
 static fsdp_status read_value(const fsdp_profile_reader *r, const yaml_node_t *node,
-                              const yaml_node_t **value) {
-  static const char *const keys[] = {"value", "source"};
-  bool seen[2] = {false, false};
+                              const yaml_node_t **value, bool *mark) {
+  static const char *const keys[] = {"value", "source", "estimated"}, *const flags[] = {"false", "true"};
+  bool seen[3] = {false, false, false};
   *value = node->type == YAML_SCALAR_NODE ? node : NULL;
+  if (mark) *mark = false;
   if (node->type != YAML_MAPPING_NODE) return FSDP_OK;
   for (const yaml_node_pair_t *pair = node->data.mapping.pairs.start; pair < node->data.mapping.pairs.top;
        pair++) {
     int key;
-    fsdp_status status = fsdp_profile_read_word(r, fsdp_profile_node(r, pair->key), "key", keys, 2, &key);
+    const int count = mark ? 3 : 2;
+    fsdp_status status = fsdp_profile_read_word(r, fsdp_profile_node(r, pair->key), "key", keys, count, &key);
     if (status) return status;
     if (seen[key])
       return fsdp_profile_fail_at(r, fsdp_profile_node(r, pair->key), "a second %s; remove one", keys[key]);
@@ -71,19 +74,26 @@ static fsdp_status read_value(const fsdp_profile_reader *r, const yaml_node_t *n
     if (key == 0) *value = fsdp_profile_node(r, pair->value);
     if (key == 1 && !fsdp_yaml_is_scalar(fsdp_profile_node(r, pair->value)))
       return fsdp_profile_fail_at(r, fsdp_profile_node(r, pair->value), "a source is not a text");
+    int flag = 0;
+    if (key == 2)
+      status = fsdp_profile_read_word(r, fsdp_profile_node(r, pair->value), "mark of an estimate", flags, 2,
+                                      &flag);
+    if (status) return status;
+    if (key == 2) *mark = flag == 1;
   }
   return FSDP_OK;
 }
 
-fsdp_status fsdp_profile_read_number(const fsdp_profile_reader *r, const yaml_node_t *node, const char *what,
-                                     int exponent, double least, double *number) {
+fsdp_status fsdp_profile_read_number(const fsdp_profile_reader *r, const yaml_node_t *node,
+                                     const fsdp_profile_unit *unit, double *number, bool *mark) {
+  const char *what = unit->what;
   const yaml_node_t *value;
-  fsdp_status status = read_value(r, node, &value);
+  fsdp_status status = read_value(r, node, &value, mark);
   if (status) return status;
   if (!value || !fsdp_yaml_is_scalar(value))
     return fsdp_profile_fail_at(r, node, "%s is not a number: write 2.5, or {value: 2.5, source: \"...\"}",
                                 what);
-  if (!fsdp_decimal_read(fsdp_yaml_text(value), exponent, number))
+  if (!fsdp_decimal_read(fsdp_yaml_text(value), unit->exponent, number))
     return fsdp_profile_fail_at(r, value, "%s is \"%.60s\", which is not a number", what,
                                 fsdp_yaml_text(value));
   if (*number <= 0)
@@ -92,16 +102,16 @@ fsdp_status fsdp_profile_read_number(const fsdp_profile_reader *r, const yaml_no
   if (*number < NUMBER_MIN || *number > NUMBER_MAX)
     return fsdp_profile_fail_at(r, value, "%s is %.60s: in its unit that is beyond any machine; correct it",
                                 what, fsdp_yaml_text(value));
-  if (*number < least)
+  if (*number < unit->least)
     return fsdp_profile_fail_at(r, value, "%s is %.60s: use a number from %g", what, fsdp_yaml_text(value),
-                                least);
+                                unit->least);
   return FSDP_OK;
 }
 
 fsdp_status fsdp_profile_read_whole(const fsdp_profile_reader *r, const yaml_node_t *node, const char *what,
                                     int64_t least, int64_t *number) {
   const yaml_node_t *value;
-  fsdp_status status = read_value(r, node, &value);
+  fsdp_status status = read_value(r, node, &value, NULL);
   if (status) return status;
   if (!value || !fsdp_yaml_integer(value, number) || *number < least || *number > INT32_MAX)
     return fsdp_profile_fail_at(r, value ? value : node, "%s is \"%.60s\": use a whole number from %lld",
@@ -116,14 +126,14 @@ fsdp_status fsdp_profile_read_curve(const fsdp_profile_reader *r, const yaml_nod
   if (node->type != YAML_MAPPING_NODE || node->data.mapping.pairs.start == node->data.mapping.pairs.top)
     return fsdp_profile_fail_at(r, node, "%s has no points: write {size: number, ...}", what);
   const yaml_node_pair_t *begin = node->data.mapping.pairs.start, *end = node->data.mapping.pairs.top;
+  const fsdp_profile_unit size = {.what = "a size"}, rate = {.what = what, .exponent = exponent};
   curve->points = fsdp_alloc((size_t)(end - begin) * sizeof *curve->points);
   for (const yaml_node_pair_t *pair = begin; pair < end; pair++) {
     fsdp_profile_point *point = &curve->points[curve->count];
     fsdp_status status =
-        fsdp_profile_read_number(r, fsdp_profile_node(r, pair->key), "a size", 0, 0, &point->size);
+        fsdp_profile_read_number(r, fsdp_profile_node(r, pair->key), &size, &point->size, NULL);
     if (!status)
-      status =
-          fsdp_profile_read_number(r, fsdp_profile_node(r, pair->value), what, exponent, 0, &point->value);
+      status = fsdp_profile_read_number(r, fsdp_profile_node(r, pair->value), &rate, &point->value, NULL);
     if (status) return status;
     if (curve->count > 0 && point->size <= point[-1].size)
       return fsdp_profile_fail_at(r, fsdp_profile_node(r, pair->key),

@@ -40,10 +40,17 @@ fsdp_status fsdp_profile_fail_at(const fsdp_profile_reader *r, const yaml_node_t
 fsdp_status fsdp_profile_read_word(const fsdp_profile_reader *r, const yaml_node_t *node, const char *what,
                                    const char *const *names, int count, int *index);
 
-// A number above 0, times 10^exponent: a scalar, or the value of {value: ..., source: ...}. `least` is of the
-// result.
-fsdp_status fsdp_profile_read_number(const fsdp_profile_reader *r, const yaml_node_t *node, const char *what,
-                                     int exponent, double least, double *number);
+// What a number is, and its unit, 10^exponent; `least` is of the result.
+typedef struct fsdp_profile_unit {
+  const char *what;
+  int exponent;
+  double least;
+} fsdp_profile_unit;
+
+// A number above 0: a scalar, or the value of {value: ..., source: ...}. *mark: whether `estimated: true`
+// stands beside it; NULL: it must not.
+fsdp_status fsdp_profile_read_number(const fsdp_profile_reader *r, const yaml_node_t *node,
+                                     const fsdp_profile_unit *unit, double *number, bool *mark);
 fsdp_status fsdp_profile_read_whole(const fsdp_profile_reader *r, const yaml_node_t *node, const char *what,
                                     int64_t least, int64_t *number);
 

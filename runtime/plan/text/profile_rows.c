@@ -128,7 +128,8 @@ static fsdp_status read_field(const fsdp_profile_reader *r, const yaml_node_t *n
     strcpy(at, fsdp_yaml_text(node));
     return FSDP_OK;
   case FIELD_RATE:
-    return fsdp_profile_read_number(r, node, f->key, f->number, 0, at);
+    return fsdp_profile_read_number(r, node, &(fsdp_profile_unit){.what = f->key, .exponent = (int)f->number},
+                                    at, NULL);
   default:
     return fsdp_profile_read_curve(r, node, f->key, f->number, at);
   }

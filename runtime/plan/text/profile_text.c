@@ -15,8 +15,10 @@
 
 static fsdp_status read_number(const fsdp_profile_reader *r, const yaml_node_t *node,
                                const fsdp_profile_number *number) {
-  return fsdp_profile_read_number(r, node, number->key, number->exponent, number->least,
-                                  (void *)((char *)r->profile + number->offset));
+  char *const at = (char *)r->profile;
+  const fsdp_profile_unit unit = {number->key, number->exponent, number->least};
+  return fsdp_profile_read_number(r, node, &unit, (void *)(at + number->offset),
+                                  number->mark ? (void *)(at + number->mark) : NULL);
 }
 
 // A mapping of some of the section's numbers.

@@ -13,7 +13,7 @@
 //   host_memory_gbps: 300                             # of updates on the host
 //   memory_gbps: 2573                                 # read + written
 //   copy_gbps: {up: 55, down: 55, up_both: 40, down_both: 40}
-//   reserve: {context_gb: 1, communicator_gb: 0.3}    # of a GPU's memory, beside the arena
+//   reserve: {context_gb: 1, communicator_gb: {value: 0.3, estimated: true}}   # of a GPU's, beside the arena
 //   contention: {compute: 1.13, collective: 1.3}
 //   network: {gbps_per_node: 400, latency_us: 14, node_latency_us: 3.4}
 //   tiles: true
@@ -32,7 +32,8 @@
 //
 // Without `use` a GPU's attention is priced by the rows of the kernel that the plan runs (fsdp-wgmma,
 // fsdp-mma, fsdp-general), a CPU's by those of the first kernel, and products grouped by expert by those of
-// fsdp-mma or fsdp-general. `estimated: true`: it is not measured.
+// fsdp-mma or fsdp-general. `estimated: true`: it is not measured. What a GPU's profile does not say of
+// `reserve`, `copy_gbps` and, without products, `peak_tflops`, a plan takes from h100-sxm, and says so.
 // A row has a `source` too. With `base`, a number replaces a number and a list the whole list.
 #pragma once
 

@@ -159,11 +159,86 @@ def the_profile_says_what_lies_beside_the_arena():
         message = plan("--model", "tiny", "--ranks", ranks, "--profile", profile, "--memory-limit", "300MB",
                        status=4).stderr
         assert f"{told} of it beside the arena" in message, message
+        assert ("not measured" in message) == (not reserve), message
+
+
+def another_reserve_moves_what_is_needed_by_as_much():
+    """The arena stays; the page names what the profile does not say; without a profile it is an H100's."""
+    profile, tiny = work / "own.yaml", ("--model", "tiny", "--ranks", 8, "--backend", "cuda")
+
+    def memory(*arguments):
+        return json.loads(plan(*tiny, *arguments, "--json").stdout)["memory"]
+
+    none = memory("--profile", "h100-sxm")
+    kept = ("reserve_bytes", "reserve_estimated", "peak_bytes")
+    assert [memory()[key] for key in kept] == [none[key] for key in kept], none
+    for reserve, context, communicator, estimated in (
+        ("context_gb: 2", 2_000_000_000, 300_000_000, True),
+        ("communicator_gb: 0.125", 1_000_000_000, 125_000_000, True),
+        ("context_gb: 0.5, communicator_gb: 0.25", 500_000_000, 250_000_000, False),
+    ):
+        profile.write_text(f"base: h100-sxm\nreserve: {{{reserve}}}\n")
+        own = memory("--profile", profile)
+        assert own["reserve_bytes"] == context + 2 * communicator, own
+        assert own["reserve_estimated"] == estimated, own
+        same = {"reserve_bytes": none["reserve_bytes"], "reserve_estimated": True}
+        assert own | same == none, (own, none)
+        # Enough is the arena and just this reserve.
+        least = re.search(r"needs ([0-9,]+) bytes", plan(*tiny, "--profile", profile, "--memory-limit", "1MB",
+                                                         status=4).stderr)
+        least = int(least.group(1).replace(",", ""))
+        plan(*tiny, "--profile", profile, "--memory-limit", least)
+        plan(*tiny, "--profile", profile, "--memory-limit", least - 1, status=4)
+        assert none["peak_bytes"] <= least - own["reserve_bytes"] <= none["arena_bytes"], (least, own)
+        page = plan(*tiny, "--profile", profile).stdout
+        row = re.search(r"^  reserve(, not measured)? +[\d.]+ [GM]B", page, re.MULTILINE)
+        assert bool(row.group(1)) == estimated, row.group()
+    # An older profile: no reserve, no copies.
+    profile.write_text("name: old\ndevice: cuda\nprocessors: 132\ncapability: 9.0\nmemory_gb: 80\n"
+                       "memory_gbps: 2573\npeak_tflops: {bf16: 989}\n")
+    assert memory("--profile", profile) == none
+    page = plan(*tiny, "--profile", profile).stdout
+    assert "\n  as the profile does not state them, context_gb, communicator_gb, copy_gbps are h100-" in page
+    assert "does not state" not in plan(*tiny, "--profile", "a100-40").stdout
+    assert "does not state" not in plan(*tiny).stdout
+
+
+def the_rates_of_the_profile_choose_what_is_remade():
+    """What is offloaded may be cheaper remade: the page says by how much, by the rates of memory and link."""
+    profile = work / "link.yaml"
+    command = ("--model", "llama-1b", "--ranks", 8, "--backend", "cuda", "--wrap", "block",
+               "--offload-activations", "rmsnorm")
+    ratios = {}
+    for up in (None, 55.43, 554.3):
+        if up:
+            profile.write_text(f"base: h100-sxm\ncopy_gbps: {{up: {up}}}\n")
+        page = plan(*command, *(("--profile", profile) if up else ())).stdout
+        ratios[up] = float(re.search(r"rmsnorm:input_layernorm ([\d.]+)", page).group(1))
+    # It reads and writes twice the bytes that would cross the link; without a profile, an H100's.
+    ratio = 2573 / 55.43
+    wanted = {None: 2 / ratio, 55.43: 2 / ratio, 554.3: 20 / ratio}
+    assert all(abs(ratios[up] - wanted[up]) <= 0.0051 for up in wanted), (ratios, wanted)
+
+
+def a_search_keeps_the_reserve():
+    """A plan is packed for what the reserve leaves: its command names the profile if that is another one."""
+    profile = work / "large.yaml"
+    for reserve, named in (("{context_gb: 1}", False), ("{context_gb: 3}", True)):
+        profile.write_text(f"base: a100-80\nreserve: {reserve}\n")
+        found = plan("--model", "tiny", "--search", "--profile", profile, "-s", 64, "--ranks", 2, "--json")
+        best = json.loads(found.stdout)["plans"][0]
+        assert (f"--profile {profile}" in best["command"]) == named, best["command"]
+        assert best["options"].get("profile") == (str(profile) if named else None), best["options"]
+        options = best["command"].split("fsdp_train ")[1].split()
+        again = json.loads(plan(*options, "--ranks", 2, "--json").stdout)
+        assert again["program"]["hash"] == best["hash"], (again["program"], best)
+        assert again["memory"]["reserve_bytes"] // 10**9 == (3 if named else 1), again["memory"]
 
 
 for test in (each_kernel_is_another_program, auto_takes_what_can_run, what_cannot_run_is_refused,
              the_price_is_of_what_runs, a_search_keeps_the_kernel,
              a_search_keeps_the_number_of_multiprocessors,
-             the_profile_says_what_lies_beside_the_arena):
+             the_profile_says_what_lies_beside_the_arena, another_reserve_moves_what_is_needed_by_as_much,
+             the_rates_of_the_profile_choose_what_is_remade, a_search_keeps_the_reserve):
     test()
     print(f"{test.__name__}: passed", flush=True)

@@ -208,6 +208,19 @@ def configurations_and_tokenizers():
     refused("no tokenizer on one", pair, base, "reads tokenizer m/tokenizer.json")
 
 
+def profiles():
+    pair = folders("profiles")
+    for folder, rate in zip(pair, (10, 11)):
+        (folder / "p.yaml").write_text("base: q.yaml\nname: a\n")
+        (folder / "q.yaml").write_text("name: b\ndevice: cpu\nprocessors: 2\nmemory_gb: 16\n"
+                                       f"memory_gbps: {rate}\n")
+    base = ["--profile", "p.yaml", "--max-steps", 1]
+    refused("a rate of the profile's base", pair, base, "--profile p.yaml: the ranks' profiles differ",
+            'has "memory_gbps: 10"', '"memory_gbps: 11"')  # fmt: skip
+    (pair[1] / "p.yaml").unlink()
+    refused_alone("no profile on one", pair, base, 'unknown profile "p.yaml"')
+
+
 def checkpoints():
     """The manifest of rank 0 has the checksums of the files that rank 1 reads."""
     pair = folders("checkpoints")
@@ -253,7 +266,7 @@ def main():
         print("SKIPPED: built without MPI, so that there is one rank")
         return SKIPPED
     cases = [data_of_two_sizes, data_of_one_size, patterns, weights, configurations_and_tokenizers,
-             checkpoints, options]  # fmt: skip
+             profiles, checkpoints, options]  # fmt: skip
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         for case, result in [(case, pool.submit(case)) for case in cases]:
             result.result()

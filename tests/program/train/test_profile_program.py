@@ -88,8 +88,11 @@ def measures_every_number_of_ranks():
 
 def measures_an_emulated_gpu():
     """No product fits; copies, launches and the smallest sizes of ops do."""
-    os.environ["FSDP_SIMT_GPU_BYTES"] = str(160 << 20)
+    os.environ |= {"FSDP_SIMT_GPU_BYTES": str(160 << 20), "FSDP_SIMT_CONTEXT_BYTES": "12345678"}
     profile = measure("--seconds", "1")
+    # What the driver holds beside the arena; one rank has no communicator.
+    assert list(profile["reserve"]) == ["context_gb"], profile["reserve"]
+    assert 0.012345678 <= profile["reserve"]["context_gb"] < 0.0134, profile["reserve"]
     assert profile["device"] == "cuda" and profile["processors"] == 4 and profile["capability"] == 9
     assert all(float(profile[key]) > 0 for key in ("memory_gb", "memory_gbps", "launch_us", "handoff_us"))
     assert len(profile["copy_gbps"]) == 4 and all(v > 0 for v in profile["copy_gbps"].values())

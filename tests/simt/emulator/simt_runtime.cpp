@@ -2,6 +2,7 @@
 //
 //   FSDP_SIMT_GPUS       how many GPUs the process is shown (8); 0: none
 //   FSDP_SIMT_GPU_BYTES  the memory of each (8 GiB)
+//   FSDP_SIMT_CONTEXT_BYTES  of which the driver and libraries hold as many (0)
 //   FSDP_SIMT_DRIVER     the CUDA version that the driver serves, 13000 for 13.0; 0: there is no driver
 //   FSDP_SIMT_CAPABILITY of the GPUs, 90 for 9.0
 //   FSDP_SIMT_SEED       of the order in which streams resume, and of NCCL's results
@@ -32,6 +33,7 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -56,6 +58,12 @@ long long setting(const char *name, long long otherwise) {
 
 size_t memory_bytes() {
   return size_t(setting("FSDP_SIMT_GPU_BYTES", 8ll << 30));
+}
+
+size_t unused_bytes() {
+  const size_t taken =
+      size_t(setting("FSDP_SIMT_CONTEXT_BYTES", 0)) + simt::memory_taken(simt::memory_kind::device);
+  return memory_bytes() - std::min(taken, memory_bytes());
 }
 
 bool is_set(const char *name, const char *value) {
@@ -304,8 +312,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function
 
 cudaError_t cudaMalloc(void **address, size_t bytes) {
   synchronize_device("cudaMalloc");
-  if (bytes > memory_bytes() - simt::memory_taken(simt::memory_kind::device))
-    return leave(cudaErrorMemoryAllocation);
+  if (bytes > unused_bytes()) return leave(cudaErrorMemoryAllocation);
   return allocate(simt::memory_kind::device, address, bytes);
 }
 cudaError_t cudaFree(void *address) {
@@ -333,7 +340,7 @@ cudaError_t cudaHostUnregister(void *address) {
 }
 cudaError_t cudaMemGetInfo(size_t *unused, size_t *total) {
   *total = memory_bytes();
-  simt::between_work([&] { *unused = *total - simt::memory_taken(simt::memory_kind::device); });
+  simt::between_work([&] { *unused = unused_bytes(); });
   return cudaSuccess;
 }
 

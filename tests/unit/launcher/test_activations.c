@@ -159,7 +159,7 @@ static void pages(void **state) {
   // To remake a norm moves fewer bytes than cross a GPU's slow link; a CPU's link is its memory.
   check_page("none", "rmsnorm@2", gpu,
              (const char *const[]){"layers 0-1, each", "offloaded", "rmsnorm\n", "cheaper recomputed",
-                                   "rmsnorm:input_layernorm 0.03, rmsnorm:post_attention_layernorm 0.03\n",
+                                   "rmsnorm:input_layernorm 0.04, rmsnorm:post_attention_layernorm 0.04\n",
                                    "layers 2-5, each", NULL},
              NULL);
   check_page("none", "rmsnorm@2", cpu, (const char *const[]){"offloaded", NULL}, "cheaper");

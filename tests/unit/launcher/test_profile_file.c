@@ -1,5 +1,6 @@
 // Device profiles as YAML: what is read, printed again, built upon a base, and refused by its line.
 #include "launcher/profile/profile_file.h"
+#include "runtime/plan/price/price.h"
 #include "runtime/plan/price/shipped_profiles.h"
 #include "runtime/plan/text/decimal.h"
 #include "runtime/plan/text/yaml_document.h"
@@ -88,7 +89,8 @@ static void decimals_printed(void **state) {
 static const char whole[] =
     "name: \"a \\\"b\\\"\"\ndevice: cpu\nsource: here\nprocessors: {value: 8, source: x}\nmemory_gb: 16.5\n"
     "memory_gbps: 500\nlaunch_us: 2.5\npeak_tflops: {bf16: {value: 1.25, source: y}, fp32: 0.5}\n"
-    "capability: 8.9\nreserve: {context_gb: 0.75, communicator_gb: {value: 0.25, source: y}}\n"
+    "capability: 8.9\nreserve: {context_gb: 0.75, communicator_gb: {value: 0.25, source: y, "
+    "estimated: true}}\n"
     "copy_gbps: {up: 20, down: 21, up_both: 15, down_both: 16}\ncontention: {compute: 1.125, collective: "
     "1.3, gather: 1.02}\n"
     "spread: {compute_low: 0.875, compute_high: 1.25, collective_low: 0.5, collective_high: 1.5}\n"
@@ -123,6 +125,7 @@ static void whole_profile(void **state) {
               p->spread.collective_low == 0.5 && p->spread.collective_high == 1.5);
   assert_true(p->network_rate == 400e9 && p->network_latency_s == 14e-6 && p->node_latency_s == 3.4e-6);
   assert_true(p->capability == 8.9 && p->context_bytes == 0.75e9 && p->communicator_bytes == 0.25e9);
+  assert_true(!p->context_estimated && p->communicator_estimated);
   assert_true(p->tiles);
   assert_int_equal(p->product_count, 2);
   const fsdp_profile_product *product = p->products;
@@ -193,6 +196,7 @@ static void printed_and_read(void **state) {
       "name: \"a \\\"b\\\"\"\nsource: \"measured \\\\ \\\"here\\\"\"\ndevice: cpu\nprocessors: 8\n",
       "\nmemory_gb: 16.5\nmemory_gbps: 500\nlaunch_us: 2.5\ncapability: 8.9\npeak_tflops: {fp32: 0.5, bf16: "
       "1.25}\n",
+      "\nreserve: {context_gb: 0.75, communicator_gb: {value: 0.25, estimated: true}}\n",
       "\nnetwork: {gbps_per_node: 400, latency_us: 14, node_latency_us: 3.4}\n",
       "\n- {ranks: 2, dtype: bf16, form: weight, m: 1, n: 2, k: 3, tflops: 0.1}\n",
       "\n- {kernel: \"g2\", ranks: 2, dtype: fp32, form: weight, estimated: true, tflops: {8: 3}}\n",
@@ -351,6 +355,7 @@ static void base_and_use(void **state) {
   assert_string_equal(p->name, "other");
   assert_true(p->launch_s == 9e-6 && p->memory_rate == 500e9); // a number replaces a number
   assert_true(p->up_rate == 20e9 && p->down_rate == 1e9);
+  assert_true(p->communicator_bytes == 0.25e9 && p->communicator_estimated);
   assert_string_equal(p->grouped_kernel, "g1");
   assert_int_equal(p->op_count, 1); // a list the list
   assert_int_equal(p->product_count, 2);
@@ -358,6 +363,9 @@ static void base_and_use(void **state) {
   assert_int_equal(p->attention_count, 2);
   assert_string_equal(p->attention[0].kernel, "k2");
   assert_true(p->attention[0].dtype == FSDP_BF16 && p->attention[1].dtype == FSDP_F32);
+  fsdp_device_profile_destroy(p);
+  p = accept_text("base: base.yaml\nreserve: {communicator_gb: 0.5}\n"); // with its mark
+  assert_true(p->context_bytes == 0.75e9 && p->communicator_bytes == 0.5e9 && !p->communicator_estimated);
   fsdp_device_profile_destroy(p);
   p = accept_text("base: h100-sxm\nlaunch_us: 9\n");
   assert_string_equal(p->name, "h100-sxm");
@@ -393,6 +401,67 @@ static void base_and_use(void **state) {
   refuse("base: base.yaml\n", "base.yaml:2: base \"");
 }
 
+// ---- The backend of plans
+
+// Without a profile a GPU's plan has the figures of the shipped one that the planner names.
+static void default_backend(void **state) {
+  (void)state;
+  fsdp_device_profile *p;
+  fsdp_error error = {0};
+  assert_string_equal(fsdp_plan_default_profile(), "h100-sxm");
+  assert_int_equal(fsdp_profile_read(fsdp_plan_default_profile(), &p, &error), FSDP_OK);
+  const fsdp_plan_backend own = fsdp_pricing_backend(p), *none = fsdp_plan_backend_cuda();
+  assert_true(none->reserve_bytes == (int64_t)p->context_bytes && none->reserve_bytes == own.reserve_bytes);
+  assert_true(none->comm_reserve_bytes == (int64_t)p->communicator_bytes &&
+              none->comm_reserve_bytes == own.comm_reserve_bytes);
+  assert_true(none->reserve_estimated == p->context_estimated &&
+              own.reserve_estimated == p->context_estimated);
+  assert_true(none->comm_reserve_estimated == p->communicator_estimated &&
+              own.comm_reserve_estimated == p->communicator_estimated);
+  assert_true(none->flops_per_byte == p->peak_flops[FSDP_BF16] / p->memory_rate &&
+              none->flops_per_byte == own.flops_per_byte);
+  assert_true(none->link_ratio == p->memory_rate / p->up_rate && none->link_ratio == own.link_ratio);
+  assert_true(none->gemm_workspace_bytes == own.gemm_workspace_bytes && !*own.assumed && !*none->assumed);
+  const fsdp_op_gpu unknown = {0}, gpu = fsdp_op_gpu_completed(&unknown), its = fsdp_device_profile_gpu(p);
+  assert_true(gpu.capability == its.capability && gpu.multiprocessors == its.multiprocessors);
+  fsdp_device_profile_destroy(p);
+}
+
+#define OLD_GPU "name: a\ndevice: cuda\nprocessors: 4\nmemory_gb: 1\nmemory_gbps: 500\n"
+#define GPU     OLD_GPU "capability: 8.0\n"
+
+// A profile's own figures count; what it does not say is the default's, and named.
+static void own_backend(void **state) {
+  (void)state;
+  const fsdp_plan_backend *none = fsdp_plan_backend_cuda();
+  fsdp_device_profile *p =
+      accept_text(GPU "reserve: {context_gb: 0.75, communicator_gb: {value: 0.25, estimated: "
+                      "true}}\npeak_tflops: {bf16: 100}\ncopy_gbps: {up: 20}\n");
+  fsdp_plan_backend own = fsdp_pricing_backend(p);
+  assert_true(own.reserve_bytes == 750000000 && own.comm_reserve_bytes == 250000000);
+  assert_true(!own.reserve_estimated && own.comm_reserve_estimated);
+  assert_true(own.flops_per_byte == 200 && own.link_ratio == 25 && !*own.assumed);
+  fsdp_device_profile_destroy(p);
+  p = accept_text(GPU "reserve: {communicator_gb: 0.25}\nproducts:\n"
+                      "- {dtype: bf16, form: any, m: 8, n: 8, k: 8, tflops: 50}\n"
+                      "- {dtype: bf16, form: any, m: 9, n: 8, k: 8, tflops: 40}\n");
+  own = fsdp_pricing_backend(p); // no peak: the fastest product's rate
+  assert_true(own.flops_per_byte == 100 && own.link_ratio == none->link_ratio);
+  assert_true(own.reserve_bytes == none->reserve_bytes && own.comm_reserve_bytes == 250000000);
+  assert_true(own.reserve_estimated == none->reserve_estimated && !own.comm_reserve_estimated);
+  assert_string_equal(own.assumed, "context_gb, copy_gbps");
+  fsdp_device_profile_destroy(p);
+  p = accept_text(OLD_GPU);
+  own = fsdp_pricing_backend(p);
+  assert_string_equal(own.assumed, "capability, context_gb, communicator_gb, peak_tflops, copy_gbps");
+  assert_true(own.flops_per_byte == none->flops_per_byte);
+  fsdp_device_profile_destroy(p);
+  p = accept_text(whole); // a CPU has no reserve
+  own = fsdp_pricing_backend(p);
+  assert_true(own.device == FSDP_OP_CPU && own.reserve_bytes == 0 && own.comm_reserve_bytes == 0);
+  fsdp_device_profile_destroy(p);
+}
+
 // ---- What is refused
 
 static void refused_at_the_top(void **state) {
@@ -421,6 +490,13 @@ static void refused_at_the_top(void **state) {
          "profile.yaml:6: launch_us is 1e300: in its unit that is beyond any machine");
   refuse(HEAD "launch_us: 1e-10\n", "profile.yaml:6: launch_us is 1e-10: in its unit that is beyond");
   refuse(HEAD "launch_us: {value: 2, sauce: x}\n", "unknown key \"sauce\": did you mean source?");
+  refuse(HEAD "launch_us: {value: 2, estimated: true}\n",
+         "unknown key \"estimated\": use one of value, source");
+  refuse(HEAD "reserve: {context_gb: {value: 1, estimated: yes}}\n",
+         "profile.yaml:6: unknown mark of an estimate \"yes\": use one of false, true");
+  refuse(HEAD "reserve: {context_gb: {value: 1, estimated: true, estimated: true}}\n", "a second estimated");
+  refuse(HEAD "reserve: {context_gb: {estimated: true}}\n", "context_gb is not a number");
+  refuse(HEAD "reserve: {context_gb: 0}\n", "context_gb is 0: use a number above 0, or leave it out");
   refuse(HEAD "contention: {compute: 0.9}\n", "compute is 0.9: use a number from 1");
   refuse(HEAD "peak_tflops: {int32: 1}\n",
          "profile.yaml:6: unknown key \"int32\": use one of fp32, bf16, fp16");
@@ -467,6 +543,7 @@ int main(void) {
       cmocka_unit_test(whole_profile),      cmocka_unit_test(printed_and_read),
       cmocka_unit_test(shipped_profiles),   cmocka_unit_test(base_and_use),
       cmocka_unit_test(refused_at_the_top), cmocka_unit_test(refused_rows),
+      cmocka_unit_test(default_backend),    cmocka_unit_test(own_backend),
   };
   return cmocka_run_group_tests(tests, io_set_up, io_tear_down);
 }
