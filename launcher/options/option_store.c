@@ -98,9 +98,14 @@ static void add_text(fsdp_options *options, const fsdp_option_row *row, const ch
 bool fsdp_option_store(fsdp_options *options, const fsdp_option_row *row, const char *text) {
   int64_t whole = 0;
   double real = 0;
+  int word = 0;
   switch (row->kind) {
   case FSDP_OPTION_INT:
   case FSDP_OPTION_SIZE:
+    if (row->choices && fsdp_value_choice(text, row->choices, &word)) {
+      *(int64_t *)field(options, row) = word;
+      return true;
+    }
     if (!(row->kind == FSDP_OPTION_INT ? fsdp_value_int : fsdp_value_size)(text, &whole)) return false;
     if (whole < row->low || whole > row->high) return false;
     *(int64_t *)field(options, row) = whole;

@@ -26,6 +26,7 @@ static const fsdp_choice nccl_registers[] = {{"auto", FSDP_NCCL_REGISTER_AUTO, N
                                              {"on", FSDP_NCCL_REGISTER_ON, NULL},
                                              {"off", FSDP_NCCL_REGISTER_OFF, NULL},
                                              {NULL, 0, NULL}};
+static const fsdp_choice multiprocessors[] = {{"auto", 0, NULL}, {NULL, 0, NULL}};
 static const fsdp_choice nccl_ctas[] = {
     {"auto", FSDP_NCCL_CTAS_AUTO, NULL}, {"default", FSDP_NCCL_CTAS_DEFAULT, NULL}, {NULL, 0, NULL}};
 static const fsdp_choice backends[] = {{"auto", FSDP_BACKEND_AUTO, NULL},
@@ -284,9 +285,10 @@ static const fsdp_option_row table[] = {
     {"multiprocessors", 0, INT(multiprocessors, 0, 1024), .fallback = "0",
      .help = "multiprocessors for which attention's work is cut into blocks (0: the GPU's, or the profile's; "
              "without either an H100's)"},
-    {"gemm-multiprocessors", 0, .knob = true, INT(gemm_multiprocessors, 0, 1024), .fallback = "0",
+    {"gemm-multiprocessors", 0, .knob = true, .kind = FSDP_OPTION_INT, FIELD(gemm_multiprocessors), .low = 0,
+     .high = 1024, .choices = multiprocessors, .fallback = "auto", .argument = "auto|N",
      .help = "cut products for N of the GPU's multiprocessors, where kernels of collectives take the others "
-             "(0: for all; what is faster is not measured)"},
+             "(auto, 0: for all; what is faster is not measured)"},
     {"check-replicas", 0, INT(check_replicas, 0, STEPS_MAX), .fallback = "0",
      .help = "compare replicas' parameters and moments every N steps (0: only at saves)"},
     {"comm-timeout", 0, INT(comm_timeout, 1, 1000000), .fallback = "300",

@@ -31,7 +31,7 @@ typedef struct fsdp_option_row {
   int64_t low, high;    // INT and SIZE: allowed range, both ends in it
   double real_low, real_high;
   bool open_low, open_high;   // REAL and SHARE: whether an end is outside the range
-  const fsdp_choice *choices; // CHOICE
+  const fsdp_choice *choices; // CHOICE; INT: words for some of the numbers
   const char *argument;       // how the help names the value
   const char *bare;           // the value that the name alone stands for; NULL: it needs one
   int programs;               // fsdp_program_kind bits
