@@ -47,6 +47,7 @@ typedef struct fsdp_op_gpu {
   // Sets of 1u << fsdp_attention_kernel: what the executable does not hold, and what did not match the
   // general kernel on this GPU. The general kernel is in neither.
   unsigned attention_missing, attention_distrusted;
+  bool experts_distrusted; // products grouped by expert on tensor cores did not match either
 } fsdp_op_gpu;
 
 // With the default profile's numbers (plan.h) for those that are not known.

@@ -37,6 +37,11 @@ static int grouped(const fsdp_op_attrs *attrs, fsdp_op_product_form form, int64_
   return 1;
 }
 
+void fsdp_op_grouped_attrs(fsdp_op_device device, const fsdp_op_gpu *gpu, fsdp_op_attrs *attrs,
+                           const fsdp_dtype *dtypes) {
+  attrs->general_products = device == FSDP_OP_CUDA && gpu->experts_distrusted && dtypes[0] == FSDP_BF16;
+}
+
 int fsdp_op_expert_up_products(const fsdp_op_attrs *attrs, fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]) {
   return grouped(attrs, FSDP_PRODUCT_FORWARD, 2 * attrs->intermediate, attrs->channels, products);
 }

@@ -45,6 +45,7 @@ typedef struct kernel_case {
 // What the comparisons found; remembered.
 typedef struct verdict {
   unsigned attention_distrusted;
+  bool experts_distrusted;
   char finding[200]; // the first of what differs
 } verdict;
 
@@ -98,6 +99,15 @@ static void fill_draws(operand *o) {
   }
 }
 
+// Of routed rows expert 1 has none, the one before it the first two thirds, the one behind it the others.
+// Slots are in no order.
+static void fill_routing(operand *o, bool is_offsets, int64_t routed) {
+  int32_t *numbers = (int32_t *)(void *)o->host;
+  for (int64_t i = 0; i < o->numel && !is_offsets; i++) numbers[i] = (int32_t)(7 * i % routed);
+  for (int64_t i = 0; i < o->numel && is_offsets; i++)
+    numbers[i] = (int32_t)(i == 0 ? 0 : i < o->numel - 1 ? 2 * routed / 3 : routed);
+}
+
 static void make_operands(kernel_case *c, fsdp_dtype dtype) {
   const fsdp_op_letters *op = fsdp_op_letters_of(c->kind);
   c->count = fsdp_op_operand_count(op, &c->attrs);
@@ -115,6 +125,8 @@ static void make_operands(kernel_case *c, fsdp_dtype dtype) {
       fill_starts(c, o);
     else if (row->given == FSDP_GIVEN_BY_DRAWS)
       fill_draws(o);
+    else if (o->dtype == FSDP_I32)
+      fill_routing(o, strcmp(row->name, "offsets") == 0, c->attrs.seq * c->attrs.slots);
     else if (o->access & FSDP_READ)
       draw(c, o);
   }
@@ -301,6 +313,48 @@ static bool is_there(const checker *self, fsdp_attention_kernel kernel) {
   return fsdp_attention_check(&gpu, FSDP_BF16, attention_cases[0].head_dim, false, &error) == FSDP_OK;
 }
 
+// ---- Products grouped by expert, on tensor cores and by the general kernel
+
+// Sums of 24 to 80 products in another order, rounded to 8 bits.
+#define EXPERTS_TOLERANCE 1e-2
+
+// Returns the op that differs, or NULL.
+static const char *find_wrong_experts(const checker *self, bool general, double *apart) {
+  for (int k = 0; k < FSDP_OP_KIND_COUNT; k++) {
+    if (!fsdp_op_is_grouped((fsdp_op_kind)k)) continue;
+    kernel_case c = {.kind = (fsdp_op_kind)k,
+                     .attrs = {.batch = 1,
+                               .seq = 20,
+                               .channels = 40,
+                               .intermediate = 24,
+                               .slots = 2,
+                               .experts = 3,
+                               .general_products = general}};
+    *apart = compare(self, &c, FSDP_BF16);
+    release(&c);
+    if (*apart > EXPERTS_TOLERANCE) return fsdp_op_name(c.kind);
+  }
+  return NULL;
+}
+
+static fsdp_status check_experts(const checker *self, fsdp_error *error) {
+  double apart;
+  const char *wrong = find_wrong_experts(self, true, &apart);
+  if (wrong)
+    return fsdp_fail(
+        error, FSDP_ERR_PEER,
+        "this GPU computes wrong numbers: %s by the general kernel differs from the CPU's by %.2g of "
+        "its greatest number; use another GPU, another driver, or --backend cpu",
+        wrong, apart);
+  wrong = find_wrong_experts(self, false, &apart);
+  if (!wrong) return FSDP_OK;
+  self->found->experts_distrusted = true;
+  if (!self->found->finding[0])
+    snprintf(self->found->finding, sizeof self->found->finding,
+             "%s on tensor cores differs from the CPU's by %.2g of its greatest number", wrong, apart);
+  return FSDP_OK;
+}
+
 // ---- Products, by the library's first guess
 
 static fsdp_status check_products(const checker *self, fsdp_error *error) {
@@ -326,6 +380,7 @@ static fsdp_status check_kernels(const checker *self, fsdp_error *error) {
   verdict *found = self->found;
   self->backend->open(NULL);
   fsdp_status status = check_products(self, error);
+  if (status == FSDP_OK) status = check_experts(self, error);
   for (int k = FSDP_ATTENTION_WGMMA; k >= FSDP_ATTENTION_GENERAL && status == FSDP_OK; k--)
     if (is_there(self, (fsdp_attention_kernel)k)) check_attention(self, (fsdp_attention_kernel)k);
   self->backend->close();
@@ -349,7 +404,7 @@ static fsdp_status check_on(const fsdp_gpu *gpu, verdict *found, fsdp_error *err
   return status;
 }
 
-// ---- What is remembered: "attention 4 attention's forward by wgmma differs ..."
+// ---- What is remembered: "attention 4 experts 0 attention's forward by wgmma differs ..."
 
 static void identify(const fsdp_gpu *gpu, char out[IDENTITY_SIZE]) {
   char kind[FSDP_GPU_KIND_BYTES], library[64];
@@ -362,10 +417,14 @@ static void identify(const fsdp_gpu *gpu, char out[IDENTITY_SIZE]) {
 
 static bool recall(const char *name, const char *identity, verdict *found) {
   char why[FSDP_CACHE_WHY_BYTES];
-  int used = 0;
+  int used = 0, experts = 0;
   char *text = fsdp_cache_read(name, identity, why);
   if (why[0]) fsdp_job_note("%s: the GPU's kernels are compared again", why);
-  bool known = text && sscanf(text, "attention %u %n", &found->attention_distrusted, &used) == 1 && used > 0;
+  bool known =
+      text &&
+      sscanf(text, "attention %u experts %d %n", &found->attention_distrusted, &experts, &used) == 2 &&
+      used > 0;
+  found->experts_distrusted = experts != 0;
   if (known)
     snprintf(found->finding, sizeof found->finding, "%.*s", (int)strcspn(text + used, "\n"), text + used);
   free(text);
@@ -374,7 +433,8 @@ static bool recall(const char *name, const char *identity, verdict *found) {
 
 static void remember(const char *name, const char *identity, const verdict *found) {
   char text[sizeof found->finding + 32], why[FSDP_CACHE_WHY_BYTES];
-  snprintf(text, sizeof text, "attention %u %s\n", found->attention_distrusted, found->finding);
+  snprintf(text, sizeof text, "attention %u experts %d %s\n", found->attention_distrusted,
+           found->experts_distrusted, found->finding);
   if (!fsdp_cache_write(name, identity, text, why))
     fsdp_job_note("%s: the next run compares the GPU's kernels again", why);
 }
@@ -382,7 +442,7 @@ static void remember(const char *name, const char *identity, const verdict *foun
 static verdict known; // one GPU per process
 static bool is_known;
 
-fsdp_status fsdp_kernel_check(const fsdp_gpu *gpu, unsigned *distrusted, fsdp_error *error) {
+fsdp_status fsdp_kernel_check(const fsdp_gpu *gpu, fsdp_op_gpu *target, fsdp_error *error) {
   char identity[IDENTITY_SIZE], name[64];
   if (!is_known) {
     identify(gpu, identity);
@@ -395,7 +455,8 @@ fsdp_status fsdp_kernel_check(const fsdp_gpu *gpu, unsigned *distrusted, fsdp_er
     }
     is_known = true;
   }
-  *distrusted = known.attention_distrusted;
+  target->attention_distrusted = known.attention_distrusted;
+  target->experts_distrusted = known.experts_distrusted;
   return FSDP_OK;
 }
 

@@ -24,13 +24,13 @@ class Run:
     """A run of two steps; what differs between ranks is set by shell code."""
 
     def __init__(self, *arguments, ranks=1, own=":", program="fsdp_train", status=0, cache=None,
-                 steps=2, **environment):
+                 steps=2, model=work, **environment):
         log = work / "log.jsonl"
         log.unlink(missing_ok=True)
         command = ["bash", "-c", f'r=${{OMPI_COMM_WORLD_RANK:-0}}; {own}; exec "$@"', "run",
-                   str(programs.BIN / program), "--backend", "cuda", "--model", str(work), "--init", "random",
-                   "--tokenizer", "bytes", "-s", "40", "-b", "2", "--max-steps", str(steps), "--lr", "1e-3",
-                   "--log", str(log), *map(str, arguments)]
+                   str(programs.BIN / program), "--backend", "cuda", "--model", str(model),
+                   "--init", "random", "--tokenizer", "bytes", "-s", "40", "-b", "2",
+                   "--max-steps", str(steps), "--lr", "1e-3", "--log", str(log), *map(str, arguments)]
         if ranks > 1:
             command = ["mpirun", "--quiet", "-np", str(ranks), *command]
         environment = os.environ | {"XDG_CACHE_HOME": str(cache or work / "cache")} | environment
@@ -189,6 +189,25 @@ def wrong_kernels_are_replaced():
     assert "did not match" in refused.errors[0], refused.errors
 
 
+def wrong_experts_are_replaced():
+    """Of products grouped by expert: the general kernel takes their place, and the plan says so."""
+    def forms(run):
+        return set(re.findall(r"\bexpert_(?:up|down)\w*(\[general\])?", run.output))
+
+    moe = {"model": "tiny-qwen3-moe"}
+    right = planted("", cache="none", **moe)
+    assert forms(right) == {""} and not right.notes, (forms(right), right.notes)
+    for planting in ("experts", ""):  # remembered, it is said again
+        run = planted(planting, cache="experts", **moe)
+        assert forms(run) == {"[general]"}, run.output
+        (note,) = run.notes
+        assert "on tensor cores differs" in note and "every rank uses the next kernel" in note, note
+        assert abs(run.numbers[0][0] - right.numbers[0][0]) < 1e-2, (run.numbers, right.numbers)
+    # A model without experts has the program that it had.
+    dense = planted("", cache="experts")
+    assert kernels_of(dense) == {"wgmma"} and "[general]" not in dense.output, dense.output
+
+
 def one_rank_that_differs_is_enough():
     run = planted("wgmma@1", cache="rank", ranks=2)
     assert kernels_of(run) == {"mma"}
@@ -216,8 +235,8 @@ def a_damaged_verdict_is_made_again():
 BY_RANKS = (ranks_run_one_choice, kinds_of_gpu_choose_apart, one_rank_that_differs_is_enough)
 PRODUCTS = (ranks_run_one_choice, kinds_of_gpu_choose_apart, algorithms_are_remembered,
             products_leave_multiprocessors, no_file_is_trusted, a_run_does_without_the_folder)
-KERNELS = (wrong_kernels_are_replaced, one_rank_that_differs_is_enough, a_damaged_verdict_is_made_again,
-           without_a_right_kernel_the_gpu_is_not_used)
+KERNELS = (wrong_kernels_are_replaced, wrong_experts_are_replaced, one_rank_that_differs_is_enough,
+           a_damaged_verdict_is_made_again, without_a_right_kernel_the_gpu_is_not_used)
 GROUPS = {"products": PRODUCTS, "kernels": KERNELS}
 for test in (test for group in sys.argv[1:] or GROUPS for test in GROUPS[group]):
     if test in BY_RANKS and not programs.WITH_MPI:

@@ -25,8 +25,9 @@ grouped_shape shape_of(const fsdp_kernel_call *call, int64_t out, int64_t in) {
 }
 
 template <class T>
-bool fits_tensor_cores(const grouped_shape &s, std::initializer_list<const void *> operands) {
-  bool fits = sizeof(T) == 2 && s.out % 8 == 0 && s.in % 8 == 0;
+bool fits_tensor_cores(const fsdp_op_attrs *attrs, const grouped_shape &s,
+                       std::initializer_list<const void *> operands) {
+  bool fits = sizeof(T) == 2 && s.out % 8 == 0 && s.in % 8 == 0 && !attrs->general_products;
   for (const void *operand : operands) fits = fits && is_aligned(operand);
   return fits;
 }
@@ -47,7 +48,7 @@ void run_product(const fsdp_kernel_call *call, const product_of &of) {
                                   numbers_of<T>(call, 4),
                                   of.is_input};
     if constexpr (sizeof(T) == 2) {
-      if (fits_tensor_cores<T>(shape, {p.a.data, p.weight, p.c})) {
+      if (fits_tensor_cores<T>(call->attrs, shape, {p.a.data, p.weight, p.c})) {
         grouped_tensor(p, stream_of(call));
         return;
       }
@@ -74,7 +75,7 @@ void run_gradient(const fsdp_kernel_call *call, const gradient_of &of) {
                                         numbers_of<G>(call, 4),
                                         updates(&o[4])};
       if constexpr (sizeof(T) == 2) {
-        if (fits_tensor_cores<T>(shape, {p.d_y.data, p.x.data, p.d_weight})) {
+        if (fits_tensor_cores<T>(call->attrs, shape, {p.d_y.data, p.x.data, p.d_weight})) {
           grouped_tensor(p, stream_of(call));
           return;
         }

@@ -274,7 +274,8 @@ const char *fsdp_profile_grouped_kernel(const fsdp_device_profile *profile,
   const int64_t inner = p->form == FSDP_PRODUCT_WEIGHT ? p->m : p->k;
   if (*profile->grouped_kernel) return profile->grouped_kernel;
   if (profile->device == FSDP_OP_CPU) return "fsdp";
-  return call->dtype == FSDP_BF16 && p->n % 8 == 0 && inner % 8 == 0 ? "fsdp-mma" : "fsdp-general";
+  const bool fits = call->dtype == FSDP_BF16 && p->n % 8 == 0 && inner % 8 == 0;
+  return fits && !call->general ? "fsdp-mma" : "fsdp-general";
 }
 
 // A CPU's table is of its own kernel, whatever it is called. The form's own rows before those of any.

@@ -178,6 +178,7 @@ typedef struct fsdp_profile_grouped_call {
   fsdp_dtype dtype;
   fsdp_op_product product; // as fsdp_op_products says
   int64_t experts;
+  bool general; // the plan's, in place of tensor cores
 } fsdp_profile_grouped_call;
 
 // A profile without rows of the kernel has the rates of other products for it: on a GPU an estimate.

@@ -258,6 +258,7 @@ static void hash_attrs(hasher *h, const fsdp_op_attrs *attrs) {
     hash_f32(h, attrs->z_weight);
     hash_i64(h, attrs->aux_of_rank);
   }
+  if (attrs->general_products) hash_i64(h, 1);
   if (attrs->rotary_dim) hash_i64(h, attrs->rotary_dim);
   if (attrs->loss_of_documents) hash_i64(h, 1);
   if (attrs->draws) {
@@ -408,6 +409,7 @@ static void print_instr(const fsdp_program *program, int position, FILE *out) {
   if (instr->attrs.attention != FSDP_ATTENTION_CPU)
     snprintf(name + strlen(name), sizeof name - strlen(name), "[%s]",
              fsdp_attention_kernel_name(instr->attrs.attention));
+  if (instr->attrs.general_products) snprintf(name + strlen(name), sizeof name - strlen(name), "[general]");
   fprintf(out, "%6d %-9s %-29s", position, fsdp_stream_name(instr->stream), name);
   if (instr->unit >= 0) fprintf(out, " unit=%d", instr->unit);
   if (instr->attrs.head_parts > 1) fprintf(out, " parts=%lld", (long long)instr->attrs.head_parts);

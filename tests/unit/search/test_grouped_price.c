@@ -30,7 +30,7 @@ static const char cuda[] =
     "- {kernel: other, dtype: bf16, form: any, tflops: {128: 0.8}}\n";
 
 static double seconds(const fsdp_device_profile *p, fsdp_op_product product, bool *estimated) {
-  const fsdp_profile_grouped_call call = {FSDP_BF16, product, 8};
+  const fsdp_profile_grouped_call call = {FSDP_BF16, product, 8, false};
   return fsdp_profile_grouped_s(p, 1, &call, estimated);
 }
 
