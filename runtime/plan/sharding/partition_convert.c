@@ -84,10 +84,12 @@ static void sum_in_place(partitioner *p, int value, fsdp_axis_set axes) {
 }
 
 // Lets the backward sum the gradient of a value that all ranks hold, once for this reader and later ones: the
-// summands are there before it, and what earlier readers add comes behind it.
+// summands are there before it, and what earlier readers add comes behind it. What an earlier reader lets it
+// sum is summed there.
 static void share(partitioner *p, int value, fsdp_axis_set axes, const fsdp_node *reader) {
   value_spread *spread = partition_spread(p, value);
-  if ((spread->shared & axes) == axes) return;
+  axes &= ~spread->shared;
+  if (!axes) return;
   spread->shared |= axes;
   const fsdp_conversion conversion = {.axes = axes,
                                       .from = FSDP_SPREAD_WHOLE,

@@ -87,12 +87,24 @@ def files():
     operators = work / "operators.yaml"
     operators.write_text("model.layers.*.self_attn.q_proj: [[2, 1], [4@1, 1]]\n"
                          "model.layers.*.mlp.up_proj: [[2, 1], [4, 1]]\n")
+    # Tokens are cut over the second axis by the batch and over the first by the sequence, which leaves one
+    # product's outputs cut over the first: its weight is gathered over both.
+    gathered = work / "gathered.yaml"
+    gathered.write_text("model.layers.*.self_attn.q_proj: [[2@1, 1, 1], [1, 1]]\n")
+    # Two products read one value: the gradient of one is in parts over an axis, that of the other over two.
+    readers = work / "readers.yaml"
+    readers.write_text("model.layers.*.mlp.gate.weight: [a, null]\n"
+                       "model.layers.*.mlp.experts.gate_up_proj: [null, [a, tensor], null]\n"
+                       "model.layers.*.mlp.experts.down_proj: [null, null, [a, tensor]]\n")
     two_axes = work / "two_axes.yaml"
     two_axes.write_text(TWO_AXES)
     model = programs.make_model(work / "model", programs.CONFIG | {"vocab_size": 32001}, weights=False)
     mesh = ["--ranks", 8, "--mesh", "fsdp=2,tensor=4"]
     cases = [["--model", "llama2-7b", *mesh, "--sharding", rules],
              ["--model", "tiny", "--ranks", 4, "--mesh", "fsdp=1,a=2,b=2", "--sharding", two_axes],
+             ["--ranks", 4, "-s", 32, "--mesh", "fsdp=2,a=2", "--op-strategies", gathered],
+             ["--model", "tiny-mixtral", "--ranks", 4, "--mesh", "a=2,fsdp=1,tensor=2",
+              "--sharding", readers],
              ["--model", "llama2-7b", *mesh, "--sharding", rules,
               "--shard", "model.norm=[[data, fsdp], tensor, null]"],
              ["--model", "llama2-7b", "--ranks", 8, "--op-strategies", operators],
