@@ -141,13 +141,16 @@ static fsdp_status place_input(const spec_maker *m, fsdp_error *error) {
 }
 
 // Cuts a parameter as its readers do; the input's axes, but data, cut another dimension, if there is one.
+// Over these a parameter is gathered for its readers, also where one of them is cut over them otherwise.
 static void place_param(const spec_maker *m, int param, bool shards_weights) {
+  const fsdp_tensor_axes tokens = input_axes(m->network, m->propagation, m->graph->inputs[FSDP_INPUT_TOKENS]);
   fsdp_spec *spec = &m->specs->params[param];
   int operand, op = reader_of(m->network, m->graph->params[param].value, &operand), free_dim = 0;
   fsdp_tensor_axes axes =
       fsdp_operand_axes(&m->network->operators[op], operand, &m->propagation->operators[op]);
   begin_spec(spec, m->graph->params[param].dims);
-  for (int d = 0; d < spec->dims; d++) add_axes(m, &spec->dim[d], axes.dim[d]);
+  for (int d = 0; d < spec->dims; d++)
+    add_axes(m, &spec->dim[d], axes.dim[d] & ~(tokens.dim[0] | tokens.dim[1]));
   if (!shards_weights) return;
   while (free_dim < spec->dims - 1 && spec->dim[free_dim].count) free_dim++;
   if (spec->dim[free_dim].count) free_dim = 0;
