@@ -175,6 +175,12 @@ bool fsdp_evaluate(fsdp_evaluator *e, const fsdp_plan_config *setting, fsdp_fide
   return known->makes_plan;
 }
 
+bool fsdp_evaluate_need(fsdp_evaluator *e, const fsdp_plan_config *setting, fsdp_evaluation *out) {
+  if (!fsdp_evaluate(e, setting, FSDP_EVALUATE_PEAKS, out)) return false;
+  return fsdp_excess_of(&e->allowed, out->bytes, NULL) > 0 ||
+         fsdp_evaluate(e, setting, FSDP_EVALUATE_PLAN, out);
+}
+
 void fsdp_evaluator_release(fsdp_evaluator *e) {
   for (int64_t i = 0; i < e->size; i++) free(e->known[i].key);
   free(e->known);

@@ -31,6 +31,9 @@ typedef struct fsdp_evaluator {
 // False, and nothing is written, if there is no such plan, or the profile has no price for it.
 bool fsdp_evaluate(fsdp_evaluator *evaluator, const fsdp_plan_config *setting, fsdp_fidelity fidelity,
                    fsdp_evaluation *out);
+// The plan, or of one whose peaks alone are above what is allowed these: less than it needs, and found in a
+// fraction of the time.
+bool fsdp_evaluate_need(fsdp_evaluator *evaluator, const fsdp_plan_config *setting, fsdp_evaluation *out);
 void fsdp_evaluator_release(fsdp_evaluator *evaluator);
 
 // The arenas of a plan, with what lies beside the device's.

@@ -178,7 +178,7 @@ static bool apply(int index, fsdp_evaluator *evaluator, fsdp_plan_config *config
     bool changes = r->apply  ? r->apply(&changed, said, sizeof said)
                    : r->axis ? divide_layers(&changed, evaluator, r->axis, said, sizeof said)
                              : choose(&changed, evaluator, r->fate, said, sizeof said);
-    if (!changes || !fsdp_evaluate(evaluator, &changed, FSDP_EVALUATE_PLAN, &least)) return applied;
+    if (!changes || !fsdp_evaluate_need(evaluator, &changed, &least)) return applied;
     *config = changed;
     *result = least;
     snprintf(text, bytes, "%s", said);
@@ -211,7 +211,7 @@ static bool find_several(const fsdp_plan_config *given, fsdp_evaluator *evaluato
                          char text[FSDP_REMEDY_BYTES], fsdp_evaluation *result) {
   fsdp_plan_config config = *given;
   text[0] = 0;
-  FSDP_CHECK(fsdp_evaluate(evaluator, &config, FSDP_EVALUATE_PLAN, result), "a plan that was made");
+  FSDP_CHECK(fsdp_evaluate_need(evaluator, &config, result), "a plan that was made");
   for (int i = 0; i < REMEDY_COUNT; i++) {
     fsdp_plan_config changed = config;
     char said[SAID_BYTES];
@@ -226,6 +226,7 @@ static bool find_several(const fsdp_plan_config *given, fsdp_evaluator *evaluato
     snprintf(text + used, FSDP_REMEDY_BYTES - used, "%s%s", used ? " " : "", said);
     if (excess(evaluator, result) == 0) return true;
   }
+  FSDP_CHECK(fsdp_evaluate(evaluator, &config, FSDP_EVALUATE_PLAN, result), "a plan that was made");
   return false;
 }
 

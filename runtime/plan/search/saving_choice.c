@@ -191,7 +191,7 @@ static void set_changes(greedy *s, int count) {
 static bool try_rules(greedy *s, const fsdp_saving *rules) {
   fsdp_evaluation e;
   s->config->saving = *rules;
-  return fsdp_evaluate(&s->evaluator, s->config, FSDP_EVALUATE_PLAN, &e) &&
+  return fsdp_evaluate_need(&s->evaluator, s->config, &e) &&
          fsdp_excess_of(s->choice->allowed, e.bytes, NULL) == 0;
 }
 
@@ -257,7 +257,10 @@ static bool find_least(greedy *s) {
 
 fsdp_status fsdp_saving_choose(const fsdp_saving_choice *choice, fsdp_plan_config *config, bool *found,
                                fsdp_error *error) {
-  greedy s = {.choice = choice, .config = config, .given = config->saving};
+  greedy s = {.choice = choice,
+              .config = config,
+              .given = config->saving,
+              .evaluator = {.allowed = *choice->allowed}};
   s.graph = fsdp_model_graph(&config->model, config->batch, config->seq);
   s.saved = fsdp_saved_create(s.graph);
   s.fates = fsdp_alloc((size_t)s.graph->value_count * sizeof *s.fates);
