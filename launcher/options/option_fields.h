@@ -83,7 +83,7 @@ typedef struct fsdp_options {
   int param_dtype, reduce_dtype, master_dtype, moment_dtype;
   int packing, long_documents;  // fsdp_packing_choice, fsdp_long_documents
   bool document_mask;           // if given
-  int64_t document_separator;   // if given
+  int64_t document_separator;   // -1: none
   double expert_capacity;       // 0: all that a rank's experts can be sent
   double imbalance;             // of prices
   int loss_mean;                // fsdp_loss_mean

@@ -54,7 +54,7 @@ static fsdp_status set_documents(fsdp_options *options, const fsdp_checkpoint *c
   static const struct {
     const char *name, *but; // a value that says nothing
   } rows[] = {{"document-mask", "on"},
-              {"document-separator", "0"},
+              {"document-separator", "-1"},
               {"packing", "auto"},
               {"long-documents", "split"},
               {"loss-mean", "tokens"}};

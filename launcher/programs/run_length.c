@@ -2,15 +2,14 @@
 
 #include "launcher/setup/data.h"
 #include "runtime/base/size.h"
-#include "runtime/data/sampler.h"
 
 static fsdp_status count_data(const fsdp_options *o, const fsdp_setup *setup, const fsdp_model_config *model,
                               int64_t global_batch, int64_t *steps, fsdp_error *error) {
   fsdp_dataset *dataset;
   fsdp_status status = fsdp_data_open(o, setup, model->vocab_size, global_batch, &dataset, error);
   if (status == FSDP_OK) {
-    fsdp_sampler sampler = {.sample_count = fsdp_dataset_sample_count(dataset), .global_batch = global_batch};
-    status = fsdp_sampler_hold_out(&sampler, o->eval_split, error);
+    fsdp_sampler sampler;
+    status = fsdp_data_sampler(o, dataset, global_batch, &sampler, error);
     if (status == FSDP_OK) *steps = fsdp_sampler_steps(&sampler, o->num_epochs);
     fsdp_dataset_close(dataset);
   }

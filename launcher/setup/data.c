@@ -1,5 +1,9 @@
 #include "launcher/setup/data.h"
 
+#include "runtime/base/check.h"
+
+#include <stdlib.h>
+
 fsdp_dataset_config fsdp_data_config(const fsdp_options *options, const fsdp_data_paths *files,
                                      const fsdp_train_tokenizer *tokenizer, int64_t seq, int64_t vocab_size) {
   return (fsdp_dataset_config){.files = files,
@@ -11,7 +15,7 @@ fsdp_dataset_config fsdp_data_config(const fsdp_options *options, const fsdp_dat
                                .vocab_size = vocab_size,
                                .packing = (fsdp_packing_choice)options->packing,
                                .longer = (fsdp_long_documents)options->long_documents,
-                               .has_separator = fsdp_options_given(options, "document-separator"),
+                               .has_separator = options->document_separator >= 0,
                                .separator = options->document_separator};
 }
 
@@ -28,4 +32,37 @@ fsdp_status fsdp_data_open(const fsdp_options *options, const fsdp_setup *setup,
   fsdp_train_tokenizer_destroy(&tokenizer);
   fsdp_data_paths_destroy(&paths);
   return status;
+}
+
+// Weights of the data, if it has any.
+static fsdp_status mix(const fsdp_options *options, const fsdp_dataset *dataset, fsdp_sampler *sampler,
+                       fsdp_error *error) {
+  const int count = fsdp_dataset_group_count(dataset);
+  if (count == 1) return FSDP_OK;
+  fsdp_error why;
+  fsdp_sampler_group *groups = fsdp_alloc_zeroed((size_t)count, sizeof *groups);
+  for (int g = 0; g < count; g++) {
+    const fsdp_dataset_group group = fsdp_dataset_group_at(dataset, g);
+    groups[g] =
+        (fsdp_sampler_group){.share = group.share, .first = group.first_sample, .count = group.sample_count};
+  }
+  const fsdp_status status = fsdp_sampler_mix(sampler, groups, count, &why);
+  free(groups);
+  return status ? fsdp_fail(error, status, "--data %.300s (%s): %.600s", options->data,
+                            fsdp_options_place(options, "data"), why.message)
+                : status;
+}
+
+fsdp_status fsdp_data_sampler(const fsdp_options *options, const fsdp_dataset *dataset, int64_t global_batch,
+                              fsdp_sampler *sampler, fsdp_error *error) {
+  fsdp_error why;
+  *sampler = (fsdp_sampler){.seed = (uint64_t)options->seed,
+                            .sample_count = fsdp_dataset_sample_count(dataset),
+                            .global_batch = global_batch};
+  fsdp_status status = mix(options, dataset, sampler, error);
+  if (status != FSDP_OK) return status;
+  status = fsdp_sampler_hold_out(sampler, options->eval_split, &why);
+  return status ? fsdp_fail(error, status, "--eval-split %g (%s): %.600s", options->eval_split,
+                            fsdp_options_place(options, "eval-split"), why.message)
+                : status;
 }

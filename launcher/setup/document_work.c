@@ -3,7 +3,6 @@
 #include "launcher/setup/data.h"
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
-#include "runtime/data/sampler.h"
 #include "runtime/data/spread.h"
 
 #include <math.h>
@@ -30,19 +29,35 @@ static double pairs_of(const int32_t *starts, int64_t first, int64_t count, int6
   return pairs;
 }
 
-static void measure(const fsdp_dataset *dataset, fsdp_plan_config *config) {
-  const int64_t seq = config->seq, window = config->model.window;
-  const int64_t all = fsdp_dataset_sample_count(dataset), count = fsdp_min_i64(all, SAMPLES_MAX);
+// The shares of pairs that are left in a group's samples, of which some are counted, evenly spread.
+static void measure_group(const fsdp_dataset *dataset, const fsdp_dataset_group *group, int64_t counted,
+                          int64_t window, int64_t seq, double left[WINDOWS]) {
+  const int64_t count = fsdp_min_i64(group->sample_count, counted);
+  const double all[WINDOWS] = {pairs_of(NULL, 0, seq, 0), pairs_of(NULL, 0, seq, window)};
   int32_t *starts = fsdp_alloc((size_t)seq * sizeof *starts);
-  double pairs = 0;
-  for (int64_t i = 0; i < count && window > 0; i++) {
-    fsdp_dataset_fill_starts(dataset, i * all / count, seq, starts);
-    pairs += pairs_of(starts, 0, seq, window);
+  for (int64_t i = 0; i < count; i++) {
+    const int64_t sample = group->first_sample + i * group->sample_count / count;
+    fsdp_dataset_fill_starts(dataset, sample, seq, starts);
+    left[0] += fsdp_dataset_sample_pairs(dataset, sample) / ((double)count * all[0]);
+    left[1] += pairs_of(starts, 0, seq, window) / ((double)count * all[1]);
   }
-  config->document_work[0].left = fsdp_dataset_how(dataset)->attention;
-  config->document_work[1].left =
-      window > 0 ? pairs / ((double)count * pairs_of(NULL, 0, seq, window)) : config->document_work[0].left;
   free(starts);
+}
+
+// Groups of samples count by their shares of what a run sees.
+static void measure(const fsdp_dataset *dataset, fsdp_plan_config *config) {
+  const int groups = fsdp_dataset_group_count(dataset);
+  config->document_work[0].left = config->document_work[1].left = 0;
+  for (int g = 0; g < groups; g++) {
+    const fsdp_dataset_group group = fsdp_dataset_group_at(dataset, g);
+    double left[WINDOWS] = {0};
+    if (groups > 1 || config->model.window > 0)
+      measure_group(dataset, &group, SAMPLES_MAX / groups, config->model.window, config->seq, left);
+    for (int w = 0; w < WINDOWS; w++) config->document_work[w].left += group.share * left[w];
+  }
+  if (groups > 1) return;
+  config->document_work[0].left = fsdp_dataset_how(dataset)->attention; // of all samples
+  if (config->model.window == 0) config->document_work[1].left = config->document_work[0].left;
 }
 
 fsdp_status fsdp_document_work_measure(const fsdp_options *options, const fsdp_setup *setup,
@@ -145,22 +160,24 @@ static void place_samples(placing *p, int64_t steps, placed sums[WINDOWS]) {
   free(p->starts), free(p->work), free(p->pairs), free(p->sample_at), free(p->scratch);
 }
 
-static void place(const fsdp_options *options, fsdp_plan *plan, const fsdp_dataset *dataset) {
+static fsdp_status place(const fsdp_options *options, fsdp_plan *plan, const fsdp_dataset *dataset,
+                         fsdp_error *error) {
   fsdp_plan_config *c = &plan->config;
   int part;
   placing p = {.dataset = dataset, .plan = plan, .ranks = fsdp_plan_batch_part(plan, 0, &part)};
   placed sums[WINDOWS] = {{0}};
-  p.sampler = (fsdp_sampler){.seed = (uint64_t)options->seed,
-                             .sample_count = fsdp_dataset_sample_count(dataset),
-                             .global_batch = c->batch * c->micro_batches * p.ranks};
-  const int64_t wanted = fsdp_max_i64(1, SAMPLES_MAX / p.sampler.global_batch);
-  if (p.sampler.global_batch > p.sampler.sample_count)
-    return; // training refuses data that is less than a step
+  const int64_t global_batch = c->batch * c->micro_batches * p.ranks;
+  const int64_t wanted = fsdp_max_i64(1, SAMPLES_MAX / global_batch);
+  if (global_batch > fsdp_dataset_sample_count(dataset))
+    return FSDP_OK; // training refuses data that is less than a step
+  const fsdp_status status = fsdp_data_sampler(options, dataset, global_batch, &p.sampler, error);
+  if (status != FSDP_OK) return status;
   place_samples(&p, fsdp_min_i64(wanted, fsdp_sampler_steps_per_epoch(&p.sampler)), sums);
   for (int windowed = 0; windowed < WINDOWS; windowed++) {
     c->document_work[windowed].most = sums[windowed].most / sums[windowed].mean;
     c->document_work[windowed].context = sums[windowed].of_group / sums[windowed].mean;
   }
+  return FSDP_OK;
 }
 
 fsdp_status fsdp_document_work_find(const fsdp_options *options, const fsdp_setup *setup, fsdp_error *error) {
@@ -170,7 +187,7 @@ fsdp_status fsdp_document_work_find(const fsdp_options *options, const fsdp_setu
       fsdp_data_open(options, setup, setup->plan->config.model.vocab_size, 1, &dataset, error);
   if (status != FSDP_OK) return status;
   measure(dataset, &setup->plan->config);
-  place(options, setup->plan, dataset);
+  status = place(options, setup->plan, dataset, error);
   fsdp_dataset_close(dataset);
-  return FSDP_OK;
+  return status;
 }

@@ -12,5 +12,5 @@ fsdp_status fsdp_document_work_measure(const fsdp_options *options, const fsdp_s
 
 // The same of setup->plan's configuration, before it is priced, and how unequal that falls on ranks when the
 // first steps' samples are spread over them as training spreads them: document_work[].most and .context.
-// Nothing without a plan.
+// FSDP_ERR_OPTION too, if training could not divide the data so. Nothing without a plan.
 fsdp_status fsdp_document_work_find(const fsdp_options *options, const fsdp_setup *setup, fsdp_error *error);

@@ -27,7 +27,7 @@ static bool any_has_documents(const char *option, const char *list, bool separat
 }
 
 bool fsdp_documents_choose(const fsdp_options *options) {
-  const bool separated = fsdp_options_given(options, "document-separator");
+  const bool separated = options->document_separator >= 0;
   if (fsdp_options_given(options, "document-mask")) return options->document_mask;
   return any_has_documents("data", options->data, separated) ||
          any_has_documents("eval-data", options->eval_data, separated);

@@ -41,13 +41,12 @@ static fsdp_status open_evaluation(fsdp_trainer *t, const fsdp_dataset_config *t
                                    fsdp_feed_config *feed, fsdp_error *error) {
   const fsdp_options *o = t->options;
   if (!fsdp_options_evaluate(o)) return FSDP_OK;
-  fsdp_status status;
   feed->eval_sampler = (fsdp_sampler){.seed = feed->sampler.seed};
   if (o->eval_data) {
     fsdp_dataset_config data = *training;
     data.files = &t->eval_paths;
     data.global_batch = 1;
-    status = fsdp_dataset_open(&data, &t->eval_dataset, error);
+    fsdp_status status = fsdp_dataset_open(&data, &t->eval_dataset, error);
     if (status != FSDP_OK) return status;
     feed->eval_dataset = t->eval_dataset;
     feed->eval_sampler.global_batch = feed->rows.batch * feed->ranks;
@@ -55,34 +54,10 @@ static fsdp_status open_evaluation(fsdp_trainer *t, const fsdp_dataset_config *t
         fsdp_dataset_sample_count(t->eval_dataset);
     return FSDP_OK;
   }
-  fsdp_error why;
-  status = fsdp_sampler_hold_out(&feed->sampler, o->eval_split, &why);
-  if (status != FSDP_OK) {
-    return fsdp_fail(error, status, "--eval-split %g (%s): %.600s", o->eval_split,
-                     fsdp_options_place(o, "eval-split"), why.message);
-  }
   feed->eval_dataset = t->dataset;
   feed->eval_sampler = feed->sampler;
   feed->eval_sampler.global_batch = feed->rows.batch * feed->ranks;
   return FSDP_OK;
-}
-
-// Weights of the data, if it has any.
-static fsdp_status mix(const fsdp_trainer *t, fsdp_sampler *sampler, fsdp_error *error) {
-  const int count = fsdp_dataset_group_count(t->dataset);
-  if (count == 1) return FSDP_OK;
-  fsdp_error why;
-  fsdp_sampler_group *groups = fsdp_alloc_zeroed((size_t)count, sizeof *groups);
-  for (int g = 0; g < count; g++) {
-    const fsdp_dataset_group group = fsdp_dataset_group_at(t->dataset, g);
-    groups[g] =
-        (fsdp_sampler_group){.share = group.share, .first = group.first_sample, .count = group.sample_count};
-  }
-  const fsdp_status status = fsdp_sampler_mix(sampler, groups, count, &why);
-  free(groups);
-  return status ? fsdp_fail(error, status, "--data %.300s (%s): %.600s", t->options->data,
-                            fsdp_options_place(t->options, "data"), why.message)
-                : status;
 }
 
 // The option that requires documents to be told apart, or NULL. Evaluation data alone may have them.
@@ -108,9 +83,6 @@ static fsdp_status open_data(fsdp_trainer *t, fsdp_error *error) {
   if (status != FSDP_OK) return status;
   t->step_tokens = global_batch * config->seq;
   fsdp_feed_config feed = {.dataset = t->dataset,
-                           .sampler = {.seed = (uint64_t)o->seed,
-                                       .sample_count = fsdp_dataset_sample_count(t->dataset),
-                                       .global_batch = global_batch},
                            .ranks = ranks,
                            .rank = rank,
                            .rows = t->setup.plan->rows,
@@ -128,7 +100,7 @@ static fsdp_status open_data(fsdp_trainer *t, fsdp_error *error) {
                                    .min_lr = o->min_lr,
                                    .warmup_steps = o->warmup_steps,
                                    .decay_ratio = o->lr_decay_ratio};
-  status = mix(t, &feed.sampler, error);
+  status = fsdp_data_sampler(o, t->dataset, global_batch, &feed.sampler, error);
   if (status == FSDP_OK) status = open_evaluation(t, &data, &feed, error);
   if (status != FSDP_OK) return status;
   fsdp_feed_create(&t->feed, &feed);

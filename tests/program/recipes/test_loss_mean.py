@@ -25,10 +25,11 @@ def write_documents():
     DATA.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
 
 
-def train(name, *arguments, ranks=1, steps=1, seq=64):
+def train(name, *arguments, ranks=1, steps=1, seq=64, data=DATA):
     log = work / f"{name}.jsonl"
+    text = () if data.suffix == ".bin" else ("--tokenizer", "bytes")
     process = programs.run(
-        "fsdp_train", "--model", MODEL, "--data", DATA, "--tokenizer", "bytes", "-s", seq, "--lr", 0,
+        "fsdp_train", "--model", MODEL, "--data", data, *text, "-s", seq, "--lr", 0,
         "--weight-decay", 0, "--seed", 3, "--threads", 1, "--max-steps", steps, "--log", log, *arguments,
         ranks=ranks if MPI else None)  # fmt: skip
     assert process.returncode == 0, (arguments, process.stdout, process.stderr)
@@ -84,10 +85,11 @@ assert close(whole[0]["eval_loss"], expected["documents"]), (whole[0], expected)
 
 
 
-def evaluates_as_the_run(name, *options, seq=64):
+def evaluates_as_the_run(name, *options, seq=64, data=DATA):
     """The last evaluation of a run, which fsdp_eval -e repeats without being told the run's options."""
-    run = train(name, *options, "--eval-data", DATA, "-b", 2, "--save-dir", work, "-e", name, seq=seq)
-    process = programs.run("fsdp_eval", "-e", name, "--save-dir", work, "--data", DATA, "--json")
+    run = train(name, *options, "--eval-data", data, "-b", 2, "--save-dir", work, "-e", name, seq=seq,
+                data=data)  # fmt: skip
+    process = programs.run("fsdp_eval", "-e", name, "--save-dir", work, "--data", data, "--json")
     assert process.returncode == 0, (options, process.stderr)
     found = json.loads(process.stdout)
     assert close(found["loss"], run[-1]["eval_loss"]), (options, found, run[-1])
@@ -99,7 +101,12 @@ masked = evaluates_as_the_run("run-masked")
 unmasked = evaluates_as_the_run("run-unmasked", "--document-mask", "off")
 documents = evaluates_as_the_run("run-documents", "--loss-mean", "documents", "--packing", "best-fit")
 cut = evaluates_as_the_run("run-cut", "--packing", "best-fit", "--long-documents", "cut", seq=33)
-losses = [found["loss"] for found in (masked, unmasked, documents, cut)]
+# Token 0 separates the documents of a .bin, or none does.
+stream = work / "stream.bin"
+stream.write_bytes(b"".join(bytes((letter, 0)) for n in LENGTHS for letter in (*range(97, 97 + n), 0)))
+separated, whole = (evaluates_as_the_run(f"run-separator{token}", "--document-separator", token, data=stream)
+                    for token in (0, -1))  # fmt: skip
+losses = [found["loss"] for found in (masked, unmasked, documents, cut, separated, whole)]
 assert all(not close(a, b, 1e-5) for i, a in enumerate(losses) for b in losses[:i]), losses
 assert documents["documents"] == len(LENGTHS) and "targets" not in documents, documents
 assert cut["targets"] == sum(min(n, 33) for n in LENGTHS), cut
