@@ -146,10 +146,15 @@ static void print_resumed(const fsdp_train_checkpoints *self, const char *note, 
 }
 
 // The options as they are saved: --document-mask is what the data made of it, not whether it was given.
-static char *describe(const fsdp_train_checkpoints *self) {
+static fsdp_options effective(const fsdp_train_checkpoints *self) {
   fsdp_options effective = *self->options;
   effective.document_mask = self->setup->plan->config.documents;
-  return fsdp_options_describe(&effective);
+  return effective;
+}
+
+static char *describe(const fsdp_train_checkpoints *self) {
+  const fsdp_options described = effective(self);
+  return fsdp_options_describe(&described);
 }
 
 // Where the learning-rate schedule begins. A restart is made once: what resumes the run that made it, with
@@ -161,17 +166,38 @@ static int64_t find_schedule_start(const fsdp_train_checkpoints *self, const fsd
   return restarts ? c->progress.step : c->progress.schedule_start;
 }
 
-// Whether the checkpoint's evaluation losses are of the same data as this run's.
-static bool evaluates_alike(const fsdp_options *options, const fsdp_checkpoint *c) {
-  static const char *const names[] = {"eval-data", "eval-split", "seed"};
-  bool alike = true;
+// What differs from the checkpoint's of what evaluation losses are of, as "--loss-mean"; NULL: nothing.
+static const char *evaluates_otherwise(const fsdp_train_checkpoints *self, const fsdp_checkpoint *c,
+                                       bool other_data) {
+  static const char *const names[] = {"eval-data",      "eval-split",    "seq-length",         "packing",
+                                      "long-documents", "document-mask", "document-separator", "loss-mean",
+                                      "tokenizer",      "seed"};
+  const fsdp_options now = effective(self);
+  const bool held_out = now.eval_split > 0; // of the data, by the seed
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     const char *saved = json_string_value(json_object_get(c->options, names[i]));
-    char *now = fsdp_options_value(options, fsdp_option_find(names[i]));
-    alike &= saved && strcmp(saved, now) == 0;
-    free(now);
+    if (!saved || (!held_out && strcmp(names[i], "seed") == 0)) continue;
+    char *value = fsdp_options_value(&now, fsdp_option_find(names[i]));
+    const bool alike = strcmp(saved, value) == 0;
+    free(value);
+    if (!alike) return names[i];
   }
-  return alike;
+  return held_out && other_data ? "data" : NULL;
+}
+
+// The best of the evaluation losses is of those that can be compared.
+static void take_results(fsdp_train_checkpoints *self, const fsdp_checkpoint *c, bool other_data) {
+  const fsdp_checkpoint_results *was = &c->progress.results;
+  const char *option = evaluates_otherwise(self, c, other_data);
+  self->results = *was;
+  if (!option) return;
+  self->results.best_eval_loss = 0;
+  self->results.evaluations_since_best = 0;
+  self->results.evaluated_from = c->progress.step;
+  if (is_first(self) && was->best_eval_loss > 0 && fsdp_options_evaluate(self->options))
+    printf("note:      --%s changed, so evaluation losses are others than before (the best was %.4f): the best "
+           "one is sought anew\n",
+           option, was->best_eval_loss);
 }
 
 static fsdp_status load(fsdp_train_checkpoints *self, fsdp_executor *executor, fsdp_feed *feed,
@@ -187,11 +213,10 @@ static fsdp_status load(fsdp_train_checkpoints *self, fsdp_executor *executor, f
                                       changes, sizeof changes);
   free(options);
   feed->config.rate.first_step = find_schedule_start(self, c);
-  self->results = p->results;
-  if (!evaluates_alike(self->options, c))
-    self->results.best_eval_loss = 0, self->results.evaluations_since_best = 0;
   fsdp_feed_seek(feed, p->step, p->updates, position - p->step);
   if (is_first(self)) print_resumed(self, note, changes);
+  take_results(self, c, is_other_data(self, p, &feed->config.sampler));
+  fflush(stdout);
   return FSDP_OK;
 }
 

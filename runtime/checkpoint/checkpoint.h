@@ -73,6 +73,8 @@ typedef struct fsdp_checkpoint_results {
   double loss, eval_loss;         // of the step, and of the evaluation after it
   double best_eval_loss;          // the least of the run's evaluations
   int64_t evaluations_since_best; // that were no better
+  int64_t evaluated_from;         // the step behind which evaluations are like the newest: of the same data,
+                                  // and the same mean
   int64_t saved_s;                // when, in seconds since 1970
 } fsdp_checkpoint_results;
 

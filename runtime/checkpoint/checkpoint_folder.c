@@ -144,11 +144,13 @@ static void find_sequence(fsdp_checkpoint_entry *made, const fsdp_checkpoint_ind
     if (!same) continue;
     made->sequence = k->sequence;
     made->eval_loss = k->eval_loss;
+    made->evaluated_from = k->evaluated_from;
     return;
   }
   if (fsdp_checkpoint_read_manifest(made->path, &checkpoint, NULL) != FSDP_OK) return;
   made->sequence = checkpoint->sequence;
   made->eval_loss = checkpoint->progress.results.eval_loss;
+  made->evaluated_from = checkpoint->progress.results.evaluated_from;
   fsdp_checkpoint_destroy(checkpoint);
 }
 
@@ -181,8 +183,9 @@ int fsdp_checkpoint_list(const char *folder, fsdp_checkpoint_entry **entries) {
 int fsdp_checkpoint_best(const fsdp_checkpoint_entry *entries, int count) {
   int best = -1;
   for (int i = 0; i < count; i++) {
-    double loss = entries[i].eval_loss;
-    if (loss > 0 && (best < 0 || loss < entries[best].eval_loss)) best = i;
+    const fsdp_checkpoint_entry *e = &entries[i];
+    if (e->eval_loss <= 0 || (best >= 0 && e->evaluated_from != entries[best].evaluated_from)) continue;
+    if (best < 0 || e->eval_loss < entries[best].eval_loss) best = i;
   }
   return best;
 }

@@ -107,6 +107,8 @@ static json_t *print_results(const fsdp_checkpoint_results *r) {
   if (r->eval_loss > 0) json_object_set_new(root, "eval_loss", json_real(r->eval_loss));
   if (r->best_eval_loss > 0) json_object_set_new(root, "best_eval_loss", json_real(r->best_eval_loss));
   json_object_set_new(root, "evaluations_since_best", json_integer((json_int_t)r->evaluations_since_best));
+  if (r->evaluated_from > 0)
+    json_object_set_new(root, "evaluated_from", json_integer((json_int_t)r->evaluated_from));
   json_object_set_new(root, "saved_s", json_integer((json_int_t)r->saved_s));
   return root;
 }
@@ -338,6 +340,8 @@ static void read_results(reader *r, const json_t *object, fsdp_checkpoint_result
   results->eval_loss = read_loss(r, object, "eval_loss");
   results->best_eval_loss = read_loss(r, object, "best_eval_loss");
   results->evaluations_since_best = read_int(r, object, "evaluations_since_best", 0, INT64_C(1) << 40);
+  if (json_object_get(object, "evaluated_from"))
+    results->evaluated_from = read_int(r, object, "evaluated_from", 0, INT64_C(1) << 40);
   results->saved_s = read_int(r, object, "saved_s", 0, INT64_C(1) << 40);
 }
 

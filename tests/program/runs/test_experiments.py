@@ -309,6 +309,31 @@ def the_best_stays():
     assert steps("newest") == [24]
 
 
+def the_best_is_of_like_evaluations():
+    """Of other data, or of another mean, losses are others: the least before is not the best any more."""
+    letters = "".join(chr(97 + i * i % 26) for i in range(300))
+    for name, texts in (("text", ["ab" * (20 + i) for i in range(80)]), ("easy", ["ab" * 30] * 8),
+                        ("hard", [letters[i:i + 40] for i in range(16)])):  # fmt: skip
+        lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
+        (work / f"{name}.jsonl").write_text(lines)
+    train(*COMMON[:-4], "--lr", "1e-2", "--data", "text.jsonl", "--eval-data", "easy.jsonl", "--eval-freq", "2",
+          "--ckpt-freq", "100", "--ckpt-keep", "1", "--ckpt-best", "eval_loss", "--max-steps", "4",
+          "-e", "like", ranks=RANKS)  # fmt: skip
+    anew = "changed, so evaluation losses are others than before"
+    process = train("-e", "like", "--max-steps", "8", "--eval-data", "hard.jsonl", ranks=RANKS)
+    assert f"note:      --eval-data {anew} (the best was " in process.stdout, process.stdout
+    found = {line["global_step"]: line["eval_loss"] for line in log("like") if "eval_loss" in line}
+    assert min(found[2], found[4]) < min(found[6], found[8]), found
+    best = min((6, 8), key=found.get)
+    assert steps("like") == sorted({best, 8}), (steps("like"), found)
+    listed = programs.run("fsdp_export", "outputs/like", "--list", cwd=work).stdout
+    assert re.search(rf"^step-{best:08d} .*best$", listed, re.M), listed
+    process = train("-e", "like", "--max-steps", "9", "--loss-mean", "documents", ranks=RANKS)
+    assert f"--loss-mean {anew}" in process.stdout, process.stdout
+    process = train("-e", "like", "--max-steps", "10", "--seed", "3", ranks=RANKS)
+    assert anew not in process.stdout and "--seed 0 → 3" in process.stdout, process.stdout
+
+
 def a_run_ends_that_does_not_improve():
     options = [
         *COMMON,
@@ -388,6 +413,7 @@ a_folder_may_move()
 nothing_goes_without_a_line()
 checkpoints_have_names()
 the_best_stays()
+the_best_is_of_like_evaluations()
 a_run_ends_that_does_not_improve()
 it_is_evaluated_before_the_first_step()
 folders_are_made_and_left()
