@@ -122,7 +122,9 @@ class Worker:
         for number, item in numbered:
             place = f"{chunk.path}:{number}"
             try:
-                documents, ignored = records.parse(record_of(item, place), place, self)
+                record = record_of(item, place)
+                summary.add_fields(record, self.fields)
+                documents, ignored = records.parse(record, place, self)
             except BadRecord as error:
                 if self.settings.strict:
                     raise
@@ -258,6 +260,7 @@ def prepare(paths, out, settings, processes):
                 progress.add(chunk.size, len(result.mask))
         if not writer.tokens:
             raise summary.nothing(paths[0])
+        summary.fields = settings.fields
         if summary.conversations and any(each.writes_the_date for each in encoder.templates.values()):
             summary.date = settings.now
         vocabulary = encoder.vocabulary if encoder else greatest + 1

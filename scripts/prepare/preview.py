@@ -41,6 +41,7 @@ def preview(paths, settings, count, out=sys.stdout):
     """Prints the first `count` documents: on a terminal what is learned is green, elsewhere {+marked+}."""
     settings.token_bytes = 4
     worker, summary = Worker(settings), Summary()
+    summary.fields = settings.fields
     coloured = out.isatty()
     shown = 0
     for ids, mask in itertools.islice(_documents(paths, settings, worker, summary), count):

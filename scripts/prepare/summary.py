@@ -17,7 +17,13 @@ class Summary:
         self.date = None  # that the chat template wrote
         self.faults = []  # messages of the first bad records
         self.ignored = Counter()
+        self.fields, self.found = {}, set()  # {name of a form's key: the key that is meant}; those of records
         self.longer = Counter()  # documents by the lengths that they exceed
+
+    def add_fields(self, record, fields):
+        """Notes which of the keys that `fields` names a record has."""
+        if isinstance(record, dict):
+            self.found.update(key for key in fields.values() if key in record)
 
     def add_bad(self, error):
         self.records += 1
@@ -55,6 +61,7 @@ class Summary:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.longest = max(self.longest, other.longest)
         self.faults += other.faults[:NAMED - len(self.faults)]
+        self.found |= other.found
         for name in ("ignored", "longer", "conversations", "samples", "ends"):
             getattr(self, name).update(getattr(other, name))
 
@@ -67,10 +74,14 @@ class Summary:
         return InputError(f"{path}: has no {what.removeprefix('a ')}; give something to train on")
 
     def warnings(self):
-        """A line for each bad record that is named."""
+        """A line for each bad record that is named, and for what would teach something else than is meant."""
         yield from (f"skipped: {fault}" for fault in self.faults)
         if self.bad > len(self.faults):
             yield f"skipped: {self.bad - len(self.faults):,} more records"
+        for name, key in self.fields.items():
+            if key not in self.found:
+                yield (f'--fields {name}={key}: none of the {self.records:,} records has a key "{key}"; name '
+                       "the one that is meant, or leave it out")
         answers = sum(self.ends.values())
         for (name, learned), count in self.ends.items():
             if name and not learned:

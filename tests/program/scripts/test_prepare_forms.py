@@ -179,6 +179,14 @@ def what_was_meant_otherwise_is_named(work):
         process = prepare("--out", work / "z.tok", *fields, option, "off", work / "a.jsonl")
         assert words in error_of(process, 2)
     assert len(prepare_good(work / "z.tok", *fields, "--mask_prompt", "off", work / "a.jsonl").ids) == 3
+    # One that records may lack is not missed in each of them.
+    rows = [{"q": "a", "a": "b"}, {"q": "a", "a": "b", "context": "c"}]
+    (work / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) * 2)
+    for key, warned in (("context", 0), ("contxt", 1)):
+        for where in (("--out", work / "z.tok"), ("--preview", 4)):
+            process = prepare(*where, "--fields", f"instruction=q,output=a,input={key}", work / "a.jsonl")
+            told = process.stderr.count(f'--fields input={key}: none of the 4 records has a key "{key}"')
+            assert process.returncode == 0 and told == warned, process.stderr
 
 
 def a_preview_shows_what_is_learned(work):
