@@ -3,6 +3,7 @@
 #include "launcher/programs/run_length.h"
 #include "launcher/programs/search_batch.h"
 #include "launcher/programs/search_command.h"
+#include "launcher/report/report.h"
 #include "launcher/setup/document_work.h"
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
@@ -184,6 +185,19 @@ static void print_table(const machine *machines, int count, FILE *out) {
   }
 }
 
+static fsdp_status print_text(const machine *machines, int count, fsdp_error *error) {
+  const fsdp_options *options = &machines[0].options;
+  fsdp_setup setup = {0};
+  fsdp_model_config model;
+  const fsdp_status status = fsdp_setup_read_model(options, &setup, &model, error);
+  if (status == FSDP_OK) {
+    fsdp_report_print_model(setup.model_name, &model, options->seq, stdout);
+    print_table(machines, count, stdout);
+  }
+  fsdp_setup_destroy(&setup);
+  return status;
+}
+
 static json_t *row_json(const machine *m) {
   json_t *notes = json_array();
   for (int i = 0; i < m->note_count; i++) json_array_append_new(notes, json_string(m->notes[i]));
@@ -204,11 +218,8 @@ static json_t *row_json(const machine *m) {
   return row;
 }
 
-static void print(const machine *machines, int count, bool json) {
-  if (!json) {
-    print_table(machines, count, stdout);
-    return;
-  }
+static fsdp_status print(const machine *machines, int count, bool json, fsdp_error *error) {
+  if (!json) return print_text(machines, count, error);
   json_t *rows = json_array();
   for (int i = 0; i < count; i++) json_array_append_new(rows, row_json(&machines[i]));
   json_t *root = json_pack("{s:o}", "machines", rows);
@@ -216,6 +227,7 @@ static void print(const machine *machines, int count, bool json) {
   json_dumpf(root, stdout, JSON_INDENT(1));
   putchar('\n');
   json_decref(root);
+  return FSDP_OK;
 }
 
 fsdp_status fsdp_machines_compare(const fsdp_options *options, int argc, char **argv, fsdp_error *error) {
@@ -223,7 +235,7 @@ fsdp_status fsdp_machines_compare(const fsdp_options *options, int argc, char **
   int count;
   fsdp_status status = read_list(options, machines, &count, error);
   for (int i = 0; i < count && status == FSDP_OK; i++) status = judge(&machines[i], argc, argv, error);
-  if (status == FSDP_OK) print(machines, count, options->json);
+  if (status == FSDP_OK) status = print(machines, count, options->json, error);
   for (int i = 0; i < count; i++) {
     free(machines[i].command);
     fsdp_options_destroy(&machines[i].options);

@@ -2,6 +2,7 @@
 
 #include "launcher/programs/search_command.h"
 #include "launcher/report/price.h"
+#include "launcher/report/report.h"
 #include "runtime/base/check.h"
 #include "runtime/base/plural.h"
 #include "runtime/base/text.h"
@@ -153,6 +154,7 @@ fsdp_status fsdp_search_print(const fsdp_search_job *job, const fsdp_search_foun
                               fsdp_options *options, FILE *out, fsdp_error *error) {
   const fsdp_search_result *result = &found->result;
   char number[3][48];
+  fsdp_report_print_model(job->setup.model_name, &job->config.base.model, job->config.base.seq, out);
   fprintf(out, "%d kind%s of plans for %d rank%s, %s sequence%s a step; %s drafts, %s whole plans\n",
           result->kind_count, fsdp_plural(result->kind_count), job->config.ranks,
           fsdp_plural(job->config.ranks),

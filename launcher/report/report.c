@@ -201,6 +201,12 @@ static void print_memory(const fsdp_plan *plan, FILE *out) {
 
 // ---- The page
 
+void fsdp_report_print_model(const char *model_name, const fsdp_model_config *model, int64_t seq, FILE *out) {
+  char parameters[INT_TEXT_BYTES];
+  fprintf(out, "%s: %s parameters, sequences of %" PRId64 " tokens\n", model_name,
+          fsdp_print_int(fsdp_model_parameter_count(model), parameters, sizeof parameters), seq);
+}
+
 static void print_head(const fsdp_plan *plan, const char *model_name, FILE *out) {
   const fsdp_plan_config *config = &plan->config;
   char parameters[INT_TEXT_BYTES], mesh[FSDP_MESH_TEXT_BYTES];

@@ -111,6 +111,15 @@ def work_of_documents():
                              for one in (found, read(*arguments, "--document-mask", "off")))
             assert abs(masked / plain / (left * most) - 1) < 0.02, (mesh, masked, plain, left * most)
             assert ("times the mean" in plan(*arguments).stderr) == (most > 1.001), mesh
+    # Weights: a fifth of what is seen are rows of 10, a part of which is held out.
+    for length in (10, 60):
+        (work / f"{length}.jsonl").write_text((json.dumps({"text": "a" * length}) + "\n") * 40)
+    mixed = ("--data", f"{work}/10.jsonl:0.2,{work}/60.jsonl:0.8", "--eval-split", 8)
+    for model, window in (("tiny", 64), (windowed, 7)):
+        found = read(*priced[:-6], *mixed, *priced[-4:], "--model", model, "-b", 4)["documents"]
+        of = {row: pairs(row, range(row) if window == 64 else whole, window) for row in (10, 60)}
+        left = (0.2 * of[10] + 0.8 * of[60]) / pairs(64, whole, window)
+        assert close(found["attention_left"], left), (found, left)
     # Bytes are not tokens: lengths of text that the model's tokenizer would make others are refused.
     refused = plan(*A100, "--model", "llama2-7b", "--ranks", 2, "--price", "--data", data, status=3).stderr
     assert "bytes" in refused, refused
@@ -169,7 +178,8 @@ def machines():
     rows = read("--model", "llama2-7b", "--machines", "1 a100-40, 8 b200", "-b", 1, "--price")["machines"]
     assert not rows[0]["fits"] and "the memory of profile a100-40" in rows[0]["reason"], rows
     table = plan(*given, "--machines", listed, "--price").stdout
-    assert "a100-40" in table and "h100-sxm" in table and len(table.splitlines()) == 3, table
+    assert table.startswith("tiny: 803,968 parameters, sequences of 64 tokens\n"), table
+    assert "a100-40" in table and "h100-sxm" in table and len(table.splitlines()) == 4, table
     for bad in ("a100-40", "8", "8 a100-40 @", "8 a100-40 @-1", "x a100-40", "8 a100-40,"):
         assert "--machines '" in plan("--machines", bad, status=2).stderr, bad
     assert "about one machine" in plan("--machines", listed, "--ranks", 4, status=2).stderr
