@@ -101,6 +101,9 @@ static const fsdp_option_alias table[] = {
     SAME("steps", "max-steps"),
     SAME("max-iters", "max-steps"),
     SAME("train-iters", "max-steps"),
+    SAME("total-tokens", "tokens"),
+    INSTEAD("price-per-hour", "use --gpu-hour X, what an hour of one GPU costs"),
+    INSTEAD("dollars-per-hour", "use --gpu-hour X, what an hour of one GPU costs"),
     // The optimizer.
     INSTEAD("optim", "the optimizer is AdamW, as PyTorch's: leave it out"),
     INSTEAD("optimizer", "the optimizer is AdamW, as PyTorch's: leave it out"),
@@ -190,6 +193,8 @@ static const fsdp_option_alias table[] = {
             "use --param-dtype bf16|fp32; master weights are in fp32 unless --master-dtype bf16"),
     INSTEAD("mixed-precision",
             "use --param-dtype bf16|fp32; master weights are in fp32 unless --master-dtype bf16"),
+    INSTEAD("gemm-dtype", "products are computed in --param-dtype, bf16 or fp32"),
+    INSTEAD("fp8", "fp8 is not built: use --param-dtype bf16"),
     INSTEAD("neftune-noise-alpha", "noise on embeddings is not built: leave it out"),
     INSTEAD("label-smoothing", "label smoothing is not built: leave it out"),
     INSTEAD("label-smoothing-factor", "label smoothing is not built: leave it out"),

@@ -195,8 +195,8 @@ static void take_results(fsdp_train_checkpoints *self, const fsdp_checkpoint *c,
   self->results.evaluations_since_best = 0;
   self->results.evaluated_from = c->progress.step;
   if (is_first(self) && was->best_eval_loss > 0 && fsdp_options_evaluate(self->options))
-    printf("note:      --%s changed, so evaluation losses are others than before (the best was %.4f): the best "
-           "one is sought anew\n",
+    printf("note:      --%s changed, so evaluation losses are others than before (the best was %.4f): the "
+           "best one is sought anew\n",
            option, was->best_eval_loss);
 }
 

@@ -71,10 +71,17 @@ fsdp_status fsdp_train_eval_load(fsdp_trainer *t, fsdp_error *error) {
   return fsdp_resume_load(t->checkpoints.resume, t->session.executor, error);
 }
 
+static void warn_of_positions(const fsdp_trainer *t) {
+  char note[FSDP_TRAIN_NOTE_BYTES];
+  if (fsdp_trainer_is_first(t) && fsdp_train_positions_note(t->setup.plan, note))
+    fprintf(stderr, "fsdp_eval: warning: %s\n", note);
+}
+
 fsdp_status fsdp_train_eval_print_start(fsdp_trainer *t, fsdp_error *error) {
   const fsdp_checkpoint *c = fsdp_resume_checkpoint(t->checkpoints.resume);
   char text[48];
   (void)error;
+  warn_of_positions(t);
   if (t->options->json) return FSDP_OK;
   fsdp_binding_print(t->world, t->binding, stdout);
   if (!fsdp_trainer_is_first(t)) return FSDP_OK;

@@ -119,6 +119,20 @@ static void warn_of_lost_tokens(const fsdp_trainer *t) {
             percent(all.cut_learned, whole), t->options->seq, fsdp_options_place(t->options, "seq-length"));
 }
 
+// Of documents of which parts alone are learned, as of conversations: an answer without its question.
+static void warn_of_split_documents(const fsdp_trainer *t) {
+  const fsdp_dataset_rows *how = fsdp_dataset_how(t->dataset);
+  const fsdp_packing_counts *c = &how->counts;
+  char split[32];
+  if (!fsdp_dataset_learns_parts(t->dataset) || 20 * c->split <= c->pieces) return;
+  fprintf(stderr,
+          "fsdp_train: warning: %s documents are longer than --seq-length %" PRId64
+          " (%s) and split: what is learned in a further part does not see the parts before it; raise "
+          "--seq-length, or use --long-documents cut or drop\n",
+          fsdp_print_int(c->split, split, sizeof split), t->options->seq,
+          fsdp_options_place(t->options, "seq-length"));
+}
+
 static void warn_of_options(const fsdp_trainer *t) {
   const fsdp_options *o = t->options;
   const fsdp_learning_rate *rate = &t->feed.config.rate;
@@ -166,10 +180,20 @@ static void note_routers(const fsdp_trainer *t) {
   print_note(text);
 }
 
+bool fsdp_train_positions_note(const fsdp_plan *plan, char note[FSDP_TRAIN_NOTE_BYTES]) {
+  const fsdp_plan_config *c = &plan->config;
+  if (c->seq <= c->model.max_position_embeddings) return false;
+  snprintf(note, FSDP_TRAIN_NOTE_BYTES,
+           "sequences of %" PRId64 " tokens are longer than the %" PRId64
+           " positions that the model was made for",
+           c->seq, c->model.max_position_embeddings);
+  return true;
+}
+
 void fsdp_train_print_notes(const fsdp_trainer *t) {
   char hints[2][FSDP_REPORT_HINT_BYTES];
   const fsdp_plan *made = t->setup.plan;
-  char text[512];
+  char text[FSDP_TRAIN_NOTE_BYTES];
   note_checkpoints(t);
   note_beginning(t);
   note_routers(t);
@@ -188,13 +212,7 @@ void fsdp_train_print_notes(const fsdp_trainer *t) {
   fsdp_dropout own;
   const bool drops = fsdp_dropout_any(&made->config.dropout) && fsdp_model_dropout(&made->config.model, &own);
   if (!drops && fsdp_model_note(&made->config.model, text, sizeof text)) print_note(text);
-  if (made->config.seq > made->config.model.max_position_embeddings) {
-    snprintf(text, sizeof text,
-             "sequences of %" PRId64 " tokens are longer than the %" PRId64
-             " positions that the model was made for",
-             made->config.seq, made->config.model.max_position_embeddings);
-    print_note(text);
-  }
+  if (fsdp_train_positions_note(made, text)) print_note(text);
   if (t->options->measure && !t->measures) {
     snprintf(text, sizeof text,
              "memory is not measured: a trace of --grad-accum %" PRId64 " (%s) would be too large",
@@ -224,6 +242,7 @@ void fsdp_train_print_notes(const fsdp_trainer *t) {
   warn_of_trained_evaluation(t);
   warn_of_narrow_tokens(t);
   warn_of_lost_tokens(t);
+  warn_of_split_documents(t);
   warn_of_options(t);
   warn_of_ended_schedule(t);
   const fsdp_plan *plan = t->setup.plan;

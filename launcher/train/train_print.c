@@ -162,6 +162,8 @@ void fsdp_train_print_start(const fsdp_trainer *t) {
     if (t->options->eval_freq)
       snprintf(when, sizeof when, "every %" PRId64 " step%s and at the end", t->options->eval_freq,
                fsdp_plural(t->options->eval_freq));
+    if (t->options->eval_at_start && !t->options->eval_freq)
+      snprintf(when, sizeof when, "and at the end (--eval-freq 0)");
     printf("evaluate:  %s%s, on %s sample%s%s%s\n", t->options->eval_at_start ? "at the start, " : "", when,
            fsdp_print_int(t->feed.config.eval_sampler.held_out, tokens, sizeof tokens),
            fsdp_plural(t->feed.config.eval_sampler.held_out),

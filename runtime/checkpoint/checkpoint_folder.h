@@ -60,8 +60,8 @@ int fsdp_checkpoint_list(const char *folder, fsdp_checkpoint_entry **entries);
 // The step that a checkpoint's folder is named by; -1 if it has another name.
 int64_t fsdp_checkpoint_named_step(const char *path);
 
-// The one of these, newest first, with the least evaluation loss among those that were evaluated as the newest
-// such one was; the newer of equals; -1 if none was evaluated.
+// The one of these, newest first, with the least evaluation loss among those that were evaluated as the
+// newest such one was; the newer of equals; -1 if none was evaluated.
 int fsdp_checkpoint_best(const fsdp_checkpoint_entry *entries, int count);
 
 // The checkpoint of the experiment `folder` that a word means: "step-60" or "60", with or without zeros

@@ -104,6 +104,9 @@ typedef struct fsdp_dataset_rows {
 } fsdp_dataset_rows;
 const fsdp_dataset_rows *fsdp_dataset_how(const fsdp_dataset *dataset);
 
+// Whether the loss counts parts of documents alone, as of conversations and instructions.
+bool fsdp_dataset_learns_parts(const fsdp_dataset *dataset);
+
 // How many of the sample's positions hold a token: the others are padding.
 int64_t fsdp_dataset_real_count(const fsdp_dataset *dataset, int64_t sample);
 

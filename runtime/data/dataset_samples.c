@@ -315,8 +315,7 @@ static fsdp_status check_size(const fsdp_dataset *dataset, const fsdp_dataset_co
 
 // ---- Rows
 
-// Whether the loss counts parts of documents alone, as in conversations and instructions.
-static bool learns_parts(const fsdp_dataset *dataset) {
+bool fsdp_dataset_learns_parts(const fsdp_dataset *dataset) {
   for (int i = 0; i < dataset->source_count; i++) {
     const fsdp_token_view *view = &dataset->sources[i].tokens.view;
     if (view->mask && view->target_count < view->token_count - view->document_count) return true;
@@ -424,7 +423,7 @@ static fsdp_status add_groups(fsdp_dataset *dataset, const fsdp_dataset_config *
 static fsdp_status make_rows(fsdp_dataset *dataset, const fsdp_dataset_config *config, fsdp_error *error) {
   fsdp_packing_choice choice = config->packing;
   if (choice == FSDP_PACKING_AUTO)
-    choice = learns_parts(dataset) ? FSDP_PACKING_BEST_FIT : FSDP_PACKING_STREAM;
+    choice = fsdp_dataset_learns_parts(dataset) ? FSDP_PACKING_BEST_FIT : FSDP_PACKING_STREAM;
   dataset->how.packing = choice;
   if (!dataset->knows_documents && (config->separates || choice != FSDP_PACKING_STREAM))
     return fsdp_fail(

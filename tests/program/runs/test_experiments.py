@@ -316,9 +316,9 @@ def the_best_is_of_like_evaluations():
                         ("hard", [letters[i:i + 40] for i in range(16)])):  # fmt: skip
         lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
         (work / f"{name}.jsonl").write_text(lines)
-    train(*COMMON[:-4], "--lr", "1e-2", "--data", "text.jsonl", "--eval-data", "easy.jsonl", "--eval-freq", "2",
-          "--ckpt-freq", "100", "--ckpt-keep", "1", "--ckpt-best", "eval_loss", "--max-steps", "4",
-          "-e", "like", ranks=RANKS)  # fmt: skip
+    train(*COMMON[:-4], "--lr", "1e-2", "--data", "text.jsonl", "--eval-data", "easy.jsonl",
+          "--eval-freq", "2", "--ckpt-freq", "100", "--ckpt-keep", "1", "--ckpt-best", "eval_loss",
+          "--max-steps", "4", "-e", "like", ranks=RANKS)  # fmt: skip
     anew = "changed, so evaluation losses are others than before"
     process = train("-e", "like", "--max-steps", "8", "--eval-data", "hard.jsonl", ranks=RANKS)
     assert f"note:      --eval-data {anew} (the best was " in process.stdout, process.stdout

@@ -148,6 +148,15 @@ def text_is_the_tokenizers():
     return None
 
 
+def longer_than_the_model_was_made_for():
+    model = programs.make_model(work / "short", programs.CONFIG | {"max_position_embeddings": 16})
+    for count in (15, 16):
+        process = call("fsdp_eval", "--json", "--model", model, "--prompt-tokens", "1",
+                       "--max-new-tokens", count)  # fmt: skip
+        told = "fsdp_eval: warning: sequences of 17 tokens are longer than the 16 positions" in process.stderr
+        assert told == (count == 16) and len(json.loads(process.stdout)["tokens"]) == count, process
+
+
 def python_is_started_only_for_text():
     fake, mark = work / "fake", work / "started"
     fake.mkdir()
@@ -197,6 +206,7 @@ def main():
     draws_depend_on_the_seed_alone()
     training_samples_as_its_checkpoint_does()
     what_cannot_be_is_refused()
+    longer_than_the_model_was_made_for()
     python_is_started_only_for_text()
     skipped = text_is_the_tokenizers()
     shutil.rmtree(work)
