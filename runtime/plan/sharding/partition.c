@@ -380,13 +380,12 @@ static void place_inputs(partitioner *p) {
 
 // ---- What came of it
 
-// Appends the axes of a set, as the mesh before it was factored has them.
+// Appends the axes of a set, as the mesh before it was factored has them: of an axis whose ranks are all
+// replicas of one key/value head, the replicas' half alone is in the set.
 static void append_axes(const partitioner *p, fsdp_axis_set axes, fsdp_dim_axes *dim) {
-  for (int a = 0; a < p->mesh->count; a++) {
-    bool replica = p->axes->axis >= 0 && a == p->axes->axis + 1;
-    if (!(axes >> a & 1) || replica) continue;
-    dim->axes[dim->count++] = (signed char)(p->axes->axis >= 0 && a > p->axes->axis ? a - 1 : a);
-  }
+  const fsdp_axis_set source = fsdp_factored_source(p->axes, axes);
+  for (int a = 0; a < p->mesh->count; a++)
+    if (source >> a & 1) dim->axes[dim->count++] = (signed char)a;
 }
 
 static void write_output(const partitioner *p, fsdp_specs *specs, int module, value_spread spread) {

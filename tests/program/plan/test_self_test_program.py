@@ -99,6 +99,8 @@ def files():
     two_axes = work / "two_axes.yaml"
     two_axes.write_text(TWO_AXES)
     model = programs.make_model(work / "model", programs.CONFIG | {"vocab_size": 32001}, weights=False)
+    one_head = programs.CONFIG | {"num_key_value_heads": 1}
+    one_head = programs.make_model(work / "one_head", one_head, weights=False)
     mesh = ["--ranks", 8, "--mesh", "fsdp=2,tensor=4"]
     cases = [["--model", "llama2-7b", *mesh, "--sharding", rules],
              ["--model", "tiny", "--ranks", 4, "--mesh", "fsdp=1,a=2,b=2", "--sharding", two_axes],
@@ -109,7 +111,8 @@ def files():
               "--shard", "model.norm=[[data, fsdp], tensor, null]"],
              ["--model", "llama2-7b", "--ranks", 8, "--op-strategies", operators],
              ["--model", "llama2-7b", *mesh, "--op-strategies", operators],
-             ["--model", model, "--ranks", 12, "--mesh", "fsdp=3,tensor=4"]]
+             ["--model", model, "--ranks", 12, "--mesh", "fsdp=3,tensor=4"],
+             ["--model", one_head, "--ranks", 2, "--tensor-parallel", 2]]
     # Attention on the queries of one of two axes that cut rows: the other one cuts heads, or nothing of it.
     pieces = work / "pieces.yaml"
     for attention, weight in (("null", "null, null"), ("[a, tensor]", "null, a")):
