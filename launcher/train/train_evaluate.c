@@ -14,6 +14,7 @@
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 fsdp_status fsdp_train_eval_find_checkpoint(fsdp_trainer *t, fsdp_error *error) {
   fsdp_board_enter(FSDP_ACTIVITY_LOADING);
@@ -71,17 +72,24 @@ fsdp_status fsdp_train_eval_load(fsdp_trainer *t, fsdp_error *error) {
   return fsdp_resume_load(t->checkpoints.resume, t->session.executor, error);
 }
 
-static void warn_of_positions(const fsdp_trainer *t) {
+// What makes the numbers say less than they seem to.
+static void warn(const fsdp_trainer *t, const fsdp_checkpoint *c) {
   char note[FSDP_TRAIN_NOTE_BYTES];
-  if (fsdp_trainer_is_first(t) && fsdp_train_positions_note(t->setup.plan, note))
-    fprintf(stderr, "fsdp_eval: warning: %s\n", note);
+  if (!fsdp_trainer_is_first(t)) return;
+  if (fsdp_train_positions_note(t->setup.plan, note)) fprintf(stderr, "fsdp_eval: warning: %s\n", note);
+  const char *trained = c ? json_string_value(json_object_get(c->options, "data")) : NULL;
+  if (trained && t->options->data && strcmp(trained, t->options->data) == 0)
+    fprintf(stderr,
+            "fsdp_eval: warning: --data %.300s (%s) is what the run was trained on: its loss says little of "
+            "other data\n",
+            trained, fsdp_options_place(t->options, "data"));
 }
 
 fsdp_status fsdp_train_eval_print_start(fsdp_trainer *t, fsdp_error *error) {
   const fsdp_checkpoint *c = fsdp_resume_checkpoint(t->checkpoints.resume);
   char text[48];
   (void)error;
-  warn_of_positions(t);
+  warn(t, c);
   if (t->options->json) return FSDP_OK;
   fsdp_binding_print(t->world, t->binding, stdout);
   if (!fsdp_trainer_is_first(t)) return FSDP_OK;

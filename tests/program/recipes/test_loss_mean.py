@@ -91,6 +91,7 @@ def evaluates_as_the_run(name, *options, seq=64, data=DATA):
                 data=data)  # fmt: skip
     process = programs.run("fsdp_eval", "-e", name, "--save-dir", work, "--data", data, "--json")
     assert process.returncode == 0, (options, process.stderr)
+    assert "is what the run was trained on" in process.stderr, process.stderr
     found = json.loads(process.stdout)
     assert close(found["loss"], run[-1]["eval_loss"]), (options, found, run[-1])
     return found
