@@ -2,7 +2,7 @@
 #pragma once
 
 #include "runtime/plan/search/evaluate.h"
-#include "runtime/plan/search/search_config.h"
+#include "runtime/plan/search/search.h"
 
 // The search has three constants. FSDP_EVALUATION_ERROR (estimate.h): what an estimate may be off by, in time
 // and in bytes; a setting that it excludes by less is tried.
@@ -14,11 +14,12 @@
 #define SEARCH_DEPTH 3
 
 // What is enumerated.
-#define SEARCH_SETS_MAX     6 // of values that are not kept
-#define SEARCH_WRAPS_MAX    4
-#define SEARCH_KEEP         4 // settings of a kind that may become its finalist, half of them offloading
-#define SEARCH_BATCHES_MAX  64
-#define SEARCH_PREFETCH_MAX 2
+#define SEARCH_SETS_MAX         6 // of values that are not kept
+#define SEARCH_WRAPS_MAX        4
+#define SEARCH_KEEP             4 // settings of a kind that may become its finalist, half of them offloading
+#define SEARCH_BATCHES_MAX      64
+#define SEARCH_PREFETCH_MAX     2
+#define SEARCH_PREFETCH_DEEPEST 4 // of the best plans
 
 // Of what the search allows.
 fsdp_evaluator search_evaluator_of(const fsdp_search_config *search);
@@ -46,11 +47,14 @@ typedef struct search_chain {
   int count;
 } search_chain;
 
-#define SEARCH_CHAINS_MAX 4
+// Those that every setting is tried with, and those that the best plans are tried with too.
+#define SEARCH_USUAL_CHAINS_MAX 4
+#define SEARCH_FINER_CHAINS_MAX 64
+#define SEARCH_CHAINS_MAX       (SEARCH_USUAL_CHAINS_MAX + SEARCH_FINER_CHAINS_MAX)
 
 typedef struct search_space {
   search_chain chains[SEARCH_CHAINS_MAX];
-  int chain_count;
+  int chain_count, usual_count;             // the usual ones come first
   fsdp_wrap_policy wraps[SEARCH_WRAPS_MAX]; // the first is what a kind is tried with
   int wrap_count;
   int64_t layer_params, params; // of a layer, and in all
@@ -153,3 +157,34 @@ const search_floor *search_floor_of(const fsdp_search_config *search, const sear
 void search_kind_settings(const fsdp_search_config *search, const search_space *space,
                           const fsdp_search_kind *kind, const search_floor *floor, bool all_variants,
                           double cut_s, search_deltas *deltas, fsdp_evaluator *evaluator, search_best *best);
+
+// `setting`, of this kind, with as much of one chain as must be; false if nothing of it fits, or it takes
+// `cut_s`. deltas: of each chain by itself.
+bool search_chain_setting(const fsdp_search_config *search, const search_space *space,
+                          const fsdp_search_kind *kind, const fsdp_plan_config *setting, int chain,
+                          double cut_s, search_deltas *deltas, fsdp_evaluator *evaluator,
+                          search_setting *out);
+
+// ---- The search (search.c, search_finalists.c)
+
+typedef struct ranked {
+  int kind;
+  search_best best;
+} ranked;
+
+// A search as it runs.
+typedef struct searcher {
+  const fsdp_search_config *config;
+  search_space space;
+  fsdp_search_result *result;
+  int *order;     // kinds by their bounds
+  ranked *ranked; // kinds with settings that fit, by estimate
+  int ranked_count;
+  search_deltas deltas, chain_deltas[SEARCH_CHAINS_MAX]; // of all usual chains, and of each by itself
+  search_floors floors;
+  fsdp_evaluator evaluator;
+  int64_t least_excess; // of what does not fit; 0: nothing was tried
+} searcher;
+
+// Plans, of the kinds that are ranked, those that may be among the best; result->plans then, the fastest first.
+void search_choose_finalists(searcher *r);

@@ -9,6 +9,7 @@
 typedef struct walk {
   const fsdp_search_config *search;
   const search_space *space;
+  int first_chain, chain_end; // of the space
   const fsdp_search_kind *kind;
   const search_floor *floor;
   double cut_s;
@@ -140,7 +141,7 @@ static const search_delta *delta_of(walk *w, const search_setting *first) {
                           .context = context,
                           .expert = expert,
                           .sequence_parallel = w->kind->sequence_parallel};
-  for (int c = 0; c < w->space->chain_count; c++) {
+  for (int c = w->first_chain; c < w->chain_end; c++) {
     for (int set = 1; set < w->space->chains[c].count; set++) {
       search_setting setting;
       if (!estimate_set(w, c, set, first, &setting)) continue;
@@ -229,7 +230,7 @@ static void try_setting(walk *w, const fsdp_plan_config *config, const fsdp_eval
   const double least = floor_of(&setting.estimate);
   if (is_cut(w, least)) return;
   const search_delta delta = *delta_of(w, &setting);
-  for (int c = 0; c < w->space->chain_count && least < cut_of(w); c++) try_chain(w, &delta, c, &setting);
+  for (int c = w->first_chain; c < w->chain_end && least < cut_of(w); c++) try_chain(w, &delta, c, &setting);
 }
 
 // ---- Variants
@@ -262,7 +263,7 @@ static double hopeful_work_s(walk *w, const search_setting *first) {
   if (fsdp_excess_of(&w->evaluator->allowed, hopeful.estimate.bytes, NULL) == 0)
     return first->estimate.work_s;
   const search_delta delta = *delta_of(w, first);
-  for (int c = 0; c < w->space->chain_count; c++) {
+  for (int c = w->first_chain; c < w->chain_end; c++) {
     for (int set = 1; set < w->space->chains[c].count; set++) {
       const fsdp_evaluation before = predict(&hopeful, &delta, c, set - 1);
       const fsdp_evaluation all = predict(&hopeful, &delta, c, set);
@@ -407,7 +408,7 @@ static int list_batches(walk *w, fsdp_plan_config config, batch_choice choices[S
 void search_kind_settings(const fsdp_search_config *search, const search_space *space,
                           const fsdp_search_kind *kind, const search_floor *floor, bool all_variants,
                           double cut_s, search_deltas *deltas, fsdp_evaluator *evaluator, search_best *best) {
-  walk w = {search, space, kind, floor, cut_s, deltas, evaluator, best};
+  walk w = {search, space, 0, space->usual_count, kind, floor, cut_s, deltas, evaluator, best};
   batch_choice choices[SEARCH_BATCHES_MAX];
   memset(best, 0, sizeof *best);
   const fsdp_plan_config config = first_config(search, space, kind);
@@ -427,4 +428,18 @@ void search_kind_settings(const fsdp_search_config *search, const search_space *
     try_variants(&w, &choices[i], &first, false);
     return;
   }
+}
+
+bool search_chain_setting(const fsdp_search_config *search, const search_space *space,
+                          const fsdp_search_kind *kind, const fsdp_plan_config *setting, int chain,
+                          double cut_s, search_deltas *deltas, fsdp_evaluator *evaluator,
+                          search_setting *out) {
+  search_best best = {.count = 0};
+  walk w = {search, space, chain, chain + 1, kind, NULL, cut_s, &deltas[chain], evaluator, &best};
+  fsdp_plan_config config = *setting;
+  config.saving = search->base.saving;
+  config.limits = search->base.limits;
+  try_setting(&w, &config, NULL);
+  if (best.count) *out = best.settings[0];
+  return best.count > 0;
 }

@@ -142,6 +142,43 @@ static void add_offload_chains(const fsdp_search_config *search, search_space *s
   add_set(inputs, recompute ? "block" : "", "block_inputs");
 }
 
+// The values of `offload` go to the host in every layer if need be; of the others those that are cheap to
+// make again are made again, or all, in as few layers as must.
+static void add_finer_chains(search_space *space, const char *cheap, const char *offload, bool recompute) {
+  char block[sizeof space->chains[0].sets[0].recompute];
+  search_chain *chain = &space->chains[space->chain_count++];
+  add_set(chain, "", "");
+  add_set(chain, "", offload);
+  if (!recompute) return;
+  if (*cheap) {
+    snprintf(block, sizeof block, "%s", cheap);
+    append(block, sizeof block, "block");
+    add_set(chain, cheap, offload);
+    add_set(chain, block, offload);
+    chain = &space->chains[space->chain_count++];
+    add_set(chain, "", "");
+    add_set(chain, "", offload);
+  }
+  add_set(chain, "block", offload);
+}
+
+// Offloaded: what takes longest to make again for its bytes, of this the first, the first two and so on;
+// each with and without what is made once.
+static void list_finer_chains(const fsdp_search_config *search, search_space *space, const item *items,
+                              int count, const char *cheap) {
+  const bool recompute = !search->fixed[FSDP_SEARCH_RECOMPUTE];
+  char lists[2][sizeof space->chains[0].sets[0].offload] = {"", ""}; // without, and with
+  for (int i = 0; i < count; i++)
+    if (items[i].is_made_once) append(lists[1], sizeof lists[1], items[i].name);
+  for (int i = count - 1; i >= 0; i--) {
+    if (items[i].is_made_once || is_cheap(&items[i])) continue;
+    for (int with = 0; with < 2; with++) {
+      append(lists[with], sizeof lists[with], items[i].name);
+      if (with == 0 || *lists[1]) add_finer_chains(space, cheap, lists[with], recompute);
+    }
+  }
+}
+
 static void list_chains(const fsdp_search_config *search, search_space *space, const fsdp_graph *graph) {
   item items[ITEMS_MAX];
   char cheap[sizeof space->chains[0].sets[0].recompute] = "";
@@ -151,9 +188,11 @@ static void list_chains(const fsdp_search_config *search, search_space *space, c
   if (!search->fixed[FSDP_SEARCH_RECOMPUTE]) add_recompute_chains(space, items, count, cheap);
   // A CPU's device memory is the host's.
   const bool has_host = search->profile->device != FSDP_OP_CPU && search->profile->up_rate > 0;
-  if (!search->fixed[FSDP_SEARCH_OFFLOAD_ACTIVATIONS] && has_host)
-    add_offload_chains(search, space, items, count, cheap);
+  const bool offload = !search->fixed[FSDP_SEARCH_OFFLOAD_ACTIVATIONS] && has_host;
+  if (offload) add_offload_chains(search, space, items, count, cheap);
   if (!space->chain_count) add_set(&space->chains[space->chain_count++], "", "");
+  space->usual_count = space->chain_count;
+  if (offload) list_finer_chains(search, space, items, count, cheap);
 }
 
 static bool names(const char *list, const char *name, size_t length) {

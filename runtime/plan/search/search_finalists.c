@@ -1,0 +1,388 @@
+// Of the kinds' settings the finalists: planned whole, and improved.
+#include "runtime/base/check.h"
+#include "runtime/base/size.h"
+#include "runtime/plan/search/search_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+// ---- Whole plans
+
+// The setting planned for what the search allows: it may fill all that there is, and spread where a margin
+// stays free.
+static fsdp_plan_config within_limits(const fsdp_search_config *search, const fsdp_plan_config *setting) {
+  fsdp_plan_config config = *setting;
+  memcpy(config.limits.bytes, search->limit_bytes, sizeof config.limits.bytes);
+  config.limits.shared_bytes = search->shared_limit_bytes;
+  config.limits.room_bytes = fsdp_search_allowed(search).room_bytes;
+  return config;
+}
+
+static fsdp_status price(const fsdp_search_config *search, const fsdp_plan_config *setting,
+                         fsdp_evaluator *evaluator, fsdp_search_plan *out) {
+  const fsdp_plan_config config = within_limits(search, setting);
+  fsdp_evaluation e;
+  if (!fsdp_evaluate(evaluator, &config, FSDP_EVALUATE_PLAN, &e)) return FSDP_ERR_OPTION;
+  if (fsdp_excess_of(&evaluator->allowed, e.bytes, NULL) > 0) return FSDP_ERR_CAPACITY;
+  *out = (fsdp_search_plan){.config = config,
+                            .step_s = e.step_s,
+                            .unhindered_s = e.unhindered_s,
+                            .tokens_per_s = (double)(search->global_batch * config.seq) / e.step_s,
+                            .mfu = e.mfu,
+                            .comm_s = e.comm_s,
+                            .copies_s = e.copies_s,
+                            .bound = search_bound_of(&e),
+                            .hash = e.hash,
+                            .kind = -1};
+  memcpy(out->bytes, e.bytes, sizeof out->bytes);
+  return FSDP_OK;
+}
+
+fsdp_status fsdp_search_price(const fsdp_search_config *search, const fsdp_plan_config *setting,
+                              fsdp_search_plan *out) {
+  fsdp_evaluator evaluator = search_evaluator_of(search);
+  const fsdp_status status = price(search, setting, &evaluator, out);
+  fsdp_evaluator_release(&evaluator);
+  return status;
+}
+
+// Whether a setting fits by its peaks, without packing, with `room` of the device left free.
+static bool fits_by_peaks(searcher *r, const fsdp_plan_config *setting, double room) {
+  fsdp_evaluation e;
+  if (!fsdp_evaluate(&r->evaluator, setting, FSDP_EVALUATE_PEAKS, &e)) return false;
+  e.bytes[FSDP_SPACE_DEVICE] = (int64_t)((double)e.bytes[FSDP_SPACE_DEVICE] / (1 - room));
+  return fsdp_excess_of(&r->evaluator.allowed, e.bytes, NULL) == 0;
+}
+
+// The estimate of a setting whose layers have changed.
+static void estimate_layers(searcher *r, search_setting *setting) {
+  const search_chain *chain = &r->space.chains[setting->chain];
+  const int all = (int)r->config->base.model.num_layers;
+  fsdp_plan_config config = setting->config;
+  fsdp_evaluation before, whole;
+  config.saving = search_saving_of(r->config, chain, setting->set - 1, all);
+  if (!fsdp_evaluate(&r->evaluator, &config, FSDP_EVALUATE_FEW, &before)) return;
+  config.saving = search_saving_of(r->config, chain, setting->set, all);
+  if (!fsdp_evaluate(&r->evaluator, &config, FSDP_EVALUATE_FEW, &whole)) return;
+  setting->estimate = fsdp_estimate_between(&before, &whole, setting->layers, all);
+}
+
+// The fewest layers of the setting's set with which its peaks fit: as estimated, or a few more or less.
+static void settle_layers(searcher *r, search_setting *setting, double room) {
+  const search_chain *chain = &r->space.chains[setting->chain];
+  const int all = (int)r->config->base.model.num_layers;
+  int low = 1, high = all; // high: fits, as far as is known
+  for (int tried = setting->layers, step = 1; low < high;) {
+    setting->config.saving = search_saving_of(r->config, chain, setting->set, tried);
+    if (fits_by_peaks(r, &setting->config, room)) {
+      high = tried;
+      tried = (int)fsdp_max_i64(low, tried - step);
+    } else {
+      low = tried + 1;
+      tried = (int)fsdp_min_i64(high, tried + step);
+    }
+    if (tried < low || tried > high || tried == high) tried = low + (high - low) / 2;
+    step *= 2;
+  }
+  setting->layers = high;
+  setting->config.saving = search_saving_of(r->config, chain, setting->set, high);
+  estimate_layers(r, setting);
+}
+
+// Prices the setting whole with other layers of its set; true, and it takes the plan's place, if faster.
+static bool try_layers(searcher *r, int layers, search_setting *setting, fsdp_search_plan *out) {
+  search_setting other = *setting;
+  fsdp_search_plan plan;
+  other.layers = layers;
+  other.config.saving = search_saving_of(r->config, &r->space.chains[setting->chain], setting->set, layers);
+  if (price(r->config, &other.config, &r->evaluator, &plan) || plan.step_s >= out->step_s) return false;
+  estimate_layers(r, &other);
+  *setting = other;
+  *out = plan;
+  return true;
+}
+
+// As few layers as are faster still, down to `least`.
+static void try_fewer(searcher *r, int least, search_setting *setting, fsdp_search_plan *out) {
+  for (int step = (int)fsdp_max_i64(1, (setting->layers - least) / 2); step > 0;) {
+    const int layers = setting->layers - step;
+    if (layers < least || !try_layers(r, layers, setting, out)) step /= 2;
+  }
+}
+
+// Keeps less, so that memory is reused later and without waits; takes the plan's place if it is faster.
+static void try_room(searcher *r, double room, search_setting *setting, fsdp_search_plan *out) {
+  const search_chain *chain = &r->space.chains[setting->chain];
+  const int all = (int)r->config->base.model.num_layers;
+  search_setting roomy = *setting;
+  for (; roomy.set < chain->count; roomy.set++) {
+    roomy.config.saving = search_saving_of(r->config, chain, roomy.set, all);
+    if (fits_by_peaks(r, &roomy.config, room)) break;
+  }
+  if (roomy.set == chain->count) return;
+  settle_layers(r, &roomy, room);
+  if (roomy.estimate.step_s < out->step_s && try_layers(r, roomy.layers, &roomy, out)) *setting = roomy;
+}
+
+// The slowest plan that counts as one of the best so far.
+static double last_s(const fsdp_search_result *result) {
+  return result->count < FSDP_SEARCH_PLANS ? INFINITY : result->plans[result->count - 1].step_s;
+}
+
+// Of a plan that waits for memory and may be one of the best. `best`: every number of layers counts.
+static void spare_waits(searcher *r, bool best, search_setting *setting, fsdp_search_plan *out) {
+  const search_setting tight = *setting;
+  // What could be listed at most, and is not among the most promising kinds, stays as it is.
+  const double wanted = best || !r->result->count ? last_s(r->result) : r->result->plans[0].step_s;
+  if (setting->set == 0 || out->unhindered_s >= wanted) return;
+  // More room where some helped.
+  for (int i = 1; i <= SEARCH_DEPTH; i++) {
+    const double tight_s = out->step_s;
+    if (tight_s > (1 + SEARCH_TIE) * out->unhindered_s) try_room(r, i * FSDP_ARENA_ROOM, setting, out);
+    if (out->step_s == tight_s || !best) break;
+  }
+  if (!best) return;
+  if (setting->set != tight.set)
+    try_fewer(r, 1, setting, out);
+  else if (setting->layers != tight.layers)
+    try_fewer(r, tight.layers + 1, setting, out);
+}
+
+// Prices a setting whole. If packing takes a little more than its peaks, so do a few layers.
+static bool price_whole(searcher *r, bool best, search_setting *setting, fsdp_search_plan *out) {
+  const search_chain *chain = &r->space.chains[setting->chain];
+  const int all = (int)r->config->base.model.num_layers;
+  if (setting->set > 0) settle_layers(r, setting, 0);
+  for (int more = 0; more <= SEARCH_DEPTH; more++) {
+    fsdp_status status = price(r->config, &setting->config, &r->evaluator, out);
+    if (status == FSDP_OK) {
+      spare_waits(r, best, setting, out);
+      return true;
+    }
+    if (status != FSDP_ERR_CAPACITY || setting->set == 0 || setting->layers == all) return false;
+    setting->layers++;
+    setting->config.saving = search_saving_of(r->config, chain, setting->set, setting->layers);
+  }
+  return false;
+}
+
+// The step of a setting from a draft of all layers, which takes the place of the estimate from few.
+static bool refine(searcher *r, search_setting *setting) {
+  fsdp_evaluation whole;
+  if (!fsdp_evaluate(&r->evaluator, &setting->config, FSDP_EVALUATE_DRAFT, &whole)) return false;
+  setting->estimate.step_s = whole.step_s;
+  return true;
+}
+
+// Prices a setting whole and corrects `waits`, the share by which plans of its kind take longer than drafts
+// of all their layers, if it says otherwise.
+static bool price_estimated(searcher *r, bool best, double *waits, search_setting *setting,
+                            fsdp_search_plan *out) {
+  const double draft_s = setting->estimate.step_s;
+  if (!price_whole(r, best, setting, out) || !refine(r, setting)) return false;
+  const double free_s = setting->estimate.step_s;
+  if (fabs(out->step_s / (free_s * (1 + *waits)) - 1) > SEARCH_TIE) *waits = out->step_s / free_s - 1;
+  out->draft_s = draft_s;
+  out->estimate_s = free_s * (1 + *waits);
+  return true;
+}
+
+// Whether a draft of all layers, with the share that the kind waits for memory, takes less than `enough`.
+static bool might_take_less(searcher *r, const search_setting *setting, double waits, double enough) {
+  fsdp_evaluation whole;
+  return fsdp_evaluate(&r->evaluator, &setting->config, FSDP_EVALUATE_DRAFT, &whole) &&
+         whole.step_s * (1 + waits) < enough;
+}
+
+// The best of a kind's settings, or the first that fits unless another might be much faster; false if none
+// fits after all.
+static bool choose_of_kind(searcher *r, ranked *item, bool best, fsdp_search_plan *out) {
+  bool found = false;
+  double waits = 0;
+  for (int i = 0; i < item->best.count; i++) {
+    search_setting *setting = &item->best.settings[i];
+    const double enough = found ? out->step_s * (best ? 1 : 1 - FSDP_EVALUATION_ERROR) : INFINITY;
+    fsdp_search_plan plan;
+    if (setting->estimate.step_s >= enough) break;
+    if (found && !might_take_less(r, setting, waits, enough)) continue;
+    if (!price_estimated(r, best, &waits, setting, &plan)) continue;
+    if (found && plan.step_s >= out->step_s) continue;
+    *out = plan;
+    found = true;
+  }
+  return found;
+}
+
+// A program has one place, under the kind that is enumerated first.
+static void insert_plan(fsdp_search_result *result, const fsdp_search_plan *plan) {
+  for (int p = 0; p < result->count; p++) {
+    if (result->plans[p].hash != plan->hash) continue;
+    if (plan->kind < result->plans[p].kind) result->plans[p] = *plan;
+    return;
+  }
+  if (result->count == FSDP_SEARCH_PLANS && plan->step_s >= result->plans[result->count - 1].step_s) return;
+  int at = result->count < FSDP_SEARCH_PLANS ? result->count++ : FSDP_SEARCH_PLANS - 1;
+  for (; at > 0 && result->plans[at - 1].step_s > plan->step_s; at--)
+    result->plans[at] = result->plans[at - 1];
+  result->plans[at] = *plan;
+}
+
+// Estimates of different prefetch differ, also where nothing is gathered ahead: the plan says the usual one.
+static void name_usual_prefetch(searcher *r, fsdp_search_plan *plan) {
+  if (r->config->fixed[FSDP_SEARCH_PREFETCH] || plan->config.prefetch == 1) return;
+  fsdp_plan_config usual = plan->config;
+  fsdp_evaluation with_usual, as_found; // without addresses: equal ones make equal plans
+  usual.prefetch = 1;
+  if (fsdp_evaluate(&r->evaluator, &usual, FSDP_EVALUATE_PEAKS, &with_usual) &&
+      fsdp_evaluate(&r->evaluator, &plan->config, FSDP_EVALUATE_PEAKS, &as_found) &&
+      with_usual.hash == as_found.hash)
+    plan->config.prefetch = 1;
+}
+
+// What became of the kinds of which a plan was made whole.
+static void note_finalists(fsdp_search_result *result) {
+  for (int k = 0; k < result->kind_count; k++) {
+    fsdp_search_kind *kind = &result->kinds[k];
+    for (int p = 0; p < result->count; p++) {
+      const bool same = kind->hash == result->plans[p].hash; // 0 is of no program that was made
+      if (same) kind->outcome = result->plans[p].kind == k ? FSDP_SEARCH_FINALIST : FSDP_SEARCH_SAME;
+    }
+  }
+}
+
+// Whether drafts of all layers say that no setting of the kind is among the best found so far.
+static bool is_beaten(searcher *r, const ranked *item) {
+  const double last = last_s(r->result);
+  double least = INFINITY;
+  for (int i = 0; i < item->best.count && least >= last && last < INFINITY; i++) {
+    search_setting setting = item->best.settings[i];
+    if (setting.estimate.step_s * (1 - FSDP_EVALUATION_ERROR) >= last) continue;
+    if (refine(r, &setting)) least = fmin(least, setting.estimate.step_s);
+  }
+  if (least < last || last == INFINITY) return false;
+  if (least < INFINITY) r->result->kinds[item->kind].step_s = least;
+  return true;
+}
+
+static int compare_settings(const void *a, const void *b) {
+  const search_setting *x = a, *y = b;
+  if (x->estimate.step_s != y->estimate.step_s) return x->estimate.step_s < y->estimate.step_s ? -1 : 1;
+  return x->chain - y->chain;
+}
+
+// What a plan that was made whole says of its kind.
+static void note_plan(fsdp_search_result *result, const fsdp_search_plan *plan) {
+  fsdp_search_kind *kind = &result->kinds[plan->kind];
+  kind->step_s = plan->step_s;
+  kind->bound = plan->bound;
+  kind->hash = plan->hash;
+}
+
+// What any chain makes of `setting`, of kind `kind`, if a draft of all layers takes less than `enough`; the
+// fastest first.
+static int list_finer(searcher *r, const fsdp_plan_config *setting, int kind, double enough,
+                      search_setting settings[SEARCH_CHAINS_MAX]) {
+  int count = 0;
+  for (int c = 0; c < r->space.chain_count; c++) {
+    search_setting *out = &settings[count];
+    if (!search_chain_setting(r->config, &r->space, &r->result->kinds[kind], setting, c, enough,
+                              r->chain_deltas, &r->evaluator, out))
+      continue;
+    const bool is_whole = out->set == 0; // everything is kept, whatever the chain
+    count += refine(r, out) && out->estimate.step_s < enough;
+    if (is_whole) break;
+  }
+  qsort(settings, (size_t)count, sizeof *settings, compare_settings);
+  return count;
+}
+
+// A kind has one plan.
+static void replace_plan(fsdp_search_result *result, const fsdp_search_plan *plan) {
+  for (int p = 0; p < result->count; p++) {
+    if (result->plans[p].kind != plan->kind) continue;
+    result->count--;
+    memmove(&result->plans[p], &result->plans[p + 1], (size_t)(result->count - p) * sizeof *result->plans);
+  }
+  note_plan(result, plan);
+  insert_plan(result, plan);
+}
+
+// Of `setting` with other choices of what is saved the fastest, if it is faster than the best plan.
+static void try_finer(searcher *r, const fsdp_plan_config *setting, int kind) {
+  search_setting *settings = fsdp_alloc(SEARCH_CHAINS_MAX * sizeof *settings);
+  double enough = r->result->plans[0].step_s * (1 - SEARCH_TIE), waits = 0;
+  const int count = list_finer(r, setting, kind, enough, settings);
+  for (int i = 0; i < count && i < SEARCH_DEPTH; i++) {
+    fsdp_search_plan finer;
+    if (settings[i].estimate.step_s * (1 + waits) >= enough) continue;
+    if (!price_estimated(r, true, &waits, &settings[i], &finer) || finer.step_s >= enough) continue;
+    finer.kind = kind;
+    replace_plan(r->result, &finer);
+    enough = finer.step_s * (1 - SEARCH_TIE);
+  }
+  free(settings);
+}
+
+// The best plans with finer choices of what is saved than kinds are tried with, and with units gathered less
+// and further ahead.
+static void improve_plans(searcher *r) {
+  fsdp_search_plan found[SEARCH_DEPTH];
+  const int count = (int)fsdp_min_i64(r->result->count, SEARCH_DEPTH);
+  memcpy(found, r->result->plans, sizeof found);
+  for (int p = 0; p < count; p++) try_finer(r, &found[p].config, found[p].kind);
+  for (int p = 0; p < count && !r->config->fixed[FSDP_SEARCH_PREFETCH]; p++) {
+    fsdp_plan_config setting = found[p].config;
+    for (setting.prefetch = 0; setting.prefetch <= SEARCH_PREFETCH_DEEPEST; setting.prefetch++)
+      if (setting.prefetch != found[p].config.prefetch) try_finer(r, &setting, found[p].kind);
+  }
+}
+
+// The best plan as it is with units gathered further ahead than kinds are tried with.
+static void try_deeper(searcher *r, fsdp_search_plan *best) {
+  if (r->config->fixed[FSDP_SEARCH_PREFETCH]) return;
+  const fsdp_plan_config setting = best->config;
+  for (int depth = SEARCH_PREFETCH_MAX + 1; depth <= SEARCH_PREFETCH_DEEPEST; depth++) {
+    fsdp_plan_config deeper = setting;
+    fsdp_evaluation whole;
+    fsdp_search_plan plan;
+    deeper.prefetch = depth;
+    if (!fsdp_evaluate(&r->evaluator, &deeper, FSDP_EVALUATE_DRAFT, &whole)) continue;
+    if (fsdp_excess_of(&r->evaluator.allowed, whole.bytes, NULL) > 0 ||
+        whole.step_s >= best->step_s * (1 - SEARCH_TIE))
+      continue;
+    if (price(r->config, &deeper, &r->evaluator, &plan) || plan.step_s >= best->step_s) continue;
+    plan.kind = best->kind;
+    plan.draft_s = best->draft_s;
+    plan.estimate_s = whole.step_s;
+    *best = plan;
+  }
+}
+
+void search_choose_finalists(searcher *r) {
+  fsdp_search_result *result = r->result;
+  for (int i = 0; i < r->ranked_count; i++) {
+    ranked *item = &r->ranked[i];
+    fsdp_search_plan plan;
+    if (item->best.settings[0].estimate.step_s * (1 - FSDP_EVALUATION_ERROR) >= last_s(result)) break;
+    if (is_beaten(r, item)) continue;
+    fsdp_search_kind *kind = &result->kinds[item->kind];
+    if (!choose_of_kind(r, item, i < SEARCH_DEPTH, &plan)) {
+      kind->outcome = FSDP_SEARCH_TOO_LARGE;
+      kind->bytes = item->best.settings[0].estimate.bytes[FSDP_SPACE_DEVICE];
+      if (!r->least_excess) result->least = item->best.settings[0].config; // above by what packing takes
+      r->least_excess = r->least_excess ? r->least_excess : 1;
+      continue;
+    }
+    plan.kind = item->kind;
+    note_plan(result, &plan);
+    insert_plan(result, &plan);
+  }
+  improve_plans(r);
+  if (result->count) {
+    try_deeper(r, &result->plans[0]);
+    note_plan(result, &result->plans[0]);
+  }
+  for (int p = 0; p < result->count; p++) name_usual_prefetch(r, &result->plans[p]);
+  note_finalists(result);
+}
