@@ -12,9 +12,10 @@ static void check_same(const fsdp_view *a, const fsdp_view *b, const fsdp_kernel
              fsdp_dtype_name(a->dtype), fsdp_dtype_name(b->dtype));
 }
 
-// y = x * weight^T, or y += with `accumulate`, or y = added + x * weight^T.
-static void multiply_forward(const fsdp_kernel_call *call, const fsdp_view *y, const fsdp_view *added,
-                             bool accumulate) {
+// y = x * weight^T, or y += with `accumulate`, or y = added + x * weight^T, of which rows of `added` are
+// `added_stride` apart.
+static void multiply_forward(const fsdp_kernel_call *call, const fsdp_view *y, const void *added,
+                             int64_t added_stride, bool accumulate) {
   const fsdp_view *x = &call->operands[0], *weight = &call->operands[1];
   const fsdp_op_attrs *attrs = call->attrs;
   int64_t N = attrs->batch * attrs->seq, in = attrs->in_features, out = attrs->out_features;
@@ -28,7 +29,8 @@ static void multiply_forward(const fsdp_kernel_call *call, const fsdp_view *y, c
                     .b_stride = attrs->weight_transposed ? out : in,
                     .b_transposed = !attrs->weight_transposed,
                     .c = element(y, attrs->out_offset),
-                    .added = added ? element(added, attrs->out_offset) : NULL,
+                    .added = added,
+                    .added_stride = added_stride,
                     .c_stride = attrs->out_stride,
                     .ab_dtype = x->dtype,
                     .c_dtype = y->dtype,
@@ -38,21 +40,7 @@ static void multiply_forward(const fsdp_kernel_call *call, const fsdp_view *y, c
 
 void FSDP_CPU(linear)(const fsdp_kernel_call *call) {
   const fsdp_view *o = open_operands(call, 0);
-  multiply_forward(call, &o[2], NULL, updates(&o[2]));
-}
-
-enum { ROWS_PER_TASK = 16 };
-
-// The bias in every row of y.
-static void copy_bias(void *argument, int64_t index, void *scratch) {
-  const fsdp_kernel_call *call = argument;
-  const fsdp_op_attrs *attrs = call->attrs;
-  const fsdp_view *bias = &call->operands[2], *y = &call->operands[3];
-  int64_t last = fsdp_min_i64(attrs->batch * attrs->seq, (index + 1) * ROWS_PER_TASK);
-  (void)scratch;
-  for (int64_t n = index * ROWS_PER_TASK; n < last; n++)
-    memcpy(element(y, n * attrs->out_stride + attrs->out_offset), bias->data,
-           (size_t)(attrs->out_features * fsdp_dtype_bytes(y->dtype)));
+  multiply_forward(call, &o[2], NULL, 0, updates(&o[2]));
 }
 
 // The gemm adds to the bias, so that the sum is rounded once.
@@ -60,9 +48,7 @@ void FSDP_CPU(linear_bias)(const fsdp_kernel_call *call) {
   const fsdp_view *o = open_operands(call, 0), *bias = &o[2], *y = &o[3];
   FSDP_CHECK(bias->dtype == y->dtype, "linear_bias: a bias of %s beside a result of %s",
              fsdp_dtype_name(bias->dtype), fsdp_dtype_name(y->dtype));
-  int64_t N = call->attrs->batch * call->attrs->seq;
-  fsdp_pool_run(call->pool, blocks_of(N, ROWS_PER_TASK), copy_bias, (void *)(uintptr_t)call);
-  multiply_forward(call, y, NULL, true);
+  multiply_forward(call, y, bias->data, 0, false);
 }
 
 static void check_added(const fsdp_kernel_call *call, const fsdp_view *residual, const fsdp_view *h) {
@@ -73,8 +59,10 @@ static void check_added(const fsdp_kernel_call *call, const fsdp_view *residual,
 void FSDP_CPU(linear_add)(const fsdp_kernel_call *call) {
   const fsdp_view *o = open_operands(call, 0);
   check_added(call, &o[2], &o[3]);
-  multiply_forward(call, &o[3], &o[2], false);
+  multiply_forward(call, &o[3], element(&o[2], call->attrs->out_offset), call->attrs->out_stride, false);
 }
+
+enum { ROWS_PER_TASK = 16 };
 
 // The residual and the bias in every row of h.
 static void put_bias_and_residual(void *argument, int64_t index, void *scratch) {
@@ -104,7 +92,7 @@ void FSDP_CPU(linear_bias_add)(const fsdp_kernel_call *call) {
              fsdp_dtype_name(bias->dtype), fsdp_dtype_name(h->dtype));
   fsdp_pool_run(call->pool, blocks_of(call->attrs->batch * call->attrs->seq, ROWS_PER_TASK),
                 put_bias_and_residual, (void *)(uintptr_t)call);
-  multiply_forward(call, h, NULL, true);
+  multiply_forward(call, h, NULL, 0, true);
 }
 
 void FSDP_CPU(linear_backward_input)(const fsdp_kernel_call *call) {

@@ -127,7 +127,7 @@ static fsdp_gemm part(const fsdp_gemm *g, int64_t m, int64_t n, int64_t rows, in
   p.a = moved(g->a, g->ab_dtype, g->a_transposed ? m : m * g->a_stride);
   p.b = moved(g->b, g->ab_dtype, g->b_transposed ? n * g->b_stride : n);
   p.c = moved(g->c, g->c_dtype, m * g->c_stride + n);
-  if (g->added) p.added = moved(g->added, g->c_dtype, m * g->c_stride + n);
+  if (g->added) p.added = moved(g->added, g->c_dtype, m * g->added_stride + n);
   return p;
 }
 
@@ -156,7 +156,7 @@ static void put_added(fsdp_gemm *task) {
   const size_t bytes = (size_t)(task->n * fsdp_dtype_bytes(task->c_dtype));
   for (int64_t i = 0; i < task->m; i++)
     memcpy(moved(task->c, task->c_dtype, i * task->c_stride),
-           moved(task->added, task->c_dtype, i * task->c_stride), bytes);
+           moved(task->added, task->c_dtype, i * task->added_stride), bytes);
   task->accumulate = true;
 }
 

@@ -15,8 +15,9 @@ typedef struct fsdp_gemm {
   const void *a;                        // (m,k), or (k,m) if a_transposed
   const void *b;                        // (k,n), or (n,k) if b_transposed
   void *c;                              // (m,n)
-  const void *added;                    // (m,n), as c lies: c = added + a * b; NULL: nothing
+  const void *added;                    // (m,n): c = added + a * b; NULL: nothing
   int64_t a_stride, b_stride, c_stride; // of the rows as stored
+  int64_t added_stride;                 // 0: one row for all of c's
   fsdp_dtype ab_dtype, c_dtype;
   bool a_transposed, b_transposed, accumulate;
 } fsdp_gemm;
