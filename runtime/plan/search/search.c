@@ -22,13 +22,6 @@ const char *fsdp_search_untried(void) {
          "that differ between layers but for the first ones";
 }
 
-fsdp_evaluator search_evaluator_of(const fsdp_search_config *search) {
-  return (fsdp_evaluator){.profile = search->profile,
-                          .ranks_per_node = search->ranks_per_node,
-                          .allowed = fsdp_search_allowed(search),
-                          .unhindered = true};
-}
-
 // ---- Kinds
 
 static int compare_order(const void *a, const void *b, void *context) {

@@ -5,7 +5,7 @@
 //   settings   of a kind: micro-batch x accumulation x wrap x prefetch x what is saved
 //   estimate   of a setting: drafts of two small models of a few layers, extended to all
 //   finalists  the best setting of each kind, estimated from a draft of all layers, then planned, proved and
-//              priced whole; of the best one a deeper prefetch too
+//              priced whole; of the best ones finer choices of what is saved and other prefetch too
 //
 // Branch and bound over a fixed grid, best bound first.
 // Exact: bounds, which hold for the whole plan of every setting (test_search_bounds.c), so that nothing is
@@ -18,18 +18,6 @@
 #pragma once
 
 #include "runtime/plan/search/search_config.h"
-
-#define FSDP_SEARCH_PLANS 10
-
-typedef struct fsdp_search_result {
-  fsdp_search_plan plans[FSDP_SEARCH_PLANS]; // the fastest first, of a kind and a program each
-  int count;                                 // 0: nothing fits
-  fsdp_search_kind *kinds;                   // all, in the order of the enumeration
-  int kind_count;
-  fsdp_plan_config least; // without plans: the setting that needs least
-  int64_t drafts, whole;  // plans that were made
-  double least_cut_s;     // the least bound of the kinds that bounds alone left out; 0: none was
-} fsdp_search_result;
 
 // FSDP_ERR_OPTION if what is fixed leaves nothing to plan; FSDP_ERR_INPUT if the profile lacks what pricing
 // needs. If nothing fits the status is FSDP_OK and the count 0. The

@@ -92,6 +92,18 @@ typedef struct fsdp_search_kind {
   uint64_t hash; // of its best plan, if one was made whole; else 0
 } fsdp_search_kind;
 
+#define FSDP_SEARCH_PLANS 10
+
+typedef struct fsdp_search_result {
+  fsdp_search_plan plans[FSDP_SEARCH_PLANS]; // the fastest first, of a kind and a program each
+  int count;                                 // 0: nothing fits
+  fsdp_search_kind *kinds;                   // all, in the order of the enumeration
+  int kind_count;
+  fsdp_plan_config least; // without plans: the setting that needs least
+  int64_t drafts, whole;  // plans that were made
+  double least_cut_s;     // the least bound of the kinds that bounds alone left out; 0: none was
+} fsdp_search_result;
+
 // A limit less its margin; 0: no limit.
 int64_t fsdp_search_without_margin(int64_t bytes, double margin);
 

@@ -1,6 +1,7 @@
 // Of the kinds' settings the finalists: planned whole, and improved.
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
+#include "runtime/plan/search/search.h"
 #include "runtime/plan/search/search_internal.h"
 
 #include <math.h>
@@ -37,6 +38,13 @@ static fsdp_status price(const fsdp_search_config *search, const fsdp_plan_confi
                             .kind = -1};
   memcpy(out->bytes, e.bytes, sizeof out->bytes);
   return FSDP_OK;
+}
+
+fsdp_evaluator search_evaluator_of(const fsdp_search_config *search) {
+  return (fsdp_evaluator){.profile = search->profile,
+                          .ranks_per_node = search->ranks_per_node,
+                          .allowed = fsdp_search_allowed(search),
+                          .unhindered = true};
 }
 
 fsdp_status fsdp_search_price(const fsdp_search_config *search, const fsdp_plan_config *setting,

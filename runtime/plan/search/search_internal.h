@@ -2,7 +2,7 @@
 #pragma once
 
 #include "runtime/plan/search/evaluate.h"
-#include "runtime/plan/search/search.h"
+#include "runtime/plan/search/search_config.h"
 
 // The search has three constants. FSDP_EVALUATION_ERROR (estimate.h): what an estimate may be off by, in time
 // and in bytes; a setting that it excludes by less is tried.
@@ -186,5 +186,5 @@ typedef struct searcher {
   int64_t least_excess; // of what does not fit; 0: nothing was tried
 } searcher;
 
-// Plans, of the kinds that are ranked, those that may be among the best; result->plans then, the fastest first.
+// Plans what may be best of the kinds that are ranked: result->plans, the fastest first.
 void search_choose_finalists(searcher *r);
