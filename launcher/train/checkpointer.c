@@ -290,21 +290,25 @@ void fsdp_checkpointer_destroy(fsdp_checkpointer *s) {
 // ---- A save
 
 void fsdp_checkpointer_warn(fsdp_checkpointer *s) {
+  if (s->last_error.status == FSDP_OK) { // so far: what completes the checkpoint may still fail
+    s->told_removed = false;
+    return;
+  }
   // What is not finite ends the run, with its own message.
   bool told = s->warned || s->last_error.status == FSDP_ERR_NOT_FINITE;
   // One warning for a folder that is not there any more, however many saves it fails.
-  bool removed = s->last_error.status != FSDP_OK && is_removed(s);
+  bool removed = is_removed(s);
   told = told || (removed && s->told_removed);
   s->told_removed = removed;
-  if (s->rank == 0 && s->last_error.status != FSDP_OK && !told) {
+  if (s->rank == 0 && !told) {
     fprintf(stderr, "fsdp_train: warning: the checkpoint of step %" PRId64 " was not saved: %s\n", s->step,
             s->last_error.message);
   }
   s->warned = true;
 }
 
-bool fsdp_checkpointer_is_written(fsdp_checkpointer *s) {
-  return s->writing && is_idle(s);
+bool fsdp_checkpointer_can_settle(fsdp_checkpointer *s) {
+  return (s->writing || s->committing) && is_idle(s);
 }
 
 // Whether any rank found the state to be not finite, which is worse than a disk that fails.
@@ -327,11 +331,6 @@ static void settle(fsdp_checkpointer *s) {
   if (s->rank == 0) post(s, JOB_COMMIT);
 }
 
-void fsdp_checkpointer_settle(fsdp_checkpointer *s) {
-  settle(s);
-  fsdp_checkpointer_warn(s);
-}
-
 // All learn how rank 0 completed the checkpoint, and remove their files of what is gone for it.
 static void end_commit(fsdp_checkpointer *s) {
   struct {
@@ -346,17 +345,27 @@ static void end_commit(fsdp_checkpointer *s) {
   fsdp_checkpoint_remove_files(s->folder, &outcome.gone, s->rank, s->config.world->size);
 }
 
+static void finish_commit(fsdp_checkpointer *s) {
+  wait_for_job(s);
+  s->committing = false;
+  end_commit(s);
+}
+
+void fsdp_checkpointer_settle(fsdp_checkpointer *s) {
+  if (s->writing)
+    settle(s);
+  else if (s->committing)
+    finish_commit(s);
+  fsdp_checkpointer_warn(s);
+}
+
 fsdp_status fsdp_checkpointer_finish(fsdp_checkpointer *s, fsdp_error *error) {
   if (s->writing) {
     if (s->snapshots) fsdp_executor_end_snapshot(s->config.executor);
     wait_for_job(s);
     settle(s);
   }
-  if (s->committing) {
-    wait_for_job(s);
-    s->committing = false;
-    end_commit(s);
-  }
+  if (s->committing) finish_commit(s);
   if (s->last_error.status != FSDP_OK) *error = s->last_error;
   return s->last_error.status;
 }

@@ -42,11 +42,12 @@ void fsdp_checkpointer_destroy(fsdp_checkpointer *checkpointer);
 fsdp_status fsdp_checkpointer_begin(fsdp_checkpointer *checkpointer, const fsdp_checkpoint_progress *progress,
                                     fsdp_error *error);
 
-// Whether this rank's file is on the disk and not yet announced; false too while nothing is under way.
-bool fsdp_checkpointer_is_written(fsdp_checkpointer *checkpointer);
+// Whether this rank has nothing left to do for what is under way: its file is on the disk or failed; then, on
+// rank 0, the checkpoint is complete or failed. False too while nothing is under way.
+bool fsdp_checkpointer_can_settle(fsdp_checkpointer *checkpointer);
 
-// All ranks, and only if fsdp_checkpointer_is_written on every one: exchanges what was written and lets rank
-// 0 complete the checkpoint. Warns if a rank's file could not be written.
+// All ranks, and only if fsdp_checkpointer_can_settle on every one: exchanges what was written and lets rank
+// 0 complete the checkpoint, or exchanges how that ended. Warns of what failed.
 void fsdp_checkpointer_settle(fsdp_checkpointer *checkpointer);
 
 // Warns on standard error, once and from rank 0, if the last save failed.

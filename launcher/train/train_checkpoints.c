@@ -281,8 +281,8 @@ static fsdp_status save(fsdp_train_checkpoints *self, fsdp_executor *executor, c
   return fsdp_checkpointer_begin(self->checkpointer, &progress, error);
 }
 
-bool fsdp_train_checkpoints_is_written(fsdp_train_checkpoints *self) {
-  return self->checkpointer && fsdp_checkpointer_is_written(self->checkpointer);
+bool fsdp_train_checkpoints_can_settle(fsdp_train_checkpoints *self) {
+  return self->checkpointer && fsdp_checkpointer_can_settle(self->checkpointer);
 }
 
 bool fsdp_train_checkpoints_saves(const fsdp_train_checkpoints *self) {
@@ -301,18 +301,18 @@ bool fsdp_train_checkpoints_is_due(fsdp_train_checkpoints *self, int64_t step, b
 }
 
 fsdp_status fsdp_train_checkpoints_after_step(fsdp_train_checkpoints *self, fsdp_executor *executor,
-                                              const fsdp_feed *feed, int64_t step, bool all_written,
+                                              const fsdp_feed *feed, int64_t step, bool all_can_settle,
                                               fsdp_error *error) {
   if (!self->checkpointer) return FSDP_OK;
   // The run's last step is saved by finish, which has the last word on a failure.
   bool due = self->due && step < feed->config.rate.total_steps;
   // The step's own updates may still run; that they end is no loss.
   if (due) fsdp_executor_drain(executor);
-  if (!due && !all_written) return FSDP_OK;
+  if (!due && !all_can_settle) return FSDP_OK;
   int64_t began_ns = fsdp_now_ns();
   fsdp_error ignored = {0};
   fsdp_board_enter(FSDP_ACTIVITY_SAVING);
-  if (all_written) fsdp_checkpointer_settle(self->checkpointer);
+  if (all_can_settle) fsdp_checkpointer_settle(self->checkpointer);
   if (due && save(self, executor, feed, step, &ignored) != FSDP_OK)
     fsdp_checkpointer_warn(self->checkpointer);
   fsdp_board_enter(FSDP_ACTIVITY_TRAINING);

@@ -48,8 +48,8 @@ fsdp_status fsdp_train_checkpoints_restore(fsdp_train_checkpoints *self, fsdp_ex
 // Before the first step: removes what --overwrite says, and says so.
 void fsdp_train_checkpoints_overwrite(fsdp_train_checkpoints *self);
 
-// Whether this rank's part of a save is on the disk; ranks exchange this after each step.
-bool fsdp_train_checkpoints_is_written(fsdp_train_checkpoints *self);
+// Whether this rank has done its part of the save under way; ranks exchange this after steps.
+bool fsdp_train_checkpoints_can_settle(fsdp_train_checkpoints *self);
 
 // Whether anything is saved at all.
 bool fsdp_train_checkpoints_saves(const fsdp_train_checkpoints *self);
@@ -58,11 +58,11 @@ bool fsdp_train_checkpoints_saves(const fsdp_train_checkpoints *self);
 // step waits for one that counts: what is kept are states from which a step could be made.
 bool fsdp_train_checkpoints_is_due(fsdp_train_checkpoints *self, int64_t step, bool skipped);
 
-// After step `step`: completes a save that `all_written` ranks have written, and starts one if --ckpt-freq
-// says so, but for the run's last step. A save that fails is warned of, and the run continues; but
+// After step `step`: takes the save under way further if `all_can_settle`, and starts one if --ckpt-freq says
+// so, but for the run's last step. A save that fails is warned of, and the run continues; but
 // FSDP_ERR_NOT_FINITE, on all ranks alike, if a save found the state to be not finite.
 fsdp_status fsdp_train_checkpoints_after_step(fsdp_train_checkpoints *self, fsdp_executor *executor,
-                                              const fsdp_feed *feed, int64_t step, bool all_written,
+                                              const fsdp_feed *feed, int64_t step, bool all_can_settle,
                                               fsdp_error *error);
 
 // At the end of the run: saves the last step unless it is saved already, and waits until it is.

@@ -144,25 +144,25 @@ static fsdp_status check_data(fsdp_trainer *t, fsdp_error *error) {
 }
 
 // After step `step`: what every rank knows then is the greatest of the signals that ranks have received (0:
-// none), whether all have written their part of a checkpoint and can read their data, and after which step to
+// none), whether all have done their part of a save and can read their data, and after which step to
 // ask again. One exchange, so that all stop after the same step; as it costs up to a millisecond if ranks
 // share cores, it is made a few times a second and not in every short step. FSDP_ERR_PEER if ranks have
 // skipped different steps: their sums of the norm are not the same bits.
-static fsdp_status agree_to_stop(fsdp_trainer *t, bool *written, fsdp_error *error) {
+static fsdp_status agree_to_stop(fsdp_trainer *t, bool *all_can_settle, fsdp_error *error) {
   const fsdp_step_record *record = &t->record;
-  *written = false;
+  *all_can_settle = false;
   if (record->step < t->next_agreement) return FSDP_OK;
   // The greatest of each: what should be the same is there twice.
-  enum { SIGNAL, STEP_US, NOT_WRITTEN, LOST_DATA, UPDATES, UPDATES_NEGATED, COUNT };
+  enum { SIGNAL, STEP_US, CANNOT_SETTLE, LOST_DATA, UPDATES, UPDATES_NEGATED, COUNT };
   int64_t most[COUNT] = {[SIGNAL] = fsdp_stop_signal(),
                          [STEP_US] = (int64_t)(record->total_ms * 1e3),
-                         [NOT_WRITTEN] = !fsdp_train_checkpoints_is_written(&t->checkpoints),
+                         [CANNOT_SETTLE] = !fsdp_train_checkpoints_can_settle(&t->checkpoints),
                          [LOST_DATA] = fsdp_mapped_file_lost(NULL) != FSDP_OK,
                          [UPDATES] = record->updates,
                          [UPDATES_NEGATED] = -record->updates};
   fsdp_world_reduce(t->world, FSDP_REDUCE_MAX, most, COUNT);
   if (most[SIGNAL] > t->stop_signal) t->stop_signal = (int)most[SIGNAL];
-  *written = !most[NOT_WRITTEN];
+  *all_can_settle = !most[CANNOT_SETTLE];
   double longest_ms = fmax((double)most[STEP_US] / 1e3, 1e-3);
   t->next_agreement = record->step + (int64_t)fmin(1000, fmax(1, AGREEMENT_MS / longest_ms));
   if (most[LOST_DATA] && check_data(t, error) != FSDP_OK) return error->status;
@@ -313,7 +313,7 @@ static int64_t sample(fsdp_trainer *t) {
 
 // What follows a step that counts: evaluation, a sample, the comparison of replicas, a save. Adds what they
 // took to *before_ns.
-static fsdp_status after_step(fsdp_trainer *t, bool written, int64_t *before_ns, fsdp_error *error) {
+static fsdp_status after_step(fsdp_trainer *t, bool all_can_settle, int64_t *before_ns, fsdp_error *error) {
   int64_t every = t->options->check_replicas, step = t->record.step, took_ns = 0;
   *before_ns += evaluate(t);
   *before_ns += sample(t);
@@ -325,8 +325,8 @@ static fsdp_status after_step(fsdp_trainer *t, bool written, int64_t *before_ns,
   *before_ns += took_ns;
   if (status != FSDP_OK) return status;
   if (due) finish_step(t);
-  return fsdp_train_checkpoints_after_step(&t->checkpoints, t->session.executor, &t->feed, step, written,
-                                           error);
+  return fsdp_train_checkpoints_after_step(&t->checkpoints, t->session.executor, &t->feed, step,
+                                           all_can_settle, error);
 }
 
 static bool goes_on(const fsdp_trainer *t) {
@@ -342,7 +342,7 @@ fsdp_status fsdp_train_run_steps(fsdp_trainer *t, fsdp_error *error) {
   for (int64_t step = first; step <= t->total_steps && status == FSDP_OK && goes_on(t); step++) {
     fsdp_step_result result;
     int64_t trace_ns;
-    bool written;
+    bool all_can_settle;
     fsdp_executor_begin_step(t->session.executor);
     if (!t->recorded) finish_step(t); // the one before
     fsdp_executor_end_step(t->session.executor, &result);
@@ -351,9 +351,9 @@ fsdp_status fsdp_train_run_steps(fsdp_trainer *t, fsdp_error *error) {
     t->record = make_record(t, &result, (double)(now_ns - before_ns) / 1e6);
     t->recorded = false;
     before_ns = now_ns + trace_ns;
-    if (status == FSDP_OK) status = agree_to_stop(t, &written, error);
+    if (status == FSDP_OK) status = agree_to_stop(t, &all_can_settle, error);
     if (status == FSDP_OK) status = judge(t, error);
-    if (status == FSDP_OK && !t->stop_signal) status = after_step(t, written, &before_ns, error);
+    if (status == FSDP_OK && !t->stop_signal) status = after_step(t, all_can_settle, &before_ns, error);
   }
   fsdp_executor_drain(t->session.executor);
   if (status != FSDP_OK && !t->recorded) finish_step(t);

@@ -64,14 +64,16 @@ def what_cannot_be_completed():
     model = work / "model"
     shutil.copytree(programs.ROOT / "tests" / "golden" / "odd", model)
     (model / "merges.txt").write_bytes(bytes(8 << 20))
-    for way in ("on", "off"):
-        folder = work / "outputs" / f"async-{way}"
-        done = limited(4096, "fsdp_train", *TRAIN, "--model", model, "--tokenizer", "bytes", "--max-steps", 7,
-                       "-e", folder.name, "--ckpt-freq", 2, "--ckpt-async", way)  # fmt: skip
+    # Every 2 steps, a save often begins before the last one is completed; every 40, never.
+    for way, every, steps in (("on", 2, 7), ("on", 40, 130), ("off", 2, 7)):
+        folder = work / "outputs" / f"async-{way}-{every}"
+        done = limited(4096, "fsdp_train", *TRAIN, "--model", model, "--tokenizer", "bytes", "--max-steps",
+                       steps, "-e", folder.name, "--ckpt-freq", every, "--ckpt-async", way)  # fmt: skip
         told = [line for line in done.stderr.splitlines() if "warning: the checkpoint of step" in line]
-        assert [int(line.split(" step ")[1].split()[0]) for line in told] == [2, 4, 6], done.stderr
+        saves = [int(line.split(" step ")[1].split()[0]) for line in told]
+        assert saves == [every, 2 * every, 3 * every], done.stderr
         assert all("merges.txt" in line and "File too large" in line for line in told), told
-        assert done.returncode == 3 and "training ended after step 7" in done.stderr, done.stderr
+        assert done.returncode == 3 and f"training ended after step {steps}" in done.stderr, done.stderr
         assert not list(folder.glob("step-*")), names_below(folder)
 
 
