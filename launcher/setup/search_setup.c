@@ -47,10 +47,10 @@ static fsdp_status take_backend(fsdp_options *options, fsdp_program_kind program
 // without the profile would have others.
 static fsdp_status take_attention(fsdp_options *options, fsdp_program_kind program,
                                   const fsdp_plan_config *config, fsdp_error *error) {
-  const fsdp_op_gpu unknown = {.attention = FSDP_ATTENTION_AUTO};
+  const fsdp_op_gpu usual = fsdp_plan_gpu(&(fsdp_op_gpu){.attention = FSDP_ATTENTION_AUTO});
   if (program != FSDP_PROGRAM_PLAN || config->backend->device == FSDP_OP_CPU) return FSDP_OK;
-  const int multiprocessors = fsdp_op_gpu_completed(&config->gpu).multiprocessors;
-  if (!options->multiprocessors && multiprocessors != fsdp_op_gpu_completed(&unknown).multiprocessors) {
+  const int multiprocessors = fsdp_plan_gpu(&config->gpu).multiprocessors;
+  if (!options->multiprocessors && multiprocessors != usual.multiprocessors) {
     char text[16];
     snprintf(text, sizeof text, "%d", multiprocessors);
     fsdp_status status = fsdp_options_set(options, program, "multiprocessors", text, "--profile", error);
@@ -58,7 +58,7 @@ static fsdp_status take_attention(fsdp_options *options, fsdp_program_kind progr
   }
   const fsdp_attention_kernel kernel = fsdp_plan_attention(config);
   if (config->gpu.attention != FSDP_ATTENTION_AUTO ||
-      kernel == fsdp_attention_kernel_of(&unknown, config->param_dtype, config->model.head_dim,
+      kernel == fsdp_attention_kernel_of(&usual, config->param_dtype, config->model.head_dim,
                                          config->dropout.attention > 0))
     return FSDP_OK;
   return fsdp_options_set(options, program, "attention", fsdp_attention_kernel_name(kernel), "--profile",

@@ -1,6 +1,5 @@
 #include "models/graph/attention_kernel.h"
 
-#include "default_profile.inc"
 #include "runtime/base/check.h"
 
 #include <stdio.h>
@@ -8,13 +7,6 @@
 // Of tensor cores: rows start on 16 bytes, and a tile of a head's columns fits shared memory.
 #define HEAD_MULTIPLE 8
 #define HEAD_MAX      128
-
-fsdp_op_gpu fsdp_op_gpu_completed(const fsdp_op_gpu *gpu) {
-  fsdp_op_gpu completed = *gpu;
-  if (!completed.capability) completed.capability = (int)(10 * FSDP_DEFAULT_CAPABILITY + 0.5);
-  if (!completed.multiprocessors) completed.multiprocessors = (int)FSDP_DEFAULT_MULTIPROCESSORS;
-  return completed;
-}
 
 const char *fsdp_attention_kernel_name(fsdp_attention_kernel kernel) {
   static const char *const names[FSDP_ATTENTION_KERNEL_COUNT] = {"cpu", "general", "mma", "wgmma",
@@ -42,7 +34,7 @@ static fsdp_attention_kernel asked_for(fsdp_attention_choice choice) {
 // Whether the kernel cannot run; if so, why and what to do.
 static bool find_obstacle(const fsdp_op_gpu *gpu, fsdp_attention_kernel kernel, fsdp_dtype dtype,
                           int64_t head_dim, bool drops, char *reason, size_t bytes, const char **remedy) {
-  const int capability = fsdp_op_gpu_completed(gpu).capability;
+  const int capability = gpu->capability;
   *remedy = "use --attention auto";
   if (kernel == FSDP_ATTENTION_GENERAL) return false;
   if (kernel == FSDP_ATTENTION_WGMMA && capability != 90) {

@@ -38,7 +38,8 @@ typedef enum fsdp_attention_choice {
   FSDP_ATTENTION_USE_GENERAL
 } fsdp_attention_choice;
 
-// What decides between the kernels of a GPU, and how they cut their work.
+// What decides between the kernels of a GPU, and how they cut their work. Where a kernel is chosen, both
+// numbers are known.
 typedef struct fsdp_op_gpu {
   int capability;                  // 90 is 9.0; 0: not known
   int multiprocessors;             // 0: not known
@@ -49,9 +50,6 @@ typedef struct fsdp_op_gpu {
   unsigned attention_missing, attention_distrusted;
   bool experts_distrusted; // products grouped by expert on tensor cores did not match either
 } fsdp_op_gpu;
-
-// With the default profile's numbers (plan.h) for those that are not known.
-fsdp_op_gpu fsdp_op_gpu_completed(const fsdp_op_gpu *gpu);
 
 // "cpu", "general", "mma", "wgmma", "wgmma-unfenced"
 const char *fsdp_attention_kernel_name(fsdp_attention_kernel kernel);

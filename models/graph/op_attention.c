@@ -127,7 +127,7 @@ int64_t fsdp_op_attention_parts_bytes(const fsdp_op_attrs *attrs) {
 void fsdp_op_attention_backward_attrs(fsdp_op_device device, const fsdp_op_gpu *gpu, fsdp_op_attrs *attrs,
                                       const fsdp_dtype *dtypes) {
   fsdp_op_attention_attrs(device, gpu, attrs, dtypes);
-  attrs->head_parts = fsdp_op_attention_choose_parts(attrs, fsdp_op_gpu_completed(gpu).multiprocessors);
+  attrs->head_parts = fsdp_op_attention_choose_parts(attrs, gpu->multiprocessors);
 }
 
 int64_t fsdp_op_attention_backward_cuda_bytes(const fsdp_op_attrs *attrs, int64_t flat_elems) {

@@ -39,6 +39,13 @@ const char *fsdp_plan_default_profile(void) {
   return FSDP_DEFAULT_PROFILE;
 }
 
+fsdp_op_gpu fsdp_plan_gpu(const fsdp_op_gpu *gpu) {
+  fsdp_op_gpu completed = *gpu;
+  if (!completed.capability) completed.capability = (int)(10 * FSDP_DEFAULT_CAPABILITY + 0.5);
+  if (!completed.multiprocessors) completed.multiprocessors = (int)FSDP_DEFAULT_MULTIPROCESSORS;
+  return completed;
+}
+
 int64_t fsdp_plan_reserve_bytes(const fsdp_plan *plan) {
   const fsdp_plan_backend *backend = plan->config.backend;
   return backend->reserve_bytes + plan->program->comm_count * backend->comm_reserve_bytes;
@@ -140,7 +147,7 @@ static fsdp_status check_router(const fsdp_plan_config *c, const fsdp_rows *rows
 }
 
 static fsdp_status check_gemms(const fsdp_plan_config *c, fsdp_error *error) {
-  const fsdp_op_gpu gpu = fsdp_op_gpu_completed(&c->gpu);
+  const fsdp_op_gpu gpu = fsdp_plan_gpu(&c->gpu);
   if (!gpu.gemm_multiprocessors) return FSDP_OK;
   if (c->backend->device != FSDP_OP_CUDA)
     return fsdp_fail(error, FSDP_ERR_OPTION,
@@ -153,8 +160,9 @@ static fsdp_status check_gemms(const fsdp_plan_config *c, fsdp_error *error) {
 }
 
 fsdp_status fsdp_plan_check_attention(const fsdp_plan_config *c, fsdp_error *error) {
+  const fsdp_op_gpu gpu = fsdp_plan_gpu(&c->gpu);
   if (c->backend->device == FSDP_OP_CUDA)
-    return fsdp_attention_check(&c->gpu, c->param_dtype, c->model.head_dim, c->dropout.attention > 0, error);
+    return fsdp_attention_check(&gpu, c->param_dtype, c->model.head_dim, c->dropout.attention > 0, error);
   if (c->gpu.attention == FSDP_ATTENTION_AUTO) return FSDP_OK;
   return fsdp_fail(error, FSDP_ERR_OPTION,
                    "--attention chooses between a GPU's kernels, and this plan is for a CPU, which has one: "
@@ -381,9 +389,10 @@ static void prove(fsdp_plan *plan) {
 }
 
 fsdp_attention_kernel fsdp_plan_attention(const fsdp_plan_config *config) {
+  const fsdp_op_gpu gpu = fsdp_plan_gpu(&config->gpu);
   return config->backend->device == FSDP_OP_CPU
              ? FSDP_ATTENTION_CPU
-             : fsdp_attention_kernel_of(&config->gpu, config->param_dtype, config->model.head_dim,
+             : fsdp_attention_kernel_of(&gpu, config->param_dtype, config->model.head_dim,
                                         config->dropout.attention > 0);
 }
 
@@ -475,7 +484,7 @@ fsdp_status fsdp_plan_create(const fsdp_plan_config *config, fsdp_plan **out, fs
   if (status) return status;
   fsdp_plan *plan = fsdp_alloc_zeroed(1, sizeof *plan);
   plan->config = *config;
-  plan->config.gpu = fsdp_op_gpu_completed(&config->gpu);
+  plan->config.gpu = fsdp_plan_gpu(&config->gpu);
   if (config->evaluation_only) plan->config.optimizer = FSDP_OPTIMIZER_FROZEN;
   plan->optimizer = &fsdp_optimizers[plan->config.optimizer];
   status = plan_program(plan, error);

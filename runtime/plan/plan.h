@@ -24,6 +24,8 @@ const fsdp_plan_backend *fsdp_plan_backend_cpu(void);
 const fsdp_plan_backend *fsdp_plan_backend_cuda(void);
 // "h100-sxm"
 const char *fsdp_plan_default_profile(void);
+// With the default profile's numbers for those that are not known (0).
+fsdp_op_gpu fsdp_plan_gpu(const fsdp_op_gpu *gpu);
 
 // Bytes that one rank sends in one step (ring algorithms' counts), by collective, scalars apart; and the same
 // bytes by the set of mesh axes that they are sent over.

@@ -141,7 +141,7 @@ fsdp_plan_backend fsdp_pricing_backend(const fsdp_device_profile *profile) {
   if (profile->device == FSDP_OP_CPU) return *fsdp_plan_backend_cpu();
   fsdp_plan_backend backend = *fsdp_plan_backend_cuda();
   const double flops = nominal_flops(profile), memory = profile->memory_rate, up = profile->up_rate;
-  if (profile->capability <= 0) assume(&backend, "capability"); // fsdp_op_gpu_completed
+  if (profile->capability <= 0) assume(&backend, "capability"); // fsdp_plan_gpu
   if (profile->context_bytes > 0) {
     backend.reserve_bytes = (int64_t)profile->context_bytes;
     backend.reserve_estimated = profile->context_estimated;

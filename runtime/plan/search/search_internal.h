@@ -167,18 +167,18 @@ bool search_chain_setting(const fsdp_search_config *search, const search_space *
 
 // ---- The search (search.c, search_finalists.c)
 
-typedef struct ranked {
+typedef struct search_ranked {
   int kind;
   search_best best;
-} ranked;
+} search_ranked;
 
 // A search as it runs.
 typedef struct searcher {
   const fsdp_search_config *config;
   search_space space;
   fsdp_search_result *result;
-  int *order;     // kinds by their bounds
-  ranked *ranked; // kinds with settings that fit, by estimate
+  int *order;            // kinds by their bounds
+  search_ranked *ranked; // kinds with settings that fit, by estimate
   int ranked_count;
   search_deltas deltas, chain_deltas[SEARCH_CHAINS_MAX]; // of all usual chains, and of each by itself
   search_floors floors;

@@ -422,7 +422,7 @@ static void default_backend(void **state) {
               none->flops_per_byte == own.flops_per_byte);
   assert_true(none->link_ratio == p->memory_rate / p->up_rate && none->link_ratio == own.link_ratio);
   assert_true(none->gemm_workspace_bytes == own.gemm_workspace_bytes && !*own.assumed && !*none->assumed);
-  const fsdp_op_gpu unknown = {0}, gpu = fsdp_op_gpu_completed(&unknown), its = fsdp_device_profile_gpu(p);
+  const fsdp_op_gpu unknown = {0}, gpu = fsdp_plan_gpu(&unknown), its = fsdp_device_profile_gpu(p);
   assert_true(gpu.capability == its.capability && gpu.multiprocessors == its.multiprocessors);
   fsdp_device_profile_destroy(p);
 }
