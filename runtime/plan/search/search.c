@@ -30,19 +30,24 @@ static int compare_order(const void *a, const void *b, void *context) {
   return *(const int *)a - *(const int *)b;
 }
 
+// Whether a kind cannot fit, by its least bytes.
+static bool is_too_large(const searcher *r, const fsdp_search_kind *kind, int64_t *least, fsdp_space *space) {
+  int64_t bytes[FSDP_SPACE_COUNT] = {0};
+  *least = search_least_bytes(r->config, &r->space, kind, space);
+  bytes[*space] = *least;
+  return fsdp_excess_of(&r->evaluator.allowed, bytes, NULL) > 0;
+}
+
 // By bounds alone: what cannot fit, and the order in which the others are tried.
 static void order_kinds(searcher *r) {
   fsdp_search_result *result = r->result;
   r->order = fsdp_alloc((size_t)result->kind_count * sizeof *r->order);
   for (int k = 0; k < result->kind_count; k++) {
     fsdp_search_kind *kind = &result->kinds[k];
-    int64_t bytes[FSDP_SPACE_COUNT] = {0};
     r->order[k] = k;
     kind->step_s = kind->bound_s = search_least_s(r->config, &r->space, kind, NULL, &kind->bound);
-    kind->bytes = search_least_bytes(r->config, &r->space, kind, &kind->space);
-    bytes[kind->space] = kind->bytes;
     kind->outcome =
-        fsdp_excess_of(&r->evaluator.allowed, bytes, NULL) > 0 ? FSDP_SEARCH_TOO_LARGE : FSDP_SEARCH_TOO_SLOW;
+        is_too_large(r, kind, &kind->bytes, &kind->space) ? FSDP_SEARCH_TOO_LARGE : FSDP_SEARCH_TOO_SLOW;
   }
   qsort_r(r->order, (size_t)result->kind_count, sizeof *r->order, compare_order, result->kinds);
 }
@@ -139,23 +144,30 @@ static void try_kinds(searcher *r) {
   }
 }
 
-// All variants of all micro-batches where one may be faster than the best so far.
+static void rerank(searcher *r, int k, const search_best *best) {
+  for (int i = 0; i < r->ranked_count; i++) {
+    if (r->ranked[i].kind != k) continue;
+    memmove(&r->ranked[i], &r->ranked[i + 1], (size_t)(--r->ranked_count - i) * sizeof *r->ranked);
+  }
+  rank(r, k, best);
+}
+
+// All variants of all micro-batches where one may be faster than the best so far or, if there is none, fit.
 static void try_variants(searcher *r) {
   fsdp_search_result *result = r->result;
   for (int i = 0; i < result->kind_count; i++) {
     fsdp_search_kind *kind = &result->kinds[r->order[i]];
-    if (!r->ranked_count) return;
-    const double cut = r->ranked[0].best.settings[0].estimate.step_s * (1 - SEARCH_TIE);
-    if (kind->outcome == FSDP_SEARCH_TOO_LARGE || kind->bound_s >= cut) continue;
+    int64_t least;
+    fsdp_space space;
+    const bool any = r->ranked_count > 0;
+    const double cut = any ? r->ranked[0].best.settings[0].estimate.step_s * (1 - SEARCH_TIE) : INFINITY;
+    const bool is_left_out =
+        any ? kind->outcome == FSDP_SEARCH_TOO_LARGE : is_too_large(r, kind, &least, &space);
+    if (kind->bound_s >= cut || is_left_out) continue;
     search_best best;
     search_kind_settings(r->config, &r->space, kind, floor_of(r, kind), true, cut, &r->deltas, &r->evaluator,
                          &best);
-    if (!best.count) continue;
-    for (int k = 0; k < r->ranked_count; k++) {
-      if (r->ranked[k].kind != r->order[i]) continue;
-      memmove(&r->ranked[k], &r->ranked[k + 1], (size_t)(--r->ranked_count - k) * sizeof *r->ranked);
-    }
-    rank(r, r->order[i], &best);
+    if (best.count) rerank(r, r->order[i], &best);
   }
 }
 
@@ -170,6 +182,34 @@ static void find_least(searcher *r) {
   }
 }
 
+static void try_all(searcher *r) {
+  free(r->order);
+  free(r->ranked);
+  r->ranked_count = 0;
+  order_kinds(r);
+  try_kinds(r);
+  try_variants(r);
+}
+
+static fsdp_memory_limits reduced(const fsdp_memory_limits *limits, double share) {
+  fsdp_memory_limits less = *limits;
+  for (int s = 0; s < FSDP_SPACE_COUNT; s++) less.bytes[s] -= (int64_t)(share * (double)less.bytes[s]);
+  less.shared_bytes -= (int64_t)(share * (double)less.shared_bytes);
+  return less;
+}
+
+// Estimates leave out what packing takes beside them: where that is too much for all that they found, what
+// needs less by estimate may fit.
+static void try_smaller(searcher *r) {
+  const fsdp_memory_limits allowed = r->evaluator.allowed;
+  for (int i = 1; i <= SEARCH_DEPTH && !r->result->count && r->ranked_count; i++) {
+    r->evaluator.allowed = reduced(&allowed, i * FSDP_EVALUATION_ERROR / 2);
+    try_all(r);
+    r->evaluator.allowed = allowed;
+    search_choose_finalists(r);
+  }
+}
+
 static fsdp_status search_all(searcher *r, fsdp_error *error) {
   fsdp_search_result *result = r->result;
   result->kinds = search_kinds_create(r->config, &result->kind_count);
@@ -178,10 +218,9 @@ static fsdp_status search_all(searcher *r, fsdp_error *error) {
                      "--search: no mesh of %d ranks divides %lld sequences of a step as the options that are "
                      "given say: change --global-batch, or leave --mesh or --strategy open",
                      r->config->ranks, (long long)r->config->global_batch);
-  order_kinds(r);
-  try_kinds(r);
-  try_variants(r);
+  try_all(r);
   search_choose_finalists(r);
+  try_smaller(r);
   if (!result->count) find_least(r);
   return FSDP_OK;
 }

@@ -5,7 +5,7 @@
 //   settings   of a kind: micro-batch x accumulation x wrap x prefetch x what is saved
 //   estimate   of a setting: drafts of two small models of a few layers, extended to all
 //   finalists  the best setting of each kind, estimated from a draft of all layers, then planned, proved and
-//              priced whole; of the best ones finer choices of what is saved and other prefetch too
+//              priced whole; of the best ones finer choices of what is saved, other prefetch and wraps too
 //
 // Branch and bound over a fixed grid, best bound first.
 // Exact: bounds, which hold for the whole plan of every setting (test_search_bounds.c), so that nothing is

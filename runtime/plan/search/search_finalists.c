@@ -205,7 +205,7 @@ static bool might_take_less(searcher *r, const search_setting *setting, double w
 
 // The best of a kind's settings, or the first that fits unless another might be much faster; false if none
 // fits after all.
-static bool choose_of_kind(searcher *r, ranked *item, bool best, fsdp_search_plan *out) {
+static bool choose_of_kind(searcher *r, search_ranked *item, bool best, fsdp_search_plan *out) {
   bool found = false;
   double waits = 0;
   for (int i = 0; i < item->best.count; i++) {
@@ -260,7 +260,7 @@ static void note_finalists(fsdp_search_result *result) {
 }
 
 // Whether drafts of all layers say that no setting of the kind is among the best found so far.
-static bool is_beaten(searcher *r, const ranked *item) {
+static bool is_beaten(searcher *r, const search_ranked *item) {
   const double last = last_s(r->result);
   double least = INFINITY;
   for (int i = 0; i < item->best.count && least >= last && last < INFINITY; i++) {
@@ -332,8 +332,25 @@ static void try_finer(searcher *r, const fsdp_plan_config *setting, int kind) {
   free(settings);
 }
 
+static bool is_same_wrap(const fsdp_wrap_policy *a, const fsdp_wrap_policy *b) {
+  return a->kind == b->kind && a->numel == b->numel;
+}
+
+// A plan with the other wraps and units gathered further ahead than kinds are tried with.
+static void try_wraps_ahead(searcher *r, const fsdp_search_plan *plan) {
+  fsdp_plan_config setting = plan->config;
+  for (int w = 0; w < r->space.wrap_count; w++) {
+    setting.wrap = r->space.wraps[w];
+    if (is_same_wrap(&setting.wrap, &plan->config.wrap)) continue;
+    for (int depth = SEARCH_PREFETCH_MAX + 1; depth <= SEARCH_PREFETCH_DEEPEST; depth++) {
+      setting.prefetch = depth;
+      try_finer(r, &setting, plan->kind);
+    }
+  }
+}
+
 // The best plans with finer choices of what is saved than kinds are tried with, and with units gathered less
-// and further ahead.
+// and further ahead; ahead with other wraps too.
 static void improve_plans(searcher *r) {
   fsdp_search_plan found[SEARCH_DEPTH];
   const int count = (int)fsdp_min_i64(r->result->count, SEARCH_DEPTH);
@@ -343,6 +360,7 @@ static void improve_plans(searcher *r) {
     fsdp_plan_config setting = found[p].config;
     for (setting.prefetch = 0; setting.prefetch <= SEARCH_PREFETCH_DEEPEST; setting.prefetch++)
       if (setting.prefetch != found[p].config.prefetch) try_finer(r, &setting, found[p].kind);
+    try_wraps_ahead(r, &found[p]);
   }
 }
 
@@ -370,7 +388,7 @@ static void try_deeper(searcher *r, fsdp_search_plan *best) {
 void search_choose_finalists(searcher *r) {
   fsdp_search_result *result = r->result;
   for (int i = 0; i < r->ranked_count; i++) {
-    ranked *item = &r->ranked[i];
+    search_ranked *item = &r->ranked[i];
     fsdp_search_plan plan;
     if (item->best.settings[0].estimate.step_s * (1 - FSDP_EVALUATION_ERROR) >= last_s(result)) break;
     if (is_beaten(r, item)) continue;

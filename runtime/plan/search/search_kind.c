@@ -251,15 +251,15 @@ static fsdp_plan_config config_of(const walk *w, const fsdp_plan_config *first, 
 }
 
 // Lower bound on a micro-batch's work once it fits, if a variant needs less memory than the first by
-// SEARCH_DEPTH times the estimate's error.
+// SEARCH_DEPTH times the estimate's error, or by twice that where nothing is known to fit.
 static double hopeful_work_s(walk *w, const search_setting *first) {
   int64_t bytes[FSDP_SPACE_COUNT];
   const int layers = (int)w->search->base.model.num_layers;
+  const double share = (isinf(cut_of(w)) ? 2 : 1) * SEARCH_DEPTH * FSDP_EVALUATION_ERROR;
   double least = INFINITY;
   search_setting hopeful = *first;
   for (int s = 0; s < FSDP_SPACE_COUNT; s++)
-    hopeful.estimate.bytes[s] -=
-        (int64_t)(SEARCH_DEPTH * FSDP_EVALUATION_ERROR * (double)w->evaluator->allowed.bytes[s]);
+    hopeful.estimate.bytes[s] -= (int64_t)(share * (double)w->evaluator->allowed.bytes[s]);
   if (fsdp_excess_of(&w->evaluator->allowed, hopeful.estimate.bytes, NULL) == 0)
     return first->estimate.work_s;
   const search_delta delta = *delta_of(w, first);

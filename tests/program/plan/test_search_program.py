@@ -106,8 +106,16 @@ def margin():
     assert none["device_bytes"] <= limit, none
     assert found("--memory-margin", "2%") == found("--memory-margin", 0.02)
     assert found("--memory-margin", "2%")["device_bytes"] <= 0.98 * limit
-    # Estimates fit, and what packing takes beside them does not: an error, and no plan of nothing.
-    plan(*MACHINE, *MODEL, *fixed, limit, "--memory-margin", "6%", status=4)
+    # Where estimates fit, and what packing takes beside them does not, what needs less is found, until there
+    # is nothing: no option that the search was free to choose makes a plan of what it refuses.
+    for share in ("6%", "9%", "12%", "15%"):
+        words = [*MACHINE, *MODEL, "--json", *fixed, limit, "--memory-margin", share]
+        free = programs.run("fsdp_plan", *words)
+        assert free.returncode in (0, 4), free.stderr
+        if free.returncode == 4:
+            for option in (("--prefetch", 0), ("--wrap", "none"), ("--recompute", "block")):
+                plan(*words, *option, status=4)
+    assert free.returncode == 4, free.stdout
     # What leaves nothing free is a plan, and not what a search finds.
     words = shlex.split(none["command"])
     words = words[words.index("fsdp_train") + 1 :]
