@@ -33,7 +33,8 @@ FOUND_FIXED = (
      ["--mesh", "data=1,fsdp=8", "--strategy", "grad_op", "--batch-size", 2, "--grad-accum", 2,
       "--recompute", "none"]),
     (["--model", "llama-1b", "--profile", "a100-40", "--ranks", 4, "-s", 1024, "--global-batch", 8,
-      "--mesh", "4,1", "--strategy", "full", "--memory-limit", 12000000000], ["--prefetch", 4]),
+      "--mesh", "4,1", "--strategy", "full", "--memory-limit", 12000000000],
+     ["--prefetch", 4, "--wrap", "size", "--numel-to-wrap", 16777216]),
 )  # fmt: skip
 # Where a free search finds no plan, one of these finds none either.
 FRUGAL = (["--prefetch", 0], ["--wrap", "none"], ["--recompute", "block"], ["--recompute", "none"],
