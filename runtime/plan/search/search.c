@@ -144,9 +144,12 @@ static void try_kinds(searcher *r) {
   }
 }
 
-static void rerank(searcher *r, int k, const search_best *best) {
+// Adds what the variants of a kind are to what is known of it.
+static void rerank(searcher *r, int k, search_best *best) {
   for (int i = 0; i < r->ranked_count; i++) {
     if (r->ranked[i].kind != k) continue;
+    for (int s = 0; s < r->ranked[i].best.count; s++)
+      search_best_insert(best, &r->ranked[i].best.settings[s]);
     memmove(&r->ranked[i], &r->ranked[i + 1], (size_t)(--r->ranked_count - i) * sizeof *r->ranked);
   }
   rank(r, k, best);

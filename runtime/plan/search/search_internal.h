@@ -145,6 +145,9 @@ typedef struct search_best {
   bool left_out; // some setting takes `cut_s` or longer: it may fit
 } search_best;
 
+// Puts a setting where it belongs, unless it is there or is slower than as many of its sort as there may be.
+void search_best_insert(search_best *best, const search_setting *setting);
+
 // The bounds that all kinds with this one's tensor, context and expert share, from drafts of the first.
 // Valid until the next call.
 const search_floor *search_floor_of(const fsdp_search_config *search, const search_space *space,

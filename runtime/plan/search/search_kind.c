@@ -73,13 +73,24 @@ static double floor_of(const fsdp_evaluation *estimate) {
   return fmax(estimate->work_s, estimate->links_s);
 }
 
-static void keep(walk *w, const search_setting *setting) {
-  search_best *best = w->best;
-  if (is_cut(w, setting->estimate.step_s) || !make_room(best, setting)) return;
+// Chains begin alike, so that one setting is found by several.
+static bool is_same_setting(const search_setting *a, const search_setting *b) {
+  return a->estimate.step_s == b->estimate.step_s && a->config.batch == b->config.batch &&
+         a->config.wrap.numel == b->config.wrap.numel && a->config.prefetch == b->config.prefetch;
+}
+
+void search_best_insert(search_best *best, const search_setting *setting) {
+  for (int i = 0; i < best->count; i++)
+    if (is_same_setting(&best->settings[i], setting)) return;
+  if (!make_room(best, setting)) return;
   int at = best->count++;
   for (; at > 0 && best->settings[at - 1].estimate.step_s > setting->estimate.step_s; at--)
     best->settings[at] = best->settings[at - 1];
   best->settings[at] = *setting;
+}
+
+static void keep(walk *w, const search_setting *setting) {
+  if (!is_cut(w, setting->estimate.step_s)) search_best_insert(w->best, setting);
 }
 
 static void note_unfit(walk *w, const search_setting *setting) {
