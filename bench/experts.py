@@ -281,9 +281,9 @@ def skewed_text(path):
     """A text of few words, the first by far the most frequent."""
     numbers = random.Random(1)
     words = ["".join(numbers.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(numbers.randint(2, 7)))
-             for _ in range(200)]
-    weights = [1 / (rank + 1) ** 1.3 for rank in range(len(words))]
-    path.write_text(" ".join(numbers.choices(words, weights, k=60000)), encoding="utf-8")
+             for _ in range(60)]
+    weights = [1 / (rank + 1) ** 2.0 for rank in range(len(words))]
+    path.write_text(" ".join(numbers.choices(words, weights, k=90000)), encoding="utf-8")
 
 
 def loads_of(log):
@@ -291,8 +291,8 @@ def loads_of(log):
 
 
 BALANCES = (
-    ("qwen3_moe, neither", "tiny-qwen3-moe", ()),
-    ("qwen3_moe, auxiliary loss 0.01", "tiny-qwen3-moe", ("--router-aux-coef", "0.01")),
+    ("mixtral, neither", "tiny-mixtral", ()),
+    ("mixtral, auxiliary loss 0.01", "tiny-mixtral", ("--router-aux-coef", "0.01")),
     ("glm4_moe, neither", "tiny-glm4-moe", ()),
     ("glm4_moe, bias rate 1e-3", "tiny-glm4-moe", ("--router-bias-rate", "1e-3")),
 )
@@ -312,7 +312,7 @@ def balance(args):
                 log.unlink(missing_ok=True)
                 command = [args.build / "bin/fsdp_train", "--model", model, "--init", "random", "--tokenizer",
                            "bytes", "--data", folder / "skewed.txt", "-s", 64, "-b", 16 // ranks,
-                           "--max-steps", args.steps, "--lr", "3e-3", "--wrap", "block",
+                           "--max-steps", args.steps, "--lr", args.lr, "--wrap", "block",
                            "--set", "measure=off", "--log", log,
                            "--routing-record", folder / f"{ranks}.routes", *words]
                 if ranks > 1:
@@ -325,7 +325,7 @@ def balance(args):
             apart = max(abs(a["loss"] / b["loss"] - 1) for a, b in zip(*logs))
             print(f"| {what} | {layers:.2f} | {summed:.2f} | {logs[0][-1]['loss']:.4f} | losses differ by at "
                   f"most {apart:.1e} |", flush=True)
-            bound = {"tiny-qwen3-moe": summed, "tiny-glm4-moe": layers}[model]
+            bound = {"tiny-mixtral": summed, "tiny-glm4-moe": layers}[model]
             right &= apart <= 1e-2 and (not words or bound < 1.5)
     return right
 
@@ -354,6 +354,7 @@ def main():
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--rows", nargs="*", help="of prices: their numbers")
     parser.add_argument("--steps", type=int, default=300, help="of balance")
+    parser.add_argument("--lr", default="1e-3", help="of balance")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build")
     args = parser.parse_args()
     for name in args.parts:

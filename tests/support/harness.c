@@ -4,10 +4,18 @@
 #include "runtime/checkpoint/weights.h"
 #include "runtime/plan/mesh/boxes.h"
 #include "tests/support/models.h"
+#include "tests/support/random_plan.h"
 
 #include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include <cmocka.h>
 
 typedef struct run_state {
   const harness_config *config;
@@ -362,4 +370,71 @@ harness_result *harness_train_alone(const fsdp_plan *plan, const int32_t *tokens
   harness_result *result = harness_train_same(&alone, tokens);
   FSDP_CHECK(!result->failure[0], "one rank: %s", result->failure);
   return result;
+}
+
+// ---- Routed experts
+
+fsdp_plan_config harness_routed_plan(const char *mesh) {
+  fsdp_plan_config plan = harness_small_plan(1);
+  plan.model.family = family_of_preset("tiny-qwen3-moe");
+  plan.model.experts = 5, plan.model.expert_slots = 2, plan.model.expert_size = 11;
+  plan.batch = 2;
+  plan.evaluation = true;
+  plan.grad_clip = 1e-2f; // always clips
+  plan.mesh = (fsdp_mesh){0};
+  for (const char *at = mesh; *at; at += strcspn(at, ",") + (at[strcspn(at, ",")] != 0)) {
+    char name[FSDP_AXIS_NAME_BYTES];
+    const size_t length = strcspn(at, "=");
+    snprintf(name, sizeof name, "%.*s", (int)length, at);
+    fsdp_mesh_add(&plan.mesh, name, atoi(at + length + 1));
+  }
+  fsdp_mesh_complete(&plan.mesh);
+  return plan;
+}
+
+fsdp_plan_config harness_grouped_plan(const char *mesh, int groups, int each) {
+  fsdp_plan_config plan = harness_routed_plan(mesh);
+  plan.model.family = family_of_preset("tiny-glm4-moe");
+  plan.model.experts = (int64_t)groups * each, plan.model.expert_slots = each;
+  plan.model.route_score = FSDP_ROUTE_SIGMOID, plan.model.route_bias = plan.model.router_f32 = true;
+  plan.model.normalises_routes = true, plan.model.route_scale = 1;
+  plan.model.route_groups = groups, plan.model.route_groups_kept = 1, plan.model.route_group_best = each;
+  plan.model.shared_expert_size = 11;
+  return plan;
+}
+
+void harness_expect_same(const fsdp_plan_config *config, const int32_t *tokens) {
+  fsdp_plan *plan;
+  fsdp_error error = {0};
+  char run[1024];
+  describe_plan_config(config, run, sizeof run);
+  if (getenv("FSDP_TEST_CASE")) print_message("%s\n", run);
+  if (fsdp_plan_create(config, &plan, &error)) fail_msg("%s: %s", run, error.message);
+  harness_result *reference = harness_train_alone(plan, tokens), *mine = harness_train_same(config, tokens);
+  const char *difference = harness_same_difference(mine, reference);
+  if (difference) {
+    print_message("%s E=%lld k=%lld\n", run, (long long)config->model.experts,
+                  (long long)config->model.expert_slots);
+    fail_msg("%s", difference);
+  }
+  harness_free(mine);
+  harness_free(reference);
+  fsdp_plan_destroy(plan);
+}
+
+void harness_rows_of_experts(const harness_result *result, int layer, int64_t *rows) {
+  char name[64];
+  snprintf(name, sizeof name, "model.layers.%d.mlp.gate.e_score_correction_bias", layer);
+  const harness_tensor *loads = NULL;
+  for (int p = 0; p < result->param_count; p++)
+    if (!strcmp(result->gradients[p].name, name)) loads = &result->gradients[p];
+  assert_non_null(loads);
+  const fsdp_plan_config *c = &result->plan->config;
+  int part;
+  const int64_t parts = fsdp_plan_batch_part(result->plan, 0, &part);
+  const int64_t all = parts * c->micro_batches * c->batch * c->seq * c->model.expert_slots;
+  for (int64_t e = 0; e < c->model.experts; e++) {
+    rows[e] = (llround((double)loads->values[e]) + all) / c->model.experts;
+    assert_true((double)(rows[e] * c->model.experts - all) == (double)loads->values[e]);
+  }
 }

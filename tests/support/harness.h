@@ -85,3 +85,21 @@ harness_result *harness_train_same(const fsdp_plan_config *plan, const int32_t *
 harness_result *harness_train_alone(const fsdp_plan *plan, const int32_t *tokens);
 // What differs of losses, norms, gradients, or memory from what was planned; NULL: nothing. Static.
 const char *harness_same_difference(const harness_result *mine, const harness_result *reference);
+
+// ---- Routed experts
+
+// Two layers of five experts, two for each row, with an evaluation, on a mesh such as "fsdp=2,expert=2". The
+// norm is always clipped.
+fsdp_plan_config harness_routed_plan(const char *mesh);
+
+// The same of sigmoid scores with biases, where a row takes all experts of the better of `groups` groups of
+// `each` experts: with as many ranks on the axis expert, all of its experts are one rank's.
+fsdp_plan_config harness_grouped_plan(const char *mesh, int groups, int each);
+
+// Fails the test, with the plan's description, unless it trains as one rank does with the whole batch;
+// `tokens` as in harness_train_same.
+void harness_expect_same(const fsdp_plan_config *config, const int32_t *tokens);
+
+// Rows that each expert of a layer had in the kept step, from the "gradient" of its router's bias, which is
+// experts times these less all routed rows.
+void harness_rows_of_experts(const harness_result *result, int layer, int64_t *rows);

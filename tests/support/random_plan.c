@@ -249,7 +249,19 @@ static fsdp_mesh routed_mesh(random_source *random, fsdp_strategy strategy) {
   return mesh;
 }
 
+// To a third of the configurations that may have them.
+static void add_router_losses(random_source *random, fsdp_plan_config *plan) {
+  const int context = fsdp_mesh_size(&plan->mesh, FSDP_AXIS_CONTEXT);
+  const bool cuts_rows = fsdp_mesh_size(&plan->mesh, FSDP_AXIS_TENSOR) > 1 && plan->sequence_parallel;
+  const bool pads = context > 1 && plan->seq % (2 * context) != 0; // each rank has two pieces of a sequence
+  if (pads || cuts_rows || random_int(random, 0, 2)) return;
+  plan->model.router_aux_coef = random_int(random, 0, 2) ? 0.3 : 0;
+  plan->model.router_z_coef = random_int(random, 0, 1) ? 0.01 : 0;
+  if (context == 1 && random_int(random, 0, 1)) plan->model.router_aux = FSDP_ROUTER_AUX_SEQUENCE;
+}
+
 fsdp_plan_config random_routed_config(random_source *random) {
+  random_source of_losses = {.seed = random->seed + 77};
   fsdp_plan_config plan = {.model = routed_model(random),
                            .batch = random_int(random, 1, 2),
                            .seq = random_int(random, 1, 13),
@@ -273,6 +285,7 @@ fsdp_plan_config random_routed_config(random_source *random) {
   static const double capacities[] = {0, 0.25, 0.7, 1, 1.25, 4};
   plan.expert_capacity = capacities[random_int(random, 0, 5)];
   plan.mesh = routed_mesh(random, plan.strategy);
+  add_router_losses(&of_losses, &plan);
   return plan;
 }
 

@@ -418,6 +418,34 @@ static void test_rows(void **state) {
   }
 }
 
+// What other systems got wrong: the first expert alone was computed. Weights of expert e are e + 1 and rows
+// are ones, so that each of its rows is (e + 1) C, exactly, in bf16 too.
+static void test_every_expert_computes(void **state) {
+  (void)state;
+  const routing r = draw_routing();
+  for (int t = 0; t < 2; t++) {
+    double ones[N * C], weights[E * 2 * I * C];
+    int computed[E] = {0}, all = 0;
+    for (int i = 0; i < N * C; i++) ones[i] = 1;
+    for (int e = 0; e < E; e++)
+      for (int i = 0; i < 2 * I * C; i++) weights[e * 2 * I * C + i] = e + 1;
+    kernel_case c = kernel_case_of(FSDP_OP_EXPERT_UP, attrs, 0);
+    kernel_case_input(&c, dtypes[t], N * C, FSDP_READ, ones);
+    kernel_case_input(&c, dtypes[t], E * 2 * I * C, FSDP_READ, weights);
+    add_routing(&c, &r);
+    double *y = kernel_case_output(&c, dtypes[t], U * 2 * I);
+    kernel_case_output(&c, FSDP_F32, N * C);
+    for (int u = 0; u < U; u++) {
+      const int expert = (int)r.experts[(int)r.slots[u]];
+      for (int o = 0; o < 2 * I; o++) y[u * 2 * I + o] = (expert + 1) * C;
+      computed[expert]++;
+    }
+    for (int e = 0; e < E; e++) all += computed[e] > 0;
+    assert_int_equal(all, E - 1); // all but the one without rows
+    kernel_case_check(&c);
+  }
+}
+
 // Of both weights: d_weight = d_y^T * x, zero or as it was for the expert without rows.
 static void test_weights(void **state) {
   (void)state;
@@ -516,6 +544,7 @@ int main(void) {
       cmocka_unit_test(test_order),
       cmocka_unit_test(test_order_of_own),
       cmocka_unit_test(test_rows),
+      cmocka_unit_test(test_every_expert_computes),
       cmocka_unit_test(test_weights),
       cmocka_unit_test(test_swiglu),
       cmocka_unit_test(test_swiglu_backward),

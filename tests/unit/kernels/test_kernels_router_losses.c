@@ -131,6 +131,33 @@ static void test_backward(void **state) {
   }
 }
 
+// What other systems got wrong: a softmax of probabilities. A row whose logit of an expert is far above the
+// others has the probability 1 there, so that all rows at one expert make E times their share, 1; and rows
+// that all experts get alike make k.
+static void test_no_softmax_of_softmax(void **state) {
+  (void)state;
+  for (int even = 0; even < 2; even++) {
+    kernel_case c = kernel_case_of(FSDP_OP_ROUTE_SUMS, attrs_of(FSDP_ROUTE_SOFTMAX), 1e-6);
+    double drawn[N * E] = {0}, numbers[N * K];
+    for (int n = 0; n < N; n++) {
+      if (!even) drawn[n * E + 1] = 60;
+      for (int j = 0; j < K; j++) numbers[n * K + j] = even ? (n * K + j) % E : 1 + j;
+    }
+    kernel_case_input(&c, FSDP_F32, N * E, FSDP_READ, drawn);
+    kernel_case_input(&c, FSDP_I32, N * K, FSDP_READ, numbers);
+    double *sums = kernel_case_output(&c, FSDP_F32, 2 * E + 1);
+    double *z = kernel_case_output(&c, FSDP_F32, 1), aux = 0;
+    memset(sums, 0, (2 * E + 1) * sizeof *sums);
+    for (int i = 0; i < N * K; i++) sums[(int)numbers[i]]++;
+    for (int e = 0; e < E; e++) sums[E + e] = even ? (double)N / E : e == 1 ? N : 0;
+    sums[2 * E] = N;
+    *z = N * (even ? log(E) * log(E) : 60.0 * 60.0);
+    for (int e = 0; e < E; e++) aux += E * sums[e] / N * sums[E + e] / N;
+    assert_true(fabs(aux - (even ? K : E)) < 1e-9);
+    kernel_case_check(&c);
+  }
+}
+
 // The loss of three sequences on one of two ranks, and its gradient by central differences.
 static double loss_of_sequences(fsdp_route_score score, const double *logits, const double *numbers,
                                 double *factors) {
@@ -188,8 +215,11 @@ static void test_sequences(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_counts), cmocka_unit_test(test_sums),
-                                     cmocka_unit_test(test_loss), cmocka_unit_test(test_backward),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_counts),
+                                     cmocka_unit_test(test_sums),
+                                     cmocka_unit_test(test_loss),
+                                     cmocka_unit_test(test_backward),
+                                     cmocka_unit_test(test_no_softmax_of_softmax),
                                      cmocka_unit_test(test_sequences)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
