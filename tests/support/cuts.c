@@ -57,8 +57,14 @@ int64_t expand_cut(const fsdp_cut *cut, const fsdp_mesh *mesh, int rank, int64_t
 
 int64_t expand_param(const fsdp_param *param, const fsdp_mesh *mesh, int rank, int64_t **indices) {
   const fsdp_cut *cut = &param->cut;
-  int64_t *held = NULL, shape[FSDP_MAX_DIMS], numel = 1;
+  int64_t *held = NULL, shape[FSDP_MAX_DIMS], numel = 1, first = 0;
   memcpy(shape, param->shape, sizeof shape);
+  if (cut->outer_axes) { // as many indices to each rank, the last ones fewer
+    const int64_t ranks = ranks_over(mesh, cut->outer_axes);
+    FSDP_CHECK(!cut->block_count || cut->dim > 0, "a dimension that is cut twice");
+    shape[0] = (param->shape[0] + ranks - 1) / ranks;
+    first = shape[0] * place_by_counting(mesh, cut->outer_axes, rank);
+  }
   if (cut->block_count) shape[cut->dim] = expand_cut(cut, mesh, rank, &held);
   for (int d = 0; d < param->dims; d++) numel *= shape[d];
   *indices = fsdp_alloc((size_t)numel * sizeof **indices + 1);
@@ -66,7 +72,8 @@ int64_t expand_param(const fsdp_param *param, const fsdp_mesh *mesh, int rank, i
   for (int64_t e = 0; e < numel; e++) {
     int64_t index = 0;
     for (int d = 0; d < param->dims; d++) {
-      int64_t whole = held && d == cut->dim ? held[at[d]] : at[d];
+      int64_t whole = held && d == cut->dim ? held[at[d]] : at[d] + (d == 0 ? first : 0);
+      if (whole >= param->shape[d]) whole = -1;
       index = index < 0 || whole < 0 ? -1 : index * param->shape[d] + whole;
     }
     (*indices)[e] = index;

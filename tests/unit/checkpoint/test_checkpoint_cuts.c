@@ -316,6 +316,17 @@ static void load_state(const layout *to, const char *path) {
   fsdp_checkpoint_destroy(c);
 }
 
+static void load_each_on_all(layout *layouts, int count) {
+  for (int from = 0; from < count; from++) {
+    const char *folder = io_folder_make();
+    save(&layouts[from], folder);
+    for (int to = from % test_stride(3); to < count; to += test_stride(3))
+      load_state(&layouts[to], io_path("step-00000007"));
+    io_folder_remove();
+  }
+  for (int p = 0; p < count; p++) free_layout(&layouts[p]);
+}
+
 // Plans of models: the state of each rank is what another mesh has saved, and padding is zero.
 static void states_load_on_any_mesh(void **state) {
   (void)state;
@@ -344,14 +355,27 @@ static void states_load_on_any_mesh(void **state) {
                                      "\"n_layer\": 2, \"n_head\": 5, \"n_inner\": 33}");
       make_real(&layouts[p], &config);
     }
-    for (int from = 0; from < PLACES; from++) {
-      const char *folder = io_folder_make();
-      save(&layouts[from], folder);
-      for (int to = from % test_stride(3); to < PLACES; to += test_stride(3))
-        load_state(&layouts[to], io_path("step-00000007"));
-      io_folder_remove();
+    load_each_on_all(layouts, PLACES);
+  }
+}
+
+// Routed experts, five or six of them: saved with them divided among four ranks and loaded on three that
+// shard them, and the other way.
+static void experts_load_on_any_mesh(void **state) {
+  (void)state;
+  static const char *const meshes[] = {"expert=4", "fsdp=3", "fsdp=2,expert=3", "expert=2,tensor=2",
+                                       "fsdp=1"};
+  enum { PLACES = sizeof meshes / sizeof *meshes };
+  layout layouts[PLACES];
+  for (int biased = 0; biased < 2; biased++) {
+    for (int p = 0; p < PLACES; p++) {
+      fsdp_plan_config config =
+          biased ? harness_grouped_plan(meshes[p], 2, 3) : harness_routed_plan(meshes[p]);
+      config.wrap.kind = p % 2 ? FSDP_WRAP_NONE : FSDP_WRAP_BLOCK;
+      if (p % 3) config.param_dtype = FSDP_BF16;
+      make_real(&layouts[p], &config);
     }
-    for (int p = 0; p < PLACES; p++) free_layout(&layouts[p]);
+    load_each_on_all(layouts, PLACES);
   }
 }
 
@@ -532,6 +556,7 @@ int main(void) {
       cmocka_unit_test(every_element_is_held_once),
       cmocka_unit_test(saved_on_any_mesh_loads_on_any),
       cmocka_unit_test(states_load_on_any_mesh),
+      cmocka_unit_test(experts_load_on_any_mesh),
       cmocka_unit_test(what_is_not_finite_is_named),
       cmocka_unit_test(manifests_read_back),
       cmocka_unit_test(wrong_cuts_are_refused),
