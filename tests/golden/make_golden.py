@@ -17,7 +17,11 @@ Each folder is a small Hugging Face model (config.json and safetensors) with gol
                        its norm and some of its rows
     losses, grad_norms (10) fp32: of ten AdamW steps over the batches; norms are those before clipping
     after.NAME         of some small parameters, their values after those steps: the losses alone would hardly
-                       show a wrong beta
+                       show a wrong beta; of a case that says how many "steps", of every parameter that they
+                       move by more than rounding
+    logits, ce         (B, T, V) and () fp32 of a case that is "whole": of the first batch, and its
+                       cross-entropy
+    eps                () fp32, of some: AdamW's, if not 1e-8
     gap                () fp32: of routed models, the least distance of a chosen score from the next one over
                        all steps, above 1e-5: else rounding would choose
 
@@ -145,7 +149,7 @@ class Routing:
 
 
 def make_batches(case, generator):
-    shape = (STEPS, case["batch"], case["seq"])
+    shape = (case.get("steps", STEPS), case["batch"], case["seq"])
     stream = torch.randint(
         0, case["config"]["vocab_size"], shape[:2] + (shape[2] + 1,), generator=generator
     )
@@ -225,7 +229,7 @@ def gradients_of(model, tokens, targets, starts=None):
     return out
 
 
-def train(model, tokens, targets, gradients, starts=None, **options):
+def train(model, tokens, targets, gradients, starts=None, whole=False, **options):
     optimizer = torch.optim.AdamW(model.parameters(), **(OPTIMIZER | options))
     losses, norms, routing = [], [], Routing(model)
     for step in range(len(tokens)):
@@ -242,19 +246,19 @@ def train(model, tokens, targets, gradients, starts=None, **options):
     if routing.handles:
         out["gap"] = torch.tensor(routing.gap)
     for name, parameter in model.named_parameters():
-        if is_watched(name, parameter, gradients):
+        if is_watched(name, parameter, gradients, whole):
             out["after." + name] = parameter.detach().clone()
     return out
 
 
-def is_watched(name, parameter, gradients):
-    """Whether ten steps move it by more than rounding. The same number added to all scores changes no
+def is_watched(name, parameter, gradients, whole):
+    """Whether the steps move it by more than rounding. The same number added to all scores changes no
     softmax, so biases of keys have no gradient without RoPE, and little where it rotates slowly; with one
     visible position neither queries nor keys have any."""
     gradient = gradients.get("grad." + name)
     if name.endswith(("c_attn.bias", "k_proj.bias")) or gradient is None or gradient.norm() < 1e-6:
         return False
-    return parameter.dim() == 1 or "layers.0.self_attn.k_proj" in name or "h.0.attn.c_proj" in name
+    return whole or parameter.dim() == 1 or "layers.0.self_attn.k_proj" in name or "h.0.attn.c_proj" in name
 
 
 def config_json(case, model):
@@ -348,7 +352,13 @@ def make_case(case, folder, seed):
     if starts is not None:
         golden["starts"] = starts.int()
     golden.update(gradients_of(model, tokens[0], targets[0], None if starts is None else starts[0]))
-    golden.update(train(model, tokens, targets, golden, starts))
+    if case.get("whole"):
+        with torch.no_grad():
+            golden["logits"] = model(input_ids=tokens[0], use_cache=False).logits
+            golden["ce"] = loss_of(model, tokens[0], targets[0], auxiliary=False)
+    options = {"eps": case["eps"]} if "eps" in case else {}
+    golden |= {name: torch.tensor(value) for name, value in options.items()}
+    golden.update(train(model, tokens, targets, golden, starts, "steps" in case, **options))
     if golden.get("gap", 1) <= LEAST_GAP:
         raise SmallGap(f"{folder}: scores are {golden['gap'].item():.1e} apart: take another seed")
     save_file({n: t.contiguous() for n, t in golden.items()}, os.path.join(folder, "golden.safetensors"))

@@ -81,10 +81,9 @@ def draw_qwen(rng):
 
 
 def draw_experts(rng, key):
-    """Also one expert, and every expert for every token. One of several, normalised, has the weight 1: the
-    router's gradient is rounding, of which AdamW makes steps."""
-    experts = rng.choice([1, 3, 5, 7, 16])
-    return {key: experts, "num_experts_per_tok": min(experts, rng.choice([2, 3, experts]))}
+    """Also one expert, and every expert for every token."""
+    experts = rng.choice([1, 3, 5, 7, 3, 5, 7, 16])
+    return {key: experts, "num_experts_per_tok": min(experts, rng.choice([1, 2, 3, experts]))}
 
 
 def draw_losses(rng):
@@ -140,7 +139,7 @@ def draw_glm4_moe(rng):
         n_routed_experts=groups * each,
         n_group=groups,
         topk_group=kept,
-        num_experts_per_tok=rng.randint(2, kept * each),
+        num_experts_per_tok=rng.randint(1, kept * each),
         n_shared_experts=rng.randint(1, 2),
         moe_intermediate_size=rng.randint(3, 40),
         first_k_dense_replace=rng.randint(0, config["num_hidden_layers"]),
@@ -173,11 +172,26 @@ DRAW = {  # the configuration of a family
 }
 
 
+ROUTED = ("mixtral", "qwen3_moe", "olmoe", "qwen2_moe", "glm4_moe")
+
+
+def draw_steps(family, config):
+    """Of routed models 20. One expert of several, normalised, has the weight 1: the router's gradient is
+    rounding, of which AdamW makes steps unless epsilon is above it."""
+    if "num_experts_per_tok" not in config:
+        return {}
+    one = config["num_experts_per_tok"] == 1 and (family == "mixtral" or config.get("norm_topk_prob"))
+    return dict(steps=20, eps=1e-3) if one else dict(steps=20)
+
+
 def draw(family, rng):
     batch = rng.choice([2, 3, 4, 6])
+    config = DRAW[family](rng)
     return dict(
         family=family,
-        config=DRAW[family](rng),
+        config=config,
+        whole=True,
+        **draw_steps(family, config),
         dtype=rng.choice(["F32", "BF16", "F16"]),
         style="saved",
         shard_size=rng.choice(["1GB", "20KB"]),

@@ -30,6 +30,10 @@ def families():
     return list(random_cases.DRAW)
 
 
+def routed_families():
+    return [family for family in random_cases.DRAW if family in random_cases.ROUTED]
+
+
 def case(folder, family, seed):
     """A random case with its golden data; and for fsdp_train steps over one batch, the file tokens.bin, with
     their losses, and the loss and logits after them."""
@@ -56,7 +60,8 @@ def case(folder, family, seed):
     return {
         "about": random_cases.describe(drawn),
         "tree": text,
-        "gap": golden["gap"].item() if "gap" in golden else None,
+        "gap": golden["gap"].item() if golden.get("gap", torch.inf) < torch.inf else None,
+        "routed": "gap" in golden,
         "batch": rows[0],
         "seq": rows[1],
         "losses": trained["losses"].tolist(),
@@ -122,7 +127,8 @@ def main():
     torch.set_num_threads(1)
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    answers = {"families": families, "case": case, "logits": logits_difference, "bf16": bf16}
+    answers = {"families": families, "routed_families": routed_families, "case": case,
+                "logits": logits_difference, "bf16": bf16}
     for line in sys.stdin:
         request = json.loads(line)
         answer = answers[request.pop("do")](**request)

@@ -1,9 +1,11 @@
 """From Transformers and back.
 
-Random models of every family, some of each, or `--count N` in all (others with `--seed N`): saved by
-save_pretrained, compared in loss, gradients and ten steps with every strategy and kind of wrapping
-(test_golden), trained by fsdp_train on meshes of tensor and context to the losses of Transformers,
-exported, and loaded by from_pretrained, which computes the same logits. The printed module tree is PyTorch's.
+Random models of every family, some of each, or `--count N` in all (others with `--seed N`, with `--routed`
+of families with experts alone): saved by save_pretrained, compared in logits, loss, gradients and ten or 20
+steps with every strategy and kind of wrapping (test_golden), trained by fsdp_train on meshes of tensor,
+context and expert to the losses of Transformers, exported, and loaded by from_pretrained, which computes the
+same logits. The printed module tree is PyTorch's. Of routed models the least distance of a chosen score from
+the next one is printed.
 
 A small Llama with a trained tokenizer, saved in several files, is prepared for, trained on four ranks,
 exported, and loaded by from_pretrained: its loss on held-out text is fsdp's own within 1e-5, in fp32.
@@ -16,6 +18,7 @@ import argparse
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -32,6 +35,7 @@ SEQ, HELD_OUT = 64, 24
 EACH = 1 if programs.SLOW else 2  # random models of each family, unless --count says how many in all
 STRATEGIES = ("full", "grad_op", "no", "hybrid", "zero1")
 MODEL_AXES = ((2, 1), (1, 1), (1, 2), (3, 1), (2, 2), (1, 1), (4, 1))  # tensor, context
+ROUTED_AXES = ((1, 1, 2), (1, 1, 1), (2, 1, 1), (1, 1, 3), (1, 2, 1), (2, 1, 2), (1, 1, 4))  # and expert
 WRAPS = (["--wrap", "block"], ["--numel-to-wrap", 2000], ["--wrap", "none"], ["--wrap", "module:Embedding"])
 
 # Requires Transformers: `make FOLDER TEXT`, or `loss TOKENS SEQ FOLDER...` (tokens as JSON), which
@@ -86,7 +90,7 @@ def find_python():
 
 
 def call(*command):
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=280)
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, (command, done.stdout[-2000:], done.stderr[-2000:])
     return done.stdout
 
@@ -134,27 +138,41 @@ def check_tree(folder, expected):
     assert tree == expected.splitlines(), "\n".join(tree)
 
 
+def axes_of(case, number):
+    """Ranks on tensor, context and expert."""
+    if not programs.WITH_MPI:
+        return 1, 1, 1
+    if "num_experts_per_tok" not in case["about"]:
+        return *MODEL_AXES[number % len(MODEL_AXES)], 1
+    tensor, context, expert = ROUTED_AXES[number % len(ROUTED_AXES)]
+    if case["seq"] % (2 * context):  # padding would count in the router's loss
+        context = 1
+    return tensor, context, expert if case["routed"] and case["batch"] % expert == 0 else 1
+
+
 def check_program(worker, folder, case, number):
     """Three steps over one batch, evaluated, exported, loaded; what was run and how far it differs."""
     work = folder.parent
-    tensor, context = MODEL_AXES[number % len(MODEL_AXES)] if programs.WITH_MPI else (1, 1)
-    if "num_experts_per_tok" in case["about"]:  # routed rows lie over data and fsdp alone
-        tensor = context = 1
-    parts = [n for n in (1, 2, 3, 4) if case["batch"] % n == 0 and n * tensor * context <= 4]
-    parts = max(parts) if programs.WITH_MPI else 1  # of the batch
-    ranks = parts * tensor * context
+    tensor, context, expert = axes_of(case, number)
+    model = tensor * context * expert
+    parts = [n for n in (1, 2, 3, 4) if case["batch"] % (n * expert) == 0 and n * model <= 4]
+    parts = max(parts) if programs.WITH_MPI else 1  # of the batch, beside expert's
+    ranks = parts * model
     strategy = STRATEGIES[number % len(STRATEGIES)] if programs.WITH_MPI else "full"
     data = parts if strategy == "no" else 2 if strategy == "hybrid" and parts % 2 == 0 else 1
     mesh = f"data={data},fsdp={parts // data},tensor={tensor},context={context}"
+    mesh += f",expert={expert}" if expert > 1 else ""
     options = ["--strategy", strategy, "--mesh", mesh, *WRAPS[number // 4 % 4]]
-    options += ["--sequence-parallel", "off" if number % 4 == 3 else "on"] * (tensor > 1)
+    off = number % 4 == 3 or "output_router_logits=True" in case["about"]
+    options += ["--sequence-parallel", "off" if off else "on"] * (tensor > 1)
+    options += ["--expert-capacity", (0.25, 0.5, 1, 2)[number % 4]] * (expert > 1)
     options += ["--recompute", "block"] * (number % 3 == 0) + ["--cpu-offload"] * (number % 5 == 0)
     tokens = folder / "tokens.bin"
     process = programs.run(
         "fsdp_train", "--model", folder, "--data", tokens, "--eval-data", tokens, "-s", case["seq"],
-        "-b", case["batch"] // parts, "--num-epochs", 3, "--lr", "1e-3", "--lr-schedule", "constant",
-        "--beta2", 0.95, "--eps", "1e-3", "--weight-decay", 0.1, "--save-dir", work, "-e", f"run{number}",
-        *options, ranks=ranks if ranks > 1 else None)  # fmt: skip
+        "-b", case["batch"] // (parts * expert), "--num-epochs", 3, "--lr", "1e-3", "--lr-schedule",
+        "constant", "--beta2", 0.95, "--eps", "1e-3", "--weight-decay", 0.1, "--save-dir", work, "-e",
+        f"run{number}", *options, ranks=ranks if ranks > 1 else None)  # fmt: skip
     assert process.returncode == 0, (options, process.stdout, process.stderr)
     log = (work / f"run{number}/log.jsonl").read_text()
     lines = [json.loads(line) for line in log.splitlines()]
@@ -173,13 +191,15 @@ def check_program(worker, folder, case, number):
 
 
 def check_bf16(worker, folder, case):
-    """One sequence in bf16, which goes to the experts that Transformers chose in bf16."""
-    loss = worker("bf16", folder=str(folder), seq=case["seq"])
+    """A sequence in bf16 of as many tokens as there are positions, so that roundings are averaged, which go
+    to the experts that Transformers chose in bf16."""
+    seq = int(re.search(r"max_position_embeddings=(\d+)", case["about"])[1])
+    loss = worker("bf16", folder=str(folder), seq=seq)
     if loss is None:
         return
     work = folder.parent
     process = programs.run(
-        "fsdp_train", "--backend", "cpu", "--model", folder, "--data", folder / "one.bin", "-s", case["seq"],
+        "fsdp_train", "--backend", "cpu", "--model", folder, "--data", folder / "one.bin", "-s", seq,
         "--param-dtype", "bf16", "--max-steps", 1, "--router-aux-coef", 0, "--ckpt-freq", 0,
         "--routing-replay", folder / "routes.bin", "--save-dir", work, "-e", "bf16")  # fmt: skip
     assert process.returncode == 0, (process.stdout, process.stderr)
@@ -188,18 +208,25 @@ def check_bf16(worker, folder, case):
     assert abs(own / loss - 1) <= 2e-3, (own, loss)
 
 
-def check_random_models(python, work, count, seed):
-    worker = Worker(python)
+def check_random_models(python, work, count, seed, routed=False):
+    worker, gaps = Worker(python), []
     drawn = worker("families")
     assert drawn == list(families()), "tests/golden/random_cases.py does not draw every family"
+    if routed:
+        drawn = worker("routed_families")
     for number in range(count or EACH * len(drawn)):
         family, folder = drawn[number % len(drawn)], work / f"model{number}"
         case = worker("case", folder=str(folder), family=family, seed=seed + number)
         print(f"{number + 1}: {case['about']}", flush=True)
         test_golden = programs.BIN.parent / "tests/test_golden"
-        found = subprocess.run([test_golden, folder], capture_output=True, text=True, timeout=280)
+        found = subprocess.run([test_golden, folder], capture_output=True, text=True, timeout=900)
         assert found.returncode == 0, found.stdout + found.stderr
-        print("   ", next(line for line in found.stdout.splitlines() if " plans: " in line))
+        for line in found.stdout.splitlines():
+            if line.startswith("logits: ") or " plans: " in line:
+                print("   ", line)
+        if case["gap"] is not None:
+            print(f"    least gap of scores {case['gap']:.1e}")
+            gaps.append(case["gap"])
         if family != "llama":  # whose tree is that of an earlier release
             check_tree(folder, case["tree"])
         print("   ", check_program(worker, folder, case, number), flush=True)
@@ -208,6 +235,9 @@ def check_random_models(python, work, count, seed):
         for left in work.iterdir():
             shutil.rmtree(left)
     worker.close()
+    if gaps:
+        print(f"least gap of scores of all: {min(gaps):.1e}")
+        assert min(gaps) > 1e-5
 
 
 def check_round_trip(python, work):
@@ -247,10 +277,11 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--count", type=int)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--routed", action="store_true")
     arguments = parser.parse_args()
     python = find_python()
     work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_transformers_"))
-    check_random_models(python, work, arguments.count, arguments.seed)
+    check_random_models(python, work, arguments.count, arguments.seed, arguments.routed)
     if not arguments.count:
         check_round_trip(python, work)
     shutil.rmtree(work)

@@ -1,6 +1,7 @@
 // The whole runtime against Transformers: tests/golden/make_golden.py says what each folder holds. Given a
-// folder, the program compares that one alone, with every strategy and kind of wrapping, and prints the
-// greatest differences (tests/program/train/test_transformers.py makes such folders at random).
+// folder, the program compares that one alone, its logits and with every strategy and kind of wrapping, and
+// prints the greatest differences (tests/program/train/test_transformers.py makes such folders at random);
+// given "logits" behind it, the logits and the loss alone.
 //
 // Tolerances: both sides compute in fp32, with sums in a different order. Over these sizes that is a few 1e-7
 // of a loss and a few 1e-6 of a gradient. Ten AdamW steps amplify it if a gradient is near zero and m/sqrt(v)
@@ -22,20 +23,19 @@
 
 #include <cmocka.h>
 
-enum { STEPS = 10 };
-
 // Greatest relative differences: of the first step's loss and gradients, of the losses and gradient norms of
-// ten steps, and of what these did to parameters.
+// all steps, of what these did to parameters, and of parameters after them.
 typedef struct tolerances {
-  double loss, gradient, losses, norms, moved;
+  double loss, gradient, losses, norms, moved, after;
 } tolerances;
-static const tolerances fp32 = {1e-5, 1e-4, 1e-5, 1e-4, 2e-3};
+static const tolerances fp32 = {1e-5, 1e-4, 1e-5, 1e-4, 2e-3, 1e-4};
 // Of any model: among thousands of parameters some have a gradient near zero.
-static const tolerances drawn = {1e-5, 1e-4, 1e-4, 1e-3, 2e-2};
+static const tolerances drawn = {1e-5, 1e-4, 1e-4, 1e-3, 2e-2, 1e-4};
+#define LOGITS_TOLERANCE 1e-5
 // Activations and gathered parameters have 8 bits, so each of the ninety or so roundings that an element of a
 // gradient has behind it in three layers adds up to 2^-9 of it: sqrt(90) 2^-9 = 1.9%, and twice that where
 // the sign of what is lost is not random; the loss is a mean. AdamW makes a sign of a gradient near zero.
-static const tolerances bf16 = {4e-3, 6e-2, 4e-3, 4e-2, 0.2};
+static const tolerances bf16 = {4e-3, 6e-2, 4e-3, 4e-2, 0.2, 1e-2};
 
 static const char *const folders[] = {"gpt2_hub",
                                       "gpt2_odd",
@@ -80,6 +80,8 @@ typedef struct golden {
   fsdp_model_config model;
   fsdp_safetensors *file;
   int64_t batch, seq;
+  int steps;
+  float eps;                          // of AdamW
   int32_t *tokens, *targets, *starts; // starts: NULL where documents are not told apart
   fsdp_dropout dropout;
   double floor; // norms below it count as this much: what is left where terms cancel is rounding
@@ -119,7 +121,8 @@ static golden open_folder(const char *folder) {
   snprintf(path, sizeof path, "%s/golden.safetensors", g.folder);
   if (fsdp_safetensors_open(path, &g.file, &error)) fail_msg("%s", error.message);
   const fsdp_safetensors_tensor *tokens = fsdp_safetensors_at(g.file, find(&g, "", "tokens"));
-  assert_int_equal(tokens->shape[0], STEPS);
+  g.steps = (int)tokens->shape[0];
+  g.eps = 1e-8f;
   g.batch = tokens->shape[1];
   g.seq = tokens->shape[2];
   int64_t numel = 0;
@@ -130,6 +133,11 @@ static golden open_folder(const char *folder) {
     float *rates = read_floats(&g, find(&g, "", "dropout"), &numel);
     g.dropout = (fsdp_dropout){.embedding = rates[0], .attention = rates[1], .residual = rates[2]};
     free(rates);
+  }
+  if (find(&g, "", "eps") >= 0) {
+    float *eps = read_floats(&g, find(&g, "", "eps"), &numel);
+    g.eps = eps[0];
+    free(eps);
   }
   float *norms = read_floats(&g, find(&g, "", "grad_norms"), &numel);
   g.floor = 1e-3 * (double)norms[0];
@@ -209,8 +217,8 @@ static void check_series(const golden *g, const char *name, const float *mine, d
                          double *worst) {
   int64_t numel = 0;
   float *expected = read_floats(g, find(g, "", name), &numel);
-  assert_int_equal(numel, STEPS);
-  for (int i = 0; i < STEPS; i++) {
+  assert_int_equal(numel, g->steps);
+  for (int i = 0; i < g->steps; i++) {
     char step[16];
     snprintf(step, sizeof step, "step %d", i);
     record(g, name, step, fabs((double)mine[i] / (double)expected[i] - 1), tolerance, worst);
@@ -218,10 +226,10 @@ static void check_series(const golden *g, const char *name, const float *mine, d
   free(expected);
 }
 
-// What ten steps did to the parameters that the folder keeps: the losses alone would hardly show a wrong
+// What the steps did to the parameters that the folder keeps: the losses alone would hardly show a wrong
 // beta.
 static void check_parameters(const golden *g, const harness_result *start, const harness_result *result,
-                             double tolerance, double *worst) {
+                             const tolerances *t, tolerances *worst) {
   int checked = 0;
   for (int p = 0; p < result->param_count; p++) {
     const harness_tensor *after = &result->parameters[p];
@@ -230,12 +238,14 @@ static void check_parameters(const golden *g, const harness_result *start, const
     int64_t numel = 0;
     float *expected = read_floats(g, index, &numel);
     assert_int_equal(numel, after->numel);
+    record(g, "the value after the steps", after->name, difference(after->values, expected, numel, 0),
+           t->after, &worst->after);
     float *moved = fsdp_alloc((size_t)numel * sizeof *moved);
     for (int64_t i = 0; i < numel; i++) {
       moved[i] = after->values[i] - start->parameters[p].values[i];
       expected[i] -= start->parameters[p].values[i];
     }
-    record(g, "the movement", after->name, difference(moved, expected, numel, 0), tolerance, worst);
+    record(g, "the movement", after->name, difference(moved, expected, numel, 0), t->moved, &worst->moved);
     free(moved), free(expected);
     checked++;
   }
@@ -244,7 +254,7 @@ static void check_parameters(const golden *g, const harness_result *start, const
 
 static harness_config config_of(const golden *g) {
   harness_config config = {.plan = harness_small_plan(1),
-                           .steps = STEPS,
+                           .steps = g->steps,
                            .lr = 1e-3f,
                            .weights = g->folder,
                            .tokens = g->tokens,
@@ -256,6 +266,7 @@ static harness_config config_of(const golden *g) {
   config.plan.batch = g->batch;
   config.plan.seq = g->seq;
   config.plan.hyper.beta2 = 0.95;
+  config.plan.hyper.eps = g->eps;
   config.plan.hyper.weight_decay = 0.1f;
   return config;
 }
@@ -278,7 +289,7 @@ static void check(const golden *g, const harness_config *config, const tolerance
   check_gradients(g, result, t->gradient, &worst->gradient);
   check_series(g, "losses", result->loss, t->losses, &worst->losses);
   check_series(g, "grad_norms", result->grad_norm, t->norms, &worst->norms);
-  check_parameters(g, start, result, t->moved, &worst->moved);
+  check_parameters(g, start, result, t, worst);
   harness_free(start);
   harness_free(result);
 }
@@ -355,6 +366,60 @@ static void test_bf16(void **state) {
 
 static const char *given;
 
+typedef struct asked_logits {
+  float *values;
+  int64_t rows, words;
+} asked_logits;
+static asked_logits asked;
+
+static void ask_logits(const harness_config *config, fsdp_executor *executor, int rank) {
+  (void)config, (void)rank;
+  for (int64_t row = 0; row < asked.rows; row++)
+    fsdp_executor_run_logits(executor, row, asked.values + row * asked.words);
+}
+
+// Of the first batch, by a plan without gradients.
+static void test_logits(void **state) {
+  (void)state;
+  golden g = open_folder(given);
+  const int index = find(&g, "", "logits");
+  if (index < 0) close_golden(&g);
+  if (index < 0) skip();
+  int64_t numel = 0, one = 0;
+  float *expected = read_floats(&g, index, &numel), *loss = read_floats(&g, find(&g, "", "ce"), &one);
+  harness_config config = config_of(&g);
+  // A step, and then one for each row, of the first batch: a plan without training counts steps and
+  // micro-batches on.
+  const int64_t each = g.batch * g.seq;
+  int32_t *repeated[2];
+  for (int i = 0; i < 2; i++) {
+    repeated[i] = fsdp_alloc((size_t)((2 + each) * each) * sizeof *repeated[i]);
+    for (int64_t n = 0; n < 2 + each; n++)
+      memcpy(repeated[i] + n * each, i ? g.targets : g.tokens, (size_t)each * sizeof *repeated[i]);
+  }
+  config.tokens = repeated[0], config.targets = repeated[1];
+  config.steps = 1;
+  config.gradient_step = -1;
+  config.plan.evaluation_only = config.plan.logits = true;
+  config.after_steps = ask_logits;
+  asked = (asked_logits){.rows = each, .words = g.model.vocab_size};
+  assert_int_equal(numel, asked.rows * asked.words);
+  asked.values = fsdp_alloc_zeroed((size_t)numel, sizeof(float));
+  harness_result *result = harness_train(&config);
+  assert_string_equal(result->failure, "");
+  double worst[2] = {0};
+  record(&g, "the loss", "an evaluation", fabs((double)result->loss[0] / (double)loss[0] - 1),
+         LOGITS_TOLERANCE, &worst[0]);
+  record(&g, "the logits", "the first batch", difference(asked.values, expected, numel, 0), LOGITS_TOLERANCE,
+         &worst[1]);
+  printf("logits: %lld rows of %lld words differ by %.1e, the loss by %.1e\n", (long long)asked.rows,
+         (long long)asked.words, worst[1], worst[0]);
+  harness_free(result);
+  free(asked.values), free(expected), free(loss);
+  free(repeated[0]), free(repeated[1]);
+  close_golden(&g);
+}
+
 // Shards along the batch, which every strategy cuts its own way.
 static fsdp_mesh mesh_of(fsdp_strategy strategy, int ranks) {
   int replicas = ranks % 2 ? ranks : 2;
@@ -391,13 +456,17 @@ static void test_every_strategy_and_wrap(void **state) {
     config.plan.accumulate = i % 4 < 2 ? FSDP_ACCUMULATE_REDUCE : FSDP_ACCUMULATE_LOCAL;
     check(&g, &config, &drawn, &worst);
   }
-  printf("%d plans: loss %.1e, gradients %.1e; ten steps: losses %.1e, norms %.1e, parameters %.1e\n",
-         STRATEGIES * WRAPS, worst.loss, worst.gradient, worst.losses, worst.norms, worst.moved);
+  printf("%d plans: loss %.1e, gradients %.1e; %d steps: losses %.1e, norms %.1e, moved %.1e, "
+         "parameters %.1e\n",
+         STRATEGIES * WRAPS, worst.loss, worst.gradient, g.steps, worst.losses, worst.norms, worst.moved,
+         worst.after);
   close_golden(&g);
 }
 
 int main(int argc, char **argv) {
-  const struct CMUnitTest of_folder[] = {cmocka_unit_test(test_every_strategy_and_wrap)};
+  const struct CMUnitTest of_folder[] = {cmocka_unit_test(test_logits),
+                                         cmocka_unit_test(test_every_strategy_and_wrap)};
+  const struct CMUnitTest of_logits[] = {cmocka_unit_test(test_logits)};
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_one_rank),
       cmocka_unit_test(test_sharded),
@@ -405,5 +474,6 @@ int main(int argc, char **argv) {
       cmocka_unit_test(test_bf16),
   };
   given = argc > 1 ? argv[1] : NULL;
+  if (argc > 2 && !strcmp(argv[2], "logits")) return cmocka_run_group_tests(of_logits, NULL, NULL);
   return given ? cmocka_run_group_tests(of_folder, NULL, NULL) : cmocka_run_group_tests(tests, NULL, NULL);
 }
