@@ -4,10 +4,17 @@
 #include "kernels/cpu/ops.h"
 
 enum {
-  COLUMNS = 256,      // of a block
-  ROWS_PER_TASK = 16, // to which a block of the bias is added
-  ROWS_PER_SUM = 128, // partial sums over rows stay short, so that fp32 is enough
+  COLUMNS = 256,         // of a block of the bias that is added
+  ROWS_PER_TASK = 16,    // to which one is added
+  ROWS_PER_SUM = 128,    // partial sums over rows stay short, so that fp32 is enough
+  COLUMNS_SUMMED = 2048, // of a task, at most
 };
+
+// Columns that a task sums: each thread has as many, and parts of rows are as long as can be.
+typedef struct columns {
+  const fsdp_kernel_call *call;
+  int64_t each;
+} columns;
 
 static void add_to_rows(void *argument, int64_t index, void *scratch) {
   const fsdp_kernel_call *call = argument;
@@ -39,15 +46,15 @@ void FSDP_CPU(add_bias)(const fsdp_kernel_call *call) {
 
 // A block of columns; the order of its sums depends on N alone.
 static void sum_columns(void *argument, int64_t index, void *scratch) {
-  const fsdp_kernel_call *call = argument;
-  const fsdp_op_attrs *attrs = call->attrs;
-  const fsdp_view *d_y = &call->operands[0], *d_bias = &call->operands[1];
-  int64_t N = attrs->batch * attrs->seq, first = index * COLUMNS;
-  int64_t count = fsdp_min_i64(COLUMNS, attrs->out_features - first);
-  float buffer[COLUMNS], total[COLUMNS] = {0};
-  (void)scratch;
+  const columns *k = argument;
+  const fsdp_op_attrs *attrs = k->call->attrs;
+  const fsdp_view *d_y = &k->call->operands[0], *d_bias = &k->call->operands[1];
+  int64_t N = attrs->batch * attrs->seq, first = index * k->each;
+  int64_t count = fsdp_min_i64(k->each, attrs->out_features - first);
+  float *buffer = scratch, *total = scratch_after(buffer, count), *sums = scratch_after(total, count);
+  memset(total, 0, (size_t)count * sizeof *total);
   for (int64_t block = 0; block < N; block += ROWS_PER_SUM) {
-    float sums[COLUMNS] = {0};
+    memset(sums, 0, (size_t)count * sizeof *sums);
     for (int64_t n = block; n < fsdp_min_i64(N, block + ROWS_PER_SUM); n++) {
       const float *row = load(d_y, n * attrs->out_stride + attrs->out_offset + first, count, buffer);
       for (int64_t c = 0; c < count; c++) sums[c] += row[c];
@@ -62,7 +69,8 @@ static void sum_columns(void *argument, int64_t index, void *scratch) {
 }
 
 void FSDP_CPU(bias_backward)(const fsdp_kernel_call *call) {
+  const int64_t out = call->attrs->out_features, threads = fsdp_pool_thread_count(call->pool);
+  columns k = {call, fsdp_min_i64(COLUMNS_SUMMED, fsdp_round_up(blocks_of(out, threads), 16))};
   open_operands(call, 0);
-  fsdp_pool_run(call->pool, blocks_of(call->attrs->out_features, COLUMNS), sum_columns,
-                (void *)(uintptr_t)call);
+  fsdp_pool_run(call->pool, blocks_of(out, k.each), sum_columns, &k);
 }
