@@ -20,6 +20,8 @@
 #define POLLS_BEFORE_SLEEP 64
 #define SLEEP_US_MIN       20
 #define SLEEP_US_MAX       200
+// Of a rank that others must not notice (fsdp_world_set_patient).
+#define PATIENT_SLEEP_US_MAX 2000
 // Bytes of a round's pieces over all peers, and of one piece, at most.
 #define ROUND_BYTES ((int64_t)16 << 20)
 #define PIECE_BYTES ((int64_t)1 << 20)
@@ -35,9 +37,11 @@ static void check_mpi(int code, const char *call) {
 }
 #define CALL_MPI(name, ...) check_mpi(name(__VA_ARGS__), #name)
 
-// Waits for all requests, asleep after a moment. MPI moves data only while it is called, so it is polled.
-// `indices` holds one per request. Every complete one is progress of `lane` (NULL: none).
-static void wait_all(MPI_Request *requests, int *indices, int count, fsdp_board_lane *lane) {
+// Waits for all requests, asleep after a moment, for `sleep_us_max` at a time at most. MPI moves data only
+// while it is called, so it is polled. `indices` holds one per request. Every complete one is progress of
+// `lane` (NULL: none).
+static void wait_all(MPI_Request *requests, int *indices, int count, fsdp_board_lane *lane,
+                     long sleep_us_max) {
   long sleep_us = SLEEP_US_MIN;
   for (int polls = 0;; polls++) {
     int some = 0;
@@ -50,7 +54,7 @@ static void wait_all(MPI_Request *requests, int *indices, int count, fsdp_board_
     if (polls < POLLS_BEFORE_SLEEP) continue;
     fsdp_lane_wait(lane, true);
     nanosleep(&(struct timespec){.tv_nsec = sleep_us * 1000}, NULL);
-    sleep_us = sleep_us * 2 < SLEEP_US_MAX ? sleep_us * 2 : SLEEP_US_MAX;
+    sleep_us = sleep_us * 2 < sleep_us_max ? sleep_us * 2 : sleep_us_max;
   }
   fsdp_lane_wait(lane, false);
 }
@@ -61,6 +65,7 @@ static void wait_all(MPI_Request *requests, int *indices, int count, fsdp_board_
 typedef struct mpi_link {
   MPI_Comm comm;
   fsdp_board_lane *lane;
+  long sleep_us_max;
 } mpi_link;
 
 static mpi_link world_link;
@@ -77,7 +82,8 @@ static void mpi_swap(void *owner, const fsdp_swap *swap) {
     CALL_MPI(MPI_Isend, swap->out, (int)swap->out_bytes, MPI_BYTE, swap->to, LINK_TAG, self->comm,
              &requests[1]);
   }
-  wait_all(requests, indices, 2, self->lane ? self->lane : &fsdp_board_mine->lanes[FSDP_LANE_MAIN]);
+  wait_all(requests, indices, 2, self->lane ? self->lane : &fsdp_board_mine->lanes[FSDP_LANE_MAIN],
+           self->sleep_us_max);
 }
 
 // ---- Messages
@@ -150,7 +156,7 @@ static void gather_slots(message_comm *self, const slots *data, const void *own)
   start_gather_round(self, data, own, 0);
   for (int64_t round = 0; round < rounds; round++) {
     if (round + 1 < rounds) start_gather_round(self, data, own, round + 1);
-    wait_all(self->requests[round % 2], self->indices, 2 * self->base.size, self->lane);
+    wait_all(self->requests[round % 2], self->indices, 2 * self->base.size, self->lane, SLEEP_US_MAX);
   }
 }
 
@@ -194,7 +200,7 @@ static void reduce_slots(message_comm *self, const slots *data, void *output) {
   start_reduce_round(self, data, 0);
   for (int64_t round = 0; round < rounds; round++) {
     if (round + 1 < rounds) start_reduce_round(self, data, round + 1);
-    wait_all(self->requests[round % 2], self->indices, 2 * self->base.size, self->lane);
+    wait_all(self->requests[round % 2], self->indices, 2 * self->base.size, self->lane, SLEEP_US_MAX);
     sum_round(self, data, round, output);
   }
 }
@@ -259,7 +265,7 @@ fsdp_comm *fsdp_world_split_messages(fsdp_world *world, int color, int key, int6
   CALL_MPI(MPI_Comm_rank, comm, &self->base.rank);
   CALL_MPI(MPI_Comm_size, comm, &self->base.size);
   self->sum = fsdp_comm_sum_create();
-  self->exchanges.comm = comm;
+  self->exchanges = (mpi_link){.comm = comm, .sleep_us_max = SLEEP_US_MAX};
   self->link = (fsdp_link){.owner = &self->exchanges, .swap = mpi_swap};
   self->small = fsdp_small_sum_create(&self->link, self->base.rank, self->base.size, self->sum);
   int64_t size = self->base.size, fair = ROUND_BYTES / size;
@@ -379,13 +385,18 @@ fsdp_status fsdp_world_create(int *argc, char ***argv, fsdp_world **world, fsdp_
   int leader = self->rank;
   CALL_MPI(MPI_Bcast, &leader, 1, MPI_INT, 0, node);
   CALL_MPI(MPI_Comm_free, &node);
-  world_link.comm = MPI_COMM_WORLD;
+  world_link = (mpi_link){.comm = MPI_COMM_WORLD, .sleep_us_max = SLEEP_US_MAX};
   self->link = (fsdp_link){.owner = &world_link, .swap = mpi_swap};
   fsdp_world_list_exchanges(self);
   fsdp_world_find_nodes(self, leader);
   if (self->size > 1) fsdp_world_watch_start(self);
   *world = self;
   return FSDP_OK;
+}
+
+void fsdp_world_set_patient(fsdp_world *world, bool patient) {
+  (void)world;
+  world_link.sleep_us_max = patient ? PATIENT_SLEEP_US_MAX : SLEEP_US_MAX;
 }
 
 void fsdp_world_destroy(fsdp_world *world) {

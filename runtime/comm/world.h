@@ -61,6 +61,10 @@ void fsdp_world_destroy(fsdp_world *world);
 // From here on rank 0 lists them in the file that FSDP_EXCHANGES names, if it does (bench/bench_exchanges.c).
 void fsdp_world_list_exchanges(fsdp_world *world);
 
+// Whether this rank wakes rarely while it waits for others: each wake takes some of a core, which ranks that
+// are measured there lack. An exchange may then end two milliseconds later.
+void fsdp_world_set_patient(fsdp_world *world, bool patient);
+
 // Waits until every rank has called it.
 void fsdp_world_barrier(fsdp_world *world);
 

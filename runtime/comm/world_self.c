@@ -18,6 +18,10 @@ fsdp_status fsdp_world_create(int *argc, char ***argv, fsdp_world **world, fsdp_
   return FSDP_OK;
 }
 
+void fsdp_world_set_patient(fsdp_world *world, bool patient) {
+  (void)world, (void)patient;
+}
+
 void fsdp_world_destroy(fsdp_world *world) {
   if (world) fsdp_world_release_nodes(world);
   free(world);

@@ -359,6 +359,7 @@ fsdp_status probe_open(probe *self, int ranks, fsdp_error *error) {
   const bool cuda = self->device == FSDP_OP_CUDA;
   self->ranks = ranks;
   self->active = self->world->local_rank < ranks;
+  fsdp_world_set_patient(self->world, !self->active);
   self->crowded = !cuda && ranks > self->cores;
   self->scope = cuda ? 0 : ranks;
   self->threads = self->bind(self->bind_context, ranks);
@@ -386,6 +387,7 @@ fsdp_status probe_open(probe *self, int ranks, fsdp_error *error) {
 }
 
 void probe_close(probe *self) {
+  fsdp_world_set_patient(self->world, false);
   if (self->backend) self->backend->close();
   fsdp_session_destroy(&self->session);
 }
