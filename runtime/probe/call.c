@@ -3,12 +3,14 @@
 #include "runtime/base/size.h"
 #include "runtime/probe/run.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define PASS_RUNS    4
 #define LONG_FLOPS   1e8 // a run that is timed alone
 #define OPERANDS_MAX (FSDP_OP_MAX_OPERANDS + 1)
+#define DENSE_SETS   3 // of attention, which computes for long, whatever is in caches
 
 struct probe_call {
   const probe *self;
@@ -62,24 +64,29 @@ static float constant_of(const probe_call *call, const fsdp_op_operand *operand)
   return one ? 1 : 0;
 }
 
-// Element i of an operand of integers: tokens; or the order of routed rows of which each expert has as many,
+// A token of text: how often the k-th most frequent occurs goes by 1/k (Zipf's law).
+static int32_t token_of(int64_t vocabulary, int64_t i) {
+  const double share = (double)(i * 7919 % 10007) / 10007;
+  return (int32_t)fsdp_min_i64(vocabulary - 1, (int64_t)pow((double)vocabulary, share) - 1);
+}
+
+// Elements of an operand of integers: tokens; or the order of routed rows of which each expert has as many,
 // those of one slot of a token after the other.
-static int32_t integer_of(const probe_call *call, const char *name, int64_t i) {
+static void make_integers(const probe_call *call, const char *name, int64_t count, int32_t *out) {
   const fsdp_op_attrs *a = &call->attrs;
   const int64_t each = a->experts ? fsdp_max_i64(1, a->batch * a->seq * a->slots / a->experts) : 1;
-  if (strcmp(name, "offsets") == 0) return (int32_t)(i * each);
-  if (strcmp(name, "slots") == 0) return (int32_t)(i % each * a->experts + i / each);
-  return (int32_t)(i * 7919 % fsdp_max_i64(1, a->vocabulary));
+  const bool offsets = strcmp(name, "offsets") == 0, slots = strcmp(name, "slots") == 0;
+  for (int64_t i = 0; i < count; i++)
+    out[i] = offsets ? (int32_t)(i * each)
+             : slots ? (int32_t)(i % each * a->experts + i / each)
+                     : token_of(fsdp_max_i64(1, a->vocabulary), i);
 }
 
 static void write_view(const probe_call *call, const char *name, const fsdp_view *view, float value) {
   fsdp_device *device = call->self->session.device;
   float *values = fsdp_alloc((size_t)view->numel * sizeof *values);
-  for (int64_t i = 0; i < view->numel; i++) {
-    const int32_t integer = integer_of(call, name, i);
-    values[i] = value;
-    if (view->dtype == FSDP_I32) memcpy(&values[i], &integer, sizeof integer);
-  }
+  for (int64_t i = 0; i < view->numel; i++) values[i] = value;
+  if (view->dtype == FSDP_I32) make_integers(call, name, view->numel, (int32_t *)values);
   device->table->write(device, view->data, values, 4 * view->numel);
   free(values);
 }
@@ -180,6 +187,9 @@ static int64_t count_sets(const probe *self, probe_call *call) {
     bytes[is_fresh_at(call, i)] += fsdp_round_up(call->extents[i].bytes, 256);
   call->fresh_sets = probe_sets(self, bytes[1], true);
   call->sets = bytes[0] > 0 ? probe_sets(self, bytes[0], false) : call->fresh_sets;
+  const bool dense = self->device == FSDP_OP_CPU && !fsdp_op_makes_gemms(call->kind) &&
+                     fsdp_op_flops(call->kind, &call->attrs) > LONG_FLOPS;
+  if (dense) call->sets = (int)fsdp_min_i64(call->sets, DENSE_SETS);
   return bytes[0] + bytes[1];
 }
 
@@ -271,20 +281,23 @@ static void refresh(void *context, const fsdp_stream_context *stream, int set) {
 probe_load probe_call_load(const probe *self, probe_call *call) {
   // A short kernel of a GPU takes no longer than a timestamp: it runs on every set between two.
   const double flops = fsdp_op_flops(call->kind, &call->attrs);
-  const bool all = self->device == FSDP_OP_CUDA && flops == 0;
+  // Of a CPU each run is timed, as a step's trace does.
+  const bool cuda = self->device == FSDP_OP_CUDA, all = cuda && flops == 0;
   return (probe_load){.run = run,
                       .refresh = call->refreshes ? refresh : NULL,
                       .context = call,
                       .stream = FSDP_STREAM_COMPUTE,
                       .sets = call->sets,
-                      .few = all                  ? 0
-                             : flops > LONG_FLOPS ? 1
-                                                  : PASS_RUNS};
+                      .few = all                           ? 0
+                             : !cuda || flops > LONG_FLOPS ? 1
+                                                           : PASS_RUNS,
+                      .cooled = !cuda && flops == 0};
 }
 
 double probe_call_measure(const probe *self, probe_call *call) {
   const probe_load load = probe_call_load(self, call);
-  return probe_measure(self, &load);
+  const double seconds = probe_measure(self, &load);
+  return self->sweeps ? probe_sweeps_median(self->sweeps, seconds) : seconds;
 }
 
 fsdp_op_work probe_call_work(const probe_call *call) {

@@ -10,6 +10,7 @@
 #define COPY_BYTES     ((int64_t)32 << 20)
 #define COPY_BYTES_GPU ((int64_t)1 << 30)
 #define LAUNCHES       1000
+#define LAUNCH_ROUNDS  7
 #define GATHER_SETS    8 // shards come from the state of units before; gradients were just written
 #define REDUCE_SETS    3
 #define CROWDED_WIDTH  256 // of products between collectives: a fraction of a rank's turn on its core
@@ -224,12 +225,14 @@ static double time_nothing(const probe *self, int count, bool handoff) {
 // From one instruction to the next, and from one that another stream waits for to that stream's next.
 void probe_launches(probe *self) {
   fsdp_device_profile *profile = self->profile;
-  for (int round = 0; round < 2; round++) { // the first wakes threads and fills caches
-    const double launch_s = self->active ? time_nothing(self, LAUNCHES, false) : 0;
-    const double handoff_s = self->active ? time_nothing(self, LAUNCHES, true) : 0;
-    profile->launch_s = probe_mean(self, launch_s);
-    profile->handoff_s = fmax(0, probe_mean(self, handoff_s) - profile->launch_s);
+  double launch_s[LAUNCH_ROUNDS], handoff_s[LAUNCH_ROUNDS];
+  for (int round = -1; round < LAUNCH_ROUNDS; round++) { // the first wakes threads and fills caches
+    const int at = round < 0 ? 0 : round;
+    launch_s[at] = probe_mean(self, self->active ? time_nothing(self, LAUNCHES, false) : 0);
+    handoff_s[at] = probe_mean(self, self->active ? time_nothing(self, LAUNCHES, true) : 0);
   }
+  profile->launch_s = probe_median(launch_s, LAUNCH_ROUNDS, 4, NULL);
+  profile->handoff_s = fmax(0, probe_median(handoff_s, LAUNCH_ROUNDS, 4, NULL) - profile->launch_s);
   if (self->device != FSDP_OP_CUDA) return;
   // A queue is never empty in a step: kernels follow each other as they do here.
   const fsdp_op_attrs attrs = {.batch = 1, .seq = 1};

@@ -42,6 +42,10 @@ static fsdp_op_attrs layer_of(int64_t rows) {
 static fsdp_op_attrs attrs_of(fsdp_op_kind kind, int64_t rows) {
   fsdp_op_attrs attrs = layer_of(rows);
   const fsdp_op_letters *op = fsdp_op_letters_of(kind);
+  // A position's angles serve both sequences, which have some of a table's positions.
+  attrs.batch = 2;
+  attrs.seq = rows / 2;
+  attrs.positions = 4 * attrs.seq;
   if (fsdp_op_letter_find(op, 'r')) attrs.in_features = 256; // of two ranks' parts
   if (fsdp_op_letter_find(op, 'z')) attrs.draws = rows, attrs.dropout = 0.1f;
   if (fsdp_op_slice_bias(op) >= 0) attrs.out_stride = attrs.out_features; // a bias is of all columns
@@ -75,17 +79,18 @@ static bool measure_point(probe *self, fsdp_op_kind kind, double row_bytes, doub
 }
 
 static void measure_op(probe *self, fsdp_op_kind kind) {
-  static const double cpu_sizes[] = {32e3, 256e3, 2e6, 10e6, 48e6},
+  static const double cpu_sizes[] = {32, 4e3, 32e3, 256e3, 1e6, 4e6, 16e6},
                       gpu_sizes[] = {1e6, 8e6, 64e6, 512e6, 2e9};
   const bool cuda = self->device == FSDP_OP_CUDA;
   const double *sizes = cuda ? gpu_sizes : cpu_sizes;
+  const int size_count = cuda ? sizeof gpu_sizes / sizeof *gpu_sizes : sizeof cpu_sizes / sizeof *cpu_sizes;
   const int step = self->coarse ? 2 : 1;
   const double row_bytes = (bytes_of(self, kind, 2048) - bytes_of(self, kind, 1024)) / 1024;
   fsdp_profile_point points[SIZES_MAX];
   fsdp_profile_op entry = {
       .ranks = self->scope, .op = kind, .dtype = self->dtype, .rate = {.points = points}};
   // An op of a few numbers has one size.
-  for (int i = 0; i < (row_bytes > 0 ? 5 : 1); i += step) {
+  for (int i = 0; i < (row_bytes > 0 ? size_count : 1); i += step) {
     const int have = entry.rate.count;
     entry.rate.count += measure_point(self, kind, row_bytes > 0 ? row_bytes : 1, sizes[i],
                                       have ? points[have - 1].size : 0, &points[have]);
@@ -140,7 +145,7 @@ static bool measure_head(probe *self, fsdp_op_kind kind, const fsdp_op_attrs *sh
 void probe_head(probe *self) {
   static const struct {
     int64_t rows, channels, vocabulary;
-  } cpu_shapes[] = {{256, 128, 256}, {1024, 256, 1024}, {512, 256, 4096}, {256, 256, 32000}},
+  } cpu_shapes[] = {{256, 128, 256}, {1024, 256, 1024}, {512, 256, 4096}, {128, 256, 32000}},
     gpu_shapes[] = {{2048, 1024, 8192}, {2048, 2048, 32000}, {4096, 4096, 32000}};
   const bool cuda = self->device == FSDP_OP_CUDA;
   for (int h = 0; h < FSDP_OP_KIND_COUNT; h++) {

@@ -8,6 +8,7 @@
 #include "runtime/probe/run.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 #define UNITS             4000.0 // measurements of one number of ranks, about
 #define OTHER_SHARE       0.4    // of products' time, for the element type that is not the device's default
@@ -30,25 +31,37 @@ static void measure_machine(probe *self) {
   probe_contention(self);
 }
 
-// What one rank computes, in both element types until `until_s`.
-static void measure_ops(probe *self, double until_s) {
+// One element type, until `until_s`. Sweeps but the last fill a profile that is thrown away.
+static void measure_dtype(probe *self, double until_s) {
+  fsdp_device_profile *profile = self->profile;
+  probe_sweeps sweeps = {.wanted = self->coarse || self->device == FSDP_OP_CUDA ? 1 : PROBE_SWEEPS_MAX};
+  const double elapsed_s = probe_elapsed(self);
+  self->sweeps = &sweeps;
   self->drift->next_s = 0;
-  probe_ops(self);
-  probe_attention(self);
-  probe_head(self);
-  probe_grouped(self);
-  const double elapsed_s = probe_elapsed(self), left_s = fmax(0, until_s - elapsed_s);
-  probe_products(self, self->coarse ? until_s : elapsed_s + (1 - OTHER_SHARE) * left_s);
-  probe_drift_end(self);
-  if (!self->coarse) {
-    probe_fill(self, self->dtype == FSDP_F32 ? FSDP_BF16 : FSDP_F32);
+  for (; sweeps.sweep < sweeps.wanted; sweeps.sweep++) {
+    const bool last = sweeps.sweep == sweeps.wanted - 1;
+    sweeps.next = 0;
+    self->profile = last ? profile : fsdp_device_profile_create();
     probe_ops(self);
     probe_attention(self);
     probe_head(self);
     probe_grouped(self);
-    probe_products(self, until_s);
-    probe_drift_end(self);
+    probe_products(self, elapsed_s + (until_s - elapsed_s) / sweeps.wanted);
+    if (!last) fsdp_device_profile_destroy(self->profile);
   }
+  probe_drift_end(self);
+  free(sweeps.seconds);
+  self->profile = profile;
+  self->sweeps = NULL;
+}
+
+// What one rank computes, in both element types until `until_s`.
+static void measure_ops(probe *self, double until_s) {
+  const double left_s = fmax(0, until_s - probe_elapsed(self));
+  measure_dtype(self, self->coarse ? until_s : until_s - OTHER_SHARE * left_s);
+  if (self->coarse) return;
+  probe_fill(self, self->dtype == FSDP_F32 ? FSDP_BF16 : FSDP_F32);
+  measure_dtype(self, until_s);
 }
 
 // Of the GPU, by all that use it; 0 without one.
@@ -145,8 +158,9 @@ fsdp_status fsdp_probe_run(const fsdp_probe_config *config, fsdp_device_profile 
   int counts[32], computing = 0; // counts whose ranks have cores to themselves: the first ones
   const int count = list_counts(config, cuda, counts);
   for (int i = 0; i < count; i++) computing += cuda || counts[i] <= cores;
-  self.unit_s = fmin(0.05, fmax(0.0005, config->seconds / count / UNITS));
   self.coarse = config->seconds / count < COARSE_S;
+  const double sweeps = cuda || self.coarse ? 1 : PROBE_SWEEPS_MAX;
+  self.unit_s = fmin(0.05, fmax(0.0005, config->seconds / count / UNITS / sweeps));
   const double compute_s = config->seconds * (1 - COLLECTIVES_SHARE * (count - computing));
   for (int i = 0; i < count; i++) {
     // What is left of the computing counts' time, divided by those that are left.

@@ -9,6 +9,9 @@
 //   for each number of ranks:
 //   bind ─► session ─► collectives ─► copies, contention ─► ops, attention, products
 //
+// A machine's rates change from second to second: on a CPU, ops and products are measured in three sweeps,
+// which are alike, and the median of each counts.
+//
 // With little time (less than ten seconds for each number of ranks) only every other size is measured, and
 // products, attention and ops only in the default element type of the device: fp32 on a CPU, bf16 on a GPU.
 //

@@ -76,7 +76,8 @@ void probe_drift_watch(probe *self) {
   const fsdp_op_attrs attrs = layer_of(&product);
   probe_call *call = probe_call_create(self, fsdp_op_product_kind(product.form), &attrs, 0);
   if (!call) return;
-  drift->seconds[drift->count++] = probe_call_measure(self, call);
+  const probe_load load = probe_call_load(self, call);
+  drift->seconds[drift->count++] = probe_measure(self, &load);
   probe_call_destroy(call);
 }
 
@@ -162,6 +163,14 @@ static void measure_layer(probe *self, int64_t rows, int64_t in, int64_t out) {
   probe_drift_watch(self);
 }
 
+// Whether time is up, after `layers` layers; sweeps after the first have as many as that.
+static bool is_over(const probe *self, double until_s, int layers) {
+  probe_sweeps *sweeps = self->sweeps;
+  if (sweeps && sweeps->sweep > 0) return layers >= sweeps->layers;
+  if (sweeps) sweeps->layers = layers;
+  return probe_elapsed(self) > until_s;
+}
+
 void probe_products(probe *self, double until_s) {
   const bool cuda = self->device == FSDP_OP_CUDA;
   const grid *grids = cuda ? gpu_grids : cpu_grids;
@@ -170,16 +179,20 @@ void probe_products(probe *self, double until_s) {
   const int head_count = cuda ? sizeof gpu_heads / sizeof *gpu_heads : sizeof cpu_heads / sizeof *cpu_heads;
   // A launch that takes longer than several measurements tells no more than a smaller one.
   const double flops_max = !cuda ? 2e9 : self->dtype == FSDP_F32 ? 2e12 : 2e13;
+  int layers = 0;
   for (int g = 0; g < grid_count; g++) {
     const grid *one = &grids[g];
     for (int r = 0; r < one->row_count; r++)
       for (int i = 0; i < one->width_count; i++)
         for (int o = 0; o < one->width_count; o++) {
           const int64_t rows = one->rows[r], in = one->widths[i], out = one->widths[o];
-          if (g > 0 && probe_elapsed(self) > until_s) return;
-          if (2 * (double)rows * (double)in * (double)out <= flops_max) measure_layer(self, rows, in, out);
+          if (g > 0 && is_over(self, until_s, layers)) return;
+          if (2 * (double)rows * (double)in * (double)out > flops_max) continue;
+          measure_layer(self, rows, in, out);
+          layers++;
         }
-    for (int h = 0; g == 1 && h < head_count && probe_elapsed(self) < until_s; h++)
+    for (int h = 0; g == 1 && h < head_count && !is_over(self, until_s, layers); h++, layers++)
       measure_layer(self, heads[h][0], heads[h][1], heads[h][2]);
   }
+  if (self->sweeps && self->sweeps->sweep == 0) self->sweeps->layers = layers;
 }

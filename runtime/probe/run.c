@@ -11,6 +11,7 @@
 #include <string.h>
 #include <time.h>
 
+#define PASSES_MIN     2
 #define PASSES_MAX     1024
 #define PASSES_MAX_GPU 256
 #define ALIGNMENT      256
@@ -22,6 +23,7 @@
 #define FRESH_BYTES    ((int64_t)24 << 20)
 #define PATTERN        ((int64_t)1 << 20) // elements that are drawn; the inputs repeat them
 #define HOST_BYTES     ((int64_t)32 << 20)
+#define COOLING_BYTES  ((int64_t)2 << 20) // of a thread: more than the caches of a core
 
 // ---- Memory
 
@@ -94,6 +96,19 @@ static int runs_of(const probe_load *load) {
   return load->few ? load->few : load->sets;
 }
 
+// Reads a part of the host's arena, which no operand is in.
+static void read_part(void *argument, int64_t index, void *scratch) {
+  const probe *self = argument;
+  const unsigned char *from = self->session.device->arenas.memory[FSDP_SPACE_HOST];
+  const int64_t first = index * COOLING_BYTES % HOST_BYTES;
+  unsigned char *sum = scratch;
+  for (int64_t i = 0; i < COOLING_BYTES; i += 64) *sum = (unsigned char)(*sum + from[first + i]);
+}
+
+static void cool(const probe *self, const fsdp_stream_context *context) {
+  fsdp_pool_run(context->pool, fsdp_pool_thread_count(context->pool), read_part, (void *)(uintptr_t)self);
+}
+
 // On the stream.
 static void run_passes(const fsdp_work *work, const fsdp_stream_context *context) {
   passes *p = work->owner;
@@ -104,11 +119,13 @@ static void run_passes(const fsdp_work *work, const fsdp_stream_context *context
     const int first = (p->first + p->done) * runs;
     for (int i = 0; load->refresh && i < runs; i++)
       load->refresh(load->context, context, (first + i) % load->sets);
+    if (load->cooled) cool(p->self, context);
     mark(p, context, 2 * p->done);
     for (int i = 0; i < runs; i++) load->run(load->context, context, (first + i) % load->sets);
     mark(p, context, 2 * p->done + 1);
     if (context->native || load->agreed) continue;
-    if (1e-9 * (double)(p->marks_ns[2 * p->done + 1] - p->marks_ns[0]) > p->budget_s) {
+    const double spent_s = 1e-9 * (double)(p->marks_ns[2 * p->done + 1] - p->marks_ns[0]);
+    if (spent_s > p->budget_s && p->done + 1 >= PASSES_MIN) {
       p->done++;
       break;
     }
@@ -214,6 +231,18 @@ double probe_measure(const probe *self, const probe_load *load) {
     seconds = time_alone(self, load, 1, (int)fmax(2, wanted), &self->spread[load->agreed]);
   }
   return probe_mean(self, seconds);
+}
+
+double probe_sweeps_median(probe_sweeps *sweeps, double seconds) {
+  double sorted[PROBE_SWEEPS_MAX];
+  const int place = sweeps->next++;
+  if (sweeps->sweep == 0 && place % 256 == 0)
+    sweeps->seconds = fsdp_realloc(sweeps->seconds, (size_t)(place + 256) * sizeof *sweeps->seconds);
+  if (sweeps->sweep == 0) sweeps->count = place + 1;
+  FSDP_CHECK(place < sweeps->count, "a sweep with more measurements than the first, %d", sweeps->count);
+  sweeps->seconds[place][sweeps->sweep] = seconds;
+  memcpy(sorted, sweeps->seconds[place], (size_t)(sweeps->sweep + 1) * sizeof *sorted);
+  return probe_median(sorted, sweeps->sweep + 1, 4, NULL);
 }
 
 double probe_measure_beside(const probe *self, const probe_load *load, double load_s,
@@ -382,6 +411,7 @@ fsdp_status probe_open(probe *self, int ranks, fsdp_error *error) {
   // Of two loads beside each other, two for each pass.
   if (device->table->enqueues) device->table->reserve_timestamps(device, 4 * PASSES_MAX_GPU);
   divide_arena(self);
+  if (self->active && !cuda) memset(device->arenas.memory[FSDP_SPACE_HOST], 1, (size_t)HOST_BYTES); // touched
   probe_fill(self, cuda ? FSDP_BF16 : FSDP_F32);
   return FSDP_OK;
 }

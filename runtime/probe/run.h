@@ -36,6 +36,17 @@ typedef struct probe_drift {
   int count;
 } probe_drift;
 
+#define PROBE_SWEEPS_MAX 3
+
+// A machine's rates change within seconds: ops and products are measured in several sweeps, which are alike,
+// and the median of each counts.
+typedef struct probe_sweeps {
+  double (*seconds)[PROBE_SWEEPS_MAX]; // (count, sweeps), by the order of measurements in a sweep
+  int next, count;                     // the measurement that comes; those of a sweep
+  int layers;                          // of products in a sweep: as many as the first had time for
+  int sweep, wanted;                   // under way; in all
+} probe_sweeps;
+
 typedef struct probe {
   // As in fsdp_probe_config.
   fsdp_world *world;
@@ -49,6 +60,7 @@ typedef struct probe {
   fsdp_device_profile *profile;
   probe_spread *spread; // by probe_spread_kind
   probe_drift *drift;
+  probe_sweeps *sweeps; // NULL: what is measured is measured once
   int64_t start_ns;
   int ranks;     // of each node that compute at the same time
   bool active;   // this rank is one of them
@@ -79,10 +91,14 @@ typedef struct probe_load {
   int sets;
   bool agreed; // every rank makes as many runs: collectives
   int few;     // runs of a pass, which continues where the one before ended; 0: every set once
+  bool cooled; // other memory is read before each pass: a core's own caches hold neither code nor data
 } probe_load;
 
 // A share of the arena for `bytes` bytes, aligned as a tensor; NULL: more than the region has.
 void *probe_take(probe_region *region, int64_t bytes);
+
+// Of the measurement that comes, which took `seconds` in this sweep: the median of all sweeps until now.
+double probe_sweeps_median(probe_sweeps *sweeps, double seconds);
 
 // The number of sets of operands that rotate, if one has `bytes` bytes: as much in all as a step touches
 // between two uses of the same bytes, or, if they are what was written just before (`fresh`), less than
@@ -135,7 +151,8 @@ void probe_attention(probe *self);
 void probe_drift_watch(probe *self);
 void probe_drift_end(probe *self);
 
-// Adds products until `until_s` of probe_elapsed has passed; the coarsest grid in any case.
+// Adds products until `until_s` of probe_elapsed has passed; the coarsest grid in any case. Sweeps after the
+// first have the same.
 void probe_products(probe *self, double until_s);
 
 // Adds products grouped by expert: curves by the rows of an expert.

@@ -404,6 +404,9 @@ double fsdp_profile_op_s(const fsdp_device_profile *profile, int ranks, fsdp_op_
       const int fit = profile->ops[i].ranks == scope ? fit_of(&profile->ops[i], op, dtype) : 0;
       if (fit > best) found = &profile->ops[i], best = fit;
     }
+    // On a CPU no op takes less than the smallest of several that were measured.
+    if (found && found->rate.count > 1 && profile->device == FSDP_OP_CPU)
+      bytes = fmax(bytes, found->rate.points[0].size);
     if (found) rate = fsdp_profile_curve_at(&found->rate, bytes);
   }
   FSDP_CHECK(rate > 0, "a profile without a rate of memory");

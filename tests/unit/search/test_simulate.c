@@ -494,6 +494,23 @@ static void test_op_rates(void **state) {
   fsdp_device_profile_destroy(profile);
 }
 
+// A CPU's op of a few numbers takes as long as the smallest that was measured; a GPU's, and one of a single
+// size, take what their bytes take.
+static void test_least_op(void **state) {
+  (void)state;
+  fsdp_profile_point rates[] = {{1e3, 1e9}, {1e6, 1e9}};
+  for (int device = FSDP_OP_CPU; device <= FSDP_OP_CUDA; device++)
+    for (int count = 1; count <= 2; count++) {
+      fsdp_device_profile *profile = fsdp_device_profile_create();
+      profile->device = (fsdp_op_device)device;
+      fsdp_device_profile_add_op(profile, &(fsdp_profile_op){.op = FSDP_OP_SUM, .rate = {rates, count}});
+      const bool least = device == FSDP_OP_CPU && count == 2;
+      assert_near(fsdp_profile_op_s(profile, 1, FSDP_OP_SUM, FSDP_F32, 10), least ? 1e-6 : 1e-8, 1e-9);
+      assert_near(fsdp_profile_op_s(profile, 1, FSDP_OP_SUM, FSDP_F32, 4e3), 4e-6, 1e-9);
+      fsdp_device_profile_destroy(profile);
+    }
+}
+
 // Attention of an element type is known if both directions are, with whatever numbers of ranks.
 static void test_attention_rows(void **state) {
   (void)state;
@@ -536,14 +553,23 @@ static void test_attention_rows(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_work),           cmocka_unit_test(test_communication),
-      cmocka_unit_test(test_added),          cmocka_unit_test(test_op_rates),
-      cmocka_unit_test(test_overlap),        cmocka_unit_test(test_shared_link_beside_compute),
-      cmocka_unit_test(test_timeline),       cmocka_unit_test(test_interpolation),
-      cmocka_unit_test(test_network),        cmocka_unit_test(test_tiles),
-      cmocka_unit_test(test_groups),         cmocka_unit_test(test_groups_counted),
-      cmocka_unit_test(test_ranks),          cmocka_unit_test(test_turns),
-      cmocka_unit_test(test_attention_rows), cmocka_unit_test(test_network_measured),
+      cmocka_unit_test(test_work),
+      cmocka_unit_test(test_communication),
+      cmocka_unit_test(test_added),
+      cmocka_unit_test(test_op_rates),
+      cmocka_unit_test(test_least_op),
+      cmocka_unit_test(test_overlap),
+      cmocka_unit_test(test_shared_link_beside_compute),
+      cmocka_unit_test(test_timeline),
+      cmocka_unit_test(test_interpolation),
+      cmocka_unit_test(test_network),
+      cmocka_unit_test(test_tiles),
+      cmocka_unit_test(test_groups),
+      cmocka_unit_test(test_groups_counted),
+      cmocka_unit_test(test_ranks),
+      cmocka_unit_test(test_turns),
+      cmocka_unit_test(test_attention_rows),
+      cmocka_unit_test(test_network_measured),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
