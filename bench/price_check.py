@@ -4,6 +4,7 @@ measured here, runs each, and compares.
 
     python3 bench/price_check.py [--profile FILE] [--count 20] [--ranks 1,2,2,4,1,2,3] [--seed N] [--rounds 3]
                                  [--seconds S] [--build build] [--rows FILE]
+    python3 bench/price_check.py --ops [--from ROWS ...] [the same]
 
 Without --profile it is measured first (fsdp_profile, two minutes). Models from 0.8 to about 60 million
 parameters of two families, 1 to 4 ranks, both precisions, every strategy, tensor parallelism, recomputation,
@@ -11,9 +12,14 @@ offloading and accumulation are drawn. Each round runs all of them, for about --
 median of all steps but the first two of each run, as the log has them (time/total). It prints a line for
 each, the median and the greatest error where ranks do not exceed cores and beyond, how many steps lie in the
 range that the price states, and whether any two that differ by more than 15% are ranked right; status 1 if
-that is not as wanted. Then each op, as the runs' timelines have it beside the simulated ones: the median over
-the configurations of priced ÷ measured, and its share of the ops' time. Nothing else should run on the
-machine.
+that is not as wanted. Then each op, as the runs' timelines have it beside the simulated ones.
+
+With --ops only the timelines are compared: each round measures a profile, unless one is given, and then
+traces a few steps of every configuration. For each op it prints the milliseconds of a step, priced and
+measured, the median over configurations and rounds of priced ÷ measured, and the same divided by that of all
+ops of the configuration and round together: on a machine whose speed changes within minutes, the second tells
+of the op. Ops within 10% are counted, and weighed by their time. --from adds rounds that --rows of earlier
+runs has written; with --rounds 0 nothing is run. Nothing else should run on the machine.
 """
 import argparse
 import collections
@@ -35,6 +41,7 @@ TRACED_STEPS = 5
 STEP_MS_MAX = 1500
 WANTED = {True: (0.10, 0.25), False: (0.20, 0.50)}  # by whether each rank has a core: median, greatest
 DIFFERENT = 1.15
+WITHIN = 0.10
 # By name: family, hidden size, layers, heads, key/value heads, intermediate size, vocabulary.
 SHAPES = {
     "llama-0.8m": ("llama", 128, 4, 4, 2, 352, 256),
@@ -158,29 +165,50 @@ def ops_of(file):
 
 
 def compare_ops(args, folder, row):
-    """Milliseconds a step by op, priced and measured."""
+    """One more round of the row: milliseconds a step by op, priced and measured."""
     simulated, measured = folder / "simulated.json", folder / "measured.json"
     price(args, folder, row["model"], row["options"], row["ranks"], "--trace", simulated)
     first = WARM_UP_STEPS + 1
     run(args, folder, row, "--trace", measured, "--trace-steps", f"{first}:{first + TRACED_STEPS - 1}")
     priced, timed = ops_of(simulated), ops_of(measured)
-    row["ops"] = {}
+    ops = {}
     for position in priced.keys() & timed.keys():
         name, milliseconds = priced[position]
         assert timed[position][0] == name, (position, name, timed[position])
-        sums = row["ops"].setdefault(name, [0, 0])
+        sums = ops.setdefault(name, [0, 0])
         sums[0] += milliseconds
         sums[1] += timed[position][1]
+    row.setdefault("ops", []).append(ops)
+
+
+def count_within(what, ratios, share):
+    within = [name for name, ratio in ratios.items() if abs(ratio - 1) <= WITHIN]
+    print(f"{what} within {100 * WITHIN:.0f}%: {len(within)} of {len(ratios)} ops, "
+          f"{100 * sum(share[name] for name in within):.1f}% of their time")
 
 
 def print_ops(rows):
-    total = sum(sums[1] for row in rows for sums in row["ops"].values())
-    names = {name for row in rows for name in row["ops"]}
-    print(f"{'op':>24} {'priced/measured':>16} {'of the ops':>11}  median over configurations")
-    share = {name: sum(row["ops"].get(name, (0, 0))[1] for row in rows) / total for name in names}
-    for name in sorted(names, key=lambda each: -share[each]):
-        ratios = [row["ops"][name][0] / row["ops"][name][1] for row in rows if name in row["ops"]]
-        print(f"{name:>24} {statistics.median(ratios):16.2f} {100 * share[name]:10.1f}%  of {len(ratios)}")
+    """By op: medians over configurations and rounds."""
+    sums, ratios, relative = {}, collections.defaultdict(list), collections.defaultdict(list)
+    for ops in (ops for row in rows for ops in row["ops"]):
+        whole = sum(each[0] for each in ops.values()) / sum(each[1] for each in ops.values())
+        for name, (priced, measured) in ops.items():
+            ratios[name].append(priced / measured)
+            relative[name].append(priced / measured / whole)
+            of = sums.setdefault(name, [0, 0])
+            of[0] += priced
+            of[1] += measured
+    rounds, total = sum(len(row["ops"]) for row in rows), sum(measured for _, measured in sums.values())
+    share = {name: measured / total for name, (_, measured) in sums.items()}
+    ratios = {name: statistics.median(each) for name, each in ratios.items()}
+    print(f"{'op':>30} {'priced':>9} {'measured':>9} {'ratio':>6} {'÷ all':>6} {'time':>7}  milliseconds a "
+          "step in the mean; medians of the ratios")
+    for name in sorted(share, key=lambda each: -share[each]):
+        each = relative[name]
+        print(f"{name:>30} {sums[name][0] / rounds:9.3f} {sums[name][1] / rounds:9.3f} {ratios[name]:6.2f} "
+              f"{statistics.median(each):6.2f} {100 * share[name]:6.2f}%  of {len(each)}")
+    count_within("ratio", ratios, share)
+    count_within("÷ all", {name: statistics.median(each) for name, each in relative.items()}, share)
 
 
 # ---- What came of it
@@ -237,30 +265,59 @@ def parse():
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build")
     parser.add_argument("--rows", type=pathlib.Path, help="every row, as JSON")
+    parser.add_argument("--ops", action="store_true", help="compare ops alone, by timelines")
+    parser.add_argument("--from", type=pathlib.Path, nargs="*", default=[], dest="earlier",
+                        help="rows of earlier runs with --ops")  # fmt: skip
     return parser.parse_args()
 
 
-def main():
-    args = parse()
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="price_check_"))
-    for name in SHAPES:
-        write_model(name, folder)
-    if not args.profile:
-        args.profile = folder / "here.yaml"
-        subprocess.run(["mpirun", "-np", str(max(args.ranks)), args.build / "bin/fsdp_profile", "--backend",
-                        "cpu", "--output", args.profile], check=True, env=ENVIRONMENT)  # fmt: skip
+def measure_profile(args, folder):
+    args.profile = folder / "here.yaml"
+    subprocess.run(["mpirun", "-np", str(max(args.ranks)), args.build / "bin/fsdp_profile", "--backend",
+                    "cpu", "--output", args.profile], check=True, env=ENVIRONMENT)  # fmt: skip
+
+
+def check_ops(args, folder, given):
+    rows = [json.loads(line) for file in args.earlier for line in file.read_text().splitlines()]
+    drawn = []
+    for _ in range(args.rounds):
+        if not given:
+            measure_profile(args, folder)
+        drawn = drawn or draw_all(args, folder)
+        for row in drawn:
+            compare_ops(args, folder, row)
+    print_ops(rows + drawn)
+    return drawn
+
+
+def check_steps(args, folder):
     rows = draw_all(args, folder)
     for _ in range(args.rounds):
         for row in rows:
             run(args, folder, row)
-    for row in rows:
-        compare_ops(args, folder, row)
     for number, row in enumerate(rows, 1):
+        compare_ops(args, folder, row)
         row["number"] = number
         settle(row)
     print_rows(rows)
     print_ops(rows)
-    good = is_good(rows, len(os.sched_getaffinity(0)))
+    return rows
+
+
+def main():
+    args = parse()
+    given = bool(args.profile)
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="price_check_"))
+    for name in SHAPES:
+        write_model(name, folder)
+    good = True
+    if args.ops:
+        rows = check_ops(args, folder, given)
+    else:
+        if not given:
+            measure_profile(args, folder)
+        rows = check_steps(args, folder)
+        good = is_good(rows, len(os.sched_getaffinity(0)))
     if args.rows:
         args.rows.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return 0 if good else 1
