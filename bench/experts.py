@@ -298,8 +298,18 @@ BALANCES = (
 )
 
 
+def print_curves(curves):
+    """The loss, and the greatest load of a layer, over the steps of one rank."""
+    print("\n| step | " + " | ".join(what for what, _ in curves) + " |")
+    print("| --- |" + " --- |" * len(curves))
+    steps = len(curves[0][1])
+    for step in sorted({0, *range(steps // 6 - 1, steps, steps // 6), steps - 1}):
+        cells = [f"{log[step]['loss']:.3f}, {max(log[step]['moe/load_max']):.2f}" for _, log in curves]
+        print(f"| {step + 1} | " + " | ".join(cells) + " |")
+
+
 def balance(args):
-    right = True
+    right, curves = True, []
     print("| run | greatest load of a layer, last 10 steps | of layers together | loss | 4 ranks |")
     print("| --- | --- | --- | --- | --- |")
     with tempfile.TemporaryDirectory() as folder:
@@ -319,6 +329,7 @@ def balance(args):
                     command = ["mpirun", "-np", ranks, *command]
                 run(command)
                 logs.append(loads_of(log))
+            curves.append((what, logs[0]))
             last = logs[0][-10:]
             layers = max(max(line["moe/load_max"]) for line in last)
             summed = summed_load(folder / "1.routes", len(logs[0]), 10)
@@ -327,6 +338,7 @@ def balance(args):
                   f"most {apart:.1e} |", flush=True)
             bound = {"tiny-mixtral": summed, "tiny-glm4-moe": layers}[model]
             right &= apart <= 1e-2 and (not words or bound < 1.5)
+    print_curves(curves)
     return right
 
 
@@ -354,7 +366,7 @@ def main():
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--rows", nargs="*", help="of prices: their numbers")
     parser.add_argument("--steps", type=int, default=300, help="of balance")
-    parser.add_argument("--lr", default="1e-3", help="of balance")
+    parser.add_argument("--lr", default="5e-4", help="of balance")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build")
     args = parser.parse_args()
     for name in args.parts:
