@@ -125,7 +125,7 @@ static void print_plan(const fsdp_search_job *job, const fsdp_search_plan *plan,
           fsdp_mesh_print(&c->mesh, ",", mesh), c->batch, c->micro_batches);
   fprintf(out, "; exposed communication %.1f%%", 100 * plan->comm_s / plan->step_s);
   if (copies >= 0.0005) fprintf(out, ", copies %.1f%%", 100 * copies);
-  fprintf(out, "; drafts of a few layers off by %+.1f%%", 100 * (plan->draft_s / plan->step_s - 1));
+  fprintf(out, "; drafts off by %+.1f%%", 100 * (plan->draft_s / plan->step_s - 1));
   const double waits = plan->step_s / plan->unhindered_s - 1;
   if (waits >= 0.001) fprintf(out, "; waits for memory to be free %.1f%%", 100 * waits);
   fputc('\n', out);

@@ -12,11 +12,15 @@
 // lives at a place of the program (counted in layers from the model's beginning or from its end) grows by the
 // same bytes. Two drafts, of n and n + 1 layers, give both.
 
-// Layers of the smaller draft, beside those that are gathered ahead.
-#define LAYERS 2
+// Layers of the smaller draft, beside those that are gathered ahead, and how many more the larger one has.
+typedef struct sizes {
+  int layers, more;
+} sizes;
+
+static const sizes few_layers = {2, 1}, several_layers = {6, 4};
 
 // Places in the layers of a draft: before them, the first ones, the last ones, after them.
-#define PLACES_MAX 10
+#define PLACES_MAX 16
 #define PHASES     (FSDP_SECTION_EVALUATION * 2)
 
 typedef struct peaks {
@@ -99,14 +103,14 @@ static int64_t greatest(const peaks *p, fsdp_space space) {
   return most;
 }
 
-// The greatest of the places' bytes in a model of `more` layers beyond those of `b`, which has one more than
-// `a`.
-static int64_t greatest_extended(const peaks *a, const peaks *b, fsdp_space space, int64_t more) {
+// The greatest of the places' bytes in a model of `more` times as many layers beyond those of `b` as `b` has
+// beyond those of `a`.
+static int64_t greatest_extended(const peaks *a, const peaks *b, fsdp_space space, double more) {
   int64_t most = 0;
   for (int i = 0; i < PHASES * PLACES_MAX; i++) {
     const int64_t one = b->bytes[space][i] - a->bytes[space][i];
     const bool matched = a->bytes[space][i] > 0 && b->bytes[space][i] > 0;
-    most = fsdp_max_i64(most, b->bytes[space][i] + (matched ? more * one : 0));
+    most = fsdp_max_i64(most, b->bytes[space][i] + (matched ? (int64_t)(more * (double)one) : 0));
   }
   return most;
 }
@@ -286,35 +290,35 @@ static fsdp_status estimate_whole(const machine *m, const fsdp_plan_config *conf
   return FSDP_OK;
 }
 
-static fsdp_status estimate_few(const machine *m, const fsdp_plan_config *config, fsdp_evaluation *estimate) {
+static fsdp_status estimate_extended(const machine *m, const fsdp_plan_config *config, sizes drafted,
+                                     fsdp_evaluation *estimate) {
   const int64_t all = config->model.num_layers;
-  const int few = LAYERS + config->prefetch, front = few / 2;
-  if (!is_uniform(&config->model) || all <= few + 1 || few + 3 > PLACES_MAX)
+  const int few = drafted.layers + config->prefetch, front = few / 2, gap = drafted.more;
+  if (!is_uniform(&config->model) || all <= few + gap || few + gap + 2 > PLACES_MAX)
     return estimate_whole(m, config, estimate);
   fsdp_plan_config small = *config;
   draft a, b;
   small.draft = true;
-  if (small.model.first_window_layer >= all) small.model.first_window_layer = few + 1;
+  if (small.model.first_window_layer >= all) small.model.first_window_layer = few + gap;
   small.model.num_layers = few;
   fsdp_status status = make_draft(m, &small, front, &a);
-  small.model.num_layers = few + 1;
+  small.model.num_layers = few + gap;
   if (status == FSDP_OK) status = make_draft(m, &small, front, &b);
   if (status) return status;
-  const int64_t more = all - (few + 1);
+  const double more = (double)(all - few - gap) / gap;
   const fsdp_evaluation *x = &a.estimate, *y = &b.estimate;
   double resource_s[FSDP_RESOURCE_COUNT]; // another link may be the busiest of more layers
   for (int r = 0; r < FSDP_RESOURCE_COUNT; r++)
-    resource_s[r] = extended(a.resource_s[r], b.resource_s[r], (double)more);
-  *estimate =
-      (fsdp_evaluation){.step_s = extended(x->step_s, y->step_s, (double)more),
-                        .work_s = extended(x->work_s, y->work_s, (double)more),
-                        .layers_s = extended(x->layers_s, y->layers_s, (double)more),
-                        .axes_node_s = extended(x->axes_node_s, y->axes_node_s, (double)more),
-                        .axes_network_s = extended(x->axes_network_s, y->axes_network_s, (double)more),
-                        .links_s = busiest_s(resource_s),
-                        .comm_s = extended(x->comm_s, y->comm_s, (double)more),
-                        .copies_s = extended(x->copies_s, y->copies_s, (double)more),
-                        .update_s = extended(x->update_s, y->update_s, (double)more)};
+    resource_s[r] = extended(a.resource_s[r], b.resource_s[r], more);
+  *estimate = (fsdp_evaluation){.step_s = extended(x->step_s, y->step_s, more),
+                                .work_s = extended(x->work_s, y->work_s, more),
+                                .layers_s = extended(x->layers_s, y->layers_s, more),
+                                .axes_node_s = extended(x->axes_node_s, y->axes_node_s, more),
+                                .axes_network_s = extended(x->axes_network_s, y->axes_network_s, more),
+                                .links_s = busiest_s(resource_s),
+                                .comm_s = extended(x->comm_s, y->comm_s, more),
+                                .copies_s = extended(x->copies_s, y->copies_s, more),
+                                .update_s = extended(x->update_s, y->update_s, more)};
   for (int s = 0; s < FSDP_SPACE_COUNT; s++)
     estimate->bytes[s] = y->bytes[s] + greatest_extended(&a.peaks, &b.peaks, (fsdp_space)s, more);
   return FSDP_OK;
@@ -322,7 +326,12 @@ static fsdp_status estimate_few(const machine *m, const fsdp_plan_config *config
 
 fsdp_status fsdp_estimate_few(const fsdp_device_profile *profile, int ranks_per_node,
                               const fsdp_plan_config *config, int64_t *drafts, fsdp_evaluation *out) {
-  return estimate_few(&(machine){profile, ranks_per_node, drafts}, config, out);
+  return estimate_extended(&(machine){profile, ranks_per_node, drafts}, config, few_layers, out);
+}
+
+fsdp_status fsdp_estimate_several(const fsdp_device_profile *profile, int ranks_per_node,
+                                  const fsdp_plan_config *config, int64_t *drafts, fsdp_evaluation *out) {
+  return estimate_extended(&(machine){profile, ranks_per_node, drafts}, config, several_layers, out);
 }
 
 fsdp_status fsdp_estimate_whole(const fsdp_device_profile *profile, int ranks_per_node,

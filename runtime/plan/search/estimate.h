@@ -10,13 +10,13 @@
 
 typedef struct fsdp_evaluation {
   int64_t bytes[FSDP_SPACE_COUNT];      // arenas, of drafts peaks, with what lies beside the device's arena
-  int64_t peak_bytes[FSDP_SPACE_COUNT]; // not of FEW
+  int64_t peak_bytes[FSDP_SPACE_COUNT]; // not of FEW and SEVERAL
   uint64_t hash;                        // of the program; of PEAKS, which has no addresses; else 0
   double step_s;                        // 0: peaks, without a profile, or a plan above what is allowed
   double comm_s, copies_s, update_s;    // exposed communication and copies; updates of the optimizer
-  // Of DRAFT and FEW, lower bounds. work_s: of a step with any prefetch, wrap and accumulation: computation,
-  // the collectives over `tensor` and `context` that it waits for, and updates on the host. layers_s: the
-  // same of layers alone, with any strategy. axes_node_s, axes_network_s: the links' time of collectives over
+  // Of drafts, lower bounds. work_s: of a step with any prefetch, wrap and accumulation: computation, the
+  // collectives over `tensor` and `context` that it waits for, and updates on the host. layers_s: the same of
+  // layers alone, with any strategy. axes_node_s, axes_network_s: the links' time of collectives over
   // `tensor` and `context`, inside nodes and between them. links_s: the busiest link's time with this
   // prefetch or none.
   double work_s, layers_s, axes_node_s, axes_network_s, links_s;
@@ -29,6 +29,10 @@ typedef struct fsdp_evaluation {
 // Adds how many drafts were made to *drafts. Fails as fsdp_plan_create and fsdp_pricing_create.
 fsdp_status fsdp_estimate_few(const fsdp_device_profile *profile, int ranks_per_node,
                               const fsdp_plan_config *config, int64_t *drafts, fsdp_evaluation *out);
+
+// SEVERAL, the same from drafts of more layers, in which streams that fall behind slowly have done so.
+fsdp_status fsdp_estimate_several(const fsdp_device_profile *profile, int ranks_per_node,
+                                  const fsdp_plan_config *config, int64_t *drafts, fsdp_evaluation *out);
 
 // DRAFT, from one draft of all layers: what the whole plan takes but for waits for memory.
 fsdp_status fsdp_estimate_whole(const fsdp_device_profile *profile, int ranks_per_node,

@@ -151,6 +151,8 @@ static fsdp_status make(fsdp_evaluator *e, const fsdp_plan_config *config, fsdp_
     return evaluate_peaks(config, out);
   case FSDP_EVALUATE_FEW:
     return fsdp_estimate_few(e->profile, e->ranks_per_node, config, &e->drafts, out);
+  case FSDP_EVALUATE_SEVERAL:
+    return fsdp_estimate_several(e->profile, e->ranks_per_node, config, &e->drafts, out);
   case FSDP_EVALUATE_DRAFT:
     return fsdp_estimate_whole(e->profile, e->ranks_per_node, config, &e->drafts, out);
   default:

@@ -45,17 +45,23 @@ static bool fits_whole(const fsdp_search_config *search, double params, fsdp_dty
   return !limit || params * (double)fsdp_dtype_bytes(dtype) <= (double)limit;
 }
 
+// The layers at most whose weights stay gathered from their forward to their backward. Units of whole models
+// do, if they fit; with units of layers, or smaller ones, those that are gathered ahead may.
+static int64_t layers_kept_gathered(const fsdp_search_config *search, double params) {
+  const int64_t layers = search->base.model.num_layers;
+  const int ahead = search->fixed[FSDP_SEARCH_PREFETCH] ? search->base.prefetch : SEARCH_PREFETCH_MAX;
+  if (!search->fixed[FSDP_SEARCH_WRAP])
+    return fits_whole(search, params, search->base.param_dtype) ? layers : ahead + 1;
+  return search->base.wrap.kind == FSDP_WRAP_BLOCK ? ahead - 1 : layers;
+}
+
 // The share of the layers' weights that is gathered again for each backward and each forward but the first.
-// Units of whole models stay gathered, if they fit; with units of layers, or smaller ones, those that are
-// gathered ahead may.
 static double share_regathered(const fsdp_search_config *search, const search_space *space,
                                const fsdp_search_kind *kind, double params) {
   const int64_t layers = search->base.model.num_layers;
-  if (kind->strategy != FSDP_FULL && kind->strategy != FSDP_HYBRID) return 0;
-  if (search->fixed[FSDP_SEARCH_WRAP]) return search->base.wrap.kind == FSDP_WRAP_BLOCK ? 1 : 0;
-  if (fits_whole(search, params, search->base.param_dtype)) return 0;
-  const int ahead = search->fixed[FSDP_SEARCH_PREFETCH] ? search->base.prefetch : SEARCH_PREFETCH_MAX;
-  return space->layer_params ? fmax(0, (double)(layers - 1 - ahead)) / (double)layers : 0;
+  if (!space->layer_params || (kind->strategy != FSDP_FULL && kind->strategy != FSDP_HYBRID)) return 0;
+  const int64_t kept = fsdp_max_i64(0, layers_kept_gathered(search, params));
+  return (double)fsdp_max_i64(0, layers - kept) / (double)layers;
 }
 
 // Weights are gathered for a forward before the first gradient is reduced, and gradients are reduced once a
@@ -144,6 +150,14 @@ double search_batch_least_s(const fsdp_search_config *search, const search_space
   return least_s(search, space, kind, micro_batches, floor, &bound);
 }
 
+// Whether weights lie beside the states all the time: whole ones, in another type than the states' or where
+// these are sharded or on the host.
+static bool keeps_weights(const fsdp_search_config *search, const fsdp_search_kind *kind) {
+  const fsdp_plan_config *c = &search->base;
+  if (c->param_dtype == c->master_dtype && !kind->cpu_offload && shards_of(kind) == 1) return false;
+  return kind->strategy == FSDP_GRAD_OP || kind->strategy == FSDP_ZERO1 || kind->strategy == FSDP_NO;
+}
+
 int64_t search_least_bytes(const fsdp_search_config *search, const search_space *space,
                            const fsdp_search_kind *kind, fsdp_space *where) {
   const fsdp_plan_config *c = &search->base;
@@ -151,9 +165,7 @@ int64_t search_least_bytes(const fsdp_search_config *search, const search_space 
   const double states = params *
                         (double)fsdp_optimizer_elem_bytes(c->optimizer, c->master_dtype, c->moment_dtype) /
                         shards_of(kind);
-  const bool keeps = kind->strategy == FSDP_GRAD_OP || kind->strategy == FSDP_ZERO1 ||
-                     (kind->strategy == FSDP_NO && c->param_dtype != FSDP_F32);
-  const double weights = keeps ? params * (double)fsdp_dtype_bytes(c->param_dtype) : 0;
+  const double weights = keeps_weights(search, kind) ? params * (double)fsdp_dtype_bytes(c->param_dtype) : 0;
   *where = kind->cpu_offload ? FSDP_SPACE_HOST : FSDP_SPACE_DEVICE;
   if (!kind->cpu_offload) return (int64_t)(states + weights);
   const int64_t host = (int64_t)states, device = (int64_t)weights;

@@ -54,7 +54,7 @@ typedef enum fsdp_search_bound {
 typedef struct fsdp_search_plan {
   fsdp_plan_config config;
   double step_s;  // priced whole
-  double draft_s; // extended from drafts of a few layers, which ranked its kind
+  double draft_s; // extended from drafts of some layers, or of all: what ranked its kind
   // From a draft of all layers, with the share of a step that plans of its kind wait for memory. It is
   // measured on the plan itself if it is the first of its kind, or waits for another share.
   double estimate_s;

@@ -8,6 +8,62 @@
 #include <stdlib.h>
 #include <string.h>
 
+// ---- Sharper estimates
+
+static int compare_settings(const void *a, const void *b) {
+  const search_setting *x = a, *y = b;
+  if (x->estimate.step_s != y->estimate.step_s) return x->estimate.step_s < y->estimate.step_s ? -1 : 1;
+  return x->chain - y->chain;
+}
+
+static int compare_ranked(const void *a, const void *b) {
+  const search_ranked *x = a, *y = b;
+  const double difference = x->best.settings[0].estimate.step_s - y->best.settings[0].estimate.step_s;
+  return difference < 0 ? -1 : difference > 0 ? 1 : x->kind - y->kind;
+}
+
+// The step of a setting from drafts of several layers, or of all where they differ in what they save.
+static void sharpen(searcher *r, search_setting *setting) {
+  const bool alike = setting->set == 0 || setting->layers == (int)r->config->base.model.num_layers;
+  fsdp_evaluation e;
+  if (fsdp_evaluate(&r->evaluator, &setting->config, alike ? FSDP_EVALUATE_SEVERAL : FSDP_EVALUATE_DRAFT, &e))
+    setting->estimate.step_s = e.step_s;
+}
+
+// Sharpens what may be the fastest of a kind and take less than `enough`, and orders its settings by that.
+static void sharpen_kind(searcher *r, search_ranked *item, double enough) {
+  search_best *best = &item->best;
+  for (int i = 0; i < best->count; i++) {
+    search_setting *setting = &best->settings[i];
+    if (setting->estimate.step_s * (1 - FSDP_EVALUATION_ERROR) >= enough) continue;
+    sharpen(r, setting);
+    enough = fmin(enough, setting->estimate.step_s);
+  }
+  qsort(best->settings, (size_t)best->count, sizeof *best->settings, compare_settings);
+  r->result->kinds[item->kind].step_s = best->settings[0].estimate.step_s;
+}
+
+// Estimates from few layers choose what is kept of a kind. Those from several choose among that, of the kinds
+// that may be among the best, and order these.
+static void sharpen_kinds(searcher *r) {
+  double least[FSDP_SEARCH_PLANS];
+  int count = 0;
+  for (int i = 0; i < r->ranked_count; i++) {
+    search_ranked *item = &r->ranked[i];
+    const double last = count < FSDP_SEARCH_PLANS ? INFINITY : least[count - 1];
+    if (item->best.settings[0].estimate.step_s * (1 - FSDP_EVALUATION_ERROR) >= last) break;
+    sharpen_kind(r, item, last);
+    const double seconds = item->best.settings[0].estimate.step_s;
+    int at = 0;
+    while (at < count && least[at] < seconds) at++;
+    if (at == FSDP_SEARCH_PLANS || (at < count && least[at] == seconds)) continue; // equal programs
+    count = (int)fsdp_min_i64(count + 1, FSDP_SEARCH_PLANS);
+    memmove(&least[at + 1], &least[at], (size_t)(count - 1 - at) * sizeof *least);
+    least[at] = seconds;
+  }
+  qsort(r->ranked, (size_t)r->ranked_count, sizeof *r->ranked, compare_ranked);
+}
+
 // ---- Whole plans
 
 // The setting planned for what the search allows: it may fill all that there is, and spread where a margin
@@ -273,12 +329,6 @@ static bool is_beaten(searcher *r, const search_ranked *item) {
   return true;
 }
 
-static int compare_settings(const void *a, const void *b) {
-  const search_setting *x = a, *y = b;
-  if (x->estimate.step_s != y->estimate.step_s) return x->estimate.step_s < y->estimate.step_s ? -1 : 1;
-  return x->chain - y->chain;
-}
-
 // What a plan that was made whole says of its kind.
 static void note_plan(fsdp_search_result *result, const fsdp_search_plan *plan) {
   fsdp_search_kind *kind = &result->kinds[plan->kind];
@@ -387,6 +437,7 @@ static void try_deeper(searcher *r, fsdp_search_plan *best) {
 
 void search_choose_finalists(searcher *r) {
   fsdp_search_result *result = r->result;
+  sharpen_kinds(r);
   for (int i = 0; i < r->ranked_count; i++) {
     search_ranked *item = &r->ranked[i];
     fsdp_search_plan plan;

@@ -16,7 +16,7 @@
 // What is enumerated.
 #define SEARCH_SETS_MAX         6 // of values that are not kept
 #define SEARCH_WRAPS_MAX        4
-#define SEARCH_KEEP             4 // settings of a kind that may become its finalist, half of them offloading
+#define SEARCH_KEEP             8 // settings of a kind that may become its finalist, half of them offloading
 #define SEARCH_BATCHES_MAX      64
 #define SEARCH_PREFETCH_MAX     2
 #define SEARCH_PREFETCH_DEEPEST 4 // of the best plans

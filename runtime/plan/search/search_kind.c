@@ -37,13 +37,17 @@ static bool offloads(const search_setting *setting) {
   return false;
 }
 
-// Settings must be faster than this. Others of the kind are kept for when packing needs more than a peak.
-static double cut_of(const walk *w) {
+// The cut, or if less `share` more than the fastest that is kept.
+static double cut_above(const walk *w, double share) {
   const search_best *best = w->best;
   for (int i = 0; i < best->count; i++)
-    if (!offloads(&best->settings[i]))
-      return fmin(w->cut_s, best->settings[i].estimate.step_s * (1 + FSDP_EVALUATION_ERROR));
+    if (!offloads(&best->settings[i])) return fmin(w->cut_s, best->settings[i].estimate.step_s * (1 + share));
   return w->cut_s;
+}
+
+// Settings must be faster than this. Others of the kind are kept for when packing needs more than a peak.
+static double cut_of(const walk *w) {
+  return cut_above(w, FSDP_EVALUATION_ERROR);
 }
 
 // Removes the slowest of as many settings as there may be that offload, or that do not. False if `setting`
@@ -89,8 +93,12 @@ void search_best_insert(search_best *best, const search_setting *setting) {
   best->settings[at] = *setting;
 }
 
+// Estimates from few layers may be too low by more than what they are too high by: what is a little slower is
+// kept for sharper ones.
 static void keep(walk *w, const search_setting *setting) {
-  if (!is_cut(w, setting->estimate.step_s)) search_best_insert(w->best, setting);
+  w->best->left_out = w->best->left_out || setting->estimate.step_s >= w->cut_s;
+  if (setting->estimate.step_s < cut_above(w, SEARCH_DEPTH * FSDP_EVALUATION_ERROR))
+    search_best_insert(w->best, setting);
 }
 
 static void note_unfit(walk *w, const search_setting *setting) {

@@ -352,7 +352,7 @@ typedef struct kind_list {
 } kind_list;
 
 // What a strategy's mesh looks like (plan.c): one shard group, no shards, or several groups. Context and
-// expert shard weights too, unless all is whole.
+// expert shard weights too, unless all is whole. Where nothing does, grad_op still casts weights once a step.
 static bool suits(fsdp_strategy strategy, const fsdp_mesh *mesh) {
   const int data = fsdp_mesh_size(mesh, FSDP_AXIS_DATA), fsdp = fsdp_mesh_size(mesh, FSDP_AXIS_FSDP);
   const bool shards =
@@ -365,7 +365,7 @@ static bool suits(fsdp_strategy strategy, const fsdp_mesh *mesh) {
   case FSDP_ZERO1:
     return shards;
   default:
-    return data == 1 && (shards || strategy == FSDP_FULL);
+    return data == 1;
   }
 }
 
