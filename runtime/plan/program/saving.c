@@ -21,6 +21,15 @@ fsdp_saving fsdp_saving_of_blocks(void) {
   return (fsdp_saving){.rules = {{.name = "block", .fate = FSDP_FATE_RECOMPUTE}}, .count = 1};
 }
 
+bool fsdp_saving_equal(const fsdp_saving *a, const fsdp_saving *b) {
+  if (a->count != b->count) return false;
+  for (int r = 0; r < a->count; r++) {
+    const fsdp_saving_rule *x = &a->rules[r], *y = &b->rules[r];
+    if (x->fate != y->fate || x->layers != y->layers || strcmp(x->name, y->name) != 0) return false;
+  }
+  return true;
+}
+
 // ---- Text
 
 // The number after a rule's "@" (or "block:"), 0 if it is not a whole number of at least 1.

@@ -191,6 +191,7 @@ static void try_all(searcher *r) {
   r->ranked_count = 0;
   order_kinds(r);
   try_kinds(r);
+  search_sharpen_kinds(r);
   try_variants(r);
 }
 

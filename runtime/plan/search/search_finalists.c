@@ -30,9 +30,8 @@ static void sharpen(searcher *r, search_setting *setting) {
     setting->estimate.step_s = e.step_s;
 }
 
-// Sharpens what may be the fastest of a kind and take less than `enough`, and orders its settings by that.
-static void sharpen_kind(searcher *r, search_ranked *item, double enough) {
-  search_best *best = &item->best;
+// Sharpens what may be the fastest of some settings and take less than `enough`, and orders them by that.
+static void sharpen_settings(searcher *r, search_best *best, double enough) {
   for (int i = 0; i < best->count; i++) {
     search_setting *setting = &best->settings[i];
     if (setting->estimate.step_s * (1 - FSDP_EVALUATION_ERROR) >= enough) continue;
@@ -40,20 +39,20 @@ static void sharpen_kind(searcher *r, search_ranked *item, double enough) {
     enough = fmin(enough, setting->estimate.step_s);
   }
   qsort(best->settings, (size_t)best->count, sizeof *best->settings, compare_settings);
-  r->result->kinds[item->kind].step_s = best->settings[0].estimate.step_s;
 }
 
 // Estimates from few layers choose what is kept of a kind. Those from several choose among that, of the kinds
 // that may be among the best, and order these.
-static void sharpen_kinds(searcher *r) {
+void search_sharpen_kinds(searcher *r) {
   double least[FSDP_SEARCH_PLANS];
   int count = 0;
   for (int i = 0; i < r->ranked_count; i++) {
     search_ranked *item = &r->ranked[i];
     const double last = count < FSDP_SEARCH_PLANS ? INFINITY : least[count - 1];
     if (item->best.settings[0].estimate.step_s * (1 - FSDP_EVALUATION_ERROR) >= last) break;
-    sharpen_kind(r, item, last);
+    sharpen_settings(r, &item->best, last);
     const double seconds = item->best.settings[0].estimate.step_s;
+    r->result->kinds[item->kind].step_s = seconds;
     int at = 0;
     while (at < count && least[at] < seconds) at++;
     if (at == FSDP_SEARCH_PLANS || (at < count && least[at] == seconds)) continue; // equal programs
@@ -252,7 +251,7 @@ static bool price_estimated(searcher *r, bool best, double *waits, search_settin
   return true;
 }
 
-// Whether a draft of all layers, with the share that the kind waits for memory, takes less than `enough`.
+// Whether a draft of all layers, with the share that plans like it wait for memory, takes less than `enough`.
 static bool might_take_less(searcher *r, const search_setting *setting, double waits, double enough) {
   fsdp_evaluation whole;
   return fsdp_evaluate(&r->evaluator, &setting->config, FSDP_EVALUATE_DRAFT, &whole) &&
@@ -263,14 +262,16 @@ static bool might_take_less(searcher *r, const search_setting *setting, double w
 // fits after all.
 static bool choose_of_kind(searcher *r, search_ranked *item, bool best, fsdp_search_plan *out) {
   bool found = false;
-  double waits = 0;
+  double waits = 0; // as far as is known, of settings with this micro-batch
+  int64_t batch = -1;
   for (int i = 0; i < item->best.count; i++) {
     search_setting *setting = &item->best.settings[i];
     const double enough = found ? out->step_s * (best ? 1 : 1 - FSDP_EVALUATION_ERROR) : INFINITY;
     fsdp_search_plan plan;
     if (setting->estimate.step_s >= enough) break;
-    if (found && !might_take_less(r, setting, waits, enough)) continue;
+    if (found && !might_take_less(r, setting, setting->config.batch == batch ? waits : 0, enough)) continue;
     if (!price_estimated(r, best, &waits, setting, &plan)) continue;
+    batch = setting->config.batch;
     if (found && plan.step_s >= out->step_s) continue;
     *out = plan;
     found = true;
@@ -386,7 +387,8 @@ static bool is_same_wrap(const fsdp_wrap_policy *a, const fsdp_wrap_policy *b) {
   return a->kind == b->kind && a->numel == b->numel;
 }
 
-// A plan with the other wraps and units gathered further ahead than kinds are tried with.
+// A plan with the other wraps and units gathered further ahead than kinds are tried with, and finer choices
+// of what is saved.
 static void try_wraps_ahead(searcher *r, const fsdp_search_plan *plan) {
   fsdp_plan_config setting = plan->config;
   for (int w = 0; w < r->space.wrap_count; w++) {
@@ -399,19 +401,43 @@ static void try_wraps_ahead(searcher *r, const fsdp_search_plan *plan) {
   }
 }
 
+// A plan's kind with every wrap and prefetch, if one may be faster than the best plan.
+static void try_ahead(searcher *r, const fsdp_search_plan *plan) {
+  search_ranked item = {.kind = plan->kind};
+  double enough = r->result->plans[0].step_s * (1 - SEARCH_TIE), waits = 0;
+  search_kind_ahead(r->config, &r->space, &r->result->kinds[plan->kind], &plan->config, enough, &r->deltas,
+                    &r->evaluator, &item.best);
+  if (!item.best.count) return;
+  sharpen_settings(r, &item.best, enough);
+  for (int i = 0; i < item.best.count && i < SEARCH_DEPTH; i++) {
+    search_setting *setting = &item.best.settings[i];
+    fsdp_search_plan ahead;
+    if (setting->estimate.step_s * (1 + waits) >= enough) continue;
+    if (!price_estimated(r, true, &waits, setting, &ahead) || ahead.step_s >= enough) continue;
+    ahead.kind = plan->kind;
+    replace_plan(r->result, &ahead);
+    try_finer(r, &ahead.config, ahead.kind);
+    enough = r->result->plans[0].step_s * (1 - SEARCH_TIE);
+  }
+}
+
 // The best plans with finer choices of what is saved than kinds are tried with, and with units gathered less
-// and further ahead; ahead with other wraps too.
+// and further ahead. Of all that are nearly as fast, other wraps too.
 static void improve_plans(searcher *r) {
-  fsdp_search_plan found[SEARCH_DEPTH];
-  const int count = (int)fsdp_min_i64(r->result->count, SEARCH_DEPTH);
+  fsdp_search_plan found[FSDP_SEARCH_PLANS];
+  const int count = r->result->count, best = (int)fsdp_min_i64(count, SEARCH_DEPTH);
   memcpy(found, r->result->plans, sizeof found);
-  for (int p = 0; p < count; p++) try_finer(r, &found[p].config, found[p].kind);
-  for (int p = 0; p < count && !r->config->fixed[FSDP_SEARCH_PREFETCH]; p++) {
+  for (int p = 0; p < best; p++) try_finer(r, &found[p].config, found[p].kind);
+  if (r->config->fixed[FSDP_SEARCH_PREFETCH]) return;
+  for (int p = 0; p < best; p++) {
     fsdp_plan_config setting = found[p].config;
     for (setting.prefetch = 0; setting.prefetch <= SEARCH_PREFETCH_DEEPEST; setting.prefetch++)
       if (setting.prefetch != found[p].config.prefetch) try_finer(r, &setting, found[p].kind);
     try_wraps_ahead(r, &found[p]);
   }
+  for (int p = 0; p < count; p++)
+    if (found[p].step_s * (1 - 2 * FSDP_EVALUATION_ERROR) < r->result->plans[0].step_s)
+      try_ahead(r, &found[p]);
 }
 
 // The best plan as it is with units gathered further ahead than kinds are tried with.
@@ -437,7 +463,7 @@ static void try_deeper(searcher *r, fsdp_search_plan *best) {
 
 void search_choose_finalists(searcher *r) {
   fsdp_search_result *result = r->result;
-  sharpen_kinds(r);
+  search_sharpen_kinds(r);
   for (int i = 0; i < r->ranked_count; i++) {
     search_ranked *item = &r->ranked[i];
     fsdp_search_plan plan;

@@ -161,6 +161,12 @@ void search_kind_settings(const fsdp_search_config *search, const search_space *
                           const fsdp_search_kind *kind, const search_floor *floor, bool all_variants,
                           double cut_s, search_deltas *deltas, fsdp_evaluator *evaluator, search_best *best);
 
+// The fastest settings with the micro-batch and the accumulation of `setting`, of this kind, and every wrap
+// and prefetch to the deepest.
+void search_kind_ahead(const fsdp_search_config *search, const search_space *space,
+                       const fsdp_search_kind *kind, const fsdp_plan_config *setting, double cut_s,
+                       search_deltas *deltas, fsdp_evaluator *evaluator, search_best *best);
+
 // `setting`, of this kind, with as much of one chain as must be; false if nothing of it fits, or it takes
 // `cut_s`. deltas: of each chain by itself.
 bool search_chain_setting(const fsdp_search_config *search, const search_space *space,
@@ -188,6 +194,10 @@ typedef struct searcher {
   fsdp_evaluator evaluator;
   int64_t least_excess; // of what does not fit; 0: nothing was tried
 } searcher;
+
+// Estimates what may be among the best again, from several layers, or all where they differ, and orders the
+// ranked kinds and their settings by that.
+void search_sharpen_kinds(searcher *r);
 
 // Plans what may be best of the kinds that are ranked: result->plans, the fastest first.
 void search_choose_finalists(searcher *r);

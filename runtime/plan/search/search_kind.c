@@ -50,20 +50,27 @@ static double cut_of(const walk *w) {
   return cut_above(w, FSDP_EVALUATION_ERROR);
 }
 
-// Removes the slowest of as many settings as there may be that offload, or that do not. False if `setting`
-// would be slower.
-static bool make_room(search_best *best, const search_setting *setting) {
+// Removes the slowest of `most` settings that offload, or that do not, as `setting` does; with `batch` of
+// those of its micro-batch. False if `setting` would be slower.
+static bool make_room_among(search_best *best, const search_setting *setting, bool batch, int most) {
   int same = 0, last = -1;
   for (int i = 0; i < best->count; i++) {
     if (offloads(&best->settings[i]) != offloads(setting)) continue;
+    if (batch && best->settings[i].config.batch != setting->config.batch) continue;
     same++;
     last = i;
   }
-  if (same < SEARCH_KEEP / 2) return true;
+  if (same < most) return true;
   if (best->settings[last].estimate.step_s <= setting->estimate.step_s) return false;
   memmove(&best->settings[last], &best->settings[last + 1],
           (size_t)(--best->count - last) * sizeof *best->settings);
   return true;
+}
+
+// Of several micro-batches where they offload: how long copies wait for memory differs between these.
+static bool make_room(search_best *best, const search_setting *setting) {
+  if (offloads(setting) && !make_room_among(best, setting, true, SEARCH_KEEP / 4)) return false;
+  return make_room_among(best, setting, false, SEARCH_KEEP / 2);
 }
 
 // Whether a setting of `seconds` is left out; notes it in best->left_out.
@@ -79,8 +86,10 @@ static double floor_of(const fsdp_evaluation *estimate) {
 
 // Chains begin alike, so that one setting is found by several.
 static bool is_same_setting(const search_setting *a, const search_setting *b) {
-  return a->estimate.step_s == b->estimate.step_s && a->config.batch == b->config.batch &&
-         a->config.wrap.numel == b->config.wrap.numel && a->config.prefetch == b->config.prefetch;
+  const fsdp_plan_config *x = &a->config, *y = &b->config;
+  return x->batch == y->batch && x->wrap.kind == y->wrap.kind && x->wrap.numel == y->wrap.numel &&
+         x->prefetch == y->prefetch && x->accumulate == y->accumulate &&
+         fsdp_saving_equal(&x->saving, &y->saving);
 }
 
 void search_best_insert(search_best *best, const search_setting *setting) {
@@ -446,6 +455,21 @@ void search_kind_settings(const fsdp_search_config *search, const search_space *
     if (choices[i].batch != best->settings[0].config.batch) continue;
     try_variants(&w, &choices[i], &first, false);
     return;
+  }
+}
+
+void search_kind_ahead(const fsdp_search_config *search, const search_space *space,
+                       const fsdp_search_kind *kind, const fsdp_plan_config *setting, double cut_s,
+                       search_deltas *deltas, fsdp_evaluator *evaluator, search_best *best) {
+  walk w = {search, space, 0, space->usual_count, kind, NULL, cut_s, deltas, evaluator, best};
+  memset(best, 0, sizeof *best);
+  fsdp_plan_config config = *setting;
+  config.saving = search->base.saving;
+  config.limits = search->base.limits;
+  for (int wrap = 0; wrap < space->wrap_count; wrap++) {
+    config.wrap = space->wraps[wrap];
+    for (config.prefetch = 0; config.prefetch <= SEARCH_PREFETCH_DEEPEST; config.prefetch++)
+      try_setting(&w, &config, NULL);
   }
 }
 

@@ -352,7 +352,8 @@ typedef struct kind_list {
 } kind_list;
 
 // What a strategy's mesh looks like (plan.c): one shard group, no shards, or several groups. Context and
-// expert shard weights too, unless all is whole. Where nothing does, grad_op still casts weights once a step.
+// expert shard weights too, unless all is whole. Where nothing does, grad_op still casts weights once a step,
+// and zero1 keeps gradients whole to its end.
 static bool suits(fsdp_strategy strategy, const fsdp_mesh *mesh) {
   const int data = fsdp_mesh_size(mesh, FSDP_AXIS_DATA), fsdp = fsdp_mesh_size(mesh, FSDP_AXIS_FSDP);
   const bool shards =
@@ -363,7 +364,7 @@ static bool suits(fsdp_strategy strategy, const fsdp_mesh *mesh) {
   case FSDP_HYBRID:
     return data > 1 && shards;
   case FSDP_ZERO1:
-    return shards;
+    return shards || data == 1;
   default:
     return data == 1;
   }
