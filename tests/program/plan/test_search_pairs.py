@@ -190,7 +190,8 @@ def main():
     count = args.pairs or programs.draws(6, 3, 40)
     if args.named:
         named(failures, say)
-    for words, fixed in () if args.only else FOUND_FIXED:
+    found = programs.draws(len(FOUND_FIXED), 2, len(FOUND_FIXED))
+    for words, fixed in () if args.only else FOUND_FIXED[:found]:
         assert compare(words, search(words), fixed, failures, say), (words, fixed)
     done = pairs(count, args.seed, args.ranks_max, args.only, failures, say)
     print(f"{done} pairs, {len(failures)} of them found something faster")
