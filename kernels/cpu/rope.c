@@ -8,9 +8,11 @@
 #include "kernels/cpu/ops.h"
 #include "kernels/row_map.h"
 
-#include <math.h>
-
-enum { POSITIONS_PER_TASK = 8, HALF_MAX = 4096 };
+enum {
+  POSITIONS_PER_TASK = 8,
+  HALF_MAX = 4096,
+  COLUMNS = 4096, // of heads that are converted together, about
+};
 
 typedef struct rotation {
   const fsdp_view *qkv;
@@ -33,11 +35,30 @@ static int64_t rotated(const fsdp_op_attrs *attrs) {
   return attrs->rotary_dim ? attrs->rotary_dim : attrs->head_dim;
 }
 
-static void find_angles(const rotation *r, int64_t position, float *cosine, float *sine) {
-  for (int64_t i = 0; i < rotated(r->attrs) / 2; i++) {
-    float angle = (float)position * r->attrs->inv_freq[i];
-    cosine[i] = cosf(angle);
-    sine[i] = r->direction * sinf(angle);
+// Cosine and sine of fp32 angles by their Taylor series in double precision, after whole quarter turns: to
+// fp32's last place, in vector code, as calls of the library's would take longer than the rotations.
+static void find_angles(const rotation *r, int64_t position, float *restrict cosine, float *restrict sine) {
+  const double per_quarter = 0x1.45f306dc9c883p-1;   // 2 / pi
+  const double quarter = 0x1.921fb544p+0;            // pi / 2, of which few bits: its multiples are exact
+  const double quarter_rest = 0x1.0b4611a626331p-34; // the rest of it
+  const double magic = 0x1.8p+52;                    // adding it rounds to an integer
+  const float *inv_freq = r->attrs->inv_freq, direction = r->direction;
+  const int64_t half = rotated(r->attrs) / 2;
+  for (int64_t i = 0; i < half; i++) {
+    const double angle = (double)((float)position * inv_freq[i]), shifted = angle * per_quarter + magic;
+    const double turns = shifted - magic, x = (angle - turns * quarter) - turns * quarter_rest, y = x * x;
+    double s = 1.0 / 6227020800, c = 1.0 / 479001600;
+    s = s * y - 1.0 / 39916800, c = c * y - 1.0 / 3628800;
+    s = s * y + 1.0 / 362880, c = c * y + 1.0 / 40320;
+    s = s * y - 1.0 / 5040, c = c * y - 1.0 / 720;
+    s = s * y + 1.0 / 120, c = c * y + 1.0 / 24;
+    s = s * y - 1.0 / 6, c = c * y - 1.0 / 2;
+    s = (s * y + 1) * x, c = c * y + 1;
+    int64_t quarters; // in the low bits
+    memcpy(&quarters, &shifted, sizeof quarters);
+    const double of_cosine = quarters & 1 ? s : c, of_sine = quarters & 1 ? c : s;
+    cosine[i] = (float)((quarters + 1) & 2 ? -of_cosine : of_cosine);
+    sine[i] = direction * (float)(quarters & 2 ? -of_sine : of_sine);
   }
 }
 
@@ -46,21 +67,23 @@ static void find_angles(const rotation *r, int64_t position, float *cosine, floa
 static void rotate_positions(void *argument, int64_t index, void *scratch) {
   const rotation *r = argument;
   const fsdp_op_attrs *attrs = r->attrs;
-  int64_t D = attrs->head_dim, R = rotated(attrs), half = R / 2, heads = attrs->heads + attrs->kv_heads;
+  int64_t D = attrs->head_dim, half = rotated(attrs) / 2, heads = attrs->heads + attrs->kv_heads;
   int64_t Q = (heads + attrs->kv_heads) * D,
           last = fsdp_min_i64(attrs->seq, (index + 1) * POSITIONS_PER_TASK);
+  const int64_t together = fsdp_max_i64(1, COLUMNS / D); // heads
   float *cosine = scratch, *sine = scratch_after(cosine, half), *buffer = scratch_after(sine, half);
   for (int64_t t = index * POSITIONS_PER_TASK; t < last; t++) {
     const int64_t position = fsdp_row_position(&r->rows, t);
     for (int64_t b = 0; b < attrs->batch; b++) {
       const int64_t start = r->starts ? r->starts[b * attrs->documents + position] : 0;
       if (b == 0 || r->starts) find_angles(r, position - start, cosine, sine);
-      for (int64_t head = 0; head < heads; head++) {
-        int64_t first = fsdp_row_of(&r->rows, b, t) * Q + head * D;
+      for (int64_t head = 0; head < heads; head += together) {
+        const int64_t first = fsdp_row_of(&r->rows, b, t) * Q + head * D;
+        const int64_t count = fsdp_min_i64(together, heads - head);
         float *x = result(r->qkv, first, buffer);
-        if (x == buffer) load_into(r->qkv, first, R, buffer);
-        rotate(cosine, sine, x, x + half, half);
-        store(r->qkv, first, R, x);
+        if (x == buffer) load_into(r->qkv, first, count * D, buffer);
+        for (int64_t k = 0; k < count; k++) rotate(cosine, sine, x + k * D, x + k * D + half, half);
+        store(r->qkv, first, count * D, x);
       }
     }
   }
