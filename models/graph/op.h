@@ -262,7 +262,7 @@ const char *fsdp_op_family(fsdp_op_kind kind);
 
 // For measurements: whether the op follows a gemm in a layer, so that its operands were just written; whether
 // what it updates in place would shrink to nothing from run to run.
-bool fsdp_op_follows_gemm(fsdp_op_kind kind);
+bool fsdp_op_reads_fresh(fsdp_op_kind kind);
 bool fsdp_op_shrinks(fsdp_op_kind kind);
 
 // What a gemm of a linear layer makes, and so how its operands lie: x * weight^T, d_y * weight, d_y^T * x.

@@ -14,7 +14,7 @@
 #define NORM                 .is_norm = true,
 #define ADDS(operand)        .added = 1 + (operand),
 #define NAMED(own)           .alias = #own,
-#define AFTER_GEMM           .follows_gemm = true,
+#define JUST_WRITTEN         .reads_fresh = true,
 #define CHOOSES              .chooses = true,
 #define OVER_TOKENS          .over_tokens = true,
 #define SHRINKS              .shrinks = true,
@@ -71,8 +71,8 @@ const char *fsdp_op_family(fsdp_op_kind kind) {
   return alias ? alias : fsdp_op_name(kind);
 }
 
-bool fsdp_op_follows_gemm(fsdp_op_kind kind) {
-  return fsdp_op_row_of(kind)->follows_gemm;
+bool fsdp_op_reads_fresh(fsdp_op_kind kind) {
+  return fsdp_op_row_of(kind)->reads_fresh;
 }
 
 bool fsdp_op_chooses(fsdp_op_kind kind) {

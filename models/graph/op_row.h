@@ -33,7 +33,7 @@ typedef void fsdp_op_attrs_rule(fsdp_op_device device, const fsdp_op_gpu *gpu, f
 typedef struct fsdp_op_row {
   const char *name, *operands;
   fsdp_op_phase phase;
-  bool reports_rows, is_norm, follows_gemm, shrinks, cpu_alone, chooses, over_tokens;
+  bool reports_rows, is_norm, reads_fresh, shrinks, cpu_alone, chooses, over_tokens;
   int added;         // 1 + the operand that it adds to the residual stream; 0: none
   const char *alias; // NULL: its name
   fsdp_op_products_rule *products;
@@ -59,7 +59,7 @@ const fsdp_op_row *fsdp_op_row_of(fsdp_op_kind kind);
 #define NORM
 #define ADDS(operand)
 #define NAMED(name)
-#define AFTER_GEMM
+#define JUST_WRITTEN
 #define CHOOSES
 #define OVER_TOKENS
 #define SHRINKS
@@ -78,7 +78,7 @@ const fsdp_op_row *fsdp_op_row_of(fsdp_op_kind kind);
 #undef NORM
 #undef ADDS
 #undef NAMED
-#undef AFTER_GEMM
+#undef JUST_WRITTEN
 #undef CHOOSES
 #undef OVER_TOKENS
 #undef SHRINKS

@@ -10,7 +10,9 @@
 #define PASS_RUNS    4
 #define LONG_FLOPS   1e8 // a run that is timed alone
 #define OPERANDS_MAX (FSDP_OP_MAX_OPERANDS + 1)
-#define DENSE_SETS   3 // of attention, which computes for long, whatever is in caches
+#define COOLED_CORE  ((int64_t)4 << 20) // of a thread: what a gemm reads and writes between two other ops
+#define COOLED_ALL   ((int64_t)8 << 20) // what other units do between a unit's gradients and its update
+#define DENSE_SETS   3                  // of attention, which computes for long, whatever is in caches
 
 struct probe_call {
   const probe *self;
@@ -44,13 +46,28 @@ static fsdp_access access_of(const fsdp_op_operand *operand) {
   return operand->may_add && strcmp(operand->name, "d_h") == 0 ? FSDP_UPDATE : operand->access;
 }
 
-// Whether an operand is what the op before has written, or what the next one reads: all of what follows gemms
-// in a layer, and of gemms and attention all but parameters and, in the backward, what the forward has saved.
-// Others read that, or the state of a whole unit.
+static bool is_saved(const fsdp_op_operand *operand) {
+  return !operand->has_dtype && !begins(operand->name, "d_") && !is_parameter(operand->name);
+}
+
+static bool reads_saved(fsdp_op_kind kind) {
+  const fsdp_op_letters *op = fsdp_op_letters_of(kind);
+  for (int i = 0; i < op->operand_count; i++)
+    if (is_saved(&op->operands[i])) return true;
+  return false;
+}
+
+// Whether an operand is what the op before has written, or what the next one reads: all of what the table
+// says so of, gradients where nothing is read beside them that the forward has saved, activations that the
+// forward updates in place, and of gemms and attention all but parameters and, in the backward, what the
+// forward has saved. Others read that, or the state of a whole unit.
 static bool is_fresh(fsdp_op_kind kind, const fsdp_op_attrs *attrs, const fsdp_op_operand *operand) {
-  const bool saved = fsdp_op_phase_of(kind) == FSDP_OP_IN_BACKWARD && !begins(operand->name, "d_");
-  if (fsdp_op_follows_gemm(kind)) return true;
-  return fsdp_op_flops(kind, attrs) > 0 && !is_parameter(operand->name) && !saved;
+  const bool backward = fsdp_op_phase_of(kind) == FSDP_OP_IN_BACKWARD, gradient = begins(operand->name, "d_");
+  if (fsdp_op_reads_fresh(kind)) return true;
+  if (is_parameter(operand->name)) return false;
+  if (fsdp_op_flops(kind, attrs) > 0) return !backward || gradient;
+  if (backward) return gradient && !reads_saved(kind);
+  return fsdp_op_phase_of(kind) == FSDP_OP_IN_FORWARD && operand->access == FSDP_UPDATE;
 }
 
 // ---- What operands hold
@@ -283,6 +300,7 @@ probe_load probe_call_load(const probe *self, probe_call *call) {
   const double flops = fsdp_op_flops(call->kind, &call->attrs);
   // Of a CPU each run is timed, as a step's trace does.
   const bool cuda = self->device == FSDP_OP_CUDA, all = cuda && flops == 0;
+  const bool updates = fsdp_op_phase_of(call->kind) == FSDP_OP_IN_UPDATE; // after the whole backward
   return (probe_load){.run = run,
                       .refresh = call->refreshes ? refresh : NULL,
                       .context = call,
@@ -291,7 +309,9 @@ probe_load probe_call_load(const probe *self, probe_call *call) {
                       .few = all                           ? 0
                              : !cuda || flops > LONG_FLOPS ? 1
                                                            : PASS_RUNS,
-                      .cooled = !cuda && flops == 0};
+                      .cooled_bytes = cuda || flops > 0 ? 0
+                                      : updates         ? COOLED_ALL
+                                                        : COOLED_CORE};
 }
 
 double probe_call_measure(const probe *self, probe_call *call) {

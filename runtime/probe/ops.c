@@ -79,11 +79,15 @@ static bool measure_point(probe *self, fsdp_op_kind kind, double row_bytes, doub
 }
 
 static void measure_op(probe *self, fsdp_op_kind kind) {
-  static const double cpu_sizes[] = {32, 4e3, 32e3, 256e3, 1e6, 4e6, 16e6},
+  static const double cpu_sizes[] = {32, 4e3, 32e3, 256e3, 1e6, 4e6, 16e6, 64e6},
                       gpu_sizes[] = {1e6, 8e6, 64e6, 512e6, 2e9};
   const bool cuda = self->device == FSDP_OP_CUDA;
   const double *sizes = cuda ? gpu_sizes : cpu_sizes;
-  const int size_count = cuda ? sizeof gpu_sizes / sizeof *gpu_sizes : sizeof cpu_sizes / sizeof *cpu_sizes;
+  // Of a flat range, which may be a whole shard, more than caches hold, too.
+  const int of_rows = 7, of_ranges = sizeof cpu_sizes / sizeof *cpu_sizes;
+  const int size_count = cuda ? sizeof gpu_sizes / sizeof *gpu_sizes
+                         : fsdp_op_letter_find(fsdp_op_letters_of(kind), 'p') ? of_ranges
+                                                                              : of_rows;
   const int step = self->coarse ? 2 : 1;
   const double row_bytes = (bytes_of(self, kind, 2048) - bytes_of(self, kind, 1024)) / 1024;
   fsdp_profile_point points[SIZES_MAX];
@@ -116,7 +120,7 @@ void probe_ops(probe *self) {
 
 // ---- The head
 
-// What its gemms take, each measured beside it at its own shape.
+// What its gemms take, each measured at its own shape.
 static double head_products_s(probe *self, fsdp_op_kind kind, const fsdp_op_attrs *attrs) {
   fsdp_op_product products[FSDP_OP_PRODUCTS_MAX];
   const int count = fsdp_op_products(kind, attrs, products);
@@ -172,7 +176,7 @@ static void measure_attention(probe *self, const char *kernel, int head_dim,
   const bool cuda = self->device == FSDP_OP_CUDA;
   // A launch of the general kernels over 16384 keys takes most of a second.
   const bool general = cuda && self->target.attention == FSDP_ATTENTION_USE_GENERAL;
-  const int64_t first = cuda ? 512 : 64, last = cuda && !general ? 16384 : 2048;
+  const int64_t first = cuda ? 512 : 32, last = cuda && !general ? 16384 : 2048;
   const int64_t tokens = general ? 2048 : cuda ? 16384 : 512;
   const fsdp_op_kind kind =
       fsdp_op_attention(direction == FSDP_ATTENTION_FORWARD ? FSDP_OP_IN_FORWARD : FSDP_OP_IN_BACKWARD);
@@ -183,7 +187,7 @@ static void measure_attention(probe *self, const char *kernel, int head_dim,
                                   .direction = direction,
                                   .rate = {.points = points}};
   snprintf(entry.kernel, sizeof entry.kernel, "%s", kernel);
-  for (int64_t seq = first; seq <= last; seq *= self->coarse ? 4 : 2) {
+  for (int64_t seq = first; seq <= last; seq *= cuda && !self->coarse ? 2 : 4) {
     fsdp_op_attrs attrs = layer_of(seq);
     attrs.batch = fsdp_max_i64(1, tokens / seq);
     attrs.head_dim = head_dim;

@@ -45,13 +45,26 @@ static fsdp_op_attrs layer_of(const fsdp_op_product *p) {
   return attrs;
 }
 
+// NULL: this sweep has not measured it.
+static const fsdp_profile_product *find_known(const probe *self, const fsdp_op_product *p) {
+  for (int i = 0; i < self->profile->product_count; i++) {
+    const fsdp_profile_product *have = &self->profile->products[i];
+    if (have->ranks == self->scope && have->dtype == self->dtype && have->form == p->form &&
+        have->m == p->m && have->n == p->n && have->k == p->k)
+      return have;
+  }
+  return NULL;
+}
+
 double probe_product_s(probe *self, const fsdp_op_product *product) {
+  const double flops = 2 * (double)product->m * (double)product->n * (double)product->k;
+  const fsdp_profile_product *known = find_known(self, product);
+  if (known) return flops / known->flops_per_s;
   const fsdp_op_attrs attrs = layer_of(product);
   probe_call *call = probe_call_create(self, fsdp_op_product_kind(product->form), &attrs, 0);
   if (!call) return 0;
   const double seconds = probe_call_measure(self, call);
   probe_call_destroy(call);
-  const double flops = 2 * (double)product->m * (double)product->n * (double)product->k;
   fsdp_device_profile_add_product(self->profile, &(fsdp_profile_product){.ranks = self->scope,
                                                                          .dtype = self->dtype,
                                                                          .form = product->form,
@@ -143,23 +156,12 @@ void probe_grouped(probe *self) {
 
 // ---- All shapes
 
-static bool is_known(const probe *self, const fsdp_op_product *p) {
-  for (int i = 0; i < self->profile->product_count; i++) {
-    const fsdp_profile_product *have = &self->profile->products[i];
-    if (have->ranks == self->scope && have->dtype == self->dtype && have->form == p->form &&
-        have->m == p->m && have->n == p->n && have->k == p->k)
-      return true;
-  }
-  return false;
-}
-
-// The three products of a layer, those that are new.
+// The three products of a layer.
 static void measure_layer(probe *self, int64_t rows, int64_t in, int64_t out) {
   const fsdp_op_product products[] = {{FSDP_PRODUCT_FORWARD, rows, out, in, 1},
                                       {FSDP_PRODUCT_INPUT, rows, in, out, 1},
                                       {FSDP_PRODUCT_WEIGHT, out, in, rows, 1}};
-  for (int i = 0; i < 3; i++)
-    if (!is_known(self, &products[i])) probe_product_s(self, &products[i]);
+  for (int i = 0; i < 3; i++) probe_product_s(self, &products[i]);
   probe_drift_watch(self);
 }
 

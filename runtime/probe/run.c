@@ -23,7 +23,6 @@
 #define FRESH_BYTES    ((int64_t)24 << 20)
 #define PATTERN        ((int64_t)1 << 20) // elements that are drawn; the inputs repeat them
 #define HOST_BYTES     ((int64_t)32 << 20)
-#define COOLING_BYTES  ((int64_t)2 << 20) // of a thread: more than the caches of a core
 
 // ---- Memory
 
@@ -96,17 +95,25 @@ static int runs_of(const probe_load *load) {
   return load->few ? load->few : load->sets;
 }
 
-// Reads a part of the host's arena, which no operand is in.
+typedef struct cooling {
+  const unsigned char *memory;
+  int64_t bytes, each; // of the memory; of a thread
+} cooling;
+
 static void read_part(void *argument, int64_t index, void *scratch) {
-  const probe *self = argument;
-  const unsigned char *from = self->session.device->arenas.memory[FSDP_SPACE_HOST];
-  const int64_t first = index * COOLING_BYTES % HOST_BYTES;
+  const cooling *c = argument;
   unsigned char *sum = scratch;
-  for (int64_t i = 0; i < COOLING_BYTES; i += 64) *sum = (unsigned char)(*sum + from[first + i]);
+  int64_t at = index * c->each % c->bytes;
+  for (int64_t i = 0; i < c->each; i += 64) {
+    *sum = (unsigned char)(*sum + c->memory[at]);
+    at = at + 64 < c->bytes ? at + 64 : 0;
+  }
 }
 
-static void cool(const probe *self, const fsdp_stream_context *context) {
-  fsdp_pool_run(context->pool, fsdp_pool_thread_count(context->pool), read_part, (void *)(uintptr_t)self);
+// Reads the host's arena, which no operand is in.
+static void cool(const probe *self, const fsdp_stream_context *context, int64_t bytes) {
+  cooling c = {self->session.device->arenas.memory[FSDP_SPACE_HOST], HOST_BYTES, bytes};
+  fsdp_pool_run(context->pool, fsdp_pool_thread_count(context->pool), read_part, &c);
 }
 
 // On the stream.
@@ -119,7 +126,7 @@ static void run_passes(const fsdp_work *work, const fsdp_stream_context *context
     const int first = (p->first + p->done) * runs;
     for (int i = 0; load->refresh && i < runs; i++)
       load->refresh(load->context, context, (first + i) % load->sets);
-    if (load->cooled) cool(p->self, context);
+    if (load->cooled_bytes > 0) cool(p->self, context, load->cooled_bytes);
     mark(p, context, 2 * p->done);
     for (int i = 0; i < runs; i++) load->run(load->context, context, (first + i) % load->sets);
     mark(p, context, 2 * p->done + 1);

@@ -89,9 +89,9 @@ typedef struct probe_load {
   void *context;
   fsdp_stream stream;
   int sets;
-  bool agreed; // every rank makes as many runs: collectives
-  int few;     // runs of a pass, which continues where the one before ended; 0: every set once
-  bool cooled; // other memory is read before each pass: a core's own caches hold neither code nor data
+  bool agreed;          // every rank makes as many runs: collectives
+  int few;              // runs of a pass, which continues where the one before ended; 0: every set once
+  int64_t cooled_bytes; // of other memory, read by each thread before each pass: caches hold no code or data
 } probe_load;
 
 // A share of the arena for `bytes` bytes, aligned as a tensor; NULL: more than the region has.
@@ -158,7 +158,8 @@ void probe_products(probe *self, double until_s);
 // Adds products grouped by expert: curves by the rows of an expert.
 void probe_grouped(probe *self);
 
-// Measures one and adds it; returns its seconds, 0 if its operands do not fit.
+// Measures one that the sweep does not have yet, and adds it; returns its seconds, 0 if its operands do not
+// fit.
 double probe_product_s(probe *self, const fsdp_op_product *product);
 
 void probe_collectives(probe *self);
