@@ -3,8 +3,8 @@
 measured here, runs each, and compares.
 
     python3 bench/price_check.py [--profile FILE] [--count 20] [--ranks 1,2,2,4,1,2,3] [--seed N] [--rounds 3]
-                                 [--seconds S] [--build build] [--rows FILE]
-    python3 bench/price_check.py --ops [--from ROWS ...] [the same]
+                                 [--seconds S] [--build build] [--part K/N] [--rows FILE] [--from ROWS ...]
+    python3 bench/price_check.py --ops [the same]
 
 Without --profile it is measured first (fsdp_profile, two minutes). Models from 0.8 to about 60 million
 parameters of two families, 1 to 4 ranks, both precisions, every strategy, tensor parallelism, recomputation,
@@ -14,14 +14,18 @@ each, the median and the greatest error where ranks do not exceed cores and beyo
 range that the price states, and whether any two that differ by more than 15% are ranked right; status 1 if
 that is not as wanted. Then each op, as the runs' timelines have it beside the simulated ones.
 
+--part K/N takes the K-th of N parts of the configurations: where a machine's speed changes within minutes,
+each part can have a profile just before it. --from adds rows that --rows of earlier runs has written; with
+--rounds 0 nothing is run.
+
 With --ops only the timelines are compared: each round measures a profile, unless one is given, and then
 traces a few steps of every configuration. For each op it prints the milliseconds of a step, priced and
 measured, the median over configurations and rounds of priced ÷ measured, and the same divided by that of all
 ops of the configuration and round together: on a machine whose speed changes within minutes, the second tells
-of the op. Ops within 10% are counted, and weighed by their time. --from adds rounds that --rows of earlier
-runs has written; with --rounds 0 nothing is run. Nothing else should run on the machine.
+of the op. Ops within 10% are counted, and weighed by their time. Nothing else should run on the machine.
 """
 import argparse
+import array
 import collections
 import itertools
 import json
@@ -38,7 +42,8 @@ ENVIRONMENT = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_RO
                             "OMPI_MCA_rmaps_base_oversubscribe": "1"}  # fmt: skip
 WARM_UP_STEPS = 2
 TRACED_STEPS = 5
-STEP_MS_MAX = 1500
+TOKENS = 400000
+STEP_FLOPS_MAX = 1.2e11  # of products, about a second and a half of two cores
 WANTED = {True: (0.10, 0.25), False: (0.20, 0.50)}  # by whether each rank has a core: median, greatest
 DIFFERENT = 1.15
 WITHIN = 0.10
@@ -55,6 +60,13 @@ SHAPES = {
 }
 
 
+def write_tokens(vocabulary, file):
+    """Tokens as in a text: the k-th most frequent one of the vocabulary occurs by 1/k (Zipf's law)."""
+    weights = list(itertools.accumulate(1 / (k + 1) for k in range(vocabulary)))
+    drawn = random.Random(1).choices(range(vocabulary), cum_weights=weights, k=TOKENS)
+    file.write_bytes(array.array("H", drawn).tobytes())
+
+
 def write_model(name, folder):
     family, hidden, layers, heads, kv_heads, intermediate, vocabulary = SHAPES[name]
     llama = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
@@ -68,6 +80,7 @@ def write_model(name, folder):
             "initializer_range": 0.02}  # fmt: skip
     (folder / name).mkdir()
     (folder / name / "config.json").write_text(json.dumps(llama if family == "llama" else gpt2))
+    write_tokens(vocabulary, folder / name / "tokens.bin")
 
 
 # ---- Configurations
@@ -95,6 +108,13 @@ def draw(rng, ranks):
     return name, options
 
 
+def step_flops(name, options, ranks):
+    family, hidden, layers, _, _, intermediate, vocabulary = SHAPES[name]
+    matrices = 3 if family == "llama" else 2
+    weights = layers * (4 * hidden**2 + matrices * hidden * intermediate) + hidden * vocabulary
+    return 6 * weights * options["-b"] * options["-s"] * options["--grad-accum"] * ranks
+
+
 def arguments(folder, name, options):
     return ["--model", str(folder / name), "--backend", "cpu",
             *(str(word) for pair in options.items() for word in pair)]  # fmt: skip
@@ -115,18 +135,20 @@ def price(args, folder, name, options, ranks, *more):
 
 
 def draw_all(args, folder):
-    """`count` different configurations: ranks take turns, everything else is drawn."""
+    """`count` different configurations, or a part of them: ranks take turns, everything else is drawn."""
     rng, rows, seen = random.Random(args.seed), [], set()
     while len(rows) < args.count:
         ranks = args.ranks[len(rows) % len(args.ranks)]
         name, options = draw(rng, ranks)
         key = (ranks, name, *options.items())
-        priced = None if key in seen else price(args, folder, name, options, ranks)
+        small = step_flops(name, options, ranks) <= STEP_FLOPS_MAX
+        priced = price(args, folder, name, options, ranks) if small and key not in seen else None
         seen.add(key)
-        if priced and priced[0] <= STEP_MS_MAX:
-            rows.append({"ranks": ranks, "model": name, "options": options, "expected_ms": priced[0],
-                         "range_ms": priced[1:], "steps": []})  # fmt: skip
-    return rows
+        if priced:
+            rows.append({"number": len(rows) + 1, "ranks": ranks, "model": name, "options": options,
+                         "expected_ms": priced[0], "range_ms": priced[1:], "steps": []})  # fmt: skip
+    part, parts = args.part
+    return rows[(part - 1) * len(rows) // parts : part * len(rows) // parts]
 
 
 # ---- Runs
@@ -139,8 +161,8 @@ def run(args, folder, row, *more):
         steps = WARM_UP_STEPS + TRACED_STEPS
     words = arguments(folder, row["model"], row["options"])
     command = ["mpirun", "-np", str(row["ranks"]), args.build / "bin/fsdp_train", *words, "--init",
-               "random", "--tokenizer", "bytes", "--set", "measure=off", "--max-steps", str(steps),
-               "--log", log, *more]  # fmt: skip
+               "random", "--data", folder / row["model"] / "tokens.bin", "--set", "measure=off",
+               "--max-steps", str(steps), "--log", log, *more]  # fmt: skip
     process = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT)
     if process.returncode != 0:
         sys.exit(f"{' '.join(map(str, command))}\n{process.stderr}")
@@ -264,10 +286,12 @@ def parse():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build")
+    parser.add_argument("--part", type=lambda text: [int(each) for each in text.split("/")], default=[1, 1],
+                        metavar="K/N", help="the K-th of N parts of the configurations")  # fmt: skip
     parser.add_argument("--rows", type=pathlib.Path, help="every row, as JSON")
     parser.add_argument("--ops", action="store_true", help="compare ops alone, by timelines")
     parser.add_argument("--from", type=pathlib.Path, nargs="*", default=[], dest="earlier",
-                        help="rows of earlier runs with --ops")  # fmt: skip
+                        help="rows of earlier runs")  # fmt: skip
     return parser.parse_args()
 
 
@@ -277,8 +301,11 @@ def measure_profile(args, folder):
                     "cpu", "--output", args.profile], check=True, env=ENVIRONMENT)  # fmt: skip
 
 
+def earlier_rows(args):
+    return [json.loads(line) for file in args.earlier for line in file.read_text().splitlines()]
+
+
 def check_ops(args, folder, given):
-    rows = [json.loads(line) for file in args.earlier for line in file.read_text().splitlines()]
     drawn = []
     for _ in range(args.rounds):
         if not given:
@@ -286,22 +313,24 @@ def check_ops(args, folder, given):
         drawn = drawn or draw_all(args, folder)
         for row in drawn:
             compare_ops(args, folder, row)
-    print_ops(rows + drawn)
+    print_ops(earlier_rows(args) + drawn)
     return drawn
 
 
-def check_steps(args, folder):
-    rows = draw_all(args, folder)
+def check_steps(args, folder, given):
+    if args.rounds and not given:
+        measure_profile(args, folder)
+    drawn = draw_all(args, folder) if args.rounds else []
     for _ in range(args.rounds):
-        for row in rows:
+        for row in drawn:
             run(args, folder, row)
-    for number, row in enumerate(rows, 1):
+    for row in drawn:
         compare_ops(args, folder, row)
-        row["number"] = number
         settle(row)
+    rows = sorted(earlier_rows(args) + drawn, key=lambda row: row["number"])
     print_rows(rows)
     print_ops(rows)
-    return rows
+    return drawn, is_good(rows, len(os.sched_getaffinity(0)))
 
 
 def main():
@@ -314,10 +343,7 @@ def main():
     if args.ops:
         rows = check_ops(args, folder, given)
     else:
-        if not given:
-            measure_profile(args, folder)
-        rows = check_steps(args, folder)
-        good = is_good(rows, len(os.sched_getaffinity(0)))
+        rows, good = check_steps(args, folder, given)
     if args.rows:
         args.rows.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return 0 if good else 1
