@@ -354,7 +354,7 @@ int fsdp_experts_mlp(fsdp_parts *p, int x, const fsdp_experts_modules *m, fsdp_e
   int gate_up = value(&r, "gate_up", FSDP_VALUE_COMPUTE, r.rows, 2 * I);
   add_node(&r, FSDP_OP_EXPERT_UP, 5, (int[]){x, stack_of(&r, "gate_up_proj"), slots, offsets, gate_up}, 1);
   int s = value(&r, "s", FSDP_VALUE_COMPUTE, r.rows, I);
-  add_node(&r, FSDP_OP_EXPERT_SWIGLU, 4, (int[]){gate_up, weights, places, s}, 1);
+  add_node(&r, FSDP_OP_EXPERT_SWIGLU, 5, (int[]){gate_up, weights, places, offsets, s}, 1);
   int z = value(&r, "z", FSDP_VALUE_COMPUTE, r.rows, C);
   add_node(&r, FSDP_OP_EXPERT_DOWN, 5, (int[]){s, stack_of(&r, "down_proj"), slots, offsets, z}, 1);
   int y = value(&r, c->shared_expert_size ? "routed" : "mlp", FSDP_VALUE_COMPUTE, N, C);

@@ -118,18 +118,29 @@ void FSDP_CPU(swiglu_backward)(const fsdp_kernel_call *call) {
   fsdp_pool_run(call->pool, N, backward_row, &k);
 }
 
-// Routed rows, each by its slot, of those from `first` on: another rank's experts, or other operands, have
-// the others.
+// Routed rows, each by its slot: those of the op's experts, begin to end - 1, of which the operands have
+// `room` from `first` on. Other ops, or other ranks, have the others.
 typedef struct routed {
   gated rows;
   const int32_t *places;
-  int64_t first, room;
+  int64_t begin, end, first, room;
   bool adds; // to d_weights
 } routed;
 
+static routed routed_of(const fsdp_kernel_call *call, const fsdp_view *places, const fsdp_view *offsets) {
+  const fsdp_op_attrs *attrs = call->attrs;
+  const int32_t *ends = offsets->data;
+  return (routed){.rows = {.I = attrs->intermediate},
+                  .places = places->data,
+                  .begin = ends[0],
+                  .end = ends[attrs->experts],
+                  .first = attrs->first_routed,
+                  .room = fsdp_op_letter_size(attrs, 'u', 0)};
+}
+
 static int64_t row_of(const routed *r, int64_t slot) {
-  const int64_t row = r->places[slot] - r->first;
-  return row < r->room ? row : -1;
+  const int64_t place = r->places[slot], row = place - r->first;
+  return place >= r->begin && place < r->end && row < r->room ? row : -1;
 }
 
 static void forward_slot(void *argument, int64_t slot, void *scratch) {
@@ -153,17 +164,16 @@ static int64_t slots_of(const fsdp_kernel_call *call) {
 
 void FSDP_CPU(expert_swiglu)(const fsdp_kernel_call *call) {
   const fsdp_view *o = open_operands(call, 0);
-  routed r = {.rows = {.I = call->attrs->intermediate, .gate_up = &o[0], .s = &o[3]}, .places = o[2].data};
-  r.rows.weights = o[1].data;
-  r.first = call->attrs->first_routed, r.room = fsdp_op_letter_size(call->attrs, 'u', 0);
+  routed r = routed_of(call, &o[2], &o[3]);
+  r.rows.gate_up = &o[0], r.rows.s = &o[4], r.rows.weights = o[1].data;
   fsdp_pool_run(call->pool, slots_of(call), forward_slot, &r);
 }
 
 void FSDP_CPU(expert_swiglu_backward)(const fsdp_kernel_call *call) {
   const fsdp_view *o = open_operands(call, 0);
-  routed r = {.rows = {.I = call->attrs->intermediate, .d_s = &o[0], .gate_up = &o[3]}, .places = o[2].data};
-  r.rows.weights = o[1].data, r.rows.d_weights = o[4].data;
-  r.first = call->attrs->first_routed, r.room = fsdp_op_letter_size(call->attrs, 'u', 0);
-  r.adds = updates(&o[4]);
+  routed r = routed_of(call, &o[2], &o[3]);
+  r.rows.d_s = &o[0], r.rows.gate_up = &o[4];
+  r.rows.weights = o[1].data, r.rows.d_weights = o[5].data;
+  r.adds = updates(&o[5]);
   fsdp_pool_run(call->pool, slots_of(call), backward_slot, &r);
 }

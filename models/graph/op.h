@@ -81,8 +81,11 @@ typedef struct fsdp_op_attrs {
   int64_t experts, slots;          // e, q
   int64_t arrivals, routed;        // a, u; 0: n * q, and as many as a
   int64_t first_routed;            // the first of the routed rows of u
-  bool general_products;           // grouped by expert, on a GPU: not on tensor cores, though these could
-  double load;                     // for prices: routed rows, as a multiple of the mean of all ranks; 0: 1
+  // Of a block of experts: of the `held_experts` that a rank has, those from first_expert on are the op's. 0:
+  // it has all of them.
+  int64_t held_experts, first_expert;
+  bool general_products; // grouped by expert, on a GPU: not on tensor cores, though these could
+  double load;           // for prices: routed rows, as a multiple of the mean of all ranks; 0: 1
   // Route, as in model_config.h: how logits become scores, which groups experts are chosen in (0: one), and
   // what the chosen scores become.
   fsdp_route_score route_score;

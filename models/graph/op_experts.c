@@ -7,23 +7,41 @@
 #include "runtime/base/size.h"
 
 #include <math.h>
+#include <string.h>
 
 // ---- Products: as many rows of each expert as there are on average
 
 // Those of a wave that a rank's experts have.
 static int64_t routed_rows(const fsdp_op_attrs *attrs) {
+  const int64_t held = attrs->held_experts ? attrs->held_experts : attrs->experts;
   int64_t routed = attrs->batch * attrs->seq * attrs->slots;
-  if (attrs->extent) routed = routed * attrs->experts / attrs->extent; // those of a rank's experts
+  if (attrs->extent) routed = routed * held / attrs->extent; // those of a rank's experts
   if (attrs->extent && attrs->load > 1)
     routed = (int64_t)fmin((double)routed * attrs->load, (double)fsdp_op_letter_size(attrs, 'a', 0));
   // Of a wave, those that are left for it.
-  return fsdp_max_i64(0, fsdp_min_i64(routed - attrs->first_routed, fsdp_op_letter_size(attrs, 'u', 0)));
+  routed = fsdp_max_i64(0, fsdp_min_i64(routed - attrs->first_routed, fsdp_op_letter_size(attrs, 'u', 0)));
+  return routed * attrs->experts / held; // those of a block
 }
 
 double fsdp_op_routed_share(fsdp_op_kind kind, const fsdp_op_attrs *attrs) {
   const int64_t places = fsdp_op_letter_size(attrs, 'u', 0);
   if (!fsdp_op_letter_find(fsdp_op_letters_of(kind), 'u') || places == 0) return 1;
   return (double)routed_rows(attrs) / (double)places;
+}
+
+double fsdp_op_block_share(const fsdp_op_attrs *attrs) {
+  return attrs->held_experts ? (double)attrs->experts / (double)attrs->held_experts : 1;
+}
+
+bool fsdp_op_writes_block(const fsdp_op_operand *operand) {
+  return operand->may_add && fsdp_op_operand_has(operand, 'u');
+}
+
+int fsdp_op_offsets_operand(fsdp_op_kind kind) {
+  const fsdp_op_letters *op = fsdp_op_letters_of(kind);
+  for (int o = 0; o < op->operand_count && fsdp_op_letter_find(op, 'u'); o++)
+    if (strcmp(op->operands[o].name, "offsets") == 0) return o;
+  return -1;
 }
 
 static int grouped(const fsdp_op_attrs *attrs, fsdp_op_product_form form, int64_t n, int64_t k,
@@ -232,12 +250,13 @@ void fsdp_op_expert_up_emit(fsdp_graph *graph, const fsdp_node *f) {
 }
 
 void fsdp_op_expert_swiglu_emit(fsdp_graph *graph, const fsdp_node *f) {
-  enum { GATE_UP, WEIGHTS, PLACES, S };
+  enum { GATE_UP, WEIGHTS, PLACES, OFFSETS, S };
   const fsdp_node_operand *o = f->operands;
   fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_EXPERT_SWIGLU_BACKWARD, f);
   fsdp_node_operand_add(n, fsdp_backward_gradient(graph, o[S].value), FSDP_READ);
   fsdp_node_operand_add(n, o[WEIGHTS].value, FSDP_READ);
   fsdp_node_operand_add(n, o[PLACES].value, FSDP_READ);
+  fsdp_node_operand_add(n, o[OFFSETS].value, FSDP_READ);
   fsdp_backward_in_place(graph, n, o[GATE_UP].value);
   fsdp_backward_output(graph, n, o[WEIGHTS].value);
 }

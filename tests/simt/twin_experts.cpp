@@ -14,9 +14,10 @@ const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16};
 
 // N rows of k slots each, E experts, of which `own` from `first` on are this rank's; there is room for
 // `arrivals` routed rows (0: all slots, and every expert is its own). Operands have `wave` of them (0: all)
-// from number `wave_first` on.
+// from number `wave_first` on. Of a rank's experts an op has `block` (0: all) from `block_first` on.
 struct experts_shape {
-  int64_t N, k, E, C, I, first = 0, own = 0, arrivals = 0, wave_first = 0, wave = 0;
+  int64_t N, k, E, C, I, first = 0, own = 0, arrivals = 0, wave_first = 0, wave = 0, block_first = 0,
+                         block = 0;
 };
 
 // How slots choose experts: evenly; the first ones by far most often, so that others have no rows; one
@@ -37,10 +38,15 @@ const experts_shape shapes[] = {{1, 1, 1, 8, 8},
                                 {21, 2, 6, 20, 12, 4, 2, 42},
                                 {50, 1, 7, 8, 8, 6, 1, 50},
                                 {90, 2, 4, 64, 24, 0, 4, 180, 0, 70},
-                                {90, 2, 4, 64, 24, 1, 2, 180, 70, 70}};
+                                {90, 2, 4, 64, 24, 1, 2, 180, 70, 70},
+                                {150, 2, 5, 72, 40, 0, 0, 0, 0, 0, 1, 3},
+                                {90, 2, 6, 20, 12, 1, 4, 180, 70, 70, 2, 2}};
 
 int64_t own_of(const experts_shape &s) {
   return s.arrivals > 0 ? s.own : s.E;
+}
+int64_t block_of(const experts_shape &s) {
+  return s.block > 0 ? s.block : own_of(s);
 }
 int64_t arrivals_of(const experts_shape &s) {
   return s.arrivals > 0 ? s.arrivals : s.N * s.k;
@@ -57,7 +63,9 @@ fsdp_op_attrs attrs_of(const experts_shape &s) {
   attrs.channels = s.C;
   attrs.intermediate = s.I;
   attrs.slots = s.k;
-  attrs.experts = own_of(s);
+  attrs.experts = block_of(s);
+  attrs.held_experts = s.block > 0 ? own_of(s) : 0;
+  attrs.first_expert = s.block_first;
   attrs.first_index = s.first;
   attrs.extent = s.arrivals > 0 ? s.E : 0;
   attrs.arrivals = s.arrivals;
@@ -91,6 +99,8 @@ routing route(const experts_shape &s, choice how) {
       if (r.experts[i] == e) r.places[i] = int32_t(r.slots.size()), r.slots.push_back(int32_t(i));
   }
   r.offsets.push_back(int32_t(r.slots.size()));
+  if (s.block > 0)
+    r.offsets = {r.offsets.begin() + s.block_first, r.offsets.begin() + s.block_first + s.block + 1};
   r.slots.resize(size_t(arrivals_of(s)), -1);
   return r;
 }
@@ -111,6 +121,7 @@ twin_case start(fsdp_op_kind kind, const expert_case &e) {
   c.name += " N" + std::to_string(s.N) + " k" + std::to_string(s.k) + " E" + std::to_string(s.E) + " C" +
             std::to_string(s.C) + " I" + std::to_string(s.I) + " " + choice_names[int(e.how)];
   if (s.arrivals > 0) c.name += " experts from " + std::to_string(s.first);
+  if (s.block > 0) c.name += " block from " + std::to_string(s.block_first);
   if (s.wave > 0) c.name += " rows from " + std::to_string(s.wave_first);
   return c;
 }
@@ -145,6 +156,7 @@ void workspace(twin_case *c) {
 }
 
 void orders(const expert_case &e) {
+  if (e.s.block > 0) return; // it is of all
   twin_case c = start(FSDP_OP_ROUTE_ORDER, e);
   twin_integers(&c, e.r.experts);
   twin_output(&c, FSDP_I32, arrivals_of(e.s));
@@ -161,7 +173,7 @@ void orders(const expert_case &e) {
 
 // Of the first of several waves.
 void overflows(const expert_case &e) {
-  if (e.s.wave == 0 || e.s.wave_first > 0) return;
+  if (e.s.wave == 0 || e.s.wave_first > 0 || e.s.block > 0) return;
   for (bool adds : {false, true}) {
     twin_case c = start(FSDP_OP_ROUTE_OVERFLOW, e);
     c.name += adds ? " update" : "";
@@ -182,7 +194,7 @@ void product(fsdp_op_kind kind, const expert_case &e, int64_t in, int64_t out, b
   } else {
     routed_input(&c, e, in);
   }
-  twin_input(&c, e.dtype, own_of(e.s) * in * out, 0.2);
+  twin_input(&c, e.dtype, block_of(e.s) * in * out, 0.2);
   slots_and_offsets(&c, e, gathers);
   routed_output(&c, e, out);
   workspace(&c);
@@ -204,7 +216,7 @@ void gradient(fsdp_op_kind kind, const expert_case &e, int64_t in, int64_t out, 
         }
       }
       slots_and_offsets(&c, e, true);
-      twin_result(&c, updates, weight_dtype, own_of(e.s) * in * out);
+      twin_result(&c, updates, weight_dtype, block_of(e.s) * in * out);
       workspace(&c);
       twin_check(c);
     }
@@ -216,6 +228,7 @@ void activations(const expert_case &e) {
   routed_input(&c, e, 2 * s.I);
   twin_input(&c, FSDP_F32, s.N * s.k);
   twin_integers(&c, e.r.places);
+  twin_integers(&c, e.r.offsets);
   routed_output(&c, e, s.I);
   twin_check(c);
   for (bool updates : {false, true}) {
@@ -223,6 +236,7 @@ void activations(const expert_case &e) {
     routed_input(&c, e, s.I);
     twin_input(&c, FSDP_F32, s.N * s.k);
     twin_integers(&c, e.r.places);
+    twin_integers(&c, e.r.offsets);
     twin_update(&c, e.dtype, room_of(s) * 2 * s.I);
     c.operands.back().untouched = e.rest() * 2 * s.I;
     twin_result(&c, updates, FSDP_F32, s.N * s.k);
@@ -231,6 +245,7 @@ void activations(const expert_case &e) {
 }
 
 void combinations(const expert_case &e) {
+  if (e.s.block > 0) return; // it is of all
   for (bool updates : {false, true}) {
     twin_case c = start(FSDP_OP_COMBINE, e);
     routed_input(&c, e, e.s.C);

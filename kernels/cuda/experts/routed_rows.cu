@@ -1,7 +1,7 @@
 // Routed experts between their products: SwiGLU times the weight of the routed row, its backward, and the
 // sum over a row's slots. N rows of k slots each; places[i] is the number of the routed row of slot i (row,
-// then slot), -1: another rank has it. Operands have U routed rows, from number `first` on. Rows of gate|up
-// have 2 I columns, rows of the sum C.
+// then slot), -1: another rank has it. Operands have U routed rows, from number `first` on; an op works on
+// those of its experts, offsets[0] to offsets[E] - 1. Rows of gate|up have 2 I columns, rows of the sum C.
 #include "kernels/cuda/operand.cuh"
 #include "kernels/cuda/ops.cuh"
 
@@ -13,19 +13,25 @@ __device__ __forceinline__ float sigmoid(float x) {
   return __fdividef(1.0f, 1.0f + __expf(-x));
 }
 
-// Which routed rows the operands have.
+// Which routed rows the operands have, and of which experts; `offsets` NULL: of all.
 struct routed_range {
-  const int *places;
-  int first, count;
+  const int *places, *offsets;
+  int first, count, experts;
 };
-inline routed_range range_of(const fsdp_kernel_call *call, const fsdp_view *places) {
-  return {data_of<int>(places), int(call->attrs->first_routed),
-          int(fsdp_op_letter_size(call->attrs, 'u', 0))};
+inline routed_range range_of(const fsdp_kernel_call *call, const fsdp_view *places, const int *offsets) {
+  return {data_of<int>(places), offsets, int(call->attrs->first_routed),
+          int(fsdp_op_letter_size(call->attrs, 'u', 0)), int(call->attrs->experts)};
 }
 // The operands' row of a slot; -1: they have none.
 __device__ __forceinline__ int64_t row_of(const routed_range &range, int64_t slot) {
   const int row = global_load(range.places + slot) - range.first;
   return row >= 0 && row < range.count ? row : -1;
+}
+// The same of an op on experts.
+__device__ __forceinline__ int64_t own_row_of(const routed_range &range, int64_t slot) {
+  const int place = global_load(range.places + slot);
+  if (place < global_load(range.offsets) || place >= global_load(range.offsets + range.experts)) return -1;
+  return row_of(range, slot);
 }
 
 template <class T> struct routed {
@@ -44,7 +50,7 @@ template <class T> struct routed {
 template <class T, int WIDTH> __global__ void __launch_bounds__(threads_count) activate(routed<T> p) {
   const int64_t slot = blockIdx.x / unsigned(p.blocks_per_row);
   const int64_t c = (int64_t(blockIdx.x % unsigned(p.blocks_per_row)) * threads_count + threadIdx.x) * WIDTH;
-  const int64_t row = row_of(p.range, slot);
+  const int64_t row = own_row_of(p.range, slot);
   if (row < 0 || c >= p.I) return;
   const float weight = global_load(p.weights + slot);
   float gate[WIDTH], up[WIDTH];
@@ -57,7 +63,7 @@ template <class T, int WIDTH> __global__ void __launch_bounds__(threads_count) a
 
 // A block has a slot: the weight's gradient is a sum over its routed row.
 template <class T, int WIDTH> __global__ void __launch_bounds__(threads_count) differentiate(routed<T> p) {
-  const int64_t slot = blockIdx.x, row = row_of(p.range, slot);
+  const int64_t slot = blockIdx.x, row = own_row_of(p.range, slot);
   if (row < 0) {
     if (threadIdx.x == 0 && !p.adds) global_store(p.d_weights + slot, 0.0f);
     return;
@@ -140,8 +146,8 @@ void cuda_expert_swiglu(const fsdp_kernel_call *call) {
     routed<T> p = {};
     p.gate_up = numbers_of<T>(call, 0);
     p.weights = data_of<float>(&o[1]);
-    p.range = range_of(call, &o[2]);
-    p.s = numbers_of<T>(call, 3);
+    p.range = range_of(call, &o[2], data_of<int>(&o[3]));
+    p.s = numbers_of<T>(call, 4);
     p.I = call->attrs->intermediate;
     const bool wide = is_wide(p);
     p.blocks_per_row = int(blocks_of(p.I, int64_t(threads_count) * (wide ? width : 1)));
@@ -158,10 +164,10 @@ void cuda_expert_swiglu_backward(const fsdp_kernel_call *call) {
     routed<T> p = {};
     p.d_s = numbers_of<T>(call, 0);
     p.weights = data_of<float>(&o[1]);
-    p.range = range_of(call, &o[2]);
-    p.gate_up = numbers_of<T>(call, 3);
-    p.d_weights = data_of<float>(&o[4]);
-    p.adds = updates(&o[4]);
+    p.range = range_of(call, &o[2], data_of<int>(&o[3]));
+    p.gate_up = numbers_of<T>(call, 4);
+    p.d_weights = data_of<float>(&o[5]);
+    p.adds = updates(&o[5]);
     p.I = call->attrs->intermediate;
     const bool wide = is_wide(p);
     const int64_t vectors = blocks_of(p.I, wide ? width : 1);
@@ -179,7 +185,7 @@ void cuda_combine(const fsdp_kernel_call *call) {
     constexpr int width = vector_numel<T>;
     combination<T> p = {};
     p.z = numbers_of<T>(call, 0);
-    p.range = range_of(call, &o[1]);
+    p.range = range_of(call, &o[1], nullptr);
     p.y = numbers_of<T>(call, 2);
     p.C = attrs->channels;
     p.k = int(attrs->slots);

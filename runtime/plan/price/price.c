@@ -190,6 +190,8 @@ static fsdp_op_work work_of(const fsdp_pricing *p, const fsdp_instr *instr) {
     // A kernel passes over places without a routed row.
     if (share < 1 && i < op->operand_count && fsdp_op_operand_has(&op->operands[i], 'u'))
       extents[i].bytes = (int64_t)(share * (double)extents[i].bytes);
+    if (attrs.held_experts && i < op->operand_count && fsdp_op_writes_block(&op->operands[i]))
+      extents[i].access = FSDP_WRITE;
   }
   return fsdp_op_work_of(instr->op, &attrs, extents, count);
 }

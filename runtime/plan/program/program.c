@@ -253,6 +253,10 @@ static void hash_attrs(hasher *h, const fsdp_op_attrs *attrs) {
   if (attrs->documents) hash_i64(h, attrs->documents);
   for (size_t i = 0; i < sizeof routes / sizeof routes[0] && attrs->experts; i++) hash_i64(h, routes[i]);
   if (attrs->experts) hash_f32(h, attrs->route_scale);
+  if (attrs->held_experts) {
+    hash_i64(h, attrs->held_experts);
+    hash_i64(h, attrs->first_expert);
+  }
   if (attrs->aux_weight > 0 || attrs->z_weight > 0) {
     hash_f32(h, attrs->aux_weight);
     hash_f32(h, attrs->z_weight);

@@ -1,5 +1,5 @@
-// Routed experts against loops in double: the router's choice and its derivative, the order of routed rows,
-// products grouped by expert, and what goes between them. One expert has no row, and some scores are equal.
+// Routed experts against loops in double: the router, the order of routed rows, products grouped by expert,
+// and what goes between. One expert has no row, some scores are equal; an op may have a block of experts.
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 #include "tests/support/kernel_case.h"
@@ -378,9 +378,38 @@ typedef struct product {
   bool gathers; // x, or d_y, has a row for each token, and of d_weight's inputs
 } product;
 
-static void add_routing(kernel_case *c, const routing *r) {
+// Experts of an op: all, some with the one that has no row among them, and the last.
+typedef struct block {
+  int first, count;
+} block;
+enum { BLOCKS = 3 };
+static const block blocks[BLOCKS] = {{0, E}, {2, EMPTY - 1}, {E - 1, 1}};
+
+static fsdp_op_attrs attrs_of_block(block b) {
+  fsdp_op_attrs own = attrs;
+  own.experts = b.count;
+  if (b.count < E) own.held_experts = E, own.first_expert = b.first;
+  return own;
+}
+
+static int expert_of(const routing *r, int u) {
+  return (int)r->experts[(int)r->slots[u]];
+}
+static bool has_row(block b, const routing *r, int u) {
+  return expert_of(r, u) >= b.first && expert_of(r, u) < b.first + b.count;
+}
+
+// Routed rows that an op of all experts writes, and an op of a block beside what is there.
+static double *add_rows(kernel_case *c, block b, fsdp_dtype dtype, int numel) {
+  return kernel_case_result(c, b.count < E, dtype, numel);
+}
+
+static void add_offsets(kernel_case *c, block b, const routing *r) {
+  kernel_case_input(c, FSDP_I32, b.count + 1, FSDP_READ, r->offsets + b.first);
+}
+static void add_routing(kernel_case *c, block b, const routing *r) {
   kernel_case_input(c, FSDP_I32, U, FSDP_READ, r->slots);
-  kernel_case_input(c, FSDP_I32, E + 1, FSDP_READ, r->offsets);
+  add_offsets(c, b, r);
 }
 
 // The row of routed row u in a matrix of `width` columns.
@@ -394,20 +423,22 @@ static void test_rows(void **state) {
   static const product backward[] = {{FSDP_OP_EXPERT_DOWN_BACKWARD_INPUT, C, I, true},
                                      {FSDP_OP_EXPERT_UP_BACKWARD_INPUT, 2 * I, C, false}};
   const routing r = draw_routing();
-  for (int t = 0; t < 8; t++) {
-    const bool back = t / 4;
+  for (int t = 0; t < 8 * BLOCKS; t++) {
+    const bool back = t / 4 % 2;
+    const block b = blocks[t / 8];
     const product *p = back ? &backward[t % 2] : &forward[t % 2];
     const fsdp_dtype dtype = dtypes[t / 2 % 2];
     const int from = back ? p->out : p->in, to = back ? p->in : p->out;
-    kernel_case c = kernel_case_of(p->kind, attrs, kernel_tolerance(dtype));
+    kernel_case c = kernel_case_of(p->kind, attrs_of_block(b), kernel_tolerance(dtype));
     double *x = kernel_case_input(&c, dtype, (p->gathers ? N : U) * from, FSDP_READ, NULL);
-    double *weight = kernel_case_input(&c, dtype, E * p->out * p->in, FSDP_READ, NULL);
-    add_routing(&c, &r);
-    double *y = kernel_case_output(&c, dtype, U * to);
+    double *weight = kernel_case_input(&c, dtype, b.count * p->out * p->in, FSDP_READ, NULL);
+    add_routing(&c, b, &r);
+    double *y = add_rows(&c, b, dtype, U * to);
     if (p->gathers) kernel_case_output(&c, FSDP_F32, N * C);
     for (int u = 0; u < U; u++) {
+      if (!has_row(b, &r, u)) continue;
       const double *row = row_at(x, &r, u, from, p->gathers);
-      const double *of = weight + (int)r.experts[(int)r.slots[u]] * p->out * p->in;
+      const double *of = weight + (expert_of(&r, u) - b.first) * p->out * p->in;
       double *out = y + u * to;
       for (int o = 0; o < to; o++) {
         out[o] = 0;
@@ -432,11 +463,11 @@ static void test_every_expert_computes(void **state) {
     kernel_case c = kernel_case_of(FSDP_OP_EXPERT_UP, attrs, 0);
     kernel_case_input(&c, dtypes[t], N * C, FSDP_READ, ones);
     kernel_case_input(&c, dtypes[t], E * 2 * I * C, FSDP_READ, weights);
-    add_routing(&c, &r);
+    add_routing(&c, blocks[0], &r);
     double *y = kernel_case_output(&c, dtypes[t], U * 2 * I);
     kernel_case_output(&c, FSDP_F32, N * C);
     for (int u = 0; u < U; u++) {
-      const int expert = (int)r.experts[(int)r.slots[u]];
+      const int expert = expert_of(&r, u);
       for (int o = 0; o < 2 * I; o++) y[u * 2 * I + o] = (expert + 1) * C;
       computed[expert]++;
     }
@@ -450,21 +481,23 @@ static void test_every_expert_computes(void **state) {
 static void test_weights(void **state) {
   (void)state;
   const routing r = draw_routing();
-  for (int t = 0; t < 8; t++) {
+  for (int t = 0; t < 8 * BLOCKS; t++) {
     const bool up = t % 2, adds = t / 2 % 2;
-    const fsdp_dtype dtype = dtypes[t / 4];
+    const block b = blocks[t / 8];
+    const fsdp_dtype dtype = dtypes[t / 4 % 2];
     const int out = up ? 2 * I : C, in = up ? C : I;
     kernel_case c =
-        kernel_case_of(up ? FSDP_OP_EXPERT_UP_BACKWARD_WEIGHT : FSDP_OP_EXPERT_DOWN_BACKWARD_WEIGHT, attrs,
-                       kernel_tolerance(dtype));
+        kernel_case_of(up ? FSDP_OP_EXPERT_UP_BACKWARD_WEIGHT : FSDP_OP_EXPERT_DOWN_BACKWARD_WEIGHT,
+                       attrs_of_block(b), kernel_tolerance(dtype));
     double *d_y = kernel_case_input(&c, dtype, (up ? U : N) * out, FSDP_READ, NULL);
     double *x = kernel_case_input(&c, dtype, (up ? N : U) * in, FSDP_READ, NULL);
-    add_routing(&c, &r);
-    double *d_weight = kernel_case_result(&c, adds, FSDP_F32, E * out * in);
+    add_routing(&c, b, &r);
+    double *d_weight = kernel_case_result(&c, adds, FSDP_F32, b.count * out * in);
     kernel_case_output(&c, FSDP_F32, N * C);
     for (int u = 0; u < U; u++) {
+      if (!has_row(b, &r, u)) continue;
       const double *left = row_at(d_y, &r, u, out, !up), *right = row_at(x, &r, u, in, up);
-      double *of = d_weight + (int)r.experts[(int)r.slots[u]] * out * in;
+      double *of = d_weight + (expert_of(&r, u) - b.first) * out * in;
       for (int o = 0; o < out; o++)
         for (int i = 0; i < in; i++) of[o * in + i] += left[o] * right[i];
     }
@@ -481,13 +514,17 @@ static double gated(double gate, double up) {
 static void test_swiglu(void **state) {
   (void)state;
   const routing r = draw_routing();
-  for (int d = 0; d < 2; d++) {
-    kernel_case c = kernel_case_of(FSDP_OP_EXPERT_SWIGLU, attrs, kernel_tolerance(dtypes[d]));
-    double *gate_up = kernel_case_input(&c, dtypes[d], U * 2 * I, FSDP_READ, NULL);
+  for (int t = 0; t < 2 * BLOCKS; t++) {
+    const block b = blocks[t / 2];
+    const fsdp_dtype dtype = dtypes[t % 2];
+    kernel_case c = kernel_case_of(FSDP_OP_EXPERT_SWIGLU, attrs_of_block(b), kernel_tolerance(dtype));
+    double *gate_up = kernel_case_input(&c, dtype, U * 2 * I, FSDP_READ, NULL);
     double *weights = kernel_case_input(&c, FSDP_F32, U, FSDP_READ, NULL);
     kernel_case_input(&c, FSDP_I32, U, FSDP_READ, r.places);
-    double *s = kernel_case_output(&c, dtypes[d], U * I);
+    add_offsets(&c, b, &r);
+    double *s = add_rows(&c, b, dtype, U * I);
     for (int i = 0; i < U * I; i++) {
+      if (!has_row(b, &r, i / I)) continue;
       const double *gate = gate_up + i / I * 2 * I + i % I;
       s[i] = weights[(int)r.slots[i / I]] * gated(gate[0], gate[I]);
     }
@@ -498,14 +535,19 @@ static void test_swiglu(void **state) {
 static void test_swiglu_backward(void **state) {
   (void)state;
   const routing r = draw_routing();
-  for (int d = 0; d < 2; d++) {
-    kernel_case c = kernel_case_of(FSDP_OP_EXPERT_SWIGLU_BACKWARD, attrs, kernel_tolerance(dtypes[d]));
-    double *d_s = kernel_case_input(&c, dtypes[d], U * I, FSDP_READ, NULL);
+  for (int t = 0; t < 2 * BLOCKS; t++) {
+    const block b = blocks[t / 2];
+    const fsdp_dtype dtype = dtypes[t % 2];
+    kernel_case c =
+        kernel_case_of(FSDP_OP_EXPERT_SWIGLU_BACKWARD, attrs_of_block(b), kernel_tolerance(dtype));
+    double *d_s = kernel_case_input(&c, dtype, U * I, FSDP_READ, NULL);
     double *weights = kernel_case_input(&c, FSDP_F32, U, FSDP_READ, NULL);
     kernel_case_input(&c, FSDP_I32, U, FSDP_READ, r.places);
-    double *gate_up = kernel_case_input(&c, dtypes[d], U * 2 * I, FSDP_UPDATE, NULL);
-    double *d_weights = kernel_case_result(&c, false, FSDP_F32, U);
+    add_offsets(&c, b, &r);
+    double *gate_up = kernel_case_input(&c, dtype, U * 2 * I, FSDP_UPDATE, NULL);
+    double *d_weights = kernel_case_result(&c, t / 2 == 1, FSDP_F32, U);
     for (int i = 0; i < U * I; i++) {
+      if (!has_row(b, &r, i / I)) continue;
       double *gate = gate_up + i / I * 2 * I + i % I, *up = gate + I, step = 1e-5;
       const double weight = weights[(int)r.slots[i / I]];
       d_weights[(int)r.slots[i / I]] += d_s[i] * gated(*gate, *up);
