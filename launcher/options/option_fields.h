@@ -84,6 +84,7 @@ typedef struct fsdp_options {
   int packing, long_documents;  // fsdp_packing_choice, fsdp_long_documents
   bool document_mask;           // if given
   int64_t document_separator;   // -1: none
+  int64_t expert_blocks;        // units that a layer's experts form
   double expert_capacity;       // 0: all that a rank's experts can be sent
   double imbalance;             // of prices
   int loss_mean;                // fsdp_loss_mean

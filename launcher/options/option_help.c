@@ -56,7 +56,8 @@ static const struct {
     {"balance experts", "router-aux-coef aux-loss router-z-coef router-bias-rate router-dtype "
                         "routing-record routing-replay"},
     {"choose what is sharded", "strategy wrap numel-to-wrap mesh tensor-parallel sequence-parallel "
-                               "context-parallel expert-parallel expert-capacity imbalance sharding shard "
+                               "context-parallel expert-parallel expert-blocks expert-capacity imbalance "
+                               "sharding shard "
                                "extra-data-axis op-strategies accumulate"},
     {"use less memory", "recompute offload-activations cpu-offload prefetch param-dtype reduce-dtype "
                         "master-dtype moment-dtype memory-limit host-memory-limit"},

@@ -230,6 +230,9 @@ static const fsdp_option_row table[] = {
     {"expert-parallel", 0, INT(expert_parallel, 1, RANKS_MAX), .fallback = "1",
      .help = "ranks that divide each layer's routed experts among them, and gather each other's rows for "
              "these: the mesh's axis expert"},
+    {"expert-blocks", 0, INT(expert_blocks, 1, 1 << 16), .fallback = "1",
+     .help = "units that a layer's experts form, gathered one after the other: as many parts of the experts "
+             "that a rank has"},
     {"expert-capacity", 0, REAL(expert_capacity, 0, 1e6), .fallback = "0",
      .help =
          "where experts are divided: rows planned for a rank's experts, as a multiple of those that it has "
@@ -423,7 +426,8 @@ static const char of_evaluations[] =
     "router-dtype verify-data compare-files prompt prompt-tokens max-new-tokens "
     "temperature top-p seed batch-size seq-length strategy wrap numel-to-wrap mesh "
     "tensor-parallel sequence-parallel context-parallel expert-parallel sharding shard extra-data-axis "
-    "expert-capacity op-strategies cpu-offload prefetch param-dtype backend attention allow-shared-gpu "
+    "expert-blocks expert-capacity op-strategies cpu-offload prefetch param-dtype backend attention "
+    "allow-shared-gpu "
     "nccl-register nccl-ctas multiprocessors gemm-multiprocessors comm-timeout bind threads "
     "save-dir experiment-name resume memory-limit host-memory-limit rank-logs measure poison "
     "print-model print-program print-sharding dry-run set config help version ";

@@ -133,8 +133,8 @@ static void order_params(exporter *x) {
     }
   }
   fsdp_graph_destroy(graph);
-  FSDP_CHECK(count == c->param_count, "%d of the checkpoint's %d parameters are the model's", count,
-             c->param_count);
+  FSDP_CHECK(count == fsdp_checkpoint_count_params(c), "%d of the checkpoint's %d parameters are the model's",
+             count, fsdp_checkpoint_count_params(c));
 }
 
 static void assign_files(exporter *x) {
@@ -400,8 +400,8 @@ fsdp_status fsdp_export_inspect(const char *path, FILE *out, fsdp_error *error) 
   fprintf(out, "data:       %" PRId64 " sample%s, %" PRId64 " held out, %" PRId64 " per step\n",
           p->sample_count, fsdp_plural(p->sample_count), p->held_out, p->global_batch);
   fprintf(out, "model:      %s, %s parameters in %d tensor%s\n", c->model_name,
-          fsdp_print_int(fsdp_checkpoint_numel(c), numel, sizeof numel), c->param_count,
-          fsdp_plural(c->param_count));
+          fsdp_print_int(fsdp_checkpoint_numel(c), numel, sizeof numel), fsdp_checkpoint_count_params(c),
+          fsdp_plural(fsdp_checkpoint_count_params(c)));
   if (p->results.loss > 0) fprintf(out, "loss:       %.4f", p->results.loss);
   if (p->results.eval_loss > 0) fprintf(out, ", evaluation %.4f", p->results.eval_loss);
   if (p->results.loss > 0) fputc('\n', out);

@@ -242,6 +242,7 @@ static fsdp_plan_config make_config(const fsdp_options *options, const fsdp_setu
       .strategy = (fsdp_strategy)options->strategy,
       .sequence_parallel = options->sequence_parallel,
       .expert_capacity = options->expert_capacity,
+      .expert_blocks = (int)options->expert_blocks,
       .imbalance = options->imbalance,
       .cpu_offload = options->cpu_offload,
       .prefetch = (int)options->prefetch,

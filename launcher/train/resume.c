@@ -46,8 +46,9 @@ static bool model_differs(const fsdp_checkpoint *c, const fsdp_plan *plan, char 
              fsdp_safetensors_shape_text(param->dims, param->shape, there));
     return true;
   }
-  if (c->param_count != graph->param_count) {
-    snprintf(out, out_bytes, "it has %d parameters, the model %d", c->param_count, graph->param_count);
+  const int count = fsdp_checkpoint_count_params(c);
+  if (count != graph->param_count) {
+    snprintf(out, out_bytes, "it has %d parameters, the model %d", count, graph->param_count);
     return true;
   }
   return false;

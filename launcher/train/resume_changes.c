@@ -25,8 +25,8 @@ static const char *const unchanging[] = {
     "allow-shared-gpu", "attention",
     // Where what lies: the same numbers but for rounding. `resumed:` names strategy and mesh.
     "strategy", "mesh", "tensor-parallel", "sequence-parallel", "context-parallel", "expert-parallel",
-    "expert-capacity", "sharding", "shard", "extra-data-axis", "wrap", "numel-to-wrap", "prefetch",
-    "cpu-offload", "recompute", "offload-activations", "op-strategies", NULL};
+    "expert-blocks", "expert-capacity", "sharding", "shard", "extra-data-axis", "wrap", "numel-to-wrap",
+    "prefetch", "cpu-offload", "recompute", "offload-activations", "op-strategies", NULL};
 
 const char *const *fsdp_resume_unchanging(void) {
   return unchanging;

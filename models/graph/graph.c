@@ -180,7 +180,9 @@ int fsdp_graph_param(fsdp_graph *graph, int module, const fsdp_param_spec *spec)
       fsdp_grow(graph->params, graph->param_count + 1, &graph->param_capacity, sizeof *graph->params);
   int index = graph->param_count++;
   fsdp_param *param = &graph->params[index];
+  graph->part_count = graph->param_count;
   *param = (fsdp_param){.module = module,
+                        .whole = index,
                         .dims = spec->dims,
                         .numel = 1,
                         .init_mean = spec->init_mean,

@@ -128,7 +128,9 @@ typedef struct fsdp_param {
   int64_t block_sizes[FSDP_PARAM_MAX_BLOCKS];
   const char *stored[FSDP_STORED_MAX_NAMES];
   int stored_below;
-  fsdp_cut cut; // what of `shape` a rank holds (the value's `local`), before that is cut into flat shards
+  fsdp_cut cut;     // what of `shape` a rank holds (the value's `local`), before that is cut into flat shards
+  int whole;        // the parameter whose block of experts it is, among the first param_count; else itself
+  int expert_block; // which one, from 1 on; 0: it is whole
 } fsdp_param;
 
 typedef struct fsdp_module {
@@ -194,13 +196,15 @@ typedef struct fsdp_node {
 
 typedef struct fsdp_graph {
   fsdp_value *values;
-  fsdp_param *params;   // in state-dict order
+  // In state-dict order; those that are cut in blocks of experts are their first blocks, and behind the last
+  // one follow the others, up to part_count (expert_blocks.h).
+  fsdp_param *params;
   fsdp_module *modules; // parents before children, in state-dict order; 0 is the root
   fsdp_tie *ties;
   fsdp_node *forward;  // ends in the loss
   fsdp_node *backward; // begins with the loss's backward, which computes the loss too: a training step leaves
                        // the forward's last node out
-  int value_count, param_count, module_count, tie_count, forward_count, backward_count;
+  int value_count, param_count, part_count, module_count, tie_count, forward_count, backward_count;
   int block_count; // decoder layers
   // Where experts are cut: routed rows that an op makes room for, as a multiple of those that a rank's
   // experts have if all get as many; what is beyond takes further waves. 0: for all that they can be sent.

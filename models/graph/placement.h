@@ -57,4 +57,7 @@ typedef struct fsdp_cut {
   // Cut dimension 0 besides, of which a rank holds ceil(indices / ranks) from a multiple of these on: the
   // experts of a stack.
   fsdp_axis_set outer_axes;
+  // Of the indices of dimension 0 that a rank has, padding included, part_count from part_first on: a block
+  // of experts. part_count 0: all.
+  int64_t part_first, part_count;
 } fsdp_cut;

@@ -96,6 +96,7 @@ bool fsdp_checkpoint_lay_out(fsdp_checkpoint *c) {
     int64_t offset = 0;
     for (; p < c->param_count && c->params[p].unit == u; p++) {
       fsdp_checkpoint_param *param = &c->params[p];
+      // Of a part a whole tensor's: it bounds what is computed.
       if (param->numel > left) return false;
       left -= param->numel;
       param->offset = offset;
@@ -189,8 +190,18 @@ int fsdp_checkpoint_find_slot(const fsdp_checkpoint *c, const char *name) {
 
 int64_t fsdp_checkpoint_numel(const fsdp_checkpoint *c) {
   int64_t total = 0;
-  for (int p = 0; p < c->param_count; p++) total += c->params[p].numel;
+  for (int p = 0; p < c->param_count; p++) {
+    const fsdp_checkpoint_param *param = &c->params[p];
+    total += param->numel / param->shape[0] * fsdp_cut_part_indices(&param->cut, &c->mesh, param->shape[0]);
+  }
   return total;
+}
+
+int fsdp_checkpoint_count_params(const fsdp_checkpoint *c) {
+  int count = 0;
+  for (int p = 0; p < c->param_count; p++)
+    count += !c->params[p].cut.part_count || fsdp_checkpoint_find(c, c->params[p].name) == p;
+  return count;
 }
 
 int fsdp_checkpoint_find(const fsdp_checkpoint *c, const char *name) {

@@ -43,7 +43,7 @@ typedef struct fsdp_checkpoint_slot {
 } fsdp_checkpoint_slot;
 
 typedef struct fsdp_checkpoint_param {
-  char name[FSDP_NAME_BYTES];
+  char name[FSDP_NAME_BYTES]; // several may be parts of one tensor: blocks of experts (fsdp_cut)
   int dims;
   int64_t shape[FSDP_MAX_DIMS];
   int64_t numel;
@@ -155,10 +155,11 @@ int64_t fsdp_checkpoint_slot_bytes(const fsdp_checkpoint *checkpoint, int rank, 
 // Bytes of the data of a rank's file: of all slots.
 int64_t fsdp_checkpoint_data_bytes(const fsdp_checkpoint *checkpoint, int rank);
 
-// Elements of all parameters together.
+// Elements of all parameters together, and how many parameters these are: those in parts count once.
+int fsdp_checkpoint_count_params(const fsdp_checkpoint *checkpoint);
 int64_t fsdp_checkpoint_numel(const fsdp_checkpoint *checkpoint);
 
-// The parameter's index, or -1.
+// The parameter's index, or that of its first part; -1: there is none.
 int fsdp_checkpoint_find(const fsdp_checkpoint *checkpoint, const char *name);
 
 // The slot's index, or -1.

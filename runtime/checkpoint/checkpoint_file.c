@@ -470,7 +470,7 @@ static fsdp_status read_local(transfer *t, const request *q, home_box home, fsdp
   int64_t low = 0, high = 0; // the box's first and last element in the piece, flattened
   for (int d = 0; d < p->dims; d++) {
     int64_t start = d == p->cut.dim && p->cut.block_count > 0 ? home.local : q->wanted.start[d];
-    if (d == 0 && p->cut.outer_axes) start = home.outer;
+    if (d == 0 && fsdp_cut_is_outer(&p->cut)) start = home.outer;
     low = low * p->local[d] + start;
     high = high * p->local[d] + start + q->wanted.extent[d] - 1;
   }
@@ -512,24 +512,45 @@ static fsdp_status read_blocks(transfer *t, const request *q, home_box home, fsd
   return FSDP_OK;
 }
 
-// Reads one box of a parameter.
+// Reads what one parameter, or part of one, has of a box.
 static fsdp_status read_box(transfer *t, const request *q, fsdp_error *error) {
   const fsdp_checkpoint *c = t->reader->checkpoint;
   const fsdp_checkpoint_param *p = &c->params[q->param];
-  if (!p->cut.outer_axes) return read_blocks(t, q, (home_box){0}, error);
-  const int64_t held = fsdp_cut_outer_of(&p->cut, &c->mesh, 0, p->shape[0]).held;
+  if (!fsdp_cut_is_outer(&p->cut)) return read_blocks(t, q, (home_box){0}, error);
+  const int64_t places = fsdp_cut_outer_places(&p->cut, &c->mesh, p->shape[0]);
+  const int64_t begin = p->cut.part_first, count = p->cut.part_count ? p->cut.part_count : places;
   const int64_t end = q->wanted.start[0] + q->wanted.extent[0];
   for (int64_t at = q->wanted.start[0]; at < end;) {
+    const int64_t place = at % places, next = at - place + places; // the next rank's first
+    if (place < begin || place >= begin + count) {
+      at = place < begin ? at - place + begin : next;
+      continue;
+    }
     request part = *q;
     part.wanted.start[0] = at;
-    part.wanted.extent[0] = fsdp_min_i64(held - at % held, end - at);
+    part.wanted.extent[0] = fsdp_min_i64(begin + count - place, end - at);
     part.wanted.offset += (at - q->wanted.start[0]) * q->wanted.stride[0];
-    const int rank = fsdp_mesh_group_member(&c->mesh, p->cut.outer_axes, 0, (int)(at / held));
-    fsdp_status status = read_blocks(t, &part, (home_box){rank, at % held, 0}, error);
+    const int rank = fsdp_mesh_group_member(&c->mesh, p->cut.outer_axes, 0, (int)(at / places));
+    fsdp_status status = read_blocks(t, &part, (home_box){rank, place - begin, 0}, error);
     if (status != FSDP_OK) return status;
     at += part.wanted.extent[0];
   }
   return FSDP_OK;
+}
+
+// The same of a parameter in parts, of which q->param is any one.
+static fsdp_status read_parts(transfer *t, const request *q, fsdp_error *error) {
+  const fsdp_checkpoint *c = t->reader->checkpoint;
+  const fsdp_checkpoint_param *of = &c->params[q->param];
+  fsdp_status status = FSDP_OK;
+  if (!of->cut.part_count) return read_box(t, q, error);
+  for (int p = 0; p < c->param_count && !status; p++) {
+    if (!c->params[p].cut.part_count || strcmp(c->params[p].name, of->name) != 0) continue;
+    request part = *q;
+    part.param = p;
+    status = read_box(t, &part, error);
+  }
+  return status;
 }
 
 fsdp_status fsdp_checkpoint_read(fsdp_checkpoint_reader *r, int slot, int param, int64_t first, int64_t numel,
@@ -544,7 +565,7 @@ fsdp_status fsdp_checkpoint_read(fsdp_checkpoint_reader *r, int slot, int param,
   fsdp_status status = FSDP_OK;
   for (int b = 0; b < count && status == FSDP_OK; b++) {
     request q = {wanted[b], slot, param, fsdp_dtype_bytes(c->slots[slot].dtype), out};
-    status = read_box(&t, &q, error);
+    status = read_parts(&t, &q, error);
   }
   if (status == FSDP_OK) status = flush(&t, error);
   if (status != FSDP_OK) return status;

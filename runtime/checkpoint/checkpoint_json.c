@@ -41,6 +41,9 @@ static json_t *print_cut(const fsdp_mesh *mesh, const fsdp_cut *cut) {
       json_pack("{s:i, s:o, s:o, s:o}", "dim", cut->dim, "group_axes", print_axes(mesh, cut->group_axes),
                 "item_axes", print_axes(mesh, cut->item_axes), "blocks", blocks);
   if (cut->outer_axes) json_object_set_new(entry, "outer_axes", print_axes(mesh, cut->outer_axes));
+  if (cut->part_count)
+    json_object_set_new(entry, "part",
+                        json_pack("[I, I]", (json_int_t)cut->part_first, (json_int_t)cut->part_count));
   return entry;
 }
 
@@ -55,7 +58,8 @@ static json_t *print_units(const fsdp_checkpoint *c) {
       json_t *shape = json_array();
       for (int d = 0; d < param->dims; d++) json_array_append_new(shape, json_integer(param->shape[d]));
       json_t *entry = json_pack("{s:s, s:o}", "name", param->name, "shape", shape);
-      if (fsdp_cut_axes(&param->cut)) json_object_set_new(entry, "cut", print_cut(&c->mesh, &param->cut));
+      if (fsdp_cut_axes(&param->cut) || param->cut.part_count)
+        json_object_set_new(entry, "cut", print_cut(&c->mesh, &param->cut));
       json_array_append_new(params, entry);
     }
     json_array_append_new(units, json_pack("{s:s, s:o, s:o, s:o}", "path", unit->path, "shard_axes",
@@ -256,6 +260,19 @@ static bool read_block(const json_t *entry, fsdp_cut_block *block, int64_t *nume
          fsdp_mul_checked(*numel, block->width, numel);
 }
 
+// Some of the places of dimension 0 that a rank has.
+static void read_part(reader *r, const json_t *entry, const fsdp_mesh *mesh, int64_t indices, fsdp_cut *cut) {
+  const json_t *part = json_object_get(entry, "part");
+  const int64_t first = json_integer_value(json_array_get(part, 0)),
+                count = json_integer_value(json_array_get(part, 1)),
+                places = fsdp_cut_outer_places(cut, mesh, indices);
+  if (!part) return;
+  if (first >= 0 && first < places && count >= 1 && count <= places - first)
+    cut->part_first = first, cut->part_count = count;
+  else if (!r->wrong)
+    r->wrong = "part";
+}
+
 // Blocks that are a whole dimension.
 static void read_cut(reader *r, const json_t *entry, const fsdp_mesh *mesh, fsdp_checkpoint_param *p) {
   const json_t *blocks = json_object_get(entry, "blocks");
@@ -266,9 +283,10 @@ static void read_cut(reader *r, const json_t *entry, const fsdp_mesh *mesh, fsdp
   cut.group_axes = read_axes(r, entry, "group_axes", mesh);
   cut.item_axes = read_axes(r, entry, "item_axes", mesh);
   if (json_object_get(entry, "outer_axes")) cut.outer_axes = read_axes(r, entry, "outer_axes", mesh);
-  bool good = (count >= 1 || cut.outer_axes) && count <= FSDP_CUT_MAX_BLOCKS &&
+  read_part(r, entry, mesh, p->shape[0], &cut);
+  bool good = (count >= 1 || fsdp_cut_is_outer(&cut)) && count <= FSDP_CUT_MAX_BLOCKS &&
               !(cut.group_axes & cut.item_axes) && !(cut.outer_axes & (cut.group_axes | cut.item_axes)) &&
-              (!cut.outer_axes || !count || cut.dim > 0);
+              (!fsdp_cut_is_outer(&cut) || !count || cut.dim > 0);
   for (size_t b = 0; good && b < count; b++)
     good =
         read_block(json_array_get(blocks, b), &cut.blocks[b], &numel) && fsdp_add_checked(size, numel, &size);
@@ -302,6 +320,32 @@ static void check_axes(reader *r, const fsdp_checkpoint *c, const fsdp_checkpoin
   if (!good && !r->wrong) r->wrong = "replica_axes";
 }
 
+// The next parameter from `from` on that is a part of the same tensor; -1: there is none.
+static int next_part(const fsdp_checkpoint *c, int param, int from) {
+  for (int p = from; p < c->param_count; p++)
+    if (c->params[p].cut.part_count && strcmp(c->params[p].name, c->params[param].name) == 0) return p;
+  return -1;
+}
+
+// Every index of a tensor in parts is in one of them.
+static void check_parts(reader *r, const fsdp_checkpoint *c) {
+  for (int p = 0; p < c->param_count && !r->wrong; p++) {
+    const fsdp_checkpoint_param *of = &c->params[p];
+    if (!of->cut.part_count || next_part(c, p, 0) < p) continue;
+    const int64_t places = fsdp_cut_outer_places(&of->cut, &c->mesh, of->shape[0]);
+    int64_t end = 0, held = 0; // of those that follow each other from 0 on; of all
+    for (int q = p; q >= 0; q = next_part(c, p, q + 1)) {
+      const fsdp_checkpoint_param *part = &c->params[q];
+      const bool alike = part->dims == of->dims && part->cut.outer_axes == of->cut.outer_axes &&
+                         memcmp(part->shape, of->shape, sizeof of->shape) == 0;
+      if (alike && part->cut.part_first == end) end += part->cut.part_count;
+      held += alike ? part->cut.part_count : places + 1;
+      if (held > places) break;
+    }
+    if (end != places || held != places) r->wrong = "part";
+  }
+}
+
 static void read_units(reader *r, const json_t *list, fsdp_checkpoint *c) {
   c->unit_count = (int)json_array_size(list);
   c->units = fsdp_alloc_zeroed((size_t)c->unit_count + 1, sizeof *c->units);
@@ -322,6 +366,7 @@ static void read_units(reader *r, const json_t *list, fsdp_checkpoint *c) {
     }
     check_axes(r, c, &c->units[u], first);
   }
+  check_parts(r, c);
 }
 
 // A loss, or 0 if there is none.

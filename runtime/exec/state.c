@@ -134,7 +134,7 @@ static fsdp_status walk_run(const walk *self, int unit, const fsdp_shard_run *ru
   }
   for (int64_t done = 0; done < run->numel; done += piece) {
     fsdp_state_range range = {.unit = unit,
-                              .param = run->param,
+                              .param = plan->graph->params[run->param].whole,
                               .name = plan->graph->params[run->param].name,
                               .first_elem = run->element_index + done,
                               .numel = fsdp_min_i64(piece, run->numel - done),

@@ -210,7 +210,7 @@ static void keep_gradient(rank_run *run, int64_t index, int unit, const fsdp_vie
   void *copy;
   const void *gradient = read_operand(run, &operands[0], &copy);
   for (int i = 0; i < count; i++) {
-    float *whole = gradients[runs[i].param].values + runs[i].element_index;
+    float *whole = gradients[plan->graph->params[runs[i].param].whole].values + runs[i].element_index;
     for (int64_t j = 0; j < runs[i].numel; j++)
       whole[j] = fsdp_trial_value(gradient, operands[0].dtype, runs[i].shard_offset + j);
   }
@@ -245,7 +245,7 @@ static fsdp_status keep(void *context, const fsdp_state_range *range, void *valu
   (void)error;
   const rank_run *run = context;
   const fsdp_plan *plan = run->config->plan;
-  if (!fsdp_trial_hands_out(plan, plan->units->unit_of_param[range->param], run->rank.rank)) return FSDP_OK;
+  if (!fsdp_trial_hands_out(plan, range->unit, run->rank.rank)) return FSDP_OK;
   float *whole = run->trial->parameters[range->param].values + range->first_elem;
   for (int64_t i = 0; i < range->numel; i++) whole[i] = fsdp_trial_value(values, range->dtype, i);
   return FSDP_OK;

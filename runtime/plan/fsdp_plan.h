@@ -34,7 +34,7 @@ void fsdp_planner_destroy(fsdp_planner *planner); // NULL is allowed
 //   batch-size, seq-length, grad-accum, global-batch
 //   strategy, wrap, numel-to-wrap, prefetch, accumulate, recompute, offload-activations, cpu-offload
 //   param-dtype, reduce-dtype, master-dtype, moment-dtype, grad-clip, backend
-//   memory-limit, host-memory-limit, memory-margin, expert-capacity
+//   memory-limit, host-memory-limit, memory-margin, expert-blocks, expert-capacity
 //
 // Returns 0, or the exit status that fsdp_plan would end with: 2 for a name or a value, 3 for a text that is
 // malformed. What was set before then stays.

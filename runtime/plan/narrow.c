@@ -313,7 +313,7 @@ fsdp_plan_config fsdp_narrow_alone(const fsdp_plan *plan) {
   c.wrap = (fsdp_wrap_policy){.kind = FSDP_WRAP_NONE};
   c.cpu_offload = c.exchange = c.poison = false;
   c.saving = (fsdp_saving){0};
-  c.prefetch = 0;
+  c.prefetch = c.expert_blocks = 0;
   c.accumulate = FSDP_ACCUMULATE_REDUCE;
   return c;
 }

@@ -3,6 +3,7 @@
 #include "default_profile.inc"
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
+#include "runtime/plan/mesh/expert_blocks.h"
 #include "runtime/plan/mesh/placement.h"
 #include "runtime/plan/proof/poison.h"
 #include "runtime/plan/proof/verify.h"
@@ -197,6 +198,9 @@ static fsdp_status check_experts(const fsdp_plan_config *c, fsdp_error *error) {
         "--mesh: axis expert has %d ranks, but the model has no routed experts: use expert=1, or "
         "fsdp in its place",
         ranks);
+  if (!fsdp_model_expert_layers(&c->model) && c->expert_blocks > 1)
+    return fsdp_fail(error, FSDP_ERR_OPTION,
+                     "--expert-blocks %d: the model has no routed experts; leave it out", c->expert_blocks);
   if (!c->model.experts) return FSDP_OK;
   if (c->op_strategies)
     return fsdp_fail(error, FSDP_ERR_OPTION,
@@ -347,6 +351,17 @@ fsdp_status fsdp_plan_count_batch_parts(const fsdp_plan_config *config, int *par
   return status;
 }
 
+// A block has experts of every rank, of the one with the fewest maybe places alone.
+static fsdp_status check_expert_blocks(const fsdp_plan_config *c, const fsdp_graph *graph,
+                                       fsdp_error *error) {
+  const int64_t held = fsdp_expert_blocks_held(graph);
+  if (c->expert_blocks <= 1 || c->expert_blocks <= held) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_OPTION,
+                   "--expert-blocks %d: a rank has %lld of a layer's %lld experts, and a block has at least "
+                   "one; use at most %lld",
+                   c->expert_blocks, (long long)held, (long long)c->model.experts, (long long)held);
+}
+
 // Makes units, program and lifetimes of what is placed: what computing the peaks requires.
 static fsdp_status plan_program(fsdp_plan *plan, fsdp_error *error) {
   const fsdp_plan_config *c = &plan->config;
@@ -360,6 +375,9 @@ static fsdp_status plan_program(fsdp_plan *plan, fsdp_error *error) {
   if (status) return status;
   fsdp_graph_backward(plan->graph);
   fsdp_graph_add_residuals(plan->graph);
+  status = check_expert_blocks(c, plan->graph, error);
+  if (status) return status;
+  fsdp_expert_blocks_cut(plan->graph, c->expert_blocks);
   status = fsdp_units_create(plan->graph, &c->wrap, &plan->axes.mesh, &plan->units, error);
   if (status) return status;
   plan->fates = fsdp_alloc((size_t)plan->graph->value_count * sizeof *plan->fates);

@@ -55,7 +55,10 @@ static void walk(const fsdp_checkpoint *c) {
       for (int b = 0; b < list.count; b++) covered += fsdp_box_numel(&list.boxes[b]);
       fsdp_box_list_free(&list);
     }
-    FSDP_CHECK(ranks > 64 || covered == c->params[p].numel, "boxes do not cover the parameter");
+    const int64_t *shape = c->params[p].shape;
+    const int64_t indices = fsdp_cut_part_indices(&c->params[p].cut, &c->mesh, shape[0]);
+    FSDP_CHECK(ranks > 64 || covered == c->params[p].numel / shape[0] * indices,
+               "boxes do not cover the parameter");
   }
 }
 

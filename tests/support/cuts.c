@@ -65,6 +65,10 @@ int64_t expand_param(const fsdp_param *param, const fsdp_mesh *mesh, int rank, i
     shape[0] = (param->shape[0] + ranks - 1) / ranks;
     first = shape[0] * place_by_counting(mesh, cut->outer_axes, rank);
   }
+  if (cut->part_count) { // of the rank's places some
+    shape[0] = cut->part_count;
+    first += cut->part_first;
+  }
   if (cut->block_count) shape[cut->dim] = expand_cut(cut, mesh, rank, &held);
   for (int d = 0; d < param->dims; d++) numel *= shape[d];
   *indices = fsdp_alloc((size_t)numel * sizeof **indices + 1);

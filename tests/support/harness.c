@@ -164,7 +164,8 @@ static bool wholes_are_masters(const harness_result *result, int rank, int unit,
   int count;
   fsdp_shard_run *runs = fsdp_units_runs(plan->units, plan->graph, &all, &count);
   for (int i = 0; i < count; i++) {
-    const float *masters = result->parameters[runs[i].param].values + runs[i].element_index;
+    const int whole_param = plan->graph->params[runs[i].param].whole;
+    const float *masters = result->parameters[whole_param].values + runs[i].element_index;
     memcpy(expected + runs[i].shard_offset, masters, (size_t)runs[i].numel * sizeof *masters);
   }
   bool same = true;
@@ -366,6 +367,7 @@ harness_result *harness_train_alone(const fsdp_plan *plan, const int32_t *tokens
   alone.strategy = FSDP_FULL;
   alone.accumulate = FSDP_ACCUMULATE_REDUCE;
   alone.cpu_offload = alone.poison = false;
+  alone.expert_blocks = 0;
   alone.saving = (fsdp_saving){0};
   harness_result *result = harness_train_same(&alone, tokens);
   FSDP_CHECK(!result->failure[0], "one rank: %s", result->failure);

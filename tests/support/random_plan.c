@@ -183,7 +183,7 @@ void describe_plan_config(const fsdp_plan_config *c, char *out, size_t out_bytes
            "(%lld %s) offload=%d recompute=%s offload-activations=%s prefetch=%d %s/%s/%s/%s clip=%g "
            "evaluation=%d check=%d "
            "snapshot=%d exchange=%d poison=%d sequence-parallel=%d documents=%d loss-of-documents=%d "
-           "dropout=%g,%g,%g %s",
+           "dropout=%g,%g,%g expert-blocks=%d %s",
            c->model.family->block_class, fsdp_strategy_name(c->strategy),
            fsdp_mesh_print(&c->mesh, ",", mesh), (long long)c->model.vocab_size,
            (long long)c->model.hidden_size, (long long)c->model.intermediate_size,
@@ -198,7 +198,7 @@ void describe_plan_config(const fsdp_plan_config *c, char *out, size_t out_bytes
            fsdp_dtype_name(c->master_dtype), fsdp_dtype_name(c->moment_dtype), (double)c->grad_clip,
            c->evaluation, c->check, c->snapshot, c->exchange, c->poison, c->sequence_parallel, c->documents,
            c->loss_of_documents, (double)c->dropout.embedding, (double)c->dropout.attention,
-           (double)c->dropout.residual, c->backend->name);
+           (double)c->dropout.residual, c->expert_blocks, c->backend->name);
 }
 
 // ---- Routed experts
@@ -286,6 +286,10 @@ fsdp_plan_config random_routed_config(random_source *random) {
   plan.expert_capacity = capacities[random_int(random, 0, 5)];
   plan.mesh = routed_mesh(random, plan.strategy);
   add_router_losses(&of_losses, &plan);
+  const int ranks = fsdp_mesh_size(&plan.mesh, FSDP_AXIS_EXPERT);
+  const int held = (int)(plan.model.experts + ranks - 1) / ranks;
+  plan.expert_blocks = random_int(&of_losses, 0, 2) ? random_int(&of_losses, 1, held) : 1;
+  if (plan.expert_blocks > 1) plan.wrap = (fsdp_wrap_policy){.kind = FSDP_WRAP_BLOCK};
   return plan;
 }
 

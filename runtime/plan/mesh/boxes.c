@@ -103,7 +103,7 @@ static void append(fsdp_box_list *list, const fsdp_box *box) {
 // padding alone.
 static bool move_outer(const fsdp_piece *piece, fsdp_box *box) {
   const fsdp_cut_outer outer = fsdp_cut_outer_of(piece->cut, piece->mesh, piece->rank, piece->shape[0]);
-  if (!piece->cut->outer_axes) return true;
+  if (!fsdp_cut_is_outer(piece->cut)) return true;
   box->extent[0] = fsdp_min_i64(box->extent[0], outer.real - box->start[0]);
   box->start[0] += outer.first;
   return box->extent[0] > 0;

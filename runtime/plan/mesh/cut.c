@@ -43,7 +43,7 @@ int64_t fsdp_cut_local_shape(const fsdp_cut *cut, const fsdp_mesh *mesh, int dim
   int64_t numel = 1;
   FSDP_CHECK(cut->block_count == 0 || (cut->dim < dims && fsdp_cut_size(cut) == shape[cut->dim]),
              "blocks of %lld elements in dimension %d", (long long)fsdp_cut_size(cut), cut->dim);
-  FSDP_CHECK(!cut->outer_axes || !cut->block_count || cut->dim > 0, "dimension 0 is cut twice");
+  FSDP_CHECK(!fsdp_cut_is_outer(cut) || !cut->block_count || cut->dim > 0, "dimension 0 is cut twice");
   for (int d = 0; d < dims; d++) {
     local[d] = cut->block_count > 0 && d == cut->dim ? fsdp_cut_local_size(cut, mesh) : shape[d];
     if (d == 0) local[d] = fsdp_cut_outer_of(cut, mesh, 0, local[d]).held;
@@ -59,8 +59,28 @@ static int64_t real_of(int64_t count, int64_t local, int place) {
 
 fsdp_cut_outer fsdp_cut_outer_of(const fsdp_cut *cut, const fsdp_mesh *mesh, int rank, int64_t indices) {
   const fsdp_mesh_group group = fsdp_mesh_group_of(mesh, cut->outer_axes, rank);
-  const int64_t held = (indices + group.size - 1) / group.size;
-  return (fsdp_cut_outer){group.rank * held, held, real_of(indices, held, group.rank)};
+  const int64_t held = fsdp_cut_outer_places(cut, mesh, indices), real = real_of(indices, held, group.rank);
+  if (!cut->part_count) return (fsdp_cut_outer){group.rank * held, held, real};
+  return (fsdp_cut_outer){group.rank * held + cut->part_first, cut->part_count,
+                          fsdp_max_i64(0, fsdp_min_i64(real - cut->part_first, cut->part_count))};
+}
+
+bool fsdp_cut_is_outer(const fsdp_cut *cut) {
+  return cut->outer_axes || cut->part_count;
+}
+
+int64_t fsdp_cut_outer_places(const fsdp_cut *cut, const fsdp_mesh *mesh, int64_t indices) {
+  const int64_t ranks = fsdp_mesh_group_size(mesh, cut->outer_axes);
+  return (indices + ranks - 1) / ranks;
+}
+
+int64_t fsdp_cut_part_indices(const fsdp_cut *cut, const fsdp_mesh *mesh, int64_t indices) {
+  int64_t sum = 0;
+  for (int i = 0; i < fsdp_mesh_group_size(mesh, cut->outer_axes); i++) {
+    const int rank = fsdp_mesh_group_member(mesh, cut->outer_axes, 0, i);
+    sum += fsdp_cut_outer_of(cut, mesh, rank, indices).real;
+  }
+  return sum;
 }
 
 fsdp_cut_run fsdp_cut_run_at(const fsdp_cut *cut, const fsdp_mesh *mesh, int rank, int64_t local) {

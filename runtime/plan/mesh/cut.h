@@ -26,12 +26,19 @@ typedef struct fsdp_cut_home {
 // The axes that cut.
 fsdp_axis_set fsdp_cut_axes(const fsdp_cut *cut);
 
-// Indices of dimension 0 that a rank has if outer_axes cut it: `held` places from `first` on, of which `real`
-// are no padding; all `indices` if they do not.
+// Indices of dimension 0 that a rank has if outer_axes cut it, or of their part: `held` places from `first`
+// on, of which `real` are no padding; all `indices` if neither does.
 typedef struct fsdp_cut_outer {
   int64_t first, held, real;
 } fsdp_cut_outer;
 fsdp_cut_outer fsdp_cut_outer_of(const fsdp_cut *cut, const fsdp_mesh *mesh, int rank, int64_t indices);
+
+// Whether a rank has some of the indices of dimension 0.
+bool fsdp_cut_is_outer(const fsdp_cut *cut);
+
+// Places of dimension 0 that a rank has of all parts, and the indices that all ranks have of this one.
+int64_t fsdp_cut_outer_places(const fsdp_cut *cut, const fsdp_mesh *mesh, int64_t indices);
+int64_t fsdp_cut_part_indices(const fsdp_cut *cut, const fsdp_mesh *mesh, int64_t indices);
 
 // Elements of the whole dimension that blocks cut; of a rank's, padding included. 0 if there are none.
 int64_t fsdp_cut_size(const fsdp_cut *cut);

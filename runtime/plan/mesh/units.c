@@ -138,17 +138,22 @@ static void check_piece(const fsdp_units *units, const fsdp_graph *graph, int pa
              (long long)fsdp_units_local_numel(graph, param), p->name, (long long)numel);
 }
 
+// Of all ranks together; of a block of experts its own.
+static int64_t part_numel(const fsdp_units *units, const fsdp_param *p) {
+  return p->numel / p->shape[0] * fsdp_cut_part_indices(&p->cut, &units->mesh, p->shape[0]);
+}
+
 // Lays the parameters of `unit` out in its flat buffer.
 static void lay_out(fsdp_units *units, const fsdp_graph *graph, int unit) {
   fsdp_unit *u = &units->units[unit];
   u->first_param = units->param_count;
   int64_t offset = 0;
-  for (int p = 0; p < graph->param_count; p++) {
+  for (int p = 0; p < graph->part_count; p++) {
     if (units->unit_of_param[p] != unit) continue;
     units->slot_of_param[p] = units->param_count;
     units->params[units->param_count++] = (fsdp_unit_param){p, offset};
     u->param_count++;
-    u->numel += graph->params[p].numel;
+    u->numel += part_numel(units, &graph->params[p]);
     check_piece(units, graph, p);
     offset = fsdp_round_up(offset + fsdp_units_local_numel(graph, p), FSDP_UNIT_ALIGN_ELEMS);
   }
@@ -165,6 +170,7 @@ static fsdp_axis_set replica_axes_of(const fsdp_units *units, const fsdp_placeme
 typedef struct unit_axes {
   fsdp_axis_set shard, replica, sum;
   bool trainable, balances;
+  int block; // of experts
 } unit_axes;
 
 // The ranks' gradients are summands over the axes that cut the batch's tokens, and over those that cut the
@@ -173,7 +179,8 @@ static unit_axes axes_of(const fsdp_units *units, const fsdp_graph *graph, const
   unit_axes axes = {.shard = value->placement.flat,
                     .replica = replica_axes_of(units, &value->placement),
                     .trainable = graph->params[value->param].trainable,
-                    .balances = graph->params[value->param].balances};
+                    .balances = graph->params[value->param].balances,
+                    .block = graph->params[value->param].expert_block};
   axes.sum = axes.replica & (fsdp_placement_token_axes(graph) | value->partial);
   return axes;
 }
@@ -186,18 +193,21 @@ static void add_unit(fsdp_units *units, const fsdp_graph *graph, int module, uni
   unit->sum_axes = axes.sum;
   unit->trainable = axes.trainable;
   unit->balances = axes.balances;
+  unit->expert_block = axes.block;
   fsdp_graph_module_path(graph, module, unit->path);
 }
 
 static bool fits(const fsdp_unit *unit, unit_axes axes) {
   return unit->shard_axes == axes.shard && unit->replica_axes == axes.replica && unit->sum_axes == axes.sum &&
-         unit->trainable == axes.trainable && unit->balances == axes.balances;
+         unit->trainable == axes.trainable && unit->balances == axes.balances &&
+         unit->expert_block == axes.block;
 }
 
 // Whether another unit of the module lies over the same axes, so that they differ in their sums alone.
 static bool has_twin(const fsdp_units *units, int first, int unit) {
   for (int u = first; u < units->count; u++)
     if (u != unit && units->units[u].shard_axes == units->units[unit].shard_axes &&
+        units->units[u].expert_block == units->units[unit].expert_block &&
         units->units[u].replica_axes == units->units[unit].replica_axes)
       return true;
   return false;
@@ -214,9 +224,11 @@ static void name_apart(fsdp_units *units, int first) {
     fsdp_mesh_print_axes(&units->mesh, unit->shard_axes, shards);
     fsdp_mesh_print_axes(&units->mesh, cut, cuts);
     fsdp_mesh_print_axes(&units->mesh, unit->sum_axes, sums);
+    char block[32] = "";
+    if (unit->expert_block) snprintf(block, sizeof block, "expert block %d, ", unit->expert_block);
     int added =
-        snprintf(unit->path + length, sizeof unit->path - length, "%s(%.30s%s%.20s%s%.30s%s%s)",
-                 length ? " " : "(root) ", cut ? cuts : "", cut ? ", " : "",
+        snprintf(unit->path + length, sizeof unit->path - length, "%s(%s%.30s%s%.20s%s%.30s%s%s)",
+                 length ? " " : "(root) ", block, cut ? cuts : "", cut ? ", " : "",
                  unit->shard_axes ? shards : "replicated", summed ? ", summed over " : "", summed ? sums : "",
                  unit->trainable ? "" : ", frozen", unit->balances ? ", balance" : "");
     FSDP_CHECK(length + (size_t)added < sizeof unit->path, "unit name '%s' is cut", unit->path);
@@ -226,7 +238,7 @@ static void name_apart(fsdp_units *units, int first) {
 // The units of a wrapped module: one for each set of axes that its parameters lie over, in their order.
 static void add_module_units(fsdp_units *units, const fsdp_graph *graph, int module, const int *wrapper) {
   int first = units->unit_of_module[module] = units->count;
-  for (int p = 0; p < graph->param_count; p++) {
+  for (int p = 0; p < graph->part_count; p++) {
     if (wrapper[p] != module) continue;
     unit_axes axes = axes_of(units, graph, &graph->values[graph->params[p].value]);
     int unit = first;
@@ -240,13 +252,38 @@ static void add_module_units(fsdp_units *units, const fsdp_graph *graph, int mod
   name_apart(units, first);
 }
 
-static void add_units(fsdp_units *units, const fsdp_graph *graph, const bool *wrapped) {
-  int *wrapper = fsdp_alloc((size_t)(graph->param_count + 1) * sizeof *wrapper); // modules, by parameter
-  for (int p = 0; p < graph->param_count; p++) {
-    // One unit has the biases of all layers: they are a few numbers each.
-    wrapper[p] = graph->params[p].balances ? 0 : graph->params[p].module;
-    while (!wrapped[wrapper[p]]) wrapper[p] = graph->modules[wrapper[p]].parent;
+// The module whose unit has the parameter. One unit has the biases of all layers: a few numbers each.
+static int wrapper_of(const fsdp_graph *graph, int param, const bool *wrapped) {
+  int module = graph->params[param].balances ? 0 : graph->params[param].module;
+  while (!wrapped[module]) module = graph->modules[module].parent;
+  return module;
+}
+
+// Blocks of experts are those of one layer.
+static fsdp_status check_blocks(const fsdp_graph *graph, const bool *wrapped, fsdp_error *error) {
+  int blocks = 0;
+  for (int p = 0; p < graph->part_count; p++)
+    if (graph->params[p].expert_block > blocks) blocks = graph->params[p].expert_block;
+  for (int p = 0, last = -1; p < graph->param_count && blocks; p++) {
+    if (!graph->params[p].expert_block) continue;
+    const bool other = last >= 0 && graph->params[last].module != graph->params[p].module;
+    const int wrapper = wrapper_of(graph, p, wrapped);
+    char path[FSDP_NAME_BYTES];
+    fsdp_graph_module_path(graph, wrapper, path);
+    if (other && wrapper_of(graph, last, wrapped) == wrapper)
+      return fsdp_fail(
+          error, FSDP_ERR_OPTION,
+          "--expert-blocks %d: by --wrap the unit of %s has the experts of several layers, but a "
+          "block is of one layer; use --wrap block, or leave --expert-blocks out",
+          blocks, *path ? path : "the whole model");
+    last = p;
   }
+  return FSDP_OK;
+}
+
+static void add_units(fsdp_units *units, const fsdp_graph *graph, const bool *wrapped) {
+  int *wrapper = fsdp_alloc((size_t)(graph->part_count + 1) * sizeof *wrapper); // modules, by parameter
+  for (int p = 0; p < graph->part_count; p++) wrapper[p] = wrapper_of(graph, p, wrapped);
   for (int m = 0; m < graph->module_count; m++) {
     units->unit_of_module[m] = -1;
     if (wrapped[m]) add_module_units(units, graph, m, wrapper);
@@ -262,14 +299,15 @@ fsdp_status fsdp_units_create(const fsdp_graph *graph, const fsdp_wrap_policy *p
                               fsdp_units **out, fsdp_error *error) {
   bool *wrapped = fsdp_alloc_zeroed((size_t)graph->module_count, sizeof *wrapped);
   fsdp_status status = apply_policy(graph, policy, wrapped, error);
+  if (!status) status = check_blocks(graph, wrapped, error);
   if (!status) {
     fsdp_units *units = fsdp_alloc_zeroed(1, sizeof *units);
     units->mesh = *mesh;
-    size_t most = (size_t)(graph->module_count + graph->param_count);
+    size_t most = (size_t)(graph->module_count + graph->part_count);
     units->units = fsdp_alloc_zeroed(most, sizeof *units->units);
-    units->params = fsdp_alloc_zeroed((size_t)graph->param_count, sizeof *units->params);
-    units->unit_of_param = fsdp_alloc_zeroed((size_t)graph->param_count, sizeof *units->unit_of_param);
-    units->slot_of_param = fsdp_alloc_zeroed((size_t)graph->param_count, sizeof *units->slot_of_param);
+    units->params = fsdp_alloc_zeroed((size_t)graph->part_count, sizeof *units->params);
+    units->unit_of_param = fsdp_alloc_zeroed((size_t)graph->part_count, sizeof *units->unit_of_param);
+    units->slot_of_param = fsdp_alloc_zeroed((size_t)graph->part_count, sizeof *units->slot_of_param);
     units->unit_of_module = fsdp_alloc_zeroed((size_t)graph->module_count, sizeof *units->unit_of_module);
     add_units(units, graph, wrapped);
     *out = units;

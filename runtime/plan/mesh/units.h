@@ -1,5 +1,6 @@
 // Units: which parameters are gathered and freed together, and how each unit lies in one flat buffer. A
-// wrapped module is one unit, or one for each set of axes that its parameters lie over.
+// wrapped module is one unit, or one for each set of axes that its parameters lie over, and for each block of
+// experts.
 //
 //   flat buffer of a unit on a rank (elements; F ranks in a group over its shard axes)
 //   | q_proj      |k_proj|v_proj|pad| ... |pad to 16*F|
@@ -45,6 +46,7 @@ typedef struct fsdp_unit {
   char path[FSDP_NAME_BYTES]; // of the module; if it is several units, "model.norm (fsdp)"
   bool trainable;             // its parameters are, all of them, or none
   bool balances;              // they are routers' correction biases: not in the gradient norm
+  int expert_block;           // they are that block of a layer's experts, from 1 on; 0: none
   int64_t numel;              // of its parameters, whole
   int64_t padded_numel;       // of the flat buffer; 0 if the unit holds no parameter
   int64_t shard_numel;
@@ -69,7 +71,7 @@ typedef struct fsdp_units {
 
 // Applies the policy (the root is always a unit; a ModuleList only if it is named) and lays every unit out
 // over the axes that its parameters' placements name. FSDP_ERR_OPTION if MODULE names a class that the model
-// does not have.
+// does not have, or if a unit has the experts of several layers and these are in blocks.
 fsdp_status fsdp_units_create(const fsdp_graph *graph, const fsdp_wrap_policy *policy, const fsdp_mesh *mesh,
                               fsdp_units **units, fsdp_error *error);
 void fsdp_units_destroy(fsdp_units *units); // NULL is allowed

@@ -2,9 +2,10 @@
 //
 // A unit is gathered before its first use and, unless it stays gathered, again before its first use in the
 // backward. Units of one module that follow each other are gathered together, as one step: tensor parallelism
-// makes several units of a layer. With prefetch depth N, a step's gathers are issued before the first use of
-// what was gathered N steps earlier (N = 0: of the step itself). If that is before the unit's last use in the
-// forward, the unit stays gathered instead. The buffer is freed after the last node that names it.
+// makes several units of a layer; of blocks of experts each is a step. With prefetch depth N, a step's
+// gathers are issued before the first use of what was gathered N steps earlier (N = 0: of the step itself).
+// If that is before the unit's last use in the forward, the unit stays gathered instead. The buffer is freed
+// after the last node that names it.
 //
 //   gathers  | embed | norms, products of layer 0 | norms, products of layer 1 | ...
 //   step         0                1                            2
@@ -60,6 +61,7 @@ static int step_after(const step_builder *s, const gather_event *previous, int u
   if (!previous) return 0;
   const fsdp_unit *units = s->units->units;
   const bool together = units[previous->unit].module == units[u].module &&
+                        units[previous->unit].expert_block == units[u].expert_block &&
                         s->nodes.nodes[previous->before].is_backward == is_backward;
   return previous->step + !together;
 }

@@ -1,6 +1,7 @@
 // The graph's nodes as list nodes: each value that is written gets a tensor, weights and their gradients stay
 // ranges of their units, and a linear node with several weights becomes one gemm per weight (or, of biases
 // alone, one sum per bias).
+#include "models/graph/op_experts.h"
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 #include "runtime/plan/program/lower.h"
@@ -47,6 +48,11 @@ static bool lower_plain(lowering *l, const fsdp_node *node, const fsdp_node *nex
   fsdp_operand operands[FSDP_OP_MAX_OPERANDS];
   for (int i = 0; i < node->operand_count; i++) operands[i] = lower_operand(l, &node->operands[i]);
   fsdp_op_attrs attrs = node->attrs;
+  if (attrs.held_experts) { // a block's offsets
+    fsdp_operand *offsets = &operands[fsdp_op_offsets_operand(node->kind)];
+    offsets->offset.base += 4 * attrs.first_expert;
+    offsets->size_bytes = 4 * (attrs.experts + 1);
+  }
   fsdp_dtype dtypes[FSDP_OP_MAX_OPERANDS] = {0};
   for (int i = 0; i < node->operand_count; i++) dtypes[i] = operands[i].dtype;
   fsdp_op_complete_attrs(l->s->config->backend->device, &l->s->config->gpu, node->kind, &attrs, dtypes);

@@ -1,6 +1,7 @@
 // What the backward reads and the forward did not save is made again: the nodes that made it are repeated, in
 // their order, before the first backward node that reads it. If they read something that was not saved
-// either, that comes first. Nothing is made twice.
+// either, that comes first. Nothing is made twice. Of what blocks of experts make, each in its own rows, a
+// block's backward finds its part made again, so that no weights but its own are gathered for it.
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 #include "runtime/plan/program/make.h"
@@ -13,9 +14,24 @@ typedef struct recomputation {
   fsdp_uses uses;
   int tensor_count; // when the pass began
   int origin_count;
-  int *again;  // by tensor: the tensor that holds it recomputed, or -1
-  bool *spent; // by tensor: a backward node has put something else (a gradient) in its place
+  int *again; // by tensor: the tensor that holds it recomputed, or -1
+  // By tensor: from which block of experts on it was recomputed, and from which on backward nodes have put
+  // something else (a gradient) in its place. Blocks count by their first experts, and the last one is first.
+  int64_t *made_from, *spent_from;
 } recomputation;
+
+#define ALL_BLOCKS INT64_MIN // all rows
+#define NO_BLOCK   INT64_MAX
+
+// The block whose rows a node works on.
+static int64_t block_of(const fsdp_list_node *node) {
+  const bool is_op = node->instr.kind == FSDP_INSTR_OP;
+  return is_op && node->instr.attrs.held_experts ? node->instr.attrs.first_expert : ALL_BLOCKS;
+}
+
+static void lower_to(int64_t *from, int64_t block) {
+  *from = fsdp_min_i64(*from, block);
+}
 
 static bool is_saved(const step_builder *s, int tensor) {
   return s->fate[tensor] == FSDP_FATE_KEEP || s->fate[tensor] == FSDP_FATE_OFFLOAD;
@@ -60,21 +76,27 @@ static void rename_operands(const recomputation *r, fsdp_list_node *node) {
   }
 }
 
-static void remake(recomputation *r, int tensor);
+static void remake(recomputation *r, int tensor, int64_t block);
 
 // Repeats a forward node at the cursor, after what it reads; it writes new tensors.
 static void repeat(recomputation *r, int n) {
   fsdp_program *program = r->s->program;
   fsdp_list_node again = recomputing(r, &r->s->nodes.nodes[n]);
+  const int64_t block = block_of(&again);
   for (int o = 0; o < again.operand_count; o++) {
     int tensor = again.operands[o].tensor;
     if (again.operands[o].access != FSDP_READ || tensor < 0) continue;
-    FSDP_CHECK(!r->spent[tensor], "%s is recomputed from what is no longer there",
-               program->tensors[tensor].name);
-    if (is_dropped(r, tensor)) remake(r, tensor);
+    const int64_t spent = r->spent_from[tensor];
+    FSDP_CHECK(spent == NO_BLOCK || (block != ALL_BLOCKS && block < spent),
+               "%s is recomputed from what is no longer there", program->tensors[tensor].name);
+    if (is_dropped(r, tensor)) remake(r, tensor, block);
   }
   for (int o = 0; o < again.operand_count; o++) {
     int tensor = again.operands[o].tensor;
+    if (again.operands[o].access == FSDP_READ || tensor < 0) continue;
+    // The block that is first here may not have been in the forward.
+    if (block != ALL_BLOCKS && is_dropped(r, tensor))
+      again.operands[o].access = r->again[tensor] < 0 ? FSDP_WRITE : FSDP_UPDATE;
     if (again.operands[o].access != FSDP_WRITE || r->again[tensor] >= 0) continue;
     fsdp_tensor copy = program->tensors[tensor];
     int made = fsdp_program_tensor(program, &copy);
@@ -83,21 +105,26 @@ static void repeat(recomputation *r, int n) {
       again.operands[o].tensor = made;
     else
       r->again[tensor] = made;
+    if (block == ALL_BLOCKS && !is_saved(r->s, tensor)) r->made_from[tensor] = ALL_BLOCKS;
   }
   rename_operands(r, &again);
   fsdp_nodes_insert(&r->s->nodes, &again);
 }
 
 // Repeats, at the cursor, every forward node that wrote the tensor (the slices of a gemm, and what works on
-// it in place), unless that was done before.
-static void remake(recomputation *r, int tensor) {
-  if (r->again[tensor] >= 0) return;
+// it in place), unless that was done before; of what blocks of experts wrote, that of `block` alone.
+static void remake(recomputation *r, int tensor, int64_t block) {
+  const fsdp_list_node *definition = &r->s->nodes.nodes[fsdp_uses_definition(&r->uses, &r->s->nodes, tensor)];
+  const int64_t wanted = block_of(definition) == ALL_BLOCKS ? ALL_BLOCKS : block, made = r->made_from[tensor];
+  if (made <= wanted) return;
+  r->made_from[tensor] = wanted;
   int count;
   const fsdp_use *use = fsdp_uses_of(&r->uses, tensor, &count);
   for (int i = 0; i < count; i++) {
     const fsdp_list_node *node = &r->s->nodes.nodes[use[i].node];
     if (node->is_backward) break;
-    if (node->operands[use[i].operand].access != FSDP_READ) repeat(r, use[i].node);
+    if (node->operands[use[i].operand].access == FSDP_READ) continue;
+    if (wanted != ALL_BLOCKS ? block_of(node) == wanted : block_of(node) < made) repeat(r, use[i].node);
   }
 }
 
@@ -110,10 +137,13 @@ static void serve_origin(recomputation *r, int begin, int end) {
   fsdp_nodes *list = &r->s->nodes;
   list->cursor = begin;
   for (int n = begin; n != end; n = list->nodes[n].next) {
+    const int64_t block = block_of(&list->nodes[n]);
     for (int o = 0; o < list->nodes[n].operand_count; o++)
-      if (is_dropped(r, list->nodes[n].operands[o].tensor)) remake(r, list->nodes[n].operands[o].tensor);
+      if (is_dropped(r, list->nodes[n].operands[o].tensor))
+        remake(r, list->nodes[n].operands[o].tensor, block);
     for (int o = 0; o < list->nodes[n].operand_count; o++)
-      if (is_overwritten(r, &list->nodes[n].operands[o])) r->spent[list->nodes[n].operands[o].tensor] = true;
+      if (is_overwritten(r, &list->nodes[n].operands[o]))
+        lower_to(&r->spent_from[list->nodes[n].operands[o].tensor], block);
     rename_operands(r, &list->nodes[n]);
   }
   list->cursor = FSDP_NO_NODE;
@@ -126,8 +156,12 @@ void pass_recompute(step_builder *s) {
                      .uses = fsdp_uses_create(list, s->program->tensor_count, s->units->count),
                      .tensor_count = s->program->tensor_count,
                      .again = fsdp_alloc((size_t)s->program->tensor_count * sizeof(int)),
-                     .spent = fsdp_alloc_zeroed((size_t)s->program->tensor_count, sizeof(bool))};
-  for (int t = 0; t < r.tensor_count; t++) r.again[t] = -1;
+                     .made_from = fsdp_alloc((size_t)s->program->tensor_count * sizeof(int64_t)),
+                     .spent_from = fsdp_alloc((size_t)s->program->tensor_count * sizeof(int64_t))};
+  for (int t = 0; t < r.tensor_count; t++) {
+    r.again[t] = -1;
+    r.made_from[t] = r.spent_from[t] = NO_BLOCK;
+  }
   for (int n = list->first; n != FSDP_NO_NODE; n = list->nodes[n].next)
     if (list->nodes[n].origin >= r.origin_count) r.origin_count = list->nodes[n].origin + 1;
   for (int n = list->first; n != FSDP_NO_NODE;) {
@@ -137,5 +171,6 @@ void pass_recompute(step_builder *s) {
   }
   fsdp_uses_release(&r.uses);
   free(r.again);
-  free(r.spent);
+  free(r.made_from);
+  free(r.spent_from);
 }

@@ -66,6 +66,7 @@ typedef struct fsdp_plan_config {
   bool sequence_parallel; // where tensor has several ranks and rules do not say it: rows that it does not cut
                           // by columns lie over it by the sequence
   double expert_capacity; // fsdp_graph.expert_capacity
+  int expert_blocks;      // in which a layer's experts are gathered (expert_blocks.h); 0: 1
   const fsdp_sharding *sharding;              // must outlive the plan; NULL: as strategy and mesh say
   const fsdp_given_strategies *op_strategies; // in place of rules; must outlive the plan; NULL: none
   fsdp_wrap_policy wrap;

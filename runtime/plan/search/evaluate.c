@@ -114,11 +114,12 @@ static fsdp_status evaluate_plan(const fsdp_evaluator *e, const fsdp_plan_config
 // All that queries change of a configuration.
 static void print_key(const fsdp_plan_config *c, fsdp_fidelity fidelity, char key[KEY_BYTES]) {
   char mesh[FSDP_MESH_TEXT_BYTES], recompute[FSDP_SAVING_TEXT_BYTES], offload[FSDP_SAVING_TEXT_BYTES];
-  snprintf(key, KEY_BYTES, "%d %s %d %d %d %d %" PRId64 " %" PRId64 " %" PRId64 " %d %d %d %d%d%d%d %p %s %s",
+  snprintf(key, KEY_BYTES,
+           "%d %s %d %d %d %d %" PRId64 " %d %" PRId64 " %" PRId64 " %d %d %d %d%d%d%d %p %s %s",
            (int)fidelity, fsdp_mesh_print(&c->mesh, ",", mesh), (int)c->strategy, c->cpu_offload,
-           c->sequence_parallel, (int)c->wrap.kind, c->wrap.numel, c->batch, c->seq, c->micro_batches,
-           c->prefetch, (int)c->accumulate, (int)c->param_dtype, (int)c->reduce_dtype, (int)c->master_dtype,
-           (int)c->moment_dtype, (const void *)c->sharding,
+           c->sequence_parallel, (int)c->wrap.kind, c->wrap.numel, c->expert_blocks, c->batch, c->seq,
+           c->micro_batches, c->prefetch, (int)c->accumulate, (int)c->param_dtype, (int)c->reduce_dtype,
+           (int)c->master_dtype, (int)c->moment_dtype, (const void *)c->sharding,
            fsdp_saving_print(&c->saving, FSDP_FATE_RECOMPUTE, recompute),
            fsdp_saving_print(&c->saving, FSDP_FATE_OFFLOAD, offload));
 }

@@ -189,6 +189,7 @@ static fsdp_status configure(fsdp_planner *planner, fsdp_plan_config *config) {
       .strategy = (fsdp_strategy)s->strategy,
       .sequence_parallel = s->sequence_parallel,
       .expert_capacity = s->expert_capacity,
+      .expert_blocks = (int)s->expert_blocks,
       .sharding = planner->sharding,
       .cpu_offload = s->cpu_offload,
       .prefetch = (int)s->prefetch,

@@ -8,7 +8,7 @@
 
 typedef struct fsdp_settings {
   int64_t ranks, ranks_per_node; // 0: at most 8
-  int64_t tensor_parallel, context_parallel, expert_parallel, sequence_parallel;
+  int64_t tensor_parallel, context_parallel, expert_parallel, expert_blocks, sequence_parallel;
   double expert_capacity;
   int64_t batch, seq, grad_accum, global_batch; // global_batch 0: as batch and grad_accum say
   int64_t strategy, numel_to_wrap, prefetch, cpu_offload;

@@ -51,6 +51,8 @@ def trains_as_one_rank(expected):
         (6, ["--mesh", "fsdp=2,expert=3", "--expert-capacity", "0.5", "--strategy", "grad_op"]),
         (8, ["--mesh", "expert=2,context=2,tensor=2", "--recompute", "block"]),
         (4, ["--sharding", "fsdp-tp", "--mesh", "expert=2,tensor=2"]),
+        (4, ["--sharding", MIXTRAL, "--wrap", "block", "--expert-blocks", "3"]),
+        (6, ["--mesh", "fsdp=2,expert=3", "--wrap", "block", "--expert-blocks", "2", "--recompute", "block"]),
     ]
     for i, (ranks, arguments) in enumerate(cases):
         found = losses(f"case{i}", ranks, *arguments)
@@ -133,6 +135,32 @@ def checkpoints_go_anywhere():
     assert close(losses("exported-three", 3, *model, "--expert-parallel", "3"), one)
 
 
+def blocks_are_nothing_to_a_checkpoint():
+    """Saved with blocks of experts, and without, and resumed the other way: equal to the bit at the end."""
+    made = ["--mesh", "fsdp=2,expert=2", "--wrap", "block", "--grad-clip", "0", "--save-dir", work,
+            "--ckpt-freq", "2"]  # fmt: skip
+    blocks = ["--expert-blocks", "3"]  # of the four experts of a rank
+    found = {}
+    for name, first, then in (("without", [], []), ("to", [], blocks), ("from", blocks, [])):
+        losses(f"{name}-first", 4, *made, "-e", f"blocks-{name}", "--max-steps", "2", *first)
+        found[name] = losses(f"{name}-then", 4, *made, "-e", f"blocks-{name}", *then)
+        saved = work / f"blocks-{name}" / "step-00000004"
+        run("fsdp_export", saved, "--to", work / f"exported-{name}")
+    weights = {name: (work / f"exported-{name}" / "model.safetensors").read_bytes() for name in found}
+    assert found["without"] == found["to"] == found["from"], found
+    assert weights["without"] == weights["to"] == weights["from"]
+
+
+def a_block_is_a_unit():
+    """Of each layer's experts, three weights of 64 x 96 each: 8 experts in 3 blocks."""
+    made = plan_json("--model", "tiny-mixtral", "--wrap", "block", "--expert-blocks", "3")
+    units = [unit for unit in made["units"] if "expert block" in unit["path"] and "layers.1" in unit["path"]]
+    assert [unit["numel"] for unit in units] == [n * 3 * 64 * 96 for n in (2, 3, 3)], units
+    one = plan_json("--model", "tiny-mixtral", "--wrap", "block")
+    assert made["comm"] == one["comm"], (made["comm"], one["comm"])  # as many bytes
+    assert made["memory"]["peak_bytes"] < one["memory"]["peak_bytes"]
+
+
 def refused(parts, *arguments):
     process = programs.run("fsdp_plan", "--ranks", 4, "--backend", "cpu", *arguments)
     messages = programs.errors(process, "fsdp_plan")
@@ -148,6 +176,11 @@ def what_is_wrong_is_named():
     rule = ["--model", "tiny-mixtral", "--sharding", "fsdp", "--shard"]
     w1, w3 = (f"model.layers.*.block_sparse_moe.experts.{name}" for name in ("w1", "w3"))
     refused(["w3", "w1", "one stacked weight"], *rule, f"{w1}=[~, ~, fsdp]", "--shard", f"{w3}=[~, ~, ~]")
+    blocks = ["--model", "tiny-mixtral", "--wrap", "block", "--expert-blocks"]
+    refused(["--expert-blocks 9", "8 experts", "at most 8"], *blocks, "9")
+    refused(["--expert-blocks 3", "a rank has 2", "at most 2"], *blocks, "3", "--expert-parallel", "4")
+    refused(["--expert-blocks 2", "--wrap", "--wrap block"], *blocks, "2", "--wrap", "none")
+    refused(["--expert-blocks 2", "no routed experts"], "--model", "tiny", "--expert-blocks", "2")
     refused(["out of range"], *rule, "model.layers.*[1]=[fsdp, ~, ~]")
     (work / "strategies.yaml").write_text("model.layers.*.self_attn.o_proj: [[2, 2], [1, 2]]\n")
     refused(["--op-strategies", "routed experts"], "--model", "tiny-mixtral", "--op-strategies",
@@ -174,6 +207,7 @@ def room_is_made_for_what_fits():
 the_file_is_the_strategy()
 room_is_made_for_what_fits()
 experts_are_sharded_apart()
+a_block_is_a_unit()
 the_batch_may_name_the_axis()
 what_is_wrong_is_named()
 if programs.WITH_MPI:
@@ -182,3 +216,4 @@ if programs.WITH_MPI:
     assert close(waves_repeat_what_lies_otherwise(), alone)
     waves_are_counted()
     checkpoints_go_anywhere()
+    blocks_are_nothing_to_a_checkpoint()

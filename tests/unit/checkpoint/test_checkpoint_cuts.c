@@ -360,7 +360,7 @@ static void states_load_on_any_mesh(void **state) {
 }
 
 // Routed experts, five or six of them: saved with them divided among four ranks and loaded on three that
-// shard them, and the other way.
+// shard them, and the other way; in blocks and whole.
 static void experts_load_on_any_mesh(void **state) {
   (void)state;
   static const char *const meshes[] = {"expert=4", "fsdp=3", "fsdp=2,expert=3", "expert=2,tensor=2",
@@ -372,6 +372,7 @@ static void experts_load_on_any_mesh(void **state) {
       fsdp_plan_config config =
           biased ? harness_grouped_plan(meshes[p], 2, 3) : harness_routed_plan(meshes[p]);
       config.wrap.kind = p % 2 ? FSDP_WRAP_NONE : FSDP_WRAP_BLOCK;
+      config.expert_blocks = p == 0 ? 2 : p == 4 ? 4 : 1;
       if (p % 3) config.param_dtype = FSDP_BF16;
       make_real(&layouts[p], &config);
     }
@@ -521,6 +522,39 @@ static void wrong_cuts_are_refused(void **state) {
   free_layout(&l);
 }
 
+// Parts of a tensor are all of it, each once. Here they are [0, 2] and [2, 3].
+static void wrong_parts_are_refused(void **state) {
+  (void)state;
+  static const char *const cases[] = {"[0, 2]", "[0, 1]", "[0, 3]", "[1, 1]", "[-1, 2]", "[0, 0]", "3"};
+  fsdp_plan_config config = harness_routed_plan("fsdp=2");
+  config.expert_blocks = 2;
+  layout l;
+  make_real(&l, &config);
+  char *text = fsdp_checkpoint_print(l.checkpoint);
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    json_t *root = json_loads(text, 0, NULL), *first = NULL, *unit, *param;
+    size_t u, p;
+    json_array_foreach(json_object_get(root, "units"), u, unit)
+        json_array_foreach(json_object_get(unit, "params"), p, param) {
+      json_t *cut = json_object_get(param, "cut");
+      first = !first && json_object_get(cut, "part") ? cut : first;
+    }
+    assert_int_equal(json_object_set_new(first, "part", json_loads(cases[i], JSON_DECODE_ANY, NULL)), 0);
+    seal(root);
+    char *changed = json_dumps(root, 0);
+    fsdp_checkpoint *c = NULL;
+    fsdp_error error = {0};
+    const fsdp_status status = fsdp_checkpoint_parse("HERE", changed, &c, &error);
+    if (i > 0) IO_EXPECT(status, FSDP_ERR_INPUT, &error, "HERE", "\"part\"");
+    assert_true(i > 0 || status == FSDP_OK);
+    fsdp_checkpoint_destroy(c);
+    free(changed);
+    json_decref(root);
+  }
+  free(text);
+  free_layout(&l);
+}
+
 // Which bits states were rounded with: said by every manifest but older ones, when one generator drew all.
 static void rounding_is_read(void **state) {
   (void)state;
@@ -557,6 +591,7 @@ int main(void) {
       cmocka_unit_test(saved_on_any_mesh_loads_on_any),
       cmocka_unit_test(states_load_on_any_mesh),
       cmocka_unit_test(experts_load_on_any_mesh),
+      cmocka_unit_test(wrong_parts_are_refused),
       cmocka_unit_test(what_is_not_finite_is_named),
       cmocka_unit_test(manifests_read_back),
       cmocka_unit_test(wrong_cuts_are_refused),
