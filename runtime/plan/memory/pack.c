@@ -10,15 +10,19 @@
 #define MAX_PROMOTIONS 100
 #define LEAST_LIMIT    1.005 // of the lower bound
 
-// A placed item as the scans see it.
+// A placed item as the scans see it: most of them look at its lifetime alone.
 typedef struct entry {
   int64_t address, top;
-  int begin, end;
 } entry;
+
+typedef struct lifetime {
+  int begin, end;
+} lifetime;
 
 typedef struct entry_list {
   entry *entries; // by address
-  int count, capacity;
+  lifetime *lifetimes;
+  int count, capacity, lifetime_capacity;
 } entry_list;
 
 typedef struct sort_key {
@@ -53,11 +57,21 @@ typedef enum order_rule {
 } order_rule;
 typedef enum fit_rule { LOWEST_GAP, TIGHTEST_GAP, FIT_RULE_COUNT } fit_rule;
 
-static void list_insert(entry_list *list, int index, const entry *item) {
+static void list_insert(entry_list *list, int index, const entry *item, const lifetime *live) {
+  const size_t behind = (size_t)(list->count - index);
   list->entries = fsdp_grow(list->entries, list->count + 1, &list->capacity, sizeof *list->entries);
-  memmove(list->entries + index + 1, list->entries + index, (size_t)(list->count - index) * sizeof *item);
+  list->lifetimes =
+      fsdp_grow(list->lifetimes, list->count + 1, &list->lifetime_capacity, sizeof *list->lifetimes);
+  memmove(list->entries + index + 1, list->entries + index, behind * sizeof *item);
+  memmove(list->lifetimes + index + 1, list->lifetimes + index, behind * sizeof *live);
   list->entries[index] = *item;
+  list->lifetimes[index] = *live;
   list->count++;
+}
+
+static void list_release(entry_list *list) {
+  free(list->entries);
+  free(list->lifetimes);
 }
 
 static int list_lower_bound(const entry_list *list, int64_t address) {
@@ -78,11 +92,18 @@ static int window_of(const fsdp_pack_config *config, int position) {
   return window;
 }
 
-// The next entry at or after `index` that is live at the same time as `item`.
+static int is_together(const lifetime *live, const fsdp_pack_item *item) {
+  return (live->begin <= item->end) & (live->end >= item->begin);
+}
+
+// The next entry at or after `index` that is live at the same time as `item`. Few are: four at a time.
 static int next_together(const entry_list *list, int index, const fsdp_pack_item *item) {
-  while (index < list->count &&
-         (list->entries[index].begin > item->end || list->entries[index].end < item->begin))
-    index++;
+  const lifetime *live = list->lifetimes;
+  while (index + 4 <= list->count &&
+         !(is_together(&live[index], item) | is_together(&live[index + 1], item) |
+           is_together(&live[index + 2], item) | is_together(&live[index + 3], item)))
+    index += 4;
+  while (index < list->count && !is_together(&live[index], item)) index++;
   return index;
 }
 
@@ -106,7 +127,7 @@ static const entry_list *candidates(packer *p, const fsdp_pack_item *item) {
       if (!lowest || candidate->address < lowest->address) lowest = candidate, from = w;
     }
     if (!lowest) return &p->scratch;
-    list_insert(&p->scratch, p->scratch.count, lowest);
+    list_insert(&p->scratch, p->scratch.count, lowest, &p->windows[from].lifetimes[next[from]]);
     next[from] = next_together(&p->windows[from], next[from] + 1, item);
   }
 }
@@ -115,10 +136,9 @@ static const entry_list *candidates(packer *p, const fsdp_pack_item *item) {
 static int64_t find_gap(packer *p, const fsdp_pack_item *item, fit_rule fit) {
   const entry_list *list = candidates(p, item);
   int64_t top = p->config->base, best = -1, best_gap = INT64_MAX;
-  int i = 0;
-  for (; i < list->count; i++) {
+  int i = next_together(list, 0, item);
+  for (; i < list->count; i = next_together(list, i + 1, item)) {
     const entry *placed = &list->entries[i];
-    if (placed->begin > item->end || placed->end < item->begin) continue;
     if (placed->address > top) {
       int64_t start = fsdp_round_up(top, item->align), gap = placed->address - start;
       if (gap >= item->bytes && gap < best_gap) {
@@ -135,10 +155,11 @@ static int64_t find_gap(packer *p, const fsdp_pack_item *item, fit_rule fit) {
 // Gives the item an address among those placed before it. Returns its end.
 static int64_t place_item(packer *p, fsdp_pack_item *item, fit_rule fit) {
   item->address = find_gap(p, item, fit);
-  entry placed = {item->address, item->address + item->bytes, item->begin, item->end};
+  const entry placed = {item->address, item->address + item->bytes};
+  const lifetime live = {item->begin, item->end};
   int first = window_of(p->config, item->begin), last = window_of(p->config, item->end);
   for (int w = first; w <= last; w++)
-    list_insert(&p->windows[w], list_lower_bound(&p->windows[w], placed.address), &placed);
+    list_insert(&p->windows[w], list_lower_bound(&p->windows[w], placed.address), &placed, &live);
   return placed.top;
 }
 
@@ -412,9 +433,9 @@ int64_t fsdp_pack(const fsdp_pack_config *config, fsdp_pack_item *items, int cou
   if (p.best_top > p.limit && config->limit > 0) search_windows(&p);
   for (int i = 0; i < count; i++) items[i].address = p.best_addresses[i];
   check_packed(&p);
-  for (int w = 0; w < config->window_count; w++) free(p.windows[w].entries);
+  for (int w = 0; w < config->window_count; w++) list_release(&p.windows[w]);
+  list_release(&p.scratch);
   free(p.windows);
-  free(p.scratch.entries);
   free(p.load);
   free(p.contention);
   free(p.solved);

@@ -15,13 +15,19 @@ struct fsdp_simulation {
   fsdp_price *prices; // by position
 };
 
+// An issue that another waits for.
+typedef struct awaited {
+  fsdp_issue issue;
+  double handoff_s; // between streams
+} awaited;
+
 // A simulated program with a number of micro-batches, and the times of its steps.
 typedef struct simulator {
   const fsdp_simulation *simulation;
   fsdp_program program; // a copy of the plan's, with its own number of micro-batches
   fsdp_issue_order *order;
   int64_t *first_awaited; // by place, one more at the end
-  fsdp_issue *awaits;
+  awaited *awaits;
   int64_t *places[FSDP_STREAM_COUNT]; // of each stream, in order
   int64_t stream_count[FSDP_STREAM_COUNT];
   int64_t publish; // place of the last PUBLISH, or -1
@@ -30,11 +36,14 @@ typedef struct simulator {
 
 // What a stream does.
 typedef struct lane {
-  int64_t next; // place in its list, over all steps
+  int step;                // of the instruction that runs or comes next; FSDP_SIMULATED_STEPS: none is left
+  int64_t next, place;     // the instruction in the stream's list, and its place
+  const fsdp_price *price; // of it
   bool running;
   double remaining; // seconds alone
+  int64_t awaits;   // the first of its awaits that had not ended; -1: the PUBLISH of the step before
+  double known_s;   // when what ended lets it begin
   double ready_s;   // when it may begin; INFINITY: it waits for what has not ended
-  double free_s;    // when its last instruction ended
   double speed;
 } lane;
 
@@ -140,9 +149,12 @@ static void list_awaits(simulator *r) {
   for (int64_t place = 0; place < order->count; place++) {
     const fsdp_instr *instr = &program->instrs[order->position[place]];
     r->first_awaited[place] = n;
-    for (int w = 0; w < instr->wait_count; w++)
-      n += fsdp_issue_order_latest(order, place, program->waits[instr->first_wait + w].position,
-                                   &r->awaits[n]);
+    for (int w = 0; w < instr->wait_count; w++) {
+      const int position = program->waits[instr->first_wait + w].position;
+      const bool same = program->instrs[position].stream == instr->stream;
+      r->awaits[n].handoff_s = same ? 0 : r->simulation->pricing->profile->handoff_s;
+      n += fsdp_issue_order_latest(order, place, position, &r->awaits[n].issue);
+    }
   }
   r->first_awaited[order->count] = n;
 }
@@ -157,28 +169,36 @@ static void simulator_release(simulator *r) {
 
 // ---- The simulation
 
-// When the instruction at `place` of `step` may begin, as far as others are concerned.
-static double ready_s(const simulator *r, int step, int64_t place) {
-  const double handoff = r->simulation->pricing->profile->handoff_s;
-  const fsdp_instr *instrs = r->program.instrs;
-  const fsdp_stream stream = instrs[r->order->position[place]].stream;
-  double ready = 0;
-  if (step > 0 && r->publish >= 0) ready = r->times[step - 1][r->publish].end_s;
-  if (ready < 0) return INFINITY;
-  for (int64_t a = r->first_awaited[place]; a < r->first_awaited[place + 1]; a++) {
-    const fsdp_issue *wait = &r->awaits[a];
-    const int of = step - wait->steps_back;
-    if (of < 0) continue;
-    const double end = r->times[of][wait->place].end_s;
-    if (end < 0) return INFINITY;
-    ready = fmax(ready, end + (instrs[r->order->position[wait->place]].stream == stream ? 0 : handoff));
+// Finds when the lane's instruction may begin, as far as others are concerned: what ended is asked once.
+static void find_ready(const simulator *r, lane *l) {
+  if (l->awaits < 0) {
+    const double end = l->step > 0 && r->publish >= 0 ? r->times[l->step - 1][r->publish].end_s : 0;
+    if (end < 0) return;
+    l->known_s = fmax(l->known_s, end);
+    l->awaits = r->first_awaited[l->place];
   }
-  return ready;
+  for (; l->awaits < r->first_awaited[l->place + 1]; l->awaits++) {
+    const awaited *wait = &r->awaits[l->awaits];
+    const int of = l->step - wait->issue.steps_back;
+    if (of < 0) continue;
+    const double end = r->times[of][wait->issue.place].end_s;
+    if (end < 0) return;
+    l->known_s = fmax(l->known_s, end + wait->handoff_s);
+  }
+  l->ready_s = l->known_s;
 }
 
-static const fsdp_price *price_at(const simulator *r, fsdp_stream stream, const lane *l) {
-  const int64_t place = r->places[stream][l->next % r->stream_count[stream]];
-  return &r->simulation->prices[r->order->position[place]];
+// Makes the instruction `next` of a stream's list the lane's, or the first of the next step after the last.
+static void set_next(const simulator *r, int stream, int64_t next, lane *l) {
+  if (next == r->stream_count[stream]) {
+    next = 0;
+    if (++l->step == FSDP_SIMULATED_STEPS) return;
+  }
+  l->next = next;
+  l->place = r->places[stream][next];
+  l->awaits = -1;
+  l->ready_s = INFINITY;
+  l->price = &r->simulation->prices[r->order->position[l->place]];
 }
 
 // The speed of everything that runs: 1 alone.
@@ -186,14 +206,14 @@ static void share(const simulator *r, lane lanes[FSDP_STREAM_COUNT]) {
   double asked[FSDP_RESOURCE_COUNT] = {0};
   for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
     if (!lanes[s].running) continue;
-    const fsdp_price *price = price_at(r, (fsdp_stream)s, &lanes[s]);
+    const fsdp_price *price = lanes[s].price;
     for (int i = 0; i < FSDP_RESOURCE_COUNT; i++) asked[i] += price->share[i];
   }
   const fsdp_pricing *pricing = r->simulation->pricing;
   const double beside = pricing->crowded ? 1 : pricing->profile->collective_slowdown;
   for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
     if (!lanes[s].running) continue;
-    const fsdp_price *price = price_at(r, (fsdp_stream)s, &lanes[s]);
+    const fsdp_price *price = lanes[s].price;
     const bool lags = price->kind == FSDP_PRICE_COLLECTIVE && lanes[FSDP_STREAM_COMPUTE].running;
     double slowdown = 1;
     for (int i = 0; i < FSDP_RESOURCE_COUNT; i++) {
@@ -206,35 +226,26 @@ static void share(const simulator *r, lane lanes[FSDP_STREAM_COUNT]) {
   }
 }
 
-static fsdp_instr_time *time_of(const simulator *r, int stream, const lane *l, int64_t *place, int *step) {
-  *step = (int)(l->next / r->stream_count[stream]);
-  *place = r->places[stream][l->next % r->stream_count[stream]];
-  return &r->times[*step][*place];
-}
-
 // Begins what can begin at `now`.
 static void begin_ready(const simulator *r, lane lanes[FSDP_STREAM_COUNT], double now) {
   for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
     lane *l = &lanes[s];
-    if (l->running || l->next >= FSDP_SIMULATED_STEPS * r->stream_count[s]) continue;
-    int64_t place;
-    int step;
-    fsdp_instr_time *time = time_of(r, s, l, &place, &step);
-    l->ready_s = fmax(l->free_s, ready_s(r, step, place));
+    if (l->running || l->step == FSDP_SIMULATED_STEPS) continue;
+    if (isinf(l->ready_s)) find_ready(r, l);
     if (l->ready_s > now) continue;
-    *time = (fsdp_instr_time){now, -1};
+    r->times[l->step][l->place] = (fsdp_instr_time){now, -1};
     l->running = true;
-    l->remaining = price_at(r, (fsdp_stream)s, l)->seconds;
+    l->remaining = l->price->seconds;
   }
 }
 
 // The time until the next thing ends or may begin; INFINITY: nothing will.
-static double next_event_s(const simulator *r, const lane lanes[FSDP_STREAM_COUNT], double now) {
+static double next_event_s(const lane lanes[FSDP_STREAM_COUNT], double now) {
   double next = INFINITY;
   for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
     if (lanes[s].running)
       next = fmin(next, lanes[s].remaining / lanes[s].speed);
-    else if (lanes[s].next < FSDP_SIMULATED_STEPS * r->stream_count[s])
+    else if (lanes[s].step < FSDP_SIMULATED_STEPS)
       next = fmin(next, lanes[s].ready_s - now);
   }
   return next;
@@ -247,11 +258,9 @@ static void advance(const simulator *r, lane lanes[FSDP_STREAM_COUNT], double no
     if (!l->running) continue;
     l->remaining -= seconds * l->speed;
     if (l->remaining > 1e-12) continue;
-    int64_t place;
-    int step;
-    time_of(r, s, l, &place, &step)->end_s = l->free_s = now + seconds;
+    r->times[l->step][l->place].end_s = l->known_s = now + seconds;
     l->running = false;
-    l->next++;
+    set_next(r, s, l->next + 1, l);
   }
 }
 
@@ -262,16 +271,22 @@ static void run_steps(simulator *r) {
     r->times[s] = fsdp_alloc((size_t)r->order->count * sizeof *r->times[s]);
     for (int64_t p = 0; p < r->order->count; p++) r->times[s][p] = FSDP_INSTR_TIME_NONE;
   }
+  for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
+    if (r->stream_count[s])
+      set_next(r, s, 0, &lanes[s]);
+    else
+      lanes[s].step = FSDP_SIMULATED_STEPS;
+  }
   for (;;) {
     begin_ready(r, lanes, now);
     share(r, lanes);
-    const double seconds = next_event_s(r, lanes, now);
+    const double seconds = next_event_s(lanes, now);
     if (isinf(seconds)) break;
     advance(r, lanes, now, seconds);
     now += seconds;
   }
   for (int s = 0; s < FSDP_STREAM_COUNT; s++)
-    FSDP_CHECK(lanes[s].next == FSDP_SIMULATED_STEPS * r->stream_count[s], "a program that does not end");
+    FSDP_CHECK(lanes[s].step == FSDP_SIMULATED_STEPS, "a program that does not end");
 }
 
 static void simulator_create(const fsdp_simulation *simulation, int micro_batches, simulator *r) {

@@ -31,10 +31,8 @@ typedef struct wait_node {
 typedef struct inference {
   fsdp_program *program;
   int order[FSDP_SEAM_RUNS_MAX], run_count; // sections as they are issued
-  // Ranges that operands access, as indices into the sorted coordinates; intervals start where a bit is set.
+  // Ranges that operands access, as places among all their ends; intervals start where a bit is set.
   int *operand_low, *operand_high;
-  int64_t *coordinates;
-  int coordinate_count;
   uint64_t *starts, *starts_upper; // bit i of starts_upper: word i of starts is not zero
   access_state *states;            // by first coordinate of an interval
   // The walk.
@@ -100,21 +98,30 @@ static void split_at(inference *in, int index) {
   set_start(in, index);
 }
 
-static int compare_i64(const void *a, const void *b) {
-  int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-  return (x > y) - (x < y);
-}
+// The first or last byte of an operand.
+typedef struct endpoint {
+  int64_t value; // at least 0
+  int index;     // 2 * operand, + 1 for the last byte
+} endpoint;
 
-static int coordinate_index(const inference *in, int64_t value) {
-  int low = 0, high = in->coordinate_count - 1;
-  while (low < high) {
-    int middle = low + (high - low) / 2;
-    if (in->coordinates[middle] < value)
-      low = middle + 1;
-    else
-      high = middle;
+// Sorts by value, digit by digit; `other` is as large. Returns the array that is sorted then.
+static endpoint *sort_endpoints(endpoint *ends, endpoint *other, int count) {
+  enum { DIGIT_BITS = 11, DIGITS = 1 << DIGIT_BITS };
+  int64_t most = 0;
+  for (int i = 0; i < count; i++) {
+    FSDP_CHECK(ends[i].value >= 0, "an operand begins before its arena");
+    most = fsdp_max_i64(most, ends[i].value);
   }
-  return low;
+  for (int shift = 0; most >> shift > 0; shift += DIGIT_BITS) {
+    int places[DIGITS + 1] = {0};
+    for (int i = 0; i < count; i++) places[(ends[i].value >> shift) % DIGITS + 1]++;
+    for (int d = 0; d < DIGITS; d++) places[d + 1] += places[d];
+    for (int i = 0; i < count; i++) other[places[(ends[i].value >> shift) % DIGITS]++] = ends[i];
+    endpoint *sorted = other;
+    other = ends;
+    ends = sorted;
+  }
+  return ends;
 }
 
 // First and last byte + 1 that any rank accesses; the host arena lies behind the device's.
@@ -129,25 +136,25 @@ static void operand_hull(const fsdp_program *program, const fsdp_operand *operan
 
 static void map_operands(inference *in) {
   const fsdp_program *program = in->program;
-  int count = program->operand_count;
-  int64_t *ends = fsdp_alloc((size_t)(2 * count + 1) * sizeof *ends);
-  ends[2 * count] = 0;
-  for (int o = 0; o < count; o++)
-    operand_hull(program, &program->operands[o], &ends[2 * o], &ends[2 * o + 1]);
-  int64_t *sorted = fsdp_alloc((size_t)(2 * count + 1) * sizeof *sorted);
-  memcpy(sorted, ends, (size_t)(2 * count + 1) * sizeof *sorted);
-  qsort(sorted, (size_t)(2 * count + 1), sizeof *sorted, compare_i64);
-  int unique = 0;
-  for (int i = 0; i <= 2 * count; i++)
-    if (unique == 0 || sorted[i] != sorted[unique - 1]) sorted[unique++] = sorted[i];
-  in->coordinates = sorted;
-  in->coordinate_count = unique;
-  in->operand_low = fsdp_alloc((size_t)count * sizeof *in->operand_low);
-  in->operand_high = fsdp_alloc((size_t)count * sizeof *in->operand_high);
-  for (int o = 0; o < count; o++) {
-    in->operand_low[o] = coordinate_index(in, ends[2 * o]);
-    in->operand_high[o] = coordinate_index(in, ends[2 * o + 1]);
+  const int count = 2 * program->operand_count;
+  endpoint *ends = fsdp_alloc((size_t)(2 * count + 1) * sizeof *ends);
+  for (int o = 0; o < program->operand_count; o++) {
+    endpoint *low = &ends[2 * o], *high = &ends[2 * o + 1];
+    operand_hull(program, &program->operands[o], &low->value, &high->value);
+    low->index = 2 * o;
+    high->index = 2 * o + 1;
   }
+  const endpoint *sorted = sort_endpoints(ends, ends + count, count);
+  int *operand_ends[2] = {fsdp_alloc((size_t)program->operand_count * sizeof(int)),
+                          fsdp_alloc((size_t)program->operand_count * sizeof(int))};
+  int last = 0; // coordinate 0 is the arena's beginning
+  for (int i = 0; i < count; i++) {
+    if (sorted[i].value != (i > 0 ? sorted[i - 1].value : 0)) last++;
+    operand_ends[sorted[i].index % 2][sorted[i].index / 2] = last;
+  }
+  const int unique = last + 1;
+  in->operand_low = operand_ends[0];
+  in->operand_high = operand_ends[1];
   free(ends);
   in->starts = fsdp_alloc_zeroed((size_t)unique / 64 + 1, sizeof *in->starts);
   in->starts_upper = fsdp_alloc_zeroed((size_t)unique / 4096 + 1, sizeof *in->starts_upper);
@@ -399,7 +406,6 @@ void fsdp_waits_infer(fsdp_program *program) {
 
   free(in.operand_low);
   free(in.operand_high);
-  free(in.coordinates);
   free(in.starts);
   free(in.starts_upper);
   free(in.states);
