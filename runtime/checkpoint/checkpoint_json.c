@@ -11,6 +11,8 @@
 
 #define FORMAT  "fsdp checkpoint"
 #define VERSION 6
+// Of checkpoints with parts of tensors (fsdp_cut): builds that know no parts must not read these.
+#define VERSION_WITH_PARTS 7
 // Also read: manifests that list the ranks' files, and such ones in which nothing is cut.
 #define VERSION_WITH_FILES   5
 #define VERSION_WITHOUT_CUTS 4
@@ -137,14 +139,20 @@ static json_t *checksum_of(const json_t *root) {
   return hex128((uint64_t[2]){hash.high64, hash.low64});
 }
 
+static int version_of(const fsdp_checkpoint *c) {
+  if (c->files) return VERSION_WITH_FILES;
+  for (int p = 0; p < c->param_count; p++)
+    if (c->params[p].cut.part_count) return VERSION_WITH_PARTS;
+  return VERSION;
+}
+
 char *fsdp_checkpoint_print(const fsdp_checkpoint *c) {
-  json_t *root =
-      json_pack("{s:s, s:i, s:I, s:o, s:s, s:o, s:s, s:o, s:s, s:o, s:o, s:o, s:o, s:O}", "format", FORMAT,
-                "version", c->files ? VERSION_WITH_FILES : VERSION, "sequence", (json_int_t)c->sequence,
-                "progress", print_progress(&c->progress), "model_name", c->model_name, "model",
-                fsdp_model_print(&c->model), "strategy", c->strategy, "mesh", print_mesh(&c->mesh),
-                "optimizer", c->optimizer, "slots", print_slots(c), "files", print_rank_files(c), "carried",
-                print_files(c->carried, c->carried_count), "units", print_units(c), "options", c->options);
+  json_t *root = json_pack(
+      "{s:s, s:i, s:I, s:o, s:s, s:o, s:s, s:o, s:s, s:o, s:o, s:o, s:o, s:O}", "format", FORMAT, "version",
+      version_of(c), "sequence", (json_int_t)c->sequence, "progress", print_progress(&c->progress),
+      "model_name", c->model_name, "model", fsdp_model_print(&c->model), "strategy", c->strategy, "mesh",
+      print_mesh(&c->mesh), "optimizer", c->optimizer, "slots", print_slots(c), "files", print_rank_files(c),
+      "carried", print_files(c->carried, c->carried_count), "units", print_units(c), "options", c->options);
   FSDP_CHECK(root, "a manifest that is no JSON: a name that is not UTF-8");
   json_object_set_new(root, "checksum", checksum_of(root));
   char *text = json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(17));
@@ -223,7 +231,7 @@ static void read_files(reader *r, const json_t *list, fsdp_checkpoint_file **fil
 static void read_rank_files(reader *r, const json_t *root, fsdp_checkpoint *c) {
   const json_t *files = json_object_get(root, "files");
   c->file_count = fsdp_mesh_ranks(&c->mesh);
-  if (json_integer_value(json_object_get(root, "version")) == VERSION) {
+  if (json_integer_value(json_object_get(root, "version")) >= VERSION) {
     read_hex(r, files, "save", &c->save, 1);
     c->files_bytes = read_int(r, files, "bytes", 0, INT64_MAX);
     return;
@@ -447,12 +455,12 @@ static fsdp_status check_whole(const char *path, json_t *root, fsdp_error *error
                      path);
   }
   json_int_t version = json_integer_value(json_object_get(root, "version"));
-  if (version < VERSION_WITHOUT_CUTS || version > VERSION) {
+  if (version < VERSION_WITHOUT_CUTS || version > VERSION_WITH_PARTS) {
     return fsdp_fail(error, FSDP_ERR_INPUT,
                      "%s: is of format version %lld, this build reads %d to %d; resume it with the version "
                      "that wrote it, or export it with that version's fsdp_export and start from its weights "
                      "with --model",
-                     path, (long long)version, VERSION_WITHOUT_CUTS, VERSION);
+                     path, (long long)version, VERSION_WITHOUT_CUTS, VERSION_WITH_PARTS);
   }
   json_t *said = json_incref(json_object_get(root, "checksum"));
   json_object_del(root, "checksum");

@@ -563,7 +563,7 @@ static void older_versions_are_refused(void **state) {
   number[11] = '3';
   io_write("step-00000007/checkpoint.json", data, bytes);
   IO_EXPECT(fsdp_checkpoint_read_manifest(io_path("step-00000007"), &c, &error), FSDP_ERR_INPUT, &error,
-            "checkpoint.json", "format version 3", "reads 4 to 6", "the version that wrote it",
+            "checkpoint.json", "format version 3", "reads 4 to 7", "the version that wrote it",
             "fsdp_export");
   free(data);
   io_folder_remove();
