@@ -23,34 +23,36 @@ static double rate(const fsdp_search_result *result) {
   return result->count ? result->plans[0].tokens_per_s : 0;
 }
 
-static fsdp_status search_at(fsdp_search_job *job, int64_t batch, fsdp_search_result *result,
+// Coarse: the tokens per second alone are compared.
+static fsdp_status search_at(const fsdp_search_job *job, int64_t batch, fsdp_search_result *result,
                              fsdp_error *error) {
-  job->config.global_batch = batch;
-  return fsdp_search_run(&job->config, result, error);
+  fsdp_search_config config = job->config;
+  config.global_batch = batch;
+  config.coarse = true;
+  return fsdp_search_run(&config, result, error);
 }
 
 static fsdp_status choose_batch(fsdp_search_job *job, fsdp_search_found *found, fsdp_error *error) {
   const int64_t most = largest_batch(&job->config);
   int enough = 0, few = 1; // halvings of `most` with which tokens per second are near it, and are not
   while ((most >> few) << few == most && most >> few > 0) few++;
-  fsdp_status status = search_at(job, most, &found->result, error);
-  const double best = rate(&found->result);
-  while (status == FSDP_OK && best > 0 && few - enough > 1) {
+  fsdp_search_result result;
+  fsdp_status status = search_at(job, most, &result, error);
+  if (status) return status;
+  const double best = rate(&result);
+  fsdp_search_result_release(&result);
+  while (best > 0 && few - enough > 1) {
     const int halved = (enough + few) / 2;
-    fsdp_search_result result;
     // What divides into no plan is no error here: the batch is larger then.
     if (search_at(job, most >> halved, &result, error)) result = (fsdp_search_result){0};
-    const bool near = rate(&result) >= NEAR * best;
-    if (near) {
-      fsdp_search_result_release(&found->result);
-      found->result = result;
+    if (rate(&result) >= NEAR * best)
       enough = halved;
-    } else {
-      fsdp_search_result_release(&result);
+    else
       few = halved;
-    }
+    fsdp_search_result_release(&result);
   }
   job->config.global_batch = most >> enough;
+  status = fsdp_search_run(&job->config, &found->result, error);
   char chosen[2][48], tokens[48];
   snprintf(
       found->notes[found->note_count++], FSDP_SEARCH_NOTE_BYTES,
@@ -67,13 +69,16 @@ static bool wastes(const fsdp_search_plan *plan) {
   return plan->bound != FSDP_BOUND_COMPUTE || plan->comm_s + plan->copies_s > WASTE_MIN * plan->step_s;
 }
 
-// Notes `change` if a search of `config` finds plans that are much faster.
-static void try_other(const fsdp_search_config *config, const char *change, fsdp_search_found *found) {
+// Notes `change` if a search of `config` finds a plan that is much faster. Nothing else is looked for.
+static void try_other(fsdp_search_config *config, const char *change, fsdp_search_found *found) {
   fsdp_search_result other;
   fsdp_error ignored;
   char tokens[48];
+  const double now = rate(&found->result);
+  config->coarse = true;
+  config->below_s = MUCH_FASTER * (double)(config->global_batch * config->base.seq) / now;
   if (fsdp_search_run(config, &other, &ignored) != FSDP_OK) return;
-  const double now = rate(&found->result), then = rate(&other);
+  const double then = rate(&other);
   if (now < MUCH_FASTER * then)
     snprintf(found->notes[found->note_count++], FSDP_SEARCH_NOTE_BYTES,
              "with %s a search finds %s tokens/s, %.1f times as many", change,

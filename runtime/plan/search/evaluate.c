@@ -117,7 +117,7 @@ static void print_key(const fsdp_plan_config *c, fsdp_fidelity fidelity, char ke
   snprintf(key, KEY_BYTES,
            "%d %s %d %d %d %d %" PRId64 " %d %" PRId64 " %" PRId64 " %d %d %d %d%d%d%d %p %s %s",
            (int)fidelity, fsdp_mesh_print(&c->mesh, ",", mesh), (int)c->strategy, c->cpu_offload,
-           c->sequence_parallel, (int)c->wrap.kind, c->wrap.numel, c->expert_blocks, c->batch, c->seq,
+           c->sequence_parallel, (int)c->wrap.kind, c->wrap.numel, c->expert_blocks, c->seq, c->batch,
            c->micro_batches, c->prefetch, (int)c->accumulate, (int)c->param_dtype, (int)c->reduce_dtype,
            (int)c->master_dtype, (int)c->moment_dtype, (const void *)c->sharding,
            fsdp_saving_print(&c->saving, FSDP_FATE_RECOMPUTE, recompute),

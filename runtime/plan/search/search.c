@@ -17,9 +17,9 @@ const char *fsdp_search_bound_name(fsdp_search_bound bound) {
 const char *fsdp_search_untried(void) {
   return "not tried: precisions; other prefetch than 0 to 4, and than 0 to 2 but for the best; units of "
          "several layers, and of parts of layers in more than two ways; context of less than 256 rows a "
-         "rank, "
-         "or of 16 where sequences are too few for the ranks; tensor other than the innermost axis; savings "
-         "that differ between layers but for the first ones";
+         "rank, or of 16 where sequences are too few for the ranks; tensor other than the innermost axis, "
+         "and of more ranks than heads but for few sequences inside a node; savings that differ between "
+         "layers but for the first ones";
 }
 
 // ---- Kinds
@@ -82,14 +82,16 @@ static void note_unfit_kind(searcher *r, fsdp_search_kind *kind, const search_be
 
 // The step time that a kind must be below to be among the best.
 static double cut_of(const searcher *r) {
+  const int wanted = search_plans_wanted(r->config);
   int different = 0; // equal programs have equal estimates
   double last = 0;
-  for (int i = 0; i < r->ranked_count && different < FSDP_SEARCH_PLANS; i++) {
+  for (int i = 0; i < r->ranked_count && different < wanted; i++) {
     const double step_s = r->ranked[i].best.settings[0].estimate.step_s;
     different += step_s != last;
     last = step_s;
   }
-  return different < FSDP_SEARCH_PLANS ? INFINITY : last;
+  if (different < wanted) last = INFINITY;
+  return r->config->below_s > 0 ? fmin(last, r->config->below_s) : last;
 }
 
 static const search_floor *floor_of(searcher *r, const fsdp_search_kind *kind) {
@@ -163,7 +165,7 @@ static void try_variants(searcher *r) {
     int64_t least;
     fsdp_space space;
     const bool any = r->ranked_count > 0;
-    const double cut = any ? r->ranked[0].best.settings[0].estimate.step_s * (1 - SEARCH_TIE) : INFINITY;
+    const double cut = any ? r->ranked[0].best.settings[0].estimate.step_s * (1 - SEARCH_TIE) : cut_of(r);
     const bool is_left_out =
         any ? kind->outcome == FSDP_SEARCH_TOO_LARGE : is_too_large(r, kind, &least, &space);
     if (kind->bound_s >= cut || is_left_out) continue;
@@ -202,6 +204,12 @@ static fsdp_memory_limits reduced(const fsdp_memory_limits *limits, double share
   return less;
 }
 
+static void choose(searcher *r) {
+  search_choose_finalists(r);
+  if (!r->config->coarse) search_improve_plans(r);
+  search_name_finalists(r);
+}
+
 // Estimates leave out what packing takes beside them: where that is too much for all that they found, what
 // needs less by estimate may fit.
 static void try_smaller(searcher *r) {
@@ -210,7 +218,7 @@ static void try_smaller(searcher *r) {
     r->evaluator.allowed = reduced(&allowed, i * FSDP_EVALUATION_ERROR / 2);
     try_all(r);
     r->evaluator.allowed = allowed;
-    search_choose_finalists(r);
+    choose(r);
   }
 }
 
@@ -223,9 +231,9 @@ static fsdp_status search_all(searcher *r, fsdp_error *error) {
                      "given say: change --global-batch, or leave --mesh or --strategy open",
                      r->config->ranks, (long long)r->config->global_batch);
   try_all(r);
-  search_choose_finalists(r);
+  choose(r);
   try_smaller(r);
-  if (!result->count) find_least(r);
+  if (!result->count && !r->config->coarse) find_least(r);
   return FSDP_OK;
 }
 
@@ -239,8 +247,8 @@ fsdp_status fsdp_search_run(const fsdp_search_config *config, fsdp_search_result
   result->whole = r.evaluator.plans;
   free(r.order);
   free(r.ranked);
+  for (int i = 0; i < r.deltas.count; i++) free(r.deltas.items[i]);
   free(r.deltas.items);
-  for (int c = 0; c < SEARCH_CHAINS_MAX; c++) free(r.chain_deltas[c].items);
   free(r.floors.items);
   fsdp_evaluator_release(&r.evaluator);
   if (status != FSDP_OK) fsdp_search_result_release(result);

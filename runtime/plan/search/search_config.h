@@ -36,6 +36,10 @@ typedef struct fsdp_search_config {
   // Bytes that a rank may take of each space, with what lies beside the device's arena; 0: no limit. And of
   // both together, where one memory holds them.
   int64_t limit_bytes[FSDP_SPACE_COUNT], shared_limit_bytes;
+  // One plan is wanted, near the best, and it takes less than `below_s` if that is not 0: neighbours of plans
+  // are not tried, and without a plan there is no `least`.
+  bool coarse;
+  double below_s;
   double margin; // share of the device's limit, and of the shared one, that plans leave free
   void (*progress)(const fsdp_search_progress *progress, void *context); // NULL: no callback
   void *context;

@@ -10,7 +10,7 @@
 
 // ---- Sharper estimates
 
-static int compare_settings(const void *a, const void *b) {
+int search_compare_settings(const void *a, const void *b) {
   const search_setting *x = a, *y = b;
   if (x->estimate.step_s != y->estimate.step_s) return x->estimate.step_s < y->estimate.step_s ? -1 : 1;
   return x->chain - y->chain;
@@ -38,25 +38,26 @@ static void sharpen_settings(searcher *r, search_best *best, double enough) {
     sharpen(r, setting);
     enough = fmin(enough, setting->estimate.step_s);
   }
-  qsort(best->settings, (size_t)best->count, sizeof *best->settings, compare_settings);
+  qsort(best->settings, (size_t)best->count, sizeof *best->settings, search_compare_settings);
 }
 
 // Estimates from few layers choose what is kept of a kind. Those from several choose among that, of the kinds
 // that may be among the best, and order these.
 void search_sharpen_kinds(searcher *r) {
+  const int wanted = search_plans_wanted(r->config);
   double least[FSDP_SEARCH_PLANS];
   int count = 0;
   for (int i = 0; i < r->ranked_count; i++) {
     search_ranked *item = &r->ranked[i];
-    const double last = count < FSDP_SEARCH_PLANS ? INFINITY : least[count - 1];
+    const double last = count < wanted ? INFINITY : least[count - 1];
     if (item->best.settings[0].estimate.step_s * (1 - FSDP_EVALUATION_ERROR) >= last) break;
     sharpen_settings(r, &item->best, last);
     const double seconds = item->best.settings[0].estimate.step_s;
     r->result->kinds[item->kind].step_s = seconds;
     int at = 0;
     while (at < count && least[at] < seconds) at++;
-    if (at == FSDP_SEARCH_PLANS || (at < count && least[at] == seconds)) continue; // equal programs
-    count = (int)fsdp_min_i64(count + 1, FSDP_SEARCH_PLANS);
+    if (at == wanted || (at < count && least[at] == seconds)) continue; // equal programs
+    count = (int)fsdp_min_i64(count + 1, wanted);
     memmove(&least[at + 1], &least[at], (size_t)(count - 1 - at) * sizeof *least);
     least[at] = seconds;
   }
@@ -189,38 +190,38 @@ static void try_room(searcher *r, double room, search_setting *setting, fsdp_sea
 }
 
 // The slowest plan that counts as one of the best so far.
-static double last_s(const fsdp_search_result *result) {
-  return result->count < FSDP_SEARCH_PLANS ? INFINITY : result->plans[result->count - 1].step_s;
+static double last_s(const searcher *r) {
+  const fsdp_search_result *result = r->result;
+  const bool is_full = result->count >= search_plans_wanted(r->config);
+  return is_full ? result->plans[result->count - 1].step_s : INFINITY;
 }
 
-// Of a plan that waits for memory and may be one of the best. `best`: every number of layers counts.
-static void spare_waits(searcher *r, bool best, search_setting *setting, fsdp_search_plan *out) {
+// Of a plan that waits for memory and may be one of the best: more room where some helped, then every number
+// of layers.
+static void spare_waits(searcher *r, search_setting *setting, fsdp_search_plan *out) {
   const search_setting tight = *setting;
-  // What could be listed at most, and is not among the most promising kinds, stays as it is.
-  const double wanted = best || !r->result->count ? last_s(r->result) : r->result->plans[0].step_s;
-  if (setting->set == 0 || out->unhindered_s >= wanted) return;
-  // More room where some helped.
+  if (setting->set == 0 || setting->is_forced || out->unhindered_s >= last_s(r)) return;
   for (int i = 1; i <= SEARCH_DEPTH; i++) {
     const double tight_s = out->step_s;
     if (tight_s > (1 + SEARCH_TIE) * out->unhindered_s) try_room(r, i * FSDP_ARENA_ROOM, setting, out);
-    if (out->step_s == tight_s || !best) break;
+    if (out->step_s == tight_s) break;
   }
-  if (!best) return;
   if (setting->set != tight.set)
     try_fewer(r, 1, setting, out);
   else if (setting->layers != tight.layers)
     try_fewer(r, tight.layers + 1, setting, out);
 }
 
-// Prices a setting whole. If packing takes a little more than its peaks, so do a few layers.
+// Prices a setting whole. If packing takes a little more than its peaks, so do a few layers; with `best`, as
+// many as are the fastest.
 static bool price_whole(searcher *r, bool best, search_setting *setting, fsdp_search_plan *out) {
   const search_chain *chain = &r->space.chains[setting->chain];
   const int all = (int)r->config->base.model.num_layers;
-  if (setting->set > 0) settle_layers(r, setting, 0);
+  if (setting->set > 0 && !setting->is_forced) settle_layers(r, setting, 0);
   for (int more = 0; more <= SEARCH_DEPTH; more++) {
     fsdp_status status = price(r->config, &setting->config, &r->evaluator, out);
     if (status == FSDP_OK) {
-      spare_waits(r, best, setting, out);
+      if (best) spare_waits(r, setting, out);
       return true;
     }
     if (status != FSDP_ERR_CAPACITY || setting->set == 0 || setting->layers == all) return false;
@@ -231,7 +232,7 @@ static bool price_whole(searcher *r, bool best, search_setting *setting, fsdp_se
 }
 
 // The step of a setting from a draft of all layers, which takes the place of the estimate from few.
-static bool refine(searcher *r, search_setting *setting) {
+bool search_refine(searcher *r, search_setting *setting) {
   fsdp_evaluation whole;
   if (!fsdp_evaluate(&r->evaluator, &setting->config, FSDP_EVALUATE_DRAFT, &whole)) return false;
   setting->estimate.step_s = whole.step_s;
@@ -240,10 +241,10 @@ static bool refine(searcher *r, search_setting *setting) {
 
 // Prices a setting whole and corrects `waits`, the share by which plans of its kind take longer than drafts
 // of all their layers, if it says otherwise.
-static bool price_estimated(searcher *r, bool best, double *waits, search_setting *setting,
+bool search_price_estimated(searcher *r, bool best, double *waits, search_setting *setting,
                             fsdp_search_plan *out) {
   const double draft_s = setting->estimate.step_s;
-  if (!price_whole(r, best, setting, out) || !refine(r, setting)) return false;
+  if (!price_whole(r, best, setting, out) || !search_refine(r, setting)) return false;
   const double free_s = setting->estimate.step_s;
   if (fabs(out->step_s / (free_s * (1 + *waits)) - 1) > SEARCH_TIE) *waits = out->step_s / free_s - 1;
   out->draft_s = draft_s;
@@ -270,27 +271,13 @@ static bool choose_of_kind(searcher *r, search_ranked *item, bool best, fsdp_sea
     fsdp_search_plan plan;
     if (setting->estimate.step_s >= enough) break;
     if (found && !might_take_less(r, setting, setting->config.batch == batch ? waits : 0, enough)) continue;
-    if (!price_estimated(r, best, &waits, setting, &plan)) continue;
+    if (!search_price_estimated(r, best, &waits, setting, &plan)) continue;
     batch = setting->config.batch;
     if (found && plan.step_s >= out->step_s) continue;
     *out = plan;
     found = true;
   }
   return found;
-}
-
-// A program has one place, under the kind that is enumerated first.
-static void insert_plan(fsdp_search_result *result, const fsdp_search_plan *plan) {
-  for (int p = 0; p < result->count; p++) {
-    if (result->plans[p].hash != plan->hash) continue;
-    if (plan->kind < result->plans[p].kind) result->plans[p] = *plan;
-    return;
-  }
-  if (result->count == FSDP_SEARCH_PLANS && plan->step_s >= result->plans[result->count - 1].step_s) return;
-  int at = result->count < FSDP_SEARCH_PLANS ? result->count++ : FSDP_SEARCH_PLANS - 1;
-  for (; at > 0 && result->plans[at - 1].step_s > plan->step_s; at--)
-    result->plans[at] = result->plans[at - 1];
-  result->plans[at] = *plan;
 }
 
 // Estimates of different prefetch differ, also where nothing is gathered ahead: the plan says the usual one.
@@ -318,147 +305,44 @@ static void note_finalists(fsdp_search_result *result) {
 
 // Whether drafts of all layers say that no setting of the kind is among the best found so far.
 static bool is_beaten(searcher *r, const search_ranked *item) {
-  const double last = last_s(r->result);
+  const double last = last_s(r);
   double least = INFINITY;
   for (int i = 0; i < item->best.count && least >= last && last < INFINITY; i++) {
     search_setting setting = item->best.settings[i];
     if (setting.estimate.step_s * (1 - FSDP_EVALUATION_ERROR) >= last) continue;
-    if (refine(r, &setting)) least = fmin(least, setting.estimate.step_s);
+    if (search_refine(r, &setting)) least = fmin(least, setting.estimate.step_s);
   }
   if (least < last || last == INFINITY) return false;
   if (least < INFINITY) r->result->kinds[item->kind].step_s = least;
   return true;
 }
 
-// What a plan that was made whole says of its kind.
-static void note_plan(fsdp_search_result *result, const fsdp_search_plan *plan) {
+// A program has one place, under the kind that is enumerated first.
+static void insert_plan(fsdp_search_result *result, const fsdp_search_plan *plan) {
+  for (int p = 0; p < result->count; p++) {
+    if (result->plans[p].hash != plan->hash) continue;
+    if (plan->kind < result->plans[p].kind) result->plans[p] = *plan;
+    return;
+  }
+  if (result->count == FSDP_SEARCH_PLANS && plan->step_s >= result->plans[result->count - 1].step_s) return;
+  int at = result->count < FSDP_SEARCH_PLANS ? result->count++ : FSDP_SEARCH_PLANS - 1;
+  for (; at > 0 && result->plans[at - 1].step_s > plan->step_s; at--)
+    result->plans[at] = result->plans[at - 1];
+  result->plans[at] = *plan;
+}
+
+// A kind has one plan, which says what became of it.
+void search_place_plan(fsdp_search_result *result, const fsdp_search_plan *plan) {
   fsdp_search_kind *kind = &result->kinds[plan->kind];
   kind->step_s = plan->step_s;
   kind->bound = plan->bound;
   kind->hash = plan->hash;
-}
-
-// What any chain makes of `setting`, of kind `kind`, if a draft of all layers takes less than `enough`; the
-// fastest first.
-static int list_finer(searcher *r, const fsdp_plan_config *setting, int kind, double enough,
-                      search_setting settings[SEARCH_CHAINS_MAX]) {
-  int count = 0;
-  for (int c = 0; c < r->space.chain_count; c++) {
-    search_setting *out = &settings[count];
-    if (!search_chain_setting(r->config, &r->space, &r->result->kinds[kind], setting, c, enough,
-                              r->chain_deltas, &r->evaluator, out))
-      continue;
-    const bool is_whole = out->set == 0; // everything is kept, whatever the chain
-    count += refine(r, out) && out->estimate.step_s < enough;
-    if (is_whole) break;
-  }
-  qsort(settings, (size_t)count, sizeof *settings, compare_settings);
-  return count;
-}
-
-// A kind has one plan.
-static void replace_plan(fsdp_search_result *result, const fsdp_search_plan *plan) {
   for (int p = 0; p < result->count; p++) {
     if (result->plans[p].kind != plan->kind) continue;
     result->count--;
     memmove(&result->plans[p], &result->plans[p + 1], (size_t)(result->count - p) * sizeof *result->plans);
   }
-  note_plan(result, plan);
   insert_plan(result, plan);
-}
-
-// Of `setting` with other choices of what is saved the fastest, if it is faster than the best plan.
-static void try_finer(searcher *r, const fsdp_plan_config *setting, int kind) {
-  search_setting *settings = fsdp_alloc(SEARCH_CHAINS_MAX * sizeof *settings);
-  double enough = r->result->plans[0].step_s * (1 - SEARCH_TIE), waits = 0;
-  const int count = list_finer(r, setting, kind, enough, settings);
-  for (int i = 0; i < count && i < SEARCH_DEPTH; i++) {
-    fsdp_search_plan finer;
-    if (settings[i].estimate.step_s * (1 + waits) >= enough) continue;
-    if (!price_estimated(r, true, &waits, &settings[i], &finer) || finer.step_s >= enough) continue;
-    finer.kind = kind;
-    replace_plan(r->result, &finer);
-    enough = finer.step_s * (1 - SEARCH_TIE);
-  }
-  free(settings);
-}
-
-static bool is_same_wrap(const fsdp_wrap_policy *a, const fsdp_wrap_policy *b) {
-  return a->kind == b->kind && a->numel == b->numel;
-}
-
-// A plan with the other wraps and units gathered further ahead than kinds are tried with, and finer choices
-// of what is saved.
-static void try_wraps_ahead(searcher *r, const fsdp_search_plan *plan) {
-  fsdp_plan_config setting = plan->config;
-  for (int w = 0; w < r->space.wrap_count; w++) {
-    setting.wrap = r->space.wraps[w];
-    if (is_same_wrap(&setting.wrap, &plan->config.wrap)) continue;
-    for (int depth = SEARCH_PREFETCH_MAX + 1; depth <= SEARCH_PREFETCH_DEEPEST; depth++) {
-      setting.prefetch = depth;
-      try_finer(r, &setting, plan->kind);
-    }
-  }
-}
-
-// A plan's kind with every wrap and prefetch, if one may be faster than the best plan.
-static void try_ahead(searcher *r, const fsdp_search_plan *plan) {
-  search_ranked item = {.kind = plan->kind};
-  double enough = r->result->plans[0].step_s * (1 - SEARCH_TIE), waits = 0;
-  search_kind_ahead(r->config, &r->space, &r->result->kinds[plan->kind], &plan->config, enough, &r->deltas,
-                    &r->evaluator, &item.best);
-  if (!item.best.count) return;
-  sharpen_settings(r, &item.best, enough);
-  for (int i = 0; i < item.best.count && i < SEARCH_DEPTH; i++) {
-    search_setting *setting = &item.best.settings[i];
-    fsdp_search_plan ahead;
-    if (setting->estimate.step_s * (1 + waits) >= enough) continue;
-    if (!price_estimated(r, true, &waits, setting, &ahead) || ahead.step_s >= enough) continue;
-    ahead.kind = plan->kind;
-    replace_plan(r->result, &ahead);
-    try_finer(r, &ahead.config, ahead.kind);
-    enough = r->result->plans[0].step_s * (1 - SEARCH_TIE);
-  }
-}
-
-// The best plans with finer choices of what is saved than kinds are tried with, and with units gathered less
-// and further ahead. Of all that are nearly as fast, other wraps too.
-static void improve_plans(searcher *r) {
-  fsdp_search_plan found[FSDP_SEARCH_PLANS];
-  const int count = r->result->count, best = (int)fsdp_min_i64(count, SEARCH_DEPTH);
-  memcpy(found, r->result->plans, sizeof found);
-  for (int p = 0; p < best; p++) try_finer(r, &found[p].config, found[p].kind);
-  if (r->config->fixed[FSDP_SEARCH_PREFETCH]) return;
-  for (int p = 0; p < best; p++) {
-    fsdp_plan_config setting = found[p].config;
-    for (setting.prefetch = 0; setting.prefetch <= SEARCH_PREFETCH_DEEPEST; setting.prefetch++)
-      if (setting.prefetch != found[p].config.prefetch) try_finer(r, &setting, found[p].kind);
-    try_wraps_ahead(r, &found[p]);
-  }
-  for (int p = 0; p < count; p++)
-    if (found[p].step_s * (1 - 2 * FSDP_EVALUATION_ERROR) < r->result->plans[0].step_s)
-      try_ahead(r, &found[p]);
-}
-
-// The best plan as it is with units gathered further ahead than kinds are tried with.
-static void try_deeper(searcher *r, fsdp_search_plan *best) {
-  if (r->config->fixed[FSDP_SEARCH_PREFETCH]) return;
-  const fsdp_plan_config setting = best->config;
-  for (int depth = SEARCH_PREFETCH_MAX + 1; depth <= SEARCH_PREFETCH_DEEPEST; depth++) {
-    fsdp_plan_config deeper = setting;
-    fsdp_evaluation whole;
-    fsdp_search_plan plan;
-    deeper.prefetch = depth;
-    if (!fsdp_evaluate(&r->evaluator, &deeper, FSDP_EVALUATE_DRAFT, &whole)) continue;
-    if (fsdp_excess_of(&r->evaluator.allowed, whole.bytes, NULL) > 0 ||
-        whole.step_s >= best->step_s * (1 - SEARCH_TIE))
-      continue;
-    if (price(r->config, &deeper, &r->evaluator, &plan) || plan.step_s >= best->step_s) continue;
-    plan.kind = best->kind;
-    plan.draft_s = best->draft_s;
-    plan.estimate_s = whole.step_s;
-    *best = plan;
-  }
 }
 
 void search_choose_finalists(searcher *r) {
@@ -467,10 +351,10 @@ void search_choose_finalists(searcher *r) {
   for (int i = 0; i < r->ranked_count; i++) {
     search_ranked *item = &r->ranked[i];
     fsdp_search_plan plan;
-    if (item->best.settings[0].estimate.step_s * (1 - FSDP_EVALUATION_ERROR) >= last_s(result)) break;
+    if (item->best.settings[0].estimate.step_s * (1 - FSDP_EVALUATION_ERROR) >= last_s(r)) break;
     if (is_beaten(r, item)) continue;
     fsdp_search_kind *kind = &result->kinds[item->kind];
-    if (!choose_of_kind(r, item, i < SEARCH_DEPTH, &plan)) {
+    if (!choose_of_kind(r, item, i == 0, &plan)) {
       kind->outcome = FSDP_SEARCH_TOO_LARGE;
       kind->bytes = item->best.settings[0].estimate.bytes[FSDP_SPACE_DEVICE];
       if (!r->least_excess) result->least = item->best.settings[0].config; // above by what packing takes
@@ -478,14 +362,11 @@ void search_choose_finalists(searcher *r) {
       continue;
     }
     plan.kind = item->kind;
-    note_plan(result, &plan);
-    insert_plan(result, &plan);
+    search_place_plan(result, &plan);
   }
-  improve_plans(r);
-  if (result->count) {
-    try_deeper(r, &result->plans[0]);
-    note_plan(result, &result->plans[0]);
-  }
-  for (int p = 0; p < result->count; p++) name_usual_prefetch(r, &result->plans[p]);
-  note_finalists(result);
+}
+
+void search_name_finalists(searcher *r) {
+  for (int p = 0; p < r->result->count; p++) name_usual_prefetch(r, &r->result->plans[p]);
+  note_finalists(r->result);
 }

@@ -24,11 +24,18 @@
 // Of what the search allows.
 fsdp_evaluator search_evaluator_of(const fsdp_search_config *search);
 
+// How many plans a search lists at most.
+static inline int search_plans_wanted(const fsdp_search_config *search) {
+  return search->coarse ? 1 : FSDP_SEARCH_PLANS;
+}
+
 // A setting and how it is judged.
 typedef struct search_setting {
   fsdp_plan_config config;
   fsdp_evaluation estimate;
   int chain, set, layers; // of the chain: `set` for the first `layers` layers, the one before for the others
+  bool is_forced;         // in all layers, although fewer would fit
+  int neighbour;          // of a plan, by number
 } search_setting;
 
 // The part that takes most of a step's time beside computation.
@@ -49,12 +56,13 @@ typedef struct search_chain {
 
 // Those that every setting is tried with, and those that the best plans are tried with too.
 #define SEARCH_USUAL_CHAINS_MAX 4
-#define SEARCH_FINER_CHAINS_MAX 64
+#define SEARCH_FINER_CHAINS_MAX 80
 #define SEARCH_CHAINS_MAX       (SEARCH_USUAL_CHAINS_MAX + SEARCH_FINER_CHAINS_MAX)
 
 typedef struct search_space {
   search_chain chains[SEARCH_CHAINS_MAX];
   int chain_count, usual_count;             // the usual ones come first
+  int first_single;                         // the last ones recompute one item each
   fsdp_wrap_policy wraps[SEARCH_WRAPS_MAX]; // the first is what a kind is tried with
   int wrap_count;
   int64_t layer_params, params; // of a layer, and in all
@@ -125,13 +133,15 @@ double search_links_left(const fsdp_search_config *search, const search_space *s
 typedef struct search_delta {
   int tensor, context, expert;
   bool sequence_parallel;
+  search_setting first; // keeps everything
+  bool known[SEARCH_CHAINS_MAX][SEARCH_SETS_MAX];
   // Of a sequence in a micro-batch.
   double work_s[SEARCH_CHAINS_MAX][SEARCH_SETS_MAX];
   double bytes[SEARCH_CHAINS_MAX][SEARCH_SETS_MAX][FSDP_SPACE_COUNT];
 } search_delta;
 
 typedef struct search_deltas {
-  search_delta *items;
+  search_delta **items;
   int count;
 } search_deltas;
 
@@ -161,20 +171,15 @@ void search_kind_settings(const fsdp_search_config *search, const search_space *
                           const fsdp_search_kind *kind, const search_floor *floor, bool all_variants,
                           double cut_s, search_deltas *deltas, fsdp_evaluator *evaluator, search_best *best);
 
-// The fastest settings with the micro-batch and the accumulation of `setting`, of this kind, and every wrap
-// and prefetch to the deepest.
-void search_kind_ahead(const fsdp_search_config *search, const search_space *space,
-                       const fsdp_search_kind *kind, const fsdp_plan_config *setting, double cut_s,
-                       search_deltas *deltas, fsdp_evaluator *evaluator, search_best *best);
-
 // `setting`, of this kind, with as much of one chain as must be; false if nothing of it fits, or it takes
-// `cut_s`. deltas: of each chain by itself.
+// `cut_s`. `whole`: with the chain's last set in all layers, although it fits
+// without.
 bool search_chain_setting(const fsdp_search_config *search, const search_space *space,
                           const fsdp_search_kind *kind, const fsdp_plan_config *setting, int chain,
-                          double cut_s, search_deltas *deltas, fsdp_evaluator *evaluator,
+                          bool whole, double cut_s, search_deltas *deltas, fsdp_evaluator *evaluator,
                           search_setting *out);
 
-// ---- The search (search.c, search_finalists.c)
+// ---- The search (search.c, search_finalists.c, search_neighbours.c)
 
 typedef struct search_ranked {
   int kind;
@@ -189,7 +194,7 @@ typedef struct searcher {
   int *order;            // kinds by their bounds
   search_ranked *ranked; // kinds with settings that fit, by estimate
   int ranked_count;
-  search_deltas deltas, chain_deltas[SEARCH_CHAINS_MAX]; // of all usual chains, and of each by itself
+  search_deltas deltas;
   search_floors floors;
   fsdp_evaluator evaluator;
   int64_t least_excess; // of what does not fit; 0: nothing was tried
@@ -201,3 +206,23 @@ void search_sharpen_kinds(searcher *r);
 
 // Plans what may be best of the kinds that are ranked: result->plans, the fastest first.
 void search_choose_finalists(searcher *r);
+// Once the plans stand: which kinds they are of, and what of their settings makes no difference.
+void search_name_finalists(searcher *r);
+
+// By their estimates, for qsort.
+int search_compare_settings(const void *a, const void *b);
+
+// The step of a setting from a draft of all layers, which takes the place of the estimate from few.
+bool search_refine(searcher *r, search_setting *setting);
+// Prices a setting whole, with other layers of what it saves where that is faster, and corrects `waits`, the
+// share by which plans of its kind take longer than drafts of all their layers, if it says otherwise.
+bool search_price_estimated(searcher *r, bool best, double *waits, search_setting *setting,
+                            fsdp_search_plan *out);
+// Lists a plan in place of its kind's, if it is among the best.
+void search_place_plan(fsdp_search_result *result, const fsdp_search_plan *plan);
+
+// Replaces the best plans by their neighbours as long as one is faster than all: plans that differ in the
+// micro-batch, in the accumulation, or in wrap and prefetch, each with finer choices of what is saved than
+// kinds are tried with. Neighbours are tried of all that is
+// nearly as fast as the best; of a large model, of the first few.
+void search_improve_plans(searcher *r);

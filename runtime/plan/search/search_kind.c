@@ -150,41 +150,46 @@ static double rows_of(const search_setting *setting) {
   return (double)setting->config.batch;
 }
 
-// The change that each set of each chain makes for a sequence, estimated with the first setting that asks.
-static const search_delta *delta_of(walk *w, const search_setting *first) {
+// Where the changes are noted that sets make for a sequence, with the first setting that asks.
+static search_delta *delta_of(walk *w, const search_setting *first) {
   const fsdp_mesh *mesh = &w->kind->mesh;
   const int tensor = fsdp_mesh_size(mesh, FSDP_AXIS_TENSOR),
             context = fsdp_mesh_size(mesh, FSDP_AXIS_CONTEXT),
             expert = fsdp_mesh_size(mesh, FSDP_AXIS_EXPERT);
   for (int i = 0; i < w->deltas->count; i++) {
-    const search_delta *known = &w->deltas->items[i];
+    search_delta *known = w->deltas->items[i];
     if (known->tensor == tensor && known->context == context && known->expert == expert &&
         known->sequence_parallel == w->kind->sequence_parallel)
       return known;
   }
   w->deltas->items =
       fsdp_realloc(w->deltas->items, (size_t)(w->deltas->count + 1) * sizeof *w->deltas->items);
-  search_delta *delta = &w->deltas->items[w->deltas->count++];
+  search_delta *delta = fsdp_alloc_zeroed(1, sizeof *delta);
   *delta = (search_delta){.tensor = tensor,
                           .context = context,
                           .expert = expert,
-                          .sequence_parallel = w->kind->sequence_parallel};
-  for (int c = w->first_chain; c < w->chain_end; c++) {
-    for (int set = 1; set < w->space->chains[c].count; set++) {
-      search_setting setting;
-      if (!estimate_set(w, c, set, first, &setting)) continue;
-      delta->work_s[c][set] =
-          (setting.estimate.work_s - first->estimate.work_s) / rows_of(first) / first->config.micro_batches;
-      for (int s = 0; s < FSDP_SPACE_COUNT; s++)
-        delta->bytes[c][set][s] =
-            (double)(setting.estimate.bytes[s] - first->estimate.bytes[s]) / rows_of(first);
-    }
-  }
-  return delta;
+                          .sequence_parallel = w->kind->sequence_parallel,
+                          .first = *first};
+  return w->deltas->items[w->deltas->count++] = delta;
 }
 
-static fsdp_evaluation predict(const search_setting *first, const search_delta *delta, int chain, int set) {
+static void find_delta(walk *w, search_delta *delta, int chain, int set) {
+  const search_setting *first = &delta->first;
+  search_setting setting;
+  delta->known[chain][set] = true;
+  if (!estimate_set(w, chain, set, first, &setting)) return;
+  delta->work_s[chain][set] =
+      (setting.estimate.work_s - first->estimate.work_s) / rows_of(first) / first->config.micro_batches;
+  for (int s = 0; s < FSDP_SPACE_COUNT; s++)
+    delta->bytes[chain][set][s] =
+        (double)(setting.estimate.bytes[s] - first->estimate.bytes[s]) / rows_of(first);
+}
+
+// The estimate of `first` with a set of a chain in all layers.
+static fsdp_evaluation predict(walk *w, const search_setting *first, search_delta *delta, int chain,
+                               int set) {
   fsdp_evaluation e = first->estimate;
+  if (set > 0 && !delta->known[chain][set]) find_delta(w, delta, chain, set);
   e.work_s += delta->work_s[chain][set] * rows_of(first) * first->config.micro_batches;
   for (int s = 0; s < FSDP_SPACE_COUNT; s++)
     e.bytes[s] += (int64_t)(delta->bytes[chain][set][s] * rows_of(first));
@@ -192,10 +197,9 @@ static fsdp_evaluation predict(const search_setting *first, const search_delta *
 }
 
 // Whether drafts of a set are worth making: it may fit, and its work may be less than the cut.
-static bool is_promising(walk *w, const search_setting *first, const search_delta *delta, int chain,
-                         int set) {
-  const fsdp_evaluation before = predict(first, delta, chain, set - 1);
-  const fsdp_evaluation all = predict(first, delta, chain, set);
+static bool is_promising(walk *w, const search_setting *first, search_delta *delta, int chain, int set) {
+  const fsdp_evaluation before = predict(w, first, delta, chain, set - 1);
+  const fsdp_evaluation all = predict(w, first, delta, chain, set);
   const int layers = (int)w->search->base.model.num_layers;
   int64_t hopeful[FSDP_SPACE_COUNT];
   for (int s = 0; s < FSDP_SPACE_COUNT; s++)
@@ -215,7 +219,7 @@ static bool is_promising(walk *w, const search_setting *first, const search_delt
 
 // The first set of a chain that fits in all layers, and of it only as many layers as must. `first` is the
 // setting with the first set, which does not fit.
-static void try_chain(walk *w, const search_delta *delta, int chain, const search_setting *first) {
+static void try_chain(walk *w, search_delta *delta, int chain, const search_setting *first) {
   const int all = (int)w->search->base.model.num_layers;
   search_setting before = *first;
   bool is_estimated = true; // `before`
@@ -257,8 +261,8 @@ static void try_setting(walk *w, const fsdp_plan_config *config, const fsdp_eval
   note_unfit(w, &setting);
   const double least = floor_of(&setting.estimate);
   if (is_cut(w, least)) return;
-  const search_delta delta = *delta_of(w, &setting);
-  for (int c = w->first_chain; c < w->chain_end && least < cut_of(w); c++) try_chain(w, &delta, c, &setting);
+  search_delta *delta = delta_of(w, &setting);
+  for (int c = w->first_chain; c < w->chain_end && least < cut_of(w); c++) try_chain(w, delta, c, &setting);
 }
 
 // ---- Variants
@@ -290,11 +294,11 @@ static double hopeful_work_s(walk *w, const search_setting *first) {
     hopeful.estimate.bytes[s] -= (int64_t)(share * (double)w->evaluator->allowed.bytes[s]);
   if (fsdp_excess_of(&w->evaluator->allowed, hopeful.estimate.bytes, NULL) == 0)
     return first->estimate.work_s;
-  const search_delta delta = *delta_of(w, first);
+  search_delta *delta = delta_of(w, first);
   for (int c = w->first_chain; c < w->chain_end; c++) {
     for (int set = 1; set < w->space->chains[c].count; set++) {
-      const fsdp_evaluation before = predict(&hopeful, &delta, c, set - 1);
-      const fsdp_evaluation all = predict(&hopeful, &delta, c, set);
+      const fsdp_evaluation before = predict(w, &hopeful, delta, c, set - 1);
+      const fsdp_evaluation all = predict(w, &hopeful, delta, c, set);
       memcpy(bytes, all.bytes, sizeof bytes);
       if (fsdp_excess_of(&w->evaluator->allowed, bytes, NULL) > 0) continue;
       const int fewest = fewest_layers(w, &before, &all);
@@ -458,31 +462,33 @@ void search_kind_settings(const fsdp_search_config *search, const search_space *
   }
 }
 
-void search_kind_ahead(const fsdp_search_config *search, const search_space *space,
-                       const fsdp_search_kind *kind, const fsdp_plan_config *setting, double cut_s,
-                       search_deltas *deltas, fsdp_evaluator *evaluator, search_best *best) {
-  walk w = {search, space, 0, space->usual_count, kind, NULL, cut_s, deltas, evaluator, best};
-  memset(best, 0, sizeof *best);
-  fsdp_plan_config config = *setting;
-  config.saving = search->base.saving;
-  config.limits = search->base.limits;
-  for (int wrap = 0; wrap < space->wrap_count; wrap++) {
-    config.wrap = space->wraps[wrap];
-    for (config.prefetch = 0; config.prefetch <= SEARCH_PREFETCH_DEEPEST; config.prefetch++)
-      try_setting(&w, &config, NULL);
-  }
+// A chain's last set in all layers, if its work leaves it a chance.
+static void try_whole_set(walk *w, int chain, const fsdp_plan_config *config) {
+  const int last = w->space->chains[chain].count - 1;
+  search_setting first = {.config = *config}, setting;
+  if (!fsdp_evaluate(w->evaluator, config, FSDP_EVALUATE_FEW, &first.estimate)) return;
+  search_delta *delta = delta_of(w, &first);
+  const fsdp_evaluation predicted = predict(w, &first, delta, chain, last);
+  if (is_cut(w, floor_of(&predicted) * (1 - SEARCH_TIE))) return;
+  first.is_forced = true;
+  if (estimate_set(w, chain, last, &first, &setting) &&
+      fsdp_excess_of(&w->evaluator->allowed, setting.estimate.bytes, NULL) == 0)
+    keep(w, &setting);
 }
 
 bool search_chain_setting(const fsdp_search_config *search, const search_space *space,
                           const fsdp_search_kind *kind, const fsdp_plan_config *setting, int chain,
-                          double cut_s, search_deltas *deltas, fsdp_evaluator *evaluator,
+                          bool whole, double cut_s, search_deltas *deltas, fsdp_evaluator *evaluator,
                           search_setting *out) {
   search_best best = {.count = 0};
-  walk w = {search, space, chain, chain + 1, kind, NULL, cut_s, &deltas[chain], evaluator, &best};
+  walk w = {search, space, chain, chain + 1, kind, NULL, cut_s, deltas, evaluator, &best};
   fsdp_plan_config config = *setting;
   config.saving = search->base.saving;
   config.limits = search->base.limits;
-  try_setting(&w, &config, NULL);
+  if (whole)
+    try_whole_set(&w, chain, &config);
+  else
+    try_setting(&w, &config, NULL);
   if (best.count) *out = best.settings[0];
   return best.count > 0;
 }

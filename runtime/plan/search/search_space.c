@@ -179,6 +179,17 @@ static void list_finer_chains(const fsdp_search_config *search, search_space *sp
   }
 }
 
+// Recomputed: one item. A step that waits for small messages may be faster so, although everything fits: what
+// is made again early no longer waits for a gradient.
+static void list_single_chains(search_space *space, const item *items, int count) {
+  for (int i = 0; i < count; i++) {
+    if (items[i].is_made_once) continue;
+    search_chain *chain = &space->chains[space->chain_count++];
+    add_set(chain, "", "");
+    add_set(chain, items[i].name, "");
+  }
+}
+
 static void list_chains(const fsdp_search_config *search, search_space *space, const fsdp_graph *graph) {
   item items[ITEMS_MAX];
   char cheap[sizeof space->chains[0].sets[0].recompute] = "";
@@ -193,6 +204,8 @@ static void list_chains(const fsdp_search_config *search, search_space *space, c
   if (!space->chain_count) add_set(&space->chains[space->chain_count++], "", "");
   space->usual_count = space->chain_count;
   if (offload) list_finer_chains(search, space, items, count, cheap);
+  space->first_single = space->chain_count;
+  if (!search->fixed[FSDP_SEARCH_RECOMPUTE]) list_single_chains(space, items, count);
 }
 
 static bool names(const char *list, const char *name, size_t length) {
@@ -441,6 +454,15 @@ static bool is_context_tried(const fsdp_search_config *search, int context) {
   return context == 1 || context * rows <= search->base.seq;
 }
 
+// Each with heads of its own, unless ranks have no other use: inside a node some may have none.
+static bool is_tensor_tried(const fsdp_search_config *search, int tensor) {
+  const int64_t heads = search->base.model.num_heads;
+  if (search->base.op_strategies && tensor > 1) return false;
+  if (search->fixed_tensor) return tensor == search->fixed_tensor;
+  const bool lacks_sequences = heads * search->global_batch < search->ranks;
+  return tensor <= heads || (lacks_sequences && tensor <= search->ranks_per_node);
+}
+
 // Inside a node, over which rows are gathered at its rate.
 static bool is_expert_tried(const fsdp_search_config *search, int expert) {
   if (search->fixed_expert) return expert == search->fixed_expert;
@@ -450,12 +472,9 @@ static bool is_expert_tried(const fsdp_search_config *search, int expert) {
 
 fsdp_search_kind *search_kinds_create(const fsdp_search_config *search, int *count) {
   kind_list list = {.search = search};
-  const fsdp_model_config *model = &search->base.model;
   if (search->fixed[FSDP_SEARCH_MESH]) add_kinds(&list, &search->base.mesh);
   for (int tensor = 1; tensor <= search->ranks && !search->fixed[FSDP_SEARCH_MESH]; tensor++) {
-    if (search->fixed_tensor ? tensor != search->fixed_tensor : tensor > model->num_heads) continue;
-    if (search->ranks % tensor) continue;
-    if (search->base.op_strategies && tensor > 1) continue;
+    if (search->ranks % tensor || !is_tensor_tried(search, tensor)) continue;
     for (int context = 1; context <= search->ranks / tensor; context++) {
       if (!is_context_tried(search, context)) continue;
       for (int expert = 1; expert <= search->ranks / tensor / context; expert++)

@@ -28,7 +28,8 @@ NAMED = [(ranks, ranks // 8, option) for ranks in (4096, 16384)
 # What a free search found nothing of: what is saved with a prefetch that it had not tried it with; units
 # inside layers with a deep prefetch, of the best kind; a kind whose estimates from few layers prefer the
 # wrong units; weights that nothing shards, cast once a step; units inside layers with a deep prefetch, of
-# a kind that is listed sixth; a micro-batch whose offloading waits less for memory.
+# a kind that is listed sixth; a micro-batch whose offloading waits less for memory; half of the micro-batch,
+# where that waits less; attention's values made again where all would fit; tensor of more ranks than heads.
 FOUND_FIXED = (
     (["--model", "qwen2.5-7b", "--profile", "h100-sxm", "--ranks", 8, "--ranks-per-node", 2, "-s", 4096,
       "--global-batch", 32, "--memory-limit", 64000000000],
@@ -50,6 +51,15 @@ FOUND_FIXED = (
       "--ranks-per-node", 1, "--mesh", "data=1,fsdp=24", "--strategy", "full", "--cpu-offload", "on",
       "--recompute", "rmsnorm,swiglu"],
      ["--batch-size", 4]),
+    (["--model", "llama2-13b", "--profile", "a100-40", "--ranks", 64, "-s", 4096, "--global-batch", 128,
+      "--ranks-per-node", 4, "--memory-limit", 12000000000, "--cpu-offload", "on"],
+     ["--grad-accum", 2]),
+    (["--model", "tiny", "--profile", "b200", "--ranks", 128, "-s", 2048, "--global-batch", 3,
+      "--memory-limit", 144000000000],
+     ["--recompute", "attention"]),
+    (["--model", "tiny", "--profile", "a100-80", "--ranks", 384, "-s", 1024, "--global-batch", 2,
+      "--cpu-offload", "on"],
+     ["--tensor-parallel", 6]),
 )  # fmt: skip
 # Where a free search finds no plan, one of these finds none either.
 FRUGAL = (["--prefetch", 0], ["--wrap", "none"], ["--recompute", "block"], ["--recompute", "none"],

@@ -1,0 +1,213 @@
+// What differs little from the best plans.
+#include "runtime/base/check.h"
+#include "runtime/base/size.h"
+#include "runtime/plan/search/search.h"
+#include "runtime/plan/search/search_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// ---- What a plan's neighbours are
+
+// Every wrap with every prefetch, the other accumulation, the micro-batches next in size.
+#define NEIGHBOURS_MAX (SEARCH_WRAPS_MAX * (SEARCH_PREFETCH_DEEPEST + 1) + 3)
+
+typedef struct neighbours {
+  fsdp_plan_config settings[NEIGHBOURS_MAX]; // the plan's own first
+  int count;
+} neighbours;
+
+static void add(neighbours *list, const fsdp_plan_config *setting) {
+  FSDP_CHECK(list->count < NEIGHBOURS_MAX, "more than %d neighbours", NEIGHBOURS_MAX);
+  list->settings[list->count++] = *setting;
+}
+
+static bool is_same_wrap(const fsdp_wrap_policy *a, const fsdp_wrap_policy *b) {
+  return a->kind == b->kind && a->numel == b->numel;
+}
+
+static void add_wraps_ahead(const searcher *r, const fsdp_plan_config *own, neighbours *list) {
+  const bool fixed = r->config->fixed[FSDP_SEARCH_PREFETCH];
+  fsdp_plan_config setting = *own;
+  for (int w = 0; w < r->space.wrap_count; w++) {
+    setting.wrap = r->space.wraps[w];
+    for (int depth = 0; depth <= SEARCH_PREFETCH_DEEPEST; depth++) {
+      const bool is_own = depth == own->prefetch && is_same_wrap(&setting.wrap, &own->wrap);
+      setting.prefetch = depth;
+      if (!is_own && (!fixed || depth == own->prefetch)) add(list, &setting);
+    }
+  }
+}
+
+static void add_batches(const searcher *r, const fsdp_search_kind *kind, const fsdp_plan_config *own,
+                        neighbours *list) {
+  fsdp_plan_config setting = *own, before = *own;
+  for (int i = 0; search_batch(r->config, kind, i, &setting.batch, &setting.micro_batches); i++) {
+    if (setting.batch > own->batch) {
+      add(list, &setting);
+      break;
+    }
+    if (setting.batch < own->batch) before = setting;
+  }
+  if (before.batch < own->batch) add(list, &before);
+}
+
+static void list_neighbours(const searcher *r, const fsdp_search_kind *kind, const fsdp_plan_config *own,
+                            neighbours *list) {
+  list->count = 0;
+  add(list, own);
+  add_wraps_ahead(r, own, list);
+  add_batches(r, kind, own, list);
+  if (r->config->fixed[FSDP_SEARCH_ACCUMULATE] || own->micro_batches == 1) return;
+  fsdp_plan_config other = *own;
+  other.accumulate =
+      own->accumulate == FSDP_ACCUMULATE_LOCAL ? FSDP_ACCUMULATE_REDUCE : FSDP_ACCUMULATE_LOCAL;
+  add(list, &other);
+}
+
+// ---- What each may save
+
+// So many settings around the best plan are drafted whole. Of a large model fewer are around others, the
+// fastest by estimates from few layers, and fewer others are there: so many layers in all.
+#define DRAFTED_MAX    256
+#define LAYERS_DRAFTED 1024
+#define LAYERS_AROUND  384
+
+// Settings that may be faster than the best plan, the fastest by estimate first.
+typedef struct candidates {
+  search_setting *settings;
+  int count, most;
+} candidates;
+
+static candidates candidates_create(const searcher *r, bool best) {
+  const int64_t few = fsdp_max_i64(LAYERS_DRAFTED / r->config->base.model.num_layers, SEARCH_KEEP);
+  const int most = best ? DRAFTED_MAX : (int)fsdp_min_i64(few, DRAFTED_MAX);
+  return (candidates){.settings = fsdp_alloc((size_t)(most + 1) * sizeof(search_setting)), .most = most};
+}
+
+// Chains may lead to the same program: that is listed once.
+static void insert(candidates *list, const search_setting *setting) {
+  int at = list->count;
+  for (int i = 0; i < list->count; i++) {
+    const fsdp_evaluation *x = &list->settings[i].estimate, *y = &setting->estimate;
+    if (x->step_s == y->step_s && memcmp(x->bytes, y->bytes, sizeof x->bytes) == 0) return;
+  }
+  while (at > 0 && list->settings[at - 1].estimate.step_s > setting->estimate.step_s) at--;
+  if (at == list->most) return;
+  memmove(&list->settings[at + 1], &list->settings[at], (size_t)(list->count - at) * sizeof *setting);
+  list->settings[at] = *setting;
+  list->count = (int)fsdp_min_i64(list->count + 1, list->most);
+}
+
+static bool fits_whole(searcher *r, const fsdp_plan_config *setting) {
+  fsdp_plan_config config = *setting;
+  fsdp_evaluation e;
+  config.saving = r->config->base.saving;
+  config.limits = r->config->base.limits;
+  return fsdp_evaluate(&r->evaluator, &config, FSDP_EVALUATE_FEW, &e) &&
+         fsdp_excess_of(&r->evaluator.allowed, e.bytes, NULL) == 0;
+}
+
+// What must be faster than the best plan to take its place.
+static double enough_of(const searcher *r) {
+  return r->result->plans[0].step_s * (1 - SEARCH_TIE);
+}
+
+// What the first `chains` chains make of a neighbour. Where everything fits: with everything kept, and with
+// one item made again.
+static void list_savings(searcher *r, const neighbours *around, int neighbour, int kind, int chains,
+                         candidates *list) {
+  const fsdp_plan_config *setting = &around->settings[neighbour];
+  const bool fits = fits_whole(r, setting);
+  const int end = fits ? r->space.chain_count : chains;
+  search_setting *out = fsdp_alloc(sizeof *out);
+  for (int c = 0; c < end; c++) {
+    if (fits && c == 1) c = r->space.first_single;
+    if (c == end) break;
+    if (search_chain_setting(r->config, &r->space, &r->result->kinds[kind], setting, c, fits && c > 0,
+                             enough_of(r), &r->deltas, &r->evaluator, out)) {
+      out->neighbour = neighbour;
+      insert(list, out);
+    }
+  }
+  free(out);
+}
+
+// A plan as it is with units gathered further ahead, if that fits.
+static void list_prefetches(searcher *r, const fsdp_plan_config *own, candidates *list) {
+  search_setting setting = {.config = *own};
+  if (r->config->fixed[FSDP_SEARCH_PREFETCH]) return;
+  for (int depth = own->prefetch + 1; depth <= SEARCH_PREFETCH_DEEPEST; depth++) {
+    setting.config.prefetch = depth;
+    if (fsdp_evaluate(&r->evaluator, &setting.config, FSDP_EVALUATE_DRAFT, &setting.estimate) &&
+        setting.estimate.step_s < enough_of(r) &&
+        fsdp_excess_of(&r->evaluator.allowed, setting.estimate.bytes, NULL) == 0)
+      insert(list, &setting);
+  }
+}
+
+// ---- Plans
+
+// Drafts all layers of what may be faster than the best plan, and orders it by that.
+static void refine(searcher *r, candidates *list) {
+  int count = 0;
+  for (int i = 0; i < list->count; i++) {
+    search_setting *setting = &list->settings[i];
+    if (search_refine(r, setting) && setting->estimate.step_s < enough_of(r))
+      list->settings[count++] = *setting;
+  }
+  list->count = count;
+  qsort(list->settings, (size_t)count, sizeof *list->settings, search_compare_settings);
+}
+
+// Of the plan at `place` of the result.
+static void try_neighbours(searcher *r, int place) {
+  const fsdp_search_plan plan = r->result->plans[place];
+  const int chains = place < SEARCH_DEPTH ? r->space.chain_count : r->space.usual_count;
+  neighbours *around = fsdp_alloc(sizeof *around);
+  candidates list = candidates_create(r, place == 0);
+  double waits[NEIGHBOURS_MAX] = {0};
+  int priced[NEIGHBOURS_MAX] = {0};
+  list_neighbours(r, &r->result->kinds[plan.kind], &plan.config, around);
+  for (int n = 0; n < around->count; n++) list_savings(r, around, n, plan.kind, chains, &list);
+  list_prefetches(r, &plan.config, &list);
+  refine(r, &list);
+  for (int i = 0; i < list.count; i++) {
+    search_setting *setting = &list.settings[i];
+    const int n = setting->neighbour;
+    fsdp_search_plan found;
+    if (setting->estimate.step_s * (1 + waits[n]) >= enough_of(r) || priced[n] == SEARCH_DEPTH) continue;
+    priced[n]++;
+    if (!search_price_estimated(r, true, &waits[n], setting, &found) || found.step_s >= enough_of(r))
+      continue;
+    found.kind = plan.kind;
+    search_place_plan(r->result, &found);
+  }
+  free(list.settings);
+  free(around);
+}
+
+// The fastest plan whose neighbours were not tried, of those that these may make the best; -1: none is left.
+static int next_plan(const fsdp_search_result *result, const uint64_t *tried, int tried_count) {
+  for (int p = 0; p < result->count; p++) {
+    const fsdp_search_plan *plan = &result->plans[p];
+    if (plan->step_s * (1 - 2 * FSDP_EVALUATION_ERROR) >= result->plans[0].step_s) break;
+    int t = 0;
+    while (t < tried_count && tried[t] != plan->hash) t++;
+    if (t == tried_count) return p;
+  }
+  return -1;
+}
+
+void search_improve_plans(searcher *r) {
+  const int64_t others = fsdp_max_i64(LAYERS_AROUND / r->config->base.model.num_layers, SEARCH_DEPTH);
+  uint64_t *tried = NULL;
+  int count = 0;
+  for (int p; (p = next_plan(r->result, tried, count)) >= 0; count++) {
+    if (p >= others) break;
+    tried = fsdp_realloc(tried, (size_t)(count + 1) * sizeof *tried);
+    tried[count] = r->result->plans[p].hash;
+    try_neighbours(r, p);
+  }
+  free(tried);
+}
