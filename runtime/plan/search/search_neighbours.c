@@ -160,10 +160,16 @@ static void refine(searcher *r, candidates *list) {
   qsort(list->settings, (size_t)count, sizeof *list->settings, search_compare_settings);
 }
 
+// Whether a plan would be the fastest if it did not wait for memory: others of its kind may not.
+static bool is_hindered(const fsdp_search_result *result, const fsdp_search_plan *plan) {
+  return plan->unhindered_s < result->plans[0].step_s * (1 - SEARCH_TIE);
+}
+
 // Of the plan at `place` of the result.
 static void try_neighbours(searcher *r, int place) {
   const fsdp_search_plan plan = r->result->plans[place];
-  const int chains = place < SEARCH_DEPTH ? r->space.chain_count : r->space.usual_count;
+  const bool finer = place < SEARCH_DEPTH || is_hindered(r->result, &plan);
+  const int chains = finer ? r->space.chain_count : r->space.usual_count;
   neighbours *around = fsdp_alloc(sizeof *around);
   candidates list = candidates_create(r, place == 0);
   double waits[NEIGHBOURS_MAX] = {0};
@@ -187,11 +193,13 @@ static void try_neighbours(searcher *r, int place) {
   free(around);
 }
 
-// The fastest plan whose neighbours were not tried, of those that these may make the best; -1: none is left.
-static int next_plan(const fsdp_search_result *result, const uint64_t *tried, int tried_count) {
+// The fastest plan whose neighbours were not tried, of those that these may make the best: of the first `most`
+// that are near it, and of the hindered others; -1: none is left.
+static int next_plan(const fsdp_search_result *result, int64_t most, const uint64_t *tried, int tried_count) {
   for (int p = 0; p < result->count; p++) {
     const fsdp_search_plan *plan = &result->plans[p];
-    if (plan->step_s * (1 - 2 * FSDP_EVALUATION_ERROR) >= result->plans[0].step_s) break;
+    const bool is_near = plan->step_s * (1 - 2 * FSDP_EVALUATION_ERROR) < result->plans[0].step_s;
+    if (is_near ? p >= most : !is_hindered(result, plan)) continue;
     int t = 0;
     while (t < tried_count && tried[t] != plan->hash) t++;
     if (t == tried_count) return p;
@@ -203,8 +211,7 @@ void search_improve_plans(searcher *r) {
   const int64_t others = fsdp_max_i64(LAYERS_AROUND / r->config->base.model.num_layers, SEARCH_DEPTH);
   uint64_t *tried = NULL;
   int count = 0;
-  for (int p; (p = next_plan(r->result, tried, count)) >= 0; count++) {
-    if (p >= others) break;
+  for (int p; (p = next_plan(r->result, others, tried, count)) >= 0; count++) {
     tried = fsdp_realloc(tried, (size_t)(count + 1) * sizeof *tried);
     tried[count] = r->result->plans[p].hash;
     try_neighbours(r, p);
