@@ -193,7 +193,7 @@ static void try_neighbours(searcher *r, int place) {
   free(around);
 }
 
-// The fastest plan whose neighbours were not tried, of those that these may make the best: of the first `most`
+// The fastest plan whose neighbours were not tried, of those that these may make the best: the first `most`
 // that are near it, and of the hindered others; -1: none is left.
 static int next_plan(const fsdp_search_result *result, int64_t most, const uint64_t *tried, int tried_count) {
   for (int p = 0; p < result->count; p++) {
