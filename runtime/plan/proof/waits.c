@@ -100,23 +100,23 @@ static void split_at(inference *in, int index) {
 
 // The first or last byte of an operand.
 typedef struct endpoint {
-  int64_t value; // at least 0
-  int index;     // 2 * operand, + 1 for the last byte
+  int64_t value;
+  int index; // 2 * operand, + 1 for the last byte
 } endpoint;
 
 // Sorts by value, digit by digit; `other` is as large. Returns the array that is sorted then.
 static endpoint *sort_endpoints(endpoint *ends, endpoint *other, int count) {
   enum { DIGIT_BITS = 11, DIGITS = 1 << DIGIT_BITS };
-  int64_t most = 0;
+  int64_t least = 0, most = 0; // a damaged program's operands may begin before their arena
   for (int i = 0; i < count; i++) {
-    FSDP_CHECK(ends[i].value >= 0, "an operand begins before its arena");
+    least = fsdp_min_i64(least, ends[i].value);
     most = fsdp_max_i64(most, ends[i].value);
   }
-  for (int shift = 0; most >> shift > 0; shift += DIGIT_BITS) {
+  for (int shift = 0; shift < 63 && (most - least) >> shift > 0; shift += DIGIT_BITS) {
     int places[DIGITS + 1] = {0};
-    for (int i = 0; i < count; i++) places[(ends[i].value >> shift) % DIGITS + 1]++;
+    for (int i = 0; i < count; i++) places[((ends[i].value - least) >> shift) % DIGITS + 1]++;
     for (int d = 0; d < DIGITS; d++) places[d + 1] += places[d];
-    for (int i = 0; i < count; i++) other[places[(ends[i].value >> shift) % DIGITS]++] = ends[i];
+    for (int i = 0; i < count; i++) other[places[((ends[i].value - least) >> shift) % DIGITS]++] = ends[i];
     endpoint *sorted = other;
     other = ends;
     ends = sorted;
