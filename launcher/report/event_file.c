@@ -17,7 +17,9 @@ struct fsdp_event_file {
   char *path;
   int descriptor;
   int64_t bytes; // of whole records
-  bool torn;     // a part of a record is behind them
+  bool made;     // its folder was not there before
+  bool has_step;
+  bool torn; // a part of a record is behind them
 };
 
 // Bytes that grow.
@@ -115,11 +117,13 @@ static fsdp_status write_record(fsdp_event_file *file, const bytes *event, fsdp_
 }
 
 fsdp_status fsdp_event_file_open(const char *folder, fsdp_event_file **file, fsdp_error *error) {
+  const bool made = access(folder, F_OK) != 0;
   *file = NULL;
   if (!fsdp_make_folders(folder)) return fail_io(folder, "making the folder", error);
   size_t path_bytes = strlen(folder) + 96;
   fsdp_event_file *opened = fsdp_alloc_zeroed(1, sizeof *opened);
   opened->path = fsdp_alloc(path_bytes);
+  opened->made = made;
   // TensorBoard reads a folder's files in the order of their names, and knows them by "tfevents".
   snprintf(opened->path, path_bytes, "%s/events.out.tfevents.%010lld.fsdp.%ld", folder, (long long)time(NULL),
            (long)getpid());
@@ -145,7 +149,12 @@ fsdp_status fsdp_event_file_open(const char *folder, fsdp_event_file **file, fsd
 
 void fsdp_event_file_close(fsdp_event_file *file) {
   if (!file) return;
-  if (file->descriptor >= 0) close(file->descriptor);
+  if (file->descriptor >= 0) {
+    close(file->descriptor);
+    if (!file->has_step) unlink(file->path);
+  }
+  *strrchr(file->path, '/') = 0;
+  if (file->made && !file->has_step) rmdir(file->path);
   free(file->path);
   free(file);
 }
@@ -161,6 +170,7 @@ fsdp_status fsdp_event_file_write(fsdp_event_file *file, int64_t step, const fsd
   put_varint(&event, (uint64_t)step);
   put_bytes(&event, 5, summary.data, summary.count);
   fsdp_status status = write_record(file, &event, error);
+  if (status == FSDP_OK) file->has_step = true;
   free(summary.data);
   free(event.data);
   return status;

@@ -17,9 +17,11 @@ typedef struct fsdp_event_scalar {
   double value; // left out if it is not finite
 } fsdp_event_scalar;
 
-// Creates FOLDER (its parents must be there) and a new file in it. FSDP_ERR_INPUT. The caller closes *file.
+// Creates FOLDER, with those above it, and a new file in it. FSDP_ERR_INPUT. The caller closes *file.
 fsdp_status fsdp_event_file_open(const char *folder, fsdp_event_file **file, fsdp_error *error);
-void fsdp_event_file_close(fsdp_event_file *file); // NULL is allowed
+
+// Removes the file if it has no step, and FOLDER if it was created for it. NULL is allowed.
+void fsdp_event_file_close(fsdp_event_file *file);
 
 // Appends the scalars of `step` as one record, in one write. FSDP_ERR_INPUT if the disk is full or fails;
 // nothing of the record is left then, and later ones may succeed.

@@ -15,6 +15,8 @@ enum { HEADER_BYTES = 64, NUMBERS = 7 };
 
 struct fsdp_routing {
   int file; // of a record
+  int failure;
+  char *path, *temporary;
   const uint16_t *values;
   void *map; // of a replay
   size_t map_bytes;
@@ -28,6 +30,14 @@ static void numbers_of(const fsdp_routing_config *c, int64_t numbers[NUMBERS]) {
   const int64_t all[NUMBERS] = {
       1, fsdp_model_expert_layers(m), m->expert_slots, m->experts, c->plan->config.seq, c->global_batch, 0};
   memcpy(numbers, all, sizeof all);
+}
+
+// Beside `path`; the caller frees it.
+static char *temporary_of(const char *path) {
+  size_t bytes = strlen(path) + 5;
+  char *name = fsdp_alloc(bytes);
+  snprintf(name, bytes, "%s.tmp", path);
+  return name;
 }
 
 static fsdp_routing *create(const fsdp_routing_config *c) {
@@ -54,7 +64,9 @@ static fsdp_status fail_file(const char *path, const char *what, fsdp_error *err
 fsdp_status fsdp_routing_begin_record(const fsdp_routing_config *c, fsdp_error *error) {
   char header[HEADER_BYTES] = MAGIC;
   numbers_of(c, (int64_t *)(void *)(header + 8));
-  const int file = open(c->path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+  char *temporary = temporary_of(c->path);
+  const int file = open(temporary, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+  free(temporary);
   if (file < 0) return fail_file(c->path, "written", error);
   const bool written = write(file, header, sizeof header) == (ssize_t)sizeof header;
   close(file);
@@ -64,9 +76,24 @@ fsdp_status fsdp_routing_begin_record(const fsdp_routing_config *c, fsdp_error *
 fsdp_status fsdp_routing_open_record(const fsdp_routing_config *c, fsdp_routing **routing,
                                      fsdp_error *error) {
   fsdp_routing *r = create(c);
-  r->file = open(c->path, O_WRONLY);
+  r->path = strdup(c->path);
+  FSDP_NEED_MEMORY(r->path, "a path");
+  r->temporary = temporary_of(c->path);
+  r->file = open(r->temporary, O_WRONLY);
   *routing = r;
   return r->file >= 0 ? FSDP_OK : fail_file(c->path, "written", error);
+}
+
+int fsdp_routing_failure(const fsdp_routing *r) {
+  return r->failure;
+}
+
+fsdp_status fsdp_routing_end_record(fsdp_routing *r, int failure, fsdp_error *error) {
+  errno = failure;
+  if (!failure && rename(r->temporary, r->path) == 0) return FSDP_OK;
+  fail_file(r->path, "written", error);
+  unlink(r->temporary);
+  return error->status;
 }
 
 static fsdp_status check_header(const fsdp_routing *r, const fsdp_routing_config *c, fsdp_error *error) {
@@ -123,6 +150,8 @@ void fsdp_routing_close(fsdp_routing *r) {
   if (!r) return;
   if (r->file >= 0) close(r->file);
   if (r->map) munmap(r->map, r->map_bytes);
+  free(r->path);
+  free(r->temporary);
   free(r->layer_of_module);
   free(r);
 }
@@ -140,13 +169,16 @@ static int64_t place_of(const fsdp_routing *r, int64_t step, int64_t sequence, i
 void fsdp_routing_write(fsdp_routing *r, int64_t step, int64_t sequence, int64_t position, int64_t layer,
                         const int32_t *experts) {
   uint16_t values[1024];
+  if (r->failure) return;
   const int64_t first = place_of(r, step, sequence, position) + layer * r->slots;
   for (int64_t done = 0, now; done < r->slots; done += now) {
     now = r->slots - done < 1024 ? r->slots - done : 1024;
     for (int64_t i = 0; i < now; i++) values[i] = (uint16_t)experts[done + i];
     const ssize_t written =
         pwrite(r->file, values, 2 * (size_t)now, (off_t)(HEADER_BYTES + 2 * (first + done)));
-    FSDP_CHECK(written == 2 * now, "--routing-record: the file cannot be written: %s", strerror(errno));
+    if (written == 2 * now) continue;
+    r->failure = written < 0 ? errno : ENOSPC; // what a partial write means
+    return;
   }
 }
 

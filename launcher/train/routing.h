@@ -5,7 +5,8 @@
 //             tokens of a sequence, sequences of a step, 0
 //   uint16    (steps, sequences, tokens, L, k)
 //
-// Little-endian. Sequences are in the order of the step's samples, whatever the ranks.
+// Little-endian. Sequences are in the order of the step's samples, whatever the ranks. A record is written as
+// FILE.tmp, which takes its name when the run ends.
 #pragma once
 
 #include "runtime/base/status.h"
@@ -24,6 +25,13 @@ typedef struct fsdp_routing_config {
 fsdp_status fsdp_routing_begin_record(const fsdp_routing_config *config, fsdp_error *error);
 fsdp_status fsdp_routing_open_record(const fsdp_routing_config *config, fsdp_routing **routing,
                                      fsdp_error *error);
+
+// Why a row of this rank could not be written, an errno; 0 if all were.
+int fsdp_routing_failure(const fsdp_routing *routing);
+
+// When all ranks have written what they will, rank 0 gives the record its name, or removes it if `failure`,
+// the greatest of the ranks', is not 0. FSDP_ERR_INPUT: there is none, and an earlier one is as it was.
+fsdp_status fsdp_routing_end_record(fsdp_routing *routing, int failure, fsdp_error *error);
 // A file of the model's shape with all steps of the run.
 fsdp_status fsdp_routing_open_replay(const fsdp_routing_config *config, fsdp_routing **routing,
                                      fsdp_error *error);
@@ -32,7 +40,7 @@ void fsdp_routing_close(fsdp_routing *routing); // NULL is allowed
 // The router whose counts an instruction takes, from 0; -1: it takes none.
 int64_t fsdp_routing_layer_of(const fsdp_routing *routing, const fsdp_instr *instr);
 
-// Writes the k experts of a position of a sequence in a layer. Aborts the run if the file cannot be written.
+// Writes the k experts of a position of a sequence in a layer; nothing more once that has failed.
 void fsdp_routing_write(fsdp_routing *routing, int64_t step, int64_t sequence, int64_t position,
                         int64_t layer, const int32_t *experts);
 

@@ -1,5 +1,6 @@
 #include "launcher/train/train.h"
 
+#include "launcher/report/whole_file.h"
 #include "launcher/setup/capacity.h"
 #include "launcher/setup/documents_choice.h"
 #include "launcher/setup/rank_memory.h"
@@ -80,30 +81,36 @@ static fsdp_status find_checkpoint(fsdp_trainer *t, fsdp_error *error) {
 }
 
 static fsdp_status create_session(fsdp_trainer *t, fsdp_error *error) {
-  fsdp_session_config config = {.plan = t->setup.plan,
-                                .world = t->world,
-                                .gpu = t->gpu,
-                                .threads = fsdp_trainer_threads(t),
-                                .comm_timeout_s = (int)t->options->comm_timeout,
-                                .nccl_register = (fsdp_nccl_register)t->options->nccl_register,
-                                .nccl_ctas = (fsdp_nccl_ctas)t->options->nccl_ctas,
-                                .callbacks = {.context = &t->feed,
-                                              .feed_step = fsdp_feed_step,
-                                              .feed_batch = fsdp_feed_batch,
-                                              .publish = fsdp_feed_publish,
-                                              .observe = t->record_routing ? fsdp_feed_observe : NULL},
-                                .seed = (uint64_t)t->options->seed,
-                                .measure = t->measures,
-                                .profile = true,
-                                .traced = fsdp_train_traced_steps(t->options)};
+  fsdp_session_config config = {
+      .plan = t->setup.plan,
+      .world = t->world,
+      .gpu = t->gpu,
+      .threads = fsdp_trainer_threads(t),
+      .comm_timeout_s = (int)t->options->comm_timeout,
+      .nccl_register = (fsdp_nccl_register)t->options->nccl_register,
+      .nccl_ctas = (fsdp_nccl_ctas)t->options->nccl_ctas,
+      .callbacks = {.context = &t->feed,
+                    .feed_step = fsdp_feed_step,
+                    .feed_batch = fsdp_feed_batch,
+                    .publish = fsdp_feed_publish,
+                    .observe = t->options->routing_record ? fsdp_feed_observe : NULL},
+      .seed = (uint64_t)t->options->seed,
+      .measure = t->measures,
+      .profile = true,
+      .traced = fsdp_train_traced_steps(t->options)};
   return fsdp_session_create(&config, &t->session, error);
 }
 
-// The files of --routing-record and --routing-replay.
+static fsdp_routing_config routing_of(const fsdp_trainer *t, const char *path) {
+  return (fsdp_routing_config){.path = path,
+                               .plan = t->setup.plan,
+                               .global_batch = t->feed.config.sampler.global_batch,
+                               .steps = t->total_steps};
+}
+
+// The files of --routing-record and --routing-replay, of which nothing is written yet.
 static fsdp_status open_routing(fsdp_trainer *t, fsdp_error *error) {
   const fsdp_options *o = t->options;
-  fsdp_routing_config config = {
-      .plan = t->setup.plan, .global_batch = t->feed.config.sampler.global_batch, .steps = t->total_steps};
   if (!o->routing_record && !o->routing_replay) return FSDP_OK;
   fsdp_status status = FSDP_OK;
   if (t->feed.config.spreads)
@@ -114,14 +121,20 @@ static fsdp_status open_routing(fsdp_trainer *t, fsdp_error *error) {
     status =
         fsdp_fail(error, FSDP_ERR_OPTION,
                   "--routing-record %s reads the memory of CPU ranks: use --backend cpu", o->routing_record);
-  config.path = o->routing_replay;
-  if (!status && o->routing_replay) status = fsdp_routing_open_replay(&config, &t->replay_routing, error);
-  config.path = o->routing_record;
+  const fsdp_routing_config replayed = routing_of(t, o->routing_replay);
+  if (!status && o->routing_replay) status = fsdp_routing_open_replay(&replayed, &t->replay_routing, error);
   if (!status && o->routing_record && fsdp_trainer_is_first(t))
-    status = fsdp_routing_begin_record(&config, error);
-  status = fsdp_world_share_error(t->world, error);
-  if (!status && o->routing_record) status = fsdp_routing_open_record(&config, &t->record_routing, error);
+    fsdp_whole_file_try("routing-record", o->routing_record, error);
   t->feed.config.replay = t->replay_routing;
+  return fsdp_world_share_error(t->world, error);
+}
+
+static fsdp_status begin_record(fsdp_trainer *t, fsdp_error *error) {
+  const fsdp_routing_config recorded = routing_of(t, t->options->routing_record);
+  if (!recorded.path || t->feed.first_step >= t->total_steps) return FSDP_OK;
+  if (fsdp_trainer_is_first(t)) fsdp_routing_begin_record(&recorded, error);
+  if (fsdp_world_share_error(t->world, error) != FSDP_OK) return error->status;
+  fsdp_routing_open_record(&recorded, &t->record_routing, error);
   t->feed.config.record = t->record_routing;
   return fsdp_world_share_error(t->world, error);
 }
@@ -154,21 +167,14 @@ static const stage planning[] = {
 };
 
 static const stage training[] = {
-    {find_checkpoint, false},
-    {fsdp_train_open_model, true},
-    {fsdp_train_find_data, true},
-    {fsdp_train_agree_on_files, false},
-    {fsdp_train_open_files, true},
-    {fsdp_train_agree_on_schedule, false},
-    {open_routing, false},
-    {create_session, false},
-    {fsdp_train_start_state, false},
-    {fsdp_train_resume, false},
-    {fsdp_train_trace_check, false},
-    {fsdp_train_begin, false},
-    {print_start, false},
-    {fsdp_train_run_steps, false},
-    {fsdp_train_finish, false},
+    {find_checkpoint, false},        {fsdp_train_open_model, true},
+    {fsdp_train_find_data, true},    {fsdp_train_agree_on_files, false},
+    {fsdp_train_open_files, true},   {fsdp_train_agree_on_schedule, false},
+    {open_routing, false},           {create_session, false},
+    {fsdp_train_start_state, false}, {fsdp_train_resume, false},
+    {fsdp_train_trace_check, false}, {begin_record, false},
+    {fsdp_train_begin, false},       {print_start, false},
+    {fsdp_train_run_steps, false},   {fsdp_train_finish, false},
 };
 
 static const stage evaluating[] = {

@@ -1,5 +1,5 @@
 // What a run reads and writes: the model's folder, data, logs.
-#include "launcher/report/memory_file.h"
+#include "launcher/report/whole_file.h"
 #include "launcher/setup/data.h"
 #include "launcher/train/train_trace.h"
 #include "launcher/train/trainer.h"
@@ -179,9 +179,8 @@ fsdp_status fsdp_train_open_files(fsdp_trainer *t, fsdp_error *error) {
   if (status == FSDP_OK && fsdp_trainer_is_first(t) && t->options->tensorboard) {
     status = fsdp_event_file_open(t->options->tensorboard, &t->log.events, error);
   }
-  if (status == FSDP_OK && fsdp_trainer_is_first(t) && t->options->memory_profile) {
-    status = fsdp_memory_profile_write(t->setup.plan, t->setup.model_name, t->options->memory_profile, error);
-  }
+  if (status == FSDP_OK && fsdp_trainer_is_first(t) && t->options->memory_profile)
+    status = fsdp_whole_file_try("memory-profile", t->options->memory_profile, error);
   if (status == FSDP_OK && fsdp_trainer_is_first(t)) status = fsdp_train_trace_try(t->options, error);
   return status;
 }

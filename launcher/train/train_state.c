@@ -1,4 +1,5 @@
 // The state that a run starts from: new weights, the model folder's, or a checkpoint's.
+#include "launcher/report/memory_file.h"
 #include "launcher/train/init_weights.h"
 #include "launcher/train/trainer.h"
 #include "runtime/base/plural.h"
@@ -64,6 +65,9 @@ fsdp_status fsdp_train_resume(fsdp_trainer *t, fsdp_error *error) {
 
 fsdp_status fsdp_train_begin(fsdp_trainer *t, fsdp_error *error) {
   fsdp_status status = FSDP_OK;
+  if (fsdp_trainer_is_first(t) && t->options->memory_profile)
+    fsdp_memory_profile_write(t->setup.plan, t->setup.model_name, t->options->memory_profile, error);
+  if (fsdp_world_share_error(t->world, error) != FSDP_OK) return error->status;
   fsdp_train_checkpoints_overwrite(&t->checkpoints);
   if (t->log.log) status = rewind_log(t, error);
   if (status == FSDP_OK && fsdp_trainer_is_first(t))

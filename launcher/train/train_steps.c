@@ -329,6 +329,16 @@ static fsdp_status after_step(fsdp_trainer *t, bool all_can_settle, int64_t *bef
                                            all_can_settle, error);
 }
 
+// What routers chose has been written, or could not be, which costs the training nothing.
+static void end_record(fsdp_trainer *t) {
+  fsdp_error error;
+  if (!t->record_routing) return;
+  int64_t failure = fsdp_routing_failure(t->record_routing);
+  fsdp_world_reduce(t->world, FSDP_REDUCE_MAX, &failure, 1);
+  if (fsdp_trainer_is_first(t) && fsdp_routing_end_record(t->record_routing, (int)failure, &error) != FSDP_OK)
+    fprintf(stderr, "fsdp_train: warning: --routing-record %s\n", error.message);
+}
+
 static bool goes_on(const fsdp_trainer *t) {
   return !t->stop_signal && !has_stopped_improving(t);
 }
@@ -341,21 +351,21 @@ fsdp_status fsdp_train_run_steps(fsdp_trainer *t, fsdp_error *error) {
   t->recorded = true;
   for (int64_t step = first; step <= t->total_steps && status == FSDP_OK && goes_on(t); step++) {
     fsdp_step_result result;
-    int64_t trace_ns;
     bool all_can_settle;
     fsdp_executor_begin_step(t->session.executor);
     if (!t->recorded) finish_step(t); // the one before
     fsdp_executor_end_step(t->session.executor, &result);
     int64_t now_ns = fsdp_now_ns();
-    status = fsdp_train_trace_write(t, &trace_ns, error);
+    const int64_t trace_ns = fsdp_train_trace_write(t);
     t->record = make_record(t, &result, (double)(now_ns - before_ns) / 1e6);
     t->recorded = false;
     before_ns = now_ns + trace_ns;
-    if (status == FSDP_OK) status = agree_to_stop(t, &all_can_settle, error);
+    status = agree_to_stop(t, &all_can_settle, error);
     if (status == FSDP_OK) status = judge(t, error);
     if (status == FSDP_OK && !t->stop_signal) status = after_step(t, all_can_settle, &before_ns, error);
   }
   fsdp_executor_drain(t->session.executor);
+  end_record(t);
   if (status != FSDP_OK && !t->recorded) finish_step(t);
   return status;
 }
@@ -385,8 +395,8 @@ fsdp_status fsdp_train_finish(fsdp_trainer *t, fsdp_error *error) {
   if (status == FSDP_OK && fsdp_train_checkpoints_saves(&t->checkpoints))
     status = check_replicas(t, &took_ns, error);
   if (!t->recorded) finish_step(t);
-  if (status == FSDP_OK) status = fsdp_train_trace_write(t, &took_ns, error);
   if (status != FSDP_OK) return status;
+  fsdp_train_trace_write(t);
   status =
       fsdp_train_checkpoints_finish(&t->checkpoints, t->session.executor, &t->feed, t->record.step, error);
   if (fsdp_trainer_is_first(t)) {

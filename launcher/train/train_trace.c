@@ -100,11 +100,9 @@ static void print_written(const fsdp_trainer *t, const traced *chosen, const fsd
   fflush(stdout);
 }
 
-fsdp_status fsdp_train_trace_write(fsdp_trainer *t, int64_t *took_ns, fsdp_error *error) {
+int64_t fsdp_train_trace_write(fsdp_trainer *t) {
   const fsdp_options *o = t->options;
-  *took_ns = 0;
-  if (!o->trace || t->traced || !t->recorded || t->record.step - t->feed.first_step < o->trace_last)
-    return FSDP_OK;
+  if (!o->trace || t->traced || !t->recorded || t->record.step - t->feed.first_step < o->trace_last) return 0;
   int64_t began_ns = fsdp_now_ns(), origin_ns;
   t->traced = true;
   fsdp_clock_offset offsets[TRACED_MAX];
@@ -112,14 +110,16 @@ fsdp_status fsdp_train_trace_write(fsdp_trainer *t, int64_t *took_ns, fsdp_error
   fsdp_clock_offsets_measure(t->world, chosen.ranks, chosen.count, offsets);
   const fsdp_timeline *mine = fsdp_executor_timeline(t->session.executor, &origin_ns);
   fsdp_timeline *merged = merge(t, &chosen, origin_ns, offsets, mine);
-  error->status = FSDP_OK;
   if (fsdp_trainer_is_first(t)) {
+    fsdp_error error;
     const fsdp_trace_source source = {
         .plan = t->setup.plan, .timeline = merged, .model_name = t->setup.model_name, .kind = "measured"};
-    if (fsdp_trace_write(o->trace, &source, error) == FSDP_OK) print_written(t, &chosen, offsets);
+    if (fsdp_trace_write(o->trace, &source, &error) == FSDP_OK)
+      print_written(t, &chosen, offsets);
+    else
+      fprintf(stderr, "fsdp_train: warning: %s; training continues, without the trace\n", error.message);
   }
   fsdp_timeline_destroy(merged);
-  fsdp_world_share_error(t->world, error);
-  *took_ns = fsdp_now_ns() - began_ns;
-  return error->status;
+  fsdp_world_barrier(t->world);
+  return fsdp_now_ns() - began_ns;
 }

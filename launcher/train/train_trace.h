@@ -13,5 +13,5 @@ fsdp_status fsdp_train_trace_try(const fsdp_options *options, fsdp_error *error)
 fsdp_status fsdp_train_trace_check(fsdp_trainer *t, fsdp_error *error);
 
 // Writes the file if the last traced step is recorded and nothing was written yet. Every rank must call it,
-// after the same step; *took_ns is how long it took. FSDP_ERR_INPUT, on every rank alike.
-fsdp_status fsdp_train_trace_write(fsdp_trainer *t, int64_t *took_ns, fsdp_error *error);
+// after the same step. Returns how long it took. What cannot be written is a warning: the training goes on.
+int64_t fsdp_train_trace_write(fsdp_trainer *t);

@@ -118,8 +118,8 @@ fsdp_status fsdp_train_count_steps(fsdp_trainer *t, fsdp_error *error);
 fsdp_status fsdp_train_start_state(fsdp_trainer *t, fsdp_error *error);
 fsdp_status fsdp_train_resume(fsdp_trainer *t, fsdp_error *error);
 
-// Once nothing but the steps can fail: removes what --overwrite says, cuts the log back to the run's first
-// step and writes run.yaml. Every rank returns the same status.
+// Once nothing but the steps can fail: writes --memory-profile, removes what --overwrite says, cuts the log
+// back to the run's first step and writes run.yaml. Every rank returns the same status.
 fsdp_status fsdp_train_begin(fsdp_trainer *t, fsdp_error *error);
 
 // Trains from the feed's position to the last step, or to a signal. Then the last comparison of replicas, the

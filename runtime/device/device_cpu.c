@@ -82,10 +82,11 @@ static fsdp_status create_arena(fsdp_device *device, int space, const fsdp_devic
     memory = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   }
   if (memory == MAP_FAILED) {
-    return fsdp_fail(error, FSDP_ERR_CAPACITY,
-                     "the %s arena of %lld bytes could not be allocated (%s); use a smaller model or "
-                     "micro-batch, or more ranks",
-                     space == FSDP_SPACE_DEVICE ? "device" : "host", (long long)bytes, strerror(errno));
+    const char *remedy = errno == EFBIG ? "ranks of a node share it as a file: raise the limit (ulimit -f)"
+                                        : "use a smaller model or micro-batch, or more ranks";
+    return fsdp_fail(error, FSDP_ERR_CAPACITY, "the %s arena of %lld bytes could not be allocated (%s); %s",
+                     space == FSDP_SPACE_DEVICE ? "device" : "host", (long long)bytes, strerror(errno),
+                     remedy);
   }
   if (config->poisoned) memset(memory, 0xff, (size_t)bytes); // NaNs
   // Only a hint: fewer page faults and translations if the system grants it.

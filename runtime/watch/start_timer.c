@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -25,6 +26,8 @@
 // The least of runs exceeds both: of address space, and threads beside the main one.
 #define ROOM_BYTES   ((size_t)256 << 20)
 #define ROOM_THREADS 12
+// What Open MPI's largest file takes, which ranks of a node share.
+#define ROOM_FILE_BYTES ((rlim_t)4 << 20)
 
 static struct {
   pthread_t thread;
@@ -95,9 +98,21 @@ static void *wait_for_all(void *barrier) {
   return NULL;
 }
 
-// MPI's own start ends the process, without a word of ours, if a limit leaves it too little address space or
-// too few threads.
+static void need_files(void) {
+#ifdef FSDP_WITH_MPI
+  struct rlimit limit;
+  if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur >= ROOM_FILE_BYTES) return;
+  fsdp_job_exhausted(
+      "a file may have %llu bytes here, and the start of MPI takes one of %llu: raise the limit "
+      "(ulimit -f)",
+      (unsigned long long)limit.rlim_cur, (unsigned long long)ROOM_FILE_BYTES);
+#endif
+}
+
+// MPI's own start ends the process, without a word of ours, if a limit leaves it too little address space,
+// too few threads or too small files.
 static void need_room(void) {
+  need_files();
   void *room = mmap(NULL, ROOM_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   FSDP_NEED_MEMORY(room != MAP_FAILED, "the start of MPI, %zu bytes of address space", ROOM_BYTES);
   munmap(room, ROOM_BYTES);

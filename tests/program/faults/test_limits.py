@@ -1,5 +1,5 @@
-"""A machine, or a limit, without memory or threads for a run: one message that says what could not be had,
-how much, and what to do, and status 4; no stack trace. At whatever point it comes."""
+"""A machine, or a limit, without memory, threads or large enough files for a run: one message that says what
+could not be had, how much, and what to do, and status 4; no stack trace. At whatever point it comes."""
 
 import os
 import shutil
@@ -75,6 +75,16 @@ def several_ranks(libraries):
     assert "rank 1 (host " in one_message(process, TRAIN, "out of host memory for", "could not be started")
 
 
+def sizes_of_files():
+    """Too small for the start of MPI, or for memory that ranks share as a file."""
+    for kilobytes, launcher in ((50, ""), (4000, ""), (50, "mpirun --quiet -np 3")):
+        message = one_message(limited(f"-f {kilobytes}", TRAIN, launcher), TRAIN, "the start of MPI")
+        assert f"a file may have {1024 * kilobytes} bytes" in message and "(ulimit -f)" in message, message
+    shared = one_message(limited("-f 8000", TRAIN, "mpirun --quiet -np 2"), TRAIN, "the device arena of")
+    assert "File too large" in shared and "raise the limit (ulimit -f)" in shared, shared
+    assert limited("-f 4096", TRAIN).returncode == 0
+
+
 def threads():
     """Of a user who has no other processes: root has no limit."""
     user = "setpriv --reuid=54321 --clear-groups"
@@ -99,6 +109,7 @@ def main():
     libraries = mapped(TRAIN[0], 61440)
     address_space(libraries)
     several_ranks(libraries)
+    sizes_of_files()
     threads()
     return 0
 

@@ -6,6 +6,7 @@ import json
 import pathlib
 import shutil
 import struct
+import subprocess
 import sys
 import tempfile
 
@@ -85,6 +86,23 @@ def check_records():
                         work / "bf16.bin", ranks=2)  # fmt: skip
     check_agree(replayed, own, 2e-3, ("loss",))
     assert (work / "bf16.bin").read_bytes() == (work / "alone.bin").read_bytes()
+
+
+def check_unwritten():
+    """A record that cannot be written costs itself; one that is there stays, as where a run is refused."""
+    kept = work / "kept.bin"
+    kept.write_bytes(b"as it was")
+    arguments = " ".join(map(str, [programs.BIN / "fsdp_train", *COMMON, "-b", BATCH, "--model",
+                                   "tiny-qwen3-moe", "--routing-record", kept, "--max-steps"]))  # fmt: skip
+    for steps, limit, status, said in ((2, "unlimited", 2, "--trace-steps"), (90, 4096, 0, "kept.bin")):
+        options = f" --trace {work}/trace.json" if status else "-s 384 -b 8"  # 49 kB of a record each
+        process = subprocess.run(["bash", "-c", f"ulimit -f {limit}; exec {arguments} {steps} {options}"],
+                                 capture_output=True, text=True, timeout=400, check=False)  # fmt: skip
+        lines = process.stderr.strip().splitlines()
+        assert process.returncode == status, (process.returncode, process.stderr)
+        assert len(lines) == 1 and said in lines[0] and "broken" not in lines[0], process.stderr
+        assert status or "File too large" in lines[0], process.stderr
+        assert kept.read_bytes() == b"as it was" and not list(work.glob("kept.bin?*")), list(work.iterdir())
 
 
 def check_losses():
@@ -192,6 +210,7 @@ def check_refused():
 
 def main():
     check_records()
+    check_unwritten()
     check_losses()
     check_biases()
     check_refused()

@@ -202,6 +202,15 @@ def what_cannot_be_written_is_said():
         messages = programs.errors(process, "fsdp_train")
         assert len(messages) == 1 and all(word in messages[0] for word in words), process.stderr
     assert not pathlib.Path("t.json").exists() and not (work / "t.json").exists()
+    # A run that is refused for its last option has written no other file, and replaces none.
+    written = work / "written"
+    written.mkdir()
+    (written / "old.svg").write_text("as it was")
+    train("--max-steps", 2, "--trace", written / "t.json", "--tensorboard", written / "board" / "events",
+          "--memory-profile", written / "old.svg", "--log", written / "log.jsonl", "-e", "refused",
+          "--save-dir", written / "outputs", ranks=None, status=2)  # fmt: skip
+    files = [path for path in written.rglob("*") if path.is_file()]
+    assert files == [written / "old.svg"] and files[0].read_text() == "as it was", files
 
     def small_disk():  # MPI's own files have room
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -210,9 +219,10 @@ def what_cannot_be_written_is_said():
     full = work / "full.json"
     full.write_text("as it was")
     process = train("--max-steps", 101, "--grad-accum", 3, "--trace", full, "--trace-steps", "1:100",
-                    ranks=None, status=3, preexec_fn=small_disk)
-    messages = programs.errors(process, "fsdp_train")
-    assert len(messages) == 1 and "full.json" in messages[0] and "File too large" in messages[0], messages
+                    ranks=None, preexec_fn=small_disk)
+    warning = [line for line in process.stderr.splitlines() if "warning" in line]
+    assert len(warning) == 1 and "full.json" in warning[0] and "File too large" in warning[0], warning
+    assert "step 101/101" in process.stdout and "training continues" in warning[0], process.stdout
     assert full.read_text() == "as it was" and not list(work.glob("full.json.*")), list(work.iterdir())
 
 
