@@ -163,6 +163,28 @@ static void print_row(const machine *m, int width, bool runs, FILE *out) {
   fputc('\n', out);
 }
 
+static double tokens_of_a_rank(const machine *m) {
+  return m->tokens_per_s / strtod(m->ranks, NULL);
+}
+
+// The fastest machine beside each other one: how much faster, and which is cheaper.
+static void print_answer(const machine *machines, int count, FILE *out) {
+  const machine *best = NULL;
+  for (int i = 0; i < count; i++)
+    if (machines[i].fits && (!best || machines[i].tokens_per_s > best->tokens_per_s)) best = &machines[i];
+  for (int i = 0; i < count; i++) {
+    const machine *m = &machines[i];
+    if (!m->fits || m == best) continue;
+    fprintf(out, "%s %s: %.2f times the tokens/s of %s %s, ", best->ranks, best->profile,
+            best->tokens_per_s / m->tokens_per_s, m->ranks, m->profile);
+    if (best->run.cost > 0 && m->run.cost > 0)
+      fprintf(out, "for %.2f times the cost\n", best->run.cost / m->run.cost);
+    else
+      fprintf(out, "and cheaper if a rank's hour costs less than %.2f times as much\n",
+              tokens_of_a_rank(best) / tokens_of_a_rank(m));
+  }
+}
+
 static void print_table(const machine *machines, int count, FILE *out) {
   int width = 7;
   bool runs = false, costs = false;
@@ -175,6 +197,7 @@ static void print_table(const machine *machines, int count, FILE *out) {
           "step", "tokens/s", "MFU", "device", "host", runs ? "     hours  GPU hours" : "",
           costs ? "        cost" : "");
   for (int i = 0; i < count; i++) print_row(&machines[i], width, runs, out);
+  print_answer(machines, count, out);
   for (int i = 0; i < count; i++) {
     const machine *m = &machines[i];
     if (!m->note_count && !*m->reason && !m->command) continue;

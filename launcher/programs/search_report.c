@@ -150,11 +150,26 @@ static fsdp_run_price run_of(const fsdp_search_job *job, const fsdp_search_found
   return fsdp_run_price_of(found->steps, step_tokens, plan->step_s, job->config.ranks, options->gpu_hour);
 }
 
+// What was asked, in a line or two: whether it fits, the batch, how fast it is, what the run takes.
+static void print_answer(const fsdp_search_job *job, const fsdp_search_found *found,
+                         const fsdp_options *options, FILE *out) {
+  const fsdp_search_plan *best = &found->result.plans[0];
+  const fsdp_run_price run = run_of(job, found, options, best);
+  char batch[48], tokens[48], step[FSDP_PRICE_MS_BYTES], text[FSDP_RUN_PRICE_BYTES];
+  fprintf(out, "best:      plan 1 fits %d rank%s of %s: %s sequence%s a step in %s, %s tokens/s\n",
+          job->config.ranks, fsdp_plural(job->config.ranks), job->config.profile->name,
+          fsdp_print_int(job->config.global_batch, batch, sizeof batch),
+          fsdp_plural(job->config.global_batch), fsdp_price_print_ms(best->step_s, step),
+          fsdp_print_int((int64_t)best->tokens_per_s, tokens, sizeof tokens));
+  if (run.steps) fprintf(out, "run:       %s\n", fsdp_run_price_print(&run, text));
+}
+
 fsdp_status fsdp_search_print(const fsdp_search_job *job, const fsdp_search_found *found,
                               fsdp_options *options, FILE *out, fsdp_error *error) {
   const fsdp_search_result *result = &found->result;
   char number[3][48];
   fsdp_report_print_model(job->setup.model_name, &job->config.base.model, job->config.base.seq, out);
+  print_answer(job, found, options, out);
   fprintf(out, "%d kind%s of plans for %d rank%s, %s sequence%s a step; %s drafts, %s whole plans\n",
           result->kind_count, fsdp_plural(result->kind_count), job->config.ranks,
           fsdp_plural(job->config.ranks),

@@ -6,8 +6,8 @@
 #include <jansson.h>
 #include <stdio.h>
 
-// The plans with the commands that run them, then why other kinds lost. `options` are changed on the way: in
-// the end they are those of the best plan.
+// The answer, the plans with the commands that run them, then why other kinds lost. `options` are changed on
+// the way: in the end they are those of the best plan.
 fsdp_status fsdp_search_print(const fsdp_search_job *job, const fsdp_search_found *found,
                               fsdp_options *options, FILE *out, fsdp_error *error);
 

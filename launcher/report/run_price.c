@@ -16,12 +16,19 @@ fsdp_run_price fsdp_run_price_of(int64_t steps, double step_tokens, double step_
                           .cost = hours * ranks * gpu_hour};
 }
 
+// "25.2", from a thousand on "1,234".
+static const char *print_hours(double hours, int digits, char out[48]) {
+  if (hours >= 999.5) return fsdp_print_int((int64_t)(hours + 0.5), out, 48);
+  snprintf(out, 48, "%.*g", digits, hours);
+  return out;
+}
+
 const char *fsdp_run_price_print(const fsdp_run_price *run, char out[FSDP_RUN_PRICE_BYTES]) {
-  char steps[48], tokens[48];
-  int used =
-      snprintf(out, FSDP_RUN_PRICE_BYTES, "%s step%s, %s tokens: %.3g hours, %.4g GPU hours",
-               fsdp_print_int(run->steps, steps, sizeof steps), fsdp_plural(run->steps),
-               fsdp_print_int((int64_t)run->tokens, tokens, sizeof tokens), run->hours, run->gpu_hours);
+  char steps[48], tokens[48], hours[48], gpu_hours[48];
+  int used = snprintf(out, FSDP_RUN_PRICE_BYTES, "%s step%s, %s tokens: %s hours, %s GPU hours",
+                      fsdp_print_int(run->steps, steps, sizeof steps), fsdp_plural(run->steps),
+                      fsdp_print_int((int64_t)run->tokens, tokens, sizeof tokens),
+                      print_hours(run->hours, 3, hours), print_hours(run->gpu_hours, 4, gpu_hours));
   if (run->cost > 0) snprintf(out + used, (size_t)(FSDP_RUN_PRICE_BYTES - used), ", cost %.2f", run->cost);
   return out;
 }

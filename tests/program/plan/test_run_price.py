@@ -47,6 +47,8 @@ def lengths():
     assert read(*priced, "--tokens", 1e6)["time"]["cost"] is None
     line = [row for row in plan(*priced, "--tokens", 1e9).stdout.splitlines() if row.startswith("run:")]
     assert len(line) == 1 and "1,953,125 steps, 1,000,000,000 tokens: " in line[0], line
+    line = [row for row in plan(*priced, "--tokens", 1e13).stdout.splitlines() if row.startswith("run:")]
+    assert "e+" not in line[0] and int(line[0].split(" hours")[0].split()[-1].replace(",", "")) > 1000, line
     long = ("--model", "llama-1b", "--wrap", "block", *A100, "--ranks", 8, "--grad-accum", 256, "--price")
     step_ms = read(*long)["time"]["step_ms"]
     assert step_ms > 1e4 and f"price on a100-40: {step_ms / 1e3:.2f} s a step" in plan(*long).stdout, step_ms
@@ -179,7 +181,19 @@ def machines():
     assert not rows[0]["fits"] and "the memory of profile a100-40" in rows[0]["reason"], rows
     table = plan(*given, "--machines", listed, "--price").stdout
     assert table.startswith("tiny: 803,968 parameters, sequences of 64 tokens\n"), table
-    assert "a100-40" in table and "h100-sxm" in table and len(table.splitlines()) == 4, table
+    assert "a100-40" in table and "h100-sxm" in table and len(table.splitlines()) == 5, table
+    # Which one, in a line: how much faster, and up to which ratio of prices also cheaper; or at which cost.
+    slow, fast = (row["tokens_per_s"] for row in read(*given, "--machines", listed, "--price")["machines"])
+    names = ("4 h100-sxm", "2 a100-40") if fast > slow else ("2 a100-40", "4 h100-sxm")
+    ratio = max(fast, slow) / min(fast, slow)
+    of_a_rank = fast / slow / 2 if fast > slow else slow / fast * 2
+    answer = f"{names[0]}: {ratio:.2f} times the tokens/s of {names[1]}, "
+    cheaper = f"and cheaper if a rank's hour costs less than {of_a_rank:.2f} times as much"
+    assert table.splitlines()[-1] == answer + cheaper, (answer + cheaper, table)
+    rows = read(*given, "--machines", listed, "--price", "--tokens", 1e6, "--gpu-hour", 3)["machines"]
+    paid = plan(*given, "--machines", listed, "--price", "--tokens", 1e6, "--gpu-hour", 3).stdout
+    costs = [row["cost"] for row in rows][:: -1 if fast > slow else 1]
+    assert f"{answer}for {costs[0] / costs[1]:.2f} times the cost\n" in paid, paid
     for bad in ("a100-40", "8", "8 a100-40 @", "8 a100-40 @-1", "x a100-40", "8 a100-40,"):
         assert "--machines '" in plan("--machines", bad, status=2).stderr, bad
     assert "about one machine" in plan("--machines", listed, "--ranks", 4, status=2).stderr

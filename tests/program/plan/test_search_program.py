@@ -86,9 +86,16 @@ def given_stays():
     assert {p["options"]["strategy"] for p in replicas} == {"hybrid", "zero1"}, replicas
     as_given = ("--model", "llama-1b", "--json", "--mesh", "2,2", "-b", 3, "--grad-accum", 1)
     assert json.loads(plan(*MACHINE, *as_given).stdout)["plans"], as_given
-    text = plan(*MACHINE, *MODEL, "--memory-limit", "9GB").stdout
+    text = plan(*MACHINE, *MODEL, "--memory-limit", "9GB", "--tokens", 1e9, "--gpu-hour", 2).stdout
     assert "what lost" in text and "needs at least" in text, text
     assert "\n3% of the device's memory stays free" in text and "\nnot tried: " in text, text
+    # What was asked comes first: whether, at which batch, how fast, how long, for how much.
+    head, best, run, *rest = text.splitlines()
+    first = rest.index(next(line for line in rest if line.startswith(" 1. ")))
+    step, tokens = re.match(r" 1\. (.*) a step, (.*) tokens/s", rest[first]).groups()
+    assert best == ("best:      plan 1 fits 4 ranks of a100-40: 8 sequences a step in "
+                    f"{step}, {tokens} tokens/s"), text  # fmt: skip
+    assert run == f"run:       {rest[first + 2].strip()}" and "hours" in run and "cost" in run, text
 
 
 def margin():
