@@ -18,6 +18,7 @@ static const struct {
               {"strategy", FSDP_SEARCH_STRATEGY},
               {"wrap", FSDP_SEARCH_WRAP},
               {"numel-to-wrap", FSDP_SEARCH_WRAP},
+              {"expert-blocks", FSDP_SEARCH_EXPERT_BLOCKS},
               {"recompute", FSDP_SEARCH_RECOMPUTE},
               {"offload-activations", FSDP_SEARCH_OFFLOAD_ACTIVATIONS},
               {"cpu-offload", FSDP_SEARCH_CPU_OFFLOAD},
@@ -157,6 +158,12 @@ static void take_wrap(taking *t, const fsdp_wrap_policy *wrap) {
   take(t, "wrap", wrap->kind == FSDP_WRAP_SIZE ? "size" : wrap->kind == FSDP_WRAP_BLOCK ? "block" : "none");
 }
 
+// They may be of another plan that was taken before.
+static void take_expert_blocks(taking *t, int blocks) {
+  fsdp_option_reset(t->options, fsdp_option_find("expert-blocks"));
+  if (blocks > 1) take_number(t, "expert-blocks", blocks);
+}
+
 fsdp_status fsdp_search_take(const fsdp_search_job *job, const fsdp_plan_config *plan,
                              fsdp_program_kind program, const char *place, fsdp_options *options,
                              fsdp_error *error) {
@@ -171,6 +178,7 @@ fsdp_status fsdp_search_take(const fsdp_search_job *job, const fsdp_plan_config 
   if (options->sequence_parallel != plan->sequence_parallel && fsdp_mesh_size(&plan->mesh, "tensor") > 1)
     take(&t, "sequence-parallel", plan->sequence_parallel ? "on" : "off");
   if (!fixed[FSDP_SEARCH_WRAP]) take_wrap(&t, &plan->wrap);
+  if (!fixed[FSDP_SEARCH_EXPERT_BLOCKS]) take_expert_blocks(&t, plan->expert_blocks);
   if (!fixed[FSDP_SEARCH_RECOMPUTE])
     take(&t, "recompute", fsdp_saving_print(&plan->saving, FSDP_FATE_RECOMPUTE, rules));
   if (!fixed[FSDP_SEARCH_OFFLOAD_ACTIVATIONS])

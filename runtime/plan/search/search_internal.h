@@ -15,7 +15,9 @@
 
 // What is enumerated.
 #define SEARCH_SETS_MAX         6 // of values that are not kept
-#define SEARCH_WRAPS_MAX        4
+#define SEARCH_WRAPS_MAX        4 // and of routed models those with blocks of experts
+#define SEARCH_BLOCKS_MAX       8 // of a rank's experts in a layer
+#define SEARCH_UNITS_MAX        (SEARCH_WRAPS_MAX + 3)
 #define SEARCH_KEEP             8 // settings of a kind that may become its finalist, half of them offloading
 #define SEARCH_BATCHES_MAX      64
 #define SEARCH_PREFETCH_MAX     2
@@ -59,12 +61,33 @@ typedef struct search_chain {
 #define SEARCH_FINER_CHAINS_MAX 80
 #define SEARCH_CHAINS_MAX       (SEARCH_USUAL_CHAINS_MAX + SEARCH_FINER_CHAINS_MAX)
 
+// What is gathered together.
+typedef struct search_units {
+  fsdp_wrap_policy wrap;
+  int expert_blocks;
+} search_units;
+
+static inline search_units search_units_of(const fsdp_plan_config *config) {
+  return (search_units){config->wrap, config->expert_blocks};
+}
+
+static inline bool search_units_equal(const search_units *a, const search_units *b) {
+  return a->wrap.kind == b->wrap.kind && a->wrap.numel == b->wrap.numel &&
+         a->expert_blocks == b->expert_blocks;
+}
+
+static inline void search_units_set(fsdp_plan_config *config, const search_units *units) {
+  config->wrap = units->wrap;
+  config->expert_blocks = units->expert_blocks;
+}
+
 typedef struct search_space {
   search_chain chains[SEARCH_CHAINS_MAX];
-  int chain_count, usual_count;             // the usual ones come first
-  int first_single;                         // the last ones recompute one item each
-  fsdp_wrap_policy wraps[SEARCH_WRAPS_MAX]; // the first is what a kind is tried with
-  int wrap_count;
+  int chain_count, usual_count;         // the usual ones come first
+  int first_single;                     // the last ones recompute one item each
+  search_units units[SEARCH_UNITS_MAX]; // the first is what a kind is tried with
+  int units_count;
+  bool has_blocks;              // some of them cut a layer's experts, and the first does not
   int64_t layer_params, params; // of a layer, and in all
   double value_bytes;           // of a sequence: the largest value that a layer saves or makes again
 } search_space;

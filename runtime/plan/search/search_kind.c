@@ -87,9 +87,9 @@ static double floor_of(const fsdp_evaluation *estimate) {
 // Chains begin alike, so that one setting is found by several.
 static bool is_same_setting(const search_setting *a, const search_setting *b) {
   const fsdp_plan_config *x = &a->config, *y = &b->config;
-  return x->batch == y->batch && x->wrap.kind == y->wrap.kind && x->wrap.numel == y->wrap.numel &&
-         x->prefetch == y->prefetch && x->accumulate == y->accumulate &&
-         fsdp_saving_equal(&x->saving, &y->saving);
+  const search_units units = search_units_of(x), others = search_units_of(y);
+  return x->batch == y->batch && search_units_equal(&units, &others) && x->prefetch == y->prefetch &&
+         x->accumulate == y->accumulate && fsdp_saving_equal(&x->saving, &y->saving);
 }
 
 void search_best_insert(search_best *best, const search_setting *setting) {
@@ -268,13 +268,13 @@ static void try_setting(walk *w, const fsdp_plan_config *config, const fsdp_eval
 // ---- Variants
 
 typedef struct variant {
-  int wrap, prefetch;
+  int units, prefetch;
   bool other_accumulation;
 } variant;
 
 static fsdp_plan_config config_of(const walk *w, const fsdp_plan_config *first, const variant *v) {
   fsdp_plan_config config = *first;
-  config.wrap = w->space->wraps[v->wrap];
+  search_units_set(&config, &w->space->units[v->units]);
   config.prefetch = v->prefetch;
   if (v->other_accumulation)
     config.accumulate =
@@ -282,8 +282,20 @@ static fsdp_plan_config config_of(const walk *w, const fsdp_plan_config *first, 
   return config;
 }
 
+// The most that blocks of experts save: a layer's experts, those gathered ahead, and two of their gradients.
+static int64_t blocks_bytes(const walk *w) {
+  const fsdp_plan_config *c = &w->search->base;
+  const fsdp_mesh *mesh = &w->kind->mesh;
+  if (!w->space->has_blocks) return 0;
+  const int64_t experts = 3 * c->model.experts * c->model.expert_size * c->model.hidden_size /
+                          fsdp_mesh_size(mesh, FSDP_AXIS_TENSOR) / fsdp_mesh_size(mesh, FSDP_AXIS_EXPERT);
+  return experts * ((SEARCH_PREFETCH_MAX + 1) * fsdp_dtype_bytes(c->param_dtype) +
+                    2 * fsdp_dtype_bytes(c->reduce_dtype));
+}
+
 // Lower bound on a micro-batch's work once it fits, if a variant needs less memory than the first by
-// SEARCH_DEPTH times the estimate's error, or by twice that where nothing is known to fit.
+// SEARCH_DEPTH times the estimate's error, or by twice that where nothing is known to fit, and by what blocks
+// of experts save.
 static double hopeful_work_s(walk *w, const search_setting *first) {
   int64_t bytes[FSDP_SPACE_COUNT];
   const int layers = (int)w->search->base.model.num_layers;
@@ -292,6 +304,7 @@ static double hopeful_work_s(walk *w, const search_setting *first) {
   search_setting hopeful = *first;
   for (int s = 0; s < FSDP_SPACE_COUNT; s++)
     hopeful.estimate.bytes[s] -= (int64_t)(share * (double)w->evaluator->allowed.bytes[s]);
+  hopeful.estimate.bytes[FSDP_SPACE_DEVICE] -= blocks_bytes(w);
   if (fsdp_excess_of(&w->evaluator->allowed, hopeful.estimate.bytes, NULL) == 0)
     return first->estimate.work_s;
   search_delta *delta = delta_of(w, first);
@@ -323,11 +336,11 @@ static bool links_are_busy(walk *w, const fsdp_plan_config *first, variant v) {
 // each layer and one ahead.
 static bool links_of_layers_are_busy(walk *w, const fsdp_plan_config *first, variant v) {
   fsdp_evaluation layers;
-  if (w->space->wraps[v.wrap].kind == FSDP_WRAP_NONE || w->space->wraps[0].kind != FSDP_WRAP_BLOCK)
-    return false;
+  const search_units *units = w->space->units;
+  if (units[v.units].wrap.kind == FSDP_WRAP_NONE || units[0].wrap.kind != FSDP_WRAP_BLOCK) return false;
   if (!is_open(w, FSDP_SEARCH_PREFETCH)) return false;
   v.prefetch = 1;
-  v.wrap = 0;
+  v.units = 0;
   const fsdp_plan_config config = config_of(w, first, &v);
   return fsdp_evaluate(w->evaluator, &config, FSDP_EVALUATE_FEW, &layers) &&
          is_cut(w, layers.links_s * search_links_left(w->search, w->space));
@@ -346,11 +359,11 @@ static void try_variants(walk *w, const batch_choice *choice, const fsdp_plan_co
   const int accumulations = is_open(w, FSDP_SEARCH_ACCUMULATE) && first->micro_batches > 1 ? 2 : 1;
   for (int d = 0; d < depth_count; d++) {
     if (depth_count > 1 && !(depths[d] == 1 || (depths[d] == 2 ? is_exposed : is_large))) continue;
-    for (int wrap = 0; wrap < w->space->wrap_count; wrap++) {
+    for (int units = 0; units < w->space->units_count; units++) {
       for (int other = 0; other < accumulations; other++) {
-        const int changes = (d > 0) + (wrap > 0) + (other > 0);
+        const int changes = (d > 0) + (units > 0) + (other > 0);
         if (changes == 0 || (!all && changes > 1)) continue;
-        const variant v = {wrap, depth_count > 1 ? depths[d] : first->prefetch, other > 0};
+        const variant v = {units, depth_count > 1 ? depths[d] : first->prefetch, other > 0};
         if (links_of_layers_are_busy(w, first, v)) continue;
         if (depths[d] == 0 && links_are_busy(w, first, v)) continue;
         const fsdp_plan_config config = config_of(w, first, &v);
@@ -367,7 +380,7 @@ static fsdp_plan_config first_config(const fsdp_search_config *search, const sea
   config.strategy = kind->strategy;
   config.cpu_offload = kind->cpu_offload;
   config.sequence_parallel = kind->sequence_parallel;
-  config.wrap = space->wraps[0];
+  search_units_set(&config, &space->units[0]);
   if (!search->fixed[FSDP_SEARCH_PREFETCH]) config.prefetch = 1;
   if (!search->fixed[FSDP_SEARCH_ACCUMULATE])
     config.accumulate = config.strategy == FSDP_ZERO1 ? FSDP_ACCUMULATE_LOCAL : FSDP_ACCUMULATE_REDUCE;

@@ -10,7 +10,7 @@
 // ---- What a plan's neighbours are
 
 // Every wrap with every prefetch, the other accumulation, the micro-batches next in size.
-#define NEIGHBOURS_MAX (SEARCH_WRAPS_MAX * (SEARCH_PREFETCH_DEEPEST + 1) + 3)
+#define NEIGHBOURS_MAX (SEARCH_UNITS_MAX * (SEARCH_PREFETCH_DEEPEST + 1) + 3)
 
 typedef struct neighbours {
   fsdp_plan_config settings[NEIGHBOURS_MAX]; // the plan's own first
@@ -22,17 +22,15 @@ static void add(neighbours *list, const fsdp_plan_config *setting) {
   list->settings[list->count++] = *setting;
 }
 
-static bool is_same_wrap(const fsdp_wrap_policy *a, const fsdp_wrap_policy *b) {
-  return a->kind == b->kind && a->numel == b->numel;
-}
-
 static void add_wraps_ahead(const searcher *r, const fsdp_plan_config *own, neighbours *list) {
   const bool fixed = r->config->fixed[FSDP_SEARCH_PREFETCH];
+  const search_units own_units = search_units_of(own);
   fsdp_plan_config setting = *own;
-  for (int w = 0; w < r->space.wrap_count; w++) {
-    setting.wrap = r->space.wraps[w];
+  for (int u = 0; u < r->space.units_count; u++) {
+    const search_units *units = &r->space.units[u];
+    search_units_set(&setting, units);
     for (int depth = 0; depth <= SEARCH_PREFETCH_DEEPEST; depth++) {
-      const bool is_own = depth == own->prefetch && is_same_wrap(&setting.wrap, &own->wrap);
+      const bool is_own = depth == own->prefetch && search_units_equal(units, &own_units);
       setting.prefetch = depth;
       if (!is_own && (!fixed || depth == own->prefetch)) add(list, &setting);
     }

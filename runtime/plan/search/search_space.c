@@ -246,7 +246,7 @@ fsdp_saving search_saving_of(const fsdp_search_config *search, const search_chai
   return saving;
 }
 
-// ---- Wraps
+// ---- Units
 
 // Whether no unit but the root's holds matrices of two layers, and the root's of none.
 static bool keeps_layers_apart(const fsdp_units *units, const fsdp_graph *graph) {
@@ -276,29 +276,49 @@ static int64_t module_params(const fsdp_graph *graph, int module) {
   return sum;
 }
 
+static void add_units(const fsdp_search_config *search, search_space *space, fsdp_wrap_policy wrap) {
+  FSDP_CHECK(space->units_count < SEARCH_UNITS_MAX, "more than %d ways to make units", SEARCH_UNITS_MAX);
+  space->units[space->units_count++] = (search_units){wrap, search->base.expert_blocks};
+}
+
 // Thresholds that divide a layer into units and leave none of its matrices to the root: the greatest one for
 // each number of units.
 static void list_wraps(const fsdp_search_config *search, search_space *space, const fsdp_graph *graph) {
   const fsdp_mesh mesh = fsdp_mesh_of(1, 2);
   int counts[SEARCH_WRAPS_MAX] = {0};
-  space->wraps[space->wrap_count++] = (fsdp_wrap_policy){.kind = FSDP_WRAP_BLOCK};
-  for (int m = 0; m < graph->module_count && space->wrap_count < SEARCH_WRAPS_MAX - 1; m++) {
+  add_units(search, space, (fsdp_wrap_policy){.kind = FSDP_WRAP_BLOCK});
+  for (int m = 0; m < graph->module_count && space->units_count < SEARCH_WRAPS_MAX - 1; m++) {
     const int64_t numel = module_params(graph, m);
     fsdp_wrap_policy policy = {.kind = FSDP_WRAP_SIZE, .numel = numel};
     fsdp_units *units;
     if (numel >= space->layer_params || numel < space->layer_params / 16 || numel < 1) continue;
     if (fsdp_units_create(graph, &policy, &mesh, &units, NULL) != FSDP_OK) continue;
     int same = -1;
-    for (int w = 1; w < space->wrap_count; w++)
+    for (int w = 1; w < space->units_count; w++)
       if (counts[w] == units->count) same = w;
     if (keeps_layers_apart(units, graph)) {
-      if (same < 0) counts[same = space->wrap_count++] = units->count;
-      if (space->wraps[same].numel < numel) space->wraps[same] = policy;
+      if (same < 0) {
+        counts[same = space->units_count] = units->count;
+        add_units(search, space, policy);
+      }
+      if (space->units[same].wrap.numel < numel) space->units[same].wrap = policy;
     }
     fsdp_units_destroy(units);
   }
-  if (search->base.sharding == NULL)
-    space->wraps[space->wrap_count++] = (fsdp_wrap_policy){.kind = FSDP_WRAP_NONE};
+  if (search->base.sharding == NULL) add_units(search, space, (fsdp_wrap_policy){.kind = FSDP_WRAP_NONE});
+}
+
+// The first wrap with a layer's experts in blocks too. Where ranks have fewer experts than that there is no
+// plan.
+static void list_expert_blocks(const fsdp_search_config *search, search_space *space) {
+  const fsdp_model_config *model = &search->base.model;
+  const bool open = !search->fixed[FSDP_SEARCH_EXPERT_BLOCKS] && fsdp_model_expert_layers(model);
+  const int64_t most = fsdp_min_i64(model->experts, SEARCH_BLOCKS_MAX);
+  for (int blocks = 2; open && blocks <= most; blocks *= 2) {
+    add_units(search, space, space->units[0].wrap);
+    space->units[space->units_count - 1].expert_blocks = blocks;
+    space->has_blocks = true;
+  }
 }
 
 fsdp_status search_space_create(const fsdp_search_config *search, search_space *space, fsdp_error *error) {
@@ -314,9 +334,10 @@ fsdp_status search_space_create(const fsdp_search_config *search, search_space *
   space->value_bytes = largest_value_bytes(graph, search->base.param_dtype);
   list_chains(search, space, graph);
   if (search->fixed[FSDP_SEARCH_WRAP])
-    space->wraps[space->wrap_count++] = search->base.wrap;
+    add_units(search, space, search->base.wrap);
   else
     list_wraps(search, space, graph);
+  list_expert_blocks(search, space);
   fsdp_graph_destroy(graph);
   return FSDP_OK;
 }

@@ -59,7 +59,7 @@ static const setting table[] = {
     {"reduce-dtype", WORD_OF(reduce_dtype, fsdp_dtype_words, "bf16 or fp32"), .fixes = -1},
     {"master-dtype", WORD_OF(master_dtype, fsdp_dtype_words, "bf16 or fp32"), .fixes = -1},
     {"moment-dtype", WORD_OF(moment_dtype, fsdp_dtype_words, "bf16 or fp32"), .fixes = -1},
-    {"expert-blocks", WHOLE_OF(expert_blocks, 1, 1 << 16), .fixes = -1},
+    {"expert-blocks", WHOLE_OF(expert_blocks, 1, 1 << 16), .fixes = FSDP_SEARCH_EXPERT_BLOCKS},
     {"expert-capacity", .kind = REAL, AT(expert_capacity), .form = "a number from 0 on", .fixes = -1},
     {"grad-clip", .kind = REAL, AT(grad_clip), .form = "a number from 0 on", .fixes = -1},
     {"backend", WORD_OF(backend, backends, "cpu, cuda or auto"), .fixes = -1},

@@ -82,9 +82,13 @@ static void of_a_cpu(void **state) {
   fsdp_device_profile_destroy(p);
 }
 
-// Seconds of products grouped by expert in a step of a tiny model on four ranks of a GPU.
-static double products_s(int fsdp, int expert, double imbalance) {
-  fsdp_device_profile *profile = profile_of("base: h100-sxm\nlaunch_us: 0.001\n");
+typedef struct step {
+  double grouped_s, flops, gathers_s; // grouped_s: products grouped by expert; gathers_s: weights of units
+} step;
+
+// A step of a tiny model on four ranks of a GPU, whose memory is fast and which collectives do not slow down.
+static step step_of(int fsdp, int expert, double imbalance, int blocks) {
+  fsdp_device_profile *profile = profile_of("base: h100-sxm\n");
   fsdp_plan_config config = {.batch = 1,
                              .seq = 4096,
                              .micro_batches = 1,
@@ -94,19 +98,25 @@ static double products_s(int fsdp, int expert, double imbalance) {
                              .prefetch = 1,
                              .param_dtype = FSDP_BF16,
                              .imbalance = imbalance,
+                             .expert_blocks = blocks,
                              .backend = fsdp_plan_backend_cuda()};
   fsdp_error error = {0};
   fsdp_plan *plan;
   fsdp_pricing pricing;
   fsdp_step_price price;
+  profile->memory_rate = 1e24;
+  profile->launch_s = 0;
+  profile->product_slowdown = profile->collective_slowdown = 1;
   if (fsdp_model_preset("tiny-qwen3-moe", &config.model, &error)) fail_msg("%s", error.message);
   fsdp_mesh_resize(&config.mesh, FSDP_AXIS_EXPERT, expert);
   if (fsdp_plan_create(&config, &plan, &error)) fail_msg("%s", error.message);
   if (fsdp_pricing_create(plan, profile, 8, &pricing, &error)) fail_msg("%s", error.message);
   fsdp_simulation *simulation = fsdp_simulation_create(&pricing);
   fsdp_simulation_run(simulation, &price);
-  const double found = price.estimated_s[FSDP_PRICE_PRODUCTS];
-  assert_true(found > 0 && found < price.kind_s[FSDP_PRICE_PRODUCTS]);
+  const step found = {.grouped_s = price.estimated_s[FSDP_PRICE_PRODUCTS],
+                      .flops = price.flops,
+                      .gathers_s = price.busy_s[FSDP_STREAM_GATHER]};
+  assert_true(found.grouped_s > 0 && found.grouped_s < price.kind_s[FSDP_PRICE_PRODUCTS]);
   fsdp_step_price_release(&price);
   fsdp_simulation_destroy(simulation);
   fsdp_plan_destroy(plan);
@@ -117,12 +127,27 @@ static double products_s(int fsdp, int expert, double imbalance) {
 // Without an axis a rank has as many rows whatever the routing; with one the step takes the fullest rank.
 static void imbalance_is_of_ranks(void **state) {
   (void)state;
-  assert_near(products_s(4, 1, 2), products_s(4, 1, 1));
-  assert_true(products_s(1, 4, 2) > 1.8 * products_s(1, 4, 1));
+  assert_near(step_of(4, 1, 2, 1).grouped_s, step_of(4, 1, 1, 1).grouped_s);
+  assert_true(step_of(1, 4, 2, 1).grouped_s > 1.8 * step_of(1, 4, 1, 1).grouped_s);
+}
+
+// Blocks of experts have each its rows: they take as long as all together, and are sent in more messages.
+static void blocks_share_the_work(void **state) {
+  (void)state;
+  for (int expert = 1; expert <= 2; expert++) {
+    const step whole = step_of(4 / expert, expert, 1, 1);
+    for (int blocks = 2; blocks <= 4; blocks *= 2) {
+      const step cut = step_of(4 / expert, expert, 1, blocks);
+      assert_near(cut.grouped_s, whole.grouped_s);
+      assert_near(cut.flops, whole.flops);
+      assert_true(cut.gathers_s > 1.1 * whole.gathers_s);
+    }
+  }
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(by_rows_of_an_expert), cmocka_unit_test(of_a_cpu),
-                                     cmocka_unit_test(imbalance_is_of_ranks)};
+                                     cmocka_unit_test(imbalance_is_of_ranks),
+                                     cmocka_unit_test(blocks_share_the_work)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -32,7 +32,7 @@ static double pick(random_source *random, double low, double high) {
 
 static fsdp_search_config draw_search(random_source *random, const fsdp_device_profile *profile, int model,
                                       int ranks) {
-  static const char *const presets[] = {"llama3-8b", "gpt2", "llama2-7b"};
+  static const char *const presets[] = {"llama3-8b", "gpt2", "llama2-7b", "qwen3-30b-a3b"};
   fsdp_search_config c = search_on(profile, presets[model], 5, ranks);
   c.ranks_per_node = random_int(random, 0, 1) ? 8 : 4;
   c.base.seq = 1024;
@@ -73,7 +73,7 @@ static bool draw_setting(random_source *random, const fsdp_search_config *search
   search_batch(search, kind, random_int(random, 0, count - 1), &c->batch, &c->micro_batches);
   c->prefetch = random_int(random, 0, 2);
   c->accumulate = (fsdp_accumulate)random_int(random, 0, 1);
-  c->wrap = space->wraps[random_int(random, 0, space->wrap_count - 1)];
+  search_units_set(c, &space->units[random_int(random, 0, space->units_count - 1)]);
   fsdp_saving_parse(recomputed[random_int(random, 0, 3)], "-", FSDP_FATE_RECOMPUTE, &c->saving, NULL);
   if (random_int(random, 0, 4) == 0)
     fsdp_saving_parse("block_inputs", "-", FSDP_FATE_OFFLOAD, &c->saving, NULL);
@@ -143,8 +143,22 @@ static void check_kind(random_source *random, const fsdp_search_config *search, 
   if (kept.prefetch == 0) kept.prefetch = 1;
   check("links", estimate(search, &kept).links_s, plan.step_s, &config, &all->links);
   kept.wrap = (fsdp_wrap_policy){.kind = FSDP_WRAP_BLOCK};
+  kept.expert_blocks = search->base.expert_blocks;
   kept.accumulate = kept.strategy == FSDP_ZERO1 ? FSDP_ACCUMULATE_LOCAL : FSDP_ACCUMULATE_REDUCE;
   check("work", estimate(search, &kept).work_s, plan.step_s, &config, &all->work);
+}
+
+// A setting of each kind, or of each `stride`-th.
+static void check_search(random_source *random, const fsdp_search_config *search, int stride, closest *all) {
+  search_space space;
+  assert_int_equal(search_space_create(search, &space, NULL), FSDP_OK);
+  shared known = {.evaluator = search_evaluator_of(search)};
+  int count;
+  fsdp_search_kind *kinds = search_kinds_create(search, &count);
+  for (int k = 0; k < count; k += stride) check_kind(random, search, &space, &kinds[k], &known, all);
+  free(kinds);
+  free(known.floors.items);
+  fsdp_evaluator_release(&known.evaluator);
 }
 
 static void test_bounds(void **state) {
@@ -156,17 +170,8 @@ static void test_bounds(void **state) {
     const int ranks = turn % 2 ? 16 : 8;
     fsdp_device_profile *profile = draw_machine(&random);
     fsdp_search_config search = draw_search(&random, profile, turn % 3, ranks);
-    search_space space;
     search.fixed[FSDP_SEARCH_SEQUENCE_PARALLEL] = turn % 7 < 6;
-    assert_int_equal(search_space_create(&search, &space, NULL), FSDP_OK);
-    shared known = {.evaluator = search_evaluator_of(&search)};
-    int count;
-    fsdp_search_kind *kinds = search_kinds_create(&search, &count);
-    for (int k = 0; k < count; k += test_stride(8))
-      check_kind(&random, &search, &space, &kinds[k], &known, &all);
-    free(kinds);
-    free(known.floors.items);
-    fsdp_evaluator_release(&known.evaluator);
+    check_search(&random, &search, test_stride(8), &all);
     fsdp_device_profile_destroy(profile);
   }
   print_message("%d plans; closest: compute %.3f, communication %.3f, updates %.3f, device %.3f, host %.3f, "
@@ -181,6 +186,23 @@ static void test_bounds(void **state) {
     assert_true(all.memory[FSDP_SPACE_DEVICE] > 0.7 && all.memory[FSDP_SPACE_HOST] > 0.9);
     assert_true(all.value > 0.02);
   }
+}
+
+// Experts over an axis or not, in blocks or not.
+static void test_bounds_of_experts(void **state) {
+  (void)state;
+  random_source random = {.seed = 5};
+  closest all = {.plans = 0};
+  for (int turn = 0; turn < 3 * test_draws(1, 1); turn++) {
+    fsdp_device_profile *profile = draw_machine(&random);
+    fsdp_search_config search = draw_search(&random, profile, 3, 8);
+    search.base.model.num_layers = 3;
+    search.fixed[FSDP_SEARCH_WRAP] = false;
+    check_search(&random, &search, 3 * test_stride(8), &all);
+    fsdp_device_profile_destroy(profile);
+  }
+  print_message("%d plans of experts\n", all.plans);
+  if (test_whole()) assert_true(all.plans > 60);
 }
 
 // Products alone: hardly anything to send, read or keep beside them.
@@ -432,7 +454,7 @@ int main(void) {
       cmocka_unit_test(test_compute),      cmocka_unit_test(test_links),
       cmocka_unit_test(test_equal_states), cmocka_unit_test(test_links_left),
       cmocka_unit_test(test_batches),      cmocka_unit_test(test_links_in_little_memory),
-      cmocka_unit_test(test_offloaded),
+      cmocka_unit_test(test_offloaded),    cmocka_unit_test(test_bounds_of_experts),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
