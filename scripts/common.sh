@@ -10,4 +10,7 @@ export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_btl_vader_single_copy_mechan
 # The cores that this process may use, which in a container may be fewer than the machine has.
 cores() { nproc; }
 
-say() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
+# A heading, bold on a terminal.
+say() {
+  if [ -t 1 ]; then printf '\n\033[1m== %s\033[0m\n' "$*"; else printf '\n== %s\n' "$*"; fi
+}

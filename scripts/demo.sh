@@ -16,7 +16,10 @@ cuda=off
 if compgen -G "/dev/nvidia[0-9]*" >/dev/null; then cuda=auto; fi
 build=build-demo
 BUILD_TARGETS="fsdp_train fsdp_plan fsdp_eval" scripts/build.sh $build -DFSDP_CUDA=$cuda
-rm -rf "$out"
+if [ -e "$out" ]; then
+  echo "removed: $out of an earlier demo"
+  rm -rf "$out"
+fi
 mkdir -p "$out"
 
 say "The plan, before anything is allocated"

@@ -108,15 +108,17 @@ class Template:
         self.takes_parts = PROBE in in_parts and "'type'" not in in_parts
         self.takes_text = not self.takes_parts or PROBE in self._tried({"role": "user", "content": PROBE})
 
-        def calling(arguments):
+        def calling(arguments, **more):
             function = {"name": "f", "arguments": arguments}
             call = {"id": "000000000", "type": "function", "function": function}
             return self._tried({"role": "user", "content": "q"},
-                               {"role": "assistant", "content": "", "tool_calls": [call]})
+                               {"role": "assistant", "tool_calls": [call], **more})
 
-        self.takes_json = f'{{"{PROBE}": 1}}' in calling(f'{{"{PROBE}": 1}}')
-        of_object = calling({PROBE: 1})  # which some print as Python does, or refuse
+        self.takes_json = f'{{"{PROBE}": 1}}' in calling(f'{{"{PROBE}": 1}}', content="")
+        of_object = calling({PROBE: 1}, content="")  # which some print as Python does, or refuse
         self.takes_object = PROBE in of_object and f"'{PROBE}'" not in of_object or not self.takes_json
+        # OpenAI's messages that only call a tool have null for a content, which few templates take.
+        self.takes_none = PROBE in calling({PROBE: 1} if self.takes_object else f'{{"{PROBE}": 1}}')
         # What it writes behind the last message alone, as Phi-3's does.
         pair = [{"role": "user", "content": self._content("q")},
                 {"role": "assistant", "content": self._content(PROBE)}]
@@ -147,8 +149,8 @@ class Template:
         messages = []
         for message in chat.messages:
             made = dict(message)
-            if "content" in made:
-                made["content"] = self._content(made["content"])
+            if "content" in made or not self.takes_none:
+                made["content"] = self._content(made.get("content", ""))
             if "tool_calls" in made:
                 made["tool_calls"] = [self._call(call) for call in made["tool_calls"]]
             reasoning = next((made[key] for key in REASONING if key in made), None)
@@ -177,6 +179,14 @@ class Template:
                                 "give another with --chat-template FILE") from None
 
         return render
+
+    def unused(self, chat):
+        """Keys of messages that the template has no place for, and that change nothing else."""
+        keys = {key for message in chat.messages for key in message}
+        reasoning = [key for key in REASONING if key in keys]
+        if any(name in self.source for name in REASONING):
+            reasoning = []
+        return {*reasoning, *(["name"] if "name" in keys and "name" not in self.source else [])}
 
     def _check(self, chat, place):
         """What the template has no place for must not be lost."""

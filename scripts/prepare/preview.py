@@ -47,7 +47,8 @@ def preview(paths, settings, count, out=sys.stdout):
     for ids, mask in itertools.islice(_documents(paths, settings, worker, summary), count):
         shown += 1
         learned = mask.count(b"1")
-        out.write(f"--- document {shown}: {len(ids):,} tokens, {learned:,} learned\n")
+        out.write(f"--- document {shown}: {len(ids):,} tokens, {learned:,} learned"
+                  + ("\n" if learned else ", so it is left out\n"))
         for span, counts in _spans(ids, mask):
             out.write(_shown(worker.encoder.text(span), counts, coloured))
         out.write("\n")

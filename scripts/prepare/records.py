@@ -53,7 +53,7 @@ def _chat(chat, place, options):
         how, samples = template.samples(chat, place)
     else:
         how, samples = chats.ALL, [[(template.whole(chat, place), True)]]
-    return [Document(parts, how=how, hides=hides) for parts in samples]
+    return [Document(parts, how=how, hides=hides) for parts in samples], template.unused(chat)
 
 
 def parse(record, place, options):
@@ -61,7 +61,8 @@ def parse(record, place, options):
     mask_prompt, fields, encoder, hide. BadRecord and InputError as forms.read has them."""
     content, ignored = forms.read(record, place, options.fields)
     if isinstance(content, forms.Chat):
-        documents = _chat(content, place, options)
+        documents, unused = _chat(content, place, options)
+        ignored = ignored | {f"messages[].{key} (the chat template has no place for it)" for key in unused}
     elif isinstance(content, forms.Text):
         documents = [Document([(content.text, True), (None, True)])] if content.text else []
     else:

@@ -43,13 +43,17 @@ def template_of(source, **special):
     return Template(source, "a template", special, datetime.datetime(2024, 7, 26))
 
 
-def samples(template, messages, learned=None, **more):
-    """(how, the samples as text in which what is learned stands in braces)"""
+def chat_of(messages, learned=None, **more):
     from prepare.forms import Chat
 
     if learned is None:
         learned = [message["role"] == "assistant" for message in messages]
-    how, made = template.samples(Chat(messages, learned, **more), "here")
+    return Chat(messages, learned, **more)
+
+
+def samples(template, messages, learned=None, **more):
+    """(how, the samples as text in which what is learned stands in braces)"""
+    how, made = template.samples(chat_of(messages, learned, **more), "here")
     return how, [
         "".join(f"{{{text}}}" if flag else text for text, flag in sample if text) for sample in made
     ]
@@ -294,6 +298,29 @@ def ends_that_are_not_learned_are_reported(work):
     assert "ends of answers" not in process.stdout
 
 
+def what_a_template_has_no_place_for_is_counted(work):
+    """Reasoning and names are no part of the text, and the summary says so; null beside a call is an empty
+    content where the template cannot do without one."""
+    said = [{"role": "user", "content": "q", "name": "Bob"},
+            {"role": "assistant", "content": "a", "thinking": "t"}]  # fmt: skip
+    assert template_of(PLAIN).unused(chat_of(said)) == {"name", "thinking"}
+    assert template_of(DROPS).unused(chat_of(said)) == {"name"}
+    (work / "a.jsonl").write_text(json.dumps({"messages": said}) + "\n")
+    (work / "t.jinja").write_text(PLAIN)
+    process = prepare("--out", work / "x.tok", "--chat-template", work / "t.jinja", work / "a.jsonl")
+    place = "(the chat template has no place for it) in 1"
+    ignored = f"ignored: messages[].name {place}, messages[].thinking {place} records"
+    assert ignored in process.stdout, process.stdout
+    call = {"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
+    calls = [{"role": "user", "content": "q"}, {"role": "assistant", "tool_calls": [call]}]
+    tail = "{%- if m.tool_calls %}{{- m.tool_calls | tojson }}{%- endif %}{%- endfor %}"
+    calling = template_of(PLAIN.replace("{%- endfor %}", tail))
+    assert not calling.takes_none
+    _, (text,) = samples(calling, calls)
+    assert text.startswith("<user>q<end><assistant>{<end>[") and '"x": 1' in text, text
+    assert template_of(calling.source.replace("m.content", "m.content | default('-')")).takes_none
+
+
 def the_date_is_today_unless_set(work):
     (work / "a.jsonl").write_text(json.dumps({"messages": talk(1)}) + "\n")
     (work / "t.jinja").write_text("{{ strftime_now('%d %b %Y') }}" + PLAIN)
@@ -326,6 +353,7 @@ def main():
             contents_are_given_as_the_template_takes_them,
             what_ends_all_is_no_part_of_earlier_answers,
             ends_that_are_not_learned_are_reported,
+            what_a_template_has_no_place_for_is_counted,
             the_date_is_today_unless_set,
         ],
     )
