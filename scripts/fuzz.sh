@@ -113,6 +113,6 @@ if [ $coverage -eq 1 ]; then
     runtime/checkpoint/{config_json,safetensors,safetensors_header,checkpoint_json}.c \
     runtime/data/token_file.c runtime/data/json_text.c launcher/profile/profile_{file,reader,rows}.c \
     runtime/plan/text/yaml_document.c launcher/options/yaml_options.c \
-    launcher/setup/{network_file,strategies_file}.c
+    launcher/setup/{listed_file,strategies_file}.c
 fi
 exit $failed

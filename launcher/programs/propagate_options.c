@@ -1,7 +1,7 @@
 #include "launcher/programs/propagate_options.h"
 
 #include "launcher/report/strategies.h"
-#include "launcher/setup/network_file.h"
+#include "launcher/setup/listed_file.h"
 #include "launcher/setup/propagate_mesh.h"
 #include "launcher/setup/setup.h"
 #include "launcher/setup/sharding_file.h"
@@ -19,9 +19,8 @@ typedef struct printed {
   fsdp_specs *specs; // of --sharding, else NULL
 } printed;
 
-static int item_bytes(const fsdp_options *options) {
-  int dtype = options->param_dtype == FSDP_DTYPE_AUTO ? FSDP_F32 : options->param_dtype;
-  return (int)fsdp_dtype_bytes((fsdp_dtype)dtype);
+static fsdp_dtype compute_dtype(const fsdp_options *options) {
+  return options->param_dtype == FSDP_DTYPE_AUTO ? FSDP_F32 : (fsdp_dtype)options->param_dtype;
 }
 
 static fsdp_status of_file(const fsdp_options *options, const fsdp_setup_ranks *ranks, printed *p,
@@ -31,9 +30,12 @@ static fsdp_status of_file(const fsdp_options *options, const fsdp_setup_ranks *
   if (status) return status;
   const fsdp_slice_mesh slices =
       p->named ? fsdp_slice_mesh_of(&p->mesh) : fsdp_slice_mesh_of_ranks(ranks->ranks);
-  status = fsdp_network_read(options->graph, item_bytes(options), &p->network, error);
-  if (!status) status = fsdp_propagate(p->network, &slices, p->given, &p->propagation, error);
-  return status;
+  fsdp_graph *graph;
+  status = fsdp_listed_read(options->graph, &graph, error);
+  if (status) return status;
+  p->network = fsdp_network_of_graph(graph, 1, compute_dtype(options));
+  fsdp_graph_destroy(graph);
+  return fsdp_propagate(p->network, &slices, p->given, &p->propagation, error);
 }
 
 // A sharding file's weights, or a preset's, and what follows for the others.
@@ -55,7 +57,7 @@ static fsdp_status of_model(const fsdp_options *options, const fsdp_setup_ranks 
                              .seq = options->seq,
                              .strategy = (fsdp_strategy)options->strategy,
                              .op_strategies = p->given};
-  config.param_dtype = item_bytes(options) == 2 ? FSDP_BF16 : FSDP_F32;
+  config.param_dtype = fsdp_dtype_bytes(compute_dtype(options)) == 2 ? FSDP_BF16 : FSDP_F32;
   if (options->param_dtype == FSDP_DTYPE_AUTO && options->backend == FSDP_BACKEND_CUDA)
     config.param_dtype = FSDP_BF16;
   fsdp_status status = fsdp_setup_read_model(options, &setup, &config.model, error);

@@ -18,6 +18,7 @@ fsdp_graph *fsdp_graph_create(int64_t batch, int64_t seq) {
 
 void fsdp_graph_destroy(fsdp_graph *graph) {
   if (!graph) return;
+  for (int n = 0; n < graph->forward_count; n++) free(graph->forward[n].letters);
   free(graph->values);
   free(graph->params);
   free(graph->modules);
@@ -174,7 +175,7 @@ static void check_blocks(const fsdp_param *param) {
 }
 
 int fsdp_graph_param(fsdp_graph *graph, int module, const fsdp_param_spec *spec) {
-  FSDP_CHECK(spec->dims >= 1 && spec->dims <= FSDP_MAX_DIMS && spec->block_count <= FSDP_PARAM_MAX_BLOCKS,
+  FSDP_CHECK(spec->dims >= 0 && spec->dims <= FSDP_MAX_DIMS && spec->block_count <= FSDP_PARAM_MAX_BLOCKS,
              "a parameter of %d dimensions and %d blocks", spec->dims, spec->block_count);
   graph->params =
       fsdp_grow(graph->params, graph->param_count + 1, &graph->param_capacity, sizeof *graph->params);
@@ -244,6 +245,17 @@ fsdp_node *fsdp_graph_forward_node(fsdp_graph *graph, fsdp_op_kind kind, int mod
 
 fsdp_node *fsdp_graph_backward_node(fsdp_graph *graph, fsdp_op_kind kind, int module, int block) {
   return append(&graph->backward, &graph->backward_count, &graph->backward_capacity, kind, module, block);
+}
+
+fsdp_node *fsdp_graph_listed(fsdp_graph *graph, int module, const fsdp_op_letters *letters) {
+  fsdp_node *node = fsdp_graph_forward_node(graph, FSDP_OP_LISTED, module, -1);
+  node->letters = fsdp_alloc(sizeof *letters);
+  *node->letters = *letters;
+  return node;
+}
+
+const fsdp_op_letters *fsdp_node_letters(const fsdp_node *node) {
+  return node->letters ? node->letters : fsdp_op_letters_of(node->kind);
 }
 
 static bool is_transposed(const fsdp_graph *graph, const fsdp_value *value) {

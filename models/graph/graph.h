@@ -189,6 +189,7 @@ typedef struct fsdp_node {
   int biases[FSDP_NODE_MAX_WEIGHTS];
   int weight_count, bias_count; // 0 for every op but the linear ones
   fsdp_conversion conversion;   // of a REDISTRIBUTE node
+  fsdp_op_letters *letters;     // of a LISTED node, owned by the graph; NULL: those of its kind
   int module;
   int block;   // decoder layer, or -1
   int forward; // of a backward node: the forward node whose backward it belongs to
@@ -275,6 +276,11 @@ int64_t fsdp_graph_inputs(const fsdp_graph *graph, int weight);
 // `compute`.
 fsdp_dtype fsdp_graph_dtype(const fsdp_graph *graph, int value, fsdp_dtype compute);
 int64_t fsdp_graph_bytes(const fsdp_graph *graph, int value, fsdp_dtype compute);
+
+// Appends a LISTED node with a copy of these letters; the pointer is valid until the next node.
+fsdp_node *fsdp_graph_listed(fsdp_graph *graph, int module, const fsdp_op_letters *letters);
+// The letters of a node's operands: its own, or those of its kind.
+const fsdp_op_letters *fsdp_node_letters(const fsdp_node *node);
 
 // Adds an operand to a node.
 void fsdp_node_operand_add(fsdp_node *node, int value, fsdp_access access);

@@ -135,7 +135,7 @@ enum {
 // ---- Letters: the operands of an op as data (op_letters.c)
 
 #define FSDP_OP_MAX_LETTERS 8
-#define FSDP_OP_MAX_DIMS    3
+#define FSDP_OP_MAX_DIMS    4
 #define FSDP_OP_MAX_BLOCKS  3
 
 // When a launch has an operand.
@@ -178,6 +178,7 @@ typedef struct fsdp_op_letter {
   char name;
   bool is_whole; // no mesh axis may shard it
   bool may_part; // of a letter that is whole: a plan makes other ops, which work on its shards
+  bool is_even;  // shards divide its smallest dimension: heads of queries, as those of keys are
   char with;     // the letter that it is sharded together with, or 0
 } fsdp_op_letter;
 

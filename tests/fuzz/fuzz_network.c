@@ -1,5 +1,5 @@
 // Networks of operators (--graph FILE), through propagation from the first operator.
-#include "launcher/setup/network_file.h"
+#include "launcher/setup/listed_file.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/propagated.h"
 
@@ -21,9 +21,11 @@ static fsdp_given_strategy first_strategy(const fsdp_network *network) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  fsdp_network *network;
+  fsdp_graph *graph;
   fsdp_error error = {0};
-  if (fsdp_network_read(fsdp_fuzz_file("network.yaml", data, size), 4, &network, &error) != FSDP_OK) return 0;
+  if (fsdp_listed_read(fsdp_fuzz_file("network.yaml", data, size), &graph, &error) != FSDP_OK) return 0;
+  fsdp_network *network = fsdp_network_of_graph(graph, 1, FSDP_F32);
+  fsdp_graph_destroy(graph);
   fsdp_given_strategy first = first_strategy(network);
   const fsdp_given_strategies given = {.items = &first, .count = 1, .place = "fuzz"};
   fsdp_fuzz_propagate(network, &given);

@@ -1,5 +1,5 @@
 // Strategies of operators (--op-strategies FILE), through propagation on a listed network and on a model.
-#include "launcher/setup/network_file.h"
+#include "launcher/setup/listed_file.h"
 #include "launcher/setup/strategies_file.h"
 #include "models/model.h"
 #include "tests/fuzz/fuzz.h"
@@ -7,10 +7,13 @@
 
 static const fsdp_network *listed_network(void) {
   static fsdp_network *network;
+  fsdp_graph *graph;
   fsdp_error error = {0};
-  if (!network)
-    FSDP_CHECK(fsdp_network_read("tests/golden/strategies/weights.yaml", 4, &network, &error) == FSDP_OK,
-               "%s", error.message);
+  if (network) return network;
+  FSDP_CHECK(fsdp_listed_read("tests/golden/strategies/weights.yaml", &graph, &error) == FSDP_OK, "%s",
+             error.message);
+  network = fsdp_network_of_graph(graph, 1, FSDP_F32);
+  fsdp_graph_destroy(graph);
   return network;
 }
 

@@ -6,38 +6,43 @@
 #include <stdlib.h>
 #include <string.h>
 
-int network_add_tensor(fsdp_network *network, const char *name, fsdp_operator_tensor_role role, int64_t rows,
+int network_add_tensor(fsdp_graph *graph, const char *name, fsdp_value_role role, int64_t rows,
                        int64_t columns) {
-  fsdp_operator_tensor tensor = {.role = role,
-                                 .dims = columns ? 2 : 1,
-                                 .shape = {rows, columns},
-                                 .item_bytes = 4,
-                                 .maker = -1,
-                                 .source = -1};
-  snprintf(tensor.name, sizeof tensor.name, "%s", name);
-  return fsdp_network_tensor(network, &tensor);
+  const int64_t shape[] = {rows, columns};
+  return fsdp_listed_tensor(graph, role, name, columns ? 2 : 1, shape);
 }
 
-int network_add_operator(fsdp_network *network, const char *kind, const char *name, int a, int b) {
+int network_add_operator(fsdp_graph *graph, const char *kind, const char *name, int a, int b) {
   fsdp_error error = {0};
-  const fsdp_operator_spec spec = {.name = name,
+  const fsdp_listed_operator op = {.name = name,
                                    .kind = kind,
                                    .inputs = {a, b},
                                    .input_count = b < 0 ? 1 : 2,
                                    .keeps_axis = true,
-                                   .item_bytes = 4,
                                    .place = "test:1"};
-  fsdp_status status = fsdp_network_add(network, &spec, &error);
+  fsdp_status status = fsdp_listed_add(graph, &op, &error);
   FSDP_CHECK(!status, "%s", error.message);
-  return network->tensor_count - 1;
+  return graph->value_count - 1;
 }
 
-fsdp_network *network_feed_forward(void) {
-  fsdp_network *n = fsdp_network_create();
-  int x = network_add_tensor(n, "x", FSDP_TENSOR_INPUT, 16, 32);
-  int w1 = network_add_tensor(n, "w1", FSDP_TENSOR_PARAMETER, 32, 64);
-  int b1 = network_add_tensor(n, "b1", FSDP_TENSOR_PARAMETER, 64, 0);
-  int w2 = network_add_tensor(n, "w2", FSDP_TENSOR_PARAMETER, 64, 32);
+fsdp_network *network_of_listed(fsdp_graph *graph) {
+  fsdp_network *network = fsdp_network_of_graph(graph, 1, FSDP_F32);
+  fsdp_graph_destroy(graph);
+  return network;
+}
+
+int network_find(const fsdp_network *network, const char *name) {
+  for (int t = 0; t < network->tensor_count; t++)
+    if (!strcmp(network->tensors[t].name, name)) return t;
+  return -1;
+}
+
+fsdp_graph *network_feed_forward(void) {
+  fsdp_graph *n = fsdp_listed_create();
+  int x = network_add_tensor(n, "x", FSDP_VALUE_INPUT, 16, 32);
+  int w1 = network_add_tensor(n, "w1", FSDP_VALUE_PARAM, 32, 64);
+  int b1 = network_add_tensor(n, "b1", FSDP_VALUE_PARAM, 64, 0);
+  int w2 = network_add_tensor(n, "w2", FSDP_VALUE_PARAM, 64, 32);
   int h = network_add_operator(n, "matmul", "fc1", x, w1);
   h = network_add_operator(n, "add", "bias", h, b1);
   h = network_add_operator(n, "relu", "act", h, -1);
@@ -69,20 +74,20 @@ fsdp_given_strategy strategy_of_text(const char *text) {
 // ---- Random networks
 
 // A tensor of the same shape that is no parameter; -1: none.
-static int find_alike(random_source *random, const fsdp_network *n, int tensor) {
+static int find_alike(random_source *random, const fsdp_graph *n, int value) {
   int found = -1;
-  for (int t = 0; t < n->tensor_count; t++) {
-    const fsdp_operator_tensor *a = &n->tensors[t], *b = &n->tensors[tensor];
-    bool same = t != tensor && a->role != FSDP_TENSOR_PARAMETER && a->dims == b->dims;
-    if (same && !memcmp(a->shape, b->shape, sizeof a->shape) && random_int(random, 0, 1)) found = t;
+  for (int v = 0; v < n->value_count; v++) {
+    const fsdp_value *a = &n->values[v], *b = &n->values[value];
+    bool same = v != value && a->role != FSDP_VALUE_PARAM && a->dims == b->dims;
+    if (same && !memcmp(a->shape, b->shape, sizeof a->shape) && random_int(random, 0, 1)) found = v;
   }
   return found;
 }
 
 // One operator on tensor `x`. Returns its output.
-static int add_random(random_source *random, fsdp_network *n, int64_t unit, int x, const char *name) {
-  const int64_t columns = n->tensors[x].shape[1];
-  const fsdp_operator_tensor_role parameter = FSDP_TENSOR_PARAMETER;
+static int add_random(random_source *random, fsdp_graph *n, int64_t unit, int x, const char *name) {
+  const int64_t columns = n->values[x].shape[1];
+  const fsdp_value_role parameter = FSDP_VALUE_PARAM;
   char weight[32];
   int alike = find_alike(random, n, x);
   snprintf(weight, sizeof weight, "%s_weight", name);
@@ -108,17 +113,17 @@ static int add_random(random_source *random, fsdp_network *n, int64_t unit, int 
 }
 
 fsdp_network *random_network(random_source *random, int64_t unit) {
-  fsdp_network *n = fsdp_network_create();
+  fsdp_graph *n = fsdp_listed_create();
   int made[8], count = 0;
-  made[count++] = network_add_tensor(n, "x", FSDP_TENSOR_INPUT, unit * random_int(random, 1, 3),
+  made[count++] = network_add_tensor(n, "x", FSDP_VALUE_INPUT, unit * random_int(random, 1, 3),
                                      unit * random_int(random, 1, 3));
   for (int left = random_int(random, 3, 6); left > 0; left--) {
     char name[16];
-    snprintf(name, sizeof name, "op%d", n->operator_count);
+    snprintf(name, sizeof name, "op%d", n->forward_count);
     int x = made[random_int(random, 0, 2) ? count - 1 : random_int(random, 0, count - 1)];
     made[count++] = add_random(random, n, unit, x, name);
   }
-  return n;
+  return network_of_listed(n);
 }
 
 fsdp_given_strategy random_strategy(random_source *random, const fsdp_network *network,

@@ -1,17 +1,23 @@
 // Random networks of operators and strategies for some of them.
 #pragma once
 
+#include "runtime/plan/sharding/listed.h"
 #include "runtime/plan/sharding/slices.h"
 #include "tests/support/random_program.h"
 
 // Adds a tensor of one (`columns` 0) or two dimensions, and an operator of one (`b` -1) or two inputs, which
 // must be valid; it returns its output.
-int network_add_tensor(fsdp_network *network, const char *name, fsdp_operator_tensor_role role, int64_t rows,
+int network_add_tensor(fsdp_graph *graph, const char *name, fsdp_value_role role, int64_t rows,
                        int64_t columns);
-int network_add_operator(fsdp_network *network, const char *kind, const char *name, int a, int b);
+int network_add_operator(fsdp_graph *graph, const char *kind, const char *name, int a, int b);
+
+// The graph, which is destroyed, as propagation sees it in fp32.
+fsdp_network *network_of_listed(fsdp_graph *graph);
+// The index of a tensor by its name, -1: none.
+int network_find(const fsdp_network *network, const char *name);
 
 // relu(x w1 + b1) w2, with the operators fc1, bias, act and fc2; x has 16 rows of 32.
-fsdp_network *network_feed_forward(void);
+fsdp_graph *network_feed_forward(void);
 
 // Three to six operators on matrices whose sizes are one to three times `unit`.
 fsdp_network *random_network(random_source *random, int64_t unit);

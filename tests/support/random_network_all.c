@@ -8,15 +8,15 @@
 
 typedef struct grower {
   random_source *random;
-  fsdp_network *network;
+  fsdp_graph *graph;
   int ranks;
-  int x; // the tensor that the next operator reads
-  fsdp_operator_spec spec;
+  int x; // the value that the next operator reads
+  fsdp_listed_operator spec;
   char name[16];
 } grower;
 
-static const fsdp_operator_tensor *current(const grower *g) {
-  return &g->network->tensors[g->x];
+static const fsdp_value *current(const grower *g) {
+  return &g->graph->values[g->x];
 }
 
 static int draw(const grower *g, int low, int high) {
@@ -28,21 +28,20 @@ static int64_t draw_size(const grower *g) {
 }
 
 // A new input or parameter.
-static int add_tensor(const grower *g, fsdp_operator_tensor_role role, int dims, const int64_t *shape) {
-  fsdp_operator_tensor tensor = {.role = role, .dims = dims, .item_bytes = 4, .maker = -1, .source = -1};
-  for (int d = 0; d < dims; d++) tensor.shape[d] = shape[d];
-  snprintf(tensor.name, sizeof tensor.name, "t%d", g->network->tensor_count);
-  return fsdp_network_tensor(g->network, &tensor);
+static int add_tensor(const grower *g, fsdp_value_role role, int dims, const int64_t *shape) {
+  char name[16];
+  snprintf(name, sizeof name, "t%d", g->graph->value_count);
+  return fsdp_listed_tensor(g->graph, role, name, dims, shape);
 }
 
-static fsdp_operator_tensor_role draw_role(const grower *g) {
-  return draw(g, 0, 1) ? FSDP_TENSOR_PARAMETER : FSDP_TENSOR_INPUT;
+static fsdp_value_role draw_role(const grower *g) {
+  return draw(g, 0, 1) ? FSDP_VALUE_PARAM : FSDP_VALUE_INPUT;
 }
 
 // ---- Kinds: each fills in g->spec; false if the current tensor does not suit it
 
 static bool grow_matmul(grower *g) {
-  const fsdp_operator_tensor *x = current(g);
+  const fsdp_value *x = current(g);
   int dims = x->dims > 2 && draw(g, 0, 1) ? x->dims : 2;
   int64_t shape[FSDP_MAX_DIMS];
   if (x->dims < 2) return false;
@@ -58,13 +57,13 @@ static bool grow_matmul(grower *g) {
 // The other operand has the last dimensions, some of them as one item, or is of the same shape. Either may
 // come first.
 static bool grow_broadcast(grower *g) {
-  const fsdp_operator_tensor *x = current(g);
+  const fsdp_value *x = current(g);
   int dims = draw(g, 0, x->dims), swapped = draw(g, 0, 1), other = -1;
   int64_t shape[FSDP_MAX_DIMS];
-  for (int t = 0; t < g->network->tensor_count && draw(g, 0, 1); t++) {
-    const fsdp_operator_tensor *b = &g->network->tensors[t];
-    bool same = b->role == FSDP_TENSOR_MADE && b->dims == x->dims;
-    if (same && !memcmp(b->shape, x->shape, sizeof b->shape)) other = t;
+  for (int v = 0; v < g->graph->value_count && draw(g, 0, 1); v++) {
+    const fsdp_value *b = &g->graph->values[v];
+    bool same = b->role == FSDP_VALUE_ACTIVATION && b->dims == x->dims;
+    if (same && !memcmp(b->shape, x->shape, sizeof b->shape)) other = v;
   }
   for (int d = 0; d < dims; d++) shape[d] = draw(g, 0, 3) ? x->shape[x->dims - dims + d] : 1;
   if (other < 0) other = add_tensor(g, draw_role(g), dims, shape);
@@ -112,13 +111,13 @@ static bool grow_gather(grower *g) {
   int dims = draw(g, 1, 3);
   if (current(g)->dims != 2) return false;
   for (int d = 0; d < dims; d++) shape[d] = draw_size(g);
-  g->spec.inputs[1] = add_tensor(g, FSDP_TENSOR_INPUT, dims, shape);
+  g->spec.inputs[1] = add_tensor(g, FSDP_VALUE_INPUT, dims, shape);
   g->spec.input_count = 2;
   return true;
 }
 
 static bool grow_rmsnorm(grower *g) {
-  const fsdp_operator_tensor *x = current(g);
+  const fsdp_value *x = current(g);
   if (x->dims == 0) return false;
   g->spec.inputs[1] = add_tensor(g, draw_role(g), 1, &x->shape[x->dims - 1]);
   g->spec.input_count = 2;
@@ -126,15 +125,15 @@ static bool grow_rmsnorm(grower *g) {
 }
 
 static bool grow_attention(grower *g) {
-  const fsdp_operator_tensor *x = current(g);
+  const fsdp_value *x = current(g);
   int64_t shape[FSDP_MAX_DIMS];
   if (x->dims != 4) return false;
   memcpy(shape, x->shape, sizeof shape);
   for (int64_t heads = 1; heads <= x->shape[1]; heads++)
     if (x->shape[1] % heads == 0 && (heads == 1 || draw(g, 0, 1))) shape[1] = heads;
   shape[2] += draw(g, 0, 3);
-  g->spec.inputs[1] = add_tensor(g, FSDP_TENSOR_INPUT, 4, shape);
-  g->spec.inputs[2] = add_tensor(g, FSDP_TENSOR_INPUT, 4, shape);
+  g->spec.inputs[1] = add_tensor(g, FSDP_VALUE_INPUT, 4, shape);
+  g->spec.inputs[2] = add_tensor(g, FSDP_VALUE_INPUT, 4, shape);
   g->spec.input_count = 3;
   return true;
 }
@@ -151,27 +150,23 @@ static const struct {
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
 fsdp_network *random_network_of_all(random_source *random, int ranks) {
-  grower g = {.random = random, .network = fsdp_network_create(), .ranks = ranks};
+  grower g = {.random = random, .graph = fsdp_listed_create(), .ranks = ranks};
   int64_t shape[FSDP_MAX_DIMS];
   int made[8], count = 0;
   for (int d = 0; d < FSDP_MAX_DIMS; d++) shape[d] = draw_size(&g);
-  made[count++] = add_tensor(&g, FSDP_TENSOR_INPUT, draw(&g, 2, 4), shape);
+  made[count++] = add_tensor(&g, FSDP_VALUE_INPUT, draw(&g, 2, 4), shape);
   for (int left = draw(&g, 3, 6); left > 0;) {
     g.x = made[draw(&g, 0, 2) ? count - 1 : draw(&g, 0, count - 1)];
     int kind = draw(&g, 0, KINDS - 1);
-    snprintf(g.name, sizeof g.name, "op%d", g.network->operator_count);
-    g.spec = (fsdp_operator_spec){.name = g.name,
-                                  .kind = kinds[kind].name,
-                                  .inputs = {g.x},
-                                  .input_count = 1,
-                                  .item_bytes = 4,
-                                  .place = "random"};
+    snprintf(g.name, sizeof g.name, "op%d", g.graph->forward_count);
+    g.spec = (fsdp_listed_operator){
+        .name = g.name, .kind = kinds[kind].name, .inputs = {g.x}, .input_count = 1, .place = "random"};
     if (!kinds[kind].grow(&g)) continue;
     fsdp_error error = {0};
-    fsdp_status status = fsdp_network_add(g.network, &g.spec, &error);
+    fsdp_status status = fsdp_listed_add(g.graph, &g.spec, &error);
     FSDP_CHECK(!status, "%s", error.message);
-    made[count++] = g.network->tensor_count - 1;
+    made[count++] = g.graph->value_count - 1;
     left--;
   }
-  return g.network;
+  return network_of_listed(g.graph);
 }

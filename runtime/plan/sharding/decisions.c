@@ -253,7 +253,7 @@ static fsdp_status find_strategies(const decider *d) {
   for (int o = 0; o < network->operator_count; o++)
     for (int l = 0; l < 26; l++) {
       const fsdp_axis_set axes = fsdp_slice_axes(&propagation->mesh, propagation->operators[o].axes.of[l]);
-      d->out->ops[network->operators[o].node].strategy.of[l] = fsdp_factored_of(d->axes, axes) & ~input;
+      d->out->ops[o].strategy.of[l] = fsdp_factored_of(d->axes, axes) & ~input;
     }
   fsdp_propagation_destroy(propagation);
   fsdp_network_destroy(network);

@@ -1,42 +1,14 @@
 #include "runtime/plan/sharding/network.h"
 
-#include "runtime/base/check.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-fsdp_network *fsdp_network_create(void) {
-  return fsdp_alloc_zeroed(1, sizeof(fsdp_network));
-}
 
 void fsdp_network_destroy(fsdp_network *network) {
   if (!network) return;
   free(network->tensors);
   free(network->operators);
   free(network);
-}
-
-bool fsdp_operator_tensor_fits(const fsdp_operator_tensor *tensor) {
-  int64_t numel = 1;
-  for (int d = 0; d < tensor->dims; d++) {
-    if (tensor->shape[d] > FSDP_OPERATOR_TENSOR_NUMEL_MAX / numel) return false;
-    numel *= tensor->shape[d];
-  }
-  return true;
-}
-
-int fsdp_network_tensor(fsdp_network *network, const fsdp_operator_tensor *tensor) {
-  network->tensors = fsdp_grow(network->tensors, network->tensor_count + 1, &network->tensor_capacity,
-                               sizeof *network->tensors);
-  network->tensors[network->tensor_count] = *tensor;
-  return network->tensor_count++;
-}
-
-int fsdp_network_find(const fsdp_network *network, const char *name) {
-  for (int t = 0; t < network->tensor_count; t++)
-    if (!strcmp(network->tensors[t].name, name)) return t;
-  return -1;
 }
 
 int fsdp_operator_letter_find(const fsdp_operator *op, char name) {

@@ -1,6 +1,6 @@
-// A model's forward graph as a network of operators.
+// A graph's forward as a network of operators.
 #include "runtime/base/check.h"
-#include "runtime/plan/sharding/network_build.h"
+#include "runtime/plan/sharding/network.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +11,7 @@ typedef struct builder {
   fsdp_network *network;
   int64_t batch;
   fsdp_dtype compute;
+  int tensor_capacity;
   int *tensor;   // by value: the one that holds it now, -1: none yet
   bool *is_read; // by value: an operator of the forward reads it
 } builder;
@@ -19,8 +20,9 @@ static char letter_of(const fsdp_op_dim *dim) {
   return dim->blocks[0].letters[0];
 }
 
-static bool is_rows(const fsdp_op_dim *dim) {
-  return letter_of(dim) == 'n' || !strcmp(dim->blocks[0].letters, "bt");
+// Whether a dimension is a model's rows.
+static bool is_rows(const builder *b, const fsdp_op_dim *dim) {
+  return b->network->joins_rows && (letter_of(dim) == 'n' || !strcmp(dim->blocks[0].letters, "bt"));
 }
 
 static fsdp_operator_tensor_role role_of(const fsdp_value *value) {
@@ -36,7 +38,7 @@ static fsdp_operator_tensor_role role_of(const fsdp_value *value) {
 }
 
 // A tensor for a value, or for what an operator makes of it. Its rows are two dimensions.
-static int add_tensor(const builder *b, int value, const fsdp_op_operand *operand, int maker) {
+static int add_tensor(builder *b, int value, const fsdp_op_operand *operand, int maker) {
   const fsdp_value *v = &b->graph->values[value];
   fsdp_operator_tensor tensor = {.role = role_of(v),
                                  .maker = maker,
@@ -45,32 +47,52 @@ static int add_tensor(const builder *b, int value, const fsdp_op_operand *operan
                                      (int)fsdp_dtype_bytes(fsdp_graph_dtype(b->graph, value, b->compute))};
   snprintf(tensor.name, sizeof tensor.name, "%s", v->param >= 0 ? b->graph->params[v->param].name : v->name);
   for (int d = 0; d < v->dims; d++) {
-    if (d == 0 && tensor.role != FSDP_TENSOR_PARAMETER && is_rows(&operand->dims[0])) {
+    if (d == 0 && tensor.role != FSDP_TENSOR_PARAMETER && is_rows(b, &operand->dims[0])) {
       tensor.shape[tensor.dims++] = b->batch;
       tensor.shape[tensor.dims++] = b->graph->seq;
-    } else if (v->numel > 1) {
+    } else if (v->numel > 1 || !b->network->joins_rows) {
       tensor.shape[tensor.dims++] = v->shape[d];
     }
   }
-  return fsdp_network_tensor(b->network, &tensor);
+  fsdp_network *n = b->network;
+  n->tensors = fsdp_grow(n->tensors, n->tensor_count + 1, &b->tensor_capacity, sizeof *n->tensors);
+  n->tensors[n->tensor_count] = tensor;
+  return n->tensor_count++;
+}
+
+// Gives dimension `dim` of an operand, which has `size` items to cut, the letter `name`.
+static void name_dim(fsdp_operator *op, fsdp_operator_operand *operand, int dim, char name, int64_t size) {
+  FSDP_CHECK(name >= 'a' && name <= 'z', "dimension %d of an operand of %s has no letter", dim, op->names[0]);
+  int l = fsdp_operator_letter_find(op, name);
+  if (l < 0) {
+    FSDP_CHECK(op->letter_count < FSDP_OPERATOR_LETTERS, "too many letters of %s", op->names[0]);
+    l = op->letter_count++;
+    op->letters[l] = (fsdp_operator_letter){.name = name, .size = size, .limit = size};
+  }
+  if (size > op->letters[l].size) op->letters[l].size = size;
+  if (size < op->letters[l].limit) op->letters[l].limit = size;
+  operand->letter[dim] = (signed char)l;
 }
 
 // Columns of heads count as single columns: what is cut is padded to whole heads.
 static void add_operand(const builder *b, const fsdp_op_operand *row, int tensor, int list) {
   fsdp_operator *op = &b->network->operators[b->network->operator_count - 1];
-  fsdp_operator_operand *operand = operator_operand(op, tensor, list);
+  FSDP_CHECK(op->operand_count < FSDP_OPERATOR_OPERANDS, "too many operands of %s", op->names[0]);
+  fsdp_operator_operand *operand = &op->operands[op->operand_count++];
+  *operand = (fsdp_operator_operand){.tensor = tensor, .list = list};
+  memset(operand->letter, -1, sizeof operand->letter);
   const fsdp_operator_tensor *t = &b->network->tensors[tensor];
   int param = t->role == FSDP_TENSOR_PARAMETER ? b->graph->values[t->source].param : -1;
   bool reversed = param >= 0 && b->graph->params[param].transposed;
   int dim = 0;
   for (int d = 0; d < row->dim_count && dim < t->dims; d++) {
     const fsdp_op_dim *named = &row->dims[reversed ? row->dim_count - 1 - d : d];
-    if (is_rows(named)) {
-      operator_name_dim(op, operand, dim, 'b', t->shape[dim]);
-      operator_name_dim(op, operand, dim + 1, 't', t->shape[dim + 1]);
+    if (is_rows(b, named)) {
+      name_dim(op, operand, dim, 'b', t->shape[dim]);
+      name_dim(op, operand, dim + 1, 't', t->shape[dim + 1]);
       dim += 2;
     } else { // a constant has no letter, and is always whole
-      if (letter_of(named)) operator_name_dim(op, operand, dim, letter_of(named), t->shape[dim]);
+      if (letter_of(named)) name_dim(op, operand, dim, letter_of(named), t->shape[dim]);
       dim++;
     }
   }
@@ -86,15 +108,16 @@ bool fsdp_node_joins(const fsdp_graph *graph, const fsdp_node *node, char letter
 }
 
 static void mark_whole(const builder *b, const fsdp_node *node, fsdp_operator *op) {
-  const fsdp_op_letters *row = fsdp_op_letters_of(node->kind);
+  const fsdp_op_letters *row = fsdp_node_letters(node);
   for (int l = 0; l < op->letter_count; l++) {
     const fsdp_op_letter *letter = fsdp_op_letter_find(row, op->letters[l].name);
     // A product's bias is taken off for one weight alone.
     bool may_part = letter && letter->may_part && node->weight_count <= 1;
     // Experts, and with them routed rows, are cut by no strategy: decisions.h.
-    bool is_routed = strchr("eua", op->letters[l].name) != NULL;
-    const bool joins = letter && fsdp_node_joins(b->graph, node, letter->name);
+    bool is_routed = !node->letters && strchr("eua", op->letters[l].name);
+    const bool joins = letter && !node->letters && fsdp_node_joins(b->graph, node, letter->name);
     op->letters[l].is_whole = is_routed || joins || (letter && letter->is_whole && !may_part);
+    op->letters[l].is_even = letter && letter->is_even;
   }
 }
 
@@ -105,7 +128,7 @@ typedef struct seen_operand {
 } seen_operand;
 
 static int list_operands(const fsdp_node *node, seen_operand *out) {
-  const fsdp_op_letters *row = fsdp_op_letters_of(node->kind);
+  const fsdp_op_letters *row = fsdp_node_letters(node);
   int weight = node->weight_count ? fsdp_op_slice_weight(row) : -1;
   int bias = node->weight_count ? fsdp_op_slice_bias(row) : -1, count = 0, next = 0;
   for (int r = 0; r < row->operand_count && next <= node->operand_count; r++) {
@@ -123,24 +146,35 @@ static int list_operands(const fsdp_node *node, seen_operand *out) {
   return count;
 }
 
-// A product of several weights has the name of each one's module.
-static void name_operator(const builder *b, const fsdp_node *node, fsdp_operator *op) {
+// Letters of listed operators are in the order in which users give their slices.
+static void begin_letters(const fsdp_node *node, fsdp_operator *op) {
+  if (!node->letters) return;
+  op->letter_count = node->letters->letter_count;
+  for (int l = 0; l < op->letter_count; l++)
+    op->letters[l] = (fsdp_operator_letter){.name = node->letters->letters[l].name, .limit = INT64_MAX};
+}
+
+// Appends an empty operator. A product of several weights has the name of each one's module.
+static fsdp_operator *add_operator(const builder *b, const fsdp_node *node) {
+  fsdp_operator *op = &b->network->operators[b->network->operator_count++];
+  *op = (fsdp_operator){.name_count = 1, .begin = node->letters ? node->attrs.first_index : 0};
+  op->gathered_letter = -1;
+  fsdp_graph_module_path(b->graph, node->module, op->names[0]);
+  snprintf(op->kind, sizeof op->kind, "%s",
+           node->letters ? b->graph->modules[node->module].class_name : fsdp_op_name(node->kind));
   for (int w = 0; w < node->weight_count; w++)
     fsdp_graph_module_path(b->graph, b->graph->params[b->graph->values[node->weights[w]].param].module,
                            op->names[w]);
   if (node->weight_count) op->name_count = node->weight_count;
+  begin_letters(node, op);
+  return op;
 }
 
-static void add_node(const builder *b, int n) {
-  const fsdp_node *node = &b->graph->forward[n];
-  const fsdp_op_letters *row = fsdp_op_letters_of(node->kind);
+static void add_node(builder *b, const fsdp_node *node) {
+  const fsdp_op_letters *row = fsdp_node_letters(node);
   seen_operand seen[FSDP_OP_MAX_OPERANDS + 2 * FSDP_NODE_MAX_WEIGHTS];
-  char path[FSDP_NAME_BYTES];
   int count = list_operands(node, seen), self = b->network->operator_count, list = -1, last = -1;
-  fsdp_graph_module_path(b->graph, node->module, path);
-  fsdp_operator *op = network_append(b->network, path, fsdp_op_name(node->kind));
-  op->node = n;
-  name_operator(b, node, op);
+  fsdp_operator *op = add_operator(b, node);
   for (int i = 0; i < count; i++) {
     const seen_operand *s = &seen[i];
     if (!(s->access & FSDP_READ)) continue;
@@ -154,7 +188,8 @@ static void add_node(const builder *b, int n) {
   for (int i = 0; i < count; i++) {
     const seen_operand *s = &seen[i];
     if (!(s->access & FSDP_WRITE)) continue;
-    if (!b->is_read[s->value] && b->graph->values[s->value].role != FSDP_VALUE_LOSS) continue;
+    bool counts = b->is_read[s->value] || b->graph->values[s->value].role == FSDP_VALUE_LOSS || node->letters;
+    if (!counts) continue;
     b->tensor[s->value] = add_tensor(b, s->value, &row->operands[s->row], self);
     add_operand(b, &row->operands[s->row], b->tensor[s->value], -1);
   }
@@ -166,18 +201,19 @@ static void add_node(const builder *b, int n) {
 
 fsdp_network *fsdp_network_of_graph(const fsdp_graph *graph, int64_t batches, fsdp_dtype compute) {
   builder b = {.graph = graph,
-               .network = fsdp_network_create(),
+               .network = fsdp_alloc_zeroed(1, sizeof(fsdp_network)),
                .batch = graph->batch * batches,
                .compute = compute,
                .tensor = fsdp_alloc((size_t)graph->value_count * sizeof(int)),
                .is_read = fsdp_alloc_zeroed((size_t)graph->value_count, sizeof(bool))};
-  b.network->joins_rows = true;
+  b.network->joins_rows = graph->seq > 0;
+  b.network->operators = fsdp_alloc((size_t)(graph->forward_count + 1) * sizeof *b.network->operators);
   for (int v = 0; v < graph->value_count; v++) b.tensor[v] = -1;
   for (int n = 0; n < graph->forward_count; n++)
     for (int o = 0; o < graph->forward[n].operand_count; o++)
       if (graph->forward[n].operands[o].access & FSDP_READ)
         b.is_read[graph->forward[n].operands[o].value] = true;
-  for (int n = 0; n < graph->forward_count; n++) add_node(&b, n);
+  for (int n = 0; n < graph->forward_count; n++) add_node(&b, &graph->forward[n]);
   free(b.tensor);
   free(b.is_read);
   return b.network;

@@ -162,17 +162,9 @@ static void place_param(const spec_maker *m, int param, bool shards_weights) {
     }
 }
 
-// The operator of the network that a node became.
-static int operator_of(const spec_maker *m, int node) {
-  int op = 0;
-  while (m->network->operators[op].node != node) op++;
-  return op;
-}
-
 // Rows, and columns: of what the operator makes, or of the head's logits. What cuts the tokens' sequence cuts
 // that of every output: positions are not moved between ranks.
-static void place_output(const spec_maker *m, int module, int node) {
-  int op = operator_of(m, node);
+static void place_output(const spec_maker *m, int module, int op) {
   const fsdp_operator *o = &m->network->operators[op];
   fsdp_axis_set columns = letter_axes(m->propagation, op, 'v');
   for (int i = o->operand_count - 1; i >= o->input_count; i--)

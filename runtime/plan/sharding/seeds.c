@@ -31,7 +31,7 @@ static fsdp_axis_set input_axes(const seeder *s) {
 }
 
 static const fsdp_node *node_of(const seeder *s, int op) {
-  return &s->graph->forward[s->network->operators[op].node];
+  return &s->graph->forward[op];
 }
 
 // The parameter that an operand of an operator is, -1: it is none.

@@ -1,5 +1,5 @@
 // Networks of operators on ranks, cut as propagation says: the numbers of one rank.
-#include "launcher/setup/network_file.h"
+#include "launcher/setup/listed_file.h"
 #include "launcher/setup/strategies_file.h"
 #include "runtime/base/check.h"
 #include "tests/support/draws.h"
@@ -98,7 +98,7 @@ static void propagate(const fsdp_network *n, int ranks, const fsdp_given_strateg
 
 // The network and the strategies of a file, on its ranks: the numbers of one rank, and of each operator.
 static void check_file(const char *given_path, int ranks) {
-  fsdp_network *n;
+  fsdp_graph *graph;
   fsdp_given_strategies *given = NULL;
   fsdp_propagation *p;
   fsdp_error error = {0};
@@ -108,8 +108,9 @@ static void check_file(const char *given_path, int ranks) {
   int folder = (int)(name - given_path), length = (int)strcspn(name, ".");
   snprintf(path, sizeof path, "%.*s%.*s.yaml", folder, given_path, length, name);
   fsdp_options options = {.op_strategies = (char *)(uintptr_t)given_path};
-  if (fsdp_network_read(path, 4, &n, &error) || fsdp_strategies_read(&options, &given, &error))
+  if (fsdp_listed_read(path, &graph, &error) || fsdp_strategies_read(&options, &given, &error))
     fail_msg("%s", error.message);
+  fsdp_network *n = network_of_listed(graph);
   propagate(n, ranks, given, &p);
   float **values = draw_values(&random, n);
   float **alone = network_run_alone(n, values), **found = network_run(n, p, values, NULL);
@@ -138,8 +139,8 @@ static void test_files(void **state) {
 
 // relu(x w1 + b1) w2 in double.
 static void feed_forward_reference(const fsdp_network *n, float **v, double *out) {
-  const float *x = v[fsdp_network_find(n, "x")], *w1 = v[fsdp_network_find(n, "w1")];
-  const float *b1 = v[fsdp_network_find(n, "b1")], *w2 = v[fsdp_network_find(n, "w2")];
+  const float *x = v[network_find(n, "x")], *w1 = v[network_find(n, "w1")];
+  const float *b1 = v[network_find(n, "b1")], *w2 = v[network_find(n, "w2")];
   for (int row = 0; row < 16; row++) {
     double h[64];
     for (int j = 0; j < 64; j++) {
@@ -156,7 +157,7 @@ static void feed_forward_reference(const fsdp_network *n, float **v, double *out
 
 static void test_feed_forward(void **state) {
   (void)state;
-  fsdp_network *n = network_feed_forward();
+  fsdp_network *n = network_of_listed(network_feed_forward());
   random_source random = {.seed = 3};
   float **values = draw_values(&random, n), **alone = network_run_alone(n, values);
   static const char *const lines[] = {"fc1: [[2, 1], [1, 4]]", "fc2: [[1, 8], [8, 1]]", "act: [[2, 2]]"};
@@ -169,7 +170,7 @@ static void test_feed_forward(void **state) {
     propagate(n, 8, &given, &p);
     float **found = network_run(n, p, values, NULL);
     compare(n, found, alone, lines[i]);
-    const float *out = found[fsdp_network_find(n, "fc2")];
+    const float *out = found[network_find(n, "fc2")];
     for (int e = 0; e < 16 * 32; e++) {
       most = fmax(most, fabs(expected[e]));
       difference = fmax(difference, fabs((double)out[e] - expected[e]));

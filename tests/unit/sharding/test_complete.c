@@ -309,7 +309,7 @@ static void compare_op(const fixture *f, int op, const fsdp_decisions *decisions
     fsdp_axis_set says = fsdp_operator_axes(o, &f->propagation->operators[op], l), expected = 0;
     for (int a = 0; a < f->propagation->mesh.count; a++)
       if (says >> a & 1) expected |= 1u << f->propagation->mesh.axis[a];
-    fsdp_axis_set does = fsdp_strategy_axes(&decisions->ops[o->node].strategy, o->letters[l].name);
+    fsdp_axis_set does = fsdp_strategy_axes(&decisions->ops[op].strategy, o->letters[l].name);
     if (o->letters[l].name == 'b') does |= decisions->batch;
     if (does != expected) fail_msg("%s: %c over axes %x, not %x", name, o->letters[l].name, does, expected);
   }

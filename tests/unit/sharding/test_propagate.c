@@ -30,7 +30,7 @@ static fsdp_status propagate(const fsdp_network *n, int ranks, const char *const
 static void test_feed_forward(void **state) {
   (void)state;
   static const char *const expected[] = {"[[2, 1], [1, 4]]", "[[2, 4], [4]]", "[[2, 4]]", "[[2, 4], [4, 1]]"};
-  fsdp_network *n = network_feed_forward();
+  fsdp_network *n = network_of_listed(network_feed_forward());
   fsdp_propagation *p;
   fsdp_error error = {0};
   char text[FSDP_SLICES_TEXT];
@@ -76,12 +76,13 @@ static void test_errors(void **state) {
       {{"again: [[1, 2], [2, 1]]", "fc1: [[1, 4], [4, 1]]", NULL}, "cut w1, which both read, differently"},
       {{"twice: [[1, 2]]", NULL}, "\"twice\" names two operators, twice.relu and twice.transpose"},
       {{"twice.relu: [[2, 1]]", NULL}, NULL}};
-  fsdp_network *n = network_feed_forward();
-  int gain = network_add_tensor(n, "gain", FSDP_TENSOR_PARAMETER, 32, 0);
-  network_add_operator(n, "rmsnorm", "norm", fsdp_network_find(n, "fc2"), gain);
-  network_add_operator(n, "matmul", "again", fsdp_network_find(n, "norm"), fsdp_network_find(n, "w1"));
-  network_add_operator(n, "relu", "twice", fsdp_network_find(n, "again"), -1);
-  network_add_operator(n, "transpose", "twice", n->tensor_count - 1, -1);
+  fsdp_graph *g = network_feed_forward();
+  int gain = network_add_tensor(g, "gain", FSDP_VALUE_PARAM, 32, 0);
+  int norm = network_add_operator(g, "rmsnorm", "norm", fsdp_listed_find(g, "fc2"), gain);
+  int again = network_add_operator(g, "matmul", "again", norm, fsdp_listed_find(g, "w1"));
+  int twice = network_add_operator(g, "relu", "twice", again, -1);
+  network_add_operator(g, "transpose", "twice", twice, -1);
+  fsdp_network *n = network_of_listed(g);
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     fsdp_propagation *p;
     fsdp_error error = {0};
@@ -100,20 +101,22 @@ static void test_ranking(void **state) {
   (void)state;
   const fsdp_slice_mesh mesh = fsdp_slice_mesh_of_ranks(4);
   static const struct {
-    fsdp_operator_tensor_role role; // of x
+    fsdp_value_role role; // of x
     int64_t rows;
     bool first;
     int n, i, o; // slices of x[n,i] w[i,o]
   } cases[] = {
-      {FSDP_TENSOR_MADE, 16, false, 4, 1, 1}, // all are as much work: rows need no sums but of gradients of w
-      {FSDP_TENSOR_INPUT, 16, false, 1, 1, 4}, // x has no gradient, so columns cost as little: the first
-      {FSDP_TENSOR_INPUT, 2, false, 1, 1, 4},
-      {FSDP_TENSOR_MADE, 6, false, 2, 1, 2}, // 6 rows over 4 are as much work as 8
-      {FSDP_TENSOR_MADE, 16, true, 1, 1, 1}};
+      {FSDP_VALUE_ACTIVATION, 16, false, 4, 1,
+       1},                                    // all are as much work: rows need no sums but of gradients of w
+      {FSDP_VALUE_INPUT, 16, false, 1, 1, 4}, // x has no gradient, so columns cost as little: the first
+      {FSDP_VALUE_INPUT, 2, false, 1, 1, 4},
+      {FSDP_VALUE_ACTIVATION, 6, false, 2, 1, 2}, // 6 rows over 4 are as much work as 8
+      {FSDP_VALUE_ACTIVATION, 16, true, 1, 1, 1}};
   for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
-    fsdp_network *n = fsdp_network_create();
-    int x = network_add_tensor(n, "x", cases[c].role, cases[c].rows, 16);
-    network_add_operator(n, "matmul", "fc", x, network_add_tensor(n, "w", FSDP_TENSOR_PARAMETER, 16, 16));
+    fsdp_graph *g = fsdp_listed_create();
+    int x = network_add_tensor(g, "x", cases[c].role, cases[c].rows, 16);
+    network_add_operator(g, "matmul", "fc", x, network_add_tensor(g, "w", FSDP_VALUE_PARAM, 16, 16));
+    fsdp_network *n = network_of_listed(g);
     const known_neighbours nothing = {0};
     fsdp_operator_strategy strategy;
     const propagate_choice choice = {.network = n, .mesh = &mesh, .known = &nothing, .first = cases[c].first};
@@ -129,8 +132,9 @@ static void test_ranking(void **state) {
 static void test_shared(void **state) {
   (void)state;
   static const char *const lines[] = {"fc1: [[1, 8], [8, 1]]", "fc2: [[8, 1], [1, 1]]", NULL};
-  fsdp_network *n = network_feed_forward();
-  network_add_operator(n, "matmul", "again", fsdp_network_find(n, "fc2"), fsdp_network_find(n, "w1"));
+  fsdp_graph *g = network_feed_forward();
+  network_add_operator(g, "matmul", "again", fsdp_listed_find(g, "fc2"), fsdp_listed_find(g, "w1"));
+  fsdp_network *n = network_of_listed(g);
   fsdp_propagation *p;
   fsdp_error error = {0};
   char text[FSDP_SLICES_TEXT];
@@ -151,12 +155,13 @@ static void test_shared(void **state) {
 static void test_first_reader(void **state) {
   (void)state;
   static const char *const lines[] = {"fc1: [[4, 1], [1, 1]]", "fc2: [[1, 4], [4, 1]]", NULL};
-  fsdp_network *n = fsdp_network_create();
-  int x = network_add_tensor(n, "x", FSDP_TENSOR_INPUT, 16, 16);
+  fsdp_graph *g = fsdp_listed_create();
+  int x = network_add_tensor(g, "x", FSDP_VALUE_INPUT, 16, 16);
   static const char *const names[] = {"fc1", "fc2", "fc3"}, *const weights[] = {"w1", "w2", "w3"};
   for (int i = 0; i < 3; i++)
-    network_add_operator(n, "matmul", names[i], x,
-                         network_add_tensor(n, weights[i], FSDP_TENSOR_PARAMETER, 16, 16));
+    network_add_operator(g, "matmul", names[i], x,
+                         network_add_tensor(g, weights[i], FSDP_VALUE_PARAM, 16, 16));
+  fsdp_network *n = network_of_listed(g);
   fsdp_propagation *p;
   fsdp_error error = {0};
   char text[FSDP_SLICES_TEXT];

@@ -1,26 +1,61 @@
-// The operators that a list of operators may have: which shapes they take, and the letters of these.
+#include "runtime/plan/sharding/listed.h"
+
 #include "runtime/base/check.h"
 #include "runtime/base/nearest.h"
-#include "runtime/plan/sharding/network_build.h"
 
 #include <stdio.h>
 #include <string.h>
 
+// ---- The graph
+
+fsdp_graph *fsdp_listed_create(void) {
+  fsdp_graph *graph = fsdp_graph_create(0, 0);
+  fsdp_graph_module(graph, -1, "", "Listed", "");
+  return graph;
+}
+
+bool fsdp_listed_fits(int dims, const int64_t *shape) {
+  int64_t numel = 1;
+  for (int d = 0; d < dims; d++) {
+    if (shape[d] > FSDP_LISTED_NUMEL_MAX / numel) return false;
+    numel *= shape[d];
+  }
+  return true;
+}
+
+int fsdp_listed_tensor(fsdp_graph *graph, fsdp_value_role role, const char *name, int dims,
+                       const int64_t *shape) {
+  FSDP_CHECK(fsdp_listed_fits(dims, shape), "%s has too many items", name);
+  if (role != FSDP_VALUE_PARAM)
+    return fsdp_graph_value(graph, role, FSDP_VALUE_COMPUTE, 0, name, dims, shape);
+  fsdp_param_spec spec = {.name = name, .dims = dims};
+  memcpy(spec.shape, shape, (size_t)dims * sizeof *shape);
+  const int param = fsdp_graph_param(graph, 0, &spec);
+  return graph->params[param].value;
+}
+
+int fsdp_listed_find(const fsdp_graph *graph, const char *name) {
+  for (int v = 0; v < graph->value_count; v++)
+    if (!strcmp(graph->values[v].name, name)) return v;
+  return -1;
+}
+
+// ---- An operator
+
 typedef struct maker {
-  fsdp_network *network;
-  const fsdp_operator_spec *spec;
-  fsdp_operator *op; // with its inputs as operands
-  fsdp_operator_tensor out;
-  signed char out_letters[FSDP_MAX_DIMS]; // indices of letters
+  const fsdp_graph *graph;
+  const fsdp_listed_operator *spec;
+  fsdp_op_letters letters;      // of inputs, then of the output
+  int64_t shape[FSDP_MAX_DIMS]; // of the output
   fsdp_error *error;
 } maker;
 
-static const fsdp_operator_tensor *input(const maker *m, int i) {
-  return &m->network->tensors[m->spec->inputs[i]];
+static const fsdp_value *input(const maker *m, int i) {
+  return &m->graph->values[m->spec->inputs[i]];
 }
 
 // "[2, 8]"
-static const char *shape_text(const fsdp_operator_tensor *tensor, char out[96]) {
+static const char *shape_text(const fsdp_value *tensor, char out[96]) {
   int used = snprintf(out, 96, "[");
   for (int d = 0; d < tensor->dims; d++)
     used += snprintf(out + used, 96 - (size_t)used, "%s%lld", d ? ", " : "", (long long)tensor->shape[d]);
@@ -29,7 +64,7 @@ static const char *shape_text(const fsdp_operator_tensor *tensor, char out[96]) 
 }
 
 static fsdp_status refuse(const maker *m, const char *rule) {
-  char shapes[FSDP_OPERATOR_LISTS * (FSDP_NAME_BYTES + 100)] = "", one[96];
+  char shapes[FSDP_LISTED_INPUTS * (FSDP_NAME_BYTES + 100)] = "", one[96];
   size_t used = 0;
   for (int i = 0; i < m->spec->input_count; i++)
     used += (size_t)snprintf(shapes + used, sizeof shapes - used, "%s%s %s", i ? ", " : "", input(m, i)->name,
@@ -38,32 +73,45 @@ static fsdp_status refuse(const maker *m, const char *rule) {
                    m->spec->kind, shapes, rule);
 }
 
-// Gives a dimension of input `i` a letter.
-static void name_dim(const maker *m, int i, int dim, char letter) {
-  operator_name_dim(m->op, &m->op->operands[i], dim, letter, input(m, i)->shape[dim]);
+static fsdp_op_letter *find_letter(maker *m, char name) {
+  for (int l = 0; l < m->letters.letter_count; l++)
+    if (m->letters.letters[l].name == name) return &m->letters.letters[l];
+  return NULL;
 }
 
-static void need_whole(const maker *m, char letter) {
-  m->op->letters[fsdp_operator_letter_find(m->op, letter)].is_whole = true;
+// Gives a dimension of input `i` a letter. Slices are compared in the order in which letters come first.
+static void name_dim(maker *m, int i, int dim, char letter) {
+  m->letters.operands[i].dims[dim].blocks[0].letters[0] = letter;
+  if (find_letter(m, letter)) return;
+  FSDP_CHECK(m->letters.letter_count < FSDP_OP_MAX_LETTERS, "too many letters of %s", m->spec->name);
+  m->letters.letters[m->letters.letter_count++].name = letter;
+}
+
+static void need_whole(maker *m, char letter) {
+  find_letter(m, letter)->is_whole = true;
+}
+
+static fsdp_op_operand *output(maker *m) {
+  return &m->letters.operands[m->spec->input_count];
 }
 
 // The output's next dimension: `letter`'s, or 0: always whole.
 static void add_out(maker *m, char letter, int64_t size) {
-  m->out_letters[m->out.dims] = letter ? (signed char)fsdp_operator_letter_find(m->op, letter) : -1;
-  m->out.shape[m->out.dims++] = size;
+  m->shape[output(m)->dim_count] = size;
+  output(m)->dims[output(m)->dim_count++].blocks[0].letters[0] = letter;
 }
 
 // Names the first `count` dimensions of an input p, q, u, w.
 static const char leading[] = "pquw";
 
-static void name_leading(const maker *m, int i, int count) {
+static void name_leading(maker *m, int i, int count) {
   for (int d = 0; d < count; d++) name_dim(m, i, d, leading[d]);
 }
 
 // ---- Kinds
 
 static fsdp_status make_matmul(maker *m) {
-  const fsdp_operator_tensor *x = input(m, 0), *w = input(m, 1);
+  const fsdp_value *x = input(m, 0), *w = input(m, 1);
   int outer = x->dims - 2, rows = w->dims - 2 + m->spec->transposed,
       columns = w->dims - 1 - m->spec->transposed;
   bool same = outer >= 0 && (w->dims == 2 || w->dims == x->dims);
@@ -109,7 +157,7 @@ static fsdp_status make_relu(maker *m) {
 }
 
 static fsdp_status make_transpose(maker *m) {
-  const fsdp_operator_tensor *x = input(m, 0);
+  const fsdp_value *x = input(m, 0);
   int order[FSDP_MAX_DIMS], seen = 0;
   for (int d = 0; d < x->dims; d++) order[d] = d;
   if (m->spec->permutation_count) {
@@ -144,12 +192,11 @@ static fsdp_status make_reduce_mean(maker *m) {
 
 // A part of a dimension lies on other ranks than the whole would, so the dimension is whole.
 static fsdp_status make_slice(maker *m) {
-  const fsdp_operator_tensor *x = input(m, 0);
+  const fsdp_value *x = input(m, 0);
   if (check_axis(m)) return FSDP_ERR_INPUT;
   int64_t begin = m->spec->begin, size = m->spec->size, items = x->shape[m->spec->axis];
   if (begin < 0 || size < 1 || begin > items - size)
     return refuse(m, "begin must be 0 or more, size 1 or more, and both together at most the items of axis");
-  m->op->begin = begin;
   name_leading(m, 0, x->dims);
   need_whole(m, leading[m->spec->axis]);
   for (int d = 0; d < x->dims; d++)
@@ -158,7 +205,7 @@ static fsdp_status make_slice(maker *m) {
 }
 
 static fsdp_status make_gather(maker *m) {
-  const fsdp_operator_tensor *table = input(m, 0), *indices = input(m, 1);
+  const fsdp_value *table = input(m, 0), *indices = input(m, 1);
   if (table->dims != 2 || indices->dims < 1 || indices->dims >= FSDP_MAX_DIMS)
     return refuse(m, "a table of two dimensions and indices of one to three");
   name_dim(m, 0, 0, 'v');
@@ -170,7 +217,7 @@ static fsdp_status make_gather(maker *m) {
 }
 
 static fsdp_status make_rmsnorm(maker *m) {
-  const fsdp_operator_tensor *x = input(m, 0), *weight = input(m, 1);
+  const fsdp_value *x = input(m, 0), *weight = input(m, 1);
   int last = x->dims - 1;
   if (last < 0 || weight->dims != 1 || weight->shape[0] != x->shape[last])
     return refuse(m, "the weight has one dimension, the input's last");
@@ -198,7 +245,7 @@ static fsdp_status make_attention(maker *m) {
   }
   need_whole(m, 's');
   need_whole(m, 'd');
-  m->op->letters[fsdp_operator_letter_find(m->op, 'h')].is_even = true;
+  find_letter(m, 'h')->is_even = true;
   for (int d = 0; d < 4; d++) add_out(m, "bhtd"[d], q[d]);
   return FSDP_OK;
 }
@@ -224,7 +271,7 @@ static const kind_row kinds[] = {{"matmul", 2, "transposed ", make_matmul},
                                  {"attention", 3, "", make_attention}};
 enum { KIND_COUNT = sizeof kinds / sizeof *kinds };
 
-static fsdp_status find_kind(const fsdp_operator_spec *spec, const kind_row **found, fsdp_error *error) {
+static fsdp_status find_kind(const fsdp_listed_operator *spec, const kind_row **found, fsdp_error *error) {
   const char *names[KIND_COUNT];
   char list[256] = "";
   size_t used = 0;
@@ -242,7 +289,8 @@ static fsdp_status find_kind(const fsdp_operator_spec *spec, const kind_row **fo
                    spec->name, spec->kind, near, list);
 }
 
-static fsdp_status check_attributes(const fsdp_operator_spec *spec, const kind_row *kind, fsdp_error *error) {
+static fsdp_status check_attributes(const fsdp_listed_operator *spec, const kind_row *kind,
+                                    fsdp_error *error) {
   for (const char *name = spec->attributes; name && *name; name = strchr(name, ' ') + 1) {
     int length = (int)strcspn(name, " ");
     bool known = false;
@@ -257,30 +305,39 @@ static fsdp_status check_attributes(const fsdp_operator_spec *spec, const kind_r
   return FSDP_OK;
 }
 
-fsdp_status fsdp_network_add(fsdp_network *network, const fsdp_operator_spec *spec, fsdp_error *error) {
+// Every operand is one block a dimension, a constant where it has no letter.
+static void begin_operands(maker *m) {
+  m->letters.operand_count = m->spec->input_count + 1;
+  for (int i = 0; i < m->letters.operand_count; i++) {
+    fsdp_op_operand *operand = &m->letters.operands[i];
+    operand->access = operand == output(m) ? FSDP_WRITE : FSDP_READ;
+    operand->dim_count = operand == output(m) ? 0 : input(m, i)->dims;
+    for (int d = 0; d < FSDP_OP_MAX_DIMS; d++) operand->dims[d].block_count = 1;
+  }
+}
+
+fsdp_status fsdp_listed_add(fsdp_graph *graph, const fsdp_listed_operator *op, fsdp_error *error) {
   const kind_row *kind = NULL;
-  fsdp_status status = find_kind(spec, &kind, error);
+  fsdp_status status = find_kind(op, &kind, error);
   if (status) return status;
-  if (spec->input_count != kind->inputs)
-    return fsdp_fail(error, FSDP_ERR_INPUT,
-                     "%s: %s: %s has %d input%s, not %d: write {%s: [...]} with as many names", spec->place,
-                     spec->name, spec->kind, kind->inputs, kind->inputs == 1 ? "" : "s", spec->input_count,
-                     spec->kind);
-  status = check_attributes(spec, kind, error);
+  if (op->input_count != kind->inputs)
+    return fsdp_fail(
+        error, FSDP_ERR_INPUT, "%s: %s: %s has %d input%s, not %d: write {%s: [...]} with as many names",
+        op->place, op->name, op->kind, kind->inputs, kind->inputs == 1 ? "" : "s", op->input_count, op->kind);
+  status = check_attributes(op, kind, error);
   if (status) return status;
-  maker m = {.network = network,
-             .spec = spec,
-             .op = network_append(network, spec->name, spec->kind),
-             .out = {.role = FSDP_TENSOR_MADE, .item_bytes = spec->item_bytes, .source = -1},
-             .error = error};
-  m.out.maker = network->operator_count - 1;
-  for (int i = 0; i < spec->input_count; i++) operator_operand(m.op, spec->inputs[i], i);
-  m.op->input_count = m.op->list_count = spec->input_count;
-  snprintf(m.out.name, sizeof m.out.name, "%s", spec->name);
+  maker m = {.graph = graph, .spec = op, .error = error};
+  begin_operands(&m);
   status = kind->make(&m);
   if (status) return status;
-  if (!fsdp_operator_tensor_fits(&m.out)) return refuse(&m, "the output has more than 2^40 items");
-  fsdp_operator_operand *out = operator_operand(m.op, fsdp_network_tensor(network, &m.out), -1);
-  memcpy(out->letter, m.out_letters, (size_t)m.out.dims);
+  if (!fsdp_listed_fits(output(&m)->dim_count, m.shape))
+    return refuse(&m, "the output has more than 2^40 items");
+  int module = fsdp_graph_module(graph, 0, op->name, op->kind, "");
+  int made = fsdp_graph_value(graph, FSDP_VALUE_ACTIVATION, FSDP_VALUE_COMPUTE, module, op->name,
+                              output(&m)->dim_count, m.shape);
+  fsdp_node *node = fsdp_graph_listed(graph, module, &m.letters);
+  node->attrs.first_index = op->begin;
+  for (int i = 0; i < op->input_count; i++) fsdp_node_operand_add(node, op->inputs[i], FSDP_READ);
+  fsdp_node_operand_add(node, made, FSDP_WRITE);
   return FSDP_OK;
 }

@@ -1,4 +1,4 @@
-#include "launcher/setup/network_file.h"
+#include "launcher/setup/listed_file.h"
 
 #include "runtime/base/check.h"
 #include "runtime/base/nearest.h"
@@ -15,11 +15,10 @@ enum { TENSORS_MAX = 10000 };
 
 typedef struct reader {
   const char *path;
-  int item_bytes;
-  fsdp_network *network;
-  fsdp_operator_tensor_role role; // of the section
-  fsdp_operator_spec *spec;       // of the operator that is being read
-  char attributes[256];           // those that it has, each with a space behind it
+  fsdp_graph *graph;
+  fsdp_value_role role;       // of the section
+  fsdp_listed_operator *spec; // of the operator that is being read
+  char attributes[256];       // those that it has, each with a space behind it
   fsdp_yaml_reader yaml;
 } reader;
 
@@ -39,9 +38,9 @@ static fsdp_status read_name(const reader *r, const yaml_node_t *key) {
   for (const char *c = name; *c; c++) is_word = is_word && (isalnum((unsigned char)*c) || strchr("_.-/", *c));
   if (!is_word) return fail_at(r, key, "a name is not a word: use a letter, then letters, digits, _ . - /");
   if (strlen(name) >= FSDP_NAME_BYTES) return fail_at(r, key, "a name is too long");
-  if (r->network->tensor_count == TENSORS_MAX)
+  if (r->graph->value_count == TENSORS_MAX)
     return fail_at(r, key, "more than 10000 tensors and operators: plan a part of the network");
-  if (fsdp_network_find(r->network, name) < 0) return FSDP_OK;
+  if (fsdp_listed_find(r->graph, name) < 0) return FSDP_OK;
   snprintf(what, sizeof what, "there is a \"%s\" already: give each tensor and operator a name of its own",
            name);
   return fail_at(r, key, what);
@@ -67,13 +66,13 @@ static fsdp_status read_numbers(const reader *r, const yaml_node_t *node, int64_
 
 static fsdp_status read_tensor(void *context, const yaml_node_t *key, const yaml_node_t *value) {
   const reader *r = context;
-  fsdp_operator_tensor tensor = {.role = r->role, .item_bytes = r->item_bytes, .maker = -1, .source = -1};
+  int64_t shape[FSDP_MAX_DIMS];
+  int dims;
   fsdp_status status = read_name(r, key);
-  if (!status) status = read_numbers(r, value, 1, tensor.shape, &tensor.dims);
+  if (!status) status = read_numbers(r, value, 1, shape, &dims);
   if (status) return status;
-  if (!fsdp_operator_tensor_fits(&tensor)) return fail_at(r, value, "a tensor of more than 2^40 items");
-  snprintf(tensor.name, sizeof tensor.name, "%s", fsdp_yaml_text(key));
-  fsdp_network_tensor(r->network, &tensor);
+  if (!fsdp_listed_fits(dims, shape)) return fail_at(r, value, "a tensor of more than 2^40 items");
+  fsdp_listed_tensor(r->graph, r->role, fsdp_yaml_text(key), dims, shape);
   return FSDP_OK;
 }
 
@@ -82,9 +81,9 @@ static fsdp_status read_tensor(void *context, const yaml_node_t *key, const yaml
 // An operator reads what no tensor before it is called.
 static fsdp_status fail_unknown(const reader *r, const yaml_node_t *node) {
   char near[FSDP_NEAREST_TEXT], what[FSDP_NEAREST_TEXT + FSDP_NAME_BYTES + 160];
-  const char **names = fsdp_alloc((size_t)(r->network->tensor_count + 1) * sizeof *names);
-  for (int t = 0; t < r->network->tensor_count; t++) names[t] = r->network->tensors[t].name;
-  fsdp_nearest_question(fsdp_yaml_text(node), names, r->network->tensor_count, near);
+  const char **names = fsdp_alloc((size_t)(r->graph->value_count + 1) * sizeof *names);
+  for (int v = 0; v < r->graph->value_count; v++) names[v] = r->graph->values[v].name;
+  fsdp_nearest_question(fsdp_yaml_text(node), names, r->graph->value_count, near);
   snprintf(what, sizeof what,
            "no input, parameter or earlier operator has the name \"%.95s\"%s: operators come after what they "
            "read",
@@ -93,16 +92,16 @@ static fsdp_status fail_unknown(const reader *r, const yaml_node_t *node) {
   return fail_at(r, node, what);
 }
 
-static fsdp_status read_inputs(const reader *r, const yaml_node_t *node, fsdp_operator_spec *spec) {
+static fsdp_status read_inputs(const reader *r, const yaml_node_t *node, fsdp_listed_operator *spec) {
   if (node->type != YAML_SEQUENCE_NODE) return fail_at(r, node, "an operator's inputs are not a list");
   for (const yaml_node_item_t *item = node->data.sequence.items.start; item < node->data.sequence.items.top;
        item++) {
     const yaml_node_t *name = node_of(r, *item);
     if (!fsdp_yaml_is_scalar(name)) return fail_at(r, name, "an input is not a name");
-    int tensor = fsdp_network_find(r->network, fsdp_yaml_text(name));
-    if (tensor < 0) return fail_unknown(r, name);
-    if (spec->input_count == FSDP_OPERATOR_LISTS) return fail_at(r, node, "too many inputs");
-    spec->inputs[spec->input_count++] = tensor;
+    int found = fsdp_listed_find(r->graph, fsdp_yaml_text(name));
+    if (found < 0) return fail_unknown(r, name);
+    if (spec->input_count == FSDP_LISTED_INPUTS) return fail_at(r, node, "too many inputs");
+    spec->inputs[spec->input_count++] = found;
   }
   return FSDP_OK;
 }
@@ -121,7 +120,7 @@ static fsdp_status read_flag(const reader *r, const yaml_node_t *node, bool *fla
 static fsdp_status read_attribute(const reader *r, const char *name, const yaml_node_t *value,
                                   bool *is_known) {
   int64_t numbers[FSDP_MAX_DIMS] = {0};
-  fsdp_operator_spec *spec = r->spec;
+  fsdp_listed_operator *spec = r->spec;
   fsdp_status status = FSDP_OK;
   *is_known = true;
   if (!strcmp(name, "begin")) {
@@ -169,8 +168,7 @@ static fsdp_status read_operator(void *context, const yaml_node_t *key, const ya
   fsdp_status status = read_name(r, key);
   if (status) return status;
   snprintf(place, sizeof place, "%.140s:%d", r->path, fsdp_yaml_line(key));
-  fsdp_operator_spec spec = {
-      .name = fsdp_yaml_text(key), .item_bytes = r->item_bytes, .attributes = r->attributes, .place = place};
+  fsdp_listed_operator spec = {.name = fsdp_yaml_text(key), .attributes = r->attributes, .place = place};
   r->spec = &spec;
   r->attributes[0] = 0;
   status = fsdp_yaml_each_pair(&r->yaml, value,
@@ -178,7 +176,7 @@ static fsdp_status read_operator(void *context, const yaml_node_t *key, const ya
                                read_entry, r);
   if (!status && !spec.kind)
     return fail_at(r, value, "the operator's kind is missing, as in fc1: {matmul: [x, w1]}");
-  return status ? status : fsdp_network_add(r->network, &spec, r->yaml.error);
+  return status ? status : fsdp_listed_add(r->graph, &spec, r->yaml.error);
 }
 
 static fsdp_status read_section(void *context, const yaml_node_t *key, const yaml_node_t *value) {
@@ -189,7 +187,7 @@ static fsdp_status read_section(void *context, const yaml_node_t *key, const yam
     return fsdp_yaml_each_pair(&r->yaml, value, "not a mapping of names to operators", read_operator, r);
   if (strcmp(name, names[0]) != 0 && strcmp(name, names[1]) != 0)
     return fail_at(r, key, "unknown section: a network has inputs, parameters and operators");
-  r->role = strcmp(name, names[0]) ? FSDP_TENSOR_PARAMETER : FSDP_TENSOR_INPUT;
+  r->role = strcmp(name, names[0]) ? FSDP_VALUE_PARAM : FSDP_VALUE_INPUT;
   return fsdp_yaml_each_pair(&r->yaml, value, "not a mapping of names to shapes", read_tensor, r);
 }
 
@@ -201,13 +199,13 @@ static fsdp_status read_document(void *context, yaml_document_t *document, fsdp_
                              read_section, r);
 }
 
-fsdp_status fsdp_network_read(const char *path, int item_bytes, fsdp_network **network, fsdp_error *error) {
-  reader r = {.path = path, .item_bytes = item_bytes, .network = fsdp_network_create()};
+fsdp_status fsdp_listed_read(const char *path, fsdp_graph **graph, fsdp_error *error) {
+  reader r = {.path = path, .graph = fsdp_listed_create()};
   const fsdp_yaml_source source = {.path = path, .what = "a YAML file of operators", .bad = FSDP_ERR_INPUT};
   fsdp_status status = fsdp_yaml_visit_file(&source, read_document, &r, error);
-  if (!status && r.network->operator_count == 0)
+  if (!status && r.graph->forward_count == 0)
     status = fsdp_fail(error, FSDP_ERR_INPUT, "%.140s: no operators: list them under `operators:`", path);
-  if (status) fsdp_network_destroy(r.network);
-  *network = status ? NULL : r.network;
+  if (status) fsdp_graph_destroy(r.graph);
+  *graph = status ? NULL : r.graph;
   return status;
 }

@@ -7,12 +7,11 @@
 //     bias: {add: [fc1, b1]}
 //     mean: {reduce_mean: [bias], axis: 1, keep: true}
 //
-// network.h lists the kinds. Attributes: transposed (matmul), permutation (transpose), axis (reduce_mean,
+// listed.h lists the kinds. Attributes: transposed (matmul), permutation (transpose), axis (reduce_mean,
 // slice), keep (reduce_mean), begin and size (slice).
 #pragma once
 
-#include "runtime/plan/sharding/network.h"
+#include "runtime/plan/sharding/listed.h"
 
-// Reads the file; items have `item_bytes` bytes. The caller owns *network. FSDP_ERR_INPUT, with file and
-// line, for what is wrong.
-fsdp_status fsdp_network_read(const char *path, int item_bytes, fsdp_network **network, fsdp_error *error);
+// Reads the file. The caller owns *graph. FSDP_ERR_INPUT, with file and line, for what is wrong.
+fsdp_status fsdp_listed_read(const char *path, fsdp_graph **graph, fsdp_error *error);
