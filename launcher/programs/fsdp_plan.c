@@ -49,7 +49,7 @@ static void print_notes(const fsdp_options *options, const fsdp_setup *setup) {
        fsdp_sharding_note(options, setup->sharding, &setup->plan->config.mesh, i, note, sizeof note); i++)
     fprintf(stderr, "fsdp_plan: note: %s\n", note);
   if (setup->plan->propagation)
-    fsdp_strategies_warn(setup->plan->network, setup->plan->propagation, "fsdp_plan", stderr);
+    fsdp_strategies_warn(setup->plan->flow, setup->plan->propagation, "fsdp_plan", stderr);
   const fsdp_document_work *work = work_of(&setup->plan->config);
   if (work->left > 0)
     fprintf(stderr, "fsdp_plan: note: attention is priced by the documents of --data: %.1f%% of its pairs\n",

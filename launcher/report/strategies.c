@@ -15,19 +15,19 @@ typedef struct line {
   int64_t forward_bytes, backward_bytes;
 } line;
 
-static const char *operator_pattern(const fsdp_network *network, int op, char out[FSDP_NAME_BYTES]) {
+static const char *operator_pattern(const fsdp_dataflow *flow, int op, char out[FSDP_NAME_BYTES]) {
   char name[FSDP_OPERATOR_TEXT];
-  fsdp_name_pattern(fsdp_operator_print(network, op, name), out);
+  fsdp_name_pattern(fsdp_operator_print(flow, op, name), out);
   return out;
 }
 
 // ---- Operators
 
-const char *fsdp_strategies_decider(const fsdp_network *network, const fsdp_propagation *propagation, int op,
+const char *fsdp_strategies_decider(const fsdp_dataflow *flow, const fsdp_propagation *propagation, int op,
                                     char out[FSDP_DECIDER_TEXT]) {
   const fsdp_operator_strategy *s = &propagation->operators[op];
   char from[FSDP_NAME_BYTES] = "";
-  if (s->from >= 0 && s->decision != FSDP_DECIDED_GIVEN) operator_pattern(network, s->from, from);
+  if (s->from >= 0 && s->decision != FSDP_DECIDED_GIVEN) operator_pattern(flow, s->from, from);
   switch (s->decision) {
   case FSDP_DECIDED_GIVEN:
     snprintf(out, FSDP_DECIDER_TEXT, "given (%s)", s->place);
@@ -43,13 +43,13 @@ const char *fsdp_strategies_decider(const fsdp_network *network, const fsdp_prop
   return out;
 }
 
-static void describe(const fsdp_network *network, const fsdp_propagation *propagation, int op, line *l) {
+static void describe(const fsdp_dataflow *flow, const fsdp_propagation *propagation, int op, line *l) {
   char decider[FSDP_DECIDER_TEXT];
-  fsdp_operator_print(network, op, l->name);
+  fsdp_operator_print(flow, op, l->name);
   fsdp_name_pattern(l->name, l->pattern);
-  fsdp_slices_print(network, propagation, op, l->value);
-  snprintf(l->comment, sizeof l->comment, "%s, %s", network->operators[op].kind,
-           fsdp_strategies_decider(network, propagation, op, decider));
+  fsdp_slices_print(flow, propagation, op, l->value);
+  snprintf(l->comment, sizeof l->comment, "%s, %s", flow->operators[op].kind,
+           fsdp_strategies_decider(flow, propagation, op, decider));
 }
 
 // Whether line `at` is the first of its pattern; *alike: all of them say the same.
@@ -69,10 +69,10 @@ static void print_operator(const line *l, const char *name, FILE *out) {
   fprintf(out, "%*s  # %s\n", used < 40 ? 40 - used : 0, "", l->comment);
 }
 
-static void print_operators(const fsdp_network *network, const fsdp_propagation *propagation, FILE *out) {
-  int count = network->operator_count;
+static void print_operators(const fsdp_dataflow *flow, const fsdp_propagation *propagation, FILE *out) {
+  int count = flow->operator_count;
   line *lines = fsdp_alloc_zeroed((size_t)count + 1, sizeof *lines);
-  for (int o = 0; o < count; o++) describe(network, propagation, o, &lines[o]);
+  for (int o = 0; o < count; o++) describe(flow, propagation, o, &lines[o]);
   for (int i = 0; i < count; i++) {
     bool alike;
     if (!opens(lines, count, i, &alike)) continue;
@@ -86,19 +86,19 @@ static void print_operators(const fsdp_network *network, const fsdp_propagation 
 // ---- A sharding file
 
 // The first operator that reads a value of the model.
-static int reader_of(const fsdp_network *network, int value) {
-  for (int o = 0; o < network->operator_count; o++)
-    for (int i = 0; i < network->operators[o].input_count; i++)
-      if (network->tensors[network->operators[o].operands[i].tensor].source == value) return o;
+static int reader_of(const fsdp_dataflow *flow, int value) {
+  for (int o = 0; o < flow->operator_count; o++)
+    for (int i = 0; i < flow->operators[o].input_count; i++)
+      if (flow->tensors[flow->operators[o].operands[i].tensor].source == value) return o;
   return -1;
 }
 
 // Who decided a weight: its line, or the operator that reads it.
 static void note_param(const fsdp_plan *plan, int param, char out[FSDP_DECIDER_TEXT]) {
   const char *place = plan->specs->params[param].place;
-  int reader = reader_of(plan->network, plan->graph->params[param].value);
+  int reader = reader_of(plan->flow, plan->graph->params[param].value);
   if (!strcmp(place, FSDP_COMPLETED_PLACE) && reader >= 0)
-    fsdp_strategies_decider(plan->network, plan->propagation, reader, out);
+    fsdp_strategies_decider(plan->flow, plan->propagation, reader, out);
   else
     snprintf(out, FSDP_DECIDER_TEXT, *place ? "given (%s)" : "replicated", place);
 }
@@ -120,15 +120,15 @@ void fsdp_strategies_print_sharding(const fsdp_plan *plan, FILE *out) {
 // ---- Redistribution
 
 // "h: fc1 -> fc2", with patterns.
-static void describe_edge(const fsdp_network *network, int tensor, int reader, line *l) {
-  const fsdp_operator_tensor *t = &network->tensors[tensor];
+static void describe_edge(const fsdp_dataflow *flow, int tensor, int reader, line *l) {
+  const fsdp_operator_tensor *t = &flow->tensors[tensor];
   char maker_name[FSDP_NAME_BYTES], reader_name[FSDP_NAME_BYTES];
   if (t->maker < 0)
     snprintf(maker_name, sizeof maker_name, "input %.80s", t->name);
   else
-    operator_pattern(network, t->maker, maker_name);
+    operator_pattern(flow, t->maker, maker_name);
   snprintf(l->comment, sizeof l->comment, "%s -> %s", maker_name,
-           operator_pattern(network, reader, reader_name));
+           operator_pattern(flow, reader, reader_name));
 }
 
 // "1,024 bytes in the forward, 0 in the backward".
@@ -168,12 +168,12 @@ static void print_sum(const char *what, int64_t forward, int64_t backward, FILE 
           fsdp_print_int(forward + backward, number, sizeof number), print_bytes(forward, backward, bytes));
 }
 
-static void print_moved(const fsdp_network *network, const fsdp_propagation *propagation, FILE *out) {
+static void print_moved(const fsdp_dataflow *flow, const fsdp_propagation *propagation, FILE *out) {
   int count = propagation->moved_count;
   line *lines = fsdp_alloc_zeroed((size_t)count + 1, sizeof *lines);
   for (int i = 0; i < count; i++) {
     const fsdp_moved_input *moved = &propagation->moved[i];
-    describe_edge(network, moved->tensor, moved->reader, &lines[i]);
+    describe_edge(flow, moved->tensor, moved->reader, &lines[i]);
     lines[i].forward_bytes = moved->forward_bytes;
     lines[i].backward_bytes = moved->backward_bytes;
   }
@@ -183,15 +183,15 @@ static void print_moved(const fsdp_network *network, const fsdp_propagation *pro
 }
 
 // Keys and values of attention whose sequence is cut.
-static void print_gathered(const fsdp_network *network, const fsdp_propagation *propagation, FILE *out) {
-  line *lines = fsdp_alloc_zeroed((size_t)network->operator_count + 1, sizeof *lines);
+static void print_gathered(const fsdp_dataflow *flow, const fsdp_propagation *propagation, FILE *out) {
+  line *lines = fsdp_alloc_zeroed((size_t)flow->operator_count + 1, sizeof *lines);
   int count = 0;
   int64_t sum = 0;
-  for (int o = 0; o < network->operator_count; o++) {
+  for (int o = 0; o < flow->operator_count; o++) {
     int64_t bytes =
-        fsdp_gathered_bytes(network, &propagation->mesh, &network->operators[o], &propagation->operators[o]);
+        fsdp_gathered_bytes(flow, &propagation->mesh, &flow->operators[o], &propagation->operators[o]);
     if (!bytes) continue;
-    operator_pattern(network, o, lines[count].comment);
+    operator_pattern(flow, o, lines[count].comment);
     lines[count].forward_bytes = lines[count].backward_bytes = bytes;
     sum += bytes;
     count++;
@@ -212,34 +212,34 @@ static void print_mesh(const fsdp_slice_mesh *slices, const fsdp_mesh *mesh, FIL
   fputc('\n', out);
 }
 
-void fsdp_strategies_print(const fsdp_network *network, const fsdp_propagation *propagation,
+void fsdp_strategies_print(const fsdp_dataflow *flow, const fsdp_propagation *propagation,
                            const fsdp_mesh *mesh, FILE *out) {
   print_mesh(&propagation->mesh, mesh, out);
-  print_operators(network, propagation, out);
-  print_moved(network, propagation, out);
-  print_gathered(network, propagation, out);
+  print_operators(flow, propagation, out);
+  print_moved(flow, propagation, out);
+  print_gathered(flow, propagation, out);
 }
 
 // ---- Warnings
 
 // The axes that cut the sequence of a model's tokens; none of a network that is no model.
-static fsdp_axis_set token_parts(const fsdp_network *network, const fsdp_propagation *propagation) {
-  for (int o = 0; o < network->operator_count && network->joins_rows; o++) {
-    const fsdp_operator *op = &network->operators[o];
-    if (network->tensors[op->operands[0].tensor].role == FSDP_TENSOR_INPUT)
+static fsdp_axis_set token_parts(const fsdp_dataflow *flow, const fsdp_propagation *propagation) {
+  for (int o = 0; o < flow->operator_count && flow->joins_rows; o++) {
+    const fsdp_operator *op = &flow->operators[o];
+    if (flow->tensors[op->operands[0].tensor].role == FSDP_TENSOR_INPUT)
       return fsdp_strategy_axes(&propagation->operators[o].axes, 't');
   }
   return 0;
 }
 
 // Given operators that leave positions whole which ranks do not have. Each line of the file once.
-static void warn_of_positions(const fsdp_network *network, const fsdp_propagation *propagation,
+static void warn_of_positions(const fsdp_dataflow *flow, const fsdp_propagation *propagation,
                               const char *program, FILE *out) {
-  const fsdp_axis_set parts = token_parts(network, propagation);
+  const fsdp_axis_set parts = token_parts(flow, propagation);
   const char *last = NULL;
-  for (int o = 0; o < network->operator_count; o++) {
+  for (int o = 0; o < flow->operator_count; o++) {
     const fsdp_operator_strategy *s = &propagation->operators[o];
-    int t = fsdp_operator_letter_find(&network->operators[o], 't');
+    int t = fsdp_operator_letter_find(&flow->operators[o], 't');
     char name[FSDP_NAME_BYTES];
     if (s->decision != FSDP_DECIDED_GIVEN || t < 0 || !(parts & ~fsdp_strategy_axes(&s->axes, 't'))) continue;
     if (last && s->place && strcmp(last, s->place) == 0) continue;
@@ -248,23 +248,23 @@ static void warn_of_positions(const fsdp_network *network, const fsdp_propagatio
         out,
         "%s: warning: %s: %s leaves the sequence whole over ranks that cut the tokens': it works on their "
         "positions all the same; give it the tokens' slices of the sequence to say so\n",
-        program, s->place ? s->place : "--op-strategies", operator_pattern(network, o, name));
+        program, s->place ? s->place : "--op-strategies", operator_pattern(flow, o, name));
   }
 }
 
-void fsdp_strategies_warn(const fsdp_network *network, const fsdp_propagation *propagation,
-                          const char *program, FILE *out) {
-  warn_of_positions(network, propagation, program, out);
+void fsdp_strategies_warn(const fsdp_dataflow *flow, const fsdp_propagation *propagation, const char *program,
+                          FILE *out) {
+  warn_of_positions(flow, propagation, program, out);
   line l, *seen = fsdp_alloc_zeroed((size_t)propagation->moved_count + 1, sizeof *seen);
   char bytes[96];
   int count = 0;
   for (int i = 0; i < propagation->moved_count; i++) {
     const fsdp_moved_input *moved = &propagation->moved[i];
     // Of a backward decision, the edge is the reader's.
-    int maker = network->tensors[moved->tensor].maker;
+    int maker = flow->tensors[moved->tensor].maker;
     bool of_reader = propagation->operators[moved->reader].redistributes;
     if (!of_reader && (maker < 0 || !propagation->operators[maker].redistributes)) continue;
-    describe_edge(network, moved->tensor, moved->reader, &l);
+    describe_edge(flow, moved->tensor, moved->reader, &l);
     int known = 0;
     while (known < count && strcmp(seen[known].comment, l.comment) != 0) known++;
     if (known < count) continue;
@@ -274,7 +274,7 @@ void fsdp_strategies_warn(const fsdp_network *network, const fsdp_propagation *p
         out,
         "%s: warning: no strategy of %s suits all its neighbours: %s is redistributed (a rank receives %s); "
         "give one of them a strategy, or its weight a line, to choose otherwise\n",
-        program, operator_pattern(network, of_reader ? moved->reader : maker, name), l.comment,
+        program, operator_pattern(flow, of_reader ? moved->reader : maker, name), l.comment,
         print_bytes(moved->forward_bytes, moved->backward_bytes, bytes));
   }
   free(seen);

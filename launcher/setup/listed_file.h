@@ -1,4 +1,4 @@
-// A network of operators as users write it: fsdp_plan --graph FILE.
+// A network of operators as users write it, as a graph: fsdp_plan --graph FILE.
 //
 //   inputs: {x: [16, 32]}
 //   parameters: {w1: [32, 64], b1: [64]}

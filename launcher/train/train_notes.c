@@ -246,5 +246,5 @@ void fsdp_train_print_notes(const fsdp_trainer *t) {
   warn_of_options(t);
   warn_of_ended_schedule(t);
   const fsdp_plan *plan = t->setup.plan;
-  if (plan->propagation) fsdp_strategies_warn(plan->network, plan->propagation, "fsdp_train", stderr);
+  if (plan->propagation) fsdp_strategies_warn(plan->flow, plan->propagation, "fsdp_train", stderr);
 }

@@ -91,7 +91,7 @@ static void release(fsdp_plan *plan) {
   fsdp_units_destroy(plan->units);
   fsdp_specs_destroy(plan->specs);
   fsdp_propagation_destroy(plan->propagation);
-  fsdp_network_destroy(plan->network);
+  fsdp_dataflow_destroy(plan->flow);
   fsdp_graph_destroy(plan->graph);
   free(plan->unit_state);
   free(plan->fates);
@@ -290,7 +290,7 @@ static fsdp_status specs_of_sharding(fsdp_plan *plan, fsdp_error *error) {
   const fsdp_plan_config *c = &plan->config;
   fsdp_status status = fsdp_sharding_resolve(c->sharding, plan->graph, &c->mesh, &plan->specs, error);
   if (status || !fsdp_specs_are_open(plan->specs, plan->graph, &c->mesh)) return status;
-  return fsdp_specs_complete(plan->specs, plan->graph, &c->mesh, c->param_dtype, &plan->network,
+  return fsdp_specs_complete(plan->specs, plan->graph, &c->mesh, c->param_dtype, &plan->flow,
                              &plan->propagation, error);
 }
 
@@ -298,10 +298,10 @@ static fsdp_status specs_of_sharding(fsdp_plan *plan, fsdp_error *error) {
 static fsdp_status specs_of_operators(fsdp_plan *plan, fsdp_error *error) {
   const fsdp_plan_config *c = &plan->config;
   const fsdp_slice_mesh mesh = fsdp_slice_mesh_of(&c->mesh);
-  fsdp_status status = fsdp_propagate_graph(plan->graph, &mesh, c->op_strategies, c->param_dtype,
-                                            &plan->network, &plan->propagation, error);
+  fsdp_status status = fsdp_propagate_graph(plan->graph, &mesh, c->op_strategies, c->param_dtype, &plan->flow,
+                                            &plan->propagation, error);
   if (status) return status;
-  return fsdp_specs_of_propagation(plan->network, plan->propagation, plan->graph, &c->mesh,
+  return fsdp_specs_of_propagation(plan->flow, plan->propagation, plan->graph, &c->mesh,
                                    c->strategy != FSDP_NO, &plan->specs, error);
 }
 

@@ -5,28 +5,28 @@
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/propagated.h"
 
-static const fsdp_network *listed_network(void) {
-  static fsdp_network *network;
+static const fsdp_dataflow *listed_network(void) {
+  static fsdp_dataflow *flow;
   fsdp_graph *graph;
   fsdp_error error = {0};
-  if (network) return network;
+  if (flow) return flow;
   FSDP_CHECK(fsdp_listed_read("tests/golden/strategies/weights.yaml", &graph, &error) == FSDP_OK, "%s",
              error.message);
-  network = fsdp_network_of_graph(graph, 1, FSDP_F32);
+  flow = fsdp_dataflow_of_graph(graph, 1, FSDP_F32);
   fsdp_graph_destroy(graph);
-  return network;
+  return flow;
 }
 
-static const fsdp_network *model_network(void) {
-  static fsdp_network *network;
+static const fsdp_dataflow *model_network(void) {
+  static fsdp_dataflow *flow;
   fsdp_model_config config = {0};
   fsdp_error error = {0};
-  if (network) return network;
+  if (flow) return flow;
   FSDP_CHECK(fsdp_model_preset("tiny", &config, &error) == FSDP_OK, "%s", error.message);
   fsdp_graph *graph = fsdp_model_forward(&config, 2, 30);
-  network = fsdp_network_of_graph(graph, 3, FSDP_BF16);
+  flow = fsdp_dataflow_of_graph(graph, 3, FSDP_BF16);
   fsdp_graph_destroy(graph);
-  return network;
+  return flow;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

@@ -7,7 +7,7 @@
 #include <string.h>
 
 typedef struct work {
-  const fsdp_network *network;
+  const fsdp_dataflow *flow;
   const fsdp_operator *op;
   const network_part *in;
   network_part *out;
@@ -95,7 +95,7 @@ static void run_gather(const work *w) {
                                .vocabulary = table->shape[0],
                                .channels = table->shape[1],
                                .first_index = table->begin[0],
-                               .extent = w->network->tensors[w->op->operands[0].tensor].shape[0]};
+                               .extent = w->flow->tensors[w->op->operands[0].tensor].shape[0]};
   int32_t *tokens = fsdp_alloc((size_t)indices->numel * sizeof *tokens);
   for (int64_t e = 0; e < indices->numel; e++) tokens[e] = (int32_t)indices->data[e];
   const fsdp_view views[] = {
@@ -230,9 +230,9 @@ static const kind_row kinds[] = {{"matmul", run_matmul},
                                  {"rmsnorm", run_rmsnorm},
                                  {"attention", run_attention}};
 
-void network_compute(const fsdp_network *network, int op, const network_part *in, network_part *out,
+void network_compute(const fsdp_dataflow *flow, int op, const network_part *in, network_part *out,
                      fsdp_pool *pool) {
-  const work w = {.network = network, .op = &network->operators[op], .in = in, .out = out, .pool = pool};
+  const work w = {.flow = flow, .op = &flow->operators[op], .in = in, .out = out, .pool = pool};
   if (out->numel == 0) return;
   for (int i = 0; i < w.op->input_count; i++) {
     if (in[i].numel > 0) continue;

@@ -6,7 +6,7 @@
 // family has them, so kernels for them would be in every program and run in none.
 #pragma once
 
-#include "runtime/plan/sharding/network.h"
+#include "runtime/plan/sharding/dataflow.h"
 
 #define NETWORK_NORM_EPS 1e-6f
 
@@ -22,5 +22,5 @@ typedef struct network_part {
 
 // Fills out->data from the parts of the inputs. Where a letter is cut that the output lacks, that is this
 // rank's summand. Heads of attention must be cut so that a rank has the keys of its queries.
-void network_compute(const fsdp_network *network, int op, const network_part *in, network_part *out,
+void network_compute(const fsdp_dataflow *flow, int op, const network_part *in, network_part *out,
                      fsdp_pool *pool);

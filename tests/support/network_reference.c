@@ -9,14 +9,14 @@
 
 // One item of an operator's work: an index for each letter.
 typedef struct item {
-  const fsdp_network *network;
+  const fsdp_dataflow *flow;
   const fsdp_operator *op;
   float *const *values;
   int64_t at[FSDP_OPERATOR_LETTERS];
 } item;
 
 static const fsdp_operator_tensor *tensor_of(const item *i, int operand) {
-  return &i->network->tensors[i->op->operands[operand].tensor];
+  return &i->flow->tensors[i->op->operands[operand].tensor];
 }
 
 static int64_t size_of(const item *i, char letter) {
@@ -120,9 +120,8 @@ static void add_item(const item *i, double *out, double *scale) {
   scale[to] += size < 0 ? fabs(summand) : size;
 }
 
-void network_reference(const fsdp_network *network, int op, float *const *values, double *out,
-                       double *scale) {
-  item i = {.network = network, .op = &network->operators[op], .values = values};
+void network_reference(const fsdp_dataflow *flow, int op, float *const *values, double *out, double *scale) {
+  item i = {.flow = flow, .op = &flow->operators[op], .values = values};
   int64_t items = 1;
   size_t numel = (size_t)network_numel(tensor_of(&i, i.op->input_count));
   memset(out, 0, numel * sizeof *out);

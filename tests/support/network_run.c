@@ -14,7 +14,7 @@
 enum { AXES_MAX = 4 };
 
 typedef struct network_rank {
-  const fsdp_network *network;
+  const fsdp_dataflow *flow;
   const fsdp_propagation *propagation;
   float *const *given;
   float **whole; // rank 0 fills it
@@ -51,7 +51,7 @@ static int64_t slice_of(const fsdp_slice_mesh *mesh, int ranks, int rank, fsdp_a
 
 // Parts are rounded up, as propagation has them: the last ones may be smaller, or empty.
 static network_part part_of(const network_rank *r, int tensor, const fsdp_tensor_axes *axes, int rank) {
-  const fsdp_operator_tensor *t = &r->network->tensors[tensor];
+  const fsdp_operator_tensor *t = &r->flow->tensors[tensor];
   network_part p = {.dims = t->dims, .numel = 1, .slot_numel = 1};
   for (int d = 0; d < t->dims; d++) {
     int64_t slices, place = slice_of(&r->propagation->mesh, r->ranks, rank, axes->dim[d], &slices);
@@ -81,7 +81,7 @@ static void copy_part(const fsdp_operator_tensor *t, const network_part *p, floa
 // The whole of a tensor, gathered from all ranks.
 static float *gather(const network_rank *r, int tensor, const network_part *own,
                      const fsdp_tensor_axes *axes) {
-  const fsdp_operator_tensor *t = &r->network->tensors[tensor];
+  const fsdp_operator_tensor *t = &r->flow->tensors[tensor];
   float *all = fsdp_alloc((size_t)(own->slot_numel * r->ranks) * sizeof *all);
   float *whole = fsdp_alloc((size_t)network_numel(t) * sizeof *whole);
   fsdp_comm *comm = r->comms[(1 << r->propagation->mesh.count) - 1];
@@ -99,8 +99,8 @@ static float *gather(const network_rank *r, int tensor, const network_part *own,
 }
 
 static fsdp_tensor_axes made_axes(const network_rank *r, int tensor) {
-  int maker = r->network->tensors[tensor].maker;
-  const fsdp_operator *op = &r->network->operators[maker];
+  int maker = r->flow->tensors[tensor].maker;
+  const fsdp_operator *op = &r->flow->operators[maker];
   return fsdp_operand_axes(op, op->input_count, &r->propagation->operators[maker]);
 }
 
@@ -113,13 +113,13 @@ static int find_moved(const network_rank *r, int op, int operand) {
 
 // Where an input or a parameter of the network lies: as readers want it for which it is not moved.
 static fsdp_tensor_axes given_axes(const network_rank *r, int tensor) {
-  for (int o = 0; o < r->network->operator_count; o++) {
-    const fsdp_operator *op = &r->network->operators[o];
+  for (int o = 0; o < r->flow->operator_count; o++) {
+    const fsdp_operator *op = &r->flow->operators[o];
     for (int i = 0; i < op->input_count; i++)
       if (op->operands[i].tensor == tensor && find_moved(r, o, i) < 0)
         return fsdp_operand_axes(op, i, &r->propagation->operators[o]);
   }
-  FSDP_CHECK(false, "%s is moved for all that read it", r->network->tensors[tensor].name);
+  FSDP_CHECK(false, "%s is moved for all that read it", r->flow->tensors[tensor].name);
 }
 
 // Items of a part that are in another part, too.
@@ -134,9 +134,9 @@ static int64_t common_numel(const network_part *a, const network_part *b) {
 
 // An operator's input as it wants it; the caller frees its data.
 static network_part input_part(const network_rank *r, int op, int operand) {
-  const fsdp_operator *o = &r->network->operators[op];
+  const fsdp_operator *o = &r->flow->operators[op];
   int tensor = o->operands[operand].tensor, moved = find_moved(r, op, operand);
-  const fsdp_operator_tensor *t = &r->network->tensors[tensor];
+  const fsdp_operator_tensor *t = &r->flow->tensors[tensor];
   bool is_made = t->role == FSDP_TENSOR_MADE;
   fsdp_tensor_axes wanted = fsdp_operand_axes(o, operand, &r->propagation->operators[op]);
   fsdp_tensor_axes lies = is_made ? made_axes(r, tensor) : given_axes(r, tensor);
@@ -161,7 +161,7 @@ static network_part input_part(const network_rank *r, int op, int operand) {
 
 // Sums an output over the axes of the letters that it lacks.
 static void sum_partial(const network_rank *r, int op, network_part *out) {
-  const fsdp_operator *o = &r->network->operators[op];
+  const fsdp_operator *o = &r->flow->operators[op];
   fsdp_axis_set lacking = 0;
   for (int l = 0; l < o->letter_count; l++)
     if (fsdp_operand_dim(&o->operands[o->input_count], l) < 0)
@@ -173,13 +173,13 @@ static void sum_partial(const network_rank *r, int op, network_part *out) {
 }
 
 static void run_operator(const network_rank *r, int op) {
-  const fsdp_operator *o = &r->network->operators[op];
+  const fsdp_operator *o = &r->flow->operators[op];
   int made = o->operands[o->input_count].tensor;
   fsdp_tensor_axes axes = made_axes(r, made);
   network_part in[FSDP_OPERATOR_OPERANDS], *out = &r->parts[made];
   for (int i = 0; i < o->input_count; i++) in[i] = input_part(r, op, i);
   *out = part_of(r, made, &axes, r->rank);
-  network_compute(r->network, op, in, out, r->pool);
+  network_compute(r->flow, op, in, out, r->pool);
   sum_partial(r, op, out);
   for (int i = 0; i < o->input_count; i++) free(in[i].data);
   float *whole = gather(r, made, out, &axes);
@@ -192,12 +192,12 @@ static void run_operator(const network_rank *r, int op) {
 static void *run_rank(void *argument) {
   network_rank *r = argument;
   r->pool = fsdp_pool_create(1);
-  r->parts = fsdp_alloc_zeroed((size_t)r->network->tensor_count, sizeof *r->parts);
+  r->parts = fsdp_alloc_zeroed((size_t)r->flow->tensor_count, sizeof *r->parts);
   for (int set = 0; set < 1 << r->propagation->mesh.count; set++)
     r->comms[set] = fsdp_inproc_comm(r->inproc, set, r->rank);
-  for (int o = 0; o < r->network->operator_count; o++) run_operator(r, o);
+  for (int o = 0; o < r->flow->operator_count; o++) run_operator(r, o);
   for (int set = 0; set < 1 << r->propagation->mesh.count; set++) fsdp_comm_destroy(r->comms[set]);
-  for (int t = 0; t < r->network->tensor_count; t++) free(r->parts[t].data);
+  for (int t = 0; t < r->flow->tensor_count; t++) free(r->parts[t].data);
   free(r->parts);
   fsdp_pool_destroy(r->pool);
   return NULL;
@@ -224,16 +224,16 @@ static fsdp_inproc *make_comms(const fsdp_slice_mesh *mesh, int ranks) {
   return inproc;
 }
 
-float **network_run(const fsdp_network *network, const fsdp_propagation *propagation, float *const *given,
+float **network_run(const fsdp_dataflow *flow, const fsdp_propagation *propagation, float *const *given,
                     int64_t *received) {
   int ranks = (int)fsdp_slices(&propagation->mesh, (1u << propagation->mesh.count) - 1);
   int moved = propagation->moved_count;
-  float **whole = fsdp_alloc_zeroed((size_t)network->tensor_count, sizeof *whole);
+  float **whole = fsdp_alloc_zeroed((size_t)flow->tensor_count, sizeof *whole);
   network_rank *all = fsdp_alloc_zeroed((size_t)ranks, sizeof *all);
   int64_t *bytes = fsdp_alloc_zeroed((size_t)(ranks * moved + 1), sizeof *bytes);
   fsdp_inproc *inproc = make_comms(&propagation->mesh, ranks);
   for (int r = 0; r < ranks; r++) {
-    all[r] = (network_rank){.network = network,
+    all[r] = (network_rank){.flow = flow,
                             .propagation = propagation,
                             .given = given,
                             .whole = whole,
@@ -255,15 +255,15 @@ float **network_run(const fsdp_network *network, const fsdp_propagation *propaga
   return whole;
 }
 
-float **network_run_alone(const fsdp_network *network, float *const *given) {
+float **network_run_alone(const fsdp_dataflow *flow, float *const *given) {
   fsdp_propagation alone = {.operators =
-                                fsdp_alloc_zeroed((size_t)network->operator_count, sizeof *alone.operators)};
-  float **whole = network_run(network, &alone, given, NULL);
+                                fsdp_alloc_zeroed((size_t)flow->operator_count, sizeof *alone.operators)};
+  float **whole = network_run(flow, &alone, given, NULL);
   free(alone.operators);
   return whole;
 }
 
-void network_values_free(const fsdp_network *network, float **values) {
-  for (int t = 0; t < network->tensor_count; t++) free(values[t]);
+void network_values_free(const fsdp_dataflow *flow, float **values) {
+  for (int t = 0; t < flow->tensor_count; t++) free(values[t]);
   free(values);
 }

@@ -25,15 +25,15 @@ int network_add_operator(fsdp_graph *graph, const char *kind, const char *name, 
   return graph->value_count - 1;
 }
 
-fsdp_network *network_of_listed(fsdp_graph *graph) {
-  fsdp_network *network = fsdp_network_of_graph(graph, 1, FSDP_F32);
+fsdp_dataflow *network_of_listed(fsdp_graph *graph) {
+  fsdp_dataflow *flow = fsdp_dataflow_of_graph(graph, 1, FSDP_F32);
   fsdp_graph_destroy(graph);
-  return network;
+  return flow;
 }
 
-int network_find(const fsdp_network *network, const char *name) {
-  for (int t = 0; t < network->tensor_count; t++)
-    if (!strcmp(network->tensors[t].name, name)) return t;
+int network_find(const fsdp_dataflow *flow, const char *name) {
+  for (int t = 0; t < flow->tensor_count; t++)
+    if (!strcmp(flow->tensors[t].name, name)) return t;
   return -1;
 }
 
@@ -112,7 +112,7 @@ static int add_random(random_source *random, fsdp_graph *n, int64_t unit, int x,
   }
 }
 
-fsdp_network *random_network(random_source *random, int64_t unit) {
+fsdp_dataflow *random_network(random_source *random, int64_t unit) {
   fsdp_graph *n = fsdp_listed_create();
   int made[8], count = 0;
   made[count++] = network_add_tensor(n, "x", FSDP_VALUE_INPUT, unit * random_int(random, 1, 3),
@@ -126,9 +126,9 @@ fsdp_network *random_network(random_source *random, int64_t unit) {
   return network_of_listed(n);
 }
 
-fsdp_given_strategy random_strategy(random_source *random, const fsdp_network *network,
+fsdp_given_strategy random_strategy(random_source *random, const fsdp_dataflow *flow,
                                     const fsdp_slice_mesh *mesh) {
-  const fsdp_operator *op = &network->operators[random_int(random, 0, network->operator_count - 1)];
+  const fsdp_operator *op = &flow->operators[random_int(random, 0, flow->operator_count - 1)];
   int counts[FSDP_OPERATOR_LETTERS];
   for (int l = 0; l < op->letter_count; l++) counts[l] = 1;
   for (int a = 0; a < mesh->count; a++) {
@@ -141,18 +141,18 @@ fsdp_given_strategy random_strategy(random_source *random, const fsdp_network *n
   fsdp_given_strategy given = {.list_count = op->list_count, .place = "random"};
   snprintf(given.name, sizeof given.name, "%s", op->names[0]);
   for (int i = 0; i < op->input_count; i++) {
-    given.entry_count[i] = network->tensors[op->operands[i].tensor].dims;
+    given.entry_count[i] = flow->tensors[op->operands[i].tensor].dims;
     for (int d = 0; d < given.entry_count[i]; d++)
       given.counts[i][d] = op->operands[i].letter[d] < 0 ? 1 : counts[op->operands[i].letter[d]];
   }
   return given;
 }
 
-int random_strategies(random_source *random, const fsdp_network *network, const fsdp_slice_mesh *mesh,
-                      int most, fsdp_given_strategy *items) {
+int random_strategies(random_source *random, const fsdp_dataflow *flow, const fsdp_slice_mesh *mesh, int most,
+                      fsdp_given_strategy *items) {
   int count = 0;
   for (int wanted = random_int(random, 1, most); wanted > 0; wanted--) {
-    items[count] = random_strategy(random, network, mesh);
+    items[count] = random_strategy(random, flow, mesh);
     bool named = false;
     for (int i = 0; i < count; i++) named = named || !strcmp(items[i].name, items[count].name);
     count += !named;

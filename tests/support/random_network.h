@@ -12,27 +12,27 @@ int network_add_tensor(fsdp_graph *graph, const char *name, fsdp_value_role role
 int network_add_operator(fsdp_graph *graph, const char *kind, const char *name, int a, int b);
 
 // The graph, which is destroyed, as propagation sees it in fp32.
-fsdp_network *network_of_listed(fsdp_graph *graph);
+fsdp_dataflow *network_of_listed(fsdp_graph *graph);
 // The index of a tensor by its name, -1: none.
-int network_find(const fsdp_network *network, const char *name);
+int network_find(const fsdp_dataflow *flow, const char *name);
 
 // relu(x w1 + b1) w2, with the operators fc1, bias, act and fc2; x has 16 rows of 32.
 fsdp_graph *network_feed_forward(void);
 
 // Three to six operators on matrices whose sizes are one to three times `unit`.
-fsdp_network *random_network(random_source *random, int64_t unit);
+fsdp_dataflow *random_network(random_source *random, int64_t unit);
 
 // Three to six operators of all kinds on tensors of up to four dimensions, of which some divide by `ranks`
 // and some do not.
-fsdp_network *random_network_of_all(random_source *random, int ranks);
+fsdp_dataflow *random_network_of_all(random_source *random, int ranks);
 
 // A strategy that a random operator of the network can have.
-fsdp_given_strategy random_strategy(random_source *random, const fsdp_network *network,
+fsdp_given_strategy random_strategy(random_source *random, const fsdp_dataflow *flow,
                                     const fsdp_slice_mesh *mesh);
 
 // Up to `most` of different operators, into items. Returns how many.
-int random_strategies(random_source *random, const fsdp_network *network, const fsdp_slice_mesh *mesh,
-                      int most, fsdp_given_strategy *items);
+int random_strategies(random_source *random, const fsdp_dataflow *flow, const fsdp_slice_mesh *mesh, int most,
+                      fsdp_given_strategy *items);
 
 // "fc1: [[2, 1], [1, 4]]" as a line.
 fsdp_given_strategy strategy_of_text(const char *text);

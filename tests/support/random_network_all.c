@@ -149,7 +149,7 @@ static const struct {
              {"attention", grow_attention}};
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
-fsdp_network *random_network_of_all(random_source *random, int ranks) {
+fsdp_dataflow *random_network_of_all(random_source *random, int ranks) {
   grower g = {.random = random, .graph = fsdp_listed_create(), .ranks = ranks};
   int64_t shape[FSDP_MAX_DIMS];
   int made[8], count = 0;

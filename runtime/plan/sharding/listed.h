@@ -4,7 +4,7 @@
 //
 // Inputs, parameters and outputs are values; an operator is a LISTED node, and a module with its name, of the
 // class `kind`. The node has the letters of its operands itself, since they follow from shapes and
-// attributes. Such a graph is propagated over (network.h), and never run.
+// attributes. Such a graph is propagated over (dataflow.h), and never run.
 #pragma once
 
 #include "models/graph/graph.h"

@@ -13,9 +13,9 @@ static fsdp_axis_set letter_axes(const fsdp_propagation *propagation, int op, ch
   return fsdp_strategy_axes(&propagation->operators[op].axes, letter);
 }
 
-static int64_t batch_slices(const fsdp_network *network, const fsdp_propagation *propagation) {
+static int64_t batch_slices(const fsdp_dataflow *flow, const fsdp_propagation *propagation) {
   int64_t most = 1;
-  for (int o = 0; o < network->operator_count; o++) {
+  for (int o = 0; o < flow->operator_count; o++) {
     int64_t slices = fsdp_slices(&propagation->mesh, letter_axes(propagation, o, 'b'));
     if (slices > most) most = slices;
   }
@@ -23,31 +23,31 @@ static int64_t batch_slices(const fsdp_network *network, const fsdp_propagation 
 }
 
 fsdp_status fsdp_propagate_graph(const fsdp_graph *graph, const fsdp_slice_mesh *mesh,
-                                 const fsdp_given_strategies *given, fsdp_dtype compute,
-                                 fsdp_network **network, fsdp_propagation **propagation, fsdp_error *error) {
+                                 const fsdp_given_strategies *given, fsdp_dtype compute, fsdp_dataflow **flow,
+                                 fsdp_propagation **propagation, fsdp_error *error) {
   // With a batch for all ranks no count is too large; then with the batch that there is.
   int64_t batches = fsdp_slices(mesh, (1u << mesh->count) - 1);
   fsdp_status status = FSDP_OK;
   *propagation = NULL;
-  *network = NULL;
+  *flow = NULL;
   for (int pass = 0; pass < 2 && !status; pass++) {
-    if (*propagation) batches = batch_slices(*network, *propagation);
+    if (*propagation) batches = batch_slices(*flow, *propagation);
     fsdp_propagation_destroy(*propagation);
-    fsdp_network_destroy(*network);
-    *network = fsdp_network_of_graph(graph, batches, compute);
-    status = fsdp_propagate(*network, mesh, given, propagation, error);
+    fsdp_dataflow_destroy(*flow);
+    *flow = fsdp_dataflow_of_graph(graph, batches, compute);
+    status = fsdp_propagate(*flow, mesh, given, propagation, error);
   }
   if (!status) return FSDP_OK;
-  fsdp_network_destroy(*network);
-  *network = NULL;
+  fsdp_dataflow_destroy(*flow);
+  *flow = NULL;
   return status;
 }
 
 // The operator that reads a value of the graph first.
-static int reader_of(const fsdp_network *network, int value, int *operand) {
-  for (int o = 0; o < network->operator_count; o++)
-    for (int i = 0; i < network->operators[o].input_count; i++) {
-      if (network->tensors[network->operators[o].operands[i].tensor].source != value) continue;
+static int reader_of(const fsdp_dataflow *flow, int value, int *operand) {
+  for (int o = 0; o < flow->operator_count; o++)
+    for (int i = 0; i < flow->operators[o].input_count; i++) {
+      if (flow->tensors[flow->operators[o].operands[i].tensor].source != value) continue;
       *operand = i;
       return o;
     }
@@ -55,45 +55,45 @@ static int reader_of(const fsdp_network *network, int value, int *operand) {
 }
 
 // Where an input of the graph, with the dimensions batch and sequence, lies.
-static fsdp_tensor_axes input_axes(const fsdp_network *network, const fsdp_propagation *propagation,
+static fsdp_tensor_axes input_axes(const fsdp_dataflow *flow, const fsdp_propagation *propagation,
                                    int value) {
-  int operand, op = reader_of(network, value, &operand);
-  return fsdp_operand_axes(&network->operators[op], operand, &propagation->operators[op]);
+  int operand, op = reader_of(flow, value, &operand);
+  return fsdp_operand_axes(&flow->operators[op], operand, &propagation->operators[op]);
 }
 
 // ---- The mesh
 
 // Whether two axes always cut the same letters.
-static bool together(const fsdp_network *network, const fsdp_propagation *propagation, int a, int b) {
-  for (int o = 0; o < network->operator_count; o++)
-    for (int l = 0; l < network->operators[o].letter_count; l++) {
-      fsdp_axis_set axes = fsdp_operator_axes(&network->operators[o], &propagation->operators[o], l);
+static bool together(const fsdp_dataflow *flow, const fsdp_propagation *propagation, int a, int b) {
+  for (int o = 0; o < flow->operator_count; o++)
+    for (int l = 0; l < flow->operators[o].letter_count; l++) {
+      fsdp_axis_set axes = fsdp_operator_axes(&flow->operators[o], &propagation->operators[o], l);
       if ((axes >> a & 1) != (axes >> b & 1)) return false;
     }
   return true;
 }
 
-static const char *axis_name(const fsdp_network *network, const fsdp_propagation *propagation, int axis,
+static const char *axis_name(const fsdp_dataflow *flow, const fsdp_propagation *propagation, int axis,
                              const char *batch_axis) {
   fsdp_axis_set context = 0;
-  for (int o = 0; o < network->operator_count; o++) {
+  for (int o = 0; o < flow->operator_count; o++) {
     if (letter_axes(propagation, o, 'b') >> axis & 1) return batch_axis;
-    if (network->tensors[network->operators[o].operands[0].tensor].role == FSDP_TENSOR_INPUT)
+    if (flow->tensors[flow->operators[o].operands[0].tensor].role == FSDP_TENSOR_INPUT)
       context |= letter_axes(propagation, o, 't');
   }
   return context >> axis & 1 ? FSDP_AXIS_CONTEXT : FSDP_AXIS_TENSOR;
 }
 
-fsdp_status fsdp_mesh_of_propagation(const fsdp_network *network, const fsdp_propagation *propagation,
+fsdp_status fsdp_mesh_of_propagation(const fsdp_dataflow *flow, const fsdp_propagation *propagation,
                                      const char *batch_axis, fsdp_mesh *mesh, fsdp_error *error) {
   *mesh = (fsdp_mesh){0};
   int further = 0;
   for (int a = 0; a < propagation->mesh.count; a++) {
     int size = propagation->mesh.sizes[a], first = a;
-    for (; a + 1 < propagation->mesh.count && together(network, propagation, first, a + 1); a++)
+    for (; a + 1 < propagation->mesh.count && together(flow, propagation, first, a + 1); a++)
       size *= propagation->mesh.sizes[a + 1];
     char name[FSDP_AXIS_NAME_BYTES];
-    snprintf(name, sizeof name, "%s", axis_name(network, propagation, first, batch_axis));
+    snprintf(name, sizeof name, "%s", axis_name(flow, propagation, first, batch_axis));
     if (fsdp_mesh_find(mesh, name) >= 0) snprintf(name, sizeof name, "axis%d", ++further);
     if (!fsdp_mesh_add(mesh, name, size))
       return fsdp_fail(error, FSDP_ERR_OPTION,
@@ -107,7 +107,7 @@ fsdp_status fsdp_mesh_of_propagation(const fsdp_network *network, const fsdp_pro
 // ---- Specs
 
 typedef struct spec_maker {
-  const fsdp_network *network;
+  const fsdp_dataflow *flow;
   const fsdp_propagation *propagation;
   const fsdp_graph *graph;
   const fsdp_mesh *mesh;
@@ -125,10 +125,10 @@ static void begin_spec(fsdp_spec *spec, int dims) {
 }
 
 static fsdp_status place_input(const spec_maker *m, fsdp_error *error) {
-  fsdp_tensor_axes tokens = input_axes(m->network, m->propagation, m->graph->inputs[FSDP_INPUT_TOKENS]);
-  fsdp_tensor_axes targets = input_axes(m->network, m->propagation, m->graph->inputs[FSDP_INPUT_TARGETS]);
-  int operand, first = reader_of(m->network, m->graph->inputs[FSDP_INPUT_TOKENS], &operand);
-  int last = reader_of(m->network, m->graph->inputs[FSDP_INPUT_TARGETS], &operand);
+  fsdp_tensor_axes tokens = input_axes(m->flow, m->propagation, m->graph->inputs[FSDP_INPUT_TOKENS]);
+  fsdp_tensor_axes targets = input_axes(m->flow, m->propagation, m->graph->inputs[FSDP_INPUT_TARGETS]);
+  int operand, first = reader_of(m->flow, m->graph->inputs[FSDP_INPUT_TOKENS], &operand);
+  int last = reader_of(m->flow, m->graph->inputs[FSDP_INPUT_TARGETS], &operand);
   char names[2][FSDP_OPERATOR_TEXT];
   m->specs->input = (fsdp_spec){.dims = 2};
   for (int d = 0; d < 2; d++) add_axes(m, &m->specs->input.dim[d], tokens.dim[d]);
@@ -136,18 +136,17 @@ static fsdp_status place_input(const spec_maker *m, fsdp_error *error) {
   return fsdp_fail(error, FSDP_ERR_INPUT,
                    "--op-strategies: %s cuts tokens otherwise than %s cuts targets, and a rank has both of "
                    "the same positions: give one of them a strategy with the other's batch and sequence",
-                   fsdp_operator_print(m->network, first, names[0]),
-                   fsdp_operator_print(m->network, last, names[1]));
+                   fsdp_operator_print(m->flow, first, names[0]),
+                   fsdp_operator_print(m->flow, last, names[1]));
 }
 
 // Cuts a parameter as its readers do; the input's axes, but data, cut another dimension, if there is one.
 // Over these a parameter is gathered for its readers, also where one of them is cut over them otherwise.
 static void place_param(const spec_maker *m, int param, bool shards_weights) {
-  const fsdp_tensor_axes tokens = input_axes(m->network, m->propagation, m->graph->inputs[FSDP_INPUT_TOKENS]);
+  const fsdp_tensor_axes tokens = input_axes(m->flow, m->propagation, m->graph->inputs[FSDP_INPUT_TOKENS]);
   fsdp_spec *spec = &m->specs->params[param];
-  int operand, op = reader_of(m->network, m->graph->params[param].value, &operand), free_dim = 0;
-  fsdp_tensor_axes axes =
-      fsdp_operand_axes(&m->network->operators[op], operand, &m->propagation->operators[op]);
+  int operand, op = reader_of(m->flow, m->graph->params[param].value, &operand), free_dim = 0;
+  fsdp_tensor_axes axes = fsdp_operand_axes(&m->flow->operators[op], operand, &m->propagation->operators[op]);
   begin_spec(spec, m->graph->params[param].dims);
   for (int d = 0; d < spec->dims; d++)
     add_axes(m, &spec->dim[d], axes.dim[d] & ~(tokens.dim[0] | tokens.dim[1]));
@@ -165,12 +164,12 @@ static void place_param(const spec_maker *m, int param, bool shards_weights) {
 // Rows, and columns: of what the operator makes, or of the head's logits. What cuts the tokens' sequence cuts
 // that of every output: positions are not moved between ranks.
 static void place_output(const spec_maker *m, int module, int op) {
-  const fsdp_operator *o = &m->network->operators[op];
+  const fsdp_operator *o = &m->flow->operators[op];
   fsdp_axis_set columns = letter_axes(m->propagation, op, 'v');
   for (int i = o->operand_count - 1; i >= o->input_count; i--)
-    if (m->network->tensors[o->operands[i].tensor].dims == FSDP_OUTPUT_DIMS)
+    if (m->flow->tensors[o->operands[i].tensor].dims == FSDP_OUTPUT_DIMS)
       columns = fsdp_operand_axes(o, i, &m->propagation->operators[op]).dim[2];
-  fsdp_axis_set parts = input_axes(m->network, m->propagation, m->graph->inputs[FSDP_INPUT_TOKENS]).dim[1];
+  fsdp_axis_set parts = input_axes(m->flow, m->propagation, m->graph->inputs[FSDP_INPUT_TOKENS]).dim[1];
   fsdp_spec *spec = &m->specs->modules[module];
   begin_spec(spec, FSDP_OUTPUT_DIMS);
   add_axes(m, &spec->dim[0], letter_axes(m->propagation, op, 'b') & ~parts);
@@ -180,7 +179,7 @@ static void place_output(const spec_maker *m, int module, int op) {
 
 static fsdp_status check_axes(const spec_maker *m, fsdp_error *error) {
   fsdp_axis_set used = 0;
-  for (int o = 0; o < m->network->operator_count; o++)
+  for (int o = 0; o < m->flow->operator_count; o++)
     for (int l = 0; l < 26; l++) used |= m->propagation->operators[o].axes.of[l];
   for (int a = 0; a < m->propagation->mesh.count; a++) {
     const fsdp_mesh_axis *axis = &m->mesh->axes[m->propagation->mesh.axis[a]];
@@ -193,10 +192,10 @@ static fsdp_status check_axes(const spec_maker *m, fsdp_error *error) {
   return FSDP_OK;
 }
 
-fsdp_status fsdp_specs_of_propagation(const fsdp_network *network, const fsdp_propagation *propagation,
+fsdp_status fsdp_specs_of_propagation(const fsdp_dataflow *flow, const fsdp_propagation *propagation,
                                       const fsdp_graph *graph, const fsdp_mesh *mesh, bool shards_weights,
                                       fsdp_specs **specs, fsdp_error *error) {
-  const spec_maker m = {network, propagation, graph, mesh, fsdp_specs_default(graph, mesh)};
+  const spec_maker m = {flow, propagation, graph, mesh, fsdp_specs_default(graph, mesh)};
   fsdp_status status = place_input(&m, error);
   int *maker = fsdp_alloc((size_t)graph->module_count * sizeof *maker);
   fsdp_specs_outputs_as_input(m.specs, graph);

@@ -14,7 +14,7 @@ typedef struct reader {
 } reader;
 
 typedef struct propagator {
-  const fsdp_network *network;
+  const fsdp_dataflow *flow;
   fsdp_propagation *out;
   reader *readers; // those of tensor t from first[t] to first[t + 1]
   int *first;
@@ -32,7 +32,7 @@ static bool is_decided(const propagator *p, int op) {
 }
 
 static void list_readers(propagator *p) {
-  const fsdp_network *n = p->network;
+  const fsdp_dataflow *n = p->flow;
   int total = 0;
   p->first = fsdp_alloc_zeroed((size_t)n->tensor_count + 1, sizeof *p->first);
   for (int o = 0; o < n->operator_count; o++) total += n->operators[o].input_count;
@@ -49,24 +49,24 @@ static void list_readers(propagator *p) {
 }
 
 static const fsdp_operator_operand *operand_of(const propagator *p, int op, int operand) {
-  return &p->network->operators[op].operands[operand];
+  return &p->flow->operators[op].operands[operand];
 }
 
 static const fsdp_operator_tensor *tensor_of(const propagator *p, int op, int operand) {
-  return &p->network->tensors[operand_of(p, op, operand)->tensor];
+  return &p->flow->tensors[operand_of(p, op, operand)->tensor];
 }
 
 // Where the maker of a tensor, which is decided, puts it.
 static fsdp_tensor_axes made_axes(const propagator *p, int tensor) {
-  int maker = p->network->tensors[tensor].maker;
-  const fsdp_operator *op = &p->network->operators[maker];
+  int maker = p->flow->tensors[tensor].maker;
+  const fsdp_operator *op = &p->flow->operators[maker];
   int operand = op->input_count;
   while (op->operands[operand].tensor != tensor) operand++;
   return fsdp_operand_axes(op, operand, &p->out->operators[maker]);
 }
 
 static fsdp_tensor_axes reader_axes(const propagator *p, reader r) {
-  return fsdp_operand_axes(&p->network->operators[r.op], r.operand, &p->out->operators[r.op]);
+  return fsdp_operand_axes(&p->flow->operators[r.op], r.operand, &p->out->operators[r.op]);
 }
 
 // Where an input of an operator lies. False: it is not decided yet.
@@ -86,7 +86,7 @@ static void add_known(propagator *p, known_operand known) {
 }
 
 static void find_known(propagator *p, int op, bool with_outputs) {
-  const fsdp_operator *o = &p->network->operators[op];
+  const fsdp_operator *o = &p->flow->operators[op];
   known_operand known;
   p->known.count = 0;
   for (int i = 0; i < o->input_count; i++) {
@@ -100,7 +100,7 @@ static void find_known(propagator *p, int op, bool with_outputs) {
       int other = p->readers[r].op, operand = p->readers[r].operand;
       if (!is_decided(p, other)) continue;
       known = (known_operand){.operand = i, .is_output = true, .axes = reader_axes(p, p->readers[r])};
-      known.partial = fsdp_operand_partial(&p->network->operators[other], operand, &p->out->operators[other]);
+      known.partial = fsdp_operand_partial(&p->flow->operators[other], operand, &p->out->operators[other]);
       add_known(p, known);
     }
   }
@@ -108,7 +108,7 @@ static void find_known(propagator *p, int op, bool with_outputs) {
 
 // Notes what the operator, now decided, is the first to read.
 static void hold_inputs(propagator *p, int op) {
-  const fsdp_operator *o = &p->network->operators[op];
+  const fsdp_operator *o = &p->flow->operators[op];
   for (int i = 0; i < o->input_count; i++) {
     reader *holder = &p->holder[o->operands[i].tensor];
     if (holder->op < 0) *holder = (reader){op, i};
@@ -118,11 +118,11 @@ static void hold_inputs(propagator *p, int op) {
 // The decided neighbour on the side that a wave comes from whose layout an operator, now decided, takes over:
 // the first of those, or, where all have another, the first.
 static int neighbour(const propagator *p, int op, bool forward) {
-  const fsdp_operator *o = &p->network->operators[op];
+  const fsdp_operator *o = &p->flow->operators[op];
   int first = -1;
   for (int i = forward ? 0 : o->input_count; i < (forward ? o->input_count : o->operand_count); i++) {
     fsdp_tensor_axes own = fsdp_operand_axes(o, i, &p->out->operators[op]), other;
-    int tensor = o->operands[i].tensor, maker = p->network->tensors[tensor].maker;
+    int tensor = o->operands[i].tensor, maker = p->flow->tensors[tensor].maker;
     int end = forward ? p->first[tensor] + (maker >= 0) : p->first[tensor + 1];
     for (int r = p->first[tensor]; r < end; r++) {
       int found = forward ? maker : p->readers[r].op;
@@ -144,21 +144,21 @@ static fsdp_status fail_shared(const propagator *p, int op) {
         p->error, FSDP_ERR_INPUT,
         "no strategy of %s suits %s as %s has it, and both read it: give %s another strategy, or "
         "leave it out",
-        fsdp_operator_print(p->network, op, name), tensor_of(p, op, operand)->name,
-        fsdp_operator_print(p->network, p->holder[operand_of(p, op, operand)->tensor].op, other), other);
+        fsdp_operator_print(p->flow, op, name), tensor_of(p, op, operand)->name,
+        fsdp_operator_print(p->flow, p->holder[operand_of(p, op, operand)->tensor].op, other), other);
   }
   return fsdp_fail(
       p->error, FSDP_ERR_INPUT,
       "--sharding: no strategy of %s goes with the lines of its weights and of its output: a weight "
       "is cut in one dimension alone; change one of them",
-      fsdp_operator_print(p->network, op, name));
+      fsdp_operator_print(p->flow, op, name));
 }
 
 static fsdp_status decide(propagator *p, int op, fsdp_decision decision) {
   bool forward = decision == FSDP_DECIDED_FORWARD, by_default = decision == FSDP_DECIDED_DEFAULT;
   fsdp_operator_strategy *strategy = &p->out->operators[op];
   find_known(p, op, !forward);
-  const propagate_choice choice = {.network = p->network,
+  const propagate_choice choice = {.flow = p->flow,
                                    .mesh = &p->out->mesh,
                                    .op = op,
                                    .known = &p->known,
@@ -175,8 +175,8 @@ static fsdp_status decide(propagator *p, int op, fsdp_decision decision) {
 
 // Marks what is reached from decided operators. Operators are in the order of makers before readers.
 static void mark_forward(propagator *p) {
-  for (int o = 0; o < p->network->operator_count; o++) {
-    const fsdp_operator *op = &p->network->operators[o];
+  for (int o = 0; o < p->flow->operator_count; o++) {
+    const fsdp_operator *op = &p->flow->operators[o];
     bool reached = false;
     p->waits[o] = 0;
     for (int i = 0; i < op->input_count; i++) {
@@ -190,8 +190,8 @@ static void mark_forward(propagator *p) {
 }
 
 static void mark_backward(propagator *p) {
-  for (int o = p->network->operator_count - 1; o >= 0; o--) {
-    const fsdp_operator *op = &p->network->operators[o];
+  for (int o = p->flow->operator_count - 1; o >= 0; o--) {
+    const fsdp_operator *op = &p->flow->operators[o];
     bool reached = false;
     p->waits[o] = 0;
     for (int i = op->input_count; i < op->operand_count; i++) {
@@ -207,7 +207,7 @@ static void mark_backward(propagator *p) {
 
 // `op` is decided: one wait less for those that the wave reaches through it.
 static void release(propagator *p, int op, bool forward) {
-  const fsdp_operator *o = &p->network->operators[op];
+  const fsdp_operator *o = &p->flow->operators[op];
   for (int i = o->input_count; i < o->operand_count && forward; i++) {
     for (int r = p->first[o->operands[i].tensor]; r < p->first[o->operands[i].tensor + 1]; r++) {
       int other = p->readers[r].op;
@@ -225,7 +225,7 @@ static fsdp_status run_wave(propagator *p, bool forward, bool *any) {
   fsdp_status status = FSDP_OK;
   (forward ? mark_forward : mark_backward)(p);
   p->queue_end = 0;
-  for (int o = 0; o < p->network->operator_count; o++)
+  for (int o = 0; o < p->flow->operator_count; o++)
     if (p->reached[o] && p->waits[o] == 0) p->queue[p->queue_end++] = o;
   for (int at = 0; at < p->queue_end && !status; at++) {
     status = decide(p, p->queue[at], forward ? FSDP_DECIDED_FORWARD : FSDP_DECIDED_BACKWARD);
@@ -237,27 +237,27 @@ static fsdp_status run_wave(propagator *p, bool forward, bool *any) {
 
 static fsdp_status run(propagator *p) {
   fsdp_status status = FSDP_OK;
-  for (int o = 0; o < p->network->operator_count; o++)
+  for (int o = 0; o < p->flow->operator_count; o++)
     if (is_decided(p, o)) hold_inputs(p, o);
   for (bool any = true; any && !status;) {
     any = false;
     status = run_wave(p, true, &any);
     if (!status) status = run_wave(p, false, &any);
   }
-  for (int o = 0; o < p->network->operator_count && !status; o++)
+  for (int o = 0; o < p->flow->operator_count && !status; o++)
     if (!is_decided(p, o)) status = decide(p, o, FSDP_DECIDED_DEFAULT);
   return status;
 }
 
 // ---- What comes out
 
-// Bytes that all readers of an input of the network receive of it if it lies as one of them wants it.
+// Bytes that all readers of an input of the graph receive of it if it lies as one of them wants it.
 static int64_t input_bytes(const propagator *p, int tensor, reader holder) {
   const fsdp_tensor_axes lies = reader_axes(p, holder);
   int64_t bytes = 0;
   for (int r = p->first[tensor]; r < p->first[tensor + 1]; r++) {
     const fsdp_tensor_axes wanted = reader_axes(p, p->readers[r]);
-    bytes += fsdp_redistribution_bytes(&p->network->tensors[tensor], &p->out->mesh, &lies, &wanted);
+    bytes += fsdp_redistribution_bytes(&p->flow->tensors[tensor], &p->out->mesh, &lies, &wanted);
   }
   return bytes;
 }
@@ -272,12 +272,12 @@ static bool is_wanted_before(const propagator *p, int tensor, int at) {
   return false;
 }
 
-// Inputs of the network come to lie so that their readers receive least, of equals as the first in order
+// Inputs of the graph come to lie so that their readers receive least, of equals as the first in order
 // wants them: this depends on strategies alone, and not on who was decided first.
 static void place_inputs(propagator *p) {
-  for (int t = 0; t < p->network->tensor_count; t++) {
+  for (int t = 0; t < p->flow->tensor_count; t++) {
     int64_t least = INT64_MAX;
-    if (p->network->tensors[t].role != FSDP_TENSOR_INPUT) continue;
+    if (p->flow->tensors[t].role != FSDP_TENSOR_INPUT) continue;
     for (int r = p->first[t]; r < p->first[t + 1]; r++) {
       if (is_wanted_before(p, t, r)) continue;
       int64_t bytes = input_bytes(p, t, p->readers[r]);
@@ -290,14 +290,14 @@ static void place_inputs(propagator *p) {
 // Lists the inputs that lie otherwise than their readers want them.
 static void list_moved(propagator *p) {
   fsdp_propagation *out = p->out;
-  out->moved = fsdp_alloc((size_t)(p->first[p->network->tensor_count] + 1) * sizeof *out->moved);
-  for (int o = 0; o < p->network->operator_count; o++) {
-    for (int i = 0; i < p->network->operators[o].input_count; i++) {
+  out->moved = fsdp_alloc((size_t)(p->first[p->flow->tensor_count] + 1) * sizeof *out->moved);
+  for (int o = 0; o < p->flow->operator_count; o++) {
+    for (int i = 0; i < p->flow->operators[o].input_count; i++) {
       fsdp_tensor_axes lies = {{0}}, wanted = reader_axes(p, (reader){o, i});
       bool known = input_axes(p, o, i, &lies);
       FSDP_CHECK(known, "an operator was left out");
       if (!memcmp(&lies, &wanted, sizeof lies)) continue;
-      fsdp_axis_set partial = fsdp_operand_partial(&p->network->operators[o], i, &out->operators[o]);
+      fsdp_axis_set partial = fsdp_operand_partial(&p->flow->operators[o], i, &out->operators[o]);
       fsdp_moved_input *moved = &out->moved[out->moved_count++];
       *moved = (fsdp_moved_input){.tensor = operand_of(p, o, i)->tensor, .reader = o, .operand = i};
       moved->forward_bytes = fsdp_redistribution_bytes(tensor_of(p, o, i), &out->mesh, &lies, &wanted);
@@ -308,11 +308,11 @@ static void list_moved(propagator *p) {
   }
 }
 
-fsdp_status fsdp_propagate_within(const fsdp_network *network, const fsdp_slice_mesh *mesh,
+fsdp_status fsdp_propagate_within(const fsdp_dataflow *flow, const fsdp_slice_mesh *mesh,
                                   const fsdp_operator_limits *limits, const fsdp_operator_strategy *decided,
                                   fsdp_propagation **out, fsdp_error *error) {
-  size_t operators = (size_t)network->operator_count, tensors = (size_t)network->tensor_count;
-  propagator p = {.network = network,
+  size_t operators = (size_t)flow->operator_count, tensors = (size_t)flow->tensor_count;
+  propagator p = {.flow = flow,
                   .out = fsdp_alloc_zeroed(1, sizeof(fsdp_propagation)),
                   .holder = fsdp_alloc((tensors + 1) * sizeof(reader)),
                   .reached = fsdp_alloc_zeroed(operators + 1, sizeof(bool)),
@@ -340,12 +340,12 @@ fsdp_status fsdp_propagate_within(const fsdp_network *network, const fsdp_slice_
   return status;
 }
 
-fsdp_status fsdp_propagate(const fsdp_network *network, const fsdp_slice_mesh *mesh,
+fsdp_status fsdp_propagate(const fsdp_dataflow *flow, const fsdp_slice_mesh *mesh,
                            const fsdp_given_strategies *given, fsdp_propagation **out, fsdp_error *error) {
-  fsdp_operator_strategy *decided = fsdp_alloc_zeroed((size_t)network->operator_count + 1, sizeof *decided);
-  fsdp_status status = propagate_read_given(network, mesh, given, decided, error);
+  fsdp_operator_strategy *decided = fsdp_alloc_zeroed((size_t)flow->operator_count + 1, sizeof *decided);
+  fsdp_status status = propagate_read_given(flow, mesh, given, decided, error);
   *out = NULL;
-  if (!status) status = fsdp_propagate_within(network, mesh, NULL, decided, out, error);
+  if (!status) status = fsdp_propagate_within(flow, mesh, NULL, decided, out, error);
   free(decided);
   return status;
 }

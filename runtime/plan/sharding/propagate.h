@@ -1,4 +1,4 @@
-// Strategies of a few operators, propagated to the rest of a network.
+// Strategies of a few operators, propagated to the rest of a graph.
 //
 //   fc1: given (2,1),(1,4)      fc1 ──► bias ──► act ──► fc2      8 ranks, axes 2, 2, 2
 //                                       (2,4),(4)  (2,4)   (2,4),(4,1)
@@ -32,11 +32,11 @@
 
 // Propagates. The caller owns *out. FSDP_ERR_INPUT for a line that names nothing or that its operator cannot
 // have, for lines that contradict each other, and if nothing is given.
-fsdp_status fsdp_propagate(const fsdp_network *network, const fsdp_slice_mesh *mesh,
+fsdp_status fsdp_propagate(const fsdp_dataflow *flow, const fsdp_slice_mesh *mesh,
                            const fsdp_given_strategies *given, fsdp_propagation **out, fsdp_error *error);
 // The same from strategies that are decided already (decision FSDP_DECIDED_GIVEN; none at all is allowed), by
 // operator, with candidates for the others within `limits`, by operator; NULL: any.
-fsdp_status fsdp_propagate_within(const fsdp_network *network, const fsdp_slice_mesh *mesh,
+fsdp_status fsdp_propagate_within(const fsdp_dataflow *flow, const fsdp_slice_mesh *mesh,
                                   const fsdp_operator_limits *limits, const fsdp_operator_strategy *decided,
                                   fsdp_propagation **out, fsdp_error *error);
 void fsdp_propagation_destroy(fsdp_propagation *propagation); // NULL is allowed

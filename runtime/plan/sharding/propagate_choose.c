@@ -24,7 +24,7 @@ typedef struct candidate {
 } candidate;
 
 typedef struct search {
-  const fsdp_network *network;
+  const fsdp_dataflow *flow;
   const fsdp_slice_mesh *mesh;
   const fsdp_operator *op;
   const known_neighbours *known;
@@ -47,7 +47,7 @@ static fsdp_operator_strategy strategy_of(const search *s) {
 }
 
 static const fsdp_operator_tensor *tensor_of(const search *s, int operand) {
-  return &s->network->tensors[s->op->operands[operand].tensor];
+  return &s->flow->tensors[s->op->operands[operand].tensor];
 }
 
 static int64_t redistribution(const search *s) {
@@ -72,7 +72,7 @@ static int64_t redistribution(const search *s) {
 // lack; and what is gathered inside, in the forward and the backward.
 static int64_t communication(const search *s) {
   const fsdp_operator_strategy strategy = strategy_of(s);
-  int64_t bytes = 2 * fsdp_gathered_bytes(s->network, s->mesh, s->op, &strategy);
+  int64_t bytes = 2 * fsdp_gathered_bytes(s->flow, s->mesh, s->op, &strategy);
   for (int o = 0; o < s->op->operand_count; o++) {
     const fsdp_operator_tensor *tensor = tensor_of(s, o);
     if (tensor->role != FSDP_TENSOR_MADE) continue;
@@ -103,7 +103,7 @@ static bool is_better(const search *s, const candidate *a, const candidate *b) {
 static bool cuts_in_one_way(const search *s) {
   const fsdp_operator_strategy strategy = strategy_of(s);
   fsdp_axis_set counted = s->limits ? s->limits->followed : ~0u;
-  for (int o = 0; o < s->op->input_count && s->network->joins_rows; o++) {
+  for (int o = 0; o < s->op->input_count && s->flow->joins_rows; o++) {
     int cut = 0;
     if (tensor_of(s, o)->role != FSDP_TENSOR_PARAMETER) continue;
     fsdp_tensor_axes axes = fsdp_operand_axes(s->op, o, &strategy);
@@ -231,9 +231,9 @@ static void find_classes(search *s, bool suits) {
 }
 
 bool propagate_choose(const propagate_choice *choice, fsdp_operator_strategy *strategy) {
-  search s = {.network = choice->network,
+  search s = {.flow = choice->flow,
               .mesh = choice->mesh,
-              .op = &choice->network->operators[choice->op],
+              .op = &choice->flow->operators[choice->op],
               .known = choice->known,
               .limits = choice->limits,
               .first = choice->first};

@@ -10,7 +10,7 @@
 #include <string.h>
 
 typedef struct given_reader {
-  const fsdp_network *network;
+  const fsdp_dataflow *flow;
   const fsdp_slice_mesh *mesh;
   const fsdp_given_strategies *given;
   fsdp_operator_strategy *strategies;
@@ -67,11 +67,11 @@ static fsdp_status find_line(const given_reader *r, const fsdp_operator *op, int
 
 // A name that belongs to several operators says not which is meant.
 static fsdp_status check_alone(const given_reader *r, int op, const fsdp_given_strategy *line) {
-  const fsdp_operator *o = &r->network->operators[op];
+  const fsdp_operator *o = &r->flow->operators[op];
   bool alone = false;
   for (int n = 0; n < o->name_count && !alone; n++) names_operator(line, o, n, &alone);
-  for (int i = 0; i < r->network->operator_count && alone; i++) {
-    const fsdp_operator *other = &r->network->operators[i];
+  for (int i = 0; i < r->flow->operator_count && alone; i++) {
+    const fsdp_operator *other = &r->flow->operators[i];
     if (i == op || strcmp(other->names[0], o->names[0])) continue;
     return fsdp_fail(r->error, FSDP_ERR_INPUT,
                      "%s: \"%s\" names two operators, %s.%s and %s.%s: write which is meant", line->place,
@@ -82,7 +82,7 @@ static fsdp_status check_alone(const given_reader *r, int op, const fsdp_given_s
 
 // A product of several weights may be given by any of their names, and alike by several.
 static fsdp_status match_operator(const given_reader *r, int op, bool *used) {
-  const fsdp_operator *o = &r->network->operators[op];
+  const fsdp_operator *o = &r->flow->operators[op];
   int held = -1;
   for (int n = 0; n < o->name_count; n++) {
     int line;
@@ -101,13 +101,13 @@ static fsdp_status match_operator(const given_reader *r, int op, bool *used) {
 
 // The names that were probably meant, as fsdp_nearest_question has them.
 static void nearest(const given_reader *r, const char *name, char out[FSDP_NEAREST_TEXT]) {
-  size_t most = 2 * FSDP_OPERATOR_NAMES * (size_t)r->network->operator_count + 1;
+  size_t most = 2 * FSDP_OPERATOR_NAMES * (size_t)r->flow->operator_count + 1;
   char(*patterns)[FSDP_OPERATOR_TEXT] = fsdp_alloc(most * sizeof *patterns);
   const char **names = fsdp_alloc(most * sizeof *names);
   char pattern[FSDP_NAME_BYTES];
   int count = 0;
-  for (int o = 0; o < r->network->operator_count; o++) {
-    const fsdp_operator *op = &r->network->operators[o];
+  for (int o = 0; o < r->flow->operator_count; o++) {
+    const fsdp_operator *op = &r->flow->operators[o];
     for (int n = 0; n < 2 * op->name_count; n++) {
       fsdp_name_pattern(op->names[n / 2], pattern);
       snprintf(patterns[count], sizeof *patterns, "%s%s%s", pattern, n % 2 ? "." : "", n % 2 ? op->kind : "");
@@ -126,7 +126,7 @@ static void nearest(const given_reader *r, const char *name, char out[FSDP_NEARE
 static fsdp_status match(const given_reader *r) {
   bool *used = fsdp_alloc_zeroed((size_t)r->given->count + 1, sizeof *used);
   fsdp_status status = FSDP_OK;
-  for (int o = 0; o < r->network->operator_count && !status; o++) status = match_operator(r, o, used);
+  for (int o = 0; o < r->flow->operator_count && !status; o++) status = match_operator(r, o, used);
   for (int i = 0; i < r->given->count && !status; i++) {
     char near[FSDP_NEAREST_TEXT];
     const fsdp_given_strategy *line = &r->given->items[i];
@@ -156,7 +156,7 @@ static int operand_of_list(const fsdp_operator *op, int list) {
 
 // Takes the count of one letter.
 static fsdp_status take_count(const given_reader *r, int op, int letter, int count, int64_t *counts) {
-  const fsdp_operator *o = &r->network->operators[op];
+  const fsdp_operator *o = &r->flow->operators[op];
   char what[256];
   if (count < 1) return fail_line(r, op, "a count is below 1: use 1 for a dimension that is whole");
   if (count == 1 && (letter < 0 || counts[letter] <= 1)) {
@@ -199,7 +199,7 @@ static fsdp_status take_groups(const given_reader *r, int op, int letter, int li
   for (int g = 0; g < line->group_count[list][entry]; g++) {
     const fsdp_slice_group group = line->groups[list][entry][g];
     bool has = fsdp_slice_group_axes(r->mesh, group, &own);
-    for (int l = 0; l < r->network->operators[op].letter_count && has; l++)
+    for (int l = 0; l < r->flow->operators[op].letter_count && has; l++)
       has = l == letter || !(own & axes[l]);
     snprintf(what, sizeof what,
              "%d@%d: the mesh has no axes of %d ranks that lie %d apart, or something else is cut over them; "
@@ -210,18 +210,18 @@ static fsdp_status take_groups(const given_reader *r, int op, int letter, int li
   }
   if (!all) return FSDP_OK;
   snprintf(what, sizeof what, "a dimension (%c), which its inputs share, is cut over different ranks",
-           r->network->operators[op].letters[letter].name);
+           r->flow->operators[op].letters[letter].name);
   if (axes[letter] && axes[letter] != all) return fail_line(r, op, what);
   axes[letter] = all;
   return FSDP_OK;
 }
 
 static fsdp_status take_list(const given_reader *r, int op, int list, int64_t *counts, fsdp_axis_set *axes) {
-  const fsdp_operator *o = &r->network->operators[op];
+  const fsdp_operator *o = &r->flow->operators[op];
   const fsdp_given_strategy *line = line_of(r, op);
   int operand = operand_of_list(o, list), entries = line->entry_count[list];
-  const fsdp_operator_tensor *tensor = &r->network->tensors[o->operands[operand].tensor];
-  bool joins = fsdp_operand_joins_rows(r->network, o, operand) && entries == tensor->dims - 1;
+  const fsdp_operator_tensor *tensor = &r->flow->tensors[o->operands[operand].tensor];
+  bool joins = fsdp_operand_joins_rows(r->flow, o, operand) && entries == tensor->dims - 1;
   char what[256];
   if (entries != tensor->dims && !joins) {
     snprintf(what, sizeof what, "list %d has %d count%s, but %.100s has %d dimension%s: write one for each",
@@ -245,7 +245,7 @@ static fsdp_status fail_axes(const given_reader *r, int op, const int64_t *count
   int64_t ranks = fsdp_slices(r->mesh, (1u << r->mesh->count) - 1), product = 1;
   char what[384], sizes[128] = "";
   size_t used = 0;
-  for (int l = 0; l < r->network->operators[op].letter_count; l++) {
+  for (int l = 0; l < r->flow->operators[op].letter_count; l++) {
     product *= counts[l];
     if (ranks % counts[l] == 0 && ranks % product == 0) continue;
     snprintf(what, sizeof what, "%lld slice%s %s %lld rank%s; change the count", (long long)product,
@@ -263,7 +263,7 @@ static fsdp_status fail_axes(const given_reader *r, int op, const int64_t *count
 }
 
 static fsdp_status read_operator(const given_reader *r, int op) {
-  const fsdp_operator *o = &r->network->operators[op];
+  const fsdp_operator *o = &r->flow->operators[op];
   const fsdp_given_strategy *line = line_of(r, op);
   int64_t counts[FSDP_OPERATOR_LETTERS] = {0};
   fsdp_axis_set axes[FSDP_OPERATOR_LETTERS] = {0};
@@ -296,14 +296,14 @@ static fsdp_status fail_contradiction(const given_reader *r, int tensor, int op,
   return fsdp_fail(r->error, FSDP_ERR_INPUT,
                    "%s: %s and %s (%s) cut %s, which both read, differently: give them the same cut, or "
                    "remove one of them",
-                   line_of(r, op)->place, fsdp_operator_print(r->network, op, name),
-                   fsdp_operator_print(r->network, other, other_name), line_of(r, other)->place,
-                   r->network->tensors[tensor].name);
+                   line_of(r, op)->place, fsdp_operator_print(r->flow, op, name),
+                   fsdp_operator_print(r->flow, other, other_name), line_of(r, other)->place,
+                   r->flow->tensors[tensor].name);
 }
 
 // All given operators that read a parameter cut it alike.
 static fsdp_status check_shared(const given_reader *r) {
-  const fsdp_network *n = r->network;
+  const fsdp_dataflow *n = r->flow;
   int *reader = fsdp_alloc((size_t)(n->tensor_count + 1) * sizeof *reader); // the first, by parameter
   int *operand = fsdp_alloc((size_t)(n->tensor_count + 1) * sizeof *operand);
   fsdp_status status = FSDP_OK;
@@ -329,17 +329,17 @@ static fsdp_status check_shared(const given_reader *r) {
   return status;
 }
 
-fsdp_status propagate_read_given(const fsdp_network *network, const fsdp_slice_mesh *mesh,
+fsdp_status propagate_read_given(const fsdp_dataflow *flow, const fsdp_slice_mesh *mesh,
                                  const fsdp_given_strategies *given, fsdp_operator_strategy *strategies,
                                  fsdp_error *error) {
-  const given_reader r = {network, mesh, given, strategies, error};
+  const given_reader r = {flow, mesh, given, strategies, error};
   if (given->count == 0)
     return fsdp_fail(error, FSDP_ERR_INPUT,
                      "%s: no operator is given a strategy, so there is nothing to propagate: give one, as in "
                      "`fc1: [[2, 1], [1, 4]]`",
                      given->place);
   fsdp_status status = match(&r);
-  for (int o = 0; o < network->operator_count && !status; o++)
+  for (int o = 0; o < flow->operator_count && !status; o++)
     if (strategies[o].decision) status = read_operator(&r, o);
   return status ? status : check_shared(&r);
 }

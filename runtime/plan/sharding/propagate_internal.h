@@ -19,13 +19,13 @@ typedef struct known_neighbours {
 } known_neighbours;
 
 // Reads the given lines into strategies of the operators that they name.
-fsdp_status propagate_read_given(const fsdp_network *network, const fsdp_slice_mesh *mesh,
+fsdp_status propagate_read_given(const fsdp_dataflow *flow, const fsdp_slice_mesh *mesh,
                                  const fsdp_given_strategies *given, fsdp_operator_strategy *strategies,
                                  fsdp_error *error);
 
 // What an operator's strategy is chosen by.
 typedef struct propagate_choice {
-  const fsdp_network *network;
+  const fsdp_dataflow *flow;
   const fsdp_slice_mesh *mesh;
   int op;
   const known_neighbours *known;

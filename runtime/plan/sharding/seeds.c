@@ -10,7 +10,7 @@ typedef struct seeder {
   const fsdp_specs *specs;
   const fsdp_graph *graph;
   const fsdp_mesh *mesh;
-  fsdp_network *network;
+  fsdp_dataflow *flow;
   fsdp_slice_mesh slices;
   // Sets of axes of `slices`: what cuts the input's batch and sequence, and what lines of outputs put on
   // further pieces of the sequence.
@@ -36,7 +36,7 @@ static const fsdp_node *node_of(const seeder *s, int op) {
 
 // The parameter that an operand of an operator is, -1: it is none.
 static int param_of(const seeder *s, const fsdp_operator_operand *operand) {
-  const fsdp_operator_tensor *tensor = &s->network->tensors[operand->tensor];
+  const fsdp_operator_tensor *tensor = &s->flow->tensors[operand->tensor];
   return tensor->role == FSDP_TENSOR_PARAMETER ? s->graph->values[tensor->source].param : -1;
 }
 
@@ -92,7 +92,7 @@ static void pin(fsdp_operator_limits *limits, int letter_count, int letter, fsdp
 
 // Axes of the input cut rows, and those of pieces may where the op can work on them; others cut no rows.
 static void limit_rows(const seeder *s, int op, fsdp_axis_set pieces) {
-  fsdp_operator *o = &s->network->operators[op];
+  fsdp_operator *o = &s->flow->operators[op];
   fsdp_operator_limits *limits = &s->limits[op];
   const int none = o->letter_count, b = fsdp_operator_letter_find(o, 'b'),
             t = fsdp_operator_letter_find(o, 't');
@@ -108,7 +108,7 @@ static void limit_rows(const seeder *s, int op, fsdp_axis_set pieces) {
 // An op without matrices has the columns that it is given, and any op pieces of rows only if it is given
 // them; but attention whose module's output is to lie in pieces takes its queries so from a whole q|k|v.
 static void follow_input(const seeder *s, int op) {
-  const fsdp_operator *o = &s->network->operators[op];
+  const fsdp_operator *o = &s->flow->operators[op];
   const fsdp_node *node = node_of(s, op);
   fsdp_operator_limits *limits = &s->limits[op];
   limits->followed = ~input_axes(s);
@@ -117,7 +117,7 @@ static void follow_input(const seeder *s, int op) {
     if (name == 't') limits->may_match_input |= 1u << l;
     if (!follows_columns(s, node, name)) continue;
     limits->must_match_input |= 1u << l;
-    s->network->operators[op].letters[l].limit = INT64_MAX; // some ranks may have padding alone
+    s->flow->operators[op].letters[l].limit = INT64_MAX; // some ranks may have padding alone
   }
   if (!fsdp_op_gathers_keys(node->kind) || s->parts || !s->pieces) return;
   const fsdp_spec *made = &s->specs->modules[s->graph->values[node->operands[0].value].module];
@@ -132,7 +132,7 @@ typedef struct said_axes {
 } said_axes;
 
 static fsdp_status hear_weight(const seeder *s, int op, int operand, said_axes *said) {
-  const fsdp_operator *o = &s->network->operators[op];
+  const fsdp_operator *o = &s->flow->operators[op];
   const int param = param_of(s, &o->operands[operand]);
   const fsdp_spec *spec = &s->specs->params[param];
   const char *place = *spec->place ? spec->place : "--sharding", *name = s->graph->params[param].name;
@@ -164,14 +164,14 @@ static fsdp_status hear_weight(const seeder *s, int op, int operand, said_axes *
 // Whether an operand is a bias of a product whose inputs are cut: it is added to whole sums, and says nothing
 // of the product.
 static bool is_apart(const seeder *s, int op, int operand, const said_axes *said) {
-  const int inputs = fsdp_operator_letter_find(&s->network->operators[op], 'i');
-  return s->graph->params[param_of(s, &s->network->operators[op].operands[operand])].dims == 1 &&
-         inputs >= 0 && said->axes[inputs];
+  const int inputs = fsdp_operator_letter_find(&s->flow->operators[op], 'i');
+  return s->graph->params[param_of(s, &s->flow->operators[op].operands[operand])].dims == 1 && inputs >= 0 &&
+         said->axes[inputs];
 }
 
 // Lines of weights say all of their operator's letters that they have. *place: of the first.
 static fsdp_status limit_weights(const seeder *s, int op, fsdp_axis_set *pinned, const char **place) {
-  const fsdp_operator *o = &s->network->operators[op];
+  const fsdp_operator *o = &s->flow->operators[op];
   said_axes said = {{0}, {0}};
   for (int l = 0; l < FSDP_OPERATOR_LETTERS; l++) said.param[l] = -1;
   for (int i = 0; i < o->input_count; i++) {
@@ -185,17 +185,17 @@ static fsdp_status limit_weights(const seeder *s, int op, fsdp_axis_set *pinned,
     if (said.param[l] < 0) continue;
     pin(&s->limits[op], o->letter_count, l, said.axes[l], pinned);
     s->limits[op].letters[l] &= said.axes[l];
-    if (said.axes[l]) s->network->operators[op].letters[l].limit = INT64_MAX; // some ranks have padding alone
+    if (said.axes[l]) s->flow->operators[op].letters[l].limit = INT64_MAX; // some ranks have padding alone
   }
   return FSDP_OK;
 }
 
 // Whether anything else than a norm's sum reads what an operator makes.
 static bool is_read(const seeder *s, int op) {
-  int made = s->network->operators[op].operands[s->network->operators[op].input_count].tensor;
-  for (int r = op + 1; r < s->network->operator_count; r++)
-    for (int i = 0; i < s->network->operators[r].input_count; i++)
-      if (s->network->operators[r].operands[i].tensor == made)
+  int made = s->flow->operators[op].operands[s->flow->operators[op].input_count].tensor;
+  for (int r = op + 1; r < s->flow->operator_count; r++)
+    for (int i = 0; i < s->flow->operators[r].input_count; i++)
+      if (s->flow->operators[r].operands[i].tensor == made)
         if (!fsdp_op_is_norm(node_of(s, r)->kind)) return true;
   return false;
 }
@@ -203,7 +203,7 @@ static bool is_read(const seeder *s, int op) {
 // A product makes its outputs as their lines store them, in columns or whole. Those that are added to the
 // residual stream may be sums that are scattered.
 static const char *limit_output(const seeder *s, int op, fsdp_axis_set *pinned) {
-  const fsdp_operator *o = &s->network->operators[op];
+  const fsdp_operator *o = &s->flow->operators[op];
   const fsdp_node *node = node_of(s, op);
   int outputs = fsdp_operator_letter_find(o, 'o');
   const char *place = NULL;
@@ -230,14 +230,14 @@ static const char *limit_norm(const seeder *s, int op) {
   if (with_sum) rows |= fsdp_spec_sequence(residual, s->mesh);
   rows = fsdp_slice_axes_of(&s->slices, rows) & s->pieces;
   limit_rows(s, op, rows);
-  pin(&s->limits[op], s->network->operators[op].letter_count,
-      fsdp_operator_letter_find(&s->network->operators[op], 't'), rows, &none);
+  pin(&s->limits[op], s->flow->operators[op].letter_count,
+      fsdp_operator_letter_find(&s->flow->operators[op], 't'), rows, &none);
   return residual ? residual->place : is_ruled(own) ? own->place : NULL;
 }
 
 // If nothing is left to choose, the operator is given.
 static void decide_given(const seeder *s, int op, const char *place) {
-  const fsdp_operator *o = &s->network->operators[op];
+  const fsdp_operator *o = &s->flow->operators[op];
   fsdp_operator_strategy strategy = {.decision = FSDP_DECIDED_GIVEN, .from = -1, .place = place};
   for (int a = 0; a < s->slices.count; a++) {
     int options = 0;
@@ -296,7 +296,7 @@ static seeder begin(const fsdp_specs *specs, const fsdp_graph *graph, const fsdp
   s.batch = dim_axes(&s, &specs->input.dim[0]);
   s.parts = dim_axes(&s, &specs->input.dim[1]);
   s.pieces = fsdp_slice_axes_of(&s.slices, fsdp_specs_sequence(specs, graph, mesh)) & ~input_axes(&s);
-  s.network = fsdp_network_of_graph(graph, fsdp_slices(&s.slices, s.batch), compute);
+  s.flow = fsdp_dataflow_of_graph(graph, fsdp_slices(&s.slices, s.batch), compute);
   return s;
 }
 
@@ -307,44 +307,44 @@ bool fsdp_specs_are_open(const fsdp_specs *specs, const fsdp_graph *graph, const
   const seeder s = begin(specs, graph, mesh, FSDP_F32);
   bool others = (((1u << s.slices.count) - 1) & ~input_axes(&s)) != 0;
   open = false;
-  for (int o = 0; o < s.network->operator_count && others; o++) {
-    const fsdp_operator *op = &s.network->operators[o];
+  for (int o = 0; o < s.flow->operator_count && others; o++) {
+    const fsdp_operator *op = &s.flow->operators[o];
     for (int i = 0; i < op->input_count && !open; i++) {
       int param = param_of(&s, &op->operands[i]);
       open = param >= 0 && !has_line(&s, param) && is_cuttable(op, &op->operands[i]);
     }
   }
-  fsdp_network_destroy(s.network);
+  fsdp_dataflow_destroy(s.flow);
   return open;
 }
 
 fsdp_status fsdp_seeds_propagate(const fsdp_specs *specs, const fsdp_graph *graph, const fsdp_mesh *mesh,
-                                 fsdp_dtype compute, fsdp_network **network, fsdp_propagation **propagation,
+                                 fsdp_dtype compute, fsdp_dataflow **flow, fsdp_propagation **propagation,
                                  fsdp_error *error) {
   seeder s = begin(specs, graph, mesh, compute);
-  size_t count = (size_t)s.network->operator_count;
+  size_t count = (size_t)s.flow->operator_count;
   s.limits = fsdp_alloc_zeroed(count + 1, sizeof *s.limits);
   s.decided = fsdp_alloc_zeroed(count + 1, sizeof *s.decided);
   s.error = error;
   *propagation = NULL;
   fsdp_status status = FSDP_OK;
-  for (int o = 0; o < s.network->operator_count && !status; o++) status = limit_operator(&s, o);
-  if (!status) status = fsdp_propagate_within(s.network, &s.slices, s.limits, s.decided, propagation, error);
+  for (int o = 0; o < s.flow->operator_count && !status; o++) status = limit_operator(&s, o);
+  if (!status) status = fsdp_propagate_within(s.flow, &s.slices, s.limits, s.decided, propagation, error);
   free(s.limits);
   free(s.decided);
-  if (status) fsdp_network_destroy(s.network);
-  *network = status ? NULL : s.network;
+  if (status) fsdp_dataflow_destroy(s.flow);
+  *flow = status ? NULL : s.flow;
   return status;
 }
 
 fsdp_status fsdp_specs_complete(fsdp_specs *specs, const fsdp_graph *graph, const fsdp_mesh *mesh,
-                                fsdp_dtype compute, fsdp_network **network, fsdp_propagation **propagation,
+                                fsdp_dtype compute, fsdp_dataflow **flow, fsdp_propagation **propagation,
                                 fsdp_error *error) {
-  fsdp_status status = fsdp_seeds_propagate(specs, graph, mesh, compute, network, propagation, error);
-  for (int o = 0; !status && o < (*network)->operator_count; o++) {
-    const fsdp_operator *op = &(*network)->operators[o];
+  fsdp_status status = fsdp_seeds_propagate(specs, graph, mesh, compute, flow, propagation, error);
+  for (int o = 0; !status && o < (*flow)->operator_count; o++) {
+    const fsdp_operator *op = &(*flow)->operators[o];
     for (int i = 0; i < op->input_count; i++) {
-      const fsdp_operator_tensor *tensor = &(*network)->tensors[op->operands[i].tensor];
+      const fsdp_operator_tensor *tensor = &(*flow)->tensors[op->operands[i].tensor];
       const int param = tensor->role == FSDP_TENSOR_PARAMETER ? graph->values[tensor->source].param : -1;
       const bool open = param >= 0 && specs->params[param].source <= FSDP_SPEC_PROPAGATED;
       if (open && is_cuttable(op, &op->operands[i]))

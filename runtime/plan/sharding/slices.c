@@ -108,10 +108,10 @@ fsdp_axis_set fsdp_operand_partial(const fsdp_operator *op, int operand,
   return lacking;
 }
 
-int64_t fsdp_gathered_bytes(const fsdp_network *network, const fsdp_slice_mesh *mesh, const fsdp_operator *op,
+int64_t fsdp_gathered_bytes(const fsdp_dataflow *flow, const fsdp_slice_mesh *mesh, const fsdp_operator *op,
                             const fsdp_operator_strategy *strategy) {
   if (op->gathered_letter < 0) return 0;
-  fsdp_operator_tensor gathered = network->tensors[op->operands[0].tensor];
+  fsdp_operator_tensor gathered = flow->tensors[op->operands[0].tensor];
   gathered.shape[gathered.dims - 1] = op->gathered_columns;
   const fsdp_tensor_axes axes = fsdp_operand_axes(op, 0, strategy);
   int64_t ranks = fsdp_slices(mesh, fsdp_operator_axes(op, strategy, op->gathered_letter));
@@ -187,9 +187,9 @@ static void print_groups(const fsdp_slice_mesh *mesh, fsdp_axis_set axes, FILE *
   }
 }
 
-const char *fsdp_slices_print(const fsdp_network *network, const fsdp_propagation *propagation, int op,
+const char *fsdp_slices_print(const fsdp_dataflow *flow, const fsdp_propagation *propagation, int op,
                               char out[FSDP_SLICES_TEXT]) {
-  const fsdp_operator *o = &network->operators[op];
+  const fsdp_operator *o = &flow->operators[op];
   const fsdp_slice_mesh *mesh = &propagation->mesh;
   FILE *text = fmemopen(out, FSDP_SLICES_TEXT, "w");
   int list = -1;
@@ -201,8 +201,8 @@ const char *fsdp_slices_print(const fsdp_network *network, const fsdp_propagatio
     list = operand->list;
     fputs(list ? ", [" : "[", text);
     fsdp_tensor_axes axes = fsdp_operand_axes(o, i, &propagation->operators[op]);
-    int dims = network->tensors[operand->tensor].dims;
-    bool joined = fsdp_operand_joins_rows(network, o, i) && !axes.dim[1];
+    int dims = flow->tensors[operand->tensor].dims;
+    bool joined = fsdp_operand_joins_rows(flow, o, i) && !axes.dim[1];
     for (int d = 0; d < dims; d++) {
       if (d == 1 && joined) continue;
       if (d) fputs(", ", text);

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "runtime/plan/mesh/placement.h"
-#include "runtime/plan/sharding/network.h"
+#include "runtime/plan/sharding/dataflow.h"
 
 #define FSDP_SLICE_AXES_MAX 20 // factors of FSDP_MESH_RANKS_MAX
 
@@ -59,13 +59,13 @@ typedef struct fsdp_given_strategy {
   // Of a count that says over which ranks, "2@4+2@1": the groups, whose product it is. 0: the first axes.
   int group_count[FSDP_OPERATOR_LISTS][FSDP_MAX_DIMS];
   fsdp_slice_group groups[FSDP_OPERATOR_LISTS][FSDP_MAX_DIMS][FSDP_SLICE_GROUPS_MAX];
-  char place[FSDP_NETWORK_PLACE]; // for messages: "two.yaml:3"
+  char place[FSDP_STRATEGY_PLACE]; // for messages: "two.yaml:3"
 } fsdp_given_strategy;
 
 typedef struct fsdp_given_strategies {
   fsdp_given_strategy *items; // each name once
   int count;
-  char place[FSDP_NETWORK_PLACE]; // the file
+  char place[FSDP_STRATEGY_PLACE]; // the file
 } fsdp_given_strategies;
 
 // ---- What comes out
@@ -106,7 +106,7 @@ typedef struct fsdp_moved_input {
 
 typedef struct fsdp_propagation {
   fsdp_slice_mesh mesh;
-  fsdp_operator_strategy *operators; // by operator of the network
+  fsdp_operator_strategy *operators; // by operator of the dataflow
   fsdp_moved_input *moved;           // in the order of readers
   int moved_count;
   int64_t forward_bytes, backward_bytes; // of all of them
@@ -124,7 +124,7 @@ fsdp_tensor_axes fsdp_operand_axes(const fsdp_operator *op, int operand,
 fsdp_axis_set fsdp_operand_partial(const fsdp_operator *op, int operand,
                                    const fsdp_operator_strategy *strategy);
 // Bytes that a rank receives of what the operator gathers inside; in the backward as many, of its gradient.
-int64_t fsdp_gathered_bytes(const fsdp_network *network, const fsdp_slice_mesh *mesh, const fsdp_operator *op,
+int64_t fsdp_gathered_bytes(const fsdp_dataflow *flow, const fsdp_slice_mesh *mesh, const fsdp_operator *op,
                             const fsdp_operator_strategy *strategy);
 
 // Gives letters the first axes, in the mesh's order, that make their counts, of those that are not `used`:
@@ -139,5 +139,5 @@ bool fsdp_slice_group_axes(const fsdp_slice_mesh *mesh, fsdp_slice_group group, 
 // are cut by batch alone; with their ranks, "[[4@1]]", if counts alone would be read as other axes. Returns
 // `out`.
 #define FSDP_SLICES_TEXT 2048
-const char *fsdp_slices_print(const fsdp_network *network, const fsdp_propagation *propagation, int op,
+const char *fsdp_slices_print(const fsdp_dataflow *flow, const fsdp_propagation *propagation, int op,
                               char out[FSDP_SLICES_TEXT]);

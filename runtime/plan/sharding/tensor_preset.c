@@ -1,7 +1,7 @@
 #include "runtime/plan/sharding/tensor_preset.h"
 
 #include "runtime/base/check.h"
-#include "runtime/plan/sharding/network.h"
+#include "runtime/plan/sharding/dataflow.h"
 
 #include <stdlib.h>
 #include <string.h>

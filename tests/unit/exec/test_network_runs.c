@@ -24,7 +24,7 @@ static const char *const kinds[] = {"matmul",      "add",   "mul",    "relu",   
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
 // By tensor, a number that its values are indices below; 0: they are none.
-static int64_t *find_indices(const fsdp_network *n) {
+static int64_t *find_indices(const fsdp_dataflow *n) {
   int64_t *below = fsdp_alloc_zeroed((size_t)n->tensor_count, sizeof *below);
   for (int o = n->operator_count - 1; o >= 0; o--) {
     const fsdp_operator *op = &n->operators[o];
@@ -38,7 +38,7 @@ static int64_t *find_indices(const fsdp_network *n) {
 }
 
 // Values of inputs and parameters, indices or between -1 and 1.
-static float **draw_values(random_source *random, const fsdp_network *n) {
+static float **draw_values(random_source *random, const fsdp_dataflow *n) {
   float **values = fsdp_alloc_zeroed((size_t)n->tensor_count, sizeof *values);
   int64_t *below = find_indices(n);
   for (int t = 0; t < n->tensor_count; t++) {
@@ -54,7 +54,7 @@ static float **draw_values(random_source *random, const fsdp_network *n) {
 }
 
 // Every operator, against its definition in double on the inputs that the ranks had.
-static void check_operators(const fsdp_network *n, float **given, float **found, const char *what) {
+static void check_operators(const fsdp_dataflow *n, float **given, float **found, const char *what) {
   float **values = fsdp_alloc((size_t)n->tensor_count * sizeof *values);
   for (int t = 0; t < n->tensor_count; t++) values[t] = given[t] ? given[t] : found[t];
   for (int o = 0; o < n->operator_count; o++) {
@@ -75,7 +75,7 @@ static void check_operators(const fsdp_network *n, float **given, float **found,
 }
 
 // fp32 sums in another order: relative to the greatest value of the tensor.
-static void compare(const fsdp_network *n, float **found, float **expected, const char *what) {
+static void compare(const fsdp_dataflow *n, float **found, float **expected, const char *what) {
   for (int t = 0; t < n->tensor_count; t++) {
     double most = 0, difference = 0;
     for (int64_t e = 0; expected[t] && e < network_numel(&n->tensors[t]); e++) {
@@ -87,7 +87,7 @@ static void compare(const fsdp_network *n, float **found, float **expected, cons
   }
 }
 
-static void propagate(const fsdp_network *n, int ranks, const fsdp_given_strategies *given,
+static void propagate(const fsdp_dataflow *n, int ranks, const fsdp_given_strategies *given,
                       fsdp_propagation **out) {
   const fsdp_slice_mesh mesh = fsdp_slice_mesh_of_ranks(ranks);
   fsdp_error error = {0};
@@ -110,7 +110,7 @@ static void check_file(const char *given_path, int ranks) {
   fsdp_options options = {.op_strategies = (char *)(uintptr_t)given_path};
   if (fsdp_listed_read(path, &graph, &error) || fsdp_strategies_read(&options, &given, &error))
     fail_msg("%s", error.message);
-  fsdp_network *n = network_of_listed(graph);
+  fsdp_dataflow *n = network_of_listed(graph);
   propagate(n, ranks, given, &p);
   float **values = draw_values(&random, n);
   float **alone = network_run_alone(n, values), **found = network_run(n, p, values, NULL);
@@ -121,7 +121,7 @@ static void check_file(const char *given_path, int ranks) {
   network_values_free(n, values);
   fsdp_propagation_destroy(p);
   fsdp_strategies_destroy(given);
-  fsdp_network_destroy(n);
+  fsdp_dataflow_destroy(n);
 }
 
 static void test_files(void **state) {
@@ -138,7 +138,7 @@ static void test_files(void **state) {
 // ---- Single networks
 
 // relu(x w1 + b1) w2 in double.
-static void feed_forward_reference(const fsdp_network *n, float **v, double *out) {
+static void feed_forward_reference(const fsdp_dataflow *n, float **v, double *out) {
   const float *x = v[network_find(n, "x")], *w1 = v[network_find(n, "w1")];
   const float *b1 = v[network_find(n, "b1")], *w2 = v[network_find(n, "w2")];
   for (int row = 0; row < 16; row++) {
@@ -157,7 +157,7 @@ static void feed_forward_reference(const fsdp_network *n, float **v, double *out
 
 static void test_feed_forward(void **state) {
   (void)state;
-  fsdp_network *n = network_of_listed(network_feed_forward());
+  fsdp_dataflow *n = network_of_listed(network_feed_forward());
   random_source random = {.seed = 3};
   float **values = draw_values(&random, n), **alone = network_run_alone(n, values);
   static const char *const lines[] = {"fc1: [[2, 1], [1, 4]]", "fc2: [[1, 8], [8, 1]]", "act: [[2, 2]]"};
@@ -182,7 +182,7 @@ static void test_feed_forward(void **state) {
   assert_true(difference <= 1e-5 * most);
   network_values_free(n, alone);
   network_values_free(n, values);
-  fsdp_network_destroy(n);
+  fsdp_dataflow_destroy(n);
 }
 
 // ---- Random networks
@@ -193,7 +193,7 @@ typedef struct tally {
   int kinds[KINDS], cut_kinds[KINDS]; // operators, and those that are cut
 } tally;
 
-static void count_results(const fsdp_network *n, const fsdp_propagation *p, tally *t) {
+static void count_results(const fsdp_dataflow *n, const fsdp_propagation *p, tally *t) {
   bool uneven = false;
   t->networks++;
   t->moved += p->moved_count > 0;
@@ -217,7 +217,7 @@ static void count_results(const fsdp_network *n, const fsdp_propagation *p, tall
 }
 
 // What ranks receive of tensors that are cut evenly is what propagation says.
-static void check_received(const fsdp_network *n, const fsdp_propagation *p, const int64_t *received,
+static void check_received(const fsdp_dataflow *n, const fsdp_propagation *p, const int64_t *received,
                            tally *t) {
   for (int m = 0; m < p->moved_count; m++) {
     const fsdp_moved_input *moved = &p->moved[m];
@@ -240,7 +240,7 @@ static void test_random(void **state) {
   const int count_wanted = test_draws(500, 100);
   while (t.networks < count_wanted) {
     int count = ranks[random_int(&random, 0, 2)];
-    fsdp_network *n = random_network_of_all(&random, count);
+    fsdp_dataflow *n = random_network_of_all(&random, count);
     const fsdp_slice_mesh mesh = fsdp_slice_mesh_of_ranks(count);
     fsdp_given_strategy items[3];
     fsdp_given_strategies given = {.items = items, .place = "random"};
@@ -258,7 +258,7 @@ static void test_random(void **state) {
     network_values_free(n, found);
     network_values_free(n, values);
     fsdp_propagation_destroy(p);
-    fsdp_network_destroy(n);
+    fsdp_dataflow_destroy(n);
   }
   printf("%d random networks run; %d redistribute, %d have uneven parts, %d operators are sums over ranks; "
          "bytes "

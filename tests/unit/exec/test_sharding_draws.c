@@ -303,10 +303,10 @@ static int draw_letter(const drawing *d, const fsdp_operator *op, axis_use use) 
   return letter == op->letter_count || letter == batch || op->letters[letter].is_whole ? -1 : letter;
 }
 
-static fsdp_given_strategy draw_operator(const drawing *d, const fsdp_network *network,
+static fsdp_given_strategy draw_operator(const drawing *d, const fsdp_dataflow *flow,
                                          const fsdp_slice_mesh *mesh) {
-  int index = random_int(d->random, 0, network->operator_count - 1);
-  const fsdp_operator *op = &network->operators[index];
+  int index = random_int(d->random, 0, flow->operator_count - 1);
+  const fsdp_operator *op = &flow->operators[index];
   int letter_of[FSDP_SLICE_AXES_MAX], behind = 1, stride[FSDP_SLICE_AXES_MAX];
   int64_t slices[FSDP_OPERATOR_LETTERS];
   for (int l = 0; l < op->letter_count; l++) slices[l] = 1;
@@ -322,9 +322,9 @@ static fsdp_given_strategy draw_operator(const drawing *d, const fsdp_network *n
   }
   char name[FSDP_OPERATOR_TEXT];
   fsdp_given_strategy given = {.list_count = op->list_count, .place = "drawn"};
-  snprintf(given.name, sizeof given.name, "%s", fsdp_operator_print(network, index, name));
+  snprintf(given.name, sizeof given.name, "%s", fsdp_operator_print(flow, index, name));
   for (int i = 0; i < op->input_count; i++) {
-    given.entry_count[i] = network->tensors[op->operands[i].tensor].dims;
+    given.entry_count[i] = flow->tensors[op->operands[i].tensor].dims;
     for (int e = 0; e < given.entry_count[i]; e++) {
       given.counts[i][e] = 1;
       for (int a = 0; a < mesh->count; a++) {
@@ -342,19 +342,19 @@ static void random_sharding_operators(random_source *random, int ranks_max, rand
   drawing d = {.random = random, .out = out};
   begin(&d, ranks_max);
   const fsdp_slice_mesh mesh = fsdp_slice_mesh_of(&out->plan.mesh);
-  fsdp_network *network = fsdp_network_of_graph(d.graph, fsdp_mesh_ranks(&out->plan.mesh), FSDP_F32);
+  fsdp_dataflow *flow = fsdp_dataflow_of_graph(d.graph, fsdp_mesh_ranks(&out->plan.mesh), FSDP_F32);
   out->strategies.items = fsdp_alloc_zeroed(OPERATORS_MAX, sizeof *out->strategies.items);
   snprintf(out->strategies.place, sizeof out->strategies.place, "drawn");
   for (int wanted = random_int(random, 1, OPERATORS_MAX); wanted > 0; wanted--) {
     fsdp_given_strategy *item = &out->strategies.items[out->strategies.count];
-    *item = draw_operator(&d, network, &mesh);
+    *item = draw_operator(&d, flow, &mesh);
     bool named = false;
     for (int i = 0; i < out->strategies.count; i++)
       named = named || !strcmp(out->strategies.items[i].name, item->name);
     out->strategies.count += !named;
   }
   out->plan.op_strategies = &out->strategies;
-  fsdp_network_destroy(network);
+  fsdp_dataflow_destroy(flow);
   fsdp_graph_destroy(d.graph);
 }
 

@@ -31,7 +31,7 @@ typedef struct fixture {
   fsdp_shard_rule *rules;
   int rule_count;
   fsdp_specs *specs; // completed
-  fsdp_network *network;
+  fsdp_dataflow *flow;
   fsdp_propagation *propagation;
 } fixture;
 
@@ -56,10 +56,10 @@ static fixture fixture_of(const char *model) {
 
 static void fixture_clear(fixture *f) {
   fsdp_propagation_destroy(f->propagation);
-  fsdp_network_destroy(f->network);
+  fsdp_dataflow_destroy(f->flow);
   fsdp_specs_destroy(f->specs);
   f->propagation = NULL;
-  f->network = NULL;
+  f->flow = NULL;
   f->specs = NULL;
   f->rule_count = 0;
 }
@@ -111,7 +111,7 @@ static bool resolve(fixture *f) {
 static void complete(fixture *f) {
   fsdp_error error = {0};
   assert_true(resolve(f));
-  if (fsdp_specs_complete(f->specs, f->graph, &f->mesh, FSDP_F32, &f->network, &f->propagation, &error))
+  if (fsdp_specs_complete(f->specs, f->graph, &f->mesh, FSDP_F32, &f->flow, &f->propagation, &error))
     fail_msg("%s", error.message);
 }
 
@@ -181,8 +181,8 @@ static int param_of(const fixture *f, const char *name) {
 }
 
 static const fsdp_operator_strategy *strategy_of(const fixture *f, const char *name) {
-  for (int o = 0; o < f->network->operator_count; o++)
-    if (!strcmp(f->network->operators[o].names[0], name)) return &f->propagation->operators[o];
+  for (int o = 0; o < f->flow->operator_count; o++)
+    if (!strcmp(f->flow->operators[o].names[0], name)) return &f->propagation->operators[o];
   fail_msg("no operator %s", name);
   return NULL;
 }
@@ -203,7 +203,7 @@ static void test_lines_stay(void **state) {
   assert_string_equal(whole->place, "test:2");
   const fsdp_operator_strategy *follows = strategy_of(&f, "model.layers.2.self_attn.q_proj");
   assert_int_equal(follows->decision, FSDP_DECIDED_FORWARD);
-  assert_string_equal(f.network->operators[follows->from].names[0], "model.layers.2.input_layernorm");
+  assert_string_equal(f.flow->operators[follows->from].names[0], "model.layers.2.input_layernorm");
   assert_int_equal(strategy_of(&f, "model.layers.0.self_attn.q_proj")->decision, FSDP_DECIDED_BACKWARD);
   // Weights that follow are replicated over the batch's axes.
   const fsdp_spec *q = &f.specs->params[param_of(&f, "model.layers.2.self_attn.q_proj.weight")];
@@ -227,7 +227,7 @@ static void test_lines_of_one_product(void **state) {
     }
     resolve(&f);
     fsdp_status status =
-        fsdp_specs_complete(f.specs, f.graph, &f.mesh, FSDP_F32, &f.network, &f.propagation, &error);
+        fsdp_specs_complete(f.specs, f.graph, &f.mesh, FSDP_F32, &f.flow, &f.propagation, &error);
     assert_int_equal(status, FSDP_ERR_INPUT);
     snprintf(says, sizeof says, "model.layers.1.self_attn.%s.weight is cut otherwise than",
              names[differs ? differs : 1]);
@@ -302,9 +302,9 @@ static void draw_lines(fixture *f, random_source *random) {
 // Whether an op does what propagation says: on all its letters the same axes of the mesh. All ops have the
 // batch.
 static void compare_op(const fixture *f, int op, const fsdp_decisions *decisions) {
-  const fsdp_operator *o = &f->network->operators[op];
+  const fsdp_operator *o = &f->flow->operators[op];
   char name[FSDP_OPERATOR_TEXT];
-  fsdp_operator_print(f->network, op, name);
+  fsdp_operator_print(f->flow, op, name);
   for (int l = 0; l < o->letter_count; l++) {
     fsdp_axis_set says = fsdp_operator_axes(o, &f->propagation->operators[op], l), expected = 0;
     for (int a = 0; a < f->propagation->mesh.count; a++)
@@ -336,7 +336,7 @@ static void test_ops_follow(void **state) {
     open += resolve(&f); // else it is what is decided of weights that all have lines
     fsdp_decisions *decisions = NULL;
     fsdp_status status =
-        fsdp_specs_complete(f.specs, f.graph, &f.mesh, FSDP_F32, &f.network, &f.propagation, &error);
+        fsdp_specs_complete(f.specs, f.graph, &f.mesh, FSDP_F32, &f.flow, &f.propagation, &error);
     if (status) {
       if (!strstr(error.message, "is cut otherwise than") &&
           !strstr(error.message, "needs this dimension whole"))
@@ -348,7 +348,7 @@ static void test_ops_follow(void **state) {
       if (!status) compare_columns(&f, decisions);
       if (!status) status = fsdp_partition(f.graph, f.specs, &f.mesh, &axes, &rows, &error);
     }
-    for (int o = 0; !status && o < f.network->operator_count; o++) compare_op(&f, o, decisions);
+    for (int o = 0; !status && o < f.flow->operator_count; o++) compare_op(&f, o, decisions);
     compared += !status;
     refused += status != FSDP_OK;
     fsdp_decisions_destroy(decisions);

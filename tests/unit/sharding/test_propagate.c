@@ -18,7 +18,7 @@
 
 #include <cmocka.h>
 
-static fsdp_status propagate(const fsdp_network *n, int ranks, const char *const *lines,
+static fsdp_status propagate(const fsdp_dataflow *n, int ranks, const char *const *lines,
                              fsdp_propagation **out, fsdp_error *error) {
   fsdp_given_strategy items[4];
   fsdp_given_strategies given = {.items = items, .place = "test"};
@@ -30,7 +30,7 @@ static fsdp_status propagate(const fsdp_network *n, int ranks, const char *const
 static void test_feed_forward(void **state) {
   (void)state;
   static const char *const expected[] = {"[[2, 1], [1, 4]]", "[[2, 4], [4]]", "[[2, 4]]", "[[2, 4], [4, 1]]"};
-  fsdp_network *n = network_of_listed(network_feed_forward());
+  fsdp_dataflow *n = network_of_listed(network_feed_forward());
   fsdp_propagation *p;
   fsdp_error error = {0};
   char text[FSDP_SLICES_TEXT];
@@ -52,7 +52,7 @@ static void test_feed_forward(void **state) {
   assert_int_equal(p->operators[0].decision, FSDP_DECIDED_BACKWARD);
   assert_int_equal(p->operators[0].from, 1);
   fsdp_propagation_destroy(p);
-  fsdp_network_destroy(n);
+  fsdp_dataflow_destroy(n);
 }
 
 static void test_errors(void **state) {
@@ -82,7 +82,7 @@ static void test_errors(void **state) {
   int again = network_add_operator(g, "matmul", "again", norm, fsdp_listed_find(g, "w1"));
   int twice = network_add_operator(g, "relu", "twice", again, -1);
   network_add_operator(g, "transpose", "twice", twice, -1);
-  fsdp_network *n = network_of_listed(g);
+  fsdp_dataflow *n = network_of_listed(g);
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     fsdp_propagation *p;
     fsdp_error error = {0};
@@ -92,7 +92,7 @@ static void test_errors(void **state) {
       fail_msg("case %zu: '%s' lacks '%s'", i, error.message, cases[i].says);
     fsdp_propagation_destroy(p);
   }
-  fsdp_network_destroy(n);
+  fsdp_dataflow_destroy(n);
 }
 
 // What decides between candidates that leave everything where it is: first compute, then communication of
@@ -116,15 +116,15 @@ static void test_ranking(void **state) {
     fsdp_graph *g = fsdp_listed_create();
     int x = network_add_tensor(g, "x", cases[c].role, cases[c].rows, 16);
     network_add_operator(g, "matmul", "fc", x, network_add_tensor(g, "w", FSDP_VALUE_PARAM, 16, 16));
-    fsdp_network *n = network_of_listed(g);
+    fsdp_dataflow *n = network_of_listed(g);
     const known_neighbours nothing = {0};
     fsdp_operator_strategy strategy;
-    const propagate_choice choice = {.network = n, .mesh = &mesh, .known = &nothing, .first = cases[c].first};
+    const propagate_choice choice = {.flow = n, .mesh = &mesh, .known = &nothing, .first = cases[c].first};
     assert_true(propagate_choose(&choice, &strategy));
     const int expected[] = {cases[c].n, cases[c].i, cases[c].o};
     for (int l = 0; l < 3; l++)
       assert_int_equal(fsdp_slices(&mesh, fsdp_strategy_axes(&strategy.axes, "nio"[l])), expected[l]);
-    fsdp_network_destroy(n);
+    fsdp_dataflow_destroy(n);
   }
 }
 
@@ -134,7 +134,7 @@ static void test_shared(void **state) {
   static const char *const lines[] = {"fc1: [[1, 8], [8, 1]]", "fc2: [[8, 1], [1, 1]]", NULL};
   fsdp_graph *g = network_feed_forward();
   network_add_operator(g, "matmul", "again", fsdp_listed_find(g, "fc2"), fsdp_listed_find(g, "w1"));
-  fsdp_network *n = network_of_listed(g);
+  fsdp_dataflow *n = network_of_listed(g);
   fsdp_propagation *p;
   fsdp_error error = {0};
   char text[FSDP_SLICES_TEXT];
@@ -148,7 +148,7 @@ static void test_shared(void **state) {
   assert_int_equal(p->moved[1].forward_bytes, 4 * (16 * 4 - 2 * 4));  // 4 columns, of which 2 rows are there
   assert_int_equal(p->moved[1].backward_bytes, 4 * (2 * 32 - 2 * 4)); // 2 rows, of which 4 columns are there
   fsdp_propagation_destroy(p);
-  fsdp_network_destroy(n);
+  fsdp_dataflow_destroy(n);
 }
 
 // Three products of one input: the one that nobody gave takes it as the first has it, not as the last.
@@ -161,7 +161,7 @@ static void test_first_reader(void **state) {
   for (int i = 0; i < 3; i++)
     network_add_operator(g, "matmul", names[i], x,
                          network_add_tensor(g, weights[i], FSDP_VALUE_PARAM, 16, 16));
-  fsdp_network *n = network_of_listed(g);
+  fsdp_dataflow *n = network_of_listed(g);
   fsdp_propagation *p;
   fsdp_error error = {0};
   char text[FSDP_SLICES_TEXT];
@@ -169,7 +169,7 @@ static void test_first_reader(void **state) {
   assert_int_equal(p->operators[2].decision, FSDP_DECIDED_DEFAULT);
   assert_string_equal(fsdp_slices_print(n, p, 2, text), "[[4, 1], [1, 1]]");
   fsdp_propagation_destroy(p);
-  fsdp_network_destroy(n);
+  fsdp_dataflow_destroy(n);
 }
 
 // ---- Redistribution, by what each rank has and wants
@@ -254,7 +254,7 @@ static void test_gradient(void **state) {
 // ---- Exhaustive search
 
 typedef struct exhaustive {
-  const fsdp_network *network;
+  const fsdp_dataflow *flow;
   const fsdp_propagation *found;
   fsdp_operator_strategy *tried;
   int64_t best;
@@ -263,7 +263,7 @@ typedef struct exhaustive {
 // Bytes of all inputs of an operator, whose makers come before it. An input of the network lies as its first
 // reader wants it, as in the propagation's result, or as the cheapest does.
 static int64_t input_bytes(const exhaustive *e, const fsdp_operator_strategy *strategies, int op) {
-  const fsdp_network *n = e->network;
+  const fsdp_dataflow *n = e->flow;
   int64_t bytes = 0;
   for (int i = 0; i < n->operators[op].input_count; i++) {
     const fsdp_operator_tensor *tensor = &n->tensors[n->operators[op].operands[i].tensor];
@@ -294,11 +294,11 @@ static bool is_legal(const fsdp_operator *op, const fsdp_slice_mesh *mesh,
 // Tries all candidates of operator `op` and of those behind it.
 static void try_operator(exhaustive *e, int op, int64_t bytes) {
   if (bytes >= e->best) return;
-  if (op == e->network->operator_count) {
+  if (op == e->flow->operator_count) {
     e->best = bytes;
     return;
   }
-  const fsdp_operator *o = &e->network->operators[op];
+  const fsdp_operator *o = &e->flow->operators[op];
   if (e->found->operators[op].decision == FSDP_DECIDED_GIVEN) {
     e->tried[op] = e->found->operators[op];
     try_operator(e, op + 1, bytes + input_bytes(e, e->tried, op));
@@ -331,10 +331,10 @@ static double compute_of(const fsdp_operator *op, const fsdp_slice_mesh *mesh,
 // A forward decision among all candidates: none moves fewer bytes, and of those that leave all inputs where
 // they are none has less compute.
 static void check_forward(exhaustive *e, int op) {
-  const fsdp_operator *o = &e->network->operators[op];
+  const fsdp_operator *o = &e->flow->operators[op];
   const fsdp_operator_strategy *own = &e->found->operators[op];
   int64_t own_bytes = input_bytes(e, e->found->operators, op);
-  memcpy(e->tried, e->found->operators, (size_t)e->network->operator_count * sizeof *e->tried);
+  memcpy(e->tried, e->found->operators, (size_t)e->flow->operator_count * sizeof *e->tried);
   int combinations = 1;
   for (int a = 0; a < e->found->mesh.count; a++) combinations *= o->letter_count + 1;
   for (int c = 0; c < combinations; c++) {
@@ -345,10 +345,10 @@ static void check_forward(exhaustive *e, int op) {
     if (!is_legal(o, &e->found->mesh, &e->tried[op])) continue;
     bool same = true; // leaves its inputs where they are
     for (int i = 0; i < o->input_count; i++) {
-      const fsdp_operator_tensor *tensor = &e->network->tensors[o->operands[i].tensor];
+      const fsdp_operator_tensor *tensor = &e->flow->tensors[o->operands[i].tensor];
       if (tensor->role == FSDP_TENSOR_PARAMETER) continue;
       if (tensor->role == FSDP_TENSOR_INPUT) continue;
-      const fsdp_operator *maker = &e->network->operators[tensor->maker];
+      const fsdp_operator *maker = &e->flow->operators[tensor->maker];
       fsdp_tensor_axes from =
           fsdp_operand_axes(maker, maker->input_count, &e->found->operators[tensor->maker]);
       fsdp_tensor_axes to = fsdp_operand_axes(o, i, &e->tried[op]);
@@ -365,7 +365,7 @@ static void check_forward(exhaustive *e, int op) {
 }
 
 // Whether an input of the network has one reader at most: else forward decisions weigh it, too.
-static bool one_reader(const fsdp_network *n) {
+static bool one_reader(const fsdp_dataflow *n) {
   int readers = 0;
   for (int o = 0; o < n->operator_count; o++)
     for (int i = 0; i < n->operators[o].input_count; i++) readers += n->operators[o].operands[i].tensor == 0;
@@ -374,7 +374,7 @@ static bool one_reader(const fsdp_network *n) {
 
 // What is printed is read as the same: every operator is cut over the same axes, and as much is moved.
 // Returns how many operators had to be printed with ranks.
-static int check_printed(const fsdp_network *n, const fsdp_propagation *p) {
+static int check_printed(const fsdp_dataflow *n, const fsdp_propagation *p) {
   enum { OPERATORS = 8 };
   fsdp_given_strategy items[OPERATORS];
   const fsdp_given_strategies given = {.items = items, .count = n->operator_count, .place = "printed"};
@@ -405,7 +405,7 @@ static void test_random(void **state) {
   double worst = 1;
   random_source random = {.seed = 13};
   while (compared < 500) {
-    fsdp_network *n = random_network(&random, 8);
+    fsdp_dataflow *n = random_network(&random, 8);
     int most_ranks = n->operator_count > 4 ? 1 : 2;
     fsdp_slice_mesh mesh = fsdp_slice_mesh_of_ranks(ranks[random_int(&random, 0, most_ranks)]);
     fsdp_given_strategy items[3];
@@ -415,7 +415,7 @@ static void test_random(void **state) {
     fsdp_error error = {0};
     if (fsdp_propagate(n, &mesh, &given, &p, &error)) fail_msg("network %d: %s", compared, error.message);
     exhaustive e = {
-        .network = n, .found = p, .tried = fsdp_alloc_zeroed((size_t)n->operator_count, sizeof *e.tried)};
+        .flow = n, .found = p, .tried = fsdp_alloc_zeroed((size_t)n->operator_count, sizeof *e.tried)};
     int64_t found = 0;
     for (int o = 0; o < n->operator_count; o++) {
       found += input_bytes(&e, p->operators, o);
@@ -433,7 +433,7 @@ static void test_random(void **state) {
     compared++;
     free(e.tried);
     fsdp_propagation_destroy(p);
-    fsdp_network_destroy(n);
+    fsdp_dataflow_destroy(n);
   }
   printf("%d random networks: %d times the least redistribution, %d times some where none is needed, at most "
          "%.2f times the least\n",
@@ -452,7 +452,7 @@ static void test_attention_gathers(void **state) {
   fsdp_error error = {0};
   if (fsdp_model_preset("tiny", &config, &error)) fail_msg("%s", error.message);
   fsdp_graph *graph = fsdp_model_forward(&config, 2, 32);
-  fsdp_network *n = fsdp_network_of_graph(graph, 2, FSDP_BF16);
+  fsdp_dataflow *n = fsdp_dataflow_of_graph(graph, 2, FSDP_BF16);
   const fsdp_slice_mesh mesh = fsdp_slice_mesh_of_ranks(4);
   int found = 0;
   for (int o = 0; o < n->operator_count; o++) {
@@ -474,14 +474,14 @@ static void test_attention_gathers(void **state) {
     // Where heads are whole, sequences are cut rather than positions, which would be the first in order.
     const known_neighbours nothing = {0};
     n->operators[o].letters[h].is_whole = true;
-    const propagate_choice choice = {.network = n, .mesh = &mesh, .op = o, .known = &nothing};
+    const propagate_choice choice = {.flow = n, .mesh = &mesh, .op = o, .known = &nothing};
     assert_true(propagate_choose(&choice, &strategy));
     assert_int_equal(of['t' - 'a'], 0);
     assert_int_equal(of['b' - 'a'], 3);
     found++;
   }
   assert_int_equal(found, config.num_layers);
-  fsdp_network_destroy(n);
+  fsdp_dataflow_destroy(n);
   fsdp_graph_destroy(graph);
 }
 
@@ -501,7 +501,7 @@ static void test_large_model(void **state) {
     fsdp_propagation *p;
     struct timespec begin, end;
     clock_gettime(CLOCK_MONOTONIC, &begin);
-    fsdp_network *n = fsdp_network_of_graph(graph, 128, FSDP_BF16);
+    fsdp_dataflow *n = fsdp_dataflow_of_graph(graph, 128, FSDP_BF16);
     if (fsdp_propagate(n, i ? &primes : &mesh, &given, &p, &error)) fail_msg("%s", error.message);
     clock_gettime(CLOCK_MONOTONIC, &end);
     double seconds = (double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec);
@@ -510,7 +510,7 @@ static void test_large_model(void **state) {
     assert_true(seconds < 1);
     assert_int_equal(p->moved_count, 0);
     fsdp_propagation_destroy(p);
-    fsdp_network_destroy(n);
+    fsdp_dataflow_destroy(n);
   }
   fsdp_graph_destroy(graph);
 }

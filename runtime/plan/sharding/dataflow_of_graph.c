@@ -1,6 +1,6 @@
-// A graph's forward as a network of operators.
+// The dataflow of a graph's forward.
 #include "runtime/base/check.h"
-#include "runtime/plan/sharding/network.h"
+#include "runtime/plan/sharding/dataflow.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 
 typedef struct builder {
   const fsdp_graph *graph;
-  fsdp_network *network;
+  fsdp_dataflow *flow;
   int64_t batch;
   fsdp_dtype compute;
   int tensor_capacity;
@@ -22,7 +22,7 @@ static char letter_of(const fsdp_op_dim *dim) {
 
 // Whether a dimension is a model's rows.
 static bool is_rows(const builder *b, const fsdp_op_dim *dim) {
-  return b->network->joins_rows && (letter_of(dim) == 'n' || !strcmp(dim->blocks[0].letters, "bt"));
+  return b->flow->joins_rows && (letter_of(dim) == 'n' || !strcmp(dim->blocks[0].letters, "bt"));
 }
 
 static fsdp_operator_tensor_role role_of(const fsdp_value *value) {
@@ -50,11 +50,11 @@ static int add_tensor(builder *b, int value, const fsdp_op_operand *operand, int
     if (d == 0 && tensor.role != FSDP_TENSOR_PARAMETER && is_rows(b, &operand->dims[0])) {
       tensor.shape[tensor.dims++] = b->batch;
       tensor.shape[tensor.dims++] = b->graph->seq;
-    } else if (v->numel > 1 || !b->network->joins_rows) {
+    } else if (v->numel > 1 || !b->flow->joins_rows) {
       tensor.shape[tensor.dims++] = v->shape[d];
     }
   }
-  fsdp_network *n = b->network;
+  fsdp_dataflow *n = b->flow;
   n->tensors = fsdp_grow(n->tensors, n->tensor_count + 1, &b->tensor_capacity, sizeof *n->tensors);
   n->tensors[n->tensor_count] = tensor;
   return n->tensor_count++;
@@ -76,12 +76,12 @@ static void name_dim(fsdp_operator *op, fsdp_operator_operand *operand, int dim,
 
 // Columns of heads count as single columns: what is cut is padded to whole heads.
 static void add_operand(const builder *b, const fsdp_op_operand *row, int tensor, int list) {
-  fsdp_operator *op = &b->network->operators[b->network->operator_count - 1];
+  fsdp_operator *op = &b->flow->operators[b->flow->operator_count - 1];
   FSDP_CHECK(op->operand_count < FSDP_OPERATOR_OPERANDS, "too many operands of %s", op->names[0]);
   fsdp_operator_operand *operand = &op->operands[op->operand_count++];
   *operand = (fsdp_operator_operand){.tensor = tensor, .list = list};
   memset(operand->letter, -1, sizeof operand->letter);
-  const fsdp_operator_tensor *t = &b->network->tensors[tensor];
+  const fsdp_operator_tensor *t = &b->flow->tensors[tensor];
   int param = t->role == FSDP_TENSOR_PARAMETER ? b->graph->values[t->source].param : -1;
   bool reversed = param >= 0 && b->graph->params[param].transposed;
   int dim = 0;
@@ -156,7 +156,7 @@ static void begin_letters(const fsdp_node *node, fsdp_operator *op) {
 
 // Appends an empty operator. A product of several weights has the name of each one's module.
 static fsdp_operator *add_operator(const builder *b, const fsdp_node *node) {
-  fsdp_operator *op = &b->network->operators[b->network->operator_count++];
+  fsdp_operator *op = &b->flow->operators[b->flow->operator_count++];
   *op = (fsdp_operator){.name_count = 1, .begin = node->letters ? node->attrs.first_index : 0};
   op->gathered_letter = -1;
   fsdp_graph_module_path(b->graph, node->module, op->names[0]);
@@ -173,7 +173,7 @@ static fsdp_operator *add_operator(const builder *b, const fsdp_node *node) {
 static void add_node(builder *b, const fsdp_node *node) {
   const fsdp_op_letters *row = fsdp_node_letters(node);
   seen_operand seen[FSDP_OP_MAX_OPERANDS + 2 * FSDP_NODE_MAX_WEIGHTS];
-  int count = list_operands(node, seen), self = b->network->operator_count, list = -1, last = -1;
+  int count = list_operands(node, seen), self = b->flow->operator_count, list = -1, last = -1;
   fsdp_operator *op = add_operator(b, node);
   for (int i = 0; i < count; i++) {
     const seen_operand *s = &seen[i];
@@ -199,15 +199,15 @@ static void add_node(builder *b, const fsdp_node *node) {
   op->gathered_columns = 2 * node->attrs.kv_heads * node->attrs.head_dim;
 }
 
-fsdp_network *fsdp_network_of_graph(const fsdp_graph *graph, int64_t batches, fsdp_dtype compute) {
+fsdp_dataflow *fsdp_dataflow_of_graph(const fsdp_graph *graph, int64_t batches, fsdp_dtype compute) {
   builder b = {.graph = graph,
-               .network = fsdp_alloc_zeroed(1, sizeof(fsdp_network)),
+               .flow = fsdp_alloc_zeroed(1, sizeof(fsdp_dataflow)),
                .batch = graph->batch * batches,
                .compute = compute,
                .tensor = fsdp_alloc((size_t)graph->value_count * sizeof(int)),
                .is_read = fsdp_alloc_zeroed((size_t)graph->value_count, sizeof(bool))};
-  b.network->joins_rows = graph->seq > 0;
-  b.network->operators = fsdp_alloc((size_t)(graph->forward_count + 1) * sizeof *b.network->operators);
+  b.flow->joins_rows = graph->seq > 0;
+  b.flow->operators = fsdp_alloc((size_t)(graph->forward_count + 1) * sizeof *b.flow->operators);
   for (int v = 0; v < graph->value_count; v++) b.tensor[v] = -1;
   for (int n = 0; n < graph->forward_count; n++)
     for (int o = 0; o < graph->forward[n].operand_count; o++)
@@ -216,5 +216,5 @@ fsdp_network *fsdp_network_of_graph(const fsdp_graph *graph, int64_t batches, fs
   for (int n = 0; n < graph->forward_count; n++) add_node(&b, &graph->forward[n]);
   free(b.tensor);
   free(b.is_read);
-  return b.network;
+  return b.flow;
 }

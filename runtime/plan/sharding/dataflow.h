@@ -1,4 +1,5 @@
-// A graph's forward by letters: which dimensions of its nodes' operands are cut together.
+// The dataflow of a graph's forward: which dimensions of its nodes' operands are cut together, and who makes
+// and reads what.
 //
 //   fc1: matmul      x[n,i] w[i,o] -> y[n,o]     n and o are shared, i is contracted: y is a sum over it
 //   bias: add        a[a,b] b[b]   -> y[a,b]
@@ -10,16 +11,15 @@
 #pragma once
 
 #include "models/graph/graph.h"
-#include "runtime/base/status.h"
 
 #define FSDP_OPERATOR_OPERANDS FSDP_OP_MAX_OPERANDS
 #define FSDP_OPERATOR_LETTERS  8
 #define FSDP_OPERATOR_NAMES    FSDP_NODE_MAX_WEIGHTS
 #define FSDP_OPERATOR_LISTS    6
-#define FSDP_NETWORK_PLACE     160
+#define FSDP_STRATEGY_PLACE    160
 
 typedef enum fsdp_operator_tensor_role {
-  FSDP_TENSOR_INPUT,     // of the network; lies as one of its readers wants it, and has no gradient
+  FSDP_TENSOR_INPUT,     // of the graph; lies as one of its readers wants it, and has no gradient
   FSDP_TENSOR_PARAMETER, // lies as its readers want it: they must agree
   FSDP_TENSOR_MADE       // by an operator
 } fsdp_operator_tensor_role;
@@ -66,14 +66,14 @@ typedef struct fsdp_operator {
   int64_t gathered_columns;
 } fsdp_operator;
 
-typedef struct fsdp_network {
+typedef struct fsdp_dataflow {
   fsdp_operator_tensor *tensors;
   fsdp_operator *operators; // makers before readers
   int tensor_count, operator_count;
   bool joins_rows; // a model's: the first two dimensions, batch and sequence, may be given as one count
-} fsdp_network;
+} fsdp_dataflow;
 
-void fsdp_network_destroy(fsdp_network *network); // NULL is allowed
+void fsdp_dataflow_destroy(fsdp_dataflow *flow); // NULL is allowed
 
 // Index of an operator's letter, -1: none.
 int fsdp_operator_letter_find(const fsdp_operator *op, char name);
@@ -82,9 +82,9 @@ int fsdp_operand_dim(const fsdp_operator_operand *operand, int letter);
 // "fc1", or "model.layers.0.self_attn.rope": the first name, with the kind if the name belongs to several
 // operators. Returns `out`.
 #define FSDP_OPERATOR_TEXT (2 * FSDP_NAME_BYTES)
-const char *fsdp_operator_print(const fsdp_network *network, int op, char out[FSDP_OPERATOR_TEXT]);
+const char *fsdp_operator_print(const fsdp_dataflow *flow, int op, char out[FSDP_OPERATOR_TEXT]);
 // Whether an operand begins with the batch and the sequence of a model's rows.
-bool fsdp_operand_joins_rows(const fsdp_network *network, const fsdp_operator *op, int operand);
+bool fsdp_operand_joins_rows(const fsdp_dataflow *flow, const fsdp_operator *op, int operand);
 
 // Whether a node has one item of a letter of which others have more: heads that are normalised together,
 // which nothing may cut.
@@ -97,4 +97,4 @@ bool fsdp_node_joins(const fsdp_graph *graph, const fsdp_node *node, char letter
 // or where the partition makes other ops of it: the head's vocabulary, attention's sequence, the inputs of a
 // product with a bias. A listed operator has those of its node. `compute` is the run's parameter dtype. Never
 // NULL.
-fsdp_network *fsdp_network_of_graph(const fsdp_graph *graph, int64_t batches, fsdp_dtype compute);
+fsdp_dataflow *fsdp_dataflow_of_graph(const fsdp_graph *graph, int64_t batches, fsdp_dtype compute);
