@@ -16,18 +16,25 @@
 
 // ---- Why others lost
 
-// Kinds that share a line of the report, and the best of them.
+// Kinds share a line of the report by what they have in common: strategy and place of the states, cuts of
+// layers, or how experts are divided.
+typedef enum loss_class { LOSS_BY_STRATEGY, LOSS_BY_CUTS, LOSS_BY_EXPERTS, LOSS_CLASS_COUNT } loss_class;
+
+// A line, and the best of its kinds.
 typedef struct loss {
   char name[96];
+  loss_class by;
   const fsdp_search_kind *best;
 } loss;
 
 #define LOSSES_MAX 96
 
-static void name_class(const fsdp_search_kind *kind, bool by_mesh, char out[96]) {
+static void name_class(const fsdp_search_kind *kind, loss_class by, char out[96]) {
   const int tensor = fsdp_mesh_size(&kind->mesh, FSDP_AXIS_TENSOR);
   const int context = fsdp_mesh_size(&kind->mesh, FSDP_AXIS_CONTEXT);
-  if (by_mesh)
+  if (by == LOSS_BY_EXPERTS)
+    snprintf(out, 96, "expert=%d", fsdp_mesh_size(&kind->mesh, FSDP_AXIS_EXPERT));
+  else if (by == LOSS_BY_CUTS)
     snprintf(out, 96, "tensor=%d, context=%d%s", tensor, context,
              tensor == 1 || kind->sequence_parallel ? "" : ", whole rows");
   else
@@ -40,18 +47,27 @@ static bool is_closer(const fsdp_search_kind *a, const fsdp_search_kind *b) {
   return a->outcome == FSDP_SEARCH_TOO_LARGE ? a->bytes < b->bytes : a->step_s < b->step_s;
 }
 
-static int list_losses(const fsdp_search_result *result, loss losses[LOSSES_MAX]) {
+// How experts are divided is told of every size but the best plan's, also of those among the plans.
+static bool has_lost(const fsdp_search_result *result, const loss *line) {
+  if (line->best->outcome != FSDP_SEARCH_FINALIST) return true;
+  return line->by == LOSS_BY_EXPERTS && line->best->hash != result->plans[0].hash;
+}
+
+static int list_losses(const fsdp_search_job *job, const fsdp_search_result *result,
+                       loss losses[LOSSES_MAX]) {
+  const bool routed = fsdp_model_expert_layers(&job->config.base.model) > 0;
   int count = 0;
-  for (int by_mesh = 0; by_mesh < 2; by_mesh++) {
+  for (loss_class by = 0; by < LOSS_CLASS_COUNT; by++) {
+    if (by == LOSS_BY_EXPERTS && !routed) continue;
     for (int k = 0; k < result->kind_count; k++) {
       const fsdp_search_kind *kind = &result->kinds[k];
       char name[96];
-      name_class(kind, by_mesh, name);
+      name_class(kind, by, name);
       int at = 0;
       while (at < count && strcmp(losses[at].name, name) != 0) at++;
       if (at == count && count == LOSSES_MAX) continue;
       if (at == count) {
-        losses[count] = (loss){.best = kind};
+        losses[count] = (loss){.by = by, .best = kind};
         memcpy(losses[count++].name, name, sizeof name);
       } else if (is_closer(kind, losses[at].best)) {
         losses[at].best = kind;
@@ -60,7 +76,7 @@ static int list_losses(const fsdp_search_result *result, loss losses[LOSSES_MAX]
   }
   int kept = 0;
   for (int i = 0; i < count; i++)
-    if (losses[i].best->outcome != FSDP_SEARCH_FINALIST) losses[kept++] = losses[i];
+    if (has_lost(result, &losses[i])) losses[kept++] = losses[i];
   return kept;
 }
 
@@ -80,6 +96,13 @@ static void explain(const fsdp_search_job *job, const fsdp_search_result *result
   const int64_t own = allowed.bytes[kind->space], most = own ? own : allowed.shared_bytes;
   fsdp_mesh_print(&kind->mesh, ",", mesh);
   switch (kind->outcome) {
+  case FSDP_SEARCH_FINALIST: {
+    const fsdp_search_plan *plan = &result->plans[number_of(result, kind->hash) - 1];
+    snprintf(out, REASON_BYTES, "%s: plan %d, %.1f%% slower; exposed communication %.1f%%, bound by %s", mesh,
+             number_of(result, kind->hash), 100 * (plan->step_s / best - 1),
+             100 * plan->comm_s / plan->step_s, fsdp_search_bound_name(plan->bound));
+    break;
+  }
   case FSDP_SEARCH_SAME:
     snprintf(out, REASON_BYTES, "%s: the same program as plan %d", mesh, number_of(result, kind->hash));
     break;
@@ -191,7 +214,7 @@ fsdp_status fsdp_search_print(const fsdp_search_job *job, const fsdp_search_foun
     free(command);
   }
   loss losses[LOSSES_MAX];
-  const int count = list_losses(result, losses);
+  const int count = list_losses(job, result, losses);
   if (count) fprintf(out, "what lost, with the best of its kinds:\n");
   for (int i = 0; i < count; i++) {
     char reason[REASON_BYTES];
@@ -251,7 +274,7 @@ fsdp_status fsdp_search_json(const fsdp_search_job *job, const fsdp_search_found
     json_array_append_new(plans, plan);
   }
   loss losses[LOSSES_MAX];
-  const int count = list_losses(result, losses);
+  const int count = list_losses(job, result, losses);
   for (int i = 0; i < count; i++) json_array_append_new(lost, loss_json(job, result, &losses[i]));
   for (int i = 0; i < found->note_count; i++) json_array_append_new(notes, json_string(found->notes[i]));
   *root = json_pack("{s:o, s:o, s:o, s:I, s:i, s:I, s:I, s:f, s:f, s:s}", "plans", plans, "lost", lost,

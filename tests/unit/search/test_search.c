@@ -312,6 +312,27 @@ static void test_just_enough(void **state) {
   fsdp_device_profile_destroy(profile);
 }
 
+// With all else given: what blocks save is more than other variants do, and nothing fits without.
+static void test_blocks_alone(void **state) {
+  (void)state;
+  fsdp_device_profile *profile = round_machine(NODE_RATE, 50e9);
+  fsdp_search_config config = search_of("qwen3-30b-a3b", 4, 8, 1024, 8, profile);
+  config.base.mesh = fsdp_mesh_of(1, 8);
+  for (int f = 0; f < FSDP_SEARCH_FIELD_COUNT; f++) config.fixed[f] = f != FSDP_SEARCH_EXPERT_BLOCKS;
+  fsdp_search_plan whole, blocks;
+  fsdp_plan_config four = config.base;
+  four.expert_blocks = 4;
+  assert_int_equal(fsdp_search_price(&config, &config.base, &whole), FSDP_OK);
+  assert_int_equal(fsdp_search_price(&config, &four, &blocks), FSDP_OK);
+  config.limit_bytes[FSDP_SPACE_DEVICE] =
+      (3 * blocks.bytes[FSDP_SPACE_DEVICE] + whole.bytes[FSDP_SPACE_DEVICE]) / 4;
+  fsdp_search_result found = run(&config);
+  check_plans(&config, &found);
+  assert_true(found.plans[0].config.expert_blocks > 1);
+  fsdp_search_result_release(&found);
+  fsdp_device_profile_destroy(profile);
+}
+
 // A layer's experts are gathered in blocks where memory is lacking: such a plan is found, it is faster than
 // the best without, and it fits where nothing does without.
 static void test_expert_blocks(void **state) {
@@ -469,7 +490,7 @@ int main(void) {
       cmocka_unit_test(test_just_enough),         cmocka_unit_test(test_nothing_fits),
       cmocka_unit_test(test_when_fsdp_is_bound),  cmocka_unit_test(test_when_tensor_is_bound),
       cmocka_unit_test(test_slow_links),          cmocka_unit_test(test_tensor_for_small_batches),
-      cmocka_unit_test(test_expert_blocks),
+      cmocka_unit_test(test_expert_blocks),       cmocka_unit_test(test_blocks_alone),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
