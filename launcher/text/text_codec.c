@@ -1,6 +1,7 @@
 #include "launcher/text/text_codec.h"
 
 #include "runtime/base/check.h"
+#include "runtime/base/paths.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,17 +16,6 @@
 extern char **environ;
 
 // ---- The child
-
-// prepare_data.py of the installed tree, or of the source tree.
-static void find_script(char *path, size_t path_bytes) {
-  char self[256];
-  ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
-  self[length < 0 ? 0 : length] = 0;
-  char *slash = strrchr(self, '/');
-  if (slash) *slash = 0;
-  snprintf(path, path_bytes, "%s/../share/fsdp/scripts/prepare_data.py", self);
-  if (access(path, R_OK) != 0) snprintf(path, path_bytes, "%s/prepare_data.py", FSDP_SCRIPTS);
-}
 
 static int spawn(const char *script, int input, int output) {
   char *words[] = {"python3", (char *)script, "--serve", NULL};
@@ -50,7 +40,7 @@ static int spawn(const char *script, int input, int output) {
 void fsdp_text_codec_start(fsdp_text_codec *codec) {
   int to[2], from[2];
   *codec = (fsdp_text_codec){.end = -1};
-  find_script(codec->script, sizeof codec->script);
+  codec->script = FSDP_PREPARE_DATA;
   if (pipe2(to, O_CLOEXEC) != 0) return;
   if (pipe2(from, O_CLOEXEC) != 0) {
     close(to[0]), close(to[1]);

@@ -14,11 +14,11 @@
 #include <stdio.h>
 
 typedef struct fsdp_text_codec {
-  int process;      // of the child; 0: none was started
-  FILE *to, *from;  // its input and output
-  bool opened;      // it has a tokenizer; else tokens are bytes
-  int64_t end;      // the token that ends a text, or -1
-  char script[512]; // what was started, for messages
+  int process;        // of the child; 0: none was started
+  FILE *to, *from;    // its input and output
+  bool opened;        // it has a tokenizer; else tokens are bytes
+  int64_t end;        // the token that ends a text, or -1
+  const char *script; // what was started, for messages
 } fsdp_text_codec;
 
 // Starts the child. What is wrong with it is said when it is first asked.

@@ -60,11 +60,20 @@ static void find_folder(char folder[FOLDER_BYTES]) {
   }
 }
 
+static bool is_same_file(const char *a, const char *b) {
+  struct stat of_a, of_b;
+  return stat(a, &of_a) == 0 && stat(b, &of_b) == 0 && of_a.st_dev == of_b.st_dev &&
+         of_a.st_ino == of_b.st_ino;
+}
+
 static void find(const char *name, char path[PATH_BYTES]) {
-  char folder[FOLDER_BYTES];
+  char folder[FOLDER_BYTES], here[96];
   find_folder(folder);
   snprintf(path, PATH_BYTES, "%s/share/fsdp/scripts/%.64s", folder, name);
-  if (access(path, F_OK) != 0) snprintf(path, PATH_BYTES, "scripts/%.64s", name);
+  if (access(path, F_OK) == 0) return;
+  snprintf(path, PATH_BYTES, "%s/%.64s", FSDP_SCRIPTS, name);
+  snprintf(here, sizeof here, "scripts/%.64s", name);
+  if (is_same_file(here, path) || access(path, F_OK) != 0) snprintf(path, PATH_BYTES, "%s", here);
 }
 
 const char *fsdp_script(const char *name) {

@@ -175,10 +175,17 @@ class Template:
             try:
                 return self._text(template, messages[:count], chat.tools, answer, chat.options)
             except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
-                raise BadRecord(f"{place}: the chat template refuses this conversation ({error}); fix it, or "
-                                "give another with --chat-template FILE") from None
+                remedy = f"{self._remedy(messages)}, or give another with --chat-template FILE"
+                raise BadRecord(f"{place}: the chat template refuses this conversation ({error}); "
+                                f"{remedy}") from None
 
         return render
+
+    def _remedy(self, messages):
+        """For a conversation that the template refuses."""
+        if messages[0]["role"] == "system" and self._tried(*messages[1:]):
+            return "it takes no system message: put that before the first question"
+        return "fix it"
 
     def unused(self, chat):
         """Keys of messages that the template has no place for, and that change nothing else."""

@@ -311,6 +311,13 @@ def what_a_template_has_no_place_for_is_counted(work):
     place = "(the chat template has no place for it) in 1"
     ignored = f"ignored: messages[].name {place}, messages[].thinking {place} records"
     assert ignored in process.stdout, process.stdout
+    # Of Mistral's kind.
+    no_system = template_of("{% if messages[0].role != 'user' %}{{ raise_exception('alternate') }}{% endif %}"
+                            + PLAIN)  # fmt: skip
+    of_system = [{"role": "system", "content": "s"}, *talk(1)]
+    message = refused(samples, no_system, of_system)
+    assert "(alternate); it takes no system message: put that before the first question, or" in message
+    assert "(alternate); fix it, or give another" in refused(samples, no_system, talk(1)[1:])
     call = {"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
     calls = [{"role": "user", "content": "q"}, {"role": "assistant", "tool_calls": [call]}]
     tail = "{%- if m.tool_calls %}{{- m.tool_calls | tojson }}{%- endif %}{%- endfor %}"

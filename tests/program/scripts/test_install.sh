@@ -64,6 +64,11 @@ printf 'some text' >text.txt
 grep -q "prepare the data with $scripts/prepare_data.py --tokenizer FILE" err || { cat err; exit 1; }
 ! "$work/prefix/bin/fsdp_train" --dataset alpaca 2>err || exit 1
 grep -q "prepare them with $scripts/prepare_data.py$" err || { cat err; exit 1; }
+# Those of the source tree likewise, but inside of it.
+! "$build/bin/fsdp_train" --dataset alpaca 2>err || exit 1
+grep -q "prepare them with $source/scripts/prepare_data.py$" err || { cat err; exit 1; }
+! (cd "$source" && "$build/bin/fsdp_train" --dataset alpaca 2>"$work/err") || exit 1
+grep -q "prepare them with scripts/prepare_data.py$" "$work/err" || { cat "$work/err"; exit 1; }
 "$scripts/prepare_data.py" --out text.tok text.txt >out
 "$scripts/prepare_data.py" --verify text.tok >out
 mkdir model

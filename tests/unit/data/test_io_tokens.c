@@ -361,7 +361,7 @@ static void data_and_model_must_belong_together(void **state) {
           "x.tok");
   REFUSED(io_write_text("x.json", "[]"), other, 256, "x.json", "is text", "prepare_data.py");
   REFUSED(io_write_text("x.parquet", "PAR1"), other, 256, "x.parquet", "is a table", "--tokenizer", "x.tok");
-  REFUSED(io_write_text("x.parquet", "PAR1"), NULL, 256, "is a table; run scripts/prepare_data.py --out",
+  REFUSED(io_write_text("x.parquet", "PAR1"), NULL, 256, "is a table; run ", "scripts/prepare_data.py --out",
           "x.tok");
   REFUSED(NULL, other, 256, "built-in", other);
   snprintf(both, sizeof both, "%s,%s", tokens, bytes);
