@@ -2,6 +2,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
+#include "runtime/plan/memory/pack_list.h"
 #include "runtime/plan/memory/pack_search.h"
 
 #include <stdbool.h>
@@ -9,21 +10,6 @@
 
 #define MAX_PROMOTIONS 100
 #define LEAST_LIMIT    1.005 // of the lower bound
-
-// A placed item as the scans see it: most of them look at its lifetime alone.
-typedef struct entry {
-  int64_t address, top;
-} entry;
-
-typedef struct lifetime {
-  int begin, end;
-} lifetime;
-
-typedef struct entry_list {
-  entry *entries; // by address
-  lifetime *lifetimes;
-  int count, capacity, lifetime_capacity;
-} entry_list;
 
 typedef struct sort_key {
   double first, second;
@@ -34,8 +20,8 @@ typedef struct packer {
   const fsdp_pack_config *config;
   fsdp_pack_item *items;
   int count;
-  entry_list *windows; // the placed items that are live in each window
-  entry_list scratch;  // of an item that spans windows
+  fsdp_pack_list *windows; // the placed items that are live in each window
+  fsdp_pack_list all;
   int *order;
   int64_t *best_addresses;
   int *best_rank;      // by item: its place in the order that gave them
@@ -57,110 +43,31 @@ typedef enum order_rule {
 } order_rule;
 typedef enum fit_rule { LOWEST_GAP, TIGHTEST_GAP, FIT_RULE_COUNT } fit_rule;
 
-static void list_insert(entry_list *list, int index, const entry *item, const lifetime *live) {
-  const size_t behind = (size_t)(list->count - index);
-  list->entries = fsdp_grow(list->entries, list->count + 1, &list->capacity, sizeof *list->entries);
-  list->lifetimes =
-      fsdp_grow(list->lifetimes, list->count + 1, &list->lifetime_capacity, sizeof *list->lifetimes);
-  memmove(list->entries + index + 1, list->entries + index, behind * sizeof *item);
-  memmove(list->lifetimes + index + 1, list->lifetimes + index, behind * sizeof *live);
-  list->entries[index] = *item;
-  list->lifetimes[index] = *live;
-  list->count++;
-}
-
-static void list_release(entry_list *list) {
-  free(list->entries);
-  free(list->lifetimes);
-}
-
-static int list_lower_bound(const entry_list *list, int64_t address) {
-  int low = 0, high = list->count;
-  while (low < high) {
-    int middle = low + (high - low) / 2;
-    if (list->entries[middle].address < address)
-      low = middle + 1;
-    else
-      high = middle;
-  }
-  return low;
-}
-
 static int window_of(const fsdp_pack_config *config, int position) {
   int window = 0;
   while (window + 1 < config->window_count && config->window_begins[window + 1] <= position) window++;
   return window;
 }
 
-static int is_together(const lifetime *live, const fsdp_pack_item *item) {
-  return (live->begin <= item->end) & (live->end >= item->begin);
-}
-
-// The next entry at or after `index` that is live at the same time as `item`. Few are: four at a time.
-static int next_together(const entry_list *list, int index, const fsdp_pack_item *item) {
-  const lifetime *live = list->lifetimes;
-  while (index + 4 <= list->count &&
-         !(is_together(&live[index], item) | is_together(&live[index + 1], item) |
-           is_together(&live[index + 2], item) | is_together(&live[index + 3], item)))
-    index += 4;
-  while (index < list->count && !is_together(&live[index], item)) index++;
-  return index;
-}
-
-// The placed items that could conflict with `item`, by address: those of its window, or of its windows
-// merged.
-static const entry_list *candidates(packer *p, const fsdp_pack_item *item) {
-  int first = window_of(p->config, item->begin), last = window_of(p->config, item->end);
-  if (first == last) return &p->windows[first];
-  int next[FSDP_PACK_MAX_WINDOWS];
-  p->scratch.count = 0;
-  for (int w = first; w <= last; w++) {
-    next[w] = next_together(&p->windows[w], 0, item);
-    p->spent += p->windows[w].count;
-  }
-  for (;;) {
-    const entry *lowest = NULL;
-    int from = first;
-    for (int w = first; w <= last; w++) {
-      if (next[w] == p->windows[w].count) continue;
-      const entry *candidate = &p->windows[w].entries[next[w]];
-      if (!lowest || candidate->address < lowest->address) lowest = candidate, from = w;
-    }
-    if (!lowest) return &p->scratch;
-    list_insert(&p->scratch, p->scratch.count, lowest, &p->windows[from].lifetimes[next[from]]);
-    next[from] = next_together(&p->windows[from], next[from] + 1, item);
-  }
-}
-
-// The address of the lowest, or of the tightest, gap that holds `item` over its whole lifetime.
+// The address of the lowest, or of the tightest, gap that holds `item` over its whole lifetime. What is spent
+// counts the items that a scan in order of addresses looks at.
 static int64_t find_gap(packer *p, const fsdp_pack_item *item, fit_rule fit) {
-  const entry_list *list = candidates(p, item);
-  int64_t top = p->config->base, best = -1, best_gap = INT64_MAX;
-  int i = next_together(list, 0, item);
-  for (; i < list->count; i = next_together(list, i + 1, item)) {
-    const entry *placed = &list->entries[i];
-    if (placed->address > top) {
-      int64_t start = fsdp_round_up(top, item->align), gap = placed->address - start;
-      if (gap >= item->bytes && gap < best_gap) {
-        best = start, best_gap = gap;
-        if (fit == LOWEST_GAP || gap == item->bytes) break;
-      }
-    }
-    if (placed->top > top) top = placed->top;
-  }
-  p->spent += i;
-  return best >= 0 ? best : fsdp_round_up(top, item->align);
+  const int first = window_of(p->config, item->begin), last = window_of(p->config, item->end);
+  const fsdp_pack_list *list = first == last ? &p->windows[first] : &p->all;
+  const fsdp_pack_gap found = fsdp_pack_list_gap(list, item, p->config->base, fit == TIGHTEST_GAP);
+  if (first == last) p->spent += found.before;
+  for (int w = first; w <= last && first < last; w++)
+    p->spent += p->windows[w].count + fsdp_pack_list_together(&p->windows[w], item, found.below);
+  return found.address;
 }
 
 // Gives the item an address among those placed before it. Returns its end.
 static int64_t place_item(packer *p, fsdp_pack_item *item, fit_rule fit) {
   item->address = find_gap(p, item, fit);
-  const entry placed = {item->address, item->address + item->bytes};
-  const lifetime live = {item->begin, item->end};
-  int first = window_of(p->config, item->begin), last = window_of(p->config, item->end);
-  for (int w = first; w <= last; w++)
-    list_insert(&p->windows[w], list_lower_bound(&p->windows[w], placed.address), &placed, &live);
-  return placed.top;
+  const int first = window_of(p->config, item->begin), last = window_of(p->config, item->end);
+  for (int w = first; w <= last; w++) fsdp_pack_list_insert(&p->windows[w], item);
+  if (p->config->window_count > 1) fsdp_pack_list_insert(&p->all, item);
+  return item->address + item->bytes;
 }
 
 static void note_top(packer *p, int64_t top) {
@@ -175,7 +82,8 @@ static void note_top(packer *p, int64_t top) {
 // Places all items in p->order. Returns the end of the highest.
 static int64_t attempt(packer *p, fit_rule fit) {
   int64_t top = p->config->base;
-  for (int w = 0; w < p->config->window_count; w++) p->windows[w].count = 0;
+  for (int w = 0; w < p->config->window_count; w++) fsdp_pack_list_clear(&p->windows[w]);
+  fsdp_pack_list_clear(&p->all);
   for (int i = 0; i < p->count; i++) top = fsdp_max_i64(top, place_item(p, &p->items[p->order[i]], fit));
   note_top(p, top);
   return top;
@@ -433,8 +341,8 @@ int64_t fsdp_pack(const fsdp_pack_config *config, fsdp_pack_item *items, int cou
   if (p.best_top > p.limit && config->limit > 0) search_windows(&p);
   for (int i = 0; i < count; i++) items[i].address = p.best_addresses[i];
   check_packed(&p);
-  for (int w = 0; w < config->window_count; w++) list_release(&p.windows[w]);
-  list_release(&p.scratch);
+  for (int w = 0; w < config->window_count; w++) fsdp_pack_list_release(&p.windows[w]);
+  fsdp_pack_list_release(&p.all);
   free(p.windows);
   free(p.load);
   free(p.contention);

@@ -204,11 +204,15 @@ static void set_next(const simulator *r, int stream, int64_t next, lane *l) {
 // The speed of everything that runs: 1 alone.
 static void share(const simulator *r, lane lanes[FSDP_STREAM_COUNT]) {
   double asked[FSDP_RESOURCE_COUNT] = {0};
+  int running = 0;
   for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
     if (!lanes[s].running) continue;
     const fsdp_price *price = lanes[s].price;
+    running++;
+    lanes[s].speed = 1;
     for (int i = 0; i < FSDP_RESOURCE_COUNT; i++) asked[i] += price->share[i];
   }
+  if (running == 1) return;
   const fsdp_pricing *pricing = r->simulation->pricing;
   const double beside = pricing->crowded ? 1 : pricing->profile->collective_slowdown;
   for (int s = 0; s < FSDP_STREAM_COUNT; s++) {

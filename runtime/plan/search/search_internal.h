@@ -17,7 +17,8 @@
 #define SEARCH_SETS_MAX         6 // of values that are not kept
 #define SEARCH_WRAPS_MAX        4 // and of routed models those with blocks of experts
 #define SEARCH_BLOCKS_MAX       8 // of a rank's experts in a layer
-#define SEARCH_UNITS_MAX        (SEARCH_WRAPS_MAX + 3)
+#define SEARCH_USUAL_UNITS_MAX  (SEARCH_WRAPS_MAX + 3)
+#define SEARCH_UNITS_MAX        (SEARCH_USUAL_UNITS_MAX + 4)
 #define SEARCH_KEEP             8 // settings of a kind that may become its finalist, half of them offloading
 #define SEARCH_BATCHES_MAX      64
 #define SEARCH_PREFETCH_MAX     2
@@ -86,10 +87,10 @@ typedef struct search_space {
   int chain_count, usual_count;         // the usual ones come first
   int first_single;                     // the last ones recompute one item each
   search_units units[SEARCH_UNITS_MAX]; // the first is what a kind is tried with
-  int units_count;
-  bool has_blocks;              // some of them cut a layer's experts, and the first does not
-  int64_t layer_params, params; // of a layer, and in all
-  double value_bytes;           // of a sequence: the largest value that a layer saves or makes again
+  int units_count, usual_units_count;   // the others are tried around the best plans
+  bool has_blocks;                      // some of them cut a layer's experts, and the first does not
+  int64_t layer_params, params;         // of a layer, and in all
+  double value_bytes;                   // of a sequence: the largest value that a layer saves or makes again
 } search_space;
 
 fsdp_status search_space_create(const fsdp_search_config *search, search_space *space, fsdp_error *error);

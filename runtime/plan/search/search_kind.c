@@ -359,7 +359,7 @@ static void try_variants(walk *w, const batch_choice *choice, const fsdp_plan_co
   const int accumulations = is_open(w, FSDP_SEARCH_ACCUMULATE) && first->micro_batches > 1 ? 2 : 1;
   for (int d = 0; d < depth_count; d++) {
     if (depth_count > 1 && !(depths[d] == 1 || (depths[d] == 2 ? is_exposed : is_large))) continue;
-    for (int units = 0; units < w->space->units_count; units++) {
+    for (int units = 0; units < w->space->usual_units_count; units++) {
       for (int other = 0; other < accumulations; other++) {
         const int changes = (d > 0) + (units > 0) + (other > 0);
         if (changes == 0 || (!all && changes > 1)) continue;

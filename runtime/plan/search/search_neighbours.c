@@ -9,8 +9,9 @@
 
 // ---- What a plan's neighbours are
 
-// Every wrap with every prefetch, the other accumulation, the micro-batches next in size.
-#define NEIGHBOURS_MAX (SEARCH_UNITS_MAX * (SEARCH_PREFETCH_DEEPEST + 1) + 3)
+// The usual units, and the plan's own, with every prefetch; other units; the other accumulation; the
+// micro-batches next in size.
+#define NEIGHBOURS_MAX ((SEARCH_USUAL_UNITS_MAX + 1) * (SEARCH_PREFETCH_DEEPEST + 1) + SEARCH_UNITS_MAX + 3)
 
 typedef struct neighbours {
   fsdp_plan_config settings[NEIGHBOURS_MAX]; // the plan's own first
@@ -28,11 +29,12 @@ static void add_wraps_ahead(const searcher *r, const fsdp_plan_config *own, neig
   fsdp_plan_config setting = *own;
   for (int u = 0; u < r->space.units_count; u++) {
     const search_units *units = &r->space.units[u];
+    const bool is_own = search_units_equal(units, &own_units);
+    const bool any_depth = !fixed && (is_own || u < r->space.usual_units_count);
     search_units_set(&setting, units);
-    for (int depth = 0; depth <= SEARCH_PREFETCH_DEEPEST; depth++) {
-      const bool is_own = depth == own->prefetch && search_units_equal(units, &own_units);
+    for (int depth = 0; depth <= fsdp_max_i64(SEARCH_PREFETCH_DEEPEST, own->prefetch); depth++) {
       setting.prefetch = depth;
-      if (!is_own && (!fixed || depth == own->prefetch)) add(list, &setting);
+      if (depth == own->prefetch ? !is_own : any_depth) add(list, &setting);
     }
   }
 }

@@ -283,20 +283,23 @@ static void add_units(const fsdp_search_config *search, search_space *space, fsd
 
 // Thresholds that divide a layer into units and leave none of its matrices to the root: the greatest one for
 // each number of units.
-static void list_wraps(const fsdp_search_config *search, search_space *space, const fsdp_graph *graph) {
+// Units by size at the border of each module that is not small: those that keep layers apart, or the others.
+// Of thresholds that make as many units, the largest.
+static void list_sizes(const fsdp_search_config *search, search_space *space, const fsdp_graph *graph,
+                       bool apart, int most) {
   const fsdp_mesh mesh = fsdp_mesh_of(1, 2);
-  int counts[SEARCH_WRAPS_MAX] = {0};
-  add_units(search, space, (fsdp_wrap_policy){.kind = FSDP_WRAP_BLOCK});
-  for (int m = 0; m < graph->module_count && space->units_count < SEARCH_WRAPS_MAX - 1; m++) {
+  const int first = space->units_count;
+  int counts[SEARCH_UNITS_MAX] = {0};
+  for (int m = 0; m < graph->module_count && space->units_count < most; m++) {
     const int64_t numel = module_params(graph, m);
     fsdp_wrap_policy policy = {.kind = FSDP_WRAP_SIZE, .numel = numel};
     fsdp_units *units;
     if (numel >= space->layer_params || numel < space->layer_params / 16 || numel < 1) continue;
     if (fsdp_units_create(graph, &policy, &mesh, &units, NULL) != FSDP_OK) continue;
     int same = -1;
-    for (int w = 1; w < space->units_count; w++)
+    for (int w = first; w < space->units_count; w++)
       if (counts[w] == units->count) same = w;
-    if (keeps_layers_apart(units, graph)) {
+    if (keeps_layers_apart(units, graph) == apart) {
       if (same < 0) {
         counts[same = space->units_count] = units->count;
         add_units(search, space, policy);
@@ -305,6 +308,11 @@ static void list_wraps(const fsdp_search_config *search, search_space *space, co
     }
     fsdp_units_destroy(units);
   }
+}
+
+static void list_wraps(const fsdp_search_config *search, search_space *space, const fsdp_graph *graph) {
+  add_units(search, space, (fsdp_wrap_policy){.kind = FSDP_WRAP_BLOCK});
+  list_sizes(search, space, graph, true, SEARCH_WRAPS_MAX - 1);
   if (search->base.sharding == NULL) add_units(search, space, (fsdp_wrap_policy){.kind = FSDP_WRAP_NONE});
 }
 
@@ -338,6 +346,8 @@ fsdp_status search_space_create(const fsdp_search_config *search, search_space *
   else
     list_wraps(search, space, graph);
   list_expert_blocks(search, space);
+  space->usual_units_count = space->units_count;
+  if (!search->fixed[FSDP_SEARCH_WRAP]) list_sizes(search, space, graph, false, SEARCH_UNITS_MAX);
   fsdp_graph_destroy(graph);
   return FSDP_OK;
 }

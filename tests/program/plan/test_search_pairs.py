@@ -29,7 +29,8 @@ NAMED = [(ranks, ranks // 8, option) for ranks in (4096, 16384)
 # inside layers with a deep prefetch, of the best kind; a kind whose estimates from few layers prefer the
 # wrong units; weights that nothing shards, cast once a step; units inside layers with a deep prefetch, of
 # a kind that is listed sixth; a micro-batch whose offloading waits less for memory; half of the micro-batch,
-# where that waits less; attention's values made again where all would fit; tensor of more ranks than heads.
+# where that waits less; attention's values made again where all would fit; tensor of more ranks than heads;
+# the MLPs of layers as units, and their attention in the root's.
 FOUND_FIXED = (
     (["--model", "qwen2.5-7b", "--profile", "h100-sxm", "--ranks", 8, "--ranks-per-node", 2, "-s", 4096,
       "--global-batch", 32, "--memory-limit", 64000000000],
@@ -60,6 +61,8 @@ FOUND_FIXED = (
     (["--model", "tiny", "--profile", "a100-80", "--ranks", 384, "-s", 1024, "--global-batch", 2,
       "--cpu-offload", "on"],
      ["--tensor-parallel", 6]),
+    (["--model", "qwen2.5-7b", "--profile", "a100-40", "--ranks", 64, "-s", 128, "--global-batch", 24],
+     ["--wrap", "size", "--numel-to-wrap", 196639556]),
 )  # fmt: skip
 # Where a free search finds no plan, one of these finds none either.
 FRUGAL = (["--prefetch", 0], ["--wrap", "none"], ["--recompute", "block"], ["--recompute", "none"],

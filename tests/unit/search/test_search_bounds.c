@@ -338,6 +338,7 @@ static void test_links_left(void **state) {
     search.fixed[FSDP_SEARCH_WRAP] = false;
     search.fixed[FSDP_SEARCH_SEQUENCE_PARALLEL] = true;
     assert_int_equal(search_space_create(&search, &space, NULL), FSDP_OK);
+    space.units_count = space.usual_units_count; // nothing else is left out by it
     fsdp_search_kind *kinds = search_kinds_create(&search, &count);
     for (int k = 0; k < count; k += test_stride(4)) {
       fsdp_plan_config config;
