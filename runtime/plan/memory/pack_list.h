@@ -25,11 +25,11 @@ void fsdp_pack_list_insert(fsdp_pack_list *list, const fsdp_pack_item *item);
 typedef struct fsdp_pack_gap {
   int64_t address; // where the item fits
   int64_t below;   // of the listed item that ended the scan; INT64_MAX: none did
-  int before;      // listed items below that one
+  int before;      // listed items before that one
 } fsdp_pack_gap;
 
-// The lowest gap at or above `base` that holds `item` over its whole lifetime, or with `tightest` the one that
-// leaves the least; without one, the place above all that is live with it.
+// The lowest gap at or above `base` that holds `item` over its whole lifetime, or with `tightest` the one
+// that leaves the least; without one, the place above all that is live with it.
 fsdp_pack_gap fsdp_pack_list_gap(const fsdp_pack_list *list, const fsdp_pack_item *item, int64_t base,
                                  bool tightest);
 

@@ -3,6 +3,7 @@
 #include "runtime/base/check.h"
 #include "runtime/plan/memory/memory.h"
 #include "runtime/plan/memory/pack.h"
+#include "runtime/plan/memory/pack_list.h"
 #include "runtime/plan/memory/pack_search.h"
 #include "runtime/plan/proof/poison.h"
 #include "tests/support/cases.h"
@@ -196,6 +197,58 @@ static void test_packs_what_fits_exactly(void **state) {
   assert_true(solved * 100 >= programs() * 98);
 }
 
+static bool lives_with(const fsdp_pack_item *a, const fsdp_pack_item *b) {
+  return a->begin <= b->end && a->end >= b->begin;
+}
+
+// Whether `item` may lie at `address`, beside all items.
+static bool is_free(const fsdp_pack_item *items, int count, const fsdp_pack_item *item, int64_t address) {
+  for (int i = 0; i < count; i++)
+    if (lives_with(&items[i], item) && items[i].address < address + item->bytes &&
+        address < items[i].address + items[i].bytes)
+      return false;
+  return true;
+}
+
+static int count_together(const fsdp_pack_item *items, int count, const fsdp_pack_item *item, int64_t below) {
+  int together = 0;
+  for (int i = 0; i < count; i++) together += items[i].address < below && lives_with(&items[i], item);
+  return together;
+}
+
+// The lowest gap is the first free address, and what is counted below it agrees, whatever the chunks: items
+// are live together in long runs, in none, or mixed.
+static void test_lowest_gap(void **state) {
+  (void)state;
+  for (int seed = 0; seed < test_draws(40, 10); seed++) {
+    random_source random = {.seed = (uint64_t)seed};
+    fsdp_pack_item items[200];
+    fsdp_pack_list list = {0};
+    const int long_lived = random_int(&random, 0, 100);
+    for (int i = 0; i < 200; i++) {
+      fsdp_pack_item *item = &items[i];
+      const int length = random_int(&random, 1, 100) <= long_lived ? 200 : 8;
+      *item = (fsdp_pack_item){.bytes = random_int(&random, 1, 9), .align = 1 << random_int(&random, 0, 3)};
+      item->begin = random_int(&random, 0, 200);
+      item->end = item->begin + random_int(&random, 0, length);
+      const fsdp_pack_gap gap = fsdp_pack_list_gap(&list, item, 16, false);
+      int64_t first = 16;
+      while (!is_free(items, i, item, first)) first += item->align;
+      assert_int_equal(gap.address, first);
+      assert_true(is_free(items, i, item, fsdp_pack_list_gap(&list, item, 16, true).address));
+      const int64_t below = random_int(&random, 0, 300);
+      assert_int_equal(fsdp_pack_list_together(&list, item, below), count_together(items, i, item, below));
+      int lower = 0, same = 0;
+      for (int j = 0; j < i; j++)
+        lower += items[j].address < gap.below, same += items[j].address == gap.below;
+      assert_in_range(gap.before, lower, lower + same);
+      item->address = first + (random_int(&random, 0, 15) ? 0 : 16); // some leave a gap below
+      fsdp_pack_list_insert(&list, item);
+    }
+    fsdp_pack_list_release(&list);
+  }
+}
+
 static void test_search_says_what_is_impossible(void **state) {
   (void)state;
   // Three items of 64 bytes, all live at once, need 192.
@@ -230,11 +283,9 @@ static void test_empty_program(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_reports_of_random_programs),
-      cmocka_unit_test(test_poison_changes_no_sum),
-      cmocka_unit_test(test_packs_what_fits_exactly),
-      cmocka_unit_test(test_search_says_what_is_impossible),
-      cmocka_unit_test(test_empty_program),
+      cmocka_unit_test(test_reports_of_random_programs),     cmocka_unit_test(test_lowest_gap),
+      cmocka_unit_test(test_poison_changes_no_sum),          cmocka_unit_test(test_packs_what_fits_exactly),
+      cmocka_unit_test(test_search_says_what_is_impossible), cmocka_unit_test(test_empty_program),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
