@@ -82,6 +82,14 @@ static int64_t sample_of(fsdp_feed *feed, int64_t step, int64_t micro_batch, int
   return sample_at(feed, step, position_of(feed, step, micro_batch, sequence));
 }
 
+// A sequence of the batch that is fed, and where its numbers come from.
+typedef struct fed_sequence {
+  int64_t index;               // in the rank's batch
+  const fsdp_dataset *dataset; // with its `sample`; NULL: it is the text that is being sampled
+  int64_t sample;
+  int64_t step, position; // of a step's samples, where it stands there; step -1: it is none
+} fed_sequence;
+
 // The part of `sample` at index `index` of a rank's rows and on: as many positions as are neighbours both in
 // the sequence and in the rows.
 static fsdp_dataset_part part_at(const fsdp_feed *feed, int64_t sample, int64_t index) {
@@ -94,65 +102,86 @@ static fsdp_dataset_part part_at(const fsdp_feed *feed, int64_t sample, int64_t 
                              .count = end - index};
 }
 
-// The experts of the rows of sequence `sequence`, which is the sample at `position` of step `step`; -1: it is
-// none of a step's.
-static void fill_routes(const fsdp_feed *feed, int64_t step, int64_t position, int64_t sequence,
-                        int32_t *routes) {
+static int64_t position_of_index(const fsdp_feed *feed, int64_t index) {
+  return fsdp_rows_position(&feed->config.rows, &feed->config.mesh, feed->config.world_rank, index);
+}
+
+// ---- Inputs (models/graph/inputs.def): each fills in the numbers of one sequence
+
+// Behind a text that is being sampled is padding, which no token of it sees. Its targets are not learned.
+static void fill_tokens(fsdp_feed *feed, const fed_sequence *s, int32_t *tokens, int32_t *targets) {
+  const fsdp_rows *rows = &feed->config.rows;
+  fsdp_dataset_part part;
+  for (int64_t index = 0; index < rows->local_seq && s->dataset; index += part.count) {
+    const int64_t row = fsdp_rows_row(rows, s->index, index);
+    part = part_at(feed, s->sample, index);
+    fsdp_dataset_fill_part(s->dataset, &part, tokens + row, targets + row);
+  }
+  for (int64_t index = 0; index < rows->local_seq && !s->dataset; index++) {
+    const int64_t row = fsdp_rows_row(rows, s->index, index), position = position_of_index(feed, index);
+    tokens[row] = position < feed->sampled_count ? feed->sampled[position] : 0;
+    targets[row] = FSDP_TARGET_IGNORED;
+  }
+}
+
+// A text that is being sampled is one document.
+static void fill_starts(fsdp_feed *feed, const fed_sequence *s, int32_t *starts) {
+  const int64_t positions = feed->config.rows.parts * feed->config.rows.local_seq;
+  starts += s->index * positions;
+  if (s->dataset)
+    fsdp_dataset_fill_starts(s->dataset, s->sample, positions, starts);
+  else
+    memset(starts, 0, (size_t)positions * sizeof *starts);
+}
+
+static void fill_routes(fsdp_feed *feed, const fed_sequence *s, int32_t *routes) {
   const fsdp_rows *rows = &feed->config.rows;
   const int64_t width = fsdp_routing_width(feed->config.replay);
   for (int64_t index = 0; index < rows->local_seq; index++) {
-    const int64_t place = fsdp_rows_position(rows, &feed->config.mesh, feed->config.world_rank, index);
-    int32_t *row = routes + fsdp_rows_row(rows, sequence, index) * width;
-    if (position < 0)
+    int32_t *row = routes + fsdp_rows_row(rows, s->index, index) * width;
+    if (s->step < 0)
       memset(row, -1, (size_t)width * sizeof *row);
     else
-      fsdp_routing_read(feed->config.replay, step, position, place, row);
+      fsdp_routing_read(feed->config.replay, s->step, s->position, position_of_index(feed, index), row);
   }
 }
 
-static void forget_routes(const fsdp_feed *feed, int32_t *const inputs[FSDP_INPUT_COUNT]) {
-  for (int64_t i = 0; i < feed->config.rows.batch && inputs[FSDP_INPUT_ROUTES]; i++)
-    fill_routes(feed, 0, -1, i, inputs[FSDP_INPUT_ROUTES]);
-}
-
-static void fill_learned(fsdp_feed *feed, const fsdp_dataset *dataset, int64_t sample, int64_t sequence,
-                         int32_t *learned) {
+static void fill_learned(fsdp_feed *feed, const fed_sequence *s, int32_t *learned) {
   const fsdp_rows *rows = &feed->config.rows;
-  fsdp_learned_find(&feed->learned, dataset, sample);
+  if (s->dataset) fsdp_learned_find(&feed->learned, s->dataset, s->sample);
   for (int64_t index = 0; index < rows->local_seq; index++)
-    learned[fsdp_rows_row(rows, sequence, index)] =
-        feed->learned.counts[fsdp_rows_position(rows, &feed->config.mesh, feed->config.world_rank, index)];
+    learned[fsdp_rows_row(rows, s->index, index)] =
+        s->dataset ? feed->learned.counts[position_of_index(feed, index)] : 0;
 }
 
-// Fills the rows of sequence `sequence` of a micro-batch.
-static void fill_sequence(fsdp_feed *feed, const fsdp_dataset *dataset, int64_t sample, int64_t sequence,
-                          int32_t *const inputs[FSDP_INPUT_COUNT]) {
-  const fsdp_rows *rows = &feed->config.rows;
-  const int64_t positions = rows->parts * rows->local_seq;
-  fsdp_dataset_part part;
-  for (int64_t index = 0; index < rows->local_seq; index += part.count) {
-    int64_t row = fsdp_rows_row(rows, sequence, index);
-    part = part_at(feed, sample, index);
-    fsdp_dataset_fill_part(dataset, &part, inputs[FSDP_INPUT_TOKENS] + row, inputs[FSDP_INPUT_TARGETS] + row);
-  }
-  if (inputs[FSDP_INPUT_STARTS])
-    fsdp_dataset_fill_starts(dataset, sample, positions, inputs[FSDP_INPUT_STARTS] + sequence * positions);
-  if (inputs[FSDP_INPUT_LEARNED]) fill_learned(feed, dataset, sample, sequence, inputs[FSDP_INPUT_LEARNED]);
-}
-
-// Dropout's draws of a sequence, by the number of its step and its position in that; none is dropped: `step`
-// is negative.
-static void fill_draws(const fsdp_feed *feed, int64_t step, int64_t at, int64_t sequence, int32_t *draws) {
+// Dropout's draws, by the number of the sequence's step and its position in that; else none is dropped.
+static void fill_draws(fsdp_feed *feed, const fed_sequence *s, int32_t *draws) {
   const fsdp_feed_config *config = &feed->config;
   for (int64_t index = 0; index < config->rows.local_seq; index++) {
-    int64_t position = fsdp_rows_position(&config->rows, &config->mesh, config->world_rank, index);
-    int32_t *row = draws + FSDP_DROPOUT_WORDS * fsdp_rows_row(&config->rows, sequence, index);
-    if (step >= 0)
-      fsdp_dropout_row(config->drop_seed, step, at, position, row);
+    int32_t *row = draws + FSDP_DROPOUT_WORDS * fsdp_rows_row(&config->rows, s->index, index);
+    if (s->step >= 0)
+      fsdp_dropout_row(config->drop_seed, s->step, s->position, position_of_index(feed, index), row);
     else
       memset(row, 0, FSDP_DROPOUT_WORDS * sizeof *row);
   }
 }
+
+// Tokens and targets are filled together.
+static void (*const fillers[FSDP_INPUT_COUNT])(fsdp_feed *, const fed_sequence *,
+                                               int32_t *) = {[FSDP_INPUT_STARTS] = fill_starts,
+                                                             [FSDP_INPUT_ROUTES] = fill_routes,
+                                                             [FSDP_INPUT_LEARNED] = fill_learned,
+                                                             [FSDP_INPUT_DRAWS] = fill_draws};
+
+static void fill_sequence(fsdp_feed *feed, const fed_sequence *s, int32_t *const inputs[FSDP_INPUT_COUNT]) {
+  fill_tokens(feed, s, inputs[FSDP_INPUT_TOKENS], inputs[FSDP_INPUT_TARGETS]);
+  for (int i = FSDP_INPUT_TARGETS + 1; i < FSDP_INPUT_COUNT; i++) {
+    FSDP_CHECK(!inputs[i] || fillers[i], "nothing fills input %d of the graph", i);
+    if (inputs[i]) fillers[i](feed, s, inputs[i]);
+  }
+}
+
+// ---- Counts
 
 // How many documents have their first target that counts on this rank.
 static int64_t count_documents(fsdp_feed *feed, int64_t sample) {
@@ -160,8 +189,7 @@ static int64_t count_documents(fsdp_feed *feed, int64_t sample) {
   int64_t count = 0;
   fsdp_learned_find(&feed->learned, feed->config.dataset, sample);
   for (int64_t index = 0; index < rows->local_seq; index++)
-    count +=
-        feed->learned.is_first[fsdp_rows_position(rows, &feed->config.mesh, feed->config.world_rank, index)];
+    count += feed->learned.is_first[position_of_index(feed, index)];
   return count;
 }
 
@@ -195,14 +223,6 @@ int64_t fsdp_feed_eval_targets(fsdp_feed *feed, int64_t step) {
   return count;
 }
 
-static void fill_eval_batch(fsdp_feed *feed, int32_t *const inputs[FSDP_INPUT_COUNT]) {
-  for (int64_t i = 0; i < feed->config.rows.batch; i++) {
-    int64_t sample = eval_sample_of(feed, feed->eval_step, i);
-    fill_sequence(feed, feed->config.eval_dataset, sample, i, inputs);
-    if (inputs[FSDP_INPUT_DRAWS]) fill_draws(feed, -1, 0, i, inputs[FSDP_INPUT_DRAWS]);
-  }
-}
-
 double fsdp_feed_evaluate(fsdp_feed *feed, fsdp_executor *executor, fsdp_world *world) {
   const int64_t alike = world->size / feed->config.ranks; // ranks that have the same sequences
   int64_t steps = fsdp_sampler_validation_steps(&feed->config.eval_sampler), count = 0;
@@ -218,27 +238,6 @@ double fsdp_feed_evaluate(fsdp_feed *feed, fsdp_executor *executor, fsdp_world *
   feed->eval_step = -1;
   feed->eval_counted = count;
   return sum / (double)count;
-}
-
-// Every sequence is the text, which costs nothing more: only one row is looked at. Behind it is padding,
-// which no token of it sees.
-static void fill_sampled(const fsdp_feed *feed, int32_t *const inputs[FSDP_INPUT_COUNT]) {
-  const fsdp_rows *rows = &feed->config.rows;
-  for (int64_t i = 0; i < rows->batch; i++) {
-    for (int64_t index = 0; index < rows->local_seq; index++) {
-      int64_t row = fsdp_rows_row(rows, i, index);
-      int64_t position = fsdp_rows_position(rows, &feed->config.mesh, feed->config.world_rank, index);
-      inputs[FSDP_INPUT_TOKENS][row] = position < feed->sampled_count ? feed->sampled[position] : 0;
-      inputs[FSDP_INPUT_TARGETS][row] = FSDP_TARGET_IGNORED;
-    }
-  }
-  const int64_t starts =
-      inputs[FSDP_INPUT_STARTS] ? feed->config.rows.parts * feed->config.rows.local_seq : 0;
-  for (int64_t i = 0; i < feed->config.rows.batch * starts; i++) inputs[FSDP_INPUT_STARTS][i] = 0; // one text
-  const int64_t learned = inputs[FSDP_INPUT_LEARNED] ? rows->batch * rows->local_seq : 0;
-  for (int64_t i = 0; i < learned; i++) inputs[FSDP_INPUT_LEARNED][i] = 0; // no target counts
-  for (int64_t i = 0; i < rows->batch && inputs[FSDP_INPUT_DRAWS]; i++)
-    fill_draws(feed, -1, 0, i, inputs[FSDP_INPUT_DRAWS]);
 }
 
 void fsdp_feed_logits(fsdp_feed *feed, fsdp_executor *executor, const int32_t *tokens, int64_t count,
@@ -277,25 +276,40 @@ void fsdp_feed_step(void *context, float scalars[FSDP_SCALAR_COUNT], float *targ
   book(feed, step, began_ns);
 }
 
+// Every sequence is the text that is being sampled, which costs nothing more: only one row is looked at.
+static fed_sequence sampled_sequence(int64_t index) {
+  return (fed_sequence){.index = index, .step = -1};
+}
+
+static fed_sequence eval_sequence(const fsdp_feed *feed, int64_t index) {
+  return (fed_sequence){.index = index,
+                        .dataset = feed->config.eval_dataset,
+                        .sample = eval_sample_of(feed, feed->eval_step, index),
+                        .step = -1};
+}
+
+static fed_sequence step_sequence(fsdp_feed *feed, int64_t step, int64_t micro_batch, int64_t index) {
+  const int64_t position = position_of(feed, step, micro_batch, index);
+  return (fed_sequence){.index = index,
+                        .dataset = feed->config.dataset,
+                        .sample = sample_at(feed, step, position),
+                        .step = step,
+                        .position = position};
+}
+
 void fsdp_feed_batch(void *context, int32_t *const inputs[FSDP_INPUT_COUNT]) {
   fsdp_feed *feed = context;
-  if (feed->sampled || feed->eval_step >= 0) forget_routes(feed, inputs);
-  if (feed->sampled) {
-    fill_sampled(feed, inputs);
-    return;
-  }
-  if (feed->eval_step >= 0) {
-    fill_eval_batch(feed, inputs);
-    return;
-  }
-  int64_t began_ns = fsdp_now_ns(), fed = feed->micro_batches_fed++;
-  int64_t step = fed / feed->config.micro_batches, micro_batch = fed % feed->config.micro_batches;
+  const bool is_step = !feed->sampled && feed->eval_step < 0;
+  const int64_t began_ns = fsdp_now_ns(), fed = feed->micro_batches_fed;
+  const int64_t step = fed / feed->config.micro_batches, micro_batch = fed % feed->config.micro_batches;
   for (int64_t i = 0; i < feed->config.rows.batch; i++) {
-    int64_t at = position_of(feed, step, micro_batch, i);
-    fill_sequence(feed, feed->config.dataset, sample_at(feed, step, at), i, inputs);
-    if (inputs[FSDP_INPUT_ROUTES]) fill_routes(feed, step, at, i, inputs[FSDP_INPUT_ROUTES]);
-    if (inputs[FSDP_INPUT_DRAWS]) fill_draws(feed, step, at, i, inputs[FSDP_INPUT_DRAWS]);
+    const fed_sequence sequence = feed->sampled ? sampled_sequence(i)
+                                  : is_step     ? step_sequence(feed, step, micro_batch, i)
+                                                : eval_sequence(feed, i);
+    fill_sequence(feed, &sequence, inputs);
   }
+  if (!is_step) return;
+  feed->micro_batches_fed++;
   book(feed, step, began_ns);
 }
 

@@ -92,13 +92,27 @@ int fsdp_graph_value(fsdp_graph *graph, fsdp_value_role role, fsdp_value_dtype d
   return index;
 }
 
+enum place { OF_ROWS, OF_SEQUENCES };
+
+static const struct {
+  const char *name;
+  enum place place;
+} inputs[FSDP_INPUT_COUNT] = {
+#define FSDP_INPUT(ROLE, own_name, PLACE) {.name = #own_name, .place = OF_##PLACE},
+#include "models/graph/inputs.def"
+};
+
 int fsdp_graph_input(fsdp_graph *graph, fsdp_input input, int64_t rows) {
-  static const char *const names[FSDP_INPUT_COUNT] = {"tokens", "targets", "starts",
-                                                      "routes", "learned", "draws"};
   int *value = &graph->inputs[input];
   if (*value < 0)
-    *value = fsdp_graph_value(graph, FSDP_VALUE_INPUT, FSDP_VALUE_I32, 0, names[input], 1, &rows);
+    *value = fsdp_graph_value(graph, FSDP_VALUE_INPUT, FSDP_VALUE_I32, 0, inputs[input].name, 1, &rows);
   return *value;
+}
+
+bool fsdp_graph_is_of_sequences(const fsdp_graph *graph, int value) {
+  for (int i = 0; i < FSDP_INPUT_COUNT; i++)
+    if (graph->inputs[i] == value) return inputs[i].place == OF_SEQUENCES;
+  return false;
 }
 
 // Whether the op has an operand that is there for this reason.

@@ -28,17 +28,9 @@ extern "C" {
 #define FSDP_OUTPUT_DIMS        3 // of a module's output: (batch, sequence, channels)
 #define FSDP_MODULE_MAX_OUTPUTS 4
 
-// What an input is: an int32 for each row, filled by the data source (fsdp_executor_callbacks.feed_batch).
-// Starts of documents (op.h: documents) are one for each position of a sequence instead; routes are the
-// experts of each row in all layers that have any, layer after layer, -1 where they are not given. Of a
-// row that no target counts in, the number of learned targets of its document is not read.
 typedef enum fsdp_input {
-  FSDP_INPUT_TOKENS,
-  FSDP_INPUT_TARGETS,
-  FSDP_INPUT_STARTS,
-  FSDP_INPUT_ROUTES,
-  FSDP_INPUT_LEARNED, // op.h: loss_of_documents
-  FSDP_INPUT_DRAWS,   // op.h: dropout; two words for each row
+#define FSDP_INPUT(ROLE, name, PLACE) FSDP_INPUT_##ROLE,
+#include "models/graph/inputs.def"
   FSDP_INPUT_COUNT
 } fsdp_input;
 
@@ -251,6 +243,8 @@ int fsdp_graph_value(fsdp_graph *graph, fsdp_value_role role, fsdp_value_dtype d
 
 // The value of an input of `rows` numbers, added if there is none yet; a new loss.
 int fsdp_graph_input(fsdp_graph *graph, fsdp_input input, int64_t rows);
+// Whether a value is an input with numbers for positions of whole sequences, not for a rank's rows.
+bool fsdp_graph_is_of_sequences(const fsdp_graph *graph, int value);
 int fsdp_graph_loss(fsdp_graph *graph, const char *name);
 // A new statistic of `numel` numbers, behind those that there are.
 int fsdp_graph_statistic(fsdp_graph *graph, int module, const char *name, int64_t numel);

@@ -361,13 +361,13 @@ static void cut_rows(const partitioner *p, fsdp_placement *placement, const fsdp
   }
 }
 
-// Tokens, targets and the like: a row for each position of a rank, of all sequences. Starts of documents:
-// one for each position of a rank's sequences, wherever its rows are.
+// Tokens, targets and the like have numbers for each row of a rank, others (starts of documents) for each
+// position of its sequences, wherever its rows are.
 static void place_inputs(partitioner *p) {
   for (int v = 0; v < p->value_count; v++) {
     fsdp_value *value = &p->graph->values[v];
     if (value->role != FSDP_VALUE_INPUT) continue;
-    const bool is_whole = v == p->graph->inputs[FSDP_INPUT_STARTS];
+    const bool is_whole = fsdp_graph_is_of_sequences(p->graph, v);
     const fsdp_axis_set cut = is_whole ? p->decisions->batch : zero_axes(p);
     const int64_t each = value->numel / (p->graph->batch * p->graph->seq); // numbers of a row
     value->local[0] = p->rows.batch * p->rows.local_seq * (is_whole ? p->rows.parts : 1) * each;

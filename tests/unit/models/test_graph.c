@@ -191,6 +191,11 @@ static void test_inputs_and_losses(void **state) {
   assert_string_equal(g->values[tokens].name, "tokens");
   assert_true(g->values[tokens].role == FSDP_VALUE_INPUT && g->values[tokens].numel == 8);
   assert_int_equal(g->inputs[FSDP_INPUT_TARGETS], -1);
+  // Starts of documents alone are of whole sequences, whichever rows of them a rank has.
+  const int starts = fsdp_graph_input(g, FSDP_INPUT_STARTS, 8);
+  assert_string_equal(g->values[starts].name, "starts");
+  assert_true(fsdp_graph_is_of_sequences(g, starts));
+  assert_false(fsdp_graph_is_of_sequences(g, tokens));
   for (int i = 0; i < 3; i++) {
     const int loss = fsdp_graph_loss(g, "loss");
     assert_int_equal(g->losses[i], loss);
