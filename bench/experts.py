@@ -118,24 +118,29 @@ def of_rate(tokens_per_s, tokens):
 
 
 SELECTIVE = "rmsnorm,expert_up,expert_swiglu"
+# torchtitan's policy by op in 2025 (distributed/activation_checkpoint.py): saved are attention and every
+# second product of two matrices; products grouped by expert are made again.
+BY_OP = "rmsnorm,qk_norm,linear:k_proj,expert_up,expert_swiglu"
 EP8 = {8: 14796, 16: 14380, 32: 14276, 64: 14107, 128: 13856}
 MFU_18 = {"FSDP": 0.043, "FSDP + EP": 0.234}
 # 6 x active parameters without the embedding, and attention once: FLOPs of a token at 4096.
 FLOPS_8X22B = 242.2e9
 
 ROWS = [
-    Row("4", "qwen3-30b-a3b", "h100-sxm", 8, "expert=8", 4, 16, 4096, "block", 21.773, "titan",
+    Row("4", "qwen3-30b-a3b", "h100-sxm", 8, "expert=8", 4, 16, 4096, "block", 21.773, "automodel",
         "which products of a block the recomputation leaves out"),
     Row("5", "qwen3-30b-a3b", "b200", 8, "fsdp=8", 8, 1, 8192, SELECTIVE, of_rate(19500, 65536), "titan",
         "what selective recomputation keeps, the version of torch"),
-    *[Row(f"7, {n} GPUs", "qwen3-30b-a3b", "b200", n, f"fsdp={n // 8},expert=8", 8, 1, 4096, SELECTIVE,
-          of_rate(rate, 32768), "titan", "recomputation, the network of its nodes")
+    *[Row(f"7, {n} GPUs", "qwen3-30b-a3b", "b200", n, f"fsdp={n // 8},expert=8", 8, 1, 4096, BY_OP,
+          of_rate(rate, 32768), "titan-eager", "DeepEP's rate on a B200, waits for its counts, the network")
       for n, rate in EP8.items()],
-    Row("14", "qwen3-235b-a22b", "h100-sxm", 256, "fsdp=16,expert=8,tensor=2", 4, 4, 4096, "block", 17.6,
-        "megatron", "whether routing was forced, the network of its nodes"),
+    # Its experts are whole, eight to a node's ranks: as here without an axis tensor, and half of the batch.
+    Row("14", "qwen3-235b-a22b", "h100-sxm", 256, "fsdp=32,expert=8", 2, 4, 4096, "block", 17.6,
+        "megatron", "the type of its reductions, what its tensor axis sends, whether routing was forced"),
     Row("18, FSDP", "mixtral-8x22b", "h100-sxm", 128, "fsdp=128", 1, 2, 4096, "block",
         8192 * FLOPS_8X22B / 989e12 / MFU_18["FSDP"], "megatron",
-        "micro-batch (1, as the same cluster's row 19), recomputation"),
+        "its program: at 48 GB/s a GPU its traffic alone takes the step, and NCCL's rings reach eight times "
+        "that; micro-batch"),
     Row("18, FSDP + EP", "mixtral-8x22b", "h100-sxm", 128, "fsdp=16,expert=8", 1, 2, 4096, "block",
         8192 * FLOPS_8X22B / 989e12 / MFU_18["FSDP + EP"], "megatron",
         "micro-batch (1, as the same cluster's row 19), recomputation, the axis' size"),
@@ -155,20 +160,20 @@ ROWS = [
 
 def op_rates(row, memory_gbps):
     """Of frameworks.py, those that no attribute of a row decides."""
-    table = frameworks.TORCH_LLAMA_COMPILED if row.framework == "titan" else frameworks.MEGATRON
+    table = {"titan": frameworks.TORCH_LLAMA_COMPILED, "automodel": frameworks.TORCH_LLAMA_COMPILED,
+             "titan-eager": frameworks.TITAN_QWEN3_EAGER,
+             "megatron": frameworks.MEGATRON}[row.framework]  # fmt: skip
     ops = {**table["ops"], **frameworks.residual_adds(table["ops"])}
     return [(op, memory_gbps * ours / theirs, why) for op, (ours, theirs, why) in ops.items()
             if not callable(theirs)]  # fmt: skip
 
 
 def added_seconds(row, shape, memory_gbps):
-    """What no op of ours stands for, a step. Bytes for each channel of each routed row: permuted copies in
-    the forward and of the gradient (4 each); in torchtitan weights on outputs too (4, in the backward 8)."""
+    """What no op of ours stands for, a step: copies of routed rows, and FSDP2's of weights and gradients."""
     sizes = sizes_of(row.mesh)
-    of_row = 20 if row.framework == "titan" else 8
     rows = row.tokens() / row.ranks * shape["num_experts_per_tok"] * shape["num_hidden_layers"]
-    moved = of_row * rows * shape["hidden_size"]
-    if row.framework == "titan":
+    moved = frameworks.ROUTED_ROW_BYTES[row.framework] * rows * shape["hidden_size"]
+    if row.framework != "megatron":
         experts = 3 * shape["experts"] * shape["expert_size"] * shape["hidden_size"]
         experts *= shape["num_hidden_layers"]
         gathered = shape["parameters"] - experts

@@ -107,6 +107,42 @@ TORCH_LLAMA_COMPILED = {
     "repeats": (),
 }
 
+# The eager blocks of Qwen3-MoE in 2025: norms are PyTorch's kernel; q and k times cosine 4, negated halves 2
+# and joined 4, times sine 4, summed 6, of 36 of 40 columns, and keys and values repeated for 8 times as many
+# heads, 4; the loss is not compiled.
+TITAN_QWEN3_EAGER = {
+    "source": "NousResearch/torchtitan (scripts/ep/profile_ep2_config.toml: nothing compiled; "
+              "torchtitan/models/qwen3/model/model.py), torch 2.10",
+    "ops": {
+        "rmsnorm": (4, 4 / NORM_FORWARD, "PyTorch's kernel, as measured"),
+        "qk_norm": (4, 4 / NORM_FORWARD, "PyTorch's kernel, as measured"),
+        "add_rmsnorm": (8, 6 + 4 / NORM_FORWARD, "residual add 6; norm, as measured"),
+        "rmsnorm_backward": (8, 6 + 6 / NORM_BACKWARD, "residual gradients added 6; norm, as measured"),
+        "qk_norm_backward": (6, 6 / NORM_BACKWARD, "norm, as measured"),
+        "rope": (4, 20 * 0.9 + 4 * 0.9, "q and k in five kernels; keys and values repeated"),
+        "rope_backward": (4, 20 * 0.9 + 4 * 0.9, "the same, backwards"),
+        "linear_cross_entropy_backward": TORCHTITAN_EAGER["ops"]["linear_cross_entropy_backward"],
+        **ADAMW,
+    },
+    "micro_batch_bytes": FSDP2_COPIES,
+    "repeats": (),
+}
+
+# Bytes for each channel of each routed row that no op of ours moves. Rows that are gathered by expert: copied
+# 4, their gradient summed 6. Outputs that are scattered: zeros and sums 7, their gradient copied 4. Gate and
+# up are products of their own, whose gradients are added: 6.
+ROUTED_ROW_BYTES = {
+    # torchtitan/models/common/token_dispatcher.py of 2026, compiled: outputs weighted 4; both copied and
+    # weighted again in the backward 8; gradients of the output 4 and of the weight 4.
+    "titan": 4 + 6 + 7 + 4 + 6 + 4 + 8 + 8,
+    # NousResearch/torchtitan, torchtitan/distributed/deepep/deepep.py: weights are in the activation; copied
+    # again in the backward 4.
+    "titan-eager": 4 + 6 + 7 + 4 + 6 + 4,
+    # NVIDIA-NeMo/Automodel, as Megatron-LM: permuted forward, again for the backward, and the gradient.
+    "automodel": 4 + 4 + 4,
+    "megatron": 4 + 4,
+}
+
 # KempnerInstitute/KempnerForge@0c4eba1e (distributed/tensor_parallel.py, training/loss.py): each of q, k, v,
 # gate and up gathers its own input, in the forward and in its recomputation, and reduces its own gradient: 9
 # more collectives a layer than one for each group. The logits are gathered whole on every rank, put in order,
