@@ -29,10 +29,6 @@ double fsdp_op_routed_share(fsdp_op_kind kind, const fsdp_op_attrs *attrs) {
   return (double)routed_rows(attrs) / (double)places;
 }
 
-double fsdp_op_block_share(const fsdp_op_attrs *attrs) {
-  return attrs->held_experts ? (double)attrs->experts / (double)attrs->held_experts : 1;
-}
-
 bool fsdp_op_writes_block(const fsdp_op_operand *operand) {
   return operand->may_add && fsdp_op_operand_has(operand, 'u');
 }

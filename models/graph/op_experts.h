@@ -7,9 +7,6 @@
 // mean: of operands with a place for each. 1 of an op without them.
 double fsdp_op_routed_share(fsdp_op_kind kind, const fsdp_op_attrs *attrs);
 
-// The part of a rank's experts that an op of a block of them has; 1 of any other.
-double fsdp_op_block_share(const fsdp_op_attrs *attrs);
-
 // Whether an op of a block writes its own rows of the operand, beside those of other blocks.
 bool fsdp_op_writes_block(const fsdp_op_operand *operand);
 

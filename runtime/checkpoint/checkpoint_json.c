@@ -328,30 +328,39 @@ static void check_axes(reader *r, const fsdp_checkpoint *c, const fsdp_checkpoin
   if (!good && !r->wrong) r->wrong = "replica_axes";
 }
 
-// The next parameter from `from` on that is a part of the same tensor; -1: there is none.
-static int next_part(const fsdp_checkpoint *c, int param, int from) {
-  for (int p = from; p < c->param_count; p++)
-    if (c->params[p].cut.part_count && strcmp(c->params[p].name, c->params[param].name) == 0) return p;
-  return -1;
+// By tensor, those of one in the order of the file.
+static int compare_parts(const void *a, const void *b) {
+  const fsdp_checkpoint_param *x = *(const fsdp_checkpoint_param *const *)a;
+  const fsdp_checkpoint_param *y = *(const fsdp_checkpoint_param *const *)b;
+  const int names = strcmp(x->name, y->name);
+  return names ? names : (x > y) - (x < y);
+}
+
+static bool are_alike(const fsdp_checkpoint_param *a, const fsdp_checkpoint_param *b) {
+  return a->dims == b->dims && a->cut.outer_axes == b->cut.outer_axes &&
+         memcmp(a->shape, b->shape, sizeof a->shape) == 0;
 }
 
 // Every index of a tensor in parts is in one of them.
 static void check_parts(reader *r, const fsdp_checkpoint *c) {
-  for (int p = 0; p < c->param_count && !r->wrong; p++) {
-    const fsdp_checkpoint_param *of = &c->params[p];
-    if (!of->cut.part_count || next_part(c, p, 0) < p) continue;
+  const fsdp_checkpoint_param **parts = fsdp_alloc((size_t)(c->param_count + 1) * sizeof *parts);
+  int count = 0;
+  for (int p = 0; p < c->param_count; p++)
+    if (c->params[p].cut.part_count) parts[count++] = &c->params[p];
+  qsort(parts, (size_t)count, sizeof *parts, compare_parts);
+  for (int p = 0, next; p < count && !r->wrong; p = next) {
+    const fsdp_checkpoint_param *of = parts[p];
     const int64_t places = fsdp_cut_outer_places(&of->cut, &c->mesh, of->shape[0]);
-    int64_t end = 0, held = 0; // of those that follow each other from 0 on; of all
-    for (int q = p; q >= 0; q = next_part(c, p, q + 1)) {
-      const fsdp_checkpoint_param *part = &c->params[q];
-      const bool alike = part->dims == of->dims && part->cut.outer_axes == of->cut.outer_axes &&
-                         memcmp(part->shape, of->shape, sizeof of->shape) == 0;
-      if (alike && part->cut.part_first == end) end += part->cut.part_count;
-      held += alike ? part->cut.part_count : places + 1;
-      if (held > places) break;
+    int64_t end = 0; // of those that follow each other from 0 on
+    bool good = true;
+    for (next = p; next < count && strcmp(parts[next]->name, of->name) == 0; next++) {
+      good = good && are_alike(parts[next], of) && parts[next]->cut.part_first == end;
+      if (good) end += parts[next]->cut.part_count;
+      good = good && end <= places;
     }
-    if (end != places || held != places) r->wrong = "part";
+    if (!good || end != places) r->wrong = "part";
   }
+  free(parts);
 }
 
 static void read_units(reader *r, const json_t *list, fsdp_checkpoint *c) {

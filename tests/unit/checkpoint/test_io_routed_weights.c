@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -139,8 +140,8 @@ static void test_extra_layers(void **state) {
   }
 }
 
-// Qwen3-30B as the hub has it: 18,867 tensors are found, and their training on 8 ranks planned, in 2 s; under
-// a sanitizer, and beside other programs, in more.
+// Qwen3-30B as the hub has it: 18,867 tensors are found, and their training on 8 ranks planned, in 2 s of
+// processor time; under a sanitizer in more.
 static void test_many_tensors(void **state) {
   (void)state;
   fsdp_plan_config config = {.batch = 1,
@@ -168,14 +169,16 @@ static void test_many_tensors(void **state) {
   assert_int_equal(f.count, 18867);
   assert_int_equal(f.data_bytes, 2 * INT64_C(61064245248));
   const char *path = end_file(&f, &offset);
+  const clock_t processor = clock();
   const int64_t began = fsdp_now_ns();
   IO_OK(fsdp_weights_open(path, graph, 0, &weights, &error), &error);
   const int64_t opened = fsdp_now_ns();
   IO_OK(fsdp_plan_create(&config, &plan, &error), &error);
   const int64_t planned = fsdp_now_ns();
-  printf("%d tensors opened in %.2f s, planned in %.2f s\n", f.count, (double)(opened - began) / 1e9,
-         (double)(planned - opened) / 1e9);
-  assert_true(planned - began < (test_sanitized() ? 60 : 8) * INT64_C(1000000000));
+  const double seconds = (double)(clock() - processor) / CLOCKS_PER_SEC; // others may run beside it
+  printf("%d tensors opened in %.2f s, planned in %.2f s, %.2f s of processor time\n", f.count,
+         (double)(opened - began) / 1e9, (double)(planned - opened) / 1e9, seconds);
+  assert_true(seconds < (test_sanitized() ? 60 : 2));
   fsdp_plan_destroy(plan);
   fsdp_weights_close(weights);
   fsdp_graph_destroy(graph);

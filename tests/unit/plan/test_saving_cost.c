@@ -217,6 +217,29 @@ static void test_remake_time(void **state) {
   fsdp_plan_destroy(plan);
 }
 
+// A rank's experts are sent as many rows as it has slots, though there is room for all that they can be sent.
+static void test_routed_rows(void **state) {
+  (void)state;
+  for (int expert = 1; expert <= 4; expert *= 2)
+    for (int blocks = 1; blocks <= 2; blocks++) {
+      fsdp_plan_config config = base_config();
+      const fsdp_model_config *m = &config.model;
+      fsdp_error error = {0};
+      if (fsdp_model_preset("tiny-qwen3-moe", &config.model, &error)) fail_msg("%s", error.message);
+      fsdp_mesh_resize(&config.mesh, FSDP_AXIS_EXPERT, expert);
+      config.expert_blocks = blocks;
+      fsdp_plan *plan = plan_of_saving(config, "expert_swiglu", "none");
+      const fsdp_repeated_work work =
+          fsdp_saving_repeated_work(plan->graph, plan->fates, 1, FSDP_F32, FLOPS_PER_BYTE);
+      // Gate, up and their product of each row; of each block, the weight and the place of every slot that
+      // the ranks gathered, and where experts begin.
+      const int64_t rows = N * m->expert_slots, slots = expert * rows;
+      assert_true(work.bytes ==
+                  (double)(4 * (3 * rows * m->expert_size + blocks * (2 * slots + m->experts / expert + 1))));
+      fsdp_plan_destroy(plan);
+    }
+}
+
 // An H100's gemms by its data sheet, its memory and its link to the host as measured.
 static void test_nominal_ratios(void **state) {
   (void)state;
@@ -227,9 +250,9 @@ static void test_nominal_ratios(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_against_programs),
-                                     cmocka_unit_test(test_against_random_programs),
-                                     cmocka_unit_test(test_block_formula), cmocka_unit_test(test_remake_time),
-                                     cmocka_unit_test(test_nominal_ratios)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_against_programs), cmocka_unit_test(test_against_random_programs),
+      cmocka_unit_test(test_block_formula),    cmocka_unit_test(test_remake_time),
+      cmocka_unit_test(test_routed_rows),      cmocka_unit_test(test_nominal_ratios)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
