@@ -2,6 +2,7 @@
 
 #include "models/family.h"
 #include "runtime/base/check.h"
+#include "runtime/base/nearest.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -165,9 +166,13 @@ bool fsdp_model_is_preset(const char *name) {
   return false;
 }
 
+#define PRESETS_MAX 64
+
 fsdp_status fsdp_model_preset(const char *name, fsdp_model_config *config, fsdp_error *error) {
-  char known[768] = "";
+  char known[768] = "", meant[64] = "";
+  const char *names[PRESETS_MAX];
   size_t used = 0;
+  int count = 0;
   const fsdp_family *family;
   const fsdp_preset *preset;
   for (int i = 0; (preset = preset_at(i, &family)); i++) {
@@ -177,9 +182,12 @@ fsdp_status fsdp_model_preset(const char *name, fsdp_model_config *config, fsdp_
       return FSDP_OK;
     }
     used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", preset->name);
-    FSDP_CHECK(used < sizeof known, "the list of presets is too long");
+    FSDP_CHECK(used < sizeof known && count < PRESETS_MAX, "the list of presets is too long");
+    names[count++] = preset->name;
   }
-  return fsdp_fail(error, FSDP_ERR_OPTION, "no model preset '%s': the presets are %s", name, known);
+  const int nearest = fsdp_nearest_word(name, names, count);
+  if (nearest >= 0) snprintf(meant, sizeof meant, " (did you mean %s?)", names[nearest]);
+  return fsdp_fail(error, FSDP_ERR_OPTION, "no model preset '%s'%s: the presets are %s", name, meant, known);
 }
 
 const char *fsdp_model_type(int index) {

@@ -18,6 +18,7 @@
 #define WORKERS  "data is mapped and read beside the step: leave it out"
 #define ADAPTERS "adapters are not built: every parameter is trained"
 #define RANKS    "fsdp_train: mpirun -np N sets the ranks, one per GPU; fsdp_plan: --ranks N does"
+#define WANDB    "use --tensorboard DIR; wandb sync --sync-tensorboard DIR uploads what it wrote"
 #define WHOLE    "a step is planned whole before the first one: leave it out"
 
 #define OFFLOADS                                                                                             \
@@ -88,6 +89,7 @@ static const fsdp_option_alias table[] = {
     SAME("max-seq-len", "seq-length"),
     {.alias = "sample-packing", .name = "packing", .on = "best-fit", .off = "off"},
     SAME("max-seq-length", "seq-length"),
+    SAME("max-length", "seq-length"),
     SAME("block-size", "seq-length"),
     SAME("context-length", "seq-length"),
     INSTEAD("global-batch-size", "the global batch is --batch-size x --grad-accum x data-parallel ranks"),
@@ -225,9 +227,9 @@ static const fsdp_option_alias table[] = {
     INSTEAD("evaluation-strategy", "use --eval-freq N, with --eval-data FILE or --eval-split 0.05"),
     SAME("tensorboard-dir", "tensorboard"),
     INSTEAD("save-strategy", "use -e NAME with --ckpt-freq N"),
-    INSTEAD("wandb-project",
-            "use --tensorboard DIR; wandb sync --sync-tensorboard DIR uploads what it wrote"),
-    INSTEAD("use-wandb", "use --tensorboard DIR; wandb sync --sync-tensorboard DIR uploads what it wrote"),
+    INSTEAD("wandb", WANDB),
+    INSTEAD("wandb-project", WANDB),
+    INSTEAD("use-wandb", WANDB),
     INSTEAD("log-loss", "the loss is always logged: leave it out"),
     INSTEAD("logging-dir", "use --tensorboard DIR for event files, --log FILE for the log"),
     INSTEAD("report-to", "use --tensorboard DIR for event files, --log FILE for the log"),
@@ -242,6 +244,8 @@ static const fsdp_option_alias table[] = {
     INSTEAD("nodes", "fsdp_train: mpirun --host A,B sets the nodes; fsdp_plan: --ranks-per-node N does"),
     INSTEAD("accelerator", "leave it out, or use --backend cpu|cuda"),
     INSTEAD("device", "use --backend cpu|cuda"),
+    INSTEAD("cpu", "use --backend cpu"),
+    INSTEAD("use-cpu", "use --backend cpu"),
     INSTEAD("no-fa", NO_FLASH),
     INSTEAD("flash-attn", NO_FLASH),
     INSTEAD("flash-attention", NO_FLASH),

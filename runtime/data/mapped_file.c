@@ -116,14 +116,14 @@ fsdp_status fsdp_mapped_file_open(const char *path, fsdp_mapped_file *file, fsdp
     int reason = errno;
     if (descriptor >= 0) close(descriptor);
     return fsdp_fail(error, FSDP_ERR_INPUT,
-                     "%s: cannot be opened (%s); --data takes files separated by commas, or patterns", path,
-                     strerror(reason));
+                     "%s: cannot be opened (%s); give files that are there, separated by commas, or patterns",
+                     path, strerror(reason));
   }
   fsdp_status status = FSDP_OK;
   if (S_ISDIR(information.st_mode))
-    status =
-        fsdp_fail(error, FSDP_ERR_INPUT,
-                  "%s: is a folder; give the files in it, as a pattern such as \"%s/*.bin\"", path, path);
+    status = fsdp_fail(error, FSDP_ERR_INPUT,
+                       "%s: is a folder; give the files in it, as a pattern such as \"%s%s*.bin\"", path,
+                       path, path[strlen(path) - 1] == '/' ? "" : "/");
   else if (!S_ISREG(information.st_mode))
     status = fsdp_fail(error, FSDP_ERR_INPUT, "%s: is not a regular file; give one that is", path);
   else if (information.st_size == 0)

@@ -262,6 +262,9 @@ bad("malformed configuration file", ["--config", str(work / "odd.yaml")], 2, "od
 (work / "star.yaml").write_text("lr: 1e-3\ndata: *.bin\n")
 bad("a pattern without quotes", ["--config", str(work / "star.yaml")], 2, "star.yaml:2", "quotes")
 bad("no such configuration file", ["--config", str(work / "none.yaml")], 3, "none.yaml")
+bad("a preset's name written otherwise", ["--model", "llama-3-8b"], 2, "(did you mean llama3-8b?)")
+bad("no such evaluation data", ["--eval-data", "none.txt"], 3, "none.txt: cannot be opened", "give files")
+bad("a folder as data", ["--data", f"{work}/"], 3, f'give the files in it, as a pattern such as "{work}/*')
 (work / "file").write_text("in the place of a folder")
 bad("log that cannot be written", ["--log", str(work / "file" / "log.jsonl")], 3, "log.jsonl")
 bad(

@@ -38,9 +38,10 @@ static void refused(const char *name, const char *proposed) {
 static void no_unrelated_name_is_proposed(void **state) {
   (void)state;
   static const char *const unlike[] = {
-      "lora",      "gpus",     "pipe",          "nodes",         "dp",   "packing",    "save_strategy",
-      "no_fa",     "log_loss", "wandb_project", "torch_compile", "rope", "perplexity", "best",
-      "deepspeed", "halt",     "test",          "eval_all",      "sft",  "train-speed"};
+      "lora",      "gpus",     "pipe",          "nodes",         "dp",   "packing",     "save_strategy",
+      "no_fa",     "log_loss", "wandb_project", "torch_compile", "rope", "perplexity",  "best",
+      "deepspeed", "halt",     "test",          "eval_all",      "sft",  "train-speed", "wandb",
+      "cpu"};
   for (size_t i = 0; i < sizeof unlike / sizeof *unlike; i++) refused(unlike[i], NULL);
 }
 
@@ -63,7 +64,7 @@ static void short_names_mean_the_same(void **state) {
   fsdp_options o;
   fsdp_error error;
   const char line[] =
-      "--mbs 6 --ga 3 --gc --tp 4 --cp 2 --sp off --steps 200 --val_set_size 0.1 --cutoff_len 64";
+      "--mbs 6 --ga 3 --gc --tp 4 --cp 2 --sp off --steps 200 --val_set_size 0.1 --max_length 64";
   if (parse(line, &o, &error)) fail_msg("%s", error.message);
   assert_true(o.batch == 6 && o.grad_accum == 3 && o.tensor_parallel == 4 && o.context_parallel == 2);
   assert_true(!o.sequence_parallel && o.max_steps == 200 && o.eval_split == 0.1 && o.seq == 64);
