@@ -229,6 +229,30 @@ def gradients_of(model, tokens, targets, starts=None):
     return out
 
 
+class Float64:
+    """What Transformers computes in fp32 whatever the model's type: norms, softmaxes, rotations."""
+
+    def __enter__(self):
+        self.before = torch.float32, torch.float, torch.Tensor.float
+        torch.float32 = torch.float = torch.float64
+        torch.Tensor.float = torch.Tensor.double
+
+    def __exit__(self, *_):
+        torch.float32, torch.float, torch.Tensor.float = self.before
+
+
+def exact_gradients(model, tokens, targets):
+    """Of the same weights in float64, rounded once; of tensors that are kept whole."""
+    whole = copy.deepcopy(model).double()
+    with Float64():
+        loss_of(whole, tokens, targets).backward()
+    return {
+        "exact." + name: parameter.grad.to(torch.get_default_dtype())
+        for name, parameter in whole.named_parameters()
+        if parameter.grad.numel() <= LARGE or parameter.grad.dim() == 3
+    }
+
+
 def train(model, tokens, targets, gradients, starts=None, whole=False, **options):
     optimizer = torch.optim.AdamW(model.parameters(), **(OPTIMIZER | options))
     losses, norms, routing = [], [], Routing(model)
@@ -352,6 +376,8 @@ def make_case(case, folder, seed):
     if starts is not None:
         golden["starts"] = starts.int()
     golden.update(gradients_of(model, tokens[0], targets[0], None if starts is None else starts[0]))
+    if case.get("exact"):
+        golden.update(exact_gradients(model, tokens[0], targets[0]))
     if case.get("whole"):
         with torch.no_grad():
             golden["logits"] = model(input_ids=tokens[0], use_cache=False).logits

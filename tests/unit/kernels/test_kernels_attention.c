@@ -352,6 +352,24 @@ static void test_window_of_all(void **state) {
   free_results(&none);
 }
 
+// A query that sees itself alone: nothing depends on the scores, whatever is rounded, and d_v is d_o.
+static void test_window_of_one(void **state) {
+  (void)state;
+  heads h = heads_of((const int64_t[]){1, 100, 6, 6, 13});
+  h.window = 1;
+  results r = run_both(h, -1, 0);
+  const fsdp_view *d_o = &r.backward.operands[3], *d_qkv = &r.backward.operands[4];
+  for (int64_t t = 0; t < h.T; t++)
+    for (int64_t head = 0; head < h.H; head++)
+      for (int64_t d = 0; d < h.D; d++) {
+        assert_true(kernel_value(d_qkv, q_at(h, 0, t, head) + d) == 0);
+        assert_true(kernel_value(d_qkv, k_at(h, 0, t, head) + d) == 0);
+        assert_true(kernel_value(d_qkv, v_at(h, 0, t, head) + d) ==
+                    kernel_value(d_o, o_at(h, 0, t, head) + d));
+      }
+  free_results(&r);
+}
+
 // Tiles out of the window are not computed: a NaN in a key or a query's gradient spreads over the tiles that
 // see some of it, and no further.
 static void test_tiles_before_window(void **state) {
@@ -441,6 +459,7 @@ int main(void) {
       cmocka_unit_test(test_windows),
       cmocka_unit_test(test_window_ranges),
       cmocka_unit_test(test_window_of_all),
+      cmocka_unit_test(test_window_of_one),
       cmocka_unit_test(test_tiles_before_window),
       cmocka_unit_test(test_dropout),
       cmocka_unit_test(test_documents),
