@@ -2,6 +2,7 @@
 
 #include "default_profile.inc"
 #include "runtime/base/check.h"
+#include "runtime/base/progress.h"
 #include "runtime/base/size.h"
 #include "runtime/plan/mesh/expert_blocks.h"
 #include "runtime/plan/mesh/placement.h"
@@ -505,6 +506,7 @@ fsdp_status fsdp_plan_create(const fsdp_plan_config *config, fsdp_plan **out, fs
   plan->config.gpu = fsdp_plan_gpu(&config->gpu);
   if (config->evaluation_only) plan->config.optimizer = FSDP_OPTIMIZER_FROZEN;
   plan->optimizer = &fsdp_optimizers[plan->config.optimizer];
+  fsdp_progress_mark(); // a search makes thousands, while ranks wait for it
   status = plan_program(plan, error);
   if (status) {
     fsdp_plan_destroy(plan);
@@ -517,8 +519,10 @@ fsdp_status fsdp_plan_create(const fsdp_plan_config *config, fsdp_plan **out, fs
     if (!config->peaks) fsdp_waits_infer(plan->program);
     return FSDP_OK;
   }
+  fsdp_progress_mark();
   const fsdp_memory_limits limits = arena_limits(plan);
   fsdp_memory_plan(plan->program, &limits, &plan->memory);
+  fsdp_progress_mark();
   if (config->poison) fsdp_program_insert_poison(plan->program);
   fsdp_waits_infer(plan->program);
   prove(plan);

@@ -5,6 +5,7 @@ import json
 import pathlib
 import re
 import tempfile
+import time
 
 import cpu_profile
 import programs
@@ -55,6 +56,18 @@ def without_margin():
     assert any("--memory-margin 0" in e for e in programs.errors(given, "fsdp_train")), given.stderr
 
 
+def slow_is_not_stuck():
+    """Ranks wait for a search that takes longer than they wait for one that does nothing."""
+    if programs.SLOW:
+        return
+    began = time.monotonic()
+    process = programs.run("fsdp_train", *RUN, "--auto", "--profile", profile, "--model", "llama2-7b",
+                           "--comm-timeout", 3, "--dry-run", ranks=2)  # fmt: skip
+    print(f"searched for {time.monotonic() - began:.1f} s")
+    found = "auto: chosen for" in process.stdout or "no plan fits" in process.stderr
+    assert found and process.returncode in (0, 4), (process.returncode, process.stdout, process.stderr)
+
+
 def refused():
     unfit = train("--auto", "--profile", profile, "--memory-limit", "100kB", status=4)
     assert any("no plan fits" in e for e in programs.errors(unfit, "fsdp_train")), unfit.stderr
@@ -71,4 +84,5 @@ def refused():
 runs_what_it_prints()
 given_stays()
 without_margin()
+slow_is_not_stuck()
 refused()
