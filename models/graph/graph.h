@@ -308,7 +308,7 @@ void fsdp_graph_weigh_documents(fsdp_graph *graph);
 // adds the ops. At the same place.
 void fsdp_graph_add_dropout(fsdp_graph *graph, const fsdp_dropout *rates);
 
-// Builds the backward of the whole forward from each op's rule (models/graph/op_<family>.c). Call once, when
+// Builds the backward of the whole forward from each op's rule (models/graph/ops/<family>.c). Call once, when
 // the forward is complete.
 void fsdp_graph_backward(fsdp_graph *graph);
 

@@ -1,7 +1,7 @@
 // The op table: what an op reads and writes, what it costs, which letters its dimensions have.
 //
 // ops.def has one row per op; these are the queries on the rows. A forward op's row also names the rule that
-// builds its backward in a graph (backward.h); an op's rules are in models/graph/op_<family>.c. Kernels
+// builds its backward in a graph (backward.h); an op's rules are in models/graph/ops/<family>.c. Kernels
 // (kernels/kernels.h) receive the operands in the row's order.
 #pragma once
 

@@ -1,5 +1,5 @@
 // A row of ops.def as C sees it: the functions that it names, declared here so that an op's file
-// (op_<family>.c) is held to their types, and the table of rows.
+// (ops/<family>.c) is held to their types, and the table of rows.
 #pragma once
 
 #include "models/graph/op.h"

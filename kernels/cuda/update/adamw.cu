@@ -1,8 +1,8 @@
-// AdamW (Loshchilov and Hutter 2019) as torch.optim.AdamW, on flat shards. kernels/cpu/adamw.c describes the
-// stochastic rounding of a bf16 state; the random bits are the same here. A thread's eight elements take the
-// eight lanes of one Philox block per state. A vector that is not aligned so (a parameter begins or ends in
-// it, or its index is not a multiple of 8) is processed element by element. Shards and parameters begin at
-// multiples of 16, so these are few.
+// AdamW (Loshchilov and Hutter 2019) as torch.optim.AdamW, on flat shards. kernels/cpu/update/adamw.c
+// describes the stochastic rounding of a bf16 state; the random bits are the same here. A thread's eight
+// elements take the eight lanes of one Philox block per state. A vector that is not aligned so (a parameter
+// begins or ends in it, or its index is not a multiple of 8) is processed element by element. Shards and
+// parameters begin at multiples of 16, so these are few.
 //
 // The segments are a parameter of the launch, so a shard of many parameters takes several consecutive
 // launches.
