@@ -170,8 +170,8 @@ static void differentiate(void *argument, int64_t index, void *scratch) {
 
 enum { CHAINS = 4 }; // sums at a time: each of their additions waits for the one before
 
-// Sums the channels in their order, as tile.h does: of a query that sees one key the delta is d_P, to the bit,
-// and the gradient of its score zero.
+// Sums the channels in their order, as tile.h does: of a query that sees one key the delta is d_P, to the
+// bit, and the gradient of its score zero.
 static void sum_delta(void *argument, int64_t n, void *scratch) {
   const attention *k = argument;
   int64_t b = n / k->T, t = n % k->T, D = k->D;
