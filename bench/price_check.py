@@ -18,11 +18,12 @@ that is not as wanted. Then each op, as the runs' timelines have it beside the s
 each part can have a profile just before it. --from adds rows that --rows of earlier runs has written; with
 --rounds 0 nothing is run.
 
-With --ops only the timelines are compared: each round measures a profile, unless one is given, and then
-traces a few steps of every configuration. For each op it prints the milliseconds of a step, priced and
-measured, the median over configurations and rounds of priced ÷ measured, and the same divided by that of all
-ops of the configuration and round together: on a machine whose speed changes within minutes, the second tells
-of the op. Ops within 10% are counted, and weighed by their time. Nothing else should run on the machine.
+With --ops all runs have a timeline: each round measures a profile, unless one is given, and then traces a few
+steps of every configuration, which are its measured ones. For each op it prints the milliseconds of a step,
+priced and measured, the median over configurations and rounds of priced ÷ measured, and the same divided by
+that of all ops of the configuration and round together: on a machine whose speed changes within minutes, the
+second tells of the op. Ops within 10% are counted, and weighed by their time. Nothing else should run on the
+machine.
 """
 import argparse
 import array
@@ -166,8 +167,6 @@ def run(args, folder, row, *more):
     process = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT)
     if process.returncode != 0:
         sys.exit(f"{' '.join(map(str, command))}\n{process.stderr}")
-    if more:
-        return
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     row["steps"] += [line["time/total"] for line in lines[WARM_UP_STEPS:]]
 
@@ -288,8 +287,8 @@ def parse():
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build")
     parser.add_argument("--part", type=lambda text: [int(each) for each in text.split("/")], default=[1, 1],
                         metavar="K/N", help="the K-th of N parts of the configurations")  # fmt: skip
-    parser.add_argument("--rows", type=pathlib.Path, help="every row, as JSON")
-    parser.add_argument("--ops", action="store_true", help="compare ops alone, by timelines")
+    parser.add_argument("--rows", type=pathlib.Path, help="every row, as JSON, as soon as it is complete")
+    parser.add_argument("--ops", action="store_true", help="runs with a timeline alone")
     parser.add_argument("--from", type=pathlib.Path, nargs="*", default=[], dest="earlier",
                         help="rows of earlier runs")  # fmt: skip
     return parser.parse_args()
@@ -305,16 +304,25 @@ def earlier_rows(args):
     return [json.loads(line) for file in args.earlier for line in file.read_text().splitlines()]
 
 
+def complete(args, folder, row):
+    """Traces the row and keeps it, also if what comes after it is cut off."""
+    compare_ops(args, folder, row)
+    settle(row)
+    if args.rows:
+        with args.rows.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+
 def check_ops(args, folder, given):
-    drawn = []
+    rows = []
     for _ in range(args.rounds):
         if not given:
             measure_profile(args, folder)
-        drawn = drawn or draw_all(args, folder)
+        drawn = draw_all(args, folder)
         for row in drawn:
-            compare_ops(args, folder, row)
-    print_ops(earlier_rows(args) + drawn)
-    return drawn
+            complete(args, folder, row)
+        rows += drawn
+    return rows
 
 
 def check_steps(args, folder, given):
@@ -325,12 +333,8 @@ def check_steps(args, folder, given):
         for row in drawn:
             run(args, folder, row)
     for row in drawn:
-        compare_ops(args, folder, row)
-        settle(row)
-    rows = sorted(earlier_rows(args) + drawn, key=lambda row: row["number"])
-    print_rows(rows)
-    print_ops(rows)
-    return drawn, is_good(rows, len(os.sched_getaffinity(0)))
+        complete(args, folder, row)
+    return drawn
 
 
 def main():
@@ -339,14 +343,14 @@ def main():
     folder = pathlib.Path(tempfile.mkdtemp(prefix="price_check_"))
     for name in SHAPES:
         write_model(name, folder)
-    good = True
-    if args.ops:
-        rows = check_ops(args, folder, given)
-    else:
-        rows, good = check_steps(args, folder, given)
+    earlier = earlier_rows(args)
     if args.rows:
-        args.rows.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return 0 if good else 1
+        args.rows.write_text("")
+    drawn = check_ops(args, folder, given) if args.ops else check_steps(args, folder, given)
+    rows = sorted(earlier + drawn, key=lambda row: row["number"])
+    print_rows(rows)
+    print_ops(rows)
+    return 0 if is_good(rows, len(os.sched_getaffinity(0))) else 1
 
 
 if __name__ == "__main__":
