@@ -96,6 +96,37 @@ def bf16(folder, seq):
     return torch.nn.functional.cross_entropy(logits[0].float(), stream[1:]).item()
 
 
+def released(folder, seq):
+    """Two layers of Qwen3-MoE as released but for its words: random weights of 4.9 GB, and the logits and
+    losses of one sequence. Returns the least distance of a chosen score from the next."""
+    torch.manual_seed(1)
+    config = transformers.Qwen3MoeConfig(
+        vocab_size=1024, hidden_size=2048, intermediate_size=6144, moe_intermediate_size=768,
+        num_hidden_layers=2, num_attention_heads=32, num_key_value_heads=4, head_dim=128, num_experts=128,
+        num_experts_per_tok=8, norm_topk_prob=True, rope_theta=1e6, max_position_embeddings=4096,
+        output_router_logits=True, router_aux_loss_coef=0.001, tie_word_embeddings=False,
+    )  # fmt: skip
+    model = transformers.AutoModelForCausalLM.from_config(config, experts_implementation="eager").eval()
+    model.save_pretrained(folder)
+    stream = torch.randint(0, config.vocab_size, (1, seq + 1))
+    tokens, targets = stream[:, :-1], stream[:, 1:]
+    routing = make_golden.Routing(model)
+    with torch.no_grad():
+        loss = make_golden.loss_of(model, tokens, targets)
+        golden = {
+            "tokens": tokens[None].int(),
+            "targets": targets[None].int(),
+            "logits": model(input_ids=tokens, use_cache=False).logits,
+            "ce": make_golden.loss_of(model, tokens, targets, auxiliary=False),
+            "loss": loss,
+            "grad_norms": torch.zeros(1),
+        }
+    routing.close()
+    golden = {name: tensor.contiguous() for name, tensor in golden.items()}
+    safetensors.torch.save_file(golden, os.path.join(folder, "golden.safetensors"))
+    return {"gap": routing.gap, "loss": loss.item()}
+
+
 def tensors_of(folder):
     tensors = {}
     for file in pathlib.Path(folder).glob("*.safetensors"):
@@ -128,7 +159,7 @@ def main():
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     answers = {"families": families, "routed_families": routed_families, "case": case,
-                "logits": logits_difference, "bf16": bf16}
+                "logits": logits_difference, "bf16": bf16, "released": released}
     for line in sys.stdin:
         request = json.loads(line)
         answer = answers[request.pop("do")](**request)
