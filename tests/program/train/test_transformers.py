@@ -4,9 +4,9 @@ Random models of every family, some of each, or `--count N` in all (others with 
 of families with experts alone): saved by save_pretrained, compared in logits, loss, gradients and ten or 20
 steps with every strategy and kind of wrapping (test_golden), trained by fsdp_train on meshes of tensor,
 context and expert to the losses of Transformers, exported, and loaded by from_pretrained, which computes the
-same logits. With `--released`, the logits and losses of two layers of Qwen3-MoE as released, which take 15 GB of
-memory and 5 of disk, and nothing else. The printed module tree is PyTorch's. Of routed models the least distance of a chosen score from
-the next one is printed.
+same logits. The printed module tree is PyTorch's. Of routed models the least distance of a chosen score from
+the next one is printed. With `--released`, the logits and the loss of two layers of Qwen3-MoE as released,
+which take 15 GB of memory and 5 of disk, and nothing else.
 
 A small Llama with a trained tokenizer, saved in several files, is prepared for, trained on four ranks,
 exported, and loaded by from_pretrained: its loss on held-out text is fsdp's own within 1e-5, in fp32.
