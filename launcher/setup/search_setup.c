@@ -3,7 +3,9 @@
 #include "launcher/options/option_store.h"
 #include "launcher/setup/document_work.h"
 #include "runtime/base/check.h"
+#include "runtime/base/size.h"
 #include "runtime/base/text.h"
+#include "runtime/plan/price/price.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -213,17 +215,26 @@ static fsdp_limits limits_of_search(const fsdp_search_job *job, char places[2][1
   return limits;
 }
 
+// Why nothing could be planned: the profile knows of no link between ranks, or the batch does not divide.
+static fsdp_status fail_unplanned(const fsdp_search_job *job, fsdp_error *error) {
+  const fsdp_search_config *c = &job->config;
+  const fsdp_profile_group all = {
+      .ranks = c->ranks, .ranks_per_node = (int)fsdp_min_i64(c->ranks, c->ranks_per_node), .groups = 1};
+  fsdp_status status = fsdp_pricing_check_group(c->profile, FSDP_ALL_REDUCE, &all, error);
+  if (status) return status;
+  return fsdp_fail(error, FSDP_ERR_OPTION,
+                   "no mesh of %d ranks divides %lld sequences of a step as the given options say: change "
+                   "--global-batch, --batch-size or --grad-accum, or leave --mesh open",
+                   c->ranks, (long long)c->global_batch);
+}
+
 fsdp_status fsdp_search_fail_unfit(const fsdp_search_job *job, const fsdp_search_result *result,
                                    fsdp_error *error) {
   fsdp_plan *plan;
   fsdp_error reason;
   bool planned = false;
   for (int k = 0; k < result->kind_count; k++) planned |= result->kinds[k].outcome != FSDP_SEARCH_IMPOSSIBLE;
-  if (!planned)
-    return fsdp_fail(error, FSDP_ERR_OPTION,
-                     "no mesh of %d ranks divides %lld sequences of a step as the given options say: change "
-                     "--global-batch, --batch-size or --grad-accum, or leave --mesh open",
-                     job->config.ranks, (long long)job->config.global_batch);
+  if (!planned) return fail_unplanned(job, error);
   fsdp_plan_config least = result->least;
   memcpy(least.limits.bytes, job->config.limit_bytes, sizeof least.limits.bytes);
   least.limits.shared_bytes = job->config.shared_limit_bytes;

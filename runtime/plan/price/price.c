@@ -87,6 +87,16 @@ fsdp_status fsdp_pricing_check(const fsdp_plan_config *config, const fsdp_device
                    profile->device == FSDP_OP_CPU ? "cpu" : "cuda");
 }
 
+fsdp_status fsdp_pricing_check_group(const fsdp_device_profile *profile, fsdp_collective_kind kind,
+                                     const fsdp_profile_group *group, fsdp_error *error) {
+  const bool across = group->ranks > group->ranks_per_node;
+  if (group->ranks == 1 || fsdp_profile_collective_s(profile, kind, group, 1e6) > 0) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_INPUT, "--profile %s says nothing of %s %s: %s", profile->name,
+                   fsdp_collective_rows[kind].name, across ? "between nodes" : "inside a node",
+                   across ? "give `network`, or a greater --ranks-per-node"
+                          : "measure collectives, as in mpirun -np 4 fsdp_profile");
+}
+
 // Every kind of collective over every group must have a time.
 static fsdp_status check_collectives(const fsdp_pricing *pricing, fsdp_error *error) {
   const fsdp_program *program = pricing->plan->program;
@@ -95,15 +105,11 @@ static fsdp_status check_collectives(const fsdp_pricing *pricing, fsdp_error *er
     const fsdp_instr *instr = &program->instrs[i];
     if (!fsdp_instr_is_collective(instr)) continue;
     bool *is_checked = &checked[instr->comm][fsdp_instr_collective(instr)];
-    const fsdp_profile_group *group = &pricing->groups[instr->comm];
-    const bool across = group->ranks > group->ranks_per_node;
-    if (*is_checked || group->ranks == 1) continue;
+    if (*is_checked) continue;
     *is_checked = true;
-    if (fsdp_profile_collective_s(pricing->profile, fsdp_instr_collective(instr), group, 1e6) > 0) continue;
-    return fsdp_fail(error, FSDP_ERR_INPUT, "--profile %s says nothing of %s %s: %s", pricing->profile->name,
-                     fsdp_instr_kind_name(instr->kind), across ? "between nodes" : "inside a node",
-                     across ? "give `network`, or a greater --ranks-per-node"
-                            : "measure collectives, as in mpirun -np 4 fsdp_profile");
+    fsdp_status status = fsdp_pricing_check_group(pricing->profile, fsdp_instr_collective(instr),
+                                                  &pricing->groups[instr->comm], error);
+    if (status) return status;
   }
   return FSDP_OK;
 }

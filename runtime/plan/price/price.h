@@ -66,6 +66,10 @@ fsdp_plan_backend fsdp_pricing_backend(const fsdp_device_profile *profile);
 fsdp_status fsdp_pricing_check(const fsdp_plan_config *config, const fsdp_device_profile *profile,
                                fsdp_error *error);
 
+// FSDP_ERR_INPUT if the profile has no time for such collectives of the group.
+fsdp_status fsdp_pricing_check_group(const fsdp_device_profile *profile, fsdp_collective_kind kind,
+                                     const fsdp_profile_group *group, fsdp_error *error);
+
 // FSDP_ERR_INPUT if the profile lacks what the plan needs, and as above. Plan and profile must outlive it.
 fsdp_status fsdp_pricing_create(const fsdp_plan *plan, const fsdp_device_profile *profile, int ranks_per_node,
                                 fsdp_pricing *pricing, fsdp_error *error);

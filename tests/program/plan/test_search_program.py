@@ -98,6 +98,16 @@ def given_stays():
     assert run == f"run:       {rest[first + 2].strip()}" and "hours" in run and "cost" in run, text
 
 
+def links():
+    """What a profile lacks is named, where it leaves no plan."""
+    cpu = cpu_profile.write(work / "links.yaml", 2)
+    small = ("--search", "--profile", cpu, "--model", "tiny", "--seq-length", 64, "--ranks", 4)
+    nothing = plan(*small, "--ranks-per-node", 2, status=3).stderr
+    assert "says nothing of all_reduce between nodes: give `network`" in nothing, nothing
+    divides = plan(*small, "--mesh", "4,1", "--global-batch", 6, status=2).stderr
+    assert "divides 6 sequences" in divides, divides
+
+
 def margin():
     """A search leaves a share of the limit free; a plan is refused at the limit itself."""
     fixed = ("--mesh", "4,1", "--strategy", "full", "--cpu-offload", "off", "--memory-limit")
@@ -228,6 +238,7 @@ priced_choices()
 reads_back()
 programs_read_back()
 given_stays()
+links()
 margin()
 if not programs.SLOW:  # searches of minutes under a sanitizer
     nothing_is_missed()
