@@ -428,10 +428,10 @@ static fsdp_status make_rows(fsdp_dataset *dataset, const fsdp_dataset_config *c
   if (!dataset->knows_documents && (config->separates || choice != FSDP_PACKING_STREAM))
     return fsdp_fail(
         error, FSDP_ERR_INPUT,
-        "%.300s: does not say where documents begin, which %s needs; give files prepared with "
-        "scripts/prepare_data.py, or with --document-separator the token that ends one in a .bin",
+        "%.300s: does not say where documents begin, which %s needs; give files prepared with %s, or with "
+        "--document-separator the token that ends one in a .bin",
         dataset->builtin ? "the built-in text" : config->files->list,
-        choice == FSDP_PACKING_STREAM ? config->separates : "--packing other than stream");
+        choice == FSDP_PACKING_STREAM ? config->separates : "--packing other than stream", FSDP_PREPARE_DATA);
   return add_groups(dataset, config, error);
 }
 
