@@ -94,7 +94,7 @@ static void bad_paths_are_named(void **state) {
   fsdp_dataset_config config = {.seq = 2, .global_batch = 1, .vocab_size = 256};
 #define REFUSED(...) IO_EXPECT(io_dataset_status(paths, config, &error), FSDP_ERR_INPUT, &error, __VA_ARGS__)
   paths = io_path("absent.txt");
-  REFUSED("absent.txt", "No such file", "--data");
+  REFUSED("absent.txt", "No such file", "give files");
   paths = io_write("empty.txt", "", 0);
   REFUSED("empty.txt", "is empty");
   mkdir(io_path("sub.txt"), 0700);
