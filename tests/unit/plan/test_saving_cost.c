@@ -233,9 +233,9 @@ static void test_routed_rows(void **state) {
           fsdp_saving_repeated_work(plan->graph, plan->fates, 1, FSDP_F32, FLOPS_PER_BYTE);
       // Gate, up and their product of each row; of each block, the weight and the place of every slot that
       // the ranks gathered, and where experts begin.
-      const int64_t rows = N * m->expert_slots, slots = expert * rows;
-      assert_true(work.bytes ==
-                  (double)(4 * (3 * rows * m->expert_size + blocks * (2 * slots + m->experts / expert + 1))));
+      const int64_t rows = N * m->expert_slots, slots = expert * rows, begins = m->experts / expert + 1;
+      const int64_t items = 3 * rows * m->expert_size + blocks * (2 * slots + begins);
+      assert_true(work.bytes == (double)(4 * items));
       fsdp_plan_destroy(plan);
     }
 }
