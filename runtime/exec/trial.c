@@ -365,7 +365,8 @@ static rank_run *start_ranks(const fsdp_trial_config *config, fsdp_trial *trial,
     run->grad_norm = fsdp_alloc_zeroed(steps, sizeof(float));
     run->valley = fsdp_alloc_zeroed(steps * FSDP_SPACE_COUNT, sizeof(int64_t));
     run->peak = fsdp_alloc_zeroed(steps * FSDP_SPACE_COUNT, sizeof(int64_t));
-    FSDP_CHECK(pthread_create(&run->thread, NULL, run_rank, run) == 0, "a rank could not be started");
+    const int failure = pthread_create(&run->thread, NULL, run_rank, run);
+    FSDP_NEED_THREAD(failure, "the thread of rank %d of %d", r, ranks);
   }
   return runs;
 }

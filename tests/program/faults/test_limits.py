@@ -14,6 +14,7 @@ TRAIN = ["fsdp_train", "--model", "tiny", "-s", 32, "--max-steps", 2]
 SPACES = [86016, 122880, 143360, 258048, 307200, 331776, 348160, 358400]
 ALL_SPACES = [*range(65536, 360448, 4096)]
 PLAN = ["fsdp_plan", "--model", "llama3-405b", "--ranks", 64, "--search", "--profile", "h100-sxm"]
+SELF_TEST = ["fsdp_plan", "-s", 32, "-b", 4, "--ranks", 4, "--mesh", "fsdp=2,tensor=2", "--self-test"]
 
 
 def limited(limit, command, launcher=""):
@@ -96,6 +97,8 @@ def threads():
         message = one_message(limited(f"-u {count}", [*TRAIN, "--threads", 4], user), TRAIN,
                               "could not be started")  # fmt: skip
         assert "(ulimit -u, the container's pids)" in message and "--threads N" in message, message
+    for count in (2, 3):  # ranks are threads
+        one_message(limited(f"-u {count}", SELF_TEST, user), SELF_TEST, "could not be started")
 
 
 def main():
