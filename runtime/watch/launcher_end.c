@@ -20,6 +20,7 @@
 // What is on its way to the terminal passes through mpirun.
 #define LEFT_ALONE_MS 500
 #define BETWEEN_MS    100
+#define KILLED_MS     1000
 // mpirun takes two seconds to end what is left of a job, twice odls_base_sigkill_timeout; its daemons follow.
 #define LAUNCHER_MS 2500
 #define DAEMON_MS   2000
@@ -88,6 +89,7 @@ void fsdp_launcher_end(const fsdp_launcher *launcher) {
   for (int i = 0; i < 3 && !fsdp_launcher_has_ended(launcher, after_ms[i]); i++) {
     syscall(SYS_pidfd_send_signal, launcher->handle, signals[i], NULL, 0);
   }
+  fsdp_launcher_has_ended(launcher, KILLED_MS); // who has claimed it keeps the claim until then
 }
 
 int fsdp_launcher_output(const fsdp_launcher *launcher, int number) {

@@ -72,7 +72,9 @@ static FSDP_NORETURN void run(const fsdp_start_guard *self, const report *r, int
   if (fsdp_launcher_has_ended(&launcher, r->one_node ? 0 : ENDS_MS)) _exit(0);
   bool said = atomic_load(&self->known->said), asked = atomic_load(&self->known->asked);
   // Of several nodes one could not know that another has said it.
-  if ((!asked || r->one_node) && !said && fsdp_launcher_claim(&launcher, OF_CLAIM)) {
+  // A claim that was free because mpirun has ended since was another guard's, which has spoken.
+  if ((!asked || r->one_node) && !said && fsdp_launcher_claim(&launcher, OF_CLAIM) &&
+      !fsdp_launcher_has_ended(&launcher, 0)) {
     said = true;
     asked ? say_asked() : say(r);
   }
