@@ -19,12 +19,15 @@ import sys
 import tempfile
 import types
 
-from compare_samples import OPTIMIZER, step_samples
+import compare_samples
+from compare_samples import step_samples
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 WARM_UP_STEPS = 3
-DEVICE_BYTES_SLACK = 1200e6  # the driver's context and libraries' kernels; until it is measured
+# From random weights 8B diverges at the rate that suits the small models of bench/compare_torch.py.
+OPTIMIZER = {**compare_samples.OPTIMIZER, "lr": 2e-5}
+DEVICE_BYTES_SLACK = 800e6  # the driver's context and libraries' kernels: 570 MB on an H200
 
 SHAPES = {
     "tiny": {"vocab": 256, "hidden": 128, "intermediate": 352, "layers": 4, "heads": 4, "kv_heads": 2,

@@ -22,8 +22,8 @@ folder=${arguments[0]:-build-gpu}
 architecture=${arguments[1]:-90}
 bundle=${FSDP_BUNDLE_FOLDER:-$folder/bundle}
 mib_max=${FSDP_BUNDLE_MIB_MAX:-64}
-programs=(bin/fsdp_train bin/fsdp_plan bin/bench_gpu tests/gpu_kernels tests/test_golden
-  tests/test_strategies)
+programs=(bin/fsdp_train bin/fsdp_plan bin/fsdp_profile bin/bench_gpu tests/gpu_kernels
+  tests/test_golden tests/test_strategies)
 if [ $build -eq 1 ]; then
   targets=()
   for program in "${programs[@]}"; do targets+=("$(basename "$program")"); done
@@ -65,6 +65,12 @@ if command -v ompi_info >/dev/null && command -v mpirun >/dev/null; then
   find "$bundle/openmpi/components" \( -name '*.la' -o -name '*ofi*' -o -name '*ucx*' -o -name '*psm*' \
     -o -name '*openib*' -o -name '*usnic*' -o -name '*verbs*' -o -name '*slurm*' \) -delete
   gather "$bundle/bin/mpirun" "$bundle/bin/orted" "$bundle"/openmpi/components/*.so
+  # PMIx has components too, and those of the other machine may be of another version.
+  pmix=$(ldd "$bundle"/openmpi/components/*.so | awk '$1 ~ /^libpmix/ { path = $3 } END { print path }')
+  if [ -d "$(dirname "$(readlink -f "${pmix:-/}")")/pmix" ]; then
+    cp -rL "$(dirname "$(readlink -f "$pmix")")/pmix" "$bundle/pmix"
+    gather "$bundle"/pmix/*.so
+  fi
 fi
 sort -u -o "$bundle/machine.txt" "$bundle/machine.txt"
 
@@ -75,6 +81,7 @@ export PATH=$here/bin:$PATH LD_LIBRARY_PATH=$here/lib:${LD_LIBRARY_PATH:-}
 if [ -x "$here/bin/mpirun" ]; then
   export OPAL_PREFIX=$here OPAL_LIBDIR=$here/lib OPAL_PKGLIBDIR=$here/openmpi/components
   export OPAL_PKGDATADIR=$here/openmpi/help OPAL_BINDIR=$here/bin OPAL_SYSCONFDIR=$here/openmpi
+  if [ -d "$here/pmix" ]; then export PMIX_PKGLIBDIR=$here/pmix; fi
   # One machine: nobody is asked to start anything elsewhere.
   export OMPI_MCA_plm=isolated OMPI_MCA_btl=vader,self OMPI_MCA_pml=ob1
 fi

@@ -7,7 +7,7 @@ import compare_gpu
 
 from checking import tools
 
-PROGRAMS = ("fsdp_train", "fsdp_plan", "bench_gpu")
+PROGRAMS = ("fsdp_train", "fsdp_plan", "fsdp_profile", "bench_gpu")
 TESTS = ("gpu_kernels", "test_golden", "test_strategies")
 
 TYPICAL = ("NVIDIA H200", "", "90", "143771 MiB")  # whose steps are listed where there is no GPU
