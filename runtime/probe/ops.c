@@ -14,20 +14,22 @@ static const float *inverse_frequencies(void) {
   return table;
 }
 
-// A layer of usual widths over `rows` tokens.
-static fsdp_op_attrs layer_of(int64_t rows) {
+// A layer over `rows` tokens, of the widths of models that such a device trains: a GPU has a block for a row
+// of a norm, which few channels do not fill.
+static fsdp_op_attrs layer_of(fsdp_op_device device, int64_t rows) {
+  const bool cuda = device == FSDP_OP_CUDA;
   return (fsdp_op_attrs){.batch = 1,
                          .seq = rows,
-                         .channels = 256,
-                         .heads = 4,
-                         .kv_heads = 2,
-                         .head_dim = 64,
-                         .intermediate = 768,
+                         .channels = cuda ? 4096 : 256,
+                         .heads = cuda ? 32 : 4,
+                         .kv_heads = cuda ? 8 : 2,
+                         .head_dim = cuda ? 128 : 64,
+                         .intermediate = cuda ? 14336 : 768,
                          .vocabulary = rows,
                          .positions = rows,
-                         .in_features = 512,
-                         .out_features = 512,
-                         .out_stride = 1024,
+                         .in_features = cuda ? 4096 : 512,
+                         .out_features = cuda ? 4096 : 512,
+                         .out_stride = cuda ? 8192 : 1024,
                          .ranks = 2,
                          .inv_freq = inverse_frequencies(),
                          .eps = 1e-5f,
@@ -39,14 +41,14 @@ static fsdp_op_attrs layer_of(int64_t rows) {
                          .adam_eps = 1e-8f};
 }
 
-static fsdp_op_attrs attrs_of(fsdp_op_kind kind, int64_t rows) {
-  fsdp_op_attrs attrs = layer_of(rows);
+static fsdp_op_attrs attrs_of(const probe *self, fsdp_op_kind kind, int64_t rows) {
+  fsdp_op_attrs attrs = layer_of(self->device, rows);
   const fsdp_op_letters *op = fsdp_op_letters_of(kind);
   // A position's angles serve both sequences, which have some of a table's positions.
   attrs.batch = 2;
   attrs.seq = rows / 2;
   attrs.positions = 4 * attrs.seq;
-  if (fsdp_op_letter_find(op, 'r')) attrs.in_features = 256; // of two ranks' parts
+  if (fsdp_op_letter_find(op, 'r')) attrs.in_features /= 2; // of two ranks' parts
   if (fsdp_op_letter_find(op, 'z')) attrs.draws = rows, attrs.dropout = 0.1f;
   if (fsdp_op_slice_bias(op) >= 0) attrs.out_stride = attrs.out_features; // a bias is of all columns
   return attrs;
@@ -54,7 +56,7 @@ static fsdp_op_attrs attrs_of(fsdp_op_kind kind, int64_t rows) {
 
 // Bytes that the op moves for each row; of an op over a flat range, for each element.
 static double bytes_of(probe *self, fsdp_op_kind kind, int64_t rows) {
-  const fsdp_op_attrs attrs = attrs_of(kind, rows);
+  const fsdp_op_attrs attrs = attrs_of(self, kind, rows);
   probe_call *call = probe_call_create(self, kind, &attrs, rows);
   if (!call) return 0;
   const double bytes = probe_call_work(call).bytes;
@@ -67,7 +69,7 @@ static double bytes_of(probe *self, fsdp_op_kind kind, int64_t rows) {
 static bool measure_point(probe *self, fsdp_op_kind kind, double row_bytes, double target, double smallest,
                           fsdp_profile_point *point) {
   const int64_t rows = fsdp_max_i64(8, (int64_t)(target / row_bytes) / 8 * 8);
-  const fsdp_op_attrs attrs = attrs_of(kind, rows);
+  const fsdp_op_attrs attrs = attrs_of(self, kind, rows);
   probe_drift_watch(self);
   probe_call *call = probe_call_create(self, kind, &attrs, rows);
   if (!call) return false;
@@ -104,9 +106,9 @@ static void measure_op(probe *self, fsdp_op_kind kind) {
 
 // Whether a step runs the op, and memory bounds it: it has no gemms. Checks of state and poison are no part
 // of a step. Routed rows are where the data says, which numbers made from a row alone do not.
-static bool is_bound_by_memory(fsdp_op_kind kind) {
+static bool is_bound_by_memory(const probe *self, fsdp_op_kind kind) {
   static const char of_experts[] = {'e', 'q', 'a', 'u'};
-  const fsdp_op_attrs attrs = layer_of(64);
+  const fsdp_op_attrs attrs = layer_of(self->device, 64);
   for (size_t i = 0; i < sizeof of_experts; i++)
     if (fsdp_op_letter_find(fsdp_op_letters_of(kind), of_experts[i])) return false;
   return fsdp_op_flops(kind, &attrs) == 0 && kind != fsdp_op_checksum() && kind != fsdp_op_poison();
@@ -114,7 +116,7 @@ static bool is_bound_by_memory(fsdp_op_kind kind) {
 
 void probe_ops(probe *self) {
   for (int kind = 0; kind < FSDP_OP_KIND_COUNT; kind++)
-    if (fsdp_op_runs_on(self->device, (fsdp_op_kind)kind) && is_bound_by_memory((fsdp_op_kind)kind))
+    if (fsdp_op_runs_on(self->device, (fsdp_op_kind)kind) && is_bound_by_memory(self, (fsdp_op_kind)kind))
       measure_op(self, (fsdp_op_kind)kind);
 }
 
@@ -159,7 +161,7 @@ void probe_head(probe *self) {
     fsdp_profile_op entry = {
         .ranks = self->scope, .op = kind, .dtype = self->dtype, .rate = {.points = points}};
     for (int i = 0; i < (self->coarse ? 3 : cuda ? 3 : 4); i += self->coarse ? 2 : 1) {
-      fsdp_op_attrs attrs = layer_of(cuda ? gpu_shapes[i].rows : cpu_shapes[i].rows);
+      fsdp_op_attrs attrs = layer_of(self->device, cuda ? gpu_shapes[i].rows : cpu_shapes[i].rows);
       attrs.channels = cuda ? gpu_shapes[i].channels : cpu_shapes[i].channels;
       attrs.vocabulary = cuda ? gpu_shapes[i].vocabulary : cpu_shapes[i].vocabulary;
       entry.rate.count += measure_head(self, kind, &attrs, &points[entry.rate.count]);
@@ -188,7 +190,7 @@ static void measure_attention(probe *self, const char *kernel, int head_dim,
                                   .rate = {.points = points}};
   snprintf(entry.kernel, sizeof entry.kernel, "%s", kernel);
   for (int64_t seq = first; seq <= last; seq *= cuda && !self->coarse ? 2 : 4) {
-    fsdp_op_attrs attrs = layer_of(seq);
+    fsdp_op_attrs attrs = layer_of(self->device, seq);
     attrs.batch = fsdp_max_i64(1, tokens / seq);
     attrs.head_dim = head_dim;
     attrs.heads = fsdp_max_i64(2, (cuda ? 2048 : 256) / head_dim);

@@ -29,6 +29,7 @@ static void measure_machine(probe *self) {
   probe_launches(self);
   probe_copies(self);
   probe_contention(self);
+  probe_sustained(self);
 }
 
 // One element type, until `until_s`. Sweeps but the last fill a profile that is thrown away.

@@ -165,6 +165,8 @@ double probe_product_s(probe *self, const fsdp_op_product *product);
 void probe_collectives(probe *self);
 void probe_copies(probe *self);
 void probe_contention(probe *self);
+// Of a GPU: how much longer ops take in a step than alone.
+void probe_sustained(probe *self);
 void probe_launches(probe *self);
 
 // A call of an op with operands from its row (models/graph/ops.def).

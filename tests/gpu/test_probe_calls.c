@@ -36,25 +36,50 @@ static void expect_numbers(const probe *self, const probe_region *region, fsdp_o
   free(values);
 }
 
-static void operands_are_numbers(void **state) {
-  fsdp_world *world;
+static fsdp_world *world; // MPI starts once
+
+static int create_world(void **state) {
   fsdp_error error = {0};
-  fsdp_gpu gpu;
   (void)state;
-  setenv("FSDP_SIMT_GPU_BYTES", "167772160", 1); // a quarter of it is the arena
-  assert_int_equal(fsdp_world_create(NULL, NULL, &world, &error), FSDP_OK);
-  assert_int_equal(fsdp_gpu_find(0, &gpu, &error), FSDP_OK);
-  gpu.sharers = 1;
+  return fsdp_world_create(NULL, NULL, &world, &error);
+}
+
+static int destroy_world(void **state) {
+  (void)state;
+  fsdp_world_destroy(world);
+  return 0;
+}
+
+// On a GPU of `bytes` bytes, a quarter of which is the arena.
+static probe open_probe(fsdp_gpu *gpu, const char *bytes) {
+  static probe_spread spread[PROBE_SPREAD_COUNT];
+  fsdp_error error = {0};
+  setenv("FSDP_SIMT_GPU_BYTES", bytes, 1);
+  assert_int_equal(fsdp_gpu_find(0, gpu, &error), FSDP_OK);
+  gpu->sharers = 1;
   probe self = {.world = world,
-                .gpu = &gpu,
-                .gpu_bytes = gpu.total_bytes,
+                .gpu = gpu,
+                .gpu_bytes = gpu->total_bytes,
                 .seconds = 1,
                 .cores = 1,
                 .bind = bind_none,
                 .profile = fsdp_device_profile_create(),
+                .spread = spread,
                 .device = FSDP_OP_CUDA,
                 .unit_s = 0.001};
   assert_int_equal(probe_open(&self, 1, &error), FSDP_OK);
+  return self;
+}
+
+static void close_probe(probe *self) {
+  probe_close(self);
+  fsdp_device_profile_destroy(self->profile);
+}
+
+static void operands_are_numbers(void **state) {
+  fsdp_gpu gpu;
+  (void)state;
+  probe self = open_probe(&gpu, "167772160");
   const fsdp_op_attrs attrs = {.batch = 1,
                                .seq = ROWS,
                                .channels = 24,
@@ -68,12 +93,25 @@ static void operands_are_numbers(void **state) {
     expect_numbers(&self, &self.inputs, kinds[i]);
     probe_call_destroy(call);
   }
-  probe_close(&self);
-  fsdp_device_profile_destroy(self.profile);
-  fsdp_world_destroy(world);
+  close_probe(&self);
+}
+
+// The layer is halved until it fits, and attention's backward reads numbers: of zeros it would divide.
+static void ratios_of_a_step_are_measured(void **state) {
+  fsdp_gpu gpu;
+  (void)state;
+  probe self = open_probe(&gpu, "139460608"); // 1.25 MiB beside the workspace of products
+  probe_fill(&self, FSDP_BF16);
+  probe_sustained(&self);
+  const fsdp_profile_sustained *s = &self.profile->sustained;
+  const double ratios[] = {s->products, s->attention, s->update};
+  for (size_t i = 0; i < sizeof ratios / sizeof *ratios; i++)
+    if (!(ratios[i] >= 1 && ratios[i] < 100)) fail_msg("ratio %zu is %g", i, ratios[i]);
+  close_probe(&self);
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(operands_are_numbers)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  const struct CMUnitTest tests[] = {cmocka_unit_test(operands_are_numbers),
+                                     cmocka_unit_test(ratios_of_a_step_are_measured)};
+  return cmocka_run_group_tests(tests, create_world, destroy_world);
 }

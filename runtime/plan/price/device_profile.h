@@ -98,6 +98,13 @@ typedef struct fsdp_profile_spread {
   double compute_low, compute_high, collective_low, collective_high;
 } fsdp_profile_spread;
 
+// How much longer ops of a GPU take in a step than their rates say, which are measured alone: a step keeps it
+// busy for seconds, and its clock falls to what the power limit allows. What memory bounds is no slower; 0
+// is 1.
+typedef struct fsdp_profile_sustained {
+  double products, attention, update;
+} fsdp_profile_sustained;
+
 typedef struct fsdp_device_profile {
   char name[FSDP_PROFILE_NAME_BYTES];
   fsdp_op_device device;
@@ -112,12 +119,13 @@ typedef struct fsdp_device_profile {
   double launch_s;                     // from the end of one kernel to the beginning of the next
   double handoff_s;        // from the end of what an instruction waits for in another stream to its beginning
   double host_memory_rate; // of a node's host, bytes that updates there read and write; 0: unknown
-  double up_rate, down_rate;                // copies from and to the host
-  double up_both_rate, down_both_rate;      // while the other direction runs too
-  double product_slowdown;                  // of compute while a collective runs beside it: 1.13
-  double gather_slowdown;                   // of compute beside a gather by copy engines; 0: as that
-  double collective_slowdown;               // of a collective while compute runs beside it: 1.3
-  fsdp_profile_spread spread;               // of what was measured again and again
+  double up_rate, down_rate;           // copies from and to the host
+  double up_both_rate, down_both_rate; // while the other direction runs too
+  double product_slowdown;             // of compute while a collective runs beside it: 1.13
+  double gather_slowdown;              // of compute beside a gather by copy engines; 0: as that
+  double collective_slowdown;          // of a collective while compute runs beside it: 1.3
+  fsdp_profile_spread spread;          // of what was measured again and again
+  fsdp_profile_sustained sustained;
   double network_rate;                      // of a node's links to others, one direction; 0: there are none
   double network_latency_s, node_latency_s; // of a hop between nodes, and inside one
   // The kernel whose rates price attention, in place of the one that the plan runs; "": the plan's.

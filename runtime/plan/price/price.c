@@ -267,6 +267,16 @@ static double processors_of(const fsdp_pricing *p, const fsdp_instr *instr) {
                                            : p->profile->product_slowdown - 1;
 }
 
+// How much longer such an op takes in a step than alone.
+static double sustained_of(const fsdp_device_profile *profile, fsdp_price_kind kind) {
+  const fsdp_profile_sustained *s = &profile->sustained;
+  const double ratio = kind == FSDP_PRICE_PRODUCTS    ? s->products
+                       : kind == FSDP_PRICE_ATTENTION ? s->attention
+                       : kind == FSDP_PRICE_UPDATE    ? s->update
+                                                      : 1;
+  return fmax(1, ratio);
+}
+
 static fsdp_price price_op(const fsdp_pricing *p, const fsdp_instr *instr) {
   fsdp_op_work work = work_of(p, instr);
   const fsdp_dtype dtype = p->plan->config.param_dtype;
@@ -287,6 +297,7 @@ static fsdp_price price_op(const fsdp_pricing *p, const fsdp_instr *instr) {
     price.kind = fsdp_op_phase_of(instr->op) == FSDP_OP_IN_UPDATE ? FSDP_PRICE_UPDATE : FSDP_PRICE_MOVES;
     price.seconds = fsdp_profile_op_s(p->profile, p->ranks_per_node, instr->op, dtype, bytes);
   }
+  price.seconds *= sustained_of(p->profile, price.kind);
   const double rate = p->profile->memory_rate;
   price.share[FSDP_RESOURCE_PROCESSORS] = processors_of(p, instr);
   if (rate > 0 && price.seconds > 0)

@@ -16,7 +16,7 @@ typedef struct fsdp_profile_number {
 } fsdp_profile_number;
 
 // Numbers that stand at the top, and mappings of others.
-enum { FSDP_PROFILE_NUMBERS = 7, FSDP_PROFILE_SECTIONS = 6, FSDP_PROFILE_SECTION_NUMBERS_MAX = 4 };
+enum { FSDP_PROFILE_NUMBERS = 7, FSDP_PROFILE_SECTIONS = 7, FSDP_PROFILE_SECTION_NUMBERS_MAX = 4 };
 
 typedef struct fsdp_profile_section {
   const char *key;
