@@ -325,3 +325,7 @@ fsdp_op_work probe_call_work(const probe_call *call) {
   const bool has_workspace = !fsdp_op_operand_row(fsdp_op_letters_of(call->kind), &call->attrs, count - 1);
   return fsdp_op_work_of(call->kind, &call->attrs, call->extents, has_workspace ? count - 1 : count);
 }
+
+const fsdp_op_attrs *probe_call_attrs(const probe_call *call) {
+  return &call->attrs;
+}

@@ -29,7 +29,6 @@ static void measure_machine(probe *self) {
   probe_launches(self);
   probe_copies(self);
   probe_contention(self);
-  probe_sustained(self);
 }
 
 // One element type, until `until_s`. Sweeps but the last fill a profile that is thrown away.
@@ -60,6 +59,7 @@ static void measure_dtype(probe *self, double until_s) {
 static void measure_ops(probe *self, double until_s) {
   const double left_s = fmax(0, until_s - probe_elapsed(self));
   measure_dtype(self, self->coarse ? until_s : until_s - OTHER_SHARE * left_s);
+  if (self->device == FSDP_OP_CUDA) probe_sustained(self);
   if (self->coarse) return;
   probe_fill(self, self->dtype == FSDP_F32 ? FSDP_BF16 : FSDP_F32);
   measure_dtype(self, until_s);

@@ -7,7 +7,7 @@
 // take turns, only collectives. On a GPU, which computes for one rank, all of them measure once.
 //
 //   for each number of ranks:
-//   bind ─► session ─► collectives ─► copies, contention ─► sustained ─► ops, attention, products
+//   bind ─► session ─► collectives ─► copies, contention ─► ops, attention, products ─► sustained
 //
 // A machine's rates change from second to second: on a CPU, ops and products are measured in three sweeps,
 // which are alike, and the median of each counts.

@@ -165,7 +165,7 @@ double probe_product_s(probe *self, const fsdp_op_product *product);
 void probe_collectives(probe *self);
 void probe_copies(probe *self);
 void probe_contention(probe *self);
-// Of a GPU: how much longer ops take in a step than alone.
+// Of a GPU, after the rates: how much longer ops take in a step than these say.
 void probe_sustained(probe *self);
 void probe_launches(probe *self);
 
@@ -178,3 +178,4 @@ void probe_call_destroy(probe_call *call);
 double probe_call_measure(const probe *self, probe_call *call);
 probe_load probe_call_load(const probe *self, probe_call *call);
 fsdp_op_work probe_call_work(const probe_call *call);
+const fsdp_op_attrs *probe_call_attrs(const probe_call *call); // complete

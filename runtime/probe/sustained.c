@@ -1,13 +1,11 @@
-// How much longer ops take in a step than alone, on a GPU: a step keeps it busy for seconds, and its clock
-// falls to what the power limit allows. The same calls are measured alone, in bursts of milliseconds, and
-// then in turn without a pause, in about the shares that they have of a step.
+// How much longer ops take in a step than the profile's rates say, on a GPU: a step keeps it busy for
+// seconds, and its clock falls to what the power limit allows. Products and attention of a layer run in turn
+// without a pause, in about the shares that they have of a step.
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
-#include "runtime/plan/program/optimizer.h"
 #include "runtime/probe/run.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 #define SPAN_S       1.5 // until the clock stands still, and the rounds that count
 #define ROUNDS_TIMED 16  // the last ones
@@ -16,28 +14,30 @@
 #define WIDTH_MIN    64
 #define HEAD_DIM     128
 
-enum { FORWARD, INPUT, WEIGHT, UPDATE, ATTENTION, ATTENTION_BACKWARD, PARTS };
-static const int runs_of[PARTS] = {4, 4, 4, 1, 1, 1}; // in a round
+enum { FORWARD, INPUT, WEIGHT, ATTENTION, ATTENTION_BACKWARD, PARTS };
+static const int runs_of[PARTS] = {4, 4, 4, 1, 1}; // in a round
 
 typedef struct mix {
   probe *self;
   probe_call *calls[PARTS];
   probe_load loads[PARTS];
-  double alone_s[PARTS], in_step_s[PARTS]; // of a run
+  double priced_s[PARTS], in_step_s[PARTS]; // of a run
   int rounds;
 } mix;
+
+static bool is_attention(int part) {
+  return part >= ATTENTION;
+}
 
 static fsdp_op_attrs attrs_of(int part, int64_t width) {
   const int64_t rows = 2 * width;
   fsdp_op_attrs attrs = {.batch = 1, .seq = rows};
-  if (part == ATTENTION || part == ATTENTION_BACKWARD) {
+  if (is_attention(part)) {
     attrs.batch = 2;
     attrs.seq = rows / 2;
     attrs.head_dim = fsdp_min_i64(HEAD_DIM, width / 2);
     attrs.heads = width / attrs.head_dim;
     attrs.kv_heads = fsdp_max_i64(1, attrs.heads / 4);
-  } else if (part == UPDATE) {
-    attrs.beta1 = 0.9, attrs.beta2 = 0.999, attrs.adam_eps = 1e-8f;
   } else {
     attrs.in_features = width;
     attrs.out_features = attrs.out_stride = 7 * width / 2;
@@ -47,9 +47,8 @@ static fsdp_op_attrs attrs_of(int part, int64_t width) {
 
 static fsdp_op_kind kind_of(int part) {
   static const fsdp_op_product_form forms[] = {FSDP_PRODUCT_FORWARD, FSDP_PRODUCT_INPUT, FSDP_PRODUCT_WEIGHT};
-  if (part == UPDATE) return fsdp_optimizers[FSDP_OPTIMIZER_ADAMW].update;
-  if (part == ATTENTION) return fsdp_op_attention(FSDP_OP_IN_FORWARD);
-  if (part == ATTENTION_BACKWARD) return fsdp_op_attention(FSDP_OP_IN_BACKWARD);
+  if (is_attention(part))
+    return fsdp_op_attention(part == ATTENTION ? FSDP_OP_IN_FORWARD : FSDP_OP_IN_BACKWARD);
   return fsdp_op_product_kind(forms[part]);
 }
 
@@ -64,12 +63,34 @@ static bool create(mix *m, int64_t width) {
   m->self->outputs.used = 0;
   for (int i = 0; i < PARTS; i++) {
     const fsdp_op_attrs attrs = attrs_of(i, width);
-    m->calls[i] = fits ? probe_call_create(m->self, kind_of(i), &attrs, 2 * width * width) : NULL;
+    m->calls[i] = fits ? probe_call_create(m->self, kind_of(i), &attrs, 0) : NULL;
     fits = m->calls[i] != NULL;
     if (fits) m->loads[i] = probe_call_load(m->self, m->calls[i]);
   }
   if (!fits) release(m);
   return fits;
+}
+
+static double priced_s(const mix *m, int part) {
+  const probe *self = m->self;
+  const fsdp_op_attrs *attrs = probe_call_attrs(m->calls[part]);
+  if (is_attention(part)) {
+    const fsdp_profile_attention_call call = {.kernel = attrs->attention,
+                                              .dtype = self->dtype,
+                                              .head_dim = (int)attrs->head_dim,
+                                              .seq = attrs->seq,
+                                              .direction = part == ATTENTION ? FSDP_ATTENTION_FORWARD
+                                                                             : FSDP_ATTENTION_BACKWARD,
+                                              .flops = probe_call_work(m->calls[part]).flops};
+    bool estimated;
+    return fsdp_profile_attention_s(self->profile, self->scope, &call, &estimated);
+  }
+  fsdp_op_product products[FSDP_OP_PRODUCTS_MAX];
+  const int count = fsdp_op_products(kind_of(part), attrs, products);
+  double seconds = 0;
+  for (int i = 0; i < count; i++)
+    seconds += fsdp_profile_product_s(self->profile, self->scope, self->dtype, &products[i]);
+  return seconds;
 }
 
 static int slot_of(const mix *m, int64_t round, int part) {
@@ -89,7 +110,8 @@ static void run_round(const fsdp_work *work, const fsdp_stream_context *context)
   }
 }
 
-static void time_rounds(mix *m) {
+static void time_rounds(mix *m, int rounds) {
+  m->rounds = rounds;
   fsdp_device *device = m->self->session.device;
   uint64_t ticket = 0;
   for (int64_t round = 0; round < m->rounds; round++) {
@@ -109,9 +131,9 @@ static void time_rounds(mix *m) {
 
 // How much longer the parts from `first` to `last` take, together.
 static double ratio_of(const mix *m, int first, int last) {
-  double alone_s = 0, in_step_s = 0;
-  for (int i = first; i <= last; i++) alone_s += m->alone_s[i], in_step_s += m->in_step_s[i];
-  return fmax(1, in_step_s / alone_s);
+  double priced = 0, in_step = 0;
+  for (int i = first; i <= last; i++) priced += m->priced_s[i], in_step += m->in_step_s[i];
+  return fmax(1, in_step / priced);
 }
 
 void probe_sustained(probe *self) {
@@ -122,17 +144,15 @@ void probe_sustained(probe *self) {
     if (width <= WIDTH_MIN) return;
     width /= 2;
   }
-  double round_s = 0;
-  for (int i = 0; i < PARTS; i++) {
-    m.alone_s[i] = probe_call_measure(self, m.calls[i]);
-    round_s += runs_of[i] * m.alone_s[i];
+  for (int i = 0; i < PARTS; i++) m.priced_s[i] = priced_s(&m, i);
+  if (self->active) {
+    time_rounds(&m, ROUNDS_TIMED); // loads kernels, and tells how many rounds are enough
+    double round_s = 0;
+    for (int i = 0; i < PARTS; i++) round_s += runs_of[i] * m.in_step_s[i];
+    time_rounds(&m, (int)fmin(ROUNDS_MAX, fmax(ROUNDS_TIMED, ceil(SPAN_S / round_s))));
   }
-  m.rounds = (int)fmin(ROUNDS_MAX, fmax(2 * ROUNDS_TIMED, ceil(SPAN_S / round_s)));
-  if (self->active) time_rounds(&m);
   for (int i = 0; i < PARTS; i++) m.in_step_s[i] = probe_mean(self, m.in_step_s[i]);
-  self->profile->sustained =
-      (fsdp_profile_sustained){.products = ratio_of(&m, FORWARD, WEIGHT),
-                               .attention = ratio_of(&m, ATTENTION, ATTENTION_BACKWARD),
-                               .update = ratio_of(&m, UPDATE, UPDATE)};
+  self->profile->sustained = (fsdp_profile_sustained){
+      .products = ratio_of(&m, FORWARD, WEIGHT), .attention = ratio_of(&m, ATTENTION, ATTENTION_BACKWARD)};
   release(&m);
 }

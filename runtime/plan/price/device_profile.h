@@ -98,11 +98,10 @@ typedef struct fsdp_profile_spread {
   double compute_low, compute_high, collective_low, collective_high;
 } fsdp_profile_spread;
 
-// How much longer ops of a GPU take in a step than their rates say, which are measured alone: a step keeps it
-// busy for seconds, and its clock falls to what the power limit allows. What memory bounds is no slower; 0
-// is 1.
+// How much longer ops of a GPU take in a step than their rates say, which are of bursts: a step keeps it busy
+// for seconds, and its clock falls to what the power limit allows. What memory bounds is no slower. 0: 1.
 typedef struct fsdp_profile_sustained {
-  double products, attention, update;
+  double products, attention;
 } fsdp_profile_sustained;
 
 typedef struct fsdp_device_profile {

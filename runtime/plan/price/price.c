@@ -267,12 +267,11 @@ static double processors_of(const fsdp_pricing *p, const fsdp_instr *instr) {
                                            : p->profile->product_slowdown - 1;
 }
 
-// How much longer such an op takes in a step than alone.
+// How much longer such an op takes in a step than its rate says.
 static double sustained_of(const fsdp_device_profile *profile, fsdp_price_kind kind) {
   const fsdp_profile_sustained *s = &profile->sustained;
   const double ratio = kind == FSDP_PRICE_PRODUCTS    ? s->products
                        : kind == FSDP_PRICE_ATTENTION ? s->attention
-                       : kind == FSDP_PRICE_UPDATE    ? s->update
                                                       : 1;
   return fmax(1, ratio);
 }

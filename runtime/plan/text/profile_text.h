@@ -15,7 +15,7 @@
 //   copy_gbps: {up: 55, down: 55, up_both: 40, down_both: 40}
 //   reserve: {context_gb: 1, communicator_gb: {value: 0.3, estimated: true}}   # of a GPU's, beside the arena
 //   contention: {compute: 1.13, collective: 1.3}
-//   sustained: {products: 1.15, attention: 1.3, update: 1.2}   # how much longer in a step than alone
+//   sustained: {products: 1.15, attention: 1.3}       # how much longer in a step than rates say
 //   network: {gbps_per_node: 400, latency_us: 14, node_latency_us: 3.4}
 //   tiles: true
 //   products:                                         # `ranks` may be absent: any

@@ -94,7 +94,7 @@ static const char whole[] =
     "copy_gbps: {up: 20, down: 21, up_both: 15, down_both: 16}\ncontention: {compute: 1.125, collective: "
     "1.3, gather: 1.02}\n"
     "spread: {compute_low: 0.875, compute_high: 1.25, collective_low: 0.5, collective_high: 1.5}\n"
-    "sustained: {products: 1.125, attention: 1.5, update: 1.25}\n"
+    "sustained: {products: 1.125, attention: 1.5}\n"
     "network: {gbps_per_node: 400, latency_us: 14, node_latency_us: 3.4}\ntiles: true\n"
     "products:\n- {ranks: 2, dtype: bf16, form: weight, m: 1, n: 2, k: 3, tflops: 0.1, source: z}\n"
     "- {dtype: fp32, form: any, m: 4, n: 5, k: 6000000, tflops: {value: 0.3, source: z}}\n"
@@ -124,7 +124,7 @@ static void whole_profile(void **state) {
   assert_true(p->product_slowdown == 1.125 && p->collective_slowdown == 1.3 && p->gather_slowdown == 1.02);
   assert_true(p->spread.compute_low == 0.875 && p->spread.compute_high == 1.25 &&
               p->spread.collective_low == 0.5 && p->spread.collective_high == 1.5);
-  assert_true(p->sustained.products == 1.125 && p->sustained.attention == 1.5 && p->sustained.update == 1.25);
+  assert_true(p->sustained.products == 1.125 && p->sustained.attention == 1.5);
   assert_true(p->network_rate == 400e9 && p->network_latency_s == 14e-6 && p->node_latency_s == 3.4e-6);
   assert_true(p->capability == 8.9 && p->context_bytes == 0.75e9 && p->communicator_bytes == 0.25e9);
   assert_true(!p->context_estimated && p->communicator_estimated);
