@@ -60,7 +60,8 @@ typedef struct search_chain {
 // Those that every setting is tried with, and those that the best plans are tried with too.
 #define SEARCH_USUAL_CHAINS_MAX 4
 #define SEARCH_FINER_CHAINS_MAX 80
-#define SEARCH_CHAINS_MAX       (SEARCH_USUAL_CHAINS_MAX + SEARCH_FINER_CHAINS_MAX)
+#define SEARCH_PAIR_CHAINS_MAX  64
+#define SEARCH_CHAINS_MAX       (SEARCH_USUAL_CHAINS_MAX + SEARCH_FINER_CHAINS_MAX + SEARCH_PAIR_CHAINS_MAX)
 
 // What is gathered together.
 typedef struct search_units {
@@ -85,7 +86,7 @@ static inline void search_units_set(fsdp_plan_config *config, const search_units
 typedef struct search_space {
   search_chain chains[SEARCH_CHAINS_MAX];
   int chain_count, usual_count;         // the usual ones come first
-  int first_single;                     // the last ones recompute one item each
+  int first_single, first_pair;         // from there on one item is recomputed, or one and another offloaded
   search_units units[SEARCH_UNITS_MAX]; // the first is what a kind is tried with
   int units_count, usual_units_count;   // the others are tried around the best plans
   bool has_blocks;                      // some of them cut a layer's experts, and the first does not
@@ -150,6 +151,10 @@ int64_t search_value_bytes(const search_space *space, const fsdp_search_kind *ki
 double search_links_left(const fsdp_search_config *search, const search_space *space);
 
 // ---- Settings of a kind (search_kind.c)
+
+static inline fsdp_accumulate search_usual_accumulation(fsdp_strategy strategy) {
+  return strategy == FSDP_ZERO1 ? FSDP_ACCUMULATE_LOCAL : FSDP_ACCUMULATE_REDUCE;
+}
 
 // The memory that a chain's sets save and the work that they cost, compared with keeping everything. Both
 // depend on what one rank computes and hardly on the rest, so they are estimated once and show which sets are

@@ -382,8 +382,7 @@ static fsdp_plan_config first_config(const fsdp_search_config *search, const sea
   config.sequence_parallel = kind->sequence_parallel;
   search_units_set(&config, &space->units[0]);
   if (!search->fixed[FSDP_SEARCH_PREFETCH]) config.prefetch = 1;
-  if (!search->fixed[FSDP_SEARCH_ACCUMULATE])
-    config.accumulate = config.strategy == FSDP_ZERO1 ? FSDP_ACCUMULATE_LOCAL : FSDP_ACCUMULATE_REDUCE;
+  if (!search->fixed[FSDP_SEARCH_ACCUMULATE]) config.accumulate = search_usual_accumulation(config.strategy);
   return config;
 }
 

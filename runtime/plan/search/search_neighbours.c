@@ -9,28 +9,33 @@
 
 // ---- What a plan's neighbours are
 
-// The usual units, and the plan's own, with every prefetch; other units; the other accumulation; the
-// micro-batches next in size.
-#define NEIGHBOURS_MAX ((SEARCH_USUAL_UNITS_MAX + 1) * (SEARCH_PREFETCH_DEEPEST + 1) + SEARCH_UNITS_MAX + 3)
+// All units, and the plan's own, with every prefetch; the other accumulation; the micro-batches next in size;
+// of other kinds four strategies, the other place of the states, rows cut or not.
+#define KINDS_MAX      6
+#define NEIGHBOURS_MAX ((SEARCH_UNITS_MAX + 1) * (SEARCH_PREFETCH_DEEPEST + 1) + 3 + KINDS_MAX)
 
 typedef struct neighbours {
   fsdp_plan_config settings[NEIGHBOURS_MAX]; // the plan's own first
-  int count;
+  int kinds[NEIGHBOURS_MAX];
+  int count, kind; // `kind`: of what is added
 } neighbours;
 
 static void add(neighbours *list, const fsdp_plan_config *setting) {
   FSDP_CHECK(list->count < NEIGHBOURS_MAX, "more than %d neighbours", NEIGHBOURS_MAX);
+  list->kinds[list->count] = list->kind;
   list->settings[list->count++] = *setting;
 }
 
-static void add_wraps_ahead(const searcher *r, const fsdp_plan_config *own, neighbours *list) {
+// Units that leave a part of each layer to the root's with the plan's prefetch alone, unless `all_depths`.
+static void add_wraps_ahead(const searcher *r, const fsdp_plan_config *own, bool all_depths,
+                            neighbours *list) {
   const bool fixed = r->config->fixed[FSDP_SEARCH_PREFETCH];
   const search_units own_units = search_units_of(own);
   fsdp_plan_config setting = *own;
   for (int u = 0; u < r->space.units_count; u++) {
     const search_units *units = &r->space.units[u];
     const bool is_own = search_units_equal(units, &own_units);
-    const bool any_depth = !fixed && (is_own || u < r->space.usual_units_count);
+    const bool any_depth = !fixed && (all_depths || is_own || u < r->space.usual_units_count);
     search_units_set(&setting, units);
     for (int depth = 0; depth <= fsdp_max_i64(SEARCH_PREFETCH_DEEPEST, own->prefetch); depth++) {
       setting.prefetch = depth;
@@ -52,17 +57,45 @@ static void add_batches(const searcher *r, const fsdp_search_kind *kind, const f
   if (before.batch < own->batch) add(list, &before);
 }
 
-static void list_neighbours(const searcher *r, const fsdp_search_kind *kind, const fsdp_plan_config *own,
-                            neighbours *list) {
-  list->count = 0;
-  add(list, own);
-  add_wraps_ahead(r, own, list);
-  add_batches(r, kind, own, list);
-  if (r->config->fixed[FSDP_SEARCH_ACCUMULATE] || own->micro_batches == 1) return;
+static void add_accumulation(const searcher *r, const fsdp_plan_config *own, neighbours *list) {
   fsdp_plan_config other = *own;
+  if (r->config->fixed[FSDP_SEARCH_ACCUMULATE] || own->micro_batches == 1) return;
   other.accumulate =
       own->accumulate == FSDP_ACCUMULATE_LOCAL ? FSDP_ACCUMULATE_REDUCE : FSDP_ACCUMULATE_LOCAL;
   add(list, &other);
+}
+
+// The same with another strategy, with the states in the other place, or with rows cut by tensor where they
+// are not, or not where they are: kinds are ranked by other units and prefetches than the best plan has now.
+static void add_kinds(const searcher *r, int kind, const fsdp_plan_config *own, neighbours *list) {
+  const fsdp_search_kind *mine = &r->result->kinds[kind];
+  for (int k = 0; k < r->result->kind_count; k++) {
+    const fsdp_search_kind *other = &r->result->kinds[k];
+    const bool same_strategy = other->strategy == mine->strategy;
+    const int changes = !same_strategy + (other->cpu_offload != mine->cpu_offload) +
+                        (other->sequence_parallel != mine->sequence_parallel);
+    if (changes != 1 || memcmp(&other->mesh, &mine->mesh, sizeof mine->mesh) != 0) continue;
+    fsdp_plan_config setting = *own;
+    setting.strategy = other->strategy;
+    setting.cpu_offload = other->cpu_offload;
+    setting.sequence_parallel = other->sequence_parallel;
+    if (!same_strategy && !r->config->fixed[FSDP_SEARCH_ACCUMULATE])
+      setting.accumulate = search_usual_accumulation(other->strategy);
+    list->kind = k;
+    add(list, &setting);
+  }
+}
+
+// Of a plan of this kind; `best`: of the best plan; `fits`: with everything kept.
+static void list_neighbours(const searcher *r, int kind, const fsdp_plan_config *own, bool best, bool fits,
+                            neighbours *list) {
+  list->count = 0;
+  list->kind = kind;
+  add(list, own);
+  add_wraps_ahead(r, own, fits, list);
+  add_batches(r, &r->result->kinds[kind], own, list);
+  add_accumulation(r, own, list);
+  if (best) add_kinds(r, kind, own, list);
 }
 
 // ---- What each may save
@@ -114,18 +147,19 @@ static double enough_of(const searcher *r) {
 }
 
 // What the first `chains` chains make of a neighbour. Where everything fits: with everything kept, and with
-// one item made again.
-static void list_savings(searcher *r, const neighbours *around, int neighbour, int kind, int chains,
+// one item made again; of the best plan itself, its first neighbour, with another one offloaded too.
+static void list_savings(searcher *r, const neighbours *around, int neighbour, bool best, int chains,
                          candidates *list) {
   const fsdp_plan_config *setting = &around->settings[neighbour];
+  const fsdp_search_kind *kind = &r->result->kinds[around->kinds[neighbour]];
   const bool fits = fits_whole(r, setting);
-  const int end = fits ? r->space.chain_count : chains;
+  const int end = !fits ? chains : best && neighbour == 0 ? r->space.chain_count : r->space.first_pair;
   search_setting *out = fsdp_alloc(sizeof *out);
   for (int c = 0; c < end; c++) {
     if (fits && c == 1) c = r->space.first_single;
     if (c == end) break;
-    if (search_chain_setting(r->config, &r->space, &r->result->kinds[kind], setting, c, fits && c > 0,
-                             enough_of(r), &r->deltas, &r->evaluator, out)) {
+    if (search_chain_setting(r->config, &r->space, kind, setting, c, fits && c > 0, enough_of(r), &r->deltas,
+                             &r->evaluator, out)) {
       out->neighbour = neighbour;
       insert(list, out);
     }
@@ -169,13 +203,15 @@ static bool is_hindered(const fsdp_search_result *result, const fsdp_search_plan
 static void try_neighbours(searcher *r, int place) {
   const fsdp_search_plan plan = r->result->plans[place];
   const bool finer = place < SEARCH_DEPTH || is_hindered(r->result, &plan);
-  const int chains = finer ? r->space.chain_count : r->space.usual_count;
+  const int chains = finer ? r->space.first_pair : r->space.usual_count;
   neighbours *around = fsdp_alloc(sizeof *around);
   candidates list = candidates_create(r, place == 0);
   double waits[NEIGHBOURS_MAX] = {0};
   int priced[NEIGHBOURS_MAX] = {0};
-  list_neighbours(r, &r->result->kinds[plan.kind], &plan.config, around);
-  for (int n = 0; n < around->count; n++) list_savings(r, around, n, plan.kind, chains, &list);
+  list_neighbours(r, plan.kind, &plan.config, place == 0, fits_whole(r, &plan.config), around);
+  for (int n = 0; n < around->count; n++)
+    list_savings(r, around, n, place == 0, around->kinds[n] == plan.kind ? chains : r->space.usual_count,
+                 &list);
   list_prefetches(r, &plan.config, &list);
   refine(r, &list);
   for (int i = 0; i < list.count; i++) {
@@ -186,7 +222,7 @@ static void try_neighbours(searcher *r, int place) {
     priced[n]++;
     if (!search_price_estimated(r, true, &waits[n], setting, &found) || found.step_s >= enough_of(r))
       continue;
-    found.kind = plan.kind;
+    found.kind = around->kinds[n];
     search_place_plan(r->result, &found);
   }
   free(list.settings);

@@ -190,6 +190,18 @@ static void list_single_chains(search_space *space, const item *items, int count
   }
 }
 
+// Recomputed: one item, while another goes to the host: either alone may gain nothing.
+static void list_pair_chains(search_space *space, const item *items, int count) {
+  for (int i = 0; i < count; i++) {
+    for (int o = 0; o < count && space->chain_count < SEARCH_CHAINS_MAX; o++) {
+      if (o == i || items[i].is_made_once || is_cheap(&items[o])) continue;
+      search_chain *chain = &space->chains[space->chain_count++];
+      add_set(chain, "", "");
+      add_set(chain, items[i].name, items[o].name);
+    }
+  }
+}
+
 static void list_chains(const fsdp_search_config *search, search_space *space, const fsdp_graph *graph) {
   item items[ITEMS_MAX];
   char cheap[sizeof space->chains[0].sets[0].recompute] = "";
@@ -206,6 +218,8 @@ static void list_chains(const fsdp_search_config *search, search_space *space, c
   if (offload) list_finer_chains(search, space, items, count, cheap);
   space->first_single = space->chain_count;
   if (!search->fixed[FSDP_SEARCH_RECOMPUTE]) list_single_chains(space, items, count);
+  space->first_pair = space->chain_count;
+  if (offload && !search->fixed[FSDP_SEARCH_RECOMPUTE]) list_pair_chains(space, items, count);
 }
 
 static bool names(const char *list, const char *name, size_t length) {
@@ -477,10 +491,18 @@ static void add_meshes(kind_list *list, int tensor, int context, int expert) {
   }
 }
 
-// Fewer rows than usual as long as sequences are too few for the ranks with half of the context.
+// Whether the ranks with one context each divide a step's sequences, whole.
+static bool divides_sequences(const fsdp_search_config *search, int context) {
+  return search->ranks % context == 0 && search->global_batch % (search->ranks / context) == 0;
+}
+
+// Fewer rows than usual as long as sequences are too few for the ranks with half of the context, or no
+// smaller context divides them.
 static bool is_context_tried(const fsdp_search_config *search, int context) {
   if (search->fixed_context) return context == search->fixed_context;
-  const bool lacks_sequences = context * search->global_batch < 2 * (int64_t)search->ranks;
+  bool lacks_sequences = true;
+  for (int c = 1; c < context && lacks_sequences; c++) lacks_sequences = !divides_sequences(search, c);
+  lacks_sequences = lacks_sequences || context * search->global_batch < 2 * (int64_t)search->ranks;
   const int64_t rows = lacks_sequences ? CONTEXT_ROWS_LEAST : CONTEXT_ROWS;
   return context == 1 || context * rows <= search->base.seq;
 }

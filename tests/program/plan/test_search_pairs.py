@@ -30,7 +30,10 @@ NAMED = [(ranks, ranks // 8, option) for ranks in (4096, 16384)
 # wrong units; weights that nothing shards, cast once a step; units inside layers with a deep prefetch, of
 # a kind that is listed sixth; a micro-batch whose offloading waits less for memory; half of the micro-batch,
 # where that waits less; attention's values made again where all would fit; tensor of more ranks than heads;
-# the MLPs of layers as units, and their attention in the root's.
+# the MLPs of layers as units, and their attention in the root's; one value made again while another goes to
+# the host, where all would fit; rows that tensor does not cut, in the units and prefetch of the best plan of
+# another kind; units that leave a part of each layer to the root's, gathered four ahead, of a kind that is
+# listed second; context of fewer rows, where no smaller one lets the ranks divide the sequences.
 FOUND_FIXED = (
     (["--model", "qwen2.5-7b", "--profile", "h100-sxm", "--ranks", 8, "--ranks-per-node", 2, "-s", 4096,
       "--global-batch", 32, "--memory-limit", 64000000000],
@@ -63,6 +66,19 @@ FOUND_FIXED = (
      ["--tensor-parallel", 6]),
     (["--model", "qwen2.5-7b", "--profile", "a100-40", "--ranks", 64, "-s", 128, "--global-batch", 24],
      ["--wrap", "size", "--numel-to-wrap", 196639556]),
+    (["--model", "gpt2-xl", "--profile", "a100-40", "--ranks", 32, "-s", 1024, "--global-batch", 8,
+      "--memory-limit", 20000000000, "--host-memory-limit", 64000000000],
+     ["--offload-activations", "linear"]),
+    (["--model", "llama2-7b", "--profile", "h100-sxm", "--ranks", 4096, "-s", 2048, "--global-batch", 1536,
+      "--ranks-per-node", 1, "--memory-limit", 12000000000, "--host-memory-limit", 256000000000,
+      "--context-parallel", 2, "--tensor-parallel", 4, "--offload-activations", "none"],
+     ["--cpu-offload", "on"]),
+    (["--model", "llama-1b", "--profile", "b200", "--ranks", 1, "-s", 512, "--global-batch", 3,
+      "--memory-limit", 144000000000, "--host-memory-limit", 16000000000],
+     ["--strategy", "grad_op"]),
+    (["--model", "gpt2", "--profile", "h200", "--ranks", 6, "-s", 512, "--global-batch", 4,
+      "--ranks-per-node", 2, "--memory-limit", 42300000000, "--reduce-dtype", "bf16"],
+     ["--context-parallel", 3]),
 )  # fmt: skip
 # Where a free search finds no plan, one of these finds none either.
 FRUGAL = (["--prefetch", 0], ["--wrap", "none"], ["--recompute", "block"], ["--recompute", "none"],
