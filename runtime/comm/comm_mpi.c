@@ -12,6 +12,7 @@
 #include "runtime/watch/board.h"
 
 #include <mpi.h>
+#include <signal.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -376,6 +377,8 @@ fsdp_status fsdp_world_create(int *argc, char ***argv, fsdp_world **world, fsdp_
   fsdp_world *self = fsdp_alloc_zeroed(1, sizeof *self);
   CALL_MPI(MPI_Comm_rank, MPI_COMM_WORLD, &self->rank);
   CALL_MPI(MPI_Comm_size, MPI_COMM_WORLD, &self->size);
+  // A rank that sends to one of another node that is killed is to report that one's end, not to share it.
+  if (self->size > 1) signal(SIGPIPE, SIG_IGN);
   gethostname(self->host, sizeof self->host - 1);
   fsdp_job_name(self->rank, self->host);
   MPI_Comm node;

@@ -84,6 +84,19 @@ def logs_on_a_disk_that_hangs(work):
     shutil.rmtree(logs)
 
 
+def a_broken_pipe(work):
+    """What a rank gets that sends to one of another node while that is killed ends no rank."""
+    run = faults.Run(None, work, 5)
+    process = run.start("piped")
+    assert run.wait_joined(process), run.text("err")
+    while run.text("out").count("\nstep ") < 3:
+        time.sleep(0.01)
+    for rank in faults.processes_of(work / "logs").values():
+        os.kill(rank, signal.SIGPIPE)
+    faults.finish(run, process)
+    assert "done:" in run.text("out"), run.text("out")
+
+
 def main():
     work, rows = faults.make_folder("fsdp_faults_"), []
     rank_logs(work)
@@ -94,6 +107,7 @@ def main():
     logs_on_a_full_disk(work)
     os.environ.update(programs.MPI_ENVIRONMENT)
     logs_on_a_disk_that_hangs(work)
+    a_broken_pipe(work)
     faults.faults(None, FAULTS, work, rows.append, timeout_s=5)
     faults.report(rows)
     stopped = [row["status"] for row in rows if row.get("kind") == "stop"]
