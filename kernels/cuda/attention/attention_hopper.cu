@@ -59,27 +59,6 @@ __device__ __forceinline__ block_range range_of(const attention_shape &s, const 
 
 // ---- Copies
 
-// The tile that was copied last, at whose barriers this thread has yet to arrive; 0: none.
-struct copy_in_progress {
-  int full;
-};
-
-// Another tile's copies have started. The one before has arrived when at most these are in progress.
-template <bool FENCED, int groups_left>
-__device__ __forceinline__ void announce(copy_in_progress *copy, int next_full) {
-  cp_async_wait<groups_left>();
-  if (copy->full != 0) {
-    if constexpr (FENCED) {
-      fence_proxy_async();
-    } else {
-      fence_proxy_async_left_out();
-    }
-#pragma unroll
-    for (int i = 0; i < consumers; i++) named_barrier_arrive(copy->full + i, full_threads);
-  }
-  copy->full = next_full;
-}
-
 // K of tile i + 1 goes before V of tile i: the order in which they are needed.
 template <int WIDTH, bool MAPPED, bool FENCED>
 __device__ __forceinline__ void copy_tiles(const attention_forward<bf16> &p, const smem<unsigned char> &bytes,
@@ -100,7 +79,7 @@ __device__ __forceinline__ void copy_tiles(const attention_forward<bf16> &p, con
       copy_key_panels<MAPPED, WIDTH, keys, warpgroup_threads>(
           bytes.part<bf16>(k_at<WIDTH>(stage), keys * WIDTH), p.k + kv, s, range.b, key, k_run, thread);
       cp_async_commit();
-      announce<FENCED, 1>(&copy, k_full + stage * consumers);
+      announce<consumers, 1, FENCED>(&copy, k_full + stage * consumers);
     }
     if (i > 0) {
       const int stage = (i - 1) % stages, key = range.first_key + (i - 1) * keys;
@@ -109,10 +88,10 @@ __device__ __forceinline__ void copy_tiles(const attention_forward<bf16> &p, con
       copy_key_panels<MAPPED, WIDTH, keys, warpgroup_threads>(
           bytes.part<bf16>(v_at<WIDTH>(stage), keys * WIDTH), p.v + kv, s, range.b, key, v_run, thread);
       cp_async_commit();
-      announce<FENCED, 1>(&copy, v_full + stage * consumers);
+      announce<consumers, 1, FENCED>(&copy, v_full + stage * consumers);
     }
   }
-  announce<FENCED, 0>(&copy, 0);
+  announce<consumers, 0, FENCED>(&copy, 0);
 }
 
 // ---- Products and softmax

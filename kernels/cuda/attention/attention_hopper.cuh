@@ -93,6 +93,28 @@ __device__ __forceinline__ void copy_key_panels(const smem<bf16> &tile, const bf
                                     thread);
 }
 
+// Of a warpgroup that copies: the tile that was copied last, at whose barriers (one for each warpgroup that
+// computes, from `full` on) this thread has yet to arrive; 0: none.
+struct copy_in_progress {
+  int full;
+};
+
+// Another tile's copies have started. The one before has arrived when at most `groups_left` are in progress.
+template <int CONSUMERS, int groups_left, bool FENCED = true>
+__device__ __forceinline__ void announce(copy_in_progress *copy, int next_full) {
+  cp_async_wait<groups_left>();
+  if (copy->full != 0) {
+    if constexpr (FENCED) {
+      fence_proxy_async();
+    } else {
+      fence_proxy_async_left_out();
+    }
+#pragma unroll
+    for (int i = 0; i < CONSUMERS; i++) named_barrier_arrive(copy->full + i, 2 * warpgroup_threads);
+  }
+  copy->full = next_full;
+}
+
 // Starts d (64, N) = or += a (64, K) b (K, N): factors in shared memory, of panels of A_ROWS and B_ROWS rows.
 template <major A, major B, int K, int A_ROWS, int B_ROWS, int TILES>
 __device__ __forceinline__ void start_product(float (&d)[TILES][4], uint64_t a, uint64_t b, bool accumulate) {

@@ -2,24 +2,95 @@
 // multiples of 8 up to 128. See attention.cuh, and attention_tensor_backward.cu for the formulas.
 //
 // As there, two kernels sum their results in registers in a fixed order, and S and d_P are computed twice. A
-// block has two warpgroups, each with 64 rows of the results. The left factors of the last products are what
-// the first ones leave in registers: P^T and d_S^T in the kernel that owns keys, d_S in the one that owns
-// queries, so nothing but tiles of Q, K, V and d_O ever lies in shared memory.
+// block has a warpgroup that copies, and two that compute, each with 64 rows of the results. The left factors
+// of the last products are what the first ones leave in registers: P^T and d_S^T in the kernel that owns
+// keys, d_S in the one that owns queries, so nothing but tiles of Q, K, V and d_O ever lies in shared memory.
 //
 //   owns keys      S^T = K Q^T and d_P^T = V d_O^T start together; P^T is made while d_P^T is on its way, and
 //                  d_S^T while d_V += P^T d_O is; then d_K += d_S^T Q
 //   owns queries   S = Q K^T and d_P = d_O V^T start together; P is made while d_P is on its way, and d_S of
 //                  half the keys while d_Q += d_S K of the others is
 //
-// Tiles of the other side have two stages; the next one is copied while products run.
+// Tiles of the other side have several stages in shared memory. The two warpgroups take turns: one starts S
+// when the other has its S, so that one's exponentials run beside the other's products.
 #include "kernels/cuda/attention/attention_hopper.cuh"
 
 namespace {
 
-constexpr int warpgroups = 2;
-constexpr int threads_count = warpgroups * warpgroup_threads, own_rows = warpgroups * warpgroup_rows;
+constexpr int consumers = 2;
+constexpr int threads_count = (1 + consumers) * warpgroup_threads, own_rows = consumers * warpgroup_rows;
 static_assert(own_rows == FSDP_ATTENTION_WGMMA_KEYS, "of which the plan counts the blocks");
 constexpr int blocks_at_once = 1; // of a multiprocessor
+// Of a thread that copies and of one that computes: together the 168 that each of a block's 384 may have.
+// With 232, ptxas (13.0) runs products one after the other.
+constexpr int copy_registers = 24, compute_registers = 240;
+static_assert(copy_registers + consumers * compute_registers <= 168 * (1 + consumers), "what the block has");
+
+// Named barriers. Of each stage: it is full, for each of the warpgroups that compute; it is empty. Of each of
+// these warpgroups: its turn to start S. And: both have read what lies in shared memory.
+template <int STAGES> struct barriers {
+  static constexpr int full = 1, empty = full + STAGES * consumers, turn = empty + STAGES,
+                       done = turn + consumers;
+  static_assert(done < 16, "the block's barriers");
+};
+constexpr int full_threads = 2 * warpgroup_threads, empty_threads = threads_count,
+              turn_threads = consumers * warpgroup_threads, done_threads = consumers * warpgroup_threads;
+
+// The stages, as the copying warpgroup goes through them.
+template <int STAGES> struct copy_ring {
+  typedef barriers<STAGES> at;
+  copy_in_progress copy = {0};
+  int stage = 0;
+  bool wraps = false; // stages have been used before
+
+  // The next stage, once it is empty.
+  __device__ __forceinline__ int open() const {
+    if (wraps) named_barrier_sync(at::empty + stage, empty_threads);
+    return stage;
+  }
+  // All its copies have started.
+  __device__ __forceinline__ void close() {
+    cp_async_commit();
+    announce<consumers, 1>(&copy, at::full + stage * consumers);
+    stage = stage + 1 == STAGES ? 0 : stage + 1;
+    wraps = wraps || stage == 0;
+  }
+  // No stage follows. Nothing is left pending at the barriers.
+  __device__ __forceinline__ void finish() {
+    announce<consumers, 0>(&copy, 0);
+    for (int i = 0; i < STAGES; i++)
+      if (wraps || i < stage) named_barrier_sync(at::empty + i, empty_threads);
+  }
+};
+
+// As a warpgroup that computes goes through them: `consumer` 0 or 1.
+template <int STAGES> struct compute_ring {
+  typedef barriers<STAGES> at;
+  int consumer, stage = 0;
+
+  // Before the first stage, of which there is one at least.
+  __device__ __forceinline__ void begin() const {
+    if (consumer == 1) named_barrier_arrive(at::turn, turn_threads);
+  }
+  // The stage has arrived, and it is this warpgroup's turn.
+  __device__ __forceinline__ void open() const {
+    named_barrier_sync(at::full + stage * consumers + consumer, full_threads);
+    named_barrier_sync(at::turn + consumer, turn_threads);
+  }
+  __device__ __forceinline__ void pass_turn(bool is_last) const {
+    if (consumer == 0 || !is_last) named_barrier_arrive(at::turn + 1 - consumer, turn_threads);
+  }
+  // All products with the stage are done.
+  __device__ __forceinline__ void close() {
+    named_barrier_arrive(at::empty + stage, empty_threads);
+    stage = stage + 1 == STAGES ? 0 : stage + 1;
+  }
+};
+
+// Which warpgroup a thread is of: 0 copies, 1 and 2 compute.
+__device__ __forceinline__ int warpgroup_index() {
+  return int(threadIdx.x) / warpgroup_threads;
+}
 
 // A tile of ROWS rows as a factor: its rows from `row` on.
 template <int ROWS> __device__ __forceinline__ uint64_t factor_of(const smem<bf16> &tile, int row) {
@@ -30,10 +101,12 @@ template <int ROWS> __device__ __forceinline__ uint64_t factor_of(const smem<bf1
 
 constexpr int tile_queries = 64, query_tiles_of_8 = tile_queries / 8;
 
-// Dynamic shared memory: K, V; two stages of Q, d_O; two stages of lse, delta and first keys.
+constexpr int query_stages = 3;
+
+// Dynamic shared memory: K, V; stages of Q, d_O; as many of lse, delta and first keys.
 template <int WIDTH>
-constexpr int keys_shared_bytes =
-    2 * tile_bytes<WIDTH, own_rows> + 4 * tile_bytes<WIDTH, tile_queries> + 6 * tile_queries * 4;
+constexpr int keys_shared_bytes = 2 * tile_bytes<WIDTH, own_rows> +
+                                  query_stages *(2 * tile_bytes<WIDTH, tile_queries> + 3 * tile_queries * 4);
 
 struct query_stage {
   smem<bf16> q, d_o;
@@ -44,7 +117,7 @@ struct query_stage {
 template <int WIDTH>
 __device__ __forceinline__ query_stage query_stage_of(const smem<unsigned char> &bytes, int i) {
   constexpr int one = tile_bytes<WIDTH, tile_queries>, tiles = 2 * tile_bytes<WIDTH, own_rows>;
-  const int statistics = tiles + 4 * one;
+  const int statistics = tiles + query_stages * 2 * one;
   query_stage stage;
   stage.q = bytes.part<bf16>(tiles + 2 * i * one, tile_queries * WIDTH);
   stage.d_o = bytes.part<bf16>(tiles + (2 * i + 1) * one, tile_queries * WIDTH);
@@ -54,31 +127,23 @@ __device__ __forceinline__ query_stage query_stage_of(const smem<unsigned char> 
   return stage;
 }
 
-template <bool MAPPED, int WIDTH>
-__device__ __forceinline__ void copy_stage(const attention_gradient<bf16> &p, const query_stage &stage, int b,
-                                           const query_walk &walk) {
+// A tile of queries, by the warpgroup that copies: thread i has query i's statistics.
+template <bool MAPPED, bool DOCUMENTS, int WIDTH>
+__device__ __forceinline__ void copy_queries_of(const attention_gradient<bf16> &p, const query_stage &stage,
+                                                int b, const query_walk &walk) {
   const attention_shape &s = p.shape;
   const query_range at = query_tile_at<MAPPED, tile_queries>(s, walk.tile);
-  copy_query_panels<MAPPED, WIDTH, tile_queries, threads_count>(stage.q, p.q + walk.head * s.D, s.Q, s, b, at,
-                                                                int(threadIdx.x));
-  copy_query_panels<MAPPED, WIDTH, tile_queries, threads_count>(stage.d_o, p.d_o + walk.head * s.D, s.H * s.D,
-                                                                s, b, at, int(threadIdx.x));
-}
-
-// Of the tile's query of this thread, if it has one: thread i has query i.
-template <bool MAPPED, bool DOCUMENTS>
-__device__ __forceinline__ query_statistics load_statistics(const attention_gradient<bf16> &p, int b,
-                                                            const query_walk &walk) {
-  if (int(threadIdx.x) >= tile_queries) return {};
-  const query_range at = query_tile_at<MAPPED, tile_queries>(p.shape, walk.tile);
-  return statistics_of<DOCUMENTS>(p, b, walk.head, at, int(threadIdx.x));
-}
-template <bool DOCUMENTS>
-__device__ __forceinline__ void store_statistics(const query_stage &stage, query_statistics own) {
-  if (int(threadIdx.x) >= tile_queries) return;
-  stage.lse[int(threadIdx.x)] = own.lse;
-  stage.delta[int(threadIdx.x)] = own.delta;
-  if constexpr (DOCUMENTS) stage.low[int(threadIdx.x)] = own.low;
+  const int thread = int(threadIdx.x);
+  query_statistics own;
+  if (thread < tile_queries) own = statistics_of<DOCUMENTS>(p, b, walk.head, at, thread);
+  copy_query_panels<MAPPED, WIDTH, tile_queries, warpgroup_threads>(stage.q, p.q + walk.head * s.D, s.Q, s, b,
+                                                                    at, thread);
+  copy_query_panels<MAPPED, WIDTH, tile_queries, warpgroup_threads>(stage.d_o, p.d_o + walk.head * s.D,
+                                                                    s.H * s.D, s, b, at, thread);
+  if (thread >= tile_queries) return;
+  stage.lse[thread] = own.lse;
+  stage.delta[thread] = own.delta;
+  if constexpr (DOCUMENTS) stage.low[thread] = own.low;
 }
 
 // P^T in place of S^T. `first_query`: the position of the tile's, counted from the warp's first key.
@@ -108,45 +173,52 @@ __device__ __forceinline__ void differentiate_keys(const float (&p)[query_tiles_
   }
 }
 
-// DOCUMENTS: they are told apart; with a map of rows, whichever rows there are.
 template <int WIDTH, bool MAPPED, bool DOCUMENTS>
-__global__ void __launch_bounds__(threads_count, blocks_at_once) make_d_k_d_v(attention_gradient<bf16> p) {
-  FSDP_SHARED_DYNAMIC(bytes);
+__device__ __forceinline__ void copy_for_keys(const attention_gradient<bf16> &p,
+                                              const smem<unsigned char> &bytes, const key_block &block,
+                                              query_walk at) {
+  const attention_shape &s = p.shape;
+  const int kv = block.head * s.D;
+  if (is_done(at)) return; // no query sees a key
+  key_run run;
+  move_to<MAPPED, own_rows>(s, block.b, block.first, &run);
+  copy_key_panels<MAPPED, WIDTH, own_rows, warpgroup_threads>(bytes.part<bf16>(0, own_rows * WIDTH), p.k + kv,
+                                                              s, block.b, block.first, run, int(threadIdx.x));
+  copy_key_panels<MAPPED, WIDTH, own_rows, warpgroup_threads>(
+      bytes.part<bf16>(tile_bytes<WIDTH, own_rows>, own_rows * WIDTH), p.v + kv, s, block.b, block.first, run,
+      int(threadIdx.x));
+  copy_ring<query_stages> ring;
+#pragma unroll 1
+  for (; !is_done(at); step<MAPPED>(&at)) {
+    copy_queries_of<MAPPED, DOCUMENTS, WIDTH>(p, query_stage_of<WIDTH>(bytes, ring.open()), block.b, at);
+    ring.close();
+  }
+  ring.finish();
+}
+
+template <int WIDTH, bool MAPPED, bool DOCUMENTS>
+__device__ __forceinline__ void compute_for_keys(const attention_gradient<bf16> &p,
+                                                 const smem<unsigned char> &bytes, const key_block &block,
+                                                 query_walk at, int consumer) {
+  const attention_shape &s = p.shape;
   const smem<bf16> k = bytes.part<bf16>(0, own_rows * WIDTH),
                    v = bytes.part<bf16>(tile_bytes<WIDTH, own_rows>, own_rows * WIDTH);
-  const attention_shape &s = p.shape;
-  const key_block block = key_block_at<own_rows>(s, p.head_parts, int(blockIdx.x), block_row());
-  if (block.first >= s.S) return;
   const int b = block.b, kv = block.head, first = block.first;
-  const int group_row = int(threadIdx.x) / warpgroup_threads * warpgroup_rows;
-  const int row = int(threadIdx.x) / warp_lanes * 16; // of the warp
-  const int past_query = queries_end<DOCUMENTS, own_rows>(s, b, first);
-  query_walk at = walk_of<MAPPED, tile_queries>(s, p.head_parts, block, past_query), next = at;
-  const uint64_t k_rows = factor_of<own_rows>(k, group_row), v_rows = factor_of<own_rows>(v, group_row);
-  if (!is_done(at)) { // some query sees a key
-    key_run run;
-    move_to<MAPPED, own_rows>(s, b, first, &run);
-    copy_key_panels<MAPPED, WIDTH, own_rows, threads_count>(k, p.k + kv * s.D, s, b, first, run,
-                                                            int(threadIdx.x));
-    copy_key_panels<MAPPED, WIDTH, own_rows, threads_count>(v, p.v + kv * s.D, s, b, first, run,
-                                                            int(threadIdx.x));
-    const query_stage first_stage = query_stage_of<WIDTH>(bytes, 0);
-    copy_stage<MAPPED, WIDTH>(p, first_stage, b, at);
-    store_statistics<DOCUMENTS>(first_stage, load_statistics<MAPPED, DOCUMENTS>(p, b, at));
-  }
-  cp_async_commit();
+  const int row = consumer * warpgroup_rows + int(threadIdx.x) % warpgroup_threads / warp_lanes * 16;
+  const uint64_t k_rows = factor_of<own_rows>(k, consumer * warpgroup_rows),
+                 v_rows = factor_of<own_rows>(v, consumer * warpgroup_rows);
   float d_k[WIDTH / 8][4] = {}, d_v[WIDTH / 8][4] = {};
   const float scale = s.scale * log2_e;
-  for (int i = 0; !is_done(at); i++, at = next) {
-    const query_stage stage = query_stage_of<WIDTH>(bytes, i % 2),
-                      other = query_stage_of<WIDTH>(bytes, 1 - i % 2);
-    step<MAPPED>(&next);
-    const bool has_next = !is_done(next);
-    cp_async_wait<0>();
-    fence_proxy_async();
-    __syncthreads(); // this tile has arrived, and all reads of the other stage are done
+  compute_ring<query_stages> ring = {consumer};
+  if (!is_done(at)) ring.begin();
+#pragma unroll 1
+  while (!is_done(at)) {
+    const query_stage stage = query_stage_of<WIDTH>(bytes, ring.stage);
+    const int position = query_tile_at<MAPPED, tile_queries>(s, at.tile).position - first - row;
+    step<MAPPED>(&at);
     float weights[1][query_tiles_of_8][4], d_s[query_tiles_of_8][4];
     uint32_t p_left[tile_queries / 16][4], d_s_left[tile_queries / 16][4];
+    ring.open();
     wgmma_fence(weights[0], d_s);
     start_product<major::k, major::k, WIDTH, own_rows, tile_queries>(
         weights[0], k_rows, factor_of<tile_queries>(stage.q, 0), false);
@@ -154,14 +226,8 @@ __global__ void __launch_bounds__(threads_count, blocks_at_once) make_d_k_d_v(at
     start_product<major::k, major::k, WIDTH, own_rows, tile_queries>(
         d_s, v_rows, factor_of<tile_queries>(stage.d_o, 0), false);
     wgmma_commit();
-    query_statistics statistics;
-    if (has_next) {
-      copy_stage<MAPPED, WIDTH>(p, other, b, next);
-      statistics = load_statistics<MAPPED, DOCUMENTS>(p, b, next);
-    }
-    cp_async_commit();
     wgmma_wait<1>(weights[0]);
-    const int position = query_tile_at<MAPPED, tile_queries>(s, at.tile).position - first - row;
+    ring.pass_turn(is_done(at));
     if constexpr (DOCUMENTS) hide_from_queries(weights, stage.low, first + row);
     weigh_keys(weights, stage.lse, scale, position, s.window);
     round_to_left(weights[0], p_left);
@@ -174,27 +240,49 @@ __global__ void __launch_bounds__(threads_count, blocks_at_once) make_d_k_d_v(at
     wgmma_fence(d_k, d_s_left);
     start_product<major::mn, tile_queries>(d_k, d_s_left, factor_of<tile_queries>(stage.q, 0), true);
     wgmma_commit();
-    if (has_next) store_statistics<DOCUMENTS>(other, statistics);
     wgmma_wait<0>(d_v, d_k, p_left, d_s_left);
+    ring.close();
   }
   if (p.rotates_back) rotate_back<DOCUMENTS, WIDTH>(p, d_k, b, first + row, s.S - 1);
   if (p.head_parts > 1) {
     store_parts<MAPPED, WIDTH>(p, block, d_k, d_v, first + row);
     return;
   }
-  __syncthreads(); // K and V have been read; results go through their memory
+  // K and V have been read; results go through their memory.
+  named_barrier_sync(barriers<query_stages>::done, done_threads);
   const float one[2] = {1.0f, 1.0f}, scales[2] = {s.scale, s.scale};
   store_keys<MAPPED, WIDTH>(v, row, d_v, one, p.d_v + kv * s.D, s, b, first + row);
   store_keys<MAPPED, WIDTH>(k, row, d_k, scales, p.d_k + kv * s.D, s, b, first + row);
+}
+
+// DOCUMENTS: they are told apart; with a map of rows, whichever rows there are.
+template <int WIDTH, bool MAPPED, bool DOCUMENTS>
+__global__ void __launch_bounds__(threads_count, blocks_at_once) make_d_k_d_v(attention_gradient<bf16> p) {
+  FSDP_SHARED_DYNAMIC(bytes);
+  const key_block block = key_block_at<own_rows>(p.shape, p.head_parts, int(blockIdx.x), block_row());
+  if (block.first >= p.shape.S) return;
+  const int past_query = queries_end<DOCUMENTS, own_rows>(p.shape, block.b, block.first);
+  const query_walk walk = walk_of<MAPPED, tile_queries>(p.shape, p.head_parts, block, past_query);
+  const int group = warpgroup_index();
+  if (group == 0) {
+    registers_release<copy_registers>();
+    copy_for_keys<WIDTH, MAPPED, DOCUMENTS>(p, bytes, block, walk);
+  } else {
+    registers_take<compute_registers>();
+    compute_for_keys<WIDTH, MAPPED, DOCUMENTS>(p, bytes, block, walk, group - 1);
+  }
 }
 
 // ---- d_Q
 
 constexpr int tile_keys = 128, key_tiles_of_8 = tile_keys / 8, half_keys = tile_keys / 2;
 
-// Dynamic shared memory: Q, d_O; two stages of K, V.
+constexpr int key_stages = 2;
+
+// Dynamic shared memory: Q, d_O; stages of K, V.
 template <int WIDTH>
-constexpr int queries_shared_bytes = 2 * tile_bytes<WIDTH, own_rows> + 4 * tile_bytes<WIDTH, tile_keys>;
+constexpr int queries_shared_bytes =
+    2 * tile_bytes<WIDTH, own_rows> + key_stages * 2 * tile_bytes<WIDTH, tile_keys>;
 
 // P in place of S. `first_key`: of the tile, counted from the warp's first query.
 __device__ __forceinline__ void weigh_queries(float (&p)[1][key_tiles_of_8][4], const float (&lse)[2],
@@ -223,37 +311,61 @@ differentiate_queries(const float (&p)[key_tiles_of_8][4], const float (&d_p)[ke
   round_to_left(d_s, left);
 }
 
+// What all threads of a block know: its queries, and the keys that they see.
+struct query_work {
+  query_block block;
+  query_range own;
+  key_span span;
+};
+
+template <int WIDTH, bool MAPPED>
+__device__ __forceinline__ void copy_for_queries(const attention_gradient<bf16> &p,
+                                                 const smem<unsigned char> &bytes, const query_work &work) {
+  constexpr int one = tile_bytes<WIDTH, tile_keys>, tiles = 2 * tile_bytes<WIDTH, own_rows>;
+  const attention_shape &s = p.shape;
+  const int b = work.block.b, head = work.block.head, kv = head / s.G * s.D, thread = int(threadIdx.x);
+  copy_query_panels<MAPPED, WIDTH, own_rows, warpgroup_threads>(
+      bytes.part<bf16>(0, own_rows * WIDTH), p.q + head * s.D, s.Q, s, b, work.own, thread);
+  copy_query_panels<MAPPED, WIDTH, own_rows, warpgroup_threads>(
+      bytes.part<bf16>(tile_bytes<WIDTH, own_rows>, own_rows * WIDTH), p.d_o + head * s.D, s.H * s.D, s, b,
+      work.own, thread);
+  copy_ring<key_stages> ring;
+  key_run run;
+#pragma unroll 1
+  for (int key = work.span.first; key < work.span.end; key += tile_keys) {
+    const int at = tiles + 2 * ring.open() * one;
+    move_to<MAPPED, tile_keys>(s, b, key, &run);
+    copy_key_panels<MAPPED, WIDTH, tile_keys, warpgroup_threads>(bytes.part<bf16>(at, tile_keys * WIDTH),
+                                                                 p.k + kv, s, b, key, run, thread);
+    copy_key_panels<MAPPED, WIDTH, tile_keys, warpgroup_threads>(
+        bytes.part<bf16>(at + one, tile_keys * WIDTH), p.v + kv, s, b, key, run, thread);
+    ring.close();
+  }
+  ring.finish();
+}
+
+__device__ __forceinline__ float sum_of(const float (&p)[key_tiles_of_8][4]) {
+  float sums[2] = {0, 0};
+#pragma unroll
+  for (int n = 0; n < key_tiles_of_8; n++) {
+    sums[0] += p[n][0] + p[n][1];
+    sums[1] += p[n][2] + p[n][3];
+  }
+  return sums[0] + sums[1];
+}
+
 template <int WIDTH, bool MAPPED, bool DOCUMENTS>
-__global__ void __launch_bounds__(threads_count, blocks_at_once) make_d_q(attention_gradient<bf16> p) {
-  FSDP_SHARED_DYNAMIC(bytes);
+__device__ __forceinline__ void compute_for_queries(const attention_gradient<bf16> &p,
+                                                    const smem<unsigned char> &bytes, const query_work &work,
+                                                    int consumer) {
   constexpr int one = tile_bytes<WIDTH, tile_keys>, tiles = 2 * tile_bytes<WIDTH, own_rows>;
   const smem<bf16> q = bytes.part<bf16>(0, own_rows * WIDTH),
                    d_o = bytes.part<bf16>(tile_bytes<WIDTH, own_rows>, own_rows * WIDTH);
   const attention_shape &s = p.shape;
-  const query_block block = query_block_at<own_rows>(s, int(blockIdx.x), block_row());
-  if (block.tile < 0) return;
-  const int b = block.b, head = block.head, kv = head / s.G * s.D;
-  const query_range own = query_tile_at<MAPPED, own_rows>(s, block.tile);
-  const key_span span = keys_before<own_rows, tile_keys>(own, low_of<DOCUMENTS>(s, b, own.position));
+  const int b = work.block.b, head = work.block.head;
+  const query_range &own = work.own;
   const int first = own.position; // of the block's first query
-  const int group_row = int(threadIdx.x) / warpgroup_threads * warpgroup_rows;
-  const int row = int(threadIdx.x) / warp_lanes * 16; // of the warp
-  key_run run;
-  auto copy_stage = [&](int stage, int key) {
-    move_to<MAPPED, tile_keys>(s, b, key, &run);
-    copy_key_panels<MAPPED, WIDTH, tile_keys, threads_count>(
-        bytes.part<bf16>(tiles + 2 * stage * one, tile_keys * WIDTH), p.k + kv, s, b, key, run,
-        int(threadIdx.x));
-    copy_key_panels<MAPPED, WIDTH, tile_keys, threads_count>(
-        bytes.part<bf16>(tiles + (2 * stage + 1) * one, tile_keys * WIDTH), p.v + kv, s, b, key, run,
-        int(threadIdx.x));
-  };
-  copy_query_panels<MAPPED, WIDTH, own_rows, threads_count>(q, p.q + head * s.D, s.Q, s, b, own,
-                                                            int(threadIdx.x));
-  copy_query_panels<MAPPED, WIDTH, own_rows, threads_count>(d_o, p.d_o + head * s.D, s.H * s.D, s, b, own,
-                                                            int(threadIdx.x));
-  copy_stage(0, span.first);
-  cp_async_commit();
+  const int row = consumer * warpgroup_rows + int(threadIdx.x) % warpgroup_threads / warp_lanes * 16;
   float lse[2], delta[2], d_q[WIDTH / 8][4] = {};
 #pragma unroll
   for (int half = 0; half < 2; half++) {
@@ -262,18 +374,20 @@ __global__ void __launch_bounds__(threads_count, blocks_at_once) make_d_q(attent
     lse[half] = exists ? log2_e * global_load(p.lse + statistic_at(s, b, head, query)) : 0.0f;
     delta[half] = exists ? global_load(p.delta + statistic_at(s, b, head, query)) : 0.0f;
   }
-  const uint64_t q_rows = factor_of<own_rows>(q, group_row), d_o_rows = factor_of<own_rows>(d_o, group_row);
+  const uint64_t q_rows = factor_of<own_rows>(q, consumer * warpgroup_rows),
+                 d_o_rows = factor_of<own_rows>(d_o, consumer * warpgroup_rows);
   const float scale = s.scale * log2_e;
   first_keys<1> low = {};
   if constexpr (DOCUMENTS) low = first_keys_of<1>(s, b, own, row);
-  for (int key = span.first, stage = 0; key < span.end; key += tile_keys, stage = 1 - stage) {
-    const smem<bf16> k = bytes.part<bf16>(tiles + 2 * stage * one, tile_keys * WIDTH);
-    const smem<bf16> v = bytes.part<bf16>(tiles + (2 * stage + 1) * one, tile_keys * WIDTH);
-    cp_async_wait<0>();
-    fence_proxy_async();
-    __syncthreads(); // this tile has arrived, and all reads of the other stage are done
+  compute_ring<key_stages> ring = {consumer};
+  if (work.span.first < work.span.end) ring.begin();
+#pragma unroll 1
+  for (int key = work.span.first; key < work.span.end; key += tile_keys) {
+    const smem<bf16> k = bytes.part<bf16>(tiles + 2 * ring.stage * one, tile_keys * WIDTH);
+    const smem<bf16> v = bytes.part<bf16>(tiles + (2 * ring.stage + 1) * one, tile_keys * WIDTH);
     float weights[1][key_tiles_of_8][4], d_p[key_tiles_of_8][4];
     uint32_t left[half_keys / 16][4], left_of_rest[half_keys / 16][4];
+    ring.open();
     wgmma_fence(weights[0], d_p);
     start_product<major::k, major::k, WIDTH, own_rows, tile_keys>(weights[0], q_rows,
                                                                   factor_of<tile_keys>(k, 0), false);
@@ -282,11 +396,12 @@ __global__ void __launch_bounds__(threads_count, blocks_at_once) make_d_q(attent
                                                                   false);
     wgmma_commit();
     wgmma_wait<1>(weights[0]);
+    ring.pass_turn(key + tile_keys >= work.span.end);
     if constexpr (DOCUMENTS) hide_before(weights, low, key);
     weigh_queries(weights, lse, scale, key - first - row, s.window);
-    // Here, and not before P: else ptxas (13.0) moves the wait for d_P up, and makes P after it.
-    if (key + tile_keys < span.end) copy_stage(1 - stage, key + tile_keys);
-    cp_async_commit();
+    // Else ptxas (13.0) moves the wait for d_P up, before P. It knows that P is never negative, but not the
+    // scale.
+    finish_before_wait(sum_of(weights[0]) * scale);
     wgmma_wait<0>(d_p);
     differentiate_queries<0>(weights[0], d_p, delta, left);
     wgmma_fence(d_q, left);
@@ -296,11 +411,32 @@ __global__ void __launch_bounds__(threads_count, blocks_at_once) make_d_q(attent
     start_product<major::mn, tile_keys>(d_q, left_of_rest, factor_of<tile_keys>(k, half_keys), true);
     wgmma_commit();
     wgmma_wait<0>(d_q, left, left_of_rest);
+    ring.close();
   }
   if (p.rotates_back) rotate_back<DOCUMENTS, WIDTH>(p, d_q, b, first + row, first + own.end - own.index - 1);
-  __syncthreads(); // Q has been read; results go through its memory
+  named_barrier_sync(barriers<key_stages>::done,
+                     done_threads); // Q has been read; results go through its memory
   const float scales[2] = {s.scale, s.scale};
   store_queries<MAPPED, WIDTH>(q, row, d_q, scales, p.d_q + head * s.D, s.Q, s, b, own.index + row, own.end);
+}
+
+template <int WIDTH, bool MAPPED, bool DOCUMENTS>
+__global__ void __launch_bounds__(threads_count, blocks_at_once) make_d_q(attention_gradient<bf16> p) {
+  FSDP_SHARED_DYNAMIC(bytes);
+  query_work work;
+  work.block = query_block_at<own_rows>(p.shape, int(blockIdx.x), block_row());
+  if (work.block.tile < 0) return;
+  work.own = query_tile_at<MAPPED, own_rows>(p.shape, work.block.tile);
+  work.span =
+      keys_before<own_rows, tile_keys>(work.own, low_of<DOCUMENTS>(p.shape, work.block.b, work.own.position));
+  const int group = warpgroup_index();
+  if (group == 0) {
+    registers_release<copy_registers>();
+    copy_for_queries<WIDTH, MAPPED>(p, bytes, work);
+  } else {
+    registers_take<compute_registers>();
+    compute_for_queries<WIDTH, MAPPED, DOCUMENTS>(p, bytes, work, group - 1);
+  }
 }
 
 // ---- Launches
