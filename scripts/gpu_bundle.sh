@@ -22,7 +22,7 @@ folder=${arguments[0]:-build-gpu}
 architecture=${arguments[1]:-90}
 bundle=${FSDP_BUNDLE_FOLDER:-$folder/bundle}
 mib_max=${FSDP_BUNDLE_MIB_MAX:-64}
-programs=(bin/fsdp_train bin/fsdp_plan bin/fsdp_profile bin/bench_gpu tests/gpu_kernels
+programs=(bin/fsdp_train bin/fsdp_plan bin/fsdp_profile bin/bench_gpu bin/bench_grouped tests/gpu_kernels
   tests/test_golden tests/test_strategies)
 if [ $build -eq 1 ]; then
   targets=()

@@ -19,11 +19,10 @@
 // cache. The time is the median of N measurements by events, each of several launches, after a warm-up.
 // --json writes one line per kernel, as soon as it is known; with --profile it has the kernel's price on that
 // machine, too.
+#include "bench/gpu/timing.h"
 #include "bench/step_ops.h"
-#include "kernels/cuda/cuda_kernels.h"
 #include "launcher/setup/setup.h"
 #include "runtime/base/check.h"
-#include "runtime/base/cuda_check.h"
 #include "runtime/base/random.h"
 #include "runtime/base/size.h"
 #include "runtime/plan/price/price.h"
@@ -33,14 +32,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SETS_MAX     16
-#define SETS_BYTES   ((int64_t)512 << 20) // of all the sets together: several times any cache
-#define PATTERN      ((int64_t)1 << 20)   // elements drawn; longer operands repeat them
-#define MEASURE_MS   10.0
-#define REPEATS_MAX  31
-#define SIDE         8192 // of the ceilings
-#define SIDE_MAX     32768
-#define OPERANDS_MAX (FSDP_OP_MAX_OPERANDS + 1)
+#define PATTERN    ((int64_t)1 << 20) // elements drawn; longer operands repeat them
+#define MEASURE_MS 10.0
+#define SIDE       8192 // of the ceilings
+#define SIDE_MAX   32768
 
 #define PARTS_MAX       16
 #define PART_NAME_BYTES 64
@@ -57,21 +52,14 @@ typedef struct arguments {
 } arguments;
 
 typedef struct bench {
-  int repeats;
+  gpu_timer timer;
   bool times_parts;
-  json_t *parts;               // of the call measured last; NULL: none
-  const fsdp_pricing *pricing; // NULL: without a profile
-  FILE *json;                  // NULL: none
-  cudaStream_t stream;
-  cudaEvent_t begin, end;
+  json_t *parts;                       // of the call measured last; NULL: none
+  const fsdp_pricing *pricing;         // NULL: without a profile
+  FILE *json;                          // NULL: none
   double flops_ceiling, bytes_ceiling; // a second; 0: being measured
   double step_s;                       // of all kernels so far, with their launches in a step
 } bench;
-
-typedef struct launch_set {
-  fsdp_view views[OPERANDS_MAX];
-  unsigned char *memory;
-} launch_set;
 
 // ---- What operands hold
 
@@ -161,13 +149,13 @@ static void fill_by_forward(const bench *b, const step_op *op, fsdp_view *views)
                                  .attrs = &op->attrs,
                                  .operands = forward,
                                  .operand_count = count,
-                                 .stream = b->stream};
+                                 .stream = b->timer.stream};
   CALL_CUDA(cudaDeviceSynchronize()); // copies within the device, which this stream does not wait for
   fsdp_cuda_kernels()->kernels[call.kind](&call);
-  CALL_CUDA(cudaStreamSynchronize(b->stream));
+  CALL_CUDA(cudaStreamSynchronize(b->timer.stream));
 }
 
-static void fill_set(const bench *b, const step_op *op, launch_set *set) {
+static void fill_set(const bench *b, const step_op *op, gpu_set *set) {
   for (int i = 0; i < op->instr->operand_count; i++) {
     const draw d = draw_of(op, i);
     if (op->instr->op == FSDP_OP_ADAMW && i == 1) {
@@ -178,60 +166,6 @@ static void fill_set(const bench *b, const step_op *op, launch_set *set) {
   }
   if (op->instr->op == FSDP_OP_ATTENTION_BACKWARD || op->instr->op == FSDP_OP_CONTEXT_ATTENTION_BACKWARD)
     fill_by_forward(b, op, set->views);
-}
-
-// One zeroed allocation for all operands, each aligned to 256 bytes.
-static void make_set(launch_set *set, const step_op *op) {
-  int64_t bytes = 0;
-  for (int i = 0; i < op->instr->operand_count; i++) bytes += fsdp_round_up(op->operands[i].size_bytes, 256);
-  void *memory = NULL;
-  CALL_CUDA(cudaMalloc(&memory, (size_t)bytes));
-  CALL_CUDA(cudaMemset(memory, 0, (size_t)bytes));
-  set->memory = memory;
-  int64_t at = 0;
-  for (int i = 0; i < op->instr->operand_count; i++) {
-    const fsdp_operand *o = &op->operands[i];
-    set->views[i] =
-        (fsdp_view){set->memory + at, o->size_bytes / fsdp_dtype_bytes(o->dtype), o->dtype, o->access};
-    at += fsdp_round_up(o->size_bytes, 256);
-  }
-}
-
-// ---- Time
-
-static void launch_sets(const bench *b, fsdp_kernel_call *call, const launch_set *sets, int set_count,
-                        int launches) {
-  for (int i = 0; i < launches; i++) {
-    call->operands = sets[i % set_count].views;
-    call->stream = b->stream;
-    fsdp_cuda_kernels()->kernels[call->kind](call);
-  }
-}
-
-static float time_ms(const bench *b, fsdp_kernel_call *call, const launch_set *sets, int set_count,
-                     int launches) {
-  float ms = 0;
-  CALL_CUDA(cudaEventRecord(b->begin, b->stream));
-  launch_sets(b, call, sets, set_count, launches);
-  CALL_CUDA(cudaEventRecord(b->end, b->stream));
-  CALL_CUDA(cudaEventSynchronize(b->end));
-  CALL_CUDA(cudaEventElapsedTime(&ms, b->begin, b->end));
-  return ms / (float)launches;
-}
-
-static int compare_floats(const void *left, const void *right) {
-  float a = *(const float *)left, b = *(const float *)right;
-  return (a > b) - (a < b);
-}
-
-static double median_s(const bench *b, fsdp_kernel_call *call, const launch_set *sets, int set_count) {
-  float times[REPEATS_MAX];
-  launch_sets(b, call, sets, set_count, 2 * set_count);
-  float once = time_ms(b, call, sets, set_count, set_count);
-  int launches = (int)fsdp_max_i64(set_count, (int64_t)(MEASURE_MS / fmaxf(once, 1e-3f)));
-  for (int i = 0; i < b->repeats; i++) times[i] = time_ms(b, call, sets, set_count, launches);
-  qsort(times, (size_t)b->repeats, sizeof *times, compare_floats);
-  return (double)times[b->repeats / 2] / 1e3;
 }
 
 // ---- The launches of one call apart
@@ -266,26 +200,26 @@ static void print_kernel_name(const void *kernel, char out[PART_NAME_BYTES]) {
 
 // What each launch of a call takes, the median of the measurements; empty for one launch, and for more than
 // PARTS_MAX.
-static json_t *time_parts(const bench *b, fsdp_kernel_call *call, const launch_set *set) {
-  float ms[PARTS_MAX][REPEATS_MAX];
+static json_t *time_parts(const bench *b, fsdp_kernel_call *call, const gpu_set *set) {
+  float ms[PARTS_MAX][GPU_REPEATS_MAX];
   for (int i = 0; i < PARTS_MAX; i++) CALL_CUDA(cudaEventCreateWithFlags(&seen.after[i], cudaEventDefault));
-  for (int r = 0; r < b->repeats; r++) {
+  for (int r = 0; r < b->timer.repeats; r++) {
     seen.count = 0;
-    CALL_CUDA(cudaEventRecord(b->begin, b->stream));
+    CALL_CUDA(cudaEventRecord(b->timer.begin, b->timer.stream));
     fsdp_cuda_observe_launches(note_launch);
-    launch_sets(b, call, set, 1, 1);
+    gpu_launch(&b->timer, call, set, 1, 1);
     fsdp_cuda_observe_launches(NULL);
-    CALL_CUDA(cudaStreamSynchronize(b->stream));
+    CALL_CUDA(cudaStreamSynchronize(b->timer.stream));
     for (int i = 0; i < seen.count && i < PARTS_MAX; i++)
-      CALL_CUDA(cudaEventElapsedTime(&ms[i][r], i ? seen.after[i - 1] : b->begin, seen.after[i]));
+      CALL_CUDA(cudaEventElapsedTime(&ms[i][r], i ? seen.after[i - 1] : b->timer.begin, seen.after[i]));
   }
   json_t *parts = json_array();
   for (int i = 0; i < seen.count && seen.count > 1 && seen.count <= PARTS_MAX; i++) {
     char name[PART_NAME_BYTES];
     print_kernel_name(seen.kernels[i], name);
-    qsort(ms[i], (size_t)b->repeats, sizeof *ms[i], compare_floats);
-    json_array_append_new(parts,
-                          json_pack("{s:s, s:f}", "kernel", name, "us", 1e3 * (double)ms[i][b->repeats / 2]));
+    qsort(ms[i], (size_t)b->timer.repeats, sizeof *ms[i], gpu_compare_floats);
+    json_array_append_new(
+        parts, json_pack("{s:s, s:f}", "kernel", name, "us", 1e3 * (double)ms[i][b->timer.repeats / 2]));
   }
   for (int i = 0; i < PARTS_MAX; i++) CALL_CUDA(cudaEventDestroy(seen.after[i]));
   return parts;
@@ -338,9 +272,9 @@ static double run(bench *b, const step_op *op) {
   const fsdp_instr *instr = op->instr;
   int64_t set_bytes = 0;
   for (int i = 0; i < instr->operand_count; i++) set_bytes += op->operands[i].size_bytes;
-  const int set_count = (int)fsdp_min_i64(SETS_MAX, 1 + SETS_BYTES / set_bytes);
-  launch_set sets[SETS_MAX];
-  for (int s = 0; s < set_count; s++) make_set(&sets[s], op);
+  const int set_count = gpu_set_count(set_bytes);
+  gpu_set sets[GPU_SETS_MAX];
+  for (int s = 0; s < set_count; s++) gpu_set_create(&sets[s], op->operands, instr->operand_count);
   CALL_CUDA(cudaDeviceSynchronize());
   const fsdp_param_run segment = {.numel = sets[0].views[0].numel, .random_stream = 1};
   fsdp_kernel_call call = {.kind = instr->op,
@@ -353,10 +287,10 @@ static double run(bench *b, const step_op *op) {
   fsdp_products_measure(&fsdp_cuda_products);
   for (int s = 0; s < set_count; s++) fill_set(b, op, &sets[s]);
   CALL_CUDA(cudaDeviceSynchronize());
-  const double s = median_s(b, &call, sets, set_count);
+  const double s = gpu_median_s(&b->timer, &call, sets, set_count);
   json_decref(b->parts);
   b->parts = b->times_parts ? time_parts(b, &call, &sets[0]) : NULL;
-  for (int i = 0; i < set_count; i++) CALL_CUDA(cudaFree(sets[i].memory));
+  gpu_sets_destroy(sets, set_count);
   return s;
 }
 
@@ -387,11 +321,11 @@ static void measure_copy(bench *b, int64_t bytes) {
   CALL_CUDA(cudaDeviceSynchronize());
   float best_ms = INFINITY, ms = 0;
   for (int i = 0; i < 10; i++) {
-    CALL_CUDA(cudaEventRecord(b->begin, b->stream));
-    CALL_CUDA(cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDefault, b->stream));
-    CALL_CUDA(cudaEventRecord(b->end, b->stream));
-    CALL_CUDA(cudaEventSynchronize(b->end));
-    CALL_CUDA(cudaEventElapsedTime(&ms, b->begin, b->end));
+    CALL_CUDA(cudaEventRecord(b->timer.begin, b->timer.stream));
+    CALL_CUDA(cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDefault, b->timer.stream));
+    CALL_CUDA(cudaEventRecord(b->timer.end, b->timer.stream));
+    CALL_CUDA(cudaEventSynchronize(b->timer.end));
+    CALL_CUDA(cudaEventElapsedTime(&ms, b->timer.begin, b->timer.end));
     if (i > 1) best_ms = fminf(best_ms, ms);
   }
   CALL_CUDA(cudaFree(from));
@@ -488,19 +422,13 @@ static arguments parse(int argc, char **argv) {
     }
   }
   a.plan_argv[a.plan_argc] = NULL;
-  if (a.repeats >= 1 && a.repeats <= REPEATS_MAX && a.side >= 1 && a.side <= SIDE_MAX) return a;
-  fprintf(stderr, "bench_gpu: error: --repeat takes 1 to %d, --side 1 to %d\n", REPEATS_MAX, SIDE_MAX);
+  if (a.repeats >= 1 && a.repeats <= GPU_REPEATS_MAX && a.side >= 1 && a.side <= SIDE_MAX) return a;
+  fprintf(stderr, "bench_gpu: error: --repeat takes 1 to %d, --side 1 to %d\n", GPU_REPEATS_MAX, SIDE_MAX);
   exit(2);
 }
 
-static bench open_bench(const arguments *a, void **scratch) {
-  bench b = {.repeats = a->repeats, .times_parts = a->parts};
-  CALL_CUDA(cudaSetDevice(0));
-  CALL_CUDA(cudaStreamCreateWithPriority(&b.stream, cudaStreamNonBlocking, 0));
-  CALL_CUDA(cudaEventCreateWithFlags(&b.begin, cudaEventDefault));
-  CALL_CUDA(cudaEventCreateWithFlags(&b.end, cudaEventDefault));
-  CALL_CUDA(cudaMalloc(scratch, (size_t)FSDP_CUDA_GEMM_WORKSPACE_BYTES));
-  fsdp_cuda_gemm_open(*scratch);
+static bench open_bench(const arguments *a) {
+  bench b = {.timer = gpu_timer_open(a->repeats, MEASURE_MS), .times_parts = a->parts};
   if (a->json && !(b.json = fopen(a->json, "w"))) {
     fprintf(stderr, "bench_gpu: error: %s cannot be written\n", a->json);
     exit(3);
@@ -509,8 +437,8 @@ static bench open_bench(const arguments *a, void **scratch) {
 }
 
 static void run_all(const arguments *a, const fsdp_setup *setup, const fsdp_pricing *pricing) {
-  void *scratch = NULL;
-  bench b = open_bench(a, &scratch);
+  bench b = open_bench(a);
+  void *scratch = gpu_products_open();
   b.pricing = pricing;
   struct cudaDeviceProp properties;
   CALL_CUDA(cudaGetDeviceProperties(&properties, 0));
@@ -522,8 +450,7 @@ static void run_all(const arguments *a, const fsdp_setup *setup, const fsdp_pric
   if (!a->ceilings_only) bench_step(&b, setup->plan, a);
   json_decref(b.parts);
   if (b.json) fclose(b.json);
-  fsdp_cuda_gemm_close();
-  CALL_CUDA(cudaFree(scratch));
+  gpu_products_close(scratch);
 }
 
 // What the plan's kernels depend on; all 0 without a GPU.
