@@ -42,12 +42,7 @@ static const model models[] = {{"mixtral", 4096, 14336, 8, 2, false},
                                {"olmoe", 2048, 1024, 64, 8, false},
                                {"small", 72, 40, 4, 2, true}};
 
-static const struct by {
-  const char *name;
-  bool general;
-} kernels[] = {{"mma", false}, {"general", true}};
-#define KERNEL_COUNT (int)(sizeof kernels / sizeof *kernels)
-#define REFERENCE    0
+#define REFERENCE FSDP_GROUPED_MMA
 
 typedef struct arguments {
   const char *only, *products, *json; // NULL: all models; the tensor cores'; none
@@ -57,6 +52,7 @@ typedef struct arguments {
 
 typedef struct bench {
   const arguments *arguments;
+  const char *products; // kernels, between commas
   gpu_timer timer;
   FILE *json; // NULL: none
   bool differs;
@@ -239,17 +235,18 @@ static void make(const bench *b, fsdp_kernel_call *call, const gpu_set *set, fsd
 
 // ---- Results
 
-static void report(bench *b, const grouped_case *c, int kernel, double s, double dense_s, double apart) {
+static void report(bench *b, const grouped_case *c, const char *kernel, double s, double dense_s,
+                   double apart) {
   const double flops = flops_of(c), share = dense_s / s;
   printf("%-10s %5lld rows  %-27s %-8s %10.1f us %7.1f TFLOP/s  dense %7.1f  share %5.1f%%  apart %.1e%s\n",
-         c->of->name, (long long)c->rows, fsdp_op_name(c->kind), kernels[kernel].name, 1e6 * s,
-         flops / s / 1e12, flops / dense_s / 1e12, 100 * share, apart, apart <= APART_MAX ? "" : "  DIFFERS");
+         c->of->name, (long long)c->rows, fsdp_op_name(c->kind), kernel, 1e6 * s, flops / s / 1e12,
+         flops / dense_s / 1e12, 100 * share, apart, apart <= APART_MAX ? "" : "  DIFFERS");
   fflush(stdout);
   b->differs = b->differs || !(apart <= APART_MAX);
   if (!b->json) return;
   json_t *line = json_pack("{s:s, s:I, s:s, s:s, s:f, s:f, s:f, s:f, s:o}", "model", c->of->name, "rows",
-                           (json_int_t)c->rows, "op", fsdp_op_name(c->kind), "by", kernels[kernel].name, "us",
-                           1e6 * s, "tflops", flops / s / 1e12, "dense_us", 1e6 * dense_s, "dense_tflops",
+                           (json_int_t)c->rows, "op", fsdp_op_name(c->kind), "by", kernel, "us", 1e6 * s,
+                           "tflops", flops / s / 1e12, "dense_us", 1e6 * dense_s, "dense_tflops",
                            flops / dense_s / 1e12, "apart", isfinite(apart) ? json_real(apart) : json_null());
   json_dumpf(line, b->json, JSON_COMPACT);
   fputc('\n', b->json);
@@ -269,14 +266,15 @@ static void time_case(bench *b, grouped_case *c) {
   const int64_t numel = pieces_numel(&sets[0].views[c->operand_count - 1]);
   fsdp_bf16 *expected = fsdp_alloc((size_t)numel * sizeof *expected),
             *made = fsdp_alloc((size_t)numel * sizeof *made);
-  c->attrs.general_products = kernels[REFERENCE].general;
+  c->attrs.products = REFERENCE;
   make(b, &call, &sets[0], expected);
-  for (int k = 0; k < KERNEL_COUNT; k++) {
-    if (!is_among(kernels[k].name, b->arguments->products ? b->arguments->products : "mma")) continue;
-    c->attrs.general_products = kernels[k].general;
+  for (int k = FSDP_GROUPED_WGMMA; k > FSDP_GROUPED_CPU; k--) {
+    const char *name = fsdp_grouped_kernel_name((fsdp_grouped_kernel)k);
+    if (!is_among(name, b->products)) continue;
+    c->attrs.products = (fsdp_grouped_kernel)k;
     make(b, &call, &sets[0], made);
     const double apart = distance(made, expected, numel);
-    report(b, c, k, gpu_median_s(&b->timer, &call, sets, set_count), dense_s, apart);
+    report(b, c, name, gpu_median_s(&b->timer, &call, sets, set_count), dense_s, apart);
   }
   free(expected);
   free(made);
@@ -350,6 +348,10 @@ int main(int argc, char **argv) {
   void *scratch = gpu_products_open();
   struct cudaDeviceProp properties;
   CALL_CUDA(cudaGetDeviceProperties(&properties, 0));
+  const bool has_wgmma = properties.major == 9 && properties.minor == 0 &&
+                         fsdp_cuda_attention_kernels() >> FSDP_ATTENTION_WGMMA & 1;
+  b.products = a.products ? a.products : has_wgmma ? "wgmma,mma" : "mma";
+  if (!has_wgmma && is_among("wgmma", b.products)) refuse("wgmma is not of this GPU, or of this executable");
   printf("# %s, bf16\n", properties.name);
   for (size_t i = 0; i < sizeof models / sizeof *models; i++)
     if (is_wanted(&models[i], a.only)) time_model(&b, &models[i]);

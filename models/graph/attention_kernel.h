@@ -46,9 +46,10 @@ typedef struct fsdp_op_gpu {
   int gemm_multiprocessors;        // of which products are cut for these; 0: all
   fsdp_attention_choice attention; // what is asked for
   // Sets of 1u << fsdp_attention_kernel: what the executable does not hold, and what did not match the
-  // general kernel on this GPU. The general kernel is in neither.
+  // general kernel on this GPU. The general kernel is in neither. Where attention by wgmma is missing, all
+  // kernels by wgmma are: they are built together.
   unsigned attention_missing, attention_distrusted;
-  bool experts_distrusted; // products grouped by expert on tensor cores did not match either
+  unsigned grouped_distrusted; // of products grouped by expert, the same: of 1u << fsdp_grouped_kernel
 } fsdp_op_gpu;
 
 // "cpu", "general", "mma", "wgmma", "wgmma-unfenced"

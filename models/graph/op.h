@@ -6,6 +6,7 @@
 #pragma once
 
 #include "models/graph/attention_kernel.h"
+#include "models/graph/grouped_kernel.h"
 #include "models/graph/route_score.h"
 #include "runtime/base/access.h"
 #include "runtime/base/dtype.h"
@@ -84,8 +85,8 @@ typedef struct fsdp_op_attrs {
   // Of a block of experts: of the `held_experts` that a rank has, those from first_expert on are the op's. 0:
   // it has all of them.
   int64_t held_experts, first_expert;
-  bool general_products; // grouped by expert, on a GPU: not on tensor cores, though these could
-  double load;           // for prices: routed rows, as a multiple of the mean of all ranks; 0: 1
+  fsdp_grouped_kernel products; // grouped by expert: which kernel runs
+  double load;                  // for prices: routed rows, as a multiple of the mean of all ranks; 0: 1
   // Route, as in model_config.h: how logits become scores, which groups experts are chosen in (0: one), and
   // what the chosen scores become.
   fsdp_route_score route_score;

@@ -51,9 +51,33 @@ static int grouped(const fsdp_op_attrs *attrs, fsdp_op_product_form form, int64_
   return 1;
 }
 
-void fsdp_op_grouped_attrs(fsdp_op_device device, const fsdp_op_gpu *gpu, fsdp_op_attrs *attrs,
-                           const fsdp_dtype *dtypes) {
-  attrs->general_products = device == FSDP_OP_CUDA && gpu->experts_distrusted && dtypes[0] == FSDP_BF16;
+const char *fsdp_grouped_kernel_name(fsdp_grouped_kernel kernel) {
+  static const char *const names[FSDP_GROUPED_KERNEL_COUNT] = {"cpu", "general", "mma", "wgmma"};
+  FSDP_CHECK((unsigned)kernel < FSDP_GROUPED_KERNEL_COUNT, "kernel %d of grouped products", (int)kernel);
+  return names[kernel];
+}
+
+// The best one that multiplies rows of `dtype`, of these widths, on this GPU.
+static fsdp_grouped_kernel kernel_of(const fsdp_op_gpu *gpu, fsdp_dtype dtype, int64_t out, int64_t in) {
+  enum { MULTIPLE = 8 }; // of tensor cores: rows start on 16 bytes
+  if (dtype != FSDP_BF16 || out % MULTIPLE != 0 || in % MULTIPLE != 0) return FSDP_GROUPED_GENERAL;
+  const bool has_wgmma = gpu->capability == 90 && !(gpu->attention_missing >> FSDP_ATTENTION_WGMMA & 1);
+  int kernel = has_wgmma ? FSDP_GROUPED_WGMMA : FSDP_GROUPED_MMA;
+  while (kernel > FSDP_GROUPED_GENERAL && gpu->grouped_distrusted >> kernel & 1) kernel--;
+  return (fsdp_grouped_kernel)kernel;
+}
+
+void fsdp_op_expert_up_attrs(fsdp_op_device device, const fsdp_op_gpu *gpu, fsdp_op_attrs *attrs,
+                             const fsdp_dtype *dtypes) {
+  attrs->products = device == FSDP_OP_CPU
+                        ? FSDP_GROUPED_CPU
+                        : kernel_of(gpu, dtypes[0], 2 * attrs->intermediate, attrs->channels);
+}
+
+void fsdp_op_expert_down_attrs(fsdp_op_device device, const fsdp_op_gpu *gpu, fsdp_op_attrs *attrs,
+                               const fsdp_dtype *dtypes) {
+  attrs->products = device == FSDP_OP_CPU ? FSDP_GROUPED_CPU
+                                          : kernel_of(gpu, dtypes[0], attrs->channels, attrs->intermediate);
 }
 
 int fsdp_op_expert_up_products(const fsdp_op_attrs *attrs, fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]) {

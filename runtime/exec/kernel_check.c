@@ -44,8 +44,7 @@ typedef struct kernel_case {
 
 // What the comparisons found; remembered.
 typedef struct verdict {
-  unsigned attention_distrusted;
-  bool experts_distrusted;
+  unsigned attention_distrusted, grouped_distrusted;
   char finding[200]; // the first of what differs
 } verdict;
 
@@ -313,23 +312,25 @@ static bool is_there(const checker *self, fsdp_attention_kernel kernel) {
   return fsdp_attention_check(&gpu, FSDP_BF16, attention_cases[0].head_dim, false, &error) == FSDP_OK;
 }
 
-// ---- Products grouped by expert, on tensor cores and by the general kernel
+// ---- Products grouped by expert, by each kernel
 
-// Sums of 24 to 80 products in another order, rounded to 8 bits.
+// Sums of 24 to 340 products in another order, rounded to 8 bits.
 #define EXPERTS_TOLERANCE 1e-2
 
-// Returns the op that differs, or NULL.
-static const char *find_wrong_experts(const checker *self, bool general, double *apart) {
+// Returns the op that differs, or NULL. The tiles of wgmma are large: its case has several of each expert,
+// and more steps than there are stages.
+static const char *find_wrong_experts(const checker *self, fsdp_grouped_kernel kernel, double *apart) {
+  const bool large = kernel == FSDP_GROUPED_WGMMA;
   for (int k = 0; k < FSDP_OP_KIND_COUNT; k++) {
     if (!fsdp_op_is_grouped((fsdp_op_kind)k)) continue;
     kernel_case c = {.kind = (fsdp_op_kind)k,
                      .attrs = {.batch = 1,
-                               .seq = 20,
-                               .channels = 40,
-                               .intermediate = 24,
+                               .seq = large ? 255 : 20,
+                               .channels = large ? 264 : 40,
+                               .intermediate = large ? 328 : 24,
                                .slots = 2,
                                .experts = 3,
-                               .general_products = general}};
+                               .products = kernel}};
     *apart = compare(self, &c, FSDP_BF16);
     release(&c);
     if (*apart > EXPERTS_TOLERANCE) return fsdp_op_name(c.kind);
@@ -339,19 +340,24 @@ static const char *find_wrong_experts(const checker *self, bool general, double 
 
 static fsdp_status check_experts(const checker *self, fsdp_error *error) {
   double apart;
-  const char *wrong = find_wrong_experts(self, true, &apart);
+  const char *wrong = find_wrong_experts(self, FSDP_GROUPED_GENERAL, &apart);
   if (wrong)
     return fsdp_fail(
         error, FSDP_ERR_PEER,
         "this GPU computes wrong numbers: %s by the general kernel differs from the CPU's by %.2g of "
         "its greatest number; use another GPU, another driver, or --backend cpu",
         wrong, apart);
-  wrong = find_wrong_experts(self, false, &apart);
-  if (!wrong) return FSDP_OK;
-  self->found->experts_distrusted = true;
-  if (!self->found->finding[0])
-    snprintf(self->found->finding, sizeof self->found->finding,
-             "%s on tensor cores differs from the CPU's by %.2g of its greatest number", wrong, apart);
+  const bool has_wgmma = is_there(self, FSDP_ATTENTION_WGMMA);
+  for (int k = has_wgmma ? FSDP_GROUPED_WGMMA : FSDP_GROUPED_MMA; k > FSDP_GROUPED_GENERAL; k--) {
+    const fsdp_grouped_kernel kernel = (fsdp_grouped_kernel)k;
+    wrong = find_wrong_experts(self, kernel, &apart);
+    if (!wrong) continue;
+    self->found->grouped_distrusted |= 1u << k;
+    if (!self->found->finding[0])
+      snprintf(self->found->finding, sizeof self->found->finding,
+               "%s by %s differs from the CPU's by %.2g of its greatest number", wrong,
+               fsdp_grouped_kernel_name(kernel), apart);
+  }
   return FSDP_OK;
 }
 
@@ -417,14 +423,13 @@ static void identify(const fsdp_gpu *gpu, char out[IDENTITY_SIZE]) {
 
 static bool recall(const char *name, const char *identity, verdict *found) {
   char why[FSDP_CACHE_WHY_BYTES];
-  int used = 0, experts = 0;
+  int used = 0;
   char *text = fsdp_cache_read(name, identity, why);
   if (why[0]) fsdp_job_note("%s: the GPU's kernels are compared again", why);
-  bool known =
-      text &&
-      sscanf(text, "attention %u experts %d %n", &found->attention_distrusted, &experts, &used) == 2 &&
-      used > 0;
-  found->experts_distrusted = experts != 0;
+  bool known = text &&
+               sscanf(text, "attention %u experts %u %n", &found->attention_distrusted,
+                      &found->grouped_distrusted, &used) == 2 &&
+               used > 0;
   if (known)
     snprintf(found->finding, sizeof found->finding, "%.*s", (int)strcspn(text + used, "\n"), text + used);
   free(text);
@@ -433,8 +438,8 @@ static bool recall(const char *name, const char *identity, verdict *found) {
 
 static void remember(const char *name, const char *identity, const verdict *found) {
   char text[sizeof found->finding + 32], why[FSDP_CACHE_WHY_BYTES];
-  snprintf(text, sizeof text, "attention %u experts %d %s\n", found->attention_distrusted,
-           found->experts_distrusted, found->finding);
+  snprintf(text, sizeof text, "attention %u experts %u %s\n", found->attention_distrusted,
+           found->grouped_distrusted, found->finding);
   if (!fsdp_cache_write(name, identity, text, why))
     fsdp_job_note("%s: the next run compares the GPU's kernels again", why);
 }
@@ -456,7 +461,7 @@ fsdp_status fsdp_kernel_check(const fsdp_gpu *gpu, fsdp_op_gpu *target, fsdp_err
     is_known = true;
   }
   target->attention_distrusted = known.attention_distrusted;
-  target->experts_distrusted = known.experts_distrusted;
+  target->grouped_distrusted = known.grouped_distrusted;
   return FSDP_OK;
 }
 

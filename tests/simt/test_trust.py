@@ -190,21 +190,23 @@ def wrong_kernels_are_replaced():
 
 
 def wrong_experts_are_replaced():
-    """Of products grouped by expert: the general kernel takes their place, and the plan says so."""
+    """Of products grouped by expert: the next kernel takes their place, and the plan says so."""
     def forms(run):
-        return set(re.findall(r"\bexpert_(?:up|down)\w*(\[general\])?", run.output))
+        return set(re.findall(r"\bexpert_(?:up|down)\w*\[(\w+)\]", run.output))
 
     moe = {"model": "tiny-qwen3-moe"}
     right = planted("", cache="none", **moe)
-    assert forms(right) == {""} and not right.notes, (forms(right), right.notes)
-    for planting in ("experts", ""):  # remembered, it is said again
-        run = planted(planting, cache="experts", **moe)
-        assert forms(run) == {"[general]"}, run.output
-        (note,) = run.notes
-        assert "on tensor cores differs" in note and "every rank uses the next kernel" in note, note
-        assert abs(run.numbers[0][0] - right.numbers[0][0]) < 1e-2, (run.numbers, right.numbers)
+    assert forms(right) == {"wgmma"} and not right.notes, (forms(right), right.notes)
+    for names, left, said in (("experts-wgmma", "mma", "wgmma"), ("experts-mma", "wgmma", "mma"),
+                              ("experts-wgmma,experts-mma", "general", "wgmma")):
+        for planting in (names, ""):  # remembered, it is said again
+            run = planted(planting, cache=names, **moe)
+            assert forms(run) == {left}, (names, run.output)
+            (note,) = run.notes
+            assert f"by {said} differs" in note and "every rank uses the next kernel" in note, note
+            assert abs(run.numbers[0][0] - right.numbers[0][0]) < 1e-2, (run.numbers, right.numbers)
     # A model without experts has the program that it had.
-    dense = planted("", cache="experts")
+    dense = planted("", cache=names)
     assert kernels_of(dense) == {"wgmma"} and "[general]" not in dense.output, dense.output
 
 

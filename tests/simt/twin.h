@@ -86,14 +86,18 @@ double twin_time_s(const twin_case &c);
 void twin_compare(const std::string &what, fsdp_dtype dtype, const std::vector<unsigned char> &result,
                   fsdp_dtype expected_dtype, const std::vector<unsigned char> &expected, double tolerance);
 
-// Which tensor-core kernels of attention run where they can: FSDP_ATTENTION_MMA unless it is called.
+// Which tensor-core kernels of attention, and of products grouped by expert, run where they can: mma unless
+// these are called.
 void twin_use_attention(fsdp_attention_kernel kernel);
+void twin_use_grouped(fsdp_grouped_kernel kernel);
 
 // The groups of cases (twin_<group>.cpp).
 void twin_rows();
 void twin_flat();
 void twin_products();
 void twin_experts();
+// Products grouped by expert in bf16, also of large shapes; not among `all`.
+void twin_grouped();
 void twin_attention_fp32();
 void twin_attention_bf16();
 // Changing one document changes no bit of another's results; not among `all`.

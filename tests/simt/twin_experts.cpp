@@ -20,6 +20,8 @@ struct experts_shape {
                          block = 0;
 };
 
+fsdp_grouped_kernel tensor_kernel = FSDP_GROUPED_MMA;
+
 // How slots choose experts: evenly; the first ones by far most often, so that others have no rows; one
 // expert for all rows.
 enum class choice { evenly, skewed, one };
@@ -41,6 +43,18 @@ const experts_shape shapes[] = {{1, 1, 1, 8, 8},
                                 {90, 2, 4, 64, 24, 1, 2, 180, 70, 70},
                                 {150, 2, 5, 72, 40, 0, 0, 0, 0, 0, 1, 3},
                                 {90, 2, 6, 20, 12, 1, 4, 180, 70, 70, 2, 2}};
+
+// Of those by wgmma, 128 x 256: several tiles of an expert and several experts for each of a GPU's blocks;
+// tiles of one row and of one chunk of columns; of one to six steps, the last one whole and not; bands of more
+// than 16 tiles; a rank's experts, waves and blocks.
+const experts_shape large_shapes[] = {{300, 2, 3, 264, 200},
+                                      {70, 3, 5, 520, 136},
+                                      {129, 1, 1, 384, 264},
+                                      {2200, 1, 1, 72, 24},
+                                      {64, 4, 9, 72, 264, 3, 4, 256},
+                                      {40, 3, 70, 72, 24},
+                                      {200, 2, 4, 328, 64, 1, 2, 400, 150, 200},
+                                      {150, 2, 5, 264, 40, 0, 0, 0, 0, 0, 1, 3}};
 
 int64_t own_of(const experts_shape &s) {
   return s.arrivals > 0 ? s.own : s.E;
@@ -118,6 +132,10 @@ struct expert_case {
 twin_case start(fsdp_op_kind kind, const expert_case &e) {
   const experts_shape &s = e.s;
   twin_case c = twin_of(kind, attrs_of(s), e.dtype);
+  const bool is_up = kind == FSDP_OP_EXPERT_UP || kind == FSDP_OP_EXPERT_UP_BACKWARD_INPUT ||
+                     kind == FSDP_OP_EXPERT_UP_BACKWARD_WEIGHT;
+  const bool fits = e.dtype == FSDP_BF16 && s.C % 8 == 0 && (is_up ? 2 * s.I : s.I) % 8 == 0;
+  c.attrs.products = fits ? tensor_kernel : FSDP_GROUPED_GENERAL;
   c.name += " N" + std::to_string(s.N) + " k" + std::to_string(s.k) + " E" + std::to_string(s.E) + " C" +
             std::to_string(s.C) + " I" + std::to_string(s.I) + " " + choice_names[int(e.how)];
   if (s.arrivals > 0) c.name += " experts from " + std::to_string(s.first);
@@ -451,6 +469,32 @@ void routers_of(fsdp_dtype dtype) {
 
 } // namespace
 
+void twin_use_grouped(fsdp_grouped_kernel kernel) {
+  tensor_kernel = kernel;
+}
+
+static void products(const expert_case &e) {
+  const experts_shape &s = e.s;
+  product(FSDP_OP_EXPERT_UP, e, s.C, 2 * s.I, true);
+  product(FSDP_OP_EXPERT_DOWN, e, s.I, s.C, false);
+  product(FSDP_OP_EXPERT_UP_BACKWARD_INPUT, e, 2 * s.I, s.C, false);
+  product(FSDP_OP_EXPERT_DOWN_BACKWARD_INPUT, e, s.C, s.I, true);
+  gradient(FSDP_OP_EXPERT_UP_BACKWARD_WEIGHT, e, s.C, 2 * s.I, false);
+  gradient(FSDP_OP_EXPERT_DOWN_BACKWARD_WEIGHT, e, s.I, s.C, true);
+}
+
+// Those in bf16, and large ones: of the kernel that tiles of large shapes fill.
+void twin_grouped() {
+  const auto run = [](const experts_shape &s, choice how) {
+    const routing r = route(s, how);
+    products({s, r, FSDP_BF16, how});
+  };
+  for (const experts_shape &s : shapes)
+    if (s.C % 8 == 0 && s.I % 8 == 0) run(s, choice::skewed);
+  for (const experts_shape &s : large_shapes)
+    for (choice how : {choice::evenly, choice::skewed}) run(s, how);
+}
+
 void twin_experts() {
   for (fsdp_dtype dtype : dtypes) routers_of(dtype);
   for (int64_t E : {1, 8, 200}) route_losses(E);
@@ -461,12 +505,7 @@ void twin_experts() {
         const routing r = route(s, how);
         const expert_case e = {s, r, dtype, how};
         if (dtype == FSDP_F32) orders(e), overflows(e);
-        product(FSDP_OP_EXPERT_UP, e, s.C, 2 * s.I, true);
-        product(FSDP_OP_EXPERT_DOWN, e, s.I, s.C, false);
-        product(FSDP_OP_EXPERT_UP_BACKWARD_INPUT, e, 2 * s.I, s.C, false);
-        product(FSDP_OP_EXPERT_DOWN_BACKWARD_INPUT, e, s.C, s.I, true);
-        gradient(FSDP_OP_EXPERT_UP_BACKWARD_WEIGHT, e, s.C, 2 * s.I, false);
-        gradient(FSDP_OP_EXPERT_DOWN_BACKWARD_WEIGHT, e, s.I, s.C, true);
+        products(e);
         activations(e);
         combinations(e);
       }

@@ -1,7 +1,8 @@
 // usage: simt_kernels [--attention mma|wgmma] [--each|--mutate] GROUP... (or gpu_kernels): the groups of cases
-// below; all but `leaks` and `production` if none is named. --each runs of every op, in fp32 and in bf16, its
-// greatest case alone; --mutate runs small cases with each operand in turn one element too short, which must be
-// noticed. --attention: which tensor-core kernels attention runs on (mma).
+// below; all but `grouped`, `leaks` and `production` if none is named. --each runs of every op, in fp32 and in
+// bf16, its greatest case alone; --mutate runs small cases with each operand in turn one element too short,
+// which must be noticed. --attention: which tensor-core kernels run, of attention and of products grouped by
+// expert (mma).
 #include "tests/simt/twin.h"
 
 #include "kernels/cuda/cuda_kernels.h"
@@ -27,6 +28,7 @@ static bool choose_attention(const char *name) {
     return false;
   }
   twin_use_attention(kernel);
+  twin_use_grouped(kernel == FSDP_ATTENTION_WGMMA ? FSDP_GROUPED_WGMMA : FSDP_GROUPED_MMA);
   return true;
 }
 
@@ -38,6 +40,7 @@ int main(int argc, char **argv) {
                 {"flat", twin_flat},
                 {"products", twin_products},
                 {"experts", twin_experts},
+                {"grouped", twin_grouped},
                 {"attention_fp32", twin_attention_fp32},
                 {"attention_bf16", twin_attention_bf16},
                 {"rest", twin_rest},
@@ -65,7 +68,8 @@ int main(int argc, char **argv) {
     twin_choose(each ? static_cast<twin_choice>(pass) : mutates ? TWIN_MUTATE : TWIN_ALL);
     ran = 0;
     for (const auto &group : groups) {
-      const bool named_alone = group.run == twin_attention_production || group.run == twin_attention_leaks;
+      const bool named_alone = group.run == twin_attention_production || group.run == twin_attention_leaks ||
+                               group.run == twin_grouped;
       bool wanted = argc == first && !named_alone;
       for (int i = first; i < argc; i++) wanted = wanted || strcmp(argv[i], group.name) == 0;
       if (wanted) group.run(), ran++;
@@ -74,8 +78,9 @@ int main(int argc, char **argv) {
   fsdp_cuda_gemm_close();
   cudaFree(workspace);
   if (ran < argc - first) {
-    fprintf(stderr, "unknown group: use rows, flat, products, experts, attention_fp32, attention_bf16, rest, "
-                    "leaks, production\n");
+    fprintf(stderr,
+            "unknown group: use rows, flat, products, experts, grouped, attention_fp32, attention_bf16, "
+            "rest, leaks, production\n");
     return 2;
   }
   printf("%d failed\n", twin_failures());

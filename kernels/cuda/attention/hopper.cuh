@@ -3,7 +3,7 @@
 // call what begins with wgmma, and so do all threads of a warp what begins with named_barrier.
 //
 //   wgmma_fence(d, a)                  the registers are ready: everything that is done to them comes before
-//   wgmma<A, B>(d, a, b, accumulate)   starts d = a b, or d += a b: a (64, 16), b (16, N), N 64 or 128
+//   wgmma<A, B>(d, a, b, accumulate)   starts d = a b, or d += a b: a (64, 16), b (16, N), N 64, 128 or 256
 //   wgmma_commit()                     what was started since the last commit is one group
 //   wgmma_wait<N>(d, a)                waits until at most N groups are in progress
 //
@@ -11,7 +11,8 @@
 // product's registers are neither read nor written, and its shared memory is not written. The fence names all
 // registers, accumulators and fragments of a, of the products that follow it; the wait names all that no
 // product in progress uses any longer, so that the compiler moves no access across either. Products that add
-// to the same accumulator, one after the other, need no fence between them.
+// to the same accumulator, one after the other, need no fence between them; where some are waited for in
+// between, as in a loop, ptxas wants one that names nothing.
 //
 // A thread's registers, with w = warp % 4, g = lane / 4 and t = lane % 4; both are those of ptx.cuh's
 // mma_m16n8k16, for 16 rows a warp:
@@ -21,7 +22,9 @@
 //
 // Shared memory is written in the generic proxy (also by cp.async) and read by wgmma in the async proxy.
 // Between the two: the writers' fence_proxy_async() once their writes are done (cp_async_wait), and then a
-// barrier. The other way no fence is needed: a wait for products, then a barrier, then writes.
+// barrier; or the barrier and then the fence, by all threads that start the product (PTX ISA 8.9, causality
+// order: the fence may lie anywhere between the two). A writer's fence may wait for other copies of its own
+// that are in flight. The other way no fence is needed: a wait for products, then a barrier, then writes.
 //
 // Tiles in shared memory: panels of rows of 64 bf16 (128 bytes), one row after the other, swizzled: chunk c
 // (of 16 bytes) of row r lies at chunk c ^ (r % 8). A panel starts on 1024 bytes and has a multiple of 8
@@ -100,6 +103,7 @@ __device__ __forceinline__ void finish_before_wait(float x) {
 #define WGMMA_D4(d, n) WGMMA_D1(d, n), WGMMA_D1(d, n + 1), WGMMA_D1(d, n + 2), WGMMA_D1(d, n + 3)
 #define WGMMA_D8(d)    WGMMA_D4(d, 0), WGMMA_D4(d, 4)
 #define WGMMA_D16(d)   WGMMA_D8(d), WGMMA_D4(d, 8), WGMMA_D4(d, 12)
+#define WGMMA_D32(d)   WGMMA_D16(d), WGMMA_D4(d, 16), WGMMA_D4(d, 20), WGMMA_D4(d, 24), WGMMA_D4(d, 28)
 
 template <major A, major B>
 __device__ __forceinline__ void wgmma(float (&d)[8][4], uint64_t a, uint64_t b, bool accumulate) {
@@ -152,10 +156,30 @@ __device__ __forceinline__ void wgmma(float (&d)[16][4], const uint32_t (&a)[4],
                : "memory");
 }
 
+template <major A, major B>
+__device__ __forceinline__ void wgmma(float (&d)[32][4], uint64_t a, uint64_t b, bool accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+      "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+      "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
+      "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
+      "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
+      "%128, %129, p, 1, 1, %131, %132;\n}"
+      : WGMMA_D32(d)
+      : "l"(a), "l"(b), "r"(int(accumulate)), "n"(int(A)), "n"(int(B))
+      : "memory");
+}
+
 #undef WGMMA_D1
 #undef WGMMA_D4
 #undef WGMMA_D8
 #undef WGMMA_D16
+#undef WGMMA_D32
 
 // This thread's writes to shared memory come before what later products read.
 __device__ __forceinline__ void fence_proxy_async() {

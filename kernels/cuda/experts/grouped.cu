@@ -1,4 +1,4 @@
-// Launchers of the products grouped by expert: operands, and the implementation that can take them.
+// Launchers of the products grouped by expert: operands, and the implementation that the plan says.
 #include "kernels/cuda/experts/grouped.cuh"
 #include "kernels/cuda/ops.cuh"
 
@@ -24,12 +24,35 @@ grouped_shape shape_of(const fsdp_kernel_call *call, int64_t out, int64_t in) {
           divisor_of(attrs->slots)};
 }
 
-template <class T>
-bool fits_tensor_cores(const fsdp_op_attrs *attrs, const grouped_shape &s,
-                       std::initializer_list<const void *> operands) {
-  bool fits = sizeof(T) == 2 && s.out % 8 == 0 && s.in % 8 == 0 && !attrs->general_products;
+#if defined(FSDP_WGMMA)
+constexpr bool has_wgmma = true;
+#else
+constexpr bool has_wgmma = false; // its code exists for capability 9.0 alone
+#endif
+
+// Whether the plan's kernel, which must be able to take these operands, is one of tensor cores. Their rows
+// must start on 16 bytes for cp.async.
+bool runs_on_tensor_cores(const fsdp_kernel_call *call, const grouped_shape &s,
+                          std::initializer_list<const void *> operands) {
+  const fsdp_grouped_kernel kernel = call->attrs->products;
+  FSDP_CHECK(kernel != FSDP_GROUPED_CPU && (has_wgmma || kernel != FSDP_GROUPED_WGMMA),
+             "%s: no kernel %d here", fsdp_op_name(call->kind), int(kernel));
+  if (kernel == FSDP_GROUPED_GENERAL) return false;
+  bool fits = call->operands[0].dtype == FSDP_BF16 && s.out % 8 == 0 && s.in % 8 == 0;
   for (const void *operand : operands) fits = fits && is_aligned(operand);
-  return fits;
+  FSDP_CHECK(fits, "%s by %s: rows of %s, of %d and %d elements", fsdp_op_name(call->kind),
+             fsdp_grouped_kernel_name(kernel), fsdp_dtype_name(call->operands[0].dtype), s.out, s.in);
+  return true;
+}
+
+template <class Problem> void run_on_tensor_cores(const fsdp_kernel_call *call, const Problem &p) {
+#if defined(FSDP_WGMMA)
+  if (call->attrs->products == FSDP_GROUPED_WGMMA) {
+    grouped_hopper(p, stream_of(call));
+    return;
+  }
+#endif
+  grouped_tensor(p, stream_of(call));
 }
 
 struct product_of {
@@ -48,8 +71,8 @@ void run_product(const fsdp_kernel_call *call, const product_of &of) {
                                   numbers_of<T>(call, 4),
                                   of.is_input};
     if constexpr (sizeof(T) == 2) {
-      if (fits_tensor_cores<T>(call->attrs, shape, {p.a.data, p.weight, p.c})) {
-        grouped_tensor(p, stream_of(call));
+      if (runs_on_tensor_cores(call, shape, {p.a.data, p.weight, p.c})) {
+        run_on_tensor_cores(call, p);
         return;
       }
     }
@@ -75,8 +98,8 @@ void run_gradient(const fsdp_kernel_call *call, const gradient_of &of) {
                                         numbers_of<G>(call, 4),
                                         updates(&o[4])};
       if constexpr (sizeof(T) == 2) {
-        if (fits_tensor_cores<T>(call->attrs, shape, {p.d_y.data, p.x.data, p.d_weight})) {
-          grouped_tensor(p, stream_of(call));
+        if (runs_on_tensor_cores(call, shape, {p.d_y.data, p.x.data, p.d_weight})) {
+          run_on_tensor_cores(call, p);
           return;
         }
       }

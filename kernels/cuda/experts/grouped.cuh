@@ -1,6 +1,7 @@
 // Products grouped by expert: shared by the implementations.
 //
-//   grouped_tensor.cu    bf16, dimensions that are multiples of 8: tensor cores (mma.sync)
+//   grouped_hopper.cu    bf16, dimensions that are multiples of 8: warpgroups (wgmma), on 9.0 alone
+//   grouped_tensor.cu    the same by tensor cores (mma.sync)
 //   grouped_general.cu   fp32, and bf16 of any other dimensions
 //
 // Routed rows lie in the order of their experts, those of expert e from offsets[e] to offsets[e + 1].
@@ -93,6 +94,9 @@ template <int ROWS> __device__ __forceinline__ expert_rows expert_rows_at(const 
   }
   return {-1, 0, 0};
 }
+
+void grouped_hopper(const grouped_product<bf16> &p, launch_stream stream);
+template <class G> void grouped_hopper(const grouped_gradient<bf16, G> &p, launch_stream stream);
 
 void grouped_tensor(const grouped_product<bf16> &p, launch_stream stream);
 template <class G> void grouped_tensor(const grouped_gradient<bf16, G> &p, launch_stream stream);

@@ -199,6 +199,14 @@ bool runs(const fsdp_product *product) {
 
 } // namespace
 
+int product_multiprocessors() {
+  int device, count;
+  if (list.multiprocessors) return list.multiprocessors;
+  CUDA_CHECK(cudaGetDevice(&device));
+  CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
+  return count;
+}
+
 extern "C" const fsdp_product_library fsdp_cuda_products = {
     gemm_library_name, wanted_candidates, limit, noted, runs, measure};
 

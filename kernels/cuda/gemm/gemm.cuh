@@ -10,6 +10,10 @@
 // if none was.
 void fsdp_cuda_gemm(const fsdp_cuda_gemm_run *product, void *stream);
 
+// What products are cut for: the current device's multiprocessors, or as many of them as the library's
+// `limit` says (kernels/products.h).
+int product_multiprocessors();
+
 // Notes that such a gemm will run, on this memory, of which nothing is filled yet: its algorithm is then
 // chosen (kernels/products.h).
 void fsdp_cuda_gemm_note(const fsdp_cuda_gemm_run *product);

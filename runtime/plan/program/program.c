@@ -262,7 +262,7 @@ static void hash_attrs(hasher *h, const fsdp_op_attrs *attrs) {
     hash_f32(h, attrs->z_weight);
     hash_i64(h, attrs->aux_of_rank);
   }
-  if (attrs->general_products) hash_i64(h, 1);
+  if (attrs->products) hash_i64(h, attrs->products);
   if (attrs->rotary_dim) hash_i64(h, attrs->rotary_dim);
   if (attrs->loss_of_documents) hash_i64(h, 1);
   if (attrs->draws) {
@@ -413,7 +413,9 @@ static void print_instr(const fsdp_program *program, int position, FILE *out) {
   if (instr->attrs.attention != FSDP_ATTENTION_CPU)
     snprintf(name + strlen(name), sizeof name - strlen(name), "[%s]",
              fsdp_attention_kernel_name(instr->attrs.attention));
-  if (instr->attrs.general_products) snprintf(name + strlen(name), sizeof name - strlen(name), "[general]");
+  if (instr->attrs.products != FSDP_GROUPED_CPU)
+    snprintf(name + strlen(name), sizeof name - strlen(name), "[%s]",
+             fsdp_grouped_kernel_name(instr->attrs.products));
   fprintf(out, "%6d %-9s %-29s", position, fsdp_stream_name(instr->stream), name);
   if (instr->unit >= 0) fprintf(out, " unit=%d", instr->unit);
   if (instr->attrs.head_parts > 1) fprintf(out, " parts=%lld", (long long)instr->attrs.head_parts);

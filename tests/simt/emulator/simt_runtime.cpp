@@ -47,6 +47,8 @@ struct event_state {
   std::chrono::steady_clock::time_point time;
 };
 
+constexpr int multiprocessors = 4; // of each device
+
 thread_local int device_of_thread;
 thread_local bool in_host_function;
 thread_local cudaError_t last_error;
@@ -272,12 +274,18 @@ cudaError_t cudaGetDevice(int *ordinal) {
   return cudaSuccess;
 }
 
+cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int) {
+  if (attribute != cudaDevAttrMultiProcessorCount) return cudaErrorInvalidValue;
+  *value = multiprocessors;
+  return cudaSuccess;
+}
+
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int ordinal) {
   *properties = {};
   snprintf(properties->name, sizeof properties->name, "H200 on a CPU"); // a name whose peak is known
   snprintf(properties->uuid.bytes, sizeof properties->uuid.bytes, "simt %d", ordinal);
   properties->totalGlobalMem = memory_bytes();
-  properties->multiProcessorCount = 4;
+  properties->multiProcessorCount = multiprocessors;
   properties->major = simt::capability() / 10;
   properties->minor = simt::capability() % 10;
   return cudaSuccess;

@@ -6,8 +6,9 @@
 // that ordered them. Shuffles, ldmatrix, mma and wgmma order nothing, as on the device.
 //
 // A product of a warpgroup reads for all its warps, from its start to the wait that ends it: bytes in between
-// must not be written. What it reads was written before a fence_proxy_async of the writer, and all warps of
-// the warpgroup are ordered after that.
+// must not be written. Between a write and the product that reads it lies a fence_proxy_async: of the writer,
+// which all warps of the warpgroup are ordered after; or of each thread of the warpgroup, ordered after the
+// write.
 #include "tests/simt/emulator/simt.h"
 
 #include <algorithm>
@@ -56,6 +57,12 @@ struct moment {
   uint32_t epoch, clock;
 };
 std::vector<moment> proxy_fences[threads_max];
+// What a thread's warp knew at its last one.
+struct reader_fence {
+  uint32_t epoch;
+  warp_clocks known;
+};
+reader_fence last_fences[threads_max];
 int fencers; // threads from this one on have none
 uint32_t last_token;
 
@@ -235,7 +242,24 @@ void async_wait(int groups_left) {
   own.copies.resize(kept);
 }
 
+namespace {
+
+// Whether each thread of a warp has made a fence after the write.
+bool readers_fence(const shared_record &r, int warp) {
+  const int writer_warp = r.writer / warp_size;
+  for (int t = warp * warp_size; t < (warp + 1) * warp_size; t++) {
+    const reader_fence &last = last_fences[t];
+    if (proxy_fences[t].empty()) return false;
+    if (r.write_epoch >= last.epoch && r.write_sync >= last.known[writer_warp]) return false;
+  }
+  return true;
+}
+
+} // namespace
+
 void shared_fence_proxy() {
+  last_fences[self->thread].epoch = shared_epoch;
+  memcpy(last_fences[self->thread].known, known[self->warp], sizeof known[self->warp]);
   proxy_fences[self->thread].push_back({shared_epoch, known[self->warp][self->warp]});
   fencers = std::max(fencers, self->thread + 1);
 }
@@ -255,11 +279,12 @@ void shared_begin_async_read(uint32_t address) {
         fail("race on shared byte %u: thread %d writes it and a wgmma of warp %d reads it with no barrier "
              "between",
              at, writer, w);
-      if (!fence || !is_before(writer / warp_size, fence->epoch, fence->clock, w))
-        fail("shared byte %u is read by a wgmma, and thread %d, which wrote it, has no fence_proxy_async "
-             "between "
-             "its write and a barrier",
-             at, writer);
+      const bool fenced = fence && is_before(writer / warp_size, fence->epoch, fence->clock, w);
+      if (!fenced && !readers_fence(r[i], w))
+        fail("shared byte %u is read by a wgmma of warp %d with no fence_proxy_async of thread %d, which "
+             "wrote "
+             "it, before a barrier, nor of each thread of the warp after it",
+             at, w, writer);
     }
     r[i].async_readers++;
     shared_settled[address / granule_bytes + i] = 0;

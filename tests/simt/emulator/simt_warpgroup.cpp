@@ -18,7 +18,7 @@ namespace simt {
 
 namespace {
 
-constexpr int rows = 64, depth = 16, columns_max = 128;
+constexpr int rows = 64, depth = 16, columns_max = 256;
 constexpr uint32_t poison_bits = 0x7fd5a5a5; // a quiet NaN
 
 struct accumulator {

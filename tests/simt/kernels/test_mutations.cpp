@@ -129,6 +129,27 @@ twin_case rope(const std::vector<float> &inv_freq) {
   return c;
 }
 
+// Products grouped by expert by wgmma: of each of two experts several tiles, and more steps than stages.
+twin_case grouped(fsdp_op_kind kind) {
+  const int64_t N = 300, E = 2, C = 328, I = 64;
+  fsdp_op_attrs attrs = row_attrs(N, C);
+  attrs.intermediate = I;
+  attrs.slots = 1;
+  attrs.experts = E;
+  attrs.products = FSDP_GROUPED_WGMMA;
+  const bool is_weight = kind == FSDP_OP_EXPERT_UP_BACKWARD_WEIGHT;
+  std::vector<int32_t> slots(static_cast<size_t>(N));
+  for (size_t i = 0; i < slots.size(); i++) slots[i] = int32_t(i * 7 % slots.size());
+  twin_case c = twin_of(kind, attrs, FSDP_BF16);
+  if (is_weight) twin_input(&c, FSDP_BF16, N * 2 * I);
+  twin_input(&c, FSDP_BF16, N * C);
+  if (!is_weight) twin_input(&c, FSDP_BF16, E * 2 * I * C);
+  twin_integers(&c, slots);
+  twin_integers(&c, {0, 260, int32_t(N)});
+  twin_output(&c, FSDP_BF16, is_weight ? E * 2 * I * C : N * 2 * I);
+  return c;
+}
+
 // The last part of a path.
 std::string name_of(const simt::place &place) {
   return place.what + " at " + place.file.substr(place.file.rfind('/') + 1) + ":" +
@@ -151,6 +172,8 @@ int main() {
       attention_backward(FSDP_BF16, mma),
       attention(FSDP_BF16, by(FSDP_ATTENTION_WGMMA, head_attrs(600, 1, 1, 64))),
       attention_backward(FSDP_BF16, by(FSDP_ATTENTION_WGMMA, head_attrs(400, 2, 1, 64))),
+      grouped(FSDP_OP_EXPERT_UP),
+      grouped(FSDP_OP_EXPERT_UP_BACKWARD_WEIGHT),
       attention(FSDP_F32, general),
       attention_backward(FSDP_F32, general),
       rmsnorm_backward(),

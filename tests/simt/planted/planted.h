@@ -1,6 +1,6 @@
 // Kernels that are wrong on purpose: FSDP_SIMT_PLANT names them, "mma,wgmma" or, on one rank alone,
-// "wgmma@1"; "experts" are products grouped by expert. Attention's scores are a twentieth too large, as by a
-// scale that is not the head dimension's.
+// "wgmma@1"; "experts-mma" and "experts-wgmma" are products grouped by expert. Attention's scores are a
+// twentieth too large, as by a scale that is not the head dimension's.
 #pragma once
 
 #include <cstdlib>

@@ -16,7 +16,7 @@ struct planted {
 
 enum class plant {
   proxy_fence,          // none
-  late_proxy_fence,     // after the barrier
+  late_proxy_fence,     // after the barrier, of all readers but one thread
   proxy_fence_of_one,   // thread alone
   barrier,              // none between writes and products
   fence,                // no wgmma_fence
@@ -114,11 +114,11 @@ template <plant PLANT> void products(planted p) {
       int(threadIdx.x) / 128 * 3 * panel_bytes / 2 + (wrong && PLANT == plant::unaligned_panel ? 64 : 0);
   const auto is = [wrong](plant value) { return wrong && PLANT == value; };
   fill(tiles, base);
-  if (!is(plant::proxy_fence) && !is(plant::late_proxy_fence) &&
-      !(is(plant::proxy_fence_of_one) && threadIdx.x > 0))
+  const bool late = PLANT == plant::late_proxy_fence;
+  if (!is(plant::proxy_fence) && !late && !(is(plant::proxy_fence_of_one) && threadIdx.x > 0))
     fence_proxy_async();
   if (!is(plant::barrier)) __syncthreads();
-  if (is(plant::late_proxy_fence)) fence_proxy_async();
+  if (late && !(wrong && threadIdx.x == 77)) fence_proxy_async();
   if (is(plant::half_of_a_warpgroup) && threadIdx.x >= 64 && threadIdx.x < 128) return;
   const uint32_t first = tiles.address(base);
   const uint64_t tile_0 = wgmma_descriptor(first, panel_bytes);
@@ -247,7 +247,7 @@ const struct {
   void (*kernel)(planted);
 } plants[] = {
     {"no fence_proxy_async", "no fence_proxy_async", products<plant::proxy_fence>},
-    {"fence_proxy_async after the barrier", "no fence_proxy_async", products<plant::late_proxy_fence>},
+    {"fence_proxy_async of all readers but one", "no fence_proxy_async", products<plant::late_proxy_fence>},
     {"fence_proxy_async of one thread", "no fence_proxy_async", products<plant::proxy_fence_of_one>},
     {"no barrier before a product", "no barrier", products<plant::barrier>},
     {"no wgmma_fence", "does not name", products<plant::fence>},

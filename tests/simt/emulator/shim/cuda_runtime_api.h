@@ -66,6 +66,8 @@ cudaError_t cudaDriverGetVersion(int *version);
 cudaError_t cudaGetDeviceCount(int *count);
 cudaError_t cudaGetDevice(int *ordinal);
 cudaError_t cudaSetDevice(int ordinal);
+enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount = 16 };
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int ordinal);
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int ordinal);
 cudaError_t cudaDeviceGetPCIBusId(char *bus, int length, int ordinal);
 cudaError_t cudaDeviceGetStreamPriorityRange(int *lowest, int *highest);

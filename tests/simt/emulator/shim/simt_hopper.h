@@ -10,6 +10,7 @@ template <class T, int R, int C> register_array named(T (&registers)[R][C]) {
 }
 } // namespace simt
 
+inline void wgmma_fence() {} // of registers that products in progress have already
 template <class A> void wgmma_fence(A &a, FSDP_HERE) {
   simt::wgmma_fence({simt::named(a)}, file, line);
 }
@@ -50,7 +51,7 @@ inline void finish_before_wait(float x) {
 
 template <major A, major B, int TILES>
 void wgmma(float (&d)[TILES][4], uint64_t a, uint64_t b, bool accumulate) {
-  static_assert(TILES == 8 || TILES == 16, "64 or 128 columns, as on the device");
+  static_assert(TILES == 8 || TILES == 16 || TILES == 32, "64, 128 or 256 columns, as on the device");
   simt::wgmma({d[0], TILES * 8, nullptr, a, b, A == major::mn, B == major::mn, accumulate});
 }
 template <major B, int TILES>
