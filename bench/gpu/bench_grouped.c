@@ -226,6 +226,7 @@ static double distance(const fsdp_bf16 *made, const fsdp_bf16 *expected, int64_t
 // Runs the call once on a result of NaNs.
 static void make(const bench *b, fsdp_kernel_call *call, const gpu_set *set, fsdp_bf16 *pieces) {
   const fsdp_view *result = &set->views[call->operand_count - 1];
+  fsdp_cuda_prepare(call);
   CALL_CUDA(cudaMemset(result->data, 0xff, (size_t)(result->numel * fsdp_dtype_bytes(result->dtype))));
   CALL_CUDA(cudaDeviceSynchronize());
   gpu_launch(&b->timer, call, set, 1, 1);

@@ -31,9 +31,19 @@
 // rows. A row of more than 64 elements continues in the next panel. A tile is a factor in two ways:
 //   major::k    its rows are the rows of a or the columns of b, and each holds consecutive k
 //   major::mn   its rows are k, and each holds consecutive rows of a or columns of b
+//
+// Boxes: a part of a matrix that lies in device memory without gaps is copied by one thread, in the async
+// proxy, so that products need no fence (PTX ISA 9.7.9.27, cp.async.bulk.tensor). A box is a panel, or a part
+// of one that starts on 1024 bytes.
+//
+//   box_map_of(...)            on the host: the matrix, as a kernel's parameter (FSDP_GRID_CONSTANT)
+//   box_barrier_init(b)        one thread, once, before a __syncthreads: b is 8 bytes of shared memory
+//   box_expect(b, bytes)       one thread, before the copies of each turn: so many bytes will arrive
+//   copy_box(to, map, ..., b)  the same thread starts a copy
+//   box_wait(b, turn)          all threads of its warpgroup wait until those of a turn (0, 1, ...) have come
 #pragma once
 
-#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/operand.cuh"
 
 enum class major { k, mn }; // 0, 1: the instruction's `transpose`
 
@@ -63,6 +73,11 @@ template <major M> __device__ __forceinline__ constexpr int step_bytes(int step,
 #if defined(FSDP_SIMT)
 #include <simt_hopper.h>
 #else
+
+#include <cuda.h>
+
+// Of a parameter whose address an instruction takes.
+#define FSDP_GRID_CONSTANT __grid_constant__
 
 // The compiler takes the registers to be read and written here.
 template <int R, int C> __device__ __forceinline__ void pin(float (&registers)[R][C]) {
@@ -184,6 +199,61 @@ __device__ __forceinline__ void wgmma(float (&d)[32][4], uint64_t a, uint64_t b,
 // This thread's writes to shared memory come before what later products read.
 __device__ __forceinline__ void fence_proxy_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// `slices` matrices of `rows` rows of `columns` bf16 (a multiple of 8), one after the other, and boxes of
+// `box_rows` rows (256 at most). What a box has beyond a matrix is zeros.
+struct box_map {
+  CUtensorMap map;
+};
+inline box_map box_map_of(const void *data, int64_t columns, int64_t rows, int64_t slices, int box_rows) {
+  typedef CUresult encode(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
+                          const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
+                          CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+  static encode *encode_tiled = [] {
+    void *found = nullptr;
+    cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+#if CUDART_VERSION >= 12050
+    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
+#else
+    cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &found, cudaEnableDefault, &result);
+#endif
+    return result == cudaDriverEntryPointSuccess ? reinterpret_cast<encode *>(found) : nullptr;
+  }();
+  box_map made;
+  const cuuint64_t sizes[] = {cuuint64_t(columns), cuuint64_t(rows), cuuint64_t(slices)};
+  const cuuint64_t strides[] = {cuuint64_t(columns) * 2, cuuint64_t(columns * rows) * 2};
+  const cuuint32_t box[] = {panel_columns, cuuint32_t(box_rows), 1}, ones[] = {1, 1, 1};
+  const CUresult status =
+      encode_tiled
+          ? encode_tiled(&made.map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void *>(data), sizes,
+                         strides, box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
+          : CUDA_ERROR_NOT_FOUND;
+  FSDP_CHECK(status == CUDA_SUCCESS, "cuTensorMapEncodeTiled: error %d", int(status));
+  return made;
+}
+__device__ __forceinline__ void box_barrier_init(uint32_t barrier) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\nfence.mbarrier_init.release.cluster;" ::"r"(barrier)
+               : "memory");
+}
+__device__ __forceinline__ void box_expect(uint32_t barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void copy_box(uint32_t to, const box_map &map, int column, int row, int slice,
+                                         uint32_t barrier) {
+  asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+               "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to),
+               "l"(&map), "r"(column), "r"(row), "r"(slice), "r"(barrier)
+               : "memory");
+}
+__device__ __forceinline__ void box_wait(uint32_t barrier, int turn) {
+  asm volatile(
+      "{\n.reg .pred done;\nagain:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}" ::"r"(barrier),
+      "r"(turn & 1)
+      : "memory");
 }
 
 // In place of the fence: how a kernel does without it, to be timed. The emulation takes it for the fence.

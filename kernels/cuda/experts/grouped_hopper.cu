@@ -26,7 +26,7 @@ constexpr int copy_registers = 72, compute_registers = 216;
 static_assert(copy_registers + consumers * compute_registers <= 168 * (1 + consumers), "what the block has");
 
 constexpr int left_bytes = tile_rows * tile_depth * 2, right_bytes = tile_columns * tile_depth * 2;
-constexpr int stage_bytes = left_bytes + right_bytes, shared_bytes = stages * stage_bytes;
+constexpr int stage_bytes = left_bytes + right_bytes, shared_bytes = stages * (stage_bytes + 8);
 
 // Named barriers. Of each stage: it is full, for each of the warpgroups that compute; it is empty. And: the
 // first warpgroup is ahead.
@@ -117,7 +117,7 @@ __device__ __forceinline__ result_tile gradient_tile(const grouped_shape &s, con
 
 constexpr int chunks = panel_columns / chunk_numel, rows_at_once = warpgroup_threads / chunks;
 constexpr int copy_bytes = rows_at_once * panel_row_bytes;
-constexpr int left_copies = left_bytes / copy_bytes, right_copies = right_bytes / copy_bytes;
+constexpr int left_copies = left_bytes / copy_bytes;
 constexpr int depth_copies = tile_depth / rows_at_once; // of a panel whose rows are the depth
 static_assert(rows_at_once % 8 == 0, "each thread's chunks are swizzled alike");
 
@@ -129,39 +129,42 @@ __device__ __forceinline__ int copy_column() {
 }
 
 // The stages, as the copying warpgroup goes through them.
-struct copy_walk {
-  uint32_t address; // of this thread's first copy, in stage 0
-  int stage = 0;
-  bool wraps = false;  // stages have been used before
-  int unannounced = 0; // the barrier of the stage that was copied last; 0: none
+template <bool BOXES> struct copy_walk {
+  uint32_t first, address; // of stage 0, and of this thread's first copy there
+  uint32_t barrier;        // of boxes, of stage 0; those of other stages are 8 bytes apart
+  int stage = 0, turn = 0; // the stage's
+  int last = -1;           // the stage that was copied last; -1: none
 
-  // The next stage, once it is empty: the address of this thread's first copy.
-  __device__ __forceinline__ uint32_t open() const {
-    if (wraps) named_barrier_sync(empty + stage, empty_threads);
-    return address + uint32_t(stage * stage_bytes);
+  // Waits until the next stage is empty.
+  __device__ __forceinline__ void open() const {
+    if (turn > 0) named_barrier_sync(empty + stage, empty_threads);
   }
-  // Its copies have started. The stage before has arrived when at most these are in progress. Those that
-  // compute order it before their products (fence_proxy_async).
+  __device__ __forceinline__ uint32_t stage_address() const { return first + uint32_t(stage * stage_bytes); }
+  __device__ __forceinline__ uint32_t copy_address() const { return address + uint32_t(stage * stage_bytes); }
+  __device__ __forceinline__ uint32_t box_barrier() const { return barrier + uint32_t(stage * 8); }
+  // The stage's copies have started. The stage before has arrived when at most these are in progress. Those
+  // that compute order it before their products (fence_proxy_async).
   __device__ __forceinline__ void close() {
     cp_async_commit();
     announce<1>();
-    unannounced = full + stage * consumers;
+    last = stage;
     stage = stage + 1 == stages ? 0 : stage + 1;
-    wraps = wraps || stage == 0;
+    turn += stage == 0;
   }
   // No stage follows. Nothing is left pending at the barriers.
   __device__ __forceinline__ void finish() {
     announce<0>();
     for (int i = 0; i < stages; i++)
-      if (wraps || i < stage) named_barrier_sync(empty + i, empty_threads);
+      if (turn > 0 || i < stage) named_barrier_sync(empty + i, empty_threads);
   }
 
 private:
   template <int groups_left> __device__ __forceinline__ void announce() const {
     cp_async_wait<groups_left>();
-    if (unannounced == 0) return;
+    if (last < 0) return;
+    if constexpr (BOXES) box_wait(barrier + uint32_t(last * 8), last < stage ? turn : turn - 1);
 #pragma unroll
-    for (int i = 0; i < consumers; i++) named_barrier_arrive(unannounced + i, full_threads);
+    for (int i = 0; i < consumers; i++) named_barrier_arrive(full + last * consumers + i, full_threads);
   }
 };
 
@@ -178,48 +181,29 @@ struct left_rows {
   }
 };
 
-// The result's column 32 j + 8 t + 2 i + b (t, i below 4, b below 2) is row 32 j + 8 i + 2 t + b of the right
-// factor's tile: thread t of four has eight columns in a row in its registers. The column of row copy_row();
-// those of rows 16 h further on are 4 (h % 2) + 32 (h / 2) further on.
-__device__ __forceinline__ int permuted_column() {
-  const int row = copy_row();
-  return row % 8 / 2 * 8 + row / 8 * 2 + row % 2;
-}
-
-// Step `at` of a product's depth. INPUT: with the weight as it lies; else with its transpose.
+// Copies step `at` of a product's depth. INPUT: with the weight as it lies; else with its transpose.
 template <bool INPUT>
-__device__ __forceinline__ void copy_step(const grouped_product<bf16> &p, const result_tile &tile,
-                                          const left_rows &rows, int at, uint32_t to) {
-  const grouped_shape &s = p.shape;
-  const int depth = INPUT ? s.out : s.in, columns = INPUT ? s.in : s.out;
-  const int k = at + copy_column();
+__device__ __forceinline__ void copy_step(const grouped_product<bf16> &p, const box_map &weight,
+                                          const result_tile &tile, const left_rows &rows, int at,
+                                          const copy_walk<true> &walk) {
+  if (int(threadIdx.x) % warpgroup_threads == 0) {
+    const uint32_t to = walk.stage_address() + uint32_t(left_bytes), barrier = walk.box_barrier();
+    box_expect(barrier, right_bytes);
+    if constexpr (INPUT) {
+#pragma unroll
+      for (int panel = 0; panel < tile_columns / panel_columns; panel++)
+        copy_box(to + uint32_t(panel * panel_bytes<tile_depth>), weight, tile.column + panel * panel_columns,
+                 at, tile.expert, barrier);
+    } else {
+      copy_box(to, weight, at, tile.column, tile.expert, barrier);
+    }
+  }
+  const int depth = INPUT ? p.shape.out : p.shape.in, k = at + copy_column();
   const int count = k < depth ? rows.count : 0;
 #pragma unroll
   for (int i = 0; i < left_copies; i++)
-    cp_async16(to + uint32_t(i * copy_bytes), p.a.data + int64_t(rows.index[i]) * depth + k, i < count);
-  to += uint32_t(left_bytes);
-  const bf16 *weight = p.weight + int64_t(tile.expert) * s.out * s.in;
-  if constexpr (INPUT) {
-    const int column = tile.column + copy_column();
-    const bf16 *from = weight + int64_t(at + copy_row()) * columns + column;
-#pragma unroll 1 // all at once, the compiler keeps more addresses than there are registers
-    for (int i = 0; i < depth_copies; i++) {
-      const bool exists = at + copy_row() + i * rows_at_once < depth;
-#pragma unroll
-      for (int panel = 0; panel < tile_columns / panel_columns; panel++)
-        cp_async16(to + uint32_t((panel * depth_copies + i) * copy_bytes), from + panel * panel_columns,
-                   exists && column + panel * panel_columns < columns);
-      from += int64_t(rows_at_once) * columns;
-    }
-  } else {
-    const int column = tile.column + permuted_column(), left = k < depth ? columns - column : 0;
-    const bf16 *from = weight + int64_t(column) * depth + k;
-#pragma unroll
-    for (int i = 0; i < right_copies; i++) {
-      cp_async16(to + uint32_t(i * copy_bytes), from, i % 2 * 4 + i / 2 * 32 < left);
-      from += int64_t(i % 2 == 0 ? 4 : 28) * depth;
-    }
-  }
+    cp_async16(walk.copy_address() + uint32_t(i * copy_bytes), p.a.data + int64_t(rows.index[i]) * depth + k,
+               i < count);
 }
 
 // Step `at` (a row of the operands) of a gradient's depth; `gathered` has the rows of the gathered factor.
@@ -253,9 +237,12 @@ __device__ __forceinline__ void load_gathered(const grouped_gradient<bf16, G> &p
   }
 }
 
-__device__ __forceinline__ copy_walk copies_of(const smem<unsigned char> &bytes) {
-  copy_walk walk;
+template <bool BOXES>
+__device__ __forceinline__ copy_walk<BOXES> copies_of(const smem<unsigned char> &bytes) {
+  copy_walk<BOXES> walk;
+  walk.first = bytes.address(0);
   walk.address = bytes.address(panel_at(copy_row(), copy_column()));
+  walk.barrier = bytes.address(stages * stage_bytes);
   return walk;
 }
 
@@ -364,9 +351,9 @@ template <int N> __device__ __forceinline__ void exchange(uint32_t (&word)[N][4]
   }
 }
 
-// PERMUTED: thread t of four has columns 32 j + 8 t and on in sums[4 j] to sums[4 j + 3]; else 8 n + 2 t and
-// one on in sums[n], as products leave them. A few j at a time, so that one's shuffles run beside another's.
-template <bool PERMUTED, bool ADDS>
+// Of four threads in a row, thread t has columns 8 n + 2 t and one on in sums[n], and stores columns
+// 32 j + 8 t and on: a few j at a time, so that one's shuffles run beside another's.
+template <bool ADDS>
 __device__ __forceinline__ void store_results(const result_rows<bf16> &to,
                                               const float (&sums)[result_tiles][4]) {
   constexpr int together = 4;
@@ -384,7 +371,7 @@ __device__ __forceinline__ void store_results(const result_rows<bf16> &to,
             const uint4 old = global_load(at + 4 * j);
             word[j][0] = old.x, word[j][1] = old.y, word[j][2] = old.z, word[j][3] = old.w;
           }
-        if constexpr (!PERMUTED) exchange(word);
+        exchange(word);
       }
 #pragma unroll
       for (int j = 0; j < together; j++)
@@ -394,17 +381,16 @@ __device__ __forceinline__ void store_results(const result_rows<bf16> &to,
           word[j][i] = ADDS ? pack_bf16(x[0] + low_bf16(word[j][i]), x[1] + high_bf16(word[j][i]))
                             : pack_bf16(x[0], x[1]);
         }
-      if constexpr (!PERMUTED) exchange(word);
+      exchange(word);
 #pragma unroll
       for (int j = 0; j < together; j++)
         if (to.exists[half] && column + 32 * (first + j) < to.columns)
           global_store(at + 4 * j, uint4{word[j][0], word[j][1], word[j][2], word[j][3]});
     }
 }
-template <bool PERMUTED, bool ADDS>
+template <bool ADDS>
 __device__ __forceinline__ void store_results(const result_rows<float> &to,
                                               const float (&sums)[result_tiles][4]) {
-  static_assert(!PERMUTED, "no product with an fp32 result permutes its columns");
   const int column = int(threadIdx.x) % 4 * 2;
 #pragma unroll
   for (int half = 0; half < 2; half++)
@@ -443,19 +429,23 @@ __device__ __forceinline__ int warpgroup_index() {
 // while there is something else to wait for.
 template <bool INPUT>
 __global__ void __launch_bounds__(threads_count, blocks_at_once)
-    multiply_rows(grouped_product<bf16> p, tile_counts counts) {
+    multiply_rows(grouped_product<bf16> p, const FSDP_GRID_CONSTANT box_map weight, tile_counts counts) {
   constexpr major weight_major = INPUT ? major::mn : major::k;
   FSDP_SHARED_DYNAMIC(bytes);
   const grouped_shape &s = p.shape;
   const int depth = INPUT ? s.out : s.in, columns = INPUT ? s.in : s.out;
   const int steps = (depth + tile_depth - 1) / tile_depth;
+  if (threadIdx.x == 0)
+    for (int stage = 0; stage < stages; stage++)
+      box_barrier_init(bytes.address(stages * stage_bytes + stage * 8));
+  __syncthreads();
   product_walk tiles;
   int i = int(blockIdx.x);
   result_tile next = tiles.find(s, counts, i);
   const int group = warpgroup_index();
   if (group == consumers) {
     registers_release<copy_registers>();
-    copy_walk walk = copies_of(bytes);
+    copy_walk<true> walk = copies_of<true>(bytes);
     left_rows next_rows;
     next_rows.load(p, next);
 #pragma unroll 1
@@ -466,7 +456,8 @@ __global__ void __launch_bounds__(threads_count, blocks_at_once)
       next_rows.load(p, next);
 #pragma unroll 1
       for (int step = 0; step < steps; step++) {
-        copy_step<INPUT>(p, tile, rows, step * tile_depth, walk.open());
+        walk.open();
+        copy_step<INPUT>(p, weight, tile, rows, step * tile_depth, walk);
         walk.close();
       }
     }
@@ -481,7 +472,7 @@ __global__ void __launch_bounds__(threads_count, blocks_at_once)
       walk.begin(steps, sums);
       next = tiles.find(s, counts, i += int(gridDim.x));
       walk.finish(sums);
-      store_results<!INPUT, false>(result_rows_of(p.c, tile, group, tile.end - tile.first, columns), sums);
+      store_results<false>(result_rows_of(p.c, tile, group, tile.end - tile.first, columns), sums);
     }
   }
 }
@@ -496,7 +487,7 @@ __global__ void __launch_bounds__(threads_count, blocks_at_once)
   const int group = warpgroup_index();
   if (group == consumers) {
     registers_release<copy_registers>();
-    copy_walk walk = copies_of(bytes);
+    copy_walk<false> walk = copies_of<false>(bytes);
     int rows[depth_copies], next_rows[depth_copies];
     load_gathered(p, next.first, next.end, next_rows);
 #pragma unroll 1
@@ -510,7 +501,8 @@ __global__ void __launch_bounds__(threads_count, blocks_at_once)
 #pragma unroll
         for (int k = 0; k < depth_copies; k++) rows[k] = next_rows[k];
         load_gathered(p, is_last ? next.first : at + tile_depth, is_last ? next.end : tile.end, next_rows);
-        const uint32_t to = walk.open();
+        walk.open();
+        const uint32_t to = walk.copy_address();
         copy_depth_rows<tile_rows / panel_columns>(p.d_y, rows, at, tile.end, tile.row, s.out, to);
         copy_depth_rows<tile_columns / panel_columns>(p.x, rows, at, tile.end, tile.column, s.in,
                                                       to + uint32_t(left_bytes));
@@ -536,7 +528,7 @@ __global__ void __launch_bounds__(threads_count, blocks_at_once)
       walk.begin((tile.end - tile.first + tile_depth - 1) / tile_depth, sums);
       next = gradient_tile(s, counts, i);
       walk.finish(sums);
-      store_results<false, ADDS>(to, sums);
+      store_results<ADDS>(to, sums);
     }
   }
 }
@@ -554,9 +546,12 @@ tile_counts counts_of(int64_t rows, int64_t columns) {
 } // namespace
 
 void grouped_hopper(const grouped_product<bf16> &p, launch_stream stream) {
-  const int64_t columns = blocks_of(p.is_input ? p.shape.in : p.shape.out, tile_columns);
-  launch(shape_of(grouped_tiles(p.shape, tile_rows) * columns, stream),
-         p.is_input ? multiply_rows<true> : multiply_rows<false>, p, counts_of(0, columns));
+  const grouped_shape &s = p.shape;
+  const int64_t columns = blocks_of(p.is_input ? s.in : s.out, tile_columns);
+  launch(shape_of(grouped_tiles(s, tile_rows) * columns, stream),
+         p.is_input ? multiply_rows<true> : multiply_rows<false>, p,
+         box_map_of(p.weight, s.in, s.out, s.experts, p.is_input ? tile_depth : tile_columns),
+         counts_of(0, columns));
 }
 
 template <class G> void grouped_hopper(const grouped_gradient<bf16, G> &p, launch_stream stream) {

@@ -165,6 +165,18 @@ void async_copy(uint32_t address, const void *source, uint32_t valid);
 void async_commit();
 void async_wait(int groups_left);
 
+// cp.async.bulk.tensor of rows of 64 bf16, swizzled by 128 bytes: they land when a warpgroup waits for the
+// barrier's turn; until then nobody may access them.
+struct box_map {
+  const unsigned char *data;
+  int64_t columns, rows, slices;
+  int box_rows;
+};
+void box_barrier_init(uint32_t barrier);
+void box_expect(uint32_t barrier, int bytes);
+void box_copy(uint32_t address, const box_map &map, int column, int row, int slice, uint32_t barrier);
+void box_wait(uint32_t barrier, int turn);
+
 // fence.proxy.async; and 16 bytes that a product of the running warpgroup reads from its start to its end.
 void shared_fence_proxy();
 void shared_begin_async_read(uint32_t address);
@@ -178,7 +190,8 @@ struct shared_record {
   uint32_t write_fence; // proxy fences that the writer had passed
   uint16_t writer, reader;
   uint8_t reader_warp;
-  bool in_flight;        // a cp.async that nobody has waited for
+  bool in_flight;        // a copy that nobody has waited for
+  bool by_box;           // written in the async proxy
   uint8_t async_readers; // products in progress
 };
 extern unsigned char shared_memory[shared_bytes_max];

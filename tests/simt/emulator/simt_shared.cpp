@@ -9,6 +9,7 @@
 // must not be written. Between a write and the product that reads it lies a fence_proxy_async: of the writer,
 // which all warps of the warpgroup are ordered after; or of each thread of the warpgroup, ordered after the
 // write.
+// Boxes are written in the async proxy and need none; they land when a warpgroup waits for them.
 #include "tests/simt/emulator/simt.h"
 
 #include <algorithm>
@@ -114,6 +115,7 @@ void note_write(shared_record *r, uint32_t address) {
   r->write_sync = known[self->warp][self->warp];
   r->write_fence = uint32_t(proxy_fences[t].size());
   r->writer = uint16_t(t);
+  r->by_box = false;
   shared_settled[r - shared_records] = 0;
 }
 
@@ -280,7 +282,7 @@ void shared_begin_async_read(uint32_t address) {
              "between",
              at, writer, w);
       const bool fenced = fence && is_before(writer / warp_size, fence->epoch, fence->clock, w);
-      if (!fenced && !readers_fence(r[i], w))
+      if (!r[i].by_box && !fenced && !readers_fence(r[i], w))
         fail("shared byte %u is read by a wgmma of warp %d with no fence_proxy_async of thread %d, which "
              "wrote "
              "it, before a barrier, nor of each thread of the warp after it",
@@ -309,7 +311,123 @@ void shared_drop_async_read(uint32_t address) {
     shared_records[address / granule_bytes + i].async_readers = 0;
 }
 
+// ---- Boxes
+
+namespace {
+
+struct box_in_flight {
+  uint32_t address;
+  const unsigned char *source; // NULL: zeros
+  uint32_t bytes;              // of a row of 128, the others are zeros
+};
+struct box_barrier {
+  uint32_t address = 0;
+  int turns = 0; // that are complete
+  int64_t expected = -1, started = 0;
+  std::vector<box_in_flight> rows;
+};
+std::vector<box_barrier> box_barriers;
+constexpr uint32_t box_row_bytes = 128;
+
+box_barrier *box_barrier_at(uint32_t address) {
+  for (box_barrier &b : box_barriers)
+    if (b.address == address) return &b;
+  fail("no box_barrier_init of shared byte %u", address);
+}
+
+void land_row(const box_in_flight &row) {
+  unsigned char whole[box_row_bytes] = {};
+  if (row.source) memcpy(whole, row.source, row.bytes);
+  for (uint32_t c = 0; c < box_row_bytes / 16; c++) {
+    const uint32_t at = row.address + (c ^ (row.address / box_row_bytes % 8)) * 16;
+    shared_record *r = records_at(at, 16);
+    for (uint32_t i = 0; i < 16 / granule_bytes; i++) {
+      r[i].in_flight = false;
+      r[i].by_box = true;
+      r[i].write_epoch = shared_epoch;
+      r[i].write_sync = known[self->warp][self->warp];
+      r[i].writer = uint16_t(self->thread); // one of those that wait
+    }
+    memcpy(shared_memory + at, whole + c * 16, 16);
+  }
+}
+
+} // namespace
+
+void box_barrier_init(uint32_t barrier) {
+  const uint64_t zero = 0;
+  shared_write(barrier, &zero, sizeof zero);
+  for (const box_barrier &b : box_barriers)
+    if (b.address == barrier) fail("two box_barrier_init of shared byte %u", barrier);
+  box_barriers.emplace_back();
+  box_barriers.back().address = barrier;
+}
+
+void box_expect(uint32_t barrier, int bytes) {
+  box_barrier *b = box_barrier_at(barrier);
+  shared_load<uint64_t>(barrier); // was made before
+  if (b->expected >= 0) fail("box_expect of a turn that is not complete");
+  b->expected = bytes;
+}
+
+void box_copy(uint32_t address, const box_map &map, int column, int row, int slice, uint32_t barrier) {
+  box_barrier *b = box_barrier_at(barrier);
+  if (b->expected < 0) fail("copy_box before box_expect");
+  if (address % 1024) fail("copy_box to shared byte %u, which is not aligned to 1024 bytes", address);
+  for (int i = 0; i < map.box_rows; i++) {
+    const bool exists = row + i >= 0 && row + i < map.rows && column >= 0 && column < map.columns &&
+                        slice >= 0 && slice < map.slices;
+    const int64_t numel = exists ? std::min<int64_t>(64, map.columns - column) : 0;
+    const unsigned char *source =
+        exists ? map.data + ((slice * map.rows + row + i) * map.columns + column) * 2 : nullptr;
+    if (exists) global_read(source, uint32_t(numel * 2));
+    const uint32_t to = address + uint32_t(i) * box_row_bytes;
+    check_place(to, box_row_bytes, 16);
+    shared_record *r = records_at(to, box_row_bytes);
+    for (uint32_t g = 0; g < box_row_bytes / granule_bytes; g++) {
+      note_write(r + g, to + g * granule_bytes);
+      r[g].in_flight = true;
+    }
+    b->rows.push_back({to, source, uint32_t(numel * 2)});
+  }
+  b->started += int64_t(map.box_rows) * box_row_bytes;
+  if (b->started > b->expected) fail("copies of more bytes than box_expect said");
+}
+
+void box_wait(uint32_t barrier, int turn) {
+  struct waiting_for {
+    uint32_t barrier;
+    int turn;
+  } own = {barrier, turn};
+  box_barrier_at(barrier);
+  shared_load<uint64_t>(barrier);
+  warpgroup_together("box_wait", &own, [](void *const *arguments) {
+    const auto *wanted = static_cast<waiting_for *>(arguments[0]);
+    box_barrier *b = box_barrier_at(wanted->barrier);
+    if (b->turns > wanted->turn) return;
+    if (b->turns < wanted->turn || b->expected < 0 || b->started != b->expected)
+      fail("box_wait for turn %d of shared byte %u: %d are complete, and of the next %lld bytes of %lld are "
+           "on "
+           "their way",
+           wanted->turn, wanted->barrier, b->turns, (long long)b->started, (long long)b->expected);
+    for (const box_in_flight &row : b->rows) land_row(row);
+    const int warp = self->warp;
+    shared_pass_warp_barrier(warp);
+    for (int w = warp / 4 * 4; w < warp / 4 * 4 + 4; w++) // all of them have waited
+      known[w][warp] = std::max(known[w][warp], known[warp][warp]);
+    b->rows.clear();
+    b->started = 0;
+    b->expected = -1;
+    b->turns++;
+  });
+}
+
 void shared_begin_block(uint32_t dynamic_bytes) {
+  for (const box_barrier &b : box_barriers) // left by a failed block
+    for (const box_in_flight &row : b.rows)
+      for (uint32_t g = 0; g < box_row_bytes / granule_bytes; g++)
+        shared_records[row.address / granule_bytes + g].in_flight = false;
+  box_barriers.clear();
   sites.clear();
   dynamic_at = 0;
   shared_used_bytes = dynamic_bytes;

@@ -225,6 +225,38 @@ template <lack LACK> void stages(planted p) {
   p.out[threadIdx.x] = right;
 }
 
+// ---- Boxes: of the results themselves, 8 rows of 64 bf16; what a box has beyond them is zeros
+
+enum class box_lack { wait, turn, expect, few_bytes, many_bytes, alignment, init };
+
+template <box_lack LACK> void boxes(planted p) {
+  FSDP_SHARED_DYNAMIC(bytes);
+  constexpr int rows = 16, box_bytes = rows * panel_row_bytes;
+  const auto is = [&](box_lack value) { return p.wrong && LACK == value; };
+  const smem<bf16> tiles = bytes.part<bf16>(0, 2 * panel_bytes / 2);
+  const uint32_t barrier = bytes.address(2 * panel_bytes);
+  const box_map map = box_map_of(p.out, 64, 8, 1, rows);
+  if (threadIdx.x == 0 && !is(box_lack::init)) box_barrier_init(barrier);
+  __syncthreads();
+  float right = 1;
+  for (int turn = 0; turn < 2; turn++) {
+    if (threadIdx.x == 0) {
+      const int more = is(box_lack::many_bytes) ? 128 : is(box_lack::few_bytes) ? -128 : 0;
+      if (!is(box_lack::expect)) box_expect(barrier, box_bytes + more);
+      copy_box(bytes.address(turn * panel_bytes + (is(box_lack::alignment) ? 128 : 0)), map, 0, 0, 0,
+               barrier);
+    }
+    if (threadIdx.x >= 128) continue;
+    if (!is(box_lack::wait)) box_wait(barrier, is(box_lack::turn) ? turn + 1 : turn);
+    for (int i = int(threadIdx.x); i < rows * 64; i += 128) { // floats of 1 are pairs of 0 and 1
+      const float x = to_float(bf16(tiles[(turn * panel_bytes + panel_at(i / 64, i % 64)) / 2]));
+      if (x != (i / 64 < 8 && i % 2 == 1 ? 1.0f : 0.0f)) right = 0;
+    }
+  }
+  __syncthreads();
+  p.out[threadIdx.x] = right;
+}
+
 // A third warpgroup knows of the first's writes through the second alone.
 void chain(planted p) {
   FSDP_SHARED(float, value, 64);
@@ -282,6 +314,13 @@ const struct {
     {"a count of part of a warp", "whole warps", stages<lack::half_warps>},
     {"a warp at two barriers", "different named barriers", stages<lack::lane>},
     {"a barrier that does not order", "", chain},
+    {"no wait for a box", "is read", boxes<box_lack::wait>},
+    {"a wait for a later turn", "box_wait for turn 1", boxes<box_lack::turn>},
+    {"a box that nobody expects", "before box_expect", boxes<box_lack::expect>},
+    {"a box of more bytes", "more bytes than", boxes<box_lack::few_bytes>},
+    {"boxes of fewer bytes", "on their way", boxes<box_lack::many_bytes>},
+    {"a box that is not aligned", "not aligned to 1024", boxes<box_lack::alignment>},
+    {"a barrier that is not made", "no box_barrier_init", boxes<box_lack::init>},
 };
 
 int failures;

@@ -2,6 +2,7 @@
 // wgmma, 9.7.13 bar and fence.proxy). What it means, and which mistakes are errors: simt_warpgroup.cpp.
 #pragma once
 
+#define FSDP_GRID_CONSTANT
 #define FSDP_HERE const char *file = __builtin_FILE(), int line = __builtin_LINE()
 
 namespace simt {
@@ -65,6 +66,25 @@ inline void fence_proxy_async(FSDP_HERE) {
 }
 inline void fence_proxy_async_left_out() {
   simt::shared_fence_proxy();
+}
+
+struct box_map {
+  simt::box_map map;
+};
+inline box_map box_map_of(const void *data, int64_t columns, int64_t rows, int64_t slices, int box_rows) {
+  return {{static_cast<const unsigned char *>(data), columns, rows, slices, box_rows}};
+}
+inline void box_barrier_init(uint32_t barrier) {
+  simt::box_barrier_init(barrier);
+}
+inline void box_expect(uint32_t barrier, int bytes) {
+  simt::box_expect(barrier, bytes);
+}
+inline void copy_box(uint32_t to, const box_map &map, int column, int row, int slice, uint32_t barrier) {
+  simt::box_copy(to, map.map, column, row, slice, barrier);
+}
+inline void box_wait(uint32_t barrier, int turn, FSDP_HERE) {
+  if (!simt::is_left_out("box_wait", file, line)) simt::box_wait(barrier, turn);
 }
 
 inline void named_barrier_sync(int barrier, int threads, FSDP_HERE) {
