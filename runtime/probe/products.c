@@ -112,16 +112,29 @@ static fsdp_op_attrs experts_of(const probe *self, int64_t rows) {
   return attrs;
 }
 
+// Whether the op makes such products of the form.
+static bool makes(fsdp_op_kind kind, const fsdp_op_attrs *attrs, fsdp_op_product_form form) {
+  fsdp_op_product products[FSDP_OP_PRODUCTS_MAX];
+  return fsdp_op_is_grouped(kind) && fsdp_op_products(kind, attrs, products) == 1 && products[0].form == form;
+}
+
+// By which they are made: the same for all ops.
+static fsdp_grouped_kernel grouped_kernel_of(const probe *self, fsdp_op_product_form form) {
+  fsdp_op_attrs attrs = experts_of(self, 1);
+  const fsdp_dtype dtypes[] = {self->dtype};
+  int kind = 0;
+  while (!makes((fsdp_op_kind)kind, &attrs, form)) kind++;
+  fsdp_op_complete_attrs(self->device, &self->target, (fsdp_op_kind)kind, &attrs, dtypes);
+  return attrs.products;
+}
+
 // Of all ops that make such products of the form, together; 0: their operands do not fit.
 static double grouped_rate(probe *self, fsdp_op_product_form form, int64_t rows) {
   const fsdp_op_attrs attrs = experts_of(self, rows);
   double flops = 0, seconds = 0;
   for (int k = 0; k < FSDP_OP_KIND_COUNT; k++) {
     const fsdp_op_kind kind = (fsdp_op_kind)k;
-    fsdp_op_product products[FSDP_OP_PRODUCTS_MAX];
-    if (!fsdp_op_is_grouped(kind) || fsdp_op_products(kind, &attrs, products) != 1 ||
-        products[0].form != form)
-      continue;
+    if (!makes(kind, &attrs, form)) continue;
     probe_call *call = probe_call_create(self, kind, &attrs, 0);
     if (!call) return 0;
     flops += fsdp_op_flops(kind, &attrs);
@@ -141,10 +154,8 @@ void probe_grouped(probe *self) {
                                   .dtype = self->dtype,
                                   .form = (fsdp_op_product_form)form,
                                   .rate = {.points = points}};
-    snprintf(entry.kernel, sizeof entry.kernel, "%s",
-             !cuda                      ? "fsdp"
-             : self->dtype == FSDP_BF16 ? "fsdp-mma"
-                                        : "fsdp-general");
+    snprintf(entry.kernel, sizeof entry.kernel, cuda ? "fsdp-%s" : "fsdp",
+             fsdp_grouped_kernel_name(grouped_kernel_of(self, entry.form)));
     for (int i = 0; i < SIZES; i += self->coarse ? 2 : 1) {
       const int64_t rows = cuda ? gpu_rows[i] : cpu_rows[i];
       const double rate = grouped_rate(self, entry.form, rows);

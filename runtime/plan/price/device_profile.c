@@ -268,14 +268,26 @@ double fsdp_profile_product_s(const fsdp_device_profile *profile, int ranks, fsd
 
 // ---- Products grouped by expert
 
+static bool has_grouped(const fsdp_device_profile *profile, const char *kernel) {
+  for (int i = 0; i < profile->grouped_count; i++)
+    if (!strcmp(profile->grouped[i].kernel, kernel)) return true;
+  return false;
+}
+
+static const char wgmma_rows[] = "fsdp-wgmma";
+
 const char *fsdp_profile_grouped_kernel(const fsdp_device_profile *profile,
                                         const fsdp_profile_grouped_call *call) {
-  const fsdp_op_product *p = &call->product;
-  const int64_t inner = p->form == FSDP_PRODUCT_WEIGHT ? p->m : p->k;
   if (*profile->grouped_kernel) return profile->grouped_kernel;
   if (profile->device == FSDP_OP_CPU) return "fsdp";
-  const bool fits = call->dtype == FSDP_BF16 && p->n % 8 == 0 && inner % 8 == 0;
-  return fits && !call->general ? "fsdp-mma" : "fsdp-general";
+  if (call->kernel == FSDP_GROUPED_WGMMA && has_grouped(profile, wgmma_rows)) return wgmma_rows;
+  return call->kernel >= FSDP_GROUPED_MMA ? "fsdp-mma" : "fsdp-general";
+}
+
+// Whether those rows are of a kernel that is not the plan's, without a `use` that says so.
+static bool stands_in(const fsdp_device_profile *profile, const fsdp_profile_grouped_call *call) {
+  return profile->device == FSDP_OP_CUDA && !*profile->grouped_kernel && call->kernel == FSDP_GROUPED_WGMMA &&
+         !has_grouped(profile, wgmma_rows);
 }
 
 // A CPU's table is of its own kernel, whatever it is called. The form's own rows before those of any.
@@ -333,7 +345,7 @@ double fsdp_profile_grouped_s(const fsdp_device_profile *profile, int ranks,
                               const fsdp_profile_grouped_call *call, bool *estimated) {
   const fsdp_profile_grouped *entry = find_grouped(profile, ranks, call);
   const fsdp_op_product *p = &call->product;
-  *estimated = entry ? entry->estimated : profile->device == FSDP_OP_CUDA;
+  *estimated = entry ? entry->estimated || stands_in(profile, call) : profile->device == FSDP_OP_CUDA;
   if (!entry && profile->tiles) return grouped_as_one_s(profile, ranks, call);
   if (!entry) return fsdp_profile_product_s(profile, ranks, call->dtype, p);
   const double rows = fmax(1, routed_rows(call) / (double)call->experts);

@@ -185,10 +185,11 @@ typedef struct fsdp_profile_grouped_call {
   fsdp_dtype dtype;
   fsdp_op_product product; // as fsdp_op_products says
   int64_t experts;
-  bool general; // the plan's, in place of tensor cores
+  fsdp_grouped_kernel kernel; // the plan's
 } fsdp_profile_grouped_call;
 
-// A profile without rows of the kernel has the rates of other products for it: on a GPU an estimate.
+// A profile without rows of the kernel has the rates of other products for it: on a GPU an estimate, of wgmma
+// by the rows of mma if there are any.
 // *estimated as below.
 double fsdp_profile_grouped_s(const fsdp_device_profile *profile, int ranks,
                               const fsdp_profile_grouped_call *call, bool *estimated);

@@ -210,7 +210,7 @@ static double products_s(const fsdp_pricing *p, const fsdp_instr *instr, bool *e
   double seconds = 0;
   if (fsdp_op_is_grouped(instr->op)) {
     const fsdp_profile_grouped_call call = {p->plan->config.param_dtype, products[0], attrs.experts,
-                                            attrs.products == FSDP_GROUPED_GENERAL};
+                                            attrs.products};
     return fsdp_profile_grouped_s(p->profile, p->ranks_per_node, &call, estimated);
   }
   for (int i = 0; i < count; i++)

@@ -32,10 +32,10 @@
 //   base: h100-sxm                                    # what this file does not have is taken from there
 //
 // Without `use` a GPU's attention is priced by the rows of the kernel that the plan runs (fsdp-wgmma,
-// fsdp-mma, fsdp-general), a CPU's by those of the first kernel, and products grouped by expert by those of
-// fsdp-mma or fsdp-general. `estimated: true`: it is not measured. What a GPU's profile does not say of
-// `reserve`, `copy_gbps` and, without products, `peak_tflops`, a plan takes from h100-sxm, and says so.
-// A row has a `source` too. With `base`, a number replaces a number and a list the whole list.
+// fsdp-mma, fsdp-general), a CPU's by those of the first kernel, and so are products grouped by expert; where
+// fsdp-wgmma has none of these, by fsdp-mma's. `estimated: true`: it is not measured. What a GPU's profile
+// does not say of `reserve`, `copy_gbps` and, without products, `peak_tflops`, a plan takes from h100-sxm,
+// and says so. A row has a `source` too. With `base`, a number replaces a number and a list the whole list.
 #pragma once
 
 #include "runtime/plan/price/device_profile.h"

@@ -293,7 +293,8 @@ static void check_kernels(const fsdp_device_profile *p) {
 static void check_grouped(const fsdp_device_profile *p) {
   for (int dtype = FSDP_F32; dtype <= FSDP_BF16; dtype++) {
     const fsdp_op_product product = {FSDP_PRODUCT_FORWARD, 512, 1024, 1024, 16};
-    const fsdp_profile_grouped_call call = {(fsdp_dtype)dtype, product, 16, false};
+    const fsdp_profile_grouped_call call = {(fsdp_dtype)dtype, product, 16,
+                                            dtype == FSDP_F32 ? FSDP_GROUPED_GENERAL : FSDP_GROUPED_MMA};
     bool estimated = false, known = false;
     const double rate = 2.0 * 512 * 1024 * 1024 * 16 / fsdp_profile_grouped_s(p, 1, &call, &estimated);
     for (int i = 0; i < p->grouped_count; i++)

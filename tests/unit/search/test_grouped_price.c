@@ -29,8 +29,10 @@ static const char cuda[] =
     "- {kernel: fsdp-mma, dtype: bf16, form: weight, tflops: {128: 0.2}, estimated: true}\n"
     "- {kernel: other, dtype: bf16, form: any, tflops: {128: 0.8}}\n";
 
+static fsdp_grouped_kernel kernel = FSDP_GROUPED_MMA;
+
 static double seconds(const fsdp_device_profile *p, fsdp_op_product product, bool *estimated) {
-  const fsdp_profile_grouped_call call = {FSDP_BF16, product, 8, false};
+  const fsdp_profile_grouped_call call = {FSDP_BF16, product, 8, kernel};
   return fsdp_profile_grouped_s(p, 1, &call, estimated);
 }
 
@@ -60,6 +62,39 @@ static void by_rows_of_an_expert(void **state) {
   assert_near(seconds(p, (fsdp_op_product){FSDP_PRODUCT_FORWARD, 128, 64, 64, 8}, &estimated),
               fsdp_profile_product_s(p, 1, FSDP_BF16, &all) * (1024 + 8 * 63.5) / 1024);
   assert_true(estimated);
+  fsdp_device_profile_destroy(p);
+}
+
+// By its own rows; without them by those of mma, as an estimate, unless the profile says which.
+static void by_the_plans_kernel(void **state) {
+  (void)state;
+  fsdp_device_profile *p =
+      profile_of("name: test\ndevice: cuda\nprocessors: 1\nmemory_gb: 1\nmemory_gbps: 1000\ncapability: 9.0\n"
+                 "products:\n- {dtype: bf16, form: any, m: 128, n: 64, k: 64, tflops: 0.5}\n"
+                 "grouped:\n- {kernel: fsdp-mma, dtype: bf16, form: any, tflops: {128: 0.4}}\n"
+                 "- {kernel: fsdp-general, dtype: bf16, form: any, tflops: {128: 0.1}}\n");
+  const fsdp_op_product product = {FSDP_PRODUCT_FORWARD, 128, 64, 64, 8};
+  const double flops = 2.0 * 8 * 128 * 64 * 64;
+  bool estimated;
+  assert_near(seconds(p, product, &estimated), flops / 0.4e12);
+  assert_false(estimated);
+  kernel = FSDP_GROUPED_GENERAL;
+  assert_near(seconds(p, product, &estimated), flops / 0.1e12);
+  kernel = FSDP_GROUPED_WGMMA;
+  assert_near(seconds(p, product, &estimated), flops / 0.4e12);
+  assert_true(estimated);
+  strcpy(p->grouped_kernel, "fsdp-mma");
+  assert_near(seconds(p, product, &estimated), flops / 0.4e12);
+  assert_false(estimated);
+  *p->grouped_kernel = 0;
+  fsdp_profile_point point = {128, 1e12};
+  const fsdp_profile_grouped row = {
+      .kernel = "fsdp-wgmma", .dtype = FSDP_BF16, .form = FSDP_PRODUCT_FORWARD, .rate = {&point, 1}};
+  fsdp_device_profile_add_grouped(p, &row);
+  assert_near(seconds(p, product, &estimated), flops / 1e12);
+  assert_false(estimated);
+  kernel = FSDP_GROUPED_MMA;
+  assert_near(seconds(p, product, &estimated), flops / 0.4e12);
   fsdp_device_profile_destroy(p);
 }
 
@@ -106,6 +141,7 @@ static step step_of(int fsdp, int expert, double imbalance, int blocks) {
   fsdp_step_price price;
   profile->memory_rate = 1e24;
   profile->launch_s = 0;
+  for (int i = 0; i < profile->grouped_count; i++) profile->grouped[i].estimated = true; // to tell them apart
   profile->product_slowdown = profile->collective_slowdown = 1;
   if (fsdp_model_preset("tiny-qwen3-moe", &config.model, &error)) fail_msg("%s", error.message);
   fsdp_mesh_resize(&config.mesh, FSDP_AXIS_EXPERT, expert);
@@ -146,7 +182,8 @@ static void blocks_share_the_work(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(by_rows_of_an_expert), cmocka_unit_test(of_a_cpu),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(by_rows_of_an_expert),
+                                     cmocka_unit_test(by_the_plans_kernel), cmocka_unit_test(of_a_cpu),
                                      cmocka_unit_test(imbalance_is_of_ranks),
                                      cmocka_unit_test(blocks_share_the_work)};
   return cmocka_run_group_tests(tests, NULL, NULL);
