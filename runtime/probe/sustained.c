@@ -144,6 +144,12 @@ void probe_sustained(probe *self) {
     if (width <= WIDTH_MIN) return;
     width /= 2;
   }
+  fsdp_error lacking = {0};
+  if (fsdp_device_profile_check(self->profile, self->dtype, probe_call_attrs(m.calls[ATTENTION])->attention,
+                                &lacking) != FSDP_OK) { // on a GPU whose memory no product fitted
+    release(&m);
+    return;
+  }
   for (int i = 0; i < PARTS; i++) m.priced_s[i] = priced_s(&m, i);
   if (self->active) {
     time_rounds(&m, ROUNDS_TIMED); // loads kernels, and tells how many rounds are enough

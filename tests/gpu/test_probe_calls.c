@@ -101,6 +101,7 @@ static fsdp_profile_sustained sustained_at(probe *self, double flops_per_s) {
   fsdp_profile_point point = {1024, flops_per_s};
   fsdp_device_profile *measured = self->profile;
   self->profile = fsdp_device_profile_create();
+  self->profile->memory_rate = 1e12;
   fsdp_device_profile_add_product(self->profile, &(fsdp_profile_product){.dtype = FSDP_BF16,
                                                                          .form = FSDP_PRODUCT_FORM_COUNT,
                                                                          .m = 64,
