@@ -316,7 +316,7 @@ static void read_rows(const char *text, arguments *a) {
 
 static arguments parse(int argc, char **argv) {
   arguments a = {.rows = {32, 128, 512, 2048}, .rows_count = 4, .repeats = REPEATS};
-  for (int i = 1; i < argc; i++) {
+  for (int i = 1; i < argc; i += 2) {
     const char *value = i + 1 < argc ? argv[i + 1] : NULL;
     if (!value) refuse("an option without a value");
     if (strcmp(argv[i], "--only") == 0)
@@ -331,7 +331,6 @@ static arguments parse(int argc, char **argv) {
       a.json = value;
     else
       refuse("unknown option; use --only, --rows, --products, --repeat, --json");
-    i++;
   }
   if (a.repeats < 1 || a.repeats > GPU_REPEATS_MAX) refuse("--repeat takes 1 to 31");
   return a;

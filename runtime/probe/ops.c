@@ -91,8 +91,8 @@ static void measure_op(probe *self, fsdp_op_kind kind) {
                          : fsdp_op_letter_find(fsdp_op_letters_of(kind), 'p') ? of_ranges
                                                                               : of_rows;
   const int step = self->coarse ? 2 : 1;
-  const int64_t rows = cuda ? 64 : 2048; // of a GPU's wide rows few fit where there is little memory
-  const double row_bytes = (bytes_of(self, kind, rows) - bytes_of(self, kind, rows / 2)) / (double)(rows / 2);
+  const int64_t few = cuda ? 32 : 1024; // of a GPU's wide rows, more may not fit where there is little memory
+  const double row_bytes = (bytes_of(self, kind, 2 * few) - bytes_of(self, kind, few)) / (double)few;
   fsdp_profile_point points[SIZES_MAX];
   fsdp_profile_op entry = {
       .ranks = self->scope, .op = kind, .dtype = self->dtype, .rate = {.points = points}};

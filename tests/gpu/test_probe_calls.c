@@ -41,7 +41,7 @@ static fsdp_world *world; // MPI starts once
 static int create_world(void **state) {
   fsdp_error error = {0};
   (void)state;
-  return fsdp_world_create(NULL, NULL, &world, &error);
+  return fsdp_world_create(NULL, NULL, &world, &error) != FSDP_OK;
 }
 
 static int destroy_world(void **state) {
