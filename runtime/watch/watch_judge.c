@@ -93,14 +93,16 @@ static int count_before(const fsdp_watch_known *self, int64_t now) {
 
 // A node reports its own ranks at once. It reports others if their node cannot, which it knows only after a
 // while; of a node that is gone, and of ranks that merely wait for each other, the first one speaks that
-// shows signs of life. In a job of more nodes than a circle those that know most come first, and each gives
-// way until it would know of the one before.
+// shows signs of life. A node that has come to the run's end before this one sends no more mail, and knows
+// which of its ranks is stopped there. In a job of more nodes than a circle those that know most come first,
+// and each gives way until it would know of the one before.
 int64_t fsdp_watch_courtesy_ms(const fsdp_watch_known *self, fsdp_watch_verdict why, int64_t now) {
   if (why == FSDP_VERDICT_FAILED) return self->follows ? GIVE_WAY_MS : 0;
   int64_t asked_ms = fsdp_job_is_asked_to_end() ? ASKED_MS : 0, home_ms = 0;
   if (why == FSDP_VERDICT_ENDED) return asked_ms;
   if (self->leaving) return asked_ms + (fsdp_watch_find_stopped(self, now) ? 0 : GIVE_WAY_MS);
   bool own = false, awaits = false, misses = false;
+  bool finishes = self->ranks[self->self].view.activity == FSDP_ACTIVITY_FINISHING;
   int order = 0;
   for (int i = 0; i < self->count; i++) {
     const fsdp_watch_seen *rank = &self->ranks[i];
@@ -109,7 +111,8 @@ int64_t fsdp_watch_courtesy_ms(const fsdp_watch_known *self, fsdp_watch_verdict 
     if (state == FSDP_RANK_SILENT && rank->local) return asked_ms;
     // A late rank of this node may be the one that took its mail.
     bool late = rank->local && state == FSDP_RANK_ALIVE && now - rank->beat_ms >= LATE_MS;
-    if (state == FSDP_RANK_SILENT || late) home_ms = GIVE_WAY_MS;
+    if (state == FSDP_RANK_SILENT || late || (state == FSDP_RANK_UNREACHABLE && finishes))
+      home_ms = GIVE_WAY_MS;
     if (state == FSDP_RANK_SILENT || state == FSDP_RANK_UNREACHABLE) {
       misses = true;
       order = rank->order > order ? rank->order : order;

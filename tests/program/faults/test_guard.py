@@ -147,19 +147,19 @@ def cut_when_done(two):
         two.mend()
 
 
-def struck_when_done(number):
+def struck_when_done(number, two=None, rank=1):
     """Whenever it falls, a rank that is killed or stopped is named, or had left the job with its run
     complete. Of one that is stopped last nobody else is there to speak."""
-    run, process = start()
+    run, process = start(two)
     ranks = faults.processes_of(work / "logs")
     while process.poll() is None and "done:" not in run.text("out"):
         time.sleep(0.0005)
     with contextlib.suppress(ProcessLookupError):
-        os.kill(ranks[1], number)
+        os.kill(ranks[rank], number)
     faults.wait_end(run, process, LIMIT_S + faults.GRACE_S)
     told = faults.messages(run.text("err"))
     assert len(told) == (process.returncode != 0), (process.returncode, told)
-    assert not told or "rank 1 (host " in told[0], told
+    assert not told or f"rank {rank} (host " in told[0], told
     return len(told)
 
 
@@ -186,6 +186,8 @@ def main():
     else:
         with hosts.Hosts() as two:
             told = [message for _ in range(CUTS) for message in cut_when_done(two)]
+            for rank in (2, 3) * ENDS:
+                struck_when_done(signal.SIGSTOP, two, rank)
         print(f"links cut at the end of {CUTS} runs: {len(told)} of them held mpirun up, and it was ended")
     shutil.rmtree(work)
 
