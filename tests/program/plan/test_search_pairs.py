@@ -1,9 +1,11 @@
 """A search with one option fixed to what the free search did not choose finds nothing faster, by more than
 0.5%: over models from tiny to 405B, 1 to 16,384 ranks, batches, sequences, profiles, nodes, limits and states
-on the host. What the search cuts without a bound, and what its grid lacks, shows here.
+on the host. Nor is a setting of all options faster: half of them are drawn whole, half differ from the plan
+that was found in two to four. What the search cuts without a bound, and what its grid lacks, shows here.
 
     test_search_pairs.py --pairs 300 --ranks-max 16384 --named    all of them, printed; hours of a core's time
     test_search_pairs.py --pairs 3 --seed 7 --only 12             one free search again
+    test_search_pairs.py --settings 2000                          settings of all options
 """
 
 import argparse
@@ -15,6 +17,8 @@ import programs
 TOLERANCE = 0.005
 # Pairs of one free search.
 FIXED = 3
+# Settings of one free search.
+SETTINGS = 20
 LARGE = ["llama2-7b", "llama3-8b", "mistral-7b", "qwen2.5-7b", "llama2-13b", "llama2-70b", "llama3-405b"]
 MODELS = ["tiny", "gpt2"] * 6 + ["gpt2-xl", "llama-1b"] * 3 + LARGE
 LONGEST = {"gpt2": 1024, "gpt2-xl": 1024, "llama2-7b": 4096, "llama2-13b": 4096, "llama2-70b": 4096}
@@ -119,8 +123,8 @@ def draw_mesh(random_, ranks):
     return ",".join(f"{name}={size}" for name, size in zip(names, [*sizes, ranks]))
 
 
-def draw_fixed(random_, words, chosen):
-    """One option and a value that was not chosen."""
+def values_of(random_, words, chosen):
+    """What each option may be, drawn where there are too many."""
     ranks, model = words[words.index("--ranks") + 1], words[words.index("--model") + 1]
     sizes = dict(part.split("=") for part in chosen["mesh"].split(","))
     tensors = [d for d in divisors(ranks) if d <= HEADS.get(model, 32)]
@@ -129,7 +133,7 @@ def draw_fixed(random_, words, chosen):
     saving = ["none", "block", f"block:{layers}", "linear", "attention", f"attention@{layers}"]
     wraps = [["--wrap", wrap] for wrap in ("block", "none") if wrap != chosen["wrap"]]
     wraps += [["--numel-to-wrap", int(10 ** random_.uniform(5, 9.5)), "--wrap", "size"] for _ in range(2)]
-    values = {
+    return {
         "tensor-parallel": [d for d in tensors if str(d) != sizes.get("tensor", "1")],
         "context-parallel": [d for d in divisors(ranks) if d <= 64 and str(d) != sizes.get("context", "1")],
         "mesh": [draw_mesh(random_, ranks)],
@@ -144,12 +148,38 @@ def draw_fixed(random_, words, chosen):
         "grad-accum": divisors(batch),
         "sequence-parallel": ["off"],
     }
+
+
+def draw_fixed(random_, words, chosen):
+    """One option and a value that was not chosen."""
+    values = values_of(random_, words, chosen)
     name = random_.choice([name for name in values if f"--{name}" not in words])
     choices = [v for v in values[name] if isinstance(v, list) or str(v) != chosen.get(name)]
     if not choices:
         return None
     value = random_.choice(choices)
     return value if isinstance(value, list) else [f"--{name}", value]
+
+
+def draw_setting(random_, words, chosen):
+    """A value of every option: all drawn, or all but two to four as chosen. The micro-batches make the global
+    batch with the ranks that divide it, or it is no setting."""
+    values = values_of(random_, words, chosen)
+    names = ["mesh", "strategy", "wrap", "prefetch", "recompute", "offload-activations", "cpu-offload",
+             "accumulate", "grad-accum"]  # fmt: skip
+    free = [name for name in names if f"--{name}" not in words]
+    changed = free if random_.random() < 0.5 else random_.sample(free, random_.randint(2, 4))
+    setting = {name: chosen[name] for name in ("numel-to-wrap", *free) if name in chosen}
+    setting.update((name, random_.choice(values[name])) for name in changed)
+    if isinstance(wrap := setting["wrap"], list):
+        setting.update(zip((word.removeprefix("--") for word in wrap[::2]), wrap[1::2]))
+    sizes = dict(part.split("=") for part in setting["mesh"].split(","))
+    each = words[words.index("--global-batch") + 1] / int(sizes["data"]) / int(sizes["fsdp"])
+    setting["batch-size"] = each / int(setting["grad-accum"])
+    if setting["batch-size"] != int(setting["batch-size"]) or setting["batch-size"] < 1:
+        return None
+    setting["batch-size"] = int(setting["batch-size"])
+    return [word for name, value in setting.items() for word in (f"--{name}", value)]
 
 
 def search(words):
@@ -205,25 +235,50 @@ def pairs(count, seed, ranks_max, only, failures, say):
     return done
 
 
+def settings(count, seed, ranks_max, only, failures, say):
+    done = scenario = 0
+    while done < count:
+        scenario += 1
+        random_ = random.Random(f"settings {seed} {scenario}")
+        words = draw_scenario(random_, ranks_max)
+        if only and scenario != only:
+            continue
+        free = search(words)
+        most = min(done + SETTINGS, count)
+        for _ in range(10 * SETTINGS if free else 0):  # what makes no plan is no setting
+            setting = draw_setting(random_, words, free["options"])
+            done += bool(setting) and compare(words, free, setting, failures, say)
+            if done == most:
+                break
+        if only:
+            break
+    return done
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("--pairs", type=int)
+    parser.add_argument("--settings", type=int)
     parser.add_argument("--seed", type=int, default=4)
     parser.add_argument("--ranks-max", type=int, default=256 if programs.ALL else 16)
     parser.add_argument("--named", action="store_true", help="405B on 4,096 and 16,384 ranks too")
     parser.add_argument("--only", type=int, help="one free search, by its number")
     args = parser.parse_args()
     failures = []
-    say = args.pairs is not None
-    count = args.pairs or programs.draws(6, 3, 40)
+    say = args.pairs is not None or args.settings is not None
+    count = args.pairs or (0 if say else programs.draws(6, 3, 40))
+    setting_count = args.settings or (0 if say else programs.draws(20, 5, 200))
     if args.named:
         named(failures, say)
     found = programs.draws(len(FOUND_FIXED), 2, len(FOUND_FIXED))
-    for words, fixed in () if args.only else FOUND_FIXED[:found]:
+    for words, fixed in () if args.only or args.settings else FOUND_FIXED[:found]:
         assert compare(words, search(words), fixed, failures, say), (words, fixed)
     done = pairs(count, args.seed, args.ranks_max, args.only, failures, say)
     print(f"{done} pairs, {len(failures)} of them found something faster")
+    before = len(failures)
+    done = settings(setting_count, args.seed, args.ranks_max, args.only, failures, say)
+    print(f"{done} settings, {len(failures) - before} of them faster than what was found")
     assert not failures, "\n".join(failures)
 
 
