@@ -2,7 +2,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
-#include "runtime/plan/search/evaluate.h"
+#include "runtime/plan/search/neighbours.h"
 
 #include <string.h>
 
@@ -42,10 +42,9 @@ static void find_unit(const fsdp_plan *plan, fsdp_evaluator *evaluator, fsdp_hin
   const fsdp_memory_space_report *device = &plan->memory.space[FSDP_SPACE_DEVICE];
   fsdp_plan_config config = plan->config;
   fsdp_evaluation block;
-  if (config.wrap.kind == FSDP_WRAP_BLOCK || !device->peak_by_category[FSDP_CATEGORY_GATHERED]) return;
+  if (!fsdp_neighbour_wraps_blocks(&config) || !device->peak_by_category[FSDP_CATEGORY_GATHERED]) return;
   const int unit = largest_unit_across_layers(plan);
   if (unit < 0) return;
-  config.wrap = (fsdp_wrap_policy){.kind = FSDP_WRAP_BLOCK};
   FSDP_CHECK(fsdp_evaluate(evaluator, &config, FSDP_EVALUATE_PEAKS, &block), "block fits every model");
   out->saved_bytes = device->peak_bytes - block.peak_bytes[FSDP_SPACE_DEVICE];
   if (out->saved_bytes > 0) out->unit = unit;

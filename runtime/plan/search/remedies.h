@@ -1,9 +1,9 @@
 // What would make a plan fit: the least change of its configuration, as options.
 #pragma once
 
-#include "runtime/plan/search/evaluate.h"
+#include "runtime/plan/search/neighbours.h"
 
-#define FSDP_REMEDY_BYTES (2 * (FSDP_SAVING_TEXT_BYTES + 32))
+#define FSDP_REMEDY_BYTES (2 * FSDP_NEIGHBOUR_BYTES)
 
 typedef struct fsdp_remedy {
   char change[FSDP_REMEDY_BYTES];  // "--prefetch 0"; "": no change needs less

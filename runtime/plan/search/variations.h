@@ -3,11 +3,12 @@
 
 #include "runtime/plan/plan.h"
 #include "runtime/plan/price/device_profile.h"
+#include "runtime/plan/search/neighbours.h"
 
 #define FSDP_VARIATIONS_MAX 14
 
 typedef struct fsdp_variation {
-  char change[64]; // as an option: "--batch-size 5"
+  char change[FSDP_NEIGHBOUR_BYTES]; // as an option: "--batch-size 5"
   double step_s, tokens_per_s;
   int64_t peak_bytes, host_peak_bytes; // of the device, the host
   bool fits;                           // the limits that the plan was made with
