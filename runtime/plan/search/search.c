@@ -224,7 +224,7 @@ static void try_smaller(searcher *r) {
 
 static fsdp_status search_all(searcher *r, fsdp_error *error) {
   fsdp_search_result *result = r->result;
-  result->kinds = search_kinds_create(r->config, &result->kind_count);
+  result->kinds = search_kinds_create(r->config, &r->space, &result->kind_count);
   if (!result->kind_count)
     return fsdp_fail(error, FSDP_ERR_OPTION,
                      "--search: no mesh of %d ranks divides %lld sequences of a step as the options that are "

@@ -101,7 +101,8 @@ fsdp_saving search_saving_of(const fsdp_search_config *search, const search_chai
                              int layers);
 
 // All kinds that the number of ranks and what is fixed allow. The caller frees them.
-fsdp_search_kind *search_kinds_create(const fsdp_search_config *search, int *count);
+fsdp_search_kind *search_kinds_create(const fsdp_search_config *search, const search_space *space,
+                                      int *count);
 
 // Sequences of a micro-batch and micro-batches of a step: entry `index` of those that make the global batch
 // with this kind, the smallest micro-batch first. False after the last.

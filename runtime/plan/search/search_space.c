@@ -14,6 +14,9 @@ _Static_assert(FSDP_SAVED_NAME_BYTES <= FSDP_SAVING_NAME_BYTES, "a rule can name
 // Context parallelism leaves a rank at least so many positions; fewer where that is the only use of ranks.
 #define CONTEXT_ROWS       256
 #define CONTEXT_ROWS_LEAST 16
+// With more ranks of tensor than heads, elements of a layer's rows, for each of the weights that a rank has
+// with as many ranks as heads: both are sent about as often.
+#define TENSOR_ROWS 4
 
 // ---- What is saved
 
@@ -507,13 +510,15 @@ static bool is_context_tried(const fsdp_search_config *search, int context) {
   return context == 1 || context * rows <= search->base.seq;
 }
 
-// Each with heads of its own, unless ranks have no other use: inside a node some may have none.
-static bool is_tensor_tried(const fsdp_search_config *search, int tensor) {
-  const int64_t heads = search->base.model.num_heads;
+// Each with heads of its own. Of more ranks some have none, and what they send of rows grows with them: tried
+// where a layer's rows are few beside the weights that as many ranks as heads gather.
+static bool is_tensor_tried(const fsdp_search_config *search, const search_space *space, int tensor) {
+  const fsdp_model_config *model = &search->base.model;
   if (search->base.op_strategies && tensor > 1) return false;
   if (search->fixed_tensor) return tensor == search->fixed_tensor;
-  const bool lacks_sequences = heads * search->global_batch < search->ranks;
-  return tensor <= heads || (lacks_sequences && tensor <= search->ranks_per_node);
+  const double tokens = (double)(search->global_batch * search->base.seq) * tensor / search->ranks;
+  const double weights = (double)space->layer_params / (double)model->num_heads;
+  return tensor <= model->num_heads || tokens * (double)model->hidden_size < TENSOR_ROWS * weights;
 }
 
 // Inside a node, over which rows are gathered at its rate.
@@ -523,11 +528,12 @@ static bool is_expert_tried(const fsdp_search_config *search, int expert) {
                          !search->base.sharding && !search->base.op_strategies);
 }
 
-fsdp_search_kind *search_kinds_create(const fsdp_search_config *search, int *count) {
+fsdp_search_kind *search_kinds_create(const fsdp_search_config *search, const search_space *space,
+                                      int *count) {
   kind_list list = {.search = search};
   if (search->fixed[FSDP_SEARCH_MESH]) add_kinds(&list, &search->base.mesh);
   for (int tensor = 1; tensor <= search->ranks && !search->fixed[FSDP_SEARCH_MESH]; tensor++) {
-    if (search->ranks % tensor || !is_tensor_tried(search, tensor)) continue;
+    if (search->ranks % tensor || !is_tensor_tried(search, space, tensor)) continue;
     for (int context = 1; context <= search->ranks / tensor; context++) {
       if (!is_context_tried(search, context)) continue;
       for (int expert = 1; expert <= search->ranks / tensor / context; expert++)

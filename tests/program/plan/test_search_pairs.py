@@ -37,7 +37,8 @@ NAMED = [(ranks, ranks // 8, option) for ranks in (4096, 16384)
 # the MLPs of layers as units, and their attention in the root's; one value made again while another goes to
 # the host, where all would fit; rows that tensor does not cut, in the units and prefetch of the best plan of
 # another kind; units that leave a part of each layer to the root's, gathered four ahead, of a kind that is
-# listed second; context of fewer rows, where no smaller one lets the ranks divide the sequences.
+# listed second; context of fewer rows, where no smaller one lets the ranks divide the sequences; tensor of
+# more ranks than heads over several nodes, where a step has few rows.
 FOUND_FIXED = (
     (["--model", "qwen2.5-7b", "--profile", "h100-sxm", "--ranks", 8, "--ranks-per-node", 2, "-s", 4096,
       "--global-batch", 32, "--memory-limit", 64000000000],
@@ -83,6 +84,8 @@ FOUND_FIXED = (
     (["--model", "gpt2", "--profile", "h200", "--ranks", 6, "-s", 512, "--global-batch", 4,
       "--ranks-per-node", 2, "--memory-limit", 42300000000, "--reduce-dtype", "bf16"],
      ["--context-parallel", 3]),
+    (["--model", "qwen2.5-7b", "--profile", "a100-80", "--ranks", 64, "-s", 128, "--global-batch", 4],
+     ["--tensor-parallel", 64]),
 )  # fmt: skip
 # Where a free search finds no plan, one of these finds none either.
 FRUGAL = (["--prefetch", 0], ["--wrap", "none"], ["--recompute", "block"], ["--recompute", "none"],
@@ -127,7 +130,7 @@ def values_of(random_, words, chosen):
     """What each option may be, drawn where there are too many."""
     ranks, model = words[words.index("--ranks") + 1], words[words.index("--model") + 1]
     sizes = dict(part.split("=") for part in chosen["mesh"].split(","))
-    tensors = [d for d in divisors(ranks) if d <= HEADS.get(model, 32)]
+    tensors = [d for d in divisors(ranks) if d <= 4 * HEADS.get(model, 32)]
     batch = int(chosen["batch-size"]) * int(chosen["grad-accum"])
     layers = random_.randint(1, 40)
     saving = ["none", "block", f"block:{layers}", "linear", "attention", f"attention@{layers}"]

@@ -94,7 +94,9 @@ static void test_drafts(void **state) {
     search.base.seq = 1024;
     int count;
     search.global_batch = ranks;
-    fsdp_search_kind *kinds = search_kinds_create(&search, &count);
+    search_space space;
+    assert_int_equal(search_space_create(&search, &space, NULL), FSDP_OK);
+    fsdp_search_kind *kinds = search_kinds_create(&search, &space, &count);
     const fsdp_search_kind *kind = &kinds[random_int(&random, 0, count - 1)];
     fsdp_plan_config c = search.base;
     c.mesh = kind->mesh;

@@ -154,7 +154,7 @@ static void check_search(random_source *random, const fsdp_search_config *search
   assert_int_equal(search_space_create(search, &space, NULL), FSDP_OK);
   shared known = {.evaluator = search_evaluator_of(search)};
   int count;
-  fsdp_search_kind *kinds = search_kinds_create(search, &count);
+  fsdp_search_kind *kinds = search_kinds_create(search, &space, &count);
   for (int k = 0; k < count; k += stride) check_kind(random, search, &space, &kinds[k], &known, all);
   free(kinds);
   free(known.floors.items);
@@ -339,7 +339,7 @@ static void test_links_left(void **state) {
     search.fixed[FSDP_SEARCH_SEQUENCE_PARALLEL] = true;
     assert_int_equal(search_space_create(&search, &space, NULL), FSDP_OK);
     space.units_count = space.usual_units_count; // nothing else is left out by it
-    fsdp_search_kind *kinds = search_kinds_create(&search, &count);
+    fsdp_search_kind *kinds = search_kinds_create(&search, &space, &count);
     for (int k = 0; k < count; k += test_stride(4)) {
       fsdp_plan_config config;
       if (!draw_setting(&random, &search, &space, &kinds[k], &config)) continue;
@@ -388,12 +388,14 @@ static void test_batches(void **state) {
   fsdp_device_profile_destroy(profile);
 }
 
-static int most_context(fsdp_search_config *search, int64_t seq, int64_t global_batch) {
+static int most_of(const char *axis, fsdp_search_config *search, int64_t seq, int64_t global_batch) {
   int count, most = 0;
   search->base.seq = seq;
   search->global_batch = global_batch;
-  fsdp_search_kind *kinds = search_kinds_create(search, &count);
-  for (int k = 0; k < count; k++) most = (int)fmax(most, fsdp_mesh_size(&kinds[k].mesh, FSDP_AXIS_CONTEXT));
+  search_space space;
+  assert_int_equal(search_space_create(search, &space, NULL), FSDP_OK);
+  fsdp_search_kind *kinds = search_kinds_create(search, &space, &count);
+  for (int k = 0; k < count; k++) most = (int)fmax(most, fsdp_mesh_size(&kinds[k].mesh, axis));
   free(kinds);
   return most;
 }
@@ -405,18 +407,31 @@ static void test_contexts(void **state) {
   fsdp_device_profile *profile = round_machine(1e9, 1e9);
   fsdp_search_config search = search_on(profile, "gpt2", 1, 64);
   int count, alone[FSDP_ZERO1 + 1] = {0};
-  assert_int_equal(most_context(&search, 512, 64), 2);
-  assert_int_equal(most_context(&search, 512, 16), 4);
-  assert_int_equal(most_context(&search, 32, 16), 2);
+  assert_int_equal(most_of(FSDP_AXIS_CONTEXT, &search, 512, 64), 2);
+  assert_int_equal(most_of(FSDP_AXIS_CONTEXT, &search, 512, 16), 4);
+  assert_int_equal(most_of(FSDP_AXIS_CONTEXT, &search, 32, 16), 2);
   search.base.seq = 1024;
   search.ranks = 16;
-  fsdp_search_kind *kinds = search_kinds_create(&search, &count);
+  search_space space;
+  assert_int_equal(search_space_create(&search, &space, NULL), FSDP_OK);
+  fsdp_search_kind *kinds = search_kinds_create(&search, &space, &count);
   for (int k = 0; k < count; k++)
     if (fsdp_mesh_size(&kinds[k].mesh, FSDP_AXIS_FSDP) == 1 &&
         fsdp_mesh_size(&kinds[k].mesh, FSDP_AXIS_CONTEXT) > 1)
       alone[kinds[k].strategy]++;
   for (int strategy = 0; strategy <= FSDP_ZERO1; strategy++) assert_true(alone[strategy] > 0);
   free(kinds);
+  fsdp_device_profile_destroy(profile);
+}
+
+// More ranks of tensor than GPT-2's twelve heads where a step's rows are few for a layer's weights.
+static void test_more_tensor_than_heads(void **state) {
+  (void)state;
+  fsdp_device_profile *profile = round_machine(1e9, 1e9);
+  fsdp_search_config search = search_on(profile, "gpt2", 1, 64);
+  search.ranks_per_node = 8;
+  assert_int_equal(most_of(FSDP_AXIS_TENSOR, &search, 32, 4), 64);
+  assert_int_equal(most_of(FSDP_AXIS_TENSOR, &search, 1024, 64), 8);
   fsdp_device_profile_destroy(profile);
 }
 
@@ -451,11 +466,17 @@ static void test_offloaded(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_contexts),     cmocka_unit_test(test_bounds),
-      cmocka_unit_test(test_compute),      cmocka_unit_test(test_links),
-      cmocka_unit_test(test_equal_states), cmocka_unit_test(test_links_left),
-      cmocka_unit_test(test_batches),      cmocka_unit_test(test_links_in_little_memory),
-      cmocka_unit_test(test_offloaded),    cmocka_unit_test(test_bounds_of_experts),
+      cmocka_unit_test(test_contexts),
+      cmocka_unit_test(test_more_tensor_than_heads),
+      cmocka_unit_test(test_bounds),
+      cmocka_unit_test(test_compute),
+      cmocka_unit_test(test_links),
+      cmocka_unit_test(test_equal_states),
+      cmocka_unit_test(test_links_left),
+      cmocka_unit_test(test_batches),
+      cmocka_unit_test(test_links_in_little_memory),
+      cmocka_unit_test(test_offloaded),
+      cmocka_unit_test(test_bounds_of_experts),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
