@@ -172,7 +172,7 @@ static bool divide_layers(const neighbour *self, fsdp_evaluator *evaluator, fsdp
   if (tensor && (evaluator->ranks_per_node % size || size > config->model.num_heads)) return false;
   if (config->micro_batches > MICRO_BATCHES_MAX || !move_ranks(config, &config->mesh, self->axis, 1))
     return false;
-  config->micro_batches *= 2;
+  config->micro_batches = 2 * config->micro_batches;
   snprintf(options, FSDP_NEIGHBOUR_BYTES, "--mesh %s --grad-accum %d",
            fsdp_mesh_print(&config->mesh, ",", sizes), config->micro_batches);
   return true;
