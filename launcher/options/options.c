@@ -436,7 +436,8 @@ void fsdp_options_destroy(fsdp_options *options) {
   free(options->run_config);
   free(options->run_note);
   free(options->run_left_out);
-  options->run_config = options->run_note = options->run_left_out = NULL;
+  free(options->evaluated);
+  options->run_config = options->run_note = options->run_left_out = options->evaluated = NULL;
 }
 
 // A stream into *out, which the caller frees once it is closed.

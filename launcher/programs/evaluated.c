@@ -1,5 +1,6 @@
 #include "launcher/programs/evaluated.h"
 
+#include "runtime/base/check.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
 
 #include <stdlib.h>
@@ -48,6 +49,12 @@ static fsdp_status set_model(fsdp_options *options, const fsdp_checkpoint *c, co
   return set(options, "model", access(config, F_OK) == 0 ? model : saved(c, "model"), error);
 }
 
+// What people are told of what is evaluated: "llama of outputs/mine/step-00000080".
+static void set_name(fsdp_options *options, const fsdp_checkpoint *c, const char *path) {
+  const int length = asprintf(&options->evaluated, "%s of %s", c->model_name, path);
+  FSDP_NEED_MEMORY(length >= 0, "a name");
+}
+
 // How the run made rows of documents, and of these the loss. A mask that it had is the default for data that
 // tells documents.
 static fsdp_status set_documents(fsdp_options *options, const fsdp_checkpoint *c, fsdp_error *error) {
@@ -82,6 +89,7 @@ fsdp_status fsdp_evaluated_find(fsdp_options *options, fsdp_error *error) {
   fsdp_status status = find_checkpoint(folder, experiment, path, error);
   if (status == FSDP_OK) status = fsdp_checkpoint_read_manifest(path, &c, error);
   if (status != FSDP_OK) return status;
+  set_name(options, c, path);
   status = set_model(options, c, path, error);
   const char *tokenizer = saved(c, "tokenizer");
   if (status == FSDP_OK && tokenizer && (strcmp(tokenizer, "bytes") == 0 || access(tokenizer, R_OK) == 0))

@@ -136,6 +136,7 @@ static fsdp_status apply_router(const fsdp_options *options, fsdp_model_config *
 fsdp_status fsdp_setup_read_model(const fsdp_options *options, fsdp_setup *setup, fsdp_model_config *model,
                                   fsdp_error *error) {
   fsdp_status status = read_model(options, setup, model, error);
+  if (options->evaluated) setup->model_name = options->evaluated;
   if (!status) status = apply_router(options, model, error);
   return status ? status : fsdp_resize_embeddings(options, setup->folder, model, &setup->stored_vocab, error);
 }

@@ -8,11 +8,11 @@
 #include "runtime/plan/price/device_profile.h"
 
 typedef struct fsdp_setup {
-  const char *model_name;  // what to call the model: the preset's name or the folder's (in `options`)
-  const char *folder;      // of config.json and weights (in `options`); NULL for a preset
-  bool load_weights;       // from the folder
-  int64_t stored_vocab;    // tokens of its model, where --resize-embeddings adds to them; else 0
-  fsdp_sharding *sharding; // owned; NULL without --sharding
+  const char *model_name;            // of preset or folder, or which checkpoint's model it is (in `options`)
+  const char *folder;                // of config.json and weights (in `options`); NULL for a preset
+  bool load_weights;                 // from the folder
+  int64_t stored_vocab;              // tokens of its model, where --resize-embeddings adds to them; else 0
+  fsdp_sharding *sharding;           // owned; NULL without --sharding
   fsdp_given_strategies *strategies; // owned; NULL without --op-strategies
   fsdp_device_profile *profile;      // owned; NULL without --profile
   fsdp_plan_backend backend;         // the plan's, which points to it

@@ -62,7 +62,7 @@ static void judge_bytes(const fsdp_options *options, const fsdp_setup *setup, in
   } else {
     snprintf(tokenizer->no_bytes, sizeof tokenizer->no_bytes,
              "the preset %s has %s; prepare the data with %.300s --tokenizer FILE, or use --tokenizer bytes",
-             setup->model_name, why, FSDP_PREPARE_DATA);
+             options->model, why, FSDP_PREPARE_DATA);
   }
 }
 

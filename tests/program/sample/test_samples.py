@@ -98,6 +98,12 @@ def training_samples_as_its_checkpoint_does():
         assert found["text"] == bytes(found["tokens"]).decode(errors="replace").replace("\0", "\ufffd")
         visible = [c if c in "\n\t" or " " <= c != "\x7f" else "?" for c in found["text"]]
         assert lines[lines.index(shown[-1]) + 1] == "".join(visible).split("\n")[0]
+    # A person reads which checkpoint it is, not the name of the folder in which that keeps its model.
+    small = programs.make_model(work / "small", programs.CONFIG | {"vocab_size": 256}, weights=False)
+    call("fsdp_train", "--model", small, *options[2:], "-e", "own")
+    for name, model in (("run", "tiny"), ("own", "small")):
+        text = call("fsdp_eval", "-e", name, "--save-dir", work, *prompt).stdout
+        assert f"model:     {model} of {work}/{name}/step-00000005, " in text, text
     # What it learns does not change by looking.
     plain = call("fsdp_train", *options, "--log", work / "plain.jsonl", ranks=2)
     losses = [[json.loads(line)["loss"] for line in path.read_text().splitlines()]
