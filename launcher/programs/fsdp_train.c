@@ -2,6 +2,7 @@
 #include "launcher/options/run_options.h"
 #include "launcher/programs/auto_plan.h"
 #include "launcher/programs/rank_gpu.h"
+#include "launcher/programs/restart_advice.h"
 #include "launcher/report/output.h"
 #include "launcher/train/rank_logs.h"
 #include "launcher/train/stop.h"
@@ -107,7 +108,8 @@ int main(int argc, char **argv) {
   }
   if (error.status == FSDP_OK) {
     fsdp_world_set_comm_timeout(world, (int)options.comm_timeout);
-    fsdp_world_set_saves(world, options.experiment && options.ckpt_freq > 0);
+    char advice[FSDP_WATCH_ADVICE_BYTES];
+    fsdp_world_set_advice(world, fsdp_restart_advice(&options, advice));
   }
   fsdp_status status = fsdp_world_share_error(world, &error);
   // Before anything that all ranks do together because an option says so.

@@ -2,6 +2,7 @@
 
 #include "launcher/report/whole_file.h"
 #include "runtime/base/check.h"
+#include "runtime/base/text.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -46,18 +47,10 @@ void fsdp_search_each_option(const fsdp_search_job *job, const fsdp_options *opt
     visit(context, "profile", options->profile);
 }
 
-// Quoted if a shell would read something else.
 static void print_argument(void *context, const char *name, const char *value) {
-  FILE *out = context;
-  const bool plain = *value && !value[strcspn(value, " \t\n'\"\\$`*?[]{}()<>|&;#~!")];
-  fprintf(out, " --%s ", name);
-  if (plain) {
-    fputs(value, out);
-    return;
-  }
-  fputc('\'', out);
-  for (; *value; value++) fputs(*value == '\'' ? "'\\''" : (const char[]){*value, 0}, out);
-  fputc('\'', out);
+  char *word = fsdp_shell_word(value, (int)strlen(value));
+  fprintf(context, " --%s %s", name, word);
+  free(word);
 }
 
 char *fsdp_search_command(const fsdp_search_job *job, const fsdp_options *options) {

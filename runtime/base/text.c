@@ -1,9 +1,12 @@
 #include "runtime/base/text.h"
 
+#include "runtime/base/check.h"
+
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 const char *fsdp_print_int(int64_t value, char *out, size_t out_bytes) {
   char digits[32], grouped[48];
@@ -38,4 +41,18 @@ const char *fsdp_print_real(double value, char *out, size_t out_bytes) {
     if (strtod(out, NULL) == value) break;
   }
   return out;
+}
+
+char *fsdp_shell_word(const char *text, int count) {
+  static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+:@%-=,";
+  char *word = fsdp_alloc(4 * (size_t)count + 3), *to = word;
+  const bool quote = count == 0 || (int)strspn(text, plain) < count;
+  if (quote) *to++ = '\'';
+  for (int i = 0; i < count; i++) {
+    if (text[i] == '\'') to = stpcpy(to, "'\\'");
+    *to++ = text[i];
+  }
+  if (quote) *to++ = '\'';
+  *to = 0;
+  return word;
 }

@@ -1,4 +1,4 @@
-// Numbers as text, for people and to be read back.
+// Numbers and words as text, for people and to be read back.
 #pragma once
 
 #include <stddef.h>
@@ -12,3 +12,7 @@ const char *fsdp_print_bytes(int64_t bytes, char *out, size_t out_bytes);
 
 // The shortest decimal that reads back as the same double, at most 31 characters. Returns `out`.
 const char *fsdp_print_real(double value, char *out, size_t out_bytes);
+
+// The first `count` bytes of `text` as one word of a shell's command line: quoted if a shell would read
+// something else. The caller frees it.
+char *fsdp_shell_word(const char *text, int count);

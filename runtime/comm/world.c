@@ -175,8 +175,8 @@ void fsdp_world_set_comm_timeout(fsdp_world *world, int seconds) {
   if (world->watch) fsdp_watch_set_limit(world->watch, seconds);
 }
 
-void fsdp_world_set_saves(fsdp_world *world, bool saves) {
-  if (world->watch) fsdp_watch_set_saves(world->watch, saves);
+void fsdp_world_set_advice(fsdp_world *world, const char *advice) {
+  if (world->watch) fsdp_watch_set_advice(world->watch, advice);
 }
 
 void fsdp_world_set_failed(fsdp_world *world) {

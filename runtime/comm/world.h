@@ -44,8 +44,8 @@ fsdp_status fsdp_world_create(int *argc, char ***argv, fsdp_world **world, fsdp_
 // Seconds without progress after which the job ends (--comm-timeout); 300 until then.
 void fsdp_world_set_comm_timeout(fsdp_world *world, int seconds);
 
-// What messages about a failure say: that there is a checkpoint to resume from, and where the error file is.
-void fsdp_world_set_saves(fsdp_world *world, bool saves);
+// What messages about a failure say: how to go on (watch.h), and where the error file is.
+void fsdp_world_set_advice(fsdp_world *world, const char *advice);
 void fsdp_world_set_error_folder(fsdp_world *world, const char *folder);
 
 // Rank 0 prints why the run fails, and every rank leaves with that status. mpirun then kills ranks that are

@@ -4,6 +4,7 @@
 #include "runtime/base/paths.h"
 #include "runtime/base/progress.h"
 #include "runtime/base/size.h"
+#include "runtime/base/text.h"
 #include "runtime/data/builtin_text.h"
 
 #include <stdio.h>
@@ -76,29 +77,14 @@ static fsdp_status open_tokens(const char *path, const char *tokenizer, uint64_t
   return FSDP_OK;
 }
 
-// The first `count` bytes of `text` as one word of a shell's command line. The caller frees it.
-static char *shell_word(const char *text, int count) {
-  static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+:@%-";
-  char *word = fsdp_alloc(4 * (size_t)count + 3), *to = word;
-  bool quote = (int)strspn(text, plain) < count;
-  if (quote) *to++ = '\'';
-  for (int i = 0; i < count; i++) {
-    if (text[i] == '\'') to = stpcpy(to, "'\\'");
-    *to++ = text[i];
-  }
-  if (quote) *to++ = '\'';
-  *to = 0;
-  return word;
-}
-
 // The message holds the command that prepares the file; `kind` is the path's ending, `tokenizer` may be NULL.
 static fsdp_status refuse_unprepared(const char *path, const char *kind, const char *why,
                                      const char *tokenizer, fsdp_error *error) {
-  char *with = tokenizer ? shell_word(tokenizer, (int)strlen(tokenizer)) : NULL;
-  char *from = shell_word(path, (int)strlen(path)), *prepared;
+  char *with = tokenizer ? fsdp_shell_word(tokenizer, (int)strlen(tokenizer)) : NULL;
+  char *from = fsdp_shell_word(path, (int)strlen(path)), *prepared;
   int length = asprintf(&prepared, "%.*s.tok", (int)(kind - path), path);
   FSDP_NEED_MEMORY(length >= 0, "a path");
-  char *to = shell_word(prepared, length);
+  char *to = fsdp_shell_word(prepared, length);
   fsdp_status status = fsdp_fail(error, FSDP_ERR_INPUT,
                                  "%s: is %s; run %s %s%s%s--out %s %s and give --data "
                                  "what it wrote",

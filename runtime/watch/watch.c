@@ -86,9 +86,7 @@ fsdp_board_slot *fsdp_watch_slots(void *memory) {
 }
 
 const char *fsdp_watch_advice(const fsdp_watch_node *node) {
-  return atomic_load(&node->saves)
-             ? "Start again with -e NAME to resume from the newest checkpoint"
-             : "Nothing of this run was saved; -e NAME saves checkpoints to resume from";
+  return atomic_load(&node->has_advice) ? node->advice : "Start again";
 }
 
 // ---- Mail
@@ -359,7 +357,7 @@ static void end_node(fsdp_watch *self, bool cut_off, int64_t now) {
 static void speak(fsdp_watch *self, fsdp_watch_verdict why, int64_t now) {
   uint32_t nobody = 0;
   if (!atomic_compare_exchange_strong(&self->shared->claimed, &nobody, (uint32_t)self->rank + 1)) return;
-  char text[1600];
+  char text[1700];
   const char *message = self->failure;
   const fsdp_watch_seen *failed = &self->known.ranks[self->known.self];
   if (why != FSDP_VERDICT_FAILED) {
@@ -546,12 +544,14 @@ void fsdp_watch_set_limit(fsdp_watch *self, int seconds) {
   pthread_mutex_unlock(&self->mutex);
 }
 
-void fsdp_watch_set_saves(fsdp_watch *self, bool saves) {
-  atomic_store(&self->shared->saves, saves);
-}
-
 void fsdp_watch_set_said(fsdp_watch *self) {
   atomic_store(&self->shared->said, 1);
+}
+
+void fsdp_watch_set_advice(fsdp_watch *self, const char *advice) {
+  if (self->known.node != self->rank) return; // one writer
+  snprintf(self->shared->advice, sizeof self->shared->advice, "%s", advice);
+  atomic_store(&self->shared->has_advice, 1);
 }
 
 void fsdp_watch_set_folder(fsdp_watch *self, const char *folder) {

@@ -41,6 +41,7 @@ typedef struct fsdp_mail {
 #define FSDP_WATCH_END_MS       2000
 #define FSDP_WATCH_CIRCLE       65 // nodes that all hear of each other
 #define FSDP_WATCH_FOLDER_BYTES 2048
+#define FSDP_WATCH_ADVICE_BYTES 512
 
 // What the processes of a node share; behind it lie a slot for every rank of the job, and whom to send mail
 // to on every node.
@@ -49,12 +50,13 @@ typedef struct fsdp_watch_node {
   _Atomic uint32_t said;                 // that its message is out
   _Atomic uint32_t over;                 // all others are notified: with which fsdp_status all leave
   _Atomic uint32_t asked;                // a rank of the node was asked to end (job.h)
-  _Atomic uint32_t saves;                // the run saves checkpoints
   _Atomic int64_t limit_ms;
   _Atomic int64_t moved_ms;    // when anything last moved that other nodes know of, by the node's clock
   _Atomic uint32_t moves;      // and which move that was: more than those that its node knew of
   _Atomic uint32_t has_folder; // of error files
+  _Atomic uint32_t has_advice;
   char folder[FSDP_WATCH_FOLDER_BYTES];
+  char advice[FSDP_WATCH_ADVICE_BYTES];
 } fsdp_watch_node;
 
 typedef struct fsdp_watch_config {
@@ -76,7 +78,7 @@ int fsdp_watch_mail_bytes(int node_ranks);
 // The slots behind `memory`, by rank.
 fsdp_board_slot *fsdp_watch_slots(void *memory);
 
-// What a message says about restarting.
+// What a message says about restarting: the program's advice, or to start again.
 const char *fsdp_watch_advice(const fsdp_watch_node *node);
 
 // Makes this rank's slot fsdp_board_mine and starts the thread. Every rank of the node must have its slot
@@ -91,9 +93,10 @@ void fsdp_watch_set_limit(fsdp_watch *watch, int seconds);
 int64_t fsdp_watch_judged_ms(int seconds);
 int fsdp_watch_limit_s(int64_t judged_ms);
 
-// What the node's messages and its guard (guard.h) need to know: that there is something to resume from, and
-// where the error file is.
-void fsdp_watch_set_saves(fsdp_watch *watch, bool saves);
+// What the node's messages and its guard (guard.h) need to know: a sentence, without its stop, that says how
+// to go on after a failure; and where the error file is. Every rank may say it, once; its node's lowest is
+// heard.
+void fsdp_watch_set_advice(fsdp_watch *watch, const char *advice);
 void fsdp_watch_set_folder(fsdp_watch *watch, const char *folder);
 // The cause of the run's end is already reported; later exits of ranks are not.
 void fsdp_watch_set_said(fsdp_watch *watch);

@@ -44,6 +44,7 @@ def struck_all_at_once(number, expected, late=False):
     faults.wait_end(run, process, LIMIT_S + faults.GRACE_S)
     (message,) = faults.messages(run.text("err"))
     assert expected in message and process.returncode != 0, (process.returncode, message)
+    assert f"Start again with -e wild --save-dir {work} to resume from the newest" in message, message
     assert all(f"rank {rank} (host " in message for rank in ranks), message
     assert faults.comes_into_being(work / "logs" / "error.json")
     failure = json.loads(run.text("logs/error.json"))

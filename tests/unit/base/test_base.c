@@ -274,6 +274,28 @@ static void a_failure_carries_its_status_and_sentence(void **state) {
   assert_int_equal(strlen(error.message), sizeof error.message - 1); // cut, and still a string
 }
 
+// A shell gives back what it was made of.
+static void a_word_is_one_for_a_shell(void **state) {
+  (void)state;
+  static const char *const words[][2] = {{"data=2,fsdp=8", "data=2,fsdp=8"},
+                                         {"a/b.tok", "a/b.tok"},
+                                         {"", "''"},
+                                         {"my run", "'my run'"},
+                                         {"it's $HOME", "'it'\\''s $HOME'"},
+                                         {"~", "'~'"}};
+  for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+    char *word = fsdp_shell_word(words[i][0], (int)strlen(words[i][0])), command[128], said[64] = "";
+    assert_string_equal(word, words[i][1]);
+    snprintf(command, sizeof command, "printf %%s %s", word);
+    FILE *shell = popen(command, "r");
+    assert_non_null(shell);
+    assert_int_equal(fread(said, 1, sizeof said - 1, shell), strlen(words[i][0]));
+    assert_string_equal(said, words[i][0]);
+    pclose(shell);
+    free(word);
+  }
+}
+
 static void memory_comes_zeroed_and_grows(void **state) {
   (void)state;
   unsigned char *bytes = fsdp_alloc_zeroed(10, 10);
@@ -302,6 +324,7 @@ int main(void) {
       cmocka_unit_test(sizes_are_checked_for_overflow),
       cmocka_unit_test(numbers_have_commas),
       cmocka_unit_test(a_failure_carries_its_status_and_sentence),
+      cmocka_unit_test(a_word_is_one_for_a_shell),
       cmocka_unit_test(memory_comes_zeroed_and_grows),
   };
   return cmocka_run_group_tests_name("base", tests, NULL, NULL);

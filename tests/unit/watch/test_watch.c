@@ -279,6 +279,9 @@ static void live(job *j, int rank, int slow) {
                               .mail = &mail};
   fsdp_watch *watch = fsdp_watch_start(&config);
   fsdp_watch_set_limit(watch, limit_s(j));
+  char advice[32];
+  snprintf(advice, sizeof advice, "As rank %d says", rank);
+  fsdp_watch_set_advice(watch, advice);
   fsdp_board_lane *lane = &fsdp_board_mine->lanes[FSDP_STREAM_GATHER];
   if (rank == slow) {
     for (int i = 0; i < 2 * limit_s(j) * 20; i++) {
@@ -377,6 +380,7 @@ static void test_a_killed_rank(void **state) {
   kill(j.processes[2], SIGKILL);
   finish(&j);
   expect_one_message(&j, "rank 2 (host b) has finished no instruction yet, while starting and has ended");
+  expect_one_message(&j, "is the cause. As rank 2 says\n"); // of node b the lowest
   for (int r = 0; r < j.size; r++) {
     if (r != 2) expect_status(&j, r, 5);
   }
