@@ -111,8 +111,7 @@ static void mark_whole(const builder *b, const fsdp_node *node, fsdp_operator *o
   const fsdp_op_letters *row = fsdp_node_letters(node);
   for (int l = 0; l < op->letter_count; l++) {
     const fsdp_op_letter *letter = fsdp_op_letter_find(row, op->letters[l].name);
-    // A product's bias is taken off for one weight alone.
-    bool may_part = letter && letter->may_part && node->weight_count <= 1;
+    bool may_part = letter && letter->may_part;
     // Experts, and with them routed rows, are cut by no strategy: decisions.h.
     bool is_routed = !node->letters && strchr("eua", op->letters[l].name);
     const bool joins = letter && !node->letters && fsdp_node_joins(b->graph, node, letter->name);

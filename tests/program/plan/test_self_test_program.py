@@ -96,6 +96,10 @@ def files():
     readers.write_text("model.layers.*.mlp.gate.weight: [a, null]\n"
                        "model.layers.*.mlp.experts.gate_up_proj: [null, [a, tensor], null]\n"
                        "model.layers.*.mlp.experts.down_proj: [null, null, [a, tensor]]\n")
+    # Queries, keys and values in parts, which have biases: each is added to the whole sum.
+    parts = work / "parts.yaml"
+    parts.write_text("".join(f"model.layers.*.self_attn.{name}_proj.weight: [null, tensor]\n"
+                             for name in "qkv"))
     two_axes = work / "two_axes.yaml"
     two_axes.write_text(TWO_AXES)
     model = programs.make_model(work / "model", programs.CONFIG | {"vocab_size": 32001}, weights=False)
@@ -103,6 +107,7 @@ def files():
     one_head = programs.make_model(work / "one_head", one_head, weights=False)
     mesh = ["--ranks", 8, "--mesh", "fsdp=2,tensor=4"]
     cases = [["--model", "llama2-7b", *mesh, "--sharding", rules],
+             ["--model", "qwen2.5-7b", "--ranks", 2, "--mesh", "fsdp=1,tensor=2", "--sharding", parts],
              ["--model", "tiny", "--ranks", 4, "--mesh", "fsdp=1,a=2,b=2", "--sharding", two_axes],
              ["--ranks", 4, "-s", 32, "--mesh", "fsdp=2,a=2", "--op-strategies", gathered],
              ["--model", "tiny-mixtral", "--ranks", 4, "--mesh", "a=2,fsdp=1,tensor=2",
