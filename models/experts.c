@@ -234,6 +234,11 @@ static void add_node(const routed *r, fsdp_op_kind kind, int count, const int *o
     fsdp_node_operand_add(n, operands[i], i < count - written ? FSDP_READ : FSDP_WRITE);
 }
 
+// Which rows hold a token.
+static int real_rows(const routed *r) {
+  return fsdp_graph_input(r->parts->graph, FSDP_INPUT_REAL, r->parts->rows);
+}
+
 static int stack_of(const routed *r, const char *name) {
   return r->parts->graph->params[fsdp_graph_param_of(r->parts->graph, r->module, name)].value;
 }
@@ -251,9 +256,9 @@ static void add_sequences(routed *r, int logits, int chosen, fsdp_experts_sums *
   const bool first = sums->total < 0;
   if (first) sums->total = value(r, "total", FSDP_VALUE_F32, 1, 0);
   const int factors = value(r, "factors", FSDP_VALUE_F32, g->batch, c->experts);
-  add_node(r, FSDP_OP_ROUTE_SEQUENCES, 4, (int[]){logits, chosen, sums->total, factors}, 2);
+  add_node(r, FSDP_OP_ROUTE_SEQUENCES, 5, (int[]){logits, chosen, real_rows(r), sums->total, factors}, 2);
   fsdp_node *n = &g->forward[g->forward_count - 1];
-  if (!first) n->operands[2].access = FSDP_UPDATE;
+  if (!first) n->operands[3].access = FSDP_UPDATE;
   n->attrs.aux_weight = (float)(c->router_aux_coef / (double)fsdp_model_expert_layers(c));
   n->attrs.aux_of_rank = true; // nothing is summed over ranks before the loss is
 }
@@ -267,9 +272,9 @@ static void add_sums(routed *r, int logits, int chosen, fsdp_experts_sums *sums)
     sums->sums = value(r, "sums", FSDP_VALUE_F32, 2 * c->experts + 1, 0);
     sums->z = value(r, "z", FSDP_VALUE_F32, 1, 0);
   }
-  add_node(r, FSDP_OP_ROUTE_SUMS, 4, (int[]){logits, chosen, sums->sums, sums->z}, 2);
+  add_node(r, FSDP_OP_ROUTE_SUMS, 5, (int[]){logits, chosen, real_rows(r), sums->sums, sums->z}, 2);
   fsdp_node *n = &r->parts->graph->forward[r->parts->graph->forward_count - 1];
-  for (int o = 2; o < 4 && !first; o++) n->operands[o].access = FSDP_UPDATE;
+  for (int o = 3; o < 5 && !first; o++) n->operands[o].access = FSDP_UPDATE;
   if (c->router_aux == FSDP_ROUTER_AUX_SEQUENCE && c->router_aux_coef > 0)
     add_sequences(r, logits, chosen, sums);
 }
@@ -297,8 +302,9 @@ static int route(routed *r, int logits, int *chosen) {
   const int64_t N = r->parts->rows, k = c->expert_slots;
   int weights = value(r, "weights", FSDP_VALUE_F32, N, k);
   *chosen = value(r, "experts", FSDP_VALUE_I32, N, k);
-  int operands[5] = {logits}, count = 1;
+  int operands[6] = {logits}, count = 1;
   if (c->route_bias) operands[count++] = stack_of(r, "e_score_correction_bias");
+  if (c->route_bias) operands[count++] = real_rows(r);
   if (c->replays_routes)
     operands[count++] =
         fsdp_graph_input(r->parts->graph, FSDP_INPUT_ROUTES, N * k * fsdp_model_expert_layers(c));

@@ -146,6 +146,13 @@ static void fill_routes(fsdp_feed *feed, const fed_sequence *s, int32_t *routes)
   }
 }
 
+static void fill_real(fsdp_feed *feed, const fed_sequence *s, int32_t *real) {
+  const fsdp_rows *rows = &feed->config.rows;
+  const int64_t count = s->dataset ? fsdp_dataset_real_count(s->dataset, s->sample) : feed->sampled_count;
+  for (int64_t index = 0; index < rows->local_seq; index++)
+    real[fsdp_rows_row(rows, s->index, index)] = position_of_index(feed, index) < count;
+}
+
 static void fill_learned(fsdp_feed *feed, const fed_sequence *s, int32_t *learned) {
   const fsdp_rows *rows = &feed->config.rows;
   if (s->dataset) fsdp_learned_find(&feed->learned, s->dataset, s->sample);
@@ -171,6 +178,7 @@ static void (*const fillers[FSDP_INPUT_COUNT])(fsdp_feed *, const fed_sequence *
                                                int32_t *) = {[FSDP_INPUT_STARTS] = fill_starts,
                                                              [FSDP_INPUT_ROUTES] = fill_routes,
                                                              [FSDP_INPUT_LEARNED] = fill_learned,
+                                                             [FSDP_INPUT_REAL] = fill_real,
                                                              [FSDP_INPUT_DRAWS] = fill_draws};
 
 static void fill_sequence(fsdp_feed *feed, const fed_sequence *s, int32_t *const inputs[FSDP_INPUT_COUNT]) {

@@ -157,8 +157,6 @@ static void warn_of_options(const fsdp_trainer *t) {
 // What counts or rounds otherwise than a router's rows and biases suggest.
 static void note_routers(const fsdp_trainer *t) {
   const fsdp_plan_config *c = &t->setup.plan->config;
-  const bool balances = c->model.route_bias && c->hyper.balance_rate > 0;
-  const fsdp_dataset_totals all = fsdp_dataset_count(t->dataset);
   char text[256];
   if (!c->model.experts) return;
   if (c->expert_capacity > 0 && !fsdp_options_given(t->options, "expert-capacity")) {
@@ -170,14 +168,6 @@ static void note_routers(const fsdp_trainer *t) {
   if (c->model.route_bias && c->param_dtype != FSDP_F32)
     print_note(
         "--param-dtype bf16 rounds the biases by which routers choose, which Transformers keeps in fp32");
-  if ((!balances && c->model.router_aux_coef <= 0 && c->model.router_z_coef <= 0) ||
-      all.real == all.positions)
-    return;
-  snprintf(text, sizeof text,
-           "positions without a token, %d%% of all, count in the router's losses and loads; --packing leaves "
-           "fewer",
-           percent(all.positions - all.real, all.positions));
-  print_note(text);
 }
 
 bool fsdp_train_positions_note(const fsdp_plan *plan, char note[FSDP_TRAIN_NOTE_BYTES]) {

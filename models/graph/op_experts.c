@@ -121,11 +121,11 @@ int64_t fsdp_op_route_order_cuda_bytes(const fsdp_op_attrs *attrs, int64_t flat_
   return 4 * ((slots + FSDP_ROUTE_ORDER_CHUNK - 1) / FSDP_ROUTE_ORDER_CHUNK) * attrs->experts;
 }
 
-// A sum of each expert's probabilities, and one of squared logarithms, of each part of the rows.
+// A sum of each expert's probabilities, one of squared logarithms and one of ones, of each part of the rows.
 int64_t fsdp_op_route_sums_cuda_bytes(const fsdp_op_attrs *attrs, int64_t flat_elems) {
   (void)flat_elems;
   return 4 * ((attrs->batch * attrs->seq + FSDP_ROUTE_SUM_ROWS - 1) / FSDP_ROUTE_SUM_ROWS) *
-         (attrs->experts + 1);
+         (attrs->experts + 2);
 }
 
 // ---- Waves
@@ -177,35 +177,38 @@ void fsdp_op_route_given_emit(fsdp_graph *graph, const fsdp_node *f) {
 
 // The bias only chooses. In the place of a gradient it has its experts' loads.
 static void emit_biased(fsdp_graph *graph, const fsdp_node *f, int weights) {
-  enum { LOGITS, BIAS };
+  enum { LOGITS, BIAS, REAL };
   emit_route(graph, f, weights);
   fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_ROUTE_LOADS, f);
   fsdp_node_operand_add(n, f->operands[weights + 1].value, FSDP_READ);
+  fsdp_node_operand_add(n, f->operands[REAL].value, FSDP_READ);
   fsdp_backward_output(graph, n, f->operands[BIAS].value);
 }
 
 void fsdp_op_route_biased_emit(fsdp_graph *graph, const fsdp_node *f) {
-  emit_biased(graph, f, 2);
+  emit_biased(graph, f, 3);
 }
 
 void fsdp_op_route_given_biased_emit(fsdp_graph *graph, const fsdp_node *f) {
-  emit_biased(graph, f, 3);
+  emit_biased(graph, f, 4);
 }
 
 // The gradient of the sums is what a row's probabilities are to be multiplied by (fsdp_op_route_loss_emit).
 void fsdp_op_route_sums_emit(fsdp_graph *graph, const fsdp_node *f) {
-  enum { LOGITS, EXPERTS, SUMS };
+  enum { LOGITS, EXPERTS, REAL, SUMS };
   fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_ROUTE_SUMS_BACKWARD, f);
   fsdp_node_operand_add(n, f->operands[LOGITS].value, FSDP_READ);
   fsdp_node_operand_add(n, fsdp_backward_gradient(graph, f->operands[SUMS].value), FSDP_READ);
+  fsdp_node_operand_add(n, f->operands[REAL].value, FSDP_READ);
   add_logits_gradient(graph, n, f->operands[LOGITS].value);
 }
 
 void fsdp_op_route_sequences_emit(fsdp_graph *graph, const fsdp_node *f) {
-  enum { LOGITS, EXPERTS, TOTAL, FACTORS };
+  enum { LOGITS, EXPERTS, REAL, TOTAL, FACTORS };
   fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_ROUTE_SEQUENCES_BACKWARD, f);
   fsdp_node_operand_add(n, f->operands[LOGITS].value, FSDP_READ);
   fsdp_node_operand_add(n, f->operands[FACTORS].value, FSDP_READ);
+  fsdp_node_operand_add(n, f->operands[REAL].value, FSDP_READ);
   add_logits_gradient(graph, n, f->operands[LOGITS].value);
 }
 

@@ -50,6 +50,17 @@ static int32_t target_of(const rank_run *run, int64_t sequence, int64_t position
   return words[0] % 8 != 0 ? token_of(run, sequence, position + 1) : FSDP_TARGET_IGNORED;
 }
 
+// Whether a position holds a token for routers' sums: of drawn sequences some end early.
+static bool is_real(const rank_run *run, int64_t sequence, int64_t position) {
+  const int64_t seq = run->config->plan->config.seq;
+  if (position >= seq) return false;
+  if (run->config->real) return run->config->real[sequence * seq + position];
+  if (run->config->tokens) return true;
+  uint32_t words[4];
+  fsdp_random_words(run->config->seed, 4, (uint64_t)sequence, words);
+  return words[0] % 2 || position <= (int64_t)(words[1] % (uint32_t)seq);
+}
+
 // Position of the first token of the document that a position belongs to; `previous` is that of the position
 // before.
 static int32_t start_of(const rank_run *run, int64_t sequence, int64_t position, int32_t previous) {
@@ -178,6 +189,7 @@ static void feed_batch(void *context, int32_t *const inputs[FSDP_INPUT_COUNT]) {
     inputs[FSDP_INPUT_TOKENS][row] = at.padding ? 0 : token_of(run, at.sequence, at.position);
     inputs[FSDP_INPUT_TARGETS][row] =
         at.padding ? FSDP_TARGET_IGNORED : target_of(run, at.sequence, at.position);
+    if (inputs[FSDP_INPUT_REAL]) inputs[FSDP_INPUT_REAL][row] = is_real(run, at.sequence, at.position);
     if (inputs[FSDP_INPUT_LEARNED])
       inputs[FSDP_INPUT_LEARNED][row] = at.padding ? 0 : learned_of(run, at.sequence, at.position).count;
   }

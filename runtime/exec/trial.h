@@ -36,11 +36,12 @@ typedef struct fsdp_trial_config {
   bool evaluate;                      // after the last step, the sequences of one more; the plan has it
   int kernel_threads;                 // of each rank
   const fsdp_gpu *gpu;                // for plans of one rank; NULL: a CPU
-  // In place of drawn ones: weights, in fp32; tokens, targets and starts of documents of all sequences of all
-  // steps, consecutive sequences of plan.seq. May be NULL.
+  // In place of drawn ones: weights, in fp32; tokens, targets, starts of documents and which positions hold
+  // a token (with `tokens` alone: all), of all sequences of all steps, consecutive sequences of plan.seq. May
+  // be NULL.
   fsdp_state_callback weights;
   void *weights_context;
-  const int32_t *tokens, *targets, *starts;
+  const int32_t *tokens, *targets, *starts, *real;
   fsdp_trial_hooks hooks;
 } fsdp_trial_config;
 

@@ -129,23 +129,13 @@ static fsdp_status check_rows(const fsdp_plan_config *c, int64_t seq, fsdp_error
                    (long long)c->batch, (long long)seq, seq > c->seq ? " (with padding)" : "");
 }
 
-// The router's losses and the counts that move its biases are sums over rows, of which those that pad
-// sequences would be some.
 static fsdp_status check_router(const fsdp_plan_config *c, const fsdp_rows *rows, fsdp_error *error) {
-  if (c->model.router_aux == FSDP_ROUTER_AUX_SEQUENCE && c->model.router_aux_coef > 0 && rows->parts > 1)
-    return fsdp_fail(error, FSDP_ERR_OPTION,
-                     "--aux-loss sequence, and %lld ranks have a part of each sequence alone: use --aux-loss "
-                     "micro",
-                     (long long)rows->parts);
-  const int64_t padded = rows->parts * rows->local_seq;
-  const bool balances = c->model.route_bias && c->hyper.balance_rate > 0;
-  if (padded == rows->seq) return FSDP_OK;
-  if (!balances && c->model.router_aux_coef <= 0 && c->model.router_z_coef <= 0) return FSDP_OK;
+  if (c->model.router_aux != FSDP_ROUTER_AUX_SEQUENCE || c->model.router_aux_coef <= 0 || rows->parts == 1)
+    return FSDP_OK;
   return fsdp_fail(error, FSDP_ERR_OPTION,
-                   "the mesh pads each sequence of %lld tokens to %lld, and %s would count the padding: use "
-                   "--seq-length %lld, or a mesh that divides it",
-                   (long long)rows->seq, (long long)padded,
-                   balances ? "--router-bias-rate" : "the router's losses", (long long)padded);
+                   "--aux-loss sequence, and %lld ranks have a part of each sequence alone: use --aux-loss "
+                   "micro",
+                   (long long)rows->parts);
 }
 
 static fsdp_status check_gemms(const fsdp_plan_config *c, fsdp_error *error) {

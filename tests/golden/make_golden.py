@@ -10,6 +10,7 @@ Each folder is a small Hugging Face model (config.json and safetensors) with gol
     tokens, targets    (10, B, T) int32: a batch for each step; a target of -100 is not counted
     dropout            (3) of some: rates of embedding, attention and residual; masks.py has the masks
     starts             (10, B, T) int32, of some: the position of the first token of each position's document
+    real               (10, B, T) int32, of some: 1 where a row holds a token, 0 where it fills up a sequence
     loss               () fp32: of the first batch, the mean over counted targets
     grad.NAME          the gradient of that loss by parameter NAME; of a router's correction bias, its
                        experts' loads: E times the rows of each, less the sum over the experts
@@ -19,8 +20,8 @@ Each folder is a small Hugging Face model (config.json and safetensors) with gol
     after.NAME         of some small parameters, their values after those steps: the losses alone would hardly
                        show a wrong beta; of a case that says how many "steps", of every parameter that they
                        move by more than rounding
-    logits, ce         (B, T, V) and () fp32 of a case that is "whole": of the first batch, and its
-                       cross-entropy
+    logits, ce         (B, T, V) and () fp32 of a case that is "whole": of the first batch, of rows that hold
+                       a token, and its cross-entropy
     eps                () fp32, of some: AdamW's, if not 1e-8
     gap                () fp32: of routed models, the least distance of a chosen score from the next one over
                        all steps, above 1e-5: else rounding would choose
@@ -111,9 +112,11 @@ class SmallGap(Exception):
 
 
 class Routing:
-    """What a model's routers choose: experts' loads by router, and the least gap between scores."""
+    """What a model's routers choose: experts' loads by router, and the least gap between scores. `real`: of
+    which rows, None: of all."""
 
     def __init__(self, model):
+        self.real = None
         self.loads, self.gap, self.handles = {}, float("inf"), []
         for name, module in model.named_modules():
             if type(module).__name__.lower().endswith("topkrouter"):
@@ -126,6 +129,8 @@ class Routing:
     def hook(self, name):
         def see(router, inputs, output):
             logits, chosen = output[0].detach().float(), output[2]
+            if self.real is not None:
+                logits, chosen = logits[self.real.flatten() > 0], chosen[self.real.flatten() > 0]
             experts, k = logits.shape[-1], chosen.shape[-1]
             self.loads[name] = experts * torch.bincount(chosen.flatten(), minlength=experts) - chosen.numel()
             if not hasattr(router, "e_score_correction_bias"):
@@ -179,6 +184,16 @@ def draw_documents(tokens, targets, generator):
     return starts
 
 
+def draw_padding(tokens, targets, generator):
+    """Sequences of fewer tokens, at least half of them: which positions hold one."""
+    steps, batch, seq = tokens.shape
+    ends = torch.randint((seq + 1) // 2, seq + 1, (steps, batch, 1), generator=generator)
+    real = torch.arange(seq) < ends
+    targets[~real] = IGNORED
+    tokens[~real] = 0
+    return real.int()
+
+
 def documents_of(model, starts):
     """Transformers' arguments for rows of documents: positions within them, and what each query sees."""
     position = torch.arange(starts.shape[-1])
@@ -191,10 +206,23 @@ def documents_of(model, starts):
     return dict(position_ids=position - starts, attention_mask=mask[:, None])
 
 
-def loss_of(model, tokens, targets, starts=None, auxiliary=True):
+def step_of(rows, step):
+    """`rows` are what is given of each row beside tokens and targets: starts of documents, or which are
+    real."""
+    return {name: tensor[step] for name, tensor in rows.items()}
+
+
+def logits_of(model, tokens, starts=None, real=None):
+    """The output, with the logits and, where the configuration outputs router logits, its auxiliary loss."""
+    seen = {} if starts is None else documents_of(model, starts)
+    if real is not None:
+        seen = dict(attention_mask=real)
+    return model(input_ids=tokens, use_cache=False, **seen)
+
+
+def loss_of(model, tokens, targets, auxiliary=True, **rows):
     """The cross-entropy and, where the configuration outputs router logits, what Transformers adds to it."""
-    documents = {} if starts is None else documents_of(model, starts)
-    out = model(input_ids=tokens, use_cache=False, **documents)
+    out = logits_of(model, tokens, **rows)
     loss = torch.nn.functional.cross_entropy(
         out.logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED
     )
@@ -203,10 +231,11 @@ def loss_of(model, tokens, targets, starts=None, auxiliary=True):
     return loss
 
 
-def gradients_of(model, tokens, targets, starts=None):
+def gradients_of(model, tokens, targets, **rows):
     out = {}
     routing = Routing(model)
-    loss = loss_of(model, tokens, targets, starts)
+    routing.real = rows.get("real")
+    loss = loss_of(model, tokens, targets, **rows)
     loss.backward()
     routing.close()
     for name, buffer in model.named_buffers():
@@ -241,11 +270,11 @@ class Float64:
         torch.float32, torch.float, torch.Tensor.float = self.before
 
 
-def exact_gradients(model, tokens, targets):
+def exact_gradients(model, tokens, targets, **rows):
     """Of the same weights in float64, rounded once; of tensors that are kept whole."""
     whole = copy.deepcopy(model).double()
     with Float64():
-        loss_of(whole, tokens, targets).backward()
+        loss_of(whole, tokens, targets, **rows).backward()
     return {
         "exact." + name: parameter.grad.to(torch.get_default_dtype())
         for name, parameter in whole.named_parameters()
@@ -253,13 +282,14 @@ def exact_gradients(model, tokens, targets):
     }
 
 
-def train(model, tokens, targets, gradients, starts=None, whole=False, **options):
+def train(model, tokens, targets, gradients, rows, whole=False, **options):
     optimizer = torch.optim.AdamW(model.parameters(), **(OPTIMIZER | options))
     losses, norms, routing = [], [], Routing(model)
     for step in range(len(tokens)):
         if hasattr(model, "masks"):
             model.masks.step = step
-        loss = loss_of(model, tokens[step], targets[step], None if starts is None else starts[step])
+        routing.real = rows["real"][step] if "real" in rows else None
+        loss = loss_of(model, tokens[step], targets[step], **step_of(rows, step))
         loss.backward()
         norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP).item())
         optimizer.step()
@@ -337,13 +367,13 @@ def save_weights(case, model, folder):
         out.write("\n")
 
 
-def check_reads_back(folder, model, tokens, targets):
+def check_reads_back(folder, model, *batch, **rows):
     """The folder must mean the model that the numbers are of, by Transformers' own reading of it."""
     again = AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager"
     ).eval()
     with torch.no_grad():
-        assert torch.equal(loss_of(again, tokens, targets), loss_of(model, tokens, targets)), folder
+        assert torch.equal(loss_of(again, *batch, **rows), loss_of(model, *batch, **rows)), folder
 
 
 def make_case(case, folder, seed):
@@ -353,7 +383,12 @@ def make_case(case, folder, seed):
     generator = torch.Generator().manual_seed(seed)
     model = make_model(case, generator)
     tokens, targets = make_batches(case, generator)
-    starts = draw_documents(tokens, targets, generator) if case.get("documents") else None
+    rows = {}
+    if case.get("documents"):
+        rows["starts"] = draw_documents(tokens, targets, generator)
+    if case.get("padded"):
+        rows["real"] = draw_padding(tokens, targets, generator)
+    first = step_of(rows, 0)
     if case["style"] in ("saved", "fused"):
         stored = copy.deepcopy(model).to(DTYPES[case["dtype"]])
         # Transformers 5 writes experts one by one, as the hub has them, or stacked, as it holds them.
@@ -367,24 +402,23 @@ def make_case(case, folder, seed):
             json.dump(config_json(case, model), out, indent=2)
             out.write("\n")
         save_weights(case, model, folder)
-    check_reads_back(folder, model, tokens[0], targets[0])
+    check_reads_back(folder, model, tokens[0], targets[0], **first)
     golden = {"tokens": tokens.int(), "targets": targets.int()}
+    golden |= {name: tensor.int() for name, tensor in rows.items()}
     if "dropout" in case:
         model.masks = masks.Masks(case["dropout"])
         masks.install(model, model.masks)
         golden["dropout"] = torch.tensor(case["dropout"])
-    if starts is not None:
-        golden["starts"] = starts.int()
-    golden.update(gradients_of(model, tokens[0], targets[0], None if starts is None else starts[0]))
+    golden.update(gradients_of(model, tokens[0], targets[0], **first))
     if case.get("exact"):
-        golden.update(exact_gradients(model, tokens[0], targets[0]))
+        golden.update(exact_gradients(model, tokens[0], targets[0], **first))
     if case.get("whole"):
         with torch.no_grad():
-            golden["logits"] = model(input_ids=tokens[0], use_cache=False).logits
-            golden["ce"] = loss_of(model, tokens[0], targets[0], auxiliary=False)
+            golden["logits"] = logits_of(model, tokens[0], **first).logits
+            golden["ce"] = loss_of(model, tokens[0], targets[0], auxiliary=False, **first)
     options = {"eps": case["eps"]} if "eps" in case else {}
     golden |= {name: torch.tensor(value) for name, value in options.items()}
-    golden.update(train(model, tokens, targets, golden, starts, "steps" in case, **options))
+    golden.update(train(model, tokens, targets, golden, rows, "steps" in case, **options))
     if golden.get("gap", 1) <= LEAST_GAP:
         raise SmallGap(f"{folder}: scores are {golden['gap'].item():.1e} apart: take another seed")
     save_file({n: t.contiguous() for n, t in golden.items()}, os.path.join(folder, "golden.safetensors"))

@@ -200,6 +200,7 @@ def draw(family, rng):
         shard_size=rng.choice(["1GB", "20KB"]),
         batch=batch,
         seq=rng.randint(-(-12 // batch), 40),
+        padded=family in ROUTED and rng.random() < 0.5,
     )
 
 
@@ -209,4 +210,5 @@ def describe(case):
     keys = {name: value for name, value in case["config"].items() if name != "rope"}
     keys |= {name: value for name, value in rope.items() if value != "default"}
     sizes = " ".join(f"{name}={value}" for name, value in keys.items())
-    return f"{case['family']} {sizes} batch={case['batch']}x{case['seq']} {case['dtype']}"
+    padded = " padded" if case["padded"] else ""
+    return f"{case['family']} {sizes} batch={case['batch']}x{case['seq']}{padded} {case['dtype']}"

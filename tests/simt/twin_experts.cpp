@@ -319,6 +319,19 @@ twin_case start(fsdp_op_kind kind, const router_shape &s, fsdp_dtype dtype) {
   return c;
 }
 
+// Every third row holds no token.
+std::vector<int32_t> real_rows(const router_shape &s) {
+  std::vector<int32_t> real(size_t(s.N), 1);
+  for (size_t n = 1; n < real.size(); n += 3) real[n] = 0;
+  return real;
+}
+
+// And the rows that hold a token, which the choice does not depend on.
+void add_bias(twin_case *c, const router_shape &s, fsdp_dtype dtype) {
+  twin_input(c, dtype, s.E);
+  twin_integers(c, real_rows(s));
+}
+
 // Experts of some rows are given, in columns of wider rows; the others choose.
 void routes_given(const router_shape &s, fsdp_dtype dtype, const std::vector<int32_t> &experts) {
   const int64_t stride = s.k + 3, offset = 2;
@@ -332,7 +345,7 @@ void routes_given(const router_shape &s, fsdp_dtype dtype, const std::vector<int
     for (int64_t j = 0; j < s.k && n % 3 != 1; j++)
       routes[size_t(n * stride + offset + j)] = experts[size_t(n * s.k + j)];
   twin_input(&c, dtype, s.N * s.E, 2);
-  if (s.is_biased) twin_input(&c, dtype, s.E);
+  if (s.is_biased) add_bias(&c, s, dtype);
   if (s.is_biased || s.score != FSDP_ROUTE_SOFTMAX)
     for (twin_operand &o : c.operands) o.untouched = o.numel;
   twin_integers(&c, routes);
@@ -347,7 +360,7 @@ void routes(const router_shape &s, fsdp_dtype dtype) {
   c.tolerance = twin_tolerance(FSDP_F32); // weights are in fp32
   twin_input(&c, dtype, s.N * s.E, 2);
   const twin_operand logits = c.operands[0];
-  if (s.is_biased) twin_input(&c, dtype, s.E);
+  if (s.is_biased) add_bias(&c, s, dtype);
   if (s.is_biased || s.score != FSDP_ROUTE_SOFTMAX) // a number that is not chosen leaves no trace
     for (twin_operand &o : c.operands) o.untouched = o.numel;
   twin_output(&c, FSDP_F32, s.N * s.k);
@@ -368,12 +381,14 @@ void routes(const router_shape &s, fsdp_dtype dtype) {
     twin_check(c);
     c = start(FSDP_OP_ROUTE_LOADS, s, dtype);
     twin_integers(&c, experts);
+    twin_integers(&c, real_rows(s));
     twin_result(&c, updates, dtype, s.E);
     twin_check(c);
     if (s.score == FSDP_ROUTE_LOGITS) continue;
     c = start(FSDP_OP_ROUTE_SUMS, s, dtype);
     c.operands.push_back(logits);
     twin_integers(&c, experts);
+    twin_integers(&c, real_rows(s));
     twin_result(&c, updates, FSDP_F32, 2 * s.E + 1);
     twin_result(&c, updates, FSDP_F32, 1);
     twin_workspace(&c, 0);
@@ -382,6 +397,7 @@ void routes(const router_shape &s, fsdp_dtype dtype) {
     c = start(FSDP_OP_ROUTE_SUMS_BACKWARD, s, dtype);
     c.operands.push_back(logits);
     twin_input(&c, FSDP_F32, s.E + 1);
+    twin_integers(&c, real_rows(s));
     twin_result(&c, updates, dtype, s.N * s.E);
     twin_check(c);
   }

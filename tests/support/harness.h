@@ -26,10 +26,11 @@ struct harness_config {
   int kernel_threads; // of each rank; 0: one
   float spread;       // least deviation of drawn weights, also of norms and biases
   bool evaluate;      // after the last step: the sequences of one more, in the plan's evaluation section
-  // Instead of drawn ones: a model folder's weights; the tokens, targets and starts of documents of all
-  // sequences of all steps, consecutive sequences of plan.seq.
+  // Instead of drawn ones: a model folder's weights; the tokens, targets, starts of documents and which
+  // positions hold a token (with `tokens` alone: all), of all sequences of all steps, consecutive sequences
+  // of plan.seq.
   const char *weights;
-  const int32_t *tokens, *targets, *starts;
+  const int32_t *tokens, *targets, *starts, *real;
   // Called on every rank after each step, from 0, while its streams still run. May be NULL.
   void (*after_step)(const harness_config *config, fsdp_executor *executor, int rank, int step);
   // Called on every rank before an instruction, on its stream's thread. May be NULL.

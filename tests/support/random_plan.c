@@ -253,8 +253,7 @@ static fsdp_mesh routed_mesh(random_source *random, fsdp_strategy strategy) {
 static void add_router_losses(random_source *random, fsdp_plan_config *plan) {
   const int context = fsdp_mesh_size(&plan->mesh, FSDP_AXIS_CONTEXT);
   const bool cuts_rows = fsdp_mesh_size(&plan->mesh, FSDP_AXIS_TENSOR) > 1 && plan->sequence_parallel;
-  const bool pads = context > 1 && plan->seq % (2 * context) != 0; // each rank has two pieces of a sequence
-  if (pads || cuts_rows || random_int(random, 0, 2)) return;
+  if (cuts_rows || random_int(random, 0, 2)) return;
   plan->model.router_aux_coef = random_int(random, 0, 2) ? 0.3 : 0;
   plan->model.router_z_coef = random_int(random, 0, 1) ? 0.01 : 0;
   if (context == 1 && random_int(random, 0, 1)) plan->model.router_aux = FSDP_ROUTER_AUX_SEQUENCE;

@@ -52,7 +52,7 @@ def case(folder, family, seed):
     tokens, targets = stream[:-1].view(rows), stream[1:].view(rows)
     text = str(model)
     repeated = [[part] * PROGRAM_STEPS for part in (tokens, targets)]
-    trained = make_golden.train(model, *repeated, {}, eps=PROGRAM_EPS)
+    trained = make_golden.train(model, *repeated, {}, {}, eps=PROGRAM_EPS)
     with torch.no_grad():
         logits = model(input_ids=tokens, use_cache=False).logits
         last = make_golden.loss_of(model, tokens, targets, auxiliary=False).item()
@@ -96,10 +96,37 @@ def bf16(folder, seq):
     return torch.nn.functional.cross_entropy(logits[0].float(), stream[1:]).item()
 
 
-def released(folder, seq):
-    """Two layers of Qwen3-MoE as released but for its words: random weights of 4.9 GB, and the logits and
-    losses of one sequence. Returns the least distance of a chosen score from the next."""
+def take_experts_apart(model):
+    """Each expert's matrices become parameters of their own, of which Transformers' loop over experts takes
+    one: the gradient of one of a stack would be as large as the stack. Returns them by the stack's name."""
+    apart = {}
+    for path, module in model.named_modules():
+        for name, stack in list(module.named_parameters(recurse=False)):
+            if stack.dim() < 3:
+                continue
+            apart[f"{path}.{name}"] = [matrix.requires_grad_() for matrix in stack.detach()]
+            delattr(module, name)
+            setattr(module, name, apart[f"{path}.{name}"])
+    return apart
+
+
+def gradients_by_name(model, apart):
+    """One after the other, each freed behind it."""
+    for name, parameter in model.named_parameters():
+        yield name, parameter.grad
+        parameter.grad = None
+    for name, matrices in apart.items():
+        yield name, torch.stack([torch.zeros_like(m) if m.grad is None else m.grad for m in matrices])
+        for matrix in matrices:
+            matrix.grad = None
+
+
+def released(folder, seq, prompt, count):
+    """Two layers of Qwen3-MoE as released but for its words: random weights of 4.9 GB, the logits and losses
+    of one sequence, its gradients in a file each, and `count` tokens behind the first `prompt`. Returns the
+    least distances of a chosen score and of a chosen token's logit from the next."""
     torch.manual_seed(1)
+    torch.set_num_threads(os.cpu_count())
     config = transformers.Qwen3MoeConfig(
         vocab_size=1024, hidden_size=2048, intermediate_size=6144, moe_intermediate_size=768,
         num_hidden_layers=2, num_attention_heads=32, num_key_value_heads=4, head_dim=128, num_experts=128,
@@ -110,21 +137,62 @@ def released(folder, seq):
     model.save_pretrained(folder)
     stream = torch.randint(0, config.vocab_size, (1, seq + 1))
     tokens, targets = stream[:, :-1], stream[:, 1:]
+    numbers = stream.flatten().tolist()
+    pathlib.Path(folder, "tokens.bin").write_bytes(b"".join(n.to_bytes(2, "little") for n in numbers))
     routing = make_golden.Routing(model)
     with torch.no_grad():
-        loss = make_golden.loss_of(model, tokens, targets)
         golden = {
             "tokens": tokens[None].int(),
             "targets": targets[None].int(),
             "logits": model(input_ids=tokens, use_cache=False).logits,
             "ce": make_golden.loss_of(model, tokens, targets, auxiliary=False),
-            "loss": loss,
             "grad_norms": torch.zeros(1),
         }
-    routing.close()
+        made = model.generate(tokens[:, :prompt], max_new_tokens=count, do_sample=False, output_logits=True,
+                              return_dict_in_generate=True)  # fmt: skip
+    best = torch.cat(made.logits).topk(2, dim=-1)[0]
     golden = {name: tensor.contiguous() for name, tensor in golden.items()}
     safetensors.torch.save_file(golden, os.path.join(folder, "golden.safetensors"))
-    return {"gap": routing.gap, "loss": loss.item()}
+    apart = take_experts_apart(model)
+    loss = make_golden.loss_of(model, tokens, targets)
+    loss.backward()
+    routing.close()
+    norm = 0
+    for name, gradient in gradients_by_name(model, apart):
+        safetensors.torch.save_file({name: gradient}, os.path.join(folder, f"{name}.gradient"))
+        norm += sum(part.double().square().sum().item() for part in gradient.flatten().split(1 << 22))
+    return {
+        "gap": routing.gap,
+        "token_gap": (best[:, 0] - best[:, 1]).min().item(),
+        "loss": loss.item(),
+        "norm": norm**0.5,
+        "prompt": numbers[:prompt],
+        "made": made.sequences[0, prompt:].tolist(),
+    }
+
+
+def gradient_differences(folder, checkpoint, floor):
+    """Of the first moments in a checkpoint of one rank, by parameter, from the gradients in `folder`,
+    relative to their norms, or `floor` for those below it."""
+    manifest = json.load(open(os.path.join(checkpoint, "checkpoint.json")))
+    states = safetensors.safe_open(os.path.join(checkpoint, "rank-00000.safetensors"), "pt")
+    sums = {}
+    for unit in manifest["units"]:
+        flat, at = states.get_tensor("m/" + unit["path"]), 0
+        for param in unit["params"]:
+            name, shape = param["name"], param["shape"]
+            first, count = param.get("cut", {}).get("part", [0, shape[0]])
+            file = safetensors.safe_open(os.path.join(folder, f"{name}.gradient"), "pt")
+            expected = file.get_slice(name)[first : first + count].flatten()
+            own = flat[at : at + expected.numel()]
+            at += (expected.numel() + 15) // 16 * 16
+            pair = sums.setdefault(name, [0, 0])
+            for a, b in zip(own.split(1 << 22), expected.split(1 << 22)):
+                pair[0] += (a.double() - b.double()).square().sum().item()
+                pair[1] += b.double().square().sum().item()
+    left = {path.name for path in pathlib.Path(folder).glob("*.gradient")}
+    assert left == {f"{name}.gradient" for name in sums}, left
+    return {name: difference**0.5 / max(norm**0.5, floor) for name, (difference, norm) in sums.items()}
 
 
 def tensors_of(folder):
@@ -159,7 +227,8 @@ def main():
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     answers = {"families": families, "routed_families": routed_families, "case": case,
-                "logits": logits_difference, "bf16": bf16, "released": released}
+                "logits": logits_difference, "bf16": bf16, "released": released,
+                "gradients": gradient_differences}
     for line in sys.stdin:
         request = json.loads(line)
         answer = answers[request.pop("do")](**request)

@@ -138,7 +138,7 @@ void FSDP_CPU(route)(const fsdp_kernel_call *call) {
 void FSDP_CPU(route_biased)(const fsdp_kernel_call *call) {
   router r = router_of(call);
   const fsdp_view *o = open_operands(call, 0);
-  r.logits = &o[0], r.bias = &o[1], r.weights = o[2].data, r.experts = o[3].data;
+  r.logits = &o[0], r.bias = &o[1], r.weights = o[3].data, r.experts = o[4].data;
   fsdp_pool_run(call->pool, call->attrs->batch * call->attrs->seq, route_row, &r);
 }
 
@@ -152,7 +152,7 @@ void FSDP_CPU(route_given)(const fsdp_kernel_call *call) {
 void FSDP_CPU(route_given_biased)(const fsdp_kernel_call *call) {
   router r = router_of(call);
   const fsdp_view *o = open_operands(call, 0);
-  r.logits = &o[0], r.bias = &o[1], r.routes = o[2].data, r.weights = o[3].data, r.experts = o[4].data;
+  r.logits = &o[0], r.bias = &o[1], r.routes = o[3].data, r.weights = o[4].data, r.experts = o[5].data;
   fsdp_pool_run(call->pool, call->attrs->batch * call->attrs->seq, route_row, &r);
 }
 

@@ -1,4 +1,5 @@
 // What auxiliary losses of routers are made of, and their gradients. N rows, E experts, k of them for a row.
+// Rows that hold no token are in no sum.
 #include "kernels/cpu/operand.h"
 #include "kernels/cpu/ops.h"
 
@@ -58,23 +59,27 @@ static void add_to(const fsdp_view *view, int64_t index, double more) {
   *at = (float)((updates(view) ? (double)*at : 0) + more);
 }
 
-// One thread adds the rows in their order, in double: they are few beside the experts' products.
+// One thread adds the rows in their order, in double: they are few beside the experts' products. Without a
+// row all sums are 0.
 static void sum_rows(void *argument, int64_t index, void *scratch) {
-  enum { LOGITS, EXPERTS, SUMS, Z };
+  enum { LOGITS, EXPERTS, REAL, SUMS, Z };
   const losses *l = argument;
   double *sums = scratch, z = 0;
   float *p = (float *)(sums + 2 * l->E), divisor;
-  const int32_t *experts = l->o[EXPERTS].data;
+  const int32_t *experts = l->o[EXPERTS].data, *real = l->o[REAL].data;
+  int64_t rows = 0;
   (void)index;
   memset(sums, 0, (size_t)(2 * l->E) * sizeof *sums);
-  for (int64_t i = 0; i < l->N * l->k; i++) sums[experts[i]]++;
   for (int64_t n = 0; n < l->N; n++) {
+    if (!real[n]) continue;
+    rows++;
+    for (int64_t j = 0; j < l->k; j++) sums[experts[n * l->k + j]]++;
     const double logarithm = (double)probabilities(l, n, p, &divisor);
     z += logarithm * logarithm;
     for (int64_t e = 0; e < l->E; e++) sums[l->E + e] += (double)p[e];
   }
   for (int64_t e = 0; e < 2 * l->E; e++) add_to(&l->o[SUMS], e, sums[e]);
-  add_to(&l->o[SUMS], 2 * l->E, (double)l->N);
+  add_to(&l->o[SUMS], 2 * l->E, (double)rows);
   add_to(&l->o[Z], 0, z);
 }
 
@@ -88,7 +93,7 @@ static void make_loss(void *argument, int64_t index, void *scratch) {
   const losses *l = argument;
   const float *sums = l->o[SUMS].data, *z = l->o[Z].data;
   float *factors = l->o[FACTORS].data;
-  const double rows = (double)sums[2 * l->E], E = (double)l->E, ranks = (double)l->attrs->ranks;
+  const double rows = fmax((double)sums[2 * l->E], 1), E = (double)l->E, ranks = (double)l->attrs->ranks;
   const double share = (double)l->attrs->aux_weight * E, own = l->attrs->aux_of_rank ? ranks : 1;
   double aux = 0;
   (void)index, (void)scratch;
@@ -107,12 +112,21 @@ void FSDP_CPU(route_loss)(const fsdp_kernel_call *call) {
   fsdp_pool_run(call->pool, 1, make_loss, &l);
 }
 
+// Whether row n holds no token: nothing is added to its gradient.
+static bool is_padding(const losses *l, int64_t n, int real, int d_logits) {
+  const fsdp_view *d = &l->o[d_logits];
+  if (((const int32_t *)l->o[real].data)[n]) return false;
+  if (!updates(d)) memset(element(d, n * l->E), 0, (size_t)(l->E * fsdp_dtype_bytes(d->dtype)));
+  return true;
+}
+
 // Of probabilities p and factors f: p * (f - sum(p * f)), for sigmoids (f - sum(p * f)) / S * s * (1 - s)
 // with s = p * S; and twice the logarithm, times its factor, times the softmax.
 static void backward_row(void *argument, int64_t n, void *scratch) {
-  enum { LOGITS, FACTORS, D_LOGITS };
+  enum { LOGITS, FACTORS, REAL, D_LOGITS };
   const losses *l = argument;
   const bool sigmoids = l->attrs->route_score == FSDP_ROUTE_SIGMOID;
+  if (is_padding(l, n, REAL, D_LOGITS)) return;
   float *p = scratch, *d = scratch_after(p, l->E), *x = scratch_after(d, l->E), dot = 0, divisor;
   const float *factors = l->o[FACTORS].data;
   const float logarithm = probabilities(l, n, p, &divisor), slope = 2 * logarithm * factors[l->E];
@@ -136,19 +150,24 @@ void FSDP_CPU(route_sums_backward)(const fsdp_kernel_call *call) {
 
 // ---- Of sequences: T rows each
 
-// Of sequence b, whose rows lie one after the other.
+// Of sequence b, whose rows lie one after the other; T of them hold a token, or one is counted.
 static double sequence_loss(const losses *l, int64_t b, double *counts, float *p) {
-  enum { LOGITS, EXPERTS, TOTAL, FACTORS };
-  const int64_t T = l->attrs->seq, sequences = l->attrs->batch * l->attrs->ranks;
-  const int32_t *experts = (const int32_t *)l->o[EXPERTS].data + b * T * l->k;
+  enum { LOGITS, EXPERTS, REAL, TOTAL, FACTORS };
+  const int64_t first = b * l->attrs->seq, end = first + l->attrs->seq,
+                sequences = l->attrs->batch * l->attrs->ranks;
+  const int32_t *experts = l->o[EXPERTS].data, *real = l->o[REAL].data;
   double *sums = counts + l->E, loss = 0;
   float *factors = (float *)l->o[FACTORS].data + b * l->E, divisor;
+  int64_t T = 0;
   memset(counts, 0, (size_t)(2 * l->E) * sizeof *counts);
-  for (int64_t i = 0; i < T * l->k; i++) counts[experts[i]]++;
-  for (int64_t t = 0; t < T; t++) {
-    probabilities(l, b * T + t, p, &divisor);
+  for (int64_t n = first; n < end; n++) {
+    if (!real[n]) continue;
+    T++;
+    for (int64_t j = 0; j < l->k; j++) counts[experts[n * l->k + j]]++;
+    probabilities(l, n, p, &divisor);
     for (int64_t e = 0; e < l->E; e++) sums[e] += (double)p[e];
   }
+  T = fsdp_max_i64(T, 1);
   const double weight = (double)l->attrs->aux_weight / (double)sequences;
   for (int64_t e = 0; e < l->E; e++) {
     const double share = counts[e] * (double)l->E / (double)(l->k * T);
@@ -159,12 +178,13 @@ static double sequence_loss(const losses *l, int64_t b, double *counts, float *p
 }
 
 static void sum_sequences(void *argument, int64_t index, void *scratch) {
+  enum { LOGITS, EXPERTS, REAL, TOTAL };
   const losses *l = argument;
   double *counts = scratch, loss = 0;
   (void)index;
   for (int64_t b = 0; b < l->attrs->batch; b++)
     loss += sequence_loss(l, b, counts, (float *)(counts + 2 * l->E));
-  add_to(&l->o[2], 0, loss);
+  add_to(&l->o[TOTAL], 0, loss);
 }
 
 void FSDP_CPU(route_sequences)(const fsdp_kernel_call *call) {
@@ -180,19 +200,21 @@ void FSDP_CPU(route_total)(const fsdp_kernel_call *call) {
 }
 
 static void sequence_backward_row(void *argument, int64_t n, void *scratch) {
+  enum { LOGITS, FACTORS, REAL, D_LOGITS };
   const losses *l = argument;
   const bool sigmoids = l->attrs->route_score == FSDP_ROUTE_SIGMOID;
+  if (is_padding(l, n, REAL, D_LOGITS)) return;
   float *p = scratch, *d = scratch_after(p, l->E), *before = scratch_after(d, l->E), dot = 0, divisor;
-  const float *factors = (const float *)l->o[1].data + n / l->attrs->seq * l->E;
+  const float *factors = (const float *)l->o[FACTORS].data + n / l->attrs->seq * l->E;
   probabilities(l, n, p, &divisor);
   for (int64_t e = 0; e < l->E; e++) dot += p[e] * factors[e];
   for (int64_t e = 0; e < l->E; e++)
     d[e] = (factors[e] - dot) * (sigmoids ? p[e] * (1 - p[e] * divisor) : p[e]);
-  if (updates(&l->o[2])) {
-    load_into(&l->o[2], n * l->E, l->E, before);
+  if (updates(&l->o[D_LOGITS])) {
+    load_into(&l->o[D_LOGITS], n * l->E, l->E, before);
     for (int64_t e = 0; e < l->E; e++) d[e] += before[e];
   }
-  store(&l->o[2], n * l->E, l->E, d);
+  store(&l->o[D_LOGITS], n * l->E, l->E, d);
 }
 
 void FSDP_CPU(route_sequences_backward)(const fsdp_kernel_call *call) {

@@ -5,20 +5,25 @@
 #include <string.h>
 
 typedef struct counting {
-  const int32_t *experts; // (N, k)
+  const int32_t *experts, *real; // (N, k), (N)
   const fsdp_view *loads;
-  int64_t routed, E;
+  int64_t N, E, k;
 } counting;
 
 static void count(void *argument, int64_t index, void *scratch) {
   const counting *c = argument;
   float *loads = scratch, *before = scratch_after(loads, c->E);
+  int64_t routed = 0;
   (void)index;
   memset(loads, 0, (size_t)c->E * sizeof(float));
-  for (int64_t i = 0; i < c->routed; i++) loads[c->experts[i]]++;
+  for (int64_t n = 0; n < c->N; n++) {
+    if (!c->real[n]) continue;
+    for (int64_t j = 0; j < c->k; j++) loads[c->experts[n * c->k + j]]++;
+    routed += c->k;
+  }
   if (updates(c->loads)) load_into(c->loads, 0, c->E, before);
   for (int64_t e = 0; e < c->E; e++) {
-    loads[e] = (float)c->E * loads[e] - (float)c->routed; // whole numbers, exact up to 2^24
+    loads[e] = (float)c->E * loads[e] - (float)routed; // whole numbers, exact up to 2^24
     if (updates(c->loads)) loads[e] += before[e];
   }
   store(c->loads, 0, c->E, loads);
@@ -27,8 +32,12 @@ static void count(void *argument, int64_t index, void *scratch) {
 void FSDP_CPU(route_loads)(const fsdp_kernel_call *call) {
   const fsdp_op_attrs *attrs = call->attrs;
   const fsdp_view *o = open_operands(call, 0);
-  counting c = {.experts = o[0].data, .loads = &o[1], .E = attrs->experts};
-  c.routed = attrs->batch * attrs->seq * attrs->slots;
+  counting c = {.experts = o[0].data,
+                .real = o[1].data,
+                .loads = &o[2],
+                .N = attrs->batch * attrs->seq,
+                .E = attrs->experts,
+                .k = attrs->slots};
   fsdp_pool_run(call->pool, 1, count, &c);
 }
 

@@ -242,16 +242,20 @@ __global__ void __launch_bounds__(threads_count)
 
 // ---- Loads
 
-// A block has an expert: E times its slots, less all of them.
+// A block has an expert: E times its slots in rows that hold a token, less all of these.
 template <class T>
 __global__ void __launch_bounds__(threads_count)
-    count_slots(const int *experts, int slot_count, int E, T *loads, bool adds) {
-  int count = 0;
-  for (int i = int(threadIdx.x); i < slot_count; i += threads_count)
-    count += global_load(experts + i) == int(blockIdx.x);
-  count = block_sum(count);
+    count_slots(router r, const int *experts, const int *real, T *loads, bool adds) {
+  int own = 0, all = 0;
+  for (int i = int(threadIdx.x); i < r.N * r.k; i += threads_count) {
+    const int counts = global_load(real + i / r.k);
+    own += global_load(experts + i) == int(blockIdx.x) ? counts : 0;
+    all += counts;
+  }
+  own = block_sum(own);
+  all = block_sum(all);
   if (threadIdx.x != 0) return;
-  const float load = float(E) * float(count) - float(slot_count); // whole numbers, exact up to 2^24
+  const float load = float(r.E) * float(own) - float(all); // whole numbers, exact up to 2^24
   T *at = loads + blockIdx.x;
   global_store(at, from_float<T>(adds ? load + to_float(global_load(at)) : load));
 }
@@ -262,12 +266,12 @@ launch_shape shape_of(const fsdp_kernel_call *call, const router &r) {
   return shape;
 }
 
-// `bias`, `routes`: the operands, or -1.
+// `bias`, `routes`: the operands, or -1. Behind a bias are the rows that hold a token, for the backward.
 void run_route(const fsdp_kernel_call *call, int bias, int routes) {
   router r = router_of(call);
   r.floats = 2 * r.E + r.k + 2 * r.groups;
   const fsdp_view *o = open_operands(call);
-  const fsdp_view *made = &o[1 + (bias >= 0) + (routes >= 0)];
+  const fsdp_view *made = &o[1 + 2 * (bias >= 0) + (routes >= 0)];
   if (routes >= 0) {
     r.routes = data_of<int>(&o[routes]) + call->attrs->out_offset;
     r.route_stride = int(call->attrs->out_stride);
@@ -298,7 +302,7 @@ void cuda_route_given(const fsdp_kernel_call *call) {
 }
 
 void cuda_route_given_biased(const fsdp_kernel_call *call) {
-  run_route(call, 1, 2);
+  run_route(call, 1, 3);
 }
 
 void cuda_route_backward(const fsdp_kernel_call *call) {
@@ -318,9 +322,9 @@ void cuda_route_backward(const fsdp_kernel_call *call) {
 void cuda_route_loads(const fsdp_kernel_call *call) {
   const router r = router_of(call);
   const fsdp_view *o = open_operands(call);
-  with_type(o[1].dtype, [&](auto number) {
+  with_type(o[2].dtype, [&](auto number) {
     using T = decltype(number);
-    launch({r.E, threads_count, stream_of(call)}, count_slots<T>, data_of<int>(&o[0]), r.N * r.k, r.E,
-           numbers_of<T>(call, 1), updates(&o[1]));
+    launch({r.E, threads_count, stream_of(call)}, count_slots<T>, r, data_of<int>(&o[0]), data_of<int>(&o[1]),
+           numbers_of<T>(call, 2), updates(&o[2]));
   });
 }

@@ -125,14 +125,17 @@ def check_losses():
     check_agree(others, whole, 1e-5, ("loss", "grad_norm", "moe/aux_loss"))
     others = train("sequence_parts", *sequence, "-b", 2, "--grad-accum", 2)[0]
     check_agree(others, whole, 1e-5, ("loss", "grad_norm", "moe/aux_loss"))
-    # On ranks that share sequences, columns or experts; rows that pad a sequence would count.
+    # On ranks that share sequences, columns or experts, also where these pad sequences.
     if programs.WITH_MPI:
         tensor = ["--tensor-parallel", 2, "--sequence-parallel", "off"]
         for mesh in (["--expert-parallel", 2, *tensor], ["--context-parallel", 2]):
             other = train("mesh" + mesh[0], *model, *mesh, "-b", 2, ranks=4)[0]
             check_agree(other, both[0], 1e-5, ("loss", "grad_norm", "moe/aux_loss"))
-        message = train("padded", *model, "-s", 23, "--context-parallel", 2, ranks=2, status=2)
-        assert "pads each sequence of 23 tokens to 24, and the router's losses" in message, message
+        odd = train("odd", *model, "-s", 23)[0]
+        for parts in (2, 4):
+            context = ["-b", 4, "--context-parallel", parts]
+            other = train(f"odd{parts}", *model, "-s", 23, *context, ranks=parts)[0]
+            check_agree(other, odd, 1e-5, ("loss", "grad_norm", "moe/aux_loss"))
         message = train("pieces", *model, "--tensor-parallel", 2, ranks=2, status=2)
         assert "losses with tensor=2" in message and "--sequence-parallel off" in message, message
     # An evaluation, and a run that goes on with another coefficient, are of the same model.
@@ -146,6 +149,52 @@ def check_losses():
     plain, _ = train("plain", "--model", "tiny-mixtral")
     assert "moe/aux_loss" not in plain[0] and len(plain[0]["moe/load_max"]) == 2
     assert close(plain[0]["loss"] + 0.5 * both[0][0]["moe/aux_loss"], both[0][0]["loss"], 1e-6)
+
+
+def write_documents():
+    """A step's documents of 2 to SEQ + 1 tokens, for as many steps as are made."""
+    path = work / "documents.jsonl"
+    texts = ["routed"[i % 5 :] * 4 + "abcdefgh"[: i % 7] for i in range(BATCH * STEPS)]
+    texts = [text[: 2 + 7 * i % SEQ] for i, text in enumerate(texts)]
+    assert len({len(text) for text in texts}) > 8
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return ["--data", path, "--packing", "off"]
+
+
+def check_padding():
+    """Rows that hold no token count in no loss of routers: longer rows of the same documents change nothing,
+    whatever ranks and micro-batches have of them."""
+    data = write_documents()
+    losses = ["--model", "tiny-qwen3-moe", "--router-aux-coef", 0.5, "--router-z-coef", 0.01, *data]
+    longer = ["-s", SEQ + 7]
+    for kind in ("micro", "sequence", "rank"):
+        model = [*losses, "--aux-loss", kind]
+        own, _ = train(f"short_{kind}", *model)
+        check_agree(train(f"long_{kind}", *model, *longer)[0], own, 1e-5)
+        if not programs.WITH_MPI:
+            continue
+        if kind == "rank":
+            own, _ = train("short_four", *model, ranks=4)
+        meshes = {"data": [], "expert": ["--expert-parallel", 2, "--expert-capacity", 0.5]}
+        if kind == "sequence":
+            parts, _ = train("parts", *model, *longer, "-b", 2, "--grad-accum", 2, "--recompute", "block")
+            check_agree(parts, own, 1e-5)
+        if kind == "micro":
+            meshes["context"] = ["--context-parallel", 2, "-b", 2]
+            meshes["tensor"] = ["--tensor-parallel", 2, "--sequence-parallel", "off", "-b", 2]
+        for name, mesh in meshes.items():
+            other, _ = train(f"{name}_{kind}", *model, *longer, *mesh, ranks=4)
+            check_agree(other, own, 1e-5)
+    # Nor where correction biases are moved; with rows that the ranks of tensor have pieces of.
+    options = ["--model", "tiny-glm4-moe", "--router-bias-rate", 0.25, *data]
+    tensor = ["--tensor-parallel", 2, "-b", 2]
+    moved = []
+    for name, ranks, extra in (("s", 1, []), ("l", 1, longer), ("t", 4, [*longer, *tensor])):
+        train(f"bias_{name}", *options, *(extra if ranks == 1 or programs.WITH_MPI else longer), ranks=ranks)
+        process = programs.run("fsdp_export", work / f"bias_{name}", "--to", work / f"bias_{name}_out")
+        assert process.returncode == 0, process.stderr
+        moved.append(biases_of(work / f"bias_{name}_out"))
+    assert moved[0] == moved[1] == moved[2] and any(value for row in moved[0].values() for value in row)
 
 
 def biases_of(folder):
@@ -212,6 +261,7 @@ def main():
     check_records()
     check_unwritten()
     check_losses()
+    check_padding()
     check_biases()
     check_refused()
     shutil.rmtree(work)

@@ -1,6 +1,6 @@
 // Auxiliary losses of routers against loops in double and central differences: what they are made of, the
-// losses, and the gradients of logits. Written and added to; the loss of one rank and the part of one of
-// three.
+// losses, and the gradients of logits; and the loads that biases move by. Written and added to; the loss of
+// one rank and the part of one of three. Rows that hold no token are in none of them.
 #include "tests/support/kernel_case.h"
 
 #include <math.h>
@@ -23,6 +23,18 @@ static fsdp_op_attrs attrs_of(fsdp_route_score score) {
 static void choose(double *numbers) {
   for (int n = 0; n < N; n++)
     for (int j = 0; j < K; j++) numbers[n * K + j] = (n * n + j) % (E - 1);
+}
+
+// Of the last sequence no row holds a token.
+static bool is_real(int n) {
+  return n % 3 != 2 && n / 3 != 2;
+}
+enum { REAL = 4 };
+
+static void add_real(kernel_case *c) {
+  double real[N];
+  for (int n = 0; n < N; n++) real[n] = is_real(n);
+  kernel_case_input(c, FSDP_I32, N, FSDP_READ, real);
 }
 
 // A row's probabilities, and the logarithm of the softmax's denominator.
@@ -52,6 +64,26 @@ static void test_counts(void **state) {
   }
 }
 
+// Exact integers: above 0 where an expert has more rows that hold a token than the mean.
+static void test_loads(void **state) {
+  (void)state;
+  for (int adds = 0; adds < 2; adds++) {
+    kernel_case c = kernel_case_of(FSDP_OP_ROUTE_LOADS, attrs_of(scores[0]), 0);
+    double numbers[N * K], before[E] = {3, -2, 0, 5, -6};
+    choose(numbers);
+    kernel_case_input(&c, FSDP_I32, N * K, FSDP_READ, numbers);
+    add_real(&c);
+    double *loads =
+        adds ? kernel_case_input(&c, FSDP_F32, E, FSDP_UPDATE, before) : kernel_case_output(&c, FSDP_F32, E);
+    for (int e = 0; e < E; e++) {
+      if (!adds) loads[e] = 0;
+      loads[e] -= REAL * K;
+      for (int i = 0; i < N * K; i++) loads[e] += is_real(i / K) && (int)numbers[i] == e ? E : 0;
+    }
+    kernel_case_check(&c);
+  }
+}
+
 static void test_sums(void **state) {
   (void)state;
   for (int t = 0; t < 2 * SCORES; t++) {
@@ -60,34 +92,37 @@ static void test_sums(void **state) {
     choose(numbers);
     const double *logits = kernel_case_input(&c, FSDP_F32, N * E, FSDP_READ, NULL);
     kernel_case_input(&c, FSDP_I32, N * K, FSDP_READ, numbers);
+    add_real(&c);
     double *sums = t % 2 ? kernel_case_input(&c, FSDP_F32, 2 * E + 1, FSDP_UPDATE, zeros)
                          : kernel_case_output(&c, FSDP_F32, 2 * E + 1);
     double *z =
         t % 2 ? kernel_case_input(&c, FSDP_F32, 1, FSDP_UPDATE, &one) : kernel_case_output(&c, FSDP_F32, 1);
     memset(sums, 0, (2 * E + 1) * sizeof *sums);
     *z = t % 2;
-    for (int i = 0; i < N * K; i++) sums[(int)numbers[i]]++;
     for (int n = 0; n < N; n++) {
+      if (!is_real(n)) continue;
+      for (int j = 0; j < K; j++) sums[(int)numbers[n * K + j]]++;
       const double logarithm = probabilities(scores[t / 2], logits + n * E, p);
       *z += logarithm * logarithm;
       for (int e = 0; e < E; e++) sums[E + e] += p[e];
     }
-    sums[2 * E] = N;
+    sums[2 * E] = REAL;
     kernel_case_check(&c);
   }
 }
 
-// Of three ranks with N rows each; `own`: each its own rows, and the mean of their losses.
+// Of three ranks with N rows each; `own`: each its own rows, and the mean of their losses, or none at all.
 static void test_loss(void **state) {
   (void)state;
-  for (int own = 0; own < 2; own++) {
+  for (int t = 0; t < 3; t++) {
+    const bool own = t > 0, has_rows = t < 2;
     fsdp_op_attrs attrs = attrs_of(scores[0]);
     attrs.ranks = 3, attrs.aux_of_rank = own, attrs.aux_weight = 0.25f, attrs.z_weight = 0.5f;
     kernel_case c = kernel_case_of(FSDP_OP_ROUTE_LOSS, attrs, 1e-6);
-    const double rows = own ? N : 3 * N, divisor = own ? 3 * N : rows;
-    double drawn[2 * E + 1], z = 20, before[2] = {3, 4}, aux = 0;
-    for (int e = 0; e < 2 * E; e++) drawn[e] = 1 + e * e % 7;
-    drawn[2 * E] = rows;
+    const double rows = !has_rows ? 1 : own ? N : 3 * N, divisor = own ? 3 * rows : rows;
+    double drawn[2 * E + 1], z = has_rows ? 20 : 0, before[2] = {3, 4}, aux = 0;
+    for (int e = 0; e < 2 * E; e++) drawn[e] = has_rows ? 1 + e * e % 7 : 0;
+    drawn[2 * E] = has_rows ? rows : 0;
     const double *sums = kernel_case_input(&c, FSDP_F32, 2 * E + 1, FSDP_READ, drawn);
     kernel_case_input(&c, FSDP_F32, 1, FSDP_READ, &z);
     double *loss = kernel_case_input(&c, FSDP_F32, 1, FSDP_UPDATE, &before[0]);
@@ -113,10 +148,13 @@ static void test_backward(void **state) {
     kernel_case c = kernel_case_of(FSDP_OP_ROUTE_SUMS_BACKWARD, attrs_of(score), t % 2 ? 1e-2 : 2e-5);
     const double *logits = kernel_case_input(&c, FSDP_F32, N * E, FSDP_READ, NULL);
     const double *factors = kernel_case_input(&c, FSDP_F32, E + 1, FSDP_READ, NULL);
+    add_real(&c);
     double *d = t / 2 % 2 ? kernel_case_input(&c, dtype, N * E, FSDP_UPDATE, NULL)
                           : kernel_case_output(&c, dtype, N * E);
     for (int i = 0; i < N * E; i++) {
       double row[E], p[E], gradient = 0;
+      if (!is_real(i / E) && t / 2 % 2 == 0) d[i] = 0;
+      if (!is_real(i / E)) continue;
       memcpy(row, logits + i / E * E, sizeof row);
       for (int side = -1; side <= 1; side += 2) {
         row[i % E] = logits[i] + side * 1e-5;
@@ -138,13 +176,15 @@ static void test_no_softmax_of_softmax(void **state) {
   (void)state;
   for (int even = 0; even < 2; even++) {
     kernel_case c = kernel_case_of(FSDP_OP_ROUTE_SUMS, attrs_of(FSDP_ROUTE_SOFTMAX), 1e-6);
-    double drawn[N * E] = {0}, numbers[N * K];
+    double drawn[N * E] = {0}, numbers[N * K], ones[N];
     for (int n = 0; n < N; n++) {
+      ones[n] = 1;
       if (!even) drawn[n * E + 1] = 60;
       for (int j = 0; j < K; j++) numbers[n * K + j] = even ? (n * K + j) % E : 1 + j;
     }
     kernel_case_input(&c, FSDP_F32, N * E, FSDP_READ, drawn);
     kernel_case_input(&c, FSDP_I32, N * K, FSDP_READ, numbers);
+    kernel_case_input(&c, FSDP_I32, N, FSDP_READ, ones);
     double *sums = kernel_case_output(&c, FSDP_F32, 2 * E + 1);
     double *z = kernel_case_output(&c, FSDP_F32, 1), aux = 0;
     memset(sums, 0, (2 * E + 1) * sizeof *sums);
@@ -158,16 +198,18 @@ static void test_no_softmax_of_softmax(void **state) {
   }
 }
 
-// The loss of three sequences on one of two ranks, and its gradient by central differences.
+// The loss of three sequences on one of two ranks, of two rows each and of none, and its gradient by central
+// differences.
 static double loss_of_sequences(fsdp_route_score score, const double *logits, const double *numbers,
                                 double *factors) {
-  enum { T = N / 3 };
+  enum { T = REAL / 2 };
   double loss = 0, p[E];
   for (int b = 0; b < 3; b++) {
     double counts[E] = {0}, sums[E] = {0};
-    for (int i = 0; i < T * K; i++) counts[(int)numbers[b * T * K + i]]++;
-    for (int t = 0; t < T; t++) {
-      probabilities(score, logits + (b * T + t) * E, p);
+    for (int n = b * (N / 3); n < (b + 1) * (N / 3); n++) {
+      if (!is_real(n)) continue;
+      for (int j = 0; j < K; j++) counts[(int)numbers[n * K + j]]++;
+      probabilities(score, logits + n * E, p);
       for (int e = 0; e < E; e++) sums[e] += p[e];
     }
     for (int e = 0; e < E; e++) {
@@ -189,6 +231,7 @@ static void test_sequences(void **state) {
     choose(numbers);
     double *logits = kernel_case_input(&c, FSDP_F32, N * E, FSDP_READ, NULL);
     kernel_case_input(&c, FSDP_I32, N * K, FSDP_READ, numbers);
+    add_real(&c);
     double *total = kernel_case_input(&c, FSDP_F32, 1, FSDP_UPDATE, &before);
     double *factors = kernel_case_output(&c, FSDP_F32, 3 * E);
     *total += loss_of_sequences(scores[t], logits, numbers, factors);
@@ -209,17 +252,17 @@ static void test_sequences(void **state) {
     c = kernel_case_of(FSDP_OP_ROUTE_SEQUENCES_BACKWARD, attrs, 2e-5);
     kernel_case_input(&c, FSDP_F32, N * E, FSDP_READ, drawn);
     kernel_case_input(&c, FSDP_F32, 3 * E, FSDP_READ, given);
+    add_real(&c);
     memcpy(kernel_case_output(&c, FSDP_F32, N * E), gradient, sizeof gradient);
     kernel_case_check(&c);
   }
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_counts),
-                                     cmocka_unit_test(test_sums),
-                                     cmocka_unit_test(test_loss),
-                                     cmocka_unit_test(test_backward),
-                                     cmocka_unit_test(test_no_softmax_of_softmax),
-                                     cmocka_unit_test(test_sequences)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_counts),   cmocka_unit_test(test_loads),
+      cmocka_unit_test(test_sums),     cmocka_unit_test(test_loss),
+      cmocka_unit_test(test_backward), cmocka_unit_test(test_no_softmax_of_softmax),
+      cmocka_unit_test(test_sequences)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
