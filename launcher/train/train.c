@@ -2,7 +2,6 @@
 
 #include "launcher/report/whole_file.h"
 #include "launcher/setup/capacity.h"
-#include "launcher/setup/documents_choice.h"
 #include "launcher/setup/rank_memory.h"
 #include "launcher/train/train_trace.h"
 #include "launcher/train/trainer.h"
@@ -65,11 +64,6 @@ static fsdp_status self_test(fsdp_trainer *t, fsdp_error *error) {
           fsdp_self_test_print(&report, text));
   fflush(stdout);
   return FSDP_OK;
-}
-
-// Of what is only planned: a run opens its files itself.
-static fsdp_status find_planned_data(fsdp_trainer *t, fsdp_error *error) {
-  return t->options->dry_run ? fsdp_documents_find(t->options, error) : FSDP_OK;
 }
 
 static fsdp_status find_checkpoint(fsdp_trainer *t, fsdp_error *error) {
@@ -163,7 +157,12 @@ static const stage planning[] = {
     {plan, true},
     {agree_on_program, false},
     {self_test, true},
-    {find_planned_data, true},
+};
+
+// What of a run's start a dry run does: nothing that takes time, or that writes.
+static const stage checking[] = {
+    {fsdp_train_open_model, true}, {fsdp_train_find_data, true},          {fsdp_train_agree_on_files, false},
+    {fsdp_train_check_data, true}, {fsdp_train_agree_on_schedule, false},
 };
 
 static const stage training[] = {
@@ -175,6 +174,14 @@ static const stage training[] = {
     {fsdp_train_trace_check, false}, {begin_record, false},
     {fsdp_train_begin, false},       {print_start, false},
     {fsdp_train_run_steps, false},   {fsdp_train_finish, false},
+};
+
+static const stage checking_evaluation[] = {
+    {fsdp_train_eval_find_checkpoint, false},
+    {fsdp_train_open_model, true},
+    {fsdp_train_find_data, true},
+    {fsdp_train_agree_on_files, false},
+    {fsdp_train_eval_open_files, true},
 };
 
 static const stage evaluating[] = {
@@ -189,12 +196,18 @@ static const stage evaluating[] = {
     {fsdp_train_eval_run, false},
 };
 
-static fsdp_status run_stages(fsdp_trainer *t, const stage *stages, size_t count, fsdp_error *error) {
+typedef struct stage_list {
+  const stage *stages;
+  size_t count;
+} stage_list;
+#define LIST(array) ((stage_list){array, sizeof array / sizeof *array})
+
+static fsdp_status run_stages(fsdp_trainer *t, stage_list list, fsdp_error *error) {
   fsdp_status status = FSDP_OK;
-  for (size_t i = 0; i < count && status == FSDP_OK; i++) {
+  for (size_t i = 0; i < list.count && status == FSDP_OK; i++) {
     error->status = FSDP_OK;
-    status = stages[i].run(t, error);
-    if (stages[i].local) status = fsdp_world_share_error(t->world, error);
+    status = list.stages[i].run(t, error);
+    if (list.stages[i].local) status = fsdp_world_share_error(t->world, error);
   }
   return status;
 }
@@ -228,23 +241,26 @@ static fsdp_trainer trainer_of(const fsdp_train_config *config, fsdp_program_kin
                         .codec = config->codec};
 }
 
+// Planning, what was asked for, then the run; of a dry run its checks, before anything is printed.
+static fsdp_status plan_and_run(fsdp_trainer *t, stage_list checks, stage_list run, fsdp_error *error) {
+  const bool dry = t->options->dry_run;
+  fsdp_status status = run_stages(t, LIST(planning), error);
+  if (status == FSDP_OK && dry) status = run_stages(t, checks, error);
+  if (status == FSDP_OK && fsdp_trainer_is_first(t)) fsdp_train_print_asked_for(t);
+  if (status == FSDP_OK && dry && fsdp_trainer_is_first(t)) fsdp_train_print_checked(t);
+  return status == FSDP_OK && !dry ? run_stages(t, run, error) : status;
+}
+
 fsdp_status fsdp_train_evaluate(const fsdp_train_config *config, fsdp_error *error) {
   fsdp_trainer t = trainer_of(config, FSDP_PROGRAM_EVAL);
-  fsdp_status status = run_stages(&t, planning, sizeof planning / sizeof *planning, error);
-  if (status == FSDP_OK && fsdp_trainer_is_first(&t)) fsdp_train_print_asked_for(&t);
-  if (status == FSDP_OK && !t.options->dry_run)
-    status = run_stages(&t, evaluating, sizeof evaluating / sizeof *evaluating, error);
+  fsdp_status status = plan_and_run(&t, LIST(checking_evaluation), LIST(evaluating), error);
   destroy(&t);
   return status;
 }
 
 fsdp_status fsdp_train_run(const fsdp_train_config *config, int *stop_signal, fsdp_error *error) {
   fsdp_trainer t = trainer_of(config, FSDP_PROGRAM_TRAIN);
-  fsdp_status status = run_stages(&t, planning, sizeof planning / sizeof *planning, error);
-  if (status == FSDP_OK && fsdp_trainer_is_first(&t)) fsdp_train_print_asked_for(&t);
-  if (status == FSDP_OK && !t.options->dry_run) {
-    status = run_stages(&t, training, sizeof training / sizeof *training, error);
-  }
+  fsdp_status status = plan_and_run(&t, LIST(checking), LIST(training), error);
   *stop_signal = t.stop_signal;
   destroy(&t);
   return status;

@@ -131,7 +131,7 @@ fsdp_status fsdp_train_agree_on_files(fsdp_trainer *t, fsdp_error *error) {
   // A checkpoint's files have their checksums in its manifest, which rank 0 hands out.
   if (t->weights && !fsdp_train_checkpoints_found(&t->checkpoints)) list_weights(t, &list);
   const fsdp_file_comparison comparison = {
-      .list = &list, .world = t->world, .sizes_only = o->compare_files == FSDP_COMPARE_SIZES};
+      .list = &list, .world = t->world, .sizes_only = o->dry_run || o->compare_files == FSDP_COMPARE_SIZES};
   fsdp_status status = fsdp_file_list_agree(&comparison, &cost, error);
   fsdp_file_list_destroy(&list);
   if (status == FSDP_OK && fsdp_trainer_is_first(t) && cost.seconds > REPORTED_S) {
@@ -143,6 +143,7 @@ fsdp_status fsdp_train_agree_on_files(fsdp_trainer *t, fsdp_error *error) {
 }
 
 fsdp_status fsdp_train_agree_on_schedule(fsdp_trainer *t, fsdp_error *error) {
+  if (!t->dataset) return FSDP_OK; // of a dry run, on every rank
   const int64_t counts[] = {fsdp_dataset_token_count(t->dataset), fsdp_dataset_sample_count(t->dataset),
                             t->feed.config.eval_sampler.held_out, t->steps_per_epoch, t->total_steps};
   return fsdp_world_agree(t->world, "the number of samples or steps", XXH64(counts, sizeof counts, 0), error);

@@ -76,7 +76,7 @@ static fsdp_status open_data(fsdp_trainer *t, fsdp_error *error) {
       fsdp_data_config(o, &t->data_paths, &t->tokenizer, config->seq, config->model.vocab_size);
   data.global_batch = global_batch;
   data.separates = separates(o, config);
-  data.verify = o->verify_data;
+  data.verify = o->verify_data && (!o->dry_run || fsdp_options_given(o, "verify-data"));
   data.share = t->world->local_rank;
   data.shares = t->world->local_size;
   fsdp_status status = fsdp_dataset_open(&data, &t->dataset, error);
@@ -112,8 +112,8 @@ static fsdp_status check_folder(const fsdp_trainer *t, fsdp_error *error) {
   char path[4096], parent[4096];
   struct stat information;
   if (!t->setup.folder || t->setup.load_weights || t->options->init != FSDP_INIT_AUTO ||
-      fsdp_train_checkpoints_found(&t->checkpoints))
-    return FSDP_OK;
+      fsdp_train_checkpoints_found(&t->checkpoints) || (t->options->dry_run && t->options->experiment))
+    return FSDP_OK; // of an experiment a dry run does not look whether it resumes
   int length = snprintf(path, sizeof path, "%s/../checkpoint.json", t->setup.folder);
   if (length >= (int)sizeof path || stat(path, &information) != 0) return FSDP_OK;
   const char *name = strrchr(t->setup.folder, '/');
@@ -168,6 +168,12 @@ static void announce_reading(const fsdp_trainer *t) {
   printf("data:      checking all tokens, %s, once; --verify-data off leaves it out\n",
          fsdp_print_bytes(bytes, text, sizeof text));
   fflush(stdout);
+}
+
+fsdp_status fsdp_train_check_data(fsdp_trainer *t, fsdp_error *error) {
+  if (!t->options->data && !t->options->eval_data) return FSDP_OK;
+  fsdp_status status = open_data(t, error);
+  return fsdp_mapped_file_lost(NULL) ? fsdp_mapped_file_lost(error) : status; // the cause of any other
 }
 
 fsdp_status fsdp_train_open_files(fsdp_trainer *t, fsdp_error *error) {

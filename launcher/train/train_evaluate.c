@@ -38,7 +38,8 @@ static fsdp_status open_data(fsdp_trainer *t, fsdp_feed_config *feed, fsdp_error
   fsdp_dataset_config data =
       fsdp_data_config(t->options, &t->data_paths, &t->tokenizer, config->seq, config->model.vocab_size);
   data.separates = separates(t->options, config);
-  data.verify = t->options->verify_data;
+  data.verify =
+      t->options->verify_data && (!t->options->dry_run || fsdp_options_given(t->options, "verify-data"));
   data.share = t->world->local_rank;
   data.shares = t->world->local_size;
   fsdp_status status = fsdp_dataset_open(&data, &t->eval_dataset, error);
@@ -87,7 +88,6 @@ static void warn(const fsdp_trainer *t, const fsdp_checkpoint *c) {
 
 fsdp_status fsdp_train_eval_print_start(fsdp_trainer *t, fsdp_error *error) {
   const fsdp_checkpoint *c = fsdp_resume_checkpoint(t->checkpoints.resume);
-  char text[48];
   (void)error;
   warn(t, c);
   if (t->options->json) return FSDP_OK;
@@ -96,11 +96,7 @@ fsdp_status fsdp_train_eval_print_start(fsdp_trainer *t, fsdp_error *error) {
   fsdp_train_print_place(t);
   if (c)
     printf("from:      %s, step %" PRId64 "\n", fsdp_resume_path(t->checkpoints.resume), c->progress.step);
-  if (t->eval_dataset) {
-    const int64_t samples = fsdp_dataset_sample_count(t->eval_dataset);
-    printf("evaluate:  on %s sample%s of %s\n", fsdp_print_int(samples, text, sizeof text),
-           fsdp_plural(samples), fsdp_dataset_description(t->eval_dataset));
-  }
+  if (t->eval_dataset) fsdp_train_eval_print_data(t);
   fflush(stdout);
   return FSDP_OK;
 }

@@ -80,9 +80,12 @@ static void print_steps(const fsdp_trainer *t) {
   const fsdp_sampler *sampler = &t->feed.config.sampler;
   const int64_t samples = sampler->sample_count - sampler->held_out, left = samples % sampler->global_batch;
   char tokens[48], all[48];
-  printf("steps:     %" PRId64 " of %s token%s, %" PRId64 " per epoch", t->total_steps,
-         fsdp_print_int(t->step_tokens, tokens, sizeof tokens), fsdp_plural(t->step_tokens),
-         t->steps_per_epoch);
+  printf("steps:     %" PRId64 " of %s token%s", t->total_steps,
+         fsdp_print_int(t->step_tokens, tokens, sizeof tokens), fsdp_plural(t->step_tokens));
+  if (t->options->max_steps && t->steps_per_epoch > 0)
+    printf(", %.3g epoch%s", (double)t->total_steps / (double)t->steps_per_epoch,
+           fsdp_plural(t->total_steps == t->steps_per_epoch ? 1 : 2));
+  printf(", %" PRId64 " per epoch", t->steps_per_epoch);
   if (left > 0)
     printf(", which leave out %" PRId64 " of %s samples, others each time", left,
            fsdp_print_int(samples, all, sizeof all));
@@ -145,9 +148,9 @@ void fsdp_train_print_place(const fsdp_trainer *t) {
     printf("keeps:     %s\n", line);
 }
 
-void fsdp_train_print_start(const fsdp_trainer *t) {
+// What is trained on, and for how long.
+static void print_data(const fsdp_trainer *t) {
   char tokens[48];
-  fsdp_train_print_place(t);
   printf("data:      %s\n", fsdp_dataset_description(t->dataset));
   print_packing(t);
   print_dropout(t);
@@ -171,8 +174,33 @@ void fsdp_train_print_start(const fsdp_trainer *t) {
            t->eval_dataset ? fsdp_dataset_description(t->eval_dataset) : "");
   }
   print_steps(t);
+}
+
+void fsdp_train_print_start(const fsdp_trainer *t) {
+  fsdp_train_print_place(t);
+  print_data(t);
   print_predicted(t);
   fsdp_train_print_notes(t);
+}
+
+void fsdp_train_eval_print_data(const fsdp_trainer *t) {
+  const int64_t samples = fsdp_dataset_sample_count(t->eval_dataset);
+  char text[48];
+  printf("evaluate:  on %s sample%s of %s\n", fsdp_print_int(samples, text, sizeof text),
+         fsdp_plural(samples), fsdp_dataset_description(t->eval_dataset));
+}
+
+void fsdp_train_print_checked(const fsdp_trainer *t) {
+  if (t->options->print_sharding) return; // that is all of the output
+  if (t->dataset)
+    print_data(t);
+  else if (t->eval_dataset)
+    fsdp_train_eval_print_data(t);
+  else if (t->program == FSDP_PROGRAM_TRAIN)
+    printf("data:      not opened: none is given, and a run without --data takes the built-in text\n");
+  printf("not read:  tokens and weights beyond their headers%s\n",
+         t->program == FSDP_PROGRAM_TRAIN && t->options->experiment ? ", checkpoints of -e" : "");
+  fflush(stdout);
 }
 
 fsdp_progress_rate fsdp_trainer_rate(int64_t tokens, int64_t real, int64_t learned, double ms,

@@ -93,6 +93,11 @@ fsdp_progress_rate fsdp_trainer_rate(int64_t tokens, int64_t real, int64_t learn
 void fsdp_train_print_place(const fsdp_trainer *t);
 void fsdp_train_print_start(const fsdp_trainer *t);
 
+// Behind the plan of --dry-run: data, steps, and what was not looked at; of fsdp_eval the line of its data
+// alone. Called on rank 0 alone.
+void fsdp_train_print_checked(const fsdp_trainer *t);
+void fsdp_train_eval_print_data(const fsdp_trainer *t);
+
 // Notes and warnings behind the header. Called on rank 0 alone.
 void fsdp_train_print_notes(const fsdp_trainer *t);
 
@@ -108,6 +113,10 @@ void fsdp_train_print_summary(const fsdp_trainer *t);
 fsdp_status fsdp_train_open_model(fsdp_trainer *t, fsdp_error *error);
 fsdp_status fsdp_train_find_data(fsdp_trainer *t, fsdp_error *error);
 fsdp_status fsdp_train_open_files(fsdp_trainer *t, fsdp_error *error);
+
+// Of a dry run: opens --data and --eval-data by their headers, if one is given, and writes nothing. It may
+// fail on one rank alone.
+fsdp_status fsdp_train_check_data(fsdp_trainer *t, fsdp_error *error);
 
 // Sets the number of steps and of those in an epoch, from the feed's position in the data on.
 fsdp_status fsdp_train_count_steps(fsdp_trainer *t, fsdp_error *error);
