@@ -176,7 +176,7 @@ def run(arguments):
     options = parser().parse_args(arguments)
     if options.serve:
         TOKENIZERS.ensure(options.venv or TOKENIZERS.default_folder())
-        serve(sys.stdin, sys.stdout)
+        serve(sys.stdin, sys.stdout, time_of_templates())
         return
     if not options.inputs:
         raise OptionError("no INPUT is named; --help shows how to call it")

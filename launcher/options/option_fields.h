@@ -62,6 +62,7 @@ typedef struct fsdp_options {
   double warmup_ratio, lr_decay_ratio; // of all steps; of the first 0: not given
   double lr, min_lr, weight_decay, beta1, beta2, eps, grad_clip;
   char *prompt, *prompt_tokens; // of samples; tokens as "1,2,3"
+  char *chat_template;          // of the prompt: plain, auto, chatml or a file
   int64_t sample_every;         // steps between samples, 0: none
   int64_t max_new_tokens;
   double temperature, top_p;             // 0: greedy

@@ -49,10 +49,10 @@ static const struct {
     {"make rows of documents", "packing long-documents document-mask document-separator loss-mean"},
     {"set batch and length",
      "batch-size seq-length grad-accum num-epochs max-steps seed dropout attention-dropout"},
-    {"see what it writes", "sample-every prompt prompt-tokens max-new-tokens temperature top-p"},
+    {"see what it writes", "sample-every prompt prompt-tokens chat-template max-new-tokens temperature "
+                           "top-p"},
     {"set the optimizer", "lr lr-schedule min-lr warmup-steps warmup-ratio lr-decay-ratio weight-decay decay "
-                          "beta1 beta2 eps grad-clip "
-                          "skip-grad-norm max-skipped"},
+                          "beta1 beta2 eps grad-clip"},
     {"balance experts", "router-aux-coef aux-loss router-z-coef router-bias-rate router-dtype "
                         "routing-record routing-replay"},
     {"choose what is sharded", "strategy wrap numel-to-wrap mesh tensor-parallel sequence-parallel "
@@ -66,7 +66,7 @@ static const struct {
     {"save and resume", "experiment-name save-dir ckpt-freq ckpt-keep ckpt-best ckpt-async resume "
                         "resume-schedule overwrite"},
     {"write logs and pictures", "log log-freq rank-logs tensorboard memory-profile trace trace-steps"},
-    {"find failures", "comm-timeout check-replicas self-test"},
+    {"find failures", "comm-timeout check-replicas skip-grad-norm max-skipped self-test"},
     {"look before running",
      "dry-run print-config ranks ranks-per-node price tokens gpu-hour machines compare json graph "
      "print-model print-program "

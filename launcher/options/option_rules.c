@@ -101,6 +101,9 @@ static const rule table[] = {
      "{A} has nothing to continue: add --prompt TEXT, or --prompt-tokens 1,2,3"},
     {"prompt prompt-tokens", "sample-every=", FSDP_PROGRAM_TRAIN | FSDP_PROGRAM_PLAN,
      "{a} has no effect without samples: add --sample-every N, or leave it out"},
+    {"chat-template!plain", "prompt=", 0,
+     "{A} is the form of --prompt TEXT, which is not given (conversations of --data get theirs from "
+     "prepare_data.py --chat-template): add it, or leave this out"},
     {"max-new-tokens temperature top-p", "prompt= prompt-tokens=", 0,
      "{A} has no effect without a text to continue: add --prompt TEXT, or leave it out"},
     {"top-p!1", "temperature=", 0,

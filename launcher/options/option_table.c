@@ -170,6 +170,9 @@ static const fsdp_option_row table[] = {
     {"prompt", 0, TEXT(prompt), .argument = "TEXT", .help = "the text that samples continue"},
     {"prompt-tokens", 0, TEXT(prompt_tokens), .argument = "N,N,...",
      .help = "the same as tokens; what is sampled is then printed as tokens"},
+    {"chat-template", 0, TEXT(chat_template), .fallback = "plain", .argument = "plain|auto|chatml|FILE",
+     .help = "--prompt as it is, or as a user's message, which the model is to answer: by the chat template "
+             "of the run's data, the model or its tokenizer, by ChatML or a file's"},
     {"max-new-tokens", 0, INT(max_new_tokens, 1, 1 << 24), .fallback = "64",
      .help = "tokens of a sample, at most"},
     {"temperature", 0, REAL(temperature, 0, 1e6), .fallback = "0",
@@ -423,7 +426,7 @@ const fsdp_option_row *fsdp_option_find(const char *name) {
 // Of the options of fsdp_train and fsdp_plan, those that an evaluation has too.
 static const char of_evaluations[] =
     " model init data tokenizer packing long-documents document-mask document-separator loss-mean "
-    "router-dtype verify-data compare-files prompt prompt-tokens max-new-tokens "
+    "router-dtype verify-data compare-files prompt prompt-tokens chat-template max-new-tokens "
     "temperature top-p seed batch-size seq-length strategy wrap numel-to-wrap mesh "
     "tensor-parallel sequence-parallel context-parallel expert-parallel sharding shard extra-data-axis "
     "expert-blocks expert-capacity op-strategies cpu-offload prefetch param-dtype backend attention "

@@ -3,15 +3,20 @@
 #include "launcher/setup/tokenizer.h"
 #include "models/model.h"
 #include "runtime/base/check.h"
+#include "runtime/checkpoint/checkpoint_folder.h"
+#include "runtime/data/data_paths.h"
+#include "runtime/data/token_file.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 static bool needs_codec(const fsdp_options *options) {
   char path[4096];
   if (!options->prompt) return false;
+  if (strcmp(options->chat_template, "plain") != 0) return true;
   if (options->tokenizer) return strcmp(options->tokenizer, "bytes") != 0;
   int length = snprintf(path, sizeof path, "%s/tokenizer.json", options->model);
   return length < (int)sizeof path && access(path, F_OK) == 0;
@@ -45,6 +50,51 @@ static fsdp_status parse_tokens(const fsdp_options *options, fsdp_sample *sample
   }
 }
 
+// The chat template that the data of --data was prepared with, if one was given then, which the caller frees;
+// NULL: none. What is wrong with the data is said where it is opened.
+static char *template_of_data(const fsdp_options *options, int64_t *bytes) {
+  fsdp_data_paths paths;
+  fsdp_error ignored;
+  char *text = NULL;
+  *bytes = 0;
+  fsdp_status status = fsdp_data_paths_find("data", options->data, &paths, &ignored);
+  for (int i = 0; i < paths.count && status == FSDP_OK && !text; i++) {
+    const char *dot = strrchr(paths.files[i], '.');
+    fsdp_token_file file;
+    if (!dot || strcasecmp(dot, ".tok") != 0) continue;
+    if (fsdp_token_file_open(paths.files[i], &file, &ignored) != FSDP_OK) continue;
+    if (file.chat_template) {
+      *bytes = file.chat_template_bytes;
+      text = memcpy(fsdp_alloc((size_t)*bytes), file.chat_template, (size_t)*bytes);
+    }
+    fsdp_token_file_close(&file);
+  }
+  fsdp_data_paths_destroy(&paths);
+  return text;
+}
+
+// The folder whose chat template is the model's: of a checkpoint, where the data's is kept.
+static const char *folder_of_template(const fsdp_options *options, const fsdp_setup *setup, char path[4096]) {
+  if (!options->evaluated) return setup->folder;
+  snprintf(path, 4096, "%.4000s/" FSDP_CHECKPOINT_CARRIED, options->resume);
+  return path;
+}
+
+static fsdp_status open_codec(const fsdp_options *options, const fsdp_setup *setup, const char *tokenizer,
+                              fsdp_text_codec *codec, fsdp_error *error) {
+  char path[4096];
+  fsdp_text_form form = {.tokenizer = tokenizer,
+                         .chat_template = options->chat_template,
+                         .folder = folder_of_template(options, setup, path)};
+  // What is evaluated has its own, whatever the data of the evaluation.
+  const bool trains = fsdp_options_given(options, "sample-every");
+  char *known = trains ? template_of_data(options, &form.known_bytes) : NULL;
+  form.known = known;
+  fsdp_status status = fsdp_text_codec_open(codec, &form, error);
+  free(known);
+  return status;
+}
+
 static fsdp_status encode(const fsdp_options *options, const fsdp_setup *setup, int64_t vocabulary,
                           fsdp_text_codec *codec, fsdp_sample *sample, fsdp_error *error) {
   fsdp_train_tokenizer tokenizer;
@@ -52,7 +102,7 @@ static fsdp_status encode(const fsdp_options *options, const fsdp_setup *setup, 
   if (status == FSDP_OK && *tokenizer.no_bytes)
     status = fsdp_fail(error, FSDP_ERR_INPUT, "--prompt (%s): %.900s, or give --prompt-tokens",
                        fsdp_options_place(options, "prompt"), tokenizer.no_bytes);
-  if (status == FSDP_OK) status = fsdp_text_codec_open(codec, tokenizer.path, error);
+  if (status == FSDP_OK) status = open_codec(options, setup, tokenizer.path, codec, error);
   if (status == FSDP_OK)
     status = fsdp_text_encode(codec, options->prompt, &sample->tokens, &sample->prompt_count, error);
   sample->end = codec->opened ? codec->end : -1;
@@ -131,6 +181,12 @@ fsdp_status fsdp_sample_print(const fsdp_sample *sample, fsdp_text_codec *codec,
     return fsdp_text_decode(codec, sample->tokens, sample->prompt_count, sample->new_count, text, error);
   *text = print_tokens(sample->tokens + sample->prompt_count, sample->new_count);
   return FSDP_OK;
+}
+
+const char *fsdp_sample_note(const fsdp_options *options, const fsdp_text_codec *codec) {
+  if (!codec || !codec->could_chat || fsdp_options_given(options, "chat-template")) return NULL;
+  return "--prompt is continued as it is; with --chat-template auto it is a user's message, by the chat "
+         "template that the model has";
 }
 
 char *fsdp_sample_shown(char *text) {

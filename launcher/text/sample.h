@@ -34,5 +34,8 @@ fsdp_status fsdp_sample_check(const fsdp_sample *sample, const fsdp_options *opt
 fsdp_status fsdp_sample_print(const fsdp_sample *sample, fsdp_text_codec *codec, char **text,
                               fsdp_error *error);
 
+// What a user may not expect of the prompt, or NULL. Of rank 0.
+const char *fsdp_sample_note(const fsdp_options *options, const fsdp_text_codec *codec);
+
 // Replaces what would steer a terminal by "?". Returns `text`.
 char *fsdp_sample_shown(char *text);

@@ -86,21 +86,30 @@ static fsdp_status ask(fsdp_text_codec *codec, json_t *question, json_t **answer
   const char *wrong = json_string_value(json_object_get(*answer, "error"));
   if (!wrong) return FSDP_OK;
   int status = (int)json_integer_value(json_object_get(*answer, "status"));
-  fsdp_fail(error, status == FSDP_ERR_INPUT ? FSDP_ERR_INPUT : FSDP_ERR_PEER, "%s", wrong);
+  const bool known = status == FSDP_ERR_INPUT || status == FSDP_ERR_OPTION;
+  fsdp_fail(error, known ? (fsdp_status)status : FSDP_ERR_PEER, "%s", wrong);
   json_decref(*answer);
   *answer = NULL;
   return error->status;
 }
 
-fsdp_status fsdp_text_codec_open(fsdp_text_codec *codec, const char *path, fsdp_error *error) {
+fsdp_status fsdp_text_codec_open(fsdp_text_codec *codec, const fsdp_text_form *form, fsdp_error *error) {
   json_t *answer;
-  if (!path) return FSDP_OK;
+  const bool chats = strcmp(form->chat_template, "plain") != 0;
+  if (!form->tokenizer && !chats) return FSDP_OK;
   if (!codec->process) return fail_ended(codec, error);
-  fsdp_status status = ask(codec, json_pack("{s:s}", "tokenizer", path), &answer, error);
+  json_t *known = form->known ? json_stringn(form->known, (size_t)form->known_bytes) : json_null();
+  json_t *question = json_pack("{s:s?, s:s, s:o, s:s?}", "tokenizer", form->tokenizer, "template",
+                               form->chat_template, "known", known, "folder", form->folder);
+  if (!question)
+    return fsdp_fail(error, FSDP_ERR_INPUT, "a path or a chat template is not UTF-8: convert it");
+  fsdp_status status = ask(codec, question, &answer, error);
   if (status != FSDP_OK) return status;
   json_t *end = json_object_get(answer, "end");
-  codec->opened = true;
-  codec->end = json_is_integer(end) ? json_integer_value(end) : -1;
+  codec->opened = form->tokenizer != NULL;
+  codec->chats = chats;
+  codec->could_chat = !chats && json_is_true(json_object_get(answer, "chats"));
+  codec->end = codec->opened && json_is_integer(end) ? json_integer_value(end) : -1;
   json_decref(answer);
   return FSDP_OK;
 }
@@ -118,7 +127,7 @@ fsdp_status fsdp_text_encode(fsdp_text_codec *codec, const char *text, int32_t *
                              fsdp_error *error) {
   json_t *answer, *value;
   size_t i;
-  if (!codec->opened) return encode_bytes(text, tokens, count);
+  if (!codec->opened && !codec->chats) return encode_bytes(text, tokens, count);
   json_t *prompt = json_string(text);
   if (!prompt) return fsdp_fail(error, FSDP_ERR_OPTION, "--prompt is not UTF-8: convert it");
   fsdp_status status = ask(codec, json_pack("{s:o}", "encode", prompt), &answer, error);

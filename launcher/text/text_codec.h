@@ -17,6 +17,8 @@ typedef struct fsdp_text_codec {
   int process;        // of the child; 0: none was started
   FILE *to, *from;    // its input and output
   bool opened;        // it has a tokenizer; else tokens are bytes
+  bool chats;         // prompts are a user's messages, by a chat template
+  bool could_chat;    // they are not, but there is a template
   int64_t end;        // the token that ends a text, or -1
   const char *script; // what was started, for messages
 } fsdp_text_codec;
@@ -26,11 +28,22 @@ void fsdp_text_codec_start(fsdp_text_codec *codec);
 // One that is all zeros is allowed.
 void fsdp_text_codec_stop(fsdp_text_codec *codec);
 
-// With the tokenizer.json at `path`; NULL: tokens are bytes. FSDP_ERR_INPUT if it cannot be read;
-// FSDP_ERR_PEER if there is no child that could read it.
-fsdp_status fsdp_text_codec_open(fsdp_text_codec *codec, const char *path, fsdp_error *error);
+typedef struct fsdp_text_form {
+  const char *tokenizer;     // the path of a tokenizer.json; NULL: tokens are bytes
+  const char *chat_template; // of prompts: "plain", "auto", "chatml" or a file
+  // What "auto" takes, the first that there is: the text of a template, NULL without one; that of a model's
+  // folder, NULL without one; the tokenizer's.
+  const char *known;
+  int64_t known_bytes;
+  const char *folder;
+} fsdp_text_form;
 
-// The caller frees *tokens.
+// FSDP_ERR_INPUT if tokenizer or template cannot be read, FSDP_ERR_OPTION if "auto" finds none; FSDP_ERR_PEER
+// if there is no child that could read them. Plain bytes need none.
+fsdp_status fsdp_text_codec_open(fsdp_text_codec *codec, const fsdp_text_form *form, fsdp_error *error);
+
+// A prompt as tokens: `text`, or with a chat template its user's message and what an answer begins with. The
+// caller frees *tokens.
 fsdp_status fsdp_text_encode(fsdp_text_codec *codec, const char *text, int32_t **tokens, int64_t *count,
                              fsdp_error *error);
 

@@ -14,7 +14,7 @@ static const char *const unchanging[] = {
     "eval-at-start", "stop-after", "print-config", "verify-data", "compare-files", "memory-limit",
     "host-memory-limit", "memory-margin", "comm-timeout", "rank-logs", "ranks", "ranks-per-node", "json",
     "compare", "print-strategies", "graph", "profile", "price", "self-test", "sample-every", "prompt",
-    "prompt-tokens", "max-new-tokens", "temperature", "top-p",
+    "prompt-tokens", "chat-template", "max-new-tokens", "temperature", "top-p",
     // What chooses other options, which are compared themselves.
     "search", "save-plan", "auto", "global-batch",
     // Where and when it is saved and resumed.

@@ -219,6 +219,8 @@ void fsdp_train_print_notes(const fsdp_trainer *t) {
        i++)
     print_note(text);
   if (fsdp_padding_note(made, text, sizeof text)) print_note(text);
+  const char *prompt = fsdp_sample_note(t->options, t->codec);
+  if (prompt) print_note(prompt);
   for (int i = 0; fsdp_options_note(t->options, i, text, (int)sizeof text); i++) print_note(text);
   if (t->options->check_replicas > 0 && !fsdp_replicas_present(made)) {
     snprintf(text, sizeof text, "there are no replicas that --check-replicas %" PRId64 " (%s) could compare",

@@ -223,6 +223,16 @@ class Template:
         self._check_rendered(chat, text, place)
         return text
 
+    def prompt(self, text):
+        """A user's message, and what the template writes before the answer to it."""
+        from jinja2.exceptions import TemplateError
+        try:
+            message = {"role": "user", "content": self._content(text)}
+            return _bare(self._text(self.template, [message], None, True, {}))
+        except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
+            raise InputError(f"the chat template refuses a user's message alone ({error}); give another with "
+                             "--chat-template FILE") from None
+
     # ---- Samples
 
     def samples(self, chat, place):

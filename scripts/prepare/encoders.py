@@ -321,3 +321,8 @@ class _Beside:
                 with open(path, encoding="utf-8") as file:
                     named[name] = file.read()
         return {name: named[name] for name in ("default", "tool_use") if named.get(name)}
+
+
+def templates_beside(folder):
+    """{name: source} of the chat templates in a model's folder."""
+    return _Beside(os.path.join(folder, "tokenizer.json")).chat_templates()

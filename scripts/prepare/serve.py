@@ -1,29 +1,61 @@
 """Encodes and decodes for another program, which asks in JSON, an object a line: fsdp_train and fsdp_eval for
 the text that they sample (launcher/train/text_codec.h).
 
-    {"tokenizer": FILE}                       {"end": the token that ends a text, or null}
-    {"encode": TEXT}                          {"tokens": [...]}, as a document that begins so
+    {"tokenizer": FILE or null,               {"end": the token that ends a text, or null,
+     "template": plain, auto, chatml or FILE,  "chats": whether auto would find a chat template}
+     "known": a template's text or null,
+     "folder": the model's or null}
+    {"encode": TEXT}                          {"tokens": [...]}, as a document that begins so, or as a user's
+                                              message and what an answer begins with
     {"decode": [...], "behind": [...]}        {"text": what the former add to the text of the latter}
 
-An answer may also be {"error": MESSAGE, "status": 2, 3 or 5}.
+Without a tokenizer tokens are bytes. An answer may also be {"error": MESSAGE, "status": 2, 3 or 5}.
 """
 import json
 
 from common.errors import Failure, OptionError
-from prepare.encoders import Pretrained
+from prepare import chats
+from prepare.encoders import Bytes, Pretrained, templates_beside
 from prepare.pipeline import Settings
 
 
-def open_tokenizer(path):
+def open_tokenizer(path, template, now):
+    """`template`: the source of a chat template in place of the tokenizer's, or None."""
+    settings = dict(tokenizer=path, chat_template=template, now=now)
+    if path is None:
+        return Bytes(Settings(**settings))
     try:
-        return Pretrained(Settings(tokenizer=path))
+        return Pretrained(Settings(**settings))
     except OptionError:  # nothing says what ends a text, so nothing does
-        return Pretrained(Settings(tokenizer=path, eos="none"))
+        return Pretrained(Settings(eos="none", **settings))
 
 
-def encode(encoder, text):
-    begin = [] if encoder.begin is None else [encoder.begin]
-    return begin + encoder.tokenizer.encode(text, add_special_tokens=False).ids
+class Codec:
+    """A tokenizer, and the chat template of prompts if they are a user's messages."""
+
+    def __init__(self, asked, now):
+        name = asked["template"]
+        source = asked["known"] or (templates_beside(asked["folder"]).get("default") if asked["folder"]
+                                    else None)
+        if name not in ("plain", "auto"):
+            source = chats.read_source(name)
+        self.encoder = open_tokenizer(asked["tokenizer"], source, now)
+        template = self.encoder.templates.get("default")
+        self.chats, self.template = template is not None, None if name == "plain" else template
+        if name == "auto" and not template:
+            raise OptionError("--chat-template auto: neither the data, the model's folder nor the tokenizer "
+                              "has a chat template; give the model's as --chat-template FILE, or chatml")
+
+    def encode(self, text):
+        if self.template:
+            text = self.template.prompt(text)
+            return list(text.encode()) if self.encoder.is_bytes else whole(self.encoder, text)
+        begin = [] if self.encoder.begin is None else [self.encoder.begin]
+        return begin + whole(self.encoder, text)
+
+
+def whole(encoder, text):
+    return encoder.tokenizer.encode(text, add_special_tokens=False).ids
 
 
 def decode(encoder, tokens, behind):
@@ -32,18 +64,18 @@ def decode(encoder, tokens, behind):
     return whole[len(before):] if whole.startswith(before) else encoder.text(tokens)
 
 
-def serve(questions, answers):
-    encoder = None
+def serve(questions, answers, now):
+    codec = None
     for line in questions:
         asked = json.loads(line)
         try:
             if "tokenizer" in asked:
-                encoder = open_tokenizer(asked["tokenizer"])
-                answer = {"end": encoder.end}
+                codec = Codec(asked, now)
+                answer = {"end": codec.encoder.end, "chats": codec.chats}
             elif "encode" in asked:
-                answer = {"tokens": encode(encoder, asked["encode"])}
+                answer = {"tokens": codec.encode(asked["encode"])}
             else:
-                answer = {"text": decode(encoder, asked["decode"], asked["behind"])}
+                answer = {"text": decode(codec.encoder, asked["decode"], asked["behind"])}
         except Failure as failure:
             answer = {"error": str(failure), "status": failure.status}
         print(json.dumps(answer), file=answers, flush=True)

@@ -154,6 +154,54 @@ def text_is_the_tokenizers():
     return None
 
 
+def prompts_are_a_users_messages():
+    """With a chat template: the text that it writes, encoded as any other."""
+    model = programs.make_model(work / "chat", programs.CONFIG | {"vocab_size": VOCABULARY})
+    config = {"bos_token": "<s>"}
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(BPE / name, model)
+    (model / "tokenizer_config.json").write_text(
+        json.dumps(json.loads((BPE / "tokenizer_config.json").read_text()) | config))
+    question = 'why "naïve"?\n'
+    chatml = f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
+    source = "{{ bos_token }}[{{ messages[0]['content'] | trim }}]{% if add_generation_prompt %} >{% endif %}"
+    own = f"<s>[{question.strip()}] >"
+    template = work / "own.jinja"
+    template.write_text(source)
+
+    def tokens(text):
+        path = work / "rendered.txt"
+        path.write_text(text)
+        return prepare_good(work / "rendered.tok", "--bos", "none", "--model", model, path).ids[:-1]
+
+    def prompt(*options, **more):
+        return evaluate("--prompt", question, "--max-new-tokens", 2, *options, **more)["prompt_tokens"]
+
+    of_model = ("--model", model)
+    plain = ("--prompt", question, "--max-new-tokens", 2, *of_model)
+    assert prompt(*of_model, "--chat-template", "chatml", ranks=2) == tokens(chatml)
+    assert prompt(*of_model, "--chat-template", template) == tokens(own)
+    refused(*plain, "--chat-template", "auto", status=2, words=["--chat-template auto", "FILE", "chatml"])
+    refused(*plain, "--chat-template", work / "none", status=3, words=[f"{work}/none", "auto, chatml"])
+    assert "note:" not in call("fsdp_eval", *plain).stdout
+    (model / "chat_template.jinja").write_text(source)
+    assert prompt(*of_model, "--chat-template", "auto", ranks=2) == tokens(own)
+    assert "note:      --prompt is continued as it is" in call("fsdp_eval", *plain).stdout
+    assert "note:" not in call("fsdp_eval", *plain, "--chat-template", "plain").stdout
+    # That of the run's data comes first, while it trains and of its checkpoint.
+    record = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+    (work / "chats.jsonl").write_text((json.dumps(record) + "\n") * 40)
+    for name, of in (("by-tokens", of_model), ("by-bytes", ())):
+        data = work / f"{name}.tok"
+        prepare_good(data, *of, "--chat-template", "chatml", work / "chats.jsonl")
+        run = call("fsdp_train", *of, "--data", data, "-s", 128, "--max-steps", 1, "-e", name, "--save-dir",
+                   work, "--sample-every", 1, "--prompt", question, "--max-new-tokens", 2,
+                   "--chat-template", "auto", ranks=2)  # fmt: skip
+        assert "sample after step 1" in run.stdout, run.stdout
+        found = prompt("-e", name, "--save-dir", work, "--chat-template", "auto")
+        assert found == (tokens(chatml) if of else list(chatml.encode())), name
+
+
 def longer_than_the_model_was_made_for():
     model = programs.make_model(work / "short", programs.CONFIG | {"max_position_embeddings": 16})
     for count in (15, 16):
@@ -205,6 +253,8 @@ def what_cannot_be_is_refused():
     refused("--sample-every", 2, status=2, words=["--sample-every 2", "--prompt"], **train)
     refused("--prompt", "a", status=2, words=["--prompt", "--sample-every"], **train)
     refused(*long, status=2, words=["--seq-length 32"], ranks=2, **train)
+    chat = ("--chat-template", "chatml", "--prompt-tokens", "1")
+    refused(*model, *chat, status=2, words=["--chat-template chatml", "--prompt TEXT", "prepare_data.py"])
 
 
 def main():
@@ -215,6 +265,8 @@ def main():
     longer_than_the_model_was_made_for()
     python_is_started_only_for_text()
     skipped = text_is_the_tokenizers()
+    if not skipped:
+        prompts_are_a_users_messages()
     shutil.rmtree(work)
     print(f"SKIPPED: no text by a tokenizer was tested: {skipped}" if skipped else "passed")
 

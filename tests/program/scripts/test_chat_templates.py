@@ -16,6 +16,7 @@ bench/compare_torch.py, /opt/venvs/torch and this Python; where none has them, t
 import argparse
 import collections
 import contextlib
+import datetime
 import importlib.util
 import io
 import os
@@ -264,6 +265,17 @@ def check(sides, record, variant, counts):
             counts[f"end {name} {'learned' if learned else 'not learned'}"] += 1
 
 
+def check_prompt(sides, tokenizer, text):
+    """fsdp_eval's --prompt with --chat-template auto: the model is to answer a user."""
+    from prepare.serve import Codec
+
+    asked = {"tokenizer": str(tokenizer), "template": "auto", "known": None, "folder": None}
+    content = sides.worker.encoder.templates["default"]._content(text)
+    record = {"messages": [{"role": "user", "content": content}]}
+    wanted = sides.expected(record, 1, add_generation_prompt=True)
+    assert Codec(asked, datetime.datetime.now()).encode(text) == wanted[0], ("the prompt's tokens", text)
+
+
 def trained_tokenizer():
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -293,12 +305,14 @@ def run(args, work):
         counts, rng = collections.Counter(), random.Random(f"{args.seed} {name}")
         template = sides.worker.encoder.templates["default"]
         for number in range(count):
+            text = f"question {says(rng)}"
             record = draw(rng, "tool_calls" in source, template.takes_parts, "reasoning_content" in source)
             for message in record["messages"] if not template.takes_text else ():
                 if isinstance(message["content"], str):
                     message["content"] = [{"type": "text", "text": message["content"]}]
             try:
                 check(sides, record, variant, counts)
+                check_prompt(sides, work / name / "tokenizer.json", text)
             except AssertionError as error:
                 failures += 1
                 counts["FAILED"] += 1
