@@ -28,7 +28,7 @@
 typedef struct fsdp_probe_config {
   fsdp_world *world;
   const fsdp_gpu *gpu; // NULL or not present: the CPU
-  double seconds;      // that it may take, about
+  double seconds;      // to aim at: what is measured in any case may take longer
   int cores;           // of the node, for all its ranks; the least of all nodes counts
   // Binds the calling thread as training on `ranks` ranks of each node would, and returns the number of
   // threads that it may use. Ranks of a node beyond them stay unbound. Every rank calls it.

@@ -3,6 +3,7 @@ FSDP_TEST_BACKEND=cuda in the environment, what fits a small emulated GPU."""
 
 import os
 import pathlib
+import re
 import tempfile
 import time
 
@@ -24,11 +25,13 @@ OPS = set("""
 
 
 def measure(*arguments, ranks=None):
-    path = work / f"{ranks}.yaml"
+    path, began = work / f"{ranks}.yaml", time.monotonic()
     process = programs.run("fsdp_profile", "--backend", "cuda" if CUDA else "cpu", "--output", path,
                            *arguments, ranks=ranks)  # fmt: skip
     assert process.returncode == 0, process
     begin, end = process.stdout.splitlines()
+    took = int(re.search(r", in (\d+) s$", end)[1])  # --seconds is what it aims at
+    assert "aiming at " in begin and took <= time.monotonic() - began + 1, (begin, end)
     assert begin.startswith("measuring GPUs" if CUDA else "measuring this CPU"), process
     assert end.startswith(f"{path}: ") and CUDA == ("0 products" in end), process
     assert [p.name for p in work.iterdir() if p.suffix == ".tmp"] == []
