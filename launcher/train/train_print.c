@@ -89,6 +89,9 @@ static void print_steps(const fsdp_trainer *t) {
   if (left > 0)
     printf(", which leave out %" PRId64 " of %s samples, others each time", left,
            fsdp_print_int(samples, all, sizeof all));
+  if (t->total_steps < t->options->max_steps)
+    printf("; --num-epochs %g ends it before --max-steps %" PRId64, t->options->num_epochs,
+           t->options->max_steps);
   putchar('\n');
 }
 

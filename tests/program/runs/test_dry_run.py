@@ -47,6 +47,9 @@ def says_what_a_run_says():
     wanted = f"steps:     {steps * 5 // 2} of {tokens} tokens, 2.5 epochs, {steps} per epoch"
     assert dry["steps"] == wanted, dry["steps"]
     assert dry["not read"].endswith("beyond their headers"), dry
+    short = ("--data", text, "-b", 16, "--max-steps", 100)  # whose one epoch is over before
+    for lines in (run(*short, "--dry-run"), run(*short)):
+        assert lines["steps"].endswith("; --num-epochs 1 ends it before --max-steps 100"), lines["steps"]
     said = run("--data", work / "records.tok", "--model", "tiny", "--dry-run", "-e", "x")
     assert said["not read"].endswith("beyond their headers, checkpoints of -e"), said
 
