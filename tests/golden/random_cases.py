@@ -92,13 +92,23 @@ def draw_losses(rng):
     return dict(output_router_logits=output, router_aux_loss_coef=rng.choice([0.001, 0.05]))
 
 
+def has_experts(config):
+    """In some layer."""
+    if "num_experts_per_tok" not in config:
+        return False
+    layers = range(config.get("first_k_dense_replace", 0), config["num_hidden_layers"])
+    dense, step = config.get("mlp_only_layers", []), config.get("decoder_sparse_step", 1)
+    return any(i not in dense and (i + 1) % step == 0 for i in layers)
+
+
 def draw_dense_layers(rng, config):
     """Layers of Qwen without experts. Where no layer has any, Transformers cannot add the auxiliary loss."""
     layers, step = config["num_hidden_layers"], rng.choice([1, 1, 1, 2])
     dense = rng.choice([[], [], [rng.randrange(layers)], list(range(layers))])
-    if all(layer in dense or (layer + 1) % step for layer in range(layers)):
+    drawn = dict(decoder_sparse_step=step, mlp_only_layers=dense)
+    if not has_experts(config | drawn):
         config["output_router_logits"] = False
-    return dict(decoder_sparse_step=step, mlp_only_layers=dense)
+    return drawn
 
 
 def draw_mixtral(rng):
@@ -200,7 +210,7 @@ def draw(family, rng):
         shard_size=rng.choice(["1GB", "20KB"]),
         batch=batch,
         seq=rng.randint(-(-12 // batch), 40),
-        padded=family in ROUTED and rng.random() < 0.5,
+        padded=has_experts(config) and rng.random() < 0.5,
     )
 
 

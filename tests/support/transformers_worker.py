@@ -123,8 +123,9 @@ def gradients_by_name(model, apart):
 
 def released(folder, seq, prompt, count):
     """Two layers of Qwen3-MoE as released but for its words: random weights of 4.9 GB, the logits and losses
-    of one sequence, its gradients in a file each, and `count` tokens behind the first `prompt`. Returns the
-    least distances of a chosen score and of a chosen token's logit from the next."""
+    of a sequence of which rounding chooses no expert, its gradients in a file each, and `count` tokens behind
+    its first `prompt`. Returns the least distances of a chosen score and of a chosen token's logit from the
+    next."""
     torch.manual_seed(1)
     torch.set_num_threads(os.cpu_count())
     config = transformers.Qwen3MoeConfig(
@@ -135,34 +136,39 @@ def released(folder, seq, prompt, count):
     )  # fmt: skip
     model = transformers.AutoModelForCausalLM.from_config(config, experts_implementation="eager").eval()
     model.save_pretrained(folder)
-    stream = torch.randint(0, config.vocab_size, (1, seq + 1))
-    tokens, targets = stream[:, :-1], stream[:, 1:]
+    gap = 0
+    while gap <= make_golden.LEAST_GAP:
+        stream = torch.randint(0, config.vocab_size, (1, seq + 1))
+        tokens, targets = stream[:, :-1], stream[:, 1:]
+        routing = make_golden.Routing(model)
+        with torch.no_grad():
+            logits = model(input_ids=tokens, use_cache=False).logits
+        made = model.generate(tokens[:, :prompt], max_new_tokens=count, do_sample=False, output_logits=True,
+                              return_dict_in_generate=True)  # fmt: skip
+        routing.close()
+        gap = routing.gap
     numbers = stream.flatten().tolist()
     pathlib.Path(folder, "tokens.bin").write_bytes(b"".join(n.to_bytes(2, "little") for n in numbers))
-    routing = make_golden.Routing(model)
     with torch.no_grad():
         golden = {
             "tokens": tokens[None].int(),
             "targets": targets[None].int(),
-            "logits": model(input_ids=tokens, use_cache=False).logits,
+            "logits": logits,
             "ce": make_golden.loss_of(model, tokens, targets, auxiliary=False),
             "grad_norms": torch.zeros(1),
         }
-        made = model.generate(tokens[:, :prompt], max_new_tokens=count, do_sample=False, output_logits=True,
-                              return_dict_in_generate=True)  # fmt: skip
     best = torch.cat(made.logits).topk(2, dim=-1)[0]
     golden = {name: tensor.contiguous() for name, tensor in golden.items()}
     safetensors.torch.save_file(golden, os.path.join(folder, "golden.safetensors"))
     apart = take_experts_apart(model)
     loss = make_golden.loss_of(model, tokens, targets)
     loss.backward()
-    routing.close()
     norm = 0
     for name, gradient in gradients_by_name(model, apart):
         safetensors.torch.save_file({name: gradient}, os.path.join(folder, f"{name}.gradient"))
         norm += sum(part.double().square().sum().item() for part in gradient.flatten().split(1 << 22))
     return {
-        "gap": routing.gap,
+        "gap": gap,
         "token_gap": (best[:, 0] - best[:, 1]).min().item(),
         "loss": loss.item(),
         "norm": norm**0.5,

@@ -222,7 +222,7 @@ def check_random_models(python, work, count, seed, routed=False):
         found = subprocess.run([test_golden, folder], capture_output=True, text=True, timeout=900)
         assert found.returncode == 0, found.stdout + found.stderr
         for line in found.stdout.splitlines():
-            if line.startswith("logits: ") or " plans: " in line:
+            if line.startswith(("logits: ", "gradient of ")) or " plans: " in line:
                 print("   ", line)
         if case["gap"] is not None:
             print(f"    least gap of scores {case['gap']:.1e}")
