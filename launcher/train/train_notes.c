@@ -33,6 +33,7 @@ static void note_checkpoints(const fsdp_trainer *t) {
 // What the user may believe that this run has of an earlier one.
 static void note_beginning(const fsdp_trainer *t) {
   const fsdp_options *o = t->options;
+  if (o->dry_run) return; // which does not look for checkpoints
   if (o->run_left_out) {
     char path[FSDP_TRAIN_PATH_BYTES];
     fsdp_run_options_path(o, path, sizeof path);
@@ -180,6 +181,15 @@ bool fsdp_train_positions_note(const fsdp_plan *plan, char note[FSDP_TRAIN_NOTE_
   return true;
 }
 
+static void warn_of_run(const fsdp_trainer *t) {
+  warn_of_trained_evaluation(t);
+  warn_of_narrow_tokens(t);
+  warn_of_lost_tokens(t);
+  warn_of_split_documents(t);
+  warn_of_options(t);
+  warn_of_ended_schedule(t);
+}
+
 void fsdp_train_print_notes(const fsdp_trainer *t) {
   char hints[2][FSDP_REPORT_HINT_BYTES];
   const fsdp_plan *made = t->setup.plan;
@@ -228,15 +238,10 @@ void fsdp_train_print_notes(const fsdp_trainer *t) {
     print_note(text);
   }
   fsdp_report_hints(made, hints);
-  for (int i = 0; i < 2; i++)
+  for (int i = 0; i < 2 && !t->options->dry_run; i++) // whose page has them
     if (*hints[i]) printf("hint: %s\n", hints[i]);
   fflush(stdout);
-  warn_of_trained_evaluation(t);
-  warn_of_narrow_tokens(t);
-  warn_of_lost_tokens(t);
-  warn_of_split_documents(t);
-  warn_of_options(t);
-  warn_of_ended_schedule(t);
+  if (t->dataset) warn_of_run(t);
   const fsdp_plan *plan = t->setup.plan;
   if (plan->propagation) fsdp_strategies_warn(plan->flow, plan->propagation, "fsdp_train", stderr);
 }

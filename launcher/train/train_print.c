@@ -203,6 +203,7 @@ void fsdp_train_print_checked(const fsdp_trainer *t) {
     printf("data:      not opened: none is given, and a run without --data takes the built-in text\n");
   printf("not read:  tokens and weights beyond their headers%s\n",
          t->program == FSDP_PROGRAM_TRAIN && t->options->experiment ? ", checkpoints of -e" : "");
+  if (t->program == FSDP_PROGRAM_TRAIN) fsdp_train_print_notes(t);
   fflush(stdout);
 }
 

@@ -93,8 +93,8 @@ fsdp_progress_rate fsdp_trainer_rate(int64_t tokens, int64_t real, int64_t learn
 void fsdp_train_print_place(const fsdp_trainer *t);
 void fsdp_train_print_start(const fsdp_trainer *t);
 
-// Behind the plan of --dry-run: data, steps, and what was not looked at; of fsdp_eval the line of its data
-// alone. Called on rank 0 alone.
+// Behind the plan of --dry-run: data, steps, what was not looked at, and notes; of fsdp_eval the line of its
+// data alone. Called on rank 0 alone.
 void fsdp_train_print_checked(const fsdp_trainer *t);
 void fsdp_train_eval_print_data(const fsdp_trainer *t);
 

@@ -54,6 +54,19 @@ def says_what_a_run_says():
     assert said["not read"].endswith("beyond their headers, checkpoints of -e"), said
 
 
+def warns_as_a_run():
+    (work / "sharding.yaml").write_text("model.layers.*.mlp.up_proj.weight: [tensor, fsdp]\n")
+    options = ("-s", 32, "--data", text, "--max-steps", 2, "--warmup-steps", 50)
+    options += ("--sharding", "sharding.yaml")
+    seen = []
+    for more in (("--dry-run",), ()):
+        process = programs.run("fsdp_train", *options, *more, ranks=RANKS, cwd=work)
+        lines = process.stdout.splitlines() + process.stderr.splitlines()
+        seen.append([line for line in lines if line.startswith("note:") or "warning:" in line])
+        assert process.stdout.count("hint:") <= 2, process.stdout
+    assert seen[0] == seen[1] and "tensor" in "".join(seen[0]) and "--warmup-steps" in "".join(seen[0]), seen
+
+
 def finds_what_a_start_finds():
     def refused(*arguments, words):
         message = run(*arguments, "--dry-run", status=3)
@@ -97,6 +110,7 @@ def of_an_evaluation():
 
 
 says_what_a_run_says()
+warns_as_a_run()
 finds_what_a_start_finds()
 needs_no_data()
 of_an_evaluation()
