@@ -30,7 +30,7 @@
 // For ranks that the guard itself asked to leave.
 #define TOLD_MS 1000
 // For the guard of another node to report a rank that is stopped there, and to end mpirun.
-#define GIVE_WAY_MS  1000
+#define GIVE_WAY_MS  2000
 #define NAMED_MAX    4
 #define GUARD_SPEAKS UINT32_MAX
 
