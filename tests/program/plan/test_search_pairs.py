@@ -9,6 +9,7 @@ that was found in two to four. What the search cuts without a bound, and what it
 """
 
 import argparse
+import itertools
 import json
 import random
 
@@ -212,17 +213,21 @@ def named(failures, say):
         assert compare(words, search(words), option, failures, say), (words, option)
 
 
-def pairs(count, seed, ranks_max, only, failures, say):
-    done = scenario = 0
-    while done < count:
-        scenario += 1
-        random_ = random.Random(f"{seed} {scenario}")
-        words = draw_scenario(random_, ranks_max)
-        if only and scenario != only:
-            continue
+def scenarios(seed, args, say):
+    """Drawn one after the other, or the one that is asked for: the source of what else is drawn for it, its
+    options, and what the free search finds."""
+    for number in [args.only] if args.only else itertools.count(1):
+        random_ = random.Random(f"{seed} {number}")
+        words = draw_scenario(random_, args.ranks_max)
         free = search(words)
         if say:
-            print(f"{scenario:4d} {free['step_ms'] if free else 0:10.3f} ms", flush=True)
+            print(f"{number:4d} {free['step_ms'] if free else 0:10.3f} ms", flush=True)
+        yield random_, words, free
+
+
+def pairs(count, args, failures, say):
+    done = 0
+    for random_, words, free in scenarios(args.seed, args, say) if count else ():
         if not free:
             fixed = random_.choice(FRUGAL)
             if (found := search([*words, *fixed])) is not None:
@@ -233,27 +238,21 @@ def pairs(count, seed, ranks_max, only, failures, say):
                 if fixed and compare(words, free, fixed, failures, say):
                     done += 1
                     break
-        if only:
+        if done >= count:
             break
     return done
 
 
-def settings(count, seed, ranks_max, only, failures, say):
-    done = scenario = 0
-    while done < count:
-        scenario += 1
-        random_ = random.Random(f"settings {seed} {scenario}")
-        words = draw_scenario(random_, ranks_max)
-        if only and scenario != only:
-            continue
-        free = search(words)
+def settings(count, args, failures, say):
+    done = 0
+    for random_, words, free in scenarios(f"settings {args.seed}", args, say) if count else ():
         most = min(done + SETTINGS, count)
         for _ in range(10 * SETTINGS if free else 0):  # what makes no plan is no setting
             setting = draw_setting(random_, words, free["options"])
             done += bool(setting) and compare(words, free, setting, failures, say)
             if done == most:
                 break
-        if only:
+        if done >= count:
             break
     return done
 
@@ -277,10 +276,10 @@ def main():
     found = programs.draws(len(FOUND_FIXED), 2, len(FOUND_FIXED))
     for words, fixed in () if args.only or args.settings else FOUND_FIXED[:found]:
         assert compare(words, search(words), fixed, failures, say), (words, fixed)
-    done = pairs(count, args.seed, args.ranks_max, args.only, failures, say)
+    done = pairs(count, args, failures, say)
     print(f"{done} pairs, {len(failures)} of them found something faster")
     before = len(failures)
-    done = settings(setting_count, args.seed, args.ranks_max, args.only, failures, say)
+    done = settings(setting_count, args, failures, say)
     print(f"{done} settings, {len(failures) - before} of them faster than what was found")
     assert not failures, "\n".join(failures)
 
