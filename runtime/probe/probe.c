@@ -109,7 +109,8 @@ static fsdp_status open_gpu(const fsdp_probe_config *config, fsdp_op_gpu *target
 }
 
 // Of each kind the mean over measurements and ranks; with the drift, which is none of its causes: deviations
-// that are independent add by their squares.
+// that are independent add by their squares. Of a kind of which a rank could repeat no measurement often
+// enough nothing is said: no spread is not a spread of 0.
 static void set_spread(const probe *self) {
   fsdp_profile_spread *to = &self->profile->spread;
   double *const of[2][2] = {{&to->compute_low, &to->compute_high},
@@ -119,6 +120,7 @@ static void set_spread(const probe *self) {
   for (int kind = PROBE_COMPUTE; kind <= PROBE_COLLECTIVE; kind++) {
     const probe_spread *s = &self->spread[kind];
     const double count = fmax(1, s->count);
+    if (!fsdp_world_min(self->world, !self->active || s->count > 0)) continue;
     *of[kind][0] = probe_mean(self, exp(-hypot(s->low / count, drift->low / looks)));
     *of[kind][1] = probe_mean(self, exp(hypot(s->high / count, drift->high / looks)));
   }

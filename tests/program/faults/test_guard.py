@@ -30,10 +30,17 @@ def start(two=None):
 
 
 def is_stopped(pid):
-    """With all threads: each one runs on until the signal reaches it."""
     states = [task.read_text().rsplit(")", 1)[1].split()[0]
               for task in pathlib.Path(f"/proc/{pid}/task").glob("*/stat")]  # fmt: skip
     return set(states) == {"T"}
+
+
+def stop(pids):
+    """With all threads: each one runs on until the signal reaches it, and may speak."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    while not all(is_stopped(pid) for pid in pids):
+        time.sleep(0.001)
 
 
 def struck_all_at_once(number, expected, late=False):
@@ -43,10 +50,7 @@ def struck_all_at_once(number, expected, late=False):
     guards = faults.guards_of(work / "logs")
     for pid in guards if late else []:
         os.kill(pid, signal.SIGSTOP)
-    for pid in ranks.values():  # stopped first, so that none sees a different one end
-        os.kill(pid, signal.SIGSTOP)
-    while not all(is_stopped(pid) for pid in ranks.values()):
-        time.sleep(0.001)
+    stop(ranks.values())  # so that none sees a different one end
     for pid in ranks.values():
         os.kill(pid, number)
     if late:
@@ -68,9 +72,7 @@ def one_is_killed_while_nobody_can_speak():
     ranks = faults.processes_of(work / "logs")
     os.kill(process.pid, signal.SIGSTOP)
     try:
-        for rank, pid in ranks.items():
-            if rank != 1:
-                os.kill(pid, signal.SIGSTOP)
+        stop([pid for rank, pid in ranks.items() if rank != 1])
         os.kill(ranks[1], signal.SIGKILL)
         deadline = time.monotonic() + LIMIT_S + faults.GRACE_S
         while not faults.messages(run.text("err")) and time.monotonic() < deadline:

@@ -48,10 +48,12 @@ def has_all(profile, counts):
     assert profile["device"] == "cpu" and profile["processors"] >= 1 and profile["memory_gb"] > 0
     assert profile["memory_gbps"] > 0 and all(v > 0 for v in profile["copy_gbps"].values())
     assert all(v >= 1 for v in profile["contention"].values())
-    spread = profile["spread"]
-    for kind in ("compute", "collective"):
-        assert 0 < spread[f"{kind}_low"] <= 1 <= spread[f"{kind}_high"], spread
-    assert spread["compute_low"] < 1 < spread["compute_high"], spread  # no two passes take as long
+    # Of a kind of which nothing could be repeated often enough, as may be on a busy machine, nothing is said;
+    # else no two passes take as long.
+    spread = profile.get("spread", {})
+    assert set(spread) <= {f"{kind}_{end}" for kind in ("compute", "collective") for end in ("low", "high")}
+    for kind in {name.split("_")[0] for name in spread}:
+        assert 0 < spread[f"{kind}_low"] < 1 < spread[f"{kind}_high"], spread
     for ranks in counts:
         here = [p for p in profile["products"] if p["ranks"] == ranks]
         assert {p["form"] for p in here} == {"forward", "input", "weight"}
@@ -73,7 +75,7 @@ def has_all(profile, counts):
 def measures_one_rank():
     profile = measure("--seconds", "1")
     has_all(profile, [1])
-    assert "collectives" not in profile
+    assert "collectives" not in profile and "collective_low" not in profile.get("spread", {})
 
 
 def measures_every_number_of_ranks():
