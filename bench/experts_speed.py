@@ -2,21 +2,25 @@
 """A step of routed experts on CPU ranks: beside Transformers' implementations, and beside its price.
 
     bench/experts_speed.py [--build build] [--rounds 3] [--steps 6] [--threads 2] [--profile FILE]
-                           [--only transformers|prices]
+                           [--only transformers|prices] [--text]
 
 Four layers of Qwen3-MoE's shape (32 experts, 4 of each token, 512 wide, experts of 256; 8 heads, 4 of keys,
-1,024 words), 2,048 tokens a step in sequences of 512, fp32, AdamW, gradients clipped to 1. In alternating
-rounds of one run: fsdp_train on one rank, and one process of Transformers with `eager` and with `grouped_mm`,
-as many threads each; `batched_mm`, which copies an expert's weights for each row, on as many tokens as 8 GB
-hold. Then two ranks of one thread each: experts gathered, and divided (expert=2), each beside what
-`fsdp_plan --price` says by --profile (without it the machine is measured first). Medians of all steps but a
-round's first two. Status 1 if ours is less than 1.5 times the fastest, or a price is off by more than 15%.
-Nothing else should run. $FSDP_TORCH_PYTHON is a Python with torch and transformers.
+1,024 words), 2,048 tokens a step in sequences of 512, fp32, AdamW, gradients clipped to 1; tokens are drawn,
+every word as often, from one file for all. In alternating rounds of one run: fsdp_train on one rank, and one
+process of Transformers with `eager` and with `grouped_mm`, as many threads each; `batched_mm`, which copies
+an expert's weights for each row, in the first round, on as many tokens as 8 GB hold. Then two ranks of one
+thread each: experts gathered, and divided (expert=2), each beside what `fsdp_plan --price` says by --profile
+(without it the machine is measured first) and the run's own imbalance; with --text on a text by bytes, whose
+rows go to few experts. Medians of all steps but a round's first two. Status 1 if ours is less than 1.5 times
+the fastest, or a price is off by more than 15%. Nothing else should run. $FSDP_TORCH_PYTHON is a Python with
+torch and transformers.
 """
 import argparse
+import array
 import json
 import os
 import pathlib
+import random
 import statistics
 import subprocess
 import sys
@@ -43,6 +47,15 @@ CONFIG = {
 }
 
 
+def write_tokens(folder, steps):
+    drawn = random.Random(1).choices(range(CONFIG["vocab_size"]), k=steps * TOKENS + 1)
+    (pathlib.Path(folder) / "tokens.bin").write_bytes(array.array("H", drawn).tobytes())
+
+
+def read_tokens(folder):
+    return array.array("H", (pathlib.Path(folder) / "tokens.bin").read_bytes()).tolist()
+
+
 def worker(folder, implementation, tokens, steps, threads):
     """Transformers' side: seconds of each step, as JSON."""
     import torch
@@ -54,8 +67,9 @@ def worker(folder, implementation, tokens, steps, threads):
                                              experts_implementation=implementation)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     seconds = []
-    for _ in range(steps):
-        ids = torch.randint(0, config.vocab_size, (max(1, tokens // SEQ), min(tokens, SEQ)))
+    drawn = torch.tensor(read_tokens(folder))
+    for step in range(steps):
+        ids = drawn[step * tokens:(step + 1) * tokens].view(max(1, tokens // SEQ), min(tokens, SEQ))
         begin = time.perf_counter()
         model(input_ids=ids, labels=ids).loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -81,23 +95,28 @@ def theirs(args, folder, implementation, tokens):
 
 
 def ours(args, folder, ranks, words=()):
+    """Seconds of each step, and the imbalance of each."""
     log = pathlib.Path(folder) / "log.jsonl"
     log.unlink(missing_ok=True)
-    command = [args.build / "bin/fsdp_train", "--model", folder, "--init", "random", "--tokenizer", "bytes",
-               "-s", SEQ, "-b", TOKENS // SEQ // ranks, "--wrap", "block", "--lr", "1e-4",
-               "--set", "measure=off", "--threads", args.threads if ranks == 1 else 1,
-               "--max-steps", args.steps, "--log", log, *words]
+    data = ["--tokenizer", "bytes"] if args.text else ["--data", pathlib.Path(folder) / "tokens.bin"]
+    command = [args.build / "bin/fsdp_train", "--model", folder, "--init", "random", *data, "-s", SEQ,
+               "-b", TOKENS // SEQ // ranks, "--wrap", "block", "--lr", "1e-4", "--set", "measure=off",
+               "--threads", args.threads if ranks == 1 else 1, "--max-steps", args.steps, "--log", log,
+               *words]
     call(["mpirun", "-np", ranks, *command] if ranks > 1 else command)
-    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
-    return [line["time/total"] / 1e3 for line in lines[WARM_UP:]]
+    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()[WARM_UP:]]
+    return [line["time/total"] / 1e3 for line in lines], [line["moe/imbalance"] for line in lines]
 
 
 def beside_transformers(args, folder):
     sides = {"fsdp_train": (TOKENS, []), "eager": (TOKENS, []), "grouped_mm": (TOKENS, []),
              "batched_mm": (BATCHED_TOKENS, [])}  # fmt: skip
-    for _ in range(args.rounds):
+    for number in range(args.rounds):
         for name, (tokens, seconds) in sides.items():
-            seconds += ours(args, folder, 1) if name == "fsdp_train" else theirs(args, folder, name, tokens)
+            if name == "fsdp_train":
+                seconds += ours(args, folder, 1)[0]
+            elif name != "batched_mm" or number == 0:
+                seconds += theirs(args, folder, name, tokens)
     print("| | tokens a step | median ms | tokens/s | ours is faster by |\n| --- | --- | --- | --- | --- |")
     rates = {name: tokens / statistics.median(seconds) for name, (tokens, seconds) in sides.items()}
     for name, (tokens, seconds) in sides.items():
@@ -113,20 +132,24 @@ def beside_prices(args, folder):
         args.profile = pathlib.Path(folder) / "profile.yaml"
         call(["mpirun", "-np", 2, args.build / "bin/fsdp_profile", "--seconds", 60, "--output", args.profile])
     meshes = {"experts gathered": ["--mesh", "fsdp=2"], "expert=2": ["--mesh", "fsdp=1,expert=2"]}
-    seconds = {name: [] for name in meshes}
+    seconds, loads = {name: [] for name in meshes}, {name: [] for name in meshes}
     for _ in range(args.rounds):
         for name, words in meshes.items():
-            seconds[name] += ours(args, folder, 2, words)
+            timed, imbalances = ours(args, folder, 2, words)
+            seconds[name] += timed
+            loads[name] += imbalances
     right = True
-    print("| two ranks | measured ms | price ms | error |\n| --- | --- | --- | --- |")
+    print("| two ranks | imbalance | measured ms | price ms | error |\n| --- | --- | --- | --- | --- |")
     for name, words in meshes.items():
+        imbalance = max(1, statistics.median(loads[name]))
         command = [args.build / "bin/fsdp_plan", "--model", folder, "--init", "random", "--ranks", 2,
                    "--backend", "cpu", "-s", SEQ, "-b", TOKENS // SEQ // 2, "--wrap", "block",
-                   "--profile", args.profile, "--price", "--json", *words]
+                   "--profile", args.profile, "--price", "--json", "--imbalance", imbalance, *words]
         answer = json.loads(call(command))
         price, measured = answer["time"]["step_ms"], 1e3 * statistics.median(seconds[name])
         right &= abs(price / measured - 1) <= 0.15
-        print(f"| {name} | {measured:.1f} | {price:.1f} | {100 * (price / measured - 1):+.1f}% |")
+        print(f"| {name} | {imbalance:.2f} | {measured:.1f} | {price:.1f} | "
+              f"{100 * (price / measured - 1):+.1f}% |")
     print("\nwanted: within 15%")
     return right
 
@@ -140,6 +163,7 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--profile", type=pathlib.Path)
     parser.add_argument("--only", choices=("transformers", "prices"))
+    parser.add_argument("--text", action="store_true", help="a text by bytes for ours")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     parser.add_argument("--tokens", type=int, help=argparse.SUPPRESS)
@@ -150,6 +174,7 @@ def main():
         return
     with tempfile.TemporaryDirectory() as folder:
         (pathlib.Path(folder) / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+        write_tokens(folder, args.steps)
         results = []
         if args.only != "prices":
             results.append(beside_transformers(args, folder))

@@ -88,6 +88,7 @@ static void put_routing(json_t *line, const fsdp_step_record *record) {
   if (!isnan(record->aux_loss)) put_number(line, "moe/aux_loss", record->aux_loss);
   if (!isnan(record->z_loss)) put_number(line, "moe/z_loss", record->z_loss);
   put(line, "moe/load_max", loads);
+  put_number(line, "moe/imbalance", record->imbalance);
   if (!record->overflow) return;
   json_t *rows = json_array(), *waves = json_array();
   for (int64_t i = 0; i < record->load_count; i++) {

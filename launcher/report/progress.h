@@ -19,6 +19,9 @@ typedef struct fsdp_step_record {
   double aux_loss, z_loss;
   const float *loads;
   int64_t load_count;
+  // Rows of the rank whose experts get most, over the mean, in the mean over layers: what `--imbalance` of a
+  // price takes. 1: every rank has all experts.
+  double imbalance;
   // Where ranks divide experts and have room for a part of what these can be sent: of each of these layers
   // the rows beyond, and the waves that had some, of all ranks and micro-batches. NULL: all have room.
   const float *overflow; // (load_count, 2)

@@ -105,13 +105,15 @@ static void record_routing(fsdp_trainer *t, const fsdp_step_result *result, fsdp
   }
   record->loads = t->loads;
   for (int64_t layer = 0; layer < record->load_count; layer++) {
+    const float *rows = counts + layer * model->experts;
     float greatest = 0, sum = 0;
     for (int64_t e = 0; e < model->experts; e++) {
-      greatest = fmaxf(greatest, counts[layer * model->experts + e]);
-      sum += counts[layer * model->experts + e];
+      greatest = fmaxf(greatest, rows[e]);
+      sum += rows[e];
     }
     t->loads[layer] = greatest * (float)model->experts / sum;
   }
+  record->imbalance = fsdp_graph_imbalance(graph, counts);
 }
 
 static fsdp_step_record make_record(fsdp_trainer *t, const fsdp_step_result *result, double total_ms) {

@@ -252,6 +252,9 @@ int fsdp_graph_statistic(fsdp_graph *graph, int module, const char *name, int64_
 // Appends what counts the rows that `grouped`, a node of a first wave, leaves for further waves, and those of
 // these waves that have rows: two more statistics.
 void fsdp_graph_count_overflow(fsdp_graph *graph, const fsdp_node *grouped);
+// Rows of the rank whose experts get most, over what as many experts get in the mean; the mean over layers. 1
+// where every rank has all. rows (layers with experts, experts): of each expert, of all ranks together.
+double fsdp_graph_imbalance(const fsdp_graph *graph, const float *rows);
 // A step has so many micro-batches: losses that are means over them say so.
 void fsdp_graph_divide_losses(fsdp_graph *graph, int micro_batches);
 

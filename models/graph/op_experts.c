@@ -147,6 +147,34 @@ void fsdp_graph_count_overflow(fsdp_graph *graph, const fsdp_node *grouped) {
   fsdp_node_operand_add(n, overflow, FSDP_WRITE);
 }
 
+// ---- Imbalance
+
+// The same of one layer of `count` experts, of which each rank has `held` that lie side by side.
+static double imbalance_of(const float *rows, int64_t count, int64_t held) {
+  double greatest = 0, sum = 0;
+  for (int64_t first = 0; first < count; first += held) {
+    double of_rank = 0;
+    for (int64_t e = first; e < fsdp_min_i64(count, first + held); e++) of_rank += (double)rows[e];
+    greatest = fmax(greatest, of_rank);
+    sum += of_rank;
+  }
+  return greatest * (double)count / (sum * (double)held);
+}
+
+double fsdp_graph_imbalance(const fsdp_graph *graph, const float *rows) {
+  double sum = 0;
+  int layers = 0;
+  for (int i = 0; i < graph->forward_count; i++) {
+    const fsdp_op_attrs *attrs = &graph->forward[i].attrs;
+    if (graph->forward[i].kind != FSDP_OP_ROUTE_ORDER) continue;
+    const int64_t count = attrs->extent ? attrs->extent : attrs->experts;
+    sum += imbalance_of(rows, count, attrs->experts);
+    rows += count;
+    layers++;
+  }
+  return layers ? sum / layers : 1;
+}
+
 // ---- Backward
 
 // Logits of fp32 have a gradient in the compute dtype, as products with the router's weight take it.

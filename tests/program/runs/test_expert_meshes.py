@@ -70,7 +70,8 @@ def waves_repeat_what_lies_otherwise():
 
 
 def waves_are_counted():
-    """Rows beyond the first wave, and waves that have them, as the experts of every token say."""
+    """Rows beyond the first wave, waves that have them, and what the fullest rank has over the mean, as the
+    experts of every token say."""
     losses("waves", 4, "--expert-parallel", "4", "--expert-capacity", "0.5", "--routing-record",
            work / "waves.routes")  # fmt: skip
     lines = [json.loads(line) for line in (work / "waves.jsonl").read_text().splitlines()]
@@ -80,6 +81,7 @@ def waves_are_counted():
     room = tokens * slots // 4 // 2
     later = max(room, -(-(tokens * 2 - room) // 3))  # two experts of a rank, at most both of each token
     for step, line in enumerate(lines):
+        greatest = []  # rows of the fullest of four ranks over the mean
         for layer in range(layers):
             rows = [0] * 4
             for token in range(tokens):
@@ -89,6 +91,11 @@ def waves_are_counted():
             beyond = [max(0, count - room) for count in rows]
             assert line["moe/overflow_rows"][layer] == sum(beyond) > 0, (step, layer, rows, line)
             assert line["moe/waves"][layer] == sum(-(-count // later) for count in beyond), (step, rows, line)
+            greatest.append(max(rows) * 4 / sum(rows))
+        imbalance = sum(greatest) / layers
+        assert imbalance > 1.01 and abs(line["moe/imbalance"] - imbalance) < 1e-6, (greatest, line)
+    one = [json.loads(line) for line in (work / "one.jsonl").read_text().splitlines()]
+    assert all(abs(line["moe/imbalance"] - 1) < 1e-6 for line in one), one
     assert "moe/waves" not in (work / "one.jsonl").read_text()
 
 
