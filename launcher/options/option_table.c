@@ -425,7 +425,8 @@ const fsdp_option_row *fsdp_option_find(const char *name) {
 
 // Of the options of fsdp_train and fsdp_plan, those that an evaluation has too.
 static const char of_evaluations[] =
-    " model init data tokenizer packing long-documents document-mask document-separator loss-mean "
+    " model init data tokenizer resize-embeddings packing long-documents document-mask document-separator "
+    "loss-mean "
     "router-dtype verify-data compare-files prompt prompt-tokens chat-template max-new-tokens "
     "temperature top-p seed batch-size seq-length strategy wrap numel-to-wrap mesh "
     "tensor-parallel sequence-parallel context-parallel expert-parallel sharding shard extra-data-axis "

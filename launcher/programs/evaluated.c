@@ -3,6 +3,7 @@
 #include "runtime/base/check.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -55,6 +56,14 @@ static void set_name(fsdp_options *options, const fsdp_checkpoint *c, const char
   FSDP_NEED_MEMORY(length >= 0, "a name");
 }
 
+// The vocabulary of a run with --resize-embeddings: the model's files that it carries along are as they came.
+static fsdp_status set_vocab(fsdp_options *options, const fsdp_checkpoint *c, fsdp_error *error) {
+  char tokens[24];
+  if (!saved(c, "resize-embeddings")) return FSDP_OK;
+  snprintf(tokens, sizeof tokens, "%" PRId64, c->model.vocab_size);
+  return set(options, "resize-embeddings", tokens, error);
+}
+
 // How the run made rows of documents, and of these the loss. A mask that it had is the default for data that
 // tells documents.
 static fsdp_status set_documents(fsdp_options *options, const fsdp_checkpoint *c, fsdp_error *error) {
@@ -91,6 +100,7 @@ fsdp_status fsdp_evaluated_find(fsdp_options *options, fsdp_error *error) {
   if (status != FSDP_OK) return status;
   set_name(options, c, path);
   status = set_model(options, c, path, error);
+  if (status == FSDP_OK) status = set_vocab(options, c, error);
   const char *tokenizer = saved(c, "tokenizer");
   if (status == FSDP_OK && tokenizer && (strcmp(tokenizer, "bytes") == 0 || access(tokenizer, R_OK) == 0))
     status = set(options, "tokenizer", tokenizer, error);

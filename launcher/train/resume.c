@@ -124,12 +124,16 @@ static fsdp_status check_slots(const fsdp_resume *r, fsdp_error *error) {
 }
 
 static fsdp_status check_model(fsdp_resume *r, fsdp_error *error) {
-  char what[512];
-  if (!model_differs(r->checkpoint, r->config.plan, what, sizeof what)) return check_slots(r, error);
+  char what[512], resized[64] = "";
+  const fsdp_checkpoint *c = r->checkpoint;
+  if (!model_differs(c, r->config.plan, what, sizeof what)) return check_slots(r, error);
+  if (json_object_get(c->options, "resize-embeddings") &&
+      c->model.vocab_size > r->config.plan->config.model.vocab_size)
+    snprintf(resized, sizeof resized, "add --resize-embeddings %" PRId64 ", ", c->model.vocab_size);
   return fsdp_fail(error, FSDP_ERR_INPUT,
-                   "%s is a checkpoint of a different model (its configuration → this run's: %s); use its "
+                   "%s is a checkpoint of a different model (its configuration → this run's: %s); %suse its "
                    "--model, a different -e, or --resume off",
-                   r->path, what);
+                   r->path, what, resized);
 }
 
 // The next candidate that can be used, from r->index on; a damaged one is reported and skipped.

@@ -80,6 +80,16 @@ for number, (ranks, parts, arguments) in enumerate(runs):
             assert abs(found[at] - mean) <= 1e-7 * abs(mean), (tensor, at)
 assert all(abs(loss - losses[0]) < 1e-5 for loss in losses), losses
 
+# Its checkpoint is evaluated without a word about it, and so is the folder with the option: all rows, lr 0.
+for what in (("-e", "run0"), ("--model", model, "--resize-embeddings", NEW),
+             ("--model", work / "run0-exported")):  # fmt: skip
+    process = programs.run("fsdp_eval", *what, "-s", 16, "--data", wide, "--save-dir", work, "--json")
+    assert process.returncode == 0, (what, process.stderr)
+    found = json.loads(process.stdout)
+    assert found["samples"] == 12 and abs(found["loss"] - losses[0]) < 1e-5, (what, found, losses)
+message = train("--data", wide, "-e", "branch", "--resume", work / "run0", status=3).stderr
+assert f"vocab_size {NEW} → {OLD}); add --resize-embeddings {NEW}, use its --model" in message, message
+
 # A run resumes with the same option, and what was exported trains without it.
 process = train("--data", wide, "--max-steps", 2, "--num-epochs", 2, "-e", "run0", "--resize-embeddings")
 assert "resumed:" in process.stdout and "vocabulary grows" not in process.stdout, process.stdout
