@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# train_loop.sh [--max-failures N] [--wait SECONDS] [--folder DIR] -- COMMAND...
+# train_loop.sh [--max-failures N] [--wait SECONDS] [--folder DIR] [--restarted] -- COMMAND...
 # Runs COMMAND, a training command with -e NAME, and restarts it after a failure, as long as it makes
 # progress: after N failures (3) in a row without a new checkpoint it gives up with the last status. It does
 # not restart after 0 (done), 2, 3, 4 and 6 (errors that would repeat: an option, a file, memory, the
@@ -8,6 +8,8 @@
 #   SIGUSR1 to COMMAND, which mpirun passes on with no deadline. A second signal kills.
 #   --folder is the experiment's, if COMMAND itself lacks -e and --save-dir (--config).
 #   --wait is the time between a failure and the next start (5).
+#   --resume in COMMAND is for its first start: behind it a restart has `--resume auto`, so that it goes on
+#   from what was saved since. With --restarted the first start here is a restart already.
 set -uo pipefail
 
 fail() { echo "train_loop.sh: error: $*" >&2; exit 2; }
@@ -16,6 +18,7 @@ say() { echo "train_loop.sh: $*" >&2; }
 max_failures=3
 wait_s=5
 folder=
+restarted=0
 while [ $# -gt 0 ]; do
   case $1 in
     --max-failures | --wait | --folder)
@@ -27,8 +30,12 @@ while [ $# -gt 0 ]; do
       esac
       shift 2
       ;;
+    --restarted) restarted=1; shift ;;
     --) shift; break ;;
-    *) fail "unknown argument '$1': use [--max-failures N] [--wait SECONDS] [--folder DIR] -- COMMAND..." ;;
+    *)
+      fail "unknown argument '$1': use [--max-failures N] [--wait SECONDS] [--folder DIR] [--restarted] --" \
+        "COMMAND..."
+      ;;
   esac
 done
 [ $# -gt 0 ] || fail "no command behind --"
@@ -69,12 +76,22 @@ stop() {
 trap 'stop 130' INT
 trap 'stop 143' TERM
 
+# What a restart adds to COMMAND, whose --resume and --overwrite were for the first start.
+again=()
+for word in "$@"; do
+  case $word in
+    --resume | --resume=* | --resume[-_]from[-_]checkpoint*) again=(--resume auto --overwrite=off) ;;
+  esac
+done
+command=("$@")
+[ $restarted -eq 0 ] || command+=("${again[@]}")
+
 failures=0
 before=$(checkpoints)
 while :; do
   # A process group of its own: Ctrl-C on a terminal is for the loop, as mpirun would leave a second for it.
   set -m
-  "$@" </dev/null &
+  "${command[@]}" </dev/null &
   child=$!
   set +m
   [ $stopping -eq 0 ] || kill -USR1 "$child" 2>/dev/null # it came while this one was started
@@ -93,6 +110,7 @@ while :; do
       exit "$status"
       ;;
   esac
+  command=("$@" "${again[@]}")
   now=$(checkpoints)
   if [ "$now" != "$before" ]; then failures=0; fi
   before=$now

@@ -72,6 +72,17 @@ void fsdp_run_options_print(const fsdp_options *options, FILE *out) {
   print(options, true, out);
 }
 
+void fsdp_run_options_print_start(const fsdp_options *options, const char *from, FILE *out) {
+  const fsdp_option_row *schedule = fsdp_option_find("resume-schedule");
+  fputs("# Until a checkpoint of its own is saved:\nresume: ", out);
+  print_quoted(from, out);
+  fputc('\n', out);
+  if (!fsdp_options_given(options, schedule->name)) return;
+  char *value = fsdp_options_value(options, schedule);
+  fprintf(out, "%s: \"%s\"\n", schedule->name, value);
+  free(value);
+}
+
 static char *print_run(const fsdp_options *options) {
   char *text = NULL;
   size_t bytes = 0;
@@ -146,12 +157,30 @@ static fsdp_status complete(fsdp_options *options, const kept *k, const fsdp_opt
   return status;
 }
 
+// A run that was started with --resume and has saved nothing since begins from there again, unless another
+// checkpoint is named now.
+static fsdp_status take_start(fsdp_options *options, const kept *k, fsdp_error *error) {
+  static const char *const names[] = {"resume", "resume-schedule"};
+  fsdp_status status = FSDP_OK;
+  if (strcmp(options->resume, "auto") != 0) return FSDP_OK;
+  for (int i = 0; i < 2 && status == FSDP_OK; i++) {
+    if (!fsdp_options_given(&k->options, names[i]) || (i == 1 && fsdp_options_given(options, names[i])))
+      continue;
+    char *text = fsdp_options_value(&k->options, fsdp_option_find(names[i]));
+    status = fsdp_options_set(options, FSDP_PROGRAM_TRAIN, names[i], text,
+                              fsdp_options_place(&k->options, names[i]), error);
+    free(text);
+  }
+  return status;
+}
+
 // The options that are given, completed but for one row, and checked.
 static fsdp_status read_all(fsdp_options *options, int argc, char **argv, const kept *k,
                             const fsdp_option_row *but, char changed[NOTE_BYTES], fsdp_error *error) {
   *changed = 0;
   fsdp_status status = fsdp_options_read(options, FSDP_PROGRAM_TRAIN, argc, argv, error);
   if (status == FSDP_OK) status = complete(options, k, but, changed, error);
+  if (status == FSDP_OK) status = take_start(options, k, error);
   return status == FSDP_OK ? fsdp_options_check(options, FSDP_PROGRAM_TRAIN, error) : status;
 }
 

@@ -5,8 +5,8 @@
 //
 //   command line ──► --config FILE ──► run.yaml ──► defaults        the first that says it
 //
-// What belongs to one start alone (--resume, --trace, what is printed), and what the folder's own name says,
-// is not in it.
+// What belongs to one start alone (--trace, what is printed), and what the folder's own name says, is not in
+// it. --resume of a checkpoint stands in it until the run has saved one of its own.
 #pragma once
 
 #include "launcher/options/options.h"
@@ -20,6 +20,9 @@ fsdp_status fsdp_run_options_parse(fsdp_options *options, int argc, char **argv,
 // Once the number of ranks is known: a mesh of run.yaml that is not one of so many ranks gives way, with what
 // is sharded over it. FSDP_ERR_OPTION.
 fsdp_status fsdp_run_options_fit(fsdp_options *options, int ranks, fsdp_error *error);
+
+// The lines of run.yaml that say from which checkpoint, `from`, the run that was started has to begin.
+void fsdp_run_options_print_start(const fsdp_options *options, const char *from, FILE *out);
 
 // The path of the experiment's run.yaml.
 void fsdp_run_options_path(const fsdp_options *options, char *path, size_t path_bytes);

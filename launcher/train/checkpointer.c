@@ -168,6 +168,7 @@ static void run_commit(fsdp_checkpointer *s) {
     const int64_t replaced = s->gone.count;
     fsdp_checkpoint_prune(s->folder, &s->config.keep, &s->index, &s->gone);
     print_saved(s, seconds, replaced);
+    s->config.saved(s->config.context);
   }
   explain_removed(s, &s->job_error);
 }

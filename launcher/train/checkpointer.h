@@ -28,6 +28,8 @@ typedef struct fsdp_checkpointer_config {
   const char *model_name;
   const char *options; // fsdp_options_describe
   fsdp_checkpoint_keep keep;
+  void (*saved)(void *context); // rank 0, not NULL: after each complete checkpoint, on its writer's thread
+  void *context;
 } fsdp_checkpointer_config;
 
 // Strings are copied, but the chat template. Never NULL.

@@ -73,9 +73,9 @@ static void find_candidates(fsdp_resume *r, fsdp_error *error) {
   if (r->named && r->count == 0) {
     fsdp_fail(
         error, FSDP_ERR_INPUT,
-        "--resume '%s' holds no checkpoint: give a checkpoint of this experiment as step-N or best (%s%s), "
-        "a checkpoint's folder, or the folder of an experiment that has one",
-        path, r->config.folder, fsdp_checkpoint_print_steps(r->config.folder, steps));
+        "--resume '%s' (%s) holds no checkpoint: give a checkpoint of this experiment as step-N or best "
+        "(%s%s), a checkpoint's folder, or the folder of an experiment that has one",
+        path, r->config.place, r->config.folder, fsdp_checkpoint_print_steps(r->config.folder, steps));
   }
 }
 

@@ -19,6 +19,7 @@ typedef struct fsdp_resume_config {
   const fsdp_plan *plan; // outlives the resume
   const char *path;      // --resume's: "auto", a word (fsdp_checkpoint_named), or a checkpoint's or an
                          // experiment's folder
+  const char *place;     // where --resume was given, for messages
   const char *folder;    // of this experiment, for "auto" and words
 } fsdp_resume_config;
 

@@ -73,8 +73,11 @@ fsdp_status fsdp_train_checkpoints_open(fsdp_train_checkpoints *self, fsdp_error
   fsdp_checkpoint_remove_files(self->folder, &gone, self->world->rank, self->world->size);
   if (is_first(self)) fsdp_checkpoint_remove_rest(self->folder, &gone);
   if (starts_over(self)) return FSDP_OK;
-  fsdp_resume_config config = {
-      .world = self->world, .plan = self->setup->plan, .path = o->resume, .folder = self->folder};
+  fsdp_resume_config config = {.world = self->world,
+                               .plan = self->setup->plan,
+                               .path = o->resume,
+                               .folder = self->folder,
+                               .place = fsdp_options_place(o, "resume")};
   return fsdp_resume_create(&config, &self->resume, error);
 }
 
@@ -234,6 +237,31 @@ void fsdp_train_checkpoints_overwrite(fsdp_train_checkpoints *self) {
   fsdp_checkpoint_remove_rest(self->folder, &gone);
 }
 
+fsdp_status fsdp_train_checkpoints_write_options(fsdp_train_checkpoints *self, bool trains,
+                                                 fsdp_error *error) {
+  const fsdp_options *o = self->options;
+  char from[FSDP_CHECKPOINT_PATH_BYTES];
+  self->begins_elsewhere = trains && fsdp_train_checkpoints_found(self) && strcmp(o->resume, "auto") != 0;
+  if (!self->begins_elsewhere) return fsdp_train_write_options(o, self->world->size, NULL, error);
+  snprintf(from, sizeof from, "%s", fsdp_resume_path(self->resume));
+  // Its own one by its step, for the folder may be moved.
+  const size_t length = self->folder ? strlen(self->folder) : 0;
+  const bool own = length && strncmp(from, self->folder, length) == 0 && from[length] == '/';
+  if (own && fsdp_checkpoint_named_step(from) >= 0)
+    snprintf(from, sizeof from, "step-%" PRId64, fsdp_checkpoint_named_step(from));
+  return fsdp_train_write_options(o, self->world->size, from, error);
+}
+
+// Once the run has a checkpoint that goes on from the one that --resume names, that is where to begin.
+static void forget_start(void *context) {
+  fsdp_train_checkpoints *self = context;
+  fsdp_error error = {0};
+  if (!self->begins_elsewhere) return;
+  self->begins_elsewhere = false;
+  if (fsdp_train_write_options(self->options, self->world->size, NULL, &error) != FSDP_OK)
+    fprintf(stderr, "fsdp_train: warning: %s\n", error.message);
+}
+
 fsdp_status fsdp_train_checkpoints_restore(fsdp_train_checkpoints *self, fsdp_executor *executor,
                                            fsdp_feed *feed, fsdp_error *error) {
   bool found = fsdp_train_checkpoints_found(self);
@@ -251,7 +279,9 @@ fsdp_status fsdp_train_checkpoints_restore(fsdp_train_checkpoints *self, fsdp_ex
                                      .model_name = self->setup->model_name,
                                      .options = options,
                                      .keep = {.newest = (int)self->options->ckpt_keep,
-                                              .best = self->options->ckpt_best != FSDP_CKPT_BEST_OFF}};
+                                              .best = self->options->ckpt_best != FSDP_CKPT_BEST_OFF},
+                                     .saved = forget_start,
+                                     .context = self};
   config.model.chat_template =
       fsdp_dataset_chat_template(feed->config.dataset, &config.model.chat_template_bytes);
   self->checkpointer = fsdp_checkpointer_create(&config);

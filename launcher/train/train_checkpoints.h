@@ -22,6 +22,7 @@ typedef struct fsdp_train_checkpoints {
   char *folder;              // its path
   fsdp_checkpoint_lock lock; // rank 0's
   bool saves;
+  bool begins_elsewhere; // rank 0: run.yaml names the checkpoint that --resume does
   fsdp_resume *resume;
   fsdp_checkpointer *checkpointer;
   uint64_t data_fingerprint;
@@ -44,6 +45,11 @@ bool fsdp_train_checkpoints_found(const fsdp_train_checkpoints *self);
 // to save.
 fsdp_status fsdp_train_checkpoints_restore(fsdp_train_checkpoints *self, fsdp_executor *executor,
                                            fsdp_feed *feed, fsdp_error *error);
+
+// Rank 0, before the first step: writes run.yaml (fsdp_train_write_options); `trains`: there are steps left.
+// FSDP_ERR_INPUT.
+fsdp_status fsdp_train_checkpoints_write_options(fsdp_train_checkpoints *self, bool trains,
+                                                 fsdp_error *error);
 
 // Before the first step: removes what --overwrite says, and says so.
 void fsdp_train_checkpoints_overwrite(fsdp_train_checkpoints *self);

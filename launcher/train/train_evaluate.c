@@ -21,8 +21,11 @@ fsdp_status fsdp_train_eval_find_checkpoint(fsdp_trainer *t, fsdp_error *error) 
   t->checkpoints.options = t->options;
   t->checkpoints.lock = FSDP_CHECKPOINT_UNLOCKED;
   if (!t->options->experiment) return FSDP_OK;
-  const fsdp_resume_config config = {
-      .world = t->world, .plan = t->setup.plan, .path = t->options->resume, .folder = t->options->resume};
+  const fsdp_resume_config config = {.world = t->world,
+                                     .plan = t->setup.plan,
+                                     .path = t->options->resume,
+                                     .folder = t->options->resume,
+                                     .place = fsdp_options_place(t->options, "resume")};
   return fsdp_resume_create(&config, &t->checkpoints.resume, error);
 }
 

@@ -24,5 +24,8 @@ void fsdp_train_log_path(const fsdp_options *options, char path[FSDP_TRAIN_PATH_
 // Opens it; *log is NULL if there is none. FSDP_ERR_INPUT.
 fsdp_status fsdp_train_open_log(const fsdp_options *options, fsdp_metrics_log **log, fsdp_error *error);
 
-// Writes run.yaml, the options that the run was started with, into its experiment's folder. FSDP_ERR_INPUT.
-fsdp_status fsdp_train_write_options(const fsdp_options *options, int ranks, fsdp_error *error);
+// Writes run.yaml, the options that the run was started with, into its experiment's folder. `from` is the
+// checkpoint that --resume names, as long as the run has saved none of its own that goes on from it (NULL):
+// the next start with -e alone begins there. FSDP_ERR_INPUT.
+fsdp_status fsdp_train_write_options(const fsdp_options *options, int ranks, const char *from,
+                                     fsdp_error *error);

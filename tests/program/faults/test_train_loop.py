@@ -107,6 +107,21 @@ def gives_up():
     print("gives up without progress; statuses that a restart cannot mend are not tried again")
 
 
+def goes_on_from_what_it_saved():
+    """--resume names where the first start begins; a restart begins where the run has come to."""
+    text = f'echo "$@" >>{work}/words; [ $(wc -l <{work}/starts) -lt 3 ] && exit 5; exit 0'
+    for options, words in (
+        ((), ["-e x --resume=there --overwrite"] + 2 * ["-e x --resume=there --overwrite {again}"]),
+        (("--restarted",), 3 * ["-e x --resume=there --overwrite {again}"]),
+    ):
+        (work / "words").unlink(missing_ok=True)
+        process = loop(script(text), "-e", "x", "--resume=there", "--overwrite", options=options)
+        process.communicate(timeout=60)
+        expected = [line.format(again="--resume auto --overwrite=off") for line in words]
+        found = (work / "words").read_text().splitlines()
+        assert process.returncode == 0 and found == expected, (found, expected)
+
+
 def refuses():
     for arguments, word in (
         (["--max-failures", "0", "--", "true"], "--max-failures"),
@@ -168,13 +183,18 @@ def requeues():
     assert process.returncode == 143 and f"{home}/requeue 77" in out, (process.returncode, out[-600:])
     assert (home / "outputs/job/ranks/rank-1.log").exists()
     done = int(out.split("after step ")[1].split()[0]) + 2
-    out = subprocess.run([*command, "--max-steps", str(done)], cwd=home, env=settings, capture_output=True,
-                         text=True, timeout=60, check=False)  # fmt: skip
-    assert out.returncode == 0 and "resumed:" in out.stdout and "requeue" not in out.stdout, out
+    # Where the first start of the job began is of no matter for a later one.
+    command += ["--max-steps", str(done), "--resume", "elsewhere"]
+    for count, status in ((0, 3), (1, 0)):
+        out = subprocess.run(command, cwd=home, env=settings | {"SLURM_RESTART_COUNT": str(count)},
+                             capture_output=True, text=True, timeout=60, check=False)  # fmt: skip
+        assert out.returncode == status and "requeue" not in out.stdout, out
+    assert "resumed:   outputs/job/step-" in out.stdout, out
 
 
 survives_kills()
 gives_up()
+goes_on_from_what_it_saved()
 refuses()
 stops(signal.SIGTERM, 143)
 stops(signal.SIGINT, 130)

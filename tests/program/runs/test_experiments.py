@@ -98,6 +98,29 @@ def the_name_alone_goes_on():
     assert all(abs(a - b) < 1e-4 for a, b in zip(losses("killed"), losses("whole")))
 
 
+def a_branch_goes_on():
+    """What --resume begins from is in run.yaml until the run has saved: -e alone begins there, to the bit."""
+    train(*COMMON, "--max-steps", "4", "--ckpt-freq", "2", "--seed", "3", "-e", "trunk")
+    for name, there in (("branch", "outputs/trunk/step-00000002"), ("trunk", "step-2")):
+        command = [*COMMON, "-e", name, "--resume", there, "--seed", "4", "--max-steps", "9",
+                   "--resume-schedule", "restart", "--ckpt-freq"]  # fmt: skip
+        # Nothing is saved: as if it had been killed before it was.
+        train(*command, "0")
+        kept = (folder(name) / "run.yaml").read_text()
+        assert f'\nresume: "{there}"\nresume-schedule: "restart"\n' in kept, kept
+        process = train("-e", name, "--ckpt-freq", "3")
+        assert "resumed:   outputs/trunk/step-00000002, step 2," in process.stdout, process.stdout
+        kept = (folder(name) / "run.yaml").read_text()
+        assert "\nresume" not in kept and "seed: 4" in kept, kept
+        assert f"resumed:   outputs/{name}/step-00000009," in train("-e", name).stdout
+    assert [line["loss"] for line in log("branch")] == losses("trunk")[2:]
+    # Where that is gone, the message says who named it.
+    train(*COMMON, "-e", "lost", "--resume", "outputs/trunk", "--max-steps", "12", "--ckpt-freq", "0")
+    shutil.rmtree(folder("trunk"))
+    begun = "--resume 'outputs/trunk/step-00000009' (outputs/lost/run.yaml:5)"
+    refused("-e", "lost", status=3, parts=(begun,))
+
+
 def what_is_given_wins():
     train(*COMMON, "--max-steps", "3", "--eval-split", "0.02", "--ckpt-keep", "2", "-e", "given")
     process = train("-e", "given", "--max-steps", "5", "--lr", "5e-4")
@@ -407,6 +430,7 @@ def folders_are_made_and_left():
 
 
 the_name_alone_goes_on()
+a_branch_goes_on()
 what_is_given_wins()
 printed_options_read_back()
 a_folder_may_move()
