@@ -1,6 +1,7 @@
 // Products grouped by expert: of expert e those routed rows that lie from offsets[e] to offsets[e + 1], one
-// gemm each. Row u of them is of row slots[u] / k of what has a row for each token. Such rows are copied side
-// by side, in the workspace. N tokens, k slots of each, E experts, C channels, I intermediate size.
+// gemm each. Row u of them is of row slots[u] / k of what has a row for each token: the built-in gemm takes
+// such rows where they are, for a library they are copied side by side, in the workspace. N tokens, k slots
+// of each, E experts, C channels, I intermediate size.
 #include "kernels/cpu/gemm/gemm.h"
 #include "kernels/cpu/operand.h"
 #include "kernels/cpu/ops.h"
@@ -11,6 +12,11 @@ typedef struct grouped {
   const fsdp_kernel_call *call;
   const int32_t *slots, *offsets;
   int64_t E, C, I, first, room; // the routed rows of the operands: those from `first` on
+  // Of expert 0, as if its rows were those of the operands from the first on. The weight, or its gradient, is
+  // that of expert e `weight_elems` times e elements further on.
+  fsdp_gemm gemm;
+  int64_t weight_elems;
+  bool of_weight; // its gradient: rows are summed over
 } grouped;
 
 // The operands, of which 2 and 3 are slots and offsets in every op with products.
@@ -35,11 +41,34 @@ static int64_t begin_of(const grouped *g, int64_t e) {
   return fsdp_min_i64(fsdp_max_i64(g->offsets[e] - g->first, 0), g->room);
 }
 
-static int64_t rows_of(const grouped *g, int64_t e) {
-  return begin_of(g, e + 1) - begin_of(g, e);
+static const void *moved(const void *data, fsdp_dtype dtype, int64_t elems) {
+  return (const char *)data + elems * fsdp_dtype_bytes(dtype);
 }
 
-// ---- Rows into the workspace
+static fsdp_gemm gemm_of(const void *context, int64_t e) {
+  const grouped *g = context;
+  const int64_t begin = begin_of(g, e), rows = begin_of(g, e + 1) - begin, weight = e * g->weight_elems;
+  fsdp_gemm gemm = g->gemm;
+  if (gemm.a_rows)
+    gemm.a_rows += begin;
+  else
+    gemm.a = moved(gemm.a, gemm.ab_dtype, begin * gemm.a_stride);
+  if (!g->of_weight) {
+    gemm.m = rows;
+    gemm.b = moved(gemm.b, gemm.ab_dtype, weight);
+    gemm.c = (char *)gemm.c + begin * gemm.c_stride * fsdp_dtype_bytes(gemm.c_dtype);
+    return gemm;
+  }
+  gemm.k = rows;
+  gemm.c = (char *)gemm.c + weight * fsdp_dtype_bytes(gemm.c_dtype);
+  if (gemm.b_rows)
+    gemm.b_rows += begin;
+  else
+    gemm.b = moved(gemm.b, gemm.ab_dtype, begin * gemm.b_stride);
+  return gemm;
+}
+
+// ---- By a library
 
 typedef struct row_copy {
   char *packed;
@@ -55,151 +84,138 @@ static void copy_row(void *argument, int64_t i, void *scratch) {
          (size_t)c->row_bytes);
 }
 
-// The tokens' rows of `view` (N, C) that expert e has, side by side.
-static const void *gather(const grouped *g, int64_t e, const fsdp_view *view) {
+// The rows of `matrix` that *rows says, side by side in the workspace; then *rows is NULL.
+static const void *gather(const grouped *g, const fsdp_gemm *gemm, const void *matrix, const int32_t **rows) {
+  if (!*rows) return matrix;
   void *packed = fsdp_kernel_workspace(g->call)->data;
   row_copy copy = {.packed = packed,
-                   .spread = view->data,
-                   .slots = g->slots + g->first + begin_of(g, e),
-                   .row_bytes = g->C * fsdp_dtype_bytes(view->dtype),
-                   .divisor = g->call->attrs->slots};
-  fsdp_pool_run(g->call->pool, rows_of(g, e), copy_row, &copy);
+                   .spread = matrix,
+                   .slots = *rows,
+                   .row_bytes = g->C * fsdp_dtype_bytes(gemm->ab_dtype),
+                   .divisor = gemm->divisor};
+  fsdp_pool_run(g->call->pool, g->of_weight ? gemm->k : gemm->m, copy_row, &copy);
+  *rows = NULL;
   return packed;
 }
 
-// ---- Products with a weight (out, in) of expert e
+static void run_by_library(const grouped *g) {
+  for (int64_t e = 0; e < g->E; e++) {
+    fsdp_gemm gemm = gemm_of(g, e);
+    if (gemm.m == 0) continue;
+    if (gemm.k == 0) { // the gradient of an expert without rows
+      if (!gemm.accumulate) memset(gemm.c, 0, (size_t)(g->weight_elems * fsdp_dtype_bytes(gemm.c_dtype)));
+      continue;
+    }
+    gemm.a = gather(g, &gemm, gemm.a, &gemm.a_rows);
+    gemm.b = gather(g, &gemm, gemm.b, &gemm.b_rows);
+    fsdp_gemm_run(g->call->pool, &gemm);
+  }
+}
 
-typedef struct expert_gemm {
-  const void *a;
-  const fsdp_view *weight;
-  void *c;
-  fsdp_dtype dtype; // of c
-  int64_t rows, e, out, in;
-} expert_gemm;
+static void run(const grouped *g) {
+  if (fsdp_gemm_takes_rows(g->gemm.ab_dtype))
+    fsdp_gemm_run_group(g->call->pool, &(fsdp_gemm_group){.count = g->E, .at = gemm_of, .context = g});
+  else
+    run_by_library(g);
+}
+
+// ---- Products with a weight (out, in) of each expert. `of_tokens`: a row of a, or of x, for each token.
 
 // c (rows, out) = a (rows, in) * weight^T.
-static void multiply(const grouped *g, const expert_gemm *m) {
-  fsdp_gemm gemm = {.m = m->rows,
-                    .n = m->out,
-                    .k = m->in,
-                    .a = m->a,
-                    .a_stride = m->in,
-                    .b = element(m->weight, m->e * m->out * m->in),
-                    .b_stride = m->in,
-                    .b_transposed = true,
-                    .c = m->c,
-                    .c_stride = m->out,
-                    .ab_dtype = m->weight->dtype,
-                    .c_dtype = m->dtype};
-  if (m->rows > 0) fsdp_gemm_run(g->call->pool, &gemm);
+static void multiply(grouped *g, const fsdp_view *o, int64_t out, int64_t in, bool of_tokens) {
+  g->weight_elems = out * in;
+  g->gemm = (fsdp_gemm){.n = out,
+                        .k = in,
+                        .a = o[0].data,
+                        .a_stride = in,
+                        .a_rows = of_tokens ? g->slots + g->first : NULL,
+                        .b = o[1].data,
+                        .b_stride = in,
+                        .b_transposed = true,
+                        .c = o[4].data,
+                        .c_stride = out,
+                        .divisor = g->call->attrs->slots,
+                        .ab_dtype = o[0].dtype,
+                        .c_dtype = o[4].dtype};
+  run(g);
 }
 
 // c (rows, in) = a (rows, out) * weight.
-static void multiply_back(const grouped *g, const expert_gemm *m) {
-  fsdp_gemm gemm = {.m = m->rows,
-                    .n = m->in,
-                    .k = m->out,
-                    .a = m->a,
-                    .a_stride = m->out,
-                    .b = element(m->weight, m->e * m->out * m->in),
-                    .b_stride = m->in,
-                    .c = m->c,
-                    .c_stride = m->in,
-                    .ab_dtype = m->weight->dtype,
-                    .c_dtype = m->dtype};
-  if (m->rows > 0) fsdp_gemm_run(g->call->pool, &gemm);
+static void multiply_back(grouped *g, const fsdp_view *o, int64_t out, int64_t in, bool of_tokens) {
+  g->weight_elems = out * in;
+  g->gemm = (fsdp_gemm){.n = in,
+                        .k = out,
+                        .a = o[0].data,
+                        .a_stride = out,
+                        .a_rows = of_tokens ? g->slots + g->first : NULL,
+                        .b = o[1].data,
+                        .b_stride = in,
+                        .c = o[4].data,
+                        .c_stride = in,
+                        .divisor = g->call->attrs->slots,
+                        .ab_dtype = o[0].dtype,
+                        .c_dtype = o[4].dtype};
+  run(g);
 }
 
 // Of the weight's gradient: d_weight (out, in) = d_y (rows, out)^T * x (rows, in), or += if it is added to.
-// That of an expert without rows is zero.
-static void multiply_rows(const grouped *g, const expert_gemm *m, const void *d_y, const void *x,
-                          fsdp_dtype dtype) {
-  void *d_weight = element(m->weight, m->e * m->out * m->in);
-  fsdp_gemm gemm = {.m = m->out,
-                    .n = m->in,
-                    .k = m->rows,
-                    .a = d_y,
-                    .a_stride = m->out,
-                    .a_transposed = true,
-                    .b = x,
-                    .b_stride = m->in,
-                    .c = d_weight,
-                    .c_stride = m->in,
-                    .ab_dtype = dtype,
-                    .c_dtype = m->weight->dtype,
-                    .accumulate = updates(m->weight)};
-  if (m->rows > 0)
-    fsdp_gemm_run(g->call->pool, &gemm);
-  else if (!updates(m->weight))
-    memset(d_weight, 0, (size_t)(m->out * m->in * fsdp_dtype_bytes(m->weight->dtype)));
+// That of an expert without rows is zero. Of d_y and x one has a row for each token.
+static void multiply_rows(grouped *g, const fsdp_view *o, int64_t out, int64_t in, bool d_y_of_tokens) {
+  const int32_t *rows = g->slots + g->first;
+  g->weight_elems = out * in;
+  g->of_weight = true;
+  g->gemm = (fsdp_gemm){.m = out,
+                        .n = in,
+                        .a = o[0].data,
+                        .a_stride = out,
+                        .a_rows = d_y_of_tokens ? rows : NULL,
+                        .a_transposed = true,
+                        .b = o[1].data,
+                        .b_stride = in,
+                        .b_rows = d_y_of_tokens ? NULL : rows,
+                        .c = o[4].data,
+                        .c_stride = in,
+                        .divisor = g->call->attrs->slots,
+                        .ab_dtype = o[0].dtype,
+                        .c_dtype = o[4].dtype,
+                        .accumulate = updates(&o[4])};
+  run(g);
 }
 
 void FSDP_CPU(expert_up)(const fsdp_kernel_call *call) {
   const fsdp_view *o;
-  const grouped g = open_grouped(call, &o);
-  expert_gemm m = {.weight = &o[1], .dtype = o[4].dtype, .out = 2 * g.I, .in = g.C};
-  for (m.e = 0; m.e < g.E; m.e++) {
-    m.rows = rows_of(&g, m.e);
-    m.a = gather(&g, m.e, &o[0]);
-    m.c = element(&o[4], begin_of(&g, m.e) * m.out);
-    multiply(&g, &m);
-  }
+  grouped g = open_grouped(call, &o);
+  multiply(&g, o, 2 * g.I, g.C, true);
 }
 
 void FSDP_CPU(expert_down)(const fsdp_kernel_call *call) {
   const fsdp_view *o;
-  const grouped g = open_grouped(call, &o);
-  expert_gemm m = {.weight = &o[1], .dtype = o[4].dtype, .out = g.C, .in = g.I};
-  for (m.e = 0; m.e < g.E; m.e++) {
-    m.rows = rows_of(&g, m.e);
-    m.a = element(&o[0], begin_of(&g, m.e) * m.in);
-    m.c = element(&o[4], begin_of(&g, m.e) * m.out);
-    multiply(&g, &m);
-  }
+  grouped g = open_grouped(call, &o);
+  multiply(&g, o, g.C, g.I, false);
 }
 
 void FSDP_CPU(expert_down_backward_input)(const fsdp_kernel_call *call) {
   const fsdp_view *o;
-  const grouped g = open_grouped(call, &o);
-  expert_gemm m = {.weight = &o[1], .dtype = o[4].dtype, .out = g.C, .in = g.I};
-  for (m.e = 0; m.e < g.E; m.e++) {
-    m.rows = rows_of(&g, m.e);
-    m.a = gather(&g, m.e, &o[0]);
-    m.c = element(&o[4], begin_of(&g, m.e) * m.in);
-    multiply_back(&g, &m);
-  }
+  grouped g = open_grouped(call, &o);
+  multiply_back(&g, o, g.C, g.I, true);
 }
 
 void FSDP_CPU(expert_down_backward_weight)(const fsdp_kernel_call *call) {
   const fsdp_view *o;
-  const grouped g = open_grouped(call, &o);
-  expert_gemm m = {.weight = &o[4], .out = g.C, .in = g.I};
-  for (m.e = 0; m.e < g.E; m.e++) {
-    m.rows = rows_of(&g, m.e);
-    multiply_rows(&g, &m, gather(&g, m.e, &o[0]), element(&o[1], begin_of(&g, m.e) * m.in), o[0].dtype);
-  }
+  grouped g = open_grouped(call, &o);
+  multiply_rows(&g, o, g.C, g.I, true);
 }
 
 void FSDP_CPU(expert_up_backward_input)(const fsdp_kernel_call *call) {
   const fsdp_view *o;
-  const grouped g = open_grouped(call, &o);
-  expert_gemm m = {.weight = &o[1], .dtype = o[4].dtype, .out = 2 * g.I, .in = g.C};
-  for (m.e = 0; m.e < g.E; m.e++) {
-    m.rows = rows_of(&g, m.e);
-    m.a = element(&o[0], begin_of(&g, m.e) * m.out);
-    m.c = element(&o[4], begin_of(&g, m.e) * m.in);
-    multiply_back(&g, &m);
-  }
+  grouped g = open_grouped(call, &o);
+  multiply_back(&g, o, 2 * g.I, g.C, false);
 }
 
 void FSDP_CPU(expert_up_backward_weight)(const fsdp_kernel_call *call) {
   const fsdp_view *o;
-  const grouped g = open_grouped(call, &o);
-  expert_gemm m = {.weight = &o[4], .out = 2 * g.I, .in = g.C};
-  for (m.e = 0; m.e < g.E; m.e++) {
-    m.rows = rows_of(&g, m.e);
-    multiply_rows(&g, &m, element(&o[0], begin_of(&g, m.e) * m.out), gather(&g, m.e, &o[1]), o[0].dtype);
-  }
+  grouped g = open_grouped(call, &o);
+  multiply_rows(&g, o, 2 * g.I, g.C, false);
 }
 
 // ---- The sum over a row's slots

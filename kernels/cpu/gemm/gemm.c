@@ -6,6 +6,8 @@
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 // How c is cut into tasks, one or more per thread.
@@ -124,8 +126,14 @@ static fsdp_gemm part(const fsdp_gemm *g, int64_t m, int64_t n, int64_t rows, in
   fsdp_gemm p = *g;
   p.m = fsdp_min_i64(rows, g->m - m);
   p.n = fsdp_min_i64(columns, g->n - n);
-  p.a = moved(g->a, g->ab_dtype, g->a_transposed ? m : m * g->a_stride);
-  p.b = moved(g->b, g->ab_dtype, g->b_transposed ? n * g->b_stride : n);
+  if (g->a_rows && !g->a_transposed)
+    p.a_rows += m;
+  else
+    p.a = moved(g->a, g->ab_dtype, g->a_transposed ? m : m * g->a_stride);
+  if (g->b_rows && g->b_transposed)
+    p.b_rows += n;
+  else
+    p.b = moved(g->b, g->ab_dtype, g->b_transposed ? n * g->b_stride : n);
   p.c = moved(g->c, g->c_dtype, m * g->c_stride + n);
   if (g->added) p.added = moved(g->added, g->c_dtype, m * g->added_stride + n);
   return p;
@@ -160,10 +168,22 @@ static void put_added(fsdp_gemm *task) {
   task->accumulate = true;
 }
 
+static void multiply_builtin(const fsdp_gemm *task, void *scratch) {
+  if (task->c_dtype == FSDP_F32) {
+    fsdp_cpu_isa_current()->product(task, scratch);
+  } else {
+    multiply_rounded(task, scratch);
+  }
+}
+
+static fsdp_gemm task_of(const fsdp_gemm *g, const grid *d, int64_t index) {
+  return part(g, index / d->column_tasks * d->rows, index % d->column_tasks * d->columns, d->rows,
+              d->columns);
+}
+
 static void run_task(void *argument, int64_t index, void *scratch) {
   const run *r = argument;
-  int64_t m = index / r->grid.column_tasks * r->grid.rows, n = index % r->grid.column_tasks * r->grid.columns;
-  fsdp_gemm task = part(r->gemm, m, n, r->grid.rows, r->grid.columns);
+  fsdp_gemm task = task_of(r->gemm, &r->grid, index);
   if (task.added) put_added(&task);
   bool is_whole = task.ab_dtype == FSDP_F32;
   // The library has no gemm of fp32 into bf16: gradients of fp32 parameters that are reduced in bf16.
@@ -172,11 +192,7 @@ static void run_task(void *argument, int64_t index, void *scratch) {
     return;
   }
   if (r->by_library && !is_whole && fsdp_gemm_library_mixed(&task, scratch)) return;
-  if (task.c_dtype == FSDP_F32) {
-    fsdp_cpu_isa_current()->product(&task, scratch);
-  } else {
-    multiply_rounded(&task, scratch);
-  }
+  multiply_builtin(&task, scratch);
 }
 
 // Measured with bench_gemm on fp32: at the AVX2 and AVX-512 levels the built-in gemm matches the best library
@@ -194,8 +210,8 @@ static bool uses_library(fsdp_dtype dtype) {
   return dtype == FSDP_F32 ? !prefers_builtin() : fsdp_gemm_native_bf16();
 }
 
-void fsdp_gemm_run(fsdp_pool *pool, const fsdp_gemm *g) {
-  FSDP_CHECK(g->m >= 0 && g->n >= 0 && g->k > 0, "a product of %lld x %lld x %lld", (long long)g->m,
+static void check(const fsdp_gemm *g) {
+  FSDP_CHECK(g->m >= 0 && g->n >= 0 && g->k >= 0, "a product of %lld x %lld x %lld", (long long)g->m,
              (long long)g->n, (long long)g->k);
   FSDP_CHECK(g->ab_dtype == FSDP_F32 || g->ab_dtype == FSDP_BF16, "operands of %s",
              fsdp_dtype_name(g->ab_dtype));
@@ -205,10 +221,90 @@ void fsdp_gemm_run(fsdp_pool *pool, const fsdp_gemm *g) {
                  g->b_stride >= (g->b_transposed ? g->k : g->n) && g->c_stride >= g->n,
              "strides %lld, %lld, %lld are shorter than the rows", (long long)g->a_stride,
              (long long)g->b_stride, (long long)g->c_stride);
+}
+
+void fsdp_gemm_run(fsdp_pool *pool, const fsdp_gemm *g) {
+  check(g);
+  FSDP_CHECK(g->k > 0 && !g->a_rows && !g->b_rows, "a product of rows that lie elsewhere");
   if (g->m == 0 || g->n == 0) return;
   run r = {.gemm = g, .by_library = uses_library(g->ab_dtype)};
   r.grid = r.by_library ? divide_for_library(g) : divide(g, fsdp_pool_thread_count(pool));
   fsdp_pool_run(pool, r.grid.row_tasks * r.grid.column_tasks, run_task, &r);
+}
+
+// ---- Gemms of one call
+
+enum {
+  GROUP_MOST = 256, // gemms under way
+  GROUP_PARTS = 4,  // of a thread's share of the work that a task is at most
+};
+
+typedef struct member {
+  grid grid;
+  double work;
+  int64_t index, end; // the gemm; the tasks up to its last one
+} member;
+
+typedef struct group_run {
+  const fsdp_gemm_group *group;
+  member members[GROUP_MOST];
+} group_run;
+
+static void clear(const fsdp_gemm *g) {
+  for (int64_t i = 0; i < g->m && !g->accumulate; i++)
+    memset(moved(g->c, g->c_dtype, i * g->c_stride), 0, (size_t)(g->n * fsdp_dtype_bytes(g->c_dtype)));
+}
+
+static void run_member_task(void *argument, int64_t index, void *scratch) {
+  const group_run *r = argument;
+  const member *m = r->members;
+  while (m->end <= index) m++;
+  const fsdp_gemm gemm = r->group->at(r->group->context, m->index);
+  const fsdp_gemm task =
+      task_of(&gemm, &m->grid, index - (m->end - m->grid.row_tasks * m->grid.column_tasks));
+  if (task.k == 0)
+    clear(&task);
+  else
+    multiply_builtin(&task, scratch);
+}
+
+// Those of most work first: the last tasks, for which threads wait, are small.
+static int by_work(const void *left, const void *right) {
+  const member *a = left, *b = right;
+  if (a->work != b->work) return a->work < b->work ? 1 : -1;
+  return a->index < b->index ? -1 : 1;
+}
+
+// The gemms from `first` to `end`.
+static void run_members(fsdp_pool *pool, const fsdp_gemm_group *group, int64_t first, int64_t end) {
+  group_run r = {.group = group};
+  const int threads = fsdp_pool_thread_count(pool);
+  double work = 0;
+  int64_t tasks = 0;
+  int count = 0;
+  for (int64_t i = first; i < end; i++) {
+    const fsdp_gemm g = group->at(group->context, i);
+    check(&g);
+    FSDP_CHECK(!g.added && fsdp_gemm_takes_rows(g.ab_dtype), "a product of a group by %s",
+               fsdp_gemm_library(g.ab_dtype));
+    if (g.m == 0 || g.n == 0) continue;
+    r.members[count] = (member){.index = i, .work = (double)g.m * (double)g.n * (double)g.k};
+    work += r.members[count++].work;
+  }
+  qsort(r.members, (size_t)count, sizeof *r.members, by_work);
+  for (int i = 0; i < count; i++) {
+    member *m = &r.members[i];
+    const fsdp_gemm g = group->at(group->context, m->index);
+    const double parts = work > 0 ? ceil(threads * GROUP_PARTS * m->work / work) : 1;
+    m->grid = divide(&g, threads == 1 ? 1 : fsdp_max_i64(1, (int64_t)parts));
+    m->end = tasks += m->grid.row_tasks * m->grid.column_tasks;
+  }
+  fsdp_pool_run(pool, tasks, run_member_task, &r);
+}
+
+void fsdp_gemm_run_group(fsdp_pool *pool, const fsdp_gemm_group *group) {
+  for (int64_t i = 0; i < group->count; i += GROUP_MOST)
+    run_members(pool, group, i, fsdp_min_i64(group->count, i + GROUP_MOST));
 }
 
 #if !defined(FSDP_WITH_DNNL) && !defined(FSDP_WITH_OPENBLAS)
@@ -226,6 +322,10 @@ bool fsdp_gemm_library_mixed(const fsdp_gemm *gemm, void *scratch) {
   return false;
 }
 #endif
+
+bool fsdp_gemm_takes_rows(fsdp_dtype dtype) {
+  return !uses_library(dtype);
+}
 
 const char *fsdp_gemm_library(fsdp_dtype dtype) {
   return uses_library(dtype) ? fsdp_gemm_library_name() : "built-in";

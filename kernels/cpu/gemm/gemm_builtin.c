@@ -40,11 +40,17 @@ typedef struct matrix {
   const void *data;
   fsdp_dtype dtype;
   int64_t stride;
+  const int32_t *rows;
+  int64_t divisor;
 } matrix;
+
+static inline int64_t stored_row(matrix m, int64_t row) {
+  return m.rows ? m.rows[row] / m.divisor : row;
+}
 
 static inline const float *matrix_row(matrix m, int64_t row, int64_t column, int64_t count, float *buffer) {
   fsdp_view view = {.data = (void *)(uintptr_t)m.data, .dtype = m.dtype};
-  return load(&view, row * m.stride + column, count, buffer);
+  return load(&view, stored_row(m, row) * m.stride + column, count, buffer);
 }
 
 typedef struct range {
@@ -71,7 +77,7 @@ FSDP_INLINE void pack_rows(matrix m, range items, range depth, const int width, 
 // Rows of a large matrix are on different pages, and the core does not prefetch across pages.
 FSDP_INLINE void prefetch_row(matrix m, int64_t row, range items) {
   int64_t width = fsdp_dtype_bytes(m.dtype);
-  const char *first = (const char *)m.data + (row * m.stride + items.first) * width;
+  const char *first = (const char *)m.data + (stored_row(m, row) * m.stride + items.first) * width;
   for (int64_t at = 0; at < items.count * width; at += 64) __builtin_prefetch(first + at);
 }
 
@@ -140,7 +146,8 @@ void FSDP_CPU(product)(const fsdp_gemm *g, void *scratch) {
   FSDP_CHECK(g->c_dtype == FSDP_F32, "the built-in product stores fp32");
   if (g->m == 0 || g->n == 0) return;
   packed p = divide_scratch(scratch);
-  matrix a = {g->a, g->ab_dtype, g->a_stride}, b = {g->b, g->ab_dtype, g->b_stride};
+  matrix a = {g->a, g->ab_dtype, g->a_stride, g->a_rows, g->divisor};
+  matrix b = {g->b, g->ab_dtype, g->b_stride, g->b_rows, g->divisor};
   // The cut of k decides the order of summation, so it depends on k alone.
   int64_t m_part = even_part(g->m, BLOCK_M, TILE_ROWS), n_part = even_part(g->n, BLOCK_N, TILE_COLUMNS);
   int64_t k_part = even_part(g->k, BLOCK_K, 8);

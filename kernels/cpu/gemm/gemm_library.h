@@ -18,6 +18,9 @@ typedef struct fsdp_gemm {
   const void *added;                    // (m,n): c = added + a * b; NULL: nothing
   int64_t a_stride, b_stride, c_stride; // of the rows as stored
   int64_t added_stride;                 // 0: one row for all of c's
+  // Row r as stored of a is a's row a_rows[r] / divisor, and so of b; NULL: r. The built-in gemm alone.
+  const int32_t *a_rows, *b_rows;
+  int64_t divisor;
   fsdp_dtype ab_dtype, c_dtype;
   bool a_transposed, b_transposed, accumulate;
 } fsdp_gemm;

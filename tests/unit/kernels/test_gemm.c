@@ -1,5 +1,6 @@
 // Matrix products: every layout, stride and dtype against sums in double, bits on any number of threads,
-// nothing written beside c's own columns, and nothing read behind the last element of a and of b.
+// nothing written beside c's own columns, and nothing read behind the last element of a and of b; groups of
+// them with rows in any order.
 #include "kernels/cpu/gemm/gemm.h"
 #include "kernels/cpu/gemm/gemm_builtin.h"
 #include "kernels/cpu/gemm/gemm_library.h"
@@ -234,6 +235,118 @@ static void test_library(void **state) {
   free(scratch);
 }
 
+// ---- Groups: as experts have them, rows in any order, all of one call
+
+enum { ROWS = 97, WIDTH = 40, OTHER = 33, DIVISOR = 3 };
+
+// Gemm e has those of `order` from ends[e - 1] on. By `of_weight` rows are summed over.
+typedef struct group {
+  fsdp_dtype dtype, c_dtype;
+  bool of_weight, accumulate, from_b; // which of a and b has its rows elsewhere, where both have rows
+  const int32_t *order;               // DIVISOR times a row, and up to DIVISOR - 1 more
+  const int64_t *ends;
+  void *spread, *dense, *weight, *c; // (ROWS, WIDTH), (all rows, OTHER), (OTHER, WIDTH) for each
+} group;
+
+static int64_t begin_of(const group *g, int64_t e) {
+  return e ? g->ends[e - 1] : 0;
+}
+
+static void *at(void *data, fsdp_dtype dtype, int64_t i) {
+  return (char *)data + i * fsdp_dtype_bytes(dtype);
+}
+
+static fsdp_gemm member_of(const void *context, int64_t e) {
+  const group *g = context;
+  const int64_t begin = begin_of(g, e), rows = g->ends[e] - begin;
+  fsdp_gemm gemm = {
+      .ab_dtype = g->dtype, .c_dtype = g->c_dtype, .divisor = DIVISOR, .accumulate = g->accumulate};
+  if (!g->of_weight) { // c (rows, OTHER) = spread's rows * weight^T
+    gemm.m = rows, gemm.n = OTHER, gemm.k = WIDTH;
+    gemm.a = g->spread, gemm.a_stride = WIDTH, gemm.a_rows = g->order + begin;
+    gemm.b = at(g->weight, g->dtype, e * OTHER * WIDTH), gemm.b_stride = WIDTH, gemm.b_transposed = true;
+    gemm.c = at(g->c, g->c_dtype, begin * OTHER), gemm.c_stride = OTHER;
+    return gemm;
+  }
+  gemm.k = rows, gemm.a_transposed = true;
+  void *dense = at(g->dense, g->dtype, begin * OTHER);
+  gemm.m = g->from_b ? OTHER : WIDTH, gemm.n = g->from_b ? WIDTH : OTHER;
+  gemm.a = g->from_b ? dense : g->spread, gemm.b = g->from_b ? g->spread : dense;
+  gemm.a_stride = gemm.m, gemm.b_stride = gemm.c_stride = gemm.n;
+  if (g->from_b)
+    gemm.b_rows = g->order + begin;
+  else
+    gemm.a_rows = g->order + begin;
+  gemm.c = at(g->c, g->c_dtype, e * OTHER * WIDTH);
+  return gemm;
+}
+
+// Element i of the results, in double.
+static double expected_of(const group *g, int64_t count, int64_t i, const void *before) {
+  double sum = g->accumulate ? value(before, g->c_dtype, i) : 0;
+  if (!g->of_weight) {
+    int64_t row = i / OTHER, o = i % OTHER, e = 0;
+    while (g->ends[e] <= row) e++;
+    for (int64_t x = 0; x < WIDTH; x++)
+      sum += value(g->spread, g->dtype, g->order[row] / DIVISOR * WIDTH + x) *
+             value(g->weight, g->dtype, (e * OTHER + o) * WIDTH + x);
+    return sum;
+  }
+  const int64_t e = i / (OTHER * WIDTH), at_e = i % (OTHER * WIDTH);
+  const int64_t o = g->from_b ? at_e / WIDTH : at_e % OTHER, x = g->from_b ? at_e % WIDTH : at_e / OTHER;
+  assert_true(e < count);
+  for (int64_t row = begin_of(g, e); row < g->ends[e]; row++)
+    sum += value(g->dense, g->dtype, row * OTHER + o) *
+           value(g->spread, g->dtype, g->order[row] / DIVISOR * WIDTH + x);
+  return sum;
+}
+
+// Of `count` gemms; on any number of threads the same bits.
+static void check_group(group *g, int64_t count) {
+  const int64_t elements = g->of_weight ? count * OTHER * WIDTH : g->ends[count - 1] * OTHER;
+  const size_t bytes = (size_t)(elements * fsdp_dtype_bytes(g->c_dtype));
+  void *before = fill(elements, g->c_dtype, 6), *first = fsdp_alloc(bytes);
+  g->c = fsdp_alloc(bytes);
+  for (int threads = 1; threads <= 4; threads++) {
+    fsdp_pool *pool = fsdp_pool_create(threads);
+    memcpy(g->c, before, bytes);
+    fsdp_gemm_run_group(pool, &(fsdp_gemm_group){.count = count, .at = member_of, .context = g});
+    fsdp_pool_destroy(pool);
+    if (threads == 1) memcpy(first, g->c, bytes);
+    assert_memory_equal(first, g->c, bytes);
+  }
+  double error = 0, size = 0;
+  for (int64_t i = 0; i < elements; i++) {
+    const double expected = expected_of(g, count, i, before), off = value(g->c, g->c_dtype, i) - expected;
+    error += off * off, size += expected * expected;
+  }
+  assert_true(sqrt(error) <= (g->c_dtype == FSDP_F32 ? 2e-6 : 2.5e-3) * sqrt(size));
+  free(before), free(first), free(g->c);
+}
+
+// Gemm 1 has more than all others, 2 none, and there are more than a call has under way.
+static void test_groups(void **state) {
+  (void)state;
+  enum { COUNT = 300 };
+  int64_t ends[COUNT], rows = 0;
+  for (int e = 0; e < COUNT; e++) ends[e] = rows += e == 1 ? 700 : e == 2 ? 0 : 1 + e % 3;
+  int32_t *order = fsdp_alloc((size_t)rows * sizeof *order);
+  for (int64_t i = 0; i < rows; i++) order[i] = (int32_t)(i * 7919 % (ROWS * DIVISOR));
+  for (int d = 0; d < 3; d++) {
+    const fsdp_dtype dtype = d ? FSDP_BF16 : FSDP_F32, c_dtype = d == 2 ? FSDP_BF16 : FSDP_F32;
+    if (!fsdp_gemm_takes_rows(dtype)) continue;
+    group g = {.dtype = dtype, .c_dtype = c_dtype, .order = order, .ends = ends};
+    g.spread = fill(ROWS * WIDTH, dtype, 3), g.dense = fill(rows * OTHER, dtype, 4);
+    g.weight = fill((int64_t)COUNT * OTHER * WIDTH, dtype, 5);
+    for (int variant = 0; variant < 6; variant++) {
+      g.of_weight = variant > 1, g.from_b = variant > 3, g.accumulate = variant & 1;
+      check_group(&g, test_sanitized() ? 9 : COUNT);
+    }
+    free(g.spread), free(g.dense), free(g.weight);
+  }
+  free(order);
+}
+
 static void test_names(void **state) {
   (void)state;
   assert_string_equal(fsdp_gemm_library(FSDP_BF16),
@@ -243,10 +356,15 @@ static void test_names(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_products_in_tasks), cmocka_unit_test(test_fp32),
-      cmocka_unit_test(test_bf16_to_fp32),      cmocka_unit_test(test_bf16),
-      cmocka_unit_test(test_fp32_to_bf16),      cmocka_unit_test(test_builtin),
-      cmocka_unit_test(test_library),           cmocka_unit_test(test_names),
+      cmocka_unit_test(test_products_in_tasks),
+      cmocka_unit_test(test_fp32),
+      cmocka_unit_test(test_bf16_to_fp32),
+      cmocka_unit_test(test_bf16),
+      cmocka_unit_test(test_fp32_to_bf16),
+      cmocka_unit_test(test_builtin),
+      cmocka_unit_test(test_library),
+      cmocka_unit_test(test_groups),
+      cmocka_unit_test(test_names),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
