@@ -319,6 +319,8 @@ static fsdp_status estimate_extended(const machine *m, const fsdp_plan_config *c
                                 .comm_s = extended(x->comm_s, y->comm_s, more),
                                 .copies_s = extended(x->copies_s, y->copies_s, more),
                                 .update_s = extended(x->update_s, y->update_s, more)};
+  // Of few layers copies and collectives may not be in each other's way yet.
+  estimate->step_s = fmax(estimate->step_s, fmax(estimate->work_s, estimate->links_s));
   for (int s = 0; s < FSDP_SPACE_COUNT; s++)
     estimate->bytes[s] = y->bytes[s] + greatest_extended(&a.peaks, &b.peaks, (fsdp_space)s, more);
   return FSDP_OK;

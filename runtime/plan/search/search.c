@@ -52,8 +52,23 @@ static void order_kinds(searcher *r) {
   qsort_r(r->order, (size_t)result->kind_count, sizeof *r->order, compare_order, result->kinds);
 }
 
-static void rank(searcher *r, int k, const search_best *best) {
+// The step time that a kind must be below to be among the best.
+static double cut_of(const searcher *r) {
+  const int wanted = search_plans_wanted(r->config);
+  int different = 0; // equal programs have equal estimates
+  double last = 0;
+  for (int i = 0; i < r->ranked_count && different < wanted; i++) {
+    const double step_s = r->ranked[i].best.settings[0].estimate.step_s;
+    different += step_s != last;
+    last = step_s;
+  }
+  if (different < wanted) last = INFINITY;
+  return r->config->below_s > 0 ? fmin(last, r->config->below_s) : last;
+}
+
+static void rank(searcher *r, int k, search_best *best) {
   fsdp_search_kind *kind = &r->result->kinds[k];
+  search_sharpen_settings(r, best, cut_of(r));
   const fsdp_evaluation *e = &best->settings[0].estimate;
   kind->outcome = FSDP_SEARCH_SLOWER;
   kind->step_s = e->step_s;
@@ -78,20 +93,6 @@ static void note_unfit_kind(searcher *r, fsdp_search_kind *kind, const search_be
   if (r->least_excess && best->least_bytes >= r->least_excess) return;
   r->least_excess = best->least_bytes;
   r->result->least = best->least;
-}
-
-// The step time that a kind must be below to be among the best.
-static double cut_of(const searcher *r) {
-  const int wanted = search_plans_wanted(r->config);
-  int different = 0; // equal programs have equal estimates
-  double last = 0;
-  for (int i = 0; i < r->ranked_count && different < wanted; i++) {
-    const double step_s = r->ranked[i].best.settings[0].estimate.step_s;
-    different += step_s != last;
-    last = step_s;
-  }
-  if (different < wanted) last = INFINITY;
-  return r->config->below_s > 0 ? fmin(last, r->config->below_s) : last;
 }
 
 static const search_floor *floor_of(searcher *r, const fsdp_search_kind *kind) {
@@ -193,7 +194,6 @@ static void try_all(searcher *r) {
   r->ranked_count = 0;
   order_kinds(r);
   try_kinds(r);
-  search_sharpen_kinds(r);
   try_variants(r);
 }
 
@@ -247,6 +247,7 @@ fsdp_status fsdp_search_run(const fsdp_search_config *config, fsdp_search_result
   result->whole = r.evaluator.plans;
   free(r.order);
   free(r.ranked);
+  free(r.hindered);
   for (int i = 0; i < r.deltas.count; i++) free(r.deltas.items[i]);
   free(r.deltas.items);
   free(r.floors.items);

@@ -16,12 +16,6 @@ int search_compare_settings(const void *a, const void *b) {
   return x->chain - y->chain;
 }
 
-static int compare_ranked(const void *a, const void *b) {
-  const search_ranked *x = a, *y = b;
-  const double difference = x->best.settings[0].estimate.step_s - y->best.settings[0].estimate.step_s;
-  return difference < 0 ? -1 : difference > 0 ? 1 : x->kind - y->kind;
-}
-
 // The step of a setting from drafts of several layers, or of all where they differ in what they save.
 static void sharpen(searcher *r, search_setting *setting) {
   const bool alike = setting->set == 0 || setting->layers == (int)r->config->base.model.num_layers;
@@ -30,8 +24,7 @@ static void sharpen(searcher *r, search_setting *setting) {
     setting->estimate.step_s = e.step_s;
 }
 
-// Sharpens what may be the fastest of some settings and take less than `enough`, and orders them by that.
-static void sharpen_settings(searcher *r, search_best *best, double enough) {
+void search_sharpen_settings(searcher *r, search_best *best, double enough) {
   for (int i = 0; i < best->count; i++) {
     search_setting *setting = &best->settings[i];
     if (setting->estimate.step_s * (1 - FSDP_EVALUATION_ERROR) >= enough) continue;
@@ -39,29 +32,6 @@ static void sharpen_settings(searcher *r, search_best *best, double enough) {
     enough = fmin(enough, setting->estimate.step_s);
   }
   qsort(best->settings, (size_t)best->count, sizeof *best->settings, search_compare_settings);
-}
-
-// Estimates from few layers choose what is kept of a kind. Those from several choose among that, of the kinds
-// that may be among the best, and order these.
-void search_sharpen_kinds(searcher *r) {
-  const int wanted = search_plans_wanted(r->config);
-  double least[FSDP_SEARCH_PLANS];
-  int count = 0;
-  for (int i = 0; i < r->ranked_count; i++) {
-    search_ranked *item = &r->ranked[i];
-    const double last = count < wanted ? INFINITY : least[count - 1];
-    if (item->best.settings[0].estimate.step_s * (1 - FSDP_EVALUATION_ERROR) >= last) break;
-    sharpen_settings(r, &item->best, last);
-    const double seconds = item->best.settings[0].estimate.step_s;
-    r->result->kinds[item->kind].step_s = seconds;
-    int at = 0;
-    while (at < count && least[at] < seconds) at++;
-    if (at == wanted || (at < count && least[at] == seconds)) continue; // equal programs
-    count = (int)fsdp_min_i64(count + 1, wanted);
-    memmove(&least[at + 1], &least[at], (size_t)(count - 1 - at) * sizeof *least);
-    least[at] = seconds;
-  }
-  qsort(r->ranked, (size_t)r->ranked_count, sizeof *r->ranked, compare_ranked);
 }
 
 // ---- Whole plans
@@ -259,6 +229,13 @@ static bool might_take_less(searcher *r, const search_setting *setting, double w
          whole.step_s * (1 + waits) < enough;
 }
 
+static void note_hindered(searcher *r, int kind, const fsdp_search_plan *slower, double least_s) {
+  if (slower->unhindered_s >= least_s * (1 - SEARCH_TIE)) return;
+  r->hindered = fsdp_realloc(r->hindered, (size_t)(r->hindered_count + 1) * sizeof *r->hindered);
+  r->hindered[r->hindered_count] = *slower;
+  r->hindered[r->hindered_count++].kind = kind;
+}
+
 // The best of a kind's settings, or the first that fits unless another might be much faster; false if none
 // fits after all.
 static bool choose_of_kind(searcher *r, search_ranked *item, bool best, fsdp_search_plan *out) {
@@ -273,7 +250,11 @@ static bool choose_of_kind(searcher *r, search_ranked *item, bool best, fsdp_sea
     if (found && !might_take_less(r, setting, setting->config.batch == batch ? waits : 0, enough)) continue;
     if (!search_price_estimated(r, best, &waits, setting, &plan)) continue;
     batch = setting->config.batch;
-    if (found && plan.step_s >= out->step_s) continue;
+    if (found && plan.step_s >= out->step_s) {
+      note_hindered(r, item->kind, &plan, out->step_s);
+      continue;
+    }
+    if (found) note_hindered(r, item->kind, out, plan.step_s);
     *out = plan;
     found = true;
   }
@@ -347,7 +328,6 @@ void search_place_plan(fsdp_search_result *result, const fsdp_search_plan *plan)
 
 void search_choose_finalists(searcher *r) {
   fsdp_search_result *result = r->result;
-  search_sharpen_kinds(r);
   for (int i = 0; i < r->ranked_count; i++) {
     search_ranked *item = &r->ranked[i];
     fsdp_search_plan plan;

@@ -14,9 +14,10 @@
 #define SEARCH_DEPTH 3
 
 // What is enumerated.
-#define SEARCH_SETS_MAX         6 // of values that are not kept
-#define SEARCH_WRAPS_MAX        4 // and of routed models those with blocks of experts
-#define SEARCH_BLOCKS_MAX       8 // of a rank's experts in a layer
+#define SEARCH_SETS_MAX         6  // of values that are not kept
+#define SEARCH_ITEMS_MAX        16 // values of a layer that are decided apart
+#define SEARCH_WRAPS_MAX        4  // and of routed models those with blocks of experts
+#define SEARCH_BLOCKS_MAX       8  // of a rank's experts in a layer
 #define SEARCH_USUAL_UNITS_MAX  (SEARCH_WRAPS_MAX + 3)
 #define SEARCH_UNITS_MAX        (SEARCH_USUAL_UNITS_MAX + 4)
 #define SEARCH_KEEP             8 // settings of a kind that may become its finalist, half of them offloading
@@ -85,8 +86,11 @@ static inline void search_units_set(fsdp_plan_config *config, const search_units
 
 typedef struct search_space {
   search_chain chains[SEARCH_CHAINS_MAX];
-  int chain_count, usual_count;         // the usual ones come first
-  int first_single, first_pair;         // from there on one item is recomputed, or one and another offloaded
+  int chain_count, usual_count; // the usual ones come first
+  int first_single, first_pair; // from there on one item is recomputed, or one and another offloaded
+  // Of the finer ones between, those that offload what is made once, and make again what is cheap, from
+  // finer[0] to finer[finer_count - 1] with more and more.
+  int finer[SEARCH_ITEMS_MAX], finer_count;
   search_units units[SEARCH_UNITS_MAX]; // the first is what a kind is tried with
   int units_count, usual_units_count;   // the others are tried around the best plans
   bool has_blocks;                      // some of them cut a layer's experts, and the first does not
@@ -163,6 +167,7 @@ static inline fsdp_accumulate search_usual_accumulation(fsdp_strategy strategy) 
 typedef struct search_delta {
   int tensor, context, expert;
   bool sequence_parallel;
+  int finer;            // of space.finer, the one that was predicted to be the fastest last
   search_setting first; // keeps everything
   bool known[SEARCH_CHAINS_MAX][SEARCH_SETS_MAX];
   // Of a sequence in a micro-batch.
@@ -228,11 +233,15 @@ typedef struct searcher {
   search_floors floors;
   fsdp_evaluator evaluator;
   int64_t least_excess; // of what does not fit; 0: nothing was tried
+  // Plans that another one of their kind is faster than, and would not be if they did not wait for memory.
+  fsdp_search_plan *hindered;
+  int hindered_count;
 } searcher;
 
-// Estimates what may be among the best again, from several layers, or all where they differ, and orders the
-// ranked kinds and their settings by that.
-void search_sharpen_kinds(searcher *r);
+// Estimates what may be the fastest of some settings, and take less than `enough`, again, from several
+// layers, or all where they differ, and orders them by that: estimates from few layers choose what is kept of
+// a kind, and may be too low by a third where copies and collectives come into each other's way later.
+void search_sharpen_settings(searcher *r, search_best *best, double enough);
 
 // Plans what may be best of the kinds that are ranked: result->plans, the fastest first.
 void search_choose_finalists(searcher *r);

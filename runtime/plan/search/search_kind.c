@@ -6,6 +6,11 @@
 #include <math.h>
 #include <string.h>
 
+// A forward's share of a step's work, about. What a predicted step may be too high by: more work hides
+// communication that is exposed with everything kept.
+#define FORWARD_SHARE    (1.0 / 3)
+#define PREDICTION_ERROR (4 * FSDP_EVALUATION_ERROR)
+
 typedef struct walk {
   const fsdp_search_config *search;
   const search_space *space;
@@ -169,6 +174,7 @@ static search_delta *delta_of(walk *w, const search_setting *first) {
                           .context = context,
                           .expert = expert,
                           .sequence_parallel = w->kind->sequence_parallel,
+                          .finer = w->space->finer_count / 2,
                           .first = *first};
   return w->deltas->items[w->deltas->count++] = delta;
 }
@@ -217,12 +223,42 @@ static bool is_promising(walk *w, const search_setting *first, search_delta *del
   return !is_cut(w, floor_of(&between) * (1 - SEARCH_TIE));
 }
 
+// The estimate of `first` with as much of a chain as must be; false if all of it is not enough.
+static bool predict_chain(walk *w, const search_setting *first, search_delta *delta, int chain,
+                          fsdp_evaluation *out) {
+  const int layers = (int)w->search->base.model.num_layers;
+  for (int set = 1; set < w->space->chains[chain].count; set++) {
+    const fsdp_evaluation all = predict(w, first, delta, chain, set);
+    if (fsdp_excess_of(&w->evaluator->allowed, all.bytes, NULL) > 0) continue;
+    const fsdp_evaluation before = predict(w, first, delta, chain, set - 1);
+    *out = fsdp_estimate_between(&before, &all, fewest_layers(w, &before, &all), layers);
+    return true;
+  }
+  return false;
+}
+
+// The step of `first` with as much of a chain as must be: what it has beside work stays, and copies to the
+// host are hidden behind the forward, those from it behind the rest. INFINITY if the chain is not enough.
+static double predict_step_s(walk *w, const search_setting *first, search_delta *delta, int chain) {
+  const fsdp_evaluation *e = &first->estimate;
+  fsdp_evaluation saved;
+  if (!predict_chain(w, first, delta, chain, &saved)) return INFINITY;
+  const double beside_s = e->step_s - e->work_s, forward_s = e->work_s * FORWARD_SHARE;
+  const double copied =
+      (double)(saved.bytes[FSDP_SPACE_HOST] - e->bytes[FSDP_SPACE_HOST]) * first->config.micro_batches;
+  if (copied <= 0) return beside_s + saved.work_s;
+  return beside_s + fmax(forward_s, copied / w->search->profile->down_rate) +
+         fmax(saved.work_s - forward_s, copied / w->search->profile->up_rate);
+}
+
 // The first set of a chain that fits in all layers, and of it only as many layers as must. `first` is the
 // setting with the first set, which does not fit.
 static void try_chain(walk *w, search_delta *delta, int chain, const search_setting *first) {
   const int all = (int)w->search->base.model.num_layers;
   search_setting before = *first;
   bool is_estimated = true; // `before`
+  const double predicted_s = predict_step_s(w, first, delta, chain);
+  if (predicted_s < INFINITY && is_cut(w, predicted_s * (1 - PREDICTION_ERROR))) return;
   for (int set = 1; set < w->space->chains[chain].count; set++) {
     search_setting setting;
     if (!is_promising(w, first, delta, chain, set)) {
@@ -245,6 +281,25 @@ static void try_chain(walk *w, search_delta *delta, int chain, const search_sett
   }
 }
 
+// Where all usual chains are tried, of the finer ones the one that is predicted to be the fastest with a
+// setting that does not fit: from the last such setting's on, one value more or less to the host. -1: none.
+static int find_finer(walk *w, const search_setting *first, search_delta *delta) {
+  const search_space *space = w->space;
+  if (!space->finer_count || w->first_chain > 0 || w->chain_end != space->usual_count) return -1;
+  int at = delta->finer;
+  double least = predict_step_s(w, first, delta, space->finer[at]);
+  for (int step = -1; step <= 1; step += 2) {
+    for (int next = at + step; next >= 0 && next < space->finer_count; next += step) {
+      const double seconds = predict_step_s(w, first, delta, space->finer[next]);
+      if (seconds > least) break;
+      if (seconds < least) at = next;
+      least = seconds;
+    }
+  }
+  delta->finer = at;
+  return least < INFINITY ? space->finer[at] : -1;
+}
+
 // One micro-batch, wrap, accumulation and prefetch, with what it must not keep. `known`: its estimate with
 // everything kept, or NULL.
 static void try_setting(walk *w, const fsdp_plan_config *config, const fsdp_evaluation *known) {
@@ -262,6 +317,8 @@ static void try_setting(walk *w, const fsdp_plan_config *config, const fsdp_eval
   const double least = floor_of(&setting.estimate);
   if (is_cut(w, least)) return;
   search_delta *delta = delta_of(w, &setting);
+  const int finer = find_finer(w, &setting, delta);
+  if (finer >= 0) try_chain(w, delta, finer, &setting);
   for (int c = w->first_chain; c < w->chain_end && least < cut_of(w); c++) try_chain(w, delta, c, &setting);
 }
 
@@ -297,8 +354,6 @@ static int64_t blocks_bytes(const walk *w) {
 // SEARCH_DEPTH times the estimate's error, or by twice that where nothing is known to fit, and by what blocks
 // of experts save.
 static double hopeful_work_s(walk *w, const search_setting *first) {
-  int64_t bytes[FSDP_SPACE_COUNT];
-  const int layers = (int)w->search->base.model.num_layers;
   const double share = (isinf(cut_of(w)) ? 2 : 1) * SEARCH_DEPTH * FSDP_EVALUATION_ERROR;
   double least = INFINITY;
   search_setting hopeful = *first;
@@ -308,17 +363,11 @@ static double hopeful_work_s(walk *w, const search_setting *first) {
   if (fsdp_excess_of(&w->evaluator->allowed, hopeful.estimate.bytes, NULL) == 0)
     return first->estimate.work_s;
   search_delta *delta = delta_of(w, first);
-  for (int c = w->first_chain; c < w->chain_end; c++) {
-    for (int set = 1; set < w->space->chains[c].count; set++) {
-      const fsdp_evaluation before = predict(w, &hopeful, delta, c, set - 1);
-      const fsdp_evaluation all = predict(w, &hopeful, delta, c, set);
-      memcpy(bytes, all.bytes, sizeof bytes);
-      if (fsdp_excess_of(&w->evaluator->allowed, bytes, NULL) > 0) continue;
-      const int fewest = fewest_layers(w, &before, &all);
-      least = fmin(least, fsdp_estimate_between(&before, &all, fewest, layers).work_s);
-      break;
-    }
-  }
+  fsdp_evaluation saved;
+  for (int c = w->first_chain; c < w->chain_end; c++)
+    if (predict_chain(w, &hopeful, delta, c, &saved)) least = fmin(least, saved.work_s);
+  const int finer = find_finer(w, &hopeful, delta);
+  if (finer >= 0 && predict_chain(w, &hopeful, delta, finer, &saved)) least = fmin(least, saved.work_s);
   return least;
 }
 
@@ -449,6 +498,28 @@ static int list_batches(walk *w, fsdp_plan_config config, batch_choice choices[S
   return count;
 }
 
+// The micro-batch of which variants are tried: the fastest setting's; where none is kept the one that is
+// predicted to be the fastest, if that is faster than the cut; else NULL.
+static const batch_choice *choose_batch(walk *w, const batch_choice *choices, int count,
+                                        const fsdp_plan_config *config) {
+  const batch_choice *best = NULL;
+  double least = w->cut_s;
+  for (int i = 0; i < count; i++) {
+    if (w->best->count && choices[i].batch == w->best->settings[0].config.batch) return &choices[i];
+    if (w->best->count || is_cut(w, floor_of(&choices[i].first))) continue;
+    search_setting first = {.config = *config, .estimate = choices[i].first};
+    first.config.batch = choices[i].batch;
+    first.config.micro_batches = choices[i].micro_batches;
+    search_delta *delta = delta_of(w, &first);
+    const int finer = find_finer(w, &first, delta);
+    const double seconds = finer >= 0 ? predict_step_s(w, &first, delta, finer) : INFINITY;
+    if (seconds >= least) continue;
+    least = seconds;
+    best = &choices[i];
+  }
+  return best;
+}
+
 void search_kind_settings(const fsdp_search_config *search, const search_space *space,
                           const fsdp_search_kind *kind, const search_floor *floor, bool all_variants,
                           double cut_s, search_deltas *deltas, fsdp_evaluator *evaluator, search_best *best) {
@@ -464,14 +535,11 @@ void search_kind_settings(const fsdp_search_config *search, const search_space *
     if (!is_cut(&w, floor_of(&choices[i].first))) try_setting(&w, &first, &choices[i].first);
     if (all_variants) try_variants(&w, &choices[i], &first, true);
   }
-  if (all_variants || !best->count) return;
-  for (int i = 0; i < count; i++) {
-    first.batch = choices[i].batch;
-    first.micro_batches = choices[i].micro_batches;
-    if (choices[i].batch != best->settings[0].config.batch) continue;
-    try_variants(&w, &choices[i], &first, false);
-    return;
-  }
+  const batch_choice *choice = all_variants ? NULL : choose_batch(&w, choices, count, &first);
+  if (!choice) return;
+  first.batch = choice->batch;
+  first.micro_batches = choice->micro_batches;
+  try_variants(&w, choice, &first, false);
 }
 
 // A chain's last set in all layers, if its work leaves it a chance.

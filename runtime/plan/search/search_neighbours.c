@@ -199,19 +199,16 @@ static bool is_hindered(const fsdp_search_result *result, const fsdp_search_plan
   return plan->unhindered_s < result->plans[0].step_s * (1 - SEARCH_TIE);
 }
 
-// Of the plan at `place` of the result.
-static void try_neighbours(searcher *r, int place) {
-  const fsdp_search_plan plan = r->result->plans[place];
-  const bool finer = place < SEARCH_DEPTH || is_hindered(r->result, &plan);
+// `best`: of the best plan. `finer`: with finer choices of what is saved.
+static void try_neighbours(searcher *r, fsdp_search_plan plan, bool best, bool finer) {
   const int chains = finer ? r->space.first_pair : r->space.usual_count;
   neighbours *around = fsdp_alloc(sizeof *around);
-  candidates list = candidates_create(r, place == 0);
+  candidates list = candidates_create(r, best);
   double waits[NEIGHBOURS_MAX] = {0};
   int priced[NEIGHBOURS_MAX] = {0};
-  list_neighbours(r, plan.kind, &plan.config, place == 0, fits_whole(r, &plan.config), around);
+  list_neighbours(r, plan.kind, &plan.config, best, fits_whole(r, &plan.config), around);
   for (int n = 0; n < around->count; n++)
-    list_savings(r, around, n, place == 0, around->kinds[n] == plan.kind ? chains : r->space.usual_count,
-                 &list);
+    list_savings(r, around, n, best, around->kinds[n] == plan.kind ? chains : r->space.usual_count, &list);
   list_prefetches(r, &plan.config, &list);
   refine(r, &list);
   for (int i = 0; i < list.count; i++) {
@@ -243,14 +240,31 @@ static int next_plan(const fsdp_search_result *result, int64_t most, const uint6
   return -1;
 }
 
+// The next plan that is not listed and would be the best if it did not wait for memory; false: none is left.
+static bool next_hindered(searcher *r, fsdp_search_plan *plan) {
+  while (r->hindered_count > 0) {
+    *plan = r->hindered[--r->hindered_count];
+    if (is_hindered(r->result, plan)) return true;
+  }
+  return false;
+}
+
 void search_improve_plans(searcher *r) {
   const int64_t others = fsdp_max_i64(LAYERS_AROUND / r->config->base.model.num_layers, SEARCH_DEPTH);
   uint64_t *tried = NULL;
-  int count = 0;
-  for (int p; (p = next_plan(r->result, others, tried, count)) >= 0; count++) {
-    tried = fsdp_realloc(tried, (size_t)(count + 1) * sizeof *tried);
-    tried[count] = r->result->plans[p].hash;
-    try_neighbours(r, p);
+  fsdp_search_plan plan;
+  for (int count = 0;;) {
+    const int p = next_plan(r->result, others, tried, count);
+    if (p >= 0) {
+      plan = r->result->plans[p];
+      tried = fsdp_realloc(tried, (size_t)(count + 1) * sizeof *tried);
+      tried[count++] = plan.hash;
+      try_neighbours(r, plan, p == 0, p < SEARCH_DEPTH || is_hindered(r->result, &plan));
+    } else if (next_hindered(r, &plan)) {
+      try_neighbours(r, plan, false, true);
+    } else {
+      break;
+    }
   }
   free(tried);
 }

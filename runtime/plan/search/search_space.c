@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ITEMS_MAX 16
 _Static_assert(FSDP_SAVED_NAME_BYTES <= FSDP_SAVING_NAME_BYTES, "a rule can name what is saved");
 // Context parallelism leaves a rank at least so many positions; fewer where that is the only use of ranks.
 #define CONTEXT_ROWS       256
@@ -37,7 +36,7 @@ static void append(char *list, size_t bytes, const char *name) {
 static int find_item(item *items, int *count, const char *name) {
   for (int i = 0; i < *count; i++)
     if (strcmp(items[i].name, name) == 0) return i;
-  FSDP_CHECK(*count < ITEMS_MAX, "a layer saves more than %d values", ITEMS_MAX);
+  FSDP_CHECK(*count < SEARCH_ITEMS_MAX, "a layer saves more than %d values", SEARCH_ITEMS_MAX);
   items[*count] = (item){.bytes = 0};
   snprintf(items[*count].name, sizeof items[0].name, "%s", name);
   return (*count)++;
@@ -67,7 +66,8 @@ static fsdp_repeated_work work_of(const fsdp_search_config *search, const fsdp_g
 }
 
 // What the first layer saves, cheapest to compute again first, for their bytes.
-static int list_items(const fsdp_search_config *search, const fsdp_graph *graph, item items[ITEMS_MAX]) {
+static int list_items(const fsdp_search_config *search, const fsdp_graph *graph,
+                      item items[SEARCH_ITEMS_MAX]) {
   fsdp_saved saved = fsdp_saved_create(graph);
   int count = 0;
   for (int i = 0; i < saved.count; i++) {
@@ -177,7 +177,8 @@ static void list_finer_chains(const fsdp_search_config *search, search_space *sp
     if (items[i].is_made_once || is_cheap(&items[i])) continue;
     for (int with = 0; with < 2; with++) {
       append(lists[with], sizeof lists[with], items[i].name);
-      if (with == 0 || *lists[1]) add_finer_chains(space, cheap, lists[with], recompute);
+      if (with == 1) space->finer[space->finer_count++] = space->chain_count;
+      add_finer_chains(space, cheap, lists[with], recompute);
     }
   }
 }
@@ -206,7 +207,7 @@ static void list_pair_chains(search_space *space, const item *items, int count) 
 }
 
 static void list_chains(const fsdp_search_config *search, search_space *space, const fsdp_graph *graph) {
-  item items[ITEMS_MAX];
+  item items[SEARCH_ITEMS_MAX];
   char cheap[sizeof space->chains[0].sets[0].recompute] = "";
   const int count = list_items(search, graph, items);
   for (int i = 0; i < count; i++)

@@ -39,7 +39,8 @@ NAMED = [(ranks, ranks // 8, option) for ranks in (4096, 16384)
 # the host, where all would fit; rows that tensor does not cut, in the units and prefetch of the best plan of
 # another kind; units that leave a part of each layer to the root's, gathered four ahead, of a kind that is
 # listed second; context of fewer rows, where no smaller one lets the ranks divide the sequences; tensor of
-# more ranks than heads over several nodes, where a step has few rows.
+# more ranks than heads over several nodes, where a step has few rows; a kind that needs more values on the
+# host than the usual choices send there.
 FOUND_FIXED = (
     (["--model", "qwen2.5-7b", "--profile", "h100-sxm", "--ranks", 8, "--ranks-per-node", 2, "-s", 4096,
       "--global-batch", 32, "--memory-limit", 64000000000],
@@ -87,6 +88,8 @@ FOUND_FIXED = (
      ["--context-parallel", 3]),
     (["--model", "qwen2.5-7b", "--profile", "a100-80", "--ranks", 64, "-s", 128, "--global-batch", 4],
      ["--tensor-parallel", 64]),
+    (["--model", "llama3-405b", "--profile", "b200", "--ranks", 256, "-s", 8192, "--global-batch", 128],
+     ["--strategy", "zero1"]),
 )  # fmt: skip
 # Where a free search finds no plan, one of these finds none either.
 FRUGAL = (["--prefetch", 0], ["--wrap", "none"], ["--recompute", "block"], ["--recompute", "none"],
