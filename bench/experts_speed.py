@@ -8,7 +8,7 @@ Four layers of Qwen3-MoE's shape (32 experts, 4 of each token, 512 wide, experts
 1,024 words), 2,048 tokens a step in sequences of 512, fp32, AdamW, gradients clipped to 1; tokens are drawn,
 every word as often, from one file for all. In alternating rounds of one run: fsdp_train on one rank, and one
 process of Transformers with `eager` and with `grouped_mm`, as many threads each; `batched_mm`, which copies
-an expert's weights for each row, in the first round, on as many tokens as 8 GB hold. Then two ranks of one
+an expert's weights for each row, in the last round, on as many tokens as 8 GB hold. Then two ranks of one
 thread each: experts gathered, and divided (expert=2), each beside what `fsdp_plan --price` says by --profile
 (without it the machine is measured first) and the run's own imbalance; with --text on a text by bytes, whose
 rows go to few experts. Medians of all steps but a round's first two. Status 1 if ours is less than 1.5 times
@@ -113,10 +113,12 @@ def beside_transformers(args, folder):
              "batched_mm": (BATCHED_TOKENS, [])}  # fmt: skip
     for number in range(args.rounds):
         for name, (tokens, seconds) in sides.items():
-            if name == "fsdp_train":
-                seconds += ours(args, folder, 1)[0]
-            elif name != "batched_mm" or number == 0:
-                seconds += theirs(args, folder, name, tokens)
+            if name == "batched_mm" and number + 1 < args.rounds:
+                continue
+            timed = ours(args, folder, 1)[0] if name == "fsdp_train" else theirs(args, folder, name, tokens)
+            print(f"round {number + 1}, {name}:", *(f"{1e3 * each:.0f}" for each in timed), "ms",
+                  file=sys.stderr, flush=True)  # fmt: skip
+            seconds += timed
     print("| | tokens a step | median ms | tokens/s | ours is faster by |\n| --- | --- | --- | --- | --- |")
     rates = {name: tokens / statistics.median(seconds) for name, (tokens, seconds) in sides.items()}
     for name, (tokens, seconds) in sides.items():
@@ -136,6 +138,7 @@ def beside_prices(args, folder):
     for _ in range(args.rounds):
         for name, words in meshes.items():
             timed, imbalances = ours(args, folder, 2, words)
+            print(f"{name}:", *(f"{1e3 * each:.0f}" for each in timed), "ms", file=sys.stderr, flush=True)
             seconds[name] += timed
             loads[name] += imbalances
     right = True
