@@ -73,6 +73,24 @@ static fsdp_status fail_adapter(const fsdp_options *options, fsdp_error *error) 
       options->model, fsdp_options_place(options, "model"));
 }
 
+// What a run has saved is no model's folder, though both are named where a run begins.
+static fsdp_status fail_run(const fsdp_options *options, fsdp_error *error) {
+  const char *model = options->model;
+  return fsdp_fail(
+      error, FSDP_ERR_INPUT,
+      "--model %.300s (%s): holds what fsdp_train saved and is no model's folder: run fsdp_export %.300s "
+      "--to "
+      "DIR and give --model DIR; to train on from it, or to evaluate it, use -e NAME --resume %.300s",
+      model, fsdp_options_place(options, "model"), model, model);
+}
+
+static bool has_file(const char *folder, const char *name) {
+  char path[4096];
+  struct stat information;
+  int length = snprintf(path, sizeof path, "%s/%s", folder, name);
+  return length < (int)sizeof path && stat(path, &information) == 0;
+}
+
 static const char *folder_name(const char *path) {
   const char *name = strrchr(path, '/');
   return name && name[1] ? name + 1 : path;
@@ -97,10 +115,12 @@ static fsdp_status read_model(const fsdp_options *options, fsdp_setup *setup, fs
   size_t bytes = strlen(options->model) + 24;
   char path[4096];
   if (bytes > sizeof path) return fsdp_fail(error, FSDP_ERR_INPUT, "--model: the path is too long");
-  snprintf(path, sizeof path, "%s/adapter_config.json", options->model);
-  const bool adapter = stat(path, &information) == 0;
+  if (!has_file(options->model, "config.json")) {
+    if (has_file(options->model, "adapter_config.json")) return fail_adapter(options, error);
+    if (has_file(options->model, "checkpoint.json") || has_file(options->model, "run.yaml"))
+      return fail_run(options, error);
+  }
   snprintf(path, sizeof path, "%s/config.json", options->model);
-  if (adapter && stat(path, &information) != 0) return fail_adapter(options, error);
   return fsdp_config_read(path, model, error);
 }
 

@@ -122,7 +122,7 @@ static fsdp_status check_folder(const fsdp_trainer *t, fsdp_error *error) {
   return fsdp_fail(
       error, FSDP_ERR_OPTION,
       "--model %.200s (%s): describes a checkpoint's model and holds no weights: to train on from "
-      "it use --resume %.200s with -e NAME; to begin with its weights run fsdp_export "
+      "it, or to evaluate it, use --resume %.200s with -e NAME; to begin with its weights run fsdp_export "
       "%.200s --to DIR and give --model DIR; for new weights use --init random",
       t->setup.folder, fsdp_options_place(t->options, "model"), parent, parent);
 }

@@ -303,9 +303,9 @@ static fsdp_status check_size(const fsdp_dataset *dataset, const fsdp_dataset_co
         error, FSDP_ERR_INPUT,
         "%.300s: only %" PRId64 " of its %" PRId64 " sequences of %" PRId64
         " tokens have a target that counts: prompts, which are not learned, fill the others; one "
-        "step needs %" PRId64 "; give more data, lower --batch-size or --grad-accum, or prepare "
-        "the data with --mask-prompt off",
-        where, dataset->sample_count, dataset->raw_count, config->seq, config->global_batch);
+        "step needs %" PRId64 "; raise --seq-length, %sor prepare the data with --mask-prompt off",
+        where, dataset->sample_count, dataset->raw_count, config->seq, config->global_batch,
+        dataset->sample_count ? "give more data, lower --batch-size or --grad-accum, " : "");
   return fsdp_fail(error, FSDP_ERR_INPUT,
                    "%.300s: its %" PRId64 " document%s fill %" PRId64 " sequence%s of %" PRId64
                    " tokens, but one step needs %" PRId64 "; %s",

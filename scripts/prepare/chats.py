@@ -184,7 +184,9 @@ class Template:
     def _remedy(self, messages):
         """For a conversation that the template refuses."""
         if messages[0]["role"] == "system" and self._tried(*messages[1:]):
-            return "it takes no system message: put that before the first question"
+            return "it takes no system message: put its text at the beginning of the first question"
+        if messages[0]["role"] == "assistant":
+            return "it begins with an answer: put a question before that"
         return "fix it"
 
     def unused(self, chat):

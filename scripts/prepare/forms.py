@@ -210,6 +210,9 @@ def _alpaca(record, place):
     used = {"instruction", "input", "output", "history", "text", *CHAT_KEYS}
     given = record.get("input")
     names = '"instruction", "input" and "output"'
+    if record.get("output") is None:
+        raise BadRecord(f'{place}: has "instruction" and no "output"; say which of its keys that is, as '
+                        "--fields output=response, or remove the record")
     instruction, output = (_string(record.get(key), place, names) for key in ("instruction", "output"))
     asked = "" if given is None else _string(given, place, names)
     if all(_is_empty(record.get(key)) for key in ("history", *CHAT_KEYS)):

@@ -39,7 +39,10 @@ def _shown(value):
 def check(folder):
     """Refuses a folder that fsdp_train would refuse for its family."""
     if not os.path.isdir(folder):
-        raise InputError(f"{folder}: there is no such folder; --model takes a Hugging Face folder")
+        hub = re.fullmatch(r"[\w-][\w.-]*/([\w-][\w.-]*)", folder, re.ASCII)
+        name, into = (folder, hub[1]) if hub else ("ORG/NAME", "DIR")
+        raise InputError(f"{folder}: there is no such folder; --model takes a Hugging Face folder, as made "
+                         f"by hf download {name} --local-dir {into}")
     config = _config(folder)
     if config is None:
         return
@@ -77,6 +80,8 @@ def tokenizer_of(folder):
             raise InputError(f"{folder}: has a {' and a '.join(names)} only; load the tokenizer with "
                              "Transformers and save it again, which writes tokenizer.json")
     config = _config(folder)
+    if config is None and os.path.exists(os.path.join(folder, "adapter_config.json")):
+        raise InputError(f"{folder}: holds an adapter and no tokenizer; give its base model's folder")
     if config is None:
         raise InputError(f"{folder}: has neither tokenizer.json nor config.json; give a model's folder")
     what = "weights" if _has_weights(folder) else f"a vocabulary of {_shown(config.get('vocab_size'))}"

@@ -1,4 +1,5 @@
 """The `.tok` format (runtime/data/token_file.h has its table): writing, reading back and checking."""
+import contextlib
 import os
 import shutil
 import struct
@@ -92,6 +93,17 @@ class Section:
         self.file.close()
 
 
+def _make_folders(folder):
+    """Makes `folder`; those that were missing, the outermost last."""
+    made = []
+    while folder and not os.path.exists(folder):
+        made.append(folder)
+        folder = os.path.dirname(folder)
+    if made:
+        os.makedirs(made[0], exist_ok=True)
+    return made
+
+
 class Writer:
     """Writes beside `path` and renames at the end: `path` holds a whole file or what it held before."""
 
@@ -99,7 +111,9 @@ class Writer:
         self.path, self.token_bytes = path, token_bytes
         self.partial = f"{path}.partial-{os.getpid()}"
         folder = os.path.dirname(path) or "."
+        self.made = []
         try:
+            self.made = _make_folders(folder)
             self.mask, self.starts = Section(folder), Section(folder)
             self.out = open(self.partial, "wb")
         except OSError as error:
@@ -151,6 +165,9 @@ class Writer:
         self.out.close()
         if os.path.exists(self.partial):
             os.unlink(self.partial)
+        for folder in self.made:
+            with contextlib.suppress(OSError):  # somebody has put a file there
+                os.rmdir(folder)
 
 
 def _checksum(file, size):

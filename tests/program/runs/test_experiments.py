@@ -204,6 +204,8 @@ def a_folder_may_move():
     train(*COMMON, "--model", "own", "--max-steps", "1", "-e", "own")
     saved = "outputs/own/step-00000001"
     refused("--model", f"{saved}/model", parts=(f"--resume {saved} with", f"fsdp_export {saved} --to"))
+    for path in (str(saved), str(pathlib.Path(saved).parent)):
+        refused("--model", path, status=3, parts=(f"fsdp_export {path} --to", f"-e NAME --resume {path}"))
 
 
 def nothing_goes_without_a_line():

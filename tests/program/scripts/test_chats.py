@@ -316,8 +316,14 @@ def what_a_template_has_no_place_for_is_counted(work):
                             + PLAIN)  # fmt: skip
     of_system = [{"role": "system", "content": "s"}, *talk(1)]
     message = refused(samples, no_system, of_system)
-    assert "(alternate); it takes no system message: put that before the first question, or" in message
-    assert "(alternate); fix it, or give another" in refused(samples, no_system, talk(1)[1:])
+    assert "(alternate); it takes no system message: put its text at the beginning of the first" in message
+    message = refused(samples, no_system, talk(1)[1:])
+    assert "(alternate); it begins with an answer: put a question before that, or give another" in message
+    # Of Qwen's kind: it looks at the first message, and before an answer there is none.
+    first = template_of("{% if messages[0].role == 'system' %}{% endif %}" + PLAIN)
+    assert "it begins with an answer: put a question" in refused(samples, first, talk(1)[1:])
+    tool = [{"role": "tool", "content": ""}]
+    assert "(alternate); fix it, or give another" in refused(samples, no_system, tool)
     call = {"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
     calls = [{"role": "user", "content": "q"}, {"role": "assistant", "tool_calls": [call]}]
     tail = "{%- if m.tool_calls %}{{- m.tool_calls | tojson }}{%- endif %}{%- endfor %}"

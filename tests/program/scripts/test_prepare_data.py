@@ -186,7 +186,7 @@ def bad_options_are_refused(work):
     (work / "b.txt").write_text("text")
     for arguments, status, what in [
             ([data], 2, "--out"), (["--out", work / "x.bin", data], 2, ".tok"),
-            (["--out", work / "none" / "x.tok", data], 3, "No such file"),
+            (["--out", work / "b.txt" / "x.tok", data], 3, "Not a directory"),
             (["--out", work / "x.tok"], 2, "INPUT"),
             (["--out", work / "x.tok", work / "none.txt"], 3, "none.txt: cannot be opened"),
             (["--out", work / "x.tok", work], 3, "folder"),
@@ -201,6 +201,12 @@ def bad_options_are_refused(work):
         message = error_of(prepare(*arguments), status)
         assert what in message, message
     assert [path.name for path in work.iterdir()] == ["b.txt"]
+    # Folders of the output are made, and go again if it is not.
+    deep = work / "made" / "too" / "x.tok"
+    (work / "bad.jsonl").write_text("{}\n")
+    error_of(prepare("--out", deep, "--strict", work / "bad.jsonl"), 3)
+    assert not (work / "made").exists()
+    assert prepare("--out", deep, data).returncode == 0 and deep.exists()
 
 
 def models_are_refused_as_the_trainer_refuses_them(work):
@@ -226,7 +232,13 @@ def models_are_refused_as_the_trainer_refuses_them(work):
     assert "weights and no tokenizer.json" in refused(folder("weights", weights=True, vocab_size=256))
     assert "a vocabulary of 257 and no tokenizer.json" in refused(folder("vocabulary"))
     message = error_of(prepare("--out", work / "x.tok", "--model", work / "none", data), 3)
-    assert "no such folder" in message, message
+    assert "no such folder" in message and "hf download ORG/NAME --local-dir DIR" in message, message
+    message = error_of(prepare("--out", work / "x.tok", "--model", "An-org/a.model", data), 3)
+    assert message.endswith("hf download An-org/a.model --local-dir a.model"), message
+    (work / "adapter").mkdir()
+    (work / "adapter/adapter_config.json").write_text("{}")
+    message = error_of(prepare("--out", work / "x.tok", "--model", work / "adapter", data), 3)
+    assert "its base model's folder" in message, message
     (work / "empty").mkdir()
     message = error_of(prepare("--out", work / "x.tok", "--model", work / "empty", data), 3)
     assert "neither tokenizer.json nor config.json" in message, message

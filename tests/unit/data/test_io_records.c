@@ -97,7 +97,8 @@ static void prompts_that_fill_the_sequence_are_reported(void **state) {
   assert_int_equal(io_dataset_status(ALPACA, config, &error), FSDP_OK);
   config.seq = 27;
   IO_EXPECT(io_dataset_status(ALPACA, config, &error), FSDP_ERR_INPUT, &error,
-            "only 0 of its 3 sequences of 27", "prompts", "--mask-prompt off");
+            "only 0 of its 3 sequences of 27", "prompts", "; raise --seq-length, or prepare",
+            "--mask-prompt off");
   config.longer = FSDP_LONG_DROP;
   IO_EXPECT(io_dataset_status(ALPACA, config, &error), FSDP_ERR_INPUT, &error,
             "its 3 documents fill 0 sequences", "one step needs 3");
@@ -109,7 +110,8 @@ static void prompts_that_fill_the_sequence_are_reported(void **state) {
   config =
       (fsdp_dataset_config){.seq = 4, .global_batch = 8, .vocab_size = 60000, .packing = FSDP_PACKING_STREAM};
   IO_EXPECT(io_dataset_status(ALPACA, config, &error), FSDP_ERR_INPUT, &error, "of its 26 sequences",
-            "prompts", "one step needs 8", "--mask-prompt off");
+            "prompts", "one step needs 8; raise --seq-length, give more data", "--grad-accum",
+            "--mask-prompt off");
 }
 
 int main(void) {
