@@ -98,11 +98,13 @@ static fsdp_status fail_unknown(fsdp_program_kind program, const char *name, con
                    program_name(program));
 }
 
-// Records each alias that was used, once.
-static void note_alias(fsdp_options *options, const fsdp_option_alias *alias) {
-  char entry[160];
-  snprintf(entry, sizeof entry, "--%s is --%s%s%s", alias->alias, alias->name, alias->on ? " " : "",
-           alias->on ? alias->on : "");
+// Records each alias that was used, once; of a switch, what the value that it was given sets.
+static void note_alias(fsdp_options *options, const fsdp_option_alias *alias, const char *given,
+                       const char *set) {
+  char entry[256];
+  const bool is_on = !alias->on || strcmp(set, alias->on) == 0;
+  snprintf(entry, sizeof entry, "--%s%s%.60s is --%s%s%.60s", alias->alias, is_on ? "" : " ",
+           is_on ? "" : given, alias->name, alias->on ? " " : "", alias->on ? set : "");
   size_t used = strlen(options->aliases);
   if (strstr(options->aliases, entry) || used + strlen(entry) + 3 > sizeof options->aliases) return;
   snprintf(options->aliases + used, sizeof options->aliases - used, "%s%s", used ? ", " : "", entry);
@@ -159,7 +161,7 @@ fsdp_status fsdp_options_set(fsdp_options *options, fsdp_program_kind program, c
     fsdp_status status = set_knobs(options, text, place, error);
     if (status) return status;
   }
-  if (alias) note_alias(options, alias);
+  if (alias) note_alias(options, alias, text, value);
   char *kept = options->place[row_index(row)]; // messages name ours, and here what was typed
   if (alias)
     snprintf(kept, sizeof options->place[0], "given as --%.40s, %.70s", name, place);

@@ -238,7 +238,9 @@ void fsdp_train_print_notes(const fsdp_trainer *t) {
     print_note(text);
   }
   fsdp_report_hints(made, hints);
-  for (int i = 0; i < 2 && !t->options->dry_run; i++) // whose page has them
+  // A dry run's page has them, and the first is about --wrap, which --auto may have weighed.
+  if (strcmp(fsdp_options_place(t->options, "wrap"), "--auto") == 0) *hints[0] = 0;
+  for (int i = 0; i < 2 && !t->options->dry_run; i++)
     if (*hints[i]) printf("hint: %s\n", hints[i]);
   fflush(stdout);
   if (t->dataset) warn_of_run(t);

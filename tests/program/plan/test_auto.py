@@ -37,6 +37,18 @@ def runs_what_it_prints():
     assert losses(auto) and losses(auto) == losses(by_hand), (auto, by_hand)
 
 
+def what_was_weighed_is_not_proposed():
+    """Where each message takes long one unit is best, and no hint says that more would take less memory."""
+    slow = work / "slow.yaml"
+    slow.write_text(re.sub(r"1024: [23]0,", "1024: 40000,", re.sub(r"(1048576): (\d+)", r"\1: 4\g<2>0",
+                                                                 profile.read_text())))  # fmt: skip
+    fixed = ("-b", 1, "--mesh", "2,1", "--strategy", "full")
+    auto = train("--auto", "--profile", slow, *fixed).stdout
+    chosen = re.search(r"^auto: .*2-cores:(.*)$", auto, re.MULTILINE).group(1).split()
+    by_hand = train(*fixed, *chosen).stdout
+    assert "hint: unit" in by_hand and "hint: unit" not in auto, (auto, by_hand)
+
+
 def given_stays():
     output = train("--auto", "--profile", profile, "--mesh", "2,1", "--strategy", "full").stdout
     line = re.search(r"^auto: .*$", output, re.MULTILINE).group(0)
@@ -82,6 +94,7 @@ def refused():
 
 
 runs_what_it_prints()
+what_was_weighed_is_not_proposed()
 given_stays()
 without_margin()
 slow_is_not_stuck()

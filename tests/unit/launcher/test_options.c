@@ -397,13 +397,20 @@ static void flags_of_other_trainers(void **state) {
   const struct {
     const char *line;
     const char *recompute;
-  } cases[] = {{"--gradient_checkpointing --seed 1", "block"},
-               {"--seed 1 --gradient-checkpointing", "block"},
-               {"--gradient_checkpointing True --seed 1", "block"},
-               {"--gradient_checkpointing=false --seed 1", "none"},
-               {"--gradient_checkpointing off --seed 1", "none"}};
+    const char *note;
+  } cases[] = {
+      {"--gradient_checkpointing --seed 1", "block", "--gradient-checkpointing is --recompute block"},
+      {"--seed 1 --gradient-checkpointing", "block", "--gradient-checkpointing is --recompute block"},
+      {"--gradient_checkpointing True --seed 1", "block", "--gradient-checkpointing is --recompute block"},
+      {"--gradient_checkpointing=false --seed 1", "none",
+       "--gradient-checkpointing false is --recompute none"},
+      {"--gc 0 --seed 1", "none", "--gc 0 is --recompute none"},
+      {"--gradient_checkpointing off --seed 1", "none", "--gradient-checkpointing off is --recompute none"}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     fsdp_options o = accept(FSDP_PROGRAM_TRAIN, cases[i].line);
+    char note[512];
+    assert_true(fsdp_options_note(&o, 0, note, (int)sizeof note));
+    assert_string_equal(note, cases[i].note);
     if (strcmp(o.recompute, cases[i].recompute) != 0 || o.seed != 1) {
       fail_msg("'%s': recompute %s, seed %d", cases[i].line, o.recompute, (int)o.seed);
     }
