@@ -4,8 +4,9 @@
 #include "runtime/plan/search/evaluate.h"
 #include "runtime/plan/search/search_config.h"
 
-// The search has three constants. FSDP_EVALUATION_ERROR (estimate.h): what an estimate may be off by, in time
-// and in bytes; a setting that it excludes by less is tried.
+// The search has three constants, and the prediction of what a chain takes a share of its own
+// (search_kind.c). FSDP_EVALUATION_ERROR (estimate.h): what an estimate may be off by, in time and in bytes;
+// a setting that it excludes by less is tried.
 
 // A smaller share of a step is not worth another plan.
 #define SEARCH_TIE 1e-3
@@ -59,10 +60,12 @@ typedef struct search_chain {
 } search_chain;
 
 // Those that every setting is tried with, and those that the best plans are tried with too.
-#define SEARCH_USUAL_CHAINS_MAX 4
-#define SEARCH_FINER_CHAINS_MAX 80
-#define SEARCH_PAIR_CHAINS_MAX  64
-#define SEARCH_CHAINS_MAX       (SEARCH_USUAL_CHAINS_MAX + SEARCH_FINER_CHAINS_MAX + SEARCH_PAIR_CHAINS_MAX)
+#define SEARCH_USUAL_CHAINS_MAX   4
+#define SEARCH_FINER_CHAINS_MAX   80
+#define SEARCH_OFFLOAD_CHAINS_MAX (SEARCH_ITEMS_MAX + 1)
+#define SEARCH_PAIR_CHAINS_MAX    64
+#define SEARCH_CHAINS_MAX                                                                                    \
+  (SEARCH_USUAL_CHAINS_MAX + SEARCH_FINER_CHAINS_MAX + SEARCH_OFFLOAD_CHAINS_MAX + SEARCH_PAIR_CHAINS_MAX)
 
 // What is gathered together.
 typedef struct search_units {
@@ -87,7 +90,8 @@ static inline void search_units_set(fsdp_plan_config *config, const search_units
 typedef struct search_space {
   search_chain chains[SEARCH_CHAINS_MAX];
   int chain_count, usual_count; // the usual ones come first
-  int first_single, first_pair; // from there on one item is recomputed, or one and another offloaded
+  // From there on one item is recomputed, one is offloaded, or one is recomputed and another offloaded.
+  int first_single, first_offload, first_pair;
   // Of the finer ones between, those that offload what is made once, and make again what is cheap, from
   // finer[0] to finer[finer_count - 1] with more and more.
   int finer[SEARCH_ITEMS_MAX], finer_count;
@@ -240,7 +244,7 @@ typedef struct searcher {
 
 // Estimates what may be the fastest of some settings, and take less than `enough`, again, from several
 // layers, or all where they differ, and orders them by that: estimates from few layers choose what is kept of
-// a kind, and may be too low by a third where copies and collectives come into each other's way later.
+// a kind, and may be much too low where copies and collectives come into each other's way later.
 void search_sharpen_settings(searcher *r, search_best *best, double enough);
 
 // Plans what may be best of the kinds that are ranked: result->plans, the fastest first.

@@ -109,13 +109,14 @@ static void list_neighbours(const searcher *r, int kind, const fsdp_plan_config 
 // Settings that may be faster than the best plan, the fastest by estimate first.
 typedef struct candidates {
   search_setting *settings;
-  int count, most;
+  int count, capacity;
 } candidates;
 
 static candidates candidates_create(const searcher *r, bool best) {
   const int64_t few = fsdp_max_i64(LAYERS_DRAFTED / r->config->base.model.num_layers, SEARCH_KEEP);
-  const int most = best ? DRAFTED_MAX : (int)fsdp_min_i64(few, DRAFTED_MAX);
-  return (candidates){.settings = fsdp_alloc((size_t)(most + 1) * sizeof(search_setting)), .most = most};
+  const int capacity = best ? DRAFTED_MAX : (int)fsdp_min_i64(few, DRAFTED_MAX);
+  search_setting *settings = fsdp_alloc((size_t)(capacity + 1) * sizeof *settings);
+  return (candidates){.settings = settings, .capacity = capacity};
 }
 
 // Chains may lead to the same program: that is listed once.
@@ -126,10 +127,10 @@ static void insert(candidates *list, const search_setting *setting) {
     if (x->step_s == y->step_s && memcmp(x->bytes, y->bytes, sizeof x->bytes) == 0) return;
   }
   while (at > 0 && list->settings[at - 1].estimate.step_s > setting->estimate.step_s) at--;
-  if (at == list->most) return;
+  if (at == list->capacity) return;
   memmove(&list->settings[at + 1], &list->settings[at], (size_t)(list->count - at) * sizeof *setting);
   list->settings[at] = *setting;
-  list->count = (int)fsdp_min_i64(list->count + 1, list->most);
+  list->count = (int)fsdp_min_i64(list->count + 1, list->capacity);
 }
 
 static bool fits_whole(searcher *r, const fsdp_plan_config *setting) {
@@ -147,7 +148,7 @@ static double enough_of(const searcher *r) {
 }
 
 // What the first `chains` chains make of a neighbour. Where everything fits: with everything kept, and with
-// one item made again; of the best plan itself, its first neighbour, with another one offloaded too.
+// one item made again or offloaded; of the best plan itself, its first neighbour, with one of each too.
 static void list_savings(searcher *r, const neighbours *around, int neighbour, bool best, int chains,
                          candidates *list) {
   const fsdp_plan_config *setting = &around->settings[neighbour];
@@ -201,7 +202,7 @@ static bool is_hindered(const fsdp_search_result *result, const fsdp_search_plan
 
 // `best`: of the best plan. `finer`: with finer choices of what is saved.
 static void try_neighbours(searcher *r, fsdp_search_plan plan, bool best, bool finer) {
-  const int chains = finer ? r->space.first_pair : r->space.usual_count;
+  const int chains = finer ? r->space.first_offload : r->space.usual_count;
   neighbours *around = fsdp_alloc(sizeof *around);
   candidates list = candidates_create(r, best);
   double waits[NEIGHBOURS_MAX] = {0};
@@ -226,13 +227,14 @@ static void try_neighbours(searcher *r, fsdp_search_plan plan, bool best, bool f
   free(around);
 }
 
-// The fastest plan whose neighbours were not tried, of those that these may make the best: the first `most`
-// that are near it, and of the hindered others; -1: none is left.
-static int next_plan(const fsdp_search_result *result, int64_t most, const uint64_t *tried, int tried_count) {
+// The fastest plan whose neighbours were not tried, of those that these may make the best: near it one of
+// the first `near_max` plans, and every hindered one that is not near; -1: none is left.
+static int next_plan(const fsdp_search_result *result, int64_t near_max, const uint64_t *tried,
+                     int tried_count) {
   for (int p = 0; p < result->count; p++) {
     const fsdp_search_plan *plan = &result->plans[p];
     const bool is_near = plan->step_s * (1 - 2 * FSDP_EVALUATION_ERROR) < result->plans[0].step_s;
-    if (is_near ? p >= most : !is_hindered(result, plan)) continue;
+    if (is_near ? p >= near_max : !is_hindered(result, plan)) continue;
     int t = 0;
     while (t < tried_count && tried[t] != plan->hash) t++;
     if (t == tried_count) return p;
@@ -250,11 +252,11 @@ static bool next_hindered(searcher *r, fsdp_search_plan *plan) {
 }
 
 void search_improve_plans(searcher *r) {
-  const int64_t others = fsdp_max_i64(LAYERS_AROUND / r->config->base.model.num_layers, SEARCH_DEPTH);
+  const int64_t near_max = fsdp_max_i64(LAYERS_AROUND / r->config->base.model.num_layers, SEARCH_DEPTH);
   uint64_t *tried = NULL;
   fsdp_search_plan plan;
   for (int count = 0;;) {
-    const int p = next_plan(r->result, others, tried, count);
+    const int p = next_plan(r->result, near_max, tried, count);
     if (p >= 0) {
       plan = r->result->plans[p];
       tried = fsdp_realloc(tried, (size_t)(count + 1) * sizeof *tried);

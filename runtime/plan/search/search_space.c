@@ -194,6 +194,16 @@ static void list_single_chains(search_space *space, const item *items, int count
   }
 }
 
+// Offloaded: what enters layers, or one item: a step may be faster so for the same reason.
+static void list_offload_chains(search_space *space, const item *items, int count) {
+  for (int i = -1; i < count; i++) {
+    if (i >= 0 && is_cheap(&items[i])) continue;
+    search_chain *chain = &space->chains[space->chain_count++];
+    add_set(chain, "", "");
+    add_set(chain, "", i < 0 ? "block_inputs" : items[i].name);
+  }
+}
+
 // Recomputed: one item, while another goes to the host: either alone may gain nothing.
 static void list_pair_chains(search_space *space, const item *items, int count) {
   for (int i = 0; i < count; i++) {
@@ -222,6 +232,8 @@ static void list_chains(const fsdp_search_config *search, search_space *space, c
   if (offload) list_finer_chains(search, space, items, count, cheap);
   space->first_single = space->chain_count;
   if (!search->fixed[FSDP_SEARCH_RECOMPUTE]) list_single_chains(space, items, count);
+  space->first_offload = space->chain_count;
+  if (offload) list_offload_chains(space, items, count);
   space->first_pair = space->chain_count;
   if (offload && !search->fixed[FSDP_SEARCH_RECOMPUTE]) list_pair_chains(space, items, count);
 }
