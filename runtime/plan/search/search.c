@@ -18,8 +18,9 @@ const char *fsdp_search_untried(void) {
   return "not tried: precisions; other prefetch than 0 to 4, and than 0 to 2 but for the best; units of "
          "several layers, of parts of layers in more than two ways, and of experts in other blocks than 2, 4 "
          "or 8; context of less than 256 rows a rank, or of 16 where sequences are too few for the ranks or "
-         "not divided by them; tensor other than the innermost axis, and of more ranks than heads but for "
-         "few sequences inside a node; savings that differ between layers but for the first ones";
+         "not divided by them, unless heads are too few too; tensor other than the innermost axis, and of "
+         "more ranks than heads but for few sequences inside a node; savings that differ between layers but "
+         "for the first ones";
 }
 
 // ---- Kinds

@@ -10,7 +10,8 @@
 #include <string.h>
 
 _Static_assert(FSDP_SAVED_NAME_BYTES <= FSDP_SAVING_NAME_BYTES, "a rule can name what is saved");
-// Context parallelism leaves a rank at least so many positions; fewer where that is the only use of ranks.
+// Context parallelism leaves a rank at least so many positions; fewer where that is the only use of ranks,
+// and one where the other is tensor of more ranks than heads.
 #define CONTEXT_ROWS       256
 #define CONTEXT_ROWS_LEAST 16
 // With more ranks of tensor than heads, elements of a layer's rows, for each of the weights that a rank has
@@ -512,6 +513,13 @@ static bool divides_sequences(const fsdp_search_config *search, int context) {
   return search->ranks % context == 0 && search->global_batch % (search->ranks / context) == 0;
 }
 
+// The least rows of a rank where sequences are too few for the ranks.
+static int64_t least_rows(const fsdp_search_config *search) {
+  const int64_t parts = fsdp_max_i64(1, search->base.seq / CONTEXT_ROWS_LEAST);
+  const bool all_used = search->global_batch * parts * search->base.model.num_heads >= search->ranks;
+  return all_used ? CONTEXT_ROWS_LEAST : 1;
+}
+
 // Fewer rows than usual as long as sequences are too few for the ranks with half of the context, or no
 // smaller context divides them.
 static bool is_context_tried(const fsdp_search_config *search, int context) {
@@ -519,7 +527,7 @@ static bool is_context_tried(const fsdp_search_config *search, int context) {
   bool lacks_sequences = true;
   for (int c = 1; c < context && lacks_sequences; c++) lacks_sequences = !divides_sequences(search, c);
   lacks_sequences = lacks_sequences || context * search->global_batch < 2 * (int64_t)search->ranks;
-  const int64_t rows = lacks_sequences ? CONTEXT_ROWS_LEAST : CONTEXT_ROWS;
+  const int64_t rows = lacks_sequences ? least_rows(search) : CONTEXT_ROWS;
   return context == 1 || context * rows <= search->base.seq;
 }
 

@@ -40,7 +40,8 @@ NAMED = [(ranks, ranks // 8, option) for ranks in (4096, 16384)
 # another kind; units that leave a part of each layer to the root's, gathered four ahead, of a kind that is
 # listed second; context of fewer rows, where no smaller one lets the ranks divide the sequences; tensor of
 # more ranks than heads over several nodes, where a step has few rows; a kind that needs more values on the
-# host than the usual choices send there; a value on the host alone, where all would fit.
+# host than the usual choices send there; a value on the host alone, where all would fit;
+# context of one row, where heads are too few for the ranks too.
 FOUND_FIXED = (
     (["--model", "qwen2.5-7b", "--profile", "h100-sxm", "--ranks", 8, "--ranks-per-node", 2, "-s", 4096,
       "--global-batch", 32, "--memory-limit", 64000000000],
@@ -92,6 +93,9 @@ FOUND_FIXED = (
      ["--strategy", "zero1"]),
     (["--model", "qwen2.5-7b", "--profile", "h200", "--ranks", 8, "-s", 1024, "--global-batch", 8],
      ["--offload-activations", "block_inputs"]),
+    (["--model", "gpt2", "--profile", "b200", "--ranks", 16384, "-s", 128, "--global-batch", 1,
+      "--ranks-per-node", 4, "--cpu-offload", "on"],
+     ["--context-parallel", 32]),
 )  # fmt: skip
 # Where a free search finds no plan, one of these finds none either.
 FRUGAL = (["--prefetch", 0], ["--wrap", "none"], ["--recompute", "block"], ["--recompute", "none"],
