@@ -1,4 +1,4 @@
-// Lists of operators as graphs, and the dataflow of these and of a model.
+// Lists of operators as graphs, kind by kind, and the dataflow of these and of a model.
 #include "runtime/plan/sharding/listed.h"
 
 #include "models/model.h"
@@ -9,20 +9,21 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
 
-// The letters of each operand's dimensions, a dot where there is none.
-static void check_letters(const fsdp_dataflow *flow, int op, const char *const *expected) {
-  const fsdp_operator *o = &flow->operators[op];
-  for (int i = 0; i < o->operand_count; i++) {
-    const fsdp_operator_operand *operand = &o->operands[i];
-    char letters[FSDP_MAX_DIMS + 1] = "";
-    for (int d = 0; d < flow->tensors[operand->tensor].dims; d++)
-      letters[d] = operand->letter[d] < 0 ? '.' : o->letters[operand->letter[d]].name;
-    assert_string_equal(letters, expected[i]);
+// Adds the letters of an operand's dimensions, a dot where there is none, behind a space.
+static void print_letters(const fsdp_dataflow *flow, const fsdp_operator *o, int i, char *out) {
+  size_t used = strlen(out);
+  if (used) out[used++] = ' ';
+  for (int d = 0; d < flow->tensors[o->operands[i].tensor].dims; d++) {
+    const int letter = o->operands[i].letter[d];
+    out[used++] = letter < 0 ? '.' : o->letters[letter].name;
   }
+  out[used] = 0;
 }
 
 // b + x w, of which b has one row: an input, a parameter, and a value for each operator.
@@ -32,6 +33,7 @@ static void test_list(void **state) {
   const int x = network_add_tensor(g, "x", FSDP_VALUE_INPUT, 16, 32);
   const int w = network_add_tensor(g, "w", FSDP_VALUE_PARAM, 32, 64);
   const int b = network_add_tensor(g, "b", FSDP_VALUE_INPUT, 1, 64);
+  char letters[16] = "";
   const int fc = network_add_operator(g, "matmul", "fc", x, w);
   network_add_operator(g, "add", "sum", b, fc);
   assert_int_equal(g->forward_count, 2);
@@ -45,8 +47,8 @@ static void test_list(void **state) {
 
   fsdp_dataflow *flow = network_of_listed(g);
   assert_int_equal(flow->operator_count, 2);
-  check_letters(flow, 0, (const char *const[]){"ni", "io", "no"});
-  check_letters(flow, 1, (const char *const[]){".q", "pq", "pq"});
+  for (int i = 0; i < 3; i++) print_letters(flow, &flow->operators[1], i, letters);
+  assert_string_equal(letters, ".q pq pq");
   assert_string_equal(flow->operators[1].kind, "add");
   assert_int_equal(flow->operators[1].letters[0].name, 'p'); // dimension by dimension, not operand by operand
   assert_int_equal(flow->tensors[network_find(flow, "fc")].maker, 0);
@@ -54,14 +56,85 @@ static void test_list(void **state) {
   fsdp_dataflow_destroy(flow);
 }
 
+// Each kind of operator, written as "[16,32] [32,64]" and so on, with the letters and the shape that it makes
+// of them; what must be whole.
+static const struct {
+  const char *kind, *shapes;
+  fsdp_listed_operator spec; // attributes
+  const char *letters;       // of inputs and output; a dot: none
+  const char *whole, *made;
+} kind_cases[] = {
+    {"matmul", "[6,4] [4,5]", {0}, "ni io no", "", "[6,5]"},
+    {"matmul", "[6,4] [5,4]", {.transposed = true}, "ni oi no", "", "[6,5]"},
+    {"matmul", "[3,2,6,4] [4,5]", {0}, "pqni io pqno", "", "[3,2,6,5]"},
+    {"matmul", "[3,2,6,4] [3,2,4,5]", {0}, "pqni pqio pqno", "", "[3,2,6,5]"},
+    {"matmul", "[3,6,4] [3,5,4]", {.transposed = true}, "pni poi pno", "", "[3,6,5]"},
+    {"add", "[6,4] [6,4]", {0}, "pq pq pq", "", "[6,4]"},
+    {"add", "[4] [6,4]", {0}, "q pq pq", "", "[6,4]"},
+    {"mul", "[6,1,4] [3,1]", {0}, "p.u q. pqu", "", "[6,3,4]"},
+    {"mul", "[6,1] [1,1]", {0}, "p. .. p.", "", "[6,1]"},
+    {"relu", "[6,4,3]", {0}, "pqu pqu", "", "[6,4,3]"},
+    {"transpose", "[6,4,3]", {0}, "pqu puq", "", "[6,3,4]"},
+    {"transpose", "[6,4,3]", {.permutation = {2, 0, 1}, .permutation_count = 3}, "pqu upq", "", "[3,6,4]"},
+    {"reduce_mean", "[6,4,3]", {.axis = 1}, "pqu pu", "", "[6,3]"},
+    {"reduce_mean", "[6,4,3]", {.axis = 0, .keeps_axis = true}, "pqu .qu", "", "[1,4,3]"},
+    {"slice", "[6,4]", {.axis = 0, .begin = 2, .size = 4}, "pq .q", "p", "[4,4]"},
+    {"slice", "[6,4]", {.axis = 1, .size = 1}, "pq p.", "q", "[6,1]"},
+    {"gather", "[9,4] [6]", {0}, "vc p pc", "", "[6,4]"},
+    {"gather", "[9,4] [6,2,3]", {0}, "vc pqu pquc", "", "[6,2,3,4]"},
+    {"rmsnorm", "[6,2,4] [4]", {0}, "pqc c pqc", "c", "[6,2,4]"},
+    {"attention", "[2,8,6,4] [2,4,6,4] [2,4,6,4]", {0}, "bhtd bhsd bhsd bhtd", "ds", "[2,8,6,4]"}};
+
+static void print_shape(const fsdp_operator_tensor *tensor, char *out, size_t bytes) {
+  int used = 0;
+  for (int d = 0; d < tensor->dims; d++)
+    used += snprintf(out + used, bytes - (size_t)used, "%c%lld", d ? ',' : '[', (long long)tensor->shape[d]);
+  snprintf(out + used, bytes - (size_t)used, "]");
+}
+
+// Adds an input for each shape; returns how many there are.
+static int add_inputs(fsdp_graph *g, const char *shapes, int *inputs) {
+  int count = 0;
+  for (const char *at = strchr(shapes, '['); at; at = strchr(at + 1, '[')) {
+    int64_t shape[FSDP_MAX_DIMS];
+    int dims = 0;
+    for (char *end = (char *)(uintptr_t)at; *end != ']';) shape[dims++] = strtoll(end + 1, &end, 10);
+    inputs[count++] = fsdp_listed_tensor(g, FSDP_VALUE_INPUT, "in", dims, shape);
+  }
+  return count;
+}
+
+static void test_kinds(void **state) {
+  (void)state;
+  for (size_t c = 0; c < sizeof kind_cases / sizeof *kind_cases; c++) {
+    fsdp_graph *g = fsdp_listed_create();
+    fsdp_listed_operator op = kind_cases[c].spec;
+    fsdp_error error = {0};
+    op.name = "made", op.kind = kind_cases[c].kind, op.place = "test";
+    op.input_count = add_inputs(g, kind_cases[c].shapes, op.inputs);
+    if (fsdp_listed_add(g, &op, &error)) fail_msg("%s", error.message);
+    fsdp_dataflow *flow = network_of_listed(g);
+    const fsdp_operator *o = &flow->operators[0];
+    char made[64], letters[64] = "", whole[FSDP_OPERATOR_LETTERS + 1] = "";
+    assert_int_equal(o->operand_count, o->input_count + 1);
+    for (int i = 0; i < o->operand_count; i++) print_letters(flow, o, i, letters);
+    for (int l = 0, used = 0; l < o->letter_count; l++)
+      if (o->letters[l].is_whole) whole[used++] = o->letters[l].name;
+    print_shape(&flow->tensors[o->operands[o->input_count].tensor], made, sizeof made);
+    assert_string_equal(letters, kind_cases[c].letters);
+    assert_string_equal(whole, kind_cases[c].whole);
+    assert_string_equal(made, kind_cases[c].made);
+    fsdp_dataflow_destroy(flow);
+  }
+}
+
 // Heads of queries, of which each head of keys has two.
 static void test_even_letters(void **state) {
   (void)state;
   fsdp_graph *g = fsdp_listed_create();
-  const int64_t q[] = {2, 8, 6, 4}, k[] = {2, 4, 6, 4};
-  fsdp_listed_operator op = {.name = "attn", .kind = "attention", .input_count = 3, .place = "test"};
+  fsdp_listed_operator op = {.name = "attn", .kind = "attention", .place = "test"};
   fsdp_error error = {0};
-  for (int i = 0; i < 3; i++) op.inputs[i] = fsdp_listed_tensor(g, FSDP_VALUE_INPUT, "qkv", 4, i ? k : q);
+  op.input_count = add_inputs(g, "[2,8,6,4] [2,4,6,4] [2,4,6,4]", op.inputs);
   assert_int_equal(fsdp_listed_add(g, &op, &error), FSDP_OK);
   fsdp_dataflow *flow = network_of_listed(g);
   const fsdp_operator *o = &flow->operators[0];
@@ -69,7 +142,6 @@ static void test_even_letters(void **state) {
   assert_true(heads->is_even);
   assert_int_equal(heads->size, 8);
   assert_int_equal(heads->limit, 4);
-  assert_true(o->letters[fsdp_operator_letter_find(o, 'd')].is_whole);
   fsdp_dataflow_destroy(flow);
 }
 
@@ -103,7 +175,7 @@ static void test_model(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_list), cmocka_unit_test(test_even_letters),
-                                     cmocka_unit_test(test_model)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_list), cmocka_unit_test(test_kinds),
+                                     cmocka_unit_test(test_even_letters), cmocka_unit_test(test_model)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
