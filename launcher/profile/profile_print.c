@@ -21,13 +21,13 @@ static void print_number(const char *before, double value, int exponent, FILE *o
   fprintf(out, "%s%s", before, fsdp_decimal_print(value, exponent, text));
 }
 
-static void print_curve(const char *name, const fsdp_profile_curve *curve, int exponent, FILE *out) {
-  fprintf(out, ", %s: {", name);
+static void print_curve(const fsdp_profile_curve *curve, int exponent, FILE *out) {
+  fputc('{', out);
   for (int i = 0; i < curve->count; i++) {
     print_number(i ? ", " : "", curve->points[i].size, 0, out);
     print_number(": ", curve->points[i].value, exponent, out);
   }
-  fputs("}}\n", out);
+  fputc('}', out);
 }
 
 static double value_of(const fsdp_device_profile *p, const fsdp_profile_number *number) {
@@ -68,44 +68,6 @@ static void print_top(const fsdp_device_profile *p, FILE *out) {
   fprintf(out, "tiles: %s\n", p->tiles ? "true" : "false");
 }
 
-static void print_products(const fsdp_device_profile *p, FILE *out) {
-  if (p->product_count) fputs("products:\n", out);
-  for (int i = 0; i < p->product_count; i++) {
-    const fsdp_profile_product *row = &p->products[i];
-    fprintf(out, "- {ranks: %d, dtype: %s, form: %s, m: %lld, n: %lld, k: %lld", row->ranks,
-            fsdp_dtype_name(row->dtype), fsdp_profile_forms[row->form], (long long)row->m, (long long)row->n,
-            (long long)row->k);
-    print_number(", tflops: ", row->flops_per_s, 12, out);
-    fputs("}\n", out);
-  }
-}
-
-static void print_attention(const fsdp_device_profile *p, FILE *out) {
-  if (p->attention_count) fputs("attention:\n", out);
-  for (int i = 0; i < p->attention_count; i++) {
-    const fsdp_profile_attention *row = &p->attention[i];
-    fputs("- {kernel: ", out);
-    print_quoted(row->kernel, out);
-    fprintf(out, ", ranks: %d, dtype: %s, head_dim: %d, direction: %s", row->ranks,
-            fsdp_dtype_name(row->dtype), row->head_dim, fsdp_profile_directions[row->direction]);
-    if (row->estimated) fputs(", estimated: true", out);
-    print_curve("tflops", &row->rate, 12, out);
-  }
-}
-
-static void print_grouped(const fsdp_device_profile *p, FILE *out) {
-  if (p->grouped_count) fputs("grouped:\n", out);
-  for (int i = 0; i < p->grouped_count; i++) {
-    const fsdp_profile_grouped *row = &p->grouped[i];
-    fputs("- {kernel: ", out);
-    print_quoted(row->kernel, out);
-    fprintf(out, ", ranks: %d, dtype: %s, form: %s", row->ranks, fsdp_dtype_name(row->dtype),
-            fsdp_profile_forms[row->form]);
-    if (row->estimated) fputs(", estimated: true", out);
-    print_curve("tflops", &row->rate, 12, out);
-  }
-}
-
 static void print_use(const fsdp_device_profile *p, FILE *out) {
   const char *const kernels[] = {p->attention_kernel, p->grouped_kernel};
   static const char *const names[] = {"attention: ", "grouped: "};
@@ -120,25 +82,36 @@ static void print_use(const fsdp_device_profile *p, FILE *out) {
   if (any) fputs("}\n", out);
 }
 
-static void print_ops(const fsdp_device_profile *p, FILE *out) {
-  if (p->op_count) fputs("ops:\n", out);
-  for (int i = 0; i < p->op_count; i++) {
-    const fsdp_profile_op *row = &p->ops[i];
-    fprintf(out, "- {ranks: %d, op: %s", row->ranks,
-            row->op == FSDP_OP_ROW_COUNT ? "any" : fsdp_op_name(row->op));
-    if (row->dtype != FSDP_PROFILE_ANY_DTYPE) fprintf(out, ", dtype: %s", fsdp_dtype_name(row->dtype));
-    print_curve("gbps", &row->rate, 9, out);
-  }
+// The word that stands for a field's value, or NULL: none does, as for an op of any dtype, or false.
+static const char *word_of(const fsdp_profile_field *field, const void *at) {
+  if (field->type == FSDP_FIELD_FLAG) return *(const bool *)at ? "true" : NULL;
+  const int word = *(const int *)at - field->number;
+  return word < field->word_count ? field->words[word] : NULL;
 }
 
-static void print_collectives(const fsdp_device_profile *p, FILE *out) {
-  if (p->collective_count) fputs("collectives:\n", out);
-  for (int i = 0; i < p->collective_count; i++) {
-    const fsdp_profile_collective *row = &p->collectives[i];
-    fprintf(out, "- {kind: %s, link: %s, ranks: %d, ranks_per_node: %d, groups: %d",
-            fsdp_collective_rows[row->kind].name, fsdp_profile_links[row->link], row->ranks,
-            row->ranks_per_node, row->groups);
-    print_curve("us", &row->seconds, -6, out);
+static void print_field(const fsdp_profile_field *field, const void *at, const char *before, FILE *out) {
+  const bool is_word = field->type == FSDP_FIELD_WORD || field->type == FSDP_FIELD_FLAG;
+  const char *word = is_word ? word_of(field, at) : "";
+  if (!word) return;
+  fprintf(out, "%s%s: %s", before, field->key, word);
+  if (field->type == FSDP_FIELD_WHOLE) fprintf(out, "%d", *(const int *)at);
+  if (field->type == FSDP_FIELD_LONG) fprintf(out, "%lld", (long long)*(const int64_t *)at);
+  if (field->type == FSDP_FIELD_NAME) print_quoted(at, out);
+  if (field->type == FSDP_FIELD_RATE) print_number("", *(const double *)at, field->number, out);
+  if (field->type == FSDP_FIELD_CURVE) print_curve(at, field->number, out);
+}
+
+static void print_list(const fsdp_device_profile *p, fsdp_profile_list list, FILE *out) {
+  int count;
+  const char *rows = fsdp_device_profile_rows(p, list, &count);
+  if (count) fprintf(out, "%s:\n", fsdp_profile_lists[list].key);
+  for (int i = 0; i < count; i++, rows += fsdp_device_profile_row_bytes(list)) {
+    fputs("- {", out);
+    for (int f = 0; f < fsdp_profile_lists[list].count; f++) {
+      const fsdp_profile_field *field = &fsdp_profile_lists[list].fields[f];
+      print_field(field, rows + field->offset, f ? ", " : "", out);
+    }
+    fputs("}\n", out);
   }
 }
 
@@ -149,10 +122,8 @@ void fsdp_profile_print(const fsdp_device_profile *profile, const char *source, 
   print_quoted(source, out);
   fputc('\n', out);
   print_top(profile, out);
-  print_products(profile, out);
-  print_grouped(profile, out);
-  print_attention(profile, out);
-  print_use(profile, out);
-  print_ops(profile, out);
-  print_collectives(profile, out);
+  for (int list = 0; list < FSDP_PROFILE_LISTS; list++) {
+    print_list(profile, (fsdp_profile_list)list, out);
+    if (list == FSDP_PROFILE_ATTENTION) print_use(profile, out);
+  }
 }

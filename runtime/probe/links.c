@@ -103,7 +103,7 @@ static void measure_collective(probe *self, int group, fsdp_collective_kind kind
   // More bytes take no less: what disturbs a measurement only adds to it.
   for (int i = entry.seconds.count - 2; i >= 0; i--)
     points[i].value = fmin(points[i].value, points[i + 1].value);
-  if (entry.seconds.count > 0) fsdp_device_profile_add_collective(self->profile, &entry);
+  if (entry.seconds.count > 0) fsdp_device_profile_add(self->profile, FSDP_PROFILE_COLLECTIVES, &entry);
 }
 
 void probe_collectives(probe *self) {

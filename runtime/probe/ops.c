@@ -102,7 +102,7 @@ static void measure_op(probe *self, fsdp_op_kind kind) {
     entry.rate.count += measure_point(self, kind, row_bytes > 0 ? row_bytes : 1, sizes[i],
                                       have ? points[have - 1].size : 0, &points[have]);
   }
-  if (entry.rate.count > 0) fsdp_device_profile_add_op(self->profile, &entry);
+  if (entry.rate.count > 0) fsdp_device_profile_add(self->profile, FSDP_PROFILE_OPS, &entry);
 }
 
 // Whether a step runs the op, and memory bounds it: it has no gemms. Checks of state and poison are no part
@@ -167,7 +167,7 @@ void probe_head(probe *self) {
       attrs.vocabulary = cuda ? gpu_shapes[i].vocabulary : cpu_shapes[i].vocabulary;
       entry.rate.count += measure_head(self, kind, &attrs, &points[entry.rate.count]);
     }
-    if (entry.rate.count > 0) fsdp_device_profile_add_op(self->profile, &entry);
+    if (entry.rate.count > 0) fsdp_device_profile_add(self->profile, FSDP_PROFILE_OPS, &entry);
   }
 }
 
@@ -203,7 +203,7 @@ static void measure_attention(probe *self, const char *kernel, int head_dim,
         (fsdp_profile_point){(double)seq, probe_call_work(call).flops / probe_call_measure(self, call)};
     probe_call_destroy(call);
   }
-  if (entry.rate.count > 0) fsdp_device_profile_add_attention(self->profile, &entry);
+  if (entry.rate.count > 0) fsdp_device_profile_add(self->profile, FSDP_PROFILE_ATTENTION, &entry);
 }
 
 static void measure_head_dims(probe *self, const char *kernel) {

@@ -65,13 +65,14 @@ double probe_product_s(probe *self, const fsdp_op_product *product) {
   if (!call) return 0;
   const double seconds = probe_call_measure(self, call);
   probe_call_destroy(call);
-  fsdp_device_profile_add_product(self->profile, &(fsdp_profile_product){.ranks = self->scope,
-                                                                         .dtype = self->dtype,
-                                                                         .form = product->form,
-                                                                         .m = product->m,
-                                                                         .n = product->n,
-                                                                         .k = product->k,
-                                                                         .flops_per_s = flops / seconds});
+  fsdp_device_profile_add(self->profile, FSDP_PROFILE_PRODUCTS,
+                          &(fsdp_profile_product){.ranks = self->scope,
+                                                  .dtype = self->dtype,
+                                                  .form = product->form,
+                                                  .m = product->m,
+                                                  .n = product->n,
+                                                  .k = product->k,
+                                                  .flops_per_s = flops / seconds});
   return seconds;
 }
 
@@ -161,7 +162,7 @@ void probe_grouped(probe *self) {
       const double rate = grouped_rate(self, entry.form, rows);
       if (rate > 0) points[entry.rate.count++] = (fsdp_profile_point){(double)rows, rate};
     }
-    if (entry.rate.count > 0) fsdp_device_profile_add_grouped(self->profile, &entry);
+    if (entry.rate.count > 0) fsdp_device_profile_add(self->profile, FSDP_PROFILE_GROUPED, &entry);
   }
 }
 

@@ -102,16 +102,17 @@ static fsdp_profile_sustained sustained_at(probe *self, double flops_per_s) {
   fsdp_device_profile *measured = self->profile;
   self->profile = fsdp_device_profile_create();
   self->profile->memory_rate = 1e12;
-  fsdp_device_profile_add_product(self->profile, &(fsdp_profile_product){.dtype = FSDP_BF16,
-                                                                         .form = FSDP_PRODUCT_FORM_COUNT,
-                                                                         .m = 64,
-                                                                         .n = 64,
-                                                                         .k = 64,
-                                                                         .flops_per_s = flops_per_s});
-  fsdp_device_profile_add_attention(self->profile, &(fsdp_profile_attention){.dtype = FSDP_BF16,
-                                                                             .head_dim = 32,
-                                                                             .direction = FSDP_ATTENTION_BOTH,
-                                                                             .rate = {&point, 1}});
+  fsdp_device_profile_add(self->profile, FSDP_PROFILE_PRODUCTS,
+                          &(fsdp_profile_product){.dtype = FSDP_BF16,
+                                                  .form = FSDP_PRODUCT_FORM_COUNT,
+                                                  .m = 64,
+                                                  .n = 64,
+                                                  .k = 64,
+                                                  .flops_per_s = flops_per_s});
+  fsdp_device_profile_add(
+      self->profile, FSDP_PROFILE_ATTENTION,
+      &(fsdp_profile_attention){
+          .dtype = FSDP_BF16, .head_dim = 32, .direction = FSDP_ATTENTION_BOTH, .rate = {&point, 1}});
   probe_sustained(self);
   const fsdp_profile_sustained sustained = self->profile->sustained;
   fsdp_device_profile_destroy(self->profile);

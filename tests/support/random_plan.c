@@ -307,18 +307,18 @@ fsdp_device_profile *round_machine(double node_rate, double network_rate) {
   p->launch_s = 1e-6;
   p->network_rate = network_rate;
   const fsdp_profile_product product = {0, FSDP_BF16, FSDP_PRODUCT_FORM_COUNT, 4096, 4096, 4096, ROUND_FLOPS};
-  fsdp_device_profile_add_product(p, &product);
+  fsdp_device_profile_add(p, FSDP_PROFILE_PRODUCTS, &product);
   fsdp_profile_point rate[] = {{1024, ROUND_FLOPS / 2}};
   const fsdp_profile_attention attention = {
       .dtype = FSDP_BF16, .head_dim = 128, .direction = FSDP_ATTENTION_BOTH, .rate = {rate, 1}};
-  fsdp_device_profile_add_attention(p, &attention);
+  fsdp_device_profile_add(p, FSDP_PROFILE_ATTENTION, &attention);
   for (int kind = 0; kind < FSDP_COLLECTIVE_COUNT; kind++) {
     const double share = (kind == FSDP_ALL_REDUCE ? 2 : 1) * 7.0 / 8;
     fsdp_profile_point seconds[] = {{1e4, 1e4 * share / node_rate + 1e-6},
                                     {1e9, 1e9 * share / node_rate + 1e-6}};
     const fsdp_profile_collective collective = {
         .kind = (fsdp_collective_kind)kind, .link = FSDP_LINK_NODE, .ranks = 8, .seconds = {seconds, 2}};
-    fsdp_device_profile_add_collective(p, &collective);
+    fsdp_device_profile_add(p, FSDP_PROFILE_COLLECTIVES, &collective);
   }
   return p;
 }

@@ -3,6 +3,7 @@
 #include "runtime/base/check.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,68 +14,76 @@ fsdp_device_profile *fsdp_device_profile_create(void) {
   return profile;
 }
 
+// ---- Lists
+
+// Where a profile has a list: the pointer to its rows and their number; and a row's bytes and its curve (0:
+// none).
+static const struct {
+  size_t rows, count, bytes, curve;
+} lists[FSDP_PROFILE_LISTS] = {
+#define AT(field) offsetof(fsdp_device_profile, field)
+    [FSDP_PROFILE_PRODUCTS] = {AT(products), AT(product_count), sizeof(fsdp_profile_product), 0},
+    [FSDP_PROFILE_GROUPED] = {AT(grouped), AT(grouped_count), sizeof(fsdp_profile_grouped),
+                              offsetof(fsdp_profile_grouped, rate)},
+    [FSDP_PROFILE_ATTENTION] = {AT(attention), AT(attention_count), sizeof(fsdp_profile_attention),
+                                offsetof(fsdp_profile_attention, rate)},
+    [FSDP_PROFILE_OPS] = {AT(ops), AT(op_count), sizeof(fsdp_profile_op), offsetof(fsdp_profile_op, rate)},
+    [FSDP_PROFILE_COLLECTIVES] = {AT(collectives), AT(collective_count), sizeof(fsdp_profile_collective),
+                                  offsetof(fsdp_profile_collective, seconds)}};
+
+static int *count_of(const fsdp_device_profile *profile, fsdp_profile_list list) {
+  return (int *)((uintptr_t)profile + lists[list].count);
+}
+
+const void *fsdp_device_profile_rows(const fsdp_device_profile *profile, fsdp_profile_list list, int *count) {
+  void *rows;
+  memcpy(&rows, (const char *)profile + lists[list].rows, sizeof rows);
+  *count = *count_of(profile, list);
+  return rows;
+}
+
+size_t fsdp_device_profile_row_bytes(fsdp_profile_list list) {
+  return lists[list].bytes;
+}
+
+static void set_rows(fsdp_device_profile *profile, fsdp_profile_list list, void *rows, int count) {
+  memcpy((char *)profile + lists[list].rows, &rows, sizeof rows);
+  *count_of(profile, list) = count;
+}
+
+static fsdp_profile_curve *curve_at(fsdp_profile_list list, const void *rows, int index) {
+  return (fsdp_profile_curve *)((uintptr_t)rows + lists[list].bytes * (size_t)index + lists[list].curve);
+}
+
+void fsdp_device_profile_add(fsdp_device_profile *profile, fsdp_profile_list list, const void *row) {
+  const int step = 16;
+  int count;
+  void *rows = (void *)(uintptr_t)fsdp_device_profile_rows(profile, list, &count);
+  if (count % step == 0) rows = fsdp_realloc(rows, (size_t)(count + step) * lists[list].bytes);
+  memcpy((char *)rows + (size_t)count * lists[list].bytes, row, lists[list].bytes);
+  if (lists[list].curve) {
+    fsdp_profile_curve *curve = curve_at(list, rows, count);
+    const fsdp_profile_point *points = curve->points;
+    FSDP_CHECK(curve->count > 0, "a curve without points");
+    curve->points = fsdp_alloc((size_t)curve->count * sizeof *points);
+    memcpy(curve->points, points, (size_t)curve->count * sizeof *points);
+  }
+  set_rows(profile, list, rows, count + 1);
+}
+
+void fsdp_device_profile_clear(fsdp_device_profile *profile, fsdp_profile_list list) {
+  int count;
+  void *rows = (void *)(uintptr_t)fsdp_device_profile_rows(profile, list, &count);
+  for (int i = 0; i < count && lists[list].curve; i++) free(curve_at(list, rows, i)->points);
+  free(rows);
+  set_rows(profile, list, NULL, 0);
+}
+
 void fsdp_device_profile_destroy(fsdp_device_profile *profile) {
   if (!profile) return;
-  for (int i = 0; i < profile->grouped_count; i++) free(profile->grouped[i].rate.points);
-  for (int i = 0; i < profile->attention_count; i++) free(profile->attention[i].rate.points);
-  for (int i = 0; i < profile->op_count; i++) free(profile->ops[i].rate.points);
-  for (int i = 0; i < profile->collective_count; i++) free(profile->collectives[i].seconds.points);
-  free(profile->products);
-  free(profile->grouped);
-  free(profile->attention);
-  free(profile->ops);
-  free(profile->collectives);
+  for (int list = 0; list < FSDP_PROFILE_LISTS; list++)
+    fsdp_device_profile_clear(profile, (fsdp_profile_list)list);
   free(profile);
-}
-
-// ---- Entries
-
-// Room for one more of `count` items.
-static void *grown(void *items, int count, size_t bytes) {
-  const int step = 16;
-  return count % step ? items : fsdp_realloc(items, (size_t)(count + step) * bytes);
-}
-
-static fsdp_profile_curve curve_copy(const fsdp_profile_curve *curve) {
-  FSDP_CHECK(curve->count > 0, "a curve without points");
-  fsdp_profile_curve copy = {fsdp_alloc((size_t)curve->count * sizeof *copy.points), curve->count};
-  memcpy(copy.points, curve->points, (size_t)curve->count * sizeof *copy.points);
-  return copy;
-}
-
-void fsdp_device_profile_add_product(fsdp_device_profile *profile, const fsdp_profile_product *product) {
-  profile->products = grown(profile->products, profile->product_count, sizeof *product);
-  profile->products[profile->product_count++] = *product;
-}
-
-void fsdp_device_profile_add_grouped(fsdp_device_profile *profile, const fsdp_profile_grouped *grouped) {
-  profile->grouped = grown(profile->grouped, profile->grouped_count, sizeof *grouped);
-  fsdp_profile_grouped *entry = &profile->grouped[profile->grouped_count++];
-  *entry = *grouped;
-  entry->rate = curve_copy(&grouped->rate);
-}
-
-void fsdp_device_profile_add_attention(fsdp_device_profile *profile,
-                                       const fsdp_profile_attention *attention) {
-  profile->attention = grown(profile->attention, profile->attention_count, sizeof *attention);
-  fsdp_profile_attention *entry = &profile->attention[profile->attention_count++];
-  *entry = *attention;
-  entry->rate = curve_copy(&attention->rate);
-}
-
-void fsdp_device_profile_add_op(fsdp_device_profile *profile, const fsdp_profile_op *op) {
-  profile->ops = grown(profile->ops, profile->op_count, sizeof *op);
-  fsdp_profile_op *entry = &profile->ops[profile->op_count++];
-  *entry = *op;
-  entry->rate = curve_copy(&op->rate);
-}
-
-void fsdp_device_profile_add_collective(fsdp_device_profile *profile,
-                                        const fsdp_profile_collective *collective) {
-  profile->collectives = grown(profile->collectives, profile->collective_count, sizeof *collective);
-  fsdp_profile_collective *entry = &profile->collectives[profile->collective_count++];
-  *entry = *collective;
-  entry->seconds = curve_copy(&collective->seconds);
 }
 
 void fsdp_device_profile_set_network(fsdp_device_profile *profile, int ranks) {

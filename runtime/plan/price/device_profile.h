@@ -144,13 +144,23 @@ typedef struct fsdp_device_profile {
 fsdp_device_profile *fsdp_device_profile_create(void);
 void fsdp_device_profile_destroy(fsdp_device_profile *profile); // NULL is allowed
 
-// Append a copy, points included.
-void fsdp_device_profile_add_product(fsdp_device_profile *profile, const fsdp_profile_product *product);
-void fsdp_device_profile_add_grouped(fsdp_device_profile *profile, const fsdp_profile_grouped *grouped);
-void fsdp_device_profile_add_attention(fsdp_device_profile *profile, const fsdp_profile_attention *attention);
-void fsdp_device_profile_add_op(fsdp_device_profile *profile, const fsdp_profile_op *op);
-void fsdp_device_profile_add_collective(fsdp_device_profile *profile,
-                                        const fsdp_profile_collective *collective);
+// The lists of rows.
+typedef enum fsdp_profile_list {
+  FSDP_PROFILE_PRODUCTS,    // of fsdp_profile_product
+  FSDP_PROFILE_GROUPED,     // of fsdp_profile_grouped
+  FSDP_PROFILE_ATTENTION,   // of fsdp_profile_attention
+  FSDP_PROFILE_OPS,         // of fsdp_profile_op
+  FSDP_PROFILE_COLLECTIVES, // of fsdp_profile_collective
+  FSDP_PROFILE_LISTS
+} fsdp_profile_list;
+
+// Appends a copy of a row of the list's type, points included.
+void fsdp_device_profile_add(fsdp_device_profile *profile, fsdp_profile_list list, const void *row);
+// Removes all rows of a list.
+void fsdp_device_profile_clear(fsdp_device_profile *profile, fsdp_profile_list list);
+// The list's rows, one after the other, and in *count how many there are; and the bytes of one.
+const void *fsdp_device_profile_rows(const fsdp_device_profile *profile, fsdp_profile_list list, int *count);
+size_t fsdp_device_profile_row_bytes(fsdp_profile_list list);
 
 // Sets the network's rate and latency by the all-gather that spans nodes over the given number of ranks: what
 // a large one adds to a small one, and the hops of the small one. Of one size, all its time counts as moving.

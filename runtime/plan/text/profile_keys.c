@@ -50,6 +50,73 @@ const fsdp_profile_section fsdp_profile_sections[FSDP_PROFILE_SECTIONS] = {
       {"node_latency_us", AT(node_latency_s), -6, 0, 0}}},
 };
 
-const char *const fsdp_profile_forms[FSDP_PROFILE_FORMS] = {"forward", "input", "weight", "any"};
-const char *const fsdp_profile_directions[FSDP_PROFILE_DIRECTIONS] = {"forward", "backward", "both"};
-const char *const fsdp_profile_links[FSDP_PROFILE_LINKS] = {"node", "network"};
+static const char *const dtypes[] = {"fp32", "bf16", "fp16"};
+static const char *const ops[] = {
+#define FSDP_OP(KIND, name, PHASE, operands, RULES) #name,
+#include "models/graph/ops.def"
+#define FSDP_GRAPH_OP(KIND, name, PHASE, operands, RULES) #name,
+#include "models/graph/ops.def"
+    "any"};
+static const char *const collectives[] = {
+#define FSDP_COLLECTIVE(KIND, name, ...) #name,
+#include "runtime/base/collectives.def"
+};
+
+// By value of fsdp_op_product_form, fsdp_profile_direction and fsdp_profile_link.
+static const char *const forms[] = {"forward", "input", "weight", "any"};
+static const char *const directions[] = {"forward", "backward", "both"};
+static const char *const links[] = {"node", "network"};
+
+#define COUNT(array) (int)(sizeof(array) / sizeof *(array))
+#define WORDS(names) names, COUNT(names)
+
+static const fsdp_profile_field product_fields[] = {
+    {"ranks", FSDP_FIELD_WHOLE, offsetof(fsdp_profile_product, ranks), false, 0, NULL, 0},
+    {"dtype", FSDP_FIELD_WORD, offsetof(fsdp_profile_product, dtype), true, FSDP_F32, WORDS(dtypes)},
+    {"form", FSDP_FIELD_WORD, offsetof(fsdp_profile_product, form), true, FSDP_PRODUCT_FORWARD, WORDS(forms)},
+    {"m", FSDP_FIELD_LONG, offsetof(fsdp_profile_product, m), true, 1, NULL, 0},
+    {"n", FSDP_FIELD_LONG, offsetof(fsdp_profile_product, n), true, 1, NULL, 0},
+    {"k", FSDP_FIELD_LONG, offsetof(fsdp_profile_product, k), true, 1, NULL, 0},
+    {"tflops", FSDP_FIELD_RATE, offsetof(fsdp_profile_product, flops_per_s), true, 12, NULL, 0},
+};
+static const fsdp_profile_field grouped_fields[] = {
+    {"kernel", FSDP_FIELD_NAME, offsetof(fsdp_profile_grouped, kernel), true, 0, NULL, 0},
+    {"ranks", FSDP_FIELD_WHOLE, offsetof(fsdp_profile_grouped, ranks), false, 0, NULL, 0},
+    {"dtype", FSDP_FIELD_WORD, offsetof(fsdp_profile_grouped, dtype), true, FSDP_F32, WORDS(dtypes)},
+    {"form", FSDP_FIELD_WORD, offsetof(fsdp_profile_grouped, form), true, FSDP_PRODUCT_FORWARD, WORDS(forms)},
+    {"estimated", FSDP_FIELD_FLAG, offsetof(fsdp_profile_grouped, estimated), false, 0, NULL, 0},
+    {"tflops", FSDP_FIELD_CURVE, offsetof(fsdp_profile_grouped, rate), true, 12, NULL, 0},
+};
+static const fsdp_profile_field attention_fields[] = {
+    {"kernel", FSDP_FIELD_NAME, offsetof(fsdp_profile_attention, kernel), true, 0, NULL, 0},
+    {"ranks", FSDP_FIELD_WHOLE, offsetof(fsdp_profile_attention, ranks), false, 0, NULL, 0},
+    {"dtype", FSDP_FIELD_WORD, offsetof(fsdp_profile_attention, dtype), true, FSDP_F32, WORDS(dtypes)},
+    {"head_dim", FSDP_FIELD_WHOLE, offsetof(fsdp_profile_attention, head_dim), true, 1, NULL, 0},
+    {"direction", FSDP_FIELD_WORD, offsetof(fsdp_profile_attention, direction), true, FSDP_ATTENTION_FORWARD,
+     WORDS(directions)},
+    {"estimated", FSDP_FIELD_FLAG, offsetof(fsdp_profile_attention, estimated), false, 0, NULL, 0},
+    {"tflops", FSDP_FIELD_CURVE, offsetof(fsdp_profile_attention, rate), true, 12, NULL, 0},
+};
+static const fsdp_profile_field op_fields[] = {
+    {"ranks", FSDP_FIELD_WHOLE, offsetof(fsdp_profile_op, ranks), false, 0, NULL, 0},
+    {"op", FSDP_FIELD_WORD, offsetof(fsdp_profile_op, op), true, 0, WORDS(ops)},
+    {"dtype", FSDP_FIELD_WORD, offsetof(fsdp_profile_op, dtype), false, FSDP_F32, WORDS(dtypes)},
+    {"gbps", FSDP_FIELD_CURVE, offsetof(fsdp_profile_op, rate), true, 9, NULL, 0},
+};
+static const fsdp_profile_field collective_fields[] = {
+    {"kind", FSDP_FIELD_WORD, offsetof(fsdp_profile_collective, kind), true, 0, WORDS(collectives)},
+    {"link", FSDP_FIELD_WORD, offsetof(fsdp_profile_collective, link), true, FSDP_LINK_NODE, WORDS(links)},
+    {"ranks", FSDP_FIELD_WHOLE, offsetof(fsdp_profile_collective, ranks), true, 2, NULL, 0},
+    {"ranks_per_node", FSDP_FIELD_WHOLE, offsetof(fsdp_profile_collective, ranks_per_node), false, 0, NULL,
+     0},
+    {"groups", FSDP_FIELD_WHOLE, offsetof(fsdp_profile_collective, groups), false, 0, NULL, 0},
+    {"us", FSDP_FIELD_CURVE, offsetof(fsdp_profile_collective, seconds), true, -6, NULL, 0},
+};
+
+const struct fsdp_profile_list_key fsdp_profile_lists[FSDP_PROFILE_LISTS] = {
+    [FSDP_PROFILE_PRODUCTS] = {"products", product_fields, COUNT(product_fields)},
+    [FSDP_PROFILE_GROUPED] = {"grouped", grouped_fields, COUNT(grouped_fields)},
+    [FSDP_PROFILE_ATTENTION] = {"attention", attention_fields, COUNT(attention_fields)},
+    [FSDP_PROFILE_OPS] = {"ops", op_fields, COUNT(op_fields)},
+    [FSDP_PROFILE_COLLECTIVES] = {"collectives", collective_fields, COUNT(collective_fields)},
+};

@@ -27,8 +27,32 @@ typedef struct fsdp_profile_section {
 extern const fsdp_profile_number fsdp_profile_numbers[FSDP_PROFILE_NUMBERS];
 extern const fsdp_profile_section fsdp_profile_sections[FSDP_PROFILE_SECTIONS];
 
-// By value of fsdp_op_product_form, fsdp_profile_direction and fsdp_profile_link.
-enum { FSDP_PROFILE_FORMS = 4, FSDP_PROFILE_DIRECTIONS = 3, FSDP_PROFILE_LINKS = 2 };
-extern const char *const fsdp_profile_forms[FSDP_PROFILE_FORMS];
-extern const char *const fsdp_profile_directions[FSDP_PROFILE_DIRECTIONS];
-extern const char *const fsdp_profile_links[FSDP_PROFILE_LINKS];
+typedef enum fsdp_profile_field_type {
+  FSDP_FIELD_WHOLE, // int
+  FSDP_FIELD_LONG,  // int64_t
+  FSDP_FIELD_WORD,  // enum
+  FSDP_FIELD_FLAG,  // bool
+  FSDP_FIELD_NAME,  // char[FSDP_PROFILE_KERNEL_BYTES]
+  FSDP_FIELD_RATE,  // double
+  FSDP_FIELD_CURVE  // fsdp_profile_curve
+} fsdp_profile_field_type;
+
+// A field of a list's rows.
+typedef struct fsdp_profile_field {
+  const char *key;
+  fsdp_profile_field_type type;
+  size_t offset;
+  bool required;
+  int number; // WHOLE, LONG: the least; WORD: the value of the first word; RATE, CURVE: the unit's exponent
+  const char *const *words; // WORD
+  int word_count;
+} fsdp_profile_field;
+
+enum { FSDP_PROFILE_FIELDS_MAX = 7 };
+
+// The lists in the order in which they are printed, by fsdp_profile_list.
+extern const struct fsdp_profile_list_key {
+  const char *key;
+  const fsdp_profile_field *fields;
+  int count;
+} fsdp_profile_lists[FSDP_PROFILE_LISTS];

@@ -47,6 +47,16 @@ fsdp_status fsdp_profile_read_word(const fsdp_profile_reader *r, const yaml_node
                               list_of(names, count, all, sizeof all));
 }
 
+fsdp_status fsdp_profile_read_key(const fsdp_profile_reader *r, const yaml_node_pair_t *pair,
+                                  const char *const *keys, int count, unsigned *seen, int *key) {
+  const yaml_node_t *node = fsdp_profile_node(r, pair->key);
+  fsdp_status status = fsdp_profile_read_word(r, node, "key", keys, count, key);
+  if (status) return status;
+  if (*seen & 1u << *key) return fsdp_profile_fail_at(r, node, "a second %s; remove one", keys[*key]);
+  *seen |= 1u << *key;
+  return FSDP_OK;
+}
+
 // ---- Numbers
 
 // Of seconds, and of bytes, FLOPs and either per second: products and quotients of a few of them are finite.
@@ -58,19 +68,15 @@ fsdp_status fsdp_profile_read_word(const fsdp_profile_reader *r, const yaml_node
 static fsdp_status read_value(const fsdp_profile_reader *r, const yaml_node_t *node,
                               const yaml_node_t **value, bool *mark) {
   static const char *const keys[] = {"value", "source", "estimated"}, *const flags[] = {"false", "true"};
-  bool seen[3] = {false, false, false};
+  unsigned seen = 0;
   *value = node->type == YAML_SCALAR_NODE ? node : NULL;
   if (mark) *mark = false;
   if (node->type != YAML_MAPPING_NODE) return FSDP_OK;
   for (const yaml_node_pair_t *pair = node->data.mapping.pairs.start; pair < node->data.mapping.pairs.top;
        pair++) {
     int key;
-    const int count = mark ? 3 : 2;
-    fsdp_status status = fsdp_profile_read_word(r, fsdp_profile_node(r, pair->key), "key", keys, count, &key);
+    fsdp_status status = fsdp_profile_read_key(r, pair, keys, mark ? 3 : 2, &seen, &key);
     if (status) return status;
-    if (seen[key])
-      return fsdp_profile_fail_at(r, fsdp_profile_node(r, pair->key), "a second %s; remove one", keys[key]);
-    seen[key] = true;
     if (key == 0) *value = fsdp_profile_node(r, pair->value);
     if (key == 1 && !fsdp_yaml_is_scalar(fsdp_profile_node(r, pair->value)))
       return fsdp_profile_fail_at(r, fsdp_profile_node(r, pair->value), "a source is not a text");

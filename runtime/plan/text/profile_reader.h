@@ -40,6 +40,10 @@ fsdp_status fsdp_profile_fail_at(const fsdp_profile_reader *r, const yaml_node_t
 fsdp_status fsdp_profile_read_word(const fsdp_profile_reader *r, const yaml_node_t *node, const char *what,
                                    const char *const *names, int count, int *index);
 
+// The index of a pair's key among `keys`, which no pair before it has. *seen, at first 0: those read (bits).
+fsdp_status fsdp_profile_read_key(const fsdp_profile_reader *r, const yaml_node_pair_t *pair,
+                                  const char *const *keys, int count, unsigned *seen, int *key);
+
 // What a number is, and its unit, 10^exponent; `least` is of the result.
 typedef struct fsdp_profile_unit {
   const char *what;
@@ -58,14 +62,6 @@ fsdp_status fsdp_profile_read_whole(const fsdp_profile_reader *r, const yaml_nod
 fsdp_status fsdp_profile_read_curve(const fsdp_profile_reader *r, const yaml_node_t *node, const char *what,
                                     int exponent, fsdp_profile_curve *curve);
 
-typedef enum fsdp_profile_list {
-  FSDP_PROFILE_PRODUCTS,
-  FSDP_PROFILE_GROUPED,
-  FSDP_PROFILE_ATTENTION,
-  FSDP_PROFILE_OPS,
-  FSDP_PROFILE_COLLECTIVES
-} fsdp_profile_list;
-
 // The whole list in place of what the profile has.
-fsdp_status fsdp_profile_read_list(const fsdp_profile_reader *r, const yaml_node_t *node, const char *name,
+fsdp_status fsdp_profile_read_list(const fsdp_profile_reader *r, const yaml_node_t *node,
                                    fsdp_profile_list list);

@@ -31,13 +31,9 @@ static fsdp_status read_section(const fsdp_profile_reader *r, const yaml_node_t 
     return fsdp_profile_fail_at(r, node, "%s is not a mapping, as in {%s: 2.5}", section->key, keys[0]);
   for (const yaml_node_pair_t *pair = node->data.mapping.pairs.start; pair < node->data.mapping.pairs.top;
        pair++) {
-    const yaml_node_t *key_node = fsdp_profile_node(r, pair->key);
     int key = 0;
-    fsdp_status status = fsdp_profile_read_word(r, key_node, "key", keys, section->count, &key);
-    if (status) return status;
-    if (seen & 1u << key) return fsdp_profile_fail_at(r, key_node, "a second %s; remove one", keys[key]);
-    seen |= 1u << key;
-    status = read_number(r, fsdp_profile_node(r, pair->value), &section->numbers[key]);
+    fsdp_status status = fsdp_profile_read_key(r, pair, keys, section->count, &seen, &key);
+    if (!status) status = read_number(r, fsdp_profile_node(r, pair->value), &section->numbers[key]);
     if (status) return status;
   }
   return FSDP_OK;
@@ -62,10 +58,7 @@ static fsdp_status read_use(fsdp_profile_reader *r, const yaml_node_t *node) {
        pair < node->data.mapping.pairs.top && !status; pair++) {
     const yaml_node_t *value = fsdp_profile_node(r, pair->value);
     int key = 0;
-    status = fsdp_profile_read_word(r, fsdp_profile_node(r, pair->key), "key", keys, COUNT(keys), &key);
-    if (!status && seen & 1u << key)
-      return fsdp_profile_fail_at(r, fsdp_profile_node(r, pair->key), "a second %s; remove one", keys[key]);
-    seen |= 1u << key;
+    status = fsdp_profile_read_key(r, pair, keys, COUNT(keys), &seen, &key);
     char *kernel = key ? r->grouped_kernel : r->attention_kernel;
     char *place = key ? r->grouped_place : r->attention_place;
     if (!status) status = read_name(r, value, "name of a kernel", kernel, sizeof r->attention_kernel);
@@ -74,7 +67,7 @@ static fsdp_status read_use(fsdp_profile_reader *r, const yaml_node_t *node) {
   return status;
 }
 
-// Keys of their own, then the numbers and the sections of profile_keys.h.
+// Keys of their own, then the lists, the numbers and the sections of profile_keys.h.
 typedef enum top_key {
   KEY_NAME,
   KEY_DEVICE,
@@ -83,21 +76,17 @@ typedef enum top_key {
   KEY_USE,
   KEY_PROCESSORS,
   KEY_TILES,
-  KEY_PRODUCTS,
-  KEY_GROUPED,
-  KEY_ATTENTION,
-  KEY_OPS,
-  KEY_COLLECTIVES,
-  KEY_NUMBERS,
+  KEY_LISTS,
+  KEY_NUMBERS = KEY_LISTS + FSDP_PROFILE_LISTS,
   KEY_SECTIONS = KEY_NUMBERS + FSDP_PROFILE_NUMBERS,
   KEY_COUNT = KEY_SECTIONS + FSDP_PROFILE_SECTIONS
 } top_key;
 
 static void list_keys(const char *keys[KEY_COUNT]) {
-  static const char *const own[KEY_NUMBERS] = {"name",    "device",     "source", "base",
-                                               "use",     "processors", "tiles",  "products",
-                                               "grouped", "attention",  "ops",    "collectives"};
+  static const char *const own[KEY_LISTS] = {"name", "device",     "source", "base",
+                                             "use",  "processors", "tiles"};
   memcpy(keys, own, sizeof own);
+  for (int i = 0; i < FSDP_PROFILE_LISTS; i++) keys[KEY_LISTS + i] = fsdp_profile_lists[i].key;
   for (int i = 0; i < FSDP_PROFILE_NUMBERS; i++) keys[KEY_NUMBERS + i] = fsdp_profile_numbers[i].key;
   for (int i = 0; i < FSDP_PROFILE_SECTIONS; i++) keys[KEY_SECTIONS + i] = fsdp_profile_sections[i].key;
 }
@@ -110,6 +99,7 @@ static fsdp_status read_top(fsdp_profile_reader *r, top_key key, const yaml_node
   int word = 0;
   if (key >= KEY_SECTIONS) return read_section(r, node, &fsdp_profile_sections[key - KEY_SECTIONS]);
   if (key >= KEY_NUMBERS) return read_number(r, node, &fsdp_profile_numbers[key - KEY_NUMBERS]);
+  if (key >= KEY_LISTS) return fsdp_profile_read_list(r, node, (fsdp_profile_list)(key - KEY_LISTS));
   switch (key) {
   case KEY_NAME:
     return read_name(r, node, "name", p->name, sizeof p->name);
@@ -129,16 +119,6 @@ static fsdp_status read_top(fsdp_profile_reader *r, top_key key, const yaml_node
     status = fsdp_profile_read_word(r, node, "tiles", flags, COUNT(flags), &word);
     p->tiles = word == 1;
     return status;
-  case KEY_PRODUCTS:
-    return fsdp_profile_read_list(r, node, "products", FSDP_PROFILE_PRODUCTS);
-  case KEY_GROUPED:
-    return fsdp_profile_read_list(r, node, "grouped", FSDP_PROFILE_GROUPED);
-  case KEY_ATTENTION:
-    return fsdp_profile_read_list(r, node, "attention", FSDP_PROFILE_ATTENTION);
-  case KEY_OPS:
-    return fsdp_profile_read_list(r, node, "ops", FSDP_PROFILE_OPS);
-  case KEY_COLLECTIVES:
-    return fsdp_profile_read_list(r, node, "collectives", FSDP_PROFILE_COLLECTIVES);
   default:
     return FSDP_OK; // the base has been read
   }

@@ -90,7 +90,7 @@ static void by_the_plans_kernel(void **state) {
   fsdp_profile_point point = {128, 1e12};
   const fsdp_profile_grouped row = {
       .kernel = "fsdp-wgmma", .dtype = FSDP_BF16, .form = FSDP_PRODUCT_FORWARD, .rate = {&point, 1}};
-  fsdp_device_profile_add_grouped(p, &row);
+  fsdp_device_profile_add(p, FSDP_PROFILE_GROUPED, &row);
   assert_near(seconds(p, product, &estimated), flops / 1e12);
   assert_false(estimated);
   kernel = FSDP_GROUPED_MMA;
@@ -112,7 +112,7 @@ static void of_a_cpu(void **state) {
   fsdp_profile_point point = {100, 0.25e12};
   const fsdp_profile_grouped row = {
       .kernel = "fsdp", .dtype = FSDP_BF16, .form = FSDP_PRODUCT_FORWARD, .rate = {&point, 1}};
-  fsdp_device_profile_add_grouped(p, &row);
+  fsdp_device_profile_add(p, FSDP_PROFILE_GROUPED, &row);
   assert_near(seconds(p, product, &estimated), flops / 0.25e12);
   fsdp_device_profile_destroy(p);
 }

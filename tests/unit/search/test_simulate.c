@@ -40,22 +40,26 @@ static fsdp_device_profile *machine(double flops_per_s, double op_rate, double c
   profile->processors = 1;
   profile->memory_rate = op_rate;
   for (int dtype = FSDP_F32; dtype <= FSDP_BF16; dtype++) {
-    fsdp_device_profile_add_product(profile, &(fsdp_profile_product){.dtype = (fsdp_dtype)dtype,
-                                                                     .form = FSDP_PRODUCT_FORM_COUNT,
-                                                                     .m = 1,
-                                                                     .n = 1,
-                                                                     .k = 1,
-                                                                     .flops_per_s = flops_per_s});
-    fsdp_device_profile_add_attention(profile, &(fsdp_profile_attention){.dtype = (fsdp_dtype)dtype,
-                                                                         .head_dim = 128,
-                                                                         .direction = FSDP_ATTENTION_BOTH,
-                                                                         .rate = {&one, 1}});
+    fsdp_device_profile_add(profile, FSDP_PROFILE_PRODUCTS,
+                            &(fsdp_profile_product){.dtype = (fsdp_dtype)dtype,
+                                                    .form = FSDP_PRODUCT_FORM_COUNT,
+                                                    .m = 1,
+                                                    .n = 1,
+                                                    .k = 1,
+                                                    .flops_per_s = flops_per_s});
+    fsdp_device_profile_add(profile, FSDP_PROFILE_ATTENTION,
+                            &(fsdp_profile_attention){.dtype = (fsdp_dtype)dtype,
+                                                      .head_dim = 128,
+                                                      .direction = FSDP_ATTENTION_BOTH,
+                                                      .rate = {&one, 1}});
   }
-  fsdp_device_profile_add_op(profile, &(fsdp_profile_op){.op = FSDP_OP_ROW_COUNT, .rate = {&op, 1}});
+  fsdp_device_profile_add(profile, FSDP_PROFILE_OPS,
+                          &(fsdp_profile_op){.op = FSDP_OP_ROW_COUNT, .rate = {&op, 1}});
   for (int kind = 0; kind < FSDP_COLLECTIVE_COUNT; kind++)
-    fsdp_device_profile_add_collective(
-        profile, &(fsdp_profile_collective){
-                     .kind = (fsdp_collective_kind)kind, .ranks = RANKS, .groups = 1, .seconds = {&byte, 1}});
+    fsdp_device_profile_add(
+        profile, FSDP_PROFILE_COLLECTIVES,
+        &(fsdp_profile_collective){
+            .kind = (fsdp_collective_kind)kind, .ranks = RANKS, .groups = 1, .seconds = {&byte, 1}});
   return profile;
 }
 
@@ -366,7 +370,7 @@ static void test_network_measured(void **state) {
                                             .ranks_per_node = 2,
                                             .groups = 1,
                                             .seconds = {points, cases[i].count}};
-    fsdp_device_profile_add_collective(profile, &gather);
+    fsdp_device_profile_add(profile, FSDP_PROFILE_COLLECTIVES, &gather);
     fsdp_device_profile_set_network(profile, 8);
     assert_true(profile->network_rate == 0);
     fsdp_device_profile_set_network(profile, 4);
@@ -451,26 +455,28 @@ static void test_ranks(void **state) {
   profile->device = FSDP_OP_CPU;
   profile->processors = 2;
   for (int ranks = 1; ranks <= 2; ranks++)
-    fsdp_device_profile_add_product(profile, &(fsdp_profile_product){.ranks = ranks,
-                                                                     .dtype = FSDP_F32,
-                                                                     .form = FSDP_PRODUCT_FORWARD,
-                                                                     .m = 64,
-                                                                     .n = 64,
-                                                                     .k = 64,
-                                                                     .flops_per_s = 3e9 / ranks});
+    fsdp_device_profile_add(profile, FSDP_PROFILE_PRODUCTS,
+                            &(fsdp_profile_product){.ranks = ranks,
+                                                    .dtype = FSDP_F32,
+                                                    .form = FSDP_PRODUCT_FORWARD,
+                                                    .m = 64,
+                                                    .n = 64,
+                                                    .k = 64,
+                                                    .flops_per_s = 3e9 / ranks});
   assert_near(fsdp_profile_product_s(profile, 1, FSDP_F32, &product), flops / 3e9, 1e-9);
   assert_near(fsdp_profile_product_s(profile, 2, FSDP_F32, &product), 2 * flops / 3e9, 1e-9);
   assert_near(fsdp_profile_product_s(profile, 4, FSDP_F32, &product), 4 * flops / 3e9, 1e-9);
   // The fullest core has two of three ranks.
   assert_near(fsdp_profile_product_s(profile, 3, FSDP_F32, &product), 4 * flops / 3e9, 1e-9);
   // Numbers of ranks that only another element type was measured with do not count.
-  fsdp_device_profile_add_product(profile, &(fsdp_profile_product){.ranks = 4,
-                                                                   .dtype = FSDP_BF16,
-                                                                   .form = FSDP_PRODUCT_FORWARD,
-                                                                   .m = 64,
-                                                                   .n = 64,
-                                                                   .k = 64,
-                                                                   .flops_per_s = 9e9});
+  fsdp_device_profile_add(profile, FSDP_PROFILE_PRODUCTS,
+                          &(fsdp_profile_product){.ranks = 4,
+                                                  .dtype = FSDP_BF16,
+                                                  .form = FSDP_PRODUCT_FORWARD,
+                                                  .m = 64,
+                                                  .n = 64,
+                                                  .k = 64,
+                                                  .flops_per_s = 9e9});
   assert_near(fsdp_profile_product_s(profile, 4, FSDP_F32, &product), 4 * flops / 3e9, 1e-9);
   assert_near(fsdp_profile_product_s(profile, 1, FSDP_BF16, &product), flops / 9e9, 1e-9);
   fsdp_device_profile_destroy(profile);
@@ -486,7 +492,7 @@ static void test_op_rates(void **state) {
       {.op = FSDP_OP_RMSNORM, .dtype = FSDP_F32, .rate = {&rates[1], 1}},
       {.op = FSDP_OP_ROW_COUNT, .dtype = FSDP_PROFILE_ANY_DTYPE, .rate = {&rates[2], 1}},
   };
-  for (int i = 0; i < 3; i++) fsdp_device_profile_add_op(profile, &entries[i]);
+  for (int i = 0; i < 3; i++) fsdp_device_profile_add(profile, FSDP_PROFILE_OPS, &entries[i]);
   assert_near(fsdp_profile_op_s(profile, 1, FSDP_OP_RMSNORM, FSDP_F32, 6e9), 3, 1e-9);
   assert_near(fsdp_profile_op_s(profile, 1, FSDP_OP_RMSNORM, FSDP_BF16, 6e9), 3, 1e-9);
   assert_near(fsdp_profile_op_s(profile, 1, FSDP_OP_SWIGLU, FSDP_BF16, 6e9), 6, 1e-9);
@@ -503,7 +509,8 @@ static void test_least_op(void **state) {
     for (int count = 1; count <= 2; count++) {
       fsdp_device_profile *profile = fsdp_device_profile_create();
       profile->device = (fsdp_op_device)device;
-      fsdp_device_profile_add_op(profile, &(fsdp_profile_op){.op = FSDP_OP_SUM, .rate = {rates, count}});
+      fsdp_device_profile_add(profile, FSDP_PROFILE_OPS,
+                              &(fsdp_profile_op){.op = FSDP_OP_SUM, .rate = {rates, count}});
       const bool least = device == FSDP_OP_CPU && count == 2;
       assert_near(fsdp_profile_op_s(profile, 1, FSDP_OP_SUM, FSDP_F32, 10), least ? 1e-6 : 1e-8, 1e-9);
       assert_near(fsdp_profile_op_s(profile, 1, FSDP_OP_SUM, FSDP_F32, 4e3), 4e-6, 1e-9);
@@ -522,18 +529,18 @@ static void test_attention_rows(void **state) {
                                 .direction = FSDP_ATTENTION_BACKWARD,
                                 .rate = {&rate, 1}};
   fsdp_error error;
-  fsdp_device_profile_add_product(
-      profile,
+  fsdp_device_profile_add(
+      profile, FSDP_PROFILE_PRODUCTS,
       &(fsdp_profile_product){
           .dtype = FSDP_F16, .form = FSDP_PRODUCT_FORM_COUNT, .m = 1, .n = 1, .k = 1, .flops_per_s = 1});
   assert_int_equal(fsdp_device_profile_check(profile, FSDP_F16, FSDP_ATTENTION_MMA, &error), FSDP_ERR_INPUT);
-  fsdp_device_profile_add_attention(profile, &row);
+  fsdp_device_profile_add(profile, FSDP_PROFILE_ATTENTION, &row);
   assert_int_equal(fsdp_device_profile_check(profile, FSDP_F16, FSDP_ATTENTION_MMA, &error), FSDP_ERR_INPUT);
   assert_non_null(strstr(error.message, "attention's forward in fp16"));
   row.direction = FSDP_ATTENTION_FORWARD;
   row.ranks = 1;
   rate.value = 4e9;
-  fsdp_device_profile_add_attention(profile, &row);
+  fsdp_device_profile_add(profile, FSDP_PROFILE_ATTENTION, &row);
   assert_int_equal(fsdp_device_profile_check(profile, FSDP_F16, FSDP_ATTENTION_MMA, &error), FSDP_OK);
   for (int ranks = 1; ranks <= 4; ranks++) {
     fsdp_profile_attention_call call = {.kernel = FSDP_ATTENTION_MMA,
