@@ -21,9 +21,19 @@ typedef struct rule {
   const char *text;
 } rule;
 
-static const rule alone = {"config print-model print-program print-sharding print-strategies graph "
-                           "memory-profile trace search save-plan machines global-batch self-test",
-                           "compare", 0, "{a} is about one plan, {b} about several: leave one out"};
+// What does not go with --compare, on the command line or in one of its files.
+static const rule of_one_plan[] = {
+    {"print-model print-program print-sharding print-strategies graph memory-profile trace search save-plan "
+     "global-batch self-test",
+     "compare", 0, "{a} is about one plan, {b} about several: leave one out"},
+    {"machines", "compare", 0,
+     "{a} finds a plan for each machine, {b} makes those of its files: leave one out (a file may name its "
+     "own "
+     "machine, as in \"ranks: 8\" and \"profile: h100-sxm\")"},
+};
+// On the command line.
+static const rule of_one_file = {"config", "compare", 0,
+                                 "{a} is about one plan, {b} about several: leave one out"};
 
 #define BOTH_PRINT "{a} and {b} would both fill the standard output: use one at a time"
 #define NO_DATA                                                                                              \
@@ -213,10 +223,20 @@ static fsdp_status check_rule(const rule *r, const fsdp_options *options, fsdp_e
   return FSDP_OK;
 }
 
+fsdp_status fsdp_options_check_compared(const fsdp_options *options, fsdp_error *error) {
+  fsdp_status status = FSDP_OK;
+  for (size_t i = 0; i < sizeof of_one_plan / sizeof *of_one_plan && !status; i++)
+    status = check_rule(&of_one_plan[i], options, error);
+  return status;
+}
+
 fsdp_status fsdp_options_check_rules(const fsdp_options *options, fsdp_program_kind program,
                                      fsdp_error *error) {
   fsdp_status status = FSDP_OK;
-  if (options->compare) return check_rule(&alone, options, error);
+  if (options->compare) {
+    status = check_rule(&of_one_file, options, error);
+    return status ? status : fsdp_options_check_compared(options, error);
+  }
   for (size_t i = 0; i < sizeof table / sizeof *table && !status; i++)
     if (!table[i].programs || table[i].programs & (int)program)
       status = check_rule(&table[i], options, error);

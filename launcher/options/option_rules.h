@@ -8,3 +8,7 @@
 // go with several plans is looked at.
 fsdp_status fsdp_options_check_rules(const fsdp_options *options, fsdp_program_kind program,
                                      fsdp_error *error);
+
+// Of one of the files that --compare names, with that option: what is not of one plan among several.
+// FSDP_ERR_OPTION.
+fsdp_status fsdp_options_check_compared(const fsdp_options *options, fsdp_error *error);

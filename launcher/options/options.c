@@ -2,6 +2,7 @@
 
 #include "launcher/options/option_alias.h"
 #include "launcher/options/option_check.h"
+#include "launcher/options/option_rules.h"
 #include "launcher/options/option_store.h"
 #include "launcher/options/option_table.h"
 #include "launcher/options/yaml_options.h"
@@ -371,7 +372,7 @@ static fsdp_status set_from_yaml(void *context, const char *name, const char *te
   return fsdp_options_set(target->options, target->program, name, bare_flag ? "on" : text, place, error);
 }
 
-// With `compared`, that file takes the place of those to compare.
+// `compared` is one of the files to compare.
 static fsdp_status read_options(fsdp_options *options, fsdp_program_kind program, int argc, char **argv,
                                 const char *compared, fsdp_error *error) {
   set_defaults(options);
@@ -392,7 +393,6 @@ static fsdp_status read_options(fsdp_options *options, fsdp_program_kind program
   }
   for (int i = 0; i < read.count && !stop; i++) {
     const char *name = read.items[i].name;
-    if (compared && strcmp(name, "compare") == 0) continue;
     status = fsdp_options_set(options, program, name, read.items[i].text, command_line, error);
     stop = status != FSDP_OK;
   }
@@ -409,7 +409,11 @@ static fsdp_status parse(fsdp_options *options, fsdp_program_kind program, int a
                          const char *compared, fsdp_error *error) {
   fsdp_status status = read_options(options, program, argc, argv, compared, error);
   if (status != FSDP_OK || options->help || options->version) return status;
-  return fsdp_options_check(options, program, error);
+  if (compared) {
+    status = fsdp_options_check_compared(options, error);
+    fsdp_option_reset(options, fsdp_option_find("compare")); // from here on it is one plan
+  }
+  return status == FSDP_OK ? fsdp_options_check(options, program, error) : status;
 }
 
 fsdp_status fsdp_options_parse(fsdp_options *options, fsdp_program_kind program, int argc, char **argv,

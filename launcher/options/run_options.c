@@ -4,8 +4,11 @@
 #include "launcher/options/option_store.h"
 #include "launcher/options/yaml_options.h"
 #include "runtime/base/check.h"
+#include "runtime/base/nearest.h"
 #include "runtime/base/plural.h"
 
+#include <ctype.h>
+#include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -290,6 +293,60 @@ static void note_left_out(fsdp_options *options, char *program, const char *path
   fsdp_options_destroy(&k.options);
 }
 
+// ---- Names of experiments
+
+// "run2" is a name like "run1", and no misspelt one.
+static bool differ_in_digits(const char *a, const char *b) {
+  for (;;) {
+    while (isdigit((unsigned char)*a)) a++;
+    while (isdigit((unsigned char)*b)) b++;
+    if (*a != *b) return false;
+    if (!*a) return true;
+    a++, b++;
+  }
+}
+
+void fsdp_run_options_near(const fsdp_options *options, char question[FSDP_NEAREST_TEXT]) {
+  char **names = NULL;
+  int count = 0;
+  bool has_series = false;
+  DIR *listing = opendir(options->save_dir);
+  for (struct dirent *entry; listing && (entry = readdir(listing));) {
+    char path[PATH_BYTES];
+    snprintf(path, sizeof path, "%s/%s/run.yaml", options->save_dir, entry->d_name);
+    if (strcmp(entry->d_name, options->experiment) == 0 || access(path, F_OK) != 0) continue;
+    has_series = has_series || differ_in_digits(entry->d_name, options->experiment);
+    names = fsdp_realloc(names, (size_t)(count + 1) * sizeof *names);
+    names[count] = strdup(entry->d_name);
+    FSDP_NEED_MEMORY(names[count], "an experiment's name");
+    count++;
+  }
+  if (listing) closedir(listing);
+  fsdp_nearest_question(options->experiment, (const char *const *)names, has_series ? 0 : count, question);
+  for (int i = 0; i < count; i++) free(names[i]);
+  free(names);
+}
+
+// Of -e alone, which continues what is there: a misspelt name would train the defaults.
+static fsdp_status check_name(const fsdp_options *options, fsdp_error *error) {
+  char folder[PATH_BYTES], question[FSDP_NEAREST_TEXT];
+  int count;
+  const fsdp_option_row *table = fsdp_option_table(&count);
+  for (int i = 0; i < count; i++)
+    if (is_written(&table[i], false) && fsdp_options_given(options, table[i].name)) return FSDP_OK;
+  snprintf(folder, sizeof folder, "%s/%s", options->save_dir, options->experiment);
+  if (fsdp_options_given(options, "config") || access(folder, F_OK) == 0) return FSDP_OK;
+  fsdp_run_options_near(options, question);
+  if (!*question) return FSDP_OK;
+  return fsdp_fail(
+      error, FSDP_ERR_OPTION,
+      "--experiment-name '%s' (%s): there is no %s%s; to start it, give its options, such as --model "
+      "and --data, or --resume off",
+      options->experiment, fsdp_options_place(options, "experiment-name"), folder, question);
+}
+
+// ---- All
+
 fsdp_status fsdp_run_options_parse(fsdp_options *options, int argc, char **argv, fsdp_error *error) {
   char path[PATH_BYTES];
   fsdp_status status = fsdp_options_read(options, FSDP_PROGRAM_TRAIN, argc, argv, error);
@@ -301,6 +358,8 @@ fsdp_status fsdp_run_options_parse(fsdp_options *options, int argc, char **argv,
     status = read_kept(options, argc, argv, path, error);
   else
     status = fsdp_options_check(options, FSDP_PROGRAM_TRAIN, error);
+  if (options->experiment && !has_file && !starts_over && status == FSDP_OK)
+    status = check_name(options, error);
   if (has_file && starts_over && status == FSDP_OK) note_left_out(options, argv[0], path);
   if (status == FSDP_OK) options->run_config = print_run(options);
   return status;

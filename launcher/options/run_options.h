@@ -10,11 +10,13 @@
 #pragma once
 
 #include "launcher/options/options.h"
+#include "runtime/base/nearest.h"
 
 // Fills `options` for fsdp_train as fsdp_options_parse does, then from the experiment's run.yaml unless
 // --resume off starts over. One of its options that contradicts those that are given gives way. Sets
-// run_config, and run_note or run_left_out if there was such a file. FSDP_ERR_OPTION, FSDP_ERR_INPUT; the
-// caller destroys `options` in either case.
+// run_config, and run_note or run_left_out if there was such a file. -e alone with a name that is not there,
+// but near one that is, is refused. FSDP_ERR_OPTION, FSDP_ERR_INPUT; the caller destroys `options` in either
+// case.
 fsdp_status fsdp_run_options_parse(fsdp_options *options, int argc, char **argv, fsdp_error *error);
 
 // Once the number of ranks is known: a mesh of run.yaml that is not one of so many ranks gives way, with what
@@ -23,6 +25,10 @@ fsdp_status fsdp_run_options_fit(fsdp_options *options, int ranks, fsdp_error *e
 
 // The lines of run.yaml that say from which checkpoint, `from`, the run that was started has to begin.
 void fsdp_run_options_print_start(const fsdp_options *options, const char *from, FILE *out);
+
+// " (did you mean mine?)" with the experiments in --save-dir whose names are near that of -e; "" if there are
+// none, or one whose name differs in digits alone.
+void fsdp_run_options_near(const fsdp_options *options, char question[FSDP_NEAREST_TEXT]);
 
 // The path of the experiment's run.yaml.
 void fsdp_run_options_path(const fsdp_options *options, char *path, size_t path_bytes);

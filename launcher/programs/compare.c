@@ -15,24 +15,49 @@ static const char *print_mesh(const fsdp_plan *plan, char out[FSDP_MESH_TEXT_BYT
   return fsdp_mesh_print(&plan->config.mesh, ",", out);
 }
 
-// Behind the other columns: what a step takes, and the run, if its length is known.
-static void print_price(const fsdp_price_report *price, FILE *out) {
-  char step[FSDP_PRICE_MS_BYTES], tokens[48];
-  if (!price) return;
-  fprintf(out, "  %10s  %10s", fsdp_price_print_ms(price->step.step_s, step),
-          fsdp_print_int((int64_t)price->tokens_per_s, tokens, sizeof tokens));
-  if (price->run.steps) fprintf(out, "  %9.2f  %9.1f", price->run.hours, price->run.gpu_hours);
-  if (price->run.cost > 0) fprintf(out, "  %10.2f", price->run.cost);
+// The columns behind the others: what a step takes, and the run, where its length is known. A file may ask
+// for what another one does not.
+typedef struct price_columns {
+  bool step, run, cost;
+} price_columns;
+
+static price_columns find_price_columns(const fsdp_compare_row *rows, int count) {
+  price_columns c = {0};
+  for (int i = 0; i < count; i++) {
+    const fsdp_price_report *price = rows[i].price;
+    if (!price) continue;
+    c.step = true;
+    c.run = c.run || price->run.steps;
+    c.cost = c.cost || price->run.cost > 0;
+  }
+  return c;
 }
 
-static void print_price_names(const fsdp_price_report *price, FILE *out) {
-  if (!price) return;
-  fprintf(out, "  %10s  %10s", "step", "tokens/s");
-  if (price->run.steps) fprintf(out, "  %9s  %9s", "hours", "GPU hours");
-  if (price->run.cost > 0) fprintf(out, "  %10s", "cost");
+static void print_price(const fsdp_price_report *price, const price_columns *c, FILE *out) {
+  char step[FSDP_PRICE_MS_BYTES] = "-", tokens[48] = "-", hours[32] = "-", gpu_hours[32] = "-",
+       cost[32] = "-";
+  if (price) {
+    fsdp_price_print_ms(price->step.step_s, step);
+    fsdp_print_int((int64_t)price->tokens_per_s, tokens, sizeof tokens);
+  }
+  if (price && price->run.steps) {
+    snprintf(hours, sizeof hours, "%.2f", price->run.hours);
+    snprintf(gpu_hours, sizeof gpu_hours, "%.1f", price->run.gpu_hours);
+  }
+  if (price && price->run.cost > 0) snprintf(cost, sizeof cost, "%.2f", price->run.cost);
+  if (c->step) fprintf(out, "  %10s  %10s", step, tokens);
+  if (c->run) fprintf(out, "  %9s  %9s", hours, gpu_hours);
+  if (c->cost) fprintf(out, "  %10s", cost);
+}
+
+static void print_price_names(const price_columns *c, FILE *out) {
+  if (c->step) fprintf(out, "  %10s  %10s", "step", "tokens/s");
+  if (c->run) fprintf(out, "  %9s  %9s", "hours", "GPU hours");
+  if (c->cost) fprintf(out, "  %10s", "cost");
 }
 
 void fsdp_compare_print(const fsdp_compare_row *rows, int count, FILE *out) {
+  const price_columns prices = find_price_columns(rows, count);
   int name_width = 4, mesh_width = 4;
   char mesh[FSDP_MESH_TEXT_BYTES];
   for (int i = 0; i < count; i++) {
@@ -41,7 +66,7 @@ void fsdp_compare_print(const fsdp_compare_row *rows, int count, FILE *out) {
   }
   fprintf(out, "%-*s  %-8s  %-*s  %-6s  %9s  %9s  %9s  %9s  %9s  %12s  %-4s", name_width, "name", "strategy",
           mesh_width, "mesh", "device", "valley", "peak", "arena", "host", "sent", "instructions", "fits");
-  if (count) print_price_names(rows[0].price, out);
+  print_price_names(&prices, out);
   fputc('\n', out);
   for (int i = 0; i < count; i++) {
     const fsdp_plan *plan = rows[i].plan;
@@ -55,7 +80,7 @@ void fsdp_compare_print(const fsdp_compare_row *rows, int count, FILE *out) {
             fsdp_print_bytes(plan->memory.space[FSDP_SPACE_HOST].arena_bytes, host, sizeof host),
             fsdp_print_bytes(sent_bytes(plan), sent, sizeof sent), plan->program->instr_count,
             rows[i].fits ? "yes" : "no");
-    print_price(rows[i].price, out);
+    print_price(rows[i].price, &prices, out);
     fputc('\n', out);
   }
 }

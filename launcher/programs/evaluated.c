@@ -1,5 +1,6 @@
 #include "launcher/programs/evaluated.h"
 
+#include "launcher/options/run_options.h"
 #include "runtime/base/check.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
 
@@ -8,8 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-// The newest checkpoint of FOLDER, or FOLDER if it is one; `experiment` is that of -e, for a message.
-static fsdp_status find_checkpoint(const char *folder, const char *experiment,
+// The newest checkpoint of FOLDER, or FOLDER if it is one; `experiment` is the folder of -e, for a message.
+static fsdp_status find_checkpoint(const fsdp_options *options, const char *folder, const char *experiment,
                                    char path[FSDP_CHECKPOINT_PATH_BYTES], fsdp_error *error) {
   fsdp_checkpoint_entry *entries;
   int length = snprintf(path, FSDP_CHECKPOINT_PATH_BYTES, "%s/%s", folder, FSDP_CHECKPOINT_MANIFEST);
@@ -23,12 +24,13 @@ static fsdp_status find_checkpoint(const char *folder, const char *experiment,
   if (count > 0) memcpy(path, entries[0].path, FSDP_CHECKPOINT_PATH_BYTES);
   free(entries);
   if (count > 0) return FSDP_OK;
-  char steps[FSDP_CHECKPOINT_STEPS_BYTES];
+  char names[FSDP_CHECKPOINT_NAMES_BYTES], question[FSDP_NEAREST_TEXT] = "";
+  if (access(experiment, F_OK) != 0) fsdp_run_options_near(options, question);
   return fsdp_fail(
       error, FSDP_ERR_INPUT,
-      "%.600s: there is no checkpoint to evaluate (%.600s%s); name one with --resume step-N or best, an "
+      "%.600s: there is no checkpoint to evaluate (%.600s%s)%s; name one with --resume step-N or best, an "
       "experiment that has one with -e NAME and --save-dir DIR, or a model's folder with --model",
-      folder, experiment, fsdp_checkpoint_print_steps(experiment, steps));
+      folder, experiment, fsdp_checkpoint_print_names(experiment, names), question);
 }
 
 static fsdp_status set(fsdp_options *options, const char *name, const char *value, fsdp_error *error) {
@@ -95,7 +97,7 @@ fsdp_status fsdp_evaluated_find(fsdp_options *options, fsdp_error *error) {
   snprintf(experiment, sizeof experiment, "%s/%s", options->save_dir, options->experiment);
   const bool named = !newest && fsdp_checkpoint_named(experiment, options->resume, path);
   snprintf(folder, sizeof folder, "%s", newest ? experiment : named ? path : options->resume);
-  fsdp_status status = find_checkpoint(folder, experiment, path, error);
+  fsdp_status status = find_checkpoint(options, folder, experiment, path, error);
   if (status == FSDP_OK) status = fsdp_checkpoint_read_manifest(path, &c, error);
   if (status != FSDP_OK) return status;
   set_name(options, c, path);

@@ -1,6 +1,6 @@
 // fsdp_export --list: the checkpoints of an experiment, one a line.
 #include "launcher/programs/export.h"
-#include "runtime/base/plural.h"
+#include "runtime/base/size.h"
 #include "runtime/base/text.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
 
@@ -29,45 +29,56 @@ static int64_t bytes_of(const fsdp_checkpoint *c) {
   return bytes;
 }
 
-static void print_row(const char *path, const char *remark, FILE *out) {
-  const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+static const char *name_of(const char *path) {
+  const char *slash = strrchr(path, '/');
+  return slash ? slash + 1 : path;
+}
+
+static void print_row(const char *path, int width, const char *remark, FILE *out) {
   char time[32], loss[24], eval[24], size[24];
   fsdp_checkpoint *c;
   fsdp_error error;
   if (fsdp_checkpoint_read_manifest(path, &c, &error) != FSDP_OK) {
-    fprintf(out, "%-14s cannot be read: %s\n", name, error.message);
+    fprintf(out, "%-*s cannot be read: %s\n", width, name_of(path), error.message);
     return;
   }
   const fsdp_checkpoint_results *r = &c->progress.results;
-  fprintf(out, "%-14s %8" PRId64 "  %-19s  %9s  %15s  %8s  %s\n", name, c->progress.step,
+  fprintf(out, "%-*s %8" PRId64 "  %-19s  %9s  %15s  %8s  %s\n", width, name_of(path), c->progress.step,
           print_time(r->saved_s, time), print_loss(r->loss, loss), print_loss(r->eval_loss, eval),
           fsdp_print_bytes(bytes_of(c), size, sizeof size), remark);
   fsdp_checkpoint_destroy(c);
 }
 
-fsdp_status fsdp_export_list(const char *experiment, FILE *out, fsdp_error *error) {
-  fsdp_checkpoint_entry *entries;
-  int count = fsdp_checkpoint_list(experiment, &entries);
-  if (count == 0) {
-    free(entries);
-    char manifest[FSDP_CHECKPOINT_PATH_BYTES + 32];
-    snprintf(manifest, sizeof manifest, "%.4000s/" FSDP_CHECKPOINT_MANIFEST, experiment);
-    if (access(manifest, F_OK) == 0)
-      return fsdp_fail(error, FSDP_ERR_INPUT,
-                       "%s: is one checkpoint, of which --inspect says what it holds; --list is of the "
-                       "experiment's folder, above it",
-                       experiment);
+static fsdp_status fail_empty(const char *experiment, fsdp_error *error) {
+  char manifest[FSDP_CHECKPOINT_PATH_BYTES + 32];
+  snprintf(manifest, sizeof manifest, "%.4000s/" FSDP_CHECKPOINT_MANIFEST, experiment);
+  if (access(manifest, F_OK) == 0)
     return fsdp_fail(error, FSDP_ERR_INPUT,
-                     "%s: holds no checkpoint; give an experiment's folder, as in outputs/NAME --list",
+                     "%s: is one checkpoint, of which --inspect says what it holds; --list is of the "
+                     "experiment's folder, above it",
                      experiment);
-  }
-  int best = fsdp_checkpoint_best(entries, count);
-  fprintf(out, "%-14s %8s  %-19s  %9s  %15s  %8s\n", "checkpoint", "step", "saved", "loss", "evaluation loss",
-          "size");
+  return fsdp_fail(error, FSDP_ERR_INPUT,
+                   "%s: holds no checkpoint; give an experiment's folder, as in outputs/NAME --list",
+                   experiment);
+}
+
+fsdp_status fsdp_export_list(const char *experiment, FILE *out, fsdp_error *error) {
+  fsdp_checkpoint_entry *entries, *kept;
+  const int count = fsdp_checkpoint_list(experiment, &entries);
+  const int kept_count = fsdp_checkpoint_list_kept(experiment, &kept);
+  const int best = fsdp_checkpoint_best(entries, count);
+  int width = 14;
+  for (int i = 0; i < kept_count; i++)
+    width = (int)fsdp_max_i64(width, (int64_t)strlen(name_of(kept[i].path)));
+  if (count + kept_count > 0)
+    fprintf(out, "%-*s %8s  %-19s  %9s  %15s  %8s\n", width, "checkpoint", "step", "saved", "loss",
+            "evaluation loss", "size");
   for (int i = count - 1; i >= 0; i--) {
     const char *newest = i == 0 ? "newest" : "";
-    print_row(entries[i].path, i == best ? (i == 0 ? "newest, best" : "best") : newest, out);
+    print_row(entries[i].path, width, i == best ? (i == 0 ? "newest, best" : "best") : newest, out);
   }
+  for (int i = 0; i < kept_count; i++) print_row(kept[i].path, width, "own name: runs leave it", out);
   free(entries);
-  return FSDP_OK;
+  free(kept);
+  return count + kept_count > 0 ? FSDP_OK : fail_empty(experiment, error);
 }

@@ -57,7 +57,7 @@ static bool model_differs(const fsdp_checkpoint *c, const fsdp_plan *plan, char 
 // ---- Which one
 
 static void find_candidates(fsdp_resume *r, fsdp_error *error) {
-  char word[FSDP_CHECKPOINT_PATH_BYTES], steps[FSDP_CHECKPOINT_STEPS_BYTES];
+  char word[FSDP_CHECKPOINT_PATH_BYTES], names[FSDP_CHECKPOINT_NAMES_BYTES];
   const char *path = r->config.path;
   if (r->named && fsdp_checkpoint_named(r->config.folder, path, word)) path = word;
   const char *folder = r->named ? path : r->config.folder;
@@ -70,12 +70,20 @@ static void find_candidates(fsdp_resume *r, fsdp_error *error) {
     return;
   }
   r->count = fsdp_checkpoint_list(folder, &r->entries);
-  if (r->named && r->count == 0) {
+  if (r->count > 0) return;
+  fsdp_checkpoint_print_names(r->config.folder, names);
+  if (r->named) {
     fsdp_fail(
         error, FSDP_ERR_INPUT,
-        "--resume '%s' (%s) holds no checkpoint: give a checkpoint of this experiment as step-N or best "
+        "--resume '%s' (%s) holds no checkpoint: give a checkpoint of this experiment by its name or as best "
         "(%s%s), a checkpoint's folder, or the folder of an experiment that has one",
-        path, r->config.place, r->config.folder, fsdp_checkpoint_print_steps(r->config.folder, steps));
+        path, r->config.place, r->config.folder, names);
+  } else if (strcmp(names, " has none") != 0) {
+    fsdp_fail(error, FSDP_ERR_INPUT,
+              "%s%s and no step-N, so there is no newest checkpoint to resume from: name one with --resume, "
+              "or start "
+              "over with --resume off --overwrite, which leaves it there",
+              r->config.folder, names);
   }
 }
 

@@ -42,9 +42,12 @@ static void note_beginning(const fsdp_trainer *t) {
   }
   const bool starts_over = strcmp(o->resume, "off") == 0;
   const bool has_begun = starts_over || o->run_note || fsdp_train_checkpoints_found(&t->checkpoints);
-  if (o->experiment && !has_begun && !fsdp_options_given(o, "model") && !fsdp_options_given(o, "data"))
-    printf("note:      %s/%s is new: without --model and --data it trains %s on the built-in text\n",
-           o->save_dir, o->experiment, t->setup.model_name);
+  if (o->experiment && !has_begun && !fsdp_options_given(o, "model") && !fsdp_options_given(o, "data")) {
+    char question[FSDP_NEAREST_TEXT];
+    fsdp_run_options_near(o, question);
+    printf("note:      %s/%s is new%s: without --model and --data it trains %s on the built-in text\n",
+           o->save_dir, o->experiment, question, t->setup.model_name);
+  }
 }
 
 // A schedule that a change has unintentionally left at its end: the last steps of an unchanged

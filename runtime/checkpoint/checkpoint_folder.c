@@ -190,21 +190,62 @@ int fsdp_checkpoint_best(const fsdp_checkpoint_entry *entries, int count) {
   return best;
 }
 
+static bool is_checkpoint(const char *path) {
+  char manifest[PATH_BYTES + 32];
+  snprintf(manifest, sizeof manifest, "%.4200s/" FSDP_CHECKPOINT_MANIFEST, path);
+  return access(manifest, F_OK) == 0;
+}
+
+static int compare_paths(const void *left, const void *right) {
+  return strcmp(((const fsdp_checkpoint_entry *)left)->path, ((const fsdp_checkpoint_entry *)right)->path);
+}
+
+int fsdp_checkpoint_list_kept(const char *folder, fsdp_checkpoint_entry **entries) {
+  DIR *listing = opendir(folder);
+  int count = 0;
+  *entries = NULL;
+  for (struct dirent *entry; listing && (entry = readdir(listing));) {
+    int64_t step;
+    const char *rest;
+    fsdp_checkpoint_entry found = {.step = -1};
+    if (entry->d_name[0] == '.' || parse_name(entry->d_name, &step, &rest)) continue;
+    snprintf(found.path, sizeof found.path, "%.3800s/%s", folder, entry->d_name);
+    if (!is_checkpoint(found.path)) continue;
+    *entries = fsdp_realloc(*entries, (size_t)(count + 1) * sizeof **entries);
+    (*entries)[count++] = found;
+  }
+  if (listing) closedir(listing);
+  if (count > 1) qsort(*entries, (size_t)count, sizeof **entries, compare_paths);
+  return count;
+}
+
+// Of the folder's checkpoints, newest first, the one that a word means; -1: none.
+static int find_step(const fsdp_checkpoint_entry *entries, int count, const char *word) {
+  int64_t step;
+  int used = 0;
+  if (strcmp(word, "best") == 0) return fsdp_checkpoint_best(entries, count);
+  const char *number = strncmp(word, "step-", 5) == 0 ? word + 5 : word;
+  if (*number < '0' || *number > '9' || sscanf(number, "%" SCNd64 "%n", &step, &used) != 1 || number[used])
+    return -1;
+  for (int i = 0; i < count; i++)
+    if (entries[i].step == step) return i;
+  return -1;
+}
+
 bool fsdp_checkpoint_named(const char *folder, const char *word, char path[FSDP_CHECKPOINT_PATH_BYTES]) {
   fsdp_checkpoint_entry *entries;
-  int64_t step = -1;
-  int used = 0, found = -1;
-  const char *number = strncmp(word, "step-", 5) == 0 ? word + 5 : word;
-  bool is_step =
-      *number >= '0' && *number <= '9' && sscanf(number, "%" SCNd64 "%n", &step, &used) == 1 && !number[used];
-  if (!is_step && strcmp(word, "best") != 0) return false;
-  int count = fsdp_checkpoint_list(folder, &entries);
-  if (!is_step) found = fsdp_checkpoint_best(entries, count);
-  for (int i = 0; is_step && i < count; i++)
-    if (entries[i].step == step) found = i;
+  const int count = fsdp_checkpoint_list(folder, &entries), found = find_step(entries, count, word);
   if (found >= 0) snprintf(path, FSDP_CHECKPOINT_PATH_BYTES, "%s", entries[found].path);
   free(entries);
-  return found >= 0;
+  if (found >= 0) return true;
+  int64_t step;
+  const char *rest;
+  char kept[PATH_BYTES];
+  if (!*word || *word == '.' || strchr(word, '/') || parse_name(word, &step, &rest)) return false;
+  snprintf(kept, sizeof kept, "%.3800s/%.256s", folder, word);
+  if (!is_checkpoint(kept)) return false;
+  snprintf(path, FSDP_CHECKPOINT_PATH_BYTES, "%.4090s", kept);
+  return true;
 }
 
 // ---- Going
@@ -229,17 +270,27 @@ static void count_files(const char *path, fsdp_checkpoint_gone *gone) {
   if (listing) closedir(listing);
 }
 
-const char *fsdp_checkpoint_print_steps(const char *folder, char out[FSDP_CHECKPOINT_STEPS_BYTES]) {
-  fsdp_checkpoint_entry *entries;
-  int count = fsdp_checkpoint_list(folder, &entries), shown = 0;
+const char *fsdp_checkpoint_print_names(const char *folder, char out[FSDP_CHECKPOINT_NAMES_BYTES]) {
+  fsdp_checkpoint_entry *entries, *kept;
+  const int step_count = fsdp_checkpoint_list(folder, &entries);
+  const int count = step_count + fsdp_checkpoint_list_kept(folder, &kept);
+  int shown = 0;
   size_t used = 0;
   *out = 0;
-  for (int i = 0; i < count && used < FSDP_CHECKPOINT_STEPS_BYTES - 56; i++, shown++)
-    used += (size_t)snprintf(out + used, FSDP_CHECKPOINT_STEPS_BYTES - used, "%sstep-%" PRId64,
-                             i ? ", " : " has ", entries[i].step);
-  if (shown < count) snprintf(out + used, FSDP_CHECKPOINT_STEPS_BYTES - used, " and %d more", count - shown);
-  if (count == 0) snprintf(out, FSDP_CHECKPOINT_STEPS_BYTES, " has none");
+  for (; shown < count; shown++) {
+    char name[FSDP_CHECKPOINT_NAMES_BYTES];
+    if (shown < step_count)
+      snprintf(name, sizeof name, "step-%" PRId64, entries[shown].step);
+    else
+      snprintf(name, sizeof name, "%.100s", strrchr(kept[shown - step_count].path, '/') + 1);
+    if (used + strlen(name) >= FSDP_CHECKPOINT_NAMES_BYTES - 32) break;
+    used += (size_t)snprintf(out + used, FSDP_CHECKPOINT_NAMES_BYTES - used, "%s%s", shown ? ", " : " has ",
+                             name);
+  }
+  if (shown < count) snprintf(out + used, FSDP_CHECKPOINT_NAMES_BYTES - used, " and %d more", count - shown);
+  if (count == 0) snprintf(out, FSDP_CHECKPOINT_NAMES_BYTES, " has none");
   free(entries);
+  free(kept);
   return out;
 }
 

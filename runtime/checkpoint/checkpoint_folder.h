@@ -57,6 +57,10 @@ void fsdp_checkpoint_refresh(const char *folder, fsdp_checkpoint_index *index);
 // The same, once. Returns their number; the caller frees *entries.
 int fsdp_checkpoint_list(const char *folder, fsdp_checkpoint_entry **entries);
 
+// The complete checkpoints below other names than step-N, as a user renames or copies them: no run counts or
+// removes them. By name; the caller frees *entries, of which only the paths are set.
+int fsdp_checkpoint_list_kept(const char *folder, fsdp_checkpoint_entry **entries);
+
 // The step that a checkpoint's folder is named by; -1 if it has another name.
 int64_t fsdp_checkpoint_named_step(const char *path);
 
@@ -65,12 +69,13 @@ int64_t fsdp_checkpoint_named_step(const char *path);
 int fsdp_checkpoint_best(const fsdp_checkpoint_entry *entries, int count);
 
 // The checkpoint of the experiment `folder` that a word means: "step-60" or "60", with or without zeros
-// before the number, or "best". False if it has none.
+// before the number, "best", or the name of one below another name. False if it has none.
 bool fsdp_checkpoint_named(const char *folder, const char *word, char path[FSDP_CHECKPOINT_PATH_BYTES]);
 
-// Which checkpoints the experiment has, for a message: " has step-8, step-4" or " has none". Returns `out`.
-enum { FSDP_CHECKPOINT_STEPS_BYTES = 256 };
-const char *fsdp_checkpoint_print_steps(const char *folder, char out[FSDP_CHECKPOINT_STEPS_BYTES]);
+// Which checkpoints the experiment has, for a message: " has step-8, step-4, mine" or " has none". Returns
+// `out`.
+enum { FSDP_CHECKPOINT_NAMES_BYTES = 256 };
+const char *fsdp_checkpoint_print_names(const char *folder, char out[FSDP_CHECKPOINT_NAMES_BYTES]);
 
 // The folder that checkpoint `step` is written into, and its final one.
 void fsdp_checkpoint_paths(const char *folder, int64_t step, char temporary[FSDP_CHECKPOINT_PATH_BYTES],

@@ -86,6 +86,14 @@ void fsdp_device_profile_destroy(fsdp_device_profile *profile) {
   free(profile);
 }
 
+const char *fsdp_device_profile_shown(const fsdp_device_profile *profile,
+                                      char out[FSDP_PROFILE_SHOWN_BYTES]) {
+  const bool same = !*profile->asked || strcmp(profile->asked, profile->name) == 0;
+  snprintf(out, FSDP_PROFILE_SHOWN_BYTES, same ? "%s" : "%s (%s)", same ? profile->name : profile->asked,
+           profile->name);
+  return out;
+}
+
 void fsdp_device_profile_set_network(fsdp_device_profile *profile, int ranks) {
   for (int i = 0; i < profile->collective_count; i++) {
     const fsdp_profile_collective *c = &profile->collectives[i];
@@ -141,13 +149,13 @@ static bool has_attention(const fsdp_device_profile *profile, const fsdp_profile
 // What the profile says of attention is of other kernels.
 static fsdp_status fail_kernel(const fsdp_device_profile *profile, const fsdp_profile_attention_call *call,
                                const char *other, fsdp_error *error) {
-  char name[FSDP_PROFILE_KERNEL_BYTES];
+  char name[FSDP_PROFILE_KERNEL_BYTES], shown[FSDP_PROFILE_SHOWN_BYTES];
   return fsdp_fail(
       error, FSDP_ERR_INPUT,
       "--profile %s has no rates of attention by %s in %s: measure them with fsdp_profile, choose "
       "another --attention or --param-dtype, or price that of %s by `use: {attention: %s}`",
-      profile->name, fsdp_profile_kernel_name(call->kernel, name), fsdp_dtype_name(call->dtype), other,
-      other);
+      fsdp_device_profile_shown(profile, shown), fsdp_profile_kernel_name(call->kernel, name),
+      fsdp_dtype_name(call->dtype), other, other);
 }
 
 fsdp_status fsdp_device_profile_check(const fsdp_device_profile *profile, fsdp_dtype dtype,
@@ -168,11 +176,12 @@ fsdp_status fsdp_device_profile_check(const fsdp_device_profile *profile, fsdp_d
                         : !backward ? "rates of attention's backward"
                         : !ops      ? "the rate of memory"
                                     : NULL;
+  char shown[FSDP_PROFILE_SHOWN_BYTES];
   if (!missing) return FSDP_OK;
   return fsdp_fail(error, FSDP_ERR_INPUT,
                    "--profile %s has no %s in %s: choose another --param-dtype, or measure this machine with "
                    "fsdp_profile",
-                   profile->name, missing, fsdp_dtype_name(dtype));
+                   fsdp_device_profile_shown(profile, shown), missing, fsdp_dtype_name(dtype));
 }
 
 // ---- Curves

@@ -24,6 +24,8 @@
 #include <stdbool.h>
 
 #define FSDP_PROFILE_NAME_BYTES   64
+#define FSDP_PROFILE_ASKED_BYTES  200
+#define FSDP_PROFILE_SHOWN_BYTES  (FSDP_PROFILE_ASKED_BYTES + FSDP_PROFILE_NAME_BYTES + 8)
 #define FSDP_PROFILE_KERNEL_BYTES 24
 
 // A point of a curve: seconds (or a rate) at a size.
@@ -106,6 +108,7 @@ typedef struct fsdp_profile_sustained {
 
 typedef struct fsdp_device_profile {
   char name[FSDP_PROFILE_NAME_BYTES];
+  char asked[FSDP_PROFILE_ASKED_BYTES]; // the name or path by which it was read; "": it was measured
   fsdp_op_device device;
   int processors;            // multiprocessors of a GPU; cores of a node
   double capability;         // compute capability of a GPU: 9.0; 0: not said
@@ -165,6 +168,10 @@ size_t fsdp_device_profile_row_bytes(fsdp_profile_list list);
 // Sets the network's rate and latency by the all-gather that spans nodes over the given number of ranks: what
 // a large one adds to a small one, and the hops of the small one. Of one size, all its time counts as moving.
 void fsdp_device_profile_set_network(fsdp_device_profile *profile, int ranks);
+
+// For a message, what the user called it, and its own name if that is another one: "here.yaml (AMD EPYC)".
+// Returns `out`.
+const char *fsdp_device_profile_shown(const fsdp_device_profile *profile, char out[FSDP_PROFILE_SHOWN_BYTES]);
 
 // The name of a kernel of this program in profiles: "fsdp-wgmma"; "fsdp" is a CPU's. Returns `out`.
 const char *fsdp_profile_kernel_name(fsdp_attention_kernel kernel, char out[FSDP_PROFILE_KERNEL_BYTES]);

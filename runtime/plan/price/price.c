@@ -65,11 +65,12 @@ static fsdp_status check_offload(const fsdp_plan_config *config, const fsdp_devi
   const char *missing = copies && (profile->up_rate <= 0 || profile->down_rate <= 0) ? "copy_gbps"
                         : updates && profile->host_memory_rate <= 0                  ? "host_memory_gbps"
                                                                                      : NULL;
+  char shown[FSDP_PROFILE_SHOWN_BYTES];
   if (!missing) return FSDP_OK;
   return fsdp_fail(
       error, FSDP_ERR_INPUT,
       "--profile %s has no %s, which what is offloaded to the host takes: add it, or offload nothing",
-      profile->name, missing);
+      fsdp_device_profile_shown(profile, shown), missing);
 }
 
 fsdp_status fsdp_pricing_check(const fsdp_plan_config *config, const fsdp_device_profile *profile,
@@ -80,9 +81,10 @@ fsdp_status fsdp_pricing_check(const fsdp_plan_config *config, const fsdp_device
       status = fsdp_device_profile_check(profile, config->param_dtype, fsdp_plan_attention(config), error);
     return status ? status : check_offload(config, profile, error);
   }
+  char shown[FSDP_PROFILE_SHOWN_BYTES];
   return fsdp_fail(error, FSDP_ERR_OPTION,
-                   "--profile %s is of a %s, and the plan is for a %s: add --backend %s", profile->name,
-                   profile->device == FSDP_OP_CPU ? "CPU" : "GPU",
+                   "--profile %s is of a %s, and the plan is for a %s: add --backend %s",
+                   fsdp_device_profile_shown(profile, shown), profile->device == FSDP_OP_CPU ? "CPU" : "GPU",
                    config->backend->device == FSDP_OP_CPU ? "CPU" : "GPU",
                    profile->device == FSDP_OP_CPU ? "cpu" : "cuda");
 }
@@ -90,9 +92,11 @@ fsdp_status fsdp_pricing_check(const fsdp_plan_config *config, const fsdp_device
 fsdp_status fsdp_pricing_check_group(const fsdp_device_profile *profile, fsdp_collective_kind kind,
                                      const fsdp_profile_group *group, fsdp_error *error) {
   const bool across = group->ranks > group->ranks_per_node;
+  char shown[FSDP_PROFILE_SHOWN_BYTES];
   if (group->ranks == 1 || fsdp_profile_collective_s(profile, kind, group, 1e6) > 0) return FSDP_OK;
-  return fsdp_fail(error, FSDP_ERR_INPUT, "--profile %s says nothing of %s %s: %s", profile->name,
-                   fsdp_collective_rows[kind].name, across ? "between nodes" : "inside a node",
+  return fsdp_fail(error, FSDP_ERR_INPUT, "--profile %s says nothing of %s %s: %s",
+                   fsdp_device_profile_shown(profile, shown), fsdp_collective_rows[kind].name,
+                   across ? "between nodes" : "inside a node",
                    across ? "give `network`, or a greater --ranks-per-node"
                           : "measure collectives, as in mpirun -np 4 fsdp_profile");
 }

@@ -289,6 +289,7 @@ static fsdp_status finish(fsdp_profile_reader *r, fsdp_status status, const char
     status = fsdp_fail(r->error, FSDP_ERR_INPUT,
                        "%.180s: the profile has no device; add `device: cuda` or `device: cpu`", name);
   if (!status) status = check_whole(r->profile, name, r->error);
+  if (!status) snprintf(r->profile->asked, sizeof r->profile->asked, "%s", name);
   if (status) fsdp_device_profile_destroy(r->profile);
   *profile = status ? NULL : r->profile;
   return status;

@@ -211,6 +211,22 @@ def compared():
         assert (row["step_ms"], row["cost"]) == (time["step_ms"], time["cost"]), (row, time)
     heads = plan(*TINY, *files, "--price", *A100).stdout.splitlines()[0]
     assert "step" in heads and "tokens/s" in heads and "hours" not in heads, heads
+    # A file's own price stands in its row alone, whichever is first.
+    (work / "c.yaml").write_text("wrap: block\nprice: on\nranks: 4\nprofile: h100-sxm\n")
+    for order in (("a", "c"), ("c", "a")):
+        paths = [work / f"{name}.yaml" for name in order]
+        heads, *rows = plan(*TINY, "--compare", *paths).stdout.splitlines()
+        cells = {row.split()[0]: row.split()[-2:] for row in rows}
+        assert heads.split()[-2:] == ["step", "tokens/s"] and cells["a"] == ["-", "-"], (heads, rows)
+        assert cells["c"][1].replace(",", "").isdigit(), rows
+    # What a plan among others cannot be asked for is refused in a file too.
+    for line in ("machines: 8 h100-sxm", "search: on\nprofile: h100-sxm", "self-test: on", "print-model: on",
+                 "memory-profile: m.svg"):  # fmt: skip
+        (work / "d.yaml").write_text(line + "\n")
+        wrong = plan(*TINY, "--compare", work / "a.yaml", work / "d.yaml", status=2).stderr
+        assert f"--{line.split(':')[0]} ({work / 'd.yaml'}:1)" in wrong and "--compare" in wrong, wrong
+    wrong = plan(*files, "--machines", "8 h100-sxm", status=2).stderr
+    assert 'a file may name its own machine, as in "ranks: 8" and "profile: h100-sxm"' in wrong, wrong
 
 
 def limits():

@@ -233,8 +233,14 @@ def nothing_goes_without_a_line():
     assert "ckpt-keep: " not in (folder("old") / "run.yaml").read_text().split("# Defaults")[0]
     refused(*COMMON, "-e", "old", "--overwrite", parts=("--resume off",))
     # A name that is not there may be a slip, and what is trained is none of the user's.
-    new = "outputs/odl is new: without --model and --data it trains tiny on the built-in text\n"
-    assert new in train(*COMMON, "-e", "odl", "--max-steps", "1").stdout
+    near = ("'odl' (command line): there is no outputs/odl (did you mean old?)", "--resume off")
+    refused("-e", "odl", parts=near)
+    assert not folder("odl").exists()
+    new = " is new (did you mean old?): without --model and --data it trains tiny on the built-in text\n"
+    assert "outputs/odl" + new in train(*COMMON, "-e", "odl", "--max-steps", "1").stdout
+    # Of a series, each name is meant.
+    train(*COMMON, "-e", "old2", "--max-steps", "1", "--ckpt-freq", "0")
+    assert "outputs/old3 is new: without" in train(*COMMON, "-e", "old3", "--max-steps", "1").stdout
     assert "is new" not in train("-e", "odl", "--max-steps", "2").stdout
     # A log alone is a run too.
     train(*COMMON, "--max-steps", "1", "-e", "logged", "--ckpt-freq", "0")
@@ -295,6 +301,31 @@ def checkpoints_have_names():
     )
     process = programs.run("fsdp_export", "outputs/named/best", "--to", "deep/er/hf", cwd=work)
     assert process.returncode == 0 and (work / "deep/er/hf/config.json").exists(), process.stderr
+
+
+def a_checkpoint_may_be_renamed():
+    """It is listed, and named by its new name; no run takes it for the newest, or begins anew beside it."""
+    train(*COMMON, "--max-steps", "3", "-e", "kept", "--ckpt-freq", "2")
+    (folder("kept") / "step-00000003").rename(folder("kept") / "the-one-that-I-like")
+    rows = programs.run("fsdp_export", "outputs/kept", "--list", cwd=work).stdout.splitlines()
+    expected = [["step-00000002", "2"], ["the-one-that-I-like", "3"]]
+    assert [row.split()[:2] for row in rows[1:]] == expected, rows
+    evaluate = ("fsdp_eval", "-e", "kept", "--data", "some.txt", "--json")
+    process = programs.run(*evaluate, "--resume", "the-one-that-I-like", cwd=work)
+    assert process.returncode == 0 and json.loads(process.stdout)["step"] == 3, process.stderr
+    shutil.rmtree(folder("kept") / "step-00000002")
+    lines = log("kept")
+    refused("-e", "kept", status=3, parts=("outputs/kept has the-one-that-I-like and no step-N", "--resume"))
+    process = programs.run(*evaluate, cwd=work)
+    assert process.returncode == 3, process.stderr
+    assert "(outputs/kept has the-one-that-I-like)" in process.stderr, process.stderr
+    assert log("kept") == lines
+    process = train("-e", "kept", "--resume", "the-one-that-I-like", "--max-steps", "5")
+    assert "resumed:   outputs/kept/the-one-that-I-like, step 3," in process.stdout, process.stdout
+    rows = programs.run("fsdp_export", "outputs/kept", "--list", cwd=work).stdout
+    assert "step-00000005" in rows and "the-one-that-I-like" in rows, rows
+    process = programs.run("fsdp_eval", "-e", "kpet", "--data", "some.txt", cwd=work)
+    assert process.returncode == 3 and "(did you mean kept?)" in process.stderr, process.stderr
 
 
 def the_best_stays():
@@ -438,6 +469,7 @@ printed_options_read_back()
 a_folder_may_move()
 nothing_goes_without_a_line()
 checkpoints_have_names()
+a_checkpoint_may_be_renamed()
 the_best_stays()
 the_best_is_of_like_evaluations()
 a_run_ends_that_does_not_improve()

@@ -110,6 +110,41 @@ static void the_best_stays_and_is_named(void **state) {
   io_folder_remove();
 }
 
+// What a user renames stays, is listed apart, and is meant by its name alone.
+static void other_names_are_kept(void **state) {
+  (void)state;
+  const char *folder = io_folder_make();
+  fsdp_checkpoint_gone_list gone = {0};
+  fsdp_checkpoint_entry *entries;
+  char from[FSDP_CHECKPOINT_PATH_BYTES], to[FSDP_CHECKPOINT_PATH_BYTES], names[FSDP_CHECKPOINT_NAMES_BYTES];
+  assert_string_equal(fsdp_checkpoint_print_names(folder, names), " has none");
+  for (int step = 1; step <= 3; step++) save(1, folder, step);
+  static const char *const renamed[] = {"mine", "best"};
+  for (int i = 0; i < 2; i++) {
+    snprintf(from, sizeof from, "%.4000s/step-0000000%d", folder, i + 1);
+    snprintf(to, sizeof to, "%.4000s/%s", folder, renamed[i]);
+    assert_int_equal(rename(from, to), 0);
+  }
+  assert_int_equal(fsdp_checkpoint_list_kept(folder, &entries), 2);
+  assert_string_equal(strrchr(entries[0].path, '/'), "/best");
+  assert_string_equal(strrchr(entries[1].path, '/'), "/mine");
+  free(entries);
+  assert_string_equal(fsdp_checkpoint_print_names(folder, names), " has step-3, best, mine");
+  static const char *const words[] = {"mine", "best"}; // none was evaluated
+  for (int i = 0; i < 2; i++) {
+    assert_true(fsdp_checkpoint_named(folder, words[i], to));
+    assert_string_equal(strrchr(to, '/') + 1, words[i]);
+  }
+  static const char *const nothing[] = {"", ".", "..", "other", "./mine", "mine/"};
+  for (size_t i = 0; i < sizeof nothing / sizeof *nothing; i++)
+    assert_false(fsdp_checkpoint_named(folder, nothing[i], to));
+  fsdp_checkpoint_drop(folder, &gone);
+  remove_gone(folder, &gone, 1);
+  assert_int_equal(fsdp_checkpoint_list_kept(folder, &entries), 2);
+  free(entries);
+  io_folder_remove();
+}
+
 // A rank on a node with a folder of its own, which may have a leftover of the same name.
 static void a_folder_of_its_own_is_found(void **state) {
   (void)state;
@@ -236,9 +271,9 @@ static void folder_keeps_the_newest(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(the_best_stays_and_is_named),      cmocka_unit_test(a_folder_of_its_own_is_found),
-      cmocka_unit_test(what_is_gone_is_removed_in_parts), cmocka_unit_test(manifests_are_read_once),
-      cmocka_unit_test(folder_keeps_the_newest),
+      cmocka_unit_test(the_best_stays_and_is_named),  cmocka_unit_test(other_names_are_kept),
+      cmocka_unit_test(a_folder_of_its_own_is_found), cmocka_unit_test(what_is_gone_is_removed_in_parts),
+      cmocka_unit_test(manifests_are_read_once),      cmocka_unit_test(folder_keeps_the_newest),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

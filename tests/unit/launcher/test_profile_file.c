@@ -177,12 +177,27 @@ static char *print(const fsdp_device_profile *profile) {
   return text;
 }
 
+// What the user named a profile by stands before what it says of itself.
+static void shown_as_asked(void **state) {
+  (void)state;
+  char shown[FSDP_PROFILE_SHOWN_BYTES];
+  fsdp_device_profile profile = {.name = "AMD EPYC, 2 cores"};
+  assert_string_equal(fsdp_device_profile_shown(&profile, shown), "AMD EPYC, 2 cores");
+  strcpy(profile.asked, "here.yaml");
+  assert_string_equal(fsdp_device_profile_shown(&profile, shown), "here.yaml (AMD EPYC, 2 cores)");
+  strcpy(profile.name, "h200");
+  strcpy(profile.asked, "h200");
+  assert_string_equal(fsdp_device_profile_shown(&profile, shown), "h200");
+}
+
 static void check_printed(const fsdp_device_profile *profile) {
   char *text = print(profile);
   fsdp_device_profile *again = accept_text(text);
   char *second = print(again);
   assert_string_equal(text, second);
-  // The fixed part bit by bit; lists are compared as text above, whose numbers are exact.
+  // The fixed part bit by bit, but for what each was asked for by; lists are compared as text above, whose
+  // numbers are exact.
+  memcpy(again->asked, profile->asked, sizeof again->asked);
   assert_memory_equal(profile, again, offsetof(fsdp_device_profile, products));
   fsdp_device_profile_destroy(again);
   free(text);
@@ -543,11 +558,12 @@ static void refused_rows(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(decimals),           cmocka_unit_test(decimals_printed),
-      cmocka_unit_test(whole_profile),      cmocka_unit_test(printed_and_read),
-      cmocka_unit_test(shipped_profiles),   cmocka_unit_test(base_and_use),
-      cmocka_unit_test(refused_at_the_top), cmocka_unit_test(refused_rows),
-      cmocka_unit_test(default_backend),    cmocka_unit_test(own_backend),
+      cmocka_unit_test(decimals),         cmocka_unit_test(shown_as_asked),
+      cmocka_unit_test(decimals_printed), cmocka_unit_test(whole_profile),
+      cmocka_unit_test(printed_and_read), cmocka_unit_test(shipped_profiles),
+      cmocka_unit_test(base_and_use),     cmocka_unit_test(refused_at_the_top),
+      cmocka_unit_test(refused_rows),     cmocka_unit_test(default_backend),
+      cmocka_unit_test(own_backend),
   };
   return cmocka_run_group_tests(tests, io_set_up, io_tear_down);
 }
