@@ -22,10 +22,6 @@ fsdp_graph *network_feed_forward(void);
 // Three to six operators on matrices whose sizes are one to three times `unit`.
 fsdp_dataflow *random_network(random_source *random, int64_t unit);
 
-// Three to six operators of all kinds on tensors of up to four dimensions, of which some divide by `ranks`
-// and some do not.
-fsdp_dataflow *random_network_of_all(random_source *random, int ranks);
-
 // A strategy that a random operator of the network can have.
 fsdp_given_strategy random_strategy(random_source *random, const fsdp_dataflow *flow,
                                     const fsdp_slice_mesh *mesh);

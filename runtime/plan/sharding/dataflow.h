@@ -59,7 +59,6 @@ typedef struct fsdp_operator {
   int list_count; // lists of slice counts that describe its inputs
   fsdp_operator_letter letters[FSDP_OPERATOR_LETTERS];
   int letter_count;
-  int64_t begin; // of a listed slice: the first item that it takes
   // Of a model's attention: over the axes that cut this letter it gathers its keys and values inside, so many
   // columns of its first input. -1: nothing is gathered.
   int gathered_letter;

@@ -156,7 +156,7 @@ static void begin_letters(const fsdp_node *node, fsdp_operator *op) {
 // Appends an empty operator. A product of several weights has the name of each one's module.
 static fsdp_operator *add_operator(const builder *b, const fsdp_node *node) {
   fsdp_operator *op = &b->flow->operators[b->flow->operator_count++];
-  *op = (fsdp_operator){.name_count = 1, .begin = node->letters ? node->attrs.first_index : 0};
+  *op = (fsdp_operator){.name_count = 1};
   op->gathered_letter = -1;
   fsdp_graph_module_path(b->graph, node->module, op->names[0]);
   snprintf(op->kind, sizeof op->kind, "%s",

@@ -336,7 +336,6 @@ fsdp_status fsdp_listed_add(fsdp_graph *graph, const fsdp_listed_operator *op, f
   int made = fsdp_graph_value(graph, FSDP_VALUE_ACTIVATION, FSDP_VALUE_COMPUTE, module, op->name,
                               output(&m)->dim_count, m.shape);
   fsdp_node *node = fsdp_graph_listed(graph, module, &m.letters);
-  node->attrs.first_index = op->begin;
   for (int i = 0; i < op->input_count; i++) fsdp_node_operand_add(node, op->inputs[i], FSDP_READ);
   fsdp_node_operand_add(node, made, FSDP_WRITE);
   return FSDP_OK;
