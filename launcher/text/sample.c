@@ -5,7 +5,7 @@
 #include "runtime/base/check.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
 #include "runtime/data/data_paths.h"
-#include "runtime/data/token_file.h"
+#include "runtime/data/token_source.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -50,27 +50,46 @@ static fsdp_status parse_tokens(const fsdp_options *options, fsdp_sample *sample
   }
 }
 
-// The chat template that the data of --data was prepared with, if one was given then, which the caller frees;
-// NULL: none. What is wrong with the data is said where it is opened.
-static char *template_of_data(const fsdp_options *options, int64_t *bytes) {
+// What the first file of --data that tells it has: the chat template that it was prepared with, if one was
+// given then, and what its texts begin and end with. What is wrong with the data is said where it is opened.
+typedef struct data_form {
+  char *chat_template; // NULL: none
+  int64_t chat_template_bytes;
+  fsdp_token_ends ends;
+} data_form;
+
+static data_form read_form(const char *data) {
   fsdp_data_paths paths;
   fsdp_error ignored;
-  char *text = NULL;
-  *bytes = 0;
-  fsdp_status status = fsdp_data_paths_find("data", options->data, &paths, &ignored);
-  for (int i = 0; i < paths.count && status == FSDP_OK && !text; i++) {
+  data_form form = {0};
+  fsdp_status status = fsdp_data_paths_find("data", data, &paths, &ignored);
+  for (int i = 0; i < paths.count && status == FSDP_OK; i++) {
     const char *dot = strrchr(paths.files[i], '.');
-    fsdp_token_file file;
-    if (!dot || strcasecmp(dot, ".tok") != 0) continue;
-    if (fsdp_token_file_open(paths.files[i], &file, &ignored) != FSDP_OK) continue;
-    if (file.chat_template) {
-      *bytes = file.chat_template_bytes;
-      text = memcpy(fsdp_alloc((size_t)*bytes), file.chat_template, (size_t)*bytes);
+    fsdp_token_file file = {0};
+    if (dot && strcasecmp(dot, ".tok") == 0 &&
+        fsdp_token_file_open(paths.files[i], &file, &ignored) != FSDP_OK)
+      continue;
+    if (!form.ends.known) form.ends = fsdp_token_ends_of(paths.files[i], &file);
+    if (file.chat_template && !form.chat_template) {
+      form.chat_template_bytes = file.chat_template_bytes;
+      form.chat_template = memcpy(fsdp_alloc((size_t)form.chat_template_bytes), file.chat_template,
+                                  (size_t)form.chat_template_bytes);
     }
     fsdp_token_file_close(&file);
   }
   fsdp_data_paths_destroy(&paths);
-  return text;
+  return form;
+}
+
+// What the data of the checkpoint's run had.
+static data_form saved_form(const fsdp_options *options) {
+  data_form form = {0};
+  fsdp_checkpoint *c;
+  fsdp_error ignored;
+  if (fsdp_checkpoint_read_manifest(options->resume, &c, &ignored) != FSDP_OK) return form;
+  form.ends = (fsdp_token_ends){c->progress.knows_ends, c->progress.first_token, c->progress.last_token};
+  fsdp_checkpoint_destroy(c);
+  return form;
 }
 
 // The folder whose chat template is the model's: of a checkpoint, where the data's is kept.
@@ -83,15 +102,21 @@ static const char *folder_of_template(const fsdp_options *options, const fsdp_se
 static fsdp_status open_codec(const fsdp_options *options, const fsdp_setup *setup, const char *tokenizer,
                               fsdp_text_codec *codec, fsdp_error *error) {
   char path[4096];
-  fsdp_text_form form = {.tokenizer = tokenizer,
-                         .chat_template = options->chat_template,
-                         .folder = folder_of_template(options, setup, path)};
   // What is evaluated has its own, whatever the data of the evaluation.
   const bool trains = fsdp_options_given(options, "sample-every");
-  char *known = trains ? template_of_data(options, &form.known_bytes) : NULL;
-  form.known = known;
+  data_form data = {0};
+  if (trains && options->data) data = read_form(options->data);
+  if (options->evaluated) data = saved_form(options);
+  const int64_t separator = options->document_separator >= 0 ? options->document_separator : FSDP_TEXT_OWN;
+  const fsdp_text_form form = {.tokenizer = tokenizer,
+                               .chat_template = options->chat_template,
+                               .known = data.chat_template,
+                               .known_bytes = data.chat_template_bytes,
+                               .folder = folder_of_template(options, setup, path),
+                               .first = data.ends.known ? data.ends.first : FSDP_TEXT_OWN,
+                               .last = data.ends.known ? data.ends.last : separator};
   fsdp_status status = fsdp_text_codec_open(codec, &form, error);
-  free(known);
+  free(data.chat_template);
   return status;
 }
 
@@ -105,7 +130,6 @@ static fsdp_status encode(const fsdp_options *options, const fsdp_setup *setup, 
   if (status == FSDP_OK) status = open_codec(options, setup, tokenizer.path, codec, error);
   if (status == FSDP_OK)
     status = fsdp_text_encode(codec, options->prompt, &sample->tokens, &sample->prompt_count, error);
-  sample->end = codec->opened ? codec->end : -1;
   fsdp_train_tokenizer_destroy(&tokenizer);
   return status;
 }
@@ -139,13 +163,12 @@ static fsdp_status read_prompt(const fsdp_options *options, fsdp_text_codec *cod
 
 fsdp_status fsdp_sample_create(fsdp_world *world, const fsdp_options *options, fsdp_text_codec *codec,
                                fsdp_sample *sample, fsdp_error *error) {
-  *sample = (fsdp_sample){.end = -1, .new_max = options->max_new_tokens};
+  *sample = (fsdp_sample){.new_max = options->max_new_tokens};
   if (!options->prompt && !options->prompt_tokens) return FSDP_OK;
   if (world->rank == 0) read_prompt(options, codec, sample, error);
   fsdp_status status = fsdp_world_share_error(world, error);
   if (status != FSDP_OK) return status;
   fsdp_world_broadcast(world, &sample->prompt_count, (int64_t)sizeof sample->prompt_count);
-  fsdp_world_broadcast(world, &sample->end, (int64_t)sizeof sample->end);
   const size_t bytes = (size_t)sample->prompt_count * sizeof *sample->tokens;
   sample->tokens = fsdp_realloc(sample->tokens, bytes + (size_t)sample->new_max * sizeof *sample->tokens);
   fsdp_world_broadcast(world, sample->tokens, (int64_t)bytes);
@@ -175,12 +198,30 @@ static char *print_tokens(const int32_t *tokens, int64_t count) {
   return text;
 }
 
+bool fsdp_sample_add(fsdp_sample *sample, fsdp_text_codec *codec, int32_t token) {
+  char *text;
+  fsdp_error ignored; // what fails here fails again where it is printed
+  if (!sample->as_tokens && fsdp_text_ends_with(codec, token)) return true;
+  sample->tokens[sample->prompt_count + sample->new_count++] = token;
+  if (sample->as_tokens || codec->end_text_count == 0) return false;
+  if (fsdp_text_decode(codec, sample->tokens, sample->prompt_count, sample->new_count, &text, &ignored))
+    return true;
+  const bool ends = fsdp_text_find_end(codec, text) != NULL;
+  free(text);
+  return ends;
+}
+
 fsdp_status fsdp_sample_print(const fsdp_sample *sample, fsdp_text_codec *codec, char **text,
                               fsdp_error *error) {
-  if (!sample->as_tokens)
-    return fsdp_text_decode(codec, sample->tokens, sample->prompt_count, sample->new_count, text, error);
-  *text = print_tokens(sample->tokens + sample->prompt_count, sample->new_count);
-  return FSDP_OK;
+  if (sample->as_tokens) {
+    *text = print_tokens(sample->tokens + sample->prompt_count, sample->new_count);
+    return FSDP_OK;
+  }
+  fsdp_status status =
+      fsdp_text_decode(codec, sample->tokens, sample->prompt_count, sample->new_count, text, error);
+  char *end = status == FSDP_OK ? fsdp_text_find_end(codec, *text) : NULL;
+  if (end) *end = 0;
+  return status;
 }
 
 const char *fsdp_sample_note(const fsdp_options *options, const fsdp_text_codec *codec) {

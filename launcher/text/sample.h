@@ -12,7 +12,6 @@ typedef struct fsdp_sample {
   int32_t *tokens; // the prompt, and behind it what was sampled last
   int64_t prompt_count, new_count, new_max;
   bool as_tokens; // --prompt-tokens: printed as such
-  int64_t end;    // the token that ends a text, or -1
 } fsdp_sample;
 
 // Before communication: starts a text codec if this process is rank 0, as its launcher says, and text is
@@ -29,8 +28,12 @@ void fsdp_sample_destroy(fsdp_sample *sample);
 // FSDP_ERR_OPTION if the text may grow longer than the plan's sequence.
 fsdp_status fsdp_sample_check(const fsdp_sample *sample, const fsdp_options *options, fsdp_error *error);
 
-// What was sampled, without the prompt, for a person: text, or tokens with commas between. Rank 0 alone. The
-// caller frees *text.
+// Rank 0: adds the token, which was sampled behind the others, unless it is one that ends the text. Returns
+// whether the text ends. Where a text ends it that is no token, the tokens of that are added.
+bool fsdp_sample_add(fsdp_sample *sample, fsdp_text_codec *codec, int32_t token);
+
+// What was sampled, without the prompt and what ends it, for a person: text, or tokens with commas between.
+// Rank 0 alone. The caller frees *text.
 fsdp_status fsdp_sample_print(const fsdp_sample *sample, fsdp_text_codec *codec, char **text,
                               fsdp_error *error);
 

@@ -39,8 +39,7 @@ static int spawn(const char *script, int input, int output) {
 
 void fsdp_text_codec_start(fsdp_text_codec *codec) {
   int to[2], from[2];
-  *codec = (fsdp_text_codec){.end = -1};
-  codec->script = FSDP_PREPARE_DATA;
+  *codec = (fsdp_text_codec){.script = FSDP_PREPARE_DATA};
   if (pipe2(to, O_CLOEXEC) != 0) return;
   if (pipe2(from, O_CLOEXEC) != 0) {
     close(to[0]), close(to[1]);
@@ -57,6 +56,9 @@ void fsdp_text_codec_stop(fsdp_text_codec *codec) {
   if (codec->to) fclose(codec->to); // the end of its input ends it
   if (codec->from) fclose(codec->from);
   if (codec->process) waitpid(codec->process, NULL, 0);
+  for (int i = 0; i < codec->end_text_count; i++) free(codec->end_texts[i]);
+  free(codec->end_texts);
+  free(codec->ends);
   *codec = (fsdp_text_codec){0};
 }
 
@@ -93,33 +95,56 @@ static fsdp_status ask(fsdp_text_codec *codec, json_t *question, json_t **answer
   return error->status;
 }
 
+static void add_end(fsdp_text_codec *codec, int64_t token) {
+  codec->ends = fsdp_realloc(codec->ends, (size_t)(codec->end_count + 1) * sizeof *codec->ends);
+  codec->ends[codec->end_count++] = token;
+}
+
+static void take_ends(fsdp_text_codec *codec, const json_t *answer) {
+  const json_t *texts = json_object_get(answer, "end_texts"), *value;
+  size_t i;
+  json_array_foreach(json_object_get(answer, "ends"), i, value) add_end(codec, json_integer_value(value));
+  codec->end_texts = fsdp_alloc((json_array_size(texts) + 1) * sizeof *codec->end_texts);
+  json_array_foreach(texts, i, value) {
+    char *text = strdup(json_string_value(value));
+    FSDP_NEED_MEMORY(text, "the end of a text");
+    codec->end_texts[codec->end_text_count++] = text;
+  }
+}
+
 fsdp_status fsdp_text_codec_open(fsdp_text_codec *codec, const fsdp_text_form *form, fsdp_error *error) {
   json_t *answer;
   const bool chats = strcmp(form->chat_template, "plain") != 0;
-  if (!form->tokenizer && !chats) return FSDP_OK;
+  codec->first = form->first == FSDP_TEXT_OWN ? -1 : form->first;
+  if (!form->tokenizer && !chats) {
+    if (form->last != -1) add_end(codec, form->last == FSDP_TEXT_OWN ? 0 : form->last);
+    return FSDP_OK;
+  }
   if (!codec->process) return fail_ended(codec, error);
   json_t *known = form->known ? json_stringn(form->known, (size_t)form->known_bytes) : json_null();
-  json_t *question = json_pack("{s:s?, s:s, s:o, s:s?}", "tokenizer", form->tokenizer, "template",
-                               form->chat_template, "known", known, "folder", form->folder);
+  json_t *question = json_pack("{s:s?, s:s, s:o, s:s?, s:I, s:I}", "tokenizer", form->tokenizer, "template",
+                               form->chat_template, "known", known, "folder", form->folder, "first",
+                               (json_int_t)form->first, "last", (json_int_t)form->last);
   if (!question)
     return fsdp_fail(error, FSDP_ERR_INPUT, "a path or a chat template is not UTF-8: convert it");
   fsdp_status status = ask(codec, question, &answer, error);
   if (status != FSDP_OK) return status;
-  json_t *end = json_object_get(answer, "end");
   codec->opened = form->tokenizer != NULL;
   codec->chats = chats;
   codec->could_chat = !chats && json_is_true(json_object_get(answer, "chats"));
-  codec->end = codec->opened && json_is_integer(end) ? json_integer_value(end) : -1;
+  take_ends(codec, answer);
   json_decref(answer);
   return FSDP_OK;
 }
 
 // ---- Text
 
-static fsdp_status encode_bytes(const char *text, int32_t **tokens, int64_t *count) {
-  *count = (int64_t)strlen(text);
-  *tokens = fsdp_alloc((size_t)(*count + 1) * sizeof **tokens);
-  for (int64_t i = 0; i < *count; i++) (*tokens)[i] = (unsigned char)text[i];
+static fsdp_status encode_bytes(int64_t first, const char *text, int32_t **tokens, int64_t *count) {
+  const int64_t bytes = (int64_t)strlen(text);
+  *count = 0;
+  *tokens = fsdp_alloc((size_t)(bytes + 1) * sizeof **tokens);
+  if (first >= 0) (*tokens)[(*count)++] = (int32_t)first;
+  for (int64_t i = 0; i < bytes; i++) (*tokens)[(*count)++] = (unsigned char)text[i];
   return FSDP_OK;
 }
 
@@ -127,7 +152,7 @@ fsdp_status fsdp_text_encode(fsdp_text_codec *codec, const char *text, int32_t *
                              fsdp_error *error) {
   json_t *answer, *value;
   size_t i;
-  if (!codec->opened && !codec->chats) return encode_bytes(text, tokens, count);
+  if (!codec->opened && !codec->chats) return encode_bytes(codec->first, text, tokens, count);
   json_t *prompt = json_string(text);
   if (!prompt) return fsdp_fail(error, FSDP_ERR_OPTION, "--prompt is not UTF-8: convert it");
   fsdp_status status = ask(codec, json_pack("{s:o}", "encode", prompt), &answer, error);
@@ -138,6 +163,21 @@ fsdp_status fsdp_text_encode(fsdp_text_codec *codec, const char *text, int32_t *
   json_array_foreach(list, i, value)(*tokens)[i] = (int32_t)json_integer_value(value);
   json_decref(answer);
   return FSDP_OK;
+}
+
+bool fsdp_text_ends_with(const fsdp_text_codec *codec, int64_t token) {
+  for (int i = 0; i < codec->end_count; i++)
+    if (codec->ends[i] == token) return true;
+  return false;
+}
+
+char *fsdp_text_find_end(const fsdp_text_codec *codec, char *text) {
+  char *first = NULL;
+  for (int i = 0; i < codec->end_text_count; i++) {
+    char *found = strstr(text, codec->end_texts[i]);
+    if (found && (!first || found < first)) first = found;
+  }
+  return first;
 }
 
 // The length of the UTF-8 character at `at`, of which `left` bytes are there; 0: it is none.

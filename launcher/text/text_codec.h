@@ -14,12 +14,16 @@
 #include <stdio.h>
 
 typedef struct fsdp_text_codec {
-  int process;        // of the child; 0: none was started
-  FILE *to, *from;    // its input and output
-  bool opened;        // it has a tokenizer; else tokens are bytes
-  bool chats;         // prompts are a user's messages, by a chat template
-  bool could_chat;    // they are not, but there is a template
-  int64_t end;        // the token that ends a text, or -1
+  int process;     // of the child; 0: none was started
+  FILE *to, *from; // its input and output
+  bool opened;     // it has a tokenizer; else tokens are bytes
+  bool chats;      // prompts are a user's messages, by a chat template
+  bool could_chat; // they are not, but there is a template
+  int64_t first;   // the token that a text begins with where tokens are bytes, or -1
+  int64_t *ends;   // tokens that end a text, or an answer if prompts are a user's messages
+  int end_count;
+  char **end_texts; // the same as text that is no token
+  int end_text_count;
   const char *script; // what was started, for messages
 } fsdp_text_codec;
 
@@ -27,6 +31,8 @@ typedef struct fsdp_text_codec {
 void fsdp_text_codec_start(fsdp_text_codec *codec);
 // One that is all zeros is allowed.
 void fsdp_text_codec_stop(fsdp_text_codec *codec);
+
+#define FSDP_TEXT_OWN (-2)
 
 typedef struct fsdp_text_form {
   const char *tokenizer;     // the path of a tokenizer.json; NULL: tokens are bytes
@@ -36,6 +42,8 @@ typedef struct fsdp_text_form {
   const char *known;
   int64_t known_bytes;
   const char *folder;
+  // Of a text: FSDP_TEXT_OWN is the tokenizer's own, and of bytes none and byte 0; -1: none.
+  int64_t first, last;
 } fsdp_text_form;
 
 // FSDP_ERR_INPUT if tokenizer or template cannot be read, FSDP_ERR_OPTION if "auto" finds none; FSDP_ERR_PEER
@@ -46,6 +54,11 @@ fsdp_status fsdp_text_codec_open(fsdp_text_codec *codec, const fsdp_text_form *f
 // caller frees *tokens.
 fsdp_status fsdp_text_encode(fsdp_text_codec *codec, const char *text, int32_t **tokens, int64_t *count,
                              fsdp_error *error);
+
+// Whether a text ends with the token, which is no part of it.
+bool fsdp_text_ends_with(const fsdp_text_codec *codec, int64_t token);
+// Where in `text` a text that ends it begins; NULL: nowhere.
+char *fsdp_text_find_end(const fsdp_text_codec *codec, char *text);
 
 // What `count` tokens behind `behind_count` others read as: always UTF-8. The caller frees *text.
 fsdp_status fsdp_text_decode(fsdp_text_codec *codec, const int32_t *tokens, int64_t behind_count,

@@ -295,6 +295,7 @@ static fsdp_status save(fsdp_train_checkpoints *self, fsdp_executor *executor, c
                         int64_t step, fsdp_error *error) {
   const fsdp_sampler *sampler = &feed->config.sampler;
   int64_t steps = fsdp_sampler_steps_per_epoch(sampler), position = step + feed->sample_shift;
+  const fsdp_token_ends ends = fsdp_dataset_ends(feed->config.dataset);
   fsdp_checkpoint_progress progress = {.step = step,
                                        .updates = feed->updates,
                                        .epoch = position / steps,
@@ -304,6 +305,9 @@ static fsdp_status save(fsdp_train_checkpoints *self, fsdp_executor *executor, c
                                        .sample_count = sampler->sample_count,
                                        .held_out = sampler->held_out,
                                        .data_fingerprint = self->data_fingerprint,
+                                       .knows_ends = ends.known,
+                                       .first_token = ends.first,
+                                       .last_token = ends.last,
                                        .schedule_start = feed->config.rate.first_step,
                                        .rounding = FSDP_ROUNDING_GENERATOR,
                                        .results = self->results};

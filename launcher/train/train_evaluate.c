@@ -208,22 +208,28 @@ static fsdp_status sample_tokens(fsdp_trainer *t, fsdp_error *error) {
   const fsdp_next_token_config choice = {
       .temperature = t->options->temperature, .top_p = t->options->top_p, .seed = (uint64_t)t->options->seed};
   const int64_t vocabulary = t->setup.plan->config.model.vocab_size;
-  int64_t count = s->prompt_count, token = 0;
+  int64_t next[3] = {0}; // the token, whether the text ends, and how many tokens there are then
   float *logits = fsdp_alloc((size_t)vocabulary * sizeof *logits);
-  for (s->new_count = 0; s->new_count < s->new_max; s->new_count++, count++) {
+  s->new_count = 0;
+  while (next[0] >= 0 && !next[1] && s->new_count < s->new_max) {
+    const int64_t count = s->prompt_count + s->new_count;
     fsdp_feed_logits(&t->feed, t->session.executor, s->tokens, count, logits);
-    if (fsdp_trainer_is_first(t)) token = fsdp_next_token(&choice, logits, vocabulary, count);
-    fsdp_world_broadcast(t->world, &token, (int64_t)sizeof token);
-    if (token < 0 || token == s->end) break;
-    s->tokens[count] = (int32_t)token;
+    if (fsdp_trainer_is_first(t)) {
+      next[0] = fsdp_next_token(&choice, logits, vocabulary, count);
+      if (next[0] >= 0) next[1] = fsdp_sample_add(s, t->codec, (int32_t)next[0]);
+      next[2] = s->new_count;
+    }
+    fsdp_world_broadcast(t->world, next, (int64_t)sizeof next);
+    s->new_count = next[2];
+    if (s->prompt_count + s->new_count > count) s->tokens[count] = (int32_t)next[0];
   }
   free(logits);
-  if (token >= 0) return FSDP_OK;
+  if (next[0] >= 0) return FSDP_OK;
   return fsdp_fail(error, FSDP_ERR_NOT_FINITE,
                    "the logits behind %" PRId64
                    " tokens are not finite: the weights have most likely diverged; "
                    "use an earlier checkpoint",
-                   count);
+                   s->prompt_count + s->new_count);
 }
 
 fsdp_status fsdp_train_sample(fsdp_trainer *t, char **text, fsdp_error *error) {

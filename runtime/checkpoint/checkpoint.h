@@ -87,6 +87,9 @@ typedef struct fsdp_checkpoint_progress {
                 // step and of the update
   int64_t global_batch, sample_count, held_out;
   uint64_t data_fingerprint; // fsdp_dataset_fingerprint
+  bool knows_ends;           // of a text of the data: the token that it
+  int64_t first_token;       // begins with, -1: none,
+  int64_t last_token;        // and ends with, -1: none
   int64_t schedule_start;    // the step at which the learning-rate schedule began
   char rounding[24];         // generator of the bits that bf16 states are rounded with (random_rounds.h)
   fsdp_checkpoint_results results;

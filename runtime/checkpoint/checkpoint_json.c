@@ -119,15 +119,23 @@ static json_t *print_results(const fsdp_checkpoint_results *r) {
   return root;
 }
 
+static json_t *print_data(const fsdp_checkpoint_progress *p) {
+  json_t *root = json_pack("{s:I, s:I, s:I, s:o}", "global_batch", (json_int_t)p->global_batch,
+                           "sample_count", (json_int_t)p->sample_count, "held_out", (json_int_t)p->held_out,
+                           "fingerprint", json_sprintf("%016" PRIx64, p->data_fingerprint));
+  if (!p->knows_ends) return root;
+  json_object_set_new(root, "first_token", json_integer((json_int_t)p->first_token));
+  json_object_set_new(root, "last_token", json_integer((json_int_t)p->last_token));
+  return root;
+}
+
 static json_t *print_progress(const fsdp_checkpoint_progress *p) {
-  return json_pack("{s:I, s:I, s:I, s:I, s:I, s:{s:I, s:I, s:I, s:o}, s:{s:s, s:s, s:I, s:I}, s:o}", "step",
-                   (json_int_t)p->step, "updates", (json_int_t)p->updates, "schedule_start",
-                   (json_int_t)p->schedule_start, "epoch", (json_int_t)p->epoch, "epoch_samples",
-                   (json_int_t)p->epoch_samples, "data", "global_batch", (json_int_t)p->global_batch,
-                   "sample_count", (json_int_t)p->sample_count, "held_out", (json_int_t)p->held_out,
-                   "fingerprint", json_sprintf("%016" PRIx64, p->data_fingerprint), "random", "generator",
-                   "philox-4x32-10", "rounding", p->rounding, "seed", (json_int_t)p->seed, "counter",
-                   (json_int_t)p->updates, "results", print_results(&p->results));
+  return json_pack("{s:I, s:I, s:I, s:I, s:I, s:o, s:{s:s, s:s, s:I, s:I}, s:o}", "step", (json_int_t)p->step,
+                   "updates", (json_int_t)p->updates, "schedule_start", (json_int_t)p->schedule_start,
+                   "epoch", (json_int_t)p->epoch, "epoch_samples", (json_int_t)p->epoch_samples, "data",
+                   print_data(p), "random", "generator", "philox-4x32-10", "rounding", p->rounding, "seed",
+                   (json_int_t)p->seed, "counter", (json_int_t)p->updates, "results",
+                   print_results(&p->results));
 }
 
 // The checksum of the object.
@@ -420,6 +428,11 @@ static void read_progress(reader *r, const json_t *object, fsdp_checkpoint_progr
   p->sample_count = read_int(r, data, "sample_count", 1, INT64_C(1) << 56);
   p->held_out = read_int(r, data, "held_out", 0, p->sample_count);
   read_hex(r, data, "fingerprint", &p->data_fingerprint, 1);
+  p->knows_ends = json_object_get(data, "last_token") != NULL; // older checkpoints do not tell
+  if (p->knows_ends) {
+    p->first_token = read_int(r, data, "first_token", -1, INT32_MAX);
+    p->last_token = read_int(r, data, "last_token", -1, INT32_MAX);
+  }
   const json_t *random = json_object_get(object, "random");
   p->seed = read_int(r, random, "seed", 0, INT64_MAX);
   snprintf(p->rounding, sizeof p->rounding, "philox-4x32-10"); // older checkpoints have one generator for all

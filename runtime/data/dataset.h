@@ -21,6 +21,7 @@
 #include "runtime/base/status.h"
 #include "runtime/data/data_paths.h"
 #include "runtime/data/packing.h"
+#include "runtime/data/token_source.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -141,6 +142,9 @@ const char *fsdp_dataset_description(const fsdp_dataset *dataset);
 // The chat template that the data was prepared with, if one was given there (--chat-template), of *bytes
 // bytes; NULL if not. Owned by the data set.
 const char *fsdp_dataset_chat_template(const fsdp_dataset *dataset, int64_t *bytes);
+
+// The tokens that a text of the data begins and ends with: those of the first file that tells.
+fsdp_token_ends fsdp_dataset_ends(const fsdp_dataset *dataset);
 
 // The first `.bin` of uint16 if the model's vocabulary has more tokens than these can tell apart; NULL if
 // there is none. It is of another tokenizer, or its writer has cut off large tokens. Owned by the data set.

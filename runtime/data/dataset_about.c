@@ -87,6 +87,13 @@ const char *fsdp_dataset_chat_template(const fsdp_dataset *dataset, int64_t *byt
   return NULL;
 }
 
+fsdp_token_ends fsdp_dataset_ends(const fsdp_dataset *dataset) {
+  fsdp_token_ends ends = {0};
+  for (int i = 0; i < dataset->source_count && !ends.known && dataset->sources[i].path; i++)
+    ends = fsdp_token_ends_of(dataset->sources[i].path, &dataset->sources[i].tokens.file);
+  return ends;
+}
+
 const char *fsdp_dataset_narrow_file(const fsdp_dataset *dataset) {
   for (int i = 0; i < dataset->source_count; i++) {
     const fsdp_token_view *view = &dataset->sources[i].tokens.view;

@@ -114,6 +114,8 @@ static fsdp_status read_prepared(const char *path, fsdp_token_file *out, fsdp_er
                                   .vocab_size = h.vocab_size};
     out->bytes = h.flags & FLAG_BYTES;
     out->tokenizer_hash = h.tokenizer_hash;
+    out->first_token = h.first_token;
+    out->last_token = h.last_token;
     if (h.template_bytes) {
       out->chat_template = (const char *)out->file.bytes + template;
       out->chat_template_bytes = h.template_bytes;

@@ -45,7 +45,8 @@ typedef struct fsdp_token_file {
   fsdp_token_view view; // into `file`
   bool bytes;           // made without a tokenizer
   uint64_t tokenizer_hash;
-  const char *chat_template; // into `file`, of this many bytes; NULL: none was given
+  int64_t first_token, last_token; // of a document; -1: none
+  const char *chat_template;       // into `file`, of this many bytes; NULL: none was given
   int64_t chat_template_bytes;
   uint64_t identity; // of header and, through its checksums, of all content; 0 if there is no such header
 } fsdp_token_file;

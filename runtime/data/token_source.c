@@ -97,11 +97,27 @@ static fsdp_status refuse_unprepared(const char *path, const char *kind, const c
   return status;
 }
 
+// The path's ending, with its dot, or "".
+static const char *kind_of(const char *path) {
+  const char *dot = strrchr(path, '.'), *slash = strrchr(path, '/');
+  return dot && (!slash || dot > slash) ? dot : "";
+}
+
+static bool is_json(const char *kind) {
+  return !strcasecmp(kind, ".jsonl") || !strcasecmp(kind, ".json");
+}
+
+fsdp_token_ends fsdp_token_ends_of(const char *path, const fsdp_token_file *file) {
+  const char *kind = kind_of(path);
+  if (is_json(kind)) return (fsdp_token_ends){true, -1, 0};
+  if (strcasecmp(kind, ".tok") != 0) return (fsdp_token_ends){0};
+  return (fsdp_token_ends){true, file->first_token, file->last_token};
+}
+
 fsdp_status fsdp_token_source_open(const char *path, const char *tokenizer, uint64_t tokenizer_hash,
                                    fsdp_token_source *source, fsdp_error *error) {
-  const char *dot = strrchr(path, '.'), *slash = strrchr(path, '/');
-  const char *kind = dot && (!slash || dot > slash) ? dot : "";
-  bool text = !strcasecmp(kind, ".txt"), json = !strcasecmp(kind, ".jsonl") || !strcasecmp(kind, ".json");
+  const char *kind = kind_of(path);
+  bool text = !strcasecmp(kind, ".txt"), json = is_json(kind);
   fsdp_status status;
   *source = (fsdp_token_source){0};
   if ((text || json) && tokenizer)

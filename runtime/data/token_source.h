@@ -15,6 +15,16 @@ typedef struct fsdp_token_source {
   bool bytes;       // its tokens are bytes
 } fsdp_token_source;
 
+// The tokens that a document begins and ends with, -1: none; if a file tells.
+typedef struct fsdp_token_ends {
+  bool known;
+  int64_t first, last;
+} fsdp_token_ends;
+
+// Those of the file at `path`, which is `file` if it is a `.tok`: of JSON byte 0 ends a document; `.txt` and
+// `.bin` do not tell.
+fsdp_token_ends fsdp_token_ends_of(const char *path, const fsdp_token_file *file);
+
 // Opens `path` for a model whose tokenizer.json is at `tokenizer` (NULL: it has none) and has the hash
 // `tokenizer_hash` (token_file.h). FSDP_ERR_INPUT if the file is of unknown kind or malformed, if it is text
 // but the model has a tokenizer, or if it was prepared with a different tokenizer. The caller closes *source.

@@ -11,7 +11,7 @@ import re
 
 from common.errors import InputError, OptionError
 from prepare import known_templates
-from prepare.forms import BadRecord, text_of
+from prepare.forms import BadRecord, Chat, text_of
 
 # The form of conversations that ChatML's own page defines, for models without one (--chat-template chatml).
 CHATML = ("{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + message.content + "
@@ -234,6 +234,15 @@ class Template:
         except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
             raise InputError(f"the chat template refuses a user's message alone ({error}); give another with "
                              "--chat-template FILE") from None
+
+    def ends(self, pattern):
+        """Names of what an answer to a user's message ends with; `pattern` finds those of special tokens."""
+        messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": PROBE}]
+        try:
+            _, samples = self.samples(Chat(messages, [False, True]), "a probe")
+        except BadRecord:  # it does not say where answers end
+            return []
+        return sorted({name for sample in samples for name, _ in ends_of(sample, pattern) if name})
 
     # ---- Samples
 

@@ -1,10 +1,12 @@
 """Encodes and decodes for another program, which asks in JSON, an object a line: fsdp_train and fsdp_eval for
 the text that they sample (launcher/train/text_codec.h).
 
-    {"tokenizer": FILE or null,               {"end": the token that ends a text, or null,
-     "template": plain, auto, chatml or FILE,  "chats": whether auto would find a chat template}
-     "known": a template's text or null,
-     "folder": the model's or null}
+    {"tokenizer": FILE or null,               {"ends": [tokens that end a text, or an answer],
+     "template": plain, auto, chatml or FILE,  "end_texts": [the same as text that is no token],
+     "known": a template's text or null,       "chats": whether auto would find a chat template}
+     "folder": the model's or null,
+     "first": a text's first token, -1: none, -2: the tokenizer's own,
+     "last": the same of its last token}
     {"encode": TEXT}                          {"tokens": [...]}, as a document that begins so, or as a user's
                                               message and what an answer begins with
     {"decode": [...], "behind": [...]}        {"text": what the former add to the text of the latter}
@@ -19,14 +21,22 @@ from prepare.encoders import Bytes, Pretrained, templates_beside
 from prepare.pipeline import Settings
 
 
-def open_tokenizer(path, template, now):
+def option_of(token):
+    """A token of a question as --bos and --eos have it."""
+    return {-2: None, -1: "none"}.get(token, str(token))
+
+
+def open_tokenizer(asked, template, now):
     """`template`: the source of a chat template in place of the tokenizer's, or None."""
-    settings = dict(tokenizer=path, chat_template=template, now=now)
+    path, eos = asked["tokenizer"], option_of(asked["last"])
+    settings = dict(tokenizer=path, chat_template=template, now=now, bos=option_of(asked["first"]))
     if path is None:
-        return Bytes(Settings(**settings))
+        return Bytes(Settings(eos=eos, **settings))
     try:
-        return Pretrained(Settings(**settings))
+        return Pretrained(Settings(eos=eos, **settings))
     except OptionError:  # nothing says what ends a text, so nothing does
+        if eos is not None:
+            raise
         return Pretrained(Settings(eos="none", **settings))
 
 
@@ -39,12 +49,23 @@ class Codec:
                                     else None)
         if name not in ("plain", "auto"):
             source = chats.read_source(name)
-        self.encoder = open_tokenizer(asked["tokenizer"], source, now)
+        self.encoder = open_tokenizer(asked, source, now)
         template = self.encoder.templates.get("default")
         self.chats, self.template = template is not None, None if name == "plain" else template
         if name == "auto" and not template:
             raise OptionError("--chat-template auto: neither the data, the model's folder nor the tokenizer "
                               "has a chat template; give the model's as --chat-template FILE, or chatml")
+
+    def ends(self):
+        """(tokens, texts) that end what is sampled."""
+        tokens, texts = [] if self.encoder.end is None else [self.encoder.end], []
+        for name in self.template.ends(self.encoder.ends) if self.template else ():
+            token = None if self.encoder.is_bytes else self.encoder.tokenizer.token_to_id(name)
+            if token is None:
+                texts.append(name)
+            else:
+                tokens.append(token)
+        return tokens, texts
 
     def encode(self, text):
         if self.template:
@@ -71,7 +92,8 @@ def serve(questions, answers, now):
         try:
             if "tokenizer" in asked:
                 codec = Codec(asked, now)
-                answer = {"end": codec.encoder.end, "chats": codec.chats}
+                tokens, texts = codec.ends()
+                answer = {"ends": tokens, "end_texts": texts, "chats": codec.chats}
             elif "encode" in asked:
                 answer = {"tokens": codec.encode(asked["encode"])}
             else:

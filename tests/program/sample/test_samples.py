@@ -202,6 +202,54 @@ def prompts_are_a_users_messages():
         assert found == (tokens(chatml) if of else list(chatml.encode())), name
 
 
+def learned(name, model, data, *options):
+    """What a run that learned `data` by heart continues "hi" with: (prompt's tokens, tokens, text)."""
+    call("fsdp_train", *model, "--data", data, "-s", 64, "-b", 2, "--max-steps", 60, "--num-epochs", 99,
+         "--lr", "1e-2", "--lr-schedule", "constant", "-e", name, "--save-dir", work)  # fmt: skip
+    found = evaluate("-e", name, "--save-dir", work, "--prompt", "hi", "--max-new-tokens", 24, *options,
+                     ranks=2)  # fmt: skip
+    return found["prompt_tokens"], found["tokens"], found["text"]
+
+
+def samples_of_bytes_end_as_the_data_does():
+    model = programs.make_model(work / "ends", programs.CONFIG | {"vocab_size": 256}, weights=False)
+    of, data = ("--model", model), work / "pairs.jsonl"
+    data.write_text((json.dumps({"prompt": "hi", "completion": " yo man"}) + "\n") * 60)
+    found = learned("of-json", of, data)
+    assert found == ([*b"hi"], list(b" yo man"), " yo man"), found
+    # A run that samples as it learns takes these from its data, what evaluates from the checkpoint.
+    prepare_good(work / "ends.tok", "--tokenizer", "bytes", "--bos", "1", "--eos", "2", data)
+    found = learned("of-two", of, work / "ends.tok")
+    assert found == ([1, *b"hi"], list(b" yo man"), " yo man"), found
+    run = call("fsdp_train", "-e", "of-two", "--save-dir", work, "--max-steps", 61, "--sample-every", 61,
+               "--prompt", "hi", "--max-new-tokens", 24)  # fmt: skip
+    assert "sample after step 61, 7 tokens:\n yo man\n" in run.stdout, run.stdout
+    # Records that end with nothing end nowhere.
+    prepare_good(work / "ends.tok", "--tokenizer", "bytes", "--eos", "none", data)
+    assert len(learned("of-none", of, work / "ends.tok")[1]) == 24
+
+
+def answers_end_as_the_template_has_it():
+    model = programs.make_model(work / "answers", programs.CONFIG | {"vocab_size": VOCABULARY}, weights=False)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(BPE / name, model)
+    record = {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo man"}]}
+    (work / "answers.jsonl").write_text((json.dumps(record) + "\n") * 60)
+    template, data, chat = work / "ends.jinja", work / "answers.tok", ("--chat-template", "auto")
+    template.write_text("{% for m in messages %}{{ m.role + ':' + m.content }}{% if m.role == 'assistant' %}"
+                        "<s>{% endif %}{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}")
+    of_model, of_bytes = ("--model", model), ("--model", work / "ends")
+    # A token of the tokenizer is no part of the answer; text is no part of its text.
+    prepare_good(data, *of_model, "--chat-template", template, work / "answers.jsonl")
+    _, tokens, text = learned("of-token", of_model, data, *chat)
+    assert text == "yo man" and 0 < len(tokens) < 24, (tokens, text)
+    template.write_text(template.read_text().replace("<s>", "<e>"))
+    for name, of, by in (("of-text", of_model, of_model), ("of-bytes", of_bytes, ("--tokenizer", "bytes"))):
+        prepare_good(data, *by, "--chat-template", template, work / "answers.jsonl")
+        _, tokens, text = learned(name, of, data, *chat)
+        assert text == "yo man" and 0 < len(tokens) < 24, (name, tokens, text)
+
+
 def longer_than_the_model_was_made_for():
     model = programs.make_model(work / "short", programs.CONFIG | {"max_position_embeddings": 16})
     for count in (15, 16):
@@ -263,10 +311,12 @@ def main():
     training_samples_as_its_checkpoint_does()
     what_cannot_be_is_refused()
     longer_than_the_model_was_made_for()
+    samples_of_bytes_end_as_the_data_does()
     python_is_started_only_for_text()
     skipped = text_is_the_tokenizers()
     if not skipped:
         prompts_are_a_users_messages()
+        answers_end_as_the_template_has_it()
     shutil.rmtree(work)
     print(f"SKIPPED: no text by a tokenizer was tested: {skipped}" if skipped else "passed")
 
