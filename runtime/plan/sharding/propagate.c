@@ -315,13 +315,13 @@ fsdp_status fsdp_propagate_within(const fsdp_dataflow *flow, const fsdp_slice_me
   propagator p = {.flow = flow,
                   .out = fsdp_alloc_zeroed(1, sizeof(fsdp_propagation)),
                   .holder = fsdp_alloc((tensors + 1) * sizeof(reader)),
-                  .reached = fsdp_alloc_zeroed(operators + 1, sizeof(bool)),
-                  .waits = fsdp_alloc_zeroed(operators + 1, sizeof(int)),
-                  .queue = fsdp_alloc((operators + 1) * sizeof(int)),
+                  .reached = fsdp_alloc_zeroed(operators, sizeof(bool)),
+                  .waits = fsdp_alloc_zeroed(operators, sizeof(int)),
+                  .queue = fsdp_alloc(operators * sizeof(int)),
                   .limits = limits,
                   .error = error};
   p.out->mesh = *mesh;
-  p.out->operators = fsdp_alloc((operators + 1) * sizeof *p.out->operators);
+  p.out->operators = fsdp_alloc(operators * sizeof *p.out->operators);
   memcpy(p.out->operators, decided, operators * sizeof *decided);
   for (size_t t = 0; t < tensors; t++) p.holder[t].op = -1;
   list_readers(&p);
