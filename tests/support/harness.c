@@ -296,45 +296,62 @@ bool harness_memory_as_planned(const harness_result *result, char *message, int 
   return true;
 }
 
-// ---- As one rank does
+// ---- Whether runs train alike
 
-// Sums of fp32 in another order. A gradient that is nearly nothing, as that of a query's weight where there
-// is one key, is what rounding leaves of terms as large as the others.
-#define TOLERANCE 1e-5
-#define ROUNDING  1e-6
-
-static bool near(double found, double expected) {
-  return fabs(found - expected) <= TOLERANCE * fabs(expected);
+bool harness_near(double found, double expected, double tolerance) {
+  return fabs(found - expected) <= tolerance * fabs(expected);
 }
 
-static double norm_of(const harness_tensor *tensor) {
+double harness_norm(const harness_tensor *tensor) {
   double sum = 0;
   for (int64_t i = 0; i < tensor->numel; i++) sum += (double)tensor->values[i] * (double)tensor->values[i];
   return sqrt(sum);
 }
 
-const char *harness_same_difference(const harness_result *mine, const harness_result *reference) {
+const char *harness_compare(const harness_result *mine, const harness_result *reference,
+                            const harness_tolerance *tolerance) {
   static char text[512];
   if (mine->failure[0]) return mine->failure;
-  for (int s = 0; s < HARNESS_SAME_STEPS; s++) {
+  for (int s = 0; s < mine->steps; s++) {
     snprintf(text, sizeof text, "step %d: loss %.8g for %.8g, norm %.8g for %.8g", s, (double)mine->loss[s],
              (double)reference->loss[s], (double)mine->grad_norm[s], (double)reference->grad_norm[s]);
-    if (!near((double)mine->loss[s], (double)reference->loss[s]) ||
-        !near((double)mine->grad_norm[s], (double)reference->grad_norm[s]))
+    if (!harness_near((double)mine->loss[s], (double)reference->loss[s], tolerance->loss) ||
+        !harness_near((double)mine->grad_norm[s], (double)reference->grad_norm[s], tolerance->gradient))
       return text;
   }
-  snprintf(text, sizeof text, "evaluation: %.8g for %.8g", (double)mine->evaluation_loss,
-           (double)reference->evaluation_loss);
-  if (!near((double)mine->evaluation_loss, (double)reference->evaluation_loss)) return text;
+  double all = 0;
+  for (int p = 0; p < reference->param_count; p++) all += pow(harness_norm(&reference->gradients[p]), 2);
   for (int p = 0; p < mine->param_count; p++) {
-    double norm = norm_of(&reference->gradients[p]), all = (double)reference->grad_norm[0];
-    double difference = harness_difference(&mine->gradients[p], &reference->gradients[p]);
-    if (norm > 0) difference *= norm;
-    snprintf(text, sizeof text, "%s: gradient of norm %.3g differs by %.2g", mine->parameters[p].name, norm,
-             difference);
-    if (!(difference <= TOLERANCE * norm + ROUNDING * all)) return text;
+    double norm = harness_norm(&reference->gradients[p]);
+    double gradient = harness_difference(&mine->gradients[p], &reference->gradients[p]);
+    double value = harness_difference(&mine->parameters[p], &reference->parameters[p]);
+    if (norm > 0) gradient *= norm;
+    snprintf(text, sizeof text, "%s: gradient of norm %.3g (%.3g all) differs by %.2g, value by %.2g",
+             mine->parameters[p].name, norm, sqrt(all), gradient, value);
+    if (!(gradient <= tolerance->gradient * norm + tolerance->noise * sqrt(all) && value <= tolerance->value))
+      return text;
   }
   return harness_memory_as_planned(mine, text, sizeof text) ? NULL : text;
+}
+
+const char *harness_compare_evaluation(const harness_result *mine, const harness_result *reference,
+                                       double tolerance) {
+  static char text[128];
+  snprintf(text, sizeof text, "evaluation: %.8g for %.8g", (double)mine->evaluation_loss,
+           (double)reference->evaluation_loss);
+  return harness_near((double)mine->evaluation_loss, (double)reference->evaluation_loss, tolerance) ? NULL
+                                                                                                    : text;
+}
+
+// ---- As one rank does
+
+// Sums of fp32 in another order. A gradient that is nearly nothing, as that of a query's weight where there
+// is one key, is what rounding leaves of terms as large as the others.
+const char *harness_same_difference(const harness_result *mine, const harness_result *reference) {
+  static const harness_tolerance tolerance = {
+      .loss = 1e-5, .gradient = 1e-5, .value = INFINITY, .noise = 1e-6};
+  const char *difference = harness_compare(mine, reference, &tolerance);
+  return difference ? difference : harness_compare_evaluation(mine, reference, tolerance.loss);
 }
 
 harness_result *harness_train_same(const fsdp_plan_config *plan, const int32_t *tokens) {

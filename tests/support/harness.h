@@ -75,6 +75,28 @@ double harness_difference(const harness_tensor *a, const harness_tensor *b);
 // True if every step measured what was planned, in both spaces; otherwise `message` names the difference.
 bool harness_memory_as_planned(const harness_result *result, char *message, int message_bytes);
 
+// The root of the sum of squares.
+double harness_norm(const harness_tensor *tensor);
+
+// ---- Whether two runs train alike
+
+bool harness_near(double found, double expected, double tolerance); // relative
+
+// How far apart they may be, relative to the other run's. A gradient that is zero but for rounding has errors of
+// the size that the rounding of its summands has, whatever its own norm is.
+typedef struct harness_tolerance {
+  double loss, gradient, value; // of each; `gradient` of norms of a step too
+  double noise;                 // of a tensor's gradient besides, relative to the norm of all
+} harness_tolerance;
+
+// What differs by more of losses, norms, gradients and parameters, or memory from what was planned; NULL:
+// nothing. Static.
+const char *harness_compare(const harness_result *mine, const harness_result *reference,
+                            const harness_tolerance *tolerance);
+// The same of the evaluation's loss.
+const char *harness_compare_evaluation(const harness_result *mine, const harness_result *reference,
+                                       double tolerance);
+
 // ---- Whether a plan on several ranks trains as one rank does with the whole batch
 
 enum { HARNESS_SAME_STEPS = 2 };

@@ -16,19 +16,9 @@
 
 #include <cmocka.h>
 
-static double norm_of(const harness_tensor *tensor) {
-  double sum = 0;
-  for (int64_t i = 0; i < tensor->numel; i++) sum += (double)tensor->values[i] * (double)tensor->values[i];
-  return sqrt(sum);
-}
-
 static bool is_of(const harness_tensor *tensor, const char *end) {
   const size_t length = strlen(tensor->name), tail = strlen(end);
   return length >= tail && !strcmp(tensor->name + length - tail, end);
-}
-
-static bool near(double found, double expected, double tolerance) {
-  return fabs(found - expected) <= tolerance * fabs(expected);
 }
 
 // Two sequences, over and over: every rank and every micro-batch of two sequences has the same rows.
@@ -76,10 +66,10 @@ static void test_auxiliary_loss_counts_once(void **state) {
     config.micro_batches = runs[r].micro_batches, config.accumulate = runs[r].accumulate;
     harness_result *mine = harness_train_same(&config, tokens);
     assert_string_equal(mine->failure, "");
-    assert_true(near((double)mine->loss[0], (double)alone->loss[0], 1e-5));
-    assert_true(near((double)mine->grad_norm[0], (double)alone->grad_norm[0], 1e-5));
+    assert_true(harness_near((double)mine->loss[0], (double)alone->loss[0], 1e-5));
+    assert_true(harness_near((double)mine->grad_norm[0], (double)alone->grad_norm[0], 1e-5));
     for (int p = 0; p < mine->param_count; p++)
-      if (norm_of(&alone->gradients[p]) > 1e-3 * (double)alone->grad_norm[0])
+      if (harness_norm(&alone->gradients[p]) > 1e-3 * (double)alone->grad_norm[0])
         assert_true(harness_difference(&mine->gradients[p], &alone->gradients[p]) < 2e-5);
     harness_free(mine);
   }
@@ -100,7 +90,7 @@ static void test_router_has_all_slots(void **state) {
     int routers = 0;
     for (int p = 0; p < mine->param_count; p++) {
       if (!is_of(&mine->gradients[p], "mlp.gate.weight")) continue;
-      assert_true(norm_of(&mine->gradients[p]) > 1e-3 * (double)mine->grad_norm[0]); // NaN is not
+      assert_true(harness_norm(&mine->gradients[p]) > 1e-3 * (double)mine->grad_norm[0]); // NaN is not
       routers++;
     }
     assert_int_equal(routers, plan.model.num_layers);
@@ -119,8 +109,8 @@ static void test_experts_count_once(void **state) {
     harness_expect_same(&plan, NULL);
     harness_result *mine = harness_train_same(&plan, NULL);
     double squares = 0;
-    for (int p = 0; p < mine->param_count; p++) squares += pow(norm_of(&mine->gradients[p]), 2);
-    assert_true(near((double)mine->grad_norm[0], sqrt(squares), 1e-5));
+    for (int p = 0; p < mine->param_count; p++) squares += pow(harness_norm(&mine->gradients[p]), 2);
+    assert_true(harness_near((double)mine->grad_norm[0], sqrt(squares), 1e-5));
     harness_free(mine);
   }
 }

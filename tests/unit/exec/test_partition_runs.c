@@ -225,61 +225,13 @@ static void describe(const pairwise_choice *choice, char *out, size_t bytes) {
 
 // ---- Comparison with one rank
 
-static bool near(double found, double expected, double tolerance) {
-  return fabs(found - expected) <= tolerance * fabs(expected);
-}
-
-static double norm_of(const harness_tensor *tensor) {
-  double sum = 0;
-  for (int64_t i = 0; i < tensor->numel; i++) sum += (double)tensor->values[i] * (double)tensor->values[i];
-  return sqrt(sum);
-}
-
-static double norm_of_all(const harness_tensor *tensors, int count) {
-  double sum = 0;
-  for (int p = 0; p < count; p++) sum += pow(norm_of(&tensors[p]), 2);
-  return sqrt(sum);
-}
-
-// How far apart runs may be.
-typedef struct tolerance {
-  double loss, gradient, value; // of each, relative
-  double noise;                 // of a tensor's gradient, relative to the norm of all
-} tolerance;
-
-// fp32 sums in another order. A gradient that is zero but for rounding has errors of the size that the
-// rounding of its summands has, whatever its own norm is.
-static const tolerance of_sums = {.loss = 1e-5, .gradient = 1e-5, .value = 1e-4, .noise = 1e-7};
-
-static void compare_losses(const char *run, const harness_result *mine, const harness_result *reference,
-                           const tolerance *t) {
-  for (int s = 0; s < mine->steps; s++)
-    if (!near((double)mine->loss[s], (double)reference->loss[s], t->loss) ||
-        !near((double)mine->grad_norm[s], (double)reference->grad_norm[s], t->gradient))
-      fail_msg("%s: step %d: loss %.8g for %.8g, norm %.8g for %.8g", run, s, (double)mine->loss[s],
-               (double)reference->loss[s], (double)mine->grad_norm[s], (double)reference->grad_norm[s]);
-}
-
-static void compare_tensors(const char *run, const harness_result *mine, const harness_result *reference,
-                            const tolerance *t) {
-  double all = norm_of_all(reference->gradients, reference->param_count);
-  for (int p = 0; p < mine->param_count; p++) {
-    double own = norm_of(&reference->gradients[p]);
-    double gradient = harness_difference(&mine->gradients[p], &reference->gradients[p]) * (own > 0 ? own : 1);
-    double value = harness_difference(&mine->parameters[p], &reference->parameters[p]);
-    if (!(gradient <= fmax(t->gradient * own, t->noise * all) && value <= t->value))
-      fail_msg("%s: %s: gradient of norm %.3g (%.3g all) differs by %.2g, value by %.2g", run,
-               mine->parameters[p].name, own, all, gradient, value);
-  }
-}
+// fp32 sums in another order.
+static const harness_tolerance of_sums = {.loss = 1e-5, .gradient = 1e-5, .value = 1e-4, .noise = 1e-7};
 
 static void compare(const char *run, const harness_result *mine, const harness_result *reference,
-                    const tolerance *t) {
-  char message[256];
-  if (mine->failure[0]) fail_msg("%s: %s", run, mine->failure);
-  compare_losses(run, mine, reference, t);
-  compare_tensors(run, mine, reference, t);
-  if (!harness_memory_as_planned(mine, message, sizeof message)) fail_msg("%s: %s", run, message);
+                    const harness_tolerance *tolerance) {
+  const char *difference = harness_compare(mine, reference, tolerance);
+  if (difference) fail_msg("%s: %s", run, difference);
 }
 
 // Ranks that hold the same shard of a unit hold the same bits.
@@ -316,10 +268,9 @@ static void check_run(const char *run, const harness_config *config, const harne
   harness_result *result = harness_train(config);
   compare(run, result, reference, &of_sums);
   compare_replicas(run, result);
-  if (config->evaluate &&
-      !near((double)result->evaluation_loss, (double)reference->evaluation_loss, of_sums.loss))
-    fail_msg("%s: evaluation's loss %.8g for %.8g", run, (double)result->evaluation_loss,
-             (double)reference->evaluation_loss);
+  const char *difference =
+      config->evaluate ? harness_compare_evaluation(result, reference, of_sums.loss) : NULL;
+  if (difference) fail_msg("%s: %s", run, difference);
   harness_free(result);
 }
 
@@ -359,7 +310,8 @@ static void test_chunks_of_the_head(void **state) {
   config.plan.mesh = mesh_of((mesh_sizes){1, 1, 3, 1}, false);
   harness_result *result = harness_train(&config);
   compare("chunks", result, reference, &of_sums);
-  assert_true(near((double)result->evaluation_loss, (double)reference->evaluation_loss, of_sums.loss));
+  assert_true(
+      harness_near((double)result->evaluation_loss, (double)reference->evaluation_loss, of_sums.loss));
   int chunks = 0;
   for (int i = 0; i < result->plan->program->instr_count; i++)
     chunks += result->plan->program->instrs[i].op == FSDP_OP_HEAD_BACKWARD;
@@ -424,7 +376,7 @@ static void test_random(void **state) {
 static double distance(const harness_result *a, const harness_result *b) {
   double sum = 0;
   for (int p = 0; p < a->param_count; p++)
-    sum += pow(harness_difference(&a->gradients[p], &b->gradients[p]) * norm_of(&b->gradients[p]), 2);
+    sum += pow(harness_difference(&a->gradients[p], &b->gradients[p]) * harness_norm(&b->gradients[p]), 2);
   return sqrt(sum);
 }
 
@@ -432,7 +384,7 @@ static double distance(const harness_result *a, const harness_result *b) {
 // itself is a matter of chance.
 static void compare_rounding(const char *run, const harness_result *mine, const harness_result *one,
                              const harness_result *exact) {
-  const tolerance of_bf16 = {.loss = 1e-3, .gradient = 5e-2, .value = INFINITY, .noise = 5e-3};
+  const harness_tolerance of_bf16 = {.loss = 1e-3, .gradient = 5e-2, .value = INFINITY, .noise = 5e-3};
   double rounding = distance(one, exact), found = distance(mine, exact);
   compare(run, mine, exact, &of_bf16);
   if (!(found <= 1.5 * rounding))

@@ -104,31 +104,22 @@ static void check_memory(const char *run, const harness_result *result) {
              (long long)device->peak_bytes);
 }
 
-// 1e-5 for losses, norms and gradients and 1e-4 for parameters: fp32 sums in a different order.
+// fp32 sums in a different order.
+static const harness_tolerance of_sums = {.loss = 1e-5, .gradient = 1e-5, .value = 1e-4};
+
 static void check_run(const choice *c, const harness_result *reference, bool poisoned) {
   char run[256];
   describe(c, run, sizeof run);
   harness_config config = config_of(c);
   harness_result *result = harness_train(&config);
-  if (result->failure[0]) fail_msg("%s: %s", run, result->failure);
-  for (int s = 0; s < STEPS; s++) {
-    double expected = (double)reference->loss[s];
-    if (!(fabs((double)result->loss[s] - expected) <= 1e-5 * expected))
-      fail_msg("%s: loss of step %d is %.8g, expected %.8g", run, s, (double)result->loss[s], expected);
-    double norm = (double)reference->grad_norm[s];
-    if (!(fabs((double)result->grad_norm[s] - norm) <= 1e-5 * norm))
-      fail_msg("%s: norm of step %d is %.8g, expected %.8g", run, s, (double)result->grad_norm[s], norm);
-  }
-  compare_tensors(run, "gradient", result->gradients, reference->gradients, result->param_count, 1e-5);
-  compare_tensors(run, "value", result->parameters, reference->parameters, result->param_count, 1e-4);
+  const char *difference = harness_compare(result, reference, &of_sums);
+  if (difference) fail_msg("%s: %s", run, difference);
   check_memory(run, result);
   if (poisoned) {
     config.plan.poison = true;
     harness_result *same = harness_train(&config);
-    if (same->failure[0]) fail_msg("%s, poisoned: %s", run, same->failure);
-    assert_memory_equal(same->loss, result->loss, STEPS * sizeof(float));
-    assert_memory_equal(same->grad_norm, result->grad_norm, STEPS * sizeof(float));
-    compare_tensors(run, "poisoned value", same->parameters, result->parameters, result->param_count, 0);
+    difference = harness_compare(same, result, &(harness_tolerance){0});
+    if (difference) fail_msg("%s, poisoned: %s", run, difference);
     check_memory(run, same);
     harness_free(same);
   }
