@@ -82,8 +82,8 @@ double harness_norm(const harness_tensor *tensor);
 
 bool harness_near(double found, double expected, double tolerance); // relative
 
-// How far apart they may be, relative to the other run's. A gradient that is zero but for rounding has errors of
-// the size that the rounding of its summands has, whatever its own norm is.
+// How far apart they may be, relative to the other run's. A gradient that is zero but for rounding has errors
+// of the size that the rounding of its summands has, whatever its own norm is.
 typedef struct harness_tolerance {
   double loss, gradient, value; // of each; `gradient` of norms of a step too
   double noise;                 // of a tensor's gradient besides, relative to the norm of all
