@@ -3,7 +3,6 @@
 #include "runtime/plan/fsdp_plan.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 static int failed(const fsdp_planner *planner) {
   fprintf(stderr, "search_plans: %s\n", fsdp_planner_error(planner));

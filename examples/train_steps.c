@@ -4,7 +4,6 @@
 #include "runtime/exec/state.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 

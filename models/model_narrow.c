@@ -2,7 +2,6 @@
 #include "models/family.h"
 #include "models/model.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 // Sizes that are tried from the least on; heads and groups up to the latter.

@@ -5,8 +5,6 @@
 #include "kernels/cpu/operand.h"
 #include "kernels/cpu/ops.h"
 
-#include <string.h>
-
 static void check_same(const fsdp_view *a, const fsdp_view *b, const fsdp_kernel_call *call) {
   FSDP_CHECK(a->dtype == b->dtype, "%s multiplies %s with %s", fsdp_op_name(call->kind),
              fsdp_dtype_name(a->dtype), fsdp_dtype_name(b->dtype));

@@ -9,7 +9,6 @@
 #include "runtime/base/check.h"
 #include "runtime/base/nearest.h"
 #include "runtime/base/paths.h"
-#include "runtime/base/text.h"
 
 #include <getopt.h>
 #include <stdlib.h>

@@ -5,7 +5,6 @@
 #include "launcher/report/output.h"
 #include "launcher/train/rank_logs.h"
 #include "launcher/train/train.h"
-#include "runtime/exec/gpu_choice.h"
 #include "runtime/watch/start_timer.h"
 
 #include <inttypes.h>

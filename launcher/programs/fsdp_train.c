@@ -8,7 +8,6 @@
 #include "launcher/train/stop.h"
 #include "launcher/train/train.h"
 #include "runtime/base/check.h"
-#include "runtime/exec/gpu_choice.h"
 #include "runtime/watch/start_timer.h"
 
 #include <stdio.h>

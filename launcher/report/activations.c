@@ -5,8 +5,6 @@
 #include "runtime/base/text.h"
 #include "runtime/plan/program/saving_cost.h"
 
-#include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define NAMES_MAX 32 // values that a layer saves: no family's saves as many

@@ -5,7 +5,6 @@
 
 #include <glob.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 // The first line of a file; false if it cannot be read.

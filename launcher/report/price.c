@@ -7,7 +7,6 @@
 #include "runtime/plan/sharding/factored.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 static double step_at(fsdp_pricing pricing, fsdp_price_end end) {

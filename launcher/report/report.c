@@ -7,7 +7,6 @@
 #include "runtime/base/text.h"
 #include "runtime/plan/search/hints.h"
 
-#include <ctype.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,6 @@
 #include "launcher/train/train.h"
 
 #include "launcher/report/whole_file.h"
-#include "launcher/setup/capacity.h"
 #include "launcher/setup/rank_memory.h"
 #include "launcher/train/train_trace.h"
 #include "launcher/train/trainer.h"

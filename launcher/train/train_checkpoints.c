@@ -9,7 +9,6 @@
 #include "runtime/base/text.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,6 @@
 #include "runtime/base/check.h"
 
 #include <stdbool.h>
-#include <string.h>
 
 enum { BLOCK = 1024 }; // values that are checked together
 

@@ -1,7 +1,6 @@
 #include "runtime/checkpoint/checkpoint_folder.h"
 
 #include "runtime/base/check.h"
-#include "runtime/checkpoint/checkpoint_file.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -13,7 +13,6 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 // Elements that are summed at a time: a tile of sums and a tile of a peer's values stay in the second-level

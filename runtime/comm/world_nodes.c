@@ -3,7 +3,6 @@
 #include "runtime/comm/world_internal.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 // Numbers nodes by their lowest rank.
 static void number_nodes(fsdp_world *world, int first_local) {

@@ -5,7 +5,6 @@
 #include "runtime/base/plural.h"
 #include "runtime/base/progress.h"
 #include "runtime/base/size.h"
-#include "runtime/base/text.h"
 #include "runtime/data/dataset_internal.h"
 
 #include <inttypes.h>

@@ -2,12 +2,10 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/clock.h"
-#include "runtime/base/random.h"
 #include "runtime/base/size.h"
 #include "runtime/exec/access_trace.h"
 #include "runtime/exec/device_config.h"
 #include "runtime/exec/param_runs.h"
-#include "runtime/plan/mesh/boxes.h"
 
 #include <math.h>
 #include <string.h>

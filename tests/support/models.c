@@ -3,7 +3,6 @@
 #include "runtime/base/check.h"
 #include "runtime/plan/mesh/units.h"
 #include "runtime/plan/sharding/partition.h"
-#include "runtime/plan/sharding/sharding.h"
 
 #include <jansson.h>
 #include <setjmp.h>

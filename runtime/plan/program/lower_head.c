@@ -10,7 +10,6 @@
 // have the same loss.
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
-#include "runtime/plan/mesh/placement.h"
 #include "runtime/plan/program/lower.h"
 
 #define STATS_BYTES 12

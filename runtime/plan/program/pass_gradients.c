@@ -7,8 +7,6 @@
 #include "runtime/plan/program/make.h"
 #include "runtime/plan/program/passes.h"
 
-#include <stdlib.h>
-
 // Zeroes the padding between and after the parameters: reductions and updates read the whole buffer.
 static void zero_pads(step_builder *s, int u, int tensor) {
   const fsdp_unit *unit = &s->units->units[u];

@@ -4,7 +4,6 @@
 // block's backward finds its part made again, so that no weights but its own are gathered for it.
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
-#include "runtime/plan/program/make.h"
 #include "runtime/plan/program/passes.h"
 
 #include <stdlib.h>

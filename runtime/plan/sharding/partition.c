@@ -5,7 +5,6 @@
 #include "runtime/plan/mesh/placement.h"
 #include "runtime/plan/sharding/partition_internal.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -3,12 +3,10 @@
 #include "runtime/data/dataset.h"
 #include "runtime/data/token_source.h"
 #include "tests/support/io_files.h"
-#include "tests/support/token_bytes.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>

@@ -2,7 +2,6 @@
 // documents; none in an evaluation; and what a plan is without it.
 #include "models/family.h"
 #include "runtime/base/check.h"
-#include "runtime/base/random.h"
 #include "tests/support/draws.h"
 #include "tests/support/harness.h"
 #include "tests/support/models.h"

@@ -3,8 +3,6 @@
 // at a time, whatever is recomputed.
 #include "models/model.h"
 #include "runtime/base/size.h"
-#include "runtime/plan/mesh/expert_blocks.h"
-#include "runtime/plan/sharding/sharding.h"
 #include "tests/support/harness.h"
 #include "tests/support/models.h"
 

@@ -7,7 +7,6 @@
 #include "tests/support/cases.h"
 #include "tests/support/draws.h"
 #include "tests/support/harness.h"
-#include "tests/support/models.h"
 #include "tests/support/random_plan.h"
 
 #include <ctype.h>

@@ -1,7 +1,6 @@
 // AdamW's hard cases: decay rates near 1, and skipped steps. Sums and roundings of
 // an ordinary step are in test_kernels_flat.c.
 #include "runtime/base/check.h"
-#include "runtime/base/random.h"
 #include "runtime/base/size.h"
 #include "tests/support/kernel_case.h"
 

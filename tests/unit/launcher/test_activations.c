@@ -2,7 +2,6 @@
 // names that the options take, and the picture's panel of the host.
 #include "launcher/report/activations.h"
 #include "launcher/report/memory_svg.h"
-#include "launcher/report/report.h"
 #include "tests/support/models.h"
 
 #include <math.h>

@@ -3,14 +3,12 @@
 #include "launcher/train/replicas.h"
 #include "runtime/base/check.h"
 #include "runtime/comm/world_inproc.h"
-#include "runtime/exec/state.h"
 #include "tests/support/harness.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>

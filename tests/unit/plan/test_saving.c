@@ -3,7 +3,6 @@
 #include "runtime/base/check.h"
 #include "runtime/plan/plan.h"
 #include "runtime/plan/program/saved.h"
-#include "tests/support/models.h"
 #include "tests/support/random_program.h"
 
 #include <setjmp.h>

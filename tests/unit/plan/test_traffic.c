@@ -3,13 +3,11 @@
 #include "models/family.h"
 #include "runtime/plan/plan.h"
 #include "tests/support/draws.h"
-#include "tests/support/models.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>

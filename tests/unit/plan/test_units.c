@@ -1,7 +1,6 @@
 // Units and the printed tree against expected outputs and against counts that PyTorch's policy gives.
 #include "models/model.h"
 #include "runtime/plan/mesh/boxes.h"
-#include "runtime/plan/mesh/placement.h"
 #include "tests/support/models.h"
 
 #include <setjmp.h>

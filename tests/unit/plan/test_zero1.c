@@ -2,13 +2,11 @@
 // reads it waits for its own unit alone: at the seams to the next step, to an evaluation and from a load.
 #include "runtime/plan/plan.h"
 #include "runtime/plan/proof/verify.h"
-#include "tests/support/models.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>

@@ -2,7 +2,6 @@
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 #include "runtime/plan/price/simulate.h"
-#include "runtime/plan/search/variations.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -6,7 +6,6 @@
 #include "runtime/watch/watch_judge.h"
 
 #include <fcntl.h>
-#include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
 #include <setjmp.h>
