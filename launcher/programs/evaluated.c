@@ -52,6 +52,18 @@ static fsdp_status set_model(fsdp_options *options, const fsdp_checkpoint *c, co
   return set(options, "model", access(config, F_OK) == 0 ? model : saved(c, "model"), error);
 }
 
+// --tokenizer of the run, which the checkpoint carries along; of older ones where it was, for they carry the
+// model folder's.
+static fsdp_status set_tokenizer(fsdp_options *options, const fsdp_checkpoint *c, const char *path,
+                                 fsdp_error *error) {
+  char carried[FSDP_CHECKPOINT_PATH_BYTES];
+  if (!c->carries_tokenizer) return set(options, "tokenizer", saved(c, "tokenizer"), error);
+  int length = snprintf(carried, sizeof carried, "%s/" FSDP_CHECKPOINT_CARRIED "/tokenizer.json", path);
+  if (length >= (int)sizeof carried)
+    return fsdp_fail(error, FSDP_ERR_INPUT, "%s: the path is too long", path);
+  return set(options, "tokenizer", carried, error);
+}
+
 // What people are told of what is evaluated: "llama of outputs/mine/step-00000080".
 static void set_name(fsdp_options *options, const fsdp_checkpoint *c, const char *path) {
   const int length = asprintf(&options->evaluated, "%s of %s", c->model_name, path);
@@ -103,9 +115,7 @@ fsdp_status fsdp_evaluated_find(fsdp_options *options, fsdp_error *error) {
   set_name(options, c, path);
   status = set_model(options, c, path, error);
   if (status == FSDP_OK) status = set_vocab(options, c, error);
-  const char *tokenizer = saved(c, "tokenizer");
-  if (status == FSDP_OK && tokenizer && (strcmp(tokenizer, "bytes") == 0 || access(tokenizer, R_OK) == 0))
-    status = set(options, "tokenizer", tokenizer, error);
+  if (status == FSDP_OK) status = set_tokenizer(options, c, path, error);
   if (status == FSDP_OK) status = set(options, "seq-length", saved(c, "seq-length"), error);
   const char *router_dtype = saved(c, "router-dtype");
   if (status == FSDP_OK && router_dtype && strcmp(router_dtype, "model") != 0)

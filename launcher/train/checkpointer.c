@@ -25,7 +25,7 @@ typedef enum job { JOB_NONE, JOB_WRITE, JOB_COMMIT } job;
 
 struct fsdp_checkpointer {
   fsdp_checkpointer_config config;
-  char *folder, *model_folder;
+  char *folder, *model_folder, *model_tokenizer;
   fsdp_checkpoint_model model;
   fsdp_checkpoint *checkpoint; // layout always; progress and files of the save under way
   int rank;
@@ -257,6 +257,8 @@ fsdp_checkpointer *fsdp_checkpointer_create(const fsdp_checkpointer_config *conf
   s->folder = strdup(config->folder);
   s->model = config->model;
   s->model.folder = s->model_folder = config->model.folder ? strdup(config->model.folder) : NULL;
+  s->model.tokenizer = s->model_tokenizer = config->model.tokenizer ? strdup(config->model.tokenizer) : NULL;
+  FSDP_NEED_MEMORY(s->model_tokenizer || !config->model.tokenizer, "a path");
   FSDP_NEED_MEMORY(s->folder && (s->model_folder || !config->model.folder), "a path");
   s->checkpoint = fsdp_checkpoint_create(fsdp_executor_config_of(config->executor)->plan, config->model_name);
   take_options(s->checkpoint->options, config->options);
@@ -285,6 +287,7 @@ void fsdp_checkpointer_destroy(fsdp_checkpointer *s) {
   free(s->staging);
   free(s->folder);
   free(s->model_folder);
+  free(s->model_tokenizer);
   free(s);
 }
 

@@ -271,16 +271,19 @@ fsdp_status fsdp_train_checkpoints_restore(fsdp_train_checkpoints *self, fsdp_ex
   fsdp_status status = found ? load(self, executor, feed, error) : FSDP_OK;
   if (status != FSDP_OK || !self->saves) return status;
   char *options = describe(self);
-  fsdp_checkpointer_config config = {.world = self->world,
-                                     .executor = executor,
-                                     .folder = self->folder,
-                                     .model = {.folder = self->setup->folder},
-                                     .model_name = self->setup->model_name,
-                                     .options = options,
-                                     .keep = {.newest = (int)self->options->ckpt_keep,
-                                              .best = self->options->ckpt_best != FSDP_CKPT_BEST_OFF},
-                                     .saved = forget_start,
-                                     .context = self};
+  const char *tokenizer = self->options->tokenizer;
+  const bool of_file = tokenizer && strcmp(tokenizer, "bytes") != 0;
+  fsdp_checkpointer_config config = {
+      .world = self->world,
+      .executor = executor,
+      .folder = self->folder,
+      .model = {.folder = self->setup->folder, .tokenizer = of_file ? tokenizer : NULL},
+      .model_name = self->setup->model_name,
+      .options = options,
+      .keep = {.newest = (int)self->options->ckpt_keep,
+               .best = self->options->ckpt_best != FSDP_CKPT_BEST_OFF},
+      .saved = forget_start,
+      .context = self};
   config.model.chat_template =
       fsdp_dataset_chat_template(feed->config.dataset, &config.model.chat_template_bytes);
   self->checkpointer = fsdp_checkpointer_create(&config);

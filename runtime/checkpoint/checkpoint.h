@@ -111,6 +111,7 @@ typedef struct fsdp_checkpoint {
   fsdp_checkpoint_file *files; // of versions 4 and 5, by rank; NULL: names and sizes follow from the rest
   fsdp_checkpoint_file *carried;
   int carried_count;
+  bool carries_tokenizer; // --tokenizer's file is among them; older checkpoints have the model folder's
   fsdp_checkpoint_progress progress;
   int64_t sequence; // counts the checkpoints of an experiment: the greatest is the newest
   json_t *options;  // name: value, both as text

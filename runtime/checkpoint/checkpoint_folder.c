@@ -15,18 +15,22 @@
 #define PATH_BYTES (FSDP_CHECKPOINT_PATH_BYTES + 256)
 
 // Beside weights and config.json, what Transformers needs to load and use a model.
+#define TOKENIZER     "tokenizer.json"
 #define CHAT_TEMPLATE "chat_template.jinja"
-static const char *const carried_names[] = {"config.json",
-                                            "generation_config.json",
-                                            "tokenizer.json",
-                                            "tokenizer.model",
-                                            "tokenizer_config.json",
-                                            "special_tokens_map.json",
-                                            "added_tokens.json",
-                                            "vocab.json",
-                                            "merges.txt",
-                                            CHAT_TEMPLATE,
-                                            "chat_template.json"};
+static const struct {
+  const char *name;
+  enum { OF_MODEL, OF_TOKENIZER, OF_BOTH } of; // both: the model's where the tokenizer has none
+} carried_names[] = {{"config.json", OF_MODEL},
+                     {"generation_config.json", OF_MODEL},
+                     {TOKENIZER, OF_TOKENIZER},
+                     {"tokenizer.model", OF_TOKENIZER},
+                     {"tokenizer_config.json", OF_TOKENIZER},
+                     {"special_tokens_map.json", OF_TOKENIZER},
+                     {"added_tokens.json", OF_TOKENIZER},
+                     {"vocab.json", OF_TOKENIZER},
+                     {"merges.txt", OF_TOKENIZER},
+                     {CHAT_TEMPLATE, OF_BOTH},
+                     {"chat_template.json", OF_BOTH}};
 enum { CARRIED_MAX = sizeof carried_names / sizeof *carried_names };
 
 // ---- Files and folders
@@ -414,27 +418,51 @@ static fsdp_status carry_file(const fsdp_checkpoint_model *model, const char *fr
   return write_file(to, model->chat_template, (size_t)model->chat_template_bytes, error);
 }
 
+static bool is_file(const char *path, struct stat *information) {
+  return stat(path, information) == 0 && S_ISREG(information->st_mode);
+}
+
+// Where the file of this index of carried_names is; false: there is none.
+static bool find_source(const fsdp_checkpoint_model *model, int index, char from[PATH_BYTES],
+                        struct stat *information) {
+  const char *name = carried_names[index].name;
+  const char *slash = model->tokenizer ? strrchr(model->tokenizer, '/') : NULL;
+  if (model->tokenizer && carried_names[index].of != OF_MODEL) {
+    if (strcmp(name, TOKENIZER) == 0)
+      snprintf(from, PATH_BYTES, "%.4095s", model->tokenizer);
+    else
+      snprintf(from, PATH_BYTES, "%.*s%s", slash ? (int)(slash + 1 - model->tokenizer) : 0, model->tokenizer,
+               name);
+    if (is_file(from, information) || carried_names[index].of == OF_TOKENIZER)
+      return is_file(from, information);
+  }
+  if (!model->folder) return false;
+  snprintf(from, PATH_BYTES, "%.4095s/%s", model->folder, name);
+  return is_file(from, information);
+}
+
 static fsdp_status carry(const fsdp_checkpoint_model *model, const char *temporary, fsdp_checkpoint *c,
                          fsdp_error *error) {
   char folder[PATH_BYTES], from[PATH_BYTES], to[PATH_BYTES + 64];
   c->carried_count = 0;
-  if (!model || (!model->folder && !model->chat_template)) return FSDP_OK;
+  c->carries_tokenizer = false;
+  if (!model || (!model->folder && !model->tokenizer && !model->chat_template)) return FSDP_OK;
   free(c->carried);
   c->carried = fsdp_alloc_zeroed(CARRIED_MAX, sizeof *c->carried);
   snprintf(folder, sizeof folder, "%s/" FSDP_CHECKPOINT_CARRIED, temporary);
   for (int i = 0; i < CARRIED_MAX; i++) {
     struct stat information = {.st_size = (off_t)model->chat_template_bytes};
-    bool is_of_data = model->chat_template && !strcmp(carried_names[i], CHAT_TEMPLATE);
-    snprintf(from, sizeof from, "%.4095s/%s", model->folder ? model->folder : "", carried_names[i]);
-    if (!is_of_data && (!model->folder || stat(from, &information) != 0 || !S_ISREG(information.st_mode)))
-      continue;
+    const char *name = carried_names[i].name;
+    bool is_of_data = model->chat_template && !strcmp(name, CHAT_TEMPLATE);
+    if (!is_of_data && !find_source(model, i, from, &information)) continue;
     if (mkdir(folder, 0777) != 0 && errno != EEXIST) return fail_file(folder, "making it", error);
-    snprintf(to, sizeof to, "%s/%s", folder, carried_names[i]);
+    snprintf(to, sizeof to, "%s/%s", folder, name);
     fsdp_checkpoint_file *file = &c->carried[c->carried_count++];
     *file = (fsdp_checkpoint_file){.bytes = information.st_size};
-    snprintf(file->name, sizeof file->name, "%s", carried_names[i]);
+    snprintf(file->name, sizeof file->name, "%s", name);
     fsdp_status status = carry_file(model, is_of_data ? NULL : from, to, file, error);
     if (status != FSDP_OK) return status;
+    c->carries_tokenizer |= model->tokenizer && !strcmp(name, TOKENIZER);
   }
   if (c->carried_count > 0 && !fsdp_checkpoint_sync_folder(folder))
     return fail_file(folder, "syncing", error);

@@ -91,6 +91,8 @@ fsdp_status fsdp_checkpoint_find_mark(const char *folder, int64_t step, uint64_t
 // Where the model came from, for what an export carries along.
 typedef struct fsdp_checkpoint_model {
   const char *folder;        // its small files are copied; NULL: it has none
+  const char *tokenizer;     // a tokenizer.json, in place of the folder's and with what lies beside it; NULL:
+                             // the folder's
   const char *chat_template; // of the data, in place of the folder's; NULL: the folder's
   int64_t chat_template_bytes;
 } fsdp_checkpoint_model;

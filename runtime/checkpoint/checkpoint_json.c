@@ -162,6 +162,7 @@ char *fsdp_checkpoint_print(const fsdp_checkpoint *c) {
       print_mesh(&c->mesh), "optimizer", c->optimizer, "slots", print_slots(c), "files", print_rank_files(c),
       "carried", print_files(c->carried, c->carried_count), "units", print_units(c), "options", c->options);
   FSDP_CHECK(root, "a manifest that is no JSON: a name that is not UTF-8");
+  if (c->carries_tokenizer) json_object_set_new(root, "carries_tokenizer", json_true());
   json_object_set_new(root, "checksum", checksum_of(root));
   char *text = json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(17));
   FSDP_CHECK(text, "a manifest that cannot be printed");
@@ -463,6 +464,7 @@ static void read_all(reader *r, const json_t *root, fsdp_checkpoint *c) {
   read_slots(r, json_object_get(root, "slots"), c);
   read_rank_files(r, root, c);
   read_files(r, json_object_get(root, "carried"), &c->carried, &c->carried_count);
+  c->carries_tokenizer = json_is_true(json_object_get(root, "carries_tokenizer"));
   read_units(r, json_object_get(root, "units"), c);
   if (!r->wrong && !fsdp_checkpoint_lay_out(c)) r->wrong = "shape";
   c->options = json_deep_copy(json_object_get(root, "options"));

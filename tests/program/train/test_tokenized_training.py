@@ -13,7 +13,7 @@ import sys
 import tempfile
 
 import programs
-from prepared import FIXTURES, ROOT, SKIPPED, Tokens
+from prepared import FIXTURES, ROOT, SKIPPED, Tokens, prepare_good
 
 BPE = FIXTURES / "bpe"
 VOCABULARY = 400
@@ -134,6 +134,36 @@ def training_and_export_keep_the_tokenizer(work):
     assert "book.tok" in message and "400" in message and "399" in message, message
 
 
+def the_named_tokenizer_is_carried_along(work):
+    """What --tokenizer names, with the files beside it, and not what the model's folder has."""
+    own, named = make_model(work / "own"), work / "named"
+    named.mkdir()
+    definition = json.loads((BPE / "tokenizer.json").read_text())
+    vocabulary = definition["model"]["vocab"]
+    vocabulary["a"], vocabulary["e"] = vocabulary["e"], vocabulary["a"]
+    config = json.loads((BPE / "tokenizer_config.json").read_text()) | {"model_max_length": 77}
+    (named / "tokenizer.json").write_text(json.dumps(definition))
+    (named / "tokenizer_config.json").write_text(json.dumps(config))
+    (own / "special_tokens_map.json").write_text("{}")  # of another tokenizer
+    prepare_good(work / "named.tok", "--tokenizer", named / "tokenizer.json", work / "book.txt")
+    relative = ("--tokenizer", "named/tokenizer.json", "--data", "named.tok", "--save-dir", ".")
+    for model in (own, make_model(work / "none", tokenizer=None)):
+        process = programs.run("fsdp_train", "--model", model, *relative, "-s", 64, "--max-steps", 1, "-e",
+                               f"of-{model.name}", cwd=work)  # fmt: skip
+        assert process.returncode == 0, process.stderr
+        run, exported = work / f"of-{model.name}", work / f"{model.name}-exported"
+        process = programs.run("fsdp_export", run, "--to", exported)
+        assert process.returncode == 0, process.stderr
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            assert (exported / name).read_bytes() == (named / name).read_bytes(), (model, name)
+        assert not (exported / "special_tokens_map.json").exists()
+        # It is there wherever the evaluation starts.
+        process = programs.run("fsdp_eval", "--json", "-e", run.name, "--save-dir", work, "--prompt", "ae",
+                               "--max-new-tokens", 1, cwd=ROOT)  # fmt: skip
+        assert process.returncode == 0, process.stderr
+        assert json.loads(process.stdout)["prompt_tokens"][-2:] == [vocabulary["a"], vocabulary["e"]]
+
+
 def main():
     work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_tokenized_"))
     try:
@@ -143,6 +173,7 @@ def main():
             print(f"SKIPPED: nothing that needs a tokenizer was tested: {reason}")
             return SKIPPED
         training_and_export_keep_the_tokenizer(work)
+        the_named_tokenizer_is_carried_along(work)
         return 0
     finally:
         shutil.rmtree(work)
