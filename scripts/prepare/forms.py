@@ -280,15 +280,14 @@ def _form(record, place):
 
 def read(record, place, fields):
     """(Text, Completion or Chat; the set of keys that are not used) of one record. `fields`: {name: the key
-    that holds it}. BadRecord if this record cannot be used, InputError if its form cannot."""
+    that holds it}, also where a record has a key of that name. BadRecord if this record cannot
+    be used, InputError if its form cannot."""
     if not isinstance(record, dict):
         raise BadRecord(f"{place}: a record must be an object {{..}}; fix it")
     renamed = {key: name for name, key in fields.items() if key in record}
-    if renamed:
-        taken = set(renamed.values())
-        others = {f"{key} (of the record)" if key in taken else key: value for key, value in record.items()
-                  if key not in renamed}
-        record = {**others, **{name: record[key] for key, name in renamed.items()}}
+    others = {f"{key} (of the record)" if key in fields else key: value for key, value in record.items()
+              if key not in renamed}
+    record = {**others, **{name: record[key] for key, name in renamed.items()}}
     try:
         content, used, ignored = _form(record, place)
     except BadRecord as error:

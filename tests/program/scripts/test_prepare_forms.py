@@ -179,6 +179,11 @@ def what_was_meant_otherwise_is_named(work):
         process = prepare("--out", work / "z.tok", *fields, option, "off", work / "a.jsonl")
         assert words in error_of(process, 2)
     assert len(prepare_good(work / "z.tok", *fields, "--mask_prompt", "off", work / "a.jsonl").ids) == 3
+    # A key of the name itself is not what was meant, in a record that lacks the meant one either.
+    (work / "a.jsonl").write_text('{"prompt": "p", "answer": "a"}\n{"prompt": "p", "completion": "c"}\n')
+    process = prepare("--out", work / "z.tok", "--fields", "completion=answer", work / "a.jsonl")
+    assert process.returncode == 0 and shown(prepared.Tokens(work / "z.tok")) == ["p{+a$+}"], process.stderr
+    assert "a.jsonl:2: " in process.stderr and "no key of --fields completion=answer" in process.stderr
     # One that records may lack is not missed in each of them.
     rows = [{"q": "a", "a": "b"}, {"q": "a", "a": "b", "context": "c"}]
     (work / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) * 2)
