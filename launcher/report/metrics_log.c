@@ -171,6 +171,22 @@ bool fsdp_metrics_log_holds(const char *path) {
   return stat(path, &information) == 0 && S_ISREG(information.st_mode) && information.st_size > 0;
 }
 
+bool fsdp_metrics_log_is_other(const char *path, const char *key) {
+  char *line = NULL;
+  size_t capacity = 0;
+  ssize_t length;
+  int64_t value, number = 0;
+  bool is_log = false;
+  FILE *file = fsdp_metrics_log_holds(path) ? fopen(path, "rb") : NULL;
+  if (!file) return false;
+  while (!is_log && (length = getline(&line, &capacity, file)) > 0)
+    is_log = read_member(line, (size_t)length, key, &value) ||
+             (++number == 1 && line[0] == '{' && line[length - 1] != '\n');
+  free(line);
+  fclose(file);
+  return !is_log;
+}
+
 const char *fsdp_metrics_log_path(const fsdp_metrics_log *log) {
   return log->path;
 }

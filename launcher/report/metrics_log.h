@@ -35,6 +35,10 @@ fsdp_status fsdp_metrics_log_rewind(fsdp_metrics_log *log, const char *key, int6
 // Whether the file holds anything.
 bool fsdp_metrics_log_holds(const char *path);
 
+// Whether the file holds something that no log is: no line with an integer member `key`, nor a first one of
+// JSON that was not finished. It must not be opened: what it holds would be cut off.
+bool fsdp_metrics_log_is_other(const char *path, const char *key);
+
 // For messages.
 const char *fsdp_metrics_log_path(const fsdp_metrics_log *log);
 

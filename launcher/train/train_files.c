@@ -46,6 +46,12 @@ fsdp_status fsdp_train_open_log(const fsdp_options *options, fsdp_metrics_log **
   char path[FSDP_TRAIN_PATH_BYTES];
   *log = NULL;
   fsdp_train_log_path(options, path);
+  // An experiment's own is a log whatever a crash has made of it.
+  if (options->log && fsdp_metrics_log_is_other(path, FSDP_TRAIN_LOG_STEP))
+    return fsdp_fail(error, FSDP_ERR_INPUT,
+                     "--log %s (%s): is a file, but no log: none of its lines has a step; name a different "
+                     "file, or remove it",
+                     path, fsdp_options_place(options, "log"));
   return *path ? fsdp_metrics_log_open(path, log, error) : FSDP_OK;
 }
 

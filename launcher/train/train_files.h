@@ -5,6 +5,7 @@
 #include "launcher/report/metrics_log.h"
 
 #define FSDP_TRAIN_PATH_BYTES 4096
+#define FSDP_TRAIN_LOG_STEP   "global_step" // the member of each line of the log that is its step
 
 // The experiment's folder, and which of it and of the one above it this run has made.
 typedef struct fsdp_train_folder {
@@ -21,7 +22,7 @@ void fsdp_train_leave_folder(const fsdp_options *options, const fsdp_train_folde
 // The path of the log that --log names, or of that in the experiment's folder; "" if there is neither.
 void fsdp_train_log_path(const fsdp_options *options, char path[FSDP_TRAIN_PATH_BYTES]);
 
-// Opens it; *log is NULL if there is none. FSDP_ERR_INPUT.
+// Opens it; *log is NULL if there is none. FSDP_ERR_INPUT, also if --log names a file that is no log.
 fsdp_status fsdp_train_open_log(const fsdp_options *options, fsdp_metrics_log **log, fsdp_error *error);
 
 // Writes run.yaml, the options that the run was started with, into its experiment's folder. `from` is the

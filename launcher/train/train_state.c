@@ -40,7 +40,7 @@ static fsdp_status rewind_log(fsdp_trainer *t, fsdp_error *error) {
   const char *path = fsdp_metrics_log_path(t->log.log);
   bool found = fsdp_train_checkpoints_found(&t->checkpoints);
   fsdp_status status =
-      fsdp_metrics_log_rewind(t->log.log, "global_step", t->feed.first_step, &rewound, error);
+      fsdp_metrics_log_rewind(t->log.log, FSDP_TRAIN_LOG_STEP, t->feed.first_step, &rewound, error);
   if (rewound.damaged)
     fprintf(stderr,
             "fsdp_train: warning: %s: line %" PRId64 " is damaged; it stays, with the good ones behind it\n",

@@ -266,6 +266,10 @@ bad("a preset's name written otherwise", ["--model", "llama-3-8b"], 2, "(did you
 bad("no such evaluation data", ["--eval-data", "none.txt"], 3, "none.txt: cannot be opened", "give files")
 bad("a folder as data", ["--data", f"{work}/"], 3, f'give the files in it, as a pattern such as "{work}/*')
 (work / "file").write_text("in the place of a folder")
+letter = work / "letter.txt"
+letter.write_text("Dear reader,\nnot all is a log")
+bad("log that is none", ["--log", str(letter)], 3, "letter.txt", "no log", "different file")
+assert letter.read_text() == "Dear reader,\nnot all is a log"
 bad("log that cannot be written", ["--log", str(work / "file" / "log.jsonl")], 3, "log.jsonl")
 bad(
     "profile that cannot be written",

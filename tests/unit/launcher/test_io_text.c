@@ -195,6 +195,27 @@ static void a_damaged_line_stays_with_those_behind_it(void **state) {
   fsdp_metrics_log_close(log, NULL);
 }
 
+// What a crash has left of a log is one still.
+static void a_file_that_is_no_log_is_told_apart(void **state) {
+  (void)state;
+  static const struct {
+    const char *text;
+    bool other;
+  } files[] = {{"", false},
+               {"{\"global_step\":1}\n", false},
+               {"{\"global_st", false},
+               {"torn\n\n{\"global_step\":1}\n{\"glo", false},
+               {"a letter", true},
+               {"{\"text\":1}\n{\"text\":2}", true},
+               {"\n{\"glo", true}};
+  for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+    io_write_text("other", files[i].text);
+    assert_int_equal(fsdp_metrics_log_is_other(io_path("other"), "global_step"), files[i].other);
+  }
+  assert_false(fsdp_metrics_log_is_other(io_path("nothing"), "global_step"));
+  assert_false(fsdp_metrics_log_is_other("/dev/null", "global_step"));
+}
+
 static void places_that_cannot_be_written(void **state) {
   (void)state;
   fsdp_metrics_log *log;
@@ -272,6 +293,7 @@ int main(void) {
       cmocka_unit_test(resuming_drops_later_steps),
       cmocka_unit_test(what_nothing_was_written_to_goes),
       cmocka_unit_test(a_damaged_line_stays_with_those_behind_it),
+      cmocka_unit_test(a_file_that_is_no_log_is_told_apart),
       cmocka_unit_test(places_that_cannot_be_written),
       cmocka_unit_test(lines_wait_for_room),
   };
