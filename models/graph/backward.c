@@ -66,6 +66,41 @@ void fsdp_backward_output(fsdp_graph *graph, fsdp_node *node, int value) {
   fsdp_node_operand_add(node, gradient, access);
 }
 
+// The value of the operand that `forward` has under this name.
+static int named(const fsdp_node *forward, const char *name) {
+  const fsdp_op_letters *op = fsdp_op_letters_of(forward->kind);
+  for (int i = 0; i < forward->operand_count; i++)
+    if (strcmp(fsdp_op_operand_row(op, &forward->attrs, i)->name, name) == 0)
+      return forward->operands[i].value;
+  FSDP_CHECK(false, "%s has no operand %s", fsdp_op_name(forward->kind), name);
+}
+
+static void add_gradient(fsdp_graph *graph, fsdp_node *node, int value, const fsdp_op_operand *row) {
+  const fsdp_value_dtype dtype = graph->values[value].dtype;
+  if (!row->has_dtype && dtype == FSDP_VALUE_F32) graph->values[value].dtype = FSDP_VALUE_COMPUTE;
+  fsdp_backward_output(graph, node, value);
+  graph->values[value].dtype = dtype;
+}
+
+void fsdp_backward_by_names(fsdp_graph *graph, fsdp_op_kind kind, const fsdp_node *forward) {
+  const fsdp_op_letters *op = fsdp_op_letters_of(kind);
+  const int count = fsdp_op_operand_count(op, &forward->attrs);
+  fsdp_node *n = fsdp_backward_node(graph, kind, forward);
+  for (int i = 0; i < count; i++) {
+    const fsdp_op_operand *row = fsdp_op_operand_row(op, &forward->attrs, i);
+    const bool is_gradient = strncmp(row->name, "d_", 2) == 0;
+    const int value = named(forward, row->name + (is_gradient ? 2 : 0));
+    if (is_gradient && row->access == FSDP_WRITE)
+      add_gradient(graph, n, value, row);
+    else if (is_gradient)
+      fsdp_node_operand_add(n, fsdp_backward_gradient(graph, value), row->access);
+    else if (row->access == FSDP_UPDATE)
+      fsdp_backward_in_place(graph, n, value);
+    else
+      fsdp_node_operand_add(n, value, FSDP_READ);
+  }
+}
+
 void fsdp_backward_given(fsdp_node *node, const fsdp_node *forward) {
   const int count = (forward->attrs.documents != 0) + (forward->attrs.draws != 0);
   for (int o = forward->operand_count - count; o < forward->operand_count; o++)
@@ -119,9 +154,12 @@ void fsdp_graph_backward(fsdp_graph *graph) {
     const fsdp_node *node = &graph->forward[i];
     if (!reads_needed(graph, node)) continue;
     int kept = graph->backward_count;
-    fsdp_op_backward_rule *rule = fsdp_op_row_of(node->kind)->backward;
-    FSDP_CHECK(rule, "op %s has no backward rule", fsdp_op_name(node->kind));
-    rule(graph, node);
+    const fsdp_op_row *row = fsdp_op_row_of(node->kind);
+    FSDP_CHECK(row->backward || row->backward_by, "op %s has no backward rule", fsdp_op_name(node->kind));
+    if (row->backward)
+      row->backward(graph, node);
+    else
+      fsdp_backward_by_names(graph, (fsdp_op_kind)(row->backward_by - 1), node);
     for (int n = kept; n < graph->backward_count; n++)
       if (is_needed(graph, &graph->backward[n])) graph->backward[kept++] = graph->backward[n];
     graph->backward_count = kept;

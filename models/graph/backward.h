@@ -29,5 +29,9 @@ void fsdp_backward_in_place(fsdp_graph *graph, fsdp_node *node, int value);
 // Adds the gradient of `value` as an output of `node`: one that nothing reads if the value needs none.
 void fsdp_backward_output(fsdp_graph *graph, fsdp_node *node, int value);
 
+// Appends the node of `kind` whose operands are those of `forward` by their names, as BACKWARD_BY in ops.def
+// says. A gradient whose row names no dtype is computed in that of the graph, also if its value is fp32.
+void fsdp_backward_by_names(fsdp_graph *graph, fsdp_op_kind kind, const fsdp_node *forward);
+
 // Adds to `node` what `forward` reads of starts of documents and dropout's draws, its last operands.
 void fsdp_backward_given(fsdp_node *node, const fsdp_node *forward);

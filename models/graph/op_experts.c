@@ -177,83 +177,16 @@ double fsdp_graph_imbalance(const fsdp_graph *graph, const float *rows) {
 
 // ---- Backward
 
-// Logits of fp32 have a gradient in the compute dtype, as products with the router's weight take it.
-static void add_logits_gradient(fsdp_graph *graph, fsdp_node *n, int logits) {
-  fsdp_value *of = &graph->values[logits];
-  const fsdp_value_dtype dtype = of->dtype;
-  of->dtype = FSDP_VALUE_COMPUTE;
-  fsdp_backward_output(graph, n, logits);
-  graph->values[logits].dtype = dtype;
-}
-
-static void emit_route(fsdp_graph *graph, const fsdp_node *f, int weights) {
-  const int logits = f->operands[0].value;
-  fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_ROUTE_BACKWARD, f);
-  fsdp_node_operand_add(n, logits, FSDP_READ);
-  fsdp_node_operand_add(n, f->operands[weights + 1].value, FSDP_READ);
-  fsdp_node_operand_add(n, fsdp_backward_gradient(graph, f->operands[weights].value), FSDP_READ);
-  add_logits_gradient(graph, n, logits);
-}
-
-void fsdp_op_route_emit(fsdp_graph *graph, const fsdp_node *f) {
-  emit_route(graph, f, 1);
-}
-
-void fsdp_op_route_given_emit(fsdp_graph *graph, const fsdp_node *f) {
-  emit_route(graph, f, 2);
-}
-
 // The bias only chooses. In the place of a gradient it has its experts' loads.
-static void emit_biased(fsdp_graph *graph, const fsdp_node *f, int weights) {
-  enum { LOGITS, BIAS, REAL };
-  emit_route(graph, f, weights);
-  fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_ROUTE_LOADS, f);
-  fsdp_node_operand_add(n, f->operands[weights + 1].value, FSDP_READ);
-  fsdp_node_operand_add(n, f->operands[REAL].value, FSDP_READ);
-  fsdp_backward_output(graph, n, f->operands[BIAS].value);
-}
-
 void fsdp_op_route_biased_emit(fsdp_graph *graph, const fsdp_node *f) {
-  emit_biased(graph, f, 3);
-}
-
-void fsdp_op_route_given_biased_emit(fsdp_graph *graph, const fsdp_node *f) {
-  emit_biased(graph, f, 4);
-}
-
-// The gradient of the sums is what a row's probabilities are to be multiplied by (fsdp_op_route_loss_emit).
-void fsdp_op_route_sums_emit(fsdp_graph *graph, const fsdp_node *f) {
-  enum { LOGITS, EXPERTS, REAL, SUMS };
-  fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_ROUTE_SUMS_BACKWARD, f);
-  fsdp_node_operand_add(n, f->operands[LOGITS].value, FSDP_READ);
-  fsdp_node_operand_add(n, fsdp_backward_gradient(graph, f->operands[SUMS].value), FSDP_READ);
-  fsdp_node_operand_add(n, f->operands[REAL].value, FSDP_READ);
-  add_logits_gradient(graph, n, f->operands[LOGITS].value);
-}
-
-void fsdp_op_route_sequences_emit(fsdp_graph *graph, const fsdp_node *f) {
-  enum { LOGITS, EXPERTS, REAL, TOTAL, FACTORS };
-  fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_ROUTE_SEQUENCES_BACKWARD, f);
-  fsdp_node_operand_add(n, f->operands[LOGITS].value, FSDP_READ);
-  fsdp_node_operand_add(n, f->operands[FACTORS].value, FSDP_READ);
-  fsdp_node_operand_add(n, f->operands[REAL].value, FSDP_READ);
-  add_logits_gradient(graph, n, f->operands[LOGITS].value);
-}
-
-// Every layer knows its own gradient.
-void fsdp_op_route_total_emit(fsdp_graph *graph, const fsdp_node *f) {
-  (void)graph, (void)f;
+  fsdp_backward_by_names(graph, FSDP_OP_ROUTE_BACKWARD, f);
+  fsdp_backward_by_names(graph, FSDP_OP_ROUTE_LOADS, f);
 }
 
 // Its forward makes them.
 void fsdp_op_route_loss_emit(fsdp_graph *graph, const fsdp_node *f) {
   enum { SUMS, Z, LOSS, Z_LOSS, FACTORS };
   graph->values[f->operands[SUMS].value].gradient = f->operands[FACTORS].value;
-}
-
-// An order, and a count, have no gradient.
-void fsdp_op_route_order_emit(fsdp_graph *graph, const fsdp_node *f) {
-  (void)graph, (void)f;
 }
 
 // A place for the gradient of each routed row of x; `routed` has as many rows.
@@ -280,15 +213,10 @@ void fsdp_op_expert_up_emit(fsdp_graph *graph, const fsdp_node *f) {
   enum { X, WEIGHT, SLOTS, OFFSETS, GATE_UP };
   const fsdp_node_operand *o = f->operands;
   const int gradient = fsdp_backward_gradient(graph, o[GATE_UP].value);
-  fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_EXPERT_UP_BACKWARD_WEIGHT, f);
-  fsdp_node_operand_add(n, gradient, FSDP_READ);
-  fsdp_node_operand_add(n, o[X].value, FSDP_READ);
-  fsdp_node_operand_add(n, o[SLOTS].value, FSDP_READ);
-  fsdp_node_operand_add(n, o[OFFSETS].value, FSDP_READ);
-  fsdp_backward_output(graph, n, o[WEIGHT].value);
+  fsdp_backward_by_names(graph, FSDP_OP_EXPERT_UP_BACKWARD_WEIGHT, f);
   if (!graph->values[o[X].value].needs_gradient) return;
   int d_z = routed_gradient(graph, f, o[X].value, o[GATE_UP].value);
-  n = fsdp_backward_node(graph, FSDP_OP_EXPERT_UP_BACKWARD_INPUT, f);
+  fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_EXPERT_UP_BACKWARD_INPUT, f);
   fsdp_node_operand_add(n, gradient, FSDP_READ);
   fsdp_node_operand_add(n, o[WEIGHT].value, FSDP_READ);
   fsdp_node_operand_add(n, o[SLOTS].value, FSDP_READ);
@@ -300,44 +228,10 @@ void fsdp_op_expert_up_emit(fsdp_graph *graph, const fsdp_node *f) {
   fsdp_backward_output(graph, n, o[X].value);
 }
 
-void fsdp_op_expert_swiglu_emit(fsdp_graph *graph, const fsdp_node *f) {
-  enum { GATE_UP, WEIGHTS, PLACES, OFFSETS, S };
-  const fsdp_node_operand *o = f->operands;
-  fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_EXPERT_SWIGLU_BACKWARD, f);
-  fsdp_node_operand_add(n, fsdp_backward_gradient(graph, o[S].value), FSDP_READ);
-  fsdp_node_operand_add(n, o[WEIGHTS].value, FSDP_READ);
-  fsdp_node_operand_add(n, o[PLACES].value, FSDP_READ);
-  fsdp_node_operand_add(n, o[OFFSETS].value, FSDP_READ);
-  fsdp_backward_in_place(graph, n, o[GATE_UP].value);
-  fsdp_backward_output(graph, n, o[WEIGHTS].value);
-}
-
 // The gradient of z is that of the rows' sum (fsdp_op_combine_emit).
 void fsdp_op_expert_down_emit(fsdp_graph *graph, const fsdp_node *f) {
-  enum { S, WEIGHT, SLOTS, OFFSETS, Z };
-  const fsdp_node_operand *o = f->operands;
-  const int gradient = fsdp_backward_gradient(graph, o[Z].value);
-  fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_EXPERT_DOWN_BACKWARD_WEIGHT, f);
-  fsdp_node_operand_add(n, gradient, FSDP_READ);
-  fsdp_node_operand_add(n, o[S].value, FSDP_READ);
-  fsdp_node_operand_add(n, o[SLOTS].value, FSDP_READ);
-  fsdp_node_operand_add(n, o[OFFSETS].value, FSDP_READ);
-  fsdp_backward_output(graph, n, o[WEIGHT].value);
-  n = fsdp_backward_node(graph, FSDP_OP_EXPERT_DOWN_BACKWARD_INPUT, f);
-  fsdp_node_operand_add(n, gradient, FSDP_READ);
-  fsdp_node_operand_add(n, o[WEIGHT].value, FSDP_READ);
-  fsdp_node_operand_add(n, o[SLOTS].value, FSDP_READ);
-  fsdp_node_operand_add(n, o[OFFSETS].value, FSDP_READ);
-  fsdp_backward_output(graph, n, o[S].value);
-}
-
-void fsdp_op_shared_gate_emit(fsdp_graph *graph, const fsdp_node *f) {
-  enum { Y, GATE, GATED };
-  fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_SHARED_GATE_BACKWARD, f);
-  fsdp_node_operand_add(n, fsdp_backward_gradient(graph, f->operands[GATED].value), FSDP_READ);
-  fsdp_node_operand_add(n, f->operands[GATE].value, FSDP_READ);
-  fsdp_backward_in_place(graph, n, f->operands[Y].value);
-  fsdp_backward_output(graph, n, f->operands[GATE].value);
+  fsdp_backward_by_names(graph, FSDP_OP_EXPERT_DOWN_BACKWARD_WEIGHT, f);
+  fsdp_backward_by_names(graph, FSDP_OP_EXPERT_DOWN_BACKWARD_INPUT, f);
 }
 
 // Both summands have the sum's gradient, which nothing changes before they have read it.

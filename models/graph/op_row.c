@@ -8,6 +8,7 @@
 #define WORK(f)              .work = (f),
 #define WORKSPACE(DEVICE, f) .workspace[FSDP_OP_##DEVICE] = (f),
 #define BACKWARD(f)          .backward = (f),
+#define BACKWARD_BY(KIND)    .backward_by = 1 + FSDP_OP_##KIND,
 #define RECOMPUTE(f)         .recompute = (f),
 #define ATTRS(f)             .attrs = (f),
 #define BY_ROW               .reports_rows = true,

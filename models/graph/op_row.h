@@ -41,6 +41,7 @@ typedef struct fsdp_op_row {
   fsdp_op_work_rule *work;
   fsdp_op_workspace_rule *workspace[FSDP_OP_DEVICE_COUNT];
   fsdp_op_backward_rule *backward;
+  int backward_by; // 1 + the op that is its backward by the operands' names; 0: none
   fsdp_op_recompute_rule *recompute;
   fsdp_op_attrs_rule *attrs;
 } fsdp_op_row;
@@ -53,8 +54,9 @@ const fsdp_op_row *fsdp_op_row_of(fsdp_op_kind kind);
 #define WORK(f)              fsdp_op_work_rule f;
 #define WORKSPACE(DEVICE, f) fsdp_op_workspace_rule f;
 #define BACKWARD(f)          fsdp_op_backward_rule f;
-#define RECOMPUTE(f)         fsdp_op_recompute_rule f;
-#define ATTRS(f)             fsdp_op_attrs_rule f;
+#define BACKWARD_BY(KIND)
+#define RECOMPUTE(f) fsdp_op_recompute_rule f;
+#define ATTRS(f)     fsdp_op_attrs_rule f;
 #define BY_ROW
 #define NORM
 #define ADDS(operand)
@@ -72,6 +74,7 @@ const fsdp_op_row *fsdp_op_row_of(fsdp_op_kind kind);
 #undef WORK
 #undef WORKSPACE
 #undef BACKWARD
+#undef BACKWARD_BY
 #undef RECOMPUTE
 #undef ATTRS
 #undef BY_ROW

@@ -3,13 +3,6 @@
 #include "models/graph/backward.h"
 #include "models/graph/op_row.h"
 
-void fsdp_op_rope_emit(fsdp_graph *graph, const fsdp_node *f) {
-  int d_qkv = fsdp_backward_gradient(graph, f->operands[0].value);
-  fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_ROPE_BACKWARD, f);
-  fsdp_node_operand_add(n, d_qkv, FSDP_UPDATE);
-  fsdp_backward_given(n, f);
-}
-
 bool fsdp_node_rotates(const fsdp_node *node, const fsdp_op_attrs *attrs, const fsdp_node *next) {
   return node->kind == FSDP_OP_ATTENTION_BACKWARD && next && next->kind == FSDP_OP_ROPE_BACKWARD &&
          next->operands[0].value == node->operands[4].value && fsdp_op_attention_can_rotate(attrs);
@@ -59,30 +52,6 @@ double fsdp_op_attention_flops(const fsdp_op_attrs *attrs) {
 // The scores again, d_p, d_q, d_k and d_v
 double fsdp_op_attention_backward_flops(const fsdp_op_attrs *attrs) {
   return 5.0 * gemm_flops(attrs);
-}
-
-void fsdp_op_attention_emit(fsdp_graph *graph, const fsdp_node *f) {
-  int qkv = f->operands[0].value, o = f->operands[1].value, lse = f->operands[2].value;
-  fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_ATTENTION_BACKWARD, f);
-  fsdp_node_operand_add(n, qkv, FSDP_READ);
-  fsdp_node_operand_add(n, o, FSDP_READ);
-  fsdp_node_operand_add(n, lse, FSDP_READ);
-  fsdp_node_operand_add(n, fsdp_backward_gradient(graph, o), FSDP_READ);
-  fsdp_backward_output(graph, n, qkv);
-  fsdp_backward_given(n, f);
-}
-
-void fsdp_op_context_attention_emit(fsdp_graph *graph, const fsdp_node *f) {
-  int q = f->operands[0].value, kv = f->operands[1].value, o = f->operands[2].value;
-  fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_CONTEXT_ATTENTION_BACKWARD, f);
-  fsdp_node_operand_add(n, q, FSDP_READ);
-  fsdp_node_operand_add(n, kv, FSDP_READ);
-  fsdp_node_operand_add(n, o, FSDP_READ);
-  fsdp_node_operand_add(n, f->operands[3].value, FSDP_READ);
-  fsdp_node_operand_add(n, fsdp_backward_gradient(graph, o), FSDP_READ);
-  fsdp_backward_output(graph, n, q);
-  fsdp_backward_output(graph, n, kv);
-  fsdp_backward_given(n, f);
 }
 
 // Bytes of the columns beside q, in rows of out_stride.

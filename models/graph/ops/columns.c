@@ -33,7 +33,7 @@ void fsdp_op_take_columns_emit(fsdp_graph *graph, const fsdp_node *f) {
   fsdp_node_operand_add(n, fsdp_backward_gradient(graph, f->operands[0].value), FSDP_UPDATE);
 }
 
-// Nothing: the gradient is zero where the value was made so.
-void fsdp_op_mask_columns_emit(fsdp_graph *graph, const fsdp_node *f) {
+// Of a choice, an order, a count, and what is zero where its gradient is, too: there is nothing to do.
+void fsdp_op_no_emit(fsdp_graph *graph, const fsdp_node *f) {
   (void)graph, (void)f;
 }

@@ -1,5 +1,4 @@
 // Token embedding: rows of the weight by token.
-#include "models/graph/backward.h"
 #include "models/graph/op_row.h"
 #include "runtime/base/size.h"
 
@@ -16,13 +15,6 @@ void fsdp_op_embedding_backward_work(const fsdp_op_attrs *attrs, const fsdp_op_e
   const int64_t rows = fsdp_min_i64(attrs->batch * attrs->seq, attrs->vocabulary);
   const double row_bytes = (double)(attrs->channels * fsdp_dtype_bytes(operands[2].dtype));
   work->bytes += 2 * ((double)rows * row_bytes - (double)operands[2].bytes);
-}
-
-void fsdp_op_embedding_emit(fsdp_graph *graph, const fsdp_node *f) {
-  fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_EMBEDDING_BACKWARD, f);
-  fsdp_node_operand_add(n, f->operands[0].value, FSDP_READ);
-  fsdp_node_operand_add(n, fsdp_backward_gradient(graph, f->operands[2].value), FSDP_READ);
-  fsdp_backward_output(graph, n, f->operands[1].value);
 }
 
 // Positions sorted by token.

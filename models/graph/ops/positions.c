@@ -1,5 +1,4 @@
 // Learned positions: a table's rows, added to the residual stream by position.
-#include "models/graph/backward.h"
 #include "models/graph/op_row.h"
 
 // The bytes of the table's rows that a sequence has; `table` is the whole table. Padding has none.
@@ -19,12 +18,4 @@ void fsdp_op_positions_backward_work(const fsdp_op_attrs *attrs, const fsdp_op_e
                                      fsdp_op_work *work) {
   if (operands[1].access != FSDP_UPDATE) return;
   work->bytes += 2 * (rows_bytes(attrs, &operands[1]) - (double)operands[1].bytes);
-}
-
-// The sum's gradient is that of the stream before, which therefore stays as it is.
-void fsdp_op_add_positions_emit(fsdp_graph *graph, const fsdp_node *f) {
-  fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_POSITIONS_BACKWARD, f);
-  fsdp_node_operand_add(n, fsdp_backward_gradient(graph, f->operands[1].value), FSDP_READ);
-  fsdp_backward_output(graph, n, f->operands[0].value);
-  fsdp_backward_given(n, f);
 }
