@@ -112,8 +112,8 @@ static void draw_step(const placing *p, int64_t step) {
         *pairs_at(p, position, part, windowed) =
             pairs_of_part(rows, p->starts, part, windowed ? p->plan->config.model.window : 0);
   }
-  const int64_t batch = p->plan->config.batch, groups = p->sampler.global_batch / batch;
-  fsdp_spread_work(p->work, groups, batch, p->sample_at, p->scratch);
+  const fsdp_plan_config *c = &p->plan->config;
+  fsdp_spread_work(p->work, c->micro_batches, p->ranks, c->batch, p->sample_at, p->scratch);
 }
 
 // Adds what the ranks that share sequences have in a micro-batch, whose first place is `place`; returns the
@@ -152,7 +152,7 @@ static void place_samples(placing *p, int64_t steps, placed sums[WINDOWS]) {
   p->work = fsdp_alloc(batch * sizeof *p->work);
   p->pairs = fsdp_alloc(batch * (size_t)rows->parts * WINDOWS * sizeof *p->pairs);
   p->sample_at = fsdp_alloc(batch * sizeof *p->sample_at);
-  p->scratch = fsdp_alloc(3 * batch * sizeof *p->scratch);
+  p->scratch = fsdp_alloc(FSDP_SPREAD_SCRATCH * batch * sizeof *p->scratch);
   for (int64_t step = 0; step < steps; step++) {
     draw_step(p, step);
     add_step(p, sums);

@@ -25,7 +25,7 @@ void fsdp_feed_create(fsdp_feed *feed, const fsdp_feed_config *config) {
   if (!config->spreads) return;
   size_t samples = (size_t)config->sampler.global_batch;
   feed->spread = fsdp_alloc(samples * sizeof *feed->spread);
-  feed->spread_scratch = fsdp_alloc(3 * samples * sizeof *feed->spread_scratch);
+  feed->spread_scratch = fsdp_alloc(FSDP_SPREAD_SCRATCH * samples * sizeof *feed->spread_scratch);
   feed->work = fsdp_alloc(samples * sizeof *feed->work);
 }
 
@@ -63,7 +63,7 @@ static int64_t position_at(fsdp_feed *feed, int64_t step, int64_t place) {
   if (feed->spread_step != step) {
     for (int64_t p = 0; p < config->sampler.global_batch; p++)
       feed->work[p] = fsdp_dataset_sample_pairs(config->dataset, sample_at(feed, step, p));
-    fsdp_spread_work(feed->work, config->micro_batches * config->ranks, config->rows.batch, feed->spread,
+    fsdp_spread_work(feed->work, config->micro_batches, config->ranks, config->rows.batch, feed->spread,
                      feed->spread_scratch);
     feed->spread_step = step;
   }
@@ -139,10 +139,11 @@ static void fill_routes(fsdp_feed *feed, const fed_sequence *s, int32_t *routes)
   const int64_t width = fsdp_routing_width(feed->config.replay);
   for (int64_t index = 0; index < rows->local_seq; index++) {
     int32_t *row = routes + fsdp_rows_row(rows, s->index, index) * width;
-    if (s->step < 0)
+    const int64_t position = position_of_index(feed, index);
+    if (s->step < 0 || position >= rows->seq) // padding, which chooses for itself
       memset(row, -1, (size_t)width * sizeof *row);
     else
-      fsdp_routing_read(feed->config.replay, s->step, s->position, position_of_index(feed, index), row);
+      fsdp_routing_read(feed->config.replay, s->step, s->position, position, row);
   }
 }
 
@@ -336,10 +337,12 @@ void fsdp_feed_observe(void *context, const fsdp_instr *instr, const fsdp_view *
                             .micro_batch = seen % config->micro_batches,
                             .batch = config->rows.batch};
   for (int64_t i = 0; i < config->rows.batch; i++)
-    for (int64_t index = 0; index < config->rows.local_seq; index++)
-      fsdp_routing_write(config->record, seen / config->micro_batches, fsdp_sampler_position(&part, i),
-                         fsdp_rows_position(&config->rows, &config->mesh, config->world_rank, index), layer,
-                         experts + fsdp_rows_row(&config->rows, i, index) * slots);
+    for (int64_t index = 0; index < config->rows.local_seq; index++) {
+      const int64_t position = position_of_index(feed, index);
+      if (position < config->rows.seq) // not padding
+        fsdp_routing_write(config->record, seen / config->micro_batches, fsdp_sampler_position(&part, i),
+                           position, layer, experts + fsdp_rows_row(&config->rows, i, index) * slots);
+    }
 }
 
 bool fsdp_feed_skips(const fsdp_feed *feed, float grad_norm) {

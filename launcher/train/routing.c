@@ -163,6 +163,8 @@ int64_t fsdp_routing_layer_of(const fsdp_routing *r, const fsdp_instr *instr) {
 }
 
 static int64_t place_of(const fsdp_routing *r, int64_t step, int64_t sequence, int64_t position) {
+  FSDP_CHECK(position >= 0 && position < r->seq, "position %lld of %lld", (long long)position,
+             (long long)r->seq);
   return ((step * r->batch + sequence) * r->seq + position) * r->layers * r->slots;
 }
 

@@ -66,6 +66,13 @@ void fsdp_backward_output(fsdp_graph *graph, fsdp_node *node, int value) {
   fsdp_node_operand_add(node, gradient, access);
 }
 
+void fsdp_backward_output_as(fsdp_graph *graph, fsdp_node *node, int value, fsdp_value_dtype dtype) {
+  const fsdp_value_dtype own = graph->values[value].dtype;
+  graph->values[value].dtype = dtype;
+  fsdp_backward_output(graph, node, value);
+  graph->values[value].dtype = own;
+}
+
 // The value of the operand that `forward` has under this name.
 static int named(const fsdp_node *forward, const char *name) {
   const fsdp_op_letters *op = fsdp_op_letters_of(forward->kind);
@@ -76,10 +83,9 @@ static int named(const fsdp_node *forward, const char *name) {
 }
 
 static void add_gradient(fsdp_graph *graph, fsdp_node *node, int value, const fsdp_op_operand *row) {
-  const fsdp_value_dtype dtype = graph->values[value].dtype;
-  if (!row->has_dtype && dtype == FSDP_VALUE_F32) graph->values[value].dtype = FSDP_VALUE_COMPUTE;
-  fsdp_backward_output(graph, node, value);
-  graph->values[value].dtype = dtype;
+  const fsdp_value_dtype own = graph->values[value].dtype;
+  const bool computes = !row->has_dtype && own == FSDP_VALUE_F32;
+  fsdp_backward_output_as(graph, node, value, computes ? FSDP_VALUE_COMPUTE : own);
 }
 
 void fsdp_backward_by_names(fsdp_graph *graph, fsdp_op_kind kind, const fsdp_node *forward) {

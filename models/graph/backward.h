@@ -28,6 +28,8 @@ void fsdp_backward_in_place(fsdp_graph *graph, fsdp_node *node, int value);
 
 // Adds the gradient of `value` as an output of `node`: one that nothing reads if the value needs none.
 void fsdp_backward_output(fsdp_graph *graph, fsdp_node *node, int value);
+// The same with a gradient of that dtype, where it is not the value's.
+void fsdp_backward_output_as(fsdp_graph *graph, fsdp_node *node, int value, fsdp_value_dtype dtype);
 
 // Appends the node of `kind` whose operands are those of `forward` by their names, as BACKWARD_BY in ops.def
 // says. A gradient whose row names no dtype is computed in that of the graph, also if its value is fp32.

@@ -330,8 +330,8 @@ int fsdp_op_operand_count(const fsdp_op_letters *op, const fsdp_op_attrs *attrs)
 const fsdp_op_operand *fsdp_op_operand_row(const fsdp_op_letters *op, const fsdp_op_attrs *attrs, int index);
 
 // Whether a launch has the operands that the row names, with their element counts, accesses and dtypes, and
-// behind them this device's workspace or nothing; a slice inside its rows, and rows of whole pieces. False:
-// `message` says what is wrong.
+// behind them this device's workspace or nothing; a slice inside its rows, rows of whole pieces, and factors
+// of one dtype. False: `message` says what is wrong.
 #define FSDP_OP_MESSAGE_BYTES 200
 bool fsdp_op_operands_fit(fsdp_op_device device, fsdp_op_kind kind, const fsdp_op_attrs *attrs,
                           const fsdp_op_extent *operands, int count, char *message, size_t message_bytes);

@@ -52,6 +52,16 @@ static bool check_operand(const launch *l, int index, const fsdp_op_operand *row
   return true;
 }
 
+// A gemm multiplies what has one dtype; the first two operands are what it reads.
+static bool check_factors(const launch *l) {
+  if (!fsdp_op_makes_gemms(l->kind) || l->count < 2) return true;
+  for (int i = 0; i < 2; i++)
+    if (l->operands[i].access != FSDP_READ || l->op->operands[i].has_dtype) return true;
+  if (l->operands[0].dtype == l->operands[1].dtype) return true;
+  return refuse(l, " multiplies %s (%s) with %s (%s)", fsdp_dtype_name(l->operands[0].dtype),
+                l->op->operands[0].name, fsdp_dtype_name(l->operands[1].dtype), l->op->operands[1].name);
+}
+
 static bool check_workspace(const launch *l, int index) {
   const fsdp_op_extent *found = &l->operands[index];
   if (found->dtype == FSDP_F32 && found->bytes == l->workspace_bytes && (found->access & FSDP_WRITE))
@@ -115,7 +125,7 @@ bool fsdp_op_operands_fit(fsdp_op_device device, fsdp_op_kind kind, const fsdp_o
               .message = message,
               .message_bytes = message_bytes};
   l.workspace_bytes = fsdp_op_workspace_bytes(device, kind, attrs, l.flat_elems);
-  bool fits = check_count(&l) && check_attrs(&l);
+  bool fits = check_count(&l) && check_attrs(&l) && check_factors(&l);
   for (int i = 0; i < count && fits; i++) {
     const fsdp_op_operand *row = fsdp_op_operand_row(l.op, attrs, i);
     fits = row ? check_operand(&l, i, row) : check_workspace(&l, i);

@@ -44,11 +44,11 @@ static void sort_by_work(const double *work, int64_t count, int64_t *samples, in
   }
 }
 
-void fsdp_spread_work(const double *work, int64_t groups, int64_t per_group, int64_t *sample_at,
-                      int64_t *scratch) {
+// Samples over groups of as many. `scratch` has room for three numbers per sample.
+static void spread(const double *work, int64_t groups, int64_t per_group, int64_t *sample_at,
+                   int64_t *scratch) {
   _Static_assert(sizeof(double) == sizeof(int64_t), "loads lie in the scratch");
   const int64_t count = groups * per_group;
-  FSDP_CHECK(groups >= 1 && per_group >= 1, "%lld groups of %lld", (long long)groups, (long long)per_group);
   int64_t *samples = scratch, *filled = scratch + count;
   sort_by_work(work, count, samples, filled);
   heap h = {.load = (double *)(void *)(scratch + 2 * count), .groups = sample_at, .count = groups};
@@ -64,4 +64,20 @@ void fsdp_spread_work(const double *work, int64_t groups, int64_t per_group, int
     sink(&h);
   }
   for (int64_t i = 0; i < count; i++) sample_at[place[i] % count] = place[i] / count;
+}
+
+void fsdp_spread_work(const double *work, int64_t micro_batches, int64_t ranks, int64_t batch,
+                      int64_t *sample_at, int64_t *scratch) {
+  FSDP_CHECK(micro_batches >= 1 && ranks >= 1 && batch >= 1, "%lld micro-batches of %lld ranks with %lld",
+             (long long)micro_batches, (long long)ranks, (long long)batch);
+  const int64_t each = ranks * batch, count = micro_batches * each;
+  int64_t *samples = scratch, *at = samples + count, *more = at + each;
+  double *part = (double *)(void *)(more + 3 * each);
+  spread(work, micro_batches, each, samples, samples + count);
+  for (int64_t m = 0; m < micro_batches; m++) {
+    const int64_t *of_part = samples + m * each;
+    for (int64_t i = 0; i < each; i++) part[i] = work[of_part[i]];
+    spread(part, ranks, batch, at, more);
+    for (int64_t i = 0; i < each; i++) sample_at[m * each + i] = of_part[at[i]];
+  }
 }

@@ -17,7 +17,8 @@ bool fsdp_node_redistributes(const fsdp_node *node) {
   return node->kind == FSDP_OP_REDISTRIBUTE;
 }
 
-// The gradient of a summand is that of the sum; any other value's gradient lies as the value does.
+// The gradient of a summand is that of the sum; any other value's gradient lies as the value does. It has the
+// dtype of the made value's, which may differ from the value's own.
 void fsdp_op_redistribute_emit(fsdp_graph *graph, const fsdp_node *f) {
   const fsdp_conversion *c = &f->conversion;
   fsdp_conversion back = {.axes = c->axes,
@@ -37,6 +38,7 @@ void fsdp_op_redistribute_emit(fsdp_graph *graph, const fsdp_node *f) {
   fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_REDISTRIBUTE, f);
   n->conversion = back;
   fsdp_access access = source == made ? FSDP_UPDATE : FSDP_READ;
-  fsdp_node_operand_add(n, fsdp_backward_gradient(graph, made), access);
-  if (source != made) fsdp_backward_output(graph, n, source);
+  const int gradient = fsdp_backward_gradient(graph, made);
+  fsdp_node_operand_add(n, gradient, access);
+  if (source != made) fsdp_backward_output_as(graph, n, source, graph->values[gradient].dtype);
 }

@@ -80,12 +80,36 @@ def check_records():
         # Rows are counted once, also where their choice is part of what is recomputed.
         assert [line["moe/load_max"] for line in log] == [line["moe/load_max"] for line in own], options
         assert again.read_bytes() == (work / "alone.bin").read_bytes(), options
+    # A sequence that the mesh pads: what the padding chooses is not recorded, and not replayed.
+    odd = ["--model", "tiny-qwen3-moe", "-s", SEQ - 1]
+    train("padded", *odd, "--routing-record", work / "padded.bin")
+    padded = ["--context-parallel", 2, "--tensor-parallel", 2] if programs.WITH_MPI else []
+    replay = ["--routing-replay", work / "padded.bin"]
+    for name, replayed in (("padded_own", []), ("padded_replayed", replay)):
+        again = work / f"{name}.bin"
+        process = programs.run("fsdp_train", *COMMON, *odd, "-b", BATCH, "-e", name, *padded, *replayed,
+                               "--routing-record", again, ranks=4 if padded else None)  # fmt: skip
+        assert process.returncode == 0, process.stderr
+        assert again.read_bytes() == (work / "padded.bin").read_bytes(), name
     # In bf16 rounding chooses others, but for a run that replays.
     bf16 = ["--param-dtype", "bf16"]
     replayed, _ = train("bf16", *model, *bf16, "--routing-replay", work / "alone.bin", "--routing-record",
                         work / "bf16.bin", ranks=2)  # fmt: skip
     check_agree(replayed, own, 2e-3, ("loss",))
     assert (work / "bf16.bin").read_bytes() == (work / "alone.bin").read_bytes()
+
+
+def check_bf16():
+    """Routers of fp32 in a model of bf16, with logits that are gathered before they choose."""
+    for model in ("tiny-glm4-moe", "tiny-qwen3-moe"):
+        options = ["--model", model, "--param-dtype", "bf16", "--router-dtype", "fp32"]
+        own, _ = train(f"bf16_own_{model}", *options)
+        if programs.WITH_MPI:
+            process = programs.run("fsdp_train", *COMMON, *options, "-b", BATCH, "-e", f"bf16_{model}",
+                                   "--tensor-parallel", 2, ranks=2)  # fmt: skip
+            assert process.returncode == 0, process.stderr
+            lines = (work / f"bf16_{model}" / "log.jsonl").read_text().splitlines()
+            check_agree([json.loads(line) for line in lines], own, 2e-3, ("loss",))
 
 
 def check_unwritten():
@@ -201,6 +225,19 @@ def check_padding():
     assert moved[0] == moved[1] == moved[2] and any(value for row in moved[0].values() for value in row)
 
 
+def check_micro_batches():
+    """Documents go to micro-batches by their work, and to the same ones on any ranks: each has losses."""
+    path = work / "lengths.jsonl"
+    texts = ["routed"[i % 5 :] * (1 + i * i % 7) for i in range(400)]
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    options = ["--model", "tiny-mixtral", "--data", path, "--packing", "best-fit", "--router-aux-coef", 0.5]
+    own, _ = train("parts_1", *options, "-b", 4, "--grad-accum", 2)
+    for ranks in (2, 4):
+        each = ["-b", 4 // (ranks if programs.WITH_MPI else 1), "--grad-accum", 2]
+        other, _ = train(f"parts_{ranks}", *options, *each, ranks=ranks)
+        check_agree(other, own, 1e-6, ("loss", "grad_norm", "moe/aux_loss"))
+
+
 def biases_of(folder):
     data = (folder / "model.safetensors").read_bytes()
     size = struct.unpack("<Q", data[:8])[0]
@@ -263,9 +300,11 @@ def check_refused():
 
 def main():
     check_records()
+    check_bf16()
     check_unwritten()
     check_losses()
     check_padding()
+    check_micro_batches()
     check_biases()
     check_refused()
     shutil.rmtree(work)

@@ -1,4 +1,4 @@
-// A step's samples over groups: each once, and about as much work for each group.
+// A step's samples over micro-batches and ranks: each once, and about as much work for each.
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"
 #include "runtime/data/packing.h"
@@ -14,14 +14,20 @@
 
 enum { SAMPLES_MAX = 512 };
 
-static void spread(const double *work, int64_t groups, int64_t each, int64_t *sample_at) {
-  int64_t scratch[3 * SAMPLES_MAX];
-  fsdp_spread_work(work, groups, each, sample_at, scratch);
+static void spread_step(const double *work, int64_t micro_batches, int64_t ranks, int64_t each,
+                        int64_t *sample_at) {
+  const int64_t count = micro_batches * ranks * each;
+  int64_t scratch[FSDP_SPREAD_SCRATCH * SAMPLES_MAX];
+  fsdp_spread_work(work, micro_batches, ranks, each, sample_at, scratch);
   bool seen[SAMPLES_MAX] = {false};
-  for (int64_t p = 0; p < groups * each; p++) {
-    assert_true(sample_at[p] >= 0 && sample_at[p] < groups * each && !seen[sample_at[p]]);
+  for (int64_t p = 0; p < count; p++) {
+    assert_true(sample_at[p] >= 0 && sample_at[p] < count && !seen[sample_at[p]]);
     seen[sample_at[p]] = true;
   }
+}
+
+static void spread(const double *work, int64_t groups, int64_t each, int64_t *sample_at) {
+  spread_step(work, 1, groups, each, sample_at);
 }
 
 // The most work that a group has, over the mean.
@@ -46,6 +52,30 @@ static void test_by_hand(void **state) {
   // Equal work stays in order.
   spread((const double[]){2, 2, 2, 2, 2, 2}, 3, 2, sample_at);
   assert_memory_equal(sample_at, ((const int64_t[]){0, 3, 1, 4, 2, 5}), sizeof sample_at);
+}
+
+// A micro-batch has the same samples on any number of ranks, and each rank about as much of its work.
+static void test_micro_batches(void **state) {
+  (void)state;
+  enum { EACH = 24, MICRO_BATCHES = 5, COUNT = EACH * MICRO_BATCHES };
+  double work[COUNT];
+  int64_t alone[COUNT], sample_at[COUNT];
+  for (int i = 0; i < COUNT; i++) work[i] = (double)(i * 7919 % 101);
+  spread_step(work, MICRO_BATCHES, 1, EACH, alone);
+  assert_true(imbalance(work, MICRO_BATCHES, EACH, alone) < 1.01);
+  for (int64_t ranks = 2; ranks <= EACH; ranks++) {
+    if (EACH % ranks) continue;
+    spread_step(work, MICRO_BATCHES, ranks, EACH / ranks, sample_at);
+    for (int m = 0; m < MICRO_BATCHES; m++) {
+      bool in[COUNT] = {false};
+      for (int i = 0; i < EACH; i++) in[alone[m * EACH + i]] = true;
+      for (int i = 0; i < EACH; i++) assert_true(in[sample_at[m * EACH + i]]);
+      if (ranks > EACH / 2) continue;
+      double part[COUNT];
+      for (int i = 0; i < EACH; i++) part[i] = work[sample_at[m * EACH + i]];
+      assert_true(imbalance(part, ranks, EACH / ranks, NULL) < 1.1);
+    }
+  }
 }
 
 static int64_t length_of(const void *context, int64_t document) {
@@ -91,6 +121,7 @@ static void test_balance(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_by_hand), cmocka_unit_test(test_balance)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_by_hand), cmocka_unit_test(test_micro_batches),
+                                     cmocka_unit_test(test_balance)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -164,6 +164,19 @@ static void expect_abort(kernel_case *c) {
   kernel_case_free(c);
 }
 
+static void test_factors_have_one_dtype(void **state) {
+  (void)state;
+  const fsdp_op_attrs attrs = {.batch = 1, .seq = 2, .in_features = 4, .out_features = 3, .out_stride = 3};
+  fsdp_op_extent extents[] = {
+      {FSDP_BF16, FSDP_READ, 16}, {FSDP_BF16, FSDP_READ, 24}, {FSDP_F32, FSDP_WRITE, 24}};
+  char message[FSDP_OP_MESSAGE_BYTES];
+  assert_true(fsdp_op_operands_fit(FSDP_OP_CPU, FSDP_OP_LINEAR, &attrs, extents, 3, message, sizeof message));
+  extents[1] = (fsdp_op_extent){FSDP_F32, FSDP_READ, 48};
+  assert_false(
+      fsdp_op_operands_fit(FSDP_OP_CPU, FSDP_OP_LINEAR, &attrs, extents, 3, message, sizeof message));
+  assert_string_equal(message, "linear multiplies bf16 (x) with fp32 (weight)");
+}
+
 static void test_kernels_refuse(void **state) {
   (void)state;
   kernel_case fits = lookup(9);
@@ -407,6 +420,7 @@ int main(void) {
       cmocka_unit_test(test_work_of_an_update),
       cmocka_unit_test(test_parts_of_a_bias),
       cmocka_unit_test(test_parts_of_a_group),
+      cmocka_unit_test(test_factors_have_one_dtype),
       cmocka_unit_test(test_kernels_refuse),
       cmocka_unit_test(test_positions_are_checked),
       cmocka_unit_test(test_rows_are_checked),
