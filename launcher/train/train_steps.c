@@ -383,8 +383,12 @@ static void print_stopped_improving(const fsdp_trainer *t) {
 static void print_nothing_done(const fsdp_trainer *t) {
   const bool whole = t->feed.first_step >= t->total_steps;
   if (!whole) print_stopped_improving(t);
-  int64_t steps = whole ? t->total_steps : t->feed.first_step;
-  printf("done:      already finished: %" PRId64 " step%s\n", steps, fsdp_plural(steps));
+  const int64_t steps = t->feed.first_step;
+  printf("done:      already finished: %" PRId64 " step%s", steps, fsdp_plural(steps));
+  if (whole && steps > t->total_steps)
+    printf(", and --max-steps and --num-epochs, which count from the run's first one, ask for %" PRId64,
+           t->total_steps);
+  putchar('\n');
 }
 
 fsdp_status fsdp_train_finish(fsdp_trainer *t, fsdp_error *error) {

@@ -45,9 +45,9 @@ static fsdp_status check_tokenizer(const char *path, const char *tokenizer, uint
   if (file->tokenizer_hash != wanted)
     return fsdp_fail(error, FSDP_ERR_INPUT,
                      "%s: was prepared with a different tokenizer (its hash is %016llx) than %s (%016llx); "
-                     "prepare it again with %s --tokenizer, or name the right one with --tokenizer",
+                     "prepare it again with %s --tokenizer %s, or name the right one with --tokenizer",
                      path, (unsigned long long)file->tokenizer_hash, tokenizer, (unsigned long long)wanted,
-                     FSDP_PREPARE_DATA);
+                     FSDP_PREPARE_DATA, tokenizer);
   return FSDP_OK;
 }
 
@@ -122,7 +122,9 @@ fsdp_status fsdp_token_source_open(const char *path, const char *tokenizer, uint
   *source = (fsdp_token_source){0};
   if ((text || json) && tokenizer)
     return refuse_unprepared(path, kind, "text, but the model has a tokenizer", tokenizer, error);
-  if (!strcasecmp(kind, ".parquet")) return refuse_unprepared(path, kind, "a table", tokenizer, error);
+  if (!strcasecmp(kind, ".parquet") || !strcasecmp(kind, ".csv") || !strcasecmp(kind, ".tsv"))
+    return refuse_unprepared(path, kind, "a table", tokenizer, error);
+  if (!strcasecmp(kind, ".gz")) return refuse_unprepared(path, kind, "compressed", tokenizer, error);
   if (text)
     status = open_text(path, source, error);
   else if (json)

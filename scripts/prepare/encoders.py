@@ -26,6 +26,7 @@ class Bytes:
         self.begin = settings.begin_id(None, None)
         self.end = settings.end_id(END_OF_BYTES, None)
         self.end_of_text = settings.end_id(None, None)
+        self.stops = [] if self.end is None else [self.end]
         for token in (self.begin, self.end):
             if token is not None and token > 255:
                 raise OptionError(f"token {token} is not a byte; --bos and --eos take 0 to 255, or none")
@@ -43,6 +44,9 @@ class Bytes:
 
     def _end(self):
         return b"" if self.end is None else bytes([self.end])
+
+    def id_of(self, name):
+        return None
 
     def text(self, ids):
         return bytes(ids).decode("utf-8", errors="replace").replace("\0", "\\0")
@@ -81,6 +85,7 @@ class Pretrained:
         if self.end is None and not settings.no_end:
             raise OptionError(f"{self.path}: nothing beside it says which token ends a text; name it with "
                               "--eos TOKEN, or --eos none")
+        self.stops = sorted({self.end} - {None} | beside.stops())  # at which what generates ends a text
         for token in (self.begin, self.end):
             if token is not None and token >= self.vocabulary:
                 raise OptionError(f"token {token} is not in the vocabulary of {self.vocabulary}")
@@ -107,6 +112,10 @@ class Pretrained:
 
     def text(self, ids):
         return self.tokenizer.decode(ids, skip_special_tokens=False)
+
+    def id_of(self, name):
+        """The token of this name, or None if it is text of several."""
+        return self.tokenizer.token_to_id(name)
 
     def _ids(self, text):
         return self.tokenizer.encode(text, add_special_tokens=False).ids
@@ -307,6 +316,15 @@ class _Beside:
             if isinstance(value, int):
                 return value
         return None
+
+    def stops(self):
+        """The tokens at which Transformers' generate ends a text."""
+        for config in self.others:
+            value = config.get("eos_token_id")
+            if value is not None:
+                return {token for token in (value if isinstance(value, list) else [value])
+                        if isinstance(token, int)}
+        return set()
 
     def chat_templates(self):
         """{name: source} of those that are used: "default", and "tool_use" for conversations with tools."""

@@ -261,6 +261,8 @@ def prepare(paths, out, settings, processes):
         if not writer.tokens:
             raise summary.nothing(paths[0])
         summary.fields = settings.fields
+        if encoder and not encoder.is_bytes:
+            summary.judge_ends(encoder)
         if summary.conversations and any(each.writes_the_date for each in encoder.templates.values()):
             summary.date = settings.now
         vocabulary = encoder.vocabulary if encoder else greatest + 1

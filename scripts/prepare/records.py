@@ -25,6 +25,11 @@ class Document:
     def __init__(self, parts, how=None, apart=False, hides=False):
         self.parts, self.how, self.apart, self.hides = parts, how, apart, hides
 
+    def is_glued(self):
+        """Whether nothing stands between a prompt and its completion."""
+        prompt, completion = self.parts[0][0], self.parts[1][0]
+        return bool(prompt and completion) and not (prompt[-1].isspace() or completion[0].isspace())
+
     @property
     def whole(self):
         return self.how is not None

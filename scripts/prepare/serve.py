@@ -58,9 +58,9 @@ class Codec:
 
     def ends(self):
         """(tokens, texts) that end what is sampled."""
-        tokens, texts = [] if self.encoder.end is None else [self.encoder.end], []
+        tokens, texts = list(self.encoder.stops), []
         for name in self.template.ends(self.encoder.ends) if self.template else ():
-            token = None if self.encoder.is_bytes else self.encoder.tokenizer.token_to_id(name)
+            token = self.encoder.id_of(name)
             if token is None:
                 texts.append(name)
             else:

@@ -12,8 +12,10 @@ KEYS_SHOWN = 12
 class Summary:
     def __init__(self):
         self.records = self.empty = self.unlearned = self.bad = self.divided = self.longest = 0
+        self.completions = self.glued = 0  # prompts with completions; those with nothing between
         self.conversations, self.samples = Counter(), Counter()  # by how what is learned was found
         self.ends = Counter()  # of answers, by (the token's name or None, whether it is learned)
+        self.texts, self.stops, self.stopping = set(), set(), []  # of `ends`, as judge_ends has them
         self.date = None  # that the chat template wrote
         self.faults = []  # messages of the first bad records
         self.ignored = Counter()
@@ -39,6 +41,10 @@ class Summary:
         if documents and documents[0].whole:
             self.conversations[documents[0].how] += 1
             self.samples[documents[0].how] += len(documents)
+        if documents and documents[0].apart:
+            self.completions += 1
+            self.glued += documents[0].is_glued()
+        if documents and documents[0].whole:
             for document in documents if ends else ():
                 self.ends.update(chats.ends_of(document.parts, ends))
 
@@ -57,7 +63,7 @@ class Summary:
         return True
 
     def add(self, other):
-        for name in ("records", "empty", "unlearned", "bad", "divided"):
+        for name in ("records", "empty", "unlearned", "bad", "divided", "completions", "glued"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.longest = max(self.longest, other.longest)
         self.faults += other.faults[:NAMED - len(self.faults)]
@@ -72,6 +78,30 @@ class Summary:
             return InputError(self.faults[0] + more)
         what = "a record of which something is learned" if self.unlearned else "a record with text"
         return InputError(f"{path}: has no {what.removeprefix('a ')}; give something to train on")
+
+    def judge_ends(self, encoder):
+        """Which ends of answers are text of several tokens, and at which generation stops."""
+        names = {name for name, learned in self.ends if name and learned}
+        self.texts = {name for name in names if encoder.id_of(name) is None}
+        self.stops = {name for name in names if encoder.id_of(name) in encoder.stops}
+        self.stopping = [encoder.text([token]) for token in encoder.stops]
+
+    def _endless(self):
+        """A line for answers of which no end is one at which generation stops."""
+        if not self.stopping or self.stops or not any(name and learned for name, learned in self.ends):
+            return
+        stops, answers = " and ".join(self.stopping), sum(self.ends.values())
+        for (name, learned), count in self.ends.items():
+            if not name or not learned:
+                continue
+            if name in self.texts:
+                what = "text of several tokens"
+                remedy = "give it there as a stop string, or take a tokenizer that has it"
+            else:
+                what = "no token that ends a text"
+                remedy = "add it to eos_token_id in the model's generation_config.json"
+            yield (f"{name}, which ends {count:,} of {answers:,} answers, is {what} to this model: "
+                   f"Transformers' generate stops at {stops} alone and runs on behind an answer; {remedy}")
 
     def warnings(self):
         """A line for each bad record that is named, and for what would teach something else than is meant."""
@@ -91,6 +121,7 @@ class Summary:
             elif not learned:
                 yield (f"no special token ends {count:,} of {answers:,} answers, so a model would not learn "
                        "to stop there; give a chat template that writes one, by --chat-template FILE")
+        yield from self._endless()
 
     def lines(self):
         if self.records:
@@ -115,6 +146,9 @@ class Summary:
         if self.divided:
             yield (f"records whose prompt and completion would have a token in common: {self.divided:,}; "
                    "the two are encoded apart")
+        if 2 * self.glued > self.completions:
+            yield (f"prompts with no space before their completion: {self.glued:,}; the two are joined as "
+                   "they are (--preview shows it)")
 
     def _methods(self):
         """How what is learned of conversations was found, the most frequent way first."""

@@ -149,6 +149,13 @@ def text_is_the_tokenizers():
     name = next(token for token, i in definition["model"]["vocab"].items() if i == first)
     (model / "tokenizer_config.json").write_text(json.dumps(config | {"eos_token": name}))
     assert evaluate("--model", model, "--prompt", text, "--max-new-tokens", 2)["tokens"] == []
+    # At each token that the model's own files say, as Transformers' generate does.
+    (model / "tokenizer_config.json").write_text(json.dumps(config))
+    short = ("--model", model, "--prompt", text, "--max-new-tokens", 2)
+    for stops, left in ((first, []), ([0, first], []), ([0], None)):
+        (model / "generation_config.json").write_text(json.dumps({"eos_token_id": stops}))
+        tokens = evaluate(*short, ranks=2)["tokens"]
+        assert tokens == left or left is None and tokens[:1] == [first], (stops, tokens)
     (model / "tokenizer.json").write_text("{}")
     refused("--model", model, "--prompt", "a", status=3, words=["tokenizer.json: is not a readable"], ranks=2)
     return None
@@ -193,7 +200,8 @@ def prompts_are_a_users_messages():
     (work / "chats.jsonl").write_text((json.dumps(record) + "\n") * 40)
     for name, of in (("by-tokens", of_model), ("by-bytes", ())):
         data = work / f"{name}.tok"
-        prepare_good(data, *of, "--chat-template", "chatml", work / "chats.jsonl")
+        texts = "<|im_end|>, which ends 40 of 40 answers, is text of several tokens" if of else None
+        prepare_good(data, *of, "--chat-template", "chatml", work / "chats.jsonl", warning=texts)
         run = call("fsdp_train", *of, "--data", data, "-s", 128, "--max-steps", 1, "-e", name, "--save-dir",
                    work, "--sample-every", 1, "--prompt", question, "--max-new-tokens", 2,
                    "--chat-template", "auto", ranks=2)  # fmt: skip
@@ -237,15 +245,17 @@ def answers_end_as_the_template_has_it():
     (work / "answers.jsonl").write_text((json.dumps(record) + "\n") * 60)
     template, data, chat = work / "ends.jinja", work / "answers.tok", ("--chat-template", "auto")
     template.write_text("{% for m in messages %}{{ m.role + ':' + m.content }}{% if m.role == 'assistant' %}"
-                        "<s>{% endif %}{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}")
+                        "<|begin|>{% endif %}{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}")
     of_model, of_bytes = ("--model", model), ("--model", work / "ends")
     # A token of the tokenizer is no part of the answer; text is no part of its text.
-    prepare_good(data, *of_model, "--chat-template", template, work / "answers.jsonl")
+    prepare_good(data, *of_model, "--chat-template", template, work / "answers.jsonl",
+                 warning="<|begin|>, which ends 60 of 60 answers, is no token that ends a text")  # fmt: skip
     _, tokens, text = learned("of-token", of_model, data, *chat)
     assert text == "yo man" and 0 < len(tokens) < 24, (tokens, text)
-    template.write_text(template.read_text().replace("<s>", "<e>"))
+    template.write_text(template.read_text().replace("<|begin|>", "<e>"))
     for name, of, by in (("of-text", of_model, of_model), ("of-bytes", of_bytes, ("--tokenizer", "bytes"))):
-        prepare_good(data, *by, "--chat-template", template, work / "answers.jsonl")
+        texts = "<e>, which ends 60 of 60 answers, is text" if of == by else None
+        prepare_good(data, *by, "--chat-template", template, work / "answers.jsonl", warning=texts)
         _, tokens, text = learned(name, of, data, *chat)
         assert text == "yo man" and 0 < len(tokens) < 24, (name, tokens, text)
 

@@ -122,7 +122,9 @@ def conversations_follow_the_template(work):
     command = ["--out", work / "y.tok", "--model", work / "llama", work / "a.jsonl"]
 
     def made(*arguments):
-        return prepare_good(work / "x.tok", "--model", work / "llama", *arguments, work / "a.jsonl")
+        texts = "<|im_end|>, which ends 2 of 2 answers, is text" if "chatml" in arguments else None
+        return prepare_good(work / "x.tok", "--model", work / "llama", *arguments, work / "a.jsonl",
+                            warning=texts)
 
     message = error_of(prepare(*command), 2)
     assert "has no chat template" in message and "--chat-template chatml" in message, message
@@ -196,6 +198,34 @@ def conversations_with_tools_have_their_own_template(work):
     assert made() == [ids(plain), ids(f"<s>f{plain}")]
 
 
+def generation_must_stop_where_answers_end(work):
+    """A warning where no answer ends with a token at which what generates stops, by the model's files."""
+    train(work / "llama", "llama")  # <s> is 1, </s> 2
+    talk = [{"role": "user", "content": "How was the ball?"}, {"role": "assistant", "content": "Very fine."}]
+    (work / "a.jsonl").write_text(json.dumps({"messages": talk}) + "\n")
+    answer = "{{% for m in messages %}}{{{{ m.content }}}}{end}{{% endfor %}}"
+    files = {"generation_config.json": None, "config.json": None}
+
+    def said(end, generation=None, config=None):
+        (work / "t.jinja").write_text(answer.format(end=end))
+        for name, stops in zip(files, (generation, config), strict=True):
+            (work / "llama" / name).write_text(json.dumps({} if stops is None else {"eos_token_id": stops}))
+        process = prepare("--out", work / "x.tok", "--model", work / "llama", "--chat-template",
+                          work / "t.jinja", work / "a.jsonl")  # fmt: skip
+        assert process.returncode == 0 and "ends of answers: 1 learned of 1\n" in process.stdout, process
+        return process.stderr
+
+    assert said("</s>") == "" == said("</s>", 1)  # the tokenizer's own end
+    text = said("<done>")
+    assert "warning: <done>, which ends 1 of 1 answers, is text of several tokens to this model" in text, text
+    assert "stops at </s> alone" in text and "as a stop string" in text, text
+    token = said("<s>")
+    assert "<s>, which ends 1 of 1 answers, is no token that ends a text to this model" in token, token
+    assert "add it to eos_token_id in the model's generation_config.json" in token, token
+    assert said("<s>", [1, 2]) == "" == said("<s>", None, 1) == said("<s>", 1)
+    assert said("<s>", 2, 1), "generation_config.json wins"
+
+
 def a_completion_begins_a_token(work):
     """What a prompt and its completion would have in common is divided: all of the completion is learned, and
     nothing else."""
@@ -221,6 +251,9 @@ def a_completion_begins_a_token(work):
             joined += divided
             said = "records whose prompt and completion would have a token in common: 1;" in process.stdout
             assert said == divided, (kind, prompt, completion, process.stdout)
+            glued = not (prompt[-1].isspace() or completion[0].isspace())
+            said = "prompts with no space before their completion: 1;" in process.stdout
+            assert said == glued, (kind, prompt, completion, process.stdout)
             options = ["--model", work / kind, "--mask-prompt", "off"]
             assert prepare_good(work / "y.tok", *options, work / "a.jsonl").ids[:-1] == whole
         assert joined >= 2, joined
@@ -317,7 +350,7 @@ def main():
     return prepared.run_tests_with(TOKENIZERS, "prepare_data.py with tokenizers", [
         alpaca_is_as_written_by_hand, a_long_text_is_as_if_encoded_whole,
         records_are_as_encoded_one_by_one, conversations_follow_the_template,
-        conversations_with_tools_have_their_own_template,
+        conversations_with_tools_have_their_own_template, generation_must_stop_where_answers_end,
         a_completion_begins_a_token, special_tokens_are_as_said, an_older_form_becomes_tokenizer_json,
         bad_tokenizers_are_refused])
 

@@ -117,7 +117,9 @@ def stays_with_the_newest():
     train("-b", 1, "--max-steps", 10, "-e", "keep", "--ckpt-freq", 2, "--ckpt-keep", 2)
     assert steps("keep") == [8, 10]
     process = train("-b", 1, "--max-steps", 10, "-e", "keep", "--ckpt-freq", 2)
-    assert "already finished" in process.stdout and len(losses("keep")) == 10
+    assert "already finished: 10 steps\n" in process.stdout and len(losses("keep")) == 10
+    process = train("-b", 1, "--max-steps", 4, "-e", "keep", "--ckpt-freq", 2)
+    assert "already finished: 10 steps, and --max-steps and --num-epochs, which count" in process.stdout
     train("-b", 1, "--max-steps", 9, "-e", "keep", "--resume", "step-8", "--ckpt-freq", 2)
     assert len(losses("keep")) == 9 and steps("keep") == [9, 10]
     process = train("-b", 1, "--max-steps", 11, "-e", "keep", "--ckpt-freq", 20, "--ckpt-keep", 0)

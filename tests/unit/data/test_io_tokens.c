@@ -360,7 +360,8 @@ static void data_and_model_must_belong_together(void **state) {
   REFUSED(io_write_text("x.txt", "some text"), other, 256, "x.txt", "is text", "prepare_data.py", other,
           "x.tok");
   REFUSED(io_write_text("x.json", "[]"), other, 256, "x.json", "is text", "prepare_data.py");
-  REFUSED(io_write_text("x.parquet", "PAR1"), other, 256, "x.parquet", "is a table", "--tokenizer", "x.tok");
+  REFUSED(io_write_text("x.csv", "a,b"), other, 256, "x.csv: is a table; run ", "--tokenizer", "x.tok");
+  REFUSED(io_write_text("x.jsonl.gz", "x"), NULL, 256, "is compressed; run ", "x.jsonl.tok");
   REFUSED(io_write_text("x.parquet", "PAR1"), NULL, 256, "is a table; run ", "scripts/prepare_data.py --out",
           "x.tok");
   REFUSED(NULL, other, 256, "built-in", other);
