@@ -1,6 +1,7 @@
 #include "launcher/train/routing.h"
 
 #include "runtime/base/check.h"
+#include "runtime/base/plural.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,7 +12,7 @@
 #include <unistd.h>
 
 #define MAGIC "fsdprout"
-enum { HEADER_BYTES = 64, NUMBERS = 7 };
+enum { HEADER_BYTES = 64, NUMBERS = 7, SHAPE = 6 }; // numbers of the header; those that say a step's shape
 
 struct fsdp_routing {
   int file; // of a record
@@ -20,15 +21,20 @@ struct fsdp_routing {
   const uint16_t *values;
   void *map; // of a replay
   size_t map_bytes;
-  int64_t layers, slots, seq, batch;
+  int64_t layers, slots, seq, batch, first; // steps before the file's first
   int *layer_of_module;
   int module_count;
 };
 
 static void numbers_of(const fsdp_routing_config *c, int64_t numbers[NUMBERS]) {
   const fsdp_model_config *m = &c->plan->config.model;
-  const int64_t all[NUMBERS] = {
-      1, fsdp_model_expert_layers(m), m->expert_slots, m->experts, c->plan->config.seq, c->global_batch, 0};
+  const int64_t all[NUMBERS] = {1,
+                                fsdp_model_expert_layers(m),
+                                m->expert_slots,
+                                m->experts,
+                                c->plan->config.seq,
+                                c->global_batch,
+                                c->first_step};
   memcpy(numbers, all, sizeof all);
 }
 
@@ -61,16 +67,88 @@ static fsdp_status fail_file(const char *path, const char *what, fsdp_error *err
                    strerror(errno));
 }
 
-fsdp_status fsdp_routing_begin_record(const fsdp_routing_config *c, fsdp_error *error) {
+static int64_t step_bytes_of(const int64_t numbers[NUMBERS]) {
+  return 2 * numbers[1] * numbers[2] * numbers[4] * numbers[5];
+}
+
+// The numbers of an open record of the wanted shape that has the steps up to first_step. False: it is none.
+static bool reads_steps(int file, const int64_t wanted[NUMBERS], int64_t found[NUMBERS]) {
+  char header[HEADER_BYTES];
+  struct stat about;
+  if (pread(file, header, sizeof header, 0) != (ssize_t)sizeof header || memcmp(header, MAGIC, 8) != 0)
+    return false;
+  memcpy(found, header + 8, NUMBERS * sizeof *found);
+  const int64_t first = found[SHAPE], steps = wanted[SHAPE];
+  if (memcmp(found, wanted, SHAPE * sizeof *found) != 0 || first < 0 || first > steps) return false;
+  return fstat(file, &about) == 0 && (about.st_size - HEADER_BYTES) / step_bytes_of(wanted) >= steps - first;
+}
+
+static bool copy(int from, int to, int64_t bytes) {
+  char buffer[1 << 16];
+  for (int64_t done = 0; done < bytes;) {
+    const size_t most = bytes - done < (int64_t)sizeof buffer ? (size_t)(bytes - done) : sizeof buffer;
+    const ssize_t count = pread(from, buffer, most, (off_t)done);
+    if (count == 0) errno = EIO; // it has become shorter
+    if (count <= 0 || write(to, buffer, (size_t)count) != count) return false;
+    done += count;
+  }
+  return true;
+}
+
+static bool begin_new(const char *temporary, const int64_t numbers[NUMBERS]) {
   char header[HEADER_BYTES] = MAGIC;
-  numbers_of(c, (int64_t *)(void *)(header + 8));
-  char *temporary = temporary_of(c->path);
+  memcpy(header + 8, numbers, NUMBERS * sizeof *numbers);
   const int file = open(temporary, O_WRONLY | O_CREAT | O_TRUNC, 0666);
-  free(temporary);
-  if (file < 0) return fail_file(c->path, "written", error);
+  if (file < 0) return false;
   const bool written = write(file, header, sizeof header) == (ssize_t)sizeof header;
   close(file);
-  return written ? FSDP_OK : fail_file(c->path, "written", error);
+  return written;
+}
+
+// FILE.tmp with the steps before, from FILE, or from FILE.tmp itself if the run was killed.
+static fsdp_status continue_record(const fsdp_routing_config *c, const char *temporary, int64_t *kept_from,
+                                   fsdp_error *error) {
+  int64_t wanted[NUMBERS], found[NUMBERS];
+  numbers_of(c, wanted);
+  const int record = open(c->path, O_RDONLY), killed = open(temporary, O_RDWR);
+  bool written = true;
+  fsdp_status status = FSDP_OK;
+  if (record >= 0 && reads_steps(record, wanted, found)) {
+    const int file = open(temporary, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    const int64_t bytes = HEADER_BYTES + (c->first_step - found[SHAPE]) * step_bytes_of(wanted);
+    written = file >= 0 && copy(record, file, bytes);
+    if (file >= 0) close(file);
+    *kept_from = found[SHAPE];
+  } else if (killed >= 0 && reads_steps(killed, wanted, found)) {
+    written = ftruncate(killed, HEADER_BYTES + (c->first_step - found[SHAPE]) * step_bytes_of(wanted)) == 0;
+    *kept_from = found[SHAPE];
+  } else if (record >= 0) {
+    status = fsdp_fail(error, FSDP_ERR_INPUT,
+                       "--routing-record %s: it is no record of this model, sequences and batch that has the "
+                       "%lld step%s before this start, and would be lost; give another FILE, for the steps "
+                       "from here on",
+                       c->path, (long long)c->first_step, fsdp_plural(c->first_step));
+  } else {
+    written = begin_new(temporary, wanted);
+  }
+  if (!written) status = fail_file(c->path, "written", error);
+  if (record >= 0) close(record);
+  if (killed >= 0) close(killed);
+  return status;
+}
+
+fsdp_status fsdp_routing_begin_record(const fsdp_routing_config *c, int64_t *kept_from, fsdp_error *error) {
+  char *temporary = temporary_of(c->path);
+  int64_t numbers[NUMBERS];
+  fsdp_status status = FSDP_OK;
+  numbers_of(c, numbers);
+  *kept_from = c->first_step;
+  if (c->first_step > 0)
+    status = continue_record(c, temporary, kept_from, error);
+  else if (!begin_new(temporary, numbers))
+    status = fail_file(c->path, "written", error);
+  free(temporary);
+  return status;
 }
 
 fsdp_status fsdp_routing_open_record(const fsdp_routing_config *c, fsdp_routing **routing,
@@ -79,9 +157,12 @@ fsdp_status fsdp_routing_open_record(const fsdp_routing_config *c, fsdp_routing 
   r->path = strdup(c->path);
   FSDP_NEED_MEMORY(r->path, "a path");
   r->temporary = temporary_of(c->path);
-  r->file = open(r->temporary, O_WRONLY);
+  r->file = open(r->temporary, O_RDWR);
   *routing = r;
-  return r->file >= 0 ? FSDP_OK : fail_file(c->path, "written", error);
+  const off_t place = 8 + SHAPE * (off_t)sizeof r->first;
+  if (r->file >= 0 && pread(r->file, &r->first, sizeof r->first, place) == (ssize_t)sizeof r->first)
+    return FSDP_OK;
+  return fail_file(c->path, "written", error);
 }
 
 int fsdp_routing_failure(const fsdp_routing *r) {
@@ -96,32 +177,33 @@ fsdp_status fsdp_routing_end_record(fsdp_routing *r, int failure, fsdp_error *er
   return error->status;
 }
 
-static fsdp_status check_header(const fsdp_routing *r, const fsdp_routing_config *c, fsdp_error *error) {
-  static const char *const names[NUMBERS] = {"version",        "layers with experts",  "experts of a token",
-                                             "experts",        "tokens of a sequence", "sequences of a step",
-                                             "reserved number"};
+static fsdp_status check_header(fsdp_routing *r, const fsdp_routing_config *c, fsdp_error *error) {
+  static const char *const names[SHAPE] = {"version", "layers with experts",  "experts of a token",
+                                           "experts", "tokens of a sequence", "sequences of a step"};
   int64_t found[NUMBERS], wanted[NUMBERS];
   if (r->map_bytes < HEADER_BYTES || memcmp(r->map, MAGIC, 8) != 0)
     return fsdp_fail(error, FSDP_ERR_INPUT, "%s: is no file of --routing-record; give one", c->path);
   memcpy(found, (const char *)r->map + 8, sizeof found);
   numbers_of(c, wanted);
-  for (int i = 0; i < NUMBERS; i++)
+  for (int i = 0; i < SHAPE; i++)
     if (found[i] != wanted[i])
       return fsdp_fail(error, FSDP_ERR_INPUT,
                        "%s: its %s is %lld, and this run's %lld; give the file of a run of the same model, "
                        "sequences and batch",
                        c->path, names[i], (long long)found[i], (long long)wanted[i]);
-  const int64_t step_bytes = 2 * wanted[1] * wanted[2] * wanted[4] * wanted[5];
-  const int64_t steps = ((int64_t)r->map_bytes - HEADER_BYTES) / step_bytes;
-  if (steps < c->steps)
+  const int64_t step_bytes = step_bytes_of(wanted), first = found[SHAPE];
+  const int64_t end = first + ((int64_t)r->map_bytes - HEADER_BYTES) / step_bytes;
+  if (end < c->steps)
     return fsdp_fail(error, FSDP_ERR_INPUT,
                      "%s: has the experts of %lld steps, and this run makes %lld; lower --max-steps", c->path,
-                     (long long)steps, (long long)c->steps);
-  for (int64_t i = 0; i < c->steps * step_bytes / 2; i++)
+                     (long long)end, (long long)c->steps);
+  r->first = first;
+  const int64_t numel = (c->steps - first) * step_bytes / 2;
+  for (int64_t i = 0; i < numel; i++)
     if (r->values[i] >= wanted[3])
       return fsdp_fail(error, FSDP_ERR_INPUT, "%s: names expert %d of %lld; record it again", c->path,
                        r->values[i], (long long)wanted[3]);
-  for (int64_t i = 0; i < c->steps * step_bytes / 2; i++)
+  for (int64_t i = 0; i < numel; i++)
     for (int64_t j = i - i % wanted[2]; j < i; j++)
       if (r->values[i] == r->values[j])
         return fsdp_fail(error, FSDP_ERR_INPUT, "%s: sends a token to expert %d twice; record it again",
@@ -146,6 +228,14 @@ fsdp_status fsdp_routing_open_replay(const fsdp_routing_config *c, fsdp_routing 
   return check_header(r, c, error);
 }
 
+fsdp_status fsdp_routing_check_start(const fsdp_routing *r, int64_t first_step, fsdp_error *error) {
+  if (r->first <= first_step) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_INPUT,
+                   "--routing-replay: the record begins after step %lld, where the run that wrote it was "
+                   "resumed, and this run after step %lld; give a record with these steps",
+                   (long long)r->first, (long long)first_step);
+}
+
 void fsdp_routing_close(fsdp_routing *r) {
   if (!r) return;
   if (r->file >= 0) close(r->file);
@@ -165,7 +255,7 @@ int64_t fsdp_routing_layer_of(const fsdp_routing *r, const fsdp_instr *instr) {
 static int64_t place_of(const fsdp_routing *r, int64_t step, int64_t sequence, int64_t position) {
   FSDP_CHECK(position >= 0 && position < r->seq, "position %lld of %lld", (long long)position,
              (long long)r->seq);
-  return ((step * r->batch + sequence) * r->seq + position) * r->layers * r->slots;
+  return (((step - r->first) * r->batch + sequence) * r->seq + position) * r->layers * r->slots;
 }
 
 void fsdp_routing_write(fsdp_routing *r, int64_t step, int64_t sequence, int64_t position, int64_t layer,

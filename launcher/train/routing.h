@@ -2,11 +2,12 @@
 // in the place of its own choice (--routing-replay). Weights of experts stay the model's own.
 //
 //   64 bytes  "fsdprout", then int64: version 1, layers with experts L, experts of a token k, experts E,
-//             tokens of a sequence, sequences of a step, 0
+//             tokens of a sequence, sequences of a step, steps of the run before the record's first
 //   uint16    (steps, sequences, tokens, L, k)
 //
 // Little-endian. Sequences are in the order of the step's samples, whatever the ranks. A record is written as
-// FILE.tmp, which takes its name when the run ends.
+// FILE.tmp, which takes its name when the run ends. A run that resumes continues the record that has the
+// steps before; where there is none, its record begins with its own first step.
 #pragma once
 
 #include "runtime/base/status.h"
@@ -18,11 +19,15 @@ typedef struct fsdp_routing_config {
   const char *path;
   const fsdp_plan *plan;
   int64_t global_batch;
-  int64_t steps; // of the whole run: as many are read
+  int64_t first_step; // of a record: steps before this start's first
+  int64_t steps;      // of the whole run: as many are read
 } fsdp_routing_config;
 
-// Rank 0 calls the first, and all ranks then the second. FSDP_ERR_INPUT.
-fsdp_status fsdp_routing_begin_record(const fsdp_routing_config *config, fsdp_error *error);
+// Rank 0 calls the first, and all ranks then the second. FSDP_ERR_INPUT. *kept_from: the steps before the
+// first one of the record that is continued; first_step if there is none. A file that cannot be continued is
+// refused where there are steps before, as it would be lost.
+fsdp_status fsdp_routing_begin_record(const fsdp_routing_config *config, int64_t *kept_from,
+                                      fsdp_error *error);
 fsdp_status fsdp_routing_open_record(const fsdp_routing_config *config, fsdp_routing **routing,
                                      fsdp_error *error);
 
@@ -32,9 +37,11 @@ int fsdp_routing_failure(const fsdp_routing *routing);
 // When all ranks have written what they will, rank 0 gives the record its name, or removes it if `failure`,
 // the greatest of the ranks', is not 0. FSDP_ERR_INPUT: there is none, and an earlier one is as it was.
 fsdp_status fsdp_routing_end_record(fsdp_routing *routing, int failure, fsdp_error *error);
-// A file of the model's shape with all steps of the run.
+// A file of the model's shape up to the run's last step; and, where the run was resumed, whether it has the
+// steps from there on. FSDP_ERR_INPUT.
 fsdp_status fsdp_routing_open_replay(const fsdp_routing_config *config, fsdp_routing **routing,
                                      fsdp_error *error);
+fsdp_status fsdp_routing_check_start(const fsdp_routing *routing, int64_t first_step, fsdp_error *error);
 void fsdp_routing_close(fsdp_routing *routing); // NULL is allowed
 
 // The router whose counts an instruction takes, from 0; -1: it takes none.

@@ -94,10 +94,11 @@ static fsdp_status create_session(fsdp_trainer *t, fsdp_error *error) {
   return fsdp_session_create(&config, &t->session, error);
 }
 
-static fsdp_routing_config routing_of(const fsdp_trainer *t, const char *path) {
+static fsdp_routing_config routing_of(const fsdp_trainer *t, const char *path, int64_t first_step) {
   return (fsdp_routing_config){.path = path,
                                .plan = t->setup.plan,
                                .global_batch = t->feed.config.sampler.global_batch,
+                               .first_step = first_step,
                                .steps = t->total_steps};
 }
 
@@ -114,7 +115,7 @@ static fsdp_status open_routing(fsdp_trainer *t, fsdp_error *error) {
     status =
         fsdp_fail(error, FSDP_ERR_OPTION,
                   "--routing-record %s reads the memory of CPU ranks: use --backend cpu", o->routing_record);
-  const fsdp_routing_config replayed = routing_of(t, o->routing_replay);
+  const fsdp_routing_config replayed = routing_of(t, o->routing_replay, 0);
   if (!status && o->routing_replay) status = fsdp_routing_open_replay(&replayed, &t->replay_routing, error);
   if (!status && o->routing_record && fsdp_trainer_is_first(t))
     fsdp_whole_file_try("routing-record", o->routing_record, error);
@@ -122,10 +123,27 @@ static fsdp_status open_routing(fsdp_trainer *t, fsdp_error *error) {
   return fsdp_world_share_error(t->world, error);
 }
 
+static void print_record(const fsdp_routing_config *recorded, int64_t kept_from) {
+  if (recorded->first_step == 0) return;
+  if (kept_from < recorded->first_step)
+    printf("note:      --routing-record %s is continued: steps %" PRId64 " to %" PRId64 " are those it has\n",
+           recorded->path, kept_from + 1, recorded->first_step);
+  else
+    printf("note:      --routing-record %s is not there: it begins with step %" PRId64 "\n", recorded->path,
+           recorded->first_step + 1);
+  fflush(stdout);
+}
+
 static fsdp_status begin_record(fsdp_trainer *t, fsdp_error *error) {
-  const fsdp_routing_config recorded = routing_of(t, t->options->routing_record);
-  if (!recorded.path || t->feed.first_step >= t->total_steps) return FSDP_OK;
-  if (fsdp_trainer_is_first(t)) fsdp_routing_begin_record(&recorded, error);
+  const int64_t first_step = t->feed.first_step;
+  const fsdp_routing_config recorded = routing_of(t, t->options->routing_record, first_step);
+  if (first_step >= t->total_steps) return FSDP_OK;
+  if (t->replay_routing && fsdp_routing_check_start(t->replay_routing, first_step, error) != FSDP_OK)
+    return error->status;
+  if (!recorded.path) return FSDP_OK;
+  int64_t kept_from;
+  if (fsdp_trainer_is_first(t) && fsdp_routing_begin_record(&recorded, &kept_from, error) == FSDP_OK)
+    print_record(&recorded, kept_from);
   if (fsdp_world_share_error(t->world, error) != FSDP_OK) return error->status;
   fsdp_routing_open_record(&recorded, &t->record_routing, error);
   t->feed.config.record = t->record_routing;

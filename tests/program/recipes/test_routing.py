@@ -129,6 +129,38 @@ def check_unwritten():
         assert kept.read_bytes() == b"as it was" and not list(work.glob("kept.bin?*")), list(work.iterdir())
 
 
+def check_resumed():
+    """A run that resumes continues its record, also one that a kill left; or begins one that says so."""
+    model = ["--model", "tiny-qwen3-moe"]
+    whole, kept, part = (work / f"{name}.bin" for name in ("whole", "kept", "part"))
+    train("whole", *model, "--routing-record", whole)
+    expected = whole.read_bytes()
+    train("kept", *model, "--routing-record", kept, "--max-steps", 2, "--ckpt-freq", 1)
+    text = train("kept", ranks=2)[1]
+    assert f"{kept} is continued: steps 1 to 2 are those it has" in text, text
+    assert kept.read_bytes() == expected
+    # As a kill leaves it, with a step more than was saved.
+    kept.rename(f"{kept}.tmp")
+    text = train("kept", "--resume", "step-1")[1]
+    assert "steps 1 to 1" in text and kept.read_bytes() == expected, text
+    # What cannot be continued stays, and is named.
+    for lost in (b"as it was", expected[:-1000][: len(expected) // 3], expected[:32] + bytes(64)):
+        kept.write_bytes(lost)
+        message = train("kept", "--resume", "step-2", status=3)
+        assert str(kept) in message and "would be lost" in message and "another FILE" in message, message
+        assert kept.read_bytes() == lost
+    # A record of the steps from there on is of no use to a run that makes those before.
+    text = train("kept", "--resume", "step-2", "--routing-record", part)[1]
+    assert "it begins with step 3" in text, text
+    header, step = expected[:56] + struct.pack("<q", 2), (len(expected) - HEADER) // STEPS
+    assert part.read_bytes() == header + expected[HEADER + 2 * step :]
+    replay = ["--routing-replay", part, "--routing-record", work / "again.bin"]
+    message = train("kept", "--resume", "step-1", *replay, status=3)
+    assert "begins after step 2" in message and "this run after step 1" in message, message
+    train("kept", "--resume", "step-2", *replay)
+    assert (work / "again.bin").read_bytes() == part.read_bytes()
+
+
 def check_losses():
     """Of each rank's rows the loss is another one than of all, and on one rank the same."""
     model = ["--model", "tiny-mixtral", "--router-aux-coef", 0.5]
@@ -302,6 +334,7 @@ def main():
     check_records()
     check_bf16()
     check_unwritten()
+    check_resumed()
     check_losses()
     check_padding()
     check_micro_batches()
