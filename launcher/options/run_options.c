@@ -39,13 +39,31 @@ static bool is_written(const fsdp_option_row *row, bool whole) {
   return whole || !is_one_of(row->name, of_a_start);
 }
 
-static void print_quoted(const char *value, FILE *out) {
-  fputc('"', out);
-  for (; *value; value++) {
-    if (*value == '"' || *value == '\\') fputc('\\', out);
-    fputc(*value, out);
+// Before a run of a name, whose options are kept, or for --print-config: what a file of options, or the lines
+// that a checkpoint has of them, cannot hold.
+static fsdp_status check_kept(const fsdp_options *options, fsdp_error *error) {
+  int count;
+  fsdp_status status = FSDP_OK;
+  const fsdp_option_row *table = fsdp_option_table(&count);
+  const bool whole = options->print_config || strcmp(options->resume, "auto") != 0;
+  for (int i = 0; i < count && status == FSDP_OK; i++) {
+    const char *name = table[i].name, *place = fsdp_options_place(options, name);
+    if (!is_written(&table[i], true) || !fsdp_options_given(options, name)) continue;
+    char *value = fsdp_options_value(options, &table[i]);
+    if (is_written(&table[i], whole) && !fsdp_yaml_holds(value))
+      status =
+          fsdp_fail(error, FSDP_ERR_OPTION,
+                    "--%s (%s) is not UTF-8, as the file that keeps a run's options is: rename the file, "
+                    "or convert the text",
+                    name, place);
+    else if (options->experiment && strcmp(name, "prompt") != 0 && strchr(value, '\n'))
+      status = fsdp_fail(error, FSDP_ERR_OPTION,
+                         "--%s '%.*s...' (%s) has a line break, which a checkpoint cannot keep: use another "
+                         "name",
+                         name, (int)strcspn(value, "\n"), value, place);
+    free(value);
   }
-  fputc('"', out);
+  return status;
 }
 
 static void print(const fsdp_options *options, bool whole, FILE *out) {
@@ -64,7 +82,7 @@ static void print(const fsdp_options *options, bool whole, FILE *out) {
       if (number)
         fputs(value, out);
       else
-        print_quoted(value, out);
+        fsdp_yaml_print(value, out);
       fputc('\n', out);
       free(value);
     }
@@ -78,7 +96,7 @@ void fsdp_run_options_print(const fsdp_options *options, FILE *out) {
 void fsdp_run_options_print_start(const fsdp_options *options, const char *from, FILE *out) {
   const fsdp_option_row *schedule = fsdp_option_find("resume-schedule");
   fputs("# Until a checkpoint of its own is saved:\nresume: ", out);
-  print_quoted(from, out);
+  fsdp_yaml_print(from, out);
   fputc('\n', out);
   if (!fsdp_options_given(options, schedule->name)) return;
   char *value = fsdp_options_value(options, schedule);
@@ -360,7 +378,9 @@ fsdp_status fsdp_run_options_parse(fsdp_options *options, int argc, char **argv,
     status = fsdp_options_check(options, FSDP_PROGRAM_TRAIN, error);
   if (options->experiment && !has_file && !starts_over && status == FSDP_OK)
     status = check_name(options, error);
+  if (status == FSDP_OK && (options->experiment || options->print_config))
+    status = check_kept(options, error);
   if (has_file && starts_over && status == FSDP_OK) note_left_out(options, argv[0], path);
-  if (status == FSDP_OK) options->run_config = print_run(options);
+  if (status == FSDP_OK && options->experiment) options->run_config = print_run(options);
   return status;
 }

@@ -3,6 +3,8 @@
 #include "runtime/base/check.h"
 #include "runtime/data/yaml_file.h"
 
+#include <jansson.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -68,4 +70,41 @@ fsdp_status fsdp_yaml_read(const char *path, fsdp_yaml_option option, void *cont
   const fsdp_yaml_source source = {.path = path, .what = "a YAML file of options", .bad = FSDP_ERR_OPTION};
   reader r = {.path = path, .option = option, .context = context};
   return fsdp_yaml_visit_file(&source, read_document, &r, error);
+}
+
+bool fsdp_yaml_holds(const char *value) {
+  json_t *text = json_string(value); // NULL: it is not UTF-8
+  json_decref(text);
+  return text != NULL;
+}
+
+// The bytes of the character at `at`, which is UTF-8.
+static int decode(const char *at, uint32_t *code) {
+  const unsigned char first = (unsigned char)*at;
+  const int count = first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+  *code = count == 1 ? first : first & (0x7fu >> count);
+  for (int i = 1; i < count; i++) *code = *code << 6 | ((unsigned char)at[i] & 0x3f);
+  return count;
+}
+
+// What YAML does not allow as it is, or takes for a line break.
+static bool is_escaped(uint32_t code) {
+  return code < 0x20 || (code >= 0x7f && code < 0xa0) || code == 0x2028 || code == 0x2029 || code == 0xfeff ||
+         code == 0xfffe || code == 0xffff;
+}
+
+void fsdp_yaml_print(const char *value, FILE *out) {
+  FSDP_CHECK(fsdp_yaml_holds(value), "a value that YAML cannot hold was not refused");
+  fputc('"', out);
+  for (int count; *value; value += count) {
+    uint32_t code;
+    count = decode(value, &code);
+    if (code == '\n' || code == '\t' || code == '\r')
+      fputs(code == '\n' ? "\\n" : code == '\t' ? "\\t" : "\\r", out);
+    else if (is_escaped(code))
+      fprintf(out, code < 0x100 ? "\\x%02X" : "\\u%04X", code);
+    else
+      fprintf(out, "%s%.*s", code == '"' || code == '\\' ? "\\" : "", count, value);
+  }
+  fputc('"', out);
 }

@@ -1,5 +1,6 @@
 #include "launcher/programs/search_command.h"
 
+#include "launcher/options/yaml_options.h"
 #include "launcher/report/whole_file.h"
 #include "runtime/base/check.h"
 #include "runtime/base/text.h"
@@ -65,25 +66,42 @@ char *fsdp_search_command(const fsdp_search_job *job, const fsdp_options *option
   return text;
 }
 
+typedef struct saved_plan {
+  FILE *out;
+  fsdp_error *error;
+} saved_plan;
+
 static void print_pair(void *context, const char *name, const char *value) {
-  FILE *out = context;
+  const saved_plan *plan = context;
   char *path = strcmp(name, "profile") == 0 ? realpath(value, NULL) : NULL; // read from anywhere
   if (path) value = path;
-  fprintf(out, "%s: \"", name);
-  for (; *value; value++) {
-    if (*value == '"' || *value == '\\') fputc('\\', out);
-    fputc(*value, out);
+  if (!fsdp_yaml_holds(value)) {
+    fsdp_fail(plan->error, FSDP_ERR_OPTION,
+              "--%s '%.300s' is not UTF-8, as the file of --save-plan is: rename the file", name, value);
+  } else {
+    fprintf(plan->out, "%s: ", name);
+    fsdp_yaml_print(value, plan->out);
+    fputc('\n', plan->out);
   }
-  fputs("\"\n", out);
   free(path);
 }
 
 fsdp_status fsdp_search_save(const fsdp_options *options, const char *path, const char *note,
                              fsdp_error *error) {
+  char *text = NULL;
+  size_t bytes = 0;
   fsdp_whole_file file;
-  fsdp_status status = fsdp_whole_file_open("save-plan", path, &file, error);
-  if (status) return status;
-  fprintf(file.out, "# %s\n", note);
-  each_option(options, true, print_pair, file.out);
-  return fsdp_whole_file_close(&file, error);
+  saved_plan plan = {.out = open_memstream(&text, &bytes), .error = error};
+  FSDP_NEED_MEMORY(plan.out, "a plan's options");
+  error->status = FSDP_OK;
+  each_option(options, true, print_pair, &plan);
+  fclose(plan.out);
+  fsdp_status status = error->status;
+  if (status == FSDP_OK) status = fsdp_whole_file_open("save-plan", path, &file, error);
+  if (status == FSDP_OK) {
+    fprintf(file.out, "# %s\n%s", note, text);
+    status = fsdp_whole_file_close(&file, error);
+  }
+  free(text);
+  return status;
 }

@@ -3,6 +3,7 @@ without a line, checkpoints are listed and named, the best one stays, and a run 
 """
 
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -11,6 +12,7 @@ import tempfile
 import time
 
 import programs
+import yaml
 
 work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_experiments_"))
 RANKS = 2 if programs.WITH_MPI else None
@@ -190,6 +192,37 @@ def printed_options_read_back():
         and "memory-limit: 2000000000\n" in printed
     )
     assert not folder("printed").exists()
+
+
+def values_come_back_as_they_were():
+    """Line breaks, control and other characters of a value, from --print-config and from run.yaml; what
+    neither can hold is refused before anything is trained."""
+    prompt = '\n\nQ:\t"what\\?"\r\n x\x01\x7f\x85\xa0\u2028\ufeff\uffff\U0001f600é\n'
+    options = [*COMMON, "-s", "64", "--sample-every", "2", "--max-new-tokens", "1", "--max-steps", "1"]
+    printed = train(*options, "--prompt", prompt, "--print-config").stdout
+    path = work / "prompt.yaml"
+    path.write_text(printed)
+    assert train("--config", path, "--print-config").stdout == printed
+    train(*options, "--prompt", prompt, "-e", "prompt")
+    kept = (folder("prompt") / "run.yaml").read_text()
+    for steps in ("2", "3"):
+        train("-e", "prompt", "--max-steps", steps)
+    again = (folder("prompt") / "run.yaml").read_text()
+    assert again.split("# Defaults")[0] == kept.split("# Defaults")[0].replace("max-steps: 1", "max-steps: 3")
+    # As another program reads it.
+    line = next(line for line in again.splitlines() if line.startswith("prompt: "))
+    assert yaml.safe_load(line)["prompt"] == prompt
+    broken, latin = "two\nlines.txt", os.fsdecode(b"caf\xe9.txt")
+    for name in (broken, latin):
+        (work / name).write_text("some text " * 400)
+        process = programs.run(  # keeps nothing
+            "fsdp_train", *COMMON, "--max-steps", "1", "--data", name, cwd=work, errors="replace"
+        )
+        assert process.returncode == 0, process.stderr
+    refused(*COMMON, "--data", broken, "-e", "odd", parts=("--data 'two", "has a line break"))
+    refused(*COMMON, "--data", latin, "-e", "odd", parts=("--data", "is not UTF-8", "rename"))
+    refused(*COMMON, "--data", latin, "--print-config", parts=("--data", "is not UTF-8", "rename"))
+    assert not folder("odd").exists()
 
 
 def a_folder_may_move():
@@ -466,6 +499,7 @@ the_name_alone_goes_on()
 a_branch_goes_on()
 what_is_given_wins()
 printed_options_read_back()
+values_come_back_as_they_were()
 a_folder_may_move()
 nothing_goes_without_a_line()
 checkpoints_have_names()
