@@ -356,6 +356,17 @@ fsdp_status fsdp_train_checkpoints_after_step(fsdp_train_checkpoints *self, fsdp
   return fsdp_checkpointer_not_finite(self->checkpointer, error);
 }
 
+void fsdp_train_checkpoints_save_again(fsdp_train_checkpoints *self, fsdp_executor *executor,
+                                       const fsdp_feed *feed) {
+  fsdp_error ignored = {0};
+  if (!self->checkpointer) return;
+  fsdp_board_enter(FSDP_ACTIVITY_SAVING);
+  if (save(self, executor, feed, feed->first_step, &ignored) == FSDP_OK)
+    fsdp_checkpointer_finish(self->checkpointer, &ignored);
+  fsdp_checkpointer_warn(self->checkpointer);
+  fsdp_board_enter(FSDP_ACTIVITY_TRAINING);
+}
+
 // The run is trained, but its result is not on the disk.
 static fsdp_status fail_last(const fsdp_train_checkpoints *self, int64_t step, const fsdp_error *reason,
                              fsdp_error *error) {

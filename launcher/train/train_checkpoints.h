@@ -71,6 +71,11 @@ fsdp_status fsdp_train_checkpoints_after_step(fsdp_train_checkpoints *self, fsdp
                                               const fsdp_feed *feed, int64_t step, bool all_can_settle,
                                               fsdp_error *error);
 
+// Before the first step: saves the state that was resumed from with the results that it now has, and waits
+// until it is. A failure is warned of.
+void fsdp_train_checkpoints_save_again(fsdp_train_checkpoints *self, fsdp_executor *executor,
+                                       const fsdp_feed *feed);
+
 // At the end of the run: saves the last step unless it is saved already, and waits until it is.
 // FSDP_ERR_INPUT.
 fsdp_status fsdp_train_checkpoints_finish(fsdp_train_checkpoints *self, fsdp_executor *executor,

@@ -120,6 +120,7 @@ static fsdp_step_record make_record(fsdp_trainer *t, const fsdp_step_result *res
   int64_t done = t->feed.first_step + result->step - 1, position = done + t->feed.sample_shift;
   t->checkpoints.results.loss = isfinite(result->loss) ? (double)result->loss : 0;
   t->checkpoints.results.eval_loss = 0;
+  t->checkpoints.results.owes_evaluation = false;
   fsdp_step_record record = {.step = done + 1,
                              .total_steps = t->total_steps,
                              .epoch = position / t->steps_per_epoch,
@@ -256,23 +257,28 @@ static void run_evaluation(fsdp_trainer *t, int64_t step, fsdp_step_record *reco
   record->eval_ms = (double)(fsdp_now_ns() - began_ns) / 1e6;
 }
 
-// --eval-at-start.
-static void evaluate_start(fsdp_trainer *t) {
-  fsdp_step_record record = {0};
-  if (!t->options->eval_at_start || t->feed.first_step >= t->total_steps) return;
-  run_evaluation(t, t->feed.first_step, &record);
-  t->start_eval_loss = record.eval_loss;
-  if (fsdp_trainer_is_first(t)) fsdp_progress_print_evaluation(&record, stdout);
+// Takes the evaluation after the newest step into what its checkpoint says.
+static void keep_result(fsdp_trainer *t, fsdp_step_record *record) {
+  fsdp_checkpoint_results *results = &t->checkpoints.results;
+  const double loss = record->eval_loss;
+  results->owes_evaluation = false;
+  results->eval_loss = isfinite(loss) ? loss : 0;
+  record->best = isfinite(loss) && (results->best_eval_loss == 0 || loss < results->best_eval_loss);
+  results->evaluations_since_best = record->best ? 0 : results->evaluations_since_best + 1;
+  if (record->best) results->best_eval_loss = loss;
 }
 
-// Takes the evaluation after the newest step into what its checkpoint says.
-static void keep_result(fsdp_trainer *t) {
-  fsdp_checkpoint_results *results = &t->checkpoints.results;
-  const double loss = t->record.eval_loss;
-  results->eval_loss = isfinite(loss) ? loss : 0;
-  t->record.best = isfinite(loss) && (results->best_eval_loss == 0 || loss < results->best_eval_loss);
-  results->evaluations_since_best = t->record.best ? 0 : results->evaluations_since_best + 1;
-  if (t->record.best) results->best_eval_loss = loss;
+// Before the first step: --eval-at-start, and what a signal left undone, with which the checkpoint is saved
+// again, also of a run that has all its steps.
+static void evaluate_start(fsdp_trainer *t) {
+  fsdp_step_record record = {0};
+  const bool owed = t->checkpoints.results.owes_evaluation && t->feed.config.eval_dataset;
+  if (!owed && (!t->options->eval_at_start || t->feed.first_step >= t->total_steps)) return;
+  run_evaluation(t, t->feed.first_step, &record);
+  t->start_eval_loss = record.eval_loss;
+  if (owed) keep_result(t, &record);
+  if (fsdp_trainer_is_first(t)) fsdp_progress_print_evaluation(&record, stdout);
+  if (owed) fsdp_train_checkpoints_save_again(&t->checkpoints, t->session.executor, &t->feed);
 }
 
 // Whether --stop-after ends the run.
@@ -281,15 +287,19 @@ static bool has_stopped_improving(const fsdp_trainer *t) {
   return most > 0 && t->checkpoints.results.evaluations_since_best >= most;
 }
 
-// Evaluates if it is due after the record's step; returns the time it took, which is no step's.
+// Whether an evaluation is due after the record's step.
+static bool evaluates(const fsdp_trainer *t) {
+  const int64_t frequency = t->options->eval_freq, step = t->record.step;
+  return t->feed.config.eval_dataset && (step == t->total_steps || (frequency > 0 && step % frequency == 0));
+}
+
+// Evaluates if it is due; returns the time it took, which is no step's.
 static int64_t evaluate(fsdp_trainer *t) {
   fsdp_step_record *record = &t->record;
-  int64_t frequency = t->options->eval_freq;
-  bool due = record->step == t->total_steps || (frequency > 0 && record->step % frequency == 0);
-  if (!t->feed.config.eval_dataset || !due) return 0;
+  if (!evaluates(t)) return 0;
   int64_t began_ns = fsdp_now_ns();
   run_evaluation(t, record->step, record);
-  keep_result(t);
+  keep_result(t, record);
   // It changes nothing: the steps decide how the run ends.
   if (!isfinite(record->eval_loss) && fsdp_trainer_is_first(t)) {
     fprintf(stderr, "fsdp_train: warning: the evaluation's loss after step %" PRId64 " is %g\n", record->step,
@@ -365,6 +375,8 @@ fsdp_status fsdp_train_run_steps(fsdp_trainer *t, fsdp_error *error) {
     status = agree_to_stop(t, &all_can_settle, error);
     if (status == FSDP_OK) status = judge(t, error);
     if (status == FSDP_OK && !t->stop_signal) status = after_step(t, all_can_settle, &before_ns, error);
+    // There may be no time for it: the next start makes it up.
+    if (t->stop_signal) t->checkpoints.results.owes_evaluation = evaluates(t);
   }
   fsdp_executor_drain(t->session.executor);
   end_record(t);

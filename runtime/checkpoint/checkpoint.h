@@ -75,7 +75,8 @@ typedef struct fsdp_checkpoint_results {
   int64_t evaluations_since_best; // that were no better
   int64_t evaluated_from;         // the step behind which evaluations are like the newest: of the same data,
                                   // and the same mean
-  int64_t saved_s;                // when, in seconds since 1970
+  bool owes_evaluation; // a signal stopped the run before the evaluation that was due after the step
+  int64_t saved_s;      // when, in seconds since 1970
 } fsdp_checkpoint_results;
 
 // The progress of the run.

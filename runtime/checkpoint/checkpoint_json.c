@@ -115,6 +115,7 @@ static json_t *print_results(const fsdp_checkpoint_results *r) {
   json_object_set_new(root, "evaluations_since_best", json_integer((json_int_t)r->evaluations_since_best));
   if (r->evaluated_from > 0)
     json_object_set_new(root, "evaluated_from", json_integer((json_int_t)r->evaluated_from));
+  if (r->owes_evaluation) json_object_set_new(root, "owes_evaluation", json_true());
   json_object_set_new(root, "saved_s", json_integer((json_int_t)r->saved_s));
   return root;
 }
@@ -413,6 +414,7 @@ static void read_results(reader *r, const json_t *object, fsdp_checkpoint_result
   results->evaluations_since_best = read_int(r, object, "evaluations_since_best", 0, INT64_C(1) << 40);
   if (json_object_get(object, "evaluated_from"))
     results->evaluated_from = read_int(r, object, "evaluated_from", 0, INT64_C(1) << 40);
+  results->owes_evaluation = json_is_true(json_object_get(object, "owes_evaluation"));
   results->saved_s = read_int(r, object, "saved_s", 0, INT64_C(1) << 40);
 }
 

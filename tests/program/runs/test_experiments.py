@@ -7,6 +7,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -457,6 +458,34 @@ def a_run_ends_that_does_not_improve():
     refused(*COMMON, "--ckpt-best", "eval_loss", "-e", "x", parts=("--eval-split",))
 
 
+def what_a_signal_left_is_evaluated():
+    """By the next start, once, with its loss in the checkpoint; also where no steps are left."""
+    options = [*COMMON, "--lr-schedule", "constant", "--eval-split", "8", "--eval-freq", "1"]
+    command = [str(programs.BIN / "fsdp_train"), *options, "-e", "owed", "--ckpt-freq", "1"]
+    command += ["--max-steps", "100000"]
+    process = subprocess.Popen(command, cwd=work, stdout=subprocess.PIPE, text=True)
+    while not steps("owed"):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    process.send_signal(signal.SIGUSR1)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 143, out
+    last = int(out.split("stopped by SIGUSR1 after step ")[1].split()[0])
+    assert steps("owed")[-1] == last and "eval_loss" not in log("owed")[-1], log("owed")[-1]
+    shutil.copytree(folder("owed"), folder("whole run"))
+    train(*options, "-e", "reference", "--max-steps", str(last))
+    expected = log("reference")[-1]["eval_loss"]
+    told = f"evaluation after step {last}"
+    for name, more, learned in (("owed", 0, "already finished"), ("whole run", 1, "done:      1 step ")):
+        process = train("-e", name, "--max-steps", str(last + more))
+        assert process.stdout.count(told) == 1 and learned in process.stdout, process.stdout
+        listed = programs.run("fsdp_export", f"outputs/{name}", "--list", cwd=work).stdout
+        assert re.search(rf"^step-{last:08d} .* {expected:.4f} ", listed, re.M), (expected, listed)
+        assert told not in train("-e", name, "--max-steps", str(last + more)).stdout
+    assert log("whole run")[-1]["eval_loss_at_start"] == expected
+    assert programs.run("fsdp_export", "outputs/owed", "--to", "owed_hf", cwd=work).returncode == 0
+
+
 def it_is_evaluated_before_the_first_step():
     held = ["--eval-split", "8", "--max-steps", "2"]
     for extra in ([], ["--strategy", "zero1", "--wrap", "block"]):
@@ -507,6 +536,7 @@ a_checkpoint_may_be_renamed()
 the_best_stays()
 the_best_is_of_like_evaluations()
 a_run_ends_that_does_not_improve()
+what_a_signal_left_is_evaluated()
 it_is_evaluated_before_the_first_step()
 folders_are_made_and_left()
 shutil.rmtree(work)
