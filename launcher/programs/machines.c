@@ -164,7 +164,7 @@ static void print_row(const machine *m, int width, bool runs, FILE *out) {
 }
 
 static double tokens_of_a_rank(const machine *m) {
-  return m->tokens_per_s / strtod(m->ranks, NULL);
+  return m->tokens_per_s / (double)m->options.ranks;
 }
 
 // The fastest machine beside each other one: how much faster, and which is cheaper.

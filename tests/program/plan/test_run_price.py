@@ -194,6 +194,10 @@ def machines():
     paid = plan(*given, "--machines", listed, "--price", "--tokens", 1e6, "--gpu-hour", 3).stdout
     costs = [row["cost"] for row in rows][:: -1 if fast > slow else 1]
     assert f"{answer}for {costs[0] / costs[1]:.2f} times the cost\n" in paid, paid
+    # A number with underscores is the same number.
+    last = [plan(*given, "--machines", f"{ranks} h100-sxm, 8 a100-80", "--price").stdout.splitlines()[-1]
+            for ranks in ("16", "1_6")]  # fmt: skip
+    assert last[0] == last[1].replace("1_6 ", "16 "), last
     for bad in ("a100-40", "8", "8 a100-40 @", "8 a100-40 @-1", "x a100-40", "8 a100-40,"):
         assert "--machines '" in plan("--machines", bad, status=2).stderr, bad
     assert "about one machine" in plan("--machines", listed, "--ranks", 4, status=2).stderr
