@@ -366,9 +366,9 @@ static fsdp_status set_from_yaml(void *context, const char *name, const char *te
     return fsdp_fail(error, FSDP_ERR_OPTION, "'%s' (%s) is --%s, which %s already sets: remove one of them",
                      name, place, row->name, target->options->place[row_index(row)]);
   }
-  bool flag = row && (row->kind == FSDP_OPTION_FLAG || (alias && alias->on));
-  bool bare_flag = flag && !*text; // "cpu-offload:" is on, as on the command line
-  return fsdp_options_set(target->options, target->program, name, bare_flag ? "on" : text, place, error);
+  // "cpu-offload:" is on, as on the command line.
+  const char *bare = row && row->bare ? row->bare : row && alias && alias->on ? "on" : text;
+  return fsdp_options_set(target->options, target->program, name, *text ? text : bare, place, error);
 }
 
 // `compared` is one of the files to compare.

@@ -4,6 +4,7 @@
 #include "launcher/train/learning_rate.h"
 #include "models/model.h"
 #include "runtime/base/text.h"
+#include "runtime/data/dataset.h"
 #include "runtime/plan/text/value.h"
 
 #include <math.h>
@@ -341,6 +342,11 @@ static void configuration_file(void **state) {
   write_file(path, "learning_rate: 1e-4\ngradient_checkpointing: true\nbatch_size: 2\n");
   fsdp_options other = accept(FSDP_PROGRAM_TRAIN, line);
   assert_true(other.lr == 1e-4 && strcmp(other.recompute, "block") == 0);
+  fsdp_options_destroy(&other);
+  write_file(path, "resize-embeddings:\nsample_packing:\n"); // each as its name alone on the command line
+  other = accept(FSDP_PROGRAM_TRAIN, line);
+  assert_string_equal(other.resize_embeddings, "tokenizer");
+  assert_int_equal(other.packing, FSDP_PACKING_BEST_FIT);
   fsdp_options_destroy(&other);
   write_file(path, "lr: 1e-4\nlearning_rate: 1e-3\n"); // which of them?
   refuse(FSDP_PROGRAM_TRAIN, line, FSDP_ERR_OPTION, "'learning_rate'|:2|--lr|:1");
