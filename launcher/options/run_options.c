@@ -95,9 +95,12 @@ void fsdp_run_options_print(const fsdp_options *options, FILE *out) {
 
 void fsdp_run_options_print_start(const fsdp_options *options, const char *from, FILE *out) {
   const fsdp_option_row *schedule = fsdp_option_find("resume-schedule");
-  fputs("# Until a checkpoint of its own is saved:\nresume: ", out);
-  fsdp_yaml_print(from, out);
-  fputc('\n', out);
+  fputs("# Until a checkpoint of its own is saved:\n", out);
+  if (from) {
+    fputs("resume: ", out);
+    fsdp_yaml_print(from, out);
+    fputc('\n', out);
+  }
   if (!fsdp_options_given(options, schedule->name)) return;
   char *value = fsdp_options_value(options, schedule);
   fprintf(out, "%s: \"%s\"\n", schedule->name, value);
@@ -178,8 +181,8 @@ static fsdp_status complete(fsdp_options *options, const kept *k, const fsdp_opt
   return status;
 }
 
-// A run that was started with --resume and has saved nothing since begins from there again, unless another
-// checkpoint is named now.
+// A run that was started with --resume or --resume-schedule restart and has saved nothing since begins so
+// again, unless another checkpoint is named now.
 static fsdp_status take_start(fsdp_options *options, const kept *k, fsdp_error *error) {
   static const char *const names[] = {"resume", "resume-schedule"};
   fsdp_status status = FSDP_OK;

@@ -6,7 +6,7 @@
 //   command line ──► --config FILE ──► run.yaml ──► defaults        the first that says it
 //
 // What belongs to one start alone (--trace, what is printed), and what the folder's own name says, is not in
-// it. --resume of a checkpoint stands in it until the run has saved one of its own.
+// it. --resume of a checkpoint and --resume-schedule restart stand in it until the run has saved one since.
 #pragma once
 
 #include "launcher/options/options.h"
@@ -23,7 +23,8 @@ fsdp_status fsdp_run_options_parse(fsdp_options *options, int argc, char **argv,
 // is sharded over it. FSDP_ERR_OPTION.
 fsdp_status fsdp_run_options_fit(fsdp_options *options, int ranks, fsdp_error *error);
 
-// The lines of run.yaml that say from which checkpoint, `from`, the run that was started has to begin.
+// The lines of run.yaml that say from which checkpoint, `from` (NULL: the newest), and with which schedule
+// the run that was started has to begin.
 void fsdp_run_options_print_start(const fsdp_options *options, const char *from, FILE *out);
 
 // " (did you mean mine?)" with the experiments in --save-dir whose names are near that of -e; "" if there are

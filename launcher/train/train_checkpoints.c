@@ -161,11 +161,11 @@ static char *describe(const fsdp_train_checkpoints *self) {
 
 // Where the learning-rate schedule begins. A restart is made once: what resumes the run that made it, with
 // the same options and data, continues its schedule.
-static int64_t find_schedule_start(const fsdp_train_checkpoints *self, const fsdp_checkpoint *c) {
+static int64_t find_schedule_start(fsdp_train_checkpoints *self, const fsdp_checkpoint *c) {
   const char *saved = json_string_value(json_object_get(c->options, "resume-schedule"));
   bool made = saved && strcmp(saved, "restart") == 0 && !self->changed;
-  bool restarts = self->options->resume_schedule == FSDP_SCHEDULE_RESTART && !made;
-  return restarts ? c->progress.step : c->progress.schedule_start;
+  self->restarts = self->options->resume_schedule == FSDP_SCHEDULE_RESTART && !made;
+  return self->restarts ? c->progress.step : c->progress.schedule_start;
 }
 
 // What differs from the checkpoint's of what evaluation losses are of, as "--loss-mean"; NULL: nothing.
@@ -240,23 +240,27 @@ fsdp_status fsdp_train_checkpoints_write_options(fsdp_train_checkpoints *self, b
                                                  fsdp_error *error) {
   const fsdp_options *o = self->options;
   char from[FSDP_CHECKPOINT_PATH_BYTES];
-  self->begins_elsewhere = trains && fsdp_train_checkpoints_found(self) && strcmp(o->resume, "auto") != 0;
-  if (!self->begins_elsewhere) return fsdp_train_write_options(o, self->world->size, NULL, error);
+  fsdp_train_beginning beginning = {NULL};
+  const bool named = strcmp(o->resume, "auto") != 0;
+  self->says_its_beginning = trains && fsdp_train_checkpoints_found(self) && (named || self->restarts);
+  if (!self->says_its_beginning) return fsdp_train_write_options(o, self->world->size, NULL, error);
+  if (!named) return fsdp_train_write_options(o, self->world->size, &beginning, error);
   snprintf(from, sizeof from, "%s", fsdp_resume_path(self->resume));
   // Its own one by its step, for the folder may be moved.
   const size_t length = self->folder ? strlen(self->folder) : 0;
   const bool own = length && strncmp(from, self->folder, length) == 0 && from[length] == '/';
   if (own && fsdp_checkpoint_named_step(from) >= 0)
     snprintf(from, sizeof from, "step-%" PRId64, fsdp_checkpoint_named_step(from));
-  return fsdp_train_write_options(o, self->world->size, from, error);
+  beginning.from = from;
+  return fsdp_train_write_options(o, self->world->size, &beginning, error);
 }
 
-// Once the run has a checkpoint that goes on from the one that --resume names, that is where to begin.
+// Once the run has a checkpoint of this start, that is where to begin, and its schedule is begun.
 static void forget_start(void *context) {
   fsdp_train_checkpoints *self = context;
   fsdp_error error = {0};
-  if (!self->begins_elsewhere) return;
-  self->begins_elsewhere = false;
+  if (!self->says_its_beginning) return;
+  self->says_its_beginning = false;
   if (fsdp_train_write_options(self->options, self->world->size, NULL, &error) != FSDP_OK)
     fprintf(stderr, "fsdp_train: warning: %s\n", error.message);
 }

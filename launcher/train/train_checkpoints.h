@@ -22,7 +22,8 @@ typedef struct fsdp_train_checkpoints {
   char *folder;              // its path
   fsdp_checkpoint_lock lock; // rank 0's
   bool saves;
-  bool begins_elsewhere; // rank 0: run.yaml names the checkpoint that --resume does
+  bool restarts;           // the schedule that the checkpoint was saved with
+  bool says_its_beginning; // rank 0: run.yaml has what is given of --resume and --resume-schedule
   fsdp_resume *resume;
   fsdp_checkpointer *checkpointer;
   uint64_t data_fingerprint;

@@ -102,6 +102,18 @@ process = train("again", *restart[:3], 7, *restart[4:], lr=1e-3)
 assert process.changed == ["--num-epochs 5 → 7"], process.changed
 assert close(rates("again")[SAVED + 10 :], [1e-3 * (step + 1) / 4 for step in range(4)])
 
+# A restart that ends before its first save is made by the next start too, until one is saved.
+copy("unsaved")
+restart = ["--num-epochs", 2, "--resume-schedule", "restart", "--max-steps", SAVED + 4]
+train("unsaved", *restart, "--ckpt-freq", 0)
+fresh = [cosine(step, 4) for step in range(4)]
+assert close(rates("unsaved")[SAVED:], fresh), rates("unsaved")[SAVED:]
+kept = work / "unsaved/run.yaml"
+assert "\nresume-schedule: " in kept.read_text() and "\nresume: " not in kept.read_text(), kept.read_text()
+train("unsaved", "--ckpt-freq", 100)
+assert close(rates("unsaved")[SAVED:], fresh), rates("unsaved")[SAVED:]
+assert "\nresume" not in kept.read_text(), kept.read_text()
+
 for arguments in (["--resume", "off"], []):
     name = ["-e", "x"] if arguments else []
     process = programs.run("fsdp_train", "--resume-schedule", "restart", *name, *arguments)
