@@ -184,6 +184,8 @@ static const char *evaluates_otherwise(const fsdp_train_checkpoints *self, const
     free(value);
     if (!alike) return names[i];
   }
+  const uint64_t was = c->progress.eval_fingerprint; // older checkpoints do not tell
+  if (was && self->eval_fingerprint && was != self->eval_fingerprint) return "eval-data";
   return held_out && other_data ? "data" : NULL;
 }
 
@@ -270,8 +272,14 @@ fsdp_status fsdp_train_checkpoints_restore(fsdp_train_checkpoints *self, fsdp_ex
   bool found = fsdp_train_checkpoints_found(self);
   if (!found && !self->saves) return FSDP_OK;
   // It may read all of the data.
-  if (is_first(self)) self->data_fingerprint = fsdp_dataset_fingerprint(feed->config.dataset);
-  fsdp_world_broadcast(self->world, &self->data_fingerprint, (int64_t)sizeof self->data_fingerprint);
+  uint64_t fingerprints[2] = {0};
+  if (is_first(self)) {
+    fingerprints[0] = fsdp_dataset_fingerprint(feed->config.dataset);
+    if (self->options->eval_data) fingerprints[1] = fsdp_dataset_fingerprint(feed->config.eval_dataset);
+  }
+  fsdp_world_broadcast(self->world, fingerprints, (int64_t)sizeof fingerprints);
+  self->data_fingerprint = fingerprints[0];
+  self->eval_fingerprint = fingerprints[1];
   fsdp_status status = found ? load(self, executor, feed, error) : FSDP_OK;
   if (status != FSDP_OK || !self->saves) return status;
   char *options = describe(self);
@@ -311,6 +319,7 @@ static fsdp_status save(fsdp_train_checkpoints *self, fsdp_executor *executor, c
                                        .sample_count = sampler->sample_count,
                                        .held_out = sampler->held_out,
                                        .data_fingerprint = self->data_fingerprint,
+                                       .eval_fingerprint = self->eval_fingerprint,
                                        .knows_ends = ends.known,
                                        .first_token = ends.first,
                                        .last_token = ends.last,

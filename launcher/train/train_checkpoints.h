@@ -26,7 +26,7 @@ typedef struct fsdp_train_checkpoints {
   bool says_its_beginning; // rank 0: run.yaml has what is given of --resume and --resume-schedule
   fsdp_resume *resume;
   fsdp_checkpointer *checkpointer;
-  uint64_t data_fingerprint;
+  uint64_t data_fingerprint, eval_fingerprint; // the latter of --eval-data, 0: there is none
   bool changed;                    // an option, or the data, since the checkpoint that was resumed from
   bool due, postponed;             // a save after the newest step; one that waits for a step that counts
   fsdp_checkpoint_results results; // of the newest step, which a save of it says

@@ -88,6 +88,7 @@ typedef struct fsdp_checkpoint_progress {
                 // step and of the update
   int64_t global_batch, sample_count, held_out;
   uint64_t data_fingerprint; // fsdp_dataset_fingerprint
+  uint64_t eval_fingerprint; // of separate evaluation data; 0: none, or not known
   bool knows_ends;           // of a text of the data: the token that it
   int64_t first_token;       // begins with, -1: none,
   int64_t last_token;        // and ends with, -1: none

@@ -124,6 +124,8 @@ static json_t *print_data(const fsdp_checkpoint_progress *p) {
   json_t *root = json_pack("{s:I, s:I, s:I, s:o}", "global_batch", (json_int_t)p->global_batch,
                            "sample_count", (json_int_t)p->sample_count, "held_out", (json_int_t)p->held_out,
                            "fingerprint", json_sprintf("%016" PRIx64, p->data_fingerprint));
+  if (p->eval_fingerprint)
+    json_object_set_new(root, "eval_fingerprint", json_sprintf("%016" PRIx64, p->eval_fingerprint));
   if (!p->knows_ends) return root;
   json_object_set_new(root, "first_token", json_integer((json_int_t)p->first_token));
   json_object_set_new(root, "last_token", json_integer((json_int_t)p->last_token));
@@ -431,6 +433,8 @@ static void read_progress(reader *r, const json_t *object, fsdp_checkpoint_progr
   p->sample_count = read_int(r, data, "sample_count", 1, INT64_C(1) << 56);
   p->held_out = read_int(r, data, "held_out", 0, p->sample_count);
   read_hex(r, data, "fingerprint", &p->data_fingerprint, 1);
+  if (json_object_get(data, "eval_fingerprint"))
+    read_hex(r, data, "eval_fingerprint", &p->eval_fingerprint, 1);
   p->knows_ends = json_object_get(data, "last_token") != NULL; // older checkpoints do not tell
   if (p->knows_ends) {
     p->first_token = read_int(r, data, "first_token", -1, INT32_MAX);

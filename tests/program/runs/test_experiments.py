@@ -410,6 +410,7 @@ def the_best_is_of_like_evaluations():
           "--eval-freq", "2", "--ckpt-freq", "100", "--ckpt-keep", "1", "--ckpt-best", "eval_loss",
           "--max-steps", "4", "-e", "like", ranks=RANKS)  # fmt: skip
     anew = "changed, so evaluation losses are others than before"
+    hard = (work / "hard.jsonl").read_text()
     process = train("-e", "like", "--max-steps", "8", "--eval-data", "hard.jsonl", ranks=RANKS)
     assert f"note:      --eval-data {anew} (the best was " in process.stdout, process.stdout
     found = {line["global_step"]: line["eval_loss"] for line in log("like") if "eval_loss" in line}
@@ -418,6 +419,14 @@ def the_best_is_of_like_evaluations():
     assert steps("like") == sorted({best, 8}), (steps("like"), found)
     listed = programs.run("fsdp_export", "outputs/like", "--list", cwd=work).stdout
     assert re.search(rf"^step-{best:08d} .*best$", listed, re.M), listed
+    # The file of the same name with other contents.
+    shutil.copytree(folder("like"), folder("contents"))
+    shutil.copy(work / "easy.jsonl", work / "hard.jsonl")
+    process = train("-e", "contents", "--max-steps", "9", ranks=RANKS)
+    assert f"note:      --eval-data {anew} (the best was " in process.stdout, process.stdout
+    assert anew not in train("-e", "contents", "--max-steps", "10", ranks=RANKS).stdout
+    os.rename(work / "hard.jsonl", work / "changed.jsonl")
+    (work / "hard.jsonl").write_text(hard)
     process = train("-e", "like", "--max-steps", "9", "--loss-mean", "documents", ranks=RANKS)
     assert f"--loss-mean {anew}" in process.stdout, process.stdout
     process = train("-e", "like", "--max-steps", "10", "--seed", "3", ranks=RANKS)
