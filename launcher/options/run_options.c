@@ -123,6 +123,7 @@ static char *print_run(const fsdp_options *options) {
 typedef struct kept {
   fsdp_options options;
   const char *path;
+  bool gives_way[FSDP_OPTION_MAX]; // by row: it contradicts what is given
 } kept;
 
 static fsdp_status take_kept(void *context, const char *name, const char *text, int line, fsdp_error *error) {
@@ -154,9 +155,8 @@ static bool gives_place(const fsdp_options *options) {
   return is_given;
 }
 
-// Sets in `options` what they do not give, but for the row `but` (NULL: none), and lists what is otherwise.
-static fsdp_status complete(fsdp_options *options, const kept *k, const fsdp_option_row *but, char *changed,
-                            fsdp_error *error) {
+// Sets in `options` what they do not give, but for what gives way, and lists what is otherwise.
+static fsdp_status complete(fsdp_options *options, const kept *k, char *changed, fsdp_error *error) {
   int count;
   fsdp_status status = FSDP_OK;
   const fsdp_option_row *table = fsdp_option_table(&count);
@@ -166,7 +166,7 @@ static fsdp_status complete(fsdp_options *options, const kept *k, const fsdp_opt
     const bool is_given = fsdp_options_given(options, row->name);
     if (!is_written(row, false) || !fsdp_options_given(&k->options, row->name)) continue;
     char *text = fsdp_options_value(&k->options, row);
-    if (!is_given && (row == but || (own_place && is_one_of(row->name, places)))) {
+    if (!is_given && (k->gives_way[i] || (own_place && is_one_of(row->name, places)))) {
       note(changed, "%s--%s %s → %s", row->name, text, row->fallback ? row->fallback : "none");
     } else if (!is_given) {
       status = fsdp_options_set(options, FSDP_PROGRAM_TRAIN, row->name, text,
@@ -198,12 +198,12 @@ static fsdp_status take_start(fsdp_options *options, const kept *k, fsdp_error *
   return status;
 }
 
-// The options that are given, completed but for one row, and checked.
+// The options that are given, completed but for what gives way, and checked.
 static fsdp_status read_all(fsdp_options *options, int argc, char **argv, const kept *k,
-                            const fsdp_option_row *but, char changed[NOTE_BYTES], fsdp_error *error) {
+                            char changed[NOTE_BYTES], fsdp_error *error) {
   *changed = 0;
   fsdp_status status = fsdp_options_read(options, FSDP_PROGRAM_TRAIN, argc, argv, error);
-  if (status == FSDP_OK) status = complete(options, k, but, changed, error);
+  if (status == FSDP_OK) status = complete(options, k, changed, error);
   if (status == FSDP_OK) status = take_start(options, k, error);
   return status == FSDP_OK ? fsdp_options_check(options, FSDP_PROGRAM_TRAIN, error) : status;
 }
@@ -214,29 +214,62 @@ static bool is_taken(const fsdp_options *options, const kept *k, const char *nam
          strcmp(fsdp_options_place(options, name), fsdp_options_place(&k->options, name)) == 0;
 }
 
-// All of the file's options with those that are given; where they contradict each other, without the one of
-// the file without which they do not. The first error if there is none.
-static fsdp_status reconcile(fsdp_options *options, int argc, char **argv, const kept *k,
-                             char changed[NOTE_BYTES], fsdp_error *error) {
+// Whether the options agree once one more of the file gives way. If so, `options` are those.
+static bool agrees_without_one(fsdp_options *options, int argc, char **argv, kept *k,
+                               char changed[NOTE_BYTES]) {
   int count;
   const fsdp_option_row *table = fsdp_option_table(&count);
-  fsdp_options_destroy(options);
-  fsdp_status status = read_all(options, argc, argv, k, NULL, changed, error);
-  for (int i = 0; i < count && status == FSDP_ERR_OPTION; i++) {
-    if (!is_taken(options, k, table[i].name)) continue;
+  for (int i = 0; i < count; i++) {
+    if (k->gives_way[i] || !is_taken(options, k, table[i].name)) continue;
     fsdp_options tried;
-    fsdp_error other;
+    fsdp_error ignored;
     char without[NOTE_BYTES];
-    if (read_all(&tried, argc, argv, k, &table[i], without, &other) != FSDP_OK) {
-      fsdp_options_destroy(&tried);
-      continue;
+    k->gives_way[i] = true;
+    const bool agrees = read_all(&tried, argc, argv, k, without, &ignored) == FSDP_OK;
+    fsdp_options_destroy(agrees ? options : &tried);
+    if (agrees) {
+      *options = tried;
+      memcpy(changed, without, NOTE_BYTES);
+      return true;
     }
-    fsdp_options_destroy(options);
-    *options = tried;
-    memcpy(changed, without, NOTE_BYTES);
-    error->status = status = FSDP_OK;
+    k->gives_way[i] = false;
   }
-  return status;
+  return false;
+}
+
+// The row of the file's option that a message names first, by its place; -1: it names none.
+static int named_in(const char *message, const fsdp_options *options, const kept *k) {
+  int count, named = -1;
+  const fsdp_option_row *table = fsdp_option_table(&count);
+  const char *first = NULL;
+  for (int i = 0; i < count; i++) {
+    char place[sizeof k->options.place[0] + 3];
+    if (k->gives_way[i] || !is_taken(options, k, table[i].name)) continue;
+    snprintf(place, sizeof place, "(%s)", fsdp_options_place(options, table[i].name));
+    const char *at = strstr(message, place);
+    if (at && (!first || at < first)) first = at, named = i;
+  }
+  return named;
+}
+
+// All of the file's options with those that are given. Where they contradict each other one of the file gives
+// way, the one without which they do not; if there is none, the one that the message names, and so on. The
+// first error if that does not help.
+static fsdp_status reconcile(fsdp_options *options, int argc, char **argv, kept *k, char changed[NOTE_BYTES],
+                             fsdp_error *error) {
+  fsdp_options_destroy(options);
+  fsdp_status status = read_all(options, argc, argv, k, changed, error);
+  fsdp_error later = *error;
+  while (status == FSDP_ERR_OPTION && !agrees_without_one(options, argc, argv, k, changed)) {
+    const int named = named_in(later.message, options, k);
+    if (named < 0) return FSDP_ERR_OPTION;
+    k->gives_way[named] = true;
+    fsdp_options_destroy(options);
+    status = read_all(options, argc, argv, k, changed, &later);
+  }
+  if (status == FSDP_ERR_OPTION) status = FSDP_OK; // of the options without one more
+  if (status != FSDP_OK) *error = later;
+  return error->status = status;
 }
 
 static fsdp_status read_kept(fsdp_options *options, int argc, char **argv, const char *path,

@@ -13,10 +13,9 @@
 #include "runtime/base/nearest.h"
 
 // Fills `options` for fsdp_train as fsdp_options_parse does, then from the experiment's run.yaml unless
-// --resume off starts over. One of its options that contradicts those that are given gives way. Sets
-// run_config, and run_note or run_left_out if there was such a file. -e alone with a name that is not there,
-// but near one that is, is refused. FSDP_ERR_OPTION, FSDP_ERR_INPUT; the caller destroys `options` in either
-// case.
+// --resume off starts over. Its options that contradict those that are given give way. Sets run_config, and
+// run_note or run_left_out if there was such a file. -e alone with a name that is not there, but near one
+// that is, is refused. FSDP_ERR_OPTION, FSDP_ERR_INPUT; the caller destroys `options` in either case.
 fsdp_status fsdp_run_options_parse(fsdp_options *options, int argc, char **argv, fsdp_error *error);
 
 // Once the number of ranks is known: a mesh of run.yaml that is not one of so many ranks gives way, with what

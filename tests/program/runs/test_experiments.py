@@ -143,6 +143,22 @@ def what_is_given_wins():
     refused(
         "-e", "given", "--eval-data", held, "--eval-split", "3", parts=("both choose what to evaluate on",)
     )
+    # So do all that depend on what is taken back.
+    sampled = [*COMMON, "--max-steps", "1", "--sample-every", "1", "--prompt", "Q", "--max-new-tokens", "2"]
+    train(*sampled, "-e", "several")
+    process = train("-e", "several", "--max-steps", "2", "--sample-every", "0")
+    assert "--prompt Q → none, --max-new-tokens 2 → 64" in process.stdout, process.stdout
+    assert "prompt" not in (folder("several") / "run.yaml").read_text().split("# Defaults")[0]
+    evaluated = ["--eval-split", "4", "--eval-freq", "1", "--ckpt-best", "eval_loss", "--min-lr", "1e-5"]
+    train(*COMMON, "--max-steps", "2", *evaluated, "--lr-decay-ratio", "0.5", "--lr-schedule",
+          "wsd", "-e", "several2")  # fmt: skip
+    taken_back = ["--eval-split", "0", "--lr-schedule", "constant"]
+    process = train("-e", "several2", "--max-steps", "3", *taken_back)
+    for name in ("eval-freq 1 → 0", "ckpt-best eval_loss → off", "min-lr 1e-05 → ", "lr-decay-ratio 0.5 → "):
+        assert f"--{name}" in process.stdout, (name, process.stdout)
+    # What is given contradicts itself whatever the file says: the file is not to blame.
+    both = ("--eval-split", "0", "--eval-freq", "2")
+    refused("-e", "several2", *both, parts=("--eval-freq 2 (command line)",))
     # A mesh and its short forms are one.
     if RANKS:
         train(*COMMON, "--max-steps", "1", "--tensor-parallel", "2", "-e", "mesh", ranks=RANKS)
