@@ -79,12 +79,13 @@ static void print_dropout(const fsdp_trainer *t) {
 static void print_steps(const fsdp_trainer *t) {
   const fsdp_sampler *sampler = &t->feed.config.sampler;
   const int64_t samples = sampler->sample_count - sampler->held_out, left = samples % sampler->global_batch;
+  const int64_t position = t->total_steps + t->feed.sample_shift; // in the data, after the last step
   char tokens[48], all[48];
   printf("steps:     %" PRId64 " of %s token%s", t->total_steps,
          fsdp_print_int(t->step_tokens, tokens, sizeof tokens), fsdp_plural(t->step_tokens));
   if (t->options->max_steps && t->steps_per_epoch > 0)
-    printf(", %.3g epoch%s", (double)t->total_steps / (double)t->steps_per_epoch,
-           fsdp_plural(t->total_steps == t->steps_per_epoch ? 1 : 2));
+    printf(", %.3g epoch%s", (double)position / (double)t->steps_per_epoch,
+           fsdp_plural(position == t->steps_per_epoch ? 1 : 2));
   printf(", %" PRId64 " per epoch", t->steps_per_epoch);
   if (left > 0)
     printf(", which leave out %" PRId64 " of %s samples, others each time", left,

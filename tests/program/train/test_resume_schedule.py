@@ -102,6 +102,12 @@ process = train("again", *restart[:3], 7, *restart[4:], lr=1e-3)
 assert process.changed == ["--num-epochs 5 → 7"], process.changed
 assert close(rates("again")[SAVED + 10 :], [1e-3 * (step + 1) / 4 for step in range(4)])
 
+# Another batch makes other steps of an epoch: those of before count as the data that they were of.
+copy("batch")
+process = train("batch", "-b", 8, "--num-epochs", 2, "--max-steps", 100)
+assert f", 2 epochs, {SAVED // 2} per epoch; --num-epochs 2 ends it" in process.stdout, process.stdout
+assert len(rates("batch")) == SAVED + SAVED // 2
+
 # A restart that ends before its first save is made by the next start too, until one is saved.
 copy("unsaved")
 restart = ["--num-epochs", 2, "--resume-schedule", "restart", "--max-steps", SAVED + 4]
