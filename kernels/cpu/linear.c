@@ -5,11 +5,6 @@
 #include "kernels/cpu/operand.h"
 #include "kernels/cpu/ops.h"
 
-static void check_same(const fsdp_view *a, const fsdp_view *b, const fsdp_kernel_call *call) {
-  FSDP_CHECK(a->dtype == b->dtype, "%s multiplies %s with %s", fsdp_op_name(call->kind),
-             fsdp_dtype_name(a->dtype), fsdp_dtype_name(b->dtype));
-}
-
 // y = x * weight^T, or y += with `accumulate`, or y = added + x * weight^T, of which rows of `added` are
 // `added_stride` apart.
 static void multiply_forward(const fsdp_kernel_call *call, const fsdp_view *y, const void *added,
@@ -17,7 +12,6 @@ static void multiply_forward(const fsdp_kernel_call *call, const fsdp_view *y, c
   const fsdp_view *x = &call->operands[0], *weight = &call->operands[1];
   const fsdp_op_attrs *attrs = call->attrs;
   int64_t N = attrs->batch * attrs->seq, in = attrs->in_features, out = attrs->out_features;
-  check_same(x, weight, call);
   fsdp_gemm gemm = {.m = N,
                     .n = out,
                     .k = in,
@@ -98,7 +92,6 @@ void FSDP_CPU(linear_backward_input)(const fsdp_kernel_call *call) {
   int64_t N = attrs->batch * attrs->seq, in = attrs->in_features, out = attrs->out_features;
   const fsdp_view *o = open_operands(call, 0);
   const fsdp_view *d_y = &o[0], *weight = &o[1], *d_x = &o[2];
-  check_same(d_y, weight, call);
   fsdp_gemm gemm = {.m = N,
                     .n = in,
                     .k = out,
@@ -120,7 +113,6 @@ void FSDP_CPU(linear_backward_weight)(const fsdp_kernel_call *call) {
   int64_t N = attrs->batch * attrs->seq, in = attrs->in_features, out = attrs->out_features;
   const fsdp_view *o = open_operands(call, 0);
   const fsdp_view *d_y = &o[0], *x = &o[1], *d_weight = &o[2];
-  check_same(d_y, x, call);
   // d_y^T * x, or x^T * d_y for a transposed weight.
   const void *columns = element(d_y, attrs->out_offset);
   bool turned = attrs->weight_transposed;
