@@ -1,6 +1,7 @@
 """What every script's main function does: bad options, failures and signals end it with one line."""
 import argparse
 import difflib
+import os
 import signal
 import sys
 
@@ -40,6 +41,10 @@ def main(name, run):
     signal.signal(signal.SIGTERM, _stop)
     try:
         run(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:  # who read it has left, as head does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except Failure as failure:
         print(f"{name}: error: {failure}", file=sys.stderr)
         return failure.status

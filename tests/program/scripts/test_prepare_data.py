@@ -270,6 +270,18 @@ def an_end_on_the_way_leaves_nothing(work):
         assert [path.name for path in work.iterdir()] == ["a.jsonl"]
 
 
+def a_reader_that_leaves_is_no_error(work):
+    out = os.path.join(work, "unread.tok")
+    command = [sys.executable, prepared.SCRIPT, "--tokenizer", "bytes", "--out", out,
+               FIXTURES / "records.jsonl"]  # fmt: skip
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert process.returncode == 128 + signal.SIGPIPE and "Traceback" not in process.stderr, process.stderr
+    assert os.path.exists(out)
+
+
 def damage_is_found_by_verify(work):
     data = bytearray((FIXTURES / "bytes.tok").read_bytes())
     path = work / "x.tok"
@@ -318,6 +330,7 @@ if __name__ == "__main__":
              options_change_what_they_say, processes_change_nothing,
              tokens_of_others_pass_through, bad_files_are_refused_and_nothing_is_written,
              bad_options_are_refused, models_are_refused_as_the_trainer_refuses_them,
-             an_end_on_the_way_leaves_nothing, damage_is_found_by_verify,
+             an_end_on_the_way_leaves_nothing, a_reader_that_leaves_is_no_error,
+             damage_is_found_by_verify,
              a_missing_connection_is_the_reason, the_trainer_reads_what_was_prepared],
             os.path.realpath(folder)))
