@@ -79,7 +79,7 @@ static fsdp_status set_vocab(fsdp_options *options, const fsdp_checkpoint *c, fs
 }
 
 // How the run made rows of documents, and of these the loss. A mask that it had is the default for data that
-// tells documents.
+// tells documents, and that it had none is no choice where its data told none.
 static fsdp_status set_documents(fsdp_options *options, const fsdp_checkpoint *c, fsdp_error *error) {
   static const struct {
     const char *name, *but; // a value that says nothing
@@ -91,6 +91,7 @@ static fsdp_status set_documents(fsdp_options *options, const fsdp_checkpoint *c
   fsdp_status status = FSDP_OK;
   for (size_t i = 0; i < sizeof rows / sizeof *rows && status == FSDP_OK; i++) {
     const char *value = saved(c, rows[i].name);
+    if (i == 0 && c->progress.document_mask == FSDP_GIVEN_NO) continue;
     if (value && strcmp(value, rows[i].but) != 0) status = set(options, rows[i].name, value, error);
   }
   return status;

@@ -310,6 +310,7 @@ static fsdp_status save(fsdp_train_checkpoints *self, fsdp_executor *executor, c
   const fsdp_sampler *sampler = &feed->config.sampler;
   int64_t steps = fsdp_sampler_steps_per_epoch(sampler), position = step + feed->sample_shift;
   const fsdp_token_ends ends = fsdp_dataset_ends(feed->config.dataset);
+  const bool masked = fsdp_options_given(self->options, "document-mask");
   fsdp_checkpoint_progress progress = {.step = step,
                                        .updates = feed->updates,
                                        .epoch = position / steps,
@@ -323,6 +324,7 @@ static fsdp_status save(fsdp_train_checkpoints *self, fsdp_executor *executor, c
                                        .knows_ends = ends.known,
                                        .first_token = ends.first,
                                        .last_token = ends.last,
+                                       .document_mask = masked ? FSDP_GIVEN_YES : FSDP_GIVEN_NO,
                                        .schedule_start = feed->config.rate.first_step,
                                        .rounding = FSDP_ROUNDING_GENERATOR,
                                        .results = self->results};

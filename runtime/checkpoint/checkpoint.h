@@ -79,6 +79,13 @@ typedef struct fsdp_checkpoint_results {
   int64_t saved_s;      // when, in seconds since 1970
 } fsdp_checkpoint_results;
 
+// Whether an option was given; older checkpoints do not tell.
+typedef enum fsdp_checkpoint_given {
+  FSDP_GIVEN_UNKNOWN,
+  FSDP_GIVEN_NO,
+  FSDP_GIVEN_YES
+} fsdp_checkpoint_given;
+
 // The progress of the run.
 typedef struct fsdp_checkpoint_progress {
   int64_t step;                 // steps done
@@ -87,13 +94,14 @@ typedef struct fsdp_checkpoint_progress {
   int64_t seed; // of data order and stochastic rounding, whose counters are the numbers of the
                 // step and of the update
   int64_t global_batch, sample_count, held_out;
-  uint64_t data_fingerprint; // fsdp_dataset_fingerprint
-  uint64_t eval_fingerprint; // of separate evaluation data; 0: none, or not known
-  bool knows_ends;           // of a text of the data: the token that it
-  int64_t first_token;       // begins with, -1: none,
-  int64_t last_token;        // and ends with, -1: none
-  int64_t schedule_start;    // the step at which the learning-rate schedule began
-  char rounding[24];         // generator of the bits that bf16 states are rounded with (random_rounds.h)
+  uint64_t data_fingerprint;           // fsdp_dataset_fingerprint
+  uint64_t eval_fingerprint;           // of separate evaluation data; 0: none, or not known
+  bool knows_ends;                     // of a text of the data: the token that it
+  int64_t first_token;                 // begins with, -1: none,
+  int64_t last_token;                  // and ends with, -1: none
+  fsdp_checkpoint_given document_mask; // of --document-mask, whose saved value is what the run had
+  int64_t schedule_start;              // the step at which the learning-rate schedule began
+  char rounding[24]; // generator of the bits that bf16 states are rounded with (random_rounds.h)
   fsdp_checkpoint_results results;
 } fsdp_checkpoint_progress;
 

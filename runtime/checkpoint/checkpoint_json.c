@@ -126,6 +126,8 @@ static json_t *print_data(const fsdp_checkpoint_progress *p) {
                            "fingerprint", json_sprintf("%016" PRIx64, p->data_fingerprint));
   if (p->eval_fingerprint)
     json_object_set_new(root, "eval_fingerprint", json_sprintf("%016" PRIx64, p->eval_fingerprint));
+  if (p->document_mask)
+    json_object_set_new(root, "document_mask_given", json_boolean(p->document_mask == FSDP_GIVEN_YES));
   if (!p->knows_ends) return root;
   json_object_set_new(root, "first_token", json_integer((json_int_t)p->first_token));
   json_object_set_new(root, "last_token", json_integer((json_int_t)p->last_token));
@@ -435,6 +437,8 @@ static void read_progress(reader *r, const json_t *object, fsdp_checkpoint_progr
   read_hex(r, data, "fingerprint", &p->data_fingerprint, 1);
   if (json_object_get(data, "eval_fingerprint"))
     read_hex(r, data, "eval_fingerprint", &p->eval_fingerprint, 1);
+  const json_t *mask = json_object_get(data, "document_mask_given"); // older checkpoints do not tell
+  if (json_is_boolean(mask)) p->document_mask = json_is_true(mask) ? FSDP_GIVEN_YES : FSDP_GIVEN_NO;
   p->knows_ends = json_object_get(data, "last_token") != NULL; // older checkpoints do not tell
   if (p->knows_ends) {
     p->first_token = read_int(r, data, "first_token", -1, INT32_MAX);

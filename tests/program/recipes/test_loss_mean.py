@@ -112,6 +112,21 @@ assert all(not close(a, b, 1e-5) for i, a in enumerate(losses) for b in losses[:
 assert documents["documents"] == len(LENGTHS) and "targets" not in documents, documents
 assert cut["targets"] == sum(min(n, 33) for n in LENGTHS), cut
 
+# A run whose data tells no documents has no mask, which is no choice for data that tells them; one that was
+# asked for none has chosen it, and so has one that goes on from it.
+plain = work / "plain.txt"
+plain.write_text("a letter is no document\n" * 40)
+for given, loss in (((), "masked"), (("--document-mask", "off"), "unmasked")):
+    name = f"run-plain-{loss}"
+    for steps in (1, 2):
+        train(name, *given, "-b", 2, "--save-dir", work, "-e", name, data=plain, steps=steps)
+        given = ()
+    found = {key: json.loads(programs.run("fsdp_eval", "-e", name, "--save-dir", work, "--data", DATA,
+                                          "--json", *asked).stdout)["loss"]
+             for key, asked in (("default", ()), ("masked", ("--document-mask", "on")),
+                                ("unmasked", ("--document-mask", "off")))}  # fmt: skip
+    assert found["default"] == found[loss] and not close(found["masked"], found["unmasked"], 1e-5), found
+
 # Data that does not say where documents begin has no such mean.
 process = programs.run("fsdp_train", "--model", MODEL, "--tokenizer", "bytes", "--loss-mean", "documents",
                        "-s", 64, "-b", 1, "--max-steps", 1)  # fmt: skip
