@@ -139,15 +139,22 @@ fsdp_status fsdp_train_open_model(fsdp_trainer *t, fsdp_error *error) {
   return status;
 }
 
+// What is evaluated on is used in full.
+static fsdp_status refuse_weights(const fsdp_trainer *t, const char *name, const fsdp_data_paths *paths,
+                                  fsdp_error *error) {
+  if (!paths->group_count) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_OPTION,
+                   "--%s %.300s (%s): is used in full, so its files have no weights: leave them out", name,
+                   paths->list, fsdp_options_place(t->options, name));
+}
+
 fsdp_status fsdp_train_find_data(fsdp_trainer *t, fsdp_error *error) {
   const fsdp_options *o = t->options;
   fsdp_status status = fsdp_data_paths_find("data", o->data, &t->data_paths, error);
   if (status == FSDP_OK) status = fsdp_data_paths_find("eval-data", o->eval_data, &t->eval_paths, error);
-  if (status == FSDP_OK && t->eval_paths.group_count)
-    status =
-        fsdp_fail(error, FSDP_ERR_OPTION,
-                  "--eval-data %.300s (%s): is used in full, so its files have no weights: leave them out",
-                  o->eval_data, fsdp_options_place(o, "eval-data"));
+  if (status == FSDP_OK) status = refuse_weights(t, "eval-data", &t->eval_paths, error);
+  if (status == FSDP_OK && t->program == FSDP_PROGRAM_EVAL)
+    status = refuse_weights(t, "data", &t->data_paths, error);
   return status;
 }
 
