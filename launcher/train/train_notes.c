@@ -79,6 +79,19 @@ static void warn_of_trained_evaluation(const fsdp_trainer *t) {
       common, fsdp_plural(common), first, common > 1 ? ", ..." : "", common > 1 ? "are" : "is");
 }
 
+// What --eval-split holds out of a file that is given twice is trained on by its other samples.
+static void warn_of_repeated_files(const fsdp_trainer *t) {
+  const char *first;
+  if (t->options->eval_split <= 0) return;
+  int repeated = fsdp_data_paths_repeated(&t->data_paths, &first);
+  if (repeated == 0) return;
+  fprintf(
+      stderr,
+      "fsdp_train: warning: --data has %.300s%s more than once: what --eval-split (%s) holds out is trained "
+      "on too, so the evaluation says little; give each file once, or --eval-data FILE\n",
+      first, repeated > 1 ? " and other files" : "", fsdp_options_place(t->options, "eval-split"));
+}
+
 // A .bin does not name its tokenizer, but the width of its tokens excludes some.
 static void warn_of_narrow_tokens(const fsdp_trainer *t) {
   const char *path = fsdp_dataset_narrow_file(t->dataset);
@@ -186,6 +199,7 @@ bool fsdp_train_positions_note(const fsdp_plan *plan, char note[FSDP_TRAIN_NOTE_
 
 static void warn_of_run(const fsdp_trainer *t) {
   warn_of_trained_evaluation(t);
+  warn_of_repeated_files(t);
   warn_of_narrow_tokens(t);
   warn_of_lost_tokens(t);
   warn_of_split_documents(t);

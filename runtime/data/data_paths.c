@@ -282,3 +282,17 @@ int fsdp_data_paths_common(const fsdp_data_paths *paths, const fsdp_data_paths *
   free(sorted);
   return count;
 }
+
+int fsdp_data_paths_repeated(const fsdp_data_paths *paths, const char **first) {
+  char **sorted = sorted_files(paths);
+  int count = 0;
+  *first = NULL;
+  for (int i = 1; i < paths->count; i++) {
+    const bool again = strcmp(sorted[i - 1], sorted[i]) == 0;
+    if (!again || (i > 1 && strcmp(sorted[i - 2], sorted[i]) == 0)) continue; // counted
+    if (!*first) *first = sorted[i];
+    count++;
+  }
+  free(sorted);
+  return count;
+}

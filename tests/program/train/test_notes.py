@@ -53,6 +53,11 @@ def data_that_looks_like_a_mistake():
                        ("?_*.txt", f"2 files of --eval-data ({work}/a_1.txt, ...) are in --data too")):
         found = warnings(train(*data, "--eval-data", work / name, ranks=RANKS))
         assert len(found) == 1 and said in found[0], found
+    twice = ["--max-steps", 1, "--data", f"{work}/a_1.txt,{work}/b.txt,{work}/a_1.txt"]
+    assert not warnings(train(*twice))
+    assert not warnings(train(*data, "--eval-split", 2))
+    (found,) = warnings(train(*twice, "--eval-split", 2, ranks=RANKS))
+    assert f"--data has {work}/a_1.txt more than once" in found and "--eval-split" in found, found
     for vocabulary in (65536, 65537):
         model = programs.make_model(work / str(vocabulary), programs.CONFIG | {"vocab_size": vocabulary},
                                     weights=False)  # fmt: skip

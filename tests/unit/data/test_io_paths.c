@@ -129,6 +129,12 @@ static void common_files_are_counted(void **state) {
   assert_int_equal(fsdp_data_paths_common(&none, &all, &first), 0);
   assert_null(first);
   assert_int_equal(fsdp_data_paths_common(&all, &none, &first), 0);
+  assert_int_equal(fsdp_data_paths_repeated(&all, &first), 0);
+  assert_null(first);
+  fsdp_data_paths_destroy(&some);
+  IO_OK(fsdp_data_paths_find("data", "b,x,b,a,x,x", &some, &error), &error);
+  assert_int_equal(fsdp_data_paths_repeated(&some, &first), 2);
+  assert_string_equal(first, "b");
   fsdp_data_paths_destroy(&all);
   fsdp_data_paths_destroy(&some);
   fsdp_data_paths_destroy(&none);
