@@ -15,6 +15,15 @@ struct fsdp_simulation {
   fsdp_price *prices; // by position
 };
 
+// None is a NaN; fmin and fmax, which allow for that, are calls.
+static inline double lesser(double a, double b) {
+  return a < b ? a : b;
+}
+
+static inline double greater(double a, double b) {
+  return a > b ? a : b;
+}
+
 // An issue that another waits for.
 typedef struct awaited {
   fsdp_issue issue;
@@ -174,7 +183,7 @@ static void find_ready(const simulator *r, lane *l) {
   if (l->awaits < 0) {
     const double end = l->step > 0 && r->publish >= 0 ? r->times[l->step - 1][r->publish].end_s : 0;
     if (end < 0) return;
-    l->known_s = fmax(l->known_s, end);
+    l->known_s = greater(l->known_s, end);
     l->awaits = r->first_awaited[l->place];
   }
   for (; l->awaits < r->first_awaited[l->place + 1]; l->awaits++) {
@@ -183,7 +192,7 @@ static void find_ready(const simulator *r, lane *l) {
     if (of < 0) continue;
     const double end = r->times[of][wait->issue.place].end_s;
     if (end < 0) return;
-    l->known_s = fmax(l->known_s, end + wait->handoff_s);
+    l->known_s = greater(l->known_s, end + wait->handoff_s);
   }
   l->ready_s = l->known_s;
 }
@@ -224,7 +233,7 @@ static void share(const simulator *r, lane lanes[FSDP_STREAM_COUNT]) {
       if (price->share[i] <= 0) continue;
       // Beside compute a link moves less, and what shares the link has a part of that.
       const bool link = i == FSDP_RESOURCE_NODE || i == FSDP_RESOURCE_NETWORK;
-      slowdown = fmax(slowdown, asked[i] / fmax(1, price->share[i]) * (lags && link ? beside : 1));
+      slowdown = greater(slowdown, asked[i] / greater(1, price->share[i]) * (lags && link ? beside : 1));
     }
     lanes[s].speed = 1 / slowdown;
   }
@@ -248,9 +257,9 @@ static double next_event_s(const lane lanes[FSDP_STREAM_COUNT], double now) {
   double next = INFINITY;
   for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
     if (lanes[s].running)
-      next = fmin(next, lanes[s].remaining / lanes[s].speed);
+      next = lesser(next, lanes[s].remaining / lanes[s].speed);
     else if (lanes[s].step < FSDP_SIMULATED_STEPS)
-      next = fmin(next, lanes[s].ready_s - now);
+      next = lesser(next, lanes[s].ready_s - now);
   }
   return next;
 }
@@ -312,7 +321,7 @@ static const fsdp_instr_time *recent_event(const simulator *r, fsdp_stream strea
 }
 
 static double overlap_s(const fsdp_instr_time *a, const fsdp_instr_time *b) {
-  return fmax(0, fmin(a->end_s, b->end_s) - fmax(a->begin_s, b->begin_s));
+  return greater(0, lesser(a->end_s, b->end_s) - greater(a->begin_s, b->begin_s));
 }
 
 // The running time of a stream's work in `step`, less that beside events of the stream `beside`
@@ -324,7 +333,7 @@ static void sum_kinds(const simulator *r, fsdp_stream stream, fsdp_stream beside
   for (int64_t i = 0; i < 2 * r->stream_count[stream]; i++) {
     fsdp_instr_time time = *recent_event(r, stream, i);
     double seconds = overlap_s(&time, step);
-    time = (fsdp_instr_time){fmax(time.begin_s, step->begin_s), fmin(time.end_s, step->end_s)};
+    time = (fsdp_instr_time){greater(time.begin_s, step->begin_s), lesser(time.end_s, step->end_s)};
     while (first < others && recent_event(r, beside, first)->end_s <= time.begin_s) first++;
     for (int64_t k = first; seconds > 0 && k < others; k++) {
       const fsdp_instr_time *other = recent_event(r, beside, k);
@@ -333,8 +342,8 @@ static void sum_kinds(const simulator *r, fsdp_stream stream, fsdp_stream beside
     }
     const int position = r->order->position[r->places[stream][i % r->stream_count[stream]]];
     const fsdp_price *of = &r->simulation->prices[position];
-    price->kind_s[of->kind] += fmax(0, seconds);
-    if (of->estimated) price->estimated_s[of->kind] += fmax(0, seconds);
+    price->kind_s[of->kind] += greater(0, seconds);
+    if (of->estimated) price->estimated_s[of->kind] += greater(0, seconds);
   }
 }
 
@@ -425,7 +434,7 @@ fsdp_timeline *fsdp_simulation_timeline(fsdp_simulation *simulation) {
   simulator_create(simulation, program->micro_batches, &r);
   fsdp_timeline *timeline = fsdp_timeline_create(program, 2 * r.order->count);
   double begin = INFINITY;
-  for (int64_t p = 0; p < r.order->count; p++) begin = fmin(begin, r.times[first][p].begin_s);
+  for (int64_t p = 0; p < r.order->count; p++) begin = lesser(begin, r.times[first][p].begin_s);
   for (int step = first; step < FSDP_SIMULATED_STEPS; step++) {
     for (int64_t p = 0; p < r.order->count; p++) {
       const fsdp_timeline_event event = {.position = r.order->position[p],
