@@ -269,7 +269,8 @@ def check_prompt(sides, tokenizer, text):
     """fsdp_eval's --prompt with --chat-template auto: the model is to answer a user."""
     from prepare.serve import Codec
 
-    asked = {"tokenizer": str(tokenizer), "template": "auto", "known": None, "folder": None}
+    asked = {"tokenizer": str(tokenizer), "template": "auto", "known": None, "folder": None, "first": -2,
+             "last": -2}
     content = sides.worker.encoder.templates["default"]._content(text)
     record = {"messages": [{"role": "user", "content": content}]}
     wanted = sides.expected(record, 1, add_generation_prompt=True)
