@@ -189,7 +189,21 @@ static fsdp_status compare_plans(const fsdp_plan *plan, const fsdp_plan *plain, 
   return same ? FSDP_OK : fail(report, what, error);
 }
 
+// The loss of a rank's part of each sequence is none that one rank could make.
+static fsdp_status check_losses(const fsdp_plan *plan, fsdp_error *error) {
+  const fsdp_model_config *model = &plan->config.model;
+  const bool of_rank =
+      model->router_aux == FSDP_ROUTER_AUX_RANK && (model->router_aux_coef > 0 || model->router_z_coef > 0);
+  if (!of_rank || plan->rows.parts == 1) return FSDP_OK;
+  return fsdp_fail(
+      error, FSDP_ERR_OPTION,
+      "--self-test: with --aux-loss rank the router's loss is of each rank's rows, and these are a "
+      "part of each sequence, so that no single rank has it: test with --aux-loss micro");
+}
+
 fsdp_status fsdp_self_test(const fsdp_plan *plan, fsdp_self_test_report *report, fsdp_error *error) {
+  const fsdp_status losses = check_losses(plan, error);
+  if (losses) return losses;
   fsdp_narrow *narrow = fsdp_narrow_create(plan);
   const fsdp_plan_config *c = &narrow->config;
   fsdp_plan *twin = NULL, *plain = NULL;

@@ -21,7 +21,8 @@ typedef struct fsdp_self_test_report {
 } fsdp_self_test_report;
 
 // FSDP_ERR_OPTION, with the first tensor that differs, in the order of the backward, or if the twin cannot be
-// planned. Runs on the CPU, in memory of its own, which it gives back.
+// planned, or has a router's loss of parts of sequences (--aux-loss rank). Runs on the CPU, in memory of its
+// own, which it gives back.
 fsdp_status fsdp_self_test(const fsdp_plan *plan, fsdp_self_test_report *report, fsdp_error *error);
 
 // Compares two trials of one model that keep the gradients of all steps; fills in the last four fields of

@@ -305,8 +305,16 @@ void fsdp_narrow_destroy(fsdp_narrow *narrow) {
 fsdp_plan_config fsdp_narrow_alone(const fsdp_plan *plan) {
   fsdp_plan_config c = plan->config;
   int part;
-  c.batch *= c.micro_batches * (int64_t)fsdp_plan_batch_part(plan, 0, &part);
-  c.micro_batches = 1;
+  const int parts = fsdp_plan_batch_part(plan, 0, &part);
+  const bool of_sequences = c.model.router_aux == FSDP_ROUTER_AUX_SEQUENCE || c.model.router_aux_coef <= 0;
+  if (of_sequences && c.model.router_z_coef <= 0) {
+    c.batch *= c.micro_batches * (int64_t)parts;
+    c.micro_batches = 1;
+  } else if (c.model.router_aux == FSDP_ROUTER_AUX_RANK) {
+    c.micro_batches *= parts;
+  } else {
+    c.batch *= parts;
+  }
   c.strategy = FSDP_FULL;
   c.mesh = fsdp_mesh_of(1, 1);
   c.sharding = NULL;

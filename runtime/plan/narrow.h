@@ -24,6 +24,8 @@ typedef struct fsdp_narrow {
 fsdp_narrow *fsdp_narrow_create(const fsdp_plan *plan);
 void fsdp_narrow_destroy(fsdp_narrow *narrow); // NULL is allowed
 
-// The same model and global batch as a plan's on one rank, with nothing sharded, recomputed or offloaded, in
-// one micro-batch.
+// The same model and global batch as a plan's on one rank, with nothing sharded, recomputed or offloaded. It
+// is one micro-batch, but for a router's losses that are means over the rows of each: then it has the plan's,
+// or one for each rank's rows where the losses are theirs (--aux-loss rank). Those of a part of each sequence
+// are no micro-batch's, so that such a plan has nothing to be compared with (self_test.h).
 fsdp_plan_config fsdp_narrow_alone(const fsdp_plan *plan);

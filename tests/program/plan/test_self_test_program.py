@@ -37,6 +37,11 @@ PASSING = [
     ("--model tiny-glm4-moe --ranks 4 --context-parallel 2 -s 257", (3, "data=1,fsdp=2,context=2", 1, 45)),
     ("--model tiny-glm4-moe --ranks 2 --tensor-parallel 2 -s 256 --router-bias-rate 0.01",
      (3, "data=1,fsdp=1,tensor=2", 1, 47)),
+    # Means over the rows of each micro-batch, and over those of each rank.
+    ("--model tiny-mixtral --ranks 4 --router-aux-coef 0.02 --router-z-coef 0.01 --grad-accum 2 -s 64",
+     (2, "data=1,fsdp=2", 2, 21)),
+    ("--model tiny-mixtral --ranks 6 --router-aux-coef 0.02 --aux-loss rank --router-z-coef 0.01 -s 64 "
+     "--mesh fsdp=3,tensor=2 --sequence-parallel off --grad-accum 2", (2, "data=1,fsdp=3,tensor=2", 2, 21)),
     ("", (2, "data=1,fsdp=1", 1, 21)),
 ]
 LINE = re.compile(r"self-test: (\d+) layers on (\d+) ranks? \((\S+)\) train as on one: (\d+) steps of (\d+) "
@@ -172,6 +177,10 @@ def refused():
         (error,) = programs.errors(process, "fsdp_plan")
         assert process.returncode == STATUS_OPTION, (arguments, process)
         assert "--self-test (command line)" in error and named in error, error
+    process = plan("--model", "tiny-mixtral", "--ranks", 4, "--context-parallel", 2, "--aux-loss", "rank",
+                   "--router-aux-coef", 0.1, "--self-test")
+    (error,) = programs.errors(process, "fsdp_plan")
+    assert process.returncode == STATUS_OPTION and "--aux-loss micro" in error, (process, error)
     process = plan("--self-test", "maybe")
     assert process.returncode == STATUS_OPTION and "maybe" in process.stderr, process
 
