@@ -150,6 +150,7 @@ void fsdp_tensor_preset_outputs(fsdp_specs *specs, const fsdp_graph *graph, cons
     int made = main_output(graph, &graph->forward[maker[m]]);
     bool is_cut = made < 0 || p.cut[made]; // the head's output are logits, which it makes none of
     mark(spec);
+    if (fsdp_spec_axes(spec, mesh) & fsdp_mesh_axes(mesh, FSDP_AXIS_TENSOR)) continue; // of the batch
     if (is_cut || sequence_parallel) fsdp_dim_axes_add(&spec->dim[is_cut ? 2 : 1], mesh, FSDP_AXIS_TENSOR);
   }
   free(maker);

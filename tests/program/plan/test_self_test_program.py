@@ -122,7 +122,9 @@ def files():
              ["--model", "llama2-7b", "--ranks", 8, "--op-strategies", operators],
              ["--model", "llama2-7b", *mesh, "--op-strategies", operators],
              ["--model", model, "--ranks", 12, "--mesh", "fsdp=3,tensor=4"],
-             ["--model", one_head, "--ranks", 2, "--tensor-parallel", 2]]
+             ["--model", one_head, "--ranks", 2, "--tensor-parallel", 2],
+             ["--ranks", 4, "--mesh", "fsdp=2,tensor=2", "--sharding", "fsdp-tp",
+              "--extra-data-axis", "tensor"]]
     # Attention on the queries of one of two axes that cut rows: the other one cuts heads, or nothing of it.
     pieces = work / "pieces.yaml"
     for attention, weight in (("null", "null, null"), ("[a, tensor]", "null, a")):
