@@ -14,14 +14,16 @@ static int64_t idle_ranks(int64_t count, int64_t share, int64_t ranks) {
 // The sequence: in parts over some ranks, or in pieces.
 static bool print_rows(const fsdp_plan *plan, char *out, size_t out_bytes) {
   const fsdp_rows *rows = &plan->rows;
+  char names[FSDP_MESH_TEXT_BYTES];
   bool parts = rows->parts > 1;
   int64_t ranks = parts ? rows->parts : rows->pieces;
   int64_t idle = idle_ranks(rows->seq, parts ? rows->chunk : rows->piece, ranks);
   if (idle == 0) return false;
+  const fsdp_axis_set axes = fsdp_factored_source(&plan->axes, parts ? rows->part_axes : rows->piece_axes);
   snprintf(out, out_bytes,
            "on %lld of the %lld ranks over %s a sequence is nothing but padding: %lld token%s are too few to "
            "divide; use longer sequences, or fewer ranks on that axis",
-           (long long)idle, (long long)ranks, parts ? FSDP_AXIS_CONTEXT : FSDP_AXIS_TENSOR,
+           (long long)idle, (long long)ranks, fsdp_mesh_print_axes(&plan->config.mesh, axes, names),
            (long long)rows->seq, fsdp_plural((int)rows->seq));
   return true;
 }

@@ -10,7 +10,8 @@ fsdp_rows fsdp_rows_of(const fsdp_mesh *mesh, int64_t batch, int64_t seq, fsdp_a
                     .seq = seq,
                     .parts = fsdp_mesh_group_size(mesh, part_axes),
                     .pieces = fsdp_mesh_group_size(mesh, piece_axes),
-                    .part_axes = part_axes};
+                    .part_axes = part_axes,
+                    .piece_axes = piece_axes};
   if (rows.parts == 1) {
     rows.piece = (seq + rows.pieces - 1) / rows.pieces;
   } else {

@@ -21,6 +21,7 @@ typedef struct fsdp_rows {
   int64_t piece;             // rows of one sequence in one piece
   int64_t local_seq;         // rows of one sequence on a rank: pieces * piece
   fsdp_axis_set part_axes;   // that cut the sequence everywhere
+  fsdp_axis_set piece_axes;  // that cut the rows of some ops
   fsdp_affine first, second; // first positions of the head chunk (or of all) and of the tail chunk
 } fsdp_rows;
 

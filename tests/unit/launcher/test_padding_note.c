@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -18,7 +19,8 @@ typedef struct note_case {
 } note_case;
 
 // The note of a model with 6 query heads, 2 key/value heads and 10 intermediate columns.
-static void expect_note(const note_case *c) {
+// `line` is a module, or "input", whose sequence an axis x of four ranks cuts; NULL: there is no such axis.
+static void expect_note(const note_case *c, const char *line) {
   fsdp_plan_config config = {.model = {.family = family_of_preset("tiny"),
                                        .vocab_size = 64,
                                        .hidden_size = 48,
@@ -38,6 +40,14 @@ static void expect_note(const note_case *c) {
                              .backend = fsdp_plan_backend_cpu()};
   fsdp_mesh_resize(&config.mesh, FSDP_AXIS_CONTEXT, c->context);
   fsdp_mesh_resize(&config.mesh, FSDP_AXIS_TENSOR, c->tensor);
+  fsdp_shard_rule rule = {.output = -1, .dims = 3, .dim[1] = {.count = 1, .axes = {"x"}}, .place = "here"};
+  const fsdp_sharding sharding = {.rules = &rule, .rule_count = 1};
+  if (line) {
+    assert_true(fsdp_mesh_add(&config.mesh, "x", 4));
+    snprintf(rule.name, sizeof rule.name, "%s", line);
+    if (!strcmp(line, "input")) rule.dims = 2;
+    config.sharding = &sharding;
+  }
   fsdp_plan *plan = plan_of_config(&config);
   char note[512] = "";
   bool found = fsdp_padding_note(plan, note, sizeof note);
@@ -66,7 +76,12 @@ static void test_notes(void **state) {
       // Pieces of two tokens.
       {1, 4, 5, "on 1 of the 4 ranks over tensor a sequence is nothing but padding: 5 tokens "},
   };
-  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) expect_note(&cases[i]);
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) expect_note(&cases[i], NULL);
+  const note_case piece = {1, 1, 5,
+                           "on 1 of the 4 ranks over x a sequence is nothing but padding: 5 tokens "},
+                  part = {1, 1, 3, "on 1 of the 4 ranks over x a sequence is nothing but padding: 3 tokens "};
+  expect_note(&piece, "model.norm");
+  expect_note(&part, "input");
 }
 
 int main(void) {
