@@ -9,6 +9,7 @@
 #include <glob.h>
 #include <math.h>
 #include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -270,29 +271,59 @@ void fsdp_data_paths_destroy(fsdp_data_paths *paths) {
   *paths = (fsdp_data_paths){0};
 }
 
+// A file of a list under the name that all its paths have: without links, "." and "..".
+typedef struct named_file {
+  char *name;
+  const char *path; // as in the list
+} named_file;
+
+static int compare_names(const void *a, const void *b) {
+  return strcmp(((const named_file *)a)->name, ((const named_file *)b)->name);
+}
+
+static named_file name_file(const char *path) {
+  char *name = realpath(path, NULL);
+  if (!name) name = strdup(path); // it cannot be opened, which others report
+  FSDP_NEED_MEMORY(name, "a list of paths");
+  return (named_file){name, path};
+}
+
+// Sorted by name; release_names when done.
+static named_file *name_files(const fsdp_data_paths *paths) {
+  named_file *files = fsdp_alloc((size_t)paths->count * sizeof *files);
+  for (int i = 0; i < paths->count; i++) files[i] = name_file(paths->files[i]);
+  qsort(files, (size_t)paths->count, sizeof *files, compare_names);
+  return files;
+}
+
+static void release_names(named_file *files, int count) {
+  for (int i = 0; i < count; i++) free(files[i].name);
+  free(files);
+}
+
 int fsdp_data_paths_common(const fsdp_data_paths *paths, const fsdp_data_paths *others, const char **first) {
-  char **sorted = sorted_files(others);
+  named_file *known = name_files(others);
   int count = 0;
   *first = NULL;
   for (int i = 0; i < paths->count; i++) {
-    bool known = bsearch(&paths->files[i], sorted, (size_t)others->count, sizeof *sorted, compare_paths);
-    if (known && !*first) *first = paths->files[i];
-    count += known;
+    const named_file file = name_file(paths->files[i]);
+    const bool common = bsearch(&file, known, (size_t)others->count, sizeof *known, compare_names);
+    if (common && count++ == 0) *first = file.path;
+    free(file.name);
   }
-  free(sorted);
+  release_names(known, others->count);
   return count;
 }
 
 int fsdp_data_paths_repeated(const fsdp_data_paths *paths, const char **first) {
-  char **sorted = sorted_files(paths);
+  named_file *files = name_files(paths);
   int count = 0;
   *first = NULL;
   for (int i = 1; i < paths->count; i++) {
-    const bool again = strcmp(sorted[i - 1], sorted[i]) == 0;
-    if (!again || (i > 1 && strcmp(sorted[i - 2], sorted[i]) == 0)) continue; // counted
-    if (!*first) *first = sorted[i];
-    count++;
+    const bool again = strcmp(files[i - 1].name, files[i].name) == 0;
+    if (!again || (i > 1 && strcmp(files[i - 2].name, files[i].name) == 0)) continue; // counted
+    if (count++ == 0) *first = files[i].path;
   }
-  free(sorted);
+  release_names(files, paths->count);
   return count;
 }

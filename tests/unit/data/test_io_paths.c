@@ -135,6 +135,14 @@ static void common_files_are_counted(void **state) {
   IO_OK(fsdp_data_paths_find("data", "b,x,b,a,x,x", &some, &error), &error);
   assert_int_equal(fsdp_data_paths_repeated(&some, &first), 2);
   assert_string_equal(first, "b");
+  fsdp_data_paths_destroy(&some);
+  symlink("t_1.bin", "link.bin");
+  IO_OK(fsdp_data_paths_find("data", "link.bin,./t_2.bin", &some, &error), &error);
+  assert_int_equal(fsdp_data_paths_common(&some, &all, &first), 2);
+  assert_string_equal(first, "link.bin");
+  fsdp_data_paths_destroy(&some);
+  IO_OK(fsdp_data_paths_find("data", "v_1.bin,./v_1.bin,t_1.bin,link.bin", &some, &error), &error);
+  assert_int_equal(fsdp_data_paths_repeated(&some, &first), 2);
   fsdp_data_paths_destroy(&all);
   fsdp_data_paths_destroy(&some);
   fsdp_data_paths_destroy(&none);
