@@ -82,8 +82,9 @@ void fsdp_world_watch_start(fsdp_world *world) {
     several = several || node[r] != node[0];
     hosts[r] = world->nodes.hosts[world->nodes.index[r]];
   }
-  if (node[rank] == rank) start_guard(world, node, process, launched);
   if (several) fsdp_world_open_mail(world, fsdp_watch_mail_bytes(largest));
+  // Behind all exchanges: a rank that waits in one has no watch that tells the guard when mpirun ends it.
+  if (node[rank] == rank) start_guard(world, node, process, launched);
   fsdp_watch_config config = {.rank = rank,
                               .size = size,
                               .node = node,

@@ -290,15 +290,18 @@ static void sleep_a_tick(guard *self) {
   if (poll(self->polls, (nfds_t)count, TICK_MS) < 0) fsdp_sleep_ms(TICK_MS);
 }
 
-// In the child, which has its parent's memory, standard error and nothing else.
+// Where the guard has its handle of mpirun, behind which all others are closed.
+enum { OF_LAUNCHER = STDERR_FILENO + 1 };
+
+// In the child, which has its parent's memory, standard error, that handle and nothing else.
 static void run(guard *self) {
   prctl(PR_SET_NAME, "fsdp_guard"); // who looks for ranks finds no other process
   setsid();
   const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGUSR1, SIGUSR2};
   for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++) signal(ignored[i], SIG_IGN);
   close(STDIN_FILENO), close(STDOUT_FILENO);
-  fsdp_close_from(STDERR_FILENO + 1);
-  self->launcher = fsdp_launcher_find();
+  if (self->launcher.handle >= 0) self->launcher.handle = dup2(self->launcher.handle, OF_LAUNCHER);
+  fsdp_close_from(self->launcher.handle >= 0 ? OF_LAUNCHER + 1 : OF_LAUNCHER);
   self->claim = self->launcher.handle >= 0 ? fsdp_launcher_claim_open() : -1;
   // An mpirun that ends a failed job no longer reads its processes' output.
   int terminal = self->launcher.handle >= 0 && !self->launcher.is_daemon
@@ -339,8 +342,10 @@ void fsdp_guard_start(const fsdp_guard_config *config) {
     close(probe);
     atomic_store(&self.shared->limit_ms,
                  fsdp_watch_judged_ms(FSDP_WATCH_LIMIT_S)); // no watch of the node has begun
+    self.launcher = fsdp_launcher_find(); // not below: after this process's end its parent is another
     fflush(NULL);
     if (fork() == 0) run(&self);
+    fsdp_launcher_close(&self.launcher);
   }
   free(self.polls);
   free(self.members);

@@ -29,21 +29,18 @@ typedef struct report {
   bool one_node;
 } report;
 
-static void say(const report *r) {
+// `asked`: mpirun has asked the rank to end, and no reason is reported: another rank may have ended before it
+// had a guard, of which mpirun --quiet says nothing.
+static void say(const report *r, bool asked) {
   char text[512];
   snprintf(text, sizeof text,
            "a rank has ended before all ranks had joined the job: rank %d (host %s) in process %d was killed "
            "or crashed. What it or the system's log says is the cause. Start again",
            r->rank, r->host, r->process);
-  fsdp_job_say(text);
-}
-
-// mpirun has asked the rank to end, and no reason is reported: another rank may have ended before it had a
-// guard, of which mpirun --quiet says nothing.
-static void say_asked(void) {
-  fsdp_job_say("mpirun has ended the job before all ranks had joined it: it was told to, or a rank had been "
-               "killed or had crashed before it could say so. Without --quiet mpirun names that rank. Start "
-               "again");
+  fsdp_job_say(asked ? "mpirun has ended the job before all ranks had joined it: it was told to, or a rank "
+                       "had been killed or had crashed before it could say so. Without --quiet mpirun names "
+                       "that rank. Start again"
+                     : text);
 }
 
 // In the child, which has nothing of its parent but memory, standard error and three handles.
@@ -70,19 +67,17 @@ static FSDP_NORETURN void run(const fsdp_start_guard *self, const report *r, int
   while (poll(&end, 1, -1) <= 0) continue;
   // The rank has followed it. Of several nodes mpirun may end because of another one, and its ranks first.
   if (fsdp_launcher_has_ended(&launcher, r->one_node ? 0 : ENDS_MS)) _exit(0);
-  bool said = atomic_load(&self->known->said), asked = atomic_load(&self->known->asked);
-  // Of several nodes one could not know that another has said it.
+  const bool asked = atomic_load(&self->known->asked);
+  // Of several nodes one could not know that another has said why mpirun ends its ranks.
+  const bool speaks = (!asked || r->one_node) && !atomic_load(&self->known->said);
   // A claim that was free because mpirun has ended since was another guard's, which has spoken.
-  if ((!asked || r->one_node) && !said && fsdp_launcher_claim(&launcher, OF_CLAIM) &&
-      !fsdp_launcher_has_ended(&launcher, 0)) {
-    said = true;
-    asked ? say_asked() : say(r);
-  }
+  bool said = speaks && fsdp_launcher_claim(&launcher, OF_CLAIM) && !fsdp_launcher_has_ended(&launcher, 0);
+  if (said) say(r, asked);
   if (!launcher.is_parent) _exit(0); // who started the rank may have more to do
   const int64_t patience_ms =
       fsdp_min_i64(fsdp_launcher_patience_ms(&launcher) - SOONER_MS, (int64_t)r->seconds * 1000);
   if (!fsdp_launcher_has_ended(&launcher, (int)patience_ms)) {
-    if (!said && fsdp_launcher_claim(&launcher, OF_CLAIM)) say(r);
+    if (speaks && !said && fsdp_launcher_claim(&launcher, OF_CLAIM)) say(r, asked);
     fsdp_launcher_end(&launcher);
   }
   _exit(0);

@@ -138,6 +138,53 @@ def killed_before_its_guard():
     assert process.returncode == 137, process
 
 
+def start_on(two, options=()):
+    """mpirun over two ranks of each host, and its ranks once each has a guard of its start."""
+    logs = work / "logs"
+    shutil.rmtree(logs, ignore_errors=True)
+    train = [str(programs.BIN / "fsdp_train"), "--comm-timeout", "8", "--rank-logs", str(logs)]
+    with (work / "err").open("w") as err:
+        command = two.command(2, [*train, *options], ["--quiet"])
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=err)
+    deadline = time.monotonic() + 30
+    while len(start_guards_of(logs)) < 4 and time.monotonic() < deadline:
+        time.sleep(0.002)
+    ranks = faults.processes_of(logs)
+    assert len(ranks) == 4, ((work / "err").read_text(), ranks)
+    return process, ranks
+
+
+def killed_while_the_other_node_waits(two):
+    """A rank of host b that is killed where host a's ranks have joined but for an exchange with it, and which
+    mpirun then ends: it is reported once, by its own start's guard. It runs a millisecond at a time, so that
+    it is there when host a's guard begins, if that begins before its exchange is over."""
+    process, ranks = start_on(two, ["--model", "tiny", "-s", "32", "--max-steps", "200000"])
+    victim = ranks[2]
+    while process.poll() is None and not faults.guards_of(work / "logs"):
+        os.kill(victim, signal.SIGCONT)
+        time.sleep(0.001)
+        os.kill(victim, signal.SIGSTOP)
+    os.kill(victim, signal.SIGKILL)
+    process.wait(timeout=8 + faults.GRACE_S)
+    told = faults.messages((work / "err").read_text())
+    assert len(told) == 1 and "rank 2 (host b)" in told[0], told
+
+
+def asked_while_mpirun_hangs(two):
+    """Ranks that mpirun has asked to end before the join have no cause to report, however long it hangs: of
+    another node, which may have, they know nothing."""
+    process, ranks = start_on(two, [":", "-np", "1", "sleep", "60"])
+    os.kill(process.pid, signal.SIGSTOP)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for rank in (0, 1):
+            os.kill(ranks[rank], number)
+        time.sleep(0.3)
+    process.wait(timeout=8 + faults.GRACE_S)
+    assert process.returncode == -signal.SIGKILL, process.returncode
+    told = faults.messages((work / "err").read_text())
+    assert not told, told
+
+
 def start_guards_of(folder):
     return faults.guards_of(folder, "fsdp_start")
 
@@ -200,6 +247,8 @@ def main():
     else:
         with hosts.Hosts() as two:
             told = [message for _ in range(CUTS) for message in cut_when_done(two)]
+            killed_while_the_other_node_waits(two)
+            asked_while_mpirun_hangs(two)
         print(f"links cut at the end of {CUTS} runs: {len(told)} of them held mpirun up, and it was ended")
     shutil.rmtree(work)
 
