@@ -52,14 +52,17 @@ int64_t fsdp_model_expert_layers(const fsdp_model_config *c) {
   return count;
 }
 
-// Transformers adds the loss where it outputs the router's logits. The other keys are this program's own.
+// Transformers adds the loss where it outputs the router's logits, and in some families never. What it has
+// not counts if this program wrote it: "router_aux_loss" is its own key. Other programs write such
+// coefficients too, which do nothing in Transformers.
 static void read_losses(fsdp_fields *f, const json_t *root, fsdp_model_config *c) {
   const fsdp_decoder *d = c->family->decoder;
   const json_t *aux = fsdp_fields_present(root, "router_aux_loss");
   const double coef = read_coefficient(f, root, "router_aux_loss_coef", d->aux_coef_default);
   const bool output = fsdp_fields_bool(f, root, "output_router_logits", false);
-  if (d->aux_coef_default > 0 ? output : coef > 0) c->router_aux_coef = coef;
-  c->router_z_coef = read_coefficient(f, root, "router_z_loss_coef", 0);
+  const double z = read_coefficient(f, root, "router_z_loss_coef", 0);
+  if (output && (d->aux_coef_default > 0 || aux)) c->router_aux_coef = coef;
+  if (aux) c->router_z_coef = z;
   if (fsdp_fields_is_text(aux, "rank"))
     c->router_aux = FSDP_ROUTER_AUX_RANK;
   else if (fsdp_fields_is_text(aux, "sequence"))
@@ -71,10 +74,10 @@ static void read_losses(fsdp_fields *f, const json_t *root, fsdp_model_config *c
 static void print_losses(const fsdp_model_config *c, json_t *root) {
   json_object_set_new(root, "output_router_logits", json_boolean(c->router_aux_coef > 0));
   static const char *const kinds[] = {"micro", "rank", "sequence"};
-  if (c->router_aux_coef > 0) {
+  if (c->router_aux_coef > 0)
     json_object_set_new(root, "router_aux_loss_coef", json_real(c->router_aux_coef));
+  if (c->router_aux_coef > 0 || c->router_z_coef > 0)
     json_object_set_new(root, "router_aux_loss", json_string(kinds[c->router_aux]));
-  }
   if (c->router_z_coef > 0) json_object_set_new(root, "router_z_loss_coef", json_real(c->router_z_coef));
 }
 
@@ -137,11 +140,15 @@ static int router_module(fsdp_parts *p, int block) {
                             .dims = 2,
                             .shape = {p->config->experts, p->config->hidden_size},
                             .init_deviation = (float)p->config->initializer_range,
+                            .stored_f32 = p->config->family->decoder->routes_in_f32,
                             .stored = {stored_name(p, NAME_ROUTER)},
                             .stored_below = p->graph->modules[block].parent};
   fsdp_graph_param(p->graph, module, &weight);
-  const fsdp_param_spec bias = {
-      .name = "e_score_correction_bias", .dims = 1, .shape = {p->config->experts}, .balances = true};
+  const fsdp_param_spec bias = {.name = "e_score_correction_bias",
+                                .dims = 1,
+                                .shape = {p->config->experts},
+                                .balances = true,
+                                .stored_f32 = true};
   if (p->config->route_bias) fsdp_graph_param(p->graph, module, &bias);
   return module;
 }

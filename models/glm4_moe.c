@@ -2,6 +2,8 @@
 // chooses, groups) beside ordinary attention, shared experts, and first layers without experts.
 #include "models/decoder.h"
 
+#include <math.h>
+
 // ---- Presets: published shapes
 
 #define GLM4_MOE                                                                                             \
@@ -46,10 +48,16 @@ static void read_more(fsdp_fields *f, const json_t *root, fsdp_model_config *c) 
   c->route_group_best = 2;
 }
 
+// The part of a head that is rotated, of which the product with head_dim is read back as rotary_dim, and not
+// rounded to less.
+static double rotary_share(const fsdp_model_config *c) {
+  const double width = (double)c->head_dim, share = c->rotary_dim ? (double)c->rotary_dim / width : 1;
+  return (int64_t)(width * share) < c->rotary_dim ? nextafter(share, 1) : share;
+}
+
 static void print_more(const fsdp_model_config *c, json_t *root) {
   json_object_set_new(root, "n_shared_experts", json_integer(c->shared_expert_size / c->expert_size));
-  json_object_set_new(root, "partial_rotary_factor",
-                      json_real(c->rotary_dim ? (double)c->rotary_dim / (double)c->head_dim : 1.0));
+  json_object_set_new(root, "partial_rotary_factor", json_real(rotary_share(c)));
 }
 
 static const fsdp_decoder decoder = {.prefix = "Glm4Moe",

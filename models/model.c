@@ -101,6 +101,17 @@ static fsdp_status check(const fsdp_model_config *c, const char *where, fsdp_err
   return FSDP_OK;
 }
 
+// What Transformers reads whatever the family.
+static void refuse_general(fsdp_fields *f, const json_t *root) {
+  const json_t *layers = fsdp_fields_present(root, "per_layer_config");
+  fsdp_fields_only_true(f, root, "is_causal", "positions that see later ones");
+  if (layers && !(json_is_object(layers) && json_object_size(layers) == 0))
+    fsdp_fields_refuse(f, "per_layer_config", layers,
+                       "but the layers here differ in nothing that the other keys do not say; use a model "
+                       "without it");
+  fsdp_fields_only_text(f, root, "transformers_weights", "model.safetensors");
+}
+
 fsdp_status fsdp_model_read(const json_t *root, const char *where, fsdp_model_config *config,
                             fsdp_error *error) {
   fsdp_fields f = {.where = where, .error = error};
@@ -113,6 +124,7 @@ fsdp_status fsdp_model_read(const json_t *root, const char *where, fsdp_model_co
   if (quantised)
     fsdp_fields_refuse(&f, "quantization_config", quantised,
                        "but quantised weights cannot be trained; take the original ones");
+  refuse_general(&f, root);
   config->family->read(&f, root, config);
   return f.status ? f.status : check(config, where, error);
 }

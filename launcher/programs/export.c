@@ -108,6 +108,7 @@ typedef struct exporter {
   // Tensors in the order of the state dict: of a parameter of the checkpoint the elements from `first` on.
   struct exported {
     fsdp_stored stored;
+    fsdp_dtype dtype;
     int param, file;
     int64_t first;
   } * tensors;
@@ -129,7 +130,8 @@ static void order_params(exporter *x) {
     count += found >= 0;
     for (int i = 0; i < parts; i++) {
       const fsdp_stored stored = fsdp_stored_at(graph, p, i);
-      x->tensors[x->tensor_count++] = (struct exported){stored, found, 0, i * stored.numel};
+      const fsdp_dtype dtype = graph->params[p].stored_f32 ? FSDP_F32 : x->dtype;
+      x->tensors[x->tensor_count++] = (struct exported){stored, dtype, found, 0, i * stored.numel};
     }
   }
   fsdp_graph_destroy(graph);
@@ -137,11 +139,15 @@ static void order_params(exporter *x) {
              count, fsdp_checkpoint_count_params(c));
 }
 
+static int64_t bytes_of(const struct exported *tensor) {
+  return tensor->stored.numel * fsdp_dtype_bytes(tensor->dtype);
+}
+
 static void assign_files(exporter *x) {
   int64_t filled = 0;
   x->file_count = 0;
   for (int i = 0; i < x->tensor_count; i++) {
-    int64_t bytes = x->tensors[i].stored.numel * fsdp_dtype_bytes(x->dtype);
+    int64_t bytes = bytes_of(&x->tensors[i]);
     if (x->file_count == 0 || filled + bytes > x->config->max_shard_bytes) {
       x->file_count++;
       filled = 0;
@@ -162,11 +168,12 @@ static const char *file_name(const exporter *x, int file, char name[64]) {
 // What is finite in the checkpoint may be too large for a different dtype.
 static fsdp_status check_range(const exporter *x, int i, int64_t first, int64_t numel, const void *values,
                                fsdp_error *error) {
-  int64_t found = fsdp_first_not_finite(x->dtype, values, numel);
+  const fsdp_dtype dtype = x->tensors[i].dtype;
+  int64_t found = fsdp_first_not_finite(dtype, values, numel);
   if (found < 0) return FSDP_OK;
   return fsdp_fail(error, FSDP_ERR_INPUT,
                    "%s: element %" PRId64 " of %s is too large for %s: export it with --dtype fp32",
-                   x->source, first + found, x->tensors[i].stored.name, fsdp_dtype_name(x->dtype));
+                   x->source, first + found, x->tensors[i].stored.name, fsdp_dtype_name(dtype));
 }
 
 static fsdp_status write_tensors(const exporter *x, int file, fsdp_safetensors_writer *writer,
@@ -182,10 +189,10 @@ static fsdp_status write_tensors(const exporter *x, int file, fsdp_safetensors_w
       status = fsdp_checkpoint_read(x->reader, FSDP_SLOT_MASTER, tensor->param, tensor->first + done, now,
                                     values, error);
       if (status != FSDP_OK) break;
-      convert(values, x->checkpoint->slots[FSDP_SLOT_MASTER].dtype, x->dtype, now);
+      convert(values, x->checkpoint->slots[FSDP_SLOT_MASTER].dtype, tensor->dtype, now);
       status = check_range(x, i, done, now, values, error);
       if (status != FSDP_OK) break;
-      status = fsdp_safetensors_writer_append(writer, values, now * fsdp_dtype_bytes(x->dtype), error);
+      status = fsdp_safetensors_writer_append(writer, values, now * fsdp_dtype_bytes(tensor->dtype), error);
     }
   }
   free(values);
@@ -199,7 +206,8 @@ static fsdp_status write_file(const exporter *x, int file, fsdp_error *error) {
   for (int i = 0; i < x->tensor_count; i++) {
     if (x->tensors[i].file != file) continue;
     fsdp_stored *p = &x->tensors[i].stored;
-    tensors[count] = (fsdp_safetensors_tensor){.name = p->name, .dtype = x->dtype, .dims = p->dims};
+    tensors[count] =
+        (fsdp_safetensors_tensor){.name = p->name, .dtype = x->tensors[i].dtype, .dims = p->dims};
     memcpy(tensors[count++].shape, p->shape, sizeof p->shape);
   }
   snprintf(path, sizeof path, "%s/%s", x->folder, file_name(x, file, name));
@@ -218,12 +226,23 @@ static fsdp_status write_file(const exporter *x, int file, fsdp_error *error) {
 
 // ---- The other files
 
+// The fewest digits, 15 or 17, with which every number reads back as itself.
+static size_t digits_of(const json_t *root) {
+  char *text = json_dumps(root, JSON_REAL_PRECISION(15));
+  json_t *again = text ? json_loads(text, 0, NULL) : NULL;
+  const bool same = again && json_equal(again, root);
+  json_decref(again);
+  free(text);
+  return same ? 15 : 17;
+}
+
 static fsdp_status write_json(const exporter *x, const char *name, const json_t *root, fsdp_error *error) {
   char path[PATH_BYTES];
+  const size_t flags = JSON_INDENT(2) | JSON_REAL_PRECISION(digits_of(root));
   snprintf(path, sizeof path, "%s/%s", x->folder, name);
   FILE *file = fopen(path, "wb");
-  bool good = file && json_dumpf(root, file, JSON_INDENT(2) | JSON_REAL_PRECISION(15)) == 0 &&
-              fputc('\n', file) != EOF && fflush(file) == 0 && fsync(fileno(file)) == 0;
+  bool good = file && json_dumpf(root, file, flags) == 0 && fputc('\n', file) != EOF && fflush(file) == 0 &&
+              fsync(fileno(file)) == 0;
   int reason = errno;
   if (file) fclose(file);
   if (good) return FSDP_OK;
@@ -244,8 +263,8 @@ static fsdp_status write_index(const exporter *x, int64_t total_bytes, fsdp_erro
   return status;
 }
 
-// config.json as it came, but for what --resize-embeddings changed, and the dtype of the weights that stand
-// beside it now.
+// config.json as it came, but for what --resize-embeddings changed, the dtype of the weights that stand
+// beside it now, and a model_type that only architectures said.
 static fsdp_status write_config(const exporter *x, fsdp_error *error) {
   char path[PATH_BYTES];
   snprintf(path, sizeof path, "%s/" FSDP_CHECKPOINT_CARRIED "/config.json", x->source);
@@ -259,7 +278,12 @@ static fsdp_status write_config(const exporter *x, fsdp_error *error) {
   json_object_set_new(root, "vocab_size", json_integer((json_int_t)x->checkpoint->model.vocab_size));
   const char *name = x->dtype == FSDP_F32 ? "float32" : x->dtype == FSDP_BF16 ? "bfloat16" : "float16";
   const char *key = json_object_get(root, "dtype") ? "dtype" : "torch_dtype"; // Transformers 5, and before
+  json_object_del(root, "torch_dtype"); // one of the two is enough, and they would differ
   json_object_set_new(root, key, json_string(name));
+  json_t *printed = fsdp_model_print(&x->checkpoint->model);
+  if (!json_is_string(json_object_get(root, "model_type")))
+    json_object_set(root, "model_type", json_object_get(printed, "model_type"));
+  json_decref(printed);
   fsdp_status status = write_json(x, "config.json", root, error);
   json_decref(root);
   return status;
@@ -297,7 +321,7 @@ static fsdp_status write_all(exporter *x, fsdp_export_result *result, fsdp_error
                                  .carried = result->carried,
                                  .step = x->checkpoint->progress.step,
                                  .dtype = x->dtype};
-  result->bytes = result->parameters * fsdp_dtype_bytes(x->dtype);
+  for (int i = 0; i < x->tensor_count; i++) result->bytes += bytes_of(&x->tensors[i]);
   return status == FSDP_OK ? write_index(x, result->bytes, error) : status;
 }
 

@@ -205,6 +205,7 @@ int fsdp_graph_param(fsdp_graph *graph, int module, const fsdp_param_spec *spec)
                         .transposed = spec->transposed,
                         .trainable = true,
                         .balances = spec->balances,
+                        .stored_f32 = spec->stored_f32,
                         .block_count = spec->block_count,
                         .stored_below = spec->stored_below};
   memcpy(param->stored, spec->stored, sizeof param->stored);

@@ -95,6 +95,7 @@ typedef struct fsdp_param_spec {
   // A router's correction bias: what its gradient has is how far experts' loads are above their mean, and its
   // update is the sign rule's, not an optimizer's.
   bool balances;
+  bool stored_f32; // weight files hold it in fp32, whatever the others are in
   // If one parameter holds the weights of several gemms side by side (GPT-2's c_attn: q, k and v): the number
   // of outputs of each, in order. A placement cuts each block by itself. None: one block.
   int block_count;
@@ -115,7 +116,7 @@ typedef struct fsdp_param {
   int64_t zero_first, zero_numel; // new weights: these elements are zero
   bool transposed;
   bool trainable; // else it has no gradient and no optimizer state; true until it is frozen
-  bool balances;
+  bool balances, stored_f32;
   int block_count;
   int64_t block_sizes[FSDP_PARAM_MAX_BLOCKS];
   const char *stored[FSDP_STORED_MAX_NAMES];

@@ -70,30 +70,32 @@ static int tied_param(const fsdp_graph *graph, const char *name) {
   return -1;
 }
 
-// A tied weight that is nevertheless stored must equal the one that it is tied to. Its shape and samples
-// spread over it are compared, as reading it all would take as long as a second embedding.
+// A tied weight that is stored too must equal the one that it is tied to in every element: a head of which a
+// few rows were trained differs nowhere else.
 static fsdp_status check_tied(const fsdp_weights *w, const fsdp_param *param, int owner, int tensor,
                               fsdp_error *error) {
-  enum { SAMPLES = 64, SAMPLE_NUMEL = 256 };
+  enum { PART_NUMEL = 1 << 18 };
   const fsdp_safetensors_tensor *t = fsdp_safetensors_at(w->model, tensor);
-  float own[SAMPLE_NUMEL], stored[SAMPLE_NUMEL];
   fsdp_stored whole = {.dims = param->dims, .numel = param->numel};
   memcpy(whole.name, param->name, sizeof whole.name);
   memcpy(whole.shape, param->shape, sizeof param->shape);
   fsdp_status status = match_tensor(w, &whole, tensor, "", error);
-  int64_t count = t->numel < SAMPLE_NUMEL ? t->numel : SAMPLE_NUMEL;
-  for (int i = 0; i < SAMPLES && !status; i++) {
-    int64_t first = (t->numel - count) * i / (SAMPLES - 1);
+  if (status) return status;
+  const int64_t own_numel = fsdp_safetensors_at(w->model, owner)->numel;
+  bool same = own_numel == t->numel; // else one of them lacks rows
+  float *own = fsdp_alloc(2 * PART_NUMEL * sizeof *own), *stored = own + PART_NUMEL;
+  for (int64_t first = 0; first < t->numel && same && !status; first += PART_NUMEL) {
+    const int64_t count = fsdp_min_i64(t->numel - first, PART_NUMEL);
     status = fsdp_safetensors_read(w->model, owner, first, count, own, error);
     if (!status) status = fsdp_safetensors_read(w->model, tensor, first, count, stored, error);
-    if (!status && memcmp(own, stored, (size_t)count * sizeof *own) != 0)
-      status =
-          fsdp_fail(error, FSDP_ERR_INPUT,
-                    "%s: tensor \"%s\" has different values than \"%s\", to which config.json ties it; set "
-                    "tie_word_embeddings to false, or take the weights that belong to this config.json",
-                    fsdp_safetensors_path(w->model, tensor), t->name, param->name);
+    same = status || memcmp(own, stored, (size_t)count * sizeof *own) == 0;
   }
-  return status;
+  free(own);
+  if (status || same) return status;
+  return fsdp_fail(error, FSDP_ERR_INPUT,
+                   "%s: tensor \"%s\" has different values than \"%s\", to which config.json ties it; set "
+                   "tie_word_embeddings to false, or take the weights that belong to this config.json",
+                   fsdp_safetensors_path(w->model, tensor), t->name, param->name);
 }
 
 // The stored tensor of a parameter; files of the model without its head leave the prefix out. -1: none.
@@ -104,11 +106,20 @@ static int tensor_of(const fsdp_weights *w, const fsdp_graph *graph, const char 
   return fsdp_safetensors_find(w->model, name + prefix);
 }
 
+// That of a parameter, by its own name or by that of a weight that is tied to it: of two that are one, some
+// programs store the other.
+static int whole_tensor_of(const fsdp_weights *w, const fsdp_graph *graph, int param) {
+  int tensor = tensor_of(w, graph, graph->params[param].name);
+  for (int t = 0; t < graph->tie_count && tensor < 0; t++)
+    if (graph->ties[t].param == param) tensor = tensor_of(w, graph, graph->ties[t].name);
+  return tensor;
+}
+
 // A file that has the parameter's own name has it in one piece.
 static fsdp_status match_param(fsdp_weights *w, const char *path, const fsdp_graph *graph, int param,
                                bool *wanted, fsdp_error *error) {
   const fsdp_param *p = &graph->params[param];
-  const int whole = tensor_of(w, graph, p->name), first = w->first[param];
+  const int whole = whole_tensor_of(w, graph, param), first = w->first[param];
   const int count = whole >= 0 ? 1 : fsdp_stored_count(graph, param);
   fsdp_status status = FSDP_OK;
   w->first[param + 1] = first + count;

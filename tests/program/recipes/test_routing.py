@@ -292,6 +292,13 @@ def check_biases():
         assert process.returncode == 0, process.stderr
         moved[name] = biases_of(work / f"{name}_out")
     assert moved["one"] == moved["four"] and len(moved["one"]) == 2
+    # Routers stay in fp32, as Transformers keeps them.
+    out = work / "one_bf16"
+    process = programs.run("fsdp_export", work / "one", "--to", out, "--dtype", "bf16")
+    assert process.returncode == 0, process.stderr
+    for name, (dtype, _, _) in programs.read_safetensors(out / "model.safetensors").items():
+        assert dtype == ("F32" if ".mlp.gate." in name else "BF16"), (name, dtype)
+    assert biases_of(out) == moved["one"]
     assert not any(value for row in moved["still"].values() for value in row)
     numbers = struct.unpack(f"<{BATCH * SEQ * 4}H", (work / "one.bin").read_bytes()[HEADER:])
     for layer, name in enumerate(sorted(moved["one"])):

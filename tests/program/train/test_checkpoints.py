@@ -365,7 +365,10 @@ def a_snapshot_that_does_not_fit():
 
 def to_hugging_face_and_back():
     """Weights that nobody trained come out of a checkpoint as they went in."""
-    folder = programs.make_model(work / "source")
+    digits = {"rms_norm_eps": 1.2345678901234567e-05, "rope_theta": 12345.678901234567, "own": [1 / 3, 0.02]}
+    source = programs.CONFIG | digits | {"dtype": "bfloat16", "torch_dtype": "bfloat16"}
+    kind = source.pop("model_type")
+    folder = programs.make_model(work / "source", source)
     for name in ("generation_config.json", "tokenizer_config.json"):
         (folder / name).write_text(json.dumps({"name": name}))
     ranks = 3 if MPI else None
@@ -378,7 +381,8 @@ def to_hugging_face_and_back():
     for name in ("generation_config.json", "tokenizer_config.json"):
         assert (out / name).read_bytes() == (folder / name).read_bytes()
     config = json.loads((out / "config.json").read_text())
-    assert config == programs.CONFIG | {"torch_dtype": "float32"}, config
+    source.pop("torch_dtype")
+    assert config == source | {"dtype": "float32", "model_type": kind}, config
     tensors = programs.read_safetensors(out / "model.safetensors")
     assert tensors == programs.read_safetensors(folder / "model.safetensors")
     pieces = work / "pieces"

@@ -16,13 +16,19 @@
 
 #define GOLDEN FSDP_SOURCE_DIR "/tests/golden/"
 
-static fsdp_graph *graph_of(const char *folder) {
+// `vocabulary`: so many tokens; 0: as many as the folder's model has.
+static fsdp_graph *graph_with(const char *folder, int64_t vocabulary) {
   char path[512];
   fsdp_model_config config;
   fsdp_error error;
   snprintf(path, sizeof path, GOLDEN "%s/config.json", folder);
   IO_OK(fsdp_config_read(path, &config, &error), &error);
+  if (vocabulary) config.vocab_size = vocabulary;
   return fsdp_model_graph(&config, 1, 8);
+}
+
+static fsdp_graph *graph_of(const char *folder) {
+  return graph_with(folder, 0);
 }
 
 static void every_golden_folder_is_matched(void **state) {
@@ -56,11 +62,12 @@ static void every_golden_folder_is_matched(void **state) {
 }
 
 // A file of the graph's parameters (or of all but `skip`), of zeros, with `extra` as a further, last tensor
-// of 4 numbers, or of the shape of parameter `like`, whose last element is `last`.
+// of 4 numbers, or of the shape of parameter `like`. `last` is its element with `behind` others behind it.
 typedef struct variant {
   const char *skip, *extra, *odd_shape, *integers, *like;
   const char *without; // begins names that are written without it
   float last;
+  int64_t behind;
 } variant;
 
 static const char *write_variant(const fsdp_graph *graph, const variant *v) {
@@ -94,7 +101,7 @@ static const char *write_variant(const fsdp_graph *graph, const variant *v) {
   fsdp_safetensors_writer *writer;
   fsdp_error error;
   char *zeros = calloc(1, (size_t)bytes);
-  memcpy(zeros + bytes - 4, &v->last, 4);
+  memcpy(zeros + bytes - 4 - 4 * v->behind, &v->last, 4);
   IO_OK(fsdp_safetensors_writer_create(&config, &writer, &error), &error);
   IO_OK(fsdp_safetensors_writer_append(writer, zeros, bytes, &error), &error);
   IO_OK(fsdp_safetensors_writer_finish(writer, &error), &error);
@@ -135,6 +142,30 @@ static void what_does_not_belong_together_is_named(void **state) {
   graph = graph_of("grouped");
   IO_EXPECT(match(graph, (variant){.skip = "lm_head.weight"}, &error), FSDP_ERR_INPUT, &error,
             "lm_head.weight", "(128, 32)", "missing");
+  fsdp_graph_destroy(graph);
+}
+
+// Of two weights that are one, programs store both or either; a head of which one row was trained is no copy.
+static void a_tied_weight_may_be_stored_as_either(void **state) {
+  (void)state;
+  fsdp_error error;
+  fsdp_graph *graph = graph_with("tied", 4096);
+  const char *embedding = "model.embed_tokens.weight", *head = "lm_head.weight";
+  assert_int_equal(
+      match(graph, (variant){.skip = embedding, .extra = head, .like = embedding, .last = 3}, &error),
+      FSDP_OK);
+  fsdp_weights *weights;
+  float last = 0;
+  const int64_t numel = graph->params[0].numel;
+  assert_string_equal(graph->params[0].name, embedding);
+  IO_OK(fsdp_weights_open(io_path("variant.safetensors"), graph, 0, &weights, &error), &error);
+  IO_OK(fsdp_weights_read(weights, 0, numel - 1, 1, &last, &error), &error);
+  assert_true(last == 3);
+  fsdp_weights_close(weights);
+  IO_EXPECT(match(graph, (variant){.skip = embedding}, &error), FSDP_ERR_INPUT, &error, embedding, "missing");
+  const variant changed = {.extra = head, .like = embedding, .last = 1, .behind = numel - 1000};
+  assert_int_equal(match(graph, (variant){.extra = head, .like = embedding}, &error), FSDP_OK);
+  IO_EXPECT(match(graph, changed, &error), FSDP_ERR_INPUT, &error, head, "different values");
   fsdp_graph_destroy(graph);
 }
 
@@ -198,6 +229,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_golden_folder_is_matched),
       cmocka_unit_test(what_does_not_belong_together_is_named),
+      cmocka_unit_test(a_tied_weight_may_be_stored_as_either),
       cmocka_unit_test(a_prefix_may_be_left_out),
       cmocka_unit_test(a_damaged_header_never_crashes),
   };

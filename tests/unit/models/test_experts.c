@@ -69,10 +69,14 @@ static void test_losses(void **state) {
       {MIXTRAL ",\"num_key_value_heads\":2,\"output_router_logits\":true}", 1e-3, 0},
       {OLMOE ",\"output_router_logits\":true}", 1e-2, 0},
       {QWEN3 ",\"output_router_logits\":true,\"router_aux_loss_coef\":0.5,\"router_z_loss_coef\":0.25}", 0.5,
-       0.25},
+       0},
+      {QWEN3 ",\"router_aux_loss\":\"micro\",\"router_z_loss_coef\":0.25}", 0, 0.25},
       {QWEN2 ",\"num_key_value_heads\":2,\"output_router_logits\":true,\"router_aux_loss_coef\":0}", 0, 0},
       {QWEN2 ",\"num_key_value_heads\":2,\"router_aux_loss_coef\":0.5}", 0, 0},
       {GLM ",\"output_router_logits\":true}", 0, 0},
+      {GLM ",\"output_router_logits\":true,\"router_aux_loss_coef\":0.5,\"router_z_loss_coef\":0.5}", 0, 0},
+      {GLM ",\"router_aux_loss\":\"rank\",\"router_aux_loss_coef\":0.5,\"output_router_logits\":true}", 0.5,
+       0},
   };
   for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
     const fsdp_model_config c = model_of_json(models[m].json);
