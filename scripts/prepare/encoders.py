@@ -80,7 +80,7 @@ class Pretrained:
         self.special_tokens = settings.special_tokens
         self.vocabulary = 1 + max(self.tokenizer.get_vocab(with_added_tokens=True).values())
         beside = _Beside(self.path)
-        self.begin = settings.begin_id(self._own_begin(beside), self.tokenizer)
+        self.begin = settings.begin_id(self._own_begin(), self.tokenizer)
         self.end = settings.end_id(beside.id_of("eos", self.tokenizer), self.tokenizer)
         if self.end is None and not settings.no_end:
             raise OptionError(f"{self.path}: nothing beside it says which token ends a text; name it with "
@@ -120,14 +120,11 @@ class Pretrained:
     def _ids(self, text):
         return self.tokenizer.encode(text, add_special_tokens=False).ids
 
-    def _own_begin(self, beside):
-        """The token before every text: said beside the tokenizer, or put there by the tokenizer itself."""
+    def _own_begin(self):
+        """The token that the tokenizer puts before every text. Transformers asks nothing else: add_bos_token
+        of tokenizer_config.json is for folders without a tokenizer.json."""
         plain, full = self._ids("a"), self.tokenizer.encode("a").ids
-        own = full[0] if len(full) > len(plain) and full[:len(plain)] != plain else None
-        wanted = beside.config.get("add_bos_token")
-        if wanted is None:
-            return own
-        return beside.id_of("bos", self.tokenizer) if wanted else None
+        return full[0] if len(full) > len(plain) and full[:len(plain)] != plain else None
 
     def _encoded(self, runs_of, documents):
         """The runs' encodings, in order. A chat template writes special tokens, whatever text may hold."""
@@ -318,13 +315,12 @@ class _Beside:
         return None
 
     def stops(self):
-        """The tokens at which Transformers' generate ends a text."""
-        for config in self.others:
-            value = config.get("eos_token_id")
-            if value is not None:
-                return {token for token in (value if isinstance(value, list) else [value])
-                        if isinstance(token, int)}
-        return set()
+        """The tokens at which Transformers' generate ends a text: where there is a generation_config.json,
+        its own alone, also if it has none."""
+        has_own = os.path.exists(os.path.join(self.folder, "generation_config.json"))
+        value = self.others[0 if has_own else 1].get("eos_token_id")
+        tokens = value if isinstance(value, list) else [value]
+        return {token for token in tokens if isinstance(token, int)}
 
     def chat_templates(self):
         """{name: source} of those that are used: "default", and "tool_use" for conversations with tools."""

@@ -35,13 +35,13 @@ def can_be_read(folder):
 
 
 def _special_tokens(folder, config):
-    """The tokens that are not text, by their content."""
+    """The tokens that are not text, by their names."""
     beside = _read(folder, "special_tokens_map.json", {})
-    found = [END_OF_TEXT]
+    found = {}
     for name in ("bos_token", "eos_token", "unk_token", "pad_token"):
-        token = config.get(name) or beside.get(name)
-        found.append(token.get("content") if isinstance(token, dict) else token)
-    return {token for token in found if token}
+        token = config.get(name) or beside.get(name) or END_OF_TEXT
+        found[name] = token.get("content") if isinstance(token, dict) else token
+    return found
 
 
 def make(folder):
@@ -58,7 +58,8 @@ def make(folder):
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
     known, added = tokenizer.get_vocab(), _read(folder, "added_tokens.json", {})
-    special = sorted((token for token in _special_tokens(folder, config) if token in known), key=known.get)
+    named = _special_tokens(folder, config)
+    special = sorted({token for token in (END_OF_TEXT, *named.values()) if token in known}, key=known.get)
     special += sorted(added, key=added.get)
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
     for token, number in added.items():
@@ -66,6 +67,11 @@ def make(folder):
             raise InputError(f'{os.path.join(folder, "added_tokens.json")}: "{token}" is number {number}, '
                              f"but follows as {tokenizer.token_to_id(token)} on vocab.json; copy the folder "
                              "again")
+    begin = named["bos_token"]
+    if config.get("add_bos_token") and tokenizer.token_to_id(begin) is not None:
+        first = processors.TemplateProcessing(single=[begin, "$A"], pair=[begin, "$A", begin, "$B"],
+                                              special_tokens=[(begin, tokenizer.token_to_id(begin))])
+        tokenizer.post_processor = processors.Sequence([tokenizer.post_processor, first])
     path = os.path.join(folder, "tokenizer.json")
     partial = f"{path}.partial-{os.getpid()}"
     try:

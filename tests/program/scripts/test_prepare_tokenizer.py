@@ -209,7 +209,10 @@ def generation_must_stop_where_answers_end(work):
     def said(end, generation=None, config=None):
         (work / "t.jinja").write_text(answer.format(end=end))
         for name, stops in zip(files, (generation, config), strict=True):
-            (work / "llama" / name).write_text(json.dumps({} if stops is None else {"eos_token_id": stops}))
+            path = work / "llama" / name
+            path.unlink(missing_ok=True)
+            if stops is not None:
+                path.write_text(json.dumps({"eos_token_id": stops} if stops else {}))
         process = prepare("--out", work / "x.tok", "--model", work / "llama", "--chat-template",
                           work / "t.jinja", work / "a.jsonl")  # fmt: skip
         assert process.returncode == 0 and "ends of answers: 1 learned of 1\n" in process.stdout, process
@@ -223,7 +226,7 @@ def generation_must_stop_where_answers_end(work):
     assert "<s>, which ends 1 of 1 answers, is no token that ends a text to this model" in token, token
     assert "add it to eos_token_id in the model's generation_config.json" in token, token
     assert said("<s>", [1, 2]) == "" == said("<s>", None, 1) == said("<s>", 1)
-    assert said("<s>", 2, 1), "generation_config.json wins"
+    assert said("<s>", 2, 1) and said("<s>", [], 1), "generation_config.json wins, also if it names none"
 
 
 def a_completion_begins_a_token(work):
@@ -285,8 +288,19 @@ def special_tokens_are_as_said(work):
     assert made()[-1] == 7
     (work / "gpt" / "special_tokens_map.json").write_text('{"eos_token": {"content": "<|endoftext|>"}}')
     assert made()[-1] == 0
-    config.write_text('{"add_bos_token": true, "bos_token": "<|endoftext|>"}')
-    assert made()[0] == 0
+    # What the tokenizer puts before a text, and not what stands beside it: as Transformers does.
+    path = work / "gpt" / "tokenizer.json"
+    definition = json.loads(path.read_text())
+    first = {"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}
+    known = {"<|endoftext|>": {"id": "<|endoftext|>", "ids": [0], "tokens": ["<|endoftext|>"]}}
+    template = {"type": "TemplateProcessing", "single": first, "pair": first[1:], "special_tokens": known}
+    for wanted in ("true", "false"):
+        config.write_text(f'{{"add_bos_token": {wanted}, "bos_token": "<|endoftext|>"}}')
+        path.write_text(json.dumps(definition))
+        assert made()[:len(one)] == one
+        path.write_text(json.dumps(definition | {"post_processor": template}))
+        assert made()[:1 + len(one)] == [0] + one
+    path.write_text(json.dumps(definition))
     assert "900" in error_of(prepare(*command[:-1], "--eos", "900", work / "a.jsonl"), 2)
 
 
@@ -311,6 +325,14 @@ def an_older_form_becomes_tokenizer_json(work):
     assert Tokens(tokens).hash == xxh64(made.read_bytes())
     again = prepare("--out", tokens, "--tokenizer", folder, work / "a.txt")
     assert "made of" not in again.stdout and Tokens(tokens).ids == wanted
+    # Here, without a tokenizer.json, Transformers asks tokenizer_config.json.
+    made.unlink()
+    config = {"tokenizer_class": "GPT2Tokenizer", "add_bos_token": True}
+    config["bos_token"] = {"content": "<|endoftext|>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    process = prepare("--out", tokens, "--model", folder, work / "a.txt")
+    assert process.returncode == 0 and Tokens(tokens).ids == [0] + wanted, process
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "GPT2Tokenizer"}')
     # Numbers that do not follow, another kind of tokenizer, damaged files.
     made.unlink()
     refused = lambda option: error_of(prepare("--out", tokens, option, folder, work / "a.txt"), 3)
