@@ -2,6 +2,7 @@
 // Rows that hold no token are in no sum.
 #include "kernels/cpu/operand.h"
 #include "kernels/cpu/ops.h"
+#include "kernels/row_map.h"
 
 #include <math.h>
 #include <string.h>
@@ -150,17 +151,22 @@ void FSDP_CPU(route_sums_backward)(const fsdp_kernel_call *call) {
 
 // ---- Of sequences: T rows each
 
-// Of sequence b, whose rows lie one after the other; T of them hold a token, or one is counted.
+// Rows of a sequence that lie one after the other.
+static int64_t piece_of(const losses *l) {
+  return l->attrs->piece ? l->attrs->piece : l->attrs->seq;
+}
+
+// Of sequence b; T of its rows hold a token, or one is counted.
 static double sequence_loss(const losses *l, int64_t b, double *counts, float *p) {
   enum { LOGITS, EXPERTS, REAL, TOTAL, FACTORS };
-  const int64_t first = b * l->attrs->seq, end = first + l->attrs->seq,
-                sequences = l->attrs->batch * l->attrs->ranks;
+  const int64_t batch = l->attrs->batch, piece = piece_of(l), sequences = batch * l->attrs->ranks;
   const int32_t *experts = l->o[EXPERTS].data, *real = l->o[REAL].data;
   double *sums = counts + l->E, loss = 0;
   float *factors = (float *)l->o[FACTORS].data + b * l->E, divisor;
   int64_t T = 0;
   memset(counts, 0, (size_t)(2 * l->E) * sizeof *counts);
-  for (int64_t n = first; n < end; n++) {
+  for (int64_t i = 0; i < l->attrs->seq; i++) {
+    const int64_t n = fsdp_row_in_pieces(batch, piece, b, i);
     if (!real[n]) continue;
     T++;
     for (int64_t j = 0; j < l->k; j++) counts[experts[n * l->k + j]]++;
@@ -189,8 +195,9 @@ static void sum_sequences(void *argument, int64_t index, void *scratch) {
 
 void FSDP_CPU(route_sequences)(const fsdp_kernel_call *call) {
   losses l = losses_of(call);
-  FSDP_CHECK(call->attrs->ranks >= 1 && !call->attrs->piece, "sequences of %lld ranks, in pieces of %lld",
-             (long long)call->attrs->ranks, (long long)call->attrs->piece);
+  FSDP_CHECK(call->attrs->ranks >= 1 && l.attrs->seq % piece_of(&l) == 0,
+             "sequences of %lld ranks, %lld rows in pieces of %lld", (long long)l.attrs->ranks,
+             (long long)l.attrs->seq, (long long)piece_of(&l));
   fsdp_pool_run(call->pool, 1, sum_sequences, &l);
 }
 
@@ -205,7 +212,8 @@ static void sequence_backward_row(void *argument, int64_t n, void *scratch) {
   const bool sigmoids = l->attrs->route_score == FSDP_ROUTE_SIGMOID;
   if (is_padding(l, n, REAL, D_LOGITS)) return;
   float *p = scratch, *d = scratch_after(p, l->E), *before = scratch_after(d, l->E), dot = 0, divisor;
-  const float *factors = (const float *)l->o[FACTORS].data + n / l->attrs->seq * l->E;
+  const float *factors =
+      (const float *)l->o[FACTORS].data + n / piece_of(l) % l->attrs->batch * l->E; // of the row's sequence
   probabilities(l, n, p, &divisor);
   for (int64_t e = 0; e < l->E; e++) dot += p[e] * factors[e];
   for (int64_t e = 0; e < l->E; e++)

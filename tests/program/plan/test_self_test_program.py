@@ -79,6 +79,13 @@ def passing():
 TWO_AXES = "lm_head.weight: [b, null]\nmodel.norm: [[data, fsdp], [a, b], null]\n"
 
 
+# A router's rows lie in pieces, and its loss of each sequence reads those of whole ones.
+ROUTERS = ("model.embed_tokens: [[fsdp, expert], a, null]\n"
+           "model.layers.*: [[fsdp, expert], a, null]\n"
+           "model.layers.*.post_attention_layernorm: [[fsdp, expert], a, null]\n"
+           "model.layers.*.mlp.gate.weight: [null, null]\n")
+
+
 # Rules by name, one of a layer by itself, operators by counts and by ranks, a vocabulary that nothing
 # divides, and a file as printed.
 def files():
@@ -105,6 +112,8 @@ def files():
     parts = work / "parts.yaml"
     parts.write_text("".join(f"model.layers.*.self_attn.{name}_proj.weight: [null, tensor]\n"
                              for name in "qkv"))
+    routers = work / "routers.yaml"
+    routers.write_text(ROUTERS)
     two_axes = work / "two_axes.yaml"
     two_axes.write_text(TWO_AXES)
     model = programs.make_model(work / "model", programs.CONFIG | {"vocab_size": 32001}, weights=False)
@@ -123,6 +132,8 @@ def files():
              ["--model", "llama2-7b", *mesh, "--op-strategies", operators],
              ["--model", model, "--ranks", 12, "--mesh", "fsdp=3,tensor=4"],
              ["--model", one_head, "--ranks", 2, "--tensor-parallel", 2],
+             ["--model", "tiny-mixtral", "--ranks", 4, "--mesh", "a=2,expert=2", "-b", 3, "-s", 21,
+              "--sharding", routers, "--router-aux-coef", 0.1, "--aux-loss", "sequence"],
              ["--ranks", 4, "--mesh", "fsdp=2,tensor=2", "--sharding", "fsdp-tp",
               "--extra-data-axis", "tensor"]]
     # Attention on the queries of one of two axes that cut rows: the other one cuts heads, or nothing of it.
