@@ -45,10 +45,12 @@ static void describe_allowed(const fsdp_option_row *row, char *out, size_t bytes
     snprintf(out, bytes, "size, block, none or module:NAME,... (class names)");
     return;
   case FSDP_OPTION_MESH:
-    snprintf(out, bytes,
-             "data=R,fsdp=F: names, each once, with sizes from 1 (at most 1048576 ranks, and three names "
-             "besides data, fsdp, tensor, context and expert, none ending in " FSDP_AXIS_REPLICA
-             "), or two sizes, of fsdp and tensor");
+    snprintf(
+        out, bytes,
+        "data=R,fsdp=F: names, each once, with sizes from 1 (at most 1048576 ranks, and three names "
+        "besides data, fsdp, tensor, context and expert, each a letter and up to %d letters, digits and _, "
+        "not null and none ending in " FSDP_AXIS_REPLICA "), or two sizes, of fsdp and tensor",
+        FSDP_AXIS_NAME_BYTES - 2);
     return;
   case FSDP_OPTION_SET:
     snprintf(out, bytes, "KEY=VALUE");

@@ -21,8 +21,10 @@ fsdp_mesh fsdp_mesh_of(int data, int fsdp) {
   return mesh;
 }
 
+// `null` is no axis in a sharding file.
 static bool is_name(const char *name) {
   size_t length = strlen(name);
+  if (!strcmp(name, "null")) return false;
   if (length == 0 || length >= FSDP_AXIS_NAME_BYTES || !isalpha((unsigned char)*name)) return false;
   for (const char *at = name; *at; at++)
     if (!isalnum((unsigned char)*at) && *at != '_') return false;

@@ -141,8 +141,12 @@ fsdp_status fsdp_sharding_read_assignment(fsdp_sharding *s, const char *text, co
   read_name(text, (size_t)(equals - text), &rule);
   snprintf(rule.place, sizeof rule.place, "--shard (%.140s)", place);
   reader r = {.sharding = s, .place = rule.place, .bad = FSDP_ERR_OPTION, .rule = &rule};
-  const fsdp_yaml_source source = {
-      .path = rule.place, .text = equals + 1, .text_bytes = strlen(equals + 1), .bad = FSDP_ERR_OPTION};
+  const fsdp_yaml_source source = {.path = rule.place,
+                                   .text = equals + 1,
+                                   .text_bytes = strlen(equals + 1),
+                                   .what =
+                                       "a list with an entry for each dimension, as in [[data, fsdp], null]",
+                                   .bad = FSDP_ERR_OPTION};
   fsdp_status status = fsdp_yaml_visit(&source, read_document, &r, error);
   if (status) return status;
   if (rule.dims == 0)

@@ -154,7 +154,8 @@ static void meshes(void **state) {
   const char *const meshless[] = {
       "",         "2",       "2,4,1",           "data=0",   "data=2,",         "data=2,data=2",
       "tensor=x", "data=-1", "data=2;fsdp=2",   "2,fsdp=2", "fsdp=2,2",        "=2",
-      "4,",       ",4",      "data=1e6,fsdp=2", "a name=2", "a=1,b=1,c=1,d=1", "tensor_replica=2"};
+      "4,",       ",4",      "data=1e6,fsdp=2", "a name=2", "a=1,b=1,c=1,d=1", "tensor_replica=2",
+      "null=2"};
   for (size_t i = 0; i < sizeof meshless / sizeof *meshless; i++) {
     if (fsdp_value_mesh(meshless[i], &mesh)) fail_msg("'%s' is taken for a mesh", meshless[i]);
   }
