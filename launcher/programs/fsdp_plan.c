@@ -10,6 +10,7 @@
 #include "launcher/report/padding_note.h"
 #include "launcher/report/price.h"
 #include "launcher/report/report.h"
+#include "launcher/report/rule_note.h"
 #include "launcher/report/strategies.h"
 #include "launcher/report/trace_file.h"
 #include "launcher/setup/document_work.h"
@@ -50,6 +51,8 @@ static void print_notes(const fsdp_options *options, const fsdp_setup *setup) {
     fprintf(stderr, "fsdp_plan: note: %s\n", note);
   if (setup->plan->propagation)
     fsdp_strategies_warn(setup->plan->flow, setup->plan->propagation, "fsdp_plan", stderr);
+  for (int i = 0; fsdp_rule_note(setup->plan, i, note, sizeof note); i++)
+    fprintf(stderr, "fsdp_plan: warning: %s\n", note);
   const fsdp_document_work *work = work_of(&setup->plan->config);
   if (work->left > 0)
     fprintf(stderr, "fsdp_plan: note: attention is priced by the documents of --data: %.1f%% of its pairs\n",

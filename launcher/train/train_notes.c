@@ -2,6 +2,7 @@
 #include "launcher/options/run_options.h"
 #include "launcher/report/padding_note.h"
 #include "launcher/report/report.h"
+#include "launcher/report/rule_note.h"
 #include "launcher/report/strategies.h"
 #include "launcher/setup/mesh_choice.h"
 #include "launcher/setup/sharding_file.h"
@@ -263,4 +264,6 @@ void fsdp_train_print_notes(const fsdp_trainer *t) {
   if (t->dataset) warn_of_run(t);
   const fsdp_plan *plan = t->setup.plan;
   if (plan->propagation) fsdp_strategies_warn(plan->flow, plan->propagation, "fsdp_train", stderr);
+  for (int i = 0; fsdp_rule_note(plan, i, text, sizeof text); i++)
+    fprintf(stderr, "fsdp_train: warning: %s\n", text);
 }

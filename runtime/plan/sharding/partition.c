@@ -387,20 +387,86 @@ static void append_axes(const partitioner *p, fsdp_axis_set axes, fsdp_dim_axes 
     if (source >> a & 1) dim->axes[dim->count++] = (signed char)a;
 }
 
+// The axes of a rule's dimension that the input lacks.
+static fsdp_axis_set further_axes(const partitioner *p, const fsdp_spec *rule, int dim) {
+  return fsdp_factored_axes(p->axes, &rule->dim[dim]) & ~zero_axes(p);
+}
+
+// A rule is followed if the output lies so anywhere on its way to its first reader.
+static void judge_rule(const partitioner *p, fsdp_spec *rule, const value_spread *spread) {
+  const bool so = !spread->partial && further_axes(p, rule, 1) == (spread->rows & ~p->decisions->dispatch) &&
+                  further_axes(p, rule, 2) == spread->columns;
+  if (so) rule->outcome = FSDP_RULE_FOLLOWED;
+  if (!so && rule->outcome == FSDP_RULE_NO_TENSOR) rule->outcome = FSDP_RULE_OTHERWISE;
+}
+
 static void write_output(const partitioner *p, fsdp_specs *specs, int module, value_spread spread) {
   fsdp_spec *spec = &specs->modules[module];
-  if (fsdp_specs_rule(p->specs, module) || spec->dims != FSDP_OUTPUT_DIMS) return;
+  if (spec->dims != FSDP_OUTPUT_DIMS) return;
+  if (fsdp_specs_rule(p->specs, module)) {
+    judge_rule(p, spec, &spread);
+    return;
+  }
   for (int d = 0; d < 2; d++) spec->dim[d] = specs->input.dim[d];
   spec->dim[2] = (fsdp_dim_axes){0};
   append_axes(p, spread.rows & ~p->decisions->dispatch, &spec->dim[1]);
   append_axes(p, spread.columns, &spec->dim[2]);
 }
 
+// A value is the module's output.
+static void write_value(const partitioner *p, fsdp_specs *specs, int module, int value) {
+  const value_spread made = *partition_spread((partitioner *)p, value),
+                     stored = *partition_spread((partitioner *)p, p->current[value]);
+  if (fsdp_specs_rule(p->specs, module)) {
+    judge_rule(p, &specs->modules[module], &made);
+    judge_rule(p, &specs->modules[module], &stored);
+  }
+  write_output(p, specs, module, p->is_used[value] ? p->first_use[value] : stored);
+}
+
+// The output of the head, and of the whole model, are logits, which no tensor has.
+static void judge_logits(const partitioner *p, fsdp_specs *specs, int n) {
+  const fsdp_node *node = &p->nodes[n];
+  const fsdp_op_strategy *a = &p->decisions->ops[n].strategy;
+  const value_spread spread = {.rows = fsdp_strategy_axes(a, 't'), .columns = fsdp_strategy_axes(a, 'v')};
+  bool is_head = fsdp_op_letter_find(fsdp_op_letters_of(node->kind), 'v') != NULL;
+  for (int o = 0; o < node->operand_count; o++)
+    is_head = is_head && p->decisions->output_of[node->operands[o].value] != node->module;
+  for (int m = node->module; is_head && m >= 0; m = p->graph->modules[m].parent)
+    if (fsdp_specs_rule(specs, m)) judge_rule(p, &specs->modules[m], &spread);
+}
+
+// Attention may take its queries in pieces because the line of their product says so.
+static void judge_queries(const partitioner *p, fsdp_specs *specs, int n) {
+  const fsdp_node *node = &p->nodes[n];
+  const fsdp_op_strategy *a = &p->decisions->ops[n].strategy;
+  const value_spread spread = {.rows = fsdp_strategy_axes(a, 't'), .columns = fsdp_strategy_axes(a, 'h')};
+  if (!fsdp_op_gathers_keys(node->kind)) return;
+  const int module = p->graph->values[node->operands[0].value].module;
+  if (fsdp_specs_rule(specs, module)) judge_rule(p, &specs->modules[module], &spread);
+}
+
+// `given` before rules are judged: none has a tensor. After that: one of an output that is no tensor says
+// nothing if it names no axis beyond the input's.
+static void mark_rules(const partitioner *p, fsdp_specs *specs, bool given) {
+  for (int m = 0; m < p->graph->module_count; m++) {
+    const fsdp_spec *rule = fsdp_specs_rule(specs, m);
+    if (!rule) continue;
+    const bool cuts = (further_axes(p, rule, 1) | further_axes(p, rule, 2)) != 0;
+    if (given) specs->modules[m].outcome = FSDP_RULE_NO_TENSOR;
+    if (!given && !cuts && rule->outcome == FSDP_RULE_NO_TENSOR)
+      specs->modules[m].outcome = FSDP_RULE_FOLLOWED;
+  }
+}
+
 // Writes how outputs lie into the specs of modules that no rule places, so that they print as rules of the
-// same program.
+// same placements, and into those that one places whether it is followed.
 static void write_outputs(const partitioner *p, fsdp_specs *specs) {
+  mark_rules(p, specs, true);
   for (int n = 0; n < p->node_count; n++) {
     const fsdp_node *node = &p->nodes[n];
+    judge_logits(p, specs, n);
+    judge_queries(p, specs, n);
     int added = fsdp_op_added(node->kind);
     // The output of a layer is what the next norm's sum makes of it.
     if (added >= 0) {
@@ -412,15 +478,14 @@ static void write_outputs(const partitioner *p, fsdp_specs *specs) {
     for (int o = 0; o < node->operand_count; o++) {
       int value = node->operands[o].value;
       if (node->operands[o].access != FSDP_WRITE || p->decisions->output_of[value] < 0) continue;
-      value_spread spread =
-          p->is_used[value] ? p->first_use[value] : *partition_spread((partitioner *)p, p->current[value]);
       for (int m = p->graph->values[value].module; m >= p->decisions->output_of[value];
            m = p->graph->modules[m].parent)
-        write_output(p, specs, m, spread);
+        write_value(p, specs, m, value);
       for (int w = 1; w < node->weight_count; w++)
-        write_output(p, specs, p->graph->params[p->graph->values[node->weights[w]].param].module, spread);
+        write_value(p, specs, p->graph->params[p->graph->values[node->weights[w]].param].module, value);
     }
   }
+  mark_rules(p, specs, false);
 }
 
 fsdp_status fsdp_partition(fsdp_graph *graph, fsdp_specs *specs, const fsdp_mesh *mesh,

@@ -20,10 +20,18 @@ typedef enum fsdp_spec_source {
   FSDP_SPEC_GIVEN       // a rule of the user, or strategies of operators
 } fsdp_spec_source;
 
+// What a plan makes of a user's rule for an output, which the partition writes.
+typedef enum fsdp_rule_outcome {
+  FSDP_RULE_FOLLOWED,
+  FSDP_RULE_NO_TENSOR, // the output is no tensor of its own, and the rule cuts it
+  FSDP_RULE_OTHERWISE  // what makes the output, maybe beside others, does not store it so
+} fsdp_rule_outcome;
+
 // The axes that cut each dimension, also those of size 1.
 typedef struct fsdp_spec {
   int dims;
   fsdp_spec_source source;
+  fsdp_rule_outcome outcome;
   fsdp_dim_axes dim[FSDP_MAX_DIMS];
   char place[FSDP_SPEC_PLACE_BYTES]; // of the source, for messages: "llama.yaml:3"; "": a default
 } fsdp_spec;

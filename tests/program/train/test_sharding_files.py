@@ -334,6 +334,9 @@ def what_is_wrong_is_named():
     refused(3, ["--shard", "differs from the batch", "data+fsdp"], "--mesh", "data=2,fsdp=2",
             "--sharding", "fsdp", "--shard", "lm_head=[null, null, null]")
     refused(2, ["--shard", "is empty"], "--sharding", "fsdp", "--shard", "lm_head.weight=")
+    refused(2, ["--shard", "64 levels deep; give a list"], "--sharding", "fsdp", "--shard",
+            "lm_head.weight=" + 70 * "[")
+    refused(2, ["--mesh 'a-b=2,fsdp=2'", "letters, digits and _"], "--mesh", "a-b=2,fsdp=2")
     refused(2, ["axis replica has 2 ranks", "--extra-data-axis replica"], "--mesh", "replica=2,fsdp=2")
     cut = "model.layers.*.self_attn.{}_proj.weight: {}\n"
     apart = written("apart.yaml", cut.format("k", "[tensor, null]") + cut.format("v", "[null, null]"))
@@ -365,8 +368,42 @@ def axes_of_one_rank_are_noted():
     assert out.count(f"note:      axis tensor, named in 17 lines of --sharding ") == 1, out
 
 
+def lines_without_effect_are_named():
+    """Of outputs that no tensor is, of one product that are to be stored unlike, and of logits: one warning a
+    line; not where the line says what is done anyway, nor of queries that attention takes in pieces."""
+    weights = "".join(f"model.layers.*.self_attn.{name}_proj.weight: [x, null]\n" for name in "qkv")
+    file = written("unfollowed.yaml", weights + "lm_head.weight: [x, null]\n"
+                   "model.layers.*.mlp.act_fn: [null, null, x]\n"
+                   "model.layers.*.self_attn.k_proj: [null, null, null]\n"
+                   "model.rotary_emb: [null, x, null]\n"
+                   "lm_head: [null, null, x]\n"
+                   "'': [null, x, null]\n"
+                   "model.layers.*.self_attn.v_proj: [null, null, x]\n"
+                   "model.layers.*.mlp.down_proj: [null, null, x]\n"
+                   "model.norm: [null, x, null]\n")
+    own, other = "no tensor of this output's own", "stores it otherwise"
+    expected = {5: ("model.layers.0.mlp.act_fn", own), 6: ("model.layers.0.self_attn.k_proj", other),
+                7: ("model.rotary_emb", own), 9: ("", other)}  # fmt: skip
+    mesh = ["--mesh", "fsdp=1,x=2"]
+    process = programs.run("fsdp_plan", "--ranks", 2, "-s", 16, *mesh, "--sharding", file)
+    found = [line for line in process.stderr.splitlines() if "is not followed" in line]
+    assert process.returncode == 0 and len(found) == len(expected), found
+    for line, (name, why) in expected.items():
+        (text,) = [one for one in found if f'unfollowed.yaml:{line}: "{name}": [' in one]
+        assert text.startswith("fsdp_plan: warning: ") and why in text, text
+    mesh = ["--mesh", "fsdp=2,tensor=2,context=2"]
+    process = programs.run("fsdp_plan", "--ranks", 8, *mesh, "--sharding", FSDP_TP_CP)
+    assert process.returncode == 0 and "not followed" not in process.stderr, process.stderr
+    if programs.WITH_MPI:
+        process = programs.run("fsdp_train", "-s", 16, "--max-steps", 1, "--mesh", "fsdp=1,x=2", "--sharding",
+                               file, ranks=2)  # fmt: skip
+        found = [line for line in process.stderr.splitlines() if "fsdp_train: warning: " in line]
+        assert sum("is not followed" in line for line in found) == len(expected), process.stderr
+
+
 plans_as_strategies()
 axes_of_one_rank_are_noted()
+lines_without_effect_are_named()
 rest_follows()
 prints_read_back()
 starts_print_the_same()
