@@ -25,11 +25,12 @@ static const char *name_of(const fsdp_node *node, int operand) {
   return fsdp_op_family(node->kind);
 }
 
-// The layer of the first node of `nodes` that reads the value, -1: none of a layer does.
+// The layer of the first node of `nodes` that reads the value, -1: none of a layer does. What changes it, as
+// the dropout of the layer before, still makes it.
 static int first_reader(const fsdp_node *nodes, int count, int value) {
   for (int n = 0; n < count; n++)
     for (int o = 0; o < nodes[n].operand_count; o++)
-      if (nodes[n].operands[o].value == value && (nodes[n].operands[o].access & FSDP_READ) &&
+      if (nodes[n].operands[o].value == value && nodes[n].operands[o].access == FSDP_READ &&
           nodes[n].block >= 0)
         return nodes[n].block;
   return -1;

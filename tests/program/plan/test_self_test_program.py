@@ -112,8 +112,6 @@ def files():
     parts = work / "parts.yaml"
     parts.write_text("".join(f"model.layers.*.self_attn.{name}_proj.weight: [null, tensor]\n"
                              for name in "qkv"))
-    routers = work / "routers.yaml"
-    routers.write_text(ROUTERS)
     two_axes = work / "two_axes.yaml"
     two_axes.write_text(TWO_AXES)
     model = programs.make_model(work / "model", programs.CONFIG | {"vocab_size": 32001}, weights=False)
@@ -132,8 +130,6 @@ def files():
              ["--model", "llama2-7b", *mesh, "--op-strategies", operators],
              ["--model", model, "--ranks", 12, "--mesh", "fsdp=3,tensor=4"],
              ["--model", one_head, "--ranks", 2, "--tensor-parallel", 2],
-             ["--model", "tiny-mixtral", "--ranks", 4, "--mesh", "a=2,expert=2", "-b", 3, "-s", 21,
-              "--sharding", routers, "--router-aux-coef", 0.1, "--aux-loss", "sequence"],
              ["--ranks", 4, "--mesh", "fsdp=2,tensor=2", "--sharding", "fsdp-tp",
               "--extra-data-axis", "tensor"]]
     # Attention on the queries of one of two axes that cut rows: the other one cuts heads, or nothing of it.
@@ -158,6 +154,21 @@ def files():
     printed.write_text(process.stdout)
     process = plan("--model", "llama2-7b", *mesh, "--sharding", printed, "--self-test")
     assert process.returncode == 0, (process.stdout, process.stderr)
+
+
+def streams():
+    routers = work / "routers.yaml"
+    routers.write_text(ROUTERS)
+    # What enters a layer is a sum in columns, into which the layer before drops elements.
+    columns = work / "columns.yaml"
+    columns.write_text("model.layers.*: [fsdp, null, a]\n")
+    for arguments in (["--model", "tiny-mixtral", "--ranks", 4, "--mesh", "a=2,expert=2", "-b", 3, "-s", 21,
+                       "--sharding", routers, "--router-aux-coef", 0.1, "--aux-loss", "sequence"],
+                      ["--ranks", 2, "--mesh", "fsdp=1,a=2", "-s", 16, "--sharding", columns,
+                       "--dropout", 0.1, "--offload-activations", "block_inputs"]):
+        process = plan(*arguments, "--self-test")
+        assert process.returncode == 0, (arguments, process.stdout, process.stderr)
+        numbers_of(process.stdout.splitlines()[-1])
 
 
 def outputs():
@@ -217,6 +228,7 @@ def training():
 
 passing()
 files()
+streams()
 outputs()
 refused()
 training()
