@@ -16,15 +16,20 @@ static void remember(int signal_number) {
   if (signal_number != SIGUSR1) signal(signal_number, SIG_DFL);
 }
 
+static void note_continued(int signal_number) {
+  (void)signal_number;
+  fsdp_job_continued();
+}
+
 void fsdp_stop_install(void) {
-  const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
+  const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGCONT};
   for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
     struct sigaction action;
     // What nohup ignores stays ignored.
     if (signals[i] == SIGHUP && sigaction(SIGHUP, NULL, &action) == 0 && action.sa_handler == SIG_IGN)
       continue;
     memset(&action, 0, sizeof action);
-    action.sa_handler = remember;
+    action.sa_handler = signals[i] == SIGCONT ? note_continued : remember;
     action.sa_flags = SA_RESTART; // a write to the log is not to fail because of it
     sigemptyset(&action.sa_mask);
     sigaction(signals[i], &action, NULL);

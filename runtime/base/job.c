@@ -1,5 +1,6 @@
 #include "runtime/base/job.h"
 
+#include "runtime/base/clock.h"
 #include "runtime/base/close_from.h"
 
 #include <errno.h>
@@ -26,6 +27,7 @@ static void (*record)(const fsdp_job_end *end);
 static struct { int terminal, log; } outputs = {STDERR_FILENO, -1};
 
 static _Atomic bool asked_here, *asked_to_end = &asked_here;
+static _Atomic int64_t continued_ms; // 0: never
 
 void fsdp_job_name(int rank, const char *host) {
   identity.rank = rank;
@@ -62,6 +64,15 @@ void fsdp_job_asked_to_end(void) {
 
 bool fsdp_job_is_asked_to_end(void) {
   return atomic_load_explicit(asked_to_end, memory_order_relaxed);
+}
+
+void fsdp_job_continued(void) {
+  atomic_store_explicit(&continued_ms, fsdp_now_ms(), memory_order_relaxed);
+}
+
+bool fsdp_job_was_continued(int64_t ms) {
+  const int64_t at_ms = atomic_load_explicit(&continued_ms, memory_order_relaxed);
+  return at_ms > 0 && fsdp_now_ms() - at_ms <= ms;
 }
 
 void fsdp_job_share_asked(_Atomic bool *asked) {

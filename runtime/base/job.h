@@ -61,5 +61,10 @@ void fsdp_job_record_wait(int writer);
 void fsdp_job_asked_to_end(void);
 bool fsdp_job_is_asked_to_end(void);
 
+// Called by the handler of SIGCONT, with which mpirun begins to end the ranks of a job of which one has
+// failed: SIGTERM and SIGKILL follow. Whether that was within the last `ms`.
+void fsdp_job_continued(void);
+bool fsdp_job_was_continued(int64_t ms);
+
 // Keeps that in *asked from now on, in memory that another process reads and that stays.
 void fsdp_job_share_asked(_Atomic bool *asked);

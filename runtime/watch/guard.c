@@ -28,9 +28,7 @@
 #define SAY_MS    2000
 #define LEAVE_MS  4000
 // For ranks that the guard itself asked to leave.
-#define TOLD_MS 1000
-// For the guard of another node to report a rank that is stopped there, and to end mpirun.
-#define GIVE_WAY_MS  2000
+#define TOLD_MS      1000
 #define NAMED_MAX    4
 #define GUARD_SPEAKS UINT32_MAX
 
@@ -231,11 +229,13 @@ static void give_terminal_back(guard *self) {
 }
 
 // After a run without failures: on several nodes mpirun waits without a limit for a daemon that it cannot
-// reach, and the daemon for mpirun; and for a stopped rank of another node, which its guard reports.
+// reach, and the daemon for mpirun; and for a stopped rank of another node, whose guard reports it at the
+// limit, upon which mpirun ends the job.
 static bool end_launcher_of_finished(guard *self, int64_t now) {
   int64_t limit_ms = atomic_load(&self->shared->limit_ms);
   if (!self->several_nodes || !self->owns_launcher) return true;
-  if (now - self->over_ms < limit_ms + GIVE_WAY_MS || launcher_prints(self)) return false;
+  if (now - self->over_ms < limit_ms + fsdp_launcher_patience_ms(&self->launcher)) return false;
+  if (launcher_prints(self)) return false;
   int terminal = fsdp_launcher_output(&self->launcher, STDERR_FILENO);
   if (terminal >= 0 && !self->launcher.is_daemon) {
     fsdp_job_set_outputs(terminal, -1);

@@ -292,7 +292,7 @@ static peers count_peers(fsdp_watch *self, int64_t now) {
     if (!rank->local || i == self->known.self || rank->view.process == 0) continue;
     if (rank->ended)
       count.left++;
-    else if (fsdp_watch_state_of(&self->known, rank, now) != FSDP_RANK_SILENT)
+    else if (!fsdp_watch_is_stopped(&self->known, rank, now))
       count.remaining++;
   }
   return count;
@@ -303,17 +303,6 @@ static void end_peers(fsdp_watch *self) {
     const fsdp_watch_seen *rank = &self->known.ranks[i];
     if (rank->local && i != self->known.self && !rank->ended) end_process(rank);
   }
-}
-
-// Whether mpirun cannot reach all of its daemons: a node sends nothing, or it has left while this rank is
-// still blocked.
-static bool is_cut_off(const fsdp_watch *self, fsdp_watch_verdict why, int64_t now) {
-  for (int i = 0; i < self->known.count; i++) {
-    fsdp_rank_state state = fsdp_watch_state_of(&self->known, &self->known.ranks[i], now);
-    if (state == FSDP_RANK_UNREACHABLE) return true;
-    if (why == FSDP_VERDICT_STUCK && state == FSDP_RANK_LEFT && !self->known.ranks[i].local) return true;
-  }
-  return false;
 }
 
 // Tells the nodes that hear of this one that the job is over.
@@ -364,7 +353,7 @@ static void speak(fsdp_watch *self, fsdp_watch_verdict why, int64_t now) {
     explain(self, why, now, text, sizeof text, &failed);
     message = text;
   }
-  bool cut_off = is_cut_off(self, why, now);
+  bool cut_off = fsdp_watch_is_cut_off(&self->known, why, now);
   fsdp_status status = why == FSDP_VERDICT_FAILED ? self->failure_status : FSDP_ERR_PEER;
   fsdp_job_say(message);
   atomic_store(&self->shared->said, 1);
@@ -394,7 +383,11 @@ static void decide(fsdp_watch *self, int64_t now) {
       self->known.ranks[i].suspect_beat = self->known.ranks[i].view.beat;
   }
   int64_t waited = fsdp_watch_waited_ms(&self->known, self->suspect_ms, now);
-  if (waited >= fsdp_watch_courtesy_ms(&self->known, why, now)) speak(self, why, now);
+  if (waited >= fsdp_watch_courtesy_ms(&self->known, why, now)) {
+    if (fsdp_watch_is_reported_elsewhere(&self->known, why)) atomic_store(&self->shared->over, FSDP_ERR_PEER);
+    leave_if_over(self);
+    speak(self, why, now);
+  }
   // The rank that claimed it has had time to report, and may have ended since.
   if (waited > fsdp_watch_courtesy_ms(&self->known, why, now) + LEAVE_MS) _exit(FSDP_ERR_PEER);
 }

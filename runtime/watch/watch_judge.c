@@ -12,6 +12,8 @@
 #define ASKED_MS    2000
 #define BEFORE_MAX  2
 #define LATE_MS     1000
+// From mpirun's SIGCONT to its SIGKILL, and a tick.
+#define ENDING_MS 2300
 
 bool fsdp_watch_has_left(const fsdp_watch_seen *r) {
   return r->view.activity == FSDP_ACTIVITY_LEFT;
@@ -58,11 +60,13 @@ fsdp_watch_verdict fsdp_watch_judge(const fsdp_watch_known *self, int64_t now) {
   return waits && stands ? FSDP_VERDICT_STUCK : FSDP_VERDICT_NONE;
 }
 
+bool fsdp_watch_is_stopped(const fsdp_watch_known *self, const fsdp_watch_seen *rank, int64_t now) {
+  return rank->local && !rank->ended && rank->view.process != 0 && now - rank->beat_ms >= silent_ms(self);
+}
+
 const fsdp_watch_seen *fsdp_watch_find_stopped(const fsdp_watch_known *self, int64_t now) {
   for (int i = 0; i < self->count; i++) {
-    const fsdp_watch_seen *rank = &self->ranks[i];
-    if (!rank->local || i == self->self || rank->ended || rank->view.process == 0) continue;
-    if (now - rank->beat_ms >= silent_ms(self)) return rank;
+    if (i != self->self && fsdp_watch_is_stopped(self, &self->ranks[i], now)) return &self->ranks[i];
   }
   return NULL;
 }
@@ -126,4 +130,20 @@ int64_t fsdp_watch_courtesy_ms(const fsdp_watch_known *self, fsdp_watch_verdict 
   if (awaits) return asked_ms + AWAITS_MS;
   return asked_ms + 2 * AWAITS_MS + self->spread_ms +
          (self->node == 0 ? 0 : self->spread_ms + 2 * GIVE_WAY_MS);
+}
+
+bool fsdp_watch_is_cut_off(const fsdp_watch_known *self, fsdp_watch_verdict why, int64_t now) {
+  if (self->leaving && fsdp_watch_find_stopped(self, now)) return false;
+  for (int i = 0; i < self->count; i++) {
+    fsdp_rank_state state = fsdp_watch_state_of(self, &self->ranks[i], now);
+    if (state == FSDP_RANK_UNREACHABLE) return true;
+    if (why == FSDP_VERDICT_STUCK && state == FSDP_RANK_LEFT && !self->ranks[i].local) return true;
+  }
+  return false;
+}
+
+bool fsdp_watch_is_reported_elsewhere(const fsdp_watch_known *self, fsdp_watch_verdict why) {
+  const bool at_end = self->leaving || self->ranks[self->self].view.activity == FSDP_ACTIVITY_FINISHING;
+  return at_end && (why == FSDP_VERDICT_SILENT || why == FSDP_VERDICT_STUCK) &&
+         fsdp_job_was_continued(ENDING_MS);
 }

@@ -47,7 +47,9 @@ typedef enum fsdp_watch_verdict {
 fsdp_watch_verdict fsdp_watch_judge(const fsdp_watch_known *self, int64_t now);
 fsdp_rank_state fsdp_watch_state_of(const fsdp_watch_known *self, const fsdp_watch_seen *rank, int64_t now);
 
-// Of this node's ranks that are still to leave, one without a heartbeat; NULL: none.
+// Whether it is a rank of this node without a heartbeat that is still to leave, also one that has come to the
+// run's end; and one of those but this rank, NULL: none.
+bool fsdp_watch_is_stopped(const fsdp_watch_known *self, const fsdp_watch_seen *rank, int64_t now);
 const fsdp_watch_seen *fsdp_watch_find_stopped(const fsdp_watch_known *self, int64_t now);
 
 // For how long this node gives way before it reports.
@@ -56,6 +58,14 @@ int64_t fsdp_watch_courtesy_ms(const fsdp_watch_known *self, fsdp_watch_verdict 
 // For how long it has given way since `since_ms`, in the time of the slowest: of a process that the machine
 // does not run, none has passed, unless that lasts so long that it is missed itself.
 int64_t fsdp_watch_waited_ms(const fsdp_watch_known *self, int64_t since_ms, int64_t now);
+
+// Whether mpirun cannot reach all of its daemons: a node sends nothing, or it has left while this rank is
+// still blocked, and not by a stopped rank of its own node.
+bool fsdp_watch_is_cut_off(const fsdp_watch_known *self, fsdp_watch_verdict why, int64_t now);
+
+// Whether another node has reported why the job ends, of which a rank at the run's end gets no mail: mpirun
+// has begun to end this node's ranks.
+bool fsdp_watch_is_reported_elsewhere(const fsdp_watch_known *self, fsdp_watch_verdict why);
 
 // When anything in the job has last moved, as far as it is known here.
 int64_t fsdp_watch_last_moved_ms(const fsdp_watch_known *self);
