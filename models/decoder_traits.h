@@ -16,9 +16,9 @@ typedef struct fsdp_decoder {
   double rope_theta_default; // of rope_theta; 0: 1e4
   // The part of a head that is rotated if partial_rotary_factor is absent; 0: always all of it.
   double rotary_share;
-  // Layers have routed experts (experts.h): the key that counts them, and what it and num_experts_per_tok
-  // mean if they are absent. NULL: none.
-  const char *experts_key;
+  // Layers have routed experts (experts.h): the key that counts them (NULL: none), its other name (NULL: it
+  // has none), and what it and num_experts_per_tok mean if they are absent.
+  const char *experts_key, *other_experts_key;
   int64_t experts_default, expert_slots_default;
   // Class names behind the prefix of what holds router and experts, and of the router, and the name of a
   // shared expert's module. NULL: "SparseMoeBlock", "TopKRouter", "shared_expert".

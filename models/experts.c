@@ -81,6 +81,17 @@ static void print_losses(const fsdp_model_config *c, json_t *root) {
   if (c->router_z_coef > 0) json_object_set_new(root, "router_z_loss_coef", json_real(c->router_z_coef));
 }
 
+// Transformers writes either name, and reads both: of two numbers the one that stands later.
+static const char *experts_key(fsdp_fields *f, const json_t *root, const fsdp_decoder *d) {
+  const json_t *value = fsdp_fields_present(root, d->experts_key);
+  const json_t *other = d->other_experts_key ? fsdp_fields_present(root, d->other_experts_key) : NULL;
+  char remedy[96];
+  snprintf(remedy, sizeof remedy, "but \"%s\", which means the same, is another number; remove one of them",
+           d->experts_key);
+  if (value && other && !json_equal(value, other)) fsdp_fields_refuse(f, d->other_experts_key, other, remedy);
+  return other && !value ? d->other_experts_key : d->experts_key;
+}
+
 void fsdp_experts_read(fsdp_fields *f, const json_t *root, fsdp_model_config *c) {
   const fsdp_decoder *d = c->family->decoder;
   read_losses(f, root, c);
@@ -89,11 +100,7 @@ void fsdp_experts_read(fsdp_fields *f, const json_t *root, fsdp_model_config *c)
     fsdp_fields_refuse(f, "router_jitter_noise", noise,
                        "but noise of the router is not supported; it must be 0");
   if (d->lists_dense_layers) read_dense_layers(f, root, c);
-  // Transformers writes either name, and reads both.
-  const char *other = "num_local_experts";
-  const char *key =
-      !fsdp_fields_present(root, d->experts_key) && fsdp_fields_present(root, other) ? other : d->experts_key;
-  c->experts = fsdp_fields_count(f, root, key, d->experts_default, EXPERTS_MAX);
+  c->experts = fsdp_fields_count(f, root, experts_key(f, root, d), d->experts_default, EXPERTS_MAX);
   c->expert_slots = fsdp_fields_count(f, root, "num_experts_per_tok", d->expert_slots_default, EXPERTS_MAX);
   c->expert_size = c->intermediate_size;
   const json_t *dtype = fsdp_fields_present(root, "router_dtype");

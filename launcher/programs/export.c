@@ -296,7 +296,10 @@ static fsdp_status carry(const exporter *x, fsdp_export_result *result, fsdp_err
     char from[PATH_BYTES], to[PATH_BYTES];
     uint64_t checksum[2];
     snprintf(from, sizeof from, "%s/" FSDP_CHECKPOINT_CARRIED "/%s", x->source, file->name);
-    snprintf(to, sizeof to, "%s/%s", x->folder, file->name);
+    snprintf(to, sizeof to, "%s/%s", x->folder, fsdp_checkpoint_place(file->name));
+    if (!fsdp_make_parents(to))
+      return fsdp_fail(error, FSDP_ERR_INPUT, "%s: its folder cannot be made (%s); make room there", to,
+                       strerror(errno));
     fsdp_status status = fsdp_checkpoint_copy_file(from, to, checksum, error);
     if (status != FSDP_OK) return status;
     if (memcmp(checksum, file->checksum, sizeof checksum) != 0) {

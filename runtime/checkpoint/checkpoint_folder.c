@@ -17,6 +17,7 @@
 // Beside weights and config.json, what Transformers needs to load and use a model.
 #define TOKENIZER     "tokenizer.json"
 #define CHAT_TEMPLATE "chat_template.jinja"
+#define TOOL_TEMPLATE "tool_use.jinja"
 static const struct {
   const char *name;
   enum { OF_MODEL, OF_TOKENIZER, OF_BOTH } of; // both: the model's where the tokenizer has none
@@ -30,7 +31,8 @@ static const struct {
                      {"vocab.json", OF_TOKENIZER},
                      {"merges.txt", OF_TOKENIZER},
                      {CHAT_TEMPLATE, OF_BOTH},
-                     {"chat_template.json", OF_BOTH}};
+                     {"chat_template.json", OF_BOTH},
+                     {TOOL_TEMPLATE, OF_TOKENIZER}};
 enum { CARRIED_MAX = sizeof carried_names / sizeof *carried_names };
 
 // ---- Files and folders
@@ -418,6 +420,10 @@ static fsdp_status carry_file(const fsdp_checkpoint_model *model, const char *fr
   return write_file(to, model->chat_template, (size_t)model->chat_template_bytes, error);
 }
 
+const char *fsdp_checkpoint_place(const char *name) {
+  return strcmp(name, TOOL_TEMPLATE) ? name : "additional_chat_templates/" TOOL_TEMPLATE;
+}
+
 static bool is_file(const char *path, struct stat *information) {
   return stat(path, information) == 0 && S_ISREG(information->st_mode);
 }
@@ -425,7 +431,7 @@ static bool is_file(const char *path, struct stat *information) {
 // Where the file of this index of carried_names is; false: there is none.
 static bool find_source(const fsdp_checkpoint_model *model, int index, char from[PATH_BYTES],
                         struct stat *information) {
-  const char *name = carried_names[index].name;
+  const char *name = fsdp_checkpoint_place(carried_names[index].name);
   const char *slash = model->tokenizer ? strrchr(model->tokenizer, '/') : NULL;
   if (model->tokenizer && carried_names[index].of != OF_MODEL) {
     if (strcmp(name, TOKENIZER) == 0)

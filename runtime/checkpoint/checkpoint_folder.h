@@ -127,6 +127,9 @@ void fsdp_checkpoint_remove_tree(const char *path);
 // Makes the names in a folder durable. False with the reason in errno.
 bool fsdp_checkpoint_sync_folder(const char *folder);
 
+// Where a model's folder has the carried file of this name: a path in it.
+const char *fsdp_checkpoint_place(const char *name);
+
 // Copies a file and makes it durable; `checksum` (may be NULL) is XXH3-128 of it. FSDP_ERR_INPUT.
 fsdp_status fsdp_checkpoint_copy_file(const char *from, const char *to, uint64_t checksum[2],
                                       fsdp_error *error);

@@ -181,6 +181,12 @@ static fsdp_status add_index(fsdp_safetensors *model, const char *path, fsdp_err
 }
 
 static fsdp_status add_folder(fsdp_safetensors *model, const char *folder, fsdp_error *error) {
+  // Transformers adds it to the weights, if PEFT is installed.
+  if (exists(folder, "adapter_config.json"))
+    return fsdp_fail(error, FSDP_ERR_INPUT,
+                     "%s: has an adapter (adapter_config.json), which is not applied here; merge it into the "
+                     "weights (PEFT's merge_and_unload), or remove that file",
+                     folder);
   bool single = exists(folder, "model.safetensors");
   if (!single && !exists(folder, "model.safetensors.index.json"))
     return fsdp_fail(

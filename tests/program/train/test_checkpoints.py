@@ -369,7 +369,9 @@ def to_hugging_face_and_back():
     source = programs.CONFIG | digits | {"dtype": "bfloat16", "torch_dtype": "bfloat16"}
     kind = source.pop("model_type")
     folder = programs.make_model(work / "source", source)
-    for name in ("generation_config.json", "tokenizer_config.json"):
+    (folder / "additional_chat_templates").mkdir()
+    others = ("generation_config.json", "tokenizer_config.json", "additional_chat_templates/tool_use.jinja")
+    for name in others:
         (folder / name).write_text(json.dumps({"name": name}))
     ranks = 3 if MPI else None
     idle = ["--model", folder, "--lr", 0, "--weight-decay", 0, "--max-steps", 1, "-b", 1]
@@ -378,7 +380,7 @@ def to_hugging_face_and_back():
     process = programs.run("fsdp_export", work / "idle", "--to", out)
     assert process.returncode == 0, process.stderr
     assert (out / "model.safetensors").stat().st_size > 0
-    for name in ("generation_config.json", "tokenizer_config.json"):
+    for name in others:
         assert (out / name).read_bytes() == (folder / name).read_bytes()
     config = json.loads((out / "config.json").read_text())
     source.pop("torch_dtype")

@@ -232,6 +232,11 @@ static void files_that_are_none(void **state) {
             "--init random");
   io_write_text("bare/pytorch_model.bin", "");
   IO_EXPECT(open_bad(io_path("bare"), &error), FSDP_ERR_INPUT, &error, "pytorch_model.bin");
+  // Transformers would add an adapter to the weights.
+  io_write_safetensors("bare/model.safetensors", "{}", -1, 0);
+  fsdp_safetensors_close(open_good(io_path("bare")));
+  io_write_text("bare/adapter_config.json", "{}");
+  IO_EXPECT(open_bad(io_path("bare"), &error), FSDP_ERR_INPUT, &error, "bare: has an adapter", "merge");
 }
 
 // Tensors may stand in the header in any order; a stray buffer's dtype and shape do not matter.

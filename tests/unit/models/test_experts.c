@@ -42,6 +42,11 @@ static void test_defaults(void **state) {
   c = model_of_json(QWEN3 ",\"num_local_experts\":16,\"moe_intermediate_size\":9,\"norm_topk_prob\":true}");
   assert_true(c.experts == 16 && c.expert_size == 9 && c.normalises_routes);
   expect_model_read_back(&c);
+  // So it reads Mixtral's by the others' name; of Qwen2 no other one.
+  c = model_of_json(MIXTRAL ",\"num_key_value_heads\":2,\"num_experts\":5}");
+  assert_int_equal(c.experts, 5);
+  c = model_of_json(QWEN2 ",\"num_key_value_heads\":2,\"num_local_experts\":5}");
+  assert_int_equal(c.experts, 60);
 }
 
 static void test_shared_experts(void **state) {
@@ -143,6 +148,10 @@ static void test_refused(void **state) {
       {MIXTRAL ",\"num_key_value_heads\":2,\"router_jitter_noise\":0.1}",
        {"\"router_jitter_noise\" is 0.1", "must be 0"}},
       {MIXTRAL ",\"num_key_value_heads\":2,\"num_local_experts\":0}", {"\"num_local_experts\" is 0"}},
+      {MIXTRAL ",\"num_key_value_heads\":2,\"num_local_experts\":3,\"num_experts\":4}",
+       {"\"num_experts\" is 4", "\"num_local_experts\", which means the same"}},
+      {GLM ",\"num_local_experts\":3,\"n_routed_experts\":4}",
+       {"\"num_local_experts\" is 3", "another number"}},
       {MIXTRAL ",\"num_key_value_heads\":2,\"num_local_experts\":3,\"num_experts_per_tok\":4}",
        {"num_experts_per_tok 4", "the 3 experts"}},
       {QWEN3 ",\"decoder_sparse_step\":0}", {"\"decoder_sparse_step\" is 0", "at least 1"}},
