@@ -384,7 +384,8 @@ static void decide(fsdp_watch *self, int64_t now) {
   }
   int64_t waited = fsdp_watch_waited_ms(&self->known, self->suspect_ms, now);
   if (waited >= fsdp_watch_courtesy_ms(&self->known, why, now)) {
-    if (fsdp_watch_is_reported_elsewhere(&self->known, why)) atomic_store(&self->shared->over, FSDP_ERR_PEER);
+    if (fsdp_watch_is_reported_elsewhere(&self->known, why, now))
+      atomic_store(&self->shared->over, FSDP_ERR_PEER);
     leave_if_over(self);
     speak(self, why, now);
   }
@@ -555,10 +556,11 @@ void fsdp_watch_set_folder(fsdp_watch *self, const char *folder) {
 
 void fsdp_watch_leave(fsdp_watch *self) {
   pthread_mutex_lock(&self->mutex);
+  fsdp_board_enter(FSDP_ACTIVITY_LEFT);
+  if (self->has_mail) post_board(self, fsdp_now_ms());
   self->has_mail = false;
   self->known.leaving = true;
   pthread_mutex_unlock(&self->mutex);
-  fsdp_board_enter(FSDP_ACTIVITY_LEFT);
   fsdp_lane_wait(&fsdp_board_mine->lanes[FSDP_LANE_MAIN], true);
 }
 

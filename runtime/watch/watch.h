@@ -101,7 +101,7 @@ void fsdp_watch_set_folder(fsdp_watch *watch, const char *folder);
 // The cause of the run's end is already reported; later exits of ranks are not.
 void fsdp_watch_set_said(fsdp_watch *watch);
 
-// From here on no mail is used and no rank is missed: every rank has reached the end. The watch still checks
-// that this process leaves within the limit.
+// From here on no mail is used, but for one that says so, and no rank is missed: every rank has reached the
+// end. The watch still checks that this process leaves within the limit.
 void fsdp_watch_leave(fsdp_watch *watch);
 void fsdp_watch_stop(fsdp_watch *watch); // NULL is allowed

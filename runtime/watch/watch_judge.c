@@ -142,8 +142,29 @@ bool fsdp_watch_is_cut_off(const fsdp_watch_known *self, fsdp_watch_verdict why,
   return false;
 }
 
-bool fsdp_watch_is_reported_elsewhere(const fsdp_watch_known *self, fsdp_watch_verdict why) {
-  const bool at_end = self->leaving || self->ranks[self->self].view.activity == FSDP_ACTIVITY_FINISHING;
-  return at_end && (why == FSDP_VERDICT_SILENT || why == FSDP_VERDICT_STUCK) &&
-         fsdp_job_was_continued(ENDING_MS);
+// Whether a rank of this node has been seen to leave.
+static bool node_leaves(const fsdp_watch_known *self, int node) {
+  for (int i = 0; i < self->count; i++)
+    if (self->ranks[i].node == node && fsdp_watch_has_left(&self->ranks[i])) return true;
+  return false;
+}
+
+// Whether those without a heartbeat are all of other nodes, of which other ranks have left.
+static bool others_leave(const fsdp_watch_known *self, int64_t now) {
+  bool all = true, any = false;
+  for (int i = 0; i < self->count; i++) {
+    const fsdp_watch_seen *rank = &self->ranks[i];
+    const fsdp_rank_state state = fsdp_watch_state_of(self, rank, now);
+    if (i == self->self || (state != FSDP_RANK_SILENT && state != FSDP_RANK_UNREACHABLE)) continue;
+    any = true;
+    all = all && !rank->local && node_leaves(self, rank->node);
+  }
+  return any && all;
+}
+
+bool fsdp_watch_is_reported_elsewhere(const fsdp_watch_known *self, fsdp_watch_verdict why, int64_t now) {
+  const bool finishes = self->ranks[self->self].view.activity == FSDP_ACTIVITY_FINISHING;
+  if (why != FSDP_VERDICT_SILENT && why != FSDP_VERDICT_STUCK) return false;
+  if (finishes && others_leave(self, now)) return true;
+  return (finishes || self->leaving) && fsdp_job_was_continued(ENDING_MS);
 }

@@ -63,9 +63,9 @@ int64_t fsdp_watch_waited_ms(const fsdp_watch_known *self, int64_t since_ms, int
 // still blocked, and not by a stopped rank of its own node.
 bool fsdp_watch_is_cut_off(const fsdp_watch_known *self, fsdp_watch_verdict why, int64_t now);
 
-// Whether another node has reported why the job ends, of which a rank at the run's end gets no mail: mpirun
-// has begun to end this node's ranks.
-bool fsdp_watch_is_reported_elsewhere(const fsdp_watch_known *self, fsdp_watch_verdict why);
+// Whether another node reports why the job ends, of which a rank at the run's end gets no mail: a rank there
+// has left, and so knows who of its node has not; or mpirun has begun to end this node's ranks.
+bool fsdp_watch_is_reported_elsewhere(const fsdp_watch_known *self, fsdp_watch_verdict why, int64_t now);
 
 // When anything in the job has last moved, as far as it is known here.
 int64_t fsdp_watch_last_moved_ms(const fsdp_watch_known *self);

@@ -208,12 +208,12 @@ def cut_when_done(two):
         two.mend()
 
 
-def struck_when_done(number, two=None):
+def struck_when_done(number, victim=1, two=None):
     """Whenever it falls, a rank that is killed or stopped is named, or had left the job with its run
     complete. Of one that is stopped last nobody else is there to speak; of two hosts the other one, whose
     ranks wait for it too, gives way."""
     run, process = start(two)
-    ranks, victim = faults.processes_of(work / "logs"), 3 if two else 1
+    ranks = faults.processes_of(work / "logs")
     while process.poll() is None and "done:" not in run.text("out"):
         time.sleep(0.0005)
     with contextlib.suppress(ProcessLookupError):
@@ -248,11 +248,11 @@ def main():
     else:
         with hosts.Hosts() as two:
             told = [message for _ in range(CUTS) for message in cut_when_done(two)]
-            stopped = sum(struck_when_done(signal.SIGSTOP, two) for _ in range(3 * ENDS))
+            stopped = sum(struck_when_done(signal.SIGSTOP, each % 4, two) for each in range(4 * ENDS))
             killed_while_the_other_node_waits(two)
             asked_while_mpirun_hangs(two)
         print(f"links cut at the end of {CUTS} runs: {len(told)} of them held mpirun up, and it was ended")
-        print(f"ranks of another host stopped at the end of {3 * ENDS} runs: {stopped} had not left the job")
+        print(f"ranks of two hosts stopped at the end of {4 * ENDS} runs: {stopped} had not left the job")
     shutil.rmtree(work)
 
 

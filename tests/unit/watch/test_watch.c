@@ -169,6 +169,49 @@ static void test_who_speaks_first(void **state) {
   assert_int_equal(fsdp_watch_courtesy_ms(&known, FSDP_VERDICT_SILENT, 10000), 0);
 }
 
+// At the end of a run a rank that has left reports those of its node that have not.
+static void test_who_is_silent_at_the_end(void **state) {
+  (void)state;
+  fsdp_watch_seen ranks[8];
+  for (int own = 0; own < 4; own++) {
+    fsdp_watch_known known = four_nodes(ranks, own, true);
+    ranks[6].view.activity = FSDP_ACTIVITY_LEFT;
+    assert_false(fsdp_watch_is_reported_elsewhere(&known, FSDP_VERDICT_SILENT, 10000)); // it still trains
+    ranks[2 * own].view.activity = FSDP_ACTIVITY_FINISHING;
+    const bool other = own != 3;
+    assert_int_equal(fsdp_watch_is_reported_elsewhere(&known, FSDP_VERDICT_SILENT, 10000), other);
+    assert_false(fsdp_watch_is_reported_elsewhere(&known, FSDP_VERDICT_ENDED, 10000));
+    ranks[own == 1 ? 4 : 2].beat_ms = 1000; // of a node of which none has left
+    assert_false(fsdp_watch_is_reported_elsewhere(&known, FSDP_VERDICT_SILENT, 10000));
+  }
+  fsdp_watch_known known = four_nodes(ranks, 0, true);
+  ranks[0].view.activity = ranks[6].view.activity = FSDP_ACTIVITY_FINISHING;
+  assert_false(fsdp_watch_is_reported_elsewhere(&known, FSDP_VERDICT_SILENT, 10000));
+  fsdp_job_continued(); // by mpirun
+  assert_true(fsdp_watch_is_reported_elsewhere(&known, FSDP_VERDICT_SILENT, 10000));
+  ranks[0].view.activity = FSDP_ACTIVITY_TRAINING;
+  assert_false(fsdp_watch_is_reported_elsewhere(&known, FSDP_VERDICT_SILENT, 10000));
+  while (fsdp_job_was_continued(5)) fsdp_sleep_ms(1);
+  assert_true(fsdp_job_was_continued(5000));
+}
+
+// A stopped rank keeps its node from leaving, whether or not it has come to the end; mpirun can be reached.
+static void test_a_stopped_rank_is_no_cut_link(void **state) {
+  (void)state;
+  fsdp_watch_seen ranks[8];
+  fsdp_watch_known known = four_nodes(ranks, 3, true);
+  for (int r = 0; r < 6; r++) ranks[r].view.activity = FSDP_ACTIVITY_LEFT;
+  known.leaving = true;
+  assert_true(fsdp_watch_is_cut_off(&known, FSDP_VERDICT_STUCK, 10000));
+  ranks[7].view.process = 77;
+  assert_false(fsdp_watch_is_cut_off(&known, FSDP_VERDICT_STUCK, 10000));
+  ranks[7].view.activity = FSDP_ACTIVITY_LEFT;
+  assert_true(fsdp_watch_is_stopped(&known, &ranks[7], 10000));
+  assert_false(fsdp_watch_is_cut_off(&known, FSDP_VERDICT_STUCK, 10000));
+  ranks[7].ended = true;
+  assert_true(fsdp_watch_is_cut_off(&known, FSDP_VERDICT_STUCK, 10000));
+}
+
 // Of a process that the machine runs late, less time has passed.
 static void test_time_of_the_slowest(void **state) {
   (void)state;
@@ -537,6 +580,8 @@ int main(void) {
       cmocka_unit_test(test_progress_is_seen),
       cmocka_unit_test(test_places),
       cmocka_unit_test(test_who_speaks_first),
+      cmocka_unit_test(test_who_is_silent_at_the_end),
+      cmocka_unit_test(test_a_stopped_rank_is_no_cut_link),
       cmocka_unit_test(test_time_of_the_slowest),
       cmocka_unit_test(test_a_killed_rank),
       cmocka_unit_test(test_a_stopped_rank),
