@@ -78,8 +78,9 @@ class Pretrained:
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
         self.special_tokens = settings.special_tokens
-        self.vocabulary = 1 + max(self.tokenizer.get_vocab(with_added_tokens=True).values())
         beside = _Beside(self.path)
+        beside.add_tokens(self.tokenizer)
+        self.vocabulary = 1 + max(self.tokenizer.get_vocab(with_added_tokens=True).values())
         self.begin = settings.begin_id(self._own_begin(), self.tokenizer)
         self.end = settings.end_id(beside.id_of("eos", self.tokenizer), self.tokenizer)
         if self.end is None and not settings.no_end:
@@ -277,6 +278,14 @@ def _digits(encoding, spans):
     return "".join(digits)
 
 
+def _added(value):
+    """The token of a text, or of an object with flags."""
+    from tokenizers import AddedToken
+    flags = value if isinstance(value, dict) else {"content": value, "special": True}
+    known = ("single_word", "lstrip", "rstrip", "normalized", "special")
+    return AddedToken(flags["content"], **{flag: flags[flag] for flag in known if flag in flags})
+
+
 class _Beside:
     """The files that lie beside a tokenizer.json."""
 
@@ -296,6 +305,29 @@ class _Beside:
         except (OSError, ValueError) as error:
             raise InputError(f"{path}: cannot be read ({error})") from None
         return value if isinstance(value, dict) else {}
+
+    def _named(self):
+        """The special tokens that these files name: text, or an object of its flags."""
+        kinds = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+        config = self.config if "added_tokens_decoder" in self.config else self.config | self.special
+        yield from (config.get(f"{kind}_token") for kind in kinds)
+        more = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
+        yield from more.values() if isinstance(more, dict) else more
+
+    def add_tokens(self, tokenizer):
+        """Gives a tokenizer the tokens that only these files have, or have with other flags, as Transformers
+        does: they follow on its own."""
+        known = {repr(token): token.content for token in tokenizer.get_added_tokens_decoder().values()}
+        listed = self.config.get("added_tokens_decoder") or {}
+        new = [_added(listed[number]) for number in sorted(listed, key=int)]
+        new = [token for token in new if repr(token) not in known]
+        names = {*known.values(), *(token.content for token in new)}
+        for value in filter(None, self._named()):
+            token = _added(value)
+            if token.content not in names:
+                names.add(token.content)
+                new.append(token)
+        tokenizer.add_tokens(new)
 
     def text_of(self, which):
         """The token "bos" or "eos" as text, or None."""

@@ -164,7 +164,7 @@ def text_is_the_tokenizers():
 def prompts_are_a_users_messages():
     """With a chat template: the text that it writes, encoded as any other."""
     model = programs.make_model(work / "chat", programs.CONFIG | {"vocab_size": VOCABULARY})
-    config = {"bos_token": "<s>"}
+    config = {"bos_token": "<|begin|>"}
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(BPE / name, model)
     (model / "tokenizer_config.json").write_text(
@@ -172,7 +172,7 @@ def prompts_are_a_users_messages():
     question = 'why "naïve"?\n'
     chatml = f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
     source = "{{ bos_token }}[{{ messages[0]['content'] | trim }}]{% if add_generation_prompt %} >{% endif %}"
-    own = f"<s>[{question.strip()}] >"
+    own = f"<|begin|>[{question.strip()}] >"
     template = work / "own.jinja"
     template.write_text(source)
 

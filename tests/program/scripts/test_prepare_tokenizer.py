@@ -301,7 +301,15 @@ def special_tokens_are_as_said(work):
         path.write_text(json.dumps(definition | {"post_processor": template}))
         assert made()[:1 + len(one)] == [0] + one
     path.write_text(json.dumps(definition))
-    assert "900" in error_of(prepare(*command[:-1], "--eos", "900", work / "a.jsonl"), 2)
+    # Tokens that only the files beside it have follow on its own, with their flags.
+    size = len(tokenizer.get_vocab())
+    beside = {"added_tokens_decoder": {"3000": {"content": "<L>", "lstrip": True, "special": False}},
+              "eos_token": "<|endoftext|>", "pad_token": "<P>", "extra_special_tokens": ["<M>"]}
+    config.write_text(json.dumps(beside))
+    (work / "a.jsonl").write_text(json.dumps({"text": "one <L>two<M><P>"}))
+    assert made() == one + [size] + two + [size + 2, size + 1, 0]
+    assert made("--special-tokens", "off")[:1 + len(one)] == one + [size]
+    assert "903" in error_of(prepare(*command[:-1], "--eos", "903", work / "a.jsonl"), 2)
 
 
 def an_older_form_becomes_tokenizer_json(work):
