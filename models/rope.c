@@ -56,6 +56,16 @@ static void read_partial(fsdp_fields *f, const json_t *rope, const json_t *root,
                           f->where, share, (long long)c->rotary_dim, (long long)c->head_dim);
 }
 
+// Families with several kinds of attention may have such an object for each of them.
+static void refuse_several(fsdp_fields *f, const json_t *rope) {
+  const char *key;
+  json_t *value;
+  json_object_foreach((json_t *)rope, key, value) if (json_is_object(value)) fsdp_fields_refuse(
+      f, key, value,
+      "but all layers are rotated alike here; what it holds must stand one level above, in "
+      "its place");
+}
+
 void fsdp_rope_read(fsdp_fields *f, const json_t *root, double theta_default, fsdp_model_config *config) {
   const char *key = "rope_scaling";
   const json_t *rope = fsdp_fields_present(root, key);
@@ -70,6 +80,7 @@ void fsdp_rope_read(fsdp_fields *f, const json_t *root, double theta_default, fs
   double outer = fsdp_fields_positive(f, root, "rope_theta", theta_default);
   config->rope_theta = rope ? fsdp_fields_positive(f, rope, "rope_theta", outer) : outer;
   if (!rope) return;
+  refuse_several(f, rope);
   read_kind(f, rope, config);
   if (config->rope_scaling == FSDP_ROPE_LLAMA3) {
     // Here the outermost one counts, as in Transformers.

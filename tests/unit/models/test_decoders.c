@@ -162,6 +162,8 @@ static void test_refused(void **state) {
       {MISTRAL ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0}}",
        {"\"rope_type\" is \"yarn\"", "llama3"}},
       {MISTRAL ",\"rope_parameters\":{\"rope_type\":\"longrope\"}}", {"\"rope_type\" is \"longrope\""}},
+      {QWEN3 ",\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"yarn\",\"factor\":4}}}",
+       {"\"full_attention\" is {\"rope_type\":\"yarn\"", "one level above"}},
       {MISTRAL ",\"architectures\":[\"MistralForSequenceClassification\"]}", {"MistralForCausalLM"}},
       {MISTRAL ",\"quantization_config\":{\"bits\":4}}", {"quantization_config"}},
       {"{\"model_type\":\"qwen2\"," SIZES "}", {"num_attention_heads 4", "num_key_value_heads 32"}},
