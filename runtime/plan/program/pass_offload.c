@@ -61,6 +61,8 @@ static journey plan_journey(const offloading *f, int t) {
   j.save = next < s->graph->block_count ? f->forward_begin[next] : f->first_backward;
   if (f->place[j.save] <= f->place[last_forward]) j.save = fsdp_nodes_after_origin(list, last_forward);
   j.load = ahead > 0 ? same_progress(f, first_read, layer + ahead) : first_read;
+  // A layer that is recomputed for a later one, which reads what it made, comes before its turn.
+  if (f->place[j.load] > j.read) j.load = first_read;
   return j;
 }
 

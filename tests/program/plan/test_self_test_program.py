@@ -162,7 +162,12 @@ def streams():
     # What enters a layer is a sum in columns, into which the layer before drops elements.
     columns = work / "columns.yaml"
     columns.write_text("model.layers.*: [fsdp, null, a]\n")
-    for arguments in (["--model", "tiny-mixtral", "--ranks", 4, "--mesh", "a=2,expert=2", "-b", 3, "-s", 21,
+    # One layer's stream in columns: those before it are recomputed before their turn, of what is offloaded.
+    layer = work / "layer.yaml"
+    layer.write_text("model.layers.2.mlp.down_proj: [[2@2, 2@1, 1], [2@4, 1]]\n")
+    for arguments in (["--ranks", 8, "--mesh", "a=2,fsdp=2,context=2", "-s", 16, "--op-strategies", layer,
+                       "--recompute", "block", "--offload-activations", "gather"],
+                      ["--model", "tiny-mixtral", "--ranks", 4, "--mesh", "a=2,expert=2", "-b", 3, "-s", 21,
                        "--sharding", routers, "--router-aux-coef", 0.1, "--aux-loss", "sequence"],
                       ["--ranks", 2, "--mesh", "fsdp=1,a=2", "-s", 16, "--sharding", columns,
                        "--dropout", 0.1, "--offload-activations", "block_inputs"]):
