@@ -473,7 +473,9 @@ static void write_outputs(const partitioner *p, fsdp_specs *specs) {
       int block = fsdp_graph_layer_of(p->graph, p->graph->values[node->operands[added].value].module);
       fsdp_op_remainder norm;
       int h = node->operands[fsdp_node_sum_operand(node, &norm)].value;
-      if (block >= 0) write_output(p, specs, block, *partition_spread((partitioner *)p, p->current[h]));
+      if (block >= 0 && fsdp_specs_rule(p->specs, block))
+        judge_rule(p, &specs->modules[block], partition_spread((partitioner *)p, p->current[h]));
+      if (block >= 0) write_output(p, specs, block, *partition_spread((partitioner *)p, h));
     }
     for (int o = 0; o < node->operand_count; o++) {
       int value = node->operands[o].value;

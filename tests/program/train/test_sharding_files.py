@@ -158,6 +158,10 @@ def prints_read_back():
         ["--sharding", FSDP_TP_CP, "--mesh", "fsdp=2,context=2"],
         *(["--sharding", part(name), "--mesh", "fsdp=2,tensor=2"] for name in PARTS),
         ["--sharding", part("sums"), "--mesh", "tensor=4"],
+        # The sum that one norm takes of pieces is gathered for the next.
+        ["--sharding",
+         written("post.yaml", "model.layers.*.post_attention_layernorm: [fsdp, tensor, null]\n"),
+         "--mesh", "fsdp=2,tensor=2"],
     ]
     for i, arguments in enumerate(cases):
         text = plan("--wrap", "block", *arguments, "--print-sharding")
