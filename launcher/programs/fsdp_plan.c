@@ -75,9 +75,9 @@ typedef struct planned {
 static json_t *self_test_json(const planned *p) {
   const fsdp_self_test_report *report = &p->self_test;
   if (!p->correct) return json_pack("{s:b}", "passed", 0);
-  return json_pack("{s:b, s:i, s:i, s:i, s:i, s:f}", "passed", 1, "ranks", report->ranks, "layers",
+  return json_pack("{s:b, s:i, s:i, s:i, s:i, s:f, s:b}", "passed", 1, "ranks", report->ranks, "layers",
                    report->layers, "steps", report->steps, "gradients", report->parameters,
-                   "largest_difference", report->largest);
+                   "largest_difference", report->largest, "of_all_layers", report->unlike < 0);
 }
 
 static json_t *report_json(const planned *p) {

@@ -18,6 +18,7 @@ typedef struct fsdp_self_test_report {
   int idle;       // of these, such that have no gradient in any step: what rounding leaves of zero
   double largest; // difference of anything compared, relative to what it is compared with
   char where[2 * FSDP_NAME_BYTES]; // the largest one
+  int unlike; // the first layer of the plan that the twin's has other ops or redistributions than; -1: none
 } fsdp_self_test_report;
 
 // FSDP_ERR_OPTION, with the first tensor that differs, in the order of the backward, or if the twin cannot be

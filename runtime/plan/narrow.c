@@ -199,38 +199,54 @@ static int module_of(const twin *t, int module) {
   return module - t->graph->module_count + t->plan->graph->module_count;
 }
 
-static void add_rule(twin *t, const char *name, int output, const fsdp_spec *spec) {
+// `dims` are those of the spec, or what it was asked to be.
+static fsdp_shard_rule *add_rule(twin *t, const char *name, const fsdp_spec *spec,
+                                 const fsdp_dim_axes *dims) {
   fsdp_sharding *sharding = &t->out->sharding;
   fsdp_shard_rule *rule = &sharding->rules[sharding->rule_count++];
-  *rule = (fsdp_shard_rule){.output = output, .dims = spec->dims};
+  *rule = (fsdp_shard_rule){.output = -1, .dims = spec->dims};
   snprintf(rule->name, sizeof rule->name, "%s", name);
   snprintf(rule->place, sizeof rule->place, "%s", *spec->place ? spec->place : "the plan");
   for (int d = 0; d < spec->dims; d++) {
-    for (int i = 0; i < spec->dim[d].count; i++) {
+    for (int i = 0; i < dims[d].count; i++) {
       fsdp_rule_dim *dim = &rule->dim[d];
       snprintf(dim->axes[dim->count++], sizeof dim->axes[0], "%s",
-               t->plan->config.mesh.axes[spec->dim[d].axes[i]].name);
+               t->plan->config.mesh.axes[dims[d].axes[i]].name);
     }
   }
+  return rule;
 }
 
-// A line for every tensor, as the plan has it.
+// What a user or a preset says of an output; of others the plan's specs say how they came to lie, which is
+// more than a rule can: the same follows in the twin as in the plan.
+static void add_output_rule(twin *t, const char *path, int module, int output, bool is_one) {
+  const fsdp_spec *spec = fsdp_specs_output(t->plan->specs, module, output);
+  if (spec->source < FSDP_SPEC_PRESET) return;
+  const bool is_preset = spec->source == FSDP_SPEC_PRESET;
+  fsdp_shard_rule *rule = add_rule(t, path, spec, is_preset && output == 0 ? spec->asked : spec->dim);
+  rule->is_preset = is_preset;
+  if (!is_one) rule->output = output;
+}
+
+// A line for every weight, as the plan has it, and for outputs that have one.
 static void add_rules(twin *t) {
   const fsdp_graph *g = t->graph;
   const fsdp_specs *specs = t->plan->specs;
   size_t most = 1 + (size_t)g->param_count + FSDP_MODULE_MAX_OUTPUTS * (size_t)g->module_count;
   t->out->sharding.rules = fsdp_alloc_zeroed(most, sizeof *t->out->sharding.rules);
-  add_rule(t, "input", -1, &specs->input);
+  add_rule(t, "input", &specs->input, specs->input.dim);
   for (int m = 0; m < g->module_count; m++) {
     const fsdp_module *module = &g->modules[m], *source = &t->plan->graph->modules[module_of(t, m)];
     char path[FSDP_NAME_BYTES];
     FSDP_CHECK(!strcmp(module->class_name, source->class_name), "%s stands for %s", module->class_name,
                source->class_name);
     fsdp_graph_module_path(g, m, path);
-    for (int p = 0; p < module->param_count; p++)
-      add_rule(t, g->params[module->first_param + p].name, -1, &specs->params[source->first_param + p]);
+    for (int p = 0; p < module->param_count; p++) {
+      const fsdp_spec *spec = &specs->params[source->first_param + p];
+      add_rule(t, g->params[module->first_param + p].name, spec, spec->dim);
+    }
     for (int i = 0; i < module->output_count; i++)
-      add_rule(t, path, module->output_count > 1 ? i : -1, fsdp_specs_output(specs, module_of(t, m), i));
+      add_output_rule(t, path, module_of(t, m), i, module->output_count == 1);
   }
   t->out->config.sharding = &t->out->sharding;
 }
@@ -290,7 +306,7 @@ fsdp_narrow *fsdp_narrow_create(const fsdp_plan *plan) {
   add_rules(&t);
   choose_wrapped(&t);
   fsdp_graph_destroy(t.graph);
-  free(t.layers);
+  t.out->layers = t.layers;
   free(t.first);
   return t.out;
 }
@@ -299,6 +315,7 @@ void fsdp_narrow_destroy(fsdp_narrow *narrow) {
   if (!narrow) return;
   free(narrow->sharding.rules);
   free(narrow->wrapped);
+  free(narrow->layers);
   free(narrow);
 }
 

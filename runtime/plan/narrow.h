@@ -6,7 +6,7 @@
 //   mesh fsdp=512,tensor=8                   fsdp=2,tensor=2; 3 or 4 where divisibility needs it
 //   126 layers                               2 of each kind of neighbours that lie and are saved alike
 //   heads 128, vocabulary 128256, ...        models/model.h
-//   --sharding, --shard, --op-strategies     what they came to be, tensor by tensor: nothing is decided anew
+//   --sharding, --shard, --op-strategies     weights as they came to lie; outputs as they are given
 //   --wrap                                   the same modules are units
 //   8192 tokens, 64 micro-batches            a few tokens, cut alike; 3 micro-batches
 //   bf16, a GPU                              fp32, a CPU
@@ -18,6 +18,7 @@ typedef struct fsdp_narrow {
   fsdp_plan_config config;
   fsdp_sharding sharding; // of config
   char *wrapped;          // of config.wrap
+  int *layers;            // of the plan: which of them each of its own stands for
 } fsdp_narrow;
 
 // Never NULL.

@@ -462,6 +462,8 @@ static void mark_rules(const partitioner *p, fsdp_specs *specs, bool given) {
 // Writes how outputs lie into the specs of modules that no rule places, so that they print as rules of the
 // same placements, and into those that one places whether it is followed.
 static void write_outputs(const partitioner *p, fsdp_specs *specs) {
+  for (int m = 0; m < p->graph->module_count; m++)
+    memcpy(specs->modules[m].asked, specs->modules[m].dim, sizeof specs->modules[m].asked);
   mark_rules(p, specs, true);
   for (int n = 0; n < p->node_count; n++) {
     const fsdp_node *node = &p->nodes[n];

@@ -299,7 +299,7 @@ static fsdp_status find_axis(const resolver *r, const char *place, const char *t
 
 static fsdp_status read_spec(const resolver *r, const fsdp_shard_rule *rule, fsdp_spec *spec) {
   fsdp_axis_set seen = 0;
-  *spec = (fsdp_spec){.dims = rule->dims, .source = FSDP_SPEC_GIVEN};
+  *spec = (fsdp_spec){.dims = rule->dims, .source = rule->is_preset ? FSDP_SPEC_PRESET : FSDP_SPEC_GIVEN};
   snprintf(spec->place, sizeof spec->place, "%s", rule->place);
   for (int d = 0; d < rule->dims && d < FSDP_MAX_DIMS; d++) {
     for (int i = 0; i < rule->dim[d].count; i++) {

@@ -27,6 +27,7 @@ typedef struct fsdp_shard_rule {
   int dims;                       // entries, also above FSDP_MAX_DIMS
   fsdp_rule_dim dim[FSDP_MAX_DIMS];
   char place[FSDP_SPEC_PLACE_BYTES]; // for messages: "llama.yaml:3"
+  bool is_preset;                    // counts as a preset's
 } fsdp_shard_rule;
 
 // What holds for names without a rule.

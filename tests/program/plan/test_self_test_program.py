@@ -162,10 +162,19 @@ def streams():
     # What enters a layer is a sum in columns, into which the layer before drops elements.
     columns = work / "columns.yaml"
     columns.write_text("model.layers.*: [fsdp, null, a]\n")
+    # Norms of pieces of other axes than the stream's: the twin saves what the plan's layers save.
+    norms = work / "norms.yaml"
+    norms.write_text("model.layers.*.input_layernorm: [fsdp, [a, b], null]\n"
+                     "model.layers.*.post_attention_layernorm: [fsdp, b, null]\n"
+                     "model.norm: [fsdp, [a, b], null]\n" + "".join(
+                         f"model.layers.*.{name}_proj.weight: [fsdp, null]\n"
+                         for name in ("self_attn.k", "self_attn.o", "mlp.gate", "mlp.down")))
     # One layer's stream in columns: those before it are recomputed before their turn, of what is offloaded.
     layer = work / "layer.yaml"
     layer.write_text("model.layers.2.mlp.down_proj: [[2@2, 2@1, 1], [2@4, 1]]\n")
-    for arguments in (["--ranks", 8, "--mesh", "a=2,fsdp=2,context=2", "-s", 16, "--op-strategies", layer,
+    for arguments in (["--ranks", 8, "--mesh", "fsdp=2,a=2,b=2", "-s", 3, "-b", 2, "--sharding", norms,
+                       "--recompute", "linear"],
+                      ["--ranks", 8, "--mesh", "a=2,fsdp=2,context=2", "-s", 16, "--op-strategies", layer,
                        "--recompute", "block", "--offload-activations", "gather"],
                       ["--model", "tiny-mixtral", "--ranks", 4, "--mesh", "a=2,expert=2", "-b", 3, "-s", 21,
                        "--sharding", routers, "--router-aux-coef", 0.1, "--aux-loss", "sequence"],
