@@ -13,14 +13,14 @@
 #include <stdlib.h>
 
 // Where the residual stream begins: the value that the first norm reads, before it was gathered or cut for
-// it, and the first node that reads it.
+// it, but with all that is added to it in place (learned positions); and the first node that reads it.
 typedef struct stream_begin {
   int value, node;
 } stream_begin;
 
-static bool reads_only(const fsdp_node *node, int value) {
+static bool has_operand(const fsdp_node *node, int value, fsdp_access access) {
   for (int o = 0; o < node->operand_count; o++)
-    if (node->operands[o].value == value && node->operands[o].access == FSDP_READ) return true;
+    if (node->operands[o].value == value && node->operands[o].access == access) return true;
   return false;
 }
 
@@ -30,13 +30,13 @@ static stream_begin find_stream(const fsdp_graph *g) {
   while (n < g->forward_count && !fsdp_op_is_norm(g->forward[n].kind)) n++;
   if (n == g->forward_count) return found;
   found.value = g->forward[n].operands[0].value;
-  while (--n >= 0) {
+  while (--n >= 0 && !has_operand(&g->forward[n], found.value, FSDP_UPDATE)) {
     const fsdp_node *node = &g->forward[n];
     const bool makes =
         fsdp_node_redistributes(node) && node->operand_count == 2 && node->operands[1].value == found.value;
     if (makes && node->conversion.from != FSDP_SPREAD_PARTIAL) found.value = node->operands[0].value;
   }
-  while (!reads_only(&g->forward[found.node], found.value)) found.node++;
+  while (!has_operand(&g->forward[found.node], found.value, FSDP_READ)) found.node++;
   return found;
 }
 

@@ -169,10 +169,15 @@ def streams():
                      "model.norm: [fsdp, [a, b], null]\n" + "".join(
                          f"model.layers.*.{name}_proj.weight: [fsdp, null]\n"
                          for name in ("self_attn.k", "self_attn.o", "mlp.gate", "mlp.down")))
+    # Positions are added to an embedding that was cut; what is dropped is dropped of their sum.
+    embedded = work / "embedded.yaml"
+    embedded.write_text("transformer.wte: [null, a, null]\n")
     # One layer's stream in columns: those before it are recomputed before their turn, of what is offloaded.
     layer = work / "layer.yaml"
     layer.write_text("model.layers.2.mlp.down_proj: [[2@2, 2@1, 1], [2@4, 1]]\n")
-    for arguments in (["--ranks", 8, "--mesh", "fsdp=2,a=2,b=2", "-s", 3, "-b", 2, "--sharding", norms,
+    for arguments in (["--model", "gpt2", "--ranks", 2, "--mesh", "fsdp=1,a=2", "-s", 24, "--dropout", 0.1,
+                       "--sharding", embedded],
+                      ["--ranks", 8, "--mesh", "fsdp=2,a=2,b=2", "-s", 3, "-b", 2, "--sharding", norms,
                        "--recompute", "linear"],
                       ["--ranks", 8, "--mesh", "a=2,fsdp=2,context=2", "-s", 16, "--op-strategies", layer,
                        "--recompute", "block", "--offload-activations", "gather"],
