@@ -77,8 +77,9 @@ static void rename_operands(const recomputation *r, fsdp_list_node *node) {
 
 static void remake(recomputation *r, int tensor, int64_t block);
 
-// Repeats a forward node at the cursor, after what it reads; it writes new tensors.
-static void repeat(recomputation *r, int n) {
+// Repeats a forward node at the cursor, after what it reads of the wanted block; it writes new tensors. Where
+// all blocks are wanted, as for what is gathered of their rows, so they are of what each of them reads.
+static void repeat(recomputation *r, int n, int64_t wanted) {
   fsdp_program *program = r->s->program;
   fsdp_list_node again = recomputing(r, &r->s->nodes.nodes[n]);
   const int64_t block = block_of(&again);
@@ -88,7 +89,7 @@ static void repeat(recomputation *r, int n) {
     const int64_t spent = r->spent_from[tensor];
     FSDP_CHECK(spent == NO_BLOCK || (block != ALL_BLOCKS && block < spent),
                "%s is recomputed from what is no longer there", program->tensors[tensor].name);
-    if (is_dropped(r, tensor)) remake(r, tensor, block);
+    if (is_dropped(r, tensor)) remake(r, tensor, wanted);
   }
   for (int o = 0; o < again.operand_count; o++) {
     int tensor = again.operands[o].tensor;
@@ -123,7 +124,8 @@ static void remake(recomputation *r, int tensor, int64_t block) {
     const fsdp_list_node *node = &r->s->nodes.nodes[use[i].node];
     if (node->is_backward) break;
     if (node->operands[use[i].operand].access == FSDP_READ) continue;
-    if (wanted != ALL_BLOCKS ? block_of(node) == wanted : block_of(node) < made) repeat(r, use[i].node);
+    if (wanted != ALL_BLOCKS ? block_of(node) == wanted : block_of(node) < made)
+      repeat(r, use[i].node, wanted);
   }
 }
 
