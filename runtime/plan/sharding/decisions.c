@@ -230,7 +230,8 @@ static fsdp_status check_outputs(const decider *d) {
       return fsdp_fail(d->error, FSDP_ERR_INPUT,
                        "%s: \"%s\": %s differs from the batch, which lies over %s: sequences are not moved "
                        "between ranks; use the batch's axes, in its order, for dimension 0",
-                       spec->place, path, text, fsdp_mesh_print_axes(&d->axes->mesh, d->out->batch, axes));
+                       spec->place, path, text,
+                       d->out->batch ? fsdp_mesh_print_axes(&d->axes->mesh, d->out->batch, axes) : "no axis");
     if (!has_parts)
       return fsdp_fail(
           d->error, FSDP_ERR_INPUT,

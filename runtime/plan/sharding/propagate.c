@@ -147,6 +147,16 @@ static fsdp_status fail_shared(const propagator *p, int op) {
         fsdp_operator_print(p->flow, op, name), tensor_of(p, op, operand)->name,
         fsdp_operator_print(p->flow, p->holder[operand_of(p, op, operand)->tensor].op, other), other);
   }
+  for (int i = 0; i < p->flow->operators[op].input_count; i++) {
+    const int maker = p->flow->tensors[operand_of(p, op, i)->tensor].maker;
+    const fsdp_operator_strategy *given = maker < 0 ? NULL : &p->out->operators[maker];
+    if (!given || given->decision != FSDP_DECIDED_GIVEN || !given->place) continue;
+    return fsdp_fail(
+        p->error, FSDP_ERR_INPUT,
+        "%s: no strategy of %s takes what %s makes with this line: cut its weights otherwise, or "
+        "leave the line out",
+        given->place, fsdp_operator_print(p->flow, op, name), fsdp_operator_print(p->flow, maker, other));
+  }
   return fsdp_fail(
       p->error, FSDP_ERR_INPUT,
       "--sharding: no strategy of %s goes with the lines of its weights and of its output: a weight "

@@ -219,6 +219,23 @@ static const char *limit_output(const seeder *s, int op, fsdp_axis_set *pinned) 
   return place;
 }
 
+// Columns of several weights side by side are never gathered: a reader that takes them whole leaves the
+// product only what lines of its weights or outputs say.
+static void spare_columns(const seeder *s, int op, fsdp_axis_set pinned) {
+  const fsdp_operator *o = &s->flow->operators[op];
+  const int made = o->operands[o->input_count].tensor, outputs = fsdp_operator_letter_find(o, 'o');
+  if (node_of(s, op)->weight_count < 2 || outputs < 0) return;
+  for (int r = op + 1; r < s->flow->operator_count; r++) {
+    const fsdp_operator *reader = &s->flow->operators[r];
+    for (int i = 0; i < reader->input_count; i++) {
+      const fsdp_operator_operand *operand = &reader->operands[i];
+      const int letter = operand->tensor == made ? operand->letter[s->flow->tensors[made].dims - 1] : 0;
+      if (operand->tensor == made && (letter < 0 || reader->letters[letter].is_whole))
+        s->limits[op].letters[outputs] &= pinned;
+    }
+  }
+}
+
 // Norms are taken of pieces where the residual stream, or what they make, is stored so.
 static const char *limit_norm(const seeder *s, int op) {
   const fsdp_node *node = node_of(s, op);
@@ -269,6 +286,7 @@ static fsdp_status limit_operator(const seeder *s, int op) {
     fsdp_status status = limit_weights(s, op, &pinned, &place);
     if (status) return status;
     const char *stored = limit_output(s, op, &pinned);
+    spare_columns(s, op, pinned);
     if (!place) place = stored;
   }
   decide_given(s, op, place);

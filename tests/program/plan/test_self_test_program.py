@@ -172,11 +172,22 @@ def streams():
     # Positions are added to an embedding that was cut; what is dropped is dropped of their sum.
     embedded = work / "embedded.yaml"
     embedded.write_text("transformer.wte: [null, a, null]\n")
+    # OLMoE's norms take all heads, and q, k and v side by side are not gathered: they are left whole.
+    whole = work / "whole.yaml"
+    whole.write_text("model.embed_tokens.weight: [a, null]\n")
+    # What blocks of experts make is gathered for a product that takes it whole: all blocks are made again.
+    blocks = work / "blocks.yaml"
+    blocks.write_text("model.layers.*.mlp.experts.gate_up_proj: [null, a, null]\n"
+                      "model.layers.*.mlp.experts.down_proj: [null, null, null]\n")
     # One layer's stream in columns: those before it are recomputed before their turn, of what is offloaded.
     layer = work / "layer.yaml"
     layer.write_text("model.layers.2.mlp.down_proj: [[2@2, 2@1, 1], [2@4, 1]]\n")
     for arguments in (["--model", "gpt2", "--ranks", 2, "--mesh", "fsdp=1,a=2", "-s", 24, "--dropout", 0.1,
                        "--sharding", embedded],
+                      ["--model", "tiny-olmoe", "--ranks", 2, "--mesh", "fsdp=1,a=2", "--sharding", whole],
+                      ["--model", "tiny-qwen3-moe", "--ranks", 2, "--mesh", "fsdp=1,a=2", "-s", 16,
+                       "--wrap", "block", "--sharding", blocks, "--expert-blocks", 2,
+                       "--recompute", "block"],
                       ["--ranks", 8, "--mesh", "fsdp=2,a=2,b=2", "-s", 3, "-b", 2, "--sharding", norms,
                        "--recompute", "linear"],
                       ["--ranks", 8, "--mesh", "a=2,fsdp=2,context=2", "-s", 16, "--op-strategies", layer,

@@ -346,6 +346,11 @@ def what_is_wrong_is_named():
     apart = written("apart.yaml", cut.format("k", "[tensor, null]") + cut.format("v", "[null, null]"))
     parts = ["apart.yaml:2", "v_proj.weight is cut otherwise than", "k_proj.weight", "apart.yaml:1"]
     refused(3, parts, "--mesh", "fsdp=2,tensor=2", "--sharding", apart)
+    whole = written("whole.yaml", "input: [null, null]\nmodel.norm: [fsdp, null, tensor]\n")
+    refused(3, ["whole.yaml:2", "which lies over no axis"], "--mesh", "fsdp=2,tensor=2", "--sharding", whole)
+    heads = written("heads.yaml", "".join(cut.format(name, "[tensor, null]") for name in "qkv"))
+    parts = ["heads.yaml:", "self_attn.qk_norm takes what", "self_attn.q_proj makes"]
+    refused(3, parts, "--model", "tiny-olmoe", "--mesh", "fsdp=2,tensor=2", "--sharding", heads)
     # Parts of several outputs side by side are not a part of each.
     sums = "model.layers.*.mlp.{}_proj.weight: [null, tensor]\n"
     sums += "model.layers.*.mlp.{}_proj: [fsdp, null, tensor]\n"
