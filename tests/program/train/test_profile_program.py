@@ -89,6 +89,9 @@ def measures_every_number_of_ranks():
                      for group in ((2, 1), (2, 2), (4, 1))[: 3 if ranks == 4 else 1]}, links  # fmt: skip
     for c in profile["collectives"]:
         assert c["link"] == "node" and is_curve(c["us"])
+        # The bytes of a gathered tensor: from one value, or a page, on.
+        sizes = [float(size) for size in c["us"]]
+        assert min(sizes) == (4 if c["kind"] == "all_reduce" else 4096) and max(sizes) >= 1 << 20, c
 
 
 def measures_an_emulated_gpu():
