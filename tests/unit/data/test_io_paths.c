@@ -136,7 +136,7 @@ static void common_files_are_counted(void **state) {
   assert_int_equal(fsdp_data_paths_repeated(&some, &first), 2);
   assert_string_equal(first, "b");
   fsdp_data_paths_destroy(&some);
-  symlink("t_1.bin", "link.bin");
+  assert_int_equal(symlink("t_1.bin", "link.bin"), 0);
   IO_OK(fsdp_data_paths_find("data", "link.bin,./t_2.bin", &some, &error), &error);
   assert_int_equal(fsdp_data_paths_common(&some, &all, &first), 2);
   assert_string_equal(first, "link.bin");
