@@ -96,7 +96,8 @@ def rest_follows():
     assert process.returncode == 0, process.stderr
     assert "warning: no strategy of model.layers.*.self_attn.rope suits" in process.stderr, process.stderr
     # It is said once for all layers, also what is said first.
-    queries = "".join(f"model.layers.*.self_attn.{name}_proj: [[data, fsdp], tensor, null]\n" for name in "qkv")
+    queries = "".join(f"model.layers.*.self_attn.{name}_proj: [[data, fsdp], tensor, null]\n"
+                      for name in "qkv")  # fmt: skip
     for cut in (part("pieces"), written("queries.yaml", queries)):
         process = programs.run("fsdp_plan", "--ranks", 4, "--mesh", "fsdp=2,tensor=2", "--sharding", cut)
         said = [line for line in process.stderr.splitlines() if "no strategy of" in line]
