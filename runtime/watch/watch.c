@@ -490,6 +490,9 @@ fsdp_watch *fsdp_watch_start(const fsdp_watch_config *config) {
                                      .circle = config->circle > 0 ? config->circle : FSDP_WATCH_CIRCLE,
                                      .node = config->node,
                                      .hosts = config->hosts};
+  fsdp_launcher launcher = fsdp_launcher_find();
+  self->known.of_daemon = launcher.handle >= 0 && launcher.is_daemon;
+  fsdp_launcher_close(&launcher);
   fsdp_hearing_find(&heard, &self->hearing);
   self->known.count = self->hearing.count;
   self->known.self = self->hearing.self;

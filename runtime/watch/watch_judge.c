@@ -166,5 +166,8 @@ bool fsdp_watch_is_reported_elsewhere(const fsdp_watch_known *self, fsdp_watch_v
   const bool finishes = self->ranks[self->self].view.activity == FSDP_ACTIVITY_FINISHING;
   if (why != FSDP_VERDICT_SILENT && why != FSDP_VERDICT_STUCK) return false;
   if (finishes && others_leave(self, now)) return true;
+  // If one of this node has left, all ranks of the job have come to the end.
+  const bool all_came = self->leaving || (finishes && node_leaves(self, self->node));
+  if (all_came && self->of_daemon && !fsdp_watch_find_stopped(self, now)) return true;
   return (finishes || self->leaving) && fsdp_job_was_continued(ENDING_MS);
 }

@@ -29,6 +29,7 @@ typedef struct fsdp_watch_known {
   int64_t started_ms, elsewhere_ms; // elsewhere_ms: when others have last moved
   int64_t limit_ms;
   bool leaving, failed, follows; // failed: a call of this rank; follows: as another rank has ended
+  bool of_daemon;                // started by orted, and not on mpirun's node
 } fsdp_watch_known;
 
 // Whether it is no longer waited for.
@@ -64,7 +65,8 @@ int64_t fsdp_watch_waited_ms(const fsdp_watch_known *self, int64_t since_ms, int
 bool fsdp_watch_is_cut_off(const fsdp_watch_known *self, fsdp_watch_verdict why, int64_t now);
 
 // Whether another node reports why the job ends, of which a rank at the run's end gets no mail: a rank there
-// has left, and so knows who of its node has not; or mpirun has begun to end this node's ranks.
+// has left, and so knows who of its node has not; mpirun has begun to end this node's ranks; or all ranks
+// have come to the end and none of this node is stopped: then another's is, or mpirun's reports a cut link.
 bool fsdp_watch_is_reported_elsewhere(const fsdp_watch_known *self, fsdp_watch_verdict why, int64_t now);
 
 // When anything in the job has last moved, as far as it is known here.

@@ -248,11 +248,11 @@ def main():
     else:
         with hosts.Hosts() as two:
             told = [message for _ in range(CUTS) for message in cut_when_done(two)]
-            stopped = sum(struck_when_done(signal.SIGSTOP, each % 4, two) for each in range(4 * ENDS))
+            stopped = sum(struck_when_done(signal.SIGSTOP, 1 + each % 3, two) for each in range(2 * ENDS))
             killed_while_the_other_node_waits(two)
             asked_while_mpirun_hangs(two)
         print(f"links cut at the end of {CUTS} runs: {len(told)} of them held mpirun up, and it was ended")
-        print(f"ranks of two hosts stopped at the end of {4 * ENDS} runs: {stopped} had not left the job")
+        print(f"ranks of two hosts stopped at the end of {2 * ENDS} runs: {stopped} had not left the job")
     shutil.rmtree(work)
 
 

@@ -48,9 +48,14 @@ def one_message(process, command, *expected):
 
 
 def address_space(libraries):
+    """The most of the spaces in which it cannot run: what MPI and the C library take differs by system."""
+    refused = []
     for space in ALL_SPACES if programs.ALL else SPACES:
         process = limited(f"-v {space + libraries}", [*TRAIN, "--threads", 1])
+        if process.returncode == 0 and not process.stderr and refused:
+            continue
         one_message(process, TRAIN, "out of host memory for", "could not be started", "arena of")
+        refused.append(space)
     start = limited(f"-v {122880 + libraries}", TRAIN)
     message = one_message(start, TRAIN, "out of host memory for the start of MPI")
     assert "268435456 bytes" in message and "raise the limit (ulimit -v" in message, message
@@ -59,17 +64,19 @@ def address_space(libraries):
     search = limited(f"-v {14000 + mapped(PLAN[0], 9000)}", PLAN)
     message = one_message(search, PLAN, "out of host memory for")
     assert "rank" not in message.split(":")[2], message  # it has none
+    return max(refused)
 
 
-def several_ranks(libraries):
-    """The ranks have joined or have not: one of them speaks, and mpirun returns its status."""
-    for space in (122880, 307200):
+def several_ranks(libraries, most):
+    """The ranks have joined or have not: one of them speaks, and mpirun returns its status. `most`: a space
+    in which one rank cannot run."""
+    for space in (122880, min(307200, most)):
         process = limited(f"-v {space + libraries}", TRAIN, "mpirun --quiet -np 3")
         message = one_message(process, TRAIN, "out of host memory for", "could not be started", "arena of")
         assert space > 122880 or "rank " in message, message
     # In the middle of a job, of one rank alone.
     words = " ".join(map(str, [programs.BIN / TRAIN[0], *TRAIN[1:], "--threads", 1]))
-    limit = f"ulimit -v {360000 + libraries}"
+    limit = f"ulimit -v {min(360000, most) + libraries}"
     of_one = f'bash -c \'if [ $OMPI_COMM_WORLD_RANK = 1 ]; then {limit}; fi; exec {words}\''
     process = subprocess.run(f"mpirun --quiet -np 3 {of_one}", shell=True, capture_output=True, text=True,
                              timeout=120, check=False)  # fmt: skip
@@ -110,8 +117,7 @@ def main():
         return 0
     os.environ.update(programs.MPI_ENVIRONMENT)
     libraries = mapped(TRAIN[0], 61440)
-    address_space(libraries)
-    several_ranks(libraries)
+    several_ranks(libraries, address_space(libraries))
     sizes_of_files()
     threads()
     return 0
