@@ -60,10 +60,12 @@ static void read_partial(fsdp_fields *f, const json_t *rope, const json_t *root,
 static void refuse_several(fsdp_fields *f, const json_t *rope) {
   const char *key;
   json_t *value;
-  json_object_foreach((json_t *)rope, key, value) if (json_is_object(value)) fsdp_fields_refuse(
-      f, key, value,
-      "but all layers are rotated alike here; what it holds must stand one level above, in "
-      "its place");
+  json_object_foreach((json_t *)rope, key, value) {
+    if (json_is_object(value))
+      fsdp_fields_refuse(
+          f, key, value,
+          "but all layers are rotated alike here; what it holds must stand one level above, in its place");
+  }
 }
 
 void fsdp_rope_read(fsdp_fields *f, const json_t *root, double theta_default, fsdp_model_config *config) {

@@ -33,8 +33,8 @@ typedef struct fsdp_spec {
   fsdp_spec_source source;
   fsdp_rule_outcome outcome;
   fsdp_dim_axes dim[FSDP_MAX_DIMS];
-  fsdp_dim_axes
-      asked[FSDP_MAX_DIMS]; // of a preset's output, for which the partition writes how it came to lie
+  // What a preset asked of an output, for which the partition writes into `dim` how it came to lie.
+  fsdp_dim_axes asked[FSDP_MAX_DIMS];
   char place[FSDP_SPEC_PLACE_BYTES]; // of the source, for messages: "llama.yaml:3"; "": a default
 } fsdp_spec;
 
