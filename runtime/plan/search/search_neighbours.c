@@ -200,16 +200,16 @@ static bool is_hindered(const fsdp_search_result *result, const fsdp_search_plan
   return plan->unhindered_s < result->plans[0].step_s * (1 - SEARCH_TIE);
 }
 
-// `best`: of the best plan. `finer`: with finer choices of what is saved.
-static void try_neighbours(searcher *r, fsdp_search_plan plan, bool best, bool finer) {
-  const int chains = finer ? r->space.first_offload : r->space.usual_count;
+// `best`: of the best plan. Of the plan's own kind with finer choices of what is saved than the usual ones.
+static void try_neighbours(searcher *r, fsdp_search_plan plan, bool best) {
   neighbours *around = fsdp_alloc(sizeof *around);
   candidates list = candidates_create(r, best);
   double waits[NEIGHBOURS_MAX] = {0};
   int priced[NEIGHBOURS_MAX] = {0};
   list_neighbours(r, plan.kind, &plan.config, best, fits_whole(r, &plan.config), around);
   for (int n = 0; n < around->count; n++)
-    list_savings(r, around, n, best, around->kinds[n] == plan.kind ? chains : r->space.usual_count, &list);
+    list_savings(r, around, n, best,
+                 around->kinds[n] == plan.kind ? r->space.first_offload : r->space.usual_count, &list);
   list_prefetches(r, &plan.config, &list);
   refine(r, &list);
   for (int i = 0; i < list.count; i++) {
@@ -261,9 +261,9 @@ void search_improve_plans(searcher *r) {
       plan = r->result->plans[p];
       tried = fsdp_realloc(tried, (size_t)(count + 1) * sizeof *tried);
       tried[count++] = plan.hash;
-      try_neighbours(r, plan, p == 0, p < SEARCH_DEPTH || is_hindered(r->result, &plan));
+      try_neighbours(r, plan, p == 0);
     } else if (next_hindered(r, &plan)) {
-      try_neighbours(r, plan, false, true);
+      try_neighbours(r, plan, false);
     } else {
       break;
     }

@@ -41,7 +41,8 @@ NAMED = [(ranks, ranks // 8, option) for ranks in (4096, 16384)
 # listed second; context of fewer rows, where no smaller one lets the ranks divide the sequences; tensor of
 # more ranks than heads over several nodes, where a step has few rows; a kind that needs more values on the
 # host than the usual choices send there; a value on the host alone, where all would fit;
-# context of one row, where heads are too few for the ranks too.
+# context of one row, where heads are too few for the ranks too; units by size and finer choices of what is
+# saved, of a kind that is listed seventh with a unit for each layer.
 FOUND_FIXED = (
     (["--model", "qwen2.5-7b", "--profile", "h100-sxm", "--ranks", 8, "--ranks-per-node", 2, "-s", 4096,
       "--global-batch", 32, "--memory-limit", 64000000000],
@@ -96,6 +97,9 @@ FOUND_FIXED = (
     (["--model", "gpt2", "--profile", "b200", "--ranks", 16384, "-s", 128, "--global-batch", 1,
       "--ranks-per-node", 4, "--cpu-offload", "on"],
      ["--context-parallel", 32]),
+    (["--model", "llama2-13b", "--profile", "a100-80", "--ranks", 4096, "-s", 4096, "--global-batch", 512,
+      "--ranks-per-node", 1, "--memory-limit", 12000000000, "--host-memory-limit", 16000000000],
+     ["--prefetch", 2]),
 )  # fmt: skip
 # Where a free search finds no plan, one of these finds none either.
 FRUGAL = (["--prefetch", 0], ["--wrap", "none"], ["--recompute", "block"], ["--recompute", "none"],

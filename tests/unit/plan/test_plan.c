@@ -431,9 +431,12 @@ static void test_what_no_op_can_do_is_refused(void **state) {
 }
 
 // The head's chunks follow the device and the dtype of its weight's gradient, and the planned workspace
-// follows the chunks; on a GPU it holds the loss of each row too.
+// follows the chunks; on a GPU it holds the loss of each row too. There are 1024 chunks at most.
 static void test_workspace_of_the_head(void **state) {
   (void)state;
+  assert_int_equal(fsdp_op_chunk_rows(FSDP_OP_CUDA, 1 << 20, 2, FSDP_F32), 1024);
+  assert_int_equal(fsdp_op_chunk_rows(FSDP_OP_CUDA, 1 << 24, 2, FSDP_F32), 16384);
+  assert_int_equal(fsdp_op_chunk_rows(FSDP_OP_CPU, (1 << 20) + 1, 32000, FSDP_F32), 1025);
   const struct {
     const fsdp_plan_backend *backend;
     fsdp_dtype reduce_dtype;
