@@ -53,7 +53,24 @@ static fsdp_status mix(const fsdp_options *options, const fsdp_dataset *dataset,
                 : status;
 }
 
-fsdp_status fsdp_data_sampler(const fsdp_options *options, const fsdp_dataset *dataset, int64_t global_batch,
+// In place of the samples that *sampler holds out: about as many, of whole records.
+static fsdp_status hold_out_records(const fsdp_options *options, fsdp_dataset *dataset, fsdp_sampler *sampler,
+                                    fsdp_error *error) {
+  int64_t held[FSDP_SAMPLER_GROUPS_MAX] = {sampler->held_out};
+  for (int g = 0; g < sampler->group_count; g++) held[g] = sampler->groups[g].held_out;
+  fsdp_status status = fsdp_dataset_hold_out(dataset, sampler->seed, held, error);
+  if (status != FSDP_OK) return status;
+  const fsdp_sampler other = *sampler;
+  *sampler = (fsdp_sampler){.seed = other.seed,
+                            .sample_count = fsdp_dataset_sample_count(dataset),
+                            .global_batch = other.global_batch};
+  for (int g = 0; g < fsdp_dataset_group_count(dataset); g++)
+    held[g] = fsdp_dataset_group_at(dataset, g).held_count;
+  status = mix(options, dataset, sampler, error);
+  return status == FSDP_OK ? fsdp_sampler_hold_out_last(sampler, held, error) : status;
+}
+
+fsdp_status fsdp_data_sampler(const fsdp_options *options, fsdp_dataset *dataset, int64_t global_batch,
                               fsdp_sampler *sampler, fsdp_error *error) {
   fsdp_error why;
   *sampler = (fsdp_sampler){.seed = (uint64_t)options->seed,
@@ -62,6 +79,8 @@ fsdp_status fsdp_data_sampler(const fsdp_options *options, const fsdp_dataset *d
   fsdp_status status = mix(options, dataset, sampler, error);
   if (status != FSDP_OK) return status;
   status = fsdp_sampler_hold_out(sampler, options->eval_split, &why);
+  if (status == FSDP_OK && sampler->held_out > 0 && fsdp_dataset_divides_records(dataset))
+    status = hold_out_records(options, dataset, sampler, &why);
   return status ? fsdp_fail(error, status, "--eval-split %g (%s): %.600s", options->eval_split,
                             fsdp_options_place(options, "eval-split"), why.message)
                 : status;

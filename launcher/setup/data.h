@@ -17,6 +17,7 @@ fsdp_status fsdp_data_open(const fsdp_options *options, const fsdp_setup *setup,
                            int64_t global_batch, fsdp_dataset **dataset, fsdp_error *error);
 
 // The order in which training takes the samples, mixed by the weights of --data, and what --eval-split holds
-// out of them. FSDP_ERR_OPTION if they cannot be divided so.
-fsdp_status fsdp_data_sampler(const fsdp_options *options, const fsdp_dataset *dataset, int64_t global_batch,
+// out of them: whole records, for which the samples of *dataset are made anew where it divides records.
+// FSDP_ERR_OPTION if they cannot be divided so.
+fsdp_status fsdp_data_sampler(const fsdp_options *options, fsdp_dataset *dataset, int64_t global_batch,
                               fsdp_sampler *sampler, fsdp_error *error);

@@ -160,7 +160,7 @@ static void place_samples(placing *p, int64_t steps, placed sums[WINDOWS]) {
   free(p->starts), free(p->work), free(p->pairs), free(p->sample_at), free(p->scratch);
 }
 
-static fsdp_status place(const fsdp_options *options, fsdp_plan *plan, const fsdp_dataset *dataset,
+static fsdp_status place(const fsdp_options *options, fsdp_plan *plan, fsdp_dataset *dataset,
                          fsdp_error *error) {
   fsdp_plan_config *c = &plan->config;
   int part;

@@ -129,9 +129,21 @@ typedef struct fsdp_dataset_group {
   const char *name; // NULL: all files, without a weight
   double share;     // of the samples that a run sees; 1 without weights
   int64_t first_sample, sample_count;
+  int64_t held_count; // of these the last, which fsdp_dataset_hold_out has made
 } fsdp_dataset_group;
 int fsdp_dataset_group_count(const fsdp_dataset *dataset); // 1 without weights
 fsdp_dataset_group fsdp_dataset_group_at(const fsdp_dataset *dataset, int index);
+
+// Whether a record may lie in several samples: a conversation of which each answer is a document, or a
+// document that is split. Not of a stream, which is cut anywhere.
+bool fsdp_dataset_divides_records(const fsdp_dataset *dataset);
+
+// Makes the samples anew, so that none to train on has a part of a record that one held out has: whole
+// records are held out, drawn by the seed, and each side is packed by itself. Of group g the last samples are
+// held out, at most wanted[g] of them, but at least those of one record; none if wanted[g] is 0. For data
+// that divides records, once. FSDP_ERR_INPUT if a weighted group is left without a sample.
+fsdp_status fsdp_dataset_hold_out(fsdp_dataset *dataset, uint64_t seed, const int64_t *wanted,
+                                  fsdp_error *error);
 
 // Tokens of all files.
 int64_t fsdp_dataset_token_count(const fsdp_dataset *dataset);

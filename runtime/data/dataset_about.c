@@ -27,14 +27,15 @@ static void say_count(fsdp_dataset *dataset, int64_t count, const char *what) {
   say(dataset, " %s %s%s", fsdp_print_int(count, number, sizeof number), what, fsdp_plural(count));
 }
 
-void fsdp_dataset_describe(fsdp_dataset *dataset, const char *list) {
+void fsdp_dataset_describe(fsdp_dataset *dataset) {
   const char *how = dataset->sources[0].tokens.how;
   bool alike = true;
+  *dataset->description = 0;
   for (int i = 1; i < dataset->source_count; i++) alike &= dataset->sources[i].tokens.how == how;
   if (dataset->builtin)
     say(dataset, "built-in text (Northanger Abbey),");
   else
-    say(dataset, "%.180s%s,", list, strlen(list) > 180 ? "..." : "");
+    say(dataset, "%.180s%s,", dataset->list, strlen(dataset->list) > 180 ? "..." : "");
   if (dataset->source_count > 1) {
     say_count(dataset, dataset->source_count, "file");
     say(dataset, ",");

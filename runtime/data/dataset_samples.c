@@ -138,20 +138,6 @@ static fsdp_status add_builtin(fsdp_dataset *dataset, const fsdp_dataset_config 
   return status;
 }
 
-// The last source whose first token (or document) is not after `index`.
-static const source *source_at(const fsdp_dataset *dataset, int64_t index, bool document) {
-  int low = 0, high = dataset->source_count - 1;
-  while (low < high) {
-    int middle = high - (high - low) / 2;
-    const source *s = &dataset->sources[middle];
-    if ((document ? s->first_document : s->first) <= index)
-      low = middle;
-    else
-      high = middle - 1;
-  }
-  return &dataset->sources[low];
-}
-
 // The group of a raw sample.
 static group *group_of(const fsdp_dataset *dataset, int64_t raw) {
   group *p = dataset->groups;
@@ -167,27 +153,23 @@ typedef struct segment {
   int64_t slot, begin, count;
 } segment;
 
-// Of a group's document.
-static int64_t document_length(const void *context, int64_t document) {
-  const group *p = context;
-  const source *s = source_at(p->dataset, p->first_document + document, true);
-  const int64_t d = p->first_document + document - s->first_document;
-  return fsdp_token_view_end(&s->tokens.view, d) - fsdp_token_view_begin(&s->tokens.view, d);
-}
-
 // Steps from a segment of a raw sample to the next one, which is `index`; false: there is none. Begins at
 // zeros.
 static bool next_segment(const fsdp_dataset *dataset, int64_t raw, int64_t index, segment *at) {
   const group *p = group_of(dataset, raw);
   fsdp_packing_piece piece;
-  if (!p->rows) {
+  if (!p->sides[0].rows) {
     if (index == 0) *at = (segment){0, p->first_token + (raw - p->first_raw) * dataset->seq, dataset->seq};
     return index == 0;
   }
-  if (!fsdp_packing_piece_at(p->rows, raw - p->first_raw, index, &piece)) return false;
-  const int64_t document = p->first_document + piece.document;
-  const source *s = source_at(dataset, document, true);
-  int64_t begin = s->first + fsdp_token_view_begin(&s->tokens.view, document - s->first_document);
+  const int64_t first_held = p->first_raw + p->raw_count - p->held_raw;
+  const fsdp_dataset_side *side = &p->sides[raw >= first_held];
+  if (!fsdp_packing_piece_at(side->rows, raw - (raw >= first_held ? first_held : p->first_raw), index,
+                             &piece))
+    return false;
+  int64_t d;
+  const source *s = fsdp_dataset_document_at(p, fsdp_dataset_document_of(side, piece.document), &d);
+  int64_t begin = s->first + fsdp_token_view_begin(&s->tokens.view, d);
   *at = (segment){at->slot + at->count, begin + piece.first, piece.slots};
   return true;
 }
@@ -202,7 +184,8 @@ static int64_t count_targets(const fsdp_dataset *dataset, span at) {
   int64_t count = 0;
   const source *end = dataset->sources + dataset->source_count;
   at.begin++; // the first token is no target
-  for (const source *s = source_at(dataset, at.begin, false); s < end && s->first < at.end; s++) {
+  for (const source *s = fsdp_dataset_source_at(dataset, at.begin, false); s < end && s->first < at.end;
+       s++) {
     span part = within(s, at);
     if (part.end > part.begin)
       count += fsdp_token_view_counted(&s->tokens.view, part.begin, part.end - part.begin);
@@ -230,6 +213,11 @@ static int64_t filled_slots(const fsdp_dataset *dataset, int64_t raw) {
   return at.slot + at.count;
 }
 
+static void leave_out(group *p, int64_t raw) {
+  p->known.sample_count--;
+  p->known.held_count -= raw >= p->first_raw + p->raw_count - p->held_raw;
+}
+
 // Finds the samples with a target that counts.
 static void keep_samples(fsdp_dataset *dataset) {
   const bool packed = dataset->how.packing != FSDP_PACKING_STREAM;
@@ -237,10 +225,14 @@ static void keep_samples(fsdp_dataset *dataset) {
   for (int i = 0; i < dataset->source_count; i++) masked |= dataset->sources[i].tokens.view.mask != NULL;
   dataset->sample_count = dataset->raw_count;
   dataset->real = dataset->learned = dataset->raw_count * dataset->seq;
-  for (int i = 0; i < dataset->group_count; i++)
+  for (int i = 0; i < dataset->group_count; i++) {
     dataset->groups[i].known.sample_count = dataset->groups[i].raw_count;
+    dataset->groups[i].known.held_count = dataset->groups[i].held_raw;
+  }
+  free(dataset->kept);
+  dataset->kept = NULL;
   if (!masked && !packed) return;
-  dataset->real = dataset->learned = 0;
+  dataset->real = dataset->learned = dataset->cut_learned = 0;
   int64_t *kept = fsdp_alloc_zeroed((size_t)fsdp_max_i64(dataset->raw_count, 1), sizeof *kept), count = 0;
   for (int64_t raw = 0; raw < dataset->raw_count; raw++) {
     if (raw % 4096 == 0) fsdp_progress_mark();
@@ -249,7 +241,7 @@ static void keep_samples(fsdp_dataset *dataset) {
     if (learned > 0)
       kept[count++] = raw, dataset->real += filled_slots(dataset, raw);
     else
-      group_of(dataset, raw)->known.sample_count--;
+      leave_out(group_of(dataset, raw), raw);
   }
   // Of documents that are cut or dropped, what no sample has.
   for (int i = 0; i < dataset->source_count && packed; i++) {
@@ -266,7 +258,7 @@ static void keep_samples(fsdp_dataset *dataset) {
 }
 
 // Every group of a mix has a sample.
-static fsdp_status check_groups(fsdp_dataset *dataset, const fsdp_dataset_config *config, fsdp_error *error) {
+static fsdp_status check_groups(fsdp_dataset *dataset, fsdp_error *error) {
   int64_t first = 0;
   for (int i = 0; i < dataset->group_count; i++) {
     group *p = &dataset->groups[i];
@@ -278,7 +270,7 @@ static fsdp_status check_groups(fsdp_dataset *dataset, const fsdp_dataset_config
                      " and the one behind it can be made that learns anything; give more, leave it out, or "
                      "lower --seq-length",
                      p->name, p->end_token - p->first_token, fsdp_plural(p->end_token - p->first_token),
-                     config->seq);
+                     dataset->seq);
   }
   return FSDP_OK;
 }
@@ -314,14 +306,6 @@ static fsdp_status check_size(const fsdp_dataset *dataset, const fsdp_dataset_co
 
 // ---- Rows
 
-bool fsdp_dataset_learns_parts(const fsdp_dataset *dataset) {
-  for (int i = 0; i < dataset->source_count; i++) {
-    const fsdp_token_view *view = &dataset->sources[i].tokens.view;
-    if (view->mask && view->target_count < view->token_count - view->document_count) return true;
-  }
-  return false;
-}
-
 static double triangle(int64_t n) {
   return (double)n * (double)(n + 1) / 2;
 }
@@ -330,7 +314,8 @@ static double triangle(int64_t n) {
 static double stream_pairs(const fsdp_dataset *dataset, span at) {
   const source *end = dataset->sources + dataset->source_count;
   double pairs = 0;
-  for (const source *s = source_at(dataset, at.begin, false); s < end && s->first < at.end; s++) {
+  for (const source *s = fsdp_dataset_source_at(dataset, at.begin, false); s < end && s->first < at.end;
+       s++) {
     const fsdp_token_view *view = &s->tokens.view;
     const span part = within(s, at);
     int64_t d = view->starts ? fsdp_token_view_begun(view, part.begin + 1) - 1 : 0;
@@ -346,8 +331,9 @@ static double raw_pairs(const fsdp_dataset *dataset, int64_t raw) {
   double pairs = 0;
   segment at = {0};
   for (int64_t i = 0; next_segment(dataset, raw, i, &at); i++)
-    pairs += group_of(dataset, raw)->rows ? triangle(at.count)
-                                          : stream_pairs(dataset, (span){at.begin, at.begin + at.count});
+    pairs += group_of(dataset, raw)->sides[0].rows
+                 ? triangle(at.count)
+                 : stream_pairs(dataset, (span){at.begin, at.begin + at.count});
   return pairs;
 }
 
@@ -368,70 +354,15 @@ static void measure_rows(fsdp_dataset *dataset) {
   how->fill = (double)how->counts.slots / (rows * (double)dataset->seq);
 }
 
-static void add_counts(fsdp_packing_counts *sum, const fsdp_packing_counts *counts) {
-  sum->rows += counts->rows, sum->pieces += counts->pieces, sum->slots += counts->slots;
-  sum->split += counts->split, sum->cut += counts->cut, sum->dropped += counts->dropped;
-  sum->lost_tokens += counts->lost_tokens;
+fsdp_status fsdp_dataset_number_samples(fsdp_dataset *dataset, fsdp_error *error) {
+  fsdp_dataset_number_rows(dataset);
+  keep_samples(dataset);
+  return check_groups(dataset, error);
 }
 
-// Adds the group of sources [first, end).
-static fsdp_status add_group(fsdp_dataset *dataset, const fsdp_dataset_config *config,
-                             const fsdp_data_group *given, int first, int end, fsdp_error *error) {
-  const source *from = &dataset->sources[first];
-  const bool last = end == dataset->source_count;
-  group *added = &dataset->groups[dataset->group_count++];
-  *added = (group){.known.share = given ? given->share : 1,
-                   .dataset = dataset,
-                   .name = given ? copy_path(given->name) : NULL,
-                   .first_token = from->first,
-                   .end_token = last ? dataset->token_count : dataset->sources[end].first,
-                   .first_document = from->first_document,
-                   .first_raw = dataset->raw_count};
-  added->document_count =
-      (last ? dataset->document_count : dataset->sources[end].first_document) - added->first_document;
-  added->known.name = added->name;
-  added->raw_count = fsdp_max_i64(added->end_token - added->first_token - 1, 0) / dataset->seq;
-  const fsdp_packing_config packing = {.seq = dataset->seq,
-                                       .longer = config->longer,
-                                       .alone = dataset->how.packing == FSDP_PACKING_OFF,
-                                       .document_count = added->document_count,
-                                       .length = document_length,
-                                       .context = added};
-  if (dataset->how.packing != FSDP_PACKING_STREAM) {
-    fsdp_status status = fsdp_packing_create(&packing, &added->rows, error);
-    if (status) return status;
-    added->raw_count = fsdp_packing_count(added->rows)->rows;
-    add_counts(&dataset->how.counts, fsdp_packing_count(added->rows));
-  }
-  dataset->raw_count += added->raw_count;
-  return FSDP_OK;
-}
-
-static fsdp_status add_groups(fsdp_dataset *dataset, const fsdp_dataset_config *config, fsdp_error *error) {
-  const int count = config->files ? config->files->group_count : 0;
-  fsdp_status status = FSDP_OK;
-  dataset->groups = fsdp_alloc_zeroed((size_t)count + 1, sizeof *dataset->groups);
-  for (int i = 0; i < count && !status; i++) {
-    const fsdp_data_group *given = &config->files->groups[i];
-    status = add_group(dataset, config, given, given->first, given->first + given->count, error);
-  }
-  return count ? status : add_group(dataset, config, NULL, 0, dataset->source_count, error);
-}
-
-// Makes samples of what the files hold.
-static fsdp_status make_rows(fsdp_dataset *dataset, const fsdp_dataset_config *config, fsdp_error *error) {
-  fsdp_packing_choice choice = config->packing;
-  if (choice == FSDP_PACKING_AUTO)
-    choice = fsdp_dataset_learns_parts(dataset) ? FSDP_PACKING_BEST_FIT : FSDP_PACKING_STREAM;
-  dataset->how.packing = choice;
-  if (!dataset->knows_documents && (config->separates || choice != FSDP_PACKING_STREAM))
-    return fsdp_fail(
-        error, FSDP_ERR_INPUT,
-        "%.300s: does not say where documents begin, which %s needs; give files prepared with %s, or with "
-        "--document-separator the token that ends one in a .bin",
-        dataset->builtin ? "the built-in text" : config->files->list,
-        choice == FSDP_PACKING_STREAM ? config->separates : "--packing other than stream", FSDP_PREPARE_DATA);
-  return add_groups(dataset, config, error);
+void fsdp_dataset_tell(fsdp_dataset *dataset) {
+  measure_rows(dataset);
+  fsdp_dataset_describe(dataset);
 }
 
 fsdp_status fsdp_dataset_open(const fsdp_dataset_config *config, fsdp_dataset **dataset, fsdp_error *error) {
@@ -441,20 +372,18 @@ fsdp_status fsdp_dataset_open(const fsdp_dataset_config *config, fsdp_dataset **
   *dataset = NULL;
   opened->seq = config->seq;
   opened->vocab_size = config->vocab_size;
+  opened->longer = config->longer;
+  if (config->files && config->files->count) opened->list = copy_path(config->files->list);
   fsdp_status status = config->files && config->files->count ? add_files(opened, config, error)
                                                              : add_builtin(opened, config, error);
-  if (!status) status = make_rows(opened, config, error);
-  if (!status) {
-    keep_samples(opened);
-    status = check_groups(opened, config, error);
-    if (!status) status = check_size(opened, config, error);
-  }
+  if (!status) status = fsdp_dataset_make_rows(opened, config, error);
+  if (!status) status = fsdp_dataset_number_samples(opened, error);
+  if (!status) status = check_size(opened, config, error);
   if (status) {
     fsdp_dataset_close(opened);
     return status;
   }
-  measure_rows(opened);
-  fsdp_dataset_describe(opened, config->files ? config->files->list : NULL);
+  fsdp_dataset_tell(opened);
   *dataset = opened;
   return FSDP_OK;
 }
@@ -466,10 +395,14 @@ void fsdp_dataset_close(fsdp_dataset *dataset) {
     free(dataset->sources[i].path);
   }
   for (int i = 0; i < dataset->group_count; i++) {
-    fsdp_packing_destroy(dataset->groups[i].rows);
+    for (int side = 0; side < 2; side++) {
+      fsdp_packing_destroy(dataset->groups[i].sides[side].rows);
+      free(dataset->groups[i].sides[side].documents);
+    }
     free(dataset->groups[i].name);
   }
   free(dataset->groups);
+  free(dataset->list);
   free(dataset->sources);
   free(dataset->kept);
   free(dataset);
@@ -502,7 +435,8 @@ static void copy_part(const fsdp_dataset *dataset, const source *s, span part, b
 static void fill_span(const fsdp_dataset *dataset, span at, int32_t *tokens, int32_t *targets) {
   const span target_at = {.begin = at.begin + 1, .end = at.end + 1};
   const source *end = dataset->sources + dataset->source_count;
-  for (const source *s = source_at(dataset, at.begin, false); s < end && s->first < target_at.end; s++) {
+  for (const source *s = fsdp_dataset_source_at(dataset, at.begin, false);
+       s < end && s->first < target_at.end; s++) {
     span input = within(s, at), target = within(s, target_at);
     copy_part(dataset, s, input, false, tokens + (s->first + input.begin - at.begin));
     copy_part(dataset, s, target, true, targets + (s->first + target.begin - target_at.begin));
@@ -531,7 +465,8 @@ int64_t fsdp_dataset_part_target_count(const fsdp_dataset *dataset, const fsdp_d
 // The starts of documents in tokens `at` of a stream, counted from its first one: those of files too.
 static void mark_stream(const fsdp_dataset *dataset, span at, int32_t *starts) {
   const source *end = dataset->sources + dataset->source_count;
-  for (const source *s = source_at(dataset, at.begin, false); s < end && s->first < at.end; s++) {
+  for (const source *s = fsdp_dataset_source_at(dataset, at.begin, false); s < end && s->first < at.end;
+       s++) {
     const fsdp_token_view *view = &s->tokens.view;
     if (s->first > at.begin) starts[s->first - at.begin] = (int32_t)(s->first - at.begin);
     int64_t d = view->starts ? fsdp_token_view_begun(view, at.begin - s->first + 1) : INT64_MAX;

@@ -4,7 +4,6 @@
 #include "runtime/base/random.h"
 
 #include <math.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -65,13 +64,7 @@ fsdp_status fsdp_sampler_mix(fsdp_sampler *sampler, const fsdp_sampler_group *gr
   return set_quotas(sampler, error);
 }
 
-// The same part of each group.
-static fsdp_status hold_out_of_groups(fsdp_sampler *sampler, fsdp_error *error) {
-  double shares[FSDP_SAMPLER_GROUPS_MAX] = {0};
-  int64_t held[FSDP_SAMPLER_GROUPS_MAX];
-  for (int g = 0; g < sampler->group_count; g++)
-    shares[g] = (double)sampler->groups[g].count / (double)sampler->sample_count;
-  divide(sampler->held_out, shares, sampler->group_count, held);
+static fsdp_status hold_out_of_groups(fsdp_sampler *sampler, const int64_t *held, fsdp_error *error) {
   for (int g = 0; g < sampler->group_count; g++) {
     if (held[g] >= sampler->groups[g].count)
       return fsdp_fail(
@@ -84,15 +77,31 @@ static fsdp_status hold_out_of_groups(fsdp_sampler *sampler, fsdp_error *error) 
   return set_quotas(sampler, error);
 }
 
+// The same part of each group.
+static fsdp_status hold_out_alike(fsdp_sampler *sampler, fsdp_error *error) {
+  double shares[FSDP_SAMPLER_GROUPS_MAX] = {0};
+  int64_t held[FSDP_SAMPLER_GROUPS_MAX];
+  for (int g = 0; g < sampler->group_count; g++)
+    shares[g] = (double)sampler->groups[g].count / (double)sampler->sample_count;
+  divide(sampler->held_out, shares, sampler->group_count, held);
+  return hold_out_of_groups(sampler, held, error);
+}
+
 static uint64_t group_stream(const char *what, int group) {
   char name[64];
   snprintf(name, sizeof name, "%s of group %d", what, group);
   return fsdp_random_stream(name);
 }
 
-// Sample `index` of a group in the permutation in which those that are held out come first.
+// Sample `index` of `count` in the order in which those that are held out, the last, come first.
+static int64_t last_first(int64_t index, int64_t count, int64_t held_out) {
+  return index < held_out ? count - held_out + index : index - held_out;
+}
+
+// Sample `index` of a group in the order in which those that are held out come first.
 static int64_t divided_group(const fsdp_sampler *sampler, int g, int64_t index) {
   const fsdp_sampler_group *group = &sampler->groups[g];
+  if (sampler->held_last) return group->first + last_first(index, group->count, group->held_out);
   return group->first +
          fsdp_random_permute(sampler->seed, group_stream("validation", g), group->count, index);
 }
@@ -117,6 +126,15 @@ static int64_t held_out_of_groups(const fsdp_sampler *sampler, int64_t index) {
 
 // ---- Samples
 
+static fsdp_status fail_too_many(const fsdp_sampler *sampler, double count, const char *which,
+                                 fsdp_error *error) {
+  return fsdp_fail(
+      error, FSDP_ERR_OPTION,
+      "holding out %.0f of %lld samples%s for validation leaves less than a step of %lld to train "
+      "on; hold out fewer, or lower --seq-length or --batch-size",
+      count, (long long)sampler->sample_count, which, (long long)sampler->global_batch);
+}
+
 fsdp_status fsdp_sampler_hold_out(fsdp_sampler *sampler, double amount, fsdp_error *error) {
   double count = amount < 1 ? fmax(round(amount * (double)sampler->sample_count), 1) : amount;
   if (!(amount >= 0) || count != floor(count))
@@ -126,13 +144,19 @@ fsdp_status fsdp_sampler_hold_out(fsdp_sampler *sampler, double amount, fsdp_err
   sampler->held_out = 0;
   if (amount == 0) return FSDP_OK;
   if (count > (double)(sampler->sample_count - sampler->global_batch))
-    return fsdp_fail(
-        error, FSDP_ERR_OPTION,
-        "holding out %.0f of %lld samples for validation leaves less than a step of %lld to train "
-        "on; hold out fewer, or lower --seq-length or --batch-size",
-        count, (long long)sampler->sample_count, (long long)sampler->global_batch);
+    return fail_too_many(sampler, count, "", error);
   sampler->held_out = (int64_t)count;
-  return sampler->group_count ? hold_out_of_groups(sampler, error) : FSDP_OK;
+  return sampler->group_count ? hold_out_alike(sampler, error) : FSDP_OK;
+}
+
+fsdp_status fsdp_sampler_hold_out_last(fsdp_sampler *sampler, const int64_t *held, fsdp_error *error) {
+  int64_t count = held[0];
+  for (int g = 1; g < sampler->group_count; g++) count += held[g];
+  if (count > sampler->sample_count - sampler->global_batch)
+    return fail_too_many(sampler, (double)count, ", those of whole records,", error);
+  sampler->held_out = count;
+  sampler->held_last = true;
+  return sampler->group_count ? hold_out_of_groups(sampler, held, error) : FSDP_OK;
 }
 
 static int64_t trained_on(const fsdp_sampler *sampler) {
@@ -161,9 +185,9 @@ int64_t fsdp_sampler_position(const fsdp_sampler_part *part, int64_t i) {
   return (part->micro_batch * part->ranks + part->rank) * part->batch + i;
 }
 
-// The sample at `index` of the permutation that separates held-out samples, which come first, from the
-// others.
+// The sample at `index` of the order that separates held-out samples, which come first, from the others.
 static int64_t divided(const fsdp_sampler *sampler, int64_t index) {
+  if (sampler->held_last) return last_first(index, sampler->sample_count, sampler->held_out);
   return fsdp_random_permute(sampler->seed, fsdp_random_stream("validation"), sampler->sample_count, index);
 }
 

@@ -16,6 +16,9 @@
 //   samples, permuted once by the seed:   h h h h | t t t t t t t t t t t t
 //                                         held out   trained on, permuted again in each epoch
 //
+// Data of which a record may lie in several samples has them held out by records (fsdp_dataset_hold_out): the
+// last samples of all, or of each group.
+//
 // Separate validation data is a sampler of that data with every sample held out.
 //
 // Groups of samples can be mixed by shares. An epoch has as many positions as there are samples to train on;
@@ -31,6 +34,7 @@
 
 #include "runtime/base/status.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #define FSDP_SAMPLER_GROUPS_MAX 64
@@ -46,6 +50,7 @@ typedef struct fsdp_sampler {
   uint64_t seed;
   int64_t sample_count, global_batch; // of all data; 1 <= global_batch <= sample_count - held_out to train
   int64_t held_out;                   // samples for validation, 0: none
+  bool held_last;                     // these are the last, of all samples or of each group
   int group_count;                    // 0: all samples are alike
   fsdp_sampler_group groups[FSDP_SAMPLER_GROUPS_MAX];
 } fsdp_sampler;
@@ -69,6 +74,10 @@ fsdp_status fsdp_sampler_mix(fsdp_sampler *sampler, const fsdp_sampler_group *gr
 // number of samples; 0 is none. FSDP_ERR_OPTION if it is negative, not a whole number, or leaves less than
 // one step to train on, or nothing of a group.
 fsdp_status fsdp_sampler_hold_out(fsdp_sampler *sampler, double amount, fsdp_error *error);
+
+// Holds out the last held[g] samples of each group g; of all samples, if there are no groups, the last
+// held[0]. FSDP_ERR_OPTION if that leaves less than one step to train on, or nothing of a group.
+fsdp_status fsdp_sampler_hold_out_last(fsdp_sampler *sampler, const int64_t *held, fsdp_error *error);
 
 // Whole global batches per epoch.
 int64_t fsdp_sampler_steps_per_epoch(const fsdp_sampler *sampler);

@@ -13,6 +13,7 @@
 #define VERSION     1
 #define FLAG_PACKED 1u // not read: how rows are made of documents is the run's choice
 #define FLAG_BYTES  2u
+#define FLAG_JOINED 4u
 
 typedef struct header {
   char magic[8];
@@ -21,7 +22,8 @@ typedef struct header {
   uint64_t tokenizer_hash;
   int64_t first_token, last_token;
   uint32_t checksums[4]; // of the sections
-  int64_t file_bytes, template_bytes, zero;
+  int64_t file_bytes, template_bytes;
+  uint32_t joined_checksum, zero;
   uint64_t hash;
 } header;
 
@@ -44,17 +46,20 @@ _Static_assert(sizeof(header) == 128 && offsetof(header, hash) == 120, "the head
 #define PREPARE_AGAIN "prepare it again with %s"
 
 // Whether the sections that the header declares fill the file; their offsets if so.
-static bool lay_out(const header *h, int64_t *mask, int64_t *starts, int64_t *template) {
-  int64_t tokens, documents;
+static bool lay_out(const header *h, int64_t *mask, int64_t *starts, int64_t *template, int64_t *joined) {
+  int64_t tokens, documents,
+      marks = h->flags & FLAG_JOINED ? fsdp_round_up((h->document_count + 7) / 8, 8) : 0;
   if (h->token_count > INT64_MAX - 8 || !fsdp_mul_checked(h->token_count, h->token_bytes, &tokens) ||
       tokens > INT64_MAX - 1024 || !fsdp_mul_checked(h->document_count, 8, &documents))
     return false;
   *mask = fsdp_round_up((int64_t)sizeof *h + tokens, 8);
   if (!fsdp_add_checked(*mask, (h->token_count + 7) / 8, starts) || *starts > INT64_MAX - 8) return false;
   *starts = fsdp_round_up(*starts, 8);
-  return fsdp_add_checked(*starts, documents, template) && h->template_bytes >= 0 &&
-         h->template_bytes <= h->file_bytes && *template <= h->file_bytes &&
-         *template + fsdp_round_up(h->template_bytes, 8) == h->file_bytes;
+  if (!fsdp_add_checked(*starts, documents, template) || h->template_bytes < 0 ||
+      h->template_bytes > h->file_bytes || *template > h->file_bytes)
+    return false;
+  *joined = *template + fsdp_round_up(h->template_bytes, 8);
+  return *joined == h->file_bytes - marks;
 }
 
 // What is wrong with the header itself, or NULL.
@@ -63,7 +68,7 @@ static const char *header_fault(const header *h) {
   if (h->hash != XXH64(h, offsetof(header, hash), 0)) return "its header does not match its checksum";
   if (h->token_bytes != 1 && h->token_bytes != 2 && h->token_bytes != 4)
     return "its tokens are not 1, 2 or 4 bytes long";
-  if (h->flags & ~(FLAG_PACKED | FLAG_BYTES)) return "it has unknown flags";
+  if (h->flags & ~(FLAG_PACKED | FLAG_BYTES | FLAG_JOINED)) return "it has unknown flags";
   if (h->vocab_size < 1 || h->vocab_size > (int64_t)1 << (h->token_bytes == 4 ? 31 : 8 * h->token_bytes))
     return "its vocabulary does not fit its tokens";
   if (h->token_count < 1 || h->document_count < 1 || h->document_count > h->token_count ||
@@ -96,19 +101,21 @@ static fsdp_status read_prepared(const char *path, fsdp_token_file *out, fsdp_er
                      "%s: has version %u of the format, but this build reads version %d; " PREPARE_AGAIN,
                      path, h.version, VERSION, FSDP_PREPARE_DATA);
   const char *fault = header_fault(&h);
-  int64_t mask = 0, starts = 0, template = 0;
+  int64_t mask = 0, starts = 0, template = 0, joined = 0;
   if (!fault && h.file_bytes != out->file.count)
     return fsdp_fail(error, FSDP_ERR_INPUT,
                      "%s: has %lld bytes instead of the %lld that its header declares: it is truncated or "
                      "damaged; copy it again, or " PREPARE_AGAIN,
                      path, (long long)out->file.count, (long long)h.file_bytes, FSDP_PREPARE_DATA);
-  if (!fault && !lay_out(&h, &mask, &starts, &template)) fault = "its counts do not add up to its size";
+  if (!fault && !lay_out(&h, &mask, &starts, &template, &joined))
+    fault = "its counts do not add up to its size";
   if (!fault) {
     out->view = (fsdp_token_view){.tokens = out->file.bytes + sizeof h,
                                   .token_bytes = (int)h.token_bytes,
                                   .token_count = h.token_count,
                                   .mask = out->file.bytes + mask,
                                   .starts = (const uint64_t *)(const void *)(out->file.bytes + starts),
+                                  .joined = h.flags & FLAG_JOINED ? out->file.bytes + joined : NULL,
                                   .document_count = h.document_count,
                                   .target_count = h.target_count,
                                   .vocab_size = h.vocab_size};
@@ -122,6 +129,7 @@ static fsdp_status read_prepared(const char *path, fsdp_token_file *out, fsdp_er
     }
     out->identity = h.hash;
     if (!starts_are_in_order(&out->view)) fault = "its documents are not in order";
+    if (fsdp_token_view_joins(&out->view, 0)) fault = "its first document belongs to one before it";
   }
   if (fault)
     return fsdp_fail(error, FSDP_ERR_INPUT, "%s: is damaged: %s; copy it again, or " PREPARE_AGAIN, path,
@@ -235,6 +243,8 @@ fsdp_status fsdp_token_file_verify(const char *path, const fsdp_token_file *file
     damaged = "its starts of documents do not match their checksum";
   else if (crc_of(file->chat_template, file->chat_template_bytes) != h.checksums[3])
     damaged = "its chat template does not match its checksum";
+  else if (view->joined && crc_of(view->joined, (view->document_count + 7) / 8) != h.joined_checksum)
+    damaged = "its marks of records do not match their checksum";
   else if (fsdp_token_view_find(view, 0, view->token_count, view->vocab_size) >= 0)
     damaged = "a token is outside its vocabulary";
   else if (fsdp_token_view_counted(view, 0, view->token_count) != h.target_count)

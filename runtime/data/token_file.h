@@ -8,7 +8,7 @@
 //        8     4  version: 1
 //       12     4  bytes of this header: 128
 //       16     4  bytes of a token: 1, 2 or 4
-//       20     4  flags: 1 (not read), 2 tokens are bytes (no tokenizer)
+//       20     4  flags: 1 (not read), 2 tokens are bytes (no tokenizer), 4 documents of a record are marked
 //       24     8  vocabulary size: every token is below it
 //       32     8  number of tokens
 //       40     8  number of documents
@@ -20,10 +20,12 @@
 //                 behind them
 //       96     8  bytes of the whole file
 //      104     8  bytes of the chat template that was given (--chat-template); 0: none was
-//      112     8  0
+//      112     4  with flag 4: CRC-32 of the marks, without the zeros behind them; else 0
+//      116     4  0
 //      120     8  XXH64 (seed 0) of the 120 bytes above
 //      128        tokens; mask, one bit per token, lowest bit first; starts, 8 bytes per document; chat
-//                 template
+//                 template; with flag 4 marks, one bit per document, lowest bit first: it is of the record
+//                 that the document before it is of, as the answers of a conversation may be
 //
 // Also read as they are: llm.c's `.bin` (256 int32, of which the first three are magic 20240520, version 1
 // and the number of uint16 tokens behind them; Llama 3's has magic 20240801, version 7 and uint32 tokens) and

@@ -21,6 +21,7 @@ typedef struct fsdp_token_view {
   int64_t token_count;
   const uint8_t *mask;    // NULL: every token counts but a document's first
   const uint64_t *starts; // NULL: it is not known where documents begin
+  const uint8_t *joined;  // a bit per document: it is of the record of the one before; NULL: none is
   int64_t document_count;
   int64_t target_count; // tokens that the mask lets count; 0 without a mask
   int64_t vocab_size;   // every token is below it; 0: not known
@@ -48,6 +49,11 @@ static inline bool fsdp_token_view_counts(const fsdp_token_view *view, int64_t i
 // Its documents, of which it is one if it does not know where they begin.
 static inline int64_t fsdp_token_view_documents(const fsdp_token_view *view) {
   return view->starts ? view->document_count : 1;
+}
+
+// Whether document `document` is of the record that the one before it is of.
+static inline bool fsdp_token_view_joins(const fsdp_token_view *view, int64_t document) {
+  return view->joined && view->joined[document / 8] >> (document % 8) & 1;
 }
 
 // The first token of document `document`, and one past its last.

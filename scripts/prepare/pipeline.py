@@ -68,6 +68,7 @@ class Encoded:
     mask: bytes
     starts: list
     summary: Summary
+    joined: bytes = None  # a digit for each document: 1 if it is of the record of the one before
     greatest: int = 0
 
 
@@ -102,7 +103,7 @@ class Worker:
             raise InputError(f"{chunk.path}: has a token {greatest}, but the vocabulary is {limit}; give the "
                              "tokenizer that made it")
         mask = b"0" + b"1" * (len(ids) - 1) if chunk.first else b"1" * len(ids)
-        return Encoded(self._bytes(ids), mask, [0] if chunk.first else [], Summary(), greatest)
+        return Encoded(self._bytes(ids), mask, [0] if chunk.first else [], Summary(), greatest=greatest)
 
     def numbered(self, chunk):
         """((line, item) of a chunk, and what makes an item the record)."""
@@ -117,8 +118,8 @@ class Worker:
         except UnicodeDecodeError as error:
             raise BadRecord(f"{place}: is not UTF-8 ({error.reason}); convert it") from None
 
-    def parsed(self, chunk, numbered, record_of, summary):
-        """The documents of each record that can be used."""
+    def parsed(self, chunk, numbered, record_of, summary, numbers=None):
+        """The documents of each record that can be used; of each its record's number into `numbers`."""
         for number, item in numbered:
             place = f"{chunk.path}:{number}"
             try:
@@ -131,6 +132,8 @@ class Worker:
                 summary.add_bad(error)
                 continue
             summary.add_record(documents, ignored, self.encoder.ends if self.mask_prompt else None)
+            if numbers is not None:
+                numbers.extend([summary.records] * len(documents))
             yield from documents
 
     def _records(self, chunk):
@@ -138,13 +141,17 @@ class Worker:
         summary, divided = Summary(), self.encoder.divided
         summary.add_ignored(chunk.ignored, len(chunk.data))  # of a table's rows
         ids, masks, starts = array(TYPECODES[self.settings.token_bytes]), [], []
-        for tokens, mask in self.encoder.documents(self.parsed(chunk, numbered, record_of, summary)):
+        numbers, joined, last = [], [], None  # of records
+        documents = self.encoder.documents(self.parsed(chunk, numbered, record_of, summary, numbers))
+        for index, (tokens, mask) in enumerate(documents):
             if summary.keeps(mask):
                 starts.append(len(ids))
                 ids.extend(tokens)
                 masks.append(mask)
+                joined.append(b"1" if numbers[index] == last else b"0")
+                last = numbers[index]
         summary.divided = self.encoder.divided - divided
-        return Encoded(self._bytes(ids), b"".join(masks), starts, summary)
+        return Encoded(self._bytes(ids), b"".join(masks), starts, summary, b"".join(joined))
 
     def _bytes(self, ids):
         return little_endian(ids, self.settings.token_bytes)
@@ -254,7 +261,7 @@ def prepare(paths, out, settings, processes):
         chunks = (chunk for path in paths for chunk in inputs.chunks(path, settings))
         with contextlib.closing(_in_order(chunks, processes, worker, settings)) as results:
             for chunk, result in results:
-                writer.add(result.tokens, result.mask, result.starts)
+                writer.add(result.tokens, result.mask, result.starts, result.joined)
                 summary.add(result.summary)
                 greatest = max(greatest, result.greatest)
                 progress.add(chunk.size, len(result.mask))

@@ -12,9 +12,9 @@ from common.errors import InputError
 
 MAGIC = b"fsdp-tok"
 VERSION = 1
-HEADER = struct.Struct("<8s4I4qQ2q4I3q")  # all but the checksum of these 120 bytes
+HEADER = struct.Struct("<8s4I4qQ2q4I2q2I")  # all but the checksum of these 120 bytes
 HEADER_BYTES = HEADER.size + 8
-FLAG_PACKED, FLAG_BYTES = 1, 2  # nothing reads the first: the trainer makes its rows
+FLAG_PACKED, FLAG_BYTES, FLAG_JOINED = 1, 2, 4  # nothing reads the first: the trainer makes its rows
 TYPECODES = {1: "B", 2: "H", 4: "I"}
 BLOCK = 1 << 22
 
@@ -66,8 +66,8 @@ def little_endian(values, token_bytes):
     return values.tobytes()
 
 
-def flags_of(is_bytes):
-    return FLAG_PACKED | FLAG_BYTES * bool(is_bytes)
+def flags_of(is_bytes, joined=False):
+    return FLAG_PACKED | FLAG_BYTES * bool(is_bytes) | FLAG_JOINED * bool(joined)
 
 
 def _padding(size):
@@ -93,6 +93,30 @@ class Section:
         self.file.close()
 
 
+class Bits(Section):
+    """A section of a bit for each of the digits that it is given."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.pending = b""  # digits that do not fill a byte yet
+        self.ones = 0
+
+    def add_digits(self, digits):
+        self.ones += digits.count(b"1")
+        digits = self.pending + digits
+        whole = len(digits) // 8 * 8
+        self._add_bytes(digits[:whole])
+        self.pending = digits[whole:]
+
+    def _add_bytes(self, digits):
+        if digits:
+            self.add(int(digits[::-1], 2).to_bytes((len(digits) + 7) // 8, "little"))
+
+    def finish(self):
+        self._add_bytes(self.pending)
+        self.pending = b""
+
+
 def _make_folders(folder):
     """Makes `folder`; those that were missing, the outermost last."""
     made = []
@@ -114,45 +138,46 @@ class Writer:
         self.made = []
         try:
             self.made = _make_folders(folder)
-            self.mask, self.starts = Section(folder), Section(folder)
+            self.mask, self.starts, self.joined = Bits(folder), Section(folder), Bits(folder)
             self.out = open(self.partial, "wb")
         except OSError as error:
             raise InputError(f"{path}: cannot be written ({error.strerror}); give another --out") from None
         self.out.write(bytes(HEADER_BYTES))
-        self.tokens = self.documents = self.targets = self.checksum = 0
-        self.pending = b""  # of the mask: digits that do not fill a byte yet
+        self.tokens = self.documents = self.checksum = 0
 
-    def add(self, tokens, mask, starts):
-        """Tokens as bytes, a digit 0 or 1 for each, and where documents start, from these tokens' first."""
+    @property
+    def targets(self):
+        return self.mask.ones
+
+    def add(self, tokens, mask, starts, joined=None):
+        """Tokens as bytes, a digit 0 or 1 for each, and where documents start, from these tokens' first; for
+        each document a digit, 1 if it is of the record of the one before (None: none is)."""
         self.out.write(tokens)
         self.checksum = zlib.crc32(tokens, self.checksum)
         self.starts.add(b"".join(struct.pack("<Q", self.tokens + start) for start in starts))
         self.documents += len(starts)
         self.tokens += len(mask)
-        self.targets += mask.count(b"1")
-        digits = self.pending + mask
-        whole = len(digits) // 8 * 8
-        self._add_mask(digits[:whole])
-        self.pending = digits[whole:]
-
-    def _add_mask(self, digits):
-        if digits:
-            self.mask.add(int(digits[::-1], 2).to_bytes((len(digits) + 7) // 8, "little"))
+        self.mask.add_digits(mask)
+        self.joined.add_digits(b"0" * len(starts) if joined is None else joined)
 
     def finish(self, header):
         """Completes the file. `header`: vocabulary, bytes, tokenizer_hash, first, last, template."""
-        self._add_mask(self.pending)
+        self.mask.finish()
+        self.joined.finish()
         token_section = self.tokens * self.token_bytes
         self.out.write(_padding(token_section))
         self.mask.copy_to(self.out)
         self.starts.copy_to(self.out)
         template = (header["template"] or "").encode()
         self.out.write(template + _padding(len(template)))
-        flags = flags_of(header["bytes"])
+        if self.joined.ones:
+            self.joined.copy_to(self.out)
+        flags = flags_of(header["bytes"], self.joined.ones)
         fields = HEADER.pack(MAGIC, VERSION, HEADER_BYTES, self.token_bytes, flags, header["vocabulary"],
                              self.tokens, self.documents, self.targets, header["tokenizer_hash"],
                              header["first"], header["last"], self.checksum, self.mask.checksum,
-                             self.starts.checksum, zlib.crc32(template), self.out.tell(), len(template), 0)
+                             self.starts.checksum, zlib.crc32(template), self.out.tell(), len(template),
+                             self.joined.checksum if self.joined.ones else 0, 0)
         self.out.seek(0)
         self.out.write(fields + struct.pack("<Q", xxh64(fields)))
         self.out.flush()
@@ -193,7 +218,7 @@ def verify(path):
             raise InputError(f"{path}: is not a .tok file")
         names = ("magic version header_bytes token_bytes flags vocabulary tokens documents targets "
                  "tokenizer_hash first last crc_tokens crc_mask crc_starts crc_template file_bytes template "
-                 "zero").split()
+                 "crc_joined zero").split()
         h = dict(zip(names, HEADER.unpack(head[:HEADER.size])))
         if h["version"] != VERSION:
             raise InputError(f"{path}: has version {h['version']} of the format, not {VERSION}")
@@ -202,7 +227,8 @@ def verify(path):
         if os.fstat(file.fileno()).st_size != h["file_bytes"]:
             raise damaged("its size is not the one that its header declares")
         for name, size in (("tokens", h["tokens"] * h["token_bytes"]), ("mask", (h["tokens"] + 7) // 8),
-                           ("starts", h["documents"] * 8), ("template", h["template"])):
+                           ("starts", h["documents"] * 8), ("template", h["template"]),
+                           ("joined", (h["documents"] + 7) // 8 if h["flags"] & FLAG_JOINED else 0)):
             if _checksum(file, size) != h[f"crc_{name}"]:
                 raise damaged(f"its {name} do not have the checksum that the header declares")
     return h

@@ -11,9 +11,12 @@
 #include <xxhash.h>
 #include <zlib.h>
 
-#define CRC_OFFSET  80
-#define SIZE_OFFSET 96
-#define HASH_OFFSET 120
+#define FLAGS_OFFSET  20
+#define FLAG_JOINED   4
+#define CRC_OFFSET    80
+#define SIZE_OFFSET   96
+#define JOINED_OFFSET 112
+#define HASH_OFFSET   120
 
 // The checksums of the sections, if they lie within the file as token_file.h describes it.
 static void seal_sections(unsigned char *bytes, size_t size) {
@@ -29,6 +32,9 @@ static void seal_sections(unsigned char *bytes, size_t size) {
   crc[1] = (uint32_t)crc32_z(0, bytes + mask, (tokens + 7) / 8);
   crc[2] = (uint32_t)crc32_z(0, bytes + starts, 8 * documents);
   memcpy(bytes + CRC_OFFSET, crc, sizeof crc);
+  const size_t marks = (documents + 7) / 8, room = (marks + 7) / 8 * 8;
+  uint32_t joined = bytes[FLAGS_OFFSET] & FLAG_JOINED ? (uint32_t)crc32_z(0, bytes + size - room, marks) : 0;
+  memcpy(bytes + JOINED_OFFSET, &joined, sizeof joined);
 }
 
 static void seal(unsigned char *bytes, size_t size) {

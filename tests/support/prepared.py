@@ -45,7 +45,8 @@ def error_of(process, status):
 
 
 class Tokens:
-    """A `.tok` file: ids, one bool per id (learned or not), and where documents start."""
+    """A `.tok` file: ids, one bool per id (learned or not), where documents start, and which of them are of
+    the record of the one before."""
 
     def __init__(self, path):
         data = pathlib.Path(path).read_bytes()
@@ -61,7 +62,11 @@ class Tokens:
         mask = (128 + count * width + 7) // 8 * 8
         starts = (mask + (count + 7) // 8 + 7) // 8 * 8
         template = starts + 8 * documents
-        assert number(96, 8) == len(data) == template + (number(104, 8) + 7) // 8 * 8
+        joined = template + (number(104, 8) + 7) // 8 * 8
+        marks = (documents + 7) // 8 if number(20, 4) & 4 else 0
+        assert number(96, 8) == len(data) == joined + (marks + 7) // 8 * 8
+        assert zlib.crc32(data[joined:joined + marks]) == number(112, 4) and number(116, 4) == 0
+        self.joined = [bool(marks and data[joined + i // 8] >> i % 8 & 1) for i in range(documents)]
         self.template = data[template:template + number(104, 8)]
         sections = (data[128:128 + count * width], data[mask:mask + (count + 7) // 8], data[starts:template],
                     self.template)

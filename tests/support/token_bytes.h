@@ -9,7 +9,8 @@ typedef struct token_bytes {
   const uint32_t *tokens;
   const uint8_t *counts; // 0 or 1 each
   const uint64_t *starts;
-  int width; // bytes of a token
+  const uint8_t *joined; // 0 or 1 for each document; NULL: no marks
+  int width;             // bytes of a token
   bool packed, bytes;
   uint64_t tokenizer_hash;
 } token_bytes;

@@ -291,9 +291,12 @@ def ends_that_are_not_learned_are_reported(work):
         "rendered differently later (3 samples)\n"
         in process.stdout
     ), process.stdout
+    # So that --eval-split holds out all of a conversation, the file says which samples are of one.
+    assert Tokens(work / "x.tok").joined == [False, False, True, True]
     process = prepare(
         "--out", work / "x.tok", "--chat-template", work / "t.jinja", "--mask-prompt", "off", path
     )
+    assert Tokens(work / "x.tok").joined == [False, False]
     assert "conversations: 2, learned as a whole (--mask-prompt off)\n" in process.stdout, process.stdout
     assert "ends of answers" not in process.stdout
 

@@ -395,7 +395,7 @@ static void contradictions_are_refused(void **state) {
       {12, 4, 64, "128 bytes"},
       {16, 4, 3, "1, 2 or 4"},
       {16, 4, 4, "do not add up"},
-      {20, 4, 4, "flags"},
+      {20, 4, 8, "flags"},
       {24, 8, 0, "vocabulary"},
       {24, 8, 65537, "vocabulary"},
       {32, 8, 0, "counts"},
