@@ -19,6 +19,7 @@ from prepare.summary import Summary
 from prepare.token_file import TYPECODES, Writer, little_endian
 
 VOCABULARY_MAX = 1 << 31
+TEXTS = ("piece", "tokens")  # kinds of chunks that are parts of one document
 
 
 @dataclass
@@ -256,15 +257,21 @@ def prepare(paths, out, settings, processes):
         settings.token_bytes = max(inputs.token_layout(path)[1] for path in paths)
     processes = min(processes, 1 + total // inputs.CHUNK_BYTES)
     writer, progress, summary = Writer(out, settings.token_bytes), Progress(total), Summary()
-    greatest = 0
+    greatest = text = 0  # the latter of tokens so far of a document that is several chunks
     try:
         chunks = (chunk for path in paths for chunk in inputs.chunks(path, settings))
         with contextlib.closing(_in_order(chunks, processes, worker, settings)) as results:
             for chunk, result in results:
                 writer.add(result.tokens, result.mask, result.starts, result.joined)
                 summary.add(result.summary)
+                if chunk.kind not in TEXTS or chunk.first:
+                    summary.measure(text)
+                    text = 0
+                if chunk.kind in TEXTS:
+                    text += len(result.mask)
                 greatest = max(greatest, result.greatest)
                 progress.add(chunk.size, len(result.mask))
+        summary.measure(text)
         if not writer.tokens:
             raise summary.nothing(paths[0])
         summary.fields = settings.fields

@@ -58,9 +58,13 @@ class Summary:
         if b"1" not in mask:
             self.unlearned += 1
             return False
-        self.longest = max(self.longest, len(mask))
-        self.longer.update(length for length in LENGTHS if len(mask) > length)
+        self.measure(len(mask))
         return True
+
+    def measure(self, tokens):
+        """A document of so many tokens is written."""
+        self.longest = max(self.longest, tokens)
+        self.longer.update(length for length in LENGTHS if tokens > length)
 
     def add(self, other):
         for name in ("records", "empty", "unlearned", "bad", "divided", "completions", "glued"):

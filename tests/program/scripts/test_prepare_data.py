@@ -36,6 +36,19 @@ def completions_are_joined(work):
     assert [bytes(ids) for ids in tokens.learned_ids()] == [b" a bird.\0", b"y\0"]
 
 
+def the_longest_document_is_told(work):
+    """Of text too, which is read in parts, and of what is made of several files."""
+    (work / "a.txt").write_text("the wren\n" * 40_000)
+    (work / "b.txt").write_text("a wren\n")
+    (work / "c.jsonl").write_text(json.dumps({"text": "x" * 511}) + "\n")
+    several = "360,001 tokens; documents longer than 512: 1, 1,024: 1, "
+    for names, longest in (("b", "8 tokens\n"), ("ba", several), ("ab", several), ("bc", "512 tokens\n"),
+                           ("cb", "512 tokens\n")):
+        paths = [next(work.glob(f"{name}.*")) for name in names]
+        process = prepare("--out", work / "x.tok", "--eos", 0, "--procs", 2, *paths)
+        assert f"longest: {longest}" in process.stdout, (names, process.stdout, process.stderr)
+
+
 def alpaca_with_a_text_is_alpaca(work):
     """As tatsu-lab/alpaca has it on the hub. test_io_records has the same for the trainer."""
     record = {"instruction": "Say.", "input": "", "output": "It.", "text": "Say. It."}
@@ -120,6 +133,8 @@ def tokens_of_others_pass_through(work):
     assert sum(tokens.learned) == 2 * len(small) - 2 and not tokens.bytes
     tokens = prepare_good(work / "b.tok", work / "c.bin", work / "llama.bin")
     assert tokens.documents() == [small, large] and tokens.width == 4 and tokens.vocabulary == 70303
+    process = prepare("--out", work / "x.tok", work / "llama.bin", work / "c.bin")
+    assert "longest: 700,000 tokens; documents longer than 512: 2, " in process.stdout, process.stdout
     (work / "cut.bin").write_bytes((work / "llama.bin").read_bytes()[:-4])
     assert "truncated" in error_of(prepare("--out", work / "x.tok", work / "cut.bin"), 3)
     (work / "odd.bin").write_bytes(b"abc")
@@ -325,7 +340,7 @@ def the_trainer_reads_what_was_prepared(work):
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory(prefix="fsdp_prepare_") as folder:
         sys.exit(prepared.run_tests(
-            [committed_bytes_come_again, completions_are_joined,
+            [committed_bytes_come_again, completions_are_joined, the_longest_document_is_told,
              alpaca_with_a_text_is_alpaca,
              options_change_what_they_say, processes_change_nothing,
              tokens_of_others_pass_through, bad_files_are_refused_and_nothing_is_written,
