@@ -19,7 +19,7 @@ ROOT = programs.ROOT
 BUILD = programs.BIN.parents[1]  # of tests/simt_bin
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "bench")]
 import compare_gpu  # noqa: E402
-from checking import steps  # noqa: E402
+from checking import steps, tools  # noqa: E402
 from checking.machine import PROGRAMS, TESTS, Machine  # noqa: E402
 from checking.report import Report  # noqa: E402
 from checking.runner import Runner  # noqa: E402
@@ -31,6 +31,7 @@ case "$*" in
   *) exit 9 ;;
 esac
 """
+NCCL = "libnccl.so.2"
 SIDE = 64  # of the gemm that is the ceiling
 # What is not among the emulated programs, and what takes its options.
 ELSEWHERE = {"fsdp_plan": "bin/fsdp_plan",
@@ -44,7 +45,10 @@ def make_bundle(work):
         (bundle / folder).mkdir(parents=True)
         for name in names:
             (bundle / folder / name).symlink_to(BUILD / ELSEWHERE.get(name, f"tests/simt_bin/{name}"))
-    (bundle / "env.sh").write_text("export FSDP_SIMT=1\n")
+    # The emulated NCCL is part of the programs, which name the library all the same, as a bundle has it.
+    (bundle / "lib").mkdir()
+    (bundle / "lib" / NCCL).touch()
+    (bundle / "env.sh").write_text('export FSDP_SIMT=1 LD_LIBRARY_PATH=$here/lib:${LD_LIBRARY_PATH:-}\n')
     smi = work / "cuda" / "nvidia" / "bin" / "nvidia-smi"
     smi.parent.mkdir(parents=True)
     smi.write_text(SMI)
@@ -160,6 +164,9 @@ def check(facts, chosen, out, has_torch):
             check_peer(facts, step.case)
     check_mends(out)
     assert facts["machine"]["driver"] == "580.1" and "tools" in facts["machine"]
+    named = tools.opened_libraries(str(BUILD / "tests/simt_bin/fsdp_train"))
+    found = [os.path.basename(os.path.dirname(facts["machine"]["libraries"][name])) for name in named]
+    assert named in ([], [NCCL]) and found == ["lib"] * len(named), (named, facts["machine"]["libraries"])
     assert list(facts["ceilings"]) == [f"ceiling: product of {SIDE}^3, bf16",
                                        "ceiling: copy from device to device, read and written"], facts
     meshes = [line["label"] for line in facts["mesh_kernels"]]
