@@ -1,27 +1,33 @@
 #include "launcher/options/option_query.h"
 
-#include "launcher/options/option_table.h"
+#include "launcher/options/option_store.h"
 #include "runtime/base/check.h"
 
 #include <stdio.h>
 #include <string.h>
 
-static int row_index(const fsdp_option_row *row) {
-  int count;
-  return (int)(row - fsdp_option_table(&count));
-}
-
 const char *fsdp_options_place(const fsdp_options *options, const char *name) {
   const fsdp_option_row *row = fsdp_option_find(name);
   FSDP_CHECK(row, "no option is called '%s'", name);
-  const char *place = options->place[row_index(row)];
+  const char *place = options->place[fsdp_option_index(row)];
   return *place ? place : "default";
 }
 
 bool fsdp_options_given(const fsdp_options *options, const char *name) {
   const fsdp_option_row *row = fsdp_option_find(name);
   FSDP_CHECK(row, "no option is called '%s'", name);
-  return options->place[row_index(row)][0] != 0;
+  return options->place[fsdp_option_index(row)][0] != 0;
+}
+
+char *fsdp_options_value(const fsdp_options *options, const fsdp_option_row *row) {
+  FSDP_CHECK(row, "no option has this name");
+  char *text = NULL;
+  size_t bytes = 0;
+  FILE *out = open_memstream(&text, &bytes);
+  FSDP_NEED_MEMORY(out, "an option's value");
+  fsdp_option_print(options, row, out);
+  fclose(out);
+  return text;
 }
 
 fsdp_wrap_policy fsdp_options_wrap(const fsdp_options *options) {

@@ -1,7 +1,6 @@
 #include "launcher/options/option_rules.h"
 
 #include "launcher/options/option_query.h"
-#include "launcher/options/option_store.h"
 #include "runtime/base/check.h"
 
 #include <stdlib.h>
@@ -135,18 +134,6 @@ static const rule table[] = {
 
 // ---- Conditions
 
-static char *value_of(const fsdp_options *options, const char *name) {
-  const fsdp_option_row *row = fsdp_option_find(name);
-  FSDP_CHECK(row, "no option is called '%s'", name);
-  char *text = NULL;
-  size_t bytes = 0;
-  FILE *out = open_memstream(&text, &bytes);
-  FSDP_NEED_MEMORY(out, "an option's value");
-  fsdp_option_print(options, row, out);
-  fclose(out);
-  return text;
-}
-
 enum { NAME_BYTES = 64, MESSAGE_BYTES = 1024, VALUE_SHOWN = 300 };
 
 // The next condition of a list, and its name; returns what follows, NULL behind the last.
@@ -169,7 +156,7 @@ static bool is_none(const char *name, const char *value) {
 
 static bool holds(const fsdp_options *options, const char *condition, const char *name) {
   const char *test = condition + strlen(name);
-  char *value = value_of(options, name);
+  char *value = fsdp_options_value(options, fsdp_option_find(name));
   bool result = !is_none(name, value);
   if (*test == '=') result = test[1] ? strcmp(value, test + 1) == 0 : !result;
   if (*test == '!') result = result && strcmp(value, test + 1) != 0;
@@ -187,7 +174,7 @@ static bool all_hold(const fsdp_options *options, const char *where) {
 // ---- Texts
 
 static void print_option(const fsdp_options *options, const char *name, char form, FILE *out) {
-  char *value = value_of(options, name);
+  char *value = fsdp_options_value(options, fsdp_option_find(name));
   const char *quote = form == 'Q' ? "'" : "";
   fprintf(out, "--%s", name);
   if (form < 'a') fprintf(out, " %s%.*s%s", quote, VALUE_SHOWN, value, quote);

@@ -148,9 +148,8 @@ bool fsdp_option_store(fsdp_options *options, const fsdp_option_row *row, const 
 }
 
 void fsdp_option_reset(fsdp_options *options, const fsdp_option_row *row) {
-  int count;
   char **text = field(options, row);
-  options->place[row - fsdp_option_table(&count)][0] = 0;
+  options->place[fsdp_option_index(row)][0] = 0;
   if (row->kind == FSDP_OPTION_MESH) options->mesh_axes = (fsdp_mesh){0};
   if (row->fallback) {
     bool stored = fsdp_option_store(options, row, row->fallback);

@@ -416,6 +416,10 @@ const fsdp_option_row *fsdp_option_table(int *count) {
   return table;
 }
 
+int fsdp_option_index(const fsdp_option_row *row) {
+  return (int)(row - table);
+}
+
 const fsdp_option_row *fsdp_option_find(const char *name) {
   for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
     if (strcmp(table[i].name, name) == 0) return &table[i];

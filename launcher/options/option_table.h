@@ -13,7 +13,7 @@ typedef enum fsdp_option_kind {
   FSDP_OPTION_SHARE, // a real, which may be written as a percentage
   FSDP_OPTION_FLAG,
   FSDP_OPTION_CHOICE,
-  FSDP_OPTION_TEXT,
+  FSDP_OPTION_TEXT,   // from here on the field is a text that the options own
   FSDP_OPTION_LIST,   // text: all words up to the next option, joined by commas
   FSDP_OPTION_REPEAT, // text: may be given several times; joined by semicolons
   FSDP_OPTION_WRAP,   // text of the form size|block|none|module:NAME,...
@@ -42,6 +42,9 @@ typedef struct fsdp_option_row {
 
 // The rows, in the order of the help. Lives as long as the program.
 const fsdp_option_row *fsdp_option_table(int *count);
+
+// A row's place in the table.
+int fsdp_option_index(const fsdp_option_row *row);
 
 // The row of that name, NULL if there is none.
 const fsdp_option_row *fsdp_option_find(const char *name);

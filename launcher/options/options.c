@@ -23,11 +23,6 @@ static const char *program_name(fsdp_program_kind program) {
   return program == FSDP_PROGRAM_TRAIN ? "fsdp_train" : "fsdp_plan";
 }
 
-static int row_index(const fsdp_option_row *row) {
-  int count;
-  return (int)(row - fsdp_option_table(&count));
-}
-
 // ---- Names
 
 // "learning_rate" is learning-rate. Returns `out`.
@@ -138,7 +133,7 @@ static fsdp_status set_knobs(fsdp_options *options, const char *text, const char
     if (!row || !row->knob) return fail_knob(part, place, error);
     if (!fsdp_option_store(options, row, value))
       return fsdp_option_fail_value(row, row->name, value, place, error);
-    snprintf(options->place[row_index(row)], sizeof options->place[0], "--set, %.100s", place);
+    snprintf(options->place[fsdp_option_index(row)], sizeof options->place[0], "--set, %.100s", place);
   }
   return FSDP_OK;
 }
@@ -162,7 +157,7 @@ fsdp_status fsdp_options_set(fsdp_options *options, fsdp_program_kind program, c
     if (status) return status;
   }
   if (alias) note_alias(options, alias, text, value);
-  char *kept = options->place[row_index(row)]; // messages name ours, and here what was typed
+  char *kept = options->place[fsdp_option_index(row)]; // messages name ours, and here what was typed
   if (alias)
     snprintf(kept, sizeof options->place[0], "given as --%.40s, %.70s", name, place);
   else
@@ -362,9 +357,10 @@ static fsdp_status set_from_yaml(void *context, const char *name, const char *te
   }
   const fsdp_option_alias *alias;
   const fsdp_option_row *row = find_meant(name, &alias);
-  if (row && target->options->place[row_index(row)][0]) { // under a different name: the reader knows its own
+  if (row &&
+      target->options->place[fsdp_option_index(row)][0]) { // under a different name: the reader knows its own
     return fsdp_fail(error, FSDP_ERR_OPTION, "'%s' (%s) is --%s, which %s already sets: remove one of them",
-                     name, place, row->name, target->options->place[row_index(row)]);
+                     name, place, row->name, target->options->place[fsdp_option_index(row)]);
   }
   // "cpu-offload:" is on, as on the command line.
   const char *bare = row && row->bare ? row->bare : row && alias && alias->on ? "on" : text;
@@ -429,11 +425,7 @@ void fsdp_options_destroy(fsdp_options *options) {
   int count;
   const fsdp_option_row *table = fsdp_option_table(&count);
   for (int i = 0; i < count; i++) {
-    bool owned = table[i].kind == FSDP_OPTION_TEXT || table[i].kind == FSDP_OPTION_LIST ||
-                 table[i].kind == FSDP_OPTION_REPEAT || table[i].kind == FSDP_OPTION_SET ||
-                 table[i].kind == FSDP_OPTION_WRAP || table[i].kind == FSDP_OPTION_MESH ||
-                 table[i].kind == FSDP_OPTION_STEPS;
-    if (!owned) continue;
+    if (table[i].kind < FSDP_OPTION_TEXT) continue;
     char **text = (char **)((char *)options + table[i].offset);
     free(*text);
     *text = NULL;
@@ -445,26 +437,11 @@ void fsdp_options_destroy(fsdp_options *options) {
   options->run_config = options->run_note = options->run_left_out = options->evaluated = NULL;
 }
 
-// A stream into *out, which the caller frees once it is closed.
-static FILE *open_text(char **out, size_t *bytes) {
-  FILE *stream = open_memstream(out, bytes);
-  FSDP_NEED_MEMORY(stream, "the text of options");
-  return stream;
-}
-
-char *fsdp_options_value(const fsdp_options *options, const fsdp_option_row *row) {
-  char *out = NULL;
-  size_t bytes = 0;
-  FILE *stream = open_text(&out, &bytes);
-  fsdp_option_print(options, row, stream);
-  fclose(stream);
-  return out;
-}
-
 char *fsdp_options_describe(const fsdp_options *options) {
   char *out = NULL;
   size_t bytes = 0;
-  FILE *stream = open_text(&out, &bytes);
+  FILE *stream = open_memstream(&out, &bytes);
+  FSDP_NEED_MEMORY(stream, "the text of options");
   int count;
   const fsdp_option_row *table = fsdp_option_table(&count);
   for (int i = 0; i < count; i++) {

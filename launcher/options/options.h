@@ -35,8 +35,5 @@ fsdp_status fsdp_options_set(fsdp_options *options, fsdp_program_kind program, c
 // Every option but --config as "name=value\n", defaults included: what ranks compare. The caller frees it.
 char *fsdp_options_describe(const fsdp_options *options);
 
-// The value of one option as text that sets it again; the caller frees it.
-char *fsdp_options_value(const fsdp_options *options, const fsdp_option_row *row);
-
 // The names by task, or all: an entry per option that `program` has, presets and exit statuses.
 void fsdp_options_print_help(fsdp_program_kind program, fsdp_help help, FILE *out);
