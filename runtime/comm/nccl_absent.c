@@ -1,4 +1,4 @@
-// What a build with CUDA and without NCCL answers in place of comm_nccl.c: one rank.
+// What a build without NCCL answers in place of comm_nccl.c: GPUs of one rank, if it has CUDA.
 #include "runtime/base/check.h"
 #include "runtime/comm/comm_nccl.h"
 
