@@ -21,9 +21,8 @@ static char *join_items(const reader *r, const yaml_node_t *list) {
   size_t length = 0;
   char *joined = fsdp_alloc(1);
   joined[0] = 0;
-  for (const yaml_node_item_t *item = list->data.sequence.items.start; item < list->data.sequence.items.top;
-       item++) {
-    const yaml_node_t *node = yaml_document_get_node(r->yaml.document, *item);
+  const yaml_node_t *node;
+  for (int i = 0; (node = fsdp_yaml_item(r->yaml.document, list, i)); i++) {
     if (!fsdp_yaml_is_scalar(node) || strchr(fsdp_yaml_text(node), ',')) {
       fsdp_yaml_fail_at(&r->yaml, node, "a list's item must be a single value without a comma");
       free(joined);

@@ -26,10 +26,6 @@ static fsdp_status fail_at(const reader *r, const yaml_node_t *node, const char 
   return fsdp_yaml_fail_at(&r->yaml, node, what);
 }
 
-static const yaml_node_t *node_of(const reader *r, int index) {
-  return yaml_document_get_node(r->yaml.document, index);
-}
-
 // A new name of a tensor or an operator, such that strategies can name it.
 static fsdp_status read_name(const reader *r, const yaml_node_t *key) {
   char what[FSDP_NAME_BYTES + 80];
@@ -49,17 +45,16 @@ static fsdp_status read_name(const reader *r, const yaml_node_t *key) {
 // Up to FSDP_MAX_DIMS whole numbers of at least `least`.
 static fsdp_status read_numbers(const reader *r, const yaml_node_t *node, int64_t least, int64_t *numbers,
                                 int *count) {
+  const yaml_node_t *item;
   *count = 0;
   if (node->type != YAML_SEQUENCE_NODE) return fail_at(r, node, "not a list, as in [16, 32]");
-  for (const yaml_node_item_t *item = node->data.sequence.items.start; item < node->data.sequence.items.top;
-       item++) {
+  for (; (item = fsdp_yaml_item(r->yaml.document, node, *count)); ++*count) {
     if (*count == FSDP_MAX_DIMS) return fail_at(r, node, "more than four dimensions");
-    bool fits = fsdp_yaml_integer(node_of(r, *item), &numbers[*count]);
+    bool fits = fsdp_yaml_integer(item, &numbers[*count]);
     if (!fits || numbers[*count] < least || numbers[*count] > INT32_MAX)
-      return fail_at(r, node_of(r, *item),
+      return fail_at(r, item,
                      least ? "not a size: use a whole number from 1 to 2147483647"
                            : "not a dimension: use a whole number from 0");
-    ++*count;
   }
   return FSDP_OK;
 }
@@ -94,9 +89,8 @@ static fsdp_status fail_unknown(const reader *r, const yaml_node_t *node) {
 
 static fsdp_status read_inputs(const reader *r, const yaml_node_t *node, fsdp_listed_operator *spec) {
   if (node->type != YAML_SEQUENCE_NODE) return fail_at(r, node, "an operator's inputs are not a list");
-  for (const yaml_node_item_t *item = node->data.sequence.items.start; item < node->data.sequence.items.top;
-       item++) {
-    const yaml_node_t *name = node_of(r, *item);
+  const yaml_node_t *name;
+  for (int i = 0; (name = fsdp_yaml_item(r->yaml.document, node, i)); i++) {
     if (!fsdp_yaml_is_scalar(name)) return fail_at(r, name, "an input is not a name");
     int found = fsdp_listed_find(r->graph, fsdp_yaml_text(name));
     if (found < 0) return fail_unknown(r, name);

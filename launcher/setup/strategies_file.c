@@ -15,10 +15,6 @@ typedef struct reader {
   fsdp_yaml_reader yaml;
 } reader;
 
-static const yaml_node_t *node_of(const reader *r, int index) {
-  return yaml_document_get_node(r->yaml.document, index);
-}
-
 static fsdp_status read_count(const reader *r, const yaml_node_t *node, int *count) {
   int64_t number;
   if (!fsdp_yaml_integer(node, &number))
@@ -84,9 +80,9 @@ static fsdp_status read_list(const reader *r, const yaml_node_t *node, fsdp_give
   int list = line->list_count++, beyond = 0;
   int *count = list < FSDP_OPERATOR_LISTS ? &line->entry_count[list] : &beyond;
   fsdp_status status = FSDP_OK;
-  for (const yaml_node_item_t *item = node->data.sequence.items.start;
-       item < node->data.sequence.items.top && !status; item++) {
-    status = read_entry(r, node_of(r, *item), line, list, *count);
+  const yaml_node_t *item;
+  for (int i = 0; !status && (item = fsdp_yaml_item(r->yaml.document, node, i)); i++) {
+    status = read_entry(r, item, line, list, *count);
     ++*count;
   }
   return status;
@@ -103,9 +99,9 @@ static fsdp_status read_line(void *context, const yaml_node_t *key, const yaml_n
   snprintf(line->place, sizeof line->place, "%.140s:%d", out->place, fsdp_yaml_line(key));
   if (value->type != YAML_SEQUENCE_NODE) return fsdp_yaml_fail_at(&r->yaml, value, "the value is not a list");
   fsdp_status status = FSDP_OK;
-  for (const yaml_node_item_t *item = value->data.sequence.items.start;
-       item < value->data.sequence.items.top && !status; item++)
-    status = read_list(r, node_of(r, *item), line);
+  const yaml_node_t *item;
+  for (int i = 0; !status && (item = fsdp_yaml_item(r->yaml.document, value, i)); i++)
+    status = read_list(r, item, line);
   return status;
 }
 

@@ -102,8 +102,8 @@ fsdp_status fsdp_profile_read_list(const fsdp_profile_reader *r, const yaml_node
   if (node->type != YAML_SEQUENCE_NODE)
     return fsdp_profile_fail_at(r, node, "%s is not a list of rows", fsdp_profile_lists[list].key);
   fsdp_device_profile_clear(r->profile, list);
-  for (const yaml_node_item_t *item = node->data.sequence.items.start;
-       item < node->data.sequence.items.top && !status; item++)
-    status = read_list_row(r, fsdp_profile_node(r, *item), list);
+  const yaml_node_t *item;
+  for (int i = 0; !status && (item = fsdp_yaml_item(r->document, node, i)); i++)
+    status = read_list_row(r, item, list);
   return status;
 }

@@ -48,21 +48,21 @@ static fsdp_status read_dim(const reader *r, const yaml_node_t *node, fsdp_rule_
   fsdp_status status = FSDP_OK;
   if (fsdp_yaml_is_scalar(node)) return fsdp_yaml_is_null(node) ? FSDP_OK : read_axis(r, node, dim);
   if (node->type != YAML_SEQUENCE_NODE) return fail_at(r, node, "an entry is neither an axis nor a list");
-  const yaml_node_item_t *end = node->data.sequence.items.top;
-  for (const yaml_node_item_t *item = node->data.sequence.items.start; item < end && !status; item++)
-    status = read_axis(r, yaml_document_get_node(r->document, *item), dim);
+  const yaml_node_t *item;
+  for (int i = 0; !status && (item = fsdp_yaml_item(r->document, node, i)); i++)
+    status = read_axis(r, item, dim);
   return status;
 }
 
 static fsdp_status read_spec(const reader *r, const yaml_node_t *node, fsdp_shard_rule *rule) {
   if (node->type != YAML_SEQUENCE_NODE) return fail_at(r, node, "the value is not a list");
   fsdp_rule_dim beyond; // of dimensions that no tensor has
-  const yaml_node_item_t *items = node->data.sequence.items.start, *end = node->data.sequence.items.top;
+  const yaml_node_t *item;
   fsdp_status status = FSDP_OK;
-  for (rule->dims = 0; items + rule->dims < end && !status; rule->dims++) {
+  for (rule->dims = 0; !status && (item = fsdp_yaml_item(r->document, node, rule->dims)); rule->dims++) {
     fsdp_rule_dim *dim = rule->dims < FSDP_MAX_DIMS ? &rule->dim[rule->dims] : &beyond;
     *dim = (fsdp_rule_dim){0};
-    status = read_dim(r, yaml_document_get_node(r->document, items[rule->dims]), dim);
+    status = read_dim(r, item, dim);
   }
   return status;
 }

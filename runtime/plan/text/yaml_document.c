@@ -33,6 +33,11 @@ bool fsdp_yaml_integer(const yaml_node_t *node, int64_t *number) {
   return !*end && !errno;
 }
 
+const yaml_node_t *fsdp_yaml_item(yaml_document_t *document, const yaml_node_t *list, int i) {
+  const yaml_node_item_t *item = list->data.sequence.items.start + i;
+  return item < list->data.sequence.items.top ? yaml_document_get_node(document, *item) : NULL;
+}
+
 // ---- Mappings
 
 fsdp_status fsdp_yaml_fail_at(const fsdp_yaml_reader *reader, const yaml_node_t *node, const char *what) {

@@ -38,6 +38,9 @@ bool fsdp_yaml_is_null(const yaml_node_t *node);
 // The whole number that a scalar is. False: it is none, or does not fit.
 bool fsdp_yaml_integer(const yaml_node_t *node, int64_t *number);
 
+// Item i of a list of the document; NULL behind the last.
+const yaml_node_t *fsdp_yaml_item(yaml_document_t *document, const yaml_node_t *list, int i);
+
 // What readers of a document share.
 typedef struct fsdp_yaml_reader {
   const char *path; // what messages begin with
