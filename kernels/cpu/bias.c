@@ -16,32 +16,41 @@ typedef struct columns {
   int64_t each;
 } columns;
 
+typedef struct addition {
+  const fsdp_op_attrs *attrs;
+  const fsdp_view *bias, *from, *to;
+} addition;
+
 static void add_to_rows(void *argument, int64_t index, void *scratch) {
-  const fsdp_kernel_call *call = argument;
-  const fsdp_op_attrs *attrs = call->attrs;
-  const fsdp_view *bias = &call->operands[0], *y = &call->operands[1];
+  const addition *a = argument;
+  const fsdp_op_attrs *attrs = a->attrs;
   int64_t N = attrs->batch * attrs->seq, out = attrs->out_features;
   int64_t last = fsdp_min_i64(N, (index + 1) * ROWS_PER_TASK);
   float bias_buffer[COLUMNS], buffer[COLUMNS];
   (void)scratch;
   for (int64_t first = 0; first < out; first += COLUMNS) {
     int64_t count = fsdp_min_i64(COLUMNS, out - first);
-    const float *added = load(bias, first, count, bias_buffer);
+    const float *added = load(a->bias, first, count, bias_buffer);
     for (int64_t n = index * ROWS_PER_TASK; n < last; n++) {
       int64_t at = n * attrs->out_stride + attrs->out_offset + first;
-      load_into(y, at, count, buffer);
+      load_into(a->from, at, count, buffer);
       for (int64_t c = 0; c < count; c++) buffer[c] += added[c];
-      store(y, at, count, buffer);
+      store(a->to, at, count, buffer);
     }
   }
 }
 
+void FSDP_CPU(add_bias_to)(const fsdp_kernel_call *call, const fsdp_view *bias, const fsdp_view *from,
+                           const fsdp_view *to) {
+  addition a = {call->attrs, bias, from, to};
+  FSDP_CHECK(bias->dtype == to->dtype, "%s: a bias of %s in a sum of %s", fsdp_op_name(call->kind),
+             fsdp_dtype_name(bias->dtype), fsdp_dtype_name(to->dtype));
+  fsdp_pool_run(call->pool, blocks_of(a.attrs->batch * a.attrs->seq, ROWS_PER_TASK), add_to_rows, &a);
+}
+
 void FSDP_CPU(add_bias)(const fsdp_kernel_call *call) {
-  const fsdp_view *o = open_operands(call, 0), *bias = &o[0], *y = &o[1];
-  FSDP_CHECK(bias->dtype == y->dtype, "add_bias: a bias of %s is added to %s", fsdp_dtype_name(bias->dtype),
-             fsdp_dtype_name(y->dtype));
-  fsdp_pool_run(call->pool, blocks_of(call->attrs->batch * call->attrs->seq, ROWS_PER_TASK), add_to_rows,
-                (void *)(uintptr_t)call);
+  const fsdp_view *o = open_operands(call, 0);
+  FSDP_CPU(add_bias_to)(call, &o[0], &o[1], &o[1]);
 }
 
 // A block of columns; the order of its sums depends on N alone.

@@ -54,36 +54,10 @@ void FSDP_CPU(linear_add)(const fsdp_kernel_call *call) {
   multiply_forward(call, &o[3], element(&o[2], call->attrs->out_offset), call->attrs->out_stride, false);
 }
 
-enum { ROWS_PER_TASK = 16 };
-
-// The residual and the bias in every row of h.
-static void put_bias_and_residual(void *argument, int64_t index, void *scratch) {
-  enum { COLUMNS = 256 };
-  const fsdp_kernel_call *call = argument;
-  const fsdp_op_attrs *attrs = call->attrs;
-  const fsdp_view *bias = &call->operands[2], *residual = &call->operands[3], *h = &call->operands[4];
-  int64_t last = fsdp_min_i64(attrs->batch * attrs->seq, (index + 1) * ROWS_PER_TASK);
-  float bias_buffer[COLUMNS], buffer[COLUMNS];
-  (void)scratch;
-  for (int64_t first = 0; first < attrs->out_features; first += COLUMNS) {
-    int64_t count = fsdp_min_i64(COLUMNS, attrs->out_features - first);
-    const float *added = load(bias, first, count, bias_buffer);
-    for (int64_t n = index * ROWS_PER_TASK; n < last; n++) {
-      int64_t at = n * attrs->out_stride + attrs->out_offset + first;
-      load_into(residual, at, count, buffer);
-      for (int64_t c = 0; c < count; c++) buffer[c] += added[c];
-      store(h, at, count, buffer);
-    }
-  }
-}
-
 void FSDP_CPU(linear_bias_add)(const fsdp_kernel_call *call) {
-  const fsdp_view *o = open_operands(call, 0), *bias = &o[2], *h = &o[4];
+  const fsdp_view *o = open_operands(call, 0), *h = &o[4];
   check_added(call, &o[3], h);
-  FSDP_CHECK(bias->dtype == h->dtype, "linear_bias_add: a bias of %s beside a sum of %s",
-             fsdp_dtype_name(bias->dtype), fsdp_dtype_name(h->dtype));
-  fsdp_pool_run(call->pool, blocks_of(call->attrs->batch * call->attrs->seq, ROWS_PER_TASK),
-                put_bias_and_residual, (void *)(uintptr_t)call);
+  FSDP_CPU(add_bias_to)(call, &o[2], &o[3], h);
   multiply_forward(call, h, NULL, 0, true);
 }
 

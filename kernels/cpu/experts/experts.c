@@ -119,103 +119,76 @@ static void run(const grouped *g) {
     run_by_library(g);
 }
 
-// ---- Products with a weight (out, in) of each expert. `of_tokens`: a row of a, or of x, for each token.
+// ---- Products with a weight (out, in) of each expert: of up (2 I, C), of down (C, I). The channels' side of
+// up's and the sum's side of down's product has a row for each token.
 
-// c (rows, out) = a (rows, in) * weight^T.
-static void multiply(grouped *g, const fsdp_view *o, int64_t out, int64_t in, bool of_tokens) {
-  g->weight_elems = out * in;
-  g->gemm = (fsdp_gemm){.n = out,
-                        .k = in,
-                        .a = o[0].data,
-                        .a_stride = in,
-                        .a_rows = of_tokens ? g->slots + g->first : NULL,
-                        .b = o[1].data,
-                        .b_stride = in,
-                        .b_transposed = true,
-                        .c = o[4].data,
-                        .c_stride = out,
-                        .divisor = g->call->attrs->slots,
-                        .ab_dtype = o[0].dtype,
-                        .c_dtype = o[4].dtype};
-  run(g);
-}
-
-// c (rows, in) = a (rows, out) * weight.
-static void multiply_back(grouped *g, const fsdp_view *o, int64_t out, int64_t in, bool of_tokens) {
-  g->weight_elems = out * in;
-  g->gemm = (fsdp_gemm){.n = in,
-                        .k = out,
-                        .a = o[0].data,
-                        .a_stride = out,
-                        .a_rows = of_tokens ? g->slots + g->first : NULL,
-                        .b = o[1].data,
-                        .b_stride = in,
-                        .c = o[4].data,
-                        .c_stride = in,
-                        .divisor = g->call->attrs->slots,
-                        .ab_dtype = o[0].dtype,
-                        .c_dtype = o[4].dtype};
-  run(g);
+// c = a * weight^T where a is (rows, in), and c = a * weight where it is (rows, out), which is the `back` way.
+static void multiply(const fsdp_kernel_call *call, bool is_up, bool back) {
+  const fsdp_view *o;
+  grouped g = open_grouped(call, &o);
+  const int64_t out = is_up ? 2 * g.I : g.C, in = is_up ? g.C : g.I;
+  const bool of_tokens = is_up != back;
+  g.weight_elems = out * in;
+  g.gemm = (fsdp_gemm){.n = back ? in : out,
+                       .k = back ? out : in,
+                       .a = o[0].data,
+                       .a_stride = back ? out : in,
+                       .a_rows = of_tokens ? g.slots + g.first : NULL,
+                       .b = o[1].data,
+                       .b_stride = in,
+                       .b_transposed = !back,
+                       .c = o[4].data,
+                       .c_stride = back ? in : out,
+                       .divisor = call->attrs->slots,
+                       .ab_dtype = o[0].dtype,
+                       .c_dtype = o[4].dtype};
+  run(&g);
 }
 
 // Of the weight's gradient: d_weight (out, in) = d_y (rows, out)^T * x (rows, in), or += if it is added to.
 // That of an expert without rows is zero. Of d_y and x one has a row for each token.
-static void multiply_rows(grouped *g, const fsdp_view *o, int64_t out, int64_t in, bool d_y_of_tokens) {
-  const int32_t *rows = g->slots + g->first;
-  g->weight_elems = out * in;
-  g->of_weight = true;
-  g->gemm = (fsdp_gemm){.m = out,
-                        .n = in,
-                        .a = o[0].data,
-                        .a_stride = out,
-                        .a_rows = d_y_of_tokens ? rows : NULL,
-                        .a_transposed = true,
-                        .b = o[1].data,
-                        .b_stride = in,
-                        .b_rows = d_y_of_tokens ? NULL : rows,
-                        .c = o[4].data,
-                        .c_stride = in,
-                        .divisor = g->call->attrs->slots,
-                        .ab_dtype = o[0].dtype,
-                        .c_dtype = o[4].dtype,
-                        .accumulate = updates(&o[4])};
-  run(g);
+static void multiply_rows(const fsdp_kernel_call *call, bool is_up) {
+  const fsdp_view *o;
+  grouped g = open_grouped(call, &o);
+  const int32_t *rows = g.slots + g.first;
+  const int64_t out = is_up ? 2 * g.I : g.C, in = is_up ? g.C : g.I;
+  g.weight_elems = out * in;
+  g.of_weight = true;
+  g.gemm = (fsdp_gemm){.m = out,
+                       .n = in,
+                       .a = o[0].data,
+                       .a_stride = out,
+                       .a_rows = is_up ? NULL : rows,
+                       .a_transposed = true,
+                       .b = o[1].data,
+                       .b_stride = in,
+                       .b_rows = is_up ? rows : NULL,
+                       .c = o[4].data,
+                       .c_stride = in,
+                       .divisor = call->attrs->slots,
+                       .ab_dtype = o[0].dtype,
+                       .c_dtype = o[4].dtype,
+                       .accumulate = updates(&o[4])};
+  run(&g);
 }
 
 void FSDP_CPU(expert_up)(const fsdp_kernel_call *call) {
-  const fsdp_view *o;
-  grouped g = open_grouped(call, &o);
-  multiply(&g, o, 2 * g.I, g.C, true);
+  multiply(call, true, false);
 }
-
 void FSDP_CPU(expert_down)(const fsdp_kernel_call *call) {
-  const fsdp_view *o;
-  grouped g = open_grouped(call, &o);
-  multiply(&g, o, g.C, g.I, false);
+  multiply(call, false, false);
 }
-
-void FSDP_CPU(expert_down_backward_input)(const fsdp_kernel_call *call) {
-  const fsdp_view *o;
-  grouped g = open_grouped(call, &o);
-  multiply_back(&g, o, g.C, g.I, true);
-}
-
-void FSDP_CPU(expert_down_backward_weight)(const fsdp_kernel_call *call) {
-  const fsdp_view *o;
-  grouped g = open_grouped(call, &o);
-  multiply_rows(&g, o, g.C, g.I, true);
-}
-
 void FSDP_CPU(expert_up_backward_input)(const fsdp_kernel_call *call) {
-  const fsdp_view *o;
-  grouped g = open_grouped(call, &o);
-  multiply_back(&g, o, 2 * g.I, g.C, false);
+  multiply(call, true, true);
 }
-
+void FSDP_CPU(expert_down_backward_input)(const fsdp_kernel_call *call) {
+  multiply(call, false, true);
+}
 void FSDP_CPU(expert_up_backward_weight)(const fsdp_kernel_call *call) {
-  const fsdp_view *o;
-  grouped g = open_grouped(call, &o);
-  multiply_rows(&g, o, 2 * g.I, g.C, false);
+  multiply_rows(call, true);
+}
+void FSDP_CPU(expert_down_backward_weight)(const fsdp_kernel_call *call) {
+  multiply_rows(call, false);
 }
 
 // ---- The sum over a row's slots
