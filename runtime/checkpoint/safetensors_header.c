@@ -5,6 +5,8 @@
 #include "runtime/base/size.h"
 
 #include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -27,6 +29,17 @@ typedef struct parser {
 
 #define BAD(p, ...) fsdp_fail((p)->error, FSDP_ERR_INPUT, __VA_ARGS__)
 
+// Of a tensor: what is wrong, and that another copy of the file is needed.
+__attribute__((format(printf, 3, 4))) static fsdp_status fail_damaged(const parser *p, const char *name,
+                                                                      const char *format, ...) {
+  char what[400];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(what, sizeof what, format, arguments);
+  va_end(arguments);
+  return BAD(p, "%s: tensor \"%.200s\" %s; the file is damaged, copy it again", p->path, name, what);
+}
+
 static fsdp_status read_exactly(const fsdp_safetensors_source *source, void *out, int64_t bytes,
                                 int64_t offset, fsdp_error *error) {
   for (int64_t done = 0; done < bytes;) {
@@ -44,26 +57,16 @@ static fsdp_status read_exactly(const fsdp_safetensors_source *source, void *out
 // [begin, end] of one tensor within the data, not yet checked against its neighbours.
 static fsdp_status parse_offsets(const parser *p, const char *name, const json_t *info, int64_t range[2]) {
   const json_t *offsets = json_object_get(info, "data_offsets");
-  if (json_array_size(offsets) != 2)
-    return BAD(
-        p, "%s: tensor \"%.200s\" has no \"data_offsets\" of two numbers; the file is damaged, copy it again",
-        p->path, name);
+  if (json_array_size(offsets) != 2) return fail_damaged(p, name, "has no \"data_offsets\" of two numbers");
   for (size_t i = 0; i < 2; i++) {
     const json_t *value = json_array_get(offsets, i);
     if (!json_is_integer(value) || json_integer_value(value) < 0)
-      return BAD(
-          p,
-          "%s: tensor \"%.200s\" has a \"data_offsets\" that is not a whole number of at least 0; the file "
-          "is damaged, copy it again",
-          p->path, name);
+      return fail_damaged(p, name, "has a \"data_offsets\" that is not a whole number of at least 0");
     range[i] = json_integer_value(value);
   }
   if (range[0] > range[1])
-    return BAD(
-        p,
-        "%s: tensor \"%.200s\" begins at byte %lld and ends before it, at %lld; the file is damaged, copy it "
-        "again",
-        p->path, name, (long long)range[0], (long long)range[1]);
+    return fail_damaged(p, name, "begins at byte %lld and ends before it, at %lld", (long long)range[0],
+                        (long long)range[1]);
   if (range[1] > p->data_bytes)
     return BAD(p,
                "%s: tensor \"%.200s\" ends at byte %lld of the data, which has only %lld bytes; the file is "
@@ -74,9 +77,7 @@ static fsdp_status parse_offsets(const parser *p, const char *name, const json_t
 
 static fsdp_status parse_dtype(const parser *p, const char *name, const json_t *info, fsdp_dtype *dtype) {
   const char *text = json_string_value(json_object_get(info, "dtype"));
-  if (!text)
-    return BAD(p, "%s: tensor \"%.200s\" has no \"dtype\"; the file is damaged, copy it again", p->path,
-               name);
+  if (!text) return fail_damaged(p, name, "has no \"dtype\"");
   for (int i = 0; i < FSDP_DTYPE_COUNT; i++) {
     if (strcmp(text, dtype_names[i]) != 0) continue;
     *dtype = (fsdp_dtype)i;
@@ -92,9 +93,7 @@ static fsdp_status parse_dtype(const parser *p, const char *name, const json_t *
 static fsdp_status parse_shape(const parser *p, const char *name, const json_t *info,
                                fsdp_safetensors_tensor *t) {
   const json_t *shape = json_object_get(info, "shape");
-  if (!json_is_array(shape))
-    return BAD(p, "%s: tensor \"%.200s\" has no \"shape\"; the file is damaged, copy it again", p->path,
-               name);
+  if (!json_is_array(shape)) return fail_damaged(p, name, "has no \"shape\"");
   if (json_array_size(shape) > FSDP_SAFETENSORS_MAX_DIMS)
     return BAD(p,
                "%s: tensor \"%.200s\" has %zu dimensions, more than the %d that can be read; it belongs to "
@@ -106,11 +105,7 @@ static fsdp_status parse_shape(const parser *p, const char *name, const json_t *
     const json_t *value = json_array_get(shape, (size_t)i);
     t->shape[i] = json_is_integer(value) ? json_integer_value(value) : -1;
     if (t->shape[i] < 0 || !fsdp_mul_checked(t->numel, t->shape[i], &t->numel))
-      return BAD(
-          p,
-          "%s: tensor \"%.200s\" has a shape that is negative, no whole number, or too large; the file is "
-          "damaged, copy it again",
-          p->path, name);
+      return fail_damaged(p, name, "has a shape that is negative, no whole number, or too large");
   }
   return FSDP_OK;
 }
@@ -119,9 +114,7 @@ static fsdp_status parse_tensor(const parser *p, const char *name, const json_t 
                                 fsdp_safetensors_tensor *t) {
   char text[96];
   int64_t range[2] = {0, 0}, bytes;
-  if (!json_is_object(info))
-    return BAD(p, "%s: tensor \"%.200s\" is not described by an object; the file is damaged, copy it again",
-               p->path, name);
+  if (!json_is_object(info)) return fail_damaged(p, name, "is not described by an object");
   fsdp_status status = parse_offsets(p, name, info, range);
   t->file_offset = p->data_begin + range[0];
   // Of a buffer only its bytes count; its dtype and shape do not matter.
@@ -133,12 +126,9 @@ static fsdp_status parse_tensor(const parser *p, const char *name, const json_t 
   if (!status) status = parse_shape(p, name, info, t);
   if (status) return status;
   if (!fsdp_mul_checked(t->numel, fsdp_dtype_bytes(t->dtype), &bytes) || bytes != range[1] - range[0])
-    return BAD(
-        p,
-        "%s: tensor \"%.200s\" takes %lld bytes, but shape %s in %s does not; the file is damaged, copy it "
-        "again",
-        p->path, name, (long long)(range[1] - range[0]), fsdp_safetensors_shape_text(t->dims, t->shape, text),
-        dtype_names[t->dtype]);
+    return fail_damaged(p, name, "takes %lld bytes, but shape %s in %s does not",
+                        (long long)(range[1] - range[0]),
+                        fsdp_safetensors_shape_text(t->dims, t->shape, text), dtype_names[t->dtype]);
   return FSDP_OK;
 }
 
