@@ -57,7 +57,7 @@ void FSDP_CPU(add_bias)(const fsdp_kernel_call *call) {
 static void sum_columns(void *argument, int64_t index, void *scratch) {
   const columns *k = argument;
   const fsdp_op_attrs *attrs = k->call->attrs;
-  const fsdp_view *d_y = &k->call->operands[0], *d_bias = &k->call->operands[1];
+  const fsdp_view *d_y = &k->call->operands[0];
   int64_t N = attrs->batch * attrs->seq, first = index * k->each;
   int64_t count = fsdp_min_i64(k->each, attrs->out_features - first);
   float *buffer = scratch, *total = scratch_after(buffer, count), *sums = scratch_after(total, count);
@@ -70,11 +70,7 @@ static void sum_columns(void *argument, int64_t index, void *scratch) {
     }
     for (int64_t c = 0; c < count; c++) total[c] += sums[c];
   }
-  if (updates(d_bias)) {
-    load_into(d_bias, first, count, buffer);
-    for (int64_t c = 0; c < count; c++) total[c] += buffer[c];
-  }
-  store(d_bias, first, count, total);
+  store_sums(&k->call->operands[1], first, count, total, buffer);
 }
 
 void FSDP_CPU(bias_backward)(const fsdp_kernel_call *call) {

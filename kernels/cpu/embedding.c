@@ -90,11 +90,7 @@ static void sum_range(void *argument, int64_t index, void *scratch) {
     float *sum = sums + row * C;
     if (!used[row] && updates(k->d_weight)) continue;
     if (!used[row]) memset(sum, 0, (size_t)C * sizeof *sum);
-    if (updates(k->d_weight)) {
-      const float *old = load(k->d_weight, (first + row) * C, C, buffer);
-      for (int64_t c = 0; c < C; c++) sum[c] += old[c];
-    }
-    store(k->d_weight, (first + row) * C, C, sum);
+    store_sums(k->d_weight, (first + row) * C, C, sum, buffer);
   }
 }
 

@@ -48,6 +48,16 @@ static inline void store(const fsdp_view *view, int64_t first, int64_t count, co
   FSDP_CPU(convert)(FSDP_F32, values, view->dtype, element(view, first), count);
 }
 
+// Stores sums, or adds them to what is there (`updates`). `buffer` has room for as many.
+static inline void store_sums(const fsdp_view *view, int64_t first, int64_t count, float *sums,
+                              float *buffer) {
+  if (updates(view)) {
+    const float *old = load(view, first, count, buffer);
+    for (int64_t i = 0; i < count; i++) sums[i] += old[i];
+  }
+  store(view, first, count, sums);
+}
+
 // The part of a thread's scratch after `floats` floats, on a cache line.
 static inline float *scratch_after(float *scratch, int64_t floats) {
   return scratch + (floats + 15) / 16 * 16;

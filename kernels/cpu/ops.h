@@ -7,7 +7,7 @@
 #define FSDP_OP(KIND, name, PHASE, operands, RULES) void FSDP_CPU(name)(const fsdp_kernel_call *call);
 #include "models/graph/ops.def"
 
-// What add_bias does, within a call whose operands are open: to = bias + from, in the op's columns of each row.
+// What add_bias does, within a call whose operands are open: to = bias + from, in the op's columns of rows.
 void FSDP_CPU(add_bias_to)(const fsdp_kernel_call *call, const fsdp_view *bias, const fsdp_view *from,
                            const fsdp_view *to);
 

@@ -88,11 +88,7 @@ static void sum_row(void *argument, int64_t position, void *scratch) {
     else
       add_gradient(k, b, t, sum, buffer);
   }
-  if (updates(k->d_weight)) {
-    const float *old = load(k->d_weight, position * C, C, buffer);
-    for (int64_t c = 0; c < C; c++) sum[c] += old[c];
-  }
-  store(k->d_weight, position * C, C, sum);
+  store_sums(k->d_weight, position * C, C, sum, buffer);
 }
 
 void FSDP_CPU(positions_backward)(const fsdp_kernel_call *call) {

@@ -119,10 +119,10 @@ static void run(const grouped *g) {
     run_by_library(g);
 }
 
-// ---- Products with a weight (out, in) of each expert: of up (2 I, C), of down (C, I). The channels' side of
-// up's and the sum's side of down's product has a row for each token.
+// ---- Products with a weight (out, in) of each expert: (2 I, C) of up, (C, I) of down
 
-// c = a * weight^T where a is (rows, in), and c = a * weight where it is (rows, out), which is the `back` way.
+// c = a * weight^T with a (rows, in), or `back`: c = a * weight with a (rows, out). What up reads and what
+// comes back to down has a row for each token.
 static void multiply(const fsdp_kernel_call *call, bool is_up, bool back) {
   const fsdp_view *o;
   grouped g = open_grouped(call, &o);
@@ -219,11 +219,7 @@ static void combine_row(void *argument, int64_t n, void *scratch) {
       const float *z = load(s->z, (places[j] - s->first) * s->C + c, count, buffer);
       for (int64_t i = 0; i < count; i++) sum[i] += z[i];
     }
-    if (updates(s->y)) {
-      const float *y = load(s->y, n * s->C + c, count, buffer);
-      for (int64_t i = 0; i < count; i++) sum[i] += y[i];
-    }
-    store(s->y, n * s->C + c, count, sum);
+    store_sums(s->y, n * s->C + c, count, sum, buffer);
   }
 }
 

@@ -196,18 +196,14 @@ static void differentiate_scores(const router *r, const float *p, float *d_p) {
 
 static void route_backward_row(void *argument, int64_t n, void *scratch) {
   const router *r = argument;
-  float *p = scores(r, n, scratch), *d = scratch_after(p, r->E), *before = scratch_after(d, r->E);
+  float *p = scores(r, n, scratch), *d = scratch_after(p, r->E);
   if (r->attrs->route_score == FSDP_ROUTE_LOGITS) {
     differentiate_chosen(r, n, p, d);
   } else {
     differentiate_weights(r, n, p, d);
     differentiate_scores(r, p, d);
   }
-  if (updates(r->d_logits)) {
-    load_into(r->d_logits, n * r->E, r->E, before);
-    for (int64_t e = 0; e < r->E; e++) d[e] += before[e];
-  }
-  store(r->d_logits, n * r->E, r->E, d);
+  store_sums(r->d_logits, n * r->E, r->E, d, scratch_after(d, r->E));
 }
 
 void FSDP_CPU(route_backward)(const fsdp_kernel_call *call) {

@@ -137,11 +137,7 @@ static void backward_row(void *argument, int64_t n, void *scratch) {
     const float by_score = sigmoids ? p[e] * (1 - p[e] * divisor) : p[e];
     d[e] = (factors[e] - dot) * by_score + slope * expf(x[e] - logarithm);
   }
-  if (updates(&l->o[D_LOGITS])) {
-    load_into(&l->o[D_LOGITS], n * l->E, l->E, x);
-    for (int64_t e = 0; e < l->E; e++) d[e] += x[e];
-  }
-  store(&l->o[D_LOGITS], n * l->E, l->E, d);
+  store_sums(&l->o[D_LOGITS], n * l->E, l->E, d, x);
 }
 
 void FSDP_CPU(route_sums_backward)(const fsdp_kernel_call *call) {
@@ -211,18 +207,14 @@ static void sequence_backward_row(void *argument, int64_t n, void *scratch) {
   const losses *l = argument;
   const bool sigmoids = l->attrs->route_score == FSDP_ROUTE_SIGMOID;
   if (is_padding(l, n, REAL, D_LOGITS)) return;
-  float *p = scratch, *d = scratch_after(p, l->E), *before = scratch_after(d, l->E), dot = 0, divisor;
+  float *p = scratch, *d = scratch_after(p, l->E), dot = 0, divisor;
   const float *factors =
       (const float *)l->o[FACTORS].data + n / piece_of(l) % l->attrs->batch * l->E; // of the row's sequence
   probabilities(l, n, p, &divisor);
   for (int64_t e = 0; e < l->E; e++) dot += p[e] * factors[e];
   for (int64_t e = 0; e < l->E; e++)
     d[e] = (factors[e] - dot) * (sigmoids ? p[e] * (1 - p[e] * divisor) : p[e]);
-  if (updates(&l->o[D_LOGITS])) {
-    load_into(&l->o[D_LOGITS], n * l->E, l->E, before);
-    for (int64_t e = 0; e < l->E; e++) d[e] += before[e];
-  }
-  store(&l->o[D_LOGITS], n * l->E, l->E, d);
+  store_sums(&l->o[D_LOGITS], n * l->E, l->E, d, scratch_after(d, l->E));
 }
 
 void FSDP_CPU(route_sequences_backward)(const fsdp_kernel_call *call) {

@@ -45,11 +45,7 @@ static void gate_backward_row(void *argument, int64_t n, void *scratch) {
     store(&k->o[2], at, count, y);
   }
   dot *= factor * (1 - factor);
-  if (updates(&k->o[3])) {
-    float before[1];
-    dot += *load(&k->o[3], n, 1, before);
-  }
-  store(&k->o[3], n, 1, &dot);
+  store_sums(&k->o[3], n, 1, &dot, buffer);
 }
 
 static void add_row(void *argument, int64_t n, void *scratch) {

@@ -111,15 +111,6 @@ void FSDP_CPU(add_rmsnorm)(const fsdp_kernel_call *call) {
 
 // ---- Backward
 
-static void store_sums(const fsdp_view *gradient, int64_t first, int64_t count, float *sums) {
-  float old[COLUMNS_PER_TASK];
-  if (updates(gradient)) {
-    load_into(gradient, first, count, old);
-    for (int64_t c = 0; c < count; c++) sums[c] += old[c];
-  }
-  store(gradient, first, count, sums);
-}
-
 // With z = (h - mean) * rstd, or h * rstd: d_weight[c] = sum over rows of d_y * z, d_bias[c] = sum over rows
 // of d_y, for a block of columns.
 SPECIALISED void backward_columns(const norm *k, int64_t index, bool centres) {
@@ -139,8 +130,8 @@ SPECIALISED void backward_columns(const norm *k, int64_t index, bool centres) {
     }
     for (int64_t c = 0; c < count; c++) d_weight[c] += weight_sums[c], d_bias[c] += bias_sums[c];
   }
-  store_sums(k->d_weight, first, count, d_weight);
-  if (centres) store_sums(k->d_bias, first, count, d_bias);
+  store_sums(k->d_weight, first, count, d_weight, h_buffer);
+  if (centres) store_sums(k->d_bias, first, count, d_bias, h_buffer);
 }
 
 // With g = d_y * weight: d_h = rstd * (g - mean(g) - z * mean(g * z)), or rstd * (g - h * rstd^2 * mean(g *

@@ -91,16 +91,11 @@ static void backward_rows(void *argument, int64_t index, void *scratch) {
 
 static void sum_parts(void *argument, int64_t role, void *scratch) {
   const head_norm *k = argument;
-  const fsdp_view *d_weight = k->d_weight[role];
-  float *sums = scratch, *old = scratch_after(sums, k->D);
+  float *sums = scratch;
   memset(sums, 0, (size_t)k->D * sizeof *sums);
   for (int64_t part = 0; part < k->part_count; part++)
     for (int64_t d = 0; d < k->D; d++) sums[d] += k->parts[role][part * k->D + d];
-  if (updates(d_weight)) {
-    load_into(d_weight, 0, k->D, old);
-    for (int64_t d = 0; d < k->D; d++) sums[d] += old[d];
-  }
-  store(d_weight, 0, k->D, sums);
+  store_sums(k->d_weight[role], 0, k->D, sums, scratch_after(sums, k->D));
 }
 
 void FSDP_CPU(qk_norm_backward)(const fsdp_kernel_call *call) {
