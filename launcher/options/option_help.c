@@ -122,11 +122,9 @@ static void print_row(const fsdp_option_row *row, FILE *out) {
 }
 
 static void print_knobs(fsdp_program_kind program, FILE *out) {
-  int count;
-  const fsdp_option_row *table = fsdp_option_table(&count);
   fprintf(out, "\nKnobs of experiments, as in --set poison=on:\n");
-  for (int i = 0; i < count; i++)
-    if (table[i].knob && fsdp_option_belongs(&table[i], program)) print_row(&table[i], out);
+  for (const fsdp_option_row *row = fsdp_option_table; row->name; row++)
+    if (row->knob && fsdp_option_belongs(row, program)) print_row(row, out);
 }
 
 static void print_all(fsdp_program_kind program, FILE *out) {

@@ -90,7 +90,7 @@ static const fsdp_choice resume_schedules[] = {
 // Steps are counted in fp32 on the device, which is exact up to here.
 #define STEPS_MAX (1 << 24)
 
-static const fsdp_option_row table[] = {
+const fsdp_option_row fsdp_option_table[] = {
     {"model", 0, TEXT(model), .fallback = "tiny", .argument = "NAME|DIR",
      .help = "a preset, or a Hugging Face folder (config.json, *.safetensors)"},
     {"init", 0, CHOICE(init, inits), .argument = "weights|random",
@@ -406,24 +406,15 @@ static const fsdp_option_row table[] = {
     {"help", 'h', CHOICE(help, helps), .bare = "on", .fallback = "off", .argument = "all",
      .help = "print the options by task and stop; all: with what each does"},
     {"version", 0, FLAG(version), .help = "print the version and stop"},
+    {NULL},
 };
 
-_Static_assert(sizeof table / sizeof *table <= FSDP_OPTION_MAX,
+_Static_assert(sizeof fsdp_option_table / sizeof *fsdp_option_table - 1 <= FSDP_OPTION_MAX,
                "fsdp_options.place has a row for every option");
 
-const fsdp_option_row *fsdp_option_table(int *count) {
-  *count = (int)(sizeof table / sizeof *table);
-  return table;
-}
-
-int fsdp_option_index(const fsdp_option_row *row) {
-  return (int)(row - table);
-}
-
 const fsdp_option_row *fsdp_option_find(const char *name) {
-  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-    if (strcmp(table[i].name, name) == 0) return &table[i];
-  }
+  for (const fsdp_option_row *row = fsdp_option_table; row->name; row++)
+    if (strcmp(row->name, name) == 0) return row;
   return NULL;
 }
 

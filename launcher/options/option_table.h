@@ -40,11 +40,12 @@ typedef struct fsdp_option_row {
   const char *otherwise; // what does what a refused value may have meant; NULL: nothing
 } fsdp_option_row;
 
-// The rows, in the order of the help. Lives as long as the program.
-const fsdp_option_row *fsdp_option_table(int *count);
+// The rows, in the order of the help, and one without a name at the end.
+extern const fsdp_option_row fsdp_option_table[];
 
-// A row's place in the table.
-int fsdp_option_index(const fsdp_option_row *row);
+static inline int fsdp_option_index(const fsdp_option_row *row) {
+  return (int)(row - fsdp_option_table);
+}
 
 // The row of that name, NULL if there is none.
 const fsdp_option_row *fsdp_option_find(const char *name);

@@ -45,14 +45,11 @@ static const fsdp_option_row *find_meant(const char *name, const fsdp_option_ali
 static const char *nearest_name(fsdp_program_kind program, const char *name) {
   enum { NAMES_MAX = 384 };
   const char *names[NAMES_MAX], *meant[NAMES_MAX];
-  int count, alias_count, known = 0;
-  const fsdp_option_row *table = fsdp_option_table(&count);
+  int alias_count, known = 0;
   const fsdp_option_alias *aliases = fsdp_option_alias_table(&alias_count);
-  FSDP_CHECK(count + alias_count <= NAMES_MAX, "%d names of options", count + alias_count);
-  for (int i = 0; i < count; i++) {
-    if (fsdp_option_belongs(&table[i], program) && !table[i].knob)
-      names[known] = meant[known] = table[i].name, known++;
-  }
+  for (const fsdp_option_row *row = fsdp_option_table; row->name; row++)
+    if (fsdp_option_belongs(row, program) && !row->knob) names[known] = meant[known] = row->name, known++;
+  FSDP_CHECK(known + alias_count <= NAMES_MAX, "%d names of options", known + alias_count);
   for (int i = 0; i < alias_count; i++) {
     if (aliases[i].name) names[known] = aliases[i].alias, meant[known++] = aliases[i].name;
   }
@@ -109,10 +106,9 @@ static fsdp_status fail_knob(const char *key, const char *place, fsdp_error *err
   enum { KNOBS_MAX = 32 };
   const char *names[KNOBS_MAX];
   char question[FSDP_NEAREST_TEXT];
-  int count, known = 0;
-  const fsdp_option_row *table = fsdp_option_table(&count);
-  for (int i = 0; i < count && known < KNOBS_MAX; i++)
-    if (table[i].knob) names[known++] = table[i].name;
+  int known = 0;
+  for (const fsdp_option_row *row = fsdp_option_table; row->name && known < KNOBS_MAX; row++)
+    if (row->knob) names[known++] = row->name;
   return fsdp_fail(error, FSDP_ERR_OPTION,
                    "--set '%.60s' (%s): no knob has this name%s; --help all lists them last", key, place,
                    fsdp_nearest_question(key, names, known, question));
@@ -168,12 +164,9 @@ fsdp_status fsdp_options_set(fsdp_options *options, fsdp_program_kind program, c
 static void set_defaults(fsdp_options *options) {
   memset(options, 0, sizeof *options);
   options->param_dtype = FSDP_DTYPE_AUTO;
-  int count;
-  const fsdp_option_row *table = fsdp_option_table(&count);
-  for (int i = 0; i < count; i++) {
-    if (!table[i].fallback) continue;
-    FSDP_CHECK(fsdp_option_store(options, &table[i], table[i].fallback), "default of --%s", table[i].name);
-  }
+  for (const fsdp_option_row *row = fsdp_option_table; row->name; row++)
+    FSDP_CHECK(!row->fallback || fsdp_option_store(options, row, row->fallback), "default of --%s",
+               row->name);
 }
 
 // ---- Command line
@@ -247,18 +240,16 @@ static fsdp_status fail_argument(int answer, const char *word, fsdp_program_kind
 // getopt's tables, from ours: an option's index in the table is its value.
 static void make_getopt_tables(fsdp_program_kind program, struct option *longs, char *shorts) {
   enum { FIRST = 256 };
-  int count, used = 0;
-  const fsdp_option_row *table = fsdp_option_table(&count);
+  int used = 0;
   *shorts++ = '+'; // a word that is no option ends the reading
   *shorts++ = ':'; // and getopt leaves the messages to us
-  for (int i = 0; i < count; i++) {
-    if (!fsdp_option_belongs(&table[i], program)) continue;
-    if (table[i].knob) continue;
-    const bool bare = table[i].bare != NULL;
-    longs[used++] =
-        (struct option){table[i].name, bare ? optional_argument : required_argument, NULL, FIRST + i};
-    if (!table[i].short_name) continue;
-    *shorts++ = table[i].short_name;
+  for (const fsdp_option_row *row = fsdp_option_table; row->name; row++) {
+    if (!fsdp_option_belongs(row, program) || row->knob) continue;
+    const bool bare = row->bare != NULL;
+    longs[used++] = (struct option){row->name, bare ? optional_argument : required_argument, NULL,
+                                    FIRST + fsdp_option_index(row)};
+    if (!row->short_name) continue;
+    *shorts++ = row->short_name;
     if (!bare) *shorts++ = ':';
   }
   longs[used] = (struct option){0};
@@ -266,12 +257,9 @@ static void make_getopt_tables(fsdp_program_kind program, struct option *longs, 
 }
 
 static const fsdp_option_row *row_of_answer(int answer) {
-  int count;
-  const fsdp_option_row *table = fsdp_option_table(&count);
-  if (answer >= 256) return &table[answer - 256];
-  for (int i = 0; i < count; i++) {
-    if (table[i].short_name == answer) return &table[i];
-  }
+  if (answer >= 256) return &fsdp_option_table[answer - 256];
+  for (const fsdp_option_row *row = fsdp_option_table; row->name; row++)
+    if (row->short_name == answer) return row;
   return NULL;
 }
 
@@ -422,11 +410,9 @@ fsdp_status fsdp_options_parse_compared(fsdp_options *options, fsdp_program_kind
 }
 
 void fsdp_options_destroy(fsdp_options *options) {
-  int count;
-  const fsdp_option_row *table = fsdp_option_table(&count);
-  for (int i = 0; i < count; i++) {
-    if (table[i].kind < FSDP_OPTION_TEXT) continue;
-    char **text = (char **)((char *)options + table[i].offset);
+  for (const fsdp_option_row *row = fsdp_option_table; row->name; row++) {
+    if (row->kind < FSDP_OPTION_TEXT) continue;
+    char **text = (char **)((char *)options + row->offset);
     free(*text);
     *text = NULL;
   }
@@ -442,15 +428,12 @@ char *fsdp_options_describe(const fsdp_options *options) {
   size_t bytes = 0;
   FILE *stream = open_memstream(&out, &bytes);
   FSDP_NEED_MEMORY(stream, "the text of options");
-  int count;
-  const fsdp_option_row *table = fsdp_option_table(&count);
-  for (int i = 0; i < count; i++) {
+  for (const fsdp_option_row *row = fsdp_option_table; row->name; row++) {
     // Their contents count, not how they were given.
-    if (strcmp(table[i].name, "config") == 0 || table[i].kind == FSDP_OPTION_SET) continue;
-    if (strcmp(table[i].name, "prompt") == 0)
-      continue; // rank 0's alone is used, and it may have several lines
-    fprintf(stream, "%s=", table[i].name);
-    fsdp_option_print(options, &table[i], stream);
+    if (strcmp(row->name, "config") == 0 || row->kind == FSDP_OPTION_SET) continue;
+    if (strcmp(row->name, "prompt") == 0) continue; // rank 0's alone is used, and it may have several lines
+    fprintf(stream, "%s=", row->name);
+    fsdp_option_print(options, row, stream);
     fputc('\n', stream);
   }
   fclose(stream);

@@ -42,15 +42,13 @@ static bool is_written(const fsdp_option_row *row, bool whole) {
 // Before a run of a name, whose options are kept, or for --print-config: what a file of options, or the lines
 // that a checkpoint has of them, cannot hold.
 static fsdp_status check_kept(const fsdp_options *options, fsdp_error *error) {
-  int count;
   fsdp_status status = FSDP_OK;
-  const fsdp_option_row *table = fsdp_option_table(&count);
   const bool whole = options->print_config || strcmp(options->resume, "auto") != 0;
-  for (int i = 0; i < count && status == FSDP_OK; i++) {
-    const char *name = table[i].name, *place = fsdp_options_place(options, name);
-    if (!is_written(&table[i], true) || !fsdp_options_given(options, name)) continue;
-    char *value = fsdp_options_value(options, &table[i]);
-    if (is_written(&table[i], whole) && !fsdp_yaml_holds(value))
+  for (const fsdp_option_row *row = fsdp_option_table; row->name && status == FSDP_OK; row++) {
+    const char *name = row->name, *place = fsdp_options_place(options, name);
+    if (!is_written(row, true) || !fsdp_options_given(options, name)) continue;
+    char *value = fsdp_options_value(options, row);
+    if (is_written(row, whole) && !fsdp_yaml_holds(value))
       status =
           fsdp_fail(error, FSDP_ERR_OPTION,
                     "--%s (%s) is not UTF-8, as the file that keeps a run's options is: rename the file, "
@@ -67,12 +65,9 @@ static fsdp_status check_kept(const fsdp_options *options, fsdp_error *error) {
 }
 
 static void print(const fsdp_options *options, bool whole, FILE *out) {
-  int count;
-  const fsdp_option_row *table = fsdp_option_table(&count);
   for (int defaults = 0; defaults < 2; defaults++) {
     if (defaults) fputs("# Defaults:\n", out);
-    for (int i = 0; i < count; i++) {
-      const fsdp_option_row *row = &table[i];
+    for (const fsdp_option_row *row = fsdp_option_table; row->name; row++) {
       bool is_given = fsdp_options_given(options, row->name);
       if (!is_written(row, whole) || is_given == defaults || (!is_given && !row->fallback)) continue;
       char *value = fsdp_options_value(options, row);
@@ -157,16 +152,13 @@ static bool gives_place(const fsdp_options *options) {
 
 // Sets in `options` what they do not give, but for what gives way, and lists what is otherwise.
 static fsdp_status complete(fsdp_options *options, const kept *k, char *changed, fsdp_error *error) {
-  int count;
   fsdp_status status = FSDP_OK;
-  const fsdp_option_row *table = fsdp_option_table(&count);
   const bool own_place = gives_place(options);
-  for (int i = 0; i < count && status == FSDP_OK; i++) {
-    const fsdp_option_row *row = &table[i];
+  for (const fsdp_option_row *row = fsdp_option_table; row->name && status == FSDP_OK; row++) {
     const bool is_given = fsdp_options_given(options, row->name);
     if (!is_written(row, false) || !fsdp_options_given(&k->options, row->name)) continue;
     char *text = fsdp_options_value(&k->options, row);
-    if (!is_given && (k->gives_way[i] || (own_place && is_one_of(row->name, places)))) {
+    if (!is_given && (k->gives_way[fsdp_option_index(row)] || (own_place && is_one_of(row->name, places)))) {
       note(changed, "%s--%s %s → %s", row->name, text, row->fallback ? row->fallback : "none");
     } else if (!is_given) {
       status = fsdp_options_set(options, FSDP_PROGRAM_TRAIN, row->name, text,
@@ -217,10 +209,8 @@ static bool is_taken(const fsdp_options *options, const kept *k, const char *nam
 // Whether the options agree once one more of the file gives way. If so, `options` are those.
 static bool agrees_without_one(fsdp_options *options, int argc, char **argv, kept *k,
                                char changed[NOTE_BYTES]) {
-  int count;
-  const fsdp_option_row *table = fsdp_option_table(&count);
-  for (int i = 0; i < count; i++) {
-    if (k->gives_way[i] || !is_taken(options, k, table[i].name)) continue;
+  for (int i = 0; fsdp_option_table[i].name; i++) {
+    if (k->gives_way[i] || !is_taken(options, k, fsdp_option_table[i].name)) continue;
     fsdp_options tried;
     fsdp_error ignored;
     char without[NOTE_BYTES];
@@ -239,13 +229,13 @@ static bool agrees_without_one(fsdp_options *options, int argc, char **argv, kep
 
 // The row of the file's option that a message names first, by its place; -1: it names none.
 static int named_in(const char *message, const fsdp_options *options, const kept *k) {
-  int count, named = -1;
-  const fsdp_option_row *table = fsdp_option_table(&count);
+  int named = -1;
   const char *first = NULL;
-  for (int i = 0; i < count; i++) {
+  for (int i = 0; fsdp_option_table[i].name; i++) {
+    const char *name = fsdp_option_table[i].name;
     char place[sizeof k->options.place[0] + 3];
-    if (k->gives_way[i] || !is_taken(options, k, table[i].name)) continue;
-    snprintf(place, sizeof place, "(%s)", fsdp_options_place(options, table[i].name));
+    if (k->gives_way[i] || !is_taken(options, k, name)) continue;
+    snprintf(place, sizeof place, "(%s)", fsdp_options_place(options, name));
     const char *at = strstr(message, place);
     if (at && (!first || at < first)) first = at, named = i;
   }
@@ -331,12 +321,9 @@ static void note_left_out(fsdp_options *options, char *program, const char *path
   char *defaults[] = {program, NULL}, text[NOTE_BYTES] = "";
   kept k = {.path = path};
   fsdp_error ignored = {0};
-  int count;
-  const fsdp_option_row *table = fsdp_option_table(&count);
   fsdp_status status = fsdp_options_read(&k.options, FSDP_PROGRAM_TRAIN, 1, defaults, &ignored);
   if (status == FSDP_OK) status = fsdp_yaml_read(path, take_kept, &k, &ignored);
-  for (int i = 0; i < count && status == FSDP_OK; i++) {
-    const fsdp_option_row *row = &table[i];
+  for (const fsdp_option_row *row = fsdp_option_table; row->name && status == FSDP_OK; row++) {
     if (!is_written(row, false) || !fsdp_options_given(&k.options, row->name)) continue;
     if (fsdp_options_given(options, row->name)) continue;
     char *value = fsdp_options_value(&k.options, row);
@@ -384,10 +371,8 @@ void fsdp_run_options_near(const fsdp_options *options, char question[FSDP_NEARE
 // Of -e alone, which continues what is there: a misspelt name would train the defaults.
 static fsdp_status check_name(const fsdp_options *options, fsdp_error *error) {
   char folder[PATH_BYTES], question[FSDP_NEAREST_TEXT];
-  int count;
-  const fsdp_option_row *table = fsdp_option_table(&count);
-  for (int i = 0; i < count; i++)
-    if (is_written(&table[i], false) && fsdp_options_given(options, table[i].name)) return FSDP_OK;
+  for (const fsdp_option_row *row = fsdp_option_table; row->name; row++)
+    if (is_written(row, false) && fsdp_options_given(options, row->name)) return FSDP_OK;
   snprintf(folder, sizeof folder, "%s/%s", options->save_dir, options->experiment);
   if (fsdp_options_given(options, "config") || access(folder, F_OK) == 0) return FSDP_OK;
   fsdp_run_options_near(options, question);

@@ -20,14 +20,12 @@
 static char *print_chosen(const fsdp_options *options) {
   char *text = NULL;
   size_t bytes = 0;
-  int count;
   FILE *out = open_memstream(&text, &bytes);
   FSDP_NEED_MEMORY(out, "the chosen options");
-  const fsdp_option_row *table = fsdp_option_table(&count);
-  for (int i = 0; i < count; i++) {
-    if (strcmp(options->place[i], PLACE) != 0) continue;
-    char *value = fsdp_options_value(options, &table[i]);
-    fprintf(out, "%s=%s\n", table[i].name, value);
+  for (const fsdp_option_row *row = fsdp_option_table; row->name; row++) {
+    if (strcmp(fsdp_options_place(options, row->name), PLACE) != 0) continue;
+    char *value = fsdp_options_value(options, row);
+    fprintf(out, "%s=%s\n", row->name, value);
     free(value);
   }
   fclose(out);

@@ -24,10 +24,7 @@ static bool is_left_out(const fsdp_options *options, const char *name, bool of_p
 
 // `of_plan`: with what only a plan needs.
 static void each_option(const fsdp_options *options, bool of_plan, fsdp_search_visit visit, void *context) {
-  int count;
-  const fsdp_option_row *table = fsdp_option_table(&count);
-  for (int i = 0; i < count; i++) {
-    const fsdp_option_row *row = &table[i];
+  for (const fsdp_option_row *row = fsdp_option_table; row->name; row++) {
     if (!fsdp_option_belongs(row, FSDP_PROGRAM_TRAIN) || !fsdp_option_belongs(row, FSDP_PROGRAM_PLAN))
       continue;
     if (row->knob || !fsdp_options_given(options, row->name) || is_left_out(options, row->name, of_plan))

@@ -30,8 +30,7 @@ static void presets_in_the_help(void **state) {
 // kind.
 static void table_and_help(void **state) {
   (void)state;
-  int count;
-  const fsdp_option_row *table = fsdp_option_table(&count);
+  const fsdp_option_row *const table = fsdp_option_table;
   const fsdp_program_kind programs[] = {FSDP_PROGRAM_TRAIN, FSDP_PROGRAM_PLAN};
   for (int p = 0; p < 4; p++) {
     const bool all = p / 2;
@@ -41,7 +40,7 @@ static void table_and_help(void **state) {
     FILE *out = open_memstream(&help, &bytes);
     fsdp_options_print_help(programs[p % 2], all ? FSDP_HELP_ALL : FSDP_HELP_TASKS, out);
     fclose(out);
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; table[i].name; i++) {
       char name[64];
       snprintf(name, sizeof name, table[i].knob ? "  %s=" : "--%s", table[i].name);
       bool has = !table[i].programs || (table[i].programs & (int)programs[p % 2]);
@@ -53,7 +52,7 @@ static void table_and_help(void **state) {
     assert_true(all || lines <= 30);
     free(help);
   }
-  for (int i = 0; i < count; i++) {
+  for (int i = 0; table[i].name; i++) {
     for (int j = 0; j < i; j++) {
       assert_string_not_equal(table[i].name, table[j].name);
       assert_true(!table[i].short_name || table[i].short_name != table[j].short_name);
