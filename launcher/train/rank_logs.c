@@ -1,6 +1,6 @@
 #include "launcher/train/rank_logs.h"
 
-#include "runtime/base/close_from.h"
+#include "runtime/base/descriptors.h"
 #include "runtime/base/paths.h"
 #include "runtime/watch/error_file.h"
 
@@ -33,15 +33,6 @@ typedef struct lines {
   const char *program_name; // for warnings
 } lines;
 
-static void write_all(int file, const char *data, size_t bytes) {
-  for (size_t done = 0; done < bytes;) {
-    ssize_t count = write(file, data + done, bytes - done);
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return; // a terminal that is gone
-    done += (size_t)count;
-  }
-}
-
 // Leaves the process group, which mpirun ends with the rank, and the signals that go to it, and keeps these
 // files alone, as 0, 1, ... (-1: nothing there).
 static void become_small(const int *keep, int count) {
@@ -68,15 +59,10 @@ static void run_writer(const lines *l) {
   bool failed = false;
   for (ssize_t got; (got = read(FROM, data, sizeof data)) != 0;) {
     if (got < 0 && errno != EINTR) break;
-    for (ssize_t done = 0, count; done < got; done += count) {
-      count = write(LOG, data + done, (size_t)(got - done));
-      if (count < 0 && errno == EINTR) count = 0;
-      if (count >= 0) continue;
-      int reason = errno;
-      if (!failed) write_all(STATUS, (const char *)&reason, sizeof reason);
-      failed = true; // there may be room again later
-      break;
-    }
+    if (got < 0 || fsdp_write_all(LOG, data, got)) continue;
+    int reason = errno;
+    if (!failed) fsdp_write_all(STATUS, &reason, sizeof reason);
+    failed = true; // there may be room again later
   }
   _exit(0);
 }
@@ -98,7 +84,7 @@ __attribute__((format(printf, 2, 3))) static void warn(const records *r, const c
   va_end(arguments);
   int length = snprintf(line, sizeof line, "%s: warning: %.400s/rank-%d.log %s\n", r->lines->program_name,
                         r->lines->folder, r->lines->rank, text);
-  write_all(TERMINAL_ERROR, line, (size_t)length);
+  fsdp_write_all(TERMINAL_ERROR, line, length);
 }
 
 // A piece that a pipe takes whole or not at all.
@@ -152,8 +138,8 @@ static void pass_on(records *r) {
         ends[i].fd = -1;
         continue;
       }
-      record(r, data, (size_t)got); // first: the terminal may block
-      write_all(TERMINAL_OUT + i, data, (size_t)got);
+      record(r, data, (size_t)got);                // first: the terminal may block
+      fsdp_write_all(TERMINAL_OUT + i, data, got); // it may be gone
     }
   }
 }

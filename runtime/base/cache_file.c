@@ -1,6 +1,7 @@
 #include "runtime/base/cache_file.h"
 
 #include "runtime/base/check.h"
+#include "runtime/base/descriptors.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -130,23 +131,13 @@ char *fsdp_cache_read(const char *name, const char *identity, char why[FSDP_CACH
 
 // ---- Writing
 
-static bool write_all(int file, const char *text, size_t bytes) {
-  for (size_t done = 0; done < bytes;) {
-    ssize_t more = write(file, text + done, bytes - done);
-    if (more < 0 && errno == EINTR) continue;
-    if (more <= 0) return false;
-    done += (size_t)more;
-  }
-  return true;
-}
-
 // 0 or errno.
-static int replace(const char *path, const char *text, size_t bytes) {
+static int replace(const char *path, const char *text, int64_t bytes) {
   char beside[PATH_MAXIMUM + 16];
   snprintf(beside, sizeof beside, "%s.XXXXXX", path);
   int file = mkstemp(beside);
   if (file < 0) return errno;
-  int failure = write_all(file, text, bytes) ? 0 : errno ? errno : EIO;
+  int failure = fsdp_write_all(file, text, bytes) ? 0 : errno;
   if (close(file) != 0 && !failure) failure = errno;
   if (!failure && rename(beside, path) != 0) failure = errno;
   if (failure) unlink(beside);
@@ -166,7 +157,7 @@ bool fsdp_cache_write(const char *name, const char *identity, const char *text,
   char *all = fsdp_alloc(capacity);
   int length = snprintf(all, capacity, "%s%s\n%s", FORMAT, identity, text);
   length += snprintf(all + length, capacity - (size_t)length, SUM_FORMAT, XXH64(all, (size_t)length, 0));
-  int failure = replace(path, all, (size_t)length);
+  int failure = replace(path, all, length);
   free(all);
   if (!failure) return true;
   snprintf(why, FSDP_CACHE_WHY_BYTES, "%.500s cannot be written: %s", path, strerror(failure));

@@ -1,7 +1,7 @@
 #include "runtime/base/job.h"
 
 #include "runtime/base/clock.h"
-#include "runtime/base/close_from.h"
+#include "runtime/base/descriptors.h"
 
 #include <errno.h>
 #include <poll.h>

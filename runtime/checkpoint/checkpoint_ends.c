@@ -1,11 +1,10 @@
 #include "runtime/checkpoint/checkpoint_ends.h"
 
 #include "runtime/base/check.h"
+#include "runtime/base/descriptors.h"
 
-#include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 // The header's length, and the longest one that is believed.
@@ -45,17 +44,6 @@ void fsdp_checkpoint_ends_hash(const fsdp_checkpoint_ends *e, const void *header
   checksum[1] = hash.low64;
 }
 
-bool fsdp_checkpoint_read_at(int descriptor, int64_t offset, void *out, int64_t bytes) {
-  for (int64_t done = 0; done < bytes;) {
-    errno = 0;
-    ssize_t got = pread(descriptor, (char *)out + done, (size_t)(bytes - done), (off_t)(offset + done));
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return false;
-    done += got;
-  }
-  return true;
-}
-
 fsdp_status fsdp_checkpoint_ends_measure(const char *path, int descriptor, fsdp_checkpoint_ends *e,
                                          fsdp_error *error) {
   struct stat information;
@@ -65,7 +53,7 @@ fsdp_status fsdp_checkpoint_ends_measure(const char *path, int descriptor, fsdp_
   e->data_bytes = fsdp_checkpoint_data_bytes(e->checkpoint, e->rank);
   if (stands_in_manifest(e->checkpoint))
     e->header_bytes = e->checkpoint->files[e->rank].header_bytes;
-  else if (fsdp_checkpoint_read_at(descriptor, 0, &length, LENGTH_BYTES) && length <= HEADER_BYTES_MAX)
+  else if (fsdp_read_at(descriptor, 0, &length, LENGTH_BYTES) && length <= HEADER_BYTES_MAX)
     e->header_bytes = LENGTH_BYTES + (int64_t)length;
   else
     e->header_bytes = LENGTH_BYTES;
@@ -83,9 +71,9 @@ fsdp_status fsdp_checkpoint_ends_read(const char *path, int descriptor, const fs
   void *header = fsdp_alloc((size_t)e->header_bytes);
   uint64_t found[2];
   *sums = fsdp_alloc((size_t)count * sizeof **sums + 8);
-  bool good = fsdp_checkpoint_read_at(descriptor, 0, header, e->header_bytes) &&
-              fsdp_checkpoint_read_at(descriptor, e->header_bytes + e->data_bytes, *sums,
-                                      count * (int64_t)sizeof **sums);
+  bool good =
+      fsdp_read_at(descriptor, 0, header, e->header_bytes) &&
+      fsdp_read_at(descriptor, e->header_bytes + e->data_bytes, *sums, count * (int64_t)sizeof **sums);
   if (good) fsdp_checkpoint_ends_hash(e, header, *sums, found);
   free(header);
   const uint64_t *said =

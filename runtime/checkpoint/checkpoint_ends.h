@@ -31,6 +31,3 @@ fsdp_status fsdp_checkpoint_ends_measure(const char *path, int descriptor, fsdp_
                                          fsdp_error *error);
 fsdp_status fsdp_checkpoint_ends_read(const char *path, int descriptor, const fsdp_checkpoint_ends *ends,
                                       uint64_t **sums, fsdp_error *error);
-
-// Reads `bytes` at `offset`; false with the reason in errno (0: the file ends before).
-bool fsdp_checkpoint_read_at(int descriptor, int64_t offset, void *out, int64_t bytes);

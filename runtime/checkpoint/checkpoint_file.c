@@ -1,6 +1,7 @@
 #include "runtime/checkpoint/checkpoint_file.h"
 
 #include "runtime/base/check.h"
+#include "runtime/base/descriptors.h"
 #include "runtime/base/finite.h"
 #include "runtime/base/progress.h"
 #include "runtime/base/size.h"
@@ -354,7 +355,7 @@ static fsdp_status fill_window(fsdp_checkpoint_reader *r, int rank, int64_t chun
   int64_t count = fsdp_min_i64(WINDOW, last - chunk + 1), begin = chunk * CHUNK;
   int64_t bytes = fsdp_min_i64(count * CHUNK, file->data_bytes - begin);
   r->window_file = -1;
-  if (!fsdp_checkpoint_read_at(file->descriptor, file->header_bytes + begin, r->window, bytes)) {
+  if (!fsdp_read_at(file->descriptor, file->header_bytes + begin, r->window, bytes)) {
     return fail_damaged(r, rank, "it cannot be read to its end", error);
   }
   r->bytes_read += bytes;

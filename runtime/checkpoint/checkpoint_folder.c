@@ -1,6 +1,7 @@
 #include "runtime/checkpoint/checkpoint_folder.h"
 
 #include "runtime/base/check.h"
+#include "runtime/base/descriptors.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -49,19 +50,9 @@ bool fsdp_checkpoint_sync_folder(const char *folder) {
   return good;
 }
 
-static bool write_all(int descriptor, const char *data, size_t bytes) {
-  for (size_t done = 0; done < bytes;) {
-    ssize_t put = write(descriptor, data + done, bytes - done);
-    if (put < 0 && errno == EINTR) continue;
-    if (put < 0) return false;
-    done += (size_t)put;
-  }
-  return true;
-}
-
 static fsdp_status write_file(const char *path, const char *data, size_t bytes, fsdp_error *error) {
   int descriptor = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  bool good = descriptor >= 0 && write_all(descriptor, data, bytes) && fsync(descriptor) == 0;
+  bool good = descriptor >= 0 && fsdp_write_all(descriptor, data, (int64_t)bytes) && fsync(descriptor) == 0;
   int reason = errno;
   if (descriptor >= 0 && close(descriptor) != 0 && good) {
     good = false;

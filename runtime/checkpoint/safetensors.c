@@ -2,6 +2,7 @@
 
 #include "models/model.h"
 #include "runtime/base/check.h"
+#include "runtime/base/descriptors.h"
 #include "runtime/base/progress.h"
 #include "runtime/checkpoint/json_file.h"
 #include "runtime/checkpoint/safetensors_header.h"
@@ -246,16 +247,10 @@ fsdp_status fsdp_safetensors_read_raw(fsdp_safetensors *model, int index, int64_
              "elements %lld + %lld of %s, which has %lld", (long long)first, (long long)count, t->name,
              (long long)t->numel);
   int64_t width = fsdp_dtype_bytes(t->dtype), bytes = count * width;
-  for (int64_t done = 0; done < bytes;) {
-    ssize_t got = pread(model->descriptors[t->file], (char *)out + done, (size_t)(bytes - done),
-                        (off_t)(t->file_offset + first * width + done));
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0)
-      return fsdp_fail(error, FSDP_ERR_INPUT, "%s: reading tensor \"%s\" failed (%s); copy the file again",
-                       model->paths[t->file], t->name, got ? strerror(errno) : "the file became shorter");
-    done += got;
-    fsdp_progress_mark();
-  }
+  if (!fsdp_read_at(model->descriptors[t->file], t->file_offset + first * width, out, bytes))
+    return fsdp_fail(error, FSDP_ERR_INPUT, "%s: reading tensor \"%s\" failed (%s); copy the file again",
+                     model->paths[t->file], t->name, errno ? strerror(errno) : "the file became shorter");
+  fsdp_progress_mark();
   atomic_fetch_add(&model->bytes_read, bytes);
   return FSDP_OK;
 }

@@ -2,6 +2,7 @@
 
 #include "models/model.h"
 #include "runtime/base/check.h"
+#include "runtime/base/descriptors.h"
 #include "runtime/base/size.h"
 
 #include <errno.h>
@@ -42,16 +43,9 @@ __attribute__((format(printf, 3, 4))) static fsdp_status fail_damaged(const pars
 
 static fsdp_status read_exactly(const fsdp_safetensors_source *source, void *out, int64_t bytes,
                                 int64_t offset, fsdp_error *error) {
-  for (int64_t done = 0; done < bytes;) {
-    ssize_t got =
-        pread(source->descriptor, (char *)out + done, (size_t)(bytes - done), (off_t)(offset + done));
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0)
-      return fsdp_fail(error, FSDP_ERR_INPUT, "%s: reading its header failed (%s); copy the file again",
-                       source->path, got ? strerror(errno) : "it ends too early");
-    done += got;
-  }
-  return FSDP_OK;
+  if (fsdp_read_at(source->descriptor, offset, out, bytes)) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_INPUT, "%s: reading its header failed (%s); copy the file again",
+                   source->path, errno ? strerror(errno) : "it ends too early");
 }
 
 // [begin, end] of one tensor within the data, not yet checked against its neighbours.

@@ -1,6 +1,7 @@
 #include "runtime/comm/comm_shared.h"
 
 #include "runtime/base/check.h"
+#include "runtime/base/descriptors.h"
 #include "runtime/base/job.h"
 #include "runtime/base/size.h"
 #include "runtime/exchange/comm_sum.h"
@@ -89,22 +90,14 @@ static void publish(direct_comm *self, const void *buffer, int64_t bytes) {
   mine->at = (uintptr_t)offset;
 }
 
-static void read_file(int file, void *destination, int64_t bytes, uintptr_t offset) {
-  for (int64_t done = 0; done < bytes;) {
-    ssize_t got =
-        pread(file, (char *)destination + done, (size_t)(bytes - done), (off_t)offset + (off_t)done);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) FSDP_JOB_FAIL("pread", "a peer's arena could not be read: %s", strerror(errno));
-    done += got;
-  }
-}
-
 // Copies bytes [offset, offset + bytes) of what `peer` has published.
 static void copy_from(direct_comm *self, int peer, int64_t offset, void *destination, int64_t bytes) {
   const place *source = &self->control->members[peer].place;
   uintptr_t at = source->at + (uintptr_t)offset;
   if (self->arenas) {
-    read_file(self->peer_files[peer * FSDP_SPACE_COUNT + (int)source->space], destination, bytes, at);
+    const int file = self->peer_files[peer * FSDP_SPACE_COUNT + (int)source->space];
+    if (!fsdp_read_at(file, (int64_t)at, destination, bytes))
+      FSDP_JOB_FAIL("pread", "a peer's arena could not be read: %s", strerror(errno));
   } else {
     memcpy(destination, (const void *)at, (size_t)bytes);
   }

@@ -1,7 +1,7 @@
 #include "runtime/watch/guard.h"
 
 #include "runtime/base/clock.h"
-#include "runtime/base/close_from.h"
+#include "runtime/base/descriptors.h"
 #include "runtime/base/size.h"
 #include "runtime/base/status.h"
 #include "runtime/watch/error_file.h"

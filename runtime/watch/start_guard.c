@@ -1,6 +1,6 @@
 #include "runtime/watch/start_guard.h"
 
-#include "runtime/base/close_from.h"
+#include "runtime/base/descriptors.h"
 #include "runtime/base/job.h"
 #include "runtime/base/size.h"
 

@@ -1,0 +1,21 @@
+// Files by their descriptors: whole reads and writes, through signals and calls that do a part, and what a
+// small process that a rank forks must not keep open.
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+// Writes all bytes; false with the reason in errno. Safe after a fork in a process with threads.
+bool fsdp_write_all(int descriptor, const void *data, int64_t bytes);
+
+// Reads `bytes` at `offset`; false with the reason in errno (0: the file ends before).
+bool fsdp_read_at(int descriptor, int64_t offset, void *out, int64_t bytes);
+
+// Closes every descriptor from `first` on: peers see a rank's connections close when it ends, and readers of
+// its output wait for that end. Safe after a fork in a process with threads.
+static inline void fsdp_close_from(int first) {
+  if (syscall(SYS_close_range, (unsigned)first, ~0u, 0) == 0) return;
+  for (int i = first; i < 1024; i++) close(i);
+}
