@@ -12,15 +12,18 @@ typedef struct fsdp_sample {
   int32_t *tokens; // the prompt, and behind it what was sampled last
   int64_t prompt_count, new_count, new_max;
   bool as_tokens; // --prompt-tokens: printed as such
+  int64_t *ends;  // tokens that end what is sampled as tokens; of rank 0
+  int end_count;
 } fsdp_sample;
 
 // Before communication: starts a text codec if this process is rank 0, as its launcher says, and text is
 // asked for that something may be the tokenizer of.
 void fsdp_sample_start_codec(const fsdp_options *options, fsdp_text_codec *codec);
 
-// The prompt as tokens, and room for --max-new-tokens; nothing if no prompt is given. Reads the model's
-// configuration and opens the codec, on rank 0 alone. FSDP_ERR_OPTION, FSDP_ERR_INPUT, FSDP_ERR_PEER; every
-// rank returns the same. Destroy it in any case; `codec` (of rank 0) outlives it.
+// The prompt as tokens, and room for --max-new-tokens; nothing if no prompt is given. On rank 0 alone it
+// reads the model's configuration and opens the codec, or for --prompt-tokens finds what ends a text (the
+// data's last token, the eos_token_id of the model's files). FSDP_ERR_OPTION, FSDP_ERR_INPUT, FSDP_ERR_PEER;
+// every rank returns the same. Destroy it in any case; `codec` (of rank 0) outlives it.
 fsdp_status fsdp_sample_create(fsdp_world *world, const fsdp_options *options, fsdp_text_codec *codec,
                                fsdp_sample *sample, fsdp_error *error);
 void fsdp_sample_destroy(fsdp_sample *sample);
@@ -38,7 +41,8 @@ fsdp_status fsdp_sample_print(const fsdp_sample *sample, fsdp_text_codec *codec,
                               fsdp_error *error);
 
 // What a user may not expect of the prompt, or NULL. Of rank 0.
-const char *fsdp_sample_note(const fsdp_options *options, const fsdp_text_codec *codec);
+const char *fsdp_sample_note(const fsdp_sample *sample, const fsdp_options *options,
+                             const fsdp_text_codec *codec);
 
 // Replaces what would steer a terminal by "?". Returns `text`.
 char *fsdp_sample_shown(char *text);

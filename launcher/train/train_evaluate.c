@@ -100,7 +100,7 @@ fsdp_status fsdp_train_eval_print_start(fsdp_trainer *t, fsdp_error *error) {
   if (c)
     printf("from:      %s, step %" PRId64 "\n", fsdp_resume_path(t->checkpoints.resume), c->progress.step);
   if (t->eval_dataset) fsdp_train_eval_print_data(t);
-  const char *note = fsdp_sample_note(t->options, t->codec);
+  const char *note = fsdp_sample_note(t->sample, t->options, t->codec);
   if (note) printf("note:      %s\n", note);
   fflush(stdout);
   return FSDP_OK;

@@ -247,7 +247,7 @@ void fsdp_train_print_notes(const fsdp_trainer *t) {
        i++)
     print_note(text);
   if (fsdp_padding_note(made, text, sizeof text)) print_note(text);
-  const char *prompt = fsdp_sample_note(t->options, t->codec);
+  const char *prompt = fsdp_sample_note(t->sample, t->options, t->codec);
   if (prompt) print_note(prompt);
   for (int i = 0; fsdp_options_note(t->options, i, text, (int)sizeof text); i++) print_note(text);
   if (t->options->check_replicas > 0 && !fsdp_replicas_present(made)) {

@@ -260,6 +260,37 @@ def answers_end_as_the_template_has_it():
         assert text == "yo man" and 0 < len(tokens) < 24, (name, tokens, text)
 
 
+def tokens_end_where_the_models_files_say():
+    config, note = programs.CONFIG | {"vocab_size": 256}, "no file of the model or data says which token ends"
+    model = programs.make_model(work / "stops", config)
+    asked = ("--model", model, "--prompt-tokens", "1,2,3", "--max-new-tokens", 6)
+    free = evaluate(*asked)["tokens"]
+    assert len(free) == 6 and call("fsdp_eval", *asked, ranks=2).stdout.count(note) == 1
+    end = free[2]
+    until = free[: free.index(end)]  # the end is no part of the text, as with --prompt
+    for of_config, of_generation, left in ((end, None, until), ([255, end], None, until), (255, end, until),
+                                           (end, [free[0]], []), (end, [], free), (end, 255, free)):
+        (model / "config.json").write_text(json.dumps(config | {"eos_token_id": of_config}))
+        if of_generation is not None:  # which then counts alone, as for Transformers' generate
+            (model / "generation_config.json").write_text(json.dumps({"eos_token_id": of_generation}))
+        for ranks in (None, 2):
+            assert evaluate(*asked, ranks=ranks)["tokens"] == left, (of_config, of_generation, left)
+        known = of_generation != []
+        assert call("fsdp_eval", *asked).stdout.count(note) == (not known), (of_config, of_generation)
+    (model / "generation_config.json").write_text("{")
+    refused(*asked, status=3, words=["generation_config.json"], ranks=2)
+    # While it trains, and of its checkpoint: at the end of the data's texts too, byte 0 of JSON.
+    (model / "generation_config.json").unlink()
+    data = work / "zeros.jsonl"
+    data.write_text((json.dumps({"text": "a"}) + "\n") * 400)
+    run = call("fsdp_train", "--model", model, "--tokenizer", "bytes", "--data", data, "-s", 32,
+               "--lr", "1e-2", "--max-steps", 20, "--num-epochs", 9, "--lr-schedule", "constant",
+               "-e", "zeros", "--save-dir", work, "--sample-every", 20, "--prompt-tokens", "0,97",
+               "--max-new-tokens", 5, ranks=2)  # fmt: skip
+    assert "sample after step 20, 0 tokens" in run.stdout and note not in run.stdout, run.stdout
+    assert evaluate("-e", "zeros", "--save-dir", work, "--prompt-tokens", "0,97")["tokens"] == []
+
+
 def longer_than_the_model_was_made_for():
     model = programs.make_model(work / "short", programs.CONFIG | {"max_position_embeddings": 16})
     for count in (15, 16):
@@ -320,6 +351,7 @@ def main():
     draws_depend_on_the_seed_alone()
     training_samples_as_its_checkpoint_does()
     what_cannot_be_is_refused()
+    tokens_end_where_the_models_files_say()
     longer_than_the_model_was_made_for()
     samples_of_bytes_end_as_the_data_does()
     python_is_started_only_for_text()
