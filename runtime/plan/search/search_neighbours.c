@@ -26,7 +26,8 @@ static void add(neighbours *list, const fsdp_plan_config *setting) {
   list->settings[list->count++] = *setting;
 }
 
-// Units that leave a part of each layer to the root's with the plan's prefetch alone, unless `all_depths`.
+// Units that leave a part of each layer to the root's with the plan's prefetch, one less and one more alone,
+// unless `all_depths`.
 static void add_wraps_ahead(const searcher *r, const fsdp_plan_config *own, bool all_depths,
                             neighbours *list) {
   const bool fixed = r->config->fixed[FSDP_SEARCH_PREFETCH];
@@ -35,11 +36,12 @@ static void add_wraps_ahead(const searcher *r, const fsdp_plan_config *own, bool
   for (int u = 0; u < r->space.units_count; u++) {
     const search_units *units = &r->space.units[u];
     const bool is_own = search_units_equal(units, &own_units);
-    const bool any_depth = !fixed && (all_depths || is_own || u < r->space.usual_units_count);
+    const bool any_depth = all_depths || is_own || u < r->space.usual_units_count;
     search_units_set(&setting, units);
     for (int depth = 0; depth <= fsdp_max_i64(SEARCH_PREFETCH_DEEPEST, own->prefetch); depth++) {
+      const int apart = abs(depth - own->prefetch);
       setting.prefetch = depth;
-      if (depth == own->prefetch ? !is_own : any_depth) add(list, &setting);
+      if (apart == 0 ? !is_own : !fixed && (any_depth || apart == 1)) add(list, &setting);
     }
   }
 }
@@ -204,7 +206,7 @@ static bool is_hindered(const fsdp_search_result *result, const fsdp_search_plan
 static void try_neighbours(searcher *r, fsdp_search_plan plan, bool best) {
   neighbours *around = fsdp_alloc(sizeof *around);
   candidates list = candidates_create(r, best);
-  double waits[NEIGHBOURS_MAX] = {0};
+  double waits[NEIGHBOURS_MAX][2] = {0}; // where everything is kept, and where something is not
   int priced[NEIGHBOURS_MAX] = {0};
   list_neighbours(r, plan.kind, &plan.config, best, fits_whole(r, &plan.config), around);
   for (int n = 0; n < around->count; n++)
@@ -215,11 +217,11 @@ static void try_neighbours(searcher *r, fsdp_search_plan plan, bool best) {
   for (int i = 0; i < list.count; i++) {
     search_setting *setting = &list.settings[i];
     const int n = setting->neighbour;
+    double *share = &waits[n][setting->set > 0];
     fsdp_search_plan found;
-    if (setting->estimate.step_s * (1 + waits[n]) >= enough_of(r) || priced[n] == SEARCH_DEPTH) continue;
+    if (setting->estimate.step_s * (1 + *share) >= enough_of(r) || priced[n] == SEARCH_DEPTH) continue;
     priced[n]++;
-    if (!search_price_estimated(r, true, &waits[n], setting, &found) || found.step_s >= enough_of(r))
-      continue;
+    if (!search_price_estimated(r, true, share, setting, &found) || found.step_s >= enough_of(r)) continue;
     found.kind = around->kinds[n];
     search_place_plan(r->result, &found);
   }

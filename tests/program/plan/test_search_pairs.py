@@ -42,7 +42,9 @@ NAMED = [(ranks, ranks // 8, option) for ranks in (4096, 16384)
 # more ranks than heads over several nodes, where a step has few rows; a kind that needs more values on the
 # host than the usual choices send there; a value on the host alone, where all would fit;
 # context of one row, where heads are too few for the ranks too; units by size and finer choices of what is
-# saved, of a kind that is listed seventh with a unit for each layer.
+# saved, of a kind that is listed seventh with a unit for each layer; a value on the host, without which a
+# plan of those units waits for memory; units that leave a part of each layer to the root's, one ahead, where
+# the same kind's plan is listed with two.
 FOUND_FIXED = (
     (["--model", "qwen2.5-7b", "--profile", "h100-sxm", "--ranks", 8, "--ranks-per-node", 2, "-s", 4096,
       "--global-batch", 32, "--memory-limit", 64000000000],
@@ -100,6 +102,13 @@ FOUND_FIXED = (
     (["--model", "llama2-13b", "--profile", "a100-80", "--ranks", 4096, "-s", 4096, "--global-batch", 512,
       "--ranks-per-node", 1, "--memory-limit", 12000000000, "--host-memory-limit", 16000000000],
      ["--prefetch", 2]),
+    (["--model", "gpt2", "--profile", "a100-40", "--ranks", 2, "-s", 128, "--global-batch", 4,
+      "--ranks-per-node", 1, "--memory-limit", 20000000000, "--host-memory-limit", 16000000000,
+      "--reduce-dtype", "bf16"],
+     ["--offload-activations", "attention"]),
+    (["--model", "mistral-7b", "--profile", "a100-40", "--ranks", 256, "-s", 8192, "--global-batch", 4,
+      "--memory-limit", 6000000000, "--reduce-dtype", "bf16"],
+     ["--prefetch", 1]),
 )  # fmt: skip
 # Where a free search finds no plan, one of these finds none either.
 FRUGAL = (["--prefetch", 0], ["--wrap", "none"], ["--recompute", "block"], ["--recompute", "none"],
