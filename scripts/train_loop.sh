@@ -4,8 +4,8 @@
 # progress: after N failures (3) in a row without a new checkpoint it gives up with the last status. It does
 # not restart after 0 (done), 2, 3, 4 and 6 (errors that would repeat: an option, a file, memory, the
 # numbers), 126 and 127 (no such program), 130 and 143 (stopped by a signal).
-#   SIGTERM and SIGINT to the loop end the run's step, save, and end the loop with 143 and 130: it sends
-#   SIGUSR1 to COMMAND, which mpirun passes on with no deadline. A second signal kills.
+#   SIGTERM, SIGUSR1 and SIGINT to the loop end the run's step, save, and end the loop with 143, 143 and 130:
+#   it sends SIGUSR1 to COMMAND, which mpirun passes on with no deadline. A second signal kills.
 #   --folder is the experiment's, if COMMAND itself lacks -e and --save-dir (--config).
 #   --wait is the time between a failure and the next start (5).
 #   --resume in COMMAND is for its first start: behind it a restart has `--resume auto`, so that it goes on
@@ -74,7 +74,7 @@ stop() {
   [ -z "$child" ] || kill -USR1 "$child" 2>/dev/null
 }
 trap 'stop 130' INT
-trap 'stop 143' TERM
+trap 'stop 143' TERM USR1
 
 # What a restart adds to COMMAND, whose --resume and --overwrite were for the first start.
 again=()

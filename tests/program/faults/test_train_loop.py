@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import signal
 import stat
@@ -134,7 +135,7 @@ def refuses():
 
 
 def stops(number, status):
-    name = f"stopped-{status}"
+    name = f"stopped-{number}"
     process = loop(*train(name, "--max-steps", "100000"))
     wait_beyond(name, 0, process)
     process.send_signal(number)
@@ -173,14 +174,18 @@ def requeues():
                              "REQUEUE": f"echo {home}/requeue", "MPIRUN_OPTIONS": f"-np {RANKS}"}  # fmt: skip
     options = [o for o in OPTIONS if o not in ("--save-dir", str(work))]
     command = ["bash", "scripts/train.slurm", *options]
-    process = subprocess.Popen([*command, "--max-steps", "100000"], cwd=home, env=settings,
-                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)  # fmt: skip
-    while not list(home.glob("outputs/job/step-????????")):
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.02)
-    process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=60)
-    assert process.returncode == 143 and f"{home}/requeue 77" in out, (process.returncode, out[-600:])
+    # What the script asks Slurm for, and what users write on sbatch's command line, which wins.
+    asked = re.search(r"^#SBATCH --signal=B:(\w+)@180$", (home / "scripts/train.slurm").read_text(), re.M)[1]
+    for number in (signal.Signals[f"SIG{asked}"], signal.SIGUSR1):
+        before = set(home.glob("outputs/job/step-????????"))
+        process = subprocess.Popen([*command, "--max-steps", "100000"], cwd=home, env=settings,
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)  # fmt: skip
+        while not set(home.glob("outputs/job/step-????????")) - before:
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.02)
+        process.send_signal(number)
+        out, _ = process.communicate(timeout=60)
+        assert process.returncode == 143 and f"{home}/requeue 77" in out, (process.returncode, out[-600:])
     assert (home / "outputs/job/ranks/rank-1.log").exists()
     done = int(out.split("after step ")[1].split()[0]) + 2
     # Where the first start of the job began is of no matter for a later one.
@@ -198,6 +203,7 @@ goes_on_from_what_it_saved()
 refuses()
 stops(signal.SIGTERM, 143)
 stops(signal.SIGINT, 130)
+stops(signal.SIGUSR1, 143)
 tells_mpirun_signals()
 requeues()
 shutil.rmtree(work)
