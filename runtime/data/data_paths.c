@@ -209,23 +209,54 @@ static void share_weights(fsdp_data_paths *paths) {
   for (int i = 0; i < paths->group_count; i++) paths->groups[i].share /= sum;
 }
 
-// The files sorted; the caller frees the array, but not the paths.
-static char **sorted_files(const fsdp_data_paths *paths) {
-  char **sorted = fsdp_alloc((size_t)paths->count * sizeof *sorted);
-  if (paths->count) memcpy(sorted, paths->files, (size_t)paths->count * sizeof *sorted);
-  qsort(sorted, (size_t)paths->count, sizeof *sorted, compare_paths);
-  return sorted;
+// A file of a list under the name that all its paths have: without links, "." and "..".
+typedef struct named_file {
+  char *name;
+  const char *path; // as in the list
+} named_file;
+
+static int compare_names(const void *a, const void *b) {
+  return strcmp(((const named_file *)a)->name, ((const named_file *)b)->name);
+}
+
+// Those of one name by their paths.
+static int compare_files(const void *a, const void *b) {
+  const int order = compare_names(a, b);
+  return order ? order : strcmp(((const named_file *)a)->path, ((const named_file *)b)->path);
+}
+
+static named_file name_file(const char *path) {
+  char *name = realpath(path, NULL);
+  if (!name) name = strdup(path); // it cannot be opened, which others report
+  FSDP_NEED_MEMORY(name, "a list of paths");
+  return (named_file){name, path};
+}
+
+// Sorted by name; release_names when done.
+static named_file *name_files(const fsdp_data_paths *paths) {
+  named_file *files = fsdp_alloc((size_t)paths->count * sizeof *files);
+  for (int i = 0; i < paths->count; i++) files[i] = name_file(paths->files[i]);
+  qsort(files, (size_t)paths->count, sizeof *files, compare_files);
+  return files;
+}
+
+static void release_names(named_file *files, int count) {
+  for (int i = 0; i < count; i++) free(files[i].name);
+  free(files);
 }
 
 static fsdp_status check_unique(const char *option, const fsdp_data_paths *paths, fsdp_error *error) {
-  char **sorted = sorted_files(paths);
+  named_file *files = name_files(paths);
   fsdp_status status = FSDP_OK;
   for (int i = 1; i < paths->count && status == FSDP_OK; i++) {
-    if (strcmp(sorted[i - 1], sorted[i]) == 0)
-      status = fsdp_fail(error, FSDP_ERR_INPUT, "--%s \"%.300s\": has %.300s twice; remove one of the two",
-                         option, paths->list, sorted[i]);
+    const char *path = files[i - 1].path, *other = files[i].path;
+    const bool alike = strcmp(path, other) == 0;
+    if (strcmp(files[i - 1].name, files[i].name) == 0)
+      status =
+          fsdp_fail(error, FSDP_ERR_INPUT, "--%s \"%.300s\": has %.300s twice%s%.300s; remove one of the two",
+                    option, paths->list, path, alike ? "" : ", also as ", alike ? "" : other);
   }
-  free(sorted);
+  release_names(files, paths->count);
   return status;
 }
 
@@ -269,36 +300,6 @@ void fsdp_data_paths_destroy(fsdp_data_paths *paths) {
   free(paths->files);
   free(paths->list);
   *paths = (fsdp_data_paths){0};
-}
-
-// A file of a list under the name that all its paths have: without links, "." and "..".
-typedef struct named_file {
-  char *name;
-  const char *path; // as in the list
-} named_file;
-
-static int compare_names(const void *a, const void *b) {
-  return strcmp(((const named_file *)a)->name, ((const named_file *)b)->name);
-}
-
-static named_file name_file(const char *path) {
-  char *name = realpath(path, NULL);
-  if (!name) name = strdup(path); // it cannot be opened, which others report
-  FSDP_NEED_MEMORY(name, "a list of paths");
-  return (named_file){name, path};
-}
-
-// Sorted by name; release_names when done.
-static named_file *name_files(const fsdp_data_paths *paths) {
-  named_file *files = fsdp_alloc((size_t)paths->count * sizeof *files);
-  for (int i = 0; i < paths->count; i++) files[i] = name_file(paths->files[i]);
-  qsort(files, (size_t)paths->count, sizeof *files, compare_names);
-  return files;
-}
-
-static void release_names(named_file *files, int count) {
-  for (int i = 0; i < count; i++) free(files[i].name);
-  free(files);
 }
 
 int fsdp_data_paths_common(const fsdp_data_paths *paths, const fsdp_data_paths *others, const char **first) {

@@ -112,6 +112,11 @@ static void other_bad_lists_are_refused(void **state) {
   REFUSED(",a", "comma");
   REFUSED("a_*.bin,a_2.bin", "a_2.bin twice");
   REFUSED("a_?.bin,a_*.bin", "a_1.bin twice");
+  // By whatever path.
+  REFUSED("a_*.bin,./a_2.bin", "./a_2.bin twice, also as a_2.bin");
+  assert_int_equal(symlink("a_1.bin", "b_1.bin"), 0);
+  REFUSED("[ab]_*.bin", "a_1.bin twice, also as b_1.bin");
+  assert_int_equal(unlink("b_1.bin"), 0);
   expect("a_1.bin,a_1.bin", "a_1.bin a_1.bin");
 }
 
