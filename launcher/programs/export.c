@@ -65,24 +65,6 @@ static fsdp_status open_checkpoint(const char *path, char folder[FSDP_CHECKPOINT
 
 // ---- Tensors
 
-// IEEE binary16, rounded to nearest even; what is too large becomes infinite.
-static uint16_t f16_from_f32(float value) {
-  uint32_t bits;
-  memcpy(&bits, &value, sizeof bits);
-  uint32_t sign = (bits >> 16) & 0x8000u, magnitude = bits & 0x7fffffffu;
-  if (magnitude > 0x7f800000u) return (uint16_t)(sign | 0x7e00u);
-  if (magnitude >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); // rounds to 65536 or more
-  if (magnitude < 0x38800000u) {                                   // below 2^-14: a multiple of 2^-24
-    float scaled;
-    memcpy(&scaled, &magnitude, sizeof scaled);
-    scaled = scaled * 0x1p24f + 0x1p23f; // the addition rounds to a whole number
-    memcpy(&magnitude, &scaled, sizeof magnitude);
-    return (uint16_t)(sign | (magnitude - 0x4b000000u));
-  }
-  uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
-  return (uint16_t)(sign | ((rounded - 0x38000000u) >> 13));
-}
-
 // In place; `values` has room for fp32. Widening goes downward and narrowing upward, so that no element is
 // overwritten before it is read.
 static void convert(void *values, fsdp_dtype from, fsdp_dtype to, int64_t numel) {
@@ -95,7 +77,7 @@ static void convert(void *values, fsdp_dtype from, fsdp_dtype to, int64_t numel)
   if (to == FSDP_F32) return;
   for (int64_t i = 0; i < numel; i++) {
     float value = floats[i];
-    halves[i] = to == FSDP_BF16 ? fsdp_bf16_from_f32(value) : f16_from_f32(value);
+    halves[i] = to == FSDP_BF16 ? fsdp_bf16_from_f32(value) : fsdp_f16_from_f32(value);
   }
 }
 

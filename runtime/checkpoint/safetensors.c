@@ -255,21 +255,6 @@ fsdp_status fsdp_safetensors_read_raw(fsdp_safetensors *model, int index, int64_
   return FSDP_OK;
 }
 
-// IEEE binary16; subnormals are normal numbers in fp32.
-static float f16_to_f32(uint16_t half) {
-  uint32_t sign = (uint32_t)(half & 0x8000u) << 16, exponent = (half >> 10) & 31u, fraction = half & 1023u;
-  uint32_t bits = sign | (exponent + 112u) << 23 | fraction << 13;
-  float result;
-  if (exponent == 31) bits = sign | 0x7f800000u | fraction << 13;
-  if (exponent == 0) {
-    float magnitude = (float)fraction * 0x1p-24f;
-    memcpy(&bits, &magnitude, sizeof bits);
-    bits |= sign;
-  }
-  memcpy(&result, &bits, sizeof result);
-  return result;
-}
-
 fsdp_status fsdp_safetensors_read(fsdp_safetensors *model, int index, int64_t first, int64_t count,
                                   float *out, fsdp_error *error) {
   const fsdp_safetensors_tensor *t = fsdp_safetensors_at(model, index);
@@ -283,7 +268,7 @@ fsdp_status fsdp_safetensors_read(fsdp_safetensors *model, int index, int64_t fi
   for (int64_t i = 0; i < count; i++) {
     uint16_t half;
     memcpy(&half, halves + 2 * i, sizeof half);
-    out[i] = t->dtype == FSDP_BF16 ? fsdp_bf16_to_f32(half) : f16_to_f32(half);
+    out[i] = t->dtype == FSDP_BF16 ? fsdp_bf16_to_f32(half) : fsdp_f16_to_f32(half);
   }
   return FSDP_OK;
 }

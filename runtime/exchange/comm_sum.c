@@ -34,14 +34,8 @@ LEVELS static void add_f32(float *restrict sums, const float *restrict values, i
   for (int64_t i = 0; i < numel; i++) sums[i] += values[i];
 }
 
-// As fsdp_bf16_from_f32, without a branch so that it becomes vector code.
 LEVELS static void store_bf16(const float *restrict sums, fsdp_bf16 *restrict output, int64_t numel) {
-  for (int64_t i = 0; i < numel; i++) {
-    uint32_t bits;
-    memcpy(&bits, sums + i, sizeof bits);
-    uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16, quiet = bits >> 16 | 0x40u;
-    output[i] = (fsdp_bf16)((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
-  }
+  for (int64_t i = 0; i < numel; i++) output[i] = fsdp_bf16_from_f32(sums[i]);
 }
 
 static void check(int64_t numel, fsdp_dtype dtype) {
