@@ -1,5 +1,7 @@
 #include "runtime/base/descriptors.h"
 
+#include "runtime/base/progress.h"
+
 #include <errno.h>
 #include <unistd.h>
 
@@ -21,6 +23,7 @@ bool fsdp_read_at(int descriptor, int64_t offset, void *out, int64_t bytes) {
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) return false;
     done += got;
+    fsdp_progress_mark();
   }
   return true;
 }

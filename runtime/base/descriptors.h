@@ -10,7 +10,8 @@
 // Writes all bytes; false with the reason in errno. Safe after a fork in a process with threads.
 bool fsdp_write_all(int descriptor, const void *data, int64_t bytes);
 
-// Reads `bytes` at `offset`; false with the reason in errno (0: the file ends before).
+// Reads `bytes` at `offset`, marking progress (progress.h); false with the reason in errno (0: the file ends
+// before).
 bool fsdp_read_at(int descriptor, int64_t offset, void *out, int64_t bytes);
 
 // Closes every descriptor from `first` on: peers see a rank's connections close when it ends, and readers of

@@ -3,7 +3,6 @@
 #include "models/model.h"
 #include "runtime/base/check.h"
 #include "runtime/base/descriptors.h"
-#include "runtime/base/progress.h"
 #include "runtime/checkpoint/json_file.h"
 #include "runtime/checkpoint/safetensors_header.h"
 
@@ -250,7 +249,6 @@ fsdp_status fsdp_safetensors_read_raw(fsdp_safetensors *model, int index, int64_
   if (!fsdp_read_at(model->descriptors[t->file], t->file_offset + first * width, out, bytes))
     return fsdp_fail(error, FSDP_ERR_INPUT, "%s: reading tensor \"%s\" failed (%s); copy the file again",
                      model->paths[t->file], t->name, errno ? strerror(errno) : "the file became shorter");
-  fsdp_progress_mark();
   atomic_fetch_add(&model->bytes_read, bytes);
   return FSDP_OK;
 }
