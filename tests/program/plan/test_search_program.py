@@ -34,7 +34,8 @@ def reads_back():
     assert steps == sorted(steps) and 1 < len(steps) <= 10, steps
     again = json.loads(plan("--config", saved, "--price", "--json").stdout)
     assert again["program"]["hash"].endswith(best["hash"]), (again["program"], best["hash"])
-    assert abs(again["time"]["step_ms"] / best["step_ms"] - 1) < 1e-9
+    for figure in ("step_ms", "tokens_per_s", "mfu"):
+        assert abs(again["time"][figure] / best[figure] - 1) < 1e-9, (figure, again["time"], best)
     assert "mpirun -np 4 fsdp_train --model llama-1b" in best["command"], best["command"]
     sizes = dict(part.split("=") for part in best["options"]["mesh"].split(","))
     ranks = int(sizes["data"]) * int(sizes["fsdp"])

@@ -62,8 +62,13 @@ LINES = """int code(int a, int b) {
   broken(a < b);
 }
 """
+# One test is not built on this machine.
 DRAWN_CMAKE = """#!/bin/sh
-case "$*" in *--build*) grep -qF "  broken(a < b);" "$TREE/build-draw/source/models/code.c" ;; esac
+case "$*" in
+  *"--target help") printf '%s: phony\\n' test_base test_code && exit ;;
+  *test_elsewhere*) exit 1 ;;
+  *--build*) grep -qF "  broken(a < b);" "$TREE/build-draw/source/models/code.c" ;;
+esac
 """
 DRAWN_CTEST = """#!/bin/sh
 echo ctest >>"$LOG"
@@ -189,10 +194,11 @@ def make_drawn_tree(tree):
     for folder in ("runtime", "kernels", "launcher", "models", "tools"):
         (tree / folder).mkdir(parents=True)
         (tree / folder / "README").write_text("")
-    for name in ("unit/base/test_base.c", "program/train/test_train.py", "unit/models/test_code.c"):
-        (tree / "tests" / name).parent.mkdir(parents=True)
+    for name in ("unit/base/test_base.c", "program/train/test_train.py", "unit/models/test_code.c",
+                 "unit/models/test_elsewhere.c"):
+        (tree / "tests" / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / "tests" / name).write_text("")
-    (tree / "tests/mutants/drawn.tests").write_text("models:\n  test_code\n")
+    (tree / "tests/mutants/drawn.tests").write_text("models:\n  test_code test_elsewhere\n")
     (tree / "models/code.c").write_text(LINES)
     (tree / ".gitignore").write_text("build*/\n__pycache__/\ntools/\nlog\n")
     for name, text in (("cmake", DRAWN_CMAKE), ("ctest", DRAWN_CTEST)):
