@@ -50,6 +50,14 @@ static void test_accepts_sound_programs(void **state) {
   }
 }
 
+// The two tensors that a race is said to be of.
+static void assert_share_bytes(const fsdp_program *program, const fsdp_violation *race) {
+  assert_true(race->other_tensor >= 0);
+  const fsdp_tensor *a = &program->tensors[race->tensor], *b = &program->tensors[race->other_tensor];
+  assert_int_equal(a->space, b->space);
+  assert_true(a->address < b->address + b->bytes && b->address < a->address + a->bytes);
+}
+
 static void test_every_wait_deletion(void **state) {
   (void)state;
   int deleted = 0, races = 0, policies = 0;
@@ -73,6 +81,7 @@ static void test_every_wait_deletion(void **state) {
         fsdp_violation violation;
         assert_int_equal(fsdp_verify_accesses(program, &violation), !race);
         assert_int_equal(violation.kind, race ? FSDP_VIOLATION_RACE : FSDP_VIOLATION_NONE);
+        if (race) assert_share_bytes(program, &violation);
         if (removed.reason == FSDP_WAIT_POLICY) {
           assert_false(race);
           policies++;
