@@ -406,7 +406,7 @@ const fsdp_option_row fsdp_option_table[] = {
     {"help", 'h', CHOICE(help, helps), .bare = "on", .fallback = "off", .argument = "all",
      .help = "print the options by task and stop; all: with what each does"},
     {"version", 0, FLAG(version), .help = "print the version and stop"},
-    {NULL},
+    {0},
 };
 
 _Static_assert(sizeof fsdp_option_table / sizeof *fsdp_option_table - 1 <= FSDP_OPTION_MAX,

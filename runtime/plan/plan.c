@@ -385,8 +385,11 @@ int64_t fsdp_traffic_sent_bytes(const fsdp_traffic *traffic) {
   return sum;
 }
 
-static void prove(fsdp_plan *plan) {
+void fsdp_plan_prove(fsdp_plan *plan) {
   fsdp_violation violation;
+  fsdp_progress_mark();
+  if (plan->config.poison) fsdp_program_insert_poison(plan->program);
+  fsdp_waits_infer(plan->program);
   for (int i = 0; i < plan->program->instr_count; i++) {
     const fsdp_instr *instr = &plan->program->instrs[i];
     const bool on_host = instr->kind != FSDP_INSTR_OP || instr->stream == FSDP_STREAM_HOST;
@@ -512,10 +515,7 @@ fsdp_status fsdp_plan_create(const fsdp_plan_config *config, fsdp_plan **out, fs
   fsdp_progress_mark();
   const fsdp_memory_limits limits = arena_limits(plan);
   fsdp_memory_plan(plan->program, &limits, &plan->memory);
-  fsdp_progress_mark();
-  if (config->poison) fsdp_program_insert_poison(plan->program);
-  fsdp_waits_infer(plan->program);
-  prove(plan);
+  if (!config->unproved) fsdp_plan_prove(plan);
   return FSDP_OK;
 }
 

@@ -57,6 +57,8 @@ typedef struct fsdp_plan {
 // Builds and verifies the plan. FSDP_ERR_OPTION for combinations that make no sense. A plan that the verifier
 // rejects is a broken invariant (assertion). The caller owns *plan.
 fsdp_status fsdp_plan_create(const fsdp_plan_config *config, fsdp_plan **plan, fsdp_error *error);
+// Infers the waits of a plan that was made `unproved`, and verifies it as fsdp_plan_create does others.
+void fsdp_plan_prove(fsdp_plan *plan);
 void fsdp_plan_destroy(fsdp_plan *plan); // NULL is allowed
 
 // The number of parts of the global batch, each some ranks' sequences, and in *part that of `rank`. The axes

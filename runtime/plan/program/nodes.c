@@ -3,6 +3,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,15 +17,25 @@ void fsdp_nodes_release(fsdp_nodes *list) {
   *list = (fsdp_nodes){0};
 }
 
-int fsdp_nodes_insert(fsdp_nodes *list, const fsdp_list_node *node) {
-  fsdp_list_node copy = *node; // it may be one of the array that moves
+int fsdp_nodes_add(fsdp_nodes *list) {
   list->nodes = fsdp_grow(list->nodes, list->count + 1, &list->capacity, sizeof *list->nodes);
-  int index = list->count++, next = list->cursor;
-  copy.next = next;
-  copy.previous = next == FSDP_NO_NODE ? list->last : list->nodes[next].previous;
-  *(copy.previous == FSDP_NO_NODE ? &list->first : &list->nodes[copy.previous].next) = index;
+  const int index = list->count++, next = list->cursor;
+  const int previous = next == FSDP_NO_NODE ? list->last : list->nodes[next].previous;
+  *(previous == FSDP_NO_NODE ? &list->first : &list->nodes[previous].next) = index;
   *(next == FSDP_NO_NODE ? &list->last : &list->nodes[next].previous) = index;
-  list->nodes[index] = copy;
+  list->nodes[index].previous = previous;
+  list->nodes[index].next = next;
+  return index;
+}
+
+int fsdp_nodes_insert(fsdp_nodes *list, const fsdp_list_node *node) {
+  const int index = fsdp_nodes_add(list);
+  fsdp_list_node *made = &list->nodes[index];
+  const int previous = made->previous, next = made->next;
+  memcpy(made, node,
+         offsetof(fsdp_list_node, operands) + (size_t)node->operand_count * sizeof *node->operands);
+  made->previous = previous;
+  made->next = next;
   return index;
 }
 

@@ -27,8 +27,7 @@ static inline int fsdp_gradient_unit(int tensor) {
 #define FSDP_NO_NODE (-1)
 
 typedef struct fsdp_list_node {
-  fsdp_instr instr; // without operands, waits and policy
-  fsdp_operand operands[FSDP_OP_MAX_OPERANDS];
+  int previous, next;
   int operand_count;
   // The forward node that it (or whose backward) comes from, counted along the section, or -1. Nodes of one
   // origin are neighbours until some overlap or are repeated; gathers and reductions go before and after all
@@ -37,7 +36,8 @@ typedef struct fsdp_list_node {
   int block;        // decoder layer, or -1
   bool is_backward; // of the backward, recomputation included
   bool is_bounded;  // runs ahead of the compute stream by what the passes allow: a POLICY wait
-  int previous, next;
+  fsdp_instr instr; // without operands, waits and policy
+  fsdp_operand operands[FSDP_OP_MAX_OPERANDS]; // those behind operand_count are not set
 } fsdp_list_node;
 
 typedef struct fsdp_nodes {
@@ -50,7 +50,9 @@ typedef struct fsdp_nodes {
 void fsdp_nodes_clear(fsdp_nodes *list);
 void fsdp_nodes_release(fsdp_nodes *list);
 
-// Inserts a copy of `node` at the cursor. Returns its index.
+// Inserts a node at the cursor, of which nothing but its links is set. Returns its index.
+int fsdp_nodes_add(fsdp_nodes *list);
+// Inserts a copy of `node`, which is none of the list's, at the cursor. Returns its index.
 int fsdp_nodes_insert(fsdp_nodes *list, const fsdp_list_node *node);
 void fsdp_nodes_remove(fsdp_nodes *list, int node);
 

@@ -41,7 +41,8 @@ static void move_gradients(fsdp_nodes *list, int product, int collective) {
   for (int n = first, next; n != product; n = next) {
     next = list->nodes[n].next;
     if (!makes_gradient(&list->nodes[n], true)) continue;
-    fsdp_nodes_insert(list, &list->nodes[n]);
+    const fsdp_list_node moved = list->nodes[n]; // the array may move
+    fsdp_nodes_insert(list, &moved);
     fsdp_nodes_remove(list, n);
   }
   list->cursor = FSDP_NO_NODE;

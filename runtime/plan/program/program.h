@@ -93,20 +93,21 @@ typedef struct fsdp_wait {
   fsdp_wait_reason reason;
 } fsdp_wait;
 
+// What every walk over a program reads comes first: the whole is many cache lines.
 typedef struct fsdp_instr {
   fsdp_instr_kind kind;
   fsdp_stream stream;
   fsdp_op_kind op;
-  fsdp_op_attrs attrs;               // without those that depend on the rank
+  int comm;                         // of a collective: in program->comms
+  int unit;                         // that it serves, or -1
+  int module;                       // whose op it is, or -1
+  int first_operand, operand_count; // in program->operands
+  int first_wait, wait_count;       // in program->waits
+  int policy;          // position of the instruction before which it must not start (a POLICY wait), or -1
+  fsdp_op_attrs attrs; // without those that depend on the rank
   fsdp_affine first_index;           // evaluated into attrs.first_index
   fsdp_affine second_index;          // evaluated into attrs.second_index
   fsdp_affine first_row, first_head; // likewise
-  int comm;                          // of a collective: in program->comms
-  int unit;                          // that it serves, or -1
-  int module;                        // whose op it is, or -1
-  int first_operand, operand_count;  // in program->operands
-  int first_wait, wait_count;        // in program->waits
-  int policy; // position of the instruction before which it must not start (a POLICY wait), or -1
 } fsdp_instr;
 
 typedef enum fsdp_section_kind {

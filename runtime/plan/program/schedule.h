@@ -91,8 +91,9 @@ typedef struct fsdp_plan_config {
   // What a rank may take, with what lies beside the device's arena: addresses are packed so that it fits, and
   // where there is room, so that fewer instructions wait for memory to be free. All 0: unknown.
   fsdp_memory_limits limits;
-  bool draft; // for a search: addresses are a first attempt, and nothing is proved
-  bool peaks; // with `draft`: only the peaks are wanted, so that waits are left out too
+  bool draft;    // for a search: addresses are a first attempt, and nothing is proved
+  bool peaks;    // with `draft`: only the peaks are wanted, so that waits are left out too
+  bool unproved; // for a search: addresses are final, and waits and proof are left to fsdp_plan_prove
   const fsdp_plan_backend *backend;
   fsdp_op_gpu gpu;     // with a GPU's backend: the one that is planned for; a plan's own copy is complete
   bool copies_gathers; // for prices: GPUs' copy engines make gathers where all ranks are on one node

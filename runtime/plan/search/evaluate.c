@@ -98,12 +98,17 @@ static fsdp_status price_plan(const fsdp_evaluator *e, fsdp_plan *plan, fsdp_eva
 
 static fsdp_status evaluate_plan(const fsdp_evaluator *e, const fsdp_plan_config *config,
                                  fsdp_evaluation *out) {
+  fsdp_plan_config unproved = *config;
   fsdp_plan *plan;
-  fsdp_status status = fsdp_plan_create(config, &plan, NULL);
+  unproved.unproved = true;
+  fsdp_status status = fsdp_plan_create(&unproved, &plan, NULL);
   if (status) return status;
+  int64_t need[FSDP_SPACE_COUNT];
+  fsdp_need_of(plan, need);
+  const bool fits = fsdp_excess_of(&e->allowed, need, NULL) == 0;
+  if (fits) fsdp_plan_prove(plan);
   note_plan(plan, out);
-  fsdp_need_of(plan, out->bytes);
-  const bool fits = fsdp_excess_of(&e->allowed, out->bytes, NULL) == 0;
+  memcpy(out->bytes, need, sizeof out->bytes);
   if (e->profile && fits) status = price_plan(e, plan, out);
   fsdp_plan_destroy(plan);
   return status;

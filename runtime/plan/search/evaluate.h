@@ -6,7 +6,7 @@
 //   FEW      two drafts of few layers, extended  within 3%; 12% too little where links are busy
 //   SEVERAL  the same of more layers             within 1.2%, as far as was seen
 //   DRAFT    a draft of all layers               exact but for packing and the waits for memory that it makes
-//   PLAN     planned, proved and priced          exact
+//   PLAN     planned and, if it fits, proved and priced: exact
 #pragma once
 
 #include "runtime/plan/search/estimate.h"

@@ -51,6 +51,20 @@ static fsdp_step_price price_of(const fsdp_search_config *search, const fsdp_pla
   return price;
 }
 
+// A plan that is proved later is the plan that is proved at once.
+static void check_proved_later(const fsdp_plan_config *config, const fsdp_plan *whole) {
+  fsdp_plan_config unproved = *config;
+  fsdp_plan *later;
+  unproved.unproved = true;
+  assert_int_equal(fsdp_plan_create(&unproved, &later, NULL), FSDP_OK);
+  assert_false(later->verified);
+  assert_memory_equal(&later->memory, &whole->memory, sizeof whole->memory);
+  fsdp_plan_prove(later);
+  assert_true(later->verified);
+  assert_true(fsdp_program_hash(later->program) == fsdp_program_hash(whole->program));
+  fsdp_plan_destroy(later);
+}
+
 static void check_draft(const fsdp_search_config *search, const fsdp_plan_config *config, bool offloads) {
   fsdp_plan_config drafted = *config;
   fsdp_plan *whole, *draft;
@@ -59,6 +73,7 @@ static void check_draft(const fsdp_search_config *search, const fsdp_plan_config
   assert_int_equal(fsdp_plan_create(config, &whole, NULL), FSDP_OK);
   assert_int_equal(fsdp_plan_create(&drafted, &draft, NULL), FSDP_OK);
   assert_true(whole->verified && !draft->verified);
+  check_proved_later(config, whole);
   check_instrs(whole->program, draft->program);
   assert_memory_equal(&whole->traffic, &draft->traffic, sizeof whole->traffic);
   for (int s = 0; s < FSDP_SPACE_COUNT; s++) {
