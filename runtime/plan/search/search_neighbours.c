@@ -183,6 +183,20 @@ static void list_prefetches(searcher *r, const fsdp_plan_config *own, candidates
   }
 }
 
+// A plan as it is with other units, if that fits.
+static void list_units(searcher *r, const fsdp_plan_config *own, candidates *list) {
+  const search_units own_units = search_units_of(own);
+  search_setting setting = {.config = *own};
+  for (int u = 0; u < r->space.units_count; u++) {
+    if (search_units_equal(&r->space.units[u], &own_units)) continue;
+    search_units_set(&setting.config, &r->space.units[u]);
+    if (fsdp_evaluate(&r->evaluator, &setting.config, FSDP_EVALUATE_FEW, &setting.estimate) &&
+        setting.estimate.step_s < enough_of(r) &&
+        fsdp_excess_of(&r->evaluator.allowed, setting.estimate.bytes, NULL) == 0)
+      insert(list, &setting);
+  }
+}
+
 // ---- Plans
 
 // Drafts all layers of what may be faster than the best plan, and orders it by that.
@@ -202,17 +216,24 @@ static bool is_hindered(const fsdp_search_result *result, const fsdp_search_plan
   return plan->unhindered_s < result->plans[0].step_s * (1 - SEARCH_TIE);
 }
 
-// `best`: of the best plan. Of the plan's own kind with finer choices of what is saved than the usual ones.
-static void try_neighbours(searcher *r, fsdp_search_plan plan, bool best) {
+// How far to go around a plan: other units alone; its own kind, with finer choices of what is saved than the
+// usual ones; what differs from its kind in one thing too.
+typedef enum search_reach { REACH_UNITS, REACH_KIND, REACH_KINDS } search_reach;
+
+static void try_neighbours(searcher *r, fsdp_search_plan plan, search_reach reach) {
+  const bool best = reach == REACH_KINDS;
   neighbours *around = fsdp_alloc(sizeof *around);
   candidates list = candidates_create(r, best);
   double waits[NEIGHBOURS_MAX][2] = {0}; // where everything is kept, and where something is not
   int priced[NEIGHBOURS_MAX] = {0};
   list_neighbours(r, plan.kind, &plan.config, best, fits_whole(r, &plan.config), around);
-  for (int n = 0; n < around->count; n++)
+  for (int n = 0; n < around->count && reach != REACH_UNITS; n++)
     list_savings(r, around, n, best,
                  around->kinds[n] == plan.kind ? r->space.first_offload : r->space.usual_count, &list);
-  list_prefetches(r, &plan.config, &list);
+  if (reach == REACH_UNITS)
+    list_units(r, &plan.config, &list);
+  else
+    list_prefetches(r, &plan.config, &list);
   refine(r, &list);
   for (int i = 0; i < list.count; i++) {
     search_setting *setting = &list.settings[i];
@@ -229,16 +250,25 @@ static void try_neighbours(searcher *r, fsdp_search_plan plan, bool best) {
   free(around);
 }
 
-// The fastest plan whose neighbours were not tried, of those that these may make the best: near it one of
-// the first `near_max` plans, and every hindered one that is not near; -1: none is left.
-static int next_plan(const fsdp_search_result *result, int64_t near_max, const uint64_t *tried,
-                     int tried_count) {
+typedef struct tried_plan {
+  uint64_t hash;
+  search_reach reach;
+} tried_plan;
+
+// The fastest plan around which not all was tried that may make the best, and how far to go: around one of
+// the first `near_max` plans near it, and around every hindered one that is not near, its kind; around others
+// that are near, units. -1: none is left.
+static int next_plan(const fsdp_search_result *result, int64_t near_max, const tried_plan *tried,
+                     int tried_count, search_reach *reach) {
   for (int p = 0; p < result->count; p++) {
     const fsdp_search_plan *plan = &result->plans[p];
     const bool is_near = plan->step_s * (1 - 2 * FSDP_EVALUATION_ERROR) < result->plans[0].step_s;
-    if (is_near ? p >= near_max : !is_hindered(result, plan)) continue;
+    if (!is_near && !is_hindered(result, plan)) continue;
+    *reach = p == 0 ? REACH_KINDS : is_near && p >= near_max ? REACH_UNITS : REACH_KIND;
     int t = 0;
-    while (t < tried_count && tried[t] != plan->hash) t++;
+    while (t < tried_count &&
+           (tried[t].hash != plan->hash || tried[t].reach < fsdp_min_i64(*reach, REACH_KIND)))
+      t++;
     if (t == tried_count) return p;
   }
   return -1;
@@ -255,17 +285,18 @@ static bool next_hindered(searcher *r, fsdp_search_plan *plan) {
 
 void search_improve_plans(searcher *r) {
   const int64_t near_max = fsdp_max_i64(LAYERS_AROUND / r->config->base.model.num_layers, SEARCH_DEPTH);
-  uint64_t *tried = NULL;
+  tried_plan *tried = NULL;
   fsdp_search_plan plan;
+  search_reach reach;
   for (int count = 0;;) {
-    const int p = next_plan(r->result, near_max, tried, count);
+    const int p = next_plan(r->result, near_max, tried, count, &reach);
     if (p >= 0) {
       plan = r->result->plans[p];
       tried = fsdp_realloc(tried, (size_t)(count + 1) * sizeof *tried);
-      tried[count++] = plan.hash;
-      try_neighbours(r, plan, p == 0);
+      tried[count++] = (tried_plan){plan.hash, reach};
+      try_neighbours(r, plan, reach);
     } else if (next_hindered(r, &plan)) {
-      try_neighbours(r, plan, false);
+      try_neighbours(r, plan, REACH_KIND);
     } else {
       break;
     }
