@@ -10,9 +10,9 @@
 // ---- What a plan's neighbours are
 
 // All units, and the plan's own, with every prefetch; the other accumulation; the micro-batches next in size;
-// of other kinds four strategies, the other place of the states, rows cut or not.
+// of other kinds four strategies, the other place of the states, rows cut or not, with three prefetches.
 #define KINDS_MAX      6
-#define NEIGHBOURS_MAX ((SEARCH_UNITS_MAX + 1) * (SEARCH_PREFETCH_DEEPEST + 1) + 3 + KINDS_MAX)
+#define NEIGHBOURS_MAX ((SEARCH_UNITS_MAX + 1) * (SEARCH_PREFETCH_DEEPEST + 1) + 3 + 3 * KINDS_MAX)
 
 typedef struct neighbours {
   fsdp_plan_config settings[NEIGHBOURS_MAX]; // the plan's own first
@@ -69,6 +69,7 @@ static void add_accumulation(const searcher *r, const fsdp_plan_config *own, nei
 
 // The same with another strategy, with the states in the other place, or with rows cut by tensor where they
 // are not, or not where they are: kinds are ranked by other units and prefetches than the best plan has now.
+// What one strategy gathers ahead says little of another's: each has one unit more and one less too.
 static void add_kinds(const searcher *r, int kind, const fsdp_plan_config *own, neighbours *list) {
   const fsdp_search_kind *mine = &r->result->kinds[kind];
   for (int k = 0; k < r->result->kind_count; k++) {
@@ -84,7 +85,11 @@ static void add_kinds(const searcher *r, int kind, const fsdp_plan_config *own, 
     if (!same_strategy && !r->config->fixed[FSDP_SEARCH_ACCUMULATE])
       setting.accumulate = search_usual_accumulation(other->strategy);
     list->kind = k;
-    add(list, &setting);
+    const int reach = !r->config->fixed[FSDP_SEARCH_PREFETCH];
+    for (int depth = own->prefetch - reach; depth <= own->prefetch + reach; depth++) {
+      setting.prefetch = depth;
+      if (depth >= 0 && (depth <= SEARCH_PREFETCH_DEEPEST || depth <= own->prefetch)) add(list, &setting);
+    }
   }
 }
 

@@ -44,7 +44,8 @@ NAMED = [(ranks, ranks // 8, option) for ranks in (4096, 16384)
 # context of one row, where heads are too few for the ranks too; units by size and finer choices of what is
 # saved, of a kind that is listed seventh with a unit for each layer; a value on the host, without which a
 # plan of those units waits for memory; units that leave a part of each layer to the root's, one ahead, where
-# the same kind's plan is listed with two; such units of a plan that is listed fifth, 0.2% behind the best.
+# the same kind's plan is listed with two; such units of a plan that is listed fifth, 0.2% behind the best;
+# another strategy than the best plan's, with such units gathered further ahead and a value on the host.
 FOUND_FIXED = (
     (["--model", "qwen2.5-7b", "--profile", "h100-sxm", "--ranks", 8, "--ranks-per-node", 2, "-s", 4096,
       "--global-batch", 32, "--memory-limit", 64000000000],
@@ -112,6 +113,9 @@ FOUND_FIXED = (
     (["--model", "llama3-405b", "--profile", "h200", "--ranks", 8192, "-s", 2048, "--global-batch", 8,
       "--memory-limit", 112800000000],
      ["--numel-to-wrap", 876366625, "--wrap", "size"]),
+    (["--model", "qwen2.5-7b", "--profile", "a100-80", "--ranks", 1024, "-s", 128, "--global-batch", 2048,
+      "--ranks-per-node", 2, "--host-memory-limit", 64000000000],
+     ["--prefetch", 2]),
 )  # fmt: skip
 # Where a free search finds no plan, one of these finds none either.
 FRUGAL = (["--prefetch", 0], ["--wrap", "none"], ["--recompute", "block"], ["--recompute", "none"],
