@@ -48,11 +48,15 @@ def struck_all_at_once(number, expected, late=False):
     run, process = start()
     ranks = faults.processes_of(work / "logs")
     guards = faults.guards_of(work / "logs")
-    for pid in guards if late else []:
-        os.kill(pid, signal.SIGSTOP)
     stop(ranks.values())  # so that none sees a different one end
+    # Nor may mpirun, which wakes its children when it sees one end, and when it is continued itself.
+    held = [process.pid, *guards] if number == signal.SIGKILL else []
+    stop(held)
     for pid in ranks.values():
         os.kill(pid, number)
+    for pid in held:
+        if not late or pid == process.pid:
+            os.kill(pid, signal.SIGCONT)
     if late:
         process.wait(timeout=LIMIT_S)
         os.kill(guards[0], signal.SIGCONT)
