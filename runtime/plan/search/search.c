@@ -238,8 +238,16 @@ static fsdp_status search_all(searcher *r, fsdp_error *error) {
   return FSDP_OK;
 }
 
+static void release_deltas(search_deltas *deltas) {
+  for (int i = 0; i < deltas->count; i++) free(deltas->items[i]);
+  free(deltas->items);
+}
+
 fsdp_status fsdp_search_run(const fsdp_search_config *config, fsdp_search_result *result, fsdp_error *error) {
-  searcher r = {.config = config, .result = result, .evaluator = search_evaluator_of(config)};
+  searcher r = {.config = config,
+                .result = result,
+                .near_deltas = {.is_exact = true},
+                .evaluator = search_evaluator_of(config)};
   *result = (fsdp_search_result){0};
   fsdp_status status = fsdp_pricing_check(&config->base, config->profile, error);
   if (status == FSDP_OK) status = search_space_create(config, &r.space, error);
@@ -249,8 +257,8 @@ fsdp_status fsdp_search_run(const fsdp_search_config *config, fsdp_search_result
   free(r.order);
   free(r.ranked);
   free(r.hindered);
-  for (int i = 0; i < r.deltas.count; i++) free(r.deltas.items[i]);
-  free(r.deltas.items);
+  release_deltas(&r.deltas);
+  release_deltas(&r.near_deltas);
   free(r.floors.items);
   fsdp_evaluator_release(&r.evaluator);
   if (status != FSDP_OK) fsdp_search_result_release(result);

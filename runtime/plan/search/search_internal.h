@@ -167,7 +167,8 @@ static inline fsdp_accumulate search_usual_accumulation(fsdp_strategy strategy) 
 
 // The memory that a chain's sets save and the work that they cost, compared with keeping everything. Both
 // depend on what one rank computes and hardly on the rest, so they are estimated once and show which sets are
-// worth a draft.
+// worth a draft. Where all that layers save is many times the memory, "hardly" may be more than what is left
+// of it: around a plan they are estimated for every micro-batch and units.
 typedef struct search_delta {
   int tensor, context, expert;
   bool sequence_parallel;
@@ -182,6 +183,7 @@ typedef struct search_delta {
 typedef struct search_deltas {
   search_delta **items;
   int count;
+  bool is_exact; // each is of settings with one micro-batch and units alone
 } search_deltas;
 
 typedef struct search_best {
@@ -233,7 +235,7 @@ typedef struct searcher {
   int *order;            // kinds by their bounds
   search_ranked *ranked; // kinds with settings that fit, by estimate
   int ranked_count;
-  search_deltas deltas;
+  search_deltas deltas, near_deltas; // of kinds, and around plans
   search_floors floors;
   fsdp_evaluator evaluator;
   int64_t least_excess; // of what does not fit; 0: nothing was tried

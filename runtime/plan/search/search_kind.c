@@ -155,6 +155,13 @@ static double rows_of(const search_setting *setting) {
   return (double)setting->config.batch;
 }
 
+// Whether the changes of `known` are noted for settings like `first`.
+static bool is_delta_of(const search_deltas *deltas, const search_delta *known, const search_setting *first) {
+  const search_units units = search_units_of(&first->config), others = search_units_of(&known->first.config);
+  return !deltas->is_exact ||
+         (first->config.batch == known->first.config.batch && search_units_equal(&units, &others));
+}
+
 // Where the changes are noted that sets make for a sequence, with the first setting that asks.
 static search_delta *delta_of(walk *w, const search_setting *first) {
   const fsdp_mesh *mesh = &w->kind->mesh;
@@ -164,7 +171,7 @@ static search_delta *delta_of(walk *w, const search_setting *first) {
   for (int i = 0; i < w->deltas->count; i++) {
     search_delta *known = w->deltas->items[i];
     if (known->tensor == tensor && known->context == context && known->expert == expert &&
-        known->sequence_parallel == w->kind->sequence_parallel)
+        known->sequence_parallel == w->kind->sequence_parallel && is_delta_of(w->deltas, known, first))
       return known;
   }
   w->deltas->items =

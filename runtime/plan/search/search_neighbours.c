@@ -9,10 +9,11 @@
 
 // ---- What a plan's neighbours are
 
-// All units, and the plan's own, with every prefetch; the other accumulation; the micro-batches next in size;
-// of other kinds four strategies, the other place of the states, rows cut or not, with three prefetches.
+// All units, and the plan's own, with every prefetch; the other accumulation; the micro-batches next in size,
+// with two prefetches; of other kinds four strategies, the other place of the states, rows cut or not, with
+// three.
 #define KINDS_MAX      6
-#define NEIGHBOURS_MAX ((SEARCH_UNITS_MAX + 1) * (SEARCH_PREFETCH_DEEPEST + 1) + 3 + 3 * KINDS_MAX)
+#define NEIGHBOURS_MAX ((SEARCH_UNITS_MAX + 1) * (SEARCH_PREFETCH_DEEPEST + 1) + 5 + 3 * KINDS_MAX)
 
 typedef struct neighbours {
   fsdp_plan_config settings[NEIGHBOURS_MAX]; // the plan's own first
@@ -46,17 +47,29 @@ static void add_wraps_ahead(const searcher *r, const fsdp_plan_config *own, bool
   }
 }
 
+// With prefetches from `from` to `to` units ahead of the plan's, if the prefetch is open; without, its own.
+static void add_depths(const searcher *r, const fsdp_plan_config *own, int from, int to, neighbours *list) {
+  const bool fixed = r->config->fixed[FSDP_SEARCH_PREFETCH];
+  fsdp_plan_config setting = *own;
+  for (int by = fixed ? 0 : from; by <= (fixed ? 0 : to); by++) {
+    setting.prefetch = own->prefetch + by;
+    if (setting.prefetch >= 0 && (setting.prefetch <= SEARCH_PREFETCH_DEEPEST || by <= 0))
+      add(list, &setting);
+  }
+}
+
+// What a micro-batch saves takes the place of units that are gathered ahead.
 static void add_batches(const searcher *r, const fsdp_search_kind *kind, const fsdp_plan_config *own,
                         neighbours *list) {
   fsdp_plan_config setting = *own, before = *own;
   for (int i = 0; search_batch(r->config, kind, i, &setting.batch, &setting.micro_batches); i++) {
     if (setting.batch > own->batch) {
-      add(list, &setting);
+      add_depths(r, &setting, -1, 0, list);
       break;
     }
     if (setting.batch < own->batch) before = setting;
   }
-  if (before.batch < own->batch) add(list, &before);
+  if (before.batch < own->batch) add_depths(r, &before, 0, 1, list);
 }
 
 static void add_accumulation(const searcher *r, const fsdp_plan_config *own, neighbours *list) {
@@ -85,11 +98,7 @@ static void add_kinds(const searcher *r, int kind, const fsdp_plan_config *own, 
     if (!same_strategy && !r->config->fixed[FSDP_SEARCH_ACCUMULATE])
       setting.accumulate = search_usual_accumulation(other->strategy);
     list->kind = k;
-    const int reach = !r->config->fixed[FSDP_SEARCH_PREFETCH];
-    for (int depth = own->prefetch - reach; depth <= own->prefetch + reach; depth++) {
-      setting.prefetch = depth;
-      if (depth >= 0 && (depth <= SEARCH_PREFETCH_DEEPEST || depth <= own->prefetch)) add(list, &setting);
-    }
+    add_depths(r, &setting, -1, 1, list);
   }
 }
 
@@ -166,8 +175,8 @@ static void list_savings(searcher *r, const neighbours *around, int neighbour, b
   for (int c = 0; c < end; c++) {
     if (fits && c == 1) c = r->space.first_single;
     if (c == end) break;
-    if (search_chain_setting(r->config, &r->space, kind, setting, c, fits && c > 0, enough_of(r), &r->deltas,
-                             &r->evaluator, out)) {
+    if (search_chain_setting(r->config, &r->space, kind, setting, c, fits && c > 0, enough_of(r),
+                             &r->near_deltas, &r->evaluator, out)) {
       out->neighbour = neighbour;
       insert(list, out);
     }
