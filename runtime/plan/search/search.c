@@ -178,6 +178,36 @@ static void try_variants(searcher *r) {
   }
 }
 
+// Adds the settings of a kind with units that leave a part of each layer to the root's where these are faster
+// than all that it has.
+static void add_other_units(searcher *r, const search_best *usual, search_best *best) {
+  const double enough = usual->settings[0].estimate.step_s * (1 - FSDP_EVALUATION_ERROR / SEARCH_DEPTH);
+  for (int s = 0; s < usual->count; s++) {
+    search_setting setting = usual->settings[s];
+    for (int u = r->space.usual_units_count; u < r->space.units_count; u++) {
+      search_units_set(&setting.config, &r->space.units[u]);
+      if (fsdp_evaluate(&r->evaluator, &setting.config, FSDP_EVALUATE_FEW, &setting.estimate) &&
+          setting.estimate.step_s < enough &&
+          fsdp_excess_of(&r->evaluator.allowed, setting.estimate.bytes, NULL) == 0)
+        search_best_insert(best, &setting);
+    }
+  }
+}
+
+// Where links are busy, such units may take a tenth of the step away: of kinds that are as near to the best.
+static void try_other_units(searcher *r) {
+  const double best_s = r->ranked_count ? r->ranked[0].best.settings[0].estimate.step_s : 0;
+  for (int k = 0; k < r->result->kind_count; k++) {
+    search_best best = {.count = 0};
+    for (int i = 0; i < r->ranked_count; i++)
+      if (r->ranked[i].kind == r->order[k]) best = r->ranked[i].best;
+    if (!best.count || best.settings[0].estimate.step_s * (1 - 4 * FSDP_EVALUATION_ERROR) >= best_s) continue;
+    const search_best usual = best;
+    add_other_units(r, &usual, &best);
+    if (best.settings[0].estimate.step_s < usual.settings[0].estimate.step_s) rerank(r, r->order[k], &best);
+  }
+}
+
 // Of kinds that bounds alone exclude, some setting, so that there is one to name.
 static void find_least(searcher *r) {
   for (int k = 0; k < r->result->kind_count && !r->least_excess; k++) {
@@ -196,6 +226,7 @@ static void try_all(searcher *r) {
   order_kinds(r);
   try_kinds(r);
   try_variants(r);
+  try_other_units(r);
 }
 
 static fsdp_memory_limits reduced(const fsdp_memory_limits *limits, double share) {
