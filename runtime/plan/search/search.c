@@ -15,9 +15,10 @@ const char *fsdp_search_bound_name(fsdp_search_bound bound) {
 }
 
 const char *fsdp_search_untried(void) {
-  return "not tried: precisions; other prefetch than 0 to 4, and than 0 to 2 but for the best; units of "
-         "several layers, of parts of layers in more than two ways, and of experts in other blocks than 2, 4 "
-         "or 8; context of less than 256 rows a rank, or of 16 where sequences are too few for the ranks or "
+  return "not tried: precisions; other prefetch than 0 to 2, 0 to 4 near the best, and 0 to 8 of the best; "
+         "units of several layers, of parts of layers in more than two ways, and of experts in other blocks "
+         "than 2, 4 or 8; context of less than 256 rows a rank, or of 16 where sequences are too few for the "
+         "ranks or "
          "not divided by them, unless heads are too few too; tensor other than the innermost axis, and of "
          "more ranks than heads but for few sequences inside a node; savings that differ between layers but "
          "for the first ones";
@@ -194,17 +195,21 @@ static void add_other_units(searcher *r, const search_best *usual, search_best *
   }
 }
 
-// Where links are busy, such units may take a tenth of the step away: of kinds that are as near to the best.
+// Where links are busy, such units may take a tenth of the step away: of kinds that are as near to the best,
+// but for those whose plans are tried with other units later (search_improve_plans).
 static void try_other_units(searcher *r) {
   const double best_s = r->ranked_count ? r->ranked[0].best.settings[0].estimate.step_s : 0;
   for (int k = 0; k < r->result->kind_count; k++) {
-    search_best best = {.count = 0};
-    for (int i = 0; i < r->ranked_count; i++)
-      if (r->ranked[i].kind == r->order[k]) best = r->ranked[i].best;
-    if (!best.count || best.settings[0].estimate.step_s * (1 - 4 * FSDP_EVALUATION_ERROR) >= best_s) continue;
-    const search_best usual = best;
+    int at = 0;
+    while (at < r->ranked_count && r->ranked[at].kind != r->order[k]) at++;
+    if (at == r->ranked_count) continue;
+    const search_best usual = r->ranked[at].best;
+    const double step_s = usual.settings[0].estimate.step_s;
+    const bool later = at < FSDP_SEARCH_PLANS && step_s * (1 - 2 * FSDP_EVALUATION_ERROR) < best_s;
+    if (later || step_s * (1 - 4 * FSDP_EVALUATION_ERROR) >= best_s) continue;
+    search_best best = usual;
     add_other_units(r, &usual, &best);
-    if (best.settings[0].estimate.step_s < usual.settings[0].estimate.step_s) rerank(r, r->order[k], &best);
+    if (best.settings[0].estimate.step_s < step_s) rerank(r, r->order[k], &best);
   }
 }
 

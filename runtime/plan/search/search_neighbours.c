@@ -184,11 +184,14 @@ static void list_savings(searcher *r, const neighbours *around, int neighbour, b
   free(out);
 }
 
-// A plan as it is with units gathered further ahead, if that fits.
-static void list_prefetches(searcher *r, const fsdp_plan_config *own, candidates *list) {
+// A plan as it is with units gathered further ahead, if that fits: the best twice as far, if it waits for
+// memory.
+static void list_prefetches(searcher *r, const fsdp_search_plan *plan, bool best, candidates *list) {
+  const fsdp_plan_config *own = &plan->config;
+  const bool waits = best && plan->unhindered_s < plan->step_s * (1 - SEARCH_TIE);
   search_setting setting = {.config = *own};
   if (r->config->fixed[FSDP_SEARCH_PREFETCH]) return;
-  for (int depth = own->prefetch + 1; depth <= SEARCH_PREFETCH_DEEPEST; depth++) {
+  for (int depth = own->prefetch + 1; depth <= SEARCH_PREFETCH_DEEPEST * (waits ? 2 : 1); depth++) {
     setting.config.prefetch = depth;
     if (fsdp_evaluate(&r->evaluator, &setting.config, FSDP_EVALUATE_DRAFT, &setting.estimate) &&
         setting.estimate.step_s < enough_of(r) &&
@@ -247,7 +250,7 @@ static void try_neighbours(searcher *r, fsdp_search_plan plan, search_reach reac
   if (reach == REACH_UNITS)
     list_units(r, &plan.config, &list);
   else
-    list_prefetches(r, &plan.config, &list);
+    list_prefetches(r, &plan, best, &list);
   refine(r, &list);
   for (int i = 0; i < list.count; i++) {
     search_setting *setting = &list.settings[i];

@@ -47,7 +47,8 @@ NAMED = [(ranks, ranks // 8, option) for ranks in (4096, 16384)
 # the same kind's plan is listed with two; such units of a plan that is listed fifth, 0.2% behind the best;
 # another strategy than the best plan's, with such units gathered further ahead and a value on the host;
 # twice the micro-batch with one unit less gathered ahead, where all that layers save is fifty times the
-# memory; MLPs as units, of a kind that is 7% behind the best and not listed with a unit for each layer.
+# memory; MLPs as units, of a kind that is 7% behind the best and not listed with a unit for each layer; six
+# units gathered ahead, where the best plan waits for memory with four.
 FOUND_FIXED = (
     (["--model", "qwen2.5-7b", "--profile", "h100-sxm", "--ranks", 8, "--ranks-per-node", 2, "-s", 4096,
       "--global-batch", 32, "--memory-limit", 64000000000],
@@ -127,6 +128,9 @@ FOUND_FIXED = (
     (["--model", "mistral-7b", "--profile", "b200", "--ranks", 96, "-s", 128, "--global-batch", 1536,
       "--memory-limit", 27000000000, "--host-memory-limit", 16000000000],
      ["--mesh", "data=1,fsdp=24,tensor=4", "--strategy", "zero1"]),
+    (["--model", "qwen2.5-7b", "--profile", "b200", "--ranks", 3, "-s", 128, "--global-batch", 3,
+      "--ranks-per-node", 1, "--memory-limit", 90000000000],
+     ["--prefetch", 6]),
 )  # fmt: skip
 # Where a free search finds no plan, one of these finds none either.
 FRUGAL = (["--prefetch", 0], ["--wrap", "none"], ["--recompute", "block"], ["--recompute", "none"],
