@@ -18,10 +18,9 @@ const char *fsdp_search_untried(void) {
   return "not tried: precisions; other prefetch than 0 to 2, 0 to 4 near the best, and 0 to 8 of the best; "
          "units of several layers, of parts of layers in more than two ways, and of experts in other blocks "
          "than 2, 4 or 8; context of less than 256 rows a rank, or of 16 where sequences are too few for the "
-         "ranks or "
-         "not divided by them, unless heads are too few too; tensor other than the innermost axis, and of "
-         "more ranks than heads but for few sequences inside a node; savings that differ between layers but "
-         "for the first ones";
+         "ranks or not divided by them, unless heads are too few too; tensor other than the innermost axis, "
+         "and of more ranks than heads but for few sequences inside a node; savings that differ between "
+         "layers but for the first ones";
 }
 
 // ---- Kinds
@@ -180,17 +179,14 @@ static void try_variants(searcher *r) {
 }
 
 // Adds the settings of a kind with units that leave a part of each layer to the root's where these are faster
-// than all that it has.
+// than all that it has, by more than the order of estimates is likely to be off by.
 static void add_other_units(searcher *r, const search_best *usual, search_best *best) {
   const double enough = usual->settings[0].estimate.step_s * (1 - FSDP_EVALUATION_ERROR / SEARCH_DEPTH);
   for (int s = 0; s < usual->count; s++) {
     search_setting setting = usual->settings[s];
     for (int u = r->space.usual_units_count; u < r->space.units_count; u++) {
       search_units_set(&setting.config, &r->space.units[u]);
-      if (fsdp_evaluate(&r->evaluator, &setting.config, FSDP_EVALUATE_FEW, &setting.estimate) &&
-          setting.estimate.step_s < enough &&
-          fsdp_excess_of(&r->evaluator.allowed, setting.estimate.bytes, NULL) == 0)
-        search_best_insert(best, &setting);
+      if (search_estimate_below(r, FSDP_EVALUATE_FEW, enough, &setting)) search_best_insert(best, &setting);
     }
   }
 }

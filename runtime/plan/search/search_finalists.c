@@ -201,6 +201,12 @@ static bool price_whole(searcher *r, bool best, search_setting *setting, fsdp_se
   return false;
 }
 
+bool search_estimate_below(searcher *r, fsdp_fidelity fidelity, double enough, search_setting *setting) {
+  return fsdp_evaluate(&r->evaluator, &setting->config, fidelity, &setting->estimate) &&
+         setting->estimate.step_s < enough &&
+         fsdp_excess_of(&r->evaluator.allowed, setting->estimate.bytes, NULL) == 0;
+}
+
 // The step of a setting from a draft of all layers, which takes the place of the estimate from few.
 bool search_refine(searcher *r, search_setting *setting) {
   fsdp_evaluation whole;

@@ -257,6 +257,9 @@ void search_name_finalists(searcher *r);
 // By their estimates, for qsort.
 int search_compare_settings(const void *a, const void *b);
 
+// Estimates a setting; whether it takes less than `enough` and fits.
+bool search_estimate_below(searcher *r, fsdp_fidelity fidelity, double enough, search_setting *setting);
+
 // The step of a setting from a draft of all layers, which takes the place of the estimate from few.
 bool search_refine(searcher *r, search_setting *setting);
 // Prices a setting whole, with other layers of what it saves where that is faster, and corrects `waits`, the

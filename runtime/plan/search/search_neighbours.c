@@ -193,10 +193,7 @@ static void list_prefetches(searcher *r, const fsdp_search_plan *plan, bool best
   if (r->config->fixed[FSDP_SEARCH_PREFETCH]) return;
   for (int depth = own->prefetch + 1; depth <= SEARCH_PREFETCH_DEEPEST * (waits ? 2 : 1); depth++) {
     setting.config.prefetch = depth;
-    if (fsdp_evaluate(&r->evaluator, &setting.config, FSDP_EVALUATE_DRAFT, &setting.estimate) &&
-        setting.estimate.step_s < enough_of(r) &&
-        fsdp_excess_of(&r->evaluator.allowed, setting.estimate.bytes, NULL) == 0)
-      insert(list, &setting);
+    if (search_estimate_below(r, FSDP_EVALUATE_DRAFT, enough_of(r), &setting)) insert(list, &setting);
   }
 }
 
@@ -207,10 +204,7 @@ static void list_units(searcher *r, const fsdp_plan_config *own, candidates *lis
   for (int u = 0; u < r->space.units_count; u++) {
     if (search_units_equal(&r->space.units[u], &own_units)) continue;
     search_units_set(&setting.config, &r->space.units[u]);
-    if (fsdp_evaluate(&r->evaluator, &setting.config, FSDP_EVALUATE_FEW, &setting.estimate) &&
-        setting.estimate.step_s < enough_of(r) &&
-        fsdp_excess_of(&r->evaluator.allowed, setting.estimate.bytes, NULL) == 0)
-      insert(list, &setting);
+    if (search_estimate_below(r, FSDP_EVALUATE_FEW, enough_of(r), &setting)) insert(list, &setting);
   }
 }
 
