@@ -175,8 +175,8 @@ def _encode(chunk):
 
 @contextlib.contextmanager
 def _signals_wait():
-    """A pool whose start is cut short by an exception cannot be ended; its threads and processes inherit
-    the mask."""
+    """A pool whose start is cut short by an exception cannot be ended, nor a file that was opened be removed.
+    Threads and processes started here inherit the mask."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
         yield
@@ -256,9 +256,11 @@ def prepare(paths, out, settings, processes):
     else:
         settings.token_bytes = max(inputs.token_layout(path)[1] for path in paths)
     processes = min(processes, 1 + total // inputs.CHUNK_BYTES)
-    writer, progress, summary = Writer(out, settings.token_bytes), Progress(total), Summary()
+    writer, progress, summary = None, Progress(total), Summary()
     greatest = text = 0  # the latter of tokens so far of a document that is several chunks
     try:
+        with _signals_wait():
+            writer = Writer(out, settings.token_bytes)
         chunks = (chunk for path in paths for chunk in inputs.chunks(path, settings))
         with contextlib.closing(_in_order(chunks, processes, worker, settings)) as results:
             for chunk, result in results:
@@ -290,5 +292,6 @@ def prepare(paths, out, settings, processes):
         raise InputError(f"{error.filename or out}: {error.strerror}; nothing was written") from None
     finally:
         progress.clear()
-        writer.abandon()
+        if writer:
+            writer.abandon()
     return writer, summary, vocabulary

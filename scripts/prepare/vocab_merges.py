@@ -1,5 +1,7 @@
 """A byte-level BPE tokenizer in its older form, as GPT-2 had it: vocab.json and merges.txt become
 tokenizer.json."""
+
+import contextlib
 import json
 import os
 
@@ -81,4 +83,7 @@ def make(folder):
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror}); copy the model's folder to where it "
                          "can be") from None
+    finally:  # also of one that a signal ends
+        with contextlib.suppress(OSError):
+            os.unlink(partial)
     return path

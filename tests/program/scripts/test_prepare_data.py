@@ -285,6 +285,32 @@ def an_end_on_the_way_leaves_nothing(work):
         assert [path.name for path in work.iterdir()] == ["a.jsonl"]
 
 
+# prepare_data.py, stopped by a signal as soon as its file is there.
+STOPPED = """
+import builtins, os, runpy, signal, sys
+
+def stopped(path, *mode):
+    file = builtins.open(path, *mode)
+    if ".partial-" in str(path):
+        os.kill(os.getpid(), signal.SIGTERM)
+    return file
+
+sys.path.insert(0, os.path.dirname(sys.argv[1]))
+import prepare.token_file
+prepare.token_file.open = stopped
+sys.argv[:] = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def an_end_at_the_beginning_leaves_nothing(work):
+    (work / "a.jsonl").write_text('{"text": "word"}\n')
+    command = [sys.executable, "-c", STOPPED, prepared.SCRIPT, "--out", work / "new/x.tok", work / "a.jsonl"]
+    process = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert process.returncode == 143, process.stderr
+    assert [path.name for path in work.iterdir()] == ["a.jsonl"]
+
+
 def a_reader_that_leaves_is_no_error(work):
     out = os.path.join(work, "unread.tok")
     command = [sys.executable, prepared.SCRIPT, "--tokenizer", "bytes", "--out", out,
@@ -345,7 +371,8 @@ if __name__ == "__main__":
              options_change_what_they_say, processes_change_nothing,
              tokens_of_others_pass_through, bad_files_are_refused_and_nothing_is_written,
              bad_options_are_refused, models_are_refused_as_the_trainer_refuses_them,
-             an_end_on_the_way_leaves_nothing, a_reader_that_leaves_is_no_error,
+             an_end_at_the_beginning_leaves_nothing, an_end_on_the_way_leaves_nothing,
+             a_reader_that_leaves_is_no_error,
              damage_is_found_by_verify,
              a_missing_connection_is_the_reason, the_trainer_reads_what_was_prepared],
             os.path.realpath(folder)))
