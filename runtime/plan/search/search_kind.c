@@ -455,14 +455,21 @@ static bool next_batch(const fsdp_search_config *search, const fsdp_evaluator *e
   return index == 0 || fsdp_excess_of(&evaluator->allowed, bytes, NULL) == 0;
 }
 
+// Whether an axis has as many ranks in both meshes, in groups that lie alike on nodes.
+static bool lies_alike(const fsdp_mesh *a, const fsdp_mesh *b, const char *axis, int ranks_per_node) {
+  const fsdp_profile_group x = fsdp_profile_group_of(a, fsdp_mesh_axes(a, axis), ranks_per_node);
+  const fsdp_profile_group y = fsdp_profile_group_of(b, fsdp_mesh_axes(b, axis), ranks_per_node);
+  return x.ranks == y.ranks && x.ranks_per_node == y.ranks_per_node && x.groups == y.groups;
+}
+
 // Rules may cut anything over any axis.
 static bool is_alike(const fsdp_search_config *search, const search_floor *floor,
                      const fsdp_search_kind *kind) {
   const bool rules = search->base.sharding || search->base.op_strategies;
   if (rules) return memcmp(&floor->mesh, &kind->mesh, sizeof kind->mesh) == 0;
-  return fsdp_mesh_size(&floor->mesh, FSDP_AXIS_TENSOR) == fsdp_mesh_size(&kind->mesh, FSDP_AXIS_TENSOR) &&
-         fsdp_mesh_size(&floor->mesh, FSDP_AXIS_CONTEXT) == fsdp_mesh_size(&kind->mesh, FSDP_AXIS_CONTEXT) &&
-         fsdp_mesh_size(&floor->mesh, FSDP_AXIS_EXPERT) == fsdp_mesh_size(&kind->mesh, FSDP_AXIS_EXPERT) &&
+  return lies_alike(&floor->mesh, &kind->mesh, FSDP_AXIS_TENSOR, search->ranks_per_node) &&
+         lies_alike(&floor->mesh, &kind->mesh, FSDP_AXIS_CONTEXT, search->ranks_per_node) &&
+         lies_alike(&floor->mesh, &kind->mesh, FSDP_AXIS_EXPERT, search->ranks_per_node) &&
          floor->batch_parts == kind->batch_parts && floor->sequence_parallel == kind->sequence_parallel;
 }
 

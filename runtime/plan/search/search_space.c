@@ -489,22 +489,47 @@ static void add_kinds(kind_list *list, const fsdp_mesh *mesh) {
   }
 }
 
-// Every division of the ranks between data and fsdp.
+// Axes from the outermost. Data and fsdp are there also with one rank.
+enum { DATA, FSDP, CONTEXT, EXPERT, OTHERS };
+
+// All axes but tensor in this order, and tensor before the axis `place`.
+static fsdp_mesh mesh_of(const int sizes[OTHERS], int tensor, int place) {
+  static const char *const names[OTHERS] = {FSDP_AXIS_DATA, FSDP_AXIS_FSDP, FSDP_AXIS_CONTEXT,
+                                            FSDP_AXIS_EXPERT};
+  fsdp_mesh mesh = {0};
+  bool fits = true;
+  for (int i = 0; i <= OTHERS; i++) {
+    if (i == place && tensor > 1) fits = fits && fsdp_mesh_add(&mesh, FSDP_AXIS_TENSOR, tensor);
+    if (i < OTHERS && (i <= FSDP || sizes[i] > 1)) fits = fits && fsdp_mesh_add(&mesh, names[i], sizes[i]);
+  }
+  FSDP_CHECK(fits, "a mesh of %d axes", mesh.count);
+  fsdp_mesh_complete(&mesh);
+  return mesh;
+}
+
+// Whether nodes' borders divide the groups of tensor unevenly where it is the innermost axis, and `inner`
+// ranks inside it are of one node.
+static bool may_be_outside(const fsdp_search_config *search, int tensor, int inner) {
+  const int node = search->ranks_per_node;
+  return search->ranks > node && node % tensor && tensor % node && node % inner == 0;
+}
+
+// Every division of the ranks between data and fsdp, with tensor innermost, and outside other axes that have
+// ranks where it may be.
 static void add_meshes(kind_list *list, int tensor, int context, int expert) {
   const fsdp_search_config *search = list->search;
   const int left = search->ranks / (tensor * context * expert);
   const bool rules = search->base.sharding || search->base.op_strategies;
   for (int data = 1; data <= left; data++) {
     if (left % data || (!rules && search->global_batch % (left * expert))) continue;
-    fsdp_mesh mesh = {0};
-    const bool fits = fsdp_mesh_add(&mesh, FSDP_AXIS_DATA, data) &&
-                      fsdp_mesh_add(&mesh, FSDP_AXIS_FSDP, left / data) &&
-                      (context == 1 || fsdp_mesh_add(&mesh, FSDP_AXIS_CONTEXT, context)) &&
-                      (expert == 1 || fsdp_mesh_add(&mesh, FSDP_AXIS_EXPERT, expert)) &&
-                      (tensor == 1 || fsdp_mesh_add(&mesh, FSDP_AXIS_TENSOR, tensor));
-    FSDP_CHECK(fits, "a mesh of %d ranks", search->ranks);
-    fsdp_mesh_complete(&mesh);
-    add_kinds(list, &mesh);
+    const int sizes[OTHERS] = {[DATA] = data, [FSDP] = left / data, [CONTEXT] = context, [EXPERT] = expert};
+    int inner = 1;
+    for (int place = OTHERS; place >= 0; place--) {
+      if (place < OTHERS) inner *= sizes[place];
+      if (place < OTHERS && (sizes[place] == 1 || !may_be_outside(search, tensor, inner))) continue;
+      const fsdp_mesh mesh = mesh_of(sizes, tensor, place);
+      add_kinds(list, &mesh);
+    }
   }
 }
 
