@@ -374,7 +374,9 @@ static fsdp_status choose_saving(const fsdp_options *options, const fsdp_limits 
   memcpy(allowed.bytes, limits->bytes, sizeof allowed.bytes);
   const fsdp_saving_choice choice = {.recompute = is_auto(options->recompute),
                                      .offload = is_auto(options->offload_activations),
-                                     .allowed = &allowed};
+                                     .allowed = &allowed,
+                                     .profile = limits->profile,
+                                     .ranks_per_node = limits->ranks_per_machine};
   const char *name = choice.recompute ? "recompute" : "offload-activations";
   bool limited = limits->bytes[FSDP_SPACE_DEVICE] || limits->shared_bytes, found;
   if (!choice.recompute && !choice.offload) return FSDP_OK;
@@ -382,8 +384,7 @@ static fsdp_status choose_saving(const fsdp_options *options, const fsdp_limits 
     return fsdp_fail(error, FSDP_ERR_OPTION,
                      "--%s auto (%s) makes the plan fit a limit, and none is given: add --memory-limit SIZE",
                      name, fsdp_options_place(options, name));
-  if (!limits->profile) return fsdp_saving_choose(&choice, config, &found, error);
-  return fsdp_saving_choose_priced(&choice, limits->profile, limits->ranks_per_machine, config, error);
+  return fsdp_saving_choose(&choice, config, &found, error);
 }
 
 // What arenas may take. A margin that is given, as by what a search found, is no room.

@@ -2,6 +2,7 @@
 
 #include "runtime/base/check.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -92,6 +93,29 @@ const char *fsdp_device_profile_shown(const fsdp_device_profile *profile,
   snprintf(out, FSDP_PROFILE_SHOWN_BYTES, same ? "%s" : "%s (%s)", same ? profile->name : profile->asked,
            profile->name);
   return out;
+}
+
+fsdp_device_profile *fsdp_device_profile_nominal(const fsdp_plan_backend *backend) {
+  const double memory = 1e12, link = memory / backend->link_ratio;
+  fsdp_profile_point rate = {1, backend->flops_per_byte * memory}, read[] = {{1, 1 / memory}, {memory, 1}};
+  fsdp_device_profile *profile = fsdp_device_profile_create();
+  snprintf(profile->name, sizeof profile->name, "nominal");
+  profile->device = backend->device;
+  profile->processors = INT_MAX;
+  profile->memory_rate = profile->host_memory_rate = profile->network_rate = memory;
+  profile->up_rate = profile->down_rate = profile->up_both_rate = profile->down_both_rate = link;
+  for (fsdp_dtype dtype = 0; dtype < FSDP_DTYPE_COUNT; dtype++) {
+    const fsdp_profile_product product = {0, dtype, FSDP_PRODUCT_FORM_COUNT, 1, 1, 1, rate.value};
+    const fsdp_profile_attention attention = {
+        .dtype = dtype, .head_dim = 1, .direction = FSDP_ATTENTION_BOTH, .rate = {&rate, 1}};
+    fsdp_device_profile_add(profile, FSDP_PROFILE_PRODUCTS, &product);
+    fsdp_device_profile_add(profile, FSDP_PROFILE_ATTENTION, &attention);
+  }
+  for (fsdp_collective_kind kind = 0; kind < FSDP_COLLECTIVE_COUNT; kind++) {
+    const fsdp_profile_collective collective = {.kind = kind, .ranks = 2, .seconds = {read, 2}};
+    fsdp_device_profile_add(profile, FSDP_PROFILE_COLLECTIVES, &collective);
+  }
+  return profile;
 }
 
 void fsdp_device_profile_set_network(fsdp_device_profile *profile, int ranks) {

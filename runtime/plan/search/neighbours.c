@@ -123,8 +123,11 @@ static bool vary_recomputation(const neighbour *self, fsdp_evaluator *evaluator,
 static bool choose_saved(const neighbour *self, fsdp_evaluator *evaluator, fsdp_plan_config *config,
                          char *options) {
   const bool recompute = self->fate == FSDP_FATE_RECOMPUTE;
-  const fsdp_saving_choice choice = {
-      .recompute = recompute, .offload = !recompute, .allowed = &evaluator->allowed};
+  const fsdp_saving_choice choice = {.recompute = recompute,
+                                     .offload = !recompute,
+                                     .allowed = &evaluator->allowed,
+                                     .profile = evaluator->profile,
+                                     .ranks_per_node = evaluator->ranks_per_node};
   const fsdp_saving before = config->saving;
   char rules[FSDP_SAVING_TEXT_BYTES];
   bool found;

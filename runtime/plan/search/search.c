@@ -286,6 +286,7 @@ fsdp_status fsdp_search_run(const fsdp_search_config *config, fsdp_search_result
   if (status == FSDP_OK) status = search_all(&r, error);
   result->drafts = r.evaluator.drafts;
   result->whole = r.evaluator.plans;
+  search_space_release(&r.space);
   free(r.order);
   free(r.ranked);
   free(r.hindered);

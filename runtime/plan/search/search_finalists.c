@@ -150,7 +150,7 @@ static void try_room(searcher *r, double room, search_setting *setting, fsdp_sea
   const search_chain *chain = &r->space.chains[setting->chain];
   const int all = (int)r->config->base.model.num_layers;
   search_setting roomy = *setting;
-  for (; roomy.set < chain->count; roomy.set++) {
+  for (roomy.set = (int)fsdp_max_i64(1, setting->set); roomy.set < chain->count; roomy.set++) {
     roomy.config.saving = search_saving_of(r->config, chain, roomy.set, all);
     if (fits_by_peaks(r, &roomy.config, room)) break;
   }
@@ -170,7 +170,7 @@ static double last_s(const searcher *r) {
 // of layers.
 static void spare_waits(searcher *r, search_setting *setting, fsdp_search_plan *out) {
   const search_setting tight = *setting;
-  if (setting->set == 0 || setting->is_forced || out->unhindered_s >= last_s(r)) return;
+  if (setting->is_forced || out->unhindered_s >= last_s(r)) return;
   for (int i = 1; i <= SEARCH_DEPTH; i++) {
     const double tight_s = out->step_s;
     if (tight_s > (1 + SEARCH_TIE) * out->unhindered_s) try_room(r, i * FSDP_ARENA_ROOM, setting, out);

@@ -15,8 +15,8 @@
 #define SEARCH_DEPTH 3
 
 // What is enumerated.
-#define SEARCH_SETS_MAX         6  // of values that are not kept
-#define SEARCH_ITEMS_MAX        16 // values of a layer that are decided apart
+#define SEARCH_SETS_MAX         12 // of values that are not kept
+#define SEARCH_ITEMS_MAX        20 // values of a layer that are decided apart
 #define SEARCH_WRAPS_MAX        4  // and of routed models those with blocks of experts
 #define SEARCH_BLOCKS_MAX       8  // of a rank's experts in a layer
 #define SEARCH_USUAL_UNITS_MAX  (SEARCH_WRAPS_MAX + 3)
@@ -50,7 +50,7 @@ fsdp_search_bound search_bound_of(const fsdp_evaluation *evaluation);
 
 // Of the first layers, these values are recomputed and offloaded; "": none.
 typedef struct search_saved {
-  char recompute[FSDP_SAVING_TEXT_BYTES / 8], offload[FSDP_SAVING_TEXT_BYTES / 8];
+  char recompute[FSDP_SAVING_TEXT_BYTES / 4], offload[FSDP_SAVING_TEXT_BYTES / 4];
 } search_saved;
 
 // Sets of which each saves less than the one before. All chains begin with what is fixed.
@@ -61,7 +61,7 @@ typedef struct search_chain {
 
 // Those that every setting is tried with, and those that the best plans are tried with too.
 #define SEARCH_USUAL_CHAINS_MAX   4
-#define SEARCH_FINER_CHAINS_MAX   80
+#define SEARCH_FINER_CHAINS_MAX   (4 * SEARCH_ITEMS_MAX + 2)
 #define SEARCH_OFFLOAD_CHAINS_MAX (SEARCH_ITEMS_MAX + 1)
 #define SEARCH_PAIR_CHAINS_MAX    64
 #define SEARCH_CHAINS_MAX                                                                                    \
@@ -88,7 +88,7 @@ static inline void search_units_set(fsdp_plan_config *config, const search_units
 }
 
 typedef struct search_space {
-  search_chain chains[SEARCH_CHAINS_MAX];
+  search_chain *chains;         // SEARCH_CHAINS_MAX of them
   int chain_count, usual_count; // the usual ones come first
   // From there on one item is recomputed, one is offloaded, or one is recomputed and another offloaded.
   int first_single, first_offload, first_pair;
@@ -102,7 +102,12 @@ typedef struct search_space {
   double value_bytes;                   // of a sequence: the largest value that a layer saves or makes again
 } search_space;
 
+// The caller releases *space.
 fsdp_status search_space_create(const fsdp_search_config *search, search_space *space, fsdp_error *error);
+void search_space_release(search_space *space);
+
+// The chains of a space, of what layers of `graph` save, the first two of which may differ (search_chains.c).
+void search_list_chains(const fsdp_search_config *search, search_space *space, const fsdp_graph *graph);
 
 // The rules of set `set` of a chain for the first `layers` layers and the one before it for all others.
 fsdp_saving search_saving_of(const fsdp_search_config *search, const search_chain *chain, int set,

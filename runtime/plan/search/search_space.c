@@ -1,15 +1,12 @@
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 #include "runtime/plan/program/saved.h"
-#include "runtime/plan/program/saving_cost.h"
 #include "runtime/plan/search/search_internal.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-_Static_assert(FSDP_SAVED_NAME_BYTES <= FSDP_SAVING_NAME_BYTES, "a rule can name what is saved");
 // Context parallelism leaves a rank at least so many positions; fewer where that is the only use of ranks,
 // and one where the other is tensor of more ranks than heads.
 #define CONTEXT_ROWS       256
@@ -17,265 +14,6 @@ _Static_assert(FSDP_SAVED_NAME_BYTES <= FSDP_SAVING_NAME_BYTES, "a rule can name
 // With more ranks of tensor than heads, elements of a layer's rows, for each of the weights that a rank has
 // with as many ranks as heads: both are sent about as often.
 #define TENSOR_ROWS 4
-
-// ---- What is saved
-
-// Values of a layer that are decided together: those of one name, or of one gemm.
-typedef struct item {
-  char name[FSDP_SAVED_NAME_BYTES];
-  fsdp_repeated_work work; // of making it again
-  double bytes;
-  bool is_made_once;
-} item;
-
-static void append(char *list, size_t bytes, const char *name) {
-  const size_t used = strlen(list);
-  FSDP_CHECK(used + strlen(name) + 2 <= bytes, "a list of more than %zu bytes", bytes);
-  snprintf(list + used, bytes - used, "%s%s", used ? "," : "", name);
-}
-
-static int find_item(item *items, int *count, const char *name) {
-  for (int i = 0; i < *count; i++)
-    if (strcmp(items[i].name, name) == 0) return i;
-  FSDP_CHECK(*count < SEARCH_ITEMS_MAX, "a layer saves more than %d values", SEARCH_ITEMS_MAX);
-  items[*count] = (item){.bytes = 0};
-  snprintf(items[*count].name, sizeof items[0].name, "%s", name);
-  return (*count)++;
-}
-
-static int compare_items(const void *a, const void *b) {
-  const item *x = a, *y = b;
-  const double difference = x->work.time * y->bytes - y->work.time * x->bytes;
-  return difference < 0 ? -1 : difference > 0 ? 1 : strcmp(x->name, y->name);
-}
-
-static bool is_residual(const fsdp_saved_value *value) {
-  return strcmp(value->name, "residual") == 0;
-}
-
-// What it takes to make an item of the first layer again, everything else kept.
-static fsdp_repeated_work work_of(const fsdp_search_config *search, const fsdp_graph *graph, const item *it) {
-  const fsdp_plan_config *c = &search->base;
-  fsdp_saving saving = {.count = 1, .rules = {{.fate = FSDP_FATE_RECOMPUTE}}};
-  fsdp_fate *fates = fsdp_alloc((size_t)graph->value_count * sizeof *fates);
-  memcpy(saving.rules[0].name, it->name, sizeof it->name);
-  FSDP_CHECK(fsdp_saving_resolve(&saving, graph, 0, fates, NULL) == FSDP_OK, "no rule for %s", it->name);
-  const fsdp_repeated_work work =
-      fsdp_saving_repeated_work(graph, fates, 0, c->param_dtype, c->backend->flops_per_byte);
-  free(fates);
-  return work;
-}
-
-// What the first layer saves, cheapest to compute again first, for their bytes.
-static int list_items(const fsdp_search_config *search, const fsdp_graph *graph,
-                      item items[SEARCH_ITEMS_MAX]) {
-  fsdp_saved saved = fsdp_saved_create(graph);
-  int count = 0;
-  for (int i = 0; i < saved.count; i++) {
-    const fsdp_saved_value *value = &saved.values[i];
-    char name[FSDP_SAVED_NAME_BYTES];
-    if (value->layer != 0) continue;
-    fsdp_saved_name(graph, value, name);
-    if (!graph->forward[value->maker].weight_count && !is_residual(value)) name[strcspn(name, ":")] = 0;
-    item *it = &items[find_item(items, &count, name)];
-    it->is_made_once |= value->is_made_once;
-    it->bytes += (double)fsdp_graph_bytes(graph, value->value, search->base.param_dtype);
-  }
-  for (int i = 0; i < count; i++)
-    if (!items[i].is_made_once) items[i].work = work_of(search, graph, &items[i]);
-  fsdp_saved_release(&saved);
-  qsort(items, (size_t)count, sizeof *items, compare_items);
-  return count;
-}
-
-static double largest_value_bytes(const fsdp_graph *graph, fsdp_dtype dtype) {
-  fsdp_saved saved = fsdp_saved_create(graph);
-  double most = 0;
-  for (int i = 0; i < saved.count; i++)
-    if (saved.values[i].layer == 0)
-      most = fmax(most, (double)fsdp_graph_bytes(graph, saved.values[i].value, dtype));
-  fsdp_saved_release(&saved);
-  return most;
-}
-
-// Made without a gemm, if the rest is there.
-static bool is_cheap(const item *it) {
-  return !it->is_made_once && it->work.flops == 0;
-}
-
-static void add_set(search_chain *chain, const char *recompute, const char *offload) {
-  FSDP_CHECK(chain->count < SEARCH_SETS_MAX, "more than %d sets", SEARCH_SETS_MAX);
-  search_saved *set = &chain->sets[chain->count++];
-  snprintf(set->recompute, sizeof set->recompute, "%s", recompute);
-  snprintf(set->offload, sizeof set->offload, "%s", offload);
-}
-
-// Recomputed: what no gemm makes; then gemms' results too, the cheapest for their bytes first; then all.
-static void add_recompute_chains(search_space *space, const item *items, int count, const char *cheap) {
-  search_chain *ladder = &space->chains[space->chain_count++];
-  char list[sizeof ladder->sets[0].recompute];
-  snprintf(list, sizeof list, "%s", cheap);
-  add_set(ladder, "", "");
-  if (*cheap) add_set(ladder, cheap, "");
-  for (int i = 0; i < count && ladder->count < SEARCH_SETS_MAX - 1; i++) {
-    if (strncmp(items[i].name, "linear", 6) != 0) continue;
-    append(list, sizeof list, items[i].name);
-    add_set(ladder, list, "");
-  }
-  append(list, sizeof list, "block");
-  add_set(ladder, list, "");
-  search_chain *blocks = &space->chains[space->chain_count++];
-  add_set(blocks, "", "");
-  add_set(blocks, "block", "");
-}
-
-// Offloaded: everything but what is cheap to compute again; or what enters layers, all else recomputed.
-static void add_offload_chains(const fsdp_search_config *search, search_space *space, const item *items,
-                               int count, const char *cheap) {
-  const bool recompute = !search->fixed[FSDP_SEARCH_RECOMPUTE];
-  char list[sizeof space->chains[0].sets[0].offload] = "";
-  for (int i = 0; i < count; i++)
-    if (!is_cheap(&items[i])) append(list, sizeof list, items[i].name);
-  search_chain *most = &space->chains[space->chain_count++];
-  add_set(most, "", "");
-  if (recompute && *cheap) add_set(most, cheap, "");
-  add_set(most, recompute ? cheap : "", list);
-  search_chain *inputs = &space->chains[space->chain_count++];
-  add_set(inputs, "", "");
-  if (recompute) add_set(inputs, "block", "");
-  add_set(inputs, recompute ? "block" : "", "block_inputs");
-}
-
-// The values of `offload` go to the host in every layer if need be; of the others those that are cheap to
-// make again are made again, or all, in as few layers as must.
-static void add_finer_chains(search_space *space, const char *cheap, const char *offload, bool recompute) {
-  char block[sizeof space->chains[0].sets[0].recompute];
-  search_chain *chain = &space->chains[space->chain_count++];
-  add_set(chain, "", "");
-  add_set(chain, "", offload);
-  if (!recompute) return;
-  if (*cheap) {
-    snprintf(block, sizeof block, "%s", cheap);
-    append(block, sizeof block, "block");
-    add_set(chain, cheap, offload);
-    add_set(chain, block, offload);
-    chain = &space->chains[space->chain_count++];
-    add_set(chain, "", "");
-    add_set(chain, "", offload);
-  }
-  add_set(chain, "block", offload);
-}
-
-// Offloaded: what takes longest to make again for its bytes, of this the first, the first two and so on;
-// each with and without what is made once.
-static void list_finer_chains(const fsdp_search_config *search, search_space *space, const item *items,
-                              int count, const char *cheap) {
-  const bool recompute = !search->fixed[FSDP_SEARCH_RECOMPUTE];
-  char lists[2][sizeof space->chains[0].sets[0].offload] = {"", ""}; // without, and with
-  for (int i = 0; i < count; i++)
-    if (items[i].is_made_once) append(lists[1], sizeof lists[1], items[i].name);
-  for (int i = count - 1; i >= 0; i--) {
-    if (items[i].is_made_once || is_cheap(&items[i])) continue;
-    for (int with = 0; with < 2; with++) {
-      append(lists[with], sizeof lists[with], items[i].name);
-      if (with == 1) space->finer[space->finer_count++] = space->chain_count;
-      add_finer_chains(space, cheap, lists[with], recompute);
-    }
-  }
-}
-
-// Recomputed: one item. A step that waits for small messages may be faster so, although everything fits: what
-// is made again early no longer waits for a gradient.
-static void list_single_chains(search_space *space, const item *items, int count) {
-  for (int i = 0; i < count; i++) {
-    if (items[i].is_made_once) continue;
-    search_chain *chain = &space->chains[space->chain_count++];
-    add_set(chain, "", "");
-    add_set(chain, items[i].name, "");
-  }
-}
-
-// Offloaded: what enters layers, or one item: a step may be faster so for the same reason.
-static void list_offload_chains(search_space *space, const item *items, int count) {
-  for (int i = -1; i < count; i++) {
-    if (i >= 0 && is_cheap(&items[i])) continue;
-    search_chain *chain = &space->chains[space->chain_count++];
-    add_set(chain, "", "");
-    add_set(chain, "", i < 0 ? "block_inputs" : items[i].name);
-  }
-}
-
-// Recomputed: one item, while another goes to the host: either alone may gain nothing.
-static void list_pair_chains(search_space *space, const item *items, int count) {
-  for (int i = 0; i < count; i++) {
-    for (int o = 0; o < count && space->chain_count < SEARCH_CHAINS_MAX; o++) {
-      if (o == i || items[i].is_made_once || is_cheap(&items[o])) continue;
-      search_chain *chain = &space->chains[space->chain_count++];
-      add_set(chain, "", "");
-      add_set(chain, items[i].name, items[o].name);
-    }
-  }
-}
-
-static void list_chains(const fsdp_search_config *search, search_space *space, const fsdp_graph *graph) {
-  item items[SEARCH_ITEMS_MAX];
-  char cheap[sizeof space->chains[0].sets[0].recompute] = "";
-  const int count = list_items(search, graph, items);
-  for (int i = 0; i < count; i++)
-    if (is_cheap(&items[i])) append(cheap, sizeof cheap, items[i].name);
-  if (!search->fixed[FSDP_SEARCH_RECOMPUTE]) add_recompute_chains(space, items, count, cheap);
-  // A CPU's device memory is the host's.
-  const bool has_host = search->profile->device != FSDP_OP_CPU && search->profile->up_rate > 0;
-  const bool offload = !search->fixed[FSDP_SEARCH_OFFLOAD_ACTIVATIONS] && has_host;
-  if (offload) add_offload_chains(search, space, items, count, cheap);
-  if (!space->chain_count) add_set(&space->chains[space->chain_count++], "", "");
-  space->usual_count = space->chain_count;
-  if (offload) list_finer_chains(search, space, items, count, cheap);
-  space->first_single = space->chain_count;
-  if (!search->fixed[FSDP_SEARCH_RECOMPUTE]) list_single_chains(space, items, count);
-  space->first_offload = space->chain_count;
-  if (offload) list_offload_chains(space, items, count);
-  space->first_pair = space->chain_count;
-  if (offload && !search->fixed[FSDP_SEARCH_RECOMPUTE]) list_pair_chains(space, items, count);
-}
-
-static bool names(const char *list, const char *name, size_t length) {
-  for (const char *at = list; *at; at += *at == ',') {
-    const size_t one = strcspn(at, ",");
-    if (one == length && strncmp(at, name, one) == 0) return true;
-    at += one;
-  }
-  return false;
-}
-
-// Rules for the names of `list`, in the first `layers` layers those that `before` lacks.
-static void add_rules(fsdp_saving *saving, const char *list, const char *before, fsdp_fate fate, int layers) {
-  for (const char *at = list; *at; at += *at == ',') {
-    const size_t length = strcspn(at, ",");
-    const bool everywhere = names(before, at, length);
-    if (everywhere || layers != 0) {
-      FSDP_CHECK(saving->count < FSDP_SAVING_RULES_MAX, "more than %d rules", FSDP_SAVING_RULES_MAX);
-      fsdp_saving_rule *rule = &saving->rules[saving->count++];
-      *rule = (fsdp_saving_rule){.fate = fate, .layers = everywhere ? 0 : layers};
-      snprintf(rule->name, sizeof rule->name, "%.*s", (int)length, at);
-    }
-    at += length;
-  }
-}
-
-fsdp_saving search_saving_of(const fsdp_search_config *search, const search_chain *chain, int set,
-                             int layers) {
-  static const search_saved nothing = {.recompute = ""};
-  fsdp_saving saving = search->base.saving;
-  const search_saved *to = &chain->sets[set], *from = set > 0 ? &chain->sets[set - 1] : &nothing;
-  if (layers >= search->base.model.num_layers) layers = 0, from = to;
-  // Whole layers include what their ops are named by.
-  const bool blocks = from == to && names(to->recompute, "block", 5);
-  add_rules(&saving, blocks ? "block" : to->recompute, blocks ? "block" : from->recompute,
-            FSDP_FATE_RECOMPUTE, layers);
-  add_rules(&saving, to->offload, from->offload, FSDP_FATE_OFFLOAD, layers);
-  return saving;
-}
 
 // ---- Units
 
@@ -305,6 +43,16 @@ static int64_t module_params(const fsdp_graph *graph, int module) {
     if (at >= 0) sum += graph->params[p].numel;
   }
   return sum;
+}
+
+static double largest_value_bytes(const fsdp_graph *graph, fsdp_dtype dtype) {
+  fsdp_saved saved = fsdp_saved_create(graph);
+  double most = 0;
+  for (int i = 0; i < saved.count; i++)
+    if (saved.values[i].layer == 0)
+      most = fmax(most, (double)fsdp_graph_bytes(graph, saved.values[i].value, dtype));
+  fsdp_saved_release(&saved);
+  return most;
 }
 
 static void add_units(const fsdp_search_config *search, search_space *space, fsdp_wrap_policy wrap) {
@@ -365,13 +113,14 @@ fsdp_status search_space_create(const fsdp_search_config *search, search_space *
   small.num_layers = fsdp_min_i64(small.num_layers, 2);
   fsdp_status status = fsdp_model_check_seq(&small, search->base.seq, error);
   if (status) return status;
-  *space = (search_space){.params = fsdp_model_parameter_count(&search->base.model)};
+  *space = (search_space){.chains = fsdp_alloc_zeroed(SEARCH_CHAINS_MAX, sizeof *space->chains),
+                          .params = fsdp_model_parameter_count(&search->base.model)};
   fsdp_graph *graph = fsdp_model_graph(&small, 1, search->base.seq);
   for (int m = 0; m < graph->module_count && !space->layer_params; m++)
     if (strcmp(graph->modules[m].class_name, graph->block_class) == 0)
       space->layer_params = module_params(graph, m);
   space->value_bytes = largest_value_bytes(graph, search->base.param_dtype);
-  list_chains(search, space, graph);
+  search_list_chains(search, space, graph);
   if (search->fixed[FSDP_SEARCH_WRAP])
     add_units(search, space, search->base.wrap);
   else
@@ -381,6 +130,11 @@ fsdp_status search_space_create(const fsdp_search_config *search, search_space *
   if (!search->fixed[FSDP_SEARCH_WRAP]) list_sizes(search, space, graph, false, SEARCH_UNITS_MAX);
   fsdp_graph_destroy(graph);
   return FSDP_OK;
+}
+
+void search_space_release(search_space *space) {
+  free(space->chains);
+  space->chains = NULL;
 }
 
 // ---- Batches

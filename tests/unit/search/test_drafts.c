@@ -127,6 +127,7 @@ static void test_drafts(void **state) {
     if (offloads) fsdp_saving_parse("block_inputs", "-", FSDP_FATE_OFFLOAD, &c.saving, NULL);
     check_draft(&search, &c, offloads);
     free(kinds);
+    search_space_release(&space);
   }
   fsdp_device_profile_destroy(profile);
 }

@@ -285,8 +285,8 @@ static void test_just_enough(void **state) {
   fsdp_search_plan least;
   assert_int_equal(fsdp_search_price(&config, &block, &least), FSDP_OK);
   int partial = 0;
-  double before = whole.step_s;
-  for (int i = 1; i < 6; i++) {
+  double before = 0;
+  for (int i = 0; i < 6; i++) {
     const int64_t most = whole.bytes[FSDP_SPACE_DEVICE], saved = most - least.bytes[FSDP_SPACE_DEVICE];
     config.limit_bytes[FSDP_SPACE_DEVICE] = most - saved * i / 6;
     fsdp_search_result result = run(&config);

@@ -158,6 +158,7 @@ static void check_search(random_source *random, const fsdp_search_config *search
   free(kinds);
   free(known.floors.items);
   fsdp_evaluator_release(&known.evaluator);
+  search_space_release(&space);
 }
 
 static void test_bounds(void **state) {
@@ -226,6 +227,7 @@ static void test_compute(void **state) {
     check("compute", search_least_s(&search, &space, &kind, NULL, &bound), plan.step_s, &search.base, &most);
     assert_int_equal(bound, FSDP_BOUND_COMPUTE);
     assert_true(most > 0.9);
+    search_space_release(&space);
   }
   fsdp_device_profile_destroy(profile);
 }
@@ -257,6 +259,7 @@ static void test_links(void **state) {
     assert_int_equal(bound, FSDP_BOUND_COMMUNICATION);
     assert_true(most > (search.fixed[FSDP_SEARCH_WRAP] || kind.strategy == FSDP_ZERO1 ? 0.9 : 0.65));
     fsdp_device_profile_destroy(profile);
+    search_space_release(&space);
   }
 }
 
@@ -290,6 +293,7 @@ static void test_links_in_little_memory(void **state) {
           &search.base, &most[little]);
     assert_true(search_least_s(&search, &space, &kind, NULL, &bound) <= plan.step_s);
     fsdp_device_profile_destroy(profile);
+    search_space_release(&space);
   }
   assert_true(most[true] > 0.85 && most[false] < 0.6);
 }
@@ -319,6 +323,7 @@ static void test_equal_states(void **state) {
     const int64_t least = search_least_bytes(&search, &space, &kind, &where);
     check("states", (double)least, (double)plan.bytes[where], &search.base, &most);
     assert_true(most > 0.75);
+    search_space_release(&space);
   }
   fsdp_device_profile_destroy(profile);
 }
@@ -356,6 +361,7 @@ static void test_links_left(void **state) {
     }
     free(kinds);
     fsdp_device_profile_destroy(profile);
+    search_space_release(&space);
   }
   print_message("links of units inside layers: closest %.3f\n", most);
   assert_true(most > 0.85);
@@ -397,6 +403,7 @@ static int most_of(const char *axis, fsdp_search_config *search, int64_t seq, in
   for (int k = 0; k < count; k++) most = (int)fmax(most, fsdp_mesh_size(&kinds[k].mesh, axis));
   free(kinds);
   return most;
+  search_space_release(&space);
 }
 
 // Context cuts into fewer than 256 rows only as far as sequences are too few for the ranks, and shards what
@@ -421,6 +428,7 @@ static void test_contexts(void **state) {
   for (int strategy = 0; strategy <= FSDP_ZERO1; strategy++) assert_true(alone[strategy] > 0);
   free(kinds);
   fsdp_device_profile_destroy(profile);
+  search_space_release(&space);
 }
 
 // More ranks of tensor than GPT-2's twelve heads where a step's rows are few for a layer's weights.
@@ -461,6 +469,7 @@ static void test_offloaded(void **state) {
     assert_null(strstr(most->offload, cheap[i]));
   }
   fsdp_device_profile_destroy(profile);
+  search_space_release(&space);
 }
 
 int main(void) {
