@@ -3,10 +3,12 @@
 #   test.sh NAME...  only what has one of the NAMEs in its name: a test of ctest's list, or tidy, clang-tidy,
 #                    fuzz
 #     --asan, --tsan   in that sanitizer's build instead
-#   --full   all random cases (the suite runs a third otherwise), then the tests under AddressSanitizer
-#            with UBSan and under ThreadSanitizer, clang-tidy, and a few seconds of each fuzzer
-#   --all    --full with every product of settings that the suites otherwise cover by pairs, the static
-#            analyzer, and the CUDA kernels' sources under AddressSanitizer
+#   --full   then the tests under AddressSanitizer with UBSan and under ThreadSanitizer, clang-tidy, and a few
+#            seconds of each fuzzer
+#   --all    --full with all random cases (the suite runs a third otherwise), every product of settings that
+#            the suites otherwise cover by pairs, the static analyzer, and the CUDA kernels' sources under
+#            AddressSanitizer
+# NAMEs run all their random cases.
 # The last line is "N passed, N failed"; the exit status is 0 if none failed.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -179,6 +181,8 @@ if [ ${#names[@]} -gt 0 ]; then
 elif [ $full -eq 0 ]; then
   FSDP_TEST_PART=3 suite "${plain[@]}"
 else
+  # With --all nothing is left out.
+  export FSDP_TEST_PART=3
   asan+=("-DFSDP_SIMT=$simt_sanitized")
   build_tsan() { build "${tsan[@]}"; }
   build_rest() {

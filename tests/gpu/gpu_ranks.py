@@ -65,7 +65,7 @@ def agree():
     left_out = 0
     for dtype, tolerance in TOLERANCE.items():
         reference = losses(f"cpu_{dtype}", "--backend", "cpu", "--param-dtype", dtype)
-        for index, (ranks, strategy, more) in enumerate(SETTINGS):
+        for index, (ranks, strategy, more) in programs.part(enumerate(SETTINGS)):
             if dtype == "bf16" and index not in IN_BF16:
                 continue
             if ranks > 1 and not has_launcher():
@@ -156,7 +156,7 @@ def meshes():
     if not has_launcher():
         return 77
     references = {}
-    for model, ranks, mesh, more, dtypes, on_gpu in MESHES:
+    for model, ranks, mesh, more, dtypes, on_gpu in programs.part(MESHES):
         for dtype in dtypes if ON_CPU or on_gpu else ():
             if (model, dtype) not in references:
                 references[model, dtype] = mesh_run(model, dtype, "--backend", "cpu")

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Resources of each kernel as compiled. usage: check_resources.py NVCC [--markdown FILE] [ARCHITECTURE...]
 
-Compiles each .cu of kernels/cuda for 80 and 90 (with FSDP_TEST_ALL=1 also for 100 and 120), those named
-*_hopper* in place of 90 for 90a and for nothing else, and prints one line per kernel: registers, stack,
-spills, static shared memory, and its stores to device memory by width. It fails if registers are spilled, if
-the compiler makes a wgmma wait for the one before it (it says so where registers of one in flight are
-touched), or if a vector is stored in pieces of 4 bytes: neighbouring ones from one
-address register, which take the memory bus four times as long as one store of 16. Dynamic shared memory
+Compiles each .cu of kernels/cuda for 90 (in a whole run for 80 too, with FSDP_TEST_ALL=1 also for 100 and
+120; tests/support/draws.h), those named *_hopper* in place of 90 for 90a and for nothing else, and prints one
+line per kernel: registers, stack, spills, static shared memory, and its stores to device memory by width. It
+fails if registers are spilled, if the compiler makes a wgmma wait for the one before it (it says so where
+registers of one in flight are touched), or if a vector is stored in pieces of 4 bytes: neighbouring ones from
+one address register, which take the memory bus four times as long as one store of 16. Dynamic shared memory
 is checked against every limit when kernels run on the CPU (simt.h).
 
 Widths are read from the disassembly, by the toolkit's nvdisasm or that of PyPI's nvidia-cuda-nvdisasm.
@@ -182,11 +182,16 @@ def jobs_of(nvcc, disassembler, source, architecture):
     return [(nvcc, disassembler, source, "90a")] if architecture == "90" else []
 
 
+def wanted():
+    if os.environ.get("FSDP_TEST_ALL") == "1":
+        return ALL
+    return ["90"] if int(os.environ.get("FSDP_TEST_PART", 1)) > 1 else ALL[:2]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("nvcc")
-    parser.add_argument("architectures", nargs="*", metavar="ARCHITECTURE",
-                        default=ALL if os.environ.get("FSDP_TEST_ALL") else ALL[:2])
+    parser.add_argument("architectures", nargs="*", metavar="ARCHITECTURE", default=wanted())
     parser.add_argument("--markdown", help="write a table here")
     args = parser.parse_args()
     disassembler, why = find_disassembler(args.nvcc)

@@ -15,6 +15,7 @@
 extern "C" {
 #include "runtime/base/random.h"
 #include "runtime/device/pool.h"
+#include "tests/support/draws.h"
 }
 
 float twin_value(fsdp_dtype dtype, const std::vector<unsigned char> &data, int64_t i) {
@@ -339,7 +340,7 @@ struct noted_case {
   std::string name;
 };
 std::map<std::pair<int, bool>, noted_case> greatest; // by op, and whether it computes in bf16
-std::map<std::pair<int, bool>, int> mutated_cases;
+std::map<std::pair<int, bool>, int> mutated_cases, listed;
 
 size_t size_of(const twin_case &c) {
   size_t size = 0;
@@ -347,10 +348,12 @@ size_t size_of(const twin_case &c) {
   return size;
 }
 
+// Of all cases of an op and an element type every Nth with FSDP_TEST_PART=N.
 bool is_chosen(const twin_case &c) {
-  if (choice == TWIN_ALL) return true;
+  const std::pair<int, bool> sort = {int(c.kind), c.name.find("bf16") != std::string::npos};
+  if (choice == TWIN_ALL) return listed[sort]++ % test_part() == 0;
   const size_t size = size_of(c);
-  noted_case &noted = greatest[{int(c.kind), c.name.find("bf16") != std::string::npos}];
+  noted_case &noted = greatest[sort];
   if (choice == TWIN_NOTE && size > noted.size) noted = {size, c.name};
   return choice == TWIN_GREATEST && noted.name == c.name;
 }
@@ -447,7 +450,9 @@ void twin_compare(const std::string &what, fsdp_dtype dtype, const bytes &result
 
 std::vector<bytes> twin_check(const twin_case &c) {
   if (choice == TWIN_MUTATE && mutate(c)) return run_on_cpu(c);
-  if (choice == TWIN_MUTATE || !is_chosen(c)) {
+  const bool chosen = choice != TWIN_MUTATE && is_chosen(c);
+  if (!chosen && choice == TWIN_ALL) return run_on_cpu(c);
+  if (!chosen) {
     std::vector<bytes> initial;
     for (const twin_operand &o : c.operands) initial.push_back(o.initial);
     return initial;

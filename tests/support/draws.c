@@ -16,14 +16,13 @@ bool test_sanitized(void) {
 #endif
 }
 
-// FSDP_TEST_PART, 1 where all cases run.
-static int part(void) {
+int test_part(void) {
   const char *wanted = getenv("FSDP_TEST_PART");
   return wanted && !test_all() ? atoi(wanted) : 1;
 }
 
 bool test_whole(void) {
-  return !test_sanitized() && part() == 1;
+  return !test_sanitized() && test_part() == 1;
 }
 
 int test_draws(int plain, int sanitized) {
@@ -31,7 +30,7 @@ int test_draws(int plain, int sanitized) {
   const int least = sanitized < plain ? sanitized : plain;
   if (wanted) return atoi(wanted);
   if (test_sanitized()) return sanitized;
-  return plain / part() < least ? least : plain / part();
+  return plain / test_part() < least ? least : plain / test_part();
 }
 
 int test_stride(int sanitized) {

@@ -8,8 +8,9 @@
 //   for (int s = 0; s < SHAPES; s += test_stride(3)) ...  // every third of a list
 //
 // In the environment, FSDP_TEST_PART=N runs the Nth part of a plain build's random cases, but no fewer than
-// under a sanitizer (scripts/test.sh without --full), FSDP_TEST_ALL=1 all in every build, and
-// FSDP_TEST_DRAWS=N N of them in every build. tests/support/programs.py has the same for scripts.
+// under a sanitizer, and of long lists of cases every Nth (scripts/test.sh without --all), FSDP_TEST_ALL=1
+// all in every build, and FSDP_TEST_DRAWS=N N of them in every build. tests/support/programs.py has the same
+// for scripts.
 #pragma once
 
 #include <stdbool.h>
@@ -19,6 +20,9 @@ bool test_sanitized(void);
 
 // FSDP_TEST_ALL=1.
 bool test_all(void);
+
+// FSDP_TEST_PART, 1 where all cases run.
+int test_part(void);
 
 // Whether all random cases of a plain build run: what only many cases reach can be required.
 bool test_whole(void);

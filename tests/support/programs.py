@@ -13,6 +13,7 @@ BIN = pathlib.Path(os.environ.get("FSDP_BIN_DIR", "build/bin")).resolve()
 WITH_MPI = os.environ.get("FSDP_WITH_MPI", "ON").upper() in ("ON", "1", "TRUE")
 ALL = os.environ.get("FSDP_TEST_ALL") == "1"
 SLOW = bool(os.environ.get("FSDP_SANITIZE"))  # a sanitizer's build, in which nothing is timed
+PART = 1 if ALL or SLOW else int(os.environ.get("FSDP_TEST_PART", 1))
 # What Open MPI requires of root and of more ranks than cores (ctest sets it too).
 MPI_ENVIRONMENT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -44,7 +45,12 @@ def draws(plain, sanitized, everything=None):
     sanitizer's build (tests/support/draws.h says why)."""
     if ALL:
         return plain if everything is None else everything
-    return sanitized if SLOW else plain
+    return sanitized if SLOW else max(plain // PART, min(plain, sanitized))
+
+
+def part(cases):
+    """Every PARTth of a long list of cases."""
+    return list(cases)[::PART]
 
 
 def stride(sanitized):

@@ -12,6 +12,7 @@
 #include "tests/support/harness.h"
 
 #include "runtime/base/check.h"
+#include "runtime/base/size.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -69,13 +70,15 @@ static const char *const folders[] = {"gpt2_hub",
                                       "documents_mistral"};
 enum { FOLDERS = sizeof folders / sizeof *folders };
 
-// How far to go in the list of folders: on the emulated GPU, a hundred times as slow, as under a sanitizer.
-static size_t stride(int slow) {
+// How far to go in a list: `sanitized` under a sanitizer; on the emulated GPU, a hundred times as slow,
+// `emulated`, or as FSDP_TEST_PART says.
+static size_t stride(int emulated, int sanitized) {
+  int most = test_stride(sanitized);
 #ifdef FSDP_SIMT
-  return test_all() ? 1 : (size_t)slow;
-#else
-  return (size_t)test_stride(slow);
+  if (!test_all()) most = (int)fsdp_max_i64(most, fsdp_max_i64(emulated, test_part()));
 #endif
+  (void)emulated;
+  return (size_t)most;
 }
 
 typedef struct golden {
@@ -329,7 +332,7 @@ static void check(const golden *g, const harness_config *config, const tolerance
 
 static void test_one_rank(void **state) {
   (void)state;
-  for (size_t i = 0; i < FOLDERS; i += (size_t)test_stride(2)) {
+  for (size_t i = 0; i < FOLDERS; i += stride(1, 2)) {
     golden g = open_golden(folders[i]);
     harness_config config = config_of(&g);
     check(&g, &config, &fp32, NULL);
@@ -340,7 +343,7 @@ static void test_one_rank(void **state) {
 // The sequences of a batch spread over ranks or micro-batches, sharded, recomputed, offloaded.
 static void test_sharded(void **state) {
   (void)state;
-  for (size_t i = 0; i < FOLDERS; i += stride(3)) {
+  for (size_t i = 0; i < FOLDERS; i += stride(3, 3)) {
     golden g = open_golden(folders[i]);
     harness_config config = config_of(&g);
     config.plan.batch = 1;
@@ -367,7 +370,7 @@ static void test_rows_on_meshes(void **state) {
   int compared = 0;
   for (size_t i = 0; i < FOLDERS; i++) {
     golden g = open_golden(folders[i]);
-    for (size_t m = 0; (g.starts || g.real) && m < sizeof meshes / sizeof *meshes; m += stride(3)) {
+    for (size_t m = 0; (g.starts || g.real) && m < sizeof meshes / sizeof *meshes; m += stride(3, 3)) {
       harness_config config = config_of(&g);
       config.plan.mesh = fsdp_mesh_of(1, meshes[m].fsdp);
       fsdp_mesh_resize(&config.plan.mesh, FSDP_AXIS_TENSOR, meshes[m].tensor);
@@ -385,7 +388,7 @@ static void test_rows_on_meshes(void **state) {
 
 static void test_bf16(void **state) {
   (void)state;
-  for (size_t i = 0; i < FOLDERS; i += stride(5)) {
+  for (size_t i = 0; i < FOLDERS; i += stride(5, 5)) {
     golden g = open_golden(folders[i]);
     harness_config config = config_of(&g);
     config.plan.param_dtype = FSDP_BF16;
