@@ -126,13 +126,14 @@ static int64_t held_out_of_groups(const fsdp_sampler *sampler, int64_t index) {
 
 // ---- Samples
 
-static fsdp_status fail_too_many(const fsdp_sampler *sampler, double count, const char *which,
+static fsdp_status fail_too_many(const fsdp_sampler *sampler, double count, bool of_records,
                                  fsdp_error *error) {
   return fsdp_fail(
       error, FSDP_ERR_OPTION,
       "holding out %.0f of %lld samples%s for validation leaves less than a step of %lld to train "
-      "on; hold out fewer, or lower --seq-length or --batch-size",
-      count, (long long)sampler->sample_count, which, (long long)sampler->global_batch);
+      "on; hold out fewer, or lower --seq-length or --batch-size%s",
+      count, (long long)sampler->sample_count, of_records ? ", those of whole records," : "",
+      (long long)sampler->global_batch, of_records ? ", or divide records with --packing stream" : "");
 }
 
 fsdp_status fsdp_sampler_hold_out(fsdp_sampler *sampler, double amount, fsdp_error *error) {
@@ -144,7 +145,7 @@ fsdp_status fsdp_sampler_hold_out(fsdp_sampler *sampler, double amount, fsdp_err
   sampler->held_out = 0;
   if (amount == 0) return FSDP_OK;
   if (count > (double)(sampler->sample_count - sampler->global_batch))
-    return fail_too_many(sampler, count, "", error);
+    return fail_too_many(sampler, count, false, error);
   sampler->held_out = (int64_t)count;
   return sampler->group_count ? hold_out_alike(sampler, error) : FSDP_OK;
 }
@@ -153,7 +154,7 @@ fsdp_status fsdp_sampler_hold_out_last(fsdp_sampler *sampler, const int64_t *hel
   int64_t count = held[0];
   for (int g = 1; g < sampler->group_count; g++) count += held[g];
   if (count > sampler->sample_count - sampler->global_batch)
-    return fail_too_many(sampler, (double)count, ", those of whole records,", error);
+    return fail_too_many(sampler, (double)count, true, error);
   sampler->held_out = count;
   sampler->held_last = true;
   return sampler->group_count ? hold_out_of_groups(sampler, held, error) : FSDP_OK;
