@@ -25,12 +25,15 @@ fsdp_status fsdp_saving_choose(const fsdp_saving_choice *choice, fsdp_plan_confi
   fsdp_device_profile *nominal = choice->profile ? NULL : fsdp_device_profile_nominal(config->backend);
   fsdp_search_result result;
   int parts;
+  *found = false;
   fsdp_status status = fsdp_plan_count_batch_parts(config, &parts, error);
   if (status == FSDP_OK) {
     const fsdp_search_config search = search_of(choice, nominal ? nominal : choice->profile, config, parts);
-    status = fsdp_search_run(&search, &result, error);
+    fsdp_search_plan kept;
+    *found = nominal && fsdp_search_price(&search, config, &kept) == FSDP_OK;
+    if (!*found) status = fsdp_search_run(&search, &result, error);
   }
-  if (status == FSDP_OK) {
+  if (status == FSDP_OK && !*found) {
     *found = result.count > 0;
     config->saving = *found ? result.plans[0].config.saving : result.least.saving;
     fsdp_search_result_release(&result);
