@@ -160,7 +160,7 @@ scripts/install_deps.sh
 if [ ${#names[@]} -eq 0 ]; then say "Style"; fi
 check tidy tests/tidy
 lap "style"
-# The library holds kernels of one architecture; the test cuda_resources compiles them for two.
+# The library holds kernels of one architecture; the test cuda_resources compiles them for others.
 plain=(build -DFSDP_CUDA=auto -DCMAKE_CUDA_ARCHITECTURES=90-real)
 # A report names functions and lines, which need no more than -g1.
 flags="-O2 -g1 -DNDEBUG"
@@ -168,6 +168,8 @@ sanitized=("-DCMAKE_C_FLAGS_RELWITHDEBINFO=$flags" "-DCMAKE_CXX_FLAGS_RELWITHDEB
 asan=(build-asan -DFSDP_SANITIZE=address "${sanitized[@]}")
 tsan=(build-tsan -DFSDP_SANITIZE=thread "${sanitized[@]}")
 
+# Of a named test all cases run, as of every test with --all (FSDP_TEST_ALL).
+if [ ${#names[@]} -eq 0 ]; then export FSDP_TEST_PART=3; fi
 if [ ${#names[@]} -gt 0 ]; then
   case $sanitizer in
     address) suite "${asan[@]}" ;;
@@ -179,10 +181,8 @@ if [ ${#names[@]} -gt 0 ]; then
       ;;
   esac
 elif [ $full -eq 0 ]; then
-  FSDP_TEST_PART=3 suite "${plain[@]}"
+  suite "${plain[@]}"
 else
-  # With --all nothing is left out.
-  export FSDP_TEST_PART=3
   asan+=("-DFSDP_SIMT=$simt_sanitized")
   build_tsan() { build "${tsan[@]}"; }
   build_rest() {

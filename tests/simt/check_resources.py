@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Resources of each kernel as compiled. usage: check_resources.py NVCC [--markdown FILE] [ARCHITECTURE...]
 
-Compiles each .cu of kernels/cuda for 90 (in a whole run for 80 too, with FSDP_TEST_ALL=1 also for 100 and
-120; tests/support/draws.h), those named *_hopper* in place of 90 for 90a and for nothing else, and prints one
+Compiles each .cu of kernels/cuda for 80 and 90 (with FSDP_TEST_PART=N for 80 alone, with FSDP_TEST_ALL=1 also
+for 100 and 120), those named *_hopper* in place of 90 for 90a and for nothing else, and prints one
 line per kernel: registers, stack, spills, static shared memory, and its stores to device memory by width. It
 fails if registers are spilled, if the compiler makes a wgmma wait for the one before it (it says so where
 registers of one in flight are touched), or if a vector is stored in pieces of 4 bytes: neighbouring ones from
@@ -178,14 +178,14 @@ def markdown(kernels, architectures):
 
 def jobs_of(nvcc, disassembler, source, architecture):
     if not HOPPER.search(source):
-        return [(nvcc, disassembler, source, architecture)]
-    return [(nvcc, disassembler, source, "90a")] if architecture == "90" else []
+        return [(nvcc, disassembler, source, architecture)] if architecture != "90a" else []
+    return [(nvcc, disassembler, source, "90a")] if architecture in ("90", "90a") else []
 
 
 def wanted():
     if os.environ.get("FSDP_TEST_ALL") == "1":
         return ALL
-    return ["90"] if int(os.environ.get("FSDP_TEST_PART", 1)) > 1 else ALL[:2]
+    return ["80", "90a"] if int(os.environ.get("FSDP_TEST_PART", 1)) > 1 else ["80", "90"]
 
 
 def main():

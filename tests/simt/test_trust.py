@@ -128,7 +128,7 @@ def no_file_is_trusted():
     algorithms = Run(*FP32).algorithms()
     (file,) = [file for file in files("products") if "driver 13.0, emulated gemms 1" in file.read_text()]
     whole = file.read_bytes()
-    for damaged in programs.part((whole[:-40], whole.replace(b"7", b"8", 1), b"")):
+    for damaged in (whole[:-40], whole.replace(b"7", b"8", 1), b""):
         file.write_bytes(damaged)
         run = Run(*FP32)
         assert len(run.notes) == 1, run.notes
@@ -171,13 +171,12 @@ def wrong_kernels_are_replaced():
     nothing = planted("", cache="none")
     assert kernels_of(nothing) == {"wgmma"} and not nothing.notes, (kernels_of(nothing), nothing.notes)
     assert kernels_of(planted("", cache="none", FSDP_SIMT_CAPABILITY="80")) == {"mma"}
-    kinds = (
+    for names, capability, left, words in (
         ("wgmma", "90", "mma", "attention's backward by wgmma differs"),
         ("mma", "90", "wgmma", "attention's forward by mma differs"),
         ("mma", "80", "general", "attention's forward by mma differs"),
         ("mma,wgmma", "90", "general", "by wgmma differs"),
-    )
-    for names, capability, left, words in programs.part(kinds):
+    ):
         cache = f"{names}{capability}"
         for planting in (names, "") if names == "wgmma" else (names,):  # remembered, it is said again
             run = planted(planting, cache=cache, FSDP_SIMT_CAPABILITY=capability)
@@ -198,9 +197,8 @@ def wrong_experts_are_replaced():
     moe = {"model": "tiny-qwen3-moe"}
     right = planted("", cache="none", **moe)
     assert forms(right) == {"wgmma"} and not right.notes, (forms(right), right.notes)
-    kinds = (("experts-wgmma", "mma", "wgmma"), ("experts-mma", "wgmma", "mma"),
-             ("experts-wgmma,experts-mma", "general", "wgmma"))
-    for names, left, said in programs.part(kinds):
+    for names, left, said in (("experts-wgmma", "mma", "wgmma"), ("experts-mma", "wgmma", "mma"),
+                              ("experts-wgmma,experts-mma", "general", "wgmma")):
         for planting in (names, ""):  # remembered, it is said again
             run = planted(planting, cache=names, **moe)
             assert forms(run) == {left}, (names, run.output)

@@ -55,9 +55,9 @@ void twin_floats(twin_case *c, const std::vector<float> &values, fsdp_access acc
 // A workspace that the CPU has (`cpu_numel` > 0), the CUDA device, or both.
 void twin_workspace(twin_case *c, int64_t cpu_numel);
 
-// Which cases twin_check runs: all; none, while it records the largest of each op and element type; or those.
-// TWIN_MUTATE runs small ones with one operand after the other one element too short, or read before it is
-// written, which must be noticed.
+// Which cases twin_check runs: all, or the part that FSDP_TEST_PART says; none, while it records the largest
+// of each op and element type; or those. TWIN_MUTATE runs small ones with one operand after the other one
+// element too short, or read before it is written, which must be noticed.
 enum twin_choice { TWIN_ALL, TWIN_NOTE, TWIN_GREATEST, TWIN_MUTATE };
 void twin_choose(twin_choice choice);
 twin_choice twin_chosen();

@@ -13,7 +13,7 @@ BIN = pathlib.Path(os.environ.get("FSDP_BIN_DIR", "build/bin")).resolve()
 WITH_MPI = os.environ.get("FSDP_WITH_MPI", "ON").upper() in ("ON", "1", "TRUE")
 ALL = os.environ.get("FSDP_TEST_ALL") == "1"
 SLOW = bool(os.environ.get("FSDP_SANITIZE"))  # a sanitizer's build, in which nothing is timed
-PART = 1 if ALL or SLOW else int(os.environ.get("FSDP_TEST_PART", 1))
+PART = 1 if ALL or SLOW else max(1, int(os.environ.get("FSDP_TEST_PART", 1)))
 # What Open MPI requires of root and of more ranks than cores (ctest sets it too).
 MPI_ENVIRONMENT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -48,9 +48,14 @@ def draws(plain, sanitized, everything=None):
     return sanitized if SLOW else max(plain // PART, min(plain, sanitized))
 
 
-def part(cases):
-    """Every PARTth of a long list of cases."""
-    return list(cases)[::PART]
+def size(plain, sanitized):
+    """A size that a sanitizer's build has smaller."""
+    return sanitized if SLOW and not ALL else plain
+
+
+def part(cases, first=0):
+    """Every PARTth of a long list of cases, from `first` on; all if PART is 1."""
+    return list(cases)[first % PART :: PART]
 
 
 def stride(sanitized):

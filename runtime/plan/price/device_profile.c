@@ -96,7 +96,7 @@ const char *fsdp_device_profile_shown(const fsdp_device_profile *profile,
 }
 
 fsdp_device_profile *fsdp_device_profile_nominal(const fsdp_plan_backend *backend) {
-  const double memory = 1e12, link = memory / backend->link_ratio;
+  const double memory = 1e12, link = memory / backend->link_ratio; // of any memory: ratios alone count
   fsdp_profile_point rate = {1, backend->flops_per_byte * memory}, read[] = {{1, 1 / memory}, {memory, 1}};
   fsdp_device_profile *profile = fsdp_device_profile_create();
   snprintf(profile->name, sizeof profile->name, "nominal");
@@ -105,7 +105,8 @@ fsdp_device_profile *fsdp_device_profile_nominal(const fsdp_plan_backend *backen
   profile->memory_rate = profile->host_memory_rate = profile->network_rate = memory;
   profile->up_rate = profile->down_rate = profile->up_both_rate = profile->down_both_rate = link;
   for (fsdp_dtype dtype = 0; dtype < FSDP_DTYPE_COUNT; dtype++) {
-    const fsdp_profile_product product = {0, dtype, FSDP_PRODUCT_FORM_COUNT, 1, 1, 1, rate.value};
+    const fsdp_profile_product product = {
+        .dtype = dtype, .form = FSDP_PRODUCT_FORM_COUNT, .m = 1, .n = 1, .k = 1, .flops_per_s = rate.value};
     const fsdp_profile_attention attention = {
         .dtype = dtype, .head_dim = 1, .direction = FSDP_ATTENTION_BOTH, .rate = {&rate, 1}};
     fsdp_device_profile_add(profile, FSDP_PROFILE_PRODUCTS, &product);

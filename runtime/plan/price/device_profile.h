@@ -148,8 +148,8 @@ fsdp_device_profile *fsdp_device_profile_create(void);
 void fsdp_device_profile_destroy(fsdp_device_profile *profile); // NULL is allowed
 
 // A machine of which nothing is known but a backend's ratios: every op takes what its bytes of memory or its
-// FLOPs take, a collective what its bytes take, a copy to the host link_ratio times as long. Its prices can
-// be compared with each other, and are of no machine. The caller owns it.
+// FLOPs take, a collective what its bytes take in memory, a copy to the host link_ratio times as long. Its
+// prices can be compared with each other, and are of no machine. The caller owns it.
 fsdp_device_profile *fsdp_device_profile_nominal(const fsdp_plan_backend *backend);
 
 // The lists of rows.

@@ -30,6 +30,12 @@ bool fsdp_saving_equal(const fsdp_saving *a, const fsdp_saving *b) {
   return true;
 }
 
+bool fsdp_saving_has_parts(const fsdp_saving *saving) {
+  bool found = false;
+  for (int r = 0; r < saving->count; r++) found = found || saving->rules[r].layers > 0;
+  return found;
+}
+
 // ---- Text
 
 // The number after a rule's "@" (or "block:"), 0 if it is not a whole number of at least 1.

@@ -44,6 +44,9 @@ fsdp_saving fsdp_saving_of_blocks(void);
 // Whether the rules are the same, in the same order.
 bool fsdp_saving_equal(const fsdp_saving *a, const fsdp_saving *b);
 
+// Whether a rule takes a part of the layers, so that they differ in what they save.
+bool fsdp_saving_has_parts(const fsdp_saving *saving);
+
 // Appends the rules of `text`: items "NAME", "NAME:MODULE" or "block:K", each with "@K" for the first K
 // layers, separated by commas, with or without spaces after them; "none" and "" are no rule.
 // FSDP_ERR_OPTION, naming `option`, if an item is malformed. Names are checked against a model by

@@ -294,7 +294,8 @@ static fsdp_status estimate_extended(const machine *m, const fsdp_plan_config *c
                                      fsdp_evaluation *estimate) {
   const int64_t all = config->model.num_layers;
   const int few = drafted.layers + config->prefetch, front = few / 2, gap = drafted.more;
-  if (!is_uniform(&config->model) || all <= few + gap || few + gap + 2 > PLACES_MAX)
+  if (!is_uniform(&config->model) || fsdp_saving_has_parts(&config->saving) || all <= few + gap ||
+      few + gap + 2 > PLACES_MAX)
     return estimate_whole(m, config, estimate);
   fsdp_plan_config small = *config;
   draft a, b;

@@ -13,8 +13,8 @@ typedef struct fsdp_saving_choice {
 } fsdp_saving_choice;
 
 // Adds rules to config->saving: those of the fastest plan found that fits, or, and *found is false, of the
-// one that needs least. Without a profile none if the plan fits as it is: that a plan may be faster for waiting
-// less where its memory is taken again is nothing that ratios tell. FSDP_ERR_OPTION if the given rules do not fit the model; FSDP_ERR_INPUT if the
-// profile lacks what pricing needs.
+// one that needs least. Without a profile a plan that fits is left as it is: ratios cannot show that keeping
+// less would shorten waits for memory. FSDP_ERR_OPTION if the given rules do not fit the model;
+// FSDP_ERR_INPUT if the profile lacks what pricing, or offloading, needs.
 fsdp_status fsdp_saving_choose(const fsdp_saving_choice *choice, fsdp_plan_config *config, bool *found,
                                fsdp_error *error);

@@ -1,5 +1,6 @@
 // What is saved: chains of sets of values that are not kept.
 #include "runtime/base/check.h"
+#include "runtime/base/size.h"
 #include "runtime/plan/program/saved.h"
 #include "runtime/plan/program/saving_cost.h"
 #include "runtime/plan/search/search_internal.h"
@@ -9,6 +10,9 @@
 #include <string.h>
 
 _Static_assert(FSDP_SAVED_NAME_BYTES <= FSDP_SAVING_NAME_BYTES, "a rule can name what is saved");
+
+// Beside those of items: for whole layers, and for what enters them.
+#define OWN_RULES 2
 
 // ---- Items
 
@@ -27,13 +31,14 @@ static void append(char *list, size_t bytes, const char *name) {
   snprintf(list + used, bytes - used, "%s%s", used ? "," : "", name);
 }
 
-static int find_item(item *items, int *count, const char *name) {
+// NULL if that would be more than `most`.
+static item *find_item(item *items, int *count, int most, const char *name) {
   for (int i = 0; i < *count; i++)
-    if (strcmp(items[i].name, name) == 0) return i;
-  FSDP_CHECK(*count < SEARCH_ITEMS_MAX, "a layer saves more than %d values", SEARCH_ITEMS_MAX);
+    if (strcmp(items[i].name, name) == 0) return &items[i];
+  if (*count >= most) return NULL;
   items[*count] = (item){.bytes = 0};
   snprintf(items[*count].name, sizeof items[0].name, "%s", name);
-  return (*count)++;
+  return &items[(*count)++];
 }
 
 static int compare_items(const void *a, const void *b) {
@@ -59,17 +64,40 @@ static fsdp_repeated_work work_of(const fsdp_search_config *search, const fsdp_g
   return work;
 }
 
-// What layers save, the first two of which may differ, cheapest to compute again first, for their bytes.
+// The fates that given rules decide in the graph's few layers. Of layers that are recomputed whole, what
+// another rule names may still be offloaded: they leave all open.
+static fsdp_fate *given_fates(const fsdp_saving *given, const fsdp_graph *graph) {
+  fsdp_saving named = {.count = 0};
+  fsdp_fate *fates = fsdp_alloc((size_t)graph->value_count * sizeof *fates);
+  for (int r = 0; r < given->count; r++) {
+    if (strcmp(given->rules[r].name, "block") == 0) continue;
+    named.rules[named.count] = given->rules[r];
+    named.rules[named.count++].layers = 0;
+  }
+  if (fsdp_saving_resolve(&named, graph, 0, fates, NULL) != FSDP_OK) { // of other layers, or no rules at all
+    named.count = 0;
+    FSDP_CHECK(fsdp_saving_resolve(&named, graph, 0, fates, NULL) == FSDP_OK, "no rules");
+  }
+  return fates;
+}
+
+// What layers save and no given rule names, cheapest to compute again first, for their bytes; no more than
+// there may be rules.
 static int list_items(const fsdp_search_config *search, const fsdp_graph *graph,
                       item items[SEARCH_ITEMS_MAX]) {
+  const fsdp_saving *given = &search->base.saving;
+  const int most = (int)fsdp_min_i64(SEARCH_ITEMS_MAX, FSDP_SAVING_RULES_MAX - OWN_RULES - given->count);
   fsdp_saved saved = fsdp_saved_create(graph);
+  fsdp_fate *fates = given_fates(given, graph);
   int count = 0;
   for (int i = 0; i < saved.count; i++) {
     const fsdp_saved_value *value = &saved.values[i];
     char name[FSDP_SAVED_NAME_BYTES];
+    if (fates[value->value] == FSDP_FATE_RECOMPUTE || fates[value->value] == FSDP_FATE_OFFLOAD) continue;
     fsdp_saved_name(graph, value, name);
     if (!graph->forward[value->maker].weight_count && !is_residual(value)) name[strcspn(name, ":")] = 0;
-    item *it = &items[find_item(items, &count, name)];
+    item *it = find_item(items, &count, most, name);
+    if (!it) continue;
     it->is_made_once |= value->is_made_once;
     it->bytes += (double)fsdp_graph_bytes(graph, value->value, search->base.param_dtype);
   }
@@ -79,6 +107,7 @@ static int list_items(const fsdp_search_config *search, const fsdp_graph *graph,
     items[i].is_cheap = !search->fixed[FSDP_SEARCH_RECOMPUTE] && items[i].work.flops == 0;
   }
   fsdp_saved_release(&saved);
+  free(fates);
   qsort(items, (size_t)count, sizeof *items, compare_items);
   return count;
 }
@@ -117,7 +146,7 @@ static void add_recompute_chains(search_space *space, const item *items, int cou
   add_set(blocks, "block", "");
 }
 
-// Recomputed: one item after the other, the cheapest for their bytes first.
+// Recomputed: one item after the other, the cheapest for their bytes first, as many as there may be sets.
 static void add_recompute_ladder(search_space *space, const item *items, int count) {
   search_chain *ladder = add_chain(space);
   char list[sizeof ladder->sets[0].recompute] = "";
@@ -128,7 +157,7 @@ static void add_recompute_ladder(search_space *space, const item *items, int cou
   }
 }
 
-// Offloaded: one item after the other, of those that are not recomputed, which is decided before.
+// Offloaded: one item after the other, of those that `recompute` does not name, as many as there may be sets.
 static void add_offload_ladder(search_space *space, const item *items, int count, const char *recompute) {
   search_chain *ladder = add_chain(space);
   char list[sizeof ladder->sets[0].offload] = "";
@@ -148,8 +177,8 @@ static void add_offload_chains(const fsdp_search_config *search, search_space *s
   for (int i = 0; i < count; i++)
     if (!items[i].is_cheap) append(list, sizeof list, items[i].name);
   search_chain *most = add_chain(space);
-  if (recompute && *cheap) add_set(most, cheap, "");
-  add_set(most, recompute ? cheap : "", list);
+  if (*cheap) add_set(most, cheap, "");
+  add_set(most, cheap, list);
   if (!recompute) add_offload_ladder(space, items, count, "");
   search_chain *inputs = add_chain(space);
   if (recompute) add_set(inputs, "block", "");
@@ -228,12 +257,14 @@ void search_list_chains(const fsdp_search_config *search, search_space *space, c
   const int count = list_items(search, graph, items);
   for (int i = 0; i < count; i++)
     if (items[i].is_cheap) append(cheap, sizeof cheap, items[i].name);
-  const bool recompute = !search->fixed[FSDP_SEARCH_RECOMPUTE];
+  const bool is_full = search->base.saving.count + OWN_RULES > FSDP_SAVING_RULES_MAX; // of given rules
+  const bool recompute = !search->fixed[FSDP_SEARCH_RECOMPUTE] && !is_full;
   if (recompute) add_recompute_chains(space, items, count, cheap);
   // A CPU's device memory is the host's, unless it has a limit of its own.
-  const bool has_host = search->profile->up_rate > 0 && (search->profile->device != FSDP_OP_CPU ||
-                                                         search->limit_bytes[FSDP_SPACE_DEVICE] > 0);
-  const bool offload = !search->fixed[FSDP_SEARCH_OFFLOAD_ACTIVATIONS] && has_host;
+  const fsdp_device_profile *profile = search->profile;
+  const bool has_host = profile->up_rate > 0 && profile->down_rate > 0 &&
+                        (profile->device != FSDP_OP_CPU || search->limit_bytes[FSDP_SPACE_DEVICE] > 0);
+  const bool offload = !search->fixed[FSDP_SEARCH_OFFLOAD_ACTIVATIONS] && has_host && !is_full;
   if (offload) add_offload_chains(search, space, items, count, cheap);
   if (!space->chain_count) add_chain(space);
   space->usual_count = space->chain_count;

@@ -107,7 +107,7 @@ static void settle_layers(searcher *r, search_setting *setting, double room) {
   const search_chain *chain = &r->space.chains[setting->chain];
   const int all = (int)r->config->base.model.num_layers;
   int low = 1, high = all; // high: fits, as far as is known
-  for (int tried = setting->layers, step = 1; low < high;) {
+  for (int tried = (int)fsdp_max_i64(1, setting->layers), step = 1; low < high;) {
     setting->config.saving = search_saving_of(r->config, chain, setting->set, tried);
     if (fits_by_peaks(r, &setting->config, room)) {
       high = tried;
@@ -170,7 +170,9 @@ static double last_s(const searcher *r) {
 // of layers.
 static void spare_waits(searcher *r, search_setting *setting, fsdp_search_plan *out) {
   const search_setting tight = *setting;
-  if (setting->is_forced || out->unhindered_s >= last_s(r)) return;
+  const bool is_of_chain =
+      setting->set > 0 || fsdp_saving_equal(&setting->config.saving, &r->config->base.saving);
+  if (setting->is_forced || !is_of_chain || out->unhindered_s >= last_s(r)) return;
   for (int i = 1; i <= SEARCH_DEPTH; i++) {
     const double tight_s = out->step_s;
     if (tight_s > (1 + SEARCH_TIE) * out->unhindered_s) try_room(r, i * FSDP_ARENA_ROOM, setting, out);
@@ -201,7 +203,13 @@ static bool price_whole(searcher *r, bool best, search_setting *setting, fsdp_se
   return false;
 }
 
+// Few layers cannot stand for all where a part of the layers saves less. Drafts of all are then made of
+// models with at most so many.
+#define LAYERS_IN_PARTS 64
+
 bool search_estimate_below(searcher *r, fsdp_fidelity fidelity, double enough, search_setting *setting) {
+  const bool parts = fidelity == FSDP_EVALUATE_FEW && fsdp_saving_has_parts(&setting->config.saving);
+  if (parts && setting->config.model.num_layers > LAYERS_IN_PARTS) return false;
   return fsdp_evaluate(&r->evaluator, &setting->config, fidelity, &setting->estimate) &&
          setting->estimate.step_s < enough &&
          fsdp_excess_of(&r->evaluator.allowed, setting->estimate.bytes, NULL) == 0;

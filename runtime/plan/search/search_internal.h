@@ -1,6 +1,7 @@
 // The parts of the search: bounds before planning, estimates from drafts, and the settings of a kind.
 #pragma once
 
+#include "runtime/plan/program/saved.h"
 #include "runtime/plan/search/evaluate.h"
 #include "runtime/plan/search/search_config.h"
 
@@ -48,9 +49,11 @@ fsdp_search_bound search_bound_of(const fsdp_evaluation *evaluation);
 
 // ---- What is enumerated (search_space.c)
 
+#define SEARCH_LIST_BYTES ((SEARCH_ITEMS_MAX + 1) * FSDP_SAVED_NAME_BYTES)
+
 // Of the first layers, these values are recomputed and offloaded; "": none.
 typedef struct search_saved {
-  char recompute[FSDP_SAVING_TEXT_BYTES / 4], offload[FSDP_SAVING_TEXT_BYTES / 4];
+  char recompute[SEARCH_LIST_BYTES], offload[SEARCH_LIST_BYTES];
 } search_saved;
 
 // Sets of which each saves less than the one before. All chains begin with what is fixed.
@@ -61,11 +64,13 @@ typedef struct search_chain {
 
 // Those that every setting is tried with, and those that the best plans are tried with too.
 #define SEARCH_USUAL_CHAINS_MAX   4
-#define SEARCH_FINER_CHAINS_MAX   (4 * SEARCH_ITEMS_MAX + 2)
+#define SEARCH_FINER_CHAINS_MAX   (4 * SEARCH_ITEMS_MAX + 2) // and two ladders
+#define SEARCH_SINGLE_CHAINS_MAX  SEARCH_ITEMS_MAX
 #define SEARCH_OFFLOAD_CHAINS_MAX (SEARCH_ITEMS_MAX + 1)
 #define SEARCH_PAIR_CHAINS_MAX    64
 #define SEARCH_CHAINS_MAX                                                                                    \
-  (SEARCH_USUAL_CHAINS_MAX + SEARCH_FINER_CHAINS_MAX + SEARCH_OFFLOAD_CHAINS_MAX + SEARCH_PAIR_CHAINS_MAX)
+  (SEARCH_USUAL_CHAINS_MAX + SEARCH_FINER_CHAINS_MAX + SEARCH_SINGLE_CHAINS_MAX +                            \
+   SEARCH_OFFLOAD_CHAINS_MAX + SEARCH_PAIR_CHAINS_MAX)
 
 // What is gathered together.
 typedef struct search_units {
@@ -106,7 +111,8 @@ typedef struct search_space {
 fsdp_status search_space_create(const fsdp_search_config *search, search_space *space, fsdp_error *error);
 void search_space_release(search_space *space);
 
-// The chains of a space, of what layers of `graph` save, the first two of which may differ (search_chains.c).
+// The chains of a space, of what layers of `graph` save that no given rule names (search_chains.c). The graph
+// has a layer of each sort.
 void search_list_chains(const fsdp_search_config *search, search_space *space, const fsdp_graph *graph);
 
 // The rules of set `set` of a chain for the first `layers` layers and the one before it for all others.
@@ -262,7 +268,8 @@ void search_name_finalists(searcher *r);
 // By their estimates, for qsort.
 int search_compare_settings(const void *a, const void *b);
 
-// Estimates a setting; whether it takes less than `enough` and fits.
+// Estimates a setting; whether it takes less than `enough` and fits. False of a large model whose layers
+// differ in what they save, from few layers.
 bool search_estimate_below(searcher *r, fsdp_fidelity fidelity, double enough, search_setting *setting);
 
 // The step of a setting from a draft of all layers, which takes the place of the estimate from few.

@@ -110,7 +110,9 @@ static void list_expert_blocks(const fsdp_search_config *search, search_space *s
 
 fsdp_status search_space_create(const fsdp_search_config *search, search_space *space, fsdp_error *error) {
   fsdp_model_config small = search->base.model;
-  small.num_layers = fsdp_min_i64(small.num_layers, 2);
+  int64_t layers = 2; // or as many as there are to the first with experts
+  while (layers < small.num_layers && small.experts && !fsdp_model_has_experts(&small, layers - 1)) layers++;
+  small.num_layers = fsdp_min_i64(small.num_layers, layers);
   fsdp_status status = fsdp_model_check_seq(&small, search->base.seq, error);
   if (status) return status;
   *space = (search_space){.chains = fsdp_alloc_zeroed(SEARCH_CHAINS_MAX, sizeof *space->chains),

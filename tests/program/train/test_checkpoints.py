@@ -16,7 +16,7 @@ import programs
 
 work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_ckpt_"))
 MPI = programs.WITH_MPI
-SEQUENCES = programs.draws(24, 4)  # of a global batch
+SEQUENCES = programs.size(24, 4)  # of a global batch
 COMMON = ["-s", "32", "--lr", "1e-3", "--seed", "3", "--log-freq", "100", "--save-dir", work,
           "--tokenizer", "bytes"]  # fmt: skip
 

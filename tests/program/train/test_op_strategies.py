@@ -10,7 +10,7 @@ import programs
 
 work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_strategies_"))
 FILES = programs.ROOT / "tests" / "golden" / "strategies"
-MANY = programs.draws(100000, 12000)  # more than the 10000 operators that are read
+MANY = programs.size(100000, 12000)  # more than the 10000 operators that are read
 ATTENTION_RANKS = {"core_attention": 12, "fused_attention": 12}  # 2 x 3 x 2; all others have 8
 
 

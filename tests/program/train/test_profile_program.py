@@ -81,7 +81,7 @@ def measures_one_rank():
 def measures_every_number_of_ranks():
     """Two groups of two beside one of four. Where there are fewer cores than ranks, these share them and
     measure collectives alone."""
-    ranks = programs.draws(4, 2)
+    ranks = programs.size(4, 2)
     profile = measure("--seconds", "3" if ranks == 4 else "1", ranks=ranks)
     has_all(profile, [count for count in (1, 2, 4) if count <= min(ranks, CORES)])
     links = {(c["kind"], c["ranks"], c["groups"]) for c in profile["collectives"]}

@@ -132,6 +132,11 @@ static void weights_that_leave_nothing_are_refused(void **state) {
   groups[0].count = 1, groups[1].first = 1, groups[1].count = 9;
   IO_OK(fsdp_sampler_mix(&sampler, groups, 2, &error), &error);
   IO_EXPECT(fsdp_sampler_hold_out(&sampler, 6, &error), FSDP_ERR_OPTION, &error, "none of the 1 of data 1");
+  // A document of many rows is held out whole; as a stream it is divided.
+  fsdp_sampler whole = {.sample_count = 100, .global_batch = 4};
+  IO_OK(fsdp_sampler_hold_out_last(&whole, (int64_t[]){96}, &error), &error);
+  IO_EXPECT(fsdp_sampler_hold_out_last(&whole, (int64_t[]){97}, &error), FSDP_ERR_OPTION, &error,
+            "those of whole records", "--packing stream");
 }
 
 static void paths_have_weights(void **state) {

@@ -577,12 +577,6 @@ static void the_part_to_hold_out_is_checked(void **state) {
     assert_int_equal(status, cases[i].held_out < 0 ? FSDP_ERR_OPTION : FSDP_OK);
     if (!status) assert_int_equal(sampler.held_out, cases[i].held_out);
   }
-  // A document of many rows is held out whole; as a stream it is divided.
-  fsdp_error error;
-  fsdp_sampler sampler = {.sample_count = 100, .global_batch = 4};
-  IO_OK(fsdp_sampler_hold_out_last(&sampler, (int64_t[]){96}, &error), &error);
-  IO_EXPECT(fsdp_sampler_hold_out_last(&sampler, (int64_t[]){97}, &error), FSDP_ERR_OPTION, &error,
-            "those of whole records", "--packing stream");
 }
 
 int main(void) {

@@ -246,8 +246,10 @@ static void one_memory_for_both_arenas(void **state) {
   fsdp_plan *plan = plan_of_config(&config);
   int64_t needed = plan->memory.space[FSDP_SPACE_DEVICE].arena_bytes +
                    plan->memory.space[FSDP_SPACE_HOST].arena_bytes + fsdp_plan_reserve_bytes(plan);
-  fsdp_limits limits = {
-      .place = {"the test", "the test"}, .shared_bytes = needed, .shared_place = "the test"};
+  fsdp_limits limits = {.place = {"the test", "the test"},
+                        .shared_bytes = needed,
+                        .shared_place = "the test",
+                        .ranks_per_machine = 2};
   fsdp_error error;
   assert_int_equal(fsdp_capacity_check(plan, &limits, &error), FSDP_OK);
   limits.shared_bytes--;

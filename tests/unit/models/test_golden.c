@@ -343,7 +343,8 @@ static void test_one_rank(void **state) {
 // The sequences of a batch spread over ranks or micro-batches, sharded, recomputed, offloaded.
 static void test_sharded(void **state) {
   (void)state;
-  for (size_t i = 0; i < FOLDERS; i += stride(3, 3)) {
+  // Of some folders not those of one rank.
+  for (size_t i = stride(3, 3) > 1; i < FOLDERS; i += stride(3, 3)) {
     golden g = open_golden(folders[i]);
     harness_config config = config_of(&g);
     config.plan.batch = 1;

@@ -154,6 +154,17 @@ static void test_rules_that_stay(void **state) {
   assert_string_equal(fsdp_saving_print(&chosen, FSDP_FATE_OFFLOAD, text), "attention,block_inputs@3");
   assert_string_not_equal(fsdp_saving_print(&chosen, FSDP_FATE_RECOMPUTE, text), "none");
   assert_null(strstr(text, "attention"));
+  // Rules of whole layers, and of more layers than drafts have, stay too.
+  static const char *const given[] = {"block:5", "rmsnorm@5", "rmsnorm,swiglu"};
+  for (int i = 0; i < 3; i++) {
+    fsdp_saving recomputed = parse(given[i], "none"), both = parse(given[i], "attention,block_inputs");
+    chosen = recomputed;
+    limit = arena_of(base_config(), &both, 0);
+    assert_true(limit < arena_of(base_config(), &recomputed, 0));
+    assert_true(choose(limit, false, true, &chosen));
+    assert_string_equal(fsdp_saving_print(&chosen, FSDP_FATE_RECOMPUTE, text), given[i]);
+    assert_true(arena_of(base_config(), &chosen, limit) <= limit);
+  }
   // What enters a layer can only be offloaded; all that can be, is, if the limit is out of reach.
   chosen = none;
   assert_false(choose(1, false, true, &chosen));
@@ -193,11 +204,30 @@ static void test_names_of_all_layers(void **state) {
   if (!strstr(text, "expert")) fail_msg("%s", text);
 }
 
+static void test_refusals(void **state) {
+  (void)state;
+  const fsdp_memory_limits allowed = {.bytes = {1}};
+  fsdp_plan_config config = base_config();
+  fsdp_device_profile *profile = fsdp_device_profile_nominal(config.backend);
+  fsdp_saving_choice choice = {.offload = true, .allowed = &allowed, .ranks_per_node = RANKS};
+  fsdp_error error;
+  bool found;
+  config.saving = parse("nosuch", "none");
+  assert_int_equal(fsdp_saving_choose(&choice, &config, &found, &error), FSDP_ERR_OPTION);
+  assert_non_null(strstr(error.message, "nosuch"));
+  config.saving = parse("none", "none");
+  choice.profile = profile;
+  profile->down_rate = 0;
+  assert_int_equal(fsdp_saving_choose(&choice, &config, &found, &error), FSDP_ERR_INPUT);
+  assert_non_null(strstr(error.message, "copy_gbps"));
+  fsdp_device_profile_destroy(profile);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_no_more_than_needed), cmocka_unit_test(test_cheapest),
-      cmocka_unit_test(test_rules_that_stay),     cmocka_unit_test(test_offloads_what_it_must),
-      cmocka_unit_test(test_names_of_all_layers),
+      cmocka_unit_test(test_no_more_than_needed),   cmocka_unit_test(test_cheapest),
+      cmocka_unit_test(test_rules_that_stay),       cmocka_unit_test(test_refusals),
+      cmocka_unit_test(test_offloads_what_it_must), cmocka_unit_test(test_names_of_all_layers),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

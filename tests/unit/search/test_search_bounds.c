@@ -402,8 +402,8 @@ static int most_of(const char *axis, fsdp_search_config *search, int64_t seq, in
   fsdp_search_kind *kinds = search_kinds_create(search, &space, &count);
   for (int k = 0; k < count; k++) most = (int)fmax(most, fsdp_mesh_size(&kinds[k].mesh, axis));
   free(kinds);
-  return most;
   search_space_release(&space);
+  return most;
 }
 
 // Context cuts into fewer than 256 rows only as far as sequences are too few for the ranks, and shards what
