@@ -3,8 +3,8 @@
 #   test.sh NAME...  only what has one of the NAMEs in its name: a test of ctest's list, or tidy, clang-tidy,
 #                    fuzz
 #     --asan, --tsan   in that sanitizer's build instead
-#   --full   then the tests under AddressSanitizer with UBSan and under ThreadSanitizer, clang-tidy, and a few
-#            seconds of each fuzzer
+#   --full   with those of it that take long (tests/CMakeLists.txt), and then the tests under AddressSanitizer
+#            with UBSan and under ThreadSanitizer, clang-tidy, and a few seconds of each fuzzer
 #   --all    --full with all random cases (the suite runs a third otherwise), every product of settings that
 #            the suites otherwise cover by pairs, the static analyzer, and the CUDA kernels' sources under
 #            AddressSanitizer
@@ -122,7 +122,11 @@ build() { scripts/build.sh "$1" -DFSDP_WERROR=ON "${@:2}"; }
 ahead_of_suite=
 suite() {
   local folder=$1 log results total bad skipped chosen=()
-  if [ ${#names[@]} -gt 0 ]; then chosen=(-R "$(IFS='|' && echo "${names[*]}")"); fi
+  if [ ${#names[@]} -gt 0 ]; then
+    chosen=(-R "$(IFS='|' && echo "${names[*]}")")
+  elif [ $full -eq 0 ]; then
+    chosen=(-LE '^long$')
+  fi
   say "Build and test: $*"
   if ! build "$@"; then
     failed=$((failed + 1))
