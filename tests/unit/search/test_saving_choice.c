@@ -157,7 +157,8 @@ static void test_rules_that_stay(void **state) {
   // Rules of whole layers, and of more layers than drafts have, stay too.
   static const char *const given[] = {"block:5", "rmsnorm@5", "rmsnorm,swiglu"};
   for (int i = 0; i < 3; i++) {
-    fsdp_saving recomputed = parse(given[i], "none"), both = parse(given[i], "attention,block_inputs");
+    const char *rest = i < 2 ? "attention,block_inputs" : "attention,block_inputs,residual,linear"; // all
+    fsdp_saving recomputed = parse(given[i], "none"), both = parse(given[i], rest);
     chosen = recomputed;
     limit = arena_of(base_config(), &both, 0);
     assert_true(limit < arena_of(base_config(), &recomputed, 0));
