@@ -179,7 +179,6 @@ static void add_offload_chains(const fsdp_search_config *search, search_space *s
   search_chain *most = add_chain(space);
   if (*cheap) add_set(most, cheap, "");
   add_set(most, cheap, list);
-  if (!recompute) add_offload_ladder(space, items, count, "");
   search_chain *inputs = add_chain(space);
   if (recompute) add_set(inputs, "block", "");
   add_set(inputs, recompute ? "block" : "", "block_inputs");
@@ -270,7 +269,7 @@ void search_list_chains(const fsdp_search_config *search, search_space *space, c
   space->usual_count = space->chain_count;
   if (offload) list_finer_chains(search, space, items, count, cheap);
   if (recompute) add_recompute_ladder(space, items, count);
-  if (offload && recompute) add_offload_ladder(space, items, count, cheap);
+  if (offload) add_offload_ladder(space, items, count, cheap);
   space->first_single = space->chain_count;
   if (recompute) list_single_chains(space, items, count);
   space->first_offload = space->chain_count;
