@@ -263,11 +263,13 @@ static fsdp_mesh mesh_of(const int sizes[OTHERS], int tensor, int place) {
   return mesh;
 }
 
-// Whether nodes' borders divide the groups of tensor unevenly where it is the innermost axis, and `inner`
+// Whether nodes' borders divide the groups of tensor where it is the innermost axis, unevenly or since it has
+// more ranks than a node: then small messages make fewer hops in a node with other ranks between. `inner`
 // ranks inside it are of one node.
 static bool may_be_outside(const fsdp_search_config *search, int tensor, int inner) {
   const int node = search->ranks_per_node;
-  return search->ranks > node && node % tensor && tensor % node && node % inner == 0;
+  const bool uneven = node % tensor && tensor % node;
+  return search->ranks > node && node % inner == 0 && (uneven || tensor > node);
 }
 
 // Every division of the ranks between data and fsdp, with tensor innermost, and outside other axes that have
