@@ -20,8 +20,7 @@ const char *fsdp_search_untried(void) {
          "than 2, 4 or 8; context of less than 256 rows a rank, or of 16 where sequences are too few for the "
          "ranks or not divided by them, unless heads are too few too; tensor other than the innermost axis, "
          "but where nodes divide its groups unevenly or it spans nodes, and of more ranks than heads but for "
-         "few sequences "
-         "inside a node; savings that differ between layers but for the first ones";
+         "few sequences inside a node; savings that differ between layers but for the first ones";
 }
 
 // ---- Kinds
