@@ -18,9 +18,10 @@ const char *fsdp_search_untried(void) {
   return "not tried: precisions; other prefetch than 0 to 2, 0 to 4 near the best, and 0 to 8 of the best; "
          "units of several layers, of parts of layers in more than two ways, and of experts in other blocks "
          "than 2, 4 or 8; context of less than 256 rows a rank, or of 16 where sequences are too few for the "
-         "ranks or not divided by them, unless heads are too few too; tensor other than the innermost axis, "
-         "but where nodes divide its groups unevenly or it spans nodes, and of more ranks than heads but for "
-         "few sequences inside a node; savings that differ between layers but for the first ones";
+         "ranks or not divided by them, unless heads are too few too; tensor or context outside of other "
+         "axes, but where nodes divide their groups unevenly or tensor spans nodes; tensor of more ranks "
+         "than heads but for few sequences inside a node; savings that differ between layers but for the "
+         "first ones";
 }
 
 // ---- Kinds

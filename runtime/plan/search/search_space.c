@@ -245,49 +245,58 @@ static void add_kinds(kind_list *list, const fsdp_mesh *mesh) {
   }
 }
 
-// Axes from the outermost. Data and fsdp are there also with one rank.
-enum { DATA, FSDP, CONTEXT, EXPERT, OTHERS };
+// Axes from the outermost, as they lie but where one is moved. Data and fsdp are there also with one rank.
+enum { DATA, FSDP, CONTEXT, EXPERT, TENSOR, AXES };
 
-// All axes but tensor in this order, and tensor before the axis `place`.
-static fsdp_mesh mesh_of(const int sizes[OTHERS], int tensor, int place) {
-  static const char *const names[OTHERS] = {FSDP_AXIS_DATA, FSDP_AXIS_FSDP, FSDP_AXIS_CONTEXT,
-                                            FSDP_AXIS_EXPERT};
+// The mesh with `moved` outside of the axes from `place` on; in the usual order if that is its own place.
+static fsdp_mesh mesh_of(const int sizes[AXES], int moved, int place) {
+  static const char *const names[AXES] = {FSDP_AXIS_DATA, FSDP_AXIS_FSDP, FSDP_AXIS_CONTEXT, FSDP_AXIS_EXPERT,
+                                          FSDP_AXIS_TENSOR};
   fsdp_mesh mesh = {0};
   bool fits = true;
-  for (int i = 0; i <= OTHERS; i++) {
-    if (i == place && tensor > 1) fits = fits && fsdp_mesh_add(&mesh, FSDP_AXIS_TENSOR, tensor);
-    if (i < OTHERS && (i <= FSDP || sizes[i] > 1)) fits = fits && fsdp_mesh_add(&mesh, names[i], sizes[i]);
+  for (int i = 0; i < AXES; i++) {
+    const int axis = i < place || i > moved ? i : i == place ? moved : i - 1;
+    if (axis <= FSDP || sizes[axis] > 1) fits = fits && fsdp_mesh_add(&mesh, names[axis], sizes[axis]);
   }
   FSDP_CHECK(fits, "a mesh of %d axes", mesh.count);
   fsdp_mesh_complete(&mesh);
   return mesh;
 }
 
-// Whether nodes' borders divide the groups of tensor where it is the innermost axis, unevenly or since it has
-// more ranks than a node: then small messages make fewer hops in a node with other ranks between. `inner`
-// ranks inside it are of one node.
-static bool may_be_outside(const fsdp_search_config *search, int tensor, int inner) {
+// Whether `moved`, which with the axes inside it has groups of `span` neighbours, may be outside of `between`
+// ranks of one node: where nodes' borders divide these groups unevenly, or tensor's since they are more than a
+// node. Then small messages make fewer hops in a node with other ranks between.
+static bool may_be_outside(const fsdp_search_config *search, int moved, int span, int between) {
   const int node = search->ranks_per_node;
-  const bool uneven = node % tensor && tensor % node;
-  return search->ranks > node && node % inner == 0 && (uneven || tensor > node);
+  const bool uneven = node % span && span % node;
+  return search->ranks > node && node % between == 0 && (uneven || (moved == TENSOR && span > node));
 }
 
-// Every division of the ranks between data and fsdp, with tensor innermost, and outside other axes that have
-// ranks where it may be.
+// `moved` outside of other axes that have ranks, wherever it may be.
+static void add_moved(kind_list *list, const int sizes[AXES], int moved) {
+  if (sizes[moved] == 1) return;
+  int span = 1, between = 1;
+  for (int i = moved; i < AXES; i++) span *= sizes[i];
+  for (int place = moved - 1; place >= 0; place--) {
+    between *= sizes[place];
+    if (sizes[place] == 1 || !may_be_outside(list->search, moved, span, between)) continue;
+    const fsdp_mesh mesh = mesh_of(sizes, moved, place);
+    add_kinds(list, &mesh);
+  }
+}
+
+// Every division of the ranks between data and fsdp.
 static void add_meshes(kind_list *list, int tensor, int context, int expert) {
   const fsdp_search_config *search = list->search;
   const int left = search->ranks / (tensor * context * expert);
   const bool rules = search->base.sharding || search->base.op_strategies;
   for (int data = 1; data <= left; data++) {
     if (left % data || (!rules && search->global_batch % (left * expert))) continue;
-    const int sizes[OTHERS] = {[DATA] = data, [FSDP] = left / data, [CONTEXT] = context, [EXPERT] = expert};
-    int inner = 1;
-    for (int place = OTHERS; place >= 0; place--) {
-      if (place < OTHERS) inner *= sizes[place];
-      if (place < OTHERS && (sizes[place] == 1 || !may_be_outside(search, tensor, inner))) continue;
-      const fsdp_mesh mesh = mesh_of(sizes, tensor, place);
-      add_kinds(list, &mesh);
-    }
+    const int sizes[AXES] = {data, left / data, context, expert, tensor};
+    const fsdp_mesh usual = mesh_of(sizes, TENSOR, TENSOR);
+    add_kinds(list, &usual);
+    add_moved(list, sizes, TENSOR);
+    add_moved(list, sizes, CONTEXT);
   }
 }
 

@@ -49,7 +49,8 @@ NAMED = [(ranks, ranks // 8, option) for ranks in (4096, 16384)
 # twice the micro-batch with one unit less gathered ahead, where all that layers save is fifty times the
 # memory; MLPs as units, of a kind that is 7% behind the best and not listed with a unit for each layer; six
 # units gathered ahead, where the best plan waits for memory with four; tensor outside fsdp, where nodes'
-# borders divide its groups unevenly if it is inside; tensor of more ranks than a node outside fsdp.
+# borders divide its groups unevenly if it is inside; tensor of more ranks than a node outside fsdp;
+# context outside data, where nodes' borders divide its groups unevenly if it is inside.
 FOUND_FIXED = (
     (["--model", "qwen2.5-7b", "--profile", "h100-sxm", "--ranks", 8, "--ranks-per-node", 2, "-s", 4096,
       "--global-batch", 32, "--memory-limit", 64000000000],
@@ -138,6 +139,9 @@ FOUND_FIXED = (
     (["--model", "llama-1b", "--profile", "h200", "--ranks", 32, "-s", 512, "--global-batch", 4,
       "--reduce-dtype", "bf16"],
      ["--mesh", "data=1,tensor=16,fsdp=1,context=2"]),
+    (["--model", "tiny", "--profile", "h100-sxm", "--ranks", 12, "-s", 2048, "--global-batch", 2,
+      "--memory-limit", 24000000000],
+     ["--mesh", "context=6,data=2,fsdp=1", "--strategy", "no"]),
 )  # fmt: skip
 # Where a free search finds no plan, one of these finds none either.
 FRUGAL = (["--prefetch", 0], ["--wrap", "none"], ["--recompute", "block"], ["--recompute", "none"],
