@@ -154,17 +154,14 @@ void fsdp_checkpoint_piece(const fsdp_checkpoint *checkpoint, int rank, int unit
 // The rank whose piece holds element `element` of the flat buffer that `rank` has of the unit.
 int fsdp_checkpoint_holder(const fsdp_checkpoint *checkpoint, int unit, int rank, int64_t element);
 
-// Appends the boxes of a parameter in a rank's piece of its unit, in order; their offsets count from the
-// piece's begin.
+// Appends the boxes of a parameter in the flat buffer that `rank` has of its unit, in order; their offsets
+// count from the buffer's begin, and their number is the rank.
 void fsdp_checkpoint_boxes(const fsdp_checkpoint *checkpoint, int param, int rank, fsdp_box_list *list);
 
 // The parameter, and the index in it (flattened), of element `element` of the flat buffer that `rank` has of
 // the unit; -1 for padding.
 int fsdp_checkpoint_element(const fsdp_checkpoint *checkpoint, int unit, int rank, int64_t element,
                             int64_t *index);
-
-// Bytes of all pieces of one slot of a rank.
-int64_t fsdp_checkpoint_slot_bytes(const fsdp_checkpoint *checkpoint, int rank, int slot);
 
 // Bytes of the data of a rank's file: of all slots.
 int64_t fsdp_checkpoint_data_bytes(const fsdp_checkpoint *checkpoint, int rank);

@@ -207,6 +207,7 @@ typedef struct source_file {
   bool verified;  // header and sums
   uint64_t *sums;
   int64_t header_bytes, data_bytes;
+  int64_t *offsets; // of every (slot, unit) in the data
   // The last chunk that was read of it: a unit's end and the next one's beginning often share one.
   unsigned char *tail;
   int64_t tail_chunk;
@@ -217,12 +218,11 @@ struct fsdp_checkpoint_reader {
   char *folder;
   source_file *files;
   int64_t bytes_read;
-  int64_t **offsets; // by rank once opened: data offset of every (slot, unit)
   // The chunks that were read last.
   int window_file;
   int64_t window_chunk, window_count;
   unsigned char *window;
-  fsdp_box_list stored; // of the piece that is being read
+  fsdp_box_list *boxes; // by parameter, once it is read (boxes_of)
 };
 
 static const char *path_of(const fsdp_checkpoint_reader *r, int rank, char path[PATH_BYTES]) {
@@ -275,7 +275,7 @@ fsdp_checkpoint_reader *fsdp_checkpoint_reader_create(const fsdp_checkpoint *che
   r->folder = strdup(folder);
   FSDP_NEED_MEMORY(r->folder, "a path");
   r->files = fsdp_alloc_zeroed((size_t)checkpoint->file_count, sizeof *r->files);
-  r->offsets = fsdp_alloc_zeroed((size_t)checkpoint->file_count, sizeof *r->offsets);
+  r->boxes = fsdp_alloc_zeroed((size_t)checkpoint->param_count, sizeof *r->boxes);
   for (int i = 0; i < checkpoint->file_count; i++) r->files[i].descriptor = -1;
   r->window = fsdp_alloc((size_t)(WINDOW * CHUNK));
   r->window_file = -1;
@@ -288,11 +288,11 @@ void fsdp_checkpoint_reader_destroy(fsdp_checkpoint_reader *r) {
     if (r->files[i].descriptor >= 0) close(r->files[i].descriptor);
     free(r->files[i].sums);
     free(r->files[i].tail);
-    free(r->offsets[i]);
+    free(r->files[i].offsets);
   }
-  fsdp_box_list_free(&r->stored);
+  for (int p = 0; p < r->checkpoint->param_count; p++) fsdp_box_list_free(&r->boxes[p]);
   free(r->window);
-  free(r->offsets);
+  free(r->boxes);
   free(r->files);
   free(r->folder);
   free(r);
@@ -309,19 +309,17 @@ static fsdp_status fail_damaged(const fsdp_checkpoint_reader *r, int rank, const
                    path_of(r, rank, path), what);
 }
 
-static void make_offsets(fsdp_checkpoint_reader *r, int rank) {
-  const fsdp_checkpoint *c = r->checkpoint;
-  int64_t offset = 0;
-  r->offsets[rank] = fsdp_alloc((size_t)(c->unit_count * c->slot_count) * sizeof(int64_t));
+static int64_t *make_offsets(const fsdp_checkpoint *c, int rank) {
+  int64_t offset = 0, *offsets = fsdp_alloc((size_t)(c->unit_count * c->slot_count) * sizeof *offsets);
   for (int slot = 0; slot < c->slot_count; slot++) {
     for (int u = 0; u < c->unit_count; u++) {
       int64_t first, numel;
       fsdp_checkpoint_piece(c, rank, u, &first, &numel);
-      r->offsets[rank][slot * c->unit_count + u] = offset;
+      offsets[slot * c->unit_count + u] = offset;
       offset += numel * fsdp_dtype_bytes(c->slots[slot].dtype);
     }
   }
-  r->files[rank].data_bytes = offset;
+  return offsets;
 }
 
 static fsdp_status open_file(fsdp_checkpoint_reader *r, int rank, fsdp_error *error) {
@@ -339,7 +337,8 @@ static fsdp_status open_file(fsdp_checkpoint_reader *r, int rank, fsdp_error *er
   if (status == FSDP_OK)
     status = fsdp_checkpoint_ends_read(path, file->descriptor, &ends, &file->sums, error);
   if (status != FSDP_OK) return status;
-  make_offsets(r, rank);
+  file->offsets = make_offsets(r->checkpoint, rank);
+  file->data_bytes = ends.data_bytes;
   file->tail = fsdp_alloc((size_t)CHUNK);
   file->tail_chunk = -1;
   file->header_bytes = ends.header_bytes;
@@ -434,14 +433,40 @@ typedef struct request {
   unsigned char *out;
 } request;
 
-// Reads what the wanted box shares with a box of `rank`'s piece, row by row.
-static fsdp_status read_shared(transfer *t, const request *q, int rank, const fsdp_box *stored,
-                               fsdp_error *error) {
-  const fsdp_checkpoint *c = t->reader->checkpoint;
+// Neighbouring elements of the flat buffer that a rank has of a unit, and where they go.
+typedef struct run {
+  int rank;
+  int64_t first, numel;
+  unsigned char *to;
+} run;
+
+// Reads them from the files of all ranks that hold some.
+static fsdp_status read_run(transfer *t, const request *q, run left, fsdp_error *error) {
+  fsdp_checkpoint_reader *r = t->reader;
+  const fsdp_checkpoint *c = r->checkpoint;
+  const int unit = c->params[q->param].unit;
+  while (left.numel > 0) {
+    const int holder = fsdp_checkpoint_holder(c, unit, left.rank, left.first);
+    int64_t first, numel;
+    fsdp_checkpoint_piece(c, holder, unit, &first, &numel);
+    const int64_t now = fsdp_min_i64(left.numel, first + numel - left.first);
+    fsdp_status status = r->files[holder].verified ? FSDP_OK : open_file(r, holder, error);
+    if (status != FSDP_OK) return status;
+    const int64_t begin = r->files[holder].offsets[q->slot * c->unit_count + unit];
+    status = transfer_run(t, holder, begin + (left.first - first) * q->width, now * q->width, left.to, error);
+    if (status != FSDP_OK) return status;
+    left.first += now;
+    left.numel -= now;
+    left.to += now * q->width;
+  }
+  return FSDP_OK;
+}
+
+// Reads what the wanted box shares with a box of the parameter in a rank's flat buffer, row by row.
+static fsdp_status read_shared(transfer *t, const request *q, const fsdp_box *stored, fsdp_error *error) {
   fsdp_box from, to;
   if (!fsdp_box_intersect(stored, &q->wanted, &from) || !fsdp_box_intersect(&q->wanted, stored, &to))
     return FSDP_OK;
-  int64_t base = t->reader->offsets[rank][q->slot * c->unit_count + c->params[q->param].unit];
   int64_t row_elems = from.extent[from.dims - 1], rows = fsdp_box_numel(&from) / row_elems;
   fsdp_status status = FSDP_OK;
   for (int64_t row = 0; row < rows && status == FSDP_OK; row++) {
@@ -451,105 +476,36 @@ static fsdp_status read_shared(transfer *t, const request *q, int rank, const fs
       at[d] += left % from.extent[d];
       left /= from.extent[d];
     }
-    status = transfer_run(t, rank, base + fsdp_box_offset_of(&from, at) * q->width, row_elems * q->width,
-                          q->out + fsdp_box_offset_of(&to, at) * q->width, error);
+    const run all = {stored->param, fsdp_box_offset_of(&from, at), row_elems,
+                     q->out + fsdp_box_offset_of(&to, at) * q->width};
+    status = read_run(t, q, all, error);
   }
   return status;
 }
 
-// A box that is one box of a rank's piece too.
-typedef struct home_box {
-  int rank;
-  int64_t outer, local; // its first index in dimension 0, if that is cut besides, and in the cut dimension
-} home_box;
-
-// Reads it from the files of all ranks that hold a part of this piece.
-static fsdp_status read_local(transfer *t, const request *q, home_box home, fsdp_error *error) {
-  fsdp_checkpoint_reader *r = t->reader;
+// The boxes of a parameter in all flat buffers that have some of it, of ranks with the same one on the first.
+static const fsdp_box_list *boxes_of(fsdp_checkpoint_reader *r, int param) {
   const fsdp_checkpoint *c = r->checkpoint;
-  const fsdp_checkpoint_param *p = &c->params[q->param];
-  int64_t low = 0, high = 0; // the box's first and last element in the piece, flattened
-  for (int d = 0; d < p->dims; d++) {
-    int64_t start = d == p->cut.dim && p->cut.block_count > 0 ? home.local : q->wanted.start[d];
-    if (d == 0 && fsdp_cut_is_outer(&p->cut)) start = home.outer;
-    low = low * p->local[d] + start;
-    high = high * p->local[d] + start + q->wanted.extent[d] - 1;
-  }
-  for (int64_t at = p->offset + low; at <= p->offset + high;) {
-    int holder = fsdp_checkpoint_holder(c, p->unit, home.rank, at);
-    fsdp_status status = r->files[holder].verified ? FSDP_OK : open_file(r, holder, error);
-    r->stored.count = 0;
-    fsdp_checkpoint_boxes(c, q->param, holder, &r->stored);
-    for (int b = 0; b < r->stored.count && status == FSDP_OK; b++)
-      status = read_shared(t, q, holder, &r->stored.boxes[b], error);
-    if (status != FSDP_OK) return status;
-    int64_t first, numel;
-    fsdp_checkpoint_piece(c, holder, p->unit, &first, &numel);
-    at = first + numel;
-  }
-  return FSDP_OK;
+  const fsdp_axis_set axes = fsdp_cut_axes(&c->params[param].cut);
+  fsdp_box_list *list = &r->boxes[param];
+  for (int i = 0, count = list->count ? 0 : fsdp_mesh_group_size(&c->mesh, axes); i < count; i++)
+    fsdp_checkpoint_boxes(c, param, fsdp_mesh_group_member(&c->mesh, axes, 0, i), list);
+  return list;
 }
 
-// Reads one box of a parameter from the pieces that hold a part of it, of those ranks that have the indices
-// of dimension 0 which `home` says.
-static fsdp_status read_blocks(transfer *t, const request *q, home_box home, fsdp_error *error) {
-  const fsdp_checkpoint *c = t->reader->checkpoint;
-  const fsdp_cut *cut = &c->params[q->param].cut;
-  if (cut->block_count == 0) return read_local(t, q, home, error);
-  int d = cut->dim;
-  int64_t end = q->wanted.start[d] + q->wanted.extent[d];
-  for (int64_t at = q->wanted.start[d]; at < end;) {
-    const fsdp_cut_home block = fsdp_cut_home_of(cut, &c->mesh, at);
-    request part = *q;
-    part.wanted.start[d] = at;
-    part.wanted.extent[d] = fsdp_min_i64(block.count, end - at);
-    part.wanted.offset += (at - q->wanted.start[d]) * q->wanted.stride[d];
-    // Ranks are numbered from the first coordinate on every axis that does not cut.
-    const home_box own = {block.rank + home.rank, home.outer, block.local};
-    fsdp_status status = read_local(t, &part, own, error);
-    if (status != FSDP_OK) return status;
-    at += part.wanted.extent[d];
-  }
-  return FSDP_OK;
-}
-
-// Reads what one parameter, or part of one, has of a box.
+// Reads one box of a parameter; of one in parts, of which q->param is any one, from all of them.
 static fsdp_status read_box(transfer *t, const request *q, fsdp_error *error) {
   const fsdp_checkpoint *c = t->reader->checkpoint;
-  const fsdp_checkpoint_param *p = &c->params[q->param];
-  if (!fsdp_cut_is_outer(&p->cut)) return read_blocks(t, q, (home_box){0}, error);
-  const int64_t places = fsdp_cut_outer_places(&p->cut, &c->mesh, p->shape[0]);
-  const int64_t begin = p->cut.part_first, count = p->cut.part_count ? p->cut.part_count : places;
-  const int64_t end = q->wanted.start[0] + q->wanted.extent[0];
-  for (int64_t at = q->wanted.start[0]; at < end;) {
-    const int64_t place = at % places, next = at - place + places; // the next rank's first
-    if (place < begin || place >= begin + count) {
-      at = place < begin ? at - place + begin : next;
-      continue;
-    }
-    request part = *q;
-    part.wanted.start[0] = at;
-    part.wanted.extent[0] = fsdp_min_i64(begin + count - place, end - at);
-    part.wanted.offset += (at - q->wanted.start[0]) * q->wanted.stride[0];
-    const int rank = fsdp_mesh_group_member(&c->mesh, p->cut.outer_axes, 0, (int)(at / places));
-    fsdp_status status = read_blocks(t, &part, (home_box){rank, place - begin, 0}, error);
-    if (status != FSDP_OK) return status;
-    at += part.wanted.extent[0];
-  }
-  return FSDP_OK;
-}
-
-// The same of a parameter in parts, of which q->param is any one.
-static fsdp_status read_parts(transfer *t, const request *q, fsdp_error *error) {
-  const fsdp_checkpoint *c = t->reader->checkpoint;
   const fsdp_checkpoint_param *of = &c->params[q->param];
+  const bool is_part = of->cut.part_count > 0;
   fsdp_status status = FSDP_OK;
-  if (!of->cut.part_count) return read_box(t, q, error);
-  for (int p = 0; p < c->param_count && !status; p++) {
-    if (!c->params[p].cut.part_count || strcmp(c->params[p].name, of->name) != 0) continue;
+  for (int p = is_part ? 0 : q->param; p < (is_part ? c->param_count : q->param + 1); p++) {
+    if (is_part && (!c->params[p].cut.part_count || strcmp(c->params[p].name, of->name) != 0)) continue;
     request part = *q;
     part.param = p;
-    status = read_box(t, &part, error);
+    const fsdp_box_list *list = boxes_of(t->reader, p);
+    for (int b = 0; b < list->count && status == FSDP_OK; b++)
+      status = read_shared(t, &part, &list->boxes[b], error);
   }
   return status;
 }
@@ -566,7 +522,7 @@ fsdp_status fsdp_checkpoint_read(fsdp_checkpoint_reader *r, int slot, int param,
   fsdp_status status = FSDP_OK;
   for (int b = 0; b < count && status == FSDP_OK; b++) {
     request q = {wanted[b], slot, param, fsdp_dtype_bytes(c->slots[slot].dtype), out};
-    status = read_parts(&t, &q, error);
+    status = read_box(&t, &q, error);
   }
   if (status == FSDP_OK) status = flush(&t, error);
   if (status != FSDP_OK) return status;
