@@ -9,7 +9,6 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 // For a terminal that accepts nothing, and for the error file's disk.
@@ -119,9 +118,8 @@ int fsdp_job_record(const fsdp_job_end *end) {
 
 void fsdp_job_record_wait(int writer) {
   if (writer <= 0) return;
-  for (int waited = 0; waitpid(writer, NULL, WNOHANG) == 0 && waited < RECORD_MS; waited += RECORD_TICK_MS) {
-    nanosleep(&(struct timespec){.tv_nsec = RECORD_TICK_MS * 1000000}, NULL);
-  }
+  for (int waited = 0; waitpid(writer, NULL, WNOHANG) == 0 && waited < RECORD_MS; waited += RECORD_TICK_MS)
+    fsdp_sleep_ms(RECORD_TICK_MS);
 }
 
 static FSDP_NORETURN void end_job(fsdp_status status, const char *message, bool follows) {

@@ -21,6 +21,12 @@
 #define WINDOW      64 // chunks that are read at once, at most
 #define PIECE_BYTES ((int64_t)4 << 20)
 
+static const char *path_of(const fsdp_checkpoint *c, const char *folder, int rank, char path[PATH_BYTES]) {
+  char name[FSDP_CHECKPOINT_NAME_BYTES];
+  snprintf(path, PATH_BYTES, "%.4200s/%s", folder, fsdp_checkpoint_file_name(c, rank, name));
+  return path;
+}
+
 // ---- Writing
 
 // The data stream: appended to the file, and hashed chunk by chunk.
@@ -29,38 +35,21 @@ typedef struct stream {
   XXH3_state_t *hash; // of the chunk that is not full yet
   int64_t chunk_fill, chunks;
   uint64_t *sums;
-  int slot, unit; // of the next value
-  int64_t done;   // of its piece
 } stream;
 
-// Checks the next `bytes` of the data (whole values) for values that are not finite.
-static fsdp_status check_finite(stream *s, const fsdp_checkpoint_file_config *config,
-                                const unsigned char *data, int64_t bytes, fsdp_error *error) {
+static fsdp_status check_finite(const fsdp_checkpoint_file_config *config, const fsdp_checkpoint_range *range,
+                                const void *values, fsdp_error *error) {
   const fsdp_checkpoint *c = config->checkpoint;
-  while (bytes > 0) {
-    int64_t first, numel, width = fsdp_dtype_bytes(c->slots[s->slot].dtype);
-    fsdp_checkpoint_piece(c, config->rank, s->unit, &first, &numel);
-    int64_t now = fsdp_min_i64(bytes / width, numel - s->done);
-    int64_t found = fsdp_first_not_finite(c->slots[s->slot].dtype, data, now), index;
-    if (found >= 0) {
-      index = first + s->done + found;
-      int owner = fsdp_checkpoint_element(c, s->unit, config->rank, index, &index);
-      return fsdp_fail(error, FSDP_ERR_NOT_FINITE,
-                       "%s of %s is %s at element %" PRId64
-                       ": the state is not saved; lower --lr, raise --warmup-steps, or look at the data",
-                       c->slots[s->slot].name, owner < 0 ? "the padding" : c->params[owner].name,
-                       fsdp_not_finite_name(c->slots[s->slot].dtype, data, found), index);
-    }
-    data += now * width;
-    bytes -= now * width;
-    s->done += now;
-    if (s->done < numel) continue;
-    s->done = 0;
-    if (++s->unit < c->unit_count) continue;
-    s->unit = 0;
-    s->slot++;
-  }
-  return FSDP_OK;
+  const fsdp_checkpoint_slot *slot = &c->slots[range->slot];
+  const int64_t bad = fsdp_first_not_finite(slot->dtype, values, range->numel);
+  if (bad < 0) return FSDP_OK;
+  int64_t index = range->first_elem + bad;
+  const int owner = fsdp_checkpoint_element(c, range->unit, config->rank, index, &index);
+  return fsdp_fail(error, FSDP_ERR_NOT_FINITE,
+                   "%s of %s is %s at element %" PRId64
+                   ": the state is not saved; lower --lr, raise --warmup-steps, or look at the data",
+                   slot->name, owner < 0 ? "the padding" : c->params[owner].name,
+                   fsdp_not_finite_name(slot->dtype, values, bad), index);
 }
 
 static void end_chunk(stream *s) {
@@ -85,21 +74,9 @@ static fsdp_status append(stream *s, const unsigned char *data, int64_t bytes, f
   return fsdp_safetensors_writer_append(s->writer, data, bytes, error);
 }
 
-static fsdp_status append_memory(stream *s, const fsdp_checkpoint_file_config *config, int64_t bytes,
-                                 fsdp_error *error) {
-  const unsigned char *data = config->data;
-  fsdp_status status = FSDP_OK;
-  for (int64_t done = 0, now; done < bytes && status == FSDP_OK; done += now) {
-    now = fsdp_min_i64(PIECE_BYTES, bytes - done);
-    status = check_finite(s, config, data + done, now, error);
-    if (status == FSDP_OK) status = append(s, data + done, now, error);
-  }
-  return status;
-}
-
 static fsdp_status append_ranges(stream *s, const fsdp_checkpoint_file_config *config, fsdp_error *error) {
   const fsdp_checkpoint *c = config->checkpoint;
-  int64_t limit = config->piece_bytes ? config->piece_bytes : PIECE_BYTES, offset = 0;
+  const int64_t limit = config->piece_bytes ? config->piece_bytes : PIECE_BYTES;
   for (int slot = 0; slot < c->slot_count; slot++) {
     int64_t width = fsdp_dtype_bytes(c->slots[slot].dtype);
     for (int u = 0; u < c->unit_count; u++) {
@@ -107,12 +84,11 @@ static fsdp_status append_ranges(stream *s, const fsdp_checkpoint_file_config *c
       fsdp_checkpoint_piece(c, config->rank, u, &first, &numel);
       for (int64_t done = 0, now; done < numel; done += now) {
         now = fsdp_min_i64(limit / width, numel - done);
-        fsdp_checkpoint_range range = {slot, u, first + done, now, offset};
+        const fsdp_checkpoint_range range = {slot, u, first + done, now};
         const void *values = config->source(config->context, &range);
-        fsdp_status status = check_finite(s, config, values, now * width, error);
+        fsdp_status status = check_finite(config, &range, values, error);
         if (status == FSDP_OK) status = append(s, values, now * width, error);
         if (status != FSDP_OK) return status;
-        offset += now * width;
       }
     }
   }
@@ -146,8 +122,7 @@ static fsdp_safetensors_tensor *declare(const fsdp_checkpoint *c, int rank, int6
 // The data, the checksums of its chunks, and that of the whole file.
 static fsdp_status write_data(stream *s, const fsdp_checkpoint_file_config *config,
                               fsdp_checkpoint_ends *ends, fsdp_error *error) {
-  fsdp_status status =
-      config->data ? append_memory(s, config, ends->data_bytes, error) : append_ranges(s, config, error);
+  fsdp_status status = append_ranges(s, config, error);
   if (status != FSDP_OK) return status;
   if (s->chunk_fill > 0) end_chunk(s);
   const void *header = fsdp_safetensors_writer_header(s->writer, &ends->header_bytes);
@@ -162,8 +137,7 @@ static fsdp_status make_folder(const char *path, fsdp_error *error) {
   snprintf(folder, sizeof folder, "%s", path);
   *strrchr(folder, '/') = 0;
   if (mkdir(folder, 0777) == 0 || errno == EEXIST) return FSDP_OK;
-  return fsdp_fail(error, FSDP_ERR_INPUT, "%s: making it failed (%s); make room there or give another folder",
-                   folder, strerror(errno));
+  return fsdp_fail_write(folder, "making it", error);
 }
 
 fsdp_status fsdp_checkpoint_file_write(const fsdp_checkpoint_file_config *config, int64_t *file_bytes,
@@ -178,9 +152,8 @@ fsdp_status fsdp_checkpoint_file_write(const fsdp_checkpoint_file_config *config
       .checkpoint = c, .rank = config->rank, .data_bytes = fsdp_checkpoint_data_bytes(c, config->rank)};
   int64_t sums = fsdp_checkpoint_ends_sums(&ends);
   fsdp_safetensors_tensor *tensors = declare(c, config->rank, sums, &names, &count);
-  const char *metadata[] = {"format", "fsdp checkpoint", NULL};
   fsdp_safetensors_writer_config writer = {
-      .path = path, .tensors = tensors, .tensor_count = count, .metadata = metadata, .direct = true};
+      .path = path, .tensors = tensors, .tensor_count = count, .format = "fsdp checkpoint", .direct = true};
   stream s = {.hash = XXH3_createState(), .sums = fsdp_alloc((size_t)sums * sizeof *s.sums)};
   FSDP_NEED_MEMORY(s.hash, "a hash");
   XXH3_64bits_reset(s.hash);
@@ -225,12 +198,6 @@ struct fsdp_checkpoint_reader {
   fsdp_box_list *boxes; // by parameter, once it is read (boxes_of)
 };
 
-static const char *path_of(const fsdp_checkpoint_reader *r, int rank, char path[PATH_BYTES]) {
-  char name[FSDP_CHECKPOINT_NAME_BYTES];
-  snprintf(path, PATH_BYTES, "%.4200s/%s", r->folder, fsdp_checkpoint_file_name(r->checkpoint, rank, name));
-  return path;
-}
-
 static fsdp_status fail_missing(const char *path, fsdp_error *error) {
   return fsdp_fail(error, FSDP_ERR_INPUT,
                    "%s: cannot be opened (%s), but belongs to the checkpoint; use another one", path,
@@ -238,10 +205,9 @@ static fsdp_status fail_missing(const char *path, fsdp_error *error) {
 }
 
 static fsdp_status check_rank(const fsdp_checkpoint *c, const char *folder, int rank, fsdp_error *error) {
-  char path[PATH_BYTES], name[FSDP_CHECKPOINT_NAME_BYTES];
+  char path[PATH_BYTES];
   fsdp_checkpoint_ends ends = {.checkpoint = c, .rank = rank};
-  snprintf(path, sizeof path, "%.4200s/%s", folder, fsdp_checkpoint_file_name(c, rank, name));
-  int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  int descriptor = open(path_of(c, folder, rank, path), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) return fail_missing(path, error);
   fsdp_status status = fsdp_checkpoint_ends_measure(path, descriptor, &ends, error);
   close(descriptor);
@@ -272,8 +238,7 @@ fsdp_status fsdp_checkpoint_check_files(const fsdp_checkpoint *c, const char *fo
 fsdp_checkpoint_reader *fsdp_checkpoint_reader_create(const fsdp_checkpoint *checkpoint, const char *folder) {
   fsdp_checkpoint_reader *r = fsdp_alloc_zeroed(1, sizeof *r);
   r->checkpoint = checkpoint;
-  r->folder = strdup(folder);
-  FSDP_NEED_MEMORY(r->folder, "a path");
+  r->folder = fsdp_strdup(folder, "a path");
   r->files = fsdp_alloc_zeroed((size_t)checkpoint->file_count, sizeof *r->files);
   r->boxes = fsdp_alloc_zeroed((size_t)checkpoint->param_count, sizeof *r->boxes);
   for (int i = 0; i < checkpoint->file_count; i++) r->files[i].descriptor = -1;
@@ -306,7 +271,7 @@ static fsdp_status fail_damaged(const fsdp_checkpoint_reader *r, int rank, const
                                 fsdp_error *error) {
   char path[PATH_BYTES];
   return fsdp_fail(error, FSDP_ERR_INPUT, "%s: %s: it is damaged; use another checkpoint",
-                   path_of(r, rank, path), what);
+                   path_of(r->checkpoint, r->folder, rank, path), what);
 }
 
 static int64_t *make_offsets(const fsdp_checkpoint *c, int rank) {
@@ -327,8 +292,9 @@ static fsdp_status open_file(fsdp_checkpoint_reader *r, int rank, fsdp_error *er
   char path[PATH_BYTES];
   fsdp_checkpoint_ends ends = {.checkpoint = r->checkpoint, .rank = rank};
   // A reader that has found damage must not read on.
-  FSDP_CHECK(file->descriptor < 0, "%s: read again after it failed", path_of(r, rank, path));
-  file->descriptor = open(path_of(r, rank, path), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  FSDP_CHECK(file->descriptor < 0, "%s: read again after it failed",
+             path_of(r->checkpoint, r->folder, rank, path));
+  file->descriptor = open(path_of(r->checkpoint, r->folder, rank, path), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file->descriptor < 0) {
     return fsdp_fail(error, FSDP_ERR_INPUT, "%s: cannot be opened (%s); use another checkpoint", path,
                      strerror(errno));

@@ -14,6 +14,8 @@
 #include <xxhash.h>
 
 #define PATH_BYTES (FSDP_CHECKPOINT_PATH_BYTES + 256)
+#define OLD        ".old"
+#define GONE       ".gone"
 
 // Beside weights and config.json, what Transformers needs to load and use a model.
 #define TOKENIZER     "tokenizer.json"
@@ -38,45 +40,31 @@ enum { CARRIED_MAX = sizeof carried_names / sizeof *carried_names };
 
 // ---- Files and folders
 
-static fsdp_status fail_file(const char *path, const char *what, fsdp_error *error) {
-  return fsdp_fail(error, FSDP_ERR_INPUT, "%s: %s failed (%s); make room there or give another folder", path,
-                   what, strerror(errno));
-}
-
-bool fsdp_checkpoint_sync_folder(const char *folder) {
-  int descriptor = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  bool good = descriptor >= 0 && fsync(descriptor) == 0;
-  if (descriptor >= 0) close(descriptor);
-  return good;
-}
-
-static fsdp_status write_file(const char *path, const char *data, size_t bytes, fsdp_error *error) {
+// `checksum` (may be NULL) becomes XXH3-128 of the data.
+static fsdp_status write_file(const char *path, const char *data, int64_t bytes, uint64_t checksum[2],
+                              fsdp_error *error) {
+  XXH128_hash_t hash = XXH3_128bits(data, (size_t)bytes);
+  if (checksum) checksum[0] = hash.high64, checksum[1] = hash.low64;
   int descriptor = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  bool good = descriptor >= 0 && fsdp_write_all(descriptor, data, (int64_t)bytes) && fsync(descriptor) == 0;
+  bool good = descriptor >= 0 && fsdp_write_all(descriptor, data, bytes) && fsync(descriptor) == 0;
   int reason = errno;
   if (descriptor >= 0 && close(descriptor) != 0 && good) {
     good = false;
     reason = errno;
   }
   errno = reason;
-  return good ? FSDP_OK : fail_file(path, "writing", error);
+  return good ? FSDP_OK : fsdp_fail_write(path, "writing", error);
 }
 
 fsdp_status fsdp_checkpoint_copy_file(const char *from, const char *to, uint64_t checksum[2],
                                       fsdp_error *error) {
-  FILE *file = fopen(from, "rb");
-  if (!file) return fail_file(from, "opening", error);
-  char *data = NULL;
-  size_t bytes = 0, capacity = 0, got = 1;
-  while (got > 0) {
-    if (bytes == capacity) data = fsdp_realloc(data, capacity = capacity * 2 + 65536);
-    bytes += got = fread(data + bytes, 1, capacity - bytes, file);
-  }
-  fsdp_status status = ferror(file) ? fail_file(from, "reading", error) : FSDP_OK;
-  fclose(file);
-  XXH128_hash_t hash = XXH3_128bits(data, bytes);
-  if (checksum) checksum[0] = hash.high64, checksum[1] = hash.low64;
-  if (status == FSDP_OK) status = write_file(to, data, bytes, error);
+  int64_t bytes;
+  int descriptor = open(from, O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) return fsdp_fail_write(from, "opening", error);
+  char *data = fsdp_read_rest(descriptor, INT64_MAX, &bytes);
+  fsdp_status status =
+      data ? write_file(to, data, bytes, checksum, error) : fsdp_fail_write(from, "reading", error);
+  close(descriptor);
   free(data);
   return status;
 }
@@ -92,6 +80,12 @@ void fsdp_checkpoint_remove_tree(const char *path) {
 }
 
 // ---- What is there
+
+const char *fsdp_checkpoint_path(const char *folder, int64_t step, const char *ending,
+                                 char path[FSDP_CHECKPOINT_PATH_BYTES]) {
+  snprintf(path, FSDP_CHECKPOINT_PATH_BYTES, "%.4000s/step-%08" PRId64 "%s", folder, step, ending);
+  return path;
+}
 
 // "step-00000500" is 500 with an empty rest, "step-00000500.tmp" with ".tmp"; false for any other name.
 static bool parse_name(const char *name, int64_t *step, const char **rest) {
@@ -246,10 +240,6 @@ bool fsdp_checkpoint_named(const char *folder, const char *word, char path[FSDP_
 
 // ---- Going
 
-static void gone_path(const char *folder, int64_t step, char path[PATH_BYTES]) {
-  snprintf(path, PATH_BYTES, "%.4000s/step-%08" PRId64 ".gone", folder, step);
-}
-
 // How many ranks' files the folder may have, from the names in it.
 static void count_files(const char *path, fsdp_checkpoint_gone *gone) {
   DIR *listing = opendir(path);
@@ -292,8 +282,8 @@ const char *fsdp_checkpoint_print_names(const char *folder, char out[FSDP_CHECKP
 
 // Renamed first: a folder of which files are missing must not look complete.
 static void set_gone(const char *folder, int64_t step, const char *path, fsdp_checkpoint_gone_list *list) {
-  char gone[PATH_BYTES];
-  gone_path(folder, step, gone);
+  char gone[FSDP_CHECKPOINT_PATH_BYTES];
+  fsdp_checkpoint_path(folder, step, GONE, gone);
   if (strcmp(path, gone) != 0) {
     fsdp_checkpoint_remove_tree(gone);
     if (rename(path, gone) != 0) return;
@@ -309,7 +299,7 @@ static void set_gone(const char *folder, int64_t step, const char *path, fsdp_ch
 
 // The folders of this name's ending, at most as many as the list has room for.
 static void clean_ending(const char *folder, const char *ending, fsdp_checkpoint_gone_list *gone) {
-  char whole[FSDP_CHECKPOINT_PATH_BYTES], temporary[FSDP_CHECKPOINT_PATH_BYTES], path[PATH_BYTES];
+  char whole[FSDP_CHECKPOINT_PATH_BYTES], path[FSDP_CHECKPOINT_PATH_BYTES];
   int64_t step, steps[FSDP_CHECKPOINT_GONE_MAX];
   int count = 0;
   const char *rest;
@@ -319,28 +309,28 @@ static void clean_ending(const char *folder, const char *ending, fsdp_checkpoint
     if (parse_name(entry->d_name, &step, &rest) && strcmp(rest, ending) == 0) steps[count++] = step;
   closedir(listing);
   for (int i = 0; i < count; i++) {
-    fsdp_checkpoint_paths(folder, steps[i], temporary, whole);
-    snprintf(path, sizeof path, "%s%s", whole, ending);
+    fsdp_checkpoint_path(folder, steps[i], "", whole);
+    fsdp_checkpoint_path(folder, steps[i], ending, path);
     // A complete one that was set aside for a successor that was never completed.
-    bool saved = strcmp(ending, ".old") == 0 && access(whole, F_OK) != 0 && rename(path, whole) == 0;
+    bool saved = strcmp(ending, OLD) == 0 && access(whole, F_OK) != 0 && rename(path, whole) == 0;
     if (!saved) set_gone(folder, steps[i], path, gone);
   }
 }
 
 void fsdp_checkpoint_clean(const char *folder, fsdp_checkpoint_gone_list *gone) {
-  clean_ending(folder, ".gone", gone);
-  clean_ending(folder, ".old", gone);
-  clean_ending(folder, ".tmp", gone);
+  clean_ending(folder, GONE, gone);
+  clean_ending(folder, OLD, gone);
+  clean_ending(folder, FSDP_CHECKPOINT_UNFINISHED, gone);
 }
 
 void fsdp_checkpoint_remove_files(const char *folder, const fsdp_checkpoint_gone_list *gone, int part,
                                   int parts) {
-  char path[PATH_BYTES], file[PATH_BYTES + FSDP_CHECKPOINT_NAME_BYTES], name[FSDP_CHECKPOINT_NAME_BYTES];
+  char path[FSDP_CHECKPOINT_PATH_BYTES], file[PATH_BYTES], name[FSDP_CHECKPOINT_NAME_BYTES];
   for (int64_t i = 0; i < gone->count; i++) {
     const fsdp_checkpoint_gone *item = &gone->items[i];
     // Names follow from the number of files alone.
     const fsdp_checkpoint layout = {.file_count = item->in_folders ? FSDP_MESH_RANKS_MAX : 1};
-    gone_path(folder, item->step, path);
+    fsdp_checkpoint_path(folder, item->step, GONE, path);
     for (int rank = part; rank < item->file_count; rank += parts) {
       snprintf(file, sizeof file, "%s/%s", path, fsdp_checkpoint_file_name(&layout, rank, name));
       unlink(file);
@@ -349,36 +339,28 @@ void fsdp_checkpoint_remove_files(const char *folder, const fsdp_checkpoint_gone
 }
 
 void fsdp_checkpoint_remove_rest(const char *folder, fsdp_checkpoint_gone_list *gone) {
-  char path[PATH_BYTES];
-  for (int64_t i = 0; i < gone->count; i++) {
-    gone_path(folder, gone->items[i].step, path);
-    fsdp_checkpoint_remove_tree(path);
-  }
+  char path[FSDP_CHECKPOINT_PATH_BYTES];
+  for (int64_t i = 0; i < gone->count; i++)
+    fsdp_checkpoint_remove_tree(fsdp_checkpoint_path(folder, gone->items[i].step, GONE, path));
   gone->count = 0;
 }
 
 // ---- Coming to be
 
-void fsdp_checkpoint_paths(const char *folder, int64_t step, char temporary[FSDP_CHECKPOINT_PATH_BYTES],
-                           char final[FSDP_CHECKPOINT_PATH_BYTES]) {
-  snprintf(final, FSDP_CHECKPOINT_PATH_BYTES, "%.4000s/step-%08" PRId64, folder, step);
-  snprintf(temporary, FSDP_CHECKPOINT_PATH_BYTES, "%.4000s/step-%08" PRId64 ".tmp", folder, step);
-}
-
 static void mark_path(const char *folder, int64_t step, uint64_t save, char path[PATH_BYTES]) {
-  char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES];
-  fsdp_checkpoint_paths(folder, step, temporary, final);
-  snprintf(path, PATH_BYTES, "%s/save-%016" PRIx64, temporary, save);
+  char temporary[FSDP_CHECKPOINT_PATH_BYTES];
+  snprintf(path, PATH_BYTES, "%s/save-%016" PRIx64,
+           fsdp_checkpoint_path(folder, step, FSDP_CHECKPOINT_UNFINISHED, temporary), save);
 }
 
 fsdp_status fsdp_checkpoint_begin(const char *folder, int64_t step, uint64_t save, fsdp_error *error) {
-  char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES], mark[PATH_BYTES];
-  fsdp_checkpoint_paths(folder, step, temporary, final);
+  char temporary[FSDP_CHECKPOINT_PATH_BYTES], mark[PATH_BYTES];
+  fsdp_checkpoint_path(folder, step, FSDP_CHECKPOINT_UNFINISHED, temporary);
   fsdp_checkpoint_remove_tree(temporary);
-  if (mkdir(temporary, 0777) != 0) return fail_file(temporary, "making it", error);
+  if (mkdir(temporary, 0777) != 0) return fsdp_fail_write(temporary, "making it", error);
   mark_path(folder, step, save, mark);
   int descriptor = open(mark, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (descriptor < 0) return fail_file(mark, "making it", error);
+  if (descriptor < 0) return fsdp_fail_write(mark, "making it", error);
   close(descriptor);
   return FSDP_OK;
 }
@@ -394,21 +376,11 @@ fsdp_status fsdp_checkpoint_find_mark(const char *folder, int64_t step, uint64_t
 }
 
 void fsdp_checkpoint_abandon(const char *folder, const fsdp_checkpoint *c, int rank) {
-  char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES], path[PATH_BYTES];
-  char name[FSDP_CHECKPOINT_NAME_BYTES];
-  fsdp_checkpoint_paths(folder, c->progress.step, temporary, final);
+  char temporary[FSDP_CHECKPOINT_PATH_BYTES], path[PATH_BYTES], name[FSDP_CHECKPOINT_NAME_BYTES];
+  fsdp_checkpoint_path(folder, c->progress.step, FSDP_CHECKPOINT_UNFINISHED, temporary);
   snprintf(path, sizeof path, "%s/%s", temporary, fsdp_checkpoint_file_name(c, rank, name));
   unlink(path);
   if (rank == 0) fsdp_checkpoint_remove_tree(temporary);
-}
-
-// One file as `to`, with its size and checksum: the data's chat template, or the copy of `from`.
-static fsdp_status carry_file(const fsdp_checkpoint_model *model, const char *from, const char *to,
-                              fsdp_checkpoint_file *file, fsdp_error *error) {
-  if (from) return fsdp_checkpoint_copy_file(from, to, file->checksum, error);
-  XXH128_hash_t hash = XXH3_128bits(model->chat_template, (size_t)model->chat_template_bytes);
-  file->checksum[0] = hash.high64, file->checksum[1] = hash.low64;
-  return write_file(to, model->chat_template, (size_t)model->chat_template_bytes, error);
 }
 
 const char *fsdp_checkpoint_place(const char *name) {
@@ -452,17 +424,18 @@ static fsdp_status carry(const fsdp_checkpoint_model *model, const char *tempora
     const char *name = carried_names[i].name;
     bool is_of_data = model->chat_template && !strcmp(name, CHAT_TEMPLATE);
     if (!is_of_data && !find_source(model, i, from, &information)) continue;
-    if (mkdir(folder, 0777) != 0 && errno != EEXIST) return fail_file(folder, "making it", error);
+    if (mkdir(folder, 0777) != 0 && errno != EEXIST) return fsdp_fail_write(folder, "making it", error);
     snprintf(to, sizeof to, "%s/%s", folder, name);
     fsdp_checkpoint_file *file = &c->carried[c->carried_count++];
     *file = (fsdp_checkpoint_file){.bytes = information.st_size};
     snprintf(file->name, sizeof file->name, "%s", name);
-    fsdp_status status = carry_file(model, is_of_data ? NULL : from, to, file, error);
+    fsdp_status status =
+        is_of_data ? write_file(to, model->chat_template, model->chat_template_bytes, file->checksum, error)
+                   : fsdp_checkpoint_copy_file(from, to, file->checksum, error);
     if (status != FSDP_OK) return status;
     c->carries_tokenizer |= model->tokenizer && !strcmp(name, TOKENIZER);
   }
-  if (c->carried_count > 0 && !fsdp_checkpoint_sync_folder(folder))
-    return fail_file(folder, "syncing", error);
+  if (c->carried_count > 0 && !fsdp_sync_folder(folder)) return fsdp_fail_write(folder, "syncing", error);
   return FSDP_OK;
 }
 
@@ -478,16 +451,18 @@ static int64_t next_sequence(const char *folder, fsdp_checkpoint_index *index) {
 // Gives the temporary folder its final name; an older checkpoint of that name steps aside first.
 static fsdp_status rename_folder(const char *folder, int64_t step, fsdp_checkpoint_gone_list *gone,
                                  fsdp_error *error) {
-  char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES], aside[PATH_BYTES];
-  fsdp_checkpoint_paths(folder, step, temporary, final);
-  snprintf(aside, sizeof aside, "%s.old", final);
+  char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES];
+  char aside[FSDP_CHECKPOINT_PATH_BYTES];
+  fsdp_checkpoint_path(folder, step, FSDP_CHECKPOINT_UNFINISHED, temporary);
+  fsdp_checkpoint_path(folder, step, "", final);
+  fsdp_checkpoint_path(folder, step, OLD, aside);
   bool replaces = access(final, F_OK) == 0;
   if (replaces) {
     fsdp_checkpoint_remove_tree(aside);
-    if (rename(final, aside) != 0) return fail_file(final, "setting it aside", error);
+    if (rename(final, aside) != 0) return fsdp_fail_write(final, "setting it aside", error);
   }
-  if (rename(temporary, final) != 0) return fail_file(final, "giving it its name", error);
-  if (!fsdp_checkpoint_sync_folder(folder)) return fail_file(folder, "syncing", error);
+  if (rename(temporary, final) != 0) return fsdp_fail_write(final, "giving it its name", error);
+  if (!fsdp_sync_folder(folder)) return fsdp_fail_write(folder, "syncing", error);
   if (replaces) set_gone(folder, step, aside, gone);
   return FSDP_OK;
 }
@@ -495,7 +470,7 @@ static fsdp_status rename_folder(const char *folder, int64_t step, fsdp_checkpoi
 static fsdp_status write_manifest(const char *temporary, const fsdp_checkpoint *c, fsdp_error *error) {
   char path[PATH_BYTES], *text = fsdp_checkpoint_print(c);
   snprintf(path, sizeof path, "%s/" FSDP_CHECKPOINT_MANIFEST, temporary);
-  fsdp_status status = write_file(path, text, strlen(text), error);
+  fsdp_status status = write_file(path, text, (int64_t)strlen(text), NULL, error);
   free(text);
   return status;
 }
@@ -503,15 +478,15 @@ static fsdp_status write_manifest(const char *temporary, const fsdp_checkpoint *
 fsdp_status fsdp_checkpoint_commit(const char *folder, const fsdp_checkpoint_model *model, fsdp_checkpoint *c,
                                    fsdp_checkpoint_index *index, fsdp_checkpoint_gone_list *gone,
                                    fsdp_error *error) {
-  char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES], mark[PATH_BYTES];
-  fsdp_checkpoint_paths(folder, c->progress.step, temporary, final);
+  char temporary[FSDP_CHECKPOINT_PATH_BYTES], mark[PATH_BYTES];
+  fsdp_checkpoint_path(folder, c->progress.step, FSDP_CHECKPOINT_UNFINISHED, temporary);
   mark_path(folder, c->progress.step, c->save, mark);
   fsdp_status status = carry(model, temporary, c, error);
-  if (status == FSDP_OK && unlink(mark) != 0) status = fail_file(mark, "removing it", error);
+  if (status == FSDP_OK && unlink(mark) != 0) status = fsdp_fail_write(mark, "removing it", error);
   c->sequence = next_sequence(folder, index);
   if (status == FSDP_OK) status = write_manifest(temporary, c, error);
-  if (status == FSDP_OK && !fsdp_checkpoint_sync_folder(temporary)) {
-    status = fail_file(temporary, "syncing", error);
+  if (status == FSDP_OK && !fsdp_sync_folder(temporary)) {
+    status = fsdp_fail_write(temporary, "syncing", error);
   }
   if (status == FSDP_OK) status = rename_folder(folder, c->progress.step, gone, error);
   if (status != FSDP_OK) fsdp_checkpoint_remove_tree(temporary);
@@ -534,7 +509,7 @@ void fsdp_checkpoint_prune(const char *folder, const fsdp_checkpoint_keep *which
     set_gone(folder, entry->step, entry->path, gone);
   }
   // No file goes before the names have: else a crash might bring a name back without its files.
-  if (gone->count > before) fsdp_checkpoint_sync_folder(folder);
+  if (gone->count > before) fsdp_sync_folder(folder);
 }
 
 void fsdp_checkpoint_drop(const char *folder, fsdp_checkpoint_gone_list *gone) {
@@ -542,5 +517,5 @@ void fsdp_checkpoint_drop(const char *folder, fsdp_checkpoint_gone_list *gone) {
   int count = fsdp_checkpoint_list(folder, &entries);
   for (int i = 0; i < count; i++) set_gone(folder, entries[i].step, entries[i].path, gone);
   free(entries);
-  fsdp_checkpoint_sync_folder(folder);
+  fsdp_sync_folder(folder);
 }

@@ -175,8 +175,7 @@ static void drop_buffers(fsdp_safetensors_list *list, int first) {
 static fsdp_safetensors_tensor *append(fsdp_safetensors_list *list, const char *name, int file) {
   list->tensors = fsdp_grow(list->tensors, list->count + 1, &list->capacity, sizeof *list->tensors);
   fsdp_safetensors_tensor *t = &list->tensors[list->count++];
-  *t = (fsdp_safetensors_tensor){.name = strdup(name), .file = file};
-  FSDP_NEED_MEMORY(t->name, "a name");
+  *t = (fsdp_safetensors_tensor){.name = fsdp_strdup(name, "a name"), .file = file};
   return t;
 }
 
