@@ -18,17 +18,12 @@ static fsdp_token_view view_of_bytes(const unsigned char *bytes, int64_t count) 
   return (fsdp_token_view){.tokens = bytes, .token_bytes = 1, .token_count = count, .vocab_size = 256};
 }
 
-static fsdp_status open_text(const char *path, fsdp_token_source *source, fsdp_error *error) {
-  fsdp_status status = fsdp_mapped_file_open(path, &source->text, error);
-  if (!status) source->view = view_of_bytes(source->text.bytes, source->text.count);
-  source->how = "as bytes";
-  source->bytes = true;
-  return status;
-}
-
-static fsdp_status open_json(const char *path, fsdp_token_source *source, fsdp_error *error) {
-  fsdp_status status = fsdp_json_text_open(path, &source->json, error);
-  if (!status) source->view = fsdp_json_text_view(&source->json);
+static fsdp_status open_bytes(const char *path, bool json, fsdp_token_source *source, fsdp_error *error) {
+  fsdp_status status = json ? fsdp_json_text_open(path, &source->json, error)
+                            : fsdp_mapped_file_open(path, &source->text, error);
+  if (!status)
+    source->view =
+        json ? fsdp_json_text_view(&source->json) : view_of_bytes(source->text.bytes, source->text.count);
   source->how = "as bytes";
   source->bytes = true;
   return status;
@@ -125,10 +120,8 @@ fsdp_status fsdp_token_source_open(const char *path, const char *tokenizer, uint
   if (!strcasecmp(kind, ".parquet") || !strcasecmp(kind, ".csv") || !strcasecmp(kind, ".tsv"))
     return refuse_unprepared(path, kind, "a table", tokenizer, error);
   if (!strcasecmp(kind, ".gz")) return refuse_unprepared(path, kind, "compressed", tokenizer, error);
-  if (text)
-    status = open_text(path, source, error);
-  else if (json)
-    status = open_json(path, source, error);
+  if (text || json)
+    status = open_bytes(path, json, source, error);
   else if (!strcasecmp(kind, ".tok") || !strcasecmp(kind, ".bin"))
     status = open_tokens(path, tokenizer, tokenizer_hash, source, error);
   else {
