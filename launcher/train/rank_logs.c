@@ -220,6 +220,6 @@ fsdp_status fsdp_rank_logs_open(const char *folder, fsdp_world *world, fsdp_erro
 void fsdp_rank_logs_note(const fsdp_world *world, const fsdp_error *error) {
   int failed = world->failed_rank < world->size ? world->failed_rank : 0;
   if (world->rank != failed) return;
-  fsdp_error_file_write(&(fsdp_job_end){world->rank, world->host, getpid(), error->status, error->message},
-                        0);
+  fsdp_error_file_write(
+      &(fsdp_job_end){world->rank, world->host, getpid(), error->status, error->message, 0});
 }

@@ -129,7 +129,7 @@ static FSDP_NORETURN void end_job(fsdp_status status, const char *message, bool 
   if (!atomic_flag_test_and_set(&spoken)) {
     fsdp_job_say(message);
     fsdp_job_record_wait(
-        fsdp_job_record(&(fsdp_job_end){identity.rank, host_name(), getpid(), status, message}));
+        fsdp_job_record(&(fsdp_job_end){identity.rank, host_name(), getpid(), status, message, 0}));
   }
   _Exit((int)status);
 }

@@ -85,13 +85,13 @@ static int64_t step_now(void) {
   return fsdp_board_step(&view);
 }
 
-static void put_report(text *t, const fsdp_job_end *end, int signal) {
+static void put_report(text *t, const fsdp_job_end *end) {
   put_raw(t, "{\"rank\": "), put_int(t, end->rank, 1);
   put_raw(t, ", \"host\": "), put_string(t, end->host);
   put_raw(t, ", \"process\": "), put_int(t, end->process, 1);
   put_raw(t, ", \"step\": "), put_int(t, step_now(), 1);
-  put_raw(t, ", \"status\": "), put_int(t, signal ? 128 + signal : (int)end->status, 1);
-  put_raw(t, ", \"signal\": "), put_int(t, signal, 1);
+  put_raw(t, ", \"status\": "), put_int(t, end->signal ? 128 + end->signal : (int)end->status, 1);
+  put_raw(t, ", \"signal\": "), put_int(t, end->signal, 1);
   put_raw(t, ", \"time\": ");
   struct timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
@@ -101,11 +101,11 @@ static void put_report(text *t, const fsdp_job_end *end, int signal) {
 
 // ---- The file
 
-void fsdp_error_file_write(const fsdp_job_end *end, int signal) {
+void fsdp_error_file_write(const fsdp_job_end *end) {
   if (!file.path[0] || access(file.path, F_OK) == 0) return;
   text t;
   t.used = 0;
-  put_report(&t, end, signal);
+  put_report(&t, end);
   int descriptor = open(file.temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (descriptor < 0) return;
   bool written = write(descriptor, t.data, t.used) == (ssize_t)t.used && fsync(descriptor) == 0;
@@ -132,14 +132,12 @@ static const char *signal_message(int number) {
   }
 }
 
-static void record_failure(const fsdp_job_end *end) {
-  fsdp_error_file_write(end, 0);
-}
-
 static void on_fatal_signal(int number) {
-  const fsdp_job_end end = {
-      .rank = file.rank, .host = file.host, .process = getpid(), .message = signal_message(number)};
-  fsdp_error_file_write(&end, number);
+  fsdp_error_file_write(&(fsdp_job_end){.rank = file.rank,
+                                        .host = file.host,
+                                        .process = getpid(),
+                                        .message = signal_message(number),
+                                        .signal = number});
   for (int i = 0; i < FATAL_COUNT; i++) {
     if (fatal_signals[i] == number) sigaction(number, &before[i], NULL);
   }
@@ -151,7 +149,7 @@ void fsdp_error_file_open(const char *folder, int rank, const char *host, bool c
   snprintf(file.temporary, sizeof file.temporary, "%.2000s/error.rank-%d.tmp", folder, rank);
   snprintf(file.host, sizeof file.host, "%s", host);
   file.rank = rank;
-  fsdp_job_set_recorder(record_failure);
+  fsdp_job_set_recorder(fsdp_error_file_write);
   if (clears) unlink(file.path);
   for (int i = 0; i < FATAL_COUNT; i++) {
     struct sigaction action;

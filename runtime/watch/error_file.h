@@ -15,7 +15,6 @@
 // if `clears` is set (by one rank, before the others call this).
 void fsdp_error_file_open(const char *folder, int rank, const char *host, bool clears);
 
-// Writes it, with the step of the run that this rank is in, and the signal if one ended it (else 0), whose
-// exit status is 128 + signal. Does nothing without fsdp_error_file_open or if the file exists. Safe in a
-// signal handler.
-void fsdp_error_file_write(const fsdp_job_end *end, int signal);
+// Writes it, with the step of the run that this rank is in; of a signal the exit status is 128 + signal. Does
+// nothing without fsdp_error_file_open or if the file exists. Safe in a signal handler.
+void fsdp_error_file_write(const fsdp_job_end *end);

@@ -52,10 +52,10 @@ static void test_the_error_file(void **state) {
       fsdp_error_file_open(folder, 3, "node \"x\"", true);
       if (crash) FSDP_CHECK(!crash, "%d lines", 17);
       fsdp_lane_begin(&fsdp_board_mine->lanes[0], fsdp_place_of(12, 0));
-      fsdp_job_end end = {3, "node \"x\"", 99, FSDP_ERR_PEER, "first\n\"one\""};
-      fsdp_error_file_write(&end, 0);
+      fsdp_job_end end = {3, "node \"x\"", 99, FSDP_ERR_PEER, "first\n\"one\"", 0};
+      fsdp_error_file_write(&end);
       end.message = "second";
-      fsdp_error_file_write(&end, 0); // the first one stays
+      fsdp_error_file_write(&end); // the first one stays
       _exit(0);
     }
     int status;
