@@ -3,7 +3,6 @@
 #include "runtime/base/check.h"
 
 #include <math.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,6 +40,19 @@ const char *fsdp_print_real(double value, char *out, size_t out_bytes) {
     if (strtod(out, NULL) == value) break;
   }
   return out;
+}
+
+const char *fsdp_print_shape(int dims, const int64_t *shape, char out[96]) {
+  int used = snprintf(out, 96, "(");
+  for (int d = 0; d < dims; d++)
+    used += snprintf(out + used, 96 - (size_t)used, "%s%lld", d ? ", " : "", (long long)shape[d]);
+  snprintf(out + used, 96 - (size_t)used, ")");
+  return out;
+}
+
+bool fsdp_ends_with(const char *text, const char *ending) {
+  const size_t length = strlen(text), end = strlen(ending);
+  return length >= end && strcmp(text + length - end, ending) == 0;
 }
 
 char *fsdp_shell_word(const char *text, int count) {

@@ -3,6 +3,7 @@
 #include "models/model.h"
 #include "runtime/base/check.h"
 #include "runtime/base/descriptors.h"
+#include "runtime/base/text.h"
 #include "runtime/checkpoint/json_file.h"
 #include "runtime/checkpoint/safetensors_header.h"
 
@@ -43,16 +44,12 @@ static bool exists(const char *folder, const char *name) {
   return found;
 }
 
-static bool ends_with(const char *name, const char *ending) {
-  size_t length = strlen(name), end = strlen(ending);
-  return length >= end && !strcmp(name + length - end, ending);
-}
-
 bool fsdp_safetensors_is_present(const char *folder) {
   DIR *entries = opendir(folder);
   bool found = false;
   for (struct dirent *entry; !found && entries && (entry = readdir(entries));)
-    found = ends_with(entry->d_name, ".safetensors") || ends_with(entry->d_name, ".safetensors.index.json") ||
+    found = fsdp_ends_with(entry->d_name, ".safetensors") ||
+            fsdp_ends_with(entry->d_name, ".safetensors.index.json") ||
             (!strncmp(entry->d_name, "pytorch_model", 13) && strstr(entry->d_name, ".bin"));
   if (entries) closedir(entries);
   return found;
@@ -209,10 +206,9 @@ fsdp_status fsdp_safetensors_open(const char *path, fsdp_safetensors **model, fs
                      "%s: cannot be opened (%s); give a .safetensors file or its folder", path,
                      strerror(errno));
   fsdp_safetensors *opened = fsdp_alloc_zeroed(1, sizeof *opened);
-  size_t length = strlen(path);
-  fsdp_status status = S_ISDIR(information.st_mode)                        ? add_folder(opened, path, error)
-                       : length > 5 && !strcmp(path + length - 5, ".json") ? add_index(opened, path, error)
-                                                                           : add_file(opened, path, error);
+  fsdp_status status = S_ISDIR(information.st_mode)    ? add_folder(opened, path, error)
+                       : fsdp_ends_with(path, ".json") ? add_index(opened, path, error)
+                                                       : add_file(opened, path, error);
   if (status) {
     fsdp_safetensors_close(opened);
     return status;

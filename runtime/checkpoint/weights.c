@@ -4,6 +4,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/finite.h"
 #include "runtime/base/size.h"
+#include "runtime/base/text.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -53,16 +54,15 @@ static fsdp_status match_tensor(const fsdp_weights *w, const fsdp_stored *param,
     return fsdp_fail(
         error, FSDP_ERR_INPUT,
         "%s: tensor \"%s\" of shape %s is missing; take the weights that belong to this config.json", path,
-        param->name, fsdp_safetensors_shape_text(param->dims, param->shape, expected));
+        param->name, fsdp_print_shape(param->dims, param->shape, expected));
   const fsdp_safetensors_tensor *t = fsdp_safetensors_at(w->model, tensor);
   if (!has_shape(w, param, t))
     return fsdp_fail(
         error, FSDP_ERR_INPUT,
         "%s: tensor \"%s\" has shape %s, but the model requires %s; take the weights that belong to this "
         "config.json",
-        fsdp_safetensors_path(w->model, tensor), t->name,
-        fsdp_safetensors_shape_text(t->dims, t->shape, found),
-        fsdp_safetensors_shape_text(param->dims, param->shape, expected));
+        fsdp_safetensors_path(w->model, tensor), t->name, fsdp_print_shape(t->dims, t->shape, found),
+        fsdp_print_shape(param->dims, param->shape, expected));
   if (t->dtype == FSDP_I32)
     return fsdp_fail(
         error, FSDP_ERR_INPUT,

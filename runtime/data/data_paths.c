@@ -2,6 +2,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/plural.h"
+#include "runtime/base/text.h"
 #include "runtime/plan/text/value.h"
 
 #include <dirent.h>
@@ -49,11 +50,6 @@ static const char *ending_of(const char *pattern) {
   return dot ? dot : "";
 }
 
-static bool ends_in(const char *name, const char *ending) {
-  size_t length = strlen(name), tail = strlen(ending);
-  return length >= tail && strcmp(name + length - tail, ending) == 0;
-}
-
 // The visible names in `folder` with this ending, those first that begin like `pattern`. Returns 0, or errno
 // if it cannot be read.
 static int list_candidates(const char *folder, const char *pattern, const char *ending, candidates *found) {
@@ -62,7 +58,7 @@ static int list_candidates(const char *folder, const char *pattern, const char *
   if (!stream) return errno;
   for (const struct dirent *entry; (entry = readdir(stream));) {
     const char *name = entry->d_name;
-    if (name[0] == '.' || !ends_in(name, ending)) continue;
+    if (name[0] == '.' || !fsdp_ends_with(name, ending)) continue;
     found->list = fsdp_realloc(found->list, (size_t)(found->count + 1) * sizeof *found->list);
     candidate *added = &found->list[found->count++];
     *added = (candidate){.name = fsdp_strdup(name, "a name")};

@@ -45,8 +45,9 @@ static void add_bytes(fsdp_json_text *text, const char *bytes, size_t length, bo
   text->byte_count = end;
 }
 
-static void add_string(fsdp_json_text *text, const char *string, bool counts) {
-  add_bytes(text, string, strlen(string), counts);
+// Of a prompt.
+static void add_string(fsdp_json_text *text, const char *string) {
+  add_bytes(text, string, strlen(string), false);
 }
 
 static void add_value(fsdp_json_text *text, const json_t *value, bool counts) {
@@ -75,13 +76,13 @@ static fsdp_status add_alpaca(fsdp_json_text *text, const json_t *record, const 
       (input && !json_is_string(input) && !json_is_null(input)))
     return fault(where, error, "\"instruction\", \"input\" and \"output\" must be strings; fix the record");
   bool has_input = json_string_length(input) > 0;
-  add_string(text, has_input ? WITH_INPUT INSTRUCTION : WITHOUT_INPUT INSTRUCTION, false);
+  add_string(text, has_input ? WITH_INPUT INSTRUCTION : WITHOUT_INPUT INSTRUCTION);
   add_value(text, instruction, false);
   if (has_input) {
-    add_string(text, INPUT, false);
+    add_string(text, INPUT);
     add_value(text, input, false);
   }
-  add_string(text, RESPONSE, false);
+  add_string(text, RESPONSE);
   add_value(text, output, true);
   add_bytes(text, &(char){END_OF_TEXT}, 1, true);
   return FSDP_OK;
