@@ -106,15 +106,12 @@ int64_t fsdp_checkpoint_named_step(const char *path) {
   return parse_name(slash ? slash + 1 : name, &step, &rest) && !*rest ? step : -1;
 }
 
-static int64_t ns_of(struct timespec time) {
-  return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
-}
-
 static int compare_entries(const void *left, const void *right) {
   const fsdp_checkpoint_entry *a = left, *b = right;
   int64_t age_a = a->sequence ? a->sequence : INT64_MAX, age_b = b->sequence ? b->sequence : INT64_MAX;
   if (age_a != age_b) return age_a < age_b ? 1 : -1;
-  return a->step < b->step ? 1 : a->step > b->step ? -1 : 0;
+  if (a->step != b->step) return a->step < b->step ? 1 : -1;
+  return strcmp(a->path, b->path);
 }
 
 // Fills in the sequence, from what is known of the same manifest if it is.
@@ -126,7 +123,7 @@ static void find_sequence(fsdp_checkpoint_entry *made, const fsdp_checkpoint_ind
   if (stat(manifest, &information) != 0) return;
   made->inode = (int64_t)information.st_ino;
   made->bytes = information.st_size;
-  made->changed_ns = ns_of(information.st_ctim);
+  made->changed_ns = (int64_t)information.st_ctim.tv_sec * 1000000000 + information.st_ctim.tv_nsec;
   for (int i = 0; i < known->count; i++) {
     const fsdp_checkpoint_entry *k = &known->entries[i];
     bool same = k->sequence && k->step == made->step && k->inode == made->inode && k->bytes == made->bytes &&
@@ -144,21 +141,35 @@ static void find_sequence(fsdp_checkpoint_entry *made, const fsdp_checkpoint_ind
   fsdp_checkpoint_destroy(checkpoint);
 }
 
-void fsdp_checkpoint_refresh(const char *folder, fsdp_checkpoint_index *index) {
+static bool is_checkpoint(const char *path) {
+  char manifest[PATH_BYTES + 32];
+  snprintf(manifest, sizeof manifest, "%.4200s/" FSDP_CHECKPOINT_MANIFEST, path);
+  return access(manifest, F_OK) == 0;
+}
+
+// The complete checkpoints that have names of steps, or those that have others.
+static fsdp_checkpoint_index list(const char *folder, bool named_by_step,
+                                  const fsdp_checkpoint_index *known) {
   DIR *listing = opendir(folder);
   fsdp_checkpoint_index found = {0};
   for (struct dirent *entry; listing && (entry = readdir(listing));) {
-    int64_t step;
+    fsdp_checkpoint_entry made = {.step = -1};
     const char *rest;
-    if (!parse_name(entry->d_name, &step, &rest) || *rest) continue;
+    const bool has_step = parse_name(entry->d_name, &made.step, &rest);
+    if (named_by_step ? !has_step || *rest : has_step || entry->d_name[0] == '.') continue;
+    snprintf(made.path, sizeof made.path, "%.3800s/%s", folder, entry->d_name);
+    if (!named_by_step && !is_checkpoint(made.path)) continue;
+    if (named_by_step) find_sequence(&made, known);
     found.entries = fsdp_realloc(found.entries, (size_t)(found.count + 1) * sizeof *found.entries);
-    fsdp_checkpoint_entry *made = &found.entries[found.count++];
-    *made = (fsdp_checkpoint_entry){.step = step};
-    snprintf(made->path, sizeof made->path, "%.3800s/%s", folder, entry->d_name);
-    find_sequence(made, index);
+    found.entries[found.count++] = made;
   }
   if (listing) closedir(listing);
   if (found.count > 1) qsort(found.entries, (size_t)found.count, sizeof *found.entries, compare_entries);
+  return found;
+}
+
+void fsdp_checkpoint_refresh(const char *folder, fsdp_checkpoint_index *index) {
+  const fsdp_checkpoint_index found = list(folder, true, index);
   free(index->entries);
   *index = found;
 }
@@ -180,33 +191,10 @@ int fsdp_checkpoint_best(const fsdp_checkpoint_entry *entries, int count) {
   return best;
 }
 
-static bool is_checkpoint(const char *path) {
-  char manifest[PATH_BYTES + 32];
-  snprintf(manifest, sizeof manifest, "%.4200s/" FSDP_CHECKPOINT_MANIFEST, path);
-  return access(manifest, F_OK) == 0;
-}
-
-static int compare_paths(const void *left, const void *right) {
-  return strcmp(((const fsdp_checkpoint_entry *)left)->path, ((const fsdp_checkpoint_entry *)right)->path);
-}
-
 int fsdp_checkpoint_list_kept(const char *folder, fsdp_checkpoint_entry **entries) {
-  DIR *listing = opendir(folder);
-  int count = 0;
-  *entries = NULL;
-  for (struct dirent *entry; listing && (entry = readdir(listing));) {
-    int64_t step;
-    const char *rest;
-    fsdp_checkpoint_entry found = {.step = -1};
-    if (entry->d_name[0] == '.' || parse_name(entry->d_name, &step, &rest)) continue;
-    snprintf(found.path, sizeof found.path, "%.3800s/%s", folder, entry->d_name);
-    if (!is_checkpoint(found.path)) continue;
-    *entries = fsdp_realloc(*entries, (size_t)(count + 1) * sizeof **entries);
-    (*entries)[count++] = found;
-  }
-  if (listing) closedir(listing);
-  if (count > 1) qsort(*entries, (size_t)count, sizeof **entries, compare_paths);
-  return count;
+  const fsdp_checkpoint_index found = list(folder, false, NULL);
+  *entries = found.entries;
+  return found.count;
 }
 
 // Of the folder's checkpoints, newest first, the one that a word means; -1: none.
