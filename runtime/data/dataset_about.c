@@ -1,7 +1,5 @@
 #include "runtime/base/check.h"
 #include "runtime/base/plural.h"
-#include "runtime/base/progress.h"
-#include "runtime/base/size.h"
 #include "runtime/base/text.h"
 #include "runtime/data/dataset_internal.h"
 
@@ -100,18 +98,8 @@ const char *fsdp_dataset_narrow_file(const fsdp_dataset *dataset) {
   return NULL;
 }
 
-// Bytes hashed between two progress marks.
-#define HASH_BYTES ((int64_t)16 << 20)
 // Of `.bin` files of more bytes in all, only the ends of each are hashed.
 #define HASH_WHOLE_BYTES_MAX ((int64_t)1 << 30)
-
-static void hash_bytes(void *state, const void *bytes, int64_t count) {
-  for (int64_t done = 0, now; done < count; done += now) {
-    now = fsdp_min_i64(HASH_BYTES, count - done);
-    XXH64_update(state, (const char *)bytes + done, (size_t)now);
-    fsdp_progress_mark();
-  }
-}
 
 // Text is hashed as one stream, so that splitting it into different files changes nothing.
 uint64_t fsdp_dataset_fingerprint(const fsdp_dataset *dataset) {
@@ -124,7 +112,7 @@ uint64_t fsdp_dataset_fingerprint(const fsdp_dataset *dataset) {
     if (!file->identity) bytes += file->file.count;
   }
   for (int i = 0; i < dataset->source_count; i++)
-    fsdp_token_source_identity(&dataset->sources[i].tokens, bytes <= HASH_WHOLE_BYTES_MAX, hash_bytes, state);
+    fsdp_token_source_hash(&dataset->sources[i].tokens, bytes <= HASH_WHOLE_BYTES_MAX, state);
   if (dataset->how.packing != FSDP_PACKING_STREAM)
     XXH64_update(state, &dataset->how.counts, sizeof dataset->how.counts);
   for (int i = 0; i < dataset->group_count && dataset->groups[0].known.name; i++) {

@@ -167,6 +167,12 @@ static bool next_segment(const fsdp_dataset *dataset, int64_t raw, int64_t index
   return true;
 }
 
+// The next source with tokens of `at`, behind NULL the first one; NULL: there is none.
+static const source *next_source(const fsdp_dataset *dataset, span at, const source *s) {
+  s = s ? s + 1 : fsdp_dataset_source_at(dataset, at.begin, false);
+  return s < dataset->sources + dataset->source_count && s->first < at.end ? s : NULL;
+}
+
 // The part of `at` in `s`, from `at.begin` on, relative to the source's first token.
 static span within(const source *s, span at) {
   return (span){.begin = fsdp_max_i64(at.begin - s->first, 0),
@@ -175,10 +181,8 @@ static span within(const source *s, span at) {
 
 static int64_t count_targets(const fsdp_dataset *dataset, span at) {
   int64_t count = 0;
-  const source *end = dataset->sources + dataset->source_count;
   at.begin++; // the first token is no target
-  for (const source *s = fsdp_dataset_source_at(dataset, at.begin, false); s < end && s->first < at.end;
-       s++) {
+  for (const source *s = NULL; (s = next_source(dataset, at, s));) {
     span part = within(s, at);
     if (part.end > part.begin)
       count += fsdp_token_view_counted(&s->tokens.view, part.begin, part.end - part.begin);
@@ -309,10 +313,8 @@ static double triangle(int64_t n) {
 
 // Pairs of a query and a key in the documents of tokens `at` of a stream.
 static double stream_pairs(const fsdp_dataset *dataset, span at) {
-  const source *end = dataset->sources + dataset->source_count;
   double pairs = 0;
-  for (const source *s = fsdp_dataset_source_at(dataset, at.begin, false); s < end && s->first < at.end;
-       s++) {
+  for (const source *s = NULL; (s = next_source(dataset, at, s));) {
     const fsdp_token_view *view = &s->tokens.view;
     const span part = within(s, at);
     int64_t d = view->starts ? fsdp_token_view_begun(view, part.begin + 1) - 1 : 0;
@@ -429,10 +431,8 @@ static void copy_part(const fsdp_dataset *dataset, const source *s, span part, b
 
 // Inputs `at`, and their targets one token on.
 static void fill_span(const fsdp_dataset *dataset, span at, int32_t *tokens, int32_t *targets) {
-  const span target_at = {.begin = at.begin + 1, .end = at.end + 1};
-  const source *end = dataset->sources + dataset->source_count;
-  for (const source *s = fsdp_dataset_source_at(dataset, at.begin, false);
-       s < end && s->first < target_at.end; s++) {
+  const span target_at = {.begin = at.begin + 1, .end = at.end + 1}, both = {at.begin, target_at.end};
+  for (const source *s = NULL; (s = next_source(dataset, both, s));) {
     span input = within(s, at), target = within(s, target_at);
     copy_part(dataset, s, input, false, tokens + (s->first + input.begin - at.begin));
     copy_part(dataset, s, target, true, targets + (s->first + target.begin - target_at.begin));
@@ -460,9 +460,7 @@ int64_t fsdp_dataset_part_target_count(const fsdp_dataset *dataset, const fsdp_d
 
 // The starts of documents in tokens `at` of a stream, counted from its first one: those of files too.
 static void mark_stream(const fsdp_dataset *dataset, span at, int32_t *starts) {
-  const source *end = dataset->sources + dataset->source_count;
-  for (const source *s = fsdp_dataset_source_at(dataset, at.begin, false); s < end && s->first < at.end;
-       s++) {
+  for (const source *s = NULL; (s = next_source(dataset, at, s));) {
     const fsdp_token_view *view = &s->tokens.view;
     if (s->first > at.begin) starts[s->first - at.begin] = (int32_t)(s->first - at.begin);
     int64_t d = view->starts ? fsdp_token_view_begun(view, at.begin - s->first + 1) : INT64_MAX;

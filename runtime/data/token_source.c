@@ -12,7 +12,8 @@
 #include <string.h>
 #include <strings.h>
 
-#define END_BYTES ((int64_t)64 << 10) // of a large `.bin`, hashed
+#define END_BYTES  ((int64_t)64 << 10) // of a large `.bin`, hashed
+#define HASH_BYTES ((int64_t)16 << 20) // between two progress marks
 
 static fsdp_token_view view_of_bytes(const unsigned char *bytes, int64_t count) {
   return (fsdp_token_view){.tokens = bytes, .token_bytes = 1, .token_count = count, .vocab_size = 256};
@@ -174,18 +175,25 @@ void fsdp_token_source_close(fsdp_token_source *source) {
   *source = (fsdp_token_source){0};
 }
 
-void fsdp_token_source_identity(const fsdp_token_source *source, bool whole,
-                                void (*add)(void *, const void *, int64_t), void *context) {
+static void hash_bytes(XXH64_state_t *state, const void *bytes, int64_t count) {
+  for (int64_t done = 0, now; done < count; done += now) {
+    now = fsdp_min_i64(HASH_BYTES, count - done);
+    XXH64_update(state, (const char *)bytes + done, (size_t)now);
+    fsdp_progress_mark();
+  }
+}
+
+void fsdp_token_source_hash(const fsdp_token_source *source, bool whole, XXH64_state_t *state) {
   const fsdp_token_view *view = &source->view;
   int64_t bytes = view->token_count * view->token_bytes;
   if (source->file.identity) {
-    add(context, &source->file.identity, sizeof source->file.identity);
+    hash_bytes(state, &source->file.identity, sizeof source->file.identity);
   } else if (source->file.file.bytes && !whole && bytes > 2 * END_BYTES) {
-    add(context, &view->token_count, sizeof view->token_count);
-    add(context, view->tokens, END_BYTES);
-    add(context, (const unsigned char *)view->tokens + bytes - END_BYTES, END_BYTES);
+    hash_bytes(state, &view->token_count, sizeof view->token_count);
+    hash_bytes(state, view->tokens, END_BYTES);
+    hash_bytes(state, (const unsigned char *)view->tokens + bytes - END_BYTES, END_BYTES);
   } else {
-    add(context, view->tokens, bytes);
-    if (view->mask) add(context, view->mask, (view->token_count + 7) / 8);
+    hash_bytes(state, view->tokens, bytes);
+    if (view->mask) hash_bytes(state, view->mask, (view->token_count + 7) / 8);
   }
 }
