@@ -69,17 +69,17 @@ void fsdp_checkpoint_destroy(fsdp_checkpoint *c) {
 
 // ---- Where elements lie
 
-const char *fsdp_checkpoint_file_name(const fsdp_checkpoint *c, int rank,
-                                      char name[FSDP_CHECKPOINT_NAME_BYTES]) {
-  const int folder = rank / FSDP_CHECKPOINT_FOLDER_FILES * FSDP_CHECKPOINT_FOLDER_FILES;
+const char *fsdp_checkpoint_file_path(const fsdp_checkpoint *c, const char *folder, int rank,
+                                      char path[FSDP_CHECKPOINT_FILE_BYTES]) {
+  const int first = rank / FSDP_CHECKPOINT_FOLDER_FILES * FSDP_CHECKPOINT_FOLDER_FILES;
   if (c->files)
-    snprintf(name, FSDP_CHECKPOINT_NAME_BYTES, "%s", c->files[rank].name);
+    snprintf(path, FSDP_CHECKPOINT_FILE_BYTES, "%.4200s/%s", folder, c->files[rank].name);
   else if (c->file_count <= FSDP_CHECKPOINT_FOLDER_FILES)
-    snprintf(name, FSDP_CHECKPOINT_NAME_BYTES, FSDP_CHECKPOINT_RANK_FILE, rank);
+    snprintf(path, FSDP_CHECKPOINT_FILE_BYTES, "%.4200s/" FSDP_CHECKPOINT_RANK_FILE, folder, rank);
   else
-    snprintf(name, FSDP_CHECKPOINT_NAME_BYTES, FSDP_CHECKPOINT_RANK_FOLDER "/" FSDP_CHECKPOINT_RANK_FILE,
-             folder, rank);
-  return name;
+    snprintf(path, FSDP_CHECKPOINT_FILE_BYTES,
+             "%.4200s/" FSDP_CHECKPOINT_RANK_FOLDER "/" FSDP_CHECKPOINT_RANK_FILE, folder, first, rank);
+  return path;
 }
 
 // Elements of a checkpoint, at most; bounds what a damaged manifest can declare.

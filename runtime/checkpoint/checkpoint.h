@@ -28,6 +28,7 @@
 #define FSDP_CHECKPOINT_MANIFEST   "checkpoint.json"
 #define FSDP_CHECKPOINT_CARRIED    "model" // folder of the carried files
 #define FSDP_CHECKPOINT_NAME_BYTES 96
+#define FSDP_CHECKPOINT_FILE_BYTES 4352 // of a rank's file, with its folder
 // Ranks' files in one folder: more make every access to it slow on shared file systems.
 #define FSDP_CHECKPOINT_FOLDER_FILES 256
 #define FSDP_CHECKPOINT_RANK_FILE    "rank-%05d.safetensors"
@@ -131,9 +132,9 @@ typedef struct fsdp_checkpoint {
 fsdp_checkpoint *fsdp_checkpoint_create(const fsdp_plan *plan, const char *model_name);
 void fsdp_checkpoint_destroy(fsdp_checkpoint *checkpoint); // NULL is allowed
 
-// The name of a rank's file below the checkpoint's folder, which is `name`.
-const char *fsdp_checkpoint_file_name(const fsdp_checkpoint *checkpoint, int rank,
-                                      char name[FSDP_CHECKPOINT_NAME_BYTES]);
+// The path of a rank's file in the checkpoint's folder `folder`. Returns `path`.
+const char *fsdp_checkpoint_file_path(const fsdp_checkpoint *checkpoint, const char *folder, int rank,
+                                      char path[FSDP_CHECKPOINT_FILE_BYTES]);
 
 // The manifest as text, its own checksum included; the caller frees it.
 char *fsdp_checkpoint_print(const fsdp_checkpoint *checkpoint);

@@ -17,15 +17,9 @@
 #include <xxhash.h>
 
 #define CHUNK       FSDP_CHECKPOINT_CHUNK_BYTES
-#define PATH_BYTES  4352
+#define PATH_BYTES  FSDP_CHECKPOINT_FILE_BYTES
 #define WINDOW      64 // chunks that are read at once, at most
 #define PIECE_BYTES ((int64_t)4 << 20)
-
-static const char *path_of(const fsdp_checkpoint *c, const char *folder, int rank, char path[PATH_BYTES]) {
-  char name[FSDP_CHECKPOINT_NAME_BYTES];
-  snprintf(path, PATH_BYTES, "%.4200s/%s", folder, fsdp_checkpoint_file_name(c, rank, name));
-  return path;
-}
 
 // ---- Writing
 
@@ -143,11 +137,12 @@ static fsdp_status make_folder(const char *path, fsdp_error *error) {
 fsdp_status fsdp_checkpoint_file_write(const fsdp_checkpoint_file_config *config, int64_t *file_bytes,
                                        fsdp_error *error) {
   const fsdp_checkpoint *c = config->checkpoint;
-  char path[PATH_BYTES], name[FSDP_CHECKPOINT_NAME_BYTES], *names;
+  char path[PATH_BYTES], *names;
   int count;
   *file_bytes = 0;
-  snprintf(path, sizeof path, "%.4200s/%s", config->folder, fsdp_checkpoint_file_name(c, config->rank, name));
-  if (strchr(name, '/') && make_folder(path, error) != FSDP_OK) return error->status;
+  fsdp_checkpoint_file_path(c, config->folder, config->rank, path);
+  if (c->file_count > FSDP_CHECKPOINT_FOLDER_FILES && make_folder(path, error) != FSDP_OK)
+    return error->status;
   fsdp_checkpoint_ends ends = {
       .checkpoint = c, .rank = config->rank, .data_bytes = fsdp_checkpoint_data_bytes(c, config->rank)};
   int64_t sums = fsdp_checkpoint_ends_sums(&ends);
@@ -207,7 +202,7 @@ static fsdp_status fail_missing(const char *path, fsdp_error *error) {
 static fsdp_status check_rank(const fsdp_checkpoint *c, const char *folder, int rank, fsdp_error *error) {
   char path[PATH_BYTES];
   fsdp_checkpoint_ends ends = {.checkpoint = c, .rank = rank};
-  int descriptor = open(path_of(c, folder, rank, path), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  int descriptor = open(fsdp_checkpoint_file_path(c, folder, rank, path), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) return fail_missing(path, error);
   fsdp_status status = fsdp_checkpoint_ends_measure(path, descriptor, &ends, error);
   close(descriptor);
@@ -271,7 +266,7 @@ static fsdp_status fail_damaged(const fsdp_checkpoint_reader *r, int rank, const
                                 fsdp_error *error) {
   char path[PATH_BYTES];
   return fsdp_fail(error, FSDP_ERR_INPUT, "%s: %s: it is damaged; use another checkpoint",
-                   path_of(r->checkpoint, r->folder, rank, path), what);
+                   fsdp_checkpoint_file_path(r->checkpoint, r->folder, rank, path), what);
 }
 
 static int64_t *make_offsets(const fsdp_checkpoint *c, int rank) {
@@ -291,10 +286,10 @@ static fsdp_status open_file(fsdp_checkpoint_reader *r, int rank, fsdp_error *er
   source_file *file = &r->files[rank];
   char path[PATH_BYTES];
   fsdp_checkpoint_ends ends = {.checkpoint = r->checkpoint, .rank = rank};
+  fsdp_checkpoint_file_path(r->checkpoint, r->folder, rank, path);
   // A reader that has found damage must not read on.
-  FSDP_CHECK(file->descriptor < 0, "%s: read again after it failed",
-             path_of(r->checkpoint, r->folder, rank, path));
-  file->descriptor = open(path_of(r->checkpoint, r->folder, rank, path), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  FSDP_CHECK(file->descriptor < 0, "%s: read again after it failed", path);
+  file->descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file->descriptor < 0) {
     return fsdp_fail(error, FSDP_ERR_INPUT, "%s: cannot be opened (%s); use another checkpoint", path,
                      strerror(errno));

@@ -13,7 +13,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#define PATH_BYTES (FSDP_CHECKPOINT_PATH_BYTES + 256)
+#define PATH_BYTES FSDP_CHECKPOINT_FILE_BYTES
 #define OLD        ".old"
 #define GONE       ".gone"
 
@@ -313,16 +313,14 @@ void fsdp_checkpoint_clean(const char *folder, fsdp_checkpoint_gone_list *gone) 
 
 void fsdp_checkpoint_remove_files(const char *folder, const fsdp_checkpoint_gone_list *gone, int part,
                                   int parts) {
-  char path[FSDP_CHECKPOINT_PATH_BYTES], file[PATH_BYTES], name[FSDP_CHECKPOINT_NAME_BYTES];
+  char path[FSDP_CHECKPOINT_PATH_BYTES], file[PATH_BYTES];
   for (int64_t i = 0; i < gone->count; i++) {
     const fsdp_checkpoint_gone *item = &gone->items[i];
     // Names follow from the number of files alone.
     const fsdp_checkpoint layout = {.file_count = item->in_folders ? FSDP_MESH_RANKS_MAX : 1};
     fsdp_checkpoint_path(folder, item->step, GONE, path);
-    for (int rank = part; rank < item->file_count; rank += parts) {
-      snprintf(file, sizeof file, "%s/%s", path, fsdp_checkpoint_file_name(&layout, rank, name));
-      unlink(file);
-    }
+    for (int rank = part; rank < item->file_count; rank += parts)
+      unlink(fsdp_checkpoint_file_path(&layout, path, rank, file));
   }
 }
 
@@ -364,10 +362,9 @@ fsdp_status fsdp_checkpoint_find_mark(const char *folder, int64_t step, uint64_t
 }
 
 void fsdp_checkpoint_abandon(const char *folder, const fsdp_checkpoint *c, int rank) {
-  char temporary[FSDP_CHECKPOINT_PATH_BYTES], path[PATH_BYTES], name[FSDP_CHECKPOINT_NAME_BYTES];
+  char temporary[FSDP_CHECKPOINT_PATH_BYTES], path[PATH_BYTES];
   fsdp_checkpoint_path(folder, c->progress.step, FSDP_CHECKPOINT_UNFINISHED, temporary);
-  snprintf(path, sizeof path, "%s/%s", temporary, fsdp_checkpoint_file_name(c, rank, name));
-  unlink(path);
+  unlink(fsdp_checkpoint_file_path(c, temporary, rank, path));
   if (rank == 0) fsdp_checkpoint_remove_tree(temporary);
 }
 
