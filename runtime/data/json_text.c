@@ -84,7 +84,6 @@ static fsdp_status add_alpaca(fsdp_json_text *text, const json_t *record, const 
   }
   add_string(text, RESPONSE);
   add_value(text, output, true);
-  add_bytes(text, &(char){END_OF_TEXT}, 1, true);
   return FSDP_OK;
 }
 
@@ -96,7 +95,6 @@ static fsdp_status add_completion(fsdp_json_text *text, const json_t *record, co
     return fault(where, error, "\"prompt\" and \"completion\" must be strings; fix the record");
   add_value(text, prompt, false);
   add_value(text, completion, true);
-  add_bytes(text, &(char){END_OF_TEXT}, 1, true);
   return FSDP_OK;
 }
 
@@ -131,7 +129,6 @@ static fsdp_status add_record(fsdp_json_text *text, const json_t *record, const 
     if (!json_is_string(plain)) return fault(where, error, "\"text\" must be a string; fix the record");
     if (!json_string_length(plain)) return FSDP_OK;
     add_value(text, plain, true);
-    add_bytes(text, &(char){END_OF_TEXT}, 1, true);
   } else if (json_object_get(record, "prompt")) {
     status = add_completion(text, record, where, error);
   } else {
@@ -139,8 +136,10 @@ static fsdp_status add_record(fsdp_json_text *text, const json_t *record, const 
                  "the record has neither \"text\", \"instruction\" with \"output\" nor \"prompt\" with "
                  "\"completion\"; rename its keys");
   }
-  if (!status) add_document(text, begin);
-  return status;
+  if (status) return status;
+  add_bytes(text, &(char){END_OF_TEXT}, 1, true);
+  add_document(text, begin);
+  return FSDP_OK;
 }
 
 // Reads one value from [*at, end), moves *at behind it and adds it.
