@@ -55,14 +55,14 @@ bool fsdp_ends_with(const char *text, const char *ending) {
   return length >= end && strcmp(text + length - end, ending) == 0;
 }
 
-char *fsdp_shell_word(const char *text, int count) {
+char *fsdp_shell_word(const char *text) {
   static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+:@%-=,";
-  char *word = fsdp_alloc(4 * (size_t)count + 3), *to = word;
-  const bool quote = count == 0 || (int)strspn(text, plain) < count;
+  char *word = fsdp_alloc(4 * strlen(text) + 3), *to = word;
+  const bool quote = !*text || text[strspn(text, plain)];
   if (quote) *to++ = '\'';
-  for (int i = 0; i < count; i++) {
-    if (text[i] == '\'') to = stpcpy(to, "'\\'");
-    *to++ = text[i];
+  for (; *text; text++) {
+    if (*text == '\'') to = stpcpy(to, "'\\'");
+    *to++ = *text;
   }
   if (quote) *to++ = '\'';
   *to = 0;

@@ -20,6 +20,6 @@ const char *fsdp_print_shape(int dims, const int64_t *shape, char out[96]);
 // Whether `text` ends in `ending`.
 bool fsdp_ends_with(const char *text, const char *ending);
 
-// The first `count` bytes of `text` as one word of a shell's command line: quoted if a shell would read
-// something else. The caller frees it.
-char *fsdp_shell_word(const char *text, int count);
+// A text as one word of a shell's command line: quoted if a shell would read something else. The caller frees
+// it.
+char *fsdp_shell_word(const char *text);

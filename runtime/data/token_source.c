@@ -76,11 +76,11 @@ static fsdp_status open_tokens(const char *path, const char *tokenizer, uint64_t
 // The message holds the command that prepares the file; `kind` is the path's ending, `tokenizer` may be NULL.
 static fsdp_status refuse_unprepared(const char *path, const char *kind, const char *why,
                                      const char *tokenizer, fsdp_error *error) {
-  char *with = tokenizer ? fsdp_shell_word(tokenizer, (int)strlen(tokenizer)) : NULL;
-  char *from = fsdp_shell_word(path, (int)strlen(path)), *prepared;
+  char *with = tokenizer ? fsdp_shell_word(tokenizer) : NULL;
+  char *from = fsdp_shell_word(path), *prepared;
   int length = asprintf(&prepared, "%.*s.tok", (int)(kind - path), path);
   FSDP_NEED_MEMORY(length >= 0, "a path");
-  char *to = fsdp_shell_word(prepared, length);
+  char *to = fsdp_shell_word(prepared);
   fsdp_status status = fsdp_fail(error, FSDP_ERR_INPUT,
                                  "%s: is %s; run %s %s%s%s--out %s %s and give --data "
                                  "what it wrote",
