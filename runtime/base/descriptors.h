@@ -16,8 +16,8 @@ bool fsdp_write_all(int descriptor, const void *data, int64_t bytes);
 // before).
 bool fsdp_read_at(int descriptor, int64_t offset, void *out, int64_t bytes);
 
-// The rest of a file, which may be a pipe, and a zero behind it; *bytes is how many it has. Of more than
-// `most` bytes a part of more than `most`. NULL with the reason in errno. The caller frees it.
+// The rest of a file, which may be a pipe: *bytes bytes, and a zero behind them. It stops reading once it has
+// more than `most`. NULL with the reason in errno. The caller frees it.
 char *fsdp_read_rest(int descriptor, int64_t most, int64_t *bytes);
 
 // Makes the names in a folder durable; false with the reason in errno.
