@@ -7,7 +7,6 @@
 #include <poll.h>
 #include <stdarg.h>
 #include <stdatomic.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 

@@ -4,7 +4,6 @@
 #include "runtime/data/dataset_internal.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 typedef fsdp_dataset_source source;
 typedef fsdp_dataset_files group;
