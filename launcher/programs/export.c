@@ -4,6 +4,7 @@
 #include "launcher/options/options.h"
 #include "models/graph/stored.h"
 #include "runtime/base/check.h"
+#include "runtime/base/descriptors.h"
 #include "runtime/base/finite.h"
 #include "runtime/base/paths.h"
 #include "runtime/base/plural.h"
@@ -193,9 +194,8 @@ static fsdp_status write_file(const exporter *x, int file, fsdp_error *error) {
     memcpy(tensors[count++].shape, p->shape, sizeof p->shape);
   }
   snprintf(path, sizeof path, "%s/%s", x->folder, file_name(x, file, name));
-  const char *metadata[] = {"format", "pt", NULL}; // Transformers asks for it
   fsdp_safetensors_writer_config config = {
-      .path = path, .tensors = tensors, .tensor_count = count, .metadata = metadata};
+      .path = path, .tensors = tensors, .tensor_count = count, .format = "pt"}; // Transformers asks for it
   fsdp_safetensors_writer *writer;
   fsdp_status status = fsdp_safetensors_writer_create(&config, &writer, error);
   free(tensors);
@@ -312,7 +312,7 @@ static fsdp_status write_all(exporter *x, fsdp_export_result *result, fsdp_error
 
 // Gives the folder its name, if that is free or an empty folder's.
 static fsdp_status rename_folder(const exporter *x, fsdp_error *error) {
-  if (fsdp_checkpoint_sync_folder(x->folder) && rename(x->folder, x->config->to) == 0) return FSDP_OK;
+  if (fsdp_sync_folder(x->folder) && rename(x->folder, x->config->to) == 0) return FSDP_OK;
   return fsdp_fail(error, FSDP_ERR_INPUT,
                    "--to '%s' cannot be created (%s): give a folder that does not exist yet", x->config->to,
                    strerror(errno));

@@ -15,8 +15,8 @@ const char *fsdp_restart_advice(const fsdp_options *options, char out[FSDP_WATCH
     return out;
   }
   const bool elsewhere = strcmp(folder, fsdp_option_find("save-dir")->fallback) != 0;
-  char *name = fsdp_shell_word(options->experiment, (int)strlen(options->experiment));
-  char *parent = fsdp_shell_word(folder, (int)strlen(folder));
+  char *name = fsdp_shell_word(options->experiment);
+  char *parent = fsdp_shell_word(folder);
   int length = snprintf(out, FSDP_WATCH_ADVICE_BYTES, "Start again with -e %s%s%s " TO_RESUME, name,
                         elsewhere ? " --save-dir " : "", elsewhere ? parent : "");
   if (length >= FSDP_WATCH_ADVICE_BYTES)

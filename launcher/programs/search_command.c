@@ -46,7 +46,7 @@ void fsdp_search_each_option(const fsdp_search_job *job, const fsdp_options *opt
 }
 
 static void print_argument(void *context, const char *name, const char *value) {
-  char *word = fsdp_shell_word(value, (int)strlen(value));
+  char *word = fsdp_shell_word(value);
   fprintf(context, " --%s %s", name, word);
   free(word);
 }

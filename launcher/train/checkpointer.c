@@ -126,8 +126,8 @@ static void run_write(fsdp_checkpointer *s) {
     give_way();
     wait_for_copies(s);
   }
-  char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES];
-  fsdp_checkpoint_paths(s->folder, s->step, temporary, final);
+  char temporary[FSDP_CHECKPOINT_PATH_BYTES];
+  fsdp_checkpoint_path(s->folder, s->step, FSDP_CHECKPOINT_UNFINISHED, temporary);
   fsdp_checkpoint_file_config config = {.checkpoint = s->checkpoint,
                                         .rank = s->rank,
                                         .folder = temporary,
@@ -144,7 +144,7 @@ static void run_write(fsdp_checkpointer *s) {
 // `replaced` had its name.
 static void print_saved(const fsdp_checkpointer *s, double seconds, int64_t replaced) {
   const fsdp_checkpoint *c = s->checkpoint;
-  char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES], size[24], gone[512] = "";
+  char final[FSDP_CHECKPOINT_PATH_BYTES], size[24], gone[512] = "";
   int64_t bytes = c->files_bytes;
   size_t used = 0;
   for (int i = 0; i < c->carried_count; i++) bytes += c->carried[i].bytes;
@@ -152,7 +152,7 @@ static void print_saved(const fsdp_checkpointer *s, double seconds, int64_t repl
     used += (size_t)snprintf(gone + used, sizeof gone - used, "%s step-%08" PRId64,
                              i == replaced ? "; removed" : ",", s->gone.items[i].step);
   if (used) snprintf(gone + used, sizeof gone - used, " (--ckpt-keep %d)", s->config.keep.newest);
-  fsdp_checkpoint_paths(s->folder, s->step, temporary, final);
+  fsdp_checkpoint_path(s->folder, s->step, "", final);
   printf("saved:     %s, %s in %.1f s%s%s\n", final, fsdp_print_bytes(bytes, size, sizeof size), seconds,
          replaced ? "; it replaces an older one of its step" : "", gone);
   fflush(stdout);

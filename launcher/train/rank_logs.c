@@ -220,12 +220,6 @@ fsdp_status fsdp_rank_logs_open(const char *folder, fsdp_world *world, fsdp_erro
 void fsdp_rank_logs_note(const fsdp_world *world, const fsdp_error *error) {
   int failed = world->failed_rank < world->size ? world->failed_rank : 0;
   if (world->rank != failed) return;
-  fsdp_board_view view;
-  fsdp_board_read(fsdp_board_mine, &view);
-  fsdp_error_file_write(&(fsdp_error_report){.rank = world->rank,
-                                             .host = world->host,
-                                             .process = getpid(),
-                                             .step = fsdp_board_step(&view),
-                                             .status = (int)error->status,
-                                             .message = error->message});
+  fsdp_error_file_write(
+      &(fsdp_job_end){world->rank, world->host, getpid(), error->status, error->message, 0});
 }

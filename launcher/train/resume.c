@@ -3,9 +3,9 @@
 #include "models/model.h"
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
+#include "runtime/base/text.h"
 #include "runtime/checkpoint/checkpoint_file.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
-#include "runtime/checkpoint/safetensors.h"
 #include "runtime/exec/state.h"
 
 #include <inttypes.h>
@@ -42,8 +42,8 @@ static bool model_differs(const fsdp_checkpoint *c, const fsdp_plan *plan, char 
     if (saved->dims == param->dims && memcmp(saved->shape, param->shape, 8 * (size_t)param->dims) == 0)
       continue;
     snprintf(out, out_bytes, "its %s is %s, the model's is %s", param->name,
-             fsdp_safetensors_shape_text(saved->dims, saved->shape, here),
-             fsdp_safetensors_shape_text(param->dims, param->shape, there));
+             fsdp_print_shape(saved->dims, saved->shape, here),
+             fsdp_print_shape(param->dims, param->shape, there));
     return true;
   }
   const int count = fsdp_checkpoint_count_params(c);

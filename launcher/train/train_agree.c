@@ -114,10 +114,11 @@ fsdp_status fsdp_train_agree_on_profile(fsdp_trainer *t, fsdp_error *error) {
 }
 
 static void list_weights(const fsdp_trainer *t, fsdp_file_list *list) {
-  const char *index = fsdp_weights_index(t->weights);
+  const fsdp_safetensors *files = fsdp_weights_files(t->weights);
+  const char *index = fsdp_safetensors_index(files);
   if (index) fsdp_file_list_add(list, "weights index", index);
-  for (int i = 0; i < fsdp_weights_file_count(t->weights); i++)
-    fsdp_file_list_add(list, "weights", fsdp_weights_file(t->weights, i));
+  for (int i = 0; i < fsdp_safetensors_file_count(files); i++)
+    fsdp_file_list_add(list, "weights", fsdp_safetensors_file(files, i));
 }
 
 fsdp_status fsdp_train_agree_on_files(fsdp_trainer *t, fsdp_error *error) {

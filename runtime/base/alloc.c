@@ -47,6 +47,12 @@ void *fsdp_realloc(void *memory, size_t bytes) {
   return grown;
 }
 
+char *fsdp_strdup(const char *text, const char *what) {
+  char *copy = strdup(text);
+  FSDP_NEED_MEMORY(copy, "%s", what);
+  return copy;
+}
+
 void *fsdp_grow(void *items, int count, int *capacity, size_t item_bytes) {
   if (count <= *capacity) return items;
   const int doubled = *capacity < 32 ? 64 : 2 * *capacity;

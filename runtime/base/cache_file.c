@@ -19,23 +19,21 @@
 #define FILE_MAX     (16 << 20)
 #define PATH_MAXIMUM 4096
 
-// Where the folder is, and what it lies in. False if nothing names one: a relative XDG_CACHE_HOME is to be
-// ignored (XDG Base Directory Specification).
-static bool find_folder(char parent[PATH_MAXIMUM], char folder[PATH_MAXIMUM]) {
-  const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-  int length;
-  if (cache && cache[0] == '/')
-    length = snprintf(parent, PATH_MAXIMUM, "%s", cache);
-  else if (home && home[0] == '/')
-    length = snprintf(parent, PATH_MAXIMUM, "%s/.cache", home);
-  else
-    return false;
-  return length < PATH_MAXIMUM && snprintf(folder, PATH_MAXIMUM, "%s/fsdp", parent) < PATH_MAXIMUM;
-}
+// Where a file is, its folder, and what that lies in.
+typedef struct place {
+  char parent[PATH_MAXIMUM], folder[PATH_MAXIMUM], path[PATH_MAXIMUM];
+} place;
 
-static bool find_file(const char *name, char path[PATH_MAXIMUM], char *why) {
-  char parent[PATH_MAXIMUM], folder[PATH_MAXIMUM];
-  if (find_folder(parent, folder) && snprintf(path, PATH_MAXIMUM, "%s/%s", folder, name) < PATH_MAXIMUM)
+// A relative XDG_CACHE_HOME is to be ignored (XDG Base Directory Specification).
+static bool find(const char *name, place *at, char *why) {
+  const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+  int length = PATH_MAXIMUM;
+  if (cache && cache[0] == '/')
+    length = snprintf(at->parent, PATH_MAXIMUM, "%s", cache);
+  else if (home && home[0] == '/')
+    length = snprintf(at->parent, PATH_MAXIMUM, "%s/.cache", home);
+  if (length < PATH_MAXIMUM && snprintf(at->folder, PATH_MAXIMUM, "%s/fsdp", at->parent) < PATH_MAXIMUM &&
+      snprintf(at->path, PATH_MAXIMUM, "%s/%s", at->folder, name) < PATH_MAXIMUM)
     return true;
   snprintf(why, FSDP_CACHE_WHY_BYTES, "neither XDG_CACHE_HOME nor HOME names a folder to remember it in");
   return false;
@@ -72,28 +70,10 @@ static int open_own(const char *path, char *why) {
   return -1;
 }
 
-// All of it, ended by a zero; NULL if it cannot be read.
-static char *read_all(int file, size_t *bytes) {
-  size_t capacity = 4096, used = 0;
-  char *text = fsdp_alloc(capacity + 1);
-  for (ssize_t got = 1; got != 0;) {
-    got = read(file, text + used, capacity - used);
-    if (got < 0 || used > FILE_MAX) {
-      free(text);
-      return NULL;
-    }
-    used += (size_t)got;
-    if (used == capacity) text = fsdp_realloc(text, (capacity *= 2) + 1);
-  }
-  text[used] = 0;
-  *bytes = used;
-  return text;
-}
-
 // Cuts the checksum off if it is right.
-static bool check_sum(char *text, size_t bytes) {
+static bool check_sum(char *text, int64_t bytes) {
   char sum[SUM_LENGTH + 1];
-  if (bytes < SUM_LENGTH || strlen(text) != bytes) return false;
+  if (bytes < SUM_LENGTH || (int64_t)strlen(text) != bytes) return false;
   char *end = text + bytes - SUM_LENGTH;
   snprintf(sum, sizeof sum, SUM_FORMAT, XXH64(text, (size_t)(end - text), 0));
   if (strcmp(end, sum) != 0) return false;
@@ -108,16 +88,16 @@ static char *behind(char *text, const char *prefix) {
 }
 
 char *fsdp_cache_read(const char *name, const char *identity, char why[FSDP_CACHE_WHY_BYTES]) {
-  char path[PATH_MAXIMUM];
-  size_t bytes;
+  place at;
+  int64_t bytes;
   why[0] = 0;
-  if (!find_file(name, path, why)) return NULL;
-  int file = open_own(path, why);
+  if (!find(name, &at, why)) return NULL;
+  int file = open_own(at.path, why);
   if (file < 0) return NULL;
-  char *text = read_all(file, &bytes), *lines = NULL;
+  char *text = fsdp_read_rest(file, FILE_MAX, &bytes), *lines = NULL;
   close(file);
   if (!text || !check_sum(text, bytes)) {
-    refuse(path, "is damaged", why);
+    refuse(at.path, "is damaged", why);
   } else {
     char *rest = behind(behind(text, FORMAT), identity);
     if ((rest = behind(rest, "\n"))) {
@@ -146,20 +126,19 @@ static int replace(const char *path, const char *text, int64_t bytes) {
 
 bool fsdp_cache_write(const char *name, const char *identity, const char *text,
                       char why[FSDP_CACHE_WHY_BYTES]) {
-  char parent[PATH_MAXIMUM], folder[PATH_MAXIMUM], path[PATH_MAXIMUM];
+  place at;
   FSDP_CHECK(!strchr(identity, '\n'), "an identity of several lines");
   why[0] = 0;
-  if (!find_file(name, path, why)) return false;
-  find_folder(parent, folder);
-  mkdir(parent, 0700);
-  mkdir(folder, 0700);
+  if (!find(name, &at, why)) return false;
+  mkdir(at.parent, 0700);
+  mkdir(at.folder, 0700);
   size_t capacity = strlen(FORMAT) + strlen(identity) + strlen(text) + SUM_LENGTH + 2;
   char *all = fsdp_alloc(capacity);
   int length = snprintf(all, capacity, "%s%s\n%s", FORMAT, identity, text);
   length += snprintf(all + length, capacity - (size_t)length, SUM_FORMAT, XXH64(all, (size_t)length, 0));
-  int failure = replace(path, all, length);
+  int failure = replace(at.path, all, length);
   free(all);
   if (!failure) return true;
-  snprintf(why, FSDP_CACHE_WHY_BYTES, "%.500s cannot be written: %s", path, strerror(failure));
+  snprintf(why, FSDP_CACHE_WHY_BYTES, "%.500s cannot be written: %s", at.path, strerror(failure));
   return false;
 }

@@ -12,7 +12,6 @@
 #pragma once
 
 #include <stdbool.h>
-#include <stddef.h>
 
 #define FSDP_CACHE_WHY_BYTES 640
 

@@ -43,6 +43,9 @@ void *fsdp_alloc(size_t bytes);
 void *fsdp_alloc_zeroed(size_t count, size_t item_bytes);
 void *fsdp_realloc(void *memory, size_t bytes);
 
+// strdup, which does not return without memory; `what` is for the message: "a path".
+char *fsdp_strdup(const char *text, const char *what);
+
 // The array `items`, which holds *capacity, with room for `count`: another address if it had to grow.
 void *fsdp_grow(void *items, int count, int *capacity, size_t item_bytes);
 

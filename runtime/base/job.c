@@ -7,9 +7,7 @@
 #include <poll.h>
 #include <stdarg.h>
 #include <stdatomic.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 // For a terminal that accepts nothing, and for the error file's disk.
@@ -119,9 +117,8 @@ int fsdp_job_record(const fsdp_job_end *end) {
 
 void fsdp_job_record_wait(int writer) {
   if (writer <= 0) return;
-  for (int waited = 0; waitpid(writer, NULL, WNOHANG) == 0 && waited < RECORD_MS; waited += RECORD_TICK_MS) {
-    nanosleep(&(struct timespec){.tv_nsec = RECORD_TICK_MS * 1000000}, NULL);
-  }
+  for (int waited = 0; waitpid(writer, NULL, WNOHANG) == 0 && waited < RECORD_MS; waited += RECORD_TICK_MS)
+    fsdp_sleep_ms(RECORD_TICK_MS);
 }
 
 static FSDP_NORETURN void end_job(fsdp_status status, const char *message, bool follows) {
@@ -131,7 +128,7 @@ static FSDP_NORETURN void end_job(fsdp_status status, const char *message, bool 
   if (!atomic_flag_test_and_set(&spoken)) {
     fsdp_job_say(message);
     fsdp_job_record_wait(
-        fsdp_job_record(&(fsdp_job_end){identity.rank, host_name(), getpid(), status, message}));
+        fsdp_job_record(&(fsdp_job_end){identity.rank, host_name(), getpid(), status, message, 0}));
   }
   _Exit((int)status);
 }

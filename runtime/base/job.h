@@ -41,6 +41,7 @@ typedef struct fsdp_job_end {
   int process; // its id there
   fsdp_status status;
   const char *message;
+  int signal; // that ended it; 0: none
 } fsdp_job_end;
 void fsdp_job_set_recorder(void (*recorder)(const fsdp_job_end *end));
 

@@ -3,7 +3,6 @@
 #include "runtime/base/check.h"
 
 #include <math.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,14 +42,27 @@ const char *fsdp_print_real(double value, char *out, size_t out_bytes) {
   return out;
 }
 
-char *fsdp_shell_word(const char *text, int count) {
+const char *fsdp_print_shape(int dims, const int64_t *shape, char out[96]) {
+  int used = snprintf(out, 96, "(");
+  for (int d = 0; d < dims; d++)
+    used += snprintf(out + used, 96 - (size_t)used, "%s%lld", d ? ", " : "", (long long)shape[d]);
+  snprintf(out + used, 96 - (size_t)used, ")");
+  return out;
+}
+
+bool fsdp_ends_with(const char *text, const char *ending) {
+  const size_t length = strlen(text), end = strlen(ending);
+  return length >= end && strcmp(text + length - end, ending) == 0;
+}
+
+char *fsdp_shell_word(const char *text) {
   static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+:@%-=,";
-  char *word = fsdp_alloc(4 * (size_t)count + 3), *to = word;
-  const bool quote = count == 0 || (int)strspn(text, plain) < count;
+  char *word = fsdp_alloc(4 * strlen(text) + 3), *to = word;
+  const bool quote = !*text || text[strspn(text, plain)];
   if (quote) *to++ = '\'';
-  for (int i = 0; i < count; i++) {
-    if (text[i] == '\'') to = stpcpy(to, "'\\'");
-    *to++ = text[i];
+  for (; *text; text++) {
+    if (*text == '\'') to = stpcpy(to, "'\\'");
+    *to++ = *text;
   }
   if (quote) *to++ = '\'';
   *to = 0;

@@ -1,6 +1,7 @@
 // Numbers and words as text, for people and to be read back.
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -13,6 +14,12 @@ const char *fsdp_print_bytes(int64_t bytes, char *out, size_t out_bytes);
 // The shortest decimal that reads back as the same double, at most 31 characters. Returns `out`.
 const char *fsdp_print_real(double value, char *out, size_t out_bytes);
 
-// The first `count` bytes of `text` as one word of a shell's command line: quoted if a shell would read
-// something else. The caller frees it.
-char *fsdp_shell_word(const char *text, int count);
+// "(32, 16)". Returns `out`.
+const char *fsdp_print_shape(int dims, const int64_t *shape, char out[96]);
+
+// Whether `text` ends in `ending`.
+bool fsdp_ends_with(const char *text, const char *ending);
+
+// A text as one word of a shell's command line: quoted if a shell would read something else. The caller frees
+// it.
+char *fsdp_shell_word(const char *text);

@@ -69,17 +69,17 @@ void fsdp_checkpoint_destroy(fsdp_checkpoint *c) {
 
 // ---- Where elements lie
 
-const char *fsdp_checkpoint_file_name(const fsdp_checkpoint *c, int rank,
-                                      char name[FSDP_CHECKPOINT_NAME_BYTES]) {
-  const int folder = rank / FSDP_CHECKPOINT_FOLDER_FILES * FSDP_CHECKPOINT_FOLDER_FILES;
+const char *fsdp_checkpoint_file_path(const fsdp_checkpoint *c, const char *folder, int rank,
+                                      char path[FSDP_CHECKPOINT_FILE_BYTES]) {
+  const int first = rank / FSDP_CHECKPOINT_FOLDER_FILES * FSDP_CHECKPOINT_FOLDER_FILES;
   if (c->files)
-    snprintf(name, FSDP_CHECKPOINT_NAME_BYTES, "%s", c->files[rank].name);
+    snprintf(path, FSDP_CHECKPOINT_FILE_BYTES, "%.4200s/%s", folder, c->files[rank].name);
   else if (c->file_count <= FSDP_CHECKPOINT_FOLDER_FILES)
-    snprintf(name, FSDP_CHECKPOINT_NAME_BYTES, FSDP_CHECKPOINT_RANK_FILE, rank);
+    snprintf(path, FSDP_CHECKPOINT_FILE_BYTES, "%.4200s/" FSDP_CHECKPOINT_RANK_FILE, folder, rank);
   else
-    snprintf(name, FSDP_CHECKPOINT_NAME_BYTES, FSDP_CHECKPOINT_RANK_FOLDER "/" FSDP_CHECKPOINT_RANK_FILE,
-             folder, rank);
-  return name;
+    snprintf(path, FSDP_CHECKPOINT_FILE_BYTES,
+             "%.4200s/" FSDP_CHECKPOINT_RANK_FOLDER "/" FSDP_CHECKPOINT_RANK_FILE, folder, first, rank);
+  return path;
 }
 
 // Elements of a checkpoint, at most; bounds what a damaged manifest can declare.
@@ -129,24 +129,15 @@ int fsdp_checkpoint_holder(const fsdp_checkpoint *c, int unit, int rank, int64_t
   return fsdp_mesh_group_member(&c->mesh, u->replica_axes, rank, slice);
 }
 
-// The boxes of elements [begin, end) of a parameter's piece; element `begin` lies at `offset`.
-static void append_boxes(const fsdp_checkpoint *c, int param, int rank, const int64_t range[2],
-                         int64_t offset, fsdp_box_list *list) {
-  const fsdp_checkpoint_param *p = &c->params[param];
-  const fsdp_piece piece = {
-      .param = param, .dims = p->dims, .shape = p->shape, .cut = &p->cut, .mesh = &c->mesh, .rank = rank};
-  fsdp_piece_boxes(&piece, range[0], range[1] - range[0], offset, list);
+static fsdp_piece piece_of(const fsdp_checkpoint *c, const fsdp_checkpoint_param *p, int rank) {
+  return (fsdp_piece){
+      .param = rank, .dims = p->dims, .shape = p->shape, .cut = &p->cut, .mesh = &c->mesh, .rank = rank};
 }
 
 void fsdp_checkpoint_boxes(const fsdp_checkpoint *c, int param, int rank, fsdp_box_list *list) {
   const fsdp_checkpoint_param *p = &c->params[param];
-  int64_t first, numel;
-  fsdp_checkpoint_piece(c, rank, p->unit, &first, &numel);
-  int64_t begin = fsdp_max_i64(first, p->offset),
-          end = fsdp_min_i64(first + numel, p->offset + p->local_numel);
-  if (begin >= end) return;
-  const int64_t range[2] = {begin - p->offset, end - p->offset};
-  append_boxes(c, param, rank, range, begin - first, list);
+  const fsdp_piece piece = piece_of(c, p, rank);
+  fsdp_piece_boxes(&piece, 0, p->local_numel, p->offset, list);
 }
 
 int fsdp_checkpoint_element(const fsdp_checkpoint *c, int unit, int rank, int64_t element, int64_t *index) {
@@ -154,9 +145,10 @@ int fsdp_checkpoint_element(const fsdp_checkpoint *c, int unit, int rank, int64_
   int found = -1;
   for (int p = 0; p < c->param_count && found < 0; p++) {
     const fsdp_checkpoint_param *param = &c->params[p];
-    const int64_t range[2] = {element - param->offset, element - param->offset + 1};
-    if (param->unit != unit || range[0] < 0 || range[0] >= param->local_numel) continue;
-    append_boxes(c, p, rank, range, 0, &list);
+    const int64_t at = element - param->offset;
+    if (param->unit != unit || at < 0 || at >= param->local_numel) continue;
+    const fsdp_piece piece = piece_of(c, param, rank);
+    fsdp_piece_boxes(&piece, at, 1, 0, &list);
     if (list.count == 0) break;
     found = p;
     *index = 0;
@@ -166,19 +158,14 @@ int fsdp_checkpoint_element(const fsdp_checkpoint *c, int unit, int rank, int64_
   return found;
 }
 
-int64_t fsdp_checkpoint_slot_bytes(const fsdp_checkpoint *c, int rank, int slot) {
-  int64_t total = 0, first, numel;
+int64_t fsdp_checkpoint_data_bytes(const fsdp_checkpoint *c, int rank) {
+  int64_t elems = 0, first, numel, bytes = 0; // of all units; of an element in all slots
   for (int u = 0; u < c->unit_count; u++) {
     fsdp_checkpoint_piece(c, rank, u, &first, &numel);
-    total += numel;
+    elems += numel;
   }
-  return total * fsdp_dtype_bytes(c->slots[slot].dtype);
-}
-
-int64_t fsdp_checkpoint_data_bytes(const fsdp_checkpoint *c, int rank) {
-  int64_t total = 0;
-  for (int slot = 0; slot < c->slot_count; slot++) total += fsdp_checkpoint_slot_bytes(c, rank, slot);
-  return total;
+  for (int slot = 0; slot < c->slot_count; slot++) bytes += fsdp_dtype_bytes(c->slots[slot].dtype);
+  return elems * bytes;
 }
 
 int fsdp_checkpoint_find_slot(const fsdp_checkpoint *c, const char *name) {

@@ -28,6 +28,7 @@
 #define FSDP_CHECKPOINT_MANIFEST   "checkpoint.json"
 #define FSDP_CHECKPOINT_CARRIED    "model" // folder of the carried files
 #define FSDP_CHECKPOINT_NAME_BYTES 96
+#define FSDP_CHECKPOINT_FILE_BYTES 4352 // of a rank's file, with its folder
 // Ranks' files in one folder: more make every access to it slow on shared file systems.
 #define FSDP_CHECKPOINT_FOLDER_FILES 256
 #define FSDP_CHECKPOINT_RANK_FILE    "rank-%05d.safetensors"
@@ -131,9 +132,9 @@ typedef struct fsdp_checkpoint {
 fsdp_checkpoint *fsdp_checkpoint_create(const fsdp_plan *plan, const char *model_name);
 void fsdp_checkpoint_destroy(fsdp_checkpoint *checkpoint); // NULL is allowed
 
-// The name of a rank's file below the checkpoint's folder, which is `name`.
-const char *fsdp_checkpoint_file_name(const fsdp_checkpoint *checkpoint, int rank,
-                                      char name[FSDP_CHECKPOINT_NAME_BYTES]);
+// The path of a rank's file in the checkpoint's folder `folder`. Returns `path`.
+const char *fsdp_checkpoint_file_path(const fsdp_checkpoint *checkpoint, const char *folder, int rank,
+                                      char path[FSDP_CHECKPOINT_FILE_BYTES]);
 
 // The manifest as text, its own checksum included; the caller frees it.
 char *fsdp_checkpoint_print(const fsdp_checkpoint *checkpoint);
@@ -154,17 +155,14 @@ void fsdp_checkpoint_piece(const fsdp_checkpoint *checkpoint, int rank, int unit
 // The rank whose piece holds element `element` of the flat buffer that `rank` has of the unit.
 int fsdp_checkpoint_holder(const fsdp_checkpoint *checkpoint, int unit, int rank, int64_t element);
 
-// Appends the boxes of a parameter in a rank's piece of its unit, in order; their offsets count from the
-// piece's begin.
+// Appends the boxes of a parameter in the flat buffer that `rank` has of its unit, in order; their offsets
+// count from the buffer's begin, and their number is the rank.
 void fsdp_checkpoint_boxes(const fsdp_checkpoint *checkpoint, int param, int rank, fsdp_box_list *list);
 
 // The parameter, and the index in it (flattened), of element `element` of the flat buffer that `rank` has of
 // the unit; -1 for padding.
 int fsdp_checkpoint_element(const fsdp_checkpoint *checkpoint, int unit, int rank, int64_t element,
                             int64_t *index);
-
-// Bytes of all pieces of one slot of a rank.
-int64_t fsdp_checkpoint_slot_bytes(const fsdp_checkpoint *checkpoint, int rank, int slot);
 
 // Bytes of the data of a rank's file: of all slots.
 int64_t fsdp_checkpoint_data_bytes(const fsdp_checkpoint *checkpoint, int rank);

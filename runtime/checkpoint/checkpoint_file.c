@@ -17,7 +17,7 @@
 #include <xxhash.h>
 
 #define CHUNK       FSDP_CHECKPOINT_CHUNK_BYTES
-#define PATH_BYTES  4352
+#define PATH_BYTES  FSDP_CHECKPOINT_FILE_BYTES
 #define WINDOW      64 // chunks that are read at once, at most
 #define PIECE_BYTES ((int64_t)4 << 20)
 
@@ -29,38 +29,21 @@ typedef struct stream {
   XXH3_state_t *hash; // of the chunk that is not full yet
   int64_t chunk_fill, chunks;
   uint64_t *sums;
-  int slot, unit; // of the next value
-  int64_t done;   // of its piece
 } stream;
 
-// Checks the next `bytes` of the data (whole values) for values that are not finite.
-static fsdp_status check_finite(stream *s, const fsdp_checkpoint_file_config *config,
-                                const unsigned char *data, int64_t bytes, fsdp_error *error) {
+static fsdp_status check_finite(const fsdp_checkpoint_file_config *config, const fsdp_checkpoint_range *range,
+                                const void *values, fsdp_error *error) {
   const fsdp_checkpoint *c = config->checkpoint;
-  while (bytes > 0) {
-    int64_t first, numel, width = fsdp_dtype_bytes(c->slots[s->slot].dtype);
-    fsdp_checkpoint_piece(c, config->rank, s->unit, &first, &numel);
-    int64_t now = fsdp_min_i64(bytes / width, numel - s->done);
-    int64_t found = fsdp_first_not_finite(c->slots[s->slot].dtype, data, now), index;
-    if (found >= 0) {
-      index = first + s->done + found;
-      int owner = fsdp_checkpoint_element(c, s->unit, config->rank, index, &index);
-      return fsdp_fail(error, FSDP_ERR_NOT_FINITE,
-                       "%s of %s is %s at element %" PRId64
-                       ": the state is not saved; lower --lr, raise --warmup-steps, or look at the data",
-                       c->slots[s->slot].name, owner < 0 ? "the padding" : c->params[owner].name,
-                       fsdp_not_finite_name(c->slots[s->slot].dtype, data, found), index);
-    }
-    data += now * width;
-    bytes -= now * width;
-    s->done += now;
-    if (s->done < numel) continue;
-    s->done = 0;
-    if (++s->unit < c->unit_count) continue;
-    s->unit = 0;
-    s->slot++;
-  }
-  return FSDP_OK;
+  const fsdp_checkpoint_slot *slot = &c->slots[range->slot];
+  const int64_t bad = fsdp_first_not_finite(slot->dtype, values, range->numel);
+  if (bad < 0) return FSDP_OK;
+  int64_t index = range->first_elem + bad;
+  const int owner = fsdp_checkpoint_element(c, range->unit, config->rank, index, &index);
+  return fsdp_fail(error, FSDP_ERR_NOT_FINITE,
+                   "%s of %s is %s at element %" PRId64
+                   ": the state is not saved; lower --lr, raise --warmup-steps, or look at the data",
+                   slot->name, owner < 0 ? "the padding" : c->params[owner].name,
+                   fsdp_not_finite_name(slot->dtype, values, bad), index);
 }
 
 static void end_chunk(stream *s) {
@@ -85,21 +68,9 @@ static fsdp_status append(stream *s, const unsigned char *data, int64_t bytes, f
   return fsdp_safetensors_writer_append(s->writer, data, bytes, error);
 }
 
-static fsdp_status append_memory(stream *s, const fsdp_checkpoint_file_config *config, int64_t bytes,
-                                 fsdp_error *error) {
-  const unsigned char *data = config->data;
-  fsdp_status status = FSDP_OK;
-  for (int64_t done = 0, now; done < bytes && status == FSDP_OK; done += now) {
-    now = fsdp_min_i64(PIECE_BYTES, bytes - done);
-    status = check_finite(s, config, data + done, now, error);
-    if (status == FSDP_OK) status = append(s, data + done, now, error);
-  }
-  return status;
-}
-
 static fsdp_status append_ranges(stream *s, const fsdp_checkpoint_file_config *config, fsdp_error *error) {
   const fsdp_checkpoint *c = config->checkpoint;
-  int64_t limit = config->piece_bytes ? config->piece_bytes : PIECE_BYTES, offset = 0;
+  const int64_t limit = config->piece_bytes ? config->piece_bytes : PIECE_BYTES;
   for (int slot = 0; slot < c->slot_count; slot++) {
     int64_t width = fsdp_dtype_bytes(c->slots[slot].dtype);
     for (int u = 0; u < c->unit_count; u++) {
@@ -107,12 +78,11 @@ static fsdp_status append_ranges(stream *s, const fsdp_checkpoint_file_config *c
       fsdp_checkpoint_piece(c, config->rank, u, &first, &numel);
       for (int64_t done = 0, now; done < numel; done += now) {
         now = fsdp_min_i64(limit / width, numel - done);
-        fsdp_checkpoint_range range = {slot, u, first + done, now, offset};
+        const fsdp_checkpoint_range range = {slot, u, first + done, now};
         const void *values = config->source(config->context, &range);
-        fsdp_status status = check_finite(s, config, values, now * width, error);
+        fsdp_status status = check_finite(config, &range, values, error);
         if (status == FSDP_OK) status = append(s, values, now * width, error);
         if (status != FSDP_OK) return status;
-        offset += now * width;
       }
     }
   }
@@ -146,8 +116,7 @@ static fsdp_safetensors_tensor *declare(const fsdp_checkpoint *c, int rank, int6
 // The data, the checksums of its chunks, and that of the whole file.
 static fsdp_status write_data(stream *s, const fsdp_checkpoint_file_config *config,
                               fsdp_checkpoint_ends *ends, fsdp_error *error) {
-  fsdp_status status =
-      config->data ? append_memory(s, config, ends->data_bytes, error) : append_ranges(s, config, error);
+  fsdp_status status = append_ranges(s, config, error);
   if (status != FSDP_OK) return status;
   if (s->chunk_fill > 0) end_chunk(s);
   const void *header = fsdp_safetensors_writer_header(s->writer, &ends->header_bytes);
@@ -162,25 +131,24 @@ static fsdp_status make_folder(const char *path, fsdp_error *error) {
   snprintf(folder, sizeof folder, "%s", path);
   *strrchr(folder, '/') = 0;
   if (mkdir(folder, 0777) == 0 || errno == EEXIST) return FSDP_OK;
-  return fsdp_fail(error, FSDP_ERR_INPUT, "%s: making it failed (%s); make room there or give another folder",
-                   folder, strerror(errno));
+  return fsdp_fail_write(folder, "making it", error);
 }
 
 fsdp_status fsdp_checkpoint_file_write(const fsdp_checkpoint_file_config *config, int64_t *file_bytes,
                                        fsdp_error *error) {
   const fsdp_checkpoint *c = config->checkpoint;
-  char path[PATH_BYTES], name[FSDP_CHECKPOINT_NAME_BYTES], *names;
+  char path[PATH_BYTES], *names;
   int count;
   *file_bytes = 0;
-  snprintf(path, sizeof path, "%.4200s/%s", config->folder, fsdp_checkpoint_file_name(c, config->rank, name));
-  if (strchr(name, '/') && make_folder(path, error) != FSDP_OK) return error->status;
+  fsdp_checkpoint_file_path(c, config->folder, config->rank, path);
+  if (c->file_count > FSDP_CHECKPOINT_FOLDER_FILES && make_folder(path, error) != FSDP_OK)
+    return error->status;
   fsdp_checkpoint_ends ends = {
       .checkpoint = c, .rank = config->rank, .data_bytes = fsdp_checkpoint_data_bytes(c, config->rank)};
   int64_t sums = fsdp_checkpoint_ends_sums(&ends);
   fsdp_safetensors_tensor *tensors = declare(c, config->rank, sums, &names, &count);
-  const char *metadata[] = {"format", "fsdp checkpoint", NULL};
   fsdp_safetensors_writer_config writer = {
-      .path = path, .tensors = tensors, .tensor_count = count, .metadata = metadata, .direct = true};
+      .path = path, .tensors = tensors, .tensor_count = count, .format = "fsdp checkpoint", .direct = true};
   stream s = {.hash = XXH3_createState(), .sums = fsdp_alloc((size_t)sums * sizeof *s.sums)};
   FSDP_NEED_MEMORY(s.hash, "a hash");
   XXH3_64bits_reset(s.hash);
@@ -207,6 +175,7 @@ typedef struct source_file {
   bool verified;  // header and sums
   uint64_t *sums;
   int64_t header_bytes, data_bytes;
+  int64_t *offsets; // of every (slot, unit) in the data
   // The last chunk that was read of it: a unit's end and the next one's beginning often share one.
   unsigned char *tail;
   int64_t tail_chunk;
@@ -217,19 +186,12 @@ struct fsdp_checkpoint_reader {
   char *folder;
   source_file *files;
   int64_t bytes_read;
-  int64_t **offsets; // by rank once opened: data offset of every (slot, unit)
   // The chunks that were read last.
   int window_file;
   int64_t window_chunk, window_count;
   unsigned char *window;
-  fsdp_box_list stored; // of the piece that is being read
+  fsdp_box_list *boxes; // by parameter, once it is read (boxes_of)
 };
-
-static const char *path_of(const fsdp_checkpoint_reader *r, int rank, char path[PATH_BYTES]) {
-  char name[FSDP_CHECKPOINT_NAME_BYTES];
-  snprintf(path, PATH_BYTES, "%.4200s/%s", r->folder, fsdp_checkpoint_file_name(r->checkpoint, rank, name));
-  return path;
-}
 
 static fsdp_status fail_missing(const char *path, fsdp_error *error) {
   return fsdp_fail(error, FSDP_ERR_INPUT,
@@ -238,10 +200,9 @@ static fsdp_status fail_missing(const char *path, fsdp_error *error) {
 }
 
 static fsdp_status check_rank(const fsdp_checkpoint *c, const char *folder, int rank, fsdp_error *error) {
-  char path[PATH_BYTES], name[FSDP_CHECKPOINT_NAME_BYTES];
+  char path[PATH_BYTES];
   fsdp_checkpoint_ends ends = {.checkpoint = c, .rank = rank};
-  snprintf(path, sizeof path, "%.4200s/%s", folder, fsdp_checkpoint_file_name(c, rank, name));
-  int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  int descriptor = open(fsdp_checkpoint_file_path(c, folder, rank, path), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) return fail_missing(path, error);
   fsdp_status status = fsdp_checkpoint_ends_measure(path, descriptor, &ends, error);
   close(descriptor);
@@ -272,10 +233,9 @@ fsdp_status fsdp_checkpoint_check_files(const fsdp_checkpoint *c, const char *fo
 fsdp_checkpoint_reader *fsdp_checkpoint_reader_create(const fsdp_checkpoint *checkpoint, const char *folder) {
   fsdp_checkpoint_reader *r = fsdp_alloc_zeroed(1, sizeof *r);
   r->checkpoint = checkpoint;
-  r->folder = strdup(folder);
-  FSDP_NEED_MEMORY(r->folder, "a path");
+  r->folder = fsdp_strdup(folder, "a path");
   r->files = fsdp_alloc_zeroed((size_t)checkpoint->file_count, sizeof *r->files);
-  r->offsets = fsdp_alloc_zeroed((size_t)checkpoint->file_count, sizeof *r->offsets);
+  r->boxes = fsdp_alloc_zeroed((size_t)checkpoint->param_count, sizeof *r->boxes);
   for (int i = 0; i < checkpoint->file_count; i++) r->files[i].descriptor = -1;
   r->window = fsdp_alloc((size_t)(WINDOW * CHUNK));
   r->window_file = -1;
@@ -288,11 +248,11 @@ void fsdp_checkpoint_reader_destroy(fsdp_checkpoint_reader *r) {
     if (r->files[i].descriptor >= 0) close(r->files[i].descriptor);
     free(r->files[i].sums);
     free(r->files[i].tail);
-    free(r->offsets[i]);
+    free(r->files[i].offsets);
   }
-  fsdp_box_list_free(&r->stored);
+  for (int p = 0; p < r->checkpoint->param_count; p++) fsdp_box_list_free(&r->boxes[p]);
   free(r->window);
-  free(r->offsets);
+  free(r->boxes);
   free(r->files);
   free(r->folder);
   free(r);
@@ -306,31 +266,30 @@ static fsdp_status fail_damaged(const fsdp_checkpoint_reader *r, int rank, const
                                 fsdp_error *error) {
   char path[PATH_BYTES];
   return fsdp_fail(error, FSDP_ERR_INPUT, "%s: %s: it is damaged; use another checkpoint",
-                   path_of(r, rank, path), what);
+                   fsdp_checkpoint_file_path(r->checkpoint, r->folder, rank, path), what);
 }
 
-static void make_offsets(fsdp_checkpoint_reader *r, int rank) {
-  const fsdp_checkpoint *c = r->checkpoint;
-  int64_t offset = 0;
-  r->offsets[rank] = fsdp_alloc((size_t)(c->unit_count * c->slot_count) * sizeof(int64_t));
+static int64_t *make_offsets(const fsdp_checkpoint *c, int rank) {
+  int64_t offset = 0, *offsets = fsdp_alloc((size_t)(c->unit_count * c->slot_count) * sizeof *offsets);
   for (int slot = 0; slot < c->slot_count; slot++) {
     for (int u = 0; u < c->unit_count; u++) {
       int64_t first, numel;
       fsdp_checkpoint_piece(c, rank, u, &first, &numel);
-      r->offsets[rank][slot * c->unit_count + u] = offset;
+      offsets[slot * c->unit_count + u] = offset;
       offset += numel * fsdp_dtype_bytes(c->slots[slot].dtype);
     }
   }
-  r->files[rank].data_bytes = offset;
+  return offsets;
 }
 
 static fsdp_status open_file(fsdp_checkpoint_reader *r, int rank, fsdp_error *error) {
   source_file *file = &r->files[rank];
   char path[PATH_BYTES];
   fsdp_checkpoint_ends ends = {.checkpoint = r->checkpoint, .rank = rank};
+  fsdp_checkpoint_file_path(r->checkpoint, r->folder, rank, path);
   // A reader that has found damage must not read on.
-  FSDP_CHECK(file->descriptor < 0, "%s: read again after it failed", path_of(r, rank, path));
-  file->descriptor = open(path_of(r, rank, path), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  FSDP_CHECK(file->descriptor < 0, "%s: read again after it failed", path);
+  file->descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file->descriptor < 0) {
     return fsdp_fail(error, FSDP_ERR_INPUT, "%s: cannot be opened (%s); use another checkpoint", path,
                      strerror(errno));
@@ -339,7 +298,8 @@ static fsdp_status open_file(fsdp_checkpoint_reader *r, int rank, fsdp_error *er
   if (status == FSDP_OK)
     status = fsdp_checkpoint_ends_read(path, file->descriptor, &ends, &file->sums, error);
   if (status != FSDP_OK) return status;
-  make_offsets(r, rank);
+  file->offsets = make_offsets(r->checkpoint, rank);
+  file->data_bytes = ends.data_bytes;
   file->tail = fsdp_alloc((size_t)CHUNK);
   file->tail_chunk = -1;
   file->header_bytes = ends.header_bytes;
@@ -434,14 +394,40 @@ typedef struct request {
   unsigned char *out;
 } request;
 
-// Reads what the wanted box shares with a box of `rank`'s piece, row by row.
-static fsdp_status read_shared(transfer *t, const request *q, int rank, const fsdp_box *stored,
-                               fsdp_error *error) {
-  const fsdp_checkpoint *c = t->reader->checkpoint;
+// Neighbouring elements of the flat buffer that a rank has of a unit, and where they go.
+typedef struct run {
+  int rank;
+  int64_t first, numel;
+  unsigned char *to;
+} run;
+
+// Reads them from the files of all ranks that hold some.
+static fsdp_status read_run(transfer *t, const request *q, run left, fsdp_error *error) {
+  fsdp_checkpoint_reader *r = t->reader;
+  const fsdp_checkpoint *c = r->checkpoint;
+  const int unit = c->params[q->param].unit;
+  while (left.numel > 0) {
+    const int holder = fsdp_checkpoint_holder(c, unit, left.rank, left.first);
+    int64_t first, numel;
+    fsdp_checkpoint_piece(c, holder, unit, &first, &numel);
+    const int64_t now = fsdp_min_i64(left.numel, first + numel - left.first);
+    fsdp_status status = r->files[holder].verified ? FSDP_OK : open_file(r, holder, error);
+    if (status != FSDP_OK) return status;
+    const int64_t begin = r->files[holder].offsets[q->slot * c->unit_count + unit];
+    status = transfer_run(t, holder, begin + (left.first - first) * q->width, now * q->width, left.to, error);
+    if (status != FSDP_OK) return status;
+    left.first += now;
+    left.numel -= now;
+    left.to += now * q->width;
+  }
+  return FSDP_OK;
+}
+
+// Reads what the wanted box shares with a box of the parameter in a rank's flat buffer, row by row.
+static fsdp_status read_shared(transfer *t, const request *q, const fsdp_box *stored, fsdp_error *error) {
   fsdp_box from, to;
   if (!fsdp_box_intersect(stored, &q->wanted, &from) || !fsdp_box_intersect(&q->wanted, stored, &to))
     return FSDP_OK;
-  int64_t base = t->reader->offsets[rank][q->slot * c->unit_count + c->params[q->param].unit];
   int64_t row_elems = from.extent[from.dims - 1], rows = fsdp_box_numel(&from) / row_elems;
   fsdp_status status = FSDP_OK;
   for (int64_t row = 0; row < rows && status == FSDP_OK; row++) {
@@ -451,105 +437,36 @@ static fsdp_status read_shared(transfer *t, const request *q, int rank, const fs
       at[d] += left % from.extent[d];
       left /= from.extent[d];
     }
-    status = transfer_run(t, rank, base + fsdp_box_offset_of(&from, at) * q->width, row_elems * q->width,
-                          q->out + fsdp_box_offset_of(&to, at) * q->width, error);
+    const run all = {stored->param, fsdp_box_offset_of(&from, at), row_elems,
+                     q->out + fsdp_box_offset_of(&to, at) * q->width};
+    status = read_run(t, q, all, error);
   }
   return status;
 }
 
-// A box that is one box of a rank's piece too.
-typedef struct home_box {
-  int rank;
-  int64_t outer, local; // its first index in dimension 0, if that is cut besides, and in the cut dimension
-} home_box;
-
-// Reads it from the files of all ranks that hold a part of this piece.
-static fsdp_status read_local(transfer *t, const request *q, home_box home, fsdp_error *error) {
-  fsdp_checkpoint_reader *r = t->reader;
+// The boxes of a parameter in all flat buffers that have some of it, of ranks with the same one on the first.
+static const fsdp_box_list *boxes_of(fsdp_checkpoint_reader *r, int param) {
   const fsdp_checkpoint *c = r->checkpoint;
-  const fsdp_checkpoint_param *p = &c->params[q->param];
-  int64_t low = 0, high = 0; // the box's first and last element in the piece, flattened
-  for (int d = 0; d < p->dims; d++) {
-    int64_t start = d == p->cut.dim && p->cut.block_count > 0 ? home.local : q->wanted.start[d];
-    if (d == 0 && fsdp_cut_is_outer(&p->cut)) start = home.outer;
-    low = low * p->local[d] + start;
-    high = high * p->local[d] + start + q->wanted.extent[d] - 1;
-  }
-  for (int64_t at = p->offset + low; at <= p->offset + high;) {
-    int holder = fsdp_checkpoint_holder(c, p->unit, home.rank, at);
-    fsdp_status status = r->files[holder].verified ? FSDP_OK : open_file(r, holder, error);
-    r->stored.count = 0;
-    fsdp_checkpoint_boxes(c, q->param, holder, &r->stored);
-    for (int b = 0; b < r->stored.count && status == FSDP_OK; b++)
-      status = read_shared(t, q, holder, &r->stored.boxes[b], error);
-    if (status != FSDP_OK) return status;
-    int64_t first, numel;
-    fsdp_checkpoint_piece(c, holder, p->unit, &first, &numel);
-    at = first + numel;
-  }
-  return FSDP_OK;
+  const fsdp_axis_set axes = fsdp_cut_axes(&c->params[param].cut);
+  fsdp_box_list *list = &r->boxes[param];
+  for (int i = 0, count = list->count ? 0 : fsdp_mesh_group_size(&c->mesh, axes); i < count; i++)
+    fsdp_checkpoint_boxes(c, param, fsdp_mesh_group_member(&c->mesh, axes, 0, i), list);
+  return list;
 }
 
-// Reads one box of a parameter from the pieces that hold a part of it, of those ranks that have the indices
-// of dimension 0 which `home` says.
-static fsdp_status read_blocks(transfer *t, const request *q, home_box home, fsdp_error *error) {
-  const fsdp_checkpoint *c = t->reader->checkpoint;
-  const fsdp_cut *cut = &c->params[q->param].cut;
-  if (cut->block_count == 0) return read_local(t, q, home, error);
-  int d = cut->dim;
-  int64_t end = q->wanted.start[d] + q->wanted.extent[d];
-  for (int64_t at = q->wanted.start[d]; at < end;) {
-    const fsdp_cut_home block = fsdp_cut_home_of(cut, &c->mesh, at);
-    request part = *q;
-    part.wanted.start[d] = at;
-    part.wanted.extent[d] = fsdp_min_i64(block.count, end - at);
-    part.wanted.offset += (at - q->wanted.start[d]) * q->wanted.stride[d];
-    // Ranks are numbered from the first coordinate on every axis that does not cut.
-    const home_box own = {block.rank + home.rank, home.outer, block.local};
-    fsdp_status status = read_local(t, &part, own, error);
-    if (status != FSDP_OK) return status;
-    at += part.wanted.extent[d];
-  }
-  return FSDP_OK;
-}
-
-// Reads what one parameter, or part of one, has of a box.
+// Reads one box of a parameter; of one in parts, of which q->param is any one, from all of them.
 static fsdp_status read_box(transfer *t, const request *q, fsdp_error *error) {
   const fsdp_checkpoint *c = t->reader->checkpoint;
-  const fsdp_checkpoint_param *p = &c->params[q->param];
-  if (!fsdp_cut_is_outer(&p->cut)) return read_blocks(t, q, (home_box){0}, error);
-  const int64_t places = fsdp_cut_outer_places(&p->cut, &c->mesh, p->shape[0]);
-  const int64_t begin = p->cut.part_first, count = p->cut.part_count ? p->cut.part_count : places;
-  const int64_t end = q->wanted.start[0] + q->wanted.extent[0];
-  for (int64_t at = q->wanted.start[0]; at < end;) {
-    const int64_t place = at % places, next = at - place + places; // the next rank's first
-    if (place < begin || place >= begin + count) {
-      at = place < begin ? at - place + begin : next;
-      continue;
-    }
-    request part = *q;
-    part.wanted.start[0] = at;
-    part.wanted.extent[0] = fsdp_min_i64(begin + count - place, end - at);
-    part.wanted.offset += (at - q->wanted.start[0]) * q->wanted.stride[0];
-    const int rank = fsdp_mesh_group_member(&c->mesh, p->cut.outer_axes, 0, (int)(at / places));
-    fsdp_status status = read_blocks(t, &part, (home_box){rank, place - begin, 0}, error);
-    if (status != FSDP_OK) return status;
-    at += part.wanted.extent[0];
-  }
-  return FSDP_OK;
-}
-
-// The same of a parameter in parts, of which q->param is any one.
-static fsdp_status read_parts(transfer *t, const request *q, fsdp_error *error) {
-  const fsdp_checkpoint *c = t->reader->checkpoint;
   const fsdp_checkpoint_param *of = &c->params[q->param];
+  const bool is_part = of->cut.part_count > 0;
   fsdp_status status = FSDP_OK;
-  if (!of->cut.part_count) return read_box(t, q, error);
-  for (int p = 0; p < c->param_count && !status; p++) {
-    if (!c->params[p].cut.part_count || strcmp(c->params[p].name, of->name) != 0) continue;
+  for (int p = is_part ? 0 : q->param; p < (is_part ? c->param_count : q->param + 1); p++) {
+    if (is_part && (!c->params[p].cut.part_count || strcmp(c->params[p].name, of->name) != 0)) continue;
     request part = *q;
     part.param = p;
-    status = read_box(t, &part, error);
+    const fsdp_box_list *list = boxes_of(t->reader, p);
+    for (int b = 0; b < list->count && status == FSDP_OK; b++)
+      status = read_shared(t, &part, &list->boxes[b], error);
   }
   return status;
 }
@@ -566,7 +483,7 @@ fsdp_status fsdp_checkpoint_read(fsdp_checkpoint_reader *r, int slot, int param,
   fsdp_status status = FSDP_OK;
   for (int b = 0; b < count && status == FSDP_OK; b++) {
     request q = {wanted[b], slot, param, fsdp_dtype_bytes(c->slots[slot].dtype), out};
-    status = read_parts(&t, &q, error);
+    status = read_box(&t, &q, error);
   }
   if (status == FSDP_OK) status = flush(&t, error);
   if (status != FSDP_OK) return status;

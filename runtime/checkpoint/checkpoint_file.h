@@ -17,7 +17,6 @@ typedef struct fsdp_checkpoint_reader fsdp_checkpoint_reader;
 typedef struct fsdp_checkpoint_range {
   int slot, unit;
   int64_t first_elem, numel;
-  int64_t data_offset; // of its first byte in the file's data
 } fsdp_checkpoint_range;
 
 // Returns the bytes of a range, which must stay valid until the next call.
@@ -27,12 +26,10 @@ typedef struct fsdp_checkpoint_file_config {
   const fsdp_checkpoint *checkpoint; // the layout
   int rank;
   const char *folder;
-  // Either all of the file's data, aligned to 4096 bytes and written in place, or a callback that returns it,
-  // called in the order of the bytes for at most piece_bytes at a time.
-  const void *data;
+  // Returns the file's data, called in the order of the bytes for at most piece_bytes at a time.
   fsdp_checkpoint_source source;
   void *context;
-  int64_t piece_bytes; // 0: limited only by a unit's piece
+  int64_t piece_bytes; // 0: 4 MiB
 } fsdp_checkpoint_file_config;
 
 // Writes the file into the folder and makes it durable; *bytes is its size.

@@ -13,7 +13,9 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#define PATH_BYTES (FSDP_CHECKPOINT_PATH_BYTES + 256)
+#define PATH_BYTES FSDP_CHECKPOINT_FILE_BYTES
+#define OLD        ".old"
+#define GONE       ".gone"
 
 // Beside weights and config.json, what Transformers needs to load and use a model.
 #define TOKENIZER     "tokenizer.json"
@@ -38,45 +40,31 @@ enum { CARRIED_MAX = sizeof carried_names / sizeof *carried_names };
 
 // ---- Files and folders
 
-static fsdp_status fail_file(const char *path, const char *what, fsdp_error *error) {
-  return fsdp_fail(error, FSDP_ERR_INPUT, "%s: %s failed (%s); make room there or give another folder", path,
-                   what, strerror(errno));
-}
-
-bool fsdp_checkpoint_sync_folder(const char *folder) {
-  int descriptor = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  bool good = descriptor >= 0 && fsync(descriptor) == 0;
-  if (descriptor >= 0) close(descriptor);
-  return good;
-}
-
-static fsdp_status write_file(const char *path, const char *data, size_t bytes, fsdp_error *error) {
+// `checksum` (may be NULL) becomes XXH3-128 of the data.
+static fsdp_status write_file(const char *path, const char *data, int64_t bytes, uint64_t checksum[2],
+                              fsdp_error *error) {
+  XXH128_hash_t hash = XXH3_128bits(data, (size_t)bytes);
+  if (checksum) checksum[0] = hash.high64, checksum[1] = hash.low64;
   int descriptor = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  bool good = descriptor >= 0 && fsdp_write_all(descriptor, data, (int64_t)bytes) && fsync(descriptor) == 0;
+  bool good = descriptor >= 0 && fsdp_write_all(descriptor, data, bytes) && fsync(descriptor) == 0;
   int reason = errno;
   if (descriptor >= 0 && close(descriptor) != 0 && good) {
     good = false;
     reason = errno;
   }
   errno = reason;
-  return good ? FSDP_OK : fail_file(path, "writing", error);
+  return good ? FSDP_OK : fsdp_fail_write(path, "writing", error);
 }
 
 fsdp_status fsdp_checkpoint_copy_file(const char *from, const char *to, uint64_t checksum[2],
                                       fsdp_error *error) {
-  FILE *file = fopen(from, "rb");
-  if (!file) return fail_file(from, "opening", error);
-  char *data = NULL;
-  size_t bytes = 0, capacity = 0, got = 1;
-  while (got > 0) {
-    if (bytes == capacity) data = fsdp_realloc(data, capacity = capacity * 2 + 65536);
-    bytes += got = fread(data + bytes, 1, capacity - bytes, file);
-  }
-  fsdp_status status = ferror(file) ? fail_file(from, "reading", error) : FSDP_OK;
-  fclose(file);
-  XXH128_hash_t hash = XXH3_128bits(data, bytes);
-  if (checksum) checksum[0] = hash.high64, checksum[1] = hash.low64;
-  if (status == FSDP_OK) status = write_file(to, data, bytes, error);
+  int64_t bytes;
+  int descriptor = open(from, O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) return fsdp_fail_write(from, "opening", error);
+  char *data = fsdp_read_rest(descriptor, INT64_MAX, &bytes);
+  fsdp_status status =
+      data ? write_file(to, data, bytes, checksum, error) : fsdp_fail_write(from, "reading", error);
+  close(descriptor);
   free(data);
   return status;
 }
@@ -92,6 +80,12 @@ void fsdp_checkpoint_remove_tree(const char *path) {
 }
 
 // ---- What is there
+
+const char *fsdp_checkpoint_path(const char *folder, int64_t step, const char *ending,
+                                 char path[FSDP_CHECKPOINT_PATH_BYTES]) {
+  snprintf(path, FSDP_CHECKPOINT_PATH_BYTES, "%.4000s/step-%08" PRId64 "%s", folder, step, ending);
+  return path;
+}
 
 // "step-00000500" is 500 with an empty rest, "step-00000500.tmp" with ".tmp"; false for any other name.
 static bool parse_name(const char *name, int64_t *step, const char **rest) {
@@ -112,15 +106,12 @@ int64_t fsdp_checkpoint_named_step(const char *path) {
   return parse_name(slash ? slash + 1 : name, &step, &rest) && !*rest ? step : -1;
 }
 
-static int64_t ns_of(struct timespec time) {
-  return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
-}
-
 static int compare_entries(const void *left, const void *right) {
   const fsdp_checkpoint_entry *a = left, *b = right;
   int64_t age_a = a->sequence ? a->sequence : INT64_MAX, age_b = b->sequence ? b->sequence : INT64_MAX;
   if (age_a != age_b) return age_a < age_b ? 1 : -1;
-  return a->step < b->step ? 1 : a->step > b->step ? -1 : 0;
+  if (a->step != b->step) return a->step < b->step ? 1 : -1;
+  return strcmp(a->path, b->path);
 }
 
 // Fills in the sequence, from what is known of the same manifest if it is.
@@ -132,7 +123,7 @@ static void find_sequence(fsdp_checkpoint_entry *made, const fsdp_checkpoint_ind
   if (stat(manifest, &information) != 0) return;
   made->inode = (int64_t)information.st_ino;
   made->bytes = information.st_size;
-  made->changed_ns = ns_of(information.st_ctim);
+  made->changed_ns = (int64_t)information.st_ctim.tv_sec * 1000000000 + information.st_ctim.tv_nsec;
   for (int i = 0; i < known->count; i++) {
     const fsdp_checkpoint_entry *k = &known->entries[i];
     bool same = k->sequence && k->step == made->step && k->inode == made->inode && k->bytes == made->bytes &&
@@ -150,21 +141,35 @@ static void find_sequence(fsdp_checkpoint_entry *made, const fsdp_checkpoint_ind
   fsdp_checkpoint_destroy(checkpoint);
 }
 
-void fsdp_checkpoint_refresh(const char *folder, fsdp_checkpoint_index *index) {
+static bool is_checkpoint(const char *path) {
+  char manifest[PATH_BYTES + 32];
+  snprintf(manifest, sizeof manifest, "%.4200s/" FSDP_CHECKPOINT_MANIFEST, path);
+  return access(manifest, F_OK) == 0;
+}
+
+// The complete checkpoints that have names of steps, or those that have others.
+static fsdp_checkpoint_index list(const char *folder, bool named_by_step,
+                                  const fsdp_checkpoint_index *known) {
   DIR *listing = opendir(folder);
   fsdp_checkpoint_index found = {0};
   for (struct dirent *entry; listing && (entry = readdir(listing));) {
-    int64_t step;
+    fsdp_checkpoint_entry made = {.step = -1};
     const char *rest;
-    if (!parse_name(entry->d_name, &step, &rest) || *rest) continue;
+    const bool has_step = parse_name(entry->d_name, &made.step, &rest);
+    if (named_by_step ? !has_step || *rest : has_step || entry->d_name[0] == '.') continue;
+    snprintf(made.path, sizeof made.path, "%.3800s/%s", folder, entry->d_name);
+    if (!named_by_step && !is_checkpoint(made.path)) continue;
+    if (named_by_step) find_sequence(&made, known);
     found.entries = fsdp_realloc(found.entries, (size_t)(found.count + 1) * sizeof *found.entries);
-    fsdp_checkpoint_entry *made = &found.entries[found.count++];
-    *made = (fsdp_checkpoint_entry){.step = step};
-    snprintf(made->path, sizeof made->path, "%.3800s/%s", folder, entry->d_name);
-    find_sequence(made, index);
+    found.entries[found.count++] = made;
   }
   if (listing) closedir(listing);
   if (found.count > 1) qsort(found.entries, (size_t)found.count, sizeof *found.entries, compare_entries);
+  return found;
+}
+
+void fsdp_checkpoint_refresh(const char *folder, fsdp_checkpoint_index *index) {
+  const fsdp_checkpoint_index found = list(folder, true, index);
   free(index->entries);
   *index = found;
 }
@@ -186,33 +191,10 @@ int fsdp_checkpoint_best(const fsdp_checkpoint_entry *entries, int count) {
   return best;
 }
 
-static bool is_checkpoint(const char *path) {
-  char manifest[PATH_BYTES + 32];
-  snprintf(manifest, sizeof manifest, "%.4200s/" FSDP_CHECKPOINT_MANIFEST, path);
-  return access(manifest, F_OK) == 0;
-}
-
-static int compare_paths(const void *left, const void *right) {
-  return strcmp(((const fsdp_checkpoint_entry *)left)->path, ((const fsdp_checkpoint_entry *)right)->path);
-}
-
 int fsdp_checkpoint_list_kept(const char *folder, fsdp_checkpoint_entry **entries) {
-  DIR *listing = opendir(folder);
-  int count = 0;
-  *entries = NULL;
-  for (struct dirent *entry; listing && (entry = readdir(listing));) {
-    int64_t step;
-    const char *rest;
-    fsdp_checkpoint_entry found = {.step = -1};
-    if (entry->d_name[0] == '.' || parse_name(entry->d_name, &step, &rest)) continue;
-    snprintf(found.path, sizeof found.path, "%.3800s/%s", folder, entry->d_name);
-    if (!is_checkpoint(found.path)) continue;
-    *entries = fsdp_realloc(*entries, (size_t)(count + 1) * sizeof **entries);
-    (*entries)[count++] = found;
-  }
-  if (listing) closedir(listing);
-  if (count > 1) qsort(*entries, (size_t)count, sizeof **entries, compare_paths);
-  return count;
+  const fsdp_checkpoint_index found = list(folder, false, NULL);
+  *entries = found.entries;
+  return found.count;
 }
 
 // Of the folder's checkpoints, newest first, the one that a word means; -1: none.
@@ -245,10 +227,6 @@ bool fsdp_checkpoint_named(const char *folder, const char *word, char path[FSDP_
 }
 
 // ---- Going
-
-static void gone_path(const char *folder, int64_t step, char path[PATH_BYTES]) {
-  snprintf(path, PATH_BYTES, "%.4000s/step-%08" PRId64 ".gone", folder, step);
-}
 
 // How many ranks' files the folder may have, from the names in it.
 static void count_files(const char *path, fsdp_checkpoint_gone *gone) {
@@ -292,8 +270,8 @@ const char *fsdp_checkpoint_print_names(const char *folder, char out[FSDP_CHECKP
 
 // Renamed first: a folder of which files are missing must not look complete.
 static void set_gone(const char *folder, int64_t step, const char *path, fsdp_checkpoint_gone_list *list) {
-  char gone[PATH_BYTES];
-  gone_path(folder, step, gone);
+  char gone[FSDP_CHECKPOINT_PATH_BYTES];
+  fsdp_checkpoint_path(folder, step, GONE, gone);
   if (strcmp(path, gone) != 0) {
     fsdp_checkpoint_remove_tree(gone);
     if (rename(path, gone) != 0) return;
@@ -309,7 +287,7 @@ static void set_gone(const char *folder, int64_t step, const char *path, fsdp_ch
 
 // The folders of this name's ending, at most as many as the list has room for.
 static void clean_ending(const char *folder, const char *ending, fsdp_checkpoint_gone_list *gone) {
-  char whole[FSDP_CHECKPOINT_PATH_BYTES], temporary[FSDP_CHECKPOINT_PATH_BYTES], path[PATH_BYTES];
+  char whole[FSDP_CHECKPOINT_PATH_BYTES], path[FSDP_CHECKPOINT_PATH_BYTES];
   int64_t step, steps[FSDP_CHECKPOINT_GONE_MAX];
   int count = 0;
   const char *rest;
@@ -319,66 +297,56 @@ static void clean_ending(const char *folder, const char *ending, fsdp_checkpoint
     if (parse_name(entry->d_name, &step, &rest) && strcmp(rest, ending) == 0) steps[count++] = step;
   closedir(listing);
   for (int i = 0; i < count; i++) {
-    fsdp_checkpoint_paths(folder, steps[i], temporary, whole);
-    snprintf(path, sizeof path, "%s%s", whole, ending);
+    fsdp_checkpoint_path(folder, steps[i], "", whole);
+    fsdp_checkpoint_path(folder, steps[i], ending, path);
     // A complete one that was set aside for a successor that was never completed.
-    bool saved = strcmp(ending, ".old") == 0 && access(whole, F_OK) != 0 && rename(path, whole) == 0;
+    bool saved = strcmp(ending, OLD) == 0 && access(whole, F_OK) != 0 && rename(path, whole) == 0;
     if (!saved) set_gone(folder, steps[i], path, gone);
   }
 }
 
 void fsdp_checkpoint_clean(const char *folder, fsdp_checkpoint_gone_list *gone) {
-  clean_ending(folder, ".gone", gone);
-  clean_ending(folder, ".old", gone);
-  clean_ending(folder, ".tmp", gone);
+  clean_ending(folder, GONE, gone);
+  clean_ending(folder, OLD, gone);
+  clean_ending(folder, FSDP_CHECKPOINT_UNFINISHED, gone);
 }
 
 void fsdp_checkpoint_remove_files(const char *folder, const fsdp_checkpoint_gone_list *gone, int part,
                                   int parts) {
-  char path[PATH_BYTES], file[PATH_BYTES + FSDP_CHECKPOINT_NAME_BYTES], name[FSDP_CHECKPOINT_NAME_BYTES];
+  char path[FSDP_CHECKPOINT_PATH_BYTES], file[PATH_BYTES];
   for (int64_t i = 0; i < gone->count; i++) {
     const fsdp_checkpoint_gone *item = &gone->items[i];
     // Names follow from the number of files alone.
     const fsdp_checkpoint layout = {.file_count = item->in_folders ? FSDP_MESH_RANKS_MAX : 1};
-    gone_path(folder, item->step, path);
-    for (int rank = part; rank < item->file_count; rank += parts) {
-      snprintf(file, sizeof file, "%s/%s", path, fsdp_checkpoint_file_name(&layout, rank, name));
-      unlink(file);
-    }
+    fsdp_checkpoint_path(folder, item->step, GONE, path);
+    for (int rank = part; rank < item->file_count; rank += parts)
+      unlink(fsdp_checkpoint_file_path(&layout, path, rank, file));
   }
 }
 
 void fsdp_checkpoint_remove_rest(const char *folder, fsdp_checkpoint_gone_list *gone) {
-  char path[PATH_BYTES];
-  for (int64_t i = 0; i < gone->count; i++) {
-    gone_path(folder, gone->items[i].step, path);
-    fsdp_checkpoint_remove_tree(path);
-  }
+  char path[FSDP_CHECKPOINT_PATH_BYTES];
+  for (int64_t i = 0; i < gone->count; i++)
+    fsdp_checkpoint_remove_tree(fsdp_checkpoint_path(folder, gone->items[i].step, GONE, path));
   gone->count = 0;
 }
 
 // ---- Coming to be
 
-void fsdp_checkpoint_paths(const char *folder, int64_t step, char temporary[FSDP_CHECKPOINT_PATH_BYTES],
-                           char final[FSDP_CHECKPOINT_PATH_BYTES]) {
-  snprintf(final, FSDP_CHECKPOINT_PATH_BYTES, "%.4000s/step-%08" PRId64, folder, step);
-  snprintf(temporary, FSDP_CHECKPOINT_PATH_BYTES, "%.4000s/step-%08" PRId64 ".tmp", folder, step);
-}
-
 static void mark_path(const char *folder, int64_t step, uint64_t save, char path[PATH_BYTES]) {
-  char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES];
-  fsdp_checkpoint_paths(folder, step, temporary, final);
-  snprintf(path, PATH_BYTES, "%s/save-%016" PRIx64, temporary, save);
+  char temporary[FSDP_CHECKPOINT_PATH_BYTES];
+  snprintf(path, PATH_BYTES, "%s/save-%016" PRIx64,
+           fsdp_checkpoint_path(folder, step, FSDP_CHECKPOINT_UNFINISHED, temporary), save);
 }
 
 fsdp_status fsdp_checkpoint_begin(const char *folder, int64_t step, uint64_t save, fsdp_error *error) {
-  char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES], mark[PATH_BYTES];
-  fsdp_checkpoint_paths(folder, step, temporary, final);
+  char temporary[FSDP_CHECKPOINT_PATH_BYTES], mark[PATH_BYTES];
+  fsdp_checkpoint_path(folder, step, FSDP_CHECKPOINT_UNFINISHED, temporary);
   fsdp_checkpoint_remove_tree(temporary);
-  if (mkdir(temporary, 0777) != 0) return fail_file(temporary, "making it", error);
+  if (mkdir(temporary, 0777) != 0) return fsdp_fail_write(temporary, "making it", error);
   mark_path(folder, step, save, mark);
   int descriptor = open(mark, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (descriptor < 0) return fail_file(mark, "making it", error);
+  if (descriptor < 0) return fsdp_fail_write(mark, "making it", error);
   close(descriptor);
   return FSDP_OK;
 }
@@ -394,21 +362,10 @@ fsdp_status fsdp_checkpoint_find_mark(const char *folder, int64_t step, uint64_t
 }
 
 void fsdp_checkpoint_abandon(const char *folder, const fsdp_checkpoint *c, int rank) {
-  char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES], path[PATH_BYTES];
-  char name[FSDP_CHECKPOINT_NAME_BYTES];
-  fsdp_checkpoint_paths(folder, c->progress.step, temporary, final);
-  snprintf(path, sizeof path, "%s/%s", temporary, fsdp_checkpoint_file_name(c, rank, name));
-  unlink(path);
+  char temporary[FSDP_CHECKPOINT_PATH_BYTES], path[PATH_BYTES];
+  fsdp_checkpoint_path(folder, c->progress.step, FSDP_CHECKPOINT_UNFINISHED, temporary);
+  unlink(fsdp_checkpoint_file_path(c, temporary, rank, path));
   if (rank == 0) fsdp_checkpoint_remove_tree(temporary);
-}
-
-// One file as `to`, with its size and checksum: the data's chat template, or the copy of `from`.
-static fsdp_status carry_file(const fsdp_checkpoint_model *model, const char *from, const char *to,
-                              fsdp_checkpoint_file *file, fsdp_error *error) {
-  if (from) return fsdp_checkpoint_copy_file(from, to, file->checksum, error);
-  XXH128_hash_t hash = XXH3_128bits(model->chat_template, (size_t)model->chat_template_bytes);
-  file->checksum[0] = hash.high64, file->checksum[1] = hash.low64;
-  return write_file(to, model->chat_template, (size_t)model->chat_template_bytes, error);
 }
 
 const char *fsdp_checkpoint_place(const char *name) {
@@ -452,17 +409,18 @@ static fsdp_status carry(const fsdp_checkpoint_model *model, const char *tempora
     const char *name = carried_names[i].name;
     bool is_of_data = model->chat_template && !strcmp(name, CHAT_TEMPLATE);
     if (!is_of_data && !find_source(model, i, from, &information)) continue;
-    if (mkdir(folder, 0777) != 0 && errno != EEXIST) return fail_file(folder, "making it", error);
+    if (mkdir(folder, 0777) != 0 && errno != EEXIST) return fsdp_fail_write(folder, "making it", error);
     snprintf(to, sizeof to, "%s/%s", folder, name);
     fsdp_checkpoint_file *file = &c->carried[c->carried_count++];
     *file = (fsdp_checkpoint_file){.bytes = information.st_size};
     snprintf(file->name, sizeof file->name, "%s", name);
-    fsdp_status status = carry_file(model, is_of_data ? NULL : from, to, file, error);
+    fsdp_status status =
+        is_of_data ? write_file(to, model->chat_template, model->chat_template_bytes, file->checksum, error)
+                   : fsdp_checkpoint_copy_file(from, to, file->checksum, error);
     if (status != FSDP_OK) return status;
     c->carries_tokenizer |= model->tokenizer && !strcmp(name, TOKENIZER);
   }
-  if (c->carried_count > 0 && !fsdp_checkpoint_sync_folder(folder))
-    return fail_file(folder, "syncing", error);
+  if (c->carried_count > 0 && !fsdp_sync_folder(folder)) return fsdp_fail_write(folder, "syncing", error);
   return FSDP_OK;
 }
 
@@ -478,16 +436,18 @@ static int64_t next_sequence(const char *folder, fsdp_checkpoint_index *index) {
 // Gives the temporary folder its final name; an older checkpoint of that name steps aside first.
 static fsdp_status rename_folder(const char *folder, int64_t step, fsdp_checkpoint_gone_list *gone,
                                  fsdp_error *error) {
-  char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES], aside[PATH_BYTES];
-  fsdp_checkpoint_paths(folder, step, temporary, final);
-  snprintf(aside, sizeof aside, "%s.old", final);
+  char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES];
+  char aside[FSDP_CHECKPOINT_PATH_BYTES];
+  fsdp_checkpoint_path(folder, step, FSDP_CHECKPOINT_UNFINISHED, temporary);
+  fsdp_checkpoint_path(folder, step, "", final);
+  fsdp_checkpoint_path(folder, step, OLD, aside);
   bool replaces = access(final, F_OK) == 0;
   if (replaces) {
     fsdp_checkpoint_remove_tree(aside);
-    if (rename(final, aside) != 0) return fail_file(final, "setting it aside", error);
+    if (rename(final, aside) != 0) return fsdp_fail_write(final, "setting it aside", error);
   }
-  if (rename(temporary, final) != 0) return fail_file(final, "giving it its name", error);
-  if (!fsdp_checkpoint_sync_folder(folder)) return fail_file(folder, "syncing", error);
+  if (rename(temporary, final) != 0) return fsdp_fail_write(final, "giving it its name", error);
+  if (!fsdp_sync_folder(folder)) return fsdp_fail_write(folder, "syncing", error);
   if (replaces) set_gone(folder, step, aside, gone);
   return FSDP_OK;
 }
@@ -495,7 +455,7 @@ static fsdp_status rename_folder(const char *folder, int64_t step, fsdp_checkpoi
 static fsdp_status write_manifest(const char *temporary, const fsdp_checkpoint *c, fsdp_error *error) {
   char path[PATH_BYTES], *text = fsdp_checkpoint_print(c);
   snprintf(path, sizeof path, "%s/" FSDP_CHECKPOINT_MANIFEST, temporary);
-  fsdp_status status = write_file(path, text, strlen(text), error);
+  fsdp_status status = write_file(path, text, (int64_t)strlen(text), NULL, error);
   free(text);
   return status;
 }
@@ -503,15 +463,15 @@ static fsdp_status write_manifest(const char *temporary, const fsdp_checkpoint *
 fsdp_status fsdp_checkpoint_commit(const char *folder, const fsdp_checkpoint_model *model, fsdp_checkpoint *c,
                                    fsdp_checkpoint_index *index, fsdp_checkpoint_gone_list *gone,
                                    fsdp_error *error) {
-  char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES], mark[PATH_BYTES];
-  fsdp_checkpoint_paths(folder, c->progress.step, temporary, final);
+  char temporary[FSDP_CHECKPOINT_PATH_BYTES], mark[PATH_BYTES];
+  fsdp_checkpoint_path(folder, c->progress.step, FSDP_CHECKPOINT_UNFINISHED, temporary);
   mark_path(folder, c->progress.step, c->save, mark);
   fsdp_status status = carry(model, temporary, c, error);
-  if (status == FSDP_OK && unlink(mark) != 0) status = fail_file(mark, "removing it", error);
+  if (status == FSDP_OK && unlink(mark) != 0) status = fsdp_fail_write(mark, "removing it", error);
   c->sequence = next_sequence(folder, index);
   if (status == FSDP_OK) status = write_manifest(temporary, c, error);
-  if (status == FSDP_OK && !fsdp_checkpoint_sync_folder(temporary)) {
-    status = fail_file(temporary, "syncing", error);
+  if (status == FSDP_OK && !fsdp_sync_folder(temporary)) {
+    status = fsdp_fail_write(temporary, "syncing", error);
   }
   if (status == FSDP_OK) status = rename_folder(folder, c->progress.step, gone, error);
   if (status != FSDP_OK) fsdp_checkpoint_remove_tree(temporary);
@@ -534,7 +494,7 @@ void fsdp_checkpoint_prune(const char *folder, const fsdp_checkpoint_keep *which
     set_gone(folder, entry->step, entry->path, gone);
   }
   // No file goes before the names have: else a crash might bring a name back without its files.
-  if (gone->count > before) fsdp_checkpoint_sync_folder(folder);
+  if (gone->count > before) fsdp_sync_folder(folder);
 }
 
 void fsdp_checkpoint_drop(const char *folder, fsdp_checkpoint_gone_list *gone) {
@@ -542,5 +502,5 @@ void fsdp_checkpoint_drop(const char *folder, fsdp_checkpoint_gone_list *gone) {
   int count = fsdp_checkpoint_list(folder, &entries);
   for (int i = 0; i < count; i++) set_gone(folder, entries[i].step, entries[i].path, gone);
   free(entries);
-  fsdp_checkpoint_sync_folder(folder);
+  fsdp_sync_folder(folder);
 }

@@ -77,9 +77,10 @@ bool fsdp_checkpoint_named(const char *folder, const char *word, char path[FSDP_
 enum { FSDP_CHECKPOINT_NAMES_BYTES = 256 };
 const char *fsdp_checkpoint_print_names(const char *folder, char out[FSDP_CHECKPOINT_NAMES_BYTES]);
 
-// The folder that checkpoint `step` is written into, and its final one.
-void fsdp_checkpoint_paths(const char *folder, int64_t step, char temporary[FSDP_CHECKPOINT_PATH_BYTES],
-                           char final[FSDP_CHECKPOINT_PATH_BYTES]);
+// The folder of checkpoint `step`: its final one (""), or the one that it is written into. Returns `path`.
+#define FSDP_CHECKPOINT_UNFINISHED ".tmp"
+const char *fsdp_checkpoint_path(const char *folder, int64_t step, const char *ending,
+                                 char path[FSDP_CHECKPOINT_PATH_BYTES]);
 
 // Creates the temporary folder, empty but for a mark of the save. FSDP_ERR_INPUT.
 fsdp_status fsdp_checkpoint_begin(const char *folder, int64_t step, uint64_t save, fsdp_error *error);
@@ -123,9 +124,6 @@ void fsdp_checkpoint_drop(const char *folder, fsdp_checkpoint_gone_list *gone);
 
 // Removes a folder and all that is in it.
 void fsdp_checkpoint_remove_tree(const char *path);
-
-// Makes the names in a folder durable. False with the reason in errno.
-bool fsdp_checkpoint_sync_folder(const char *folder);
 
 // Where a model's folder has the carried file of this name: a path in it.
 const char *fsdp_checkpoint_place(const char *name);

@@ -182,21 +182,20 @@ typedef struct reader {
   const char *wrong;
 } reader;
 
+static bool require(reader *r, bool good, const char *key) {
+  if (!good && !r->wrong) r->wrong = key;
+  return good;
+}
+
 static int64_t read_int(reader *r, const json_t *object, const char *key, int64_t low, int64_t high) {
   const json_t *value = json_object_get(object, key);
-  if (json_is_integer(value) && json_integer_value(value) >= low && json_integer_value(value) <= high) {
-    return json_integer_value(value);
-  }
-  if (!r->wrong) r->wrong = key;
-  return low;
+  const int64_t number = json_integer_value(value);
+  return require(r, json_is_integer(value) && number >= low && number <= high, key) ? number : low;
 }
 
 static void read_text(reader *r, const json_t *object, const char *key, char *out, size_t bytes) {
   const char *text = json_string_value(json_object_get(object, key));
-  if (text && strlen(text) < bytes)
-    memcpy(out, text, strlen(text) + 1);
-  else if (!r->wrong)
-    r->wrong = key;
+  if (require(r, text && strlen(text) < bytes, key)) memcpy(out, text, strlen(text) + 1);
 }
 
 static void read_hex(reader *r, const json_t *object, const char *key, uint64_t *out, int count) {
@@ -207,7 +206,7 @@ static void read_hex(reader *r, const json_t *object, const char *key, uint64_t 
     memcpy(word, text + 16 * i, 16);
     out[i] = strtoull(word, NULL, 16);
   }
-  if (!good && !r->wrong) r->wrong = key;
+  require(r, good, key);
 }
 
 static void read_slots(reader *r, const json_t *list, fsdp_checkpoint *c) {
@@ -224,7 +223,7 @@ static void read_slots(reader *r, const json_t *list, fsdp_checkpoint *c) {
     good = good && strcmp(dtype, fsdp_dtype_name(slot->dtype)) == 0;
     c->slot_count = (int)i + 1;
   }
-  if (!good && !r->wrong) r->wrong = "slots";
+  require(r, good, "slots");
 }
 
 // A file's name is one below its folder and nothing else.
@@ -238,7 +237,7 @@ static void read_files(reader *r, const json_t *list, fsdp_checkpoint_file **fil
     file->bytes = read_int(r, entry, "bytes", 0, INT64_MAX);
     file->header_bytes = read_int(r, entry, "header_bytes", 0, file->bytes);
     read_hex(r, entry, "xxh3", file->checksum, 2);
-    if ((strchr(file->name, '/') || file->name[0] == '.') && !r->wrong) r->wrong = "name";
+    require(r, !strchr(file->name, '/') && file->name[0] != '.', "name");
   }
 }
 
@@ -255,7 +254,7 @@ static void read_rank_files(reader *r, const json_t *root, fsdp_checkpoint *c) {
   bool good = count == c->file_count;
   for (int i = 0; i < count; i++)
     good = good && fsdp_add_checked(c->files_bytes, c->files[i].bytes, &c->files_bytes);
-  if (!good && !r->wrong) r->wrong = "files";
+  require(r, good, "files");
 }
 
 // Axes of the mesh with more than one rank, in any order, each once.
@@ -269,7 +268,7 @@ static fsdp_axis_set read_axes(reader *r, const json_t *entry, const char *key, 
     good = axis >= 0 && mesh->axes[axis].size > 1 && !(axes >> axis & 1);
     if (good) axes |= 1u << axis;
   }
-  if (!good && !r->wrong) r->wrong = key;
+  require(r, good, key);
   return axes;
 }
 
@@ -289,10 +288,8 @@ static void read_part(reader *r, const json_t *entry, const fsdp_mesh *mesh, int
                 count = json_integer_value(json_array_get(part, 1)),
                 places = fsdp_cut_outer_places(cut, mesh, indices);
   if (!part) return;
-  if (first >= 0 && first < places && count >= 1 && count <= places - first)
+  if (require(r, first >= 0 && first < places && count >= 1 && count <= places - first, "part"))
     cut->part_first = first, cut->part_count = count;
-  else if (!r->wrong)
-    r->wrong = "part";
 }
 
 // Blocks that are a whole dimension.
@@ -313,8 +310,7 @@ static void read_cut(reader *r, const json_t *entry, const fsdp_mesh *mesh, fsdp
     good =
         read_block(json_array_get(blocks, b), &cut.blocks[b], &numel) && fsdp_add_checked(size, numel, &size);
   good = good && (count == 0 || size == p->shape[cut.dim]);
-  if (good) p->cut = cut;
-  if (!good && !r->wrong) r->wrong = "cut";
+  if (require(r, good, "cut")) p->cut = cut;
 }
 
 static void read_param(reader *r, const json_t *entry, fsdp_checkpoint *c, int unit) {
@@ -329,8 +325,7 @@ static void read_param(reader *r, const json_t *entry, fsdp_checkpoint *c, int u
     p->shape[d] = json_integer_value(json_array_get(shape, (size_t)d));
     good = p->shape[d] > 0 && fsdp_mul_checked(p->numel, p->shape[d], &p->numel);
   }
-  if (!good && !r->wrong) r->wrong = "shape";
-  if (good && cut) read_cut(r, cut, &c->mesh, p);
+  if (require(r, good, "shape") && cut) read_cut(r, cut, &c->mesh, p);
 }
 
 // Each axis cuts the unit's parameters (from `first` on), or shards the unit, or repeats it: a rank's file
@@ -339,7 +334,7 @@ static void check_axes(reader *r, const fsdp_checkpoint *c, const fsdp_checkpoin
   fsdp_axis_set cut = fsdp_mesh_all_axes(&c->mesh) & ~(unit->shard_axes | unit->replica_axes);
   bool good = !(unit->shard_axes & unit->replica_axes) && (!cut || first < c->param_count);
   for (int p = first; p < c->param_count; p++) good = good && fsdp_cut_axes(&c->params[p].cut) == cut;
-  if (!good && !r->wrong) r->wrong = "replica_axes";
+  require(r, good, "replica_axes");
 }
 
 // By tensor, those of one in the order of the file.
@@ -372,7 +367,7 @@ static void check_parts(reader *r, const fsdp_checkpoint *c) {
       if (good) end += parts[next]->cut.part_count;
       good = good && end <= places;
     }
-    if (!good || end != places) r->wrong = "part";
+    require(r, good && end == places, "part");
   }
   free(parts);
 }
@@ -403,10 +398,8 @@ static void read_units(reader *r, const json_t *list, fsdp_checkpoint *c) {
 // A loss, or 0 if there is none.
 static double read_loss(reader *r, const json_t *object, const char *key) {
   const json_t *value = json_object_get(object, key);
-  if (!value) return 0;
-  if (json_is_number(value) && json_number_value(value) > 0) return json_number_value(value);
-  if (!r->wrong) r->wrong = key;
-  return 0;
+  const bool good = json_is_number(value) && json_number_value(value) > 0;
+  return value && require(r, good, key) ? json_number_value(value) : 0;
 }
 
 // Older checkpoints have none.
@@ -460,7 +453,7 @@ static void read_mesh(reader *r, const json_t *list, fsdp_mesh *mesh) {
     read_text(r, entry, "name", name, sizeof name);
     good = fsdp_mesh_add(mesh, name, (int)read_int(r, entry, "size", 1, FSDP_MESH_RANKS_MAX));
   }
-  if (!good && !r->wrong) r->wrong = "mesh";
+  require(r, good, "mesh");
 }
 
 // Reads everything but the model's configuration.
@@ -476,9 +469,9 @@ static void read_all(reader *r, const json_t *root, fsdp_checkpoint *c) {
   read_files(r, json_object_get(root, "carried"), &c->carried, &c->carried_count);
   c->carries_tokenizer = json_is_true(json_object_get(root, "carries_tokenizer"));
   read_units(r, json_object_get(root, "units"), c);
-  if (!r->wrong && !fsdp_checkpoint_lay_out(c)) r->wrong = "shape";
+  require(r, r->wrong || fsdp_checkpoint_lay_out(c), "shape");
   c->options = json_deep_copy(json_object_get(root, "options"));
-  if (!json_is_object(c->options) && !r->wrong) r->wrong = "options";
+  require(r, json_is_object(c->options), "options");
 }
 
 // Checks FORMAT, VERSION and the object's checksum, which it removes.

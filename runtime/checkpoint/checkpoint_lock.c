@@ -1,5 +1,8 @@
 #include "runtime/checkpoint/checkpoint_lock.h"
 
+#include "runtime/base/clock.h"
+#include "runtime/base/descriptors.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -187,16 +190,13 @@ fsdp_status fsdp_checkpoint_lock_take(const char *folder, int wait_ms, fsdp_chec
     bool held = done == NO_FLOCK;
     if (held) done = try_held(&a, lock);
     if (done == TAKEN) return FSDP_OK;
-    if (done == FAILED)
-      return fsdp_fail(error, FSDP_ERR_INPUT,
-                       "%s: locking it failed (%s); make room there or give another folder", folder,
-                       strerror(errno));
+    if (done == FAILED) return fsdp_fail_write(folder, "locking it", error);
     if (wait_ms <= 0) return fail_busy(&a, held, error);
     char holder[HOLDER_BYTES];
     name_holder(held ? a.held : a.lock, holder);
     if (waiting) waiting(folder, holder, wait_ms);
     waiting = NULL;
-    nanosleep(&(struct timespec){.tv_nsec = PAUSE_MS * 1000000L}, NULL);
+    fsdp_sleep_ms(PAUSE_MS);
     wait_ms -= PAUSE_MS;
   }
 }

@@ -1,7 +1,6 @@
 #include "runtime/checkpoint/json_file.h"
 
-#include "runtime/base/check.h"
-#include "runtime/base/size.h"
+#include "runtime/base/descriptors.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,19 +11,6 @@
 
 // Larger than any real one; a larger file is something else.
 #define BYTES_MAX ((int64_t)256 << 20)
-
-// The first `bytes` bytes; -1 and errno if reading fails, else how many there were.
-static int64_t read_bytes(int descriptor, char *out, int64_t bytes) {
-  int64_t done = 0;
-  while (done < bytes) {
-    ssize_t got = read(descriptor, out + done, (size_t)(bytes - done));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return -1;
-    if (got == 0) break;
-    done += got;
-  }
-  return done;
-}
 
 static fsdp_status parse(const fsdp_json_file *file, const char *text, int64_t bytes, json_t **root,
                          fsdp_error *error) {
@@ -46,11 +32,11 @@ static fsdp_status read_opened(const fsdp_json_file *file, int descriptor, json_
                      file->missing);
   if (information.st_size > BYTES_MAX)
     return fsdp_fail(error, FSDP_ERR_INPUT, "%s: has more than 256 MiB; %s", file->path, file->damaged);
-  char *text = fsdp_alloc((size_t)information.st_size + 1);
-  int64_t bytes = read_bytes(descriptor, text, information.st_size);
-  fsdp_status status = bytes < 0 ? fsdp_fail(error, FSDP_ERR_INPUT, "%s: reading it failed (%s); %s",
-                                             file->path, strerror(errno), file->damaged)
-                                 : parse(file, text, bytes, root, error);
+  int64_t bytes;
+  char *text = fsdp_read_rest(descriptor, BYTES_MAX, &bytes);
+  fsdp_status status = text ? parse(file, text, bytes, root, error)
+                            : fsdp_fail(error, FSDP_ERR_INPUT, "%s: reading it failed (%s); %s", file->path,
+                                        strerror(errno), file->damaged);
   free(text);
   return status;
 }

@@ -3,6 +3,7 @@
 #include "models/model.h"
 #include "runtime/base/check.h"
 #include "runtime/base/descriptors.h"
+#include "runtime/base/text.h"
 #include "runtime/checkpoint/json_file.h"
 #include "runtime/checkpoint/safetensors_header.h"
 
@@ -19,8 +20,10 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 
 struct fsdp_safetensors {
   char *index; // its path, or NULL
-  char **paths;
-  int *descriptors;
+  struct opened {
+    char *path;
+    int descriptor;
+  } * files;
   int file_count;
   fsdp_safetensors_list list; // in order of names
   _Atomic int64_t bytes_read;
@@ -41,16 +44,12 @@ static bool exists(const char *folder, const char *name) {
   return found;
 }
 
-static bool ends_with(const char *name, const char *ending) {
-  size_t length = strlen(name), end = strlen(ending);
-  return length >= end && !strcmp(name + length - end, ending);
-}
-
 bool fsdp_safetensors_is_present(const char *folder) {
   DIR *entries = opendir(folder);
   bool found = false;
   for (struct dirent *entry; !found && entries && (entry = readdir(entries));)
-    found = ends_with(entry->d_name, ".safetensors") || ends_with(entry->d_name, ".safetensors.index.json") ||
+    found = fsdp_ends_with(entry->d_name, ".safetensors") ||
+            fsdp_ends_with(entry->d_name, ".safetensors.index.json") ||
             (!strncmp(entry->d_name, "pytorch_model", 13) && strstr(entry->d_name, ".bin"));
   if (entries) closedir(entries);
   return found;
@@ -58,19 +57,17 @@ bool fsdp_safetensors_is_present(const char *folder) {
 
 // Opens one file and appends its tensors.
 static fsdp_status add_file(fsdp_safetensors *model, const char *path, fsdp_error *error) {
-  int file = model->file_count++;
-  model->paths = fsdp_realloc(model->paths, (size_t)model->file_count * sizeof *model->paths);
-  model->descriptors =
-      fsdp_realloc(model->descriptors, (size_t)model->file_count * sizeof *model->descriptors);
-  model->paths[file] = strdup(path);
-  FSDP_NEED_MEMORY(model->paths[file], "a path");
+  const int file = model->file_count++;
+  model->files = fsdp_realloc(model->files, (size_t)model->file_count * sizeof *model->files);
   // The header's reader refuses a pipe, for which opening does not wait.
-  model->descriptors[file] = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (model->descriptors[file] < 0)
-    return fsdp_fail(error, FSDP_ERR_INPUT, "%s: cannot be opened (%s); %s", path, strerror(errno),
-                     errno == ENOENT ? "the model's weights are not complete" : "make it readable");
+  const int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  const int reason = errno;
+  model->files[file] = (struct opened){fsdp_strdup(path, "a path"), descriptor};
+  if (descriptor < 0)
+    return fsdp_fail(error, FSDP_ERR_INPUT, "%s: cannot be opened (%s); %s", path, strerror(reason),
+                     reason == ENOENT ? "the model's weights are not complete" : "make it readable");
   int64_t bytes = 0;
-  fsdp_safetensors_source source = {path, model->descriptors[file], file};
+  fsdp_safetensors_source source = {path, descriptor, file};
   fsdp_status status = fsdp_safetensors_header_read(&source, &model->list, &bytes, error);
   atomic_fetch_add(&model->bytes_read, bytes);
   return status;
@@ -96,10 +93,8 @@ static int find_name(const fsdp_safetensors_list *list, const char *name) {
 
 // Which of the opened files has that name in its folder, or -1.
 static int find_file(const fsdp_safetensors *model, const char *name) {
-  for (int i = 0; i < model->file_count; i++) {
-    const char *slash = strrchr(model->paths[i], '/');
-    if (!strcmp(slash ? slash + 1 : model->paths[i], name)) return i;
-  }
+  for (int i = 0; i < model->file_count; i++)
+    if (!strcmp(basename(model->files[i].path), name)) return i;
   return -1;
 }
 
@@ -116,12 +111,12 @@ static fsdp_status check_index(const fsdp_safetensors *model, const char *path, 
       return fsdp_fail(error, FSDP_ERR_INPUT,
                        "%s: tensor \"%.200s\" of %s is not in the index; take the index that "
                        "belongs to these shards",
-                       path, list->tensors[i].name, model->paths[list->tensors[i].file]);
+                       path, list->tensors[i].name, model->files[list->tensors[i].file].path);
     if (find_file(model, shard) != list->tensors[i].file)
       return fsdp_fail(error, FSDP_ERR_INPUT,
                        "%s: tensor \"%.200s\" belongs in %.200s, but %s holds one too; take the "
                        "index that belongs to these shards",
-                       path, list->tensors[i].name, shard, model->paths[list->tensors[i].file]);
+                       path, list->tensors[i].name, shard, model->files[list->tensors[i].file].path);
   }
   json_object_foreach((json_t *)map, name, value) {
     if (fsdp_model_is_buffer(name)) continue;
@@ -165,8 +160,7 @@ static fsdp_status add_index(fsdp_safetensors *model, const char *path, fsdp_err
   json_t *root;
   fsdp_status status = fsdp_json_file_read(&file, &root, error);
   if (status) return status;
-  model->index = strdup(path);
-  FSDP_NEED_MEMORY(model->index, "a path");
+  model->index = fsdp_strdup(path, "a path");
   const json_t *map = json_object_get(root, "weight_map");
   if (json_is_object(map)) {
     status = add_shards(model, path, map, error);
@@ -212,10 +206,9 @@ fsdp_status fsdp_safetensors_open(const char *path, fsdp_safetensors **model, fs
                      "%s: cannot be opened (%s); give a .safetensors file or its folder", path,
                      strerror(errno));
   fsdp_safetensors *opened = fsdp_alloc_zeroed(1, sizeof *opened);
-  size_t length = strlen(path);
-  fsdp_status status = S_ISDIR(information.st_mode)                        ? add_folder(opened, path, error)
-                       : length > 5 && !strcmp(path + length - 5, ".json") ? add_index(opened, path, error)
-                                                                           : add_file(opened, path, error);
+  fsdp_status status = S_ISDIR(information.st_mode)    ? add_folder(opened, path, error)
+                       : fsdp_ends_with(path, ".json") ? add_index(opened, path, error)
+                                                       : add_file(opened, path, error);
   if (status) {
     fsdp_safetensors_close(opened);
     return status;
@@ -229,13 +222,12 @@ void fsdp_safetensors_close(fsdp_safetensors *model) {
   if (!model) return;
   for (int i = 0; i < model->list.count; i++) free((void *)model->list.tensors[i].name);
   for (int i = 0; i < model->file_count; i++) {
-    if (model->descriptors[i] >= 0) close(model->descriptors[i]);
-    free(model->paths[i]);
+    if (model->files[i].descriptor >= 0) close(model->files[i].descriptor);
+    free(model->files[i].path);
   }
   free(model->list.tensors);
-  free(model->descriptors);
   free(model->index);
-  free(model->paths);
+  free(model->files);
   free(model);
 }
 
@@ -246,9 +238,10 @@ fsdp_status fsdp_safetensors_read_raw(fsdp_safetensors *model, int index, int64_
              "elements %lld + %lld of %s, which has %lld", (long long)first, (long long)count, t->name,
              (long long)t->numel);
   int64_t width = fsdp_dtype_bytes(t->dtype), bytes = count * width;
-  if (!fsdp_read_at(model->descriptors[t->file], t->file_offset + first * width, out, bytes))
+  if (!fsdp_read_at(model->files[t->file].descriptor, t->file_offset + first * width, out, bytes))
     return fsdp_fail(error, FSDP_ERR_INPUT, "%s: reading tensor \"%s\" failed (%s); copy the file again",
-                     model->paths[t->file], t->name, errno ? strerror(errno) : "the file became shorter");
+                     model->files[t->file].path, t->name,
+                     errno ? strerror(errno) : "the file became shorter");
   atomic_fetch_add(&model->bytes_read, bytes);
   return FSDP_OK;
 }
@@ -290,7 +283,7 @@ int fsdp_safetensors_file_count(const fsdp_safetensors *model) {
 
 const char *fsdp_safetensors_file(const fsdp_safetensors *model, int file) {
   FSDP_CHECK(file >= 0 && file < model->file_count, "file %d of %d", file, model->file_count);
-  return model->paths[file];
+  return model->files[file].path;
 }
 
 const char *fsdp_safetensors_index(const fsdp_safetensors *model) {
@@ -298,7 +291,7 @@ const char *fsdp_safetensors_index(const fsdp_safetensors *model) {
 }
 
 const char *fsdp_safetensors_path(const fsdp_safetensors *model, int index) {
-  return model->paths[fsdp_safetensors_at(model, index)->file];
+  return model->files[fsdp_safetensors_at(model, index)->file].path;
 }
 
 int64_t fsdp_safetensors_bytes_read(const fsdp_safetensors *model) {

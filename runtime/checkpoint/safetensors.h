@@ -56,7 +56,7 @@ typedef struct fsdp_safetensors_writer_config {
   const char *path;
   const fsdp_safetensors_tensor *tensors; // name, dtype, dims, shape of each, in the order of their bytes
   int tensor_count;
-  const char *const *metadata; // key, value, key, value, ..., NULL; or NULL for none
+  const char *format; // in the header's metadata; NULL: there are none
   // Bypasses the page cache if the file system can: for large files that are not read soon, written while
   // other work needs the cores and the memory bandwidth.
   bool direct;

@@ -4,6 +4,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/descriptors.h"
 #include "runtime/base/size.h"
+#include "runtime/base/text.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -121,8 +122,8 @@ static fsdp_status parse_tensor(const parser *p, const char *name, const json_t 
   if (status) return status;
   if (!fsdp_mul_checked(t->numel, fsdp_dtype_bytes(t->dtype), &bytes) || bytes != range[1] - range[0])
     return fail_damaged(p, name, "takes %lld bytes, but shape %s in %s does not",
-                        (long long)(range[1] - range[0]),
-                        fsdp_safetensors_shape_text(t->dims, t->shape, text), dtype_names[t->dtype]);
+                        (long long)(range[1] - range[0]), fsdp_print_shape(t->dims, t->shape, text),
+                        dtype_names[t->dtype]);
   return FSDP_OK;
 }
 
@@ -175,8 +176,7 @@ static void drop_buffers(fsdp_safetensors_list *list, int first) {
 static fsdp_safetensors_tensor *append(fsdp_safetensors_list *list, const char *name, int file) {
   list->tensors = fsdp_grow(list->tensors, list->count + 1, &list->capacity, sizeof *list->tensors);
   fsdp_safetensors_tensor *t = &list->tensors[list->count++];
-  *t = (fsdp_safetensors_tensor){.name = strdup(name), .file = file};
-  FSDP_NEED_MEMORY(t->name, "a name");
+  *t = (fsdp_safetensors_tensor){.name = fsdp_strdup(name, "a name"), .file = file};
   return t;
 }
 

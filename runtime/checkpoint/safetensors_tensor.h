@@ -18,6 +18,3 @@ typedef struct fsdp_safetensors_tensor {
   int file;            // which of the opened files
   int64_t file_offset; // byte of that file at which the tensor begins
 } fsdp_safetensors_tensor;
-
-// "(32, 16)" into `buffer`; returns it.
-const char *fsdp_safetensors_shape_text(int dims, const int64_t *shape, char buffer[96]);

@@ -1,5 +1,6 @@
 // The writing half of safetensors.h.
 #include "runtime/base/check.h"
+#include "runtime/base/descriptors.h"
 #include "runtime/base/progress.h"
 #include "runtime/base/size.h"
 #include "runtime/checkpoint/safetensors.h"
@@ -21,11 +22,6 @@ struct fsdp_safetensors_writer {
   int64_t unsynced_bytes;
 };
 
-static fsdp_status fail_write(const fsdp_safetensors_writer *w, const char *what, fsdp_error *error) {
-  return fsdp_fail(error, FSDP_ERR_INPUT, "%s: %s failed (%s); make room there or give another folder",
-                   w->path, what, strerror(errno));
-}
-
 // What is written directly goes out in whole blocks, from an aligned address.
 #define BLOCK_BYTES ((int64_t)4 << 20)
 #define BLOCK_ALIGN 4096
@@ -42,11 +38,11 @@ static fsdp_status put(fsdp_safetensors_writer *w, const void *data, int64_t byt
   for (int64_t done = 0; done < bytes;) {
     ssize_t count = write(w->descriptor, (const char *)data + done, (size_t)(bytes - done));
     if (count < 0 && (errno == EINTR || (errno == EINVAL && stop_direct(w)))) continue;
-    if (count < 0) return fail_write(w, "writing", error);
+    if (count < 0) return fsdp_fail_write(w->path, "writing", error);
     done += count;
     fsdp_progress_mark();
     if ((w->unsynced_bytes += count) >= SYNC_BYTES) {
-      if (fdatasync(w->descriptor) != 0) return fail_write(w, "writing", error);
+      if (fdatasync(w->descriptor) != 0) return fsdp_fail_write(w->path, "writing", error);
       w->unsynced_bytes = 0;
     }
     // After a short write the rest may not be aligned.
@@ -65,15 +61,8 @@ static fsdp_status write_all(fsdp_safetensors_writer *w, const void *data, int64
   if (!w->block) return put(w, data, bytes, error);
   fsdp_status status = FSDP_OK;
   for (int64_t done = 0, now; done < bytes && !status; done += now) {
-    const char *from = (const char *)data + done;
-    now = (bytes - done) / BLOCK_ALIGN * BLOCK_ALIGN;
-    if (now > 0 && (uintptr_t)from % BLOCK_ALIGN == 0 && w->block_fill % BLOCK_ALIGN == 0) {
-      status = put_block(w, error);
-      if (!status) status = put(w, from, now, error); // from where it lies
-      continue;
-    }
     now = fsdp_min_i64(bytes - done, BLOCK_BYTES - w->block_fill);
-    memcpy(w->block + w->block_fill, from, (size_t)now);
+    memcpy(w->block + w->block_fill, (const char *)data + done, (size_t)now);
     w->block_fill += now;
     if (w->block_fill == BLOCK_BYTES) status = put_block(w, error);
   }
@@ -101,12 +90,7 @@ static void open_file(fsdp_safetensors_writer *w, bool direct) {
 // The header as JSON; *data_bytes is the size of all tensors.
 static char *header_text(const fsdp_safetensors_writer_config *config, int64_t *data_bytes) {
   json_t *root = json_object();
-  if (config->metadata) {
-    json_t *metadata = json_object();
-    for (int i = 0; config->metadata[i]; i += 2)
-      json_object_set_new(metadata, config->metadata[i], json_string(config->metadata[i + 1]));
-    json_object_set_new(root, "__metadata__", metadata);
-  }
+  if (config->format) json_object_set_new(root, "__metadata__", json_pack("{s:s}", "format", config->format));
   int64_t begin = 0;
   for (int i = 0; i < config->tensor_count; i++) {
     const fsdp_safetensors_tensor *t = &config->tensors[i];
@@ -146,12 +130,13 @@ fsdp_status fsdp_safetensors_writer_create(const fsdp_safetensors_writer_config 
                                            fsdp_safetensors_writer **writer, fsdp_error *error) {
   *writer = NULL;
   fsdp_safetensors_writer *w = fsdp_alloc_zeroed(1, sizeof *w);
-  w->path = strdup(config->path);
+  w->path = fsdp_strdup(config->path, "a path");
   int length = asprintf(&w->temporary, "%s.tmp-%ld", config->path, (long)getpid());
-  FSDP_NEED_MEMORY(w->path && length >= 0, "a path");
+  FSDP_NEED_MEMORY(length >= 0, "a path");
   char *text = header_text(config, &w->data_bytes);
   open_file(w, config->direct);
-  fsdp_status status = w->descriptor < 0 ? fail_write(w, "creating it", error) : write_header(w, text, error);
+  fsdp_status status =
+      w->descriptor < 0 ? fsdp_fail_write(w->path, "creating it", error) : write_header(w, text, error);
   free(text);
   if (status)
     fsdp_safetensors_writer_abandon(w);
@@ -176,13 +161,11 @@ fsdp_status fsdp_safetensors_writer_append(fsdp_safetensors_writer *writer, cons
 }
 
 // The name is durable once its folder is.
-static bool sync_folder(const char *path) {
+static bool sync_folder_of(const char *path) {
   const char *slash = strrchr(path, '/');
   char *folder = !slash ? strdup(".") : slash == path ? strdup("/") : strndup(path, (size_t)(slash - path));
   FSDP_NEED_MEMORY(folder, "a path");
-  int descriptor = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  bool good = descriptor >= 0 && !fsync(descriptor);
-  if (descriptor >= 0) close(descriptor);
+  bool good = fsdp_sync_folder(folder);
   free(folder);
   return good;
 }
@@ -200,18 +183,21 @@ fsdp_status fsdp_safetensors_writer_finish(fsdp_safetensors_writer *writer, fsdp
   FSDP_CHECK(writer->written_bytes == writer->data_bytes, "%s is finished with %lld of %lld bytes",
              writer->path, (long long)writer->written_bytes, (long long)writer->data_bytes);
   status = flush_block(writer, error);
-  if (!status && fsync(writer->descriptor)) status = fail_write(writer, "making it durable", error);
+  if (!status && fsync(writer->descriptor))
+    status = fsdp_fail_write(writer->path, "making it durable", error);
   if (!status) {
     int closed = close(writer->descriptor);
     writer->descriptor = -1;
-    if (closed) status = fail_write(writer, "closing it", error);
+    if (closed) status = fsdp_fail_write(writer->path, "closing it", error);
   }
-  if (!status && rename(writer->temporary, writer->path)) status = fail_write(writer, "renaming it", error);
+  if (!status && rename(writer->temporary, writer->path))
+    status = fsdp_fail_write(writer->path, "renaming it", error);
   if (status) {
     fsdp_safetensors_writer_abandon(writer);
     return status;
   }
-  if (!sync_folder(writer->path)) status = fail_write(writer, "making its folder durable", error);
+  if (!sync_folder_of(writer->path))
+    status = fsdp_fail_write(writer->path, "making its folder durable", error);
   destroy(writer);
   return status;
 }

@@ -4,6 +4,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/finite.h"
 #include "runtime/base/size.h"
+#include "runtime/base/text.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -38,6 +39,14 @@ static bool has_shape(const fsdp_weights *w, const fsdp_stored *param, const fsd
   return (t->dims == param->dims && memcmp(t->shape, param->shape, bytes) == 0) || lacks_rows(w, param, t);
 }
 
+// The whole parameter as one tensor.
+static fsdp_stored whole_of(const fsdp_param *param) {
+  fsdp_stored whole = {.dims = param->dims, .numel = param->numel};
+  memcpy(whole.name, param->name, sizeof whole.name);
+  memcpy(whole.shape, param->shape, sizeof param->shape);
+  return whole;
+}
+
 static fsdp_status match_tensor(const fsdp_weights *w, const fsdp_stored *param, int tensor, const char *path,
                                 fsdp_error *error) {
   char expected[96], found[96];
@@ -45,16 +54,15 @@ static fsdp_status match_tensor(const fsdp_weights *w, const fsdp_stored *param,
     return fsdp_fail(
         error, FSDP_ERR_INPUT,
         "%s: tensor \"%s\" of shape %s is missing; take the weights that belong to this config.json", path,
-        param->name, fsdp_safetensors_shape_text(param->dims, param->shape, expected));
+        param->name, fsdp_print_shape(param->dims, param->shape, expected));
   const fsdp_safetensors_tensor *t = fsdp_safetensors_at(w->model, tensor);
   if (!has_shape(w, param, t))
     return fsdp_fail(
         error, FSDP_ERR_INPUT,
         "%s: tensor \"%s\" has shape %s, but the model requires %s; take the weights that belong to this "
         "config.json",
-        fsdp_safetensors_path(w->model, tensor), t->name,
-        fsdp_safetensors_shape_text(t->dims, t->shape, found),
-        fsdp_safetensors_shape_text(param->dims, param->shape, expected));
+        fsdp_safetensors_path(w->model, tensor), t->name, fsdp_print_shape(t->dims, t->shape, found),
+        fsdp_print_shape(param->dims, param->shape, expected));
   if (t->dtype == FSDP_I32)
     return fsdp_fail(
         error, FSDP_ERR_INPUT,
@@ -76,9 +84,7 @@ static fsdp_status check_tied(const fsdp_weights *w, const fsdp_param *param, in
                               fsdp_error *error) {
   enum { PART_NUMEL = 1 << 18 };
   const fsdp_safetensors_tensor *t = fsdp_safetensors_at(w->model, tensor);
-  fsdp_stored whole = {.dims = param->dims, .numel = param->numel};
-  memcpy(whole.name, param->name, sizeof whole.name);
-  memcpy(whole.shape, param->shape, sizeof param->shape);
+  const fsdp_stored whole = whole_of(param);
   fsdp_status status = match_tensor(w, &whole, tensor, "", error);
   if (status) return status;
   const int64_t own_numel = fsdp_safetensors_at(w->model, owner)->numel;
@@ -125,12 +131,7 @@ static fsdp_status match_param(fsdp_weights *w, const char *path, const fsdp_gra
   w->first[param + 1] = first + count;
   w->numel[param] = p->numel / count;
   for (int i = 0; i < count && !status; i++) {
-    fsdp_stored stored = fsdp_stored_at(graph, param, i);
-    if (whole >= 0) {
-      stored.dims = p->dims;
-      memcpy(stored.name, p->name, sizeof stored.name);
-      memcpy(stored.shape, p->shape, sizeof p->shape);
-    }
+    const fsdp_stored stored = whole >= 0 ? whole_of(p) : fsdp_stored_at(graph, param, i);
     const int tensor = whole >= 0 ? whole : tensor_of(w, graph, stored.name);
     w->tensors[first + i] = tensor;
     status = match_tensor(w, &stored, tensor, path, error);
@@ -286,18 +287,6 @@ fsdp_status fsdp_weights_read(fsdp_weights *weights, int param, int64_t first, i
   return read_new(weights, param, first + stored, count - stored, out + stored, error);
 }
 
-int64_t fsdp_weights_bytes_read(const fsdp_weights *weights) {
-  return fsdp_safetensors_bytes_read(weights->model);
-}
-
-const char *fsdp_weights_index(const fsdp_weights *weights) {
-  return fsdp_safetensors_index(weights->model);
-}
-
-int fsdp_weights_file_count(const fsdp_weights *weights) {
-  return fsdp_safetensors_file_count(weights->model);
-}
-
-const char *fsdp_weights_file(const fsdp_weights *weights, int file) {
-  return fsdp_safetensors_file(weights->model, file);
+const fsdp_safetensors *fsdp_weights_files(const fsdp_weights *weights) {
+  return weights->model;
 }

@@ -22,10 +22,5 @@ void fsdp_weights_close(fsdp_weights *weights); // NULL is allowed
 fsdp_status fsdp_weights_read(fsdp_weights *weights, int param, int64_t first, int64_t count, float *out,
                               fsdp_error *error);
 
-// The files: the index's path (NULL: none), and those that hold the tensors.
-const char *fsdp_weights_index(const fsdp_weights *weights);
-int fsdp_weights_file_count(const fsdp_weights *weights);
-const char *fsdp_weights_file(const fsdp_weights *weights, int file);
-
-// Bytes read so far, headers included.
-int64_t fsdp_weights_bytes_read(const fsdp_weights *weights);
+// The files that hold the tensors, and their index.
+const fsdp_safetensors *fsdp_weights_files(const fsdp_weights *weights);

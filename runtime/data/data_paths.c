@@ -2,6 +2,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/plural.h"
+#include "runtime/base/text.h"
 #include "runtime/plan/text/value.h"
 
 #include <dirent.h>
@@ -16,14 +17,8 @@
 #define SHOWN 3 // files that a message suggests
 
 static void add_file(fsdp_data_paths *paths, const char *path) {
-  // Doubled at each power of two.
-  if ((paths->count & (paths->count - 1)) == 0) {
-    size_t capacity = paths->count ? 2 * (size_t)paths->count : 1;
-    paths->files = fsdp_realloc(paths->files, capacity * sizeof *paths->files);
-  }
-  char *copy = strdup(path);
-  FSDP_NEED_MEMORY(copy, "a path");
-  paths->files[paths->count++] = copy;
+  paths->files = fsdp_grow(paths->files, paths->count + 1, &paths->capacity, sizeof *paths->files);
+  paths->files[paths->count++] = fsdp_strdup(path, "a path");
 }
 
 static int compare_paths(const void *left, const void *right) {
@@ -55,11 +50,6 @@ static const char *ending_of(const char *pattern) {
   return dot ? dot : "";
 }
 
-static bool ends_in(const char *name, const char *ending) {
-  size_t length = strlen(name), tail = strlen(ending);
-  return length >= tail && strcmp(name + length - tail, ending) == 0;
-}
-
 // The visible names in `folder` with this ending, those first that begin like `pattern`. Returns 0, or errno
 // if it cannot be read.
 static int list_candidates(const char *folder, const char *pattern, const char *ending, candidates *found) {
@@ -68,11 +58,10 @@ static int list_candidates(const char *folder, const char *pattern, const char *
   if (!stream) return errno;
   for (const struct dirent *entry; (entry = readdir(stream));) {
     const char *name = entry->d_name;
-    if (name[0] == '.' || !ends_in(name, ending)) continue;
+    if (name[0] == '.' || !fsdp_ends_with(name, ending)) continue;
     found->list = fsdp_realloc(found->list, (size_t)(found->count + 1) * sizeof *found->list);
     candidate *added = &found->list[found->count++];
-    *added = (candidate){.name = strdup(name)};
-    FSDP_NEED_MEMORY(added->name, "a name");
+    *added = (candidate){.name = fsdp_strdup(name, "a name")};
     while (name[added->alike] && name[added->alike] == pattern[added->alike]) added->alike++;
   }
   closedir(stream);
@@ -102,28 +91,21 @@ static fsdp_status fail_unmatched(const char *option, const char *pattern, fsdp_
   const char *slash = strrchr(pattern, '/'), *last = slash ? slash + 1 : pattern, *ending = ending_of(last);
   char *folder = slash ? strndup(pattern, slash > pattern ? (size_t)(slash - pattern) : 1) : strdup(".");
   FSDP_NEED_MEMORY(folder, "a path");
-  char *shown = full_path(folder), names[280], ends[72] = "";
+  char *shown = full_path(folder), names[280], ends[72] = "", what[400];
   candidates found;
   int reason = list_candidates(folder, last, ending, &found);
   if (*ending) snprintf(ends, sizeof ends, " that end%s in %.40s", found.count == 1 ? "s" : "", ending);
-  if (reason) {
-    fsdp_fail(error, FSDP_ERR_INPUT,
-              "--%s \"%.250s\": no file matches this pattern: the folder %.250s cannot be read (%s); correct "
-              "the path",
-              option, pattern, shown, strerror(reason));
-  } else if (found.count == 0) {
-    fsdp_fail(error, FSDP_ERR_INPUT,
-              "--%s \"%.250s\": no file matches this pattern: the folder %.250s has no files%s; correct the "
-              "path",
-              option, pattern, shown, ends);
-  } else {
+  if (found.count > 0) {
     print_candidates(&found, names, sizeof names);
-    fsdp_fail(
-        error, FSDP_ERR_INPUT,
-        "--%s \"%.250s\": no file matches this pattern: the folder %.250s has %d file%s%s (%s); correct "
-        "the pattern",
-        option, pattern, shown, found.count, fsdp_plural(found.count), ends, names);
+    snprintf(what, sizeof what, "has %d file%s%s (%s)", found.count, fsdp_plural(found.count), ends, names);
+  } else if (reason) {
+    snprintf(what, sizeof what, "cannot be read (%s)", strerror(reason));
+  } else {
+    snprintf(what, sizeof what, "has no files%s", ends);
   }
+  fsdp_fail(error, FSDP_ERR_INPUT,
+            "--%s \"%.250s\": no file matches this pattern: the folder %.250s %s; correct the %s", option,
+            pattern, shown, what, found.count ? "pattern" : "path");
   for (int i = 0; i < found.count; i++) free(found.list[i].name);
   free(found.list);
   free(shown);
@@ -197,9 +179,8 @@ static fsdp_status add_group(const char *option, const char *item, double weight
   if (weight == 0) return FSDP_OK;
   paths->groups = fsdp_realloc(paths->groups, (size_t)(paths->group_count + 1) * sizeof *paths->groups);
   fsdp_data_group *group = &paths->groups[paths->group_count++];
-  *group =
-      (fsdp_data_group){.name = strdup(item), .share = weight, .first = first, .count = paths->count - first};
-  FSDP_NEED_MEMORY(group->name, "a path");
+  *group = (fsdp_data_group){
+      .name = fsdp_strdup(item, "a path"), .share = weight, .first = first, .count = paths->count - first};
   return FSDP_OK;
 }
 
@@ -227,8 +208,7 @@ static int compare_files(const void *a, const void *b) {
 
 static named_file name_file(const char *path) {
   char *name = realpath(path, NULL);
-  if (!name) name = strdup(path); // it cannot be opened, which others report
-  FSDP_NEED_MEMORY(name, "a list of paths");
+  if (!name) name = fsdp_strdup(path, "a list of paths"); // it cannot be opened, which others report
   return (named_file){name, path};
 }
 
@@ -264,9 +244,8 @@ fsdp_status fsdp_data_paths_find(const char *option, const char *list, fsdp_data
                                  fsdp_error *error) {
   *paths = (fsdp_data_paths){0};
   if (!list || !*list) return FSDP_OK;
-  char *copy = strdup(list), *rest = copy, *item;
-  paths->list = strdup(list);
-  FSDP_NEED_MEMORY(copy && paths->list, "a list of paths");
+  char *copy = fsdp_strdup(list, "a list of paths"), *rest = copy, *item;
+  paths->list = fsdp_strdup(list, "a list of paths");
   fsdp_status status = FSDP_OK;
   bool is_pattern = false, patterns = false;
   while (status == FSDP_OK && (item = strsep(&rest, ","))) {

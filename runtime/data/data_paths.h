@@ -21,7 +21,7 @@ typedef struct fsdp_data_group {
 typedef struct fsdp_data_paths {
   char *list;   // as it was given, for messages; NULL: no list
   char **files; // in order
-  int count;
+  int count, capacity;
   fsdp_data_group *groups; // NULL: no weights
   int group_count;
 } fsdp_data_paths;

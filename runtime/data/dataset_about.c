@@ -1,7 +1,5 @@
 #include "runtime/base/check.h"
 #include "runtime/base/plural.h"
-#include "runtime/base/progress.h"
-#include "runtime/base/size.h"
 #include "runtime/base/text.h"
 #include "runtime/data/dataset_internal.h"
 
@@ -32,10 +30,10 @@ void fsdp_dataset_describe(fsdp_dataset *dataset) {
   bool alike = true;
   *dataset->description = 0;
   for (int i = 1; i < dataset->source_count; i++) alike &= dataset->sources[i].tokens.how == how;
-  if (dataset->builtin)
-    say(dataset, "built-in text (Northanger Abbey),");
-  else
+  if (dataset->list)
     say(dataset, "%.180s%s,", dataset->list, strlen(dataset->list) > 180 ? "..." : "");
+  else
+    say(dataset, "built-in text (Northanger Abbey),");
   if (dataset->source_count > 1) {
     say_count(dataset, dataset->source_count, "file");
     say(dataset, ",");
@@ -48,17 +46,13 @@ void fsdp_dataset_describe(fsdp_dataset *dataset) {
   }
   if (dataset->kept) {
     say(dataset, ",");
-    say_count(dataset, dataset->raw_count - dataset->sample_count, "sample");
+    say_count(dataset, dataset->totals.left_out, "sample");
     say(dataset, " left out of which no target counts");
   }
 }
 
 fsdp_dataset_totals fsdp_dataset_count(const fsdp_dataset *dataset) {
-  return (fsdp_dataset_totals){.positions = dataset->sample_count * dataset->seq,
-                               .real = dataset->real,
-                               .learned = dataset->learned,
-                               .cut_learned = dataset->cut_learned,
-                               .left_out = dataset->raw_count - dataset->sample_count};
+  return dataset->totals;
 }
 
 int64_t fsdp_dataset_sample_count(const fsdp_dataset *dataset) {
@@ -104,18 +98,8 @@ const char *fsdp_dataset_narrow_file(const fsdp_dataset *dataset) {
   return NULL;
 }
 
-// Bytes hashed between two progress marks.
-#define HASH_BYTES ((int64_t)16 << 20)
 // Of `.bin` files of more bytes in all, only the ends of each are hashed.
 #define HASH_WHOLE_BYTES_MAX ((int64_t)1 << 30)
-
-static void hash_bytes(void *state, const void *bytes, int64_t count) {
-  for (int64_t done = 0, now; done < count; done += now) {
-    now = fsdp_min_i64(HASH_BYTES, count - done);
-    XXH64_update(state, (const char *)bytes + done, (size_t)now);
-    fsdp_progress_mark();
-  }
-}
 
 // Text is hashed as one stream, so that splitting it into different files changes nothing.
 uint64_t fsdp_dataset_fingerprint(const fsdp_dataset *dataset) {
@@ -128,10 +112,10 @@ uint64_t fsdp_dataset_fingerprint(const fsdp_dataset *dataset) {
     if (!file->identity) bytes += file->file.count;
   }
   for (int i = 0; i < dataset->source_count; i++)
-    fsdp_token_source_identity(&dataset->sources[i].tokens, bytes <= HASH_WHOLE_BYTES_MAX, hash_bytes, state);
+    fsdp_token_source_hash(&dataset->sources[i].tokens, bytes <= HASH_WHOLE_BYTES_MAX, state);
   if (dataset->how.packing != FSDP_PACKING_STREAM)
     XXH64_update(state, &dataset->how.counts, sizeof dataset->how.counts);
-  for (int i = 0; i < dataset->group_count && dataset->groups[0].name; i++) {
+  for (int i = 0; i < dataset->group_count && dataset->groups[0].known.name; i++) {
     const fsdp_dataset_group *known = &dataset->groups[i].known;
     XXH64_update(state, &known->share, sizeof known->share);
     XXH64_update(state, &known->sample_count, sizeof known->sample_count);

@@ -23,9 +23,8 @@ typedef struct fsdp_dataset_side {
 
 // Files that no sample of other files runs into.
 typedef struct fsdp_dataset_files {
-  fsdp_dataset_group known;
+  fsdp_dataset_group known; // its name is owned
   const fsdp_dataset *dataset;
-  char *name; // owned; known.name
   // Documents in rows: all of them, or those to train on and, behind these, those held out. Without rows it
   // is a stream.
   fsdp_dataset_side sides[2];
@@ -42,11 +41,11 @@ struct fsdp_dataset {
   char *list;                                           // of the files, for messages; NULL: the built-in text
   int64_t token_count, document_count, seq, vocab_size; // a file that knows no documents is one
   fsdp_long_documents longer;
-  bool builtin, knows_documents;
-  int64_t raw_count;                  // samples, including those without a counted target
-  int64_t sample_count;               // without them
-  int64_t *kept;                      // raw number of each sample; NULL if all are kept
-  int64_t real, learned, cut_learned; // fsdp_dataset_totals
+  bool knows_documents;
+  int64_t raw_count;    // samples, including those without a counted target
+  int64_t sample_count; // without them
+  int64_t *kept;        // raw number of each sample; NULL if all are kept
+  fsdp_dataset_totals totals;
   fsdp_dataset_rows how;
   char description[640];
 };

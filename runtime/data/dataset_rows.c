@@ -4,7 +4,6 @@
 #include "runtime/data/dataset_internal.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 typedef fsdp_dataset_source source;
 typedef fsdp_dataset_files group;
@@ -83,28 +82,21 @@ void fsdp_dataset_number_rows(fsdp_dataset *dataset) {
 
 // ---- Groups
 
-static char *copy_name(const char *name) {
-  char *copy = strdup(name);
-  FSDP_NEED_MEMORY(copy, "a path");
-  return copy;
-}
-
 // Adds the group of sources [first, end).
 static fsdp_status add_group(fsdp_dataset *dataset, const fsdp_data_group *given, int first, int end,
                              fsdp_error *error) {
   const source *from = &dataset->sources[first];
   const bool last = end == dataset->source_count;
   group *added = &dataset->groups[dataset->group_count++];
-  *added = (group){.known.share = given ? given->share : 1,
-                   .dataset = dataset,
-                   .name = given ? copy_name(given->name) : NULL,
-                   .first_token = from->first,
-                   .end_token = last ? dataset->token_count : dataset->sources[end].first,
-                   .first_document = from->first_document,
-                   .sides = {{.of = added}, {.of = added}}};
+  *added = (group){
+      .known = {.name = given ? fsdp_strdup(given->name, "a path") : NULL, .share = given ? given->share : 1},
+      .dataset = dataset,
+      .first_token = from->first,
+      .end_token = last ? dataset->token_count : dataset->sources[end].first,
+      .first_document = from->first_document,
+      .sides = {{.of = added}, {.of = added}}};
   added->document_count =
       (last ? dataset->document_count : dataset->sources[end].first_document) - added->first_document;
-  added->known.name = added->name;
   added->raw_count = fsdp_max_i64(added->end_token - added->first_token - 1, 0) / dataset->seq;
   return dataset->how.packing == FSDP_PACKING_STREAM
              ? FSDP_OK
@@ -133,7 +125,7 @@ fsdp_status fsdp_dataset_make_rows(fsdp_dataset *dataset, const fsdp_dataset_con
         error, FSDP_ERR_INPUT,
         "%.300s: does not say where documents begin, which %s needs; give files prepared with %s, or with "
         "--document-separator the token that ends one in a .bin",
-        dataset->builtin ? "the built-in text" : config->files->list,
+        dataset->list ? dataset->list : "the built-in text",
         choice == FSDP_PACKING_STREAM ? config->separates : "--packing other than stream", FSDP_PREPARE_DATA);
   return add_groups(dataset, config, error);
 }

@@ -19,16 +19,10 @@ typedef struct span {
   int64_t begin, end;
 } span;
 
-static char *copy_path(const char *path) {
-  char *copy = strdup(path);
-  FSDP_NEED_MEMORY(copy, "a path");
-  return copy;
-}
-
 static void add_source(fsdp_dataset *dataset, fsdp_token_source tokens, const char *path) {
   FSDP_CHECK(tokens.view.token_count <= INT64_MAX - dataset->token_count, "more than 2^63 tokens");
   dataset->sources[dataset->source_count++] = (source){.tokens = tokens,
-                                                       .path = path ? copy_path(path) : NULL,
+                                                       .path = path ? fsdp_strdup(path, "a path") : NULL,
                                                        .first = dataset->token_count,
                                                        .first_document = dataset->document_count};
   dataset->token_count += tokens.view.token_count;
@@ -134,7 +128,6 @@ static fsdp_status add_builtin(fsdp_dataset *dataset, const fsdp_dataset_config 
   fsdp_status status = check_source(dataset, config, &tokens, "the built-in text", error);
   dataset->sources = fsdp_alloc(sizeof *dataset->sources);
   if (!status) add_source(dataset, tokens, NULL);
-  dataset->builtin = true;
   return status;
 }
 
@@ -174,6 +167,12 @@ static bool next_segment(const fsdp_dataset *dataset, int64_t raw, int64_t index
   return true;
 }
 
+// The next source with tokens of `at`, behind NULL the first one; NULL: there is none.
+static const source *next_source(const fsdp_dataset *dataset, span at, const source *s) {
+  s = s ? s + 1 : fsdp_dataset_source_at(dataset, at.begin, false);
+  return s < dataset->sources + dataset->source_count && s->first < at.end ? s : NULL;
+}
+
 // The part of `at` in `s`, from `at.begin` on, relative to the source's first token.
 static span within(const source *s, span at) {
   return (span){.begin = fsdp_max_i64(at.begin - s->first, 0),
@@ -182,10 +181,8 @@ static span within(const source *s, span at) {
 
 static int64_t count_targets(const fsdp_dataset *dataset, span at) {
   int64_t count = 0;
-  const source *end = dataset->sources + dataset->source_count;
   at.begin++; // the first token is no target
-  for (const source *s = fsdp_dataset_source_at(dataset, at.begin, false); s < end && s->first < at.end;
-       s++) {
+  for (const source *s = NULL; (s = next_source(dataset, at, s));) {
     span part = within(s, at);
     if (part.end > part.begin)
       count += fsdp_token_view_counted(&s->tokens.view, part.begin, part.end - part.begin);
@@ -223,8 +220,10 @@ static void keep_samples(fsdp_dataset *dataset) {
   const bool packed = dataset->how.packing != FSDP_PACKING_STREAM;
   bool masked = false;
   for (int i = 0; i < dataset->source_count; i++) masked |= dataset->sources[i].tokens.view.mask != NULL;
+  const int64_t all = dataset->raw_count * dataset->seq;
+  fsdp_dataset_totals *totals = &dataset->totals;
   dataset->sample_count = dataset->raw_count;
-  dataset->real = dataset->learned = dataset->raw_count * dataset->seq;
+  *totals = (fsdp_dataset_totals){.positions = all, .real = all, .learned = all};
   for (int i = 0; i < dataset->group_count; i++) {
     dataset->groups[i].known.sample_count = dataset->groups[i].raw_count;
     dataset->groups[i].known.held_count = dataset->groups[i].held_raw;
@@ -232,25 +231,27 @@ static void keep_samples(fsdp_dataset *dataset) {
   free(dataset->kept);
   dataset->kept = NULL;
   if (!masked && !packed) return;
-  dataset->real = dataset->learned = dataset->cut_learned = 0;
+  *totals = (fsdp_dataset_totals){0};
   int64_t *kept = fsdp_alloc_zeroed((size_t)fsdp_max_i64(dataset->raw_count, 1), sizeof *kept), count = 0;
   for (int64_t raw = 0; raw < dataset->raw_count; raw++) {
     if (raw % 4096 == 0) fsdp_progress_mark();
     int64_t learned = count_in_slots(dataset, raw, 0, dataset->seq);
-    dataset->learned += learned;
+    totals->learned += learned;
     if (learned > 0)
-      kept[count++] = raw, dataset->real += filled_slots(dataset, raw);
+      kept[count++] = raw, totals->real += filled_slots(dataset, raw);
     else
       leave_out(group_of(dataset, raw), raw);
   }
   // Of documents that are cut or dropped, what no sample has.
   for (int i = 0; i < dataset->source_count && packed; i++) {
     const fsdp_token_view *view = &dataset->sources[i].tokens.view;
-    dataset->cut_learned +=
+    totals->cut_learned +=
         view->mask ? view->target_count : view->token_count - fsdp_token_view_documents(view);
   }
-  if (packed) dataset->cut_learned -= dataset->learned;
+  if (packed) totals->cut_learned -= totals->learned;
   dataset->sample_count = count;
+  totals->positions = count * dataset->seq;
+  totals->left_out = dataset->raw_count - count;
   if (count == dataset->raw_count)
     free(kept);
   else
@@ -264,12 +265,12 @@ static fsdp_status check_groups(fsdp_dataset *dataset, fsdp_error *error) {
     group *p = &dataset->groups[i];
     p->known.first_sample = first;
     first += p->known.sample_count;
-    if (!p->name || p->known.sample_count > 0) continue;
+    if (!p->known.name || p->known.sample_count > 0) continue;
     return fsdp_fail(error, FSDP_ERR_INPUT,
                      "%.300s: has %" PRId64 " token%s, of which no sample of %" PRId64
                      " and the one behind it can be made that learns anything; give more, leave it out, or "
                      "lower --seq-length",
-                     p->name, p->end_token - p->first_token, fsdp_plural(p->end_token - p->first_token),
+                     p->known.name, p->end_token - p->first_token, fsdp_plural(p->end_token - p->first_token),
                      dataset->seq);
   }
   return FSDP_OK;
@@ -277,7 +278,7 @@ static fsdp_status check_groups(fsdp_dataset *dataset, fsdp_error *error) {
 
 static fsdp_status check_size(const fsdp_dataset *dataset, const fsdp_dataset_config *config,
                               fsdp_error *error) {
-  const char *where = dataset->builtin ? "the built-in text" : config->files->list;
+  const char *where = dataset->list ? dataset->list : "the built-in text";
   const char *remedy = "give more, or lower --seq-length, --batch-size or --grad-accum";
   int64_t needed;
   if (!fsdp_mul_checked(config->seq, config->global_batch, &needed) || !fsdp_add_checked(needed, 1, &needed))
@@ -312,10 +313,8 @@ static double triangle(int64_t n) {
 
 // Pairs of a query and a key in the documents of tokens `at` of a stream.
 static double stream_pairs(const fsdp_dataset *dataset, span at) {
-  const source *end = dataset->sources + dataset->source_count;
   double pairs = 0;
-  for (const source *s = fsdp_dataset_source_at(dataset, at.begin, false); s < end && s->first < at.end;
-       s++) {
+  for (const source *s = NULL; (s = next_source(dataset, at, s));) {
     const fsdp_token_view *view = &s->tokens.view;
     const span part = within(s, at);
     int64_t d = view->starts ? fsdp_token_view_begun(view, part.begin + 1) - 1 : 0;
@@ -373,9 +372,8 @@ fsdp_status fsdp_dataset_open(const fsdp_dataset_config *config, fsdp_dataset **
   opened->seq = config->seq;
   opened->vocab_size = config->vocab_size;
   opened->longer = config->longer;
-  if (config->files && config->files->count) opened->list = copy_path(config->files->list);
-  fsdp_status status = config->files && config->files->count ? add_files(opened, config, error)
-                                                             : add_builtin(opened, config, error);
+  if (config->files && config->files->count) opened->list = fsdp_strdup(config->files->list, "a path");
+  fsdp_status status = opened->list ? add_files(opened, config, error) : add_builtin(opened, config, error);
   if (!status) status = fsdp_dataset_make_rows(opened, config, error);
   if (!status) status = fsdp_dataset_number_samples(opened, error);
   if (!status) status = check_size(opened, config, error);
@@ -399,7 +397,7 @@ void fsdp_dataset_close(fsdp_dataset *dataset) {
       fsdp_packing_destroy(dataset->groups[i].sides[side].rows);
       free(dataset->groups[i].sides[side].documents);
     }
-    free(dataset->groups[i].name);
+    free((void *)dataset->groups[i].known.name);
   }
   free(dataset->groups);
   free(dataset->list);
@@ -433,10 +431,8 @@ static void copy_part(const fsdp_dataset *dataset, const source *s, span part, b
 
 // Inputs `at`, and their targets one token on.
 static void fill_span(const fsdp_dataset *dataset, span at, int32_t *tokens, int32_t *targets) {
-  const span target_at = {.begin = at.begin + 1, .end = at.end + 1};
-  const source *end = dataset->sources + dataset->source_count;
-  for (const source *s = fsdp_dataset_source_at(dataset, at.begin, false);
-       s < end && s->first < target_at.end; s++) {
+  const span target_at = {.begin = at.begin + 1, .end = at.end + 1}, both = {at.begin, target_at.end};
+  for (const source *s = NULL; (s = next_source(dataset, both, s));) {
     span input = within(s, at), target = within(s, target_at);
     copy_part(dataset, s, input, false, tokens + (s->first + input.begin - at.begin));
     copy_part(dataset, s, target, true, targets + (s->first + target.begin - target_at.begin));
@@ -464,9 +460,7 @@ int64_t fsdp_dataset_part_target_count(const fsdp_dataset *dataset, const fsdp_d
 
 // The starts of documents in tokens `at` of a stream, counted from its first one: those of files too.
 static void mark_stream(const fsdp_dataset *dataset, span at, int32_t *starts) {
-  const source *end = dataset->sources + dataset->source_count;
-  for (const source *s = fsdp_dataset_source_at(dataset, at.begin, false); s < end && s->first < at.end;
-       s++) {
+  for (const source *s = NULL; (s = next_source(dataset, at, s));) {
     const fsdp_token_view *view = &s->tokens.view;
     if (s->first > at.begin) starts[s->first - at.begin] = (int32_t)(s->first - at.begin);
     int64_t d = view->starts ? fsdp_token_view_begun(view, at.begin - s->first + 1) : INT64_MAX;

@@ -1,7 +1,9 @@
 #include "runtime/data/file_identity.h"
 
 #include "runtime/base/check.h"
+#include "runtime/base/descriptors.h"
 
+#include <fcntl.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -69,14 +71,9 @@ uint64_t fsdp_file_identity(const struct stat *file, int node, const char *mount
 }
 
 char *fsdp_file_mounts_read(const char *path) {
-  size_t bytes = 0, capacity = 1 << 16;
-  char *text = fsdp_alloc(capacity);
-  FILE *file = fopen(path, "re");
-  for (size_t got = 1; file && got > 0; bytes += got) {
-    if (bytes + 1 == capacity) text = fsdp_realloc(text, capacity *= 2);
-    got = fread(text + bytes, 1, capacity - 1 - bytes, file);
-  }
-  if (file) fclose(file);
-  text[bytes] = 0;
-  return text;
+  int64_t bytes;
+  int file = open(path, O_RDONLY | O_CLOEXEC);
+  char *text = file >= 0 ? fsdp_read_rest(file, INT64_MAX, &bytes) : NULL;
+  if (file >= 0) close(file);
+  return text ? text : fsdp_alloc_zeroed(1, 1);
 }

@@ -45,8 +45,9 @@ static void add_bytes(fsdp_json_text *text, const char *bytes, size_t length, bo
   text->byte_count = end;
 }
 
-static void add_string(fsdp_json_text *text, const char *string, bool counts) {
-  add_bytes(text, string, strlen(string), counts);
+// Of a prompt.
+static void add_string(fsdp_json_text *text, const char *string) {
+  add_bytes(text, string, strlen(string), false);
 }
 
 static void add_value(fsdp_json_text *text, const json_t *value, bool counts) {
@@ -75,15 +76,14 @@ static fsdp_status add_alpaca(fsdp_json_text *text, const json_t *record, const 
       (input && !json_is_string(input) && !json_is_null(input)))
     return fault(where, error, "\"instruction\", \"input\" and \"output\" must be strings; fix the record");
   bool has_input = json_string_length(input) > 0;
-  add_string(text, has_input ? WITH_INPUT INSTRUCTION : WITHOUT_INPUT INSTRUCTION, false);
+  add_string(text, has_input ? WITH_INPUT INSTRUCTION : WITHOUT_INPUT INSTRUCTION);
   add_value(text, instruction, false);
   if (has_input) {
-    add_string(text, INPUT, false);
+    add_string(text, INPUT);
     add_value(text, input, false);
   }
-  add_string(text, RESPONSE, false);
+  add_string(text, RESPONSE);
   add_value(text, output, true);
-  add_bytes(text, &(char){END_OF_TEXT}, 1, true);
   return FSDP_OK;
 }
 
@@ -95,7 +95,6 @@ static fsdp_status add_completion(fsdp_json_text *text, const json_t *record, co
     return fault(where, error, "\"prompt\" and \"completion\" must be strings; fix the record");
   add_value(text, prompt, false);
   add_value(text, completion, true);
-  add_bytes(text, &(char){END_OF_TEXT}, 1, true);
   return FSDP_OK;
 }
 
@@ -130,7 +129,6 @@ static fsdp_status add_record(fsdp_json_text *text, const json_t *record, const 
     if (!json_is_string(plain)) return fault(where, error, "\"text\" must be a string; fix the record");
     if (!json_string_length(plain)) return FSDP_OK;
     add_value(text, plain, true);
-    add_bytes(text, &(char){END_OF_TEXT}, 1, true);
   } else if (json_object_get(record, "prompt")) {
     status = add_completion(text, record, where, error);
   } else {
@@ -138,8 +136,10 @@ static fsdp_status add_record(fsdp_json_text *text, const json_t *record, const 
                  "the record has neither \"text\", \"instruction\" with \"output\" nor \"prompt\" with "
                  "\"completion\"; rename its keys");
   }
-  if (!status) add_document(text, begin);
-  return status;
+  if (status) return status;
+  add_bytes(text, &(char){END_OF_TEXT}, 1, true);
+  add_document(text, begin);
+  return FSDP_OK;
 }
 
 // Reads one value from [*at, end), moves *at behind it and adds it.

@@ -22,7 +22,10 @@ void fsdp_learned_destroy(fsdp_learned *self) {
   *self = (fsdp_learned){0};
 }
 
-void fsdp_learned_count(fsdp_learned *self) {
+void fsdp_learned_find(fsdp_learned *self, const fsdp_dataset *dataset, int64_t sample) {
+  const fsdp_dataset_part whole = {.sample = sample, .count = self->positions};
+  fsdp_dataset_fill_part(dataset, &whole, self->counts, self->targets); // its tokens are not needed
+  fsdp_dataset_fill_starts(dataset, sample, self->positions, self->starts);
   self->documents = 0;
   for (int64_t begin = 0, end; begin < self->positions; begin = end) {
     int32_t count = 0;
@@ -35,11 +38,4 @@ void fsdp_learned_count(fsdp_learned *self) {
       self->counts[i] = self->targets[i] != FSDP_TARGET_IGNORED ? count : 0;
     self->documents += count > 0;
   }
-}
-
-void fsdp_learned_find(fsdp_learned *self, const fsdp_dataset *dataset, int64_t sample) {
-  const fsdp_dataset_part whole = {.sample = sample, .count = self->positions};
-  fsdp_dataset_fill_part(dataset, &whole, self->counts, self->targets); // its tokens are not needed
-  fsdp_dataset_fill_starts(dataset, sample, self->positions, self->starts);
-  fsdp_learned_count(self);
 }

@@ -27,9 +27,6 @@ void fsdp_learned_destroy(fsdp_learned *self); // one of zeros is allowed
 // Of a sample, or FSDP_DATASET_NO_SAMPLE.
 void fsdp_learned_find(fsdp_learned *self, const fsdp_dataset *dataset, int64_t sample);
 
-// From targets and starts of documents, which the caller has put there.
-void fsdp_learned_count(fsdp_learned *self);
-
 #ifdef __cplusplus
 }
 #endif

@@ -78,8 +78,7 @@ static void add_mapping(const fsdp_mapped_file *file, const char *path) {
     atomic_store(&mappings, m);
   }
   free(m->path);
-  m->path = strdup(path);
-  FSDP_NEED_MEMORY(m->path, "a path");
+  m->path = fsdp_strdup(path, "a path");
   atomic_store(&m->begin, (uintptr_t)file->bytes);
   atomic_store(&m->end, (uintptr_t)file->bytes + (uintptr_t)file->count);
   pthread_mutex_unlock(&changing);

@@ -12,23 +12,19 @@
 #include <string.h>
 #include <strings.h>
 
-#define END_BYTES ((int64_t)64 << 10) // of a large `.bin`, hashed
+#define END_BYTES  ((int64_t)64 << 10) // of a large `.bin`, hashed
+#define HASH_BYTES ((int64_t)16 << 20) // between two progress marks
 
 static fsdp_token_view view_of_bytes(const unsigned char *bytes, int64_t count) {
   return (fsdp_token_view){.tokens = bytes, .token_bytes = 1, .token_count = count, .vocab_size = 256};
 }
 
-static fsdp_status open_text(const char *path, fsdp_token_source *source, fsdp_error *error) {
-  fsdp_status status = fsdp_mapped_file_open(path, &source->text, error);
-  if (!status) source->view = view_of_bytes(source->text.bytes, source->text.count);
-  source->how = "as bytes";
-  source->bytes = true;
-  return status;
-}
-
-static fsdp_status open_json(const char *path, fsdp_token_source *source, fsdp_error *error) {
-  fsdp_status status = fsdp_json_text_open(path, &source->json, error);
-  if (!status) source->view = fsdp_json_text_view(&source->json);
+static fsdp_status open_bytes(const char *path, bool json, fsdp_token_source *source, fsdp_error *error) {
+  fsdp_status status = json ? fsdp_json_text_open(path, &source->json, error)
+                            : fsdp_mapped_file_open(path, &source->text, error);
+  if (!status)
+    source->view =
+        json ? fsdp_json_text_view(&source->json) : view_of_bytes(source->text.bytes, source->text.count);
   source->how = "as bytes";
   source->bytes = true;
   return status;
@@ -80,11 +76,11 @@ static fsdp_status open_tokens(const char *path, const char *tokenizer, uint64_t
 // The message holds the command that prepares the file; `kind` is the path's ending, `tokenizer` may be NULL.
 static fsdp_status refuse_unprepared(const char *path, const char *kind, const char *why,
                                      const char *tokenizer, fsdp_error *error) {
-  char *with = tokenizer ? fsdp_shell_word(tokenizer, (int)strlen(tokenizer)) : NULL;
-  char *from = fsdp_shell_word(path, (int)strlen(path)), *prepared;
+  char *with = tokenizer ? fsdp_shell_word(tokenizer) : NULL;
+  char *from = fsdp_shell_word(path), *prepared;
   int length = asprintf(&prepared, "%.*s.tok", (int)(kind - path), path);
   FSDP_NEED_MEMORY(length >= 0, "a path");
-  char *to = fsdp_shell_word(prepared, length);
+  char *to = fsdp_shell_word(prepared);
   fsdp_status status = fsdp_fail(error, FSDP_ERR_INPUT,
                                  "%s: is %s; run %s %s%s%s--out %s %s and give --data "
                                  "what it wrote",
@@ -125,10 +121,8 @@ fsdp_status fsdp_token_source_open(const char *path, const char *tokenizer, uint
   if (!strcasecmp(kind, ".parquet") || !strcasecmp(kind, ".csv") || !strcasecmp(kind, ".tsv"))
     return refuse_unprepared(path, kind, "a table", tokenizer, error);
   if (!strcasecmp(kind, ".gz")) return refuse_unprepared(path, kind, "compressed", tokenizer, error);
-  if (text)
-    status = open_text(path, source, error);
-  else if (json)
-    status = open_json(path, source, error);
+  if (text || json)
+    status = open_bytes(path, json, source, error);
   else if (!strcasecmp(kind, ".tok") || !strcasecmp(kind, ".bin"))
     status = open_tokens(path, tokenizer, tokenizer_hash, source, error);
   else {
@@ -181,18 +175,25 @@ void fsdp_token_source_close(fsdp_token_source *source) {
   *source = (fsdp_token_source){0};
 }
 
-void fsdp_token_source_identity(const fsdp_token_source *source, bool whole,
-                                void (*add)(void *, const void *, int64_t), void *context) {
+static void hash_bytes(XXH64_state_t *state, const void *bytes, int64_t count) {
+  for (int64_t done = 0, now; done < count; done += now) {
+    now = fsdp_min_i64(HASH_BYTES, count - done);
+    XXH64_update(state, (const char *)bytes + done, (size_t)now);
+    fsdp_progress_mark();
+  }
+}
+
+void fsdp_token_source_hash(const fsdp_token_source *source, bool whole, XXH64_state_t *state) {
   const fsdp_token_view *view = &source->view;
   int64_t bytes = view->token_count * view->token_bytes;
   if (source->file.identity) {
-    add(context, &source->file.identity, sizeof source->file.identity);
+    hash_bytes(state, &source->file.identity, sizeof source->file.identity);
   } else if (source->file.file.bytes && !whole && bytes > 2 * END_BYTES) {
-    add(context, &view->token_count, sizeof view->token_count);
-    add(context, view->tokens, END_BYTES);
-    add(context, (const unsigned char *)view->tokens + bytes - END_BYTES, END_BYTES);
+    hash_bytes(state, &view->token_count, sizeof view->token_count);
+    hash_bytes(state, view->tokens, END_BYTES);
+    hash_bytes(state, (const unsigned char *)view->tokens + bytes - END_BYTES, END_BYTES);
   } else {
-    add(context, view->tokens, bytes);
-    if (view->mask) add(context, view->mask, (view->token_count + 7) / 8);
+    hash_bytes(state, view->tokens, bytes);
+    if (view->mask) hash_bytes(state, view->mask, (view->token_count + 7) / 8);
   }
 }

@@ -5,6 +5,8 @@
 #include "runtime/data/json_text.h"
 #include "runtime/data/token_file.h"
 
+#include <xxhash.h>
+
 typedef struct fsdp_token_source {
   fsdp_token_view view;
   fsdp_mapped_file text;
@@ -39,5 +41,4 @@ void fsdp_token_source_close(fsdp_token_source *source); // one of zeros is allo
 
 // Adds the source's content to a hash: the header of a prepared file, else all tokens and the mask; but of a
 // `.bin`, unless `whole`, the number of tokens and the first and last 64 KiB of them.
-void fsdp_token_source_identity(const fsdp_token_source *source, bool whole,
-                                void (*add)(void *, const void *, int64_t), void *context);
+void fsdp_token_source_hash(const fsdp_token_source *source, bool whole, XXH64_state_t *state);

@@ -59,11 +59,9 @@ static void note_peer(member *self, int peer) {
   int at = 0, count = self->counts.peers;
   while (at < count && self->peers[at] < peer) at++;
   if (at < count && self->peers[at] == peer) return;
-  int *longer = fsdp_alloc((size_t)(count + 1) * sizeof *longer);
-  for (int i = 0; i < count; i++) longer[i < at ? i : i + 1] = self->peers[i];
-  longer[at] = peer;
-  free(self->peers);
-  self->peers = longer;
+  self->peers = fsdp_realloc(self->peers, (size_t)(count + 1) * sizeof *self->peers);
+  memmove(self->peers + at + 1, self->peers + at, (size_t)(count - at) * sizeof *self->peers);
+  self->peers[at] = peer;
   self->counts.peers++;
 }
 

@@ -108,18 +108,20 @@ static void write_view(const probe_call *call, const char *name, const fsdp_view
   free(values);
 }
 
-static void refresh_view(const probe *self, const fsdp_stream_context *stream, const fsdp_view *view) {
-  const int64_t bytes = fsdp_min_i64(view->numel * fsdp_dtype_bytes(view->dtype), self->inputs.bytes);
-  stream->table->copy(stream, view->data, self->inputs.memory, bytes);
+// What a set reads and later writes: copies of the inputs.
+static void refresh(void *context, const fsdp_stream_context *stream, int set) {
+  const probe_call *call = context;
+  for (int i = 0; i < call->operand_count; i++) {
+    const fsdp_view *view = &call->views[set * call->operand_count + i];
+    const int64_t bytes = fsdp_min_i64(view->numel * fsdp_dtype_bytes(view->dtype), call->self->inputs.bytes);
+    if (view->access == FSDP_UPDATE && view->numel > 1)
+      stream->table->copy(stream, view->data, call->self->inputs.memory, bytes);
+  }
 }
 
-// The numbers of a view that is read and later written: copies of the inputs.
 static void fill_updated(const fsdp_work *work, const fsdp_stream_context *context) {
   const probe_call *call = work->owner;
-  for (int i = 0; i < call->sets * call->operand_count; i++) {
-    const fsdp_view *view = &call->views[i];
-    if (view->access == FSDP_UPDATE && view->numel > 1) refresh_view(call->self, context, view);
-  }
+  for (int set = 0; set < call->sets; set++) refresh(work->owner, context, set);
 }
 
 // Attention's backward reads the forward's results: of other numbers, exp(score - lse) overflows.
@@ -228,13 +230,6 @@ static bool place_operands(probe *self, probe_call *call) {
   return true;
 }
 
-static fsdp_kernel_call kernel_call_of(const probe_call *call, int set) {
-  return (fsdp_kernel_call){.kind = call->kind,
-                            .attrs = &call->attrs,
-                            .operands = &call->views[set * call->operand_count],
-                            .operand_count = call->operand_count};
-}
-
 // The choice of gemm algorithms leaves NaNs where the operands lie, with which gemms run faster than with
 // numbers: it is made on memory of outputs, of which no other call is in use, and which is then zero again.
 static void prepare(probe *self, const probe_call *call) {
@@ -281,18 +276,13 @@ void probe_call_destroy(probe_call *call) {
 
 static void run(void *context, const fsdp_stream_context *stream, int set) {
   const probe_call *call = context;
-  fsdp_kernel_call launch = kernel_call_of(call, set);
-  launch.pool = stream->pool;
-  launch.stream = stream->native;
+  const fsdp_kernel_call launch = {.kind = call->kind,
+                                   .attrs = &call->attrs,
+                                   .operands = &call->views[set * call->operand_count],
+                                   .operand_count = call->operand_count,
+                                   .pool = stream->pool,
+                                   .stream = stream->native};
   call->self->kernels->kernels[call->kind](&launch);
-}
-
-static void refresh(void *context, const fsdp_stream_context *stream, int set) {
-  const probe_call *call = context;
-  for (int i = 0; i < call->operand_count; i++) {
-    const fsdp_view *view = &call->views[set * call->operand_count + i];
-    if (view->access == FSDP_UPDATE && view->numel > 1) refresh_view(call->self, stream, view);
-  }
 }
 
 probe_load probe_call_load(const probe *self, probe_call *call) {

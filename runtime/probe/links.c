@@ -1,6 +1,5 @@
 // Collectives by group and bytes, copies, and how much compute and communication slow each other down.
 #include "runtime/base/check.h"
-#include "runtime/base/clock.h"
 #include "runtime/base/size.h"
 #include "runtime/probe/run.h"
 
@@ -198,38 +197,20 @@ void probe_contention(probe *self) {
 
 // ---- Launches
 
-static void run_nothing(const fsdp_work *work, const fsdp_stream_context *context) {
-  (void)work, (void)context;
-}
-
-// Seconds of one of `count` instructions that do nothing and that, with a handoff, wait for each other over
-// two streams.
-static double time_nothing(const probe *self, int count, bool handoff) {
-  fsdp_device *device = self->session.device;
-  const fsdp_work work = {.run = run_nothing, .awaited = true};
-  fsdp_stream stream = FSDP_STREAM_COMPUTE, other = FSDP_STREAM_GATHER;
-  const int64_t start_ns = fsdp_now_ns();
-  uint64_t ticket = 0;
-  for (int i = 0; i < count; i++) {
-    ticket = device->table->launch(device, stream, &work);
-    if (!handoff) continue;
-    device->table->wait(device, other, stream, ticket);
-    const fsdp_stream next = other;
-    other = stream, stream = next;
-  }
-  // The stream of the last one.
-  device->table->synchronize(device, handoff ? other : stream, ticket);
-  return 1e-9 * (double)(fsdp_now_ns() - start_ns) / count;
+static void run_nothing(void *context, const fsdp_stream_context *stream, int set) {
+  (void)context, (void)stream, (void)set;
 }
 
 // From one instruction to the next, and from one that another stream waits for to that stream's next.
 void probe_launches(probe *self) {
   fsdp_device_profile *profile = self->profile;
+  const probe_load nothing = {.run = run_nothing, .stream = FSDP_STREAM_COMPUTE, .sets = 1},
+                   other = {.run = run_nothing, .stream = FSDP_STREAM_GATHER, .sets = 1};
   double launch_s[LAUNCH_ROUNDS], handoff_s[LAUNCH_ROUNDS];
   for (int round = -1; round < LAUNCH_ROUNDS; round++) { // the first wakes threads and fills caches
     const int at = round < 0 ? 0 : round;
-    launch_s[at] = probe_mean(self, self->active ? time_nothing(self, LAUNCHES, false) : 0);
-    handoff_s[at] = probe_mean(self, self->active ? time_nothing(self, LAUNCHES, true) : 0);
+    launch_s[at] = probe_time_between(self, &nothing, NULL, LAUNCHES);
+    handoff_s[at] = probe_time_between(self, &nothing, &other, LAUNCHES / 2) / 2; // two instructions each
   }
   profile->launch_s = probe_median(launch_s, LAUNCH_ROUNDS, 4, NULL);
   profile->handoff_s = fmax(0, probe_median(handoff_s, LAUNCH_ROUNDS, 4, NULL) - profile->launch_s);

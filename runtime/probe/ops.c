@@ -4,7 +4,6 @@
 #include "runtime/probe/run.h"
 
 #include <math.h>
-#include <string.h>
 
 #define SIZES_MAX 8
 

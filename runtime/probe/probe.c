@@ -1,7 +1,6 @@
 #include "runtime/probe/probe.h"
 
 #include "kernels/kernels.h"
-#include "runtime/base/check.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/size.h"
 #include "runtime/exec/gpu_choice.h"

@@ -1,9 +1,6 @@
 // Products by shape: grids of rows, inputs and outputs of a linear layer, from coarse to fine.
-#include "runtime/base/check.h"
-#include "runtime/base/size.h"
 #include "runtime/probe/run.h"
 
-#include <math.h>
 #include <stdio.h>
 
 typedef struct grid {

@@ -304,8 +304,8 @@ static uint64_t launch_single(const probe *self, single *one) {
   return device->table->launch(device, one->load->stream, &work);
 }
 
-// Seconds of each of `count` runs of `op`, and with `load` of an op and what follows it.
-static double time_between(const probe *self, const probe_load *op, const probe_load *load, int count) {
+double probe_time_between(const probe *self, const probe_load *op, const probe_load *load, int count) {
+  if (!self->active) return probe_mean(self, 0);
   fsdp_device *device = self->session.device;
   single *ops = fsdp_alloc((size_t)count * sizeof *ops), *loads = fsdp_alloc((size_t)count * sizeof *loads);
   uint64_t ticket = 0;
@@ -322,19 +322,15 @@ static double time_between(const probe *self, const probe_load *op, const probe_
   device->table->synchronize(device, load ? load->stream : op->stream, ticket);
   free(ops);
   free(loads);
-  return 1e-9 * (double)(fsdp_now_ns() - start_ns) / count;
+  return probe_mean(self, 1e-9 * (double)(fsdp_now_ns() - start_ns) / count);
 }
 
 double probe_measure_between(const probe *self, const probe_load *op, const probe_load *load) {
   const double span_s = self->coarse ? 0.05 : 0.2;
-  double once = 0, seconds = 0;
   meet(self);
-  if (self->active) once = time_between(self, op, load, BETWEEN_FIRST);
-  once = probe_mean(self, once);
+  const double once = probe_time_between(self, op, load, BETWEEN_FIRST);
   meet(self);
-  const int count = (int)fmin(BETWEEN_MAX, fmax(BETWEEN_FIRST, ceil(span_s / once)));
-  if (self->active) seconds = time_between(self, op, load, count);
-  return probe_mean(self, seconds);
+  return probe_time_between(self, op, load, (int)fmin(BETWEEN_MAX, fmax(BETWEEN_FIRST, ceil(span_s / once))));
 }
 
 // ---- Session

@@ -123,6 +123,9 @@ double probe_measure_beside(const probe *self, const probe_load *load, double lo
 // alone. Every rank must call it; all make as many runs.
 double probe_measure_between(const probe *self, const probe_load *op, const probe_load *load);
 
+// The mean over `count` such turns.
+double probe_time_between(const probe *self, const probe_load *op, const probe_load *load, int count);
+
 // Processor seconds that a run takes of its stream's thread, over `count` passes of an agreed load. A CPU's.
 double probe_processor_s(const probe *self, const probe_load *load, int count);
 

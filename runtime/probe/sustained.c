@@ -1,7 +1,6 @@
 // How much longer ops take in a step than the profile's rates say, on a GPU: a step keeps it busy for
 // seconds, and its clock falls to what the power limit allows. Products and attention of a layer run in turn
 // without a pause, in about the shares that they have of a step.
-#include "runtime/base/check.h"
 #include "runtime/base/size.h"
 #include "runtime/probe/run.h"
 

@@ -1,8 +1,6 @@
 #include "runtime/watch/error_file.h"
 
 #include "runtime/base/check.h"
-#include "runtime/base/job.h"
-#include "runtime/base/status.h"
 #include "runtime/watch/board.h"
 
 #include <fcntl.h>
@@ -80,27 +78,34 @@ static void put_time(text *t, int64_t seconds) {
   put_int(t, second % 60, 2), put_raw(t, "Z\"");
 }
 
-static void put_report(text *t, const fsdp_error_report *report) {
-  put_raw(t, "{\"rank\": "), put_int(t, report->rank, 1);
-  put_raw(t, ", \"host\": "), put_string(t, report->host);
-  put_raw(t, ", \"process\": "), put_int(t, report->process, 1);
-  put_raw(t, ", \"step\": "), put_int(t, report->step, 1);
-  put_raw(t, ", \"status\": "), put_int(t, report->status, 1);
-  put_raw(t, ", \"signal\": "), put_int(t, report->signal, 1);
+// The step of the run that this rank is in.
+static int64_t step_now(void) {
+  fsdp_board_view view;
+  fsdp_board_read(fsdp_board_mine, &view);
+  return fsdp_board_step(&view);
+}
+
+static void put_report(text *t, const fsdp_job_end *end) {
+  put_raw(t, "{\"rank\": "), put_int(t, end->rank, 1);
+  put_raw(t, ", \"host\": "), put_string(t, end->host);
+  put_raw(t, ", \"process\": "), put_int(t, end->process, 1);
+  put_raw(t, ", \"step\": "), put_int(t, step_now(), 1);
+  put_raw(t, ", \"status\": "), put_int(t, end->signal ? 128 + end->signal : (int)end->status, 1);
+  put_raw(t, ", \"signal\": "), put_int(t, end->signal, 1);
   put_raw(t, ", \"time\": ");
   struct timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
   put_time(t, (int64_t)now.tv_sec);
-  put_raw(t, ", \"message\": "), put_string(t, report->message), put_raw(t, "}\n");
+  put_raw(t, ", \"message\": "), put_string(t, end->message), put_raw(t, "}\n");
 }
 
 // ---- The file
 
-void fsdp_error_file_write(const fsdp_error_report *report) {
+void fsdp_error_file_write(const fsdp_job_end *end) {
   if (!file.path[0] || access(file.path, F_OK) == 0) return;
   text t;
   t.used = 0;
-  put_report(&t, report);
+  put_report(&t, end);
   int descriptor = open(file.temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (descriptor < 0) return;
   bool written = write(descriptor, t.data, t.used) == (ssize_t)t.used && fsync(descriptor) == 0;
@@ -127,30 +132,12 @@ static const char *signal_message(int number) {
   }
 }
 
-// The step of the run that this rank is in.
-static int64_t step_now(void) {
-  fsdp_board_view view;
-  fsdp_board_read(fsdp_board_mine, &view);
-  return fsdp_board_step(&view);
-}
-
-static void record_failure(const fsdp_job_end *end) {
-  fsdp_error_file_write(&(fsdp_error_report){.rank = end->rank,
-                                             .host = end->host,
-                                             .process = end->process,
-                                             .step = step_now(),
-                                             .status = (int)end->status,
-                                             .message = end->message});
-}
-
 static void on_fatal_signal(int number) {
-  fsdp_error_file_write(&(fsdp_error_report){.rank = file.rank,
-                                             .host = file.host,
-                                             .process = getpid(),
-                                             .step = step_now(),
-                                             .status = 128 + number,
-                                             .signal = number,
-                                             .message = signal_message(number)});
+  fsdp_error_file_write(&(fsdp_job_end){.rank = file.rank,
+                                        .host = file.host,
+                                        .process = getpid(),
+                                        .message = signal_message(number),
+                                        .signal = number});
   for (int i = 0; i < FATAL_COUNT; i++) {
     if (fatal_signals[i] == number) sigaction(number, &before[i], NULL);
   }
@@ -162,7 +149,7 @@ void fsdp_error_file_open(const char *folder, int rank, const char *host, bool c
   snprintf(file.temporary, sizeof file.temporary, "%.2000s/error.rank-%d.tmp", folder, rank);
   snprintf(file.host, sizeof file.host, "%s", host);
   file.rank = rank;
-  fsdp_job_set_recorder(record_failure);
+  fsdp_job_set_recorder(fsdp_error_file_write);
   if (clears) unlink(file.path);
   for (int i = 0; i < FATAL_COUNT; i++) {
     struct sigaction action;

@@ -10,10 +10,8 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -209,7 +207,7 @@ static void speak(guard *self, is_meant *meant, int64_t now) {
   fsdp_error_file_open(self->shared->folder, first->rank, self->host, false);
   fsdp_board_mine = &self->slots[first->rank]; // whose step it is
   fsdp_job_record_wait(
-      fsdp_job_record(&(fsdp_job_end){first->rank, self->host, first->process, FSDP_ERR_PEER, text}));
+      fsdp_job_record(&(fsdp_job_end){first->rank, self->host, first->process, FSDP_ERR_PEER, text, 0}));
 }
 
 // ---- Ending

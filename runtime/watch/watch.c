@@ -12,7 +12,6 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
-#include <string.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -275,10 +274,6 @@ static void explain(fsdp_watch *self, fsdp_watch_verdict why, int64_t now, char 
   }
 }
 
-static void end_process(const fsdp_watch_seen *rank) {
-  if (rank->handle >= 0) syscall(SYS_pidfd_send_signal, rank->handle, SIGKILL, NULL, 0);
-}
-
 // Peers of this node, by what is known of them at `now`.
 typedef struct peers {
   int left, remaining; // of those that gave signs of life
@@ -301,7 +296,8 @@ static peers count_peers(fsdp_watch *self, int64_t now) {
 static void end_peers(fsdp_watch *self) {
   for (int i = 0; i < self->known.count; i++) {
     const fsdp_watch_seen *rank = &self->known.ranks[i];
-    if (rank->local && i != self->known.self && !rank->ended) end_process(rank);
+    if (rank->local && i != self->known.self && !rank->ended && rank->handle >= 0)
+      syscall(SYS_pidfd_send_signal, rank->handle, SIGKILL, NULL, 0);
   }
 }
 
@@ -358,7 +354,7 @@ static void speak(fsdp_watch *self, fsdp_watch_verdict why, int64_t now) {
   fsdp_job_say(message);
   atomic_store(&self->shared->said, 1);
   int record =
-      fsdp_job_record(&(fsdp_job_end){failed->rank, failed->host, failed->view.process, status, message});
+      fsdp_job_record(&(fsdp_job_end){failed->rank, failed->host, failed->view.process, status, message, 0});
   tell(self, status, cut_off);
   end_node(self, cut_off, now);
   fsdp_job_record_wait(record);
@@ -449,7 +445,7 @@ static void fail(fsdp_status status, const char *message, bool follows) {
   if (pthread_equal(pthread_self(), self->thread)) {
     fsdp_job_say(message);
     const char *host = self->known.ranks[self->known.self].host;
-    fsdp_job_record_wait(fsdp_job_record(&(fsdp_job_end){self->rank, host, getpid(), status, message}));
+    fsdp_job_record_wait(fsdp_job_record(&(fsdp_job_end){self->rank, host, getpid(), status, message, 0}));
     _exit((int)status);
   }
   pthread_mutex_lock(&self->mutex);

@@ -119,22 +119,20 @@ class Runner:
             return self.ceilings(step, note)
         if step.kind == "train":
             return self.train_figures(step)
-        if step.kind == "kernels":
-            return self.kernel_figures(step, note)
-        if step.kind == "attention":
-            self.report.facts.setdefault("attention", {})[step.case] = self.read_lines(step, "--json")
+        if step.kind in ("attention", "kernels"):
+            self.report.facts.setdefault(step.kind, {})[step.case] = self.read_lines(step)
         if step.kind == "mesh kernels":
-            self.report.facts["mesh_kernels"] = self.read_lines(step, "--json")
+            self.report.facts["mesh_kernels"] = self.read_lines(step)
         return note
 
     @staticmethod
-    def read_lines(step, option):
-        path = step.command[step.command.index(option) + 1]
+    def read_lines(step):
+        path = step.command[step.command.index("--json") + 1]
         with open(path, encoding="utf-8") as file:
             return [json.loads(line) for line in file if line.endswith("\n")]
 
     def ceilings(self, step, note):
-        rates = {line["label"]: line["rate"] for line in self.read_lines(step, "--json")}
+        rates = {line["label"]: line["rate"] for line in self.read_lines(step)}
         self.report.facts["ceilings"] = rates
         for label, rate in rates.items():
             if "product" in label:
@@ -159,10 +157,6 @@ class Runner:
             note += f"; the driver counts {beyond / 1e6:.0f} MB beyond the plan"
             if beyond > max(MEMORY_SLACK_BYTES, MEMORY_SLACK * peak["arena"]):
                 raise Failure(f"{note}: more than {MEMORY_SLACK_BYTES / 1e6:.0f} MB or 2%")
-        return note
-
-    def kernel_figures(self, step, note):
-        self.report.facts.setdefault("kernels", {})[step.case] = self.read_lines(step, "--json")
         return note
 
     def say_mends(self):

@@ -2,10 +2,10 @@
 
 The first token of a document has nothing of it before, and is never counted.
 """
-import json
 import os
 import re
 
+from common import json_file
 from common.errors import InputError, OptionError
 from prepare import chats
 from prepare.forms import BadRecord
@@ -83,7 +83,7 @@ class Pretrained:
         self.vocabulary = 1 + max(self.tokenizer.get_vocab(with_added_tokens=True).values())
         self.begin = settings.begin_id(self._own_begin(), self.tokenizer)
         self.end = settings.end_id(beside.id_of("eos", self.tokenizer), self.tokenizer)
-        if self.end is None and not settings.no_end:
+        if self.end is None and settings.eos != "none":
             raise OptionError(f"{self.path}: nothing beside it says which token ends a text; name it with "
                               "--eos TOKEN, or --eos none")
         self.stops = sorted({self.end} - {None} | beside.stops())  # at which what generates ends a text
@@ -296,21 +296,13 @@ class _Beside:
         self.special = self._read("special_tokens_map.json")
 
     def _read(self, name):
-        path = os.path.join(self.folder, name)
-        if not os.path.exists(path):
-            return {}
-        try:
-            with open(path, encoding="utf-8") as file:
-                value = json.load(file)
-        except (OSError, ValueError) as error:
-            raise InputError(f"{path}: cannot be read ({error})") from None
+        value = json_file.read(os.path.join(self.folder, name))
         return value if isinstance(value, dict) else {}
 
     def _named(self):
         """The special tokens that these files name: text, or an object of its flags."""
-        kinds = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
         config = self.config if "added_tokens_decoder" in self.config else self.config | self.special
-        yield from (config.get(f"{kind}_token") for kind in kinds)
+        yield from (config.get(f"{kind}_token") for kind in chats.SPECIAL)
         more = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
         yield from more.values() if isinstance(more, dict) else more
 

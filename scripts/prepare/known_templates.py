@@ -13,17 +13,13 @@ BEGIN, END = "{%- generation %}", "{%- endgeneration %}"  # which take the space
 TOOL = '{%- elif message.role == "tool"'  # behind the assistant's branch
 
 
-def _always(chat):
-    return True
-
-
 @dataclass
 class Family:
     """`places`: (text, what takes its place, how often it must be there). `keeps`: whether the template
     renders the answers of a conversation as it rendered each of them when it was the last."""
     name: str
     places: tuple
-    keeps: Callable = _always
+    keeps: Callable = lambda chat: True
 
 
 LLAMA_HEADER = "{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' "

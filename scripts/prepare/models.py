@@ -4,6 +4,7 @@ import json
 import os
 import re
 
+from common import json_file
 from common.errors import InputError
 from prepare import vocab_merges
 
@@ -18,17 +19,7 @@ def families():
 
 def _config(folder):
     """config.json, or None if there is none: a folder with only a tokenizer is enough."""
-    path = os.path.join(folder, "config.json")
-    if not os.path.exists(path):
-        return None
-    try:
-        with open(path, encoding="utf-8") as file:
-            config = json.load(file)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read ({error})") from None
-    if not isinstance(config, dict):
-        raise InputError(f"{path}: not a JSON object; a model's config.json is one")
-    return config
+    return json_file.read_object(os.path.join(folder, "config.json"), None, "a model's config.json is one")
 
 
 def _shown(value):

@@ -57,10 +57,6 @@ class Settings:
     def end_id(self, default, tokenizer):
         return self._id("--eos", self.eos, default, tokenizer)
 
-    @property
-    def no_end(self):
-        return self.eos == "none"
-
 
 @dataclass
 class Encoded:

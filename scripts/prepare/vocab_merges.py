@@ -2,9 +2,9 @@
 tokenizer.json."""
 
 import contextlib
-import json
 import os
 
+from common import json_file
 from common.errors import InputError
 
 FILES = ("vocab.json", "merges.txt")
@@ -13,18 +13,8 @@ MODEL_TYPE = "gpt2"  # as config.json does, where that says nothing
 END_OF_TEXT = "<|endoftext|>"
 
 
-def _read(folder, name, otherwise=None):
-    path = os.path.join(folder, name)
-    if otherwise is not None and not os.path.exists(path):
-        return otherwise
-    try:
-        with open(path, encoding="utf-8") as file:
-            value = json.load(file)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read ({error})") from None
-    if not isinstance(value, dict):
-        raise InputError(f"{path}: not a JSON object; copy the file again")
-    return value
+def _read(folder, name):
+    return json_file.read_object(os.path.join(folder, name), {}, "copy the file again")
 
 
 def can_be_read(folder):
@@ -32,13 +22,13 @@ def can_be_read(folder):
     have files of these names too."""
     if not all(os.path.exists(os.path.join(folder, name)) for name in FILES):
         return False
-    kind = _read(folder, "tokenizer_config.json", {}).get("tokenizer_class")
-    return kind in CLASSES if kind else _read(folder, "config.json", {}).get("model_type") == MODEL_TYPE
+    kind = _read(folder, "tokenizer_config.json").get("tokenizer_class")
+    return kind in CLASSES if kind else _read(folder, "config.json").get("model_type") == MODEL_TYPE
 
 
 def _special_tokens(folder, config):
     """The tokens that are not text, by their names."""
-    beside = _read(folder, "special_tokens_map.json", {})
+    beside = _read(folder, "special_tokens_map.json")
     found = {}
     for name in ("bos_token", "eos_token", "unk_token", "pad_token"):
         token = config.get(name) or beside.get(name) or END_OF_TEXT
@@ -49,7 +39,7 @@ def _special_tokens(folder, config):
 def make(folder):
     """Writes the folder's tokenizer.json and returns its path."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
-    config = _read(folder, "tokenizer_config.json", {})
+    config = _read(folder, "tokenizer_config.json")
     vocabulary, merges = (os.path.join(folder, name) for name in FILES)
     try:
         tokenizer = Tokenizer(models.BPE.from_file(vocabulary, merges))
@@ -59,7 +49,7 @@ def make(folder):
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
-    known, added = tokenizer.get_vocab(), _read(folder, "added_tokens.json", {})
+    known, added = tokenizer.get_vocab(), _read(folder, "added_tokens.json")
     named = _special_tokens(folder, config)
     special = sorted({token for token in (END_OF_TEXT, *named.values()) if token in known}, key=known.get)
     special += sorted(added, key=added.get)

@@ -57,7 +57,8 @@ static void walk(const fsdp_checkpoint *c) {
     }
     const int64_t *shape = c->params[p].shape;
     const int64_t indices = fsdp_cut_part_indices(&c->params[p].cut, &c->mesh, shape[0]);
-    FSDP_CHECK(ranks > 64 || covered == c->params[p].numel / shape[0] * indices,
+    const int copies = ranks / fsdp_mesh_group_size(&c->mesh, fsdp_cut_axes(&c->params[p].cut));
+    FSDP_CHECK(ranks > 64 || covered == copies * (c->params[p].numel / shape[0] * indices),
                "boxes do not cover the parameter");
   }
 }

@@ -108,30 +108,3 @@ fsdp_cut_run fsdp_cut_run_at(const fsdp_cut *cut, const fsdp_mesh *mesh, int ran
   }
   FSDP_CHECK(false, "an index %lld behind a rank's part of a dimension", (long long)local);
 }
-
-fsdp_cut_home fsdp_cut_home_of(const fsdp_cut *cut, const fsdp_mesh *mesh, int64_t index) {
-  int group_ranks = fsdp_mesh_group_size(mesh, cut->group_axes);
-  int item_ranks = fsdp_mesh_group_size(mesh, cut->item_axes);
-  int64_t begin = 0; // of the block on a rank
-  for (int b = 0; b < cut->block_count; b++) {
-    const fsdp_cut_block *whole = &cut->blocks[b];
-    fsdp_cut_block own = local_block(cut, b, group_ranks, item_ranks);
-    if (index >= block_size(whole)) {
-      index -= block_size(whole);
-      begin += block_size(&own);
-      continue;
-    }
-    int64_t row = whole->items * whole->width, group = index / row, within = index % row;
-    int64_t item = within / whole->width, first_item = item / own.items * own.items;
-    int64_t first_group = group / own.groups * own.groups; // of those on its rank
-    int64_t group_end = fsdp_min_i64(whole->groups, first_group + own.groups);
-    int64_t item_end = fsdp_min_i64(whole->items, first_item + own.items);
-    int rank = fsdp_mesh_group_member(mesh, cut->group_axes, 0, (int)(group / own.groups));
-    bool neighbours = own.items == whole->items;
-    return (fsdp_cut_home){
-        .rank = fsdp_mesh_group_member(mesh, cut->item_axes, rank, (int)(item / own.items)),
-        .local = begin + ((group - first_group) * own.items - first_item) * own.width + within,
-        .count = neighbours ? group_end * row - index : item_end * whole->width - within};
-  }
-  FSDP_CHECK(false, "an index %lld behind a dimension", (long long)index);
-}

@@ -16,13 +16,6 @@ typedef struct fsdp_cut_run {
   int64_t count;
 } fsdp_cut_run;
 
-// Where an element of the whole dimension lies, and how many lie behind each other from it on.
-typedef struct fsdp_cut_home {
-  int rank;      // with coordinate 0 on every axis that does not cut
-  int64_t local; // index on that rank
-  int64_t count;
-} fsdp_cut_home;
-
 // The axes that cut.
 fsdp_axis_set fsdp_cut_axes(const fsdp_cut *cut);
 
@@ -51,6 +44,3 @@ int64_t fsdp_cut_local_shape(const fsdp_cut *cut, const fsdp_mesh *mesh, int dim
 
 // The run that starts at index `local` (0 to the local size - 1) of a rank's part of the dimension.
 fsdp_cut_run fsdp_cut_run_at(const fsdp_cut *cut, const fsdp_mesh *mesh, int rank, int64_t local);
-
-// Where element `index` (0 to the size - 1) of the whole dimension lies.
-fsdp_cut_home fsdp_cut_home_of(const fsdp_cut *cut, const fsdp_mesh *mesh, int64_t index);

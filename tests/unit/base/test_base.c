@@ -284,7 +284,7 @@ static void a_word_is_one_for_a_shell(void **state) {
                                          {"it's $HOME", "'it'\\''s $HOME'"},
                                          {"~", "'~'"}};
   for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
-    char *word = fsdp_shell_word(words[i][0], (int)strlen(words[i][0])), command[128], said[64] = "";
+    char *word = fsdp_shell_word(words[i][0]), command[128], said[64] = "";
     assert_string_equal(word, words[i][1]);
     snprintf(command, sizeof command, "printf %%s %s", word);
     FILE *shell = popen(command, "r");

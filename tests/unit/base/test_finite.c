@@ -96,34 +96,15 @@ static const void *make_range(void *context, const fsdp_checkpoint_range *range)
   return b->values;
 }
 
-static unsigned char *make_all(bad *b, int rank) {
-  const fsdp_checkpoint *c = b->checkpoint;
-  size_t bytes = (size_t)fsdp_checkpoint_data_bytes(c, rank);
-  unsigned char *data = aligned_alloc(4096, (bytes / 4096 + 1) * 4096), *to = data;
-  for (int slot = 0; slot < c->slot_count; slot++)
-    for (int u = 0; u < c->unit_count; u++) {
-      fsdp_checkpoint_range range = {.slot = slot, .unit = u};
-      fsdp_checkpoint_piece(c, rank, u, &range.first_elem, &range.numel);
-      size_t unit_bytes = (size_t)(range.numel * fsdp_dtype_bytes(c->slots[slot].dtype));
-      memcpy(to, make_range(b, &range), unit_bytes);
-      to += unit_bytes;
-    }
-  return data;
-}
-
-static fsdp_status write_rank(bad *b, int rank, const char *folder, bool snapshot, fsdp_error *error) {
+static fsdp_status write_rank(bad *b, int rank, const char *folder, fsdp_error *error) {
   int64_t bytes;
-  unsigned char *data = snapshot ? make_all(b, rank) : NULL;
   fsdp_checkpoint_file_config file = {.checkpoint = b->checkpoint,
                                       .rank = rank,
                                       .folder = folder,
-                                      .data = data,
                                       .source = make_range,
                                       .context = b,
                                       .piece_bytes = rank % 2 ? 4096 : 0};
-  fsdp_status status = fsdp_checkpoint_file_write(&file, &bytes, error);
-  free(data);
-  return status;
+  return fsdp_checkpoint_file_write(&file, &bytes, error);
 }
 
 static fsdp_plan *plan_of(bool bf16) {
@@ -155,7 +136,7 @@ static void test_save_refuses(void **state) {
     int refused = 0;
     for (int rank = 0; rank < c->file_count; rank++) {
       fsdp_error error = {0};
-      fsdp_status status = write_rank(&b, rank, folder, i / 2 % 2, &error);
+      fsdp_status status = write_rank(&b, rank, folder, &error);
       snprintf(path, sizeof path, "%s/rank-%05d.safetensors", folder, rank);
       assert_int_equal(access(path, F_OK) == 0, status == FSDP_OK);
       if (status == FSDP_OK) continue;
@@ -223,10 +204,11 @@ static void test_load_and_export_refuse(void **state) {
   fsdp_error error = {0};
   b = (bad){.checkpoint = c, .param = -1};
   c->progress = (fsdp_checkpoint_progress){.step = 2, .updates = 1, .global_batch = 8, .sample_count = 100};
-  fsdp_checkpoint_paths(folder, 2, temporary, final);
+  fsdp_checkpoint_path(folder, 2, FSDP_CHECKPOINT_UNFINISHED, temporary);
+  fsdp_checkpoint_path(folder, 2, "", final);
   assert_int_equal(fsdp_checkpoint_begin(folder, 2, c->save, &error), FSDP_OK);
   for (int rank = 0; rank < c->file_count; rank++)
-    assert_int_equal(write_rank(&b, rank, temporary, false, &error), FSDP_OK);
+    assert_int_equal(write_rank(&b, rank, temporary, &error), FSDP_OK);
   // A file's data begins with its piece of unit 0's masters.
   const fsdp_checkpoint_param *param = &c->params[0];
   assert_true(param->unit == 0 && param->offset == 0);

@@ -179,10 +179,10 @@ static const void *make_range(void *context, const fsdp_checkpoint_range *range)
 
 static void save(layout *l, const char *folder) {
   static maker m;
-  char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES];
+  char temporary[FSDP_CHECKPOINT_PATH_BYTES];
   fsdp_checkpoint *c = l->checkpoint;
   fsdp_error error;
-  fsdp_checkpoint_paths(folder, 7, temporary, final);
+  fsdp_checkpoint_path(folder, 7, FSDP_CHECKPOINT_UNFINISHED, temporary);
   assert_int_equal(fsdp_checkpoint_begin(folder, 7, c->save, &error), FSDP_OK);
   for (int r = 0; r < c->file_count; r++) {
     m.l = l, m.rank = r;

@@ -51,8 +51,8 @@ static void save_evaluated(int ranks, const char *folder, int64_t step, double e
   c->progress = (fsdp_checkpoint_progress){.step = step, .global_batch = 8, .sample_count = 100};
   c->progress.results.eval_loss = eval_loss;
   c->save = (uint64_t)step;
-  char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES];
-  fsdp_checkpoint_paths(folder, step, temporary, final);
+  char temporary[FSDP_CHECKPOINT_PATH_BYTES];
+  fsdp_checkpoint_path(folder, step, FSDP_CHECKPOINT_UNFINISHED, temporary);
   IO_OK(fsdp_checkpoint_begin(folder, step, c->save, &error), &error);
   for (int r = 0; r < ranks; r++) {
     const fsdp_checkpoint_file_config file = {

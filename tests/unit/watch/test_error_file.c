@@ -1,5 +1,6 @@
 // The file about a job's first failure: whole, of the first one, on file systems with links and without.
 #include "runtime/base/check.h"
+#include "runtime/watch/board.h"
 #include "runtime/watch/error_file.h"
 
 #include <errno.h>
@@ -50,15 +51,11 @@ static void test_the_error_file(void **state) {
       dup2(quiet, STDERR_FILENO);
       fsdp_error_file_open(folder, 3, "node \"x\"", true);
       if (crash) FSDP_CHECK(!crash, "%d lines", 17);
-      fsdp_error_report report = {.rank = 3,
-                                  .host = "node \"x\"",
-                                  .process = 99,
-                                  .step = 12,
-                                  .status = 5,
-                                  .message = "first\n\"one\""};
-      fsdp_error_file_write(&report);
-      report.message = "second";
-      fsdp_error_file_write(&report); // the first one stays
+      fsdp_lane_begin(&fsdp_board_mine->lanes[0], fsdp_place_of(12, 0));
+      fsdp_job_end end = {3, "node \"x\"", 99, FSDP_ERR_PEER, "first\n\"one\"", 0};
+      fsdp_error_file_write(&end);
+      end.message = "second";
+      fsdp_error_file_write(&end); // the first one stays
       _exit(0);
     }
     int status;
