@@ -21,11 +21,14 @@ fsdp_axis_set fsdp_placement_token_axes(const fsdp_graph *graph) {
   return tokens < 0 ? 0 : fsdp_placement_axes(&graph->values[tokens].placement);
 }
 
-void fsdp_placement_cut(fsdp_placement *placement, int dim, fsdp_axis_set axes) {
-  fsdp_dim_axes *cut = &placement->dim[dim];
-  FSDP_CHECK(!(fsdp_placement_axes(placement) & axes), "an axis stands twice in a placement");
+void fsdp_dim_axes_cut(fsdp_dim_axes *dim, fsdp_axis_set axes) {
   for (int a = 0; a < FSDP_MESH_AXES_MAX; a++)
-    if (axes >> a & 1) cut->axes[cut->count++] = (signed char)a;
+    if (axes >> a & 1) dim->axes[dim->count++] = (signed char)a;
+}
+
+void fsdp_placement_cut(fsdp_placement *placement, int dim, fsdp_axis_set axes) {
+  FSDP_CHECK(!(fsdp_placement_axes(placement) & axes), "an axis stands twice in a placement");
+  fsdp_dim_axes_cut(&placement->dim[dim], axes);
 }
 
 int fsdp_placement_part(const fsdp_placement *placement, const fsdp_mesh *mesh, int dim, int rank,

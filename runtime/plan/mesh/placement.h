@@ -21,6 +21,8 @@ fsdp_axis_set fsdp_placement_axes(const fsdp_placement *placement);
 fsdp_axis_set fsdp_placement_token_axes(const fsdp_graph *graph);
 
 // Lets `axes` cut a dimension, inside those that cut it already; the axis with the lowest index is outermost.
+void fsdp_dim_axes_cut(fsdp_dim_axes *dim, fsdp_axis_set axes);
+// The same of a placement, in which none of them may stand yet.
 void fsdp_placement_cut(fsdp_placement *placement, int dim, fsdp_axis_set axes);
 
 // Which part of dimension `dim` a rank holds, counted along the dimension, and of how many.

@@ -112,11 +112,11 @@ typedef struct spec_maker {
   const fsdp_graph *graph;
   const fsdp_mesh *mesh;
   fsdp_specs *specs;
+  fsdp_tensor_axes tokens; // where they lie
 } spec_maker;
 
 static void add_axes(const spec_maker *m, fsdp_dim_axes *dim, fsdp_axis_set axes) {
-  for (int a = 0; a < m->propagation->mesh.count; a++)
-    if (axes >> a & 1) dim->axes[dim->count++] = (signed char)m->propagation->mesh.axis[a];
+  fsdp_dim_axes_cut(dim, fsdp_slice_axes(&m->propagation->mesh, axes));
 }
 
 static void begin_spec(fsdp_spec *spec, int dims) {
@@ -125,14 +125,13 @@ static void begin_spec(fsdp_spec *spec, int dims) {
 }
 
 static fsdp_status place_input(const spec_maker *m, fsdp_error *error) {
-  fsdp_tensor_axes tokens = input_axes(m->flow, m->propagation, m->graph->inputs[FSDP_INPUT_TOKENS]);
   fsdp_tensor_axes targets = input_axes(m->flow, m->propagation, m->graph->inputs[FSDP_INPUT_TARGETS]);
   int operand, first = reader_of(m->flow, m->graph->inputs[FSDP_INPUT_TOKENS], &operand);
   int last = reader_of(m->flow, m->graph->inputs[FSDP_INPUT_TARGETS], &operand);
   char names[2][FSDP_OPERATOR_TEXT];
   m->specs->input = (fsdp_spec){.dims = 2};
-  for (int d = 0; d < 2; d++) add_axes(m, &m->specs->input.dim[d], tokens.dim[d]);
-  if (tokens.dim[0] == targets.dim[0] && tokens.dim[1] == targets.dim[1]) return FSDP_OK;
+  for (int d = 0; d < 2; d++) add_axes(m, &m->specs->input.dim[d], m->tokens.dim[d]);
+  if (m->tokens.dim[0] == targets.dim[0] && m->tokens.dim[1] == targets.dim[1]) return FSDP_OK;
   return fsdp_fail(error, FSDP_ERR_INPUT,
                    "--op-strategies: %s cuts tokens otherwise than %s cuts targets, and a rank has both of "
                    "the same positions: give one of them a strategy with the other's batch and sequence",
@@ -143,13 +142,12 @@ static fsdp_status place_input(const spec_maker *m, fsdp_error *error) {
 // Cuts a parameter as its readers do; the input's axes, but data, cut another dimension, if there is one.
 // Over these a parameter is gathered for its readers, also where one of them is cut over them otherwise.
 static void place_param(const spec_maker *m, int param, bool shards_weights) {
-  const fsdp_tensor_axes tokens = input_axes(m->flow, m->propagation, m->graph->inputs[FSDP_INPUT_TOKENS]);
   fsdp_spec *spec = &m->specs->params[param];
   int operand, op = reader_of(m->flow, m->graph->params[param].value, &operand), free_dim = 0;
   fsdp_tensor_axes axes = fsdp_operand_axes(&m->flow->operators[op], operand, &m->propagation->operators[op]);
   begin_spec(spec, m->graph->params[param].dims);
   for (int d = 0; d < spec->dims; d++)
-    add_axes(m, &spec->dim[d], axes.dim[d] & ~(tokens.dim[0] | tokens.dim[1]));
+    add_axes(m, &spec->dim[d], axes.dim[d] & ~(m->tokens.dim[0] | m->tokens.dim[1]));
   if (!shards_weights) return;
   while (free_dim < spec->dims - 1 && spec->dim[free_dim].count) free_dim++;
   if (spec->dim[free_dim].count) free_dim = 0;
@@ -169,7 +167,7 @@ static void place_output(const spec_maker *m, int module, int op) {
   for (int i = o->operand_count - 1; i >= o->input_count; i--)
     if (m->flow->tensors[o->operands[i].tensor].dims == FSDP_OUTPUT_DIMS)
       columns = fsdp_operand_axes(o, i, &m->propagation->operators[op]).dim[2];
-  fsdp_axis_set parts = input_axes(m->flow, m->propagation, m->graph->inputs[FSDP_INPUT_TOKENS]).dim[1];
+  const fsdp_axis_set parts = m->tokens.dim[1];
   fsdp_spec *spec = &m->specs->modules[module];
   begin_spec(spec, FSDP_OUTPUT_DIMS);
   add_axes(m, &spec->dim[0], letter_axes(m->propagation, op, 'b') & ~parts);
@@ -195,7 +193,12 @@ static fsdp_status check_axes(const spec_maker *m, fsdp_error *error) {
 fsdp_status fsdp_specs_of_propagation(const fsdp_dataflow *flow, const fsdp_propagation *propagation,
                                       const fsdp_graph *graph, const fsdp_mesh *mesh, bool shards_weights,
                                       fsdp_specs **specs, fsdp_error *error) {
-  const spec_maker m = {flow, propagation, graph, mesh, fsdp_specs_default(graph, mesh)};
+  const spec_maker m = {.flow = flow,
+                        .propagation = propagation,
+                        .graph = graph,
+                        .mesh = mesh,
+                        .specs = fsdp_specs_default(graph, mesh),
+                        .tokens = input_axes(flow, propagation, graph->inputs[FSDP_INPUT_TOKENS])};
   fsdp_status status = place_input(&m, error);
   int *maker = fsdp_alloc((size_t)graph->module_count * sizeof *maker);
   fsdp_specs_outputs_as_input(m.specs, graph);
