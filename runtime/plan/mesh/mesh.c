@@ -101,12 +101,6 @@ void fsdp_mesh_coordinates(const fsdp_mesh *mesh, int rank, int coordinates[FSDP
   }
 }
 
-int fsdp_mesh_coordinate(const fsdp_mesh *mesh, const char *name, int rank) {
-  int axis = fsdp_mesh_find(mesh, name), coordinates[FSDP_MESH_AXES_MAX];
-  fsdp_mesh_coordinates(mesh, rank, coordinates);
-  return axis < 0 ? 0 : coordinates[axis];
-}
-
 int fsdp_mesh_rank(const fsdp_mesh *mesh, const int coordinates[FSDP_MESH_AXES_MAX]) {
   int rank = 0;
   for (int a = 0; a < mesh->count; a++) rank = rank * mesh->axes[a].size + coordinates[a];

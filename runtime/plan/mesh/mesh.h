@@ -54,8 +54,7 @@ int fsdp_mesh_size(const fsdp_mesh *mesh, const char *name);
 // The product of all sizes.
 int fsdp_mesh_ranks(const fsdp_mesh *mesh);
 
-// Where a rank lies: on one axis (0 if the mesh lacks it), or on all of them.
-int fsdp_mesh_coordinate(const fsdp_mesh *mesh, const char *name, int rank);
+// Where a rank lies on each axis.
 void fsdp_mesh_coordinates(const fsdp_mesh *mesh, int rank, int coordinates[FSDP_MESH_AXES_MAX]);
 // The rank at these coordinates.
 int fsdp_mesh_rank(const fsdp_mesh *mesh, const int coordinates[FSDP_MESH_AXES_MAX]);
