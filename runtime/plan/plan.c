@@ -461,7 +461,6 @@ void fsdp_plan_instr_name(const fsdp_plan *plan, int position, char *text, size_
   snprintf(text, bytes, "%s", "");
   if (position < 0 || position >= plan->program->instr_count) return;
   const fsdp_instr *instr = &plan->program->instrs[position];
-  bool is_op = instr->kind == FSDP_INSTR_OP;
   char path[FSDP_NAME_BYTES] = "";
   if (instr->module >= 0) {
     fsdp_graph_module_path(plan->graph, instr->module, path);
@@ -469,8 +468,7 @@ void fsdp_plan_instr_name(const fsdp_plan *plan, int position, char *text, size_
     const char *unit = plan->units->units[instr->unit].path;
     snprintf(path, sizeof path, "%s", unit[0] ? unit : "the root unit");
   }
-  snprintf(text, bytes, "%s%s%s", is_op ? fsdp_op_name(instr->op) : fsdp_instr_kind_name(instr->kind),
-           path[0] ? " of " : "", path);
+  snprintf(text, bytes, "%s%s%s", fsdp_instr_name(instr), path[0] ? " of " : "", path);
 }
 
 // Of the configuration's limits what is left for arenas.
