@@ -162,8 +162,8 @@ static void lay_out(fsdp_units *units, const fsdp_graph *graph, int unit) {
 }
 
 // A unit of the module that has the parameter. The axes of the mesh that do not cut it hold replicas of it.
-// The ranks' gradients are summands over the axes that cut the batch's tokens, and over those that cut the ops
-// which read it.
+// The ranks' gradients are summands over the axes that cut the batch's tokens, and over those that cut the
+// ops which read it.
 static fsdp_unit unit_of(const fsdp_units *units, const fsdp_graph *graph, int module,
                          const fsdp_param *param) {
   const fsdp_value *value = &graph->values[param->value];
