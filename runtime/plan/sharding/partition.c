@@ -202,15 +202,16 @@ static fsdp_status convert_inputs(partitioner *p, fsdp_node *node, const fsdp_op
 
 static fsdp_status cut_params(partitioner *p, const fsdp_node *node, const fsdp_op_strategy *a) {
   fsdp_status status = FSDP_OK;
-  for (int w = 0; w < node->weight_count && !status; w++) status = cut_linear(p, node, w, a);
-  for (int o = 0; o < node->operand_count && !status; o++)
-    if (is_param(p, node->operands[o].value)) status = cut_plain(p, node, o, a);
   for (int w = 0; w < node->weight_count && !status; w++) {
+    status = cut_linear(p, node, w, a);
     note_partial(p, node->weights[w], a);
     if (node->bias_count) note_partial(p, node->biases[w], a);
   }
-  for (int o = 0; o < node->operand_count && !status; o++)
-    if (is_param(p, node->operands[o].value)) note_partial(p, node->operands[o].value, a);
+  for (int o = 0; o < node->operand_count && !status; o++) {
+    if (!is_param(p, node->operands[o].value)) continue;
+    status = cut_plain(p, node, o, a);
+    note_partial(p, node->operands[o].value, a);
+  }
   return status;
 }
 

@@ -532,24 +532,20 @@ static fsdp_status fail_unused(const resolver *r, const fsdp_mesh_axis *axis) {
 
 // Axes without any use, and more sets of axes than there are communicators for.
 static fsdp_status check_mesh(resolver *r) {
-  fsdp_axis_set used = used_axes(r), flat = fsdp_spec_axes(&r->out->input, r->mesh);
-  struct {
-    fsdp_axis_set flat, others;
-  } sets[SETS_MAX];
+  const fsdp_axis_set used = used_axes(r);
+  fsdp_axis_set sets[SETS_MAX];
   int count = 0;
   for (int a = 0; a < r->mesh->count; a++)
     if (r->mesh->axes[a].size > 1 && !(used >> a & 1)) return fail_unused(r, &r->mesh->axes[a]);
   for (int p = 0; p < r->graph->param_count; p++) {
     fsdp_axis_set axes = fsdp_spec_axes(&r->out->params[p], r->mesh);
     int known = 0;
-    while (known < count && (sets[known].flat != (axes & flat) || sets[known].others != (axes & ~flat)))
-      known++;
+    while (known < count && sets[known] != axes) known++;
     if (known == SETS_MAX)
       return fsdp_fail(r->error, FSDP_ERR_INPUT,
                        "--sharding: weights lie over more than %d different sets of axes: use fewer",
                        SETS_MAX);
-    sets[known].flat = axes & flat;
-    sets[known].others = axes & ~flat;
+    sets[known] = axes;
     count += known == count;
   }
   return FSDP_OK;
