@@ -92,7 +92,6 @@ static void release(fsdp_plan *plan) {
   fsdp_units_destroy(plan->units);
   fsdp_specs_destroy(plan->specs);
   fsdp_propagation_destroy(plan->propagation);
-  fsdp_dataflow_destroy(plan->flow);
   fsdp_graph_destroy(plan->graph);
   free(plan->unit_state);
   free(plan->fates);
@@ -281,19 +280,18 @@ static fsdp_status specs_of_sharding(fsdp_plan *plan, fsdp_error *error) {
   const fsdp_plan_config *c = &plan->config;
   fsdp_status status = fsdp_sharding_resolve(c->sharding, plan->graph, &c->mesh, &plan->specs, error);
   if (status || !fsdp_specs_are_open(plan->specs, plan->graph, &c->mesh)) return status;
-  return fsdp_specs_complete(plan->specs, plan->graph, &c->mesh, c->param_dtype, &plan->flow,
-                             &plan->propagation, error);
+  return fsdp_specs_complete(plan->specs, plan->graph, &c->mesh, c->param_dtype, &plan->propagation, error);
 }
 
 // As what is propagated from a few operators says; the strategy says whether weights are sharded.
 static fsdp_status specs_of_operators(fsdp_plan *plan, fsdp_error *error) {
   const fsdp_plan_config *c = &plan->config;
   const fsdp_slice_mesh mesh = fsdp_slice_mesh_of(&c->mesh);
-  fsdp_status status = fsdp_propagate_graph(plan->graph, &mesh, c->op_strategies, c->param_dtype, &plan->flow,
-                                            &plan->propagation, error);
+  fsdp_status status =
+      fsdp_propagate_graph(plan->graph, &mesh, c->op_strategies, c->param_dtype, &plan->propagation, error);
   if (status) return status;
-  return fsdp_specs_of_propagation(plan->flow, plan->propagation, plan->graph, &c->mesh,
-                                   c->strategy != FSDP_NO, &plan->specs, error);
+  return fsdp_specs_of_propagation(plan->propagation, plan->graph, &c->mesh, c->strategy != FSDP_NO,
+                                   &plan->specs, error);
 }
 
 // Meshes on which the router's losses are not built.
@@ -482,13 +480,6 @@ static fsdp_memory_limits arena_limits(const fsdp_plan *plan) {
   return limits;
 }
 
-// What is offloaded leaves to make room for something else, which waits for its copies.
-static bool offloads(const fsdp_saving *saving) {
-  for (int i = 0; i < saving->count; i++)
-    if (saving->rules[i].fate == FSDP_FATE_OFFLOAD) return true;
-  return false;
-}
-
 fsdp_status fsdp_plan_create(const fsdp_plan_config *config, fsdp_plan **out, fsdp_error *error) {
   fsdp_status status = check_config(config, error);
   if (status) return status;
@@ -506,7 +497,8 @@ fsdp_status fsdp_plan_create(const fsdp_plan_config *config, fsdp_plan **out, fs
   *out = plan;
   plan->traffic = step_traffic(plan);
   if (config->draft) {
-    fsdp_memory_draft(plan->program, !config->peaks && offloads(&config->saving), &plan->memory);
+    // What is offloaded leaves to make room for something else, which waits for its copies.
+    fsdp_memory_draft(plan->program, !config->peaks && fsdp_saving_offloads(&config->saving), &plan->memory);
     if (!config->peaks) fsdp_waits_infer(plan->program);
     return FSDP_OK;
   }

@@ -38,8 +38,7 @@ typedef struct fsdp_plan {
   fsdp_plan_config config;
   fsdp_graph *graph;
   fsdp_specs *specs;
-  fsdp_dataflow *flow;           // with op_strategies, or weights that rules leave open: the operators,
-  fsdp_propagation *propagation; // and how each of them is cut; else NULL
+  fsdp_propagation *propagation; // of op_strategies, or of weights that rules leave open; else NULL
   fsdp_factored_mesh axes; // the configuration's mesh, of which an axis may be factored: that of the program
   fsdp_rows rows;          // which positions a rank's rows have
   fsdp_units *units;

@@ -203,19 +203,16 @@ static fsdp_status check_outputs(const decider *d) {
 // The axes of each op's letters that the input lacks, as propagation finds them.
 static fsdp_status find_strategies(const decider *d) {
   const fsdp_axis_set input = d->out->batch | d->out->parts;
-  fsdp_dataflow *flow;
   fsdp_propagation *propagation;
   if (!(fsdp_mesh_all_axes(&d->axes->mesh) & ~input)) return FSDP_OK;
-  fsdp_status status =
-      fsdp_seeds_propagate(d->specs, d->graph, d->mesh, FSDP_F32, &flow, &propagation, d->error);
+  fsdp_status status = fsdp_seeds_propagate(d->specs, d->graph, d->mesh, FSDP_F32, &propagation, d->error);
   if (status) return status;
-  for (int o = 0; o < flow->operator_count; o++)
+  for (int o = 0; o < d->graph->forward_count; o++)
     for (int l = 0; l < 26; l++) {
       const fsdp_axis_set axes = fsdp_slice_axes(&propagation->mesh, propagation->operators[o].axes.of[l]);
       d->out->ops[o].strategy.of[l] = fsdp_factored_of(d->axes, axes) & ~input;
     }
   fsdp_propagation_destroy(propagation);
-  fsdp_dataflow_destroy(flow);
   return FSDP_OK;
 }
 

@@ -319,6 +319,7 @@ fsdp_status fsdp_propagate_within(const fsdp_dataflow *flow, const fsdp_slice_me
                   .queue = fsdp_alloc(operators * sizeof(int)),
                   .limits = limits,
                   .error = error};
+  p.out->flow = flow;
   p.out->mesh = *mesh;
   p.out->operators = fsdp_alloc(operators * sizeof *p.out->operators);
   memcpy(p.out->operators, decided, operators * sizeof *decided);
@@ -353,6 +354,7 @@ fsdp_status fsdp_propagate(const fsdp_dataflow *flow, const fsdp_slice_mesh *mes
 
 void fsdp_propagation_destroy(fsdp_propagation *propagation) {
   if (!propagation) return;
+  fsdp_dataflow_destroy(propagation->own_flow);
   free(propagation->operators);
   free(propagation->moved);
   free(propagation);

@@ -333,8 +333,7 @@ bool fsdp_specs_are_open(const fsdp_specs *specs, const fsdp_graph *graph, const
 }
 
 fsdp_status fsdp_seeds_propagate(const fsdp_specs *specs, const fsdp_graph *graph, const fsdp_mesh *mesh,
-                                 fsdp_dtype compute, fsdp_dataflow **flow, fsdp_propagation **propagation,
-                                 fsdp_error *error) {
+                                 fsdp_dtype compute, fsdp_propagation **propagation, fsdp_error *error) {
   seeder s = begin(specs, graph, mesh, compute);
   size_t count = (size_t)s.flow->operator_count;
   s.limits = fsdp_alloc_zeroed(count + 1, sizeof *s.limits);
@@ -346,19 +345,21 @@ fsdp_status fsdp_seeds_propagate(const fsdp_specs *specs, const fsdp_graph *grap
   if (!status) status = fsdp_propagate_within(s.flow, &s.slices, s.limits, s.decided, propagation, error);
   free(s.limits);
   free(s.decided);
-  if (status) fsdp_dataflow_destroy(s.flow);
-  *flow = status ? NULL : s.flow;
+  if (status)
+    fsdp_dataflow_destroy(s.flow);
+  else
+    (*propagation)->own_flow = s.flow;
   return status;
 }
 
 fsdp_status fsdp_specs_complete(fsdp_specs *specs, const fsdp_graph *graph, const fsdp_mesh *mesh,
-                                fsdp_dtype compute, fsdp_dataflow **flow, fsdp_propagation **propagation,
-                                fsdp_error *error) {
-  fsdp_status status = fsdp_seeds_propagate(specs, graph, mesh, compute, flow, propagation, error);
-  for (int o = 0; !status && o < (*flow)->operator_count; o++) {
-    const fsdp_operator *op = &(*flow)->operators[o];
+                                fsdp_dtype compute, fsdp_propagation **propagation, fsdp_error *error) {
+  fsdp_status status = fsdp_seeds_propagate(specs, graph, mesh, compute, propagation, error);
+  const fsdp_dataflow *flow = status ? NULL : (*propagation)->flow;
+  for (int o = 0; !status && o < flow->operator_count; o++) {
+    const fsdp_operator *op = &flow->operators[o];
     for (int i = 0; i < op->input_count; i++) {
-      const int param = param_of(graph, *flow, &op->operands[i]);
+      const int param = param_of(graph, flow, &op->operands[i]);
       const bool open = param >= 0 && specs->params[param].source <= FSDP_SPEC_PROPAGATED;
       if (open && is_cuttable(op, &op->operands[i]))
         place_param(&specs->params[param], *propagation,
