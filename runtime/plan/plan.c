@@ -270,8 +270,7 @@ static fsdp_specs *specs_of_strategy(const fsdp_plan_config *c, const fsdp_graph
     // What is not sharded is replicated, but each rank has experts of its own.
     if (graph->params[p].dims == 3) fsdp_dim_axes_add(&specs->params[p].dim[0], &c->mesh, FSDP_AXIS_EXPERT);
   }
-  fsdp_tensor_preset_params(specs, graph, &c->mesh);
-  fsdp_tensor_preset_outputs(specs, graph, &c->mesh, c->sequence_parallel);
+  fsdp_tensor_preset(specs, graph, &c->mesh, c->sequence_parallel);
   return specs;
 }
 

@@ -360,8 +360,8 @@ static fsdp_status place_batch(resolver *r) {
 
 static fsdp_status place_outputs(resolver *r) {
   fsdp_specs_outputs_as_input(r->out, r->graph);
-  if (r->sharding->preset == FSDP_SHARDING_FSDP_TP)
-    fsdp_tensor_preset_outputs(r->out, r->graph, r->mesh, r->sharding->sequence_parallel);
+  if (r->sharding->preset == FSDP_SHARDING_FSDP_TP) // weights, too, for which rules come later
+    fsdp_tensor_preset(r->out, r->graph, r->mesh, r->sharding->sequence_parallel);
   for (int t = 0; t < r->target_count; t++) {
     const shard_target *target = &r->targets[t];
     if (target->kind == TARGET_OUTPUT && target->rule >= 0)
@@ -493,7 +493,6 @@ static fsdp_status apply_preset(resolver *r) {
   if (!v2 && strcmp(data, FSDP_AXIS_EXPERT) != 0) fsdp_dim_axes_add(batch, r->mesh, FSDP_AXIS_EXPERT);
   if (v2) r->out->input.dim[1] = (fsdp_dim_axes){0};
   for (int p = 0; p < r->graph->param_count && v2; p++) cut_largest(r, p);
-  if (s->preset == FSDP_SHARDING_FSDP_TP) fsdp_tensor_preset_params(r->out, r->graph, r->mesh);
   for (int p = 0; p < r->graph->param_count; p++) {
     r->out->params[p].source = FSDP_SPEC_PRESET;
     snprintf(r->out->params[p].place, sizeof r->out->params[p].place, "--sharding %s", names[s->preset]);

@@ -44,7 +44,7 @@ static fixture fixture_on(const char *model, int tensor) {
   f.graph = fsdp_model_forward(&config, BATCH, SEQ);
   fsdp_mesh_resize(&f.mesh, FSDP_AXIS_TENSOR, tensor);
   f.preset = fsdp_specs_default(f.graph, &f.mesh);
-  fsdp_tensor_preset_params(f.preset, f.graph, &f.mesh);
+  fsdp_tensor_preset(f.preset, f.graph, &f.mesh, false);
   f.rules = fsdp_alloc_zeroed((size_t)(f.graph->param_count + f.graph->module_count), sizeof *f.rules);
   return f;
 }
