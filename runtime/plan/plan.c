@@ -5,7 +5,6 @@
 #include "runtime/base/progress.h"
 #include "runtime/base/size.h"
 #include "runtime/plan/mesh/expert_blocks.h"
-#include "runtime/plan/mesh/placement.h"
 #include "runtime/plan/proof/poison.h"
 #include "runtime/plan/proof/verify.h"
 #include "runtime/plan/proof/waits.h"
@@ -242,16 +241,15 @@ static fsdp_status check_params(const fsdp_graph *graph, fsdp_error *error) {
 }
 
 int fsdp_plan_batch_part(const fsdp_plan *plan, int rank, int *part) {
-  const fsdp_placement batch = {.dim = {plan->specs->input.dim[0]}};
   int parts;
-  *part = fsdp_placement_part(&batch, &plan->config.mesh, 0, rank, &parts);
+  *part = fsdp_dim_axes_part(&plan->specs->input.dim[0], &plan->config.mesh, rank, &parts);
   return parts;
 }
 
 static void make_program(fsdp_plan *plan) {
   const fsdp_plan_config *c = &plan->config;
   const fsdp_schedule_config config = {.plan = c,
-                                       .token_axes = fsdp_placement_token_axes(plan->graph),
+                                       .token_axes = plan->graph->token_axes,
                                        .fates = plan->fates,
                                        .norm_limit = fsdp_plan_norm_limit(c)};
   fsdp_schedule_result made;

@@ -3,7 +3,6 @@
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 #include "runtime/plan/mesh/cut.h"
-#include "runtime/plan/mesh/placement.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -167,14 +166,15 @@ static void lay_out(fsdp_units *units, const fsdp_graph *graph, int unit) {
 static fsdp_unit unit_of(const fsdp_units *units, const fsdp_graph *graph, int module,
                          const fsdp_param *param) {
   const fsdp_value *value = &graph->values[param->value];
+  const fsdp_axis_set cut = fsdp_cut_axes(&param->cut);
+  FSDP_CHECK(!(cut & value->flat), "an axis cuts %s twice", param->name);
   fsdp_unit unit = {.module = module,
-                    .shard_axes = value->placement.flat,
-                    .replica_axes =
-                        fsdp_mesh_all_axes(&units->mesh) & ~fsdp_placement_axes(&value->placement),
+                    .shard_axes = value->flat,
+                    .replica_axes = fsdp_mesh_all_axes(&units->mesh) & ~(cut | value->flat),
                     .trainable = param->trainable,
                     .balances = param->balances,
                     .expert_block = param->expert_block};
-  unit.sum_axes = unit.replica_axes & (fsdp_placement_token_axes(graph) | value->partial);
+  unit.sum_axes = unit.replica_axes & (graph->token_axes | value->partial);
   return unit;
 }
 

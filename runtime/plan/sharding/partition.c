@@ -2,7 +2,6 @@
 
 #include "runtime/base/check.h"
 #include "runtime/plan/mesh/cut.h"
-#include "runtime/plan/mesh/placement.h"
 #include "runtime/plan/sharding/partition_internal.h"
 
 #include <stdlib.h>
@@ -93,7 +92,6 @@ static fsdp_status cut_param(partitioner *p, int value, int dim, const column_bl
       return FSDP_OK; // tied: its other use
     return fail_param(p, v->param, axes, "it is cut twice, in different ways: cut one dimension in one way");
   }
-  fsdp_placement_cut(&v->placement, dim, fsdp_cut_axes(&cut));
   cut.outer_axes = param->cut.outer_axes;
   param->cut = cut;
   v->local_numel = fsdp_cut_local_shape(&cut, p->mesh, v->dims, v->shape, v->local);
@@ -120,7 +118,6 @@ static void cut_experts(partitioner *p, int value, fsdp_axis_set axes) {
   fsdp_cut *cut = &p->graph->params[v->param].cut;
   if (!axes || cut->outer_axes) return;
   cut->outer_axes = axes;
-  fsdp_placement_cut(&v->placement, 0, axes);
   v->local_numel = fsdp_cut_local_shape(cut, p->mesh, v->dims, v->shape, v->local);
 }
 
@@ -346,23 +343,16 @@ static fsdp_axis_set expert_axes(const partitioner *p, int param) {
 // Parameters lie flat over the axes of their specs that cut the batch or the input's sequence.
 static void place_params(partitioner *p) {
   for (int i = 0; i < p->graph->param_count; i++) {
-    fsdp_placement *placement = &p->graph->values[p->graph->params[i].value].placement;
+    fsdp_value *value = &p->graph->values[p->graph->params[i].value];
     const fsdp_axis_set flat = zero_axes(p) & ~expert_axes(p, i);
-    for (int d = 0; d < p->graph->params[i].dims; d++) placement->flat |= spec_axes(p, i, d) & flat;
-  }
-}
-
-// The axes of `dim` cut rows, in its order.
-static void cut_rows(const partitioner *p, fsdp_placement *placement, const fsdp_dim_axes *dim) {
-  for (int i = 0; i < dim->count; i++) {
-    const fsdp_dim_axes one = {.count = 1, .axes = {dim->axes[i]}};
-    fsdp_placement_cut(placement, 0, fsdp_factored_axes(p->axes, &one));
+    for (int d = 0; d < p->graph->params[i].dims; d++) value->flat |= spec_axes(p, i, d) & flat;
   }
 }
 
 // Tokens, targets and the like have numbers for each row of a rank, others (starts of documents) for each
 // position of its sequences, wherever its rows are.
 static void place_inputs(partitioner *p) {
+  p->graph->token_axes = zero_axes(p);
   for (int v = 0; v < p->value_count; v++) {
     fsdp_value *value = &p->graph->values[v];
     if (value->role != FSDP_VALUE_INPUT) continue;
@@ -370,8 +360,6 @@ static void place_inputs(partitioner *p) {
     const fsdp_axis_set cut = is_whole ? p->decisions->batch : zero_axes(p);
     const int64_t each = value->numel / (p->graph->batch * p->graph->seq); // numbers of a row
     value->local[0] = p->rows.batch * p->rows.local_seq * (is_whole ? p->rows.parts : 1) * each;
-    cut_rows(p, &value->placement, &p->specs->input.dim[0]);
-    if (!is_whole) cut_rows(p, &value->placement, &p->specs->input.dim[1]);
     value->local_numel = value->local[0];
     value->shape[0] = value->numel = value->local[0] * fsdp_mesh_group_size(p->mesh, cut);
   }

@@ -2,8 +2,9 @@
 // propagation finds them, and what moving a tensor costs.
 #pragma once
 
-#include "runtime/plan/mesh/placement.h"
+#include "runtime/plan/mesh/mesh.h"
 #include "runtime/plan/sharding/dataflow.h"
+#include "runtime/plan/sharding/strategy.h"
 
 #define FSDP_SLICE_AXES_MAX 20 // factors of FSDP_MESH_RANKS_MAX
 
