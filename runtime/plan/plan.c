@@ -11,7 +11,6 @@
 #include "runtime/plan/sharding/partition.h"
 #include "runtime/plan/sharding/tensor_preset.h"
 
-#include <float.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -214,12 +213,10 @@ static fsdp_status check_config(const fsdp_plan_config *c, fsdp_error *error) {
   FSDP_CHECK(!c->evaluation_only || (c->micro_batches == 1 && !c->evaluation && !c->check && !c->snapshot),
              "a plan of evaluations alone");
   fsdp_status status = c->sharding || c->op_strategies ? FSDP_OK : check_strategy(c, error);
-  if (status) return status;
-  status = fsdp_plan_check_attention(c, error);
-  if (status == FSDP_OK) status = check_gemms(c, error);
-  if (status == FSDP_OK) status = fsdp_model_check_seq(&c->model, c->seq, error);
-  if (status) return status;
-  status = check_rows(c, c->seq, error);
+  if (!status) status = fsdp_plan_check_attention(c, error);
+  if (!status) status = check_gemms(c, error);
+  if (!status) status = fsdp_model_check_seq(&c->model, c->seq, error);
+  if (!status) status = check_rows(c, c->seq, error);
   return status ? status : check_experts(c, error);
 }
 
@@ -247,13 +244,8 @@ int fsdp_plan_batch_part(const fsdp_plan *plan, int rank, int *part) {
 }
 
 static void make_program(fsdp_plan *plan) {
-  const fsdp_plan_config *c = &plan->config;
-  const fsdp_schedule_config config = {.plan = c,
-                                       .token_axes = plan->graph->token_axes,
-                                       .fates = plan->fates,
-                                       .norm_limit = fsdp_plan_norm_limit(c)};
   fsdp_schedule_result made;
-  fsdp_schedule(&config, plan->graph, plan->units, &made);
+  fsdp_schedule(&plan->config, plan->fates, plan->graph, plan->units, &made);
   plan->program = made.program;
   plan->unit_state = made.unit_state;
   plan->gemm_workspace = made.gemm_workspace;
@@ -401,10 +393,6 @@ fsdp_attention_kernel fsdp_plan_attention(const fsdp_plan_config *config) {
              ? FSDP_ATTENTION_CPU
              : fsdp_attention_kernel_of(&gpu, config->param_dtype, config->model.head_dim,
                                         config->dropout.attention > 0);
-}
-
-float fsdp_plan_norm_limit(const fsdp_plan_config *config) {
-  return config->norm_limit > 0 ? config->norm_limit : FLT_MAX;
 }
 
 static int digests_of(const fsdp_plan *plan, int unit) {

@@ -83,9 +83,6 @@ fsdp_status fsdp_plan_check_attention(const fsdp_plan_config *config, fsdp_error
 // The kernel of all attention of such a plan, whose --attention must be allowed.
 fsdp_attention_kernel fsdp_plan_attention(const fsdp_plan_config *config);
 
-// The greatest norm that is applied (FSDP_NORM_SKIPS): the plan's limit or, without one, the greatest number.
-float fsdp_plan_norm_limit(const fsdp_plan_config *config);
-
 // The digests of a check section, in its order: the slots of each unit that has any.
 int fsdp_plan_digest_count(const fsdp_plan *plan);
 int fsdp_plan_digest_unit(const fsdp_plan *plan, int digest);

@@ -72,7 +72,7 @@ fsdp_operand lower_operand(lowering *l, const fsdp_node_operand *o) {
   if (o->access == FSDP_WRITE)
     *tensor =
         make_activation(s, v->module, v->name, fsdp_graph_bytes(s->graph, o->value, s->config->param_dtype),
-                        s->schedule->fates[o->value]);
+                        s->fates[o->value]);
   FSDP_CHECK(*tensor >= 0, "value '%s' is used before it is made", v->name);
   return make_whole(s, *tensor, fsdp_graph_dtype(s->graph, o->value, s->config->param_dtype), o->access);
 }

@@ -140,7 +140,7 @@ static void make_sum(step_builder *s, int tensor, fsdp_axis_set axes) {
 }
 
 void make_sum_over_tokens(step_builder *s, int tensor) {
-  make_sum(s, tensor, s->schedule->token_axes);
+  make_sum(s, tensor, s->graph->token_axes);
 }
 
 void make_sum_over_world(step_builder *s, int tensor) {
