@@ -49,8 +49,7 @@ static void print_notes(const fsdp_options *options, const fsdp_setup *setup) {
   for (int i = 0;
        fsdp_sharding_note(options, setup->sharding, &setup->plan->config.mesh, i, note, sizeof note); i++)
     fprintf(stderr, "fsdp_plan: note: %s\n", note);
-  if (setup->plan->propagation)
-    fsdp_strategies_warn(setup->plan->flow, setup->plan->propagation, "fsdp_plan", stderr);
+  if (setup->plan->propagation) fsdp_strategies_warn(setup->plan->propagation, "fsdp_plan", stderr);
   for (int i = 0; fsdp_rule_note(setup->plan, i, note, sizeof note); i++)
     fprintf(stderr, "fsdp_plan: warning: %s\n", note);
   const fsdp_document_work *work = work_of(&setup->plan->config);

@@ -12,7 +12,6 @@
 // What is printed; `named` has the axes' names, if there are any.
 typedef struct printed {
   fsdp_given_strategies *given;
-  fsdp_dataflow *flow;
   fsdp_propagation *propagation;
   fsdp_mesh mesh;
   bool named;
@@ -33,9 +32,14 @@ static fsdp_status of_file(const fsdp_options *options, const fsdp_setup_ranks *
   fsdp_graph *graph;
   status = fsdp_listed_read(options->graph, &graph, error);
   if (status) return status;
-  p->flow = fsdp_dataflow_of_graph(graph, 1, compute_dtype(options));
+  fsdp_dataflow *flow = fsdp_dataflow_of_graph(graph, 1, compute_dtype(options));
   fsdp_graph_destroy(graph);
-  return fsdp_propagate(p->flow, &slices, p->given, &p->propagation, error);
+  status = fsdp_propagate(flow, &slices, p->given, &p->propagation, error);
+  if (status)
+    fsdp_dataflow_destroy(flow);
+  else
+    p->propagation->own_flow = flow;
+  return status;
 }
 
 // A sharding file's weights, or a preset's, and what follows for the others.
@@ -44,8 +48,7 @@ static fsdp_status of_sharding(const fsdp_options *options, const fsdp_graph *gr
   fsdp_sharding *sharding;
   fsdp_status status = fsdp_sharding_read(options, &sharding, error);
   if (!status) status = fsdp_sharding_resolve(sharding, graph, &p->mesh, &p->specs, error);
-  if (!status)
-    status = fsdp_specs_complete(p->specs, graph, &p->mesh, compute, &p->flow, &p->propagation, error);
+  if (!status) status = fsdp_specs_complete(p->specs, graph, &p->mesh, compute, &p->propagation, error);
   fsdp_sharding_destroy(sharding);
   return status;
 }
@@ -71,8 +74,7 @@ static fsdp_status of_model(const fsdp_options *options, const fsdp_setup_ranks 
   if (options->sharding)
     status = of_sharding(options, graph, config.param_dtype, p, error);
   else
-    status =
-        fsdp_propagate_graph(graph, &slices, p->given, config.param_dtype, &p->flow, &p->propagation, error);
+    status = fsdp_propagate_graph(graph, &slices, p->given, config.param_dtype, &p->propagation, error);
   fsdp_graph_destroy(graph);
   return status;
 }
@@ -83,11 +85,10 @@ fsdp_status fsdp_propagate_and_print(const fsdp_options *options, const fsdp_set
   fsdp_status status = fsdp_strategies_read(options, &p.given, error);
   if (!status) status = (options->graph ? of_file : of_model)(options, ranks, &p, error);
   if (!status) {
-    fsdp_strategies_warn(p.flow, p.propagation, "fsdp_plan", stderr);
-    fsdp_strategies_print(p.flow, p.propagation, p.named ? &p.mesh : NULL, stdout);
+    fsdp_strategies_warn(p.propagation, "fsdp_plan", stderr);
+    fsdp_strategies_print(p.propagation, p.named ? &p.mesh : NULL, stdout);
   }
   fsdp_propagation_destroy(p.propagation);
-  fsdp_dataflow_destroy(p.flow);
   fsdp_strategies_destroy(p.given);
   fsdp_specs_destroy(p.specs);
   return status;

@@ -23,11 +23,11 @@ static const char *operator_pattern(const fsdp_dataflow *flow, int op, char out[
 
 // ---- Operators
 
-const char *fsdp_strategies_decider(const fsdp_dataflow *flow, const fsdp_propagation *propagation, int op,
+const char *fsdp_strategies_decider(const fsdp_propagation *propagation, int op,
                                     char out[FSDP_DECIDER_TEXT]) {
   const fsdp_operator_strategy *s = &propagation->operators[op];
   char from[FSDP_NAME_BYTES] = "";
-  if (s->from >= 0 && s->decision != FSDP_DECIDED_GIVEN) operator_pattern(flow, s->from, from);
+  if (s->from >= 0 && s->decision != FSDP_DECIDED_GIVEN) operator_pattern(propagation->flow, s->from, from);
   switch (s->decision) {
   case FSDP_DECIDED_GIVEN:
     snprintf(out, FSDP_DECIDER_TEXT, "given (%s)", s->place);
@@ -43,13 +43,13 @@ const char *fsdp_strategies_decider(const fsdp_dataflow *flow, const fsdp_propag
   return out;
 }
 
-static void describe(const fsdp_dataflow *flow, const fsdp_propagation *propagation, int op, line *l) {
+static void describe(const fsdp_propagation *propagation, int op, line *l) {
   char decider[FSDP_DECIDER_TEXT];
-  fsdp_operator_print(flow, op, l->name);
+  fsdp_operator_print(propagation->flow, op, l->name);
   fsdp_name_pattern(l->name, l->pattern);
-  fsdp_slices_print(flow, propagation, op, l->value);
-  snprintf(l->comment, sizeof l->comment, "%s, %s", flow->operators[op].kind,
-           fsdp_strategies_decider(flow, propagation, op, decider));
+  fsdp_slices_print(propagation, op, l->value);
+  snprintf(l->comment, sizeof l->comment, "%s, %s", propagation->flow->operators[op].kind,
+           fsdp_strategies_decider(propagation, op, decider));
 }
 
 // Whether line `at` is the first of its pattern; *alike: all of them say the same.
@@ -69,10 +69,10 @@ static void print_operator(const line *l, const char *name, FILE *out) {
   fprintf(out, "%*s  # %s\n", used < 40 ? 40 - used : 0, "", l->comment);
 }
 
-static void print_operators(const fsdp_dataflow *flow, const fsdp_propagation *propagation, FILE *out) {
-  int count = flow->operator_count;
+static void print_operators(const fsdp_propagation *propagation, FILE *out) {
+  int count = propagation->flow->operator_count;
   line *lines = fsdp_alloc_zeroed((size_t)count + 1, sizeof *lines);
-  for (int o = 0; o < count; o++) describe(flow, propagation, o, &lines[o]);
+  for (int o = 0; o < count; o++) describe(propagation, o, &lines[o]);
   for (int i = 0; i < count; i++) {
     bool alike;
     if (!opens(lines, count, i, &alike)) continue;
@@ -96,9 +96,9 @@ static int reader_of(const fsdp_dataflow *flow, int value) {
 // Who decided a weight: its line, or the operator that reads it.
 static void note_param(const fsdp_plan *plan, int param, char out[FSDP_DECIDER_TEXT]) {
   const char *place = plan->specs->params[param].place;
-  int reader = reader_of(plan->flow, plan->graph->params[param].value);
+  int reader = reader_of(plan->propagation->flow, plan->graph->params[param].value);
   if (!strcmp(place, FSDP_COMPLETED_PLACE) && reader >= 0)
-    fsdp_strategies_decider(plan->flow, plan->propagation, reader, out);
+    fsdp_strategies_decider(plan->propagation, reader, out);
   else
     snprintf(out, FSDP_DECIDER_TEXT, *place ? "given (%s)" : "replicated", place);
 }
@@ -168,12 +168,12 @@ static void print_sum(const char *what, int64_t forward, int64_t backward, FILE 
           fsdp_print_int(forward + backward, number, sizeof number), print_bytes(forward, backward, bytes));
 }
 
-static void print_moved(const fsdp_dataflow *flow, const fsdp_propagation *propagation, FILE *out) {
+static void print_moved(const fsdp_propagation *propagation, FILE *out) {
   int count = propagation->moved_count;
   line *lines = fsdp_alloc_zeroed((size_t)count + 1, sizeof *lines);
   for (int i = 0; i < count; i++) {
     const fsdp_moved_input *moved = &propagation->moved[i];
-    describe_edge(flow, moved->tensor, moved->reader, &lines[i]);
+    describe_edge(propagation->flow, moved->tensor, moved->reader, &lines[i]);
     lines[i].forward_bytes = moved->forward_bytes;
     lines[i].backward_bytes = moved->backward_bytes;
   }
@@ -183,7 +183,8 @@ static void print_moved(const fsdp_dataflow *flow, const fsdp_propagation *propa
 }
 
 // Keys and values of attention whose sequence is cut.
-static void print_gathered(const fsdp_dataflow *flow, const fsdp_propagation *propagation, FILE *out) {
+static void print_gathered(const fsdp_propagation *propagation, FILE *out) {
+  const fsdp_dataflow *flow = propagation->flow;
   line *lines = fsdp_alloc_zeroed((size_t)flow->operator_count + 1, sizeof *lines);
   int count = 0;
   int64_t sum = 0;
@@ -212,18 +213,18 @@ static void print_mesh(const fsdp_slice_mesh *slices, const fsdp_mesh *mesh, FIL
   fputc('\n', out);
 }
 
-void fsdp_strategies_print(const fsdp_dataflow *flow, const fsdp_propagation *propagation,
-                           const fsdp_mesh *mesh, FILE *out) {
+void fsdp_strategies_print(const fsdp_propagation *propagation, const fsdp_mesh *mesh, FILE *out) {
   print_mesh(&propagation->mesh, mesh, out);
-  print_operators(flow, propagation, out);
-  print_moved(flow, propagation, out);
-  print_gathered(flow, propagation, out);
+  print_operators(propagation, out);
+  print_moved(propagation, out);
+  print_gathered(propagation, out);
 }
 
 // ---- Warnings
 
 // The axes that cut the sequence of a model's tokens; none of a network that is no model.
-static fsdp_axis_set token_parts(const fsdp_dataflow *flow, const fsdp_propagation *propagation) {
+static fsdp_axis_set token_parts(const fsdp_propagation *propagation) {
+  const fsdp_dataflow *flow = propagation->flow;
   for (int o = 0; o < flow->operator_count && flow->joins_rows; o++) {
     const fsdp_operator *op = &flow->operators[o];
     if (flow->tensors[op->operands[0].tensor].role == FSDP_TENSOR_INPUT)
@@ -233,9 +234,9 @@ static fsdp_axis_set token_parts(const fsdp_dataflow *flow, const fsdp_propagati
 }
 
 // Given operators that leave positions whole which ranks do not have. Each line of the file once.
-static void warn_of_positions(const fsdp_dataflow *flow, const fsdp_propagation *propagation,
-                              const char *program, FILE *out) {
-  const fsdp_axis_set parts = token_parts(flow, propagation);
+static void warn_of_positions(const fsdp_propagation *propagation, const char *program, FILE *out) {
+  const fsdp_dataflow *flow = propagation->flow;
+  const fsdp_axis_set parts = token_parts(propagation);
   const char *last = NULL;
   for (int o = 0; o < flow->operator_count; o++) {
     const fsdp_operator_strategy *s = &propagation->operators[o];
@@ -252,9 +253,9 @@ static void warn_of_positions(const fsdp_dataflow *flow, const fsdp_propagation 
   }
 }
 
-void fsdp_strategies_warn(const fsdp_dataflow *flow, const fsdp_propagation *propagation, const char *program,
-                          FILE *out) {
-  warn_of_positions(flow, propagation, program, out);
+void fsdp_strategies_warn(const fsdp_propagation *propagation, const char *program, FILE *out) {
+  const fsdp_dataflow *flow = propagation->flow;
+  warn_of_positions(propagation, program, out);
   line l, *seen = fsdp_alloc_zeroed((size_t)propagation->moved_count + 1, sizeof *seen);
   char bytes[96];
   int count = 0;

@@ -8,13 +8,11 @@ fsdp_status fsdp_propagate_mesh(const fsdp_options *options, const fsdp_setup_ra
   const fsdp_slice_mesh primes = fsdp_slice_mesh_of_ranks(ranks->ranks);
   const char *batch = config->strategy == FSDP_NO ? FSDP_AXIS_DATA : FSDP_AXIS_FSDP;
   fsdp_graph *graph = fsdp_model_forward(&config->model, config->batch, config->seq);
-  fsdp_dataflow *flow;
   fsdp_propagation *propagation;
-  fsdp_status status = fsdp_propagate_graph(graph, &primes, config->op_strategies, config->param_dtype, &flow,
-                                            &propagation, error);
-  if (!status) status = fsdp_mesh_of_propagation(flow, propagation, batch, &config->mesh, error);
+  fsdp_status status =
+      fsdp_propagate_graph(graph, &primes, config->op_strategies, config->param_dtype, &propagation, error);
+  if (!status) status = fsdp_mesh_of_propagation(propagation, batch, &config->mesh, error);
   fsdp_propagation_destroy(propagation);
-  fsdp_dataflow_destroy(flow);
   fsdp_graph_destroy(graph);
   return status;
 }

@@ -263,7 +263,7 @@ void fsdp_train_print_notes(const fsdp_trainer *t) {
   fflush(stdout);
   if (t->dataset) warn_of_run(t);
   const fsdp_plan *plan = t->setup.plan;
-  if (plan->propagation) fsdp_strategies_warn(plan->flow, plan->propagation, "fsdp_train", stderr);
+  if (plan->propagation) fsdp_strategies_warn(plan->propagation, "fsdp_train", stderr);
   for (int i = 0; fsdp_rule_note(plan, i, text, sizeof text); i++)
     fprintf(stderr, "fsdp_train: warning: %s\n", text);
 }

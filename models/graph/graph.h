@@ -69,20 +69,21 @@ typedef struct fsdp_value {
   fsdp_value_role role;
   fsdp_value_dtype dtype;
   int dims;
-  int64_t shape[FSDP_MAX_DIMS]; // whole, over all ranks that `placement` names
+  int64_t shape[FSDP_MAX_DIMS]; // whole, over all ranks that have parts of it
   int64_t numel;
   int64_t local[FSDP_MAX_DIMS]; // what one rank holds, padding included
   int64_t local_numel;
-  fsdp_placement placement; // whole on every rank until the layout's passes write it
-  int param;                // of PARAM and PARAM_GRADIENT, else -1
-  int gradient;             // the value that holds this one's gradient, or -1
-  bool needs_gradient;      // a parameter that trains, or made from one (set by fsdp_graph_backward)
+  int param;           // of PARAM and PARAM_GRADIENT, else -1
+  int gradient;        // the value that holds this one's gradient, or -1
+  bool needs_gradient; // a parameter that trains, or made from one (set by fsdp_graph_backward)
   bool unread; // the gradient of a value that needs none, which an op writes beside one that is needed
-  fsdp_axis_set partial; // of PARAM: axes over which the ranks' gradients are summands, beside the batch's
-  int module;            // whose op makes it
-  int64_t place;         // of STATISTIC: its first number among a step's
-  bool kept;             // if the block that it opens is recomputed
-  bool regathered;       // gathered again for the backward unless it is to be kept
+  // Of PARAM, which the partition writes: axes over which its flat storage is cut, beside those of its cut;
+  // and those over which the ranks' gradients are summands, beside the batch's.
+  fsdp_axis_set flat, partial;
+  int module;      // whose op makes it
+  int64_t place;   // of STATISTIC: its first number among a step's
+  bool kept;       // if the block that it opens is recomputed
+  bool regathered; // gathered again for the backward unless it is to be kept
 } fsdp_value;
 
 // What a new parameter is, apart from its module.
@@ -207,7 +208,8 @@ typedef struct fsdp_graph {
   const char *base_prefix; // prefix of parameters' names, which weight files may omit; "" or static
   bool skips_extra_layers; // weight files may have tensors of layers behind the last, which are left out
   int64_t batch, seq;
-  int inputs[FSDP_INPUT_COUNT];                  // values by what they are; -1: the model has none
+  fsdp_axis_set token_axes;     // over which ranks have different tokens, which the partition writes
+  int inputs[FSDP_INPUT_COUNT]; // values by what they are; -1: the model has none
   int losses[FSDP_GRAPH_MAX_LOSSES], loss_count; // of which the first is the cross-entropy
   int64_t statistic_numel;                       // of all together
   int count;                                     // value

@@ -150,19 +150,12 @@ static bool is_alike(const twin *t, int a, int b) {
   return same && lie_alike(t, a, b);
 }
 
-// What comes back from the host `prefetch` layers ahead is kept in as many: one more must be offloaded.
-static int layers_of_a_kind(const fsdp_plan_config *narrow) {
-  int count = 2;
-  for (int r = 0; r < narrow->saving.count; r++)
-    if (narrow->saving.rules[r].fate == FSDP_FATE_OFFLOAD)
-      count = (int)fsdp_max_i64(count, narrow->prefetch + 1);
-  return count;
-}
-
 static void choose_layers(twin *t) {
   const fsdp_graph *g = t->plan->graph;
-  int kept = layers_of_a_kind(&t->out->config), run = 0;
-  int block = 0;
+  const fsdp_plan_config *narrow = &t->out->config;
+  // What comes back from the host `prefetch` layers ahead is kept in as many: one more must be offloaded.
+  const bool more = fsdp_saving_offloads(&narrow->saving) && narrow->prefetch > 1;
+  int kept = more ? narrow->prefetch + 1 : 2, run = 0, block = 0;
   t->first = fsdp_alloc((size_t)(g->block_count + 1) * sizeof *t->first);
   for (int m = 0; m < g->module_count; m++) {
     if (!strcmp(g->modules[m].class_name, g->block_class)) t->first[block++] = m;

@@ -5,14 +5,12 @@
 #include "runtime/base/progress.h"
 #include "runtime/base/size.h"
 #include "runtime/plan/mesh/expert_blocks.h"
-#include "runtime/plan/mesh/placement.h"
 #include "runtime/plan/proof/poison.h"
 #include "runtime/plan/proof/verify.h"
 #include "runtime/plan/proof/waits.h"
 #include "runtime/plan/sharding/partition.h"
 #include "runtime/plan/sharding/tensor_preset.h"
 
-#include <float.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -92,7 +90,6 @@ static void release(fsdp_plan *plan) {
   fsdp_units_destroy(plan->units);
   fsdp_specs_destroy(plan->specs);
   fsdp_propagation_destroy(plan->propagation);
-  fsdp_dataflow_destroy(plan->flow);
   fsdp_graph_destroy(plan->graph);
   free(plan->unit_state);
   free(plan->fates);
@@ -216,12 +213,10 @@ static fsdp_status check_config(const fsdp_plan_config *c, fsdp_error *error) {
   FSDP_CHECK(!c->evaluation_only || (c->micro_batches == 1 && !c->evaluation && !c->check && !c->snapshot),
              "a plan of evaluations alone");
   fsdp_status status = c->sharding || c->op_strategies ? FSDP_OK : check_strategy(c, error);
-  if (status) return status;
-  status = fsdp_plan_check_attention(c, error);
-  if (status == FSDP_OK) status = check_gemms(c, error);
-  if (status == FSDP_OK) status = fsdp_model_check_seq(&c->model, c->seq, error);
-  if (status) return status;
-  status = check_rows(c, c->seq, error);
+  if (!status) status = fsdp_plan_check_attention(c, error);
+  if (!status) status = check_gemms(c, error);
+  if (!status) status = fsdp_model_check_seq(&c->model, c->seq, error);
+  if (!status) status = check_rows(c, c->seq, error);
   return status ? status : check_experts(c, error);
 }
 
@@ -243,20 +238,14 @@ static fsdp_status check_params(const fsdp_graph *graph, fsdp_error *error) {
 }
 
 int fsdp_plan_batch_part(const fsdp_plan *plan, int rank, int *part) {
-  const fsdp_placement batch = {.dim = {plan->specs->input.dim[0]}};
   int parts;
-  *part = fsdp_placement_part(&batch, &plan->config.mesh, 0, rank, &parts);
+  *part = fsdp_dim_axes_part(&plan->specs->input.dim[0], &plan->config.mesh, rank, &parts);
   return parts;
 }
 
 static void make_program(fsdp_plan *plan) {
-  const fsdp_plan_config *c = &plan->config;
-  const fsdp_schedule_config config = {.plan = c,
-                                       .token_axes = fsdp_placement_token_axes(plan->graph),
-                                       .fates = plan->fates,
-                                       .norm_limit = fsdp_plan_norm_limit(c)};
   fsdp_schedule_result made;
-  fsdp_schedule(&config, plan->graph, plan->units, &made);
+  fsdp_schedule(&plan->config, plan->fates, plan->graph, plan->units, &made);
   plan->program = made.program;
   plan->unit_state = made.unit_state;
   plan->gemm_workspace = made.gemm_workspace;
@@ -271,8 +260,7 @@ static fsdp_specs *specs_of_strategy(const fsdp_plan_config *c, const fsdp_graph
     // What is not sharded is replicated, but each rank has experts of its own.
     if (graph->params[p].dims == 3) fsdp_dim_axes_add(&specs->params[p].dim[0], &c->mesh, FSDP_AXIS_EXPERT);
   }
-  fsdp_tensor_preset_params(specs, graph, &c->mesh);
-  fsdp_tensor_preset_outputs(specs, graph, &c->mesh, c->sequence_parallel);
+  fsdp_tensor_preset(specs, graph, &c->mesh, c->sequence_parallel);
   return specs;
 }
 
@@ -281,19 +269,18 @@ static fsdp_status specs_of_sharding(fsdp_plan *plan, fsdp_error *error) {
   const fsdp_plan_config *c = &plan->config;
   fsdp_status status = fsdp_sharding_resolve(c->sharding, plan->graph, &c->mesh, &plan->specs, error);
   if (status || !fsdp_specs_are_open(plan->specs, plan->graph, &c->mesh)) return status;
-  return fsdp_specs_complete(plan->specs, plan->graph, &c->mesh, c->param_dtype, &plan->flow,
-                             &plan->propagation, error);
+  return fsdp_specs_complete(plan->specs, plan->graph, &c->mesh, c->param_dtype, &plan->propagation, error);
 }
 
 // As what is propagated from a few operators says; the strategy says whether weights are sharded.
 static fsdp_status specs_of_operators(fsdp_plan *plan, fsdp_error *error) {
   const fsdp_plan_config *c = &plan->config;
   const fsdp_slice_mesh mesh = fsdp_slice_mesh_of(&c->mesh);
-  fsdp_status status = fsdp_propagate_graph(plan->graph, &mesh, c->op_strategies, c->param_dtype, &plan->flow,
-                                            &plan->propagation, error);
+  fsdp_status status =
+      fsdp_propagate_graph(plan->graph, &mesh, c->op_strategies, c->param_dtype, &plan->propagation, error);
   if (status) return status;
-  return fsdp_specs_of_propagation(plan->flow, plan->propagation, plan->graph, &c->mesh,
-                                   c->strategy != FSDP_NO, &plan->specs, error);
+  return fsdp_specs_of_propagation(plan->propagation, plan->graph, &c->mesh, c->strategy != FSDP_NO,
+                                   &plan->specs, error);
 }
 
 // Meshes on which the router's losses are not built.
@@ -408,10 +395,6 @@ fsdp_attention_kernel fsdp_plan_attention(const fsdp_plan_config *config) {
                                         config->dropout.attention > 0);
 }
 
-float fsdp_plan_norm_limit(const fsdp_plan_config *config) {
-  return config->norm_limit > 0 ? config->norm_limit : FLT_MAX;
-}
-
 static int digests_of(const fsdp_plan *plan, int unit) {
   return plan->units->units[unit].shard_numel > 0 ? plan->unit_state[unit].optimizer->slot_count : 0;
 }
@@ -461,7 +444,6 @@ void fsdp_plan_instr_name(const fsdp_plan *plan, int position, char *text, size_
   snprintf(text, bytes, "%s", "");
   if (position < 0 || position >= plan->program->instr_count) return;
   const fsdp_instr *instr = &plan->program->instrs[position];
-  bool is_op = instr->kind == FSDP_INSTR_OP;
   char path[FSDP_NAME_BYTES] = "";
   if (instr->module >= 0) {
     fsdp_graph_module_path(plan->graph, instr->module, path);
@@ -469,8 +451,7 @@ void fsdp_plan_instr_name(const fsdp_plan *plan, int position, char *text, size_
     const char *unit = plan->units->units[instr->unit].path;
     snprintf(path, sizeof path, "%s", unit[0] ? unit : "the root unit");
   }
-  snprintf(text, bytes, "%s%s%s", is_op ? fsdp_op_name(instr->op) : fsdp_instr_kind_name(instr->kind),
-           path[0] ? " of " : "", path);
+  snprintf(text, bytes, "%s%s%s", fsdp_instr_name(instr), path[0] ? " of " : "", path);
 }
 
 // Of the configuration's limits what is left for arenas.
@@ -482,13 +463,6 @@ static fsdp_memory_limits arena_limits(const fsdp_plan *plan) {
   for (int i = 0; i < 3; i++)
     if (*with_reserve[i]) *with_reserve[i] = fsdp_max_i64(*with_reserve[i] - reserve, 1);
   return limits;
-}
-
-// What is offloaded leaves to make room for something else, which waits for its copies.
-static bool offloads(const fsdp_saving *saving) {
-  for (int i = 0; i < saving->count; i++)
-    if (saving->rules[i].fate == FSDP_FATE_OFFLOAD) return true;
-  return false;
 }
 
 fsdp_status fsdp_plan_create(const fsdp_plan_config *config, fsdp_plan **out, fsdp_error *error) {
@@ -508,7 +482,8 @@ fsdp_status fsdp_plan_create(const fsdp_plan_config *config, fsdp_plan **out, fs
   *out = plan;
   plan->traffic = step_traffic(plan);
   if (config->draft) {
-    fsdp_memory_draft(plan->program, !config->peaks && offloads(&config->saving), &plan->memory);
+    // What is offloaded leaves to make room for something else, which waits for its copies.
+    fsdp_memory_draft(plan->program, !config->peaks && fsdp_saving_offloads(&config->saving), &plan->memory);
     if (!config->peaks) fsdp_waits_infer(plan->program);
     return FSDP_OK;
   }

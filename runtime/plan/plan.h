@@ -38,8 +38,7 @@ typedef struct fsdp_plan {
   fsdp_plan_config config;
   fsdp_graph *graph;
   fsdp_specs *specs;
-  fsdp_dataflow *flow;           // with op_strategies, or weights that rules leave open: the operators,
-  fsdp_propagation *propagation; // and how each of them is cut; else NULL
+  fsdp_propagation *propagation; // of op_strategies, or of weights that rules leave open; else NULL
   fsdp_factored_mesh axes; // the configuration's mesh, of which an axis may be factored: that of the program
   fsdp_rows rows;          // which positions a rank's rows have
   fsdp_units *units;
@@ -83,9 +82,6 @@ fsdp_status fsdp_plan_check_attention(const fsdp_plan_config *config, fsdp_error
 
 // The kernel of all attention of such a plan, whose --attention must be allowed.
 fsdp_attention_kernel fsdp_plan_attention(const fsdp_plan_config *config);
-
-// The greatest norm that is applied (FSDP_NORM_SKIPS): the plan's limit or, without one, the greatest number.
-float fsdp_plan_norm_limit(const fsdp_plan_config *config);
 
 // The digests of a check section, in its order: the slots of each unit that has any.
 int fsdp_plan_digest_count(const fsdp_plan *plan);

@@ -44,7 +44,7 @@ void fsdp_fuzz_propagate(const fsdp_dataflow *flow, const fsdp_given_strategies 
              (long long)propagation->forward_bytes, (long long)propagation->backward_bytes);
   FILE *out = open_memstream(&text, &bytes);
   FSDP_CHECK(out, "no memory for what is printed");
-  fsdp_strategies_print(flow, propagation, NULL, out);
+  fsdp_strategies_print(propagation, NULL, out);
   fclose(out);
   check_again(flow, propagation, fsdp_fuzz_file("printed.yaml", text, bytes));
   free(text);

@@ -1,7 +1,6 @@
 #include "tests/support/cuts.h"
 
 #include "runtime/base/check.h"
-#include "runtime/plan/mesh/placement.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -98,7 +97,6 @@ void cut_param(fsdp_graph *graph, int param, const fsdp_cut *cut, const fsdp_mes
   free(indices);
   value->local_numel = 1;
   for (int d = 0; d < value->dims; d++) value->local_numel *= value->local[d];
-  fsdp_placement_cut(&value->placement, cut->dim, cut->group_axes | cut->item_axes);
 }
 
 fsdp_cut random_blocks(random_source *random) {
@@ -140,8 +138,7 @@ fsdp_graph *random_cut_graph(random_graph_config config) {
     snprintf(name, sizeof name, "weight%d", p);
     spec.name = name;
     int param = fsdp_graph_param(graph, module, &spec);
-    fsdp_placement *placement = &graph->values[graph->params[param].value].placement;
-    placement->flat = config.flat_axes & fsdp_mesh_all_axes(config.mesh);
+    graph->values[graph->params[param].value].flat = config.flat_axes & fsdp_mesh_all_axes(config.mesh);
     if (random_int(cuts, 0, 3) == 0) continue; // whole
     random_cut_axes(cuts, config.mesh, config.cut_axes, &cut);
     cut_param(graph, param, &cut, config.mesh);

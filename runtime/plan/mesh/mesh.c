@@ -101,12 +101,6 @@ void fsdp_mesh_coordinates(const fsdp_mesh *mesh, int rank, int coordinates[FSDP
   }
 }
 
-int fsdp_mesh_coordinate(const fsdp_mesh *mesh, const char *name, int rank) {
-  int axis = fsdp_mesh_find(mesh, name), coordinates[FSDP_MESH_AXES_MAX];
-  fsdp_mesh_coordinates(mesh, rank, coordinates);
-  return axis < 0 ? 0 : coordinates[axis];
-}
-
 int fsdp_mesh_rank(const fsdp_mesh *mesh, const int coordinates[FSDP_MESH_AXES_MAX]) {
   int rank = 0;
   for (int a = 0; a < mesh->count; a++) rank = rank * mesh->axes[a].size + coordinates[a];
@@ -177,6 +171,25 @@ fsdp_axis_set fsdp_mesh_axes_across(const fsdp_mesh *mesh, int ranks_per_node) {
     step *= size;
   }
   return across;
+}
+
+// ---- Dimensions
+
+void fsdp_dim_axes_cut(fsdp_dim_axes *dim, fsdp_axis_set axes) {
+  for (int a = 0; a < FSDP_MESH_AXES_MAX; a++)
+    if (axes >> a & 1) dim->axes[dim->count++] = (signed char)a;
+}
+
+int fsdp_dim_axes_part(const fsdp_dim_axes *dim, const fsdp_mesh *mesh, int rank, int *parts) {
+  int coordinates[FSDP_MESH_AXES_MAX], part = 0;
+  fsdp_mesh_coordinates(mesh, rank, coordinates);
+  *parts = 1;
+  for (int i = 0; i < dim->count; i++) {
+    int axis = dim->axes[i], size = mesh->axes[axis].size;
+    part = part * size + coordinates[axis];
+    *parts *= size;
+  }
+  return part;
 }
 
 // ---- Text

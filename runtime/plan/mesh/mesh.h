@@ -54,8 +54,7 @@ int fsdp_mesh_size(const fsdp_mesh *mesh, const char *name);
 // The product of all sizes.
 int fsdp_mesh_ranks(const fsdp_mesh *mesh);
 
-// Where a rank lies: on one axis (0 if the mesh lacks it), or on all of them.
-int fsdp_mesh_coordinate(const fsdp_mesh *mesh, const char *name, int rank);
+// Where a rank lies on each axis.
 void fsdp_mesh_coordinates(const fsdp_mesh *mesh, int rank, int coordinates[FSDP_MESH_AXES_MAX]);
 // The rank at these coordinates.
 int fsdp_mesh_rank(const fsdp_mesh *mesh, const int coordinates[FSDP_MESH_AXES_MAX]);
@@ -78,6 +77,11 @@ int fsdp_mesh_group_member(const fsdp_mesh *mesh, fsdp_axis_set axes, int rank, 
 
 // The axes whose groups span nodes of `ranks_per_node` neighbouring ranks.
 fsdp_axis_set fsdp_mesh_axes_across(const fsdp_mesh *mesh, int ranks_per_node);
+
+// Lets `axes` cut a dimension, inside those that cut it already; the axis with the lowest index is outermost.
+void fsdp_dim_axes_cut(fsdp_dim_axes *dim, fsdp_axis_set axes);
+// Which part of the dimension a rank holds, counted along it, and of how many.
+int fsdp_dim_axes_part(const fsdp_dim_axes *dim, const fsdp_mesh *mesh, int rank, int *parts);
 
 // "data=2,fsdp=4", with `separator` between; axes of size 1 except data and fsdp are omitted. Returns `out`.
 const char *fsdp_mesh_print(const fsdp_mesh *mesh, const char *separator, char out[FSDP_MESH_TEXT_BYTES]);

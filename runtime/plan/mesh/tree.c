@@ -6,26 +6,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Writes `text` with every line after the first indented by two spaces.
-static void put_indented(FILE *out, const char *text) {
-  for (; *text; text++) {
-    fputc(*text, out);
-    if (*text == '\n') fputs("  ", out);
-  }
-}
-
-static char *module_repr(const fsdp_units *units, const fsdp_graph *graph, int module);
+// The repr of a module. Its lines after the first begin with `indent` spaces.
+static char *module_repr(const fsdp_units *units, const fsdp_graph *graph, int module, int indent);
 
 // The children of a module, one "(name): repr" per line; in a ModuleList, neighbours that print alike as one
 // range.
 static void put_children(FILE *out, const fsdp_units *units, const fsdp_graph *graph,
-                         const fsdp_module *module) {
+                         const fsdp_module *module, int indent) {
   bool folds = !strcmp(module->class_name, "ModuleList");
   for (int c = module->first_child; c >= 0;) {
-    char *text = module_repr(units, graph, c);
+    char *text = module_repr(units, graph, c, indent + 2);
     int count = 1, last = c, next = graph->modules[c].next_sibling;
     while (folds && next >= 0) {
-      char *other = module_repr(units, graph, next);
+      char *other = module_repr(units, graph, next, indent + 2);
       bool same = !strcmp(other, text);
       free(other);
       if (!same) break;
@@ -33,48 +26,35 @@ static void put_children(FILE *out, const fsdp_units *units, const fsdp_graph *g
       last = next;
       next = graph->modules[next].next_sibling;
     }
-    fputs("\n  ", out);
+    fprintf(out, "\n%*s", indent + 2, "");
     if (count > 1)
-      fprintf(out, "(%s-%s): %d x ", graph->modules[c].name, graph->modules[last].name, count);
+      fprintf(out, "(%s-%s): %d x %s", graph->modules[c].name, graph->modules[last].name, count, text);
     else
-      fprintf(out, "(%s): ", graph->modules[c].name);
-    put_indented(out, text);
+      fprintf(out, "(%s): %s", graph->modules[c].name, text);
     free(text);
     c = next;
   }
-  fputc('\n', out);
+  fprintf(out, "\n%*s", indent, "");
 }
 
-// The repr of a module without its own wrapper.
-static char *bare_repr(const fsdp_units *units, const fsdp_graph *graph, const fsdp_module *module) {
+static char *module_repr(const fsdp_units *units, const fsdp_graph *graph, int module, int indent) {
+  const fsdp_module *m = &graph->modules[module];
+  const bool is_wrapped = units->unit_of_module[module] >= 0;
   char *text = NULL;
   size_t bytes = 0;
   FILE *out = open_memstream(&text, &bytes);
   FSDP_NEED_MEMORY(out, "a text");
-  fprintf(out, "%s(%s", module->class_name, module->detail);
-  if (module->first_child >= 0) put_children(out, units, graph, module);
+  if (is_wrapped) fprintf(out, "FullyShardedDataParallel(\n%*s(_fsdp_wrapped_module): ", indent + 2, "");
+  fprintf(out, "%s(%s", m->class_name, m->detail);
+  if (m->first_child >= 0) put_children(out, units, graph, m, is_wrapped ? indent + 2 : indent);
   fputc(')', out);
+  if (is_wrapped) fprintf(out, "\n%*s)", indent, "");
   fclose(out);
-  return text;
-}
-
-static char *module_repr(const fsdp_units *units, const fsdp_graph *graph, int module) {
-  char *bare = bare_repr(units, graph, &graph->modules[module]);
-  if (units->unit_of_module[module] < 0) return bare;
-  char *text = NULL;
-  size_t bytes = 0;
-  FILE *out = open_memstream(&text, &bytes);
-  FSDP_NEED_MEMORY(out, "a text");
-  fputs("FullyShardedDataParallel(\n  (_fsdp_wrapped_module): ", out);
-  put_indented(out, bare);
-  fputs("\n)", out);
-  fclose(out);
-  free(bare);
   return text;
 }
 
 void fsdp_units_print_tree(const fsdp_units *units, const fsdp_graph *graph, FILE *out) {
-  char *text = module_repr(units, graph, 0);
+  char *text = module_repr(units, graph, 0, 0);
   fprintf(out, "%s\n", text);
   free(text);
 }

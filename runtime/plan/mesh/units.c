@@ -3,7 +3,6 @@
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 #include "runtime/plan/mesh/cut.h"
-#include "runtime/plan/mesh/placement.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -161,46 +160,34 @@ static void lay_out(fsdp_units *units, const fsdp_graph *graph, int unit) {
   u->shard_numel = u->padded_numel / u->shard_count;
 }
 
-// The axes of the mesh that do not cut a parameter hold replicas of it.
-static fsdp_axis_set replica_axes_of(const fsdp_units *units, const fsdp_placement *placement) {
-  return fsdp_mesh_all_axes(&units->mesh) & ~fsdp_placement_axes(placement);
-}
-
-// What tells the units of one module apart.
-typedef struct unit_axes {
-  fsdp_axis_set shard, replica, sum;
-  bool trainable, balances;
-  int block; // of experts
-} unit_axes;
-
+// A unit of the module that has the parameter. The axes of the mesh that do not cut it hold replicas of it.
 // The ranks' gradients are summands over the axes that cut the batch's tokens, and over those that cut the
-// ops which read the parameter.
-static unit_axes axes_of(const fsdp_units *units, const fsdp_graph *graph, const fsdp_value *value) {
-  unit_axes axes = {.shard = value->placement.flat,
-                    .replica = replica_axes_of(units, &value->placement),
-                    .trainable = graph->params[value->param].trainable,
-                    .balances = graph->params[value->param].balances,
-                    .block = graph->params[value->param].expert_block};
-  axes.sum = axes.replica & (fsdp_placement_token_axes(graph) | value->partial);
-  return axes;
+// ops which read it.
+static fsdp_unit unit_of(const fsdp_units *units, const fsdp_graph *graph, int module,
+                         const fsdp_param *param) {
+  const fsdp_value *value = &graph->values[param->value];
+  const fsdp_axis_set cut = fsdp_cut_axes(&param->cut);
+  FSDP_CHECK(!(cut & value->flat), "an axis cuts %s twice", param->name);
+  fsdp_unit unit = {.module = module,
+                    .shard_axes = value->flat,
+                    .replica_axes = fsdp_mesh_all_axes(&units->mesh) & ~(cut | value->flat),
+                    .trainable = param->trainable,
+                    .balances = param->balances,
+                    .expert_block = param->expert_block};
+  unit.sum_axes = unit.replica_axes & (graph->token_axes | value->partial);
+  return unit;
 }
 
-static void add_unit(fsdp_units *units, const fsdp_graph *graph, int module, unit_axes axes) {
-  fsdp_unit *unit = &units->units[units->count++];
-  unit->module = module;
-  unit->shard_axes = axes.shard;
-  unit->replica_axes = axes.replica;
-  unit->sum_axes = axes.sum;
-  unit->trainable = axes.trainable;
-  unit->balances = axes.balances;
-  unit->expert_block = axes.block;
-  fsdp_graph_module_path(graph, module, unit->path);
+static void add_unit(fsdp_units *units, const fsdp_graph *graph, const fsdp_unit *unit) {
+  fsdp_unit *added = &units->units[units->count++];
+  *added = *unit;
+  fsdp_graph_module_path(graph, unit->module, added->path);
 }
 
-static bool fits(const fsdp_unit *unit, unit_axes axes) {
-  return unit->shard_axes == axes.shard && unit->replica_axes == axes.replica && unit->sum_axes == axes.sum &&
-         unit->trainable == axes.trainable && unit->balances == axes.balances &&
-         unit->expert_block == axes.block;
+// Whether one unit has the parameters of both.
+static bool are_alike(const fsdp_unit *a, const fsdp_unit *b) {
+  return a->shard_axes == b->shard_axes && a->replica_axes == b->replica_axes && a->sum_axes == b->sum_axes &&
+         a->trainable == b->trainable && a->balances == b->balances && a->expert_block == b->expert_block;
 }
 
 // Whether another unit of the module lies over the same axes, so that they differ in their sums alone.
@@ -240,15 +227,16 @@ static void add_module_units(fsdp_units *units, const fsdp_graph *graph, int mod
   int first = units->unit_of_module[module] = units->count;
   for (int p = 0; p < graph->part_count; p++) {
     if (wrapper[p] != module) continue;
-    unit_axes axes = axes_of(units, graph, &graph->values[graph->params[p].value]);
+    const fsdp_unit wanted = unit_of(units, graph, module, &graph->params[p]);
     int unit = first;
-    while (unit < units->count && !fits(&units->units[unit], axes)) unit++;
-    if (unit == units->count) add_unit(units, graph, module, axes);
+    while (unit < units->count && !are_alike(&units->units[unit], &wanted)) unit++;
+    if (unit == units->count) add_unit(units, graph, &wanted);
     units->unit_of_param[p] = unit;
   }
   if (units->count == first)
-    add_unit(units, graph, module,
-             (unit_axes){.replica = fsdp_mesh_all_axes(&units->mesh), .trainable = true});
+    add_unit(
+        units, graph,
+        &(fsdp_unit){.module = module, .replica_axes = fsdp_mesh_all_axes(&units->mesh), .trainable = true});
   name_apart(units, first);
 }
 

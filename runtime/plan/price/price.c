@@ -58,9 +58,7 @@ fsdp_profile_group fsdp_profile_group_of(const fsdp_mesh *mesh, fsdp_axis_set ax
 // What is on the host would cost nothing without its rates.
 static fsdp_status check_offload(const fsdp_plan_config *config, const fsdp_device_profile *profile,
                                  fsdp_error *error) {
-  bool copies = config->cpu_offload;
-  for (int i = 0; i < config->saving.count; i++)
-    copies = copies || config->saving.rules[i].fate == FSDP_FATE_OFFLOAD;
+  const bool copies = config->cpu_offload || fsdp_saving_offloads(&config->saving);
   const bool updates = config->cpu_offload && profile->device != FSDP_OP_CPU;
   const char *missing = copies && (profile->up_rate <= 0 || profile->down_rate <= 0) ? "copy_gbps"
                         : updates && profile->host_memory_rate <= 0                  ? "host_memory_gbps"

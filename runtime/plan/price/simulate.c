@@ -131,18 +131,12 @@ const fsdp_price *fsdp_simulation_price_of(const fsdp_simulation *simulation, in
 static void list_places(simulator *r) {
   const fsdp_program *program = &r->program;
   const fsdp_issue_order *order = r->order;
+  for (int s = 0; s < FSDP_STREAM_COUNT; s++)
+    r->places[s] = fsdp_alloc((size_t)(order->count + 1) * sizeof *r->places[s]);
   for (int64_t place = 0; place < order->count; place++) {
     const fsdp_instr *instr = &program->instrs[order->position[place]];
-    r->stream_count[instr->stream]++;
+    r->places[instr->stream][r->stream_count[instr->stream]++] = place;
     if (instr->kind == FSDP_INSTR_PUBLISH) r->publish = place;
-  }
-  for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
-    r->places[s] = fsdp_alloc((size_t)(r->stream_count[s] + 1) * sizeof *r->places[s]);
-    r->stream_count[s] = 0;
-  }
-  for (int64_t place = 0; place < order->count; place++) {
-    const fsdp_stream stream = program->instrs[order->position[place]].stream;
-    r->places[stream][r->stream_count[stream]++] = place;
   }
 }
 

@@ -6,7 +6,6 @@
 
 // What follows from strategy, precision and accumulation.
 typedef struct step_modes {
-  int rank_count;
   fsdp_dtype grad_dtype;  // of full gradients
   fsdp_dtype shard_dtype; // of gradient shards
   bool keeps_gathered;    // a gathered unit stays so from its first forward to its last backward of the step
@@ -16,7 +15,7 @@ typedef struct step_modes {
 
 typedef struct step_builder {
   const fsdp_plan_config *config;
-  const fsdp_schedule_config *schedule; // what follows from it
+  const fsdp_fate *fates; // of the graph's values
   const fsdp_graph *graph;
   const fsdp_units *units;
   fsdp_program *program;

@@ -12,14 +12,12 @@ static void note_fate(step_builder *s, int tensor, fsdp_fate fate) {
   s->fate[tensor] = fate;
 }
 
-// A new tensor for a value that a node writes.
-static int value_tensor(step_builder *s, int value) {
-  const fsdp_value *v = &s->graph->values[value];
+static int make_activation(step_builder *s, int module, const char *what, int64_t bytes, fsdp_fate fate) {
   char owner[FSDP_NAME_BYTES];
-  fsdp_graph_module_path(s->graph, v->module, owner);
-  int tensor = make_tensor(s, owner, v->name, FSDP_SPACE_DEVICE, FSDP_CATEGORY_ACTIVATIONS, FSDP_LIVE_SECTION,
-                           -1, v->module, fsdp_graph_bytes(s->graph, value, s->config->param_dtype));
-  note_fate(s, tensor, s->schedule->fates[value]);
+  fsdp_graph_module_path(s->graph, module, owner);
+  int tensor = make_tensor(s, owner, what, FSDP_SPACE_DEVICE, FSDP_CATEGORY_ACTIVATIONS, FSDP_LIVE_SECTION,
+                           -1, module, bytes);
+  note_fate(s, tensor, fate);
   return tensor;
 }
 
@@ -71,7 +69,10 @@ fsdp_operand lower_operand(lowering *l, const fsdp_node_operand *o) {
     break;
   }
   int *tensor = &l->tensor_of_value[o->value];
-  if (o->access == FSDP_WRITE) *tensor = value_tensor(s, o->value);
+  if (o->access == FSDP_WRITE)
+    *tensor =
+        make_activation(s, v->module, v->name, fsdp_graph_bytes(s->graph, o->value, s->config->param_dtype),
+                        s->fates[o->value]);
   FSDP_CHECK(*tensor >= 0, "value '%s' is used before it is made", v->name);
   return make_whole(s, *tensor, fsdp_graph_dtype(s->graph, o->value, s->config->param_dtype), o->access);
 }
@@ -96,10 +97,5 @@ void lower_op(lowering *l, const fsdp_node *node, const fsdp_op_attrs *attrs, co
 }
 
 int lower_temporary(lowering *l, const fsdp_node *node, const char *what, int64_t bytes) {
-  char owner[FSDP_NAME_BYTES];
-  fsdp_graph_module_path(l->s->graph, node->module, owner);
-  int tensor = make_tensor(l->s, owner, what, FSDP_SPACE_DEVICE, FSDP_CATEGORY_ACTIVATIONS, FSDP_LIVE_SECTION,
-                           -1, node->module, bytes);
-  note_fate(l->s, tensor, FSDP_FATE_NONE);
-  return tensor;
+  return make_activation(l->s, node->module, what, bytes, FSDP_FATE_NONE);
 }

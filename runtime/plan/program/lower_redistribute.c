@@ -10,7 +10,6 @@
 //
 // Rows that are cut are one range (rows.h), so no copy packs or unpacks them.
 #include "runtime/base/check.h"
-#include "runtime/plan/mesh/placement.h"
 #include "runtime/plan/program/lower.h"
 
 #include <string.h>
@@ -136,7 +135,7 @@ void lower_redistribute(lowering *l, const fsdp_node *node) {
   const fsdp_conversion *c = &node->conversion;
   const fsdp_value *first = &l->s->graph->values[node->operands[0].value];
   conversion v = {.l = l, .node = node, .c = c};
-  bool context = fsdp_placement_token_axes(l->s->graph) & c->axes;
+  bool context = l->s->graph->token_axes & c->axes;
   v.stream = context ? FSDP_STREAM_CONTEXT : FSDP_STREAM_TENSOR;
   v.ranks = fsdp_mesh_group_size(&l->s->program->mesh, c->axes);
   if (c->from == c->to) return; // only its gradient is converted

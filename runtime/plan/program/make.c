@@ -49,11 +49,12 @@ fsdp_operand make_own_slot(const step_builder *s, int u, int tensor, fsdp_dtype 
 }
 
 fsdp_operand make_slice(const step_builder *s, int u, int tensor, fsdp_dtype dtype, fsdp_access access,
-                        int64_t slice_numel, int64_t numel) {
+                        int64_t numel) {
+  const fsdp_unit *unit = &s->units->units[u];
   int64_t width = fsdp_dtype_bytes(dtype);
   fsdp_operand operand = make_whole(s, tensor, dtype, access);
   operand.offset =
-      fsdp_affine_of_place(&s->program->mesh, s->units->units[u].replica_axes, 0, slice_numel * width);
+      fsdp_affine_of_place(&s->program->mesh, unit->replica_axes, 0, fsdp_unit_slice(unit) * width);
   operand.size_bytes = numel * width;
   return operand;
 }
@@ -77,6 +78,11 @@ int make_op(step_builder *s, fsdp_stream stream, fsdp_op_kind op, const fsdp_op_
   fsdp_instr instr = {.kind = FSDP_INSTR_OP, .stream = stream, .op = op, .unit = unit, .module = -1};
   if (attrs) instr.attrs = *attrs;
   return make_node(s, &instr, operands, operand_count);
+}
+
+int make_move(step_builder *s, fsdp_stream stream, int unit, fsdp_operand from, fsdp_operand to) {
+  from.access = FSDP_READ;
+  return make_op(s, stream, fsdp_op_move(to.access), NULL, unit, (fsdp_operand[]){from, to}, 2);
 }
 
 int make_copy(step_builder *s, fsdp_instr_kind kind, int unit, fsdp_operand from, fsdp_operand to) {
@@ -134,7 +140,7 @@ static void make_sum(step_builder *s, int tensor, fsdp_axis_set axes) {
 }
 
 void make_sum_over_tokens(step_builder *s, int tensor) {
-  make_sum(s, tensor, s->schedule->token_axes);
+  make_sum(s, tensor, s->graph->token_axes);
 }
 
 void make_sum_over_world(step_builder *s, int tensor) {

@@ -17,13 +17,15 @@ fsdp_operand make_whole(const step_builder *s, int tensor, fsdp_dtype dtype, fsd
 // This rank's slot of a buffer that holds unit `u` whole.
 fsdp_operand make_own_slot(const step_builder *s, int u, int tensor, fsdp_dtype dtype, fsdp_access access);
 
-// This rank's slice of its shard of unit `u`, which starts at `slice` * (place among the replicas) elements.
+// `numel` elements of a shard of unit `u` from this rank's slice of it on.
 fsdp_operand make_slice(const step_builder *s, int u, int tensor, fsdp_dtype dtype, fsdp_access access,
-                        int64_t slice_numel, int64_t numel);
+                        int64_t numel);
 
 // Each returns the node's index. `operands` are copied.
 int make_op(step_builder *s, fsdp_stream stream, fsdp_op_kind op, const fsdp_op_attrs *attrs, int unit,
             const fsdp_operand *operands, int operand_count);
+// Writes `from` into `to`, or adds it to that, as its access says (FSDP_WRITE, FSDP_UPDATE).
+int make_move(step_builder *s, fsdp_stream stream, int unit, fsdp_operand from, fsdp_operand to);
 // A copy between the arenas; accesses are set here.
 int make_copy(step_builder *s, fsdp_instr_kind kind, int unit, fsdp_operand from, fsdp_operand to);
 int make_copy_whole(step_builder *s, fsdp_instr_kind kind, int from, int to, fsdp_dtype dtype);

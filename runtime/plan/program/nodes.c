@@ -61,8 +61,7 @@ static bool is_named(int tensor, int unit_count, unsigned named) {
 // `written`: by tensor, by the nodes before.
 static void check_node(const fsdp_list_node *node, const fsdp_program *program, int unit_count,
                        unsigned named, bool *written, const char *pass) {
-  const char *name = node->instr.kind == FSDP_INSTR_OP ? fsdp_op_name(node->instr.op)
-                                                       : fsdp_instr_kind_name(node->instr.kind);
+  const char *name = fsdp_instr_name(&node->instr);
   for (int o = 0; o < node->operand_count; o++) {
     const fsdp_operand *operand = &node->operands[o];
     if (operand->tensor < 0 && is_named(operand->tensor, unit_count, named)) continue;

@@ -37,8 +37,7 @@ int step_gather_shards(step_builder *s, int u, int to, bool has_slot) {
   } else if (c->cpu_offload) {
     first = make_copy(s, FSDP_INSTR_H2D, u, source, slot);
   } else if (source_dtype != c->param_dtype || unit->shard_count == 1) {
-    first =
-        make_op(s, FSDP_STREAM_GATHER, fsdp_op_move(FSDP_WRITE), NULL, u, (fsdp_operand[]){source, slot}, 2);
+    first = make_move(s, FSDP_STREAM_GATHER, u, source, slot);
   }
   if (unit->shard_count > 1) {
     fsdp_operand operands[2] = {first == FSDP_NO_NODE ? source : slot,

@@ -54,12 +54,6 @@ static int grad_shard(step_builder *s, int u) {
   return *shard;
 }
 
-static void move(step_builder *s, fsdp_stream stream, int u, fsdp_operand from, int to, fsdp_access access) {
-  fsdp_operand operands[2] = {from, make_whole(s, to, s->modes.shard_dtype, access)};
-  operands[0].access = FSDP_READ;
-  make_op(s, stream, fsdp_op_move(access), NULL, u, operands, 2);
-}
-
 static void all_reduce(step_builder *s, int u, fsdp_operand range) {
   make_collective(s, FSDP_INSTR_ALL_REDUCE, s->units->units[u].sum_axes, FSDP_STREAM_REDUCE, u, &range);
 }
@@ -73,11 +67,11 @@ static void all_reduce_shard(step_builder *s, int u, int shard) {
   }
   int narrow = make_unit_tensor(s, u, "grad_narrow", FSDP_SPACE_DEVICE, FSDP_CATEGORY_GRADIENTS,
                                 FSDP_LIVE_SECTION, s->units->units[u].shard_numel, dtype);
-  fsdp_operand down[2] = {make_whole(s, shard, shard_dtype, FSDP_READ),
-                          make_whole(s, narrow, dtype, FSDP_WRITE)};
-  make_op(s, FSDP_STREAM_SHARD, fsdp_op_move(FSDP_WRITE), NULL, u, down, 2);
-  all_reduce(s, u, make_whole(s, narrow, dtype, FSDP_UPDATE));
-  move(s, FSDP_STREAM_SHARD, u, make_whole(s, narrow, dtype, FSDP_READ), shard, FSDP_WRITE);
+  const fsdp_operand wide = make_whole(s, shard, shard_dtype, FSDP_WRITE),
+                     reduced = make_whole(s, narrow, dtype, FSDP_WRITE);
+  make_move(s, FSDP_STREAM_SHARD, u, wide, reduced);
+  all_reduce(s, u, reduced);
+  make_move(s, FSDP_STREAM_SHARD, u, reduced, wide);
 }
 
 // The reduced shard to host memory: overwriting what is there, or adding to it.
@@ -91,8 +85,8 @@ static void bring_down(step_builder *s, int u, fsdp_operand part, bool overwrite
   int staging = make_unit_tensor(s, u, "grad_staging", FSDP_SPACE_HOST, FSDP_CATEGORY_GRADIENTS,
                                  FSDP_LIVE_SECTION, s->units->units[u].shard_numel, part.dtype);
   make_copy(s, FSDP_INSTR_D2H, u, part, make_whole(s, staging, part.dtype, FSDP_WRITE));
-  move(s, FSDP_STREAM_HOST, u, make_whole(s, staging, part.dtype, FSDP_READ), shard,
-       overwrite ? FSDP_WRITE : FSDP_UPDATE);
+  make_move(s, FSDP_STREAM_HOST, u, make_whole(s, staging, part.dtype, FSDP_READ),
+            make_whole(s, shard, s->modes.shard_dtype, overwrite ? FSDP_WRITE : FSDP_UPDATE));
 }
 
 // Offload: `part` is this micro-batch's reduced shard on the device. The sum over replicas is taken once per
@@ -107,8 +101,7 @@ static void reduce_to_host(step_builder *s, int u, fsdp_operand part, bool shard
     make_copy(s, FSDP_INSTR_H2D, u, make_whole(s, grad_shard(s, u), dtype, FSDP_READ),
               make_whole(s, raised, dtype, FSDP_WRITE));
     part.access = FSDP_UPDATE;
-    fsdp_operand sum[2] = {make_whole(s, raised, dtype, FSDP_READ), part};
-    make_op(s, FSDP_STREAM_SHARD, fsdp_op_move(FSDP_UPDATE), NULL, u, sum, 2);
+    make_move(s, FSDP_STREAM_SHARD, u, make_whole(s, raised, dtype, FSDP_READ), part);
   }
   if (sums_replicas) all_reduce(s, u, part);
   bring_down(s, u, part, shard_is_new || sums_replicas);
@@ -120,10 +113,10 @@ static fsdp_operand full_gradient(step_builder *s, int u) {
   if (s->modes.grad_dtype == s->config->reduce_dtype) return full;
   int narrow = make_unit_tensor(s, u, "grad_narrow", FSDP_SPACE_DEVICE, FSDP_CATEGORY_GRADIENTS,
                                 FSDP_LIVE_SECTION, s->units->units[u].padded_numel, s->config->reduce_dtype);
-  fsdp_operand operands[2] = {full, make_whole(s, narrow, s->config->reduce_dtype, FSDP_WRITE)};
-  make_op(s, FSDP_STREAM_SHARD, fsdp_op_move(FSDP_WRITE), NULL, u, operands, 2);
-  operands[1].access = FSDP_READ;
-  return operands[1];
+  fsdp_operand reduced = make_whole(s, narrow, s->config->reduce_dtype, FSDP_WRITE);
+  make_move(s, FSDP_STREAM_SHARD, u, full, reduced);
+  reduced.access = FSDP_READ;
+  return reduced;
 }
 
 // Scatters the sum of full gradients over the shard group and adds this rank's part to its shard.
@@ -144,7 +137,8 @@ static void reduce_full(step_builder *s, int u) {
   if (offload)
     reduce_to_host(s, u, part, shard_is_new);
   else
-    move(s, FSDP_STREAM_SHARD, u, part, grad_shard(s, u), shard_is_new ? FSDP_WRITE : FSDP_UPDATE);
+    make_move(s, FSDP_STREAM_SHARD, u, part,
+              make_whole(s, grad_shard(s, u), s->modes.shard_dtype, shard_is_new ? FSDP_WRITE : FSDP_UPDATE));
 }
 
 // Unit `u`'s part of the gradient norm: the squares of its final shard.

@@ -17,9 +17,9 @@ void pass_snapshot(step_builder *s) {
       char name[FSDP_NAME_BYTES];
       snprintf(name, sizeof name, "snapshot_%s", kept->name);
       fsdp_dtype dtype = step_slot_dtype(s, u, slot);
-      int64_t slice = fsdp_unit_slice(&s->units->units[u]), last = fsdp_unit_last_slice(&s->units->units[u]);
+      const int64_t last = fsdp_unit_last_slice(&s->units->units[u]);
       int to = make_unit_tensor(s, u, name, FSDP_SPACE_HOST, kept->category, FSDP_LIVE_ALWAYS, last, dtype);
-      int copy = make_copy(s, FSDP_INSTR_D2H, u, make_slice(s, u, from, dtype, FSDP_READ, slice, last),
+      int copy = make_copy(s, FSDP_INSTR_D2H, u, make_slice(s, u, from, dtype, FSDP_READ, last),
                            make_whole(s, to, dtype, FSDP_WRITE));
       s->nodes.nodes[copy].instr.stream = FSDP_STREAM_SNAPSHOT;
       s->unit_state[u].snapshot[slot] = to;
@@ -39,12 +39,12 @@ static void exchange_slices(step_builder *s, int u, int tensor, fsdp_dtype dtype
   if (s->config->cpu_offload) {
     on_device = make_unit_tensor(s, u, "exchanged", FSDP_SPACE_DEVICE, FSDP_CATEGORY_WORKSPACE,
                                  FSDP_LIVE_SECTION, numel, dtype);
-    make_copy(s, FSDP_INSTR_H2D, u, make_slice(s, u, tensor, dtype, FSDP_READ, slice, slice),
-              make_slice(s, u, on_device, dtype, FSDP_WRITE, slice, slice));
+    make_copy(s, FSDP_INSTR_H2D, u, make_slice(s, u, tensor, dtype, FSDP_READ, slice),
+              make_slice(s, u, on_device, dtype, FSDP_WRITE, slice));
   }
   fsdp_operand all = make_whole(s, on_device, dtype, FSDP_WRITE);
   all.size_bytes = numel * fsdp_dtype_bytes(dtype);
-  fsdp_operand operands[2] = {make_slice(s, u, on_device, dtype, FSDP_READ, slice, slice), all};
+  fsdp_operand operands[2] = {make_slice(s, u, on_device, dtype, FSDP_READ, slice), all};
   make_collective(s, FSDP_INSTR_ALL_GATHER, unit->replica_axes, FSDP_STREAM_REDUCE, u, operands);
   if (on_device == tensor) return;
   all.access = FSDP_READ;
@@ -55,11 +55,9 @@ static void exchange_slices(step_builder *s, int u, int tensor, fsdp_dtype dtype
 
 // The shard in param dtype, where the state lies.
 static void cast_master(step_builder *s, int u, int to) {
-  fsdp_operand cast[2] = {
-      make_whole(s, s->unit_state[u].slot[FSDP_SLOT_MASTER], s->config->master_dtype, FSDP_READ),
-      make_whole(s, to, s->config->param_dtype, FSDP_WRITE)};
-  make_op(s, s->config->cpu_offload ? FSDP_STREAM_HOST : FSDP_STREAM_SHARD, fsdp_op_move(FSDP_WRITE), NULL, u,
-          cast, 2);
+  make_move(s, s->config->cpu_offload ? FSDP_STREAM_HOST : FSDP_STREAM_SHARD, u,
+            make_whole(s, s->unit_state[u].slot[FSDP_SLOT_MASTER], s->config->master_dtype, FSDP_READ),
+            make_whole(s, to, s->config->param_dtype, FSDP_WRITE));
 }
 
 // A step that is skipped leaves the master as it is, and with it what comes here: the cast is no part of the

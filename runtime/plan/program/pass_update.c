@@ -45,7 +45,7 @@ static int norm_and_factor(step_builder *s) {
   fsdp_operand sum[2] = {make_whole(s, s->norm_partials, FSDP_F32, FSDP_READ),
                          make_whole(s, total, FSDP_F32, FSDP_WRITE)};
   make_op(s, stream, fsdp_op_sum(), NULL, -1, sum, 2);
-  if (offload && s->modes.rank_count > 1) { // collectives require device memory
+  if (offload && fsdp_mesh_all_axes(&s->program->mesh)) { // collectives require device memory
     int raised = make_scalars(s, "norm_raised", FSDP_SPACE_DEVICE, FSDP_LIVE_SECTION, 1);
     make_copy_whole(s, FSDP_INSTR_H2D, total, raised, FSDP_F32);
     make_sum_over_world(s, raised);
@@ -57,7 +57,7 @@ static int norm_and_factor(step_builder *s) {
   int norm = make_scalars(s, "norm", space, FSDP_LIVE_SECTION, 1);
   s->factor = make_scalars(s, "factor", space, FSDP_LIVE_SECTION, 1);
   const fsdp_plan_config *c = s->config;
-  fsdp_op_attrs attrs = {.max_norm = c->grad_clip, .norm_limit = s->schedule->norm_limit};
+  fsdp_op_attrs attrs = {.max_norm = c->grad_clip, .norm_limit = fsdp_plan_norm_limit(c)};
   fsdp_operand clip[3] = {make_whole(s, total, FSDP_F32, FSDP_READ),
                           make_whole(s, norm, FSDP_F32, FSDP_WRITE),
                           make_whole(s, s->factor, FSDP_F32, FSDP_WRITE)};

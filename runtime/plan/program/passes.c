@@ -26,7 +26,7 @@ static bool sums_in_bf16(const fsdp_plan_config *c, const step_modes *modes) {
 
 static step_modes choose_modes(const fsdp_plan_config *c, const fsdp_units *units) {
   bool accumulates = c->micro_batches > 1, local = c->accumulate == FSDP_ACCUMULATE_LOCAL;
-  step_modes m = {.rank_count = fsdp_mesh_ranks(&units->mesh)};
+  step_modes m = {0};
   bool unsharded = true;
   for (int u = 0; u < units->count; u++) unsharded = unsharded && units->units[u].shard_count == 1;
   m.keeps_gathered = c->strategy == FSDP_GRAD_OP || c->strategy == FSDP_NO;
@@ -162,23 +162,22 @@ static int *units_without(int count) {
   return tensors;
 }
 
-void fsdp_schedule(const fsdp_schedule_config *config, const fsdp_graph *graph, const fsdp_units *units,
-                   fsdp_schedule_result *result) {
-  const fsdp_plan_config *plan = config->plan;
-  const int64_t scratch = plan->backend->gemm_workspace_bytes;
+void fsdp_schedule(const fsdp_plan_config *config, const fsdp_fate *fates, const fsdp_graph *graph,
+                   const fsdp_units *units, fsdp_schedule_result *result) {
+  const int64_t scratch = config->backend->gemm_workspace_bytes;
   int unit_count = units->count;
-  step_builder s = {.config = plan,
-                    .schedule = config,
+  step_builder s = {.config = config,
+                    .fates = fates,
                     .graph = graph,
                     .units = units,
                     .program = fsdp_program_create(),
                     .unit_state = fsdp_alloc_zeroed((size_t)unit_count, sizeof(fsdp_unit_state)),
-                    .modes = choose_modes(plan, units),
+                    .modes = choose_modes(config, units),
                     .forward_order = fsdp_alloc_zeroed((size_t)unit_count, sizeof(int)),
                     .gathered = units_without(unit_count),
                     .gradient = units_without(unit_count)};
   s.program->mesh = units->mesh;
-  s.program->micro_batches = plan->micro_batches;
+  s.program->micro_batches = config->micro_batches;
   find_forward_order(&s);
   make_state_tensors(&s);
   *result = (fsdp_schedule_result){

@@ -61,15 +61,9 @@ int fsdp_program_instr(fsdp_program *program, const fsdp_instr *instr, const fsd
   return index;
 }
 
-int fsdp_program_comm_find(const fsdp_program *program, fsdp_axis_set axes, fsdp_stream stream) {
+int fsdp_program_comm_add(fsdp_program *program, fsdp_axis_set axes, fsdp_stream stream) {
   for (int c = 0; c < program->comm_count; c++)
     if (program->comms[c].axes == axes && program->comms[c].stream == stream) return c;
-  return -1;
-}
-
-int fsdp_program_comm_add(fsdp_program *program, fsdp_axis_set axes, fsdp_stream stream) {
-  int found = fsdp_program_comm_find(program, axes, stream);
-  if (found >= 0) return found;
   FSDP_CHECK(program->comm_count < FSDP_PROGRAM_COMMS_MAX, "more than %d communicators",
              FSDP_PROGRAM_COMMS_MAX);
   program->comms[program->comm_count] = (fsdp_program_comm){axes, stream};
@@ -378,6 +372,10 @@ const char *fsdp_instr_kind_name(fsdp_instr_kind kind) {
   return names[kind];
 }
 
+const char *fsdp_instr_name(const fsdp_instr *instr) {
+  return instr->kind == FSDP_INSTR_OP ? fsdp_op_name(instr->op) : fsdp_instr_kind_name(instr->kind);
+}
+
 const char *fsdp_section_name(fsdp_section_kind kind) {
   static const char *const names[] = {"only",       "first", "middle",   "last",    "update",
                                       "evaluation", "check", "snapshot", "exchange"};
@@ -407,9 +405,8 @@ static void print_operand(const fsdp_program *program, const fsdp_operand *opera
 static void print_instr(const fsdp_program *program, int position, FILE *out) {
   static const char *const reasons[] = {"data", "reuse", "policy"};
   const fsdp_instr *instr = &program->instrs[position];
-  bool op = instr->kind == FSDP_INSTR_OP;
   char name[64];
-  snprintf(name, sizeof name, "%s", op ? fsdp_op_name(instr->op) : fsdp_instr_kind_name(instr->kind));
+  snprintf(name, sizeof name, "%s", fsdp_instr_name(instr));
   if (instr->attrs.attention != FSDP_ATTENTION_CPU)
     snprintf(name + strlen(name), sizeof name - strlen(name), "[%s]",
              fsdp_attention_kernel_name(instr->attrs.attention));

@@ -161,9 +161,8 @@ void fsdp_program_destroy(fsdp_program *program); // NULL is allowed
 int fsdp_program_tensor(fsdp_program *program, const fsdp_tensor *tensor);
 int fsdp_program_instr(fsdp_program *program, const fsdp_instr *instr, const fsdp_operand *operands,
                        int operand_count);
-// The communicator over `axes` on `stream`: added if there is none yet; found, or -1 if there is none.
+// The communicator over `axes` on `stream`, which is added if there is none yet.
 int fsdp_program_comm_add(fsdp_program *program, fsdp_axis_set axes, fsdp_stream stream);
-int fsdp_program_comm_find(const fsdp_program *program, fsdp_axis_set axes, fsdp_stream stream);
 // Ranks of the group of a collective.
 int fsdp_program_comm_size(const fsdp_program *program, const fsdp_instr *instr);
 // The bytes of the whole buffer of a collective.
@@ -217,4 +216,6 @@ void fsdp_program_print(const fsdp_program *program, FILE *out);
 
 const char *fsdp_category_name(fsdp_category category);
 const char *fsdp_instr_kind_name(fsdp_instr_kind kind);
+// "all_gather"; of an op its own name.
+const char *fsdp_instr_name(const fsdp_instr *instr);
 const char *fsdp_section_name(fsdp_section_kind kind);

@@ -36,6 +36,12 @@ bool fsdp_saving_has_parts(const fsdp_saving *saving) {
   return found;
 }
 
+bool fsdp_saving_offloads(const fsdp_saving *saving) {
+  bool found = false;
+  for (int r = 0; r < saving->count; r++) found = found || saving->rules[r].fate == FSDP_FATE_OFFLOAD;
+  return found;
+}
+
 // ---- Text
 
 // The number after a rule's "@" (or "block:"), 0 if it is not a whole number of at least 1.

@@ -46,6 +46,8 @@ bool fsdp_saving_equal(const fsdp_saving *a, const fsdp_saving *b);
 
 // Whether a rule takes a part of the layers, so that they differ in what they save.
 bool fsdp_saving_has_parts(const fsdp_saving *saving);
+// Whether a rule offloads anything.
+bool fsdp_saving_offloads(const fsdp_saving *saving);
 
 // Appends the rules of `text`: items "NAME", "NAME:MODULE" or "block:K", each with "@K" for the first K
 // layers, separated by commas, with or without spaces after them; "none" and "" are no rule.

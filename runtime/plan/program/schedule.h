@@ -10,6 +10,8 @@
 #include "runtime/plan/program/saving.h"
 #include "runtime/plan/sharding/sharding.h"
 
+#include <float.h>
+
 // ---- The configuration of a plan: all that a user decides; the passes read it as it is
 
 typedef enum fsdp_strategy { FSDP_FULL, FSDP_GRAD_OP, FSDP_NO, FSDP_HYBRID, FSDP_ZERO1 } fsdp_strategy;
@@ -101,14 +103,6 @@ typedef struct fsdp_plan_config {
 
 // ---- The program
 
-// What determines the program beside graph and units.
-typedef struct fsdp_schedule_config {
-  const fsdp_plan_config *plan;
-  fsdp_axis_set token_axes; // over which ranks have different tokens, whose losses and counts add up
-  const fsdp_fate *fates;   // of the graph's values
-  float norm_limit;         // the greatest norm that is applied
-} fsdp_schedule_config;
-
 // Where a unit's state lies: tensors of the program, -1 if the plan has none.
 typedef struct fsdp_unit_state {
   const fsdp_optimizer *optimizer;
@@ -126,8 +120,13 @@ typedef struct fsdp_schedule_result {
   int logits;                  // in host memory: of the row that an evaluation was asked for, or -1
 } fsdp_schedule_result;
 
-// Makes the program; the caller owns it and unit_state.
-void fsdp_schedule(const fsdp_schedule_config *config, const fsdp_graph *graph, const fsdp_units *units,
-                   fsdp_schedule_result *result);
+// Makes the program; the caller owns it and unit_state. `fates`: of the graph's values.
+void fsdp_schedule(const fsdp_plan_config *config, const fsdp_fate *fates, const fsdp_graph *graph,
+                   const fsdp_units *units, fsdp_schedule_result *result);
+
+// The greatest norm that is applied (FSDP_NORM_SKIPS): the plan's limit or, without one, the greatest number.
+static inline float fsdp_plan_norm_limit(const fsdp_plan_config *config) {
+  return config->norm_limit > 0 ? config->norm_limit : FLT_MAX;
+}
 
 const char *fsdp_strategy_name(fsdp_strategy strategy);

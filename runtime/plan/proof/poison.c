@@ -1,37 +1,14 @@
 #include "runtime/plan/proof/poison.h"
 
 #include "runtime/base/check.h"
+#include "runtime/plan/proof/boundary.h"
 
 #include <string.h>
-
-// Tensors by the position where they begin, and by the position where they end, each as linked lists.
-typedef struct boundary {
-  int *first; // by position
-  int *next;  // by tensor
-} boundary;
-
-static boundary boundary_create(const fsdp_program *program, bool ends) {
-  boundary b = {fsdp_alloc((size_t)program->instr_count * sizeof *b.first),
-                fsdp_alloc((size_t)program->tensor_count * sizeof *b.next)};
-  for (int i = 0; i < program->instr_count; i++) b.first[i] = -1;
-  for (int t = program->tensor_count - 1; t >= 0; t--) {
-    const fsdp_tensor *tensor = &program->tensors[t];
-    if (tensor->lifetime == FSDP_LIVE_ALWAYS || tensor->end < tensor->begin || tensor->bytes == 0) continue;
-    int position = ends ? tensor->end : tensor->begin;
-    b.next[t] = b.first[position];
-    b.first[position] = t;
-  }
-  return b;
-}
-
-static void boundary_destroy(boundary *b) {
-  free(b->first);
-  free(b->next);
-}
 
 static void append_poison(fsdp_program *program, int tensor, int unit) {
   const fsdp_tensor *target = &program->tensors[tensor];
   bool host = target->space == FSDP_SPACE_HOST;
+  if (target->lifetime == FSDP_LIVE_ALWAYS || target->bytes == 0) return;
   fsdp_instr instr = {.kind = FSDP_INSTR_OP,
                       .stream = host ? FSDP_STREAM_HOST : FSDP_STREAM_COMPUTE,
                       .op = fsdp_op_poison(),
@@ -47,8 +24,8 @@ static void append_poison(fsdp_program *program, int tensor, int unit) {
 }
 
 // Appends the instructions of one section of `old`, with poison around them; fills new_position.
-static void copy_section(fsdp_program *program, const fsdp_program *old, int section, const boundary *begins,
-                         const boundary *ends, int *new_position) {
+static void copy_section(fsdp_program *program, const fsdp_program *old, int section,
+                         const fsdp_boundary *begins, const fsdp_boundary *ends, int *new_position) {
   fsdp_program_begin_section(program, old->sections[section].kind);
   for (int i = old->sections[section].begin; i < old->sections[section].end; i++) {
     const fsdp_instr *instr = &old->instrs[i];
@@ -62,7 +39,7 @@ static void copy_section(fsdp_program *program, const fsdp_program *old, int sec
 
 void fsdp_program_insert_poison(fsdp_program *program) {
   fsdp_program old = *program;
-  boundary begins = boundary_create(&old, false), ends = boundary_create(&old, true);
+  fsdp_boundary begins = fsdp_boundary_create(&old, false), ends = fsdp_boundary_create(&old, true);
   int *new_position = fsdp_alloc((size_t)old.instr_count * sizeof *new_position);
   program->instrs = NULL;
   program->operands = NULL;
@@ -82,8 +59,8 @@ void fsdp_program_insert_poison(fsdp_program *program) {
       tensor->end = new_position[tensor->end];
     }
   }
-  boundary_destroy(&begins);
-  boundary_destroy(&ends);
+  fsdp_boundary_destroy(&begins);
+  fsdp_boundary_destroy(&ends);
   free(new_position);
   free(old.instrs);
   free(old.operands);

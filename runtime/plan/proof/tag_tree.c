@@ -2,7 +2,8 @@
 
 #include "runtime/base/check.h"
 
-#define MIXED (-2) // the children's tags count
+#define MIXED  (-2) // the children's tags count
+#define NO_TAG (-3)
 
 static int compare_cuts(const void *a, const void *b) {
   int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
@@ -58,30 +59,18 @@ static void pull_up(fsdp_tag_tree *tree, int node) {
   tree->tags[node] = uniform ? tree->tags[2 * node] : MIXED;
 }
 
-// The node covers segments [first, first + count).
-static void set_tags(fsdp_tag_tree *tree, int node, int first, int count, span s, int tag) {
-  if (s.begin <= first && first + count <= s.end) {
+// Gives `s` the tag, but for segments that carry `kept`. The node covers segments [first, first + count).
+static void set_tags(fsdp_tag_tree *tree, int node, int first, int count, span s, int tag, int kept) {
+  if (tree->tags[node] == tag || tree->tags[node] == kept) return;
+  const bool covered = s.begin <= first && first + count <= s.end;
+  if (covered && (tree->tags[node] != MIXED || kept == NO_TAG)) {
     tree->tags[node] = tag;
     return;
   }
-  if (tree->tags[node] == tag) return;
   int half = count / 2, middle = first + half;
   push_down(tree, node);
-  if (s.begin < middle) set_tags(tree, 2 * node, first, half, s, tag);
-  if (s.end > middle) set_tags(tree, 2 * node + 1, middle, half, s, tag);
-  pull_up(tree, node);
-}
-
-static void keep_tags(fsdp_tag_tree *tree, int node, int first, int count, span s, int tag) {
-  if (tree->tags[node] == tag || tree->tags[node] == FSDP_NOBODY) return;
-  if (s.begin <= first && first + count <= s.end && tree->tags[node] != MIXED) {
-    tree->tags[node] = FSDP_NOBODY;
-    return;
-  }
-  int half = count / 2, middle = first + half;
-  push_down(tree, node);
-  if (s.begin < middle) keep_tags(tree, 2 * node, first, half, s, tag);
-  if (s.end > middle) keep_tags(tree, 2 * node + 1, middle, half, s, tag);
+  if (s.begin < middle) set_tags(tree, 2 * node, first, half, s, tag, kept);
+  if (s.end > middle) set_tags(tree, 2 * node + 1, middle, half, s, tag, kept);
   pull_up(tree, node);
 }
 
@@ -102,12 +91,12 @@ static int find_other_tag(const fsdp_tag_tree *tree, int node, int first, int co
 
 void fsdp_tag_tree_set(fsdp_tag_tree *tree, int64_t begin, int64_t end, int tag) {
   if (begin == end) return;
-  set_tags(tree, 1, 0, tree->leaf_count, span_of(tree, begin, end), tag);
+  set_tags(tree, 1, 0, tree->leaf_count, span_of(tree, begin, end), tag, NO_TAG);
 }
 
 void fsdp_tag_tree_keep(fsdp_tag_tree *tree, int64_t begin, int64_t end, int tag) {
   if (begin == end) return;
-  keep_tags(tree, 1, 0, tree->leaf_count, span_of(tree, begin, end), tag);
+  set_tags(tree, 1, 0, tree->leaf_count, span_of(tree, begin, end), FSDP_NOBODY, tag);
 }
 
 bool fsdp_tag_tree_all(const fsdp_tag_tree *tree, int64_t begin, int64_t end, int tag, int64_t *where,

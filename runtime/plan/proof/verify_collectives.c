@@ -5,13 +5,6 @@ static bool group_spans(const verifier *v, int comm, int axis) {
   return (v->program->comms[comm].axes >> axis & 1) != 0;
 }
 
-static int64_t group_ranks(const verifier *v, int comm) {
-  int64_t ranks = 1;
-  for (int axis = 0; axis < VERIFY_AXES_MAX; axis++)
-    if (group_spans(v, comm, axis)) ranks *= verify_axis_size(v, axis);
-  return ranks;
-}
-
 // The distance of `part` from the start of `whole`, an operand of the same tensor: on the rank with every
 // coordinate 0, its stride per axis, and its least and greatest value.
 typedef struct distance {
@@ -66,7 +59,8 @@ static const char *slots_fault(const verifier *v, const fsdp_instr *instr) {
   const fsdp_operand *input = &v->program->operands[instr->first_operand], *output = input + 1;
   const bool gathers = row->output == FSDP_PART_WHOLE;
   const fsdp_operand *part = gathers ? input : output, *whole = gathers ? output : input;
-  const int64_t ranks = group_ranks(v, instr->comm), parts = row->input == row->output ? 1 : ranks;
+  const int64_t ranks = fsdp_program_comm_size(v->program, instr),
+                parts = row->input == row->output ? 1 : ranks;
   int64_t bytes;
   if (input->access != FSDP_READ || output->access != FSDP_WRITE)
     return "its first operand is read, its second written";

@@ -189,9 +189,9 @@ static bool walk_instr(data_walk *w, int position, int run) {
   const fsdp_instr *instr = &program->instrs[position];
   const fsdp_operand *operands = &program->operands[instr->first_operand];
   for (int o = 0; o < instr->operand_count; o++)
-    if (verify_reads(&operands[o]) && !check_read(w, position, &operands[o], run)) return false;
+    if ((operands[o].access & FSDP_READ) && !check_read(w, position, &operands[o], run)) return false;
   for (int o = 0; o < instr->operand_count; o++)
-    if (verify_writes(&operands[o]))
+    if (operands[o].access & FSDP_WRITE)
       record_write(w, &operands[o],
                    fsdp_instr_is_poison(instr) ? FSDP_NOBODY : data_tag(w->v, operands[o].tensor, run));
   return true;

@@ -4,8 +4,7 @@
 
 const char *verify_describe(const verifier *v, int position, char out[VERIFY_WHO_BYTES]) {
   const fsdp_instr *instr = &v->program->instrs[position];
-  snprintf(out, VERIFY_WHO_BYTES, "%s on stream %s at %d",
-           instr->kind == FSDP_INSTR_OP ? fsdp_op_name(instr->op) : fsdp_instr_kind_name(instr->kind),
+  snprintf(out, VERIFY_WHO_BYTES, "%s on stream %s at %d", fsdp_instr_name(instr),
            fsdp_stream_name(instr->stream), position);
   return out;
 }

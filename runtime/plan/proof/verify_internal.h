@@ -35,13 +35,6 @@ typedef struct verify_range {
   int64_t begin, end;
 } verify_range;
 
-static inline bool verify_reads(const fsdp_operand *operand) {
-  return (operand->access & FSDP_READ) != 0;
-}
-static inline bool verify_writes(const fsdp_operand *operand) {
-  return (operand->access & FSDP_WRITE) != 0;
-}
-
 // Bytes that the operand moves by for each step along the axis; 0 along an axis of one.
 int64_t verify_stride(const verifier *v, const fsdp_operand *operand, int axis);
 int verify_axis_size(const verifier *v, int axis);

@@ -162,8 +162,9 @@ bool verify_order(const verifier *v) {
       recent[i] = stream_recent[instr->stream] = current;
       for (int o = instr->first_operand; o < instr->first_operand + instr->operand_count && sound; o++) {
         int range[2] = {r.segment_begin[o], r.segment_end[o]};
-        if (program->operands[o].size_bytes == 0) continue;
-        int conflict = visit(&r, 1, 0, r.leaf_count, range, current, verify_writes(&program->operands[o]));
+        const fsdp_operand *operand = &program->operands[o];
+        if (operand->size_bytes == 0) continue;
+        int conflict = visit(&r, 1, 0, r.leaf_count, range, current, (operand->access & FSDP_WRITE) != 0);
         sound = conflict == FSDP_NOBODY || report_race(&r, i, o, conflict);
       }
     }

@@ -1,5 +1,6 @@
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
+#include "runtime/plan/proof/boundary.h"
 #include "runtime/plan/proof/tag_tree.h"
 #include "runtime/plan/proof/verify_internal.h"
 
@@ -91,32 +92,6 @@ bool verify_ranges(const verifier *v) {
 
 // ---- Live tensors apart
 
-// Per position, the tensors that begin (or end) there, as linked lists.
-typedef struct boundary {
-  int *first, *next;
-} boundary;
-
-static boundary boundary_create(const fsdp_program *program, bool of_ends) {
-  boundary b = {fsdp_alloc((size_t)(program->instr_count + 1) * sizeof *b.first),
-                fsdp_alloc((size_t)program->tensor_count * sizeof *b.next)};
-  for (int i = 0; i <= program->instr_count; i++) b.first[i] = -1;
-  for (int t = 0; t < program->tensor_count; t++) {
-    const fsdp_tensor *tensor = &program->tensors[t];
-    if (tensor->end < tensor->begin) continue;
-    int position = of_ends ? tensor->end : tensor->begin;
-    FSDP_CHECK(position >= 0 && position < program->instr_count, "tensor %s lives from %d to %d",
-               tensor->name, tensor->begin, tensor->end);
-    b.next[t] = b.first[position];
-    b.first[position] = t;
-  }
-  return b;
-}
-
-static void boundary_destroy(boundary *b) {
-  free(b->first);
-  free(b->next);
-}
-
 static fsdp_tag_tree create_owners(const verifier *v) {
   int count = 2 * v->program->tensor_count;
   int64_t *cuts = fsdp_alloc(((size_t)count + 1) * sizeof *cuts);
@@ -151,7 +126,7 @@ static bool take_bytes(const verifier *v, fsdp_tag_tree *owners, int position, i
 bool verify_overlap(const verifier *v) {
   const fsdp_program *program = v->program;
   fsdp_tag_tree owners = create_owners(v);
-  boundary begins = boundary_create(program, false), ends = boundary_create(program, true);
+  fsdp_boundary begins = fsdp_boundary_create(program, false), ends = fsdp_boundary_create(program, true);
   bool sound = true;
   for (int i = 0; i < program->instr_count && sound; i++) {
     for (int t = begins.first[i]; t >= 0 && sound; t = begins.next[t]) sound = take_bytes(v, &owners, i, t);
@@ -160,8 +135,8 @@ bool verify_overlap(const verifier *v) {
       fsdp_tag_tree_set(&owners, range.begin, range.end, FSDP_NOBODY);
     }
   }
-  boundary_destroy(&begins);
-  boundary_destroy(&ends);
+  fsdp_boundary_destroy(&begins);
+  fsdp_boundary_destroy(&ends);
   fsdp_tag_tree_destroy(&owners);
   return sound;
 }

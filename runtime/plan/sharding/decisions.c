@@ -12,14 +12,24 @@ typedef struct decider {
   const fsdp_mesh *mesh; // before it was factored, for messages
   const fsdp_factored_mesh *axes;
   fsdp_decisions *out;
-  fsdp_value_axes *lies; // by value: as what comes next finds it
   fsdp_error *error;
 } decider;
 
 // ---- Ops
 
-char fsdp_op_column_letter(const fsdp_op_operand *operand) {
-  return operand->dim_count == 2 ? operand->dims[1].blocks[0].letters[0] : 0;
+fsdp_value_axes fsdp_strategy_operand(const fsdp_op_strategy *strategy, const fsdp_op_operand *operand) {
+  const char letter = operand->dim_count == 2 ? operand->dims[1].blocks[0].letters[0] : 0;
+  return (fsdp_value_axes){fsdp_strategy_axes(strategy, 't'),
+                           letter ? fsdp_strategy_axes(strategy, letter) : 0};
+}
+
+fsdp_axis_set fsdp_strategy_partial(const fsdp_op_strategy *strategy, const fsdp_op_letters *row,
+                                    int operand) {
+  fsdp_axis_set axes = 0;
+  for (int l = 0; l < row->letter_count; l++)
+    if (fsdp_op_contracts(row, operand, row->letters[l].name))
+      axes |= fsdp_strategy_axes(strategy, row->letters[l].name);
+  return axes;
 }
 
 int fsdp_node_row_operand(const fsdp_node *node, int o) {
@@ -49,38 +59,29 @@ bool fsdp_node_stacks_experts(const fsdp_node *node, int operand, int dim) {
 
 // ---- Rules of outputs
 
-static bool is_layer(const fsdp_graph *graph, int module) {
-  return strcmp(graph->modules[module].class_name, graph->block_class) == 0;
+fsdp_value_axes fsdp_decisions_stored(const fsdp_decisions *decisions, const fsdp_factored_mesh *axes,
+                                      const fsdp_spec *rule) {
+  const fsdp_axis_set input = decisions->batch | decisions->parts;
+  if (!rule) return (fsdp_value_axes){0};
+  return (fsdp_value_axes){fsdp_factored_axes(axes, &rule->dim[1]) & ~input,
+                           fsdp_factored_axes(axes, &rule->dim[2]) & ~input};
 }
 
-// The axes of a dimension that the input lacks.
-static fsdp_axis_set further_axes(const decider *d, const fsdp_dim_axes *dim) {
-  return fsdp_factored_axes(d->axes, dim) & ~(d->out->batch | d->out->parts);
-}
-
-static fsdp_value_axes stored_axes(const decider *d, const fsdp_spec *spec) {
-  if (!spec) return (fsdp_value_axes){0};
-  return (fsdp_value_axes){further_axes(d, &spec->dim[1]), further_axes(d, &spec->dim[2])};
-}
-
-// The outermost module below a layer whose output node `n` makes, which is the last one of the module, -1:
-// none. `last`: by module, its last node.
-static int output_module(const fsdp_graph *graph, const int *last, int n) {
+// The outermost module below a layer whose output node `n` makes, -1: none. `maker`: by module.
+static int output_module(const fsdp_graph *graph, const int *maker, int n) {
   int module = graph->forward[n].module;
-  if (last[module] != n) return -1;
+  if (maker[module] != n) return -1;
   for (;;) {
     int parent = graph->modules[module].parent;
-    if (parent <= 0 || is_layer(graph, parent) || last[parent] != n) return module;
+    if (parent <= 0 || fsdp_graph_layer_of(graph, parent) == parent || maker[parent] != n) return module;
     module = parent;
   }
 }
 
 static void find_outputs(const decider *d) {
   const fsdp_graph *g = d->graph;
-  int *last = fsdp_alloc((size_t)g->module_count * sizeof *last); // node of a module or below it
-  for (int m = 0; m < g->module_count; m++) last[m] = -1;
-  for (int n = 0; n < g->forward_count; n++)
-    for (int m = g->forward[n].module; m >= 0; m = g->modules[m].parent) last[m] = n;
+  int *maker = fsdp_alloc((size_t)g->module_count * sizeof *maker);
+  fsdp_specs_find_makers(g, maker);
   for (int v = 0; v < g->value_count; v++) d->out->output_of[v] = -1;
   for (int n = 0; n < g->forward_count; n++) {
     const fsdp_node *node = &g->forward[n];
@@ -90,10 +91,10 @@ static void find_outputs(const decider *d) {
       int value = node->operands[o].value;
       if (o == sum || node->operands[o].access != FSDP_WRITE || g->values[value].dims != 2) continue;
       if (g->values[value].role == FSDP_VALUE_ACTIVATION)
-        d->out->output_of[value] = output_module(g, last, n);
+        d->out->output_of[value] = output_module(g, maker, n);
     }
   }
-  free(last);
+  free(maker);
 }
 
 // The rule that stores the output that a value is, NULL: none does. Without one for the outermost module, one
@@ -111,7 +112,7 @@ static const fsdp_spec *output_rule(const decider *d, int value) {
 static bool ruled_alike(const decider *d, const fsdp_node *node, fsdp_value_axes axes) {
   for (int w = 1; w < node->weight_count; w++) {
     int module = d->graph->params[d->graph->values[node->weights[w]].param].module;
-    fsdp_value_axes other = stored_axes(d, fsdp_specs_rule(d->specs, module));
+    fsdp_value_axes other = fsdp_decisions_stored(d->out, d->axes, fsdp_specs_rule(d->specs, module));
     if (other.rows != axes.rows || other.columns != axes.columns) return false;
   }
   return true;
@@ -126,7 +127,7 @@ static bool is_saved(const decider *d, int value) {
   return false;
 }
 
-// ---- How values lie
+// ---- How outputs are stored
 
 static bool is_activation(const decider *d, int value) {
   return d->graph->values[value].role == FSDP_VALUE_ACTIVATION;
@@ -143,73 +144,30 @@ static fsdp_axis_set reader_rows(const decider *d, const fsdp_node *maker, int v
   return 0;
 }
 
-// An input that the op wants in smaller parts lies so from here on; one that it gathers stays.
-static void read_inputs(const decider *d, const fsdp_node *node, const fsdp_decided_op *op) {
-  const fsdp_op_letters *row = fsdp_op_letters_of(node->kind);
-  for (int o = 0; o < node->operand_count; o++) {
-    fsdp_value_axes *lies = &d->lies[node->operands[o].value];
-    if (!is_activation(d, node->operands[o].value) || !(node->operands[o].access & FSDP_READ)) continue;
-    char letter = fsdp_op_column_letter(&row->operands[fsdp_node_row_operand(node, o)]);
-    const fsdp_value_axes wanted = {fsdp_strategy_axes(&op->strategy, 't'),
-                                    letter ? fsdp_strategy_axes(&op->strategy, letter) : 0};
-    bool gathers = (lies->rows & ~wanted.rows) | (lies->columns & ~wanted.columns);
-    if (!gathers || node->operands[o].access == FSDP_UPDATE) *lies = wanted;
-  }
-}
-
-// Whether the op makes sums of output `o` that are left to be summed.
-static bool is_partial(const fsdp_node *node, int o, const fsdp_op_strategy *strategy) {
-  const fsdp_op_letters *row = fsdp_op_letters_of(node->kind);
-  for (int l = 0; l < row->letter_count; l++)
-    if (fsdp_op_contracts(row, fsdp_node_row_operand(node, o), row->letters[l].name) &&
-        fsdp_strategy_axes(strategy, row->letters[l].name))
-      return true;
-  return false;
-}
-
 // An output that a rule places is stored as the rule says, unless only a sum reads it; sums always are.
-static void store(const decider *d, const fsdp_node *node, int o, const fsdp_op_strategy *strategy) {
-  int value = node->operands[o].value;
+// `made`: as the op makes it, `partial`: as a sum.
+static void store(const decider *d, const fsdp_node *node, int value, fsdp_value_axes made, bool partial) {
   const fsdp_spec *rule = output_rule(d, value);
-  const fsdp_value_axes axes = stored_axes(d, rule);
-  fsdp_value_axes *lies = &d->lies[value];
-  bool differs = lies->rows != axes.rows || lies->columns != axes.columns;
+  const fsdp_value_axes axes = fsdp_decisions_stored(d->out, d->axes, rule);
+  const bool differs = made.rows != axes.rows || made.columns != axes.columns;
   if (!rule || !ruled_alike(d, node, axes)) return;
-  if (!is_partial(node, o, strategy) && (!differs || !is_saved(d, value))) return;
-  d->out->stored[value] = (fsdp_stored_value){true, axes};
-  *lies = axes;
+  if (partial || (differs && is_saved(d, value))) d->out->stored[value] = (fsdp_stored_value){true, axes};
 }
 
-static void write_outputs(const decider *d, const fsdp_node *node, fsdp_decided_op *op) {
+static void store_outputs(const decider *d, const fsdp_node *node, fsdp_decided_op *op) {
   const fsdp_op_letters *row = fsdp_op_letters_of(node->kind);
   fsdp_op_remainder norm;
   int sum = op->splits_sum ? fsdp_node_sum_operand(node, &norm) : -1;
   for (int o = 0; o < node->operand_count; o++) {
-    int value = node->operands[o].value;
+    const int value = node->operands[o].value, operand = fsdp_node_row_operand(node, o);
     if (node->operands[o].access != FSDP_WRITE || !is_activation(d, value) || o == sum) continue;
-    char letter = fsdp_op_column_letter(&row->operands[fsdp_node_row_operand(node, o)]);
-    d->lies[value] = (fsdp_value_axes){fsdp_strategy_axes(&op->strategy, 't'),
-                                       letter ? fsdp_strategy_axes(&op->strategy, letter) : 0};
+    fsdp_value_axes made = fsdp_strategy_operand(&op->strategy, &row->operands[operand]);
     if (node->bias_count && fsdp_strategy_axes(&op->strategy, 'i')) {
       op->biases_rows = reader_rows(d, node, value);
-      d->lies[value] = (fsdp_value_axes){.rows = op->biases_rows};
+      made = (fsdp_value_axes){.rows = op->biases_rows};
     }
-    store(d, node, o, &op->strategy);
+    store(d, node, value, made, fsdp_strategy_partial(&op->strategy, row, operand) != 0);
   }
-}
-
-static void place_values(const decider *d, const fsdp_node *node, fsdp_decided_op *op) {
-  // Attention takes all of a rank's part of the sequence, or pieces of queries, whose keys are gathered.
-  fsdp_value_axes *first = &d->lies[node->operands[0].value];
-  const fsdp_axis_set pieces = fsdp_strategy_axes(&op->strategy, 't');
-  if (fsdp_op_gathers_keys(node->kind) && (d->out->parts || first->rows != pieces)) first->rows = 0;
-  if (!op->splits_sum) read_inputs(d, node, op);
-  if (op->splits_sum) {
-    fsdp_op_remainder norm;
-    *first = op->sum;
-    d->lies[node->operands[fsdp_node_sum_operand(node, &norm)].value] = op->sum;
-  }
-  write_outputs(d, node, op);
 }
 
 // ---- The whole graph
@@ -245,19 +203,16 @@ static fsdp_status check_outputs(const decider *d) {
 // The axes of each op's letters that the input lacks, as propagation finds them.
 static fsdp_status find_strategies(const decider *d) {
   const fsdp_axis_set input = d->out->batch | d->out->parts;
-  fsdp_dataflow *flow;
   fsdp_propagation *propagation;
   if (!(fsdp_mesh_all_axes(&d->axes->mesh) & ~input)) return FSDP_OK;
-  fsdp_status status =
-      fsdp_seeds_propagate(d->specs, d->graph, d->mesh, FSDP_F32, &flow, &propagation, d->error);
+  fsdp_status status = fsdp_seeds_propagate(d->specs, d->graph, d->mesh, FSDP_F32, &propagation, d->error);
   if (status) return status;
-  for (int o = 0; o < flow->operator_count; o++)
+  for (int o = 0; o < d->graph->forward_count; o++)
     for (int l = 0; l < 26; l++) {
       const fsdp_axis_set axes = fsdp_slice_axes(&propagation->mesh, propagation->operators[o].axes.of[l]);
       d->out->ops[o].strategy.of[l] = fsdp_factored_of(d->axes, axes) & ~input;
     }
   fsdp_propagation_destroy(propagation);
-  fsdp_dataflow_destroy(flow);
   return FSDP_OK;
 }
 
@@ -306,7 +261,6 @@ fsdp_status fsdp_decisions_make(const fsdp_graph *graph, const fsdp_specs *specs
   const size_t values = (size_t)graph->value_count;
   fsdp_decisions *made = fsdp_alloc_zeroed(1, sizeof *made);
   decider d = {.graph = graph, .specs = specs, .mesh = mesh, .axes = axes, .out = made, .error = error};
-  d.lies = fsdp_alloc_zeroed(values, sizeof *d.lies);
   made->batch = fsdp_factored_axes(axes, &specs->input.dim[0]);
   made->parts = fsdp_factored_axes(axes, &specs->input.dim[1]);
   made->pieces =
@@ -322,13 +276,12 @@ fsdp_status fsdp_decisions_make(const fsdp_graph *graph, const fsdp_specs *specs
   if (!status) status = find_strategies(&d);
   for (int n = 0; n < graph->forward_count; n++) {
     fsdp_decided_op *op = &made->ops[n];
-    op->sum = stored_axes(&d, fsdp_specs_residual_rule(specs, graph, &graph->forward[n]));
+    op->sum = fsdp_decisions_stored(made, axes, fsdp_specs_residual_rule(specs, graph, &graph->forward[n]));
     op->splits_sum = op->sum.columns != 0;
   }
   for (int n = 0; n < graph->forward_count && !status; n++)
-    place_values(&d, &graph->forward[n], &made->ops[n]);
+    store_outputs(&d, &graph->forward[n], &made->ops[n]);
   if (!status) dispatch(&d);
-  free(d.lies);
   if (status) fsdp_decisions_destroy(made);
   *out = status ? NULL : made;
   return status;

@@ -11,8 +11,8 @@
 #pragma once
 
 #include "runtime/base/status.h"
-#include "runtime/plan/mesh/placement.h"
 #include "runtime/plan/sharding/factored.h"
+#include "runtime/plan/sharding/strategy.h"
 
 // How a value's rows and columns are sharded.
 typedef struct fsdp_value_axes {
@@ -47,12 +47,19 @@ fsdp_status fsdp_decisions_make(const fsdp_graph *graph, const fsdp_specs *specs
                                 const fsdp_factored_mesh *axes, fsdp_decisions **out, fsdp_error *error);
 void fsdp_decisions_destroy(fsdp_decisions *decisions); // NULL is allowed
 
+// How a rule stores an output: over which axes beyond the input's. None without a rule (NULL).
+fsdp_value_axes fsdp_decisions_stored(const fsdp_decisions *decisions, const fsdp_factored_mesh *axes,
+                                      const fsdp_spec *rule);
+
 // Whether dimension `dim` of a node's operand, a parameter, has a part for each expert.
 bool fsdp_node_stacks_experts(const fsdp_node *node, int operand, int dim);
 
-// The letter that an axis shards if it shards an operand's columns; 0: none. The row's operand of a node's
-// operand `o`: linear ops leave their weights and biases out.
-char fsdp_op_column_letter(const fsdp_op_operand *operand);
+// The row's operand of a node's operand `o`: linear ops leave their weights and biases out.
 int fsdp_node_row_operand(const fsdp_node *node, int o);
+// How an op with this strategy wants, or makes, an operand of its row; and the axes over which what it makes
+// is a sum that is left to be summed.
+fsdp_value_axes fsdp_strategy_operand(const fsdp_op_strategy *strategy, const fsdp_op_operand *operand);
+fsdp_axis_set fsdp_strategy_partial(const fsdp_op_strategy *strategy, const fsdp_op_letters *row,
+                                    int operand);
 // Of a norm of a sum: the operand that the sum writes, and the norm that remains if it is there.
 int fsdp_node_sum_operand(const fsdp_node *node, fsdp_op_remainder *norm);

@@ -45,44 +45,27 @@ fsdp_mesh fsdp_factored_whole(const fsdp_mesh *mesh) {
   return whole;
 }
 
-static bool names_axis(const fsdp_dim_axes *dim, int axis) {
-  for (int i = 0; i < dim->count; i++)
-    if (dim->axes[i] == axis) return true;
-  return false;
-}
-
-// The axis that alone cuts the outputs of the product before the first attention, -1: none, or several.
-static int heads_axis(const fsdp_specs *specs, const fsdp_graph *graph, const fsdp_mesh *mesh) {
-  int weight = -1, found = -1, count = 0;
-  for (int n = 0; n < graph->forward_count && !fsdp_op_gathers_keys(graph->forward[n].kind); n++)
-    if (graph->forward[n].weight_count) weight = graph->values[graph->forward[n].weights[0]].param;
-  if (weight < 0) return -1;
-  const fsdp_dim_axes *dim = &specs->params[weight].dim[graph->params[weight].transposed];
-  for (int i = 0; i < dim->count; i++) {
-    int axis = dim->axes[i];
-    if (mesh->axes[axis].size == 1 || names_axis(&specs->input.dim[0], axis) ||
-        names_axis(&specs->input.dim[1], axis))
-      continue;
-    found = axis;
-    count++;
+// The first attention, NULL: none; and in *weight the parameter of the product before it, -1: none.
+static const fsdp_node *first_attention(const fsdp_graph *graph, int *weight) {
+  *weight = -1;
+  for (const fsdp_node *n = graph->forward; n < graph->forward + graph->forward_count; n++) {
+    if (fsdp_op_gathers_keys(n->kind)) return n;
+    if (n->weight_count) *weight = graph->values[n->weights[0]].param;
   }
-  return count == 1 ? found : -1;
-}
-
-// Those of the first attention.
-static const fsdp_op_attrs *attention_attrs(const fsdp_graph *graph) {
-  for (int n = 0; n < graph->forward_count; n++)
-    if (fsdp_op_gathers_keys(graph->forward[n].kind)) return &graph->forward[n].attrs;
   return NULL;
 }
 
 fsdp_factored_mesh fsdp_factored_mesh_of(const fsdp_specs *specs, const fsdp_graph *graph,
                                          const fsdp_mesh *mesh) {
   fsdp_factored_mesh out = {.mesh = *mesh, .axis = -1};
-  int axis = heads_axis(specs, graph, mesh);
-  const fsdp_op_attrs *attrs = attention_attrs(graph);
-  if (axis < 0 || !attrs) return out;
-  int size = mesh->axes[axis].size;
+  int weight;
+  const fsdp_node *attention = first_attention(graph, &weight);
+  if (!attention || weight < 0) return out;
+  const fsdp_op_attrs *attrs = &attention->attrs;
+  const fsdp_dim_axes *outputs = &specs->params[weight].dim[graph->params[weight].transposed];
+  const fsdp_axis_set heads = fsdp_dim_axis_set(outputs, mesh) & ~fsdp_spec_axes(&specs->input, mesh);
+  if (__builtin_popcount(heads) != 1) return out;
+  int axis = __builtin_ctz(heads), size = mesh->axes[axis].size;
   int64_t groups = attrs->kv_heads, replicas = groups < size ? size / groups : 1;
   while (size % replicas) replicas--;
   if (attrs->heads == groups || replicas == 1) return out; // one query head a group: nothing for replicas

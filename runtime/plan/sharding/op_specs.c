@@ -13,9 +13,9 @@ static fsdp_axis_set letter_axes(const fsdp_propagation *propagation, int op, ch
   return fsdp_strategy_axes(&propagation->operators[op].axes, letter);
 }
 
-static int64_t batch_slices(const fsdp_dataflow *flow, const fsdp_propagation *propagation) {
+static int64_t batch_slices(const fsdp_propagation *propagation) {
   int64_t most = 1;
-  for (int o = 0; o < flow->operator_count; o++) {
+  for (int o = 0; o < propagation->flow->operator_count; o++) {
     int64_t slices = fsdp_slices(&propagation->mesh, letter_axes(propagation, o, 'b'));
     if (slices > most) most = slices;
   }
@@ -23,23 +23,22 @@ static int64_t batch_slices(const fsdp_dataflow *flow, const fsdp_propagation *p
 }
 
 fsdp_status fsdp_propagate_graph(const fsdp_graph *graph, const fsdp_slice_mesh *mesh,
-                                 const fsdp_given_strategies *given, fsdp_dtype compute, fsdp_dataflow **flow,
+                                 const fsdp_given_strategies *given, fsdp_dtype compute,
                                  fsdp_propagation **propagation, fsdp_error *error) {
   // With a batch for all ranks no count is too large; then with the batch that there is.
   int64_t batches = fsdp_slices(mesh, (1u << mesh->count) - 1);
   fsdp_status status = FSDP_OK;
   *propagation = NULL;
-  *flow = NULL;
   for (int pass = 0; pass < 2 && !status; pass++) {
-    if (*propagation) batches = batch_slices(*flow, *propagation);
+    if (*propagation) batches = batch_slices(*propagation);
     fsdp_propagation_destroy(*propagation);
-    fsdp_dataflow_destroy(*flow);
-    *flow = fsdp_dataflow_of_graph(graph, batches, compute);
-    status = fsdp_propagate(*flow, mesh, given, propagation, error);
+    fsdp_dataflow *flow = fsdp_dataflow_of_graph(graph, batches, compute);
+    status = fsdp_propagate(flow, mesh, given, propagation, error);
+    if (status)
+      fsdp_dataflow_destroy(flow);
+    else
+      (*propagation)->own_flow = flow;
   }
-  if (!status) return FSDP_OK;
-  fsdp_dataflow_destroy(*flow);
-  *flow = NULL;
   return status;
 }
 
@@ -55,16 +54,16 @@ static int reader_of(const fsdp_dataflow *flow, int value, int *operand) {
 }
 
 // Where an input of the graph, with the dimensions batch and sequence, lies.
-static fsdp_tensor_axes input_axes(const fsdp_dataflow *flow, const fsdp_propagation *propagation,
-                                   int value) {
-  int operand, op = reader_of(flow, value, &operand);
-  return fsdp_operand_axes(&flow->operators[op], operand, &propagation->operators[op]);
+static fsdp_tensor_axes input_axes(const fsdp_propagation *propagation, int value) {
+  int operand, op = reader_of(propagation->flow, value, &operand);
+  return fsdp_operand_axes(&propagation->flow->operators[op], operand, &propagation->operators[op]);
 }
 
 // ---- The mesh
 
 // Whether two axes always cut the same letters.
-static bool together(const fsdp_dataflow *flow, const fsdp_propagation *propagation, int a, int b) {
+static bool together(const fsdp_propagation *propagation, int a, int b) {
+  const fsdp_dataflow *flow = propagation->flow;
   for (int o = 0; o < flow->operator_count; o++)
     for (int l = 0; l < flow->operators[o].letter_count; l++) {
       fsdp_axis_set axes = fsdp_operator_axes(&flow->operators[o], &propagation->operators[o], l);
@@ -73,8 +72,8 @@ static bool together(const fsdp_dataflow *flow, const fsdp_propagation *propagat
   return true;
 }
 
-static const char *axis_name(const fsdp_dataflow *flow, const fsdp_propagation *propagation, int axis,
-                             const char *batch_axis) {
+static const char *axis_name(const fsdp_propagation *propagation, int axis, const char *batch_axis) {
+  const fsdp_dataflow *flow = propagation->flow;
   fsdp_axis_set context = 0;
   for (int o = 0; o < flow->operator_count; o++) {
     if (letter_axes(propagation, o, 'b') >> axis & 1) return batch_axis;
@@ -84,16 +83,16 @@ static const char *axis_name(const fsdp_dataflow *flow, const fsdp_propagation *
   return context >> axis & 1 ? FSDP_AXIS_CONTEXT : FSDP_AXIS_TENSOR;
 }
 
-fsdp_status fsdp_mesh_of_propagation(const fsdp_dataflow *flow, const fsdp_propagation *propagation,
-                                     const char *batch_axis, fsdp_mesh *mesh, fsdp_error *error) {
+fsdp_status fsdp_mesh_of_propagation(const fsdp_propagation *propagation, const char *batch_axis,
+                                     fsdp_mesh *mesh, fsdp_error *error) {
   *mesh = (fsdp_mesh){0};
   int further = 0;
   for (int a = 0; a < propagation->mesh.count; a++) {
     int size = propagation->mesh.sizes[a], first = a;
-    for (; a + 1 < propagation->mesh.count && together(flow, propagation, first, a + 1); a++)
+    for (; a + 1 < propagation->mesh.count && together(propagation, first, a + 1); a++)
       size *= propagation->mesh.sizes[a + 1];
     char name[FSDP_AXIS_NAME_BYTES];
-    snprintf(name, sizeof name, "%s", axis_name(flow, propagation, first, batch_axis));
+    snprintf(name, sizeof name, "%s", axis_name(propagation, first, batch_axis));
     if (fsdp_mesh_find(mesh, name) >= 0) snprintf(name, sizeof name, "axis%d", ++further);
     if (!fsdp_mesh_add(mesh, name, size))
       return fsdp_fail(error, FSDP_ERR_OPTION,
@@ -107,16 +106,15 @@ fsdp_status fsdp_mesh_of_propagation(const fsdp_dataflow *flow, const fsdp_propa
 // ---- Specs
 
 typedef struct spec_maker {
-  const fsdp_dataflow *flow;
   const fsdp_propagation *propagation;
   const fsdp_graph *graph;
   const fsdp_mesh *mesh;
   fsdp_specs *specs;
+  fsdp_tensor_axes tokens; // where they lie
 } spec_maker;
 
 static void add_axes(const spec_maker *m, fsdp_dim_axes *dim, fsdp_axis_set axes) {
-  for (int a = 0; a < m->propagation->mesh.count; a++)
-    if (axes >> a & 1) dim->axes[dim->count++] = (signed char)m->propagation->mesh.axis[a];
+  fsdp_dim_axes_cut(dim, fsdp_slice_axes(&m->propagation->mesh, axes));
 }
 
 static void begin_spec(fsdp_spec *spec, int dims) {
@@ -125,31 +123,30 @@ static void begin_spec(fsdp_spec *spec, int dims) {
 }
 
 static fsdp_status place_input(const spec_maker *m, fsdp_error *error) {
-  fsdp_tensor_axes tokens = input_axes(m->flow, m->propagation, m->graph->inputs[FSDP_INPUT_TOKENS]);
-  fsdp_tensor_axes targets = input_axes(m->flow, m->propagation, m->graph->inputs[FSDP_INPUT_TARGETS]);
-  int operand, first = reader_of(m->flow, m->graph->inputs[FSDP_INPUT_TOKENS], &operand);
-  int last = reader_of(m->flow, m->graph->inputs[FSDP_INPUT_TARGETS], &operand);
+  fsdp_tensor_axes targets = input_axes(m->propagation, m->graph->inputs[FSDP_INPUT_TARGETS]);
+  int operand, first = reader_of(m->propagation->flow, m->graph->inputs[FSDP_INPUT_TOKENS], &operand);
+  int last = reader_of(m->propagation->flow, m->graph->inputs[FSDP_INPUT_TARGETS], &operand);
   char names[2][FSDP_OPERATOR_TEXT];
   m->specs->input = (fsdp_spec){.dims = 2};
-  for (int d = 0; d < 2; d++) add_axes(m, &m->specs->input.dim[d], tokens.dim[d]);
-  if (tokens.dim[0] == targets.dim[0] && tokens.dim[1] == targets.dim[1]) return FSDP_OK;
+  for (int d = 0; d < 2; d++) add_axes(m, &m->specs->input.dim[d], m->tokens.dim[d]);
+  if (m->tokens.dim[0] == targets.dim[0] && m->tokens.dim[1] == targets.dim[1]) return FSDP_OK;
   return fsdp_fail(error, FSDP_ERR_INPUT,
                    "--op-strategies: %s cuts tokens otherwise than %s cuts targets, and a rank has both of "
                    "the same positions: give one of them a strategy with the other's batch and sequence",
-                   fsdp_operator_print(m->flow, first, names[0]),
-                   fsdp_operator_print(m->flow, last, names[1]));
+                   fsdp_operator_print(m->propagation->flow, first, names[0]),
+                   fsdp_operator_print(m->propagation->flow, last, names[1]));
 }
 
 // Cuts a parameter as its readers do; the input's axes, but data, cut another dimension, if there is one.
 // Over these a parameter is gathered for its readers, also where one of them is cut over them otherwise.
 static void place_param(const spec_maker *m, int param, bool shards_weights) {
-  const fsdp_tensor_axes tokens = input_axes(m->flow, m->propagation, m->graph->inputs[FSDP_INPUT_TOKENS]);
   fsdp_spec *spec = &m->specs->params[param];
-  int operand, op = reader_of(m->flow, m->graph->params[param].value, &operand), free_dim = 0;
-  fsdp_tensor_axes axes = fsdp_operand_axes(&m->flow->operators[op], operand, &m->propagation->operators[op]);
+  int operand, op = reader_of(m->propagation->flow, m->graph->params[param].value, &operand), free_dim = 0;
+  fsdp_tensor_axes axes =
+      fsdp_operand_axes(&m->propagation->flow->operators[op], operand, &m->propagation->operators[op]);
   begin_spec(spec, m->graph->params[param].dims);
   for (int d = 0; d < spec->dims; d++)
-    add_axes(m, &spec->dim[d], axes.dim[d] & ~(tokens.dim[0] | tokens.dim[1]));
+    add_axes(m, &spec->dim[d], axes.dim[d] & ~(m->tokens.dim[0] | m->tokens.dim[1]));
   if (!shards_weights) return;
   while (free_dim < spec->dims - 1 && spec->dim[free_dim].count) free_dim++;
   if (spec->dim[free_dim].count) free_dim = 0;
@@ -164,12 +161,12 @@ static void place_param(const spec_maker *m, int param, bool shards_weights) {
 // Rows, and columns: of what the operator makes, or of the head's logits. What cuts the tokens' sequence cuts
 // that of every output: positions are not moved between ranks.
 static void place_output(const spec_maker *m, int module, int op) {
-  const fsdp_operator *o = &m->flow->operators[op];
+  const fsdp_operator *o = &m->propagation->flow->operators[op];
   fsdp_axis_set columns = letter_axes(m->propagation, op, 'v');
   for (int i = o->operand_count - 1; i >= o->input_count; i--)
-    if (m->flow->tensors[o->operands[i].tensor].dims == FSDP_OUTPUT_DIMS)
+    if (m->propagation->flow->tensors[o->operands[i].tensor].dims == FSDP_OUTPUT_DIMS)
       columns = fsdp_operand_axes(o, i, &m->propagation->operators[op]).dim[2];
-  fsdp_axis_set parts = input_axes(m->flow, m->propagation, m->graph->inputs[FSDP_INPUT_TOKENS]).dim[1];
+  const fsdp_axis_set parts = m->tokens.dim[1];
   fsdp_spec *spec = &m->specs->modules[module];
   begin_spec(spec, FSDP_OUTPUT_DIMS);
   add_axes(m, &spec->dim[0], letter_axes(m->propagation, op, 'b') & ~parts);
@@ -179,7 +176,7 @@ static void place_output(const spec_maker *m, int module, int op) {
 
 static fsdp_status check_axes(const spec_maker *m, fsdp_error *error) {
   fsdp_axis_set used = 0;
-  for (int o = 0; o < m->flow->operator_count; o++)
+  for (int o = 0; o < m->propagation->flow->operator_count; o++)
     for (int l = 0; l < 26; l++) used |= m->propagation->operators[o].axes.of[l];
   for (int a = 0; a < m->propagation->mesh.count; a++) {
     const fsdp_mesh_axis *axis = &m->mesh->axes[m->propagation->mesh.axis[a]];
@@ -192,10 +189,14 @@ static fsdp_status check_axes(const spec_maker *m, fsdp_error *error) {
   return FSDP_OK;
 }
 
-fsdp_status fsdp_specs_of_propagation(const fsdp_dataflow *flow, const fsdp_propagation *propagation,
-                                      const fsdp_graph *graph, const fsdp_mesh *mesh, bool shards_weights,
-                                      fsdp_specs **specs, fsdp_error *error) {
-  const spec_maker m = {flow, propagation, graph, mesh, fsdp_specs_default(graph, mesh)};
+fsdp_status fsdp_specs_of_propagation(const fsdp_propagation *propagation, const fsdp_graph *graph,
+                                      const fsdp_mesh *mesh, bool shards_weights, fsdp_specs **specs,
+                                      fsdp_error *error) {
+  const spec_maker m = {.propagation = propagation,
+                        .graph = graph,
+                        .mesh = mesh,
+                        .specs = fsdp_specs_default(graph, mesh),
+                        .tokens = input_axes(propagation, graph->inputs[FSDP_INPUT_TOKENS])};
   fsdp_status status = place_input(&m, error);
   int *maker = fsdp_alloc((size_t)graph->module_count * sizeof *maker);
   fsdp_specs_outputs_as_input(m.specs, graph);

@@ -2,7 +2,6 @@
 
 #include "runtime/base/check.h"
 #include "runtime/plan/mesh/cut.h"
-#include "runtime/plan/mesh/placement.h"
 #include "runtime/plan/sharding/partition_internal.h"
 
 #include <stdlib.h>
@@ -93,7 +92,6 @@ static fsdp_status cut_param(partitioner *p, int value, int dim, const column_bl
       return FSDP_OK; // tied: its other use
     return fail_param(p, v->param, axes, "it is cut twice, in different ways: cut one dimension in one way");
   }
-  fsdp_placement_cut(&v->placement, dim, fsdp_cut_axes(&cut));
   cut.outer_axes = param->cut.outer_axes;
   param->cut = cut;
   v->local_numel = fsdp_cut_local_shape(&cut, p->mesh, v->dims, v->shape, v->local);
@@ -120,7 +118,6 @@ static void cut_experts(partitioner *p, int value, fsdp_axis_set axes) {
   fsdp_cut *cut = &p->graph->params[v->param].cut;
   if (!axes || cut->outer_axes) return;
   cut->outer_axes = axes;
-  fsdp_placement_cut(&v->placement, 0, axes);
   v->local_numel = fsdp_cut_local_shape(cut, p->mesh, v->dims, v->shape, v->local);
 }
 
@@ -166,7 +163,8 @@ static fsdp_status convert_input(partitioner *p, fsdp_node *node, int o, const f
   const fsdp_op_letters *op = fsdp_op_letters_of(node->kind);
   const fsdp_op_operand *operand = &op->operands[fsdp_node_row_operand(node, o)];
   int old = node->operands[o].value, value = p->current[old];
-  value_spread has = *partition_spread(p, value), wanted = partition_wanted(operand, a);
+  const value_spread has = *partition_spread(p, value);
+  const fsdp_value_axes wanted = fsdp_strategy_operand(a, operand);
   if (operand->is_linear && has.partial) { // summed behind the op
     FSDP_CHECK(has.rows == wanted.rows && has.columns == wanted.columns, "a sum that %s wants otherwise",
                fsdp_op_name(node->kind));
@@ -201,15 +199,16 @@ static fsdp_status convert_inputs(partitioner *p, fsdp_node *node, const fsdp_op
 
 static fsdp_status cut_params(partitioner *p, const fsdp_node *node, const fsdp_op_strategy *a) {
   fsdp_status status = FSDP_OK;
-  for (int w = 0; w < node->weight_count && !status; w++) status = cut_linear(p, node, w, a);
-  for (int o = 0; o < node->operand_count && !status; o++)
-    if (is_param(p, node->operands[o].value)) status = cut_plain(p, node, o, a);
   for (int w = 0; w < node->weight_count && !status; w++) {
+    status = cut_linear(p, node, w, a);
     note_partial(p, node->weights[w], a);
     if (node->bias_count) note_partial(p, node->biases[w], a);
   }
-  for (int o = 0; o < node->operand_count && !status; o++)
-    if (is_param(p, node->operands[o].value)) note_partial(p, node->operands[o].value, a);
+  for (int o = 0; o < node->operand_count && !status; o++) {
+    if (!is_param(p, node->operands[o].value)) continue;
+    status = cut_plain(p, node, o, a);
+    note_partial(p, node->operands[o].value, a);
+  }
   return status;
 }
 
@@ -237,7 +236,7 @@ static fsdp_status append_node(partitioner *p, fsdp_node node, const fsdp_op_str
 static fsdp_status add_biases(partitioner *p, const fsdp_node *product, fsdp_node node, fsdp_axis_set rows) {
   int *y = &p->current[product->operands[1].value];
   const fsdp_op_strategy a = {.of['t' - 'a'] = rows};
-  *y = partition_convert(p, *y, (value_spread){.rows = rows}, 0, product);
+  *y = partition_convert(p, *y, (fsdp_value_axes){.rows = rows}, 0, product);
   if (*y < 0) return FSDP_ERR_INPUT;
   for (int b = 0; b < node.bias_count; b++) {
     int param = p->graph->values[node.biases[b]].param;
@@ -256,12 +255,11 @@ static fsdp_status add_biases(partitioner *p, const fsdp_node *product, fsdp_nod
 
 // Takes the sum of a fused sum and norm by itself, stored as `stored`, and makes `node` the norm alone.
 static fsdp_status split_sum(partitioner *p, fsdp_node *node, fsdp_value_axes stored) {
-  const value_spread wanted = {.rows = stored.rows, .columns = stored.columns};
   fsdp_op_remainder norm;
   int h = node->operands[fsdp_node_sum_operand(node, &norm)].value, *current = p->current;
   int *x = &current[node->operands[0].value], delta = node->operands[fsdp_op_added(node->kind)].value;
-  int sum = partition_convert(p, current[delta], wanted, 0, node);
-  *x = partition_convert(p, *x, wanted, 0, node);
+  int sum = partition_convert(p, current[delta], stored, 0, node);
+  *x = partition_convert(p, *x, stored, 0, node);
   if (sum < 0 || *x < 0) return FSDP_ERR_INPUT;
   if (!p->is_used[delta]) p->first_use[delta] = *partition_spread(p, sum);
   p->is_used[delta] = true;
@@ -289,8 +287,7 @@ static fsdp_status store(partitioner *p, const fsdp_node *node) {
     int value = node->operands[o].value;
     const fsdp_stored_value *stored = &p->decisions->stored[value];
     if (node->operands[o].access != FSDP_WRITE || !stored->is_stored) continue;
-    const value_spread wanted = {.rows = stored->axes.rows, .columns = stored->axes.columns};
-    int made = partition_convert(p, p->current[value], wanted, 0, node);
+    int made = partition_convert(p, p->current[value], stored->axes, 0, node);
     if (made < 0) return FSDP_ERR_INPUT;
     partition_spread(p, made)->as_ruled = true;
     p->current[value] = made;
@@ -346,23 +343,16 @@ static fsdp_axis_set expert_axes(const partitioner *p, int param) {
 // Parameters lie flat over the axes of their specs that cut the batch or the input's sequence.
 static void place_params(partitioner *p) {
   for (int i = 0; i < p->graph->param_count; i++) {
-    fsdp_placement *placement = &p->graph->values[p->graph->params[i].value].placement;
+    fsdp_value *value = &p->graph->values[p->graph->params[i].value];
     const fsdp_axis_set flat = zero_axes(p) & ~expert_axes(p, i);
-    for (int d = 0; d < p->graph->params[i].dims; d++) placement->flat |= spec_axes(p, i, d) & flat;
-  }
-}
-
-// The axes of `dim` cut rows, in its order.
-static void cut_rows(const partitioner *p, fsdp_placement *placement, const fsdp_dim_axes *dim) {
-  for (int i = 0; i < dim->count; i++) {
-    const fsdp_dim_axes one = {.count = 1, .axes = {dim->axes[i]}};
-    fsdp_placement_cut(placement, 0, fsdp_factored_axes(p->axes, &one));
+    for (int d = 0; d < p->graph->params[i].dims; d++) value->flat |= spec_axes(p, i, d) & flat;
   }
 }
 
 // Tokens, targets and the like have numbers for each row of a rank, others (starts of documents) for each
 // position of its sequences, wherever its rows are.
 static void place_inputs(partitioner *p) {
+  p->graph->token_axes = zero_axes(p);
   for (int v = 0; v < p->value_count; v++) {
     fsdp_value *value = &p->graph->values[v];
     if (value->role != FSDP_VALUE_INPUT) continue;
@@ -370,8 +360,6 @@ static void place_inputs(partitioner *p) {
     const fsdp_axis_set cut = is_whole ? p->decisions->batch : zero_axes(p);
     const int64_t each = value->numel / (p->graph->batch * p->graph->seq); // numbers of a row
     value->local[0] = p->rows.batch * p->rows.local_seq * (is_whole ? p->rows.parts : 1) * each;
-    cut_rows(p, &value->placement, &p->specs->input.dim[0]);
-    if (!is_whole) cut_rows(p, &value->placement, &p->specs->input.dim[1]);
     value->local_numel = value->local[0];
     value->shape[0] = value->numel = value->local[0] * fsdp_mesh_group_size(p->mesh, cut);
   }
@@ -379,49 +367,37 @@ static void place_inputs(partitioner *p) {
 
 // ---- What came of it
 
-// Appends the axes of a set, as the mesh before it was factored has them: of an axis whose ranks are all
-// replicas of one key/value head, the replicas' half alone is in the set.
-static void append_axes(const partitioner *p, fsdp_axis_set axes, fsdp_dim_axes *dim) {
-  const fsdp_axis_set source = fsdp_factored_source(p->axes, axes);
-  for (int a = 0; a < p->mesh->count; a++)
-    if (source >> a & 1) dim->axes[dim->count++] = (signed char)a;
-}
-
-// The axes of a rule's dimension that the input lacks.
-static fsdp_axis_set further_axes(const partitioner *p, const fsdp_spec *rule, int dim) {
-  return fsdp_factored_axes(p->axes, &rule->dim[dim]) & ~zero_axes(p);
-}
-
 // A rule is followed if the output lies so anywhere on its way to its first reader.
 static void judge_rule(const partitioner *p, fsdp_spec *rule, const value_spread *spread) {
-  const bool so = !spread->partial && further_axes(p, rule, 1) == (spread->rows & ~p->decisions->dispatch) &&
-                  further_axes(p, rule, 2) == spread->columns;
+  const fsdp_value_axes asked = fsdp_decisions_stored(p->decisions, p->axes, rule);
+  const bool so = !spread->partial && asked.rows == (spread->rows & ~p->decisions->dispatch) &&
+                  asked.columns == spread->columns;
   if (so) rule->outcome = FSDP_RULE_FOLLOWED;
   if (!so && rule->outcome == FSDP_RULE_NO_TENSOR) rule->outcome = FSDP_RULE_OTHERWISE;
 }
 
-static void write_output(const partitioner *p, fsdp_specs *specs, int module, value_spread spread) {
+// A module's output lies so on its way to its first reader: a rule is judged by all of `lies`, and without
+// one the module's spec says the first.
+static void write_output(partitioner *p, fsdp_specs *specs, int module, const value_spread *lies, int count) {
   fsdp_spec *spec = &specs->modules[module];
   if (spec->dims != FSDP_OUTPUT_DIMS) return;
   if (fsdp_specs_rule(p->specs, module)) {
-    judge_rule(p, spec, &spread);
+    for (int i = 0; i < count; i++) judge_rule(p, spec, &lies[i]);
     return;
   }
+  // Of an axis whose ranks are all replicas of one key/value head, the replicas' half alone is in a set.
   for (int d = 0; d < 2; d++) spec->dim[d] = specs->input.dim[d];
   spec->dim[2] = (fsdp_dim_axes){0};
-  append_axes(p, spread.rows & ~p->decisions->dispatch, &spec->dim[1]);
-  append_axes(p, spread.columns, &spec->dim[2]);
+  fsdp_dim_axes_cut(&spec->dim[1], fsdp_factored_source(p->axes, lies->rows & ~p->decisions->dispatch));
+  fsdp_dim_axes_cut(&spec->dim[2], fsdp_factored_source(p->axes, lies->columns));
 }
 
 // A value is the module's output.
-static void write_value(const partitioner *p, fsdp_specs *specs, int module, int value) {
-  const value_spread made = *partition_spread((partitioner *)p, value),
-                     stored = *partition_spread((partitioner *)p, p->current[value]);
-  if (fsdp_specs_rule(p->specs, module)) {
-    judge_rule(p, &specs->modules[module], &made);
-    judge_rule(p, &specs->modules[module], &stored);
-  }
-  write_output(p, specs, module, p->is_used[value] ? p->first_use[value] : stored);
+static void write_value(partitioner *p, fsdp_specs *specs, int module, int value) {
+  const value_spread stored = *partition_spread(p, p->current[value]);
+  const value_spread lies[] = {p->is_used[value] ? p->first_use[value] : stored, stored,
+                               *partition_spread(p, value)};
+  write_output(p, specs, module, lies, 3);
 }
 
 // The output of the head, and of the whole model, are logits, which no tensor has.
@@ -446,25 +422,13 @@ static void judge_queries(const partitioner *p, fsdp_specs *specs, int n) {
   if (fsdp_specs_rule(specs, module)) judge_rule(p, &specs->modules[module], &spread);
 }
 
-// `given` before rules are judged: none has a tensor. After that: one of an output that is no tensor says
-// nothing if it names no axis beyond the input's.
-static void mark_rules(const partitioner *p, fsdp_specs *specs, bool given) {
-  for (int m = 0; m < p->graph->module_count; m++) {
-    const fsdp_spec *rule = fsdp_specs_rule(specs, m);
-    if (!rule) continue;
-    const bool cuts = (further_axes(p, rule, 1) | further_axes(p, rule, 2)) != 0;
-    if (given) specs->modules[m].outcome = FSDP_RULE_NO_TENSOR;
-    if (!given && !cuts && rule->outcome == FSDP_RULE_NO_TENSOR)
-      specs->modules[m].outcome = FSDP_RULE_FOLLOWED;
-  }
-}
-
 // Writes how outputs lie into the specs of modules that no rule places, so that they print as rules of the
 // same placements, and into those that one places whether it is followed.
-static void write_outputs(const partitioner *p, fsdp_specs *specs) {
-  for (int m = 0; m < p->graph->module_count; m++)
+static void write_outputs(partitioner *p, fsdp_specs *specs) {
+  for (int m = 0; m < p->graph->module_count; m++) {
     memcpy(specs->modules[m].asked, specs->modules[m].dim, sizeof specs->modules[m].asked);
-  mark_rules(p, specs, true);
+    if (fsdp_specs_rule(specs, m)) specs->modules[m].outcome = FSDP_RULE_NO_TENSOR;
+  }
   for (int n = 0; n < p->node_count; n++) {
     const fsdp_node *node = &p->nodes[n];
     judge_logits(p, specs, n);
@@ -475,9 +439,8 @@ static void write_outputs(const partitioner *p, fsdp_specs *specs) {
       int block = fsdp_graph_layer_of(p->graph, p->graph->values[node->operands[added].value].module);
       fsdp_op_remainder norm;
       int h = node->operands[fsdp_node_sum_operand(node, &norm)].value;
-      if (block >= 0 && fsdp_specs_rule(p->specs, block))
-        judge_rule(p, &specs->modules[block], partition_spread((partitioner *)p, p->current[h]));
-      if (block >= 0) write_output(p, specs, block, *partition_spread((partitioner *)p, h));
+      const value_spread lies[] = {*partition_spread(p, h), *partition_spread(p, p->current[h])};
+      if (block >= 0) write_output(p, specs, block, lies, 2);
     }
     for (int o = 0; o < node->operand_count; o++) {
       int value = node->operands[o].value;
@@ -489,7 +452,12 @@ static void write_outputs(const partitioner *p, fsdp_specs *specs) {
         write_value(p, specs, p->graph->params[p->graph->values[node->weights[w]].param].module, value);
     }
   }
-  mark_rules(p, specs, false);
+  // A rule of an output that is no tensor says nothing if it names no axis beyond the input's.
+  for (int m = 0; m < p->graph->module_count; m++) {
+    const fsdp_value_axes asked = fsdp_decisions_stored(p->decisions, p->axes, fsdp_specs_rule(specs, m));
+    if (specs->modules[m].outcome == FSDP_RULE_NO_TENSOR && !asked.rows && !asked.columns)
+      specs->modules[m].outcome = FSDP_RULE_FOLLOWED;
+  }
 }
 
 fsdp_status fsdp_partition(fsdp_graph *graph, fsdp_specs *specs, const fsdp_mesh *mesh,

@@ -16,7 +16,7 @@
 fsdp_status partition_take_rows(partitioner *p, const fsdp_node *attention, const fsdp_op_strategy *a) {
   int *qkv = &p->current[attention->operands[0].value];
   const fsdp_axis_set dispatch = p->decisions->dispatch;
-  value_spread wanted = *partition_spread(p, *qkv);
+  fsdp_value_axes wanted = partition_axes(p, *qkv);
   if (p->decisions->parts || wanted.rows != fsdp_strategy_axes(a, 't')) wanted.rows = dispatch;
   *qkv = partition_convert(p, *qkv, wanted, 0, attention);
   return *qkv < 0 ? FSDP_ERR_INPUT : FSDP_OK;
@@ -52,7 +52,7 @@ static int take_keys(partitioner *p, const fsdp_node *attention, int qkv) {
 // Gathers k and v over the parts of the input's sequence: like pieces, one after the other.
 static int gather_keys(partitioner *p, const fsdp_node *attention, int kv, fsdp_axis_set axes) {
   partition_spread(p, kv)->rows |= axes;
-  value_spread wanted = *partition_spread(p, kv);
+  fsdp_value_axes wanted = partition_axes(p, kv);
   wanted.rows &= ~axes;
   kv = partition_convert(p, kv, wanted, axes, attention);
   if (kv >= 0) p->graph->values[kv].regathered = true;
@@ -62,7 +62,7 @@ static int gather_keys(partitioner *p, const fsdp_node *attention, int kv, fsdp_
 // The rank's rows of the columns of q, which `pieces` cut, as a value of its own.
 static int take_queries(partitioner *p, const fsdp_node *attention, int qkv, fsdp_axis_set pieces) {
   fsdp_graph *g = p->graph;
-  value_spread wanted = *partition_spread(p, qkv);
+  fsdp_value_axes wanted = partition_axes(p, qkv);
   wanted.rows = pieces | p->decisions->dispatch;
   int q = partition_convert(p, qkv, wanted, 0, attention);
   fsdp_conversion *slice = &g->forward[g->forward_count - 1].conversion;
@@ -90,7 +90,7 @@ fsdp_status partition_context_attention(partitioner *p, fsdp_node *node, const f
   if (kv < 0) return FSDP_ERR_INPUT;
   int q = qkv;
   if (slices) {
-    kv = partition_convert(p, kv, *partition_spread(p, kv), pieces, node);
+    kv = partition_convert(p, kv, partition_axes(p, kv), pieces, node);
     q = take_queries(p, node, qkv, pieces);
   }
   node->attrs.out_stride = p->graph->values[q].local[1];

@@ -253,7 +253,7 @@ static const char *columns_change(const passage *columns, fsdp_axis_set partial)
                                    : "is whole, and wanted cut in its last dimension";
 }
 
-static int convert(partitioner *p, int value, value_spread wanted, fsdp_axis_set gradient_partial,
+static int convert(partitioner *p, int value, fsdp_value_axes wanted, fsdp_axis_set gradient_partial,
                    const fsdp_node *reader) {
   const value_spread has = *partition_spread(p, value);
   passage rows = passage_of(p, value, FSDP_SPREAD_ROWS, has.rows, wanted.rows);
@@ -298,7 +298,7 @@ static int distribute(partitioner *p, int value, fsdp_axis_set axes, const fsdp_
 
 // Ranks that share experts have sequences of their own: whatever the mesh's order, over this axis rows are
 // cut outside the others.
-int partition_convert(partitioner *p, int value, value_spread wanted, fsdp_axis_set gradient_partial,
+int partition_convert(partitioner *p, int value, fsdp_value_axes wanted, fsdp_axis_set gradient_partial,
                       const fsdp_node *reader) {
   const fsdp_axis_set dispatch = p->decisions->dispatch, wants = wanted.rows & dispatch;
   const fsdp_axis_set has = partition_spread(p, value)->rows & dispatch;

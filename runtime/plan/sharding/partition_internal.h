@@ -57,8 +57,8 @@ void partition_localise(const partitioner *p, const fsdp_op_strategy *a, fsdp_no
 
 // Of a value, also of a new one; the pointer is valid until the next call.
 value_spread *partition_spread(partitioner *p, int value);
-// How an op with this strategy wants, or makes, an operand.
-value_spread partition_wanted(const fsdp_op_operand *operand, const fsdp_op_strategy *a);
+// The axes that cut a value.
+fsdp_value_axes partition_axes(partitioner *p, int value);
 // What a node writes lies as its letters say; sums over letters that an output lacks are partial.
 void partition_place_outputs(partitioner *p, const fsdp_node *node, const fsdp_op_strategy *a);
 
@@ -90,5 +90,5 @@ void partition_add_dropout(partitioner *p);
 
 // Appends what makes `value` lie as `wanted`, for readers that make its gradient partial over
 // `gradient_partial`. Returns the value to read; -1 after an error.
-int partition_convert(partitioner *p, int value, value_spread wanted, fsdp_axis_set gradient_partial,
+int partition_convert(partitioner *p, int value, fsdp_value_axes wanted, fsdp_axis_set gradient_partial,
                       const fsdp_node *reader);

@@ -147,10 +147,9 @@ value_spread *partition_spread(partitioner *p, int value) {
   return &p->spread[value];
 }
 
-value_spread partition_wanted(const fsdp_op_operand *operand, const fsdp_op_strategy *a) {
-  char letter = fsdp_op_column_letter(operand);
-  return (value_spread){.rows = fsdp_strategy_axes(a, 't'),
-                        .columns = letter ? fsdp_strategy_axes(a, letter) : 0};
+fsdp_value_axes partition_axes(partitioner *p, int value) {
+  const value_spread *spread = partition_spread(p, value);
+  return (fsdp_value_axes){spread->rows, spread->columns};
 }
 
 // Axes over which what the node reads is a sum, and stays one.
@@ -172,14 +171,12 @@ void partition_place_outputs(partitioner *p, const fsdp_node *node, const fsdp_o
     if (node->operands[o].access != FSDP_WRITE || v->role != FSDP_VALUE_ACTIVATION) continue;
     int row = fsdp_node_row_operand(node, o);
     const fsdp_op_operand *operand = &op->operands[row];
-    value_spread spread = partition_wanted(operand, a);
-    spread.block = node->block;
-    spread.blocks = &p->columns[value];
-    spread.partial = carried;
-    for (int i = 0; i < op->letter_count; i++)
-      if (fsdp_op_contracts(op, row, op->letters[i].name))
-        spread.partial |= fsdp_strategy_axes(a, op->letters[i].name);
-    *partition_spread(p, value) = spread;
+    const fsdp_value_axes made = fsdp_strategy_operand(a, operand);
+    *partition_spread(p, value) = (value_spread){.rows = made.rows,
+                                                 .columns = made.columns,
+                                                 .partial = carried | fsdp_strategy_partial(a, op, row),
+                                                 .block = node->block,
+                                                 .blocks = &p->columns[value]};
     const char rows = operand->dims[0].blocks[0].letters[0];
     v->local[0] = rows == 'u' || rows == 'a' ? fsdp_op_letter_size(&node->attrs, rows, 0)
                                              : node->attrs.batch * node->attrs.seq;

@@ -22,6 +22,7 @@ typedef struct propagator {
   bool *reached;  // in this wave
   int *waits;     // operands whose other side this wave still has to decide
   int *queue, queue_end;
+  int *near; // an operator's neighbours on one side
   known_neighbours known;
   const fsdp_operator_limits *limits; // by operator, NULL: none
   fsdp_error *error;
@@ -183,33 +184,29 @@ static fsdp_status decide(propagator *p, int op, fsdp_decision decision) {
 
 // ---- Waves
 
-// Marks what is reached from decided operators. Operators are in the order of makers before readers.
-static void mark_forward(propagator *p) {
-  for (int o = 0; o < p->flow->operator_count; o++) {
-    const fsdp_operator *op = &p->flow->operators[o];
-    bool reached = false;
-    p->waits[o] = 0;
-    for (int i = 0; i < op->input_count; i++) {
-      int maker = tensor_of(p, o, i)->maker;
-      if (maker < 0) continue;
-      reached = reached || is_decided(p, maker) || p->reached[maker];
-      p->waits[o] += p->reached[maker];
-    }
-    p->reached[o] = reached && !is_decided(p, o);
-  }
+// Lists into p->near the operators that make what an operator reads, or those that read what it makes.
+// Returns their number.
+static int list_near(const propagator *p, int op, bool makers) {
+  const fsdp_operator *o = &p->flow->operators[op];
+  int count = 0;
+  for (int i = 0; i < o->input_count && makers; i++)
+    if (tensor_of(p, op, i)->maker >= 0) p->near[count++] = tensor_of(p, op, i)->maker;
+  for (int i = o->input_count; i < o->operand_count && !makers; i++)
+    for (int r = p->first[o->operands[i].tensor]; r < p->first[o->operands[i].tensor + 1]; r++)
+      p->near[count++] = p->readers[r].op;
+  return count;
 }
 
-static void mark_backward(propagator *p) {
-  for (int o = p->flow->operator_count - 1; o >= 0; o--) {
-    const fsdp_operator *op = &p->flow->operators[o];
+// Marks what is reached from decided operators. Operators are in the order of makers before readers.
+static void mark(propagator *p, bool forward) {
+  const int operators = p->flow->operator_count;
+  for (int i = 0; i < operators; i++) {
+    const int o = forward ? i : operators - 1 - i, count = list_near(p, o, forward);
     bool reached = false;
     p->waits[o] = 0;
-    for (int i = op->input_count; i < op->operand_count; i++) {
-      for (int r = p->first[op->operands[i].tensor]; r < p->first[op->operands[i].tensor + 1]; r++) {
-        int other = p->readers[r].op;
-        reached = reached || is_decided(p, other) || p->reached[other];
-        p->waits[o] += p->reached[other];
-      }
+    for (int n = 0; n < count; n++) {
+      reached = reached || is_decided(p, p->near[n]) || p->reached[p->near[n]];
+      p->waits[o] += p->reached[p->near[n]];
     }
     p->reached[o] = reached && !is_decided(p, o);
   }
@@ -217,23 +214,15 @@ static void mark_backward(propagator *p) {
 
 // `op` is decided: one wait less for those that the wave reaches through it.
 static void release(propagator *p, int op, bool forward) {
-  const fsdp_operator *o = &p->flow->operators[op];
-  for (int i = o->input_count; i < o->operand_count && forward; i++) {
-    for (int r = p->first[o->operands[i].tensor]; r < p->first[o->operands[i].tensor + 1]; r++) {
-      int other = p->readers[r].op;
-      if (--p->waits[other] == 0 && p->reached[other]) p->queue[p->queue_end++] = other;
-    }
-  }
-  for (int i = 0; i < o->input_count && !forward; i++) {
-    int maker = tensor_of(p, op, i)->maker;
-    if (maker >= 0 && --p->waits[maker] == 0 && p->reached[maker]) p->queue[p->queue_end++] = maker;
-  }
+  const int count = list_near(p, op, !forward);
+  for (int n = 0; n < count; n++)
+    if (--p->waits[p->near[n]] == 0 && p->reached[p->near[n]]) p->queue[p->queue_end++] = p->near[n];
 }
 
 // Decides what is reached in one direction, breadth first. *any: there was something.
 static fsdp_status run_wave(propagator *p, bool forward, bool *any) {
   fsdp_status status = FSDP_OK;
-  (forward ? mark_forward : mark_backward)(p);
+  mark(p, forward);
   p->queue_end = 0;
   for (int o = 0; o < p->flow->operator_count; o++)
     if (p->reached[o] && p->waits[o] == 0) p->queue[p->queue_end++] = o;
@@ -330,11 +319,13 @@ fsdp_status fsdp_propagate_within(const fsdp_dataflow *flow, const fsdp_slice_me
                   .queue = fsdp_alloc(operators * sizeof(int)),
                   .limits = limits,
                   .error = error};
+  p.out->flow = flow;
   p.out->mesh = *mesh;
   p.out->operators = fsdp_alloc(operators * sizeof *p.out->operators);
   memcpy(p.out->operators, decided, operators * sizeof *decided);
   for (size_t t = 0; t < tensors; t++) p.holder[t].op = -1;
   list_readers(&p);
+  p.near = fsdp_alloc((size_t)(p.first[tensors] + FSDP_OPERATOR_OPERANDS) * sizeof(int));
   fsdp_status status = run(&p);
   if (!status) place_inputs(&p);
   if (!status) list_moved(&p);
@@ -344,6 +335,7 @@ fsdp_status fsdp_propagate_within(const fsdp_dataflow *flow, const fsdp_slice_me
   free(p.reached);
   free(p.waits);
   free(p.queue);
+  free(p.near);
   free(p.known.items);
   if (status) fsdp_propagation_destroy(p.out);
   *out = status ? NULL : p.out;
@@ -362,6 +354,7 @@ fsdp_status fsdp_propagate(const fsdp_dataflow *flow, const fsdp_slice_mesh *mes
 
 void fsdp_propagation_destroy(fsdp_propagation *propagation) {
   if (!propagation) return;
+  fsdp_dataflow_destroy(propagation->own_flow);
   free(propagation->operators);
   free(propagation->moved);
   free(propagation);

@@ -30,8 +30,8 @@
 
 #include "runtime/plan/sharding/slices.h"
 
-// Propagates. The caller owns *out. FSDP_ERR_INPUT for a line that names nothing or that its operator cannot
-// have, for lines that contradict each other, and if nothing is given.
+// Propagates. The caller owns *out; `flow` outlives it. FSDP_ERR_INPUT for a line that names nothing or that
+// its operator cannot have, for lines that contradict each other, and if nothing is given.
 fsdp_status fsdp_propagate(const fsdp_dataflow *flow, const fsdp_slice_mesh *mesh,
                            const fsdp_given_strategies *given, fsdp_propagation **out, fsdp_error *error);
 // The same from strategies that are decided already (decision FSDP_DECIDED_GIVEN; none at all is allowed), by

@@ -5,6 +5,7 @@
 #include "runtime/plan/mesh/names.h"
 #include "runtime/plan/sharding/propagate_internal.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -142,7 +143,13 @@ static fsdp_status match(const given_reader *r) {
 
 // ---- Counts
 
-static fsdp_status fail_line(const given_reader *r, int op, const char *what) {
+__attribute__((format(printf, 3, 4))) static fsdp_status fail_line(const given_reader *r, int op,
+                                                                   const char *format, ...) {
+  char what[384];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(what, sizeof what, format, arguments);
+  va_end(arguments);
   return fsdp_fail(r->error, FSDP_ERR_INPUT, "%s: \"%s\": %s", line_of(r, op)->place, line_of(r, op)->name,
                    what);
 }
@@ -157,7 +164,6 @@ static int operand_of_list(const fsdp_operator *op, int list) {
 // Takes the count of one letter.
 static fsdp_status take_count(const given_reader *r, int op, int letter, int count, int64_t *counts) {
   const fsdp_operator *o = &r->flow->operators[op];
-  char what[256];
   if (count < 1) return fail_line(r, op, "a count is below 1: use 1 for a dimension that is whole");
   if (count == 1 && (letter < 0 || counts[letter] <= 1)) {
     if (letter >= 0) counts[letter] = 1;
@@ -165,27 +171,19 @@ static fsdp_status take_count(const given_reader *r, int op, int letter, int cou
   }
   if (letter < 0) return fail_line(r, op, "a dimension of one item, or a part of one, cannot be cut: use 1");
   const fsdp_operator_letter *l = &o->letters[letter];
-  if (counts[letter] && counts[letter] != count) {
-    snprintf(what, sizeof what,
-             "%lld and %d slices of one dimension (%c), which its inputs share: use one count",
-             (long long)counts[letter], count, l->name);
-    return fail_line(r, op, what);
-  }
-  if (l->is_whole) {
-    snprintf(what, sizeof what, "%d slices of a dimension (%c) that must be whole: use 1", count, l->name);
-    return fail_line(r, op, what);
-  }
-  if (count > l->limit) {
-    snprintf(what, sizeof what, "%d slices of a dimension (%c) of %lld items: use at most as many", count,
-             l->name, (long long)l->limit);
-    return fail_line(r, op, what);
-  }
-  if (l->is_even && l->limit % count != 0) {
-    snprintf(what, sizeof what,
-             "%d slices of a dimension (%c) of %lld items, which are cut evenly: use a divisor of %lld",
-             count, l->name, (long long)l->limit, (long long)l->limit);
-    return fail_line(r, op, what);
-  }
+  if (counts[letter] && counts[letter] != count)
+    return fail_line(r, op, "%lld and %d slices of one dimension (%c), which its inputs share: use one count",
+                     (long long)counts[letter], count, l->name);
+  if (l->is_whole)
+    return fail_line(r, op, "%d slices of a dimension (%c) that must be whole: use 1", count, l->name);
+  if (count > l->limit)
+    return fail_line(r, op, "%d slices of a dimension (%c) of %lld items: use at most as many", count,
+                     l->name, (long long)l->limit);
+  if (l->is_even && l->limit % count != 0)
+    return fail_line(r, op,
+                     "%d slices of a dimension (%c) of %lld items, which are cut evenly: use a divisor of "
+                     "%lld",
+                     count, l->name, (long long)l->limit, (long long)l->limit);
   counts[letter] = count;
   return FSDP_OK;
 }
@@ -195,23 +193,24 @@ static fsdp_status take_groups(const given_reader *r, int op, int letter, int li
                                fsdp_axis_set *axes) {
   const fsdp_given_strategy *line = line_of(r, op);
   fsdp_axis_set all = 0, own;
-  char what[256];
   for (int g = 0; g < line->group_count[list][entry]; g++) {
     const fsdp_slice_group group = line->groups[list][entry][g];
     bool has = fsdp_slice_group_axes(r->mesh, group, &own);
     for (int l = 0; l < r->flow->operators[op].letter_count && has; l++)
       has = l == letter || !(own & axes[l]);
-    snprintf(what, sizeof what,
-             "%d@%d: the mesh has no axes of %d ranks that lie %d apart, or something else is cut over them; "
-             "--print-strategies begins with its axes, of which the last one's ranks lie 1 apart",
-             group.count, group.stride, group.count, group.stride);
-    if (!has || all & own) return fail_line(r, op, what);
+    if (!has || all & own)
+      return fail_line(
+          r, op,
+          "%d@%d: the mesh has no axes of %d ranks that lie %d apart, or something else is cut "
+          "over them; --print-strategies begins with its axes, of which the last one's ranks lie "
+          "1 apart",
+          group.count, group.stride, group.count, group.stride);
     all |= own;
   }
   if (!all) return FSDP_OK;
-  snprintf(what, sizeof what, "a dimension (%c), which its inputs share, is cut over different ranks",
-           r->flow->operators[op].letters[letter].name);
-  if (axes[letter] && axes[letter] != all) return fail_line(r, op, what);
+  if (axes[letter] && axes[letter] != all)
+    return fail_line(r, op, "a dimension (%c), which its inputs share, is cut over different ranks",
+                     r->flow->operators[op].letters[letter].name);
   axes[letter] = all;
   return FSDP_OK;
 }
@@ -222,13 +221,10 @@ static fsdp_status take_list(const given_reader *r, int op, int list, int64_t *c
   int operand = operand_of_list(o, list), entries = line->entry_count[list];
   const fsdp_operator_tensor *tensor = &r->flow->tensors[o->operands[operand].tensor];
   bool joins = fsdp_operand_joins_rows(r->flow, o, operand) && entries == tensor->dims - 1;
-  char what[256];
-  if (entries != tensor->dims && !joins) {
-    snprintf(what, sizeof what, "list %d has %d count%s, but %.100s has %d dimension%s: write one for each",
-             list + 1, entries, entries == 1 ? "" : "s", tensor->name, tensor->dims,
-             tensor->dims == 1 ? "" : "s");
-    return fail_line(r, op, what);
-  }
+  if (entries != tensor->dims && !joins)
+    return fail_line(r, op, "list %d has %d count%s, but %.100s has %d dimension%s: write one for each",
+                     list + 1, entries, fsdp_plural(entries), tensor->name, tensor->dims,
+                     fsdp_plural(tensor->dims));
   fsdp_status status = FSDP_OK;
   for (int e = 0; e < entries && !status; e++) {
     int dim = e + (joins && e > 0);
@@ -243,23 +239,21 @@ static fsdp_status take_list(const given_reader *r, int op, int list, int64_t *c
 
 static fsdp_status fail_axes(const given_reader *r, int op, const int64_t *counts) {
   int64_t ranks = fsdp_slices(r->mesh, (1u << r->mesh->count) - 1), product = 1;
-  char what[384], sizes[128] = "";
+  char sizes[128] = "";
   size_t used = 0;
   for (int l = 0; l < r->flow->operators[op].letter_count; l++) {
     product *= counts[l];
     if (ranks % counts[l] == 0 && ranks % product == 0) continue;
-    snprintf(what, sizeof what, "%lld slice%s %s %lld rank%s; change the count", (long long)product,
-             fsdp_plural(product), product == counts[l] ? "do not divide" : "in all do not divide",
-             (long long)ranks, fsdp_plural(ranks));
-    return fail_line(r, op, what);
+    return fail_line(r, op, "%lld slice%s %s %lld rank%s; change the count", (long long)product,
+                     fsdp_plural(product), product == counts[l] ? "do not divide" : "in all do not divide",
+                     (long long)ranks, fsdp_plural(ranks));
   }
   for (int a = 0; a < r->mesh->count && used < sizeof sizes; a++)
     used += (size_t)snprintf(sizes + used, sizeof sizes - used, "%s%d", a ? ", " : "", r->mesh->sizes[a]);
-  snprintf(what, sizeof what,
-           "the counts do not fit the axes of the mesh, %s: each count is the product of some axes, and an "
-           "axis belongs to one; change --mesh, or the counts",
-           sizes);
-  return fail_line(r, op, what);
+  return fail_line(r, op,
+                   "the counts do not fit the axes of the mesh, %s: each count is the product of some axes, "
+                   "and an axis belongs to one; change --mesh, or the counts",
+                   sizes);
 }
 
 static fsdp_status read_operator(const given_reader *r, int op) {
@@ -267,14 +261,11 @@ static fsdp_status read_operator(const given_reader *r, int op) {
   const fsdp_given_strategy *line = line_of(r, op);
   int64_t counts[FSDP_OPERATOR_LETTERS] = {0};
   fsdp_axis_set axes[FSDP_OPERATOR_LETTERS] = {0};
-  char what[160];
   fsdp_status status = FSDP_OK;
-  if (line->list_count != o->list_count) {
-    snprintf(what, sizeof what, "%d list%s of counts for %d input%s: write one list for each input",
-             line->list_count, line->list_count == 1 ? "" : "s", o->list_count,
-             o->list_count == 1 ? "" : "s");
-    return fail_line(r, op, what);
-  }
+  if (line->list_count != o->list_count)
+    return fail_line(r, op, "%d list%s of counts for %d input%s: write one list for each input",
+                     line->list_count, fsdp_plural(line->list_count), o->list_count,
+                     fsdp_plural(o->list_count));
   for (int l = 0; l < o->list_count && !status; l++) status = take_list(r, op, l, counts, axes);
   if (status) return status;
   fsdp_axis_set used = 0;

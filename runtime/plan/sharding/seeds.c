@@ -35,9 +35,10 @@ static const fsdp_node *node_of(const seeder *s, int op) {
 }
 
 // The parameter that an operand of an operator is, -1: it is none.
-static int param_of(const seeder *s, const fsdp_operator_operand *operand) {
-  const fsdp_operator_tensor *tensor = &s->flow->tensors[operand->tensor];
-  return tensor->role == FSDP_TENSOR_PARAMETER ? s->graph->values[tensor->source].param : -1;
+static int param_of(const fsdp_graph *graph, const fsdp_dataflow *flow,
+                    const fsdp_operator_operand *operand) {
+  const fsdp_operator_tensor *tensor = &flow->tensors[operand->tensor];
+  return tensor->role == FSDP_TENSOR_PARAMETER ? graph->values[tensor->source].param : -1;
 }
 
 static bool has_line(const seeder *s, int param) {
@@ -133,7 +134,7 @@ typedef struct said_axes {
 
 static fsdp_status hear_weight(const seeder *s, int op, int operand, said_axes *said) {
   const fsdp_operator *o = &s->flow->operators[op];
-  const int param = param_of(s, &o->operands[operand]);
+  const int param = param_of(s->graph, s->flow, &o->operands[operand]);
   const fsdp_spec *spec = &s->specs->params[param];
   const char *place = *spec->place ? spec->place : "--sharding", *name = s->graph->params[param].name;
   for (int d = 0; d < spec->dims; d++) {
@@ -161,12 +162,11 @@ static fsdp_status hear_weight(const seeder *s, int op, int operand, said_axes *
   return FSDP_OK;
 }
 
-// Whether an operand is a bias of a product whose inputs are cut: it is added to whole sums, and says nothing
-// of the product.
-static bool is_apart(const seeder *s, int op, int operand, const said_axes *said) {
+// Whether a parameter is a bias of a product whose inputs are cut: it is added to whole sums, and says
+// nothing of the product.
+static bool is_apart(const seeder *s, int op, int param, const said_axes *said) {
   const int inputs = fsdp_operator_letter_find(&s->flow->operators[op], 'i');
-  return s->graph->params[param_of(s, &s->flow->operators[op].operands[operand])].dims == 1 && inputs >= 0 &&
-         said->axes[inputs];
+  return s->graph->params[param].dims == 1 && inputs >= 0 && said->axes[inputs];
 }
 
 // Lines of weights say all of their operator's letters that they have. *place: of the first.
@@ -175,8 +175,8 @@ static fsdp_status limit_weights(const seeder *s, int op, fsdp_axis_set *pinned,
   said_axes said = {{0}, {0}};
   for (int l = 0; l < FSDP_OPERATOR_LETTERS; l++) said.param[l] = -1;
   for (int i = 0; i < o->input_count; i++) {
-    const int param = param_of(s, &o->operands[i]);
-    if (param < 0 || !has_line(s, param) || is_apart(s, op, i, &said)) continue;
+    const int param = param_of(s->graph, s->flow, &o->operands[i]);
+    if (param < 0 || !has_line(s, param) || is_apart(s, op, param, &said)) continue;
     fsdp_status status = hear_weight(s, op, i, &said);
     if (status) return status;
     if (!*place && is_cuttable(o, &o->operands[i])) *place = s->specs->params[param].place;
@@ -295,14 +295,10 @@ static fsdp_status limit_operator(const seeder *s, int op) {
 
 // ---- Specs
 
-static void place_param(fsdp_spec *spec, const fsdp_operator *op, int operand,
-                        const fsdp_propagation *propagation, const fsdp_operator_strategy *strategy) {
-  const fsdp_tensor_axes axes = fsdp_operand_axes(op, operand, strategy);
+static void place_param(fsdp_spec *spec, const fsdp_propagation *propagation, fsdp_tensor_axes axes) {
   for (int d = 0; d < spec->dims; d++) {
     spec->dim[d] = (fsdp_dim_axes){0};
-    for (int a = 0; a < propagation->mesh.count; a++)
-      if (axes.dim[d] >> a & 1)
-        spec->dim[d].axes[spec->dim[d].count++] = (signed char)propagation->mesh.axis[a];
+    fsdp_dim_axes_cut(&spec->dim[d], fsdp_slice_axes(&propagation->mesh, axes.dim[d]));
   }
   spec->source = FSDP_SPEC_PROPAGATED;
   snprintf(spec->place, sizeof spec->place, "%s", FSDP_COMPLETED_PLACE);
@@ -328,7 +324,7 @@ bool fsdp_specs_are_open(const fsdp_specs *specs, const fsdp_graph *graph, const
   for (int o = 0; o < s.flow->operator_count && others; o++) {
     const fsdp_operator *op = &s.flow->operators[o];
     for (int i = 0; i < op->input_count && !open; i++) {
-      int param = param_of(&s, &op->operands[i]);
+      int param = param_of(graph, s.flow, &op->operands[i]);
       open = param >= 0 && !has_line(&s, param) && is_cuttable(op, &op->operands[i]);
     }
   }
@@ -337,8 +333,7 @@ bool fsdp_specs_are_open(const fsdp_specs *specs, const fsdp_graph *graph, const
 }
 
 fsdp_status fsdp_seeds_propagate(const fsdp_specs *specs, const fsdp_graph *graph, const fsdp_mesh *mesh,
-                                 fsdp_dtype compute, fsdp_dataflow **flow, fsdp_propagation **propagation,
-                                 fsdp_error *error) {
+                                 fsdp_dtype compute, fsdp_propagation **propagation, fsdp_error *error) {
   seeder s = begin(specs, graph, mesh, compute);
   size_t count = (size_t)s.flow->operator_count;
   s.limits = fsdp_alloc_zeroed(count + 1, sizeof *s.limits);
@@ -350,23 +345,25 @@ fsdp_status fsdp_seeds_propagate(const fsdp_specs *specs, const fsdp_graph *grap
   if (!status) status = fsdp_propagate_within(s.flow, &s.slices, s.limits, s.decided, propagation, error);
   free(s.limits);
   free(s.decided);
-  if (status) fsdp_dataflow_destroy(s.flow);
-  *flow = status ? NULL : s.flow;
+  if (status)
+    fsdp_dataflow_destroy(s.flow);
+  else
+    (*propagation)->own_flow = s.flow;
   return status;
 }
 
 fsdp_status fsdp_specs_complete(fsdp_specs *specs, const fsdp_graph *graph, const fsdp_mesh *mesh,
-                                fsdp_dtype compute, fsdp_dataflow **flow, fsdp_propagation **propagation,
-                                fsdp_error *error) {
-  fsdp_status status = fsdp_seeds_propagate(specs, graph, mesh, compute, flow, propagation, error);
-  for (int o = 0; !status && o < (*flow)->operator_count; o++) {
-    const fsdp_operator *op = &(*flow)->operators[o];
+                                fsdp_dtype compute, fsdp_propagation **propagation, fsdp_error *error) {
+  fsdp_status status = fsdp_seeds_propagate(specs, graph, mesh, compute, propagation, error);
+  const fsdp_dataflow *flow = status ? NULL : (*propagation)->flow;
+  for (int o = 0; !status && o < flow->operator_count; o++) {
+    const fsdp_operator *op = &flow->operators[o];
     for (int i = 0; i < op->input_count; i++) {
-      const fsdp_operator_tensor *tensor = &(*flow)->tensors[op->operands[i].tensor];
-      const int param = tensor->role == FSDP_TENSOR_PARAMETER ? graph->values[tensor->source].param : -1;
+      const int param = param_of(graph, flow, &op->operands[i]);
       const bool open = param >= 0 && specs->params[param].source <= FSDP_SPEC_PROPAGATED;
       if (open && is_cuttable(op, &op->operands[i]))
-        place_param(&specs->params[param], op, i, *propagation, &(*propagation)->operators[o]);
+        place_param(&specs->params[param], *propagation,
+                    fsdp_operand_axes(op, i, &(*propagation)->operators[o]));
     }
   }
   return status;

@@ -21,14 +21,12 @@
 // Whether a weight without a line has a dimension that an axis may cut which does not cut the input.
 bool fsdp_specs_are_open(const fsdp_specs *specs, const fsdp_graph *graph, const fsdp_mesh *mesh);
 
-// Decides every operator. `graph` is not partitioned. The caller owns *flow and *propagation, which refer
-// to the places of `specs`. FSDP_ERR_INPUT for lines that cut the weights of one product differently or cut
-// what must be whole, or if no strategy suits a weight that several operators read.
+// Decides every operator. `graph` is not partitioned. The caller owns *propagation, which owns its dataflow
+// and refers to the places of `specs`. FSDP_ERR_INPUT for lines that cut the weights of one product
+// differently or cut what must be whole, or if no strategy suits a weight that several operators read.
 fsdp_status fsdp_seeds_propagate(const fsdp_specs *specs, const fsdp_graph *graph, const fsdp_mesh *mesh,
-                                 fsdp_dtype compute, fsdp_dataflow **flow, fsdp_propagation **propagation,
-                                 fsdp_error *error);
+                                 fsdp_dtype compute, fsdp_propagation **propagation, fsdp_error *error);
 
 // The same, and gives weights without a line their specs.
 fsdp_status fsdp_specs_complete(fsdp_specs *specs, const fsdp_graph *graph, const fsdp_mesh *mesh,
-                                fsdp_dtype compute, fsdp_dataflow **flow, fsdp_propagation **propagation,
-                                fsdp_error *error);
+                                fsdp_dtype compute, fsdp_propagation **propagation, fsdp_error *error);

@@ -360,8 +360,8 @@ static fsdp_status place_batch(resolver *r) {
 
 static fsdp_status place_outputs(resolver *r) {
   fsdp_specs_outputs_as_input(r->out, r->graph);
-  if (r->sharding->preset == FSDP_SHARDING_FSDP_TP)
-    fsdp_tensor_preset_outputs(r->out, r->graph, r->mesh, r->sharding->sequence_parallel);
+  if (r->sharding->preset == FSDP_SHARDING_FSDP_TP) // weights, too, for which rules come later
+    fsdp_tensor_preset(r->out, r->graph, r->mesh, r->sharding->sequence_parallel);
   for (int t = 0; t < r->target_count; t++) {
     const shard_target *target = &r->targets[t];
     if (target->kind == TARGET_OUTPUT && target->rule >= 0)
@@ -493,7 +493,6 @@ static fsdp_status apply_preset(resolver *r) {
   if (!v2 && strcmp(data, FSDP_AXIS_EXPERT) != 0) fsdp_dim_axes_add(batch, r->mesh, FSDP_AXIS_EXPERT);
   if (v2) r->out->input.dim[1] = (fsdp_dim_axes){0};
   for (int p = 0; p < r->graph->param_count && v2; p++) cut_largest(r, p);
-  if (s->preset == FSDP_SHARDING_FSDP_TP) fsdp_tensor_preset_params(r->out, r->graph, r->mesh);
   for (int p = 0; p < r->graph->param_count; p++) {
     r->out->params[p].source = FSDP_SPEC_PRESET;
     snprintf(r->out->params[p].place, sizeof r->out->params[p].place, "--sharding %s", names[s->preset]);
@@ -532,24 +531,20 @@ static fsdp_status fail_unused(const resolver *r, const fsdp_mesh_axis *axis) {
 
 // Axes without any use, and more sets of axes than there are communicators for.
 static fsdp_status check_mesh(resolver *r) {
-  fsdp_axis_set used = used_axes(r), flat = fsdp_spec_axes(&r->out->input, r->mesh);
-  struct {
-    fsdp_axis_set flat, others;
-  } sets[SETS_MAX];
+  const fsdp_axis_set used = used_axes(r);
+  fsdp_axis_set sets[SETS_MAX];
   int count = 0;
   for (int a = 0; a < r->mesh->count; a++)
     if (r->mesh->axes[a].size > 1 && !(used >> a & 1)) return fail_unused(r, &r->mesh->axes[a]);
   for (int p = 0; p < r->graph->param_count; p++) {
     fsdp_axis_set axes = fsdp_spec_axes(&r->out->params[p], r->mesh);
     int known = 0;
-    while (known < count && (sets[known].flat != (axes & flat) || sets[known].others != (axes & ~flat)))
-      known++;
+    while (known < count && sets[known] != axes) known++;
     if (known == SETS_MAX)
       return fsdp_fail(r->error, FSDP_ERR_INPUT,
                        "--sharding: weights lie over more than %d different sets of axes: use fewer",
                        SETS_MAX);
-    sets[known].flat = axes & flat;
-    sets[known].others = axes & ~flat;
+    sets[known] = axes;
     count += known == count;
   }
   return FSDP_OK;

@@ -187,8 +187,8 @@ static void print_groups(const fsdp_slice_mesh *mesh, fsdp_axis_set axes, FILE *
   }
 }
 
-const char *fsdp_slices_print(const fsdp_dataflow *flow, const fsdp_propagation *propagation, int op,
-                              char out[FSDP_SLICES_TEXT]) {
+const char *fsdp_slices_print(const fsdp_propagation *propagation, int op, char out[FSDP_SLICES_TEXT]) {
+  const fsdp_dataflow *flow = propagation->flow;
   const fsdp_operator *o = &flow->operators[op];
   const fsdp_slice_mesh *mesh = &propagation->mesh;
   FILE *text = fmemopen(out, FSDP_SLICES_TEXT, "w");

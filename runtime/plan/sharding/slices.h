@@ -2,8 +2,9 @@
 // propagation finds them, and what moving a tensor costs.
 #pragma once
 
-#include "runtime/plan/mesh/placement.h"
+#include "runtime/plan/mesh/mesh.h"
 #include "runtime/plan/sharding/dataflow.h"
+#include "runtime/plan/sharding/strategy.h"
 
 #define FSDP_SLICE_AXES_MAX 20 // factors of FSDP_MESH_RANKS_MAX
 
@@ -105,6 +106,8 @@ typedef struct fsdp_moved_input {
 } fsdp_moved_input;
 
 typedef struct fsdp_propagation {
+  const fsdp_dataflow *flow; // that it is of
+  fsdp_dataflow *own_flow;   // the same if it is destroyed with this, else NULL
   fsdp_slice_mesh mesh;
   fsdp_operator_strategy *operators; // by operator of the dataflow
   fsdp_moved_input *moved;           // in the order of readers
@@ -139,5 +142,4 @@ bool fsdp_slice_group_axes(const fsdp_slice_mesh *mesh, fsdp_slice_group group, 
 // are cut by batch alone; with their ranks, "[[4@1]]", if counts alone would be read as other axes. Returns
 // `out`.
 #define FSDP_SLICES_TEXT 2048
-const char *fsdp_slices_print(const fsdp_dataflow *flow, const fsdp_propagation *propagation, int op,
-                              char out[FSDP_SLICES_TEXT]);
+const char *fsdp_slices_print(const fsdp_propagation *propagation, int op, char out[FSDP_SLICES_TEXT]);

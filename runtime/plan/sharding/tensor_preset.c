@@ -78,14 +78,6 @@ static void find_cut(preset *p, const fsdp_node *node) {
   }
 }
 
-// False: the mesh has no axis to cut over. The caller frees p->cut.
-static bool begin(preset *p) {
-  if (fsdp_mesh_size(p->mesh, FSDP_AXIS_TENSOR) == 1) return false;
-  p->cut = fsdp_alloc_zeroed((size_t)p->graph->value_count, sizeof *p->cut);
-  for (int n = 0; n < p->graph->forward_count; n++) find_cut(p, &p->graph->forward[n]);
-  return true;
-}
-
 // ---- Parameters
 
 // Cuts dimension `dim` over tensor; the other axes cut another dimension, if there is one.
@@ -121,38 +113,32 @@ static void cut_own(const preset *p, const fsdp_node *node) {
         cut_param(p, node->operands[o].value, d);
 }
 
-void fsdp_tensor_preset_params(fsdp_specs *specs, const fsdp_graph *graph, const fsdp_mesh *mesh) {
-  preset p = {.specs = specs, .graph = graph, .mesh = mesh};
-  if (!begin(&p)) return;
-  for (int n = 0; n < graph->forward_count; n++) {
-    const fsdp_node *node = &graph->forward[n];
-    if (node->weight_count) {
-      cut_linear(&p, node);
-    } else {
-      cut_own(&p, node);
-    }
-  }
-  for (int i = 0; i < graph->param_count; i++) mark(&specs->params[i]);
-  free(p.cut);
-}
-
 // ---- Outputs
 
-void fsdp_tensor_preset_outputs(fsdp_specs *specs, const fsdp_graph *graph, const fsdp_mesh *mesh,
-                                bool sequence_parallel) {
-  preset p = {.specs = specs, .graph = graph, .mesh = mesh};
-  if (!begin(&p)) return;
-  int *maker = fsdp_alloc((size_t)graph->module_count * sizeof *maker);
-  fsdp_specs_find_makers(graph, maker);
-  for (int m = 0; m < graph->module_count; m++) {
-    fsdp_spec *spec = &specs->modules[m];
+static void place_outputs(const preset *p, bool sequence_parallel) {
+  int *maker = fsdp_alloc((size_t)p->graph->module_count * sizeof *maker);
+  fsdp_specs_find_makers(p->graph, maker);
+  for (int m = 0; m < p->graph->module_count; m++) {
+    fsdp_spec *spec = &p->specs->modules[m];
     if (maker[m] < 0 || spec->dims != FSDP_OUTPUT_DIMS) continue;
-    int made = main_output(graph, &graph->forward[maker[m]]);
-    bool is_cut = made < 0 || p.cut[made]; // the head's output are logits, which it makes none of
+    int made = main_output(p->graph, &p->graph->forward[maker[m]]);
+    bool is_cut = made < 0 || p->cut[made]; // the head's output are logits, which it makes none of
     mark(spec);
-    if (fsdp_spec_axes(spec, mesh) & fsdp_mesh_axes(mesh, FSDP_AXIS_TENSOR)) continue; // of the batch
-    if (is_cut || sequence_parallel) fsdp_dim_axes_add(&spec->dim[is_cut ? 2 : 1], mesh, FSDP_AXIS_TENSOR);
+    if (fsdp_spec_axes(spec, p->mesh) & fsdp_mesh_axes(p->mesh, FSDP_AXIS_TENSOR)) continue; // of the batch
+    if (is_cut || sequence_parallel) fsdp_dim_axes_add(&spec->dim[is_cut ? 2 : 1], p->mesh, FSDP_AXIS_TENSOR);
   }
   free(maker);
+}
+
+void fsdp_tensor_preset(fsdp_specs *specs, const fsdp_graph *graph, const fsdp_mesh *mesh,
+                        bool sequence_parallel) {
+  preset p = {.specs = specs, .graph = graph, .mesh = mesh};
+  if (fsdp_mesh_size(mesh, FSDP_AXIS_TENSOR) == 1) return;
+  p.cut = fsdp_alloc_zeroed((size_t)graph->value_count, sizeof *p.cut);
+  for (int n = 0; n < graph->forward_count; n++) find_cut(&p, &graph->forward[n]);
+  for (int n = 0; n < graph->forward_count; n++)
+    (graph->forward[n].weight_count ? cut_linear : cut_own)(&p, &graph->forward[n]);
+  for (int i = 0; i < graph->param_count; i++) mark(&specs->params[i]);
+  place_outputs(&p, sequence_parallel);
   free(p.cut);
 }

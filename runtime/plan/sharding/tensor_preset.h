@@ -8,11 +8,8 @@
 
 #include "runtime/plan/sharding/specs.h"
 
-// Adds the axis to specs of parameters whose first dimension has all their other axes. Nothing changes if it
-// has one rank.
-void fsdp_tensor_preset_params(fsdp_specs *specs, const fsdp_graph *graph, const fsdp_mesh *mesh);
-
-// The same for outputs, which have the input's axes. `sequence_parallel`: whole rows are cut, too, in the
-// sequence.
-void fsdp_tensor_preset_outputs(fsdp_specs *specs, const fsdp_graph *graph, const fsdp_mesh *mesh,
-                                bool sequence_parallel);
+// Adds the axis to specs of parameters whose first dimension has all their other axes, and to those of
+// outputs, which have the input's axes. `sequence_parallel`: whole rows are cut, too, in the sequence.
+// Nothing changes if it has one rank.
+void fsdp_tensor_preset(fsdp_specs *specs, const fsdp_graph *graph, const fsdp_mesh *mesh,
+                        bool sequence_parallel);

@@ -12,8 +12,7 @@
 const char *fsdp_plan_print_instr(const fsdp_plan *plan, int position, char *out, size_t out_bytes) {
   FSDP_CHECK(position >= 0 && position < plan->program->instr_count, "position %d", position);
   const fsdp_instr *instr = &plan->program->instrs[position];
-  const char *what =
-      instr->kind == FSDP_INSTR_OP ? fsdp_op_name(instr->op) : fsdp_instr_kind_name(instr->kind);
+  const char *what = fsdp_instr_name(instr);
   if (instr->module >= 0) {
     char path[FSDP_NAME_BYTES];
     fsdp_graph_module_path(plan->graph, instr->module, path);

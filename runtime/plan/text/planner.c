@@ -337,7 +337,7 @@ static json_t *settings_json(const fsdp_search_config *search, const fsdp_plan_c
   put(set, "mesh", json_string(fsdp_mesh_print(&plan->mesh, ",", mesh)));
   put(set, "strategy", json_string(fsdp_strategy_name(plan->strategy)));
   put(set, "sequence-parallel", json_string(plan->sequence_parallel ? "on" : "off"));
-  put(set, "wrap", json_string(fsdp_settings_print_wrap(&plan->wrap, wrap, sizeof wrap)));
+  put(set, "wrap", json_string(fsdp_value_print_wrap(&plan->wrap, wrap, sizeof wrap)));
   if (plan->wrap.kind == FSDP_WRAP_SIZE) put(set, "numel-to-wrap", whole_text(plan->wrap.numel));
   if (fsdp_model_expert_layers(&plan->model)) put(set, "expert-blocks", whole_text(plan->expert_blocks));
   put(set, "recompute", json_string(fsdp_saving_print(&plan->saving, FSDP_FATE_RECOMPUTE, rules)));

@@ -209,14 +209,3 @@ fsdp_status fsdp_settings_mesh(const fsdp_settings *settings, fsdp_mesh *mesh, f
                    (long long)settings->context_parallel, (long long)settings->expert_parallel,
                    settings->mesh ? settings->mesh : "not set");
 }
-
-const char *fsdp_settings_print_wrap(const fsdp_wrap_policy *wrap, char *out, size_t out_bytes) {
-  static const char *const names[] = {
-      [FSDP_WRAP_SIZE] = "size", [FSDP_WRAP_BLOCK] = "block", [FSDP_WRAP_NONE] = "none"};
-  FSDP_CHECK(wrap->kind <= FSDP_WRAP_MODULE, "wrap policy %d has no text", (int)wrap->kind);
-  if (wrap->kind == FSDP_WRAP_MODULE)
-    snprintf(out, out_bytes, "module:%s", wrap->classes);
-  else
-    snprintf(out, out_bytes, "%s", names[wrap->kind]);
-  return out;
-}

@@ -31,6 +31,3 @@ fsdp_status fsdp_settings_set(fsdp_settings *settings, const char *name, const c
 // The mesh that they say. FSDP_ERR_OPTION if there is none of as many ranks.
 fsdp_status fsdp_settings_mesh(const fsdp_settings *settings, fsdp_mesh *mesh, fsdp_error *error);
 int fsdp_settings_ranks_per_node(const fsdp_settings *settings);
-
-// "block", "size", "none" or "module:...": how a wrap policy is set.
-const char *fsdp_settings_print_wrap(const fsdp_wrap_policy *wrap, char *out, size_t out_bytes);

@@ -228,21 +228,18 @@ static fsdp_status use_attention(const fsdp_profile_reader *r) {
   fsdp_device_profile *p = r->profile;
   if (!*r->attention_kernel && p->device == FSDP_OP_CUDA) return FSDP_OK; // the plan's
   memcpy(p->attention_kernel, r->attention_kernel, sizeof p->attention_kernel);
-  const char *kernels[FSDP_DTYPE_COUNT] = {0};
+  char used[FSDP_DTYPE_COUNT][sizeof p->attention->kernel] = {0};
   bool known = !*r->attention_kernel;
   for (int i = 0; i < p->attention_count; i++) {
     const fsdp_profile_attention *row = &p->attention[i];
     const bool asked = !strcmp(row->kernel, r->attention_kernel);
-    if (!kernels[row->dtype] || asked) kernels[row->dtype] = asked ? r->attention_kernel : row->kernel;
+    if (!*used[row->dtype] || asked) snprintf(used[row->dtype], sizeof *used, "%s", row->kernel);
     known = known || asked;
   }
   if (!known)
     return fsdp_fail(
         r->error, FSDP_ERR_INPUT, "%s: no row of attention has the kernel \"%s\"; the first has \"%s\"",
         r->attention_place, r->attention_kernel, p->attention_count ? p->attention[0].kernel : "");
-  char used[FSDP_DTYPE_COUNT][sizeof p->attention->kernel] = {0};
-  for (int d = 0; d < FSDP_DTYPE_COUNT; d++)
-    if (kernels[d]) snprintf(used[d], sizeof used[d], "%s", kernels[d]);
   int kept = 0;
   for (int i = 0; i < p->attention_count; i++) {
     if (!strcmp(p->attention[i].kernel, used[p->attention[i].dtype]))

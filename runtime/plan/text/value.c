@@ -1,11 +1,13 @@
 #include "runtime/plan/text/value.h"
 
+#include "runtime/base/check.h"
 #include "runtime/base/dtype.h"
 #include "runtime/plan/program/schedule.h"
 
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -188,13 +190,22 @@ bool fsdp_value_mesh(const char *text, fsdp_mesh *mesh) {
   return is_named ? count_own(mesh) <= FSDP_AXIS_OWN_MAX : mesh->count == 2;
 }
 
+static const fsdp_choice wrap_kinds[] = {{"size", FSDP_WRAP_SIZE, NULL},
+                                         {"block", FSDP_WRAP_BLOCK, NULL},
+                                         {"none", FSDP_WRAP_NONE, NULL},
+                                         {NULL, 0, NULL}};
+
+const char *fsdp_value_print_wrap(const fsdp_wrap_policy *policy, char *out, size_t out_bytes) {
+  const fsdp_choice *kind = wrap_kinds;
+  while (kind->name && kind->value != (int)policy->kind) kind++;
+  FSDP_CHECK(kind->name || policy->kind == FSDP_WRAP_MODULE, "wrap policy %d has no text", (int)policy->kind);
+  snprintf(out, out_bytes, "%s%s", kind->name ? kind->name : "module:", kind->name ? "" : policy->classes);
+  return out;
+}
+
 // "module:" needs at least one name, none empty.
 bool fsdp_value_wrap(const char *text, fsdp_wrap_policy *policy) {
-  static const fsdp_choice kinds[] = {{"size", FSDP_WRAP_SIZE, NULL},
-                                      {"block", FSDP_WRAP_BLOCK, NULL},
-                                      {"none", FSDP_WRAP_NONE, NULL},
-                                      {NULL, 0, NULL}};
-  for (const fsdp_choice *k = kinds; k->name; k++) {
+  for (const fsdp_choice *k = wrap_kinds; k->name; k++) {
     if (strcmp(text, k->name) != 0) continue;
     policy->kind = (fsdp_wrap_kind)k->value;
     return true;

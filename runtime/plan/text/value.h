@@ -50,6 +50,8 @@ bool fsdp_value_mesh(const char *text, fsdp_mesh *mesh);
 
 // "size", "block", "none" or "module:NAME,...": sets kind and classes, which point into `text`.
 bool fsdp_value_wrap(const char *text, fsdp_wrap_policy *policy);
+// The text that sets the policy, which is none of FSDP_WRAP_CHOSEN. Returns `out`.
+const char *fsdp_value_print_wrap(const fsdp_wrap_policy *policy, char *out, size_t out_bytes);
 
 // "A:B", whole numbers with 1 <= A <= B <= `high`.
 bool fsdp_value_range(const char *text, int64_t high, int64_t *first, int64_t *last);

@@ -393,7 +393,7 @@ static void make_one(layout *l) {
                         .blocks = {{5, 1, 1}},
                         .group_axes = fsdp_mesh_axes(&l->program.mesh, FSDP_AXIS_TENSOR)};
   int param = fsdp_graph_param(graph, root, &spec);
-  graph->values[graph->params[param].value].placement.flat = fsdp_mesh_axes(&l->program.mesh, FSDP_AXIS_FSDP);
+  graph->values[graph->params[param].value].flat = fsdp_mesh_axes(&l->program.mesh, FSDP_AXIS_FSDP);
   cut_param(graph, param, &cut, &l->program.mesh);
   lay_out(l, graph, FSDP_WRAP_NONE);
   make_checkpoint(l);

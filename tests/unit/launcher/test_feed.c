@@ -133,7 +133,8 @@ static void create_of_rank(fsdp_feed *feed, const fsdp_dataset *dataset, int ran
       .world_rank = rank,
       .micro_batches = MICRO_BATCHES};
   fsdp_mesh *mesh = &config.mesh;
-  config.rank = fsdp_mesh_coordinate(mesh, "fsdp", rank) * 2 + fsdp_mesh_coordinate(mesh, "data", rank);
+  config.rank = fsdp_mesh_group_of(mesh, fsdp_mesh_axes(mesh, "fsdp"), rank).rank * 2 +
+                fsdp_mesh_group_of(mesh, fsdp_mesh_axes(mesh, "data"), rank).rank;
   config.rows =
       fsdp_rows_of(mesh, BATCH, SEQ, fsdp_mesh_axes(mesh, "context"), fsdp_mesh_axes(mesh, "tensor"));
   fsdp_feed_create(feed, &config);
@@ -184,7 +185,7 @@ static void test_rows_of_ranks(void **state) {
       counted += expect_rows(feed, dataset, samples, tokens, targets);
     }
     assert_true(count == (float)counted);
-    if (fsdp_mesh_coordinate(&mesh, "tensor", rank) == 0) step_count += count;
+    if (fsdp_mesh_group_of(&mesh, fsdp_mesh_axes(&mesh, "tensor"), rank).rank == 0) step_count += count;
     // The second batch of an evaluation has one sample.
     for (feed->eval_step = 0; feed->eval_step < 2; feed->eval_step++) {
       eval_counts[feed->eval_step] += fsdp_feed_eval_targets(feed, feed->eval_step);

@@ -31,7 +31,7 @@ static void test_picture(void **state) {
   for (int row = 0; row < 8; row++)
     assert_int_equal(fsdp_rows_row(&rows, sequence_of_row[row], index_of_row[row]), row);
   for (int rank = 0; rank < 4; rank++) {
-    int part = fsdp_mesh_coordinate(&mesh, FSDP_AXIS_CONTEXT, rank);
+    int part = fsdp_mesh_group_of(&mesh, context, rank).rank;
     for (int index = 0; index < 4; index++)
       assert_int_equal(fsdp_rows_position(&rows, &mesh, rank, index), positions[part][index]);
   }

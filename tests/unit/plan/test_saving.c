@@ -414,10 +414,8 @@ static needed_bytes measure(const fsdp_program *program, const fsdp_graph *graph
 }
 
 static needed_bytes needed_with(const fsdp_plan *plan, const fsdp_fate *fates) {
-  const fsdp_schedule_config config = {
-      .plan = &plan->config, .fates = fates, .norm_limit = fsdp_plan_norm_limit(&plan->config)};
   fsdp_schedule_result made;
-  fsdp_schedule(&config, plan->graph, plan->units, &made);
+  fsdp_schedule(&plan->config, fates, plan->graph, plan->units, &made);
   fsdp_program_lifetimes(made.program);
   needed_bytes needed = measure(made.program, plan->graph);
   fsdp_program_destroy(made.program);

@@ -1,5 +1,4 @@
 // Sharding rules: which rule holds for which name, what they mean to units, what is refused, and the text.
-#include "runtime/plan/mesh/placement.h"
 #include "runtime/plan/mesh/units.h"
 #include "runtime/plan/sharding/sharding.h"
 #include "tests/support/harness.h"
@@ -128,7 +127,7 @@ static void test_rules_hold_for_names(void **state) {
   assert_int_equal(tokens->shape[0], 6 * 4);
   for (int r = 0; r < 6; r++) {
     int parts;
-    assert_int_equal(fsdp_placement_part(&tokens->placement, &f.mesh, 0, r, &parts), r % 3 * 2 + r / 3);
+    assert_int_equal(fsdp_dim_axes_part(&f.specs->input.dim[0], &f.mesh, r, &parts), r % 3 * 2 + r / 3);
     assert_int_equal(parts, 6);
   }
   destroy(&f);

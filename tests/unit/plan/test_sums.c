@@ -29,10 +29,9 @@ static int count_sums(const fsdp_program *program, const char *name, fsdp_axis_s
 static fsdp_program *schedule(const fsdp_plan *plan, fsdp_axis_set token_axes) {
   fsdp_plan_config of = plan->config;
   of.evaluation = true;
-  const fsdp_schedule_config config = {
-      .plan = &of, .token_axes = token_axes, .fates = plan->fates, .norm_limit = fsdp_plan_norm_limit(&of)};
   fsdp_schedule_result made;
-  fsdp_schedule(&config, plan->graph, plan->units, &made);
+  plan->graph->token_axes = token_axes;
+  fsdp_schedule(&of, plan->fates, plan->graph, plan->units, &made);
   free(made.unit_state);
   return made.program;
 }

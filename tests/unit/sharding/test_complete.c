@@ -31,7 +31,6 @@ typedef struct fixture {
   fsdp_shard_rule *rules;
   int rule_count;
   fsdp_specs *specs; // completed
-  fsdp_dataflow *flow;
   fsdp_propagation *propagation;
 } fixture;
 
@@ -45,7 +44,7 @@ static fixture fixture_on(const char *model, int tensor) {
   f.graph = fsdp_model_forward(&config, BATCH, SEQ);
   fsdp_mesh_resize(&f.mesh, FSDP_AXIS_TENSOR, tensor);
   f.preset = fsdp_specs_default(f.graph, &f.mesh);
-  fsdp_tensor_preset_params(f.preset, f.graph, &f.mesh);
+  fsdp_tensor_preset(f.preset, f.graph, &f.mesh, false);
   f.rules = fsdp_alloc_zeroed((size_t)(f.graph->param_count + f.graph->module_count), sizeof *f.rules);
   return f;
 }
@@ -56,10 +55,8 @@ static fixture fixture_of(const char *model) {
 
 static void fixture_clear(fixture *f) {
   fsdp_propagation_destroy(f->propagation);
-  fsdp_dataflow_destroy(f->flow);
   fsdp_specs_destroy(f->specs);
   f->propagation = NULL;
-  f->flow = NULL;
   f->specs = NULL;
   f->rule_count = 0;
 }
@@ -111,7 +108,7 @@ static bool resolve(fixture *f) {
 static void complete(fixture *f) {
   fsdp_error error = {0};
   assert_true(resolve(f));
-  if (fsdp_specs_complete(f->specs, f->graph, &f->mesh, FSDP_F32, &f->flow, &f->propagation, &error))
+  if (fsdp_specs_complete(f->specs, f->graph, &f->mesh, FSDP_F32, &f->propagation, &error))
     fail_msg("%s", error.message);
 }
 
@@ -181,8 +178,8 @@ static int param_of(const fixture *f, const char *name) {
 }
 
 static const fsdp_operator_strategy *strategy_of(const fixture *f, const char *name) {
-  for (int o = 0; o < f->flow->operator_count; o++)
-    if (!strcmp(f->flow->operators[o].names[0], name)) return &f->propagation->operators[o];
+  for (int o = 0; o < f->propagation->flow->operator_count; o++)
+    if (!strcmp(f->propagation->flow->operators[o].names[0], name)) return &f->propagation->operators[o];
   fail_msg("no operator %s", name);
   return NULL;
 }
@@ -203,7 +200,8 @@ static void test_lines_stay(void **state) {
   assert_string_equal(whole->place, "test:2");
   const fsdp_operator_strategy *follows = strategy_of(&f, "model.layers.2.self_attn.q_proj");
   assert_int_equal(follows->decision, FSDP_DECIDED_FORWARD);
-  assert_string_equal(f.flow->operators[follows->from].names[0], "model.layers.2.input_layernorm");
+  assert_string_equal(f.propagation->flow->operators[follows->from].names[0],
+                      "model.layers.2.input_layernorm");
   assert_int_equal(strategy_of(&f, "model.layers.0.self_attn.q_proj")->decision, FSDP_DECIDED_BACKWARD);
   // Weights that follow are replicated over the batch's axes.
   const fsdp_spec *q = &f.specs->params[param_of(&f, "model.layers.2.self_attn.q_proj.weight")];
@@ -226,8 +224,7 @@ static void test_lines_of_one_product(void **state) {
       put(add_rule(&f, name, 2), i == differs, FSDP_AXIS_TENSOR);
     }
     resolve(&f);
-    fsdp_status status =
-        fsdp_specs_complete(f.specs, f.graph, &f.mesh, FSDP_F32, &f.flow, &f.propagation, &error);
+    fsdp_status status = fsdp_specs_complete(f.specs, f.graph, &f.mesh, FSDP_F32, &f.propagation, &error);
     assert_int_equal(status, FSDP_ERR_INPUT);
     snprintf(says, sizeof says, "model.layers.1.self_attn.%s.weight is cut otherwise than",
              names[differs ? differs : 1]);
@@ -302,9 +299,9 @@ static void draw_lines(fixture *f, random_source *random) {
 // Whether an op does what propagation says: on all its letters the same axes of the mesh. All ops have the
 // batch.
 static void compare_op(const fixture *f, int op, const fsdp_decisions *decisions) {
-  const fsdp_operator *o = &f->flow->operators[op];
+  const fsdp_operator *o = &f->propagation->flow->operators[op];
   char name[FSDP_OPERATOR_TEXT];
-  fsdp_operator_print(f->flow, op, name);
+  fsdp_operator_print(f->propagation->flow, op, name);
   for (int l = 0; l < o->letter_count; l++) {
     fsdp_axis_set says = fsdp_operator_axes(o, &f->propagation->operators[op], l), expected = 0;
     for (int a = 0; a < f->propagation->mesh.count; a++)
@@ -335,8 +332,7 @@ static void test_ops_follow(void **state) {
     draw_lines(&f, &random);
     open += resolve(&f); // else it is what is decided of weights that all have lines
     fsdp_decisions *decisions = NULL;
-    fsdp_status status =
-        fsdp_specs_complete(f.specs, f.graph, &f.mesh, FSDP_F32, &f.flow, &f.propagation, &error);
+    fsdp_status status = fsdp_specs_complete(f.specs, f.graph, &f.mesh, FSDP_F32, &f.propagation, &error);
     if (status) {
       if (!strstr(error.message, "is cut otherwise than") &&
           !strstr(error.message, "needs this dimension whole"))
@@ -348,7 +344,7 @@ static void test_ops_follow(void **state) {
       if (!status) compare_columns(&f, decisions);
       if (!status) status = fsdp_partition(f.graph, f.specs, &f.mesh, &axes, &rows, &error);
     }
-    for (int o = 0; !status && o < f.flow->operator_count; o++) compare_op(&f, o, decisions);
+    for (int o = 0; !status && o < f.propagation->flow->operator_count; o++) compare_op(&f, o, decisions);
     compared += !status;
     refused += status != FSDP_OK;
     fsdp_decisions_destroy(decisions);

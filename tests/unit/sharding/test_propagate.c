@@ -37,7 +37,7 @@ static void test_feed_forward(void **state) {
   if (propagate(n, 8, (const char *const[]){"fc1: [[2, 1], [1, 4]]", NULL}, &p, &error))
     fail_msg("%s", error.message);
   for (int o = 0; o < 4; o++) {
-    assert_string_equal(fsdp_slices_print(n, p, o, text), expected[o]);
+    assert_string_equal(fsdp_slices_print(p, o, text), expected[o]);
     assert_int_equal(p->operators[o].decision, o ? FSDP_DECIDED_FORWARD : FSDP_DECIDED_GIVEN);
     assert_int_equal(p->operators[o].from, o ? o - 1 : 0);
   }
@@ -46,9 +46,9 @@ static void test_feed_forward(void **state) {
   // From behind, what is left over is not cut: the anchor cuts its rows by 2 alone.
   if (propagate(n, 8, (const char *const[]){"fc2: [[2, 1], [1, 4]]", NULL}, &p, &error))
     fail_msg("%s", error.message);
-  assert_string_equal(fsdp_slices_print(n, p, 2, text), "[[2, 1]]");
-  assert_string_equal(fsdp_slices_print(n, p, 1, text), "[[2, 1], [1]]");
-  assert_string_equal(fsdp_slices_print(n, p, 0, text), "[[2, 4], [4, 1]]"); // sums over what it has left
+  assert_string_equal(fsdp_slices_print(p, 2, text), "[[2, 1]]");
+  assert_string_equal(fsdp_slices_print(p, 1, text), "[[2, 1], [1]]");
+  assert_string_equal(fsdp_slices_print(p, 0, text), "[[2, 4], [4, 1]]"); // sums over what it has left
   assert_int_equal(p->operators[0].decision, FSDP_DECIDED_BACKWARD);
   assert_int_equal(p->operators[0].from, 1);
   fsdp_propagation_destroy(p);
@@ -139,7 +139,7 @@ static void test_shared(void **state) {
   fsdp_error error = {0};
   char text[FSDP_SLICES_TEXT];
   if (propagate(n, 8, lines, &p, &error)) fail_msg("%s", error.message);
-  assert_string_equal(fsdp_slices_print(n, p, 4, text), "[[1, 8], [8, 1]]");
+  assert_string_equal(fsdp_slices_print(p, 4, text), "[[1, 8], [8, 1]]");
   assert_true(p->operators[4].redistributes);
   assert_int_equal(p->moved_count, 2);
   assert_int_equal(p->moved[0].forward_bytes, 0); // act is whole, and fc2 takes its rows,
@@ -167,7 +167,7 @@ static void test_first_reader(void **state) {
   char text[FSDP_SLICES_TEXT];
   if (propagate(n, 4, lines, &p, &error)) fail_msg("%s", error.message);
   assert_int_equal(p->operators[2].decision, FSDP_DECIDED_DEFAULT);
-  assert_string_equal(fsdp_slices_print(n, p, 2, text), "[[4, 1], [1, 1]]");
+  assert_string_equal(fsdp_slices_print(p, 2, text), "[[4, 1], [1, 1]]");
   fsdp_propagation_destroy(p);
   fsdp_dataflow_destroy(n);
 }
@@ -384,8 +384,7 @@ static int check_printed(const fsdp_dataflow *n, const fsdp_propagation *p) {
   assert_true(n->operator_count <= OPERATORS);
   for (int o = 0; o < n->operator_count; o++) {
     char slices[FSDP_SLICES_TEXT], name[FSDP_OPERATOR_TEXT], text[sizeof slices + sizeof name + 2];
-    snprintf(text, sizeof text, "%s: %s", fsdp_operator_print(n, o, name),
-             fsdp_slices_print(n, p, o, slices));
+    snprintf(text, sizeof text, "%s: %s", fsdp_operator_print(n, o, name), fsdp_slices_print(p, o, slices));
     items[o] = strategy_of_text(text);
     with_ranks += strchr(slices, '@') != NULL;
   }
