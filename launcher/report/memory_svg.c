@@ -1,9 +1,8 @@
-#include "launcher/report/memory_svg.h"
-
-#include "launcher/report/report.h"
+#include "launcher/report/memory_profile.h"
 #include "runtime/base/plural.h"
 #include "runtime/base/size.h"
 #include "runtime/base/text.h"
+#include "runtime/plan/text/plan_json.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -169,7 +168,7 @@ static void print_axes(const panel *p) {
 }
 
 static void print_phases(const panel *p) {
-  fsdp_phase phases[2 * FSDP_MAX_SECTIONS];
+  fsdp_memory_phase phases[2 * FSDP_MAX_SECTIONS];
   int count = fsdp_memory_profile_phases(p->profile, phases);
   for (int i = 0; i < count; i++) {
     double left = x_of(p, phases[i].begin), right = x_of(p, phases[i].end);
@@ -180,7 +179,7 @@ static void print_phases(const panel *p) {
 
 // Names stand above the areas, and a line parts each phase from the next, over them.
 static void print_phase_names(const panel *p) {
-  fsdp_phase phases[2 * FSDP_MAX_SECTIONS];
+  fsdp_memory_phase phases[2 * FSDP_MAX_SECTIONS];
   int count = fsdp_memory_profile_phases(p->profile, phases);
   for (int i = 0; i < count; i++) {
     double left = x_of(p, phases[i].begin), right = x_of(p, phases[i].end);

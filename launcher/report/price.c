@@ -6,7 +6,6 @@
 #include "runtime/plan/search/variations.h"
 #include "runtime/plan/sharding/factored.h"
 
-#include <math.h>
 #include <string.h>
 
 static double step_at(fsdp_pricing pricing, fsdp_price_end end) {
@@ -44,6 +43,35 @@ void fsdp_price_report_release(fsdp_price_report *report) {
   fsdp_step_price_release(&report->step);
 }
 
+// ---- The run
+
+fsdp_run_price fsdp_run_price_of(int64_t steps, double step_tokens, double step_s, int ranks,
+                                 double gpu_hour) {
+  const double hours = (double)steps * step_s / 3600;
+  return (fsdp_run_price){.steps = steps,
+                          .tokens = (double)steps * step_tokens,
+                          .hours = hours,
+                          .gpu_hours = hours * ranks,
+                          .cost = hours * ranks * gpu_hour};
+}
+
+// "25.2", from a thousand on "1,234".
+static const char *print_hours(double hours, int digits, char out[48]) {
+  if (hours >= 999.5) return fsdp_print_int((int64_t)(hours + 0.5), out, 48);
+  snprintf(out, 48, "%.*g", digits, hours);
+  return out;
+}
+
+const char *fsdp_run_price_print(const fsdp_run_price *run, char out[FSDP_RUN_PRICE_BYTES]) {
+  char steps[48], tokens[48], hours[48], gpu_hours[48];
+  int used = snprintf(out, FSDP_RUN_PRICE_BYTES, "%s step%s, %s tokens: %s hours, %s GPU hours",
+                      fsdp_print_int(run->steps, steps, sizeof steps), fsdp_plural(run->steps),
+                      fsdp_print_int((int64_t)run->tokens, tokens, sizeof tokens),
+                      print_hours(run->hours, 3, hours), print_hours(run->gpu_hours, 4, gpu_hours));
+  if (run->cost > 0) snprintf(out + used, (size_t)(FSDP_RUN_PRICE_BYTES - used), ", cost %.2f", run->cost);
+  return out;
+}
+
 // ---- What bounds a step
 
 // A part of the step's time. Parts add up to the step.
@@ -54,7 +82,7 @@ typedef struct part {
 
 enum { PARTS = 8 };
 
-static int list_parts(const fsdp_price_report *r, part parts[PARTS]) {
+static void list_parts(const fsdp_price_report *r, part parts[PARTS]) {
   const fsdp_step_price *s = &r->step;
   const part all[PARTS] = {
       {"matrix products", "products", s->kind_s[FSDP_PRICE_PRODUCTS]},
@@ -67,7 +95,6 @@ static int list_parts(const fsdp_price_report *r, part parts[PARTS]) {
       {"launching and waiting", "other", s->other_s},
   };
   memcpy(parts, all, sizeof all);
-  return PARTS;
 }
 
 static const part *greatest_part(const part parts[PARTS]) {
@@ -230,7 +257,7 @@ static void print_sharing(const fsdp_price_report *r, FILE *out) {
 
 void fsdp_price_print(const fsdp_price_report *r, FILE *out) {
   part parts[PARTS];
-  const int count = list_parts(r, parts);
+  list_parts(r, parts);
   const double unit = r->step.step_s >= 10 ? 1 : 1e3; // of which there is one in a line
   const char *name = unit > 1 ? "ms" : "s";
   fprintf(out, "price on %s: %.2f %s a step, %.0f tokens/s", r->profile->name, unit * r->step.step_s, name,
@@ -245,7 +272,7 @@ void fsdp_price_print(const fsdp_price_report *r, FILE *out) {
   char run[FSDP_RUN_PRICE_BYTES];
   if (r->run.steps) fprintf(out, "run:       %s\n", fsdp_run_price_print(&r->run, run));
   print_sharing(r, out);
-  for (int i = 0; i < count; i++) {
+  for (int i = 0; i < PARTS; i++) {
     if (parts[i].seconds <= 0) continue;
     fprintf(out, "           %8.2f ms  %5.1f%%  %s\n", 1e3 * parts[i].seconds, percent(r, parts[i].seconds),
             parts[i].name);
@@ -262,6 +289,15 @@ void fsdp_price_print(const fsdp_price_report *r, FILE *out) {
 
 static void put(json_t *object, const char *key, json_t *value) {
   FSDP_CHECK(json_object_set_new(object, key, value) == 0, "JSON key %s", key);
+}
+
+void fsdp_run_price_json(const fsdp_run_price *run, json_t *object) {
+  if (!run->steps) return;
+  put(object, "steps", json_integer(run->steps));
+  put(object, "tokens", json_real(run->tokens));
+  put(object, "hours", json_real(run->hours));
+  put(object, "gpu_hours", json_real(run->gpu_hours));
+  put(object, "cost", run->cost > 0 ? json_real(run->cost) : json_null());
 }
 
 static json_t *ms(double seconds) {
@@ -305,7 +341,7 @@ static json_t *variations_json(const fsdp_price_report *r) {
 
 json_t *fsdp_price_json(const fsdp_price_report *r) {
   part parts[PARTS];
-  const int count = list_parts(r, parts);
+  list_parts(r, parts);
   json_t *time = json_object(), *busy = json_object(), *work = json_object();
   put(time, "profile", json_string(r->profile->name));
   put(time, "step_ms", ms(r->step.step_s));
@@ -318,7 +354,7 @@ json_t *fsdp_price_json(const fsdp_price_report *r) {
   fsdp_run_price_json(&r->run, time);
   for (int s = 0; s < FSDP_STREAM_COUNT; s++)
     if (r->step.busy_s[s] > 0) put(busy, fsdp_stream_name((fsdp_stream)s), ms(r->step.busy_s[s]));
-  for (int i = 0; i < count; i++) put(work, parts[i].key, ms(parts[i].seconds));
+  for (int i = 0; i < PARTS; i++) put(work, parts[i].key, ms(parts[i].seconds));
   put(time, "busy_ms", busy);
   put(time, "parts_ms", work);
   char kernel[FSDP_PROFILE_KERNEL_BYTES];

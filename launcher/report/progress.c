@@ -73,7 +73,8 @@ static const char *print_timestamp(char out[32]) {
   return out;
 }
 
-float fsdp_progress_load(const fsdp_step_record *record, int64_t *layer) {
+// The greatest load of a layer, and which layer of those with experts that is.
+static float greatest_load(const fsdp_step_record *record, int64_t *layer) {
   *layer = 0;
   for (int64_t i = 1; i < record->load_count; i++)
     if (record->loads[i] > record->loads[*layer]) *layer = i;
@@ -176,7 +177,7 @@ void fsdp_progress_print(const fsdp_step_record *record, const fsdp_plan *plan,
       epoch, record->loss, record->lr, fabs(record->grad_norm), fsdp_progress_speed(rate, speed),
       fsdp_progress_duration((double)(record->total_steps - record->step) * rate->ms_per_step / 1e3, left));
   int64_t layer;
-  const float load = fsdp_progress_load(record, &layer);
+  const float load = greatest_load(record, &layer);
   if (load > 2)
     fprintf(out, "  load %.2f (%" PRId64 " of %" PRId64 " routers)", (double)load, layer + 1,
             record->load_count);

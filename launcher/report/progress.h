@@ -52,9 +52,6 @@ typedef struct fsdp_progress_rate {
   double real, learned; // shares of the tokens
 } fsdp_progress_rate;
 
-// The greatest load of a layer, and which layer of those with experts that is.
-float fsdp_progress_load(const fsdp_step_record *record, int64_t *layer);
-
 // The JSON line of a step. A new reference.
 json_t *fsdp_progress_json(const fsdp_step_record *record, const fsdp_plan *plan);
 

@@ -128,14 +128,8 @@ static void print_units(const fsdp_plan *plan, FILE *out) {
 
 // ---- Memory
 
-typedef struct owner {
-  const char *label; // of the tensor
-  fsdp_category category;
-  int64_t bytes;
-} owner;
-
 static int by_bytes_descending(const void *a, const void *b) {
-  int64_t x = ((const owner *)a)->bytes, y = ((const owner *)b)->bytes;
+  const int64_t x = (*(const fsdp_tensor *const *)a)->bytes, y = (*(const fsdp_tensor *const *)b)->bytes;
   return x < y ? 1 : x > y ? -1 : 0;
 }
 
@@ -143,21 +137,21 @@ static int by_bytes_descending(const void *a, const void *b) {
 static void print_largest(const fsdp_plan *plan, int position, FILE *out) {
   enum { SHOWN = 5 };
   const fsdp_program *program = plan->program;
-  owner *owners = fsdp_alloc_zeroed((size_t)program->tensor_count, sizeof *owners);
+  const fsdp_tensor **live = fsdp_alloc_zeroed((size_t)program->tensor_count, sizeof *live);
   int count = 0;
   for (int i = 0; i < program->tensor_count; i++) {
     const fsdp_tensor *tensor = &program->tensors[i];
-    bool live = tensor->space == FSDP_SPACE_DEVICE && tensor->begin <= position && position <= tensor->end;
-    if (live) owners[count++] = (owner){tensor->name, tensor->category, tensor->bytes};
+    if (tensor->space == FSDP_SPACE_DEVICE && tensor->begin <= position && position <= tensor->end)
+      live[count++] = tensor;
   }
-  qsort(owners, (size_t)count, sizeof *owners, by_bytes_descending);
+  qsort(live, (size_t)count, sizeof *live, by_bytes_descending);
   fprintf(out, "  largest there\n");
   for (int i = 0; i < count && i < SHOWN; i++) {
     char bytes[BYTES_TEXT_BYTES];
-    fprintf(out, "    %10s  %-16s %s\n", fsdp_print_bytes(owners[i].bytes, bytes, sizeof bytes),
-            fsdp_category_name(owners[i].category), owners[i].label);
+    fprintf(out, "    %10s  %-16s %s\n", fsdp_print_bytes(live[i]->bytes, bytes, sizeof bytes),
+            fsdp_category_name(live[i]->category), live[i]->name);
   }
-  free(owners);
+  free(live);
 }
 
 static void print_memory_row(const char *name, int64_t device, int64_t host, FILE *out) {

@@ -1,8 +1,7 @@
 // What is worth knowing before the first step, and what looks like a mistake but is allowed.
 #include "launcher/options/run_options.h"
-#include "launcher/report/padding_note.h"
+#include "launcher/report/plan_notes.h"
 #include "launcher/report/report.h"
-#include "launcher/report/rule_note.h"
 #include "launcher/report/strategies.h"
 #include "launcher/setup/mesh_choice.h"
 #include "launcher/setup/sharding_file.h"

@@ -1,5 +1,5 @@
 // The state that a run starts from: new weights, the model folder's, or a checkpoint's.
-#include "launcher/report/memory_file.h"
+#include "launcher/report/memory_profile.h"
 #include "launcher/train/init_weights.h"
 #include "launcher/train/trainer.h"
 #include "runtime/base/plural.h"

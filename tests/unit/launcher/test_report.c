@@ -1,8 +1,7 @@
 // Reports: the JSON's shape and sums, the page's figures, the memory profile in both forms, and advice that
 // is true.
 #include "launcher/options/options.h"
-#include "launcher/report/memory_file.h"
-#include "launcher/report/memory_svg.h"
+#include "launcher/report/memory_profile.h"
 #include "launcher/report/report.h"
 #include "launcher/setup/capacity.h"
 #include "launcher/setup/mesh_choice.h"
@@ -142,7 +141,7 @@ static void profile_series(void **state) {
     assert_int_equal(most, plan->memory.space[space].peak_bytes);
     assert_int_equal(at, plan->memory.space[space].peak_position);
   }
-  fsdp_phase phases[2 * FSDP_MAX_SECTIONS];
+  fsdp_memory_phase phases[2 * FSDP_MAX_SECTIONS];
   int count = fsdp_memory_profile_phases(&profile, phases), next = 0;
   assert_int_equal(count, 7); // forward and backward of first, middle and last; update
   for (int i = 0; i < count; i++) {
