@@ -2,7 +2,6 @@
 
 #include "launcher/report/strategies.h"
 #include "launcher/setup/listed_file.h"
-#include "launcher/setup/propagate_mesh.h"
 #include "launcher/setup/setup.h"
 #include "launcher/setup/sharding_file.h"
 #include "launcher/setup/strategies_file.h"

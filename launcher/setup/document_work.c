@@ -191,3 +191,13 @@ fsdp_status fsdp_document_work_find(const fsdp_options *options, const fsdp_setu
   fsdp_dataset_close(dataset);
   return status;
 }
+
+fsdp_status fsdp_document_work_plan(const fsdp_options *options, fsdp_setup *setup, fsdp_error *error) {
+  const fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(options);
+  fsdp_error unread;
+  fsdp_status status = fsdp_setup_create(options, FSDP_PROGRAM_PLAN, &ranks, setup, error);
+  const fsdp_status found = setup->profile ? fsdp_document_work_find(options, setup, &unread) : FSDP_OK;
+  if (found == FSDP_OK || (status != FSDP_OK && status != FSDP_ERR_CAPACITY)) return status;
+  *error = unread;
+  return found;
+}

@@ -1,17 +1,14 @@
 #include "launcher/setup/setup.h"
 
 #include "launcher/profile/profile_file.h"
-#include "launcher/setup/capacity.h"
 #include "launcher/setup/documents_choice.h"
 #include "launcher/setup/dropout_choice.h"
-#include "launcher/setup/propagate_mesh.h"
 #include "launcher/setup/resize.h"
 #include "launcher/setup/sharding_file.h"
 #include "launcher/setup/strategies_file.h"
 #include "models/family.h"
 #include "runtime/base/check.h"
 #include "runtime/base/plural.h"
-#include "runtime/base/size.h"
 #include "runtime/base/text.h"
 #include "runtime/checkpoint/config_json.h"
 #include "runtime/checkpoint/safetensors.h"
@@ -52,13 +49,16 @@ static fsdp_status fail_not_downloaded(const fsdp_options *options, fsdp_error *
       options->model, fsdp_options_place(options, "model"), options->model, name, options->model, name, name);
 }
 
+static bool has_file(const char *folder, const char *name) {
+  char path[4096];
+  struct stat information;
+  int length = snprintf(path, sizeof path, "%s/%s", folder, name);
+  return length < (int)sizeof path && stat(path, &information) == 0;
+}
+
 // A preset of the name of a model's folder that is here: one of them would be taken unseen for the other.
 static fsdp_status check_preset(const fsdp_options *options, fsdp_error *error) {
-  char path[4096];
-  struct stat status;
-  int length = snprintf(path, sizeof path, "%s/config.json", options->model);
-  if (!fsdp_model_is_preset(options->model) || length >= (int)sizeof path || stat(path, &status) != 0)
-    return FSDP_OK;
+  if (!fsdp_model_is_preset(options->model) || !has_file(options->model, "config.json")) return FSDP_OK;
   return fsdp_fail(error, FSDP_ERR_OPTION,
                    "--model %s (%s): is a preset, but also a model's folder here; write ./%s for the folder, "
                    "or rename it for the preset",
@@ -82,13 +82,6 @@ static fsdp_status fail_run(const fsdp_options *options, fsdp_error *error) {
       "--to "
       "DIR and give --model DIR; to train on from it, or to evaluate it, use -e NAME --resume %.300s",
       model, fsdp_options_place(options, "model"), model, model);
-}
-
-static bool has_file(const char *folder, const char *name) {
-  char path[4096];
-  struct stat information;
-  int length = snprintf(path, sizeof path, "%s/%s", folder, name);
-  return length < (int)sizeof path && stat(path, &information) == 0;
 }
 
 static const char *folder_name(const char *path) {
@@ -188,10 +181,6 @@ static fsdp_wrap_policy find_wrap(const fsdp_options *options, const fsdp_shardi
   return fsdp_options_wrap(options);
 }
 
-static bool saves_from_snapshot(const fsdp_options *options) {
-  return options->experiment && options->ckpt_freq > 0 && options->ckpt_async != FSDP_CKPT_ASYNC_OFF;
-}
-
 // Whether replicas may share the reading of weights or of a checkpoint, or the drawing of new weights,
 // which a GPU does by itself.
 static bool loads_slices(const fsdp_options *options, const fsdp_setup *setup, bool gpu) {
@@ -250,6 +239,7 @@ static fsdp_plan_config make_config(const fsdp_options *options, const fsdp_setu
   bool gpu = backend->device == FSDP_OP_CUDA;
   int param_dtype =
       options->param_dtype == FSDP_DTYPE_AUTO ? (gpu ? FSDP_BF16 : FSDP_F32) : options->param_dtype;
+  bool saves = options->experiment && options->ckpt_freq > 0;
   bool keeps_gradients = options->strategy == FSDP_ZERO1 && !fsdp_options_given(options, "accumulate");
   fsdp_op_gpu target = ranks->target;
   if (!target.capability && profile) target = fsdp_device_profile_gpu(profile);
@@ -283,8 +273,8 @@ static fsdp_plan_config make_config(const fsdp_options *options, const fsdp_setu
       .poison = options->poison,
       .evaluation = fsdp_options_evaluate(options) || options->sample_every > 0,
       .logits = options->prompt || options->prompt_tokens,
-      .check = fsdp_options_check_replicas(options),
-      .snapshot = saves_from_snapshot(options),
+      .check = saves || options->check_replicas > 0,
+      .snapshot = saves && options->ckpt_async != FSDP_CKPT_ASYNC_OFF,
       .backend = backend,
       .gpu = target,
       .copies_gathers = gpu && options->nccl_register != FSDP_NCCL_REGISTER_OFF &&
@@ -301,12 +291,12 @@ static void only_evaluate(fsdp_plan_config *config) {
 
 // A GPU has its own memory; the host's is the machine's, which the ranks of a node share.
 static void limit_by_gpu(const fsdp_setup_ranks *ranks, fsdp_limits *limits) {
-  if (!limits->bytes[FSDP_SPACE_DEVICE]) {
-    limits->bytes[FSDP_SPACE_DEVICE] = ranks->gpu_bytes;
+  if (!limits->memory.bytes[FSDP_SPACE_DEVICE]) {
+    limits->memory.bytes[FSDP_SPACE_DEVICE] = ranks->gpu_bytes;
     limits->place[FSDP_SPACE_DEVICE] = "the least that is free on a rank's GPU";
   }
-  if (!limits->bytes[FSDP_SPACE_HOST]) {
-    limits->bytes[FSDP_SPACE_HOST] = ranks->machine_bytes / ranks->ranks_per_node;
+  if (!limits->memory.bytes[FSDP_SPACE_HOST]) {
+    limits->memory.bytes[FSDP_SPACE_HOST] = ranks->machine_bytes / ranks->ranks_per_node;
     limits->place[FSDP_SPACE_HOST] = "this machine's memory over its ranks";
   }
 }
@@ -316,24 +306,24 @@ static void limit_by_gpu(const fsdp_setup_ranks *ranks, fsdp_limits *limits) {
 static void limit_by_profile(const fsdp_device_profile *profile, const fsdp_setup_ranks *ranks,
                              fsdp_setup_limits *m) {
   fsdp_limits *limits = &m->limits;
-  const bool known = limits->shared_bytes || ranks->gpu, gpu = profile->device == FSDP_OP_CUDA;
+  const bool known = limits->memory.shared_bytes || ranks->gpu, gpu = profile->device == FSDP_OP_CUDA;
   const int local = ranks->ranks < ranks->ranks_per_node ? ranks->ranks : ranks->ranks_per_node;
   const fsdp_memory_limits own = fsdp_device_profile_memory(profile, local);
   if (known) return;
-  if (own.shared_bytes && !limits->bytes[FSDP_SPACE_DEVICE]) {
+  if (own.shared_bytes && !limits->memory.bytes[FSDP_SPACE_DEVICE]) {
     snprintf(m->machine, sizeof m->machine, "the memory of a node of profile %s over %d rank%s",
              profile->name, local, fsdp_plural(local));
-    limits->shared_bytes = own.shared_bytes;
+    limits->memory.shared_bytes = own.shared_bytes;
     limits->shared_place = m->machine;
   }
-  if (gpu && own.bytes[FSDP_SPACE_DEVICE] && !limits->bytes[FSDP_SPACE_DEVICE]) {
+  if (gpu && own.bytes[FSDP_SPACE_DEVICE] && !limits->memory.bytes[FSDP_SPACE_DEVICE]) {
     snprintf(m->device, sizeof m->device, "the memory of profile %s", profile->name);
-    limits->bytes[FSDP_SPACE_DEVICE] = own.bytes[FSDP_SPACE_DEVICE];
+    limits->memory.bytes[FSDP_SPACE_DEVICE] = own.bytes[FSDP_SPACE_DEVICE];
   }
-  if (gpu && own.bytes[FSDP_SPACE_HOST] && !limits->bytes[FSDP_SPACE_HOST]) {
+  if (gpu && own.bytes[FSDP_SPACE_HOST] && !limits->memory.bytes[FSDP_SPACE_HOST]) {
     snprintf(m->host, sizeof m->host, "the host memory of a node of profile %s over %d rank%s", profile->name,
              local, fsdp_plural(local));
-    limits->bytes[FSDP_SPACE_HOST] = own.bytes[FSDP_SPACE_HOST];
+    limits->memory.bytes[FSDP_SPACE_HOST] = own.bytes[FSDP_SPACE_HOST];
   }
 }
 
@@ -346,7 +336,7 @@ void fsdp_setup_find_limits(const fsdp_options *options, const fsdp_setup_ranks 
   snprintf(m->host, sizeof m->host, "--host-memory-limit %s (%s)",
            fsdp_print_bytes(options->host_memory_limit, limit[1], sizeof limit[1]),
            fsdp_options_place(options, "host-memory-limit"));
-  m->limits = (fsdp_limits){.bytes = {options->memory_limit, options->host_memory_limit},
+  m->limits = (fsdp_limits){.memory.bytes = {options->memory_limit, options->host_memory_limit},
                             .place = {m->device, m->host},
                             .ranks_per_machine = ranks->ranks_per_node};
   bool free_to_grow = !options->memory_limit || !options->host_memory_limit;
@@ -356,7 +346,7 @@ void fsdp_setup_find_limits(const fsdp_options *options, const fsdp_setup_ranks 
     // On the CPU both arenas are in the machine's memory, which the ranks of a node share.
     snprintf(m->machine, sizeof m->machine, "this machine's memory over %d rank%s", ranks->ranks_per_node,
              fsdp_plural(ranks->ranks_per_node));
-    m->limits.shared_bytes = ranks->machine_bytes / ranks->ranks_per_node;
+    m->limits.memory.shared_bytes = ranks->machine_bytes / ranks->ranks_per_node;
     m->limits.shared_place = m->machine;
   }
   if (profile) limit_by_profile(profile, ranks, m);
@@ -370,15 +360,13 @@ static bool is_auto(const char *text) {
 // made then is refused by the limit.
 static fsdp_status choose_saving(const fsdp_options *options, const fsdp_limits *limits,
                                  fsdp_plan_config *config, fsdp_error *error) {
-  fsdp_memory_limits allowed = {.shared_bytes = limits->shared_bytes};
-  memcpy(allowed.bytes, limits->bytes, sizeof allowed.bytes);
   const fsdp_saving_choice choice = {.recompute = is_auto(options->recompute),
                                      .offload = is_auto(options->offload_activations),
-                                     .allowed = &allowed,
+                                     .allowed = &limits->memory,
                                      .profile = limits->profile,
                                      .ranks_per_node = limits->ranks_per_machine};
   const char *name = choice.recompute ? "recompute" : "offload-activations";
-  bool limited = limits->bytes[FSDP_SPACE_DEVICE] || limits->shared_bytes, found;
+  bool limited = limits->memory.bytes[FSDP_SPACE_DEVICE] || limits->memory.shared_bytes, found;
   if (!choice.recompute && !choice.offload) return FSDP_OK;
   if (!limited)
     return fsdp_fail(error, FSDP_ERR_OPTION,
@@ -389,9 +377,8 @@ static fsdp_status choose_saving(const fsdp_options *options, const fsdp_limits 
 
 // What arenas may take. A margin that is given, as by what a search found, is no room.
 static fsdp_memory_limits arena_limits(const fsdp_options *options, const fsdp_limits *limits) {
-  fsdp_memory_limits result = {.shared_bytes = limits->shared_bytes,
-                               .room_bytes = limits->bytes[FSDP_SPACE_DEVICE]};
-  memcpy(result.bytes, limits->bytes, sizeof result.bytes);
+  fsdp_memory_limits result = limits->memory;
+  result.room_bytes = result.bytes[FSDP_SPACE_DEVICE];
   if (fsdp_options_given(options, "memory-margin"))
     result.room_bytes = fsdp_search_without_margin(result.room_bytes, options->memory_margin);
   return result;
@@ -544,8 +531,5 @@ void fsdp_setup_destroy(fsdp_setup *setup) {
   fsdp_device_profile_destroy(setup->profile);
   fsdp_sharding_destroy(setup->sharding);
   fsdp_strategies_destroy(setup->strategies);
-  setup->plan = NULL;
-  setup->profile = NULL;
-  setup->sharding = NULL;
-  setup->strategies = NULL;
+  *setup = (fsdp_setup){0};
 }

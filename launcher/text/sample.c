@@ -1,7 +1,6 @@
 #include "launcher/text/sample.h"
 
 #include "launcher/setup/tokenizer.h"
-#include "models/model.h"
 #include "runtime/base/check.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
 #include "runtime/checkpoint/json_file.h"
@@ -140,13 +139,8 @@ static fsdp_status encode(const fsdp_options *options, const fsdp_setup *setup, 
 
 // ---- Where tokens end
 
-static void add_end(fsdp_sample *sample, int64_t token) {
-  sample->ends = fsdp_realloc(sample->ends, (size_t)(sample->end_count + 1) * sizeof *sample->ends);
-  sample->ends[sample->end_count++] = token;
-}
-
 // Each eos_token_id of a file of the model, which is a number, a list or null; nothing if it is not there.
-static fsdp_status add_ends_of(const char *path, fsdp_sample *sample, bool *there, fsdp_error *error) {
+static fsdp_status add_ends_of(const char *path, fsdp_text_codec *codec, bool *there, fsdp_error *error) {
   const fsdp_json_file file = {.path = path, .missing = "correct it", .damaged = "correct it"};
   json_t *root, *value;
   size_t i;
@@ -155,35 +149,31 @@ static fsdp_status add_ends_of(const char *path, fsdp_sample *sample, bool *ther
   fsdp_status status = fsdp_json_file_read(&file, &root, error);
   if (status != FSDP_OK) return status;
   const json_t *ends = json_object_get(root, "eos_token_id");
-  if (json_is_integer(ends)) add_end(sample, json_integer_value(ends));
-  json_array_foreach(ends, i, value) if (json_is_integer(value)) add_end(sample, json_integer_value(value));
+  if (json_is_integer(ends)) fsdp_text_add_end(codec, json_integer_value(ends));
+  json_array_foreach(ends, i, value) {
+    if (json_is_integer(value)) fsdp_text_add_end(codec, json_integer_value(value));
+  }
   json_decref(root);
   return FSDP_OK;
 }
 
 // What ends a text of the data, and what Transformers' generate stops at: generation_config.json alone tells
 // it where there is one, else config.json.
-static fsdp_status find_ends(const fsdp_options *options, const fsdp_setup *setup, fsdp_sample *sample,
+static fsdp_status find_ends(const fsdp_options *options, const fsdp_setup *setup, fsdp_text_codec *codec,
                              fsdp_error *error) {
   char room[4096], path[4200];
   const data_form data = form_of(options);
   free(data.chat_template);
   const int64_t last = data.ends.known ? data.ends.last : options->document_separator;
   const char *folder = folder_of_model(options, setup, room);
-  if (last >= 0) add_end(sample, last);
+  if (last >= 0) fsdp_text_add_end(codec, last);
   if (!folder) return FSDP_OK;
   bool there;
   snprintf(path, sizeof path, "%s/generation_config.json", folder);
-  fsdp_status status = add_ends_of(path, sample, &there, error);
+  fsdp_status status = add_ends_of(path, codec, &there, error);
   if (status != FSDP_OK || there) return status;
   snprintf(path, sizeof path, "%s/config.json", folder);
-  return add_ends_of(path, sample, &there, error);
-}
-
-static bool is_end(const fsdp_sample *sample, int64_t token) {
-  for (int i = 0; i < sample->end_count; i++)
-    if (sample->ends[i] == token) return true;
-  return false;
+  return add_ends_of(path, codec, &there, error);
 }
 
 static fsdp_status check_tokens(const fsdp_options *options, const fsdp_sample *sample, int64_t vocabulary,
@@ -210,7 +200,7 @@ static fsdp_status read_prompt(const fsdp_options *options, fsdp_text_codec *cod
   if (status != FSDP_OK) return status;
   status = options->prompt_tokens ? parse_tokens(options, sample, error)
                                   : encode(options, &setup, model.vocab_size, codec, sample, error);
-  if (status == FSDP_OK && sample->as_tokens) status = find_ends(options, &setup, sample, error);
+  if (status == FSDP_OK && sample->as_tokens) status = find_ends(options, &setup, codec, error);
   return status == FSDP_OK ? check_tokens(options, sample, model.vocab_size, error) : status;
 }
 
@@ -230,9 +220,7 @@ fsdp_status fsdp_sample_create(fsdp_world *world, const fsdp_options *options, f
 
 void fsdp_sample_destroy(fsdp_sample *sample) {
   free(sample->tokens);
-  free(sample->ends);
   sample->tokens = NULL;
-  sample->ends = NULL;
 }
 
 fsdp_status fsdp_sample_check(const fsdp_sample *sample, const fsdp_options *options, fsdp_error *error) {
@@ -256,7 +244,7 @@ static char *print_tokens(const int32_t *tokens, int64_t count) {
 bool fsdp_sample_add(fsdp_sample *sample, fsdp_text_codec *codec, int32_t token) {
   char *text;
   fsdp_error ignored; // what fails here fails again where it is printed
-  if (sample->as_tokens ? is_end(sample, token) : fsdp_text_ends_with(codec, token)) return true;
+  if (fsdp_text_ends_with(codec, token)) return true;
   sample->tokens[sample->prompt_count + sample->new_count++] = token;
   if (sample->as_tokens || codec->end_text_count == 0) return false;
   if (fsdp_text_decode(codec, sample->tokens, sample->prompt_count, sample->new_count, &text, &ignored))
@@ -281,10 +269,10 @@ fsdp_status fsdp_sample_print(const fsdp_sample *sample, fsdp_text_codec *codec,
 
 const char *fsdp_sample_note(const fsdp_sample *sample, const fsdp_options *options,
                              const fsdp_text_codec *codec) {
-  if (sample && sample->as_tokens && sample->end_count == 0)
+  if (sample->as_tokens && codec->end_count == 0)
     return "no file of the model or data says which token ends a text, so what follows --prompt-tokens has "
            "--max-new-tokens tokens";
-  if (!codec || !codec->could_chat || fsdp_options_given(options, "chat-template")) return NULL;
+  if (!codec->could_chat || fsdp_options_given(options, "chat-template")) return NULL;
   return "--prompt is continued as it is; with --chat-template auto it is a user's message, by the chat "
          "template that the model has";
 }

@@ -32,7 +32,7 @@ typedef struct fsdp_checkpointer_config {
   void *context;
 } fsdp_checkpointer_config;
 
-// Strings are copied, but the chat template. Never NULL.
+// What the configuration points to outlives it, but for `options`. Never NULL.
 fsdp_checkpointer *fsdp_checkpointer_create(const fsdp_checkpointer_config *config);
 
 // All ranks; ends what is under way. NULL is allowed.

@@ -72,30 +72,29 @@ static char *describe(const fsdp_file_list *list) {
   return out;
 }
 
-static void copy_line(char out[SHOWN_BYTES], const char *line) {
-  if (!*line) line = "no further file";
-  snprintf(out, SHOWN_BYTES, "%.*s", (int)strcspn(line, "\n"), line);
-}
-
-static fsdp_status agree_on_list(const comparison *c) {
-  fsdp_world *world = c->world;
-  char *mine = describe(c->list), mine_at[SHOWN_BYTES], first_at[SHOWN_BYTES];
-  char *first = fsdp_world_broadcast_text(world, mine);
-  c->error->status = FSDP_OK;
-  const char *a = mine, *b = first;
+bool fsdp_lines_agree(fsdp_world *world, const char *text, char *mine, char *first, size_t line_bytes) {
+  char *other = fsdp_world_broadcast_text(world, text);
+  const char *a = text, *b = other;
   while (*a && *b && strcspn(a, "\n") == strcspn(b, "\n") && !memcmp(a, b, strcspn(a, "\n"))) {
     a += strcspn(a, "\n") + 1;
     b += strcspn(b, "\n") + 1;
   }
-  if (strcmp(a, b) != 0) {
-    copy_line(mine_at, a);
-    copy_line(first_at, b);
+  const bool agree = !*a && !*b;
+  snprintf(mine, line_bytes, "%.*s", (int)strcspn(a, "\n"), a);
+  snprintf(first, line_bytes, "%.*s", (int)strcspn(b, "\n"), b);
+  free(other);
+  return agree;
+}
+
+static fsdp_status agree_on_list(const comparison *c) {
+  fsdp_world *world = c->world;
+  char *list = describe(c->list), mine[SHOWN_BYTES], first[SHOWN_BYTES];
+  c->error->status = FSDP_OK;
+  if (!fsdp_lines_agree(world, list, mine, first, SHOWN_BYTES))
     fsdp_fail(c->error, FSDP_ERR_INPUT, "%s reads %s, but %s reads %s: every rank must read the same files",
-              fsdp_world_rank_name(world, 0).text, first_at, fsdp_world_rank_name(world, world->rank).text,
-              mine_at);
-  }
-  free(first);
-  free(mine);
+              fsdp_world_rank_name(world, 0).text, *first ? first : "no further file",
+              fsdp_world_rank_name(world, world->rank).text, *mine ? mine : "no further file");
+  free(list);
   return fsdp_world_share_error(world, c->error);
 }
 
@@ -189,13 +188,9 @@ static fsdp_status compare_sightings(comparison *c) {
 
 static void find_class(comparison *c) {
   fsdp_world *world = c->world;
-  XXH3_state_t *state = XXH3_createState();
-  FSDP_NEED_MEMORY(state, "a hash");
-  XXH3_64bits_reset(state);
+  uint64_t mine = 0, *all = fsdp_alloc((size_t)world->size * sizeof *all);
   for (int i = 0; i < c->unlike_count; i++)
-    XXH3_64bits_update(state, &c->seen[c->unlike[i]].identity, sizeof(uint64_t));
-  uint64_t mine = XXH3_64bits_digest(state), *all = fsdp_alloc((size_t)world->size * sizeof *all);
-  XXH3_freeState(state);
+    mine = XXH64(&c->seen[c->unlike[i]].identity, sizeof(uint64_t), mine);
   fsdp_world_gather(world, &mine, (int64_t)sizeof mine, all);
   c->first = -1;
   for (int r = 0; r < world->size; r++) {

@@ -1,7 +1,6 @@
 #include "launcher/train/train_checkpoints.h"
 
 #include "launcher/train/resume_changes.h"
-#include "runtime/base/check.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/plural.h"
 #include "runtime/base/random_rounds.h"
@@ -12,7 +11,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 // How long to wait for a run that was just killed to let go of the folder.
 #define LOCK_WAIT_MS 15000
@@ -241,20 +239,19 @@ void fsdp_train_checkpoints_overwrite(fsdp_train_checkpoints *self) {
 fsdp_status fsdp_train_checkpoints_write_options(fsdp_train_checkpoints *self, bool trains,
                                                  fsdp_error *error) {
   const fsdp_options *o = self->options;
-  char from[FSDP_CHECKPOINT_PATH_BYTES];
-  fsdp_train_beginning beginning = {NULL};
   const bool named = strcmp(o->resume, "auto") != 0;
   self->says_its_beginning = trains && fsdp_train_checkpoints_found(self) && (named || self->restarts);
   if (!self->says_its_beginning) return fsdp_train_write_options(o, self->world->size, NULL, error);
-  if (!named) return fsdp_train_write_options(o, self->world->size, &beginning, error);
-  snprintf(from, sizeof from, "%s", fsdp_resume_path(self->resume));
+  const char *from = named ? fsdp_resume_path(self->resume) : o->resume;
   // Its own one by its step, for the folder may be moved.
+  char step[32];
   const size_t length = self->folder ? strlen(self->folder) : 0;
-  const bool own = length && strncmp(from, self->folder, length) == 0 && from[length] == '/';
-  if (own && fsdp_checkpoint_named_step(from) >= 0)
-    snprintf(from, sizeof from, "step-%" PRId64, fsdp_checkpoint_named_step(from));
-  beginning.from = from;
-  return fsdp_train_write_options(o, self->world->size, &beginning, error);
+  const bool own = named && length && strncmp(from, self->folder, length) == 0 && from[length] == '/';
+  if (own && fsdp_checkpoint_named_step(from) >= 0) {
+    snprintf(step, sizeof step, "step-%" PRId64, fsdp_checkpoint_named_step(from));
+    from = step;
+  }
+  return fsdp_train_write_options(o, self->world->size, from, error);
 }
 
 // Once the run has a checkpoint of this start, that is where to begin, and its schedule is begun.
@@ -334,10 +331,6 @@ static fsdp_status save(fsdp_train_checkpoints *self, fsdp_executor *executor, c
 
 bool fsdp_train_checkpoints_can_settle(fsdp_train_checkpoints *self) {
   return self->checkpointer && fsdp_checkpointer_can_settle(self->checkpointer);
-}
-
-bool fsdp_train_checkpoints_saves(const fsdp_train_checkpoints *self) {
-  return self->checkpointer != NULL;
 }
 
 bool fsdp_train_checkpoints_is_due(fsdp_train_checkpoints *self, int64_t step, bool skipped) {

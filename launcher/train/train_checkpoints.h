@@ -25,7 +25,7 @@ typedef struct fsdp_train_checkpoints {
   bool restarts;           // the schedule that the checkpoint was saved with
   bool says_its_beginning; // rank 0: run.yaml has what is given of --resume and --resume-schedule
   fsdp_resume *resume;
-  fsdp_checkpointer *checkpointer;
+  fsdp_checkpointer *checkpointer;             // NULL: nothing is saved
   uint64_t data_fingerprint, eval_fingerprint; // the latter of --eval-data, 0: there is none
   bool changed;                    // an option, or the data, since the checkpoint that was resumed from
   bool due, postponed;             // a save after the newest step; one that waits for a step that counts
@@ -57,9 +57,6 @@ void fsdp_train_checkpoints_overwrite(fsdp_train_checkpoints *self);
 
 // Whether this rank has done its part of the save under way; ranks exchange this after steps.
 bool fsdp_train_checkpoints_can_settle(fsdp_train_checkpoints *self);
-
-// Whether anything is saved at all.
-bool fsdp_train_checkpoints_saves(const fsdp_train_checkpoints *self);
 
 // Whether step `step` is saved when it is complete; asked once after each. A save that is due after a skipped
 // step waits for one that counts: what is kept are states from which a step could be made.

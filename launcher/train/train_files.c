@@ -2,7 +2,6 @@
 
 #include "launcher/options/run_options.h"
 #include "launcher/report/whole_file.h"
-#include "runtime/base/check.h"
 #include "runtime/base/paths.h"
 #include "runtime/base/plural.h"
 
@@ -10,7 +9,6 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 fsdp_status fsdp_train_make_folder(const fsdp_options *options, fsdp_train_folder *folder,
@@ -72,8 +70,8 @@ static void remove_unfinished_options(const fsdp_options *options) {
   if (listing) closedir(listing);
 }
 
-fsdp_status fsdp_train_write_options(const fsdp_options *options, int ranks,
-                                     const fsdp_train_beginning *beginning, fsdp_error *error) {
+fsdp_status fsdp_train_write_options(const fsdp_options *options, int ranks, const char *from,
+                                     fsdp_error *error) {
   char path[FSDP_TRAIN_PATH_BYTES], host[65] = "";
   fsdp_whole_file file;
   if (!options->experiment) return FSDP_OK;
@@ -87,7 +85,7 @@ fsdp_status fsdp_train_write_options(const fsdp_options *options, int ranks,
           "# takes from here what it is not given.\n",
           ranks, fsdp_plural(ranks), host, options->experiment);
   fprintf(file.out, "ranks: %d\n", ranks);
-  if (beginning) fsdp_run_options_print_start(options, beginning->from, file.out);
+  if (from) fsdp_run_options_print_start(options, from, file.out);
   fputs(options->run_config, file.out);
   return fsdp_whole_file_close(&file, error);
 }

@@ -25,12 +25,8 @@ void fsdp_train_log_path(const fsdp_options *options, char path[FSDP_TRAIN_PATH_
 // Opens it; *log is NULL if there is none. FSDP_ERR_INPUT, also if --log names a file that is no log.
 fsdp_status fsdp_train_open_log(const fsdp_options *options, fsdp_metrics_log **log, fsdp_error *error);
 
-// How a start began, as long as no checkpoint says it.
-typedef struct fsdp_train_beginning {
-  const char *from; // the checkpoint that --resume names; NULL: the newest
-} fsdp_train_beginning;
-
-// Writes run.yaml, the options that the run was started with, into its experiment's folder. With `beginning`
-// --resume and --resume-schedule too: the next start with -e alone begins as this one did. FSDP_ERR_INPUT.
-fsdp_status fsdp_train_write_options(const fsdp_options *options, int ranks,
-                                     const fsdp_train_beginning *beginning, fsdp_error *error);
+// Writes run.yaml, the options that the run was started with, into its experiment's folder. With `from`, the
+// checkpoint that --resume names ("auto": the newest), --resume and --resume-schedule too: the next start
+// with -e alone begins as this one did. NULL: without. FSDP_ERR_INPUT.
+fsdp_status fsdp_train_write_options(const fsdp_options *options, int ranks, const char *from,
+                                     fsdp_error *error);

@@ -216,11 +216,23 @@ fsdp_progress_rate fsdp_trainer_rate(int64_t tokens, int64_t real, int64_t learn
                               .learned = (double)learned / (double)tokens};
 }
 
+void fsdp_train_print_memory(const fsdp_trainer *t, const fsdp_measurement *measured) {
+  const fsdp_memory_space_report *device = &t->setup.plan->memory.space[FSDP_SPACE_DEVICE];
+  char text[2][48];
+  printf("memory:    planned valley %s, peak %s bytes per rank",
+         fsdp_print_int(device->valley_bytes, text[0], sizeof text[0]),
+         fsdp_print_int(device->peak_bytes, text[1], sizeof text[1]));
+  if (measured)
+    printf("; measured valley %s, peak %s",
+           fsdp_print_int(measured->valley_bytes[FSDP_SPACE_DEVICE], text[0], sizeof text[0]),
+           fsdp_print_int(measured->peak_bytes[FSDP_SPACE_DEVICE], text[1], sizeof text[1]));
+  putchar('\n');
+}
+
 void fsdp_train_print_summary(const fsdp_trainer *t) {
   const fsdp_step_record *last = &t->record;
   double run_s = t->tally.run_ms / 1e3;
-  const fsdp_memory_space_report *device = &t->setup.plan->memory.space[FSDP_SPACE_DEVICE];
-  char speed[FSDP_PROGRESS_SPEED_BYTES], time[32], planned[2][48], measured[2][48];
+  char speed[FSDP_PROGRESS_SPEED_BYTES], time[32];
   int64_t steps = last->step - t->feed.first_step;
   const fsdp_train_tally *sum = &t->tally;
   const fsdp_progress_rate rate =
@@ -230,14 +242,5 @@ void fsdp_train_print_summary(const fsdp_trainer *t) {
          fsdp_progress_duration(run_s, time), last->loss, fsdp_progress_speed(&rate, speed));
   if (t->skipped > 0)
     printf("skipped:   the updates of %" PRId64 " step%s\n", t->skipped, fsdp_plural(t->skipped));
-  printf("memory:    planned valley %s, peak %s bytes per rank",
-         fsdp_print_int(device->valley_bytes, planned[0], sizeof planned[0]),
-         fsdp_print_int(device->peak_bytes, planned[1], sizeof planned[1]));
-  if (last->measured) {
-    const fsdp_measurement *memory = &last->stats.memory;
-    printf("; measured valley %s, peak %s",
-           fsdp_print_int(memory->valley_bytes[FSDP_SPACE_DEVICE], measured[0], sizeof measured[0]),
-           fsdp_print_int(memory->peak_bytes[FSDP_SPACE_DEVICE], measured[1], sizeof measured[1]));
-  }
-  putchar('\n');
+  fsdp_train_print_memory(t, last->measured ? &last->stats.memory : NULL);
 }

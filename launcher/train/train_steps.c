@@ -410,8 +410,7 @@ fsdp_status fsdp_train_finish(fsdp_trainer *t, fsdp_error *error) {
   }
   int64_t took_ns = 0;
   fsdp_status status = check_data(t, error);
-  if (status == FSDP_OK && fsdp_train_checkpoints_saves(&t->checkpoints))
-    status = check_replicas(t, &took_ns, error);
+  if (status == FSDP_OK && t->checkpoints.checkpointer) status = check_replicas(t, &took_ns, error);
   if (!t->recorded) finish_step(t);
   if (status != FSDP_OK) return status;
   fsdp_train_trace_write(t);

@@ -198,7 +198,8 @@ static void advice_that_fits(void **state) {
     config.batch = 4;
     fsdp_plan *plan = plan_of_config(&config);
     int64_t needed = plan->memory.space[FSDP_SPACE_DEVICE].arena_bytes, limit = needed * shares[i] / 100;
-    fsdp_limits limits = {.bytes = {limit, 0}, .place = {"the test", "the test"}, .ranks_per_machine = 4};
+    fsdp_limits limits = {
+        .memory.bytes = {limit, 0}, .place = {"the test", "the test"}, .ranks_per_machine = 4};
     fsdp_error error;
     assert_int_equal(fsdp_capacity_check(plan, &limits, &error), FSDP_ERR_CAPACITY);
     char words[1024], *argv[32] = {(char *)(uintptr_t) "plan"};
@@ -230,7 +231,7 @@ static void advice_that_fits(void **state) {
     fsdp_plan_destroy(helped);
     fsdp_options_destroy(&options);
     // Exactly what is needed is enough.
-    limits.bytes[FSDP_SPACE_DEVICE] = needed;
+    limits.memory.bytes[FSDP_SPACE_DEVICE] = needed;
     assert_int_equal(fsdp_capacity_check(plan, &limits, &error), FSDP_OK);
     fsdp_plan_destroy(plan);
   }
@@ -246,12 +247,12 @@ static void one_memory_for_both_arenas(void **state) {
   int64_t needed = plan->memory.space[FSDP_SPACE_DEVICE].arena_bytes +
                    plan->memory.space[FSDP_SPACE_HOST].arena_bytes + fsdp_plan_reserve_bytes(plan);
   fsdp_limits limits = {.place = {"the test", "the test"},
-                        .shared_bytes = needed,
+                        .memory.shared_bytes = needed,
                         .shared_place = "the test",
                         .ranks_per_machine = 2};
   fsdp_error error;
   assert_int_equal(fsdp_capacity_check(plan, &limits, &error), FSDP_OK);
-  limits.shared_bytes--;
+  limits.memory.shared_bytes--;
   assert_int_equal(fsdp_capacity_check(plan, &limits, &error), FSDP_ERR_CAPACITY);
   fsdp_plan_destroy(plan);
 }
