@@ -357,14 +357,11 @@ static void print_files(const fsdp_checkpoint *c, FILE *out) {
   fputc('\n', out);
 }
 
-// Whether `text` holds the line `line`.
-static bool has_line(const char *text, const char *line) {
-  size_t length = strlen(line);
-  for (const char *at = text; at; at = strchr(at, '\n')) {
-    at += *at == '\n';
-    if (strncmp(at, line, length) == 0 && (at[length] == '\n' || !at[length])) return true;
-  }
-  return false;
+static bool is_default(const fsdp_options *defaults, const fsdp_option_row *row, const char *text) {
+  char *value = fsdp_options_value(defaults, row);
+  const bool same = strcmp(value, text) == 0;
+  free(value);
+  return same;
 }
 
 // The options of the run that saved, if they are not the defaults.
@@ -373,7 +370,7 @@ static void print_options(const fsdp_checkpoint *c, FILE *out) {
   fsdp_error error;
   char *argv[] = {(char *)(uintptr_t) "fsdp_train", NULL};
   FSDP_CHECK(fsdp_options_parse(&defaults, FSDP_PROGRAM_TRAIN, 1, argv, &error) == FSDP_OK, "the defaults");
-  char *described = fsdp_options_describe(&defaults), number[32], line[4096];
+  char number[32];
   const char *name;
   json_t *value;
   int printed = 0;
@@ -385,13 +382,11 @@ static void print_options(const fsdp_checkpoint *c, FILE *out) {
     if (row && row->kind == FSDP_OPTION_REAL && fsdp_value_real(text, &real)) {
       text = fsdp_print_real(real, number, sizeof number);
     }
-    snprintf(line, sizeof line, "%s=%s", name, text);
-    if (has_line(described, line)) continue;
+    if (row && is_default(&defaults, row, text)) continue;
     fprintf(out, "option:     --%s %s\n", name, text);
     printed++;
   }
   if (!printed) fprintf(out, "options:    all defaults\n");
-  free(described);
   fsdp_options_destroy(&defaults);
 }
 

@@ -3,6 +3,7 @@
 #include "launcher/programs/run_length.h"
 #include "launcher/programs/search_batch.h"
 #include "launcher/programs/search_command.h"
+#include "launcher/report/output.h"
 #include "launcher/report/report.h"
 #include "launcher/setup/document_work.h"
 #include "runtime/base/check.h"
@@ -109,8 +110,7 @@ static fsdp_status price(machine *m, const fsdp_setup_ranks *ranks, fsdp_error *
   fsdp_price_report report = {0};
   fsdp_status status = fsdp_setup_create(&m->options, FSDP_PROGRAM_PLAN, ranks, &setup, error);
   if (status == FSDP_OK) status = fsdp_document_work_find(&m->options, &setup, error);
-  if (status == FSDP_OK)
-    status = fsdp_run_length_price(&m->options, &setup, ranks->ranks_per_node, &report, error);
+  if (status == FSDP_OK) status = fsdp_run_length_price(&m->options, &setup, &report, error);
   if (status == FSDP_OK) {
     m->fits = true;
     m->step_s = report.step.step_s, m->tokens_per_s = report.tokens_per_s, m->mfu = report.mfu_causal;
@@ -245,11 +245,7 @@ static fsdp_status print(const machine *machines, int count, bool json, fsdp_err
   if (!json) return print_text(machines, count, error);
   json_t *rows = json_array();
   for (int i = 0; i < count; i++) json_array_append_new(rows, row_json(&machines[i]));
-  json_t *root = json_pack("{s:o}", "machines", rows);
-  FSDP_CHECK(root, "JSON of machines");
-  json_dumpf(root, stdout, JSON_INDENT(1));
-  putchar('\n');
-  json_decref(root);
+  fsdp_output_json(json_pack("{s:o}", "machines", rows));
   return FSDP_OK;
 }
 
