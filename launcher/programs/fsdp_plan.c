@@ -33,18 +33,12 @@ static const fsdp_document_work *work_of(const fsdp_plan_config *config) {
 
 static void print_notes(const fsdp_options *options, const fsdp_setup *setup) {
   char note[512];
-  for (int i = 0; fsdp_options_note(options, i, note, (int)sizeof note); i++) {
+  for (int i = 0; fsdp_options_note(options, i, note, (int)sizeof note); i++)
     fprintf(stderr, "fsdp_plan: note: %s\n", note);
-  }
   if (fsdp_mesh_note(options, &setup->plan->config.mesh, note, sizeof note))
     fprintf(stderr, "fsdp_plan: note: %s\n", note);
-  for (int i = 0;
-       fsdp_sharding_note(options, setup->sharding, &setup->plan->config.mesh, i, note, sizeof note); i++)
-    fprintf(stderr, "fsdp_plan: note: %s\n", note);
-  if (setup->plan->propagation)
-    fsdp_strategies_warn(setup->plan->flow, setup->plan->propagation, "fsdp_plan", stderr);
-  for (int i = 0; fsdp_rule_note(setup->plan, i, note, sizeof note); i++)
-    fprintf(stderr, "fsdp_plan: warning: %s\n", note);
+  fsdp_sharding_notes(options, setup->sharding, &setup->plan->config.mesh, "fsdp_plan: note: ", stderr);
+  fsdp_plan_warn(setup->plan, "fsdp_plan", stderr);
   const fsdp_document_work *work = work_of(&setup->plan->config);
   if (work->left > 0)
     fprintf(stderr, "fsdp_plan: note: attention is priced by the documents of --data: %.1f%% of its pairs\n",

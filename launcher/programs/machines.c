@@ -85,9 +85,7 @@ static fsdp_status search(machine *m, const fsdp_setup_ranks *ranks, fsdp_error 
   fsdp_search_found found = {.note_count = 0};
   fsdp_status status = fsdp_search_job_create(&m->options, FSDP_PROGRAM_PLAN, ranks, NULL, &job, error);
   if (status == FSDP_OK) status = fsdp_search_find(&m->options, &job, &found, error);
-  if (status == FSDP_OK && !found.result.count) {
-    status = fsdp_search_fail_unfit(&job, &found.result, error);
-  } else if (status == FSDP_OK) {
+  if (status == FSDP_OK) {
     const fsdp_search_plan *plan = &found.result.plans[0];
     const double step_tokens = (double)(job.config.global_batch * job.config.base.seq);
     m->fits = true;

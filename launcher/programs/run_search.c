@@ -356,7 +356,6 @@ fsdp_status fsdp_search_and_print(fsdp_options *options, fsdp_error *error) {
     status = fsdp_search_find(options, &job, &found, error);
   }
   if (w.printed) fputc('\n', stderr);
-  if (status == FSDP_OK && !found.result.count) status = fsdp_search_fail_unfit(&job, &found.result, error);
   if (status == FSDP_OK) status = print(&job, &found, options, error);
   if (status == FSDP_OK) status = save(&found.result, &job, options, error);
   fsdp_search_result_release(&found.result);

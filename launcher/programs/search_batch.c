@@ -114,7 +114,8 @@ fsdp_status fsdp_search_find(const fsdp_options *options, fsdp_search_job *job, 
                      fsdp_options_given(options, "batch-size") || fsdp_options_given(options, "grad-accum");
   fsdp_status status =
       given ? fsdp_search_run(&job->config, &found->result, error) : choose_batch(job, found, error);
-  if (status || !found->result.count) return status;
+  if (status) return status;
+  if (!found->result.count) return fsdp_search_fail_unfit(job, &found->result, error);
   note_faster(options, job, given, found);
   return fsdp_run_length_find(options, &job->setup, &job->config.base.model, job->config.global_batch,
                               &found->steps, error);

@@ -1,10 +1,10 @@
 #include "launcher/report/plan_notes.h"
 
+#include "launcher/report/strategies.h"
 #include "runtime/base/plural.h"
 #include "runtime/base/size.h"
 #include "runtime/plan/mesh/cut.h"
 
-#include <stdio.h>
 #include <string.h>
 
 // ---- Padding
@@ -68,7 +68,7 @@ bool fsdp_padding_note(const fsdp_plan *plan, char *out, size_t out_bytes) {
   return true;
 }
 
-// ---- Rules that are not followed
+// ---- Warnings
 
 // Whether a module before this one has the same line.
 static bool is_known(const fsdp_specs *specs, int module) {
@@ -78,18 +78,17 @@ static bool is_known(const fsdp_specs *specs, int module) {
   return false;
 }
 
-bool fsdp_rule_note(const fsdp_plan *plan, int number, char *note, size_t note_bytes) {
+void fsdp_plan_warn(const fsdp_plan *plan, const char *program, FILE *out) {
+  if (plan->propagation) fsdp_strategies_warn(plan->flow, plan->propagation, program, out);
   for (int m = 0; plan->config.sharding && m < plan->graph->module_count; m++) {
     const fsdp_spec *rule = &plan->specs->modules[m];
-    if (!rule->outcome || is_known(plan->specs, m) || number-- > 0) continue;
+    if (!rule->outcome || is_known(plan->specs, m)) continue;
     char path[FSDP_NAME_BYTES], text[FSDP_SPEC_TEXT_BYTES];
     fsdp_graph_module_path(plan->graph, m, path);
-    snprintf(note, note_bytes, "%s: \"%s\": %s is not followed: %s", rule->place, path,
-             fsdp_spec_print(rule, &plan->config.mesh, text),
-             rule->outcome == FSDP_RULE_NO_TENSOR
-                 ? "the plan has no tensor of this output's own, so the line stores nothing"
-                 : "the op that makes this output, maybe with others, stores it otherwise");
-    return true;
+    fprintf(out, "%s: warning: %s: \"%s\": %s is not followed: %s\n", program, rule->place, path,
+            fsdp_spec_print(rule, &plan->config.mesh, text),
+            rule->outcome == FSDP_RULE_NO_TENSOR
+                ? "the plan has no tensor of this output's own, so the line stores nothing"
+                : "the op that makes this output, maybe with others, stores it otherwise");
   }
-  return false;
 }

@@ -96,12 +96,6 @@ static void wait_for_copies(fsdp_checkpointer *s) {
   pthread_mutex_unlock(&s->mutex);
 }
 
-// Lowers this thread's priority: a delayed compute thread delays every rank, so the writers' CPU time would
-// add up across ranks. The lowest priority would starve the writer where no core is ever idle.
-static void give_way(void) {
-  setpriority(PRIO_PROCESS, 0, 10); // of the calling thread alone, on Linux
-}
-
 static bool is_removed(const fsdp_checkpointer *s) {
   return access(s->config.folder, F_OK) != 0 && errno == ENOENT;
 }
@@ -119,7 +113,9 @@ static void explain_removed(const fsdp_checkpointer *s, fsdp_error *error) {
 // Writes this rank's file.
 static void run_write(fsdp_checkpointer *s) {
   if (s->snapshots) {
-    give_way();
+    // A delayed compute thread delays every rank, so the writers' CPU time would add up across ranks. The
+    // lowest priority would starve the writer where no core is ever idle.
+    setpriority(PRIO_PROCESS, 0, 10); // of the calling thread alone, on Linux
     wait_for_copies(s);
   }
   char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES];
@@ -299,7 +295,7 @@ void fsdp_checkpointer_warn(fsdp_checkpointer *s) {
 }
 
 bool fsdp_checkpointer_can_settle(fsdp_checkpointer *s) {
-  return (s->writing || s->committing) && is_idle(s);
+  return s && (s->writing || s->committing) && is_idle(s);
 }
 
 // Whether any rank found the state to be not finite, which is worse than a disk that fails.

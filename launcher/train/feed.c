@@ -268,11 +268,6 @@ void fsdp_feed_step(void *context, float scalars[FSDP_SCALAR_COUNT], float *targ
   book(feed, step, began_ns);
 }
 
-// Every sequence is the text that is being sampled, which costs nothing more: only one row is looked at.
-static fed_sequence sampled_sequence(int64_t index) {
-  return (fed_sequence){.index = index, .step = -1};
-}
-
 static fed_sequence eval_sequence(const fsdp_feed *feed, int64_t index) {
   return (fed_sequence){.index = index,
                         .dataset = feed->config.eval_dataset,
@@ -295,7 +290,8 @@ void fsdp_feed_batch(void *context, int32_t *const inputs[FSDP_INPUT_COUNT]) {
   const int64_t began_ns = fsdp_now_ns(), fed = feed->micro_batches_fed;
   const int64_t step = fed / feed->config.micro_batches, micro_batch = fed % feed->config.micro_batches;
   for (int64_t i = 0; i < feed->config.rows.batch; i++) {
-    const fed_sequence sequence = feed->sampled ? sampled_sequence(i)
+    // Each is the text that is being sampled, if any, which costs nothing more: one row is looked at.
+    const fed_sequence sequence = feed->sampled ? (fed_sequence){.index = i, .step = -1}
                                   : is_step     ? step_sequence(feed, step, micro_batch, i)
                                                 : eval_sequence(feed, i);
     fill_sequence(feed, &sequence, inputs);

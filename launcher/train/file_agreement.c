@@ -216,32 +216,24 @@ static bool is_mine(const comparison *c, int index, int lane) {
 
 // Adds the slice's hash. Sums of hashes that are seeded with their slices' numbers depend on the order of
 // slices, but not on who hashed which.
-static fsdp_status hash_slice(const char *path, int descriptor, int64_t slice, int64_t bytes, void *buffer,
+static fsdp_status hash_slice(const char *path, int descriptor, int64_t slice, int64_t bytes, char *buffer,
                               uint64_t *sum, fsdp_error *error) {
-  XXH3_state_t *state = XXH3_createState();
-  FSDP_NEED_MEMORY(state, "a hash");
-  XXH3_64bits_reset_withSeed(state, (uint64_t)slice);
-  fsdp_status status = FSDP_OK;
-  for (int64_t done = 0; done < bytes && status == FSDP_OK;) {
-    ssize_t got = pread(descriptor, buffer, (size_t)fsdp_min_i64(READ_BYTES, bytes - done),
+  for (int64_t done = 0; done < bytes;) {
+    ssize_t got = pread(descriptor, buffer + done, (size_t)fsdp_min_i64(READ_BYTES, bytes - done),
                         (off_t)(slice * SLICE_BYTES + done));
     if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) {
-      status = fsdp_fail(error, FSDP_ERR_INPUT, "%s: reading it failed (%s); copy the file again", path,
-                         got ? strerror(errno) : "the file became shorter");
-    } else {
-      XXH3_64bits_update(state, buffer, (size_t)got);
-      done += got;
-      fsdp_progress_mark();
-    }
+    if (got <= 0)
+      return fsdp_fail(error, FSDP_ERR_INPUT, "%s: reading it failed (%s); copy the file again", path,
+                       got ? strerror(errno) : "the file became shorter");
+    done += got;
+    fsdp_progress_mark();
   }
-  *sum += XXH3_64bits_digest(state);
-  XXH3_freeState(state);
-  return status;
+  *sum += XXH3_64bits_withSeed(buffer, (size_t)bytes, (uint64_t)slice);
+  return FSDP_OK;
 }
 
 // This rank's lanes of file `index` of those that are unlike: sums[lane].
-static fsdp_status hash_share(comparison *c, int index, void *buffer, uint64_t *sums) {
+static fsdp_status hash_share(comparison *c, int index, char *buffer, uint64_t *sums) {
   int file = c->unlike[index];
   const char *path = c->list->files[file].path;
   int64_t bytes = compared_bytes(c, file), slices = (bytes + SLICE_BYTES - 1) / SLICE_BYTES;
@@ -293,7 +285,7 @@ static fsdp_status compare_contents(comparison *c) {
   int count = c->unlike_count * c->lanes;
   uint64_t *sums = fsdp_alloc_zeroed((size_t)count, sizeof *sums);
   int64_t *bounds = fsdp_alloc(2 * (size_t)count * sizeof *bounds);
-  void *buffer = fsdp_alloc((size_t)READ_BYTES);
+  char *buffer = fsdp_alloc((size_t)SLICE_BYTES);
   c->error->status = FSDP_OK;
   fsdp_status status = FSDP_OK;
   for (int i = 0; i < c->unlike_count && status == FSDP_OK; i++)

@@ -2,15 +2,18 @@
 
 #include "launcher/train/resume_changes.h"
 #include "runtime/base/clock.h"
+#include "runtime/base/paths.h"
 #include "runtime/base/plural.h"
 #include "runtime/base/random_rounds.h"
 #include "runtime/base/size.h"
 #include "runtime/base/text.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 // How long to wait for a run that was just killed to let go of the folder.
 #define LOCK_WAIT_MS 15000
@@ -46,9 +49,26 @@ static fsdp_status refuse_to_overwrite(const fsdp_train_checkpoints *self, fsdp_
                    fsdp_options_place(o, "resume"), self->folder, count ? what : "a log");
 }
 
+// Makes the experiment's folder if it is missing.
+static fsdp_status make_folder(const fsdp_options *options, fsdp_train_folder *folder, fsdp_error *error) {
+  const int bytes = (int)sizeof folder->path;
+  int length = snprintf(folder->path, sizeof folder->path, "%s/%s", options->save_dir, options->experiment);
+  if (length < 0 || length >= bytes - 16) {
+    return fsdp_fail(error, FSDP_ERR_INPUT, "--save-dir '%.200s...': the path is too long",
+                     options->save_dir);
+  }
+  folder->made_above = access(options->save_dir, F_OK) != 0;
+  folder->made = access(folder->path, F_OK) != 0;
+  if (fsdp_make_folders(folder->path)) return FSDP_OK;
+  return fsdp_fail(
+      error, FSDP_ERR_INPUT,
+      "the experiment's folder '%s' cannot be created (%s): use a --save-dir that you may write to",
+      folder->path, strerror(errno));
+}
+
 static fsdp_status open_folder(fsdp_train_checkpoints *self, fsdp_checkpoint_gone_list *gone,
                                fsdp_error *error) {
-  fsdp_status status = fsdp_train_make_folder(self->options, &self->made, error);
+  fsdp_status status = make_folder(self->options, &self->made, error);
   if (status == FSDP_OK)
     status = fsdp_checkpoint_lock_take(self->folder, LOCK_WAIT_MS, say_waiting, &self->lock, error);
   if (status == FSDP_OK) fsdp_checkpoint_clean(self->folder, gone);
@@ -83,7 +103,8 @@ void fsdp_train_checkpoints_close(fsdp_train_checkpoints *self) {
   fsdp_resume_destroy(self->resume);
   if (!self->folder || !is_first(self)) return;
   fsdp_checkpoint_lock_release(self->folder, &self->lock);
-  fsdp_train_leave_folder(self->options, &self->made);
+  // What was made and nothing was written to: a start that fails leaves no empty folder.
+  if (self->made.made && rmdir(self->folder) == 0 && self->made.made_above) rmdir(self->options->save_dir);
 }
 
 bool fsdp_train_checkpoints_found(const fsdp_train_checkpoints *self) {
@@ -327,10 +348,6 @@ static fsdp_status save(fsdp_train_checkpoints *self, fsdp_executor *executor, c
                                        .results = self->results};
   fsdp_executor_drain(executor);
   return fsdp_checkpointer_begin(self->checkpointer, &progress, error);
-}
-
-bool fsdp_train_checkpoints_can_settle(fsdp_train_checkpoints *self) {
-  return self->checkpointer && fsdp_checkpointer_can_settle(self->checkpointer);
 }
 
 bool fsdp_train_checkpoints_is_due(fsdp_train_checkpoints *self, int64_t step, bool skipped) {

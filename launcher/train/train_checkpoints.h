@@ -14,6 +14,12 @@
 #include "launcher/train/train_files.h"
 #include "runtime/checkpoint/checkpoint_lock.h"
 
+// The experiment's folder, and which of it and of the one above it this run has made.
+typedef struct fsdp_train_folder {
+  char path[2048];
+  bool made, made_above;
+} fsdp_train_folder;
+
 typedef struct fsdp_train_checkpoints {
   fsdp_world *world;
   const fsdp_options *options;
@@ -54,9 +60,6 @@ fsdp_status fsdp_train_checkpoints_write_options(fsdp_train_checkpoints *self, b
 
 // Before the first step: removes what --overwrite says, and says so.
 void fsdp_train_checkpoints_overwrite(fsdp_train_checkpoints *self);
-
-// Whether this rank has done its part of the save under way; ranks exchange this after steps.
-bool fsdp_train_checkpoints_can_settle(fsdp_train_checkpoints *self);
 
 // Whether step `step` is saved when it is complete; asked once after each. A save that is due after a skipped
 // step waits for one that counts: what is kept are states from which a step could be made.

@@ -1,4 +1,4 @@
-// Files of a training run besides data and weights: the experiment's folder and the log.
+// Files of a training run besides data and weights: the log, and the options that it was started with.
 #pragma once
 
 #include "launcher/options/options.h"
@@ -6,18 +6,6 @@
 
 #define FSDP_TRAIN_PATH_BYTES 4096
 #define FSDP_TRAIN_LOG_STEP   "global_step" // the member of each line of the log that is its step
-
-// The experiment's folder, and which of it and of the one above it this run has made.
-typedef struct fsdp_train_folder {
-  char path[2048];
-  bool made, made_above;
-} fsdp_train_folder;
-
-// Makes the experiment's folder if it is missing. FSDP_ERR_INPUT.
-fsdp_status fsdp_train_make_folder(const fsdp_options *options, fsdp_train_folder *folder, fsdp_error *error);
-
-// Removes what was made and nothing was written to: a start that fails leaves no empty folder.
-void fsdp_train_leave_folder(const fsdp_options *options, const fsdp_train_folder *folder);
 
 // The path of the log that --log names, or of that in the experiment's folder; "" if there is neither.
 void fsdp_train_log_path(const fsdp_options *options, char path[FSDP_TRAIN_PATH_BYTES]);

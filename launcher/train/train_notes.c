@@ -2,7 +2,6 @@
 #include "launcher/options/run_options.h"
 #include "launcher/report/plan_notes.h"
 #include "launcher/report/report.h"
-#include "launcher/report/strategies.h"
 #include "launcher/setup/mesh_choice.h"
 #include "launcher/setup/sharding_file.h"
 #include "launcher/train/replicas.h"
@@ -226,9 +225,7 @@ void fsdp_train_print_notes(const fsdp_trainer *t) {
     printf("note:      --nccl-register (%s) has no effect: there is no GPU\n",
            fsdp_options_place(t->options, "nccl-register"));
   if (fsdp_mesh_note(t->options, &made->config.mesh, text, sizeof text)) print_note(text);
-  for (int i = 0; fsdp_sharding_note(t->options, t->setup.sharding, &made->config.mesh, i, text, sizeof text);
-       i++)
-    print_note(text);
+  fsdp_sharding_notes(t->options, t->setup.sharding, &made->config.mesh, "note:      ", stdout);
   if (fsdp_padding_note(made, text, sizeof text)) print_note(text);
   const char *prompt = fsdp_sample_note(t->sample, t->options, t->codec);
   if (prompt) print_note(prompt);
@@ -243,7 +240,5 @@ void fsdp_train_print_notes(const fsdp_trainer *t) {
     if (*hints[i]) printf("hint: %s\n", hints[i]);
   fflush(stdout);
   if (t->dataset) warn_of_run(t);
-  if (made->propagation) fsdp_strategies_warn(made->flow, made->propagation, "fsdp_train", stderr);
-  for (int i = 0; fsdp_rule_note(made, i, text, sizeof text); i++)
-    fprintf(stderr, "fsdp_train: warning: %s\n", text);
+  fsdp_plan_warn(made, "fsdp_train", stderr);
 }

@@ -159,7 +159,7 @@ static fsdp_status agree_to_stop(fsdp_trainer *t, bool *all_can_settle, fsdp_err
   enum { SIGNAL, STEP_US, CANNOT_SETTLE, LOST_DATA, UPDATES, UPDATES_NEGATED, COUNT };
   int64_t most[COUNT] = {[SIGNAL] = fsdp_stop_signal(),
                          [STEP_US] = (int64_t)(record->total_ms * 1e3),
-                         [CANNOT_SETTLE] = !fsdp_train_checkpoints_can_settle(&t->checkpoints),
+                         [CANNOT_SETTLE] = !fsdp_checkpointer_can_settle(t->checkpoints.checkpointer),
                          [LOST_DATA] = fsdp_mapped_file_lost(NULL) != FSDP_OK,
                          [UPDATES] = record->updates,
                          [UPDATES_NEGATED] = -record->updates};
@@ -281,12 +281,6 @@ static void evaluate_start(fsdp_trainer *t) {
   if (owed) fsdp_train_checkpoints_save_again(&t->checkpoints, t->session.executor, &t->feed);
 }
 
-// Whether --stop-after ends the run.
-static bool has_stopped_improving(const fsdp_trainer *t) {
-  const int64_t most = t->options->stop_after;
-  return most > 0 && t->checkpoints.results.evaluations_since_best >= most;
-}
-
 // Whether an evaluation is due after the record's step.
 static bool evaluates(const fsdp_trainer *t) {
   const int64_t frequency = t->options->eval_freq, step = t->record.step;
@@ -351,8 +345,10 @@ static void end_record(fsdp_trainer *t) {
     fprintf(stderr, "fsdp_train: warning: --routing-record %s\n", error.message);
 }
 
+// Whether neither a signal nor --stop-after has ended the run.
 static bool goes_on(const fsdp_trainer *t) {
-  return !t->stop_signal && !has_stopped_improving(t);
+  const int64_t most = t->options->stop_after;
+  return !t->stop_signal && (most == 0 || t->checkpoints.results.evaluations_since_best < most);
 }
 
 fsdp_status fsdp_train_run_steps(fsdp_trainer *t, fsdp_error *error) {
