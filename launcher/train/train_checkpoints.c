@@ -223,22 +223,22 @@ static void take_results(fsdp_train_checkpoints *self, const fsdp_checkpoint *c,
            option, was->best_eval_loss);
 }
 
-static fsdp_status load(fsdp_train_checkpoints *self, fsdp_executor *executor, fsdp_feed *feed,
-                        fsdp_error *error) {
+static fsdp_status load(fsdp_train_checkpoints *self, fsdp_error *error) {
+  fsdp_feed *feed = self->feed;
   char note[160];
-  fsdp_status status = fsdp_resume_load(self->resume, executor, error);
+  fsdp_status status = fsdp_resume_load(self->resume, self->executor, error);
   if (status != FSDP_OK) return status;
   const fsdp_checkpoint *c = fsdp_resume_checkpoint(self->resume);
   const fsdp_checkpoint_progress *p = &c->progress;
+  const bool other_data = is_other_data(self, p, &feed->config.sampler);
   int64_t position = find_position(self, p, &feed->config.sampler, note, sizeof note);
   char changes[2048], *options = describe(self);
-  self->changed = fsdp_resume_changes(c->options, options, is_other_data(self, p, &feed->config.sampler),
-                                      changes, sizeof changes);
+  self->changed = fsdp_resume_changes(c->options, options, other_data, changes, sizeof changes);
   free(options);
   feed->config.rate.first_step = find_schedule_start(self, c);
   fsdp_feed_seek(feed, p->step, p->updates, position - p->step);
   if (is_first(self)) print_resumed(self, note, changes);
-  take_results(self, c, is_other_data(self, p, &feed->config.sampler));
+  take_results(self, c, other_data);
   fflush(stdout);
   return FSDP_OK;
 }
@@ -257,17 +257,17 @@ void fsdp_train_checkpoints_overwrite(fsdp_train_checkpoints *self) {
   fsdp_checkpoint_remove_rest(self->folder, &gone);
 }
 
-fsdp_status fsdp_train_checkpoints_write_options(fsdp_train_checkpoints *self, bool trains,
-                                                 fsdp_error *error) {
+fsdp_status fsdp_train_checkpoints_write_options(fsdp_train_checkpoints *self, fsdp_error *error) {
   const fsdp_options *o = self->options;
   const bool named = strcmp(o->resume, "auto") != 0;
+  const bool trains = self->feed->first_step < self->feed->config.rate.total_steps;
   self->says_its_beginning = trains && fsdp_train_checkpoints_found(self) && (named || self->restarts);
   if (!self->says_its_beginning) return fsdp_train_write_options(o, self->world->size, NULL, error);
   const char *from = named ? fsdp_resume_path(self->resume) : o->resume;
   // Its own one by its step, for the folder may be moved.
   char step[32];
-  const size_t length = self->folder ? strlen(self->folder) : 0;
-  const bool own = named && length && strncmp(from, self->folder, length) == 0 && from[length] == '/';
+  const size_t length = strlen(self->folder);
+  const bool own = named && strncmp(from, self->folder, length) == 0 && from[length] == '/';
   if (own && fsdp_checkpoint_named_step(from) >= 0) {
     snprintf(step, sizeof step, "step-%" PRId64, fsdp_checkpoint_named_step(from));
     from = step;
@@ -288,6 +288,8 @@ static void forget_start(void *context) {
 fsdp_status fsdp_train_checkpoints_restore(fsdp_train_checkpoints *self, fsdp_executor *executor,
                                            fsdp_feed *feed, fsdp_error *error) {
   bool found = fsdp_train_checkpoints_found(self);
+  self->executor = executor;
+  self->feed = feed;
   if (!found && !self->saves) return FSDP_OK;
   // It may read all of the data.
   uint64_t fingerprints[2] = {0};
@@ -298,7 +300,7 @@ fsdp_status fsdp_train_checkpoints_restore(fsdp_train_checkpoints *self, fsdp_ex
   fsdp_world_broadcast(self->world, fingerprints, (int64_t)sizeof fingerprints);
   self->data_fingerprint = fingerprints[0];
   self->eval_fingerprint = fingerprints[1];
-  fsdp_status status = found ? load(self, executor, feed, error) : FSDP_OK;
+  fsdp_status status = found ? load(self, error) : FSDP_OK;
   if (status != FSDP_OK || !self->saves) return status;
   char *options = describe(self);
   const char *tokenizer = self->options->tokenizer;
@@ -323,8 +325,8 @@ fsdp_status fsdp_train_checkpoints_restore(fsdp_train_checkpoints *self, fsdp_ex
 
 // ---- Saving
 
-static fsdp_status save(fsdp_train_checkpoints *self, fsdp_executor *executor, const fsdp_feed *feed,
-                        int64_t step, fsdp_error *error) {
+static fsdp_status save(fsdp_train_checkpoints *self, int64_t step, fsdp_error *error) {
+  const fsdp_feed *feed = self->feed;
   const fsdp_sampler *sampler = &feed->config.sampler;
   int64_t steps = fsdp_sampler_steps_per_epoch(sampler), position = step + feed->sample_shift;
   const fsdp_token_ends ends = fsdp_dataset_ends(feed->config.dataset);
@@ -346,7 +348,7 @@ static fsdp_status save(fsdp_train_checkpoints *self, fsdp_executor *executor, c
                                        .schedule_start = feed->config.rate.first_step,
                                        .rounding = FSDP_ROUNDING_GENERATOR,
                                        .results = self->results};
-  fsdp_executor_drain(executor);
+  fsdp_executor_drain(self->executor);
   return fsdp_checkpointer_begin(self->checkpointer, &progress, error);
 }
 
@@ -361,32 +363,29 @@ bool fsdp_train_checkpoints_is_due(fsdp_train_checkpoints *self, int64_t step, b
   return self->due;
 }
 
-fsdp_status fsdp_train_checkpoints_after_step(fsdp_train_checkpoints *self, fsdp_executor *executor,
-                                              const fsdp_feed *feed, int64_t step, bool all_can_settle,
+fsdp_status fsdp_train_checkpoints_after_step(fsdp_train_checkpoints *self, int64_t step, bool all_can_settle,
                                               fsdp_error *error) {
   if (!self->checkpointer) return FSDP_OK;
   // The run's last step is saved by finish, which has the last word on a failure.
-  bool due = self->due && step < feed->config.rate.total_steps;
+  bool due = self->due && step < self->feed->config.rate.total_steps;
   // The step's own updates may still run; that they end is no loss.
-  if (due) fsdp_executor_drain(executor);
+  if (due) fsdp_executor_drain(self->executor);
   if (!due && !all_can_settle) return FSDP_OK;
   int64_t began_ns = fsdp_now_ns();
   fsdp_error ignored = {0};
   fsdp_board_enter(FSDP_ACTIVITY_SAVING);
   if (all_can_settle) fsdp_checkpointer_settle(self->checkpointer);
-  if (due && save(self, executor, feed, step, &ignored) != FSDP_OK)
-    fsdp_checkpointer_warn(self->checkpointer);
+  if (due && save(self, step, &ignored) != FSDP_OK) fsdp_checkpointer_warn(self->checkpointer);
   fsdp_board_enter(FSDP_ACTIVITY_TRAINING);
   self->lost_ms += (double)(fsdp_now_ns() - began_ns) / 1e6;
   return fsdp_checkpointer_not_finite(self->checkpointer, error);
 }
 
-void fsdp_train_checkpoints_save_again(fsdp_train_checkpoints *self, fsdp_executor *executor,
-                                       const fsdp_feed *feed) {
+void fsdp_train_checkpoints_save_again(fsdp_train_checkpoints *self) {
   fsdp_error ignored = {0};
   if (!self->checkpointer) return;
   fsdp_board_enter(FSDP_ACTIVITY_SAVING);
-  if (save(self, executor, feed, feed->first_step, &ignored) == FSDP_OK)
+  if (save(self, self->feed->first_step, &ignored) == FSDP_OK)
     fsdp_checkpointer_finish(self->checkpointer, &ignored);
   fsdp_checkpointer_warn(self->checkpointer);
   fsdp_board_enter(FSDP_ACTIVITY_TRAINING);
@@ -405,15 +404,13 @@ static fsdp_status fail_last(const fsdp_train_checkpoints *self, int64_t step, c
                    step, reason->message, newest);
 }
 
-fsdp_status fsdp_train_checkpoints_finish(fsdp_train_checkpoints *self, fsdp_executor *executor,
-                                          const fsdp_feed *feed, int64_t step, fsdp_error *error) {
+fsdp_status fsdp_train_checkpoints_finish(fsdp_train_checkpoints *self, int64_t step, fsdp_error *error) {
   if (!self->checkpointer) return FSDP_OK;
   fsdp_status status = FSDP_OK;
   fsdp_error failed = {0}; // *error may hold what rank 0 alone knows
   fsdp_board_enter(FSDP_ACTIVITY_SAVING);
-  if (fsdp_checkpointer_step(self->checkpointer) != step && step > feed->first_step) {
-    status = save(self, executor, feed, step, &failed);
-  }
+  if (fsdp_checkpointer_step(self->checkpointer) != step && step > self->feed->first_step)
+    status = save(self, step, &failed);
   if (status == FSDP_OK) status = fsdp_checkpointer_finish(self->checkpointer, &failed);
   return status == FSDP_OK ? status : fail_last(self, step, &failed, error);
 }

@@ -278,7 +278,7 @@ static void evaluate_start(fsdp_trainer *t) {
   t->start_eval_loss = record.eval_loss;
   if (owed) keep_result(t, &record);
   if (fsdp_trainer_is_first(t)) fsdp_progress_print_evaluation(&record, stdout);
-  if (owed) fsdp_train_checkpoints_save_again(&t->checkpoints, t->session.executor, &t->feed);
+  if (owed) fsdp_train_checkpoints_save_again(&t->checkpoints);
 }
 
 // Whether an evaluation is due after the record's step.
@@ -331,8 +331,7 @@ static fsdp_status after_step(fsdp_trainer *t, bool all_can_settle, int64_t *bef
   *before_ns += took_ns;
   if (status != FSDP_OK) return status;
   if (due) finish_step(t);
-  return fsdp_train_checkpoints_after_step(&t->checkpoints, t->session.executor, &t->feed, step,
-                                           all_can_settle, error);
+  return fsdp_train_checkpoints_after_step(&t->checkpoints, step, all_can_settle, error);
 }
 
 // What routers chose has been written, or could not be, which costs the training nothing.
@@ -410,8 +409,7 @@ fsdp_status fsdp_train_finish(fsdp_trainer *t, fsdp_error *error) {
   if (!t->recorded) finish_step(t);
   if (status != FSDP_OK) return status;
   fsdp_train_trace_write(t);
-  status =
-      fsdp_train_checkpoints_finish(&t->checkpoints, t->session.executor, &t->feed, t->record.step, error);
+  status = fsdp_train_checkpoints_finish(&t->checkpoints, t->record.step, error);
   if (fsdp_trainer_is_first(t)) {
     if (t->stop_signal)
       printf("stopped by %s after step %" PRId64 "\n", fsdp_stop_name(t->stop_signal), t->record.step);
