@@ -83,18 +83,18 @@ static price_columns find_price_columns(const row *rows, int count) {
 
 static void print_price(const row *r, const price_columns *c, FILE *out) {
   const fsdp_run_price *run = &r->price.run;
-  char step[FSDP_PRICE_MS_BYTES] = "-", tokens[48] = "-", hours[32] = "-", gpu_hours[32] = "-",
-       cost[32] = "-";
+  fsdp_number_text step = {"-"}, tokens = {"-"};
+  char hours[32] = "-", gpu_hours[32] = "-", cost[32] = "-";
   if (r->options.price) {
-    fsdp_price_print_ms(r->price.step.step_s, step);
-    fsdp_print_int((int64_t)r->price.tokens_per_s, tokens, sizeof tokens);
+    step = fsdp_price_print_ms(r->price.step.step_s);
+    tokens = fsdp_print_int((int64_t)r->price.tokens_per_s);
   }
   if (run->steps) {
     snprintf(hours, sizeof hours, "%.2f", run->hours);
     snprintf(gpu_hours, sizeof gpu_hours, "%.1f", run->gpu_hours);
   }
   if (run->cost > 0) snprintf(cost, sizeof cost, "%.2f", run->cost);
-  if (c->step) fprintf(out, "  %10s  %10s", step, tokens);
+  if (c->step) fprintf(out, "  %10s  %10s", step.text, tokens.text);
   if (c->run) fprintf(out, "  %9s  %9s", hours, gpu_hours);
   if (c->cost) fprintf(out, "  %10s", cost);
   fputc('\n', out);
@@ -114,7 +114,7 @@ static void print_table(const row *rows, int count, FILE *out) {
   const price_columns prices = find_price_columns(rows, count);
   int64_t bytes[COLUMNS];
   int name_width = 4, mesh_width = 4;
-  char mesh[FSDP_MESH_TEXT_BYTES], text[24];
+  char mesh[FSDP_MESH_TEXT_BYTES];
   for (int i = 0; i < count; i++) {
     name_width = (int)fsdp_max_i64(name_width, (int64_t)strlen(rows[i].name));
     mesh_width = (int)fsdp_max_i64(mesh_width, (int64_t)strlen(print_mesh(&rows[i], mesh)));
@@ -126,7 +126,7 @@ static void print_table(const row *rows, int count, FILE *out) {
     fprintf(out, "%-*s  %-8s  %-*s  %-6s", name_width, rows[i].name,
             fsdp_strategy_name(plan->config.strategy), mesh_width, print_mesh(&rows[i], mesh),
             plan->config.backend->name);
-    for (int b = 0; b < COLUMNS; b++) fprintf(out, "  %9s", fsdp_print_bytes(bytes[b], text, sizeof text));
+    for (int b = 0; b < COLUMNS; b++) fprintf(out, "  %9s", fsdp_print_bytes(bytes[b]).text);
     fprintf(out, "  %12d  %-4s", plan->program->instr_count, rows[i].fits ? "yes" : "no");
     print_price(&rows[i], &prices, out);
   }

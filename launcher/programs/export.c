@@ -349,10 +349,8 @@ fsdp_status fsdp_export_run(const fsdp_export_config *config, fsdp_export_result
 }
 
 static void print_files(const fsdp_checkpoint *c, FILE *out) {
-  char bytes[24], whole[48];
-  fprintf(out, "files:      %d of ranks, %s (%s bytes)", c->file_count,
-          fsdp_print_bytes(c->files_bytes, bytes, sizeof bytes),
-          fsdp_print_int(c->files_bytes, whole, sizeof whole));
+  fprintf(out, "files:      %d of ranks, %s (%s bytes)", c->file_count, fsdp_print_bytes(c->files_bytes).text,
+          fsdp_print_int(c->files_bytes).text);
   for (int i = 0; i < c->carried_count; i++) fprintf(out, "%s%s", i ? ", " : "; ", c->carried[i].name);
   fputc('\n', out);
 }
@@ -391,7 +389,7 @@ static void print_options(const fsdp_checkpoint *c, FILE *out) {
 }
 
 fsdp_status fsdp_export_inspect(const char *path, FILE *out, fsdp_error *error) {
-  char folder[FSDP_CHECKPOINT_PATH_BYTES], numel[48];
+  char folder[FSDP_CHECKPOINT_PATH_BYTES];
   fsdp_checkpoint *c;
   fsdp_status status = open_checkpoint(path, folder, &c, error);
   if (status != FSDP_OK) return status;
@@ -404,7 +402,7 @@ fsdp_status fsdp_export_inspect(const char *path, FILE *out, fsdp_error *error) 
   fprintf(out, "data:       %" PRId64 " sample%s, %" PRId64 " held out, %" PRId64 " per step\n",
           p->sample_count, fsdp_plural(p->sample_count), p->held_out, p->global_batch);
   fprintf(out, "model:      %s, %s parameters in %d tensor%s\n", c->model_name,
-          fsdp_print_int(fsdp_checkpoint_numel(c), numel, sizeof numel), fsdp_checkpoint_count_params(c),
+          fsdp_print_int(fsdp_checkpoint_numel(c)).text, fsdp_checkpoint_count_params(c),
           fsdp_plural(fsdp_checkpoint_count_params(c)));
   if (p->results.loss > 0) fprintf(out, "loss:       %.4f", p->results.loss);
   if (p->results.eval_loss > 0) fprintf(out, ", evaluation %.4f", p->results.eval_loss);

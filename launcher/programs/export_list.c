@@ -35,7 +35,7 @@ static const char *name_of(const char *path) {
 }
 
 static void print_row(const char *path, int width, const char *remark, FILE *out) {
-  char time[32], loss[24], eval[24], size[24];
+  char time[32], loss[24], eval[24];
   fsdp_checkpoint *c;
   fsdp_error error;
   if (fsdp_checkpoint_read_manifest(path, &c, &error) != FSDP_OK) {
@@ -45,7 +45,7 @@ static void print_row(const char *path, int width, const char *remark, FILE *out
   const fsdp_checkpoint_results *r = &c->progress.results;
   fprintf(out, "%-*s %8" PRId64 "  %-19s  %9s  %15s  %8s  %s\n", width, name_of(path), c->progress.step,
           print_time(r->saved_s, time), print_loss(r->loss, loss), print_loss(r->eval_loss, eval),
-          fsdp_print_bytes(bytes_of(c), size, sizeof size), remark);
+          fsdp_print_bytes(bytes_of(c)).text, remark);
   fsdp_checkpoint_destroy(c);
 }
 

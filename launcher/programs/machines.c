@@ -144,7 +144,7 @@ static fsdp_status judge(machine *m, int argc, char **argv, fsdp_error *error) {
 // ---- The table
 
 static void print_row(const machine *m, int width, bool runs, FILE *out) {
-  char step[FSDP_PRICE_MS_BYTES], tokens[48], device[24], host[24], mfu[16] = "-";
+  char mfu[16] = "-";
   fprintf(out, "%-*s  %6s", width, m->profile, m->ranks);
   if (!m->fits) {
     fputs("  nothing fits\n", out);
@@ -152,10 +152,9 @@ static void print_row(const machine *m, int width, bool runs, FILE *out) {
   }
   if (m->mfu > 0) snprintf(mfu, sizeof mfu, "%.1f%%", 100 * m->mfu);
   fprintf(out, "  %12lld  %10s  %10s  %6s  %9s  %9s", (long long)m->batch,
-          fsdp_price_print_ms(m->step_s, step),
-          fsdp_print_int((int64_t)m->tokens_per_s, tokens, sizeof tokens), mfu,
-          fsdp_print_bytes(m->bytes[FSDP_SPACE_DEVICE], device, sizeof device),
-          fsdp_print_bytes(m->bytes[FSDP_SPACE_HOST], host, sizeof host));
+          fsdp_price_print_ms(m->step_s).text, fsdp_print_int((int64_t)m->tokens_per_s).text, mfu,
+          fsdp_print_bytes(m->bytes[FSDP_SPACE_DEVICE]).text,
+          fsdp_print_bytes(m->bytes[FSDP_SPACE_HOST]).text);
   if (runs) fprintf(out, "  %8.2f  %9.1f", m->run.hours, m->run.gpu_hours);
   if (runs && m->run.cost > 0) fprintf(out, "  %10.2f", m->run.cost);
   fputc('\n', out);

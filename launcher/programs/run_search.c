@@ -97,7 +97,7 @@ static int number_of(const fsdp_search_result *result, uint64_t hash) {
 
 static void explain(const fsdp_search_job *job, const fsdp_search_result *result,
                     const fsdp_search_kind *kind, char out[REASON_BYTES]) {
-  char mesh[FSDP_MESH_TEXT_BYTES], needed[24], limit[24], step[FSDP_PRICE_MS_BYTES];
+  char mesh[FSDP_MESH_TEXT_BYTES];
   const double best = result->plans[0].step_s, last = result->plans[result->count - 1].step_s;
   const fsdp_memory_limits allowed = fsdp_search_allowed(&job->config);
   const int64_t own = allowed.bytes[kind->space], most = own ? own : allowed.shared_bytes;
@@ -115,21 +115,20 @@ static void explain(const fsdp_search_job *job, const fsdp_search_result *result
     break;
   case FSDP_SEARCH_SLOWER:
     snprintf(out, REASON_BYTES, "%s: %s, %.1f%% slower; bound by %s", mesh,
-             fsdp_price_print_ms(kind->step_s, step), 100 * (kind->step_s / best - 1),
+             fsdp_price_print_ms(kind->step_s).text, 100 * (kind->step_s / best - 1),
              fsdp_search_bound_name(kind->bound));
     break;
   case FSDP_SEARCH_TOO_SLOW: // by its bound alone, or every setting was left out for its time
     if (kind->step_s < last)
       snprintf(out, REASON_BYTES, "%s: no setting is estimated to be as fast as the last plan above", mesh);
     else
-      snprintf(out, REASON_BYTES, "%s: at least %s for its %s", mesh, fsdp_price_print_ms(kind->step_s, step),
+      snprintf(out, REASON_BYTES, "%s: at least %s for its %s", mesh, fsdp_price_print_ms(kind->step_s).text,
                fsdp_search_bound_name(kind->bound));
     break;
   case FSDP_SEARCH_TOO_LARGE:
-    snprintf(
-        out, REASON_BYTES, "%s: %s does not fit, needs at least %s on the %s of %s", mesh,
-        kind->left_out ? "what would be as fast" : "it", fsdp_print_bytes(kind->bytes, needed, sizeof needed),
-        kind->space == FSDP_SPACE_DEVICE ? "device" : "host", fsdp_print_bytes(most, limit, sizeof limit));
+    snprintf(out, REASON_BYTES, "%s: %s does not fit, needs at least %s on the %s of %s", mesh,
+             kind->left_out ? "what would be as fast" : "it", fsdp_print_bytes(kind->bytes).text,
+             kind->space == FSDP_SPACE_DEVICE ? "device" : "host", fsdp_print_bytes(most).text);
     break;
   default:
     snprintf(out, REASON_BYTES, "%s: no plan: the batch or the sequence cannot be divided so", mesh);
@@ -139,17 +138,16 @@ static void explain(const fsdp_search_job *job, const fsdp_search_result *result
 // ---- Text
 
 static void print_plan(const fsdp_search_job *job, const fsdp_search_plan *plan, int number, FILE *out) {
-  char tokens[48], device[24], host[24], node[24], mesh[FSDP_MESH_TEXT_BYTES], step[FSDP_PRICE_MS_BYTES];
+  char mesh[FSDP_MESH_TEXT_BYTES];
   const fsdp_plan_config *c = &plan->config;
-  fprintf(out, "%2d. %s a step, %s tokens/s", number, fsdp_price_print_ms(plan->step_s, step),
-          fsdp_print_int((int64_t)plan->tokens_per_s, tokens, sizeof tokens));
+  fprintf(out, "%2d. %s a step, %s tokens/s", number, fsdp_price_print_ms(plan->step_s).text,
+          fsdp_print_int((int64_t)plan->tokens_per_s).text);
   if (plan->mfu > 0) fprintf(out, ", %.1f%% MFU", 100 * plan->mfu);
-  fprintf(out, "; %s on the device", fsdp_print_bytes(plan->bytes[FSDP_SPACE_DEVICE], device, 24));
+  fprintf(out, "; %s on the device", fsdp_print_bytes(plan->bytes[FSDP_SPACE_DEVICE]).text);
   const double copies = plan->copies_s / plan->step_s; // of tokens alone, next to nothing
   if (plan->config.cpu_offload || copies >= 0.0005)
-    fprintf(out, ", %s a rank on the host (%s a node)",
-            fsdp_print_bytes(plan->bytes[FSDP_SPACE_HOST], host, sizeof host),
-            fsdp_print_bytes(plan->bytes[FSDP_SPACE_HOST] * job->config.ranks_per_node, node, sizeof node));
+    fprintf(out, ", %s a rank on the host (%s a node)", fsdp_print_bytes(plan->bytes[FSDP_SPACE_HOST]).text,
+            fsdp_print_bytes(plan->bytes[FSDP_SPACE_HOST] * job->config.ranks_per_node).text);
   fprintf(out, "; bound by %s\n    %s over %s, %" PRId64 " x %d sequences a rank", // the plan in short
           fsdp_search_bound_name(plan->bound), fsdp_strategy_name(c->strategy),
           fsdp_mesh_print(&c->mesh, ",", mesh), c->batch, c->micro_batches);
@@ -163,13 +161,12 @@ static void print_plan(const fsdp_search_job *job, const fsdp_search_plan *plan,
 
 // The settings outside the search's grid: its best plan is the best of the grid alone.
 static void print_grid(const fsdp_search_job *job, const fsdp_search_result *result, FILE *out) {
-  char step[FSDP_PRICE_MS_BYTES];
   const bool limited = job->config.limit_bytes[FSDP_SPACE_DEVICE] || job->config.shared_limit_bytes;
   if (limited)
     fprintf(out, "%g%% of the device's memory stays free (--memory-margin)\n", 100 * job->config.margin);
   if (result->least_cut_s > 0)
     fprintf(out, "kinds that were left out for their bounds take at least %s\n",
-            fsdp_price_print_ms(result->least_cut_s, step));
+            fsdp_price_print_ms(result->least_cut_s).text);
   fprintf(out, "%s\n", fsdp_search_untried());
 }
 
@@ -185,12 +182,11 @@ static void print_answer(const fsdp_search_job *job, const fsdp_search_found *fo
                          const fsdp_options *options, FILE *out) {
   const fsdp_search_plan *best = &found->result.plans[0];
   const fsdp_run_price run = run_of(job, found, options, best);
-  char batch[48], tokens[48], step[FSDP_PRICE_MS_BYTES], text[FSDP_RUN_PRICE_BYTES];
+  char text[FSDP_RUN_PRICE_BYTES];
   fprintf(out, "best:      plan 1 fits %d rank%s of %s: %s sequence%s a step in %s, %s tokens/s\n",
           job->config.ranks, fsdp_plural(job->config.ranks), job->config.profile->name,
-          fsdp_print_int(job->config.global_batch, batch, sizeof batch),
-          fsdp_plural(job->config.global_batch), fsdp_price_print_ms(best->step_s, step),
-          fsdp_print_int((int64_t)best->tokens_per_s, tokens, sizeof tokens));
+          fsdp_print_int(job->config.global_batch).text, fsdp_plural(job->config.global_batch),
+          fsdp_price_print_ms(best->step_s).text, fsdp_print_int((int64_t)best->tokens_per_s).text);
   if (run.steps) fprintf(out, "run:       %s\n", fsdp_run_price_print(&run, text));
 }
 
@@ -198,15 +194,13 @@ static void print_answer(const fsdp_search_job *job, const fsdp_search_found *fo
 static fsdp_status print_text(const fsdp_search_job *job, const fsdp_search_found *found,
                               fsdp_options *options, FILE *out, fsdp_error *error) {
   const fsdp_search_result *result = &found->result;
-  char number[3][48];
   fsdp_report_print_model(job->setup.model_name, &job->config.base.model, job->config.base.seq, out);
   print_answer(job, found, options, out);
   fprintf(out, "%d kind%s of plans for %d rank%s, %s sequence%s a step; %s drafts, %s whole plans\n",
           result->kind_count, fsdp_plural(result->kind_count), job->config.ranks,
-          fsdp_plural(job->config.ranks),
-          fsdp_print_int(job->config.global_batch, number[0], sizeof number[0]),
-          fsdp_plural(job->config.global_batch), fsdp_print_int(result->drafts, number[1], sizeof number[1]),
-          fsdp_print_int(result->whole, number[2], sizeof number[2]));
+          fsdp_plural(job->config.ranks), fsdp_print_int(job->config.global_batch).text,
+          fsdp_plural(job->config.global_batch), fsdp_print_int(result->drafts).text,
+          fsdp_print_int(result->whole).text);
   for (int i = 0; i < found->note_count; i++) fprintf(out, "%s\n", found->notes[i]);
   print_grid(job, result, out);
   for (int i = 0; i < result->count; i++) {
@@ -333,11 +327,11 @@ static fsdp_status print(const fsdp_search_job *job, const fsdp_search_found *fo
 
 static fsdp_status save(const fsdp_search_result *result, const fsdp_search_job *job,
                         const fsdp_options *options, fsdp_error *error) {
-  char note[256], step[FSDP_PRICE_MS_BYTES];
+  char note[256];
   if (!options->save_plan) return FSDP_OK;
   snprintf(note, sizeof note, "fsdp_plan --search for %d ranks, %d a node, of %s: %s a step",
            job->config.ranks, job->config.ranks_per_node, job->config.profile->name,
-           fsdp_price_print_ms(result->plans[0].step_s, step));
+           fsdp_price_print_ms(result->plans[0].step_s).text);
   return fsdp_search_save(options, options->save_plan, note, error);
 }
 

@@ -2,7 +2,6 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/plural.h"
-#include "runtime/base/text.h"
 #include "runtime/plan/search/variations.h"
 #include "runtime/plan/sharding/factored.h"
 
@@ -56,18 +55,17 @@ fsdp_run_price fsdp_run_price_of(int64_t steps, double step_tokens, double step_
 }
 
 // "25.2", from a thousand on "1,234".
-static const char *print_hours(double hours, int digits, char out[48]) {
-  if (hours >= 999.5) return fsdp_print_int((int64_t)(hours + 0.5), out, 48);
-  snprintf(out, 48, "%.*g", digits, hours);
+static fsdp_number_text print_hours(double hours, int digits) {
+  fsdp_number_text out = fsdp_print_int((int64_t)(hours + 0.5));
+  if (hours < 999.5) snprintf(out.text, sizeof out.text, "%.*g", digits, hours);
   return out;
 }
 
 const char *fsdp_run_price_print(const fsdp_run_price *run, char out[FSDP_RUN_PRICE_BYTES]) {
-  char steps[48], tokens[48], hours[48], gpu_hours[48];
   int used = snprintf(out, FSDP_RUN_PRICE_BYTES, "%s step%s, %s tokens: %s hours, %s GPU hours",
-                      fsdp_print_int(run->steps, steps, sizeof steps), fsdp_plural(run->steps),
-                      fsdp_print_int((int64_t)run->tokens, tokens, sizeof tokens),
-                      print_hours(run->hours, 3, hours), print_hours(run->gpu_hours, 4, gpu_hours));
+                      fsdp_print_int(run->steps).text, fsdp_plural(run->steps),
+                      fsdp_print_int((int64_t)run->tokens).text, print_hours(run->hours, 3).text,
+                      print_hours(run->gpu_hours, 4).text);
   if (run->cost > 0) snprintf(out + used, (size_t)(FSDP_RUN_PRICE_BYTES - used), ", cost %.2f", run->cost);
   return out;
 }
@@ -114,15 +112,13 @@ const char *fsdp_price_line(const fsdp_price_report *r, char *out, size_t out_by
   return out;
 }
 
-const char *fsdp_price_print_ms(double seconds, char out[FSDP_PRICE_MS_BYTES]) {
+fsdp_number_text fsdp_price_print_ms(double seconds) {
+  fsdp_number_text out;
+  const int decimals = seconds >= 0.1 ? 1 : seconds >= 0.01 ? 2 : 3;
   if (seconds >= 10)
-    snprintf(out, FSDP_PRICE_MS_BYTES, "%.2f s", seconds);
+    snprintf(out.text, sizeof out.text, "%.2f s", seconds);
   else
-    snprintf(out, FSDP_PRICE_MS_BYTES, "%.*f ms",
-             seconds >= 0.1    ? 1
-             : seconds >= 0.01 ? 2
-                               : 3,
-             1e3 * seconds);
+    snprintf(out.text, sizeof out.text, "%.*f ms", decimals, 1e3 * seconds);
   return out;
 }
 
@@ -198,11 +194,9 @@ static void print_variations(const fsdp_price_report *r, FILE *out) {
   const int count = fsdp_variations_of(r->plan, r->profile, r->ranks_per_node, variations);
   fprintf(out, "\nwith one setting changed%*s step ms   tokens/s   change  peak memory\n", 15, "");
   for (int i = 0; i < count; i++) {
-    char peak[24];
     fprintf(out, "  %-36s %8.2f %10.0f  %+6.1f%%  %s%s\n", variations[i].change, 1e3 * variations[i].step_s,
             variations[i].tokens_per_s, 100 * (variations[i].tokens_per_s / r->tokens_per_s - 1),
-            fsdp_print_bytes(variations[i].peak_bytes, peak, sizeof peak),
-            variations[i].fits ? "" : ", does not fit");
+            fsdp_print_bytes(variations[i].peak_bytes).text, variations[i].fits ? "" : ", does not fit");
   }
 }
 

@@ -1,6 +1,7 @@
 // What a step is expected to take, and a whole run, for a person and for a program.
 #pragma once
 
+#include "runtime/base/text.h"
 #include "runtime/plan/price/simulate.h"
 
 #include <jansson.h>
@@ -44,9 +45,7 @@ json_t *fsdp_price_json(const fsdp_price_report *report);
 const char *fsdp_price_line(const fsdp_price_report *report, char *out, size_t out_bytes);
 
 // "2448.7 ms", "0.486 ms", from ten seconds on "93.71 s": at least three figures from a microsecond on.
-// Returns `out`.
-#define FSDP_PRICE_MS_BYTES 32
-const char *fsdp_price_print_ms(double seconds, char out[FSDP_PRICE_MS_BYTES]);
+fsdp_number_text fsdp_price_print_ms(double seconds);
 
 // `gpu_hour`: what an hour of one rank costs; 0: not given.
 fsdp_run_price fsdp_run_price_of(int64_t steps, double step_tokens, double step_s, int ranks,

@@ -1,6 +1,7 @@
 // What a person and a program see of a step: a line on the terminal, an object in the log.
 #pragma once
 
+#include "runtime/base/text.h"
 #include "runtime/exec/executor.h"
 #include "runtime/plan/plan.h"
 
@@ -66,5 +67,5 @@ void fsdp_progress_print_evaluation(const fsdp_step_record *record, FILE *out);
 #define FSDP_PROGRESS_SPEED_BYTES 128
 const char *fsdp_progress_speed(const fsdp_progress_rate *rate, char out[FSDP_PROGRESS_SPEED_BYTES]);
 
-// "1h02m", "3m20s", "12s". Returns `out`.
-const char *fsdp_progress_duration(double seconds, char out[32]);
+// "1h02m", "3m20s", "12s".
+fsdp_number_text fsdp_progress_duration(double seconds);

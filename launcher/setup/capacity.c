@@ -27,23 +27,13 @@ static fsdp_remedy find_remedy(const fsdp_plan *plan, const fsdp_limits *limits)
   return remedy;
 }
 
-// "1,234 bytes (1.23 kB)".
-static const char *print_both(int64_t bytes, char out[96]) {
-  char whole[48], human[24];
-  snprintf(out, 96, "%s bytes (%s)", fsdp_print_int(bytes, whole, sizeof whole),
-           fsdp_print_bytes(bytes, human, sizeof human));
-  return out;
-}
-
 // " (2.10 GB of it beside the arena: ...)", or nothing.
 static const char *print_reserve(const fsdp_plan *plan, char out[128]) {
   int64_t reserve = fsdp_plan_reserve_bytes(plan);
-  char bytes[24];
   out[0] = 0;
   if (reserve > 0) {
     snprintf(out, 128, " (%s of it beside the arena, for CUDA's modules, cuBLASLt and NCCL%s)",
-             fsdp_print_bytes(reserve, bytes, sizeof bytes),
-             fsdp_plan_reserve_estimated(plan) ? "; not measured" : "");
+             fsdp_print_bytes(reserve).text, fsdp_plan_reserve_estimated(plan) ? "; not measured" : "");
   }
   return out;
 }
@@ -60,11 +50,13 @@ fsdp_status fsdp_capacity_check(const fsdp_plan *plan, const fsdp_limits *limits
     over++;
   const bool shared = over == FSDP_SPACE_COUNT, on_device = over == FSDP_SPACE_DEVICE;
   const char *place = shared ? limits->shared_place : limits->place[over];
-  char what[512], needed[96], reserve[128], limit[96], device[24], host[24];
-  snprintf(what, sizeof what, "a rank needs %s on %s%s, but %s allows %s",
-           print_both(shared ? needs[FSDP_SPACE_DEVICE] + needs[FSDP_SPACE_HOST] : needs[over], needed),
-           places[over], on_device ? print_reserve(plan, reserve) : "", place,
-           print_both(shared ? limits->memory.shared_bytes : limits->memory.bytes[over], limit));
+  const int64_t need = shared ? needs[FSDP_SPACE_DEVICE] + needs[FSDP_SPACE_HOST] : needs[over];
+  const int64_t limit = shared ? limits->memory.shared_bytes : limits->memory.bytes[over];
+  char what[512], reserve[128];
+  snprintf(what, sizeof what, "a rank needs %s bytes (%s) on %s%s, but %s allows %s bytes (%s)",
+           fsdp_print_int(need).text, fsdp_print_bytes(need).text, places[over],
+           on_device ? print_reserve(plan, reserve) : "", place, fsdp_print_int(limit).text,
+           fsdp_print_bytes(limit).text);
   const bool by_option = !shared && place[0] == '-'; // a limit that a user can raise
   const bool on_gpu = on_device && plan->config.backend->device == FSDP_OP_CUDA;
   const bool several = limits->ranks_per_machine > 1;
@@ -73,18 +65,18 @@ fsdp_status fsdp_capacity_check(const fsdp_plan *plan, const fsdp_limits *limits
                      : several ? "use fewer ranks per machine, or a larger machine"
                                : "lower --seq-length or --batch-size, or use a larger machine";
   const fsdp_remedy remedy = find_remedy(plan, limits);
-  fsdp_print_bytes(remedy.bytes[FSDP_SPACE_DEVICE], device, sizeof device);
-  fsdp_print_bytes(remedy.bytes[FSDP_SPACE_HOST], host, sizeof host);
+  const fsdp_number_text device = fsdp_print_bytes(remedy.bytes[FSDP_SPACE_DEVICE]);
+  const fsdp_number_text host = fsdp_print_bytes(remedy.bytes[FSDP_SPACE_HOST]);
   if (remedy.is_enough) {
     return fsdp_fail(error, FSDP_ERR_CAPACITY,
                      "%s: %s, or add %s, which needs %s on the device and %s on the host", what, more,
-                     remedy.change, device, host);
+                     remedy.change, device.text, host.text);
   }
   return fsdp_fail(error, FSDP_ERR_CAPACITY,
                    "%s: %s, or use more ranks or a smaller model; the least found here, with %s, is %s on "
                    "the device and %s "
                    "on the host",
-                   what, more, *remedy.change ? remedy.change : "these options", device, host);
+                   what, more, *remedy.change ? remedy.change : "these options", device.text, host.text);
 }
 
 // ---- The machine

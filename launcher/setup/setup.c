@@ -329,12 +329,10 @@ static void limit_by_profile(const fsdp_device_profile *profile, const fsdp_setu
 
 void fsdp_setup_find_limits(const fsdp_options *options, const fsdp_setup_ranks *ranks,
                             const fsdp_device_profile *profile, fsdp_setup_limits *m) {
-  char limit[2][64];
   snprintf(m->device, sizeof m->device, "--memory-limit %s (%s)",
-           fsdp_print_bytes(options->memory_limit, limit[0], sizeof limit[0]),
-           fsdp_options_place(options, "memory-limit"));
+           fsdp_print_bytes(options->memory_limit).text, fsdp_options_place(options, "memory-limit"));
   snprintf(m->host, sizeof m->host, "--host-memory-limit %s (%s)",
-           fsdp_print_bytes(options->host_memory_limit, limit[1], sizeof limit[1]),
+           fsdp_print_bytes(options->host_memory_limit).text,
            fsdp_options_place(options, "host-memory-limit"));
   m->limits = (fsdp_limits){.memory.bytes = {options->memory_limit, options->host_memory_limit},
                             .place = {m->device, m->host},
@@ -518,12 +516,10 @@ fsdp_status fsdp_setup_create(const fsdp_options *options, fsdp_program_kind pro
   *error = (fsdp_error){0}; // the first plan's, which ranks would share
   status = plan_with_capacity(options, ranks, setup->profile, config, &setup->plan, error);
   if (status != FSDP_OK || options->ckpt_async == FSDP_CKPT_ASYNC_AUTO) return status;
-  char bytes[64];
   return fsdp_fail(error, FSDP_ERR_CAPACITY,
                    "--ckpt-async on (%s) needs %s per rank for the snapshot, which does not fit beside the "
                    "rest: use --ckpt-async off, which saves directly from the state",
-                   fsdp_options_place(options, "ckpt-async"),
-                   fsdp_print_bytes(snapshot, bytes, sizeof bytes));
+                   fsdp_options_place(options, "ckpt-async"), fsdp_print_bytes(snapshot).text);
 }
 
 void fsdp_setup_destroy(fsdp_setup *setup) {

@@ -136,7 +136,7 @@ static void run_write(fsdp_checkpointer *s) {
 // `replaced` had its name.
 static void print_saved(const fsdp_checkpointer *s, double seconds, int64_t replaced) {
   const fsdp_checkpoint *c = s->checkpoint;
-  char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES], size[24], gone[512] = "";
+  char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES], gone[512] = "";
   int64_t bytes = c->files_bytes;
   size_t used = 0;
   for (int i = 0; i < c->carried_count; i++) bytes += c->carried[i].bytes;
@@ -145,7 +145,7 @@ static void print_saved(const fsdp_checkpointer *s, double seconds, int64_t repl
                              i == replaced ? "; removed" : ",", s->gone.items[i].step);
   if (used) snprintf(gone + used, sizeof gone - used, " (--ckpt-keep %d)", s->config.keep.newest);
   fsdp_checkpoint_paths(s->config.folder, s->step, temporary, final);
-  printf("saved:     %s, %s in %.1f s%s%s\n", final, fsdp_print_bytes(bytes, size, sizeof size), seconds,
+  printf("saved:     %s, %s in %.1f s%s%s\n", final, fsdp_print_bytes(bytes).text, seconds,
          replaced ? "; it replaces an older one of its step" : "", gone);
   fflush(stdout);
 }

@@ -113,9 +113,8 @@ fsdp_status fsdp_train_agree_on_files(fsdp_trainer *t, fsdp_error *error) {
   fsdp_status status = fsdp_file_list_agree(&comparison, &cost, error);
   fsdp_file_list_destroy(&list);
   if (status == FSDP_OK && fsdp_trainer_is_first(t) && cost.seconds > REPORTED_S) {
-    char bytes[24];
-    printf("files:     %s compared between nodes in %.0f s\n",
-           fsdp_print_bytes(cost.bytes, bytes, sizeof bytes), cost.seconds);
+    printf("files:     %s compared between nodes in %.0f s\n", fsdp_print_bytes(cost.bytes).text,
+           cost.seconds);
   }
   return status;
 }

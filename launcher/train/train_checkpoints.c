@@ -151,11 +151,11 @@ static void note_rounding(const fsdp_checkpoint_progress *p, const fsdp_plan_con
 static void print_resumed(const fsdp_train_checkpoints *self, const char *note, const char *changes) {
   const fsdp_checkpoint *c = fsdp_resume_checkpoint(self->resume);
   const fsdp_mesh saved = fsdp_factored_whole(&c->mesh);
-  char bytes[24], mesh[FSDP_MESH_TEXT_BYTES];
+  char mesh[FSDP_MESH_TEXT_BYTES];
   printf("resumed:   %s, step %" PRId64 ", saved by %d rank%s (%s) under %s; %s read by %d rank%s%s\n",
          fsdp_resume_path(self->resume), c->progress.step, c->file_count, fsdp_plural(c->file_count),
          fsdp_mesh_print(&saved, ", ", mesh), c->strategy,
-         fsdp_print_bytes(fsdp_resume_bytes_read(self->resume), bytes, sizeof bytes), self->world->size,
+         fsdp_print_bytes(fsdp_resume_bytes_read(self->resume)).text, self->world->size,
          fsdp_plural(self->world->size), note);
   int64_t named = fsdp_checkpoint_named_step(fsdp_resume_path(self->resume));
   if (named >= 0 && named != c->progress.step)

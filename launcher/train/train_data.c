@@ -179,10 +179,9 @@ static int64_t bytes_of(const fsdp_data_paths *paths) {
 // Why nothing seems to happen for a while.
 static void announce_reading(const fsdp_trainer *t) {
   int64_t bytes = bytes_of(&t->data_paths) + bytes_of(&t->eval_paths);
-  char text[24];
   if (!t->options->verify_data || bytes <= ANNOUNCED_BYTES) return;
   printf("data:      checking all tokens, %s, once; --verify-data off leaves it out\n",
-         fsdp_print_bytes(bytes, text, sizeof text));
+         fsdp_print_bytes(bytes).text);
   fflush(stdout);
 }
 

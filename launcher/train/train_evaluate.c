@@ -93,16 +93,15 @@ typedef struct evaluated {
 } evaluated;
 
 static void print_text(const fsdp_trainer *t, const evaluated *e) {
-  char number[48], time[32];
   if (t->eval_dataset)
     printf("loss:      %.6f  perplexity %.4f  over %s %s%s in %s\n", e->loss,
-           fsdp_progress_perplexity(e->loss), fsdp_print_int(t->feed.eval_counted, number, sizeof number),
+           fsdp_progress_perplexity(e->loss), fsdp_print_int(t->feed.eval_counted).text,
            t->feed.config.loss_of_documents ? "document" : "token", fsdp_plural(t->feed.eval_counted),
-           fsdp_progress_duration(e->seconds, time));
+           fsdp_progress_duration(e->seconds).text);
   if (e->text)
     printf("sample:    %" PRId64 " token%s behind %" PRId64 " in %s\n%s\n", t->sample->new_count,
            fsdp_plural(t->sample->new_count), t->sample->prompt_count,
-           fsdp_progress_duration(e->sample_seconds, time), fsdp_sample_shown(e->text));
+           fsdp_progress_duration(e->sample_seconds).text, fsdp_sample_shown(e->text));
   fsdp_train_print_memory(t, t->measures ? &e->stats.memory : NULL);
 }
 

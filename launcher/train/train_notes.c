@@ -108,7 +108,6 @@ static void warn_of_lost_tokens(const fsdp_trainer *t) {
   const fsdp_dataset_totals all = fsdp_dataset_count(t->dataset);
   const int64_t padding = all.positions - all.real, whole = all.learned + all.cut_learned;
   const int64_t samples = fsdp_dataset_sample_count(t->dataset);
-  char part[32], of[32];
   if (5 * padding > all.positions)
     fprintf(stderr,
             "fsdp_train: warning: %d%% of what is computed is padding: a row has %" PRId64
@@ -122,28 +121,26 @@ static void warn_of_lost_tokens(const fsdp_trainer *t) {
         "fsdp_train: warning: %s of %s samples are left out, for none of their targets counts: prompts, "
         "which "
         "are not learned, fill them; raise --seq-length (%s), or prepare the data with --mask-prompt off\n",
-        fsdp_print_int(all.left_out, part, sizeof part),
-        fsdp_print_int(samples + all.left_out, of, sizeof of), fsdp_options_place(t->options, "seq-length"));
+        fsdp_print_int(all.left_out).text, fsdp_print_int(samples + all.left_out).text,
+        fsdp_options_place(t->options, "seq-length"));
   if (20 * all.cut_learned > whole)
     fprintf(stderr,
             "fsdp_train: warning: %s of the %s tokens to learn (%d%%) lie behind the first %" PRId64
             " of their documents and are cut off: raise --seq-length (%s), or use --long-documents split\n",
-            fsdp_print_int(all.cut_learned, part, sizeof part), fsdp_print_int(whole, of, sizeof of),
-            percent(all.cut_learned, whole), t->options->seq, fsdp_options_place(t->options, "seq-length"));
+            fsdp_print_int(all.cut_learned).text, fsdp_print_int(whole).text, percent(all.cut_learned, whole),
+            t->options->seq, fsdp_options_place(t->options, "seq-length"));
 }
 
 // Of documents of which parts alone are learned, as of conversations: an answer without its question.
 static void warn_of_split_documents(const fsdp_trainer *t) {
   const fsdp_dataset_rows *how = fsdp_dataset_how(t->dataset);
   const fsdp_packing_counts *c = &how->counts;
-  char split[32];
   if (!fsdp_dataset_learns_parts(t->dataset) || 20 * c->split <= c->pieces) return;
   fprintf(stderr,
           "fsdp_train: warning: %s documents are longer than --seq-length %" PRId64
           " (%s) and split: what is learned in a further part does not see the parts before it; raise "
           "--seq-length, or use --long-documents cut or drop\n",
-          fsdp_print_int(c->split, split, sizeof split), t->options->seq,
-          fsdp_options_place(t->options, "seq-length"));
+          fsdp_print_int(c->split).text, t->options->seq, fsdp_options_place(t->options, "seq-length"));
 }
 
 static void warn_of_options(const fsdp_trainer *t) {
