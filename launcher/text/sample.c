@@ -106,12 +106,13 @@ static data_form form_of(const fsdp_options *options) {
   return trains && options->data ? read_form(options->data) : (data_form){0};
 }
 
-static fsdp_status open_codec(const fsdp_options *options, const fsdp_setup *setup, const char *tokenizer,
-                              fsdp_text_codec *codec, fsdp_error *error) {
+static fsdp_status open_codec(const fsdp_options *options, const fsdp_setup *setup,
+                              const fsdp_train_tokenizer *tokenizer, fsdp_text_codec *codec,
+                              fsdp_error *error) {
   char path[4096];
   const data_form data = form_of(options);
   const int64_t separator = options->document_separator >= 0 ? options->document_separator : FSDP_TEXT_OWN;
-  const fsdp_text_form form = {.tokenizer = tokenizer,
+  const fsdp_text_form form = {.tokenizer = *tokenizer->path ? tokenizer->path : NULL,
                                .chat_template = options->chat_template,
                                .known = data.chat_template,
                                .known_bytes = data.chat_template_bytes,
@@ -130,10 +131,9 @@ static fsdp_status encode(const fsdp_options *options, const fsdp_setup *setup, 
   if (status == FSDP_OK && *tokenizer.no_bytes)
     status = fsdp_fail(error, FSDP_ERR_INPUT, "--prompt (%s): %.900s, or give --prompt-tokens",
                        fsdp_options_place(options, "prompt"), tokenizer.no_bytes);
-  if (status == FSDP_OK) status = open_codec(options, setup, tokenizer.path, codec, error);
+  if (status == FSDP_OK) status = open_codec(options, setup, &tokenizer, codec, error);
   if (status == FSDP_OK)
     status = fsdp_text_encode(codec, options->prompt, &sample->tokens, &sample->prompt_count, error);
-  fsdp_train_tokenizer_destroy(&tokenizer);
   return status;
 }
 

@@ -228,7 +228,6 @@ static void destroy(fsdp_trainer *t) {
   fsdp_dataset_close(t->eval_dataset);
   fsdp_data_paths_destroy(&t->data_paths);
   fsdp_data_paths_destroy(&t->eval_paths);
-  fsdp_train_tokenizer_destroy(&t->tokenizer);
   fsdp_setup_destroy(&t->setup);
   free(t->sampled);
   free(t->loads);

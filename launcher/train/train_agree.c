@@ -102,7 +102,7 @@ fsdp_status fsdp_train_agree_on_files(fsdp_trainer *t, fsdp_error *error) {
   const fsdp_options *o = t->options;
   fsdp_file_list list = {0};
   fsdp_file_agreement cost;
-  if (t->tokenizer.path) fsdp_file_list_add(&list, "tokenizer", t->tokenizer.path);
+  if (*t->tokenizer.path) fsdp_file_list_add(&list, "tokenizer", t->tokenizer.path);
   for (int i = 0; i < t->data_paths.count; i++) fsdp_file_list_add(&list, "data", t->data_paths.files[i]);
   for (int i = 0; i < t->eval_paths.count; i++)
     fsdp_file_list_add(&list, "evaluation data", t->eval_paths.files[i]);
