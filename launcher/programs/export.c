@@ -38,10 +38,8 @@ static bool find_named(const char *path, char folder[FSDP_CHECKPOINT_PATH_BYTES]
 // the checkpoint.
 static fsdp_status open_checkpoint(const char *path, char folder[FSDP_CHECKPOINT_PATH_BYTES],
                                    fsdp_checkpoint **checkpoint, fsdp_error *error) {
-  char manifest[PATH_BYTES];
-  snprintf(manifest, sizeof manifest, "%.4000s/" FSDP_CHECKPOINT_MANIFEST, path);
   snprintf(folder, FSDP_CHECKPOINT_PATH_BYTES, "%.4000s", path);
-  if (access(manifest, F_OK) != 0 && !find_named(path, folder)) {
+  if (!fsdp_has_file(path, FSDP_CHECKPOINT_MANIFEST) && !find_named(path, folder)) {
     fsdp_checkpoint_entry *entries;
     int count = fsdp_checkpoint_list(path, &entries);
     if (count > 0) snprintf(folder, FSDP_CHECKPOINT_PATH_BYTES, "%s", entries[0].path);

@@ -2,6 +2,7 @@
 #include "launcher/options/run_options.h"
 #include "launcher/programs/rank_program.h"
 #include "runtime/base/check.h"
+#include "runtime/base/paths.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
 
 #include <inttypes.h>
@@ -15,10 +16,7 @@
 static fsdp_status find_checkpoint(const fsdp_options *options, const char *folder, const char *experiment,
                                    char path[FSDP_CHECKPOINT_PATH_BYTES], fsdp_error *error) {
   fsdp_checkpoint_entry *entries;
-  int length = snprintf(path, FSDP_CHECKPOINT_PATH_BYTES, "%s/%s", folder, FSDP_CHECKPOINT_MANIFEST);
-  if (length >= FSDP_CHECKPOINT_PATH_BYTES)
-    return fsdp_fail(error, FSDP_ERR_INPUT, "-e: the path is too long");
-  if (access(path, F_OK) == 0) {
+  if (fsdp_has_file(folder, FSDP_CHECKPOINT_MANIFEST)) {
     snprintf(path, FSDP_CHECKPOINT_PATH_BYTES, "%s", folder);
     return FSDP_OK;
   }
@@ -47,11 +45,10 @@ static const char *saved(const fsdp_checkpoint *c, const char *name) {
 // The model that the checkpoint carries along; of a preset, its name.
 static fsdp_status set_model(fsdp_options *options, const fsdp_checkpoint *c, const char *path,
                              fsdp_error *error) {
-  char model[FSDP_CHECKPOINT_PATH_BYTES], config[FSDP_CHECKPOINT_PATH_BYTES + 16];
+  char model[FSDP_CHECKPOINT_PATH_BYTES];
   int length = snprintf(model, sizeof model, "%s/" FSDP_CHECKPOINT_CARRIED, path);
   if (length >= (int)sizeof model) return fsdp_fail(error, FSDP_ERR_INPUT, "%s: the path is too long", path);
-  snprintf(config, sizeof config, "%s/config.json", model);
-  return set(options, "model", access(config, F_OK) == 0 ? model : saved(c, "model"), error);
+  return set(options, "model", fsdp_has_file(model, "config.json") ? model : saved(c, "model"), error);
 }
 
 // --tokenizer of the run, which the checkpoint carries along; of older ones where it was, for they carry the

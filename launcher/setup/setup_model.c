@@ -1,5 +1,6 @@
 #include "launcher/setup/setup.h"
 
+#include "runtime/base/paths.h"
 #include "runtime/base/size.h"
 #include "runtime/checkpoint/config_json.h"
 #include "runtime/checkpoint/json_file.h"
@@ -35,16 +36,9 @@ static fsdp_status fail_not_downloaded(const fsdp_options *options, fsdp_error *
       options->model, fsdp_options_place(options, "model"), options->model, name, options->model, name, name);
 }
 
-static bool has_file(const char *folder, const char *name) {
-  char path[4096];
-  struct stat information;
-  int length = snprintf(path, sizeof path, "%s/%s", folder, name);
-  return length < (int)sizeof path && stat(path, &information) == 0;
-}
-
 // A preset of the name of a model's folder that is here: one of them would be taken unseen for the other.
 static fsdp_status check_preset(const fsdp_options *options, fsdp_error *error) {
-  if (!fsdp_model_is_preset(options->model) || !has_file(options->model, "config.json")) return FSDP_OK;
+  if (!fsdp_model_is_preset(options->model) || !fsdp_has_file(options->model, "config.json")) return FSDP_OK;
   return fsdp_fail(error, FSDP_ERR_OPTION,
                    "--model %s (%s): is a preset, but also a model's folder here; write ./%s for the folder, "
                    "or rename it for the preset",
@@ -91,9 +85,9 @@ static fsdp_status read_model(const fsdp_options *options, fsdp_setup *setup, fs
   setup->model_name = folder_name(options->model);
   setup->load_weights = options->init == FSDP_INIT_WEIGHTS ||
                         (options->init == FSDP_INIT_AUTO && fsdp_safetensors_is_present(options->model));
-  if (!has_file(options->model, "config.json")) {
-    if (has_file(options->model, "adapter_config.json")) return fail_adapter(options, error);
-    if (has_file(options->model, "checkpoint.json") || has_file(options->model, "run.yaml"))
+  if (!fsdp_has_file(options->model, "config.json")) {
+    if (fsdp_has_file(options->model, "adapter_config.json")) return fail_adapter(options, error);
+    if (fsdp_has_file(options->model, "checkpoint.json") || fsdp_has_file(options->model, "run.yaml"))
       return fail_run(options, error);
   }
   char path[4096];

@@ -7,13 +7,6 @@
 #include <string.h>
 #include <unistd.h>
 
-// FOLDER/NAME if that exists; else false, and "".
-static bool find_in(const char *folder, const char *name, char path[4096]) {
-  if (folder && snprintf(path, 4096, "%s/%s", folder, name) < 4096 && access(path, F_OK) == 0) return true;
-  *path = 0;
-  return false;
-}
-
 static fsdp_status find_named(const fsdp_options *options, fsdp_train_tokenizer *tokenizer,
                               fsdp_error *error) {
   tokenizer->asked_bytes = strcmp(options->tokenizer, "bytes") == 0;
@@ -35,9 +28,10 @@ static void judge_bytes(const fsdp_options *options, const fsdp_setup *setup, in
     tokenizer->notes_bytes = true;
     return;
   }
-  char why[64] = "weights", path[4096];
+  char why[64] = "weights";
   if (!setup->load_weights) snprintf(why, sizeof why, "a vocabulary of %lld", (long long)vocab_size);
-  if (find_in(setup->folder, "vocab.json", path) && find_in(setup->folder, "merges.txt", path)) {
+  if (setup->folder && fsdp_has_file(setup->folder, "vocab.json") &&
+      fsdp_has_file(setup->folder, "merges.txt")) {
     snprintf(tokenizer->no_bytes, sizeof tokenizer->no_bytes,
              "the model %.250s has a tokenizer, vocab.json and merges.txt; prepare the data with "
              "%.250s --model %.250s, which also makes tokenizer.json of them, or use --tokenizer bytes",
@@ -59,15 +53,18 @@ fsdp_status fsdp_train_find_tokenizer(const fsdp_options *options, const fsdp_se
                                       fsdp_error *error) {
   *tokenizer = (fsdp_train_tokenizer){0};
   if (options->tokenizer) return find_named(options, tokenizer, error);
-  if (find_in(setup->folder, "tokenizer.json", tokenizer->path)) return FSDP_OK;
-  char other[4096];
-  if (find_in(setup->folder, "tokenizer.model", other))
+  if (setup->folder && fsdp_has_file(setup->folder, "tokenizer.json")) {
+    snprintf(tokenizer->path, sizeof tokenizer->path, "%s/tokenizer.json", setup->folder);
+    return FSDP_OK;
+  }
+  if (setup->folder && fsdp_has_file(setup->folder, "tokenizer.model"))
     return fsdp_fail(
         error, FSDP_ERR_INPUT,
-        "%s: the model has a tokenizer in another form than tokenizer.json, with which its text must be "
+        "%s/tokenizer.model: the model has a tokenizer in another form than tokenizer.json, with which its "
+        "text must be "
         "prepared; save it as tokenizer.json (Transformers' save_pretrained does) and name that with "
         "--tokenizer",
-        other);
+        setup->folder);
   judge_bytes(options, setup, vocab_size, tokenizer);
   return FSDP_OK;
 }

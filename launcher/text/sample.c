@@ -2,6 +2,7 @@
 
 #include "launcher/setup/tokenizer.h"
 #include "runtime/base/check.h"
+#include "runtime/base/paths.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
 #include "runtime/checkpoint/json_file.h"
 #include "runtime/data/data_paths.h"
@@ -11,15 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <unistd.h>
 
 static bool needs_codec(const fsdp_options *options) {
-  char path[4096];
   if (!options->prompt) return false;
   if (strcmp(options->chat_template, "plain") != 0) return true;
   if (options->tokenizer) return strcmp(options->tokenizer, "bytes") != 0;
-  int length = snprintf(path, sizeof path, "%s/tokenizer.json", options->model);
-  return length < (int)sizeof path && access(path, F_OK) == 0;
+  return fsdp_has_file(options->model, "tokenizer.json");
 }
 
 static bool is_first(void) {
@@ -139,13 +137,11 @@ static fsdp_status encode(const fsdp_options *options, const fsdp_setup *setup, 
 
 // ---- Where tokens end
 
-// Each eos_token_id of a file of the model, which is a number, a list or null; nothing if it is not there.
-static fsdp_status add_ends_of(const char *path, fsdp_text_codec *codec, bool *there, fsdp_error *error) {
+// Each eos_token_id of a file of the model, which is a number, a list or null.
+static fsdp_status add_ends_of(const char *path, fsdp_text_codec *codec, fsdp_error *error) {
   const fsdp_json_file file = {.path = path, .missing = "correct it", .damaged = "correct it"};
   json_t *root, *value;
   size_t i;
-  *there = access(path, F_OK) == 0;
-  if (!*there) return FSDP_OK;
   fsdp_status status = fsdp_json_file_read(&file, &root, error);
   if (status != FSDP_OK) return status;
   const json_t *ends = json_object_get(root, "eos_token_id");
@@ -161,19 +157,19 @@ static fsdp_status add_ends_of(const char *path, fsdp_text_codec *codec, bool *t
 // it where there is one, else config.json.
 static fsdp_status find_ends(const fsdp_options *options, const fsdp_setup *setup, fsdp_text_codec *codec,
                              fsdp_error *error) {
+  static const char *const names[] = {"generation_config.json", "config.json"};
   char room[4096], path[4200];
   const data_form data = form_of(options);
   free(data.chat_template);
   const int64_t last = data.ends.known ? data.ends.last : options->document_separator;
   const char *folder = folder_of_model(options, setup, room);
   if (last >= 0) fsdp_text_add_end(codec, last);
-  if (!folder) return FSDP_OK;
-  bool there;
-  snprintf(path, sizeof path, "%s/generation_config.json", folder);
-  fsdp_status status = add_ends_of(path, codec, &there, error);
-  if (status != FSDP_OK || there) return status;
-  snprintf(path, sizeof path, "%s/config.json", folder);
-  return add_ends_of(path, codec, &there, error);
+  for (int i = 0; folder && i < 2; i++) {
+    if (!fsdp_has_file(folder, names[i])) continue;
+    snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+    return add_ends_of(path, codec, error);
+  }
+  return FSDP_OK;
 }
 
 static fsdp_status check_tokens(const fsdp_options *options, const fsdp_sample *sample, int64_t vocabulary,

@@ -2,6 +2,7 @@
 
 #include "models/model.h"
 #include "runtime/base/check.h"
+#include "runtime/base/paths.h"
 #include "runtime/checkpoint/checkpoint_file.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
 #include "runtime/checkpoint/safetensors.h"
@@ -9,7 +10,6 @@
 
 #include <inttypes.h>
 #include <string.h>
-#include <unistd.h>
 
 struct fsdp_resume {
   fsdp_resume_config config;
@@ -60,9 +60,7 @@ static void find_candidates(fsdp_resume *r, fsdp_error *error) {
   const char *path = r->config.path;
   if (r->named && fsdp_checkpoint_named(r->config.folder, path, word)) path = word;
   const char *folder = r->named ? path : r->config.folder;
-  char manifest[FSDP_CHECKPOINT_PATH_BYTES + 32];
-  snprintf(manifest, sizeof manifest, "%.4000s/" FSDP_CHECKPOINT_MANIFEST, path);
-  if (r->named && access(manifest, F_OK) == 0) {
+  if (r->named && fsdp_has_file(path, FSDP_CHECKPOINT_MANIFEST)) {
     r->entries = fsdp_alloc_zeroed(1, sizeof *r->entries);
     snprintf(r->entries[0].path, sizeof r->entries[0].path, "%.4000s", path);
     r->count = 1;

@@ -2,6 +2,7 @@
 #include "launcher/report/whole_file.h"
 #include "launcher/setup/data.h"
 #include "launcher/train/trainer.h"
+#include "runtime/base/paths.h"
 #include "runtime/base/text.h"
 #include "runtime/data/mapped_file.h"
 
@@ -118,13 +119,11 @@ static fsdp_status open_data(fsdp_trainer *t, fsdp_error *error) {
 
 // A checkpoint's folder looks like a model's, but its weights lie in shards beside that.
 static fsdp_status check_folder(const fsdp_trainer *t, fsdp_error *error) {
-  char path[4096], parent[4096];
-  struct stat information;
+  char parent[4096];
   if (!t->setup.folder || t->setup.load_weights || t->options->init != FSDP_INIT_AUTO ||
-      fsdp_train_checkpoints_found(&t->checkpoints) || (t->options->dry_run && t->options->experiment))
+      fsdp_train_checkpoints_found(&t->checkpoints) || (t->options->dry_run && t->options->experiment) ||
+      !fsdp_has_file(t->setup.folder, "../checkpoint.json"))
     return FSDP_OK; // of an experiment a dry run does not look whether it resumes
-  int length = snprintf(path, sizeof path, "%s/../checkpoint.json", t->setup.folder);
-  if (length >= (int)sizeof path || stat(path, &information) != 0) return FSDP_OK;
   const char *name = strrchr(t->setup.folder, '/');
   snprintf(parent, sizeof parent, "%s/..", t->setup.folder);
   if (name && strcmp(name, "/model") == 0) parent[name - t->setup.folder] = 0;
