@@ -45,9 +45,8 @@ static const char *saved(const fsdp_checkpoint *c, const char *name) {
 // The model that the checkpoint carries along; of a preset, its name.
 static fsdp_status set_model(fsdp_options *options, const fsdp_checkpoint *c, const char *path,
                              fsdp_error *error) {
-  char model[FSDP_CHECKPOINT_PATH_BYTES];
-  int length = snprintf(model, sizeof model, "%s/" FSDP_CHECKPOINT_CARRIED, path);
-  if (length >= (int)sizeof model) return fsdp_fail(error, FSDP_ERR_INPUT, "%s: the path is too long", path);
+  char model[FSDP_CHECKPOINT_PATH_BYTES + 32];
+  snprintf(model, sizeof model, "%s/" FSDP_CHECKPOINT_CARRIED, path);
   return set(options, "model", fsdp_has_file(model, "config.json") ? model : saved(c, "model"), error);
 }
 
@@ -55,11 +54,9 @@ static fsdp_status set_model(fsdp_options *options, const fsdp_checkpoint *c, co
 // model folder's.
 static fsdp_status set_tokenizer(fsdp_options *options, const fsdp_checkpoint *c, const char *path,
                                  fsdp_error *error) {
-  char carried[FSDP_CHECKPOINT_PATH_BYTES];
+  char carried[FSDP_CHECKPOINT_PATH_BYTES + 32];
   if (!c->carries_tokenizer) return set(options, "tokenizer", saved(c, "tokenizer"), error);
-  int length = snprintf(carried, sizeof carried, "%s/" FSDP_CHECKPOINT_CARRIED "/tokenizer.json", path);
-  if (length >= (int)sizeof carried)
-    return fsdp_fail(error, FSDP_ERR_INPUT, "%s: the path is too long", path);
+  snprintf(carried, sizeof carried, "%s/" FSDP_CHECKPOINT_CARRIED "/tokenizer.json", path);
   return set(options, "tokenizer", carried, error);
 }
 
