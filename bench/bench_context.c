@@ -199,7 +199,6 @@ int main(int argc, char **argv) {
   if (b.pool) fsdp_pool_destroy(b.pool);
   free(b.starts);
   fsdp_dataset_close(b.dataset);
-  fsdp_train_tokenizer_destroy(&b.tokenizer);
   fsdp_data_paths_destroy(&b.paths);
   fsdp_setup_destroy(&b.setup);
   fsdp_options_destroy(&b.options);

@@ -2,8 +2,6 @@
 // answered with what to use instead.
 #pragma once
 
-#include <stddef.h>
-
 typedef struct fsdp_option_alias {
   const char *alias;
   const char *name; // the option of the same meaning; NULL: there is none, see `advice`

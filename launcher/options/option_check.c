@@ -1,7 +1,6 @@
 #include "launcher/options/option_check.h"
 
 #include "launcher/options/option_query.h"
-#include "launcher/options/option_rules.h"
 #include "models/model.h"
 
 #include <math.h>

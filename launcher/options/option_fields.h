@@ -111,7 +111,7 @@ typedef struct fsdp_options {
   char *run_note;     // what was taken of the one that was there; NULL: nothing
   char *run_left_out; // what of it --resume off begins without; NULL: nothing
   int64_t run_ranks;  // that it was written for; 0: not known
-  char *evaluated;    // fsdp_eval -e: the checkpoint's model, for people (evaluated.h); NULL: nothing
+  char *evaluated;    // fsdp_eval -e: the checkpoint's model, for people; NULL: nothing
   // By row of the table: where the value came from ("" for a default).
   char place[FSDP_OPTION_MAX][128];
 } fsdp_options;

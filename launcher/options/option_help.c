@@ -74,27 +74,31 @@ static const struct {
     {"say it otherwise", "config set help version"},
 };
 
-// One of the names, which are separated by spaces; returns what follows.
-static const char *next_name(const char *names, char *name, size_t bytes) {
-  size_t length = strcspn(names, " ");
-  snprintf(name, bytes, "%.*s", (int)length, names);
-  return names + length + strspn(names + length, " ");
+// The next one of the names, which are separated by spaces, that the program has; NULL behind the last.
+static const fsdp_option_row *next_row(const char **names, fsdp_program_kind program) {
+  while (**names) {
+    char name[64];
+    const size_t length = strcspn(*names, " ");
+    snprintf(name, sizeof name, "%.*s", (int)length, *names);
+    *names += length + strspn(*names + length, " ");
+    const fsdp_option_row *row = fsdp_option_find(name);
+    FSDP_CHECK(row, "no option is called '%s'", name);
+    if (fsdp_option_belongs(row, program)) return row;
+  }
+  return NULL;
 }
 
 static void print_tasks(fsdp_program_kind program, FILE *out) {
   fputc('\n', out);
   for (size_t i = 0; i < sizeof tasks / sizeof *tasks; i++) {
-    char name[64], text[512] = "";
-    for (const char *at = tasks[i].options; *at;) {
-      at = next_name(at, name, sizeof name);
-      const fsdp_option_row *row = fsdp_option_find(name);
-      FSDP_CHECK(row, "no option is called '%s'", name);
-      size_t used = strlen(text);
-      if (!fsdp_option_belongs(row, program)) continue;
+    char text[512] = "";
+    const char *names = tasks[i].options;
+    for (const fsdp_option_row *row; (row = next_row(&names, program));) {
+      const size_t used = strlen(text);
       if (row->short_name)
-        snprintf(text + used, sizeof text - used, "-%c,--%s ", row->short_name, name);
+        snprintf(text + used, sizeof text - used, "-%c,--%s ", row->short_name, row->name);
       else
-        snprintf(text + used, sizeof text - used, "--%s ", name);
+        snprintf(text + used, sizeof text - used, "--%s ", row->name);
     }
     if (!*text) continue;
     fprintf(out, "  %-25s", tasks[i].task);
@@ -131,11 +135,8 @@ static void print_all(fsdp_program_kind program, FILE *out) {
   fprintf(out, "Numbers may be written 100000000, 100_000_000 or 1e8; sizes 80GB (10^9) or 80GiB (2^30).\n");
   for (size_t i = 0; i < sizeof tasks / sizeof *tasks; i++) {
     bool headed = false;
-    for (const char *at = tasks[i].options; *at;) {
-      char name[64];
-      at = next_name(at, name, sizeof name);
-      const fsdp_option_row *row = fsdp_option_find(name);
-      if (!fsdp_option_belongs(row, program)) continue;
+    const char *names = tasks[i].options;
+    for (const fsdp_option_row *row; (row = next_row(&names, program));) {
       if (!headed) fprintf(out, "\nTo %s:\n", tasks[i].task);
       headed = true;
       print_row(row, out);

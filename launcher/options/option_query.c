@@ -6,17 +6,15 @@
 #include <stdio.h>
 #include <string.h>
 
-const char *fsdp_options_place(const fsdp_options *options, const char *name) {
-  const fsdp_option_row *row = fsdp_option_find(name);
-  FSDP_CHECK(row, "no option is called '%s'", name);
-  const char *place = options->place[fsdp_option_index(row)];
-  return *place ? place : "default";
-}
-
 bool fsdp_options_given(const fsdp_options *options, const char *name) {
   const fsdp_option_row *row = fsdp_option_find(name);
   FSDP_CHECK(row, "no option is called '%s'", name);
   return options->place[fsdp_option_index(row)][0] != 0;
+}
+
+const char *fsdp_options_place(const fsdp_options *options, const char *name) {
+  if (!fsdp_options_given(options, name)) return "default";
+  return options->place[fsdp_option_index(fsdp_option_find(name))];
 }
 
 char *fsdp_options_value(const fsdp_options *options, const fsdp_option_row *row) {
@@ -39,10 +37,6 @@ fsdp_wrap_policy fsdp_options_wrap(const fsdp_options *options) {
 
 bool fsdp_options_evaluate(const fsdp_options *options) {
   return options->eval_data || options->eval_split > 0;
-}
-
-bool fsdp_options_check_replicas(const fsdp_options *options) {
-  return options->check_replicas > 0 || (options->experiment && options->ckpt_freq > 0);
 }
 
 // Whether a person gave it: what --auto chose needs no note.

@@ -16,9 +16,6 @@ const char *fsdp_options_place(const fsdp_options *options, const char *name);
 // The value of one option as text that sets it again; the caller frees it. `row` is one of the table.
 char *fsdp_options_value(const fsdp_options *options, const fsdp_option_row *row);
 
-// Whether replicas are compared: at saves, or every so many steps.
-bool fsdp_options_check_replicas(const fsdp_options *options);
-
 // Whether there is anything to evaluate on.
 bool fsdp_options_evaluate(const fsdp_options *options);
 

@@ -1,5 +1,4 @@
-#include "launcher/options/option_rules.h"
-
+#include "launcher/options/option_check.h"
 #include "launcher/options/option_query.h"
 #include "runtime/base/check.h"
 

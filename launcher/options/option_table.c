@@ -3,7 +3,6 @@
 #include "runtime/comm/comm_nccl.h"
 #include "runtime/data/dataset.h"
 
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -416,6 +415,12 @@ const fsdp_option_row *fsdp_option_find(const char *name) {
   for (const fsdp_option_row *row = fsdp_option_table; row->name; row++)
     if (strcmp(row->name, name) == 0) return row;
   return NULL;
+}
+
+bool fsdp_option_is_one_of(const char *name, const char *const *names) {
+  for (; *names; names++)
+    if (strcmp(name, *names) == 0) return true;
+  return false;
 }
 
 // Of the options of fsdp_train and fsdp_plan, those that an evaluation has too.

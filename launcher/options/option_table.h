@@ -50,5 +50,8 @@ static inline int fsdp_option_index(const fsdp_option_row *row) {
 // The row of that name, NULL if there is none.
 const fsdp_option_row *fsdp_option_find(const char *name);
 
+// Whether the name is one of `names`, which end with NULL.
+bool fsdp_option_is_one_of(const char *name, const char *const *names);
+
 // Whether the program has the option.
 bool fsdp_option_belongs(const fsdp_option_row *row, fsdp_program_kind program);

@@ -2,9 +2,7 @@
 
 #include "launcher/options/option_alias.h"
 #include "launcher/options/option_check.h"
-#include "launcher/options/option_rules.h"
 #include "launcher/options/option_store.h"
-#include "launcher/options/option_table.h"
 #include "launcher/options/yaml_options.h"
 #include "runtime/base/check.h"
 #include "runtime/base/nearest.h"
@@ -335,14 +333,11 @@ static fsdp_status set_from_yaml(void *context, const char *name, const char *te
   const yaml_target *target = context;
   char place[sizeof target->options->place[0]];
   snprintf(place, sizeof place, "%s:%d", target->options->config, line);
-  const char *const never[] = {"config", "compare", "help", "version"};
-  for (size_t i = 0; i < sizeof never / sizeof *never; i++) {
-    if (strcmp(name, never[i]) == 0) {
-      return fsdp_fail(error, FSDP_ERR_OPTION,
-                       "'%s' (%s) is not allowed in a configuration file: give it on the command line", name,
-                       place);
-    }
-  }
+  const char *const never[] = {"config", "compare", "help", "version", NULL};
+  if (fsdp_option_is_one_of(name, never))
+    return fsdp_fail(error, FSDP_ERR_OPTION,
+                     "'%s' (%s) is not allowed in a configuration file: give it on the command line", name,
+                     place);
   const fsdp_option_alias *alias;
   const fsdp_option_row *row = find_meant(name, &alias);
   if (row &&
@@ -388,8 +383,8 @@ fsdp_status fsdp_options_read(fsdp_options *options, fsdp_program_kind program, 
   return read_options(options, program, argc, argv, NULL, error);
 }
 
-static fsdp_status parse(fsdp_options *options, fsdp_program_kind program, int argc, char **argv,
-                         const char *compared, fsdp_error *error) {
+fsdp_status fsdp_options_parse_compared(fsdp_options *options, fsdp_program_kind program, int argc,
+                                        char **argv, const char *compared, fsdp_error *error) {
   fsdp_status status = read_options(options, program, argc, argv, compared, error);
   if (status != FSDP_OK || options->help || options->version) return status;
   if (compared) {
@@ -401,12 +396,7 @@ static fsdp_status parse(fsdp_options *options, fsdp_program_kind program, int a
 
 fsdp_status fsdp_options_parse(fsdp_options *options, fsdp_program_kind program, int argc, char **argv,
                                fsdp_error *error) {
-  return parse(options, program, argc, argv, NULL, error);
-}
-
-fsdp_status fsdp_options_parse_compared(fsdp_options *options, fsdp_program_kind program, int argc,
-                                        char **argv, const char *config, fsdp_error *error) {
-  return parse(options, program, argc, argv, config, error);
+  return fsdp_options_parse_compared(options, program, argc, argv, NULL, error);
 }
 
 void fsdp_options_destroy(fsdp_options *options) {

@@ -22,9 +22,10 @@ fsdp_status fsdp_options_parse(fsdp_options *options, fsdp_program_kind program,
 // The same without the check of combinations.
 fsdp_status fsdp_options_read(fsdp_options *options, fsdp_program_kind program, int argc, char **argv,
                               fsdp_error *error);
-// The same with `config` in place of the files that --compare names.
+// The same with `compared`, one of the files that --compare names, as the one plan's --config; NULL: as it is
+// given.
 fsdp_status fsdp_options_parse_compared(fsdp_options *options, fsdp_program_kind program, int argc,
-                                        char **argv, const char *config, fsdp_error *error);
+                                        char **argv, const char *compared, fsdp_error *error);
 void fsdp_options_destroy(fsdp_options *options);
 
 // Sets the option `name` to `text`, as if it stood at `place`. The name may have underscores for dashes or be

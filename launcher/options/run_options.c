@@ -4,7 +4,6 @@
 #include "launcher/options/option_store.h"
 #include "launcher/options/yaml_options.h"
 #include "runtime/base/check.h"
-#include "runtime/base/nearest.h"
 #include "runtime/base/plural.h"
 
 #include <ctype.h>
@@ -21,12 +20,6 @@ void fsdp_run_options_path(const fsdp_options *options, char *path, size_t path_
 
 // ---- Writing
 
-static bool is_one_of(const char *name, const char *const *names) {
-  for (; *names; names++)
-    if (strcmp(name, *names) == 0) return true;
-  return false;
-}
-
 static bool is_written(const fsdp_option_row *row, bool whole) {
   static const char *const never[] = {"config", "help", "version", "print-config", NULL};
   // Of one start; what the folder's name says; and ranks, which a resumed run may have others of.
@@ -35,8 +28,9 @@ static bool is_written(const fsdp_option_row *row, bool whole) {
       "trace-steps", "memory-profile",  "dry-run",        "self-test",
       "print-model", "print-program",   "print-sharding", "experiment-name",
       "save-dir",    "ranks",           "ranks-per-node", NULL};
-  if (row->knob || !fsdp_option_belongs(row, FSDP_PROGRAM_TRAIN) || is_one_of(row->name, never)) return false;
-  return whole || !is_one_of(row->name, of_a_start);
+  if (row->knob || !fsdp_option_belongs(row, FSDP_PROGRAM_TRAIN) || fsdp_option_is_one_of(row->name, never))
+    return false;
+  return whole || !fsdp_option_is_one_of(row->name, of_a_start);
 }
 
 // Before a run of a name, whose options are kept, or for --print-config: what a file of options, or the lines
@@ -91,7 +85,7 @@ void fsdp_run_options_print(const fsdp_options *options, FILE *out) {
 void fsdp_run_options_print_start(const fsdp_options *options, const char *from, FILE *out) {
   const fsdp_option_row *schedule = fsdp_option_find("resume-schedule");
   fputs("# Until a checkpoint of its own is saved:\n", out);
-  if (from) {
+  if (strcmp(from, "auto") != 0) {
     fputs("resume: ", out);
     fsdp_yaml_print(from, out);
     fputc('\n', out);
@@ -158,7 +152,8 @@ static fsdp_status complete(fsdp_options *options, const kept *k, char *changed,
     const bool is_given = fsdp_options_given(options, row->name);
     if (!is_written(row, false) || !fsdp_options_given(&k->options, row->name)) continue;
     char *text = fsdp_options_value(&k->options, row);
-    if (!is_given && (k->gives_way[fsdp_option_index(row)] || (own_place && is_one_of(row->name, places)))) {
+    if (!is_given &&
+        (k->gives_way[fsdp_option_index(row)] || (own_place && fsdp_option_is_one_of(row->name, places)))) {
       note(changed, "%s--%s %s → %s", row->name, text, row->fallback ? row->fallback : "none");
     } else if (!is_given) {
       status = fsdp_options_set(options, FSDP_PROGRAM_TRAIN, row->name, text,

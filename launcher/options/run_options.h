@@ -22,7 +22,7 @@ fsdp_status fsdp_run_options_parse(fsdp_options *options, int argc, char **argv,
 // is sharded over it. FSDP_ERR_OPTION.
 fsdp_status fsdp_run_options_fit(fsdp_options *options, int ranks, fsdp_error *error);
 
-// The lines of run.yaml that say from which checkpoint, `from` (NULL: the newest), and with which schedule
+// The lines of run.yaml that say from which checkpoint, `from` ("auto": the newest), and with which schedule
 // the run that was started has to begin.
 void fsdp_run_options_print_start(const fsdp_options *options, const char *from, FILE *out);
 

@@ -32,12 +32,12 @@ static char *print_chosen(const fsdp_options *options) {
   return text;
 }
 
-static void print_choice(const fsdp_search_job *job, const fsdp_search_plan *plan, char *chosen) {
+static void print_choice(const fsdp_search_job *job, const fsdp_search_plan *plan, const char *chosen) {
   printf("auto: chosen for %lld sequence%s a step on %s:", (long long)job->config.global_batch,
          fsdp_plural(job->config.global_batch), job->config.profile->name);
-  for (char *rest = chosen, *line; (line = strsep(&rest, "\n")) && *line;) {
-    const int name = (int)strcspn(line, "=");
-    printf(" --%.*s %s", name, line, line + name + 1);
+  for (const char *at = chosen; *at; at += strcspn(at, "\n") + 1) {
+    const int name = (int)strcspn(at, "="), line = (int)strcspn(at, "\n");
+    printf(" --%.*s %.*s", name, at, line - name - 1, at + name + 1);
   }
   putchar('\n');
   if (!job->measured) return; // with a profile the start says so
@@ -69,10 +69,7 @@ static fsdp_status decide(const fsdp_setup_ranks *ranks, fsdp_device_profile *me
     status = fsdp_search_take(&job, &result.plans[0].config, FSDP_PROGRAM_TRAIN, PLACE, options, error);
   if (status == FSDP_OK) {
     *chosen = print_chosen(options);
-    char *copy = strdup(*chosen);
-    FSDP_NEED_MEMORY(copy, "the chosen options");
-    print_choice(&job, &result.plans[0], copy);
-    free(copy);
+    print_choice(&job, &result.plans[0], *chosen);
   }
   fsdp_search_result_release(&result);
   fsdp_search_job_destroy(&job);
@@ -101,15 +98,11 @@ fsdp_status fsdp_auto_plan(fsdp_world *world, const fsdp_gpu *gpu, fsdp_options 
     if (world->rank == 0) printf("auto: measuring this machine for about %d s\n", MEASURED_S);
     status = fsdp_probe_machine(&probe, measured, error);
   }
-  if (status == FSDP_OK) {
-    fsdp_rank_memory_find(world, gpu, &ranks, error);
-    status = fsdp_world_share_error(world, error);
-  }
+  if (status == FSDP_OK) status = fsdp_rank_memory_find(world, gpu, &ranks, error);
   if (status) {
     fsdp_device_profile_destroy(measured);
     return status;
   }
-  fsdp_rank_memory_agree(world, &ranks);
   char *chosen = NULL;
   if (world->rank == 0)
     decide(&ranks, measured, options, &chosen, error); // it owns what was measured

@@ -1,18 +1,68 @@
 #include "launcher/programs/compare.h"
 
-#include "launcher/report/report.h"
+#include "launcher/programs/run_length.h"
+#include "launcher/report/output.h"
+#include "launcher/setup/document_work.h"
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 #include "runtime/base/text.h"
+#include "runtime/plan/text/plan_json.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-static int64_t sent_bytes(const fsdp_plan *plan) {
-  return fsdp_traffic_sent_bytes(&plan->traffic) + plan->traffic.scalar_bytes;
+// A file, and the plan of its options.
+typedef struct row {
+  const char *name;
+  fsdp_options options;
+  fsdp_setup setup;
+  fsdp_price_report price; // with --price
+  bool fits;
+} row;
+
+// "runs/a.yaml" is a.
+static char *short_name(char *path) {
+  char *name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path, *end = strrchr(name, '.');
+  if (end && end > name) *end = 0;
+  return name;
 }
 
-static const char *print_mesh(const fsdp_plan *plan, char out[FSDP_MESH_TEXT_BYTES]) {
-  return fsdp_mesh_print(&plan->config.mesh, ",", out);
+static fsdp_status plan_one(row *r, char *path, int argc, char **argv, fsdp_error *error) {
+  fsdp_status status = fsdp_options_parse_compared(&r->options, FSDP_PROGRAM_PLAN, argc, argv, path, error);
+  if (status != FSDP_OK) return status;
+  status = fsdp_document_work_plan(&r->options, &r->setup, error);
+  r->name = short_name(path);
+  r->fits = status == FSDP_OK;
+  if (r->fits || (status == FSDP_ERR_CAPACITY && r->setup.plan))
+    status = r->options.price ? fsdp_run_length_price(&r->options, &r->setup, &r->price, error) : FSDP_OK;
+  if (status == FSDP_OK) return status;
+  const fsdp_error reason = *error;
+  return fsdp_fail(error, status, "%s: %.900s", r->options.config, reason.message);
+}
+
+// ---- The table
+
+// Its columns of bytes.
+static const struct {
+  const char *title, *key;
+} columns[] = {{"valley", "valley_bytes"},
+               {"peak", "peak_bytes"},
+               {"arena", "arena_bytes"},
+               {"host", "host_bytes"},
+               {"sent", "sent_bytes"}};
+enum { COLUMNS = sizeof columns / sizeof *columns };
+
+static void list_bytes(const fsdp_plan *plan, int64_t bytes[COLUMNS]) {
+  const fsdp_memory_space_report *device = &plan->memory.space[FSDP_SPACE_DEVICE];
+  bytes[0] = device->valley_bytes;
+  bytes[1] = device->peak_bytes;
+  bytes[2] = device->arena_bytes;
+  bytes[3] = plan->memory.space[FSDP_SPACE_HOST].arena_bytes;
+  bytes[4] = fsdp_traffic_sent_bytes(&plan->traffic) + plan->traffic.scalar_bytes;
+}
+
+static const char *print_mesh(const row *r, char out[FSDP_MESH_TEXT_BYTES]) {
+  return fsdp_mesh_print(&r->setup.plan->config.mesh, ",", out);
 }
 
 // The columns behind the others: what a step takes, and the run, where its length is known. A file may ask
@@ -21,89 +71,108 @@ typedef struct price_columns {
   bool step, run, cost;
 } price_columns;
 
-static price_columns find_price_columns(const fsdp_compare_row *rows, int count) {
+static price_columns find_price_columns(const row *rows, int count) {
   price_columns c = {0};
   for (int i = 0; i < count; i++) {
-    const fsdp_price_report *price = rows[i].price;
-    if (!price) continue;
-    c.step = true;
-    c.run = c.run || price->run.steps;
-    c.cost = c.cost || price->run.cost > 0;
+    c.step = c.step || rows[i].options.price;
+    c.run = c.run || rows[i].price.run.steps;
+    c.cost = c.cost || rows[i].price.run.cost > 0;
   }
   return c;
 }
 
-static void print_price(const fsdp_price_report *price, const price_columns *c, FILE *out) {
-  char step[FSDP_PRICE_MS_BYTES] = "-", tokens[48] = "-", hours[32] = "-", gpu_hours[32] = "-",
-       cost[32] = "-";
-  if (price) {
-    fsdp_price_print_ms(price->step.step_s, step);
-    fsdp_print_int((int64_t)price->tokens_per_s, tokens, sizeof tokens);
+static void print_price(const row *r, const price_columns *c, FILE *out) {
+  const fsdp_run_price *run = &r->price.run;
+  fsdp_number_text step = {"-"}, tokens = {"-"};
+  char hours[32] = "-", gpu_hours[32] = "-", cost[32] = "-";
+  if (r->options.price) {
+    step = fsdp_price_print_ms(r->price.step.step_s);
+    tokens = fsdp_print_int((int64_t)r->price.tokens_per_s);
   }
-  if (price && price->run.steps) {
-    snprintf(hours, sizeof hours, "%.2f", price->run.hours);
-    snprintf(gpu_hours, sizeof gpu_hours, "%.1f", price->run.gpu_hours);
+  if (run->steps) {
+    snprintf(hours, sizeof hours, "%.2f", run->hours);
+    snprintf(gpu_hours, sizeof gpu_hours, "%.1f", run->gpu_hours);
   }
-  if (price && price->run.cost > 0) snprintf(cost, sizeof cost, "%.2f", price->run.cost);
-  if (c->step) fprintf(out, "  %10s  %10s", step, tokens);
+  if (run->cost > 0) snprintf(cost, sizeof cost, "%.2f", run->cost);
+  if (c->step) fprintf(out, "  %10s  %10s", step.text, tokens.text);
   if (c->run) fprintf(out, "  %9s  %9s", hours, gpu_hours);
   if (c->cost) fprintf(out, "  %10s", cost);
+  fputc('\n', out);
 }
 
-static void print_price_names(const price_columns *c, FILE *out) {
+static void print_names(const price_columns *c, int name_width, int mesh_width, FILE *out) {
+  fprintf(out, "%-*s  %-8s  %-*s  %-6s", name_width, "name", "strategy", mesh_width, "mesh", "device");
+  for (int b = 0; b < COLUMNS; b++) fprintf(out, "  %9s", columns[b].title);
+  fprintf(out, "  %12s  %-4s", "instructions", "fits");
   if (c->step) fprintf(out, "  %10s  %10s", "step", "tokens/s");
   if (c->run) fprintf(out, "  %9s  %9s", "hours", "GPU hours");
   if (c->cost) fprintf(out, "  %10s", "cost");
+  fputc('\n', out);
 }
 
-void fsdp_compare_print(const fsdp_compare_row *rows, int count, FILE *out) {
+static void print_table(const row *rows, int count, FILE *out) {
   const price_columns prices = find_price_columns(rows, count);
+  int64_t bytes[COLUMNS];
   int name_width = 4, mesh_width = 4;
   char mesh[FSDP_MESH_TEXT_BYTES];
   for (int i = 0; i < count; i++) {
     name_width = (int)fsdp_max_i64(name_width, (int64_t)strlen(rows[i].name));
-    mesh_width = (int)fsdp_max_i64(mesh_width, (int64_t)strlen(print_mesh(rows[i].plan, mesh)));
+    mesh_width = (int)fsdp_max_i64(mesh_width, (int64_t)strlen(print_mesh(&rows[i], mesh)));
   }
-  fprintf(out, "%-*s  %-8s  %-*s  %-6s  %9s  %9s  %9s  %9s  %9s  %12s  %-4s", name_width, "name", "strategy",
-          mesh_width, "mesh", "device", "valley", "peak", "arena", "host", "sent", "instructions", "fits");
-  print_price_names(&prices, out);
-  fputc('\n', out);
+  print_names(&prices, name_width, mesh_width, out);
   for (int i = 0; i < count; i++) {
-    const fsdp_plan *plan = rows[i].plan;
-    const fsdp_memory_space_report *device = &plan->memory.space[FSDP_SPACE_DEVICE];
-    char valley[24], peak[24], arena[24], host[24], sent[24];
-    fprintf(out, "%-*s  %-8s  %-*s  %-6s  %9s  %9s  %9s  %9s  %9s  %12d  %-4s", name_width, rows[i].name,
-            fsdp_strategy_name(plan->config.strategy), mesh_width, print_mesh(plan, mesh),
-            plan->config.backend->name, fsdp_print_bytes(device->valley_bytes, valley, sizeof valley),
-            fsdp_print_bytes(device->peak_bytes, peak, sizeof peak),
-            fsdp_print_bytes(device->arena_bytes, arena, sizeof arena),
-            fsdp_print_bytes(plan->memory.space[FSDP_SPACE_HOST].arena_bytes, host, sizeof host),
-            fsdp_print_bytes(sent_bytes(plan), sent, sizeof sent), plan->program->instr_count,
-            rows[i].fits ? "yes" : "no");
-    print_price(rows[i].price, &prices, out);
-    fputc('\n', out);
+    const fsdp_plan *plan = rows[i].setup.plan;
+    list_bytes(plan, bytes);
+    fprintf(out, "%-*s  %-8s  %-*s  %-6s", name_width, rows[i].name,
+            fsdp_strategy_name(plan->config.strategy), mesh_width, print_mesh(&rows[i], mesh),
+            plan->config.backend->name);
+    for (int b = 0; b < COLUMNS; b++) fprintf(out, "  %9s", fsdp_print_bytes(bytes[b]).text);
+    fprintf(out, "  %12d  %-4s", plan->program->instr_count, rows[i].fits ? "yes" : "no");
+    print_price(&rows[i], &prices, out);
   }
 }
 
-json_t *fsdp_compare_json(const fsdp_compare_row *rows, int count) {
+static json_t *row_json(const row *r) {
+  const fsdp_plan *plan = r->setup.plan;
+  int64_t bytes[COLUMNS];
+  list_bytes(plan, bytes);
+  json_t *entry = json_pack("{s:s, s:s, s:o, s:s}", "name", r->name, "strategy",
+                            fsdp_strategy_name(plan->config.strategy), "mesh",
+                            fsdp_mesh_json(&plan->config.mesh), "device", plan->config.backend->name);
+  FSDP_CHECK(entry, "JSON of the plan %s", r->name);
+  for (int b = 0; b < COLUMNS; b++) json_object_set_new(entry, columns[b].key, json_integer(bytes[b]));
+  json_object_set_new(entry, "instructions", json_integer(plan->program->instr_count));
+  json_object_set_new(entry, "fits", json_boolean(r->fits));
+  if (!r->options.price) return entry;
+  json_object_set_new(entry, "step_ms", json_real(1e3 * r->price.step.step_s));
+  json_object_set_new(entry, "tokens_per_s", json_real(r->price.tokens_per_s));
+  fsdp_run_price_json(&r->price.run, entry);
+  return entry;
+}
+
+static void print_json(const row *rows, int count) {
   json_t *plans = json_array();
+  for (int i = 0; i < count; i++) json_array_append_new(plans, row_json(&rows[i]));
+  fsdp_output_json(json_pack("{s:o}", "plans", plans));
+}
+
+fsdp_status fsdp_compare_plans(const fsdp_options *options, int argc, char **argv, fsdp_error *error) {
+  char *names = strdup(options->compare), *rest = names; // cut at its commas
+  FSDP_NEED_MEMORY(names, "a text");
+  int count = 1;
+  for (const char *at = names; *at; at++) count += *at == ',';
+  row *rows = fsdp_alloc_zeroed((size_t)count, sizeof *rows);
+  fsdp_status status = FSDP_OK;
+  for (int i = 0; i < count && status == FSDP_OK; i++)
+    status = plan_one(&rows[i], strsep(&rest, ","), argc, argv, error);
+  if (status == FSDP_OK && options->json) print_json(rows, count);
+  if (status == FSDP_OK && !options->json) print_table(rows, count, stdout);
   for (int i = 0; i < count; i++) {
-    const fsdp_plan *plan = rows[i].plan;
-    const fsdp_memory_space_report *device = &plan->memory.space[FSDP_SPACE_DEVICE];
-    json_t *entry = json_pack(
-        "{s:s, s:s, s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:i, s:b}", "name", rows[i].name, "strategy",
-        fsdp_strategy_name(plan->config.strategy), "mesh", fsdp_mesh_json(&plan->config.mesh), "device",
-        plan->config.backend->name, "valley_bytes", (json_int_t)device->valley_bytes, "peak_bytes",
-        (json_int_t)device->peak_bytes, "arena_bytes", (json_int_t)device->arena_bytes, "host_bytes",
-        (json_int_t)plan->memory.space[FSDP_SPACE_HOST].arena_bytes, "sent_bytes",
-        (json_int_t)sent_bytes(plan), "instructions", plan->program->instr_count, "fits", rows[i].fits);
-    FSDP_CHECK(entry && json_array_append_new(plans, entry) == 0, "JSON of the plan %s", rows[i].name);
-    if (!rows[i].price) continue;
-    json_object_set_new(entry, "step_ms", json_real(1e3 * rows[i].price->step.step_s));
-    json_object_set_new(entry, "tokens_per_s", json_real(rows[i].price->tokens_per_s));
-    fsdp_run_price_json(&rows[i].price->run, entry);
+    fsdp_price_report_release(&rows[i].price);
+    fsdp_setup_destroy(&rows[i].setup);
+    fsdp_options_destroy(&rows[i].options);
   }
-  json_t *root = json_object();
-  FSDP_CHECK(json_object_set_new(root, "plans", plans) == 0, "JSON of plans");
-  return root;
+  free(rows);
+  free(names);
+  return status;
 }

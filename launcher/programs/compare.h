@@ -1,20 +1,8 @@
 // Several plans in one table: what each needs, sends, and whether it fits.
 #pragma once
 
-#include "launcher/report/price.h"
+#include "launcher/options/options.h"
 
-#include <jansson.h>
-#include <stdio.h>
-
-typedef struct fsdp_compare_row {
-  const char *name; // of its file
-  const fsdp_plan *plan;
-  const fsdp_price_report *price; // NULL: not asked for
-  bool fits;
-} fsdp_compare_row;
-
-// Prints the table.
-void fsdp_compare_print(const fsdp_compare_row *rows, int count, FILE *out);
-
-// {"plans": [...]} with the table's columns, in bytes. A new reference.
-json_t *fsdp_compare_json(const fsdp_compare_row *rows, int count);
+// What --compare asks for. The arguments are read again for each of its files. A plan that does not fit has
+// its row. FSDP_ERR_OPTION, FSDP_ERR_INPUT.
+fsdp_status fsdp_compare_plans(const fsdp_options *options, int argc, char **argv, fsdp_error *error);

@@ -39,10 +39,8 @@ static bool find_named(const char *path, char folder[FSDP_CHECKPOINT_PATH_BYTES]
 // the checkpoint.
 static fsdp_status open_checkpoint(const char *path, char folder[FSDP_CHECKPOINT_PATH_BYTES],
                                    fsdp_checkpoint **checkpoint, fsdp_error *error) {
-  char manifest[PATH_BYTES];
-  snprintf(manifest, sizeof manifest, "%.4000s/" FSDP_CHECKPOINT_MANIFEST, path);
   snprintf(folder, FSDP_CHECKPOINT_PATH_BYTES, "%.4000s", path);
-  if (access(manifest, F_OK) != 0 && !find_named(path, folder)) {
+  if (!fsdp_has_file(path, FSDP_CHECKPOINT_MANIFEST) && !find_named(path, folder)) {
     fsdp_checkpoint_entry *entries;
     int count = fsdp_checkpoint_list(path, &entries);
     if (count > 0) snprintf(folder, FSDP_CHECKPOINT_PATH_BYTES, "%s", entries[0].path);
@@ -349,22 +347,17 @@ fsdp_status fsdp_export_run(const fsdp_export_config *config, fsdp_export_result
 }
 
 static void print_files(const fsdp_checkpoint *c, FILE *out) {
-  char bytes[24], whole[48];
-  fprintf(out, "files:      %d of ranks, %s (%s bytes)", c->file_count,
-          fsdp_print_bytes(c->files_bytes, bytes, sizeof bytes),
-          fsdp_print_int(c->files_bytes, whole, sizeof whole));
+  fprintf(out, "files:      %d of ranks, %s (%s bytes)", c->file_count, fsdp_print_bytes(c->files_bytes).text,
+          fsdp_print_int(c->files_bytes).text);
   for (int i = 0; i < c->carried_count; i++) fprintf(out, "%s%s", i ? ", " : "; ", c->carried[i].name);
   fputc('\n', out);
 }
 
-// Whether `text` holds the line `line`.
-static bool has_line(const char *text, const char *line) {
-  size_t length = strlen(line);
-  for (const char *at = text; at; at = strchr(at, '\n')) {
-    at += *at == '\n';
-    if (strncmp(at, line, length) == 0 && (at[length] == '\n' || !at[length])) return true;
-  }
-  return false;
+static bool is_default(const fsdp_options *defaults, const fsdp_option_row *row, const char *text) {
+  char *value = fsdp_options_value(defaults, row);
+  const bool same = strcmp(value, text) == 0;
+  free(value);
+  return same;
 }
 
 // The options of the run that saved, if they are not the defaults.
@@ -373,7 +366,7 @@ static void print_options(const fsdp_checkpoint *c, FILE *out) {
   fsdp_error error;
   char *argv[] = {(char *)(uintptr_t) "fsdp_train", NULL};
   FSDP_CHECK(fsdp_options_parse(&defaults, FSDP_PROGRAM_TRAIN, 1, argv, &error) == FSDP_OK, "the defaults");
-  char *described = fsdp_options_describe(&defaults), number[32], line[4096];
+  char number[32];
   const char *name;
   json_t *value;
   int printed = 0;
@@ -385,18 +378,16 @@ static void print_options(const fsdp_checkpoint *c, FILE *out) {
     if (row && row->kind == FSDP_OPTION_REAL && fsdp_value_real(text, &real)) {
       text = fsdp_print_real(real, number, sizeof number);
     }
-    snprintf(line, sizeof line, "%s=%s", name, text);
-    if (has_line(described, line)) continue;
+    if (row && is_default(&defaults, row, text)) continue;
     fprintf(out, "option:     --%s %s\n", name, text);
     printed++;
   }
   if (!printed) fprintf(out, "options:    all defaults\n");
-  free(described);
   fsdp_options_destroy(&defaults);
 }
 
 fsdp_status fsdp_export_inspect(const char *path, FILE *out, fsdp_error *error) {
-  char folder[FSDP_CHECKPOINT_PATH_BYTES], numel[48];
+  char folder[FSDP_CHECKPOINT_PATH_BYTES];
   fsdp_checkpoint *c;
   fsdp_status status = open_checkpoint(path, folder, &c, error);
   if (status != FSDP_OK) return status;
@@ -409,7 +400,7 @@ fsdp_status fsdp_export_inspect(const char *path, FILE *out, fsdp_error *error) 
   fprintf(out, "data:       %" PRId64 " sample%s, %" PRId64 " held out, %" PRId64 " per step\n",
           p->sample_count, fsdp_plural(p->sample_count), p->held_out, p->global_batch);
   fprintf(out, "model:      %s, %s parameters in %d tensor%s\n", c->model_name,
-          fsdp_print_int(fsdp_checkpoint_numel(c), numel, sizeof numel), fsdp_checkpoint_count_params(c),
+          fsdp_print_int(fsdp_checkpoint_numel(c)).text, fsdp_checkpoint_count_params(c),
           fsdp_plural(fsdp_checkpoint_count_params(c)));
   if (p->results.loss > 0) fprintf(out, "loss:       %.4f", p->results.loss);
   if (p->results.eval_loss > 0) fprintf(out, ", evaluation %.4f", p->results.eval_loss);

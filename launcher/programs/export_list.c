@@ -1,5 +1,6 @@
 // fsdp_export --list: the checkpoints of an experiment, one a line.
 #include "launcher/programs/export.h"
+#include "runtime/base/paths.h"
 #include "runtime/base/size.h"
 #include "runtime/base/text.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
@@ -8,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 static const char *print_loss(double loss, char out[24]) {
   snprintf(out, 24, loss > 0 ? "%.4f" : "-", loss);
@@ -35,7 +35,7 @@ static const char *name_of(const char *path) {
 }
 
 static void print_row(const char *path, int width, const char *remark, FILE *out) {
-  char time[32], loss[24], eval[24], size[24];
+  char time[32], loss[24], eval[24];
   fsdp_checkpoint *c;
   fsdp_error error;
   if (fsdp_checkpoint_read_manifest(path, &c, &error) != FSDP_OK) {
@@ -45,14 +45,12 @@ static void print_row(const char *path, int width, const char *remark, FILE *out
   const fsdp_checkpoint_results *r = &c->progress.results;
   fprintf(out, "%-*s %8" PRId64 "  %-19s  %9s  %15s  %8s  %s\n", width, name_of(path), c->progress.step,
           print_time(r->saved_s, time), print_loss(r->loss, loss), print_loss(r->eval_loss, eval),
-          fsdp_print_bytes(bytes_of(c), size, sizeof size), remark);
+          fsdp_print_bytes(bytes_of(c)).text, remark);
   fsdp_checkpoint_destroy(c);
 }
 
 static fsdp_status fail_empty(const char *experiment, fsdp_error *error) {
-  char manifest[FSDP_CHECKPOINT_PATH_BYTES + 32];
-  snprintf(manifest, sizeof manifest, "%.4000s/" FSDP_CHECKPOINT_MANIFEST, experiment);
-  if (access(manifest, F_OK) == 0)
+  if (fsdp_has_file(experiment, FSDP_CHECKPOINT_MANIFEST))
     return fsdp_fail(error, FSDP_ERR_INPUT,
                      "%s: is one checkpoint, of which --inspect says what it holds; --list is of the "
                      "experiment's folder, above it",

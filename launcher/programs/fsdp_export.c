@@ -89,11 +89,10 @@ static fsdp_status run(const arguments *a, fsdp_error *error) {
   fsdp_export_result done;
   fsdp_status status = fsdp_export_run(&a->config, &done, error);
   if (status != FSDP_OK) return status;
-  char numel[48], bytes[24];
   printf("exported:   step %" PRId64 " to %s: %s parameters in %s, %s in %d file%s, %d other file%s copied\n",
-         done.step, a->config.to, fsdp_print_int(done.parameters, numel, sizeof numel),
-         fsdp_dtype_name(done.dtype), fsdp_print_bytes(done.bytes, bytes, sizeof bytes), done.files,
-         fsdp_plural(done.files), done.carried, fsdp_plural(done.carried));
+         done.step, a->config.to, fsdp_print_int(done.parameters).text, fsdp_dtype_name(done.dtype),
+         fsdp_print_bytes(done.bytes).text, done.files, fsdp_plural(done.files), done.carried,
+         fsdp_plural(done.carried));
   return FSDP_OK;
 }
 

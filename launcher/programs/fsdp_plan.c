@@ -5,12 +5,11 @@
 #include "launcher/programs/propagate_options.h"
 #include "launcher/programs/run_length.h"
 #include "launcher/programs/run_search.h"
-#include "launcher/report/memory_file.h"
+#include "launcher/report/memory_profile.h"
 #include "launcher/report/output.h"
-#include "launcher/report/padding_note.h"
+#include "launcher/report/plan_notes.h"
 #include "launcher/report/price.h"
 #include "launcher/report/report.h"
-#include "launcher/report/rule_note.h"
 #include "launcher/report/strategies.h"
 #include "launcher/report/trace_file.h"
 #include "launcher/setup/document_work.h"
@@ -22,13 +21,6 @@
 #include "runtime/exec/self_test.h"
 
 #include <malloc.h>
-#include <string.h>
-
-static void print_json(json_t *root) {
-  json_dumpf(root, stdout, JSON_INDENT(1));
-  putchar('\n');
-  json_decref(root);
-}
 
 // Ranks whose attention is that much above the mean are noted.
 #define UNEQUAL 1.0005
@@ -41,17 +33,12 @@ static const fsdp_document_work *work_of(const fsdp_plan_config *config) {
 
 static void print_notes(const fsdp_options *options, const fsdp_setup *setup) {
   char note[512];
-  for (int i = 0; fsdp_options_note(options, i, note, (int)sizeof note); i++) {
+  for (int i = 0; fsdp_options_note(options, i, note, (int)sizeof note); i++)
     fprintf(stderr, "fsdp_plan: note: %s\n", note);
-  }
   if (fsdp_mesh_note(options, &setup->plan->config.mesh, note, sizeof note))
     fprintf(stderr, "fsdp_plan: note: %s\n", note);
-  for (int i = 0;
-       fsdp_sharding_note(options, setup->sharding, &setup->plan->config.mesh, i, note, sizeof note); i++)
-    fprintf(stderr, "fsdp_plan: note: %s\n", note);
-  if (setup->plan->propagation) fsdp_strategies_warn(setup->plan->propagation, "fsdp_plan", stderr);
-  for (int i = 0; fsdp_rule_note(setup->plan, i, note, sizeof note); i++)
-    fprintf(stderr, "fsdp_plan: warning: %s\n", note);
+  fsdp_sharding_notes(options, setup->sharding, &setup->plan->config.mesh, "fsdp_plan: note: ", stderr);
+  fsdp_plan_warn(setup->plan, "fsdp_plan", stderr);
   const fsdp_document_work *work = work_of(&setup->plan->config);
   if (work->left > 0)
     fprintf(stderr, "fsdp_plan: note: attention is priced by the documents of --data: %.1f%% of its pairs\n",
@@ -122,7 +109,7 @@ static void print_plan(const planned *p) {
   const fsdp_options *options = p->options;
   const fsdp_setup *setup = p->setup;
   if (options->json) {
-    print_json(report_json(p));
+    fsdp_output_json(report_json(p));
     return;
   }
   if (options->print_sharding) {
@@ -160,9 +147,7 @@ static void print_self_test(const planned *p) {
 
 // What --price asks for.
 static fsdp_status price(planned *p, fsdp_error *error) {
-  const fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(p->options);
-  if (!p->options->price) return FSDP_OK;
-  return fsdp_run_length_price(p->options, p->setup, ranks.ranks_per_node, &p->price, error);
+  return p->options->price ? fsdp_run_length_price(p->options, p->setup, &p->price, error) : FSDP_OK;
 }
 
 // What --trace asks for: simulated steps.
@@ -184,107 +169,33 @@ static fsdp_status trace(const planned *p, fsdp_error *error) {
   return status;
 }
 
-// FSDP_ERR_CAPACITY with the plan if it is made but does not fit.
-static fsdp_status make(const fsdp_options *options, fsdp_setup *setup, fsdp_error *error) {
-  const fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(options);
-  fsdp_error unread;
-  fsdp_status status = fsdp_setup_create(options, FSDP_PROGRAM_PLAN, &ranks, setup, error);
-  const fsdp_status found = setup->profile ? fsdp_document_work_find(options, setup, &unread) : FSDP_OK;
-  if (found == FSDP_OK || (status != FSDP_OK && status != FSDP_ERR_CAPACITY)) return status;
-  *error = unread;
-  return found;
+// A plan is printed also where its self-test fails.
+static fsdp_status price_and_print(planned *p, fsdp_error *error) {
+  fsdp_status status = price(p, error);
+  if (status == FSDP_OK) status = trace(p, error);
+  if (status != FSDP_OK) return status;
+  status = self_test(p, error);
+  print_notes(p->options, p->setup);
+  print_plan(p);
+  print_self_test(p);
+  fflush(stdout); // before the error
+  return status;
 }
 
 static fsdp_status run(const fsdp_options *options, fsdp_setup *setup, fsdp_error *error) {
   if (fsdp_documents_find(options, error) != FSDP_OK) return error->status;
-  fsdp_status status = make(options, setup, error);
+  fsdp_status status = fsdp_document_work_plan(options, setup, error);
   if (status != FSDP_OK && !(status == FSDP_ERR_CAPACITY && setup->plan)) return status;
   planned p = {.options = options, .setup = setup, .fits = status == FSDP_OK};
   fsdp_error failed;
-  fsdp_status priced = price(&p, &failed);
-  if (!priced) priced = trace(&p, &failed);
-  if (priced) *error = failed;
-  fsdp_status tested = priced ? FSDP_OK : self_test(&p, &failed);
-  if (tested) *error = failed;
-  if (!priced) print_notes(options, setup);
-  if (!priced) print_plan(&p);
-  if (!priced) print_self_test(&p);
+  fsdp_status printed = price_and_print(&p, &failed);
   fsdp_price_report_release(&p.price);
-  if (priced) return priced;
-  fflush(stdout); // before the error
-  if (tested) return tested;
-  if (!options->memory_profile) return status;
-  fsdp_status written =
-      fsdp_memory_profile_write(setup->plan, setup->model_name, options->memory_profile, &failed);
-  if (status == FSDP_OK && written != FSDP_OK) *error = failed;
-  return status == FSDP_OK ? written : status;
-}
-
-// ---- Several
-
-typedef struct comparison {
-  char *names; // the list, cut at its commas
-  int count;
-  fsdp_options *options;
-  fsdp_setup *setups;
-  fsdp_price_report *prices;
-  fsdp_compare_row *rows;
-} comparison;
-
-// "runs/a.yaml" is a.
-static char *short_name(char *path) {
-  char *name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path, *end = strrchr(name, '.');
-  if (end && end > name) *end = 0;
-  return name;
-}
-
-static fsdp_status plan_one(comparison *c, int i, char *path, int argc, char **argv, fsdp_error *error) {
-  fsdp_status status =
-      fsdp_options_parse_compared(&c->options[i], FSDP_PROGRAM_PLAN, argc, argv, path, error);
-  if (status != FSDP_OK) return status;
-  status = make(&c->options[i], &c->setups[i], error);
-  c->rows[i] =
-      (fsdp_compare_row){.name = short_name(path), .plan = c->setups[i].plan, .fits = status == FSDP_OK};
-  const bool made = status == FSDP_OK || (status == FSDP_ERR_CAPACITY && c->setups[i].plan);
-  if (made && c->options[i].price) {
-    const fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(&c->options[i]);
-    status = fsdp_run_length_price(&c->options[i], &c->setups[i], ranks.ranks_per_node, &c->prices[i], error);
-    c->rows[i].price = &c->prices[i];
-  } else if (made) {
-    status = FSDP_OK;
-  }
-  if (status == FSDP_OK) return status;
-  fsdp_error reason = *error;
-  return fsdp_fail(error, status, "%s: %.900s", c->options[i].config, reason.message);
-}
-
-static fsdp_status compare(const fsdp_options *options, int argc, char **argv, fsdp_error *error) {
-  comparison c = {.names = strdup(options->compare), .count = 1};
-  FSDP_NEED_MEMORY(c.names, "a text");
-  for (const char *at = c.names; *at; at++) c.count += *at == ',';
-  c.options = fsdp_alloc_zeroed((size_t)c.count, sizeof *c.options);
-  c.setups = fsdp_alloc_zeroed((size_t)c.count, sizeof *c.setups);
-  c.prices = fsdp_alloc_zeroed((size_t)c.count, sizeof *c.prices);
-  c.rows = fsdp_alloc_zeroed((size_t)c.count, sizeof *c.rows);
-  fsdp_status status = FSDP_OK;
-  char *rest = c.names;
-  for (int i = 0; i < c.count && status == FSDP_OK; i++) {
-    char *path = strsep(&rest, ",");
-    status = plan_one(&c, i, path, argc, argv, error);
-  }
-  if (status == FSDP_OK && options->json) print_json(fsdp_compare_json(c.rows, c.count));
-  if (status == FSDP_OK && !options->json) fsdp_compare_print(c.rows, c.count, stdout);
-  for (int i = 0; i < c.count; i++) {
-    fsdp_price_report_release(&c.prices[i]);
-    fsdp_setup_destroy(&c.setups[i]);
-    fsdp_options_destroy(&c.options[i]);
-  }
-  free(c.rows);
-  free(c.prices);
-  free(c.setups);
-  free(c.options);
-  free(c.names);
-  return status;
+  const bool fails = printed != FSDP_OK;
+  if (!fails && options->memory_profile)
+    printed = fsdp_memory_profile_write(setup->plan, setup->model_name, options->memory_profile, &failed);
+  if (printed == FSDP_OK || (status != FSDP_OK && !fails)) return status;
+  *error = failed;
+  return printed;
 }
 
 // A search makes thousands of plans: the heap keeps what one frees for the next.
@@ -310,10 +221,9 @@ int main(int argc, char **argv) {
     keep_heap();
     status = fsdp_search_and_print(&options, &error);
   } else if (status == FSDP_OK && options.compare) {
-    status = compare(&options, argc, argv, &error);
+    status = fsdp_compare_plans(&options, argc, argv, &error);
   } else if (status == FSDP_OK && (options.graph || options.print_strategies)) {
-    const fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(&options);
-    status = fsdp_propagate_and_print(&options, &ranks, &error);
+    status = fsdp_propagate_and_print(&options, &error);
   } else if (status == FSDP_OK) {
     status = run(&options, &setup, &error);
   }

@@ -5,7 +5,6 @@
 #include "launcher/programs/probe_machine.h"
 #include "launcher/report/output.h"
 #include "launcher/report/whole_file.h"
-#include "runtime/base/check.h"
 #include "runtime/base/clock.h"
 #include "runtime/exec/gpu_choice.h"
 #include "runtime/plan/text/value.h"

@@ -3,6 +3,7 @@
 #include "launcher/programs/run_length.h"
 #include "launcher/programs/search_batch.h"
 #include "launcher/programs/search_command.h"
+#include "launcher/report/output.h"
 #include "launcher/report/report.h"
 #include "launcher/setup/document_work.h"
 #include "runtime/base/check.h"
@@ -84,9 +85,7 @@ static fsdp_status search(machine *m, const fsdp_setup_ranks *ranks, fsdp_error 
   fsdp_search_found found = {.note_count = 0};
   fsdp_status status = fsdp_search_job_create(&m->options, FSDP_PROGRAM_PLAN, ranks, NULL, &job, error);
   if (status == FSDP_OK) status = fsdp_search_find(&m->options, &job, &found, error);
-  if (status == FSDP_OK && !found.result.count) {
-    status = fsdp_search_fail_unfit(&job, &found.result, error);
-  } else if (status == FSDP_OK) {
+  if (status == FSDP_OK) {
     const fsdp_search_plan *plan = &found.result.plans[0];
     const double step_tokens = (double)(job.config.global_batch * job.config.base.seq);
     m->fits = true;
@@ -109,8 +108,7 @@ static fsdp_status price(machine *m, const fsdp_setup_ranks *ranks, fsdp_error *
   fsdp_price_report report = {0};
   fsdp_status status = fsdp_setup_create(&m->options, FSDP_PROGRAM_PLAN, ranks, &setup, error);
   if (status == FSDP_OK) status = fsdp_document_work_find(&m->options, &setup, error);
-  if (status == FSDP_OK)
-    status = fsdp_run_length_price(&m->options, &setup, ranks->ranks_per_node, &report, error);
+  if (status == FSDP_OK) status = fsdp_run_length_price(&m->options, &setup, &report, error);
   if (status == FSDP_OK) {
     m->fits = true;
     m->step_s = report.step.step_s, m->tokens_per_s = report.tokens_per_s, m->mfu = report.mfu_causal;
@@ -146,7 +144,7 @@ static fsdp_status judge(machine *m, int argc, char **argv, fsdp_error *error) {
 // ---- The table
 
 static void print_row(const machine *m, int width, bool runs, FILE *out) {
-  char step[FSDP_PRICE_MS_BYTES], tokens[48], device[24], host[24], mfu[16] = "-";
+  char mfu[16] = "-";
   fprintf(out, "%-*s  %6s", width, m->profile, m->ranks);
   if (!m->fits) {
     fputs("  nothing fits\n", out);
@@ -154,10 +152,9 @@ static void print_row(const machine *m, int width, bool runs, FILE *out) {
   }
   if (m->mfu > 0) snprintf(mfu, sizeof mfu, "%.1f%%", 100 * m->mfu);
   fprintf(out, "  %12lld  %10s  %10s  %6s  %9s  %9s", (long long)m->batch,
-          fsdp_price_print_ms(m->step_s, step),
-          fsdp_print_int((int64_t)m->tokens_per_s, tokens, sizeof tokens), mfu,
-          fsdp_print_bytes(m->bytes[FSDP_SPACE_DEVICE], device, sizeof device),
-          fsdp_print_bytes(m->bytes[FSDP_SPACE_HOST], host, sizeof host));
+          fsdp_price_print_ms(m->step_s).text, fsdp_print_int((int64_t)m->tokens_per_s).text, mfu,
+          fsdp_print_bytes(m->bytes[FSDP_SPACE_DEVICE]).text,
+          fsdp_print_bytes(m->bytes[FSDP_SPACE_HOST]).text);
   if (runs) fprintf(out, "  %8.2f  %9.1f", m->run.hours, m->run.gpu_hours);
   if (runs && m->run.cost > 0) fprintf(out, "  %10.2f", m->run.cost);
   fputc('\n', out);
@@ -245,11 +242,7 @@ static fsdp_status print(const machine *machines, int count, bool json, fsdp_err
   if (!json) return print_text(machines, count, error);
   json_t *rows = json_array();
   for (int i = 0; i < count; i++) json_array_append_new(rows, row_json(&machines[i]));
-  json_t *root = json_pack("{s:o}", "machines", rows);
-  FSDP_CHECK(root, "JSON of machines");
-  json_dumpf(root, stdout, JSON_INDENT(1));
-  putchar('\n');
-  json_decref(root);
+  fsdp_output_json(json_pack("{s:o}", "machines", rows));
   return FSDP_OK;
 }
 

@@ -2,7 +2,6 @@
 
 #include "launcher/report/strategies.h"
 #include "launcher/setup/listed_file.h"
-#include "launcher/setup/propagate_mesh.h"
 #include "launcher/setup/setup.h"
 #include "launcher/setup/sharding_file.h"
 #include "launcher/setup/strategies_file.h"
@@ -79,11 +78,11 @@ static fsdp_status of_model(const fsdp_options *options, const fsdp_setup_ranks 
   return status;
 }
 
-fsdp_status fsdp_propagate_and_print(const fsdp_options *options, const fsdp_setup_ranks *ranks,
-                                     fsdp_error *error) {
+fsdp_status fsdp_propagate_and_print(const fsdp_options *options, fsdp_error *error) {
+  const fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(options);
   printed p = {0};
   fsdp_status status = fsdp_strategies_read(options, &p.given, error);
-  if (!status) status = (options->graph ? of_file : of_model)(options, ranks, &p, error);
+  if (!status) status = (options->graph ? of_file : of_model)(options, &ranks, &p, error);
   if (!status) {
     fsdp_strategies_warn(p.propagation, "fsdp_plan", stderr);
     fsdp_strategies_print(p.propagation, p.named ? &p.mesh : NULL, stdout);

@@ -1,8 +1,7 @@
 // Propagation as the options ask for it: over a model's operators or those of --graph.
 #pragma once
 
-#include "launcher/setup/mesh_choice.h"
+#include "launcher/options/options.h"
 
 // --print-strategies and --graph: propagates and prints, without a plan. Warnings go to standard error.
-fsdp_status fsdp_propagate_and_print(const fsdp_options *options, const fsdp_setup_ranks *ranks,
-                                     fsdp_error *error);
+fsdp_status fsdp_propagate_and_print(const fsdp_options *options, fsdp_error *error);

@@ -2,14 +2,16 @@
 
 #include "launcher/options/run_options.h"
 #include "launcher/programs/auto_plan.h"
-#include "launcher/programs/rank_gpu.h"
+#include "launcher/report/device_line.h"
 #include "launcher/report/output.h"
 #include "launcher/train/rank_logs.h"
+#include "runtime/exec/gpu_choice.h"
 #include "runtime/watch/start_timer.h"
 
 #include <stdio.h>
 
 #define START_LIMIT_S 300 // if the options, of which one is this limit, are wrong
+#define WHY_CPU_BYTES 1200
 
 static bool asks_about_program(const fsdp_options *options) {
   return options->help || options->version || options->print_config;
@@ -25,6 +27,28 @@ static void answer(const fsdp_rank_program *program, const fsdp_options *options
     printf("%s %s\n", program->name, FSDP_VERSION);
 }
 
+// This rank's GPU, if the backend requires one; under `auto` none if no rank sees any, and then `why_cpu`
+// (device_line.h). Called by all ranks.
+static fsdp_status choose_gpu(fsdp_world *world, const fsdp_options *options, fsdp_gpu *gpu,
+                              char why_cpu[WHY_CPU_BYTES], fsdp_error *error) {
+  char chosen[256];
+  *gpu = (fsdp_gpu){.present = false};
+  snprintf(chosen, sizeof chosen, "--backend cpu (%s)", fsdp_options_place(options, "backend"));
+  fsdp_device_line_why_cpu(options->backend == FSDP_BACKEND_CPU ? chosen : NULL, NULL, why_cpu,
+                           WHY_CPU_BYTES);
+  if (options->backend == FSDP_BACKEND_CPU || !fsdp_gpu_is_built()) return FSDP_OK;
+  fsdp_error reason;
+  if (fsdp_gpu_choose(world, options->allow_shared_gpu, gpu, &reason) == FSDP_OK) return FSDP_OK;
+  int64_t shown = fsdp_world_sum(world, gpu->shown);
+  if (options->backend == FSDP_BACKEND_AUTO && shown == 0) {
+    fsdp_device_line_why_cpu(NULL, reason.message, why_cpu, WHY_CPU_BYTES);
+    return FSDP_OK;
+  }
+  return fsdp_fail(error, reason.status, "--backend %s (%s): %.800s",
+                   options->backend == FSDP_BACKEND_CUDA ? "cuda" : "auto",
+                   fsdp_options_place(options, "backend"), reason.message);
+}
+
 static fsdp_status run(const fsdp_rank_program *program, fsdp_world *world, fsdp_options *options,
                        fsdp_text_codec *codec, fsdp_error *error) {
   fsdp_status status = fsdp_binding_check_tasks(world, error);
@@ -37,8 +61,8 @@ static fsdp_status run(const fsdp_rank_program *program, fsdp_world *world, fsdp
   status = fsdp_world_share_error(world, error);
   if (status != FSDP_OK) return status;
   fsdp_gpu gpu;
-  char why_cpu[FSDP_WHY_CPU_BYTES];
-  status = fsdp_rank_gpu_choose(world, options, &gpu, why_cpu, error);
+  char why_cpu[WHY_CPU_BYTES];
+  status = choose_gpu(world, options, &gpu, why_cpu, error);
   if (status == FSDP_OK && options->auto_plan) status = fsdp_auto_plan(world, &gpu, options, error);
   if (status != FSDP_OK) return status;
   fsdp_binding binding;

@@ -32,9 +32,10 @@ fsdp_status fsdp_run_length_find(const fsdp_options *o, const fsdp_setup *setup,
   return FSDP_OK;
 }
 
-fsdp_status fsdp_run_length_price(const fsdp_options *options, const fsdp_setup *setup, int ranks_per_node,
+fsdp_status fsdp_run_length_price(const fsdp_options *options, const fsdp_setup *setup,
                                   fsdp_price_report *report, fsdp_error *error) {
   const fsdp_plan *plan = setup->plan;
+  const int ranks_per_node = fsdp_setup_ranks_planned(options).ranks_per_node;
   const double step_tokens = fsdp_plan_step_tokens(plan);
   int64_t steps;
   fsdp_status status = fsdp_price_report_create(plan, setup->profile, ranks_per_node, report, error);

@@ -13,6 +13,7 @@ fsdp_status fsdp_run_length_find(const fsdp_options *options, const fsdp_setup *
                                  const fsdp_model_config *model, int64_t global_batch, int64_t *steps,
                                  fsdp_error *error);
 
-// Prices a step of `setup`'s plan by its profile, and the run. As fsdp_price_report_create and the above.
-fsdp_status fsdp_run_length_price(const fsdp_options *options, const fsdp_setup *setup, int ranks_per_node,
+// Prices a step of `setup`'s plan by its profile, and the run, on the nodes that `options` plan for. As
+// fsdp_price_report_create and the above.
+fsdp_status fsdp_run_length_price(const fsdp_options *options, const fsdp_setup *setup,
                                   fsdp_price_report *report, fsdp_error *error);

@@ -53,14 +53,12 @@ static fsdp_status choose_batch(fsdp_search_job *job, fsdp_search_found *found, 
   }
   job->config.global_batch = most >> enough;
   status = fsdp_search_run(&job->config, &found->result, error);
-  char chosen[2][48], tokens[48];
   snprintf(
       found->notes[found->note_count++], FSDP_SEARCH_NOTE_BYTES,
       "global batch: %s sequence%s (%s tokens) a step, the least within 5%% of the tokens per second with "
       "%s; fix another one with --global-batch",
-      fsdp_print_int(most >> enough, chosen[0], sizeof chosen[0]), fsdp_plural(most >> enough),
-      fsdp_print_int((most >> enough) * job->config.base.seq, tokens, sizeof tokens),
-      fsdp_print_int(most, chosen[1], sizeof chosen[1]));
+      fsdp_print_int(most >> enough).text, fsdp_plural(most >> enough),
+      fsdp_print_int((most >> enough) * job->config.base.seq).text, fsdp_print_int(most).text);
   return status;
 }
 
@@ -73,7 +71,6 @@ static bool wastes(const fsdp_search_plan *plan) {
 static void try_other(fsdp_search_config *config, const char *change, fsdp_search_found *found) {
   fsdp_search_result other;
   fsdp_error ignored;
-  char tokens[48];
   const double now = rate(&found->result);
   config->coarse = true;
   config->below_s = MUCH_FASTER * (double)(config->global_batch * config->base.seq) / now;
@@ -82,7 +79,7 @@ static void try_other(fsdp_search_config *config, const char *change, fsdp_searc
   if (now < MUCH_FASTER * then)
     snprintf(found->notes[found->note_count++], FSDP_SEARCH_NOTE_BYTES,
              "with %s a search finds %s tokens/s, %.1f times as many", change,
-             fsdp_print_int((int64_t)then, tokens, sizeof tokens), then / now);
+             fsdp_print_int((int64_t)then).text, then / now);
   fsdp_search_result_release(&other);
 }
 
@@ -114,7 +111,8 @@ fsdp_status fsdp_search_find(const fsdp_options *options, fsdp_search_job *job, 
                      fsdp_options_given(options, "batch-size") || fsdp_options_given(options, "grad-accum");
   fsdp_status status =
       given ? fsdp_search_run(&job->config, &found->result, error) : choose_batch(job, found, error);
-  if (status || !found->result.count) return status;
+  if (status) return status;
+  if (!found->result.count) return fsdp_search_fail_unfit(job, &found->result, error);
   note_faster(options, job, given, found);
   return fsdp_run_length_find(options, &job->setup, &job->config.base.model, job->config.global_batch,
                               &found->steps, error);

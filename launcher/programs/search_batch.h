@@ -19,6 +19,7 @@ typedef struct fsdp_search_found {
 // gathers and updates, but train on fewer steps. Tokens per second are taken to rise with the batch, so
 // that it is found by bisection. job->config.global_batch is what was chosen. If the best plan then has
 // less than 60% of what bf16 states and reductions, or that largest batch, give, a note says so. Errors as
-// fsdp_search_run and fsdp_run_length_find. The caller releases found->result.
+// fsdp_search_run, fsdp_search_fail_unfit if nothing fits, and fsdp_run_length_find. The caller releases
+// found->result.
 fsdp_status fsdp_search_find(const fsdp_options *options, fsdp_search_job *job, fsdp_search_found *found,
                              fsdp_error *error);

@@ -13,12 +13,10 @@
 static bool is_left_out(const fsdp_options *options, const char *name, bool of_plan) {
   static const char *const others[] = {"config",           "global-batch",    "tensor-parallel",
                                        "context-parallel", "expert-parallel", "help",
-                                       "version",          "dry-run"};
-  static const char *const of_plans[] = {"ranks", "ranks-per-node", "profile"};
-  for (size_t i = 0; i < sizeof of_plans / sizeof *of_plans; i++)
-    if (strcmp(name, of_plans[i]) == 0) return !of_plan;
-  for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-    if (strcmp(name, others[i]) == 0) return true;
+                                       "version",          "dry-run",         NULL};
+  static const char *const of_plans[] = {"ranks", "ranks-per-node", "profile", NULL};
+  if (fsdp_option_is_one_of(name, of_plans)) return !of_plan;
+  if (fsdp_option_is_one_of(name, others)) return true;
   return strcmp(name, "numel-to-wrap") == 0 && strcmp(options->wrap, "size") != 0;
 }
 

@@ -165,10 +165,9 @@ static void print_group(const fsdp_plan *plan, const fsdp_saved *saved, int firs
     snprintf(label, sizeof label, "layers %d-%d, each", first, last);
   for (int f = 0; f < FATE_COUNT; f++) {
     name_list names = names_of(plan, saved, fates[f].fate, first);
-    char bytes[24];
     if (!names.count) continue;
     fprintf(out, "  %-20s %-10s %10s  ", label, fates[f].name,
-            fsdp_print_bytes(bytes_of(plan, saved, fates[f].fate, first), bytes, sizeof bytes));
+            fsdp_print_bytes(bytes_of(plan, saved, fates[f].fate, first)).text);
     print_names(&names, out);
     label[0] = 0;
   }
@@ -186,7 +185,6 @@ static double percent(double part, double whole) {
 void fsdp_activations_print(const fsdp_plan *plan, FILE *out) {
   fsdp_saved saved = fsdp_saved_create(plan->graph);
   fsdp_activations a = fsdp_activations_of(plan);
-  char kept[24], recomputed[24], offloaded[24], moved[24];
   fprintf(out, "\nActivations that layers save for the backward, bytes of a micro-batch\n");
   for (int first = 0, layers = plan->graph->block_count; first < layers;) {
     int last = first;
@@ -195,30 +193,26 @@ void fsdp_activations_print(const fsdp_plan *plan, FILE *out) {
     first = last + 1;
   }
   fprintf(out, "  %-20s kept %s, recomputed %s, offloaded %s to the host and back\n", "together",
-          fsdp_print_bytes(a.kept_bytes, kept, sizeof kept),
-          fsdp_print_bytes(a.recomputed_bytes, recomputed, sizeof recomputed),
-          fsdp_print_bytes(a.offloaded_bytes, offloaded, sizeof offloaded));
+          fsdp_print_bytes(a.kept_bytes).text, fsdp_print_bytes(a.recomputed_bytes).text,
+          fsdp_print_bytes(a.offloaded_bytes).text);
   if (a.recomputed_bytes > 0) {
     fsdp_repeated_work work = fsdp_saving_repeated_work(
         plan->graph, plan->fates, -1, plan->config.param_dtype, plan->config.backend->flops_per_byte);
     fprintf(out, "  %-20s %.2f%% of the model's FLOPs; ops that read and write %s\n", "repeated",
-            percent(a.repeated_flops, a.model_flops),
-            fsdp_print_bytes((int64_t)work.bytes, moved, sizeof moved));
+            percent(a.repeated_flops, a.model_flops), fsdp_print_bytes((int64_t)work.bytes).text);
   }
   fsdp_saved_release(&saved);
 }
 
 bool fsdp_activations_line(const fsdp_plan *plan, char *out, size_t out_bytes) {
   fsdp_activations a = fsdp_activations_of(plan);
-  char kept[24], recomputed[24], offloaded[24];
   if (!a.recomputed_bytes && !a.offloaded_bytes) return false;
   snprintf(out, out_bytes,
            "kept %s, recomputed %s (%.2f%% of the FLOPs again), offloaded %s, of what %d layer%s save%s",
-           fsdp_print_bytes(a.kept_bytes, kept, sizeof kept),
-           fsdp_print_bytes(a.recomputed_bytes, recomputed, sizeof recomputed),
-           percent(a.repeated_flops, a.model_flops),
-           fsdp_print_bytes(a.offloaded_bytes, offloaded, sizeof offloaded), plan->graph->block_count,
-           fsdp_plural(plan->graph->block_count), plan->graph->block_count == 1 ? "s" : "");
+           fsdp_print_bytes(a.kept_bytes).text, fsdp_print_bytes(a.recomputed_bytes).text,
+           percent(a.repeated_flops, a.model_flops), fsdp_print_bytes(a.offloaded_bytes).text,
+           plan->graph->block_count, fsdp_plural(plan->graph->block_count),
+           plan->graph->block_count == 1 ? "s" : "");
   return true;
 }
 

@@ -70,14 +70,12 @@ void fsdp_device_line_why_cpu(const char *chosen, const char *failure, char *out
 
 void fsdp_device_line_print(const fsdp_gpu *gpu, int threads, const char *why_cpu, char *out,
                             size_t out_bytes) {
-  char memory[24];
   if (!gpu->present) {
     snprintf(out, out_bytes, "cpu, %d thread%s per rank; %s", threads, fsdp_plural(threads), why_cpu);
     return;
   }
   int used = snprintf(out, out_bytes, "%s, %s, compute capability %d.%d", gpu->name,
-                      fsdp_print_bytes(gpu->total_bytes, memory, sizeof memory), gpu->capability / 10,
-                      gpu->capability % 10);
+                      fsdp_print_bytes(gpu->total_bytes).text, gpu->capability / 10, gpu->capability % 10);
   if (gpu->sharers > 1 && used > 0 && (size_t)used < out_bytes) {
     snprintf(out + used, out_bytes - (size_t)used, ", shared by %d ranks", gpu->sharers);
   }

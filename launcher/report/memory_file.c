@@ -1,10 +1,7 @@
-#include "launcher/report/memory_file.h"
-
 #include "launcher/report/memory_profile.h"
-#include "launcher/report/memory_svg.h"
-#include "launcher/report/report.h"
 #include "launcher/report/whole_file.h"
 #include "runtime/base/check.h"
+#include "runtime/plan/text/plan_json.h"
 
 #include <jansson.h>
 #include <string.h>
@@ -38,7 +35,7 @@ static json_t *space_json(const fsdp_memory_profile *profile, fsdp_space space) 
 
 static void print_json(const fsdp_memory_profile *profile, FILE *out) {
   json_t *root = json_object(), *phases = json_array(), *instructions = json_array();
-  fsdp_phase phase[2 * FSDP_MAX_SECTIONS];
+  fsdp_memory_phase phase[2 * FSDP_MAX_SECTIONS];
   int count = fsdp_memory_profile_phases(profile, phase);
   for (int i = 0; i < count; i++) {
     json_t *entry = json_object();

@@ -1,9 +1,8 @@
-#include "launcher/report/memory_svg.h"
-
-#include "launcher/report/report.h"
+#include "launcher/report/memory_profile.h"
 #include "runtime/base/plural.h"
 #include "runtime/base/size.h"
 #include "runtime/base/text.h"
+#include "runtime/plan/text/plan_json.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -153,7 +152,7 @@ static void print_axes(const panel *p) {
     fprintf(p->out, "<line x1=\"%d\" y1=\"%.1f\" x2=\"%d\" y2=\"%.1f\" class=\"grid\"/>\n", LEFT, y,
             LEFT + PLOT_WIDTH, y);
     print_text(p->out, LEFT - 8, y + 4, "text-anchor=\"end\"",
-               value == 0 ? "0" : fsdp_print_bytes((int64_t)value, text, sizeof text));
+               value == 0 ? "0" : fsdp_print_bytes((int64_t)value).text);
   }
   double count = p->profile->position_count, x_step = fmax(1, round_step(count, 10));
   for (double value = 0; value <= count; value += x_step) {
@@ -169,7 +168,7 @@ static void print_axes(const panel *p) {
 }
 
 static void print_phases(const panel *p) {
-  fsdp_phase phases[2 * FSDP_MAX_SECTIONS];
+  fsdp_memory_phase phases[2 * FSDP_MAX_SECTIONS];
   int count = fsdp_memory_profile_phases(p->profile, phases);
   for (int i = 0; i < count; i++) {
     double left = x_of(p, phases[i].begin), right = x_of(p, phases[i].end);
@@ -180,7 +179,7 @@ static void print_phases(const panel *p) {
 
 // Names stand above the areas, and a line parts each phase from the next, over them.
 static void print_phase_names(const panel *p) {
-  fsdp_phase phases[2 * FSDP_MAX_SECTIONS];
+  fsdp_memory_phase phases[2 * FSDP_MAX_SECTIONS];
   int count = fsdp_memory_profile_phases(p->profile, phases);
   for (int i = 0; i < count; i++) {
     double left = x_of(p, phases[i].begin), right = x_of(p, phases[i].end);
@@ -201,9 +200,9 @@ static void print_phase_names(const panel *p) {
 }
 
 static void print_level(const panel *p, int64_t bytes, const char *name, double label_shift) {
-  char size[32], text[96];
+  char text[96];
   double y = y_of(p, (double)bytes);
-  snprintf(text, sizeof text, "%s %s", name, fsdp_print_bytes(bytes, size, sizeof size));
+  snprintf(text, sizeof text, "%s %s", name, fsdp_print_bytes(bytes).text);
   fprintf(p->out, "<line x1=\"%d\" y1=\"%.1f\" x2=\"%d\" y2=\"%.1f\" class=\"level\"/>\n", LEFT, y,
           LEFT + PLOT_WIDTH, y);
   print_label(p->out, LEFT + PLOT_WIDTH + 6, y + label_shift, "start", "small", text);
@@ -213,14 +212,14 @@ static void print_peak(const panel *p) {
   const fsdp_memory_space_report *report = &p->profile->plan->memory.space[p->space];
   if (report->peak_position >= p->profile->position_count) return;
   double x = x_of(p, report->peak_position + 0.5), y = y_of(p, (double)report->peak_bytes);
-  char size[32], text[LABEL_BYTES], where[LABEL_BYTES];
+  char text[LABEL_BYTES], where[LABEL_BYTES];
   bool to_right = x < LEFT + PLOT_WIDTH / 2.0;
   double text_x = to_right ? x + 12 : x - 12;
   const char *anchor = to_right ? "start" : "end";
   fprintf(p->out, "<line x1=\"%.1f\" y1=\"%d\" x2=\"%.1f\" y2=\"%.1f\" class=\"mark\"/>\n", x, p->top + 8, x,
           y);
   fprintf(p->out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4.5\" class=\"dot\"/>\n", x, y);
-  snprintf(text, sizeof text, "peak %s", fsdp_print_bytes(report->peak_bytes, size, sizeof size));
+  snprintf(text, sizeof text, "peak %s", fsdp_print_bytes(report->peak_bytes).text);
   print_label(p->out, text_x, p->top + 20, anchor, "peak", text);
   snprintf(text, sizeof text, "at instruction %d: %s", report->peak_position,
            fsdp_plan_print_instr(p->profile->plan, report->peak_position, where, sizeof where));
@@ -232,12 +231,11 @@ static void print_legend(const panel *p) {
   double y = p->top + 100;
   print_text(p->out, LEGEND_LEFT, y - 14, "class=\"name\"", "at the peak");
   for (int i = FSDP_CATEGORY_COUNT - 1; i >= 0; i--, y += 24) {
-    char size[32];
     fprintf(p->out, "<rect x=\"%d\" y=\"%.1f\" width=\"14\" height=\"14\" fill=\"%s\"/>\n", LEGEND_LEFT, y,
             layers[i].color);
     print_text(p->out, LEGEND_LEFT + 22, y + 12, "", layers[i].label);
     print_text(p->out, WIDTH - 16, y + 12, "text-anchor=\"end\"",
-               fsdp_print_bytes(report->peak_by_category[layers[i].category], size, sizeof size));
+               fsdp_print_bytes(report->peak_by_category[layers[i].category]).text);
   }
 }
 

@@ -2,11 +2,9 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/plural.h"
-#include "runtime/base/text.h"
 #include "runtime/plan/search/variations.h"
 #include "runtime/plan/sharding/factored.h"
 
-#include <math.h>
 #include <string.h>
 
 static double step_at(fsdp_pricing pricing, fsdp_price_end end) {
@@ -44,6 +42,34 @@ void fsdp_price_report_release(fsdp_price_report *report) {
   fsdp_step_price_release(&report->step);
 }
 
+// ---- The run
+
+fsdp_run_price fsdp_run_price_of(int64_t steps, double step_tokens, double step_s, int ranks,
+                                 double gpu_hour) {
+  const double hours = (double)steps * step_s / 3600;
+  return (fsdp_run_price){.steps = steps,
+                          .tokens = (double)steps * step_tokens,
+                          .hours = hours,
+                          .gpu_hours = hours * ranks,
+                          .cost = hours * ranks * gpu_hour};
+}
+
+// "25.2", from a thousand on "1,234".
+static fsdp_number_text print_hours(double hours, int digits) {
+  fsdp_number_text out = fsdp_print_int((int64_t)(hours + 0.5));
+  if (hours < 999.5) snprintf(out.text, sizeof out.text, "%.*g", digits, hours);
+  return out;
+}
+
+const char *fsdp_run_price_print(const fsdp_run_price *run, char out[FSDP_RUN_PRICE_BYTES]) {
+  int used = snprintf(out, FSDP_RUN_PRICE_BYTES, "%s step%s, %s tokens: %s hours, %s GPU hours",
+                      fsdp_print_int(run->steps).text, fsdp_plural(run->steps),
+                      fsdp_print_int((int64_t)run->tokens).text, print_hours(run->hours, 3).text,
+                      print_hours(run->gpu_hours, 4).text);
+  if (run->cost > 0) snprintf(out + used, (size_t)(FSDP_RUN_PRICE_BYTES - used), ", cost %.2f", run->cost);
+  return out;
+}
+
 // ---- What bounds a step
 
 // A part of the step's time. Parts add up to the step.
@@ -54,7 +80,7 @@ typedef struct part {
 
 enum { PARTS = 8 };
 
-static int list_parts(const fsdp_price_report *r, part parts[PARTS]) {
+static void list_parts(const fsdp_price_report *r, part parts[PARTS]) {
   const fsdp_step_price *s = &r->step;
   const part all[PARTS] = {
       {"matrix products", "products", s->kind_s[FSDP_PRICE_PRODUCTS]},
@@ -67,7 +93,6 @@ static int list_parts(const fsdp_price_report *r, part parts[PARTS]) {
       {"launching and waiting", "other", s->other_s},
   };
   memcpy(parts, all, sizeof all);
-  return PARTS;
 }
 
 static const part *greatest_part(const part parts[PARTS]) {
@@ -87,15 +112,13 @@ const char *fsdp_price_line(const fsdp_price_report *r, char *out, size_t out_by
   return out;
 }
 
-const char *fsdp_price_print_ms(double seconds, char out[FSDP_PRICE_MS_BYTES]) {
+fsdp_number_text fsdp_price_print_ms(double seconds) {
+  fsdp_number_text out;
+  const int decimals = seconds >= 0.1 ? 1 : seconds >= 0.01 ? 2 : 3;
   if (seconds >= 10)
-    snprintf(out, FSDP_PRICE_MS_BYTES, "%.2f s", seconds);
+    snprintf(out.text, sizeof out.text, "%.2f s", seconds);
   else
-    snprintf(out, FSDP_PRICE_MS_BYTES, "%.*f ms",
-             seconds >= 0.1    ? 1
-             : seconds >= 0.01 ? 2
-                               : 3,
-             1e3 * seconds);
+    snprintf(out.text, sizeof out.text, "%.*f ms", decimals, 1e3 * seconds);
   return out;
 }
 
@@ -171,11 +194,9 @@ static void print_variations(const fsdp_price_report *r, FILE *out) {
   const int count = fsdp_variations_of(r->plan, r->profile, r->ranks_per_node, variations);
   fprintf(out, "\nwith one setting changed%*s step ms   tokens/s   change  peak memory\n", 15, "");
   for (int i = 0; i < count; i++) {
-    char peak[24];
     fprintf(out, "  %-36s %8.2f %10.0f  %+6.1f%%  %s%s\n", variations[i].change, 1e3 * variations[i].step_s,
             variations[i].tokens_per_s, 100 * (variations[i].tokens_per_s / r->tokens_per_s - 1),
-            fsdp_print_bytes(variations[i].peak_bytes, peak, sizeof peak),
-            variations[i].fits ? "" : ", does not fit");
+            fsdp_print_bytes(variations[i].peak_bytes).text, variations[i].fits ? "" : ", does not fit");
   }
 }
 
@@ -230,7 +251,7 @@ static void print_sharing(const fsdp_price_report *r, FILE *out) {
 
 void fsdp_price_print(const fsdp_price_report *r, FILE *out) {
   part parts[PARTS];
-  const int count = list_parts(r, parts);
+  list_parts(r, parts);
   const double unit = r->step.step_s >= 10 ? 1 : 1e3; // of which there is one in a line
   const char *name = unit > 1 ? "ms" : "s";
   fprintf(out, "price on %s: %.2f %s a step, %.0f tokens/s", r->profile->name, unit * r->step.step_s, name,
@@ -245,7 +266,7 @@ void fsdp_price_print(const fsdp_price_report *r, FILE *out) {
   char run[FSDP_RUN_PRICE_BYTES];
   if (r->run.steps) fprintf(out, "run:       %s\n", fsdp_run_price_print(&r->run, run));
   print_sharing(r, out);
-  for (int i = 0; i < count; i++) {
+  for (int i = 0; i < PARTS; i++) {
     if (parts[i].seconds <= 0) continue;
     fprintf(out, "           %8.2f ms  %5.1f%%  %s\n", 1e3 * parts[i].seconds, percent(r, parts[i].seconds),
             parts[i].name);
@@ -262,6 +283,15 @@ void fsdp_price_print(const fsdp_price_report *r, FILE *out) {
 
 static void put(json_t *object, const char *key, json_t *value) {
   FSDP_CHECK(json_object_set_new(object, key, value) == 0, "JSON key %s", key);
+}
+
+void fsdp_run_price_json(const fsdp_run_price *run, json_t *object) {
+  if (!run->steps) return;
+  put(object, "steps", json_integer(run->steps));
+  put(object, "tokens", json_real(run->tokens));
+  put(object, "hours", json_real(run->hours));
+  put(object, "gpu_hours", json_real(run->gpu_hours));
+  put(object, "cost", run->cost > 0 ? json_real(run->cost) : json_null());
 }
 
 static json_t *ms(double seconds) {
@@ -305,7 +335,7 @@ static json_t *variations_json(const fsdp_price_report *r) {
 
 json_t *fsdp_price_json(const fsdp_price_report *r) {
   part parts[PARTS];
-  const int count = list_parts(r, parts);
+  list_parts(r, parts);
   json_t *time = json_object(), *busy = json_object(), *work = json_object();
   put(time, "profile", json_string(r->profile->name));
   put(time, "step_ms", ms(r->step.step_s));
@@ -318,7 +348,7 @@ json_t *fsdp_price_json(const fsdp_price_report *r) {
   fsdp_run_price_json(&r->run, time);
   for (int s = 0; s < FSDP_STREAM_COUNT; s++)
     if (r->step.busy_s[s] > 0) put(busy, fsdp_stream_name((fsdp_stream)s), ms(r->step.busy_s[s]));
-  for (int i = 0; i < count; i++) put(work, parts[i].key, ms(parts[i].seconds));
+  for (int i = 0; i < PARTS; i++) put(work, parts[i].key, ms(parts[i].seconds));
   put(time, "busy_ms", busy);
   put(time, "parts_ms", work);
   char kernel[FSDP_PROFILE_KERNEL_BYTES];

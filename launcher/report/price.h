@@ -1,11 +1,19 @@
-// What a step is expected to take, for a person and for a program.
+// What a step is expected to take, and a whole run, for a person and for a program.
 #pragma once
 
-#include "launcher/report/run_price.h"
+#include "runtime/base/text.h"
 #include "runtime/plan/price/simulate.h"
 
 #include <jansson.h>
 #include <stdio.h>
+
+// Of a whole run: hours, hours of all its GPUs, money.
+typedef struct fsdp_run_price {
+  int64_t steps;          // 0: the run's length is not given
+  double tokens;          // of all steps
+  double hours;           // of the steps alone: evaluations, checkpoints and the start come on top
+  double gpu_hours, cost; // hours of all ranks; 0: no price of one was given
+} fsdp_run_price;
 
 typedef struct fsdp_price_report {
   const fsdp_plan *plan;
@@ -37,6 +45,15 @@ json_t *fsdp_price_json(const fsdp_price_report *report);
 const char *fsdp_price_line(const fsdp_price_report *report, char *out, size_t out_bytes);
 
 // "2448.7 ms", "0.486 ms", from ten seconds on "93.71 s": at least three figures from a microsecond on.
-// Returns `out`.
-#define FSDP_PRICE_MS_BYTES 32
-const char *fsdp_price_print_ms(double seconds, char out[FSDP_PRICE_MS_BYTES]);
+fsdp_number_text fsdp_price_print_ms(double seconds);
+
+// `gpu_hour`: what an hour of one rank costs; 0: not given.
+fsdp_run_price fsdp_run_price_of(int64_t steps, double step_tokens, double step_s, int ranks,
+                                 double gpu_hour);
+
+// "1,000 steps, 131,072,000 tokens: 12.3 hours, 98.4 GPU hours, cost 246.00". Returns `out`.
+#define FSDP_RUN_PRICE_BYTES 192
+const char *fsdp_run_price_print(const fsdp_run_price *run, char out[FSDP_RUN_PRICE_BYTES]);
+
+// Adds steps, tokens, hours, gpu_hours and cost (null if unknown) to an object; nothing of a run of no steps.
+void fsdp_run_price_json(const fsdp_run_price *run, json_t *object);

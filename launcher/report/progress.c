@@ -8,15 +8,15 @@
 #include <math.h>
 #include <time.h>
 
-const char *fsdp_progress_duration(double seconds, char out[32]) {
+fsdp_number_text fsdp_progress_duration(double seconds) {
+  fsdp_number_text out;
   int64_t s = seconds < 0 || !isfinite(seconds) ? 0 : (int64_t)fmin(seconds + 0.5, 1e12);
-  if (s >= 3600) {
-    snprintf(out, 32, "%" PRId64 "h%02" PRId64 "m", s / 3600, s % 3600 / 60);
-  } else if (s >= 60) {
-    snprintf(out, 32, "%" PRId64 "m%02" PRId64 "s", s / 60, s % 60);
-  } else {
-    snprintf(out, 32, "%" PRId64 "s", s);
-  }
+  if (s >= 3600)
+    snprintf(out.text, sizeof out.text, "%" PRId64 "h%02" PRId64 "m", s / 3600, s % 3600 / 60);
+  else if (s >= 60)
+    snprintf(out.text, sizeof out.text, "%" PRId64 "m%02" PRId64 "s", s / 60, s % 60);
+  else
+    snprintf(out.text, sizeof out.text, "%" PRId64 "s", s);
   return out;
 }
 
@@ -73,7 +73,8 @@ static const char *print_timestamp(char out[32]) {
   return out;
 }
 
-float fsdp_progress_load(const fsdp_step_record *record, int64_t *layer) {
+// The greatest load of a layer, and which layer of those with experts that is.
+static float greatest_load(const fsdp_step_record *record, int64_t *layer) {
   *layer = 0;
   for (int64_t i = 1; i < record->load_count; i++)
     if (record->loads[i] > record->loads[*layer]) *layer = i;
@@ -146,27 +147,25 @@ double fsdp_progress_perplexity(double loss) {
 }
 
 void fsdp_progress_print_evaluation(const fsdp_step_record *record, FILE *out) {
-  char time[32];
   fprintf(out, "evaluation after step %" PRId64 ":  loss %.4f  perplexity %.2f  in %s%s\n", record->step,
           record->eval_loss, fsdp_progress_perplexity(record->eval_loss),
-          fsdp_progress_duration(record->eval_ms / 1e3, time), record->best ? "  (best so far)" : "");
+          fsdp_progress_duration(record->eval_ms / 1e3).text, record->best ? "  (best so far)" : "");
   fflush(out);
 }
 
 const char *fsdp_progress_speed(const fsdp_progress_rate *rate, char out[FSDP_PROGRESS_SPEED_BYTES]) {
-  char all[48], real[48], learned[48];
   int used = snprintf(out, FSDP_PROGRESS_SPEED_BYTES, "%s tokens/s",
-                      fsdp_print_int((int64_t)rate->tokens_per_s, all, sizeof all));
+                      fsdp_print_int((int64_t)rate->tokens_per_s).text);
   if (rate->learned <= 0.99)
     snprintf(out + used, FSDP_PROGRESS_SPEED_BYTES - (size_t)used, " (%s real, %s learned)",
-             fsdp_print_int((int64_t)(rate->real * rate->tokens_per_s), real, sizeof real),
-             fsdp_print_int((int64_t)(rate->learned * rate->tokens_per_s), learned, sizeof learned));
+             fsdp_print_int((int64_t)(rate->real * rate->tokens_per_s)).text,
+             fsdp_print_int((int64_t)(rate->learned * rate->tokens_per_s)).text);
   return out;
 }
 
 void fsdp_progress_print(const fsdp_step_record *record, const fsdp_plan *plan,
                          const fsdp_progress_rate *rate, FILE *out) {
-  char speed[FSDP_PROGRESS_SPEED_BYTES], left[32];
+  char speed[FSDP_PROGRESS_SPEED_BYTES];
   const double epoch =
       (double)record->epoch + (double)record->epoch_step / fmax(1, (double)record->steps_per_epoch);
   int width = snprintf(NULL, 0, "%" PRId64, record->total_steps);
@@ -174,9 +173,9 @@ void fsdp_progress_print(const fsdp_step_record *record, const fsdp_plan *plan,
       out, "step %*" PRId64 "/%" PRId64 " %5.1f%%  epoch %.2f  loss %.4f  lr %.2e  norm %.3f  %s  left %s",
       width, record->step, record->total_steps, 100 * (double)record->step / (double)record->total_steps,
       epoch, record->loss, record->lr, fabs(record->grad_norm), fsdp_progress_speed(rate, speed),
-      fsdp_progress_duration((double)(record->total_steps - record->step) * rate->ms_per_step / 1e3, left));
+      fsdp_progress_duration((double)(record->total_steps - record->step) * rate->ms_per_step / 1e3).text);
   int64_t layer;
-  const float load = fsdp_progress_load(record, &layer);
+  const float load = greatest_load(record, &layer);
   if (load > 2)
     fprintf(out, "  load %.2f (%" PRId64 " of %" PRId64 " routers)", (double)load, layer + 1,
             record->load_count);

@@ -1,6 +1,7 @@
 // What a person and a program see of a step: a line on the terminal, an object in the log.
 #pragma once
 
+#include "runtime/base/text.h"
 #include "runtime/exec/executor.h"
 #include "runtime/plan/plan.h"
 
@@ -52,9 +53,6 @@ typedef struct fsdp_progress_rate {
   double real, learned; // shares of the tokens
 } fsdp_progress_rate;
 
-// The greatest load of a layer, and which layer of those with experts that is.
-float fsdp_progress_load(const fsdp_step_record *record, int64_t *layer);
-
 // The JSON line of a step. A new reference.
 json_t *fsdp_progress_json(const fsdp_step_record *record, const fsdp_plan *plan);
 
@@ -69,5 +67,5 @@ void fsdp_progress_print_evaluation(const fsdp_step_record *record, FILE *out);
 #define FSDP_PROGRESS_SPEED_BYTES 128
 const char *fsdp_progress_speed(const fsdp_progress_rate *rate, char out[FSDP_PROGRESS_SPEED_BYTES]);
 
-// "1h02m", "3m20s", "12s". Returns `out`.
-const char *fsdp_progress_duration(double seconds, char out[32]);
+// "1h02m", "3m20s", "12s".
+fsdp_number_text fsdp_progress_duration(double seconds);

@@ -88,12 +88,12 @@ void fsdp_redistributions_print(const fsdp_plan *plan, FILE *out) {
             "of", "from -> to", "over", "times", "sent");
   for (int r = 0; r < t.count; r++) {
     const row *w = &t.rows[r];
-    char of[2 * FSDP_NAME_BYTES], change[64], axes[FSDP_MESH_TEXT_BYTES], bytes[FSDP_NAME_BYTES];
+    char of[2 * FSDP_NAME_BYTES], change[64], axes[FSDP_MESH_TEXT_BYTES];
     snprintf(of, sizeof of, "%s.%s", w->module, w->value);
     snprintf(change, sizeof change, "%s -> %s", spread_name(w->conversion.from),
              spread_name(w->conversion.to));
     fprintf(out, "  %-52s %-24s %-18s %5d %10s\n", of, change, print_axes(plan, w, axes), w->count,
-            fsdp_print_bytes(w->bytes, bytes, sizeof bytes));
+            fsdp_print_bytes(w->bytes).text);
   }
   free(t.rows);
 }

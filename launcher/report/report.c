@@ -11,15 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define INT_TEXT_BYTES   48
-#define BYTES_TEXT_BYTES 24
-#define LABEL_BYTES      256
+#define LABEL_BYTES 256
 
 // ---- Advice
 
 void fsdp_report_hints(const fsdp_plan *plan, char out[2][FSDP_REPORT_HINT_BYTES]) {
   const fsdp_hints hints = fsdp_hints_of(plan);
-  char gathered[BYTES_TEXT_BYTES], saved[BYTES_TEXT_BYTES];
   out[0][0] = out[1][0] = 0;
   if (hints.unit >= 0) {
     const fsdp_unit *unit = &plan->units->units[hints.unit];
@@ -28,13 +25,12 @@ void fsdp_report_hints(const fsdp_plan *plan, char out[2][FSDP_REPORT_HINT_BYTES
              "unit %s (%s) stays gathered through the whole step with %s; --wrap block would save %s at "
              "the peak",
              *unit->path ? unit->path : "(root)", plan->graph->modules[unit->module].class_name,
-             fsdp_print_bytes(bytes, gathered, sizeof gathered),
-             fsdp_print_bytes(hints.saved_bytes, saved, sizeof saved));
+             fsdp_print_bytes(bytes).text, fsdp_print_bytes(hints.saved_bytes).text);
   }
   if (hints.preset_bytes)
     snprintf(out[1], FSDP_REPORT_HINT_BYTES,
              "--sharding fsdp-tp on this mesh would send %s less a step and rank",
-             fsdp_print_bytes(hints.preset_bytes, saved, sizeof saved));
+             fsdp_print_bytes(hints.preset_bytes).text);
 }
 
 // ---- Units, alike ones folded
@@ -115,27 +111,20 @@ static void print_units(const fsdp_plan *plan, FILE *out) {
           "class", "parameters each", "gathered", "shard");
   for (int i = 0; i < count; i++) {
     const fsdp_unit *unit = groups[i].unit;
-    char numel[INT_TEXT_BYTES], gathered[BYTES_TEXT_BYTES], shard[BYTES_TEXT_BYTES];
     int64_t param_bytes = fsdp_dtype_bytes(plan->config.param_dtype);
     int64_t master_bytes = fsdp_dtype_bytes(plan->config.master_dtype);
     fprintf(out, "  %-*s %5d  %-22s %18s %12s %12s\n", width, group_name(&groups[i], name), groups[i].count,
-            plan->graph->modules[unit->module].class_name, fsdp_print_int(unit->numel, numel, sizeof numel),
-            fsdp_print_bytes(unit->padded_numel * param_bytes, gathered, sizeof gathered),
-            fsdp_print_bytes(unit->shard_numel * master_bytes, shard, sizeof shard));
+            plan->graph->modules[unit->module].class_name, fsdp_print_int(unit->numel).text,
+            fsdp_print_bytes(unit->padded_numel * param_bytes).text,
+            fsdp_print_bytes(unit->shard_numel * master_bytes).text);
   }
   free(groups);
 }
 
 // ---- Memory
 
-typedef struct owner {
-  const char *label; // of the tensor
-  fsdp_category category;
-  int64_t bytes;
-} owner;
-
 static int by_bytes_descending(const void *a, const void *b) {
-  int64_t x = ((const owner *)a)->bytes, y = ((const owner *)b)->bytes;
+  const int64_t x = (*(const fsdp_tensor *const *)a)->bytes, y = (*(const fsdp_tensor *const *)b)->bytes;
   return x < y ? 1 : x > y ? -1 : 0;
 }
 
@@ -143,28 +132,25 @@ static int by_bytes_descending(const void *a, const void *b) {
 static void print_largest(const fsdp_plan *plan, int position, FILE *out) {
   enum { SHOWN = 5 };
   const fsdp_program *program = plan->program;
-  owner *owners = fsdp_alloc_zeroed((size_t)program->tensor_count, sizeof *owners);
+  const fsdp_tensor **live = fsdp_alloc_zeroed((size_t)program->tensor_count, sizeof *live);
   int count = 0;
   for (int i = 0; i < program->tensor_count; i++) {
     const fsdp_tensor *tensor = &program->tensors[i];
-    bool live = tensor->space == FSDP_SPACE_DEVICE && tensor->begin <= position && position <= tensor->end;
-    if (live) owners[count++] = (owner){tensor->name, tensor->category, tensor->bytes};
+    if (tensor->space == FSDP_SPACE_DEVICE && tensor->begin <= position && position <= tensor->end)
+      live[count++] = tensor;
   }
-  qsort(owners, (size_t)count, sizeof *owners, by_bytes_descending);
+  qsort(live, (size_t)count, sizeof *live, by_bytes_descending);
   fprintf(out, "  largest there\n");
   for (int i = 0; i < count && i < SHOWN; i++) {
-    char bytes[BYTES_TEXT_BYTES];
-    fprintf(out, "    %10s  %-16s %s\n", fsdp_print_bytes(owners[i].bytes, bytes, sizeof bytes),
-            fsdp_category_name(owners[i].category), owners[i].label);
+    fprintf(out, "    %10s  %-16s %s\n", fsdp_print_bytes(live[i]->bytes).text,
+            fsdp_category_name(live[i]->category), live[i]->name);
   }
-  free(owners);
+  free(live);
 }
 
 static void print_memory_row(const char *name, int64_t device, int64_t host, FILE *out) {
-  char text[2][BYTES_TEXT_BYTES], whole[2][INT_TEXT_BYTES];
-  fprintf(out, "  %-22s %10s %20s   %10s %20s\n", name, fsdp_print_bytes(device, text[0], sizeof text[0]),
-          fsdp_print_int(device, whole[0], sizeof whole[0]), fsdp_print_bytes(host, text[1], sizeof text[1]),
-          fsdp_print_int(host, whole[1], sizeof whole[1]));
+  fprintf(out, "  %-22s %10s %20s   %10s %20s\n", name, fsdp_print_bytes(device).text,
+          fsdp_print_int(device).text, fsdp_print_bytes(host).text, fsdp_print_int(host).text);
 }
 
 static void print_memory(const fsdp_plan *plan, FILE *out) {
@@ -201,22 +187,20 @@ static void print_memory(const fsdp_plan *plan, FILE *out) {
 // ---- The page
 
 void fsdp_report_print_model(const char *model_name, const fsdp_model_config *model, int64_t seq, FILE *out) {
-  char parameters[INT_TEXT_BYTES];
   fprintf(out, "%s: %s parameters, sequences of %" PRId64 " tokens\n", model_name,
-          fsdp_print_int(fsdp_model_parameter_count(model), parameters, sizeof parameters), seq);
+          fsdp_print_int(fsdp_model_parameter_count(model)).text, seq);
 }
 
 static void print_head(const fsdp_plan *plan, const char *model_name, FILE *out) {
   const fsdp_plan_config *config = &plan->config;
-  char parameters[INT_TEXT_BYTES], mesh[FSDP_MESH_TEXT_BYTES];
+  char mesh[FSDP_MESH_TEXT_BYTES];
   int ranks = fsdp_mesh_ranks(&config->mesh), part, parts = fsdp_plan_batch_part(plan, 0, &part);
   char share[48] = "rank"; // that has a micro-batch of its own
   if (ranks > parts) snprintf(share, sizeof share, "group of %d ranks", ranks / parts);
   fprintf(out, "%s: %s parameters, %d rank%s (%s), strategy %s%s, on %s\n", model_name,
-          fsdp_print_int(fsdp_model_parameter_count(&config->model), parameters, sizeof parameters), ranks,
-          fsdp_plural(ranks), fsdp_mesh_print(&config->mesh, ", ", mesh),
-          fsdp_strategy_name(config->strategy), plan->rows.pieces > 1 ? ", sequence parallel" : "",
-          config->backend->name);
+          fsdp_print_int(fsdp_model_parameter_count(&config->model)).text, ranks, fsdp_plural(ranks),
+          fsdp_mesh_print(&config->mesh, ", ", mesh), fsdp_strategy_name(config->strategy),
+          plan->rows.pieces > 1 ? ", sequence parallel" : "", config->backend->name);
   fprintf(out, "micro-batch of %" PRId64 " x %" PRId64 " tokens per %s, %d per step, %s; prefetch %d%s\n",
           config->batch, config->seq, share, config->micro_batches,
           config->accumulate == FSDP_ACCUMULATE_LOCAL ? "accumulated whole" : "each reduced",
@@ -232,9 +216,7 @@ static void print_head(const fsdp_plan *plan, const char *model_name, FILE *out)
 }
 
 static void print_traffic_row(const char *name, int64_t bytes, FILE *out) {
-  char text[BYTES_TEXT_BYTES], whole[INT_TEXT_BYTES];
-  fprintf(out, "  %-22s %10s %20s\n", name, fsdp_print_bytes(bytes, text, sizeof text),
-          fsdp_print_int(bytes, whole, sizeof whole));
+  fprintf(out, "  %-22s %10s %20s\n", name, fsdp_print_bytes(bytes).text, fsdp_print_int(bytes).text);
 }
 
 // By collective, then by the axes of the mesh that they are sent over.
@@ -263,10 +245,9 @@ static void print_experts(const fsdp_plan *plan, FILE *out) {
     waves += node->kind == first->kind && node->block == first->block;
   }
   if (!first) return;
-  char room[INT_TEXT_BYTES], most[INT_TEXT_BYTES];
   fprintf(out, "Experts: room for %s of the %s routed rows that a rank's can be sent",
-          fsdp_print_int(fsdp_op_letter_size(&first->attrs, 'u', 0), room, sizeof room),
-          fsdp_print_int(first->attrs.arrivals, most, sizeof most));
+          fsdp_print_int(fsdp_op_letter_size(&first->attrs, 'u', 0)).text,
+          fsdp_print_int(first->attrs.arrivals).text);
   if (waves > 1) fprintf(out, ", the rest in up to %d further wave%s", waves - 1, fsdp_plural(waves - 1));
   fputc('\n', out);
 }

@@ -132,11 +132,9 @@ static void describe_edge(const fsdp_dataflow *flow, int tensor, int reader, lin
 }
 
 // "1,024 bytes in the forward, 0 in the backward".
-static const char *print_bytes(int64_t forward, int64_t backward, char out[96]) {
-  char numbers[2][32];
-  snprintf(out, 96, "%s bytes in the forward, %s in the backward",
-           fsdp_print_int(forward, numbers[0], sizeof numbers[0]),
-           fsdp_print_int(backward, numbers[1], sizeof numbers[1]));
+static const char *print_bytes(int64_t forward, int64_t backward, char out[160]) {
+  snprintf(out, 160, "%s bytes in the forward, %s in the backward", fsdp_print_int(forward).text,
+           fsdp_print_int(backward).text);
   return out;
 }
 
@@ -147,7 +145,7 @@ static bool moves_as(const line *a, const line *b) {
 
 // Lines that are alike become one.
 static void print_transfers(const char *what, const line *lines, int count, FILE *out) {
-  char bytes[96];
+  char bytes[160];
   for (int i = 0; i < count; i++) {
     int times = 0, first = i;
     for (int j = 0; j < count; j++) {
@@ -163,9 +161,9 @@ static void print_transfers(const char *what, const line *lines, int count, FILE
 }
 
 static void print_sum(const char *what, int64_t forward, int64_t backward, FILE *out) {
-  char bytes[96], number[32];
+  char bytes[160];
   fprintf(out, "# %s in all: %s bytes received by a rank (%s)\n", what,
-          fsdp_print_int(forward + backward, number, sizeof number), print_bytes(forward, backward, bytes));
+          fsdp_print_int(forward + backward).text, print_bytes(forward, backward, bytes));
 }
 
 static void print_moved(const fsdp_propagation *propagation, FILE *out) {
@@ -257,7 +255,7 @@ void fsdp_strategies_warn(const fsdp_propagation *propagation, const char *progr
   const fsdp_dataflow *flow = propagation->flow;
   warn_of_positions(propagation, program, out);
   line l, *seen = fsdp_alloc_zeroed((size_t)propagation->moved_count + 1, sizeof *seen);
-  char bytes[96];
+  char bytes[160];
   int count = 0;
   for (int i = 0; i < propagation->moved_count; i++) {
     const fsdp_moved_input *moved = &propagation->moved[i];

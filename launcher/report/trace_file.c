@@ -1,11 +1,10 @@
 #include "launcher/report/trace_file.h"
 
 #include "launcher/report/memory_profile.h"
-#include "launcher/report/report.h"
 #include "launcher/report/whole_file.h"
 #include "runtime/base/check.h"
 #include "runtime/plan/price/exposure.h"
-#include "runtime/plan/price/timeline.h"
+#include "runtime/plan/text/plan_json.h"
 
 #include <errno.h>
 #include <jansson.h>

@@ -4,7 +4,6 @@
 #include "runtime/base/paths.h"
 
 #include <errno.h>
-#include <stdbool.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>

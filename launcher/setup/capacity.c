@@ -11,92 +11,72 @@
 
 // ---- What fits
 
-static fsdp_memory_limits memory_of(const fsdp_limits *limits) {
-  fsdp_memory_limits memory = {.shared_bytes = limits->shared_bytes};
-  memcpy(memory.bytes, limits->bytes, sizeof memory.bytes);
-  return memory;
-}
-
 bool fsdp_capacity_fits(const fsdp_plan *plan, const fsdp_limits *limits) {
-  const fsdp_memory_limits memory = memory_of(limits);
   int64_t needed[FSDP_SPACE_COUNT];
   fsdp_need_of(plan, needed);
-  return fsdp_excess_of(&memory, needed, NULL) == 0;
+  return fsdp_excess_of(&limits->memory, needed, NULL) == 0;
 }
 
 // ---- What would help
 
 static fsdp_remedy find_remedy(const fsdp_plan *plan, const fsdp_limits *limits) {
   fsdp_evaluator evaluator = {
-      .profile = limits->profile, .ranks_per_node = limits->ranks_per_machine, .allowed = memory_of(limits)};
+      .profile = limits->profile, .ranks_per_node = limits->ranks_per_machine, .allowed = limits->memory};
   const fsdp_remedy remedy = fsdp_remedy_of(&plan->config, &evaluator);
   fsdp_evaluator_release(&evaluator);
   return remedy;
 }
 
-// "1,234 bytes (1.23 kB)".
-static const char *print_both(int64_t bytes, char out[96]) {
-  char whole[48], human[24];
-  snprintf(out, 96, "%s bytes (%s)", fsdp_print_int(bytes, whole, sizeof whole),
-           fsdp_print_bytes(bytes, human, sizeof human));
-  return out;
-}
-
 // " (2.10 GB of it beside the arena: ...)", or nothing.
 static const char *print_reserve(const fsdp_plan *plan, char out[128]) {
   int64_t reserve = fsdp_plan_reserve_bytes(plan);
-  char bytes[24];
   out[0] = 0;
   if (reserve > 0) {
     snprintf(out, 128, " (%s of it beside the arena, for CUDA's modules, cuBLASLt and NCCL%s)",
-             fsdp_print_bytes(reserve, bytes, sizeof bytes),
-             fsdp_plan_reserve_estimated(plan) ? "; not measured" : "");
+             fsdp_print_bytes(reserve).text, fsdp_plan_reserve_estimated(plan) ? "; not measured" : "");
   }
   return out;
 }
 
 fsdp_status fsdp_capacity_check(const fsdp_plan *plan, const fsdp_limits *limits, fsdp_error *error) {
+  static const char *const places[] = {[FSDP_SPACE_DEVICE] = "the device",
+                                       [FSDP_SPACE_HOST] = "the host",
+                                       [FSDP_SPACE_COUNT] = "device and host together"};
   int64_t needs[FSDP_SPACE_COUNT];
   if (fsdp_capacity_fits(plan, limits)) return FSDP_OK;
   fsdp_need_of(plan, needs);
-  bool by_option = true; // a limit that a user can raise
-  bool on_gpu = false;
-  char what[512], needed[96], reserve[128], limit[96], device[24], host[24];
-  if (limits->bytes[FSDP_SPACE_DEVICE] && needs[FSDP_SPACE_DEVICE] > limits->bytes[FSDP_SPACE_DEVICE]) {
-    snprintf(what, sizeof what, "a rank needs %s on the device%s, but %s allows %s",
-             print_both(needs[FSDP_SPACE_DEVICE], needed), print_reserve(plan, reserve),
-             limits->place[FSDP_SPACE_DEVICE], print_both(limits->bytes[FSDP_SPACE_DEVICE], limit));
-    by_option = limits->place[FSDP_SPACE_DEVICE][0] == '-';
-    on_gpu = plan->config.backend->device == FSDP_OP_CUDA;
-  } else if (limits->bytes[FSDP_SPACE_HOST] && needs[FSDP_SPACE_HOST] > limits->bytes[FSDP_SPACE_HOST]) {
-    snprintf(what, sizeof what, "a rank needs %s on the host, but %s allows %s",
-             print_both(needs[FSDP_SPACE_HOST], needed), limits->place[FSDP_SPACE_HOST],
-             print_both(limits->bytes[FSDP_SPACE_HOST], limit));
-    by_option = limits->place[FSDP_SPACE_HOST][0] == '-';
-  } else {
-    by_option = false;
-    snprintf(what, sizeof what, "a rank needs %s on device and host together, but %s allows %s",
-             print_both(needs[FSDP_SPACE_DEVICE] + needs[FSDP_SPACE_HOST], needed), limits->shared_place,
-             print_both(limits->shared_bytes, limit));
-  }
-  bool several = limits->ranks_per_machine > 1;
+  int over = 0; // the first space that takes more than it may; FSDP_SPACE_COUNT: both together do
+  while (over < FSDP_SPACE_COUNT && !(limits->memory.bytes[over] && needs[over] > limits->memory.bytes[over]))
+    over++;
+  const bool shared = over == FSDP_SPACE_COUNT, on_device = over == FSDP_SPACE_DEVICE;
+  const char *place = shared ? limits->shared_place : limits->place[over];
+  const int64_t need = shared ? needs[FSDP_SPACE_DEVICE] + needs[FSDP_SPACE_HOST] : needs[over];
+  const int64_t limit = shared ? limits->memory.shared_bytes : limits->memory.bytes[over];
+  char what[512], reserve[128];
+  snprintf(what, sizeof what, "a rank needs %s bytes (%s) on %s%s, but %s allows %s bytes (%s)",
+           fsdp_print_int(need).text, fsdp_print_bytes(need).text, places[over],
+           on_device ? print_reserve(plan, reserve) : "", place, fsdp_print_int(limit).text,
+           fsdp_print_bytes(limit).text);
+  const bool by_option = !shared && place[0] == '-'; // a limit that a user can raise
+  const bool on_gpu = on_device && plan->config.backend->device == FSDP_OP_CUDA;
+  const bool several = limits->ranks_per_machine > 1;
   const char *more = by_option ? "raise that limit"
                      : on_gpu  ? "use GPUs with more memory" // each rank has its own
                      : several ? "use fewer ranks per machine, or a larger machine"
                                : "lower --seq-length or --batch-size, or use a larger machine";
   const fsdp_remedy remedy = find_remedy(plan, limits);
-  fsdp_print_bytes(remedy.bytes[FSDP_SPACE_DEVICE], device, sizeof device);
-  fsdp_print_bytes(remedy.bytes[FSDP_SPACE_HOST], host, sizeof host);
+  const fsdp_number_text device = fsdp_print_bytes(remedy.bytes[FSDP_SPACE_DEVICE]);
+  const fsdp_number_text host = fsdp_print_bytes(remedy.bytes[FSDP_SPACE_HOST]);
   if (remedy.is_enough) {
     return fsdp_fail(error, FSDP_ERR_CAPACITY,
                      "%s: %s, or add %s, which needs %s on the device and %s on the host", what, more,
-                     remedy.change, device, host);
+                     remedy.change, device.text, host.text);
   }
   return fsdp_fail(error, FSDP_ERR_CAPACITY,
                    "%s: %s, or use more ranks or a smaller model; the least found here, with %s, is %s on "
                    "the device and %s "
                    "on the host",
-                   what, more, *remedy.change ? remedy.change : "these options", device, host);
+                   what, more, *remedy.change ? remedy.change : "these options", device.text, host.text);
 }
 
 // ---- The machine

@@ -5,11 +5,11 @@
 #include "runtime/plan/price/device_profile.h"
 
 typedef struct fsdp_limits {
-  // Of each space: an arena, and on a device what lies beside it (fsdp_plan_reserve_bytes); 0: none.
-  int64_t bytes[FSDP_SPACE_COUNT];
+  // Of each space: an arena, and on a device what lies beside it (fsdp_plan_reserve_bytes); 0: none. Of both
+  // together, if one memory holds them; 0: none.
+  fsdp_memory_limits memory;
   const char *place[FSDP_SPACE_COUNT]; // what sets it: "--memory-limit 8GB (command line)", "this machine's
                                        // memory ..."
-  int64_t shared_bytes;                // of both together, if one memory holds them; 0: none
   const char *shared_place;
   int ranks_per_machine;              // which share that memory
   const fsdp_device_profile *profile; // what would fit is chosen by its price there; NULL: by a fixed order

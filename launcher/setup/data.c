@@ -7,7 +7,7 @@
 fsdp_dataset_config fsdp_data_config(const fsdp_options *options, const fsdp_data_paths *files,
                                      const fsdp_train_tokenizer *tokenizer, int64_t seq, int64_t vocab_size) {
   return (fsdp_dataset_config){.files = files,
-                               .tokenizer = tokenizer->path,
+                               .tokenizer = *tokenizer->path ? tokenizer->path : NULL,
                                .only_bytes = tokenizer->asked_bytes,
                                .no_bytes = *tokenizer->no_bytes ? tokenizer->no_bytes : NULL,
                                .seq = seq,
@@ -29,7 +29,6 @@ fsdp_status fsdp_data_open(const fsdp_options *options, const fsdp_setup *setup,
   fsdp_dataset_config config = fsdp_data_config(options, &paths, &tokenizer, options->seq, vocab_size);
   config.global_batch = global_batch;
   if (status == FSDP_OK) status = fsdp_dataset_open(&config, dataset, error);
-  fsdp_train_tokenizer_destroy(&tokenizer);
   fsdp_data_paths_destroy(&paths);
   return status;
 }

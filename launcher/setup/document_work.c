@@ -13,10 +13,6 @@ enum {
   WINDOWS = 2,        // layers without a window, and with one
 };
 
-static bool is_asked(const fsdp_options *options, const fsdp_plan_config *config) {
-  return config->documents && options->data;
-}
-
 // Pairs of a query at one of `count` positions from `first` on and a key that it sees; `starts` NULL: of a
 // row that is one document.
 static double pairs_of(const int32_t *starts, int64_t first, int64_t count, int64_t window) {
@@ -58,17 +54,6 @@ static void measure(const fsdp_dataset *dataset, fsdp_plan_config *config) {
   if (groups > 1) return;
   config->document_work[0].left = fsdp_dataset_how(dataset)->attention; // of all samples
   if (config->model.window == 0) config->document_work[1].left = config->document_work[0].left;
-}
-
-fsdp_status fsdp_document_work_measure(const fsdp_options *options, const fsdp_setup *setup,
-                                       fsdp_plan_config *config, fsdp_error *error) {
-  fsdp_dataset *dataset;
-  if (!is_asked(options, config)) return FSDP_OK;
-  fsdp_status status = fsdp_data_open(options, setup, config->model.vocab_size, 1, &dataset, error);
-  if (status != FSDP_OK) return status;
-  measure(dataset, config);
-  fsdp_dataset_close(dataset);
-  return FSDP_OK;
 }
 
 // ---- On ranks
@@ -180,14 +165,34 @@ static fsdp_status place(const fsdp_options *options, fsdp_plan *plan, fsdp_data
   return FSDP_OK;
 }
 
-fsdp_status fsdp_document_work_find(const fsdp_options *options, const fsdp_setup *setup, fsdp_error *error) {
+// Of a configuration, and if it is that of `plan`, of its ranks.
+static fsdp_status find(const fsdp_options *options, const fsdp_setup *setup, fsdp_plan_config *config,
+                        fsdp_plan *plan, fsdp_error *error) {
   fsdp_dataset *dataset;
-  if (!setup->plan || !is_asked(options, &setup->plan->config)) return FSDP_OK;
-  fsdp_status status =
-      fsdp_data_open(options, setup, setup->plan->config.model.vocab_size, 1, &dataset, error);
+  if (!config->documents || !options->data) return FSDP_OK;
+  fsdp_status status = fsdp_data_open(options, setup, config->model.vocab_size, 1, &dataset, error);
   if (status != FSDP_OK) return status;
-  measure(dataset, &setup->plan->config);
-  status = place(options, setup->plan, dataset, error);
+  measure(dataset, config);
+  if (plan) status = place(options, plan, dataset, error);
   fsdp_dataset_close(dataset);
   return status;
+}
+
+fsdp_status fsdp_document_work_measure(const fsdp_options *options, const fsdp_setup *setup,
+                                       fsdp_plan_config *config, fsdp_error *error) {
+  return find(options, setup, config, NULL, error);
+}
+
+fsdp_status fsdp_document_work_find(const fsdp_options *options, const fsdp_setup *setup, fsdp_error *error) {
+  return setup->plan ? find(options, setup, &setup->plan->config, setup->plan, error) : FSDP_OK;
+}
+
+fsdp_status fsdp_document_work_plan(const fsdp_options *options, fsdp_setup *setup, fsdp_error *error) {
+  const fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(options);
+  fsdp_error unread;
+  fsdp_status status = fsdp_setup_create(options, FSDP_PROGRAM_PLAN, &ranks, setup, error);
+  const fsdp_status found = setup->profile ? fsdp_document_work_find(options, setup, &unread) : FSDP_OK;
+  if (found == FSDP_OK || (status != FSDP_OK && status != FSDP_ERR_CAPACITY)) return status;
+  *error = unread;
+  return found;
 }

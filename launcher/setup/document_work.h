@@ -14,3 +14,7 @@ fsdp_status fsdp_document_work_measure(const fsdp_options *options, const fsdp_s
 // first steps' samples are spread over them as training spreads them: document_work[].most and .context.
 // FSDP_ERR_OPTION too, if training could not divide the data so. Nothing without a plan.
 fsdp_status fsdp_document_work_find(const fsdp_options *options, const fsdp_setup *setup, fsdp_error *error);
+
+// fsdp_setup_create for --ranks, and with a profile the above: FSDP_ERR_CAPACITY with the plan if it is made
+// but does not fit.
+fsdp_status fsdp_document_work_plan(const fsdp_options *options, fsdp_setup *setup, fsdp_error *error);

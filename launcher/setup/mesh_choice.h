@@ -7,7 +7,7 @@
 
 #include "launcher/options/options.h"
 #include "models/graph/attention_kernel.h"
-#include "runtime/plan/mesh/mesh.h"
+#include "runtime/plan/plan.h"
 
 // The ranks to plan for.
 typedef struct fsdp_setup_ranks {
@@ -25,6 +25,12 @@ fsdp_setup_ranks fsdp_setup_ranks_planned(const fsdp_options *options);
 // FSDP_ERR_OPTION if the sizes do not make the number of ranks, or hybrid cannot divide its nodes.
 fsdp_status fsdp_mesh_choose(const fsdp_options *options, const fsdp_setup_ranks *ranks, fsdp_mesh *mesh,
                              fsdp_error *error);
+
+// Where options leave the axes to strategies of operators (no --mesh, no --tensor-parallel, no
+// --context-parallel), propagates over the prime factors of the ranks and takes config->mesh from what comes
+// out. config has its model and strategies. FSDP_ERR_INPUT, FSDP_ERR_OPTION.
+fsdp_status fsdp_propagate_mesh(const fsdp_options *options, const fsdp_setup_ranks *ranks,
+                                fsdp_plan_config *config, fsdp_error *error);
 
 // The axes that span nodes, "data+fsdp", in `out`; NULL if all ranks are on one node, or nodes are uneven.
 const char *fsdp_mesh_across_nodes(const fsdp_mesh *mesh, const fsdp_setup_ranks *ranks,

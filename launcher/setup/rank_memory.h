@@ -5,10 +5,8 @@
 #include "runtime/comm/world.h"
 #include "runtime/device/gpu.h"
 
-// This rank's. FSDP_ERR_PEER if its GPU does not say what is free.
-fsdp_status fsdp_rank_memory_find(const fsdp_world *world, const fsdp_gpu *gpu, fsdp_setup_ranks *ranks,
-                                  fsdp_error *error);
-
 // Every rank plans for the least memory, compute capability and number of multiprocessors that one of them
-// has: what is chosen to fit is the same on all. Every rank calls it.
-void fsdp_rank_memory_agree(fsdp_world *world, fsdp_setup_ranks *ranks);
+// has: what is chosen to fit is the same on all. Every rank calls it. FSDP_ERR_PEER, on all alike, if a GPU
+// does not say what is free.
+fsdp_status fsdp_rank_memory_find(fsdp_world *world, const fsdp_gpu *gpu, fsdp_setup_ranks *ranks,
+                                  fsdp_error *error);

@@ -2,7 +2,6 @@
 
 #include "launcher/options/option_store.h"
 #include "launcher/setup/document_work.h"
-#include "runtime/base/check.h"
 #include "runtime/base/size.h"
 #include "runtime/base/text.h"
 #include "runtime/plan/price/price.h"
@@ -75,8 +74,8 @@ static fsdp_status take_limit(fsdp_options *options, fsdp_program_kind program,
                               fsdp_error *error) {
   char bytes[32];
   if (program != FSDP_PROGRAM_PLAN || profile->device == FSDP_OP_CPU || options->memory_limit) return FSDP_OK;
-  snprintf(bytes, sizeof bytes, "%lld", (long long)limits->bytes[FSDP_SPACE_DEVICE]);
-  return limits->bytes[FSDP_SPACE_DEVICE]
+  snprintf(bytes, sizeof bytes, "%lld", (long long)limits->memory.bytes[FSDP_SPACE_DEVICE]);
+  return limits->memory.bytes[FSDP_SPACE_DEVICE]
              ? fsdp_options_set(options, program, "memory-limit", bytes, "--profile", error)
              : FSDP_OK;
 }
@@ -116,8 +115,8 @@ fsdp_status fsdp_search_job_create(fsdp_options *options, fsdp_program_kind prog
       fsdp_options_given(options, "context-parallel") ? (int)options->context_parallel : 0;
   config->fixed_expert = fsdp_options_given(options, "expert-parallel") ? (int)options->expert_parallel : 0;
   fsdp_setup_find_limits(options, ranks, config->profile, &job->limits);
-  memcpy(config->limit_bytes, job->limits.limits.bytes, sizeof config->limit_bytes);
-  config->shared_limit_bytes = job->limits.limits.shared_bytes;
+  memcpy(config->limit_bytes, job->limits.limits.memory.bytes, sizeof config->limit_bytes);
+  config->shared_limit_bytes = job->limits.limits.memory.shared_bytes;
   config->margin = options->memory_margin;
   return take_limit(options, program, config->profile, &job->limits.limits, error);
 }
@@ -149,28 +148,16 @@ static void take_number(taking *t, const char *name, int64_t value) {
   take(t, name, text);
 }
 
-// Plans are packed into what it leaves.
-static void take_margin(taking *t, double margin) {
-  char text[32];
-  take(t, "memory-margin", fsdp_print_real(margin, text, sizeof text));
-}
-
 static void take_wrap(taking *t, const fsdp_wrap_policy *wrap) {
   if (wrap->kind == FSDP_WRAP_SIZE) take_number(t, "numel-to-wrap", wrap->numel);
   take(t, "wrap", wrap->kind == FSDP_WRAP_SIZE ? "size" : wrap->kind == FSDP_WRAP_BLOCK ? "block" : "none");
-}
-
-// They may be of another plan that was taken before.
-static void take_expert_blocks(taking *t, int blocks) {
-  fsdp_option_reset(t->options, fsdp_option_find("expert-blocks"));
-  if (blocks > 1) take_number(t, "expert-blocks", blocks);
 }
 
 fsdp_status fsdp_search_take(const fsdp_search_job *job, const fsdp_plan_config *plan,
                              fsdp_program_kind program, const char *place, fsdp_options *options,
                              fsdp_error *error) {
   const bool *fixed = job->config.fixed;
-  char mesh[FSDP_MESH_TEXT_BYTES], rules[FSDP_SAVING_TEXT_BYTES];
+  char mesh[FSDP_MESH_TEXT_BYTES], rules[FSDP_SAVING_TEXT_BYTES], margin[32];
   taking t = {options, program, place, FSDP_OK, error};
   if (!fixed[FSDP_SEARCH_MESH]) take(&t, "mesh", fsdp_mesh_print(&plan->mesh, ",", mesh));
   if (!fixed[FSDP_SEARCH_STRATEGY]) take(&t, "strategy", fsdp_strategy_name(plan->strategy));
@@ -180,7 +167,10 @@ fsdp_status fsdp_search_take(const fsdp_search_job *job, const fsdp_plan_config 
   if (options->sequence_parallel != plan->sequence_parallel && fsdp_mesh_size(&plan->mesh, "tensor") > 1)
     take(&t, "sequence-parallel", plan->sequence_parallel ? "on" : "off");
   if (!fixed[FSDP_SEARCH_WRAP]) take_wrap(&t, &plan->wrap);
-  if (!fixed[FSDP_SEARCH_EXPERT_BLOCKS]) take_expert_blocks(&t, plan->expert_blocks);
+  // They may be of another plan that was taken before.
+  if (!fixed[FSDP_SEARCH_EXPERT_BLOCKS]) fsdp_option_reset(options, fsdp_option_find("expert-blocks"));
+  if (!fixed[FSDP_SEARCH_EXPERT_BLOCKS] && plan->expert_blocks > 1)
+    take_number(&t, "expert-blocks", plan->expert_blocks);
   if (!fixed[FSDP_SEARCH_RECOMPUTE])
     take(&t, "recompute", fsdp_saving_print(&plan->saving, FSDP_FATE_RECOMPUTE, rules));
   if (!fixed[FSDP_SEARCH_OFFLOAD_ACTIVATIONS])
@@ -194,7 +184,8 @@ fsdp_status fsdp_search_take(const fsdp_search_job *job, const fsdp_plan_config 
     fsdp_option_reset(options, fsdp_option_find("accumulate"));
   else if (!fixed[FSDP_SEARCH_ACCUMULATE])
     take(&t, "accumulate", is_local ? "local" : "reduce");
-  if (job->config.limit_bytes[FSDP_SPACE_DEVICE]) take_margin(&t, job->config.margin);
+  if (job->config.limit_bytes[FSDP_SPACE_DEVICE]) // plans are packed into what it leaves
+    take(&t, "memory-margin", fsdp_print_real(job->config.margin, margin, sizeof margin));
   return t.status;
 }
 
@@ -204,9 +195,7 @@ fsdp_status fsdp_search_take(const fsdp_search_job *job, const fsdp_plan_config 
 static fsdp_limits limits_of_search(const fsdp_search_job *job, char places[2][192]) {
   fsdp_limits limits = job->limits.limits;
   const char **const of[] = {&limits.place[FSDP_SPACE_DEVICE], &limits.shared_place};
-  const fsdp_memory_limits allowed = fsdp_search_allowed(&job->config);
-  limits.bytes[FSDP_SPACE_DEVICE] = allowed.bytes[FSDP_SPACE_DEVICE];
-  limits.shared_bytes = allowed.shared_bytes;
+  limits.memory = fsdp_search_allowed(&job->config);
   for (int i = 0; i < 2 && job->config.margin > 0; i++) {
     snprintf(places[i], sizeof places[i], "%s, less --memory-margin %g%%,", *of[i] ? *of[i] : "",
              100 * job->config.margin);
@@ -236,8 +225,7 @@ fsdp_status fsdp_search_fail_unfit(const fsdp_search_job *job, const fsdp_search
   for (int k = 0; k < result->kind_count; k++) planned |= result->kinds[k].outcome != FSDP_SEARCH_IMPOSSIBLE;
   if (!planned) return fail_unplanned(job, error);
   fsdp_plan_config least = result->least;
-  memcpy(least.limits.bytes, job->config.limit_bytes, sizeof least.limits.bytes);
-  least.limits.shared_bytes = job->config.shared_limit_bytes;
+  least.limits = job->limits.limits.memory;
   fsdp_status status = fsdp_plan_create(&least, &plan, error);
   if (status) return status;
   char mesh[FSDP_MESH_TEXT_BYTES], places[2][192];

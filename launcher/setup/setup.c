@@ -1,20 +1,13 @@
 #include "launcher/setup/setup.h"
 
 #include "launcher/profile/profile_file.h"
-#include "launcher/setup/capacity.h"
 #include "launcher/setup/documents_choice.h"
-#include "launcher/setup/dropout_choice.h"
-#include "launcher/setup/propagate_mesh.h"
-#include "launcher/setup/resize.h"
 #include "launcher/setup/sharding_file.h"
 #include "launcher/setup/strategies_file.h"
 #include "models/family.h"
 #include "runtime/base/check.h"
 #include "runtime/base/plural.h"
-#include "runtime/base/size.h"
 #include "runtime/base/text.h"
-#include "runtime/checkpoint/config_json.h"
-#include "runtime/checkpoint/safetensors.h"
 #include "runtime/comm/comm_nccl.h"
 #include "runtime/plan/price/price.h"
 #include "runtime/plan/search/saving_choice.h"
@@ -23,143 +16,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-
-// ---- The model
-
-// A preset's name, or a folder: what has a slash in it or is there.
-static bool is_folder(const char *model) {
-  struct stat status;
-  return strchr(model, '/') || (!fsdp_model_is_preset(model) && stat(model, &status) == 0);
-}
-
-// "org/name", as the hub names models.
-static bool is_hub_name(const char *model) {
-  static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-";
-  size_t first = strspn(model, allowed), second = first;
-  if (model[first] == '/') second = strspn(model + first + 1, allowed);
-  return first > 0 && second > 0 && model[first] == '/' && !model[first + 1 + second] && model[0] != '.' &&
-         model[first + 1] != '.';
-}
-
-static fsdp_status fail_not_downloaded(const fsdp_options *options, fsdp_error *error) {
-  const char *name = strchr(options->model, '/') + 1;
-  return fsdp_fail(
-      error, FSDP_ERR_INPUT,
-      "--model '%s' (%s): no such folder, and models are not downloaded; if it is a model of the Hugging "
-      "Face hub, run: hf download %s --local-dir %s (or: huggingface-cli download %s "
-      "--local-dir %s), then give --model ./%s",
-      options->model, fsdp_options_place(options, "model"), options->model, name, options->model, name, name);
-}
-
-// A preset of the name of a model's folder that is here: one of them would be taken unseen for the other.
-static fsdp_status check_preset(const fsdp_options *options, fsdp_error *error) {
-  char path[4096];
-  struct stat status;
-  int length = snprintf(path, sizeof path, "%s/config.json", options->model);
-  if (!fsdp_model_is_preset(options->model) || length >= (int)sizeof path || stat(path, &status) != 0)
-    return FSDP_OK;
-  return fsdp_fail(error, FSDP_ERR_OPTION,
-                   "--model %s (%s): is a preset, but also a model's folder here; write ./%s for the folder, "
-                   "or rename it for the preset",
-                   options->model, fsdp_options_place(options, "model"), options->model);
-}
-
-static fsdp_status fail_adapter(const fsdp_options *options, fsdp_error *error) {
-  return fsdp_fail(
-      error, FSDP_ERR_INPUT,
-      "--model %.300s (%s): holds an adapter (adapter_config.json) and no model: merge it into its base "
-      "model (peft's merge_and_unload), and give what save_pretrained writes then",
-      options->model, fsdp_options_place(options, "model"));
-}
-
-// What a run has saved is no model's folder, though both are named where a run begins.
-static fsdp_status fail_run(const fsdp_options *options, fsdp_error *error) {
-  const char *model = options->model;
-  return fsdp_fail(
-      error, FSDP_ERR_INPUT,
-      "--model %.300s (%s): holds what fsdp_train saved and is no model's folder: run fsdp_export %.300s "
-      "--to "
-      "DIR and give --model DIR; to train on from it, or to evaluate it, use -e NAME --resume %.300s",
-      model, fsdp_options_place(options, "model"), model, model);
-}
-
-static bool has_file(const char *folder, const char *name) {
-  char path[4096];
-  struct stat information;
-  int length = snprintf(path, sizeof path, "%s/%s", folder, name);
-  return length < (int)sizeof path && stat(path, &information) == 0;
-}
-
-static const char *folder_name(const char *path) {
-  const char *name = strrchr(path, '/');
-  return name && name[1] ? name + 1 : path;
-}
-
-static fsdp_status read_model(const fsdp_options *options, fsdp_setup *setup, fsdp_model_config *model,
-                              fsdp_error *error) {
-  setup->model_name = options->model;
-  if (!is_folder(options->model)) {
-    fsdp_status status = check_preset(options, error);
-    if (status == FSDP_OK) status = fsdp_model_preset(options->model, model, error);
-    if (status != FSDP_OK || options->init != FSDP_INIT_WEIGHTS) return status;
-    return fsdp_fail(error, FSDP_ERR_OPTION, "--init weights: the preset '%s' has none", options->model);
-  }
-  struct stat information;
-  if (is_hub_name(options->model) && stat(options->model, &information) != 0)
-    return fail_not_downloaded(options, error);
-  setup->folder = options->model;
-  setup->model_name = folder_name(options->model);
-  setup->load_weights = options->init == FSDP_INIT_WEIGHTS ||
-                        (options->init == FSDP_INIT_AUTO && fsdp_safetensors_is_present(options->model));
-  size_t bytes = strlen(options->model) + 24;
-  char path[4096];
-  if (bytes > sizeof path) return fsdp_fail(error, FSDP_ERR_INPUT, "--model: the path is too long");
-  if (!has_file(options->model, "config.json")) {
-    if (has_file(options->model, "adapter_config.json")) return fail_adapter(options, error);
-    if (has_file(options->model, "checkpoint.json") || has_file(options->model, "run.yaml"))
-      return fail_run(options, error);
-  }
-  snprintf(path, sizeof path, "%s/config.json", options->model);
-  return fsdp_config_read(path, model, error);
-}
-
-// What options say of routers, over what the configuration says.
-static fsdp_status apply_router(const fsdp_options *options, fsdp_model_config *model, fsdp_error *error) {
-  static const char *const names[] = {"router-aux-coef",  "aux-loss",     "router-z-coef",
-                                      "router-bias-rate", "router-dtype", "routing-record",
-                                      "routing-replay"};
-  for (int i = 0; i < 7 && !model->experts; i++)
-    if (fsdp_options_given(options, names[i]))
-      return fsdp_fail(error, FSDP_ERR_OPTION,
-                       "--%s (%s) is of models with routed experts, and this has none: "
-                       "leave it out",
-                       names[i], fsdp_options_place(options, names[i]));
-  if (options->router_bias_rate > 0 && !model->route_bias)
-    return fsdp_fail(error, FSDP_ERR_OPTION,
-                     "--router-bias-rate %g (%s): the routers of this model have no correction bias to move: "
-                     "use --router-aux-coef",
-                     options->router_bias_rate, fsdp_options_place(options, "router-bias-rate"));
-  if (fsdp_options_given(options, "router-aux-coef")) model->router_aux_coef = options->router_aux_coef;
-  if (fsdp_options_given(options, "router-z-coef")) model->router_z_coef = options->router_z_coef;
-  if (fsdp_options_given(options, "aux-loss")) model->router_aux = (fsdp_router_aux)options->aux_loss;
-  if (fsdp_options_given(options, "aux-loss") && model->router_aux_coef <= 0)
-    return fsdp_fail(error, FSDP_ERR_OPTION,
-                     "--aux-loss (%s) is of a loss that counts 0 here: add --router-aux-coef X, or leave it "
-                     "out",
-                     fsdp_options_place(options, "aux-loss"));
-  model->replays_routes = options->routing_replay != NULL;
-  if (options->router_dtype == FSDP_ROUTER_DTYPE_F32) model->router_f32 = true;
-  return FSDP_OK;
-}
-
-fsdp_status fsdp_setup_read_model(const fsdp_options *options, fsdp_setup *setup, fsdp_model_config *model,
-                                  fsdp_error *error) {
-  fsdp_status status = read_model(options, setup, model, error);
-  if (options->evaluated) setup->model_name = options->evaluated;
-  if (!status) status = apply_router(options, model, error);
-  return status ? status : fsdp_resize_embeddings(options, setup->folder, model, &setup->stored_vocab, error);
-}
 
 // ---- The plan
 
@@ -186,10 +42,6 @@ static fsdp_wrap_policy find_wrap(const fsdp_options *options, const fsdp_shardi
   if (sharding && sharding->preset == FSDP_SHARDING_FSDPV2 && !fsdp_options_given(options, "wrap"))
     return (fsdp_wrap_policy){.kind = FSDP_WRAP_MODULE, .classes = model->family->block_class};
   return fsdp_options_wrap(options);
-}
-
-static bool saves_from_snapshot(const fsdp_options *options) {
-  return options->experiment && options->ckpt_freq > 0 && options->ckpt_async != FSDP_CKPT_ASYNC_OFF;
 }
 
 // Whether replicas may share the reading of weights or of a checkpoint, or the drawing of new weights,
@@ -250,6 +102,7 @@ static fsdp_plan_config make_config(const fsdp_options *options, const fsdp_setu
   bool gpu = backend->device == FSDP_OP_CUDA;
   int param_dtype =
       options->param_dtype == FSDP_DTYPE_AUTO ? (gpu ? FSDP_BF16 : FSDP_F32) : options->param_dtype;
+  bool saves = options->experiment && options->ckpt_freq > 0;
   bool keeps_gradients = options->strategy == FSDP_ZERO1 && !fsdp_options_given(options, "accumulate");
   fsdp_op_gpu target = ranks->target;
   if (!target.capability && profile) target = fsdp_device_profile_gpu(profile);
@@ -283,8 +136,8 @@ static fsdp_plan_config make_config(const fsdp_options *options, const fsdp_setu
       .poison = options->poison,
       .evaluation = fsdp_options_evaluate(options) || options->sample_every > 0,
       .logits = options->prompt || options->prompt_tokens,
-      .check = fsdp_options_check_replicas(options),
-      .snapshot = saves_from_snapshot(options),
+      .check = saves || options->check_replicas > 0,
+      .snapshot = saves && options->ckpt_async != FSDP_CKPT_ASYNC_OFF,
       .backend = backend,
       .gpu = target,
       .copies_gathers = gpu && options->nccl_register != FSDP_NCCL_REGISTER_OFF &&
@@ -301,12 +154,12 @@ static void only_evaluate(fsdp_plan_config *config) {
 
 // A GPU has its own memory; the host's is the machine's, which the ranks of a node share.
 static void limit_by_gpu(const fsdp_setup_ranks *ranks, fsdp_limits *limits) {
-  if (!limits->bytes[FSDP_SPACE_DEVICE]) {
-    limits->bytes[FSDP_SPACE_DEVICE] = ranks->gpu_bytes;
+  if (!limits->memory.bytes[FSDP_SPACE_DEVICE]) {
+    limits->memory.bytes[FSDP_SPACE_DEVICE] = ranks->gpu_bytes;
     limits->place[FSDP_SPACE_DEVICE] = "the least that is free on a rank's GPU";
   }
-  if (!limits->bytes[FSDP_SPACE_HOST]) {
-    limits->bytes[FSDP_SPACE_HOST] = ranks->machine_bytes / ranks->ranks_per_node;
+  if (!limits->memory.bytes[FSDP_SPACE_HOST]) {
+    limits->memory.bytes[FSDP_SPACE_HOST] = ranks->machine_bytes / ranks->ranks_per_node;
     limits->place[FSDP_SPACE_HOST] = "this machine's memory over its ranks";
   }
 }
@@ -316,37 +169,35 @@ static void limit_by_gpu(const fsdp_setup_ranks *ranks, fsdp_limits *limits) {
 static void limit_by_profile(const fsdp_device_profile *profile, const fsdp_setup_ranks *ranks,
                              fsdp_setup_limits *m) {
   fsdp_limits *limits = &m->limits;
-  const bool known = limits->shared_bytes || ranks->gpu, gpu = profile->device == FSDP_OP_CUDA;
+  const bool known = limits->memory.shared_bytes || ranks->gpu, gpu = profile->device == FSDP_OP_CUDA;
   const int local = ranks->ranks < ranks->ranks_per_node ? ranks->ranks : ranks->ranks_per_node;
   const fsdp_memory_limits own = fsdp_device_profile_memory(profile, local);
   if (known) return;
-  if (own.shared_bytes && !limits->bytes[FSDP_SPACE_DEVICE]) {
+  if (own.shared_bytes && !limits->memory.bytes[FSDP_SPACE_DEVICE]) {
     snprintf(m->machine, sizeof m->machine, "the memory of a node of profile %s over %d rank%s",
              profile->name, local, fsdp_plural(local));
-    limits->shared_bytes = own.shared_bytes;
+    limits->memory.shared_bytes = own.shared_bytes;
     limits->shared_place = m->machine;
   }
-  if (gpu && own.bytes[FSDP_SPACE_DEVICE] && !limits->bytes[FSDP_SPACE_DEVICE]) {
+  if (gpu && own.bytes[FSDP_SPACE_DEVICE] && !limits->memory.bytes[FSDP_SPACE_DEVICE]) {
     snprintf(m->device, sizeof m->device, "the memory of profile %s", profile->name);
-    limits->bytes[FSDP_SPACE_DEVICE] = own.bytes[FSDP_SPACE_DEVICE];
+    limits->memory.bytes[FSDP_SPACE_DEVICE] = own.bytes[FSDP_SPACE_DEVICE];
   }
-  if (gpu && own.bytes[FSDP_SPACE_HOST] && !limits->bytes[FSDP_SPACE_HOST]) {
+  if (gpu && own.bytes[FSDP_SPACE_HOST] && !limits->memory.bytes[FSDP_SPACE_HOST]) {
     snprintf(m->host, sizeof m->host, "the host memory of a node of profile %s over %d rank%s", profile->name,
              local, fsdp_plural(local));
-    limits->bytes[FSDP_SPACE_HOST] = own.bytes[FSDP_SPACE_HOST];
+    limits->memory.bytes[FSDP_SPACE_HOST] = own.bytes[FSDP_SPACE_HOST];
   }
 }
 
 void fsdp_setup_find_limits(const fsdp_options *options, const fsdp_setup_ranks *ranks,
                             const fsdp_device_profile *profile, fsdp_setup_limits *m) {
-  char limit[2][64];
   snprintf(m->device, sizeof m->device, "--memory-limit %s (%s)",
-           fsdp_print_bytes(options->memory_limit, limit[0], sizeof limit[0]),
-           fsdp_options_place(options, "memory-limit"));
+           fsdp_print_bytes(options->memory_limit).text, fsdp_options_place(options, "memory-limit"));
   snprintf(m->host, sizeof m->host, "--host-memory-limit %s (%s)",
-           fsdp_print_bytes(options->host_memory_limit, limit[1], sizeof limit[1]),
+           fsdp_print_bytes(options->host_memory_limit).text,
            fsdp_options_place(options, "host-memory-limit"));
-  m->limits = (fsdp_limits){.bytes = {options->memory_limit, options->host_memory_limit},
+  m->limits = (fsdp_limits){.memory.bytes = {options->memory_limit, options->host_memory_limit},
                             .place = {m->device, m->host},
                             .ranks_per_machine = ranks->ranks_per_node};
   bool free_to_grow = !options->memory_limit || !options->host_memory_limit;
@@ -356,7 +207,7 @@ void fsdp_setup_find_limits(const fsdp_options *options, const fsdp_setup_ranks 
     // On the CPU both arenas are in the machine's memory, which the ranks of a node share.
     snprintf(m->machine, sizeof m->machine, "this machine's memory over %d rank%s", ranks->ranks_per_node,
              fsdp_plural(ranks->ranks_per_node));
-    m->limits.shared_bytes = ranks->machine_bytes / ranks->ranks_per_node;
+    m->limits.memory.shared_bytes = ranks->machine_bytes / ranks->ranks_per_node;
     m->limits.shared_place = m->machine;
   }
   if (profile) limit_by_profile(profile, ranks, m);
@@ -370,15 +221,13 @@ static bool is_auto(const char *text) {
 // made then is refused by the limit.
 static fsdp_status choose_saving(const fsdp_options *options, const fsdp_limits *limits,
                                  fsdp_plan_config *config, fsdp_error *error) {
-  fsdp_memory_limits allowed = {.shared_bytes = limits->shared_bytes};
-  memcpy(allowed.bytes, limits->bytes, sizeof allowed.bytes);
   const fsdp_saving_choice choice = {.recompute = is_auto(options->recompute),
                                      .offload = is_auto(options->offload_activations),
-                                     .allowed = &allowed,
+                                     .allowed = &limits->memory,
                                      .profile = limits->profile,
                                      .ranks_per_node = limits->ranks_per_machine};
   const char *name = choice.recompute ? "recompute" : "offload-activations";
-  bool limited = limits->bytes[FSDP_SPACE_DEVICE] || limits->shared_bytes, found;
+  bool limited = limits->memory.bytes[FSDP_SPACE_DEVICE] || limits->memory.shared_bytes, found;
   if (!choice.recompute && !choice.offload) return FSDP_OK;
   if (!limited)
     return fsdp_fail(error, FSDP_ERR_OPTION,
@@ -389,9 +238,8 @@ static fsdp_status choose_saving(const fsdp_options *options, const fsdp_limits 
 
 // What arenas may take. A margin that is given, as by what a search found, is no room.
 static fsdp_memory_limits arena_limits(const fsdp_options *options, const fsdp_limits *limits) {
-  fsdp_memory_limits result = {.shared_bytes = limits->shared_bytes,
-                               .room_bytes = limits->bytes[FSDP_SPACE_DEVICE]};
-  memcpy(result.bytes, limits->bytes, sizeof result.bytes);
+  fsdp_memory_limits result = limits->memory;
+  result.room_bytes = result.bytes[FSDP_SPACE_DEVICE];
   if (fsdp_options_given(options, "memory-margin"))
     result.room_bytes = fsdp_search_without_margin(result.room_bytes, options->memory_margin);
   return result;
@@ -478,6 +326,38 @@ static fsdp_status check_threads(const fsdp_options *options, const fsdp_setup_r
       fsdp_plural(profile->processors), measured, fsdp_plural(measured), local, fsdp_plural(local));
 }
 
+static fsdp_status read_dropout(const fsdp_options *options, const fsdp_model_config *model,
+                                fsdp_dropout *rates, fsdp_error *error) {
+  const char *place = fsdp_options_place(options, "dropout");
+  char *end;
+  if (!strcmp(options->dropout, "config")) {
+    if (fsdp_model_dropout(model, rates)) return FSDP_OK;
+    return fsdp_fail(error, FSDP_ERR_OPTION,
+                     "--dropout config (%s): configurations of this model's type have no rates here: give a "
+                     "number, as in --dropout 0.1",
+                     place);
+  }
+  const double rate = strtod(options->dropout, &end);
+  if (end == options->dropout || *end || !(rate >= 0 && (float)rate < 1))
+    return fsdp_fail(
+        error, FSDP_ERR_OPTION,
+        "--dropout %.100s (%s): is neither a rate of 0 or more and below 1 nor \"config\"; use one "
+        "of these",
+        options->dropout, place);
+  *rates = (fsdp_dropout){(float)rate, (float)rate, (float)rate};
+  return FSDP_OK;
+}
+
+// --dropout and --attention-dropout, which may ask for those of the model's configuration.
+static fsdp_status choose_dropout(const fsdp_options *options, const fsdp_model_config *model,
+                                  fsdp_dropout *rates, fsdp_error *error) {
+  *rates = (fsdp_dropout){0};
+  const fsdp_status status = options->dropout ? read_dropout(options, model, rates, error) : FSDP_OK;
+  if (status == FSDP_OK && fsdp_options_given(options, "attention-dropout"))
+    rates->attention = (float)options->attention_dropout;
+  return status;
+}
+
 fsdp_status fsdp_setup_configure(const fsdp_options *options, fsdp_program_kind program,
                                  const fsdp_setup_ranks *ranks, fsdp_setup *setup, fsdp_plan_config *out,
                                  fsdp_error *error) {
@@ -510,7 +390,7 @@ fsdp_status fsdp_setup_configure(const fsdp_options *options, fsdp_program_kind 
   config.documents = fsdp_documents_choose(options);
   config.loss_of_documents = options->loss_mean == FSDP_LOSS_MEAN_DOCUMENTS;
   if (status == FSDP_OK && program != FSDP_PROGRAM_EVAL)
-    status = fsdp_dropout_choose(options, &config.model, &config.dropout, error);
+    status = choose_dropout(options, &config.model, &config.dropout, error);
   config.wrap = find_wrap(options, setup->sharding, &config.model);
   if (status == FSDP_OK && !options->search) status = check_expert_capacity(options, &config, error);
   *out = config;
@@ -531,12 +411,10 @@ fsdp_status fsdp_setup_create(const fsdp_options *options, fsdp_program_kind pro
   *error = (fsdp_error){0}; // the first plan's, which ranks would share
   status = plan_with_capacity(options, ranks, setup->profile, config, &setup->plan, error);
   if (status != FSDP_OK || options->ckpt_async == FSDP_CKPT_ASYNC_AUTO) return status;
-  char bytes[64];
   return fsdp_fail(error, FSDP_ERR_CAPACITY,
                    "--ckpt-async on (%s) needs %s per rank for the snapshot, which does not fit beside the "
                    "rest: use --ckpt-async off, which saves directly from the state",
-                   fsdp_options_place(options, "ckpt-async"),
-                   fsdp_print_bytes(snapshot, bytes, sizeof bytes));
+                   fsdp_options_place(options, "ckpt-async"), fsdp_print_bytes(snapshot).text);
 }
 
 void fsdp_setup_destroy(fsdp_setup *setup) {
@@ -544,8 +422,5 @@ void fsdp_setup_destroy(fsdp_setup *setup) {
   fsdp_device_profile_destroy(setup->profile);
   fsdp_sharding_destroy(setup->sharding);
   fsdp_strategies_destroy(setup->strategies);
-  setup->plan = NULL;
-  setup->profile = NULL;
-  setup->sharding = NULL;
-  setup->strategies = NULL;
+  *setup = (fsdp_setup){0};
 }

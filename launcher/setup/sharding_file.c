@@ -58,8 +58,8 @@ static bool is_left_out(const fsdp_sharding *sharding, const fsdp_mesh *mesh, co
   return fsdp_mesh_size(mesh, axis) == 1;
 }
 
-bool fsdp_sharding_note(const fsdp_options *options, const fsdp_sharding *sharding, const fsdp_mesh *mesh,
-                        int number, char *note, size_t note_bytes) {
+void fsdp_sharding_notes(const fsdp_options *options, const fsdp_sharding *sharding, const fsdp_mesh *mesh,
+                         const char *head, FILE *out) {
   for (int r = 0; sharding && r < sharding->rule_count; r++) {
     const fsdp_shard_rule *rule = &sharding->rules[r];
     for (int d = 0; d < rule->dims && d < FSDP_MAX_DIMS; d++) {
@@ -67,18 +67,15 @@ bool fsdp_sharding_note(const fsdp_options *options, const fsdp_sharding *shardi
         const char *axis = rule->dim[d].axes[a];
         bool seen = false;
         for (int before = 0; before < r && !seen; before++) seen = names_axis(&sharding->rules[before], axis);
-        if (seen || !is_left_out(sharding, mesh, axis) || number-- > 0) continue;
+        if (seen || !is_left_out(sharding, mesh, axis)) continue;
         int rules = 0;
         for (int each = r; each < sharding->rule_count; each++)
           rules += names_axis(&sharding->rules[each], axis);
-        snprintf(
-            note, note_bytes,
-            "axis %s, named in %d line%s of --sharding %.200s, has 1 rank, so nothing is cut over it; give "
-            "--mesh ...,%s=N",
-            axis, rules, fsdp_plural(rules), options->sharding, axis);
-        return true;
+        fprintf(out,
+                "%saxis %s, named in %d line%s of --sharding %.200s, has 1 rank, so nothing is cut over it; "
+                "give --mesh ...,%s=N\n",
+                head, axis, rules, fsdp_plural(rules), options->sharding, axis);
       }
     }
   }
-  return false;
 }

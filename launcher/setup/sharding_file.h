@@ -9,7 +9,7 @@
 // FSDP_ERR_OPTION for a wrong --shard.
 fsdp_status fsdp_sharding_read(const fsdp_options *options, fsdp_sharding **sharding, fsdp_error *error);
 
-// Of the axes that rules name, that --mesh does not give and that have one rank, so that nothing is cut over
-// them, the one of this number, from 0. False if there are fewer. Axes data and fsdp belong to every mesh.
-bool fsdp_sharding_note(const fsdp_options *options, const fsdp_sharding *sharding, const fsdp_mesh *mesh,
-                        int number, char *note, size_t note_bytes);
+// A line behind `head` for each of the axes that rules name (NULL: there are none), that --mesh does not give
+// and that have one rank, so that nothing is cut over them. Axes data and fsdp belong to every mesh.
+void fsdp_sharding_notes(const fsdp_options *options, const fsdp_sharding *sharding, const fsdp_mesh *mesh,
+                         const char *head, FILE *out);

@@ -1,8 +1,8 @@
 #include "launcher/text/sample.h"
 
 #include "launcher/setup/tokenizer.h"
-#include "models/model.h"
 #include "runtime/base/check.h"
+#include "runtime/base/paths.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
 #include "runtime/checkpoint/json_file.h"
 #include "runtime/data/data_paths.h"
@@ -12,15 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <unistd.h>
 
 static bool needs_codec(const fsdp_options *options) {
-  char path[4096];
   if (!options->prompt) return false;
   if (strcmp(options->chat_template, "plain") != 0) return true;
   if (options->tokenizer) return strcmp(options->tokenizer, "bytes") != 0;
-  int length = snprintf(path, sizeof path, "%s/tokenizer.json", options->model);
-  return length < (int)sizeof path && access(path, F_OK) == 0;
+  return fsdp_has_file(options->model, "tokenizer.json");
 }
 
 static bool is_first(void) {
@@ -107,12 +104,13 @@ static data_form form_of(const fsdp_options *options) {
   return trains && options->data ? read_form(options->data) : (data_form){0};
 }
 
-static fsdp_status open_codec(const fsdp_options *options, const fsdp_setup *setup, const char *tokenizer,
-                              fsdp_text_codec *codec, fsdp_error *error) {
+static fsdp_status open_codec(const fsdp_options *options, const fsdp_setup *setup,
+                              const fsdp_train_tokenizer *tokenizer, fsdp_text_codec *codec,
+                              fsdp_error *error) {
   char path[4096];
   const data_form data = form_of(options);
   const int64_t separator = options->document_separator >= 0 ? options->document_separator : FSDP_TEXT_OWN;
-  const fsdp_text_form form = {.tokenizer = tokenizer,
+  const fsdp_text_form form = {.tokenizer = *tokenizer->path ? tokenizer->path : NULL,
                                .chat_template = options->chat_template,
                                .known = data.chat_template,
                                .known_bytes = data.chat_template_bytes,
@@ -131,59 +129,47 @@ static fsdp_status encode(const fsdp_options *options, const fsdp_setup *setup, 
   if (status == FSDP_OK && *tokenizer.no_bytes)
     status = fsdp_fail(error, FSDP_ERR_INPUT, "--prompt (%s): %.900s, or give --prompt-tokens",
                        fsdp_options_place(options, "prompt"), tokenizer.no_bytes);
-  if (status == FSDP_OK) status = open_codec(options, setup, tokenizer.path, codec, error);
+  if (status == FSDP_OK) status = open_codec(options, setup, &tokenizer, codec, error);
   if (status == FSDP_OK)
     status = fsdp_text_encode(codec, options->prompt, &sample->tokens, &sample->prompt_count, error);
-  fsdp_train_tokenizer_destroy(&tokenizer);
   return status;
 }
 
 // ---- Where tokens end
 
-static void add_end(fsdp_sample *sample, int64_t token) {
-  sample->ends = fsdp_realloc(sample->ends, (size_t)(sample->end_count + 1) * sizeof *sample->ends);
-  sample->ends[sample->end_count++] = token;
-}
-
-// Each eos_token_id of a file of the model, which is a number, a list or null; nothing if it is not there.
-static fsdp_status add_ends_of(const char *path, fsdp_sample *sample, bool *there, fsdp_error *error) {
+// Each eos_token_id of a file of the model, which is a number, a list or null.
+static fsdp_status add_ends_of(const char *path, fsdp_text_codec *codec, fsdp_error *error) {
   const fsdp_json_file file = {.path = path, .missing = "correct it", .damaged = "correct it"};
   json_t *root, *value;
   size_t i;
-  *there = access(path, F_OK) == 0;
-  if (!*there) return FSDP_OK;
   fsdp_status status = fsdp_json_file_read(&file, &root, error);
   if (status != FSDP_OK) return status;
   const json_t *ends = json_object_get(root, "eos_token_id");
-  if (json_is_integer(ends)) add_end(sample, json_integer_value(ends));
-  json_array_foreach(ends, i, value) if (json_is_integer(value)) add_end(sample, json_integer_value(value));
+  if (json_is_integer(ends)) fsdp_text_add_end(codec, json_integer_value(ends));
+  json_array_foreach(ends, i, value) {
+    if (json_is_integer(value)) fsdp_text_add_end(codec, json_integer_value(value));
+  }
   json_decref(root);
   return FSDP_OK;
 }
 
 // What ends a text of the data, and what Transformers' generate stops at: generation_config.json alone tells
 // it where there is one, else config.json.
-static fsdp_status find_ends(const fsdp_options *options, const fsdp_setup *setup, fsdp_sample *sample,
+static fsdp_status find_ends(const fsdp_options *options, const fsdp_setup *setup, fsdp_text_codec *codec,
                              fsdp_error *error) {
+  static const char *const names[] = {"generation_config.json", "config.json"};
   char room[4096], path[4200];
   const data_form data = form_of(options);
   free(data.chat_template);
   const int64_t last = data.ends.known ? data.ends.last : options->document_separator;
   const char *folder = folder_of_model(options, setup, room);
-  if (last >= 0) add_end(sample, last);
-  if (!folder) return FSDP_OK;
-  bool there;
-  snprintf(path, sizeof path, "%s/generation_config.json", folder);
-  fsdp_status status = add_ends_of(path, sample, &there, error);
-  if (status != FSDP_OK || there) return status;
-  snprintf(path, sizeof path, "%s/config.json", folder);
-  return add_ends_of(path, sample, &there, error);
-}
-
-static bool is_end(const fsdp_sample *sample, int64_t token) {
-  for (int i = 0; i < sample->end_count; i++)
-    if (sample->ends[i] == token) return true;
-  return false;
+  if (last >= 0) fsdp_text_add_end(codec, last);
+  for (int i = 0; folder && i < 2; i++) {
+    if (!fsdp_has_file(folder, names[i])) continue;
+    snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+    return add_ends_of(path, codec, error);
+  }
+  return FSDP_OK;
 }
 
 static fsdp_status check_tokens(const fsdp_options *options, const fsdp_sample *sample, int64_t vocabulary,
@@ -210,7 +196,7 @@ static fsdp_status read_prompt(const fsdp_options *options, fsdp_text_codec *cod
   if (status != FSDP_OK) return status;
   status = options->prompt_tokens ? parse_tokens(options, sample, error)
                                   : encode(options, &setup, model.vocab_size, codec, sample, error);
-  if (status == FSDP_OK && sample->as_tokens) status = find_ends(options, &setup, sample, error);
+  if (status == FSDP_OK && sample->as_tokens) status = find_ends(options, &setup, codec, error);
   return status == FSDP_OK ? check_tokens(options, sample, model.vocab_size, error) : status;
 }
 
@@ -230,9 +216,7 @@ fsdp_status fsdp_sample_create(fsdp_world *world, const fsdp_options *options, f
 
 void fsdp_sample_destroy(fsdp_sample *sample) {
   free(sample->tokens);
-  free(sample->ends);
   sample->tokens = NULL;
-  sample->ends = NULL;
 }
 
 fsdp_status fsdp_sample_check(const fsdp_sample *sample, const fsdp_options *options, fsdp_error *error) {
@@ -256,7 +240,7 @@ static char *print_tokens(const int32_t *tokens, int64_t count) {
 bool fsdp_sample_add(fsdp_sample *sample, fsdp_text_codec *codec, int32_t token) {
   char *text;
   fsdp_error ignored; // what fails here fails again where it is printed
-  if (sample->as_tokens ? is_end(sample, token) : fsdp_text_ends_with(codec, token)) return true;
+  if (fsdp_text_ends_with(codec, token)) return true;
   sample->tokens[sample->prompt_count + sample->new_count++] = token;
   if (sample->as_tokens || codec->end_text_count == 0) return false;
   if (fsdp_text_decode(codec, sample->tokens, sample->prompt_count, sample->new_count, &text, &ignored))
@@ -281,10 +265,10 @@ fsdp_status fsdp_sample_print(const fsdp_sample *sample, fsdp_text_codec *codec,
 
 const char *fsdp_sample_note(const fsdp_sample *sample, const fsdp_options *options,
                              const fsdp_text_codec *codec) {
-  if (sample && sample->as_tokens && sample->end_count == 0)
+  if (sample->as_tokens && codec->end_count == 0)
     return "no file of the model or data says which token ends a text, so what follows --prompt-tokens has "
            "--max-new-tokens tokens";
-  if (!codec || !codec->could_chat || fsdp_options_given(options, "chat-template")) return NULL;
+  if (!codec->could_chat || fsdp_options_given(options, "chat-template")) return NULL;
   return "--prompt is continued as it is; with --chat-template auto it is a user's message, by the chat "
          "template that the model has";
 }

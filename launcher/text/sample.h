@@ -12,8 +12,6 @@ typedef struct fsdp_sample {
   int32_t *tokens; // the prompt, and behind it what was sampled last
   int64_t prompt_count, new_count, new_max;
   bool as_tokens; // --prompt-tokens: printed as such
-  int64_t *ends;  // tokens that end what is sampled as tokens; of rank 0
-  int end_count;
 } fsdp_sample;
 
 // Before communication: starts a text codec if this process is rank 0, as its launcher says, and text is
@@ -21,7 +19,7 @@ typedef struct fsdp_sample {
 void fsdp_sample_start_codec(const fsdp_options *options, fsdp_text_codec *codec);
 
 // The prompt as tokens, and room for --max-new-tokens; nothing if no prompt is given. On rank 0 alone it
-// reads the model's configuration and opens the codec, or for --prompt-tokens finds what ends a text (the
+// reads the model's configuration and opens the codec, or for --prompt-tokens tells it what ends a text (the
 // data's last token, the eos_token_id of the model's files). FSDP_ERR_OPTION, FSDP_ERR_INPUT, FSDP_ERR_PEER;
 // every rank returns the same. Destroy it in any case; `codec` (of rank 0) outlives it.
 fsdp_status fsdp_sample_create(fsdp_world *world, const fsdp_options *options, fsdp_text_codec *codec,

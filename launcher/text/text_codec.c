@@ -3,9 +3,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/paths.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <jansson.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdlib.h>
@@ -95,7 +93,7 @@ static fsdp_status ask(fsdp_text_codec *codec, json_t *question, json_t **answer
   return error->status;
 }
 
-static void add_end(fsdp_text_codec *codec, int64_t token) {
+void fsdp_text_add_end(fsdp_text_codec *codec, int64_t token) {
   codec->ends = fsdp_realloc(codec->ends, (size_t)(codec->end_count + 1) * sizeof *codec->ends);
   codec->ends[codec->end_count++] = token;
 }
@@ -103,7 +101,8 @@ static void add_end(fsdp_text_codec *codec, int64_t token) {
 static void take_ends(fsdp_text_codec *codec, const json_t *answer) {
   const json_t *texts = json_object_get(answer, "end_texts"), *value;
   size_t i;
-  json_array_foreach(json_object_get(answer, "ends"), i, value) add_end(codec, json_integer_value(value));
+  json_array_foreach(json_object_get(answer, "ends"), i, value)
+      fsdp_text_add_end(codec, json_integer_value(value));
   codec->end_texts = fsdp_alloc((json_array_size(texts) + 1) * sizeof *codec->end_texts);
   json_array_foreach(texts, i, value) {
     char *text = strdup(json_string_value(value));
@@ -117,7 +116,7 @@ fsdp_status fsdp_text_codec_open(fsdp_text_codec *codec, const fsdp_text_form *f
   const bool chats = strcmp(form->chat_template, "plain") != 0;
   codec->first = form->first == FSDP_TEXT_OWN ? -1 : form->first;
   if (!form->tokenizer && !chats) {
-    if (form->last != -1) add_end(codec, form->last == FSDP_TEXT_OWN ? 0 : form->last);
+    if (form->last != -1) fsdp_text_add_end(codec, form->last == FSDP_TEXT_OWN ? 0 : form->last);
     return FSDP_OK;
   }
   if (!codec->process) return fail_ended(codec, error);
@@ -210,7 +209,7 @@ static char *decode_bytes(const int32_t *tokens, int64_t count) {
   return text;
 }
 
-static json_t *list_of(const int32_t *tokens, int64_t count) {
+json_t *fsdp_text_list(const int32_t *tokens, int64_t count) {
   json_t *list = json_array();
   for (int64_t i = 0; i < count; i++) json_array_append_new(list, json_integer(tokens[i]));
   return list;
@@ -223,8 +222,8 @@ fsdp_status fsdp_text_decode(fsdp_text_codec *codec, const int32_t *tokens, int6
     *text = decode_bytes(tokens + behind_count, count);
     return FSDP_OK;
   }
-  json_t *question = json_pack("{s:o, s:o}", "decode", list_of(tokens + behind_count, count), "behind",
-                               list_of(tokens, behind_count));
+  json_t *question = json_pack("{s:o, s:o}", "decode", fsdp_text_list(tokens + behind_count, count), "behind",
+                               fsdp_text_list(tokens, behind_count));
   fsdp_status status = ask(codec, question, &answer, error);
   if (status != FSDP_OK) return status;
   *text = strdup(json_string_value(json_object_get(answer, "text")));

@@ -9,6 +9,7 @@
 
 #include "runtime/base/status.h"
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -55,11 +56,15 @@ fsdp_status fsdp_text_codec_open(fsdp_text_codec *codec, const fsdp_text_form *f
 fsdp_status fsdp_text_encode(fsdp_text_codec *codec, const char *text, int32_t **tokens, int64_t *count,
                              fsdp_error *error);
 
-// Whether a text ends with the token, which is no part of it.
+// Whether a text ends with the token, which is no part of it; one more of these.
 bool fsdp_text_ends_with(const fsdp_text_codec *codec, int64_t token);
+void fsdp_text_add_end(fsdp_text_codec *codec, int64_t token);
 // Where in `text` a text that ends it begins; NULL: nowhere.
 char *fsdp_text_find_end(const fsdp_text_codec *codec, char *text);
 
 // What `count` tokens behind `behind_count` others read as: always UTF-8. The caller frees *text.
 fsdp_status fsdp_text_decode(fsdp_text_codec *codec, const int32_t *tokens, int64_t behind_count,
                              int64_t count, char **text, fsdp_error *error);
+
+// Tokens as a JSON array. A new reference.
+json_t *fsdp_text_list(const int32_t *tokens, int64_t count);

@@ -56,17 +56,21 @@ const char *fsdp_binding_method(void) {
   return "hwloc";
 }
 
+// The allowed processors of an object of the topology.
+static cpu_set_t allowed_of(hwloc_obj_t object, const cpu_set_t *allowed) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (size_t cpu = 0; cpu < PROCESSORS_MAX; cpu++)
+    if (CPU_ISSET(cpu, allowed) && hwloc_bitmap_isset(object->cpuset, (unsigned)cpu)) CPU_SET(cpu, &set);
+  return set;
+}
+
 // Leaves the allowed processors that are nearest to a PCI device; all of them if none is, or it is not
 // known.
 static void keep_near(hwloc_topology_t topology, const char *bus, cpu_set_t *allowed) {
   hwloc_obj_t device = hwloc_get_pcidev_by_busidstring(topology, bus);
   if (!device) return;
-  hwloc_obj_t holder = hwloc_get_non_io_ancestor_obj(topology, device);
-  cpu_set_t near;
-  CPU_ZERO(&near);
-  for (size_t cpu = 0; cpu < PROCESSORS_MAX; cpu++) {
-    if (CPU_ISSET(cpu, allowed) && hwloc_bitmap_isset(holder->cpuset, (unsigned)cpu)) CPU_SET(cpu, &near);
-  }
+  const cpu_set_t near = allowed_of(hwloc_get_non_io_ancestor_obj(topology, device), allowed);
   if (CPU_COUNT(&near) > 0) *allowed = near;
 }
 
@@ -85,13 +89,8 @@ static void list_cores(cpu_set_t *allowed, const char *bus, core_list *list) {
   int count = (int)hwloc_get_nbobjs_by_depth(topology, depth);
   list->cores = fsdp_alloc_zeroed((size_t)count, sizeof *list->cores);
   for (int i = 0; i < count; i++) {
-    hwloc_obj_t core = hwloc_get_obj_by_depth(topology, depth, (unsigned)i);
-    cpu_set_t *set = &list->cores[list->count];
-    CPU_ZERO(set);
-    for (size_t cpu = 0; cpu < PROCESSORS_MAX; cpu++) {
-      if (CPU_ISSET(cpu, allowed) && hwloc_bitmap_isset(core->cpuset, (unsigned)cpu)) CPU_SET(cpu, set);
-    }
-    list->count += CPU_COUNT(set) > 0;
+    const cpu_set_t set = allowed_of(hwloc_get_obj_by_depth(topology, depth, (unsigned)i), allowed);
+    if (CPU_COUNT(&set) > 0) list->cores[list->count++] = set;
   }
   hwloc_topology_destroy(topology);
 }

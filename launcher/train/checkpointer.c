@@ -2,10 +2,8 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/clock.h"
-#include "runtime/base/size.h"
 #include "runtime/base/text.h"
 #include "runtime/checkpoint/checkpoint_file.h"
-#include "runtime/checkpoint/checkpoint_folder.h"
 #include "runtime/exec/state.h"
 
 #include <errno.h>
@@ -25,8 +23,6 @@ typedef enum job { JOB_NONE, JOB_WRITE, JOB_COMMIT } job;
 
 struct fsdp_checkpointer {
   fsdp_checkpointer_config config;
-  char *folder, *model_folder, *model_tokenizer;
-  fsdp_checkpoint_model model;
   fsdp_checkpoint *checkpoint; // layout always; progress and files of the save under way
   int rank;
   uint64_t run;           // of all ranks; drawn at the start
@@ -100,14 +96,8 @@ static void wait_for_copies(fsdp_checkpointer *s) {
   pthread_mutex_unlock(&s->mutex);
 }
 
-// Lowers this thread's priority: a delayed compute thread delays every rank, so the writers' CPU time would
-// add up across ranks. The lowest priority would starve the writer where no core is ever idle.
-static void give_way(void) {
-  setpriority(PRIO_PROCESS, 0, 10); // of the calling thread alone, on Linux
-}
-
 static bool is_removed(const fsdp_checkpointer *s) {
-  return access(s->folder, F_OK) != 0 && errno == ENOENT;
+  return access(s->config.folder, F_OK) != 0 && errno == ENOENT;
 }
 
 // What fails without the experiment's folder fails for that reason.
@@ -117,17 +107,19 @@ static void explain_removed(const fsdp_checkpointer *s, fsdp_error *error) {
       error, FSDP_ERR_INPUT,
       "%s: is not there any more: it was removed during the run, or this node does not share it; make it "
       "again for the saves to come",
-      s->folder);
+      s->config.folder);
 }
 
 // Writes this rank's file.
 static void run_write(fsdp_checkpointer *s) {
   if (s->snapshots) {
-    give_way();
+    // A delayed compute thread delays every rank, so the writers' CPU time would add up across ranks. The
+    // lowest priority would starve the writer where no core is ever idle.
+    setpriority(PRIO_PROCESS, 0, 10); // of the calling thread alone, on Linux
     wait_for_copies(s);
   }
   char temporary[FSDP_CHECKPOINT_PATH_BYTES];
-  fsdp_checkpoint_path(s->folder, s->step, FSDP_CHECKPOINT_UNFINISHED, temporary);
+  fsdp_checkpoint_path(s->config.folder, s->step, FSDP_CHECKPOINT_UNFINISHED, temporary);
   fsdp_checkpoint_file_config config = {.checkpoint = s->checkpoint,
                                         .rank = s->rank,
                                         .folder = temporary,
@@ -135,7 +127,7 @@ static void run_write(fsdp_checkpointer *s) {
                                         .context = s,
                                         .piece_bytes = STAGING_BYTES};
   s->job_error.status = FSDP_OK;
-  if (fsdp_checkpoint_find_mark(s->folder, s->step, s->checkpoint->save, &s->job_error) == FSDP_OK)
+  if (fsdp_checkpoint_find_mark(s->config.folder, s->step, s->checkpoint->save, &s->job_error) == FSDP_OK)
     fsdp_checkpoint_file_write(&config, &s->file_bytes, &s->job_error);
   explain_removed(s, &s->job_error);
 }
@@ -144,7 +136,7 @@ static void run_write(fsdp_checkpointer *s) {
 // `replaced` had its name.
 static void print_saved(const fsdp_checkpointer *s, double seconds, int64_t replaced) {
   const fsdp_checkpoint *c = s->checkpoint;
-  char final[FSDP_CHECKPOINT_PATH_BYTES], size[24], gone[512] = "";
+  char final[FSDP_CHECKPOINT_PATH_BYTES], gone[512] = "";
   int64_t bytes = c->files_bytes;
   size_t used = 0;
   for (int i = 0; i < c->carried_count; i++) bytes += c->carried[i].bytes;
@@ -152,8 +144,8 @@ static void print_saved(const fsdp_checkpointer *s, double seconds, int64_t repl
     used += (size_t)snprintf(gone + used, sizeof gone - used, "%s step-%08" PRId64,
                              i == replaced ? "; removed" : ",", s->gone.items[i].step);
   if (used) snprintf(gone + used, sizeof gone - used, " (--ckpt-keep %d)", s->config.keep.newest);
-  fsdp_checkpoint_path(s->folder, s->step, "", final);
-  printf("saved:     %s, %s in %.1f s%s%s\n", final, fsdp_print_bytes(bytes, size, sizeof size), seconds,
+  fsdp_checkpoint_path(s->config.folder, s->step, "", final);
+  printf("saved:     %s, %s in %.1f s%s%s\n", final, fsdp_print_bytes(bytes).text, seconds,
          replaced ? "; it replaces an older one of its step" : "", gone);
   fflush(stdout);
 }
@@ -161,12 +153,12 @@ static void print_saved(const fsdp_checkpointer *s, double seconds, int64_t repl
 // Completes the checkpoint (rank 0). What went after the last one has no ranks' files any more.
 static void run_commit(fsdp_checkpointer *s) {
   s->job_error.status = FSDP_OK;
-  fsdp_checkpoint_remove_rest(s->folder, &s->gone);
-  if (fsdp_checkpoint_commit(s->folder, &s->model, s->checkpoint, &s->index, &s->gone, &s->job_error) ==
-      FSDP_OK) {
+  fsdp_checkpoint_remove_rest(s->config.folder, &s->gone);
+  if (fsdp_checkpoint_commit(s->config.folder, &s->config.model, s->checkpoint, &s->index, &s->gone,
+                             &s->job_error) == FSDP_OK) {
     const double seconds = (double)(fsdp_now_ns() - s->began_ns) / 1e9;
     const int64_t replaced = s->gone.count;
-    fsdp_checkpoint_prune(s->folder, &s->config.keep, &s->index, &s->gone);
+    fsdp_checkpoint_prune(s->config.folder, &s->config.keep, &s->index, &s->gone);
     print_saved(s, seconds, replaced);
     s->config.saved(s->config.context);
   }
@@ -254,12 +246,6 @@ fsdp_checkpointer *fsdp_checkpointer_create(const fsdp_checkpointer_config *conf
   fsdp_checkpointer *s = fsdp_alloc_zeroed(1, sizeof *s);
   s->config = *config;
   s->rank = config->world->rank;
-  s->folder = strdup(config->folder);
-  s->model = config->model;
-  s->model.folder = s->model_folder = config->model.folder ? strdup(config->model.folder) : NULL;
-  s->model.tokenizer = s->model_tokenizer = config->model.tokenizer ? strdup(config->model.tokenizer) : NULL;
-  FSDP_NEED_MEMORY(s->model_tokenizer || !config->model.tokenizer, "a path");
-  FSDP_NEED_MEMORY(s->folder && (s->model_folder || !config->model.folder), "a path");
   s->checkpoint = fsdp_checkpoint_create(fsdp_executor_config_of(config->executor)->plan, config->model_name);
   take_options(s->checkpoint->options, config->options);
   s->run = draw_run();
@@ -279,15 +265,12 @@ void fsdp_checkpointer_destroy(fsdp_checkpointer *s) {
     fsdp_checkpointer_warn(s);
   }
   join_thread(s);
-  fsdp_checkpoint_remove_rest(s->folder, &s->gone);
+  fsdp_checkpoint_remove_rest(s->config.folder, &s->gone);
   pthread_cond_destroy(&s->changed);
   pthread_mutex_destroy(&s->mutex);
   fsdp_checkpoint_destroy(s->checkpoint);
   free(s->index.entries);
   free(s->staging);
-  free(s->folder);
-  free(s->model_folder);
-  free(s->model_tokenizer);
   free(s);
 }
 
@@ -312,7 +295,7 @@ void fsdp_checkpointer_warn(fsdp_checkpointer *s) {
 }
 
 bool fsdp_checkpointer_can_settle(fsdp_checkpointer *s) {
-  return (s->writing || s->committing) && is_idle(s);
+  return s && (s->writing || s->committing) && is_idle(s);
 }
 
 // Whether any rank found the state to be not finite, which is worse than a disk that fails.
@@ -327,7 +310,7 @@ static void settle(fsdp_checkpointer *s) {
   s->last_error = s->job_error;
   if (fsdp_world_share_error(s->config.world, &s->last_error) != FSDP_OK) {
     share_not_finite(s);
-    fsdp_checkpoint_abandon(s->folder, s->checkpoint, s->rank);
+    fsdp_checkpoint_abandon(s->config.folder, s->checkpoint, s->rank);
     return;
   }
   s->checkpoint->files_bytes = fsdp_world_sum(s->config.world, s->file_bytes);
@@ -336,23 +319,19 @@ static void settle(fsdp_checkpointer *s) {
 }
 
 // All learn how rank 0 completed the checkpoint, and remove their files of what is gone for it.
-static void end_commit(fsdp_checkpointer *s) {
+static void finish_commit(fsdp_checkpointer *s) {
   struct {
     fsdp_error error;
     fsdp_checkpoint_gone_list gone;
   } outcome;
+  wait_for_job(s);
+  s->committing = false;
   memset(&outcome, 0, sizeof outcome);
   outcome.error = s->job_error;
   outcome.gone = s->gone;
   fsdp_world_broadcast(s->config.world, &outcome, (int64_t)sizeof outcome);
   s->last_error = outcome.error;
-  fsdp_checkpoint_remove_files(s->folder, &outcome.gone, s->rank, s->config.world->size);
-}
-
-static void finish_commit(fsdp_checkpointer *s) {
-  wait_for_job(s);
-  s->committing = false;
-  end_commit(s);
+  fsdp_checkpoint_remove_files(s->config.folder, &outcome.gone, s->rank, s->config.world->size);
 }
 
 void fsdp_checkpointer_settle(fsdp_checkpointer *s) {
@@ -387,7 +366,7 @@ fsdp_status fsdp_checkpointer_begin(fsdp_checkpointer *s, const fsdp_checkpoint_
   s->checkpoint->progress.results.saved_s = (int64_t)time(NULL);
   s->checkpoint->save = XXH64(&s->begun, sizeof s->begun, s->run);
   s->begun++;
-  if (s->rank == 0) fsdp_checkpoint_begin(s->folder, s->step, s->checkpoint->save, error);
+  if (s->rank == 0) fsdp_checkpoint_begin(s->config.folder, s->step, s->checkpoint->save, error);
   explain_removed(s, error);
   s->last_error = *error;
   if (fsdp_world_share_error(s->config.world, &s->last_error) != FSDP_OK) {

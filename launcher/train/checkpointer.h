@@ -32,7 +32,7 @@ typedef struct fsdp_checkpointer_config {
   void *context;
 } fsdp_checkpointer_config;
 
-// Strings are copied, but the chat template. Never NULL.
+// What the configuration points to outlives it, but for `options`. Never NULL.
 fsdp_checkpointer *fsdp_checkpointer_create(const fsdp_checkpointer_config *config);
 
 // All ranks; ends what is under way. NULL is allowed.
@@ -45,7 +45,7 @@ fsdp_status fsdp_checkpointer_begin(fsdp_checkpointer *checkpointer, const fsdp_
                                     fsdp_error *error);
 
 // Whether this rank has nothing left to do for what is under way: its file is on the disk or failed; then, on
-// rank 0, the checkpoint is complete or failed. False too while nothing is under way.
+// rank 0, the checkpoint is complete or failed. False too while nothing is under way, and of NULL.
 bool fsdp_checkpointer_can_settle(fsdp_checkpointer *checkpointer);
 
 // All ranks, and only if fsdp_checkpointer_can_settle on every one: exchanges what was written and lets rank

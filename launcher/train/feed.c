@@ -6,19 +6,11 @@
 #include "runtime/base/size.h"
 #include "runtime/data/spread.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 void fsdp_feed_create(fsdp_feed *feed, const fsdp_feed_config *config) {
-  feed->config = *config;
-  feed->micro_batches_seen = 0;
-  feed->steps_fed = feed->micro_batches_fed = feed->first_step = feed->sample_shift = feed->updates = 0;
-  feed->eval_step = feed->spread_step = -1;
-  feed->spread = feed->spread_scratch = NULL;
-  feed->work = NULL;
-  feed->sampled = NULL;
-  feed->learned = (fsdp_learned){0};
+  *feed = (fsdp_feed){.config = *config, .eval_step = -1, .spread_step = -1};
   if (config->loss_of_documents)
     fsdp_learned_create(&feed->learned, config->rows.parts * config->rows.local_seq);
   for (int i = 0; i < FSDP_FEED_STEPS_KEPT; i++) atomic_init(&feed->busy_ns[i], 0);
@@ -34,8 +26,6 @@ void fsdp_feed_destroy(fsdp_feed *feed) {
   free(feed->spread_scratch);
   free(feed->work);
   fsdp_learned_destroy(&feed->learned);
-  feed->spread = feed->spread_scratch = NULL;
-  feed->work = NULL;
 }
 
 void fsdp_feed_seek(fsdp_feed *feed, int64_t step, int64_t updates, int64_t sample_shift) {
@@ -70,16 +60,12 @@ static int64_t position_at(fsdp_feed *feed, int64_t step, int64_t place) {
   return feed->spread[place];
 }
 
-// The position in the step of sequence `sequence` of this rank's micro-batch `micro_batch`, and its sample.
+// The position in the step of sequence `sequence` of this rank's micro-batch `micro_batch`.
 static int64_t position_of(fsdp_feed *feed, int64_t step, int64_t micro_batch, int64_t sequence) {
   const fsdp_feed_config *config = &feed->config;
   fsdp_sampler_part part = {
       .ranks = config->ranks, .rank = config->rank, .micro_batch = micro_batch, .batch = config->rows.batch};
   return position_at(feed, step, fsdp_sampler_position(&part, sequence));
-}
-
-static int64_t sample_of(fsdp_feed *feed, int64_t step, int64_t micro_batch, int64_t sequence) {
-  return sample_at(feed, step, position_of(feed, step, micro_batch, sequence));
 }
 
 // A sequence of the batch that is fed, and where its numbers come from.
@@ -90,20 +76,18 @@ typedef struct fed_sequence {
   int64_t step, position; // of a step's samples, where it stands there; step -1: it is none
 } fed_sequence;
 
+// The position in its sequence of index `index` of a rank's rows.
+static int64_t position_of_index(const fsdp_feed *feed, int64_t index) {
+  return fsdp_rows_position(&feed->config.rows, &feed->config.mesh, feed->config.world_rank, index);
+}
+
 // The part of `sample` at index `index` of a rank's rows and on: as many positions as are neighbours both in
 // the sequence and in the rows.
 static fsdp_dataset_part part_at(const fsdp_feed *feed, int64_t sample, int64_t index) {
   const fsdp_rows *rows = &feed->config.rows;
   int64_t end = fsdp_min_i64((index / rows->piece + 1) * rows->piece, rows->local_seq);
   if (index < rows->chunk) end = fsdp_min_i64(end, rows->chunk);
-  return (fsdp_dataset_part){.sample = sample,
-                             .first =
-                                 fsdp_rows_position(rows, &feed->config.mesh, feed->config.world_rank, index),
-                             .count = end - index};
-}
-
-static int64_t position_of_index(const fsdp_feed *feed, int64_t index) {
-  return fsdp_rows_position(&feed->config.rows, &feed->config.mesh, feed->config.world_rank, index);
+  return (fsdp_dataset_part){.sample = sample, .first = position_of_index(feed, index), .count = end - index};
 }
 
 // ---- Inputs (models/graph/inputs.def): each fills in the numbers of one sequence
@@ -255,8 +239,7 @@ void fsdp_feed_logits(fsdp_feed *feed, fsdp_executor *executor, const int32_t *t
   FSDP_CHECK(count >= 1 && count <= rows->seq, "a text of %lld tokens", (long long)count);
   int64_t row = FSDP_NO_ROW;
   for (int64_t index = 0; index < rows->local_seq && feed->config.rank == 0; index++)
-    if (fsdp_rows_position(rows, &feed->config.mesh, feed->config.world_rank, index) == count - 1)
-      row = fsdp_rows_row(rows, 0, index);
+    if (position_of_index(feed, index) == count - 1) row = fsdp_rows_row(rows, 0, index);
   feed->sampled = tokens;
   feed->sampled_count = count;
   fsdp_executor_run_logits(executor, row, logits);
@@ -279,15 +262,10 @@ void fsdp_feed_step(void *context, float scalars[FSDP_SCALAR_COUNT], float *targ
   int64_t count = 0;
   for (int64_t m = 0; m < feed->config.micro_batches; m++) {
     for (int64_t i = 0; i < feed->config.rows.batch; i++)
-      count += count_targets(feed, sample_of(feed, step, m, i));
+      count += count_targets(feed, sample_at(feed, step, position_of(feed, step, m, i)));
   }
   *target_count = (float)count;
   book(feed, step, began_ns);
-}
-
-// Every sequence is the text that is being sampled, which costs nothing more: only one row is looked at.
-static fed_sequence sampled_sequence(int64_t index) {
-  return (fed_sequence){.index = index, .step = -1};
 }
 
 static fed_sequence eval_sequence(const fsdp_feed *feed, int64_t index) {
@@ -312,7 +290,8 @@ void fsdp_feed_batch(void *context, int32_t *const inputs[FSDP_INPUT_COUNT]) {
   const int64_t began_ns = fsdp_now_ns(), fed = feed->micro_batches_fed;
   const int64_t step = fed / feed->config.micro_batches, micro_batch = fed % feed->config.micro_batches;
   for (int64_t i = 0; i < feed->config.rows.batch; i++) {
-    const fed_sequence sequence = feed->sampled ? sampled_sequence(i)
+    // Each is the text that is being sampled, if any, which costs nothing more: one row is looked at.
+    const fed_sequence sequence = feed->sampled ? (fed_sequence){.index = i, .step = -1}
                                   : is_step     ? step_sequence(feed, step, micro_batch, i)
                                                 : eval_sequence(feed, i);
     fill_sequence(feed, &sequence, inputs);
@@ -360,11 +339,9 @@ double fsdp_feed_take_ms(fsdp_feed *feed, int64_t step) {
 }
 
 fsdp_feed_counts fsdp_feed_count(const fsdp_feed *feed, int64_t step) {
-  const fsdp_sampler *sampler = &feed->config.sampler;
-  const int64_t steps = fsdp_sampler_steps_per_epoch(sampler), at = step + feed->sample_shift;
   fsdp_feed_counts counts = {0};
-  for (int64_t position = 0; position < sampler->global_batch; position++) {
-    int64_t sample = fsdp_sampler_sample(sampler, at / steps, at % steps, position);
+  for (int64_t position = 0; position < feed->config.sampler.global_batch; position++) {
+    const int64_t sample = sample_at(feed, step, position);
     counts.real += fsdp_dataset_real_count(feed->config.dataset, sample);
     counts.learned += fsdp_dataset_target_count(feed->config.dataset, sample);
   }

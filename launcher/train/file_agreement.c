@@ -72,30 +72,29 @@ static char *describe(const fsdp_file_list *list) {
   return out;
 }
 
-static void copy_line(char out[SHOWN_BYTES], const char *line) {
-  if (!*line) line = "no further file";
-  snprintf(out, SHOWN_BYTES, "%.*s", (int)strcspn(line, "\n"), line);
-}
-
-static fsdp_status agree_on_list(const comparison *c) {
-  fsdp_world *world = c->world;
-  char *mine = describe(c->list), mine_at[SHOWN_BYTES], first_at[SHOWN_BYTES];
-  char *first = fsdp_world_broadcast_text(world, mine);
-  c->error->status = FSDP_OK;
-  const char *a = mine, *b = first;
+bool fsdp_lines_agree(fsdp_world *world, const char *text, char *mine, char *first, size_t line_bytes) {
+  char *other = fsdp_world_broadcast_text(world, text);
+  const char *a = text, *b = other;
   while (*a && *b && strcspn(a, "\n") == strcspn(b, "\n") && !memcmp(a, b, strcspn(a, "\n"))) {
     a += strcspn(a, "\n") + 1;
     b += strcspn(b, "\n") + 1;
   }
-  if (strcmp(a, b) != 0) {
-    copy_line(mine_at, a);
-    copy_line(first_at, b);
+  const bool agree = !*a && !*b;
+  snprintf(mine, line_bytes, "%.*s", (int)strcspn(a, "\n"), a);
+  snprintf(first, line_bytes, "%.*s", (int)strcspn(b, "\n"), b);
+  free(other);
+  return agree;
+}
+
+static fsdp_status agree_on_list(const comparison *c) {
+  fsdp_world *world = c->world;
+  char *list = describe(c->list), mine[SHOWN_BYTES], first[SHOWN_BYTES];
+  c->error->status = FSDP_OK;
+  if (!fsdp_lines_agree(world, list, mine, first, SHOWN_BYTES))
     fsdp_fail(c->error, FSDP_ERR_INPUT, "%s reads %s, but %s reads %s: every rank must read the same files",
-              fsdp_world_rank_name(world, 0).text, first_at, fsdp_world_rank_name(world, world->rank).text,
-              mine_at);
-  }
-  free(first);
-  free(mine);
+              fsdp_world_rank_name(world, 0).text, *first ? first : "no further file",
+              fsdp_world_rank_name(world, world->rank).text, *mine ? mine : "no further file");
+  free(list);
   return fsdp_world_share_error(world, c->error);
 }
 
@@ -189,13 +188,9 @@ static fsdp_status compare_sightings(comparison *c) {
 
 static void find_class(comparison *c) {
   fsdp_world *world = c->world;
-  XXH3_state_t *state = XXH3_createState();
-  FSDP_NEED_MEMORY(state, "a hash");
-  XXH3_64bits_reset(state);
+  uint64_t mine = 0, *all = fsdp_alloc((size_t)world->size * sizeof *all);
   for (int i = 0; i < c->unlike_count; i++)
-    XXH3_64bits_update(state, &c->seen[c->unlike[i]].identity, sizeof(uint64_t));
-  uint64_t mine = XXH3_64bits_digest(state), *all = fsdp_alloc((size_t)world->size * sizeof *all);
-  XXH3_freeState(state);
+    mine = XXH64(&c->seen[c->unlike[i]].identity, sizeof(uint64_t), mine);
   fsdp_world_gather(world, &mine, (int64_t)sizeof mine, all);
   c->first = -1;
   for (int r = 0; r < world->size; r++) {
@@ -221,32 +216,24 @@ static bool is_mine(const comparison *c, int index, int lane) {
 
 // Adds the slice's hash. Sums of hashes that are seeded with their slices' numbers depend on the order of
 // slices, but not on who hashed which.
-static fsdp_status hash_slice(const char *path, int descriptor, int64_t slice, int64_t bytes, void *buffer,
+static fsdp_status hash_slice(const char *path, int descriptor, int64_t slice, int64_t bytes, char *buffer,
                               uint64_t *sum, fsdp_error *error) {
-  XXH3_state_t *state = XXH3_createState();
-  FSDP_NEED_MEMORY(state, "a hash");
-  XXH3_64bits_reset_withSeed(state, (uint64_t)slice);
-  fsdp_status status = FSDP_OK;
-  for (int64_t done = 0; done < bytes && status == FSDP_OK;) {
-    ssize_t got = pread(descriptor, buffer, (size_t)fsdp_min_i64(READ_BYTES, bytes - done),
+  for (int64_t done = 0; done < bytes;) {
+    ssize_t got = pread(descriptor, buffer + done, (size_t)fsdp_min_i64(READ_BYTES, bytes - done),
                         (off_t)(slice * SLICE_BYTES + done));
     if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) {
-      status = fsdp_fail(error, FSDP_ERR_INPUT, "%s: reading it failed (%s); copy the file again", path,
-                         got ? strerror(errno) : "the file became shorter");
-    } else {
-      XXH3_64bits_update(state, buffer, (size_t)got);
-      done += got;
-      fsdp_progress_mark();
-    }
+    if (got <= 0)
+      return fsdp_fail(error, FSDP_ERR_INPUT, "%s: reading it failed (%s); copy the file again", path,
+                       got ? strerror(errno) : "the file became shorter");
+    done += got;
+    fsdp_progress_mark();
   }
-  *sum += XXH3_64bits_digest(state);
-  XXH3_freeState(state);
-  return status;
+  *sum += XXH3_64bits_withSeed(buffer, (size_t)bytes, (uint64_t)slice);
+  return FSDP_OK;
 }
 
 // This rank's lanes of file `index` of those that are unlike: sums[lane].
-static fsdp_status hash_share(comparison *c, int index, void *buffer, uint64_t *sums) {
+static fsdp_status hash_share(comparison *c, int index, char *buffer, uint64_t *sums) {
   int file = c->unlike[index];
   const char *path = c->list->files[file].path;
   int64_t bytes = compared_bytes(c, file), slices = (bytes + SLICE_BYTES - 1) / SLICE_BYTES;
@@ -298,7 +285,7 @@ static fsdp_status compare_contents(comparison *c) {
   int count = c->unlike_count * c->lanes;
   uint64_t *sums = fsdp_alloc_zeroed((size_t)count, sizeof *sums);
   int64_t *bounds = fsdp_alloc(2 * (size_t)count * sizeof *bounds);
-  void *buffer = fsdp_alloc((size_t)READ_BYTES);
+  char *buffer = fsdp_alloc((size_t)SLICE_BYTES);
   c->error->status = FSDP_OK;
   fsdp_status status = FSDP_OK;
   for (int i = 0; i < c->unlike_count && status == FSDP_OK; i++)

@@ -28,6 +28,10 @@ typedef struct fsdp_listed_file {
   char *path;
 } fsdp_listed_file;
 
+// Whether every rank has rank 0's text, whose lines all end: if not, the first line that differs into `mine`
+// and rank 0's into `first`, "" behind the last. Called by all ranks.
+bool fsdp_lines_agree(fsdp_world *world, const char *text, char *mine, char *first, size_t line_bytes);
+
 // What the comparison cost.
 typedef struct fsdp_file_agreement {
   int64_t bytes; // of files whose contents were compared, each counted once

@@ -12,7 +12,6 @@
 #include <stdarg.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #define PATH_BYTES  4096

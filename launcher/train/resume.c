@@ -2,7 +2,7 @@
 
 #include "models/model.h"
 #include "runtime/base/check.h"
-#include "runtime/base/size.h"
+#include "runtime/base/paths.h"
 #include "runtime/base/text.h"
 #include "runtime/checkpoint/checkpoint_file.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
@@ -10,7 +10,6 @@
 
 #include <inttypes.h>
 #include <string.h>
-#include <unistd.h>
 
 struct fsdp_resume {
   fsdp_resume_config config;
@@ -61,9 +60,7 @@ static void find_candidates(fsdp_resume *r, fsdp_error *error) {
   const char *path = r->config.path;
   if (r->named && fsdp_checkpoint_named(r->config.folder, path, word)) path = word;
   const char *folder = r->named ? path : r->config.folder;
-  char manifest[FSDP_CHECKPOINT_PATH_BYTES + 32];
-  snprintf(manifest, sizeof manifest, "%.4000s/" FSDP_CHECKPOINT_MANIFEST, path);
-  if (r->named && access(manifest, F_OK) == 0) {
+  if (r->named && fsdp_has_file(path, FSDP_CHECKPOINT_MANIFEST)) {
     r->entries = fsdp_alloc_zeroed(1, sizeof *r->entries);
     snprintf(r->entries[0].path, sizeof r->entries[0].path, "%.4000s", path);
     r->count = 1;
@@ -144,23 +141,24 @@ static fsdp_status check_model(fsdp_resume *r, fsdp_error *error) {
                    r->path, what, resized);
 }
 
-// The next candidate that can be used, from r->index on; a damaged one is reported and skipped.
-static fsdp_status choose(fsdp_resume *r, fsdp_error *error) {
-  fsdp_error wrong = {0};
-  for (; r->index < r->count; r->index++) {
-    if (take_candidate(r, &wrong) == FSDP_OK) return check_model(r, error);
-    if (r->named && r->count == 1) {
-      *error = wrong;
-      return error->status;
-    }
-    if (r->config.world->rank == 0) {
-      fprintf(stderr, "fsdp_train: warning: %s\n", wrong.message);
-    }
-  }
+// Reports a candidate that *error says is damaged, and goes to the next one. FSDP_ERR_INPUT if none is left.
+static fsdp_status skip(fsdp_resume *r, fsdp_error *error) {
+  const fsdp_error wrong = *error;
+  if (r->named && r->count == 1) return error->status;
+  if (r->config.world->rank == 0) fprintf(stderr, "fsdp_train: warning: %s\n", wrong.message);
+  *error = (fsdp_error){0};
+  if (++r->index < r->count) return FSDP_OK;
   return fsdp_fail(error, FSDP_ERR_INPUT,
                    "%s: none of its %d checkpoints can be used (the last: %.600s); start over with --resume "
                    "off or a different -e",
                    r->named ? r->config.path : r->config.folder, r->count, wrong.message);
+}
+
+// The next candidate that can be used, from r->index on.
+static fsdp_status choose(fsdp_resume *r, fsdp_error *error) {
+  while (take_candidate(r, error) != FSDP_OK)
+    if (skip(r, error) != FSDP_OK) return error->status;
+  return check_model(r, error);
 }
 
 fsdp_status fsdp_resume_create(const fsdp_resume_config *config, fsdp_resume **resume, fsdp_error *error) {
@@ -248,22 +246,9 @@ static fsdp_status load_one(fsdp_resume *r, fsdp_executor *executor, fsdp_error 
 }
 
 fsdp_status fsdp_resume_load(fsdp_resume *r, fsdp_executor *executor, fsdp_error *error) {
-  for (;;) {
-    if (load_one(r, executor, error) == FSDP_OK) return FSDP_OK;
-    if (r->named && r->count == 1) return error->status;
-    if (r->config.world->rank == 0) fprintf(stderr, "fsdp_train: warning: %s\n", error->message);
-    r->index++;
-    char last[600];
-    snprintf(last, sizeof last, "%.599s", error->message);
-    if (r->index == r->count) {
-      return fsdp_fail(error, FSDP_ERR_INPUT,
-                       "%s: none of its %d checkpoints can be used (the last: %s); start over with --resume "
-                       "off or a different -e",
-                       r->named ? r->config.path : r->config.folder, r->count, last);
-    }
-    error->status = FSDP_OK;
-    if (choose(r, error) != FSDP_OK) return error->status;
-  }
+  while (load_one(r, executor, error) != FSDP_OK)
+    if (skip(r, error) != FSDP_OK || choose(r, error) != FSDP_OK) return error->status;
+  return FSDP_OK;
 }
 
 // ---- Queries

@@ -1,5 +1,6 @@
 #include "launcher/train/resume_changes.h"
 
+#include "launcher/options/option_table.h"
 #include "runtime/base/check.h"
 
 #include <stdio.h>
@@ -30,12 +31,6 @@ static const char *const unchanging[] = {
 
 const char *const *fsdp_resume_unchanging(void) {
   return unchanging;
-}
-
-static bool is_compared(const char *name) {
-  for (int i = 0; unchanging[i]; i++)
-    if (strcmp(name, unchanging[i]) == 0) return false;
-  return true;
 }
 
 typedef struct listing {
@@ -88,7 +83,7 @@ bool fsdp_resume_changes(const json_t *saved, const char *current, bool data_dif
     char *name = strndup(current, length), *value = strndup(current + length + 1, line - length - 1);
     FSDP_NEED_MEMORY(name && value, "a text");
     const char *was = json_string_value(json_object_get(saved, name));
-    if (was && is_compared(name)) compare(&l, name, was, value, data_differs);
+    if (was && !fsdp_option_is_one_of(name, unchanging)) compare(&l, name, was, value, data_differs);
     free(name);
     free(value);
     current += line + (current[line] == '\n');

@@ -17,7 +17,8 @@ enum { HEADER_BYTES = 64, NUMBERS = 7, SHAPE = 6 }; // numbers of the header; th
 struct fsdp_routing {
   int file; // of a record
   int failure;
-  char *path, *temporary;
+  const char *path;
+  char *temporary;
   const uint16_t *values;
   void *map; // of a replay
   size_t map_bytes;
@@ -154,8 +155,7 @@ fsdp_status fsdp_routing_begin_record(const fsdp_routing_config *c, int64_t *kep
 fsdp_status fsdp_routing_open_record(const fsdp_routing_config *c, fsdp_routing **routing,
                                      fsdp_error *error) {
   fsdp_routing *r = create(c);
-  r->path = strdup(c->path);
-  FSDP_NEED_MEMORY(r->path, "a path");
+  r->path = c->path;
   r->temporary = temporary_of(c->path);
   r->file = open(r->temporary, O_RDWR);
   *routing = r;
@@ -240,7 +240,6 @@ void fsdp_routing_close(fsdp_routing *r) {
   if (!r) return;
   if (r->file >= 0) close(r->file);
   if (r->map) munmap(r->map, r->map_bytes);
-  free(r->path);
   free(r->temporary);
   free(r->layer_of_module);
   free(r);

@@ -16,7 +16,7 @@
 typedef struct fsdp_routing fsdp_routing;
 
 typedef struct fsdp_routing_config {
-  const char *path;
+  const char *path; // of a record it outlives the routing
   const fsdp_plan *plan;
   int64_t global_batch;
   int64_t first_step; // of a record: steps before this start's first

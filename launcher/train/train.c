@@ -4,7 +4,6 @@
 #include "launcher/setup/rank_memory.h"
 #include "launcher/train/train_trace.h"
 #include "launcher/train/trainer.h"
-#include "runtime/base/size.h"
 #include "runtime/exec/access_trace.h"
 #include "runtime/exec/self_test.h"
 
@@ -29,12 +28,6 @@ static fsdp_status choose_trace(fsdp_trainer *t, fsdp_error *error) {
 
 static fsdp_status find_memory(fsdp_trainer *t, fsdp_error *error) {
   return fsdp_rank_memory_find(t->world, t->gpu, &t->ranks, error);
-}
-
-static fsdp_status agree_on_memory(fsdp_trainer *t, fsdp_error *error) {
-  (void)error;
-  fsdp_rank_memory_agree(t->world, &t->ranks);
-  return FSDP_OK;
 }
 
 static fsdp_status plan(fsdp_trainer *t, fsdp_error *error) {
@@ -90,7 +83,8 @@ static fsdp_status create_session(fsdp_trainer *t, fsdp_error *error) {
       .seed = (uint64_t)t->options->seed,
       .measure = t->measures,
       .profile = true,
-      .traced = fsdp_train_traced_steps(t->options)};
+      .traced = {t->options->trace ? t->options->trace_first : 0,
+                 t->options->trace ? t->options->trace_last : 0}};
   return fsdp_session_create(&config, &t->session, error);
 }
 
@@ -169,8 +163,7 @@ typedef struct stage {
 static const stage planning[] = {
     {fsdp_train_agree_on_model, false},
     {fsdp_train_agree_on_profile, false},
-    {find_memory, true},
-    {agree_on_memory, false},
+    {find_memory, false},
     {plan, true},
     {agree_on_program, false},
     {self_test, true},
@@ -193,14 +186,8 @@ static const stage training[] = {
     {fsdp_train_run_steps, false},   {fsdp_train_finish, false},
 };
 
-static const stage checking_evaluation[] = {
-    {fsdp_train_eval_find_checkpoint, false},
-    {fsdp_train_open_model, true},
-    {fsdp_train_find_data, true},
-    {fsdp_train_agree_on_files, false},
-    {fsdp_train_eval_open_files, true},
-};
-
+// A dry run does those before the session.
+enum { EVALUATION_CHECKS = 5 };
 static const stage evaluating[] = {
     {fsdp_train_eval_find_checkpoint, false},
     {fsdp_train_open_model, true},
@@ -241,7 +228,6 @@ static void destroy(fsdp_trainer *t) {
   fsdp_dataset_close(t->eval_dataset);
   fsdp_data_paths_destroy(&t->data_paths);
   fsdp_data_paths_destroy(&t->eval_paths);
-  fsdp_train_tokenizer_destroy(&t->tokenizer);
   fsdp_setup_destroy(&t->setup);
   free(t->sampled);
   free(t->loads);
@@ -270,7 +256,8 @@ static fsdp_status plan_and_run(fsdp_trainer *t, stage_list checks, stage_list r
 
 fsdp_status fsdp_train_evaluate(const fsdp_train_config *config, fsdp_error *error) {
   fsdp_trainer t = trainer_of(config, FSDP_PROGRAM_EVAL);
-  fsdp_status status = plan_and_run(&t, LIST(checking_evaluation), LIST(evaluating), error);
+  const stage_list checks = {evaluating, EVALUATION_CHECKS};
+  fsdp_status status = plan_and_run(&t, checks, LIST(evaluating), error);
   destroy(&t);
   return status;
 }

@@ -18,31 +18,15 @@
 // A comparison of files that takes longer is reported.
 #define REPORTED_S 5
 
-// The first line in which two descriptions differ, into `mine` and `theirs`.
-static void first_difference(const char *a, const char *b, char mine[128], char theirs[128]) {
-  while (*a && *b) {
-    size_t length_a = strcspn(a, "\n"), length_b = strcspn(b, "\n");
-    if (length_a != length_b || memcmp(a, b, length_a) != 0) break;
-    a += length_a + 1;
-    b += length_b + 1;
-  }
-  snprintf(mine, 128, "%.*s", (int)strcspn(a, "\n"), a);
-  snprintf(theirs, 128, "%.*s", (int)strcspn(b, "\n"), b);
-}
-
 fsdp_status fsdp_train_agree_on_options(fsdp_world *world, const fsdp_options *options, fsdp_error *error) {
-  char *mine = fsdp_options_describe(options), *first = fsdp_world_broadcast_text(world, mine);
+  char *mine = fsdp_options_describe(options), here[128], there[128];
   error->status = FSDP_OK;
-  if (strcmp(mine, first) != 0) {
-    char here[128], there[128];
-    first_difference(mine, first, here, there);
+  if (!fsdp_lines_agree(world, mine, here, there, sizeof here))
     fsdp_fail(error, FSDP_ERR_OPTION,
               "%s was started with --%s but %s with --%s: start every rank with the same options",
               fsdp_world_rank_name(world, world->rank).text, here, fsdp_world_rank_name(world, 0).text,
               there);
-  }
   free(mine);
-  free(first);
   return fsdp_world_share_error(world, error);
 }
 
@@ -71,7 +55,6 @@ fsdp_status fsdp_train_agree_on_model(fsdp_trainer *t, fsdp_error *error) {
   const fsdp_options *options = t->options;
   fsdp_setup setup = {0};
   fsdp_model_config mine;
-  error->status = FSDP_OK;
   fsdp_setup_read_model(options, &setup, &mine, error);
   if (fsdp_world_share_error(world, error) != FSDP_OK) return error->status;
   char *text = print_model(&mine), *first = fsdp_world_broadcast_text(world, text);
@@ -90,26 +73,21 @@ fsdp_status fsdp_train_agree_on_model(fsdp_trainer *t, fsdp_error *error) {
 
 fsdp_status fsdp_train_agree_on_profile(fsdp_trainer *t, fsdp_error *error) {
   fsdp_world *world = t->world;
-  char *mine = NULL, *first = NULL, here[128], there[128];
-  error->status = FSDP_OK;
+  char *mine, here[128], there[128];
   if (!t->options->profile) return FSDP_OK; // on every rank: options are compared
   fsdp_setup_print_profile(t->options, &mine, error);
   if (fsdp_world_share_error(world, error) != FSDP_OK) {
     free(mine);
     return error->status;
   }
-  first = fsdp_world_broadcast_text(world, mine);
-  if (strcmp(mine, first) != 0) {
-    first_difference(mine, first, here, there);
+  if (!fsdp_lines_agree(world, mine, here, there, sizeof here))
     fsdp_fail(
         error, FSDP_ERR_INPUT,
         "--profile %.300s: the ranks' profiles differ: %s has \"%s\", but %s \"%s\"; every rank must read "
         "the same file",
         t->options->profile, fsdp_world_rank_name(world, 0).text, there,
         fsdp_world_rank_name(world, world->rank).text, here);
-  }
   free(mine);
-  free(first);
   return fsdp_world_share_error(world, error);
 }
 
@@ -125,7 +103,7 @@ fsdp_status fsdp_train_agree_on_files(fsdp_trainer *t, fsdp_error *error) {
   const fsdp_options *o = t->options;
   fsdp_file_list list = {0};
   fsdp_file_agreement cost;
-  if (t->tokenizer.path) fsdp_file_list_add(&list, "tokenizer", t->tokenizer.path);
+  if (*t->tokenizer.path) fsdp_file_list_add(&list, "tokenizer", t->tokenizer.path);
   for (int i = 0; i < t->data_paths.count; i++) fsdp_file_list_add(&list, "data", t->data_paths.files[i]);
   for (int i = 0; i < t->eval_paths.count; i++)
     fsdp_file_list_add(&list, "evaluation data", t->eval_paths.files[i]);
@@ -136,9 +114,8 @@ fsdp_status fsdp_train_agree_on_files(fsdp_trainer *t, fsdp_error *error) {
   fsdp_status status = fsdp_file_list_agree(&comparison, &cost, error);
   fsdp_file_list_destroy(&list);
   if (status == FSDP_OK && fsdp_trainer_is_first(t) && cost.seconds > REPORTED_S) {
-    char bytes[24];
-    printf("files:     %s compared between nodes in %.0f s\n",
-           fsdp_print_bytes(cost.bytes, bytes, sizeof bytes), cost.seconds);
+    printf("files:     %s compared between nodes in %.0f s\n", fsdp_print_bytes(cost.bytes).text,
+           cost.seconds);
   }
   return status;
 }

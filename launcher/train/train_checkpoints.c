@@ -1,14 +1,15 @@
 #include "launcher/train/train_checkpoints.h"
 
 #include "launcher/train/resume_changes.h"
-#include "runtime/base/check.h"
 #include "runtime/base/clock.h"
+#include "runtime/base/paths.h"
 #include "runtime/base/plural.h"
 #include "runtime/base/random_rounds.h"
 #include "runtime/base/size.h"
 #include "runtime/base/text.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,9 +49,26 @@ static fsdp_status refuse_to_overwrite(const fsdp_train_checkpoints *self, fsdp_
                    fsdp_options_place(o, "resume"), self->folder, count ? what : "a log");
 }
 
+// Makes the experiment's folder if it is missing.
+static fsdp_status make_folder(const fsdp_options *options, fsdp_train_folder *folder, fsdp_error *error) {
+  const int bytes = (int)sizeof folder->path;
+  int length = snprintf(folder->path, sizeof folder->path, "%s/%s", options->save_dir, options->experiment);
+  if (length < 0 || length >= bytes - 16) {
+    return fsdp_fail(error, FSDP_ERR_INPUT, "--save-dir '%.200s...': the path is too long",
+                     options->save_dir);
+  }
+  folder->made_above = access(options->save_dir, F_OK) != 0;
+  folder->made = access(folder->path, F_OK) != 0;
+  if (fsdp_make_folders(folder->path)) return FSDP_OK;
+  return fsdp_fail(
+      error, FSDP_ERR_INPUT,
+      "the experiment's folder '%s' cannot be created (%s): use a --save-dir that you may write to",
+      folder->path, strerror(errno));
+}
+
 static fsdp_status open_folder(fsdp_train_checkpoints *self, fsdp_checkpoint_gone_list *gone,
                                fsdp_error *error) {
-  fsdp_status status = fsdp_train_make_folder(self->options, &self->made, error);
+  fsdp_status status = make_folder(self->options, &self->made, error);
   if (status == FSDP_OK)
     status = fsdp_checkpoint_lock_take(self->folder, LOCK_WAIT_MS, say_waiting, &self->lock, error);
   if (status == FSDP_OK) fsdp_checkpoint_clean(self->folder, gone);
@@ -85,7 +103,8 @@ void fsdp_train_checkpoints_close(fsdp_train_checkpoints *self) {
   fsdp_resume_destroy(self->resume);
   if (!self->folder || !is_first(self)) return;
   fsdp_checkpoint_lock_release(self->folder, &self->lock);
-  fsdp_train_leave_folder(self->options, &self->made);
+  // What was made and nothing was written to: a start that fails leaves no empty folder.
+  if (self->made.made && rmdir(self->folder) == 0 && self->made.made_above) rmdir(self->options->save_dir);
 }
 
 bool fsdp_train_checkpoints_found(const fsdp_train_checkpoints *self) {
@@ -132,11 +151,11 @@ static void note_rounding(const fsdp_checkpoint_progress *p, const fsdp_plan_con
 static void print_resumed(const fsdp_train_checkpoints *self, const char *note, const char *changes) {
   const fsdp_checkpoint *c = fsdp_resume_checkpoint(self->resume);
   const fsdp_mesh saved = fsdp_factored_whole(&c->mesh);
-  char bytes[24], mesh[FSDP_MESH_TEXT_BYTES];
+  char mesh[FSDP_MESH_TEXT_BYTES];
   printf("resumed:   %s, step %" PRId64 ", saved by %d rank%s (%s) under %s; %s read by %d rank%s%s\n",
          fsdp_resume_path(self->resume), c->progress.step, c->file_count, fsdp_plural(c->file_count),
          fsdp_mesh_print(&saved, ", ", mesh), c->strategy,
-         fsdp_print_bytes(fsdp_resume_bytes_read(self->resume), bytes, sizeof bytes), self->world->size,
+         fsdp_print_bytes(fsdp_resume_bytes_read(self->resume)).text, self->world->size,
          fsdp_plural(self->world->size), note);
   int64_t named = fsdp_checkpoint_named_step(fsdp_resume_path(self->resume));
   if (named >= 0 && named != c->progress.step)
@@ -204,22 +223,22 @@ static void take_results(fsdp_train_checkpoints *self, const fsdp_checkpoint *c,
            option, was->best_eval_loss);
 }
 
-static fsdp_status load(fsdp_train_checkpoints *self, fsdp_executor *executor, fsdp_feed *feed,
-                        fsdp_error *error) {
+static fsdp_status load(fsdp_train_checkpoints *self, fsdp_error *error) {
+  fsdp_feed *feed = self->feed;
   char note[160];
-  fsdp_status status = fsdp_resume_load(self->resume, executor, error);
+  fsdp_status status = fsdp_resume_load(self->resume, self->executor, error);
   if (status != FSDP_OK) return status;
   const fsdp_checkpoint *c = fsdp_resume_checkpoint(self->resume);
   const fsdp_checkpoint_progress *p = &c->progress;
+  const bool other_data = is_other_data(self, p, &feed->config.sampler);
   int64_t position = find_position(self, p, &feed->config.sampler, note, sizeof note);
   char changes[2048], *options = describe(self);
-  self->changed = fsdp_resume_changes(c->options, options, is_other_data(self, p, &feed->config.sampler),
-                                      changes, sizeof changes);
+  self->changed = fsdp_resume_changes(c->options, options, other_data, changes, sizeof changes);
   free(options);
   feed->config.rate.first_step = find_schedule_start(self, c);
   fsdp_feed_seek(feed, p->step, p->updates, position - p->step);
   if (is_first(self)) print_resumed(self, note, changes);
-  take_results(self, c, is_other_data(self, p, &feed->config.sampler));
+  take_results(self, c, other_data);
   fflush(stdout);
   return FSDP_OK;
 }
@@ -238,23 +257,22 @@ void fsdp_train_checkpoints_overwrite(fsdp_train_checkpoints *self) {
   fsdp_checkpoint_remove_rest(self->folder, &gone);
 }
 
-fsdp_status fsdp_train_checkpoints_write_options(fsdp_train_checkpoints *self, bool trains,
-                                                 fsdp_error *error) {
+fsdp_status fsdp_train_checkpoints_write_options(fsdp_train_checkpoints *self, fsdp_error *error) {
   const fsdp_options *o = self->options;
-  char from[FSDP_CHECKPOINT_PATH_BYTES];
-  fsdp_train_beginning beginning = {NULL};
   const bool named = strcmp(o->resume, "auto") != 0;
+  const bool trains = self->feed->first_step < self->feed->config.rate.total_steps;
   self->says_its_beginning = trains && fsdp_train_checkpoints_found(self) && (named || self->restarts);
   if (!self->says_its_beginning) return fsdp_train_write_options(o, self->world->size, NULL, error);
-  if (!named) return fsdp_train_write_options(o, self->world->size, &beginning, error);
-  snprintf(from, sizeof from, "%s", fsdp_resume_path(self->resume));
+  const char *from = named ? fsdp_resume_path(self->resume) : o->resume;
   // Its own one by its step, for the folder may be moved.
-  const size_t length = self->folder ? strlen(self->folder) : 0;
-  const bool own = length && strncmp(from, self->folder, length) == 0 && from[length] == '/';
-  if (own && fsdp_checkpoint_named_step(from) >= 0)
-    snprintf(from, sizeof from, "step-%" PRId64, fsdp_checkpoint_named_step(from));
-  beginning.from = from;
-  return fsdp_train_write_options(o, self->world->size, &beginning, error);
+  char step[32];
+  const size_t length = strlen(self->folder);
+  const bool own = named && strncmp(from, self->folder, length) == 0 && from[length] == '/';
+  if (own && fsdp_checkpoint_named_step(from) >= 0) {
+    snprintf(step, sizeof step, "step-%" PRId64, fsdp_checkpoint_named_step(from));
+    from = step;
+  }
+  return fsdp_train_write_options(o, self->world->size, from, error);
 }
 
 // Once the run has a checkpoint of this start, that is where to begin, and its schedule is begun.
@@ -270,6 +288,8 @@ static void forget_start(void *context) {
 fsdp_status fsdp_train_checkpoints_restore(fsdp_train_checkpoints *self, fsdp_executor *executor,
                                            fsdp_feed *feed, fsdp_error *error) {
   bool found = fsdp_train_checkpoints_found(self);
+  self->executor = executor;
+  self->feed = feed;
   if (!found && !self->saves) return FSDP_OK;
   // It may read all of the data.
   uint64_t fingerprints[2] = {0};
@@ -280,7 +300,7 @@ fsdp_status fsdp_train_checkpoints_restore(fsdp_train_checkpoints *self, fsdp_ex
   fsdp_world_broadcast(self->world, fingerprints, (int64_t)sizeof fingerprints);
   self->data_fingerprint = fingerprints[0];
   self->eval_fingerprint = fingerprints[1];
-  fsdp_status status = found ? load(self, executor, feed, error) : FSDP_OK;
+  fsdp_status status = found ? load(self, error) : FSDP_OK;
   if (status != FSDP_OK || !self->saves) return status;
   char *options = describe(self);
   const char *tokenizer = self->options->tokenizer;
@@ -305,8 +325,8 @@ fsdp_status fsdp_train_checkpoints_restore(fsdp_train_checkpoints *self, fsdp_ex
 
 // ---- Saving
 
-static fsdp_status save(fsdp_train_checkpoints *self, fsdp_executor *executor, const fsdp_feed *feed,
-                        int64_t step, fsdp_error *error) {
+static fsdp_status save(fsdp_train_checkpoints *self, int64_t step, fsdp_error *error) {
+  const fsdp_feed *feed = self->feed;
   const fsdp_sampler *sampler = &feed->config.sampler;
   int64_t steps = fsdp_sampler_steps_per_epoch(sampler), position = step + feed->sample_shift;
   const fsdp_token_ends ends = fsdp_dataset_ends(feed->config.dataset);
@@ -328,16 +348,8 @@ static fsdp_status save(fsdp_train_checkpoints *self, fsdp_executor *executor, c
                                        .schedule_start = feed->config.rate.first_step,
                                        .rounding = FSDP_ROUNDING_GENERATOR,
                                        .results = self->results};
-  fsdp_executor_drain(executor);
+  fsdp_executor_drain(self->executor);
   return fsdp_checkpointer_begin(self->checkpointer, &progress, error);
-}
-
-bool fsdp_train_checkpoints_can_settle(fsdp_train_checkpoints *self) {
-  return self->checkpointer && fsdp_checkpointer_can_settle(self->checkpointer);
-}
-
-bool fsdp_train_checkpoints_saves(const fsdp_train_checkpoints *self) {
-  return self->checkpointer != NULL;
 }
 
 bool fsdp_train_checkpoints_is_due(fsdp_train_checkpoints *self, int64_t step, bool skipped) {
@@ -351,32 +363,29 @@ bool fsdp_train_checkpoints_is_due(fsdp_train_checkpoints *self, int64_t step, b
   return self->due;
 }
 
-fsdp_status fsdp_train_checkpoints_after_step(fsdp_train_checkpoints *self, fsdp_executor *executor,
-                                              const fsdp_feed *feed, int64_t step, bool all_can_settle,
+fsdp_status fsdp_train_checkpoints_after_step(fsdp_train_checkpoints *self, int64_t step, bool all_can_settle,
                                               fsdp_error *error) {
   if (!self->checkpointer) return FSDP_OK;
   // The run's last step is saved by finish, which has the last word on a failure.
-  bool due = self->due && step < feed->config.rate.total_steps;
+  bool due = self->due && step < self->feed->config.rate.total_steps;
   // The step's own updates may still run; that they end is no loss.
-  if (due) fsdp_executor_drain(executor);
+  if (due) fsdp_executor_drain(self->executor);
   if (!due && !all_can_settle) return FSDP_OK;
   int64_t began_ns = fsdp_now_ns();
   fsdp_error ignored = {0};
   fsdp_board_enter(FSDP_ACTIVITY_SAVING);
   if (all_can_settle) fsdp_checkpointer_settle(self->checkpointer);
-  if (due && save(self, executor, feed, step, &ignored) != FSDP_OK)
-    fsdp_checkpointer_warn(self->checkpointer);
+  if (due && save(self, step, &ignored) != FSDP_OK) fsdp_checkpointer_warn(self->checkpointer);
   fsdp_board_enter(FSDP_ACTIVITY_TRAINING);
   self->lost_ms += (double)(fsdp_now_ns() - began_ns) / 1e6;
   return fsdp_checkpointer_not_finite(self->checkpointer, error);
 }
 
-void fsdp_train_checkpoints_save_again(fsdp_train_checkpoints *self, fsdp_executor *executor,
-                                       const fsdp_feed *feed) {
+void fsdp_train_checkpoints_save_again(fsdp_train_checkpoints *self) {
   fsdp_error ignored = {0};
   if (!self->checkpointer) return;
   fsdp_board_enter(FSDP_ACTIVITY_SAVING);
-  if (save(self, executor, feed, feed->first_step, &ignored) == FSDP_OK)
+  if (save(self, self->feed->first_step, &ignored) == FSDP_OK)
     fsdp_checkpointer_finish(self->checkpointer, &ignored);
   fsdp_checkpointer_warn(self->checkpointer);
   fsdp_board_enter(FSDP_ACTIVITY_TRAINING);
@@ -395,15 +404,13 @@ static fsdp_status fail_last(const fsdp_train_checkpoints *self, int64_t step, c
                    step, reason->message, newest);
 }
 
-fsdp_status fsdp_train_checkpoints_finish(fsdp_train_checkpoints *self, fsdp_executor *executor,
-                                          const fsdp_feed *feed, int64_t step, fsdp_error *error) {
+fsdp_status fsdp_train_checkpoints_finish(fsdp_train_checkpoints *self, int64_t step, fsdp_error *error) {
   if (!self->checkpointer) return FSDP_OK;
   fsdp_status status = FSDP_OK;
   fsdp_error failed = {0}; // *error may hold what rank 0 alone knows
   fsdp_board_enter(FSDP_ACTIVITY_SAVING);
-  if (fsdp_checkpointer_step(self->checkpointer) != step && step > feed->first_step) {
-    status = save(self, executor, feed, step, &failed);
-  }
+  if (fsdp_checkpointer_step(self->checkpointer) != step && step > self->feed->first_step)
+    status = save(self, step, &failed);
   if (status == FSDP_OK) status = fsdp_checkpointer_finish(self->checkpointer, &failed);
   return status == FSDP_OK ? status : fail_last(self, step, &failed, error);
 }

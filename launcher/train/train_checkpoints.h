@@ -14,10 +14,18 @@
 #include "launcher/train/train_files.h"
 #include "runtime/checkpoint/checkpoint_lock.h"
 
+// The experiment's folder, and which of it and of the one above it this run has made.
+typedef struct fsdp_train_folder {
+  char path[2048];
+  bool made, made_above;
+} fsdp_train_folder;
+
 typedef struct fsdp_train_checkpoints {
   fsdp_world *world;
   const fsdp_options *options;
   const fsdp_setup *setup;
+  fsdp_executor *executor; // from restore on
+  fsdp_feed *feed;
   fsdp_train_folder made;    // the experiment's, "" if there is none
   char *folder;              // its path
   fsdp_checkpoint_lock lock; // rank 0's
@@ -25,7 +33,7 @@ typedef struct fsdp_train_checkpoints {
   bool restarts;           // the schedule that the checkpoint was saved with
   bool says_its_beginning; // rank 0: run.yaml has what is given of --resume and --resume-schedule
   fsdp_resume *resume;
-  fsdp_checkpointer *checkpointer;
+  fsdp_checkpointer *checkpointer;             // NULL: nothing is saved
   uint64_t data_fingerprint, eval_fingerprint; // the latter of --eval-data, 0: there is none
   bool changed;                    // an option, or the data, since the checkpoint that was resumed from
   bool due, postponed;             // a save after the newest step; one that waits for a step that counts
@@ -47,19 +55,11 @@ bool fsdp_train_checkpoints_found(const fsdp_train_checkpoints *self);
 fsdp_status fsdp_train_checkpoints_restore(fsdp_train_checkpoints *self, fsdp_executor *executor,
                                            fsdp_feed *feed, fsdp_error *error);
 
-// Rank 0, before the first step: writes run.yaml (fsdp_train_write_options); `trains`: there are steps left.
-// FSDP_ERR_INPUT.
-fsdp_status fsdp_train_checkpoints_write_options(fsdp_train_checkpoints *self, bool trains,
-                                                 fsdp_error *error);
+// Rank 0, before the first step: writes run.yaml (fsdp_train_write_options). FSDP_ERR_INPUT.
+fsdp_status fsdp_train_checkpoints_write_options(fsdp_train_checkpoints *self, fsdp_error *error);
 
 // Before the first step: removes what --overwrite says, and says so.
 void fsdp_train_checkpoints_overwrite(fsdp_train_checkpoints *self);
-
-// Whether this rank has done its part of the save under way; ranks exchange this after steps.
-bool fsdp_train_checkpoints_can_settle(fsdp_train_checkpoints *self);
-
-// Whether anything is saved at all.
-bool fsdp_train_checkpoints_saves(const fsdp_train_checkpoints *self);
 
 // Whether step `step` is saved when it is complete; asked once after each. A save that is due after a skipped
 // step waits for one that counts: what is kept are states from which a step could be made.
@@ -68,19 +68,16 @@ bool fsdp_train_checkpoints_is_due(fsdp_train_checkpoints *self, int64_t step, b
 // After step `step`: takes the save under way further if `all_can_settle`, and starts one if --ckpt-freq says
 // so, but for the run's last step. A save that fails is warned of, and the run continues; but
 // FSDP_ERR_NOT_FINITE, on all ranks alike, if a save found the state to be not finite.
-fsdp_status fsdp_train_checkpoints_after_step(fsdp_train_checkpoints *self, fsdp_executor *executor,
-                                              const fsdp_feed *feed, int64_t step, bool all_can_settle,
+fsdp_status fsdp_train_checkpoints_after_step(fsdp_train_checkpoints *self, int64_t step, bool all_can_settle,
                                               fsdp_error *error);
 
 // Before the first step: saves the state that was resumed from with the results that it now has, and waits
 // until it is. A failure is warned of.
-void fsdp_train_checkpoints_save_again(fsdp_train_checkpoints *self, fsdp_executor *executor,
-                                       const fsdp_feed *feed);
+void fsdp_train_checkpoints_save_again(fsdp_train_checkpoints *self);
 
 // At the end of the run: saves the last step unless it is saved already, and waits until it is.
 // FSDP_ERR_INPUT.
-fsdp_status fsdp_train_checkpoints_finish(fsdp_train_checkpoints *self, fsdp_executor *executor,
-                                          const fsdp_feed *feed, int64_t step, fsdp_error *error);
+fsdp_status fsdp_train_checkpoints_finish(fsdp_train_checkpoints *self, int64_t step, fsdp_error *error);
 
 // Milliseconds that steps have waited for saves since the last call.
 double fsdp_train_checkpoints_take_ms(fsdp_train_checkpoints *self);

@@ -1,10 +1,8 @@
 // What a run reads and writes: the model's folder, data, logs.
 #include "launcher/report/whole_file.h"
 #include "launcher/setup/data.h"
-#include "launcher/train/train_trace.h"
 #include "launcher/train/trainer.h"
-#include "runtime/base/check.h"
-#include "runtime/base/size.h"
+#include "runtime/base/paths.h"
 #include "runtime/base/text.h"
 #include "runtime/data/mapped_file.h"
 
@@ -41,66 +39,78 @@ static fsdp_status open_evaluation(fsdp_trainer *t, const fsdp_dataset_config *t
                                    fsdp_feed_config *feed, fsdp_error *error) {
   const fsdp_options *o = t->options;
   if (!fsdp_options_evaluate(o)) return FSDP_OK;
-  feed->eval_sampler = (fsdp_sampler){.seed = feed->sampler.seed};
+  feed->eval_dataset = t->dataset;
+  feed->eval_sampler = feed->sampler;
   if (o->eval_data) {
     fsdp_dataset_config data = *training;
     data.files = &t->eval_paths;
     data.global_batch = 1;
     fsdp_status status = fsdp_dataset_open(&data, &t->eval_dataset, error);
     if (status != FSDP_OK) return status;
+    const int64_t samples = fsdp_dataset_sample_count(t->eval_dataset);
     feed->eval_dataset = t->eval_dataset;
-    feed->eval_sampler.global_batch = feed->rows.batch * feed->ranks;
-    feed->eval_sampler.sample_count = feed->eval_sampler.held_out =
-        fsdp_dataset_sample_count(t->eval_dataset);
-    return FSDP_OK;
+    feed->eval_sampler =
+        (fsdp_sampler){.seed = feed->sampler.seed, .sample_count = samples, .held_out = samples};
   }
-  feed->eval_dataset = t->dataset;
-  feed->eval_sampler = feed->sampler;
   feed->eval_sampler.global_batch = feed->rows.batch * feed->ranks;
   return FSDP_OK;
 }
 
-// The option that requires documents to be told apart, or NULL. Evaluation data alone may have them.
-static const char *separates(const fsdp_options *o, const fsdp_plan_config *config) {
+// The option that requires documents to be told apart, or NULL. A run's evaluation data alone may have them.
+static const char *separates(const fsdp_trainer *t) {
+  const fsdp_options *o = t->options;
+  const fsdp_plan_config *config = &t->setup.plan->config;
+  const bool of_all = t->program == FSDP_PROGRAM_TRAIN && !o->eval_data;
   if (config->loss_of_documents) return "--loss-mean documents";
-  const bool asked = !o->eval_data || fsdp_options_given(o, "document-mask");
-  return config->documents && asked ? "--document-mask on" : NULL;
+  return config->documents && (of_all || fsdp_options_given(o, "document-mask")) ? "--document-mask on"
+                                                                                 : NULL;
+}
+
+fsdp_dataset_config fsdp_train_dataset_config(const fsdp_trainer *t) {
+  const fsdp_options *o = t->options;
+  const fsdp_plan_config *config = &t->setup.plan->config;
+  fsdp_dataset_config data =
+      fsdp_data_config(o, &t->data_paths, &t->tokenizer, config->seq, config->model.vocab_size);
+  data.separates = separates(t);
+  data.verify = o->verify_data && (!o->dry_run || fsdp_options_given(o, "verify-data"));
+  data.share = t->world->local_rank;
+  data.shares = t->world->local_size;
+  return data;
+}
+
+fsdp_feed_config fsdp_train_feed_config(const fsdp_trainer *t) {
+  const fsdp_plan *plan = t->setup.plan;
+  int rank, ranks = fsdp_plan_batch_part(plan, t->world->rank, &rank);
+  return (fsdp_feed_config){.ranks = ranks,
+                            .rank = rank,
+                            .rows = plan->rows,
+                            .mesh = plan->units->mesh,
+                            .world_rank = t->world->rank,
+                            .micro_batches = plan->config.micro_batches,
+                            .loss_of_documents = plan->config.loss_of_documents,
+                            .optimizer = plan->config.optimizer};
 }
 
 static fsdp_status open_data(fsdp_trainer *t, fsdp_error *error) {
   const fsdp_options *o = t->options;
   const fsdp_plan_config *config = &t->setup.plan->config;
-  int rank, ranks = fsdp_plan_batch_part(t->setup.plan, t->world->rank, &rank);
-  int64_t global_batch = config->batch * config->micro_batches * ranks;
-  fsdp_dataset_config data =
-      fsdp_data_config(o, &t->data_paths, &t->tokenizer, config->seq, config->model.vocab_size);
-  data.global_batch = global_batch;
-  data.separates = separates(o, config);
-  data.verify = o->verify_data && (!o->dry_run || fsdp_options_given(o, "verify-data"));
-  data.share = t->world->local_rank;
-  data.shares = t->world->local_size;
+  fsdp_feed_config feed = fsdp_train_feed_config(t);
+  fsdp_dataset_config data = fsdp_train_dataset_config(t);
+  data.global_batch = config->batch * config->micro_batches * feed.ranks;
   fsdp_status status = fsdp_dataset_open(&data, &t->dataset, error);
   if (status != FSDP_OK) return status;
-  t->step_tokens = global_batch * config->seq;
-  fsdp_feed_config feed = {.dataset = t->dataset,
-                           .ranks = ranks,
-                           .rank = rank,
-                           .rows = t->setup.plan->rows,
-                           .mesh = t->setup.plan->units->mesh,
-                           .world_rank = t->world->rank,
-                           .micro_batches = config->micro_batches,
-                           .drop_seed = (uint64_t)o->seed,
-                           .loss_of_documents = config->loss_of_documents,
-                           .spreads = config->documents && fsdp_dataset_how(t->dataset)->documents > 0,
-                           .optimizer = config->optimizer,
-                           .hyper = config->hyper,
-                           .norm_limit = config->grad_clip > 0 ? fsdp_plan_norm_limit(config) : 0};
+  t->step_tokens = data.global_batch * config->seq;
+  feed.dataset = t->dataset;
+  feed.drop_seed = (uint64_t)o->seed;
+  feed.spreads = config->documents && fsdp_dataset_how(t->dataset)->documents > 0;
+  feed.hyper = config->hyper;
+  feed.norm_limit = config->grad_clip > 0 ? fsdp_plan_norm_limit(config) : 0;
   feed.rate = (fsdp_learning_rate){.schedule = (fsdp_lr_schedule)o->lr_schedule,
                                    .lr = o->lr,
                                    .min_lr = o->min_lr,
                                    .warmup_steps = o->warmup_steps,
                                    .decay_ratio = o->lr_decay_ratio};
-  status = fsdp_data_sampler(o, t->dataset, global_batch, &feed.sampler, error);
+  status = fsdp_data_sampler(o, t->dataset, data.global_batch, &feed.sampler, error);
   if (status == FSDP_OK) status = open_evaluation(t, &data, &feed, error);
   if (status != FSDP_OK) return status;
   fsdp_feed_create(&t->feed, &feed);
@@ -109,13 +119,11 @@ static fsdp_status open_data(fsdp_trainer *t, fsdp_error *error) {
 
 // A checkpoint's folder looks like a model's, but its weights lie in shards beside that.
 static fsdp_status check_folder(const fsdp_trainer *t, fsdp_error *error) {
-  char path[4096], parent[4096];
-  struct stat information;
+  char parent[4096];
   if (!t->setup.folder || t->setup.load_weights || t->options->init != FSDP_INIT_AUTO ||
-      fsdp_train_checkpoints_found(&t->checkpoints) || (t->options->dry_run && t->options->experiment))
+      fsdp_train_checkpoints_found(&t->checkpoints) || (t->options->dry_run && t->options->experiment) ||
+      !fsdp_has_file(t->setup.folder, "../checkpoint.json"))
     return FSDP_OK; // of an experiment a dry run does not look whether it resumes
-  int length = snprintf(path, sizeof path, "%s/../checkpoint.json", t->setup.folder);
-  if (length >= (int)sizeof path || stat(path, &information) != 0) return FSDP_OK;
   const char *name = strrchr(t->setup.folder, '/');
   snprintf(parent, sizeof parent, "%s/..", t->setup.folder);
   if (name && strcmp(name, "/model") == 0) parent[name - t->setup.folder] = 0;
@@ -170,10 +178,9 @@ static int64_t bytes_of(const fsdp_data_paths *paths) {
 // Why nothing seems to happen for a while.
 static void announce_reading(const fsdp_trainer *t) {
   int64_t bytes = bytes_of(&t->data_paths) + bytes_of(&t->eval_paths);
-  char text[24];
   if (!t->options->verify_data || bytes <= ANNOUNCED_BYTES) return;
   printf("data:      checking all tokens, %s, once; --verify-data off leaves it out\n",
-         fsdp_print_bytes(bytes, text, sizeof text));
+         fsdp_print_bytes(bytes).text);
   fflush(stdout);
 }
 
@@ -184,16 +191,16 @@ fsdp_status fsdp_train_check_data(fsdp_trainer *t, fsdp_error *error) {
 }
 
 fsdp_status fsdp_train_open_files(fsdp_trainer *t, fsdp_error *error) {
+  const fsdp_options *o = t->options;
   if (fsdp_trainer_is_first(t)) announce_reading(t);
   fsdp_status status = open_data(t, error);
   if (fsdp_mapped_file_lost(NULL) != FSDP_OK) status = fsdp_mapped_file_lost(error); // the cause of any other
-  if (status == FSDP_OK && fsdp_trainer_is_first(t))
-    status = fsdp_train_open_log(t->options, &t->log.log, error);
-  if (status == FSDP_OK && fsdp_trainer_is_first(t) && t->options->tensorboard) {
-    status = fsdp_event_file_open(t->options->tensorboard, &t->log.events, error);
-  }
-  if (status == FSDP_OK && fsdp_trainer_is_first(t) && t->options->memory_profile)
-    status = fsdp_whole_file_try("memory-profile", t->options->memory_profile, error);
-  if (status == FSDP_OK && fsdp_trainer_is_first(t)) status = fsdp_train_trace_try(t->options, error);
+  if (status != FSDP_OK || !fsdp_trainer_is_first(t)) return status;
+  status = fsdp_train_open_log(o, &t->log.log, error);
+  if (status == FSDP_OK && o->tensorboard)
+    status = fsdp_event_file_open(o->tensorboard, &t->log.events, error);
+  if (status == FSDP_OK && o->memory_profile)
+    status = fsdp_whole_file_try("memory-profile", o->memory_profile, error);
+  if (status == FSDP_OK && o->trace) status = fsdp_whole_file_try("trace", o->trace, error);
   return status;
 }

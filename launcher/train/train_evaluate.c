@@ -1,6 +1,5 @@
 // fsdp_eval's part of the trainer: a plan of evaluations alone, its state, the loss on all of the data, and a
 // sample.
-#include "launcher/setup/data.h"
 #include "launcher/text/next_token.h"
 #include "launcher/train/resume.h"
 #include "launcher/train/trainer.h"
@@ -29,43 +28,21 @@ fsdp_status fsdp_train_eval_find_checkpoint(fsdp_trainer *t, fsdp_error *error) 
   return fsdp_resume_create(&config, &t->checkpoints.resume, error);
 }
 
-// The option that requires documents to be told apart, or NULL.
-static const char *separates(const fsdp_options *o, const fsdp_plan_config *config) {
-  if (config->loss_of_documents) return "--loss-mean documents";
-  return config->documents && fsdp_options_given(o, "document-mask") ? "--document-mask on" : NULL;
-}
-
 // All samples of --data, each once.
 static fsdp_status open_data(fsdp_trainer *t, fsdp_feed_config *feed, fsdp_error *error) {
-  const fsdp_plan_config *config = &t->setup.plan->config;
-  fsdp_dataset_config data =
-      fsdp_data_config(t->options, &t->data_paths, &t->tokenizer, config->seq, config->model.vocab_size);
-  data.separates = separates(t->options, config);
-  data.verify =
-      t->options->verify_data && (!t->options->dry_run || fsdp_options_given(t->options, "verify-data"));
-  data.share = t->world->local_rank;
-  data.shares = t->world->local_size;
+  const fsdp_dataset_config data = fsdp_train_dataset_config(t);
   fsdp_status status = fsdp_dataset_open(&data, &t->eval_dataset, error);
   if (fsdp_mapped_file_lost(NULL) != FSDP_OK) status = fsdp_mapped_file_lost(error);
   if (status != FSDP_OK) return status;
   const int64_t samples = fsdp_dataset_sample_count(t->eval_dataset);
   feed->eval_dataset = t->eval_dataset;
   feed->eval_sampler = (fsdp_sampler){
-      .global_batch = config->batch * feed->ranks, .sample_count = samples, .held_out = samples};
+      .global_batch = feed->rows.batch * feed->ranks, .sample_count = samples, .held_out = samples};
   return FSDP_OK;
 }
 
 fsdp_status fsdp_train_eval_open_files(fsdp_trainer *t, fsdp_error *error) {
-  const fsdp_plan *plan = t->setup.plan;
-  int rank, ranks = fsdp_plan_batch_part(plan, t->world->rank, &rank);
-  fsdp_feed_config feed = {.ranks = ranks,
-                           .rank = rank,
-                           .rows = plan->rows,
-                           .mesh = plan->units->mesh,
-                           .world_rank = t->world->rank,
-                           .micro_batches = 1,
-                           .loss_of_documents = plan->config.loss_of_documents,
-                           .optimizer = plan->config.optimizer};
+  fsdp_feed_config feed = fsdp_train_feed_config(t);
   fsdp_status status = t->options->data ? open_data(t, &feed, error) : FSDP_OK;
   fsdp_feed_create(&t->feed, &feed);
   return status;
@@ -115,34 +92,17 @@ typedef struct evaluated {
   fsdp_step_stats stats; // of the last run of the program, if measured
 } evaluated;
 
-static void print_line(const char *label, const int64_t planned[2], const int64_t measured[2],
-                       bool is_measured) {
-  char text[4][48];
-  printf("%s planned valley %s, peak %s bytes per rank", label, fsdp_print_int(planned[0], text[0], 48),
-         fsdp_print_int(planned[1], text[1], 48));
-  if (is_measured)
-    printf("; measured valley %s, peak %s", fsdp_print_int(measured[0], text[2], 48),
-           fsdp_print_int(measured[1], text[3], 48));
-  putchar('\n');
-}
-
 static void print_text(const fsdp_trainer *t, const evaluated *e) {
-  const fsdp_memory_space_report *device = &t->setup.plan->memory.space[FSDP_SPACE_DEVICE];
-  const fsdp_measurement *memory = &e->stats.memory;
-  char number[48], time[32];
   if (t->eval_dataset)
     printf("loss:      %.6f  perplexity %.4f  over %s %s%s in %s\n", e->loss,
-           fsdp_progress_perplexity(e->loss), fsdp_print_int(t->feed.eval_counted, number, sizeof number),
+           fsdp_progress_perplexity(e->loss), fsdp_print_int(t->feed.eval_counted).text,
            t->feed.config.loss_of_documents ? "document" : "token", fsdp_plural(t->feed.eval_counted),
-           fsdp_progress_duration(e->seconds, time));
+           fsdp_progress_duration(e->seconds).text);
   if (e->text)
     printf("sample:    %" PRId64 " token%s behind %" PRId64 " in %s\n%s\n", t->sample->new_count,
            fsdp_plural(t->sample->new_count), t->sample->prompt_count,
-           fsdp_progress_duration(e->sample_seconds, time), fsdp_sample_shown(e->text));
-  const int64_t planned[2] = {device->valley_bytes, device->peak_bytes};
-  const int64_t measured[2] = {memory->valley_bytes[FSDP_SPACE_DEVICE],
-                               memory->peak_bytes[FSDP_SPACE_DEVICE]};
-  print_line("memory:   ", planned, measured, t->measures);
+           fsdp_progress_duration(e->sample_seconds).text, fsdp_sample_shown(e->text));
+  fsdp_train_print_memory(t, t->measures ? &e->stats.memory : NULL);
 }
 
 static void put_memory(const fsdp_trainer *t, const evaluated *e, json_t *root) {
@@ -155,12 +115,6 @@ static void put_memory(const fsdp_trainer *t, const evaluated *e, json_t *root) 
   if (!t->measures) return;
   json_object_set_new(root, "valley_bytes", json_integer(memory->valley_bytes[FSDP_SPACE_DEVICE]));
   json_object_set_new(root, "peak_bytes", json_integer(memory->peak_bytes[FSDP_SPACE_DEVICE]));
-}
-
-static json_t *list_of(const int32_t *tokens, int64_t count) {
-  json_t *list = json_array();
-  for (int64_t i = 0; i < count; i++) json_array_append_new(list, json_integer(tokens[i]));
-  return list;
 }
 
 static void print_json(const fsdp_trainer *t, const evaluated *e) {
@@ -177,8 +131,9 @@ static void print_json(const fsdp_trainer *t, const evaluated *e) {
   }
   if (e->text) {
     const fsdp_sample *sample = t->sample;
-    json_object_set_new(root, "prompt_tokens", list_of(sample->tokens, sample->prompt_count));
-    json_object_set_new(root, "tokens", list_of(sample->tokens + sample->prompt_count, sample->new_count));
+    json_object_set_new(root, "prompt_tokens", fsdp_text_list(sample->tokens, sample->prompt_count));
+    json_object_set_new(root, "tokens",
+                        fsdp_text_list(sample->tokens + sample->prompt_count, sample->new_count));
     if (!sample->as_tokens) json_object_set_new(root, "text", json_string(e->text));
     json_object_set_new(root, "sample_seconds", json_real(e->sample_seconds));
   }
@@ -249,12 +204,11 @@ static fsdp_status sample(fsdp_trainer *t, evaluated *e, fsdp_error *error) {
 }
 
 // What the newest run of the program accessed.
-static fsdp_status measure(fsdp_trainer *t, evaluated *e) {
+static void measure(fsdp_trainer *t, evaluated *e) {
   char message[512];
   const int64_t step = fsdp_executor_steps(t->session.executor);
   bool sound = fsdp_executor_step_stats(t->session.executor, step, &e->stats, message, sizeof message);
   FSDP_CHECK(sound, "evaluation %" PRId64 ": %s", step, message);
-  return FSDP_OK;
 }
 
 fsdp_status fsdp_train_eval_run(fsdp_trainer *t, fsdp_error *error) {
@@ -262,7 +216,7 @@ fsdp_status fsdp_train_eval_run(fsdp_trainer *t, fsdp_error *error) {
   fsdp_board_enter(FSDP_ACTIVITY_EVALUATING);
   fsdp_status status = evaluate(t, &e, error);
   if (status == FSDP_OK) status = sample(t, &e, error);
-  if (status == FSDP_OK) status = measure(t, &e);
+  if (status == FSDP_OK) measure(t, &e);
   if (status == FSDP_OK && fsdp_trainer_is_first(t)) (t->options->json ? print_json : print_text)(t, &e);
   free(e.text);
   return status;

@@ -2,37 +2,12 @@
 
 #include "launcher/options/run_options.h"
 #include "launcher/report/whole_file.h"
-#include "runtime/base/check.h"
-#include "runtime/base/paths.h"
 #include "runtime/base/plural.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
-
-fsdp_status fsdp_train_make_folder(const fsdp_options *options, fsdp_train_folder *folder,
-                                   fsdp_error *error) {
-  const int bytes = (int)sizeof folder->path;
-  int length = snprintf(folder->path, sizeof folder->path, "%s/%s", options->save_dir, options->experiment);
-  if (length < 0 || length >= bytes - 16) {
-    return fsdp_fail(error, FSDP_ERR_INPUT, "--save-dir '%.200s...': the path is too long",
-                     options->save_dir);
-  }
-  folder->made_above = access(options->save_dir, F_OK) != 0;
-  folder->made = access(folder->path, F_OK) != 0;
-  if (fsdp_make_folders(folder->path)) return FSDP_OK;
-  return fsdp_fail(
-      error, FSDP_ERR_INPUT,
-      "the experiment's folder '%s' cannot be created (%s): use a --save-dir that you may write to",
-      folder->path, strerror(errno));
-}
-
-void fsdp_train_leave_folder(const fsdp_options *options, const fsdp_train_folder *folder) {
-  if (folder->made && rmdir(folder->path) == 0 && folder->made_above) rmdir(options->save_dir);
-}
 
 void fsdp_train_log_path(const fsdp_options *options, char path[FSDP_TRAIN_PATH_BYTES]) {
   *path = 0;
@@ -72,8 +47,8 @@ static void remove_unfinished_options(const fsdp_options *options) {
   if (listing) closedir(listing);
 }
 
-fsdp_status fsdp_train_write_options(const fsdp_options *options, int ranks,
-                                     const fsdp_train_beginning *beginning, fsdp_error *error) {
+fsdp_status fsdp_train_write_options(const fsdp_options *options, int ranks, const char *from,
+                                     fsdp_error *error) {
   char path[FSDP_TRAIN_PATH_BYTES], host[65] = "";
   fsdp_whole_file file;
   if (!options->experiment) return FSDP_OK;
@@ -87,7 +62,7 @@ fsdp_status fsdp_train_write_options(const fsdp_options *options, int ranks,
           "# takes from here what it is not given.\n",
           ranks, fsdp_plural(ranks), host, options->experiment);
   fprintf(file.out, "ranks: %d\n", ranks);
-  if (beginning) fsdp_run_options_print_start(options, beginning->from, file.out);
+  if (from) fsdp_run_options_print_start(options, from, file.out);
   fputs(options->run_config, file.out);
   return fsdp_whole_file_close(&file, error);
 }

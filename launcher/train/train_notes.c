@@ -1,9 +1,7 @@
 // What is worth knowing before the first step, and what looks like a mistake but is allowed.
 #include "launcher/options/run_options.h"
-#include "launcher/report/padding_note.h"
+#include "launcher/report/plan_notes.h"
 #include "launcher/report/report.h"
-#include "launcher/report/rule_note.h"
-#include "launcher/report/strategies.h"
 #include "launcher/setup/mesh_choice.h"
 #include "launcher/setup/sharding_file.h"
 #include "launcher/train/replicas.h"
@@ -21,14 +19,11 @@ static void print_note(const char *text) {
 
 // Whether, and why not, anything of the run will be on the disk.
 static void note_checkpoints(const fsdp_trainer *t) {
-  if (!t->options->experiment) {
+  if (!t->options->experiment)
     print_note("nothing will be saved: name the experiment with -e NAME");
-  } else if (t->options->ckpt_freq == 0) {
-    char text[192];
-    snprintf(text, sizeof text, "nothing will be saved: --ckpt-freq 0 (%s)",
-             fsdp_options_place(t->options, "ckpt-freq"));
-    print_note(text);
-  }
+  else if (t->options->ckpt_freq == 0)
+    printf("note:      nothing will be saved: --ckpt-freq 0 (%s)\n",
+           fsdp_options_place(t->options, "ckpt-freq"));
 }
 
 // What the user may believe that this run has of an earlier one.
@@ -113,7 +108,6 @@ static void warn_of_lost_tokens(const fsdp_trainer *t) {
   const fsdp_dataset_totals all = fsdp_dataset_count(t->dataset);
   const int64_t padding = all.positions - all.real, whole = all.learned + all.cut_learned;
   const int64_t samples = fsdp_dataset_sample_count(t->dataset);
-  char part[32], of[32];
   if (5 * padding > all.positions)
     fprintf(stderr,
             "fsdp_train: warning: %d%% of what is computed is padding: a row has %" PRId64
@@ -127,28 +121,26 @@ static void warn_of_lost_tokens(const fsdp_trainer *t) {
         "fsdp_train: warning: %s of %s samples are left out, for none of their targets counts: prompts, "
         "which "
         "are not learned, fill them; raise --seq-length (%s), or prepare the data with --mask-prompt off\n",
-        fsdp_print_int(all.left_out, part, sizeof part),
-        fsdp_print_int(samples + all.left_out, of, sizeof of), fsdp_options_place(t->options, "seq-length"));
+        fsdp_print_int(all.left_out).text, fsdp_print_int(samples + all.left_out).text,
+        fsdp_options_place(t->options, "seq-length"));
   if (20 * all.cut_learned > whole)
     fprintf(stderr,
             "fsdp_train: warning: %s of the %s tokens to learn (%d%%) lie behind the first %" PRId64
             " of their documents and are cut off: raise --seq-length (%s), or use --long-documents split\n",
-            fsdp_print_int(all.cut_learned, part, sizeof part), fsdp_print_int(whole, of, sizeof of),
-            percent(all.cut_learned, whole), t->options->seq, fsdp_options_place(t->options, "seq-length"));
+            fsdp_print_int(all.cut_learned).text, fsdp_print_int(whole).text, percent(all.cut_learned, whole),
+            t->options->seq, fsdp_options_place(t->options, "seq-length"));
 }
 
 // Of documents of which parts alone are learned, as of conversations: an answer without its question.
 static void warn_of_split_documents(const fsdp_trainer *t) {
   const fsdp_dataset_rows *how = fsdp_dataset_how(t->dataset);
   const fsdp_packing_counts *c = &how->counts;
-  char split[32];
   if (!fsdp_dataset_learns_parts(t->dataset) || 20 * c->split <= c->pieces) return;
   fprintf(stderr,
           "fsdp_train: warning: %s documents are longer than --seq-length %" PRId64
           " (%s) and split: what is learned in a further part does not see the parts before it; raise "
           "--seq-length, or use --long-documents cut or drop\n",
-          fsdp_print_int(c->split, split, sizeof split), t->options->seq,
-          fsdp_options_place(t->options, "seq-length"));
+          fsdp_print_int(c->split).text, t->options->seq, fsdp_options_place(t->options, "seq-length"));
 }
 
 static void warn_of_options(const fsdp_trainer *t) {
@@ -175,14 +167,11 @@ static void warn_of_options(const fsdp_trainer *t) {
 // What counts or rounds otherwise than a router's rows and biases suggest.
 static void note_routers(const fsdp_trainer *t) {
   const fsdp_plan_config *c = &t->setup.plan->config;
-  char text[256];
   if (!c->model.experts) return;
-  if (c->expert_capacity > 0 && !fsdp_options_given(t->options, "expert-capacity")) {
-    snprintf(text, sizeof text,
-             "--expert-capacity %g: room for all routed rows that a rank's experts can be sent does not fit",
-             c->expert_capacity);
-    print_note(text);
-  }
+  if (c->expert_capacity > 0 && !fsdp_options_given(t->options, "expert-capacity"))
+    printf("note:      --expert-capacity %g: room for all routed rows that a rank's experts can be sent does "
+           "not fit\n",
+           c->expert_capacity);
   if (c->model.route_bias && c->param_dtype != FSDP_F32)
     print_note(
         "--param-dtype bf16 rounds the biases by which routers choose, which Transformers keeps in fp32");
@@ -215,46 +204,32 @@ void fsdp_train_print_notes(const fsdp_trainer *t) {
   note_checkpoints(t);
   note_beginning(t);
   note_routers(t);
-  if (t->feed.config.rate.first_step > 0) {
-    snprintf(text, sizeof text, "the learning-rate schedule began after step %" PRId64 " (--resume-schedule)",
-             t->feed.config.rate.first_step);
-    print_note(text);
-  }
-  if (t->setup.stored_vocab && t->weights && !fsdp_train_checkpoints_found(&t->checkpoints)) {
-    snprintf(text, sizeof text,
-             "the vocabulary grows from %" PRId64 " to %" PRId64
-             " tokens (--resize-embeddings): each new row is the mean of the others",
-             t->setup.stored_vocab, made->config.model.vocab_size);
-    print_note(text);
-  }
+  if (t->feed.config.rate.first_step > 0)
+    printf("note:      the learning-rate schedule began after step %" PRId64 " (--resume-schedule)\n",
+           t->feed.config.rate.first_step);
+  if (t->setup.stored_vocab && t->weights && !fsdp_train_checkpoints_found(&t->checkpoints))
+    printf("note:      the vocabulary grows from %" PRId64 " to %" PRId64
+           " tokens (--resize-embeddings): each new row is the mean of the others\n",
+           t->setup.stored_vocab, made->config.model.vocab_size);
   fsdp_dropout own;
   const bool drops = fsdp_dropout_any(&made->config.dropout) && fsdp_model_dropout(&made->config.model, &own);
   if (!drops && fsdp_model_note(&made->config.model, text, sizeof text)) print_note(text);
   if (fsdp_train_positions_note(made, text)) print_note(text);
-  if (t->options->measure && !t->measures) {
-    snprintf(text, sizeof text,
-             "memory is not measured: a trace of --grad-accum %" PRId64 " (%s) would be too large",
-             t->options->grad_accum, fsdp_options_place(t->options, "grad-accum"));
-    print_note(text);
-  }
-  if (t->options->nccl_register == FSDP_NCCL_REGISTER_ON && !t->gpu->present) {
-    snprintf(text, sizeof text, "--nccl-register (%s) has no effect: there is no GPU",
-             fsdp_options_place(t->options, "nccl-register"));
-    print_note(text);
-  }
+  if (t->options->measure && !t->measures)
+    printf("note:      memory is not measured: a trace of --grad-accum %" PRId64 " (%s) would be too large\n",
+           t->options->grad_accum, fsdp_options_place(t->options, "grad-accum"));
+  if (t->options->nccl_register == FSDP_NCCL_REGISTER_ON && !t->gpu->present)
+    printf("note:      --nccl-register (%s) has no effect: there is no GPU\n",
+           fsdp_options_place(t->options, "nccl-register"));
   if (fsdp_mesh_note(t->options, &made->config.mesh, text, sizeof text)) print_note(text);
-  for (int i = 0; fsdp_sharding_note(t->options, t->setup.sharding, &made->config.mesh, i, text, sizeof text);
-       i++)
-    print_note(text);
+  fsdp_sharding_notes(t->options, t->setup.sharding, &made->config.mesh, "note:      ", stdout);
   if (fsdp_padding_note(made, text, sizeof text)) print_note(text);
   const char *prompt = fsdp_sample_note(t->sample, t->options, t->codec);
   if (prompt) print_note(prompt);
   for (int i = 0; fsdp_options_note(t->options, i, text, (int)sizeof text); i++) print_note(text);
-  if (t->options->check_replicas > 0 && !fsdp_replicas_present(made)) {
-    snprintf(text, sizeof text, "there are no replicas that --check-replicas %" PRId64 " (%s) could compare",
-             t->options->check_replicas, fsdp_options_place(t->options, "check-replicas"));
-    print_note(text);
-  }
+  if (t->options->check_replicas > 0 && !fsdp_replicas_present(made))
+    printf("note:      there are no replicas that --check-replicas %" PRId64 " (%s) could compare\n",
+           t->options->check_replicas, fsdp_options_place(t->options, "check-replicas"));
   fsdp_report_hints(made, hints);
   // A dry run's page has them, and the first is about --wrap, which --auto may have weighed.
   if (strcmp(fsdp_options_place(t->options, "wrap"), "--auto") == 0) *hints[0] = 0;
@@ -262,8 +237,5 @@ void fsdp_train_print_notes(const fsdp_trainer *t) {
     if (*hints[i]) printf("hint: %s\n", hints[i]);
   fflush(stdout);
   if (t->dataset) warn_of_run(t);
-  const fsdp_plan *plan = t->setup.plan;
-  if (plan->propagation) fsdp_strategies_warn(plan->propagation, "fsdp_train", stderr);
-  for (int i = 0; fsdp_rule_note(plan, i, text, sizeof text); i++)
-    fprintf(stderr, "fsdp_train: warning: %s\n", text);
+  fsdp_plan_warn(made, "fsdp_train", stderr);
 }

@@ -53,7 +53,6 @@ static void print_packing(const fsdp_trainer *t) {
       [FSDP_PACKING_BEST_FIT] = "best-fit", [FSDP_PACKING_STREAM] = "stream", [FSDP_PACKING_OFF] = "off"};
   const fsdp_dataset_rows *how = fsdp_dataset_how(t->dataset);
   const fsdp_packing_counts *c = &how->counts;
-  char number[32];
   if (how->documents == 0) return;
   printf("packing:   %s, %.2f%% filled, %.1f documents a sequence", names[how->packing], 100 * how->fill,
          how->documents);
@@ -61,8 +60,7 @@ static void print_packing(const fsdp_trainer *t) {
   if (c->cut) printf(", %" PRId64 " cut", c->cut);
   if (c->dropped) printf(", %" PRId64 " dropped", c->dropped);
   if (c->lost_tokens)
-    printf(" (%s token%s)", fsdp_print_int(c->lost_tokens, number, sizeof number),
-           fsdp_plural(c->lost_tokens));
+    printf(" (%s token%s)", fsdp_print_int(c->lost_tokens).text, fsdp_plural(c->lost_tokens));
   if (t->setup.plan->config.documents)
     printf("; a document sees itself alone: %.1f%% of attention is left", 100 * how->attention);
   putchar('\n');
@@ -80,16 +78,15 @@ static void print_steps(const fsdp_trainer *t) {
   const fsdp_sampler *sampler = &t->feed.config.sampler;
   const int64_t samples = sampler->sample_count - sampler->held_out, left = samples % sampler->global_batch;
   const int64_t position = t->total_steps + t->feed.sample_shift; // in the data, after the last step
-  char tokens[48], all[48];
-  printf("steps:     %" PRId64 " of %s token%s", t->total_steps,
-         fsdp_print_int(t->step_tokens, tokens, sizeof tokens), fsdp_plural(t->step_tokens));
+  printf("steps:     %" PRId64 " of %s token%s", t->total_steps, fsdp_print_int(t->step_tokens).text,
+         fsdp_plural(t->step_tokens));
   if (t->options->max_steps && t->steps_per_epoch > 0)
     printf(", %.3g epoch%s", (double)position / (double)t->steps_per_epoch,
            fsdp_plural(position == t->steps_per_epoch ? 1 : 2));
   printf(", %" PRId64 " per epoch", t->steps_per_epoch);
   if (left > 0)
     printf(", which leave out %" PRId64 " of %s samples, others each time", left,
-           fsdp_print_int(samples, all, sizeof all));
+           fsdp_print_int(samples).text);
   if (t->total_steps < t->options->max_steps)
     printf("; --num-epochs %g ends it before --max-steps %" PRId64, t->options->num_epochs,
            t->options->max_steps);
@@ -113,7 +110,7 @@ void fsdp_train_print_place(const fsdp_trainer *t) {
   const fsdp_plan *made = t->setup.plan;
   const fsdp_memory_space_report *device = &made->memory.space[FSDP_SPACE_DEVICE];
   const fsdp_memory_space_report *host = &made->memory.space[FSDP_SPACE_HOST];
-  char parameters[48], valley[24], peak[24], arena[24], host_arena[24], read[24], line[1280];
+  char line[1280];
   char mesh[2 * FSDP_MESH_TEXT_BYTES];
   const char *sharding = t->options->sharding, *strategies = t->options->op_strategies;
   const char *source = sharding ? sharding : strategies;
@@ -122,11 +119,11 @@ void fsdp_train_print_place(const fsdp_trainer *t) {
   printf("device:    %s\n", line);
   if (*t->session.nccl.text) printf("links:     %s\n", t->session.nccl.text);
   printf("model:     %s, %s parameters, %s", t->setup.model_name,
-         fsdp_print_int(fsdp_model_parameter_count(&made->config.model), parameters, sizeof parameters),
+         fsdp_print_int(fsdp_model_parameter_count(&made->config.model)).text,
          fsdp_train_checkpoints_found(&t->checkpoints) ? "weights from the checkpoint"
          : t->weights                                  ? "weights from its folder"
                                                        : "new weights");
-  if (t->weights_bytes > 0) printf(", %s read", fsdp_print_bytes(t->weights_bytes, read, sizeof read));
+  if (t->weights_bytes > 0) printf(", %s read", fsdp_print_bytes(t->weights_bytes).text);
   putchar('\n');
   printf("ranks:     %d (%s), strategy %s, %s%s%s%s%d unit%s, parameters in %s\n", t->world->size,
          print_mesh(t, mesh), fsdp_strategy_name(made->config.strategy),
@@ -144,17 +141,15 @@ void fsdp_train_print_place(const fsdp_trainer *t) {
     putchar('\n');
   }
   printf("memory:    valley %s, peak %s, arena %s per rank, host %s; planned and verified, %d instructions\n",
-         fsdp_print_bytes(device->valley_bytes, valley, sizeof valley),
-         fsdp_print_bytes(device->peak_bytes, peak, sizeof peak),
-         fsdp_print_bytes(device->arena_bytes, arena, sizeof arena),
-         fsdp_print_bytes(host->arena_bytes, host_arena, sizeof host_arena), made->program->instr_count);
+         fsdp_print_bytes(device->valley_bytes).text, fsdp_print_bytes(device->peak_bytes).text,
+         fsdp_print_bytes(device->arena_bytes).text, fsdp_print_bytes(host->arena_bytes).text,
+         made->program->instr_count);
   if (t->program == FSDP_PROGRAM_TRAIN && fsdp_activations_line(made, line, sizeof line))
     printf("keeps:     %s\n", line);
 }
 
 // What is trained on, and for how long.
 static void print_data(const fsdp_trainer *t) {
-  char tokens[48];
   printf("data:      %s\n", fsdp_dataset_description(t->dataset));
   print_packing(t);
   print_dropout(t);
@@ -172,7 +167,7 @@ static void print_data(const fsdp_trainer *t) {
     if (t->options->eval_at_start && !t->options->eval_freq)
       snprintf(when, sizeof when, "and at the end (--eval-freq 0)");
     printf("evaluate:  %s%s, on %s sample%s%s%s\n", t->options->eval_at_start ? "at the start, " : "", when,
-           fsdp_print_int(t->feed.config.eval_sampler.held_out, tokens, sizeof tokens),
+           fsdp_print_int(t->feed.config.eval_sampler.held_out).text,
            fsdp_plural(t->feed.config.eval_sampler.held_out),
            t->eval_dataset ? " of " : " held out of the data",
            t->eval_dataset ? fsdp_dataset_description(t->eval_dataset) : "");
@@ -189,9 +184,8 @@ void fsdp_train_print_start(const fsdp_trainer *t) {
 
 void fsdp_train_eval_print_data(const fsdp_trainer *t) {
   const int64_t samples = fsdp_dataset_sample_count(t->eval_dataset);
-  char text[48];
-  printf("evaluate:  on %s sample%s of %s\n", fsdp_print_int(samples, text, sizeof text),
-         fsdp_plural(samples), fsdp_dataset_description(t->eval_dataset));
+  printf("evaluate:  on %s sample%s of %s\n", fsdp_print_int(samples).text, fsdp_plural(samples),
+         fsdp_dataset_description(t->eval_dataset));
 }
 
 void fsdp_train_print_checked(const fsdp_trainer *t) {
@@ -216,28 +210,28 @@ fsdp_progress_rate fsdp_trainer_rate(int64_t tokens, int64_t real, int64_t learn
                               .learned = (double)learned / (double)tokens};
 }
 
+void fsdp_train_print_memory(const fsdp_trainer *t, const fsdp_measurement *measured) {
+  const fsdp_memory_space_report *device = &t->setup.plan->memory.space[FSDP_SPACE_DEVICE];
+  printf("memory:    planned valley %s, peak %s bytes per rank", fsdp_print_int(device->valley_bytes).text,
+         fsdp_print_int(device->peak_bytes).text);
+  if (measured)
+    printf("; measured valley %s, peak %s", fsdp_print_int(measured->valley_bytes[FSDP_SPACE_DEVICE]).text,
+           fsdp_print_int(measured->peak_bytes[FSDP_SPACE_DEVICE]).text);
+  putchar('\n');
+}
+
 void fsdp_train_print_summary(const fsdp_trainer *t) {
   const fsdp_step_record *last = &t->record;
   double run_s = t->tally.run_ms / 1e3;
-  const fsdp_memory_space_report *device = &t->setup.plan->memory.space[FSDP_SPACE_DEVICE];
-  char speed[FSDP_PROGRESS_SPEED_BYTES], time[32], planned[2][48], measured[2][48];
+  char speed[FSDP_PROGRESS_SPEED_BYTES];
   int64_t steps = last->step - t->feed.first_step;
   const fsdp_train_tally *sum = &t->tally;
   const fsdp_progress_rate rate =
       fsdp_trainer_rate(steps * t->step_tokens, sum->run_real, sum->run_learned, sum->run_ms, steps);
   printf("%s %" PRId64 " step%s in %s, loss %.4f, %s\n",
          last->step < t->total_steps ? "stopped:  " : "done:     ", steps, fsdp_plural(steps),
-         fsdp_progress_duration(run_s, time), last->loss, fsdp_progress_speed(&rate, speed));
+         fsdp_progress_duration(run_s).text, last->loss, fsdp_progress_speed(&rate, speed));
   if (t->skipped > 0)
     printf("skipped:   the updates of %" PRId64 " step%s\n", t->skipped, fsdp_plural(t->skipped));
-  printf("memory:    planned valley %s, peak %s bytes per rank",
-         fsdp_print_int(device->valley_bytes, planned[0], sizeof planned[0]),
-         fsdp_print_int(device->peak_bytes, planned[1], sizeof planned[1]));
-  if (last->measured) {
-    const fsdp_measurement *memory = &last->stats.memory;
-    printf("; measured valley %s, peak %s",
-           fsdp_print_int(memory->valley_bytes[FSDP_SPACE_DEVICE], measured[0], sizeof measured[0]),
-           fsdp_print_int(memory->peak_bytes[FSDP_SPACE_DEVICE], measured[1], sizeof measured[1]));
-  }
-  putchar('\n');
+  fsdp_train_print_memory(t, last->measured ? &last->stats.memory : NULL);
 }

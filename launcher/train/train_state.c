@@ -1,5 +1,5 @@
 // The state that a run starts from: new weights, the model folder's, or a checkpoint's.
-#include "launcher/report/memory_file.h"
+#include "launcher/report/memory_profile.h"
 #include "launcher/train/init_weights.h"
 #include "launcher/train/trainer.h"
 #include "runtime/base/plural.h"
@@ -72,6 +72,6 @@ fsdp_status fsdp_train_begin(fsdp_trainer *t, fsdp_error *error) {
   fsdp_train_checkpoints_overwrite(&t->checkpoints);
   if (t->log.log) status = rewind_log(t, error);
   if (status == FSDP_OK && fsdp_trainer_is_first(t))
-    fsdp_train_checkpoints_write_options(&t->checkpoints, t->feed.first_step < t->total_steps, error);
+    fsdp_train_checkpoints_write_options(&t->checkpoints, error);
   return fsdp_world_share_error(t->world, error);
 }

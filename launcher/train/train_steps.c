@@ -159,7 +159,7 @@ static fsdp_status agree_to_stop(fsdp_trainer *t, bool *all_can_settle, fsdp_err
   enum { SIGNAL, STEP_US, CANNOT_SETTLE, LOST_DATA, UPDATES, UPDATES_NEGATED, COUNT };
   int64_t most[COUNT] = {[SIGNAL] = fsdp_stop_signal(),
                          [STEP_US] = (int64_t)(record->total_ms * 1e3),
-                         [CANNOT_SETTLE] = !fsdp_train_checkpoints_can_settle(&t->checkpoints),
+                         [CANNOT_SETTLE] = !fsdp_checkpointer_can_settle(t->checkpoints.checkpointer),
                          [LOST_DATA] = fsdp_mapped_file_lost(NULL) != FSDP_OK,
                          [UPDATES] = record->updates,
                          [UPDATES_NEGATED] = -record->updates};
@@ -278,13 +278,7 @@ static void evaluate_start(fsdp_trainer *t) {
   t->start_eval_loss = record.eval_loss;
   if (owed) keep_result(t, &record);
   if (fsdp_trainer_is_first(t)) fsdp_progress_print_evaluation(&record, stdout);
-  if (owed) fsdp_train_checkpoints_save_again(&t->checkpoints, t->session.executor, &t->feed);
-}
-
-// Whether --stop-after ends the run.
-static bool has_stopped_improving(const fsdp_trainer *t) {
-  const int64_t most = t->options->stop_after;
-  return most > 0 && t->checkpoints.results.evaluations_since_best >= most;
+  if (owed) fsdp_train_checkpoints_save_again(&t->checkpoints);
 }
 
 // Whether an evaluation is due after the record's step.
@@ -337,8 +331,7 @@ static fsdp_status after_step(fsdp_trainer *t, bool all_can_settle, int64_t *bef
   *before_ns += took_ns;
   if (status != FSDP_OK) return status;
   if (due) finish_step(t);
-  return fsdp_train_checkpoints_after_step(&t->checkpoints, t->session.executor, &t->feed, step,
-                                           all_can_settle, error);
+  return fsdp_train_checkpoints_after_step(&t->checkpoints, step, all_can_settle, error);
 }
 
 // What routers chose has been written, or could not be, which costs the training nothing.
@@ -351,8 +344,10 @@ static void end_record(fsdp_trainer *t) {
     fprintf(stderr, "fsdp_train: warning: --routing-record %s\n", error.message);
 }
 
+// Whether neither a signal nor --stop-after has ended the run.
 static bool goes_on(const fsdp_trainer *t) {
-  return !t->stop_signal && !has_stopped_improving(t);
+  const int64_t most = t->options->stop_after;
+  return !t->stop_signal && (most == 0 || t->checkpoints.results.evaluations_since_best < most);
 }
 
 fsdp_status fsdp_train_run_steps(fsdp_trainer *t, fsdp_error *error) {
@@ -410,13 +405,11 @@ fsdp_status fsdp_train_finish(fsdp_trainer *t, fsdp_error *error) {
   }
   int64_t took_ns = 0;
   fsdp_status status = check_data(t, error);
-  if (status == FSDP_OK && fsdp_train_checkpoints_saves(&t->checkpoints))
-    status = check_replicas(t, &took_ns, error);
+  if (status == FSDP_OK && t->checkpoints.checkpointer) status = check_replicas(t, &took_ns, error);
   if (!t->recorded) finish_step(t);
   if (status != FSDP_OK) return status;
   fsdp_train_trace_write(t);
-  status =
-      fsdp_train_checkpoints_finish(&t->checkpoints, t->session.executor, &t->feed, t->record.step, error);
+  status = fsdp_train_checkpoints_finish(&t->checkpoints, t->record.step, error);
   if (fsdp_trainer_is_first(t)) {
     if (t->stop_signal)
       printf("stopped by %s after step %" PRId64 "\n", fsdp_stop_name(t->stop_signal), t->record.step);

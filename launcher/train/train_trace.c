@@ -1,7 +1,6 @@
 #include "launcher/train/train_trace.h"
 
 #include "launcher/report/trace_file.h"
-#include "launcher/report/whole_file.h"
 #include "runtime/base/check.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/plural.h"
@@ -29,15 +28,6 @@ static traced choose_ranks(const fsdp_world *world) {
     chosen.ranks[i] = all ? i : world->nodes.first[node];
   }
   return chosen;
-}
-
-fsdp_traced_steps fsdp_train_traced_steps(const fsdp_options *options) {
-  if (!options->trace) return (fsdp_traced_steps){0, 0};
-  return (fsdp_traced_steps){options->trace_first, options->trace_last};
-}
-
-fsdp_status fsdp_train_trace_try(const fsdp_options *options, fsdp_error *error) {
-  return options->trace ? fsdp_whole_file_try("trace", options->trace, error) : FSDP_OK;
 }
 
 fsdp_status fsdp_train_trace_check(fsdp_trainer *t, fsdp_error *error) {

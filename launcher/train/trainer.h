@@ -105,14 +105,19 @@ void fsdp_train_print_notes(const fsdp_trainer *t);
 #define FSDP_TRAIN_NOTE_BYTES 512
 bool fsdp_train_positions_note(const fsdp_plan *plan, char note[FSDP_TRAIN_NOTE_BYTES]);
 
-// The last lines. Called on rank 0 alone.
+// The last lines, and the one about memory: `measured` is NULL if it was not. Called on rank 0 alone.
 void fsdp_train_print_summary(const fsdp_trainer *t);
+void fsdp_train_print_memory(const fsdp_trainer *t, const fsdp_measurement *measured);
 
 // What the run reads and writes, so that what is missing is known before memory is taken: the model's folder;
 // the names of the data's files; data, logs and other files. They may fail on one rank alone.
 fsdp_status fsdp_train_open_model(fsdp_trainer *t, fsdp_error *error);
 fsdp_status fsdp_train_find_data(fsdp_trainer *t, fsdp_error *error);
 fsdp_status fsdp_train_open_files(fsdp_trainer *t, fsdp_error *error);
+
+// --data as a run opens it, a sample at a time; and what of its feed plan and rank say, but for the data.
+fsdp_dataset_config fsdp_train_dataset_config(const fsdp_trainer *t);
+fsdp_feed_config fsdp_train_feed_config(const fsdp_trainer *t);
 
 // Of a dry run: opens --data and --eval-data by their headers, if one is given, and writes nothing. It may
 // fail on one rank alone.

@@ -11,6 +11,11 @@
 
 // ---- Folders
 
+bool fsdp_has_file(const char *folder, const char *name) {
+  char path[PATH_MAX];
+  return snprintf(path, sizeof path, "%s/%s", folder, name) < (int)sizeof path && access(path, F_OK) == 0;
+}
+
 // The first `length` characters of the path.
 static bool make_above(const char *path, size_t length) {
   char part[PATH_MAX];

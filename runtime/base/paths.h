@@ -3,6 +3,9 @@
 
 #include <stdbool.h>
 
+// Whether FOLDER/NAME is there.
+bool fsdp_has_file(const char *folder, const char *name);
+
 // Makes the folder and those above it that are not there; false with the reason in errno.
 bool fsdp_make_folders(const char *path);
 

@@ -7,20 +7,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *fsdp_print_int(int64_t value, char *out, size_t out_bytes) {
-  char digits[32], grouped[48];
+fsdp_number_text fsdp_print_int(int64_t value) {
+  fsdp_number_text grouped = {""};
+  char digits[32];
   int length = snprintf(digits, sizeof digits, "%lld", (long long)value);
   int sign = digits[0] == '-', used = 0;
   for (int i = 0; i < length; i++) {
-    grouped[used++] = digits[i];
+    grouped.text[used++] = digits[i];
     int left = length - 1 - i;
-    if (i >= sign && left > 0 && left % 3 == 0) grouped[used++] = ',';
+    if (i >= sign && left > 0 && left % 3 == 0) grouped.text[used++] = ',';
   }
-  snprintf(out, out_bytes, "%.*s", used, grouped);
-  return out;
+  return grouped;
 }
 
-const char *fsdp_print_bytes(int64_t bytes, char *out, size_t out_bytes) {
+fsdp_number_text fsdp_print_bytes(int64_t bytes) {
+  fsdp_number_text out;
   static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB", "EB"};
   double value = (double)bytes;
   int unit = 0;
@@ -29,7 +30,7 @@ const char *fsdp_print_bytes(int64_t bytes, char *out, size_t out_bytes) {
     unit++;
   }
   int decimals = unit == 0 || value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
-  snprintf(out, out_bytes, "%.*f %s", decimals, value, units[unit]);
+  snprintf(out.text, sizeof out.text, "%.*f %s", decimals, value, units[unit]);
   return out;
 }
 

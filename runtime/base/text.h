@@ -5,11 +5,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// With commas: "1,318,912". Returns `out`.
-const char *fsdp_print_int(int64_t value, char *out, size_t out_bytes);
+// A number as text, for an argument of a call: fsdp_print_int(steps).text.
+typedef struct fsdp_number_text {
+  char text[48];
+} fsdp_number_text;
 
-// Bytes for people, with three figures: "913 B", "1.50 GB" (powers of 1000). Returns `out`.
-const char *fsdp_print_bytes(int64_t bytes, char *out, size_t out_bytes);
+// With commas: "1,318,912".
+fsdp_number_text fsdp_print_int(int64_t value);
+
+// Bytes for people, with three figures: "913 B", "1.50 GB" (powers of 1000).
+fsdp_number_text fsdp_print_bytes(int64_t bytes);
 
 // The shortest decimal that reads back as the same double, at most 31 characters. Returns `out`.
 const char *fsdp_print_real(double value, char *out, size_t out_bytes);

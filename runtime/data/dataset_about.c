@@ -21,8 +21,7 @@ static void say(fsdp_dataset *dataset, const char *format, ...) {
 
 // " 1,024 tokens".
 static void say_count(fsdp_dataset *dataset, int64_t count, const char *what) {
-  char number[32];
-  say(dataset, " %s %s%s", fsdp_print_int(count, number, sizeof number), what, fsdp_plural(count));
+  say(dataset, " %s %s%s", fsdp_print_int(count).text, what, fsdp_plural(count));
 }
 
 void fsdp_dataset_describe(fsdp_dataset *dataset) {

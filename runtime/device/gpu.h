@@ -4,7 +4,7 @@
 //   GPUs shown        0   1   2   3        local rank r uses GPU r
 //
 // Two ranks on the same GPU, wherever each of them counts it, are found by its UUID (exec/gpu_choice.h). This
-// rank's threads and memory then go next to it (launcher/train/placement.h).
+// rank's threads and memory then go next to it (launcher/train/binding.h).
 #pragma once
 
 #include "runtime/base/dtype.h"

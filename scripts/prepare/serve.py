@@ -1,5 +1,5 @@
 """Encodes and decodes for another program, which asks in JSON, an object a line: fsdp_train and fsdp_eval for
-the text that they sample (launcher/train/text_codec.h).
+the text that they sample (launcher/text/text_codec.h).
 
     {"tokenizer": FILE or null,               {"ends": [tokens that end a text, or an answer],
      "template": plain, auto, chatml or FILE,  "end_texts": [the same as text that is no token],

@@ -253,10 +253,8 @@ static void numbers_have_commas(void **state) {
                {1318912, "1,318,912"},
                {100000, "100,000"},
                {INT64_MIN, "-9,223,372,036,854,775,808"}};
-  char out[32];
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-    assert_string_equal(fsdp_print_int(cases[i].value, out, sizeof out), cases[i].text);
-  assert_string_equal(fsdp_print_int(1318912, out, 6), "1,318");
+    assert_string_equal(fsdp_print_int(cases[i].value).text, cases[i].text);
 }
 
 static void a_failure_carries_its_status_and_sentence(void **state) {

@@ -1,7 +1,7 @@
 // What a report says of saved activations: bytes by fate from closed formulas, layers that are alike folded,
 // names that the options take, and the picture's panel of the host.
 #include "launcher/report/activations.h"
-#include "launcher/report/memory_svg.h"
+#include "launcher/report/memory_profile.h"
 #include "tests/support/models.h"
 
 #include <math.h>

@@ -164,11 +164,11 @@ static void meshes(void **state) {
 static void text_for_people(void **state) {
   (void)state;
   char out[64];
-  assert_string_equal(fsdp_print_bytes(0, out, sizeof out), "0 B");
-  assert_string_equal(fsdp_print_bytes(999, out, sizeof out), "999 B");
-  assert_string_equal(fsdp_print_bytes(1500000000, out, sizeof out), "1.50 GB");
-  assert_string_equal(fsdp_print_bytes(999600, out, sizeof out), "1.00 MB");
-  assert_string_equal(fsdp_print_bytes(37713258660, out, sizeof out), "37.7 GB");
+  assert_string_equal(fsdp_print_bytes(0).text, "0 B");
+  assert_string_equal(fsdp_print_bytes(999).text, "999 B");
+  assert_string_equal(fsdp_print_bytes(1500000000).text, "1.50 GB");
+  assert_string_equal(fsdp_print_bytes(999600).text, "1.00 MB");
+  assert_string_equal(fsdp_print_bytes(37713258660).text, "37.7 GB");
   assert_string_equal(fsdp_print_real(0.05, out, sizeof out), "0.05");
   assert_string_equal(fsdp_print_real(3e-5, out, sizeof out), "3e-05");
   assert_string_equal(fsdp_print_real(1, out, sizeof out), "1");

@@ -1,5 +1,5 @@
 // What is said of ranks that hold nothing but padding.
-#include "launcher/report/padding_note.h"
+#include "launcher/report/plan_notes.h"
 #include "models/family.h"
 #include "tests/support/models.h"
 

@@ -1,8 +1,7 @@
 // Reports: the JSON's shape and sums, the page's figures, the memory profile in both forms, and advice that
 // is true.
 #include "launcher/options/options.h"
-#include "launcher/report/memory_file.h"
-#include "launcher/report/memory_svg.h"
+#include "launcher/report/memory_profile.h"
 #include "launcher/report/report.h"
 #include "launcher/setup/capacity.h"
 #include "launcher/setup/mesh_choice.h"
@@ -142,7 +141,7 @@ static void profile_series(void **state) {
     assert_int_equal(most, plan->memory.space[space].peak_bytes);
     assert_int_equal(at, plan->memory.space[space].peak_position);
   }
-  fsdp_phase phases[2 * FSDP_MAX_SECTIONS];
+  fsdp_memory_phase phases[2 * FSDP_MAX_SECTIONS];
   int count = fsdp_memory_profile_phases(&profile, phases), next = 0;
   assert_int_equal(count, 7); // forward and backward of first, middle and last; update
   for (int i = 0; i < count; i++) {
@@ -199,7 +198,8 @@ static void advice_that_fits(void **state) {
     config.batch = 4;
     fsdp_plan *plan = plan_of_config(&config);
     int64_t needed = plan->memory.space[FSDP_SPACE_DEVICE].arena_bytes, limit = needed * shares[i] / 100;
-    fsdp_limits limits = {.bytes = {limit, 0}, .place = {"the test", "the test"}, .ranks_per_machine = 4};
+    fsdp_limits limits = {
+        .memory.bytes = {limit, 0}, .place = {"the test", "the test"}, .ranks_per_machine = 4};
     fsdp_error error;
     assert_int_equal(fsdp_capacity_check(plan, &limits, &error), FSDP_ERR_CAPACITY);
     char words[1024], *argv[32] = {(char *)(uintptr_t) "plan"};
@@ -231,7 +231,7 @@ static void advice_that_fits(void **state) {
     fsdp_plan_destroy(helped);
     fsdp_options_destroy(&options);
     // Exactly what is needed is enough.
-    limits.bytes[FSDP_SPACE_DEVICE] = needed;
+    limits.memory.bytes[FSDP_SPACE_DEVICE] = needed;
     assert_int_equal(fsdp_capacity_check(plan, &limits, &error), FSDP_OK);
     fsdp_plan_destroy(plan);
   }
@@ -247,12 +247,12 @@ static void one_memory_for_both_arenas(void **state) {
   int64_t needed = plan->memory.space[FSDP_SPACE_DEVICE].arena_bytes +
                    plan->memory.space[FSDP_SPACE_HOST].arena_bytes + fsdp_plan_reserve_bytes(plan);
   fsdp_limits limits = {.place = {"the test", "the test"},
-                        .shared_bytes = needed,
+                        .memory.shared_bytes = needed,
                         .shared_place = "the test",
                         .ranks_per_machine = 2};
   fsdp_error error;
   assert_int_equal(fsdp_capacity_check(plan, &limits, &error), FSDP_OK);
-  limits.shared_bytes--;
+  limits.memory.shared_bytes--;
   assert_int_equal(fsdp_capacity_check(plan, &limits, &error), FSDP_ERR_CAPACITY);
   fsdp_plan_destroy(plan);
 }

@@ -1,10 +1,13 @@
-#include "launcher/report/padding_note.h"
+#include "launcher/report/plan_notes.h"
 
+#include "launcher/report/strategies.h"
 #include "runtime/base/plural.h"
 #include "runtime/base/size.h"
 #include "runtime/plan/mesh/cut.h"
 
-#include <stdio.h>
+#include <string.h>
+
+// ---- Padding
 
 // Ranks of a group that have none of `count` things, of which each rank has up to `share`.
 static int64_t idle_ranks(int64_t count, int64_t share, int64_t ranks) {
@@ -63,4 +66,29 @@ bool fsdp_padding_note(const fsdp_plan *plan, char *out, size_t out_bytes) {
            fsdp_mesh_print_axes(&plan->config.mesh, fsdp_factored_source(&plan->axes, axes), names),
            plan->graph->params[worst].name, count, fsdp_plural(count));
   return true;
+}
+
+// ---- Warnings
+
+// Whether a module before this one has the same line.
+static bool is_known(const fsdp_specs *specs, int module) {
+  for (int m = 0; m < module; m++)
+    if (specs->modules[m].outcome && !strcmp(specs->modules[m].place, specs->modules[module].place))
+      return true;
+  return false;
+}
+
+void fsdp_plan_warn(const fsdp_plan *plan, const char *program, FILE *out) {
+  if (plan->propagation) fsdp_strategies_warn(plan->propagation, program, out);
+  for (int m = 0; plan->config.sharding && m < plan->graph->module_count; m++) {
+    const fsdp_spec *rule = &plan->specs->modules[m];
+    if (!rule->outcome || is_known(plan->specs, m)) continue;
+    char path[FSDP_NAME_BYTES], text[FSDP_SPEC_TEXT_BYTES];
+    fsdp_graph_module_path(plan->graph, m, path);
+    fprintf(out, "%s: warning: %s: \"%s\": %s is not followed: %s\n", program, rule->place, path,
+            fsdp_spec_print(rule, &plan->config.mesh, text),
+            rule->outcome == FSDP_RULE_NO_TENSOR
+                ? "the plan has no tensor of this output's own, so the line stores nothing"
+                : "the op that makes this output, maybe with others, stores it otherwise");
+  }
 }
