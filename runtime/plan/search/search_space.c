@@ -264,7 +264,7 @@ static fsdp_mesh mesh_of(const int sizes[AXES], int moved, int place) {
 }
 
 // Whether `moved`, which with the axes inside it has groups of `span` neighbours, may be outside of `between`
-// ranks of one node: where nodes' borders divide these groups unevenly, or tensor's since they have more ranks
+// ranks of one node: where nodes' borders divide these groups unevenly, or tensor's since they are longer
 // than a node. Then small messages make fewer hops in a node with other ranks between.
 static bool may_be_outside(const fsdp_search_config *search, int moved, int span, int between) {
   const int node = search->ranks_per_node;
