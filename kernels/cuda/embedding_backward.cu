@@ -20,12 +20,7 @@ constexpr int sum_width = 8;
 __device__ __forceinline__ int sum_before(int x, int *total) {
   FSDP_SHARED(int, warps, warp_lanes);
   const int lane = int(threadIdx.x) % warp_lanes, warp = int(threadIdx.x) / warp_lanes;
-  int sum = x;
-#pragma unroll
-  for (int distance = 1; distance < warp_lanes; distance *= 2) {
-    const int other = __shfl_up_sync(whole_warp, sum, unsigned(distance));
-    if (lane >= distance) sum += other;
-  }
+  const int sum = warp_sum_so_far(x);
   if (lane == warp_lanes - 1) warps[warp] = sum;
   __syncthreads();
   int before = 0, all = 0;
@@ -114,9 +109,7 @@ __global__ void __launch_bounds__(sum_threads, 4) sum_rows(row_sum<T> p) {
   const int from = global_load(p.offsets + row), to = global_load(p.offsets + row + 1);
   if (c >= p.C || (p.adds && from == to)) return;
   G *d_weight = static_cast<G *>(p.d_weight) + row * p.C + c;
-  float sum[WIDTH];
-#pragma unroll
-  for (int i = 0; i < WIDTH; i++) sum[i] = 0;
+  float sum[WIDTH] = {};
 #pragma unroll(WIDTH > 1 ? 4 : 1)
   for (int at = from; at < to; at++) {
     float d_h[WIDTH];
@@ -124,12 +117,7 @@ __global__ void __launch_bounds__(sum_threads, 4) sum_rows(row_sum<T> p) {
 #pragma unroll
     for (int i = 0; i < WIDTH; i++) sum[i] += d_h[i];
   }
-  if (p.adds) {
-    float old[WIDTH];
-    load_floats<WIDTH>(d_weight, old);
-#pragma unroll
-    for (int i = 0; i < WIDTH; i++) sum[i] += old[i];
-  }
+  if (p.adds) add_floats(d_weight, sum);
   store_floats<WIDTH>(d_weight, sum);
 }
 

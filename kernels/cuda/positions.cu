@@ -56,9 +56,7 @@ __global__ void __launch_bounds__(threads_count)
   const int64_t c = column_of<WIDTH>(rows);
   if (c >= rows.C) return;
   const int index = index_of(map, position), count = index >= 0 ? map.batch.by : 0;
-  float sum[WIDTH];
-#pragma unroll
-  for (int i = 0; i < WIDTH; i++) sum[i] = 0;
+  float sum[WIDTH] = {};
 #pragma unroll(WIDTH > 1 ? 4 : 1)
   for (int b = 0; b < count; b++) {
     float x[WIDTH];
@@ -67,12 +65,7 @@ __global__ void __launch_bounds__(threads_count)
     for (int i = 0; i < WIDTH; i++) sum[i] += x[i];
   }
   d_weight += position * rows.C + c;
-  if (table.adds) {
-    float old[WIDTH];
-    load_floats<WIDTH>(d_weight, old);
-#pragma unroll
-    for (int i = 0; i < WIDTH; i++) sum[i] += old[i];
-  }
+  if (table.adds) add_floats(d_weight, sum);
   store_floats<WIDTH>(d_weight, sum);
 }
 
@@ -84,9 +77,7 @@ __global__ void __launch_bounds__(threads_count)
                          row_blocks rows) {
   const int position = int(blockIdx.x / unsigned(rows.per_row)), lane = int(threadIdx.x) % warp_lanes;
   const int64_t c = column_of<WIDTH>(rows);
-  float sum[WIDTH];
-#pragma unroll
-  for (int i = 0; i < WIDTH; i++) sum[i] = 0;
+  float sum[WIDTH] = {};
   for (int b = 0; b < map.batch.by; b++)
     for (int first = 0; first < map.seq; first += warp_lanes) {
       const int index = first + lane;
@@ -102,12 +93,7 @@ __global__ void __launch_bounds__(threads_count)
     }
   if (c >= rows.C) return;
   d_weight += position * rows.C + c;
-  if (adds) {
-    float old[WIDTH];
-    load_floats<WIDTH>(d_weight, old);
-#pragma unroll
-    for (int i = 0; i < WIDTH; i++) sum[i] += old[i];
-  }
+  if (adds) add_floats(d_weight, sum);
   store_floats<WIDTH>(d_weight, sum);
 }
 
@@ -137,7 +123,7 @@ void cuda_add_positions(const fsdp_kernel_call *call) {
   with_type(weight->dtype, [&](auto number) {
     using T = decltype(number);
     constexpr int width = vector_numel<T>;
-    const bool wide = C % width == 0 && is_aligned(weight->data) && is_aligned(h->data);
+    const bool wide = takes_vectors<T>(C, data_of<T>(weight), data_of<T>(h));
     const row_blocks rows = blocks_over(C, wide ? width : 1);
     launch({N * rows.per_row, rows.threads, stream_of(call)}, wide ? add_row<T, width> : add_row<T, 1>,
            data_of<T>(weight), numbers_of<T>(call, 1), row_map_of(map), document_starts_of(call),
