@@ -17,6 +17,14 @@ typedef struct fsdp_parts {
 // `graph` is empty but for inv_freq, if the family has RoPE.
 fsdp_parts fsdp_parts_of(const fsdp_model_config *config, fsdp_graph *graph);
 
+// A new value of the module: `rows` rows of `columns` columns (0: one number a row).
+int fsdp_parts_value(fsdp_parts *parts, int module, const char *name, fsdp_value_dtype dtype, int64_t rows,
+                     int64_t columns);
+
+// Appends a node with these operands, the first `count` of the op's row, which says how each is accessed. The
+// pointer is valid until the next node.
+fsdp_node *fsdp_parts_node(fsdp_parts *parts, fsdp_op_kind kind, int module, int count, const int *operands);
+
 // ---- Counts
 
 // FLOPs of attention's gemms, forward and backward, for one token of a sequence of `seq`: 12 H D for each

@@ -48,11 +48,10 @@ static int64_t columns(void) {
 }
 
 static int add_param(fsdp_graph *g, int module, const char *kind, int slice) {
-  char name[16];
   bool is_weight = strcmp(kind, "weight") == 0;
   int64_t out = tried->outs[slice];
-  snprintf(name, sizeof name, "%s_%d", kind, slice);
-  fsdp_param_spec spec = {.name = name, .dims = is_weight ? 2 : 1, .shape = {out, C}, .init_deviation = 0.3f};
+  fsdp_param spec = {.dims = is_weight ? 2 : 1, .shape = {out, C}, .init_deviation = 0.3f};
+  snprintf(spec.name, sizeof spec.name, "%s_%d", kind, slice);
   if (is_weight && tried->transposed) {
     spec.transposed = true;
     spec.shape[0] = C, spec.shape[1] = out;
