@@ -3,6 +3,7 @@
 #include "models/graph/op_row.h"
 #include "runtime/base/check.h"
 
+#define PRODUCT(FORM)        .product = 1 + FSDP_PRODUCT_##FORM,
 #define PRODUCTS(f)          .products = (f),
 #define FLOPS(f)             .flops = (f),
 #define WORK(f)              .work = (f),
@@ -48,7 +49,7 @@ fsdp_op_phase fsdp_op_phase_of(fsdp_op_kind kind) {
 }
 
 bool fsdp_op_makes_gemms(fsdp_op_kind kind) {
-  return fsdp_op_row_of(kind)->products != NULL;
+  return fsdp_op_row_of(kind)->product || fsdp_op_row_of(kind)->products;
 }
 
 bool fsdp_op_reports_rows(fsdp_op_kind kind) {

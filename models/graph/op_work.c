@@ -1,5 +1,36 @@
 // What an op does, from its row and its operands' letters.
+#include "models/graph/op_experts.h"
 #include "models/graph/op_row.h"
+
+#include <string.h>
+
+// The one gemm of an op.
+static fsdp_op_product product_of(fsdp_op_kind kind, const fsdp_op_attrs *attrs) {
+  const fsdp_op_product_form form = (fsdp_op_product_form)(fsdp_op_row_of(kind)->product - 1);
+  const fsdp_op_operand *weight = fsdp_op_letters_of(kind)->operands;
+  while (!strstr(weight->name, "weight")) weight++;
+  const int64_t out = fsdp_op_dim_size(attrs, &weight->dims[weight->dim_count - 2], 0);
+  const int64_t in = fsdp_op_dim_size(attrs, &weight->dims[weight->dim_count - 1], 0);
+  if (fsdp_op_is_grouped(kind)) return fsdp_op_expert_product(attrs, form, out, in);
+  return fsdp_op_product_of(form, attrs->batch * attrs->seq, out, in, 1);
+}
+
+int fsdp_op_products(fsdp_op_kind kind, const fsdp_op_attrs *attrs,
+                     fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]) {
+  const fsdp_op_row *row = fsdp_op_row_of(kind);
+  if (row->product) products[0] = product_of(kind, attrs);
+  return row->product ? 1 : row->products ? row->products(attrs, products) : 0;
+}
+
+double fsdp_op_flops(fsdp_op_kind kind, const fsdp_op_attrs *attrs) {
+  const fsdp_op_row *row = fsdp_op_row_of(kind);
+  fsdp_op_product products[FSDP_OP_PRODUCTS_MAX];
+  const int count = fsdp_op_products(kind, attrs, products);
+  double flops = row->flops ? row->flops(attrs) : 0;
+  for (int i = 0; i < count; i++)
+    flops += products[i].count * 2.0 * (double)products[i].m * (double)products[i].n * (double)products[i].k;
+  return flops;
+}
 
 fsdp_op_work fsdp_op_work_of(fsdp_op_kind kind, const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
                              int operand_count) {

@@ -17,35 +17,6 @@ void fsdp_node_take_biases(fsdp_node *product, fsdp_node *adds) {
   product->bias_count = 0;
 }
 
-int fsdp_op_linear_products(const fsdp_op_attrs *attrs, fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]) {
-  products[0] = (fsdp_op_product){.form = FSDP_PRODUCT_FORWARD,
-                                  .m = attrs->batch * attrs->seq,
-                                  .n = attrs->out_features,
-                                  .k = attrs->in_features,
-                                  .count = 1};
-  return 1;
-}
-
-int fsdp_op_linear_input_products(const fsdp_op_attrs *attrs,
-                                  fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]) {
-  products[0] = (fsdp_op_product){.form = FSDP_PRODUCT_INPUT,
-                                  .m = attrs->batch * attrs->seq,
-                                  .n = attrs->in_features,
-                                  .k = attrs->out_features,
-                                  .count = 1};
-  return 1;
-}
-
-int fsdp_op_linear_weight_products(const fsdp_op_attrs *attrs,
-                                   fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]) {
-  products[0] = (fsdp_op_product){.form = FSDP_PRODUCT_WEIGHT,
-                                  .m = attrs->out_features,
-                                  .n = attrs->in_features,
-                                  .k = attrs->batch * attrs->seq,
-                                  .count = 1};
-  return 1;
-}
-
 // The gradients of `count` parameters, which this node overwrites, into `gradients`.
 static void make_gradients(fsdp_graph *graph, int count, const int *params, int *gradients) {
   for (int i = 0; i < count; i++) {
