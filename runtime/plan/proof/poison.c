@@ -34,7 +34,7 @@ static void append_poison(fsdp_program *program, int tensor, int unit) {
   bool host = target->space == FSDP_SPACE_HOST;
   fsdp_instr instr = {.kind = FSDP_INSTR_OP,
                       .stream = host ? FSDP_STREAM_HOST : FSDP_STREAM_COMPUTE,
-                      .op = fsdp_op_poison(),
+                      .op = FSDP_PLAN_OP_POISON,
                       .unit = unit,
                       .module = target->module,
                       .policy = -1};
