@@ -122,25 +122,21 @@ static layer_modules layer_module_tree(fsdp_parts *p, int layers, int index) {
   const fsdp_model_config *c = p->config;
   const fsdp_decoder *d = c->family->decoder;
   fsdp_graph *g = p->graph;
-  int64_t C = c->hidden_size, width = c->num_heads * c->head_dim;
-  const fsdp_linear_spec q = {.in = C, .out = width, .bias = has_qkv_bias(c)}, o = {.in = width, .out = C};
-  const fsdp_linear_spec kv = {.in = C, .out = c->num_kv_heads * c->head_dim, .bias = has_qkv_bias(c)};
+  const int64_t C = c->hidden_size, q = c->num_heads * c->head_dim, kv = c->num_kv_heads * c->head_dim;
   layer_modules m = {0};
   char name[FSDP_NAME_BYTES];
   snprintf(name, sizeof name, "%d", index);
   int layer = fsdp_graph_module(g, layers, name, g->block_class, "");
   const char *attention = d->attention ? d->attention : fsdp_decoder_class(d, "Attention", name);
   m.attention = fsdp_graph_module(g, layer, "self_attn", attention, "");
-  m.q = fsdp_parts_linear_module(p, m.attention, "q_proj", &q);
-  m.k = fsdp_parts_linear_module(p, m.attention, "k_proj", &kv);
-  m.v = fsdp_parts_linear_module(p, m.attention, "v_proj", &kv);
-  m.o = fsdp_parts_linear_module(p, m.attention, "o_proj", &o);
+  m.q = fsdp_parts_linear_module(p, m.attention, "q_proj", C, q, has_qkv_bias(c));
+  m.k = fsdp_parts_linear_module(p, m.attention, "k_proj", C, kv, has_qkv_bias(c));
+  m.v = fsdp_parts_linear_module(p, m.attention, "v_proj", C, kv, has_qkv_bias(c));
+  m.o = fsdp_parts_linear_module(p, m.attention, "o_proj", q, C, false);
   fsdp_decoder_class(d, "RMSNorm", name);
   if (has_qk_norm(c)) {
-    m.q_norm =
-        fsdp_parts_head_norm_module(p, m.attention, "q_norm", name, d->wide_qk_norm ? width : c->head_dim);
-    m.k_norm =
-        fsdp_parts_head_norm_module(p, m.attention, "k_norm", name, d->wide_qk_norm ? kv.out : c->head_dim);
+    m.q_norm = fsdp_parts_norm_module(p, m.attention, "q_norm", name, d->wide_qk_norm ? q : c->head_dim);
+    m.k_norm = fsdp_parts_norm_module(p, m.attention, "k_norm", name, d->wide_qk_norm ? kv : c->head_dim);
   }
   if (d->rotary_in_attention)
     fsdp_graph_module(g, m.attention, "rotary_emb", fsdp_decoder_class(d, "RotaryEmbedding", name), "");
@@ -149,8 +145,8 @@ static layer_modules layer_module_tree(fsdp_parts *p, int layers, int index) {
   else
     m.mlp = fsdp_experts_mlp_tree(p, layer, "mlp", c->intermediate_size);
   fsdp_decoder_class(d, "RMSNorm", name);
-  m.input_norm = fsdp_parts_norm_module(p, layer, "input_layernorm", name);
-  m.post_norm = fsdp_parts_norm_module(p, layer, "post_attention_layernorm", name);
+  m.input_norm = fsdp_parts_norm_module(p, layer, "input_layernorm", name, C);
+  m.post_norm = fsdp_parts_norm_module(p, layer, "post_attention_layernorm", name, C);
   return m;
 }
 
@@ -181,7 +177,8 @@ void fsdp_decoder_build(const fsdp_model_config *config, fsdp_graph *g) {
   int layers = fsdp_graph_module(g, model, "layers", "ModuleList", "");
   layer_modules *modules = fsdp_alloc_zeroed((size_t)config->num_layers, sizeof *modules);
   for (int i = 0; i < config->num_layers; i++) modules[i] = layer_module_tree(&p, layers, i);
-  int norm = fsdp_parts_norm_module(&p, model, "norm", fsdp_decoder_class(d, "RMSNorm", name));
+  int norm =
+      fsdp_parts_norm_module(&p, model, "norm", fsdp_decoder_class(d, "RMSNorm", name), config->hidden_size);
   fsdp_graph_module(g, model, "rotary_emb", fsdp_decoder_class(d, "RotaryEmbedding", name), "");
   int head = fsdp_parts_head_module(&p, root, "lm_head", embed);
 

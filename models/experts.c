@@ -185,14 +185,13 @@ static int experts_module(fsdp_parts *p, int block) {
 }
 
 fsdp_mlp_modules fsdp_experts_mlp_tree(fsdp_parts *p, int parent, const char *own, int64_t size) {
-  const fsdp_model_config *c = p->config;
-  const fsdp_linear_spec up = {.in = c->hidden_size, .out = size}, down = {.in = size, .out = c->hidden_size};
+  const int64_t C = p->config->hidden_size;
   char name[FSDP_NAME_BYTES];
-  fsdp_decoder_class(c->family->decoder, "MLP", name);
+  fsdp_decoder_class(p->config->family->decoder, "MLP", name);
   fsdp_mlp_modules m = {.mlp = fsdp_graph_module(p->graph, parent, own, name, "")};
-  m.gate = fsdp_parts_linear_module(p, m.mlp, "gate_proj", &up);
-  m.up = fsdp_parts_linear_module(p, m.mlp, "up_proj", &up);
-  m.down = fsdp_parts_linear_module(p, m.mlp, "down_proj", &down);
+  m.gate = fsdp_parts_linear_module(p, m.mlp, "gate_proj", C, size, false);
+  m.up = fsdp_parts_linear_module(p, m.mlp, "up_proj", C, size, false);
+  m.down = fsdp_parts_linear_module(p, m.mlp, "down_proj", size, C, false);
   add_activation(p, m.mlp);
   return m;
 }
@@ -209,9 +208,9 @@ fsdp_experts_modules fsdp_experts_module_tree(fsdp_parts *p, int layer) {
   if (p->config->shared_expert_size) {
     m.shared = fsdp_experts_mlp_tree(p, m.block, d->shared_name ? d->shared_name : "shared_expert",
                                      p->config->shared_expert_size);
-    const fsdp_linear_spec gate = {.in = p->config->hidden_size, .out = 1};
     if (p->config->gates_shared_expert)
-      m.shared_gate = fsdp_parts_linear_module(p, m.block, "shared_expert_gate", &gate);
+      m.shared_gate =
+          fsdp_parts_linear_module(p, m.block, "shared_expert_gate", p->config->hidden_size, 1, false);
   }
   return m;
 }

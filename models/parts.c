@@ -39,10 +39,11 @@ double fsdp_parts_attention_flops_per_token(const fsdp_model_config *c, int64_t 
 
 // ---- Modules
 
-static int linear_without_params(fsdp_parts *p, int parent, const char *name, const fsdp_linear_spec *spec) {
+static int linear_without_params(fsdp_parts *p, int parent, const char *name, int64_t in, int64_t out,
+                                 bool bias) {
   char detail[FSDP_NAME_BYTES];
-  snprintf(detail, sizeof detail, "in_features=%lld, out_features=%lld, bias=%s", (long long)spec->in,
-           (long long)spec->out, spec->bias ? "True" : "False");
+  snprintf(detail, sizeof detail, "in_features=%lld, out_features=%lld, bias=%s", (long long)in,
+           (long long)out, bias ? "True" : "False");
   return fsdp_graph_module(p->graph, parent, name, "Linear", detail);
 }
 
@@ -58,11 +59,12 @@ static void add_bias(fsdp_parts *p, int module, int64_t out) {
   fsdp_graph_param(p->graph, module, &(fsdp_param){.name = "bias", .dims = 1, .shape = {out}});
 }
 
-int fsdp_parts_linear_module(fsdp_parts *p, int parent, const char *name, const fsdp_linear_spec *spec) {
-  int module = linear_without_params(p, parent, name, spec);
-  const fsdp_param weight = matrix_of(p, spec->out, spec->in);
+int fsdp_parts_linear_module(fsdp_parts *p, int parent, const char *name, int64_t in, int64_t out,
+                             bool bias) {
+  int module = linear_without_params(p, parent, name, in, out, bias);
+  const fsdp_param weight = matrix_of(p, out, in);
   fsdp_graph_param(p->graph, module, &weight);
-  if (spec->bias) add_bias(p, module, spec->out);
+  if (bias) add_bias(p, module, out);
   return module;
 }
 
@@ -76,9 +78,9 @@ int fsdp_parts_conv1d_module(fsdp_parts *p, int parent, const char *name, const 
                        .init_deviation = spec->init_deviation,
                        .transposed = true,
                        .block_count = spec->block_count};
-  memcpy(weight.block_sizes, spec->block_sizes, sizeof weight.block_sizes);
   fsdp_param bias = {.name = "bias", .dims = 1, .shape = {spec->out}, .block_count = spec->block_count};
-  memcpy(bias.block_sizes, spec->block_sizes, sizeof bias.block_sizes);
+  for (int b = 0; b < spec->block_count; b++)
+    weight.block_sizes[b] = bias.block_sizes[b] = spec->out / spec->block_count;
   fsdp_graph_param(p->graph, module, &weight);
   fsdp_graph_param(p->graph, module, &bias);
   return module;
@@ -113,12 +115,8 @@ static int norm_module(fsdp_parts *p, int parent, const char *name, norm_spec sp
   return module;
 }
 
-int fsdp_parts_norm_module(fsdp_parts *p, int parent, const char *name, const char *class_name) {
-  return norm_module(p, parent, name, (norm_spec){class_name, p->config->hidden_size, ""});
-}
-
-int fsdp_parts_head_norm_module(fsdp_parts *p, int parent, const char *name, const char *class_name,
-                                int64_t width) {
+int fsdp_parts_norm_module(fsdp_parts *p, int parent, const char *name, const char *class_name,
+                           int64_t width) {
   return norm_module(p, parent, name, (norm_spec){class_name, width, ""});
 }
 
@@ -150,9 +148,9 @@ void fsdp_parts_dropout_module(fsdp_parts *p, int parent, const char *name, doub
 
 int fsdp_parts_head_module(fsdp_parts *p, int parent, const char *name, int embedding) {
   const fsdp_model_config *c = p->config;
-  const fsdp_linear_spec spec = {.in = c->hidden_size, .out = c->vocab_size};
-  if (!c->tie_word_embeddings) return fsdp_parts_linear_module(p, parent, name, &spec);
-  int module = linear_without_params(p, parent, name, &spec);
+  const int64_t in = c->hidden_size, out = c->vocab_size;
+  if (!c->tie_word_embeddings) return fsdp_parts_linear_module(p, parent, name, in, out, false);
+  int module = linear_without_params(p, parent, name, in, out, false);
   fsdp_graph_tie(p->graph, module, "weight", fsdp_graph_param_of(p->graph, embedding, "weight"));
   return module;
 }

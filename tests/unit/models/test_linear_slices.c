@@ -72,7 +72,7 @@ static void build(const fsdp_model_config *config, fsdp_graph *g) {
     if (tried->bias && !tried->grouped) biases[s] = add_param(g, slices, "bias", s);
   }
   for (int s = 0; s < S && tried->bias && tried->grouped; s++) biases[s] = add_param(g, slices, "bias", s);
-  int down = fsdp_parts_linear_module(&p, layer, "down", &(fsdp_linear_spec){.in = columns(), .out = C});
+  int down = fsdp_parts_linear_module(&p, layer, "down", columns(), C, false);
   int head = fsdp_parts_head_module(&p, root, "head", embedding);
 
   int h = fsdp_parts_embedding(&p, embedding);
