@@ -52,9 +52,11 @@ const char *fsdp_grouped_kernel_name(fsdp_grouped_kernel kernel) {
   return names[kernel];
 }
 
-// The best one that multiplies rows of `dtype`, of these widths, on this GPU.
-static fsdp_grouped_kernel kernel_of(const fsdp_op_gpu *gpu, fsdp_dtype dtype, int64_t out, int64_t in) {
+// The best one that multiplies rows of `dtype`, of these widths, on this device.
+static fsdp_grouped_kernel kernel_of(fsdp_op_device device, const fsdp_op_gpu *gpu, fsdp_dtype dtype,
+                                     int64_t out, int64_t in) {
   enum { MULTIPLE = 8 }; // of tensor cores: rows start on 16 bytes
+  if (device == FSDP_OP_CPU) return FSDP_GROUPED_CPU;
   if (dtype != FSDP_BF16 || out % MULTIPLE != 0 || in % MULTIPLE != 0) return FSDP_GROUPED_GENERAL;
   const bool has_wgmma = gpu->capability == 90 && !(gpu->attention_missing >> FSDP_ATTENTION_WGMMA & 1);
   int kernel = has_wgmma ? FSDP_GROUPED_WGMMA : FSDP_GROUPED_MMA;
@@ -64,15 +66,12 @@ static fsdp_grouped_kernel kernel_of(const fsdp_op_gpu *gpu, fsdp_dtype dtype, i
 
 void fsdp_op_expert_up_attrs(fsdp_op_device device, const fsdp_op_gpu *gpu, fsdp_op_attrs *attrs,
                              const fsdp_dtype *dtypes) {
-  attrs->products = device == FSDP_OP_CPU
-                        ? FSDP_GROUPED_CPU
-                        : kernel_of(gpu, dtypes[0], 2 * attrs->intermediate, attrs->channels);
+  attrs->products = kernel_of(device, gpu, dtypes[0], 2 * attrs->intermediate, attrs->channels);
 }
 
 void fsdp_op_expert_down_attrs(fsdp_op_device device, const fsdp_op_gpu *gpu, fsdp_op_attrs *attrs,
                                const fsdp_dtype *dtypes) {
-  attrs->products = device == FSDP_OP_CPU ? FSDP_GROUPED_CPU
-                                          : kernel_of(gpu, dtypes[0], attrs->channels, attrs->intermediate);
+  attrs->products = kernel_of(device, gpu, dtypes[0], attrs->channels, attrs->intermediate);
 }
 
 // One expert's rows side by side: no row chooses an expert twice, so there are n at most.

@@ -12,6 +12,7 @@
 #define BACKWARD_BY(KIND)    .backward_by = 1 + FSDP_OP_##KIND,
 #define RECOMPUTE(f)         .recompute = (f),
 #define ATTRS(f)             .attrs = (f),
+#define SLICED               .sliced = true,
 #define BY_ROW               .reports_rows = true,
 #define NORM                 .is_norm = true,
 #define ADDS(operand)        .added = 1 + (operand),

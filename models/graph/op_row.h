@@ -33,7 +33,7 @@ typedef void fsdp_op_attrs_rule(fsdp_op_device device, const fsdp_op_gpu *gpu, f
 typedef struct fsdp_op_row {
   const char *name, *operands;
   fsdp_op_phase phase;
-  bool reports_rows, is_norm, reads_fresh, shrinks, cpu_alone, chooses, over_tokens;
+  bool sliced, reports_rows, is_norm, reads_fresh, shrinks, cpu_alone, chooses, over_tokens;
   int added;         // 1 + the operand that it adds to the residual stream; 0: none
   const char *alias; // NULL: its name
   int product;       // 1 + the form of its one gemm (fsdp_op_product_form); 0: none
@@ -67,6 +67,7 @@ static inline fsdp_op_product fsdp_op_product_of(fsdp_op_product_form form, int6
 #define BACKWARD_BY(KIND)
 #define RECOMPUTE(f) fsdp_op_recompute_rule f;
 #define ATTRS(f)     fsdp_op_attrs_rule f;
+#define SLICED
 #define BY_ROW
 #define NORM
 #define ADDS(operand)
@@ -88,6 +89,7 @@ static inline fsdp_op_product fsdp_op_product_of(fsdp_op_product_form form, int6
 #undef BACKWARD_BY
 #undef RECOMPUTE
 #undef ATTRS
+#undef SLICED
 #undef BY_ROW
 #undef NORM
 #undef ADDS

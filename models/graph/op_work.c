@@ -32,6 +32,14 @@ double fsdp_op_flops(fsdp_op_kind kind, const fsdp_op_attrs *attrs) {
   return flops;
 }
 
+// Bytes of an operand's columns beside the slice that it has of them.
+static double bytes_beside(const fsdp_op_attrs *attrs, const fsdp_op_operand *row, fsdp_dtype dtype) {
+  const fsdp_op_dim *columns = &row->dims[row->dim_count - 1];
+  if (!columns->is_slice) return 0;
+  const int64_t others = attrs->out_stride - fsdp_op_dim_size(attrs, columns, 0);
+  return (double)(attrs->batch * attrs->seq * others * fsdp_dtype_bytes(dtype));
+}
+
 fsdp_op_work fsdp_op_work_of(fsdp_op_kind kind, const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
                              int operand_count) {
   const fsdp_op_row *row = fsdp_op_row_of(kind);
@@ -41,6 +49,9 @@ fsdp_op_work fsdp_op_work_of(fsdp_op_kind kind, const fsdp_op_attrs *attrs, cons
   for (int i = 0; i < operand_count && (repeated || i < fsdp_op_operand_count(op, attrs)); i++) {
     if (operands[i].access == FSDP_UPDATE) work.added_bytes += (double)operands[i].bytes;
     work.bytes += (double)operands[i].bytes;
+    if (row->sliced)
+      work.bytes -= (operands[i].access == FSDP_UPDATE ? 2 : 1) *
+                    bytes_beside(attrs, fsdp_op_operand_row(op, attrs, i), operands[i].dtype);
   }
   work.bytes += work.added_bytes;
   if (row->work) row->work(attrs, operands, &work);

@@ -79,21 +79,6 @@ void fsdp_op_linear_bias_add_work(const fsdp_op_attrs *attrs, const fsdp_op_exte
   work->added_bytes += (double)operands[3].bytes;
 }
 
-// Bytes of the columns of y or d_y that are not this slice's: the operand is whole rows.
-static double others_bytes(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands) {
-  int64_t rows = attrs->batch * attrs->seq, others = attrs->out_stride - attrs->out_features;
-  return (double)(rows * others * fsdp_dtype_bytes(operands[0].dtype));
-}
-
-// y is read and written.
-void fsdp_op_add_bias_work(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands, fsdp_op_work *work) {
-  work->bytes -= 2 * others_bytes(attrs, operands);
-}
-
-void fsdp_op_bias_work(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands, fsdp_op_work *work) {
-  work->bytes -= others_bytes(attrs, operands);
-}
-
 // Parts of d_bias, each the sum of some rows: enough for a GPU's blocks, which take 256 columns each.
 int64_t fsdp_op_bias_backward_cuda_bytes(const fsdp_op_attrs *attrs, int64_t flat_elems) {
   (void)flat_elems;
