@@ -109,7 +109,9 @@ __global__ void __launch_bounds__(sum_threads, 4) sum_rows(row_sum<T> p) {
   const int from = global_load(p.offsets + row), to = global_load(p.offsets + row + 1);
   if (c >= p.C || (p.adds && from == to)) return;
   G *d_weight = static_cast<G *>(p.d_weight) + row * p.C + c;
-  float sum[WIDTH] = {};
+  float sum[WIDTH];
+#pragma unroll
+  for (int i = 0; i < WIDTH; i++) sum[i] = 0;
 #pragma unroll(WIDTH > 1 ? 4 : 1)
   for (int at = from; at < to; at++) {
     float d_h[WIDTH];
@@ -117,7 +119,12 @@ __global__ void __launch_bounds__(sum_threads, 4) sum_rows(row_sum<T> p) {
 #pragma unroll
     for (int i = 0; i < WIDTH; i++) sum[i] += d_h[i];
   }
-  if (p.adds) add_floats(d_weight, sum);
+  if (p.adds) {
+    float old[WIDTH];
+    load_floats<WIDTH>(d_weight, old);
+#pragma unroll
+    for (int i = 0; i < WIDTH; i++) sum[i] += old[i];
+  }
   store_floats<WIDTH>(d_weight, sum);
 }
 

@@ -56,7 +56,9 @@ __global__ void __launch_bounds__(threads_count)
   const int64_t c = column_of<WIDTH>(rows);
   if (c >= rows.C) return;
   const int index = index_of(map, position), count = index >= 0 ? map.batch.by : 0;
-  float sum[WIDTH] = {};
+  float sum[WIDTH];
+#pragma unroll
+  for (int i = 0; i < WIDTH; i++) sum[i] = 0;
 #pragma unroll(WIDTH > 1 ? 4 : 1)
   for (int b = 0; b < count; b++) {
     float x[WIDTH];
@@ -65,7 +67,12 @@ __global__ void __launch_bounds__(threads_count)
     for (int i = 0; i < WIDTH; i++) sum[i] += x[i];
   }
   d_weight += position * rows.C + c;
-  if (table.adds) add_floats(d_weight, sum);
+  if (table.adds) {
+    float old[WIDTH];
+    load_floats<WIDTH>(d_weight, old);
+#pragma unroll
+    for (int i = 0; i < WIDTH; i++) sum[i] += old[i];
+  }
   store_floats<WIDTH>(d_weight, sum);
 }
 
@@ -77,7 +84,9 @@ __global__ void __launch_bounds__(threads_count)
                          row_blocks rows) {
   const int position = int(blockIdx.x / unsigned(rows.per_row)), lane = int(threadIdx.x) % warp_lanes;
   const int64_t c = column_of<WIDTH>(rows);
-  float sum[WIDTH] = {};
+  float sum[WIDTH];
+#pragma unroll
+  for (int i = 0; i < WIDTH; i++) sum[i] = 0;
   for (int b = 0; b < map.batch.by; b++)
     for (int first = 0; first < map.seq; first += warp_lanes) {
       const int index = first + lane;
@@ -93,7 +102,12 @@ __global__ void __launch_bounds__(threads_count)
     }
   if (c >= rows.C) return;
   d_weight += position * rows.C + c;
-  if (adds) add_floats(d_weight, sum);
+  if (adds) {
+    float old[WIDTH];
+    load_floats<WIDTH>(d_weight, old);
+#pragma unroll
+    for (int i = 0; i < WIDTH; i++) sum[i] += old[i];
+  }
   store_floats<WIDTH>(d_weight, sum);
 }
 

@@ -123,7 +123,12 @@ template <class T, int WIDTH> __global__ void __launch_bounds__(threads_count) a
   }
   if (!any) return;
   T *at = p.y + n * p.C + c;
-  if (p.adds) add_floats(at, sum);
+  if (p.adds) {
+    float old[WIDTH];
+    load_floats<WIDTH>(at, old);
+#pragma unroll
+    for (int i = 0; i < WIDTH; i++) sum[i] += old[i];
+  }
   store_floats<WIDTH>(at, sum);
 }
 
