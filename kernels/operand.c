@@ -39,10 +39,6 @@ const fsdp_view *fsdp_kernel_workspace(const fsdp_kernel_call *call) {
   return &call->operands[index];
 }
 
-const int32_t *fsdp_kernel_starts(const fsdp_kernel_call *call) {
-  return fsdp_kernel_given(call, FSDP_GIVEN_BY_DOCUMENTS);
-}
-
 const int32_t *fsdp_kernel_given(const fsdp_kernel_call *call, fsdp_op_given given) {
   const fsdp_op_letters *op = fsdp_op_letters_of(call->kind);
   for (int i = 0; i < call->operand_count; i++) {

@@ -20,7 +20,6 @@ const fsdp_view *fsdp_kernel_workspace(const fsdp_kernel_call *call);
 // The operand that is there for this reason: starts of documents, attrs.documents for each sequence; targets
 // of each row's document. NULL: the call has none. On a GPU it is the device that can read them.
 const int32_t *fsdp_kernel_given(const fsdp_kernel_call *call, fsdp_op_given given);
-const int32_t *fsdp_kernel_starts(const fsdp_kernel_call *call);
 
 // Reports elements [first, first + count) of operand `index`.
 void fsdp_kernel_report(const fsdp_kernel_call *call, int index, int64_t first, int64_t count,

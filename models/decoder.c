@@ -118,44 +118,35 @@ typedef struct layer_modules {
   fsdp_experts_modules experts;
 } layer_modules;
 
-// "LlamaModel" of "Model", in the caller's buffer.
-static const char *class_of(const fsdp_model_config *c, const char *name, char out[FSDP_NAME_BYTES]) {
-  snprintf(out, FSDP_NAME_BYTES, "%s%s", c->family->decoder->prefix, name);
-  return out;
-}
-
 static layer_modules layer_module_tree(fsdp_parts *p, int layers, int index) {
   const fsdp_model_config *c = p->config;
   const fsdp_decoder *d = c->family->decoder;
   fsdp_graph *g = p->graph;
-  int64_t C = c->hidden_size, width = c->num_heads * c->head_dim;
-  const fsdp_linear_spec q = {.in = C, .out = width, .bias = has_qkv_bias(c)}, o = {.in = width, .out = C};
-  const fsdp_linear_spec kv = {.in = C, .out = c->num_kv_heads * c->head_dim, .bias = has_qkv_bias(c)};
+  const int64_t C = c->hidden_size, q = c->num_heads * c->head_dim, kv = c->num_kv_heads * c->head_dim;
   layer_modules m = {0};
   char name[FSDP_NAME_BYTES];
   snprintf(name, sizeof name, "%d", index);
   int layer = fsdp_graph_module(g, layers, name, g->block_class, "");
-  m.attention = fsdp_graph_module(g, layer, "self_attn", d->attention, "");
-  m.q = fsdp_parts_linear_module(p, m.attention, "q_proj", &q);
-  m.k = fsdp_parts_linear_module(p, m.attention, "k_proj", &kv);
-  m.v = fsdp_parts_linear_module(p, m.attention, "v_proj", &kv);
-  m.o = fsdp_parts_linear_module(p, m.attention, "o_proj", &o);
-  class_of(c, "RMSNorm", name);
+  const char *attention = d->attention ? d->attention : fsdp_decoder_class(d, "Attention", name);
+  m.attention = fsdp_graph_module(g, layer, "self_attn", attention, "");
+  m.q = fsdp_parts_linear_module(p, m.attention, "q_proj", C, q, has_qkv_bias(c));
+  m.k = fsdp_parts_linear_module(p, m.attention, "k_proj", C, kv, has_qkv_bias(c));
+  m.v = fsdp_parts_linear_module(p, m.attention, "v_proj", C, kv, has_qkv_bias(c));
+  m.o = fsdp_parts_linear_module(p, m.attention, "o_proj", q, C, false);
+  fsdp_decoder_class(d, "RMSNorm", name);
   if (has_qk_norm(c)) {
-    m.q_norm =
-        fsdp_parts_head_norm_module(p, m.attention, "q_norm", name, d->wide_qk_norm ? width : c->head_dim);
-    m.k_norm =
-        fsdp_parts_head_norm_module(p, m.attention, "k_norm", name, d->wide_qk_norm ? kv.out : c->head_dim);
+    m.q_norm = fsdp_parts_norm_module(p, m.attention, "q_norm", name, d->wide_qk_norm ? q : c->head_dim);
+    m.k_norm = fsdp_parts_norm_module(p, m.attention, "k_norm", name, d->wide_qk_norm ? kv : c->head_dim);
   }
   if (d->rotary_in_attention)
-    fsdp_graph_module(g, m.attention, "rotary_emb", class_of(c, "RotaryEmbedding", name), "");
+    fsdp_graph_module(g, m.attention, "rotary_emb", fsdp_decoder_class(d, "RotaryEmbedding", name), "");
   if (fsdp_model_has_experts(c, index))
     m.experts = fsdp_experts_module_tree(p, layer);
   else
     m.mlp = fsdp_experts_mlp_tree(p, layer, "mlp", c->intermediate_size);
-  class_of(c, "RMSNorm", name);
-  m.input_norm = fsdp_parts_norm_module(p, layer, "input_layernorm", name);
-  m.post_norm = fsdp_parts_norm_module(p, layer, "post_attention_layernorm", name);
+  fsdp_decoder_class(d, "RMSNorm", name);
+  m.input_norm = fsdp_parts_norm_module(p, layer, "input_layernorm", name, C);
+  m.post_norm = fsdp_parts_norm_module(p, layer, "post_attention_layernorm", name, C);
   return m;
 }
 
@@ -174,19 +165,21 @@ static void decoder_layer(fsdp_parts *p, fsdp_residual *stream, const layer_modu
 }
 
 void fsdp_decoder_build(const fsdp_model_config *config, fsdp_graph *g) {
+  const fsdp_decoder *d = config->family->decoder;
   char name[FSDP_NAME_BYTES];
   g->inv_freq = fsdp_rope_inv_freq(config);
   fsdp_parts p = fsdp_parts_of(config, g);
 
   // The module tree, in state-dict order.
-  int root = fsdp_graph_module(g, -1, "", class_of(config, "ForCausalLM", name), "");
-  int model = fsdp_graph_module(g, root, "model", class_of(config, "Model", name), "");
+  int root = fsdp_graph_module(g, -1, "", fsdp_decoder_class(d, "ForCausalLM", name), "");
+  int model = fsdp_graph_module(g, root, "model", fsdp_decoder_class(d, "Model", name), "");
   int embed = fsdp_parts_embedding_module(&p, model, "embed_tokens", config->vocab_size);
   int layers = fsdp_graph_module(g, model, "layers", "ModuleList", "");
   layer_modules *modules = fsdp_alloc_zeroed((size_t)config->num_layers, sizeof *modules);
   for (int i = 0; i < config->num_layers; i++) modules[i] = layer_module_tree(&p, layers, i);
-  int norm = fsdp_parts_norm_module(&p, model, "norm", class_of(config, "RMSNorm", name));
-  fsdp_graph_module(g, model, "rotary_emb", class_of(config, "RotaryEmbedding", name), "");
+  int norm =
+      fsdp_parts_norm_module(&p, model, "norm", fsdp_decoder_class(d, "RMSNorm", name), config->hidden_size);
+  fsdp_graph_module(g, model, "rotary_emb", fsdp_decoder_class(d, "RotaryEmbedding", name), "");
   int head = fsdp_parts_head_module(&p, root, "lm_head", embed);
 
   // The forward pass, top to bottom.

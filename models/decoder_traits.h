@@ -2,9 +2,13 @@
 #pragma once
 
 #include "models/fields.h"
+#include "models/graph/graph.h"
+
+#include <stdio.h>
 
 typedef struct fsdp_decoder {
-  // Names of module classes: the prefix of most ("Llama" of LlamaModel, LlamaMLP, ...), and two in full.
+  // Names of module classes: the prefix of most ("Llama" of LlamaModel, LlamaMLP, ...), and two in full, of
+  // which NULL is "Attention" behind the prefix and "SiLUActivation".
   const char *prefix, *attention, *activation;
   bool rotary_in_attention; // each attention prints a rotary_emb too
   bool qkv_bias;            // q_proj, k_proj and v_proj have biases, in every configuration
@@ -38,3 +42,10 @@ typedef struct fsdp_decoder {
   void (*read)(fsdp_fields *fields, const json_t *root, fsdp_model_config *config);
   void (*print)(const fsdp_model_config *config, json_t *root);
 } fsdp_decoder;
+
+// "LlamaModel" of "Model", in the caller's buffer.
+static inline const char *fsdp_decoder_class(const fsdp_decoder *decoder, const char *name,
+                                             char out[FSDP_NAME_BYTES]) {
+  snprintf(out, FSDP_NAME_BYTES, "%s%s", decoder->prefix, name);
+  return out;
+}

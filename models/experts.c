@@ -134,28 +134,29 @@ static const char *stored_name(const fsdp_parts *p, int which) {
   return (names ? names : own)[which];
 }
 
-// "Qwen3MoeTopKRouter": the family's own name of the class, or the usual one, behind its prefix.
-static void write_class(const fsdp_parts *p, const char *own, const char *usual, char out[FSDP_NAME_BYTES]) {
-  snprintf(out, FSDP_NAME_BYTES, "%s%s", p->config->family->decoder->prefix, own ? own : usual);
+static void add_activation(fsdp_parts *p, int module) {
+  const char *name = p->config->family->decoder->activation;
+  fsdp_graph_module(p->graph, module, "act_fn", name ? name : "SiLUActivation", "");
 }
 
 static int router_module(fsdp_parts *p, int block) {
+  const fsdp_decoder *d = p->config->family->decoder;
   char name[FSDP_NAME_BYTES];
-  write_class(p, p->config->family->decoder->router_class, "TopKRouter", name);
+  fsdp_decoder_class(d, d->router_class ? d->router_class : "TopKRouter", name);
   int module = fsdp_graph_module(p->graph, block, "gate", name, "");
-  fsdp_param_spec weight = {.name = "weight",
-                            .dims = 2,
-                            .shape = {p->config->experts, p->config->hidden_size},
-                            .init_deviation = (float)p->config->initializer_range,
-                            .stored_f32 = p->config->family->decoder->routes_in_f32,
-                            .stored = {stored_name(p, NAME_ROUTER)},
-                            .stored_below = p->graph->modules[block].parent};
+  fsdp_param weight = {.name = "weight",
+                       .dims = 2,
+                       .shape = {p->config->experts, p->config->hidden_size},
+                       .init_deviation = (float)p->config->initializer_range,
+                       .stored_f32 = d->routes_in_f32,
+                       .stored = {stored_name(p, NAME_ROUTER)},
+                       .stored_below = p->graph->modules[block].parent};
   fsdp_graph_param(p->graph, module, &weight);
-  const fsdp_param_spec bias = {.name = "e_score_correction_bias",
-                                .dims = 1,
-                                .shape = {p->config->experts},
-                                .balances = true,
-                                .stored_f32 = true};
+  const fsdp_param bias = {.name = "e_score_correction_bias",
+                           .dims = 1,
+                           .shape = {p->config->experts},
+                           .balances = true,
+                           .stored_f32 = true};
   if (p->config->route_bias) fsdp_graph_param(p->graph, module, &bias);
   return module;
 }
@@ -163,36 +164,35 @@ static int router_module(fsdp_parts *p, int block) {
 static int experts_module(fsdp_parts *p, int block) {
   const fsdp_model_config *c = p->config;
   char name[FSDP_NAME_BYTES];
-  write_class(p, NULL, "Experts", name);
+  fsdp_decoder_class(c->family->decoder, "Experts", name);
   int module = fsdp_graph_module(p->graph, block, "experts", name, "");
-  fsdp_param_spec gate_up = {.name = "gate_up_proj",
-                             .dims = 3,
-                             .shape = {c->experts, 2 * c->expert_size, c->hidden_size},
-                             .init_deviation = (float)c->initializer_range,
-                             .stored = {stored_name(p, NAME_GATE), stored_name(p, NAME_UP)},
-                             .stored_below = p->graph->modules[block].parent};
-  fsdp_param_spec down = {.name = "down_proj",
-                          .dims = 3,
-                          .shape = {c->experts, c->hidden_size, c->expert_size},
-                          .init_deviation = (float)c->initializer_range,
-                          .stored = {stored_name(p, NAME_DOWN)},
-                          .stored_below = p->graph->modules[block].parent};
+  fsdp_param gate_up = {.name = "gate_up_proj",
+                        .dims = 3,
+                        .shape = {c->experts, 2 * c->expert_size, c->hidden_size},
+                        .init_deviation = (float)c->initializer_range,
+                        .stored = {stored_name(p, NAME_GATE), stored_name(p, NAME_UP)},
+                        .stored_below = p->graph->modules[block].parent};
+  fsdp_param down = {.name = "down_proj",
+                     .dims = 3,
+                     .shape = {c->experts, c->hidden_size, c->expert_size},
+                     .init_deviation = (float)c->initializer_range,
+                     .stored = {stored_name(p, NAME_DOWN)},
+                     .stored_below = p->graph->modules[block].parent};
   fsdp_graph_param(p->graph, module, &gate_up);
   fsdp_graph_param(p->graph, module, &down);
-  fsdp_graph_module(p->graph, module, "act_fn", c->family->decoder->activation, "");
+  add_activation(p, module);
   return module;
 }
 
 fsdp_mlp_modules fsdp_experts_mlp_tree(fsdp_parts *p, int parent, const char *own, int64_t size) {
-  const fsdp_model_config *c = p->config;
-  const fsdp_linear_spec up = {.in = c->hidden_size, .out = size}, down = {.in = size, .out = c->hidden_size};
+  const int64_t C = p->config->hidden_size;
   char name[FSDP_NAME_BYTES];
-  write_class(p, NULL, "MLP", name);
+  fsdp_decoder_class(p->config->family->decoder, "MLP", name);
   fsdp_mlp_modules m = {.mlp = fsdp_graph_module(p->graph, parent, own, name, "")};
-  m.gate = fsdp_parts_linear_module(p, m.mlp, "gate_proj", &up);
-  m.up = fsdp_parts_linear_module(p, m.mlp, "up_proj", &up);
-  m.down = fsdp_parts_linear_module(p, m.mlp, "down_proj", &down);
-  fsdp_graph_module(p->graph, m.mlp, "act_fn", c->family->decoder->activation, "");
+  m.gate = fsdp_parts_linear_module(p, m.mlp, "gate_proj", C, size, false);
+  m.up = fsdp_parts_linear_module(p, m.mlp, "up_proj", C, size, false);
+  m.down = fsdp_parts_linear_module(p, m.mlp, "down_proj", size, C, false);
+  add_activation(p, m.mlp);
   return m;
 }
 
@@ -200,7 +200,7 @@ fsdp_experts_modules fsdp_experts_module_tree(fsdp_parts *p, int layer) {
   const fsdp_decoder *d = p->config->family->decoder;
   fsdp_experts_modules m;
   char name[FSDP_NAME_BYTES];
-  write_class(p, d->block_class, "SparseMoeBlock", name);
+  fsdp_decoder_class(d, d->block_class ? d->block_class : "SparseMoeBlock", name);
   m.block = fsdp_graph_module(p->graph, layer, "mlp", name, "");
   if (d->experts_first) m.experts = experts_module(p, m.block);
   m.gate = router_module(p, m.block);
@@ -208,9 +208,9 @@ fsdp_experts_modules fsdp_experts_module_tree(fsdp_parts *p, int layer) {
   if (p->config->shared_expert_size) {
     m.shared = fsdp_experts_mlp_tree(p, m.block, d->shared_name ? d->shared_name : "shared_expert",
                                      p->config->shared_expert_size);
-    const fsdp_linear_spec gate = {.in = p->config->hidden_size, .out = 1};
     if (p->config->gates_shared_expert)
-      m.shared_gate = fsdp_parts_linear_module(p, m.block, "shared_expert_gate", &gate);
+      m.shared_gate =
+          fsdp_parts_linear_module(p, m.block, "shared_expert_gate", p->config->hidden_size, 1, false);
   }
   return m;
 }
@@ -224,15 +224,12 @@ typedef struct routed {
 } routed;
 
 static int value(const routed *r, const char *name, fsdp_value_dtype dtype, int64_t rows, int64_t columns) {
-  return fsdp_graph_value(r->parts->graph, FSDP_VALUE_ACTIVATION, dtype, r->module, name, columns ? 2 : 1,
-                          (int64_t[]){rows, columns});
+  return fsdp_parts_value(r->parts, r->module, name, dtype, rows, columns);
 }
 
-// A node of an op whose last `written` operands are made.
-static void add_node(const routed *r, fsdp_op_kind kind, int count, const int *operands, int written) {
+static fsdp_node *add_node(const routed *r, fsdp_op_kind kind, int count, const int *operands) {
   const fsdp_model_config *c = r->parts->config;
-  fsdp_node *n = fsdp_graph_forward_node(r->parts->graph, kind, r->module, r->parts->block);
-  n->attrs = r->parts->attrs;
+  fsdp_node *n = fsdp_parts_node(r->parts, kind, r->module, count, operands);
   n->attrs.intermediate = c->expert_size;
   n->attrs.experts = c->experts;
   n->attrs.slots = c->expert_slots;
@@ -244,8 +241,7 @@ static void add_node(const routed *r, fsdp_op_kind kind, int count, const int *o
     n->attrs.route_groups_kept = c->route_groups_kept;
     n->attrs.route_group_best = c->route_group_best;
   }
-  for (int i = 0; i < count; i++)
-    fsdp_node_operand_add(n, operands[i], i < count - written ? FSDP_READ : FSDP_WRITE);
+  return n;
 }
 
 // Which rows hold a token.
@@ -266,12 +262,11 @@ int fsdp_experts_dense(fsdp_parts *p, int x, const fsdp_mlp_modules *m) {
 // This layer's part of the mean over layers and sequences.
 static void add_sequences(routed *r, int logits, int chosen, fsdp_experts_sums *sums) {
   const fsdp_model_config *c = r->parts->config;
-  fsdp_graph *g = r->parts->graph;
   const bool first = sums->total < 0;
   if (first) sums->total = value(r, "total", FSDP_VALUE_F32, 1, 0);
-  const int factors = value(r, "factors", FSDP_VALUE_F32, g->batch, c->experts);
-  add_node(r, FSDP_OP_ROUTE_SEQUENCES, 5, (int[]){logits, chosen, real_rows(r), sums->total, factors}, 2);
-  fsdp_node *n = &g->forward[g->forward_count - 1];
+  const int factors = value(r, "factors", FSDP_VALUE_F32, r->parts->graph->batch, c->experts);
+  fsdp_node *n =
+      add_node(r, FSDP_OP_ROUTE_SEQUENCES, 5, (int[]){logits, chosen, real_rows(r), sums->total, factors});
   if (!first) n->operands[3].access = FSDP_UPDATE;
   n->attrs.aux_weight = (float)(c->router_aux_coef / (double)fsdp_model_expert_layers(c));
   n->attrs.aux_of_rank = true; // nothing is summed over ranks before the loss is
@@ -286,8 +281,8 @@ static void add_sums(routed *r, int logits, int chosen, fsdp_experts_sums *sums)
     sums->sums = value(r, "sums", FSDP_VALUE_F32, 2 * c->experts + 1, 0);
     sums->z = value(r, "z", FSDP_VALUE_F32, 1, 0);
   }
-  add_node(r, FSDP_OP_ROUTE_SUMS, 5, (int[]){logits, chosen, real_rows(r), sums->sums, sums->z}, 2);
-  fsdp_node *n = &r->parts->graph->forward[r->parts->graph->forward_count - 1];
+  fsdp_node *n =
+      add_node(r, FSDP_OP_ROUTE_SUMS, 5, (int[]){logits, chosen, real_rows(r), sums->sums, sums->z});
   for (int o = 3; o < 5 && !first; o++) n->operands[o].access = FSDP_UPDATE;
   if (c->router_aux == FSDP_ROUTER_AUX_SEQUENCE && c->router_aux_coef > 0)
     add_sequences(r, logits, chosen, sums);
@@ -300,14 +295,14 @@ void fsdp_experts_losses(fsdp_parts *p, int module, const fsdp_experts_sums *sum
   routed r = {p, module, 0};
   const int aux = fsdp_graph_loss(g, "aux_loss"), z = fsdp_graph_loss(g, "z_loss");
   const int factors = value(&r, "factors", FSDP_VALUE_F32, c->experts + 1, 0);
-  add_node(&r, FSDP_OP_ROUTE_LOSS, 5, (int[]){sums->sums, sums->z, aux, z, factors}, 3);
-  fsdp_op_attrs *attrs = &g->forward[g->forward_count - 1].attrs;
+  fsdp_op_attrs *attrs =
+      &add_node(&r, FSDP_OP_ROUTE_LOSS, 5, (int[]){sums->sums, sums->z, aux, z, factors})->attrs;
   const bool joint = c->router_aux != FSDP_ROUTER_AUX_SEQUENCE;
   attrs->aux_weight = joint ? (float)c->router_aux_coef : 0;
   attrs->z_weight = (float)c->router_z_coef;
   attrs->aux_of_rank = c->router_aux == FSDP_ROUTER_AUX_RANK;
   if (sums->total < 0) return;
-  add_node(&r, FSDP_OP_ROUTE_TOTAL, 2, (int[]){sums->total, fsdp_graph_loss(g, "sequence_loss")}, 1);
+  add_node(&r, FSDP_OP_ROUTE_TOTAL, 2, (int[]){sums->total, fsdp_graph_loss(g, "sequence_loss")});
 }
 
 // The experts that a row chooses, and their weights.
@@ -326,15 +321,14 @@ static int route(routed *r, int logits, int *chosen) {
   operands[count++] = *chosen;
   static const fsdp_op_kind kinds[2][2] = {{FSDP_OP_ROUTE, FSDP_OP_ROUTE_BIASED},
                                            {FSDP_OP_ROUTE_GIVEN, FSDP_OP_ROUTE_GIVEN_BIASED}};
-  add_node(r, kinds[c->replays_routes][c->route_bias], count, operands, 2);
+  fsdp_node *n = add_node(r, kinds[c->replays_routes][c->route_bias], count, operands);
   if (c->replays_routes) {
-    fsdp_op_attrs *attrs = &r->parts->graph->forward[r->parts->graph->forward_count - 1].attrs;
-    attrs->out_stride = k * fsdp_model_expert_layers(c);
-    attrs->out_features = k;
-    attrs->out_offset = r->parts->graph->statistic_numel / c->experts * k;
+    n->attrs.out_stride = k * fsdp_model_expert_layers(c);
+    n->attrs.out_features = k;
+    n->attrs.out_offset = r->parts->graph->statistic_numel / c->experts * k;
   }
   const int counts = fsdp_graph_statistic(r->parts->graph, r->module, "counts", c->experts);
-  add_node(r, FSDP_OP_ROUTE_COUNTS, 2, (int[]){*chosen, counts}, 1);
+  add_node(r, FSDP_OP_ROUTE_COUNTS, 2, (int[]){*chosen, counts});
   return weights;
 }
 
@@ -348,11 +342,11 @@ static int add_shared(routed *r, int x, int y, int gate, const fsdp_experts_modu
   r->module = m->block;
   if (p->config->gates_shared_expert) {
     int gated = value(r, "gated", FSDP_VALUE_COMPUTE, N, C);
-    add_node(r, FSDP_OP_SHARED_GATE, 3, (int[]){shared, gate, gated}, 1);
+    add_node(r, FSDP_OP_SHARED_GATE, 3, (int[]){shared, gate, gated});
     shared = gated;
   }
   int sum = value(r, "mlp", FSDP_VALUE_COMPUTE, N, C);
-  add_node(r, FSDP_OP_SHARED_ADD, 3, (int[]){y, shared, sum}, 1);
+  add_node(r, FSDP_OP_SHARED_ADD, 3, (int[]){y, shared, sum});
   return sum;
 }
 
@@ -370,14 +364,14 @@ int fsdp_experts_mlp(fsdp_parts *p, int x, const fsdp_experts_modules *m, fsdp_e
   int slots = value(&r, "slots", FSDP_VALUE_I32, r.rows, 0);
   int offsets = value(&r, "offsets", FSDP_VALUE_I32, E + 1, 0);
   int places = value(&r, "places", FSDP_VALUE_I32, N, k);
-  add_node(&r, FSDP_OP_ROUTE_ORDER, 4, (int[]){chosen, slots, offsets, places}, 3);
+  add_node(&r, FSDP_OP_ROUTE_ORDER, 4, (int[]){chosen, slots, offsets, places});
   int gate_up = value(&r, "gate_up", FSDP_VALUE_COMPUTE, r.rows, 2 * I);
-  add_node(&r, FSDP_OP_EXPERT_UP, 5, (int[]){x, stack_of(&r, "gate_up_proj"), slots, offsets, gate_up}, 1);
+  add_node(&r, FSDP_OP_EXPERT_UP, 5, (int[]){x, stack_of(&r, "gate_up_proj"), slots, offsets, gate_up});
   int s = value(&r, "s", FSDP_VALUE_COMPUTE, r.rows, I);
-  add_node(&r, FSDP_OP_EXPERT_SWIGLU, 5, (int[]){gate_up, weights, places, offsets, s}, 1);
+  add_node(&r, FSDP_OP_EXPERT_SWIGLU, 5, (int[]){gate_up, weights, places, offsets, s});
   int z = value(&r, "z", FSDP_VALUE_COMPUTE, r.rows, C);
-  add_node(&r, FSDP_OP_EXPERT_DOWN, 5, (int[]){s, stack_of(&r, "down_proj"), slots, offsets, z}, 1);
+  add_node(&r, FSDP_OP_EXPERT_DOWN, 5, (int[]){s, stack_of(&r, "down_proj"), slots, offsets, z});
   int y = value(&r, c->shared_expert_size ? "routed" : "mlp", FSDP_VALUE_COMPUTE, N, C);
-  add_node(&r, FSDP_OP_COMBINE, 3, (int[]){z, places, y}, 1);
+  add_node(&r, FSDP_OP_COMBINE, 3, (int[]){z, places, y});
   return add_shared(&r, x, y, gate, m);
 }

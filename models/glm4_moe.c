@@ -7,9 +7,9 @@
 // ---- Presets: published shapes
 
 #define GLM4_MOE                                                                                             \
-  .norm_eps = 1e-5, .rope_theta = 1e6, .rope_factor = 1, .initializer_range = 0.02, .qkv_bias = true,        \
-  .router_f32 = true, .route_bias = true, .route_score = FSDP_ROUTE_SIGMOID, .normalises_routes = true,      \
-  .route_groups = 1, .route_groups_kept = 1, .route_group_best = 2
+  .norm_eps = 1e-5, .rope_theta = 1e6, .initializer_range = 0.02, .qkv_bias = true, .router_f32 = true,      \
+  .route_bias = true, .route_score = FSDP_ROUTE_SIGMOID, .normalises_routes = true, .route_groups = 1,       \
+  .route_groups_kept = 1, .route_group_best = 2
 
 static const fsdp_preset presets[] = {
     {"tiny-glm4-moe",
@@ -61,8 +61,6 @@ static void print_more(const fsdp_model_config *c, json_t *root) {
 }
 
 static const fsdp_decoder decoder = {.prefix = "Glm4Moe",
-                                     .attention = "Glm4MoeAttention",
-                                     .activation = "SiLUActivation",
                                      .kv_heads_default = 8,
                                      .positions_default = 131072,
                                      .norm_eps_default = 1e-5,

@@ -164,8 +164,7 @@ static block_modules block_module_tree(fsdp_parts *p, int blocks, int index) {
   // The sum of 2 L of them has the deviation of one (GPT-2's paper).
   float deviation = (float)c->initializer_range;
   float residual = (float)(c->initializer_range / sqrt(2.0 * (double)c->num_layers));
-  const fsdp_conv1d_spec qkv = {
-      .in = C, .out = 3 * C, .init_deviation = deviation, .block_count = 3, .block_sizes = {C, C, C}};
+  const fsdp_conv1d_spec qkv = {.in = C, .out = 3 * C, .init_deviation = deviation, .block_count = 3};
   block_modules m;
   char name[24];
   snprintf(name, sizeof name, "%d", index);

@@ -5,11 +5,11 @@
 
 #define LLAMA2                                                                                               \
   .vocab_size = 32000, .max_position_embeddings = 4096, .norm_eps = 1e-5, .rope_theta = 1e4,                 \
-  .rope_factor = 1, .initializer_range = 0.02
+  .initializer_range = 0.02
 #define LLAMA3 .vocab_size = 128256, .norm_eps = 1e-5, .rope_theta = 5e5, .initializer_range = 0.02
 // The 3.0 release (llama3-8b, llama3-70b) has 8k positions and plain RoPE; 405B came with 3.1 and its
 // scaling.
-#define LLAMA3_0 LLAMA3, .max_position_embeddings = 8192, .rope_factor = 1
+#define LLAMA3_0 LLAMA3, .max_position_embeddings = 8192
 #define LLAMA3_1                                                                                             \
   LLAMA3, .max_position_embeddings = 131072, .rope_scaling = FSDP_ROPE_LLAMA3, .rope_factor = 8,             \
           .rope_low_freq_factor = 1, .rope_high_freq_factor = 4, .rope_original_max_position = 8192
@@ -23,7 +23,6 @@ static const fsdp_preset presets[] = {
       .max_position_embeddings = 4096,
       .norm_eps = 1e-5,
       .rope_theta = 1e4,
-      .rope_factor = 1,
       .initializer_range = 0.02,
       SHAPE(128, 352, 4, 4, 2)}},
     {"llama-1b",
@@ -31,7 +30,6 @@ static const fsdp_preset presets[] = {
       .max_position_embeddings = 2048,
       .norm_eps = 1e-6,
       .rope_theta = 1e4,
-      .rope_factor = 1,
       .initializer_range = 0.02,
       SHAPE(4096, 11008, 4, 32, 32)}},
     {"llama2-7b", {LLAMA2, SHAPE(4096, 11008, 32, 32, 32)}},

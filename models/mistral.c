@@ -14,7 +14,6 @@ static const fsdp_preset presets[] = {
       .max_position_embeddings = 32768,
       .norm_eps = 1e-5,
       .rope_theta = 1e4,
-      .rope_factor = 1,
       .initializer_range = 0.02,
       .window = 4096}},
     {NULL, {0}},
@@ -33,8 +32,6 @@ static void refuse_types(fsdp_fields *f, const json_t *root, fsdp_model_config *
 }
 
 static const fsdp_decoder decoder = {.prefix = "Mistral",
-                                     .attention = "MistralAttention",
-                                     .activation = "SiLUActivation",
                                      .kv_heads_default = 8,
                                      .positions_default = 131072,
                                      .fields = fields,

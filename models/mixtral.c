@@ -4,8 +4,8 @@
 // ---- Presets: published shapes
 
 #define MIXTRAL                                                                                              \
-  .norm_eps = 1e-5, .rope_theta = 1e6, .rope_factor = 1, .initializer_range = 0.02, .experts = 8,            \
-  .expert_slots = 2, .normalises_routes = true
+  .norm_eps = 1e-5, .rope_theta = 1e6, .initializer_range = 0.02, .experts = 8, .expert_slots = 2,           \
+  .normalises_routes = true
 #define SHAPE(C, I, L, H, K)                                                                                 \
   .hidden_size = (C), .intermediate_size = (I), .expert_size = (I), .num_layers = (L), .num_heads = (H),     \
   .num_kv_heads = (K), .head_dim = (C) / (H)
@@ -34,8 +34,6 @@ static const char *const expert_names[] = {
     "block_sparse_moe.experts.*.w2.weight", "block_sparse_moe.gate.weight"};
 
 static const fsdp_decoder decoder = {.prefix = "Mixtral",
-                                     .attention = "MixtralAttention",
-                                     .activation = "SiLUActivation",
                                      .kv_heads_default = 8,
                                      .positions_default = 131072,
                                      .norm_eps_default = 1e-5,

@@ -5,8 +5,8 @@
 // ---- Presets: published shapes
 
 #define OLMOE                                                                                                \
-  .max_position_embeddings = 4096, .norm_eps = 1e-5, .rope_theta = 1e4, .rope_factor = 1,                    \
-  .initializer_range = 0.02, .padding_token = 2
+  .max_position_embeddings = 4096, .norm_eps = 1e-5, .rope_theta = 1e4, .initializer_range = 0.02,           \
+  .padding_token = 2
 
 static const fsdp_preset presets[] = {
     {"tiny-olmoe",
@@ -45,8 +45,6 @@ static void print_more(const fsdp_model_config *c, json_t *root) {
 }
 
 static const fsdp_decoder decoder = {.prefix = "Olmoe",
-                                     .attention = "OlmoeAttention",
-                                     .activation = "SiLUActivation",
                                      .qk_norm = true,
                                      .wide_qk_norm = true,
                                      .positions_default = 4096,

@@ -39,30 +39,32 @@ double fsdp_parts_attention_flops_per_token(const fsdp_model_config *c, int64_t 
 
 // ---- Modules
 
-static int linear_without_params(fsdp_parts *p, int parent, const char *name, const fsdp_linear_spec *spec) {
+static int linear_without_params(fsdp_parts *p, int parent, const char *name, int64_t in, int64_t out,
+                                 bool bias) {
   char detail[FSDP_NAME_BYTES];
-  snprintf(detail, sizeof detail, "in_features=%lld, out_features=%lld, bias=%s", (long long)spec->in,
-           (long long)spec->out, spec->bias ? "True" : "False");
+  snprintf(detail, sizeof detail, "in_features=%lld, out_features=%lld, bias=%s", (long long)in,
+           (long long)out, bias ? "True" : "False");
   return fsdp_graph_module(p->graph, parent, name, "Linear", detail);
 }
 
 // A matrix drawn with the configuration's deviation.
-static int add_matrix(fsdp_parts *p, int module, int64_t rows, int64_t columns) {
-  fsdp_param_spec weight = {.name = "weight",
-                            .dims = 2,
-                            .shape = {rows, columns},
-                            .init_deviation = (float)p->config->initializer_range};
-  return fsdp_graph_param(p->graph, module, &weight);
+static fsdp_param matrix_of(const fsdp_parts *p, int64_t rows, int64_t columns) {
+  return (fsdp_param){.name = "weight",
+                      .dims = 2,
+                      .shape = {rows, columns},
+                      .init_deviation = (float)p->config->initializer_range};
 }
 
 static void add_bias(fsdp_parts *p, int module, int64_t out) {
-  fsdp_graph_param(p->graph, module, &(fsdp_param_spec){.name = "bias", .dims = 1, .shape = {out}});
+  fsdp_graph_param(p->graph, module, &(fsdp_param){.name = "bias", .dims = 1, .shape = {out}});
 }
 
-int fsdp_parts_linear_module(fsdp_parts *p, int parent, const char *name, const fsdp_linear_spec *spec) {
-  int module = linear_without_params(p, parent, name, spec);
-  add_matrix(p, module, spec->out, spec->in);
-  if (spec->bias) add_bias(p, module, spec->out);
+int fsdp_parts_linear_module(fsdp_parts *p, int parent, const char *name, int64_t in, int64_t out,
+                             bool bias) {
+  int module = linear_without_params(p, parent, name, in, out, bias);
+  const fsdp_param weight = matrix_of(p, out, in);
+  fsdp_graph_param(p->graph, module, &weight);
+  if (bias) add_bias(p, module, out);
   return module;
 }
 
@@ -70,15 +72,15 @@ int fsdp_parts_conv1d_module(fsdp_parts *p, int parent, const char *name, const 
   char detail[FSDP_NAME_BYTES];
   snprintf(detail, sizeof detail, "nf=%lld, nx=%lld", (long long)spec->out, (long long)spec->in);
   int module = fsdp_graph_module(p->graph, parent, name, "Conv1D", detail);
-  fsdp_param_spec weight = {.name = "weight",
-                            .dims = 2,
-                            .shape = {spec->in, spec->out},
-                            .init_deviation = spec->init_deviation,
-                            .transposed = true,
-                            .block_count = spec->block_count};
-  memcpy(weight.block_sizes, spec->block_sizes, sizeof weight.block_sizes);
-  fsdp_param_spec bias = {.name = "bias", .dims = 1, .shape = {spec->out}, .block_count = spec->block_count};
-  memcpy(bias.block_sizes, spec->block_sizes, sizeof bias.block_sizes);
+  fsdp_param weight = {.name = "weight",
+                       .dims = 2,
+                       .shape = {spec->in, spec->out},
+                       .init_deviation = spec->init_deviation,
+                       .transposed = true,
+                       .block_count = spec->block_count};
+  fsdp_param bias = {.name = "bias", .dims = 1, .shape = {spec->out}, .block_count = spec->block_count};
+  for (int b = 0; b < spec->block_count; b++)
+    weight.block_sizes[b] = bias.block_sizes[b] = spec->out / spec->block_count;
   fsdp_graph_param(p->graph, module, &weight);
   fsdp_graph_param(p->graph, module, &bias);
   return module;
@@ -108,17 +110,13 @@ static int norm_module(fsdp_parts *p, int parent, const char *name, norm_spec sp
   snprintf(detail, sizeof detail, "(%lld,), eps=%s%s", (long long)spec.width,
            python_float(p->config->norm_eps, eps), spec.rest);
   int module = fsdp_graph_module(p->graph, parent, name, spec.class_name, detail);
-  fsdp_param_spec weight = {.name = "weight", .dims = 1, .shape = {spec.width}, .init_mean = 1};
+  fsdp_param weight = {.name = "weight", .dims = 1, .shape = {spec.width}, .init_mean = 1};
   fsdp_graph_param(p->graph, module, &weight);
   return module;
 }
 
-int fsdp_parts_norm_module(fsdp_parts *p, int parent, const char *name, const char *class_name) {
-  return norm_module(p, parent, name, (norm_spec){class_name, p->config->hidden_size, ""});
-}
-
-int fsdp_parts_head_norm_module(fsdp_parts *p, int parent, const char *name, const char *class_name,
-                                int64_t width) {
+int fsdp_parts_norm_module(fsdp_parts *p, int parent, const char *name, const char *class_name,
+                           int64_t width) {
   return norm_module(p, parent, name, (norm_spec){class_name, width, ""});
 }
 
@@ -136,9 +134,9 @@ int fsdp_parts_embedding_module(fsdp_parts *p, int parent, const char *name, int
   if (padding >= 0)
     snprintf(detail + used, sizeof detail - (size_t)used, ", padding_idx=%lld", (long long)padding);
   int module = fsdp_graph_module(p->graph, parent, name, "Embedding", detail);
-  int index = add_matrix(p, module, count, C);
-  fsdp_param *param = &p->graph->params[index];
-  if (padding >= 0) param->zero_first = padding * C, param->zero_numel = C;
+  fsdp_param weight = matrix_of(p, count, C);
+  if (padding >= 0) weight.zero_first = padding * C, weight.zero_numel = C;
+  fsdp_graph_param(p->graph, module, &weight);
   return module;
 }
 
@@ -150,24 +148,31 @@ void fsdp_parts_dropout_module(fsdp_parts *p, int parent, const char *name, doub
 
 int fsdp_parts_head_module(fsdp_parts *p, int parent, const char *name, int embedding) {
   const fsdp_model_config *c = p->config;
-  const fsdp_linear_spec spec = {.in = c->hidden_size, .out = c->vocab_size};
-  if (!c->tie_word_embeddings) return fsdp_parts_linear_module(p, parent, name, &spec);
-  int module = linear_without_params(p, parent, name, &spec);
+  const int64_t in = c->hidden_size, out = c->vocab_size;
+  if (!c->tie_word_embeddings) return fsdp_parts_linear_module(p, parent, name, in, out, false);
+  int module = linear_without_params(p, parent, name, in, out, false);
   fsdp_graph_tie(p->graph, module, "weight", fsdp_graph_param_of(p->graph, embedding, "weight"));
   return module;
 }
 
 // ---- Ops
 
-// An activation of `columns` columns a row (0: one number a row).
-static int activation(fsdp_parts *p, int module, const char *name, fsdp_value_dtype dtype, int64_t columns) {
+int fsdp_parts_value(fsdp_parts *p, int module, const char *name, fsdp_value_dtype dtype, int64_t rows,
+                     int64_t columns) {
   return fsdp_graph_value(p->graph, FSDP_VALUE_ACTIVATION, dtype, module, name, columns ? 2 : 1,
-                          (int64_t[]){p->rows, columns});
+                          (int64_t[]){rows, columns});
 }
 
-static fsdp_node *add_node(fsdp_parts *p, fsdp_op_kind kind, int module) {
+// One of each of the model's rows.
+static int activation(fsdp_parts *p, int module, const char *name, fsdp_value_dtype dtype, int64_t columns) {
+  return fsdp_parts_value(p, module, name, dtype, p->rows, columns);
+}
+
+fsdp_node *fsdp_parts_node(fsdp_parts *p, fsdp_op_kind kind, int module, int count, const int *operands) {
+  const fsdp_op_letters *op = fsdp_op_letters_of(kind);
   fsdp_node *node = fsdp_graph_forward_node(p->graph, kind, module, p->block);
   node->attrs = p->attrs;
+  for (int i = 0; i < count; i++) fsdp_node_operand_add(node, operands[i], op->operands[i].access);
   return node;
 }
 
@@ -184,20 +189,15 @@ static int input(const fsdp_parts *p, fsdp_input what) {
 
 int fsdp_parts_embedding(fsdp_parts *p, int module) {
   int h = activation(p, module, "h", FSDP_VALUE_COMPUTE, p->config->hidden_size);
-  fsdp_node *n = add_node(p, FSDP_OP_EMBEDDING, module);
-  n->attrs.padding_token = p->config->padding_token;
-  fsdp_node_operand_add(n, input(p, FSDP_INPUT_TOKENS), FSDP_READ);
-  fsdp_node_operand_add(n, weight_of(p, module), FSDP_READ);
-  fsdp_node_operand_add(n, h, FSDP_WRITE);
+  const int operands[] = {input(p, FSDP_INPUT_TOKENS), weight_of(p, module), h};
+  fsdp_parts_node(p, FSDP_OP_EMBEDDING, module, 3, operands)->attrs.padding_token = p->config->padding_token;
   return h;
 }
 
 void fsdp_parts_add_positions(fsdp_parts *p, int h, int module) {
-  fsdp_node *n = add_node(p, FSDP_OP_ADD_POSITIONS, module);
   int weight = weight_of(p, module);
+  fsdp_node *n = fsdp_parts_node(p, FSDP_OP_ADD_POSITIONS, module, 2, (int[]){weight, h});
   n->attrs.positions = p->graph->values[weight].shape[0];
-  fsdp_node_operand_add(n, weight, FSDP_READ);
-  fsdp_node_operand_add(n, h, FSDP_UPDATE);
 }
 
 int fsdp_parts_add_norm(fsdp_parts *p, fsdp_residual *stream, int module, bool opens_block) {
@@ -210,15 +210,15 @@ int fsdp_parts_add_norm(fsdp_parts *p, fsdp_residual *stream, int module, bool o
   int rstd = activation(p, module, "rstd", FSDP_VALUE_F32, 0);
   fsdp_op_kind kind = centred ? FSDP_OP_LAYERNORM : FSDP_OP_RMSNORM;
   if (adds) kind = centred ? FSDP_OP_ADD_LAYERNORM : FSDP_OP_ADD_RMSNORM;
-  fsdp_node *n = add_node(p, kind, module);
-  fsdp_node_operand_add(n, stream->h, FSDP_READ);
-  if (adds) fsdp_node_operand_add(n, stream->delta, FSDP_READ);
-  fsdp_node_operand_add(n, weight_of(p, module), FSDP_READ);
-  if (centred) fsdp_node_operand_add(n, p->graph->params[bias].value, FSDP_READ);
-  if (adds) fsdp_node_operand_add(n, h, FSDP_WRITE);
-  fsdp_node_operand_add(n, y, FSDP_WRITE);
-  if (centred) fsdp_node_operand_add(n, mean, FSDP_WRITE);
-  fsdp_node_operand_add(n, rstd, FSDP_WRITE);
+  int operands[FSDP_OP_MAX_OPERANDS] = {stream->h}, count = 1;
+  if (adds) operands[count++] = stream->delta;
+  operands[count++] = weight_of(p, module);
+  if (centred) operands[count++] = p->graph->params[bias].value;
+  if (adds) operands[count++] = h;
+  operands[count++] = y;
+  if (centred) operands[count++] = mean;
+  operands[count++] = rstd;
+  fsdp_parts_node(p, kind, module, count, operands);
   if (opens_block) p->graph->values[h].kept = true;
   *stream = (fsdp_residual){h, -1};
   return y;
@@ -229,7 +229,7 @@ int fsdp_parts_linear(fsdp_parts *p, int x, int count, const int *modules, const
   bool biased = fsdp_graph_param_of(p->graph, modules[0], "bias") >= 0;
   for (int i = 0; i < count; i++) columns += fsdp_graph_outputs(p->graph, weight_of(p, modules[i]));
   int y = activation(p, modules[0], name, FSDP_VALUE_COMPUTE, columns);
-  fsdp_node *n = add_node(p, biased ? FSDP_OP_LINEAR_BIAS : FSDP_OP_LINEAR, modules[0]);
+  fsdp_node *n = fsdp_parts_node(p, biased ? FSDP_OP_LINEAR_BIAS : FSDP_OP_LINEAR, modules[0], 0, NULL);
   for (int i = 0; i < count; i++) {
     int bias = fsdp_graph_param_of(p->graph, modules[i], "bias");
     FSDP_CHECK((bias >= 0) == biased, "%s: all of these modules have a bias, or none", name);
@@ -250,21 +250,17 @@ int fsdp_parts_qk_norm(fsdp_parts *p, int qkv, int q_norm, int k_norm) {
   int y = activation(p, module, "qk_norm", FSDP_VALUE_COMPUTE,
                      (c->num_heads + 2 * c->num_kv_heads) * c->head_dim);
   int rstd = activation(p, module, "rstd", FSDP_VALUE_F32, heads);
-  fsdp_node *n = add_node(p, FSDP_OP_QK_NORM, module);
+  const int operands[] = {qkv, weight_of(p, q_norm), weight_of(p, k_norm), y, rstd};
+  fsdp_node *n = fsdp_parts_node(p, FSDP_OP_QK_NORM, module, 5, operands);
   n->attrs.heads /= together;
   n->attrs.kv_heads /= together;
   n->attrs.head_dim = width;
   n->attrs.inv_freq = NULL; // of single heads
-  fsdp_node_operand_add(n, qkv, FSDP_READ);
-  fsdp_node_operand_add(n, weight_of(p, q_norm), FSDP_READ);
-  fsdp_node_operand_add(n, weight_of(p, k_norm), FSDP_READ);
-  fsdp_node_operand_add(n, y, FSDP_WRITE);
-  fsdp_node_operand_add(n, rstd, FSDP_WRITE);
   return y;
 }
 
 void fsdp_parts_rope(fsdp_parts *p, int qkv, int module) {
-  fsdp_node_operand_add(add_node(p, FSDP_OP_ROPE, module), qkv, FSDP_UPDATE);
+  fsdp_parts_node(p, FSDP_OP_ROPE, module, 1, &qkv);
 }
 
 int fsdp_parts_attention(fsdp_parts *p, int qkv, int module) {
@@ -272,29 +268,21 @@ int fsdp_parts_attention(fsdp_parts *p, int qkv, int module) {
   int o = activation(p, module, "o", FSDP_VALUE_COMPUTE, c->num_heads * c->head_dim);
   int64_t lse_shape[3] = {p->graph->batch, c->num_heads, p->graph->seq};
   int lse = fsdp_graph_value(p->graph, FSDP_VALUE_ACTIVATION, FSDP_VALUE_F32, module, "lse", 3, lse_shape);
-  fsdp_node *n = add_node(p, FSDP_OP_ATTENTION, module);
+  fsdp_node *n = fsdp_parts_node(p, FSDP_OP_ATTENTION, module, 3, (int[]){qkv, o, lse});
   if (p->block >= c->first_window_layer) n->attrs.window = c->window;
-  fsdp_node_operand_add(n, qkv, FSDP_READ);
-  fsdp_node_operand_add(n, o, FSDP_WRITE);
-  fsdp_node_operand_add(n, lse, FSDP_WRITE);
   return o;
 }
 
 int fsdp_parts_swiglu(fsdp_parts *p, int gate_up, int module) {
   const int64_t I = p->graph->values[gate_up].shape[1] / 2;
   int s = activation(p, module, "s", FSDP_VALUE_COMPUTE, I);
-  fsdp_node *n = add_node(p, FSDP_OP_SWIGLU, module);
-  n->attrs.intermediate = I;
-  fsdp_node_operand_add(n, gate_up, FSDP_READ);
-  fsdp_node_operand_add(n, s, FSDP_WRITE);
+  fsdp_parts_node(p, FSDP_OP_SWIGLU, module, 2, (int[]){gate_up, s})->attrs.intermediate = I;
   return s;
 }
 
 int fsdp_parts_gelu(fsdp_parts *p, int x, int module) {
   int y = activation(p, module, "gelu", FSDP_VALUE_COMPUTE, p->config->intermediate_size);
-  fsdp_node *n = add_node(p, FSDP_OP_GELU, module);
-  fsdp_node_operand_add(n, x, FSDP_READ);
-  fsdp_node_operand_add(n, y, FSDP_WRITE);
+  fsdp_parts_node(p, FSDP_OP_GELU, module, 2, (int[]){x, y});
   return y;
 }
 
@@ -302,14 +290,11 @@ void fsdp_parts_cross_entropy(fsdp_parts *p, int y, int head) {
   const int64_t one = 1;
   fsdp_graph *g = p->graph;
   g->count = fsdp_graph_value(g, FSDP_VALUE_COUNT_SCALAR, FSDP_VALUE_F32, 0, "count", 1, &one);
-  fsdp_node *n = add_node(p, FSDP_OP_LINEAR_CROSS_ENTROPY, head);
-  fsdp_node_operand_add(n, y, FSDP_READ);
-  fsdp_node_operand_add(n, weight_of(p, head), FSDP_READ);
-  fsdp_node_operand_add(n, input(p, FSDP_INPUT_TARGETS), FSDP_READ);
-  fsdp_node_operand_add(n, g->count, FSDP_READ);
+  const int targets = input(p, FSDP_INPUT_TARGETS);
   const bool kept = g->loss_count > 0 && g->losses[0] < 0; // a place before those that are made already
   int loss = kept ? fsdp_graph_value(g, FSDP_VALUE_LOSS, FSDP_VALUE_F32, 0, "loss", 1, &one)
                   : fsdp_graph_loss(g, "loss");
   if (kept) g->losses[0] = loss;
-  fsdp_node_operand_add(n, loss, FSDP_WRITE);
+  fsdp_parts_node(p, FSDP_OP_LINEAR_CROSS_ENTROPY, head, 5,
+                  (int[]){y, weight_of(p, head), targets, g->count, loss});
 }

@@ -17,6 +17,14 @@ typedef struct fsdp_parts {
 // `graph` is empty but for inv_freq, if the family has RoPE.
 fsdp_parts fsdp_parts_of(const fsdp_model_config *config, fsdp_graph *graph);
 
+// A new value of the module: `rows` rows of `columns` columns (0: one number a row).
+int fsdp_parts_value(fsdp_parts *parts, int module, const char *name, fsdp_value_dtype dtype, int64_t rows,
+                     int64_t columns);
+
+// Appends a node with these operands, the first `count` of the op's row, which says how each is accessed. The
+// pointer is valid until the next node.
+fsdp_node *fsdp_parts_node(fsdp_parts *parts, fsdp_op_kind kind, int module, int count, const int *operands);
+
 // ---- Counts
 
 // FLOPs of attention's gemms, forward and backward, for one token of a sequence of `seq`: 12 H D for each
@@ -27,31 +35,22 @@ double fsdp_parts_attention_flops_per_token(const fsdp_model_config *config, int
 
 // ---- Modules; each returns its index
 
-typedef struct fsdp_linear_spec {
-  int64_t in, out;
-  bool bias;
-} fsdp_linear_spec;
-
 // Linear: weight (out, in), drawn with the configuration's deviation; bias (out), drawn as zeros.
-int fsdp_parts_linear_module(fsdp_parts *parts, int parent, const char *name, const fsdp_linear_spec *spec);
+int fsdp_parts_linear_module(fsdp_parts *parts, int parent, const char *name, int64_t in, int64_t out,
+                             bool bias);
 
 typedef struct fsdp_conv1d_spec {
   int64_t in, out;
   float init_deviation; // of the weight
-  // Outputs of each of the gemms whose weights this one holds side by side (q, k and v); none: one gemm.
-  int block_count;
-  int64_t block_sizes[FSDP_PARAM_MAX_BLOCKS];
+  int block_count;      // gemms of as many outputs whose weights lie side by side (q, k and v); 0: one gemm
 } fsdp_conv1d_spec;
 
 // Transformers' Conv1D, a linear layer: weight (in, out), bias (out), drawn as zeros.
 int fsdp_parts_conv1d_module(fsdp_parts *parts, int parent, const char *name, const fsdp_conv1d_spec *spec);
 
-// RMSNorm over C: weight (C).
-int fsdp_parts_norm_module(fsdp_parts *parts, int parent, const char *name, const char *class_name);
-
-// RMSNorm over each head, or over all of them: weight (width).
-int fsdp_parts_head_norm_module(fsdp_parts *parts, int parent, const char *name, const char *class_name,
-                                int64_t width);
+// RMSNorm over C, over each head, or over all of them: weight (width).
+int fsdp_parts_norm_module(fsdp_parts *parts, int parent, const char *name, const char *class_name,
+                           int64_t width);
 
 // LayerNorm over C: weight (C) of ones, bias (C) of zeros.
 int fsdp_parts_layernorm_module(fsdp_parts *parts, int parent, const char *name);
@@ -87,7 +86,7 @@ int fsdp_parts_add_norm(fsdp_parts *parts, fsdp_residual *stream, int module, bo
 int fsdp_parts_linear(fsdp_parts *parts, int x, int count, const int *modules, const char *name);
 
 // y (N, Q): q|k|v with each head of q and of k normalised, or all heads of each together, by the weights of
-// two modules of fsdp_parts_head_norm_module.
+// two modules of fsdp_parts_norm_module.
 int fsdp_parts_qk_norm(fsdp_parts *parts, int qkv, int q_norm, int k_norm);
 
 // Rotates q and k of q|k|v (N, Q), in place.

@@ -6,8 +6,8 @@
 // ---- Presets: published shapes
 
 #define QWEN25                                                                                               \
-  .vocab_size = 152064, .max_position_embeddings = 131072, .rope_theta = 1e6, .rope_factor = 1,              \
-  .initializer_range = 0.02, .head_dim = 128
+  .vocab_size = 152064, .max_position_embeddings = 131072, .rope_theta = 1e6, .initializer_range = 0.02,     \
+  .head_dim = 128
 
 static const fsdp_preset presets[] = {
     {"qwen2.5-7b",
@@ -27,8 +27,6 @@ static void read_more(fsdp_fields *f, const json_t *root, fsdp_model_config *c) 
 }
 
 static const fsdp_decoder decoder = {.prefix = "Qwen2",
-                                     .attention = "Qwen2Attention",
-                                     .activation = "SiLUActivation",
                                      .qkv_bias = true,
                                      .kv_heads_default = 32,
                                      .positions_default = 32768,

@@ -5,7 +5,7 @@
 // ---- Presets: published shapes
 
 #define QWEN2_MOE                                                                                            \
-  .norm_eps = 1e-6, .rope_theta = 1e6, .rope_factor = 1, .initializer_range = 0.02, .qkv_bias = true,        \
+  .norm_eps = 1e-6, .rope_theta = 1e6, .initializer_range = 0.02, .qkv_bias = true,                          \
   .gates_shared_expert = true
 
 static const fsdp_preset presets[] = {
@@ -40,8 +40,6 @@ static void read_more(fsdp_fields *f, const json_t *root, fsdp_model_config *c) 
 }
 
 static const fsdp_decoder decoder = {.prefix = "Qwen2Moe",
-                                     .attention = "Qwen2MoeAttention",
-                                     .activation = "SiLUActivation",
                                      .kv_heads_default = 16,
                                      .positions_default = 32768,
                                      .experts_key = "num_experts",

@@ -15,7 +15,6 @@ static const fsdp_preset presets[] = {
       .max_position_embeddings = 40960,
       .norm_eps = 1e-6,
       .rope_theta = 1e6,
-      .rope_factor = 1,
       .initializer_range = 0.02}},
     {NULL, {0}},
 };
@@ -23,8 +22,6 @@ static const fsdp_preset presets[] = {
 static const fsdp_field fields[] = {FSDP_FIELD_MUST_BE_FALSE("attention_bias", "biases"), {0}};
 
 static const fsdp_decoder decoder = {.prefix = "Qwen3",
-                                     .attention = "Qwen3Attention",
-                                     .activation = "SiLUActivation",
                                      .qk_norm = true,
                                      .kv_heads_default = 32,
                                      .head_dim_default = 128,

@@ -5,8 +5,8 @@
 // ---- Presets: published shapes
 
 #define QWEN3_MOE                                                                                            \
-  .max_position_embeddings = 40960, .norm_eps = 1e-6, .rope_theta = 1e6, .rope_factor = 1,                   \
-  .initializer_range = 0.02, .normalises_routes = true
+  .max_position_embeddings = 40960, .norm_eps = 1e-6, .rope_theta = 1e6, .initializer_range = 0.02,          \
+  .normalises_routes = true
 
 static const fsdp_preset presets[] = {
     {"tiny-qwen3-moe",
@@ -32,8 +32,6 @@ static const fsdp_field fields[] = {FSDP_FIELD_MUST_BE_FALSE("attention_bias", "
                                     {0}};
 
 static const fsdp_decoder decoder = {.prefix = "Qwen3Moe",
-                                     .attention = "Qwen3MoeAttention",
-                                     .activation = "SiLUActivation",
                                      .qk_norm = true,
                                      .kv_heads_default = 4,
                                      .positions_default = 32768,

@@ -26,10 +26,15 @@ static void cast_block(void *argument, int64_t index, void *scratch) {
   (k->source->dtype, element(k->source, first), k->destination->dtype, element(k->destination, first), n);
 }
 
-void FSDP_CPU(cast)(const fsdp_kernel_call *call) {
+// Runs a body over the blocks of two operands.
+static void move(const fsdp_kernel_call *call, void (*block)(void *argument, int64_t index, void *scratch)) {
   const fsdp_view *o = open_operands(call, 0);
   flat k = {.source = &o[0], .destination = &o[1], .count = o[0].numel};
-  fsdp_pool_run(call->pool, blocks_of(k.count, BLOCK), cast_block, &k);
+  fsdp_pool_run(call->pool, blocks_of(k.count, BLOCK), block, &k);
+}
+
+void FSDP_CPU(cast)(const fsdp_kernel_call *call) {
+  move(call, cast_block);
 }
 
 static void add_block(void *argument, int64_t index, void *scratch) {
@@ -47,9 +52,7 @@ static void add_block(void *argument, int64_t index, void *scratch) {
 }
 
 void FSDP_CPU(add)(const fsdp_kernel_call *call) {
-  const fsdp_view *o = open_operands(call, 0);
-  flat k = {.source = &o[0], .destination = &o[1], .count = o[0].numel};
-  fsdp_pool_run(call->pool, blocks_of(k.count, BLOCK), add_block, &k);
+  move(call, add_block);
 }
 
 static void zero_block(void *argument, int64_t index, void *scratch) {
@@ -59,12 +62,17 @@ static void zero_block(void *argument, int64_t index, void *scratch) {
   memset(element(k->destination, first), 0, (size_t)(n * fsdp_dtype_bytes(k->destination->dtype)));
 }
 
-void FSDP_CPU(zero)(const fsdp_kernel_call *call) {
+// Runs a body over the blocks of every operand.
+static void fill(const fsdp_kernel_call *call, void (*block)(void *argument, int64_t index, void *scratch)) {
   const fsdp_view *o = open_operands(call, 0);
   for (int i = 0; i < call->operand_count; i++) {
     flat k = {.destination = &o[i], .count = o[i].numel};
-    fsdp_pool_run(call->pool, blocks_of(k.count, BLOCK), zero_block, &k);
+    fsdp_pool_run(call->pool, blocks_of(k.count, BLOCK), block, &k);
   }
+}
+
+void FSDP_CPU(zero)(const fsdp_kernel_call *call) {
+  fill(call, zero_block);
 }
 
 // Signalling NaN: the quiet bit is clear and another bit of the fraction is set.
@@ -83,11 +91,7 @@ static void poison_block(void *argument, int64_t index, void *scratch) {
 }
 
 void FSDP_CPU(poison)(const fsdp_kernel_call *call) {
-  const fsdp_view *o = open_operands(call, 0);
-  for (int i = 0; i < call->operand_count; i++) {
-    flat k = {.destination = &o[i], .count = o[i].numel};
-    fsdp_pool_run(call->pool, blocks_of(k.count, BLOCK), poison_block, &k);
-  }
+  fill(call, poison_block);
 }
 
 // In fp32 over a chunk, in double from there on.

@@ -16,7 +16,7 @@ typedef struct lookup {
 
 static lookup lookup_of(const fsdp_kernel_call *call) {
   const fsdp_op_attrs *attrs = call->attrs;
-  lookup k = {.starts = fsdp_kernel_starts(call),
+  lookup k = {.starts = fsdp_kernel_given(call, FSDP_GIVEN_BY_DOCUMENTS),
               .documents = attrs->documents,
               .rows = fsdp_row_map_of(call),
               .B = attrs->batch,

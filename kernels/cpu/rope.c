@@ -94,7 +94,8 @@ static void rotate_all(const fsdp_kernel_call *call, const fsdp_view *qkv, float
   FSDP_CHECK(rotated(attrs) % 2 == 0 && rotated(attrs) <= attrs->head_dim && rotated(attrs) / 2 <= HALF_MAX &&
                  attrs->inv_freq,
              "RoPE over %lld of head dimension %lld", (long long)rotated(attrs), (long long)attrs->head_dim);
-  rotation r = {qkv, attrs, fsdp_kernel_starts(call), fsdp_row_map_of(call), direction};
+  rotation r = {qkv, attrs, fsdp_kernel_given(call, FSDP_GIVEN_BY_DOCUMENTS), fsdp_row_map_of(call),
+                direction};
   fsdp_pool_run(call->pool, blocks_of(attrs->seq, POSITIONS_PER_TASK), rotate_positions, &r);
 }
 

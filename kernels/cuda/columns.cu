@@ -65,12 +65,7 @@ __global__ void __launch_bounds__(threads_count) copy_in(const T *parts, T *rows
   if (!at.exists || !at.is_real) return;
   float x[WIDTH];
   load_floats<WIDTH>(parts + at.part, x);
-  if (ADDS) {
-    float old[WIDTH];
-    load_floats<WIDTH>(rows + at.row, old);
-#pragma unroll
-    for (int i = 0; i < WIDTH; i++) x[i] += old[i];
-  }
+  if (ADDS) add_floats(rows + at.row, x);
   store_floats<WIDTH>(rows + at.row, x);
 }
 

@@ -33,7 +33,7 @@ void cuda_embedding(const fsdp_kernel_call *call) {
   with_type(weight->dtype, [&](auto number) {
     using T = decltype(number);
     constexpr int width = vector_numel<T>;
-    const bool wide = C % width == 0 && is_aligned(weight->data) && is_aligned(h->data);
+    const bool wide = takes_vectors<T>(C, data_of<T>(weight), data_of<T>(h));
     launch({N, threads_count, stream_of(call)}, wide ? copy_row<T, width> : copy_row<T, 1>, tokens,
            data_of<T>(weight), numbers_of<T>(call, 2), first, V, C, extent);
   });

@@ -20,12 +20,7 @@ constexpr int sum_width = 8;
 __device__ __forceinline__ int sum_before(int x, int *total) {
   FSDP_SHARED(int, warps, warp_lanes);
   const int lane = int(threadIdx.x) % warp_lanes, warp = int(threadIdx.x) / warp_lanes;
-  int sum = x;
-#pragma unroll
-  for (int distance = 1; distance < warp_lanes; distance *= 2) {
-    const int other = __shfl_up_sync(whole_warp, sum, unsigned(distance));
-    if (lane >= distance) sum += other;
-  }
+  const int sum = warp_sum_so_far(x);
   if (lane == warp_lanes - 1) warps[warp] = sum;
   __syncthreads();
   int before = 0, all = 0;

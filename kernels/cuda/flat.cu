@@ -11,12 +11,7 @@ template <class S, class D, int WIDTH, bool ADDS>
 __device__ __forceinline__ void move(const S *source, D *destination) {
   float x[WIDTH];
   load_floats<WIDTH>(source, x);
-  if (ADDS) {
-    float old[WIDTH];
-    load_floats<WIDTH>(destination, old);
-#pragma unroll
-    for (int i = 0; i < WIDTH; i++) x[i] += old[i];
-  }
+  if (ADDS) add_floats(destination, x);
   store_floats<WIDTH>(destination, x);
 }
 

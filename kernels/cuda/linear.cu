@@ -13,10 +13,19 @@ char *columns_of(const fsdp_view *y, const fsdp_op_attrs *attrs) {
   return static_cast<char *>(y->data) + attrs->out_offset * fsdp_dtype_bytes(y->dtype);
 }
 
-fsdp_cuda_gemm_run forward_product(const fsdp_kernel_call *call, int64_t N, const fsdp_view *y) {
+// What is added to y has its dtype.
+const fsdp_view *added_to(const fsdp_kernel_call *call, const fsdp_view *added, const fsdp_view *y) {
+  FSDP_CHECK(added->dtype == y->dtype, "%s adds %s to %s", fsdp_op_name(call->kind),
+             fsdp_dtype_name(added->dtype), fsdp_dtype_name(y->dtype));
+  return added;
+}
+
+// Operands: x, weight, [bias,] [residual,] y.
+template <bool BIASED, bool ADDS>
+fsdp_cuda_gemm_run forward_product(const fsdp_kernel_call *call, int64_t N) {
   const fsdp_op_attrs *attrs = call->attrs;
   const int64_t in = attrs->in_features, out = attrs->out_features;
-  const fsdp_view *o = call->operands, *x = &o[0], *weight = &o[1];
+  const fsdp_view *o = call->operands, *x = &o[0], *weight = &o[1], *y = &o[2 + BIASED + ADDS];
   fsdp_cuda_gemm_run p = {};
   p.m = N, p.n = out, p.k = in;
   p.a = x->data, p.a_stride = in;
@@ -24,39 +33,8 @@ fsdp_cuda_gemm_run forward_product(const fsdp_kernel_call *call, int64_t N, cons
   p.b_transposed = !attrs->weight_transposed;
   p.c = columns_of(y, attrs), p.c_stride = attrs->out_stride;
   p.ab_dtype = x->dtype, p.c_dtype = y->dtype, p.added = updates(y) ? p.c : nullptr;
-  return p;
-}
-
-// What is added besides has the dtype of the result.
-const void *added_to(const fsdp_kernel_call *call, const fsdp_view *added, const fsdp_view *y) {
-  FSDP_CHECK(added->dtype == y->dtype, "%s adds %s to %s", fsdp_op_name(call->kind),
-             fsdp_dtype_name(added->dtype), fsdp_dtype_name(y->dtype));
-  return added->data;
-}
-
-fsdp_cuda_gemm_run bias_product(const fsdp_kernel_call *call, int64_t N, const fsdp_view *y) {
-  fsdp_cuda_gemm_run p = forward_product(call, N, y);
-  p.bias = added_to(call, &call->operands[2], y);
-  return p;
-}
-
-void add_residual(fsdp_cuda_gemm_run *p, const fsdp_kernel_call *call, const fsdp_view *residual,
-                  const fsdp_view *h) {
-  added_to(call, residual, h);
-  p->added = columns_of(residual, call->attrs);
-}
-
-fsdp_cuda_gemm_run sum_product(const fsdp_kernel_call *call, int64_t N) {
-  const fsdp_view *residual = &call->operands[2], *h = &call->operands[3];
-  fsdp_cuda_gemm_run p = forward_product(call, N, h);
-  add_residual(&p, call, residual, h);
-  return p;
-}
-
-fsdp_cuda_gemm_run bias_sum_product(const fsdp_kernel_call *call, int64_t N) {
-  const fsdp_view *residual = &call->operands[3], *h = &call->operands[4];
-  fsdp_cuda_gemm_run p = bias_product(call, N, h);
-  add_residual(&p, call, residual, h);
+  if (BIASED) p.bias = added_to(call, &o[2], y)->data;
+  if (ADDS) p.added = columns_of(added_to(call, &o[2 + BIASED], y), attrs);
   return p;
 }
 
@@ -104,19 +82,19 @@ void run(const fsdp_kernel_call *call,
 } // namespace
 
 void cuda_linear(const fsdp_kernel_call *call) {
-  run(call, [](const fsdp_kernel_call *c, int64_t N) { return forward_product(c, N, &c->operands[2]); });
+  run(call, forward_product<false, false>);
 }
 
 void cuda_linear_bias(const fsdp_kernel_call *call) {
-  run(call, [](const fsdp_kernel_call *c, int64_t N) { return bias_product(c, N, &c->operands[3]); });
+  run(call, forward_product<true, false>);
 }
 
 void cuda_linear_add(const fsdp_kernel_call *call) {
-  run(call, sum_product);
+  run(call, forward_product<false, true>);
 }
 
 void cuda_linear_bias_add(const fsdp_kernel_call *call) {
-  run(call, bias_sum_product);
+  run(call, forward_product<true, true>);
 }
 
 void cuda_linear_backward_input(const fsdp_kernel_call *call) {

@@ -6,6 +6,13 @@
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 
+// The code of wgmma exists for capability 9.0 alone.
+#if defined(FSDP_WGMMA)
+constexpr bool has_wgmma = true;
+#else
+constexpr bool has_wgmma = false;
+#endif
+
 #define CUDA_CHECK(call)                                                                                     \
   do {                                                                                                       \
     cudaError_t cuda_status = (call);                                                                        \
@@ -24,6 +31,11 @@ inline bool updates(const fsdp_view *view) {
 
 inline bool is_aligned(const void *address) {
   return reinterpret_cast<uintptr_t>(address) % 16 == 0;
+}
+
+// Whether rows of `columns` elements of T, the first at these addresses, are whole vectors.
+template <class T, class... Address> inline bool takes_vectors(int64_t columns, const Address *...rows) {
+  return columns % vector_numel<T> == 0 && (is_aligned(rows) && ...);
 }
 
 template <class T> inline T *data_of(const fsdp_view *view) {

@@ -137,7 +137,7 @@ void cuda_add_positions(const fsdp_kernel_call *call) {
   with_type(weight->dtype, [&](auto number) {
     using T = decltype(number);
     constexpr int width = vector_numel<T>;
-    const bool wide = C % width == 0 && is_aligned(weight->data) && is_aligned(h->data);
+    const bool wide = takes_vectors<T>(C, data_of<T>(weight), data_of<T>(h));
     const row_blocks rows = blocks_over(C, wide ? width : 1);
     launch({N * rows.per_row, rows.threads, stream_of(call)}, wide ? add_row<T, width> : add_row<T, 1>,
            data_of<T>(weight), numbers_of<T>(call, 1), row_map_of(map), document_starts_of(call),

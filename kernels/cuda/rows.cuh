@@ -84,7 +84,7 @@ struct document_starts {
   int by_sequence;
 };
 inline document_starts document_starts_of(const fsdp_kernel_call *call) {
-  return {fsdp_kernel_starts(call), int(call->attrs->documents)};
+  return {fsdp_kernel_given(call, FSDP_GIVEN_BY_DOCUMENTS), int(call->attrs->documents)};
 }
 __device__ __forceinline__ int position_in_document(const row_map &map, const document_starts &documents,
                                                     const row_place &place) {

@@ -78,6 +78,14 @@ template <int N> __device__ __forceinline__ void load_floats(const bf16 *source,
   }
 }
 
+// Adds N elements from `source` to x.
+template <class T, int N> __device__ __forceinline__ void add_floats(const T *source, float (&x)[N]) {
+  float added[N];
+  load_floats<N>(source, added);
+#pragma unroll
+  for (int i = 0; i < N; i++) x[i] += added[i];
+}
+
 template <int N> __device__ __forceinline__ void store_floats(float *destination, const float (&x)[N]) {
   if constexpr (N == 1) {
     global_store(destination, x[0]);
@@ -120,6 +128,16 @@ __device__ __forceinline__ void unpack(const packed<float, 4> &vector, float (&x
 }
 __device__ __forceinline__ void unpack(const packed<bf16, 8> &vector, float (&x)[8]) {
   unpack_bf16(vector.value, x);
+}
+
+// The sum over the lanes of a warp up to this one.
+__device__ __forceinline__ int warp_sum_so_far(int x) {
+#pragma unroll
+  for (int distance = 1; distance < warp_lanes; distance *= 2) {
+    const int other = __shfl_up_sync(whole_warp, x, unsigned(distance));
+    if (int(threadIdx.x) % warp_lanes >= distance) x += other;
+  }
+  return x;
 }
 
 // The sum, or the greatest, over the lanes of a warp, in every lane.

@@ -235,7 +235,7 @@ static fsdp_status load_one(fsdp_resume *r, fsdp_executor *executor, fsdp_error 
   const fsdp_optimizer *optimizer = r->config.plan->optimizer;
   for (int slot = 0; slot < optimizer->slot_count && status == FSDP_OK; slot++) {
     l.saved_slot = fsdp_checkpoint_find_slot(r->checkpoint, optimizer->slots[slot].name);
-    status = fsdp_state_load_slice(executor, slot, read_range, &l, error);
+    status = fsdp_state_load(executor, slot, read_range, &l, error);
   }
   r->bytes_read = fsdp_world_sum(world, fsdp_checkpoint_reader_bytes(l.reader));
   free(l.scratch);

@@ -25,7 +25,7 @@ fsdp_status fsdp_train_start_state(fsdp_trainer *t, fsdp_error *error) {
     fsdp_state_draw(executor, (uint64_t)t->options->seed);
   } else {
     t->init_pool = fsdp_pool_create(t->binding->core_count);
-    fsdp_state_fill_slice(executor, draw_or_read, t, error);
+    fsdp_state_fill(executor, draw_or_read, t, error);
     fsdp_pool_destroy(t->init_pool);
   }
   if (fsdp_world_share_error(t->world, error) != FSDP_OK) return error->status;

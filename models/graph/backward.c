@@ -41,7 +41,8 @@ int fsdp_backward_gradient_made(fsdp_graph *graph, int value, fsdp_access *acces
   return gradient;
 }
 
-void fsdp_backward_in_place(fsdp_graph *graph, fsdp_node *node, int value) {
+// Adds `value` as an operand that `node` replaces by its gradient. The node must be the last to read it.
+static void replace(fsdp_graph *graph, fsdp_node *node, int value) {
   FSDP_CHECK(graph->values[value].gradient < 0, "'%s' has a gradient already", graph->values[value].name);
   graph->values[value].gradient = value;
   fsdp_node_operand_add(node, value, FSDP_UPDATE);
@@ -101,16 +102,10 @@ void fsdp_backward_by_names(fsdp_graph *graph, fsdp_op_kind kind, const fsdp_nod
     else if (is_gradient)
       fsdp_node_operand_add(n, fsdp_backward_gradient(graph, value), row->access);
     else if (row->access == FSDP_UPDATE)
-      fsdp_backward_in_place(graph, n, value);
+      replace(graph, n, value);
     else
       fsdp_node_operand_add(n, value, FSDP_READ);
   }
-}
-
-void fsdp_backward_given(fsdp_node *node, const fsdp_node *forward) {
-  const int count = (forward->attrs.documents != 0) + (forward->attrs.draws != 0);
-  for (int o = forward->operand_count - count; o < forward->operand_count; o++)
-    fsdp_node_operand_add(node, forward->operands[o].value, FSDP_READ);
 }
 
 // ---- Who needs a gradient

@@ -23,9 +23,6 @@ int fsdp_backward_gradient(const fsdp_graph *graph, int value);
 // it) on every later use.
 int fsdp_backward_gradient_made(fsdp_graph *graph, int value, fsdp_access *access);
 
-// Adds `value` as an operand that `node` replaces by its gradient. The node must be the last to read it.
-void fsdp_backward_in_place(fsdp_graph *graph, fsdp_node *node, int value);
-
 // Adds the gradient of `value` as an output of `node`: one that nothing reads if the value needs none.
 void fsdp_backward_output(fsdp_graph *graph, fsdp_node *node, int value);
 // The same with a gradient of that dtype, where it is not the value's.
@@ -34,6 +31,3 @@ void fsdp_backward_output_as(fsdp_graph *graph, fsdp_node *node, int value, fsdp
 // Appends the node of `kind` whose operands are those of `forward` by their names, as BACKWARD_BY in ops.def
 // says. A gradient whose row names no dtype is computed in that of the graph, also if its value is fp32.
 void fsdp_backward_by_names(fsdp_graph *graph, fsdp_op_kind kind, const fsdp_node *forward);
-
-// Adds to `node` what `forward` reads of starts of documents and dropout's draws, its last operands.
-void fsdp_backward_given(fsdp_node *node, const fsdp_node *forward);

@@ -188,33 +188,21 @@ static void check_blocks(const fsdp_param *param) {
              "the blocks of %s have %lld outputs together", param->name, (long long)outputs);
 }
 
-int fsdp_graph_param(fsdp_graph *graph, int module, const fsdp_param_spec *spec) {
-  FSDP_CHECK(spec->dims >= 0 && spec->dims <= FSDP_MAX_DIMS && spec->block_count <= FSDP_PARAM_MAX_BLOCKS,
-             "a parameter of %d dimensions and %d blocks", spec->dims, spec->block_count);
+int fsdp_graph_param(fsdp_graph *graph, int module, const fsdp_param *told) {
+  FSDP_CHECK(told->dims >= 0 && told->dims <= FSDP_MAX_DIMS && told->block_count <= FSDP_PARAM_MAX_BLOCKS,
+             "a parameter of %d dimensions and %d blocks", told->dims, told->block_count);
   graph->params =
       fsdp_grow(graph->params, graph->param_count + 1, &graph->param_capacity, sizeof *graph->params);
   int index = graph->param_count++;
   fsdp_param *param = &graph->params[index];
   graph->part_count = graph->param_count;
-  *param = (fsdp_param){.module = module,
-                        .whole = index,
-                        .dims = spec->dims,
-                        .numel = 1,
-                        .init_mean = spec->init_mean,
-                        .init_deviation = spec->init_deviation,
-                        .transposed = spec->transposed,
-                        .trainable = true,
-                        .balances = spec->balances,
-                        .stored_f32 = spec->stored_f32,
-                        .block_count = spec->block_count,
-                        .stored_below = spec->stored_below};
-  memcpy(param->stored, spec->stored, sizeof param->stored);
-  memcpy(param->block_sizes, spec->block_sizes, sizeof param->block_sizes);
-  param_name(graph, module, spec->name, param->name);
-  for (int d = 0; d < spec->dims; d++) {
-    param->shape[d] = spec->shape[d];
-    param->numel *= spec->shape[d];
-  }
+  *param = *told;
+  param->module = module;
+  param->whole = index;
+  param->trainable = true;
+  param->numel = 1;
+  for (int d = 0; d < param->dims; d++) param->numel *= param->shape[d];
+  param_name(graph, module, told->name, param->name);
   check_blocks(param);
   param->value = fsdp_graph_value(graph, FSDP_VALUE_PARAM, FSDP_VALUE_COMPUTE, module, param->name,
                                   param->dims, param->shape);

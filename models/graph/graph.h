@@ -86,12 +86,13 @@ typedef struct fsdp_value {
   bool regathered; // gathered again for the backward unless it is to be kept
 } fsdp_value;
 
-// What a new parameter is, apart from its module.
-typedef struct fsdp_param_spec {
-  const char *name; // after its module's path: "weight", "bias"
+typedef struct fsdp_param {
+  // What fsdp_graph_param is told.
+  char name[FSDP_NAME_BYTES]; // there behind its module's path ("weight", "bias"), then as in the state dict
   int dims;
   int64_t shape[FSDP_MAX_DIMS]; // as stored
   float init_mean, init_deviation;
+  int64_t zero_first, zero_numel; // new weights: these elements are zero
   bool transposed; // a matrix stored (in, out), as GPT-2's Conv1D; a Linear's is stored (out, in)
   // A router's correction bias: what its gradient has is how far experts' loads are above their mean, and its
   // update is the sign rule's, not an optimizer's.
@@ -104,24 +105,11 @@ typedef struct fsdp_param_spec {
   // How weight files name it, if not by its name, below the module `stored_below` (stored.h). Static.
   const char *stored[FSDP_STORED_MAX_NAMES];
   int stored_below;
-} fsdp_param_spec;
-
-typedef struct fsdp_param {
-  char name[FSDP_NAME_BYTES]; // as in the state dict
-  int module;                 // that owns it
-  int dims;
-  int64_t shape[FSDP_MAX_DIMS];
+  // What the graph and its plan add.
+  int module; // that owns it
   int64_t numel;
-  int value; // has its placement
-  float init_mean, init_deviation;
-  int64_t zero_first, zero_numel; // new weights: these elements are zero
-  bool transposed;
-  bool trainable; // else it has no gradient and no optimizer state; true until it is frozen
-  bool balances, stored_f32;
-  int block_count;
-  int64_t block_sizes[FSDP_PARAM_MAX_BLOCKS];
-  const char *stored[FSDP_STORED_MAX_NAMES];
-  int stored_below;
+  int value;        // has its placement
+  bool trainable;   // else it has no gradient and no optimizer state; true until it is frozen
   fsdp_cut cut;     // what of `shape` a rank holds (the value's `local`), before that is cut into flat shards
   int whole;        // the parameter whose block of experts it is, among the first param_count; else itself
   int expert_block; // which one, from 1 on; 0: it is whole
@@ -230,9 +218,9 @@ int fsdp_graph_module(fsdp_graph *graph, int parent, const char *name, const cha
 // Lets the module return one more tensor, of `dims` dimensions.
 void fsdp_graph_module_output(fsdp_graph *graph, int module, int dims);
 
-// Adds a parameter named "<path of the module>.<name>" and its value. A module's parameters are added one
-// after the other, before those of any later module. Returns the parameter's index.
-int fsdp_graph_param(fsdp_graph *graph, int module, const fsdp_param_spec *spec);
+// Adds a parameter like `told`, named "<path of the module>.<name>", and its value. A module's parameters are
+// added one after the other, before those of any later module. Returns the parameter's index.
+int fsdp_graph_param(fsdp_graph *graph, int module, const fsdp_param *told);
 
 // Lets `module` use a parameter that another module owns as its `name` (tied embeddings).
 void fsdp_graph_tie(fsdp_graph *graph, int module, const char *name, int param);

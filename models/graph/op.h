@@ -26,7 +26,30 @@ typedef enum fsdp_op_kind {
   FSDP_OP_LAST_WITH_KERNEL = FSDP_OP_KIND_COUNT - 1,
 #define FSDP_GRAPH_OP(KIND, name, PHASE, operands, RULES) FSDP_OP_##KIND,
 #include "models/graph/ops.def"
-  FSDP_OP_ROW_COUNT
+  FSDP_OP_ROW_COUNT,
+
+  // What others than models call ops that they use or add, by what these are for.
+  FSDP_PLAN_OP_ZERO = FSDP_OP_ZERO,
+  FSDP_PLAN_OP_SUM = FSDP_OP_SUM,
+  FSDP_PLAN_OP_SUM_SQUARES = FSDP_OP_SUM_SQUARES, // weighted
+  FSDP_PLAN_OP_CLIP = FSDP_OP_CLIP_FACTOR,        // the factor that the sum of squares gives
+  FSDP_PLAN_OP_CHECKSUM = FSDP_OP_CHECKSUM,       // a digest
+  FSDP_PLAN_OP_POISON = FSDP_OP_POISON,           // what tests fill free memory with
+  FSDP_PLAN_OP_DROPOUT = FSDP_OP_DROPOUT,         // drops elements of an activation
+  // One row of a matrix by its number, as an embedding's of a token: zeros if the matrix has fewer rows.
+  FSDP_PLAN_OP_TAKE_ROW = FSDP_OP_EMBEDDING,
+  // Moves of columns of wider rows, and zeros in what pads them.
+  FSDP_PLAN_OP_TAKE_COLUMNS = FSDP_OP_TAKE_COLUMNS,
+  FSDP_PLAN_OP_PUT_COLUMNS = FSDP_OP_PUT_COLUMNS,
+  FSDP_PLAN_OP_JOIN_COLUMNS = FSDP_OP_JOIN_COLUMNS,
+  FSDP_PLAN_OP_SPLIT_COLUMNS = FSDP_OP_SPLIT_COLUMNS,
+  FSDP_PLAN_OP_MASK_COLUMNS = FSDP_OP_MASK_COLUMNS,
+  // The head on a shard of the vocabulary: the rank's logits, then the loss, or the loss with gradients.
+  FSDP_PLAN_OP_HEAD_LOGITS = FSDP_OP_HEAD_LOGITS,
+  FSDP_PLAN_OP_HEAD_LOSS = FSDP_OP_HEAD_LOSS,
+  FSDP_PLAN_OP_HEAD_BACKWARD = FSDP_OP_HEAD_BACKWARD,
+  FSDP_PLAN_OP_ATTENTION = FSDP_OP_ATTENTION,
+  FSDP_PLAN_OP_ATTENTION_BACKWARD = FSDP_OP_ATTENTION_BACKWARD
 } fsdp_op_kind;
 
 // What an op must know beside its operands. Fields that an op does not use are zero.
@@ -361,41 +384,8 @@ bool fsdp_op_attention_can_rotate(const fsdp_op_attrs *attrs);
 int64_t fsdp_op_attention_head_parts(const fsdp_op_attrs *attrs);
 int64_t fsdp_op_attention_parts_bytes(const fsdp_op_attrs *attrs);
 
-// ---- Ops that a plan adds to a model's, by what they are for
-
-// Writes the elements of a range into another one (FSDP_WRITE), or adds them to it (FSDP_UPDATE).
+// The op that writes the elements of a range into another one (FSDP_WRITE), or adds them to it (FSDP_UPDATE).
 fsdp_op_kind fsdp_op_move(fsdp_access destination);
-// Zeroes; a sum, the weighted sum of squares, the clip factor that the latter gives; a digest; what tests
-// fill free memory with.
-fsdp_op_kind fsdp_op_zero(void);
-fsdp_op_kind fsdp_op_sum(void);
-fsdp_op_kind fsdp_op_sum_squares(void);
-fsdp_op_kind fsdp_op_clip(void);
-fsdp_op_kind fsdp_op_checksum(void);
-fsdp_op_kind fsdp_op_poison(void);
-
-// Moves columns of wider rows, or zeroes what pads them (ops.def).
-typedef enum fsdp_op_columns_move {
-  FSDP_COLUMNS_TAKE,
-  FSDP_COLUMNS_PUT,
-  FSDP_COLUMNS_JOIN,
-  FSDP_COLUMNS_SPLIT,
-  FSDP_COLUMNS_MASK
-} fsdp_op_columns_move;
-fsdp_op_kind fsdp_op_columns(fsdp_op_columns_move move);
-
-// Attention, or its backward.
-fsdp_op_kind fsdp_op_attention(fsdp_op_phase phase);
-
-// The head on a shard of the vocabulary: the rank's logits, then the loss, or the loss with gradients.
-typedef enum fsdp_op_head_part { FSDP_HEAD_LOGITS, FSDP_HEAD_LOSS, FSDP_HEAD_BACKWARD } fsdp_op_head_part;
-fsdp_op_kind fsdp_op_head(fsdp_op_head_part part);
-
-// Drops elements of an activation.
-fsdp_op_kind fsdp_op_dropout(void);
-
-// One row of a matrix by its number, as an embedding's of a token: zeros if the matrix has fewer rows.
-fsdp_op_kind fsdp_op_take_row(void);
 
 // ---- Recomputation
 

@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-// ---- Products: as many rows of each expert as there are on average
+// ---- Products
 
 // Those of a wave that a rank's experts have.
 static int64_t routed_rows(const fsdp_op_attrs *attrs) {
@@ -40,15 +40,10 @@ int fsdp_op_offsets_operand(fsdp_op_kind kind) {
   return -1;
 }
 
-static int grouped(const fsdp_op_attrs *attrs, fsdp_op_product_form form, int64_t n, int64_t k,
-                   fsdp_op_product *product) {
-  const int64_t routed = routed_rows(attrs);
-  const int64_t rows = fsdp_max_i64(1, routed / attrs->experts);
-  const double count = (double)routed / (double)rows;
-  // A weight's gradient sums over the rows.
-  *product = form == FSDP_PRODUCT_WEIGHT ? (fsdp_op_product){form, n, k, rows, count}
-                                         : (fsdp_op_product){form, rows, n, k, count};
-  return 1;
+fsdp_op_product fsdp_op_expert_product(const fsdp_op_attrs *attrs, fsdp_op_product_form form, int64_t out,
+                                       int64_t in) {
+  const int64_t routed = routed_rows(attrs), rows = fsdp_max_i64(1, routed / attrs->experts);
+  return fsdp_op_product_of(form, rows, out, in, (double)routed / (double)rows);
 }
 
 const char *fsdp_grouped_kernel_name(fsdp_grouped_kernel kernel) {
@@ -57,9 +52,11 @@ const char *fsdp_grouped_kernel_name(fsdp_grouped_kernel kernel) {
   return names[kernel];
 }
 
-// The best one that multiplies rows of `dtype`, of these widths, on this GPU.
-static fsdp_grouped_kernel kernel_of(const fsdp_op_gpu *gpu, fsdp_dtype dtype, int64_t out, int64_t in) {
+// The best one that multiplies rows of `dtype`, of these widths, on this device.
+static fsdp_grouped_kernel kernel_of(fsdp_op_device device, const fsdp_op_gpu *gpu, fsdp_dtype dtype,
+                                     int64_t out, int64_t in) {
   enum { MULTIPLE = 8 }; // of tensor cores: rows start on 16 bytes
+  if (device == FSDP_OP_CPU) return FSDP_GROUPED_CPU;
   if (dtype != FSDP_BF16 || out % MULTIPLE != 0 || in % MULTIPLE != 0) return FSDP_GROUPED_GENERAL;
   const bool has_wgmma = gpu->capability == 90 && !(gpu->attention_missing >> FSDP_ATTENTION_WGMMA & 1);
   int kernel = has_wgmma ? FSDP_GROUPED_WGMMA : FSDP_GROUPED_MMA;
@@ -69,43 +66,12 @@ static fsdp_grouped_kernel kernel_of(const fsdp_op_gpu *gpu, fsdp_dtype dtype, i
 
 void fsdp_op_expert_up_attrs(fsdp_op_device device, const fsdp_op_gpu *gpu, fsdp_op_attrs *attrs,
                              const fsdp_dtype *dtypes) {
-  attrs->products = device == FSDP_OP_CPU
-                        ? FSDP_GROUPED_CPU
-                        : kernel_of(gpu, dtypes[0], 2 * attrs->intermediate, attrs->channels);
+  attrs->products = kernel_of(device, gpu, dtypes[0], 2 * attrs->intermediate, attrs->channels);
 }
 
 void fsdp_op_expert_down_attrs(fsdp_op_device device, const fsdp_op_gpu *gpu, fsdp_op_attrs *attrs,
                                const fsdp_dtype *dtypes) {
-  attrs->products = device == FSDP_OP_CPU ? FSDP_GROUPED_CPU
-                                          : kernel_of(gpu, dtypes[0], attrs->channels, attrs->intermediate);
-}
-
-int fsdp_op_expert_up_products(const fsdp_op_attrs *attrs, fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]) {
-  return grouped(attrs, FSDP_PRODUCT_FORWARD, 2 * attrs->intermediate, attrs->channels, products);
-}
-
-int fsdp_op_expert_up_input_products(const fsdp_op_attrs *attrs,
-                                     fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]) {
-  return grouped(attrs, FSDP_PRODUCT_INPUT, attrs->channels, 2 * attrs->intermediate, products);
-}
-
-int fsdp_op_expert_up_weight_products(const fsdp_op_attrs *attrs,
-                                      fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]) {
-  return grouped(attrs, FSDP_PRODUCT_WEIGHT, 2 * attrs->intermediate, attrs->channels, products);
-}
-
-int fsdp_op_expert_down_products(const fsdp_op_attrs *attrs, fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]) {
-  return grouped(attrs, FSDP_PRODUCT_FORWARD, attrs->channels, attrs->intermediate, products);
-}
-
-int fsdp_op_expert_down_input_products(const fsdp_op_attrs *attrs,
-                                       fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]) {
-  return grouped(attrs, FSDP_PRODUCT_INPUT, attrs->intermediate, attrs->channels, products);
-}
-
-int fsdp_op_expert_down_weight_products(const fsdp_op_attrs *attrs,
-                                        fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]) {
-  return grouped(attrs, FSDP_PRODUCT_WEIGHT, attrs->channels, attrs->intermediate, products);
+  attrs->products = kernel_of(device, gpu, dtypes[0], attrs->channels, attrs->intermediate);
 }
 
 // One expert's rows side by side: no row chooses an expert twice, so there are n at most.

@@ -3,6 +3,7 @@
 #include "models/graph/op_row.h"
 #include "runtime/base/check.h"
 
+#define PRODUCT(FORM)        .product = 1 + FSDP_PRODUCT_##FORM,
 #define PRODUCTS(f)          .products = (f),
 #define FLOPS(f)             .flops = (f),
 #define WORK(f)              .work = (f),
@@ -11,6 +12,7 @@
 #define BACKWARD_BY(KIND)    .backward_by = 1 + FSDP_OP_##KIND,
 #define RECOMPUTE(f)         .recompute = (f),
 #define ATTRS(f)             .attrs = (f),
+#define SLICED               .sliced = true,
 #define BY_ROW               .reports_rows = true,
 #define NORM                 .is_norm = true,
 #define ADDS(operand)        .added = 1 + (operand),
@@ -48,7 +50,7 @@ fsdp_op_phase fsdp_op_phase_of(fsdp_op_kind kind) {
 }
 
 bool fsdp_op_makes_gemms(fsdp_op_kind kind) {
-  return fsdp_op_row_of(kind)->products != NULL;
+  return fsdp_op_row_of(kind)->product || fsdp_op_row_of(kind)->products;
 }
 
 bool fsdp_op_reports_rows(fsdp_op_kind kind) {
@@ -98,79 +100,11 @@ fsdp_op_kind fsdp_op_move(fsdp_access destination) {
   return destination == FSDP_UPDATE ? FSDP_OP_ADD : FSDP_OP_CAST;
 }
 
-fsdp_op_kind fsdp_op_zero(void) {
-  return FSDP_OP_ZERO;
-}
-
-fsdp_op_kind fsdp_op_dropout(void) {
-  return FSDP_OP_DROPOUT;
-}
-
-fsdp_op_kind fsdp_op_sum(void) {
-  return FSDP_OP_SUM;
-}
-
-fsdp_op_kind fsdp_op_sum_squares(void) {
-  return FSDP_OP_SUM_SQUARES;
-}
-
-fsdp_op_kind fsdp_op_clip(void) {
-  return FSDP_OP_CLIP_FACTOR;
-}
-
-fsdp_op_kind fsdp_op_checksum(void) {
-  return FSDP_OP_CHECKSUM;
-}
-
-fsdp_op_kind fsdp_op_poison(void) {
-  return FSDP_OP_POISON;
-}
-
-fsdp_op_kind fsdp_op_columns(fsdp_op_columns_move move) {
-  static const fsdp_op_kind kinds[] = {[FSDP_COLUMNS_TAKE] = FSDP_OP_TAKE_COLUMNS,
-                                       [FSDP_COLUMNS_PUT] = FSDP_OP_PUT_COLUMNS,
-                                       [FSDP_COLUMNS_JOIN] = FSDP_OP_JOIN_COLUMNS,
-                                       [FSDP_COLUMNS_SPLIT] = FSDP_OP_SPLIT_COLUMNS,
-                                       [FSDP_COLUMNS_MASK] = FSDP_OP_MASK_COLUMNS};
-  return kinds[move];
-}
-
 fsdp_op_kind fsdp_op_product_kind(fsdp_op_product_form form) {
   static const fsdp_op_kind kinds[] = {[FSDP_PRODUCT_FORWARD] = FSDP_OP_LINEAR,
                                        [FSDP_PRODUCT_INPUT] = FSDP_OP_LINEAR_BACKWARD_INPUT,
                                        [FSDP_PRODUCT_WEIGHT] = FSDP_OP_LINEAR_BACKWARD_WEIGHT};
   return kinds[form];
-}
-
-fsdp_op_kind fsdp_op_attention(fsdp_op_phase phase) {
-  return phase == FSDP_OP_IN_BACKWARD ? FSDP_OP_ATTENTION_BACKWARD : FSDP_OP_ATTENTION;
-}
-
-fsdp_op_kind fsdp_op_head(fsdp_op_head_part part) {
-  static const fsdp_op_kind kinds[] = {[FSDP_HEAD_LOGITS] = FSDP_OP_HEAD_LOGITS,
-                                       [FSDP_HEAD_LOSS] = FSDP_OP_HEAD_LOSS,
-                                       [FSDP_HEAD_BACKWARD] = FSDP_OP_HEAD_BACKWARD};
-  return kinds[part];
-}
-
-fsdp_op_kind fsdp_op_take_row(void) {
-  return FSDP_OP_EMBEDDING;
-}
-
-int fsdp_op_products(fsdp_op_kind kind, const fsdp_op_attrs *attrs,
-                     fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]) {
-  const fsdp_op_row *row = fsdp_op_row_of(kind);
-  return row->products ? row->products(attrs, products) : 0;
-}
-
-double fsdp_op_flops(fsdp_op_kind kind, const fsdp_op_attrs *attrs) {
-  const fsdp_op_row *row = fsdp_op_row_of(kind);
-  fsdp_op_product products[FSDP_OP_PRODUCTS_MAX];
-  const int count = fsdp_op_products(kind, attrs, products);
-  double flops = row->flops ? row->flops(attrs) : 0;
-  for (int i = 0; i < count; i++)
-    flops += products[i].count * 2.0 * (double)products[i].m * (double)products[i].n * (double)products[i].k;
-  return flops;
 }
 
 int64_t fsdp_op_workspace_bytes(fsdp_op_device device, fsdp_op_kind kind, const fsdp_op_attrs *attrs,

@@ -33,9 +33,10 @@ typedef void fsdp_op_attrs_rule(fsdp_op_device device, const fsdp_op_gpu *gpu, f
 typedef struct fsdp_op_row {
   const char *name, *operands;
   fsdp_op_phase phase;
-  bool reports_rows, is_norm, reads_fresh, shrinks, cpu_alone, chooses, over_tokens;
+  bool sliced, reports_rows, is_norm, reads_fresh, shrinks, cpu_alone, chooses, over_tokens;
   int added;         // 1 + the operand that it adds to the residual stream; 0: none
   const char *alias; // NULL: its name
+  int product;       // 1 + the form of its one gemm (fsdp_op_product_form); 0: none
   fsdp_op_products_rule *products;
   fsdp_op_flops_rule *flops;
   fsdp_op_work_rule *work;
@@ -49,6 +50,15 @@ typedef struct fsdp_op_row {
 // The row of an op; aborts if `kind` is not an op.
 const fsdp_op_row *fsdp_op_row_of(fsdp_op_kind kind);
 
+// A gemm of `rows` rows with a weight of `out` rows of `in` columns.
+static inline fsdp_op_product fsdp_op_product_of(fsdp_op_product_form form, int64_t rows, int64_t out,
+                                                 int64_t in, double count) {
+  if (form == FSDP_PRODUCT_WEIGHT) return (fsdp_op_product){form, out, in, rows, count};
+  return form == FSDP_PRODUCT_FORWARD ? (fsdp_op_product){form, rows, out, in, count}
+                                      : (fsdp_op_product){form, rows, in, out, count};
+}
+
+#define PRODUCT(FORM)
 #define PRODUCTS(f)          fsdp_op_products_rule f;
 #define FLOPS(f)             fsdp_op_flops_rule f;
 #define WORK(f)              fsdp_op_work_rule f;
@@ -57,6 +67,7 @@ const fsdp_op_row *fsdp_op_row_of(fsdp_op_kind kind);
 #define BACKWARD_BY(KIND)
 #define RECOMPUTE(f) fsdp_op_recompute_rule f;
 #define ATTRS(f)     fsdp_op_attrs_rule f;
+#define SLICED
 #define BY_ROW
 #define NORM
 #define ADDS(operand)
@@ -69,6 +80,7 @@ const fsdp_op_row *fsdp_op_row_of(fsdp_op_kind kind);
 #include "models/graph/ops.def"
 #define FSDP_GRAPH_OP(KIND, name, PHASE, operands, RULES) RULES
 #include "models/graph/ops.def"
+#undef PRODUCT
 #undef PRODUCTS
 #undef FLOPS
 #undef WORK
@@ -77,6 +89,7 @@ const fsdp_op_row *fsdp_op_row_of(fsdp_op_kind kind);
 #undef BACKWARD_BY
 #undef RECOMPUTE
 #undef ATTRS
+#undef SLICED
 #undef BY_ROW
 #undef NORM
 #undef ADDS

@@ -320,12 +320,12 @@ static void order_launches(const fsdp_nccl_config *config) {
 
 // An older NCCL does not order what it starts for several communicators.
 static void check_version(const fsdp_world *world) {
-  const int version = nccl.version;
-  if (world->rank > 0 || version >= SINCE_ORDERS) return;
-  fsdp_job_note(
-      "NCCL %d.%d.%d cannot order the collectives of several communicators, so that they may wait for "
-      "each other forever; use NCCL 2.26 or later",
-      version / 10000, version % 10000 / 100, version % 100);
+  char version[32];
+  if (world->rank > 0 || nccl.version >= SINCE_ORDERS) return;
+  print_version(nccl.version, version);
+  fsdp_job_note("NCCL %s cannot order the collectives of several communicators, so that they may wait for "
+                "each other forever; use NCCL 2.26 or later",
+                version);
 }
 
 // A root tells ranks each other's addresses, one after the other.

@@ -16,9 +16,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-// Elements that are summed at a time: a tile of sums and a tile of a peer's values stay in the second-level
-// cache.
-#define TILE_ELEMS 16384
 // An all-reduce of so few bytes (scalars) goes through the control block and meets once.
 #define SMALL_BYTES 64
 

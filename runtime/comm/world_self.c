@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#ifndef FSDP_WITH_MPI
-
 fsdp_status fsdp_world_create(int *argc, char ***argv, fsdp_world **world, fsdp_error *error) {
   (void)argc, (void)argv, (void)error;
   fsdp_world *self = fsdp_alloc_zeroed(1, sizeof *self);
@@ -35,10 +33,3 @@ fsdp_comm *fsdp_world_split_messages(fsdp_world *world, int color, int key, int6
 void fsdp_world_open_mail(fsdp_world *world, int bytes_max) {
   (void)world, (void)bytes_max;
 }
-
-#else
-
-// ISO C requires a declaration in every file.
-typedef int fsdp_world_self_unused;
-
-#endif

@@ -50,12 +50,6 @@ static void count_events(const fsdp_program *program, fsdp_device_config *config
 }
 
 void fsdp_device_configure(const fsdp_program *program, int threads, fsdp_device_config *config) {
-  const fsdp_device_config chosen = *config;
-  memset(config, 0, sizeof *config);
-  config->shared = chosen.shared;
-  config->ordinal = chosen.ordinal;
-  config->allocate = chosen.allocate;
-  config->release = chosen.release;
   config->queue_capacity = queue_capacity;
   config->poisoned = getenv("FSDP_POISON_ARENAS") != NULL;
   for (int s = 0; s < FSDP_SPACE_COUNT; s++) config->arena_bytes[s] = program->arena_bytes[s];

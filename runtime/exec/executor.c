@@ -28,6 +28,7 @@ struct fsdp_executor {
   fsdp_view *views;       // of every operand of the program
   fsdp_op_attrs *attrs;   // of every instruction, for this rank
   segment_list *segments; // by unit
+  int unit_count;         // that instructions name
   uint64_t *issued;       // by position: ticket of its most recent issue, 0: none
   bool *awaited;          // by position: another stream waits for it
   uint64_t last_ticket[FSDP_STREAM_COUNT];
@@ -421,19 +422,12 @@ static void resolve(fsdp_executor *self) {
   }
 }
 
-static void make_segments(fsdp_executor *self, int unit) {
-  segment_list *list = &self->segments[unit];
-  list->segments = fsdp_param_runs(self->config.plan, unit, self->config.rank, &list->count);
-}
-
 // Every unit of which an update rounds a bf16 state, or decays some parameters and not others.
-static void make_all_segments(fsdp_executor *self) {
+static void make_segments(fsdp_executor *self) {
   const fsdp_program *program = self->program;
-  int units = 0;
-  for (int i = 0; i < program->instr_count; i++) {
-    if (program->instrs[i].unit >= units) units = program->instrs[i].unit + 1;
-  }
-  self->segments = fsdp_alloc_zeroed((size_t)units, sizeof *self->segments);
+  for (int i = 0; i < program->instr_count; i++)
+    if (program->instrs[i].unit >= self->unit_count) self->unit_count = program->instrs[i].unit + 1;
+  self->segments = fsdp_alloc_zeroed((size_t)self->unit_count, sizeof *self->segments);
   for (int i = 0; i < program->instr_count; i++) {
     const fsdp_instr *instr = &program->instrs[i];
     if (!is_update(self, instr)) continue;
@@ -442,7 +436,9 @@ static void make_all_segments(fsdp_executor *self) {
     bool needed = instr->attrs.decays_some;
     for (int k = 0; k < optimizer->slot_count; k++)
       needed = needed || (optimizer->slots[k].rounds && slots[k].dtype == FSDP_BF16);
-    if (needed && !self->segments[instr->unit].segments) make_segments(self, instr->unit);
+    segment_list *list = &self->segments[instr->unit];
+    if (needed && !list->segments)
+      list->segments = fsdp_param_runs(self->config.plan, instr->unit, self->config.rank, &list->count);
   }
 }
 
@@ -503,7 +499,7 @@ fsdp_executor *fsdp_executor_create(const fsdp_executor_config *config) {
   FSDP_CHECK(config->device->table->enqueues == (config->kernels != NULL), "kernels of the device's queues");
   check_collectives(self);
   resolve(self);
-  make_all_segments(self);
+  make_segments(self);
   self->issued = fsdp_alloc_zeroed((size_t)self->program->instr_count, sizeof *self->issued);
   self->awaited = fsdp_alloc((size_t)self->program->instr_count * sizeof *self->awaited);
   fsdp_device_mark_awaited(self->program, self->awaited);
@@ -528,11 +524,7 @@ void fsdp_executor_destroy(fsdp_executor *self) {
   if (!self) return;
   fsdp_executor_drain(self);
   fsdp_board_set_namer(NULL, NULL);
-  int units = 0;
-  for (int i = 0; i < self->program->instr_count; i++) {
-    if (self->program->instrs[i].unit >= units) units = self->program->instrs[i].unit + 1;
-  }
-  for (int u = 0; u < units; u++) free(self->segments[u].segments);
+  for (int u = 0; u < self->unit_count; u++) free(self->segments[u].segments);
   if (self->config.kernels) self->config.kernels->close();
   fsdp_step_times_destroy(self->times);
   fsdp_access_trace_destroy(self->trace);

@@ -73,26 +73,18 @@ fsdp_status fsdp_gpu_open(const fsdp_gpu *gpu, int64_t *free_bytes, fsdp_op_gpu 
 }
 
 void fsdp_gpu_agree(fsdp_world *world, fsdp_op_gpu *target) {
+  enum { SETS = 3, KERNELS = FSDP_ATTENTION_KERNEL_COUNT };
+  _Static_assert((int)FSDP_GROUPED_KERNEL_COUNT <= (int)KERNELS, "kernels of a set");
   static bool said;
-  int64_t least[2 + 2 * FSDP_ATTENTION_KERNEL_COUNT + FSDP_GROUPED_KERNEL_COUNT] = {target->capability,
-                                                                                    target->multiprocessors};
-  int64_t *missing = &least[2], *distrusted = &missing[FSDP_ATTENTION_KERNEL_COUNT],
-          *grouped = &distrusted[FSDP_ATTENTION_KERNEL_COUNT];
-  for (int k = 0; k < FSDP_ATTENTION_KERNEL_COUNT; k++) {
-    missing[k] = -(int64_t)(target->attention_missing >> k & 1);
-    distrusted[k] = -(int64_t)(target->attention_distrusted >> k & 1);
-  }
-  for (int k = 0; k < FSDP_GROUPED_KERNEL_COUNT; k++)
-    grouped[k] = -(int64_t)(target->grouped_distrusted >> k & 1);
-  fsdp_world_reduce(world, FSDP_REDUCE_MIN, least, (int)(sizeof least / sizeof *least));
+  unsigned *const sets[SETS] = {&target->attention_missing, &target->attention_distrusted,
+                                &target->grouped_distrusted};
+  int64_t least[2 + SETS * KERNELS] = {target->capability, target->multiprocessors};
+  for (int i = 0; i < SETS * KERNELS; i++) least[2 + i] = -(int64_t)(*sets[i / KERNELS] >> i % KERNELS & 1);
+  fsdp_world_reduce(world, FSDP_REDUCE_MIN, least, 2 + SETS * KERNELS);
   target->capability = (int)least[0];
   target->multiprocessors = (int)least[1];
-  for (int k = 0; k < FSDP_ATTENTION_KERNEL_COUNT; k++) {
-    if (missing[k]) target->attention_missing |= 1u << k;
-    if (distrusted[k]) target->attention_distrusted |= 1u << k;
-  }
-  for (int k = 0; k < FSDP_GROUPED_KERNEL_COUNT; k++)
-    if (grouped[k]) target->grouped_distrusted |= 1u << k;
+  for (int i = 0; i < SETS * KERNELS; i++)
+    if (least[2 + i]) *sets[i / KERNELS] |= 1u << i % KERNELS;
   const char *finding = fsdp_kernel_check_finding();
   const int speaker = (int)fsdp_world_min(world, finding[0] ? world->rank : world->size);
   if (speaker == world->rank && !said) fsdp_job_note("%s: every rank uses the next kernel", finding);

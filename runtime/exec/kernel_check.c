@@ -293,8 +293,8 @@ static void check_attention(const checker *self, fsdp_attention_kernel kernel) {
   for (size_t i = 0; i < sizeof attention_cases / sizeof *attention_cases; i++) {
     const struct attention_case *a = &attention_cases[i];
     if (a->dropout > 0 && kernel != FSDP_ATTENTION_GENERAL) continue;
-    kernel_case forward = attention_case(a, fsdp_op_attention(FSDP_OP_IN_FORWARD), kernel),
-                backward = attention_case(a, fsdp_op_attention(FSDP_OP_IN_BACKWARD), kernel);
+    kernel_case forward = attention_case(a, FSDP_PLAN_OP_ATTENTION, kernel),
+                backward = attention_case(a, FSDP_PLAN_OP_ATTENTION_BACKWARD, kernel);
     find_difference(self, a, kernel, "forward", compare(self, &forward, FSDP_BF16), FORWARD_TOLERANCE);
     const int outputs = 3; // q|k|v, o, lse: the backward's first operands
     for (int k = 0; k < outputs; k++) backward.given[k] = &forward.operands[k];

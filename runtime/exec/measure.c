@@ -31,11 +31,11 @@ typedef struct measurer {
   int64_t *change[FSDP_MEASURE_SPACES]; // of live bytes at each issue
   int64_t valley[FSDP_MEASURE_SPACES];
   stretch *stretches;
-  int64_t stretch_count, stretch_capacity;
+  int stretch_count, stretch_capacity;
   int64_t *borders;  // room for two of every event
   segment *segments; // the same
   component *components;
-  int64_t component_count, component_capacity;
+  int component_count, component_capacity;
 } measurer;
 
 static int compare_i64(const void *a, const void *b) {
@@ -80,10 +80,8 @@ static int64_t first_segment(const measurer *self, int64_t count, int64_t addres
 
 static void close_lifetime(measurer *self, const segment *bytes, const fsdp_measure_event *event,
                            int64_t last) {
-  if (self->stretch_count == self->stretch_capacity) {
-    self->stretch_capacity = self->stretch_capacity * 2 + 64;
-    self->stretches = fsdp_realloc(self->stretches, (size_t)self->stretch_capacity * sizeof *self->stretches);
-  }
+  self->stretches =
+      fsdp_grow(self->stretches, self->stretch_count + 1, &self->stretch_capacity, sizeof *self->stretches);
   self->stretches[self->stretch_count++] =
       (stretch){bytes->begin, bytes->end, bytes->first, last, event->buffer, event->space};
 }
@@ -113,11 +111,8 @@ static void add_component(measurer *self, int64_t from, int64_t to, int64_t byte
   if (carries) hull.first = 0, hull.last = self->issue_count - 1;
   self->change[hull.space][hull.first] += bytes;
   self->change[hull.space][hull.last + 1] -= bytes;
-  if (self->component_count == self->component_capacity) {
-    self->component_capacity = self->component_capacity * 2 + 64;
-    self->components =
-        fsdp_realloc(self->components, (size_t)self->component_capacity * sizeof *self->components);
-  }
+  self->components = fsdp_grow(self->components, self->component_count + 1, &self->component_capacity,
+                               sizeof *self->components);
   self->components[self->component_count++] = (component){hull, from, to};
 }
 
@@ -125,7 +120,7 @@ static void add_component(measurer *self, int64_t from, int64_t to, int64_t byte
 static void join_stretches(measurer *self, int64_t from) {
   stretch *all = self->stretches;
   qsort(all + from, (size_t)(self->stretch_count - from), sizeof *all, compare_first);
-  int64_t kept = from;
+  int kept = (int)from;
   for (int64_t i = from; i < self->stretch_count; i++) {
     stretch *before = kept > from ? &all[kept - 1] : NULL;
     if (before && before->first == all[i].first && before->last == all[i].last &&

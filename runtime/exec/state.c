@@ -98,8 +98,8 @@ typedef struct walk {
   fsdp_executor *executor;
   int slot;
   fsdp_dtype dtype; // of the values handed over
-  bool writes, sliced;
-  bool draws; // the device draws the values, by `seed`; there is no callback then
+  bool writes;      // what the callback gives, each replica a slice
+  bool draws;       // the device draws the values, by `seed`; there is no callback then
   uint64_t seed;
   fsdp_state_callback callback; // NULL: zeros are all
   void *context;
@@ -198,7 +198,8 @@ static fsdp_status walk_unit(const walk *self, int unit) {
   const fsdp_unit_state *state = &plan->unit_state[unit];
   shard data =
       shard_of(self->executor, unit, state->slot[self->slot], fsdp_plan_slot_dtype(plan, self->slot));
-  bool copies = self->slot == FSDP_SLOT_MASTER && !(self->sliced && plan->config.exchange);
+  const bool sliced = self->writes && self->callback;
+  bool copies = self->slot == FSDP_SLOT_MASTER && !(sliced && plan->config.exchange);
   shard copy = shard_of(self->executor, unit, copies ? state->copy : -1, plan->config.param_dtype);
   if (!data.data) return FSDP_OK;
   if (self->writes) {
@@ -206,8 +207,7 @@ static fsdp_status walk_unit(const walk *self, int unit) {
     clear(&copy);
   }
   if (!self->callback && !self->draws) return FSDP_OK;
-  return self->sliced ? walk_slice(self, unit, &data, &copy)
-                      : walk_range(self, unit, &data, &copy, 0, data.numel);
+  return sliced ? walk_slice(self, unit, &data, &copy) : walk_range(self, unit, &data, &copy, 0, data.numel);
 }
 
 static fsdp_status walk_all(walk *self) {
@@ -235,13 +235,12 @@ static fsdp_status clear_slots(fsdp_executor *executor, fsdp_error *error) {
   return status;
 }
 
-static fsdp_status fill(fsdp_executor *executor, bool sliced, fsdp_state_callback source, void *context,
-                        fsdp_error *error) {
+fsdp_status fsdp_state_fill(fsdp_executor *executor, fsdp_state_callback source, void *context,
+                            fsdp_error *error) {
   walk masters = {.executor = executor,
                   .slot = FSDP_SLOT_MASTER,
                   .dtype = FSDP_F32,
                   .writes = true,
-                  .sliced = sliced,
                   .callback = source,
                   .context = context,
                   .error = error};
@@ -261,16 +260,6 @@ void fsdp_state_draw(fsdp_executor *executor, uint64_t seed) {
   clear_slots(executor, &none);
 }
 
-fsdp_status fsdp_state_fill(fsdp_executor *executor, fsdp_state_callback source, void *context,
-                            fsdp_error *error) {
-  return fill(executor, false, source, context, error);
-}
-
-fsdp_status fsdp_state_fill_slice(fsdp_executor *executor, fsdp_state_callback source, void *context,
-                                  fsdp_error *error) {
-  return fill(executor, true, source, context, error);
-}
-
 // A walk over a slot in its own dtype.
 static fsdp_status walk_slot(walk all) {
   all.dtype = fsdp_plan_slot_dtype(fsdp_executor_config_of(all.executor)->plan, all.slot);
@@ -283,12 +272,11 @@ fsdp_status fsdp_state_save(fsdp_executor *executor, int slot, fsdp_state_callba
       (walk){.executor = executor, .slot = slot, .callback = sink, .context = context, .error = error});
 }
 
-fsdp_status fsdp_state_load_slice(fsdp_executor *executor, int slot, fsdp_state_callback source,
-                                  void *context, fsdp_error *error) {
+fsdp_status fsdp_state_load(fsdp_executor *executor, int slot, fsdp_state_callback source, void *context,
+                            fsdp_error *error) {
   return walk_slot((walk){.executor = executor,
                           .slot = slot,
                           .writes = true,
-                          .sliced = true,
                           .callback = source,
                           .context = context,
                           .error = error});

@@ -23,8 +23,9 @@ typedef fsdp_status (*fsdp_state_callback)(void *context, const fsdp_state_range
                                            fsdp_error *error);
 
 // Masters (and their low-precision copies) from `source`, which gives fp32 whatever the master's dtype
-// (rounded to nearest); pads and moments become zero. Stops at the first error. What zero1 keeps of other
-// ranks' shards follows from the exchange below, as after every function here that writes.
+// (rounded to nearest), by slices as fsdp_state_load; pads and moments become zero. Stops at the first error.
+// What zero1 keeps of other ranks' shards follows from the exchange below, as after every function here that
+// writes.
 fsdp_status fsdp_state_fill(fsdp_executor *executor, fsdp_state_callback source, void *context,
                             fsdp_error *error);
 
@@ -40,11 +41,8 @@ fsdp_status fsdp_state_save(fsdp_executor *executor, int slot, fsdp_state_callba
 // become zero. Before an exchange (fsdp_executor_run_exchange) each of the R replicas of a shard reads 1/R of
 // it, and the exchange completes masters and their copies. All ranks run the exchange once all have loaded
 // without an error. If the plan has no exchange section, everything is loaded here.
-fsdp_status fsdp_state_load_slice(fsdp_executor *executor, int slot, fsdp_state_callback source,
-                                  void *context, fsdp_error *error);
-// fsdp_state_fill, with masters by slices.
-fsdp_status fsdp_state_fill_slice(fsdp_executor *executor, fsdp_state_callback source, void *context,
-                                  fsdp_error *error);
+fsdp_status fsdp_state_load(fsdp_executor *executor, int slot, fsdp_state_callback source, void *context,
+                            fsdp_error *error);
 
 // Copies elements [first_elem, first_elem + numel) of this rank's flat shard of a unit, pads included, in the
 // slot's dtype. The slot must be kept by the plan.

@@ -269,9 +269,7 @@ static void fill(rank_run *run) {
   fsdp_state_callback source = config->weights ? config->weights : draw;
   void *context = config->weights ? config->weights_context : run;
   fsdp_error error;
-  fsdp_status status = config->plan->config.exchange
-                           ? fsdp_state_fill_slice(executor, source, context, &error)
-                           : fsdp_state_fill(executor, source, context, &error);
+  fsdp_status status = fsdp_state_fill(executor, source, context, &error);
   FSDP_CHECK(status == FSDP_OK, "no weights: %s", error.message);
   fsdp_executor_run_exchange(executor);
 }

@@ -434,7 +434,7 @@ int64_t fsdp_plan_check_bytes(const fsdp_plan *plan) {
   int64_t bytes = 0;
   for (int i = 0; i < plan->program->instr_count; i++) {
     const fsdp_instr *instr = &plan->program->instrs[i];
-    if (instr->kind != FSDP_INSTR_OP || instr->op != fsdp_op_checksum()) continue;
+    if (instr->kind != FSDP_INSTR_OP || instr->op != FSDP_PLAN_OP_CHECKSUM) continue;
     bytes += plan->program->operands[instr->first_operand].size_bytes;
   }
   return bytes;

@@ -131,7 +131,7 @@ static void fill_by_forward(const fsdp_work *work, const fsdp_stream_context *co
     fsdp_view forward[3];
     memcpy(forward, &call->views[set * call->operand_count], sizeof forward);
     forward[1].access = forward[2].access = FSDP_WRITE;
-    const fsdp_kernel_call launch = {.kind = fsdp_op_attention(FSDP_OP_IN_FORWARD),
+    const fsdp_kernel_call launch = {.kind = FSDP_PLAN_OP_ATTENTION,
                                      .attrs = &call->attrs,
                                      .operands = forward,
                                      .operand_count = 3,
@@ -161,7 +161,7 @@ static void fill(const probe_call *call) {
         write_view(call, op->operands[i].name, view, value);
     }
   if (device->table->flush) device->table->flush(device);
-  if (call->kind == fsdp_op_attention(FSDP_OP_IN_BACKWARD)) run_once(call, fill_by_forward);
+  if (call->kind == FSDP_PLAN_OP_ATTENTION_BACKWARD) run_once(call, fill_by_forward);
 }
 
 // ---- Making
@@ -170,7 +170,7 @@ static void fill(const probe_call *call) {
 static void *place_of(probe *self, const probe_call *call, int i) {
   const fsdp_op_letters *op = fsdp_op_letters_of(call->kind);
   const fsdp_op_extent *extent = &call->extents[i];
-  const bool by_forward = call->kind == fsdp_op_attention(FSDP_OP_IN_BACKWARD) && (i == 1 || i == 2);
+  const bool by_forward = call->kind == FSDP_PLAN_OP_ATTENTION_BACKWARD && (i == 1 || i == 2);
   const bool normal = fsdp_op_operand_row(op, &call->attrs, i) && extent->access == FSDP_READ &&
                       extent->dtype == self->dtype && constant_of(call, &op->operands[i]) == 0 && !by_forward;
   return probe_take(normal ? &self->inputs : &self->outputs, extent->bytes);

@@ -111,7 +111,7 @@ static bool is_bound_by_memory(const probe *self, fsdp_op_kind kind) {
   const fsdp_op_attrs attrs = layer_of(self->device, 64);
   for (size_t i = 0; i < sizeof of_experts; i++)
     if (fsdp_op_letter_find(fsdp_op_letters_of(kind), of_experts[i])) return false;
-  return fsdp_op_flops(kind, &attrs) == 0 && kind != fsdp_op_checksum() && kind != fsdp_op_poison();
+  return fsdp_op_flops(kind, &attrs) == 0 && kind != FSDP_PLAN_OP_CHECKSUM && kind != FSDP_PLAN_OP_POISON;
 }
 
 void probe_ops(probe *self) {
@@ -181,7 +181,7 @@ static void measure_attention(probe *self, const char *kernel, int head_dim,
   const int64_t first = cuda ? 512 : 32, last = cuda && !general ? 16384 : 2048;
   const int64_t tokens = general ? 2048 : cuda ? 16384 : 512;
   const fsdp_op_kind kind =
-      fsdp_op_attention(direction == FSDP_ATTENTION_FORWARD ? FSDP_OP_IN_FORWARD : FSDP_OP_IN_BACKWARD);
+      direction == FSDP_ATTENTION_FORWARD ? FSDP_PLAN_OP_ATTENTION : FSDP_PLAN_OP_ATTENTION_BACKWARD;
   fsdp_profile_point points[16];
   fsdp_profile_attention entry = {.ranks = self->scope,
                                   .dtype = self->dtype,

@@ -46,8 +46,7 @@ static fsdp_op_attrs attrs_of(int part, int64_t width) {
 
 static fsdp_op_kind kind_of(int part) {
   static const fsdp_op_product_form forms[] = {FSDP_PRODUCT_FORWARD, FSDP_PRODUCT_INPUT, FSDP_PRODUCT_WEIGHT};
-  if (is_attention(part))
-    return fsdp_op_attention(part == ATTENTION ? FSDP_OP_IN_FORWARD : FSDP_OP_IN_BACKWARD);
+  if (is_attention(part)) return part == ATTENTION ? FSDP_PLAN_OP_ATTENTION : FSDP_PLAN_OP_ATTENTION_BACKWARD;
   return fsdp_op_product_kind(forms[part]);
 }
 

@@ -129,14 +129,13 @@ fsdp_graph *random_cut_graph(random_graph_config config) {
       module = fsdp_graph_module(graph, 0, name, "Part", "");
     }
     fsdp_cut cut = random_blocks(shapes);
-    fsdp_param_spec spec = {.dims = random_int(shapes, 1, FSDP_MAX_DIMS)};
+    fsdp_param spec = {.dims = random_int(shapes, 1, FSDP_MAX_DIMS)};
     for (int d = 0; d < spec.dims; d++) spec.shape[d] = random_int(shapes, 1, 5);
     cut.dim = random_int(shapes, 0, spec.dims - 1);
     spec.shape[cut.dim] = 0;
     for (int b = 0; b < cut.block_count; b++)
       spec.shape[cut.dim] += cut.blocks[b].groups * cut.blocks[b].items * cut.blocks[b].width;
-    snprintf(name, sizeof name, "weight%d", p);
-    spec.name = name;
+    snprintf(spec.name, sizeof spec.name, "weight%d", p);
     int param = fsdp_graph_param(graph, module, &spec);
     graph->values[graph->params[param].value].flat = config.flat_axes & fsdp_mesh_all_axes(config.mesh);
     if (random_int(cuts, 0, 3) == 0) continue; // whole

@@ -158,16 +158,15 @@ static void attend(void *argument, int64_t index, void *scratch) {
   store_queries(k, &s, r);
 }
 
-void FSDP_CPU(attention)(const fsdp_kernel_call *call) {
-  attention k = attention_shape(call);
-  const fsdp_view *o = open_operands(call, 0);
-  k.q = k.kv = &o[0], k.o = &o[1], k.lse = &o[2];
+static void attend_all(const fsdp_kernel_call *call) {
+  attention k = open_attention(call);
   fsdp_pool_run(call->pool, k.B * k.H * query_ranges(&k), attend, &k);
 }
 
+void FSDP_CPU(attention)(const fsdp_kernel_call *call) {
+  attend_all(call);
+}
+
 void FSDP_CPU(context_attention)(const fsdp_kernel_call *call) {
-  attention k = attention_shape(call);
-  const fsdp_view *o = open_operands(call, 0);
-  k.q = &o[0], k.kv = &o[1], k.o = &o[2], k.lse = &o[3];
-  fsdp_pool_run(call->pool, k.B * k.H * query_ranges(&k), attend, &k);
+  attend_all(call);
 }

@@ -39,14 +39,15 @@ typedef struct attention {
   int64_t key_range; // backward: keys whose gradients a task holds at a time
 } attention;
 
-FSDP_INLINE attention attention_shape(const fsdp_kernel_call *call) {
+// Operands: q|k|v or q, k|v; o, lse; of the backward also d_o, and d_q|d_k|d_v or d_q, d_k|d_v.
+FSDP_INLINE attention open_attention(const fsdp_kernel_call *call) {
   const fsdp_op_attrs *attrs = call->attrs;
   attention k = {.call = call, .B = attrs->batch, .T = attrs->seq, .H = attrs->heads, .K = attrs->kv_heads};
   k.D = attrs->head_dim;
   FSDP_CHECK(k.K > 0 && k.H % k.K == 0 && k.D > 0, "%lld heads over %lld key/value heads of %lld",
              (long long)k.H, (long long)k.K, (long long)k.D);
   FSDP_CHECK(attrs->window >= 0, "a window of %lld keys", (long long)attrs->window);
-  k.starts = fsdp_kernel_starts(call);
+  k.starts = fsdp_kernel_given(call, FSDP_GIVEN_BY_DOCUMENTS);
   k.queries = fsdp_row_map_of(call);
   k.keys = fsdp_key_map_of(call, &k.queries);
   k.S = k.keys.seq;
@@ -64,6 +65,10 @@ FSDP_INLINE attention attention_shape(const fsdp_kernel_call *call) {
              "%s: rows %lld + %lld of %lld draws", fsdp_op_name(call->kind), (long long)k.drop.first_row,
              (long long)(k.B * k.T), (long long)attrs->draws);
   k.padded_D = fsdp_round_up(k.D, TILE_COLUMNS);
+  const fsdp_view *o = open_operands(call, 0);
+  k.q = o++, k.kv = apart ? o++ : k.q, k.o = o++, k.lse = o++;
+  if (fsdp_op_phase_of(call->kind) == FSDP_OP_IN_FORWARD) return k;
+  k.d_o = o++, k.d_q = o++, k.d_kv = apart ? o : k.d_q;
   return k;
 }
 

@@ -186,27 +186,22 @@ static void sum_delta(void *argument, int64_t n, void *scratch) {
   }
 }
 
-static void differentiate_all(attention *k) {
-  k->delta = fsdp_kernel_workspace(k->call)->data;
+static void differentiate_all(const fsdp_kernel_call *call) {
+  attention k = open_attention(call);
+  k.delta = fsdp_kernel_workspace(call)->data;
   int64_t range =
-      ((int64_t)(FSDP_POOL_SCRATCH_BYTES / sizeof(float)) - fixed_floats(k) - 64) / (4 * k->padded_D);
-  k->key_range = fsdp_min_i64(fsdp_round_up(k->S, KEYS), range / KEYS * KEYS);
-  FSDP_CHECK(k->key_range > 0, "head dimension %lld exceeds the scratch", (long long)k->D);
-  fsdp_pool_run(k->call->pool, k->B * k->T, sum_delta, k);
-  fsdp_pool_run(k->call->pool, k->B * k->K, differentiate, k);
-}
-
-void FSDP_CPU(attention_backward)(const fsdp_kernel_call *call) {
-  attention k = attention_shape(call);
-  const fsdp_view *o = open_operands(call, 0);
-  k.q = k.kv = &o[0], k.o = &o[1], k.lse = &o[2], k.d_o = &o[3], k.d_q = k.d_kv = &o[4];
-  differentiate_all(&k);
+      ((int64_t)(FSDP_POOL_SCRATCH_BYTES / sizeof(float)) - fixed_floats(&k) - 64) / (4 * k.padded_D);
+  k.key_range = fsdp_min_i64(fsdp_round_up(k.S, KEYS), range / KEYS * KEYS);
+  FSDP_CHECK(k.key_range > 0, "head dimension %lld exceeds the scratch", (long long)k.D);
+  fsdp_pool_run(call->pool, k.B * k.T, sum_delta, &k);
+  fsdp_pool_run(call->pool, k.B * k.K, differentiate, &k);
   if (call->attrs->rotates_back) FSDP_CPU(rotate_back)(call, k.d_q);
 }
 
+void FSDP_CPU(attention_backward)(const fsdp_kernel_call *call) {
+  differentiate_all(call);
+}
+
 void FSDP_CPU(context_attention_backward)(const fsdp_kernel_call *call) {
-  attention k = attention_shape(call);
-  const fsdp_view *o = open_operands(call, 0);
-  k.q = &o[0], k.kv = &o[1], k.o = &o[2], k.lse = &o[3], k.d_o = &o[4], k.d_q = &o[5], k.d_kv = &o[6];
-  differentiate_all(&k);
+  differentiate_all(call);
 }

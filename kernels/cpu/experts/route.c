@@ -128,32 +128,31 @@ static void route_row(void *argument, int64_t n, void *scratch) {
   }
 }
 
-void FSDP_CPU(route)(const fsdp_kernel_call *call) {
+// Operands: logits[, bias, real][, routes], weights, experts.
+static void run_route(const fsdp_kernel_call *call, bool is_biased, bool is_given) {
   router r = router_of(call);
   const fsdp_view *o = open_operands(call, 0);
-  r.logits = &o[0], r.weights = o[1].data, r.experts = o[2].data;
+  r.logits = o++;
+  if (is_biased) r.bias = o, o += 2;
+  if (is_given) r.routes = (o++)->data;
+  r.weights = o[0].data, r.experts = o[1].data;
   fsdp_pool_run(call->pool, call->attrs->batch * call->attrs->seq, route_row, &r);
+}
+
+void FSDP_CPU(route)(const fsdp_kernel_call *call) {
+  run_route(call, false, false);
 }
 
 void FSDP_CPU(route_biased)(const fsdp_kernel_call *call) {
-  router r = router_of(call);
-  const fsdp_view *o = open_operands(call, 0);
-  r.logits = &o[0], r.bias = &o[1], r.weights = o[3].data, r.experts = o[4].data;
-  fsdp_pool_run(call->pool, call->attrs->batch * call->attrs->seq, route_row, &r);
+  run_route(call, true, false);
 }
 
 void FSDP_CPU(route_given)(const fsdp_kernel_call *call) {
-  router r = router_of(call);
-  const fsdp_view *o = open_operands(call, 0);
-  r.logits = &o[0], r.routes = o[1].data, r.weights = o[2].data, r.experts = o[3].data;
-  fsdp_pool_run(call->pool, call->attrs->batch * call->attrs->seq, route_row, &r);
+  run_route(call, false, true);
 }
 
 void FSDP_CPU(route_given_biased)(const fsdp_kernel_call *call) {
-  router r = router_of(call);
-  const fsdp_view *o = open_operands(call, 0);
-  r.logits = &o[0], r.bias = &o[1], r.routes = o[3].data, r.weights = o[4].data, r.experts = o[5].data;
-  fsdp_pool_run(call->pool, call->attrs->batch * call->attrs->seq, route_row, &r);
+  run_route(call, true, true);
 }
 
 // ---- Backward

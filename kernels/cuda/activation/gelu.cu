@@ -54,17 +54,6 @@ __global__ void __launch_bounds__(threads_count) differentiate(activation<T> p) 
   store_floats<WIDTH>(p.x + vector * WIDTH, x);
 }
 
-template <class T, int WIDTH>
-void launch_width(const fsdp_kernel_call *call, activation<T> p, void (*kernel)(activation<T>)) {
-  p.vectors = call->operands[0].numel / WIDTH;
-  launch({blocks_of(p.vectors, threads_count), threads_count, stream_of(call)}, kernel, p);
-}
-
-template <class T> bool is_wide(const fsdp_kernel_call *call, const activation<T> &p) {
-  return call->operands[0].numel % vector_numel<T> == 0 && is_aligned(p.x) && is_aligned(p.d_y) &&
-         is_aligned(p.y);
-}
-
 template <bool BACKWARD> void run(const fsdp_kernel_call *call) {
   const fsdp_view *o = open_operands(call);
   with_type(o[0].dtype, [&](auto number) {
@@ -74,11 +63,11 @@ template <bool BACKWARD> void run(const fsdp_kernel_call *call) {
     p.x = numbers_of<T>(call, BACKWARD ? 1 : 0);
     if (BACKWARD) p.d_y = numbers_of<T>(call, 0);
     if (!BACKWARD) p.y = numbers_of<T>(call, 1);
-    if (is_wide(call, p)) {
-      launch_width<T, width>(call, p, BACKWARD ? differentiate<T, width> : activate<T, width>);
-    } else {
-      launch_width<T, 1>(call, p, BACKWARD ? differentiate<T, 1> : activate<T, 1>);
-    }
+    const bool wide = takes_vectors<T>(o[0].numel, p.x, p.d_y, p.y);
+    p.vectors = o[0].numel / (wide ? width : 1);
+    void (*const kernel)(activation<T>) = BACKWARD ? (wide ? differentiate<T, width> : differentiate<T, 1>)
+                                                   : (wide ? activate<T, width> : activate<T, 1>);
+    launch({blocks_of(p.vectors, threads_count), threads_count, stream_of(call)}, kernel, p);
   });
 }
 

@@ -49,17 +49,6 @@ template <class T, int WIDTH> __global__ void __launch_bounds__(threads_count) d
   store_floats<WIDTH>(p.gate_up + (n * 2 + 1) * p.I + c, up);
 }
 
-template <class T, int WIDTH>
-void launch_width(const fsdp_kernel_call *call, gated<T> p, void (*kernel)(gated<T>)) {
-  const int64_t N = call->attrs->batch * call->attrs->seq;
-  p.blocks_per_row = int(blocks_of(p.I, int64_t(threads_count) * WIDTH));
-  launch({N * p.blocks_per_row, threads_count, stream_of(call)}, kernel, p);
-}
-
-template <class T> bool is_wide(const gated<T> &p) {
-  return p.I % vector_numel<T> == 0 && is_aligned(p.gate_up) && is_aligned(p.d_s) && is_aligned(p.s);
-}
-
 template <bool BACKWARD> void run(const fsdp_kernel_call *call) {
   const fsdp_view *o = open_operands(call);
   with_type(o[0].dtype, [&](auto number) {
@@ -70,11 +59,12 @@ template <bool BACKWARD> void run(const fsdp_kernel_call *call) {
     if (BACKWARD) p.d_s = numbers_of<T>(call, 0);
     if (!BACKWARD) p.s = numbers_of<T>(call, 1);
     p.I = call->attrs->intermediate;
-    if (is_wide(p)) {
-      launch_width<T, width>(call, p, BACKWARD ? differentiate<T, width> : activate<T, width>);
-    } else {
-      launch_width<T, 1>(call, p, BACKWARD ? differentiate<T, 1> : activate<T, 1>);
-    }
+    const bool wide = takes_vectors<T>(p.I, p.gate_up, p.d_s, p.s);
+    p.blocks_per_row = int(blocks_of(p.I, int64_t(threads_count) * (wide ? width : 1)));
+    void (*const kernel)(gated<T>) = BACKWARD ? (wide ? differentiate<T, width> : differentiate<T, 1>)
+                                              : (wide ? activate<T, width> : activate<T, 1>);
+    launch({call->attrs->batch * call->attrs->seq * p.blocks_per_row, threads_count, stream_of(call)}, kernel,
+           p);
   });
 }
 

@@ -9,12 +9,6 @@
 
 namespace {
 
-#if defined(FSDP_WGMMA)
-constexpr bool has_wgmma = true;
-#else
-constexpr bool has_wgmma = false; // their code exists for capability 9.0 alone
-#endif
-
 // ---- Operands
 
 constexpr int threads_count = 256;
@@ -131,7 +125,9 @@ void tensor_backward(fsdp_attention_kernel kernel, const attention_gradient<bf16
 }
 
 // Operands: q|k|v or q, [k|v,] o, lse.
-void run_forward(const fsdp_kernel_call *call, const attention_shape &s) {
+void run_forward(const fsdp_kernel_call *call) {
+  open_operands(call);
+  const attention_shape s = attention_shape_of(call);
   const int kv = s.has_kv;
   with_type(call->operands[0].dtype, [&](auto number) {
     using T = decltype(number);
@@ -151,7 +147,9 @@ void run_forward(const fsdp_kernel_call *call, const attention_shape &s) {
 }
 
 // Operands: q|k|v or q, [k|v,] o, lse, d_o, d_q|d_k|d_v or d_q[, d_k|d_v].
-void run_backward(const fsdp_kernel_call *call, const attention_shape &s) {
+void run_backward(const fsdp_kernel_call *call) {
+  open_operands(call);
+  const attention_shape s = attention_shape_of(call);
   const int kv = s.has_kv;
   const int head_parts = int(fsdp_op_attention_head_parts(call->attrs));
   FSDP_CHECK(s.G % head_parts == 0, "%d heads of a group in %d parts", s.G, head_parts);
@@ -161,7 +159,7 @@ void run_backward(const fsdp_kernel_call *call, const attention_shape &s) {
     using T = decltype(number);
     const T *o = numbers_of<T>(call, kv + 1), *d_o = numbers_of<T>(call, kv + 3);
     constexpr int width = vector_numel<T>;
-    const bool wide = s.D % width == 0 && is_aligned(o) && is_aligned(d_o);
+    const bool wide = takes_vectors<T>(s.D, o, d_o);
     (wide ? launch_delta<T, width> : launch_delta<T, 1>)(s, o, d_o, delta, stream_of(call));
     const kv_columns<const T> columns = kv_columns_of<const T>(s, numbers_of<T>(call, kv));
     const kv_columns<T> gradients = kv_columns_of(s, numbers_of<T>(call, 2 * kv + 4));
@@ -241,7 +239,7 @@ attention_shape attention_shape_of(const fsdp_kernel_call *call) {
   s.scale = float(1.0 / sqrt(double(D)));
   s.queries = row_map_of(queries);
   s.keys = key_map_of(keys);
-  s.starts = fsdp_kernel_starts(call);
+  s.starts = fsdp_kernel_given(call, FSDP_GIVEN_BY_DOCUMENTS);
   s.documents = int(attrs->documents);
   s.drop = drop_of(call, s.G);
   FSDP_CHECK(!s.starts || attrs->documents == keys.seq, "%s: starts of %lld positions, %lld keys",
@@ -255,21 +253,17 @@ extern "C" unsigned fsdp_cuda_attention_kernels(void) {
 }
 
 void cuda_attention(const fsdp_kernel_call *call) {
-  open_operands(call);
-  run_forward(call, attention_shape_of(call));
+  run_forward(call);
 }
 
 void cuda_attention_backward(const fsdp_kernel_call *call) {
-  open_operands(call);
-  run_backward(call, attention_shape_of(call));
+  run_backward(call);
 }
 
 void cuda_context_attention(const fsdp_kernel_call *call) {
-  open_operands(call);
-  run_forward(call, attention_shape_of(call));
+  run_forward(call);
 }
 
 void cuda_context_attention_backward(const fsdp_kernel_call *call) {
-  open_operands(call);
-  run_backward(call, attention_shape_of(call));
+  run_backward(call);
 }

@@ -24,12 +24,6 @@ grouped_shape shape_of(const fsdp_kernel_call *call, int64_t out, int64_t in) {
           divisor_of(attrs->slots)};
 }
 
-#if defined(FSDP_WGMMA)
-constexpr bool has_wgmma = true;
-#else
-constexpr bool has_wgmma = false; // its code exists for capability 9.0 alone
-#endif
-
 // Whether the plan's kernel, which must be able to take these operands, is one of tensor cores. Their rows
 // must start on 16 bytes for cp.async.
 bool runs_on_tensor_cores(const fsdp_kernel_call *call, const grouped_shape &s,
@@ -46,12 +40,12 @@ bool runs_on_tensor_cores(const fsdp_kernel_call *call, const grouped_shape &s,
 }
 
 template <class Problem> void run_on_tensor_cores(const fsdp_kernel_call *call, const Problem &p) {
-#if defined(FSDP_WGMMA)
-  if (call->attrs->products == FSDP_GROUPED_WGMMA) {
-    grouped_hopper(p, stream_of(call));
-    return;
+  if constexpr (has_wgmma) {
+    if (call->attrs->products == FSDP_GROUPED_WGMMA) {
+      grouped_hopper(p, stream_of(call));
+      return;
+    }
   }
-#endif
   grouped_tensor(p, stream_of(call));
 }
 

@@ -77,12 +77,7 @@ template <int ROWS> __device__ __forceinline__ expert_rows expert_rows_at(const 
     const int first = e < s.experts ? begin_of(s, e) : 0;
     const int count = e < s.experts ? begin_of(s, e + 1) - first : 0;
     const int tiles = (count + ROWS - 1) / ROWS;
-    int past = tiles; // of the experts up to this lane's
-#pragma unroll
-    for (int distance = 1; distance < warp_lanes; distance *= 2) {
-      const int before = __shfl_up_sync(whole_warp, past, unsigned(distance));
-      if (lane >= distance) past += before;
-    }
+    const int past = warp_sum_so_far(tiles); // of the experts up to this lane's
     const uint32_t reached = __ballot_sync(whole_warp, past > tile);
     if (reached != 0) {
       const int owner = __ffs(int(reached)) - 1;

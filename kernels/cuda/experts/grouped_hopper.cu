@@ -80,12 +80,7 @@ struct product_walk {
       const int first = e < s.experts ? begin_of(s, e) : 0;
       const int count = e < s.experts ? begin_of(s, e + 1) - first : 0;
       const int rows = (count + tile_rows - 1) / tile_rows;
-      int past = rows * tiles.columns; // tiles of the experts up to this lane's
-#pragma unroll
-      for (int distance = 1; distance < warp_lanes; distance *= 2) {
-        const int before = __shfl_up_sync(whole_warp, past, unsigned(distance));
-        if (lane >= distance) past += before;
-      }
+      const int past = warp_sum_so_far(rows * tiles.columns); // tiles of the experts up to this lane's
       const uint32_t reached = __ballot_sync(whole_warp, passed + past > i);
       if (reached != 0) {
         const int owner = __ffs(int(reached)) - 1;

@@ -83,12 +83,7 @@ __global__ void __launch_bounds__(sum_threads) sum_chunks(ordering o, int chunks
 #pragma unroll 8
       for (int chunk = 0; chunk < chunks; chunk++) total += global_load(o.counts + int64_t(chunk) * o.E + e);
     }
-    int past = total; // of the warp's experts up to this one
-#pragma unroll
-    for (int distance = 1; distance < warp_lanes; distance *= 2) {
-      const int other = __shfl_up_sync(whole_warp, past, unsigned(distance));
-      if (lane >= distance) past += other;
-    }
+    const int past = warp_sum_so_far(total); // of the warp's experts up to this one
     if (lane == warp_lanes - 1) totals[warp] = past;
     __syncthreads();
     int first = before + past - total;

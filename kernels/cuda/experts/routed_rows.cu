@@ -91,10 +91,6 @@ template <class T, int WIDTH> __global__ void __launch_bounds__(threads_count) d
   global_store(p.d_weights + slot, d_weight);
 }
 
-template <class T> bool is_wide(const routed<T> &p) {
-  return p.I % vector_numel<T> == 0 && is_aligned(p.gate_up) && is_aligned(p.d_s) && is_aligned(p.s);
-}
-
 int64_t slots_of(const fsdp_kernel_call *call) {
   return call->attrs->batch * call->attrs->seq * call->attrs->slots;
 }
@@ -149,7 +145,7 @@ void cuda_expert_swiglu(const fsdp_kernel_call *call) {
     p.range = range_of(call, &o[2], data_of<int>(&o[3]));
     p.s = numbers_of<T>(call, 4);
     p.I = call->attrs->intermediate;
-    const bool wide = is_wide(p);
+    const bool wide = takes_vectors<T>(p.I, p.gate_up, p.d_s, p.s);
     p.blocks_per_row = int(blocks_of(p.I, int64_t(threads_count) * (wide ? width : 1)));
     launch({slots_of(call) * p.blocks_per_row, threads_count, stream_of(call)},
            wide ? activate<T, width> : activate<T, 1>, p);
@@ -169,7 +165,7 @@ void cuda_expert_swiglu_backward(const fsdp_kernel_call *call) {
     p.d_weights = data_of<float>(&o[5]);
     p.adds = updates(&o[5]);
     p.I = call->attrs->intermediate;
-    const bool wide = is_wide(p);
+    const bool wide = takes_vectors<T>(p.I, p.gate_up, p.d_s, p.s);
     const int64_t vectors = blocks_of(p.I, wide ? width : 1);
     const int threads = int(fsdp_min_i64(threads_count, fsdp_round_up(vectors, warp_lanes)));
     launch({slots_of(call), threads, stream_of(call)}, wide ? differentiate<T, width> : differentiate<T, 1>,
@@ -190,7 +186,7 @@ void cuda_combine(const fsdp_kernel_call *call) {
     p.C = attrs->channels;
     p.k = int(attrs->slots);
     p.adds = updates(&o[2]);
-    const bool wide = p.C % width == 0 && is_aligned(p.z) && is_aligned(p.y);
+    const bool wide = takes_vectors<T>(p.C, p.z, p.y);
     p.blocks_per_row = int(blocks_of(p.C, int64_t(threads_count) * (wide ? width : 1)));
     launch({attrs->batch * attrs->seq * p.blocks_per_row, threads_count, stream_of(call)},
            wide ? add_slots<T, width> : add_slots<T, 1>, p);

@@ -85,7 +85,7 @@ void cuda_shared_gate(const fsdp_kernel_call *call) {
   with_type(o[0].dtype, [&](auto number) {
     using T = decltype(number);
     constexpr int width = vector_numel<T>;
-    const bool wide = C % width == 0 && is_aligned(o[0].data) && is_aligned(o[2].data);
+    const bool wide = takes_vectors<T>(C, data_of<T>(&o[0]), data_of<T>(&o[2]));
     launch({N, row_threads(C, wide ? width : 1), stream_of(call)}, wide ? gate_row<T, width> : gate_row<T, 1>,
            numbers_of<T>(call, 0), numbers_of<T>(call, 1), numbers_of<T>(call, 2), C);
   });
@@ -97,7 +97,7 @@ void cuda_shared_gate_backward(const fsdp_kernel_call *call) {
   with_type(o[0].dtype, [&](auto number) {
     using T = decltype(number);
     constexpr int width = vector_numel<T>;
-    const bool wide = C % width == 0 && is_aligned(o[0].data) && is_aligned(o[2].data);
+    const bool wide = takes_vectors<T>(C, data_of<T>(&o[0]), data_of<T>(&o[2]));
     launch({N, row_threads(C, wide ? width : 1), stream_of(call)},
            wide ? differentiate_row<T, width> : differentiate_row<T, 1>, numbers_of<T>(call, 0),
            numbers_of<T>(call, 1), numbers_of<T>(call, 2), numbers_of<T>(call, 3), updates(&o[3]), C);
@@ -110,8 +110,7 @@ void cuda_shared_add(const fsdp_kernel_call *call) {
   with_type(o[0].dtype, [&](auto number) {
     using T = decltype(number);
     constexpr int width = vector_numel<T>;
-    const bool wide =
-        numel % width == 0 && is_aligned(o[0].data) && is_aligned(o[1].data) && is_aligned(o[2].data);
+    const bool wide = takes_vectors<T>(numel, data_of<T>(&o[0]), data_of<T>(&o[1]), data_of<T>(&o[2]));
     launch({blocks_of(numel, int64_t(threads_count) * (wide ? width : 1)), threads_count, stream_of(call)},
            wide ? add<T, width> : add<T, 1>, numbers_of<T>(call, 0), numbers_of<T>(call, 1),
            numbers_of<T>(call, 2), numel);

@@ -3,7 +3,7 @@
 // whatever the dtype of its result.
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/gemm/gemm_library.cuh"
-#include "runtime/base/check.h"
+#include "kernels/cuda/operand.cuh"
 #include "runtime/base/library.h"
 
 #include <cublasLt.h>
@@ -13,11 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CUDA_CHECK(call)                                                                                     \
-  do {                                                                                                       \
-    cudaError_t cuda_status = (call);                                                                        \
-    FSDP_CHECK(cuda_status == cudaSuccess, "%s: %s", #call, cudaGetErrorString(cuda_status));                \
-  } while (0)
 #define LT_CHECK(call)                                                                                       \
   do {                                                                                                       \
     cublasStatus_t lt_status = (call);                                                                       \

@@ -4,23 +4,10 @@
 // A block walks rows that lie a grid apart. Each thread keeps its columns' parts of d_weight and d_bias in
 // registers, which the blocks leave in the workspace: those of all d_weight, then those of d_bias
 // (sum_parts.cuh).
-#include "kernels/cuda/norm/norm_rows.cuh"
+#include "kernels/cuda/norm/norm_backward.cuh"
 #include "kernels/cuda/ops.cuh"
-#include "kernels/cuda/sum_parts.cuh"
 
 namespace {
-
-constexpr int threads_max = 512;
-
-template <class T> struct norm_gradient {
-  const T *h, *weight, *d_y;
-  const float *mean, *rstd;
-  T *d_h;
-  float *weight_parts, *bias_parts; // (P, C)
-  int64_t N;
-  int C;
-  bool adds; // to d_h
-};
 
 // A thread's columns of one row, as they lie in memory.
 template <class T, int WIDTH, int CHUNKS> struct row_part { packed<T, WIDTH> h[CHUNKS], d_y[CHUNKS]; };
@@ -118,50 +105,22 @@ __global__ void __launch_bounds__(threads_max, 1) backward_rows(norm_gradient<T>
   }
 }
 
-template <class T, int WIDTH, int CHUNKS, bool AHEAD>
-bool launch_width(const fsdp_kernel_call *call, const norm_gradient<T> &p, int64_t parts) {
-  const int64_t threads = row_threads<WIDTH, CHUNKS>(p.C);
-  if (threads > threads_max) return false;
-  launch({parts, int(threads), stream_of(call)}, backward_rows<T, WIDTH, CHUNKS, AHEAD>, p);
-  return true;
-}
-
-template <class T> void launch_rows(const fsdp_kernel_call *call, const norm_gradient<T> &p, int64_t parts) {
-  constexpr int width = vector_numel<T>;
-  const bool wide = p.C % width == 0 && is_aligned(p.h) && is_aligned(p.weight) && is_aligned(p.d_y) &&
-                    is_aligned(p.d_h) && is_aligned(p.weight_parts) && is_aligned(p.bias_parts);
-  const bool done = wide ? launch_width<T, width, 2, true>(call, p, parts) ||
-                               launch_width<T, width, 32 / width, false>(call, p, parts)
-                         : launch_width<T, 1, 16, false>(call, p, parts);
-  FSDP_CHECK(done, "layernorm_backward: rows of %d channels are too long", p.C);
-}
-
 } // namespace
 
 void cuda_layernorm_backward(const fsdp_kernel_call *call) {
-  const fsdp_op_attrs *attrs = call->attrs;
-  const int64_t N = attrs->batch * attrs->seq, C = attrs->channels;
-  FSDP_CHECK(C <= INT32_MAX, "layernorm_backward: rows of %lld channels are too long", (long long)C);
   const fsdp_view *o = open_operands(call);
-  const fsdp_view *workspace = fsdp_kernel_workspace(call);
-  const int64_t parts = workspace->numel / (2 * C);
-  float *weight_parts = data_of<float>(workspace), *bias_parts = weight_parts + parts * C;
+  const int64_t parts = part_count_of(call, 2);
   with_type(o[0].dtype, [&](auto number) {
     using T = decltype(number);
-    norm_gradient<T> p = {};
-    p.h = numbers_of<T>(call, 0);
-    p.mean = data_of<float>(&o[1]);
-    p.rstd = data_of<float>(&o[2]);
-    p.weight = numbers_of<T>(call, 3);
-    p.d_y = numbers_of<T>(call, 4);
-    p.d_h = numbers_of<T>(call, 5);
-    p.weight_parts = weight_parts;
-    p.bias_parts = bias_parts;
-    p.N = N;
-    p.C = int(C);
-    p.adds = updates(&o[5]);
-    launch_rows(call, p, parts);
+    constexpr int width = vector_numel<T>, more = 32 / width;
+    const norm_gradient<T> p = norm_gradient_of<T, true>(call, parts);
+    const bool done = takes_vectors(p)
+                          ? launch_rows<width, 2>(call, p, parts, backward_rows<T, width, 2, true>) ||
+                                launch_rows<width, more>(call, p, parts, backward_rows<T, width, more, false>)
+                          : launch_rows<1, 16>(call, p, parts, backward_rows<T, 1, 16, false>);
+    FSDP_CHECK(done, "layernorm_backward: rows of %d channels are too long", p.C);
   });
+  const float *weight_parts = data_of<float>(fsdp_kernel_workspace(call));
   launch_sum_parts(call, weight_parts, parts, &o[6]);
-  launch_sum_parts(call, bias_parts, parts, &o[7]);
+  launch_sum_parts(call, weight_parts + parts * call->attrs->channels, parts, &o[7]);
 }

@@ -107,8 +107,7 @@ template <bool CENTERS> void run(const fsdp_kernel_call *call, bool adds) {
     p.rstd = data_of<float>(&o[3 + 2 * CENTERS + 2 * after]);
     p.C = call->attrs->channels;
     p.eps = call->attrs->eps;
-    if (p.C % width == 0 && is_aligned(p.x) && is_aligned(p.delta) && is_aligned(p.weight) &&
-        is_aligned(p.bias) && is_aligned(p.h) && is_aligned(p.y)) {
+    if (takes_vectors<T>(p.C, p.x, p.delta, p.weight, p.bias, p.h, p.y)) {
       launch_width<CENTERS, T, width, 4>(call, p);
     } else {
       launch_width<CENTERS, T, 1, 16>(call, p);

@@ -183,8 +183,7 @@ template <class T> head_norm<T> norm_of(const fsdp_kernel_call *call, int weight
 }
 
 template <class T> bool is_wide(const head_norm<T> &p) {
-  return p.D % vector_numel<T> == 0 && is_aligned(p.qkv) && is_aligned(p.q_weight) &&
-         is_aligned(p.k_weight) && is_aligned(p.y);
+  return takes_vectors<T>(p.D, p.qkv, p.q_weight, p.k_weight, p.y);
 }
 
 } // namespace

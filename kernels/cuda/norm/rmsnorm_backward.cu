@@ -4,23 +4,10 @@
 // One pass over h and d_y: a block walks rows that lie a grid apart and loads the next while it sums one.
 // Each thread keeps its columns' part of d_weight in registers, which the blocks leave in the workspace
 // (sum_parts.cuh).
-#include "kernels/cuda/norm/norm_rows.cuh"
+#include "kernels/cuda/norm/norm_backward.cuh"
 #include "kernels/cuda/ops.cuh"
-#include "kernels/cuda/sum_parts.cuh"
 
 namespace {
-
-constexpr int threads_max = 512;
-
-template <class T> struct norm_gradient {
-  const T *h, *weight, *d_y;
-  const float *rstd;
-  T *d_h;
-  float *parts; // (P, C)
-  int64_t N;
-  int C;
-  bool adds; // to d_h
-};
 
 // A thread's columns of rows, as they lie in memory.
 template <class T, int WIDTH, int CHUNKS> struct rows_ahead {
@@ -111,50 +98,24 @@ __global__ void __launch_bounds__(threads_max) backward_rows(norm_gradient<T> p)
   for (int k = 0; k < CHUNKS; k++) {
     const int c = column_of<WIDTH>(k);
     if (c >= p.C) break;
-    store_floats<WIDTH>(p.parts + int64_t(blockIdx.x) * p.C + c, sums[k]);
+    store_floats<WIDTH>(p.weight_parts + int64_t(blockIdx.x) * p.C + c, sums[k]);
   }
-}
-
-template <class T, int WIDTH, int CHUNKS, bool AHEAD>
-bool launch_width(const fsdp_kernel_call *call, const norm_gradient<T> &p, int64_t parts) {
-  const int64_t threads = row_threads<WIDTH, CHUNKS>(p.C);
-  if (threads > threads_max) return false;
-  launch({parts, int(threads), stream_of(call)}, backward_rows<T, WIDTH, CHUNKS, AHEAD>, p);
-  return true;
-}
-
-template <class T> void launch_rows(const fsdp_kernel_call *call, const norm_gradient<T> &p, int64_t parts) {
-  constexpr int width = vector_numel<T>, chunks = 16 / width;
-  const bool wide = p.C % width == 0 && is_aligned(p.h) && is_aligned(p.weight) && is_aligned(p.d_y) &&
-                    is_aligned(p.d_h) && is_aligned(p.parts);
-  const bool done = wide ? launch_width<T, width, chunks, true>(call, p, parts) ||
-                               launch_width<T, width, 2 * chunks, false>(call, p, parts)
-                         : launch_width<T, 1, 16, false>(call, p, parts);
-  FSDP_CHECK(done, "rmsnorm_backward: rows of %d channels are too long", p.C);
 }
 
 } // namespace
 
 void cuda_rmsnorm_backward(const fsdp_kernel_call *call) {
-  const fsdp_op_attrs *attrs = call->attrs;
-  const int64_t N = attrs->batch * attrs->seq, C = attrs->channels;
-  FSDP_CHECK(C <= INT32_MAX, "rmsnorm_backward: rows of %lld channels are too long", (long long)C);
-  const fsdp_view *o = open_operands(call), *d_h = &o[4], *d_weight = &o[5];
-  const fsdp_view *workspace = fsdp_kernel_workspace(call);
-  const int64_t parts = workspace->numel / C;
+  const fsdp_view *o = open_operands(call);
+  const int64_t parts = part_count_of(call, 1);
   with_type(o[0].dtype, [&](auto number) {
     using T = decltype(number);
-    norm_gradient<T> p = {};
-    p.h = numbers_of<T>(call, 0);
-    p.rstd = data_of<float>(&o[1]);
-    p.weight = numbers_of<T>(call, 2);
-    p.d_y = numbers_of<T>(call, 3);
-    p.d_h = numbers_of<T>(call, 4);
-    p.parts = data_of<float>(workspace);
-    p.N = N;
-    p.C = int(C);
-    p.adds = updates(d_h);
-    launch_rows(call, p, parts);
+    constexpr int width = vector_numel<T>, some = 16 / width, more = 2 * some;
+    const norm_gradient<T> p = norm_gradient_of<T, false>(call, parts);
+    const bool done = takes_vectors(p)
+                          ? launch_rows<width, some>(call, p, parts, backward_rows<T, width, some, true>) ||
+                                launch_rows<width, more>(call, p, parts, backward_rows<T, width, more, false>)
+                          : launch_rows<1, 16>(call, p, parts, backward_rows<T, 1, 16, false>);
+    FSDP_CHECK(done, "rmsnorm_backward: rows of %d channels are too long", p.C);
   });
-  launch_sum_parts(call, data_of<float>(workspace), parts, d_weight);
+  launch_sum_parts(call, data_of<float>(fsdp_kernel_workspace(call)), parts, &o[5]);
 }

@@ -54,22 +54,6 @@ double fsdp_op_attention_backward_flops(const fsdp_op_attrs *attrs) {
   return 5.0 * gemm_flops(attrs);
 }
 
-// Bytes of the columns beside q, in rows of out_stride.
-static double other_bytes(const fsdp_op_attrs *attrs, const fsdp_op_extent *rows) {
-  int64_t others = attrs->out_stride - attrs->heads * attrs->head_dim;
-  return (double)(attrs->batch * attrs->seq * others * fsdp_dtype_bytes(rows->dtype));
-}
-
-void fsdp_op_context_attention_work(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
-                                    fsdp_op_work *work) {
-  work->bytes -= other_bytes(attrs, &operands[0]);
-}
-
-void fsdp_op_context_attention_backward_work(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
-                                             fsdp_op_work *work) {
-  work->bytes -= other_bytes(attrs, &operands[0]) + other_bytes(attrs, &operands[5]);
-}
-
 int64_t fsdp_op_attention_choose_parts(const fsdp_op_attrs *attrs, int64_t multiprocessors) {
   if (attrs->attention < FSDP_ATTENTION_MMA) return 1;
   int64_t keys = attrs->attention == FSDP_ATTENTION_MMA ? FSDP_ATTENTION_MMA_KEYS : FSDP_ATTENTION_WGMMA_KEYS;

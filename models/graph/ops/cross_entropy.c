@@ -69,10 +69,10 @@ static int products_of(const fsdp_op_attrs *a, int64_t rows, bool forward, bool 
   const double count = (double)rows_of(a) / (double)rows;
   const int64_t v = a->vocabulary, c = a->channels;
   int n = 0;
-  if (forward) products[n++] = (fsdp_op_product){FSDP_PRODUCT_FORWARD, rows, v, c, count};
-  if (backward) products[n++] = (fsdp_op_product){FSDP_PRODUCT_INPUT, rows, c, v, count};
+  if (forward) products[n++] = fsdp_op_product_of(FSDP_PRODUCT_FORWARD, rows, v, c, count);
+  if (backward) products[n++] = fsdp_op_product_of(FSDP_PRODUCT_INPUT, rows, v, c, count);
   if (backward && !a->weight_frozen)
-    products[n++] = (fsdp_op_product){FSDP_PRODUCT_WEIGHT, v, c, rows, count};
+    products[n++] = fsdp_op_product_of(FSDP_PRODUCT_WEIGHT, rows, v, c, count);
   return n;
 }
 
@@ -91,8 +91,7 @@ static double logits_numel(const fsdp_op_attrs *attrs) {
 }
 
 // The row's maximum and sum.
-void fsdp_op_cross_entropy_work(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
-                                fsdp_op_work *work) {
+void fsdp_op_logits_work(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands, fsdp_op_work *work) {
   (void)operands;
   work->row_bytes = 4 * logits_numel(attrs);
 }
@@ -126,13 +125,6 @@ int fsdp_op_head_logits_products(const fsdp_op_attrs *attrs, fsdp_op_product pro
 int fsdp_op_head_backward_products(const fsdp_op_attrs *attrs,
                                    fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]) {
   return products_of(attrs, rows_of(attrs), false, true, products);
-}
-
-// The row's maximum and sum.
-void fsdp_op_head_logits_work(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
-                              fsdp_op_work *work) {
-  (void)operands;
-  work->row_bytes = 4 * logits_numel(attrs);
 }
 
 // Reads the row's logits and writes their gradients over them; the gemms read the gradients.

@@ -19,10 +19,11 @@ void fsdp_op_add_emit(fsdp_graph *graph, const fsdp_node *f) {
 
 // Of dropout: the gradient of what is added to the residual stream is the stream's own, which stays as it is.
 void fsdp_op_dropout_emit(fsdp_graph *graph, const fsdp_node *f) {
-  const int x = f->operands[0].value;
+  enum { X, DRAWS };
+  const int x = f->operands[X].value;
   fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_DROPOUT_BACKWARD, f);
   fsdp_node_operand_add(n, fsdp_backward_gradient(graph, x), FSDP_READ);
   graph->values[x].gradient = -1;
   fsdp_backward_output(graph, n, x);
-  fsdp_backward_given(n, f);
+  fsdp_node_operand_add(n, f->operands[DRAWS].value, FSDP_READ);
 }

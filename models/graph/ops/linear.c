@@ -17,35 +17,6 @@ void fsdp_node_take_biases(fsdp_node *product, fsdp_node *adds) {
   product->bias_count = 0;
 }
 
-int fsdp_op_linear_products(const fsdp_op_attrs *attrs, fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]) {
-  products[0] = (fsdp_op_product){.form = FSDP_PRODUCT_FORWARD,
-                                  .m = attrs->batch * attrs->seq,
-                                  .n = attrs->out_features,
-                                  .k = attrs->in_features,
-                                  .count = 1};
-  return 1;
-}
-
-int fsdp_op_linear_input_products(const fsdp_op_attrs *attrs,
-                                  fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]) {
-  products[0] = (fsdp_op_product){.form = FSDP_PRODUCT_INPUT,
-                                  .m = attrs->batch * attrs->seq,
-                                  .n = attrs->in_features,
-                                  .k = attrs->out_features,
-                                  .count = 1};
-  return 1;
-}
-
-int fsdp_op_linear_weight_products(const fsdp_op_attrs *attrs,
-                                   fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]) {
-  products[0] = (fsdp_op_product){.form = FSDP_PRODUCT_WEIGHT,
-                                  .m = attrs->out_features,
-                                  .n = attrs->in_features,
-                                  .k = attrs->batch * attrs->seq,
-                                  .count = 1};
-  return 1;
-}
-
 // The gradients of `count` parameters, which this node overwrites, into `gradients`.
 static void make_gradients(fsdp_graph *graph, int count, const int *params, int *gradients) {
   for (int i = 0; i < count; i++) {
@@ -106,21 +77,6 @@ void fsdp_op_linear_bias_add_work(const fsdp_op_attrs *attrs, const fsdp_op_exte
                                   fsdp_op_work *work) {
   (void)attrs;
   work->added_bytes += (double)operands[3].bytes;
-}
-
-// Bytes of the columns of y or d_y that are not this slice's: the operand is whole rows.
-static double others_bytes(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands) {
-  int64_t rows = attrs->batch * attrs->seq, others = attrs->out_stride - attrs->out_features;
-  return (double)(rows * others * fsdp_dtype_bytes(operands[0].dtype));
-}
-
-// y is read and written.
-void fsdp_op_add_bias_work(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands, fsdp_op_work *work) {
-  work->bytes -= 2 * others_bytes(attrs, operands);
-}
-
-void fsdp_op_bias_work(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands, fsdp_op_work *work) {
-  work->bytes -= others_bytes(attrs, operands);
 }
 
 // Parts of d_bias, each the sum of some rows: enough for a GPU's blocks, which take 256 columns each.

@@ -5,18 +5,9 @@
 
 // The gradient of y becomes that of q|k|v where it lies: the columns of v have the same one.
 void fsdp_op_qk_norm_emit(fsdp_graph *graph, const fsdp_node *f) {
-  enum { QKV, Q_WEIGHT, K_WEIGHT, Y, RSTD };
-  const fsdp_node_operand *o = f->operands;
-  int gradient = fsdp_backward_gradient(graph, o[Y].value);
-  fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_QK_NORM_BACKWARD, f);
-  fsdp_node_operand_add(n, o[QKV].value, FSDP_READ);
-  fsdp_node_operand_add(n, o[RSTD].value, FSDP_READ);
-  fsdp_node_operand_add(n, o[Q_WEIGHT].value, FSDP_READ);
-  fsdp_node_operand_add(n, o[K_WEIGHT].value, FSDP_READ);
-  fsdp_node_operand_add(n, gradient, FSDP_UPDATE);
-  fsdp_backward_output(graph, n, o[Q_WEIGHT].value);
-  fsdp_backward_output(graph, n, o[K_WEIGHT].value);
-  graph->values[o[QKV].value].gradient = gradient;
+  enum { QKV, Q_WEIGHT, K_WEIGHT, Y };
+  graph->values[f->operands[QKV].value].gradient = fsdp_backward_gradient(graph, f->operands[Y].value);
+  fsdp_backward_by_names(graph, FSDP_OP_QK_NORM_BACKWARD, f);
 }
 
 // Partial sums of d_q_weight, then those of d_k_weight.

@@ -60,7 +60,7 @@ static void lower_chunk(const head *h, int64_t first, int64_t rows) {
   int all = lower_temporary(h->l, h->node, "all_stats", STATS_BYTES * rows * h->ranks);
   fsdp_operand x = rows_of(h, X, first, rows), targets = rows_of(h, TARGETS, first, rows), learned = {0};
   if (attrs.loss_of_documents) learned = rows_of(h, LEARNED, first, rows);
-  insert(h, fsdp_op_head(FSDP_HEAD_LOGITS), &attrs,
+  insert(h, FSDP_PLAN_OP_HEAD_LOGITS, &attrs,
          (fsdp_operand[]){x, h->operands[WEIGHT], targets, make_whole(s, logits, FSDP_F32, FSDP_WRITE),
                           make_whole(s, stats, FSDP_F32, FSDP_WRITE)},
          5);
@@ -72,7 +72,7 @@ static void lower_chunk(const head *h, int64_t first, int64_t rows) {
   fsdp_operand loss = h->operands[LOSS];
   if (first > 0) loss.access = FSDP_UPDATE;
   if (!backward) {
-    insert(h, fsdp_op_head(FSDP_HEAD_LOSS), &attrs,
+    insert(h, FSDP_PLAN_OP_HEAD_LOSS, &attrs,
            (fsdp_operand[]){gathered[1], targets, h->operands[COUNT], loss, learned},
            4 + attrs.loss_of_documents);
     return;
@@ -81,7 +81,7 @@ static void lower_chunk(const head *h, int64_t first, int64_t rows) {
   fsdp_operand d_weight = h->operands[D_WEIGHT];
   if (first > 0) d_weight.access = FSDP_UPDATE;
   if (attrs.weight_frozen) d_weight = learned; // it moves up
-  insert(h, fsdp_op_head(FSDP_HEAD_BACKWARD), &attrs,
+  insert(h, FSDP_PLAN_OP_HEAD_BACKWARD, &attrs,
          (fsdp_operand[]){gathered[1], targets, h->operands[COUNT], x, h->operands[WEIGHT], loss,
                           make_whole(s, logits, FSDP_F32, FSDP_UPDATE), rows_of(h, D_X, first, rows),
                           d_weight, learned},
@@ -125,7 +125,7 @@ static fsdp_operand take_row(lowering *l, const fsdp_node *node, fsdp_operand x,
       .batch = 1, .seq = 1, .channels = node->attrs.channels, .vocabulary = rows, .extent = rows + 1};
   const int taken = lower_temporary(l, node, "row", x.size_bytes / rows);
   fsdp_node made = *node;
-  made.kind = fsdp_op_take_row();
+  made.kind = FSDP_PLAN_OP_TAKE_ROW;
   made.first_index = made.second_index = (fsdp_affine){0};
   lower_op(
       l, &made, &attrs,
@@ -150,7 +150,7 @@ void lower_logits(lowering *l, const fsdp_node *node) {
   int logits = lower_temporary(l, node, "row_logits", bytes);
   const int stats = lower_temporary(l, node, "row_stats", STATS_BYTES);
   fsdp_node made = *node;
-  made.kind = fsdp_op_head(FSDP_HEAD_LOGITS);
+  made.kind = FSDP_PLAN_OP_HEAD_LOGITS;
   lower_op(l, &made, &attrs,
            (fsdp_operand[]){row, lower_operand(l, &node->operands[WEIGHT]), target,
                             make_whole(s, logits, FSDP_F32, FSDP_WRITE),

@@ -81,14 +81,14 @@ static void gather_used(const conversion *v, fsdp_operand from, fsdp_operand to)
   fsdp_operand all = parts(v, from);
   collective(v, FSDP_INSTR_ALL_GATHER, (fsdp_operand[]){from, all});
   const fsdp_op_attrs attrs = used_columns(v, v->attrs.seq * v->ranks, 1);
-  op(v, fsdp_op_columns(FSDP_COLUMNS_PUT), &attrs, all, to);
+  op(v, FSDP_PLAN_OP_PUT_COLUMNS, &attrs, all, to);
 }
 
 static void gather(const conversion *v, fsdp_operand from, fsdp_operand to) {
   if (v->c->from == FSDP_SPREAD_COLUMNS) {
     fsdp_operand all = parts(v, from);
     collective(v, FSDP_INSTR_ALL_GATHER, (fsdp_operand[]){from, all});
-    op(v, fsdp_op_columns(FSDP_COLUMNS_JOIN), &v->attrs, all, to);
+    op(v, FSDP_PLAN_OP_JOIN_COLUMNS, &v->attrs, all, to);
     return;
   }
   if (v->c->used_columns) {
@@ -104,7 +104,7 @@ static void scatter(const conversion *v, fsdp_operand from, fsdp_operand to) {
   fsdp_operand made = target(v, to);
   if (v->c->to == FSDP_SPREAD_COLUMNS) {
     fsdp_operand all = parts(v, to);
-    op(v, fsdp_op_columns(FSDP_COLUMNS_SPLIT), &v->attrs, from, all);
+    op(v, FSDP_PLAN_OP_SPLIT_COLUMNS, &v->attrs, from, all);
     from = all;
   }
   collective(v, FSDP_INSTR_REDUCE_SCATTER, (fsdp_operand[]){from, made});
@@ -115,7 +115,7 @@ static void slice(const conversion *v, fsdp_operand from, fsdp_operand to) {
   if (v->c->to == FSDP_SPREAD_COLUMNS) {
     fsdp_operand made = target(v, to);
     fsdp_affine first = fsdp_affine_of_place(&v->l->s->program->mesh, v->c->axes, 0, v->attrs.in_features);
-    op_at(v, fsdp_op_columns(FSDP_COLUMNS_TAKE), &v->attrs, first, from, made);
+    op_at(v, FSDP_PLAN_OP_TAKE_COLUMNS, &v->attrs, first, from, made);
     add_contribution(v, made, to);
     return;
   }
@@ -124,7 +124,7 @@ static void slice(const conversion *v, fsdp_operand from, fsdp_operand to) {
   if (v->c->used_columns) {
     FSDP_CHECK(to.access == FSDP_WRITE, "columns of rows are not added");
     const fsdp_op_attrs attrs = used_columns(v, v->attrs.seq / v->ranks, 0);
-    op(v, fsdp_op_columns(FSDP_COLUMNS_TAKE), &attrs, from, to);
+    op(v, FSDP_PLAN_OP_TAKE_COLUMNS, &attrs, from, to);
     return;
   }
   op(v, fsdp_op_move(to.access), &(fsdp_op_attrs){0}, from, to);

@@ -27,7 +27,8 @@ void pass_check(step_builder *s) {
     for (int i = 0; i < state->optimizer->slot_count && state->slot[i] >= 0; i++) {
       fsdp_operand operands[2] = {make_whole(s, state->slot[i], step_slot_dtype(s, u, i), FSDP_READ),
                                   digest_slot(s, digests, next++)};
-      make_op(s, offload ? FSDP_STREAM_HOST : FSDP_STREAM_COMPUTE, fsdp_op_checksum(), NULL, u, operands, 2);
+      make_op(s, offload ? FSDP_STREAM_HOST : FSDP_STREAM_COMPUTE, FSDP_PLAN_OP_CHECKSUM, NULL, u, operands,
+              2);
     }
   }
   FSDP_CHECK(next == count, "%d digests of %d units", next, s->forward_order_count);

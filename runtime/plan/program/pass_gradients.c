@@ -24,7 +24,7 @@ static void zero_pads(step_builder *s, int u, int tensor) {
                                      .offset.base = begin * width,
                                      .size_bytes = (end - begin) * width};
     if (count && (count == FSDP_OP_MAX_OPERANDS || i + 1 == unit->param_count)) {
-      make_op(s, FSDP_STREAM_COMPUTE, fsdp_op_zero(), NULL, u, pads, count);
+      make_op(s, FSDP_STREAM_COMPUTE, FSDP_PLAN_OP_ZERO, NULL, u, pads, count);
       count = 0;
     }
   }
@@ -154,13 +154,13 @@ static void sum_squares(step_builder *s, int u) {
   // Offloaded shards are squared by the host's kernels, whatever the device.
   fsdp_op_device device = offload ? FSDP_OP_CPU : s->config->backend->device;
   fsdp_op_attrs attrs = {.norm_weight = unit->norm_weight};
-  int64_t scratch = fsdp_op_workspace_bytes(device, fsdp_op_sum_squares(), &attrs, unit->shard_numel);
+  int64_t scratch = fsdp_op_workspace_bytes(device, FSDP_PLAN_OP_SUM_SQUARES, &attrs, unit->shard_numel);
   if (scratch) {
     int tensor = make_tensor(s, unit->path, "norm_workspace", FSDP_SPACE_DEVICE, FSDP_CATEGORY_WORKSPACE,
                              FSDP_LIVE_SECTION, u, unit->module, scratch);
     operands[count++] = make_whole(s, tensor, FSDP_F32, FSDP_WRITE);
   }
-  make_op(s, offload ? FSDP_STREAM_HOST : FSDP_STREAM_SHARD, fsdp_op_sum_squares(), &attrs, u, operands,
+  make_op(s, offload ? FSDP_STREAM_HOST : FSDP_STREAM_SHARD, FSDP_PLAN_OP_SUM_SQUARES, &attrs, u, operands,
           count);
 }
 

@@ -44,7 +44,7 @@ static int norm_and_factor(step_builder *s) {
   int total = make_scalars(s, "norm_total", space, FSDP_LIVE_SECTION, 1);
   fsdp_operand sum[2] = {make_whole(s, s->norm_partials, FSDP_F32, FSDP_READ),
                          make_whole(s, total, FSDP_F32, FSDP_WRITE)};
-  make_op(s, stream, fsdp_op_sum(), NULL, -1, sum, 2);
+  make_op(s, stream, FSDP_PLAN_OP_SUM, NULL, -1, sum, 2);
   if (offload && fsdp_mesh_all_axes(&s->program->mesh)) { // collectives require device memory
     int raised = make_scalars(s, "norm_raised", FSDP_SPACE_DEVICE, FSDP_LIVE_SECTION, 1);
     make_copy_whole(s, FSDP_INSTR_H2D, total, raised, FSDP_F32);
@@ -61,7 +61,7 @@ static int norm_and_factor(step_builder *s) {
   fsdp_operand clip[3] = {make_whole(s, total, FSDP_F32, FSDP_READ),
                           make_whole(s, norm, FSDP_F32, FSDP_WRITE),
                           make_whole(s, s->factor, FSDP_F32, FSDP_WRITE)};
-  make_op(s, stream, fsdp_op_clip(), &attrs, -1, clip, 3);
+  make_op(s, stream, FSDP_PLAN_OP_CLIP, &attrs, -1, clip, 3);
   return norm;
 }
 

@@ -169,7 +169,7 @@ int fsdp_program_comm_size(const fsdp_program *program, const fsdp_instr *instr)
 int64_t fsdp_program_whole_bytes(const fsdp_program *program, const fsdp_instr *instr);
 // Whether it fills unused memory with what nothing may read (tests).
 static inline bool fsdp_instr_is_poison(const fsdp_instr *instr) {
-  return instr->kind == FSDP_INSTR_OP && instr->op == fsdp_op_poison();
+  return instr->kind == FSDP_INSTR_OP && instr->op == FSDP_PLAN_OP_POISON;
 }
 
 static inline bool fsdp_instr_is_collective(const fsdp_instr *instr) {

@@ -11,7 +11,7 @@ static void append_poison(fsdp_program *program, int tensor, int unit) {
   if (target->lifetime == FSDP_LIVE_ALWAYS || target->bytes == 0) return;
   fsdp_instr instr = {.kind = FSDP_INSTR_OP,
                       .stream = host ? FSDP_STREAM_HOST : FSDP_STREAM_COMPUTE,
-                      .op = fsdp_op_poison(),
+                      .op = FSDP_PLAN_OP_POISON,
                       .unit = unit,
                       .module = target->module,
                       .policy = -1};

@@ -133,7 +133,7 @@ static double least_seconds(const fsdp_pricing *pricing, const fsdp_simulation *
   const double narrow = (double)fsdp_dtype_bytes(pricing->plan->config.reduce_dtype);
   double all = 0, added = 0, wider = 0;
   if (instr->kind != FSDP_INSTR_OP || seconds <= 0) return seconds;
-  if (instr->op == fsdp_op_zero()) return 0;
+  if (instr->op == FSDP_PLAN_OP_ZERO) return 0;
   for (int o = 0; o < instr->operand_count; o++) {
     const double bytes = (double)operands[o].size_bytes;
     const bool adds = operands[o].access == FSDP_UPDATE;

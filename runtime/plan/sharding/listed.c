@@ -28,7 +28,8 @@ int fsdp_listed_tensor(fsdp_graph *graph, fsdp_value_role role, const char *name
   FSDP_CHECK(fsdp_listed_fits(dims, shape), "%s has too many items", name);
   if (role != FSDP_VALUE_PARAM)
     return fsdp_graph_value(graph, role, FSDP_VALUE_COMPUTE, 0, name, dims, shape);
-  fsdp_param_spec spec = {.name = name, .dims = dims};
+  fsdp_param spec = {.dims = dims};
+  snprintf(spec.name, sizeof spec.name, "%s", name);
   memcpy(spec.shape, shape, (size_t)dims * sizeof *shape);
   const int param = fsdp_graph_param(graph, 0, &spec);
   return graph->params[param].value;

@@ -33,8 +33,7 @@ static int take_keys(partitioner *p, const fsdp_node *attention, int qkv) {
   g->values[kv].local[0] = source.local[0];
   g->values[kv].local_numel = source.local[0] * columns;
   g->values[kv].regathered = true; // from q|k|v, which the backward reads too
-  fsdp_node *n =
-      fsdp_graph_forward_node(g, fsdp_op_columns(FSDP_COLUMNS_TAKE), attention->module, attention->block);
+  fsdp_node *n = fsdp_graph_forward_node(g, FSDP_PLAN_OP_TAKE_COLUMNS, attention->module, attention->block);
   n->attrs = (fsdp_op_attrs){.batch = 1,
                              .seq = source.local[0],
                              .in_features = columns,
@@ -116,8 +115,8 @@ void partition_mask_heads(partitioner *p, const fsdp_node *attention, fsdp_axis_
   int64_t items = whole->heads / whole->kv_heads, held = partition_share(p, items, replicas);
   int o = first_output(attention);
   if (items % fsdp_mesh_group_size(p->mesh, replicas) == 0) return;
-  fsdp_node *n = fsdp_graph_forward_node(p->graph, fsdp_op_columns(FSDP_COLUMNS_MASK), attention->module,
-                                         attention->block);
+  fsdp_node *n =
+      fsdp_graph_forward_node(p->graph, FSDP_PLAN_OP_MASK_COLUMNS, attention->module, attention->block);
   n->attrs = (fsdp_op_attrs){.batch = attention->attrs.batch,
                              .seq = attention->attrs.seq,
                              .in_features = attention->attrs.heads * whole->head_dim,

@@ -66,7 +66,7 @@ static void drop(partitioner *p, int value, float rate) {
   const value_spread spread = *partition_spread(p, value);
   const fsdp_value *v = &p->graph->values[value];
   FSDP_CHECK(v->dims == 2 && !spread.partial, "'%s' is dropped before it is whole", v->name);
-  fsdp_node *n = fsdp_graph_forward_node(p->graph, fsdp_op_dropout(), v->module, spread.block);
+  fsdp_node *n = fsdp_graph_forward_node(p->graph, FSDP_PLAN_OP_DROPOUT, v->module, spread.block);
   n->attrs = (fsdp_op_attrs){.batch = 1,
                              .seq = v->local[0],
                              .channels = v->local[1],

@@ -164,7 +164,7 @@ static int64_t load_rank(const fsdp_plan *plan, int rank, const fsdp_checkpoint 
   fsdp_executor *executor = session.executor;
   loader l = {.checkpoint = c, .reader = fsdp_checkpoint_reader_create(c, path)};
   for (l.slot = 0; l.slot < c->slot_count; l.slot++) {
-    if (fsdp_state_load_slice(executor, l.slot, load_range, &l, &error) != FSDP_OK) {
+    if (fsdp_state_load(executor, l.slot, load_range, &l, &error) != FSDP_OK) {
       fail_msg("%s", error.message);
     }
   }

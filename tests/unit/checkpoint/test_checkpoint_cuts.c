@@ -306,7 +306,7 @@ static void load_state(const layout *to, const char *path) {
     assert_int_equal(fsdp_session_create(&config, &session, &error), FSDP_OK);
     l.reader = fsdp_checkpoint_reader_create(c, path);
     for (l.slot = 0; l.slot < c->slot_count; l.slot++)
-      if (fsdp_state_load_slice(session.executor, l.slot, load_range, &l, &error) != FSDP_OK)
+      if (fsdp_state_load(session.executor, l.slot, load_range, &l, &error) != FSDP_OK)
         fail_msg("%s", error.message);
     check_loaded(to, &session, r);
     fsdp_checkpoint_reader_destroy(l.reader);
@@ -387,7 +387,7 @@ static void make_one(layout *l) {
   fsdp_mesh_resize(&l->program.mesh, FSDP_AXIS_TENSOR, 2);
   fsdp_graph *graph = fsdp_graph_create(1, 1);
   int root = fsdp_graph_module(graph, -1, "", "Root", "");
-  const fsdp_param_spec spec = {.name = "weight", .dims = 2, .shape = {3, 5}};
+  const fsdp_param spec = {.name = "weight", .dims = 2, .shape = {3, 5}};
   const fsdp_cut cut = {.dim = 1,
                         .block_count = 1,
                         .blocks = {{5, 1, 1}},

@@ -24,26 +24,24 @@ static model make_model(void) {
   g->block_class = "Block";
   m.root = fsdp_graph_module(g, -1, "", "Model", "");
   m.embedding = fsdp_graph_module(g, m.root, "wte", "Embedding", "10, 4");
-  int table =
-      fsdp_graph_param(g, m.embedding, &(fsdp_param_spec){.name = "weight", .dims = 2, .shape = {10, 4}});
+  int table = fsdp_graph_param(g, m.embedding, &(fsdp_param){.name = "weight", .dims = 2, .shape = {10, 4}});
   m.blocks = fsdp_graph_module(g, m.root, "h", "ModuleList", "");
   for (int i = 0; i < 2; i++) {
     int block = fsdp_graph_module(g, m.blocks, i ? "1" : "0", "Block", "");
     m.attention[i] = fsdp_graph_module(g, block, "c_attn", "Conv1D", "nf=12, nx=4");
-    fsdp_param_spec weight = {.name = "weight",
-                              .dims = 2,
-                              .shape = {4, 12},
-                              .transposed = true,
-                              .block_count = 3,
-                              .block_sizes = {4, 4, 4},
-                              .init_deviation = 0.5f};
-    fsdp_param_spec bias = {
-        .name = "bias", .dims = 1, .shape = {12}, .block_count = 2, .block_sizes = {5, 7}};
+    fsdp_param weight = {.name = "weight",
+                         .dims = 2,
+                         .shape = {4, 12},
+                         .transposed = true,
+                         .block_count = 3,
+                         .block_sizes = {4, 4, 4},
+                         .init_deviation = 0.5f};
+    fsdp_param bias = {.name = "bias", .dims = 1, .shape = {12}, .block_count = 2, .block_sizes = {5, 7}};
     fsdp_graph_param(g, m.attention[i], &weight);
     fsdp_graph_param(g, m.attention[i], &bias);
   }
   m.convolution = fsdp_graph_module(g, m.root, "conv", "Conv2d", "");
-  fsdp_param_spec kernel = {.name = "weight", .dims = 4, .shape = {2, 3, 5, 7}, .init_mean = 1};
+  fsdp_param kernel = {.name = "weight", .dims = 4, .shape = {2, 3, 5, 7}, .init_mean = 1};
   fsdp_graph_param(g, m.convolution, &kernel);
   m.head = fsdp_graph_module(g, m.root, "lm_head", "Linear", "");
   fsdp_graph_tie(g, m.head, "weight", table);
@@ -139,23 +137,23 @@ static bool stops(void (*add)(model *m)) {
 }
 
 static void add_apart(model *m) {
-  fsdp_graph_param(m->graph, m->embedding, &(fsdp_param_spec){.name = "bias", .dims = 1, .shape = {4}});
+  fsdp_graph_param(m->graph, m->embedding, &(fsdp_param){.name = "bias", .dims = 1, .shape = {4}});
 }
 static void add_wrong_blocks(model *m) {
-  fsdp_param_spec spec = {.name = "b", .dims = 1, .shape = {12}, .block_count = 2, .block_sizes = {5, 6}};
+  fsdp_param spec = {.name = "b", .dims = 1, .shape = {12}, .block_count = 2, .block_sizes = {5, 6}};
   fsdp_graph_param(m->graph, m->head, &spec);
 }
 static void add_transposed_blocks(model *m) {
   // The outputs of a transposed matrix are its columns.
-  fsdp_param_spec spec = {
+  fsdp_param spec = {
       .name = "b", .dims = 2, .shape = {12, 4}, .transposed = true, .block_count = 1, .block_sizes = {12}};
   fsdp_graph_param(m->graph, m->head, &spec);
 }
 static void add_five_dimensions(model *m) {
-  fsdp_graph_param(m->graph, m->head, &(fsdp_param_spec){.name = "b", .dims = 5});
+  fsdp_graph_param(m->graph, m->head, &(fsdp_param){.name = "b", .dims = 5});
 }
 static void add_well(model *m) {
-  fsdp_graph_param(m->graph, m->head, &(fsdp_param_spec){.name = "bias", .dims = 1, .shape = {4}});
+  fsdp_graph_param(m->graph, m->head, &(fsdp_param){.name = "bias", .dims = 1, .shape = {4}});
 }
 
 // The loss of the head over the table: no op uses the other parameters.

@@ -48,11 +48,10 @@ static int64_t columns(void) {
 }
 
 static int add_param(fsdp_graph *g, int module, const char *kind, int slice) {
-  char name[16];
   bool is_weight = strcmp(kind, "weight") == 0;
   int64_t out = tried->outs[slice];
-  snprintf(name, sizeof name, "%s_%d", kind, slice);
-  fsdp_param_spec spec = {.name = name, .dims = is_weight ? 2 : 1, .shape = {out, C}, .init_deviation = 0.3f};
+  fsdp_param spec = {.dims = is_weight ? 2 : 1, .shape = {out, C}, .init_deviation = 0.3f};
+  snprintf(spec.name, sizeof spec.name, "%s_%d", kind, slice);
   if (is_weight && tried->transposed) {
     spec.transposed = true;
     spec.shape[0] = C, spec.shape[1] = out;
@@ -73,7 +72,7 @@ static void build(const fsdp_model_config *config, fsdp_graph *g) {
     if (tried->bias && !tried->grouped) biases[s] = add_param(g, slices, "bias", s);
   }
   for (int s = 0; s < S && tried->bias && tried->grouped; s++) biases[s] = add_param(g, slices, "bias", s);
-  int down = fsdp_parts_linear_module(&p, layer, "down", &(fsdp_linear_spec){.in = columns(), .out = C});
+  int down = fsdp_parts_linear_module(&p, layer, "down", columns(), C, false);
   int head = fsdp_parts_head_module(&p, root, "head", embedding);
 
   int h = fsdp_parts_embedding(&p, embedding);

@@ -38,7 +38,6 @@ static int linear_of(fsdp_parts *p, int x, int module, const char *name) {
 static void build(const fsdp_model_config *config, fsdp_graph *g) {
   fsdp_parts p = fsdp_parts_of(config, g);
   int norms[L], ups[L], downs[L];
-  const fsdp_linear_spec up_spec = {.in = C, .out = I, .bias = true};
   const fsdp_conv1d_spec down_spec = {.in = I, .out = C, .init_deviation = 0.5f};
   int root = fsdp_graph_module(g, -1, "", "Model", "");
   int wte = fsdp_parts_embedding_module(&p, root, "wte", V);
@@ -47,7 +46,7 @@ static void build(const fsdp_model_config *config, fsdp_graph *g) {
   for (int i = 0; i < L; i++) {
     int layer = fsdp_graph_module(g, layers, i ? "1" : "0", g->block_class, "");
     norms[i] = fsdp_parts_layernorm_module(&p, layer, "ln");
-    ups[i] = fsdp_parts_linear_module(&p, layer, "up", &up_spec);
+    ups[i] = fsdp_parts_linear_module(&p, layer, "up", C, I, true);
     downs[i] = fsdp_parts_conv1d_module(&p, layer, "down", &down_spec);
   }
   int norm = fsdp_parts_layernorm_module(&p, root, "ln_f");
