@@ -2,12 +2,8 @@
 // it is given, and none of that may be among what is then timed.
 #include "runtime/comm/world.h"
 #include "runtime/probe/run.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -40,12 +36,10 @@ static fsdp_world *world; // MPI starts once
 
 static int create_world(void **state) {
   fsdp_error error = {0};
-  (void)state;
   return fsdp_world_create(NULL, NULL, &world, &error) != FSDP_OK;
 }
 
 static int destroy_world(void **state) {
-  (void)state;
   fsdp_world_destroy(world);
   return 0;
 }
@@ -78,7 +72,6 @@ static void close_probe(probe *self) {
 
 static void operands_are_numbers(void **state) {
   fsdp_gpu gpu;
-  (void)state;
   probe self = open_probe(&gpu, "167772160");
   const fsdp_op_attrs attrs = {.batch = 1,
                                .seq = ROWS,
@@ -123,7 +116,6 @@ static fsdp_profile_sustained sustained_at(probe *self, double flops_per_s) {
 // The layer is halved until it fits. Nothing is faster in a step than its rate says.
 static void ratios_of_a_step_are_measured(void **state) {
   fsdp_gpu gpu;
-  (void)state;
   probe self = open_probe(&gpu, "139460608"); // 1.25 MiB beside the workspace of products
   probe_fill(&self, FSDP_BF16);
   const fsdp_profile_sustained slower = sustained_at(&self, 1e15), faster = sustained_at(&self, 1);

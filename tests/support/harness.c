@@ -3,19 +3,14 @@
 #include "runtime/base/check.h"
 #include "runtime/checkpoint/weights.h"
 #include "runtime/plan/mesh/boxes.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/models.h"
 #include "tests/support/random_plan.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 typedef struct run_state {
   const harness_config *config;

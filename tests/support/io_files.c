@@ -1,14 +1,11 @@
 #include "tests/support/io_files.h"
 
+#include "tests/support/cmocka.h"
+
 #include <ftw.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static char folder[256];
 

@@ -3,15 +3,11 @@
 #include "runtime/base/check.h"
 #include "runtime/plan/mesh/units.h"
 #include "runtime/plan/sharding/partition.h"
+#include "tests/support/cmocka.h"
 
 #include <jansson.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 const fsdp_family *family_of_preset(const char *name) {
   fsdp_model_config config;

@@ -3,8 +3,10 @@
 The reader is made from the format's table (runtime/data/token_file.h) and not from the writer.
 """
 
+import json
 import os
 import pathlib
+import shutil
 import struct
 import subprocess
 import sys
@@ -87,6 +89,24 @@ class Tokens:
         """The ids of each document that the loss counts."""
         ends = self.starts[1:] + [len(self.ids)]
         return [[self.ids[i] for i in range(a, b) if self.learned[i]] for a, b in zip(self.starts, ends)]
+
+
+def copy_tokenizer(source, model):
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(source / name, model)
+
+
+def bytes_of_tokens(folder):
+    """What each token of a byte-level BPE stands for: bytes, which GPT-2's alphabet writes as letters; of
+    special ones no bytes."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    letters = {chr(byte): byte for byte in plain}
+    letters |= {chr(256 + i): byte for i, byte in enumerate(sorted(set(range(256)) - set(plain)))}
+    definition = json.loads((folder / "tokenizer.json").read_text())
+    special = {token["id"] for token in definition["added_tokens"]}
+    vocabulary = definition["model"]["vocab"]
+    assert sorted(vocabulary.values()) == list(range(len(vocabulary)))
+    return {i: b"" if i in special else bytes(letters[c] for c in token) for token, i in vocabulary.items()}
 
 
 def run_tests(tests, work):

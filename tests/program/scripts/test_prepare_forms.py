@@ -19,7 +19,7 @@ TEMPLATE = ("{% if shout %}!{% endif %}{% if tools %}[tools {{ tools | tojson }}
             "{% for c in m.tool_calls or [] %}"
             "[call {{ c.function.name }} {{ c.function.arguments | tojson }}]"
             "{% endfor %}</>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}")
-ROWS = [json.loads(line) for line in (FIXTURES / "forms.jsonl").read_text().splitlines()]
+ROWS = programs.log_of(FIXTURES / "forms.jsonl")
 
 
 def shown(tokens):
@@ -244,10 +244,8 @@ def an_export_has_the_template(work):
     model = programs.make_model(work / "m", programs.CONFIG | {"vocab_size": 256}, weights=False)
 
     def train(*data, status=0):
-        process = programs.run("fsdp_train", "--model", model, "-s", 32, "--max-steps", 1, "--save-dir", work,
-                               "-e", "run", "--data", *data)
-        assert process.returncode == status, process.stderr
-        return process
+        return programs.run("fsdp_train", "--model", model, "-s", 32, "--max-steps", 1, "--save-dir", work,
+                            "-e", "run", "--data", *data, status=status)
 
     message, = programs.errors(train(work / "a.tok", work / "b.tok", status=3), "fsdp_train")
     assert "b.tok: was prepared with a different --chat-template" in message, message
@@ -258,8 +256,7 @@ def an_export_has_the_template(work):
     assert "its chat template does not match its checksum" in message, message
     assert "template do not have the checksum" in error_of(prepare("--verify", work / "b.tok"), 3)
     train(work / "a.tok")
-    process = programs.run("fsdp_export", work / "run", "--to", work / "out")
-    assert process.returncode == 0, process.stderr
+    programs.run("fsdp_export", work / "run", "--to", work / "out", status=0)
     assert (work / "out" / "chat_template.jinja").read_bytes() == chat.template
 
 

@@ -1,13 +1,8 @@
 // What is remembered on disk comes back whole or not at all, and nothing that goes wrong with it is more than
 // a line.
 #include "runtime/base/cache_file.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -28,7 +23,6 @@ static const char identity[] = "NVIDIA H200, driver 13.0", lines[] = "one 1\ntwo
 static char why[FSDP_CACHE_WHY_BYTES];
 
 static int set_up(void **state) {
-  (void)state;
   strcpy(root, "/tmp/fsdp_cache_XXXXXX");
   if (!mkdtemp(root)) return -1;
   snprintf(folder, sizeof folder, "%s/fsdp", root);
@@ -37,7 +31,6 @@ static int set_up(void **state) {
 }
 
 static int tear_down(void **state) {
-  (void)state;
   char command[128];
   snprintf(command, sizeof command, "rm -rf '%s'", root);
   return system(command);
@@ -87,7 +80,6 @@ static int count_files(void) {
 
 static void what_is_written_is_read(void **state) {
   struct stat status;
-  (void)state;
   expect_none("");
   write_lines();
   expect_lines();
@@ -101,7 +93,6 @@ static void what_is_written_is_read(void **state) {
 
 static void the_folder_is_where_it_belongs(void **state) {
   char home[128];
-  (void)state;
   setenv("HOME", root, 1);
   setenv("XDG_CACHE_HOME", "relative", 1);
   write_lines();
@@ -117,7 +108,6 @@ static void the_folder_is_where_it_belongs(void **state) {
 
 static void no_damage_is_taken_for_content(void **state) {
   char whole[512], damaged[512];
-  (void)state;
   write_lines();
   const size_t bytes = read_file(whole, sizeof whole);
   for (size_t cut = 0; cut < bytes; cut++) {
@@ -142,7 +132,6 @@ static void no_damage_is_taken_for_content(void **state) {
 
 static void a_foreign_file_is_not_used(void **state) {
   char other[160];
-  (void)state;
   write_lines();
   assert_int_equal(chmod(file, 0666), 0);
   expect_none("may be written by others");
@@ -164,7 +153,6 @@ static void a_foreign_file_is_not_used(void **state) {
 
 static void a_folder_that_takes_nothing(void **state) {
   char blocked[96];
-  (void)state;
   snprintf(blocked, sizeof blocked, "%s/blocked", root);
   FILE *stream = fopen(blocked, "w");
   assert_non_null(stream);
@@ -178,7 +166,6 @@ static void a_folder_that_takes_nothing(void **state) {
 // In a child that may not write a byte to any file, as on a full disk.
 static void a_full_disk(void **state) {
   int status;
-  (void)state;
   write_lines();
   pid_t child = fork();
   assert_true(child >= 0);
@@ -204,7 +191,6 @@ static void print_lines(int writer, char out[2048]) {
 static void writers_do_not_mix(void **state) {
   char expected[WRITERS][2048];
   pid_t children[WRITERS];
-  (void)state;
   for (int w = 0; w < WRITERS; w++) {
     print_lines(w, expected[w]);
     children[w] = fork();

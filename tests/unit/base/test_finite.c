@@ -5,21 +5,16 @@
 #include "runtime/base/finite.h"
 #include "runtime/checkpoint/checkpoint_file.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/harness.h"
 #include "tests/support/io_files.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
-
-#include <cmocka.h>
 
 // ---- Which values
 
@@ -32,7 +27,6 @@ static float value_of(fsdp_dtype dtype, uint32_t bits) {
 
 // Every 16-bit pattern, and every exponent of fp32 with the ends of its fractions, against isfinite.
 static void test_every_pattern(void **state) {
-  (void)state;
   for (uint32_t bits = 0; bits < 65536; bits++) {
     fsdp_bf16 half = (fsdp_bf16)bits;
     assert_int_equal(fsdp_first_not_finite(FSDP_BF16, &half, 1),
@@ -52,7 +46,6 @@ static void test_every_pattern(void **state) {
 }
 
 static void test_every_place(void **state) {
-  (void)state;
   enum { COUNT = 2500 };
   static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16, FSDP_F16};
   uint32_t values[COUNT];
@@ -139,7 +132,6 @@ static fsdp_plan *plan_of(bool bf16) {
 
 // One rank's file fails and names the value, and is then not there. The other ranks' files are written.
 static void test_save_refuses(void **state) {
-  (void)state;
   static bad b;
   for (int i = 0; i < 24; i++) {
     fsdp_plan *plan = plan_of(i % 2);
@@ -214,7 +206,6 @@ static void patch(const fsdp_checkpoint *c, const char *folder, int rank, int64_
 }
 
 static void test_load_and_export_refuse(void **state) {
-  (void)state;
   static bad b;
   fsdp_plan *plan = plan_of(false);
   fsdp_checkpoint *c = fsdp_checkpoint_create(plan, "small");

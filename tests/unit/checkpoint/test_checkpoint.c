@@ -13,18 +13,13 @@
 #include "runtime/checkpoint/checkpoint_folder.h"
 #include "runtime/exec/session.h"
 #include "runtime/exec/state.h"
+#include "tests/support/cmocka.h"
 
 #include <dirent.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 // ---- Values
 
@@ -160,7 +155,6 @@ static fsdp_status load_range(void *context, const fsdp_state_range *range, void
 static fsdp_status compare_range(void *context, const fsdp_state_range *range, void *values,
                                  fsdp_error *error) {
   loader *l = context;
-  (void)error;
   for (int64_t i = 0; i < range->numel; i++) {
     uint32_t wanted = bits_of(l->slot, range->name, range->first_elem + i, range->dtype);
     uint32_t found = get_value(values, i, range->dtype);
@@ -245,7 +239,6 @@ static fsdp_plan_config config_of(const place *p, int wrap, bool offload) {
 }
 
 static void saved_on_four_loads_everywhere(void **state) {
-  (void)state;
   const place four = {FSDP_FULL, 1, 4};
   const char *folder = io_folder_make();
   fsdp_plan_config from = config_of(&four, 1, false);
@@ -262,7 +255,6 @@ static void saved_on_four_loads_everywhere(void **state) {
 }
 
 static void saved_anywhere_loads_on_three(void **state) {
-  (void)state;
   const place three = {FSDP_FULL, 1, 3};
   fsdp_plan_config to = config_of(&three, 0, false);
   for (size_t p = 0; p < sizeof places / sizeof *places; p += (size_t)test_stride(3)) {
@@ -279,7 +271,6 @@ static void saved_anywhere_loads_on_three(void **state) {
 
 // Any axes in any order: each saves, and loads what each other has saved.
 static void saved_on_any_mesh_loads_on_any(void **state) {
-  (void)state;
   static const struct {
     const char *slow, *fast;
     int sizes[2];
@@ -310,7 +301,6 @@ static void saved_on_any_mesh_loads_on_any(void **state) {
 // Over all ranks each byte of the parts is read once, but for the chunks that two of them need: at most one
 // at either end of what a rank reads of a file and part.
 static void bytes_are_read_once(void **state) {
-  (void)state;
   const place four = {FSDP_FULL, 1, 4};
   const char *folder = io_folder_make();
   fsdp_plan_config config = config_of(&four, 2, false);
@@ -383,7 +373,6 @@ static fsdp_status read_everything(const fsdp_checkpoint *c, const char *path, f
 }
 
 static void every_flipped_bit_is_found(void **state) {
-  (void)state;
   const place two = {FSDP_FULL, 1, 2};
   const char *folder = io_folder_make();
   fsdp_plan_config config = config_of(&two, 1, false);
@@ -446,7 +435,6 @@ static const void *make_bad_range(void *context, const fsdp_checkpoint_range *ra
 
 // From a snapshot and straight from the state; without the value both are written.
 static void no_value_that_is_not_finite_is_saved(void **state) {
-  (void)state;
   static maker m;
   const place one = {FSDP_FULL, 1, 1};
   for (int dtype = 0; dtype < 2; dtype++) {
@@ -476,7 +464,6 @@ static void no_value_that_is_not_finite_is_saved(void **state) {
 
 // Whole files in the places of others.
 static void files_of_others_are_found(void **state) {
-  (void)state;
   const place two = {FSDP_FULL, 1, 2};
   const char *folder = io_folder_make();
   fsdp_plan_config config = config_of(&two, 1, false);
@@ -515,7 +502,6 @@ static int count_names(const char *path) {
 
 // More than 256 ranks: 256 files in a folder. They load on few, and few's on them.
 static void many_ranks_share_folders(void **state) {
-  (void)state;
   enum { RANKS = 520 };
   const place many = {FSDP_FULL, 1, RANKS}, three = {FSDP_FULL, 1, 3}, most = {FSDP_FULL, 1, 256};
   const char *folder = io_folder_make();
@@ -549,7 +535,6 @@ static void many_ranks_share_folders(void **state) {
 
 // Versions 4 to 6 store boxes that follow from mesh, units and cuts; older ones stored a different layout.
 static void older_versions_are_refused(void **state) {
-  (void)state;
   const place one = {FSDP_FULL, 1, 1};
   const char *folder = io_folder_make();
   fsdp_plan_config config = config_of(&one, 1, false);

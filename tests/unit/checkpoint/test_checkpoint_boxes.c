@@ -3,17 +3,12 @@
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"
 #include "runtime/checkpoint/checkpoint.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/harness.h"
 #include "tests/support/models.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static const fsdp_wrap_policy wraps[] = {{FSDP_WRAP_SIZE, 6000, NULL},
                                          {FSDP_WRAP_BLOCK, 0, NULL},
@@ -22,7 +17,6 @@ static const fsdp_wrap_policy wraps[] = {{FSDP_WRAP_SIZE, 6000, NULL},
 
 // The boxes that follow from a layout hold each element of each parameter once, where the flat buffer has it.
 static void boxes_hold_every_element(void **state) {
-  (void)state;
   for (int seed = 0; seed < 40; seed++) {
     uint32_t words[4];
     fsdp_random_words((uint64_t)seed, 0, 0, words);
@@ -65,7 +59,6 @@ static void boxes_hold_every_element(void **state) {
 
 // Slices of shards of any size, by any number of replicas, cover each element once, and the holder is found.
 static void pieces_cover_every_element(void **state) {
-  (void)state;
   for (int shards = 1; shards <= 5; shards++) {
     for (int replicas = 1; replicas <= 7; replicas++) {
       fsdp_checkpoint_unit unit = {.padded_numel = 16 * 9 * shards};

@@ -6,21 +6,16 @@
 #include "runtime/checkpoint/checkpoint_folder.h"
 #include "runtime/exec/session.h"
 #include "runtime/exec/state.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/cuts.h"
 #include "tests/support/draws.h"
 #include "tests/support/harness.h"
 #include "tests/support/io_files.h"
 #include "tests/support/models.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
-
-#include <cmocka.h>
 
 // ---- Plans without a program, and real ones
 
@@ -132,7 +127,6 @@ static void check_elements(const layout *l, int unit, int rank, int **holders) {
 }
 
 static void every_element_is_held_once(void **state) {
-  (void)state;
   for (int seed = 0; seed < test_draws(60, 12); seed++) {
     layout l;
     make_layout(&l, seed, 1);
@@ -235,7 +229,6 @@ static void load(const layout *l, const char *path) {
 }
 
 static void saved_on_any_mesh_loads_on_any(void **state) {
-  (void)state;
   enum { VARIANTS = 3 };
   for (int seed = 0; seed < test_draws(12, 4); seed++)
     for (int from = 0; from < VARIANTS; from++) {
@@ -329,7 +322,6 @@ static void load_each_on_all(layout *layouts, int count) {
 
 // Plans of models: the state of each rank is what another mesh has saved, and padding is zero.
 static void states_load_on_any_mesh(void **state) {
-  (void)state;
   static const struct {
     fsdp_strategy strategy;
     int data, fsdp, tensor, context;
@@ -362,7 +354,6 @@ static void states_load_on_any_mesh(void **state) {
 // Routed experts, five or six of them: saved with them divided among four ranks and loaded on three that
 // shard them, and the other way; in blocks and whole.
 static void experts_load_on_any_mesh(void **state) {
-  (void)state;
   static const char *const meshes[] = {"expert=4", "fsdp=3", "fsdp=2,expert=3", "expert=2,tensor=2",
                                        "fsdp=1"};
   enum { PLACES = sizeof meshes / sizeof *meshes };
@@ -408,7 +399,6 @@ static const void *make_bad_range(void *context, const fsdp_checkpoint_range *ra
 
 // The message about a value that is not finite has its place in the whole parameter.
 static void what_is_not_finite_is_named(void **state) {
-  (void)state;
   static maker m;
   layout l;
   make_one(&l);
@@ -431,7 +421,6 @@ static void what_is_not_finite_is_named(void **state) {
 // ---- The manifest
 
 static void manifests_read_back(void **state) {
-  (void)state;
   for (int seed = 0; seed < 40; seed++) {
     layout l;
     fsdp_checkpoint *again;
@@ -464,7 +453,6 @@ static void seal(json_t *root) {
 }
 
 static void wrong_cuts_are_refused(void **state) {
-  (void)state;
   static const struct {
     const char *key, *value; // of the cut, or of the unit; NULL: removed
     const char *wrong;       // what the message names; NULL: nothing is wrong
@@ -524,7 +512,6 @@ static void wrong_cuts_are_refused(void **state) {
 
 // Parts of a tensor are all of it, each once, here [0, 2] and [2, 3]. Builds that know none read version 6.
 static void wrong_parts_are_refused(void **state) {
-  (void)state;
   static const char *const cases[] = {"[0, 2]", "[0, 1]", "[0, 3]", "[1, 1]", "[-1, 2]", "[0, 0]", "3"};
   fsdp_plan_config config = harness_routed_plan("fsdp=2");
   config.expert_blocks = 2;
@@ -557,7 +544,6 @@ static void wrong_parts_are_refused(void **state) {
 
 // Which bits states were rounded with: said by every manifest but older ones, when one generator drew all.
 static void rounding_is_read(void **state) {
-  (void)state;
   static const struct {
     const char *said, *read; // said NULL: nothing
   } cases[] = {{NULL, "philox-4x32-10"}, {"philox-4x32-7", "philox-4x32-7"}, {"another", "another"}};

@@ -2,21 +2,16 @@
 #include "runtime/base/check.h"
 #include "runtime/checkpoint/checkpoint_file.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/harness.h"
 #include "tests/support/io_files.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 // What is gone is removed at once, by `parts` ranks one after the other.
 static void remove_gone(const char *folder, fsdp_checkpoint_gone_list *gone, int parts) {
@@ -34,7 +29,6 @@ static void prune(const char *folder, int keep) {
 
 static const void *make_zeros(void *context, const fsdp_checkpoint_range *range) {
   static const float zeros[1 << 20];
-  (void)context;
   assert_true(range->numel <= (int64_t)(sizeof zeros / sizeof *zeros));
   return zeros;
 }
@@ -80,7 +74,6 @@ static int64_t step_of(const char *folder, const char *word) {
 
 // The one with the least loss stays beside the newest, and words name each.
 static void the_best_stays_and_is_named(void **state) {
-  (void)state;
   static const double losses[] = {0, 3.5, 2.25, 0, 2.5, 2.25, 4};
   const char *folder = io_folder_make();
   fsdp_checkpoint_index index = {0};
@@ -112,7 +105,6 @@ static void the_best_stays_and_is_named(void **state) {
 
 // What a user renames stays, is listed apart, and is meant by its name alone.
 static void other_names_are_kept(void **state) {
-  (void)state;
   const char *folder = io_folder_make();
   fsdp_checkpoint_gone_list gone = {0};
   fsdp_checkpoint_entry *entries;
@@ -147,7 +139,6 @@ static void other_names_are_kept(void **state) {
 
 // A rank on a node with a folder of its own, which may have a leftover of the same name.
 static void a_folder_of_its_own_is_found(void **state) {
-  (void)state;
   const char *folder = io_folder_make();
   fsdp_error error;
   assert_int_equal(fsdp_checkpoint_begin(folder, 7, 1, &error), FSDP_OK);
@@ -160,7 +151,6 @@ static void a_folder_of_its_own_is_found(void **state) {
 
 // Each rank removes its own file, rank 0 what is left; before that the folder has no checkpoint's name.
 static void what_is_gone_is_removed_in_parts(void **state) {
-  (void)state;
   for (int ranks = 3; ranks <= 300; ranks += 297) {
     const char *folder = io_folder_make();
     fsdp_checkpoint_index index = {0};
@@ -197,7 +187,6 @@ static void what_is_gone_is_removed_in_parts(void **state) {
 
 // A kept manifest is read once: what is known of it is believed until it changes.
 static void manifests_are_read_once(void **state) {
-  (void)state;
   const char *folder = io_folder_make();
   fsdp_checkpoint_index index = {0};
   save(1, folder, 7);
@@ -239,7 +228,6 @@ static void expect_list(const char *folder, const int64_t *steps) {
 #define EXPECT_LIST(folder, ...) expect_list(folder, (const int64_t[]){__VA_ARGS__, 0})
 
 static void folder_keeps_the_newest(void **state) {
-  (void)state;
   const char *folder = io_folder_make();
   for (int64_t step = 10; step <= 40; step += 10) save(1, folder, step);
   EXPECT_LIST(folder, 40, 30, 20, 10);

@@ -1,25 +1,20 @@
 // The lock of an experiment's folder: by flock, and by a file of its own where there is none.
 #include "runtime/checkpoint/checkpoint_lock.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/io_files.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 static char waited_for[512];
 static int waits;
 
 static void remember_wait(const char *folder, const char *holder, int wait_ms) {
-  (void)folder;
   snprintf(waited_for, sizeof waited_for, "%s, %d ms", holder, wait_ms);
   waits++;
 }
@@ -37,7 +32,6 @@ static bool is_there(const char *name) {
 }
 
 static void folder_has_one_writer(void **state) {
-  (void)state;
   char wanted[600];
   const char *folder = io_folder_make();
   fsdp_checkpoint_lock first, second;
@@ -66,14 +60,12 @@ static void folder_has_one_writer(void **state) {
 static int refusal;
 
 static int no_flock(int descriptor, int operation) {
-  (void)descriptor, (void)operation;
   errno = refusal;
   return -1;
 }
 
 // What Lustre and NFS answer when they have no locks.
 static void one_writer_without_flock(void **state) {
-  (void)state;
   static const int reasons[] = {ENOLCK, ENOSYS, EOPNOTSUPP};
   for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++) {
     const char *folder = io_folder_make();
@@ -122,7 +114,6 @@ static void change_held(const char *from, const char *to) {
 }
 
 static void what_the_dead_hold_is_taken_over(void **state) {
-  (void)state;
   const char *folder = io_folder_make();
   fsdp_checkpoint_lock lock;
   fsdp_error error;

@@ -1,16 +1,12 @@
 // Files of configurations: both generations of keys, and every way in which a config.json can be wrong.
 #include "models/model.h"
 #include "runtime/checkpoint/config_json.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/io_files.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-
-#include <cmocka.h>
 
 #define SIZES "\"vocab_size\":128,\"hidden_size\":32,\"intermediate_size\":64,\"num_hidden_layers\":2"
 #define BASE  "\"model_type\":\"llama\"," SIZES ",\"num_attention_heads\":4"
@@ -26,7 +22,6 @@ static void read_good(const char *text, fsdp_model_config *config) {
 }
 
 static void golden_folders_are_read(void **state) {
-  (void)state;
   fsdp_model_config c;
   fsdp_error error;
   IO_OK(fsdp_config_read(FSDP_SOURCE_DIR "/tests/golden/llama3_rope/config.json", &c, &error), &error);
@@ -48,7 +43,6 @@ static void golden_folders_are_read(void **state) {
 }
 
 static void defaults_are_those_of_transformers(void **state) {
-  (void)state;
   fsdp_model_config c;
   read_good("{" BASE "}", &c);
   assert_int_equal(c.num_kv_heads, 4);
@@ -66,7 +60,6 @@ static void defaults_are_those_of_transformers(void **state) {
 }
 
 static void padding_token_counts_from_either_end(void **state) {
-  (void)state;
   static const struct {
     const char *text;
     int64_t token; // and 1
@@ -92,7 +85,6 @@ static void padding_token_counts_from_either_end(void **state) {
 }
 
 static void rope_in_every_spelling(void **state) {
-  (void)state;
   fsdp_model_config c;
   read_good("{" BASE ",\"rope_theta\":5e5,\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,"
             "\"low_freq_factor\":1,\"high_freq_factor\":4.0,\"original_max_position_embeddings\":8192}}",
@@ -175,7 +167,6 @@ static const bad_case bad_cases[] = {
 };
 
 static void every_bad_file_is_refused_with_its_reason(void **state) {
-  (void)state;
   for (size_t i = 0; i < sizeof bad_cases / sizeof *bad_cases; i++) {
     fsdp_model_config config;
     fsdp_error error;
@@ -187,7 +178,6 @@ static void every_bad_file_is_refused_with_its_reason(void **state) {
 }
 
 static void missing_file_is_named(void **state) {
-  (void)state;
   fsdp_model_config config;
   fsdp_error error;
   IO_EXPECT(fsdp_config_read(io_path("none/config.json"), &config, &error), FSDP_ERR_INPUT, &error,
@@ -196,7 +186,6 @@ static void missing_file_is_named(void **state) {
 
 // Neither is waited for, and each is called what it is.
 static void what_is_no_file_is_named(void **state) {
-  (void)state;
   fsdp_model_config config;
   fsdp_error error;
   mkdir(io_path("folder.json"), 0777);
@@ -209,7 +198,6 @@ static void what_is_no_file_is_named(void **state) {
 
 // White space may follow the value, and nothing else.
 static void what_follows_the_end_is_refused(void **state) {
-  (void)state;
   static const char text[] = "{" BASE "} \n\0x{}";
   const int64_t length = (int64_t)strlen(text);
   fsdp_model_config config;
@@ -222,7 +210,6 @@ static void what_follows_the_end_is_refused(void **state) {
 
 // Cuts of a good file are errors, never a crash (sanitizers check that).
 static void every_truncation_is_refused(void **state) {
-  (void)state;
   const char *text = "{" BASE ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2.0},\"rms_norm_eps\":1e-5}";
   for (size_t length = 0; length < strlen(text); length++) {
     fsdp_model_config config;
@@ -234,7 +221,6 @@ static void every_truncation_is_refused(void **state) {
 
 // Each field changed by itself, in configurations that use it.
 static void every_field_that_changes_a_number_is_compared(void **state) {
-  (void)state;
   enum { NUMBERS, NOTHING, LLAMA3_ONLY, SCALED_ONLY };
   fsdp_model_config base, other;
   fsdp_error error;

@@ -6,19 +6,15 @@
 #include "runtime/checkpoint/config_json.h"
 #include "runtime/checkpoint/weights.h"
 #include "runtime/plan/plan.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/draws.h"
 #include "tests/support/io_files.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define GOLDEN FSDP_SOURCE_DIR "/tests/golden/"
 
@@ -71,7 +67,6 @@ static const char *end_file(tensor_file *f, int64_t *data_offset) {
 
 // Experts as the hub has them, and the same numbers by the names of Transformers 5: the same bits.
 static void test_stacked(void **state) {
-  (void)state;
   fsdp_graph *graph = graph_of("qwen2_moe_routed");
   fsdp_weights *hub, *stacked;
   fsdp_error error;
@@ -108,7 +103,6 @@ static void test_stacked(void **state) {
 
 // Layers of multi-token prediction are behind the last; what lies in the model's own and has no place is not.
 static void test_extra_layers(void **state) {
-  (void)state;
   static const struct {
     const char *folder, *name;
     bool is_left_out;
@@ -143,7 +137,6 @@ static void test_extra_layers(void **state) {
 // Qwen3-30B as the hub has it: 18,867 tensors are found, and their training on 8 ranks planned, in 2 s of
 // processor time; under a sanitizer in more.
 static void test_many_tensors(void **state) {
-  (void)state;
   fsdp_plan_config config = {.batch = 1,
                              .seq = 1024,
                              .micro_batches = 1,

@@ -1,18 +1,14 @@
 // safetensors: writing and reading back, reading only what is asked for, and every malformed file.
 #include "runtime/checkpoint/safetensors.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/io_files.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define A "\"a\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]}"
 
@@ -63,7 +59,6 @@ static const char *write_four(void) {
 }
 
 static void what_is_written_is_read(void **state) {
-  (void)state;
   fsdp_error error;
   const char *path = write_four();
   fsdp_safetensors *model = open_good(path);
@@ -96,7 +91,6 @@ static void what_is_written_is_read(void **state) {
 
 // Every finite half against the definition of binary16: (1 + f/1024) * 2^(e-15), or f/1024 * 2^-14 if e is 0.
 static void every_half_is_widened_exactly(void **state) {
-  (void)state;
   uint16_t *halves = malloc(65536 * sizeof *halves);
   float *out = malloc(65536 * sizeof *out);
   fsdp_safetensors_tensor tensor = {.name = "h", .dtype = FSDP_F16, .dims = 1, .shape = {65536}};
@@ -123,7 +117,6 @@ static void every_half_is_widened_exactly(void **state) {
 }
 
 static void only_what_is_asked_for_is_read(void **state) {
-  (void)state;
   fsdp_error error;
   float out[2];
   fsdp_safetensors *model = open_good(write_four());
@@ -135,7 +128,6 @@ static void only_what_is_asked_for_is_read(void **state) {
 }
 
 static void an_abandoned_file_leaves_nothing(void **state) {
-  (void)state;
   fsdp_error error;
   struct stat information;
   io_write_text("kept.safetensors", "the old one");
@@ -207,7 +199,6 @@ static const bad_case bad_cases[] = {
 };
 
 static void every_malformed_file_is_refused_with_its_reason(void **state) {
-  (void)state;
   for (size_t i = 0; i < sizeof bad_cases / sizeof *bad_cases; i++) {
     fsdp_error error;
     const bad_case *c = &bad_cases[i];
@@ -220,7 +211,6 @@ static void every_malformed_file_is_refused_with_its_reason(void **state) {
 }
 
 static void files_that_are_none(void **state) {
-  (void)state;
   fsdp_error error;
   IO_EXPECT(open_bad(io_path("none.safetensors"), &error), FSDP_ERR_INPUT, &error, "none.safetensors",
             "No such file");
@@ -241,7 +231,6 @@ static void files_that_are_none(void **state) {
 
 // Tensors may stand in the header in any order; a stray buffer's dtype and shape do not matter.
 static void unusual_but_good_files(void **state) {
-  (void)state;
   fsdp_safetensors *model =
       open_good(io_write_safetensors("good.safetensors",
                                      "{\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[24,28]}," A
@@ -262,7 +251,6 @@ static const char *write_index(const char *text) {
 }
 
 static void shards_and_their_index(void **state) {
-  (void)state;
   fsdp_error error;
   io_write_safetensors("s1.safetensors", "{" A "}", -1, 24);
   io_write_safetensors("s2.safetensors", "{\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}",
@@ -293,7 +281,6 @@ static void shards_and_their_index(void **state) {
 }
 
 static void a_file_that_shrinks_is_an_error(void **state) {
-  (void)state;
   fsdp_error error;
   float out[6];
   io_write_safetensors("shrinks.safetensors", "{" A "}", -1, 24);

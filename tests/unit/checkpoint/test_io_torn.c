@@ -3,20 +3,16 @@
 #include "models/graph/op.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/data/dataset.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/draws.h"
 #include "tests/support/harness.h"
 #include "tests/support/io_files.h"
 #include "tests/support/token_bytes.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define SEQ     8
 #define VOCAB   60000
@@ -57,7 +53,6 @@ static unsigned char *make_tokens(int width, int64_t *length) {
 }
 
 static void a_flipped_bit_of_tokens_is_found(void **state) {
-  (void)state;
   for (int width = 1; width <= 4; width *= 2) {
     int64_t length, accepted = 0;
     unsigned char *file = make_tokens(width, &length);
@@ -81,7 +76,6 @@ static void a_flipped_bit_of_tokens_is_found(void **state) {
 }
 
 static void a_file_of_tokens_that_is_cut_off_is_found(void **state) {
-  (void)state;
   int64_t length;
   unsigned char *file = make_tokens(2, &length);
   samples read;
@@ -102,7 +96,6 @@ static fsdp_checkpoint *small_checkpoint(fsdp_plan **plan) {
 }
 
 static void a_damaged_manifest_is_found(void **state) {
-  (void)state;
   fsdp_plan *plan;
   fsdp_error error;
   fsdp_checkpoint *made = small_checkpoint(&plan), *read;
@@ -131,7 +124,6 @@ static void a_damaged_manifest_is_found(void **state) {
 
 // Its checksum covers the object alone.
 static void what_follows_a_manifest_is_found(void **state) {
-  (void)state;
   static const char ends[] = "\n \0garbage";
   fsdp_plan *plan;
   fsdp_error error;

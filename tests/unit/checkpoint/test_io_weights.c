@@ -3,16 +3,12 @@
 #include "runtime/base/random.h"
 #include "runtime/checkpoint/config_json.h"
 #include "runtime/checkpoint/weights.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/io_files.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define GOLDEN FSDP_SOURCE_DIR "/tests/golden/"
 
@@ -32,7 +28,6 @@ static fsdp_graph *graph_of(const char *folder) {
 }
 
 static void every_golden_folder_is_matched(void **state) {
-  (void)state;
   static const char *const folders[] = {"grouped",         "tied", "llama3_rope",
                                         "multi_query_257", "odd",  "wide_32001"};
   for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
@@ -119,7 +114,6 @@ static fsdp_status match(const fsdp_graph *graph, variant v, fsdp_error *error) 
 }
 
 static void what_does_not_belong_together_is_named(void **state) {
-  (void)state;
   fsdp_error error;
   fsdp_graph *graph = graph_of("tied");
   const char *norm = "model.layers.1.input_layernorm.weight";
@@ -147,7 +141,6 @@ static void what_does_not_belong_together_is_named(void **state) {
 
 // Of two weights that are one, programs store both or either; a head of which one row was trained is no copy.
 static void a_tied_weight_may_be_stored_as_either(void **state) {
-  (void)state;
   fsdp_error error;
   fsdp_graph *graph = graph_with("tied", 4096);
   const char *embedding = "model.embed_tokens.weight", *head = "lm_head.weight";
@@ -171,7 +164,6 @@ static void a_tied_weight_may_be_stored_as_either(void **state) {
 
 // Files of the model without its head name their tensors without its prefix.
 static void a_prefix_may_be_left_out(void **state) {
-  (void)state;
   fsdp_error error;
   fsdp_graph *graph = graph_of("tied");
   const variant bare = {.without = "model."};
@@ -190,7 +182,6 @@ static void a_prefix_may_be_left_out(void **state) {
 // Whatever the bytes are, opening either succeeds or names a reason; the sanitizers check that nothing else
 // happens.
 static void a_damaged_header_never_crashes(void **state) {
-  (void)state;
   fsdp_error error;
   fsdp_graph *graph = graph_of("tied");
   FILE *file = fopen(

@@ -5,16 +5,13 @@
 #include "runtime/exchange/link_inproc.h"
 #include "runtime/exchange/small_sum.h"
 #include "runtime/watch/hearing.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/draws.h"
 
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 // After the headers that it needs.
-#include <cmocka.h>
 
 // ---- Ranks as threads
 
@@ -132,7 +129,6 @@ static void run_some(rank *self) {
 }
 
 static void test_results(void **state) {
-  (void)state;
   for (int s = 0; s < SIZES; s++) {
     assert_int_equal(run_ranks(sizes[s], run_reduce, 0, NULL), 0);
     assert_int_equal(run_ranks(sizes[s], run_broadcast, 1000, NULL), 0);
@@ -168,7 +164,6 @@ static void run_small_sum(rank *self) {
 }
 
 static void test_few_values(void **state) {
-  (void)state;
   static const int counts[] = {1, 2, 13, 64, 65, 200};
   for (size_t s = 0; s < sizeof counts / sizeof *counts; s++)
     assert_int_equal(run_ranks(counts[s], run_small_sum, 0, NULL), 0);
@@ -222,7 +217,6 @@ static void run_errors(fsdp_world *world, void *argument) {
 }
 
 static void run_agreement(fsdp_world *world, void *argument) {
-  (void)argument;
   for (int other = 1; other < world->size; other++) {
     uint64_t values[3] = {7, world->rank >= other ? UINT64_MAX : 0, world->rank == other ? 1 : 2};
     int differs[3];
@@ -239,7 +233,6 @@ static void run_agreement(fsdp_world *world, void *argument) {
 }
 
 static void test_worlds(void **state) {
-  (void)state;
   static const int shapes[][2] = {{1, 1}, {4, 4}, {5, 2}, {12, 4}, {33, 8}};
   for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
     int each = shapes[s][1];
@@ -257,7 +250,6 @@ static void test_worlds(void **state) {
 // ---- Who hears of whom
 
 static void test_hearing(void **state) {
-  (void)state;
   static const int shapes[][3] = {
       {4, 2, 65}, {130, 2, 65}, {132, 2, 65}, {9, 1, 3}, {1000, 8, 65}}; // and a circle
   for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
@@ -353,7 +345,6 @@ static fsdp_link_counts greatest(int size, void (*run)(rank *self), int64_t *all
 }
 
 static void test_costs(void **state) {
-  (void)state;
   static const int many[] = {2, 3, 8, 11, 64, 100, 128, 256};
   for (size_t s = 0; s < sizeof many / sizeof *many; s += (size_t)test_stride(3)) {
     int size = many[s], rounds = log2_up(size);

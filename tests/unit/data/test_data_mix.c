@@ -3,26 +3,20 @@
 // other.
 #include "runtime/base/random.h"
 #include "runtime/data/sampler.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/draws.h"
 #include "tests/support/io_files.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 static int set_up(void **state) {
-  (void)state;
   return chdir(io_folder_make());
 }
 
 static int tear_down(void **state) {
-  (void)state;
   io_folder_remove();
   return chdir(FSDP_SOURCE_DIR);
 }
@@ -82,7 +76,6 @@ static void check_order(const int64_t *counts, const double *shares, int groups,
 }
 
 static void every_group_has_its_share(void **state) {
-  (void)state;
   check_order((int64_t[]){100, 900}, (double[]){0.7, 0.3}, 2, 0, 5);
   check_order((int64_t[]){100, 900}, (double[]){0.7, 0.3}, 2, 50, 5);
   for (int trial = 0; trial < test_draws(30, 8); trial++) {
@@ -103,7 +96,6 @@ static void every_group_has_its_share(void **state) {
 
 // Orders are of the seed, and groups of like sizes are not permuted alike.
 static void seeds_and_groups_differ(void **state) {
-  (void)state;
   const int64_t counts[] = {500, 500};
   const double shares[] = {0.5, 0.5};
   fsdp_sampler a = sampler_of(counts, shares, 2, 1), b = sampler_of(counts, shares, 2, 2);
@@ -120,7 +112,6 @@ static void seeds_and_groups_differ(void **state) {
 }
 
 static void weights_that_leave_nothing_are_refused(void **state) {
-  (void)state;
   fsdp_sampler sampler = {.sample_count = 10, .global_batch = 1};
   fsdp_sampler_group groups[FSDP_SAMPLER_GROUPS_MAX + 1] = {{.share = 0.99, .count = 5},
                                                             {.share = 0.01, .first = 5, .count = 5}};
@@ -140,7 +131,6 @@ static void weights_that_leave_nothing_are_refused(void **state) {
 }
 
 static void paths_have_weights(void **state) {
-  (void)state;
   fsdp_data_paths paths;
   fsdp_error error;
   for (const char *name = "a.txt b1.txt b2.txt c:3.txt d.txt:4"; *name; name += *name == ' ') {
@@ -181,7 +171,6 @@ static void paths_have_weights(void **state) {
 
 // Every sample has the bytes of one group alone, where without weights one would run over the border.
 static void samples_stay_in_their_group(void **state) {
-  (void)state;
   enum { SEQ = 4 };
   io_write_text("a.txt", "aaaaaaaaaaaaaaa"); // 15: three samples, and two tokens that none has
   io_write_text("b1.txt", "bbb");

@@ -3,17 +3,13 @@
 #include "runtime/base/random.h"
 #include "runtime/data/dataset.h"
 #include "runtime/data/token_view.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/io_files.h"
 
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define TOKENIZER     FSDP_SOURCE_DIR "/tests/golden/prepare/tokenizer.json"
 #define LENGTH(array) ((int64_t)(sizeof(array) / sizeof *(array)))
@@ -24,7 +20,6 @@ static fsdp_status open_verified(const char *path, int64_t vocab_size, fsdp_erro
 }
 
 static void tokens_of_others_are_read_as_they_are(void **state) {
-  (void)state;
   static const int32_t magics[] = {20240520, 20240801, 0}, versions[] = {1, 7, 0};
   for (int kind = 0; kind < 3; kind++) {
     unsigned char file[1024 + 400] = {0};
@@ -75,7 +70,6 @@ static void tokens_of_others_are_read_as_they_are(void **state) {
 
 // What is called .bin and is not tokens, or not of the width that it would be read with.
 static void what_is_no_bin_of_tokens_is_refused(void **state) {
-  (void)state;
   fsdp_error error;
   int32_t header[300] = {20240522, 1, 40};
   IO_EXPECT(open_verified(io_write("hellaswag.bin", header, sizeof header), 65536, &error), FSDP_ERR_INPUT,
@@ -104,7 +98,6 @@ static void what_is_no_bin_of_tokens_is_refused(void **state) {
 
 // The first token that is too large, against a loop.
 static void a_token_is_found(void **state) {
-  (void)state;
   enum { COUNT = 1000 };
   static const int64_t limits[] = {1, 200, 255, 256, 60000, 65535, 65536, 200000, 1LL << 31};
   for (int width = 1; width <= 4; width *= 2) {
@@ -137,7 +130,6 @@ static void a_token_is_found(void **state) {
 
 // Shares of the reading: each token too large is found by just one of them.
 static void shares_read_everything_once(void **state) {
-  (void)state;
   enum { COUNT = 23 };
   for (int64_t bad = 0; bad < COUNT; bad++) {
     uint16_t tokens[COUNT];
@@ -173,7 +165,6 @@ static uint64_t fingerprint_of_zeros(int64_t bytes, int64_t place) {
 
 // Of `.bin` files above 1 GiB only the number of tokens and the ends are read. The files are sparse.
 static void a_large_file_has_the_fingerprint_of_its_ends(void **state) {
-  (void)state;
   const int64_t size = (1LL << 30) + 4096, end = 65536;
   const uint64_t zeros = fingerprint_of_zeros(size, -1);
   assert_true(fingerprint_of_zeros(size, end) == zeros);

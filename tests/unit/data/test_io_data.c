@@ -4,16 +4,12 @@
 #include "runtime/data/builtin_text.h"
 #include "runtime/data/dataset.h"
 #include "runtime/data/sampler.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/io_files.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-
-#include <cmocka.h>
 
 static fsdp_dataset *open_good(const char *paths, int64_t seq, int64_t global_batch) {
   return io_dataset(paths,
@@ -21,7 +17,6 @@ static fsdp_dataset *open_good(const char *paths, int64_t seq, int64_t global_ba
 }
 
 static void the_builtin_text_is_real(void **state) {
-  (void)state;
   assert_true(fsdp_builtin_text_bytes() >= 200000);
   int64_t letters = 0;
   for (int64_t i = 0; i < fsdp_builtin_text_bytes(); i++) {
@@ -40,7 +35,6 @@ static void the_builtin_text_is_real(void **state) {
 
 // Three files whose ends fall inside samples, against the text put together by hand.
 static void samples_run_over_the_ends_of_files(void **state) {
-  (void)state;
   static const char *const parts[] = {"abcde", "f", "ghijklmnopqrstuvwxyz\xff\x01"};
   char paths[2048], all[64];
   snprintf(paths, sizeof paths, "%s,%s,%s", io_write_text("0.txt", parts[0]),
@@ -70,7 +64,6 @@ static void samples_run_over_the_ends_of_files(void **state) {
 }
 
 static void a_text_of_just_one_batch_suffices(void **state) {
-  (void)state;
   fsdp_error error;
   const char *path = io_write_text("nine.txt", "123456789");
   fsdp_dataset *dataset = open_good(path, 4, 2);
@@ -85,7 +78,6 @@ static void a_text_of_just_one_batch_suffices(void **state) {
 }
 
 static void bad_paths_are_named(void **state) {
-  (void)state;
   fsdp_error error;
   const char *paths;
   char good[512], both[1100];
@@ -117,7 +109,6 @@ static void bad_paths_are_named(void **state) {
 
 // Each epoch visits every sample but the dropped ones once, and epochs and seeds differ.
 static void an_epoch_is_a_permutation(void **state) {
-  (void)state;
   for (int64_t samples = 1; samples < 70; samples += 4) {
     for (int64_t batch = 1; batch <= samples && batch < 9; batch += 3) {
       fsdp_sampler sampler = {.seed = 5, .sample_count = samples, .global_batch = batch};
@@ -147,7 +138,6 @@ static void an_epoch_is_a_permutation(void **state) {
 
 // The samples of a step are the same however ranks and micro-batches cut them, and each is taken just once.
 static void no_split_changes_a_step(void **state) {
-  (void)state;
   const int64_t global = 24;
   fsdp_sampler sampler = {.seed = 9, .sample_count = 100, .global_batch = global};
   for (int64_t ranks = 1; ranks <= global; ranks++) {

@@ -1,11 +1,9 @@
 // The files that --data names: patterns and what is literal, their order, what is refused; and a data set of
 // many files.
 #include "runtime/data/data_paths.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/io_files.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,16 +11,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 // Every test runs in an empty folder of its own.
 static int set_up(void **state) {
-  (void)state;
   return chdir(io_folder_make());
 }
 
 static int tear_down(void **state) {
-  (void)state;
   io_folder_remove();
   return chdir(FSDP_SOURCE_DIR);
 }
@@ -58,7 +52,6 @@ static void expect(const char *list, const char *wanted) {
   } while (0)
 
 static void patterns_are_the_files_they_match(void **state) {
-  (void)state;
   make_files("t_10.bin t_2.bin t_1.bin v_1.bin T_1.bin t_1.tok .t_3.bin");
   expect("t_*.bin", "t_1.bin t_10.bin t_2.bin");
   expect("t_?.bin", "t_1.bin t_2.bin");
@@ -76,7 +69,6 @@ static void patterns_are_the_files_they_match(void **state) {
 }
 
 static void names_with_letters_of_patterns_are_names(void **state) {
-  (void)state;
   mkdir("d[1]", 0700), mkdir("d1", 0700), mkdir("e[1]", 0700), mkdir("e1", 0700);
   make_files("a[1].txt a1.txt b[1] d[1]/x.bin d1/y.bin e1/z.bin");
   expect("a[1].txt", "a[1].txt");
@@ -91,7 +83,6 @@ static void names_with_letters_of_patterns_are_names(void **state) {
 }
 
 static void a_pattern_without_a_match_is_explained(void **state) {
-  (void)state;
   mkdir("sub", 0700);
   make_files("train_1.bin train_2.bin train_3.bin val_1.bin a.txt sub/x.tok");
   REFUSED("trains_*.bin", "\"trains_*.bin\"",
@@ -106,7 +97,6 @@ static void a_pattern_without_a_match_is_explained(void **state) {
 }
 
 static void other_bad_lists_are_refused(void **state) {
-  (void)state;
   make_files("a_1.bin a_2.bin");
   REFUSED("a_*.bin,,", "comma");
   REFUSED(",a", "comma");
@@ -121,7 +111,6 @@ static void other_bad_lists_are_refused(void **state) {
 }
 
 static void common_files_are_counted(void **state) {
-  (void)state;
   make_files("t_1.bin t_2.bin v_1.bin");
   fsdp_data_paths all, some, none;
   fsdp_error error;
@@ -155,7 +144,6 @@ static void common_files_are_counted(void **state) {
 
 // More files than handles that may be open; the samples are those of the tokens one after the other.
 static void a_data_set_of_many_files(void **state) {
-  (void)state;
   enum { FILES = 1100, EACH = 7, SEQ = 16 };
   struct rlimit before, few;
   for (int i = 0; i < FILES; i++) {

@@ -2,14 +2,10 @@
 // read here and for data whose prompts leave nothing to learn.
 #include "runtime/data/dataset.h"
 #include "runtime/data/token_source.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/io_files.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define COMPLETIONS   FSDP_SOURCE_DIR "/tests/golden/prepare/completions.jsonl"
 #define ALPACA        FSDP_SOURCE_DIR "/tests/golden/prepare/alpaca.tok"
@@ -17,7 +13,6 @@
 
 // tests/program/scripts/test_prepare_data.py has the same bytes.
 static void completions_are_bytes(void **state) {
-  (void)state;
   static const char wanted[] = "The wren is a bird.\0"
                                "xy";
   static const char wanted_learned[] = " a bird.\0y";
@@ -41,7 +36,6 @@ static void completions_are_bytes(void **state) {
 
 // The prompt that Stanford Alpaca's records have is not learned, though a "text" repeats it.
 static void alpaca_with_a_text_is_alpaca(void **state) {
-  (void)state;
   static const char *const records[] = {
       "{\"instruction\": \"Say.\", \"input\": \"\", \"output\": \"It.\", \"text\": \"Say. It.\"}",
       "{\"text\": \"Say. It.\", \"instruction\": \"Say.\"}"};
@@ -64,7 +58,6 @@ static fsdp_status open_with(const char *path, int64_t seq, int64_t global_batch
 }
 
 static void bad_records_are_named_by_line(void **state) {
-  (void)state;
   static const struct {
     const char *content, *what;
   } cases[] = {
@@ -87,7 +80,6 @@ static void bad_records_are_named_by_line(void **state) {
 
 // Answers begin behind 29, 41 and 28 tokens of prompt (test_io_tokens.c).
 static void prompts_that_fill_the_sequence_are_reported(void **state) {
-  (void)state;
   fsdp_error error;
   fsdp_dataset_config config = {.seq = 41, .global_batch = 3, .vocab_size = 60000};
   config.packing = FSDP_PACKING_OFF;

@@ -5,12 +5,10 @@
 #include "runtime/data/dataset.h"
 #include "runtime/data/sampler.h"
 #include "runtime/data/token_source.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/io_files.h"
 #include "tests/support/token_bytes.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,8 +16,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include <xxhash.h>
-
-#include <cmocka.h>
 
 #define ALPACA        FSDP_SOURCE_DIR "/tests/golden/prepare/alpaca.tok"
 #define TOKENIZER     FSDP_SOURCE_DIR "/tests/golden/prepare/tokenizer.json"
@@ -54,7 +50,6 @@ static bool is_learned(int64_t index) {
 }
 
 static void prompts_are_not_learned(void **state) {
-  (void)state;
   fsdp_token_source source;
   fsdp_error error;
   uint64_t hash;
@@ -176,7 +171,6 @@ static void compare(const fsdp_dataset *dataset, int64_t sample, int64_t T, int6
 }
 
 static void stream_samples_run_over_documents_and_files(void **state) {
-  (void)state;
   static stream parts[3];
   static uint32_t tokens[12000];
   static uint8_t counts[12000];
@@ -208,7 +202,6 @@ static void stream_samples_run_over_documents_and_files(void **state) {
 }
 
 static void a_sample_without_packing_is_one_document(void **state) {
-  (void)state;
   static stream parts[2];
   char paths[1100];
   for (int i = 0; i < 2; i++) draw(&parts[i], 2 + 2 * i, false, (uint64_t)i + 5);
@@ -242,7 +235,6 @@ static void a_sample_without_packing_is_one_document(void **state) {
 
 // The same file of records through the built-in reader and through scripts/prepare_data.py.
 static void records_are_the_prepared_bytes(void **state) {
-  (void)state;
   fsdp_token_source a, b;
   fsdp_error error;
   IO_OK(fsdp_token_source_open(RECORDS, NULL, 0, &a, &error), &error);
@@ -275,7 +267,6 @@ static void records_are_the_prepared_bytes(void **state) {
 }
 
 static void bad_records_are_named_by_line(void **state) {
-  (void)state;
   static const struct {
     const char *file, *content, *place, *what;
   } cases[] = {
@@ -315,7 +306,6 @@ static void bad_records_are_named_by_line(void **state) {
 
 // A file's kind is its name's ending, whatever dots its folders have.
 static void dots_in_folders_are_no_ending(void **state) {
-  (void)state;
   static const char *const files[] = {"v1.2/a.jsonl", "v1.2/b.c.jsonl", "v1.2/../a.jsonl"};
   mkdir(io_path("v1.2"), 0777);
   for (int64_t i = 0; i < LENGTH(files); i++) {
@@ -330,7 +320,6 @@ static void dots_in_folders_are_no_ending(void **state) {
 }
 
 static void data_and_model_must_belong_together(void **state) {
-  (void)state;
   static stream s;
   fsdp_error error;
   char other[512], tokens[512], bytes[512], both[1100];
@@ -384,7 +373,6 @@ static void data_and_model_must_belong_together(void **state) {
 
 // A file's header, changed in one place and given the right checksum.
 static void contradictions_are_refused(void **state) {
-  (void)state;
   static const struct {
     int offset, bytes;
     uint64_t value;
@@ -436,7 +424,6 @@ static void contradictions_are_refused(void **state) {
 }
 
 static void damage_is_found(void **state) {
-  (void)state;
   static stream s;
   fsdp_error error;
   int64_t length;
@@ -455,7 +442,6 @@ static void damage_is_found(void **state) {
 
 // Shares of the reading: each prepared file is compared with its checksums by just one of them.
 static void a_file_is_verified_by_one_share(void **state) {
-  (void)state;
   enum { FILES = 5 };
   static stream s;
   int64_t length;
@@ -485,7 +471,6 @@ static void a_file_is_verified_by_one_share(void **state) {
 
 // A token past the vocabulary would read past the embedding, so filling such a sample aborts.
 static void a_damaged_token_is_not_trained_on(void **state) {
-  (void)state;
   static stream s;
   draw(&s, 2, true, 0);
   s.tokens[100] = 60000;
@@ -508,7 +493,6 @@ static void a_damaged_token_is_not_trained_on(void **state) {
 }
 
 static void fingerprints_tell_data_apart(void **state) {
-  (void)state;
   static stream s;
   uint64_t prints[3];
   for (int i = 0; i < 3; i++) {
@@ -523,7 +507,6 @@ static void fingerprints_tell_data_apart(void **state) {
 }
 
 static void held_out_samples_are_never_trained_on(void **state) {
-  (void)state;
   for (int64_t samples = 2; samples < 90; samples += 11) {
     for (int64_t held_out = 0; held_out < samples; held_out += 3) {
       for (int64_t batch = 1; batch <= samples - held_out; batch += 4) {
@@ -564,7 +547,6 @@ static void held_out_samples_are_never_trained_on(void **state) {
 }
 
 static void the_part_to_hold_out_is_checked(void **state) {
-  (void)state;
   static const struct {
     double amount;
     int64_t held_out; // -1: refused

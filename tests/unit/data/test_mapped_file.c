@@ -1,19 +1,15 @@
 // Files that become shorter while they are mapped: what is gone is read as zeros, and the file is named.
 #include "runtime/data/mapped_file.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/io_files.h"
 
 #include <fcntl.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { PAGE = 4096, PAGES = 5 };
 
@@ -61,7 +57,6 @@ static void read_lost_pages(void) {
 }
 
 static void what_is_gone_is_zeros(void **state) {
-  (void)state;
   assert_int_equal(in_child(read_lost_pages), 0);
 }
 
@@ -78,7 +73,6 @@ static void read_other_memory(void) {
 }
 
 static void other_memory_ends_the_process(void **state) {
-  (void)state;
   int status = in_child(read_other_memory);
   assert_true(WIFSIGNALED(status));
   assert_int_equal(WTERMSIG(status), SIGBUS);

@@ -3,14 +3,10 @@
 #include "runtime/base/random.h"
 #include "runtime/data/packing.h"
 #include "runtime/data/spread.h"
+#include "tests/support/cmocka.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { SAMPLES_MAX = 512 };
 
@@ -43,7 +39,6 @@ static double imbalance(const double *work, int64_t groups, int64_t each, const 
 }
 
 static void test_by_hand(void **state) {
-  (void)state;
   int64_t sample_at[6];
   // 9 and 8 first; 5 to the second, which has less, then 4 to the first, and of 3 and 1 the first has no
   // room.
@@ -56,7 +51,6 @@ static void test_by_hand(void **state) {
 
 // A micro-batch has the same samples on any number of ranks, and each rank about as much of its work.
 static void test_micro_batches(void **state) {
-  (void)state;
   enum { EACH = 24, MICRO_BATCHES = 5, COUNT = EACH * MICRO_BATCHES };
   double work[COUNT];
   int64_t alone[COUNT], sample_at[COUNT];
@@ -84,7 +78,6 @@ static int64_t length_of(const void *context, int64_t document) {
 
 // The work of rows that are packed from log-normal lengths (mean 300), a thousand steps of 8 ranks.
 static void test_balance(void **state) {
-  (void)state;
   enum { DOCUMENTS = 200000, SEQ = 2048, STEPS = 1000 };
   float *normal = fsdp_alloc(DOCUMENTS * sizeof *normal);
   int64_t *lengths = fsdp_alloc(DOCUMENTS * sizeof *lengths), sample_at[SAMPLES_MAX];

@@ -3,16 +3,11 @@
 #include "runtime/base/random.h"
 #include "runtime/device/device.h"
 #include "runtime/device/gpu.h"
+#include "tests/support/cmocka.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static fsdp_device *create(fsdp_device_config config) {
   fsdp_device *device;
@@ -34,7 +29,6 @@ typedef struct journal {
 } journal;
 
 static void append(const fsdp_work *work, const fsdp_stream_context *context) {
-  (void)context;
   journal *log = work->owner;
   log->entries[log->count++] = work->item;
 }
@@ -42,7 +36,6 @@ static void append(const fsdp_work *work, const fsdp_stream_context *context) {
 // Each piece of work waits for the one before, on a random stream: whatever the threads do, the order is the
 // issue's.
 static void waits_order_streams(void **state) {
-  (void)state;
   fsdp_device *device = create_streams(8);
   journal *log = fsdp_alloc_zeroed(1, sizeof *log);
   fsdp_stream before = FSDP_STREAM_COMPUTE;
@@ -64,7 +57,6 @@ static void waits_order_streams(void **state) {
 
 // A queue of two entries: launching sleeps while it is full, and nothing is lost.
 static void a_full_queue_waits(void **state) {
-  (void)state;
   fsdp_device *device = create_streams(2);
   journal *log = fsdp_alloc_zeroed(1, sizeof *log);
   uint64_t ticket = 0;
@@ -86,7 +78,6 @@ static void h2d(const fsdp_work *work, const fsdp_stream_context *context) {
 }
 
 static void copies_cross_arenas(void **state) {
-  (void)state;
   fsdp_device *device = create_streams(8);
   unsigned char values[128], back[128];
   for (int i = 0; i < 128; i++) values[i] = (unsigned char)(i * 3);
@@ -99,7 +90,6 @@ static void copies_cross_arenas(void **state) {
 }
 
 static void places_are_located(void **state) {
-  (void)state;
   fsdp_device *device = create_streams(8);
   fsdp_space space;
   int64_t offset;
@@ -115,7 +105,6 @@ static void places_are_located(void **state) {
 
 // What a peer would read through the arena's file is what the arena holds.
 static void shared_arenas_are_files(void **state) {
-  (void)state;
   fsdp_device *device = create((fsdp_device_config){.arena_bytes = {10000, 0}, .shared = true});
   assert_null(device->arenas.memory[FSDP_SPACE_HOST]);
   assert_int_equal(device->arenas.file[FSDP_SPACE_HOST], -1);
@@ -127,7 +116,6 @@ static void shared_arenas_are_files(void **state) {
 }
 
 static void what_does_not_fit_is_refused(void **state) {
-  (void)state;
   fsdp_device_config config = {.arena_bytes = {INT64_C(1) << 60, 0}};
   fsdp_device *device;
   fsdp_error error;
@@ -136,7 +124,6 @@ static void what_does_not_fit_is_refused(void **state) {
 }
 
 static void poisoned_arenas_hold_no_number(void **state) {
-  (void)state;
   fsdp_device *device = create((fsdp_device_config){.arena_bytes = {4096, 64}, .poisoned = true});
   for (int space = 0; space < FSDP_SPACE_COUNT; space++) {
     for (int64_t i = 0; i < device->arenas.bytes[space] / 4; i++) {
@@ -147,7 +134,6 @@ static void poisoned_arenas_hold_no_number(void **state) {
 }
 
 static void peaks_are_found_by_name(void **state) {
-  (void)state;
   assert_float_equal(fsdp_gpu_peak_flops("NVIDIA H200", FSDP_BF16), 989.4e12, 1e6);
   assert_float_equal(fsdp_gpu_peak_flops("NVIDIA H100 PCIe", FSDP_BF16), 756e12, 1e6);
   assert_float_equal(fsdp_gpu_peak_flops("NVIDIA H100 80GB HBM3", FSDP_F32), 67e12, 1e6);

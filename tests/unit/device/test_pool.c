@@ -1,15 +1,11 @@
 // The pool: every index runs once, on any number of threads, region after region.
 #include "runtime/device/pool.h"
+#include "tests/support/cmocka.h"
 
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { INDICES = 1000, THREADS_MAX = 5 };
 
@@ -26,7 +22,6 @@ static void count_index(void *argument, int64_t index, void *scratch) {
 }
 
 static void test_every_index_once(void **state) {
-  (void)state;
   static const int64_t counts[] = {0, 1, 2, 3, 7, INDICES};
   for (int threads = 1; threads <= THREADS_MAX; threads++) {
     fsdp_pool *pool = fsdp_pool_create(threads);
@@ -55,7 +50,6 @@ static void meet(void *argument, int64_t index, void *scratch) {
 }
 
 static void test_threads_run_side_by_side(void **state) {
-  (void)state;
   fsdp_pool *pool = fsdp_pool_create(3);
   meeting m;
   assert_int_equal(pthread_barrier_init(&m.barrier, NULL, 3), 0);
@@ -68,7 +62,6 @@ static void test_threads_run_side_by_side(void **state) {
 }
 
 static void double_number(void *argument, int64_t index, void *scratch) {
-  (void)scratch;
   ((int64_t *)argument)[index] *= 2;
 }
 
@@ -85,7 +78,6 @@ static void *own_pool(void *argument) {
 
 // What a region writes is there for the caller, and for the next region whichever thread runs it.
 static void test_pools_are_independent(void **state) {
-  (void)state;
   pthread_t threads[3];
   int64_t numbers[3][10];
   for (int i = 0; i < 3; i++) {
@@ -98,7 +90,6 @@ static void test_pools_are_independent(void **state) {
 }
 
 static void test_destroy_nothing(void **state) {
-  (void)state;
   fsdp_pool_destroy(NULL);
 }
 

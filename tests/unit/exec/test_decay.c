@@ -1,15 +1,11 @@
 // Weight decay on matrices alone. AdamW's decay adds to what the moments do, so after the first step, whose
 // gradients do not depend on it, each matrix has the bits of a run that decays everything, and every norm and
 // bias those of a run that decays nothing, wherever shards begin and end.
+#include "tests/support/cmocka.h"
 #include "tests/support/draws.h"
 #include "tests/support/harness.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 // Under fsdp=5,tensor=2 shards begin inside a row of a matrix cut by columns.
 static const struct {
@@ -51,7 +47,6 @@ static bool same(const harness_tensor *a, const harness_tensor *b) {
 }
 
 static void test_matrices(void **state) {
-  (void)state;
   for (int place = 0; place < PLACES; place += test_stride(2)) {
     harness_result *all = train(place, 0.5f, FSDP_DECAY_ALL), *none = train(place, 0, FSDP_DECAY_ALL);
     harness_result *some = train(place, 0.5f, FSDP_DECAY_MATRICES);

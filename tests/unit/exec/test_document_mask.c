@@ -3,17 +3,13 @@
 #include "models/family.h"
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/draws.h"
 #include "tests/support/harness.h"
 #include "tests/support/models.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { VOCABULARY = 61, ROWS = 4 };
 
@@ -180,7 +176,6 @@ static bool expect_no_leak(source *s, const harness_config *config, const char *
 // Targets count in one document alone, so that loss and gradients are its own: no bit of them changes with a
 // token of another document, be it read by attention's forward or reached by its backward.
 static void test_no_leak(void **state) {
-  (void)state;
   int compared = 0, runs = test_draws(100, 10);
   for (int n = 0; n < runs; n++) {
     source s = {.seed = 1000 + (uint64_t)n};
@@ -254,7 +249,6 @@ static double greatest_distance(const harness_result *a, const harness_result *b
 
 // fp32 sums in another order.
 static void test_packed_is_alone(void **state) {
-  (void)state;
   for (int n = 0; n < test_draws(25, 5); n++) {
     source s = {.seed = 9000 + (uint64_t)n};
     harness_config config = draw_config(&s, n % MODELS), single = config;
@@ -292,7 +286,6 @@ static struct {
 } asked;
 
 static void ask(const harness_config *config, fsdp_executor *executor, int rank) {
-  (void)config;
   const fsdp_plan *plan = fsdp_executor_config_of(executor)->plan;
   float logits[VOCABULARY];
   int64_t row = FSDP_NO_ROW;
@@ -325,7 +318,6 @@ static void find_logits(harness_config config, rows r, int64_t sequences, int64_
 }
 
 static void test_packed_logits(void **state) {
-  (void)state;
   for (int n = 0; n < test_draws(20, 5); n++) {
     source s = {.seed = 7000 + (uint64_t)n};
     harness_config config = draw_config(&s, n % MODELS), single = config;
@@ -391,7 +383,6 @@ static void add_documents(const harness_config *config, rows r, harness_result *
 
 // Each document counts the same, whatever mesh its row lies on; some of its targets do not count.
 static void test_loss_of_documents(void **state) {
-  (void)state;
   for (int n = 0; n < test_draws(16, 4); n++) {
     source s = {.seed = 500 + (uint64_t)n};
     harness_config config = draw_config(&s, n % MODELS), single;
@@ -429,7 +420,6 @@ static void test_loss_of_documents(void **state) {
 
 // What a plan is does not depend on documents, and without them nothing of it changes.
 static void test_plan(void **state) {
-  (void)state;
   fsdp_plan_config config = harness_small_plan(2);
   fsdp_plan *plans[2];
   fsdp_error error;

@@ -2,17 +2,13 @@
 // documents; none in an evaluation; and what a plan is without it.
 #include "models/family.h"
 #include "runtime/base/check.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/draws.h"
 #include "tests/support/harness.h"
 #include "tests/support/models.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { SEQUENCES = 12, STEPS = 3 };
 
@@ -91,7 +87,6 @@ static void expect_curve(const harness_result *found, const harness_result *expe
 }
 
 static void test_one_curve(void **state) {
-  (void)state;
   for (int m = 0; m < MODELS; m++) {
     const harness_config one = config_of(m);
     harness_config without = one;
@@ -116,7 +111,6 @@ static void test_one_curve(void **state) {
 
 // Each of the three drops something of its own, and steps drop different elements of the same batch.
 static void test_rates(void **state) {
-  (void)state;
   const fsdp_dropout rates[] = {{0}, {.embedding = 0.2f}, {.attention = 0.2f}, {.residual = 0.2f}};
   int32_t tokens[2 * SEQUENCES * 13], targets[2 * SEQUENCES * 13];
   harness_config config = config_of(0);
@@ -144,7 +138,6 @@ static void test_rates(void **state) {
 
 // An evaluation drops nothing: it is that of the same weights without dropout.
 static void test_evaluation(void **state) {
-  (void)state;
   for (int m = 0; m < MODELS; m += test_stride(3)) {
     harness_config config = config_of(m);
     float loss[2];
@@ -167,7 +160,6 @@ static void test_evaluation(void **state) {
 
 // Without dropout a plan has nothing of it; with it, one input more.
 static void test_plan(void **state) {
-  (void)state;
   fsdp_plan_config config = harness_small_plan(2);
   fsdp_plan *plans[2];
   fsdp_error error;
@@ -184,7 +176,6 @@ static void test_plan(void **state) {
 
 // On a GPU the general kernels alone drop probabilities: without attention's dropout others run.
 static void test_gpu_kernels(void **state) {
-  (void)state;
   fsdp_plan_config config = harness_small_plan(1);
   fsdp_error error;
   config.backend = fsdp_plan_backend_cuda();

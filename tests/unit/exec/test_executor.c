@@ -5,16 +5,12 @@
 #include "runtime/exec/access_trace.h"
 #include "runtime/exec/device_config.h"
 #include "runtime/exec/session.h"
+#include "tests/support/cmocka.h"
 
 #include <math.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 #include <time.h>
-
-#include <cmocka.h>
 
 // Every step adds its number of targets to a total that lives on the device, and publishes the total, as the
 // loss, and the number, as the norm.
@@ -116,7 +112,6 @@ static void publish(void *context, float loss, float grad_norm) {
 
 // Streams lag by random times, so that a wait that is missing or wrong shows.
 static void pause_randomly(void *context, const fsdp_instr *instr, const fsdp_view *operands) {
-  (void)operands;
   sum_run *run = context;
   uint32_t words[4];
   fsdp_random_words(5, (uint64_t)instr->stream, run->pauses[instr->stream]++, words);
@@ -160,7 +155,6 @@ static void destroy_run(sum_run *run) {
 }
 
 static void steps_follow_each_other(void **state) {
-  (void)state;
   sum_run *run = create_run(64);
   float total = 0, evaluated;
   for (int step = 1; step <= 200; step++) {
@@ -182,7 +176,6 @@ static void steps_follow_each_other(void **state) {
 }
 
 static void figures_are_measured(void **state) {
-  (void)state;
   sum_run *run = create_run(64);
   fsdp_step_result result;
   fsdp_step_stats stats;
@@ -202,7 +195,6 @@ static void figures_are_measured(void **state) {
 
 // The count that is fed lies on the scalars that are fed.
 static void collisions_are_reported(void **state) {
-  (void)state;
   sum_run *run = create_run(0);
   fsdp_step_result result;
   fsdp_step_stats stats;
@@ -216,7 +208,6 @@ static void collisions_are_reported(void **state) {
 // What a kernel reports outside its operands, or writes where it should read, is an error that names the
 // instruction.
 static void touches_are_checked(void **state) {
-  (void)state;
   sum_run *run = create_run(64);
   fsdp_access_trace *trace = fsdp_access_trace_create(run->plan.program, run->session.device, -1);
   unsigned char *arena = run->session.device->arenas.memory[FSDP_SPACE_DEVICE];
@@ -256,7 +247,6 @@ static void touches_are_checked(void **state) {
 
 // A stream that only casts gets few of a rank's threads, which the others need: memory is what limits it.
 static void casts_have_few_threads(void **state) {
-  (void)state;
   fsdp_program *program = fsdp_program_create();
   add_tensor(program, "number", FSDP_SPACE_DEVICE, 4, 0);
   fsdp_program_begin_section(program, FSDP_SECTION_FIRST);
@@ -283,7 +273,6 @@ static void *create_trace(void *program) {
 
 // The order of a step's sections is as long as its micro-batches are many: it is not on the stack.
 static void many_micro_batches(void **state) {
-  (void)state;
   fsdp_program *program = fsdp_program_create();
   program->micro_batches = 300000;
   for (int kind = FSDP_SECTION_FIRST; kind <= FSDP_SECTION_UPDATE; kind++) {

@@ -3,16 +3,11 @@
 // at a time, whatever is recomputed.
 #include "models/model.h"
 #include "runtime/base/size.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/harness.h"
 #include "tests/support/models.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { E = 5 }; // of harness_routed_plan: neither 2 nor 3 nor 4 blocks have as many each
 
@@ -25,7 +20,6 @@ static void expect_equal(const char *what, const harness_tensor *a, const harnes
 // Experts are summed in the same order whatever the blocks, so one rank's losses, gradients and weights are
 // the same. On several ranks shards of other sizes are reduced in the same order of ranks.
 static void test_numbers_are_the_same(void **state) {
-  (void)state;
   static const char *const meshes[] = {"fsdp=1", "fsdp=2", "fsdp=2,expert=2", "expert=2,tensor=2"};
   for (int m = 0; m < 4; m++) {
     fsdp_plan_config plan = harness_routed_plan(meshes[m]);
@@ -53,7 +47,6 @@ static void test_numbers_are_the_same(void **state) {
 // Of layer 0 in order: what its unit has beside experts, and each block of E / N experts, rounded down or up:
 // 3 C I weights an expert, each of two parameters at a multiple of 16, and in all of 16 for each shard.
 static void test_units(void **state) {
-  (void)state;
   for (int W = 1; W <= 2; W++)
     for (int N = 2; N <= 5 / W; N++) {
       fsdp_plan_config config = harness_routed_plan(W == 1 ? "fsdp=3" : "fsdp=3,expert=2");
@@ -101,7 +94,6 @@ static int most_gathered(const fsdp_plan *plan) {
 }
 
 static void test_few_are_gathered(void **state) {
-  (void)state;
   static const fsdp_saving savings[] = {
       {.count = 0},
       {.rules = {{.name = "block", .fate = FSDP_FATE_RECOMPUTE}}, .count = 1},
@@ -133,7 +125,6 @@ static void expect_refused(fsdp_plan_config config, const char *message) {
 }
 
 static void test_contradictions(void **state) {
-  (void)state;
   fsdp_plan_config config = harness_routed_plan("fsdp=2");
   config.expert_blocks = E + 1;
   expect_refused(config,

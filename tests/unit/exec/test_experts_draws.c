@@ -2,21 +2,15 @@
 // context, train as one rank does, with memory as planned; dropout, waves, and the most rows there can be.
 #include "models/model.h"
 #include "tests/support/cases.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/draws.h"
 #include "tests/support/harness.h"
 #include "tests/support/models.h"
 #include "tests/support/random_plan.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 static void test_random_meshes(void **state) {
-  (void)state;
   const int count = test_draws(150, 10);
   for (int n = cases_begin(count); cases_run(__func__, n); n++) {
     random_source random = {.seed = 40000000 + (uint64_t)n};
@@ -28,7 +22,6 @@ static void test_random_meshes(void **state) {
 // What is dropped goes by the row's position and the column, whichever rank has the row and whichever wave
 // its experts are in.
 static void test_dropout(void **state) {
-  (void)state;
   const char *const meshes[] = {"expert=2", "fsdp=2,expert=3", "context=2", "expert=2,tensor=2"};
   for (int m = 0; m < 4; m++) {
     fsdp_plan_config plan = harness_routed_plan(meshes[m]);
@@ -47,7 +40,6 @@ static void test_dropout(void **state) {
 
 // Two runs are equal to the bit, on a mesh with every axis, with further waves and losses of the router.
 static void test_runs_repeat(void **state) {
-  (void)state;
   fsdp_plan_config plan = harness_routed_plan("fsdp=2,context=2,expert=2,tensor=2");
   plan.expert_capacity = 0.5;
   plan.model.router_aux_coef = 0.1;
@@ -63,7 +55,6 @@ static void test_runs_repeat(void **state) {
 // Rows beyond the planned capacity take waves of their own, at most three, which make room for all there may
 // be; what they make is recomputed, so that another layer needs no more memory for them.
 static void test_waves_hold_all(void **state) {
-  (void)state;
   for (int c = 1; c <= 8; c++) {
     fsdp_plan_config config = harness_routed_plan("expert=4");
     config.model.experts = 8;
@@ -87,7 +78,6 @@ static void test_waves_hold_all(void **state) {
 // The hash of a program, and what it needs, do not depend on the data: there is one plan. Rows of a rank's
 // experts are the most that they can be sent, and what is moved is in the closed form.
 static void test_closed_forms(void **state) {
-  (void)state;
   for (int W = 1; W <= 4; W++) {
     char mesh[32];
     snprintf(mesh, sizeof mesh, "expert=%d", W);

@@ -2,17 +2,13 @@
 // alone; the others' gradients are those of a run in which all train.
 #include "models/family.h"
 #include "runtime/plan/program/saved.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/draws.h"
 #include "tests/support/harness.h"
 #include "tests/support/models.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define STEPS  2
 #define TOKENS (STEPS * 8 * 12)
@@ -132,7 +128,6 @@ static harness_config config_of(int place) {
 }
 
 static void test_gradients(void **state) {
-  (void)state;
   for (int place = 0; place < PLACES; place++) {
     harness_config config = config_of(place), calm = config;
     calm.lr = 0;
@@ -156,7 +151,6 @@ static void test_gradients(void **state) {
 
 // Master shards of everything; moments, gradients and reductions of what trains. No size has padding.
 static void test_bytes(void **state) {
-  (void)state;
   enum { F = 4 };
   fsdp_plan_config config = harness_small_plan(F);
   config.model.vocab_size = 128;
@@ -188,7 +182,6 @@ static void test_bytes(void **state) {
 
 // Of the head, whose gradient would be the largest tensor, the product itself is left out.
 static void test_head(void **state) {
-  (void)state;
   fsdp_plan_config config = harness_small_plan(1);
   fsdp_family family;
   fsdp_plan *whole = plan_of_config(&config);
@@ -226,7 +219,6 @@ static bool is_saved(const fsdp_plan *plan, const char *name, int layer) {
 // The input of a product is read for the weight's gradient alone. In front of the first parameter that trains
 // there is no backward.
 static void test_saved(void **state) {
-  (void)state;
   fsdp_plan_config config = harness_small_plan(1);
   fsdp_plan *whole = plan_of_config(&config);
   assert_true(is_saved(whole, "s", 1) && is_saved(whole, "gate_up", 1) && is_saved(whole, "lse", 0));

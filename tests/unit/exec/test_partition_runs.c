@@ -6,6 +6,7 @@
 // ones, also in bf16.
 #include "models/family.h"
 #include "tests/support/cases.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/draws.h"
 #include "tests/support/harness.h"
 #include "tests/support/models.h"
@@ -13,15 +14,9 @@
 #include "tests/support/random_plan.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { STEPS = 3, GLOBAL_BATCH = 24, RANKS_MAX = 12 };
 
@@ -162,11 +157,9 @@ static fsdp_saving saving_of(const char *const fates[2]) {
 }
 
 static void snapshot_done(void *argument) {
-  (void)argument;
 }
 
 static void begin_snapshot(const harness_config *config, fsdp_executor *executor, int rank, int step) {
-  (void)rank;
   if (config->plan.snapshot && step == 0) fsdp_executor_begin_snapshot(executor, snapshot_done, NULL);
 }
 
@@ -275,7 +268,6 @@ static void check_run(const char *run, const harness_config *config, const harne
 }
 
 static void test_pairs(void **state) {
-  (void)state;
   settings.value_count[MESH] = list_meshes();
   pairwise_choice *choices;
   int left_out, count = pairwise_choices(&settings, &choices, &left_out), every = test_stride(16);
@@ -293,7 +285,6 @@ static void test_pairs(void **state) {
 
 // More rows than the head takes at a time: its loss and gradients are sums over chunks of them.
 static void test_chunks_of_the_head(void **state) {
-  (void)state;
   harness_config plain = {.plan = harness_small_plan(1),
                           .steps = 2,
                           .lr = 3e-4f,
@@ -361,7 +352,6 @@ static harness_result *train_plain(harness_config config, bool in_fp32) {
 }
 
 static void test_random(void **state) {
-  (void)state;
   for (int n = cases_begin(test_draws(24, 4)); cases_run(__func__, n); n++) {
     harness_config config = draw(6000000, n, FSDP_F32);
     char run[1024];
@@ -392,7 +382,6 @@ static void compare_rounding(const char *run, const harness_result *mine, const 
 }
 
 static void test_random_in_bf16(void **state) {
-  (void)state;
   for (int n = cases_begin(test_draws(8, 1)); cases_run(__func__, n); n++) {
     harness_config config = draw(7000000, n, FSDP_BF16);
     char run[1024];
@@ -408,7 +397,6 @@ static void test_random_in_bf16(void **state) {
 }
 
 static int free_references(void **state) {
-  (void)state;
   for (int m = 0; m < MODELS; m++)
     for (int clip = 0; clip < 2; clip++)
       for (int documents = 0; documents < 2; documents++)

@@ -1,13 +1,8 @@
 // Of each measurement of the probe the median over sweeps counts, and what disturbs one sweep
 // is not seen.
 #include "runtime/probe/run.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <stdlib.h>
 
 #define COUNT 600
@@ -18,7 +13,6 @@ static double seconds_of(int i, int sweep) {
 }
 
 static void test_median_of_each(void **state) {
-  (void)state;
   probe_sweeps sweeps = {.wanted = PROBE_SWEEPS_MAX};
   for (; sweeps.sweep < sweeps.wanted; sweeps.sweep++) {
     sweeps.next = 0;

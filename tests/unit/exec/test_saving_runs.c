@@ -2,17 +2,12 @@
 // saved, strategies, wraps, accumulation, offload, precisions and families. What is recomputed or fetched has
 // the bits of what was dropped, so losses, norms, gradients and parameters have too; memory is as planned.
 #include "tests/support/cases.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/draws.h"
 #include "tests/support/harness.h"
 #include "tests/support/random_plan.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { STEPS = 2, RANKS_MAX = 6 };
 
@@ -53,7 +48,6 @@ static void compare(const harness_result *mine, const harness_result *kept, cons
 }
 
 static void test_same_bits(void **state) {
-  (void)state;
   int fates[FSDP_FATE_OFFLOAD + 1] = {0}, bf16 = 0, several = 0;
   for (int n = cases_begin(test_draws(120, 16)); cases_run(__func__, n); n++) {
     harness_config config = {.plan = draw(n), .steps = STEPS, .lr = 1e-2f, .gradient_step = STEPS - 1};

@@ -3,18 +3,13 @@
 // vocabulary of 257, sequence 1, three ranks, a head dimension that is not hidden / heads, tied and untied.
 #include "runtime/base/random.h"
 #include "tests/support/cases.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/draws.h"
 #include "tests/support/harness.h"
 #include "tests/support/models.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { STEPS = 2, GLOBAL_BATCH = 24 };
 
@@ -144,7 +139,6 @@ static void check_run(int run) {
 }
 
 static void test_random_shapes(void **state) {
-  (void)state;
   int runs = test_all() ? 2000 : test_draws(80, 10);
   for (int run = cases_begin(runs); cases_run(__func__, run); run++) check_run(run);
 }

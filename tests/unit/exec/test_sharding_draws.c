@@ -5,20 +5,15 @@
 #include "runtime/plan/mesh/names.h"
 #include "runtime/plan/sharding/slices.h"
 #include "tests/support/cases.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/draws.h"
 #include "tests/support/harness.h"
 #include "tests/support/random_plan.h"
 
 #include <ctype.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { RANKS_MAX = 12, REASONS_MAX = 256 };
 enum { RULES_MAX = 96, OPERATORS_MAX = 4 };
@@ -500,12 +495,10 @@ static void try_draws(const char *test, uint64_t seed, int count, draw_sharding 
 }
 
 static void test_random_rules(void **state) {
-  (void)state;
   try_draws(__func__, 20000000, test_draws(320, 16), random_sharding_rules);
 }
 
 static void test_random_operators(void **state) {
-  (void)state;
   try_draws(__func__, 30000000, test_draws(120, 8), random_sharding_operators);
 }
 

@@ -4,16 +4,11 @@
 #include "tests/support/harness.h"
 
 #include "runtime/base/size.h"
+#include "tests/support/cmocka.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { STEPS = 3, GLOBAL_BATCH = 48 };
 
@@ -48,7 +43,6 @@ static harness_config config_of(int data, int fsdp) {
 }
 
 static void test_mixed_units(void **state) {
-  (void)state;
   const fsdp_wrap_policy wraps[] = {
       {.kind = FSDP_WRAP_BLOCK}, {.kind = FSDP_WRAP_NONE}, {FSDP_WRAP_SIZE, 6000, NULL}};
   const fsdp_strategy strategies[] = {FSDP_FULL, FSDP_GRAD_OP, FSDP_NO, FSDP_HYBRID, FSDP_ZERO1};
@@ -84,7 +78,6 @@ static void test_mixed_units(void **state) {
 // In bf16 there are low-precision copies of some units and casts of others: the same training within its
 // precision.
 static void test_mixed_units_in_bf16(void **state) {
-  (void)state;
   harness_config plain = config_of(1, 1);
   harness_result *reference = harness_train(&plain);
   for (int i = 0; i < 12; i += test_stride(5)) {
@@ -117,7 +110,6 @@ static void test_mixed_units_in_bf16(void **state) {
 
 // A replicated unit beside sharded ones is read where its state is, as if none were sharded.
 static void test_replicated_units_are_not_gathered(void **state) {
-  (void)state;
   harness_config config = config_of(2, 2);
   fsdp_sharding sharding = {.rules = rules, .rule_count = sizeof rules / sizeof *rules};
   config.plan.sharding = &sharding;

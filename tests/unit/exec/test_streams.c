@@ -2,16 +2,10 @@
 // the passes say of it.
 #include "runtime/plan/plan.h"
 #include "tests/support/cases.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/draws.h"
 #include "tests/support/models.h"
 #include "tests/support/random_plan.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 static int configs(void) {
   return test_draws(200, 40);
@@ -42,7 +36,6 @@ static void check_instr(const fsdp_program *program, int position, bool snapshot
 }
 
 static void test_streams(void **state) {
-  (void)state;
   int ops = 0, copies = 0;
   for (int seed = cases_begin(configs()); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = 80000 + (uint64_t)seed};

@@ -1,15 +1,11 @@
 // Columns taken out of wider rows and put into them, against plain loops over elements.
+#include "tests/support/cmocka.h"
 #include "tests/support/kernel_case.h"
 
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16};
 
@@ -36,7 +32,6 @@ static kernel_range hull(const shape *s, int64_t first, int64_t count) {
 }
 
 static void test_take(void **state) {
-  (void)state;
   static const shape shapes[] = {
       {1, 1, 1, 0, 1, 0, 1, 0},      {3, 5, 40, 8, 24, 8, 8, 0},   // within the slice
       {2, 7, 41, 3, 29, 13, 5, 0},   {2, 3, 40, 8, 24, 16, 16, 0}, // half is padding
@@ -61,7 +56,6 @@ static void test_take(void **state) {
 
 // Columns whose index in all ranks' is at the extent or above it are zero.
 static void test_mask(void **state) {
-  (void)state;
   static const int64_t shapes[][5] = {// B, T, columns, first, extent
                                       {1, 1, 1, 0, 1},    {2, 3, 8, 16, 21},  {3, 5, 33, 33, 34},
                                       {2, 2, 16, 48, 40}, {1, 7, 24, 24, 48}, {2, 300, 40, 0, 39}};
@@ -109,7 +103,6 @@ static void join(fsdp_op_kind kind, const shape *s, fsdp_dtype dtype, bool adds)
 }
 
 static void test_put_and_join(void **state) {
-  (void)state;
   for (int d = 0; d < 2; d++)
     for (int adds = 0; adds < 2; adds++)
       for (int i = 0; i < JOINED; i++) {
@@ -119,7 +112,6 @@ static void test_put_and_join(void **state) {
 }
 
 static void test_split(void **state) {
-  (void)state;
   for (int d = 0; d < 2; d++)
     for (int i = 0; i < JOINED; i++) {
       const shape *s = &joined[i];
@@ -156,7 +148,6 @@ static void expect_abort(fsdp_op_kind kind, const shape *s, int64_t parts) {
 }
 
 static void test_refused(void **state) {
-  (void)state;
   expect_abort(FSDP_OP_TAKE_COLUMNS, &(shape){1, 2, 10, 4, 6, -1, 2, 0}, 1);
   expect_abort(FSDP_OP_PUT_COLUMNS, &(shape){1, 2, 10, 4, 6, 0, 7, 0}, 1);
   expect_abort(FSDP_OP_PUT_COLUMNS, &(shape){1, 2, 10, 4, 6, 0, 5, 0}, 1);
@@ -167,7 +158,6 @@ static void test_refused(void **state) {
 
 // Of wide rows, only the slice counts as moved.
 static void test_work(void **state) {
-  (void)state;
   fsdp_op_attrs attrs = attrs_of(&(shape){2, 5, 64, 8, 24, 16, 16, 2});
   const double wide = 10 * 64 * 2, part = 10 * 16 * 2;
   fsdp_op_extent out[] = {{FSDP_BF16, FSDP_READ, (int64_t)wide}, {FSDP_BF16, FSDP_WRITE, (int64_t)part}};

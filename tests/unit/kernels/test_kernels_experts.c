@@ -2,16 +2,12 @@
 // and what goes between. One expert has no row, some scores are equal; an op may have a block of experts.
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/kernel_case.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { N = 11, E = 6, K = 3, C = 19, I = 13, U = N * K, EMPTY = 4 };
 static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16};
@@ -129,7 +125,6 @@ static void add_bias(kernel_case *c) {
 }
 
 static void test_route(void **state) {
-  (void)state;
   for (int t = 0; t < 2 * ROUTERS; t++) {
     const router_case *r = &routers[t / 2];
     kernel_case c = kernel_case_of(r->biased ? FSDP_OP_ROUTE_BIASED : FSDP_OP_ROUTE, router_attrs(r), 1e-6);
@@ -149,7 +144,6 @@ static void test_route(void **state) {
 
 // Columns of a wider matrix say where a row goes, and every third row chooses by itself.
 static void test_given(void **state) {
-  (void)state;
   enum { OFFSET = 2, STRIDE = OFFSET + K + 1 };
   for (int t = 0; t < ROUTERS; t++) {
     const router_case *r = &routers[t];
@@ -180,7 +174,6 @@ static void test_given(void **state) {
 
 // By central differences; written, and added to.
 static void test_route_backward(void **state) {
-  (void)state;
   for (int t = 0; t < 4 * ROUTERS; t++) {
     const router_case *r = &routers[t / 4];
     kernel_case c = kernel_case_of(FSDP_OP_ROUTE_BACKWARD, router_attrs(r), t % 2 ? 1e-2 : 2e-5);
@@ -216,7 +209,6 @@ static void test_route_backward(void **state) {
 }
 
 static void test_balance(void **state) {
-  (void)state;
   enum { P = 1500 };
   double load[P], bias[P], zeros[P] = {0}, scalars[FSDP_SCALAR_COUNT] = {0};
   for (int i = 0; i < P; i++) load[i] = i % 5 - 2, bias[i] = i % 7 - 3;
@@ -237,7 +229,6 @@ static void test_balance(void **state) {
 // ---- An expert that every row goes to
 
 static void test_shared(void **state) {
-  (void)state;
   for (int t = 0; t < 2; t++) {
     kernel_case c = kernel_case_of(FSDP_OP_SHARED_GATE, attrs, t ? 1e-2 : 1e-6);
     const double *y = kernel_case_input(&c, dtypes[t], N * C, FSDP_READ, NULL);
@@ -255,7 +246,6 @@ static void test_shared(void **state) {
 }
 
 static void test_shared_backward(void **state) {
-  (void)state;
   for (int t = 0; t < 2; t++) {
     kernel_case c = kernel_case_of(FSDP_OP_SHARED_GATE_BACKWARD, attrs, t ? 1e-2 : 1e-5);
     const double *d_gated = kernel_case_input(&c, dtypes[t], N * C, FSDP_READ, NULL);
@@ -276,7 +266,6 @@ static void test_shared_backward(void **state) {
 
 // A row whose scores are not numbers still goes to different experts: no expert has more rows than there are.
 static void test_not_finite(void **state) {
-  (void)state;
   double logits[N * E];
   for (int i = 0; i < N * E; i++) logits[i] = i % 2 ? NAN : 1;
   kernel_case c = kernel_case_of(FSDP_OP_ROUTE, attrs, 0);
@@ -323,7 +312,6 @@ static routing draw_routing(void) {
 }
 
 static void test_order(void **state) {
-  (void)state;
   const routing r = draw_routing();
   kernel_case c = kernel_case_of(FSDP_OP_ROUTE_ORDER, attrs, 0);
   kernel_case_input(&c, FSDP_I32, U, FSDP_READ, r.experts);
@@ -336,7 +324,6 @@ static void test_order(void **state) {
 // Of a rank that has OWN of the experts, from FIRST on, and room for every row's slots there; the last rank's
 // may be fewer, or none.
 static void test_order_of_own(void **state) {
-  (void)state;
   enum { OWN = 2, ROOM = N * OWN };
   const routing r = draw_routing();
   for (int first = 0; first < E + OWN; first += OWN) {
@@ -407,7 +394,6 @@ static const double *row_at(const double *matrix, const routing *r, int u, int w
 }
 
 static void test_rows(void **state) {
-  (void)state;
   static const product forward[] = {{FSDP_OP_EXPERT_UP, 2 * I, C, true}, {FSDP_OP_EXPERT_DOWN, C, I, false}};
   static const product backward[] = {{FSDP_OP_EXPERT_DOWN_BACKWARD_INPUT, C, I, true},
                                      {FSDP_OP_EXPERT_UP_BACKWARD_INPUT, 2 * I, C, false}};
@@ -441,7 +427,6 @@ static void test_rows(void **state) {
 // What other systems got wrong: the first expert alone was computed. Weights of expert e are e + 1 and rows
 // are ones, so that each of its rows is (e + 1) C, exactly, in bf16 too.
 static void test_every_expert_computes(void **state) {
-  (void)state;
   const routing r = draw_routing();
   for (int t = 0; t < 2; t++) {
     double ones[N * C], weights[E * 2 * I * C];
@@ -468,7 +453,6 @@ static void test_every_expert_computes(void **state) {
 
 // Of both weights: d_weight = d_y^T * x, zero or as it was for the expert without rows.
 static void test_weights(void **state) {
-  (void)state;
   const routing r = draw_routing();
   for (int t = 0; t < 8 * BLOCKS; t++) {
     const bool up = t % 2, adds = t / 2 % 2;
@@ -501,7 +485,6 @@ static double gated(double gate, double up) {
 }
 
 static void test_swiglu(void **state) {
-  (void)state;
   const routing r = draw_routing();
   for (int t = 0; t < 2 * BLOCKS; t++) {
     const block b = blocks[t / 2];
@@ -522,7 +505,6 @@ static void test_swiglu(void **state) {
 }
 
 static void test_swiglu_backward(void **state) {
-  (void)state;
   const routing r = draw_routing();
   for (int t = 0; t < 2 * BLOCKS; t++) {
     const block b = blocks[t / 2];
@@ -550,7 +532,6 @@ static void test_swiglu_backward(void **state) {
 }
 
 static void test_combine(void **state) {
-  (void)state;
   routing r = draw_routing();
   for (int t = 0; t < 8; t++) {
     const bool is_cut = t / 4; // slots of another rank's experts

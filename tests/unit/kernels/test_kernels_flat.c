@@ -1,22 +1,17 @@
 // Movement, reductions and AdamW over flat ranges, against closed formulas in double.
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/draws.h"
 #include "tests/support/kernel_case.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 
 static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16};
 
 static const int64_t counts[] = {1, 17, 1000, 16384, 50001};
 
 static void test_cast(void **state) {
-  (void)state;
   for (int d = 0; d < 4; d++)
     for (int n = 0; n < 5; n++) {
       // A value is rounded to nearest: half of the last of 8 bits.
@@ -30,7 +25,6 @@ static void test_cast(void **state) {
 
 // Every fp16 pattern comes back from fp32 as it was, and fp32 to fp16 rounds to nearest even.
 static void test_cast_fp16(void **state) {
-  (void)state;
   kernel_case up = kernel_case_of(FSDP_OP_CAST, (fsdp_op_attrs){0}, 0);
   kernel_case_input(&up, FSDP_F32, 65536, FSDP_READ, NULL);
   kernel_case_output(&up, FSDP_F32, 65536);
@@ -65,7 +59,6 @@ static void test_cast_fp16(void **state) {
 }
 
 static void test_add(void **state) {
-  (void)state;
   for (int d = 0; d < 4; d++)
     for (int n = 0; n < 5; n++) {
       kernel_case c = kernel_case_of(FSDP_OP_ADD, (fsdp_op_attrs){0}, d % 2 ? 3e-3 : 1e-7);
@@ -77,7 +70,6 @@ static void test_add(void **state) {
 }
 
 static void test_zero(void **state) {
-  (void)state;
   kernel_case c = kernel_case_of(FSDP_OP_ZERO, (fsdp_op_attrs){0}, 0);
   for (int n = 0; n < 5; n++) {
     double *zeros = kernel_case_output(&c, dtypes[n % 2], counts[n]);
@@ -87,7 +79,6 @@ static void test_zero(void **state) {
 }
 
 static void test_poison(void **state) {
-  (void)state;
   kernel_case c = kernel_case_of(FSDP_OP_POISON, (fsdp_op_attrs){0}, 0);
   kernel_case_output(&c, FSDP_F32, 1000);
   kernel_case_output(&c, FSDP_BF16, 1001);
@@ -106,7 +97,6 @@ static void test_poison(void **state) {
 }
 
 static void test_sums(void **state) {
-  (void)state;
   for (int squares = 0; squares < 2; squares++)
     for (int d = 0; d < 1 + squares; d++)
       for (int n = 0; n < 5; n++) {
@@ -126,7 +116,6 @@ static void test_sums(void **state) {
 
 // More blocks than a region takes (kernels/cpu/flat.c): whole numbers, so that the sum is exact.
 static void test_sum_of_many(void **state) {
-  (void)state;
   int64_t count = 16384 * 1024 + 5000;
   double *ones = fsdp_alloc((size_t)count * sizeof *ones);
   for (int64_t i = 0; i < count; i++) ones[i] = i % 2 ? 1 : 2;
@@ -138,7 +127,6 @@ static void test_sum_of_many(void **state) {
 }
 
 static void test_clip_factor(void **state) {
-  (void)state;
   static const float cases[][2] = {{9, 1}, {9, 0}, {9, 100}, {0, 1}, {4, 0.5f}, {16, 6}};
   for (int i = 0; i < 6; i++) {
     fsdp_op_attrs attrs = {.max_norm = cases[i][1], .norm_limit = 1e30f}; // 0: no clipping
@@ -154,7 +142,6 @@ static void test_clip_factor(void **state) {
 
 // SplitMix64's own numbers: over zeros the sum of its first outputs from seed 0 (Vigna's reference).
 static void test_checksum_of_zeros(void **state) {
-  (void)state;
   static const uint64_t outputs[] = {0xe220a8397b1dcdaf, 0x6e789e6aa1b965f4, 0x06c45d188009454f,
                                      0xf88bb8a8724c81ec, 0x1b39896a51a8749b};
   uint64_t expected = 0;
@@ -187,7 +174,6 @@ static uint64_t digest_of(const void *data, size_t bytes) {
 // Any length, on any number of threads and at every instruction set level; every single bit changes it, and
 // so does an exchange of two words.
 static void test_checksum(void **state) {
-  (void)state;
   static const int64_t lengths[] = {1, 2, 3, 5, 16, 1000, 16384, 50001};
   for (int d = 0; d < 2; d++)
     for (int n = 0; n < 8; n++) {
@@ -260,7 +246,6 @@ static void make_adamw(kernel_case *c, states s, int64_t count, bool copy) {
 }
 
 static void test_adamw(void **state) {
-  (void)state;
   static const states kinds[] = {{FSDP_F32, FSDP_F32, FSDP_F32, FSDP_F32, FSDP_F32},
                                  {FSDP_BF16, FSDP_F32, FSDP_F32, FSDP_F32, FSDP_BF16},
                                  {FSDP_F32, FSDP_F32, FSDP_BF16, FSDP_F32, FSDP_BF16},
@@ -283,7 +268,6 @@ static void test_adamw(void **state) {
 
 // A copy in fp32 of a master in bf16 is the master as stored, to the bit, not what it was before rounding.
 static void test_copy_is_of_the_stored_master(void **state) {
-  (void)state;
   static const states kinds = {FSDP_F32, FSDP_BF16, FSDP_F32, FSDP_F32, FSDP_F32};
   enum { COUNT = 20000 };
   fsdp_param_run segment = {0, COUNT, 0, 7, 0, 0, false};
@@ -300,7 +284,6 @@ static void test_copy_is_of_the_stored_master(void **state) {
 // Sharding must not change a draw: a range updated whole equals the same range updated in two shards,
 // wherever it is cut.
 static void test_adamw_is_independent_of_shards(void **state) {
-  (void)state;
   static const states bf16 = {FSDP_F32, FSDP_BF16, FSDP_BF16, FSDP_BF16, FSDP_BF16};
   enum { COUNT = 40000 };
   static const int64_t cuts[] = {1, 7, 8, 511, 12345, 16384, COUNT - 3};
@@ -332,7 +315,6 @@ static void test_adamw_is_independent_of_shards(void **state) {
 // so the mean of what is stored estimates the exact value: rounding to nearest would be off by a fixed part
 // of a step.
 static void test_rounding_is_unbiased(void **state) {
-  (void)state;
   enum { COUNT = 200000 };
   fsdp_param_run segment = {.numel = COUNT, .random_stream = fsdp_random_stream("model.norm.weight")};
   static const states bf16 = {FSDP_F32, FSDP_BF16, FSDP_BF16, FSDP_BF16, FSDP_BF16};
@@ -379,7 +361,6 @@ static void philox(const uint32_t counter[4], const uint32_t key[2], uint32_t ou
 // The known-answer vectors that accompany Random123 (github.com/DEShawResearch/random123, tests/kat_vectors,
 // "philox4x32 7").
 static void test_philox_of_this_test(void **state) {
-  (void)state;
   static const uint32_t pi[] = {0x243f6a88u, 0x85a308d3u, 0x13198a2eu, 0x03707344u, 0xa4093822u, 0x299f31d0u};
   static const uint32_t of_zeros[] = {0x5f6fb709u, 0x0d893f64u, 0x4f121f81u, 0x4f730a48u};
   static const uint32_t of_pi[] = {0x4dfccabau, 0x190a87f0u, 0xc47362bau, 0xb6b5242au};
@@ -441,7 +422,6 @@ static uint64_t element_of(const fsdp_param_run *run, int64_t at) {
 
 // Every element of every state against the rule, over runs that begin and end anywhere, some of them in rows.
 static void test_rounding_draws(void **state) {
-  (void)state;
   enum { COUNT = 2100, RUNS = 24 };
   for (int trial = 0; trial < test_draws(20, 5); trial++) {
     fsdp_param_run runs[RUNS];

@@ -1,13 +1,9 @@
 // GELU in the form with tanh against the formula in double.
 #include "runtime/base/check.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/kernel_case.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 
 enum { WIDTHS = 4, ROWS = 5 };
 static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16};
@@ -22,7 +18,6 @@ static fsdp_op_attrs attrs_of(int64_t rows, int64_t width) {
 }
 
 static void test_gelu(void **state) {
-  (void)state;
   for (int d = 0; d < 2; d++)
     for (int w = 0; w < WIDTHS; w++)
       for (int wide = 0; wide < 2; wide++) {
@@ -38,7 +33,6 @@ static void test_gelu(void **state) {
 }
 
 static void test_gelu_backward(void **state) {
-  (void)state;
   for (int d = 0; d < 2; d++)
     for (int w = 0; w < WIDTHS; w++)
       for (int wide = 0; wide < 2; wide++) {
@@ -56,7 +50,6 @@ static void test_gelu_backward(void **state) {
 
 // Values of which exp or the cube would overflow: x or nothing passes, and its slope is 1 or 0.
 static void test_gelu_far_out(void **state) {
-  (void)state;
   static const double far[] = {-3e38, -1e20, -1e13, -1e4, -90, -17, 17, 90, 1e4, 1e13, 1e20, 3e38};
   static const double ones[12] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
   for (int d = 0; d < 2; d++) {
@@ -80,7 +73,6 @@ static void test_gelu_far_out(void **state) {
 }
 
 static void test_gelu_of_nan(void **state) {
-  (void)state;
   const double values[2] = {NAN, 1};
   for (int backward = 0; backward < 2; backward++) {
     kernel_case c = kernel_case_of(backward ? FSDP_OP_GELU_BACKWARD : FSDP_OP_GELU, attrs_of(1, 2), 0);

@@ -2,16 +2,12 @@
 // double, and all shards together against the kernel of the whole vocabulary.
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/draws.h"
 #include "tests/support/kernel_case.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16};
 
@@ -251,7 +247,6 @@ static void check_head(head h) {
 }
 
 static void test_shards(void **state) {
-  (void)state;
   for (int d = 0; d < 2; d++)
     for (int shape = 0; shape < SHAPES; shape += test_stride(2))
       check_head(drawn_head(shapes[shape], dtypes[d], 11));
@@ -260,7 +255,6 @@ static void test_shards(void **state) {
 
 // The means over documents: a row's part is divided by the targets of its own.
 static void test_documents(void **state) {
-  (void)state;
   for (int shape = 0; shape < SHAPES; shape += test_stride(2)) {
     head h = drawn_head(shapes[shape], dtypes[shape % 2], 3);
     h.learned = zeros(h.s.N);
@@ -275,7 +269,6 @@ static void test_documents(void **state) {
 // Logits near 30000, near -30000, and far apart, all of them integers: no exponential overflows, and none of
 // the largest vanishes.
 static void test_large_logits(void **state) {
-  (void)state;
   enum { N = 4, V = 11 };
   const double rows[N][2] = {{30000, 1}, {-30000, 1}, {1, 900}, {30000, 0}};
   double *x = zeros(N * 2), *weight = zeros(V * 2), *targets = zeros(N);
@@ -286,7 +279,6 @@ static void test_large_logits(void **state) {
 
 // Nothing but ignored targets: no loss, no gradient.
 static void test_all_ignored(void **state) {
-  (void)state;
   sizes s = {5, 8, 13, 7, 2};
   double *targets = zeros(s.N);
   for (int n = 0; n < s.N; n++) targets[n] = FSDP_TARGET_IGNORED;

@@ -1,14 +1,10 @@
 // Linear layers and the fused linear + cross-entropy against naive references in double.
 #include "runtime/base/check.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/draws.h"
 #include "tests/support/kernel_case.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 
 static double tolerance(fsdp_dtype dtype) {
   return dtype == FSDP_F32 ? 1e-5 : 1e-2;
@@ -92,7 +88,6 @@ static void check_linear(const layer *l, int shape, fsdp_dtype dtype, fsdp_dtype
 }
 
 static void test_linear(void **state) {
-  (void)state;
   for_layers(check_linear);
 }
 
@@ -109,7 +104,6 @@ static void check_linear_bias(const layer *l, int shape, fsdp_dtype dtype, fsdp_
 }
 
 static void test_linear_bias(void **state) {
-  (void)state;
   for_layers(check_linear_bias);
 }
 
@@ -133,13 +127,11 @@ static void check_sum(const layer *l, int shape, fsdp_dtype dtype, fsdp_dtype re
 }
 
 static void test_sums(void **state) {
-  (void)state;
   for_layers(check_sum);
 }
 
 // 16 * 16 + 1 * 1 + 1 = 258, which bf16 has; of 257 it keeps 256, and of 256 + 1 too.
 static void test_residual_is_rounded_once(void **state) {
-  (void)state;
   enum { IN = 2 };
   const double x[IN] = {16, 1}, residual = 1;
   fsdp_op_attrs attrs = {.batch = 1, .seq = 1, .in_features = IN, .out_features = 1, .out_stride = 1};
@@ -153,7 +145,6 @@ static void test_residual_is_rounded_once(void **state) {
 
 // 16 * 16 + 1 * 1 + 1 = 258, which bf16 has; of 257 it keeps 256, and of 256 + 1 too.
 static void test_bias_is_rounded_once(void **state) {
-  (void)state;
   enum { IN = 2 };
   const double x[IN] = {16, 1}, bias = 1;
   fsdp_op_attrs attrs = {.batch = 1, .seq = 1, .in_features = IN, .out_features = 1, .out_stride = 1};
@@ -166,7 +157,6 @@ static void test_bias_is_rounded_once(void **state) {
 }
 
 static void test_add_bias(void **state) {
-  (void)state;
   // Sequences, positions, outputs, their first column, and columns of a row.
   static const int64_t shapes[][5] = {
       {1, 1, 1, 0, 1}, {1, 17, 65, 0, 65}, {3, 16, 256, 16, 512}, {2, 300, 530, 3, 600}, {1, 7, 129, 1, 130}};
@@ -205,7 +195,6 @@ static void check_backward_input(const layer *l, int shape, fsdp_dtype dtype, fs
 }
 
 static void test_linear_backward_input(void **state) {
-  (void)state;
   for_layers(check_backward_input);
 }
 
@@ -224,7 +213,6 @@ static void check_backward_weight(const layer *l, int shape, fsdp_dtype dtype, f
 }
 
 static void test_linear_backward_weight(void **state) {
-  (void)state;
   for_layers(check_backward_weight);
 }
 
@@ -239,7 +227,6 @@ static void check_bias_backward(const layer *l, int shape, fsdp_dtype dtype, fsd
 }
 
 static void test_bias_backward(void **state) {
-  (void)state;
   for_layers(check_bias_backward);
 }
 
@@ -320,7 +307,6 @@ static void check_head(int h, fsdp_dtype dtype, bool backward, bool update, doub
 }
 
 static void test_linear_cross_entropy(void **state) {
-  (void)state;
   for (int d = 0; d < 2; d++)
     for (int h = 0; h < 4; h++)
       for (int update = 0; update < 2; update++) check_head(h, dtypes[d], false, update, 11);
@@ -329,7 +315,6 @@ static void test_linear_cross_entropy(void **state) {
 }
 
 static void test_linear_cross_entropy_backward(void **state) {
-  (void)state;
   for (int d = 0; d < 2; d++)
     for (int h = 0; h < 4; h++)
       for (int update = 0; update < 2; update++) check_head(h, dtypes[d], true, update, 11);
@@ -337,7 +322,6 @@ static void test_linear_cross_entropy_backward(void **state) {
 
 // The reference's own gradient of x by central differences, so that it is not only its own word.
 static void test_head_slope(void **state) {
-  (void)state;
   int64_t C = 8, V = 11;
   double *x = kernel_normal(1, C, 1), *weight = kernel_normal(2, V * C, 1), target = 4, softmax[11];
   head_reference r = {1, C, V, x, weight, &target, 1};
@@ -391,7 +375,6 @@ static double head_gradient_error(int64_t chunk_rows, fsdp_dtype gradient) {
 // an fp32 gradient's chunks nearly twice as much. Of partial sums that grow as the root of their length, K
 // roundings leave sqrt((K + 1) / 2) times the error of one: 2.9 and 1.6.
 static void test_chunks_of_a_bf16_gradient(void **state) {
-  (void)state;
   if (test_sanitized()) skip(); // numbers alone: the chunks themselves are in the tests above
   const int64_t N = 16384, V = 48, short_rows = fsdp_op_chunk_rows(FSDP_OP_CPU, N, V, FSDP_F32),
                 long_rows = fsdp_op_chunk_rows(FSDP_OP_CPU, N, V, FSDP_BF16);

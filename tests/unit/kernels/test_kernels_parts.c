@@ -3,17 +3,13 @@
 // parts of what all of them add to. Padding holds numbers and changes nothing.
 #include "runtime/base/check.h"
 #include "runtime/plan/mesh/rows.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/draws.h"
 #include "tests/support/kernel_case.h"
 #include "tests/support/random_program.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16};
 
@@ -307,7 +303,6 @@ static void check_attention(shape s, fsdp_dtype dtype) {
 }
 
 static void test_attention_of_parts(void **state) {
-  (void)state;
   // One position; chunks of a block and a bit; pieces that end inside a chunk; padding alone in a tail.
   static const shape shapes[] = {{1, 1, 1, 1, 4, 0, 1, 1},    {2, 1, 2, 1, 4, 0, 3, 2},
                                  {1, 270, 2, 1, 16, 0, 2, 1}, {2, 300, 4, 2, 8, 0, 2, 3},
@@ -318,7 +313,6 @@ static void test_attention_of_parts(void **state) {
 }
 
 static void test_random_parts(void **state) {
-  (void)state;
   random_source random = {.seed = 11};
   static const int64_t dims[] = {1, 3, 8, 13, 20, 64, 80};
   for (int i = 0; i < test_draws(40, 6); i++) {
@@ -334,7 +328,6 @@ static void test_random_parts(void **state) {
 
 // More keys than a task holds gradients of at a time, which are 128 of these (attention_backward.c).
 static void test_ranges_of_parts(void **state) {
-  (void)state;
   static const shape shapes[] = {{1, 300, 1, 1, 1000, 0, 2, 3}, {1, 300, 1, 1, 1000, 65, 2, 1}};
   for (int i = 0; i < 2; i += test_stride(2)) check_attention(shapes[i], FSDP_F32);
 }
@@ -374,7 +367,6 @@ static void check_rope(shape s, fsdp_op_kind kind, fsdp_dtype dtype) {
 }
 
 static void test_rope_of_parts(void **state) {
-  (void)state;
   random_source random = {.seed = 12};
   for (int i = 0; i < test_draws(20, 6); i++) {
     shape s = {random_int(&random, 1, 3), random_int(&random, 1, 60), 2, 1, 2 * random_int(&random, 1, 9), 0,
@@ -427,7 +419,6 @@ static void check_positions_backward(const layout *l, int64_t M, const double *d
 
 // Tables that end at the last position, inside padding, and after it.
 static void test_positions_of_parts(void **state) {
-  (void)state;
   random_source random = {.seed = 13};
   for (int i = 0; i < test_draws(30, 6); i++) {
     shape s = {random_int(&random, 1, 3), random_int(&random, 1, 40), 1, 1, random_int(&random, 1, 20), 0,

@@ -1,13 +1,8 @@
 // Learned positions and their table's gradient against plain loops in double.
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/kernel_case.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 
 static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16};
 
@@ -25,7 +20,6 @@ static fsdp_op_attrs attrs_of(const shape *s) {
 }
 
 static void test_add_positions(void **state) {
-  (void)state;
   for (int d = 0; d < 4; d++) // table and stream each in both dtypes
     for (int i = 0; i < SHAPES; i++) {
       const shape *s = &shapes[i];
@@ -42,7 +36,6 @@ static void test_add_positions(void **state) {
 }
 
 static void test_positions_backward(void **state) {
-  (void)state;
   for (int d = 0; d < 4; d++)
     for (int update = 0; update < 2; update++)
       for (int i = 0; i < SHAPES; i++) {
@@ -73,7 +66,6 @@ static double *draw_starts(const shape *s, int64_t positions) {
 }
 
 static void test_documents(void **state) {
-  (void)state;
   for (int update = 0; update < 2; update++)
     for (int i = 0; i < SHAPES; i++) {
       const shape *s = &shapes[i];
@@ -105,7 +97,6 @@ static void test_documents(void **state) {
 // A bf16 table's gradient is summed in fp32 and rounded once: 256 + 1 + 1 is 258, and 256 if each sum is
 // rounded.
 static void test_sum_is_rounded_once(void **state) {
-  (void)state;
   const double terms[] = {256, 1, 1};
   fsdp_op_attrs attrs = {.batch = 3, .seq = 1, .channels = 1, .positions = 1};
   kernel_case c = kernel_case_of(FSDP_OP_POSITIONS_BACKWARD, attrs, 0);

@@ -1,13 +1,9 @@
 // RMSNorm of the heads of q and k, against references in double: its gradient by differences of its forward.
 #include "runtime/base/check.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/kernel_case.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 
 static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16};
 
@@ -37,7 +33,6 @@ static double rstd_of(const double *x, int64_t D) {
 }
 
 static void test_qk_norm(void **state) {
-  (void)state;
   for (int d = 0; d < 2; d++)
     for (int s = 0; s < SHAPES; s++) {
       heads h = heads_of(shapes[s]);
@@ -61,7 +56,6 @@ static void test_qk_norm(void **state) {
 
 // Of v every bit: a copy, whatever it holds.
 static void test_values_are_copied(void **state) {
-  (void)state;
   for (int d = 0; d < 2; d++) {
     heads h = heads_of((const int64_t[]){1, 3, 2, 1, 12});
     kernel_case c = kernel_case_of(FSDP_OP_QK_NORM, h.attrs, 0);
@@ -120,7 +114,6 @@ static void check_backward(heads h, fsdp_dtype dtype, fsdp_dtype weight_dtype, b
 }
 
 static void test_qk_norm_backward(void **state) {
-  (void)state;
   for (int d = 0; d < 2; d++)
     for (int s = 0; s < SHAPES; s++) {
       check_backward(heads_of(shapes[s]), dtypes[d], dtypes[d], false);

@@ -1,13 +1,9 @@
 // Embedding, RMSNorm, RoPE and SwiGLU against naive references in double.
 #include "runtime/base/check.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/kernel_case.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 
 static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16};
 static const int64_t shapes[][3] = {{1, 1, 1}, {1, 17, 80}, {3, 5, 257}, {2, 33, 512}}; // B, T, C
@@ -27,7 +23,6 @@ static void expect_rmsnorm(const double *h, const double *weight, double *y, dou
 }
 
 static void test_rmsnorm(void **state) {
-  (void)state;
   for (int d = 0; d < 2; d++)
     for (int s = 0; s < 4; s++) {
       int64_t N = shapes[s][0] * shapes[s][1], C = shapes[s][2];
@@ -41,7 +36,6 @@ static void test_rmsnorm(void **state) {
 }
 
 static void test_add_rmsnorm(void **state) {
-  (void)state;
   for (int d = 0; d < 2; d++)
     for (int s = 0; s < 4; s++) {
       int64_t N = shapes[s][0] * shapes[s][1], C = shapes[s][2];
@@ -73,7 +67,6 @@ static double rmsnorm_slope(double *h, const double *weight, const double *d_y, 
 }
 
 static void test_rmsnorm_backward(void **state) {
-  (void)state;
   for (int d = 0; d < 2; d++)
     for (int update = 0; update < 2; update++)
       for (int s = 0; s < 3; s++) {
@@ -111,7 +104,6 @@ static double *tokens_of(int64_t N, int64_t V) {
 static const int64_t vocabularies[] = {1, 257, 32001};
 
 static void test_embedding(void **state) {
-  (void)state;
   for (int d = 0; d < 4; d++) // weight and activations each in both dtypes
     for (int v = 0; v < 3; v++) {
       int64_t N = 3 * 17, C = 33, V = vocabularies[v];
@@ -128,7 +120,6 @@ static void test_embedding(void **state) {
 }
 
 static void test_embedding_backward(void **state) {
-  (void)state;
   for (int d = 0; d < 4; d++)
     for (int update = 0; update < 2; update++)
       for (int v = 0; v < 3; v++) {
@@ -154,7 +145,6 @@ enum { TABLE_ROWS = 10, HELD_ROWS = 4 };
 
 // The weight is some rows of a table: what the ranks give sums up to what the whole table gives.
 static void test_embedding_of_some_rows(void **state) {
-  (void)state;
   for (int d = 0; d < 2; d++)
     for (int r = 0; r < 4; r++) {
       int64_t N = 40, C = 19, V = HELD_ROWS, first = first_rows[r];
@@ -176,7 +166,6 @@ static void test_embedding_of_some_rows(void **state) {
 }
 
 static void test_embedding_backward_of_some_rows(void **state) {
-  (void)state;
   for (int update = 0; update < 2; update++)
     for (int r = 0; r < 4; r++) {
       int64_t N = 40, C = 19, V = HELD_ROWS, first = first_rows[r];
@@ -246,7 +235,6 @@ static void check_rope(bool documents) {
 }
 
 static void test_rope(void **state) {
-  (void)state;
   check_rope(false);
   check_rope(true);
 }
@@ -256,7 +244,6 @@ static double silu(double x) {
 }
 
 static void test_swiglu(void **state) {
-  (void)state;
   static const int64_t widths[] = {1, 31, 1536, 2049};
   for (int d = 0; d < 2; d++)
     for (int w = 0; w < 4; w++) {
@@ -274,7 +261,6 @@ static void test_swiglu(void **state) {
 }
 
 static void test_swiglu_backward(void **state) {
-  (void)state;
   static const int64_t widths[] = {1, 31, 1536, 2049};
   for (int d = 0; d < 2; d++)
     for (int w = 0; w < 4; w++) {

@@ -1,12 +1,6 @@
 // What a call reports to the access trace when its operands are opened, range by range.
 #include "kernels/operand.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/support/cmocka.h"
 
 enum { RANGES_MAX = 16 };
 
@@ -39,7 +33,6 @@ static void expect(const ranges *r, const range *expected, int count) {
 
 // Of y, rows of 11 columns, only columns 4, 5 and 6: from the first row's to the last row's.
 static void test_slice(void **state) {
-  (void)state;
   float x[6 * 5], weight[3 * 5], y[6 * 11];
   const fsdp_op_attrs attrs = {
       .batch = 2, .seq = 3, .in_features = 5, .out_features = 3, .out_stride = 11, .out_offset = 4};
@@ -57,7 +50,6 @@ static void test_slice(void **state) {
 
 // What is opened in part is the kernel's to report; a workspace is reported like any operand.
 static void test_parts_and_workspace(void **state) {
-  (void)state;
   float qkv[2 * 12], o[2 * 6], d_o[2 * 6], lse[2 * 2], d_qkv[2 * 12], workspace[2 * 2];
   const fsdp_op_attrs attrs = {.batch = 1, .seq = 2, .heads = 2, .kv_heads = 1, .head_dim = 3};
   const fsdp_view operands[] = {
@@ -84,7 +76,6 @@ static void test_parts_and_workspace(void **state) {
 
 // Updates are one access, and what has any number of operands has ranges of their own sizes.
 static void test_updates_and_repeats(void **state) {
-  (void)state;
   float source[7], sum[7];
   fsdp_bf16 half[9];
   const fsdp_op_attrs attrs = {0};

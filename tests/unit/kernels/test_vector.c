@@ -1,13 +1,9 @@
 // vf_exp over the whole range of floats, against the C library's exp in double precision; sums, of integers,
 // which are exact; the greater and the lesser of two; and every bf16.
 #include "kernels/cpu/vector.h"
+#include "tests/support/cmocka.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 
 static float exp_of(float x) {
   float lanes[FSDP_LANES];
@@ -17,7 +13,6 @@ static float exp_of(float x) {
 }
 
 static void within_two_units(void **state) {
-  (void)state;
   for (int i = -87300; i <= 88000; i++) {
     float x = (float)i / 1000;
     double exact = exp((double)x);
@@ -28,7 +23,6 @@ static void within_two_units(void **state) {
 }
 
 static void ends_of_the_range(void **state) {
-  (void)state;
   const float below[] = {-87.31f, -100, -1e3f, -1e4f, -1e9f, -3e38f, -INFINITY};
   for (size_t i = 0; i < sizeof below / sizeof *below; i++) assert_true(exp_of(below[i]) == 0);
   for (int i = 88; i <= 5000; i++) assert_true(exp_of((float)-i) == 0);
@@ -38,7 +32,6 @@ static void ends_of_the_range(void **state) {
 }
 
 static void sums_of_every_length(void **state) {
-  (void)state;
   float x[200], total = 0, dot = 0;
   for (int count = 0; count < 200; count++) {
     assert_true(vf_total(x, count) == total && vf_dot(x, x, count) == dot);
@@ -55,7 +48,6 @@ static float lane_of(fsdp_vf v, int lane) {
 
 // Of neighbouring lanes the one has the greater value first, the other the lesser one.
 static void greater_and_lesser(void **state) {
-  (void)state;
   float a[FSDP_LANES], b[FSDP_LANES];
   for (int i = 0; i < FSDP_LANES; i++) a[i] = i % 2 ? -1.5f : 2.5f, b[i] = i % 2 ? 2.5f : -1.5f;
   for (int i = 0; i < FSDP_LANES; i++) {
@@ -68,7 +60,6 @@ static void greater_and_lesser(void **state) {
 }
 
 static void every_bf16(void **state) {
-  (void)state;
   for (uint32_t first = 0; first < 1u << 16; first += FSDP_LANES) {
     uint16_t halves[FSDP_LANES];
     uint32_t expected[FSDP_LANES];

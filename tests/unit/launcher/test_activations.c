@@ -2,15 +2,12 @@
 // names that the options take, and the picture's panel of the host.
 #include "launcher/report/activations.h"
 #include "launcher/report/memory_svg.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/models.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 // n rows of C channels, H heads of D, G of keys and values, F the intermediate size, V the vocabulary.
 enum { B = 2, T = 24, N = B * T, C = 128, H = 4, G = 2, D = 32, F = 384, V = 256, L = 6 };
@@ -69,7 +66,6 @@ static double model_flops(void) {
 }
 
 static void totals(void **state) {
-  (void)state;
   fsdp_plan *plan = plan_of("none", "none", fsdp_plan_backend_cpu());
   fsdp_activations a = fsdp_activations_of(plan);
   assert_int_equal(a.kept_bytes, 4 * L * SAVED);
@@ -97,7 +93,6 @@ static void totals(void **state) {
 
 // Each layer's bytes and names in the JSON; the names are items that give the same fates.
 static void json(void **state) {
-  (void)state;
   fsdp_plan *plan = plan_of("swiglu,rmsnorm:input_layernorm@4", "residual@2", fsdp_plan_backend_cuda());
   json_t *root = fsdp_activations_json(plan), *layer, *layers = json_object_get(root, "layers");
   static const char *const keys[] = {"kept_bytes", "recomputed_bytes", "offloaded_bytes"};
@@ -143,7 +138,6 @@ static void check_page(const char *recomputed, const char *offloaded, const fsdp
 }
 
 static void pages(void **state) {
-  (void)state;
   const fsdp_plan_backend *cpu = fsdp_plan_backend_cpu(), *gpu = fsdp_plan_backend_cuda();
   check_page("none", "none", cpu,
              (const char *const[]){"layers 0-5, each", "kept", "block_inputs, rmsnorm, linear, attention,",
@@ -175,7 +169,6 @@ static int count_of(const char *text, const char *part) {
 }
 
 static void picture(void **state) {
-  (void)state;
   static const char *const offloaded[] = {"none", "attention"};
   for (int i = 0; i < 2; i++) {
     fsdp_plan *plan = plan_of("none", offloaded[i], fsdp_plan_backend_cpu());

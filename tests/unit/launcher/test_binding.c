@@ -2,14 +2,10 @@
 // a Slurm allocation, and srun without PMIx. The variables are those that the launchers set (Open MPI 4.1,
 // Slurm 23.11 with PMIx 4).
 #include "launcher/train/binding.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 typedef struct variable {
   const char *name, *value;
@@ -55,7 +51,6 @@ static void set_environment(const variable *list) {
 }
 
 static void test_who_pins(void **state) {
-  (void)state;
   set_environment(mpirun);
   assert_true(fsdp_binding_is_pinned_by_mpirun());
   set_environment(mpirun_in_slurm);
@@ -68,7 +63,6 @@ static void test_who_pins(void **state) {
 }
 
 static void test_tasks_that_are_alone(void **state) {
-  (void)state;
   const fsdp_world alone = {.size = 1}, together = {.size = 8};
   const variable *const good[] = {mpirun_in_slurm, srun_one, nobody};
   fsdp_error error = {0};

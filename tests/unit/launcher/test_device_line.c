@@ -1,20 +1,16 @@
 // Signs of a GPU, in folders made for it, and how the device is described.
 #include "launcher/report/device_line.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/io_files.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <string.h>
 #include <sys/stat.h>
-
-#include <cmocka.h>
 
 static void make_folders(const char *const *names, int count) {
   for (int i = 0; i < count; i++) assert_int_equal(mkdir(io_path(names[i]), 0777), 0);
 }
 
 static void signs_of_a_gpu(void **state) {
-  (void)state;
   const char *root = io_folder_make();
   char sign[96] = "";
   assert_false(fsdp_device_line_find_gpu(root, sign, sizeof sign)); // nothing at all
@@ -45,7 +41,6 @@ static void signs_of_a_gpu(void **state) {
 }
 
 static void lines(void **state) {
-  (void)state;
   char line[512];
   fsdp_gpu gpu = {.present = false};
   fsdp_device_line_print(&gpu, 1, "why", line, sizeof line);

@@ -2,19 +2,14 @@
 // update, in which a skipped step does not count. The rows of tokens that it is fed on a mesh.
 #include "launcher/train/feed.h"
 #include "runtime/base/check.h"
+#include "tests/support/cmocka.h"
 
 #include <float.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static const double beta1 = 0.9, beta2 = 0.999999;
 
@@ -50,7 +45,6 @@ static void expect_fed(fsdp_feed *feed, int64_t step, int64_t update) {
 }
 
 static void test_skipped_steps_do_not_count(void **state) {
-  (void)state;
   fsdp_dataset *dataset;
   fsdp_feed *feed = create_feed(&dataset, 10);
   static const struct {
@@ -72,7 +66,6 @@ static void test_skipped_steps_do_not_count(void **state) {
 
 // Without a limit (no clipping) nothing is skipped; behind a checkpoint both counts continue.
 static void test_seek(void **state) {
-  (void)state;
   fsdp_dataset *dataset;
   fsdp_feed *feed = create_feed(&dataset, 0);
   fsdp_feed_seek(feed, 40, 33, 0);
@@ -87,7 +80,6 @@ static void test_seek(void **state) {
 
 // A run that continues behind step 4 reads what one that never stopped reads, micro-batch by micro-batch.
 static void test_seek_reads_on(void **state) {
-  (void)state;
   fsdp_dataset *datasets[2];
   fsdp_feed *whole = create_feed(&datasets[0], 0), *rest = create_feed(&datasets[1], 0);
   whole->config.micro_batches = rest->config.micro_batches = 3;
@@ -160,7 +152,6 @@ static int64_t expect_rows(const fsdp_feed *feed, const fsdp_dataset *dataset, c
 
 // Over the ranks that have different tokens the counts add up to all targets of the step.
 static void test_rows_of_ranks(void **state) {
-  (void)state;
   fsdp_error error;
   fsdp_dataset *dataset;
   const fsdp_dataset_config data = {.seq = SEQ, .global_batch = 1, .vocab_size = 256};
@@ -265,7 +256,6 @@ static void feed_ranks(const fsdp_dataset *dataset, int ranks, int batch, packed
 
 // The samples of each step are the same ones on 1 to 8 ranks, in micro-batches of 1 and of more.
 static void test_same_samples(void **state) {
-  (void)state;
   char path[] = "/tmp/fsdp_feed_XXXXXX.jsonl";
   const int file = mkstemps(path, 6);
   assert_true(file >= 0);

@@ -2,17 +2,13 @@
 #include "launcher/setup/data.h"
 #include "models/graph/op.h"
 #include "runtime/base/random.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/io_files.h"
 #include "tests/support/token_bytes.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { RECORDS = 300, MOST = 40000, SEQ = 16 };
 
@@ -106,7 +102,6 @@ static void expect_apart(const sides *s, int64_t first, int64_t count, double pa
 }
 
 static void a_record_is_on_one_side(void **state) {
-  (void)state;
   static records r;
   static const struct {
     uint32_t documents, tokens;
@@ -133,7 +128,6 @@ static void a_record_is_on_one_side(void **state) {
 }
 
 static void each_of_a_mix_is_divided(void **state) {
-  (void)state;
   static records r;
   char list[512];
   int64_t targets = 0;
@@ -152,7 +146,6 @@ static void each_of_a_mix_is_divided(void **state) {
 
 // Where each record is one sample, samples are held out: exactly as many as are asked for.
 static void whole_records_are_samples(void **state) {
-  (void)state;
   static records r;
   draw(&r, 0, 1, SEQ);
   write_records("x.tok", &r);
@@ -163,7 +156,6 @@ static void whole_records_are_samples(void **state) {
 }
 
 static void too_few_are_refused(void **state) {
-  (void)state;
   static records r;
   fsdp_sampler sampler;
   fsdp_error error;
@@ -180,7 +172,6 @@ static void too_few_are_refused(void **state) {
 }
 
 static void marks_of_records_are_checked(void **state) {
-  (void)state;
   static records r;
   fsdp_error error;
   int64_t length;

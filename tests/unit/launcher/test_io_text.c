@@ -1,20 +1,16 @@
 // launcher/options/yaml_options and launcher/report/metrics_log.
 #include "launcher/options/yaml_options.h"
 #include "launcher/report/metrics_log.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/io_files.h"
 
 #include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 // Collects "name=value@line;" and refuses an option called "bad".
 static fsdp_status collect(void *context, const char *name, const char *value, int line, fsdp_error *error) {
@@ -31,7 +27,6 @@ static fsdp_status read_text(const char *text, char *out, fsdp_error *error) {
 }
 
 static void options_come_in_order(void **state) {
-  (void)state;
   char out[1024];
   fsdp_error error;
   assert_int_equal(
@@ -50,7 +45,6 @@ static void options_come_in_order(void **state) {
 }
 
 static void bad_yaml_is_refused_with_its_line(void **state) {
-  (void)state;
   static const struct {
     const char *text, *part, *reason;
   } cases[] = {
@@ -104,7 +98,6 @@ static void append_step(fsdp_metrics_log *log, int step, double loss) {
 }
 
 static void lines_are_whole_at_once(void **state) {
-  (void)state;
   const char *path = io_path("log.jsonl");
   fsdp_metrics_log *log = open_log(path);
   append_step(log, 1, 5.5);
@@ -117,7 +110,6 @@ static void lines_are_whole_at_once(void **state) {
 }
 
 static void an_unfinished_line_is_cut_off(void **state) {
-  (void)state;
   const char *path = io_path("cut.jsonl");
   char text[10100];
   // An unfinished line longer than the block in which the end is looked for.
@@ -135,7 +127,6 @@ static void an_unfinished_line_is_cut_off(void **state) {
 }
 
 static void resuming_drops_later_steps(void **state) {
-  (void)state;
   const char *path = io_path("rewind.jsonl");
   fsdp_error error;
   fsdp_metrics_log *log = open_log(path);
@@ -160,7 +151,6 @@ static void resuming_drops_later_steps(void **state) {
 
 // Of a start that fails nothing stays; a file that was there does.
 static void what_nothing_was_written_to_goes(void **state) {
-  (void)state;
   const char *path = io_path("deep/er/log.jsonl");
   fsdp_metrics_log_close(open_log(path), NULL);
   assert_int_equal(access(path, F_OK), -1);
@@ -172,7 +162,6 @@ static void what_nothing_was_written_to_goes(void **state) {
 
 // Lines behind a damaged one are not lost with it; damaged ones at the end are.
 static void a_damaged_line_stays_with_those_behind_it(void **state) {
-  (void)state;
   static const char good[] = "{\"global_step\":1}\n{\"global_st\0\n\n{\"global_step\":3}\n";
   static const char rest[] = "{\"global_step\":\n{\"global_step\":4}\n{\"global_step\":2}\n";
   char text[sizeof good + sizeof rest];
@@ -197,7 +186,6 @@ static void a_damaged_line_stays_with_those_behind_it(void **state) {
 
 // What a crash has left of a log is one still.
 static void a_file_that_is_no_log_is_told_apart(void **state) {
-  (void)state;
   static const struct {
     const char *text;
     bool other;
@@ -217,7 +205,6 @@ static void a_file_that_is_no_log_is_told_apart(void **state) {
 }
 
 static void places_that_cannot_be_written(void **state) {
-  (void)state;
   fsdp_metrics_log *log;
   fsdp_error error;
   io_write_text("file", "x");
@@ -244,7 +231,6 @@ static void limit_files(rlim_t bytes) {
 }
 
 static void lines_wait_for_room(void **state) {
-  (void)state;
   const char *path = io_path("full.jsonl");
   static const char line[] = "{\"global_step\":1,\"loss\":1.0}\n"; // each of the nine as long
   enum { LINE_BYTES = sizeof line - 1 };

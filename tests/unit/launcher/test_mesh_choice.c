@@ -1,14 +1,9 @@
 // The mesh that options mean for a number of ranks, on nodes, against meshes written out.
 #include "launcher/setup/mesh_choice.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 typedef struct mesh_case {
   const char *line;
@@ -102,7 +97,6 @@ static void expect(const mesh_case *c) {
 }
 
 static void test_choices(void **state) {
-  (void)state;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) expect(&cases[i]);
 }
 
@@ -123,7 +117,6 @@ static void refuse(const char *line, const char *words) {
 
 // The short forms say what a mesh or a sharding file may say too.
 static void test_short_forms(void **state) {
-  (void)state;
   char note[256];
   fsdp_options o = accept("");
   assert_true(o.tensor_parallel == 1 && o.context_parallel == 1 && o.sequence_parallel);

@@ -1,20 +1,15 @@
 // The next token of a sample, against plain versions of what is asked for.
 #include "launcher/text/next_token.h"
+#include "tests/support/cmocka.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 
 enum { V = 9, DRAWS = 20000 };
 
 static const float logits[V] = {0.5f, 2.0f, -1.0f, 2.0f, 1.25f, -30.0f, 0.5f, 1.75f, -2.0f};
 
 static void test_greedy(void **state) {
-  (void)state;
   const fsdp_next_token_config config = {.temperature = 0, .top_p = 1};
   assert_int_equal(fsdp_next_token(&config, logits, V, 0), 1); // of two equal ones the lower
   assert_int_equal(fsdp_next_token(&config, logits + 2, V - 2, 7), 1);
@@ -51,7 +46,6 @@ static void check_draws(double temperature, double top_p) {
 }
 
 static void test_draws(void **state) {
-  (void)state;
   check_draws(1, 1);
   check_draws(0.5, 1);
   check_draws(3, 0.9);
@@ -61,7 +55,6 @@ static void test_draws(void **state) {
 
 // A pure function of seed and position.
 static void test_seed(void **state) {
-  (void)state;
   fsdp_next_token_config a = {.temperature = 1, .top_p = 1, .seed = 1}, b = a;
   int differ = 0;
   b.seed = 2;

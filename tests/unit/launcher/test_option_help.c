@@ -1,16 +1,12 @@
 // --help: every option, in at most thirty lines by task, or with what each does.
 #include "launcher/options/options.h"
 #include "models/model.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 static void presets_in_the_help(void **state) {
-  (void)state;
   char help[32768] = "";
   FILE *out = fmemopen(help, sizeof help, "w");
   fsdp_options_print_help(FSDP_PROGRAM_TRAIN, FSDP_HELP_ALL, out);
@@ -29,7 +25,6 @@ static void presets_in_the_help(void **state) {
 // Every option is in the help of its program, its name is unique, and its default is of its own
 // kind.
 static void table_and_help(void **state) {
-  (void)state;
   const fsdp_option_row *const table = fsdp_option_table;
   const fsdp_program_kind programs[] = {FSDP_PROGRAM_TRAIN, FSDP_PROGRAM_PLAN};
   for (int p = 0; p < 4; p++) {

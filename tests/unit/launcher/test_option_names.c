@@ -2,14 +2,10 @@
 // or none, and the short names of other trainers mean what they say there.
 #include "launcher/options/option_query.h"
 #include "launcher/options/options.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static fsdp_status parse(const char *line, fsdp_options *options, fsdp_error *error) {
   enum { WORDS_MAX = 40 };
@@ -36,7 +32,6 @@ static void refused(const char *name, const char *proposed) {
 }
 
 static void no_unrelated_name_is_proposed(void **state) {
-  (void)state;
   static const char *const unlike[] = {
       "lora",      "gpus",     "pipe",          "nodes",         "dp",   "packing",     "save_strategy",
       "no_fa",     "log_loss", "wandb_project", "torch_compile", "rope", "perplexity",  "best",
@@ -46,7 +41,6 @@ static void no_unrelated_name_is_proposed(void **state) {
 }
 
 static void what_was_mistyped_is_found(void **state) {
-  (void)state;
   static const char *const alike[][2] = {{"stratgey", "strategy"},
                                          {"lr-shedule", "lr-schedule"},
                                          {"seqlenght", "seq-length"},
@@ -60,7 +54,6 @@ static void what_was_mistyped_is_found(void **state) {
 }
 
 static void short_names_mean_the_same(void **state) {
-  (void)state;
   fsdp_options o;
   fsdp_error error;
   const char line[] =
@@ -74,7 +67,6 @@ static void short_names_mean_the_same(void **state) {
 
 // What --auto chose for itself needs no remark.
 static void choices_of_auto_are_not_noted(void **state) {
-  (void)state;
   static const char *const places[] = {"command line", "--auto"};
   for (int i = 0; i < 2; i++) {
     fsdp_options o;

@@ -6,15 +6,12 @@
 #include "runtime/base/text.h"
 #include "runtime/data/dataset.h"
 #include "runtime/plan/text/value.h"
+#include "tests/support/cmocka.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define WORDS_MAX 32
 
@@ -55,7 +52,6 @@ static void refuse(fsdp_program_kind program, const char *line, fsdp_status stat
 }
 
 static void whole_numbers(void **state) {
-  (void)state;
   const struct {
     const char *text;
     bool good;
@@ -94,7 +90,6 @@ static void whole_numbers(void **state) {
 }
 
 static void sizes(void **state) {
-  (void)state;
   const struct {
     const char *text;
     bool good;
@@ -120,7 +115,6 @@ static void sizes(void **state) {
 }
 
 static void reals_flags(void **state) {
-  (void)state;
   double real;
   assert_true(fsdp_value_real("3e-5", &real) && real == 3e-5);
   assert_true(fsdp_value_real(".5", &real) && real == 0.5);
@@ -134,7 +128,6 @@ static void reals_flags(void **state) {
 
 // What a mesh reads as, printed.
 static void meshes(void **state) {
-  (void)state;
   static const struct {
     const char *text, *printed;
   } cases[] = {{"data=2,fsdp=4", "data=2,fsdp=4"},
@@ -162,7 +155,6 @@ static void meshes(void **state) {
 }
 
 static void text_for_people(void **state) {
-  (void)state;
   char out[64];
   assert_string_equal(fsdp_print_bytes(0, out, sizeof out), "0 B");
   assert_string_equal(fsdp_print_bytes(999, out, sizeof out), "999 B");
@@ -180,7 +172,6 @@ static void text_for_people(void **state) {
 }
 
 static void defaults(void **state) {
-  (void)state;
   fsdp_options o = accept(FSDP_PROGRAM_TRAIN, "");
   assert_string_equal(o.model, "tiny");
   assert_int_equal(o.batch, 1);
@@ -205,7 +196,6 @@ static void defaults(void **state) {
 }
 
 static void forms_of_the_command_line(void **state) {
-  (void)state;
   fsdp_options o = accept(FSDP_PROGRAM_TRAIN,
                           "-b4 -s 128 --lr=1e-3 --cpu-offload --print-model on --dry-run=no --strategy "
                           "HYBRID_SHARD --mesh data=2,fsdp=2 --wrap module:LlamaMLP,Linear");
@@ -236,7 +226,6 @@ static void forms_of_the_command_line(void **state) {
 }
 
 static void wrong_values(void **state) {
-  (void)state;
   const fsdp_program_kind train = FSDP_PROGRAM_TRAIN;
   refuse(train, "--batch-size 0", FSDP_ERR_OPTION, "--batch-size|'0'|command line|from 1");
   refuse(train, "--batch-size -3", FSDP_ERR_OPTION, "'-3'");
@@ -268,7 +257,6 @@ static void wrong_values(void **state) {
 // A threshold beside a policy that does not use it is reported, not refused: the hint's `--wrap block` can be
 // added to a command.
 static void unused_threshold_is_noted(void **state) {
-  (void)state;
   char note[256];
   fsdp_options o = accept(FSDP_PROGRAM_TRAIN, "--wrap block --numel-to-wrap 1e8");
   assert_true(fsdp_options_note(&o, 0, note, (int)sizeof note));
@@ -281,7 +269,6 @@ static void unused_threshold_is_noted(void **state) {
 }
 
 static void contradictions(void **state) {
-  (void)state;
   const fsdp_program_kind train = FSDP_PROGRAM_TRAIN, plan = FSDP_PROGRAM_PLAN;
   refuse(train, "--min-lr 1 --lr 0.1", FSDP_ERR_OPTION, "--min-lr|--lr");
   refuse(train, "--min-lr 0.11 --lr 0.1", FSDP_ERR_OPTION, "--min-lr|--lr");
@@ -317,7 +304,6 @@ static void write_file(const char *path, const char *text) {
 }
 
 static void configuration_file(void **state) {
-  (void)state;
   char path[] = "/tmp/fsdp_options_XXXXXX", line[128];
   int descriptor = mkstemp(path);
   assert_true(descriptor >= 0);
@@ -359,7 +345,6 @@ static void configuration_file(void **state) {
 
 // Each as its trainer's documents spell it, beside what it must have set.
 static void names_of_other_trainers(void **state) {
-  (void)state;
   char note[512];
   fsdp_options o =
       accept(FSDP_PROGRAM_TRAIN,
@@ -400,7 +385,6 @@ static void names_of_other_trainers(void **state) {
 }
 
 static void flags_of_other_trainers(void **state) {
-  (void)state;
   const struct {
     const char *line;
     const char *recompute;
@@ -454,7 +438,6 @@ static void flags_of_other_trainers(void **state) {
 // No name of another trainer hides one of ours; each alias of an option names one, and the values of a
 // flag are values of it; the others say what to use.
 static void table_of_aliases(void **state) {
-  (void)state;
   int count;
   const fsdp_option_alias *aliases = fsdp_option_alias_table(&count);
   assert_true(count > 50);
@@ -479,7 +462,6 @@ static void table_of_aliases(void **state) {
 
 // Their old names are a hint; a command, a file and a later value set them.
 static void knobs(void **state) {
-  (void)state;
   const fsdp_program_kind train = FSDP_PROGRAM_TRAIN;
   fsdp_options o = accept(train, "--set poison=on;measure=off --set gemm_multiprocessors=3 --set measure=on");
   assert_true(o.poison && o.measure && o.gemm_multiprocessors == 3);
@@ -505,7 +487,6 @@ static void knobs(void **state) {
 
 // The words of a list end at the next option; it may stand anywhere.
 static void lists_of_words(void **state) {
-  (void)state;
   fsdp_options o = accept(FSDP_PROGRAM_PLAN, "--ranks 4 --compare a.yaml b.yaml c_d.yaml --json");
   assert_string_equal(o.compare, "a.yaml,b.yaml,c_d.yaml");
   assert_true(o.json && o.ranks == 4);
@@ -526,7 +507,6 @@ static void lists_of_words(void **state) {
 }
 
 static void description_tells_options_apart(void **state) {
-  (void)state;
   fsdp_options a = accept(FSDP_PROGRAM_TRAIN, "--lr 1e-4"), b = accept(FSDP_PROGRAM_TRAIN, "--lr 0.0001");
   fsdp_options c = accept(FSDP_PROGRAM_TRAIN, "--lr 1.0000001e-4");
   char *text[3] = {fsdp_options_describe(&a), fsdp_options_describe(&b), fsdp_options_describe(&c)};
@@ -540,7 +520,6 @@ static void description_tells_options_apart(void **state) {
 
 // Against the formulas as they stand in the header, computed by hand.
 static void learning_rates(void **state) {
-  (void)state;
   fsdp_learning_rate rate = {
       .schedule = FSDP_LR_COSINE, .lr = 1, .min_lr = 0.2, .warmup_steps = 4, .total_steps = 12};
   const double warmup[] = {0.25, 0.5, 0.75, 1};

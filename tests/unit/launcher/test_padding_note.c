@@ -1,16 +1,11 @@
 // What is said of ranks that hold nothing but padding.
 #include "launcher/report/padding_note.h"
 #include "models/family.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/models.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 typedef struct note_case {
   int context, tensor;
@@ -57,7 +52,6 @@ static void expect_note(const note_case *c, const char *line) {
 }
 
 static void test_notes(void **state) {
-  (void)state;
   const note_case cases[] = {
       {1, 1, 16, NULL},
       {1, 2, 16, NULL},

@@ -4,16 +4,13 @@
 #include "runtime/plan/price/shipped_profiles.h"
 #include "runtime/plan/text/decimal.h"
 #include "runtime/plan/text/yaml_document.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/io_files.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define HEAD                                                                                                 \
   "name: small\ndevice: cuda\nprocessors: 4\nmemory_gb: 16\nmemory_gbps: {value: 500, source: \"x\"}\n"
@@ -45,7 +42,6 @@ static void refuse(const char *text, const char *part) {
 // ---- Decimals
 
 static void decimals(void **state) {
-  (void)state;
   double value = 0;
   static const struct {
     const char *text;
@@ -63,7 +59,6 @@ static void decimals(void **state) {
 }
 
 static void decimals_printed(void **state) {
-  (void)state;
   char out[FSDP_DECIMAL_BYTES];
   assert_string_equal(fsdp_decimal_print(794.5e12, 12, out), "794.5");
   assert_string_equal(fsdp_decimal_print(1048576, 0, out), "1048576");
@@ -111,7 +106,6 @@ static const char whole[] =
     "- {kind: all_reduce, link: node, ranks: 2, us: {10: 1, 20: {value: 2, source: s}}}\n";
 
 static void whole_profile(void **state) {
-  (void)state;
   fsdp_device_profile *p = accept_text(whole);
   assert_string_equal(p->name, "a \"b\"");
   assert_int_equal(p->device, FSDP_OP_CPU);
@@ -179,7 +173,6 @@ static char *print(const fsdp_device_profile *profile) {
 
 // What the user named a profile by stands before what it says of itself.
 static void shown_as_asked(void **state) {
-  (void)state;
   char shown[FSDP_PROFILE_SHOWN_BYTES];
   fsdp_device_profile profile = {.name = "AMD EPYC, 2 cores"};
   assert_string_equal(fsdp_device_profile_shown(&profile, shown), "AMD EPYC, 2 cores");
@@ -205,7 +198,6 @@ static void check_printed(const fsdp_device_profile *profile) {
 }
 
 static void printed_and_read(void **state) {
-  (void)state;
   fsdp_device_profile *p = accept_text(whole);
   check_printed(p);
   char *text = print(p);
@@ -244,7 +236,6 @@ static void check_sourced(yaml_document_t *document, const yaml_node_t *node, co
 }
 
 static fsdp_status check_sources(void *context, yaml_document_t *document, fsdp_error *error) {
-  (void)error;
   static const char *const words[] = {"name", "device", "tiles", "use", "base"};
   static const char *const sections[] = {"peak_tflops", "copy_gbps", "contention", "network",
                                          "reserve",     "spread",    "sustained"};
@@ -320,7 +311,6 @@ static void check_grouped(const fsdp_device_profile *p) {
 }
 
 static void shipped_profiles(void **state) {
-  (void)state;
   for (int i = 0; i < fsdp_shipped_profile_count(); i++) {
     const char *name = fsdp_shipped_profile_name(i);
     fsdp_device_profile *p = accept(name);
@@ -366,7 +356,6 @@ static void check_price(const fsdp_device_profile *p, fsdp_attention_kernel kern
 }
 
 static void base_and_use(void **state) {
-  (void)state;
   io_write_text("base.yaml", whole);
   fsdp_device_profile *p =
       accept_text("name: other\nbase: base.yaml\nuse: {attention: k2, grouped: g1}\nlaunch_us: 9\n"
@@ -424,7 +413,6 @@ static void base_and_use(void **state) {
 
 // Without a profile a GPU's plan has the figures of the shipped one that the planner names.
 static void default_backend(void **state) {
-  (void)state;
   fsdp_device_profile *p;
   fsdp_error error = {0};
   assert_string_equal(fsdp_plan_default_profile(), "h100-sxm");
@@ -451,7 +439,6 @@ static void default_backend(void **state) {
 
 // A profile's own figures count; what it does not say is the default's, and named.
 static void own_backend(void **state) {
-  (void)state;
   const fsdp_plan_backend *none = fsdp_plan_backend_cuda();
   fsdp_device_profile *p =
       accept_text(GPU "reserve: {context_gb: 0.75, communicator_gb: {value: 0.25, estimated: "
@@ -484,7 +471,6 @@ static void own_backend(void **state) {
 // ---- What is refused
 
 static void refused_at_the_top(void **state) {
-  (void)state;
   fsdp_device_profile *profile;
   fsdp_error error = {0};
   assert_int_equal(fsdp_profile_read("a100", &profile, &error), FSDP_ERR_INPUT);
@@ -530,7 +516,6 @@ static void refused_at_the_top(void **state) {
 #define PRODUCT "products:\n- {dtype: bf16, form: any, m: 1, n: 1, k: 1"
 
 static void refused_rows(void **state) {
-  (void)state;
   refuse(HEAD "products: {m: 1}\n", "profile.yaml:6: products is not a list");
   refuse(HEAD "products:\n- 5\n", "profile.yaml:7: a row is not a mapping");
   refuse(HEAD PRODUCT "}\n", "profile.yaml:7: a row has no tflops");

@@ -1,20 +1,14 @@
 // The terminal's line of a step: how well the devices are used, by closed formulas.
 #include "launcher/report/progress.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 // Llama 2 7B: 6 FLOPs a token for each of 6.7 billion weights (with or without the embedding's 0.13), and 6
 // T C a layer for scores of keys before a query, twice that for all pairs.
 static void utilization_is_printed(void **state) {
-  (void)state;
   fsdp_plan plan = {.config = {.seq = 4096}};
   fsdp_error error = {0};
   assert_int_equal(fsdp_model_preset("llama2-7b", &plan.config.model, &error), FSDP_OK);

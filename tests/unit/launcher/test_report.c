@@ -6,15 +6,12 @@
 #include "launcher/report/report.h"
 #include "launcher/setup/capacity.h"
 #include "launcher/setup/mesh_choice.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/models.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static fsdp_plan_config config_of(const char *preset, int ranks) {
   fsdp_plan_config config = {.batch = 1,
@@ -43,7 +40,6 @@ static json_int_t integer(const json_t *object, const char *key) {
 }
 
 static void report_as_json(void **state) {
-  (void)state;
   fsdp_plan_config config = config_of("tiny", 4);
   fsdp_plan *plan = plan_of_config(&config);
   json_t *report = fsdp_report_json(plan), *unit, *value;
@@ -91,7 +87,6 @@ static char *page_of(const fsdp_plan *plan) {
 }
 
 static void report_as_a_page(void **state) {
-  (void)state;
   fsdp_plan_config config = config_of("llama2-7b", 8);
   fsdp_plan *plan = plan_of_config(&config);
   char *page = page_of(plan);
@@ -122,7 +117,6 @@ static void report_as_a_page(void **state) {
 
 // Series sum to the peak at the peak's position and to no more anywhere; phases cover the step without a gap.
 static void profile_series(void **state) {
-  (void)state;
   fsdp_plan_config config = config_of("tiny", 4);
   config.micro_batches = 4;
   config.cpu_offload = true;
@@ -157,7 +151,6 @@ static void profile_series(void **state) {
 }
 
 static void profile_files(void **state) {
-  (void)state;
   fsdp_plan_config config = config_of("tiny", 2);
   fsdp_plan *plan = plan_of_config(&config);
   char folder[] = "/tmp/fsdp_report_XXXXXX", path[64];
@@ -192,7 +185,6 @@ static void profile_files(void **state) {
 
 // The advice is followed word for word, and the plan that it gives fits.
 static void advice_that_fits(void **state) {
-  (void)state;
   const int64_t shares[] = {90, 60, 40, 25};
   for (size_t i = 0; i < sizeof shares / sizeof *shares; i++) {
     fsdp_plan_config config = config_of("llama-1b", 4);
@@ -240,7 +232,6 @@ static void advice_that_fits(void **state) {
 
 // Where one memory holds both arenas, their sum counts.
 static void one_memory_for_both_arenas(void **state) {
-  (void)state;
   fsdp_plan_config config = config_of("tiny", 2);
   config.cpu_offload = true;
   fsdp_plan *plan = plan_of_config(&config);

@@ -1,12 +1,8 @@
 // What the message of a killed run advises: a command line that a shell reads as the run's own names.
 #include "launcher/programs/restart_advice.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static void expect(const char *experiment, const char *save_dir, int64_t ckpt_freq, const char *wanted) {
   char out[FSDP_WATCH_ADVICE_BYTES], experiment_text[1024], folder[1024];
@@ -20,7 +16,6 @@ static void expect(const char *experiment, const char *save_dir, int64_t ckpt_fr
 }
 
 static void names_the_run(void **state) {
-  (void)state;
   expect("pride", "outputs", 500, "Start again with -e pride to resume from the newest checkpoint");
   expect("it's", "/a b", 1,
          "Start again with -e 'it'\\''s' --save-dir '/a b' to resume from the newest checkpoint");
@@ -32,7 +27,6 @@ static void names_the_run(void **state) {
 }
 
 static void nothing_was_saved(void **state) {
-  (void)state;
   expect(NULL, "outputs", 500, "Nothing of this run was saved; -e NAME saves checkpoints to resume from");
   expect("pride", "outputs", 0, "Nothing of this run was saved (--ckpt-freq 0)");
 }

@@ -1,12 +1,6 @@
 // boxes.h by example: the picture in its head.
 #include "runtime/plan/mesh/boxes.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/support/cmocka.h"
 
 static void expect_box(const fsdp_box *box, int64_t row, int64_t column, int64_t rows, int64_t columns) {
   assert_int_equal(box->dims, 2);
@@ -15,7 +9,6 @@ static void expect_box(const fsdp_box *box, int64_t row, int64_t column, int64_t
 }
 
 static void test_a_range_of_a_matrix(void **state) {
-  (void)state;
   fsdp_box boxes[FSDP_BOXES_MAX];
   assert_int_equal(fsdp_boxes_cut(2, (int64_t[]){4, 6}, 3, 17, 0, boxes), 3);
   expect_box(&boxes[0], 0, 3, 1, 3);
@@ -29,7 +22,6 @@ static void test_a_range_of_a_matrix(void **state) {
 
 // A rank that holds elements 3 to 19 reads what another holds of elements 10 to 23.
 static void test_what_two_ranges_share(void **state) {
-  (void)state;
   fsdp_box mine[FSDP_BOXES_MAX], other[FSDP_BOXES_MAX], shared;
   const int64_t shape[] = {4, 6};
   assert_int_equal(fsdp_boxes_cut(2, shape, 3, 17, 0, mine), 3);

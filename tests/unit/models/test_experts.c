@@ -2,14 +2,10 @@
 #include "tests/support/models.h"
 
 #include "models/graph/graph.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define SIZES                                                                                                \
   "\"vocab_size\":31,\"hidden_size\":24,\"intermediate_size\":40,\"num_hidden_layers\":2,"                   \
@@ -22,7 +18,6 @@
 
 // Defaults of Transformers 5.23.
 static void test_defaults(void **state) {
-  (void)state;
   fsdp_model_config c = model_of_json(
       "{\"model_type\":\"mixtral\",\"vocab_size\":31,\"hidden_size\":64,\"intermediate_size\":40,"
       "\"num_hidden_layers\":2,\"num_attention_heads\":16}");
@@ -50,7 +45,6 @@ static void test_defaults(void **state) {
 }
 
 static void test_shared_experts(void **state) {
-  (void)state;
   fsdp_model_config c = model_of_json(QWEN2 ",\"num_key_value_heads\":2}");
   assert_true(c.experts == 60 && c.expert_slots == 4 && c.expert_size == 1408 && !c.normalises_routes);
   assert_true(c.shared_expert_size == 5632 && c.gates_shared_expert && c.qkv_bias && !c.window);
@@ -65,7 +59,6 @@ static void test_shared_experts(void **state) {
 
 // As Transformers: the coefficient counts where router logits are output, and GLM has no such loss.
 static void test_losses(void **state) {
-  (void)state;
   static const struct {
     const char *json;
     double aux, z;
@@ -97,7 +90,6 @@ static void test_losses(void **state) {
 
 // Which layers have experts: by steps, by a list, from one on.
 static void test_layers(void **state) {
-  (void)state;
   static const struct {
     const char *json, *layers;
   } models[] = {
@@ -139,7 +131,6 @@ static void test_layers(void **state) {
 }
 
 static void test_refused(void **state) {
-  (void)state;
   static const refused_model models[] = {
       {MIXTRAL ",\"num_key_value_heads\":2,\"router_aux_loss_coef\":-1}",
        {"\"router_aux_loss_coef\" is -1", "above 0"}},
@@ -180,7 +171,6 @@ static void test_refused(void **state) {
 }
 
 static void test_differences(void **state) {
-  (void)state;
   static const compared_key keys[] = {{"num_experts", "16", true},
                                       {"num_experts_per_tok", "3", true},
                                       {"moe_intermediate_size", "5", true},
@@ -190,7 +180,6 @@ static void test_differences(void **state) {
 
 // By hand, of the released shapes: 6 for each parameter that a token meets but the embedding, and the pairs.
 static void test_flops(void **state) {
-  (void)state;
   fsdp_model_config c;
   fsdp_error error;
   assert_int_equal(fsdp_model_preset("mixtral-8x7b", &c, &error), FSDP_OK);
@@ -206,7 +195,6 @@ static void test_flops(void **state) {
 
 // In the order of the state dict of Transformers 5, in which the router comes first or last.
 static void test_parameters(void **state) {
-  (void)state;
   static const struct {
     const char *json, *names[3];
     int first;

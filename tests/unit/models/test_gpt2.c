@@ -2,15 +2,11 @@
 #include "tests/support/models.h"
 
 #include "models/graph/graph.h"
+#include "tests/support/cmocka.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define SIZES "\"vocab_size\":31,\"n_embd\":12,\"n_layer\":3"
 #define BASE  "\"model_type\":\"gpt2\"," SIZES ",\"n_head\":4"
@@ -26,7 +22,6 @@ static const char hub[] =
     "\"vocab_size\":50257}";
 
 static void test_configurations(void **state) {
-  (void)state;
   char out[512];
   fsdp_error error;
   fsdp_model_config c = model_of_json(hub), preset;
@@ -55,7 +50,6 @@ static void test_configurations(void **state) {
 }
 
 static void test_refused(void **state) {
-  (void)state;
   static const refused_model models[] = {
       {"{\"model_type\":\"gpt2\",\"n_embd\":12}", {"\"vocab_size\" is missing", "gpt2"}},
       {"{\"model_type\":\"gpt2\"," SIZES "}", {"\"n_head\" is missing"}},
@@ -84,7 +78,6 @@ static void test_refused(void **state) {
 }
 
 static void test_differences(void **state) {
-  (void)state;
   static const compared_key keys[] = {{"n_inner", "49", true},
                                       {"n_positions", "512", true},
                                       {"layer_norm_epsilon", "1e-6", true},
@@ -98,7 +91,6 @@ static void test_differences(void **state) {
 }
 
 static void test_dropout_is_announced(void **state) {
-  (void)state;
   char out[256];
   fsdp_model_config c = model_of_json("{" BASE ",\"resid_pdrop\":0.0,\"attn_pdrop\":0.25}");
   assert_true(fsdp_model_note(&c, out, sizeof out));
@@ -127,7 +119,6 @@ static void expect_param(const fsdp_graph *graph, const char *name, int dims, co
 }
 
 static void test_parameters(void **state) {
-  (void)state;
   fsdp_model_config c = model_of_json("{" BASE ",\"n_positions\":9,\"n_inner\":20}");
   fsdp_graph *g = fsdp_model_graph(&c, 1, 2);
   double residual = 0.02 / sqrt(6.0);
@@ -158,7 +149,6 @@ static void test_parameters(void **state) {
 
 // Masks that old files hold beside the weights, and names that look like them.
 static void test_buffers(void **state) {
-  (void)state;
   assert_true(fsdp_model_is_buffer("h.0.attn.bias"));
   assert_true(fsdp_model_is_buffer("transformer.h.11.attn.masked_bias"));
   assert_false(fsdp_model_is_buffer("h.0.attn.c_attn.bias"));
@@ -166,7 +156,6 @@ static void test_buffers(void **state) {
 }
 
 static void test_positions_end(void **state) {
-  (void)state;
   fsdp_error error;
   fsdp_model_config c = model_of_json("{" BASE ",\"n_positions\":9}");
   assert_int_equal(fsdp_model_check_seq(&c, 9, &error), FSDP_OK);
@@ -176,7 +165,6 @@ static void test_positions_end(void **state) {
 
 // By hand: N = 124439808 - 1024 * 768, L C T = 12 * 768 * 1024.
 static void test_flops(void **state) {
-  (void)state;
   fsdp_model_config c = model_of_json(hub);
   double gemms = 6.0 * 123653376.0, pairs = 9437184.0;
   assert_true(fsdp_model_flops_per_token(&c, 1024, FSDP_FLOPS_CAUSAL) == gemms + 6 * pairs);
@@ -187,7 +175,6 @@ static void test_flops(void **state) {
 
 // What Transformers 5.23 prints of the model.
 static void test_tree(void **state) {
-  (void)state;
   fsdp_model_config c = model_of_json("{" BASE ",\"n_positions\":9,\"attn_pdrop\":0.0,\"embd_pdrop\":0.25}");
   char *tree = tree_of_model(&c);
   assert_string_equal(tree,

@@ -2,15 +2,11 @@
 // tie, and the units over them.
 #include "models/graph/graph.h"
 #include "runtime/plan/mesh/units.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 typedef struct model {
   fsdp_graph *graph;
@@ -52,7 +48,6 @@ static model make_model(void) {
 }
 
 static void test_names_and_shapes(void **state) {
-  (void)state;
   model m = make_model();
   static const char *const names[] = {"wte.weight",        "h.0.c_attn.weight", "h.0.c_attn.bias",
                                       "h.1.c_attn.weight", "h.1.c_attn.bias",   "conv.weight"};
@@ -74,7 +69,6 @@ static void test_names_and_shapes(void **state) {
 }
 
 static void test_parameters_of_modules(void **state) {
-  (void)state;
   model m = make_model();
   const fsdp_module *attention = &m.graph->modules[m.attention[1]];
   assert_int_equal(attention->first_param, 3);
@@ -92,7 +86,6 @@ static void test_parameters_of_modules(void **state) {
 
 // Units of each policy, by the number of elements that they hold.
 static void test_units_hold_every_parameter_of_a_module(void **state) {
-  (void)state;
   model m = make_model();
   const struct {
     fsdp_wrap_policy policy;
@@ -183,7 +176,6 @@ static void differentiate_used(model *m) {
 
 // An input is there once, however many ops read it; a model has those that it asked for.
 static void test_inputs_and_losses(void **state) {
-  (void)state;
   model m = make_model();
   fsdp_graph *g = m.graph;
   const int tokens = g->inputs[FSDP_INPUT_TOKENS];
@@ -205,7 +197,6 @@ static void test_inputs_and_losses(void **state) {
 }
 
 static void test_misuse_is_stopped(void **state) {
-  (void)state;
   assert_true(stops(add_apart));
   assert_true(stops(add_wrong_blocks));
   assert_true(stops(add_transposed_blocks));

@@ -4,18 +4,14 @@
 #include "models/family.h"
 #include "models/parts.h"
 #include "runtime/base/check.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/draws.h"
 #include "tests/support/harness.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 // Sequences of a batch, tokens of each, channels, vocabulary, slices. A weight of any number of outputs fills
 // whole alignments of 16 elements (C is one), so that neighbours join; a bias does if its outputs do.
@@ -95,13 +91,11 @@ static void build(const fsdp_model_config *config, fsdp_graph *g) {
 }
 
 static int64_t parameter_count(const fsdp_model_config *config) {
-  (void)config;
   return 2 * V * C + columns() * (2 * C + tried->bias);
 }
 
 static double flops_per_token(const fsdp_model_config *config, int64_t seq,
                               fsdp_flops_convention convention) {
-  (void)seq, (void)convention;
   return 6 * (double)parameter_count(config);
 }
 
@@ -159,7 +153,6 @@ static int check_launches(const fsdp_program *program, fsdp_op_kind op, int weig
 }
 
 static void test_launches(void **state) {
-  (void)state;
   for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
     const variant *v = &variants[i];
     const fsdp_plan_config config = config_of(v).plan;
@@ -255,7 +248,6 @@ static void check_gradients(const harness_config *config, double *params) {
 }
 
 static void test_gradients(void **state) {
-  (void)state;
   int32_t tokens[STEPS * B * T], targets[STEPS * B * T];
   for (int n = 0; n < STEPS * B * T; n++) tokens[n] = (n * n + 3) % V, targets[n] = (5 * n + 1) % V;
   for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {

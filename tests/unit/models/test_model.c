@@ -1,15 +1,11 @@
 // What can be asked of a model without naming its family: presets, counts, printing and reading, the graph.
 #include "models/family.h"
 #include "models/model.h"
+#include "tests/support/cmocka.h"
 
 #include <jansson.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 // Every preset, in the order of --help, with the number of parameters that its weights are published with
 // (`tiny`, `llama-1b` and `tiny-...` are counted by hand).
@@ -56,7 +52,6 @@ static fsdp_model_config preset(const char *name) {
 }
 
 static void test_presets_are_as_published(void **state) {
-  (void)state;
   for (int i = 0; i < PRESETS; i++) {
     assert_string_equal(fsdp_model_preset_name(i), published[i].name);
     assert_true(fsdp_model_is_preset(published[i].name));
@@ -78,7 +73,6 @@ static void test_presets_are_as_published(void **state) {
 
 // The closed formula and the graph count the same parameters; a block is a module of the block's class.
 static void test_graphs_hold_what_is_counted(void **state) {
-  (void)state;
   for (int i = 0; i < 2 * PRESETS; i++) {
     fsdp_model_config config = preset(published[i / 2].name);
     config.tie_word_embeddings = i % 2;
@@ -99,7 +93,6 @@ static void test_graphs_hold_what_is_counted(void **state) {
 
 // Every preset reads back as it was printed, also with what it leaves at its default changed.
 static void test_printed_configurations_are_read_back(void **state) {
-  (void)state;
   for (int i = 0; i < 4 * PRESETS; i++) {
     fsdp_model_config config = preset(published[i / 4].name), again;
     config.tie_word_embeddings = i % 2;
@@ -120,7 +113,6 @@ static void test_printed_configurations_are_read_back(void **state) {
 // Any part of a head that may be rotated: 30 of 44 elements are 0.68.. of them, whose product with 44 is
 // below 30.
 static void test_parts_of_heads_are_read_back(void **state) {
-  (void)state;
   fsdp_model_config config = preset("tiny-glm4-moe"), again;
   for (config.head_dim = 4; config.head_dim <= 256; config.head_dim += 2)
     for (config.rotary_dim = 2; config.rotary_dim < config.head_dim; config.rotary_dim += 2) {
@@ -134,7 +126,6 @@ static void test_parts_of_heads_are_read_back(void **state) {
 
 // Llama 2 7B at 4096 tokens, by hand: N = 6738415616 - 32000 * 4096, L C T = 32 * 4096 * 4096.
 static void test_flops(void **state) {
-  (void)state;
   fsdp_model_config config = preset("llama2-7b");
   double products = 6.0 * 6607343616.0, pairs = 536870912.0;
   assert_true(fsdp_model_flops_per_token(&config, 4096, FSDP_FLOPS_CAUSAL) == products + 6 * pairs);
@@ -145,7 +136,6 @@ static void test_flops(void **state) {
 
 // What is refused before a family reads it, by the parts of its message.
 static void test_other_families_are_refused_by_name(void **state) {
-  (void)state;
   const struct {
     const char *text, *parts[3];
   } cases[] = {
@@ -185,7 +175,6 @@ static bool note_layers(const fsdp_model_config *config, char *out, size_t out_b
 
 // What a family may leave out, and what of it reaches its users.
 static void test_notes_buffers_and_prefixes(void **state) {
-  (void)state;
   char out[64] = "";
   fsdp_model_config config = preset("tiny");
   assert_false(fsdp_model_note(&config, out, sizeof out));

@@ -1,16 +1,11 @@
 // Narrow models: the features and the divisibility of the given one, in few small layers.
 #include "models/model.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/models.h"
 
 #include <jansson.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static fsdp_model_config narrowed(const fsdp_model_config *model, fsdp_narrow_cut cut, int64_t seq,
                                   int *broken) {
@@ -31,7 +26,6 @@ static void same_cut(const char *what, int64_t size, int64_t narrow, fsdp_narrow
 // Every preset over shortened axes of every kind; 12 and 5 become 3, so that what both divide or neither is
 // kept by a multiple of 3.
 static void test_presets(void **state) {
-  (void)state;
   static const fsdp_narrow_cut cuts[] = {{1, 1}, {2, 2}, {4, 2}, {8, 2}, {3, 3}, {12, 3}, {5, 3}};
   const char *name;
   for (int i = 0; (name = fsdp_model_preset_name(i)); i++) {
@@ -63,7 +57,6 @@ static void test_presets(void **state) {
 // 128 heads that share 8 of keys and values, over 16 ranks, of which two share one: over 4 ranks, two share
 // one of two.
 static void test_fewer_heads_than_ranks(void **state) {
-  (void)state;
   fsdp_model_config model;
   fsdp_error error;
   int broken;
@@ -84,7 +77,6 @@ static const char gpt2[] =
 
 // Heads fill the residual stream, and learned positions are as many as tokens, or more.
 static void test_gpt2(void **state) {
-  (void)state;
   int broken;
   const fsdp_model_config model = model_of_json(gpt2);
   fsdp_model_config narrow = narrowed(&model, (fsdp_narrow_cut){8, 2}, 100, &broken);
@@ -113,7 +105,6 @@ static fsdp_model_config windowed(int64_t window, int64_t first_layer, int64_t p
 // What a window leaves out of a sequence it leaves out of the narrow one, in layers of the same kind; the
 // token of padding stays a token.
 static void test_windows_and_padding(void **state) {
-  (void)state;
   int broken;
   fsdp_model_config model = windowed(100, 1, 999);
   fsdp_model_config narrow = narrowed(&model, (fsdp_narrow_cut){2, 2}, 400, &broken);
@@ -137,7 +128,6 @@ static void test_windows_and_padding(void **state) {
 
 // A size is never made larger, and the nearest is taken where no size has all facts.
 static void test_sizes(void **state) {
-  (void)state;
   int64_t out;
   const fsdp_narrow_cut contrary[] = {{4, 2}, {8, 2}};
   assert_int_equal(fsdp_narrow_size(5, 12, &(fsdp_narrow_cuts){&(fsdp_narrow_cut){2, 2}, 1}, &out), 0);

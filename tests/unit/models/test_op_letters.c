@@ -1,14 +1,9 @@
 // The operands of the op table as data, against what was written down by hand and against a model's graph.
 #include "models/decoder.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/models.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 // ---- The rows, written out again as the parsed form has them
 
@@ -30,7 +25,6 @@ static void expect_whole(fsdp_op_kind kind, const char *letters, const char *who
 }
 
 static void test_attention(void **state) {
-  (void)state;
   const fsdp_op_letters *op = fsdp_op_letters_of(FSDP_OP_ATTENTION);
   assert_int_equal(op->operand_count, 5);
   expect_whole(FSDP_OP_ATTENTION, "bthgdwz", "tdwz");
@@ -89,7 +83,6 @@ static void test_attention(void **state) {
 }
 
 static void test_linear(void **state) {
-  (void)state;
   expect_whole(FSDP_OP_LINEAR, "nio", "");
   const fsdp_op_operand *y = named(FSDP_OP_LINEAR, "y"), *x = named(FSDP_OP_LINEAR, "x");
   assert_true(y->may_add && y->dims[1].is_slice && !y->dims[0].is_slice && !x->dims[1].is_slice);
@@ -106,7 +99,6 @@ static void test_linear(void **state) {
 }
 
 static void test_linear_bias(void **state) {
-  (void)state;
   expect_whole(FSDP_OP_LINEAR_BIAS, "nio", "i"); // a partial sum must not have the bias added
   expect_whole(FSDP_OP_BIAS_BACKWARD, "no", "");
   expect_whole(FSDP_OP_ADD_BIAS, "on", "");
@@ -128,7 +120,6 @@ static void test_linear_bias(void **state) {
 
 // Parts of several ranks are rows of one operand; nothing is summed over them.
 static void test_columns(void **state) {
-  (void)state;
   expect_whole(FSDP_OP_TAKE_COLUMNS, "noi", "oi");
   expect_whole(FSDP_OP_PUT_COLUMNS, "nio", "oi");
   expect_whole(FSDP_OP_JOIN_COLUMNS, "rnio", "roi");
@@ -152,7 +143,6 @@ static void test_columns(void **state) {
 }
 
 static void test_flat_ops(void **state) {
-  (void)state;
   const fsdp_op_letters *adamw = fsdp_op_letters_of(FSDP_OP_ADAMW);
   assert_int_equal(adamw->operand_count, 7);
   for (int i = 0; i < 7; i++) {
@@ -169,7 +159,6 @@ static void test_flat_ops(void **state) {
 
 // Which letters each output sums over; no other letter of the op is contracted for that output.
 static void test_contractions(void **state) {
-  (void)state;
   static const struct {
     fsdp_op_kind kind;
     const char *output, *letters;
@@ -286,7 +275,6 @@ static void check_node(const fsdp_graph *g, const fsdp_node *node, bool seen[FSD
 
 // A graph of every family, as few of whose dimensions agree as it allows.
 static void test_letters_fit_graphs(void **state) {
-  (void)state;
   bool seen[FSDP_OP_KIND_COUNT] = {false};
   const fsdp_family *last = NULL;
   for (int i = 0; fsdp_model_preset_name(i); i++) {

@@ -3,16 +3,12 @@
 #include "models/family.h"
 #include "models/parts.h"
 #include "runtime/base/check.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/harness.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 // Sequences of a batch, tokens of each, channels, intermediate size, vocabulary, positions of the table and
 // layers. No two dimensions agree, and the last positions of the table are never used.
@@ -66,13 +62,11 @@ static void build(const fsdp_model_config *config, fsdp_graph *g) {
 }
 
 static int64_t parameter_count(const fsdp_model_config *config) {
-  (void)config;
   return 2 * V * C + M * C + L * (2 * I * C + I + C) + (L + 1) * 2 * C;
 }
 
 static double flops_per_token(const fsdp_model_config *config, int64_t seq,
                               fsdp_flops_convention convention) {
-  (void)seq, (void)convention;
   return 6 * (double)parameter_count(config);
 }
 
@@ -103,7 +97,6 @@ static void expect_kinds(const fsdp_node *nodes, int count, const fsdp_op_kind *
 }
 
 static void test_graph(void **state) {
-  (void)state;
   const fsdp_model_config config = model();
   fsdp_graph *g = fsdp_model_graph(&config, B, T);
   static const fsdp_op_kind forward[] = {
@@ -137,7 +130,6 @@ static void test_graph(void **state) {
 }
 
 static void test_modules(void **state) {
-  (void)state;
   const fsdp_model_config config = model();
   fsdp_graph *g = fsdp_model_graph(&config, B, T);
   static const char *const names[] = {
@@ -158,7 +150,6 @@ static void test_modules(void **state) {
 
 // What remains of the fused op if its sum was kept: the norm, of operands in LAYERNORM's order.
 static void test_remainder(void **state) {
-  (void)state;
   bool kept[FSDP_OP_MAX_OPERANDS] = {false};
   fsdp_op_remainder left;
   assert_false(fsdp_op_remainder_of(FSDP_OP_ADD_LAYERNORM, kept, &left));
@@ -281,12 +272,10 @@ static void check_plans(void) {
 }
 
 static void test_gradients(void **state) {
-  (void)state;
   check_plans();
 }
 
 static void test_gradients_with_biases_apart(void **state) {
-  (void)state;
   biases_apart = true;
   check_plans();
   biases_apart = false;

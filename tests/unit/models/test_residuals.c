@@ -1,15 +1,10 @@
 // Which sums of the residual stream a plan lets gemms make.
 #include "models/family.h"
 #include "runtime/plan/plan.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/models.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static fsdp_plan *plan_of(fsdp_plan_config config) {
   fsdp_plan *plan = plan_of_config(&config);
@@ -30,7 +25,6 @@ static int count_in_forward(const fsdp_program *program, fsdp_op_kind kind) {
 // The gemms of a layer's attention and MLP add the residual unless their sums are partial, over ranks that
 // cut their inputs, or come in pieces of the rows; then the norm adds it.
 static void test_residuals_by_gemms(void **state) {
-  (void)state;
   const struct {
     int tensor, context;
     bool sequence_parallel, by_gemm;
@@ -53,7 +47,6 @@ static void test_residuals_by_gemms(void **state) {
 // What the last layer's gemm sums is kept with the layers' inputs: recomputed blocks repeat the gemm of
 // attention alone.
 static void test_last_sum_is_kept(void **state) {
-  (void)state;
   fsdp_plan_config config = even_plan_config();
   config.saving = fsdp_saving_of_blocks();
   fsdp_plan *plan = plan_of(config);

@@ -1,16 +1,11 @@
 // Cuts, and the boxes and runs of what a rank holds, against pieces that are dealt out element by element.
 #include "runtime/base/check.h"
 #include "runtime/plan/mesh/boxes.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/cuts.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 // Axes in any order: two that cut, one for shards, one for replicas.
 static fsdp_mesh random_mesh(random_source *random) {
@@ -56,7 +51,6 @@ static void check_cut(const fsdp_cut *cut, const fsdp_mesh *mesh) {
 }
 
 static void test_random_cuts(void **state) {
-  (void)state;
   for (int seed = 0; seed < 400; seed++) {
     random_source random = {.seed = (uint64_t)seed};
     fsdp_mesh mesh = random_mesh(&random);
@@ -78,7 +72,6 @@ static void expect_runs(const fsdp_cut *cut, const fsdp_mesh *mesh, int rank, co
 }
 
 static void test_known_cuts(void **state) {
-  (void)state;
   fsdp_mesh mesh = {0};
   fsdp_mesh_add(&mesh, "tensor", 2);
   fsdp_mesh_add(&mesh, "inner", 2);
@@ -206,7 +199,6 @@ static void check_boxes(const units_case *c, const fsdp_unit_range *range, const
 
 // Ranges of every rank's buffer: boxes and runs name each element that is no padding, once.
 static void test_ranges_of_units(void **state) {
-  (void)state;
   for (int seed = 0; seed < 150; seed++) {
     random_source random = {.seed = (uint64_t)seed};
     units_case c = make_case(&random);
@@ -229,7 +221,6 @@ static void test_ranges_of_units(void **state) {
 
 // Over all ranks' shards, each element lies on exactly the replicas of its unit.
 static void test_shards_hold_every_element(void **state) {
-  (void)state;
   for (int seed = 0; seed < 150; seed++) {
     random_source random = {.seed = (uint64_t)seed + 1000};
     units_case c = make_case(&random);

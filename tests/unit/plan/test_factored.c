@@ -1,15 +1,10 @@
 // Meshes of which the axis of the heads is factored: into what, and what messages make of it again.
 #include "models/family.h"
 #include "runtime/plan/plan.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/models.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 // The plan of a model with 2 key/value heads, 4 query heads of each.
 static fsdp_plan *plan_on(const fsdp_mesh *mesh) {
@@ -46,7 +41,6 @@ static void expect_printed(const fsdp_mesh *mesh, const char *expected) {
 
 // As many names as a user may give, and room for the replicas.
 static void test_most_axes(void **state) {
-  (void)state;
   const char *const names[] = {"a", "b", "c", "tensor", "context"};
   const int sizes[] = {1, 1, 1, 8, 2};
   fsdp_mesh mesh = mesh_of(names, sizes, 5);
@@ -61,7 +55,6 @@ static void test_most_axes(void **state) {
 
 // By every name of the factored mesh, the one of the mesh that was given.
 static void test_sources(void **state) {
-  (void)state;
   const char *const names[] = {"fsdp", "tensor", "context"};
   const int sizes[] = {2, 4, 2};
   fsdp_mesh mesh = mesh_of(names, sizes, 3);
@@ -80,7 +73,6 @@ static void test_sources(void **state) {
 
 // With at most a rank for each key/value head the mesh stays as it is.
 static void test_not_factored(void **state) {
-  (void)state;
   const char *const names[] = {"tensor", "context"};
   const int sizes[] = {2, 2};
   fsdp_mesh mesh = mesh_of(names, sizes, 2);

@@ -7,18 +7,13 @@
 #include "runtime/plan/memory/pack_search.h"
 #include "runtime/plan/proof/poison.h"
 #include "tests/support/cases.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/draws.h"
 #include "tests/support/oracle.h"
 #include "tests/support/random_plan.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static int programs(void) {
   return test_draws(300, 30);
@@ -73,7 +68,6 @@ static void check_report(const fsdp_program *program, fsdp_space space,
 }
 
 static void test_reports_of_random_programs(void **state) {
-  (void)state;
   for (int seed = cases_begin(programs()); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = (uint64_t)seed};
     fsdp_program *program = random_program(&random, 16);
@@ -93,7 +87,6 @@ static void test_reports_of_random_programs(void **state) {
 }
 
 static void test_poison_changes_no_sum(void **state) {
-  (void)state;
   for (int seed = cases_begin(programs()); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = (uint64_t)seed};
     fsdp_program *program = random_program(&random, 16);
@@ -172,7 +165,6 @@ static void cut(random_source *random, fsdp_pack_item *items, int *count, int be
 
 // A rectangle that was cut up can be put together again without any waste; 2% are allowed.
 static void test_packs_what_fits_exactly(void **state) {
-  (void)state;
   int solved = 0;
   double sum = 0;
   for (int seed = cases_begin(programs()); cases_run(__func__, seed); seed++) {
@@ -219,7 +211,6 @@ static int count_together(const fsdp_pack_item *items, int count, const fsdp_pac
 // The lowest gap is the first free address, and what is counted below it agrees, whatever the chunks: items
 // are live together in long runs, in none, or mixed.
 static void test_lowest_gap(void **state) {
-  (void)state;
   for (int seed = 0; seed < test_draws(40, 10); seed++) {
     random_source random = {.seed = (uint64_t)seed};
     fsdp_pack_item items[200];
@@ -250,7 +241,6 @@ static void test_lowest_gap(void **state) {
 }
 
 static void test_search_says_what_is_impossible(void **state) {
-  (void)state;
   // Three items of 64 bytes, all live at once, need 192.
   fsdp_pack_item items[3] = {{0, 2, 64, 64, -7}, {1, 3, 64, 64, -7}, {2, 2, 64, 64, -7}};
   fsdp_pack_search_config config = {.base = 128, .limit = 128 + 191, .effort = 1000000};
@@ -263,7 +253,6 @@ static void test_search_says_what_is_impossible(void **state) {
 }
 
 static void test_empty_program(void **state) {
-  (void)state;
   fsdp_program *program = fsdp_program_create();
   fsdp_program_begin_section(program, FSDP_SECTION_ONLY);
   fsdp_program_end_section(program);

@@ -1,14 +1,11 @@
 // The node list against an array, and its definitions and uses against a search through all operands.
 #include "runtime/plan/program/nodes.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { NODES_MAX = 60, TENSORS = 7, UNITS = 3 };
 
@@ -30,7 +27,6 @@ static int marks_of(const fsdp_nodes *list, int *marks) {
 
 // Random insertions and removals, on the list and on an array of marks.
 static void test_edits_against_an_array(void **state) {
-  (void)state;
   srand(3);
   for (int round = 0; round < 200; round++) {
     fsdp_nodes list = {0};
@@ -58,7 +54,6 @@ static void test_edits_against_an_array(void **state) {
 }
 
 static void test_insertions_keep_their_order_at_the_cursor(void **state) {
-  (void)state;
   fsdp_nodes list = {0};
   fsdp_nodes_clear(&list);
   for (int mark = 0; mark < 3; mark++) fsdp_nodes_insert(&list, &(fsdp_list_node){.origin = mark});
@@ -71,7 +66,6 @@ static void test_insertions_keep_their_order_at_the_cursor(void **state) {
 }
 
 static void test_an_origin_ends_where_another_begins(void **state) {
-  (void)state;
   fsdp_nodes list = {0};
   fsdp_nodes_clear(&list);
   const int origins[] = {-1, 4, 4, 5, 5};
@@ -84,7 +78,6 @@ static void test_an_origin_ends_where_another_begins(void **state) {
 }
 
 static void test_units_in_place_of_tensors(void **state) {
-  (void)state;
   for (int u = 0; u < 1000; u++) {
     assert_int_equal(fsdp_weights_unit(FSDP_UNIT_WEIGHTS(u)), u);
     assert_int_equal(fsdp_gradient_unit(FSDP_UNIT_GRADIENT(u)), u);
@@ -134,7 +127,6 @@ static void check_uses(const fsdp_nodes *list, const fsdp_uses *uses, int tensor
 }
 
 static void test_uses_against_a_search(void **state) {
-  (void)state;
   srand(5);
   fsdp_nodes list = {0};
   for (int round = 0; round < 300; round++) {
@@ -187,7 +179,6 @@ static bool is_stopped(const left *given) {
 }
 
 static void test_what_a_pass_leaves(void **state) {
-  (void)state;
   enum { A, B, NONE };
   const left sound[] = {
       {{{A, FSDP_WRITE, 0}, {A, FSDP_READ, 1}, {B, FSDP_READ, 1}}, 3, 0},

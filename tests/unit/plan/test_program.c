@@ -3,16 +3,11 @@
 #include "runtime/plan/memory/memory.h"
 #include "runtime/plan/proof/waits.h"
 #include "tests/support/cases.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/random_program.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 // The sections of a step, and those of the kinds from FSDP_SECTION_EVALUATION on whose bit is in `beside`.
 static fsdp_program *sections_program(int micro_batches, unsigned beside) {
@@ -37,7 +32,6 @@ static void spell(const fsdp_program *program, const int *order, int count, char
 }
 
 static void test_step_order(void **state) {
-  (void)state;
   const struct {
     int micro_batches;
     const char *order;
@@ -54,7 +48,6 @@ static void test_step_order(void **state) {
 
 // Every seam of a step with itself, and every two of (step, sections beside it) one after the other.
 static void test_seam_order(void **state) {
-  (void)state;
   for (int micro_batches = 1; micro_batches <= 9; micro_batches++) {
     for (unsigned beside = 0; beside < 16; beside++) {
       fsdp_program *program = sections_program(micro_batches, beside);
@@ -86,7 +79,6 @@ static void test_seam_order(void **state) {
 }
 
 static void test_lifetimes(void **state) {
-  (void)state;
   for (int seed = cases_begin(200); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = (uint64_t)seed};
     fsdp_program *program = random_program(&random, 16);
@@ -108,7 +100,6 @@ static void test_lifetimes(void **state) {
 }
 
 static void test_set_waits(void **state) {
-  (void)state;
   fsdp_program *program = sections_program(1, 1);
   const fsdp_wait waits[] = {{2, FSDP_WAIT_DATA}, {1, FSDP_WAIT_REUSE}, {0, FSDP_WAIT_POLICY}};
   fsdp_program_set_waits(program, waits, (int[]){1, 0, 2});
@@ -122,7 +113,6 @@ static void test_set_waits(void **state) {
 
 // Whatever ranks must agree on changes the hash; equal programs have equal ones.
 static void test_hash(void **state) {
-  (void)state;
   random_source random = {.seed = 3};
   fsdp_program *program = random_program(&random, 16);
   fsdp_memory_report report;
@@ -172,7 +162,6 @@ static void test_hash(void **state) {
 }
 
 static void test_print(void **state) {
-  (void)state;
   fsdp_program *program = fsdp_program_create();
   fsdp_mesh_resize(&program->mesh, FSDP_AXIS_FSDP, 2);
   int unit =
@@ -214,7 +203,6 @@ static void test_print(void **state) {
 }
 
 static void test_names(void **state) {
-  (void)state;
   assert_string_equal(fsdp_stream_name(FSDP_STREAM_D2H), "d2h");
   assert_string_equal(fsdp_stream_name(FSDP_STREAM_HOST), "host");
   assert_string_equal(fsdp_category_name(FSDP_CATEGORY_INPUTS), "inputs");

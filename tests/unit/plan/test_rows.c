@@ -1,19 +1,13 @@
 // Which position each row of a rank is, against counting: every position once, padding last, equal work.
 #include "runtime/plan/mesh/rows.h"
 #include "tests/support/cases.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/random_program.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 // The picture of rows.h.
 static void test_picture(void **state) {
-  (void)state;
   static const int64_t positions[2][8] = {{0, 1, 6, 7}, {2, 3, 4, 5}};
   static const int64_t index_of_row[8] = {0, 1, 0, 1, 2, 3, 2, 3},
                        sequence_of_row[8] = {0, 0, 1, 1, 0, 0, 1, 1};
@@ -105,7 +99,6 @@ static void check_padding(const fsdp_rows *rows) {
 }
 
 static void test_any(void **state) {
-  (void)state;
   for (int number = cases_begin(3000); cases_run("test_any", number); number++) {
     random_source random = {.seed = (uint64_t)number};
     drawn d = draw(&random);

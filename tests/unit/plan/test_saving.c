@@ -3,17 +3,12 @@
 #include "runtime/base/check.h"
 #include "runtime/plan/plan.h"
 #include "runtime/plan/program/saved.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/random_program.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static const char RECOMPUTE[] = "--recompute (here)", OFFLOAD[] = "--offload-activations (there)";
 
@@ -39,7 +34,6 @@ static void expect_rule(const fsdp_saving_rule *rule, const char *name, int laye
 }
 
 static void test_items(void **state) {
-  (void)state;
   static const char *const nothing[] = {"", "none", "off"};
   for (int i = 0; i < 3; i++) assert_int_equal(saving_of(nothing[i], nothing[i]).count, 0);
   fsdp_saving saving = saving_of("block,block:1, block@7,  linear:up_proj@2147483647,rmsnorm", "none");
@@ -60,7 +54,6 @@ static void test_items(void **state) {
 
 // Each is refused with the option and the item.
 static void test_bad_items(void **state) {
-  (void)state;
   static const struct {
     const char *text, *item;
   } cases[] = {
@@ -111,7 +104,6 @@ static void test_bad_items(void **state) {
 }
 
 static void test_too_many_items(void **state) {
-  (void)state;
   char text[256] = "";
   for (int i = 0; i < FSDP_SAVING_RULES_MAX; i++) sprintf(text + strlen(text), "%sn%d", i ? "," : "", i);
   fsdp_saving saving = saving_of(text, "none");
@@ -142,7 +134,6 @@ static fsdp_saving_rule random_rule(random_source *random) {
 
 // What is printed parses to the same rules, however long they are.
 static void test_printed_rules_parse(void **state) {
-  (void)state;
   for (int seed = 0; seed < 2000; seed++) {
     random_source random = {.seed = (uint64_t)seed};
     fsdp_saving saving = {.count = random_int(&random, 0, FSDP_SAVING_RULES_MAX)}, again = {0};
@@ -281,7 +272,6 @@ static const struct {
 };
 
 static void test_fates(void **state) {
-  (void)state;
   fsdp_graph *graph = small_graph();
   fsdp_fate *fates = fsdp_alloc((size_t)graph->value_count * sizeof *fates);
   for (size_t i = 0; i < sizeof resolved / sizeof *resolved; i++) {
@@ -302,7 +292,6 @@ static void test_fates(void **state) {
 // instructions as of one that counts choices, which only a forward has, and of the experts' products twice as
 // many.
 static void test_choices_are_kept(void **state) {
-  (void)state;
   static const char *const presets[] = {"tiny-mixtral", "tiny-glm4-moe"};
   for (int i = 0; i < 2; i++) {
     fsdp_plan_config config = {.batch = 1,
@@ -343,7 +332,6 @@ static void test_choices_are_kept(void **state) {
 }
 
 static void test_refused_rules(void **state) {
-  (void)state;
   static const struct {
     const char *recomputed, *offloaded, *parts[3];
   } cases[] = {
@@ -463,7 +451,6 @@ static void check_first_layers(const fsdp_plan *plan, const char *recomputed, co
 }
 
 static void test_first_layers_need_least(void **state) {
-  (void)state;
   static const char *const rules[][2] = {{"block", "none"},          {"rmsnorm,swiglu", "none"},
                                          {"linear:up_proj", "none"}, {"none", "block"},
                                          {"none", "residual"},       {"rmsnorm,swiglu", "linear,attention"},

@@ -1,15 +1,10 @@
 // The lists of what layers recompute and offload as text: what they mean, printed again, and refused.
 #include "runtime/base/nearest.h"
 #include "runtime/plan/program/saving.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static fsdp_saving accept(const char *text, fsdp_fate fate) {
   fsdp_saving saving = {0};
@@ -26,7 +21,6 @@ static void check_printed(const char *text, const char *wanted) {
 }
 
 static void text_that_is_accepted(void **state) {
-  (void)state;
   check_printed("", "none");
   check_printed("none", "none");
   check_printed("off", "none");
@@ -45,7 +39,6 @@ static void text_that_is_accepted(void **state) {
 
 // As many rules as there may be, each as long as it may be, have room when they are printed.
 static void longest_text(void **state) {
-  (void)state;
   char text[FSDP_SAVING_TEXT_BYTES + 256] = "", out[FSDP_SAVING_TEXT_BYTES];
   for (int i = 0; i < FSDP_SAVING_RULES_MAX; i++) {
     size_t used = strlen(text);
@@ -68,7 +61,6 @@ static void refuse(const char *text, const char *wanted) {
 }
 
 static void text_that_is_refused(void **state) {
-  (void)state;
   refuse(",", "''");
   refuse("rmsnorm,", "''");
   refuse("rmsnorm@", "'rmsnorm@'");
@@ -91,7 +83,6 @@ static void text_that_is_refused(void **state) {
 }
 
 static void nearest_words(void **state) {
-  (void)state;
   static const char *const names[] = {"block", "block_inputs", "rmsnorm", "linear:up_proj", "linear:k_proj"};
   enum { COUNT = sizeof names / sizeof *names };
   assert_int_equal(fsdp_nearest_word("rmsnrom", names, COUNT), 2);

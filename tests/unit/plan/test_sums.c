@@ -1,16 +1,11 @@
 // Over which ranks a step's scalars are summed: counts and losses over those that have different tokens, the
 // gradient's norm over all.
 #include "runtime/plan/mesh/mesh.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/harness.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 // How many sums there are of tensors of this name, all of them over `axes`.
 static int count_sums(const fsdp_program *program, const char *name, fsdp_axis_set axes) {
@@ -38,7 +33,6 @@ static fsdp_program *schedule(const fsdp_plan *plan, fsdp_axis_set token_axes) {
 }
 
 static void test_sums(void **state) {
-  (void)state;
   for (int number = 0; number < 8; number++) {
     fsdp_plan_config config = harness_small_plan(1);
     fsdp_plan *plan;

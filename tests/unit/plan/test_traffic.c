@@ -2,15 +2,10 @@
 // tensor, sequence and context parallelism.
 #include "models/family.h"
 #include "runtime/plan/plan.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/draws.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 typedef struct traffic_case {
   const char *model;
@@ -236,7 +231,6 @@ static void check_case(const traffic_case *c) {
 
 // Two axes: fsdp x tensor.
 static void test_tensor(void **state) {
-  (void)state;
   const traffic_case cases[] = {
       {"llama2-7b", 1, 8, 1, 2, FSDP_FULL, true, false, 1, 1024, 1, NULL},
       {"llama2-7b", 1, 8, 1, 2, FSDP_FULL, false, true, 2, 1024, 1, NULL},
@@ -253,7 +247,6 @@ static void test_tensor(void **state) {
 
 // Three axes: data x fsdp x tensor, fsdp x context x tensor, and all four.
 static void test_three_axes(void **state) {
-  (void)state;
   const traffic_case cases[] = {
       {"llama2-7b", 2, 4, 1, 2, FSDP_HYBRID, true, false, 1, 1024, 3, NULL},
       {"llama2-7b", 2, 4, 1, 2, FSDP_HYBRID, false, true, 1, 1024, 1, NULL},
@@ -273,7 +266,6 @@ static void test_three_axes(void **state) {
 
 // Nothing divides: padded heads, columns, vocabulary, positions and shards are sent too.
 static void test_odd_sizes(void **state) {
-  (void)state;
   const traffic_case cases[] = {
       {"llama2-7b", 1, 5, 1, 3, FSDP_FULL, true, false, 2, 1000, 1, NULL},
       {"llama2-7b", 3, 2, 3, 5, FSDP_HYBRID, true, true, 1, 1001, 1, NULL},
@@ -286,7 +278,6 @@ static void test_odd_sizes(void **state) {
 }
 
 static void test_gathered_again(void **state) {
-  (void)state;
   const traffic_case cases[] = {
       {"llama2-7b", 1, 4, 1, 2, FSDP_FULL, true, true, 1, 1024, 1, "gather"},
       {"llama2-70b", 1, 4, 2, 16, FSDP_FULL, true, true, 1, 1024, 2, "gather"},

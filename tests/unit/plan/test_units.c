@@ -1,16 +1,11 @@
 // Units and the printed tree against expected outputs and against counts that PyTorch's policy gives.
 #include "models/model.h"
 #include "runtime/plan/mesh/boxes.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/models.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 typedef struct wrapped {
   fsdp_graph *graph;
@@ -62,13 +57,11 @@ static void assert_tree(const char *preset) {
 }
 
 static void test_trees(void **state) {
-  (void)state;
   assert_tree("llama2-7b");
   assert_tree("llama2-70b");
 }
 
 static void test_unit_counts(void **state) {
-  (void)state;
   const struct {
     const char *preset;
     double numel;
@@ -84,7 +77,6 @@ static void test_unit_counts(void **state) {
 }
 
 static void test_published_sizes(void **state) {
-  (void)state;
   wrapped w = wrap_preset("llama2-70b", by_size(100000000));
   assert_int_equal(w.units->units[0].numel, 1318912);
   unwrap(w);
@@ -118,7 +110,6 @@ static fsdp_model_config odd_config(bool tied) {
 
 // Every element of every parameter lies in exactly one shard, at an aligned offset, in state-dict order.
 static void test_layout_covers_parameters(void **state) {
-  (void)state;
   const char *const classes[] = {"LlamaMLP", "Linear,LlamaRMSNorm", "LlamaDecoderLayer"};
   for (int ranks = 1; ranks <= 8; ranks++) {
     for (int k = 0; k < 6; k++) {
@@ -153,7 +144,6 @@ static void test_layout_covers_parameters(void **state) {
 }
 
 static void test_tied_head_belongs_to_embedding(void **state) {
-  (void)state;
   fsdp_model_config config = odd_config(true);
   wrapped w = wrap_config(&config, (fsdp_wrap_policy){.kind = FSDP_WRAP_BLOCK}, 2);
   assert_int_equal(w.units->count, 4); // root, embedding, two layers: no unit for the tied head
@@ -175,7 +165,6 @@ static void expect_classes_refused(const char *classes, const char *part) {
 }
 
 static void test_refused_classes(void **state) {
-  (void)state;
   expect_classes_refused("LlamaMLP,GPT2Block", "'GPT2Block', which the model does not have");
   expect_classes_refused("LlamaMLP,Linear,LlamaMLP", "'LlamaMLP' twice");
 }

@@ -5,19 +5,14 @@
 #include "runtime/plan/proof/verify.h"
 #include "runtime/plan/proof/waits.h"
 #include "tests/support/cases.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/draws.h"
 #include "tests/support/meeting.h"
 #include "tests/support/oracle.h"
 #include "tests/support/random_program.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static int programs(void) {
   return test_draws(400, 40);
@@ -37,7 +32,6 @@ static fsdp_program *finished_program(random_source *random, bool poison) {
 }
 
 static void test_accepts_sound_programs(void **state) {
-  (void)state;
   for (int seed = cases_begin(programs()); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = (uint64_t)seed};
     fsdp_program *program = finished_program(&random, seed % 2);
@@ -59,7 +53,6 @@ static void assert_share_bytes(const fsdp_program *program, const fsdp_violation
 }
 
 static void test_every_wait_deletion(void **state) {
-  (void)state;
   int deleted = 0, races = 0, policies = 0;
   for (int seed = cases_begin(programs()); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = (uint64_t)seed};
@@ -107,7 +100,6 @@ static void test_every_wait_deletion(void **state) {
 // What is proved runs to its end on all ranks whatever their delays; with one communicator on two streams
 // some delays make its members meet with different calls, or not at all.
 static void test_ranks_meet(void **state) {
-  (void)state;
   int failed = 0, shared = 0;
   for (int seed = cases_begin(programs()); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = (uint64_t)seed};
@@ -214,7 +206,6 @@ static void damage(fsdp_program *program, random_source *random) {
 }
 
 static void test_damaged_programs(void **state) {
-  (void)state;
   int found[FSDP_VIOLATION_KIND_COUNT] = {0};
   for (int seed = cases_begin(programs()); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = (uint64_t)seed};
@@ -249,7 +240,6 @@ static void test_damaged_programs(void **state) {
 
 // A wait for what stands beside the list, on either side.
 static void test_waits_end_with_the_list(void **state) {
-  (void)state;
   random_source random = {.seed = 1};
   fsdp_program *program = finished_program(&random, false);
   fsdp_violation violation;
@@ -267,7 +257,6 @@ static void test_waits_end_with_the_list(void **state) {
 
 // On more ranks than are checked one by one: sound programs are accepted, and what is accepted is sound.
 static void test_many_ranks(void **state) {
-  (void)state;
   int many = 0, accepted = 0, unproved = 0;
   for (int seed = cases_begin(programs() / 4); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = (uint64_t)seed};

@@ -3,18 +3,13 @@
 #include "runtime/plan/proof/verify.h"
 #include "runtime/plan/proof/waits.h"
 #include "tests/support/cases.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/draws.h"
 #include "tests/support/oracle.h"
 #include "tests/support/random_plan.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static int configs(void) {
   return test_all() ? 10000 : test_draws(4000, 300);
@@ -34,7 +29,6 @@ static fsdp_plan *plan_of(const fsdp_plan_config *config) {
 }
 
 static void test_random_configs(void **state) {
-  (void)state;
   double worst = 0, sum = 0;
   int over = 0;
   for (int seed = cases_begin(configs()); cases_run(__func__, seed); seed++) {
@@ -70,7 +64,6 @@ static bool has_rows(fsdp_op_kind kind) {
 
 // An op of one sequence more than its operands have, and one that lacks its last operand.
 static void test_launches_are_checked(void **state) {
-  (void)state;
   int checked = 0;
   for (int seed = cases_begin(mutated()); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = 70000 + (uint64_t)seed};
@@ -102,7 +95,6 @@ static void test_launches_are_checked(void **state) {
 }
 
 static void test_random_configs_of_many_ranks(void **state) {
-  (void)state;
   const int shard_counts[] = {17, 18, 31, 64, 100, 1000};
   for (int seed = cases_begin(configs() / 10); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = 3000000 + (uint64_t)seed};
@@ -145,7 +137,6 @@ static void delete_each_wait(fsdp_program *program, deletions *counts) {
 }
 
 static void test_every_wait_deletion(void **state) {
-  (void)state;
   deletions counts = {0};
   for (int seed = 0, done = 0; done < mutated(); seed++) {
     random_source random = {.seed = 1000000 + (uint64_t)seed};
@@ -167,7 +158,6 @@ static void test_every_wait_deletion(void **state) {
 // Routed experts on every axis, in waves too: proved on both devices, and judged as the oracle does without
 // each of their waits.
 static void test_routed_configs(void **state) {
-  (void)state;
   for (int seed = cases_begin(test_draws(150, 10)); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = 4000000 + (uint64_t)seed};
     fsdp_plan_config config = random_routed_config(&random);
@@ -182,7 +172,6 @@ static void test_routed_configs(void **state) {
 }
 
 static void test_every_wait_of_routed_plans(void **state) {
-  (void)state;
   deletions counts = {0};
   int waves = 0, blocks = 0;
   for (int seed = 0, done = 0; done < test_draws(6, 1); seed++) {
@@ -241,7 +230,6 @@ static bool swap_free_with_use(fsdp_program *program, int tensor) {
 }
 
 static void test_swapped_frees_and_shared_addresses(void **state) {
-  (void)state;
   int swapped = 0, shared = 0;
   for (int seed = cases_begin(mutated() * 3); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = 2000000 + (uint64_t)seed};

@@ -3,14 +3,9 @@
 #include "runtime/plan/memory/memory.h"
 #include "runtime/plan/proof/verify.h"
 #include "runtime/plan/proof/waits.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static int tensor(fsdp_program *program, fsdp_lifetime lifetime, int64_t bytes) {
   fsdp_tensor t = {.lifetime = lifetime, .unit = -1, .module = -1, .bytes = bytes};
@@ -77,7 +72,6 @@ static void finish(fsdp_program *program, const int64_t *addresses) {
 }
 
 static void test_data_and_seam(void **state) {
-  (void)state;
   fsdp_program *p = fsdp_program_create();
   fsdp_program_begin_section(p, FSDP_SECTION_ONLY);
   int t = tensor(p, FSDP_LIVE_SECTION, 64);
@@ -91,7 +85,6 @@ static void test_data_and_seam(void **state) {
 }
 
 static void test_reuse_of_an_address(void **state) {
-  (void)state;
   fsdp_program *p = fsdp_program_create();
   fsdp_program_begin_section(p, FSDP_SECTION_ONLY);
   int a = tensor(p, FSDP_LIVE_SECTION, 64), b = tensor(p, FSDP_LIVE_SECTION, 64);
@@ -106,7 +99,6 @@ static void test_reuse_of_an_address(void **state) {
 }
 
 static void test_implied_waits_are_left_out(void **state) {
-  (void)state;
   fsdp_program *p = fsdp_program_create();
   fsdp_program_begin_section(p, FSDP_SECTION_ONLY);
   int x = tensor(p, FSDP_LIVE_SECTION, 64), y = tensor(p, FSDP_LIVE_SECTION, 64);
@@ -126,7 +118,6 @@ static void test_implied_waits_are_left_out(void **state) {
 }
 
 static void test_middle_runs_into_itself(void **state) {
-  (void)state;
   fsdp_program *p = fsdp_program_create();
   p->micro_batches = 3;
   int sum = tensor(p, FSDP_LIVE_STEP, 64), positions[3][2];
@@ -152,7 +143,6 @@ static void test_middle_runs_into_itself(void **state) {
 }
 
 static void test_evaluation_seams(void **state) {
-  (void)state;
   fsdp_program *p = fsdp_program_create();
   fsdp_program_begin_section(p, FSDP_SECTION_ONLY);
   int t = tensor(p, FSDP_LIVE_SECTION, 64);
@@ -172,7 +162,6 @@ static void test_evaluation_seams(void **state) {
 }
 
 static void test_operands_that_move_with_the_rank(void **state) {
-  (void)state;
   fsdp_program *p = fsdp_program_create();
   fsdp_mesh_resize(&p->mesh, FSDP_AXIS_FSDP, 4);
   fsdp_program_begin_section(p, FSDP_SECTION_ONLY);
@@ -193,7 +182,6 @@ static void test_operands_that_move_with_the_rank(void **state) {
 }
 
 static void test_policies(void **state) {
-  (void)state;
   fsdp_program *p = fsdp_program_create();
   fsdp_program_begin_section(p, FSDP_SECTION_ONLY);
   int x = tensor(p, FSDP_LIVE_SECTION, 64), y = tensor(p, FSDP_LIVE_SECTION, 64);

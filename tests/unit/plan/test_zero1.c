@@ -2,14 +2,9 @@
 // reads it waits for its own unit alone: at the seams to the next step, to an evaluation and from a load.
 #include "runtime/plan/plan.h"
 #include "runtime/plan/proof/verify.h"
+#include "tests/support/cmocka.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { OFFLOAD = 1, BF16 = 2, CLIPS = 4, ACCUMULATES = 8, MODES = 16, NONE = -1 };
 
@@ -73,7 +68,6 @@ static int compute_of(const fsdp_plan *plan, fsdp_section_kind kind, int u) {
 }
 
 static void test_gathers_in_the_order_of_the_forward(void **state) {
-  (void)state;
   for (int mode = 0; mode < MODES; mode++) {
     fsdp_plan *plan = plan_of(mode, 4);
     const fsdp_section *update = section_of(plan, FSDP_SECTION_UPDATE);
@@ -124,7 +118,6 @@ static void expect_wait(fsdp_plan *plan, int position, int awaited) {
 }
 
 static void test_readers_wait_for_their_own_unit(void **state) {
-  (void)state;
   for (int mode = 0; mode < MODES; mode++) {
     fsdp_plan *plan = plan_of(mode, 3);
     const fsdp_program *program = plan->program;
@@ -149,7 +142,6 @@ static void test_readers_wait_for_their_own_unit(void **state) {
 
 // One rank holds all of a unit: in one dtype it computes with the masters, in two with a copy, as under `no`.
 static void test_one_rank_keeps_nothing_twice(void **state) {
-  (void)state;
   for (int mode = 0; mode < MODES; mode++) {
     fsdp_plan *plan = plan_of(mode, 1);
     for (int u = 0; u < plan->units->count; u++) {

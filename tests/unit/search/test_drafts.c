@@ -2,18 +2,13 @@
 // on tensors of the same sizes, the same bytes sent and live, the same price but for waits for memory.
 #include "runtime/plan/search/search.h"
 #include "runtime/plan/search/search_internal.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/draws.h"
 #include "tests/support/random_plan.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 // An order of copies that waits change may take so much less of a step.
 #define ORDER 0.01
@@ -99,7 +94,6 @@ static void check_draft(const fsdp_search_config *search, const fsdp_plan_config
 }
 
 static void test_drafts(void **state) {
-  (void)state;
   static const char *const presets[] = {"llama3-8b", "gpt2"};
   fsdp_device_profile *profile = round_machine(100e9, 50e9);
   random_source random = {.seed = 5};
@@ -134,7 +128,6 @@ static void test_drafts(void **state) {
 
 // What is remembered of a setting is what drafts of it say, and is not made again.
 static void test_remembered(void **state) {
-  (void)state;
   static const char *const recomputed[] = {"none", "block"};
   fsdp_device_profile *profile = round_machine(5e9, 5e9);
   const fsdp_search_config search = search_on(profile, "gpt2", 6, 4);
@@ -170,7 +163,6 @@ static void test_remembered(void **state) {
 // What an estimate, made of models of few layers, says of memory is what the whole model's plan needs at its
 // peaks.
 static void test_peaks(void **state) {
-  (void)state;
   fsdp_device_profile *profile = round_machine(100e9, 50e9);
   random_source random = {.seed = 11};
   for (int n = 0; n < test_draws(60, 12); n++) {
@@ -206,7 +198,6 @@ static void test_peaks(void **state) {
 // Where links are as busy as kernels, streams fall behind each other slowly: what few layers say of a step is
 // off by more than what several do.
 static void test_several(void **state) {
-  (void)state;
   random_source random = {.seed = 13};
   double most_few = 0, most_several = 0;
   for (int n = 0; n < test_draws(40, 8); n++) {

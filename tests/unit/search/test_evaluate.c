@@ -1,15 +1,10 @@
 // The judgement of a setting: each fidelity against the plan itself, limits by hand, and what is known of one
 // setting is told of no other.
 #include "runtime/plan/search/evaluate.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/random_plan.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static fsdp_plan_config setting_of(const fsdp_device_profile *profile) {
   fsdp_plan_config c = search_on(profile, "gpt2", 6, 4).base;
@@ -27,7 +22,6 @@ static fsdp_evaluator machine(const fsdp_device_profile *profile) {
 }
 
 static void test_fidelities(void **state) {
-  (void)state;
   fsdp_device_profile *profile = round_machine(100e9, 50e9);
   fsdp_evaluator e = machine(profile);
   const fsdp_plan_config c = setting_of(profile);
@@ -91,7 +85,6 @@ static int list_settings(const fsdp_plan_config *first, fsdp_plan_config out[32]
 }
 
 static void test_no_setting_is_taken_for_another(void **state) {
-  (void)state;
   fsdp_evaluator e = {.ranks_per_node = 4};
   fsdp_plan_config settings[32];
   fsdp_device_profile *profile = round_machine(100e9, 50e9);
@@ -122,7 +115,6 @@ static void test_no_setting_is_taken_for_another(void **state) {
 }
 
 static void test_excess(void **state) {
-  (void)state;
   const int64_t bytes[FSDP_SPACE_COUNT] = {[FSDP_SPACE_DEVICE] = 100, [FSDP_SPACE_HOST] = 40};
   fsdp_space where = FSDP_SPACE_HOST;
   fsdp_memory_limits limits = {.shared_bytes = 0};

@@ -1,15 +1,10 @@
 // What products grouped by expert take: by rows of an expert, tiles that are not full, and the fullest rank.
 #include "runtime/plan/price/simulate.h"
 #include "runtime/plan/text/profile_text.h"
+#include "tests/support/cmocka.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static void assert_near(double value, double expected) {
   if (!(fabs(value - expected) <= 1e-9 * fabs(expected))) fail_msg("%.12g, not %.12g", value, expected);
@@ -38,7 +33,6 @@ static double seconds(const fsdp_device_profile *p, fsdp_op_product product, boo
 
 // Of 8 experts, 64 inputs and 64 outputs.
 static void by_rows_of_an_expert(void **state) {
-  (void)state;
   fsdp_device_profile *p = profile_of(cuda);
   bool estimated = false;
   const double flops = 2.0 * 8 * 128 * 64 * 64;
@@ -67,7 +61,6 @@ static void by_rows_of_an_expert(void **state) {
 
 // By its own rows; without them by those of mma, as an estimate, unless the profile says which.
 static void by_the_plans_kernel(void **state) {
-  (void)state;
   fsdp_device_profile *p =
       profile_of("name: test\ndevice: cuda\nprocessors: 1\nmemory_gb: 1\nmemory_gbps: 1000\ncapability: 9.0\n"
                  "products:\n- {dtype: bf16, form: any, m: 128, n: 64, k: 64, tflops: 0.5}\n"
@@ -100,7 +93,6 @@ static void by_the_plans_kernel(void **state) {
 
 // A CPU's kernel takes one product after the other, and no tile is wasted.
 static void of_a_cpu(void **state) {
-  (void)state;
   fsdp_device_profile *p =
       profile_of("name: test\ndevice: cpu\nprocessors: 1\nmemory_gb: 1\nmemory_gbps: 1\n"
                  "products:\n- {dtype: bf16, form: any, m: 1, n: 1, k: 1, tflops: 0.5}\n");
@@ -162,14 +154,12 @@ static step step_of(int fsdp, int expert, double imbalance, int blocks) {
 
 // Without an axis a rank has as many rows whatever the routing; with one the step takes the fullest rank.
 static void imbalance_is_of_ranks(void **state) {
-  (void)state;
   assert_near(step_of(4, 1, 2, 1).grouped_s, step_of(4, 1, 1, 1).grouped_s);
   assert_true(step_of(1, 4, 2, 1).grouped_s > 1.8 * step_of(1, 4, 1, 1).grouped_s);
 }
 
 // Blocks of experts have each its rows: they take as long as all together, and are sent in more messages.
 static void blocks_share_the_work(void **state) {
-  (void)state;
   for (int expert = 1; expert <= 2; expert++) {
     const step whole = step_of(4 / expert, expert, 1, 1);
     for (int blocks = 2; blocks <= 4; blocks *= 2) {

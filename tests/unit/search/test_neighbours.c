@@ -1,15 +1,10 @@
 // What differs from a setting in one thing: variations by hand; remedies leave ranks and the step's sequences
 // as they are, and what has a remedy already has it no more.
 #include "runtime/plan/search/neighbours.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/random_plan.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static fsdp_plan_config setting_of(const fsdp_device_profile *profile) {
   fsdp_plan_config c = search_on(profile, "gpt2", 6, 4).base;
@@ -23,7 +18,6 @@ static fsdp_plan_config setting_of(const fsdp_device_profile *profile) {
 }
 
 static void test_variations(void **state) {
-  (void)state;
   static const char *const wanted[] = {"--batch-size 1",
                                        "--batch-size 3",
                                        "--grad-accum 1",
@@ -56,7 +50,6 @@ static int64_t sequences_of(const fsdp_plan_config *c) {
 }
 
 static void test_remedies_keep_the_step(void **state) {
-  (void)state;
   fsdp_device_profile *profile = round_machine(100e9, 50e9);
   fsdp_evaluator e = {.profile = profile, .ranks_per_node = 4};
   for (int s = 0; s < FSDP_SPACE_COUNT; s++) e.allowed.bytes[s] = 1; // nothing fits

@@ -1,14 +1,8 @@
 // What packing costs: no plan takes much longer because instructions wait for memory to be free.
 #include "launcher/profile/profile_file.h"
 #include "runtime/plan/search/search.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/random_plan.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 typedef struct setting {
   const char *name, *preset;
@@ -59,7 +53,6 @@ static fsdp_plan_config config_of(const setting *s) {
 
 // At most 2% of the step in arenas at most 2% above the peak, and 1% where the limit leaves room.
 static void test_cost_of_waits(void **state) {
-  (void)state;
   fsdp_device_profile *profile;
   assert_int_equal(fsdp_profile_read("h100-sxm", &profile, NULL), FSDP_OK);
   for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
@@ -84,7 +77,6 @@ static void test_cost_of_waits(void **state) {
 
 // A search does not fill memory to the last byte where a plan that keeps less waits less and is faster.
 static void test_search_leaves_room(void **state) {
-  (void)state;
   fsdp_device_profile *profile;
   assert_int_equal(fsdp_profile_read("h100-sxm", &profile, NULL), FSDP_OK);
   const setting large = {

@@ -8,17 +8,12 @@
 #include "runtime/plan/sharding/partition.h"
 #include "runtime/plan/sharding/sharding.h"
 #include "runtime/plan/sharding/tensor_preset.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/random_program.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { FSDP = 2, TENSOR = 4, BATCH = 2, SEQ = 32 };
 
@@ -128,7 +123,6 @@ enum { MODELS = sizeof models / sizeof *models };
 
 // Any lines of the preset: one, a few, most.
 static void test_any_part(void **state) {
-  (void)state;
   random_source random = {.seed = 31};
   int completed = 0;
   for (int m = 0; m < MODELS; m++) {
@@ -160,7 +154,6 @@ static void test_any_part(void **state) {
 
 // The residual stream of every layer in columns, and nothing else.
 static void test_residual(void **state) {
-  (void)state;
   for (int m = 0; m < MODELS; m++) {
     fixture f = fixture_of(models[m]);
     add_input(&f);
@@ -189,7 +182,6 @@ static const fsdp_operator_strategy *strategy_of(const fixture *f, const char *n
 
 // What a line says stays, also that a weight is whole; who decided is said.
 static void test_lines_stay(void **state) {
-  (void)state;
   fixture f = fixture_of("tiny");
   add_input(&f);
   add_rule(&f, "model.layers.1.self_attn.o_proj.weight", 2);
@@ -214,7 +206,6 @@ static void test_lines_stay(void **state) {
 
 // Of the three weights that one product reads, any one's line may differ from the others'.
 static void test_lines_of_one_product(void **state) {
-  (void)state;
   static const char *const names[] = {"q_proj", "k_proj", "v_proj"};
   for (int differs = 0; differs < 3; differs++) {
     fixture f = fixture_of("tiny");
@@ -238,7 +229,6 @@ static void test_lines_of_one_product(void **state) {
 
 // A product whose outputs a line stores whole is not cut in them; stored in columns, it makes them so.
 static void test_outputs_are_tried_first(void **state) {
-  (void)state;
   for (int columns = 0; columns < 2; columns++) {
     fixture f = fixture_of("tiny");
     add_input(&f);
@@ -260,7 +250,6 @@ static void test_outputs_are_tried_first(void **state) {
 
 // Nothing is open where all matrices have lines, or where all axes cut the input.
 static void test_nothing_open(void **state) {
-  (void)state;
   fixture f = fixture_of("tiny");
   add_input(&f);
   for (int p = 0; p < f.graph->param_count; p++)
@@ -326,7 +315,6 @@ static void compare_columns(const fixture *f, const fsdp_decisions *decisions) {
 }
 
 static void test_ops_follow(void **state) {
-  (void)state;
   random_source random = {.seed = 77};
   int compared = 0, refused = 0, open = 0;
   for (int n = 0; n < 400; n++) {

@@ -5,18 +5,13 @@
 
 #include "models/model.h"
 #include "runtime/base/check.h"
+#include "tests/support/cmocka.h"
 #include "tests/support/random_network.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#include <cmocka.h>
 
 static fsdp_status propagate(const fsdp_dataflow *n, int ranks, const char *const *lines,
                              fsdp_propagation **out, fsdp_error *error) {
@@ -28,7 +23,6 @@ static fsdp_status propagate(const fsdp_dataflow *n, int ranks, const char *cons
 }
 
 static void test_feed_forward(void **state) {
-  (void)state;
   static const char *const expected[] = {"[[2, 1], [1, 4]]", "[[2, 4], [4]]", "[[2, 4]]", "[[2, 4], [4, 1]]"};
   fsdp_dataflow *n = network_of_listed(network_feed_forward());
   fsdp_propagation *p;
@@ -56,7 +50,6 @@ static void test_feed_forward(void **state) {
 }
 
 static void test_errors(void **state) {
-  (void)state;
   static const struct {
     const char *lines[3], *says;
   } cases[] = {
@@ -98,7 +91,6 @@ static void test_errors(void **state) {
 // What decides between candidates that leave everything where it is: first compute, then communication of
 // what is no parameter, then the order.
 static void test_ranking(void **state) {
-  (void)state;
   const fsdp_slice_mesh mesh = fsdp_slice_mesh_of_ranks(4);
   static const struct {
     fsdp_value_role role; // of x
@@ -130,7 +122,6 @@ static void test_ranking(void **state) {
 
 // Two products with one weight: the one that is not given cuts it as the other does, whatever its input.
 static void test_shared(void **state) {
-  (void)state;
   static const char *const lines[] = {"fc1: [[1, 8], [8, 1]]", "fc2: [[8, 1], [1, 1]]", NULL};
   fsdp_graph *g = network_feed_forward();
   network_add_operator(g, "matmul", "again", fsdp_listed_find(g, "fc2"), fsdp_listed_find(g, "w1"));
@@ -153,7 +144,6 @@ static void test_shared(void **state) {
 
 // Three products of one input: the one that nobody gave takes it as the first has it, not as the last.
 static void test_first_reader(void **state) {
-  (void)state;
   static const char *const lines[] = {"fc1: [[4, 1], [1, 1]]", "fc2: [[1, 4], [4, 1]]", NULL};
   fsdp_graph *g = fsdp_listed_create();
   int x = network_add_tensor(g, "x", FSDP_VALUE_INPUT, 16, 16);
@@ -186,7 +176,6 @@ static void range_of(int64_t size, fsdp_axis_set axes, int axis_count, int rank,
 }
 
 static void test_redistribution(void **state) {
-  (void)state;
   const fsdp_operator_tensor tensor = {.dims = 2, .shape = {16, 32}, .item_bytes = 2};
   fsdp_slice_mesh mesh = fsdp_slice_mesh_of_ranks(16);
   for (unsigned pair = 0; pair < 1u << 16; pair++) {
@@ -224,7 +213,6 @@ static bool holds(const fsdp_operator_tensor *tensor, const fsdp_tensor_axes *ax
 // A gradient of which ranks have summands: of each item of its part a rank receives one for each coordinate
 // on the axes `over`, but its own. Over 3 axes of 2 ranks.
 static void test_gradient(void **state) {
-  (void)state;
   enum { AXES = 3, RANKS = 1 << AXES };
   const fsdp_slice_mesh mesh = fsdp_slice_mesh_of_ranks(RANKS);
   fsdp_operator_tensor tensor = {.role = FSDP_TENSOR_MADE, .dims = 2, .shape = {8, 8}, .item_bytes = 2};
@@ -399,7 +387,6 @@ static int check_printed(const fsdp_dataflow *n, const fsdp_propagation *p) {
 }
 
 static void test_random(void **state) {
-  (void)state;
   static const int ranks[] = {4, 6, 8};
   int equal = 0, free_optimum = 0, compared = 0, with_ranks = 0;
   double worst = 1;
@@ -447,7 +434,6 @@ static void test_random(void **state) {
 // Attention over a cut sequence gathers keys and values: of 4 sequences of 32 positions those that the rank
 // has not, in bf16; over cut heads nothing.
 static void test_attention_gathers(void **state) {
-  (void)state;
   fsdp_model_config config;
   fsdp_error error = {0};
   if (fsdp_model_preset("tiny", &config, &error)) fail_msg("%s", error.message);
@@ -486,7 +472,6 @@ static void test_attention_gathers(void **state) {
 }
 
 static void test_large_model(void **state) {
-  (void)state;
   fsdp_model_config config;
   fsdp_error error = {0};
   if (fsdp_model_preset("llama3-405b", &config, &error)) fail_msg("%s", error.message);

@@ -1,14 +1,9 @@
 // runtime/plan/fsdp_plan.h: an example, and that what fails leaves what was set before.
 #include "runtime/plan/fsdp_plan.h"
+#include "tests/support/cmocka.h"
 
 #include <jansson.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static void set(fsdp_planner *planner, const char *name, const char *text) {
   if (fsdp_planner_set(planner, name, text)) fail_msg("%s", fsdp_planner_error(planner));
@@ -31,7 +26,6 @@ static json_int_t memory(fsdp_planner *planner, const char *key) {
 
 // State of 12 bytes a parameter, over as many ranks as shard it.
 static void plans_and_prices(void **state) {
-  (void)state;
   fsdp_planner *planner = fsdp_planner_create();
   set(planner, "model", "llama-1b");
   set(planner, "profile", "h100-sxm");
@@ -51,7 +45,6 @@ static void plans_and_prices(void **state) {
 }
 
 static void refused_settings_leave_the_others(void **state) {
-  (void)state;
   fsdp_planner *planner = fsdp_planner_create();
   assert_null(fsdp_planner_plan(planner));
   assert_non_null(strstr(fsdp_planner_error(planner), "no model"));

@@ -1,22 +1,18 @@
 // The file about a job's first failure: whole, of the first one, on file systems with links and without.
 #include "runtime/base/check.h"
 #include "runtime/watch/error_file.h"
+#include "tests/support/cmocka.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 // After the headers that it needs.
-#include <cmocka.h>
 
 // The C library's function, on a file system that may have no links.
 static bool no_links;
@@ -37,7 +33,6 @@ static json_t *read_error_file(const char *folder) {
 }
 
 static void test_the_error_file(void **state) {
-  (void)state;
   char folder[] = "/tmp/fsdp_watch_XXXXXX";
   assert_non_null(mkdtemp(folder));
   for (int run = 0; run < 3; run++) {

@@ -4,14 +4,12 @@
 #include "runtime/watch/error_file.h"
 #include "runtime/watch/watch.h"
 #include "runtime/watch/watch_judge.h"
+#include "tests/support/cmocka.h"
 
 #include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -19,7 +17,6 @@
 #include <time.h>
 #include <unistd.h>
 // After the headers that it needs.
-#include <cmocka.h>
 
 enum { RANKS_MAX = 9 };
 
@@ -37,7 +34,6 @@ static void explain(const fsdp_board_rank *ranks, int count, int self, const cha
 }
 
 static void test_who_waits_for_whom(void **state) {
-  (void)state;
   fsdp_board_rank ranks[3] = {alive(0, "a"), alive(1, "a"), alive(2, "b")};
   ranks[0].view.lanes[FSDP_STREAM_GATHER].waits = 1;
   ranks[0].view.lanes[FSDP_STREAM_GATHER].current = fsdp_place_of(17, 412);
@@ -64,7 +60,6 @@ static void test_who_waits_for_whom(void **state) {
 }
 
 static void test_exchanges_and_the_furthest_behind(void **state) {
-  (void)state;
   fsdp_board_rank ranks[3] = {alive(0, "a"), alive(1, "b"), alive(2, "b")};
   for (int r = 0; r < 3; r++) {
     ranks[r].view.activity = FSDP_ACTIVITY_SAVING;
@@ -85,7 +80,6 @@ static void test_exchanges_and_the_furthest_behind(void **state) {
 }
 
 static void test_progress_is_seen(void **state) {
-  (void)state;
   static fsdp_board_slot slot;
   fsdp_board_view before, after;
   fsdp_board_read(&slot, &before);
@@ -123,7 +117,6 @@ static void test_progress_is_seen(void **state) {
 }
 
 static void test_places(void **state) {
-  (void)state;
   assert_true(fsdp_place_of(0, 0) != 0);
   const int64_t steps[] = {0, 1, 1 << 24};
   const int positions[] = {0, 412, 1000000};
@@ -150,7 +143,6 @@ static fsdp_watch_known four_nodes(fsdp_watch_seen *ranks, int own, bool home) {
 }
 
 static void test_who_speaks_first(void **state) {
-  (void)state;
   fsdp_watch_seen ranks[8];
   for (int home = 0; home < 2; home++) {
     for (int own = 0; own < 4; own++) {
@@ -171,7 +163,6 @@ static void test_who_speaks_first(void **state) {
 
 // At the end of a run a rank that has left reports those of its node that have not.
 static void test_who_is_silent_at_the_end(void **state) {
-  (void)state;
   fsdp_watch_seen ranks[8];
   for (int own = 0; own < 4; own++) {
     fsdp_watch_known known = four_nodes(ranks, own, true);
@@ -195,7 +186,6 @@ static void test_who_is_silent_at_the_end(void **state) {
 
 // A stopped rank keeps its node from leaving, whether or not it has come to the end; mpirun can be reached.
 static void test_a_stopped_rank_is_no_cut_link(void **state) {
-  (void)state;
   fsdp_watch_seen ranks[8];
   fsdp_watch_known known = four_nodes(ranks, 3, true);
   for (int r = 0; r < 6; r++) ranks[r].view.activity = FSDP_ACTIVITY_LEFT;
@@ -215,7 +205,6 @@ static void test_a_stopped_rank_is_no_cut_link(void **state) {
 
 // Of a process that the machine runs late, less time has passed.
 static void test_time_of_the_slowest(void **state) {
-  (void)state;
   fsdp_watch_seen ranks[8];
   fsdp_watch_known known = four_nodes(ranks, 1, false);
   for (int r = 0; r < 8; r++) ranks[r].view.beat = ranks[r].suspect_beat = 40 + (uint64_t)r;
@@ -417,7 +406,6 @@ static void expect_one_message(const job *j, const char *part) {
 }
 
 static void test_a_killed_rank(void **state) {
-  (void)state;
   job j;
   start(&j, -1);
   kill(j.processes[2], SIGKILL);
@@ -431,7 +419,6 @@ static void test_a_killed_rank(void **state) {
 
 // The rank that reports for its node is stopped: another rank takes over.
 static void test_a_stopped_rank(void **state) {
-  (void)state;
   job j;
   start(&j, -1);
   kill(j.processes[2], SIGSTOP);
@@ -445,7 +432,6 @@ static void test_a_stopped_rank(void **state) {
 }
 
 static void test_a_cut_link(void **state) {
-  (void)state;
   job j;
   start(&j, -1);
   atomic_store(&j.office.strings->cut, 1);
@@ -460,7 +446,6 @@ static void test_a_cut_link(void **state) {
 
 // All others miss it at the same time, and it takes a while until they know that one of them has spoken.
 static void test_a_circle_loses_a_node(void **state) {
-  (void)state;
   job j;
   start_nodes(&j, 8, 1, -1);
   atomic_store(&j.office.strings->way_ms, 300);
@@ -475,7 +460,6 @@ static void test_a_circle_loses_a_node(void **state) {
 
 // The end has time inside the limit, which is named as it was given.
 static void test_limit_includes_the_end(void **state) {
-  (void)state;
   for (int seconds = 1; seconds <= 3600; seconds++) {
     const int64_t judged = fsdp_watch_judged_ms(seconds);
     assert_int_equal(1000 * (int64_t)seconds - judged, fmin(FSDP_WATCH_END_MS, 200.0 * seconds));
@@ -484,7 +468,6 @@ static void test_limit_includes_the_end(void **state) {
 }
 
 static void test_all_wait(void **state) {
-  (void)state;
   job j;
   start(&j, -1);
   finish(&j);
@@ -493,7 +476,6 @@ static void test_all_wait(void **state) {
 }
 
 static void test_a_slow_rank_is_waited_for(void **state) {
-  (void)state;
   job j;
   start(&j, 3);
   finish(&j);
@@ -512,7 +494,6 @@ static void expect_end(const job *j, const char *part, int but) {
 // Those that hear of it are ranks 0, 1, 3, 4, 6 and 7; the rest learn from these that the job is over. A rank
 // that the machine runs late finds several letters that say so, and is to pass it on as with one.
 static void test_many_nodes_lose_one(void **state) {
-  (void)state;
   job j;
   start_nodes(&j, 9, 1, -1);
   atomic_store(&j.office.strings->twice, 1);
@@ -522,7 +503,6 @@ static void test_many_nodes_lose_one(void **state) {
 }
 
 static void test_many_nodes_all_wait(void **state) {
-  (void)state;
   job j;
   start_nodes(&j, 9, 1, -1);
   finish(&j);
@@ -531,7 +511,6 @@ static void test_many_nodes_all_wait(void **state) {
 
 // Nothing else moves, and some nodes hear of that only from others.
 static void test_many_nodes_wait_for_a_slow_one(void **state) {
-  (void)state;
   job j;
   start_nodes(&j, 9, 1, 7);
   finish(&j);
@@ -553,7 +532,6 @@ static json_t *read_error_file(const char *folder) {
 
 // A rank that has left the job is not the one that failed.
 static void test_one_has_left(void **state) {
-  (void)state;
   char folder[] = "/tmp/fsdp_watch_XXXXXX", path[64];
   assert_non_null(mkdtemp(folder));
   snprintf(path, sizeof path, "%s/error.json", folder);
