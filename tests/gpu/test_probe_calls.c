@@ -2,7 +2,7 @@
 // it is given, and none of that may be among what is then timed.
 #include "runtime/comm/world.h"
 #include "runtime/probe/run.h"
-#include "tests/support/cmocka.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -70,7 +70,7 @@ static void close_probe(probe *self) {
   fsdp_device_profile_destroy(self->profile);
 }
 
-static void operands_are_numbers(void **state) {
+TEST(operands_are_numbers) {
   fsdp_gpu gpu;
   probe self = open_probe(&gpu, "167772160");
   const fsdp_op_attrs attrs = {.batch = 1,
@@ -114,7 +114,7 @@ static fsdp_profile_sustained sustained_at(probe *self, double flops_per_s) {
 }
 
 // The layer is halved until it fits. Nothing is faster in a step than its rate says.
-static void ratios_of_a_step_are_measured(void **state) {
+TEST(ratios_of_a_step_are_measured) {
   fsdp_gpu gpu;
   probe self = open_probe(&gpu, "139460608"); // 1.25 MiB beside the workspace of products
   probe_fill(&self, FSDP_BF16);
@@ -126,7 +126,5 @@ static void ratios_of_a_step_are_measured(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(operands_are_numbers),
-                                     cmocka_unit_test(ratios_of_a_step_are_measured)};
-  return cmocka_run_group_tests(tests, create_world, destroy_world);
+  return run_tests(create_world, destroy_world);
 }

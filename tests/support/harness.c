@@ -3,9 +3,9 @@
 #include "runtime/base/check.h"
 #include "runtime/checkpoint/weights.h"
 #include "runtime/plan/mesh/boxes.h"
-#include "tests/support/cmocka.h"
 #include "tests/support/models.h"
 #include "tests/support/random_plan.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
 #include <stdio.h>

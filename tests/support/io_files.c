@@ -1,6 +1,6 @@
 #include "tests/support/io_files.h"
 
-#include "tests/support/cmocka.h"
+#include "tests/support/unit_test.h"
 
 #include <ftw.h>
 #include <stdio.h>

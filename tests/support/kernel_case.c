@@ -5,7 +5,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"
 #include "runtime/device/pool.h"
-#include "tests/support/cmocka.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
 

@@ -3,7 +3,7 @@
 #include "runtime/base/check.h"
 #include "runtime/plan/mesh/units.h"
 #include "runtime/plan/sharding/partition.h"
-#include "tests/support/cmocka.h"
+#include "tests/support/unit_test.h"
 
 #include <jansson.h>
 #include <stdlib.h>

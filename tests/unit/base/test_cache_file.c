@@ -1,7 +1,7 @@
 // What is remembered on disk comes back whole or not at all, and nothing that goes wrong with it is more than
 // a line.
 #include "runtime/base/cache_file.h"
-#include "tests/support/cmocka.h"
+#include "tests/support/unit_test.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -13,7 +13,7 @@
 #include "runtime/checkpoint/checkpoint_folder.h"
 #include "runtime/exec/session.h"
 #include "runtime/exec/state.h"
-#include "tests/support/cmocka.h"
+#include "tests/support/unit_test.h"
 
 #include <dirent.h>
 #include <stdlib.h>
@@ -238,7 +238,7 @@ static fsdp_plan_config config_of(const place *p, int wrap, bool offload) {
   return config;
 }
 
-static void saved_on_four_loads_everywhere(void **state) {
+TEST(saved_on_four_loads_everywhere) {
   const place four = {FSDP_FULL, 1, 4};
   const char *folder = io_folder_make();
   fsdp_plan_config from = config_of(&four, 1, false);
@@ -254,7 +254,7 @@ static void saved_on_four_loads_everywhere(void **state) {
   io_folder_remove();
 }
 
-static void saved_anywhere_loads_on_three(void **state) {
+TEST(saved_anywhere_loads_on_three) {
   const place three = {FSDP_FULL, 1, 3};
   fsdp_plan_config to = config_of(&three, 0, false);
   for (size_t p = 0; p < sizeof places / sizeof *places; p += (size_t)test_stride(3)) {
@@ -270,7 +270,7 @@ static void saved_anywhere_loads_on_three(void **state) {
 }
 
 // Any axes in any order: each saves, and loads what each other has saved.
-static void saved_on_any_mesh_loads_on_any(void **state) {
+TEST(saved_on_any_mesh_loads_on_any) {
   static const struct {
     const char *slow, *fast;
     int sizes[2];
@@ -300,7 +300,7 @@ static void saved_on_any_mesh_loads_on_any(void **state) {
 
 // Over all ranks each byte of the parts is read once, but for the chunks that two of them need: at most one
 // at either end of what a rank reads of a file and part.
-static void bytes_are_read_once(void **state) {
+TEST(bytes_are_read_once) {
   const place four = {FSDP_FULL, 1, 4};
   const char *folder = io_folder_make();
   fsdp_plan_config config = config_of(&four, 2, false);
@@ -372,7 +372,7 @@ static fsdp_status read_everything(const fsdp_checkpoint *c, const char *path, f
   return status;
 }
 
-static void every_flipped_bit_is_found(void **state) {
+TEST(every_flipped_bit_is_found) {
   const place two = {FSDP_FULL, 1, 2};
   const char *folder = io_folder_make();
   fsdp_plan_config config = config_of(&two, 1, false);
@@ -434,7 +434,7 @@ static const void *make_bad_range(void *context, const fsdp_checkpoint_range *ra
 }
 
 // From a snapshot and straight from the state; without the value both are written.
-static void no_value_that_is_not_finite_is_saved(void **state) {
+TEST(no_value_that_is_not_finite_is_saved) {
   static maker m;
   const place one = {FSDP_FULL, 1, 1};
   for (int dtype = 0; dtype < 2; dtype++) {
@@ -463,7 +463,7 @@ static void no_value_that_is_not_finite_is_saved(void **state) {
 }
 
 // Whole files in the places of others.
-static void files_of_others_are_found(void **state) {
+TEST(files_of_others_are_found) {
   const place two = {FSDP_FULL, 1, 2};
   const char *folder = io_folder_make();
   fsdp_plan_config config = config_of(&two, 1, false);
@@ -501,7 +501,7 @@ static int count_names(const char *path) {
 }
 
 // More than 256 ranks: 256 files in a folder. They load on few, and few's on them.
-static void many_ranks_share_folders(void **state) {
+TEST(many_ranks_share_folders) {
   enum { RANKS = 520 };
   const place many = {FSDP_FULL, 1, RANKS}, three = {FSDP_FULL, 1, 3}, most = {FSDP_FULL, 1, 256};
   const char *folder = io_folder_make();
@@ -534,7 +534,7 @@ static void many_ranks_share_folders(void **state) {
 }
 
 // Versions 4 to 6 store boxes that follow from mesh, units and cuts; older ones stored a different layout.
-static void older_versions_are_refused(void **state) {
+TEST(older_versions_are_refused) {
   const place one = {FSDP_FULL, 1, 1};
   const char *folder = io_folder_make();
   fsdp_plan_config config = config_of(&one, 1, false);
@@ -552,19 +552,4 @@ static void older_versions_are_refused(void **state) {
             "fsdp_export");
   free(data);
   io_folder_remove();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(saved_on_any_mesh_loads_on_any),
-      cmocka_unit_test(saved_on_four_loads_everywhere),
-      cmocka_unit_test(saved_anywhere_loads_on_three),
-      cmocka_unit_test(bytes_are_read_once),
-      cmocka_unit_test(every_flipped_bit_is_found),
-      cmocka_unit_test(no_value_that_is_not_finite_is_saved),
-      cmocka_unit_test(files_of_others_are_found),
-      cmocka_unit_test(many_ranks_share_folders),
-      cmocka_unit_test(older_versions_are_refused),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,9 +2,9 @@
 #include "runtime/base/check.h"
 #include "runtime/checkpoint/checkpoint_file.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
-#include "tests/support/cmocka.h"
 #include "tests/support/harness.h"
 #include "tests/support/io_files.h"
+#include "tests/support/unit_test.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -73,7 +73,7 @@ static int64_t step_of(const char *folder, const char *word) {
 }
 
 // The one with the least loss stays beside the newest, and words name each.
-static void the_best_stays_and_is_named(void **state) {
+TEST(the_best_stays_and_is_named) {
   static const double losses[] = {0, 3.5, 2.25, 0, 2.5, 2.25, 4};
   const char *folder = io_folder_make();
   fsdp_checkpoint_index index = {0};
@@ -104,7 +104,7 @@ static void the_best_stays_and_is_named(void **state) {
 }
 
 // What a user renames stays, is listed apart, and is meant by its name alone.
-static void other_names_are_kept(void **state) {
+TEST(other_names_are_kept) {
   const char *folder = io_folder_make();
   fsdp_checkpoint_gone_list gone = {0};
   fsdp_checkpoint_entry *entries;
@@ -138,7 +138,7 @@ static void other_names_are_kept(void **state) {
 }
 
 // A rank on a node with a folder of its own, which may have a leftover of the same name.
-static void a_folder_of_its_own_is_found(void **state) {
+TEST(a_folder_of_its_own_is_found) {
   const char *folder = io_folder_make();
   fsdp_error error;
   assert_int_equal(fsdp_checkpoint_begin(folder, 7, 1, &error), FSDP_OK);
@@ -150,7 +150,7 @@ static void a_folder_of_its_own_is_found(void **state) {
 }
 
 // Each rank removes its own file, rank 0 what is left; before that the folder has no checkpoint's name.
-static void what_is_gone_is_removed_in_parts(void **state) {
+TEST(what_is_gone_is_removed_in_parts) {
   for (int ranks = 3; ranks <= 300; ranks += 297) {
     const char *folder = io_folder_make();
     fsdp_checkpoint_index index = {0};
@@ -186,7 +186,7 @@ static void what_is_gone_is_removed_in_parts(void **state) {
 }
 
 // A kept manifest is read once: what is known of it is believed until it changes.
-static void manifests_are_read_once(void **state) {
+TEST(manifests_are_read_once) {
   const char *folder = io_folder_make();
   fsdp_checkpoint_index index = {0};
   save(1, folder, 7);
@@ -227,7 +227,7 @@ static void expect_list(const char *folder, const int64_t *steps) {
 }
 #define EXPECT_LIST(folder, ...) expect_list(folder, (const int64_t[]){__VA_ARGS__, 0})
 
-static void folder_keeps_the_newest(void **state) {
+TEST(folder_keeps_the_newest) {
   const char *folder = io_folder_make();
   for (int64_t step = 10; step <= 40; step += 10) save(1, folder, step);
   EXPECT_LIST(folder, 40, 30, 20, 10);
@@ -255,13 +255,4 @@ static void folder_keeps_the_newest(void **state) {
   prune(folder, 0);
   EXPECT_LIST(folder, 20, 30);
   io_folder_remove();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(the_best_stays_and_is_named),  cmocka_unit_test(other_names_are_kept),
-      cmocka_unit_test(a_folder_of_its_own_is_found), cmocka_unit_test(what_is_gone_is_removed_in_parts),
-      cmocka_unit_test(manifests_are_read_once),      cmocka_unit_test(folder_keeps_the_newest),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

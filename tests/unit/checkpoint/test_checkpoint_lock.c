@@ -1,7 +1,7 @@
 // The lock of an experiment's folder: by flock, and by a file of its own where there is none.
 #include "runtime/checkpoint/checkpoint_lock.h"
-#include "tests/support/cmocka.h"
 #include "tests/support/io_files.h"
+#include "tests/support/unit_test.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -31,7 +31,7 @@ static bool is_there(const char *name) {
   return access(io_path(name), F_OK) == 0;
 }
 
-static void folder_has_one_writer(void **state) {
+TEST(folder_has_one_writer) {
   char wanted[600];
   const char *folder = io_folder_make();
   fsdp_checkpoint_lock first, second;
@@ -65,7 +65,7 @@ static int no_flock(int descriptor, int operation) {
 }
 
 // What Lustre and NFS answer when they have no locks.
-static void one_writer_without_flock(void **state) {
+TEST(one_writer_without_flock) {
   static const int reasons[] = {ENOLCK, ENOSYS, EOPNOTSUPP};
   for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++) {
     const char *folder = io_folder_make();
@@ -113,7 +113,7 @@ static void change_held(const char *from, const char *to) {
   io_write_text(".lock.held", out);
 }
 
-static void what_the_dead_hold_is_taken_over(void **state) {
+TEST(what_the_dead_hold_is_taken_over) {
   const char *folder = io_folder_make();
   fsdp_checkpoint_lock lock;
   fsdp_error error;
@@ -147,13 +147,4 @@ static void what_the_dead_hold_is_taken_over(void **state) {
   IO_EXPECT(fsdp_checkpoint_lock_take(folder, 0, NULL, &lock, &error), FSDP_ERR_INPUT, &error, "remove");
   fsdp_checkpoint_lock_set_flock(NULL);
   io_folder_remove();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(folder_has_one_writer),
-      cmocka_unit_test(one_writer_without_flock),
-      cmocka_unit_test(what_the_dead_hold_is_taken_over),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

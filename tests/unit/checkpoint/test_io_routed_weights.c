@@ -6,9 +6,9 @@
 #include "runtime/checkpoint/config_json.h"
 #include "runtime/checkpoint/weights.h"
 #include "runtime/plan/plan.h"
-#include "tests/support/cmocka.h"
 #include "tests/support/draws.h"
 #include "tests/support/io_files.h"
+#include "tests/support/unit_test.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,7 +66,7 @@ static const char *end_file(tensor_file *f, int64_t *data_offset) {
 }
 
 // Experts as the hub has them, and the same numbers by the names of Transformers 5: the same bits.
-static void test_stacked(void **state) {
+TEST(test_stacked) {
   fsdp_graph *graph = graph_of("qwen2_moe_routed");
   fsdp_weights *hub, *stacked;
   fsdp_error error;
@@ -102,7 +102,7 @@ static void test_stacked(void **state) {
 }
 
 // Layers of multi-token prediction are behind the last; what lies in the model's own and has no place is not.
-static void test_extra_layers(void **state) {
+TEST(test_extra_layers) {
   static const struct {
     const char *folder, *name;
     bool is_left_out;
@@ -136,7 +136,7 @@ static void test_extra_layers(void **state) {
 
 // Qwen3-30B as the hub has it: 18,867 tensors are found, and their training on 8 ranks planned, in 2 s of
 // processor time; under a sanitizer in more.
-static void test_many_tensors(void **state) {
+TEST(test_many_tensors) {
   fsdp_plan_config config = {.batch = 1,
                              .seq = 1024,
                              .micro_batches = 1,
@@ -178,7 +178,5 @@ static void test_many_tensors(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_stacked), cmocka_unit_test(test_extra_layers),
-                                     cmocka_unit_test(test_many_tensors)};
-  return cmocka_run_group_tests(tests, io_set_up, io_tear_down);
+  return run_tests(io_set_up, io_tear_down);
 }

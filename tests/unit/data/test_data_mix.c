@@ -3,9 +3,9 @@
 // other.
 #include "runtime/base/random.h"
 #include "runtime/data/sampler.h"
-#include "tests/support/cmocka.h"
 #include "tests/support/draws.h"
 #include "tests/support/io_files.h"
+#include "tests/support/unit_test.h"
 
 #include <stdio.h>
 #include <stdlib.h>

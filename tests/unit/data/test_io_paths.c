@@ -1,8 +1,8 @@
 // The files that --data names: patterns and what is literal, their order, what is refused; and a data set of
 // many files.
 #include "runtime/data/data_paths.h"
-#include "tests/support/cmocka.h"
 #include "tests/support/io_files.h"
+#include "tests/support/unit_test.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,8 +2,8 @@
 // read here and for data whose prompts leave nothing to learn.
 #include "runtime/data/dataset.h"
 #include "runtime/data/token_source.h"
-#include "tests/support/cmocka.h"
 #include "tests/support/io_files.h"
+#include "tests/support/unit_test.h"
 
 #include <string.h>
 
@@ -12,7 +12,7 @@
 #define LENGTH(array) ((int64_t)(sizeof(array) / sizeof *(array)))
 
 // tests/program/scripts/test_prepare_data.py has the same bytes.
-static void completions_are_bytes(void **state) {
+TEST(completions_are_bytes) {
   static const char wanted[] = "The wren is a bird.\0"
                                "xy";
   static const char wanted_learned[] = " a bird.\0y";
@@ -35,7 +35,7 @@ static void completions_are_bytes(void **state) {
 }
 
 // The prompt that Stanford Alpaca's records have is not learned, though a "text" repeats it.
-static void alpaca_with_a_text_is_alpaca(void **state) {
+TEST(alpaca_with_a_text_is_alpaca) {
   static const char *const records[] = {
       "{\"instruction\": \"Say.\", \"input\": \"\", \"output\": \"It.\", \"text\": \"Say. It.\"}",
       "{\"text\": \"Say. It.\", \"instruction\": \"Say.\"}"};
@@ -57,7 +57,7 @@ static fsdp_status open_with(const char *path, int64_t seq, int64_t global_batch
   return io_dataset_status(path, config, error);
 }
 
-static void bad_records_are_named_by_line(void **state) {
+TEST(bad_records_are_named_by_line) {
   static const struct {
     const char *content, *what;
   } cases[] = {
@@ -79,7 +79,7 @@ static void bad_records_are_named_by_line(void **state) {
 }
 
 // Answers begin behind 29, 41 and 28 tokens of prompt (test_io_tokens.c).
-static void prompts_that_fill_the_sequence_are_reported(void **state) {
+TEST(prompts_that_fill_the_sequence_are_reported) {
   fsdp_error error;
   fsdp_dataset_config config = {.seq = 41, .global_batch = 3, .vocab_size = 60000};
   config.packing = FSDP_PACKING_OFF;
@@ -105,11 +105,5 @@ static void prompts_that_fill_the_sequence_are_reported(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(completions_are_bytes),
-      cmocka_unit_test(alpaca_with_a_text_is_alpaca),
-      cmocka_unit_test(bad_records_are_named_by_line),
-      cmocka_unit_test(prompts_that_fill_the_sequence_are_reported),
-  };
-  return cmocka_run_group_tests(tests, io_set_up, io_tear_down);
+  return run_tests(io_set_up, io_tear_down);
 }

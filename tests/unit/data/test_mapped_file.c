@@ -1,7 +1,7 @@
 // Files that become shorter while they are mapped: what is gone is read as zeros, and the file is named.
 #include "runtime/data/mapped_file.h"
-#include "tests/support/cmocka.h"
 #include "tests/support/io_files.h"
+#include "tests/support/unit_test.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -56,7 +56,7 @@ static void read_lost_pages(void) {
   fsdp_mapped_file_close(&third);
 }
 
-static void what_is_gone_is_zeros(void **state) {
+TEST(what_is_gone_is_zeros) {
   assert_int_equal(in_child(read_lost_pages), 0);
 }
 
@@ -72,16 +72,12 @@ static void read_other_memory(void) {
   _exit(other[PAGE]);
 }
 
-static void other_memory_ends_the_process(void **state) {
+TEST(other_memory_ends_the_process) {
   int status = in_child(read_other_memory);
   assert_true(WIFSIGNALED(status));
   assert_int_equal(WTERMSIG(status), SIGBUS);
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(what_is_gone_is_zeros),
-      cmocka_unit_test(other_memory_ends_the_process),
-  };
-  return cmocka_run_group_tests(tests, io_set_up, io_tear_down);
+  return run_tests(io_set_up, io_tear_down);
 }

@@ -3,10 +3,10 @@
 #include "models/family.h"
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"
-#include "tests/support/cmocka.h"
 #include "tests/support/draws.h"
 #include "tests/support/harness.h"
 #include "tests/support/models.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
 #include <string.h>
@@ -175,7 +175,7 @@ static bool expect_no_leak(source *s, const harness_config *config, const char *
 
 // Targets count in one document alone, so that loss and gradients are its own: no bit of them changes with a
 // token of another document, be it read by attention's forward or reached by its backward.
-static void test_no_leak(void **state) {
+TEST(test_no_leak) {
   int compared = 0, runs = test_draws(100, 10);
   for (int n = 0; n < runs; n++) {
     source s = {.seed = 1000 + (uint64_t)n};
@@ -248,7 +248,7 @@ static double greatest_distance(const harness_result *a, const harness_result *b
 }
 
 // fp32 sums in another order.
-static void test_packed_is_alone(void **state) {
+TEST(test_packed_is_alone) {
   for (int n = 0; n < test_draws(25, 5); n++) {
     source s = {.seed = 9000 + (uint64_t)n};
     harness_config config = draw_config(&s, n % MODELS), single = config;
@@ -317,7 +317,7 @@ static void find_logits(harness_config config, rows r, int64_t sequences, int64_
   free_rows(twice);
 }
 
-static void test_packed_logits(void **state) {
+TEST(test_packed_logits) {
   for (int n = 0; n < test_draws(20, 5); n++) {
     source s = {.seed = 7000 + (uint64_t)n};
     harness_config config = draw_config(&s, n % MODELS), single = config;
@@ -382,7 +382,7 @@ static void add_documents(const harness_config *config, rows r, harness_result *
 }
 
 // Each document counts the same, whatever mesh its row lies on; some of its targets do not count.
-static void test_loss_of_documents(void **state) {
+TEST(test_loss_of_documents) {
   for (int n = 0; n < test_draws(16, 4); n++) {
     source s = {.seed = 500 + (uint64_t)n};
     harness_config config = draw_config(&s, n % MODELS), single;
@@ -419,7 +419,7 @@ static void test_loss_of_documents(void **state) {
 }
 
 // What a plan is does not depend on documents, and without them nothing of it changes.
-static void test_plan(void **state) {
+TEST(test_plan) {
   fsdp_plan_config config = harness_small_plan(2);
   fsdp_plan *plans[2];
   fsdp_error error;
@@ -433,11 +433,4 @@ static void test_plan(void **state) {
   const fsdp_value *starts = &plans[1]->graph->values[plans[1]->graph->inputs[FSDP_INPUT_STARTS]];
   assert_int_equal(starts->local_numel, config.batch * config.seq);
   for (int i = 0; i < 2; i++) fsdp_plan_destroy(plans[i]);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_no_leak), cmocka_unit_test(test_packed_is_alone),
-                                     cmocka_unit_test(test_packed_logits),
-                                     cmocka_unit_test(test_loss_of_documents), cmocka_unit_test(test_plan)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 // The logits of one row of an evaluation, and plans of evaluations alone.
-#include "tests/support/cmocka.h"
 #include "tests/support/draws.h"
 #include "tests/support/harness.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
 #include <string.h>
@@ -81,7 +81,7 @@ static harness_result *run(const place *p, int64_t position) {
 // ---- Tests
 
 // On any mesh every rank gets the same bits, and those of one rank but for rounding.
-static void test_meshes(void **state) {
+TEST(test_meshes) {
   for (size_t i = 0; i < sizeof positions / sizeof *positions; i++) {
     float alone[V];
     harness_free(run(&places[0], positions[i]));
@@ -101,7 +101,7 @@ static void test_meshes(void **state) {
 }
 
 // Different positions have different logits; a row that no rank has gives none.
-static void test_rows(void **state) {
+TEST(test_rows) {
   float first[V];
   harness_free(run(&places[4], 0));
   memcpy(first, found[0], sizeof first);
@@ -112,7 +112,7 @@ static void test_rows(void **state) {
 }
 
 // Where all tokens are one and all targets another, every row has the loss that the head's own kernel gives.
-static void test_loss(void **state) {
+TEST(test_loss) {
   enum { TOKEN = 7, TARGET = 40, TOKENS = 4 * 4 * 12 };
   static int32_t tokens[TOKENS], targets[TOKENS];
   for (int i = 0; i < TOKENS; i++) tokens[i] = TOKEN, targets[i] = TARGET;
@@ -140,7 +140,7 @@ static void test_loss(void **state) {
 
 // A plan of evaluations alone: its step is an evaluation, of a training plan's loss; its state is the
 // parameters, its memory as planned.
-static void test_only(void **state) {
+TEST(test_only) {
   harness_config training = {
       .plan = plan_of(&places[0]), .steps = 1, .seed = 3, .spread = 0.2f, .gradient_step = -1};
   harness_result *trained = harness_train(&training);
@@ -168,10 +168,4 @@ static void test_only(void **state) {
     harness_free(result);
   }
   harness_free(trained);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_meshes), cmocka_unit_test(test_rows),
-                                     cmocka_unit_test(test_loss), cmocka_unit_test(test_only)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

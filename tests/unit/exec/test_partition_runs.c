@@ -6,12 +6,12 @@
 // ones, also in bf16.
 #include "models/family.h"
 #include "tests/support/cases.h"
-#include "tests/support/cmocka.h"
 #include "tests/support/draws.h"
 #include "tests/support/harness.h"
 #include "tests/support/models.h"
 #include "tests/support/pairwise.h"
 #include "tests/support/random_plan.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -267,7 +267,7 @@ static void check_run(const char *run, const harness_config *config, const harne
   harness_free(result);
 }
 
-static void test_pairs(void **state) {
+TEST(test_pairs) {
   settings.value_count[MESH] = list_meshes();
   pairwise_choice *choices;
   int left_out, count = pairwise_choices(&settings, &choices, &left_out), every = test_stride(16);
@@ -284,7 +284,7 @@ static void test_pairs(void **state) {
 }
 
 // More rows than the head takes at a time: its loss and gradients are sums over chunks of them.
-static void test_chunks_of_the_head(void **state) {
+TEST(test_chunks_of_the_head) {
   harness_config plain = {.plan = harness_small_plan(1),
                           .steps = 2,
                           .lr = 3e-4f,
@@ -351,7 +351,7 @@ static harness_result *train_plain(harness_config config, bool in_fp32) {
   return result;
 }
 
-static void test_random(void **state) {
+TEST(test_random) {
   for (int n = cases_begin(test_draws(24, 4)); cases_run(__func__, n); n++) {
     harness_config config = draw(6000000, n, FSDP_F32);
     char run[1024];
@@ -381,7 +381,7 @@ static void compare_rounding(const char *run, const harness_result *mine, const 
     fail_msg("%s: gradients err by %.3g, on one rank by %.3g", run, found, rounding);
 }
 
-static void test_random_in_bf16(void **state) {
+TEST(test_random_in_bf16) {
   for (int n = cases_begin(test_draws(8, 1)); cases_run(__func__, n); n++) {
     harness_config config = draw(7000000, n, FSDP_BF16);
     char run[1024];
@@ -405,7 +405,5 @@ static int free_references(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_pairs), cmocka_unit_test(test_chunks_of_the_head),
-                                     cmocka_unit_test(test_random), cmocka_unit_test(test_random_in_bf16)};
-  return cmocka_run_group_tests(tests, NULL, free_references);
+  return run_tests(NULL, free_references);
 }

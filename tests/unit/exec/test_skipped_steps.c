@@ -6,9 +6,9 @@
 #include "runtime/device/pool.h"
 #include "runtime/exec/state.h"
 #include "runtime/plan/mesh/boxes.h"
-#include "tests/support/cmocka.h"
 #include "tests/support/draws.h"
 #include "tests/support/harness.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -118,7 +118,7 @@ static void check_skipped(int place, int mode) {
 }
 
 // Every mode at some places, and every place in some modes.
-static void test_skipped_steps_touch_nothing(void **state) {
+TEST(test_skipped_steps_touch_nothing) {
   for (int mode = 0; mode < MODES; mode += test_stride(5))
     for (int k = 0; k < 4; k += test_stride(4)) check_skipped((mode * 5 + k * 8) % PLACES, mode);
 }
@@ -221,7 +221,7 @@ static void expect_updated(const harness_result *result, const harness_config *c
   free(drawn);
 }
 
-static void test_rounding_depends_on_name_and_update(void **state) {
+TEST(test_rounding_depends_on_name_and_update) {
   for (int place = 0; place < PLACES; place++)
     for (int offload = 0; offload < 2; offload++) {
       if (test_sanitized() && offload != place % 2) continue;
@@ -243,12 +243,4 @@ static void test_rounding_depends_on_name_and_update(void **state) {
       for (int p = 0; p < graph->param_count; p++) free(moments[0][p]), free(moments[1][p]);
       fsdp_graph_destroy(graph);
     }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_skipped_steps_touch_nothing),
-      cmocka_unit_test(test_rounding_depends_on_name_and_update),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

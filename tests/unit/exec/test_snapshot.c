@@ -2,9 +2,9 @@
 // exchange completes what replicas loaded by slices, and the low-precision copies.
 #include "runtime/base/check.h"
 #include "runtime/exec/state.h"
-#include "tests/support/cmocka.h"
 #include "tests/support/draws.h"
 #include "tests/support/harness.h"
+#include "tests/support/unit_test.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -114,7 +114,7 @@ static void train(const harness_config *config) {
   harness_free(result);
 }
 
-static void test_a_snapshot_is_of_one_step(void **state) {
+TEST(test_a_snapshot_is_of_one_step) {
   for (size_t place = 0; place < sizeof places / sizeof *places; place++) {
     for (int kind = 0; kind < 4; kind++) {
       if (test_sanitized() && kind != (int)place % 4) continue;
@@ -157,7 +157,7 @@ static void hold_copies(const harness_config *config, int rank, const fsdp_instr
 }
 
 // A step's loss and norm come to the host while copies of a snapshot are still to be made.
-static void test_results_pass_a_snapshot(void **state) {
+TEST(test_results_pass_a_snapshot) {
   for (size_t place = 0; place < sizeof places / sizeof *places; place++) {
     if (test_sanitized() && place % 4) continue;
     for (int offload = 0; offload < 2; offload++) {
@@ -174,7 +174,7 @@ static void test_results_pass_a_snapshot(void **state) {
 }
 
 // What replicas load by slices and exchange trains as what each of them loads whole, copies included.
-static void test_slices_are_completed(void **state) {
+TEST(test_slices_are_completed) {
   for (size_t place = 0; place < sizeof places / sizeof *places; place++) {
     for (int kind = 0; kind < 4; kind++) {
       if (test_sanitized() && kind != (int)place % 4) continue;
@@ -192,13 +192,4 @@ static void test_slices_are_completed(void **state) {
       harness_free(sliced);
     }
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_a_snapshot_is_of_one_step),
-      cmocka_unit_test(test_results_pass_a_snapshot),
-      cmocka_unit_test(test_slices_are_completed),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

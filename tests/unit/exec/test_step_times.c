@@ -1,6 +1,6 @@
 // Times of the newest steps: a device with queues, whose timestamps are given by hand, and the host's clock.
 #include "runtime/exec/step_times.h"
-#include "tests/support/cmocka.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
 
@@ -106,7 +106,7 @@ static void assert_phases(const fsdp_step_times *times, int64_t step) {
 }
 
 // The part of a step that a program with collectives exposes, from the few timestamps that it needs.
-static void test_few_timestamps(void **state) {
+TEST(test_few_timestamps) {
   fsdp_program *program = make_program(true);
   fsdp_device device = {.table = &table};
   fsdp_step_times *times =
@@ -135,7 +135,7 @@ static void test_few_timestamps(void **state) {
 }
 
 // Traced steps have every instruction, on the clock that the best woken step of them shows.
-static void test_traced_steps(void **state) {
+TEST(test_traced_steps) {
   const double late_ms[] = {0, 0.5, 3, 1, 7, 7};
   fsdp_program *program = make_program(true);
   fsdp_device device = {.table = &table};
@@ -172,7 +172,7 @@ static void test_traced_steps(void **state) {
 }
 
 // Without collectives phases alone are timed.
-static void test_no_collectives(void **state) {
+TEST(test_no_collectives) {
   fsdp_program *program = make_program(false);
   fsdp_device device = {.table = &table};
   taken = 0;
@@ -188,7 +188,7 @@ static void test_no_collectives(void **state) {
 }
 
 // On threads every instruction is timed: busy times by stream and by op.
-static void test_threads(void **state) {
+TEST(test_threads) {
   static const fsdp_device_table threads = {.name = "threads"};
   fsdp_program *program = make_program(true);
   fsdp_device device = {.table = &threads};
@@ -210,14 +210,4 @@ static void test_threads(void **state) {
   assert_near(sums.phase_ms[FSDP_PHASE_UPDATE], 20);
   fsdp_step_times_destroy(times);
   fsdp_program_destroy(program);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_few_timestamps),
-      cmocka_unit_test(test_traced_steps),
-      cmocka_unit_test(test_no_collectives),
-      cmocka_unit_test(test_threads),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,7 +17,7 @@
 #include "tests/support/harness.h"
 
 #include "runtime/base/check.h"
-#include "tests/support/cmocka.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 // (test_no_nvidia.py).
 #include "kernels/kernels.h"
 #include "runtime/comm/comm_nccl.h"
-#include "tests/support/cmocka.h"
+#include "tests/support/unit_test.h"
 
 #include <stdbool.h>
 #include <stdio.h>

@@ -5,9 +5,9 @@
 #include "runtime/base/progress.h"
 #include "runtime/data/file_identity.h"
 #include "runtime/exchange/link_inproc.h"
-#include "tests/support/cmocka.h"
 #include "tests/support/draws.h"
 #include "tests/support/io_files.h"
+#include "tests/support/unit_test.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -142,7 +142,7 @@ static const char *write_mounts(const char *type, const char *source) {
 
 // ---- Tests
 
-static void one_shared_file_system_is_not_read(void **state) {
+TEST(one_shared_file_system_is_not_read) {
   int64_t read = 0;
   write_files("a", 3, 1000);
   job j = {
@@ -160,7 +160,7 @@ static void one_shared_file_system_is_not_read(void **state) {
 }
 
 // Each copy is read once, however many nodes see it.
-static void copies_are_read_once(void **state) {
+TEST(copies_are_read_once) {
   int64_t read = 0;
   write_files("a", 5, 1000);
   write_files("b", 5, 1000);
@@ -180,7 +180,7 @@ static void expect_message(const job *j, const char *const *parts) {
 }
 #define EXPECT_MESSAGE(j, ...) expect_message(j, (const char *const[]){__VA_ARGS__, NULL})
 
-static void what_differs_is_named(void **state) {
+TEST(what_differs_is_named) {
   write_files("a", 9, 1000);
   write_files("b", 9, 1000);
   job j = {
@@ -209,7 +209,7 @@ static void what_differs_is_named(void **state) {
 
 // A thousand files, at worst a copy on every node: what a rank sends grows with the logarithm of the ranks,
 // and with 8 bytes of each.
-static void a_thousand_files_cost_little(void **state) {
+TEST(a_thousand_files_cost_little) {
   enum { FILES = 1000, TARGET = 16384 };
   int64_t sent[3] = {0};
   const int first = test_sanitized() ? 16 : 64;
@@ -235,7 +235,7 @@ static void a_thousand_files_cost_little(void **state) {
   assert_true(shared < sent[2]);
 }
 
-static void identities_follow_the_mount(void **state) {
+TEST(identities_follow_the_mount) {
   static const struct {
     const char *type, *source;
     bool shared;
@@ -275,10 +275,5 @@ static void identities_follow_the_mount(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(identities_follow_the_mount),  cmocka_unit_test(one_shared_file_system_is_not_read),
-      cmocka_unit_test(copies_are_read_once),         cmocka_unit_test(what_differs_is_named),
-      cmocka_unit_test(a_thousand_files_cost_little),
-  };
-  return cmocka_run_group_tests(tests, io_set_up, io_tear_down);
+  return run_tests(io_set_up, io_tear_down);
 }

@@ -1,6 +1,6 @@
 // The terminal's line of a step: how well the devices are used, by closed formulas.
 #include "launcher/report/progress.h"
-#include "tests/support/cmocka.h"
+#include "tests/support/unit_test.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 
 // Llama 2 7B: 6 FLOPs a token for each of 6.7 billion weights (with or without the embedding's 0.13), and 6
 // T C a layer for scores of keys before a query, twice that for all pairs.
-static void utilization_is_printed(void **state) {
+TEST(utilization_is_printed) {
   fsdp_plan plan = {.config = {.seq = 4096}};
   fsdp_error error = {0};
   assert_int_equal(fsdp_model_preset("llama2-7b", &plan.config.model, &error), FSDP_OK);
@@ -29,9 +29,4 @@ static void utilization_is_printed(void **state) {
   assert_true(causal > expected - 0.5 && causal < expected + 0.5);
   assert_true(all - causal < pairs * 1e-9 + 0.11 && all - causal > pairs * 1e-9 - 0.11);
   free(text);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(utilization_is_printed)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,8 +6,8 @@
 #include "launcher/report/report.h"
 #include "launcher/setup/capacity.h"
 #include "launcher/setup/mesh_choice.h"
-#include "tests/support/cmocka.h"
 #include "tests/support/models.h"
+#include "tests/support/unit_test.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +39,7 @@ static json_int_t integer(const json_t *object, const char *key) {
   return json_integer_value(value);
 }
 
-static void report_as_json(void **state) {
+TEST(report_as_json) {
   fsdp_plan_config config = config_of("tiny", 4);
   fsdp_plan *plan = plan_of_config(&config);
   json_t *report = fsdp_report_json(plan), *unit, *value;
@@ -86,7 +86,7 @@ static char *page_of(const fsdp_plan *plan) {
   return text;
 }
 
-static void report_as_a_page(void **state) {
+TEST(report_as_a_page) {
   fsdp_plan_config config = config_of("llama2-7b", 8);
   fsdp_plan *plan = plan_of_config(&config);
   char *page = page_of(plan);
@@ -116,7 +116,7 @@ static void report_as_a_page(void **state) {
 }
 
 // Series sum to the peak at the peak's position and to no more anywhere; phases cover the step without a gap.
-static void profile_series(void **state) {
+TEST(profile_series) {
   fsdp_plan_config config = config_of("tiny", 4);
   config.micro_batches = 4;
   config.cpu_offload = true;
@@ -150,7 +150,7 @@ static void profile_series(void **state) {
   fsdp_plan_destroy(plan);
 }
 
-static void profile_files(void **state) {
+TEST(profile_files) {
   fsdp_plan_config config = config_of("tiny", 2);
   fsdp_plan *plan = plan_of_config(&config);
   char folder[] = "/tmp/fsdp_report_XXXXXX", path[64];
@@ -184,7 +184,7 @@ static void profile_files(void **state) {
 }
 
 // The advice is followed word for word, and the plan that it gives fits.
-static void advice_that_fits(void **state) {
+TEST(advice_that_fits) {
   const int64_t shares[] = {90, 60, 40, 25};
   for (size_t i = 0; i < sizeof shares / sizeof *shares; i++) {
     fsdp_plan_config config = config_of("llama-1b", 4);
@@ -231,7 +231,7 @@ static void advice_that_fits(void **state) {
 }
 
 // Where one memory holds both arenas, their sum counts.
-static void one_memory_for_both_arenas(void **state) {
+TEST(one_memory_for_both_arenas) {
   fsdp_plan_config config = config_of("tiny", 2);
   config.cpu_offload = true;
   fsdp_plan *plan = plan_of_config(&config);
@@ -246,13 +246,4 @@ static void one_memory_for_both_arenas(void **state) {
   limits.shared_bytes--;
   assert_int_equal(fsdp_capacity_check(plan, &limits, &error), FSDP_ERR_CAPACITY);
   fsdp_plan_destroy(plan);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(report_as_json),   cmocka_unit_test(report_as_a_page),
-      cmocka_unit_test(profile_series),   cmocka_unit_test(profile_files),
-      cmocka_unit_test(advice_that_fits), cmocka_unit_test(one_memory_for_both_arenas),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

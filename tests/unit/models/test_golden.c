@@ -13,7 +13,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
-#include "tests/support/cmocka.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 // tie, and the units over them.
 #include "models/graph/graph.h"
 #include "runtime/plan/mesh/units.h"
-#include "tests/support/cmocka.h"
+#include "tests/support/unit_test.h"
 
 #include <string.h>
 #include <sys/wait.h>
@@ -47,7 +47,7 @@ static model make_model(void) {
   return m;
 }
 
-static void test_names_and_shapes(void **state) {
+TEST(test_names_and_shapes) {
   model m = make_model();
   static const char *const names[] = {"wte.weight",        "h.0.c_attn.weight", "h.0.c_attn.bias",
                                       "h.1.c_attn.weight", "h.1.c_attn.bias",   "conv.weight"};
@@ -68,7 +68,7 @@ static void test_names_and_shapes(void **state) {
   fsdp_graph_destroy(m.graph);
 }
 
-static void test_parameters_of_modules(void **state) {
+TEST(test_parameters_of_modules) {
   model m = make_model();
   const fsdp_module *attention = &m.graph->modules[m.attention[1]];
   assert_int_equal(attention->first_param, 3);
@@ -85,7 +85,7 @@ static void test_parameters_of_modules(void **state) {
 }
 
 // Units of each policy, by the number of elements that they hold.
-static void test_units_hold_every_parameter_of_a_module(void **state) {
+TEST(test_units_hold_every_parameter_of_a_module) {
   model m = make_model();
   const struct {
     fsdp_wrap_policy policy;
@@ -175,7 +175,7 @@ static void differentiate_used(model *m) {
 }
 
 // An input is there once, however many ops read it; a model has those that it asked for.
-static void test_inputs_and_losses(void **state) {
+TEST(test_inputs_and_losses) {
   model m = make_model();
   fsdp_graph *g = m.graph;
   const int tokens = g->inputs[FSDP_INPUT_TOKENS];
@@ -196,7 +196,7 @@ static void test_inputs_and_losses(void **state) {
   fsdp_graph_destroy(g);
 }
 
-static void test_misuse_is_stopped(void **state) {
+TEST(test_misuse_is_stopped) {
   assert_true(stops(add_apart));
   assert_true(stops(add_wrong_blocks));
   assert_true(stops(add_transposed_blocks));
@@ -204,15 +204,4 @@ static void test_misuse_is_stopped(void **state) {
   assert_false(stops(add_well));
   assert_true(stops(differentiate_unused));
   assert_false(stops(differentiate_used));
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_names_and_shapes),
-      cmocka_unit_test(test_parameters_of_modules),
-      cmocka_unit_test(test_units_hold_every_parameter_of_a_module),
-      cmocka_unit_test(test_inputs_and_losses),
-      cmocka_unit_test(test_misuse_is_stopped),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

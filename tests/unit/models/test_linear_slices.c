@@ -4,9 +4,9 @@
 #include "models/family.h"
 #include "models/parts.h"
 #include "runtime/base/check.h"
-#include "tests/support/cmocka.h"
 #include "tests/support/draws.h"
 #include "tests/support/harness.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -152,7 +152,7 @@ static int check_launches(const fsdp_program *program, fsdp_op_kind op, int weig
   return count;
 }
 
-static void test_launches(void **state) {
+TEST(test_launches) {
   for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
     const variant *v = &variants[i];
     const fsdp_plan_config config = config_of(v).plan;
@@ -247,7 +247,7 @@ static void check_gradients(const harness_config *config, double *params) {
   harness_free(result);
 }
 
-static void test_gradients(void **state) {
+TEST(test_gradients) {
   int32_t tokens[STEPS * B * T], targets[STEPS * B * T];
   for (int n = 0; n < STEPS * B * T; n++) tokens[n] = (n * n + 3) % V, targets[n] = (5 * n + 1) % V;
   for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
@@ -274,12 +274,4 @@ static void test_gradients(void **state) {
     check_gradients(&config, params);
     free(params);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_launches),
-      cmocka_unit_test(test_gradients),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

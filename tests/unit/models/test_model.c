@@ -1,7 +1,7 @@
 // What can be asked of a model without naming its family: presets, counts, printing and reading, the graph.
 #include "models/family.h"
 #include "models/model.h"
-#include "tests/support/cmocka.h"
+#include "tests/support/unit_test.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -51,7 +51,7 @@ static fsdp_model_config preset(const char *name) {
   return config;
 }
 
-static void test_presets_are_as_published(void **state) {
+TEST(test_presets_are_as_published) {
   for (int i = 0; i < PRESETS; i++) {
     assert_string_equal(fsdp_model_preset_name(i), published[i].name);
     assert_true(fsdp_model_is_preset(published[i].name));
@@ -72,7 +72,7 @@ static void test_presets_are_as_published(void **state) {
 }
 
 // The closed formula and the graph count the same parameters; a block is a module of the block's class.
-static void test_graphs_hold_what_is_counted(void **state) {
+TEST(test_graphs_hold_what_is_counted) {
   for (int i = 0; i < 2 * PRESETS; i++) {
     fsdp_model_config config = preset(published[i / 2].name);
     config.tie_word_embeddings = i % 2;
@@ -92,7 +92,7 @@ static void test_graphs_hold_what_is_counted(void **state) {
 }
 
 // Every preset reads back as it was printed, also with what it leaves at its default changed.
-static void test_printed_configurations_are_read_back(void **state) {
+TEST(test_printed_configurations_are_read_back) {
   for (int i = 0; i < 4 * PRESETS; i++) {
     fsdp_model_config config = preset(published[i / 4].name), again;
     config.tie_word_embeddings = i % 2;
@@ -112,7 +112,7 @@ static void test_printed_configurations_are_read_back(void **state) {
 
 // Any part of a head that may be rotated: 30 of 44 elements are 0.68.. of them, whose product with 44 is
 // below 30.
-static void test_parts_of_heads_are_read_back(void **state) {
+TEST(test_parts_of_heads_are_read_back) {
   fsdp_model_config config = preset("tiny-glm4-moe"), again;
   for (config.head_dim = 4; config.head_dim <= 256; config.head_dim += 2)
     for (config.rotary_dim = 2; config.rotary_dim < config.head_dim; config.rotary_dim += 2) {
@@ -125,7 +125,7 @@ static void test_parts_of_heads_are_read_back(void **state) {
 }
 
 // Llama 2 7B at 4096 tokens, by hand: N = 6738415616 - 32000 * 4096, L C T = 32 * 4096 * 4096.
-static void test_flops(void **state) {
+TEST(test_flops) {
   fsdp_model_config config = preset("llama2-7b");
   double products = 6.0 * 6607343616.0, pairs = 536870912.0;
   assert_true(fsdp_model_flops_per_token(&config, 4096, FSDP_FLOPS_CAUSAL) == products + 6 * pairs);
@@ -135,7 +135,7 @@ static void test_flops(void **state) {
 }
 
 // What is refused before a family reads it, by the parts of its message.
-static void test_other_families_are_refused_by_name(void **state) {
+TEST(test_other_families_are_refused_by_name) {
   const struct {
     const char *text, *parts[3];
   } cases[] = {
@@ -174,7 +174,7 @@ static bool note_layers(const fsdp_model_config *config, char *out, size_t out_b
 }
 
 // What a family may leave out, and what of it reaches its users.
-static void test_notes_buffers_and_prefixes(void **state) {
+TEST(test_notes_buffers_and_prefixes) {
   char out[64] = "";
   fsdp_model_config config = preset("tiny");
   assert_false(fsdp_model_note(&config, out, sizeof out));
@@ -194,17 +194,4 @@ static void test_notes_buffers_and_prefixes(void **state) {
   assert_true(fsdp_model_is_buffer("model.layers.3.self_attn.rotary_emb.inv_freq"));
   assert_false(fsdp_model_is_buffer("model.layers.3.self_attn.q_proj.weight"));
   assert_false(fsdp_model_is_buffer("inv_freq"));
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_presets_are_as_published),
-      cmocka_unit_test(test_graphs_hold_what_is_counted),
-      cmocka_unit_test(test_printed_configurations_are_read_back),
-      cmocka_unit_test(test_parts_of_heads_are_read_back),
-      cmocka_unit_test(test_flops),
-      cmocka_unit_test(test_other_families_are_refused_by_name),
-      cmocka_unit_test(test_notes_buffers_and_prefixes),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

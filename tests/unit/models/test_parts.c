@@ -3,8 +3,8 @@
 #include "models/family.h"
 #include "models/parts.h"
 #include "runtime/base/check.h"
-#include "tests/support/cmocka.h"
 #include "tests/support/harness.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -96,7 +96,7 @@ static void expect_kinds(const fsdp_node *nodes, int count, const fsdp_op_kind *
   for (int n = 0; n < count; n++) assert_string_equal(fsdp_op_name(nodes[n].kind), fsdp_op_name(kinds[n]));
 }
 
-static void test_graph(void **state) {
+TEST(test_graph) {
   const fsdp_model_config config = model();
   fsdp_graph *g = fsdp_model_graph(&config, B, T);
   static const fsdp_op_kind forward[] = {
@@ -129,7 +129,7 @@ static void test_graph(void **state) {
   fsdp_graph_destroy(g);
 }
 
-static void test_modules(void **state) {
+TEST(test_modules) {
   const fsdp_model_config config = model();
   fsdp_graph *g = fsdp_model_graph(&config, B, T);
   static const char *const names[] = {
@@ -149,7 +149,7 @@ static void test_modules(void **state) {
 }
 
 // What remains of the fused op if its sum was kept: the norm, of operands in LAYERNORM's order.
-static void test_remainder(void **state) {
+TEST(test_remainder) {
   bool kept[FSDP_OP_MAX_OPERANDS] = {false};
   fsdp_op_remainder left;
   assert_false(fsdp_op_remainder_of(FSDP_OP_ADD_LAYERNORM, kept, &left));
@@ -271,23 +271,12 @@ static void check_plans(void) {
   free(params);
 }
 
-static void test_gradients(void **state) {
+TEST(test_gradients) {
   check_plans();
 }
 
-static void test_gradients_with_biases_apart(void **state) {
+TEST(test_gradients_with_biases_apart) {
   biases_apart = true;
   check_plans();
   biases_apart = false;
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_graph),
-      cmocka_unit_test(test_modules),
-      cmocka_unit_test(test_remainder),
-      cmocka_unit_test(test_gradients),
-      cmocka_unit_test(test_gradients_with_biases_apart),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

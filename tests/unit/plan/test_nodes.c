@@ -1,6 +1,6 @@
 // The node list against an array, and its definitions and uses against a search through all operands.
 #include "runtime/plan/program/nodes.h"
-#include "tests/support/cmocka.h"
+#include "tests/support/unit_test.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +26,7 @@ static int marks_of(const fsdp_nodes *list, int *marks) {
 }
 
 // Random insertions and removals, on the list and on an array of marks.
-static void test_edits_against_an_array(void **state) {
+TEST(test_edits_against_an_array) {
   srand(3);
   for (int round = 0; round < 200; round++) {
     fsdp_nodes list = {0};
@@ -53,7 +53,7 @@ static void test_edits_against_an_array(void **state) {
   }
 }
 
-static void test_insertions_keep_their_order_at_the_cursor(void **state) {
+TEST(test_insertions_keep_their_order_at_the_cursor) {
   fsdp_nodes list = {0};
   fsdp_nodes_clear(&list);
   for (int mark = 0; mark < 3; mark++) fsdp_nodes_insert(&list, &(fsdp_list_node){.origin = mark});
@@ -65,7 +65,7 @@ static void test_insertions_keep_their_order_at_the_cursor(void **state) {
   fsdp_nodes_release(&list);
 }
 
-static void test_an_origin_ends_where_another_begins(void **state) {
+TEST(test_an_origin_ends_where_another_begins) {
   fsdp_nodes list = {0};
   fsdp_nodes_clear(&list);
   const int origins[] = {-1, 4, 4, 5, 5};
@@ -77,7 +77,7 @@ static void test_an_origin_ends_where_another_begins(void **state) {
   fsdp_nodes_release(&list);
 }
 
-static void test_units_in_place_of_tensors(void **state) {
+TEST(test_units_in_place_of_tensors) {
   for (int u = 0; u < 1000; u++) {
     assert_int_equal(fsdp_weights_unit(FSDP_UNIT_WEIGHTS(u)), u);
     assert_int_equal(fsdp_gradient_unit(FSDP_UNIT_GRADIENT(u)), u);
@@ -126,7 +126,7 @@ static void check_uses(const fsdp_nodes *list, const fsdp_uses *uses, int tensor
   assert_int_equal(fsdp_uses_definition(uses, list, tensor), definition);
 }
 
-static void test_uses_against_a_search(void **state) {
+TEST(test_uses_against_a_search) {
   srand(5);
   fsdp_nodes list = {0};
   for (int round = 0; round < 300; round++) {
@@ -178,7 +178,7 @@ static bool is_stopped(const left *given) {
   return !WIFEXITED(status) || WEXITSTATUS(status) != 0;
 }
 
-static void test_what_a_pass_leaves(void **state) {
+TEST(test_what_a_pass_leaves) {
   enum { A, B, NONE };
   const left sound[] = {
       {{{A, FSDP_WRITE, 0}, {A, FSDP_READ, 1}, {B, FSDP_READ, 1}}, 3, 0},
@@ -196,16 +196,4 @@ static void test_what_a_pass_leaves(void **state) {
     if (is_stopped(&sound[i])) fail_msg("list %zu is stopped", i);
   for (size_t i = 0; i < sizeof broken / sizeof *broken; i++)
     if (!is_stopped(&broken[i])) fail_msg("list %zu is not stopped", i);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_edits_against_an_array),
-      cmocka_unit_test(test_insertions_keep_their_order_at_the_cursor),
-      cmocka_unit_test(test_an_origin_ends_where_another_begins),
-      cmocka_unit_test(test_units_in_place_of_tensors),
-      cmocka_unit_test(test_uses_against_a_search),
-      cmocka_unit_test(test_what_a_pass_leaves),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,8 +3,8 @@
 #include "runtime/base/check.h"
 #include "runtime/plan/plan.h"
 #include "runtime/plan/program/saved.h"
-#include "tests/support/cmocka.h"
 #include "tests/support/random_program.h"
+#include "tests/support/unit_test.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +33,7 @@ static void expect_rule(const fsdp_saving_rule *rule, const char *name, int laye
   assert_int_equal(rule->fate, FSDP_FATE_RECOMPUTE);
 }
 
-static void test_items(void **state) {
+TEST(test_items) {
   static const char *const nothing[] = {"", "none", "off"};
   for (int i = 0; i < 3; i++) assert_int_equal(saving_of(nothing[i], nothing[i]).count, 0);
   fsdp_saving saving = saving_of("block,block:1, block@7,  linear:up_proj@2147483647,rmsnorm", "none");
@@ -53,7 +53,7 @@ static void test_items(void **state) {
 }
 
 // Each is refused with the option and the item.
-static void test_bad_items(void **state) {
+TEST(test_bad_items) {
   static const struct {
     const char *text, *item;
   } cases[] = {
@@ -103,7 +103,7 @@ static void test_bad_items(void **state) {
   assert_int_equal(strlen(saving.rules[0].name), FSDP_SAVING_NAME_BYTES - 1);
 }
 
-static void test_too_many_items(void **state) {
+TEST(test_too_many_items) {
   char text[256] = "";
   for (int i = 0; i < FSDP_SAVING_RULES_MAX; i++) sprintf(text + strlen(text), "%sn%d", i ? "," : "", i);
   fsdp_saving saving = saving_of(text, "none");
@@ -133,7 +133,7 @@ static fsdp_saving_rule random_rule(random_source *random) {
 }
 
 // What is printed parses to the same rules, however long they are.
-static void test_printed_rules_parse(void **state) {
+TEST(test_printed_rules_parse) {
   for (int seed = 0; seed < 2000; seed++) {
     random_source random = {.seed = (uint64_t)seed};
     fsdp_saving saving = {.count = random_int(&random, 0, FSDP_SAVING_RULES_MAX)}, again = {0};
@@ -271,7 +271,7 @@ static const struct {
     {"linear:gate_proj@1", "linear", 0, {"KKKOKKKKKRK", "KKKOKKKKKOK", "KKKOKKKKKOK"}},
 };
 
-static void test_fates(void **state) {
+TEST(test_fates) {
   fsdp_graph *graph = small_graph();
   fsdp_fate *fates = fsdp_alloc((size_t)graph->value_count * sizeof *fates);
   for (size_t i = 0; i < sizeof resolved / sizeof *resolved; i++) {
@@ -291,7 +291,7 @@ static void test_fates(void **state) {
 // Whole layers are recomputed, but not what their routers chose: of an op that chooses there are as many
 // instructions as of one that counts choices, which only a forward has, and of the experts' products twice as
 // many.
-static void test_choices_are_kept(void **state) {
+TEST(test_choices_are_kept) {
   static const char *const presets[] = {"tiny-mixtral", "tiny-glm4-moe"};
   for (int i = 0; i < 2; i++) {
     fsdp_plan_config config = {.batch = 1,
@@ -331,7 +331,7 @@ static void test_choices_are_kept(void **state) {
   fsdp_graph_destroy(graph);
 }
 
-static void test_refused_rules(void **state) {
+TEST(test_refused_rules) {
   static const struct {
     const char *recomputed, *offloaded, *parts[3];
   } cases[] = {
@@ -450,7 +450,7 @@ static void check_first_layers(const fsdp_plan *plan, const char *recomputed, co
   free(fates);
 }
 
-static void test_first_layers_need_least(void **state) {
+TEST(test_first_layers_need_least) {
   static const char *const rules[][2] = {{"block", "none"},          {"rmsnorm,swiglu", "none"},
                                          {"linear:up_proj", "none"}, {"none", "block"},
                                          {"none", "residual"},       {"rmsnorm,swiglu", "linear,attention"},
@@ -472,14 +472,4 @@ static void test_first_layers_need_least(void **state) {
       check_first_layers(plan, rules[i][0], rules[i][1]);
     fsdp_plan_destroy(plan);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_items),          cmocka_unit_test(test_bad_items),
-      cmocka_unit_test(test_too_many_items), cmocka_unit_test(test_printed_rules_parse),
-      cmocka_unit_test(test_fates),          cmocka_unit_test(test_choices_are_kept),
-      cmocka_unit_test(test_refused_rules),  cmocka_unit_test(test_first_layers_need_least),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,8 @@
 // Over which ranks a step's scalars are summed: counts and losses over those that have different tokens, the
 // gradient's norm over all.
 #include "runtime/plan/mesh/mesh.h"
-#include "tests/support/cmocka.h"
 #include "tests/support/harness.h"
+#include "tests/support/unit_test.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +32,7 @@ static fsdp_program *schedule(const fsdp_plan *plan, fsdp_axis_set token_axes) {
   return made.program;
 }
 
-static void test_sums(void **state) {
+TEST(test_sums) {
   for (int number = 0; number < 8; number++) {
     fsdp_plan_config config = harness_small_plan(1);
     fsdp_plan *plan;
@@ -55,9 +55,4 @@ static void test_sums(void **state) {
     fsdp_program_destroy(program);
     fsdp_plan_destroy(plan);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_sums)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,8 +2,8 @@
 // are cut in their outputs, linear layers after attention or an activation in their inputs.
 #include "models/family.h"
 #include "runtime/plan/sharding/sharding.h"
-#include "tests/support/cmocka.h"
 #include "tests/support/models.h"
+#include "tests/support/unit_test.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -110,7 +110,7 @@ static const char *const llama[] = {"input: [[data, fsdp], null]",
                                     "lm_head: [[data, fsdp], null, tensor]",
                                     NULL};
 
-static void test_llama(void **state) {
+TEST(test_llama) {
   expect_printed((preset_case){"llama2-7b", false, true, 2, 2, 1}, llama);
   expect_printed((preset_case){"mistral-7b", false, true, 2, 3, 1}, llama);
   expect_printed((preset_case){"llama2-7b", false, false, 2, 4, 1}, llama);
@@ -118,7 +118,7 @@ static void test_llama(void **state) {
 
 // Biases lie as the outputs of their weights do; the norms of heads are whole in the sequence, as heads are
 // cut. Context cuts weights as fsdp does, and the sequence of everything.
-static void test_qwen(void **state) {
+TEST(test_qwen) {
   static const char *const qwen2[] = {
       "input: [fsdp, context]",
       "model.embed_tokens.weight: [tensor, [fsdp, context]]",
@@ -157,7 +157,7 @@ static void test_qwen(void **state) {
 }
 
 // The norms of heads have weights of one head, and their outputs are heads.
-static void test_norms_of_heads(void **state) {
+TEST(test_norms_of_heads) {
   static const char *const lines[] = {"model.layers.*.self_attn.q_norm.weight: [fsdp]",
                                       "model.layers.*.self_attn.k_norm.weight: [fsdp]",
                                       "model.layers.*.self_attn.o_proj.weight: [fsdp, tensor]",
@@ -175,7 +175,7 @@ static void test_norms_of_heads(void **state) {
 
 // Weights are stored (in, out). The bias of a product cut in its inputs is added after the sum, and lies as
 // norms do, and so do learned positions.
-static void test_gpt2(void **state) {
+TEST(test_gpt2) {
   static const char *const gpt2[] = {"input: [[data, fsdp], null]",
                                      "transformer.wte.weight: [tensor, fsdp]",
                                      "transformer.wpe.weight: [fsdp, null]",
@@ -215,17 +215,10 @@ static void test_gpt2(void **state) {
 }
 
 // Without ranks on tensor it is the default.
-static void test_one_rank(void **state) {
+TEST(test_one_rank) {
   char *text = printed(&(preset_case){"llama2-7b", false, true, 2, 1, 1});
   assert_null(strstr(text, "tensor"));
   assert_non_null(strstr(text, "model.layers.*.self_attn.o_proj.weight: [fsdp, null]\n"));
   assert_non_null(strstr(text, "model.layers.*: [[data, fsdp], null, null]\n"));
   free(text);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_llama), cmocka_unit_test(test_qwen),
-                                     cmocka_unit_test(test_norms_of_heads), cmocka_unit_test(test_gpt2),
-                                     cmocka_unit_test(test_one_rank)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,7 +2,7 @@
 // reads it waits for its own unit alone: at the seams to the next step, to an evaluation and from a load.
 #include "runtime/plan/plan.h"
 #include "runtime/plan/proof/verify.h"
-#include "tests/support/cmocka.h"
+#include "tests/support/unit_test.h"
 
 #include <string.h>
 
@@ -67,7 +67,7 @@ static int compute_of(const fsdp_plan *plan, fsdp_section_kind kind, int u) {
   return first_access(plan, kind, plan->unit_state[u].whole, FSDP_READ, FSDP_STREAM_COMPUTE);
 }
 
-static void test_gathers_in_the_order_of_the_forward(void **state) {
+TEST(test_gathers_in_the_order_of_the_forward) {
   for (int mode = 0; mode < MODES; mode++) {
     fsdp_plan *plan = plan_of(mode, 4);
     const fsdp_section *update = section_of(plan, FSDP_SECTION_UPDATE);
@@ -117,7 +117,7 @@ static void expect_wait(fsdp_plan *plan, int position, int awaited) {
   instr->wait_count++;
 }
 
-static void test_readers_wait_for_their_own_unit(void **state) {
+TEST(test_readers_wait_for_their_own_unit) {
   for (int mode = 0; mode < MODES; mode++) {
     fsdp_plan *plan = plan_of(mode, 3);
     const fsdp_program *program = plan->program;
@@ -141,7 +141,7 @@ static void test_readers_wait_for_their_own_unit(void **state) {
 }
 
 // One rank holds all of a unit: in one dtype it computes with the masters, in two with a copy, as under `no`.
-static void test_one_rank_keeps_nothing_twice(void **state) {
+TEST(test_one_rank_keeps_nothing_twice) {
   for (int mode = 0; mode < MODES; mode++) {
     fsdp_plan *plan = plan_of(mode, 1);
     for (int u = 0; u < plan->units->count; u++) {
@@ -152,13 +152,4 @@ static void test_one_rank_keeps_nothing_twice(void **state) {
       assert_false(fsdp_instr_is_collective(&plan->program->instrs[i]));
     fsdp_plan_destroy(plan);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_gathers_in_the_order_of_the_forward),
-      cmocka_unit_test(test_readers_wait_for_their_own_unit),
-      cmocka_unit_test(test_one_rank_keeps_nothing_twice),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

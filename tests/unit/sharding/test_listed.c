@@ -3,8 +3,8 @@
 
 #include "models/model.h"
 #include "runtime/plan/sharding/dataflow.h"
-#include "tests/support/cmocka.h"
 #include "tests/support/random_network.h"
+#include "tests/support/unit_test.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +22,7 @@ static void print_letters(const fsdp_dataflow *flow, const fsdp_operator *o, int
 }
 
 // b + x w, of which b has one row: an input, a parameter, and a value for each operator.
-static void test_list(void **state) {
+TEST(test_list) {
   fsdp_graph *g = fsdp_listed_create();
   const int x = network_add_tensor(g, "x", FSDP_VALUE_INPUT, 16, 32);
   const int w = network_add_tensor(g, "w", FSDP_VALUE_PARAM, 32, 64);
@@ -98,7 +98,7 @@ static int add_inputs(fsdp_graph *g, const char *shapes, int *inputs) {
   return count;
 }
 
-static void test_kinds(void **state) {
+TEST(test_kinds) {
   for (size_t c = 0; c < sizeof kind_cases / sizeof *kind_cases; c++) {
     fsdp_graph *g = fsdp_listed_create();
     fsdp_listed_operator op = kind_cases[c].spec;
@@ -122,7 +122,7 @@ static void test_kinds(void **state) {
 }
 
 // Heads of queries, of which each head of keys has two.
-static void test_even_letters(void **state) {
+TEST(test_even_letters) {
   fsdp_graph *g = fsdp_listed_create();
   fsdp_listed_operator op = {.name = "attn", .kind = "attention", .place = "test"};
   fsdp_error error = {0};
@@ -139,7 +139,7 @@ static void test_even_letters(void **state) {
 
 // Of a model, operator i is node i, rows are batch and sequence, and RoPE's output is another tensor than
 // what it updates.
-static void test_model(void **state) {
+TEST(test_model) {
   fsdp_model_config config;
   fsdp_error error = {0};
   assert_int_equal(fsdp_model_preset("tiny", &config, &error), FSDP_OK);
@@ -163,10 +163,4 @@ static void test_model(void **state) {
   assert_int_equal(updates, config.num_layers);
   fsdp_dataflow_destroy(flow);
   fsdp_graph_destroy(g);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_list), cmocka_unit_test(test_kinds),
-                                     cmocka_unit_test(test_even_letters), cmocka_unit_test(test_model)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

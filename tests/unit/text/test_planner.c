@@ -1,6 +1,6 @@
 // runtime/plan/fsdp_plan.h: an example, and that what fails leaves what was set before.
 #include "runtime/plan/fsdp_plan.h"
-#include "tests/support/cmocka.h"
+#include "tests/support/unit_test.h"
 
 #include <jansson.h>
 #include <string.h>
@@ -25,7 +25,7 @@ static json_int_t memory(fsdp_planner *planner, const char *key) {
 }
 
 // State of 12 bytes a parameter, over as many ranks as shard it.
-static void plans_and_prices(void **state) {
+TEST(plans_and_prices) {
   fsdp_planner *planner = fsdp_planner_create();
   set(planner, "model", "llama-1b");
   set(planner, "profile", "h100-sxm");
@@ -44,7 +44,7 @@ static void plans_and_prices(void **state) {
   fsdp_planner_destroy(planner);
 }
 
-static void refused_settings_leave_the_others(void **state) {
+TEST(refused_settings_leave_the_others) {
   fsdp_planner *planner = fsdp_planner_create();
   assert_null(fsdp_planner_plan(planner));
   assert_non_null(strstr(fsdp_planner_error(planner), "no model"));
@@ -60,10 +60,4 @@ static void refused_settings_leave_the_others(void **state) {
   assert_null(fsdp_planner_price(planner));
   assert_non_null(strstr(fsdp_planner_error(planner), "no machine"));
   fsdp_planner_destroy(planner);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(plans_and_prices),
-                                     cmocka_unit_test(refused_settings_leave_the_others)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

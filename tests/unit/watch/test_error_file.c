@@ -1,7 +1,7 @@
 // The file about a job's first failure: whole, of the first one, on file systems with links and without.
 #include "runtime/base/check.h"
 #include "runtime/watch/error_file.h"
-#include "tests/support/cmocka.h"
+#include "tests/support/unit_test.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -32,7 +32,7 @@ static json_t *read_error_file(const char *folder) {
   return object;
 }
 
-static void test_the_error_file(void **state) {
+TEST(test_the_error_file) {
   char folder[] = "/tmp/fsdp_watch_XXXXXX";
   assert_non_null(mkdtemp(folder));
   for (int run = 0; run < 3; run++) {
@@ -80,9 +80,4 @@ static void test_the_error_file(void **state) {
     json_decref(object);
   }
   assert_int_equal(rmdir(folder), 0); // nothing else stays there
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_the_error_file)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,29 @@
+// What every unit test includes: cmocka, behind the headers that it has to follow, and its tests, which are
+// named once.
+//
+//   TEST(numbers_add_up) {
+//     assert_int_equal(1 + 1, 2);
+//   }
+//
+// They run in the order in which they stand. A file without a main function has that of unit_main.c.
+#pragma once
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+// Begins the definition of a test, which is added before main runs.
+#define TEST(name)                                                                                           \
+  static void name(void **state);                                                                            \
+  __attribute__((constructor)) static void add_##name(void) {                                                \
+    add_test((struct CMUnitTest)cmocka_unit_test(name));                                                     \
+  }                                                                                                          \
+  static void name(void **state)
+
+void add_test(struct CMUnitTest test);
+
+// Runs all tests of the program between `set_up` and `tear_down` (NULL: nothing); how many failed.
+int run_tests(CMFixtureFunction set_up, CMFixtureFunction tear_down);
