@@ -9,11 +9,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-const fsdp_family *family_of_preset(const char *name) {
+fsdp_model_config model_of_preset(const char *name) {
   fsdp_model_config config;
   fsdp_error error;
   FSDP_CHECK(fsdp_model_preset(name, &config, &error) == FSDP_OK, "%s", error.message);
-  return config.family;
+  return config;
+}
+
+const fsdp_family *family_of_preset(const char *name) {
+  return model_of_preset(name).family;
 }
 
 static fsdp_status read_json(const char *json, fsdp_model_config *config, fsdp_error *error) {

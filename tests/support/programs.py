@@ -187,6 +187,20 @@ def resident_alone():
     return resident("fsdp_train", "--version")
 
 
+def python_with(*packages, found=()):
+    """A Python that imports `packages` and has those of `found`: FSDP_TORCH_PYTHON, the environment of
+    bench/compare_torch.py, /opt/venvs/torch, or this one. Where none has them, the test ends as skipped."""
+    probe = f"import {', '.join(packages)}, importlib.util as u; assert all(map(u.find_spec, {[*found]}))"
+    places = [os.environ.get("FSDP_TORCH_PYTHON"), pathlib.Path.home() / ".cache/fsdp/venv/bin/python",
+              "/opt/venvs/torch/bin/python", sys.executable]
+    for python in places:
+        if python and pathlib.Path(python).exists():
+            if subprocess.run([str(python), "-c", probe], capture_output=True).returncode == 0:
+                return str(python)
+    print(f"skipped: no Python here has {', '.join([*packages, *found])}")
+    sys.exit(77)
+
+
 def shapes(config):
     """Every parameter's name and shape."""
     hidden, inner = config["hidden_size"], config["intermediate_size"]

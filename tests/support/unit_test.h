@@ -10,6 +10,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -27,3 +28,6 @@ void add_test(struct CMUnitTest test);
 
 // Runs all tests of the program between `set_up` and `tear_down` (NULL: nothing); how many failed.
 int run_tests(CMFixtureFunction set_up, CMFixtureFunction tear_down);
+
+// Whether the call does not return: a broken invariant. It is made in a child, whose message is of no interest.
+bool aborts(void (*call)(void *argument), void *argument);

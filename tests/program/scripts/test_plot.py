@@ -10,6 +10,7 @@ import xml.etree.ElementTree
 
 import prepared
 import programs
+from plot import MATPLOTLIB
 
 ROOT = prepared.ROOT
 SVG = "{http://www.w3.org/2000/svg}"
@@ -28,11 +29,7 @@ def plot_good(*arguments, notes=0):
 
 
 def error_of(status, *arguments):
-    process = plot(*arguments)
-    assert process.returncode == status, f"status {process.returncode}: {process.stderr}"
-    lines = process.stderr.splitlines()
-    assert len(lines) == 1 and lines[0].startswith("plot.py: error: "), process.stderr
-    return lines[0]
+    return prepared.error_of(plot(*arguments), status, "plot.py")
 
 
 def curves(path):
@@ -230,12 +227,5 @@ def a_real_step_is_drawn(work):
         assert what in error_of(status, *arguments), arguments
 
 
-def main():
-    from plot import MATPLOTLIB
-    return prepared.run_tests_with(MATPLOTLIB, "plot.py", [
-        points_are_the_logs, logs_may_go_back, bad_input_is_refused, a_real_run_is_drawn,
-        a_real_step_is_drawn])
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+prepared.run_tests_with(MATPLOTLIB, "plot.py", [
+    points_are_the_logs, logs_may_go_back, bad_input_is_refused, a_real_run_is_drawn, a_real_step_is_drawn])

@@ -4,11 +4,11 @@ on fewer ranks. Skipped where the tokenizers package cannot be had from PyPI."""
 
 import json
 import math
-import sys
 
 import prepared
 import programs
 from prepared import ROOT, Tokens, prepare, prepare_good
+from prepare.environment import TOKENIZERS
 
 VOCABULARY = 700
 END_OF_TEXT = "<|endoftext|>"
@@ -122,11 +122,5 @@ def with_a_tokenizer(work):
     training_resumes_on_fewer_ranks(work, newer)
 
 
-def main():
-    from prepare.environment import TOKENIZERS
-    tests = [bytes_must_be_asked_for, with_a_tokenizer]
-    return prepared.run_tests_with(TOKENIZERS, "GPT-2 on Alpaca", tests)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+prepared.run_tests_with(TOKENIZERS, "GPT-2 on Alpaca", [
+    bytes_must_be_asked_for, with_a_tokenizer])

@@ -78,18 +78,6 @@ if sys.argv[1] == "loss":
 """
 
 
-def find_python():
-    cache = pathlib.Path.home() / ".cache/fsdp/venv/bin/python"
-    probe = "import torch, transformers, tokenizers, jinja2"
-    for python in (os.environ.get("FSDP_TORCH_PYTHON"), cache, "/opt/venvs/torch/bin/python", sys.executable):
-        if not python or not pathlib.Path(python).exists():
-            continue
-        if subprocess.run([str(python), "-c", probe], capture_output=True).returncode == 0:
-            return str(python)
-    print("skipped: no Python here has torch, transformers, tokenizers and jinja2")
-    sys.exit(77)
-
-
 def call(*command):
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, (command, done.stdout[-2000:], done.stderr[-2000:])
@@ -307,7 +295,7 @@ def main():
     parser.add_argument("--routed", action="store_true")
     parser.add_argument("--released", action="store_true")
     arguments = parser.parse_args()
-    python = find_python()
+    python = programs.python_with("torch", "transformers", "tokenizers", "jinja2")
     work = programs.folder("transformers")
     if arguments.released:
         check_released(python, work)

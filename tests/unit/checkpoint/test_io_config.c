@@ -2,6 +2,7 @@
 #include "models/model.h"
 #include "runtime/checkpoint/config_json.h"
 #include "tests/support/io_files.h"
+#include "tests/support/models.h"
 #include "tests/support/unit_test.h"
 
 #include <stdio.h>
@@ -223,10 +224,9 @@ TEST(every_truncation_is_refused) {
 TEST(every_field_that_changes_a_number_is_compared) {
   enum { NUMBERS, NOTHING, LLAMA3_ONLY, SCALED_ONLY };
   fsdp_model_config base, other;
-  fsdp_error error;
   char out[512];
   for (int scaling = FSDP_ROPE_DEFAULT; scaling <= FSDP_ROPE_LLAMA3; scaling++) {
-    IO_OK(fsdp_model_preset("llama3-405b", &base, &error), &error);
+    base = model_of_preset("llama3-405b");
     base.rope_scaling = (fsdp_rope_scaling)scaling;
 #define CHANGED(field, value, kind, key)                                                                     \
   {                                                                                                          \

@@ -8,6 +8,7 @@
 #include "runtime/plan/plan.h"
 #include "tests/support/draws.h"
 #include "tests/support/io_files.h"
+#include "tests/support/models.h"
 #include "tests/support/unit_test.h"
 
 #include <stdio.h>
@@ -150,7 +151,7 @@ TEST(test_many_tensors) {
   fsdp_weights *weights;
   fsdp_plan *plan;
   int64_t offset;
-  IO_OK(fsdp_model_preset("qwen3-30b-a3b", &config.model, &error), &error);
+  config.model = model_of_preset("qwen3-30b-a3b");
   fsdp_graph *graph = fsdp_model_graph(&config.model, 1, 8);
   tensor_file f;
   begin_file(&f);

@@ -14,8 +14,7 @@
 
 static fsdp_plan_config preset(const char *name, int fsdp, int tensor, int context) {
   fsdp_plan_config config = harness_small_plan(fsdp);
-  fsdp_error error;
-  assert_int_equal(fsdp_model_preset(name, &config.model, &error), FSDP_OK);
+  config.model = model_of_preset(name);
   fsdp_mesh_resize(&config.mesh, FSDP_AXIS_TENSOR, tensor);
   fsdp_mesh_resize(&config.mesh, FSDP_AXIS_CONTEXT, context);
   config.sequence_parallel = true;

@@ -1,5 +1,6 @@
 // The terminal's line of a step: how well the devices are used, by closed formulas.
 #include "launcher/report/progress.h"
+#include "tests/support/models.h"
 #include "tests/support/unit_test.h"
 
 #include <stdio.h>
@@ -10,8 +11,7 @@
 // T C a layer for scores of keys before a query, twice that for all pairs.
 TEST(utilization_is_printed) {
   fsdp_plan plan = {.config = {.seq = 4096}};
-  fsdp_error error = {0};
-  assert_int_equal(fsdp_model_preset("llama2-7b", &plan.config.model, &error), FSDP_OK);
+  plan.config.model = model_of_preset("llama2-7b");
   const double pairs = 6.0 * 32 * 4096 * 4096;
   const fsdp_step_record record = {.step = 1, .total_steps = 2, .peak_flops = 8e15};
   const fsdp_progress_rate rate = {.tokens_per_s = 8e4}; // 1% for a GFLOP a token

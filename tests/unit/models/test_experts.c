@@ -180,14 +180,12 @@ TEST(test_differences) {
 
 // By hand, of the released shapes: 6 for each parameter that a token meets but the embedding, and the pairs.
 TEST(test_flops) {
-  fsdp_model_config c;
-  fsdp_error error;
-  assert_int_equal(fsdp_model_preset("mixtral-8x7b", &c, &error), FSDP_OK);
+  fsdp_model_config c = model_of_preset("mixtral-8x7b");
   const double active = 46702792704.0 - 32.0 * 6 * 3 * 4096 * 14336 - 32000.0 * 4096;
   assert_true(fsdp_model_flops_per_token(&c, 4096, FSDP_FLOPS_ALL_PAIRS) ==
               6 * active + 12.0 * 32 * 4096 * 4096);
   // Of 46 layers 45 have experts, of which 120 rest; the shared one does not.
-  assert_int_equal(fsdp_model_preset("glm-4.5-air", &c, &error), FSDP_OK);
+  c = model_of_preset("glm-4.5-air");
   const double air = 106852245504.0 - 45.0 * 120 * 3 * 4096 * 1408 - 151552.0 * 4096;
   assert_true(fsdp_model_flops_per_token(&c, 4096, FSDP_FLOPS_CAUSAL) ==
               6 * air + 6.0 * 46 * 96 * 128 * 4096);

@@ -1,6 +1,7 @@
 // What can be asked of a model without naming its family: presets, counts, printing and reading, the graph.
 #include "models/family.h"
 #include "models/model.h"
+#include "tests/support/models.h"
 #include "tests/support/unit_test.h"
 
 #include <jansson.h>
@@ -44,18 +45,11 @@ static const struct {
 };
 enum { PRESETS = sizeof published / sizeof *published };
 
-static fsdp_model_config preset(const char *name) {
-  fsdp_model_config config;
-  fsdp_error error;
-  if (fsdp_model_preset(name, &config, &error)) fail_msg("%s", error.message);
-  return config;
-}
-
 TEST(test_presets_are_as_published) {
   for (int i = 0; i < PRESETS; i++) {
     assert_string_equal(fsdp_model_preset_name(i), published[i].name);
     assert_true(fsdp_model_is_preset(published[i].name));
-    fsdp_model_config config = preset(published[i].name);
+    fsdp_model_config config = model_of_preset(published[i].name);
     assert_int_equal(fsdp_model_parameter_count(&config), published[i].parameters);
   }
   assert_string_equal(fsdp_model_type(0), "llama");
@@ -74,7 +68,7 @@ TEST(test_presets_are_as_published) {
 // The closed formula and the graph count the same parameters; a block is a module of the block's class.
 TEST(test_graphs_hold_what_is_counted) {
   for (int i = 0; i < 2 * PRESETS; i++) {
-    fsdp_model_config config = preset(published[i / 2].name);
+    fsdp_model_config config = model_of_preset(published[i / 2].name);
     config.tie_word_embeddings = i % 2;
     fsdp_graph *graph = fsdp_model_graph(&config, 1, 2);
     int64_t numel = 0;
@@ -94,7 +88,7 @@ TEST(test_graphs_hold_what_is_counted) {
 // Every preset reads back as it was printed, also with what it leaves at its default changed.
 TEST(test_printed_configurations_are_read_back) {
   for (int i = 0; i < 4 * PRESETS; i++) {
-    fsdp_model_config config = preset(published[i / 4].name), again;
+    fsdp_model_config config = model_of_preset(published[i / 4].name), again;
     config.tie_word_embeddings = i % 2;
     if (i % 4 >= 2) config.initializer_range = 1.0 / 3, config.norm_eps = 2e-6 / 3;
     json_t *root = fsdp_model_print(&config);
@@ -113,7 +107,7 @@ TEST(test_printed_configurations_are_read_back) {
 // Any part of a head that may be rotated: 30 of 44 elements are 0.68.. of them, whose product with 44 is
 // below 30.
 TEST(test_parts_of_heads_are_read_back) {
-  fsdp_model_config config = preset("tiny-glm4-moe"), again;
+  fsdp_model_config config = model_of_preset("tiny-glm4-moe"), again;
   for (config.head_dim = 4; config.head_dim <= 256; config.head_dim += 2)
     for (config.rotary_dim = 2; config.rotary_dim < config.head_dim; config.rotary_dim += 2) {
       json_t *root = fsdp_model_print(&config);
@@ -126,7 +120,7 @@ TEST(test_parts_of_heads_are_read_back) {
 
 // Llama 2 7B at 4096 tokens, by hand: N = 6738415616 - 32000 * 4096, L C T = 32 * 4096 * 4096.
 TEST(test_flops) {
-  fsdp_model_config config = preset("llama2-7b");
+  fsdp_model_config config = model_of_preset("llama2-7b");
   double products = 6.0 * 6607343616.0, pairs = 536870912.0;
   assert_true(fsdp_model_flops_per_token(&config, 4096, FSDP_FLOPS_CAUSAL) == products + 6 * pairs);
   assert_true(fsdp_model_flops_per_token(&config, 4096, FSDP_FLOPS_ALL_PAIRS) == products + 12 * pairs);
@@ -176,7 +170,7 @@ static bool note_layers(const fsdp_model_config *config, char *out, size_t out_b
 // What a family may leave out, and what of it reaches its users.
 TEST(test_notes_buffers_and_prefixes) {
   char out[64] = "";
-  fsdp_model_config config = preset("tiny");
+  fsdp_model_config config = model_of_preset("tiny");
   assert_false(fsdp_model_note(&config, out, sizeof out));
   fsdp_family family = *config.family;
   family.note = note_layers;

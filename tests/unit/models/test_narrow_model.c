@@ -32,8 +32,7 @@ TEST(test_presets) {
     for (size_t k = 0; k < sizeof cuts / sizeof *cuts; k++) {
       fsdp_model_config model;
       int broken;
-      fsdp_error error;
-      assert_int_equal(fsdp_model_preset(name, &model, &error), FSDP_OK);
+      model = model_of_preset(name);
       if (model.num_heads < cuts[k].from) continue; // 2 ranks and fewer heads, of which several share one
       fsdp_model_config narrow = narrowed(&model, cuts[k], 512, &broken);
       same_cut("vocabulary", model.vocab_size, narrow.vocab_size, cuts[k]);
@@ -58,9 +57,8 @@ TEST(test_presets) {
 // one of two.
 TEST(test_fewer_heads_than_ranks) {
   fsdp_model_config model;
-  fsdp_error error;
   int broken;
-  assert_int_equal(fsdp_model_preset("llama3-405b", &model, &error), FSDP_OK);
+  model = model_of_preset("llama3-405b");
   fsdp_model_config narrow = narrowed(&model, (fsdp_narrow_cut){16, 4}, 512, &broken);
   assert_int_equal(narrow.num_kv_heads, 2);
   assert_int_equal(narrow.num_heads, 4);

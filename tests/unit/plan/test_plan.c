@@ -174,8 +174,7 @@ TEST(test_accumulated_gradients) {
 // 7B under the size policy at 1e8: the published counts.
 TEST(test_traffic_of_7b) {
   fsdp_plan_config config = even_plan_config();
-  fsdp_error error;
-  fsdp_model_preset("llama2-7b", &config.model, &error);
+  config.model = model_of_preset("llama2-7b");
   config.mesh = fsdp_mesh_of(1, 8);
   config.wrap = (fsdp_wrap_policy){FSDP_WRAP_SIZE, 100000000, NULL};
   fsdp_plan *plan = plan_of(config);
@@ -197,8 +196,7 @@ TEST(test_traffic_of_7b) {
 // over fsdp, the shards' sums over data, and count, loss and norm over both.
 TEST(test_traffic_of_7b_by_axes) {
   fsdp_plan_config config = even_plan_config();
-  fsdp_error error;
-  fsdp_model_preset("llama2-7b", &config.model, &error);
+  config.model = model_of_preset("llama2-7b");
   config.strategy = FSDP_HYBRID;
   config.mesh = fsdp_mesh_of(2, 4);
   fsdp_plan *plan = plan_of(config);

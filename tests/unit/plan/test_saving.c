@@ -3,6 +3,7 @@
 #include "runtime/base/check.h"
 #include "runtime/plan/plan.h"
 #include "runtime/plan/program/saved.h"
+#include "tests/support/models.h"
 #include "tests/support/random_program.h"
 #include "tests/support/unit_test.h"
 
@@ -162,8 +163,7 @@ TEST(test_printed_rules_parse) {
 enum { LAYERS = 3, VALUES = 11 };
 
 static fsdp_graph *small_graph(void) {
-  fsdp_model_config model;
-  assert_int_equal(fsdp_model_preset("tiny", &model, NULL), FSDP_OK);
+  fsdp_model_config model = model_of_preset("tiny");
   model.num_layers = LAYERS;
   return fsdp_model_graph(&model, 1, 8);
 }
@@ -307,7 +307,7 @@ TEST(test_choices_are_kept) {
     fsdp_plan *plan;
     fsdp_error error;
     int chosen = 0, counted = 0, products = 0;
-    assert_int_equal(fsdp_model_preset(presets[i], &config.model, &error), FSDP_OK);
+    config.model = model_of_preset(presets[i]);
     assert_int_equal(fsdp_plan_create(&config, &plan, &error), FSDP_OK);
     for (int n = 0; n < plan->program->instr_count; n++) {
       const fsdp_instr *instr = &plan->program->instrs[n];
@@ -323,7 +323,7 @@ TEST(test_choices_are_kept) {
   fsdp_error error;
   fsdp_model_config model;
   fsdp_fate fates[4096];
-  assert_int_equal(fsdp_model_preset("tiny-mixtral", &model, &error), FSDP_OK);
+  model = model_of_preset("tiny-mixtral");
   fsdp_graph *graph = fsdp_model_graph(&model, 1, 8);
   assert_true(graph->value_count <= 4096);
   assert_int_equal(parse("route", FSDP_FATE_RECOMPUTE, &saving, &error), FSDP_OK);
@@ -464,7 +464,7 @@ TEST(test_first_layers_need_least) {
                                .prefetch = prefetch,
                                .grad_clip = 1.0f,
                                .backend = fsdp_plan_backend_cpu()};
-    assert_int_equal(fsdp_model_preset("tiny", &config.model, NULL), FSDP_OK);
+    config.model = model_of_preset("tiny");
     config.model.num_layers = CHOICE_LAYERS;
     fsdp_plan *plan = NULL;
     assert_int_equal(fsdp_plan_create(&config, &plan, NULL), FSDP_OK);

@@ -214,8 +214,7 @@ TEST(test_routed_rows) {
     for (int blocks = 1; blocks <= 2; blocks++) {
       fsdp_plan_config config = base_config();
       const fsdp_model_config *m = &config.model;
-      fsdp_error error = {0};
-      if (fsdp_model_preset("tiny-qwen3-moe", &config.model, &error)) fail_msg("%s", error.message);
+      config.model = model_of_preset("tiny-qwen3-moe");
       fsdp_mesh_resize(&config.mesh, FSDP_AXIS_EXPERT, expert);
       config.expert_blocks = blocks;
       fsdp_plan *plan = plan_of_saving(config, "expert_swiglu", "none");

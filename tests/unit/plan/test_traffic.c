@@ -3,6 +3,7 @@
 #include "models/family.h"
 #include "runtime/plan/plan.h"
 #include "tests/support/draws.h"
+#include "tests/support/models.h"
 #include "tests/support/unit_test.h"
 
 #include <string.h>
@@ -202,7 +203,7 @@ static fsdp_plan *plan_of(const traffic_case *c) {
                              .param_dtype = c->bf16 ? FSDP_BF16 : FSDP_F32,
                              .backend = fsdp_plan_backend_cpu()};
   fsdp_error error = {0};
-  if (fsdp_model_preset(c->model, &config.model, &error)) fail_msg("%s", error.message);
+  config.model = model_of_preset(c->model);
   if (c->recompute &&
       fsdp_saving_parse(c->recompute, "--recompute", FSDP_FATE_RECOMPUTE, &config.saving, &error))
     fail_msg("%s", error.message);

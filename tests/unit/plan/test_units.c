@@ -22,9 +22,7 @@ static wrapped wrap_config(const fsdp_model_config *config, fsdp_wrap_policy pol
 }
 
 static wrapped wrap_preset(const char *preset, fsdp_wrap_policy policy) {
-  fsdp_model_config config;
-  fsdp_error error;
-  assert_int_equal(fsdp_model_preset(preset, &config, &error), FSDP_OK);
+  fsdp_model_config config = model_of_preset(preset);
   return wrap_config(&config, policy, 8);
 }
 
@@ -86,11 +84,9 @@ TEST(test_published_sizes) {
   assert_int_equal(w.units->units[0].numel, 0);
   assert_int_equal(w.units->units[0].padded_numel, 0);
   unwrap(w);
-  fsdp_model_config config;
-  fsdp_error error;
-  fsdp_model_preset("llama2-7b", &config, &error);
+  fsdp_model_config config = model_of_preset("llama2-7b");
   assert_int_equal(fsdp_model_parameter_count(&config), 6738415616);
-  fsdp_model_preset("llama-1b", &config, &error);
+  config = model_of_preset("llama-1b");
   assert_int_equal(fsdp_model_parameter_count(&config), 1071681536);
 }
 

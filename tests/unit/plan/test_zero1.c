@@ -2,6 +2,7 @@
 // reads it waits for its own unit alone: at the seams to the next step, to an evaluation and from a load.
 #include "runtime/plan/plan.h"
 #include "runtime/plan/proof/verify.h"
+#include "tests/support/models.h"
 #include "tests/support/unit_test.h"
 
 #include <string.h>
@@ -24,7 +25,7 @@ static fsdp_plan *plan_of(int mode, int ranks) {
                              .backend = fsdp_plan_backend_cpu()};
   fsdp_error error = {0};
   fsdp_plan *plan = NULL;
-  assert_int_equal(fsdp_model_preset("tiny", &config.model, &error), FSDP_OK);
+  config.model = model_of_preset("tiny");
   if (fsdp_plan_create(&config, &plan, &error)) fail_msg("%s", error.message);
   return plan;
 }

@@ -1,6 +1,7 @@
 // What products grouped by expert take: by rows of an expert, tiles that are not full, and the fullest rank.
 #include "runtime/plan/price/simulate.h"
 #include "runtime/plan/text/profile_text.h"
+#include "tests/support/models.h"
 #include "tests/support/unit_test.h"
 
 #include <math.h>
@@ -135,7 +136,7 @@ static step step_of(int fsdp, int expert, double imbalance, int blocks) {
   profile->launch_s = 0;
   for (int i = 0; i < profile->grouped_count; i++) profile->grouped[i].estimated = true; // to tell them apart
   profile->product_slowdown = profile->collective_slowdown = 1;
-  if (fsdp_model_preset("tiny-qwen3-moe", &config.model, &error)) fail_msg("%s", error.message);
+  config.model = model_of_preset("tiny-qwen3-moe");
   fsdp_mesh_resize(&config.mesh, FSDP_AXIS_EXPERT, expert);
   if (fsdp_plan_create(&config, &plan, &error)) fail_msg("%s", error.message);
   if (fsdp_pricing_create(plan, profile, 8, &pricing, &error)) fail_msg("%s", error.message);

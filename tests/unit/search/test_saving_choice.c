@@ -181,7 +181,7 @@ TEST(test_offloads_what_it_must) {
 // Of a model whose first layer has no experts too.
 TEST(test_names_of_all_layers) {
   fsdp_plan_config config = base_config();
-  assert_int_equal(fsdp_model_preset("tiny-glm4-moe", &config.model, NULL), FSDP_OK);
+  config.model = model_of_preset("tiny-glm4-moe");
   config.model.num_layers = LAYERS;
   fsdp_saving none = {0}, block = fsdp_saving_of_blocks();
   int64_t most = arena_of(config, &none, 0), least = arena_of(config, &block, 0);

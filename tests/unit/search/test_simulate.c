@@ -2,6 +2,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 #include "runtime/plan/price/simulate.h"
+#include "tests/support/models.h"
 #include "tests/support/unit_test.h"
 
 #include <math.h>
@@ -20,8 +21,7 @@ static fsdp_plan_config config_of(int ranks, int micro_batches) {
                              .wrap = {.kind = FSDP_WRAP_BLOCK},
                              .prefetch = 1,
                              .backend = fsdp_plan_backend_cuda()};
-  fsdp_error error;
-  if (fsdp_model_preset("llama-1b", &config.model, &error)) fail_msg("%s", error.message);
+  config.model = model_of_preset("llama-1b");
   return config;
 }
 

@@ -8,6 +8,7 @@
 #include "runtime/plan/sharding/partition.h"
 #include "runtime/plan/sharding/sharding.h"
 #include "runtime/plan/sharding/tensor_preset.h"
+#include "tests/support/models.h"
 #include "tests/support/random_program.h"
 #include "tests/support/unit_test.h"
 
@@ -32,9 +33,7 @@ typedef struct fixture {
 
 static fixture fixture_on(const char *model, int tensor) {
   fixture f = {.mesh = fsdp_mesh_of(1, FSDP)};
-  fsdp_model_config config;
-  fsdp_error error = {0};
-  if (fsdp_model_preset(model, &config, &error)) fail_msg("%s", error.message);
+  fsdp_model_config config = model_of_preset(model);
   config.num_layers = 3;
   f.config = config;
   f.graph = fsdp_model_forward(&config, BATCH, SEQ);

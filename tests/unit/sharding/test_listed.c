@@ -3,6 +3,7 @@
 
 #include "models/model.h"
 #include "runtime/plan/sharding/dataflow.h"
+#include "tests/support/models.h"
 #include "tests/support/random_network.h"
 #include "tests/support/unit_test.h"
 
@@ -140,9 +141,7 @@ TEST(test_even_letters) {
 // Of a model, operator i is node i, rows are batch and sequence, and RoPE's output is another tensor than
 // what it updates.
 TEST(test_model) {
-  fsdp_model_config config;
-  fsdp_error error = {0};
-  assert_int_equal(fsdp_model_preset("tiny", &config, &error), FSDP_OK);
+  fsdp_model_config config = model_of_preset("tiny");
   fsdp_graph *g = fsdp_model_forward(&config, 2, 32);
   fsdp_dataflow *flow = fsdp_dataflow_of_graph(g, 3, FSDP_BF16);
   int updates = 0;

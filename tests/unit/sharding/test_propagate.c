@@ -5,6 +5,7 @@
 
 #include "models/model.h"
 #include "runtime/base/check.h"
+#include "tests/support/models.h"
 #include "tests/support/random_network.h"
 #include "tests/support/unit_test.h"
 
@@ -434,9 +435,7 @@ TEST(test_random) {
 // Attention over a cut sequence gathers keys and values: of 4 sequences of 32 positions those that the rank
 // has not, in bf16; over cut heads nothing.
 TEST(test_attention_gathers) {
-  fsdp_model_config config;
-  fsdp_error error = {0};
-  if (fsdp_model_preset("tiny", &config, &error)) fail_msg("%s", error.message);
+  fsdp_model_config config = model_of_preset("tiny");
   fsdp_graph *graph = fsdp_model_forward(&config, 2, 32);
   fsdp_dataflow *n = fsdp_dataflow_of_graph(graph, 2, FSDP_BF16);
   const fsdp_slice_mesh mesh = fsdp_slice_mesh_of_ranks(4);
@@ -474,7 +473,7 @@ TEST(test_attention_gathers) {
 TEST(test_large_model) {
   fsdp_model_config config;
   fsdp_error error = {0};
-  if (fsdp_model_preset("llama3-405b", &config, &error)) fail_msg("%s", error.message);
+  config = model_of_preset("llama3-405b");
   fsdp_graph *graph = fsdp_model_forward(&config, 1, 4096);
   fsdp_mesh axes = fsdp_mesh_of(1, 128);
   fsdp_mesh_resize(&axes, FSDP_AXIS_TENSOR, 8);
