@@ -16,13 +16,15 @@
 
 #include <cmocka.h>
 
-// Begins the definition of a test, which is added before main runs.
-#define TEST(name)                                                                                           \
+// Begins the definition of a test, which is added before main runs; set_up and tear_down are called before and
+// after it.
+#define TEST_WITH(name, set_up, tear_down)                                                                   \
   static void name(void **state);                                                                            \
   __attribute__((constructor)) static void add_##name(void) {                                                \
-    add_test((struct CMUnitTest)cmocka_unit_test(name));                                                     \
+    add_test((struct CMUnitTest)cmocka_unit_test_setup_teardown(name, set_up, tear_down));                   \
   }                                                                                                          \
   static void name(void **state)
+#define TEST(name) TEST_WITH(name, NULL, NULL)
 
 void add_test(struct CMUnitTest test);
 

@@ -78,7 +78,7 @@ static int count_files(void) {
   return count;
 }
 
-static void what_is_written_is_read(void **state) {
+TEST_WITH(what_is_written_is_read, set_up, tear_down) {
   struct stat status;
   expect_none("");
   write_lines();
@@ -91,7 +91,7 @@ static void what_is_written_is_read(void **state) {
   assert_int_equal(count_files(), 1);
 }
 
-static void the_folder_is_where_it_belongs(void **state) {
+TEST_WITH(the_folder_is_where_it_belongs, set_up, tear_down) {
   char home[128];
   setenv("HOME", root, 1);
   setenv("XDG_CACHE_HOME", "relative", 1);
@@ -106,7 +106,7 @@ static void the_folder_is_where_it_belongs(void **state) {
   assert_non_null(strstr(why, "names a folder"));
 }
 
-static void no_damage_is_taken_for_content(void **state) {
+TEST_WITH(no_damage_is_taken_for_content, set_up, tear_down) {
   char whole[512], damaged[512];
   write_lines();
   const size_t bytes = read_file(whole, sizeof whole);
@@ -130,7 +130,7 @@ static void no_damage_is_taken_for_content(void **state) {
   expect_lines();
 }
 
-static void a_foreign_file_is_not_used(void **state) {
+TEST_WITH(a_foreign_file_is_not_used, set_up, tear_down) {
   char other[160];
   write_lines();
   assert_int_equal(chmod(file, 0666), 0);
@@ -151,7 +151,7 @@ static void a_foreign_file_is_not_used(void **state) {
   expect_none("is not a file");
 }
 
-static void a_folder_that_takes_nothing(void **state) {
+TEST_WITH(a_folder_that_takes_nothing, set_up, tear_down) {
   char blocked[96];
   snprintf(blocked, sizeof blocked, "%s/blocked", root);
   FILE *stream = fopen(blocked, "w");
@@ -164,7 +164,7 @@ static void a_folder_that_takes_nothing(void **state) {
 }
 
 // In a child that may not write a byte to any file, as on a full disk.
-static void a_full_disk(void **state) {
+TEST_WITH(a_full_disk, set_up, tear_down) {
   int status;
   write_lines();
   pid_t child = fork();
@@ -188,7 +188,7 @@ static void print_lines(int writer, char out[2048]) {
   for (int i = 0; i < 40 + 20 * writer; i++) sprintf(out + strlen(out), "writer %d\n", writer);
 }
 
-static void writers_do_not_mix(void **state) {
+TEST_WITH(writers_do_not_mix, set_up, tear_down) {
   char expected[WRITERS][2048];
   pid_t children[WRITERS];
   for (int w = 0; w < WRITERS; w++) {
@@ -220,17 +220,4 @@ static void writers_do_not_mix(void **state) {
   }
   assert_true(seen > 0);
   assert_int_equal(count_files(), 1);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup_teardown(what_is_written_is_read, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(the_folder_is_where_it_belongs, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(no_damage_is_taken_for_content, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(a_foreign_file_is_not_used, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(a_folder_that_takes_nothing, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(a_full_disk, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(writers_do_not_mix, set_up, tear_down),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -205,11 +205,11 @@ static void patch(const fsdp_checkpoint *c, const char *folder, int rank, int64_
   free(file);
 }
 
-TEST(test_load_and_export_refuse) {
+TEST_WITH_FOLDER(test_load_and_export_refuse) {
   static bad b;
   fsdp_plan *plan = plan_of(false);
   fsdp_checkpoint *c = fsdp_checkpoint_create(plan, "small");
-  const char *folder = io_folder_make();
+  const char *folder = io_folder();
   char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES], to[1024];
   fsdp_error error = {0};
   b = (bad){.checkpoint = c, .param = -1};
@@ -251,7 +251,6 @@ TEST(test_load_and_export_refuse) {
   assert_int_equal(fsdp_export_run(&export, &result, &error), FSDP_ERR_INPUT);
   if (!strstr(error.message, expected)) fail_msg("'%s' is not in '%s'", expected, error.message);
   assert_int_not_equal(access(to, F_OK), 0);
-  io_folder_remove();
   fsdp_checkpoint_destroy(c);
   fsdp_plan_destroy(plan);
 }

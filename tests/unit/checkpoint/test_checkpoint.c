@@ -238,9 +238,9 @@ static fsdp_plan_config config_of(const place *p, int wrap, bool offload) {
   return config;
 }
 
-TEST(saved_on_four_loads_everywhere) {
+TEST_WITH_FOLDER(saved_on_four_loads_everywhere) {
   const place four = {FSDP_FULL, 1, 4};
-  const char *folder = io_folder_make();
+  const char *folder = io_folder();
   fsdp_plan_config from = config_of(&four, 1, false);
   save(&from, folder, 7);
   for (size_t p = 0; p < sizeof places / sizeof *places; p++) {
@@ -251,7 +251,6 @@ TEST(saved_on_four_loads_everywhere) {
       }
     }
   }
-  io_folder_remove();
 }
 
 TEST(saved_anywhere_loads_on_three) {
@@ -300,9 +299,9 @@ TEST(saved_on_any_mesh_loads_on_any) {
 
 // Over all ranks each byte of the parts is read once, but for the chunks that two of them need: at most one
 // at either end of what a rank reads of a file and part.
-TEST(bytes_are_read_once) {
+TEST_WITH_FOLDER(bytes_are_read_once) {
   const place four = {FSDP_FULL, 1, 4};
-  const char *folder = io_folder_make();
+  const char *folder = io_folder();
   fsdp_plan_config config = config_of(&four, 2, false);
   config.model.hidden_size = 128;
   config.model.head_dim = 32;
@@ -335,7 +334,6 @@ TEST(bytes_are_read_once) {
     fsdp_plan_destroy(plan);
   }
   fsdp_checkpoint_destroy(c);
-  io_folder_remove();
 }
 
 // ---- Damage
@@ -372,9 +370,9 @@ static fsdp_status read_everything(const fsdp_checkpoint *c, const char *path, f
   return status;
 }
 
-TEST(every_flipped_bit_is_found) {
+TEST_WITH_FOLDER(every_flipped_bit_is_found) {
   const place two = {FSDP_FULL, 1, 2};
-  const char *folder = io_folder_make();
+  const char *folder = io_folder();
   fsdp_plan_config config = config_of(&two, 1, false);
   save(&config, folder, 7);
   fsdp_checkpoint *c, *damaged;
@@ -417,7 +415,6 @@ TEST(every_flipped_bit_is_found) {
   }
   free(data);
   fsdp_checkpoint_destroy(c);
-  io_folder_remove();
 }
 
 // As make_range, but the value before the last one of the last range of the last slot is not a number.
@@ -463,9 +460,9 @@ TEST(no_value_that_is_not_finite_is_saved) {
 }
 
 // Whole files in the places of others.
-TEST(files_of_others_are_found) {
+TEST_WITH_FOLDER(files_of_others_are_found) {
   const place two = {FSDP_FULL, 1, 2};
-  const char *folder = io_folder_make();
+  const char *folder = io_folder();
   fsdp_plan_config config = config_of(&two, 1, false);
   save(&config, folder, 7);
   save(&config, folder, 8);
@@ -487,7 +484,6 @@ TEST(files_of_others_are_found) {
               "of another save");
   }
   fsdp_checkpoint_destroy(c);
-  io_folder_remove();
 }
 
 // ---- Many ranks
@@ -501,10 +497,10 @@ static int count_names(const char *path) {
 }
 
 // More than 256 ranks: 256 files in a folder. They load on few, and few's on them.
-TEST(many_ranks_share_folders) {
+TEST_WITH_FOLDER(many_ranks_share_folders) {
   enum { RANKS = 520 };
   const place many = {FSDP_FULL, 1, RANKS}, three = {FSDP_FULL, 1, 3}, most = {FSDP_FULL, 1, 256};
-  const char *folder = io_folder_make();
+  const char *folder = io_folder();
   fsdp_plan_config from = config_of(&many, 1, false), to = config_of(&three, 0, false);
   save(&from, folder, 7);
   assert_int_equal(count_names(io_path("step-00000007")), 4);
@@ -530,13 +526,12 @@ TEST(many_ranks_share_folders) {
   assert_int_equal(failed, 1);
   assert_non_null(strstr(error.message, "ranks-00256/rank-00301"));
   fsdp_checkpoint_destroy(c);
-  io_folder_remove();
 }
 
 // Versions 4 to 6 store boxes that follow from mesh, units and cuts; older ones stored a different layout.
-TEST(older_versions_are_refused) {
+TEST_WITH_FOLDER(older_versions_are_refused) {
   const place one = {FSDP_FULL, 1, 1};
-  const char *folder = io_folder_make();
+  const char *folder = io_folder();
   fsdp_plan_config config = config_of(&one, 1, false);
   save(&config, folder, 7);
   fsdp_checkpoint *c;
@@ -551,5 +546,4 @@ TEST(older_versions_are_refused) {
             "checkpoint.json", "format version 3", "reads 4 to 7", "the version that wrote it",
             "fsdp_export");
   free(data);
-  io_folder_remove();
 }

@@ -398,11 +398,11 @@ static const void *make_bad_range(void *context, const fsdp_checkpoint_range *ra
 }
 
 // The message about a value that is not finite has its place in the whole parameter.
-TEST(what_is_not_finite_is_named) {
+TEST_WITH_FOLDER(what_is_not_finite_is_named) {
   static maker m;
   layout l;
   make_one(&l);
-  const char *folder = io_folder_make();
+  const char *folder = io_folder();
   // Rank 1 holds columns 3, 4 and one of padding: its fourth element is in row 1.
   static const char *const wanted[] = {"m of weight is nan at element 5:",
                                        "m of weight is nan at element 8:"};
@@ -414,7 +414,6 @@ TEST(what_is_not_finite_is_named) {
         .checkpoint = l.checkpoint, .rank = r, .folder = folder, .source = make_bad_range, .context = &m};
     IO_EXPECT(fsdp_checkpoint_file_write(&file, &bytes, &error), FSDP_ERR_NOT_FINITE, &error, wanted[r]);
   }
-  io_folder_remove();
   free_layout(&l);
 }
 

@@ -73,9 +73,9 @@ static int64_t step_of(const char *folder, const char *word) {
 }
 
 // The one with the least loss stays beside the newest, and words name each.
-TEST(the_best_stays_and_is_named) {
+TEST_WITH_FOLDER(the_best_stays_and_is_named) {
   static const double losses[] = {0, 3.5, 2.25, 0, 2.5, 2.25, 4};
-  const char *folder = io_folder_make();
+  const char *folder = io_folder();
   fsdp_checkpoint_index index = {0};
   fsdp_checkpoint_gone_list gone = {0};
   assert_int_equal(step_of(folder, "best"), -1);
@@ -100,12 +100,11 @@ TEST(the_best_stays_and_is_named) {
   remove_gone(folder, &gone, 1);
   assert_int_equal(step_of(folder, "6"), -1);
   free(index.entries);
-  io_folder_remove();
 }
 
 // What a user renames stays, is listed apart, and is meant by its name alone.
-TEST(other_names_are_kept) {
-  const char *folder = io_folder_make();
+TEST_WITH_FOLDER(other_names_are_kept) {
+  const char *folder = io_folder();
   fsdp_checkpoint_gone_list gone = {0};
   fsdp_checkpoint_entry *entries;
   char from[FSDP_CHECKPOINT_PATH_BYTES], to[FSDP_CHECKPOINT_PATH_BYTES], names[FSDP_CHECKPOINT_NAMES_BYTES];
@@ -134,19 +133,17 @@ TEST(other_names_are_kept) {
   remove_gone(folder, &gone, 1);
   assert_int_equal(fsdp_checkpoint_list_kept(folder, &entries), 2);
   free(entries);
-  io_folder_remove();
 }
 
 // A rank on a node with a folder of its own, which may have a leftover of the same name.
-TEST(a_folder_of_its_own_is_found) {
-  const char *folder = io_folder_make();
+TEST_WITH_FOLDER(a_folder_of_its_own_is_found) {
+  const char *folder = io_folder();
   fsdp_error error;
   assert_int_equal(fsdp_checkpoint_begin(folder, 7, 1, &error), FSDP_OK);
   assert_int_equal(fsdp_checkpoint_find_mark(folder, 7, 1, &error), FSDP_OK);
   IO_EXPECT(fsdp_checkpoint_find_mark(folder, 7, 2, &error), FSDP_ERR_INPUT, &error, "step-00000007.tmp",
             "rank 0 has made it", "--save-dir");
   IO_EXPECT(fsdp_checkpoint_find_mark(io_path("b"), 7, 1, &error), FSDP_ERR_INPUT, &error, "No such file");
-  io_folder_remove();
 }
 
 // Each rank removes its own file, rank 0 what is left; before that the folder has no checkpoint's name.
@@ -186,8 +183,8 @@ TEST(what_is_gone_is_removed_in_parts) {
 }
 
 // A kept manifest is read once: what is known of it is believed until it changes.
-TEST(manifests_are_read_once) {
-  const char *folder = io_folder_make();
+TEST_WITH_FOLDER(manifests_are_read_once) {
+  const char *folder = io_folder();
   fsdp_checkpoint_index index = {0};
   save(1, folder, 7);
   fsdp_checkpoint_refresh(folder, &index);
@@ -213,7 +210,6 @@ TEST(manifests_are_read_once) {
   assert_int_equal(index.entries[0].step, 7);
   assert_int_equal(index.entries[0].sequence, 0);
   free(index.entries);
-  io_folder_remove();
 }
 
 static void expect_list(const char *folder, const int64_t *steps) {
@@ -227,8 +223,8 @@ static void expect_list(const char *folder, const int64_t *steps) {
 }
 #define EXPECT_LIST(folder, ...) expect_list(folder, (const int64_t[]){__VA_ARGS__, 0})
 
-TEST(folder_keeps_the_newest) {
-  const char *folder = io_folder_make();
+TEST_WITH_FOLDER(folder_keeps_the_newest) {
+  const char *folder = io_folder();
   for (int64_t step = 10; step <= 40; step += 10) save(1, folder, step);
   EXPECT_LIST(folder, 40, 30, 20, 10);
   save(1, folder, 20); // again: it is the newest now
@@ -254,5 +250,4 @@ TEST(folder_keeps_the_newest) {
   EXPECT_LIST(folder, 20, 30);
   prune(folder, 0);
   EXPECT_LIST(folder, 20, 30);
-  io_folder_remove();
 }

@@ -31,9 +31,9 @@ static bool is_there(const char *name) {
   return access(io_path(name), F_OK) == 0;
 }
 
-TEST(folder_has_one_writer) {
+TEST_WITH_FOLDER(folder_has_one_writer) {
   char wanted[600];
-  const char *folder = io_folder_make();
+  const char *folder = io_folder();
   fsdp_checkpoint_lock first, second;
   fsdp_error error;
   waits = 0;
@@ -54,7 +54,6 @@ TEST(folder_has_one_writer) {
   assert_false(is_there(".lock"));
   IO_EXPECT(fsdp_checkpoint_lock_take(io_path("none"), 0, NULL, &second, &error), FSDP_ERR_INPUT, &error,
             "none", "No such file");
-  io_folder_remove();
 }
 
 static int refusal;
@@ -113,8 +112,8 @@ static void change_held(const char *from, const char *to) {
   io_write_text(".lock.held", out);
 }
 
-TEST(what_the_dead_hold_is_taken_over) {
-  const char *folder = io_folder_make();
+TEST_WITH_FOLDER(what_the_dead_hold_is_taken_over) {
+  const char *folder = io_folder();
   fsdp_checkpoint_lock lock;
   fsdp_error error;
   char boot[64] = "";
@@ -146,5 +145,4 @@ TEST(what_the_dead_hold_is_taken_over) {
   io_write_text(".lock.held", "process 1");
   IO_EXPECT(fsdp_checkpoint_lock_take(folder, 0, NULL, &lock, &error), FSDP_ERR_INPUT, &error, "remove");
   fsdp_checkpoint_lock_set_flock(NULL);
-  io_folder_remove();
 }

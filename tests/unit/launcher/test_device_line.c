@@ -10,8 +10,8 @@ static void make_folders(const char *const *names, int count) {
   for (int i = 0; i < count; i++) assert_int_equal(mkdir(io_path(names[i]), 0777), 0);
 }
 
-TEST(signs_of_a_gpu) {
-  const char *root = io_folder_make();
+TEST_WITH_FOLDER(signs_of_a_gpu) {
+  const char *root = io_folder();
   char sign[96] = "";
   assert_false(fsdp_device_line_find_gpu(root, sign, sizeof sign)); // nothing at all
   static const char *const folders[] = {"dev",
@@ -37,7 +37,6 @@ TEST(signs_of_a_gpu) {
   io_write_text("dev/nvidia3", "");
   assert_true(fsdp_device_line_find_gpu(root, sign, sizeof sign));
   assert_string_equal(sign, "/dev/nvidia3");
-  io_folder_remove();
 }
 
 TEST(lines) {
