@@ -49,10 +49,11 @@ def make_model(folder, options):
 def measure(work, mode, options):
     """The log's steps of a run in which every step but the first is comparable."""
     steps = options.saves * options.steps_between + options.steps_between - 1
-    said = running.call([BIN / "fsdp_train", "--model", work / "model", "--tokenizer", "bytes", "--wrap",
-                         "block", "-s", options.seq_length, "-b", 1, "--max-steps", steps, "--set", "measure=off",
-                         "--save-dir", work, "-e", mode, "--ckpt-freq", options.steps_between,
-                         "--ckpt-async", mode, "--ckpt-keep", 1], ranks=options.ranks)
+    said = running.call([BIN / "fsdp_train", "--model", work / "model", "--tokenizer", "bytes",
+                         "--wrap", "block", "-s", options.seq_length, "-b", 1, "--max-steps", steps,
+                         "--set", "measure=off", "--save-dir", work, "-e", mode,
+                         "--ckpt-freq", options.steps_between, "--ckpt-async", mode, "--ckpt-keep", 1],
+                        ranks=options.ranks)
     lines = running.log_of(work / mode / "log.jsonl")
     size = sum(p.stat().st_size for p in (work / mode).glob("step-*/*"))
     parameters = next(line for line in said.splitlines() if line.startswith("model:"))

@@ -49,8 +49,8 @@ def has_launcher():
 
 def losses(name, *arguments, ranks=1):
     log = work / f"{name}.jsonl"
-    programs.run("fsdp_train", "--model", "tiny", "-s", SEQ, "-b", GLOBAL_BATCH // ranks, "--max-steps", STEPS,
-                 "--lr", "1e-3", "--wrap", "block", "--log", log, *arguments,
+    programs.run("fsdp_train", "--model", "tiny", "-s", SEQ, "-b", GLOBAL_BATCH // ranks,
+                 "--max-steps", STEPS, "--lr", "1e-3", "--wrap", "block", "--log", log, *arguments,
                  ranks=ranks if ranks > 1 else None, status=0)  # fmt: skip
     return [line["loss"] for line in programs.log_of(log)]
 

@@ -126,5 +126,5 @@ TEST(ratios_of_a_step_are_measured) {
 }
 
 int main(void) {
-  return run_tests(create_world, destroy_world);
+  return run_all_tests(create_world, destroy_world);
 }

@@ -10,7 +10,7 @@
 const char *io_folder_make(void);
 void io_folder_remove(void);
 
-// The same around a test, or around all of a program: run_tests(io_set_up, io_tear_down).
+// The same around a test, or around all of a program: run_all_tests(io_set_up, io_tear_down).
 int io_set_up(void **state);
 int io_tear_down(void **state);
 #define TEST_WITH_FOLDER(name) TEST_WITH(name, io_set_up, io_tear_down)

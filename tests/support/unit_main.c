@@ -2,5 +2,5 @@
 #include "tests/support/unit_test.h"
 
 int main(void) {
-  return run_tests(NULL, NULL);
+  return run_all_tests(NULL, NULL);
 }

@@ -15,7 +15,7 @@ void add_test(struct CMUnitTest test) {
   tests[count++] = test;
 }
 
-int run_tests(CMFixtureFunction set_up, CMFixtureFunction tear_down) {
+int run_all_tests(CMFixtureFunction set_up, CMFixtureFunction tear_down) {
   return cmocka_run_group_tests(tests, set_up, tear_down);
 }
 

@@ -1,5 +1,5 @@
-// What every unit test includes: cmocka, behind the headers that it has to follow, and its tests, which are
-// named once.
+// What every unit test includes: cmocka, behind the headers that it has to follow, and its tests, which
+// are named once.
 //
 //   TEST(numbers_add_up) {
 //     assert_int_equal(1 + 1, 2);
@@ -16,8 +16,8 @@
 
 #include <cmocka.h>
 
-// Begins the definition of a test, which is added before main runs; set_up and tear_down are called before and
-// after it.
+// Begins the definition of a test, which is added before main runs; set_up and tear_down are called before
+// and after it.
 #define TEST_WITH(name, set_up, tear_down)                                                                   \
   static void name(void **state);                                                                            \
   __attribute__((constructor)) static void add_##name(void) {                                                \
@@ -29,7 +29,8 @@
 void add_test(struct CMUnitTest test);
 
 // Runs all tests of the program between `set_up` and `tear_down` (NULL: nothing); how many failed.
-int run_tests(CMFixtureFunction set_up, CMFixtureFunction tear_down);
+int run_all_tests(CMFixtureFunction set_up, CMFixtureFunction tear_down);
 
-// Whether the call does not return: a broken invariant. It is made in a child, whose message is of no interest.
+// Whether the call does not return: a broken invariant. It is made in a child, whose message is of no
+// interest.
 bool aborts(void (*call)(void *argument), void *argument);

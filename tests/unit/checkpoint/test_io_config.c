@@ -275,5 +275,5 @@ TEST(every_field_that_changes_a_number_is_compared) {
 }
 
 int main(void) {
-  return run_tests(io_set_up, io_tear_down);
+  return run_all_tests(io_set_up, io_tear_down);
 }

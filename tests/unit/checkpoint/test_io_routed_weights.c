@@ -179,5 +179,5 @@ TEST(test_many_tensors) {
 }
 
 int main(void) {
-  return run_tests(io_set_up, io_tear_down);
+  return run_all_tests(io_set_up, io_tear_down);
 }

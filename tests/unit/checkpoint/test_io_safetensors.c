@@ -291,5 +291,5 @@ TEST(a_file_that_shrinks_is_an_error) {
 }
 
 int main(void) {
-  return run_tests(io_set_up, io_tear_down);
+  return run_all_tests(io_set_up, io_tear_down);
 }

@@ -154,5 +154,5 @@ TEST(what_follows_a_manifest_is_found) {
 }
 
 int main(void) {
-  return run_tests(io_set_up, io_tear_down);
+  return run_all_tests(io_set_up, io_tear_down);
 }

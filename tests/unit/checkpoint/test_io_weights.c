@@ -217,5 +217,5 @@ TEST(a_damaged_header_never_crashes) {
 }
 
 int main(void) {
-  return run_tests(io_set_up, io_tear_down);
+  return run_all_tests(io_set_up, io_tear_down);
 }

@@ -177,5 +177,5 @@ TEST(a_large_file_has_the_fingerprint_of_its_ends) {
 }
 
 int main(void) {
-  return run_tests(io_set_up, io_tear_down);
+  return run_all_tests(io_set_up, io_tear_down);
 }

@@ -160,5 +160,5 @@ TEST(no_split_changes_a_step) {
 }
 
 int main(void) {
-  return run_tests(io_set_up, io_tear_down);
+  return run_all_tests(io_set_up, io_tear_down);
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static void make_files(const char *names) {
   char *copy = strdup(names), *rest = copy, *name;

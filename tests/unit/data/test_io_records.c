@@ -105,5 +105,5 @@ TEST(prompts_that_fill_the_sequence_are_reported) {
 }
 
 int main(void) {
-  return run_tests(io_set_up, io_tear_down);
+  return run_all_tests(io_set_up, io_tear_down);
 }

@@ -82,5 +82,5 @@ TEST(documents_of_a_separator) {
 }
 
 int main(void) {
-  return run_tests(io_set_up, io_tear_down);
+  return run_all_tests(io_set_up, io_tear_down);
 }

@@ -555,5 +555,5 @@ TEST(the_part_to_hold_out_is_checked) {
 }
 
 int main(void) {
-  return run_tests(io_set_up, io_tear_down);
+  return run_all_tests(io_set_up, io_tear_down);
 }

@@ -79,5 +79,5 @@ TEST(other_memory_ends_the_process) {
 }
 
 int main(void) {
-  return run_tests(io_set_up, io_tear_down);
+  return run_all_tests(io_set_up, io_tear_down);
 }

@@ -156,8 +156,7 @@ static fsdp_saving saving_of(const char *const fates[2]) {
   return saving;
 }
 
-static void snapshot_done(void *argument) {
-}
+static void snapshot_done(void *argument) {}
 
 static void begin_snapshot(const harness_config *config, fsdp_executor *executor, int rank, int step) {
   if (config->plan.snapshot && step == 0) fsdp_executor_begin_snapshot(executor, snapshot_done, NULL);
@@ -405,5 +404,5 @@ static int free_references(void **state) {
 }
 
 int main(void) {
-  return run_tests(NULL, free_references);
+  return run_all_tests(NULL, free_references);
 }

@@ -275,5 +275,5 @@ TEST(identities_follow_the_mount) {
 }
 
 int main(void) {
-  return run_tests(io_set_up, io_tear_down);
+  return run_all_tests(io_set_up, io_tear_down);
 }

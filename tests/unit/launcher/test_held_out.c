@@ -189,5 +189,5 @@ TEST(marks_of_records_are_checked) {
 }
 
 int main(void) {
-  return run_tests(io_set_up, io_tear_down);
+  return run_all_tests(io_set_up, io_tear_down);
 }

@@ -271,5 +271,5 @@ TEST(lines_wait_for_room) {
 }
 
 int main(void) {
-  return run_tests(io_set_up, io_tear_down);
+  return run_all_tests(io_set_up, io_tear_down);
 }
