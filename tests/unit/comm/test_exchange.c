@@ -11,7 +11,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-// After the headers that it needs.
 
 // ---- Ranks as threads
 

@@ -12,7 +12,6 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-// After the headers that it needs.
 
 // The C library's function, on a file system that may have no links.
 static bool no_links;

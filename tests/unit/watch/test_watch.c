@@ -16,7 +16,6 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-// After the headers that it needs.
 
 enum { RANKS_MAX = 9 };
 
@@ -161,6 +160,26 @@ TEST(test_who_speaks_first) {
   assert_int_equal(fsdp_watch_courtesy_ms(&known, FSDP_VERDICT_SILENT, 10000), 0);
 }
 
+// A stopped rank keeps its node from leaving, whether or not it has come to the end; mpirun can be reached.
+// Before any SIGCONT.
+TEST(test_a_stopped_rank_is_no_cut_link) {
+  fsdp_watch_seen ranks[8];
+  fsdp_watch_known known = four_nodes(ranks, 3, true);
+  for (int r = 0; r < 6; r++) ranks[r].view.activity = FSDP_ACTIVITY_LEFT;
+  known.leaving = true;
+  assert_true(fsdp_watch_is_cut_off(&known, FSDP_VERDICT_STUCK, 10000));
+  ranks[7].view.process = 77;
+  assert_false(fsdp_watch_is_cut_off(&known, FSDP_VERDICT_STUCK, 10000));
+  ranks[7].view.activity = FSDP_ACTIVITY_LEFT;
+  assert_true(fsdp_watch_is_stopped(&known, &ranks[7], 10000));
+  assert_false(fsdp_watch_is_cut_off(&known, FSDP_VERDICT_STUCK, 10000));
+  known.of_daemon = true;
+  assert_false(fsdp_watch_is_reported_elsewhere(&known, FSDP_VERDICT_STUCK, 10000));
+  ranks[7].ended = true;
+  assert_true(fsdp_watch_is_cut_off(&known, FSDP_VERDICT_STUCK, 10000));
+  assert_true(fsdp_watch_is_reported_elsewhere(&known, FSDP_VERDICT_STUCK, 10000));
+}
+
 // At the end of a run a rank that has left reports those of its node that have not.
 TEST(test_who_is_silent_at_the_end) {
   fsdp_watch_seen ranks[8];
@@ -182,25 +201,6 @@ TEST(test_who_is_silent_at_the_end) {
   ranks[0].view.activity = FSDP_ACTIVITY_TRAINING;
   assert_false(fsdp_watch_is_reported_elsewhere(&known, FSDP_VERDICT_SILENT, 10000));
   while (fsdp_job_was_continued(5)) fsdp_sleep_ms(1);
-}
-
-// A stopped rank keeps its node from leaving, whether or not it has come to the end; mpirun can be reached.
-TEST(test_a_stopped_rank_is_no_cut_link) {
-  fsdp_watch_seen ranks[8];
-  fsdp_watch_known known = four_nodes(ranks, 3, true);
-  for (int r = 0; r < 6; r++) ranks[r].view.activity = FSDP_ACTIVITY_LEFT;
-  known.leaving = true;
-  assert_true(fsdp_watch_is_cut_off(&known, FSDP_VERDICT_STUCK, 10000));
-  ranks[7].view.process = 77;
-  assert_false(fsdp_watch_is_cut_off(&known, FSDP_VERDICT_STUCK, 10000));
-  ranks[7].view.activity = FSDP_ACTIVITY_LEFT;
-  assert_true(fsdp_watch_is_stopped(&known, &ranks[7], 10000));
-  assert_false(fsdp_watch_is_cut_off(&known, FSDP_VERDICT_STUCK, 10000));
-  known.of_daemon = true;
-  assert_false(fsdp_watch_is_reported_elsewhere(&known, FSDP_VERDICT_STUCK, 10000));
-  ranks[7].ended = true;
-  assert_true(fsdp_watch_is_cut_off(&known, FSDP_VERDICT_STUCK, 10000));
-  assert_true(fsdp_watch_is_reported_elsewhere(&known, FSDP_VERDICT_STUCK, 10000));
 }
 
 // Of a process that the machine runs late, less time has passed.
