@@ -212,62 +212,25 @@ static double mean_loss(const double *params, const int32_t *tokens, const int32
   return sum / (B * T);
 }
 
-// The gradients of the last step on each kind of mesh and plan, at parameters that the step before it moved.
-static void check_gradients(const harness_config *config, const double *params) {
-  harness_result *result = harness_train(config);
-  if (result->failure[0]) fail_msg("%s", result->failure);
-  const int32_t *tokens = config->tokens + B * T, *targets = config->targets + B * T;
-  double *moved = fsdp_alloc((size_t)parameter_count(NULL) * sizeof *moved);
-  memcpy(moved, params, (size_t)parameter_count(NULL) * sizeof *moved);
-  assert_true(fabs((double)result->loss[1] - mean_loss(params, tokens, targets)) < 1e-5);
-  int at = 0;
-  for (int p = 0; p < result->param_count; p++) {
-    const harness_tensor *gradient = &result->gradients[p];
-    double error = 0, size = 0;
-    for (int i = 0; i < gradient->numel; i++, at++) {
-      double values[2];
-      for (int side = 0; side < 2; side++) {
-        moved[at] = params[at] + (side ? -1e-5 : 1e-5);
-        values[side] = mean_loss(moved, tokens, targets);
-      }
-      moved[at] = params[at];
-      double expected = (values[0] - values[1]) / 2e-5, value = (double)gradient->values[i];
-      error += (value - expected) * (value - expected), size += expected * expected;
-    }
-    if (!(sqrt(error) <= 1e-4 * sqrt(size)))
-      fail_msg("%s: gradient off by %.2g of %.2g", gradient->name, sqrt(error), sqrt(size));
-  }
-  assert_int_equal(at, parameter_count(NULL));
-  free(moved);
-  harness_free(result);
-}
-
 static void check_plans(void) {
   int32_t tokens[STEPS * B * T], targets[STEPS * B * T];
   for (int n = 0; n < STEPS * B * T; n++) tokens[n] = (n * n + 3) % V, targets[n] = (5 * n + 1) % V;
-  harness_config config = {.plan = harness_small_plan(1), .steps = 1, .lr = 0.05f, .seed = 4};
+  harness_config config = {.plan = harness_small_plan(1), .lr = 0.05f, .seed = 4};
   config.plan.model = model();
   config.plan.batch = B;
   config.plan.seq = T;
   config.plan.grad_clip = 0;
   config.tokens = tokens, config.targets = targets;
-  harness_result *first = harness_train(&config); // one step, so that weights are not ones, nor biases zeros
-  if (first->failure[0]) fail_msg("%s", first->failure);
-  double *params = fsdp_alloc((size_t)parameter_count(NULL) * sizeof *params), *at = params;
-  for (int p = 0; p < first->param_count; p++)
-    for (int i = 0; i < first->parameters[p].numel; i++) *at++ = (double)first->parameters[p].values[i];
-  harness_free(first);
-  config.steps = STEPS;
-  config.gradient_step = 1;
-  check_gradients(&config, params);
+  double *params = harness_params_after_step(config);
+  harness_check_gradients(config, params, mean_loss, 1);
   config.plan.mesh = fsdp_mesh_of(1, 2);
   config.plan.batch = B / 2;
   config.plan.saving = fsdp_saving_of_blocks();
-  check_gradients(&config, params);
+  harness_check_gradients(config, params, mean_loss, 1);
   config.plan.batch = B / 4;
   config.plan.micro_batches = 2; // the table's gradient is added to
   config.plan.accumulate = FSDP_ACCUMULATE_LOCAL;
-  check_gradients(&config, params);
+  harness_check_gradients(config, params, mean_loss, 1);
   free(params);
 }
 
