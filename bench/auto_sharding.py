@@ -15,15 +15,15 @@ Without --cpu-profile this machine is first measured by fsdp_profile, for the se
 import argparse
 import json
 import os
+import pathlib
 import statistics
-import subprocess
 import sys
 import tempfile
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), ".."))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from documents import write  # noqa: E402
+import running  # noqa: E402
 from simulating import profiles  # noqa: E402
 
 BASE = "a100-80"
@@ -144,18 +144,6 @@ def published_tp(time):
 
 # ---- Prices ----------------------------------------------------------------------------------------------
 
-def run(command):
-    command = [str(part) for part in command]
-    process = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False,
-                             env={**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1",
-                                  "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-                                  "OMPI_MCA_rmaps_base_oversubscribe": "1",
-                                  "OMPI_MCA_btl_vader_single_copy_mechanism": "none"})
-    if process.returncode != 0:
-        sys.exit(f"{process.stdout}{process.stderr}auto_sharding: failed: {' '.join(command)}")
-    return process.stdout
-
-
 class Experiment:
     """A model, a batch and a machine."""
 
@@ -165,8 +153,8 @@ class Experiment:
         self.batch, self.machine = batch, machine  # machine: --profile and --backend
 
     def plan(self, options, *more):
-        return run([os.path.join(self.bin, "fsdp_plan"), "--ranks", RANKS, *self.shape, *self.machine,
-                    *options, *more])
+        return running.call([os.path.join(self.bin, "fsdp_plan"), "--ranks", RANKS, *self.shape,
+                             *self.machine, *options, *more])
 
     def price(self, options):
         return json.loads(self.plan(options, "--price", "--json"))
@@ -272,23 +260,19 @@ def prices_document(args, work):
 
 # ---- Measured --------------------------------------------------------------------------------------------
 
-SMALL = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
-         "hidden_size": 256, "intermediate_size": 688, "num_hidden_layers": 4, "num_attention_heads": 8,
-         "num_key_value_heads": 8, "vocab_size": 2000, "max_position_embeddings": 128, "rms_norm_eps": 1e-6,
-         "rope_theta": 10000.0, "tie_word_embeddings": False, "initializer_range": 0.02}
+SMALL = running.llama(hidden_size=256, intermediate_size=688, num_hidden_layers=4, num_attention_heads=8,
+                      num_key_value_heads=8, vocab_size=2000, max_position_embeddings=128, rms_norm_eps=1e-6)
 SMALL_SEQ = 128
 
 
 def step_ms(experiment, options, steps):
     """Of one run: its median step after the warm-up."""
-    log = os.path.join(experiment.work, "log.jsonl")
-    if os.path.exists(log):
-        os.remove(log)
-    run(["mpirun", "-np", RANKS, os.path.join(experiment.bin, "fsdp_train"), *experiment.shape, "--backend",
-         "cpu", "--init", "random", "--tokenizer", "bytes", "--max-steps", steps, "--log", log,
-         "--log-freq", 1000000, "--set=measure=off", *options])
-    with open(log, encoding="utf-8") as file:
-        return statistics.median([json.loads(line)["time/total"] for line in file][WARM_UP_STEPS:])
+    log = pathlib.Path(experiment.work) / "log.jsonl"
+    log.unlink(missing_ok=True)
+    running.call([os.path.join(experiment.bin, "fsdp_train"), *experiment.shape, "--backend", "cpu", "--init",
+                  "random", "--tokenizer", "bytes", "--max-steps", steps, "--log", log, "--log-freq", 1000000,
+                  "--set=measure=off", *options], ranks=RANKS)
+    return statistics.median([line["time/total"] for line in running.log_of(log)][WARM_UP_STEPS:])
 
 
 def measure(args, work):
@@ -298,9 +282,8 @@ def measure(args, work):
     with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
         json.dump(SMALL, file)
     if not profile:
-        profile = os.path.join(work, "cpu.yaml")
-        run(["mpirun", "-np", RANKS, os.path.join(args.build, "bin", "fsdp_profile"), "--backend", "cpu",
-             "--seconds", args.profile_seconds, "--output", profile])
+        profile = running.measure_profile(pathlib.Path(args.build), RANKS, os.path.join(work, "cpu.yaml"),
+                                          "--seconds", args.profile_seconds)
     machine = ["--profile", profile, "--backend", "cpu"]
     experiment = Experiment(args, work, folder, SMALL_SEQ, BATCH, machine)
     options = experiment.all_settings()
@@ -361,7 +344,7 @@ def main():
         lines = prices_document(args, work)
         if args.measured:
             lines += measured_lines(*measure(args, work), len(os.sched_getaffinity(0)))
-    write(lines, args.out)
+    running.write(lines, args.out)
 
 
 if __name__ == "__main__":

@@ -17,18 +17,12 @@ import os
 import pathlib
 import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
+
+import running
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BIN = pathlib.Path(os.environ.get("FSDP_BIN_DIR", ROOT / "build" / "bin"))
-MPI_ENVIRONMENT = {
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "OMPI_MCA_rmaps_base_oversubscribe": "1",
-    "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
-}
 
 
 def arguments():
@@ -45,17 +39,9 @@ def arguments():
 
 
 def make_model(folder, options):
-    config = {
-        "model_type": "llama",
-        "architectures": ["LlamaForCausalLM"],
-        "hidden_size": options.hidden,
-        "intermediate_size": options.hidden * 8 // 3,
-        "num_hidden_layers": options.layers,
-        "num_attention_heads": options.hidden // 64,
-        "vocab_size": 32000,
-        "rms_norm_eps": 1e-5,
-        "max_position_embeddings": 2048,
-    }
+    config = running.llama(hidden_size=options.hidden, intermediate_size=options.hidden * 8 // 3,
+                           num_hidden_layers=options.layers, num_attention_heads=options.hidden // 64,
+                           vocab_size=32000, max_position_embeddings=2048)
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config))
 
@@ -63,20 +49,14 @@ def make_model(folder, options):
 def measure(work, mode, options):
     """The log's steps of a run in which every step but the first is comparable."""
     steps = options.saves * options.steps_between + options.steps_between - 1
-    # fmt: off
-    command = ["mpirun", "-np", str(options.ranks), str(BIN / "fsdp_train"), "--model", str(work / "model"),
-               "--tokenizer", "bytes",
-               "--wrap", "block", "-s", str(options.seq_length), "-b", "1", "--max-steps", str(steps),
-               "--set", "measure=off",
-               "--save-dir", str(work), "-e", mode, "--ckpt-freq", str(options.steps_between),
-               "--ckpt-async", mode, "--ckpt-keep", "1"]
-    # fmt: on
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | MPI_ENVIRONMENT)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(command)}: status {done.returncode}\n{done.stdout}{done.stderr}")
-    lines = [json.loads(line) for line in (work / mode / "log.jsonl").read_text().splitlines()]
+    said = running.call([BIN / "fsdp_train", "--model", work / "model", "--tokenizer", "bytes",
+                         "--wrap", "block", "-s", options.seq_length, "-b", 1, "--max-steps", steps,
+                         "--set", "measure=off", "--save-dir", work, "-e", mode,
+                         "--ckpt-freq", options.steps_between, "--ckpt-async", mode, "--ckpt-keep", 1],
+                        ranks=options.ranks)
+    lines = running.log_of(work / mode / "log.jsonl")
     size = sum(p.stat().st_size for p in (work / mode).glob("step-*/*"))
-    parameters = next(line for line in done.stdout.splitlines() if line.startswith("model:"))
+    parameters = next(line for line in said.splitlines() if line.startswith("model:"))
     shutil.rmtree(work / mode)
     return lines, size, parameters.split(",", 1)[1].rsplit(",", 1)[0].strip()
 

@@ -25,7 +25,7 @@ import tempfile
 import time
 
 from compare_samples import DATA_ORDER_STREAM, OPTIMIZER, permute
-from documents import write
+from running import llama, write
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SEQ, BATCH = 64, 4
@@ -38,11 +38,8 @@ CONFIGS = {
              "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128, "vocab_size": 256,
              "layer_norm_epsilon": 1e-5, "initializer_range": 0.02, "attn_pdrop": 0.0, "embd_pdrop": 0.0,
              "resid_pdrop": 0.0},
-    "llama": {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
-              "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 2, "num_attention_heads": 4,
-              "num_key_value_heads": 2, "max_position_embeddings": 128, "vocab_size": 256,
-              "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": False,
-              "initializer_range": 0.02},
+    "llama": llama(hidden_size=64, intermediate_size=176, num_hidden_layers=2, num_attention_heads=4,
+                   num_key_value_heads=2, max_position_embeddings=128, vocab_size=256),
 }  # fmt: skip
 
 

@@ -18,30 +18,21 @@ import json
 import pathlib
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "bench"))
 
-from price_check import ENVIRONMENT  # noqa: E402
+from running import call, log_of  # noqa: E402
 from simulating import frameworks, profiles  # noqa: E402
 
 GIB = 1 << 30
 
 
-def run(command, statuses=(0,)):
-    process = subprocess.run([str(word) for word in command], capture_output=True, text=True, env=ENVIRONMENT,
-                             check=False)  # fmt: skip
-    if process.returncode not in statuses:
-        sys.exit(f"{' '.join(map(str, command))}\n{process.stderr}")
-    return process.stdout
-
-
 def plan(args, *words):
     """What fsdp_plan says, also of what is larger than a limit (4)."""
-    return json.loads(run([args.build / "bin/fsdp_plan", *words, "--json"], (0, 4)))
+    return json.loads(call([args.build / "bin/fsdp_plan", *words, "--json"], (0, 4)))
 
 
 # ---- Memory
@@ -271,9 +262,9 @@ def search(args):
     for what, words, wanted in SEARCHES:
         command = [args.build / "bin/fsdp_plan", "--search", *words, "--ranks-per-node", 8]
         print(f"### {what}\n\n```\n$ {' '.join(map(str, ['fsdp_plan', *command[1:]]))}")
-        said = run(command)
+        said = call(command)
         print(said.rstrip() + "\n```\n", flush=True)
-        answer = json.loads(run([*command, "--json"]))
+        answer = json.loads(call([*command, "--json"]))
         mesh = answer["plans"][0]["options"]["mesh"]
         right &= wanted(sizes_of(mesh))
         print(f"chosen: {mesh}\n")
@@ -289,10 +280,6 @@ def skewed_text(path):
              for _ in range(60)]
     weights = [1 / (rank + 1) ** 2.0 for rank in range(len(words))]
     path.write_text(" ".join(numbers.choices(words, weights, k=90000)), encoding="utf-8")
-
-
-def loads_of(log):
-    return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
 
 
 BALANCES = (
@@ -330,10 +317,8 @@ def balance(args):
                            "--max-steps", args.steps, "--lr", args.lr, "--wrap", "block",
                            "--set", "measure=off", "--log", log,
                            "--routing-record", folder / f"{ranks}.routes", *words]
-                if ranks > 1:
-                    command = ["mpirun", "-np", ranks, *command]
-                run(command)
-                logs.append(loads_of(log))
+                call(command, ranks=ranks)
+                logs.append(log_of(log))
             curves.append((what, logs[0]))
             last = logs[0][-10:]
             layers = max(max(line["moe/load_max"]) for line in last)

@@ -22,7 +22,6 @@ import os
 import pathlib
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -30,7 +29,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "bench"))
 
-from price_check import ENVIRONMENT  # noqa: E402
+from running import call, log_of, measure_profile  # noqa: E402
 
 TOKENS, SEQ, WARM_UP = 2048, 512, 2
 # 4 layers x 128 x 4 slots x 3 x 512 x 256 weights of 4 bytes are 3.2 GB, and their gradients.
@@ -79,14 +78,6 @@ def worker(folder, implementation, tokens, steps, threads):
     print(json.dumps(seconds))
 
 
-def call(command, **environment):
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True,
-                          env=ENVIRONMENT | environment, check=False)  # fmt: skip
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(map(str, command))}\n{done.stderr[-2000:]}")
-    return done.stdout
-
-
 def theirs(args, folder, implementation, tokens):
     threads = str(args.threads)
     said = call([args.python, __file__, "--worker", implementation, "--folder", folder, "--tokens", tokens,
@@ -103,8 +94,8 @@ def ours(args, folder, ranks, words=()):
                "-b", TOKENS // SEQ // ranks, "--wrap", "block", "--lr", "1e-4", "--set", "measure=off",
                "--threads", args.threads if ranks == 1 else 1, "--max-steps", args.steps, "--log", log,
                *words]
-    call(["mpirun", "-np", ranks, *command] if ranks > 1 else command)
-    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()[WARM_UP:]]
+    call(command, ranks=ranks)
+    lines = log_of(log)[WARM_UP:]
     return [line["time/total"] / 1e3 for line in lines], [line["moe/imbalance"] for line in lines]
 
 
@@ -131,8 +122,7 @@ def beside_transformers(args, folder):
 
 def beside_prices(args, folder):
     if not args.profile:
-        args.profile = pathlib.Path(folder) / "profile.yaml"
-        call(["mpirun", "-np", 2, args.build / "bin/fsdp_profile", "--seconds", 60, "--output", args.profile])
+        args.profile = measure_profile(args.build, 2, pathlib.Path(folder) / "profile.yaml", "--seconds", 60)
     meshes = {"experts gathered": ["--mesh", "fsdp=2"], "expert=2": ["--mesh", "fsdp=1,expert=2"]}
     seconds, loads = {name: [] for name in meshes}, {name: [] for name in meshes}
     for _ in range(args.rounds):

@@ -20,18 +20,15 @@ import pathlib
 import random
 import resource
 import statistics
-import subprocess
 import sys
 import tempfile
 
-from documents import write
+from running import call, llama, log_of, measure_profile, write
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SEQ, WARM_UP_STEPS = 2048, 2
-MODEL = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
-         "hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 4, "num_attention_heads": 4,
-         "num_key_value_heads": 2, "vocab_size": 256, "max_position_embeddings": SEQ, "rms_norm_eps": 1e-5,
-         "rope_theta": 10000.0, "tie_word_embeddings": False, "initializer_range": 0.02}  # fmt: skip
+MODEL = llama(hidden_size=128, intermediate_size=352, num_hidden_layers=4, num_attention_heads=4,
+              num_key_value_heads=2, vocab_size=256, max_position_embeddings=SEQ)
 LENGTHS = ((120, 0.9), (300, 1.0), (700, 0.9))  # mean, deviation of the logarithm
 MIDDLE = LENGTHS[1]
 WAYS = {"best-fit": ("--packing", "best-fit"), "off": ("--packing", "off"),
@@ -60,14 +57,10 @@ def run(args, work, steps, data, *options):
     log.unlink(missing_ok=True)
     command = [args.build / "bin/fsdp_train", *arguments(args, work, data, *options), "--set", "measure=off",
                "--max-steps", WARM_UP_STEPS + steps, "--log", log, "--log-freq", 1000]
-    command = ["mpirun", "-np", args.ranks, *command] if args.ranks > 1 else command
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    process = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+    call(command, ranks=args.ranks)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    if process.returncode != 0:
-        sys.exit(f"packing: {process.stderr}")
-    lines = [json.loads(line) for line in log.read_text().splitlines()][WARM_UP_STEPS:]
-    return lines, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return log_of(log)[WARM_UP_STEPS:], after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def rate(args, work, data, options):
@@ -101,10 +94,7 @@ def price(args, work, files, lines):
     for key, data in files.items():
         command = [args.build / "bin/fsdp_plan", *arguments(args, work, data, *WAYS["best-fit"]), "--ranks",
                    args.ranks, "--ranks-per-node", args.ranks, "--price", "--profile", args.profile, "--json"]
-        process = subprocess.run([str(part) for part in command], capture_output=True, text=True)
-        if process.returncode != 0:
-            sys.exit(f"packing: {process.stderr}")
-        expected[key] = json.loads(process.stdout)["time"]["step_ms"]
+        expected[key] = json.loads(call(command))["time"]["step_ms"]
     for _ in range(args.rounds):
         for key, data in files.items():
             steps, _ = run(args, work, args.price_steps, data, *WAYS["best-fit"])
@@ -147,10 +137,7 @@ def main():
             write_documents(files[mean, deviation], mean, deviation, 4_000_000 // mean)
         priced = args.clock == "wall" and args.only != "speed"
         if not args.profile and priced:
-            args.profile = work / "here.yaml"
-            command = ["mpirun", "-np", args.ranks, args.build / "bin/fsdp_profile", "--backend", "cpu",
-                       "--output", args.profile]
-            subprocess.run([str(part) for part in command], check=True)
+            args.profile = measure_profile(args.build, args.ranks, work / "here.yaml")
         good = args.only == "price" or speed(args, work, files[MIDDLE], lines)
         if priced:
             good &= price(args, work, files, lines)

@@ -34,13 +34,12 @@ import os
 import pathlib
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 
+import running
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-ENVIRONMENT = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-                            "OMPI_MCA_rmaps_base_oversubscribe": "1"}  # fmt: skip
 WARM_UP_STEPS = 2
 TRACED_STEPS = 5
 TOKENS = 400000
@@ -70,11 +69,9 @@ def write_tokens(vocabulary, file):
 
 def write_model(name, folder):
     family, hidden, layers, heads, kv_heads, intermediate, vocabulary = SHAPES[name]
-    llama = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
-             "hidden_size": hidden, "intermediate_size": intermediate, "num_hidden_layers": layers,
-             "num_attention_heads": heads, "num_key_value_heads": kv_heads, "vocab_size": vocabulary,
-             "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
-             "tie_word_embeddings": False, "initializer_range": 0.02}  # fmt: skip
+    llama = running.llama(hidden_size=hidden, intermediate_size=intermediate, num_hidden_layers=layers,
+                          num_attention_heads=heads, num_key_value_heads=kv_heads, vocab_size=vocabulary,
+                          max_position_embeddings=2048)
     gpt2 = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "activation_function": "gelu_new",
             "n_embd": hidden, "n_inner": intermediate, "n_layer": layers, "n_head": heads,
             "vocab_size": vocabulary, "n_positions": 2048, "layer_norm_epsilon": 1e-5,
@@ -126,12 +123,10 @@ def price(args, folder, name, options, ranks, *more):
     command = [args.build / "bin/fsdp_plan", *arguments(folder, name, options), "--ranks", str(ranks),
                "--ranks-per-node", str(ranks), "--price", "--profile", args.profile, "--json",
                *more]  # fmt: skip
-    process = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT)
-    if process.returncode != 0:
-        if process.returncode == 2:
-            return None
-        sys.exit(process.stderr)
-    time = json.loads(process.stdout)["time"]
+    said = running.call(command, (0, 2))
+    if not said:
+        return None
+    time = json.loads(said)["time"]
     return time["step_ms"], time["step_low_ms"], time["step_high_ms"]
 
 
@@ -161,14 +156,10 @@ def run(args, folder, row, *more):
     if more:
         steps = WARM_UP_STEPS + TRACED_STEPS
     words = arguments(folder, row["model"], row["options"])
-    command = ["mpirun", "-np", str(row["ranks"]), args.build / "bin/fsdp_train", *words, "--init",
-               "random", "--data", folder / row["model"] / "tokens.bin", "--set", "measure=off",
-               "--max-steps", str(steps), "--log", log, *more]  # fmt: skip
-    process = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT)
-    if process.returncode != 0:
-        sys.exit(f"{' '.join(map(str, command))}\n{process.stderr}")
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
-    row["steps"] += [line["time/total"] for line in lines[WARM_UP_STEPS:]]
+    running.call(["mpirun", "-np", row["ranks"], args.build / "bin/fsdp_train", *words, "--init", "random",
+                  "--data", folder / row["model"] / "tokens.bin", "--set", "measure=off", "--max-steps",
+                  steps, "--log", log, *more])  # fmt: skip
+    row["steps"] += [line["time/total"] for line in running.log_of(log)[WARM_UP_STEPS:]]
 
 
 # ---- Ops
@@ -294,16 +285,6 @@ def parse():
     return parser.parse_args()
 
 
-def measure_profile(args, folder):
-    args.profile = folder / "here.yaml"
-    subprocess.run(["mpirun", "-np", str(max(args.ranks)), args.build / "bin/fsdp_profile", "--backend",
-                    "cpu", "--output", args.profile], check=True, env=ENVIRONMENT)  # fmt: skip
-
-
-def earlier_rows(args):
-    return [json.loads(line) for file in args.earlier for line in file.read_text().splitlines()]
-
-
 def complete(args, folder, row):
     """Traces the row and keeps it, also if what comes after it is cut off."""
     compare_ops(args, folder, row)
@@ -317,7 +298,7 @@ def check_ops(args, folder, given):
     rows = []
     for _ in range(args.rounds):
         if not given:
-            measure_profile(args, folder)
+            args.profile = running.measure_profile(args.build, max(args.ranks), folder / "here.yaml")
         drawn = draw_all(args, folder)
         for row in drawn:
             complete(args, folder, row)
@@ -327,7 +308,7 @@ def check_ops(args, folder, given):
 
 def check_steps(args, folder, given):
     if args.rounds and not given:
-        measure_profile(args, folder)
+        args.profile = running.measure_profile(args.build, max(args.ranks), folder / "here.yaml")
     drawn = draw_all(args, folder) if args.rounds else []
     for _ in range(args.rounds):
         for row in drawn:
@@ -343,7 +324,7 @@ def main():
     folder = pathlib.Path(tempfile.mkdtemp(prefix="price_check_"))
     for name in SHAPES:
         write_model(name, folder)
-    earlier = earlier_rows(args)
+    earlier = [row for file in args.earlier for row in running.log_of(file)]
     if args.rows:
         args.rows.write_text("")
     drawn = check_ops(args, folder, given) if args.ops else check_steps(args, folder, given)

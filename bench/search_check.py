@@ -14,14 +14,14 @@ import argparse
 import json
 import pathlib
 import statistics
-import subprocess
 import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "bench"))
 
-from price_check import ENVIRONMENT, SHAPES, WARM_UP_STEPS, write_model  # noqa: E402
+from price_check import SHAPES, WARM_UP_STEPS, write_model  # noqa: E402
+from running import call, log_of, measure_profile  # noqa: E402
 
 RANKS = 4
 WANTED = 1.10
@@ -42,13 +42,6 @@ def settings(batch):
     return [[str(word) for word in row] for row in rows]
 
 
-def call(command):
-    process = subprocess.run([str(word) for word in command], capture_output=True, text=True, env=ENVIRONMENT)
-    if process.returncode != 0:
-        sys.exit(f"{' '.join(map(str, command))}\n{process.stderr}")
-    return process.stdout
-
-
 def plan(args, model, *more):
     return [args.build / "bin/fsdp_plan", *model, "--ranks", RANKS, "--ranks-per-node", RANKS, "--profile",
             args.profile, *more]  # fmt: skip
@@ -61,7 +54,7 @@ def run_once(args, folder, words):
     call(["mpirun", "-np", RANKS, args.build / "bin/fsdp_train", *words, "--init", "random", "--tokenizer",
           "bytes", "--set", "measure=off", "--max-steps", WARM_UP_STEPS + args.steps,
           "--log", log])  # fmt: skip
-    return [json.loads(line)["time/total"] for line in log.read_text().splitlines()[WARM_UP_STEPS:]]
+    return [line["time/total"] for line in log_of(log)[WARM_UP_STEPS:]]
 
 
 def parse():
@@ -85,9 +78,7 @@ def main():
     folder = pathlib.Path(tempfile.mkdtemp(prefix="search_check_"))
     write_model(args.model, folder)
     if not args.profile:
-        args.profile = folder / "here.yaml"
-        call(["mpirun", "-np", RANKS, args.build / "bin/fsdp_profile", "--backend", "cpu", "--output",
-              args.profile])  # fmt: skip
+        args.profile = measure_profile(args.build, RANKS, folder / "here.yaml")
     model = ["--model", folder / args.model, "--backend", "cpu", "-s", args.seq]
     best = folder / "best.yaml"
     call(plan(args, model, "--search", "--global-batch", args.global_batch, "--save-plan", best))

@@ -14,15 +14,12 @@ import pathlib
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import programs  # noqa: E402
 
-# In memory, if there is such a folder: a slow disk is not to look like a stopped rank.
-MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_gpu_", dir=MEMORY))
+work = programs.folder("gpu", memory=True)
 ON_CPU = "FSDP_SIMT" in os.environ
 STEPS, GLOBAL_BATCH, SEQ = (2, 4, 12) if ON_CPU else (5, 8, 64)
 SHARED = ("--backend", "cuda", "--set", "allow-shared-gpu=on")
@@ -52,13 +49,10 @@ def has_launcher():
 
 def losses(name, *arguments, ranks=1):
     log = work / f"{name}.jsonl"
-    process = programs.run(
-        *("fsdp_train", "--model", "tiny", "-s", SEQ, "-b", GLOBAL_BATCH // ranks, "--max-steps", STEPS),
-        *("--lr", "1e-3", "--wrap", "block", "--log", log, *arguments),
-        ranks=ranks if ranks > 1 else None,
-    )
-    assert process.returncode == 0, (name, process.returncode, process.stdout, process.stderr)
-    return [json.loads(line)["loss"] for line in log.read_text().splitlines()]
+    programs.run("fsdp_train", "--model", "tiny", "-s", SEQ, "-b", GLOBAL_BATCH // ranks,
+                 "--max-steps", STEPS, "--lr", "1e-3", "--wrap", "block", "--log", log, *arguments,
+                 ranks=ranks if ranks > 1 else None, status=0)  # fmt: skip
+    return [line["loss"] for line in programs.log_of(log)]
 
 
 def agree():
@@ -137,15 +131,12 @@ def mesh_run(model, dtype, *arguments, ranks=1, steps=MESH_STEPS, environment=No
     (folder / "config.json").write_text(json.dumps(MODELS[model]))
     log = folder / "log.jsonl"
     log.unlink(missing_ok=True)
-    process = programs.run(
-        *("fsdp_train", "--model", folder, "--init", "random", "--tokenizer", "bytes", "-s", MESH_SEQ),
-        *("-b", MESH_BATCH, "--max-steps", MESH_STEPS, "--lr", "1e-3", "--wrap", "block", "--log", log),
-        *("--param-dtype", dtype, *arguments),
-        ranks=ranks if ranks > 1 else None, env=os.environ | (environment or {}),
-    )
+    programs.run("fsdp_train", "--model", folder, "--init", "random", "--tokenizer", "bytes", "-s", MESH_SEQ,
+                 "-b", MESH_BATCH, "--max-steps", MESH_STEPS, "--lr", "1e-3", "--wrap", "block", "--log", log,
+                 "--param-dtype", dtype, *arguments, ranks=ranks if ranks > 1 else None, status=0,
+                 env=os.environ | (environment or {}))  # fmt: skip
     what = (model, dtype, arguments, environment)
-    assert process.returncode == 0, (what, process.returncode, process.stdout, process.stderr)
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    lines = programs.log_of(log)
     assert len(lines) == steps, (what, lines)
     for line in lines:
         for figure in ("valley_bytes", "peak_bytes", "host_valley_bytes", "host_peak_bytes"):
@@ -262,9 +253,8 @@ def save():
     os.environ["FSDP_SIMT_SLOW_COPY"] = "1:300"  # times three for each of about ten units
     saving = ("--save-dir", work, "--ckpt-freq", 1, "--comm-timeout", 2, "--wrap", "block",
               "--ckpt-async", "off")
-    process = programs.run("fsdp_train", "--model", "tiny", "-s", SEQ, "-b", 1, "--max-steps", 2, *SHARED,
-                           *saving, "-e", "saved", ranks=2)  # fmt: skip
-    assert process.returncode == 0, (process.stdout, process.stderr)
+    programs.run("fsdp_train", "--model", "tiny", "-s", SEQ, "-b", 1, "--max-steps", 2, *SHARED,
+                 *saving, "-e", "saved", ranks=2, status=0)  # fmt: skip
     print("a slow save is waited for", flush=True)
     a_rank_gets("STOP", 40, "no progress for 2 s (--comm-timeout)", *map(str, saving), "-e", "stopped")
     del os.environ["FSDP_SIMT_SLOW_COPY"]
@@ -279,10 +269,8 @@ def gpu_count():
 
 
 def refuse():
-    process = programs.run("fsdp_train", "--backend", "cuda", "--model", "llama2-70b", "-s", 64)
-    assert process.returncode == 4, (process.returncode, process.stderr)
-    assert len(programs.errors(process, "fsdp_train")) == 1, process.stderr
-    print(programs.errors(process, "fsdp_train")[0], flush=True)
+    print(programs.refused("fsdp_train", "--backend", "cuda", "--model", "llama2-70b", "-s", 64, status=4),
+          flush=True)
     if not has_launcher():
         return 77
     too_many = gpu_count() + 1
@@ -296,5 +284,4 @@ PARTS = {"agree": agree, "meshes": meshes, "kill": kill, "stop": stop, "save": s
 
 if __name__ == "__main__":
     results = [PARTS[name]() for name in sys.argv[1:] or PARTS]
-    shutil.rmtree(work, ignore_errors=True)
     sys.exit(max(results))

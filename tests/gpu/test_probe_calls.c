@@ -2,12 +2,8 @@
 // it is given, and none of that may be among what is then timed.
 #include "runtime/comm/world.h"
 #include "runtime/probe/run.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -40,12 +36,10 @@ static fsdp_world *world; // MPI starts once
 
 static int create_world(void **state) {
   fsdp_error error = {0};
-  (void)state;
   return fsdp_world_create(NULL, NULL, &world, &error) != FSDP_OK;
 }
 
 static int destroy_world(void **state) {
-  (void)state;
   fsdp_world_destroy(world);
   return 0;
 }
@@ -76,9 +70,8 @@ static void close_probe(probe *self) {
   fsdp_device_profile_destroy(self->profile);
 }
 
-static void operands_are_numbers(void **state) {
+TEST(operands_are_numbers) {
   fsdp_gpu gpu;
-  (void)state;
   probe self = open_probe(&gpu, "167772160");
   const fsdp_op_attrs attrs = {.batch = 1,
                                .seq = ROWS,
@@ -121,9 +114,8 @@ static fsdp_profile_sustained sustained_at(probe *self, double flops_per_s) {
 }
 
 // The layer is halved until it fits. Nothing is faster in a step than its rate says.
-static void ratios_of_a_step_are_measured(void **state) {
+TEST(ratios_of_a_step_are_measured) {
   fsdp_gpu gpu;
-  (void)state;
   probe self = open_probe(&gpu, "139460608"); // 1.25 MiB beside the workspace of products
   probe_fill(&self, FSDP_BF16);
   const fsdp_profile_sustained slower = sustained_at(&self, 1e15), faster = sustained_at(&self, 1);
@@ -134,7 +126,5 @@ static void ratios_of_a_step_are_measured(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(operands_are_numbers),
-                                     cmocka_unit_test(ratios_of_a_step_are_measured)};
-  return cmocka_run_group_tests(tests, create_world, destroy_world);
+  return run_all_tests(create_world, destroy_world);
 }

@@ -1,16 +1,11 @@
 // The host arena of the CUDA device: mapped, registered and freed, by what the system says of its pages.
 #include "runtime/device/device.h"
+#include "tests/support/unit_test.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-
-#include <cmocka.h>
 
 enum { PAGE = 4096, HUGE_PAGE = 2 << 20 };
 
@@ -34,8 +29,7 @@ static int64_t resident(const unsigned char *memory, int64_t bytes) {
 
 // Every page is there before it is registered, none after it is freed, and the arena can be used to its last
 // byte.
-static void pages_come_and_go(void **state) {
-  (void)state;
+TEST(pages_come_and_go) {
   static const int64_t sizes[] = {1, PAGE, PAGE + 1, HUGE_PAGE - 1, HUGE_PAGE, 5 * (int64_t)HUGE_PAGE + 4097};
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
     for (int poisoned = 0; poisoned < 2; poisoned++) {
@@ -58,19 +52,10 @@ static void pages_come_and_go(void **state) {
 }
 
 // More than there is of addresses.
-static void too_much_is_said(void **state) {
-  (void)state;
+TEST(too_much_is_said) {
   fsdp_device *device = NULL;
   fsdp_error error = {0};
   assert_int_equal(create(INT64_C(1) << 50, false, &device, &error), FSDP_ERR_CAPACITY);
   assert_non_null(strstr(error.message, "the pinned host arena of 1125899906842624 bytes"));
   assert_non_null(strstr(error.message, strerror(ENOMEM)));
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(pages_come_and_go),
-      cmocka_unit_test(too_much_is_said),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

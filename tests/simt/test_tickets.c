@@ -1,13 +1,7 @@
 // Tickets of the CUDA device: what is complete when a stream is synchronised with one. The emulated streams
 // run their queues only while somebody waits for them, so what nobody waited for shows.
 #include "runtime/device/device.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/support/unit_test.h"
 
 static void count(void *argument) {
   ++*(int *)argument;
@@ -18,8 +12,7 @@ static void notify(const fsdp_work *work, const fsdp_stream_context *context) {
 
 // Ticket N of a stream is its N-th piece of work, whether or not it is marked as awaited; ticket 0 is
 // complete before there is any.
-static void tickets_are_waited_for(void **state) {
-  (void)state;
+TEST(tickets_are_waited_for) {
   for (int awaited = 0; awaited < 2; awaited++) {
     fsdp_device *device = NULL;
     fsdp_error error = {0};
@@ -40,9 +33,4 @@ static void tickets_are_waited_for(void **state) {
     }
     device->table->destroy(device);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(tickets_are_waited_for)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

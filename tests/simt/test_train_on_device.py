@@ -4,14 +4,12 @@ shapes and orders of its streams included; what it cannot do it says; and waits 
 import json
 import os
 import pathlib
-import subprocess
 import sys
-import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import programs  # noqa: E402
 
-work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_device_"))
+work = programs.folder("device")
 # As few elements as make every kernel's edges: nothing is a multiple of 8 or of a tile.
 ODD = {"hidden_size": 60, "num_attention_heads": 3, "num_key_value_heads": 1, "intermediate_size": 52,
        "vocab_size": 263}
@@ -40,14 +38,14 @@ def train(name, *arguments, model=programs.CONFIG, status=0, **environment):
     process = programs.run(
         "fsdp_train", "--model", folder, "--init", "random", "--tokenizer", "bytes", "-s", 9, "-b", 2,
         "--max-steps", 2,
-        *("--lr", "1e-3", "--wrap", "block", "--log", log, *arguments), env=os.environ | environment)
-    assert process.returncode == status, (name, process.returncode, process.stdout, process.stderr)
+        *("--lr", "1e-3", "--wrap", "block", "--log", log, *arguments), env=os.environ | environment,
+                           status=status)
     train.notes = [line for line in process.stderr.splitlines() if line.startswith("fsdp_train: note: ")]
     if status:
         messages = programs.errors(process, "fsdp_train")
         assert len(messages) == 1, process.stderr
         return messages[0]
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    lines = programs.log_of(log)
     for line in lines:  # what the calls were given is what was planned
         for figure in ("valley_bytes", "peak_bytes", "host_valley_bytes", "host_peak_bytes"):
             assert line[figure] == line["planned_" + figure], (name, figure, line)
@@ -185,22 +183,17 @@ def nccl_is_loaded():
     train("alone", "--backend", "cuda", FSDP_SIMT_NCCL="0")
     for version, note in (("22200", True), ("22600", False)):
         process = programs.run("fsdp_train", "--backend", "cuda", "-s", 8, "--max-steps", 1, "-b", 1, ranks=2,
-                               env=os.environ | {"FSDP_SIMT_GPUS": "2", "FSDP_SIMT_NCCL": version})
-        assert process.returncode == 0, process.stderr
+                               env=os.environ | {"FSDP_SIMT_GPUS": "2", "FSDP_SIMT_NCCL": version}, status=0)
         assert ("NCCL 2.22.0 cannot order the collectives" in process.stderr) == note, process.stderr
 
 
 def refused_on_two_ranks(*arguments, **environment):
     process = programs.run("fsdp_train", "--backend", "cuda", "-s", 8, *arguments, ranks=2,
-                           env=os.environ | environment)
-    assert process.returncode == 5, process.stderr
+                           env=os.environ | environment, status=5)
     return programs.errors(process, "fsdp_train")[0]
 
 
-for test in (odd_shapes_train_as_on_the_cpu, routed_experts_train_as_on_the_cpu,
-             documents_and_dropout_train_as_on_the_cpu, no_order_of_the_streams_matters,
-             a_driver_may_refuse_to_wait_for_the_host,
-             a_driver_may_refuse_to_register_memory, what_cannot_be_is_said):
-    test()
-    print(f"{test.__name__}: passed", flush=True)
-subprocess.run(["rm", "-rf", str(work)], check=True)
+programs.run_tests([odd_shapes_train_as_on_the_cpu, routed_experts_train_as_on_the_cpu,
+                    documents_and_dropout_train_as_on_the_cpu, no_order_of_the_streams_matters,
+                    a_driver_may_refuse_to_wait_for_the_host, a_driver_may_refuse_to_register_memory,
+                    what_cannot_be_is_said])

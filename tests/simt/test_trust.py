@@ -9,12 +9,11 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import programs  # noqa: E402
 
-work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_trust_"))
+work = programs.folder("trust")
 # Heads that tensor cores take; products whose sums are of more terms than an algorithm's.
 MODEL = programs.CONFIG | {"hidden_size": 72, "head_dim": 64, "intermediate_size": 160}
 (work / "config.json").write_text(json.dumps(MODEL))
@@ -39,7 +38,7 @@ class Run:
         self.output = process.stdout
         self.notes = [line for line in process.stderr.splitlines() if ": note: " in line]
         self.errors = programs.errors(process, "fsdp_train")
-        lines = [json.loads(line) for line in log.read_text().splitlines()] if not status else []
+        lines = programs.log_of(log) if not status else []
         self.numbers = [(line["loss"], line["grad_norm"]) for line in lines]
 
     def products(self):
@@ -245,4 +244,3 @@ for test in (test for group in sys.argv[1:] or GROUPS for test in GROUPS[group])
         continue
     test()
     print(f"{test.__name__}: passed", flush=True)
-shutil.rmtree(work)

@@ -148,48 +148,6 @@ std::string cut_text(const cut &how) {
   return text;
 }
 
-// Rows at the end of which every position is padding: M or more.
-int64_t padding_at_end(const fsdp_row_map &map, int64_t M) {
-  std::vector<bool> used(size_t(map.batch * map.seq));
-  for (int64_t b = 0; b < map.batch; b++)
-    for (int64_t t = 0; t < map.seq; t++)
-      used[size_t(fsdp_row_of(&map, b, t))] = fsdp_row_position(&map, t) < M;
-  int64_t count = 0;
-  for (size_t row = used.size(); row > 0 && !used[row - 1]; row--) count++;
-  return count;
-}
-
-// A table of M positions, which need not be all that the rows have.
-void positions(fsdp_dtype dtype, const row_shape &s, int64_t M, const cut &how) {
-  fsdp_op_attrs attrs = cut_attrs(attrs_of(s), how);
-  attrs.positions = M;
-  const std::string shape = shape_text(s) + " M" + std::to_string(M) + cut_text(how);
-  twin_case c = twin_of(FSDP_OP_ADD_POSITIONS, attrs, dtype);
-  fsdp_kernel_call call = {};
-  call.kind = c.kind;
-  call.attrs = &attrs;
-  const fsdp_row_map map = fsdp_row_map_of(&call);
-  const int64_t last = fsdp_row_position(&map, s.T - 1), padding = padding_at_end(map, M) * s.C;
-  const int64_t rest = last < M ? (M - 1 - last) * s.C : 0; // of the table
-  c.name += shape;
-  twin_input(&c, dtype, M * s.C);
-  c.operands.back().untouched = rest;
-  twin_update(&c, dtype, s.B * s.T * s.C);
-  c.operands.back().untouched = padding;
-  twin_check(c);
-  for (fsdp_dtype weight_dtype : dtypes)
-    for (bool updates : {false, true}) {
-      c = twin_of(FSDP_OP_POSITIONS_BACKWARD, attrs, dtype);
-      c.name += shape + (updates ? " update" : "") + " d_weight " + fsdp_dtype_name(weight_dtype);
-      c.tolerance = twin_tolerance(weight_dtype);
-      twin_input(&c, dtype, s.B * s.T * s.C);
-      c.operands.back().untouched = padding;
-      twin_result(&c, updates, weight_dtype, M * s.C);
-      if (updates) c.operands.back().untouched = rest;
-      twin_check(c);
-    }
-}
-
 // Of each sequence's positions, the first one of their document: documents of drawn lengths.
 std::vector<int32_t> starts_of(int64_t B, int64_t positions) {
   std::vector<int32_t> starts;
@@ -203,45 +161,51 @@ std::vector<int32_t> starts_of(int64_t B, int64_t positions) {
 
 // The rows' greatest position in its document, and, counted from the end, the rows of which every one is
 // padding: M or more.
-struct document_extent {
+struct position_extent {
   int64_t greatest, padding;
 };
-document_extent extent_of(const fsdp_row_map &map, const std::vector<int32_t> &starts, int64_t positions,
+position_extent extent_of(const fsdp_row_map &map, const std::vector<int32_t> &starts, int64_t positions,
                           int64_t M) {
-  document_extent extent = {};
+  position_extent extent = {};
   std::vector<bool> used(size_t(map.batch * map.seq));
   for (int64_t b = 0; b < map.batch; b++)
     for (int64_t t = 0; t < map.seq; t++) {
       const int64_t position = fsdp_row_position(&map, t);
-      const int64_t in_document = position - starts[size_t(b * positions + position)];
-      extent.greatest = std::max(extent.greatest, in_document);
-      used[size_t(fsdp_row_of(&map, b, t))] = in_document < M;
+      const int64_t start = starts.empty() ? 0 : starts[size_t(b * positions + position)];
+      extent.greatest = std::max(extent.greatest, position - start);
+      used[size_t(fsdp_row_of(&map, b, t))] = position - start < M;
     }
   for (size_t row = used.size(); row > 0 && !used[row - 1]; row--) extent.padding++;
   return extent;
 }
 
-// Positions that count from the start of a document, in sequences of `positions`.
-void document_positions(fsdp_dtype dtype, const row_shape &s, int64_t M, const cut &how, int64_t positions) {
+// A table of M positions, which need not be all that the rows have. They count from the start of a document,
+// in sequences of `documents` positions, unless that is 0.
+void positions(fsdp_dtype dtype, const row_shape &s, int64_t M, const cut &how, int64_t documents = 0) {
   fsdp_op_attrs attrs = cut_attrs(attrs_of(s), how);
   attrs.positions = M;
-  attrs.documents = positions;
+  attrs.documents = documents;
   fsdp_kernel_call call = {};
   call.kind = FSDP_OP_ADD_POSITIONS;
   call.attrs = &attrs;
   const fsdp_row_map map = fsdp_row_map_of(&call);
-  const std::vector<int32_t> starts = starts_of(s.B, positions);
-  const document_extent extent = extent_of(map, starts, positions, M);
-  const int64_t unread = positions - 1 - fsdp_row_position(&map, s.T - 1);
-  const std::string shape = shape_text(s) + " M" + std::to_string(M) + cut_text(how) + " documents";
+  const std::vector<int32_t> starts = starts_of(s.B, documents);
+  const position_extent extent = extent_of(map, starts, documents, M);
+  const int64_t rest = extent.greatest < M ? (M - 1 - extent.greatest) * s.C : 0; // of the table
+  const std::string shape =
+      shape_text(s) + " M" + std::to_string(M) + cut_text(how) + (documents > 0 ? " documents" : "");
+  const auto add_starts = [&](twin_case *c) {
+    if (documents == 0) return;
+    twin_integers(c, starts);
+    c->operands.back().untouched = documents - 1 - fsdp_row_position(&map, s.T - 1);
+  };
   twin_case c = twin_of(FSDP_OP_ADD_POSITIONS, attrs, dtype);
   c.name += shape;
   twin_input(&c, dtype, M * s.C);
-  c.operands.back().untouched = extent.greatest < M ? (M - 1 - extent.greatest) * s.C : 0;
+  c.operands.back().untouched = rest;
   twin_update(&c, dtype, s.B * s.T * s.C);
   c.operands.back().untouched = extent.padding * s.C;
-  twin_integers(&c, starts);
-  c.operands.back().untouched = unread;
+  add_starts(&c);
   twin_check(c);
   for (fsdp_dtype weight_dtype : dtypes)
     for (bool updates : {false, true}) {
@@ -251,8 +215,8 @@ void document_positions(fsdp_dtype dtype, const row_shape &s, int64_t M, const c
       twin_input(&c, dtype, s.B * s.T * s.C);
       c.operands.back().untouched = extent.padding * s.C;
       twin_result(&c, updates, weight_dtype, M * s.C);
-      twin_integers(&c, starts);
-      c.operands.back().untouched = unread;
+      if (updates && documents == 0) c.operands.back().untouched = rest;
+      add_starts(&c);
       twin_check(c);
     }
 }
@@ -461,13 +425,13 @@ void twin_rows() {
     for (const head_shape &s : head_shapes)
       for (int64_t first : {0, 1000}) ropes(dtype, s, {first, 1, 0});
     ropes(dtype, {2, 70, 2, 1, 64}, {0, 1, 0}, 70);
-    document_positions(dtype, {2, 70, 72}, 70, {0, 1, 0}, 70);
-    document_positions(dtype, {1, 40, 9}, 4, {0, 1, 0}, 40);
+    positions(dtype, {2, 70, 72}, 70, {0, 1, 0}, 70);
+    positions(dtype, {1, 40, 9}, 4, {0, 1, 0}, 40);
     for (const cut &how : cuts) {
       ropes(dtype, {3, 24, 3, 1, 16}, how);
       for (int64_t M : {12, 25, 60}) positions(dtype, {3, 24, 40}, M, how);
       ropes(dtype, {3, 24, 3, 1, 16}, how, 60);
-      for (int64_t M : {3, 60}) document_positions(dtype, {3, 24, 40}, M, how, 60);
+      for (int64_t M : {3, 60}) positions(dtype, {3, 24, 40}, M, how, 60);
     }
     for (const head_shape &s : head_shapes) qk_norms(dtype, s);
     qk_norms(dtype, {1, 7, 11, 9, 256}); // more heads than a block has at a time

@@ -1,21 +1,17 @@
 #include "tests/support/harness.h"
 
+#include "models/family.h"
 #include "runtime/base/check.h"
 #include "runtime/checkpoint/weights.h"
 #include "runtime/plan/mesh/boxes.h"
 #include "tests/support/models.h"
 #include "tests/support/random_plan.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 typedef struct run_state {
   const harness_config *config;
@@ -433,6 +429,12 @@ void harness_expect_same(const fsdp_plan_config *config, const int32_t *tokens) 
   fsdp_plan_destroy(plan);
 }
 
+// Of a step of all ranks.
+static int64_t sequences_of(const fsdp_plan *plan) {
+  int part;
+  return fsdp_plan_batch_part(plan, 0, &part) * plan->config.micro_batches * plan->config.batch;
+}
+
 void harness_rows_of_experts(const harness_result *result, int layer, int64_t *rows) {
   char name[64];
   snprintf(name, sizeof name, "model.layers.%d.mlp.gate.e_score_correction_bias", layer);
@@ -441,11 +443,55 @@ void harness_rows_of_experts(const harness_result *result, int layer, int64_t *r
     if (!strcmp(result->gradients[p].name, name)) loads = &result->gradients[p];
   assert_non_null(loads);
   const fsdp_plan_config *c = &result->plan->config;
-  int part;
-  const int64_t parts = fsdp_plan_batch_part(result->plan, 0, &part);
-  const int64_t all = parts * c->micro_batches * c->batch * c->seq * c->model.expert_slots;
+  const int64_t all = sequences_of(result->plan) * c->seq * c->model.expert_slots;
   for (int64_t e = 0; e < c->model.experts; e++) {
     rows[e] = (llround((double)loads->values[e]) + all) / c->model.experts;
     assert_true((double)(rows[e] * c->model.experts - all) == (double)loads->values[e]);
   }
+}
+
+// ---- Gradients against central differences of the loss in double
+
+double *harness_params_after_step(harness_config config) {
+  config.steps = 1;
+  config.gradient_step = -1;
+  harness_result *result = harness_train(&config);
+  if (result->failure[0]) fail_msg("%s", result->failure);
+  const int64_t count = config.plan.model.family->parameter_count(&config.plan.model);
+  double *params = fsdp_alloc((size_t)count * sizeof *params), *at = params;
+  for (int p = 0; p < result->param_count; p++)
+    for (int64_t i = 0; i < result->parameters[p].numel; i++) *at++ = (double)result->parameters[p].values[i];
+  assert_int_equal(at - params, count);
+  harness_free(result);
+  return params;
+}
+
+void harness_check_gradients(harness_config config, double *params, harness_loss *loss, int64_t every) {
+  const double step = 1e-5;
+  config.steps = 2;
+  config.gradient_step = 1;
+  harness_result *result = harness_train(&config);
+  if (result->failure[0]) fail_msg("%s", result->failure);
+  const int64_t begin = sequences_of(result->plan) * config.plan.seq;
+  const int32_t *tokens = config.tokens + begin, *targets = config.targets + begin;
+  assert_true(fabs((double)result->loss[1] - loss(params, tokens, targets)) < 1e-5);
+  int64_t at = 0;
+  for (int p = 0; p < result->param_count; p++) {
+    const harness_tensor *gradient = &result->gradients[p];
+    double error = 0, size = 0;
+    for (int64_t i = 0; i < gradient->numel; i++, at++) {
+      if (at % every) continue;
+      const double kept = params[at];
+      params[at] = kept + step;
+      const double above = loss(params, tokens, targets);
+      params[at] = kept - step;
+      const double expected = (above - loss(params, tokens, targets)) / (2 * step);
+      params[at] = kept;
+      error += pow((double)gradient->values[i] - expected, 2), size += pow(expected, 2);
+    }
+    if (!(sqrt(error) <= 1e-4 * sqrt(size)))
+      fail_msg("%s: gradient off by %.2g of %.2g", gradient->name, sqrt(error), sqrt(size));
+  }
+  assert_int_equal(at, config.plan.model.family->parameter_count(&config.plan.model));
+  harness_free(result);
 }

@@ -3,7 +3,7 @@
 //   harness_config config = {.steps = 3, .lr = 1e-3f};
 //   ... fill config.plan (harness_small_plan gives a start) ...
 //   harness_result *result = harness_train(&config);
-//   ... result->loss[0], harness_find(result->gradients, ...), ...
+//   ... result->loss[0], result->gradients, ...
 //   harness_free(result);
 //
 // With FSDP_TEST_BACKEND=cuda in the environment, plans of one rank run on the GPU; plans of more ranks stay
@@ -126,3 +126,12 @@ void harness_expect_same(const fsdp_plan_config *config, const int32_t *tokens);
 // Rows that each expert of a layer had in the kept step, from the "gradient" of its router's bias, which is
 // experts times these less all routed rows.
 void harness_rows_of_experts(const harness_result *result, int layer, int64_t *rows);
+
+// ---- Gradients against central differences of the loss in double
+
+// A step's mean loss, for all parameters one after another.
+typedef double harness_loss(const double *params, const int32_t *tokens, const int32_t *targets);
+// All of them after one step, when weights are not ones, nor biases zeros. To be freed.
+double *harness_params_after_step(harness_config config);
+// Compares the gradients of the run's second step, which begins with `params`: of every `every`th of them.
+void harness_check_gradients(harness_config config, double *params, harness_loss *loss, int64_t every);

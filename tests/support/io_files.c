@@ -1,16 +1,14 @@
 #include "tests/support/io_files.h"
 
+#include "tests/support/unit_test.h"
+
 #include <ftw.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#include <cmocka.h>
-
-static char folder[256];
+static char folder[256], before[256]; // `before`: the current folder outside of it
 
 const char *io_folder_make(void) {
   const char *base = getenv("TMPDIR");
@@ -38,6 +36,19 @@ int io_tear_down(void **state) {
   (void)state;
   io_folder_remove();
   return 0;
+}
+
+const char *io_folder(void) {
+  return folder;
+}
+
+int io_enter(void **state) {
+  io_set_up(state);
+  return getcwd(before, sizeof before) ? chdir(folder) : 1;
+}
+
+int io_leave(void **state) {
+  return chdir(before) || io_tear_down(state);
 }
 
 const char *io_path(const char *name) {

@@ -10,9 +10,16 @@
 const char *io_folder_make(void);
 void io_folder_remove(void);
 
-// The same around a group of tests: cmocka_run_group_tests(tests, io_set_up, io_tear_down).
+// The same around a test, or around all of a program: run_all_tests(io_set_up, io_tear_down).
 int io_set_up(void **state);
 int io_tear_down(void **state);
+#define TEST_WITH_FOLDER(name) TEST_WITH(name, io_set_up, io_tear_down)
+
+// That folder, which is the current one in tests of TEST_IN_FOLDER.
+const char *io_folder(void);
+int io_enter(void **state);
+int io_leave(void **state);
+#define TEST_IN_FOLDER(name) TEST_WITH(name, io_enter, io_leave)
 
 // The path of `name` in that folder, in one of eight buffers used in rotation.
 const char *io_path(const char *name);

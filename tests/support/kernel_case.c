@@ -5,13 +5,9 @@
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"
 #include "runtime/device/pool.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 
 typedef struct recorder {
   fsdp_access_recorder base;

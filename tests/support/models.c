@@ -3,21 +3,21 @@
 #include "runtime/base/check.h"
 #include "runtime/plan/mesh/units.h"
 #include "runtime/plan/sharding/partition.h"
+#include "tests/support/unit_test.h"
 
 #include <jansson.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
-const fsdp_family *family_of_preset(const char *name) {
+fsdp_model_config model_of_preset(const char *name) {
   fsdp_model_config config;
   fsdp_error error;
   FSDP_CHECK(fsdp_model_preset(name, &config, &error) == FSDP_OK, "%s", error.message);
-  return config.family;
+  return config;
+}
+
+const fsdp_family *family_of_preset(const char *name) {
+  return model_of_preset(name).family;
 }
 
 static fsdp_status read_json(const char *json, fsdp_model_config *config, fsdp_error *error) {

@@ -4,6 +4,8 @@
 #include "models/model.h"
 #include "runtime/plan/plan.h"
 
+// A preset, by its name.
+fsdp_model_config model_of_preset(const char *name);
 // The family of the preset `name`.
 const fsdp_family *family_of_preset(const char *name);
 

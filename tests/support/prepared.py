@@ -3,12 +3,12 @@
 The reader is made from the format's table (runtime/data/token_file.h) and not from the writer.
 """
 
-import os
+import json
 import pathlib
+import shutil
 import struct
 import subprocess
 import sys
-import tempfile
 import zlib
 from array import array
 
@@ -21,27 +21,28 @@ SKIPPED = 77  # to ctest
 sys.path.insert(0, str(ROOT / "scripts"))
 
 
-def prepare(*arguments, **options):
-    """The finished process."""
+def prepare(*arguments, status=None, **options):
+    """The finished process; it must end with `status` if that is given."""
     command = [sys.executable, str(SCRIPT), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, **options)
+    process = subprocess.run(command, capture_output=True, text=True, timeout=240, **options)
+    assert status in (None, process.returncode), process
+    return process
 
 
 def prepare_good(out, *arguments, warning=None):
     """Prepares and reads `out`; with `warning`, one line is said that holds it."""
-    process = prepare("--out", out, *arguments)
-    assert process.returncode == 0, process.stderr
+    process = prepare("--out", out, *arguments, status=0)
     assert process.stderr.count("\n") == (warning is not None), process.stderr
     assert warning is None or warning in process.stderr, process.stderr
     return Tokens(out)
 
 
-def error_of(process, status):
+def error_of(process, status, program="prepare_data.py"):
     """The one message of a call that must fail."""
     assert process.returncode == status, f"status {process.returncode}: {process.stderr}"
-    lines = process.stderr.splitlines()
-    assert len(lines) == 1 and lines[0].startswith("prepare_data.py: error: "), process.stderr
-    return lines[0]
+    (line,) = process.stderr.splitlines()
+    assert line.startswith(f"{program}: error: "), line
+    return line
 
 
 class Tokens:
@@ -89,11 +90,29 @@ class Tokens:
         return [[self.ids[i] for i in range(a, b) if self.learned[i]] for a, b in zip(self.starts, ends)]
 
 
-def run_tests(tests, work):
-    """Runs functions of a folder; the exit status."""
-    failures = 0
+def copy_tokenizer(source, model):
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(source / name, model)
+
+
+def bytes_of_tokens(folder):
+    """What each token of a byte-level BPE stands for: bytes, which GPT-2's alphabet writes as letters; of
+    special ones no bytes."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    letters = {chr(byte): byte for byte in plain}
+    letters |= {chr(256 + i): byte for i, byte in enumerate(sorted(set(range(256)) - set(plain)))}
+    definition = json.loads((folder / "tokenizer.json").read_text())
+    special = {token["id"] for token in definition["added_tokens"]}
+    vocabulary = definition["model"]["vocab"]
+    assert sorted(vocabulary.values()) == list(range(len(vocabulary)))
+    return {i: b"" if i in special else bytes(letters[c] for c in token) for token, i in vocabulary.items()}
+
+
+def run_tests(tests):
+    """Calls each with a folder of its own, and ends the program: with 1 if one of them fails."""
+    failures, work = 0, programs.folder("prepared").resolve()
     for test in tests:
-        folder = pathlib.Path(work) / test.__name__
+        folder = work / test.__name__
         folder.mkdir()
         try:
             test(folder)
@@ -102,7 +121,7 @@ def run_tests(tests, work):
             failures += 1
             line = error.__traceback__.tb_next.tb_lineno
             print(f"FAILED  {test.__name__}, line {line}: {error}")
-    return 1 if failures else 0
+    sys.exit(failures > 0)
 
 
 def run_tests_with(packages, what, tests):
@@ -112,6 +131,5 @@ def run_tests_with(packages, what, tests):
         packages.ensure(packages.default_folder())  # may start the program anew in the environment
     except EnvironmentFailure as failure:
         print(f"SKIPPED: nothing of {what} was tested: {failure}")
-        return SKIPPED
-    with tempfile.TemporaryDirectory(prefix="fsdp_test_") as folder:
-        return run_tests(tests, os.path.realpath(folder))
+        sys.exit(SKIPPED)
+    run_tests(tests)

@@ -1,12 +1,17 @@
-"""What tests of whole programs share: running them, their messages, and a small model's folder."""
+"""What tests of whole programs share: running them, their messages and logs, and a small model's folder."""
 
+import atexit
+import contextlib
 import json
 import os
 import pathlib
 import random
+import shutil
 import struct
 import subprocess
 import sys
+import tempfile
+import time
 
 ROOT = pathlib.Path(os.environ.get("FSDP_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
 BIN = pathlib.Path(os.environ.get("FSDP_BIN_DIR", "build/bin")).resolve()
@@ -63,26 +68,137 @@ def stride(sanitized):
     return sanitized if SLOW and not ALL else 1
 
 
-def run(program, *arguments, ranks=None, timeout=240, **options):
-    """Runs an executable, under mpirun if `ranks` is given; returns the finished process with its output."""
-    command = [str(BIN / program), *map(str, arguments)]
-    if ranks:
-        command = ["mpirun", "-np", str(ranks), *command]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, **options)
+def folder(name, memory=False):
+    """A new folder, removed when the test ends. `memory`: on no disk. On one that others write to, a file may
+    take seconds to become durable: a rank that makes no progress for the short limits of tests."""
+    place = "/dev/shm" if memory and os.access("/dev/shm", os.W_OK) else None
+    path = pathlib.Path(tempfile.mkdtemp(prefix=f"fsdp_{name}_", dir=place))
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path
 
 
-def resident_alone():
-    """Bytes resident at most in a program that does nothing: itself and its libraries, whose pages are in
-    memory as the machine's cache has them."""
-    watch = ("import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True); "
-             "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)")
-    command = [sys.executable, "-c", watch, str(BIN / "fsdp_train"), "--version"]
-    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1]) * 1024
+def command(program, *arguments, ranks=None):
+    """The words that start an executable, under mpirun if `ranks` is given."""
+    launcher = ["mpirun", "-np", str(ranks)] if ranks else []
+    return [*launcher, str(BIN / program), *map(str, arguments)]
+
+
+def run(program, *arguments, ranks=None, status=None, timeout=240, **options):
+    """The finished process of an executable, with its output; it must end with `status` if that is given."""
+    words = command(program, *arguments, ranks=ranks)
+    process = subprocess.run(words, capture_output=True, text=True, timeout=timeout, **options)
+    assert status in (None, process.returncode), (words, process.returncode, process.stdout, process.stderr)
+    return process
+
+
+def start(program, *arguments, ranks=None, **options):
+    """A process that runs, with pipes for its output."""
+    words = command(program, *arguments, ranks=ranks)
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+
+def finish(process, timeout=240):
+    """A process of start, when it has ended, as run has it."""
+    out, err = process.communicate(timeout=timeout)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 def errors(process, program):
     """The program's error messages on standard error (mpirun adds lines of its own)."""
     return [line for line in process.stderr.splitlines() if line.startswith(f"{program}: error: ")]
+
+
+def check_message(process, program, parts):
+    """Returns the one error message, which must have all of `parts`."""
+    messages = errors(process, program)
+    wrong = len(messages) != 1 or [part for part in parts if part not in messages[0]]
+    assert not wrong, (process.args, wrong, process.stderr)
+    return messages[0]
+
+
+def refused(program, *arguments, status=2, parts=(), **options):
+    """The one message, with all of `parts`, of an executable that must end with `status`."""
+    return check_message(run(program, *arguments, status=status, **options), program, parts)
+
+
+def warnings(process, program="fsdp_train"):
+    return [line for line in process.stderr.splitlines() if line.startswith(f"{program}: warning: ")]
+
+
+def log_of(path):
+    """The lines of a log."""
+    return [json.loads(line) for line in pathlib.Path(path).read_text().splitlines()]
+
+
+def losses(path):
+    """Of a log that has every step once."""
+    lines = log_of(path)
+    assert [line["global_step"] for line in lines] == list(range(1, len(lines) + 1)), lines
+    return [line["loss"] for line in lines]
+
+
+def close(found, expected):
+    """Whether losses are those of another mesh: fp32 sums in another order."""
+    return len(found) == len(expected) and all(abs(a - b) <= 2e-5 * b for a, b in zip(found, expected))
+
+
+def batch_parts(ranks, arguments):
+    """The parts of the batch: the ranks that differ in more than tensor and context."""
+    parts = ranks or 1
+    if "--mesh" in arguments:
+        for axis in arguments[arguments.index("--mesh") + 1].split(","):
+            parts //= int(axis.split("=")[1]) if axis.startswith(("tensor=", "context=")) else 1
+    return parts
+
+
+def children(pid):
+    """The processes that a process has started."""
+    found = []
+    for task in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found += map(int, task.read_text().split())
+    return found
+
+
+def descendants(pid):
+    return [below for child in children(pid) for below in (child, *descendants(child))]
+
+
+def run_tests(tests):
+    """Calls them one after the other."""
+    for test in tests:
+        began = time.monotonic()
+        test()
+        print(f"{test.__name__}: passed in {time.monotonic() - began:.1f} s", flush=True)
+
+
+def resident(program, *arguments):
+    """Bytes that a program of one process had resident at most. It is started by one that is small itself."""
+    watch = ("import resource, subprocess, sys; "
+             "subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL); "
+             "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)")
+    words = [sys.executable, "-c", watch, *command(program, *arguments)]
+    return int(subprocess.run(words, capture_output=True, text=True, check=True).stdout) * 1024
+
+
+def resident_alone():
+    """Of a program that does nothing: itself and its libraries, whose pages are in memory as the machine's
+    cache has them."""
+    return resident("fsdp_train", "--version")
+
+
+def python_with(*packages, found=()):
+    """A Python that imports `packages` and has those of `found`: FSDP_TORCH_PYTHON, the environment of
+    bench/compare_torch.py, /opt/venvs/torch, or this one. Where none has them, the test ends as skipped."""
+    probe = f"import {', '.join(packages)}, importlib.util as u; assert all(map(u.find_spec, {[*found]}))"
+    places = [os.environ.get("FSDP_TORCH_PYTHON"), pathlib.Path.home() / ".cache/fsdp/venv/bin/python",
+              "/opt/venvs/torch/bin/python", sys.executable]
+    for python in places:
+        if python and pathlib.Path(python).exists():
+            if subprocess.run([str(python), "-c", probe], capture_output=True).returncode == 0:
+                return str(python)
+    print(f"skipped: no Python here has {', '.join([*packages, *found])}")
+    sys.exit(77)
 
 
 def shapes(config):
@@ -154,3 +270,10 @@ def read_safetensors(path):
         begin, end = info["data_offsets"]
         result[name] = (info["dtype"], info["shape"], data[8 + length + begin : 8 + length + end])
     return result
+
+
+def floats(tensor):
+    """The shape and numbers of an fp32 tensor of read_safetensors."""
+    dtype, shape, data = tensor
+    assert dtype == "F32", dtype
+    return shape, struct.unpack(f"<{len(data) // 4}f", data)

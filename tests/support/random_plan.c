@@ -336,7 +336,7 @@ fsdp_search_config search_on(const fsdp_device_profile *profile, const char *pre
                           .ranks = ranks,
                           .ranks_per_node = ranks < 8 ? ranks : 8,
                           .profile = profile};
-  FSDP_CHECK(fsdp_model_preset(preset, &c.base.model, NULL) == FSDP_OK, "no preset %s", preset);
+  c.base.model = model_of_preset(preset);
   if (layers) c.base.model.num_layers = layers;
   return c;
 }

@@ -20,7 +20,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
@@ -30,13 +29,6 @@ import programs  # noqa: E402
 GRACE_S = 5
 STEPS, FREQ, RANKS = 60, 3, 4
 ERROR = "fsdp_train: error: "
-
-
-def make_folder(prefix):
-    """In memory: a disk on which a file takes seconds to become durable, as one may that others write to,
-    would be a rank that makes no progress for the short limits of tests."""
-    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    return pathlib.Path(tempfile.mkdtemp(prefix=prefix, dir=memory))
 
 
 class Lost(Exception):
@@ -81,7 +73,7 @@ class Run:
         return ["mpirun", "--quiet", "-np", str(RANKS), *program]
 
     def losses(self, name):
-        lines = [json.loads(line) for line in (self.work / name / "log.jsonl").read_text().splitlines()]
+        lines = programs.log_of(self.work / name / "log.jsonl")
         if [line["global_step"] for line in lines] != list(range(1, STEPS + 1)):
             raise Lost(f"the log of {name} has steps {[line['global_step'] for line in lines]}")
         return [line["loss"] for line in lines]
@@ -320,7 +312,7 @@ def main():
         return 77
     rows = []
     if options.out and options.out.exists():
-        rows = [json.loads(line) for line in options.out.read_text().splitlines()]
+        rows = programs.log_of(options.out)
 
     def record(row):
         rows.append(row)
@@ -331,11 +323,10 @@ def main():
             print(f"{row['number']:4d}/{options.count} {row['kind']} rank {row['rank']}: {row['delay_s']} s",
                   flush=True)  # fmt: skip
 
-    work = make_folder("fsdp_faults_")
+    work = programs.folder("faults", memory=True)
     done = sum("kind" in row for row in rows)
     with hosts.Hosts() if options.hosts == 2 else contextlib.nullcontext() as two:
         faults(two, options.count, work, record, options.timeout, options.seed, done)
-    shutil.rmtree(work)
     report(rows)
     return 0
 

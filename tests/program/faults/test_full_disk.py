@@ -1,31 +1,24 @@
 """A disk that fills up during a run costs what could not be written, and nothing else: the run ends as it
 would have, and what is written once there is room again is whole."""
 
-import json
-import pathlib
 import resource
-import shutil
 import signal
 import subprocess
-import tempfile
 import threading
 import time
 
 import programs
 from event_records import events
 
-work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_full_"))
+work = programs.folder("full")
 MPI = programs.WITH_MPI
 shown = []  # the standard output of the run, line by line
 
 
 def start(*arguments, ranks=None):
-    command = [str(programs.BIN / "fsdp_train"), "-s", "32", "--max-steps", "1000000", "--num-epochs",
-               "1000000", "--log-freq", "1", *map(str, arguments)]  # fmt: skip
-    if ranks:
-        command = ["mpirun", "-np", str(ranks), *command]
     shown.clear()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = programs.start("fsdp_train", "-s", 32, "--max-steps", 1000000, "--num-epochs", 1000000,
+                             "--log-freq", 1, *arguments, ranks=ranks)
     threading.Thread(target=lambda: shown.extend(process.stdout), daemon=True).start()
     return process
 
@@ -61,7 +54,7 @@ def stop(process):
 
 
 def steps_logged(path):
-    return [json.loads(line)["global_step"] for line in path.read_text().splitlines()]
+    return [line["global_step"] for line in programs.log_of(path)]
 
 
 def log_and_events(folder, ranks, fill, empty):
@@ -150,4 +143,3 @@ for test, size in ((on_a_small_disk, "4m"), (checkpoints_on_a_small_disk, "40m")
     finally:
         subprocess.run(["umount", "-l", disk], check=True)
     print(f"{test.__name__}: passed", flush=True)
-shutil.rmtree(work)

@@ -2,19 +2,16 @@
 and again, half the times during a save, ends with the curve of the undisturbed run, to the bit.
 FSDP_TEST_ALL=1 kills a hundred times in place of twenty."""
 
-import json
+import contextlib
 import os
-import pathlib
 import random
 import shutil
 import signal
-import subprocess
-import tempfile
 import time
 
 import programs
 
-work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_kills_"))
+work = programs.folder("kills")
 KILLS = programs.draws(20, 3, everything=100)
 RANKS = 2 if programs.WITH_MPI else None
 STEPS, FREQ = 60, 3
@@ -24,38 +21,22 @@ WILD = work / "wild"
 
 
 def losses(name):
-    lines = [json.loads(line) for line in (work / name / "log.jsonl").read_text().splitlines()]
-    logged = [line["global_step"] for line in lines]
-    assert logged == list(range(1, STEPS + 1)), logged
-    return [line["loss"] for line in lines]
+    found = programs.losses(work / name / "log.jsonl")
+    assert len(found) == STEPS, found
+    return found
 
 
 def start():
-    command = [str(programs.BIN / "fsdp_train"), *map(str, OPTIONS), "-e", "wild"]
-    if RANKS:
-        command = ["mpirun", "-np", str(RANKS), *command]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def descendants(pid):
-    children = []
-    for task in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            children += [int(child) for child in task.read_text().split()]
-        except OSError:
-            pass
-    return children + [below for child in children for below in descendants(child)]
+    return programs.start("fsdp_train", *OPTIONS, "-e", "wild", ranks=RANKS)
 
 
 def kill(process, draw):
     """All of it at once, mpirun and its ranks, or one rank, whose end mpirun makes all others'."""
-    pids = descendants(process.pid) + [process.pid]
+    pids = [*programs.descendants(process.pid), process.pid]
     one = len(pids) > 1 and draw.random() < 0.3
     for pid in [draw.choice(pids[:-1])] if one else pids:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
     out, err = process.communicate(timeout=60)
     assert process.returncode != 0 or "done:" in out, (process.returncode, out, err)
     return process.returncode != 0
@@ -129,8 +110,7 @@ def run_once(draw, count, typical_s):
 def main():
     draw, count = random.Random(5), Count()
     began = time.monotonic()
-    process = programs.run("fsdp_train", *OPTIONS, "-e", "calm", ranks=RANKS)
-    assert process.returncode == 0, process.stderr
+    programs.run("fsdp_train", *OPTIONS, "-e", "calm", ranks=RANKS, status=0)
     typical_s, calm = time.monotonic() - began, losses("calm")
     while count.runs == 0 or count.kills < KILLS:
         run_once(draw, count, typical_s)
@@ -139,7 +119,6 @@ def main():
     print(f"{count.kills} kills, {count.during} of them during a save; {count.starts} starts, {count.runs} "
           f"runs to the end with the curve of the undisturbed one; {time.monotonic() - began:.0f} s")
     assert 3 * count.during >= count.kills - 2 and 3 * (count.kills - count.during) >= count.kills - 2
-    shutil.rmtree(work)
 
 
 main()

@@ -4,25 +4,23 @@
 
 FSDP_TEST_SEED=N repeats the run of seed N."""
 
-import json
 import os
 import pathlib
 import random
 import shutil
 import sys
-import tempfile
 
 import programs
 
 SEED = int(os.environ.get("FSDP_TEST_SEED", random.SystemRandom().randrange(10**6)))
 CASES = programs.draws(6, 2, everything=40)
 numbers = random.Random(SEED)
-work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_torn_"))
+work = programs.folder("torn")
 failures = []
 
 
 def train_losses():
-    lines = [json.loads(line) for line in (work / "log.jsonl").read_text().splitlines()]
+    lines = programs.log_of(work / "log.jsonl")
     return [(line["global_step"], line["loss"], line["grad_norm"]) for line in lines]
 
 
@@ -109,7 +107,6 @@ def exported_bytes():
 for name in ("checkpoint.json", "rank-00000.safetensors", "model/config.json"):
     try_file(f"checkpoint's {name}", step / name, export, exported_bytes, program="fsdp_export")
 
-shutil.rmtree(work)
 if failures:
     again = f"FSDP_TEST_SEED={SEED} python3 tests/program/faults/test_torn_files.py"
     print(f"failed: {sorted(set(failures))}; repeat with {again}")

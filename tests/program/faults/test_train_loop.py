@@ -3,23 +3,20 @@ with the undisturbed curve; what cannot succeed is not; signals save and end it.
 which puts a run that the time limit ends back into the queue."""
 
 import contextlib
-import json
 import os
-import pathlib
 import random
 import re
 import shutil
 import signal
 import stat
 import subprocess
-import tempfile
 import time
 
 import faults
 import programs
 
-work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_loop_"))
-root = pathlib.Path(os.environ.get("FSDP_SOURCE_DIR", ".")).resolve()
+work = programs.folder("loop")
+root = programs.ROOT.resolve()
 LOOP = str(root / "scripts/train_loop.sh")
 TRAIN = str((programs.BIN / "fsdp_train").resolve())
 STEPS, RANKS, KILLS = 40, 2, 3
@@ -38,9 +35,9 @@ def train(name, *more):
 
 
 def losses(name):
-    lines = [json.loads(line) for line in (work / name / "log.jsonl").read_text().splitlines()]
-    assert [line["global_step"] for line in lines] == list(range(1, STEPS + 1)), lines
-    return [line["loss"] for line in lines]
+    found = programs.losses(work / name / "log.jsonl")
+    assert len(found) == STEPS, found
+    return found
 
 
 def newest(name):
@@ -61,7 +58,9 @@ def survives_kills():
     for _ in range(KILLS):
         step = wait_beyond("wild", step, process)
         time.sleep(draw.uniform(0, 0.1) if programs.WITH_MPI else 0)
-        ranks = list(faults.processes_of(work / "logs").values()) if programs.WITH_MPI else child_of(process)
+        ranks = programs.children(process.pid)
+        if programs.WITH_MPI:
+            ranks = list(faults.processes_of(work / "logs").values())
         with contextlib.suppress(ProcessLookupError, IndexError):  # it may just be over
             os.kill(draw.choice(ranks), signal.SIGKILL)
     out, err = process.communicate(timeout=180)
@@ -71,11 +70,6 @@ def survives_kills():
     assert 1 <= restarts <= KILLS and err.count("failure 1 of 3") == restarts, err
     assert losses("wild") == losses("calm")
     print(f"{restarts} restarts after kills; the curve is the undisturbed one")
-
-
-def child_of(process):
-    path = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    return [int(child) for child in path.read_text().split()] if process.poll() is None else []
 
 
 def script(text):
@@ -206,4 +200,3 @@ stops(signal.SIGINT, 130)
 stops(signal.SIGUSR1, 143)
 tells_mpirun_signals()
 requeues()
-shutil.rmtree(work)

@@ -3,9 +3,7 @@ slow link changes none; nodes with different numbers of cores are measured toget
 stopped rank and a cut link end the job in time, and the restart continues the undisturbed curve (faults.py,
 of which FSDP_TEST_ALL=1 takes more). Skipped, with the reason, where namespaces cannot be made."""
 
-import json
 import os
-import shutil
 import subprocess
 import sys
 
@@ -15,7 +13,7 @@ import programs
 import yaml
 
 FAULTS = 12 if programs.ALL else 4
-work = faults.make_folder("fsdp_two_hosts_")
+work = programs.folder("two_hosts", memory=True)
 OPTIONS = ["--model", work / "model", "--init", "random", "-s", 16, "-b", 2, "--lr", "1e-3", "--max-steps", 6,
            "--tokenizer", "bytes"]  # fmt: skip
 
@@ -30,7 +28,7 @@ def train(two, name, *more):
 
 
 def losses(name):
-    return [json.loads(line)["loss"] for line in (work / f"{name}.jsonl").read_text().splitlines()]
+    return [line["loss"] for line in programs.log_of(work / f"{name}.jsonl")]
 
 
 def same_losses():
@@ -87,7 +85,6 @@ def main():
     same_losses()
     profile_of_different_nodes()
     faults_end_in_time()
-    shutil.rmtree(work)
     return 0
 
 

@@ -2,22 +2,18 @@
 heads; what is asked for by name and cannot run is refused with what to do."""
 
 import json
-import pathlib
 import re
-import tempfile
 
 import programs
 
-work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_attention_"))
+work = programs.folder("attention")
 GPU = ("--backend", "cuda", "-s", 64, "-b", 1)
 KERNELS = ("wgmma", "mma", "general")
 OPS = {"attention", "attention_backward"}
 
 
 def plan(*arguments, status=0):
-    process = programs.run("fsdp_plan", *arguments)
-    assert process.returncode == status, (arguments, process.returncode, process.stderr)
-    return process
+    return programs.run("fsdp_plan", *arguments, status=status)
 
 
 def model(name, **changes):
@@ -236,10 +232,8 @@ def a_search_keeps_the_reserve():
         assert again["memory"]["reserve_bytes"] // 10**9 == (3 if named else 1), again["memory"]
 
 
-for test in (each_kernel_is_another_program, auto_takes_what_can_run, what_cannot_run_is_refused,
-             the_price_is_of_what_runs, a_search_keeps_the_kernel,
-             a_search_keeps_the_number_of_multiprocessors,
-             the_profile_says_what_lies_beside_the_arena, another_reserve_moves_what_is_needed_by_as_much,
-             the_rates_of_the_profile_choose_what_is_remade, a_search_keeps_the_reserve):
-    test()
-    print(f"{test.__name__}: passed", flush=True)
+programs.run_tests([each_kernel_is_another_program, auto_takes_what_can_run, what_cannot_run_is_refused,
+                    the_price_is_of_what_runs, a_search_keeps_the_kernel,
+                    a_search_keeps_the_number_of_multiprocessors, the_profile_says_what_lies_beside_the_arena,
+                    another_reserve_moves_what_is_needed_by_as_much,
+                    the_rates_of_the_profile_choose_what_is_remade, a_search_keeps_the_reserve])

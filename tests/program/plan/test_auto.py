@@ -2,23 +2,19 @@
 options that it prints."""
 
 import json
-import pathlib
 import re
-import tempfile
 import time
 
 import cpu_profile
 import programs
 
-work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_auto_"))
+work = programs.folder("auto")
 profile = cpu_profile.write(work / "two.yaml", 2)
 RUN = ("--model", "tiny", "--seq-length", 64, "--max-steps", 3, "--log-freq", 1, "--threads", 1)
 
 
 def train(*arguments, status=0):
-    process = programs.run("fsdp_train", *RUN, *arguments, ranks=2)
-    assert process.returncode == status, (arguments, process.returncode, process.stdout, process.stderr)
-    return process
+    return programs.run("fsdp_train", *RUN, *arguments, ranks=2, status=status)
 
 
 def losses(output):
@@ -93,9 +89,5 @@ def refused():
     assert any("none.yaml" in e for e in programs.errors(missing, "fsdp_train")), missing.stderr
 
 
-runs_what_it_prints()
-what_was_weighed_is_not_proposed()
-given_stays()
-without_margin()
-slow_is_not_stuck()
-refused()
+programs.run_tests([runs_what_it_prints, what_was_weighed_is_not_proposed, given_stays, without_margin,
+                    slow_is_not_stuck, refused])

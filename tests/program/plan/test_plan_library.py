@@ -7,7 +7,6 @@ import pathlib
 import re
 import subprocess
 import sys
-import tempfile
 
 import programs
 
@@ -58,9 +57,7 @@ def by_script(*settings, status=0):
 
 
 def by_program(*arguments):
-    process = programs.run("fsdp_plan", "--json", "--price", *arguments)
-    assert process.returncode == 0, process.stderr
-    return json.loads(process.stdout)
+    return json.loads(programs.run("fsdp_plan", "--json", "--price", *arguments, status=0).stdout)
 
 
 def same(settings, arguments=None):
@@ -90,7 +87,7 @@ def agrees():
 
 def texts():
     """A configuration, rules and a profile as texts are what their files are."""
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_plan_library_"))
+    folder = programs.folder("plan_library")
     programs.make_model(folder / "model", weights=False)
     config = (folder / "model" / "config.json").read_text()
     profile = (SOURCE / "runtime/plan/price/profiles/a100-40.yaml").read_text()
@@ -139,9 +136,4 @@ def refuses():
         assert words in error and error.startswith("plan.py: ") and error.count("\n") == 1, (settings, error)
 
 
-links()
-exports()
-agrees()
-texts()
-searches()
-refuses()
+programs.run_tests([links, exports, agrees, texts, searches, refuses])

@@ -4,21 +4,18 @@ for without a machine is refused, and profiles of files stand for machines."""
 import json
 import pathlib
 import re
-import tempfile
 
 import cpu_profile
 import programs
 
-work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_price_"))
+work = programs.folder("price")
 SHIPPED = ("a100-40", "a100-80", "h100-sxm", "h200", "b200")
 MODEL = ("--model", "llama2-7b", "--wrap", "block", "--ranks", 16, "--ranks-per-node", 8, "--backend", "cuda")
 TINY = ("--model", "tiny", "-s", 64, "--price", "--profile")
 
 
 def plan(*arguments, status=0):
-    process = programs.run("fsdp_plan", *arguments)
-    assert process.returncode == status, (arguments, process.returncode, process.stderr)
-    return process
+    return programs.run("fsdp_plan", *arguments, status=status)
 
 
 def price(*arguments):
@@ -200,10 +197,8 @@ def ranges():
 
 
 def errors():
-    def error(*arguments, status=2):
-        lines = plan(*arguments, status=status).stderr.splitlines()
-        assert len(lines) == 1 and lines[0].startswith("fsdp_plan: error: "), lines
-        return lines[0]
+    def error(*arguments, **options):
+        return programs.refused("fsdp_plan", *arguments, **options)
 
     assert "--price (command line) needs a machine" in error("--price")
     both = error("--profile", "h100-sxm", "--trace", work / "none.json", "--trace-steps", "1:2")
@@ -276,15 +271,6 @@ def links_of_one_node():
     assert "links:" not in plan(*ranks, "--ranks", 1).stdout
 
 
-every_machine()
-links_of_one_node()
-fewer_multiprocessors()
-factored_axis()
-offload_has_a_price()
-shared_cores()
-variations_are_plans()
-parts_add_up()
-settings()
-simulated_timeline()
-ranges()
-errors()
+programs.run_tests([every_machine, links_of_one_node, fewer_multiprocessors, factored_axis,
+                    offload_has_a_price, shared_cores, variations_are_plans, parts_add_up, settings,
+                    simulated_timeline, ranges, errors])

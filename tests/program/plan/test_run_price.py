@@ -2,22 +2,17 @@
 search finds; several machines and several plans in one table; a profile's memory as the limit of its plans.
 """
 import json
-import pathlib
-import shutil
-import tempfile
 
 import cpu_profile
 import programs
 
-work = pathlib.Path(tempfile.mkdtemp())
+work = programs.folder("run_price")
 TINY = ("--model", "tiny", "--ranks", 2, "-s", 64)
 A100 = ("--profile", "a100-40")
 
 
 def plan(*arguments, status=0):
-    process = programs.run("fsdp_plan", *arguments, timeout=600)
-    assert process.returncode == status, (arguments, process.returncode, process.stderr)
-    return process
+    return programs.run("fsdp_plan", *arguments, timeout=600, status=status)
 
 
 def read(*arguments, status=0):
@@ -249,12 +244,4 @@ def limits():
     assert allowed in refused, refused
 
 
-lengths()
-documents()
-work_of_documents()
-batches()
-faster()
-machines()
-compared()
-limits()
-shutil.rmtree(work)
+programs.run_tests([lengths, documents, work_of_documents, batches, faster, machines, compared, limits])

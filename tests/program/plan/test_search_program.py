@@ -2,22 +2,20 @@
 stays, and what cannot fit names the least memory."""
 
 import json
-import pathlib
 import re
 import shlex
-import tempfile
 
 import cpu_profile
 import programs
 
-work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_search_"))
+work = programs.folder("search")
 MACHINE = ("--search", "--ranks", 4, "--ranks-per-node", 4, "--profile", "a100-40")
 MODEL = ("--model", "llama-1b", "--seq-length", 1024, "--global-batch", 8)
 
 
 def plan(*arguments, status=0):
-    process = programs.run("fsdp_plan", *arguments, timeout=600)  # sanitizers take five times as long
-    assert process.returncode == status, (arguments, process.returncode, process.stderr)
+    process = programs.run("fsdp_plan", *arguments, timeout=600,
+                           status=status)  # sanitizers take five times as long
     assert "\r" not in process.stderr, process.stderr  # progress is for terminals
     return process
 

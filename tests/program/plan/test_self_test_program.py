@@ -2,14 +2,11 @@
 is refused; fsdp_train does it on one rank before the first step."""
 
 import json
-import pathlib
 import re
-import tempfile
 
 import programs
 
-work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_self_test_"))
-STATUS_OPTION = 2
+work = programs.folder("self_test")
 
 # What the twin of each plan is: layers, mesh, micro-batches, parameters. Counted by hand: a Llama's layer has
 # 9 parameters, and three are no layer's; Qwen's has 3 biases or 2 norms more, GPT-2's 12, and four are no
@@ -49,8 +46,12 @@ LINE = re.compile(r"self-test: (\d+) layers on (\d+) ranks? \((\S+)\) train as o
                   r"an evaluation; largest difference (\S+) \((.+)\)$")
 
 
-def plan(*arguments):
-    return programs.run("fsdp_plan", *arguments)
+def plan(*arguments, **options):
+    return programs.run("fsdp_plan", *arguments, **options)
+
+
+def tested(*arguments):
+    return plan(*arguments, "--self-test", status=0)
 
 
 def numbers_of(line):
@@ -66,8 +67,7 @@ def numbers_of(line):
 
 def passing():
     for options, expected in PASSING[::programs.stride(3)]:
-        process = plan(*options.split(), "--self-test")
-        assert process.returncode == 0, (options, process.stdout, process.stderr)
+        process = tested(*options.split())
         found, idle = numbers_of(process.stdout.splitlines()[-1])
         assert set(found[1].split(",")) == set(expected[1].split(",")), (options, found)
         assert found[0] == expected[0] and found[2:] == expected[2:], (options, found, expected)
@@ -139,21 +139,17 @@ def files():
                           "transformer.h.*.ln_2: [null, [a, tensor], null]\n"
                           f"transformer.h.*.attn: [null, {attention}, null]\n"
                           f"transformer.h.*.attn.c_attn.weight: [{weight}]\n")
-        process = plan("--model", "gpt2", "--ranks", 4, "--mesh", "a=2,fsdp=1,tensor=2", "--sharding", pieces,
-                       "--self-test")
-        assert process.returncode == 0, (attention, process.stdout, process.stderr)
+        mesh = ["--mesh", "a=2,fsdp=1,tensor=2"]
+        process = tested("--model", "gpt2", "--ranks", 4, *mesh, "--sharding", pieces)
         numbers_of(process.stdout.splitlines()[-1])
     for arguments in cases[::programs.stride(2)]:
-        process = plan(*arguments, "--self-test")
-        assert process.returncode == 0, (arguments, process.stdout, process.stderr)
-        numbers_of(process.stdout.splitlines()[-1])
-    process = plan(*cases[0], "--self-test", "--print-sharding")
-    assert process.returncode == 0 and "self-test" not in process.stdout, process
+        numbers_of(tested(*arguments).stdout.splitlines()[-1])
+    process = tested(*cases[0], "--print-sharding")
+    assert "self-test" not in process.stdout, process
     numbers_of(process.stderr.splitlines()[-1])
     printed = work / "printed.yaml"
     printed.write_text(process.stdout)
-    process = plan("--model", "llama2-7b", *mesh, "--sharding", printed, "--self-test")
-    assert process.returncode == 0, (process.stdout, process.stderr)
+    tested("--model", "llama2-7b", "--ranks", 8, "--mesh", "fsdp=2,tensor=4", "--sharding", printed)
 
 
 def streams():
@@ -196,15 +192,11 @@ def streams():
                        "--sharding", routers, "--router-aux-coef", 0.1, "--aux-loss", "sequence"],
                       ["--ranks", 2, "--mesh", "fsdp=1,a=2", "-s", 16, "--sharding", columns,
                        "--dropout", 0.1, "--offload-activations", "block_inputs"]):
-        process = plan(*arguments, "--self-test")
-        assert process.returncode == 0, (arguments, process.stdout, process.stderr)
-        numbers_of(process.stdout.splitlines()[-1])
+        numbers_of(tested(*arguments).stdout.splitlines()[-1])
 
 
 def outputs():
-    process = plan("--ranks", 4, "--self-test", "--json")
-    assert process.returncode == 0, process.stderr
-    report = json.loads(process.stdout)["self_test"]
+    report = json.loads(tested("--ranks", 4, "--json").stdout)["self_test"]
     assert report["passed"] and report["ranks"] == 2 and report["gradients"] == 21, report
     assert 0 < report["largest_difference"] <= 1e-5, report
     assert "self_test" not in json.loads(plan("--ranks", 4, "--json").stdout)
@@ -227,23 +219,18 @@ def refused():
              (["--compare", config], "--compare"),
              (["--op-strategies", given, "--print-strategies"], "--print-strategies")]
     for arguments, named in cases:
-        process = plan(*arguments, "--self-test")
-        (error,) = programs.errors(process, "fsdp_plan")
-        assert process.returncode == STATUS_OPTION, (arguments, process)
-        assert "--self-test (command line)" in error and named in error, error
-    process = plan("--model", "tiny-mixtral", "--ranks", 4, "--context-parallel", 2, "--aux-loss", "rank",
-                   "--router-aux-coef", 0.1, "--self-test")
-    (error,) = programs.errors(process, "fsdp_plan")
-    assert process.returncode == STATUS_OPTION and "--aux-loss micro" in error, (process, error)
-    process = plan("--self-test", "maybe")
-    assert process.returncode == STATUS_OPTION and "maybe" in process.stderr, process
+        parts = ["--self-test (command line)", named]
+        programs.refused("fsdp_plan", *arguments, "--self-test", parts=parts)
+    losses = ["--aux-loss", "rank", "--router-aux-coef", 0.1]
+    programs.refused("fsdp_plan", "--model", "tiny-mixtral", "--ranks", 4, "--context-parallel", 2, *losses,
+                     "--self-test", parts=["--aux-loss micro"])
+    programs.refused("fsdp_plan", "--self-test", "maybe", parts=["maybe"])
 
 
 def training():
     arguments = ["-s", 16, "-b", 1, "--max-steps", 1, "--threads", 1]
     ranks = 2 if programs.WITH_MPI else None
-    process = programs.run("fsdp_train", *arguments, "--self-test", ranks=ranks)
-    assert process.returncode == 0, (process.stdout, process.stderr)
+    process = programs.run("fsdp_train", *arguments, "--self-test", ranks=ranks, status=0)
     lines = process.stdout.splitlines()
     (at,) = [i for i, line in enumerate(lines) if line.startswith("self-test: ")]
     numbers_of(lines[at])
@@ -256,9 +243,4 @@ def training():
     assert process.returncode == 0 and process.stdout.count("self-test: ") == 1, process
 
 
-passing()
-files()
-streams()
-outputs()
-refused()
-training()
+programs.run_tests([passing, files, streams, outputs, refused, training])

@@ -1,33 +1,26 @@
 """Dropout by its options: one curve over ranks, meshes and micro-batches, and across a restart; the rates of
 a GPT-2 model's configuration; an evaluation drops nothing; and what is refused."""
 
-import json
-import pathlib
-import tempfile
-
 import programs
 
-work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_dropout_"))
+work = programs.folder("dropout")
 MODEL = programs.make_model(work / "llama", programs.CONFIG | {"initializer_range": 0.2}, weights=False)
 GPT2 = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 257, "n_embd": 48,
         "n_layer": 2, "n_head": 4, "n_positions": 64, "embd_pdrop": 0.1, "attn_pdrop": 0.2,
         "resid_pdrop": 0.3}  # fmt: skip
-(work / "gpt2").mkdir()
-(work / "gpt2" / "config.json").write_text(json.dumps(GPT2))
+programs.make_model(work / "gpt2", GPT2, weights=False)
 MPI = programs.WITH_MPI
 
 
 def run(name, *arguments, model=MODEL, steps=3, ranks=1, status=0):
-    process = programs.run(
+    return programs.run(
         "fsdp_train", "--model", model, "--tokenizer", "bytes", "-s", 32, "--seed", 5, "--threads", 1,
         "--lr", "1e-3", "--max-steps", steps, "--save-dir", work, "-e", name, "--ckpt-freq", 0, *arguments,
-        ranks=ranks if MPI else None)  # fmt: skip
-    assert process.returncode == status, (arguments, process.stdout, process.stderr)
-    return process
+        ranks=ranks if MPI else None, status=status)  # fmt: skip
 
 
-def losses(name, key="loss"):
-    return [json.loads(line)[key] for line in (work / name / "log.jsonl").read_text().splitlines()]
+def losses(name):
+    return programs.losses(work / name / "log.jsonl")
 
 
 def same(found, expected):
@@ -35,10 +28,8 @@ def same(found, expected):
     assert all(abs(a - b) <= 1e-6 * abs(b) for a, b in zip(found, expected)), (found, expected)
 
 
-def refused(*arguments, model=MODEL):
-    messages = programs.errors(run("refused", *arguments, model=model, status=2), "fsdp_train")
-    assert len(messages) == 1, messages
-    return messages[0]
+def refused(*arguments):
+    return programs.check_message(run("refused", *arguments, status=2), "fsdp_train", ())
 
 
 drops = ["--dropout", 0.1]
@@ -77,8 +68,7 @@ assert "dropout:   embedding 0.1, attention 0.2, residual 0.3" in process.stdout
 assert "not applied" not in process.stdout + process.stderr
 process = run("plain", *evaluates, model=work / "gpt2")
 assert "--dropout config applies them" in process.stdout + process.stderr, (process.stdout, process.stderr)
-first = [json.loads((work / name / "log.jsonl").read_text().splitlines()[0])["eval_loss_at_start"]
-         for name in ("config", "plain")]  # fmt: skip
+first = [programs.log_of(work / name / "log.jsonl")[0]["eval_loss_at_start"] for name in ("config", "plain")]
 assert first[0] == first[1], first
 assert losses("config")[0] != losses("plain")[0]
 process = run("alone", "--attention-dropout", 0.25, "-b", 4)

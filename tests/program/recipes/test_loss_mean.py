@@ -3,13 +3,11 @@ mean (--loss-mean), is one number for the same documents however they are packed
 accumulated; it is what the documents' own losses give."""
 
 import json
-import pathlib
 import random
-import tempfile
 
 import programs
 
-work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_loss_mean_"))
+work = programs.folder("loss_mean")
 CONFIG = programs.CONFIG | {"initializer_range": 0.5}
 MODEL = programs.make_model(work / "model", CONFIG, weights=False)
 # Bytes of each document, which a byte follows that ends it: with a row of 64 they fill four rows.
@@ -28,12 +26,11 @@ def write_documents():
 def train(name, *arguments, ranks=1, steps=1, seq=64, data=DATA):
     log = work / f"{name}.jsonl"
     text = () if data.suffix == ".bin" else ("--tokenizer", "bytes")
-    process = programs.run(
+    programs.run(
         "fsdp_train", "--model", MODEL, "--data", data, *text, "-s", seq, "--lr", 0,
         "--weight-decay", 0, "--seed", 3, "--threads", 1, "--max-steps", steps, "--log", log, *arguments,
-        ranks=ranks if MPI else None)  # fmt: skip
-    assert process.returncode == 0, (arguments, process.stdout, process.stderr)
-    return [json.loads(line) for line in log.read_text().splitlines()]
+        ranks=ranks if MPI else None, status=0)  # fmt: skip
+    return programs.log_of(log)
 
 
 def close(found, expected, tolerance=1e-6):
@@ -84,13 +81,11 @@ whole = train("evaluated", "--loss-mean", "documents", "--packing", "off", "-b",
 assert close(whole[0]["eval_loss"], expected["documents"]), (whole[0], expected)
 
 
-
 def evaluates_as_the_run(name, *options, seq=64, data=DATA):
     """The last evaluation of a run, which fsdp_eval -e repeats without being told the run's options."""
     run = train(name, *options, "--eval-data", data, "-b", 2, "--save-dir", work, "-e", name, seq=seq,
                 data=data)  # fmt: skip
-    process = programs.run("fsdp_eval", "-e", name, "--save-dir", work, "--data", data, "--json")
-    assert process.returncode == 0, (options, process.stderr)
+    process = programs.run("fsdp_eval", "-e", name, "--save-dir", work, "--data", data, "--json", status=0)
     assert "is what the run was trained on" in process.stderr, process.stderr
     found = json.loads(process.stdout)
     assert close(found["loss"], run[-1]["eval_loss"]), (options, found, run[-1])
@@ -128,11 +123,8 @@ for given, loss in (((), "masked"), (("--document-mask", "off"), "unmasked")):
     assert found["default"] == found[loss] and not close(found["masked"], found["unmasked"], 1e-5), found
 
 # Data that does not say where documents begin has no such mean.
-process = programs.run("fsdp_train", "--model", MODEL, "--tokenizer", "bytes", "--loss-mean", "documents",
-                       "-s", 64, "-b", 1, "--max-steps", 1)  # fmt: skip
-assert process.returncode == 3, process.returncode
-messages = programs.errors(process, "fsdp_train")
-assert len(messages) == 1 and "--loss-mean documents" in messages[0], messages
+programs.refused("fsdp_train", "--model", MODEL, "--tokenizer", "bytes", "--loss-mean", "documents",
+                 "-s", 64, "-b", 1, "--max-steps", 1, status=3, parts=["--loss-mean documents"])  # fmt: skip
 
 # The plan is the trainer's, byte by byte: fsdp_plan knows of the weights too.
 arguments = ["--model", MODEL, "--tokenizer", "bytes", "-s", 64, "-b", 2, "--data", DATA]

@@ -1,15 +1,10 @@
 """A mix of data by weights: the same samples in the same steps on any ranks, a resumed run goes on exactly,
 and other weights are another order."""
 
-import json
-import pathlib
-import shutil
-import tempfile
-
 import programs
 from prepared import ROOT
 
-work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_mix_"))
+work = programs.folder("mix")
 text = (ROOT / "runtime" / "data" / "builtin_text.txt").read_bytes()
 (work / "a.txt").write_bytes(text[:1000])
 (work / "b.txt").write_bytes(text[5000:9000])
@@ -19,11 +14,9 @@ MIX = f"{work}/a.txt:0.7,{work}/b.txt:0.3"
 def train(name, *arguments, ranks=None, data=(MIX,), batch=12, status=0):
     common = ["-s", 32, "-b", batch // (ranks or 1), "--lr", "1e-2", "--lr-schedule", "constant"]
     process = programs.run("fsdp_train", *common, "--save-dir", work, "-e", name, "--data", *data, *arguments,
-                           ranks=ranks)
-    assert process.returncode == status, (arguments, process.returncode, process.stdout, process.stderr)
+                           ranks=ranks, status=status)
     if not status:
-        lines = (work / name / "log.jsonl").read_text().splitlines()
-        process.losses = [json.loads(line)["loss"] for line in lines]
+        process.losses = programs.losses(work / name / "log.jsonl")
     return process
 
 
@@ -54,5 +47,3 @@ process = programs.run("fsdp_eval", "-e", "plain", "--save-dir", work, "--data",
 assert process.returncode == 2 and "--data" in process.stderr and "no weights" in process.stderr, process
 message = train("refused", data=(f"{work}/a.txt:1", f"{work}/b.txt"), status=3).stderr
 assert "b.txt has no weight, unlike the files before it" in message, message
-
-shutil.rmtree(work)

@@ -2,16 +2,12 @@
 gives the model rows that are the mean of the others, on any ranks and in what is exported."""
 
 import json
-import pathlib
-import shutil
-import struct
-import tempfile
 
 import programs
 from prepared import ROOT  # noqa: F401  (its path)
 from prepare import token_file
 
-work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_resize_"))
+work = programs.folder("resize")
 HIDDEN, OLD = programs.CONFIG["hidden_size"], programs.CONFIG["vocab_size"]
 NEW = OLD + 6
 TABLES = ("model.embed_tokens.weight", "lm_head.weight")
@@ -32,16 +28,8 @@ def write_tokens(name, tokens):
 
 def train(*arguments, ranks=None, parts=1, status=0):
     """12 sequences a step over `parts` ranks that have their own."""
-    process = programs.run("fsdp_train", "--model", model, "-s", 16, "-b", 12 // parts, "--max-steps", 1,
-                           "--save-dir", work, *arguments, ranks=ranks)
-    assert process.returncode == status, (arguments, process.returncode, process.stdout, process.stderr)
-    return process
-
-
-def floats(tensor):
-    kind, shape, data = tensor
-    assert kind == "F32"
-    return shape, struct.unpack(f"<{len(data) // 4}f", data)
+    return programs.run("fsdp_train", "--model", model, "-s", 16, "-b", 12 // parts, "--max-steps", 1,
+                        "--save-dir", work, *arguments, ranks=ranks, status=status)
 
 
 narrow = write_tokens("narrow.tok", [i * i % OLD for i in range(16 * 12 + 1)])
@@ -55,7 +43,7 @@ assert "wide.tok: token " in message, message
 
 # The rows of the folder as they are, then means, whoever holds them.
 stored = programs.read_safetensors(model / "model.safetensors")
-stored = {name: floats(tensor) for name, tensor in stored.items()}
+stored = {name: programs.floats(tensor) for name, tensor in stored.items()}
 runs = [(None, 1, ("--resize-embeddings",))]
 if programs.WITH_MPI:
     runs += [(2, 2, (f"--resize-embeddings={NEW}", "--numel-to-wrap", 1)),
@@ -67,11 +55,10 @@ for number, (ranks, parts, arguments) in enumerate(runs):
     assert f"the vocabulary grows from {OLD} to {NEW} tokens" in process.stdout, process.stdout
     losses.append(json.loads((work / name / "log.jsonl").read_text())["loss"])
     out = work / f"{name}-exported"
-    process = programs.run("fsdp_export", work / name, "--to", out)
-    assert process.returncode == 0, process.stderr
+    programs.run("fsdp_export", work / name, "--to", out, status=0)
     assert json.loads((out / "config.json").read_text())["vocab_size"] == NEW
     for tensor, (shape, values) in stored.items():
-        found_shape, found = floats(programs.read_safetensors(out / "model.safetensors")[tensor])
+        found_shape, found = programs.floats(programs.read_safetensors(out / "model.safetensors")[tensor])
         assert found[:len(values)] == values, tensor
         rows = NEW if tensor in TABLES else shape[0]
         assert found_shape == [rows, *shape[1:]], (tensor, found_shape)
@@ -83,8 +70,8 @@ assert all(abs(loss - losses[0]) < 1e-5 for loss in losses), losses
 # Its checkpoint is evaluated without a word about it, and so is the folder with the option: all rows, lr 0.
 for what in (("-e", "run0"), ("--model", model, "--resize-embeddings", NEW),
              ("--model", work / "run0-exported")):  # fmt: skip
-    process = programs.run("fsdp_eval", *what, "-s", 16, "--data", wide, "--save-dir", work, "--json")
-    assert process.returncode == 0, (what, process.stderr)
+    process = programs.run("fsdp_eval", *what, "-s", 16, "--data", wide, "--save-dir", work, "--json",
+                           status=0)
     found = json.loads(process.stdout)
     assert found["samples"] == 12 and abs(found["loss"] - losses[0]) < 1e-5, (what, found, losses)
 message = train("--data", wide, "-e", "branch", "--resume", work / "run0", status=3).stderr
@@ -93,8 +80,8 @@ assert f"vocab_size {NEW} → {OLD}); add --resize-embeddings {NEW}, use its --m
 # A run resumes with the same option, and what was exported trains without it.
 process = train("--data", wide, "--max-steps", 2, "--num-epochs", 2, "-e", "run0", "--resize-embeddings")
 assert "resumed:" in process.stdout and "vocabulary grows" not in process.stdout, process.stdout
-process = programs.run("fsdp_train", "--model", work / "run0-exported", "--data", wide, "-s", 16, "-b", 12)
-assert process.returncode == 0, process.stderr
+process = programs.run("fsdp_train", "--model", work / "run0-exported", "--data", wide, "-s", 16, "-b", 12,
+                       status=0)
 
 # Planned without data; and what makes no sense.
 plan = programs.run("fsdp_plan", "--model", model, "--resize-embeddings", NEW, "--json")
@@ -109,5 +96,3 @@ for arguments, parts, status in (
 ):
     message = train("--data", narrow, *arguments, status=status).stderr
     assert all(part in message for part in parts), (arguments, message)
-
-shutil.rmtree(work)

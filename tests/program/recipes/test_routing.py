@@ -3,16 +3,12 @@ and in bf16; auxiliary losses that are the same on any mesh; loads in the log an
 that moves correction biases, in what is exported; and what is refused."""
 
 import json
-import pathlib
-import shutil
 import struct
 import subprocess
-import sys
-import tempfile
 
 import programs
 
-work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_routing_"))
+work = programs.folder("routing")
 SEQ, BATCH, STEPS = 24, 4, 3
 COMMON = ["--backend", "cpu", "-s", SEQ, "--max-steps", STEPS, "--lr", "1e-3", "--lr-schedule", "constant",
           "--save-dir", work, "--log-freq", 1]  # fmt: skip
@@ -22,14 +18,11 @@ HEADER = 64
 def train(name, *options, ranks=1, status=0):
     """The log of a run with one global batch, and what it printed."""
     ranks = ranks if programs.WITH_MPI else 1
-    process = programs.run(
-        "fsdp_train", *COMMON, "-b", BATCH // ranks, "-e", name, *options, ranks=ranks if ranks > 1 else None
-    )
-    assert process.returncode == status, (options, process.stdout, process.stderr)
+    process = programs.run("fsdp_train", *COMMON, "-b", BATCH // ranks, "-e", name, *options,
+                           ranks=ranks if ranks > 1 else None, status=status)
     if status:
         return process.stderr
-    lines = (work / name / "log.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines], process.stdout
+    return programs.log_of(work / name / "log.jsonl"), process.stdout
 
 
 def close(a, b, tolerance):
@@ -87,9 +80,8 @@ def check_records():
     replay = ["--routing-replay", work / "padded.bin"]
     for name, replayed in (("padded_own", []), ("padded_replayed", replay)):
         again = work / f"{name}.bin"
-        process = programs.run("fsdp_train", *COMMON, *odd, "-b", BATCH, "-e", name, *padded, *replayed,
-                               "--routing-record", again, ranks=4 if padded else None)  # fmt: skip
-        assert process.returncode == 0, process.stderr
+        programs.run("fsdp_train", *COMMON, *odd, "-b", BATCH, "-e", name, *padded, *replayed,
+                     "--routing-record", again, ranks=4 if padded else None, status=0)  # fmt: skip
         assert again.read_bytes() == (work / "padded.bin").read_bytes(), name
     # In bf16 rounding chooses others, but for a run that replays.
     bf16 = ["--param-dtype", "bf16"]
@@ -105,11 +97,9 @@ def check_bf16():
         options = ["--model", model, "--param-dtype", "bf16", "--router-dtype", "fp32"]
         own, _ = train(f"bf16_own_{model}", *options)
         if programs.WITH_MPI:
-            process = programs.run("fsdp_train", *COMMON, *options, "-b", BATCH, "-e", f"bf16_{model}",
-                                   "--tensor-parallel", 2, ranks=2)  # fmt: skip
-            assert process.returncode == 0, process.stderr
-            lines = (work / f"bf16_{model}" / "log.jsonl").read_text().splitlines()
-            check_agree([json.loads(line) for line in lines], own, 2e-3, ("loss",))
+            programs.run("fsdp_train", *COMMON, *options, "-b", BATCH, "-e", f"bf16_{model}",
+                         "--tensor-parallel", 2, ranks=2, status=0)  # fmt: skip
+            check_agree(programs.log_of(work / f"bf16_{model}" / "log.jsonl"), own, 2e-3, ("loss",))
 
 
 def check_unwritten():
@@ -197,8 +187,7 @@ def check_losses():
     # An evaluation, and a run that goes on with another coefficient, are of the same model.
     text = work / "text.txt"
     text.write_text("some text of more tokens than a sample " * 9)
-    process = programs.run("fsdp_eval", "--save-dir", work, "-e", "one_micro", "--data", text)
-    assert process.returncode == 0, process.stderr
+    programs.run("fsdp_eval", "--save-dir", work, "-e", "one_micro", "--data", text, status=0)
     going = train("one_micro", *model, "--router-aux-coef", 0.1, "--max-steps", 4)[1]
     assert "--router-aux-coef 0.5 → 0.1" in going, going
     train("sequence_of_none", "--model", "tiny-mixtral", "--aux-loss", "sequence", status=2)
@@ -251,8 +240,7 @@ def check_padding():
     moved = []
     for name, ranks, extra in (("s", 1, []), ("l", 1, longer), ("t", 4, [*longer, *tensor])):
         train(f"bias_{name}", *options, *(extra if ranks == 1 or programs.WITH_MPI else longer), ranks=ranks)
-        process = programs.run("fsdp_export", work / f"bias_{name}", "--to", work / f"bias_{name}_out")
-        assert process.returncode == 0, process.stderr
+        programs.run("fsdp_export", work / f"bias_{name}", "--to", work / f"bias_{name}_out", status=0)
         moved.append(biases_of(work / f"bias_{name}_out"))
     assert moved[0] == moved[1] == moved[2] and any(value for row in moved[0].values() for value in row)
 
@@ -271,14 +259,9 @@ def check_micro_batches():
 
 
 def biases_of(folder):
-    data = (folder / "model.safetensors").read_bytes()
-    size = struct.unpack("<Q", data[:8])[0]
-    out = {}
-    for name, info in json.loads(data[8 : 8 + size]).items():
-        if name.endswith("e_score_correction_bias"):
-            first, end = info["data_offsets"]
-            out[name] = struct.unpack(f"<{(end - first) // 4}f", data[8 + size + first : 8 + size + end])
-    return out
+    tensors = programs.read_safetensors(folder / "model.safetensors")
+    return {name: programs.floats(tensor)[1] for name, tensor in tensors.items()
+            if name.endswith("e_score_correction_bias")}
 
 
 def check_biases():
@@ -288,14 +271,12 @@ def check_biases():
     for name, ranks, rate in (("still", 1, 0), ("one", 1, 0.25), ("four", 4, 0.25)):
         extra = ["--routing-record", work / f"{name}.bin", "--router-bias-rate", rate]
         train(name, *options, *extra, ranks=ranks)
-        process = programs.run("fsdp_export", work / name, "--to", work / f"{name}_out")
-        assert process.returncode == 0, process.stderr
+        programs.run("fsdp_export", work / name, "--to", work / f"{name}_out", status=0)
         moved[name] = biases_of(work / f"{name}_out")
     assert moved["one"] == moved["four"] and len(moved["one"]) == 2
     # Routers stay in fp32, as Transformers keeps them.
     out = work / "one_bf16"
-    process = programs.run("fsdp_export", work / "one", "--to", out, "--dtype", "bf16")
-    assert process.returncode == 0, process.stderr
+    programs.run("fsdp_export", work / "one", "--to", out, "--dtype", "bf16", status=0)
     for name, (dtype, _, _) in programs.read_safetensors(out / "model.safetensors").items():
         assert dtype == ("F32" if ".mlp.gate." in name else "BF16"), (name, dtype)
     assert biases_of(out) == moved["one"]
@@ -337,17 +318,12 @@ def check_refused():
             assert any(one in message for one in part.split("|")), (options, part, process.stderr)
 
 
-def main():
-    check_records()
-    check_bf16()
-    check_unwritten()
-    check_resumed()
-    check_losses()
-    check_padding()
-    check_micro_batches()
-    check_biases()
-    check_refused()
-    shutil.rmtree(work)
-
-
-main()
+check_records()
+check_bf16()
+check_unwritten()
+check_resumed()
+check_losses()
+check_padding()
+check_micro_batches()
+check_biases()
+check_refused()

@@ -1,15 +1,11 @@
 """What recipes ask of a run's length and learning rate: a part of an epoch, a warm-up that is a share of the
 steps, a rate that stays and then decays; and of weight decay."""
 
-import json
 import math
-import pathlib
-import shutil
-import tempfile
 
 import programs
 
-work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_recipes_"))
+work = programs.folder("recipes")
 STEPS = 10  # of an epoch
 LR = 1e-2
 text = work / "text.txt"
@@ -18,10 +14,9 @@ text.write_text("".join(chr(97 + i * i % 26) for i in range(STEPS * 2 * 16 + 1))
 
 def train(name, *arguments, status=0):
     common = ["-s", 16, "-b", 2, "--lr", LR, "--data", text, "--save-dir", work, "-e", name]
-    process = programs.run("fsdp_train", *common, *arguments)
-    assert process.returncode == status, (arguments, process.returncode, process.stdout, process.stderr)
+    process = programs.run("fsdp_train", *common, *arguments, status=status)
     if not status:
-        process.lines = [json.loads(line) for line in (work / name / "log.jsonl").read_text().splitlines()]
+        process.lines = programs.log_of(work / name / "log.jsonl")
         process.rates = [line["lr"] for line in process.lines]
     return process
 
@@ -69,5 +64,3 @@ for arguments, parts in (
 ):
     message = train("refused", *arguments, status=2).stderr
     assert all(part in message for part in parts), (arguments, message)
-
-shutil.rmtree(work)

@@ -2,14 +2,11 @@
 written."""
 
 import os
-import pathlib
-import shutil
-import tempfile
 
 import programs
 from prepared import prepare_good
 
-work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_dry_run_"))
+work = programs.folder("dry_run")
 RANKS = 2 if programs.WITH_MPI else None
 ROWS = 64  # of 32 tokens and the one behind them
 text = work / "text.txt"
@@ -22,8 +19,7 @@ prepare_good(work / "records.tok", records)
 def run(*arguments, program="fsdp_train", status=0):
     """Lines of its output, by what stands before them."""
     before = sorted(work.rglob("*"))
-    process = programs.run(program, "-s", 32, *arguments, ranks=RANKS, cwd=work)
-    assert process.returncode == status, (arguments, process.returncode, process.stdout, process.stderr)
+    process = programs.run(program, "-s", 32, *arguments, ranks=RANKS, cwd=work, status=status)
     if "--dry-run" in arguments:
         assert sorted(work.rglob("*")) == before, arguments
     if status:
@@ -109,9 +105,5 @@ def of_an_evaluation():
         assert str(missing[1]) in message, message
 
 
-says_what_a_run_says()
-warns_as_a_run()
-finds_what_a_start_finds()
-needs_no_data()
-of_an_evaluation()
-shutil.rmtree(work)
+programs.run_tests([says_what_a_run_says, warns_as_a_run, finds_what_a_start_finds, needs_no_data,
+                    of_an_evaluation])

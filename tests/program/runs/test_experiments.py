@@ -9,28 +9,22 @@ import re
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 
 import programs
 import yaml
 
-work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_experiments_"))
+work = programs.folder("experiments")
 RANKS = 2 if programs.WITH_MPI else None
 COMMON = ["-s", "32", "-b", "2", "--lr", "1e-3", "--log-freq", "100"]
 
 
 def train(*arguments, status=0, ranks=None):
-    process = programs.run("fsdp_train", *arguments, ranks=ranks, cwd=work)
-    assert process.returncode == status, (arguments, process.returncode, process.stdout, process.stderr)
-    return process
+    return programs.run("fsdp_train", *arguments, ranks=ranks, cwd=work, status=status)
 
 
 def refused(*arguments, status=2, parts=()):
-    process = train(*arguments, status=status)
-    messages = programs.errors(process, "fsdp_train")
-    assert len(messages) == 1 and all(part in messages[0] for part in parts), process.stderr
-    return messages[0]
+    return programs.refused("fsdp_train", *arguments, status=status, parts=parts, cwd=work)
 
 
 def folder(name):
@@ -38,13 +32,11 @@ def folder(name):
 
 
 def log(name):
-    return [json.loads(line) for line in (folder(name) / "log.jsonl").read_text().splitlines()]
+    return programs.log_of(folder(name) / "log.jsonl")
 
 
 def losses(name):
-    lines = log(name)
-    assert [line["global_step"] for line in lines] == list(range(1, len(lines) + 1)), lines
-    return [line["loss"] for line in lines]
+    return programs.losses(folder(name) / "log.jsonl")
 
 
 def steps(name):
@@ -55,25 +47,8 @@ def the_name_alone_goes_on():
     """A run that is killed goes on as if it had not been, to the bit, whether it had saved or not."""
     text = work / "a data set.txt"
     text.write_text("".join(chr(97 + i * i % 26) for i in range(20000)))
-    options = [
-        *COMMON,
-        "--data",
-        text.name,
-        "--seed",
-        "5",
-        "--warmup-steps",
-        "3",
-        "--strategy",
-        "grad_op",
-        "--wrap",
-        "block",
-        "--max-steps",
-        "12",
-        "--eval-split",
-        "9",
-        "--set",
-        "measure=off",
-    ]
+    options = [*COMMON, "--data", text.name, "--seed", "5", "--warmup-steps", "3", "--strategy", "grad_op",
+               "--wrap", "block", "--max-steps", "12", "--eval-split", "9", "--set", "measure=off"]
     train(*options, "-e", "whole", "--ckpt-freq", "4")
     command = [str(programs.BIN / "fsdp_train"), *options, "-e", "killed", "--ckpt-freq", "4"]
     for saved in (True, False):
@@ -131,18 +106,16 @@ def what_is_given_wins():
     assert re.search(r"^changed: .*--lr 0.001 → 0.0005", process.stdout, re.M), process.stdout
     # That holds from then on.
     printed = train("-e", "given", "--print-config").stdout
-    assert (
-        "lr: 0.0005\n" in printed and "\nmax-steps: 5\n" in printed and "eval-split: 0.02\n" in printed
-    ), printed
+    for line in ("lr: 0.0005\n", "\nmax-steps: 5\n", "eval-split: 0.02\n"):
+        assert line in printed, printed
     # One that contradicts what is given gives way.
     held = work / "held.txt"
     held.write_text("abc" * 200)
     process = train("-e", "given", "--max-steps", "6", "--eval-data", held)
     assert "given otherwise: --eval-split 0.02 → none, --max-steps 5 → 6\n" in process.stdout, process.stdout
     assert "of " + str(held) in process.stdout
-    refused(
-        "-e", "given", "--eval-data", held, "--eval-split", "3", parts=("both choose what to evaluate on",)
-    )
+    both = ("--eval-data", held, "--eval-split", "3")
+    refused("-e", "given", *both, parts=("both choose what to evaluate on",))
     # So do all that depend on what is taken back.
     sampled = [*COMMON, "--max-steps", "1", "--sample-every", "1", "--prompt", "Q", "--max-new-tokens", "2"]
     train(*sampled, "-e", "several")
@@ -181,33 +154,15 @@ def what_is_given_wins():
 
 
 def printed_options_read_back():
-    options = [
-        "--data",
-        str(work / "odd 'name\".txt"),
-        "--mesh",
-        "data=1,fsdp=1",
-        "--set",
-        "measure=off",
-        "--bind",
-        "off",
-        "--beta2",
-        "0.95",
-        "--memory-limit",
-        "2GB",
-        "-e",
-        "printed",
-        "--ckpt-freq",
-        "7",
-    ]
+    options = ["--data", str(work / "odd 'name\".txt"), "--mesh", "data=1,fsdp=1", "--set", "measure=off",
+               "--bind", "off", "--beta2", "0.95", "--memory-limit", "2GB", "-e", "printed", "--ckpt-freq",
+               "7"]
     printed = train(*options, "--print-config").stdout
     path = work / "printed.yaml"
     path.write_text(printed)
     assert train("--config", path, "--print-config").stdout == printed
-    assert (
-        "# lr: 3e-05\n" in printed
-        and "\nbeta2: 0.95\n" in printed
-        and "memory-limit: 2000000000\n" in printed
-    )
+    for line in ("# lr: 3e-05\n", "\nbeta2: 0.95\n", "memory-limit: 2000000000\n"):
+        assert line in printed, printed
     assert not folder("printed").exists()
 
 
@@ -232,10 +187,8 @@ def values_come_back_as_they_were():
     broken, latin = "two\nlines.txt", os.fsdecode(b"caf\xe9.txt")
     for name in (broken, latin):
         (work / name).write_text("some text " * 400)
-        process = programs.run(  # keeps nothing
-            "fsdp_train", *COMMON, "--max-steps", "1", "--data", name, cwd=work, errors="replace"
-        )
-        assert process.returncode == 0, process.stderr
+        programs.run("fsdp_train", *COMMON, "--max-steps", "1", "--data", name, cwd=work, errors="replace",
+                     status=0)  # keeps nothing
     refused(*COMMON, "--data", broken, "-e", "odd", parts=("--data 'two", "has a line break"))
     refused(*COMMON, "--data", latin, "-e", "odd", parts=("--data", "is not UTF-8", "rename"))
     refused(*COMMON, "--data", latin, "--print-config", parts=("--data", "is not UTF-8", "rename"))
@@ -267,9 +220,8 @@ def nothing_goes_without_a_line():
         ("step-00000004", "; it replaces an older one of its step"),
         ("step-00000005", "; removed step-00000003 (--ckpt-keep 2)"),
     ], process.stdout
-    message = refused(
-        *COMMON, "-e", "old", "--resume", "off", parts=("--overwrite", "2 checkpoints", "of step 5")
-    )
+    message = refused(*COMMON, "-e", "old", "--resume", "off",
+                      parts=("--overwrite", "2 checkpoints", "of step 5"))
     assert "outputs/old" in message and len(losses("old")) == 5 and steps("old") == [4, 5]
     # What is refused later removes nothing.
     train(*COMMON, "-e", "old", "--resume", "off", "--overwrite", "--data", "missing", status=3)
@@ -301,19 +253,8 @@ def checkpoints_have_names():
     process = programs.run("fsdp_export", "outputs/named", "--list", cwd=work)
     assert process.returncode == 3 and "holds no checkpoint" in process.stderr
     began = int(time.time())
-    train(
-        *COMMON,
-        "--max-steps",
-        "6",
-        "-e",
-        "named",
-        "--ckpt-freq",
-        "2",
-        "--eval-split",
-        "8",
-        "--eval-freq",
-        "4",
-    )
+    evaluated = ["--eval-split", "8", "--eval-freq", "4"]
+    train(*COMMON, "--max-steps", "6", "-e", "named", "--ckpt-freq", "2", *evaluated)
     rows = programs.run("fsdp_export", "outputs/named", "--list", cwd=work).stdout.splitlines()
     cells = [re.split(r"\s{2,}|(?<=\d) (?=\d+ )", row.strip()) for row in rows[1:]]
     by_step = {line["global_step"]: line for line in log("named")}
@@ -346,9 +287,8 @@ def checkpoints_have_names():
     assert "resumed:   outputs/named/step-00000004, step 4," in process.stdout, process.stdout
     process = train("-e", "named", "--resume", "4", "--max-steps", "5")
     assert "resumed:   outputs/named/step-00000004, step 4," in process.stdout, process.stdout
-    refused(
-        "-e", "named", "--resume", "step-5000", status=3, parts=("'step-5000'", "outputs/named has step-")
-    )
+    near = ("'step-5000'", "outputs/named has step-")
+    refused("-e", "named", "--resume", "step-5000", status=3, parts=near)
     process = programs.run("fsdp_export", "outputs/named/best", "--to", "deep/er/hf", cwd=work)
     assert process.returncode == 0 and (work / "deep/er/hf/config.json").exists(), process.stderr
 
@@ -366,8 +306,7 @@ def a_checkpoint_may_be_renamed():
     shutil.rmtree(folder("kept") / "step-00000002")
     lines = log("kept")
     refused("-e", "kept", status=3, parts=("outputs/kept has the-one-that-I-like and no step-N", "--resume"))
-    process = programs.run(*evaluate, cwd=work)
-    assert process.returncode == 3, process.stderr
+    process = programs.run(*evaluate, cwd=work, status=3)
     assert "(outputs/kept has the-one-that-I-like)" in process.stderr, process.stderr
     assert log("kept") == lines
     process = train("-e", "kept", "--resume", "the-one-that-I-like", "--max-steps", "5")
@@ -380,27 +319,9 @@ def a_checkpoint_may_be_renamed():
 
 def the_best_stays():
     """Losses fall while the learning rate is small and rise as it grows without bound."""
-    options = [
-        *COMMON,
-        "--max-steps",
-        "24",
-        "--lr",
-        "2",
-        "--warmup-steps",
-        "400",
-        "--grad-clip",
-        "1e9",
-        "--eval-split",
-        "8",
-        "--eval-freq",
-        "3",
-        "--ckpt-freq",
-        "5",
-        "--ckpt-keep",
-        "1",
-        "--ckpt-best",
-        "eval_loss",
-    ]
+    options = [*COMMON, "--max-steps", "24", "--lr", "2", "--warmup-steps", "400", "--grad-clip", "1e9",
+               "--eval-split", "8", "--eval-freq", "3", "--ckpt-freq", "5", "--ckpt-keep", "1", "--ckpt-best",
+               "eval_loss"]
     train(*options, "-e", "best", ranks=RANKS)
     evaluated = {line["global_step"]: line["eval_loss"] for line in log("best") if "eval_loss" in line}
     best = min(evaluated, key=evaluated.get)
@@ -450,19 +371,8 @@ def the_best_is_of_like_evaluations():
 
 
 def a_run_ends_that_does_not_improve():
-    options = [
-        *COMMON,
-        "--lr",
-        "0",
-        "--max-steps",
-        "20",
-        "--eval-split",
-        "8",
-        "--eval-freq",
-        "2",
-        "--stop-after",
-        "3",
-    ]
+    options = [*COMMON, "--lr", "0", "--max-steps", "20", "--eval-split", "8", "--eval-freq", "2",
+               "--stop-after", "3"]
     process = train(*options, "-e", "still", "--ckpt-freq", "100", ranks=RANKS)
     loss = log("still")[1]["eval_loss"]
     # The first is the best, and three more are no better.
@@ -514,55 +424,32 @@ def what_a_signal_left_is_evaluated():
 def it_is_evaluated_before_the_first_step():
     held = ["--eval-split", "8", "--max-steps", "2"]
     for extra in ([], ["--strategy", "zero1", "--wrap", "block"]):
-        process = train(
-            *COMMON, *held, *extra, "--lr", "0", "--eval-at-start", "--log", "deep/start.jsonl", ranks=RANKS
-        )
-        lines = [json.loads(line) for line in (work / "deep/start.jsonl").read_text().splitlines()]
+        process = train(*COMMON, *held, *extra, "--lr", "0", "--eval-at-start", "--log", "deep/start.jsonl",
+                        ranks=RANKS)
+        lines = programs.log_of(work / "deep/start.jsonl")
         # Nothing is learned: the first is the last.
         assert abs(lines[0]["eval_loss_at_start"] - lines[1]["eval_loss"]) < 1e-6, lines
         assert "eval_loss_at_start" not in lines[1] and process.stdout.count("evaluation after step 0:") == 1
         train(*COMMON, *held, *extra, "--lr", "0", "--log", "plain.jsonl", ranks=RANKS)
-        plain = [json.loads(line) for line in (work / "plain.jsonl").read_text().splitlines()]
+        plain = programs.log_of(work / "plain.jsonl")
         assert [line["loss"] for line in plain] == [line["loss"] for line in lines]
 
 
 def folders_are_made_and_left():
-    paths = [
-        "--tensorboard",
-        "a/b/c",
-        "--log",
-        "d/e/f.jsonl",
-        "--trace",
-        "g/h/i.json",
-        "--memory-profile",
-        "j/k/l.svg",
-    ]
+    paths = ["--tensorboard", "a/b/c", "--log", "d/e/f.jsonl", "--trace", "g/h/i.json", "--memory-profile",
+             "j/k/l.svg"]
     train(*COMMON, "--max-steps", "5", *paths)
     assert list((work / "a/b/c").glob("events*"))
     assert all((work / path).stat().st_size > 0 for path in ("d/e/f.jsonl", "g/h/i.json", "j/k/l.svg"))
-    for bad, status in (
-        (["--data", "missing"], 3),
-        (["--memory-limit", "1MB"], 4),
-        (["--trace", "/proc/x/y"], 3),
-    ):
+    for bad, status in ((["--data", "missing"], 3), (["--memory-limit", "1MB"], 4),
+                        (["--trace", "/proc/x/y"], 3)):
         train(*COMMON, "-e", "failed", "--save-dir", "fresh", "--max-steps", "5", *bad, status=status)
         assert not (work / "fresh").exists(), (bad, list((work / "fresh").rglob("*")))
 
 
-the_name_alone_goes_on()
-a_branch_goes_on()
-what_is_given_wins()
-printed_options_read_back()
-values_come_back_as_they_were()
-a_folder_may_move()
-nothing_goes_without_a_line()
-checkpoints_have_names()
-a_checkpoint_may_be_renamed()
-the_best_stays()
-the_best_is_of_like_evaluations()
-a_run_ends_that_does_not_improve()
-what_a_signal_left_is_evaluated()
-it_is_evaluated_before_the_first_step()
-folders_are_made_and_left()
-shutil.rmtree(work)
-print("ok")
+programs.run_tests([the_name_alone_goes_on, a_branch_goes_on, what_is_given_wins, printed_options_read_back,
+                    values_come_back_as_they_were, a_folder_may_move, nothing_goes_without_a_line,
+                    checkpoints_have_names, a_checkpoint_may_be_renamed, the_best_stays,
+                    the_best_is_of_like_evaluations, a_run_ends_that_does_not_improve,
+                    what_a_signal_left_is_evaluated, it_is_evaluated_before_the_first_step,
+                    folders_are_made_and_left])

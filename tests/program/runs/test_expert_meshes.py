@@ -2,45 +2,29 @@
 and checkpoints and exports that know no mesh."""
 
 import json
-import pathlib
-import tempfile
 
 import programs
 
-work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_experts_"))
+work = programs.folder("experts")
 MIXTRAL = str(programs.ROOT / "tests" / "golden" / "accept" / "sharding" / "mixtral-fsdp.yaml")
 
 
-def run(program, *arguments, ranks=None):
-    process = programs.run(program, *arguments, ranks=ranks)
-    assert process.returncode == 0, (arguments, process.stdout, process.stderr)
-    return process.stdout
+def run(*arguments, **options):
+    return programs.run(*arguments, status=0, **options).stdout
 
 
 def plan_json(*arguments, ranks=4):
     return json.loads(run("fsdp_plan", "--ranks", ranks, "--backend", "cpu", "--json", *arguments))
 
 
-def parts_of(ranks, arguments):
-    parts = ranks or 1
-    if "--mesh" in arguments:
-        for axis in arguments[arguments.index("--mesh") + 1].split(","):
-            parts //= int(axis.split("=")[1]) if axis.startswith(("tensor=", "context=")) else 1
-    return parts
-
-
 def losses(name, ranks, *arguments):
     """Of a global batch of 24 sequences."""
     path = work / f"{name}.jsonl"
-    size = ["--model", "tiny-mixtral", "-s", "16", "-b", 24 // parts_of(ranks, arguments), "--threads", "1"]
+    batch = 24 // programs.batch_parts(ranks, arguments)
+    size = ["--model", "tiny-mixtral", "-s", "16", "-b", batch, "--threads", "1"]
     size += ["--max-steps", "4", "--lr", "1e-2", "--log", path]
     run("fsdp_train", *size, *arguments, ranks=ranks)
-    return [json.loads(line)["loss"] for line in path.read_text().splitlines()]
-
-
-def close(found, expected):
-    # fp32 sums in another order.
-    return len(found) == len(expected) and all(abs(a - b) <= 2e-5 * b for a, b in zip(found, expected))
+    return [line["loss"] for line in programs.log_of(path)]
 
 
 def trains_as_one_rank(expected):
@@ -56,7 +40,7 @@ def trains_as_one_rank(expected):
     ]
     for i, (ranks, arguments) in enumerate(cases):
         found = losses(f"case{i}", ranks, *arguments)
-        assert close(found, expected), (arguments, found, expected)
+        assert programs.close(found, expected), (arguments, found, expected)
 
 
 def waves_repeat_what_lies_otherwise():
@@ -74,7 +58,7 @@ def waves_are_counted():
     experts of every token say."""
     losses("waves", 4, "--expert-parallel", "4", "--expert-capacity", "0.5", "--routing-record",
            work / "waves.routes")  # fmt: skip
-    lines = [json.loads(line) for line in (work / "waves.jsonl").read_text().splitlines()]
+    lines = programs.log_of(work / "waves.jsonl")
     numbers = memoryview((work / "waves.routes").read_bytes()[64:]).cast("H")
     tokens, layers, slots, experts = 24 * 16, 2, 2, 8
     assert len(numbers) == len(lines) * tokens * layers * slots
@@ -94,7 +78,7 @@ def waves_are_counted():
             greatest.append(max(rows) * 4 / sum(rows))
         imbalance = sum(greatest) / layers
         assert imbalance > 1.01 and abs(line["moe/imbalance"] - imbalance) < 1e-6, (greatest, line)
-    one = [json.loads(line) for line in (work / "one.jsonl").read_text().splitlines()]
+    one = programs.log_of(work / "one.jsonl")
     assert all(abs(line["moe/imbalance"] - 1) < 1e-6 for line in one), one
     assert "moe/waves" not in (work / "one.jsonl").read_text()
 
@@ -139,7 +123,7 @@ def checkpoints_go_anywhere():
     model = ["--model", work / "exported", "--init", "weights", "--tokenizer", "bytes",
              "--max-steps", "1"]
     one = losses("exported-one", None, *model)
-    assert close(losses("exported-three", 3, *model, "--expert-parallel", "3"), one)
+    assert programs.close(losses("exported-three", 3, *model, "--expert-parallel", "3"), one)
 
 
 def blocks_are_nothing_to_a_checkpoint():
@@ -220,7 +204,7 @@ what_is_wrong_is_named()
 if programs.WITH_MPI:
     alone = losses("one", None)
     trains_as_one_rank(alone)
-    assert close(waves_repeat_what_lies_otherwise(), alone)
+    assert programs.close(waves_repeat_what_lies_otherwise(), alone)
     waves_are_counted()
     checkpoints_go_anywhere()
     blocks_are_nothing_to_a_checkpoint()

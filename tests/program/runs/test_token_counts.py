@@ -3,26 +3,23 @@ the samples that fill no step. Counted again from the prepared file, whose reade
 
 import datetime
 import json
-import pathlib
 import random
 import re
-import shutil
-import tempfile
 
 import programs
 from prepared import prepare_good
 
-work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_counts_"))
+work = programs.folder("counts")
 SEQ = 48
 RANKS = 2 if programs.WITH_MPI else None
 
 
 def train(data, *arguments, ranks=None, seq=SEQ):
     log = work / "log.jsonl"
-    process = programs.run("fsdp_train", "-s", seq, "--log", log, "--data", data, *arguments, ranks=ranks)
-    assert process.returncode == 0, (arguments, process.stdout, process.stderr)
+    process = programs.run("fsdp_train", "-s", seq, "--log", log, "--data", data, *arguments, ranks=ranks,
+                           status=0)
     warnings = [line for line in process.stderr.splitlines() if "warning: " in line]
-    return process.stdout, warnings, [json.loads(line) for line in log.read_text().splitlines()]
+    return process.stdout, warnings, programs.log_of(log)
 
 
 def counts(tokens, seq):
@@ -109,5 +106,4 @@ text.write_text("abc" * 100)
 out, warnings, lines = train(text, "-b", "2")
 assert not warnings and "real" not in out
 assert all(line["real_tokens"] == line["learned_tokens"] == 2 * SEQ for line in lines)
-shutil.rmtree(work)
 print("ok")

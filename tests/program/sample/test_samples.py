@@ -4,11 +4,9 @@ any mesh, text by a tokenizer, drawn tokens, samples while training, and what is
 import json
 import math
 import os
-import pathlib
-import shutil
 import struct
-import tempfile
 
+import prepared
 import programs
 from prepared import FIXTURES, ROOT, prepare_good
 
@@ -26,13 +24,12 @@ MESHES = [
     (2, ("--strategy", "zero1")),
 ]
 
-work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_samples_"))
+work = programs.folder("samples")
 
 
 def call(program, *arguments, ranks=None, status=0, **options):
-    process = programs.run(program, *arguments, ranks=ranks if programs.WITH_MPI else None, **options)
-    assert process.returncode == status, (arguments, process.returncode, process.stdout, process.stderr)
-    return process
+    return programs.run(program, *arguments, ranks=ranks if programs.WITH_MPI else None, **options,
+                        status=status)
 
 
 def evaluate(*arguments, ranks=None, **options):
@@ -42,9 +39,9 @@ def evaluate(*arguments, ranks=None, **options):
     return answer
 
 
-def refused(*arguments, status, words, program="fsdp_eval", **options):
-    messages = programs.errors(call(program, *arguments, status=status, **options), program)
-    assert len(messages) == 1 and all(word in messages[0] for word in words), (arguments, messages)
+def refused(*arguments, words, program="fsdp_eval", ranks=None, **options):
+    ranks = ranks if programs.WITH_MPI else None
+    programs.refused(program, *arguments, parts=words, ranks=ranks, **options)
 
 
 def families_are_transformers():
@@ -106,7 +103,7 @@ def training_samples_as_its_checkpoint_does():
         assert f"model:     {model} of {work}/{name}/step-00000005, " in text, text
     # What it learns does not change by looking.
     plain = call("fsdp_train", *options, "--log", work / "plain.jsonl", ranks=2)
-    losses = [[json.loads(line)["loss"] for line in path.read_text().splitlines()]
+    losses = [[line["loss"] for line in programs.log_of(path)]
               for path in (work / "run" / "log.jsonl", work / "plain.jsonl")]  # fmt: skip
     assert losses[0] == losses[1] and len(losses[0]) == 5 and "sample after" not in plain.stdout
     # The plan has it all, and it takes memory that a plan without samples does not.
@@ -116,26 +113,16 @@ def training_samples_as_its_checkpoint_does():
     assert plans[1]["verified"]
 
 
-def decoder():
-    """What each of the tokenizer's tokens stands for: bytes, which GPT-2's alphabet writes as letters."""
-    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    letters = {chr(byte): byte for byte in plain}
-    letters |= {chr(256 + i): byte for i, byte in enumerate(sorted(set(range(256)) - set(plain)))}
-    vocabulary = json.loads((BPE / "tokenizer.json").read_text())["model"]["vocab"]
-    return {i: bytes(letters.get(c, 63) for c in token) for token, i in vocabulary.items()}
-
-
 def text_is_the_tokenizers():
     model = programs.make_model(work / "bpe", programs.CONFIG | {"vocab_size": VOCABULARY})
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(BPE / name, model)
+    prepared.copy_tokenizer(BPE, model)
     text, prompt = 'She said: "the weather — naïve",\n and ', work / "prompt.txt"
     prompt.write_text(text)
     asked = ("--model", model, "--prompt", text, "--max-new-tokens", 30, "--temperature", 1)
     process = programs.run("fsdp_eval", "--json", *asked)
     if process.returncode == 5:
         return programs.errors(process, "fsdp_eval")[0]
-    found, bytes_of = evaluate(*asked, ranks=2), decoder()
+    found, bytes_of = evaluate(*asked, ranks=2), prepared.bytes_of_tokens(BPE)
     assert json.loads(process.stdout)["text"] == found["text"]
     tokens = prepare_good(work / "prompt.tok", "--model", model, prompt).ids
     assert found["prompt_tokens"] == tokens[:-1], (found, tokens)  # without the end of the text
@@ -165,8 +152,7 @@ def prompts_are_a_users_messages():
     """With a chat template: the text that it writes, encoded as any other."""
     model = programs.make_model(work / "chat", programs.CONFIG | {"vocab_size": VOCABULARY})
     config = {"bos_token": "<|begin|>"}
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(BPE / name, model)
+    prepared.copy_tokenizer(BPE, model)
     (model / "tokenizer_config.json").write_text(
         json.dumps(json.loads((BPE / "tokenizer_config.json").read_text()) | config))
     question = 'why "naïve"?\n'
@@ -239,8 +225,7 @@ def samples_of_bytes_end_as_the_data_does():
 
 def answers_end_as_the_template_has_it():
     model = programs.make_model(work / "answers", programs.CONFIG | {"vocab_size": VOCABULARY}, weights=False)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(BPE / name, model)
+    prepared.copy_tokenizer(BPE, model)
     record = {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo man"}]}
     (work / "answers.jsonl").write_text((json.dumps(record) + "\n") * 60)
     template, data, chat = work / "ends.jinja", work / "answers.tok", ("--chat-template", "auto")
@@ -312,8 +297,7 @@ def python_is_started_only_for_text():
     found = evaluate("--model", model, *bytes_too, "--max-new-tokens", 2, env=without)
     assert found["prompt_tokens"] == [97, 98]
     assert not mark.exists()
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(BPE / name, model)
+    prepared.copy_tokenizer(BPE, model)
     words = ["prepare_data.py --serve", "ended without an answer", "--prompt-tokens"]
     for ranks in (None, 3):
         refused("--model", model, "--prompt", "ab", status=5, words=words, env=without, ranks=ranks)
@@ -346,21 +330,16 @@ def what_cannot_be_is_refused():
     refused(*model, *chat, status=2, words=["--chat-template chatml", "--prompt TEXT", "prepare_data.py"])
 
 
-def main():
-    families_are_transformers()
-    draws_depend_on_the_seed_alone()
-    training_samples_as_its_checkpoint_does()
-    what_cannot_be_is_refused()
-    tokens_end_where_the_models_files_say()
-    longer_than_the_model_was_made_for()
-    samples_of_bytes_end_as_the_data_does()
-    python_is_started_only_for_text()
-    skipped = text_is_the_tokenizers()
-    if not skipped:
-        prompts_are_a_users_messages()
-        answers_end_as_the_template_has_it()
-    shutil.rmtree(work)
-    print(f"SKIPPED: no text by a tokenizer was tested: {skipped}" if skipped else "passed")
-
-
-main()
+families_are_transformers()
+draws_depend_on_the_seed_alone()
+training_samples_as_its_checkpoint_does()
+what_cannot_be_is_refused()
+tokens_end_where_the_models_files_say()
+longer_than_the_model_was_made_for()
+samples_of_bytes_end_as_the_data_does()
+python_is_started_only_for_text()
+skipped = text_is_the_tokenizers()
+if not skipped:
+    prompts_are_a_users_messages()
+    answers_end_as_the_template_has_it()
+print(f"SKIPPED: no text by a tokenizer was tested: {skipped}" if skipped else "passed")

@@ -2,11 +2,9 @@
 run of it on a small model."""
 
 import os
-import pathlib
 import re
 import subprocess
 import sys
-import tempfile
 import types
 
 import programs
@@ -15,7 +13,7 @@ ROOT = programs.ROOT
 sys.path.insert(0, str(ROOT / "bench"))
 import auto_sharding as bench  # noqa: E402
 
-work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_auto_"))
+work = programs.folder("auto")
 CPU = """name: any-cpu
 device: cpu
 source: test

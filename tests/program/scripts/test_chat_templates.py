@@ -25,66 +25,18 @@ import random
 import re
 import subprocess
 import sys
-import tempfile
 
 import programs
 
 sys.path.insert(0, str(programs.ROOT / "scripts"))
 INSIDE = "FSDP_CHAT_TEMPLATES_INSIDE"
-FEW = (
-    "cohere",
-    "deepseekv3_training",
-    "gemma3",
-    "gptoss_training",
-    "llama3",
-    "llama3_1",
-    "llama3_2",
-    "phi3",
-    "qwen2_5",
-    "qwen2_5_training",
-    "qwen3",
-    "qwen3_instruct_2507",
-)
-WORDS = [
-    "bird",
-    "Wren",
-    "ç'est",
-    "日本",
-    "🐦",
-    "x = 1",
-    "\n",
-    "\n\n",
-    "  two",
-    "#",
-    "{}",
-    "don't",
-    "1234",
-    "°C",
-    "a\tb",
-]
+FEW = ("cohere", "deepseekv3_training", "gemma3", "gptoss_training", "llama3", "llama3_1", "llama3_2", "phi3",
+       "qwen2_5", "qwen2_5_training", "qwen3", "qwen3_instruct_2507")
+WORDS = ["bird", "Wren", "ç'est", "日本", "🐦", "x = 1", "\n", "\n\n",
+         "  two", "#", "{}", "don't", "1234", "°C", "a\tb"]
 # Reasons for which a conversation is refused that Transformers renders: something of it would be lost.
-LOST = (
-    "leaves out what the",
-    "which the chat template does not",
-    "does not render an answer behind its prompt",
-)
-
-
-def find_python():
-    cache = pathlib.Path.home() / ".cache/fsdp/venv/bin/python"
-    probe = "import transformers, tokenizers, jinja2, importlib.util as u; assert u.find_spec('trl')"
-    for python in (
-        os.environ.get("FSDP_TORCH_PYTHON"),
-        cache,
-        "/opt/venvs/torch/bin/python",
-        sys.executable,
-    ):
-        if not python or not pathlib.Path(python).exists():
-            continue
-        if subprocess.run([str(python), "-c", probe], capture_output=True).returncode == 0:
-            return str(python)
-    print("skipped: no Python here has transformers, tokenizers, jinja2 and trl")
-    sys.exit(77)
+LOST = ("leaves out what the", "which the chat template does not",
+        "does not render an answer behind its prompt")
 
 
 # ---- Conversations
@@ -103,31 +55,20 @@ TOOL = {"type": "function", "function": {"name": "weather", "description": "What
 def draw(rng, tools, parts, reasoning):
     """A record: messages, and perhaps tools."""
     messages = []
-    content = lambda text: (
-        [{"type": "text", "text": piece} for piece in (text, " more")]
-        if parts and rng.random() < 0.3
-        else text
-    )
+    content = lambda text: ([{"type": "text", "text": piece} for piece in (text, " more")]
+                            if parts and rng.random() < 0.3 else text)
     if rng.random() < 0.4:
         messages.append({"role": "system", "content": content(says(rng))})
     with_tools = tools and rng.random() < 0.4
     for turn in range(rng.randint(1, 6)):
         messages.append({"role": "user", "content": content(f"question {turn} {says(rng)}")})
         if with_tools and rng.random() < 0.5:
-            call = {
-                "id": f"call{turn:05}",
-                "type": "function",
-                "function": {"name": "weather", "arguments": {"place": says(rng).strip()}},
-            }
+            name = f"call{turn:05}"
+            call = {"id": name, "type": "function",
+                    "function": {"name": "weather", "arguments": {"place": says(rng).strip()}}}
             messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
-            messages.append(
-                {
-                    "role": "tool",
-                    "name": "weather",
-                    "tool_call_id": f"call{turn:05}",
-                    "content": f"result {turn}",
-                }
-            )
+            messages.append({"role": "tool", "name": "weather", "tool_call_id": name,
+                             "content": f"result {turn}"})
         answer = {"role": "assistant", "content": f"answer {turn} {says(rng).strip()}."}
         if reasoning and rng.random() < 0.3:
             answer["reasoning_content"] = f"thought {turn}"
@@ -156,9 +97,8 @@ class Sides:
         from tokenizers import Tokenizer
 
         tokenizer = Tokenizer.from_str(trained)
-        theirs = transformers.PreTrainedTokenizerFast(
-            tokenizer_object=tokenizer, bos_token="<bos>", eos_token="<eos>"
-        )
+        theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<bos>",
+                                                      eos_token="<eos>")
         theirs.add_special_tokens({"additional_special_tokens": special_tokens(source)})
         theirs.chat_template = source
         theirs.save_pretrained(folder)
@@ -173,10 +113,8 @@ class Sides:
         from prepare import records
 
         documents, _ = records.parse(record, "record", self.worker)
-        made = [
-            (list(ids), [digit == 49 for digit in mask])
-            for ids, mask in self.worker.encoder.documents(documents)
-        ]
+        made = [(list(ids), [digit == 49 for digit in mask])
+                for ids, mask in self.worker.encoder.documents(documents)]
         return made, documents
 
     def expected(self, record, count, **options):
@@ -185,13 +123,8 @@ class Sides:
         import jinja2
 
         try:
-            made = self.theirs.apply_chat_template(
-                messages,
-                tools=record.get("tools"),
-                return_dict=True,
-                return_assistant_tokens_mask=self.marked,
-                **options,
-            )
+            made = self.theirs.apply_chat_template(messages, tools=record.get("tools"), return_dict=True,
+                                                   return_assistant_tokens_mask=self.marked, **options)
         except (jinja2.exceptions.TemplateError, TypeError, ValueError, KeyError, AttributeError):
             return None
         return made["input_ids"], made.get("assistant_masks")
@@ -235,9 +168,8 @@ def check(sides, record, variant, counts):
     lengths = [*ends, len(messages)]
     learned_texts = []
     for ids, learned in made:
-        match = next(
-            (length for length in lengths if (sides.expected(record, length) or [None])[0] == ids), None
-        )
+        same = (length for length in lengths if (sides.expected(record, length) or [None])[0] == ids)
+        match = next(same, None)
         assert match, "the tokens are of no beginning of the conversation"
         lengths = [length for length in lengths if length > match]
         learned_texts += answers_of(sides, ids, learned)
@@ -249,9 +181,7 @@ def check(sides, record, variant, counts):
             same = variant.expected(record, match)
             if same and same[0] == ids and len(made) == 1:
                 mask = [bool(flag) for flag in same[1]]
-                counts[
-                    "masks as of trl's variant" if learned == mask else "masks unlike trl's variant"
-                ] += 1
+                counts[f"masks {'as of' if learned == mask else 'unlike'} trl's variant"] += 1
     if not sides.marked:
         said = "".join(learned_texts)
         for message in messages:
@@ -292,9 +222,8 @@ def trained_tokenizer():
 
 def run(args, work):
     trl = pathlib.Path(importlib.util.find_spec("trl").submodule_search_locations[0]) / "chat_templates"
-    sources = {
-        path.stem: path for folder in (trl, *args.templates) for path in sorted(folder.glob("*.jinja"))
-    }
+    folders = (trl, *args.templates)
+    sources = {path.stem: path for folder in folders for path in sorted(folder.glob("*.jinja"))}
     chosen = args.only or (list(sources) if args.count else [name for name in FEW if name in sources])
     assert len(chosen) >= 10 or args.only, (trl, chosen)
     count, trained, failures = args.count or programs.draws(12, 3), trained_tokenizer(), 0
@@ -319,10 +248,8 @@ def run(args, work):
                 counts["FAILED"] += 1
                 if counts["FAILED"] <= 2:
                     print(f"FAILED  {name}, conversation {number}: {error}\n  {record}")
-        print(
-            f"{'FAILED' if counts['FAILED'] else 'ok':7} {name}: "
-            + ", ".join(f"{value} {key}" for key, value in counts.items())
-        )
+        print(f"{'FAILED' if counts['FAILED'] else 'ok':7} {name}: "
+              + ", ".join(f"{value} {key}" for key, value in counts.items()))
     return 1 if failures else 0
 
 
@@ -338,13 +265,13 @@ def parse():
 def main():
     args = parse()
     if os.environ.get(INSIDE) != "1":
+        python = programs.python_with("transformers", "tokenizers", "jinja2", found=("trl",))
         environment = {**os.environ, INSIDE: "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-        return subprocess.run([find_python(), __file__, *sys.argv[1:]], env=environment).returncode
+        return subprocess.run([python, __file__, *sys.argv[1:]], env=environment).returncode
     import transformers
 
     transformers.utils.logging.set_verbosity_error()
-    with tempfile.TemporaryDirectory(prefix="fsdp_test_") as folder:
-        return run(args, pathlib.Path(folder))
+    return run(args, programs.folder("chat_templates"))
 
 
 if __name__ == "__main__":

@@ -5,10 +5,10 @@ import datetime
 import json
 import os
 import re
-import sys
 
 import prepared
 from prepared import Tokens, prepare
+from prepare.environment import TOKENIZERS
 
 # Of Qwen3's kind: an answer loses its reasoning once another question follows.
 DROPS = (
@@ -30,10 +30,8 @@ def talk(count, **more):
     """`count` questions and answers."""
     messages = []
     for turn in range(count):
-        messages += [
-            {"role": "user", "content": f"q{turn}"},
-            {"role": "assistant", "content": f"a{turn}", **more},
-        ]
+        messages += [{"role": "user", "content": f"q{turn}"},
+                     {"role": "assistant", "content": f"a{turn}", **more}]
     return messages
 
 
@@ -54,9 +52,7 @@ def chat_of(messages, learned=None, **more):
 def samples(template, messages, learned=None, **more):
     """(how, the samples as text in which what is learned stands in braces)"""
     how, made = template.samples(chat_of(messages, learned, **more), "here")
-    return how, [
-        "".join(f"{{{text}}}" if flag else text for text, flag in sample if text) for sample in made
-    ]
+    return how, ["".join(f"{{{text}}}" if flag else text for text, flag in sample if text) for sample in made]
 
 
 def refused(function, *arguments, **options):
@@ -73,10 +69,8 @@ def own_marks_say_what_is_learned(_):
     from prepare import chats
 
     template = template_of(MARKED)
-    assert samples(template, talk(2)) == (
-        chats.OWN,
-        ["<user>q0<end><assistant>{a0<end>}<user>q1<end><assistant>{a1<end>}"],
-    )
+    text = "<user>q0<end><assistant>{a0<end>}<user>q1<end><assistant>{a1<end>}"
+    assert samples(template, talk(2)) == (chats.OWN, [text])
     _, (text,) = samples(template, talk(2), [False, False, False, True])
     assert text == "<user>q0<end><assistant>a0<end><user>q1<end><assistant>{a1<end>}", text
     # Two marks of one answer, of which not all are learned: found by rendering up to each.
@@ -86,9 +80,8 @@ def own_marks_say_what_is_learned(_):
         "{% endif %}{% endfor %}"
     )
     assert samples(twice, talk(2))[1] == ["q0{a0},{<end>}q1{a1},{<end>}"]
-    assert samples(twice, talk(3), [False] * 3 + [True] + [False] * 2)[1] == [
-        "q0a0,<end>q1{a1},{<end>}q2a2,<end>"
-    ]
+    _, (text,) = samples(twice, talk(3), [False] * 3 + [True] + [False] * 2)
+    assert text == "q0a0,<end>q1{a1},{<end>}q2a2,<end>", text
     # One that marks the last answer alone cannot say which is not learned.
     last = template_of(
         "{% for m in messages %}{% if loop.last %}{% generation %}{{ m.content }}{% endgeneration %}"
@@ -111,9 +104,8 @@ def earlier_answers_in_another_form_are_samples(_):
             assert text == f"{before}<user>q{turn}<end><assistant>{{(r)a{turn}<end>}}", text
     assert samples(template, talk(1, reasoning_content="r"))[0] == chats.TURNS
     how, made = samples(template, talk(3))  # nothing to drop
-    assert how == chats.TURNS and made == [
-        re.sub(r"(a\d<end>)", r"{\1}", template.whole(prepared_chat(talk(3)), "here"))
-    ]
+    whole = template.whole(chat_of(talk(3)), "here")
+    assert how == chats.TURNS and made == [re.sub(r"(a\d<end>)", r"{\1}", whole)]
     messages = talk(3)
     messages[3]["reasoning_content"] = "r"
     how, made = samples(template, messages)
@@ -123,28 +115,14 @@ def earlier_answers_in_another_form_are_samples(_):
     ], made
 
 
-def prepared_chat(messages):
-    from prepare.forms import Chat
-
-    return Chat(messages, [message["role"] == "assistant" for message in messages])
-
-
 def a_known_template_is_marked(_):
     """By its hash, whatever the ends of lines; the same is learned as by rendering up to each answer."""
     from prepare import known_templates
 
     said = "m.content + '<end>' }}"
-    places = (
-        (
-            "{{- '<' + m.role + '>' + " + said,
-            "{{- '<' + m.role + '>' }}{%- if m.role == 'assistant' %}{%- generation %}{{- "
-            + said
-            + "{%- endgeneration %}{%- else %}{{- "
-            + said
-            + "{%- endif %}",
-            1,
-        ),
-    )
+    marked = f"{{%- generation %}}{{{{- {said}{{%- endgeneration %}}"
+    choice = f"{{%- if m.role == 'assistant' %}}{marked}{{%- else %}}{{{{- {said}{{%- endif %}}"
+    places = (("{{- '<' + m.role + '>' + " + said, "{{- '<' + m.role + '>' }}" + choice, 1),)
     source = PLAIN.replace("{%- endfor", "\n{%- endfor")
     without = [samples(template_of(source), talk(count))[1] for count in range(1, 4)]
     keeps = known_templates.Family("Tests", places)
@@ -157,37 +135,26 @@ def a_known_template_is_marked(_):
         assert {how for how, _ in found} == {"by marks put into Tests's chat template"}
     assert template_of(source.replace("<end>", "<END>")).family is None
     # One that drops what is earlier is rendered up to each answer, as if it were not known.
+    content, assistant = "{{- m.content + '<end>' }}", "{%- if m.role == 'assistant' %}"
     dropping = (
-        (
-            "{{- m.content + '<end>' }}",
-            "{%- if m.role != 'assistant' %}{{- m.content + '<end>' }}{%- endif %}",
-            1,
-        ),
-        ("{%- if m.role == 'assistant' %}", "{%- if m.role == 'assistant' %}{%- generation %}", 1),
-        (
-            "{%- endif %}{%- endif %}",
-            "{%- endif %}{{- m.content + '<end>' }}{%- endgeneration %}{%- endif %}",
-            1,
-        ),
-    )
+        (content, "{%- if m.role != 'assistant' %}" + content + "{%- endif %}", 1),
+        (assistant, assistant + "{%- generation %}", 1),
+        ("{%- endif %}{%- endif %}", "{%- endif %}" + content + "{%- endgeneration %}{%- endif %}", 1))
     messages = talk(4, reasoning_content="r")
     unknown = samples(template_of(DROPS), messages)
-    known_templates.KNOWN[known_templates.digest(DROPS)] = known_templates.Family(
-        "Tests", dropping, keeps=lambda chat: False
-    )
+    drops = known_templates.Family("Tests", dropping, keeps=lambda chat: False)
+    known_templates.KNOWN[known_templates.digest(DROPS)] = drops
     template = template_of(DROPS)
     assert template.family and samples(template, messages) == unknown
-    known_templates.KNOWN[known_templates.digest(PLAIN)] = known_templates.Family(
-        "Tests", (("absent", "", 1),)
-    )
+    absent = known_templates.Family("Tests", (("absent", "", 1),))
+    known_templates.KNOWN[known_templates.digest(PLAIN)] = absent
     try:
         template_of(PLAIN)
         raise RuntimeError("a place that is not there was not noticed")
     except AssertionError as error:
         assert "0 places with absent" in str(error)
-    known_templates.KNOWN = {
-        key: family for key, family in known_templates.KNOWN.items() if family.name != "Tests"
-    }
+    known = known_templates.KNOWN.items()
+    known_templates.KNOWN = {key: family for key, family in known if family.name != "Tests"}
 
 
 def contents_are_given_as_the_template_takes_them(_):
@@ -198,21 +165,17 @@ def contents_are_given_as_the_template_takes_them(_):
         " endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
     )
     assert samples(template_of(only), parts)[1] == ["<user>[x][y]<end><assistant>{[a]<end>}"]
-    both = only.replace(
-        "{% for p", "{% if m.content is string %}{{ m.content }}{% else %}{% for p"
-    ).replace("<end>", "{% endif %}<end>")
+    both = only.replace("{% for p", "{% if m.content is string %}{{ m.content }}{% else %}{% for p")
+    both = both.replace("<end>", "{% endif %}<end>")
     assert samples(template_of(both), parts)[1] == ["<user>[x][y]<end><assistant>{a<end>}"]
     first = both.replace("{% for p in m.content %}[{{ p.text }}]{% endfor %}", "[{{ m.content[0].text }}]")
     assert "leaves out what the user says" in refused(samples, template_of(first), parts)
 
     def call(arguments, show):
-        template = template_of(
-            PLAIN.replace("m.content", "(m.content or '') + (" + show + " if m.tool_calls else '')")
-        )
+        content = f"(m.content or '') + ({show} if m.tool_calls else '')"
         called = [{"type": "function", "function": {"name": "f", "arguments": arguments}}]
-        return samples(
-            template, [{"role": "user", "content": "q"}, {"role": "assistant", "tool_calls": called}]
-        )[1]
+        said = [{"role": "user", "content": "q"}, {"role": "assistant", "tool_calls": called}]
+        return samples(template_of(PLAIN.replace("m.content", content)), said)[1]
 
     of = "m.tool_calls[0].function.arguments"
     for show, given, shown in (
@@ -223,14 +186,11 @@ def contents_are_given_as_the_template_takes_them(_):
         (f"({of} if {of} is string else {of} | tojson)", '{"x":1}', '{"x":1}'),
         (f"({of} | string)", {"x": 1}, '{"x": 1}'),
     ):
-        assert call(given, show) == ["<user>q<end><assistant>{" + shown + "<end>}"], (
-            show,
-            given,
-            call(given, show),
-        )
+        found = call(given, show)
+        assert found == ["<user>q<end><assistant>{" + shown + "<end>}"], (show, given, found)
     named = "{% for m in messages %}{{ m.reasoning_content }}{{ m.thinking }}{{ m.content }}{% endfor %}"
     messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a", "reasoning": "r"}]
-    assert template_of(named).whole(prepared_chat(messages), "here") == "qrra"
+    assert template_of(named).whole(chat_of(messages), "here") == "qrra"
 
 
 def what_ends_all_is_no_part_of_earlier_answers(_):
@@ -239,13 +199,11 @@ def what_ends_all_is_no_part_of_earlier_answers(_):
 
     source = PLAIN.replace("{%- endif %}", "{%- else %}{{- eos_token }}{%- endif %}")
     how, made = samples(template_of(source, eos_token="<eos>"), talk(2))
-    assert how == chats.TURNS and made == [
-        "<user>q0<end><assistant>{a0<end>}<user>q1<end><assistant>{a1<end><eos>}"
-    ]
+    text = "<user>q0<end><assistant>{a0<end>}<user>q1<end><assistant>{a1<end><eos>}"
+    assert how == chats.TURNS and made == [text]
     question = [*talk(1), {"role": "user", "content": "q1"}]
-    assert samples(template_of(source, eos_token="<eos>"), question)[1] == [
-        "<user>q0<end><assistant>{a0<end>}<user>q1<end><eos>"
-    ]
+    _, (text,) = samples(template_of(source, eos_token="<eos>"), question)
+    assert text == "<user>q0<end><assistant>{a0<end>}<user>q1<end><eos>", text
 
 
 def ends_that_are_not_learned_are_reported(work):
@@ -253,28 +211,18 @@ def ends_that_are_not_learned_are_reported(work):
     path = work / "a.jsonl"
     path.write_text("".join(json.dumps({"messages": talk(count)}) + "\n" for count in (1, 2, 3)))
     outside = MARKED.replace("<end>{% endgeneration %}", "{% endgeneration %}<end>")
+    text = PLAIN.replace("<end>", "; ").replace("'<' + m.role + '>'", "m.role + ': '")
+    text = text.replace("<assistant>", "assistant: ")
     for source, ends, warning in (
         (MARKED, "6 learned of 6", None),
         (PLAIN, "6 learned of 6", None),
-        (
-            outside,
-            "0 learned of 6",
-            (
-                "<end>, the token that ends an answer, is not learned in 6 of 6 answers, so a model would"
-                " not learn to stop there; let the template's {% generation %} marks reach behind it"
-            ),
-        ),
-        (
-            PLAIN.replace("<end>", "; ")
-            .replace("'<' + m.role + '>'", "m.role + ': '")
-            .replace("<assistant>", "assistant: "),
-            "0 learned of 3",
-            "no special token ends 3 of 3 answers",
-        ),
+        (outside, "0 learned of 6",
+         "<end>, the token that ends an answer, is not learned in 6 of 6 answers, so a model would not learn"
+         " to stop there; let the template's {% generation %} marks reach behind it"),
+        (text, "0 learned of 3", "no special token ends 3 of 3 answers"),
     ):
         (work / "t.jinja").write_text(source)
-        process = prepare("--out", work / "x.tok", "--chat-template", work / "t.jinja", path)
-        assert process.returncode == 0, process.stderr
+        process = prepare("--out", work / "x.tok", "--chat-template", work / "t.jinja", path, status=0)
         assert f"ends of answers: {ends}\n" in process.stdout, (source, process.stdout)
         assert (warning in process.stderr) if warning else not process.stderr, (source, process.stderr)
         assert re.search(r"^conversations: 3, learned by ", process.stdout, re.M), process.stdout
@@ -282,20 +230,16 @@ def ends_that_are_not_learned_are_reported(work):
         share = 100 * sum(tokens.learned) / len(tokens.ids)
         assert f"{sum(tokens.learned):,} are learned ({share:.1f}%)" in process.stdout, process.stdout
     (work / "t.jinja").write_text(DROPS)
-    path.write_text(
-        "".join(json.dumps({"messages": talk(count, reasoning_content="r")}) + "\n" for count in (1, 3))
-    )
+    talks = [{"messages": talk(count, reasoning_content="r")} for count in (1, 3)]
+    path.write_text("".join(json.dumps(messages) + "\n" for messages in talks))
     process = prepare("--out", work / "x.tok", "--chat-template", work / "t.jinja", "--procs", 1, path)
-    assert (
-        "conversations: 2, learned 1 by rendering up to each answer, 1 in a sample for each answer that is "
-        "rendered differently later (3 samples)\n"
-        in process.stdout
-    ), process.stdout
+    how = ("conversations: 2, learned 1 by rendering up to each answer, 1 in a sample for each answer that "
+           "is rendered differently later (3 samples)\n")
+    assert how in process.stdout, process.stdout
     # So that --eval-split holds out all of a conversation, the file says which samples are of one.
     assert Tokens(work / "x.tok").joined == [False, False, True, True]
-    process = prepare(
-        "--out", work / "x.tok", "--chat-template", work / "t.jinja", "--mask-prompt", "off", path
-    )
+    whole = ["--mask-prompt", "off"]
+    process = prepare("--out", work / "x.tok", "--chat-template", work / "t.jinja", *whole, path)
     assert Tokens(work / "x.tok").joined == [False, False]
     assert "conversations: 2, learned as a whole (--mask-prompt off)\n" in process.stdout, process.stdout
     assert "ends of answers" not in process.stdout
@@ -343,8 +287,7 @@ def the_date_is_today_unless_set(work):
     command = ["--out", work / "x.tok", "--chat-template", work / "t.jinja", work / "a.jsonl"]
 
     def made(epoch):
-        process = prepare(*command, env={**os.environ, "SOURCE_DATE_EPOCH": epoch})
-        assert process.returncode == 0, process.stderr
+        process = prepare(*command, env={**os.environ, "SOURCE_DATE_EPOCH": epoch}, status=0)
         return bytes(Tokens(work / "x.tok").ids).decode(), process.stdout
 
     text, said = made("1721952000")
@@ -356,24 +299,8 @@ def the_date_is_today_unless_set(work):
     assert "SOURCE_DATE_EPOCH=x" in prepared.error_of(process, 2)
 
 
-def main():
-    from prepare.environment import TOKENIZERS
-
-    return prepared.run_tests_with(
-        TOKENIZERS,
-        "chat templates",
-        [
-            own_marks_say_what_is_learned,
-            earlier_answers_in_another_form_are_samples,
-            a_known_template_is_marked,
-            contents_are_given_as_the_template_takes_them,
-            what_ends_all_is_no_part_of_earlier_answers,
-            ends_that_are_not_learned_are_reported,
-            what_a_template_has_no_place_for_is_counted,
-            the_date_is_today_unless_set,
-        ],
-    )
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+prepared.run_tests_with(TOKENIZERS, "chat templates", [
+    own_marks_say_what_is_learned, earlier_answers_in_another_form_are_samples, a_known_template_is_marked,
+    contents_are_given_as_the_template_takes_them, what_ends_all_is_no_part_of_earlier_answers,
+    ends_that_are_not_learned_are_reported, what_a_template_has_no_place_for_is_counted,
+    the_date_is_today_unless_set])

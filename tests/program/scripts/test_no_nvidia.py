@@ -6,12 +6,9 @@ CPU run there too. Skipped where CUDA is not built or no namespace can be made.
 
 import glob
 import os
-import pathlib
 import re
-import shutil
 import subprocess
 import sys
-import tempfile
 
 import programs
 
@@ -109,7 +106,7 @@ def main():
     if os.environ.get("FSDP_WITH_CUDA", "ON") != "ON":
         print("SKIPPED: CUDA is not built here")
         return SKIPPED
-    work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_no_nvidia_"))
+    work = programs.folder("no_nvidia")
     nothing_is_linked()
     place = Place(work)
     probe = place.run("true")
@@ -120,7 +117,6 @@ def main():
     libraries_are_asked_for(place)
     if programs.ALL:
         all_of_the_cpu(place)
-    shutil.rmtree(work)
     return 0
 
 

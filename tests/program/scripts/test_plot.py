@@ -10,6 +10,7 @@ import xml.etree.ElementTree
 
 import prepared
 import programs
+from plot import MATPLOTLIB
 
 ROOT = prepared.ROOT
 SVG = "{http://www.w3.org/2000/svg}"
@@ -28,11 +29,7 @@ def plot_good(*arguments, notes=0):
 
 
 def error_of(status, *arguments):
-    process = plot(*arguments)
-    assert process.returncode == status, f"status {process.returncode}: {process.stderr}"
-    lines = process.stderr.splitlines()
-    assert len(lines) == 1 and lines[0].startswith("plot.py: error: "), process.stderr
-    return lines[0]
+    return prepared.error_of(plot(*arguments), status, "plot.py")
 
 
 def curves(path):
@@ -168,10 +165,9 @@ def a_real_run_is_drawn(work):
     common = ["-s", 32, "-b", 2, "--lr", "1e-3", "--eval-split", 40, "--eval-freq", 3, "--save-dir", work,
               "-e", "run", "--ckpt-freq", 4]  # fmt: skip
     for steps in (6, 12):
-        process = programs.run("fsdp_train", *common, "--max-steps", steps)
-        assert process.returncode == 0, process.stderr
+        programs.run("fsdp_train", *common, "--max-steps", steps, status=0)
     plot_good(work / "run", "--out", work / "x.svg")
-    lines = [json.loads(line) for line in (work / "run" / "log.jsonl").read_text().splitlines()]
+    lines = programs.log_of(work / "run" / "log.jsonl")
     found = curves(work / "x.svg")
     steps = list(range(1, 13))
     check_curve(found["loss/run"], steps, [line["loss"] for line in lines])
@@ -190,9 +186,8 @@ def bars(path):
 def a_real_step_is_drawn(work):
     ranks = 2 if programs.WITH_MPI else None
     trace = work / "trace.json"
-    process = programs.run("fsdp_train", "-s", 32, "-b", 2, "--wrap", "block", "--max-steps", 4,
-                           "--trace", trace, ranks=ranks)
-    assert process.returncode == 0, process.stderr
+    programs.run("fsdp_train", "-s", 32, "-b", 2, "--wrap", "block", "--max-steps", 4,
+                 "--trace", trace, ranks=ranks, status=0)
     plot_good("--timeline", trace, "--out", work / "x.svg")
     events = [e for e in json.loads(trace.read_text())["traceEvents"] if e["ph"] == "X" and e["pid"] == 0]
     step = next(e for e in events if e["name"] == "step 4")
@@ -232,12 +227,5 @@ def a_real_step_is_drawn(work):
         assert what in error_of(status, *arguments), arguments
 
 
-def main():
-    from plot import MATPLOTLIB
-    return prepared.run_tests_with(MATPLOTLIB, "plot.py", [
-        points_are_the_logs, logs_may_go_back, bad_input_is_refused, a_real_run_is_drawn,
-        a_real_step_is_drawn])
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+prepared.run_tests_with(MATPLOTLIB, "plot.py", [
+    points_are_the_logs, logs_may_go_back, bad_input_is_refused, a_real_run_is_drawn, a_real_step_is_drawn])

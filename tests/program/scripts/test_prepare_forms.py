@@ -7,11 +7,11 @@ import csv
 import gzip
 import json
 import re
-import sys
 
 import prepared
 import programs
 from prepared import FIXTURES, error_of, prepare, prepare_good
+from prepare.environment import TOKENIZERS
 
 TEMPLATE = ("{% if shout %}!{% endif %}{% if tools %}[tools {{ tools | tojson }}]{% endif %}"
             "{% for m in messages %}<{{ m.role }}>"
@@ -19,7 +19,7 @@ TEMPLATE = ("{% if shout %}!{% endif %}{% if tools %}[tools {{ tools | tojson }}
             "{% for c in m.tool_calls or [] %}"
             "[call {{ c.function.name }} {{ c.function.arguments | tojson }}]"
             "{% endfor %}</>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}")
-ROWS = [json.loads(line) for line in (FIXTURES / "forms.jsonl").read_text().splitlines()]
+ROWS = programs.log_of(FIXTURES / "forms.jsonl")
 
 
 def shown(tokens):
@@ -73,8 +73,7 @@ def the_summary_counts(work):
     """Against counts taken from the table."""
     rows = [row for row in ROWS if "ends" not in row and "fields" not in row] * 3
     arguments = ["--procs", 2, *written(work, [row["record"] for row in rows])]
-    process = prepare("--out", work / "x.tok", *arguments)
-    assert process.returncode == 0, process.stderr
+    process = prepare("--out", work / "x.tok", *arguments, status=0)
     tokens = prepared.Tokens(work / "x.tok")
     bad = sum("skipped" in row for row in rows)
     empty = sum(row["record"] == {"text": ""} for row in rows)
@@ -244,10 +243,8 @@ def an_export_has_the_template(work):
     model = programs.make_model(work / "m", programs.CONFIG | {"vocab_size": 256}, weights=False)
 
     def train(*data, status=0):
-        process = programs.run("fsdp_train", "--model", model, "-s", 32, "--max-steps", 1, "--save-dir", work,
-                               "-e", "run", "--data", *data)
-        assert process.returncode == status, process.stderr
-        return process
+        return programs.run("fsdp_train", "--model", model, "-s", 32, "--max-steps", 1, "--save-dir", work,
+                            "-e", "run", "--data", *data, status=status)
 
     message, = programs.errors(train(work / "a.tok", work / "b.tok", status=3), "fsdp_train")
     assert "b.tok: was prepared with a different --chat-template" in message, message
@@ -258,20 +255,12 @@ def an_export_has_the_template(work):
     assert "its chat template does not match its checksum" in message, message
     assert "template do not have the checksum" in error_of(prepare("--verify", work / "b.tok"), 3)
     train(work / "a.tok")
-    process = programs.run("fsdp_export", work / "run", "--to", work / "out")
-    assert process.returncode == 0, process.stderr
+    programs.run("fsdp_export", work / "run", "--to", work / "out", status=0)
     assert (work / "out" / "chat_template.jinja").read_bytes() == chat.template
 
 
-def main():
-    from prepare.environment import TOKENIZERS
-    return prepared.run_tests_with(TOKENIZERS, "the forms of records", [
-        each_form_is_used_as_documented, the_summary_counts, conversations_need_a_template,
-        nothing_is_lost_in_a_template, earlier_turns_may_be_rendered_in_another_way,
-        tables_and_compressed_files_are_the_same_records, what_was_meant_otherwise_is_named,
-        a_preview_shows_what_is_learned,
-        names_of_special_tokens_are_text, an_export_has_the_template])
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+prepared.run_tests_with(TOKENIZERS, "the forms of records", [
+    each_form_is_used_as_documented, the_summary_counts, conversations_need_a_template,
+    nothing_is_lost_in_a_template, earlier_turns_may_be_rendered_in_another_way,
+    tables_and_compressed_files_are_the_same_records, what_was_meant_otherwise_is_named,
+    a_preview_shows_what_is_learned, names_of_special_tokens_are_text, an_export_has_the_template])

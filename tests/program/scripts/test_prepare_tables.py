@@ -2,10 +2,10 @@
 records as .jsonl. Skipped where pyarrow and tokenizers cannot be had from PyPI."""
 
 import json
-import sys
 
 import prepared
 from prepared import FIXTURES, error_of, prepare, prepare_good
+from prepare.environment import TABLES
 
 ALPACA = [{"instruction": f"Add {i}.", "input": "" if i % 3 else f"to {i}", "output": f"three {i}",
            "text": "all of it", "number": i} for i in range(1300)]
@@ -64,11 +64,5 @@ def bad_tables_are_refused(work):
     assert not (work / "x.tok").exists()
 
 
-def main():
-    from prepare.environment import TABLES
-    return prepared.run_tests_with(TABLES, "prepare_data.py with tables",
-                                   [rows_are_records, columns_are_named, bad_tables_are_refused])
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+prepared.run_tests_with(TABLES, "prepare_data.py with tables", [
+    rows_are_records, columns_are_named, bad_tables_are_refused])

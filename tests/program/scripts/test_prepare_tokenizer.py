@@ -3,10 +3,10 @@
 
 import json
 import shutil
-import sys
 
 import prepared
 from prepared import FIXTURES, ROOT, Tokens, error_of, prepare, prepare_good
+from prepare.environment import TOKENIZERS
 
 TEXT = ROOT / "runtime" / "data" / "builtin_text.txt"
 
@@ -160,8 +160,7 @@ def conversations_follow_the_template(work):
 
     chat(work / "llama", "{% for m in messages %}{{ m.role }}: {{ m.content }}.\n{% endfor %}"
          "{% if add_generation_prompt %}assistant: {% endif %}")
-    process = prepare(*command)
-    assert process.returncode == 0, process.stderr
+    process = prepare(*command, status=0)
     assert "no special token ends 1 of 1 answers" in process.stderr, process.stderr
     learned = tokenizer.decode(Tokens(work / "y.tok").learned_ids()[0], skip_special_tokens=False)
     assert learned == "Very fine..\n Late..\n", learned
@@ -239,8 +238,7 @@ def a_completion_begins_a_token(work):
         joined = 0
         for prompt, completion in zip(prompts, completions, strict=True):
             (work / "a.jsonl").write_text(json.dumps({"prompt": prompt, "completion": completion}) + "\n")
-            process = prepare("--out", work / "x.tok", "--model", work / kind, work / "a.jsonl")
-            assert process.returncode == 0, process.stderr
+            process = prepare("--out", work / "x.tok", "--model", work / kind, work / "a.jsonl", status=0)
             tokens = Tokens(work / "x.tok")
             (learned,), (ids,) = tokens.learned_ids(), tokens.documents()
             end = 0 if kind == "gpt" else 2
@@ -324,8 +322,7 @@ def an_older_form_becomes_tokenizer_json(work):
     (folder / "special_tokens_map.json").write_text('{"eos_token": "<|endoftext|>"}')
     text = "We'll see.\n\n 12 <two>Ä 🐦<|endoftext|> and <one>"
     (work / "a.txt").write_text(text)
-    process = prepare("--out", tokens, "--model", folder, work / "a.txt")
-    assert process.returncode == 0, process.stderr
+    process = prepare("--out", tokens, "--model", folder, work / "a.txt", status=0)
     assert process.stdout.startswith(f"{made}: made of vocab.json and merges.txt\n"), process.stdout
     encode = lambda part: tokenizer.encode(part, add_special_tokens=False).ids
     wanted = encode("We'll see.\n\n 12 ") + [901] + encode("Ä 🐦") + [0] + encode(" and ") + [900, 0]
@@ -375,15 +372,8 @@ def bad_tokenizers_are_refused(work):
     assert not (work / "x.tok").exists()
 
 
-def main():
-    from prepare.environment import TOKENIZERS
-    return prepared.run_tests_with(TOKENIZERS, "prepare_data.py with tokenizers", [
-        alpaca_is_as_written_by_hand, a_long_text_is_as_if_encoded_whole,
-        records_are_as_encoded_one_by_one, conversations_follow_the_template,
-        conversations_with_tools_have_their_own_template, generation_must_stop_where_answers_end,
-        a_completion_begins_a_token, special_tokens_are_as_said, an_older_form_becomes_tokenizer_json,
-        bad_tokenizers_are_refused])
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+prepared.run_tests_with(TOKENIZERS, "prepare_data.py with tokenizers", [
+    alpaca_is_as_written_by_hand, a_long_text_is_as_if_encoded_whole, records_are_as_encoded_one_by_one,
+    conversations_follow_the_template, conversations_with_tools_have_their_own_template,
+    generation_must_stop_where_answers_end, a_completion_begins_a_token, special_tokens_are_as_said,
+    an_older_form_becomes_tokenizer_json, bad_tokenizers_are_refused])

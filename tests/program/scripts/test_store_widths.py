@@ -1,8 +1,6 @@
 """The rules of tests/simt/check_resources.py: stores, on listings as nvdisasm prints them; products that wait
 for each other, as ptxas says it; what is compiled for sm_90a."""
 
-import os
-import pathlib
 import sys
 
 import programs

@@ -5,17 +5,15 @@ node."""
 import concurrent.futures
 import json
 import os
-import pathlib
 import re
 import shutil
 import subprocess
 import sys
-import tempfile
 
 import programs
 from prepared import FIXTURES, ROOT, SKIPPED
 
-work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_agreement_"))
+work = programs.folder("agreement")
 TEXT = (ROOT / "runtime" / "data" / "builtin_text.txt").read_bytes()
 GOLDEN = ROOT / "tests" / "golden"
 TIMEOUT_S = 120
@@ -27,7 +25,7 @@ def start(counts, folders, arguments):
     command = ["mpirun"]
     for count, folder in zip(counts, folders):
         command += [":"] if len(command) > 1 else []
-        command += ["-np", str(count), "-wdir", str(folder), str(programs.BIN.resolve() / "fsdp_train")]
+        command += ["-np", str(count), "-wdir", str(folder), str(programs.BIN / "fsdp_train")]
         command += ["-s", "64", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
 
@@ -251,7 +249,7 @@ def options():
              (train, ["--dry-run"], [], "--dry-run="), (train, ["--dry-run"], ["--nonsense"], "--nonsense"),
              (eval_of, ["--rank-logs", work / "logs"], [], "--rank-logs=")]  # fmt: skip
     for command, first, second, named in cases:
-        program = programs.BIN.resolve() / command[0]
+        program = programs.BIN / command[0]
         words = ["mpirun", "-np", 1, program, *command[1:], *first, ":", "-np", 1, program]
         words += second if second == ["--help"] else [*command[1:], *second]
         process = subprocess.run([str(word) for word in words], capture_output=True, text=True,
@@ -271,7 +269,6 @@ def main():
         for case, result in [(case, pool.submit(case)) for case in cases]:
             result.result()
             print(f"done    {case.__name__}", flush=True)
-    shutil.rmtree(work)
     return 1 if failures else 0
 
 

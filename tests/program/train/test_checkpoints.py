@@ -2,19 +2,16 @@
 Hugging Face and back. Kills are in test_kills.py."""
 
 import json
-import os
-import pathlib
 import re
 import resource
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 
 import programs
 
-work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_ckpt_"))
+work = programs.folder("ckpt")
 MPI = programs.WITH_MPI
 SEQUENCES = programs.size(24, 4)  # of a global batch
 COMMON = ["-s", "32", "--lr", "1e-3", "--seed", "3", "--log-freq", "100", "--save-dir", work,
@@ -22,23 +19,19 @@ COMMON = ["-s", "32", "--lr", "1e-3", "--seed", "3", "--log-freq", "100", "--sav
 
 
 def train(*arguments, ranks=None, status=0, **options):
-    process = programs.run("fsdp_train", *COMMON, *arguments, ranks=ranks, **options)
-    assert process.returncode == status, (arguments, process.returncode, process.stdout, process.stderr)
-    return process
+    return programs.run("fsdp_train", *COMMON, *arguments, ranks=ranks, **options, status=status)
+
+
+def refused(*arguments, status=3, **options):
+    return programs.refused("fsdp_train", *COMMON, *arguments, status=status, **options)
 
 
 def losses(name):
-    lines = [json.loads(line) for line in (work / name / "log.jsonl").read_text().splitlines()]
-    assert [line["global_step"] for line in lines] == list(range(1, len(lines) + 1)), lines
-    return [line["loss"] for line in lines]
+    return programs.losses(work / name / "log.jsonl")
 
 
 def steps(name):
     return sorted(int(p.name[5:]) for p in (work / name).glob("step-????????"))
-
-
-def warnings(process):
-    return [line for line in process.stderr.splitlines() if line.startswith("fsdp_train: warning: ")]
 
 
 def copy(source, name, *but):
@@ -160,7 +153,7 @@ def damage_is_told():
         copy("base", "hurt")
         damage("hurt", how)
         process = train("-b", batch, "--max-steps", 12, "-e", "hurt", "--ckpt-freq", 0, ranks=ranks)
-        told = warnings(process)
+        told = programs.warnings(process)
         assert len(told) == 1 and "step-00000012" in told[0], (how, told)
         assert "step-00000006, step 6" in process.stdout, (how, process.stdout)
         assert all(abs(a - b) <= 1e-5 * b for a, b in zip(losses("hurt"), uninterrupted)), how
@@ -168,12 +161,9 @@ def damage_is_told():
         damage("hurt", how)
         # Named, or the only one: an error.
         path = work / "hurt" / "step-00000012"
-        process = train("-b", 1, "--max-steps", 13, "-e", "hurt2", "--resume", path, ranks=ranks, status=3)
-        assert len(programs.errors(process, "fsdp_train")) == 1, process.stderr
+        refused("-b", 1, "--max-steps", 13, "-e", "hurt2", "--resume", path, ranks=ranks)
         shutil.rmtree(work / "hurt" / "step-00000006")
-        process = train("-b", 1, "--max-steps", 13, "-e", "hurt", ranks=ranks, status=3)
-        assert len(programs.errors(process, "fsdp_train")) == 1, process.stderr
-        assert "--resume off" in process.stderr, process.stderr
+        refused("-b", 1, "--max-steps", 13, "-e", "hurt", ranks=ranks, parts=["--resume off"])
         if how != "flipped in the data":  # those are moments, which are not exported
             process = programs.run("fsdp_export", path, "--to", work / "hurt_hf")
             assert process.returncode == 3 and not list(work.glob("hurt_hf*")), (how, process)
@@ -181,8 +171,8 @@ def damage_is_told():
 
 def other_models_are_refused():
     folder = programs.make_model(work / "model")
-    process = train("--model", folder, "-b", 1, "--max-steps", 13, "-e", "base", status=3)
-    assert "a different model" in process.stderr and "vocab_size 256 → 257" in process.stderr, process.stderr
+    refused("--model", folder, "-b", 1, "--max-steps", 13, "-e", "base",
+            parts=["a different model", "vocab_size 256 → 257"])
     assert steps("base") == [6, 12] and len(losses("base")) == 12
     # The same shapes, but a different rotary embedding: every key that differs is named, with both values.
     scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -193,8 +183,8 @@ def other_models_are_refused():
     for key, value in (("factor", 4.0), ("high_freq_factor", 2.0), ("low_freq_factor", 2.0),
                        ("original_max_position_embeddings", 32)):
         programs.make_model(folder, config | {"rope_scaling": scaling | {key: value}}, weights=False)
-        process = train("--model", folder, "-b", 1, "--max-steps", 2, "-e", "rope", status=3)
-        assert f"rope_scaling.{key} {scaling[key]} → {value})" in process.stderr, process.stderr
+        refused("--model", folder, "-b", 1, "--max-steps", 2, "-e", "rope",
+                parts=[f"rope_scaling.{key} {scaling[key]} → {value})"])
     # What changes no number may change.
     unused = {"max_position_embeddings": 8, "initializer_range": 1.0}
     programs.make_model(folder, config | unused, weights=False)
@@ -211,9 +201,8 @@ def a_full_disk_is_told():
     arguments = ["-b", 1, "--max-steps", 4, "-e", "full", "--ckpt-freq", 2]
     process = train(*arguments, status=3, preexec_fn=limit_file_size)
     # The save after step 2 costs itself alone; the run's result, which is not saved, is its last word.
-    assert len(warnings(process)) == 1 and len(programs.errors(process, "fsdp_train")) == 1, process.stderr
-    assert "step 2" in warnings(process)[0]
-    assert "after step 4" in programs.errors(process, "fsdp_train")[0]
+    (warning,), (error,) = programs.warnings(process), programs.errors(process, "fsdp_train")
+    assert "step 2" in warning and "after step 4" in error, process.stderr
     assert "done: " in process.stdout and len(losses("full")) == 4
     assert not list((work / "full").glob("step-*"))
     disk = work / "disk"
@@ -229,9 +218,9 @@ def a_full_disk_is_told():
                          "--ckpt-async", way]  # fmt: skip
             train("--max-steps", 2, *arguments, ranks=ranks)  # 9.6 MB
             process = train("--max-steps", 4, *arguments, ranks=ranks, status=3)
-            assert not warnings(process), process.stderr
-            told = programs.errors(process, "fsdp_train")
-            assert len(told) == 1 and "newest checkpoint is" in told[0] and "step-00000002" in told[0], told
+            assert not programs.warnings(process), process.stderr
+            (told,) = programs.errors(process, "fsdp_train")
+            assert "newest checkpoint is" in told and "step-00000002" in told, told
             assert sorted(p.name for p in (disk / way).glob("step-*")) == ["step-00000002"]
             subprocess.run(["mount", "-o", "remount,size=64m", disk], check=True)
             process = train("--max-steps", 4, *arguments, ranks=ranks)
@@ -273,21 +262,13 @@ def copies_follow_a_load():
         assert losses(f"{name}-resumed") == losses(name), (losses(f"{name}-resumed"), losses(name))
 
 
-def start(*arguments, ranks):
-    command = [str(programs.BIN / "fsdp_train"), *map(str, COMMON + list(arguments))]
-    if ranks:
-        command = ["mpirun", "-np", str(ranks), *command]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-
-
 def signals_save_and_stop():
     ranks = 2 if MPI else None
     for number, status in ((signal.SIGUSR1, 143), (signal.SIGTERM, 143), (signal.SIGINT, 130)):
         name = f"signal{int(number)}"
         arguments = ["-b", 1, "--max-steps", 100000, "-e", name]
-        process = start(*arguments, ranks=ranks if number == signal.SIGUSR1 else None)
+        process = programs.start("fsdp_train", *COMMON, *arguments, start_new_session=True,
+                                 ranks=ranks if number == signal.SIGUSR1 else None)
         log = work / name / "log.jsonl"
         while not log.exists() or len(log.read_text().splitlines()) < 5:
             assert process.poll() is None, process.communicate()
@@ -303,12 +284,7 @@ def signals_save_and_stop():
 
 def resident(*arguments):
     """Bytes that a lone rank had resident at most."""
-    command = [str(programs.BIN / "fsdp_train"), *map(str, COMMON + list(arguments))]
-    with open(os.devnull, "w") as sink:
-        process = subprocess.Popen(command, stdout=sink)
-        _, status, usage = os.wait4(process.pid, 0)
-    assert status == 0, (arguments, status)
-    return usage.ru_maxrss * 1024
+    return programs.resident("fsdp_train", *COMMON, *arguments)
 
 
 def memory_does_not_grow_with_the_state():
@@ -340,11 +316,9 @@ def a_checkpoints_model_has_no_weights():
     train("--model", folder, "-b", 1, "--max-steps", 1, "-e", "kept")
     described = work / "kept" / "step-00000001" / "model"
     again = ["--model", described, "-b", 1, "--max-steps", 2]
-    process = train(*again, "-e", "other", status=2)
-    (message,) = programs.errors(process, "fsdp_train")
     saved = described.parent
-    for remedy in (f"--resume {saved} ", f"fsdp_export {saved} --to DIR", "--init random"):
-        assert remedy in message, message
+    remedies = [f"--resume {saved} ", f"fsdp_export {saved} --to DIR", "--init random"]
+    refused(*again, "-e", "other", status=2, parts=remedies)
     assert not list((work / "other").glob("step-*"))
     out = train(*again, "-e", "other", "--resume", described.parent).stdout
     assert "weights from the checkpoint" in out, out
@@ -357,9 +331,8 @@ def a_snapshot_that_does_not_fit():
     for name, way in (("little", []), ("little-off", ["--ckpt-async", "off"])):
         process = train(*little, "-e", name, *way)
         assert steps(name) == [1] and not process.stderr, process.stderr
-    process = train(*little, "-e", "little-on", "--ckpt-async", "on", status=4)
-    (message,) = programs.errors(process, "fsdp_train")
-    assert "--ckpt-async on (command line) needs " in message and "use --ckpt-async off" in message, message
+    refused(*little, "-e", "little-on", "--ckpt-async", "on", status=4,
+            parts=["--ckpt-async on (command line) needs ", "use --ckpt-async off"])
     assert steps("little-on") == []
 
 
@@ -377,8 +350,7 @@ def to_hugging_face_and_back():
     idle = ["--model", folder, "--lr", 0, "--weight-decay", 0, "--max-steps", 1, "-b", 1]
     train(*idle, "-e", "idle", ranks=ranks)
     out = work / "exported"
-    process = programs.run("fsdp_export", work / "idle", "--to", out)
-    assert process.returncode == 0, process.stderr
+    programs.run("fsdp_export", work / "idle", "--to", out, status=0)
     assert (out / "model.safetensors").stat().st_size > 0
     for name in others:
         assert (out / name).read_bytes() == (folder / name).read_bytes()
@@ -388,8 +360,7 @@ def to_hugging_face_and_back():
     tensors = programs.read_safetensors(out / "model.safetensors")
     assert tensors == programs.read_safetensors(folder / "model.safetensors")
     pieces = work / "pieces"
-    process = programs.run("fsdp_export", work / "idle", "--to", pieces, "--max-shard-size", "100kB")
-    assert process.returncode == 0, process.stderr
+    programs.run("fsdp_export", work / "idle", "--to", pieces, "--max-shard-size", "100kB", status=0)
     index = json.loads((pieces / "model.safetensors.index.json").read_text())
     gathered = {}
     for file in sorted(set(index["weight_map"].values())):
@@ -413,27 +384,11 @@ def to_hugging_face_and_back():
         ([work / "none", "--inspect"], 3),
         ([work / "idle", "--inspect", "--dtype", "fp8"], 2),
     ):
-        process = programs.run("fsdp_export", *arguments)
-        assert process.returncode == status and len(programs.errors(process, "fsdp_export")) == 1, process
+        programs.refused("fsdp_export", *arguments, status=status)
 
 
-for test in (
-    base,
-    resumes_anywhere,
-    bytes_are_read_about_once,
-    stays_with_the_newest,
-    damage_is_told,
-    other_models_are_refused,
-    snapshots_are_of_their_step,
-    copies_follow_a_load,
-    a_full_disk_is_told,
-    signals_save_and_stop,
-    memory_does_not_grow_with_the_state,
-    a_checkpoints_model_has_no_weights,
-    a_snapshot_that_does_not_fit,
-    to_hugging_face_and_back,
-):
-    began = time.monotonic()
-    test()
-    print(f"{test.__name__}: passed in {time.monotonic() - began:.1f} s", flush=True)
-subprocess.run(["rm", "-rf", str(work)], check=True)
+programs.run_tests([base, resumes_anywhere, bytes_are_read_about_once, stays_with_the_newest, damage_is_told,
+                    other_models_are_refused, snapshots_are_of_their_step, copies_follow_a_load,
+                    a_full_disk_is_told, signals_save_and_stop, memory_does_not_grow_with_the_state,
+                    a_checkpoints_model_has_no_weights, a_snapshot_that_does_not_fit,
+                    to_hugging_face_and_back])

@@ -2,19 +2,16 @@
 /proc, and the run ends with a message that names unit, part and rank; nothing of it is saved. Replicas that
 nobody touches agree, with states that are rounded by random bits too."""
 
+import contextlib
 import json
-import os
 import pathlib
 import re
-import shutil
-import subprocess
 import sys
-import tempfile
 import time
 
 import programs
 
-work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_drift_"))
+work = programs.folder("drift")
 COMMON = ["-s", "16", "-b", "1", "--lr", "1e-3", "--wrap", "block", "--save-dir", work, "--log-freq", "9999"]
 EVERY_5 = ["--check-replicas", 5, "--ckpt-freq", 0]
 HYBRID = ["--strategy", "hybrid", "--mesh", "data=2,fsdp=2"]
@@ -25,26 +22,13 @@ BF16 = ["--master-dtype", "bf16", "--moment-dtype", "bf16", "--param-dtype", "bf
 
 def processes(parent):
     """All below a process, by their global rank."""
-    ranks, parents = {}, {}
-    for path in pathlib.Path("/proc").glob("[0-9]*"):
-        try:
-            parents[int(path.name)] = int(re.search(r"\nPPid:\s*(\d+)", (path / "status").read_text())[1])
-        except (OSError, TypeError):
-            continue
-    for pid in parents:
-        at = pid
-        while at in parents and at != parent:
-            at = parents[at]
-        if at != parent or pid == parent:
-            continue
-        try:
+    ranks = {}
+    for pid in programs.descendants(parent):
+        with contextlib.suppress(OSError):
             environment = pathlib.Path(f"/proc/{pid}/environ").read_bytes()
             found = re.search(rb"OMPI_COMM_WORLD_RANK=(\d+)", environment)
-            comm = pathlib.Path(f"/proc/{pid}/comm").read_text().strip()
-        except OSError:
-            continue
-        if found and comm == "fsdp_train":
-            ranks[int(found[1])] = pid
+            if found and pathlib.Path(f"/proc/{pid}/comm").read_text().strip() == "fsdp_train":
+                ranks[int(found[1])] = pid
     return ranks
 
 
@@ -66,9 +50,8 @@ def flip(pid, element):
 
 def run_and_flip(name, ranks, rank, *options):
     """Starts a run that would not end, flips a bit of one rank once steps are made, and waits for the end."""
-    command = ["mpirun", "-np", str(ranks), str(programs.BIN / "fsdp_train"), *map(str, COMMON), "-e", name,
-               "--max-steps", "1000000", "--num-epochs", "1000", *map(str, options)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = programs.start("fsdp_train", *COMMON, "-e", name, "--max-steps", 1000000, "--num-epochs", 1000,
+                             *options, ranks=ranks)
     log, element, deadline = work / name / "log.jsonl", 0, time.monotonic() + 200
     try:
         while not (log.exists() and len(log.read_text().splitlines()) > 12):
@@ -92,8 +75,7 @@ def run_and_flip(name, ranks, rank, *options):
             time.sleep(1)
     finally:
         process.kill()
-    out, err = process.communicate()
-    return process.returncode, out, err
+    return programs.finish(process)
 
 
 def a_flipped_bit_is_found():
@@ -105,9 +87,9 @@ def a_flipped_bit_is_found():
         ("saves", 2, 0, ["--strategy", "no", "--ckpt-freq", 10, "--ckpt-async", "off"], "rank 0 .*rank 1"),
     ]
     for name, ranks, rank, options, expected in cases:
-        status, out, err = run_and_flip(name, ranks, rank, *options)
-        message = [line for line in err.splitlines() if line.startswith("fsdp_train: error: ")]
-        assert status == 5 and len(message) == 1, (name, status, out[-2000:], err[-3000:])
+        process = run_and_flip(name, ranks, rank, *options)
+        message = programs.errors(process, "fsdp_train")
+        assert process.returncode == 5 and len(message) == 1, (name, process)
         assert "replicas differ after step" in message[0] and "of unit" in message[0], message
         assert "master" in message[0] and re.search(expected, message[0]), (expected, message)
         noticed = int(re.search(r"after step (\d+)", message[0])[1])
@@ -116,7 +98,7 @@ def a_flipped_bit_is_found():
             assert saved and saved[-1] == noticed - 10, (saved, message)
         else:
             assert not saved and noticed % 5 == 0, (saved, message)
-        lines = [json.loads(line) for line in (work / name / "log.jsonl").read_text().splitlines()]
+        lines = programs.log_of(work / name / "log.jsonl")
         checked = [line["global_step"] for line in lines if "time/check_replicas" in line]
         assert checked and all(step % 5 == 0 for step in checked), checked
 
@@ -134,10 +116,9 @@ def replicas_agree():
         ["--tensor-parallel", 4, "--cpu-offload", "--sequence-parallel", "off", *BF16],
     ]):
         ranks = 2 if "no" in options else 4
-        process = programs.run("fsdp_train", *COMMON, *options, "--max-steps", 6, "--check-replicas", 1, "-e",
-                               f"agree{i}", "--ckpt-freq", 3, ranks=ranks)
-        assert process.returncode == 0, (options, process.stderr)
-        lines = [json.loads(line) for line in (work / f"agree{i}" / "log.jsonl").read_text().splitlines()]
+        programs.run("fsdp_train", *COMMON, *options, "--max-steps", 6, "--check-replicas", 1, "-e",
+                     f"agree{i}", "--ckpt-freq", 3, ranks=ranks, status=0)
+        lines = programs.log_of(work / f"agree{i}" / "log.jsonl")
         assert all(line["time/check_replicas"] > 0 for line in lines) and len(lines) == 6, lines
 
 
@@ -150,12 +131,7 @@ def without_replicas_nothing_is_compared():
         assert program["check_bytes"] == (803968 * 12 if read else 0), program
 
 
-if __name__ == "__main__":
-    try:
-        without_replicas_nothing_is_compared()
-        if not programs.WITH_MPI:
-            sys.exit(0)
-        replicas_agree()
-        a_flipped_bit_is_found()
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+without_replicas_nothing_is_compared()
+if programs.WITH_MPI:
+    replicas_agree()
+    a_flipped_bit_is_found()

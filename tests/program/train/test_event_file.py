@@ -1,15 +1,11 @@
 """--tensorboard: the event files, decoded by hand, hold what the JSON log holds."""
 
-import json
-import pathlib
-import shutil
 import struct
-import tempfile
 
 import programs
 from event_records import events, fields, masked_crc
 
-work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_events_"))
+work = programs.folder("events")
 
 
 # RFC 3720's test of CRC32C: 32 bytes of zeros have 0x8a9136aa.
@@ -17,9 +13,8 @@ plain = (masked_crc(bytes(32)) - 0xA282EAD8) & 0xFFFFFFFF
 assert (plain << 15 | plain >> 17) & 0xFFFFFFFF == 0x8A9136AA
 
 options = ("-s", "32", "-b", "2", "--max-steps", "3", "--eval-split", "4", "--log", work / "log.jsonl")
-process = programs.run("fsdp_train", *options, "--tensorboard", work / "board")
-assert process.returncode == 0, process.stderr
-lines = [json.loads(line) for line in (work / "log.jsonl").read_text().splitlines()]
+programs.run("fsdp_train", *options, "--tensorboard", work / "board", status=0)
+lines = programs.log_of(work / "log.jsonl")
 (file,) = (work / "board").iterdir()
 assert "tfevents" in file.name
 first, *rest = events(file)
@@ -39,7 +34,5 @@ for event, line in zip(rest, lines):
     assert all(abs(values[key] - expected[key]) <= 1e-6 * abs(expected[key]) for key in values)
 assert "eval_loss" in lines[-1]
 
-process = programs.run("fsdp_train", *options, "--tensorboard", "/dev/null/board")
-messages = programs.errors(process, "fsdp_train")
-assert process.returncode == 3 and len(messages) == 1 and "--tensorboard" in messages[0], process.stderr
-shutil.rmtree(work)
+board = ["--tensorboard", "/dev/null/board"]
+programs.refused("fsdp_train", *options, *board, status=3, parts=["--tensorboard"])

@@ -3,15 +3,12 @@ with its logarithm, counted by bench_exchanges at 64 to 100,000 ranks."""
 
 import math
 import os
-import pathlib
-import shutil
 import subprocess
 import sys
-import tempfile
 
 import programs
 
-work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_exchanges_"))
+work = programs.folder("exchanges")
 STEADY = ("a step, with its checks", "an evaluation", "a save", "an error, told to all")
 BYTES_MAX = 10e6  # of a failure
 
@@ -20,11 +17,10 @@ def lines_of(ranks):
     """Of a run with replicas, evaluations and saves: activity, kind, among whom, how many, bytes."""
     path = work / f"of-{ranks}"
     mesh = ["--mesh", f"data={ranks // 2},fsdp=2", "--strategy", "hybrid", "--check-replicas", 2]
-    process = programs.run("fsdp_train", "-s", 16, "-b", 1, "--max-steps", 4, "--wrap", "block",
-                           "--eval-split", 0.002, "--eval-freq", 2, "--save-dir", work, "-e", f"run-{ranks}",
-                           "--ckpt-freq", 2, *mesh, ranks=ranks,
-                           env=os.environ | {"FSDP_EXCHANGES": str(path)})
-    assert process.returncode == 0, process.stderr
+    programs.run("fsdp_train", "-s", 16, "-b", 1, "--max-steps", 4, "--wrap", "block",
+                 "--eval-split", 0.002, "--eval-freq", 2, "--save-dir", work, "-e", f"run-{ranks}",
+                 "--ckpt-freq", 2, *mesh, ranks=ranks,
+                 env=os.environ | {"FSDP_EXCHANGES": str(path)}, status=0)
     return path, [line.split() for line in path.read_text().splitlines()]
 
 
@@ -50,32 +46,27 @@ def grows_with_the_logarithm(sizes, counts):
     assert counts[4] <= counts[0] + each * (17 - rounds[0]) + 2 * each, (counts, sizes)
 
 
-def main():
-    if not programs.WITH_MPI:
-        print("built without MPI: nothing to run")
-        return
-    _, few = lines_of(4)
-    path, many = lines_of(8)
-    # A rank's part in the batch decides how many evaluations' steps there are.
-    begun = [[line[:3] + line[4:] for line in lines if line[0] in ("start", "load")] for lines in (few, many)]
-    assert begun[0] == begun[1]
-    steps = [{(*line[:3], line[4]) for line in lines if line[0] == "step"} for lines in (few, many)]
-    assert steps[0] == steps[1], steps
-    running = [line for line in many if line[0] in ("step", "evaluate")]
-    assert len(running) > 4 and all(line[1] == "reduce" and int(line[4]) <= 64 for line in running), running
-    sizes, counts = table_of(path, 8)
-    assert sizes == [64, 256, 1024, 16384, 100000]
-    for what in STEADY:
-        grows_with_the_logarithm(sizes, counts[what, "messages of a rank"])
-        grows_with_the_logarithm(sizes, counts[what, "bytes of a rank"])
-        # Whom it sends to is counted by threads: no more than a few a doubling.
-        peers = counts[what, "ranks that one sends to"][:3]
-        assert all(count <= 2 * math.log2(size) + 2 for count, size in zip(peers, sizes)), peers
-    assert max(counts["a lost rank", "bytes of memory of a rank"]) < BYTES_MAX
-    assert max(counts["the watch, twice a second", "messages of a node"]) <= 64
-    print(f"of {len(many)} exchanges those of steps, evaluations, saves and errors grow with the logarithm: "
-          + "; ".join(f"{what} {counts[what, 'messages of a rank']}" for what in STEADY))
-    shutil.rmtree(work)
-
-
-sys.exit(main())
+if not programs.WITH_MPI:
+    print("built without MPI: nothing to run")
+    sys.exit()
+_, few = lines_of(4)
+path, many = lines_of(8)
+# A rank's part in the batch decides how many evaluations' steps there are.
+begun = [[line[:3] + line[4:] for line in lines if line[0] in ("start", "load")] for lines in (few, many)]
+assert begun[0] == begun[1]
+steps = [{(*line[:3], line[4]) for line in lines if line[0] == "step"} for lines in (few, many)]
+assert steps[0] == steps[1], steps
+running = [line for line in many if line[0] in ("step", "evaluate")]
+assert len(running) > 4 and all(line[1] == "reduce" and int(line[4]) <= 64 for line in running), running
+sizes, counts = table_of(path, 8)
+assert sizes == [64, 256, 1024, 16384, 100000]
+for what in STEADY:
+    grows_with_the_logarithm(sizes, counts[what, "messages of a rank"])
+    grows_with_the_logarithm(sizes, counts[what, "bytes of a rank"])
+    # Whom it sends to is counted by threads: no more than a few a doubling.
+    peers = counts[what, "ranks that one sends to"][:3]
+    assert all(count <= 2 * math.log2(size) + 2 for count, size in zip(peers, sizes)), peers
+assert max(counts["a lost rank", "bytes of memory of a rank"]) < BYTES_MAX
+assert max(counts["the watch, twice a second", "messages of a node"]) <= 64
+print(f"of {len(many)} exchanges those of steps, evaluations, saves and errors grow with the logarithm: "
+      + "; ".join(f"{what} {counts[what, 'messages of a rank']}" for what in STEADY))

@@ -7,29 +7,24 @@ import os
 import pathlib
 import shutil
 import subprocess
-import sys
-import tempfile
 import time
 
 import programs
 
-work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_file_ends_"))
+work = programs.folder("file_ends")
 os.chdir(work)
 os.environ |= programs.MPI_ENVIRONMENT
 RANKS = 2 if programs.WITH_MPI else None
 TRAIN = ["-s", 32, "-b", 2, "--threads", 1]
 
 
-def train(*arguments, ranks=None, **options):
-    return programs.run("fsdp_train", *TRAIN, *arguments, ranks=ranks, **options)
+def train(*arguments, **options):
+    return programs.run("fsdp_train", *TRAIN, *arguments, **options)
 
 
-def refused(process, program, *parts, status=3):
-    messages = programs.errors(process, program)
-    assert process.returncode == status, (process.returncode, process.stderr)
-    assert len(messages) == 1, process.stderr
-    for part in parts:
-        assert part in messages[0], messages[0]
+def refused(process, program, *parts):
+    assert process.returncode == 3, (process.returncode, process.stderr)
+    programs.check_message(process, program, parts)
 
 
 def limited(kilobytes, program, *arguments):
@@ -45,8 +40,7 @@ def names_below(folder):
 
 def a_limit_on_the_size_of_files():
     """The write fails, which is reported, and what was written is removed."""
-    done = train("--max-steps", 2, "-e", "limit", "--ckpt-freq", 2)
-    assert done.returncode == 0, done.stderr
+    train("--max-steps", 2, "-e", "limit", "--ckpt-freq", 2, status=0)
     before = names_below(work)
     refused(limited(50, "fsdp_export", "outputs/limit", "--to", "exported"), "fsdp_export", "exported",
             "File too large")  # fmt: skip
@@ -79,14 +73,12 @@ def what_cannot_be_completed():
 
 def garbage_behind_a_manifest():
     """The newest checkpoint is damaged, and the one before it is used."""
-    done = train("--max-steps", 4, "-e", "garbage", "--ckpt-freq", 2)
-    assert done.returncode == 0, done.stderr
+    train("--max-steps", 4, "-e", "garbage", "--ckpt-freq", 2, status=0)
     manifest = work / "outputs" / "garbage" / "step-00000004" / "checkpoint.json"
     manifest.write_bytes(manifest.read_bytes() + b"\0\0garbage")
     refused(programs.run("fsdp_export", "outputs/garbage/step-00000004", "--inspect"), "fsdp_export",
             "step-00000004/checkpoint.json:", "not valid JSON")  # fmt: skip
-    resumed = train("--max-steps", 6, "-e", "garbage", "--ckpt-freq", 0)
-    assert resumed.returncode == 0, resumed.stderr
+    resumed = train("--max-steps", 6, "-e", "garbage", "--ckpt-freq", 0, status=0)
     assert "step-00000002, step 2" in resumed.stdout, resumed.stdout
     assert "step-00000004/checkpoint.json:" in resumed.stderr, resumed.stderr
 
@@ -99,8 +91,7 @@ def what_is_no_file():
     (folder / "config.json").rmdir()
     os.mkfifo(folder / "config.json")
     refused(train("--model", folder, "--max-steps", 1), "fsdp_train", "config.json: is not a regular file")
-    done = train("--max-steps", 4, "-e", "pipe", "--ckpt-freq", 2)
-    assert done.returncode == 0, done.stderr
+    train("--max-steps", 4, "-e", "pipe", "--ckpt-freq", 2, status=0)
     manifest = work / "outputs" / "pipe" / "step-00000004" / "checkpoint.json"
     manifest.unlink()
     os.mkfifo(manifest)
@@ -117,23 +108,20 @@ def what_is_no_file():
 
 
 def a_damaged_line_of_the_log():
-    done = train("--max-steps", 6, "-e", "log", "--ckpt-freq", 6)
-    assert done.returncode == 0, done.stderr
+    train("--max-steps", 6, "-e", "log", "--ckpt-freq", 6, status=0)
     log = work / "outputs" / "log" / "log.jsonl"
     lines = log.read_text().splitlines(keepends=True)
     assert len(lines) == 6, lines
     lines[2] = '{"global_step": 3, "lo\n'
     log.write_text("".join(lines))
-    resumed = train("--max-steps", 8, "-e", "log", "--ckpt-freq", 0)
-    assert resumed.returncode == 0, resumed.stderr
+    resumed = train("--max-steps", 8, "-e", "log", "--ckpt-freq", 0, status=0)
     assert resumed.stderr.count("log.jsonl: line 3 is damaged") == 1, resumed.stderr
     after = log.read_text().splitlines(keepends=True)
     assert after[:6] == lines and [json.loads(line)["global_step"] for line in after[6:]] == [7, 8], after
 
 
 def a_renamed_checkpoint():
-    done = train("--max-steps", 4, "-e", "renamed", "--ckpt-freq", 4)
-    assert done.returncode == 0, done.stderr
+    train("--max-steps", 4, "-e", "renamed", "--ckpt-freq", 4, status=0)
     folder = work / "outputs" / "renamed"
     (folder / "step-00000004").rename(folder / "step-00000009")
     resumed = train("--max-steps", 5, "-e", "renamed", "--ckpt-freq", 0)
@@ -149,15 +137,7 @@ def wait_for(what, process, seconds=120):
 
 
 def begin(*arguments, ranks=None):
-    command = [str(programs.BIN / "fsdp_train"), *map(str, TRAIN), *map(str, arguments)]
-    if ranks:
-        command = ["mpirun", "-np", str(ranks), *command]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def finish(process):
-    out, err = process.communicate(timeout=240)
-    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+    return programs.start("fsdp_train", *TRAIN, *arguments, ranks=ranks)
 
 
 def the_folder_removed_during_the_run():
@@ -167,7 +147,7 @@ def the_folder_removed_during_the_run():
     wait_for(lambda: (folder / "step-00000020").is_dir(), process)
     while folder.exists():
         shutil.rmtree(folder, ignore_errors=True)
-    done = finish(process)
+    done = programs.finish(process)
     warnings = [line for line in done.stderr.splitlines() if "warning" in line]
     assert done.returncode == 3 and "done:" in done.stdout, (done.returncode, done.stderr)
     assert len(warnings) == 1 and "make" in warnings[0], warnings
@@ -183,7 +163,7 @@ def data_cut_during_the_run():
                     ranks=RANKS)  # fmt: skip
     wait_for(lambda: (folder / "step-00000050").is_dir(), process)
     os.truncate(data, 0)
-    done = finish(process)
+    done = programs.finish(process)
     refused(done, "fsdp_train", str(data), "was truncated while it was in use")
     assert "broken invariant" not in done.stderr, done.stderr
 
@@ -199,19 +179,17 @@ def an_older_version():
         done = programs.run("fsdp_train", "--model", golden / "m", "--init", "random", "--data",
                             golden / "d.bin", "-s", 8, "-b", 6 // (ranks or 1), "--max-steps", 8, "-e",
                             folder.name, "--ckpt-freq", 8, "--ckpt-keep", 1, "--threads", 1, "--lr", 1e-2,
-                            "--lr-schedule", "constant", ranks=ranks)  # fmt: skip
-        assert done.returncode == 0, done.stderr
+                            "--lr-schedule", "constant", ranks=ranks, status=0)  # fmt: skip
         assert "step 4, saved by 3 ranks" in done.stdout, done.stdout
         assert "the data changed" not in done.stdout, done.stdout
-        lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+        lines = programs.log_of(folder / "log.jsonl")
         assert [line["global_step"] for line in lines] == [5, 6, 7, 8], lines
         for line, loss, norm in zip(lines, expected["losses"], expected["norms"]):
             assert math.isclose(line["loss"], loss, rel_tol=1e-6), (line, loss)
             assert math.isclose(line["grad_norm"], norm, rel_tol=1e-5), (line, norm)
         # The old one is gone, with all its files.
         assert names_below(folder) == ["log.jsonl", "run.yaml", "step-00000008"], names_below(folder)
-        again = programs.run("fsdp_export", folder, "--to", work / f"from_v5_{ranks}")
-        assert again.returncode == 0, again.stderr
+        programs.run("fsdp_export", folder, "--to", work / f"from_v5_{ranks}", status=0)
 
 
 def bits_of_an_older_version():
@@ -222,22 +200,13 @@ def bits_of_an_older_version():
     for steps, said in ((5, True), (6, False)):
         done = programs.run("fsdp_train", "--model", golden / "m", "--data", golden / "d.bin", "-s", 8,
                             "-b", 6, "--max-steps", steps, "-e", folder.name, "--ckpt-freq", 1,
-                            "--master-dtype", "bf16", "--moment-dtype", "bf16", "--threads", 1)  # fmt: skip
-        assert done.returncode == 0, done.stderr
+                            "--master-dtype", "bf16", "--moment-dtype", "bf16", "--threads", 1,
+                            status=0)  # fmt: skip
         assert ("bits of philox-4x32-7" in done.stdout) == said, done.stdout
         assert ("drew them from philox-4x32-10" in done.stdout) == said, done.stdout
 
 
-def main():
-    for case in (a_limit_on_the_size_of_files, what_cannot_be_completed, garbage_behind_a_manifest,
-                 what_is_no_file, a_damaged_line_of_the_log, a_renamed_checkpoint,
-                 the_folder_removed_during_the_run, data_cut_during_the_run, an_older_version,
-                 bits_of_an_older_version):  # fmt: skip
-        case()
-        print(f"done    {case.__name__}", flush=True)
-    shutil.rmtree(work)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+programs.run_tests([a_limit_on_the_size_of_files, what_cannot_be_completed, garbage_behind_a_manifest,
+                    what_is_no_file, a_damaged_line_of_the_log, a_renamed_checkpoint,
+                    the_folder_removed_during_the_run, data_cut_during_the_run, an_older_version,
+                    bits_of_an_older_version])

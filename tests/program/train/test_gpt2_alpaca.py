@@ -4,12 +4,11 @@ on fewer ranks. Skipped where the tokenizers package cannot be had from PyPI."""
 
 import json
 import math
-import pathlib
-import sys
 
 import prepared
 import programs
 from prepared import ROOT, Tokens, prepare, prepare_good
+from prepare.environment import TOKENIZERS
 
 VOCABULARY = 700
 END_OF_TEXT = "<|endoftext|>"
@@ -29,15 +28,11 @@ def records():
 
 
 def train(work, *arguments, ranks=None, status=0):
-    process = programs.run("fsdp_train", "-s", 64, "--save-dir", work, *arguments, ranks=ranks)
-    assert process.returncode == status, (arguments, process.returncode, process.stdout, process.stderr)
-    return process
+    return programs.run("fsdp_train", "-s", 64, "--save-dir", work, *arguments, ranks=ranks, status=status)
 
 
 def refused(work, *arguments):
-    messages = programs.errors(train(work, *arguments, status=3), "fsdp_train")
-    assert len(messages) == 1, messages
-    return messages[0]
+    return programs.refused("fsdp_train", "-s", 64, "--save-dir", work, *arguments, status=3)
 
 
 def bytes_must_be_asked_for(work):
@@ -111,15 +106,13 @@ def training_resumes_on_fewer_ranks(work, newer):
     assert "alpaca.tok, prepared with the model's tokenizer: " in process.stdout, process.stdout
     process = train(work, *base, "--batch-size", sizes[1], "--max-steps", 30, ranks=ranks[1])
     assert "\nstep 16/30" in process.stdout, process.stdout
-    log = [json.loads(line) for line in (work / "fsdp" / "log.jsonl").read_text().splitlines()]
-    losses = [line["loss"] for line in log]
+    losses = programs.losses(work / "fsdp" / "log.jsonl")
     assert len(losses) == 30 and abs(losses[0] - math.log(VOCABULARY)) < 0.1, losses
     assert losses[14] < losses[0] - 0.5 and losses[29] < losses[14] - 0.1, losses
     straight = ["--batch-size", 64 // (ranks[1] or 1), "--max-steps", 30, "-e", "straight"]
     train(work, *base, *straight, ranks=ranks[1])
-    lines = (work / "straight" / "log.jsonl").read_text().splitlines()
-    for loss, line in zip(losses, lines, strict=True):
-        assert math.isclose(loss, json.loads(line)["loss"], rel_tol=1e-4), (loss, line)
+    for loss, other in zip(losses, programs.losses(work / "straight" / "log.jsonl"), strict=True):
+        assert math.isclose(loss, other, rel_tol=1e-4), (loss, other)
 
 
 def with_a_tokenizer(work):
@@ -129,11 +122,5 @@ def with_a_tokenizer(work):
     training_resumes_on_fewer_ranks(work, newer)
 
 
-def main():
-    from prepare.environment import TOKENIZERS
-    tests = [bytes_must_be_asked_for, with_a_tokenizer]
-    return prepared.run_tests_with(TOKENIZERS, "GPT-2 on Alpaca", tests)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+prepared.run_tests_with(TOKENIZERS, "GPT-2 on Alpaca", [
+    bytes_must_be_asked_for, with_a_tokenizer])

@@ -2,14 +2,12 @@
 new weights are the same on every mesh, and a run goes on from what any other mesh has saved."""
 
 import json
-import pathlib
 import re
 import shutil
-import tempfile
 
 import programs
 
-work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_mesh_ckpt_"))
+work = programs.folder("mesh_ckpt")
 COMMON = ["-s", "32", "--seed", "3", "--log-freq", "100", "--save-dir", work, "--tokenizer", "bytes",
           "--threads", "1"]  # fmt: skip
 
@@ -26,21 +24,18 @@ PLACES = [
 
 
 def train(*arguments, ranks=None):
-    process = programs.run("fsdp_train", *COMMON, *arguments, ranks=ranks)
-    assert process.returncode == 0, (arguments, process.stdout, process.stderr)
-    return process.stdout
+    return programs.run("fsdp_train", *COMMON, *arguments, ranks=ranks, status=0).stdout
 
 
 def export(name, *arguments):
     out = work / f"{name}_exported"
     shutil.rmtree(out, ignore_errors=True)
-    process = programs.run("fsdp_export", work / name, "--to", out, *arguments)
-    assert process.returncode == 0, process.stderr
+    programs.run("fsdp_export", work / name, "--to", out, *arguments, status=0)
     return programs.read_safetensors(out / "model.safetensors")
 
 
 def losses(name):
-    return [json.loads(line)["loss"] for line in (work / name / "log.jsonl").read_text().splitlines()]
+    return [line["loss"] for line in programs.log_of(work / name / "log.jsonl")]
 
 
 def idle(name, folder, place, *arguments):
@@ -98,4 +93,3 @@ def resumes_on_any_mesh():
 if programs.WITH_MPI:
     for test in (weights_come_out_as_they_went_in, new_weights_are_the_same, resumes_on_any_mesh):
         test()
-shutil.rmtree(work)

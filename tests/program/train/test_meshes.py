@@ -1,19 +1,16 @@
 """Meshes with tensor, sequence and context parallelism end to end: training, evaluation and clipping as on
 one rank, of sizes that no axis divides, and what is left of a run that was killed in a save."""
 
-import json
+import contextlib
 import os
-import pathlib
 import shutil
 import signal
-import subprocess
 import sys
-import tempfile
 import time
 
 import programs
 
-work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_meshes_"))
+work = programs.folder("meshes")
 # 6 heads of 10, 3 key/value heads, and sizes that neither 2 nor 4 divides.
 CONFIG = programs.CONFIG | {"hidden_size": 60, "intermediate_size": 101, "num_attention_heads": 6,
                             "num_key_value_heads": 3, "initializer_range": 0.2}  # fmt: skip
@@ -24,25 +21,23 @@ COMMON = ["--model", MODEL, "-s", 33, "--lr", "1e-2", "--seed", 3, "--threads", 
 
 
 def command(name, mesh, *arguments, steps=STEPS):
-    """Of a run on `mesh`: sizes of data, fsdp, context and tensor."""
+    """Of a run on `mesh`, sizes of data, fsdp, context and tensor; and its ranks."""
     data, fsdp, context, tensor = mesh
     sizes = f"data={data},fsdp={fsdp},context={context},tensor={tensor}"
     strategy = "full" if data == 1 else "hybrid" if fsdp > 1 else "no"
     options = ["-e", name, "--max-steps", steps, "--strategy", strategy, "--mesh", sizes]
     options += ["-b", BATCH // (data * fsdp)] if "-b" not in arguments else []
     ranks = data * fsdp * context * tensor
-    return ["mpirun", "-np", ranks, programs.BIN / "fsdp_train", *COMMON, *options, *arguments]
+    return ["fsdp_train", *COMMON, *options, *arguments], ranks
 
 
 def train(name, mesh, *arguments, steps=STEPS):
-    words = list(map(str, command(name, mesh, *arguments, steps=steps)))
-    process = subprocess.run(words, capture_output=True, text=True, timeout=240)
-    assert process.returncode == 0, (words, process.stdout, process.stderr)
-    return process
+    words, ranks = command(name, mesh, *arguments, steps=steps)
+    return programs.run(*words, ranks=ranks, status=0)
 
 
 def log(name):
-    return [json.loads(line) for line in (work / name / "log.jsonl").read_text().splitlines()]
+    return programs.log_of(work / name / "log.jsonl")
 
 
 def close(found, expected):
@@ -66,8 +61,7 @@ def same_run(name, expected):
 def drawn():
     """The folder of the weights that every run draws."""
     train("drawn", (1, 1, 1, 1), "--lr", 0, steps=1)
-    process = programs.run("fsdp_export", work / "drawn", "--to", work / "weights")
-    assert process.returncode == 0, process.stderr
+    programs.run("fsdp_export", work / "drawn", "--to", work / "weights", status=0)
     return work / "weights"
 
 
@@ -93,26 +87,16 @@ def trains_as_one_rank():
         same_run(f"mesh{i}", expected)
 
 
-def descendants(pid):
-    try:
-        children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except OSError:
-        return []
-    return [pid for child in children for pid in [int(child), *descendants(int(child))]]
-
-
 def kill_in_a_save(name, mesh, steps):
     """Kills the run while its second checkpoint, or a later one, is written."""
-    words = list(map(str, command(name, mesh, "--ckpt-freq", 2, steps=steps)))
-    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    words, ranks = command(name, mesh, "--ckpt-freq", 2, steps=steps)
+    with programs.start(*words, ranks=ranks) as process:
         while not (any((work / name).glob("step-????????")) and any((work / name).glob("step-*.tmp"))):
             assert process.poll() is None, "no save was seen"
             time.sleep(0.0005)
-        for pid in [*descendants(process.pid), process.pid]:
-            try:
+        for pid in [*programs.descendants(process.pid), process.pid]:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
 
 
 def kills_lose_nothing():

@@ -7,27 +7,20 @@ import re
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 
 import programs
 
-work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_notes_"))
+work = programs.folder("notes")
 RANKS = 2 if programs.WITH_MPI else None
 
 
 def train(*arguments, ranks=None, status=0):
-    process = programs.run("fsdp_train", "-s", "32", "--backend", "cpu", *arguments, ranks=ranks)
-    assert process.returncode == status, (arguments, process.returncode, process.stdout, process.stderr)
-    return process
+    return programs.run("fsdp_train", "-s", "32", "--backend", "cpu", *arguments, ranks=ranks, status=status)
 
 
 def notes(process):
     return [line[len("note:      ") :] for line in process.stdout.splitlines() if line.startswith("note: ")]
-
-
-def warnings(process):
-    return [line for line in process.stderr.splitlines() if line.startswith("fsdp_train: warning: ")]
 
 
 def the_device():
@@ -48,20 +41,20 @@ def data_that_looks_like_a_mistake():
         (work / name).write_bytes(text)
     (work / "x.bin").write_bytes(text)
     data = ["--max-steps", 1, "--data", work / "a_*.txt"]
-    assert not warnings(train(*data, "--eval-data", work / "b.txt"))
+    assert not programs.warnings(train(*data, "--eval-data", work / "b.txt"))
     for name, said in (("a_2.txt", f"1 file of --eval-data ({work}/a_2.txt) is in --data too"),
                        ("?_*.txt", f"2 files of --eval-data ({work}/a_1.txt, ...) are in --data too")):
-        found = warnings(train(*data, "--eval-data", work / name, ranks=RANKS))
+        found = programs.warnings(train(*data, "--eval-data", work / name, ranks=RANKS))
         assert len(found) == 1 and said in found[0], found
     twice = ["--max-steps", 1, "--data", f"{work}/a_1.txt,{work}/b.txt,{work}/a_1.txt"]
-    assert not warnings(train(*twice))
-    assert not warnings(train(*data, "--eval-split", 2))
-    (found,) = warnings(train(*twice, "--eval-split", 2, ranks=RANKS))
+    assert not programs.warnings(train(*twice))
+    assert not programs.warnings(train(*data, "--eval-split", 2))
+    (found,) = programs.warnings(train(*twice, "--eval-split", 2, ranks=RANKS))
     assert f"--data has {work}/a_1.txt more than once" in found and "--eval-split" in found, found
     for vocabulary in (65536, 65537):
         model = programs.make_model(work / str(vocabulary), programs.CONFIG | {"vocab_size": vocabulary},
                                     weights=False)  # fmt: skip
-        found = warnings(train("--model", model, "--data", work / "x.bin", "--max-steps", 1))
+        found = programs.warnings(train("--model", model, "--data", work / "x.bin", "--max-steps", 1))
         assert len(found) == vocabulary - 65536 and all("uint16" in line for line in found), found
 
 
@@ -73,7 +66,7 @@ def a_rank_has_its_share_of_cores():
         process = train("--max-steps", 1, "--threads", 99, ranks=ranks)
         cores = int(re.search(r"^placement: 1 node, (\d+) cores? each", process.stdout, re.M).group(1))
         share = max(cores // ranks, 1)
-        (warning,) = warnings(process)
+        (warning,) = programs.warnings(process)
         cores = f"the {share} core{'s' * (share > 1)} of a rank"
         assert f"--threads 99 (command line) is more than {cores}" in warning, warning
 
@@ -100,10 +93,10 @@ def what_is_saved():
 
 def options_that_look_like_a_mistake():
     process = train("--max-steps", 4, "--warmup-steps", 16, "--lr", 1e-3)
-    (warning,) = warnings(process)
+    (warning,) = programs.warnings(process)
     assert "--warmup-steps 16" in warning and "4 steps" in warning and "ends at 0.00025," in warning, warning
-    assert not warnings(train("--max-steps", 4, "--warmup-steps", 4))
-    (warning,) = warnings(train("--max-steps", 1, "--threads", 4000))
+    assert not programs.warnings(train("--max-steps", 4, "--warmup-steps", 4))
+    (warning,) = programs.warnings(train("--max-steps", 1, "--threads", 4000))
     assert "--threads 4000 (command line)" in warning and "core" in warning, warning
     _, note = notes(train("--max-steps", 1, "--accumulate", "local"))
     assert "--accumulate local (command line) has no effect" in note, note
@@ -141,15 +134,5 @@ def whom_it_waits_for():
     assert not (work / "one" / ".lock").exists()
 
 
-for test in (
-    the_device,
-    a_rank_has_its_share_of_cores,
-    data_that_looks_like_a_mistake,
-    what_is_saved,
-    options_that_look_like_a_mistake,
-    whom_it_waits_for,
-):
-    began = time.monotonic()
-    test()
-    print(f"{test.__name__}: passed in {time.monotonic() - began:.1f} s", flush=True)
-shutil.rmtree(work)
+programs.run_tests([the_device, a_rank_has_its_share_of_cores, data_that_looks_like_a_mistake, what_is_saved,
+                    options_that_look_like_a_mistake, whom_it_waits_for])

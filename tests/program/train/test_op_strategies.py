@@ -1,23 +1,19 @@
 """--op-strategies, --print-strategies and --graph: networks whose strategies can be written down, Llama from
 two operators a layer and from its attention alone, and one clear message for what is wrong."""
 
-import json
 import pathlib
 import re
-import tempfile
 
 import programs
 
-work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_strategies_"))
+work = programs.folder("strategies")
 FILES = programs.ROOT / "tests" / "golden" / "strategies"
 MANY = programs.size(100000, 12000)  # more than the 10000 operators that are read
 ATTENTION_RANKS = {"core_attention": 12, "fused_attention": 12}  # 2 x 3 x 2; all others have 8
 
 
-def run(program, *arguments, ranks=None):
-    process = programs.run(program, *arguments, ranks=ranks)
-    assert process.returncode == 0, (arguments, process.stdout, process.stderr)
-    return process.stdout
+def run(*arguments, **options):
+    return programs.run(*arguments, status=0, **options).stdout
 
 
 def write(name, text):
@@ -69,11 +65,8 @@ def deciders():
 
 def ranks_of_counts():
     """What counts alone would put on other ranks is printed with its ranks, and reads back as the same."""
-    graph = write(
-        "mean.yaml",
-        "inputs: {x: [8, 8]}\n"
-        "operators:\n  a: {relu: [x]}\n  m: {reduce_mean: [a], axis: 0}\n  r: {relu: [m]}\n",
-    )
+    graph = write("mean.yaml", "inputs: {x: [8, 8]}\noperators:\n  a: {relu: [x]}\n"
+                  "  m: {reduce_mean: [a], axis: 0}\n  r: {relu: [m]}\n")
     given = write("mean.given.yaml", "a: [[2, 4]]\n")
     for arguments in ([], ["--mesh", "2,4"], ["--mesh", "a=2,b=2,c=2"]):
         plan = ["fsdp_plan", "--ranks", 8, "--graph", graph, *arguments, "--op-strategies"]
@@ -117,14 +110,10 @@ def integers():
 
 def conflicts():
     """No strategy of a sum suits both of its inputs: the smaller one moves, with a warning."""
-    graph = write(
-        "sum.yaml",
-        "inputs: {x: [16, 32], y: [16, 1]}\n"
-        "operators:\n  a: {relu: [x]}\n  b: {relu: [y]}\n  sum: {add: [a, b]}\n",
-    )
+    graph = write("sum.yaml", "inputs: {x: [16, 32], y: [16, 1]}\n"
+                  "operators:\n  a: {relu: [x]}\n  b: {relu: [y]}\n  sum: {add: [a, b]}\n")
     given = write("sum.given.yaml", "a: [[2, 4]]\nb: [[8, 1]]\n")
-    process = programs.run("fsdp_plan", "--ranks", 8, "--graph", graph, "--op-strategies", given)
-    assert process.returncode == 0, process.stderr
+    process = programs.run("fsdp_plan", "--ranks", 8, "--graph", graph, "--op-strategies", given, status=0)
     assert "sum: [[2, 4], [2, 1]]" in process.stdout, process.stdout
     assert "# add, forward from a\n" in process.stdout, process.stdout
     moved = "# redistributed: b -> sum, 24 bytes in the forward, 24 in the backward\n"
@@ -139,10 +128,8 @@ def conflicts():
 
 def two_of(tensor):
     """Two operators a layer, on 2 ranks of the batch and `tensor` ranks of the weights."""
-    return (
-        f"model.layers.*.self_attn.q_proj: [[2, 1], [{tensor}, 1]]\n"
-        f"model.layers.*.mlp.down_proj: [[2, {tensor}], [1, {tensor}]]\n"
-    )
+    return (f"model.layers.*.self_attn.q_proj: [[2, 1], [{tensor}, 1]]\n"
+            f"model.layers.*.mlp.down_proj: [[2, {tensor}], [1, {tensor}]]\n")
 
 
 GPT2 = """transformer.h.*.attn.c_attn: [[2, 1], [1, 4], [4]]
@@ -205,20 +192,18 @@ def losses(name, ranks, batch, *arguments):
     path = work / f"{name}.jsonl"
     size = ["-s", "32", "-b", batch, "--max-steps", "4", "--lr", "1e-2", "--threads", "1"]
     run("fsdp_train", *size, "--log", path, *arguments, ranks=ranks)
-    return [json.loads(line)["loss"] for line in path.read_text().splitlines()]
+    return [line["loss"] for line in programs.log_of(path)]
 
 
 def trains():
     one = losses("one", None, 8)
     two = write("train.yaml", two_of(2))
     found = losses("two", 4, 4, "--op-strategies", two)
-    assert len(one) == 4 and found == losses(
-        "preset", 4, 4, "--mesh", "fsdp=2,tensor=2", "--sequence-parallel", "off"
-    )
+    preset = losses("preset", 4, 4, "--mesh", "fsdp=2,tensor=2", "--sequence-parallel", "off")
+    assert len(one) == 4 and found == preset
     attention = write("train_attention.yaml", "model.layers.*.self_attn.attention: [[1, 2, 2]]\n")
     for losses_found in (found, losses("attention", 4, 8, "--op-strategies", attention)):
-        # fp32 sums in another order.
-        assert all(abs(a - b) <= 2e-5 * b for a, b in zip(losses_found, one)), (losses_found, one)
+        assert programs.close(losses_found, one), (losses_found, one)
 
 
 def refuses(expected, *arguments, ranks=8):
@@ -231,11 +216,8 @@ def refuses(expected, *arguments, ranks=8):
 
 def heads():
     """A rank needs the keys and values of its own queries' heads: they are cut alike, in whole heads."""
-    graph = write(
-        "heads.yaml",
-        "inputs: {q: [2, 6, 8, 4], k: [2, 3, 8, 4], v: [2, 3, 8, 4]}\n"
-        "operators:\n  r: {relu: [q]}\n  a: {attention: [r, k, v]}\n",
-    )
+    graph = write("heads.yaml", "inputs: {q: [2, 6, 8, 4], k: [2, 3, 8, 4], v: [2, 3, 8, 4]}\n"
+                  "operators:\n  r: {relu: [q]}\n  a: {attention: [r, k, v]}\n")
     cut = write("bad.yaml", "a: [[1, 2, 1, 1], [1, 2, 1, 1], [1, 2, 1, 1]]\n")
     expected = "bad.yaml:1: \"a\": 2 slices of a dimension (h) of 3 items|cut evenly: use a divisor of 3"
     refuses(expected, "--graph", graph, "--op-strategies", cut, ranks=2)
@@ -277,10 +259,8 @@ def errors():
     refuses("more lines than 10000", *given("".join(f"fc{i}: [[1, 1], [1, 1]]\n" for i in range(MANY))))
     refuses("bad.yaml:2|line 1 already", *given("fc1: [[2, 1], [1, 4]]\nfc1: [[2, 1], [1, 4]]\n"))
     line = "{}: [[2, 1], [1, 4]]\n"
-    refuses(
-        "bad.yaml:2: \"fc1.matmul\" and \"fc1\"|bad.yaml:1) are one operator|remove one of them",
-        *given(line.format("fc1") + "fc1.matmul: [[1, 8], [8, 1]]\n"),
-    )
+    refuses("bad.yaml:2: \"fc1.matmul\" and \"fc1\"|bad.yaml:1) are one operator|remove one of them",
+            *given(line.format("fc1") + "fc1.matmul: [[1, 8], [8, 1]]\n"))
     refuses("bad.yaml:2: \"fc1\"|bad.yaml:1)", *given(line.format("fc1.matmul") + line.format("fc1")))
     refuses("2 slices do not divide 1 rank;", *given("fc1: [[2, 1], [1, 1]]\n"), ranks=1)
     # With the kind or without it: the integer wins, and two lines of one weight are refused.
@@ -295,11 +275,8 @@ def errors():
     refuses("(c) that must be whole", *weights, "--op-strategies", whole)
     tied = ["--model", "gpt2", "--op-strategies"]
     both = "transformer.wte: [[2], [4, 1]]\nlm_head: [[2, 1], [2, 1], [2], []]\n"
-    refuses(
-        "bad.yaml:2|bad.yaml:1|transformer.wte|lm_head|transformer.wte.weight|differently",
-        *tied,
-        write("bad.yaml", both),
-    )
+    refuses("bad.yaml:2|bad.yaml:1|transformer.wte|lm_head|transformer.wte.weight|differently", *tied,
+            write("bad.yaml", both))
     model = ["--op-strategies", write("bad.yaml", "model.layers.*.mlp.down: [[2, 4], [1, 4]]\n")]
     refuses("did you mean model.layers.*.mlp.down_proj", *model)
     model = ["--op-strategies", write("bad.yaml", "model.layers.*.self_attn.j_proj: [[2, 4], [1, 4]]\n")]
@@ -369,14 +346,5 @@ def bad_networks():
     refuses("absent.yaml|cannot be opened", "--op-strategies", work / "absent.yaml")
 
 
-networks()
-deciders()
-ranks_of_counts()
-integers()
-conflicts()
-models()
-trains()
-heads()
-unused_axes()
-errors()
-bad_networks()
+programs.run_tests([networks, deciders, ranks_of_counts, integers, conflicts, models, trains, heads,
+                    unused_axes, errors, bad_networks])

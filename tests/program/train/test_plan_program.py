@@ -1,23 +1,19 @@
 """fsdp_plan end to end: what is on which stream, counts that users know, speed, formulas, pictures."""
 
 import json
-import pathlib
 import re
 import resource
 import subprocess
 
-import tempfile
 import xml.etree.ElementTree
 
 import programs
 
-work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_plan_"))
+work = programs.folder("plan")
 
 
 def plan(*arguments):
-    process = programs.run("fsdp_plan", *arguments)
-    assert process.returncode == 0, (arguments, process.stderr)
-    return process
+    return programs.run("fsdp_plan", *arguments, status=0)
 
 
 def plan_json(*arguments):
@@ -80,8 +76,8 @@ def ranks_and_their_batch():
 def what_does_not_fit_is_shown():
     arguments = ["--model", "llama2-7b", "--ranks", "8", "--memory-limit", "10GB"]
     for asked in ([], ["--print-model"], ["--json"])[:: programs.stride(2)]:
-        process = programs.run("fsdp_plan", *arguments, *asked)
-        assert process.returncode == 4 and len(programs.errors(process, "fsdp_plan")) == 1, process
+        process = programs.run("fsdp_plan", *arguments, *asked, status=4)
+        programs.check_message(process, "fsdp_plan", ())
         if asked == ["--json"]:
             report = json.loads(process.stdout)
             assert report["fits"] is False and report["memory"]["arena_bytes"] > 10e9
@@ -92,13 +88,13 @@ def what_does_not_fit_is_shown():
     arguments = ["--model", "llama2-7b", "--ranks", "4", "--wrap", "block", "--prefetch", "0", "-s", "64"]
     for mesh in ("data=2,fsdp=2", "data=2,tensor=2")[:: programs.stride(2)]:
         limited = [*arguments, "--strategy", "hybrid", "--mesh", mesh, "--memory-limit", "32GB"]
-        message = programs.errors(programs.run("fsdp_plan", *limited), "fsdp_plan")[0]
+        message = programs.refused("fsdp_plan", *limited, status=4)
         advice = re.search("or add (.*), which needs", message)[1].split()
         assert "--strategy" in advice, message
         assert plan_json(*limited, *advice)["fits"] is True, message
     for limit, said in (("50GB", "--accumulate reduce"), ("35GB", "--strategy full"))[:: programs.stride(2)]:
         limited = [*arguments, "--strategy", "zero1", "--grad-accum", "2", "--memory-limit", limit]
-        message = programs.errors(programs.run("fsdp_plan", *limited), "fsdp_plan")[0]
+        message = programs.refused("fsdp_plan", *limited, status=4)
         advice = re.search("or add (.*), which needs ([0-9.]+) GB", message)
         assert said in advice[1], message
         followed = plan_json(*limited, *advice[1].split())
@@ -114,7 +110,7 @@ def other_meshes_are_advised():
     whole = [*common, "--model", "llama3-8b", "--strategy", "zero1"]
     priced = [*long, "--profile", "a100-40"]  # a rank has 125 GB of its node's 1 TB
     for options, axis in ((long, "context=2"), (priced, "context=4"), (whole, "tensor=4")):
-        message = programs.errors(programs.run("fsdp_plan", *options), "fsdp_plan")[0]
+        message = programs.refused("fsdp_plan", *options, status=4)
         advice = re.search("or add (--mesh .*), which needs", message)[1].split()
         assert axis in advice[1], message
         followed = plan_json(*options, *advice)
@@ -128,9 +124,7 @@ def rows_with_padding_fit_an_int():
     heads than a grid has blocks along y are no problem."""
     most = ["--ranks", 3, "--context-parallel", 3, "-s", 16777213, "-b"]
     assert "Verified: yes" in plan(*most, 127).stdout
-    process = programs.run("fsdp_plan", *most, 128)
-    (message,) = programs.errors(process, "fsdp_plan")
-    assert process.returncode == 2 and "16777218 tokens (with padding)" in message, message
+    programs.refused("fsdp_plan", *most, 128, parts=["16777218 tokens (with padding)"])
     many = ["--backend", "cuda", "--model", "gpt2", "-b", 8192, "-s", 16, "--ranks", 8]
     assert "Verified: yes" in plan(*many).stdout
 
@@ -179,10 +173,8 @@ def several_in_one_table():
         assert entry["instructions"] == alone["program"]["instructions"]
         assert limited_entry["fits"] == (memory["arena_bytes"] <= 80e9) and entry["name"] == file.stem
     files[1].write_text("strategy: zero9\n")
-    process = programs.run("fsdp_plan", "--compare", *files)
-    (message,) = programs.errors(process, "fsdp_plan")
-    assert process.returncode == 2 and "whole.yaml:1" in message and "zero9" in message, process
-    assert programs.run("fsdp_plan", "--compare", work / "none.yaml").returncode == 3
+    programs.refused("fsdp_plan", "--compare", *files, parts=["whole.yaml:1", "zero9"])
+    programs.refused("fsdp_plan", "--compare", work / "none.yaml", status=3)
 
 
 def output_is_whole_or_fails():
@@ -233,12 +225,8 @@ def gpu_memory_beside_the_arena():
 
 
 def unit_counts():
-    cases = (
-        ("llama2-7b", "1e8", 36),
-        ("llama2-70b", "1e8", 323),
-        ("llama2-7b", "5e7", 67),
-        ("llama2-7b", "2e8", 33),
-    )
+    cases = (("llama2-7b", "1e8", 36), ("llama2-70b", "1e8", 323), ("llama2-7b", "5e7", 67),
+             ("llama2-7b", "2e8", 33))
     cases += (("llama2-7b", "1e9", 2), ("llama2-7b", "1e10", 1), ("llama3-405b", "1e8", 634))
     for model, numel, count in cases[:: programs.stride(3)]:
         report = plan_json("--model", model, "--ranks", "8", "--numel-to-wrap", numel)
@@ -308,9 +296,8 @@ def formulas():
     peaks = [report["memory"]["peak_bytes"] for report in (full, grad_op, no)]
     assert peaks == sorted(peaks) and len(set(peaks)) == 3
     offload = plan_json(*model, "--cpu-offload")
-    assert (
-        offload["memory"]["valley_bytes"] < 1e6 and offload["memory"]["host_bytes"] > 12 * padded // ranks
-    )
+    memory = offload["memory"]
+    assert memory["valley_bytes"] < 1e6 and memory["host_bytes"] > 12 * padded // ranks
     hybrid = plan_json("--model", "llama2-7b", "--ranks", "16", "--wrap", "block", "--strategy", "hybrid")
     assert hybrid["memory"]["valley_bytes"] == full["memory"]["valley_bytes"]  # 8 ranks per node by default
     assert hybrid["comm"]["all_reduce_bytes"] > 0
@@ -427,19 +414,10 @@ def pictures():
         picture, series = work / f"{name}.svg", work / f"{name}.json"
         page = plan(*model, "--memory-profile", picture).stdout
         plan(*model, "--memory-profile", series)
-        texts = [
-            element.text or ""
-            for element in xml.etree.ElementTree.parse(picture).iter()
-            if "text" in element.tag
-        ]
-        for word in (
-            "forward",
-            "backward",
-            "update",
-            "activations",
-            "gathered parameters",
-            "optimizer state",
-        ):
+        elements = xml.etree.ElementTree.parse(picture).iter()
+        texts = [element.text or "" for element in elements if "text" in element.tag]
+        for word in ("forward", "backward", "update", "activations", "gathered parameters",
+                     "optimizer state"):
             assert any(word in text for text in texts), (name, word)
         profile = json.loads(series.read_text())
         peak, position = profile["device"]["peak_bytes"], profile["device"]["peak_position"]
@@ -459,29 +437,10 @@ def pictures():
         assert not list(work.glob("*.tmp"))
 
 
-for test in (
-    streams,
-    legend_of_the_program,
-    what_it_planned_for,
-    ranks_and_their_batch,
-    what_does_not_fit_is_shown,
-    other_meshes_are_advised,
-    rows_with_padding_fit_an_int,
-    long_sequences,
-    several_in_one_table,
-    output_is_whole_or_fails,
-    takes_every_option_of_training,
-    gpu_memory_beside_the_arena,
-    unit_counts,
-    shape_of_the_json,
-    redistributions_are_by_axis,
-    formulas,
-    recomputed_blocks_keep_one_value,
-    saved_activations,
-    a_gpu_needs_none,
-    large_plans_take_little_memory,
-    pictures,
-):
-    test()
-    print(f"{test.__name__}: passed", flush=True)
-subprocess.run(["rm", "-rf", str(work)], check=True)
+programs.run_tests([streams, legend_of_the_program, what_it_planned_for, ranks_and_their_batch,
+                    what_does_not_fit_is_shown, other_meshes_are_advised, rows_with_padding_fit_an_int,
+                    long_sequences, several_in_one_table, output_is_whole_or_fails,
+                    takes_every_option_of_training, gpu_memory_beside_the_arena, unit_counts,
+                    shape_of_the_json, redistributions_are_by_axis, formulas,
+                    recomputed_blocks_keep_one_value, saved_activations, a_gpu_needs_none,
+                    large_plans_take_little_memory, pictures])

@@ -2,15 +2,13 @@
 FSDP_TEST_BACKEND=cuda in the environment, what fits a small emulated GPU."""
 
 import os
-import pathlib
 import re
-import tempfile
 import time
 
 import programs
 import yaml
 
-work = pathlib.Path(tempfile.mkdtemp())
+work = programs.folder("profile_program")
 CORES = len(os.sched_getaffinity(0))
 CUDA = os.environ.get("FSDP_TEST_BACKEND") == "cuda"
 # Every op of a step that is neither a gemm nor attention.
@@ -27,8 +25,7 @@ OPS = set("""
 def measure(*arguments, ranks=None):
     path, began = work / f"{ranks}.yaml", time.monotonic()
     process = programs.run("fsdp_profile", "--backend", "cuda" if CUDA else "cpu", "--output", path,
-                           *arguments, ranks=ranks)  # fmt: skip
-    assert process.returncode == 0, process
+                           *arguments, ranks=ranks, status=0)  # fmt: skip
     begin, end = process.stdout.splitlines()
     took = int(re.search(r", in (\d+) s$", end)[1])  # --seconds is what it aims at
     assert "aiming at " in begin and took <= time.monotonic() - began + 1, (begin, end)
@@ -110,9 +107,8 @@ def measures_an_emulated_gpu():
 
 def refuses_a_gpu_without_code():
     environment = os.environ | {"FSDP_SIMT_CAPABILITY": "130", "FSDP_SIMT_CODE": "209"}
-    process = programs.run("fsdp_profile", "--backend", "cuda", env=environment)
-    (message,) = programs.errors(process, "fsdp_profile")
-    assert process.returncode == 5 and "-DCMAKE_CUDA_ARCHITECTURES=130" in message, process
+    programs.refused("fsdp_profile", "--backend", "cuda", env=environment, status=5,
+                     parts=["-DCMAKE_CUDA_ARCHITECTURES=130"])
 
 
 def refuses():
@@ -127,10 +123,8 @@ def refuses():
         (["--output", "/dev/null/a.yaml"], 3, "/dev/null/a.yaml"),  # before anything is measured
     ):
         began = time.monotonic()
-        process = programs.run("fsdp_profile", *arguments)
+        programs.refused("fsdp_profile", *arguments, status=status, parts=[words])
         assert time.monotonic() - began < 60, arguments
-        (message,) = programs.errors(process, "fsdp_profile")
-        assert process.returncode == status and words in message, process
     assert programs.run("fsdp_profile", "--version").stdout.startswith("fsdp_profile ")
 
 

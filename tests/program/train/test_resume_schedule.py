@@ -1,27 +1,22 @@
 """Resuming with other options or data: what changed is reported, a schedule that a change has left at its end
 is warned of, and --resume-schedule restart begins a new one, once."""
 
-import json
 import math
-import pathlib
 import shutil
-import sys
-import tempfile
 
 import programs
 from prepared import ROOT
 
 TEXT = (ROOT / "runtime" / "data" / "builtin_text.txt").read_bytes()
 LR = 2e-3
-work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_schedule_"))
+work = programs.folder("schedule")
 STEP_BYTES = 32 * 4
 SAVED = 40  # steps of the first data
 
 
 def train(name, *arguments, status=0, lr=LR):
     common = ["-s", 32, "-b", 4, "--lr", lr, "--save-dir", work, "-e", name, "--set", "measure=off"]
-    process = programs.run("fsdp_train", *common, *arguments)
-    assert process.returncode == status, (arguments, process.returncode, process.stdout, process.stderr)
+    process = programs.run("fsdp_train", *common, *arguments, status=status)
     lines = process.stdout.splitlines()
     process.changed = [line[11:] for line in lines if line.startswith("changed:   ")]
     process.warnings = [line for line in process.stderr.splitlines() if "warning: the learning rate" in line]
@@ -29,7 +24,7 @@ def train(name, *arguments, status=0, lr=LR):
 
 
 def rates(name):
-    return [json.loads(line)["lr"] for line in (work / name / "log.jsonl").read_text().splitlines()]
+    return [line["lr"] for line in programs.log_of(work / name / "log.jsonl")]
 
 
 def cosine(done, steps, lr=LR):
@@ -122,8 +117,5 @@ assert "\nresume" not in kept.read_text(), kept.read_text()
 
 for arguments in (["--resume", "off"], []):
     name = ["-e", "x"] if arguments else []
-    process = programs.run("fsdp_train", "--resume-schedule", "restart", *name, *arguments)
-    assert process.returncode == 2, process.stderr
-    assert "--resume-schedule restart" in programs.errors(process, "fsdp_train")[0], process.stderr
-shutil.rmtree(work)
-sys.exit(0)
+    restart = ("--resume-schedule", "restart")
+    programs.refused("fsdp_train", *restart, *name, *arguments, parts=["--resume-schedule restart"])

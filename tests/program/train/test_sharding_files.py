@@ -4,21 +4,18 @@ wrong."""
 
 import json
 import pathlib
-import tempfile
 
 import programs
 
-work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_sharding_"))
+work = programs.folder("sharding")
 FILES = programs.ROOT / "tests" / "golden" / "accept" / "sharding"
 FSDP, FSDP_TP, FSDP_TP_CP, SHORT = (
     str(FILES / f"llama-{name}.yaml") for name in ("fsdp", "fsdp-tp", "fsdp-tp-cp", "fsdp-tp-short")
 )
 
 
-def run(program, *arguments, ranks=None):
-    process = programs.run(program, *arguments, ranks=ranks)
-    assert process.returncode == 0, (arguments, process.stdout, process.stderr)
-    return process.stdout
+def run(*arguments, **options):
+    return programs.run(*arguments, status=0, **options).stdout
 
 
 def plan(*arguments, ranks=4):
@@ -29,28 +26,13 @@ def plan_json(*arguments, ranks=4):
     return json.loads(plan("--json", *arguments, ranks=ranks))
 
 
-def parts_of(ranks, arguments):
-    """The parts of the batch: the ranks that differ in more than tensor and context."""
-    parts = ranks or 1
-    if "--mesh" in arguments:
-        mesh = arguments[arguments.index("--mesh") + 1]
-        for axis in mesh.split(","):
-            parts //= int(axis.split("=")[1]) if axis.startswith(("tensor=", "context=")) else 1
-    return parts
-
-
 def losses(name, ranks, *arguments):
     """Of a global batch of 24 sequences."""
     path = work / f"{name}.jsonl"
-    size = ["-s", "32", "-b", 24 // parts_of(ranks, arguments), "--max-steps", "4", "--lr", "1e-2"]
-    size += ["--threads", "1"]
+    batch = 24 // programs.batch_parts(ranks, arguments)
+    size = ["-s", "32", "-b", batch, "--max-steps", "4", "--lr", "1e-2", "--threads", "1"]
     out = run("fsdp_train", *size, "--log", path, *arguments, ranks=ranks)
-    return [json.loads(line)["loss"] for line in path.read_text().splitlines()], out
-
-
-def close(found, expected):
-    # fp32 sums in another order.
-    return len(found) == len(expected) and all(abs(a - b) <= 2e-5 * b for a, b in zip(found, expected))
+    return [line["loss"] for line in programs.log_of(path)], out
 
 
 PARTS = {
@@ -92,8 +74,7 @@ def rest_follows():
     stored = plan("--mesh", "fsdp=2,tensor=2", "--sharding", part("residual"), "--print-sharding")
     assert "model.layers.*.self_attn.o_proj.weight: [null, tensor]" in stored, stored
     pieces = ["--mesh", "fsdp=2,tensor=2", "--sharding", part("pieces")]
-    process = programs.run("fsdp_plan", "--ranks", 4, *pieces)
-    assert process.returncode == 0, process.stderr
+    process = programs.run("fsdp_plan", "--ranks", 4, *pieces, status=0)
     assert "warning: no strategy of model.layers.*.self_attn.rope suits" in process.stderr, process.stderr
     # It is said once for all layers, also what is said first.
     queries = "".join(f"model.layers.*.self_attn.{name}_proj: [[data, fsdp], tensor, null]\n"
@@ -230,7 +211,7 @@ def trains_as_one_rank():
     ]
     for i, (ranks, arguments) in enumerate(cases):
         found, out = losses(f"case{i}", ranks, *arguments)
-        assert close(found, expected), (arguments, found, expected)
+        assert programs.close(found, expected), (arguments, found, expected)
         assert f"sharding {arguments[1]}, " in out, out
 
 
@@ -255,11 +236,8 @@ def two_axes_cut_one_dimension():
     expected, _ = losses("alone", None)
     for name, text in TWO_AXES.items():
         arguments = ["--mesh", "fsdp=1,a=2,b=2", "--sharding", written(f"{name}.yaml", text)]
-        path = work / f"{name}.jsonl"
-        size = ["-s", "32", "-b", "24", "--max-steps", "4", "--lr", "1e-2", "--threads", "1"]
-        run("fsdp_train", *size, "--log", path, *arguments, ranks=4)
-        steps = [json.loads(line) for line in path.read_text().splitlines()]
-        assert close([step["loss"] for step in steps], expected), (name, steps, expected)
+        found, _ = losses(name, 4, "-b", "24", *arguments)
+        assert programs.close(found, expected), (name, found, expected)
     printed = plan("--print-sharding", *arguments[:2], "--sharding", work / "scattered.yaml")
     assert "model.layers.*.mlp: [[data, fsdp], [a, b], null]" in printed, printed
 
@@ -277,18 +255,14 @@ def checkpoints_go_anywhere():
     for name, ranks, arguments in (("a", None, []), ("b", 4, hybrid)):
         resumed = ["--save-dir", work, "-e", name, "--resume", oldest.parent, *arguments]
         found, _ = losses(f"resumed-{name}", ranks, *resumed)
-        assert close(found, expected[2:]), (name, found, expected)
+        assert programs.close(found, expected[2:]), (name, found, expected)
     run("fsdp_export", newest.parent, "--to", work / "exported")
     tensors = programs.read_safetensors(work / "exported" / "model.safetensors")
     assert tensors["model.layers.0.input_layernorm.weight"][1] == [128]
 
 
 def refused(status, parts, *arguments, ranks=4):
-    process = programs.run("fsdp_plan", "--ranks", ranks, *arguments)
-    messages = programs.errors(process, "fsdp_plan")
-    assert process.returncode == status and len(messages) == 1, (arguments, process.stderr)
-    for part in parts:
-        assert part in messages[0], (part, messages[0])
+    programs.refused("fsdp_plan", "--ranks", ranks, *arguments, status=status, parts=parts)
 
 
 def written(name, text):
@@ -297,10 +271,8 @@ def written(name, text):
 
 
 def what_is_wrong_is_named():
-    names = written(
-        "names.yaml",
-        "model.layers.*.self_attn.o_proj_weight: [fsdp, null]\nmodel.norm.weight: [fsdp]\nnonsense: [fsdp]\n",
-    )
+    names = written("names.yaml", "model.layers.*.self_attn.o_proj_weight: [fsdp, null]\n"
+                    "model.norm.weight: [fsdp]\nnonsense: [fsdp]\n")
     hint = "did you mean model.layers.*.self_attn.o_proj.weight?"
     refused(3, ["names.yaml:1", hint, '"nonsense"', "names.yaml:3", "lists all names"], "--sharding", names)
     for name, text, parts in (

@@ -5,13 +5,11 @@ cannot be reached."""
 
 import json
 import math
-import pathlib
 import shlex
-import shutil
 import subprocess
 import sys
-import tempfile
 
+import prepared
 import programs
 from prepared import FIXTURES, ROOT, SKIPPED, Tokens, prepare_good
 
@@ -23,21 +21,18 @@ RANKS = 2 if programs.WITH_MPI else None
 
 def make_model(folder, vocabulary=VOCABULARY, tokenizer=BPE):
     programs.make_model(folder, programs.CONFIG | {"vocab_size": vocabulary})
-    for name in ("tokenizer.json", "tokenizer_config.json") if tokenizer else ():
-        shutil.copy(tokenizer / name, folder)
+    if tokenizer:
+        prepared.copy_tokenizer(tokenizer, folder)
     return folder
 
 
 def train(*arguments, ranks=None, status=0):
-    process = programs.run("fsdp_train", "-s", 64, *arguments, ranks=ranks, cwd=ROOT)
-    assert process.returncode == status, (arguments, process.returncode, process.stdout, process.stderr)
-    return process
+    return programs.run("fsdp_train", "-s", 64, *arguments, ranks=ranks, cwd=ROOT, status=status)
 
 
 def refused(*arguments, ranks=None):
-    messages = programs.errors(train("--max-steps", 1, *arguments, ranks=ranks, status=3), "fsdp_train")
-    assert len(messages) == 1, messages
-    return messages[0]
+    always = ("-s", 64, "--max-steps", 1)
+    return programs.refused("fsdp_train", *always, *arguments, ranks=ranks, cwd=ROOT, status=3)
 
 
 def command_in(message):
@@ -75,25 +70,13 @@ def tokens_and_models_must_belong_together(work):
     assert "256" in message and "255" in message, message
 
 
-def decoder():
-    """What each of the tokenizer's tokens stands for: bytes, which GPT-2's alphabet writes as letters."""
-    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    letters = {chr(byte): byte for byte in plain}
-    letters |= {chr(256 + i): byte for i, byte in enumerate(sorted(set(range(256)) - set(plain)))}
-    definition = json.loads((BPE / "tokenizer.json").read_text())
-    special = {token["id"] for token in definition["added_tokens"]}
-    vocabulary = definition["model"]["vocab"].items()
-    assert sorted(i for _, i in vocabulary) == list(range(VOCABULARY))
-    return {i: b"" if i in special else bytes(letters[c] for c in token) for token, i in vocabulary}
-
-
 def the_message_says_how_to_prepare(work):
     """The text, the printed command, the same tokens as the tokenizer's; returns the prepared file."""
     (work / "book.txt").write_text(TEXT)
     records = [{"instruction": "Name a bird.", "input": "", "output": "The wren."},
                {"instruction": "Add one.", "input": "two", "output": "three"}] * 40
     (work / "talk.json").write_text(json.dumps(records))
-    model, bytes_of = make_model(work / "the model's"), decoder()
+    model, bytes_of = make_model(work / "the model's"), prepared.bytes_of_tokens(BPE)
     for name in ("book.txt", "talk.json"):
         message = refused("--model", model, "--data", work / name)
         assert name in message and "tokenizer" in message, message
@@ -117,13 +100,12 @@ def training_and_export_keep_the_tokenizer(work):
     options = ["--model", model, "--save-dir", work, "--lr", "3e-3", "-b", 4]
     process = train(*options, "--data", work / "book.tok", "-e", "run", "--max-steps", 60, ranks=RANKS)
     assert "prepared with the model's tokenizer" in process.stdout, process.stdout
-    log = [json.loads(line) for line in (work / "run" / "log.jsonl").read_text().splitlines()]
+    log = programs.log_of(work / "run" / "log.jsonl")
     # Weights of a deviation of 0.02 know nothing: the loss is that of a uniform guess.
     assert abs(log[0]["loss"] - math.log(VOCABULARY)) < 0.1, log[0]
     assert log[-1]["loss"] < log[0]["loss"] - 0.5, log[-1]
     train(*options, "--data", f"{work}/book.tok,{work}/talk.tok", "--max-steps", 2, ranks=RANKS)
-    process = programs.run("fsdp_export", work / "run", "--to", work / "exported")
-    assert process.returncode == 0, process.stderr
+    programs.run("fsdp_export", work / "run", "--to", work / "exported", status=0)
     # The exported model takes the same tokens and refuses the same text.
     again = ["--model", work / "exported", "--max-steps", 1, "-b", 4]
     process = train(*again, "--data", work / "book.tok", "--log", work / "again.jsonl")
@@ -148,36 +130,24 @@ def the_named_tokenizer_is_carried_along(work):
     prepare_good(work / "named.tok", "--tokenizer", named / "tokenizer.json", work / "book.txt")
     relative = ("--tokenizer", "named/tokenizer.json", "--data", "named.tok", "--save-dir", ".")
     for model in (own, make_model(work / "none", tokenizer=None)):
-        process = programs.run("fsdp_train", "--model", model, *relative, "-s", 64, "--max-steps", 1, "-e",
-                               f"of-{model.name}", cwd=work)  # fmt: skip
-        assert process.returncode == 0, process.stderr
+        programs.run("fsdp_train", "--model", model, *relative, "-s", 64, "--max-steps", 1, "-e",
+                     f"of-{model.name}", cwd=work, status=0)  # fmt: skip
         run, exported = work / f"of-{model.name}", work / f"{model.name}-exported"
-        process = programs.run("fsdp_export", run, "--to", exported)
-        assert process.returncode == 0, process.stderr
+        programs.run("fsdp_export", run, "--to", exported, status=0)
         for name in ("tokenizer.json", "tokenizer_config.json"):
             assert (exported / name).read_bytes() == (named / name).read_bytes(), (model, name)
         assert not (exported / "special_tokens_map.json").exists()
         # It is there wherever the evaluation starts.
         process = programs.run("fsdp_eval", "--json", "-e", run.name, "--save-dir", work, "--prompt", "ae",
-                               "--max-new-tokens", 1, cwd=ROOT)  # fmt: skip
-        assert process.returncode == 0, process.stderr
+                               "--max-new-tokens", 1, cwd=ROOT, status=0)  # fmt: skip
         assert json.loads(process.stdout)["prompt_tokens"][-2:] == [vocabulary["a"], vocabulary["e"]]
 
 
-def main():
-    work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_tokenized_"))
-    try:
-        tokens_and_models_must_belong_together(work)
-        reason = the_message_says_how_to_prepare(work)
-        if reason:
-            print(f"SKIPPED: nothing that needs a tokenizer was tested: {reason}")
-            return SKIPPED
-        training_and_export_keep_the_tokenizer(work)
-        the_named_tokenizer_is_carried_along(work)
-        return 0
-    finally:
-        shutil.rmtree(work)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+work = programs.folder("tokenized")
+tokens_and_models_must_belong_together(work)
+reason = the_message_says_how_to_prepare(work)
+if reason:
+    print(f"SKIPPED: nothing that needs a tokenizer was tested: {reason}")
+    sys.exit(SKIPPED)
+training_and_export_keep_the_tokenizer(work)
+the_named_tokenizer_is_carried_along(work)

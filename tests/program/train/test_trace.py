@@ -6,12 +6,10 @@ import os
 import pathlib
 import resource
 import signal
-import subprocess
-import tempfile
 
 import programs
 
-work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_trace_"))
+work = programs.folder("trace")
 RANKS = 2 if programs.WITH_MPI else None
 SHORT = ["-s", 32, "-b", 2, "--wrap", "block"]
 CUDA = os.environ.get("FSDP_TEST_BACKEND") == "cuda"
@@ -23,9 +21,7 @@ if CUDA:  # a small model, for emulated GPUs
 
 
 def train(*arguments, ranks=RANKS, status=0, **options):
-    process = programs.run("fsdp_train", *SHORT, *arguments, ranks=ranks, **options)
-    assert process.returncode == status, (arguments, process.returncode, process.stdout, process.stderr)
-    return process
+    return programs.run("fsdp_train", *SHORT, *arguments, ranks=ranks, **options, status=status)
 
 
 def load(path):
@@ -114,9 +110,8 @@ def log_of(path):
 def simulated_alike(measured):
     """A simulated step of the same program: the same instructions on the same rows."""
     trace = work / "simulated.json"
-    process = programs.run("fsdp_plan", *SHORT, "--grad-accum", 3, "--ranks", RANKS or 1, "--backend", "cuda",
-                           "--param-dtype", "fp32", "--profile", "a100-80", "--trace", trace)
-    assert process.returncode == 0, process.stderr
+    programs.run("fsdp_plan", *SHORT, "--grad-accum", 3, "--ranks", RANKS or 1, "--backend", "cuda",
+                 "--param-dtype", "fp32", "--profile", "a100-80", "--trace", trace, status=0)
     events, rows, about = load(trace)
     check_rows(events, rows)
     check_flows(events, rows)
@@ -198,9 +193,7 @@ def what_cannot_be_written_is_said():
         (2, ("--trace-steps 3:4 (default)", "makes 2 steps"), ("--trace", work / "t.json", "--max-steps", 2)),
         (3, ("/dev/null/t.json",), ("--trace", "/dev/null/t.json", "--max-steps", 4)),
     ):
-        process = train(*arguments, ranks=None, status=status)
-        messages = programs.errors(process, "fsdp_train")
-        assert len(messages) == 1 and all(word in messages[0] for word in words), process.stderr
+        programs.refused("fsdp_train", *SHORT, *arguments, status=status, parts=words)
     assert not pathlib.Path("t.json").exists() and not (work / "t.json").exists()
     # A run that is refused for its last option has written no other file, and replaces none.
     written = work / "written"
@@ -229,7 +222,4 @@ def what_cannot_be_written_is_said():
 tests = [all_ranks_on_one_clock, other_shapes]
 if not CUDA:
     tests += [a_resumed_run_counts_its_own_steps, what_cannot_be_written_is_said]
-for test in tests:
-    test()
-    print(f"{test.__name__}: passed", flush=True)
-subprocess.run(["rm", "-rf", str(work)], check=True)
+programs.run_tests(tests)

@@ -1,19 +1,14 @@
 """fsdp_train end to end: the log, the terminal, equal losses over ranks, model folders, signals."""
 
-import json
 import math
-import os
-import pathlib
 import re
 import signal
-import subprocess
-import tempfile
 import time
 import xml.etree.ElementTree
 
 import programs
 
-work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_train_"))
+work = programs.folder("train")
 RANKS = 2 if programs.WITH_MPI else None
 FIELDS = """global_step loss running_loss lr grad_norm epoch epoch_progress num_batches_remaining
 tokens_per_s real_tokens learned_tokens real_tokens_per_s learned_tokens_per_s timestamp
@@ -24,19 +19,13 @@ planned_peak_bytes arena_bytes host_bytes""".split()
 
 
 def train(*arguments, ranks=None, status=0, **options):
-    process = programs.run("fsdp_train", *arguments, ranks=ranks, **options)
-    assert process.returncode == status, (arguments, process.returncode, process.stdout, process.stderr)
-    return process
-
-
-def log_of(path):
-    return [json.loads(line) for line in pathlib.Path(path).read_text().splitlines()]
+    return programs.run("fsdp_train", *arguments, ranks=ranks, **options, status=status)
 
 
 def losses(name, *arguments, ranks=None):
     path = work / f"{name}.jsonl"
     train("--log", path, *arguments, ranks=ranks)
-    return [line["loss"] for line in log_of(path)]
+    return [line["loss"] for line in programs.log_of(path)]
 
 
 def close(a, b, tolerance):
@@ -45,40 +34,16 @@ def close(a, b, tolerance):
 
 def the_log_and_the_terminal():
     path = work / "log.jsonl"
-    process = train(
-        "--wrap",
-        "block",
-        "-s",
-        "64",
-        "-b",
-        "4",
-        "--max-steps",
-        "40",
-        "--lr",
-        "3e-3",
-        "--warmup-steps",
-        "5",
-        "--log",
-        path,
-        "--memory-profile",
-        work / "memory.svg",
-        "--log-freq",
-        "20",
-        ranks=RANKS,
-    )
-    lines = log_of(path)
+    process = train("--wrap", "block", "-s", "64", "-b", "4", "--max-steps", "40", "--lr", "3e-3",
+                    "--warmup-steps", "5", "--log", path, "--memory-profile", work / "memory.svg",
+                    "--log-freq", "20", ranks=RANKS)
+    lines = programs.log_of(path)
     assert [line["global_step"] for line in lines] == list(range(1, 41))
     for line in lines:
         assert not [field for field in FIELDS if field not in line], line
-        assert (
-            line["valley_bytes"] == line["planned_valley_bytes"]
-            and line["peak_bytes"] == line["planned_peak_bytes"]
-        )
-        assert (
-            line["mfu"] is None
-            and line["peak_bytes"] <= line["arena_bytes"]
-            and line["arena_bytes"] <= max(1.02 * line["peak_bytes"], line["peak_bytes"] + 65536)
-        )
+        peak = line["peak_bytes"]
+        assert line["valley_bytes"] == line["planned_valley_bytes"] and peak == line["planned_peak_bytes"]
+        assert line["mfu"] is None and peak <= line["arena_bytes"] <= max(1.02 * peak, peak + 65536)
         assert line["time/forward"] + line["time/backward"] <= line["time/total"] * 1.5 + 5
         assert line["time/exposed_comm"] >= 0
         assert line["epoch"] == 0 and 0 < line["epoch_progress"] <= 1
@@ -86,9 +51,8 @@ def the_log_and_the_terminal():
     # Of one step it covers the time from the end of the updates before: not quite that of time/total.
     exposed = sum(line["time/exposed_comm"] for line in lines)
     assert (exposed > 0) == bool(RANKS) and exposed < sum(line["time/total"] for line in lines)
-    assert (
-        math.isclose(lines[0]["lr"], 6e-4) and lines[5]["lr"] == 3e-3
-    )  # warm-up, then the first step of the cosine
+    # Warm-up, then the first step of the cosine.
+    assert math.isclose(lines[0]["lr"], 6e-4) and lines[5]["lr"] == 3e-3
     remaining = [line["num_batches_remaining"] for line in lines]
     assert remaining == list(range(remaining[0], remaining[0] - 40, -1))
     assert sum(l["loss"] for l in lines[-5:]) / 5 < 0.8 * lines[0]["loss"]
@@ -105,7 +69,7 @@ def epochs_end_the_run():
     text.write_text("".join(chr(97 + i % 26) for i in range(64 * 10 + 1)))
     path = work / "epochs.jsonl"
     train("--data", text, "-s", "64", "-b", "3", "--num-epochs", "2", "--log", path)
-    lines = log_of(path)  # 10 samples, 3 steps of 3 per epoch
+    lines = programs.log_of(path)  # 10 samples, 3 steps of 3 per epoch
     assert [line["epoch"] for line in lines] == [0, 0, 0, 1, 1, 1]
     assert [line["num_batches_remaining"] for line in lines] == [2, 1, 0, 2, 1, 0]
 
@@ -123,25 +87,10 @@ def the_same_batch_gives_the_same_losses():
     zero1 = ["-b", "2", "--wrap", "block", "--strategy", "SHARD_OPTIMIZER", "--grad-clip", "0"]
     assert close(losses("zero1", *zero1, *common, ranks=2), losses("unclipped", "-b", "4", "--grad-clip", "0",
                                                                    *common), 1e-5)  # fmt: skip
-    assert close(
-        losses("no", "-b", "1", "--strategy", "ddp", "--grad-accum", "2", *common, ranks=2), one, 1e-5
-    )
-    assert close(
-        losses(
-            "hybrid",
-            "-b",
-            "1",
-            "--strategy",
-            "hybrid",
-            "--mesh",
-            "data=2,fsdp=2",
-            "--cpu-offload",
-            *common,
-            ranks=4,
-        ),
-        one,
-        1e-5,
-    )
+    no = ["-b", "1", "--strategy", "ddp", "--grad-accum", "2"]
+    assert close(losses("no", *no, *common, ranks=2), one, 1e-5)
+    hybrid = ["-b", "1", "--strategy", "hybrid", "--mesh", "data=2,fsdp=2", "--cpu-offload"]
+    assert close(losses("hybrid", *hybrid, *common, ranks=4), one, 1e-5)
 
 
 def model_folders():
@@ -151,11 +100,8 @@ def model_folders():
     drawn = losses("drawn", "--model", folder, "--init", "random", "-b", "2", *common)
     assert abs(loaded[0] - drawn[0]) > 1e-4
     if RANKS:
-        assert close(
-            losses("shards", "--model", folder, "-b", "1", "--wrap", "block", *common, ranks=2),
-            loaded,
-            1e-5,
-        )
+        shards = losses("shards", "--model", folder, "-b", "1", "--wrap", "block", *common, ranks=2)
+        assert close(shards, loaded, 1e-5)
 
 
 def what_is_printed_on_demand():
@@ -170,10 +116,8 @@ def what_is_printed_on_demand():
     assert "linear_backward_weight" in process.stdout
     for option, text in (("--help", "--numel-to-wrap"), ("--version", "fsdp_train ")):
         assert train(option, ranks=RANKS).stdout.count(text) == 1
-    process = train(
-        "--max-steps", "2", "-s", "32", "-e", "run", "--save-dir", work / "out", "--ckpt-freq", "0"
-    )
-    assert len(log_of(work / "out" / "run" / "log.jsonl")) == 2
+    train("--max-steps", "2", "-s", "32", "-e", "run", "--save-dir", work / "out", "--ckpt-freq", "0")
+    assert len(programs.log_of(work / "out" / "run" / "log.jsonl")) == 2
 
 
 def a_lone_rank_has_the_whole_node():
@@ -192,10 +136,7 @@ def signals_end_the_run_after_a_step():
         (signal.SIGUSR1, 143, RANKS),
     ):
         path = work / f"signal{int(number)}.jsonl"
-        command = [str(programs.BIN / "fsdp_train"), "-s", "32", "--num-epochs", "1000", "--log", str(path)]
-        if ranks:
-            command = ["mpirun", "-np", str(ranks), *command]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = programs.start("fsdp_train", "-s", "32", "--num-epochs", "1000", "--log", path, ranks=ranks)
         while not path.exists() or path.stat().st_size == 0:
             assert process.poll() is None, process.communicate()
             time.sleep(0.05)
@@ -204,7 +145,7 @@ def signals_end_the_run_after_a_step():
         assert process.returncode == status, (number, process.returncode, out, err)
         assert out.count(f"stopped by {signal.Signals(number).name} after step") == 1, out
         assert "\nstopped:   " in out and "done:" not in out, out
-        lines = log_of(path)
+        lines = programs.log_of(path)
         assert [line["global_step"] for line in lines] == list(range(1, len(lines) + 1))
         assert f"after step {len(lines)}\n" in out
 
@@ -215,40 +156,15 @@ def memory_stays_within_the_arenas():
     sizes = []
     for sequence in ("64", "1024"):
         path = work / "memory.jsonl"
-        command = [
-            str(programs.BIN / "fsdp_train"),
-            "-s",
-            sequence,
-            "-b",
-            "4",
-            "--max-steps",
-            "2",
-            "--log",
-            str(path),
-        ]
-        with open(os.devnull, "w") as sink:
-            process = subprocess.Popen(command, stdout=sink)
-            _, status, usage = os.wait4(process.pid, 0)
-        assert status == 0
-        line = log_of(path)[-1]
-        sizes.append((usage.ru_maxrss * 1024, line["arena_bytes"] + line["host_bytes"]))
+        resident = programs.resident("fsdp_train", "-s", sequence, "-b", 4, "--max-steps", 2, "--log", path)
+        line = programs.log_of(path)[-1]
+        sizes.append((resident, line["arena_bytes"] + line["host_bytes"]))
     growth = sizes[1][0] - sizes[0][0], sizes[1][1] - sizes[0][1]
     assert growth[0] <= growth[1] + 32e6, sizes  # what grows is the arena
     alone = programs.resident_alone()
     assert all(resident <= arenas + alone + 48e6 for resident, arenas in sizes), (alone, sizes)
 
 
-for test in (
-    the_log_and_the_terminal,
-    epochs_end_the_run,
-    the_same_batch_gives_the_same_losses,
-    model_folders,
-    what_is_printed_on_demand,
-    a_lone_rank_has_the_whole_node,
-    signals_end_the_run_after_a_step,
-    memory_stays_within_the_arenas,
-):
-    began = time.monotonic()
-    test()
-    print(f"{test.__name__}: passed in {time.monotonic() - began:.1f} s", flush=True)
-subprocess.run(["rm", "-rf", str(work)], check=True)
+programs.run_tests([the_log_and_the_terminal, epochs_end_the_run, the_same_batch_gives_the_same_losses,
+                    model_folders, what_is_printed_on_demand, a_lone_rank_has_the_whole_node,
+                    signals_end_the_run_after_a_step, memory_stays_within_the_arenas])

@@ -24,7 +24,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 
 import programs
 
@@ -79,18 +78,6 @@ if sys.argv[1] == "loss":
 """
 
 
-def find_python():
-    cache = pathlib.Path.home() / ".cache/fsdp/venv/bin/python"
-    probe = "import torch, transformers, tokenizers, jinja2"
-    for python in (os.environ.get("FSDP_TORCH_PYTHON"), cache, "/opt/venvs/torch/bin/python", sys.executable):
-        if not python or not pathlib.Path(python).exists():
-            continue
-        if subprocess.run([str(python), "-c", probe], capture_output=True).returncode == 0:
-            return str(python)
-    print("skipped: no Python here has torch, transformers, tokenizers and jinja2")
-    sys.exit(77)
-
-
 def call(*command):
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, (command, done.stdout[-2000:], done.stderr[-2000:])
@@ -105,9 +92,8 @@ def tokens_of(path):
 
 
 def train(*arguments, ranks):
-    process = programs.run("fsdp_train", "-s", SEQ, *arguments, ranks=ranks if programs.WITH_MPI else None)
-    assert process.returncode == 0, (arguments, process.stdout, process.stderr)
-    return process
+    return programs.run("fsdp_train", "-s", SEQ, *arguments, ranks=ranks if programs.WITH_MPI else None,
+                        status=0)
 
 
 class Worker:
@@ -131,8 +117,7 @@ class Worker:
 def check_tree(folder, expected):
     """`expected` is what PyTorch prints of the model."""
     options = ["--ranks", 1, "-s", 2, "--wrap", "none", "--print-model"]
-    done = programs.run("fsdp_plan", "--model", folder, *options)
-    assert done.returncode == 0, done.stderr
+    done = programs.run("fsdp_plan", "--model", folder, *options, status=0)
     lines = done.stdout.split("\n\n")[0].splitlines()
     assert lines[0] == "FullyShardedDataParallel(" and lines[-1] == ")", lines
     tree = [line[2:] for line in lines[1:-1]]
@@ -168,12 +153,11 @@ def check_program(worker, folder, case, number):
     options += ["--expert-capacity", (0.25, 0.5, 1, 2)[number % 4]] * (expert > 1)
     options += ["--recompute", "block"] * (number % 3 == 0) + ["--cpu-offload"] * (number % 5 == 0)
     tokens = folder / "tokens.bin"
-    process = programs.run(
+    programs.run(
         "fsdp_train", "--model", folder, "--data", tokens, "--eval-data", tokens, "-s", case["seq"],
         "-b", case["batch"] // (parts * expert), "--num-epochs", 3, "--lr", "1e-3", "--lr-schedule",
         "constant", "--beta2", 0.95, "--eps", "1e-3", "--weight-decay", 0.1, "--save-dir", work, "-e",
-        f"run{number}", *options, ranks=ranks if ranks > 1 else None)  # fmt: skip
-    assert process.returncode == 0, (options, process.stdout, process.stderr)
+        f"run{number}", *options, ranks=ranks if ranks > 1 else None, status=0)  # fmt: skip
     log = (work / f"run{number}/log.jsonl").read_text()
     lines = [json.loads(line) for line in log.splitlines()]
     worst = 0
@@ -182,8 +166,7 @@ def check_program(worker, folder, case, number):
         assert abs(own["grad_norm"] / norm - 1) <= 1e-4, (own, norm)
     worst = max(worst, abs(lines[-1]["eval_loss"] / case["last_loss"] - 1))
     assert worst <= 1e-5, (lines, case)
-    process = programs.run("fsdp_export", work / f"run{number}", "--to", work / f"exported{number}")
-    assert process.returncode == 0, process.stderr
+    programs.run("fsdp_export", work / f"run{number}", "--to", work / f"exported{number}", status=0)
     difference = worker("logits", folder=str(folder), exported=str(work / f"exported{number}"))
     assert difference <= 1e-4, difference
     command = " ".join(map(str, options))
@@ -198,11 +181,10 @@ def check_bf16(worker, folder, case):
     if loss is None:
         return
     work = folder.parent
-    process = programs.run(
+    programs.run(
         "fsdp_train", "--backend", "cpu", "--model", folder, "--data", folder / "one.bin", "-s", seq,
         "--param-dtype", "bf16", "--max-steps", 1, "--router-aux-coef", 0, "--ckpt-freq", 0,
-        "--routing-replay", folder / "routes.bin", "--save-dir", work, "-e", "bf16")  # fmt: skip
-    assert process.returncode == 0, (process.stdout, process.stderr)
+        "--routing-replay", folder / "routes.bin", "--save-dir", work, "-e", "bf16", status=0)  # fmt: skip
     own = json.loads((work / "bf16/log.jsonl").read_text().splitlines()[0])["loss"]
     print(f"    bf16, routing replayed: loss {own:.5f}, {abs(own / loss - 1):.1e} from Transformers")
     assert abs(own / loss - 1) <= 2e-3, (own, loss)
@@ -291,14 +273,13 @@ def check_round_trip(python, work):
     (work / "held.bin").write_bytes(b"".join(token.to_bytes(2, "little") for token in held))
     common = ["--model", model, "--save-dir", work, "-e", "run", "--lr", "2e-3"]
     train(*common, "--data", work / "train.tok", "-b", 2, "--max-steps", 20, ranks=4)
-    process = programs.run("fsdp_export", work / "run", "--to", exported, "--max-shard-size", "200kB")
-    assert process.returncode == 0, process.stderr
+    programs.run("fsdp_export", work / "run", "--to", exported, "--max-shard-size", "200kB", status=0)
     for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
         assert (exported / name).read_bytes() == (model / name).read_bytes(), name
     # fsdp's loss of the checkpoint: that of the next step, before its update.
     batch = HELD_OUT // (4 if programs.WITH_MPI else 1)
     train(*common, "--data", work / "held.bin", "-b", batch, "--max-steps", 21, "--ckpt-freq", 0, ranks=4)
-    lines = [json.loads(line) for line in (work / "run/log.jsonl").read_text().splitlines()]
+    lines = programs.log_of(work / "run/log.jsonl")
     own, trained_from = lines[20]["loss"], lines[0]["loss"]
     found = call(python, helper, "loss", work / "held.json", SEQ, exported, model).split()
     theirs, before = map(float, found)
@@ -314,15 +295,14 @@ def main():
     parser.add_argument("--routed", action="store_true")
     parser.add_argument("--released", action="store_true")
     arguments = parser.parse_args()
-    python = find_python()
-    work = pathlib.Path(tempfile.mkdtemp(prefix="fsdp_transformers_"))
+    python = programs.python_with("torch", "transformers", "tokenizers", "jinja2")
+    work = programs.folder("transformers")
     if arguments.released:
         check_released(python, work)
     else:
         check_random_models(python, work, arguments.count, arguments.seed, arguments.routed)
     if not (arguments.count or arguments.released):
         check_round_trip(python, work)
-    shutil.rmtree(work)
 
 
 main()

@@ -7,19 +7,14 @@
 #include "runtime/base/size.h"
 #include "runtime/base/status.h"
 #include "runtime/base/text.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 // The known-answer vectors that accompany Random123 (github.com/DEShawResearch/random123, tests/kat_vectors,
 // "philox4x32 7" and "philox4x32 10"): counter, key, results.
-static void philox_gives_the_published_words(void **state) {
-  (void)state;
+TEST(philox_gives_the_published_words) {
   static const struct {
     uint64_t index, stream, seed;
     uint32_t seven[4], ten[4];
@@ -49,8 +44,7 @@ static void philox_gives_the_published_words(void **state) {
   }
 }
 
-static void streams_are_those_of_xxh64(void **state) {
-  (void)state;
+TEST(streams_are_those_of_xxh64) {
   assert_true(fsdp_random_stream("") ==
               0xef46db3751d8e999u); // XXH64 of nothing, as its specification prints it
   assert_true(fsdp_random_stream("a") == 0xd24ec4f1a98c6e5bu);
@@ -58,8 +52,7 @@ static void streams_are_those_of_xxh64(void **state) {
 }
 
 // Four standard errors of each sample moment of a normal distribution.
-static void normals_have_the_moments_of_a_normal(void **state) {
-  (void)state;
+TEST(normals_have_the_moments_of_a_normal) {
   enum { COUNT = 1 << 18 };
   const float mean = 3.0f, deviation = 0.5f;
   float *draws = fsdp_alloc(COUNT * sizeof *draws);
@@ -81,8 +74,7 @@ static void normals_have_the_moments_of_a_normal(void **state) {
 
 // The generator's own logarithm and turn against the mathematical library's in long double: a normal is off
 // by its rounding to fp32 alone (and what doubles lose where the cosine is nearly 0, far below any weight).
-static void normals_are_box_muller_of_the_words(void **state) {
-  (void)state;
+TEST(normals_are_box_muller_of_the_words) {
   for (uint64_t i = 0; i < 1 << 17; i++) {
     uint32_t words[4];
     float mine[2];
@@ -99,8 +91,7 @@ static void normals_are_box_muller_of_the_words(void **state) {
   }
 }
 
-static void any_split_of_a_tensor_draws_the_same_values(void **state) {
-  (void)state;
+TEST(any_split_of_a_tensor_draws_the_same_values) {
   enum { COUNT = 97 };
   float whole[COUNT], parts[COUNT];
   const int64_t far = ((int64_t)1 << 40) + 1; // past what 32 bits index
@@ -123,8 +114,7 @@ static void assert_bijection(uint64_t seed, int64_t size) {
   free(seen);
 }
 
-static void a_permutation_is_a_bijection(void **state) {
-  (void)state;
+TEST(a_permutation_is_a_bijection) {
   for (int64_t size = 1; size <= 300; size++) assert_bijection((uint64_t)size % 5, size);
   static const int64_t larger[] = {1023, 1024, 1025, 4095, 4096, 4097, 16385, 65536, 65537, 100003};
   for (size_t i = 0; i < sizeof larger / sizeof larger[0]; i++) assert_bijection(i, larger[i]);
@@ -135,8 +125,7 @@ static int compare_i64(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-static void a_permutation_reaches_past_32_bits(void **state) {
-  (void)state;
+TEST(a_permutation_reaches_past_32_bits) {
   enum { COUNT = 5000 };
   const int64_t size = ((int64_t)1 << 41) + 12345;
   int64_t images[COUNT], above = 0;
@@ -152,8 +141,7 @@ static void a_permutation_reaches_past_32_bits(void **state) {
 
 // A random permutation has one fixed point and one successor i -> i+1 on average; 12 of either has a chance
 // of 1e-9.
-static void a_permutation_depends_on_its_key_and_shuffles(void **state) {
-  (void)state;
+TEST(a_permutation_depends_on_its_key_and_shuffles) {
   enum { SIZE = 10007 };
   int fixed = 0, next = 0, same_seed = 0, same_stream = 0;
   for (int64_t i = 0; i + 1 < SIZE; i++) {
@@ -166,8 +154,7 @@ static void a_permutation_depends_on_its_key_and_shuffles(void **state) {
   assert_true(fixed < 12 && next < 12 && same_seed < 12 && same_stream < 12);
 }
 
-static void bf16_conversion_is_exact_both_ways(void **state) {
-  (void)state;
+TEST(bf16_conversion_is_exact_both_ways) {
   for (uint32_t bits = 0; bits < 0x10000u; bits++) {
     float value = fsdp_bf16_to_f32((fsdp_bf16)bits);
     fsdp_bf16 back = fsdp_bf16_from_f32(value);
@@ -179,8 +166,7 @@ static void bf16_conversion_is_exact_both_ways(void **state) {
 }
 
 // Against rounding by comparing distances in double precision; of two as near, the even one.
-static void bf16_rounds_to_nearest_even(void **state) {
-  (void)state;
+TEST(bf16_rounds_to_nearest_even) {
   for (uint64_t i = 0; i < 20000; i++) {
     uint32_t words[4];
     fsdp_random_words(1, 9, i, words);
@@ -197,8 +183,7 @@ static void bf16_rounds_to_nearest_even(void **state) {
   }
 }
 
-static void bf16_keeps_infinities_and_nans(void **state) {
-  (void)state;
+TEST(bf16_keeps_infinities_and_nans) {
   assert_int_equal(fsdp_bf16_from_f32(INFINITY), 0x7f80);
   assert_int_equal(fsdp_bf16_from_f32(-INFINITY), 0xff80);
   static const uint32_t nans[] = {0x7f800001u, 0x7fffffffu, 0xff800001u, 0xffffffffu, 0x7fc00000u};
@@ -209,8 +194,7 @@ static void bf16_keeps_infinities_and_nans(void **state) {
   }
 }
 
-static void dtypes_have_their_widths_and_names(void **state) {
-  (void)state;
+TEST(dtypes_have_their_widths_and_names) {
   assert_int_equal(fsdp_dtype_bytes(FSDP_F32), 4);
   assert_int_equal(fsdp_dtype_bytes(FSDP_BF16), 2);
   assert_int_equal(fsdp_dtype_bytes(FSDP_F16), 2);
@@ -221,8 +205,7 @@ static void dtypes_have_their_widths_and_names(void **state) {
   assert_string_equal(fsdp_dtype_name(FSDP_I32), "int32");
 }
 
-static void sizes_are_checked_for_overflow(void **state) {
-  (void)state;
+TEST(sizes_are_checked_for_overflow) {
   int64_t result = 0;
   assert_true(fsdp_mul_checked(3037000499, 3037000499, &result));
   assert_true(result == 9223372030926249001);
@@ -240,8 +223,7 @@ static void sizes_are_checked_for_overflow(void **state) {
   }
 }
 
-static void numbers_have_commas(void **state) {
-  (void)state;
+TEST(numbers_have_commas) {
   static const struct {
     int64_t value;
     const char *text;
@@ -257,8 +239,7 @@ static void numbers_have_commas(void **state) {
     assert_string_equal(fsdp_print_int(cases[i].value).text, cases[i].text);
 }
 
-static void a_failure_carries_its_status_and_sentence(void **state) {
-  (void)state;
+TEST(a_failure_carries_its_status_and_sentence) {
   fsdp_error error = {0};
   assert_int_equal(fsdp_fail(&error, FSDP_ERR_INPUT, "%s has %d rows", "x", 3), FSDP_ERR_INPUT);
   assert_int_equal(error.status, FSDP_ERR_INPUT);
@@ -273,8 +254,7 @@ static void a_failure_carries_its_status_and_sentence(void **state) {
 }
 
 // A shell gives back what it was made of.
-static void a_word_is_one_for_a_shell(void **state) {
-  (void)state;
+TEST(a_word_is_one_for_a_shell) {
   static const char *const words[][2] = {{"data=2,fsdp=8", "data=2,fsdp=8"},
                                          {"a/b.tok", "a/b.tok"},
                                          {"", "''"},
@@ -294,8 +274,7 @@ static void a_word_is_one_for_a_shell(void **state) {
   }
 }
 
-static void memory_comes_zeroed_and_grows(void **state) {
-  (void)state;
+TEST(memory_comes_zeroed_and_grows) {
   unsigned char *bytes = fsdp_alloc_zeroed(10, 10);
   for (int i = 0; i < 100; i++) assert_int_equal(bytes[i], 0);
   memset(bytes, 42, 100);
@@ -303,27 +282,4 @@ static void memory_comes_zeroed_and_grows(void **state) {
   for (int i = 0; i < 100; i++) assert_int_equal(bytes[i], 42);
   free(bytes);
   free(fsdp_alloc(0)); // an empty list is a list: never NULL
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(philox_gives_the_published_words),
-      cmocka_unit_test(streams_are_those_of_xxh64),
-      cmocka_unit_test(normals_have_the_moments_of_a_normal),
-      cmocka_unit_test(normals_are_box_muller_of_the_words),
-      cmocka_unit_test(any_split_of_a_tensor_draws_the_same_values),
-      cmocka_unit_test(a_permutation_is_a_bijection),
-      cmocka_unit_test(a_permutation_reaches_past_32_bits),
-      cmocka_unit_test(a_permutation_depends_on_its_key_and_shuffles),
-      cmocka_unit_test(bf16_conversion_is_exact_both_ways),
-      cmocka_unit_test(bf16_rounds_to_nearest_even),
-      cmocka_unit_test(bf16_keeps_infinities_and_nans),
-      cmocka_unit_test(dtypes_have_their_widths_and_names),
-      cmocka_unit_test(sizes_are_checked_for_overflow),
-      cmocka_unit_test(numbers_have_commas),
-      cmocka_unit_test(a_failure_carries_its_status_and_sentence),
-      cmocka_unit_test(a_word_is_one_for_a_shell),
-      cmocka_unit_test(memory_comes_zeroed_and_grows),
-  };
-  return cmocka_run_group_tests_name("base", tests, NULL, NULL);
 }

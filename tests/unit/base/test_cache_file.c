@@ -1,13 +1,8 @@
 // What is remembered on disk comes back whole or not at all, and nothing that goes wrong with it is more than
 // a line.
 #include "runtime/base/cache_file.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -28,7 +23,6 @@ static const char identity[] = "NVIDIA H200, driver 13.0", lines[] = "one 1\ntwo
 static char why[FSDP_CACHE_WHY_BYTES];
 
 static int set_up(void **state) {
-  (void)state;
   strcpy(root, "/tmp/fsdp_cache_XXXXXX");
   if (!mkdtemp(root)) return -1;
   snprintf(folder, sizeof folder, "%s/fsdp", root);
@@ -37,7 +31,6 @@ static int set_up(void **state) {
 }
 
 static int tear_down(void **state) {
-  (void)state;
   char command[128];
   snprintf(command, sizeof command, "rm -rf '%s'", root);
   return system(command);
@@ -85,9 +78,8 @@ static int count_files(void) {
   return count;
 }
 
-static void what_is_written_is_read(void **state) {
+TEST_WITH(what_is_written_is_read, set_up, tear_down) {
   struct stat status;
-  (void)state;
   expect_none("");
   write_lines();
   expect_lines();
@@ -99,9 +91,8 @@ static void what_is_written_is_read(void **state) {
   assert_int_equal(count_files(), 1);
 }
 
-static void the_folder_is_where_it_belongs(void **state) {
+TEST_WITH(the_folder_is_where_it_belongs, set_up, tear_down) {
   char home[128];
-  (void)state;
   setenv("HOME", root, 1);
   setenv("XDG_CACHE_HOME", "relative", 1);
   write_lines();
@@ -115,9 +106,8 @@ static void the_folder_is_where_it_belongs(void **state) {
   assert_non_null(strstr(why, "names a folder"));
 }
 
-static void no_damage_is_taken_for_content(void **state) {
+TEST_WITH(no_damage_is_taken_for_content, set_up, tear_down) {
   char whole[512], damaged[512];
-  (void)state;
   write_lines();
   const size_t bytes = read_file(whole, sizeof whole);
   for (size_t cut = 0; cut < bytes; cut++) {
@@ -140,9 +130,8 @@ static void no_damage_is_taken_for_content(void **state) {
   expect_lines();
 }
 
-static void a_foreign_file_is_not_used(void **state) {
+TEST_WITH(a_foreign_file_is_not_used, set_up, tear_down) {
   char other[160];
-  (void)state;
   write_lines();
   assert_int_equal(chmod(file, 0666), 0);
   expect_none("may be written by others");
@@ -162,9 +151,8 @@ static void a_foreign_file_is_not_used(void **state) {
   expect_none("is not a file");
 }
 
-static void a_folder_that_takes_nothing(void **state) {
+TEST_WITH(a_folder_that_takes_nothing, set_up, tear_down) {
   char blocked[96];
-  (void)state;
   snprintf(blocked, sizeof blocked, "%s/blocked", root);
   FILE *stream = fopen(blocked, "w");
   assert_non_null(stream);
@@ -176,9 +164,8 @@ static void a_folder_that_takes_nothing(void **state) {
 }
 
 // In a child that may not write a byte to any file, as on a full disk.
-static void a_full_disk(void **state) {
+TEST_WITH(a_full_disk, set_up, tear_down) {
   int status;
-  (void)state;
   write_lines();
   pid_t child = fork();
   assert_true(child >= 0);
@@ -201,10 +188,9 @@ static void print_lines(int writer, char out[2048]) {
   for (int i = 0; i < 40 + 20 * writer; i++) sprintf(out + strlen(out), "writer %d\n", writer);
 }
 
-static void writers_do_not_mix(void **state) {
+TEST_WITH(writers_do_not_mix, set_up, tear_down) {
   char expected[WRITERS][2048];
   pid_t children[WRITERS];
-  (void)state;
   for (int w = 0; w < WRITERS; w++) {
     print_lines(w, expected[w]);
     children[w] = fork();
@@ -234,17 +220,4 @@ static void writers_do_not_mix(void **state) {
   }
   assert_true(seen > 0);
   assert_int_equal(count_files(), 1);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup_teardown(what_is_written_is_read, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(the_folder_is_where_it_belongs, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(no_damage_is_taken_for_content, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(a_foreign_file_is_not_used, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(a_folder_that_takes_nothing, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(a_full_disk, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(writers_do_not_mix, set_up, tear_down),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

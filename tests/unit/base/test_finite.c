@@ -7,19 +7,14 @@
 #include "runtime/checkpoint/checkpoint_folder.h"
 #include "tests/support/harness.h"
 #include "tests/support/io_files.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
-
-#include <cmocka.h>
 
 // ---- Which values
 
@@ -31,8 +26,7 @@ static float value_of(fsdp_dtype dtype, uint32_t bits) {
 }
 
 // Every 16-bit pattern, and every exponent of fp32 with the ends of its fractions, against isfinite.
-static void test_every_pattern(void **state) {
-  (void)state;
+TEST(test_every_pattern) {
   for (uint32_t bits = 0; bits < 65536; bits++) {
     fsdp_bf16 half = (fsdp_bf16)bits;
     assert_int_equal(fsdp_first_not_finite(FSDP_BF16, &half, 1),
@@ -51,8 +45,7 @@ static void test_every_pattern(void **state) {
     }
 }
 
-static void test_every_place(void **state) {
-  (void)state;
+TEST(test_every_place) {
   enum { COUNT = 2500 };
   static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16, FSDP_F16};
   uint32_t values[COUNT];
@@ -119,8 +112,7 @@ static fsdp_plan *plan_of(bool bf16) {
 }
 
 // One rank's file fails and names the value, and is then not there. The other ranks' files are written.
-static void test_save_refuses(void **state) {
-  (void)state;
+TEST(test_save_refuses) {
   static bad b;
   for (int i = 0; i < 24; i++) {
     fsdp_plan *plan = plan_of(i % 2);
@@ -194,12 +186,11 @@ static void patch(const fsdp_checkpoint *c, const char *folder, int rank, int64_
   free(file);
 }
 
-static void test_load_and_export_refuse(void **state) {
-  (void)state;
+TEST_WITH_FOLDER(test_load_and_export_refuse) {
   static bad b;
   fsdp_plan *plan = plan_of(false);
   fsdp_checkpoint *c = fsdp_checkpoint_create(plan, "small");
-  const char *folder = io_folder_make();
+  const char *folder = io_folder();
   char temporary[FSDP_CHECKPOINT_PATH_BYTES], final[FSDP_CHECKPOINT_PATH_BYTES], to[1024];
   fsdp_error error = {0};
   b = (bad){.checkpoint = c, .param = -1};
@@ -242,17 +233,6 @@ static void test_load_and_export_refuse(void **state) {
   assert_int_equal(fsdp_export_run(&export, &result, &error), FSDP_ERR_INPUT);
   if (!strstr(error.message, expected)) fail_msg("'%s' is not in '%s'", expected, error.message);
   assert_int_not_equal(access(to, F_OK), 0);
-  io_folder_remove();
   fsdp_checkpoint_destroy(c);
   fsdp_plan_destroy(plan);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_every_pattern),
-      cmocka_unit_test(test_every_place),
-      cmocka_unit_test(test_save_refuses),
-      cmocka_unit_test(test_load_and_export_refuse),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,18 +13,13 @@
 #include "runtime/checkpoint/checkpoint_folder.h"
 #include "runtime/exec/session.h"
 #include "runtime/exec/state.h"
+#include "tests/support/unit_test.h"
 
 #include <dirent.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 // ---- Values
 
@@ -137,7 +132,6 @@ static fsdp_status load_range(void *context, const fsdp_state_range *range, void
 static fsdp_status compare_range(void *context, const fsdp_state_range *range, void *values,
                                  fsdp_error *error) {
   loader *l = context;
-  (void)error;
   for (int64_t i = 0; i < range->numel; i++) {
     uint32_t wanted = bits_of(l->slot, range->name, range->first_elem + i, range->dtype);
     uint32_t found = get_value(values, i, range->dtype);
@@ -221,10 +215,9 @@ static fsdp_plan_config config_of(const place *p, int wrap, bool offload) {
   return config;
 }
 
-static void saved_on_four_loads_everywhere(void **state) {
-  (void)state;
+TEST_WITH_FOLDER(saved_on_four_loads_everywhere) {
   const place four = {FSDP_FULL, 1, 4};
-  const char *folder = io_folder_make();
+  const char *folder = io_folder();
   fsdp_plan_config from = config_of(&four, 1, false);
   save(&from, folder, 7);
   for (size_t p = 0; p < sizeof places / sizeof *places; p++) {
@@ -235,11 +228,9 @@ static void saved_on_four_loads_everywhere(void **state) {
       }
     }
   }
-  io_folder_remove();
 }
 
-static void saved_anywhere_loads_on_three(void **state) {
-  (void)state;
+TEST(saved_anywhere_loads_on_three) {
   const place three = {FSDP_FULL, 1, 3};
   fsdp_plan_config to = config_of(&three, 0, false);
   for (size_t p = 0; p < sizeof places / sizeof *places; p += (size_t)test_stride(3)) {
@@ -255,8 +246,7 @@ static void saved_anywhere_loads_on_three(void **state) {
 }
 
 // Any axes in any order: each saves, and loads what each other has saved.
-static void saved_on_any_mesh_loads_on_any(void **state) {
-  (void)state;
+TEST(saved_on_any_mesh_loads_on_any) {
   static const struct {
     const char *slow, *fast;
     int sizes[2];
@@ -286,10 +276,9 @@ static void saved_on_any_mesh_loads_on_any(void **state) {
 
 // Over all ranks each byte of the parts is read once, but for the chunks that two of them need: at most one
 // at either end of what a rank reads of a file and part.
-static void bytes_are_read_once(void **state) {
-  (void)state;
+TEST_WITH_FOLDER(bytes_are_read_once) {
   const place four = {FSDP_FULL, 1, 4};
-  const char *folder = io_folder_make();
+  const char *folder = io_folder();
   fsdp_plan_config config = config_of(&four, 2, false);
   config.model.hidden_size = 128;
   config.model.head_dim = 32;
@@ -322,7 +311,6 @@ static void bytes_are_read_once(void **state) {
     fsdp_plan_destroy(plan);
   }
   fsdp_checkpoint_destroy(c);
-  io_folder_remove();
 }
 
 // ---- Damage
@@ -359,10 +347,9 @@ static fsdp_status read_everything(const fsdp_checkpoint *c, const char *path, f
   return status;
 }
 
-static void every_flipped_bit_is_found(void **state) {
-  (void)state;
+TEST_WITH_FOLDER(every_flipped_bit_is_found) {
   const place two = {FSDP_FULL, 1, 2};
-  const char *folder = io_folder_make();
+  const char *folder = io_folder();
   fsdp_plan_config config = config_of(&two, 1, false);
   save(&config, folder, 7);
   fsdp_checkpoint *c, *damaged;
@@ -405,7 +392,6 @@ static void every_flipped_bit_is_found(void **state) {
   }
   free(data);
   fsdp_checkpoint_destroy(c);
-  io_folder_remove();
 }
 
 // As make_range, but the value before the last one of the last range of the last slot is not a number.
@@ -422,8 +408,7 @@ static const void *make_bad_range(void *context, const fsdp_checkpoint_range *ra
 }
 
 // Without the value the file is written.
-static void no_value_that_is_not_finite_is_saved(void **state) {
-  (void)state;
+TEST(no_value_that_is_not_finite_is_saved) {
   static maker m;
   const place one = {FSDP_FULL, 1, 1};
   for (int dtype = 0; dtype < 2; dtype++) {
@@ -447,10 +432,9 @@ static void no_value_that_is_not_finite_is_saved(void **state) {
 }
 
 // Whole files in the places of others.
-static void files_of_others_are_found(void **state) {
-  (void)state;
+TEST_WITH_FOLDER(files_of_others_are_found) {
   const place two = {FSDP_FULL, 1, 2};
-  const char *folder = io_folder_make();
+  const char *folder = io_folder();
   fsdp_plan_config config = config_of(&two, 1, false);
   save(&config, folder, 7);
   save(&config, folder, 8);
@@ -472,7 +456,6 @@ static void files_of_others_are_found(void **state) {
               "of another save");
   }
   fsdp_checkpoint_destroy(c);
-  io_folder_remove();
 }
 
 // ---- Many ranks
@@ -486,11 +469,10 @@ static int count_names(const char *path) {
 }
 
 // More than 256 ranks: 256 files in a folder. They load on few, and few's on them.
-static void many_ranks_share_folders(void **state) {
-  (void)state;
+TEST_WITH_FOLDER(many_ranks_share_folders) {
   enum { RANKS = 520 };
   const place many = {FSDP_FULL, 1, RANKS}, three = {FSDP_FULL, 1, 3}, most = {FSDP_FULL, 1, 256};
-  const char *folder = io_folder_make();
+  const char *folder = io_folder();
   fsdp_plan_config from = config_of(&many, 1, false), to = config_of(&three, 0, false);
   save(&from, folder, 7);
   assert_int_equal(count_names(io_path("step-00000007")), 4);
@@ -516,14 +498,12 @@ static void many_ranks_share_folders(void **state) {
   assert_int_equal(failed, 1);
   assert_non_null(strstr(error.message, "ranks-00256/rank-00301"));
   fsdp_checkpoint_destroy(c);
-  io_folder_remove();
 }
 
 // Versions 4 to 6 store boxes that follow from mesh, units and cuts; older ones stored a different layout.
-static void older_versions_are_refused(void **state) {
-  (void)state;
+TEST_WITH_FOLDER(older_versions_are_refused) {
   const place one = {FSDP_FULL, 1, 1};
-  const char *folder = io_folder_make();
+  const char *folder = io_folder();
   fsdp_plan_config config = config_of(&one, 1, false);
   save(&config, folder, 7);
   fsdp_checkpoint *c;
@@ -538,20 +518,4 @@ static void older_versions_are_refused(void **state) {
             "checkpoint.json", "format version 3", "reads 4 to 7", "the version that wrote it",
             "fsdp_export");
   free(data);
-  io_folder_remove();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(saved_on_any_mesh_loads_on_any),
-      cmocka_unit_test(saved_on_four_loads_everywhere),
-      cmocka_unit_test(saved_anywhere_loads_on_three),
-      cmocka_unit_test(bytes_are_read_once),
-      cmocka_unit_test(every_flipped_bit_is_found),
-      cmocka_unit_test(no_value_that_is_not_finite_is_saved),
-      cmocka_unit_test(files_of_others_are_found),
-      cmocka_unit_test(many_ranks_share_folders),
-      cmocka_unit_test(older_versions_are_refused),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

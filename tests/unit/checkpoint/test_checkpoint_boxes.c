@@ -5,15 +5,10 @@
 #include "runtime/checkpoint/checkpoint.h"
 #include "tests/support/harness.h"
 #include "tests/support/models.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static const fsdp_wrap_policy wraps[] = {{FSDP_WRAP_SIZE, 6000, NULL},
                                          {FSDP_WRAP_BLOCK, 0, NULL},
@@ -21,8 +16,7 @@ static const fsdp_wrap_policy wraps[] = {{FSDP_WRAP_SIZE, 6000, NULL},
                                          {FSDP_WRAP_MODULE, 0, "LlamaMLP"}};
 
 // The boxes that follow from a layout hold each element of each parameter once, where the flat buffer has it.
-static void boxes_hold_every_element(void **state) {
-  (void)state;
+TEST(boxes_hold_every_element) {
   for (int seed = 0; seed < 40; seed++) {
     uint32_t words[4];
     fsdp_random_words((uint64_t)seed, 0, 0, words);
@@ -62,8 +56,7 @@ static void boxes_hold_every_element(void **state) {
 }
 
 // Slices of shards of any size, by any number of replicas, cover each element once, and the holder is found.
-static void pieces_cover_every_element(void **state) {
-  (void)state;
+TEST(pieces_cover_every_element) {
   for (int shards = 1; shards <= 5; shards++) {
     for (int replicas = 1; replicas <= 7; replicas++) {
       fsdp_checkpoint_unit unit = {.padded_numel = 16 * 9 * shards};
@@ -82,12 +75,4 @@ static void pieces_cover_every_element(void **state) {
       for (int64_t e = 0; e < unit.padded_numel; e++) assert_int_equal(held[e], 1);
     }
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(boxes_hold_every_element),
-      cmocka_unit_test(pieces_cover_every_element),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,16 +11,11 @@
 #include "tests/support/harness.h"
 #include "tests/support/io_files.h"
 #include "tests/support/models.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
-
-#include <cmocka.h>
 
 // ---- Plans without a program, and real ones
 
@@ -131,8 +126,7 @@ static void check_elements(const layout *l, int unit, int rank, int **holders) {
   free(elements);
 }
 
-static void every_element_is_held_once(void **state) {
-  (void)state;
+TEST(every_element_is_held_once) {
   for (int seed = 0; seed < test_draws(60, 12); seed++) {
     layout l;
     make_layout(&l, seed, 1);
@@ -234,8 +228,7 @@ static void load(const layout *l, const char *path) {
   fsdp_checkpoint_destroy(c);
 }
 
-static void saved_on_any_mesh_loads_on_any(void **state) {
-  (void)state;
+TEST(saved_on_any_mesh_loads_on_any) {
   enum { VARIANTS = 3 };
   for (int seed = 0; seed < test_draws(12, 4); seed++)
     for (int from = 0; from < VARIANTS; from++) {
@@ -328,8 +321,7 @@ static void load_each_on_all(layout *layouts, int count) {
 }
 
 // Plans of models: the state of each rank is what another mesh has saved, and padding is zero.
-static void states_load_on_any_mesh(void **state) {
-  (void)state;
+TEST(states_load_on_any_mesh) {
   static const struct {
     fsdp_strategy strategy;
     int data, fsdp, tensor, context;
@@ -361,8 +353,7 @@ static void states_load_on_any_mesh(void **state) {
 
 // Routed experts, five or six of them: saved with them divided among four ranks and loaded on three that
 // shard them, and the other way; in blocks and whole.
-static void experts_load_on_any_mesh(void **state) {
-  (void)state;
+TEST(experts_load_on_any_mesh) {
   static const char *const meshes[] = {"expert=4", "fsdp=3", "fsdp=2,expert=3", "expert=2,tensor=2",
                                        "fsdp=1"};
   enum { PLACES = sizeof meshes / sizeof *meshes };
@@ -407,12 +398,11 @@ static const void *make_bad_range(void *context, const fsdp_checkpoint_range *ra
 }
 
 // The message about a value that is not finite has its place in the whole parameter.
-static void what_is_not_finite_is_named(void **state) {
-  (void)state;
+TEST_WITH_FOLDER(what_is_not_finite_is_named) {
   static maker m;
   layout l;
   make_one(&l);
-  const char *folder = io_folder_make();
+  const char *folder = io_folder();
   // Rank 1 holds columns 3, 4 and one of padding: its fourth element is in row 1.
   static const char *const wanted[] = {"m of weight is nan at element 5:",
                                        "m of weight is nan at element 8:"};
@@ -424,14 +414,12 @@ static void what_is_not_finite_is_named(void **state) {
         .checkpoint = l.checkpoint, .rank = r, .folder = folder, .source = make_bad_range, .context = &m};
     IO_EXPECT(fsdp_checkpoint_file_write(&file, &bytes, &error), FSDP_ERR_NOT_FINITE, &error, wanted[r]);
   }
-  io_folder_remove();
   free_layout(&l);
 }
 
 // ---- The manifest
 
-static void manifests_read_back(void **state) {
-  (void)state;
+TEST(manifests_read_back) {
   for (int seed = 0; seed < 40; seed++) {
     layout l;
     fsdp_checkpoint *again;
@@ -463,8 +451,7 @@ static void seal(json_t *root) {
   free(compact);
 }
 
-static void wrong_cuts_are_refused(void **state) {
-  (void)state;
+TEST(wrong_cuts_are_refused) {
   static const struct {
     const char *key, *value; // of the cut, or of the unit; NULL: removed
     const char *wrong;       // what the message names; NULL: nothing is wrong
@@ -523,8 +510,7 @@ static void wrong_cuts_are_refused(void **state) {
 }
 
 // Parts of a tensor are all of it, each once, here [0, 2] and [2, 3]. Builds that know none read version 6.
-static void wrong_parts_are_refused(void **state) {
-  (void)state;
+TEST(wrong_parts_are_refused) {
   static const char *const cases[] = {"[0, 2]", "[0, 1]", "[0, 3]", "[1, 1]", "[-1, 2]", "[0, 0]", "3"};
   fsdp_plan_config config = harness_routed_plan("fsdp=2");
   config.expert_blocks = 2;
@@ -556,8 +542,7 @@ static void wrong_parts_are_refused(void **state) {
 }
 
 // Which bits states were rounded with: said by every manifest but older ones, when one generator drew all.
-static void rounding_is_read(void **state) {
-  (void)state;
+TEST(rounding_is_read) {
   static const struct {
     const char *said, *read; // said NULL: nothing
   } cases[] = {{NULL, "philox-4x32-10"}, {"philox-4x32-7", "philox-4x32-7"}, {"another", "another"}};
@@ -582,19 +567,4 @@ static void rounding_is_read(void **state) {
   }
   free(text);
   free_layout(&l);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(rounding_is_read),
-      cmocka_unit_test(every_element_is_held_once),
-      cmocka_unit_test(saved_on_any_mesh_loads_on_any),
-      cmocka_unit_test(states_load_on_any_mesh),
-      cmocka_unit_test(experts_load_on_any_mesh),
-      cmocka_unit_test(wrong_parts_are_refused),
-      cmocka_unit_test(what_is_not_finite_is_named),
-      cmocka_unit_test(manifests_read_back),
-      cmocka_unit_test(wrong_cuts_are_refused),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

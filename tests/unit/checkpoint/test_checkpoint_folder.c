@@ -4,19 +4,14 @@
 #include "runtime/checkpoint/checkpoint_folder.h"
 #include "tests/support/harness.h"
 #include "tests/support/io_files.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 // What is gone is removed at once, by `parts` ranks one after the other.
 static void remove_gone(const char *folder, fsdp_checkpoint_gone_list *gone, int parts) {
@@ -34,7 +29,6 @@ static void prune(const char *folder, int keep) {
 
 static const void *make_zeros(void *context, const fsdp_checkpoint_range *range) {
   static const float zeros[1 << 20];
-  (void)context;
   assert_true(range->numel <= (int64_t)(sizeof zeros / sizeof *zeros));
   return zeros;
 }
@@ -79,10 +73,9 @@ static int64_t step_of(const char *folder, const char *word) {
 }
 
 // The one with the least loss stays beside the newest, and words name each.
-static void the_best_stays_and_is_named(void **state) {
-  (void)state;
+TEST_WITH_FOLDER(the_best_stays_and_is_named) {
   static const double losses[] = {0, 3.5, 2.25, 0, 2.5, 2.25, 4};
-  const char *folder = io_folder_make();
+  const char *folder = io_folder();
   fsdp_checkpoint_index index = {0};
   fsdp_checkpoint_gone_list gone = {0};
   assert_int_equal(step_of(folder, "best"), -1);
@@ -107,13 +100,11 @@ static void the_best_stays_and_is_named(void **state) {
   remove_gone(folder, &gone, 1);
   assert_int_equal(step_of(folder, "6"), -1);
   free(index.entries);
-  io_folder_remove();
 }
 
 // What a user renames stays, is listed apart, and is meant by its name alone.
-static void other_names_are_kept(void **state) {
-  (void)state;
-  const char *folder = io_folder_make();
+TEST_WITH_FOLDER(other_names_are_kept) {
+  const char *folder = io_folder();
   fsdp_checkpoint_gone_list gone = {0};
   fsdp_checkpoint_entry *entries;
   char from[FSDP_CHECKPOINT_PATH_BYTES], to[FSDP_CHECKPOINT_PATH_BYTES], names[FSDP_CHECKPOINT_NAMES_BYTES];
@@ -142,25 +133,21 @@ static void other_names_are_kept(void **state) {
   remove_gone(folder, &gone, 1);
   assert_int_equal(fsdp_checkpoint_list_kept(folder, &entries), 2);
   free(entries);
-  io_folder_remove();
 }
 
 // A rank on a node with a folder of its own, which may have a leftover of the same name.
-static void a_folder_of_its_own_is_found(void **state) {
-  (void)state;
-  const char *folder = io_folder_make();
+TEST_WITH_FOLDER(a_folder_of_its_own_is_found) {
+  const char *folder = io_folder();
   fsdp_error error;
   assert_int_equal(fsdp_checkpoint_begin(folder, 7, 1, &error), FSDP_OK);
   assert_int_equal(fsdp_checkpoint_find_mark(folder, 7, 1, &error), FSDP_OK);
   IO_EXPECT(fsdp_checkpoint_find_mark(folder, 7, 2, &error), FSDP_ERR_INPUT, &error, "step-00000007.tmp",
             "rank 0 has made it", "--save-dir");
   IO_EXPECT(fsdp_checkpoint_find_mark(io_path("b"), 7, 1, &error), FSDP_ERR_INPUT, &error, "No such file");
-  io_folder_remove();
 }
 
 // Each rank removes its own file, rank 0 what is left; before that the folder has no checkpoint's name.
-static void what_is_gone_is_removed_in_parts(void **state) {
-  (void)state;
+TEST(what_is_gone_is_removed_in_parts) {
   for (int ranks = 3; ranks <= 300; ranks += 297) {
     const char *folder = io_folder_make();
     fsdp_checkpoint_index index = {0};
@@ -196,9 +183,8 @@ static void what_is_gone_is_removed_in_parts(void **state) {
 }
 
 // A kept manifest is read once: what is known of it is believed until it changes.
-static void manifests_are_read_once(void **state) {
-  (void)state;
-  const char *folder = io_folder_make();
+TEST_WITH_FOLDER(manifests_are_read_once) {
+  const char *folder = io_folder();
   fsdp_checkpoint_index index = {0};
   save(1, folder, 7);
   fsdp_checkpoint_refresh(folder, &index);
@@ -224,7 +210,6 @@ static void manifests_are_read_once(void **state) {
   assert_int_equal(index.entries[0].step, 7);
   assert_int_equal(index.entries[0].sequence, 0);
   free(index.entries);
-  io_folder_remove();
 }
 
 static void expect_list(const char *folder, const int64_t *steps) {
@@ -238,9 +223,8 @@ static void expect_list(const char *folder, const int64_t *steps) {
 }
 #define EXPECT_LIST(folder, ...) expect_list(folder, (const int64_t[]){__VA_ARGS__, 0})
 
-static void folder_keeps_the_newest(void **state) {
-  (void)state;
-  const char *folder = io_folder_make();
+TEST_WITH_FOLDER(folder_keeps_the_newest) {
+  const char *folder = io_folder();
   for (int64_t step = 10; step <= 40; step += 10) save(1, folder, step);
   EXPECT_LIST(folder, 40, 30, 20, 10);
   save(1, folder, 20); // again: it is the newest now
@@ -266,14 +250,4 @@ static void folder_keeps_the_newest(void **state) {
   EXPECT_LIST(folder, 20, 30);
   prune(folder, 0);
   EXPECT_LIST(folder, 20, 30);
-  io_folder_remove();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(the_best_stays_and_is_named),  cmocka_unit_test(other_names_are_kept),
-      cmocka_unit_test(a_folder_of_its_own_is_found), cmocka_unit_test(what_is_gone_is_removed_in_parts),
-      cmocka_unit_test(manifests_are_read_once),      cmocka_unit_test(folder_keeps_the_newest),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,25 +1,20 @@
 // The lock of an experiment's folder: by flock, and by a file of its own where there is none.
 #include "runtime/checkpoint/checkpoint_lock.h"
 #include "tests/support/io_files.h"
+#include "tests/support/unit_test.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 static char waited_for[512];
 static int waits;
 
 static void remember_wait(const char *folder, const char *holder, int wait_ms) {
-  (void)folder;
   snprintf(waited_for, sizeof waited_for, "%s, %d ms", holder, wait_ms);
   waits++;
 }
@@ -36,10 +31,9 @@ static bool is_there(const char *name) {
   return access(io_path(name), F_OK) == 0;
 }
 
-static void folder_has_one_writer(void **state) {
-  (void)state;
+TEST_WITH_FOLDER(folder_has_one_writer) {
   char wanted[600];
-  const char *folder = io_folder_make();
+  const char *folder = io_folder();
   fsdp_checkpoint_lock first, second;
   fsdp_error error;
   waits = 0;
@@ -60,20 +54,17 @@ static void folder_has_one_writer(void **state) {
   assert_false(is_there(".lock"));
   IO_EXPECT(fsdp_checkpoint_lock_take(io_path("none"), 0, NULL, &second, &error), FSDP_ERR_INPUT, &error,
             "none", "No such file");
-  io_folder_remove();
 }
 
 static int refusal;
 
 static int no_flock(int descriptor, int operation) {
-  (void)descriptor, (void)operation;
   errno = refusal;
   return -1;
 }
 
 // What Lustre and NFS answer when they have no locks.
-static void one_writer_without_flock(void **state) {
-  (void)state;
+TEST(one_writer_without_flock) {
   static const int reasons[] = {ENOLCK, ENOSYS, EOPNOTSUPP};
   for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++) {
     const char *folder = io_folder_make();
@@ -121,9 +112,8 @@ static void change_held(const char *from, const char *to) {
   io_write_text(".lock.held", out);
 }
 
-static void what_the_dead_hold_is_taken_over(void **state) {
-  (void)state;
-  const char *folder = io_folder_make();
+TEST_WITH_FOLDER(what_the_dead_hold_is_taken_over) {
+  const char *folder = io_folder();
   fsdp_checkpoint_lock lock;
   fsdp_error error;
   char boot[64] = "";
@@ -155,14 +145,4 @@ static void what_the_dead_hold_is_taken_over(void **state) {
   io_write_text(".lock.held", "process 1");
   IO_EXPECT(fsdp_checkpoint_lock_take(folder, 0, NULL, &lock, &error), FSDP_ERR_INPUT, &error, "remove");
   fsdp_checkpoint_lock_set_flock(NULL);
-  io_folder_remove();
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(folder_has_one_writer),
-      cmocka_unit_test(one_writer_without_flock),
-      cmocka_unit_test(what_the_dead_hold_is_taken_over),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

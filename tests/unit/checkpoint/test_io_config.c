@@ -2,15 +2,12 @@
 #include "models/model.h"
 #include "runtime/checkpoint/config_json.h"
 #include "tests/support/io_files.h"
+#include "tests/support/models.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-
-#include <cmocka.h>
 
 #define SIZES "\"vocab_size\":128,\"hidden_size\":32,\"intermediate_size\":64,\"num_hidden_layers\":2"
 #define BASE  "\"model_type\":\"llama\"," SIZES ",\"num_attention_heads\":4"
@@ -25,8 +22,7 @@ static void read_good(const char *text, fsdp_model_config *config) {
   if (read_text(text, config, &error)) fail_msg("refused: %s", error.message);
 }
 
-static void golden_folders_are_read(void **state) {
-  (void)state;
+TEST(golden_folders_are_read) {
   fsdp_model_config c;
   fsdp_error error;
   IO_OK(fsdp_config_read(FSDP_SOURCE_DIR "/tests/golden/llama3_rope/config.json", &c, &error), &error);
@@ -47,8 +43,7 @@ static void golden_folders_are_read(void **state) {
   assert_true(c.tie_word_embeddings);
 }
 
-static void defaults_are_those_of_transformers(void **state) {
-  (void)state;
+TEST(defaults_are_those_of_transformers) {
   fsdp_model_config c;
   read_good("{" BASE "}", &c);
   assert_int_equal(c.num_kv_heads, 4);
@@ -65,8 +60,7 @@ static void defaults_are_those_of_transformers(void **state) {
   read_good("{\"architectures\":[\"LlamaForCausalLM\"]," SIZES ",\"num_attention_heads\":4}", &c);
 }
 
-static void padding_token_counts_from_either_end(void **state) {
-  (void)state;
+TEST(padding_token_counts_from_either_end) {
   static const struct {
     const char *text;
     int64_t token; // and 1
@@ -91,8 +85,7 @@ static void padding_token_counts_from_either_end(void **state) {
   }
 }
 
-static void rope_in_every_spelling(void **state) {
-  (void)state;
+TEST(rope_in_every_spelling) {
   fsdp_model_config c;
   read_good("{" BASE ",\"rope_theta\":5e5,\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,"
             "\"low_freq_factor\":1,\"high_freq_factor\":4.0,\"original_max_position_embeddings\":8192}}",
@@ -174,8 +167,7 @@ static const bad_case bad_cases[] = {
     {"{" BASE ",\"pad_token_id\":[1]}", {"\"pad_token_id\" is [1]"}},
 };
 
-static void every_bad_file_is_refused_with_its_reason(void **state) {
-  (void)state;
+TEST(every_bad_file_is_refused_with_its_reason) {
   for (size_t i = 0; i < sizeof bad_cases / sizeof *bad_cases; i++) {
     fsdp_model_config config;
     fsdp_error error;
@@ -186,8 +178,7 @@ static void every_bad_file_is_refused_with_its_reason(void **state) {
   }
 }
 
-static void missing_file_is_named(void **state) {
-  (void)state;
+TEST(missing_file_is_named) {
   fsdp_model_config config;
   fsdp_error error;
   IO_EXPECT(fsdp_config_read(io_path("none/config.json"), &config, &error), FSDP_ERR_INPUT, &error,
@@ -195,8 +186,7 @@ static void missing_file_is_named(void **state) {
 }
 
 // Neither is waited for, and each is called what it is.
-static void what_is_no_file_is_named(void **state) {
-  (void)state;
+TEST(what_is_no_file_is_named) {
   fsdp_model_config config;
   fsdp_error error;
   mkdir(io_path("folder.json"), 0777);
@@ -208,8 +198,7 @@ static void what_is_no_file_is_named(void **state) {
 }
 
 // White space may follow the value, and nothing else.
-static void what_follows_the_end_is_refused(void **state) {
-  (void)state;
+TEST(what_follows_the_end_is_refused) {
   static const char text[] = "{" BASE "} \n\0x{}";
   const int64_t length = (int64_t)strlen(text);
   fsdp_model_config config;
@@ -221,8 +210,7 @@ static void what_follows_the_end_is_refused(void **state) {
 }
 
 // Cuts of a good file are errors, never a crash (sanitizers check that).
-static void every_truncation_is_refused(void **state) {
-  (void)state;
+TEST(every_truncation_is_refused) {
   const char *text = "{" BASE ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2.0},\"rms_norm_eps\":1e-5}";
   for (size_t length = 0; length < strlen(text); length++) {
     fsdp_model_config config;
@@ -233,14 +221,12 @@ static void every_truncation_is_refused(void **state) {
 }
 
 // Each field changed by itself, in configurations that use it.
-static void every_field_that_changes_a_number_is_compared(void **state) {
-  (void)state;
+TEST(every_field_that_changes_a_number_is_compared) {
   enum { NUMBERS, NOTHING, LLAMA3_ONLY, SCALED_ONLY };
   fsdp_model_config base, other;
-  fsdp_error error;
   char out[512];
   for (int scaling = FSDP_ROPE_DEFAULT; scaling <= FSDP_ROPE_LLAMA3; scaling++) {
-    IO_OK(fsdp_model_preset("llama3-405b", &base, &error), &error);
+    base = model_of_preset("llama3-405b");
     base.rope_scaling = (fsdp_rope_scaling)scaling;
 #define CHANGED(field, value, kind, key)                                                                     \
   {                                                                                                          \
@@ -289,17 +275,5 @@ static void every_field_that_changes_a_number_is_compared(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(golden_folders_are_read),
-      cmocka_unit_test(defaults_are_those_of_transformers),
-      cmocka_unit_test(padding_token_counts_from_either_end),
-      cmocka_unit_test(rope_in_every_spelling),
-      cmocka_unit_test(every_bad_file_is_refused_with_its_reason),
-      cmocka_unit_test(missing_file_is_named),
-      cmocka_unit_test(what_is_no_file_is_named),
-      cmocka_unit_test(what_follows_the_end_is_refused),
-      cmocka_unit_test(every_truncation_is_refused),
-      cmocka_unit_test(every_field_that_changes_a_number_is_compared),
-  };
-  return cmocka_run_group_tests(tests, io_set_up, io_tear_down);
+  return run_all_tests(io_set_up, io_tear_down);
 }

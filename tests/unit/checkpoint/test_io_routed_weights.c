@@ -8,17 +8,14 @@
 #include "runtime/plan/plan.h"
 #include "tests/support/draws.h"
 #include "tests/support/io_files.h"
+#include "tests/support/models.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define GOLDEN FSDP_SOURCE_DIR "/tests/golden/"
 
@@ -70,8 +67,7 @@ static const char *end_file(tensor_file *f, int64_t *data_offset) {
 }
 
 // Experts as the hub has them, and the same numbers by the names of Transformers 5: the same bits.
-static void test_stacked(void **state) {
-  (void)state;
+TEST(test_stacked) {
   fsdp_graph *graph = graph_of("qwen2_moe_routed");
   fsdp_weights *hub, *stacked;
   fsdp_error error;
@@ -107,8 +103,7 @@ static void test_stacked(void **state) {
 }
 
 // Layers of multi-token prediction are behind the last; what lies in the model's own and has no place is not.
-static void test_extra_layers(void **state) {
-  (void)state;
+TEST(test_extra_layers) {
   static const struct {
     const char *folder, *name;
     bool is_left_out;
@@ -142,8 +137,7 @@ static void test_extra_layers(void **state) {
 
 // Qwen3-30B as the hub has it: 18,867 tensors are found, and their training on 8 ranks planned, in 2 s of
 // processor time; under a sanitizer in more.
-static void test_many_tensors(void **state) {
-  (void)state;
+TEST(test_many_tensors) {
   fsdp_plan_config config = {.batch = 1,
                              .seq = 1024,
                              .micro_batches = 1,
@@ -157,7 +151,7 @@ static void test_many_tensors(void **state) {
   fsdp_weights *weights;
   fsdp_plan *plan;
   int64_t offset;
-  IO_OK(fsdp_model_preset("qwen3-30b-a3b", &config.model, &error), &error);
+  config.model = model_of_preset("qwen3-30b-a3b");
   fsdp_graph *graph = fsdp_model_graph(&config.model, 1, 8);
   tensor_file f;
   begin_file(&f);
@@ -185,7 +179,5 @@ static void test_many_tensors(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_stacked), cmocka_unit_test(test_extra_layers),
-                                     cmocka_unit_test(test_many_tensors)};
-  return cmocka_run_group_tests(tests, io_set_up, io_tear_down);
+  return run_all_tests(io_set_up, io_tear_down);
 }

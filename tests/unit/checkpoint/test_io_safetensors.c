@@ -1,18 +1,14 @@
 // safetensors: writing and reading back, reading only what is asked for, and every malformed file.
 #include "runtime/checkpoint/safetensors.h"
 #include "tests/support/io_files.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define A "\"a\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]}"
 
@@ -61,8 +57,7 @@ static const char *write_four(void) {
   return path;
 }
 
-static void what_is_written_is_read(void **state) {
-  (void)state;
+TEST(what_is_written_is_read) {
   fsdp_error error;
   const char *path = write_four();
   fsdp_safetensors *model = open_good(path);
@@ -94,8 +89,7 @@ static void what_is_written_is_read(void **state) {
 }
 
 // Every finite half against the definition of binary16: (1 + f/1024) * 2^(e-15), or f/1024 * 2^-14 if e is 0.
-static void every_half_is_widened_exactly(void **state) {
-  (void)state;
+TEST(every_half_is_widened_exactly) {
   uint16_t *halves = malloc(65536 * sizeof *halves);
   float *out = malloc(65536 * sizeof *out);
   fsdp_safetensors_tensor tensor = {.name = "h", .dtype = FSDP_F16, .dims = 1, .shape = {65536}};
@@ -121,8 +115,7 @@ static void every_half_is_widened_exactly(void **state) {
   free(out);
 }
 
-static void only_what_is_asked_for_is_read(void **state) {
-  (void)state;
+TEST(only_what_is_asked_for_is_read) {
   fsdp_error error;
   float out[2];
   fsdp_safetensors *model = open_good(write_four());
@@ -133,8 +126,7 @@ static void only_what_is_asked_for_is_read(void **state) {
   fsdp_safetensors_close(model);
 }
 
-static void an_abandoned_file_leaves_nothing(void **state) {
-  (void)state;
+TEST(an_abandoned_file_leaves_nothing) {
   fsdp_error error;
   struct stat information;
   io_write_text("kept.safetensors", "the old one");
@@ -205,8 +197,7 @@ static const bad_case bad_cases[] = {
     {"{\"__metadata__\":{\"a\":1}," A "}", -1, 24, {"__metadata__", "strings"}},
 };
 
-static void every_malformed_file_is_refused_with_its_reason(void **state) {
-  (void)state;
+TEST(every_malformed_file_is_refused_with_its_reason) {
   for (size_t i = 0; i < sizeof bad_cases / sizeof *bad_cases; i++) {
     fsdp_error error;
     const bad_case *c = &bad_cases[i];
@@ -218,8 +209,7 @@ static void every_malformed_file_is_refused_with_its_reason(void **state) {
   }
 }
 
-static void files_that_are_none(void **state) {
-  (void)state;
+TEST(files_that_are_none) {
   fsdp_error error;
   IO_EXPECT(open_bad(io_path("none.safetensors"), &error), FSDP_ERR_INPUT, &error, "none.safetensors",
             "No such file");
@@ -239,8 +229,7 @@ static void files_that_are_none(void **state) {
 }
 
 // Tensors may stand in the header in any order; a stray buffer's dtype and shape do not matter.
-static void unusual_but_good_files(void **state) {
-  (void)state;
+TEST(unusual_but_good_files) {
   fsdp_safetensors *model =
       open_good(io_write_safetensors("good.safetensors",
                                      "{\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[24,28]}," A
@@ -260,8 +249,7 @@ static const char *write_index(const char *text) {
   return io_write_text("model.safetensors.index.json", text);
 }
 
-static void shards_and_their_index(void **state) {
-  (void)state;
+TEST(shards_and_their_index) {
   fsdp_error error;
   io_write_safetensors("s1.safetensors", "{" A "}", -1, 24);
   io_write_safetensors("s2.safetensors", "{\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}",
@@ -291,8 +279,7 @@ static void shards_and_their_index(void **state) {
   IO_EXPECT(open_bad(path, &error), FSDP_ERR_INPUT, &error, "index.json:2:", "not valid JSON");
 }
 
-static void a_file_that_shrinks_is_an_error(void **state) {
-  (void)state;
+TEST(a_file_that_shrinks_is_an_error) {
   fsdp_error error;
   float out[6];
   io_write_safetensors("shrinks.safetensors", "{" A "}", -1, 24);
@@ -303,16 +290,5 @@ static void a_file_that_shrinks_is_an_error(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(what_is_written_is_read),
-      cmocka_unit_test(every_half_is_widened_exactly),
-      cmocka_unit_test(only_what_is_asked_for_is_read),
-      cmocka_unit_test(an_abandoned_file_leaves_nothing),
-      cmocka_unit_test(every_malformed_file_is_refused_with_its_reason),
-      cmocka_unit_test(files_that_are_none),
-      cmocka_unit_test(unusual_but_good_files),
-      cmocka_unit_test(shards_and_their_index),
-      cmocka_unit_test(a_file_that_shrinks_is_an_error),
-  };
-  return cmocka_run_group_tests(tests, io_set_up, io_tear_down);
+  return run_all_tests(io_set_up, io_tear_down);
 }

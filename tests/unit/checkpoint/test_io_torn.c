@@ -7,16 +7,12 @@
 #include "tests/support/harness.h"
 #include "tests/support/io_files.h"
 #include "tests/support/token_bytes.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define SEQ     8
 #define VOCAB   60000
@@ -56,8 +52,7 @@ static unsigned char *make_tokens(int width, int64_t *length) {
   return token_bytes_make(&from, length);
 }
 
-static void a_flipped_bit_of_tokens_is_found(void **state) {
-  (void)state;
+TEST(a_flipped_bit_of_tokens_is_found) {
   for (int width = 1; width <= 4; width *= 2) {
     int64_t length, accepted = 0;
     unsigned char *file = make_tokens(width, &length);
@@ -80,8 +75,7 @@ static void a_flipped_bit_of_tokens_is_found(void **state) {
   }
 }
 
-static void a_file_of_tokens_that_is_cut_off_is_found(void **state) {
-  (void)state;
+TEST(a_file_of_tokens_that_is_cut_off_is_found) {
   int64_t length;
   unsigned char *file = make_tokens(2, &length);
   samples read;
@@ -101,8 +95,7 @@ static fsdp_checkpoint *small_checkpoint(fsdp_plan **plan) {
   return made;
 }
 
-static void a_damaged_manifest_is_found(void **state) {
-  (void)state;
+TEST(a_damaged_manifest_is_found) {
   fsdp_plan *plan;
   fsdp_error error;
   fsdp_checkpoint *made = small_checkpoint(&plan), *read;
@@ -130,8 +123,7 @@ static void a_damaged_manifest_is_found(void **state) {
 }
 
 // Its checksum covers the object alone.
-static void what_follows_a_manifest_is_found(void **state) {
-  (void)state;
+TEST(what_follows_a_manifest_is_found) {
   static const char ends[] = "\n \0garbage";
   fsdp_plan *plan;
   fsdp_error error;
@@ -162,11 +154,5 @@ static void what_follows_a_manifest_is_found(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_flipped_bit_of_tokens_is_found),
-      cmocka_unit_test(a_file_of_tokens_that_is_cut_off_is_found),
-      cmocka_unit_test(a_damaged_manifest_is_found),
-      cmocka_unit_test(what_follows_a_manifest_is_found),
-  };
-  return cmocka_run_group_tests(tests, io_set_up, io_tear_down);
+  return run_all_tests(io_set_up, io_tear_down);
 }

@@ -4,15 +4,11 @@
 #include "runtime/checkpoint/config_json.h"
 #include "runtime/checkpoint/weights.h"
 #include "tests/support/io_files.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define GOLDEN FSDP_SOURCE_DIR "/tests/golden/"
 
@@ -31,8 +27,7 @@ static fsdp_graph *graph_of(const char *folder) {
   return graph_with(folder, 0);
 }
 
-static void every_golden_folder_is_matched(void **state) {
-  (void)state;
+TEST(every_golden_folder_is_matched) {
   static const char *const folders[] = {"grouped",         "tied", "llama3_rope",
                                         "multi_query_257", "odd",  "wide_32001"};
   for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
@@ -118,8 +113,7 @@ static fsdp_status match(const fsdp_graph *graph, variant v, fsdp_error *error) 
   return status;
 }
 
-static void what_does_not_belong_together_is_named(void **state) {
-  (void)state;
+TEST(what_does_not_belong_together_is_named) {
   fsdp_error error;
   fsdp_graph *graph = graph_of("tied");
   const char *norm = "model.layers.1.input_layernorm.weight";
@@ -146,8 +140,7 @@ static void what_does_not_belong_together_is_named(void **state) {
 }
 
 // Of two weights that are one, programs store both or either; a head of which one row was trained is no copy.
-static void a_tied_weight_may_be_stored_as_either(void **state) {
-  (void)state;
+TEST(a_tied_weight_may_be_stored_as_either) {
   fsdp_error error;
   fsdp_graph *graph = graph_with("tied", 4096);
   const char *embedding = "model.embed_tokens.weight", *head = "lm_head.weight";
@@ -170,8 +163,7 @@ static void a_tied_weight_may_be_stored_as_either(void **state) {
 }
 
 // Files of the model without its head name their tensors without its prefix.
-static void a_prefix_may_be_left_out(void **state) {
-  (void)state;
+TEST(a_prefix_may_be_left_out) {
   fsdp_error error;
   fsdp_graph *graph = graph_of("tied");
   const variant bare = {.without = "model."};
@@ -189,8 +181,7 @@ static void a_prefix_may_be_left_out(void **state) {
 
 // Whatever the bytes are, opening either succeeds or names a reason; the sanitizers check that nothing else
 // happens.
-static void a_damaged_header_never_crashes(void **state) {
-  (void)state;
+TEST(a_damaged_header_never_crashes) {
   fsdp_error error;
   fsdp_graph *graph = graph_of("tied");
   FILE *file = fopen(
@@ -226,12 +217,5 @@ static void a_damaged_header_never_crashes(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(every_golden_folder_is_matched),
-      cmocka_unit_test(what_does_not_belong_together_is_named),
-      cmocka_unit_test(a_tied_weight_may_be_stored_as_either),
-      cmocka_unit_test(a_prefix_may_be_left_out),
-      cmocka_unit_test(a_damaged_header_never_crashes),
-  };
-  return cmocka_run_group_tests(tests, io_set_up, io_tear_down);
+  return run_all_tests(io_set_up, io_tear_down);
 }

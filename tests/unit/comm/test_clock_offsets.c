@@ -1,17 +1,11 @@
 // Offsets between clocks: the bounds hold the truth, however ranks come and leave.
 #include "runtime/comm/clock_offsets.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
-
 // Exchanges at random times between a rank whose clock is `offset_ns` ahead and rank 0.
-static void test_bounds(void **state) {
-  (void)state;
+TEST(test_bounds) {
   uint32_t seed = 1;
   for (int round = 0; round < 200; round++) {
     int64_t offset_ns = (int64_t)(seed % 2000001) - 1000000, narrowest_ns = INT64_MAX;
@@ -37,17 +31,11 @@ static void test_bounds(void **state) {
 }
 
 // The clock of one machine is one, unless the bounds say otherwise.
-static void test_same_machine(void **state) {
-  (void)state;
+TEST(test_same_machine) {
   fsdp_clock_offset one = fsdp_clock_offset_within((fsdp_clock_bounds){-40, 100}, true);
   assert_true(one.ns == 0 && one.error_ns == 0);
   fsdp_clock_offset own = fsdp_clock_offset_within((fsdp_clock_bounds){40, 100}, true);
   assert_true(own.ns == 70 && own.error_ns == 31);
   fsdp_clock_offset other = fsdp_clock_offset_within((fsdp_clock_bounds){-40, 100}, false);
   assert_true(other.ns == 30 && other.error_ns == 71);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_bounds), cmocka_unit_test(test_same_machine)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,14 +3,10 @@
 #include "runtime/base/check.h"
 #include "runtime/comm/comm_inproc.h"
 #include "tests/support/comm_cases.h"
+#include "tests/support/unit_test.h"
 
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define RANKS_MAX 8
 
@@ -46,8 +42,7 @@ static void finish(thread_run *run) {
   assert_int_equal(run->wrong, 0);
 }
 
-static void sums_are_exact(void **state) {
-  (void)state;
+TEST(sums_are_exact) {
   // Around tiles (16384), the small all-reduce (64 bytes) and alignment.
   static const int64_t sizes[] = {1, 3, 16, 17, 1000, 16385};
   static const int ranks[] = {1, 2, 3, 4, 8};
@@ -71,8 +66,7 @@ static void sums_are_exact(void **state) {
 }
 
 // Every rank in four groups at one time, each on its own thread, as streams are.
-static void groups_overlap(void **state) {
-  (void)state;
+TEST(groups_overlap) {
   enum { COMMS = 4 }; // neighbours twice, every other one, all
   fsdp_comm_group groups[4][COMMS];
   for (int r = 0; r < 4; r++) {
@@ -102,14 +96,12 @@ typedef struct touched {
 
 static void count_bytes(fsdp_access_recorder *recorder, const void *address, int64_t bytes,
                         fsdp_access access) {
-  (void)address;
   touched *self = (touched *)recorder;
   if (access & FSDP_READ) self->read += bytes;
   if (access & FSDP_WRITE) self->written += bytes;
 }
 
-static void alone_nothing_moves(void **state) {
-  (void)state;
+TEST(alone_nothing_moves) {
   fsdp_comm *comm = fsdp_comm_self();
   float values[4] = {1, 2, 3, 4}, copy[4] = {0};
   touched seen = {.base = {count_bytes}};
@@ -122,13 +114,4 @@ static void alone_nothing_moves(void **state) {
   assert_memory_equal(copy, values, sizeof values);
   assert_int_equal(seen.written, (int64_t)sizeof values);
   fsdp_comm_destroy(comm);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(sums_are_exact),
-      cmocka_unit_test(groups_overlap),
-      cmocka_unit_test(alone_nothing_moves),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,15 +6,11 @@
 #include "runtime/exchange/small_sum.h"
 #include "runtime/watch/hearing.h"
 #include "tests/support/draws.h"
+#include "tests/support/unit_test.h"
 
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-// After the headers that it needs.
-#include <cmocka.h>
 
 // ---- Ranks as threads
 
@@ -131,8 +127,7 @@ static void run_some(rank *self) {
   expect(self, value == (some.place < 0 ? self->rank : 1), "broadcast among some");
 }
 
-static void test_results(void **state) {
-  (void)state;
+TEST(test_results) {
   for (int s = 0; s < SIZES; s++) {
     assert_int_equal(run_ranks(sizes[s], run_reduce, 0, NULL), 0);
     assert_int_equal(run_ranks(sizes[s], run_broadcast, 1000, NULL), 0);
@@ -167,8 +162,7 @@ static void run_small_sum(rank *self) {
   fsdp_comm_sum_destroy(sum);
 }
 
-static void test_few_values(void **state) {
-  (void)state;
+TEST(test_few_values) {
   static const int counts[] = {1, 2, 13, 64, 65, 200};
   for (size_t s = 0; s < sizeof counts / sizeof *counts; s++)
     assert_int_equal(run_ranks(counts[s], run_small_sum, 0, NULL), 0);
@@ -222,7 +216,6 @@ static void run_errors(fsdp_world *world, void *argument) {
 }
 
 static void run_agreement(fsdp_world *world, void *argument) {
-  (void)argument;
   for (int other = 1; other < world->size; other++) {
     uint64_t values[3] = {7, world->rank >= other ? UINT64_MAX : 0, world->rank == other ? 1 : 2};
     int differs[3];
@@ -238,8 +231,7 @@ static void run_agreement(fsdp_world *world, void *argument) {
   }
 }
 
-static void test_worlds(void **state) {
-  (void)state;
+TEST(test_worlds) {
   static const int shapes[][2] = {{1, 1}, {4, 4}, {5, 2}, {12, 4}, {33, 8}};
   for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
     int each = shapes[s][1];
@@ -256,8 +248,7 @@ static void test_worlds(void **state) {
 
 // ---- Who hears of whom
 
-static void test_hearing(void **state) {
-  (void)state;
+TEST(test_hearing) {
   static const int shapes[][3] = {
       {4, 2, 65}, {130, 2, 65}, {132, 2, 65}, {9, 1, 3}, {1000, 8, 65}}; // and a circle
   for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
@@ -352,8 +343,7 @@ static fsdp_link_counts greatest(int size, void (*run)(rank *self), int64_t *all
   return most;
 }
 
-static void test_costs(void **state) {
-  (void)state;
+TEST(test_costs) {
   static const int many[] = {2, 3, 8, 11, 64, 100, 128, 256};
   for (size_t s = 0; s < sizeof many / sizeof *many; s += (size_t)test_stride(3)) {
     int size = many[s], rounds = log2_up(size);
@@ -383,12 +373,4 @@ static void test_costs(void **state) {
     assert_in_range(most.sent, log2_up(block), log2_up(block) * (firsts ? 2 : 1) + firsts);
     assert_in_range(most.sent_bytes, 4 * (block - 1), 4 * (block - 1 + log2_up(block) + firsts));
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_results), cmocka_unit_test(test_few_values), cmocka_unit_test(test_worlds),
-      cmocka_unit_test(test_hearing), cmocka_unit_test(test_costs),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,27 +5,11 @@
 #include "runtime/data/sampler.h"
 #include "tests/support/draws.h"
 #include "tests/support/io_files.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-
-static int set_up(void **state) {
-  (void)state;
-  return chdir(io_folder_make());
-}
-
-static int tear_down(void **state) {
-  (void)state;
-  io_folder_remove();
-  return chdir(FSDP_SOURCE_DIR);
-}
 
 static fsdp_sampler sampler_of(const int64_t *counts, const double *shares, int groups, uint64_t seed) {
   fsdp_sampler sampler = {.seed = seed, .global_batch = 1};
@@ -81,8 +65,7 @@ static void check_order(const int64_t *counts, const double *shares, int groups,
   }
 }
 
-static void every_group_has_its_share(void **state) {
-  (void)state;
+TEST(every_group_has_its_share) {
   check_order((int64_t[]){100, 900}, (double[]){0.7, 0.3}, 2, 0, 5);
   check_order((int64_t[]){100, 900}, (double[]){0.7, 0.3}, 2, 50, 5);
   for (int trial = 0; trial < test_draws(30, 8); trial++) {
@@ -102,8 +85,7 @@ static void every_group_has_its_share(void **state) {
 }
 
 // Orders are of the seed, and groups of like sizes are not permuted alike.
-static void seeds_and_groups_differ(void **state) {
-  (void)state;
+TEST(seeds_and_groups_differ) {
   const int64_t counts[] = {500, 500};
   const double shares[] = {0.5, 0.5};
   fsdp_sampler a = sampler_of(counts, shares, 2, 1), b = sampler_of(counts, shares, 2, 2);
@@ -119,8 +101,7 @@ static void seeds_and_groups_differ(void **state) {
   assert_true(memcmp(order[0], order[1], sizeof order[0]) != 0);
 }
 
-static void weights_that_leave_nothing_are_refused(void **state) {
-  (void)state;
+TEST(weights_that_leave_nothing_are_refused) {
   fsdp_sampler sampler = {.sample_count = 10, .global_batch = 1};
   fsdp_sampler_group groups[FSDP_SAMPLER_GROUPS_MAX + 1] = {{.share = 0.99, .count = 5},
                                                             {.share = 0.01, .first = 5, .count = 5}};
@@ -139,8 +120,7 @@ static void weights_that_leave_nothing_are_refused(void **state) {
             "those of whole records", "--packing stream");
 }
 
-static void paths_have_weights(void **state) {
-  (void)state;
+TEST_IN_FOLDER(paths_have_weights) {
   fsdp_data_paths paths;
   fsdp_error error;
   for (const char *name = "a.txt b1.txt b2.txt c:3.txt d.txt:4"; *name; name += *name == ' ') {
@@ -180,8 +160,7 @@ static void paths_have_weights(void **state) {
 }
 
 // Every sample has the bytes of one group alone, where without weights one would run over the border.
-static void samples_stay_in_their_group(void **state) {
-  (void)state;
+TEST_IN_FOLDER(samples_stay_in_their_group) {
   enum { SEQ = 4 };
   io_write_text("a.txt", "aaaaaaaaaaaaaaa"); // 15: three samples, and two tokens that none has
   io_write_text("b1.txt", "bbb");
@@ -206,15 +185,4 @@ static void samples_stay_in_their_group(void **state) {
   fsdp_error error;
   IO_EXPECT(io_dataset_status("a.txt:1,none.txt:1", config, &error), FSDP_ERR_INPUT, &error, "none.txt",
             "2 tokens");
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(every_group_has_its_share),
-      cmocka_unit_test(seeds_and_groups_differ),
-      cmocka_unit_test(weights_that_leave_nothing_are_refused),
-      cmocka_unit_test_setup_teardown(paths_have_weights, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(samples_stay_in_their_group, set_up, tear_down),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,16 +4,12 @@
 #include "runtime/data/dataset.h"
 #include "runtime/data/token_view.h"
 #include "tests/support/io_files.h"
+#include "tests/support/unit_test.h"
 
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define TOKENIZER     FSDP_SOURCE_DIR "/tests/golden/prepare/tokenizer.json"
 #define LENGTH(array) ((int64_t)(sizeof(array) / sizeof *(array)))
@@ -23,8 +19,7 @@ static fsdp_status open_verified(const char *path, int64_t vocab_size, fsdp_erro
                            error);
 }
 
-static void tokens_of_others_are_read_as_they_are(void **state) {
-  (void)state;
+TEST(tokens_of_others_are_read_as_they_are) {
   static const int32_t magics[] = {20240520, 20240801, 0}, versions[] = {1, 7, 0};
   for (int kind = 0; kind < 3; kind++) {
     unsigned char file[1024 + 400] = {0};
@@ -74,8 +69,7 @@ static void tokens_of_others_are_read_as_they_are(void **state) {
 }
 
 // What is called .bin and is not tokens, or not of the width that it would be read with.
-static void what_is_no_bin_of_tokens_is_refused(void **state) {
-  (void)state;
+TEST(what_is_no_bin_of_tokens_is_refused) {
   fsdp_error error;
   int32_t header[300] = {20240522, 1, 40};
   IO_EXPECT(open_verified(io_write("hellaswag.bin", header, sizeof header), 65536, &error), FSDP_ERR_INPUT,
@@ -103,8 +97,7 @@ static void what_is_no_bin_of_tokens_is_refused(void **state) {
 }
 
 // The first token that is too large, against a loop.
-static void a_token_is_found(void **state) {
-  (void)state;
+TEST(a_token_is_found) {
   enum { COUNT = 1000 };
   static const int64_t limits[] = {1, 200, 255, 256, 60000, 65535, 65536, 200000, 1LL << 31};
   for (int width = 1; width <= 4; width *= 2) {
@@ -136,8 +129,7 @@ static void a_token_is_found(void **state) {
 }
 
 // Shares of the reading: each token too large is found by just one of them.
-static void shares_read_everything_once(void **state) {
-  (void)state;
+TEST(shares_read_everything_once) {
   enum { COUNT = 23 };
   for (int64_t bad = 0; bad < COUNT; bad++) {
     uint16_t tokens[COUNT];
@@ -172,8 +164,7 @@ static uint64_t fingerprint_of_zeros(int64_t bytes, int64_t place) {
 }
 
 // Of `.bin` files above 1 GiB only the number of tokens and the ends are read. The files are sparse.
-static void a_large_file_has_the_fingerprint_of_its_ends(void **state) {
-  (void)state;
+TEST(a_large_file_has_the_fingerprint_of_its_ends) {
   const int64_t size = (1LL << 30) + 4096, end = 65536;
   const uint64_t zeros = fingerprint_of_zeros(size, -1);
   assert_true(fingerprint_of_zeros(size, end) == zeros);
@@ -186,12 +177,5 @@ static void a_large_file_has_the_fingerprint_of_its_ends(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(tokens_of_others_are_read_as_they_are),
-      cmocka_unit_test(what_is_no_bin_of_tokens_is_refused),
-      cmocka_unit_test(a_token_is_found),
-      cmocka_unit_test(shares_read_everything_once),
-      cmocka_unit_test(a_large_file_has_the_fingerprint_of_its_ends),
-  };
-  return cmocka_run_group_tests(tests, io_set_up, io_tear_down);
+  return run_all_tests(io_set_up, io_tear_down);
 }

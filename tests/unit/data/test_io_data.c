@@ -5,23 +5,18 @@
 #include "runtime/data/dataset.h"
 #include "runtime/data/sampler.h"
 #include "tests/support/io_files.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-
-#include <cmocka.h>
 
 static fsdp_dataset *open_good(const char *paths, int64_t seq, int64_t global_batch) {
   return io_dataset(paths,
                     (fsdp_dataset_config){.seq = seq, .global_batch = global_batch, .vocab_size = 256});
 }
 
-static void the_builtin_text_is_real(void **state) {
-  (void)state;
+TEST(the_builtin_text_is_real) {
   assert_true(fsdp_builtin_text_bytes() >= 200000);
   int64_t letters = 0;
   for (int64_t i = 0; i < fsdp_builtin_text_bytes(); i++) {
@@ -39,8 +34,7 @@ static void the_builtin_text_is_real(void **state) {
 }
 
 // Three files whose ends fall inside samples, against the text put together by hand.
-static void samples_run_over_the_ends_of_files(void **state) {
-  (void)state;
+TEST(samples_run_over_the_ends_of_files) {
   static const char *const parts[] = {"abcde", "f", "ghijklmnopqrstuvwxyz\xff\x01"};
   char paths[2048], all[64];
   snprintf(paths, sizeof paths, "%s,%s,%s", io_write_text("0.txt", parts[0]),
@@ -69,8 +63,7 @@ static void samples_run_over_the_ends_of_files(void **state) {
   fsdp_dataset_close(other);
 }
 
-static void a_text_of_just_one_batch_suffices(void **state) {
-  (void)state;
+TEST(a_text_of_just_one_batch_suffices) {
   fsdp_error error;
   const char *path = io_write_text("nine.txt", "123456789");
   fsdp_dataset *dataset = open_good(path, 4, 2);
@@ -84,8 +77,7 @@ static void a_text_of_just_one_batch_suffices(void **state) {
   IO_EXPECT(io_dataset_status(path, config, &error), FSDP_ERR_INPUT, &error, "8 tokens");
 }
 
-static void bad_paths_are_named(void **state) {
-  (void)state;
+TEST(bad_paths_are_named) {
   fsdp_error error;
   const char *paths;
   char good[512], both[1100];
@@ -116,8 +108,7 @@ static void bad_paths_are_named(void **state) {
 }
 
 // Each epoch visits every sample but the dropped ones once, and epochs and seeds differ.
-static void an_epoch_is_a_permutation(void **state) {
-  (void)state;
+TEST(an_epoch_is_a_permutation) {
   for (int64_t samples = 1; samples < 70; samples += 4) {
     for (int64_t batch = 1; batch <= samples && batch < 9; batch += 3) {
       fsdp_sampler sampler = {.seed = 5, .sample_count = samples, .global_batch = batch};
@@ -146,8 +137,7 @@ static void an_epoch_is_a_permutation(void **state) {
 }
 
 // The samples of a step are the same however ranks and micro-batches cut them, and each is taken just once.
-static void no_split_changes_a_step(void **state) {
-  (void)state;
+TEST(no_split_changes_a_step) {
   const int64_t global = 24;
   fsdp_sampler sampler = {.seed = 9, .sample_count = 100, .global_batch = global};
   for (int64_t ranks = 1; ranks <= global; ranks++) {
@@ -170,13 +160,5 @@ static void no_split_changes_a_step(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(the_builtin_text_is_real),
-      cmocka_unit_test(samples_run_over_the_ends_of_files),
-      cmocka_unit_test(a_text_of_just_one_batch_suffices),
-      cmocka_unit_test(bad_paths_are_named),
-      cmocka_unit_test(an_epoch_is_a_permutation),
-      cmocka_unit_test(no_split_changes_a_step),
-  };
-  return cmocka_run_group_tests(tests, io_set_up, io_tear_down);
+  return run_all_tests(io_set_up, io_tear_down);
 }

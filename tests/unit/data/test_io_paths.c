@@ -2,30 +2,14 @@
 // many files.
 #include "runtime/data/data_paths.h"
 #include "tests/support/io_files.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
-
-// Every test runs in an empty folder of its own.
-static int set_up(void **state) {
-  (void)state;
-  return chdir(io_folder_make());
-}
-
-static int tear_down(void **state) {
-  (void)state;
-  io_folder_remove();
-  return chdir(FSDP_SOURCE_DIR);
-}
 
 static void make_files(const char *names) {
   char *copy = strdup(names), *rest = copy, *name;
@@ -57,8 +41,7 @@ static void expect(const char *list, const char *wanted) {
     fsdp_data_paths_destroy(&refused);                                                                       \
   } while (0)
 
-static void patterns_are_the_files_they_match(void **state) {
-  (void)state;
+TEST_IN_FOLDER(patterns_are_the_files_they_match) {
   make_files("t_10.bin t_2.bin t_1.bin v_1.bin T_1.bin t_1.tok .t_3.bin");
   expect("t_*.bin", "t_1.bin t_10.bin t_2.bin");
   expect("t_?.bin", "t_1.bin t_2.bin");
@@ -75,8 +58,7 @@ static void patterns_are_the_files_they_match(void **state) {
   assert_true(none.count == 0 && !none.list);
 }
 
-static void names_with_letters_of_patterns_are_names(void **state) {
-  (void)state;
+TEST_IN_FOLDER(names_with_letters_of_patterns_are_names) {
   mkdir("d[1]", 0700), mkdir("d1", 0700), mkdir("e[1]", 0700), mkdir("e1", 0700);
   make_files("a[1].txt a1.txt b[1] d[1]/x.bin d1/y.bin e1/z.bin");
   expect("a[1].txt", "a[1].txt");
@@ -90,8 +72,7 @@ static void names_with_letters_of_patterns_are_names(void **state) {
   expect("e[1]/*", "e1/z.bin");
 }
 
-static void a_pattern_without_a_match_is_explained(void **state) {
-  (void)state;
+TEST_IN_FOLDER(a_pattern_without_a_match_is_explained) {
   mkdir("sub", 0700);
   make_files("train_1.bin train_2.bin train_3.bin val_1.bin a.txt sub/x.tok");
   REFUSED("trains_*.bin", "\"trains_*.bin\"",
@@ -105,8 +86,7 @@ static void a_pattern_without_a_match_is_explained(void **state) {
   REFUSED("a.txt,b*.txt", "\"b*.txt\"", "1 file that ends in .txt (a.txt)");
 }
 
-static void other_bad_lists_are_refused(void **state) {
-  (void)state;
+TEST_IN_FOLDER(other_bad_lists_are_refused) {
   make_files("a_1.bin a_2.bin");
   REFUSED("a_*.bin,,", "comma");
   REFUSED(",a", "comma");
@@ -120,8 +100,7 @@ static void other_bad_lists_are_refused(void **state) {
   expect("a_1.bin,a_1.bin", "a_1.bin a_1.bin");
 }
 
-static void common_files_are_counted(void **state) {
-  (void)state;
+TEST_IN_FOLDER(common_files_are_counted) {
   make_files("t_1.bin t_2.bin v_1.bin");
   fsdp_data_paths all, some, none;
   fsdp_error error;
@@ -154,8 +133,7 @@ static void common_files_are_counted(void **state) {
 }
 
 // More files than handles that may be open; the samples are those of the tokens one after the other.
-static void a_data_set_of_many_files(void **state) {
-  (void)state;
+TEST_IN_FOLDER(a_data_set_of_many_files) {
   enum { FILES = 1100, EACH = 7, SEQ = 16 };
   struct rlimit before, few;
   for (int i = 0; i < FILES; i++) {
@@ -183,18 +161,4 @@ static void a_data_set_of_many_files(void **state) {
     }
   }
   fsdp_dataset_close(dataset);
-}
-
-int main(void) {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-  const struct CMUnitTest tests[] = {
-      TEST(patterns_are_the_files_they_match),
-      TEST(names_with_letters_of_patterns_are_names),
-      TEST(a_pattern_without_a_match_is_explained),
-      TEST(other_bad_lists_are_refused),
-      TEST(common_files_are_counted),
-      TEST(a_data_set_of_many_files),
-  };
-#undef TEST
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,21 +3,16 @@
 #include "runtime/data/dataset.h"
 #include "runtime/data/token_source.h"
 #include "tests/support/io_files.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define COMPLETIONS   FSDP_SOURCE_DIR "/tests/golden/prepare/completions.jsonl"
 #define ALPACA        FSDP_SOURCE_DIR "/tests/golden/prepare/alpaca.tok"
 #define LENGTH(array) ((int64_t)(sizeof(array) / sizeof *(array)))
 
 // tests/program/scripts/test_prepare_data.py has the same bytes.
-static void completions_are_bytes(void **state) {
-  (void)state;
+TEST(completions_are_bytes) {
   static const char wanted[] = "The wren is a bird.\0"
                                "xy";
   static const char wanted_learned[] = " a bird.\0y";
@@ -40,8 +35,7 @@ static void completions_are_bytes(void **state) {
 }
 
 // The prompt that Stanford Alpaca's records have is not learned, though a "text" repeats it.
-static void alpaca_with_a_text_is_alpaca(void **state) {
-  (void)state;
+TEST(alpaca_with_a_text_is_alpaca) {
   static const char *const records[] = {
       "{\"instruction\": \"Say.\", \"input\": \"\", \"output\": \"It.\", \"text\": \"Say. It.\"}",
       "{\"text\": \"Say. It.\", \"instruction\": \"Say.\"}"};
@@ -63,8 +57,7 @@ static fsdp_status open_with(const char *path, int64_t seq, int64_t global_batch
   return io_dataset_status(path, config, error);
 }
 
-static void bad_records_are_named_by_line(void **state) {
-  (void)state;
+TEST(bad_records_are_named_by_line) {
   static const struct {
     const char *content, *what;
   } cases[] = {
@@ -86,8 +79,7 @@ static void bad_records_are_named_by_line(void **state) {
 }
 
 // Answers begin behind 29, 41 and 28 tokens of prompt (test_io_tokens.c).
-static void prompts_that_fill_the_sequence_are_reported(void **state) {
-  (void)state;
+TEST(prompts_that_fill_the_sequence_are_reported) {
   fsdp_error error;
   fsdp_dataset_config config = {.seq = 41, .global_batch = 3, .vocab_size = 60000};
   config.packing = FSDP_PACKING_OFF;
@@ -113,11 +105,5 @@ static void prompts_that_fill_the_sequence_are_reported(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(completions_are_bytes),
-      cmocka_unit_test(alpaca_with_a_text_is_alpaca),
-      cmocka_unit_test(bad_records_are_named_by_line),
-      cmocka_unit_test(prompts_that_fill_the_sequence_are_reported),
-  };
-  return cmocka_run_group_tests(tests, io_set_up, io_tear_down);
+  return run_all_tests(io_set_up, io_tear_down);
 }

@@ -2,13 +2,9 @@
 #include "models/graph/op.h"
 #include "runtime/data/dataset.h"
 #include "tests/support/io_files.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define IGNORED FSDP_TARGET_IGNORED
 
@@ -27,8 +23,7 @@ static fsdp_dataset *open_json(const char *text, fsdp_dataset_config config) {
 }
 
 // Documents a b c d 0, e f 0 and g 0, and the starts of documents in rows of 6 slots, in a stream, and alone.
-static void starts_of_documents(void **state) {
-  (void)state;
+TEST(starts_of_documents) {
   static const char text[] = "{\"text\": \"abcd\"}\n{\"text\": \"ef\"}\n{\"text\": \"g\"}\n";
   int32_t tokens[8], targets[8];
   fsdp_dataset *rows = open_json(text, (fsdp_dataset_config){.seq = 6, .packing = FSDP_PACKING_BEST_FIT});
@@ -58,8 +53,7 @@ static void starts_of_documents(void **state) {
 
 // Without a mask and with the token that ends a document: its first token is no target, and rows hold
 // documents.
-static void documents_of_a_separator(void **state) {
-  (void)state;
+TEST(documents_of_a_separator) {
   static const uint16_t words[] = {7, 1, 2, 3, 7, 4, 5, 7, 6, 8};
   const char *path = io_write("separated.bin", words, sizeof words);
   fsdp_dataset_config config = {.seq = 9, .vocab_size = 10, .has_separator = true, .separator = 7};
@@ -88,9 +82,5 @@ static void documents_of_a_separator(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(starts_of_documents),
-      cmocka_unit_test(documents_of_a_separator),
-  };
-  return cmocka_run_group_tests(tests, io_set_up, io_tear_down);
+  return run_all_tests(io_set_up, io_tear_down);
 }

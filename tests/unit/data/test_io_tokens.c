@@ -7,19 +7,13 @@
 #include "runtime/data/token_source.h"
 #include "tests/support/io_files.h"
 #include "tests/support/token_bytes.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 #include <xxhash.h>
-
-#include <cmocka.h>
 
 #define ALPACA        FSDP_SOURCE_DIR "/tests/golden/prepare/alpaca.tok"
 #define TOKENIZER     FSDP_SOURCE_DIR "/tests/golden/prepare/tokenizer.json"
@@ -53,8 +47,7 @@ static bool is_learned(int64_t index) {
   return false;
 }
 
-static void prompts_are_not_learned(void **state) {
-  (void)state;
+TEST(prompts_are_not_learned) {
   fsdp_token_source source;
   fsdp_error error;
   uint64_t hash;
@@ -175,8 +168,7 @@ static void compare(const fsdp_dataset *dataset, int64_t sample, int64_t T, int6
   assert_int_equal(counted, 0);
 }
 
-static void stream_samples_run_over_documents_and_files(void **state) {
-  (void)state;
+TEST(stream_samples_run_over_documents_and_files) {
   static stream parts[3];
   static uint32_t tokens[12000];
   static uint8_t counts[12000];
@@ -207,8 +199,7 @@ static void stream_samples_run_over_documents_and_files(void **state) {
   }
 }
 
-static void a_sample_without_packing_is_one_document(void **state) {
-  (void)state;
+TEST(a_sample_without_packing_is_one_document) {
   static stream parts[2];
   char paths[1100];
   for (int i = 0; i < 2; i++) draw(&parts[i], 2 + 2 * i, false, (uint64_t)i + 5);
@@ -241,8 +232,7 @@ static void a_sample_without_packing_is_one_document(void **state) {
 }
 
 // The same file of records through the built-in reader and through scripts/prepare_data.py.
-static void records_are_the_prepared_bytes(void **state) {
-  (void)state;
+TEST(records_are_the_prepared_bytes) {
   fsdp_token_source a, b;
   fsdp_error error;
   IO_OK(fsdp_token_source_open(RECORDS, NULL, 0, &a, &error), &error);
@@ -274,8 +264,7 @@ static void records_are_the_prepared_bytes(void **state) {
   fsdp_token_source_close(&b);
 }
 
-static void bad_records_are_named_by_line(void **state) {
-  (void)state;
+TEST(bad_records_are_named_by_line) {
   static const struct {
     const char *file, *content, *place, *what;
   } cases[] = {
@@ -314,8 +303,7 @@ static void bad_records_are_named_by_line(void **state) {
 }
 
 // A file's kind is its name's ending, whatever dots its folders have.
-static void dots_in_folders_are_no_ending(void **state) {
-  (void)state;
+TEST(dots_in_folders_are_no_ending) {
   static const char *const files[] = {"v1.2/a.jsonl", "v1.2/b.c.jsonl", "v1.2/../a.jsonl"};
   mkdir(io_path("v1.2"), 0777);
   for (int64_t i = 0; i < LENGTH(files); i++) {
@@ -329,8 +317,7 @@ static void dots_in_folders_are_no_ending(void **state) {
             "the ending \"\" is not one");
 }
 
-static void data_and_model_must_belong_together(void **state) {
-  (void)state;
+TEST(data_and_model_must_belong_together) {
   static stream s;
   fsdp_error error;
   char other[512], tokens[512], bytes[512], both[1100];
@@ -383,8 +370,7 @@ static void data_and_model_must_belong_together(void **state) {
 }
 
 // A file's header, changed in one place and given the right checksum.
-static void contradictions_are_refused(void **state) {
-  (void)state;
+TEST(contradictions_are_refused) {
   static const struct {
     int offset, bytes;
     uint64_t value;
@@ -435,8 +421,7 @@ static void contradictions_are_refused(void **state) {
   free(good);
 }
 
-static void damage_is_found(void **state) {
-  (void)state;
+TEST(damage_is_found) {
   static stream s;
   fsdp_error error;
   int64_t length;
@@ -454,8 +439,7 @@ static void damage_is_found(void **state) {
 }
 
 // Shares of the reading: each prepared file is compared with its checksums by just one of them.
-static void a_file_is_verified_by_one_share(void **state) {
-  (void)state;
+TEST(a_file_is_verified_by_one_share) {
   enum { FILES = 5 };
   static stream s;
   int64_t length;
@@ -483,9 +467,13 @@ static void a_file_is_verified_by_one_share(void **state) {
   free(file);
 }
 
+static void fill_all(void *dataset) {
+  int32_t tokens[50], targets[50];
+  for (int64_t i = 0; i < 3; i++) fsdp_dataset_fill(dataset, i, tokens, targets);
+}
+
 // A token past the vocabulary would read past the embedding, so filling such a sample aborts.
-static void a_damaged_token_is_not_trained_on(void **state) {
-  (void)state;
+TEST(a_damaged_token_is_not_trained_on) {
   static stream s;
   draw(&s, 2, true, 0);
   s.tokens[100] = 60000;
@@ -493,22 +481,11 @@ static void a_damaged_token_is_not_trained_on(void **state) {
   fsdp_dataset *dataset =
       io_dataset(write_stream("x.tok", &s),
                  (fsdp_dataset_config){.seq = 50, .vocab_size = 60000, .packing = FSDP_PACKING_STREAM});
-  pid_t child = fork();
-  assert_true(child >= 0);
-  if (!child) {
-    int32_t tokens[50], targets[50];
-    if (!freopen("/dev/null", "w", stderr)) _exit(0);
-    for (int64_t i = 0; i < 3; i++) fsdp_dataset_fill(dataset, i, tokens, targets);
-    _exit(0);
-  }
-  int how;
-  assert_int_equal(waitpid(child, &how, 0), child);
-  assert_true(!WIFEXITED(how) || WEXITSTATUS(how) != 0);
+  assert_true(aborts(fill_all, dataset));
   fsdp_dataset_close(dataset);
 }
 
-static void fingerprints_tell_data_apart(void **state) {
-  (void)state;
+TEST(fingerprints_tell_data_apart) {
   static stream s;
   uint64_t prints[3];
   for (int i = 0; i < 3; i++) {
@@ -522,8 +499,7 @@ static void fingerprints_tell_data_apart(void **state) {
   assert_true(prints[0] == prints[2]);
 }
 
-static void held_out_samples_are_never_trained_on(void **state) {
-  (void)state;
+TEST(held_out_samples_are_never_trained_on) {
   for (int64_t samples = 2; samples < 90; samples += 11) {
     for (int64_t held_out = 0; held_out < samples; held_out += 3) {
       for (int64_t batch = 1; batch <= samples - held_out; batch += 4) {
@@ -563,8 +539,7 @@ static void held_out_samples_are_never_trained_on(void **state) {
   assert_true(same < 10);
 }
 
-static void the_part_to_hold_out_is_checked(void **state) {
-  (void)state;
+TEST(the_part_to_hold_out_is_checked) {
   static const struct {
     double amount;
     int64_t held_out; // -1: refused
@@ -580,21 +555,5 @@ static void the_part_to_hold_out_is_checked(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(prompts_are_not_learned),
-      cmocka_unit_test(stream_samples_run_over_documents_and_files),
-      cmocka_unit_test(a_sample_without_packing_is_one_document),
-      cmocka_unit_test(records_are_the_prepared_bytes),
-      cmocka_unit_test(bad_records_are_named_by_line),
-      cmocka_unit_test(dots_in_folders_are_no_ending),
-      cmocka_unit_test(data_and_model_must_belong_together),
-      cmocka_unit_test(contradictions_are_refused),
-      cmocka_unit_test(damage_is_found),
-      cmocka_unit_test(a_file_is_verified_by_one_share),
-      cmocka_unit_test(a_damaged_token_is_not_trained_on),
-      cmocka_unit_test(fingerprints_tell_data_apart),
-      cmocka_unit_test(held_out_samples_are_never_trained_on),
-      cmocka_unit_test(the_part_to_hold_out_is_checked),
-  };
-  return cmocka_run_group_tests(tests, io_set_up, io_tear_down);
+  return run_all_tests(io_set_up, io_tear_down);
 }

@@ -1,19 +1,15 @@
 // Files that become shorter while they are mapped: what is gone is read as zeros, and the file is named.
 #include "runtime/data/mapped_file.h"
 #include "tests/support/io_files.h"
+#include "tests/support/unit_test.h"
 
 #include <fcntl.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { PAGE = 4096, PAGES = 5 };
 
@@ -60,8 +56,7 @@ static void read_lost_pages(void) {
   fsdp_mapped_file_close(&third);
 }
 
-static void what_is_gone_is_zeros(void **state) {
-  (void)state;
+TEST(what_is_gone_is_zeros) {
   assert_int_equal(in_child(read_lost_pages), 0);
 }
 
@@ -77,17 +72,12 @@ static void read_other_memory(void) {
   _exit(other[PAGE]);
 }
 
-static void other_memory_ends_the_process(void **state) {
-  (void)state;
+TEST(other_memory_ends_the_process) {
   int status = in_child(read_other_memory);
   assert_true(WIFSIGNALED(status));
   assert_int_equal(WTERMSIG(status), SIGBUS);
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(what_is_gone_is_zeros),
-      cmocka_unit_test(other_memory_ends_the_process),
-  };
-  return cmocka_run_group_tests(tests, io_set_up, io_tear_down);
+  return run_all_tests(io_set_up, io_tear_down);
 }

@@ -3,16 +3,12 @@
 #include "runtime/base/random.h"
 #include "runtime/data/packing.h"
 #include "tests/support/draws.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <time.h>
-
-#include <cmocka.h>
 
 static int64_t length_of(const void *context, int64_t document) {
   return ((const int64_t *)context)[document];
@@ -105,8 +101,7 @@ static uint32_t word(uint64_t seed, int64_t index) {
   return words[0];
 }
 
-static void test_best_fit_decreasing(void **state) {
-  (void)state;
+TEST(test_best_fit_decreasing) {
   for (int n = 0; n < test_draws(200, 40); n++) {
     uint64_t seed = 100 + (uint64_t)n;
     int64_t count = 1 + word(seed, 0) % 400, seq = 1 + word(seed, 1) % (n % 2 ? 40 : 300);
@@ -125,8 +120,7 @@ static void test_best_fit_decreasing(void **state) {
 }
 
 // Of rows with equal room the first one is taken, and of documents of one length the first.
-static void test_ties(void **state) {
-  (void)state;
+TEST(test_ties) {
   const int64_t lengths[] = {5, 5, 3, 3, 3, 1, 2};
   const int64_t expected[3][3] = {{0, 2, -1}, {1, 3, -1}, {4, 6, -1}};
   fsdp_packing *packing = pack(lengths, 7, 6, FSDP_LONG_SPLIT, false);
@@ -141,8 +135,7 @@ static void test_ties(void **state) {
 }
 
 // Lengths as conversations have them: log-normal, of a mean and a deviation of their logarithms.
-static void test_fill(void **state) {
-  (void)state;
+TEST(test_fill) {
   static const double means[] = {120, 300, 700}, deviations[] = {0.9, 1.0, 0.9};
   const int64_t count = 200000;
   float *normal = fsdp_alloc((size_t)count * sizeof *normal);
@@ -175,8 +168,7 @@ static int64_t resident_peak_bytes(void) {
 }
 
 // Ten million documents take less than 10 s of a core and 200 MB. Runs first: the peak is the process's.
-static void test_many_documents(void **state) {
-  (void)state;
+TEST(test_many_documents) {
   if (test_sanitized()) return;
   enum { DOCUMENTS = 10000000, DRAWN = 1 << 16, SEQ = 2048 };
   float *normal = fsdp_alloc(DRAWN * sizeof *normal);
@@ -203,11 +195,4 @@ static void test_many_documents(void **state) {
   assert_true(seconds < 10 && added < 200000000);
   fsdp_packing_destroy(packing);
   free(normal), free(lengths);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_many_documents),
-                                     cmocka_unit_test(test_best_fit_decreasing), cmocka_unit_test(test_ties),
-                                     cmocka_unit_test(test_fill)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

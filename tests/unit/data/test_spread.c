@@ -3,14 +3,10 @@
 #include "runtime/base/random.h"
 #include "runtime/data/packing.h"
 #include "runtime/data/spread.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { SAMPLES_MAX = 512 };
 
@@ -42,8 +38,7 @@ static double imbalance(const double *work, int64_t groups, int64_t each, const 
   return most * (double)groups / all;
 }
 
-static void test_by_hand(void **state) {
-  (void)state;
+TEST(test_by_hand) {
   int64_t sample_at[6];
   // 9 and 8 first; 5 to the second, which has less, then 4 to the first, and of 3 and 1 the first has no
   // room.
@@ -55,8 +50,7 @@ static void test_by_hand(void **state) {
 }
 
 // A micro-batch has the same samples on any number of ranks, and each rank about as much of its work.
-static void test_micro_batches(void **state) {
-  (void)state;
+TEST(test_micro_batches) {
   enum { EACH = 24, MICRO_BATCHES = 5, COUNT = EACH * MICRO_BATCHES };
   double work[COUNT];
   int64_t alone[COUNT], sample_at[COUNT];
@@ -83,8 +77,7 @@ static int64_t length_of(const void *context, int64_t document) {
 }
 
 // The work of rows that are packed from log-normal lengths (mean 300), a thousand steps of 8 ranks.
-static void test_balance(void **state) {
-  (void)state;
+TEST(test_balance) {
   enum { DOCUMENTS = 200000, SEQ = 2048, STEPS = 1000 };
   float *normal = fsdp_alloc(DOCUMENTS * sizeof *normal);
   int64_t *lengths = fsdp_alloc(DOCUMENTS * sizeof *lengths), sample_at[SAMPLES_MAX];
@@ -118,10 +111,4 @@ static void test_balance(void **state) {
   }
   fsdp_packing_destroy(packing);
   free(normal), free(lengths);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_by_hand), cmocka_unit_test(test_micro_batches),
-                                     cmocka_unit_test(test_balance)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,16 +3,11 @@
 #include "runtime/base/random.h"
 #include "runtime/device/device.h"
 #include "runtime/device/gpu.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static fsdp_device *create(fsdp_device_config config) {
   fsdp_device *device;
@@ -34,15 +29,13 @@ typedef struct journal {
 } journal;
 
 static void append(const fsdp_work *work, const fsdp_stream_context *context) {
-  (void)context;
   journal *log = work->owner;
   log->entries[log->count++] = work->item;
 }
 
 // Each piece of work waits for the one before, on a random stream: whatever the threads do, the order is the
 // issue's.
-static void waits_order_streams(void **state) {
-  (void)state;
+TEST(waits_order_streams) {
   fsdp_device *device = create_streams(8);
   journal *log = fsdp_alloc_zeroed(1, sizeof *log);
   fsdp_stream before = FSDP_STREAM_COMPUTE;
@@ -63,8 +56,7 @@ static void waits_order_streams(void **state) {
 }
 
 // A queue of two entries: launching sleeps while it is full, and nothing is lost.
-static void a_full_queue_waits(void **state) {
-  (void)state;
+TEST(a_full_queue_waits) {
   fsdp_device *device = create_streams(2);
   journal *log = fsdp_alloc_zeroed(1, sizeof *log);
   uint64_t ticket = 0;
@@ -85,8 +77,7 @@ static void h2d(const fsdp_work *work, const fsdp_stream_context *context) {
                        device->arenas.memory[FSDP_SPACE_HOST], 128);
 }
 
-static void copies_cross_arenas(void **state) {
-  (void)state;
+TEST(copies_cross_arenas) {
   fsdp_device *device = create_streams(8);
   unsigned char values[128], back[128];
   for (int i = 0; i < 128; i++) values[i] = (unsigned char)(i * 3);
@@ -98,8 +89,7 @@ static void copies_cross_arenas(void **state) {
   device->table->destroy(device);
 }
 
-static void places_are_located(void **state) {
-  (void)state;
+TEST(places_are_located) {
   fsdp_device *device = create_streams(8);
   fsdp_space space;
   int64_t offset;
@@ -114,8 +104,7 @@ static void places_are_located(void **state) {
 }
 
 // What a peer would read through the arena's file is what the arena holds.
-static void shared_arenas_are_files(void **state) {
-  (void)state;
+TEST(shared_arenas_are_files) {
   fsdp_device *device = create((fsdp_device_config){.arena_bytes = {10000, 0}, .shared = true});
   assert_null(device->arenas.memory[FSDP_SPACE_HOST]);
   assert_int_equal(device->arenas.file[FSDP_SPACE_HOST], -1);
@@ -126,8 +115,7 @@ static void shared_arenas_are_files(void **state) {
   device->table->destroy(device);
 }
 
-static void what_does_not_fit_is_refused(void **state) {
-  (void)state;
+TEST(what_does_not_fit_is_refused) {
   fsdp_device_config config = {.arena_bytes = {INT64_C(1) << 60, 0}};
   fsdp_device *device;
   fsdp_error error;
@@ -135,8 +123,7 @@ static void what_does_not_fit_is_refused(void **state) {
   assert_non_null(strstr(error.message, "1152921504606846976 bytes"));
 }
 
-static void poisoned_arenas_hold_no_number(void **state) {
-  (void)state;
+TEST(poisoned_arenas_hold_no_number) {
   fsdp_device *device = create((fsdp_device_config){.arena_bytes = {4096, 64}, .poisoned = true});
   for (int space = 0; space < FSDP_SPACE_COUNT; space++) {
     for (int64_t i = 0; i < device->arenas.bytes[space] / 4; i++) {
@@ -146,8 +133,7 @@ static void poisoned_arenas_hold_no_number(void **state) {
   device->table->destroy(device);
 }
 
-static void peaks_are_found_by_name(void **state) {
-  (void)state;
+TEST(peaks_are_found_by_name) {
   assert_float_equal(fsdp_gpu_peak_flops("NVIDIA H200", FSDP_BF16), 989.4e12, 1e6);
   assert_float_equal(fsdp_gpu_peak_flops("NVIDIA H100 PCIe", FSDP_BF16), 756e12, 1e6);
   assert_float_equal(fsdp_gpu_peak_flops("NVIDIA H100 80GB HBM3", FSDP_F32), 67e12, 1e6);
@@ -162,18 +148,4 @@ static void peaks_are_found_by_name(void **state) {
   const double clocked = 188 * 1024 * 2.617e9;
   assert_true(fabs(fsdp_gpu_peak_flops("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", FSDP_BF16) -
                    clocked) < 1e-3 * clocked);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(waits_order_streams),
-      cmocka_unit_test(a_full_queue_waits),
-      cmocka_unit_test(copies_cross_arenas),
-      cmocka_unit_test(places_are_located),
-      cmocka_unit_test(shared_arenas_are_files),
-      cmocka_unit_test(what_does_not_fit_is_refused),
-      cmocka_unit_test(poisoned_arenas_hold_no_number),
-      cmocka_unit_test(peaks_are_found_by_name),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

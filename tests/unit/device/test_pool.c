@@ -1,15 +1,11 @@
 // The pool: every index runs once, on any number of threads, region after region.
 #include "runtime/device/pool.h"
+#include "tests/support/unit_test.h"
 
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { INDICES = 1000, THREADS_MAX = 5 };
 
@@ -25,8 +21,7 @@ static void count_index(void *argument, int64_t index, void *scratch) {
   memset(scratch, (int)index, FSDP_POOL_SCRATCH_BYTES / 1024); // two threads in one scratch are a data race
 }
 
-static void test_every_index_once(void **state) {
-  (void)state;
+TEST(test_every_index_once) {
   static const int64_t counts[] = {0, 1, 2, 3, 7, INDICES};
   for (int threads = 1; threads <= THREADS_MAX; threads++) {
     fsdp_pool *pool = fsdp_pool_create(threads);
@@ -54,8 +49,7 @@ static void meet(void *argument, int64_t index, void *scratch) {
   pthread_barrier_wait(&m->barrier);
 }
 
-static void test_threads_run_side_by_side(void **state) {
-  (void)state;
+TEST(test_threads_run_side_by_side) {
   fsdp_pool *pool = fsdp_pool_create(3);
   meeting m;
   assert_int_equal(pthread_barrier_init(&m.barrier, NULL, 3), 0);
@@ -68,7 +62,6 @@ static void test_threads_run_side_by_side(void **state) {
 }
 
 static void double_number(void *argument, int64_t index, void *scratch) {
-  (void)scratch;
   ((int64_t *)argument)[index] *= 2;
 }
 
@@ -84,8 +77,7 @@ static void *own_pool(void *argument) {
 }
 
 // What a region writes is there for the caller, and for the next region whichever thread runs it.
-static void test_pools_are_independent(void **state) {
-  (void)state;
+TEST(test_pools_are_independent) {
   pthread_t threads[3];
   int64_t numbers[3][10];
   for (int i = 0; i < 3; i++) {
@@ -97,17 +89,6 @@ static void test_pools_are_independent(void **state) {
     for (int64_t n = 0; n < 10; n++) assert_true(numbers[i][n] == (1 + n) << 50);
 }
 
-static void test_destroy_nothing(void **state) {
-  (void)state;
+TEST(test_destroy_nothing) {
   fsdp_pool_destroy(NULL);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_every_index_once),
-      cmocka_unit_test(test_threads_run_side_by_side),
-      cmocka_unit_test(test_pools_are_independent),
-      cmocka_unit_test(test_destroy_nothing),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

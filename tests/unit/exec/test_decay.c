@@ -3,13 +3,9 @@
 // bias those of a run that decays nothing, wherever shards begin and end.
 #include "tests/support/draws.h"
 #include "tests/support/harness.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 // Under fsdp=5,tensor=2 shards begin inside a row of a matrix cut by columns.
 static const struct {
@@ -50,8 +46,7 @@ static bool same(const harness_tensor *a, const harness_tensor *b) {
   return memcmp(a->values, b->values, (size_t)a->numel * sizeof *a->values) == 0;
 }
 
-static void test_matrices(void **state) {
-  (void)state;
+TEST(test_matrices) {
   for (int place = 0; place < PLACES; place += test_stride(2)) {
     harness_result *all = train(place, 0.5f, FSDP_DECAY_ALL), *none = train(place, 0, FSDP_DECAY_ALL);
     harness_result *some = train(place, 0.5f, FSDP_DECAY_MATRICES);
@@ -67,9 +62,4 @@ static void test_matrices(void **state) {
     assert_true(matrices > 0 && matrices < some->param_count);
     harness_free(all), harness_free(none), harness_free(some);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_matrices)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,14 +6,10 @@
 #include "tests/support/draws.h"
 #include "tests/support/harness.h"
 #include "tests/support/models.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { VOCABULARY = 61, ROWS = 4 };
 
@@ -179,8 +175,7 @@ static bool expect_no_leak(source *s, const harness_config *config, const char *
 
 // Targets count in one document alone, so that loss and gradients are its own: no bit of them changes with a
 // token of another document, be it read by attention's forward or reached by its backward.
-static void test_no_leak(void **state) {
-  (void)state;
+TEST(test_no_leak) {
   int compared = 0, runs = test_draws(100, 10);
   for (int n = 0; n < runs; n++) {
     source s = {.seed = 1000 + (uint64_t)n};
@@ -253,8 +248,7 @@ static double greatest_distance(const harness_result *a, const harness_result *b
 }
 
 // fp32 sums in another order.
-static void test_packed_is_alone(void **state) {
-  (void)state;
+TEST(test_packed_is_alone) {
   for (int n = 0; n < test_draws(25, 5); n++) {
     source s = {.seed = 9000 + (uint64_t)n};
     harness_config config = draw_config(&s, n % MODELS), single = config;
@@ -292,7 +286,6 @@ static struct {
 } asked;
 
 static void ask(const harness_config *config, fsdp_executor *executor, int rank) {
-  (void)config;
   const fsdp_plan *plan = fsdp_executor_config_of(executor)->plan;
   float logits[VOCABULARY];
   int64_t row = FSDP_NO_ROW;
@@ -324,8 +317,7 @@ static void find_logits(harness_config config, rows r, int64_t sequences, int64_
   free_rows(twice);
 }
 
-static void test_packed_logits(void **state) {
-  (void)state;
+TEST(test_packed_logits) {
   for (int n = 0; n < test_draws(20, 5); n++) {
     source s = {.seed = 7000 + (uint64_t)n};
     harness_config config = draw_config(&s, n % MODELS), single = config;
@@ -390,8 +382,7 @@ static void add_documents(const harness_config *config, rows r, harness_result *
 }
 
 // Each document counts the same, whatever mesh its row lies on; some of its targets do not count.
-static void test_loss_of_documents(void **state) {
-  (void)state;
+TEST(test_loss_of_documents) {
   for (int n = 0; n < test_draws(16, 4); n++) {
     source s = {.seed = 500 + (uint64_t)n};
     harness_config config = draw_config(&s, n % MODELS), single;
@@ -428,8 +419,7 @@ static void test_loss_of_documents(void **state) {
 }
 
 // What a plan is does not depend on documents, and without them nothing of it changes.
-static void test_plan(void **state) {
-  (void)state;
+TEST(test_plan) {
   fsdp_plan_config config = harness_small_plan(2);
   fsdp_plan *plans[2];
   fsdp_error error;
@@ -443,11 +433,4 @@ static void test_plan(void **state) {
   const fsdp_value *starts = &plans[1]->graph->values[plans[1]->graph->inputs[FSDP_INPUT_STARTS]];
   assert_int_equal(starts->local_numel, config.batch * config.seq);
   for (int i = 0; i < 2; i++) fsdp_plan_destroy(plans[i]);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_no_leak), cmocka_unit_test(test_packed_is_alone),
-                                     cmocka_unit_test(test_packed_logits),
-                                     cmocka_unit_test(test_loss_of_documents), cmocka_unit_test(test_plan)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

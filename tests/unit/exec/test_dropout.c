@@ -5,14 +5,10 @@
 #include "tests/support/draws.h"
 #include "tests/support/harness.h"
 #include "tests/support/models.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { SEQUENCES = 12, STEPS = 3 };
 
@@ -90,8 +86,7 @@ static void expect_curve(const harness_result *found, const harness_result *expe
   if (!(gradients <= 1e-5)) fail_msg("%s: the gradients differ by %.2g", run, gradients);
 }
 
-static void test_one_curve(void **state) {
-  (void)state;
+TEST(test_one_curve) {
   for (int m = 0; m < MODELS; m++) {
     const harness_config one = config_of(m);
     harness_config without = one;
@@ -115,8 +110,7 @@ static void test_one_curve(void **state) {
 }
 
 // Each of the three drops something of its own, and steps drop different elements of the same batch.
-static void test_rates(void **state) {
-  (void)state;
+TEST(test_rates) {
   const fsdp_dropout rates[] = {{0}, {.embedding = 0.2f}, {.attention = 0.2f}, {.residual = 0.2f}};
   int32_t tokens[2 * SEQUENCES * 13], targets[2 * SEQUENCES * 13];
   harness_config config = config_of(0);
@@ -143,8 +137,7 @@ static void test_rates(void **state) {
 }
 
 // An evaluation drops nothing: it is that of the same weights without dropout.
-static void test_evaluation(void **state) {
-  (void)state;
+TEST(test_evaluation) {
   for (int m = 0; m < MODELS; m += test_stride(3)) {
     harness_config config = config_of(m);
     float loss[2];
@@ -166,8 +159,7 @@ static void test_evaluation(void **state) {
 }
 
 // Without dropout a plan has nothing of it; with it, one input more.
-static void test_plan(void **state) {
-  (void)state;
+TEST(test_plan) {
   fsdp_plan_config config = harness_small_plan(2);
   fsdp_plan *plans[2];
   fsdp_error error;
@@ -183,8 +175,7 @@ static void test_plan(void **state) {
 }
 
 // On a GPU the general kernels alone drop probabilities: without attention's dropout others run.
-static void test_gpu_kernels(void **state) {
-  (void)state;
+TEST(test_gpu_kernels) {
   fsdp_plan_config config = harness_small_plan(1);
   fsdp_error error;
   config.backend = fsdp_plan_backend_cuda();
@@ -211,11 +202,4 @@ static void test_gpu_kernels(void **state) {
   config.gpu.attention = FSDP_ATTENTION_USE_MMA;
   assert_int_equal(fsdp_plan_create(&config, &refused, &error), FSDP_ERR_OPTION);
   assert_non_null(strstr(error.message, "--attention-dropout 0"));
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_curve), cmocka_unit_test(test_rates),
-                                     cmocka_unit_test(test_evaluation), cmocka_unit_test(test_plan),
-                                     cmocka_unit_test(test_gpu_kernels)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

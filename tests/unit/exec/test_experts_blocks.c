@@ -5,14 +5,9 @@
 #include "runtime/base/size.h"
 #include "tests/support/harness.h"
 #include "tests/support/models.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { E = 5 }; // of harness_routed_plan: neither 2 nor 3 nor 4 blocks have as many each
 
@@ -24,8 +19,7 @@ static void expect_equal(const char *what, const harness_tensor *a, const harnes
 
 // Experts are summed in the same order whatever the blocks, so one rank's losses, gradients and weights are
 // the same. On several ranks shards of other sizes are reduced in the same order of ranks.
-static void test_numbers_are_the_same(void **state) {
-  (void)state;
+TEST(test_numbers_are_the_same) {
   static const char *const meshes[] = {"fsdp=1", "fsdp=2", "fsdp=2,expert=2", "expert=2,tensor=2"};
   for (int m = 0; m < 4; m++) {
     fsdp_plan_config plan = harness_routed_plan(meshes[m]);
@@ -52,8 +46,7 @@ static void test_numbers_are_the_same(void **state) {
 
 // Of layer 0 in order: what its unit has beside experts, and each block of E / N experts, rounded down or up:
 // 3 C I weights an expert, each of two parameters at a multiple of 16, and in all of 16 for each shard.
-static void test_units(void **state) {
-  (void)state;
+TEST(test_units) {
   for (int W = 1; W <= 2; W++)
     for (int N = 2; N <= 5 / W; N++) {
       fsdp_plan_config config = harness_routed_plan(W == 1 ? "fsdp=3" : "fsdp=3,expert=2");
@@ -100,8 +93,7 @@ static int most_gathered(const fsdp_plan *plan) {
   return most;
 }
 
-static void test_few_are_gathered(void **state) {
-  (void)state;
+TEST(test_few_are_gathered) {
   static const fsdp_saving savings[] = {
       {.count = 0},
       {.rules = {{.name = "block", .fate = FSDP_FATE_RECOMPUTE}}, .count = 1},
@@ -132,8 +124,7 @@ static void expect_refused(fsdp_plan_config config, const char *message) {
   fsdp_plan_destroy(plan);
 }
 
-static void test_contradictions(void **state) {
-  (void)state;
+TEST(test_contradictions) {
   fsdp_plan_config config = harness_routed_plan("fsdp=2");
   config.expert_blocks = E + 1;
   expect_refused(config,
@@ -149,14 +140,4 @@ static void test_contradictions(void **state) {
   config = harness_small_plan(2);
   config.expert_blocks = 2;
   expect_refused(config, "--expert-blocks 2: the model has no routed experts");
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_numbers_are_the_same),
-      cmocka_unit_test(test_units),
-      cmocka_unit_test(test_few_are_gathered),
-      cmocka_unit_test(test_contradictions),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

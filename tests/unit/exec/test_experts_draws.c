@@ -6,17 +6,11 @@
 #include "tests/support/harness.h"
 #include "tests/support/models.h"
 #include "tests/support/random_plan.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
-
-static void test_random_meshes(void **state) {
-  (void)state;
+TEST(test_random_meshes) {
   const int count = test_draws(150, 10);
   for (int n = cases_begin(count); cases_run(__func__, n); n++) {
     random_source random = {.seed = 40000000 + (uint64_t)n};
@@ -27,8 +21,7 @@ static void test_random_meshes(void **state) {
 
 // What is dropped goes by the row's position and the column, whichever rank has the row and whichever wave
 // its experts are in.
-static void test_dropout(void **state) {
-  (void)state;
+TEST(test_dropout) {
   const char *const meshes[] = {"expert=2", "fsdp=2,expert=3", "context=2", "expert=2,tensor=2"};
   for (int m = 0; m < 4; m++) {
     fsdp_plan_config plan = harness_routed_plan(meshes[m]);
@@ -46,8 +39,7 @@ static void test_dropout(void **state) {
 }
 
 // Two runs are equal to the bit, on a mesh with every axis, with further waves and losses of the router.
-static void test_runs_repeat(void **state) {
-  (void)state;
+TEST(test_runs_repeat) {
   fsdp_plan_config plan = harness_routed_plan("fsdp=2,context=2,expert=2,tensor=2");
   plan.expert_capacity = 0.5;
   plan.model.router_aux_coef = 0.1;
@@ -62,8 +54,7 @@ static void test_runs_repeat(void **state) {
 
 // Rows beyond the planned capacity take waves of their own, at most three, which make room for all there may
 // be; what they make is recomputed, so that another layer needs no more memory for them.
-static void test_waves_hold_all(void **state) {
-  (void)state;
+TEST(test_waves_hold_all) {
   for (int c = 1; c <= 8; c++) {
     fsdp_plan_config config = harness_routed_plan("expert=4");
     config.model.experts = 8;
@@ -86,8 +77,7 @@ static void test_waves_hold_all(void **state) {
 
 // The hash of a program, and what it needs, do not depend on the data: there is one plan. Rows of a rank's
 // experts are the most that they can be sent, and what is moved is in the closed form.
-static void test_closed_forms(void **state) {
-  (void)state;
+TEST(test_closed_forms) {
   for (int W = 1; W <= 4; W++) {
     char mesh[32];
     snprintf(mesh, sizeof mesh, "expert=%d", W);
@@ -104,13 +94,4 @@ static void test_closed_forms(void **state) {
     assert_int_equal(fsdp_op_letter_size(attrs, 'u', 0), W * T * (k < held ? k : held));
     fsdp_plan_destroy(plan);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_random_meshes), cmocka_unit_test(test_dropout),
-      cmocka_unit_test(test_runs_repeat),   cmocka_unit_test(test_waves_hold_all),
-      cmocka_unit_test(test_closed_forms),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

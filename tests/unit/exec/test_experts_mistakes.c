@@ -5,16 +5,11 @@
 #include "runtime/base/check.h"
 #include "tests/support/harness.h"
 #include "tests/support/models.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static bool is_of(const harness_tensor *tensor, const char *end) {
   const size_t length = strlen(tensor->name), tail = strlen(end);
@@ -32,8 +27,7 @@ static int32_t *repeated_sequences(void) {
 // The auxiliary loss was multiplied by the ranks and not divided by the micro-batches, or had no gradient.
 // Where all ranks and micro-batches have the same rows, each of its definitions is what one rank has of one
 // micro-batch.
-static void test_auxiliary_loss_counts_once(void **state) {
-  (void)state;
+TEST(test_auxiliary_loss_counts_once) {
   static const struct {
     const char *mesh;
     int micro_batches;
@@ -80,8 +74,7 @@ static void test_auxiliary_loss_counts_once(void **state) {
 
 // The router's gradient under an expert axis lacked the slots that other ranks' experts have, was NaN from
 // the slots that were masked, or was missing, as what it weighs by was gathered without a gradient.
-static void test_router_has_all_slots(void **state) {
-  (void)state;
+TEST(test_router_has_all_slots) {
   const char *const meshes[] = {"expert=2", "expert=3", "fsdp=2,expert=2", "expert=2,tensor=2"};
   for (int m = 0; m < 4; m++) {
     const fsdp_plan_config plan = harness_routed_plan(meshes[m]);
@@ -100,8 +93,7 @@ static void test_router_has_all_slots(void **state) {
 
 // Gradients of experts were divided by the ranks that share experts, or clipping's norm left them out: the
 // norm is that of all gradients, each element once.
-static void test_experts_count_once(void **state) {
-  (void)state;
+TEST(test_experts_count_once) {
   const char *const meshes[] = {"expert=4", "data=2,expert=2", "fsdp=2,expert=2,tensor=2"};
   for (int m = 0; m < 3; m++) {
     fsdp_plan_config plan = harness_routed_plan(meshes[m]);
@@ -124,8 +116,7 @@ static int32_t *equal_tokens(int32_t first, int32_t second, int64_t step_tokens)
 
 // A run hung where a rank had no row for an expert: here experts have no row, on some ranks none does, and
 // one rank has all that it can be sent.
-static void test_ranks_without_rows(void **state) {
-  (void)state;
+TEST(test_ranks_without_rows) {
   int32_t *tokens = equal_tokens(3, 3, 384);
   for (int slots = 1; slots <= 5; slots += 2) {
     fsdp_plan_config plan = harness_routed_plan("fsdp=2,expert=3");
@@ -139,8 +130,7 @@ static void test_ranks_without_rows(void **state) {
 
 // All rows choose all experts of one rank, which is sent as much as there can be: whatever room was planned
 // for, all of it is computed, in waves that reach exactly there.
-static void test_all_rows_to_one_rank(void **state) {
-  (void)state;
+TEST(test_all_rows_to_one_rank) {
   static const double capacities[] = {0, 0.25, 0.5, 1, 2, 4};
   int32_t *tokens = equal_tokens(3, 3, 384);
   for (int ranks = 2; ranks <= 4; ranks += 2) {
@@ -208,8 +198,7 @@ static bool check_without_rows(const fsdp_plan_config *plan, harness_result *con
 }
 
 // Experts that had no row had no gradient either, and skipped decay and momentum.
-static void test_experts_without_rows_are_updated(void **state) {
-  (void)state;
+TEST(test_experts_without_rows_are_updated) {
   const float lr = 3e-4f;
   int32_t *tokens = equal_tokens(3, 50, 96);
   fsdp_plan_config plan = harness_routed_plan("fsdp=2,expert=2");
@@ -236,8 +225,7 @@ static void test_experts_without_rows_are_updated(void **state) {
 
 // Masks of padding were taken from another group of ranks than the rows: sequences that the mesh pads, beside
 // those that end early, with and without waves, and with losses where these are not refused.
-static void test_padded_sequences(void **state) {
-  (void)state;
+TEST(test_padded_sequences) {
   const char *const meshes[] = {"context=2", "expert=2,context=3", "expert=2,tensor=2"};
   for (int m = 0; m < 3; m++) {
     fsdp_plan_config plan = harness_routed_plan(meshes[m]);
@@ -277,15 +265,13 @@ static void check_routes_once(const char *mesh) {
   harness_expect_same(&config, NULL);
 }
 
-static void test_routing_is_never_recomputed(void **state) {
-  (void)state;
+TEST(test_routing_is_never_recomputed) {
   check_routes_once("expert=2");
   check_routes_once("expert=2,tensor=2");
 }
 
 // Counts of rows were doubled by recomputation: all slots of all rows count once, in each layer.
-static void test_rows_count_once_if_recomputed(void **state) {
-  (void)state;
+TEST(test_rows_count_once_if_recomputed) {
   const char *const meshes[] = {"fsdp=1", "expert=2", "fsdp=2,context=2"};
   for (int m = 0; m < 3; m++) {
     fsdp_plan_config plan = harness_grouped_plan(meshes[m], 3, 2);
@@ -304,19 +290,4 @@ static void test_rows_count_once_if_recomputed(void **state) {
     }
     harness_free(mine);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_auxiliary_loss_counts_once),
-      cmocka_unit_test(test_router_has_all_slots),
-      cmocka_unit_test(test_experts_count_once),
-      cmocka_unit_test(test_ranks_without_rows),
-      cmocka_unit_test(test_all_rows_to_one_rank),
-      cmocka_unit_test(test_experts_without_rows_are_updated),
-      cmocka_unit_test(test_padded_sequences),
-      cmocka_unit_test(test_routing_is_never_recomputed),
-      cmocka_unit_test(test_rows_count_once_if_recomputed),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,14 +5,10 @@
 #include "tests/support/draws.h"
 #include "tests/support/harness.h"
 #include "tests/support/models.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define STEPS  2
 #define TOKENS (STEPS * 8 * 12)
@@ -131,8 +127,7 @@ static harness_config config_of(int place) {
   return config;
 }
 
-static void test_gradients(void **state) {
-  (void)state;
+TEST(test_gradients) {
   for (int place = 0; place < PLACES; place++) {
     harness_config config = config_of(place), calm = config;
     calm.lr = 0;
@@ -155,8 +150,7 @@ static void test_gradients(void **state) {
 // ---- Bytes
 
 // Master shards of everything; moments, gradients and reductions of what trains. No size has padding.
-static void test_bytes(void **state) {
-  (void)state;
+TEST(test_bytes) {
   enum { F = 4 };
   fsdp_plan_config config = harness_small_plan(F);
   config.model.vocab_size = 128;
@@ -187,8 +181,7 @@ static void test_bytes(void **state) {
 }
 
 // Of the head, whose gradient would be the largest tensor, the product itself is left out.
-static void test_head(void **state) {
-  (void)state;
+TEST(test_head) {
   fsdp_plan_config config = harness_small_plan(1);
   fsdp_family family;
   fsdp_plan *whole = plan_of_config(&config);
@@ -225,8 +218,7 @@ static bool is_saved(const fsdp_plan *plan, const char *name, int layer) {
 
 // The input of a product is read for the weight's gradient alone. In front of the first parameter that trains
 // there is no backward.
-static void test_saved(void **state) {
-  (void)state;
+TEST(test_saved) {
   fsdp_plan_config config = harness_small_plan(1);
   fsdp_plan *whole = plan_of_config(&config);
   assert_true(is_saved(whole, "s", 1) && is_saved(whole, "gate_up", 1) && is_saved(whole, "lse", 0));
@@ -250,10 +242,4 @@ static void test_saved(void **state) {
     assert_int_equal(is_saved(plan, "lse", 0), cases[i].lse0);
     fsdp_plan_destroy(plan);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_gradients), cmocka_unit_test(test_bytes),
-                                     cmocka_unit_test(test_head), cmocka_unit_test(test_saved)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

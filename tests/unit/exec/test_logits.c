@@ -1,14 +1,10 @@
 // The logits of one row of an evaluation, and plans of evaluations alone.
 #include "tests/support/draws.h"
 #include "tests/support/harness.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { V = 101, RANKS_MAX = 4, ROWS_MAX = 16 };
 
@@ -64,7 +60,6 @@ static int64_t row_of(const fsdp_plan *plan, int rank, int64_t position) {
 }
 
 static void ask(const harness_config *config, fsdp_executor *executor, int rank) {
-  (void)config;
   const fsdp_plan *plan = fsdp_executor_config_of(executor)->plan;
   fsdp_executor_run_logits(executor, row_of(plan, rank, asked_position), found[rank]);
 }
@@ -86,8 +81,7 @@ static harness_result *run(const place *p, int64_t position) {
 // ---- Tests
 
 // On any mesh every rank gets the same bits, and those of one rank but for rounding.
-static void test_meshes(void **state) {
-  (void)state;
+TEST(test_meshes) {
   for (size_t i = 0; i < sizeof positions / sizeof *positions; i++) {
     float alone[V];
     harness_free(run(&places[0], positions[i]));
@@ -107,8 +101,7 @@ static void test_meshes(void **state) {
 }
 
 // Different positions have different logits; a row that no rank has gives none.
-static void test_rows(void **state) {
-  (void)state;
+TEST(test_rows) {
   float first[V];
   harness_free(run(&places[4], 0));
   memcpy(first, found[0], sizeof first);
@@ -119,8 +112,7 @@ static void test_rows(void **state) {
 }
 
 // Where all tokens are one and all targets another, every row has the loss that the head's own kernel gives.
-static void test_loss(void **state) {
-  (void)state;
+TEST(test_loss) {
   enum { TOKEN = 7, TARGET = 40, TOKENS = 4 * 4 * 12 };
   static int32_t tokens[TOKENS], targets[TOKENS];
   for (int i = 0; i < TOKENS; i++) tokens[i] = TOKEN, targets[i] = TARGET;
@@ -148,8 +140,7 @@ static void test_loss(void **state) {
 
 // A plan of evaluations alone: its step is an evaluation, of a training plan's loss; its state is the
 // parameters, its memory as planned.
-static void test_only(void **state) {
-  (void)state;
+TEST(test_only) {
   harness_config training = {
       .plan = plan_of(&places[0]), .steps = 1, .seed = 3, .spread = 0.2f, .gradient_step = -1};
   harness_result *trained = harness_train(&training);
@@ -177,10 +168,4 @@ static void test_only(void **state) {
     harness_free(result);
   }
   harness_free(trained);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_meshes), cmocka_unit_test(test_rows),
-                                     cmocka_unit_test(test_loss), cmocka_unit_test(test_only)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

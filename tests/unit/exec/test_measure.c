@@ -2,13 +2,9 @@
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"
 #include "runtime/exec/measure.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define COUNT(list) ((int64_t)(sizeof(list) / sizeof *(list)))
 
@@ -21,15 +17,13 @@ static fsdp_measurement measured(const fsdp_measure_event *events, int64_t count
   return measurement;
 }
 
-static void nothing_costs_nothing(void **state) {
-  (void)state;
+TEST(nothing_costs_nothing) {
   fsdp_measurement m = measured(NULL, 0, 3);
   assert_int_equal(m.valley_bytes[0] + m.peak_bytes[0] + m.valley_bytes[1] + m.peak_bytes[1], 0);
 }
 
 // Two buffers that follow each other at one address share it; if they meet, both count.
-static void lifetimes_follow_each_other(void **state) {
-  (void)state;
+TEST(lifetimes_follow_each_other) {
   const fsdp_measure_event apart[] = {{0, 0, 0, FSDP_WRITE, 0, 100},
                                       {1, 0, 0, FSDP_READ, 0, 100},
                                       {2, 1, 0, FSDP_WRITE, 0, 60},
@@ -46,8 +40,7 @@ static void lifetimes_follow_each_other(void **state) {
 }
 
 // A buffer counts whole from its first byte to its last, but once for each stretch of time.
-static void stretches_count_whole(void **state) {
-  (void)state;
+TEST(stretches_count_whole) {
   const fsdp_measure_event parts[] = {{0, 0, 0, FSDP_WRITE, 0, 10},  {1, 1, 0, FSDP_WRITE, 50, 55},
                                       {2, 0, 0, FSDP_WRITE, 10, 30}, {3, 0, 0, FSDP_READ, 0, 30},
                                       {5, 0, 0, FSDP_WRITE, 0, 5},   {6, 0, 0, FSDP_READ, 0, 5},
@@ -58,8 +51,7 @@ static void stretches_count_whole(void **state) {
 }
 
 // Read before it is written: from the step before. Rewritten at the end: to the next step.
-static void carried_bytes_are_the_valley(void **state) {
-  (void)state;
+TEST(carried_bytes_are_the_valley) {
   const fsdp_measure_event carried[] = {
       {1, 0, 0, FSDP_READ, 0, 40},   // parameters, read, then updated
       {2, 1, 0, FSDP_WRITE, 64, 72}, // an activation
@@ -78,8 +70,7 @@ static void carried_bytes_are_the_valley(void **state) {
 }
 
 // Within one instruction only the first access decides: bytes written and then read are not carried.
-static void an_instruction_reads_what_it_wrote(void **state) {
-  (void)state;
+TEST(an_instruction_reads_what_it_wrote) {
   const fsdp_measure_event own[] = {
       {0, 0, 0, FSDP_WRITE, 0, 8}, {0, 0, 0, FSDP_READ, 0, 8}, {2, 0, 0, FSDP_READ, 0, 8}};
   fsdp_measurement m = measured(own, COUNT(own), 3);
@@ -87,8 +78,7 @@ static void an_instruction_reads_what_it_wrote(void **state) {
   assert_int_equal(m.peak_bytes[0], 8);
 }
 
-static void collisions_are_found(void **state) {
-  (void)state;
+TEST(collisions_are_found) {
   const fsdp_measure_event collide[] = {{0, 0, 0, FSDP_WRITE, 0, 100},
                                         {1, 1, 0, FSDP_WRITE, 99, 120},
                                         {2, 0, 0, FSDP_READ, 0, 100},
@@ -211,8 +201,7 @@ static int64_t random_events(uint64_t seed, fsdp_measure_event *events) {
   return count;
 }
 
-static void random_traces_agree_with_brute_force(void **state) {
-  (void)state;
+TEST(random_traces_agree_with_brute_force) {
   for (uint64_t seed = 0; seed < 3000; seed++) {
     fsdp_measure_event events[4 * ISSUES], local[4 * ISSUES];
     int64_t count = random_events(seed, events);
@@ -242,17 +231,4 @@ static void random_traces_agree_with_brute_force(void **state) {
     assert_int_equal(m.valley_bytes[0], valley);
     free(all);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(nothing_costs_nothing),
-      cmocka_unit_test(lifetimes_follow_each_other),
-      cmocka_unit_test(stretches_count_whole),
-      cmocka_unit_test(carried_bytes_are_the_valley),
-      cmocka_unit_test(an_instruction_reads_what_it_wrote),
-      cmocka_unit_test(collisions_are_found),
-      cmocka_unit_test(random_traces_agree_with_brute_force),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

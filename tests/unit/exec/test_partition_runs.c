@@ -11,17 +11,12 @@
 #include "tests/support/models.h"
 #include "tests/support/pairwise.h"
 #include "tests/support/random_plan.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { STEPS = 3, GLOBAL_BATCH = 24, RANKS_MAX = 12 };
 
@@ -161,12 +156,9 @@ static fsdp_saving saving_of(const char *const fates[2]) {
   return saving;
 }
 
-static void snapshot_done(void *argument) {
-  (void)argument;
-}
+static void snapshot_done(void *argument) {}
 
 static void begin_snapshot(const harness_config *config, fsdp_executor *executor, int rank, int step) {
-  (void)rank;
   if (config->plan.snapshot && step == 0) fsdp_executor_begin_snapshot(executor, snapshot_done, NULL);
 }
 
@@ -274,8 +266,7 @@ static void check_run(const char *run, const harness_config *config, const harne
   harness_free(result);
 }
 
-static void test_pairs(void **state) {
-  (void)state;
+TEST(test_pairs) {
   settings.value_count[MESH] = list_meshes();
   pairwise_choice *choices;
   int left_out, count = pairwise_choices(&settings, &choices, &left_out), every = test_stride(16);
@@ -292,8 +283,7 @@ static void test_pairs(void **state) {
 }
 
 // More rows than the head takes at a time: its loss and gradients are sums over chunks of them.
-static void test_chunks_of_the_head(void **state) {
-  (void)state;
+TEST(test_chunks_of_the_head) {
   harness_config plain = {.plan = harness_small_plan(1),
                           .steps = 2,
                           .lr = 3e-4f,
@@ -360,8 +350,7 @@ static harness_result *train_plain(harness_config config, bool in_fp32) {
   return result;
 }
 
-static void test_random(void **state) {
-  (void)state;
+TEST(test_random) {
   for (int n = cases_begin(test_draws(24, 4)); cases_run(__func__, n); n++) {
     harness_config config = draw(6000000, n, FSDP_F32);
     char run[1024];
@@ -391,8 +380,7 @@ static void compare_rounding(const char *run, const harness_result *mine, const 
     fail_msg("%s: gradients err by %.3g, on one rank by %.3g", run, found, rounding);
 }
 
-static void test_random_in_bf16(void **state) {
-  (void)state;
+TEST(test_random_in_bf16) {
   for (int n = cases_begin(test_draws(8, 1)); cases_run(__func__, n); n++) {
     harness_config config = draw(7000000, n, FSDP_BF16);
     char run[1024];
@@ -408,7 +396,6 @@ static void test_random_in_bf16(void **state) {
 }
 
 static int free_references(void **state) {
-  (void)state;
   for (int m = 0; m < MODELS; m++)
     for (int clip = 0; clip < 2; clip++)
       for (int documents = 0; documents < 2; documents++)
@@ -417,7 +404,5 @@ static int free_references(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_pairs), cmocka_unit_test(test_chunks_of_the_head),
-                                     cmocka_unit_test(test_random), cmocka_unit_test(test_random_in_bf16)};
-  return cmocka_run_group_tests(tests, NULL, free_references);
+  return run_all_tests(NULL, free_references);
 }

@@ -1,13 +1,8 @@
 // Of each measurement of the probe the median over sweeps counts, and what disturbs one sweep
 // is not seen.
 #include "runtime/probe/run.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <stdlib.h>
 
 #define COUNT 600
@@ -17,8 +12,7 @@ static double seconds_of(int i, int sweep) {
   return sweep == i % PROBE_SWEEPS_MAX ? 10.0 * COUNT : i + 0.25 * sweep;
 }
 
-static void test_median_of_each(void **state) {
-  (void)state;
+TEST(test_median_of_each) {
   probe_sweeps sweeps = {.wanted = PROBE_SWEEPS_MAX};
   for (; sweeps.sweep < sweeps.wanted; sweeps.sweep++) {
     sweeps.next = 0;
@@ -33,9 +27,4 @@ static void test_median_of_each(void **state) {
   }
   assert_int_equal(sweeps.count, COUNT);
   free(sweeps.seconds);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_median_of_each)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

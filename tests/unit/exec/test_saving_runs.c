@@ -5,14 +5,9 @@
 #include "tests/support/draws.h"
 #include "tests/support/harness.h"
 #include "tests/support/random_plan.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { STEPS = 2, RANKS_MAX = 6 };
 
@@ -52,8 +47,7 @@ static void compare(const harness_result *mine, const harness_result *kept, cons
   if (!harness_memory_as_planned(mine, message, sizeof message)) fail_msg("%s", message);
 }
 
-static void test_same_bits(void **state) {
-  (void)state;
+TEST(test_same_bits) {
   int fates[FSDP_FATE_OFFLOAD + 1] = {0}, bf16 = 0, several = 0;
   for (int n = cases_begin(test_draws(120, 16)); cases_run(__func__, n); n++) {
     harness_config config = {.plan = draw(n), .steps = STEPS, .lr = 1e-2f, .gradient_step = STEPS - 1};
@@ -71,9 +65,4 @@ static void test_same_bits(void **state) {
   print_message(
       "values of layers: %d kept, %d recomputed, %d offloaded; %d runs in bf16, %d on several ranks\n",
       fates[FSDP_FATE_KEEP], fates[FSDP_FATE_RECOMPUTE], fates[FSDP_FATE_OFFLOAD], bf16, several);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_bits)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

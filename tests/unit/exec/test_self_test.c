@@ -6,21 +6,15 @@
 #include "tests/support/draws.h"
 #include "tests/support/harness.h"
 #include "tests/support/models.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 static fsdp_plan_config preset(const char *name, int fsdp, int tensor, int context) {
   fsdp_plan_config config = harness_small_plan(fsdp);
-  fsdp_error error;
-  assert_int_equal(fsdp_model_preset(name, &config.model, &error), FSDP_OK);
+  config.model = model_of_preset(name);
   fsdp_mesh_resize(&config.mesh, FSDP_AXIS_TENSOR, tensor);
   fsdp_mesh_resize(&config.mesh, FSDP_AXIS_CONTEXT, context);
   config.sequence_parallel = true;
@@ -31,8 +25,7 @@ static fsdp_plan_config preset(const char *name, int fsdp, int tensor, int conte
 
 // ---- The twin
 
-static void test_mesh(void **state) {
-  (void)state;
+TEST(test_mesh) {
   static const struct {
     const char *model;
     int fsdp, tensor, context, expected[3];
@@ -57,8 +50,7 @@ static void test_mesh(void **state) {
 }
 
 // 7B at 1e8 wraps embedding, head, every MLP, and all attention with the model.
-static void test_wrap(void **state) {
-  (void)state;
+TEST(test_wrap) {
   fsdp_plan_config config = preset("llama2-7b", 4, 1, 1);
   config.wrap = (fsdp_wrap_policy){.kind = FSDP_WRAP_SIZE, .numel = 100000000};
   fsdp_plan *plan = plan_of_config(&config);
@@ -99,8 +91,7 @@ static bool names_fsdp(const fsdp_narrow *narrow, int layer) {
 }
 
 // Two layers of each kind: those that a line names lie otherwise, and those that are recomputed.
-static void test_layers(void **state) {
-  (void)state;
+TEST(test_layers) {
   static const struct {
     const char *recompute, *line;
     int prefetch, layers, recomputed;
@@ -135,8 +126,7 @@ static void test_layers(void **state) {
 
 // Rows of a rank are more than any chunk of a head has, where the plan's head has several and more is cut
 // than the batch.
-static void test_chunks(void **state) {
-  (void)state;
+TEST(test_chunks) {
   for (int i = 0; i < 3; i++) {
     fsdp_plan_config config = preset("llama2-7b", 2, i == 2 ? 1 : 2, i == 2 ? 1 : 2);
     config.batch = i == 1 ? 1 : 8;
@@ -170,8 +160,7 @@ static void check_passes(const char *run, const fsdp_plan_config *config, int pa
 }
 
 // Parameters of two layers, counted by hand: 9 of a Llama's, 3 more biases or 2 more norms, 12 of GPT-2's.
-static void test_families(void **state) {
-  (void)state;
+TEST(test_families) {
   static const struct {
     const char *model;
     int parameters;
@@ -187,8 +176,7 @@ static void test_families(void **state) {
   }
 }
 
-static void test_options(void **state) {
-  (void)state;
+TEST(test_options) {
   for (int i = 0; i < 5; i += test_stride(2)) {
     fsdp_plan_config config = preset("tiny", 4, 1, 1);
     fsdp_error error;
@@ -242,8 +230,7 @@ static fsdp_trial *try_plan(const fsdp_plan *plan, fault *f) {
 }
 
 // The first of a unit's parameters in the order of the backward, its step and both values are named.
-static void test_sum_counted_twice(void **state) {
-  (void)state;
+TEST(test_sum_counted_twice) {
   fsdp_plan_config config = harness_small_plan(4);
   config.wrap = (fsdp_wrap_policy){.kind = FSDP_WRAP_BLOCK};
   config.evaluation = true;
@@ -291,8 +278,7 @@ static void test_sum_counted_twice(void **state) {
 
 // Two trials by hand: what differs is named, a number that is none is no number that agrees, and gradients of
 // zero compare nothing.
-static void test_comparison(void **state) {
-  (void)state;
+TEST(test_comparison) {
   const fsdp_plan_config small = harness_small_plan(1);
   fsdp_graph *graph = fsdp_model_forward(&small.model, 1, 4);
   for (int kind = 0; kind < 9; kind++) {
@@ -338,8 +324,7 @@ static void test_comparison(void **state) {
 }
 
 // A plan that no pass made is told by its name, and its error has the status of options.
-static void test_message(void **state) {
-  (void)state;
+TEST(test_message) {
   fsdp_plan_config config = preset("tiny", 4, 1, 1);
   fsdp_plan *plan = plan_of_config(&config);
   fsdp_spec *spec = &plan->specs->params[0];
@@ -350,17 +335,4 @@ static void test_message(void **state) {
   assert_non_null(strstr(error.message, "--self-test: the narrow model cannot be planned: "));
   assert_non_null(strstr(error.message, "names axis fsdp twice"));
   fsdp_plan_destroy(plan);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_mesh),
-                                     cmocka_unit_test(test_wrap),
-                                     cmocka_unit_test(test_layers),
-                                     cmocka_unit_test(test_chunks),
-                                     cmocka_unit_test(test_families),
-                                     cmocka_unit_test(test_options),
-                                     cmocka_unit_test(test_sum_counted_twice),
-                                     cmocka_unit_test(test_comparison),
-                                     cmocka_unit_test(test_message)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

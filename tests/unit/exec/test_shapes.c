@@ -6,15 +6,10 @@
 #include "tests/support/draws.h"
 #include "tests/support/harness.h"
 #include "tests/support/models.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { STEPS = 2, GLOBAL_BATCH = 24 };
 
@@ -143,13 +138,7 @@ static void check_run(int run) {
   harness_free(result);
 }
 
-static void test_random_shapes(void **state) {
-  (void)state;
+TEST(test_random_shapes) {
   int runs = test_all() ? 2000 : test_draws(80, 10);
   for (int run = cases_begin(runs); cases_run(__func__, run); run++) check_run(run);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_shapes)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

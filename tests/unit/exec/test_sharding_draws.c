@@ -8,17 +8,12 @@
 #include "tests/support/draws.h"
 #include "tests/support/harness.h"
 #include "tests/support/random_plan.h"
+#include "tests/support/unit_test.h"
 
 #include <ctype.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { RANKS_MAX = 12, REASONS_MAX = 256 };
 enum { RULES_MAX = 96, OPERATORS_MAX = 4 };
@@ -499,18 +494,10 @@ static void try_draws(const char *test, uint64_t seed, int count, draw_sharding 
   free(t);
 }
 
-static void test_random_rules(void **state) {
-  (void)state;
+TEST(test_random_rules) {
   try_draws(__func__, 20000000, test_draws(320, 16), random_sharding_rules);
 }
 
-static void test_random_operators(void **state) {
-  (void)state;
+TEST(test_random_operators) {
   try_draws(__func__, 30000000, test_draws(120, 8), random_sharding_operators);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_rules),
-                                     cmocka_unit_test(test_random_operators)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

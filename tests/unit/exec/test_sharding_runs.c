@@ -4,16 +4,11 @@
 #include "tests/support/harness.h"
 
 #include "runtime/base/size.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { STEPS = 3, GLOBAL_BATCH = 48 };
 
@@ -47,8 +42,7 @@ static harness_config config_of(int data, int fsdp) {
   return config;
 }
 
-static void test_mixed_units(void **state) {
-  (void)state;
+TEST(test_mixed_units) {
   const fsdp_wrap_policy wraps[] = {
       {.kind = FSDP_WRAP_BLOCK}, {.kind = FSDP_WRAP_NONE}, {FSDP_WRAP_SIZE, 6000, NULL}};
   const fsdp_strategy strategies[] = {FSDP_FULL, FSDP_GRAD_OP, FSDP_NO, FSDP_HYBRID, FSDP_ZERO1};
@@ -83,8 +77,7 @@ static void test_mixed_units(void **state) {
 
 // In bf16 there are low-precision copies of some units and casts of others: the same training within its
 // precision.
-static void test_mixed_units_in_bf16(void **state) {
-  (void)state;
+TEST(test_mixed_units_in_bf16) {
   harness_config plain = config_of(1, 1);
   harness_result *reference = harness_train(&plain);
   for (int i = 0; i < 12; i += test_stride(5)) {
@@ -116,8 +109,7 @@ static void test_mixed_units_in_bf16(void **state) {
 }
 
 // A replicated unit beside sharded ones is read where its state is, as if none were sharded.
-static void test_replicated_units_are_not_gathered(void **state) {
-  (void)state;
+TEST(test_replicated_units_are_not_gathered) {
   harness_config config = config_of(2, 2);
   fsdp_sharding sharding = {.rules = rules, .rule_count = sizeof rules / sizeof *rules};
   config.plan.sharding = &sharding;
@@ -133,11 +125,4 @@ static void test_replicated_units_are_not_gathered(void **state) {
   }
   assert_true(gathered > 0);
   fsdp_plan_destroy(plan);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_mixed_units),
-                                     cmocka_unit_test(test_mixed_units_in_bf16),
-                                     cmocka_unit_test(test_replicated_units_are_not_gathered)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

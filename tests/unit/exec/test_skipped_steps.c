@@ -8,16 +8,11 @@
 #include "runtime/plan/mesh/boxes.h"
 #include "tests/support/draws.h"
 #include "tests/support/harness.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 // Under fsdp=5,tensor=2 shards begin inside a row of a matrix cut by columns.
 static const struct {
@@ -58,7 +53,6 @@ static void expect_equal_replicas(const harness_result *result) {
 
 // Moments are zero as at the start, and copies are the masters'.
 static void expect_untouched(const harness_config *config, fsdp_executor *executor, int rank) {
-  (void)rank;
   const fsdp_plan *plan = fsdp_executor_config_of(executor)->plan;
   for (int u = 0; u < plan->units->count; u++) {
     const fsdp_unit_state *state = &plan->unit_state[u];
@@ -124,8 +118,7 @@ static void check_skipped(int place, int mode) {
 }
 
 // Every mode at some places, and every place in some modes.
-static void test_skipped_steps_touch_nothing(void **state) {
-  (void)state;
+TEST(test_skipped_steps_touch_nothing) {
   for (int mode = 0; mode < MODES; mode += test_stride(5))
     for (int k = 0; k < 4; k += test_stride(4)) check_skipped((mode * 5 + k * 8) % PLACES, mode);
 }
@@ -141,7 +134,6 @@ static float gradient_of(uint64_t stream, int64_t element) {
 
 static void set_gradients(const harness_config *config, const fsdp_plan *plan, int rank, int unit,
                           const fsdp_view *operands) {
-  (void)config;
   int count;
   fsdp_shard_run *runs = fsdp_units_shard_runs(plan->units, plan->graph, unit, rank, &count);
   FSDP_CHECK(operands[0].dtype == FSDP_F32, "gradients in fp32");
@@ -165,7 +157,6 @@ static fsdp_status keep_moment(void *context, const fsdp_state_range *range, voi
                                fsdp_error *error) {
   const keeper *k = context;
   fsdp_axis_set replicas = k->units->units[range->unit].replica_axes;
-  (void)error;
   if (fsdp_mesh_group_of(&k->units->mesh, replicas, k->rank).rank != 0) return FSDP_OK;
   memcpy(moments[k->part][range->param] + range->first_elem, values,
          (size_t)range->numel * sizeof(fsdp_bf16));
@@ -173,7 +164,6 @@ static fsdp_status keep_moment(void *context, const fsdp_state_range *range, voi
 }
 
 static void keep_moments(const harness_config *config, fsdp_executor *executor, int rank) {
-  (void)config;
   fsdp_error error;
   for (int part = 0; part < 2; part++) {
     keeper k = {.units = fsdp_executor_config_of(executor)->plan->units, .rank = rank, .part = part};
@@ -231,8 +221,7 @@ static void expect_updated(const harness_result *result, const harness_config *c
   free(drawn);
 }
 
-static void test_rounding_depends_on_name_and_update(void **state) {
-  (void)state;
+TEST(test_rounding_depends_on_name_and_update) {
   for (int place = 0; place < PLACES; place++)
     for (int offload = 0; offload < 2; offload++) {
       if (test_sanitized() && offload != place % 2) continue;
@@ -254,12 +243,4 @@ static void test_rounding_depends_on_name_and_update(void **state) {
       for (int p = 0; p < graph->param_count; p++) free(moments[0][p]), free(moments[1][p]);
       fsdp_graph_destroy(graph);
     }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_skipped_steps_touch_nothing),
-      cmocka_unit_test(test_rounding_depends_on_name_and_update),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

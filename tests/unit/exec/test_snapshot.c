@@ -4,17 +4,12 @@
 #include "runtime/exec/state.h"
 #include "tests/support/draws.h"
 #include "tests/support/harness.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#include <cmocka.h>
 
 enum { RANKS_MAX = 6, UNITS_MAX = 16, SNAPSHOT_STEP = 1 };
 
@@ -53,26 +48,20 @@ static void free_copies(copies *all) {
 static atomic_int snapshot_count;
 
 static void count_snapshot(void *argument) {
-  (void)argument;
   snapshot_count++;
 }
 
 static void begin_snapshot(const harness_config *config, fsdp_executor *executor, int rank, int step) {
-  (void)config;
-  (void)rank;
   if (step == SNAPSHOT_STEP) fsdp_executor_begin_snapshot(executor, count_snapshot, NULL);
 }
 
 // Slow copies: updates that did not wait for them would change what they read.
 static void delay_copies(const harness_config *config, int rank, const fsdp_instr *instr) {
-  (void)config;
-  (void)rank;
   if (instr->kind == FSDP_INSTR_D2H && instr->unit >= 0)
     nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
 }
 
 static void keep_snapshot(const harness_config *config, fsdp_executor *executor, int rank) {
-  (void)config;
   const fsdp_plan *plan = fsdp_executor_config_of(executor)->plan;
   assert_true(plan->units->count <= UNITS_MAX);
   for (int u = 0; u < plan->units->count; u++) {
@@ -89,7 +78,6 @@ static void keep_snapshot(const harness_config *config, fsdp_executor *executor,
 
 // The slices that the snapshot should have: read from the state when no stream runs.
 static void keep_slices(const harness_config *config, fsdp_executor *executor, int rank) {
-  (void)config;
   const fsdp_plan *plan = fsdp_executor_config_of(executor)->plan;
   for (int u = 0; u < plan->units->count; u++) {
     const fsdp_unit *unit = &plan->units->units[u];
@@ -126,8 +114,7 @@ static void train(const harness_config *config) {
   harness_free(result);
 }
 
-static void test_a_snapshot_is_of_one_step(void **state) {
-  (void)state;
+TEST(test_a_snapshot_is_of_one_step) {
   for (size_t place = 0; place < sizeof places / sizeof *places; place++) {
     for (int kind = 0; kind < 4; kind++) {
       if (test_sanitized() && kind != (int)place % 4) continue;
@@ -170,8 +157,7 @@ static void hold_copies(const harness_config *config, int rank, const fsdp_instr
 }
 
 // A step's loss and norm come to the host while copies of a snapshot are still to be made.
-static void test_results_pass_a_snapshot(void **state) {
-  (void)state;
+TEST(test_results_pass_a_snapshot) {
   for (size_t place = 0; place < sizeof places / sizeof *places; place++) {
     if (test_sanitized() && place % 4) continue;
     for (int offload = 0; offload < 2; offload++) {
@@ -188,8 +174,7 @@ static void test_results_pass_a_snapshot(void **state) {
 }
 
 // What replicas load by slices and exchange trains as what each of them loads whole, copies included.
-static void test_slices_are_completed(void **state) {
-  (void)state;
+TEST(test_slices_are_completed) {
   for (size_t place = 0; place < sizeof places / sizeof *places; place++) {
     for (int kind = 0; kind < 4; kind++) {
       if (test_sanitized() && kind != (int)place % 4) continue;
@@ -207,13 +192,4 @@ static void test_slices_are_completed(void **state) {
       harness_free(sliced);
     }
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_a_snapshot_is_of_one_step),
-      cmocka_unit_test(test_results_pass_a_snapshot),
-      cmocka_unit_test(test_slices_are_completed),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

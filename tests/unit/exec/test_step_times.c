@@ -1,13 +1,8 @@
 // Times of the newest steps: a device with queues, whose timestamps are given by hand, and the host's clock.
 #include "runtime/exec/step_times.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 // Seconds from nanoseconds and back, far from the clock's beginning.
 #define assert_near(a, b) assert_true(fabs((a) - (b)) < 1e-6)
@@ -35,18 +30,14 @@ static double now_ms, slots_ms[256];
 static int reserved, taken;
 
 static void reserve(fsdp_device *device, int count) {
-  (void)device;
   reserved = count;
 }
 static void timestamp(fsdp_device *device, const fsdp_stream_context *context, int slot) {
-  (void)device;
-  (void)context;
   assert_true(slot >= 0 && slot < reserved);
   slots_ms[slot] = now_ms;
   taken++;
 }
 static double timestamp_ms(fsdp_device *device, int from, int to) {
-  (void)device;
   return slots_ms[to] - slots_ms[from];
 }
 static const fsdp_device_table table = {.name = "by hand",
@@ -115,8 +106,7 @@ static void assert_phases(const fsdp_step_times *times, int64_t step) {
 }
 
 // The part of a step that a program with collectives exposes, from the few timestamps that it needs.
-static void test_few_timestamps(void **state) {
-  (void)state;
+TEST(test_few_timestamps) {
   fsdp_program *program = make_program(true);
   fsdp_device device = {.table = &table};
   fsdp_step_times *times =
@@ -145,8 +135,7 @@ static void test_few_timestamps(void **state) {
 }
 
 // Traced steps have every instruction, on the clock that the best woken step of them shows.
-static void test_traced_steps(void **state) {
-  (void)state;
+TEST(test_traced_steps) {
   const double late_ms[] = {0, 0.5, 3, 1, 7, 7};
   fsdp_program *program = make_program(true);
   fsdp_device device = {.table = &table};
@@ -183,8 +172,7 @@ static void test_traced_steps(void **state) {
 }
 
 // Without collectives phases alone are timed.
-static void test_no_collectives(void **state) {
-  (void)state;
+TEST(test_no_collectives) {
   fsdp_program *program = make_program(false);
   fsdp_device device = {.table = &table};
   taken = 0;
@@ -200,8 +188,7 @@ static void test_no_collectives(void **state) {
 }
 
 // On threads every instruction is timed: busy times by stream and by op.
-static void test_threads(void **state) {
-  (void)state;
+TEST(test_threads) {
   static const fsdp_device_table threads = {.name = "threads"};
   fsdp_program *program = make_program(true);
   fsdp_device device = {.table = &threads};
@@ -223,14 +210,4 @@ static void test_threads(void **state) {
   assert_near(sums.phase_ms[FSDP_PHASE_UPDATE], 20);
   fsdp_step_times_destroy(times);
   fsdp_program_destroy(program);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_few_timestamps),
-      cmocka_unit_test(test_traced_steps),
-      cmocka_unit_test(test_no_collectives),
-      cmocka_unit_test(test_threads),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,16 +17,11 @@
 #include "tests/support/harness.h"
 
 #include "runtime/base/check.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { STEPS = 3, GLOBAL_BATCH = 96, SETTINGS = 6 };
 
@@ -210,7 +205,6 @@ static void test_agree(void **state) {
 
 // Initial weights are the same bits whatever the sharding.
 static void test_initial_weights(void **state) {
-  (void)state;
   harness_result *reference = NULL;
   for (int i = 0; i < PLACES; i += test_stride(5)) {
     choice c = {{i, i % 4, i % 2, 0, 1, 0}};
@@ -234,7 +228,6 @@ static void test_initial_weights(void **state) {
 
 // bf16 parameters, gradients and states: different rounding, but the same training within its precision.
 static void test_bf16_stays_close(void **state) {
-  (void)state;
   harness_result *reference = reference_run();
   for (int i = 0; i < PLACES; i += test_stride(5)) {
     choice c = {{i, i % 4, i / 2 % 2, i % 2, 1, i % 3}};
@@ -264,7 +257,6 @@ static void test_bf16_stays_close(void **state) {
 // N 2^-9 bounds the difference of a tensor's norm, and of all together. The losses of the first step are made
 // before any gradient.
 static void test_sums_in_bf16(void **state) {
-  (void)state;
   for (int count = 2; count <= (test_sanitized() ? 4 : 32); count *= 2) {
     choice c = {{count == 8 ? 10 : 0, 1, 0, 0, 1, 1}}; // full, or no
     harness_config config = config_of(&c);
@@ -296,7 +288,6 @@ static void test_sums_in_bf16(void **state) {
 // of a micro-batch's gradient, leave 2.9e-3 to 4.0e-3 of the sum; a sum that is itself kept in bf16 is
 // rounded 31 times more and is off by 6.7e-3 or more.
 static void test_micro_batches_are_summed_in_fp32(void **state) {
-  (void)state;
   const place sharded[] = {
       {FSDP_FULL, 1, 2}, {FSDP_GRAD_OP, 1, 2}, {FSDP_NO, 2, 1}, {FSDP_HYBRID, 2, 2}, {FSDP_ZERO1, 1, 2}};
   for (int i = 0; i < 5; i += test_stride(3)) {
@@ -324,7 +315,6 @@ static void test_micro_batches_are_summed_in_fp32(void **state) {
 // A limit that nothing reaches clips nothing: the same bits as without clipping, where updates follow their
 // reductions and take the scalar 1 for the factor.
 static void test_clipping_nothing_changes_nothing(void **state) {
-  (void)state;
   for (int i = 0; i < 8; i += test_stride(3)) {
     harness_result *results[2];
     for (int clips = 0; clips < 2; clips++) {

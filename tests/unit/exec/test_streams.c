@@ -5,13 +5,7 @@
 #include "tests/support/draws.h"
 #include "tests/support/models.h"
 #include "tests/support/random_plan.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/support/unit_test.h"
 
 static int configs(void) {
   return test_draws(200, 40);
@@ -41,8 +35,7 @@ static void check_instr(const fsdp_program *program, int position, bool snapshot
   *copies += snapshot;
 }
 
-static void test_streams(void **state) {
-  (void)state;
+TEST(test_streams) {
   int ops = 0, copies = 0;
   for (int seed = cases_begin(configs()); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = 80000 + (uint64_t)seed};
@@ -58,9 +51,4 @@ static void test_streams(void **state) {
   }
   assert_true(ops > configs());
   assert_true(copies > configs());
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_streams)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,14 +3,10 @@
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 #include "tests/support/kernel_case.h"
+#include "tests/support/unit_test.h"
 
 #include <float.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 
 enum { COUNT = 1001 };
 
@@ -29,8 +25,7 @@ static double update_of(reference *r, int i, double grad, int t) {
 
 // 1 - beta2 of a beta2 in fp32 is off by 1e-3 at 0.99999 and by 1e-2 at 0.999999; what is tolerated is the
 // rounding of the states and of four fp32 constants.
-static void test_decay_rates_near_one(void **state) {
-  (void)state;
+TEST(test_decay_rates_near_one) {
   static const double rates[][2] = {{0.9, 0.999}, {0.9, 0.99999}, {0.9, 0.999999}, {0.99999, 0.9999999}};
   for (size_t k = 0; k < sizeof rates / sizeof *rates; k++) {
     reference r = {.beta1 = rates[k][0], .beta2 = rates[k][1], .lr = 0.125, .eps = 1e-8};
@@ -59,8 +54,7 @@ static void test_decay_rates_near_one(void **state) {
 }
 
 // A factor that says skip leaves the bits of every state and of the copy, whatever the gradients are.
-static void test_skip_touches_nothing(void **state) {
-  (void)state;
+TEST(test_skip_touches_nothing) {
   static const fsdp_dtype kinds[][3] = {{FSDP_F32, FSDP_F32, FSDP_F32},
                                         {FSDP_F32, FSDP_F32, FSDP_BF16},
                                         {FSDP_BF16, FSDP_BF16, FSDP_F32},
@@ -91,8 +85,7 @@ static void test_skip_touches_nothing(void **state) {
 
 // Runs that do not decay, of all lengths, also across the blocks and chunks in which a kernel works: with
 // gradients of zero and moments of zero a step is the decay alone.
-static void test_some_decay(void **state) {
-  (void)state;
+TEST(test_some_decay) {
   enum { ELEMS = 40000, RUNS = 40 };
   for (int bf16 = 0; bf16 < 2; bf16++) {
     const fsdp_op_attrs attrs = {
@@ -126,8 +119,7 @@ static void test_some_decay(void **state) {
 }
 
 // Which norms are skipped: what is no number or infinite always, and what is above the limit.
-static void test_which_norms_skip(void **state) {
-  (void)state;
+TEST(test_which_norms_skip) {
   static const struct {
     float sum, limit;
     bool skips;
@@ -152,14 +144,4 @@ static void test_which_norms_skip(void **state) {
     assert_int_equal(FSDP_NORM_SKIPS((float)norm, cases[i].limit), cases[i].skips); // what the host sees
     kernel_case_free(&c);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_decay_rates_near_one),
-      cmocka_unit_test(test_skip_touches_nothing),
-      cmocka_unit_test(test_some_decay),
-      cmocka_unit_test(test_which_norms_skip),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,19 +3,14 @@
 // (test_no_nvidia.py).
 #include "kernels/kernels.h"
 #include "runtime/comm/comm_nccl.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static const struct library {
   const char *title, *file, *instead;

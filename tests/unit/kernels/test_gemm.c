@@ -7,15 +7,11 @@
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"
 #include "tests/support/draws.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 // Memory whose last byte is that of a page, before one that cannot be read.
 typedef struct guarded {
@@ -154,8 +150,7 @@ static void run_all(fsdp_dtype ab, fsdp_dtype c) {
 
 // Products that several threads share: cut by columns and by rows, with ends that are not whole. The last two
 // are bf16 results of which a library must not be given more than it can sum in the scratch.
-static void test_products_in_tasks(void **state) {
-  (void)state;
+TEST(test_products_in_tasks) {
   if (test_sanitized()) skip(); // the same code as above on more numbers
   static const int64_t large[][3] = {{300, 1000, 512}, {611, 500, 768}, {300, 5000, 24}, {5000, 300, 24}};
   fsdp_pool *pools[2] = {fsdp_pool_create(1), fsdp_pool_create(3)};
@@ -169,29 +164,24 @@ static void test_products_in_tasks(void **state) {
   for (int i = 0; i < 2; i++) fsdp_pool_destroy(pools[i]);
 }
 
-static void test_fp32(void **state) {
-  (void)state;
+TEST(test_fp32) {
   run_all(FSDP_F32, FSDP_F32);
 }
 
-static void test_bf16_to_fp32(void **state) {
-  (void)state;
+TEST(test_bf16_to_fp32) {
   run_all(FSDP_BF16, FSDP_F32);
 }
 
-static void test_bf16(void **state) {
-  (void)state;
+TEST(test_bf16) {
   run_all(FSDP_BF16, FSDP_BF16);
 }
 
-static void test_fp32_to_bf16(void **state) {
-  (void)state;
+TEST(test_fp32_to_bf16) {
   run_all(FSDP_F32, FSDP_BF16);
 }
 
 // The built-in product of every instruction set level, whichever product this build prefers.
-static void test_builtin(void **state) {
-  (void)state;
+TEST(test_builtin) {
   int levels;
   const fsdp_cpu_isa *const *list = fsdp_cpu_isa_list(&levels);
   void *scratch = aligned_alloc(64, FSDP_PRODUCT_SCRATCH_BYTES);
@@ -209,8 +199,7 @@ static void test_builtin(void **state) {
 }
 
 // The library of this build, although the built-in product may be preferred to it.
-static void test_library(void **state) {
-  (void)state;
+TEST(test_library) {
   if (!fsdp_gemm_library_name()) return;
   void *scratch = aligned_alloc(64, FSDP_POOL_SCRATCH_BYTES);
   for (int s = 0; s < SHAPES; s++)
@@ -325,8 +314,7 @@ static void check_group(group *g, int64_t count) {
 }
 
 // Gemm 1 has more than all others, 2 none, and there are more than a call has under way.
-static void test_groups(void **state) {
-  (void)state;
+TEST(test_groups) {
   enum { COUNT = 300 };
   int64_t ends[COUNT], rows = 0;
   for (int e = 0; e < COUNT; e++) ends[e] = rows += e == 1 ? 700 : e == 2 ? 0 : 1 + e % 3;
@@ -347,24 +335,8 @@ static void test_groups(void **state) {
   free(order);
 }
 
-static void test_names(void **state) {
-  (void)state;
+TEST(test_names) {
   assert_string_equal(fsdp_gemm_library(FSDP_BF16),
                       fsdp_gemm_native_bf16() ? fsdp_gemm_library_name() : "built-in");
   assert_true(strlen(fsdp_gemm_library(FSDP_F32)) > 0);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_products_in_tasks),
-      cmocka_unit_test(test_fp32),
-      cmocka_unit_test(test_bf16_to_fp32),
-      cmocka_unit_test(test_bf16),
-      cmocka_unit_test(test_fp32_to_bf16),
-      cmocka_unit_test(test_builtin),
-      cmocka_unit_test(test_library),
-      cmocka_unit_test(test_groups),
-      cmocka_unit_test(test_names),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,13 +3,9 @@
 #include "runtime/base/random.h"
 #include "tests/support/draws.h"
 #include "tests/support/kernel_case.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 
 static double tolerance(fsdp_dtype dtype) {
   return dtype == FSDP_F32 ? 1e-5 : 1e-2;
@@ -166,8 +162,7 @@ static void check_forward(heads h, fsdp_dtype dtype) {
   free(wide);
 }
 
-static void test_attention(void **state) {
-  (void)state;
+TEST(test_attention) {
   for (int d = 0; d < 2; d++)
     for (int s = 0; s < SHAPES; s += test_stride(3)) check_forward(heads_of(shapes[s]), dtypes[d]);
 }
@@ -190,22 +185,19 @@ static void check_backward(heads h, fsdp_dtype dtype) {
   free(o_values), free(lse_values);
 }
 
-static void test_attention_backward(void **state) {
-  (void)state;
+TEST(test_attention_backward) {
   for (int d = 0; d < 2; d++)
     for (int s = 0; s < SHAPES; s += test_stride(3)) check_backward(heads_of(shapes[s]), dtypes[d]);
 }
 
 // More keys than a task holds gradients of at a time, which are 128 of these (attention_backward.c).
-static void test_attention_backward_ranges(void **state) {
-  (void)state;
+TEST(test_attention_backward_ranges) {
   static const int64_t wide[] = {1, 300, 1, 1, 1000};
   for (int d = 0; d < 2; d += test_stride(2)) check_backward(heads_of(wide), dtypes[d]);
 }
 
 // Windows below, at and above a block, and around the length of the sequence.
-static void test_windows(void **state) {
-  (void)state;
+TEST(test_windows) {
   for (int s = 0; s < WINDOW_SHAPES; s += test_stride(2)) {
     heads h = heads_of(window_shapes[s]);
     const int64_t windows[] = {1, 2, 20, 63, 64, 65, 130, h.T - 1, h.T, h.T + 1};
@@ -219,8 +211,7 @@ static void test_windows(void **state) {
 }
 
 // Gradients of more keys than a task holds at a time: a query's first range of keys need not be the first.
-static void test_window_ranges(void **state) {
-  (void)state;
+TEST(test_window_ranges) {
   static const int64_t windows[] = {1, 64, 65, 200, 299};
   heads h = heads_of((const int64_t[]){1, 300, 1, 1, 1000});
   for (size_t w = 0; w < sizeof windows / sizeof *windows; w += (size_t)test_stride(3)) {
@@ -230,8 +221,7 @@ static void test_window_ranges(void **state) {
 }
 
 // Probabilities are dropped after their sum was taken; a few rows drop none.
-static void test_dropout(void **state) {
-  (void)state;
+TEST(test_dropout) {
   for (int s = 0; s < SHAPES; s += test_stride(3)) {
     if (shapes[s][1] * shapes[s][2] * shapes[s][4] > 30000) continue; // the reference's factors take time
     heads h = heads_of(shapes[s]);
@@ -264,8 +254,7 @@ static double *draw_starts(heads h, int64_t mean, uint64_t seed) {
 }
 
 // Documents shorter and longer than a block of queries, alone and with windows shorter and longer than they.
-static void test_documents(void **state) {
-  (void)state;
+TEST(test_documents) {
   for (int s = 0; s < WINDOW_SHAPES; s++) {
     heads h = heads_of(window_shapes[s]);
     const int64_t means[] = {1, 3, 20, 90, 250}, windows[] = {0, 2, 40, 150};
@@ -283,8 +272,7 @@ static void test_documents(void **state) {
 }
 
 // Gradients of more keys than a task holds at a time.
-static void test_document_ranges(void **state) {
-  (void)state;
+TEST(test_document_ranges) {
   heads h = heads_of((const int64_t[]){1, 300, 1, 1, 1000});
   for (int64_t mean = 5; mean < 400; mean *= 5 * test_stride(3)) {
     double *starts = draw_starts(h, mean, 5);
@@ -336,8 +324,7 @@ static void free_results(results *r) {
 }
 
 // A window that hides nothing: the bits of none.
-static void test_window_of_all(void **state) {
-  (void)state;
+TEST(test_window_of_all) {
   heads h = heads_of((const int64_t[]){1, 100, 2, 1, 20});
   results none = run_both(h, -1, 0);
   for (h.window = h.T; h.window <= h.T + 1; h.window++) {
@@ -353,8 +340,7 @@ static void test_window_of_all(void **state) {
 }
 
 // A query that sees itself alone: nothing depends on the scores, whatever is rounded, and d_v is d_o.
-static void test_window_of_one(void **state) {
-  (void)state;
+TEST(test_window_of_one) {
   heads h = heads_of((const int64_t[]){1, 100, 6, 6, 13});
   h.window = 1;
   results r = run_both(h, -1, 0);
@@ -372,8 +358,7 @@ static void test_window_of_one(void **state) {
 
 // Tiles out of the window are not computed: a NaN in a key or a query's gradient spreads over the tiles that
 // see some of it, and no further.
-static void test_tiles_before_window(void **state) {
-  (void)state;
+TEST(test_tiles_before_window) {
   heads h = heads_of((const int64_t[]){1, 512, 2, 1, 20});
   h.window = 70;
   int64_t far = 64 + h.window + 64, width = h.H * h.D; // tiles of 64 queries, of 64 keys
@@ -388,8 +373,7 @@ static void test_tiles_before_window(void **state) {
 }
 
 // One document in each sequence: the bits of none.
-static void test_one_document(void **state) {
-  (void)state;
+TEST(test_one_document) {
   heads h = heads_of((const int64_t[]){1, 100, 2, 1, 20});
   results none = run_both(h, -1, 0);
   double *starts = fsdp_alloc_zeroed((size_t)h.T, sizeof *starts);
@@ -406,8 +390,7 @@ static void test_one_document(void **state) {
 
 // Tiles of other documents are not computed: a NaN in the first document's key spreads over the tiles that
 // see some of that document, and no further.
-static void test_tiles_before_document(void **state) {
-  (void)state;
+TEST(test_tiles_before_document) {
   heads h = heads_of((const int64_t[]){1, 512, 2, 1, 20});
   double *starts = fsdp_alloc_zeroed((size_t)h.T, sizeof *starts);
   int64_t second = 150, far = 192, width = h.H * h.D; // whole tiles of the second document begin there
@@ -445,28 +428,7 @@ static void check_reference(int64_t window) {
   free(qkv), free(d_o), free(o), free(lse), free(d_qkv);
 }
 
-static void test_reference_slope(void **state) {
-  (void)state;
+TEST(test_reference_slope) {
   check_reference(0);
   check_reference(2);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_attention),
-      cmocka_unit_test(test_attention_backward),
-      cmocka_unit_test(test_attention_backward_ranges),
-      cmocka_unit_test(test_windows),
-      cmocka_unit_test(test_window_ranges),
-      cmocka_unit_test(test_window_of_all),
-      cmocka_unit_test(test_window_of_one),
-      cmocka_unit_test(test_tiles_before_window),
-      cmocka_unit_test(test_dropout),
-      cmocka_unit_test(test_documents),
-      cmocka_unit_test(test_document_ranges),
-      cmocka_unit_test(test_one_document),
-      cmocka_unit_test(test_tiles_before_document),
-      cmocka_unit_test(test_reference_slope),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,15 +1,8 @@
 // Columns taken out of wider rows and put into them, against plain loops over elements.
 #include "tests/support/kernel_case.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cmocka.h>
 
 static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16};
 
@@ -35,8 +28,7 @@ static kernel_range hull(const shape *s, int64_t first, int64_t count) {
   return (kernel_range){s->offset + first, (s->B * s->T - 1) * s->stride + count};
 }
 
-static void test_take(void **state) {
-  (void)state;
+TEST(test_take) {
   static const shape shapes[] = {
       {1, 1, 1, 0, 1, 0, 1, 0},      {3, 5, 40, 8, 24, 8, 8, 0},   // within the slice
       {2, 7, 41, 3, 29, 13, 5, 0},   {2, 3, 40, 8, 24, 16, 16, 0}, // half is padding
@@ -60,8 +52,7 @@ static void test_take(void **state) {
 }
 
 // Columns whose index in all ranks' is at the extent or above it are zero.
-static void test_mask(void **state) {
-  (void)state;
+TEST(test_mask) {
   static const int64_t shapes[][5] = {// B, T, columns, first, extent
                                       {1, 1, 1, 0, 1},    {2, 3, 8, 16, 21},  {3, 5, 33, 33, 34},
                                       {2, 2, 16, 48, 40}, {1, 7, 24, 24, 48}, {2, 300, 40, 0, 39}};
@@ -108,8 +99,7 @@ static void join(fsdp_op_kind kind, const shape *s, fsdp_dtype dtype, bool adds)
   kernel_case_check(&c);
 }
 
-static void test_put_and_join(void **state) {
-  (void)state;
+TEST(test_put_and_join) {
   for (int d = 0; d < 2; d++)
     for (int adds = 0; adds < 2; adds++)
       for (int i = 0; i < JOINED; i++) {
@@ -118,8 +108,7 @@ static void test_put_and_join(void **state) {
       }
 }
 
-static void test_split(void **state) {
-  (void)state;
+TEST(test_split) {
   for (int d = 0; d < 2; d++)
     for (int i = 0; i < JOINED; i++) {
       const shape *s = &joined[i];
@@ -135,28 +124,22 @@ static void test_split(void **state) {
     }
 }
 
-// A broken invariant aborts; in a child, whose message is of no interest.
-static void expect_abort(fsdp_op_kind kind, const shape *s, int64_t parts) {
-  pid_t child = fork();
-  assert_true(child >= 0);
-  if (child == 0) {
-    if (!freopen("/dev/null", "w", stderr)) _exit(1);
-    bool out = kind == FSDP_OP_TAKE_COLUMNS || kind == FSDP_OP_SPLIT_COLUMNS;
-    kernel_case c = kernel_case_of(kind, attrs_of(s), 0);
-    for (int i = 0; i < 2; i++) {
-      int64_t columns = (i == 0) == out ? s->stride : parts * s->part;
-      kernel_case_input(&c, FSDP_F32, s->B * s->T * columns, i == 0 ? FSDP_READ : FSDP_WRITE, NULL);
-    }
-    kernel_case_run(&c);
-    _exit(0);
-  }
-  int status;
-  assert_int_equal(waitpid(child, &status, 0), child);
-  assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+static void run(void *c) {
+  kernel_case_run(c);
 }
 
-static void test_refused(void **state) {
-  (void)state;
+static void expect_abort(fsdp_op_kind kind, const shape *s, int64_t parts) {
+  bool out = kind == FSDP_OP_TAKE_COLUMNS || kind == FSDP_OP_SPLIT_COLUMNS;
+  kernel_case c = kernel_case_of(kind, attrs_of(s), 0);
+  for (int i = 0; i < 2; i++) {
+    int64_t columns = (i == 0) == out ? s->stride : parts * s->part;
+    kernel_case_input(&c, FSDP_F32, s->B * s->T * columns, i == 0 ? FSDP_READ : FSDP_WRITE, NULL);
+  }
+  assert_true(aborts(run, &c));
+  kernel_case_free(&c);
+}
+
+TEST(test_refused) {
   expect_abort(FSDP_OP_TAKE_COLUMNS, &(shape){1, 2, 10, 4, 6, -1, 2, 0}, 1);
   expect_abort(FSDP_OP_PUT_COLUMNS, &(shape){1, 2, 10, 4, 6, 0, 7, 0}, 1);
   expect_abort(FSDP_OP_PUT_COLUMNS, &(shape){1, 2, 10, 4, 6, 0, 5, 0}, 1);
@@ -166,8 +149,7 @@ static void test_refused(void **state) {
 }
 
 // Of wide rows, only the slice counts as moved.
-static void test_work(void **state) {
-  (void)state;
+TEST(test_work) {
   fsdp_op_attrs attrs = attrs_of(&(shape){2, 5, 64, 8, 24, 16, 16, 2});
   const double wide = 10 * 64 * 2, part = 10 * 16 * 2;
   fsdp_op_extent out[] = {{FSDP_BF16, FSDP_READ, (int64_t)wide}, {FSDP_BF16, FSDP_WRITE, (int64_t)part}};
@@ -180,12 +162,4 @@ static void test_work(void **state) {
   attrs.first_index = 40; // padding alone
   out[1].bytes /= 2;
   assert_true(fsdp_op_work_of(FSDP_OP_TAKE_COLUMNS, &attrs, out, 2).bytes == part);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_take),  cmocka_unit_test(test_mask),    cmocka_unit_test(test_put_and_join),
-      cmocka_unit_test(test_split), cmocka_unit_test(test_refused), cmocka_unit_test(test_work),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

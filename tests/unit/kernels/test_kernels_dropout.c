@@ -4,19 +4,14 @@
 #include "runtime/base/random.h"
 #include "tests/support/draws.h"
 #include "tests/support/kernel_case.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 
 static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16};
 
 // The generator's known answers (Random123's kat_vectors).
-static void test_reference(void **state) {
-  (void)state;
+TEST(test_reference) {
   uint32_t words[4];
   reference_philox(7, (const uint32_t[4]){0}, (const uint32_t[2]){0}, words);
   assert_true(words[0] == 0x5f6fb709 && words[1] == 0x0d893f64 && words[2] == 0x4f121f81 &&
@@ -70,8 +65,7 @@ static void check(part p, double rate, fsdp_dtype dtype, bool backward) {
   free(draws);
 }
 
-static void test_elements(void **state) {
-  (void)state;
+TEST(test_elements) {
   static const part parts[] = {{9, 80, 0, 0, 9},  {5, 1, 3, 0, 9},      {3, 67, 2, 5, 20},
                                {4, 64, 0, 64, 4}, {2, 1000, 1, 333, 3}, {20, 3, 0, 62, 20}};
   static const double rates[] = {0, 0.1, 0.5, 0.999};
@@ -82,8 +76,7 @@ static void test_elements(void **state) {
 }
 
 // Of 400,000 elements a rate within four standard deviations; neighbours, rows and ops are independent.
-static void test_rate(void **state) {
-  (void)state;
+TEST(test_rate) {
   static const double rates[] = {0.01, 0.1, 0.5, 0.9};
   enum { ROWS = 400, COLUMNS = 1000 };
   for (int r = 0; r < 4; r++) {
@@ -110,8 +103,7 @@ static void test_rate(void **state) {
 }
 
 // Every one of seed, step, sequence and position changes a row's words.
-static void test_rows(void **state) {
-  (void)state;
+TEST(test_rows) {
   int32_t words[5][2];
   fsdp_dropout_row(1, 2, 3, 4, words[0]);
   fsdp_dropout_row(2, 2, 3, 4, words[1]);
@@ -123,8 +115,7 @@ static void test_rows(void **state) {
 }
 
 // What is dropped is 0 even if it was not a number: a padding row of another rank's may be anything.
-static void test_not_a_number(void **state) {
-  (void)state;
+TEST(test_not_a_number) {
   enum { COLUMNS = 64 };
   const fsdp_op_attrs attrs = {
       .batch = 1, .seq = 1, .channels = COLUMNS, .dropout = 0.5f, .drop_key = 9, .draws = 1};
@@ -138,11 +129,4 @@ static void test_not_a_number(void **state) {
   for (int i = 0; i < COLUMNS; i++) zeros += kernel_value(&c.operands[0], i) == 0;
   assert_true(zeros > COLUMNS / 4 && zeros < 3 * COLUMNS / 4);
   kernel_case_free(&c);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_reference), cmocka_unit_test(test_elements),
-                                     cmocka_unit_test(test_rate), cmocka_unit_test(test_rows),
-                                     cmocka_unit_test(test_not_a_number)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

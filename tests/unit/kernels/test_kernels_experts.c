@@ -3,15 +3,11 @@
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 #include "tests/support/kernel_case.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { N = 11, E = 6, K = 3, C = 19, I = 13, U = N * K, EMPTY = 4 };
 static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16};
@@ -128,8 +124,7 @@ static void add_bias(kernel_case *c) {
   kernel_case_input(c, FSDP_I32, N, FSDP_READ, real);
 }
 
-static void test_route(void **state) {
-  (void)state;
+TEST(test_route) {
   for (int t = 0; t < 2 * ROUTERS; t++) {
     const router_case *r = &routers[t / 2];
     kernel_case c = kernel_case_of(r->biased ? FSDP_OP_ROUTE_BIASED : FSDP_OP_ROUTE, router_attrs(r), 1e-6);
@@ -148,8 +143,7 @@ static void test_route(void **state) {
 }
 
 // Columns of a wider matrix say where a row goes, and every third row chooses by itself.
-static void test_given(void **state) {
-  (void)state;
+TEST(test_given) {
   enum { OFFSET = 2, STRIDE = OFFSET + K + 1 };
   for (int t = 0; t < ROUTERS; t++) {
     const router_case *r = &routers[t];
@@ -179,8 +173,7 @@ static void test_given(void **state) {
 }
 
 // By central differences; written, and added to.
-static void test_route_backward(void **state) {
-  (void)state;
+TEST(test_route_backward) {
   for (int t = 0; t < 4 * ROUTERS; t++) {
     const router_case *r = &routers[t / 4];
     kernel_case c = kernel_case_of(FSDP_OP_ROUTE_BACKWARD, router_attrs(r), t % 2 ? 1e-2 : 2e-5);
@@ -215,8 +208,7 @@ static void test_route_backward(void **state) {
   }
 }
 
-static void test_balance(void **state) {
-  (void)state;
+TEST(test_balance) {
   enum { P = 1500 };
   double load[P], bias[P], zeros[P] = {0}, scalars[FSDP_SCALAR_COUNT] = {0};
   for (int i = 0; i < P; i++) load[i] = i % 5 - 2, bias[i] = i % 7 - 3;
@@ -236,8 +228,7 @@ static void test_balance(void **state) {
 
 // ---- An expert that every row goes to
 
-static void test_shared(void **state) {
-  (void)state;
+TEST(test_shared) {
   for (int t = 0; t < 2; t++) {
     kernel_case c = kernel_case_of(FSDP_OP_SHARED_GATE, attrs, t ? 1e-2 : 1e-6);
     const double *y = kernel_case_input(&c, dtypes[t], N * C, FSDP_READ, NULL);
@@ -254,8 +245,7 @@ static void test_shared(void **state) {
   }
 }
 
-static void test_shared_backward(void **state) {
-  (void)state;
+TEST(test_shared_backward) {
   for (int t = 0; t < 2; t++) {
     kernel_case c = kernel_case_of(FSDP_OP_SHARED_GATE_BACKWARD, attrs, t ? 1e-2 : 1e-5);
     const double *d_gated = kernel_case_input(&c, dtypes[t], N * C, FSDP_READ, NULL);
@@ -275,8 +265,7 @@ static void test_shared_backward(void **state) {
 }
 
 // A row whose scores are not numbers still goes to different experts: no expert has more rows than there are.
-static void test_not_finite(void **state) {
-  (void)state;
+TEST(test_not_finite) {
   double logits[N * E];
   for (int i = 0; i < N * E; i++) logits[i] = i % 2 ? NAN : 1;
   kernel_case c = kernel_case_of(FSDP_OP_ROUTE, attrs, 0);
@@ -322,8 +311,7 @@ static routing draw_routing(void) {
   return r;
 }
 
-static void test_order(void **state) {
-  (void)state;
+TEST(test_order) {
   const routing r = draw_routing();
   kernel_case c = kernel_case_of(FSDP_OP_ROUTE_ORDER, attrs, 0);
   kernel_case_input(&c, FSDP_I32, U, FSDP_READ, r.experts);
@@ -335,8 +323,7 @@ static void test_order(void **state) {
 
 // Of a rank that has OWN of the experts, from FIRST on, and room for every row's slots there; the last rank's
 // may be fewer, or none.
-static void test_order_of_own(void **state) {
-  (void)state;
+TEST(test_order_of_own) {
   enum { OWN = 2, ROOM = N * OWN };
   const routing r = draw_routing();
   for (int first = 0; first < E + OWN; first += OWN) {
@@ -406,8 +393,7 @@ static const double *row_at(const double *matrix, const routing *r, int u, int w
   return matrix + (of_tokens ? (int)r->slots[u] / K : u) * width;
 }
 
-static void test_rows(void **state) {
-  (void)state;
+TEST(test_rows) {
   static const product forward[] = {{FSDP_OP_EXPERT_UP, 2 * I, C, true}, {FSDP_OP_EXPERT_DOWN, C, I, false}};
   static const product backward[] = {{FSDP_OP_EXPERT_DOWN_BACKWARD_INPUT, C, I, true},
                                      {FSDP_OP_EXPERT_UP_BACKWARD_INPUT, 2 * I, C, false}};
@@ -440,8 +426,7 @@ static void test_rows(void **state) {
 
 // What other systems got wrong: the first expert alone was computed. Weights of expert e are e + 1 and rows
 // are ones, so that each of its rows is (e + 1) C, exactly, in bf16 too.
-static void test_every_expert_computes(void **state) {
-  (void)state;
+TEST(test_every_expert_computes) {
   const routing r = draw_routing();
   for (int t = 0; t < 2; t++) {
     double ones[N * C], weights[E * 2 * I * C];
@@ -467,8 +452,7 @@ static void test_every_expert_computes(void **state) {
 }
 
 // Of both weights: d_weight = d_y^T * x, zero or as it was for the expert without rows.
-static void test_weights(void **state) {
-  (void)state;
+TEST(test_weights) {
   const routing r = draw_routing();
   for (int t = 0; t < 8 * BLOCKS; t++) {
     const bool up = t % 2, adds = t / 2 % 2;
@@ -500,8 +484,7 @@ static double gated(double gate, double up) {
   return gate / (1 + exp(-gate)) * up;
 }
 
-static void test_swiglu(void **state) {
-  (void)state;
+TEST(test_swiglu) {
   const routing r = draw_routing();
   for (int t = 0; t < 2 * BLOCKS; t++) {
     const block b = blocks[t / 2];
@@ -521,8 +504,7 @@ static void test_swiglu(void **state) {
   }
 }
 
-static void test_swiglu_backward(void **state) {
-  (void)state;
+TEST(test_swiglu_backward) {
   const routing r = draw_routing();
   for (int t = 0; t < 2 * BLOCKS; t++) {
     const block b = blocks[t / 2];
@@ -549,8 +531,7 @@ static void test_swiglu_backward(void **state) {
   }
 }
 
-static void test_combine(void **state) {
-  (void)state;
+TEST(test_combine) {
   routing r = draw_routing();
   for (int t = 0; t < 8; t++) {
     const bool is_cut = t / 4; // slots of another rank's experts
@@ -564,25 +545,4 @@ static void test_combine(void **state) {
       if (r.places[i / C] >= 0) y[i / C / K * C + i % C] += z[(int)r.places[i / C] * C + i % C];
     kernel_case_check(&c);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_route),
-      cmocka_unit_test(test_route_backward),
-      cmocka_unit_test(test_given),
-      cmocka_unit_test(test_not_finite),
-      cmocka_unit_test(test_order),
-      cmocka_unit_test(test_order_of_own),
-      cmocka_unit_test(test_rows),
-      cmocka_unit_test(test_every_expert_computes),
-      cmocka_unit_test(test_weights),
-      cmocka_unit_test(test_swiglu),
-      cmocka_unit_test(test_swiglu_backward),
-      cmocka_unit_test(test_combine),
-      cmocka_unit_test(test_balance),
-      cmocka_unit_test(test_shared),
-      cmocka_unit_test(test_shared_backward),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

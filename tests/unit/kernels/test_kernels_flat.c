@@ -3,20 +3,15 @@
 #include "runtime/base/random.h"
 #include "tests/support/draws.h"
 #include "tests/support/kernel_case.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 
 static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16};
 
 static const int64_t counts[] = {1, 17, 1000, 16384, 50001};
 
-static void test_cast(void **state) {
-  (void)state;
+TEST(test_cast) {
   for (int d = 0; d < 4; d++)
     for (int n = 0; n < 5; n++) {
       // A value is rounded to nearest: half of the last of 8 bits.
@@ -29,8 +24,7 @@ static void test_cast(void **state) {
 }
 
 // Every fp16 pattern comes back from fp32 as it was, and fp32 to fp16 rounds to nearest even.
-static void test_cast_fp16(void **state) {
-  (void)state;
+TEST(test_cast_fp16) {
   kernel_case up = kernel_case_of(FSDP_OP_CAST, (fsdp_op_attrs){0}, 0);
   kernel_case_input(&up, FSDP_F32, 65536, FSDP_READ, NULL);
   kernel_case_output(&up, FSDP_F32, 65536);
@@ -64,8 +58,7 @@ static void test_cast_fp16(void **state) {
   kernel_case_free(&up), kernel_case_free(&down);
 }
 
-static void test_add(void **state) {
-  (void)state;
+TEST(test_add) {
   for (int d = 0; d < 4; d++)
     for (int n = 0; n < 5; n++) {
       kernel_case c = kernel_case_of(FSDP_OP_ADD, (fsdp_op_attrs){0}, d % 2 ? 3e-3 : 1e-7);
@@ -76,8 +69,7 @@ static void test_add(void **state) {
     }
 }
 
-static void test_zero(void **state) {
-  (void)state;
+TEST(test_zero) {
   kernel_case c = kernel_case_of(FSDP_OP_ZERO, (fsdp_op_attrs){0}, 0);
   for (int n = 0; n < 5; n++) {
     double *zeros = kernel_case_output(&c, dtypes[n % 2], counts[n]);
@@ -86,8 +78,7 @@ static void test_zero(void **state) {
   kernel_case_check(&c);
 }
 
-static void test_poison(void **state) {
-  (void)state;
+TEST(test_poison) {
   kernel_case c = kernel_case_of(FSDP_OP_POISON, (fsdp_op_attrs){0}, 0);
   kernel_case_output(&c, FSDP_F32, 1000);
   kernel_case_output(&c, FSDP_BF16, 1001);
@@ -105,8 +96,7 @@ static void test_poison(void **state) {
   kernel_case_free(&c);
 }
 
-static void test_sums(void **state) {
-  (void)state;
+TEST(test_sums) {
   for (int squares = 0; squares < 2; squares++)
     for (int d = 0; d < 1 + squares; d++)
       for (int n = 0; n < 5; n++) {
@@ -125,8 +115,7 @@ static void test_sums(void **state) {
 }
 
 // More blocks than a region takes (kernels/cpu/flat.c): whole numbers, so that the sum is exact.
-static void test_sum_of_many(void **state) {
-  (void)state;
+TEST(test_sum_of_many) {
   int64_t count = 16384 * 1024 + 5000;
   double *ones = fsdp_alloc((size_t)count * sizeof *ones);
   for (int64_t i = 0; i < count; i++) ones[i] = i % 2 ? 1 : 2;
@@ -137,8 +126,7 @@ static void test_sum_of_many(void **state) {
   free(ones);
 }
 
-static void test_clip_factor(void **state) {
-  (void)state;
+TEST(test_clip_factor) {
   static const float cases[][2] = {{9, 1}, {9, 0}, {9, 100}, {0, 1}, {4, 0.5f}, {16, 6}};
   for (int i = 0; i < 6; i++) {
     fsdp_op_attrs attrs = {.max_norm = cases[i][1], .norm_limit = 1e30f}; // 0: no clipping
@@ -153,8 +141,7 @@ static void test_clip_factor(void **state) {
 }
 
 // SplitMix64's own numbers: over zeros the sum of its first outputs from seed 0 (Vigna's reference).
-static void test_checksum_of_zeros(void **state) {
-  (void)state;
+TEST(test_checksum_of_zeros) {
   static const uint64_t outputs[] = {0xe220a8397b1dcdaf, 0x6e789e6aa1b965f4, 0x06c45d188009454f,
                                      0xf88bb8a8724c81ec, 0x1b39896a51a8749b};
   uint64_t expected = 0;
@@ -186,8 +173,7 @@ static uint64_t digest_of(const void *data, size_t bytes) {
 
 // Any length, on any number of threads and at every instruction set level; every single bit changes it, and
 // so does an exchange of two words.
-static void test_checksum(void **state) {
-  (void)state;
+TEST(test_checksum) {
   static const int64_t lengths[] = {1, 2, 3, 5, 16, 1000, 16384, 50001};
   for (int d = 0; d < 2; d++)
     for (int n = 0; n < 8; n++) {
@@ -259,8 +245,7 @@ static void make_adamw(kernel_case *c, states s, int64_t count, bool copy) {
   free(squares);
 }
 
-static void test_adamw(void **state) {
-  (void)state;
+TEST(test_adamw) {
   static const states kinds[] = {{FSDP_F32, FSDP_F32, FSDP_F32, FSDP_F32, FSDP_F32},
                                  {FSDP_BF16, FSDP_F32, FSDP_F32, FSDP_F32, FSDP_BF16},
                                  {FSDP_F32, FSDP_F32, FSDP_BF16, FSDP_F32, FSDP_BF16},
@@ -282,8 +267,7 @@ static void test_adamw(void **state) {
 }
 
 // A copy in fp32 of a master in bf16 is the master as stored, to the bit, not what it was before rounding.
-static void test_copy_is_of_the_stored_master(void **state) {
-  (void)state;
+TEST(test_copy_is_of_the_stored_master) {
   static const states kinds = {FSDP_F32, FSDP_BF16, FSDP_F32, FSDP_F32, FSDP_F32};
   enum { COUNT = 20000 };
   fsdp_param_run segment = {0, COUNT, 0, 7, 0, 0, false};
@@ -299,8 +283,7 @@ static void test_copy_is_of_the_stored_master(void **state) {
 
 // Sharding must not change a draw: a range updated whole equals the same range updated in two shards,
 // wherever it is cut.
-static void test_adamw_is_independent_of_shards(void **state) {
-  (void)state;
+TEST(test_adamw_is_independent_of_shards) {
   static const states bf16 = {FSDP_F32, FSDP_BF16, FSDP_BF16, FSDP_BF16, FSDP_BF16};
   enum { COUNT = 40000 };
   static const int64_t cuts[] = {1, 7, 8, 511, 12345, 16384, COUNT - 3};
@@ -331,8 +314,7 @@ static void test_adamw_is_independent_of_shards(void **state) {
 // With zero gradients and no decay a step leaves p at p, m at beta1 m, v at beta2 v. All elements are equal,
 // so the mean of what is stored estimates the exact value: rounding to nearest would be off by a fixed part
 // of a step.
-static void test_rounding_is_unbiased(void **state) {
-  (void)state;
+TEST(test_rounding_is_unbiased) {
   enum { COUNT = 200000 };
   fsdp_param_run segment = {.numel = COUNT, .random_stream = fsdp_random_stream("model.norm.weight")};
   static const states bf16 = {FSDP_F32, FSDP_BF16, FSDP_BF16, FSDP_BF16, FSDP_BF16};
@@ -378,8 +360,7 @@ static void philox(const uint32_t counter[4], const uint32_t key[2], uint32_t ou
 
 // The known-answer vectors that accompany Random123 (github.com/DEShawResearch/random123, tests/kat_vectors,
 // "philox4x32 7").
-static void test_philox_of_this_test(void **state) {
-  (void)state;
+TEST(test_philox_of_this_test) {
   static const uint32_t pi[] = {0x243f6a88u, 0x85a308d3u, 0x13198a2eu, 0x03707344u, 0xa4093822u, 0x299f31d0u};
   static const uint32_t of_zeros[] = {0x5f6fb709u, 0x0d893f64u, 0x4f121f81u, 0x4f730a48u};
   static const uint32_t of_pi[] = {0x4dfccabau, 0x190a87f0u, 0xc47362bau, 0xb6b5242au};
@@ -440,8 +421,7 @@ static uint64_t element_of(const fsdp_param_run *run, int64_t at) {
 }
 
 // Every element of every state against the rule, over runs that begin and end anywhere, some of them in rows.
-static void test_rounding_draws(void **state) {
-  (void)state;
+TEST(test_rounding_draws) {
   enum { COUNT = 2100, RUNS = 24 };
   for (int trial = 0; trial < test_draws(20, 5); trial++) {
     fsdp_param_run runs[RUNS];
@@ -476,26 +456,4 @@ static void test_rounding_draws(void **state) {
     }
     kernel_case_free(&c);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_cast),
-      cmocka_unit_test(test_cast_fp16),
-      cmocka_unit_test(test_add),
-      cmocka_unit_test(test_zero),
-      cmocka_unit_test(test_poison),
-      cmocka_unit_test(test_sums),
-      cmocka_unit_test(test_sum_of_many),
-      cmocka_unit_test(test_clip_factor),
-      cmocka_unit_test(test_checksum_of_zeros),
-      cmocka_unit_test(test_checksum),
-      cmocka_unit_test(test_adamw),
-      cmocka_unit_test(test_copy_is_of_the_stored_master),
-      cmocka_unit_test(test_adamw_is_independent_of_shards),
-      cmocka_unit_test(test_rounding_is_unbiased),
-      cmocka_unit_test(test_philox_of_this_test),
-      cmocka_unit_test(test_rounding_draws),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,13 +1,9 @@
 // GELU in the form with tanh against the formula in double.
 #include "runtime/base/check.h"
 #include "tests/support/kernel_case.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 
 enum { WIDTHS = 4, ROWS = 5 };
 static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16};
@@ -21,8 +17,7 @@ static fsdp_op_attrs attrs_of(int64_t rows, int64_t width) {
   return (fsdp_op_attrs){.batch = 1, .seq = rows, .intermediate = width};
 }
 
-static void test_gelu(void **state) {
-  (void)state;
+TEST(test_gelu) {
   for (int d = 0; d < 2; d++)
     for (int w = 0; w < WIDTHS; w++)
       for (int wide = 0; wide < 2; wide++) {
@@ -37,8 +32,7 @@ static void test_gelu(void **state) {
       }
 }
 
-static void test_gelu_backward(void **state) {
-  (void)state;
+TEST(test_gelu_backward) {
   for (int d = 0; d < 2; d++)
     for (int w = 0; w < WIDTHS; w++)
       for (int wide = 0; wide < 2; wide++) {
@@ -55,8 +49,7 @@ static void test_gelu_backward(void **state) {
 }
 
 // Values of which exp or the cube would overflow: x or nothing passes, and its slope is 1 or 0.
-static void test_gelu_far_out(void **state) {
-  (void)state;
+TEST(test_gelu_far_out) {
   static const double far[] = {-3e38, -1e20, -1e13, -1e4, -90, -17, 17, 90, 1e4, 1e13, 1e20, 3e38};
   static const double ones[12] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
   for (int d = 0; d < 2; d++) {
@@ -79,8 +72,7 @@ static void test_gelu_far_out(void **state) {
   }
 }
 
-static void test_gelu_of_nan(void **state) {
-  (void)state;
+TEST(test_gelu_of_nan) {
   const double values[2] = {NAN, 1};
   for (int backward = 0; backward < 2; backward++) {
     kernel_case c = kernel_case_of(backward ? FSDP_OP_GELU_BACKWARD : FSDP_OP_GELU, attrs_of(1, 2), 0);
@@ -95,14 +87,4 @@ static void test_gelu_of_nan(void **state) {
     assert_true(isnan(kernel_value(result, 0)) && isfinite(kernel_value(result, 1)));
     kernel_case_free(&c);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_gelu),
-      cmocka_unit_test(test_gelu_backward),
-      cmocka_unit_test(test_gelu_far_out),
-      cmocka_unit_test(test_gelu_of_nan),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,14 +4,10 @@
 #include "runtime/base/size.h"
 #include "tests/support/draws.h"
 #include "tests/support/kernel_case.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16};
 
@@ -250,8 +246,7 @@ static void check_head(head h) {
   free(d_x), free(d_weight);
 }
 
-static void test_shards(void **state) {
-  (void)state;
+TEST(test_shards) {
   for (int d = 0; d < 2; d++)
     for (int shape = 0; shape < SHAPES; shape += test_stride(2))
       check_head(drawn_head(shapes[shape], dtypes[d], 11));
@@ -259,8 +254,7 @@ static void test_shards(void **state) {
 }
 
 // The means over documents: a row's part is divided by the targets of its own.
-static void test_documents(void **state) {
-  (void)state;
+TEST(test_documents) {
   for (int shape = 0; shape < SHAPES; shape += test_stride(2)) {
     head h = drawn_head(shapes[shape], dtypes[shape % 2], 3);
     h.learned = zeros(h.s.N);
@@ -274,8 +268,7 @@ static void test_documents(void **state) {
 
 // Logits near 30000, near -30000, and far apart, all of them integers: no exponential overflows, and none of
 // the largest vanishes.
-static void test_large_logits(void **state) {
-  (void)state;
+TEST(test_large_logits) {
   enum { N = 4, V = 11 };
   const double rows[N][2] = {{30000, 1}, {-30000, 1}, {1, 900}, {30000, 0}};
   double *x = zeros(N * 2), *weight = zeros(V * 2), *targets = zeros(N);
@@ -285,22 +278,11 @@ static void test_large_logits(void **state) {
 }
 
 // Nothing but ignored targets: no loss, no gradient.
-static void test_all_ignored(void **state) {
-  (void)state;
+TEST(test_all_ignored) {
   sizes s = {5, 8, 13, 7, 2};
   double *targets = zeros(s.N);
   for (int n = 0; n < s.N; n++) targets[n] = FSDP_TARGET_IGNORED;
   head h = head_of(s, FSDP_F32, kernel_normal(1, s.N * s.C, 1), kernel_normal(2, s.V * s.C, 1), targets, 5);
   assert_true(h.loss == 0);
   check_head(h);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_shards),
-      cmocka_unit_test(test_documents),
-      cmocka_unit_test(test_large_logits),
-      cmocka_unit_test(test_all_ignored),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,13 +1,9 @@
 // LayerNorm and its gradients against its definition in double and central differences of it.
 #include "runtime/base/check.h"
 #include "tests/support/kernel_case.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 
 enum { SHAPES = 4 };
 static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16};
@@ -53,8 +49,7 @@ static void add_operands(kernel_case *c, fsdp_dtype dtype, const double *values)
   expect_rows(e, N, C);
 }
 
-static void test_layernorm(void **state) {
-  (void)state;
+TEST(test_layernorm) {
   for (int d = 0; d < 2; d++)
     for (int s = 0; s < SHAPES; s++) {
       kernel_case c = kernel_case_of(FSDP_OP_LAYERNORM, attrs_of(shapes[s]), kernel_tolerance(dtypes[d]));
@@ -64,8 +59,7 @@ static void test_layernorm(void **state) {
 }
 
 // Rows of mean 1000 and deviation 1: fp32 keeps 2e-5 of a deviation there. E[h^2] - mean^2 would keep none.
-static void test_large_mean(void **state) {
-  (void)state;
+TEST(test_large_mean) {
   const int64_t shape[3] = {1, 7, 768};
   double *values = kernel_normal(5, 7 * 768, 1);
   for (int i = 0; i < 7 * 768; i++) values[i] += 1000;
@@ -76,8 +70,7 @@ static void test_large_mean(void **state) {
 }
 
 // The eps alone is under the root: deviations of 1e-3 are a tenth of it, and none at all gives the bias.
-static void test_small_variance(void **state) {
-  (void)state;
+TEST(test_small_variance) {
   const int64_t shape[3] = {1, 2, 64};
   double *values = kernel_normal(6, 2 * 64, 1e-3);
   for (int i = 64; i < 2 * 64; i++) values[i] = 3;
@@ -87,8 +80,7 @@ static void test_small_variance(void **state) {
   free(values);
 }
 
-static void test_add_layernorm(void **state) {
-  (void)state;
+TEST(test_add_layernorm) {
   for (int d = 0; d < 2; d++)
     for (int s = 0; s < SHAPES; s++) {
       int64_t N = shapes[s][0] * shapes[s][1], C = shapes[s][2];
@@ -115,8 +107,7 @@ static void copy_operand(const kernel_case *source, int from, kernel_case *c, in
 
 // A recomputed block takes the norm of the sum that was kept, which must give the same bits: the sum is
 // rounded before it is normalised.
-static void test_norm_of_kept_sum(void **state) {
-  (void)state;
+TEST(test_norm_of_kept_sum) {
   static const struct {
     fsdp_op_kind adds, alone;
     int params, results; // operands after x and delta, and after h
@@ -189,21 +180,11 @@ static void check_backward(fsdp_dtype dtype, bool update, const int64_t *shape) 
   free(values), free(moment[0]), free(moment[1]);
 }
 
-static void test_layernorm_backward(void **state) {
-  (void)state;
+TEST(test_layernorm_backward) {
   for (int d = 0; d < 2; d++)
     for (int update = 0; update < 2; update++)
       for (int s = 1; s < SHAPES - 1; s++) check_backward(dtypes[d], update, shapes[s]);
   const int64_t many_rows[3] = {2, 150, 9}; // several partial sums
   check_backward(FSDP_F32, false, many_rows);
   check_backward(FSDP_F32, true, many_rows);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_layernorm),        cmocka_unit_test(test_large_mean),
-      cmocka_unit_test(test_small_variance),   cmocka_unit_test(test_add_layernorm),
-      cmocka_unit_test(test_norm_of_kept_sum), cmocka_unit_test(test_layernorm_backward),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

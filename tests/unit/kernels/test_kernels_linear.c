@@ -2,13 +2,9 @@
 #include "runtime/base/check.h"
 #include "tests/support/draws.h"
 #include "tests/support/kernel_case.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 
 static double tolerance(fsdp_dtype dtype) {
   return dtype == FSDP_F32 ? 1e-5 : 1e-2;
@@ -91,8 +87,7 @@ static void check_linear(const layer *l, int shape, fsdp_dtype dtype, fsdp_dtype
   kernel_case_check(&c);
 }
 
-static void test_linear(void **state) {
-  (void)state;
+TEST(test_linear) {
   for_layers(check_linear);
 }
 
@@ -108,8 +103,7 @@ static void check_linear_bias(const layer *l, int shape, fsdp_dtype dtype, fsdp_
   free(large);
 }
 
-static void test_linear_bias(void **state) {
-  (void)state;
+TEST(test_linear_bias) {
   for_layers(check_linear_bias);
 }
 
@@ -132,14 +126,12 @@ static void check_sum(const layer *l, int shape, fsdp_dtype dtype, fsdp_dtype re
   free(larger);
 }
 
-static void test_sums(void **state) {
-  (void)state;
+TEST(test_sums) {
   for_layers(check_sum);
 }
 
 // 16 * 16 + 1 * 1 + 1 = 258, which bf16 has; of 257 it keeps 256, and of 256 + 1 too.
-static void test_residual_is_rounded_once(void **state) {
-  (void)state;
+TEST(test_residual_is_rounded_once) {
   enum { IN = 2 };
   const double x[IN] = {16, 1}, residual = 1;
   fsdp_op_attrs attrs = {.batch = 1, .seq = 1, .in_features = IN, .out_features = 1, .out_stride = 1};
@@ -152,8 +144,7 @@ static void test_residual_is_rounded_once(void **state) {
 }
 
 // 16 * 16 + 1 * 1 + 1 = 258, which bf16 has; of 257 it keeps 256, and of 256 + 1 too.
-static void test_bias_is_rounded_once(void **state) {
-  (void)state;
+TEST(test_bias_is_rounded_once) {
   enum { IN = 2 };
   const double x[IN] = {16, 1}, bias = 1;
   fsdp_op_attrs attrs = {.batch = 1, .seq = 1, .in_features = IN, .out_features = 1, .out_stride = 1};
@@ -165,8 +156,7 @@ static void test_bias_is_rounded_once(void **state) {
   kernel_case_check(&c);
 }
 
-static void test_add_bias(void **state) {
-  (void)state;
+TEST(test_add_bias) {
   // Sequences, positions, outputs, their first column, and columns of a row.
   static const int64_t shapes[][5] = {
       {1, 1, 1, 0, 1}, {1, 17, 65, 0, 65}, {3, 16, 256, 16, 512}, {2, 300, 530, 3, 600}, {1, 7, 129, 1, 130}};
@@ -204,8 +194,7 @@ static void check_backward_input(const layer *l, int shape, fsdp_dtype dtype, fs
   kernel_case_check(&c);
 }
 
-static void test_linear_backward_input(void **state) {
-  (void)state;
+TEST(test_linear_backward_input) {
   for_layers(check_backward_input);
 }
 
@@ -223,8 +212,7 @@ static void check_backward_weight(const layer *l, int shape, fsdp_dtype dtype, f
   kernel_case_check(&c);
 }
 
-static void test_linear_backward_weight(void **state) {
-  (void)state;
+TEST(test_linear_backward_weight) {
   for_layers(check_backward_weight);
 }
 
@@ -238,8 +226,7 @@ static void check_bias_backward(const layer *l, int shape, fsdp_dtype dtype, fsd
   kernel_case_check(&c);
 }
 
-static void test_bias_backward(void **state) {
-  (void)state;
+TEST(test_bias_backward) {
   for_layers(check_bias_backward);
 }
 
@@ -319,8 +306,7 @@ static void check_head(int h, fsdp_dtype dtype, bool backward, bool update, doub
   check_head_of(h, dtype, backward, update, count, false);
 }
 
-static void test_linear_cross_entropy(void **state) {
-  (void)state;
+TEST(test_linear_cross_entropy) {
   for (int d = 0; d < 2; d++)
     for (int h = 0; h < 4; h++)
       for (int update = 0; update < 2; update++) check_head(h, dtypes[d], false, update, 11);
@@ -328,16 +314,14 @@ static void test_linear_cross_entropy(void **state) {
   check_head(1, FSDP_F32, false, false, 0); // no target counted anywhere: the divisor is 1
 }
 
-static void test_linear_cross_entropy_backward(void **state) {
-  (void)state;
+TEST(test_linear_cross_entropy_backward) {
   for (int d = 0; d < 2; d++)
     for (int h = 0; h < 4; h++)
       for (int update = 0; update < 2; update++) check_head(h, dtypes[d], true, update, 11);
 }
 
 // The reference's own gradient of x by central differences, so that it is not only its own word.
-static void test_head_slope(void **state) {
-  (void)state;
+TEST(test_head_slope) {
   int64_t C = 8, V = 11;
   double *x = kernel_normal(1, C, 1), *weight = kernel_normal(2, V * C, 1), target = 4, softmax[11];
   head_reference r = {1, C, V, x, weight, &target, 1};
@@ -390,8 +374,7 @@ static double head_gradient_error(int64_t chunk_rows, fsdp_dtype gradient) {
 // A bf16 gradient is rounded after each chunk: four chunks lose little more than one rounding, the sixteen of
 // an fp32 gradient's chunks nearly twice as much. Of partial sums that grow as the root of their length, K
 // roundings leave sqrt((K + 1) / 2) times the error of one: 2.9 and 1.6.
-static void test_chunks_of_a_bf16_gradient(void **state) {
-  (void)state;
+TEST(test_chunks_of_a_bf16_gradient) {
   if (test_sanitized()) skip(); // numbers alone: the chunks themselves are in the tests above
   const int64_t N = 16384, V = 48, short_rows = fsdp_op_chunk_rows(FSDP_OP_CPU, N, V, FSDP_F32),
                 long_rows = fsdp_op_chunk_rows(FSDP_OP_CPU, N, V, FSDP_BF16);
@@ -404,23 +387,4 @@ static void test_chunks_of_a_bf16_gradient(void **state) {
                 sixteen);
   assert_true(fp32 < once && once < four && four < sixteen);
   assert_true(four < 2 * once && four < 0.7 * sixteen);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_linear),
-      cmocka_unit_test(test_linear_bias),
-      cmocka_unit_test(test_sums),
-      cmocka_unit_test(test_residual_is_rounded_once),
-      cmocka_unit_test(test_bias_is_rounded_once),
-      cmocka_unit_test(test_add_bias),
-      cmocka_unit_test(test_linear_backward_input),
-      cmocka_unit_test(test_linear_backward_weight),
-      cmocka_unit_test(test_bias_backward),
-      cmocka_unit_test(test_linear_cross_entropy),
-      cmocka_unit_test(test_linear_cross_entropy_backward),
-      cmocka_unit_test(test_chunks_of_a_bf16_gradient),
-      cmocka_unit_test(test_head_slope),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

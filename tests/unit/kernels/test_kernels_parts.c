@@ -6,14 +6,10 @@
 #include "tests/support/draws.h"
 #include "tests/support/kernel_case.h"
 #include "tests/support/random_program.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16};
 
@@ -306,8 +302,7 @@ static void check_attention(shape s, fsdp_dtype dtype) {
   free(kv);
 }
 
-static void test_attention_of_parts(void **state) {
-  (void)state;
+TEST(test_attention_of_parts) {
   // One position; chunks of a block and a bit; pieces that end inside a chunk; padding alone in a tail.
   static const shape shapes[] = {{1, 1, 1, 1, 4, 0, 1, 1},    {2, 1, 2, 1, 4, 0, 3, 2},
                                  {1, 270, 2, 1, 16, 0, 2, 1}, {2, 300, 4, 2, 8, 0, 2, 3},
@@ -317,8 +312,7 @@ static void test_attention_of_parts(void **state) {
     for (int d = 0; d < 2; d++) check_attention(shapes[i], dtypes[d]);
 }
 
-static void test_random_parts(void **state) {
-  (void)state;
+TEST(test_random_parts) {
   random_source random = {.seed = 11};
   static const int64_t dims[] = {1, 3, 8, 13, 20, 64, 80};
   for (int i = 0; i < test_draws(40, 6); i++) {
@@ -333,8 +327,7 @@ static void test_random_parts(void **state) {
 }
 
 // More keys than a task holds gradients of at a time, which are 128 of these (attention_backward.c).
-static void test_ranges_of_parts(void **state) {
-  (void)state;
+TEST(test_ranges_of_parts) {
   static const shape shapes[] = {{1, 300, 1, 1, 1000, 0, 2, 3}, {1, 300, 1, 1, 1000, 65, 2, 1}};
   for (int i = 0; i < 2; i += test_stride(2)) check_attention(shapes[i], FSDP_F32);
 }
@@ -373,8 +366,7 @@ static void check_rope(shape s, fsdp_op_kind kind, fsdp_dtype dtype) {
   free(qkv), free(rotated);
 }
 
-static void test_rope_of_parts(void **state) {
-  (void)state;
+TEST(test_rope_of_parts) {
   random_source random = {.seed = 12};
   for (int i = 0; i < test_draws(20, 6); i++) {
     shape s = {random_int(&random, 1, 3), random_int(&random, 1, 60), 2, 1, 2 * random_int(&random, 1, 9), 0,
@@ -426,8 +418,7 @@ static void check_positions_backward(const layout *l, int64_t M, const double *d
 }
 
 // Tables that end at the last position, inside padding, and after it.
-static void test_positions_of_parts(void **state) {
-  (void)state;
+TEST(test_positions_of_parts) {
   random_source random = {.seed = 13};
   for (int i = 0; i < test_draws(30, 6); i++) {
     shape s = {random_int(&random, 1, 3), random_int(&random, 1, 40), 1, 1, random_int(&random, 1, 20), 0,
@@ -440,13 +431,4 @@ static void test_positions_of_parts(void **state) {
     check_positions_backward(&l, M, h, true);
     free(weight), free(h);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_attention_of_parts), cmocka_unit_test(test_random_parts),
-      cmocka_unit_test(test_ranges_of_parts),    cmocka_unit_test(test_rope_of_parts),
-      cmocka_unit_test(test_positions_of_parts),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,12 +2,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"
 #include "tests/support/kernel_case.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
+#include "tests/support/unit_test.h"
 
 static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16};
 
@@ -24,8 +19,7 @@ static fsdp_op_attrs attrs_of(const shape *s) {
       .batch = s->B, .seq = s->T, .channels = s->C, .positions = s->M, .first_index = s->first};
 }
 
-static void test_add_positions(void **state) {
-  (void)state;
+TEST(test_add_positions) {
   for (int d = 0; d < 4; d++) // table and stream each in both dtypes
     for (int i = 0; i < SHAPES; i++) {
       const shape *s = &shapes[i];
@@ -41,8 +35,7 @@ static void test_add_positions(void **state) {
     }
 }
 
-static void test_positions_backward(void **state) {
-  (void)state;
+TEST(test_positions_backward) {
   for (int d = 0; d < 4; d++)
     for (int update = 0; update < 2; update++)
       for (int i = 0; i < SHAPES; i++) {
@@ -72,8 +65,7 @@ static double *draw_starts(const shape *s, int64_t positions) {
   return starts;
 }
 
-static void test_documents(void **state) {
-  (void)state;
+TEST(test_documents) {
   for (int update = 0; update < 2; update++)
     for (int i = 0; i < SHAPES; i++) {
       const shape *s = &shapes[i];
@@ -104,22 +96,11 @@ static void test_documents(void **state) {
 
 // A bf16 table's gradient is summed in fp32 and rounded once: 256 + 1 + 1 is 258, and 256 if each sum is
 // rounded.
-static void test_sum_is_rounded_once(void **state) {
-  (void)state;
+TEST(test_sum_is_rounded_once) {
   const double terms[] = {256, 1, 1};
   fsdp_op_attrs attrs = {.batch = 3, .seq = 1, .channels = 1, .positions = 1};
   kernel_case c = kernel_case_of(FSDP_OP_POSITIONS_BACKWARD, attrs, 0);
   kernel_case_input(&c, FSDP_BF16, 3, FSDP_READ, terms);
   kernel_case_output(&c, FSDP_BF16, 1)[0] = 258;
   kernel_case_check(&c);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_add_positions),
-      cmocka_unit_test(test_positions_backward),
-      cmocka_unit_test(test_documents),
-      cmocka_unit_test(test_sum_is_rounded_once),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

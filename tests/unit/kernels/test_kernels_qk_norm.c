@@ -1,13 +1,9 @@
 // RMSNorm of the heads of q and k, against references in double: its gradient by differences of its forward.
 #include "runtime/base/check.h"
 #include "tests/support/kernel_case.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 
 static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16};
 
@@ -36,8 +32,7 @@ static double rstd_of(const double *x, int64_t D) {
   return 1 / sqrt(sum / (double)D + eps);
 }
 
-static void test_qk_norm(void **state) {
-  (void)state;
+TEST(test_qk_norm) {
   for (int d = 0; d < 2; d++)
     for (int s = 0; s < SHAPES; s++) {
       heads h = heads_of(shapes[s]);
@@ -60,8 +55,7 @@ static void test_qk_norm(void **state) {
 }
 
 // Of v every bit: a copy, whatever it holds.
-static void test_values_are_copied(void **state) {
-  (void)state;
+TEST(test_values_are_copied) {
   for (int d = 0; d < 2; d++) {
     heads h = heads_of((const int64_t[]){1, 3, 2, 1, 12});
     kernel_case c = kernel_case_of(FSDP_OP_QK_NORM, h.attrs, 0);
@@ -119,20 +113,10 @@ static void check_backward(heads h, fsdp_dtype dtype, fsdp_dtype weight_dtype, b
   free(factors), free(d_y);
 }
 
-static void test_qk_norm_backward(void **state) {
-  (void)state;
+TEST(test_qk_norm_backward) {
   for (int d = 0; d < 2; d++)
     for (int s = 0; s < SHAPES; s++) {
       check_backward(heads_of(shapes[s]), dtypes[d], dtypes[d], false);
       check_backward(heads_of(shapes[s]), dtypes[d], FSDP_F32, true);
     }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_qk_norm),
-      cmocka_unit_test(test_values_are_copied),
-      cmocka_unit_test(test_qk_norm_backward),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

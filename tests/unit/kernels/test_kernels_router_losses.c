@@ -2,14 +2,10 @@
 // losses, and the gradients of logits; and the loads that biases move by. Written and added to; the loss of
 // one rank and the part of one of three. Rows that hold no token are in none of them.
 #include "tests/support/kernel_case.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { N = 9, E = 5, K = 2 };
 static const fsdp_route_score scores[] = {FSDP_ROUTE_SOFTMAX, FSDP_ROUTE_SIGMOID, FSDP_ROUTE_LOGITS};
@@ -46,8 +42,7 @@ static double probabilities(fsdp_route_score score, const double *logits, double
   return log(all);
 }
 
-static void test_counts(void **state) {
-  (void)state;
+TEST(test_counts) {
   for (int adds = 0; adds < 2; adds++) {
     kernel_case c = kernel_case_of(FSDP_OP_ROUTE_COUNTS, attrs_of(scores[0]), 0);
     double numbers[N * K], before[E] = {3, 0, 5, 1, 7};
@@ -64,8 +59,7 @@ static void test_counts(void **state) {
 }
 
 // Exact integers: above 0 where an expert has more rows that hold a token than the mean.
-static void test_loads(void **state) {
-  (void)state;
+TEST(test_loads) {
   for (int adds = 0; adds < 2; adds++) {
     kernel_case c = kernel_case_of(FSDP_OP_ROUTE_LOADS, attrs_of(scores[0]), 0);
     double numbers[N * K], before[E] = {3, -2, 0, 5, -6};
@@ -83,8 +77,7 @@ static void test_loads(void **state) {
   }
 }
 
-static void test_sums(void **state) {
-  (void)state;
+TEST(test_sums) {
   for (int t = 0; t < 2 * SCORES; t++) {
     kernel_case c = kernel_case_of(FSDP_OP_ROUTE_SUMS, attrs_of(scores[t / 2]), 1e-6);
     double numbers[N * K], p[E], zeros[2 * E + 1] = {0}, one = 1;
@@ -111,8 +104,7 @@ static void test_sums(void **state) {
 }
 
 // Of three ranks with N rows each; `own`: each its own rows, and the mean of their losses, or none at all.
-static void test_loss(void **state) {
-  (void)state;
+TEST(test_loss) {
   for (int t = 0; t < 3; t++) {
     const bool own = t > 0, has_rows = t < 2;
     fsdp_op_attrs attrs = attrs_of(scores[0]);
@@ -139,8 +131,7 @@ static void test_loss(void **state) {
 }
 
 // Of sum(factor * probability) and factor * logarithm^2, by central differences.
-static void test_backward(void **state) {
-  (void)state;
+TEST(test_backward) {
   for (int t = 0; t < 4 * SCORES; t++) {
     const fsdp_route_score score = scores[t / 4];
     const fsdp_dtype dtype = t % 2 ? FSDP_BF16 : FSDP_F32;
@@ -171,8 +162,7 @@ static void test_backward(void **state) {
 // What other systems got wrong: a softmax of probabilities. A row whose logit of an expert is far above the
 // others has the probability 1 there, so that all rows at one expert make E times their share, 1; and rows
 // that all experts get alike make k.
-static void test_no_softmax_of_softmax(void **state) {
-  (void)state;
+TEST(test_no_softmax_of_softmax) {
   for (int even = 0; even < 2; even++) {
     kernel_case c = kernel_case_of(FSDP_OP_ROUTE_SUMS, attrs_of(FSDP_ROUTE_SOFTMAX), 1e-6);
     double drawn[N * E] = {0}, numbers[N * K], ones[N];
@@ -220,8 +210,7 @@ static double loss_of_sequences(fsdp_route_score score, const double *logits, co
   return loss;
 }
 
-static void test_sequences(void **state) {
-  (void)state;
+TEST(test_sequences) {
   for (int t = 0; t < SCORES; t++) {
     fsdp_op_attrs attrs = attrs_of(scores[t]);
     attrs.ranks = 2, attrs.aux_of_rank = true, attrs.aux_weight = 0.25f;
@@ -255,13 +244,4 @@ static void test_sequences(void **state) {
     memcpy(kernel_case_output(&c, FSDP_F32, N * E), gradient, sizeof gradient);
     kernel_case_check(&c);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_counts),   cmocka_unit_test(test_loads),
-      cmocka_unit_test(test_sums),     cmocka_unit_test(test_loss),
-      cmocka_unit_test(test_backward), cmocka_unit_test(test_no_softmax_of_softmax),
-      cmocka_unit_test(test_sequences)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

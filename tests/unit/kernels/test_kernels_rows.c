@@ -1,13 +1,9 @@
 // Embedding, RMSNorm, RoPE and SwiGLU against naive references in double.
 #include "runtime/base/check.h"
 #include "tests/support/kernel_case.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 
 static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16};
 static const int64_t shapes[][3] = {{1, 1, 1}, {1, 17, 80}, {3, 5, 257}, {2, 33, 512}}; // B, T, C
@@ -26,8 +22,7 @@ static void expect_rmsnorm(const double *h, const double *weight, double *y, dou
   }
 }
 
-static void test_rmsnorm(void **state) {
-  (void)state;
+TEST(test_rmsnorm) {
   for (int d = 0; d < 2; d++)
     for (int s = 0; s < 4; s++) {
       int64_t N = shapes[s][0] * shapes[s][1], C = shapes[s][2];
@@ -40,8 +35,7 @@ static void test_rmsnorm(void **state) {
     }
 }
 
-static void test_add_rmsnorm(void **state) {
-  (void)state;
+TEST(test_add_rmsnorm) {
   for (int d = 0; d < 2; d++)
     for (int s = 0; s < 4; s++) {
       int64_t N = shapes[s][0] * shapes[s][1], C = shapes[s][2];
@@ -72,8 +66,7 @@ static double rmsnorm_slope(double *h, const double *weight, const double *d_y, 
   return (values[0] - values[1]) / 2e-4;
 }
 
-static void test_rmsnorm_backward(void **state) {
-  (void)state;
+TEST(test_rmsnorm_backward) {
   for (int d = 0; d < 2; d++)
     for (int update = 0; update < 2; update++)
       for (int s = 0; s < 3; s++) {
@@ -110,8 +103,7 @@ static double *tokens_of(int64_t N, int64_t V) {
 
 static const int64_t vocabularies[] = {1, 257, 32001};
 
-static void test_embedding(void **state) {
-  (void)state;
+TEST(test_embedding) {
   for (int d = 0; d < 4; d++) // weight and activations each in both dtypes
     for (int v = 0; v < 3; v++) {
       int64_t N = 3 * 17, C = 33, V = vocabularies[v];
@@ -127,8 +119,7 @@ static void test_embedding(void **state) {
     }
 }
 
-static void test_embedding_backward(void **state) {
-  (void)state;
+TEST(test_embedding_backward) {
   for (int d = 0; d < 4; d++)
     for (int update = 0; update < 2; update++)
       for (int v = 0; v < 3; v++) {
@@ -153,8 +144,7 @@ static const int64_t first_rows[] = {0, 4, 8, 12};
 enum { TABLE_ROWS = 10, HELD_ROWS = 4 };
 
 // The weight is some rows of a table: what the ranks give sums up to what the whole table gives.
-static void test_embedding_of_some_rows(void **state) {
-  (void)state;
+TEST(test_embedding_of_some_rows) {
   for (int d = 0; d < 2; d++)
     for (int r = 0; r < 4; r++) {
       int64_t N = 40, C = 19, V = HELD_ROWS, first = first_rows[r];
@@ -175,8 +165,7 @@ static void test_embedding_of_some_rows(void **state) {
     }
 }
 
-static void test_embedding_backward_of_some_rows(void **state) {
-  (void)state;
+TEST(test_embedding_backward_of_some_rows) {
   for (int update = 0; update < 2; update++)
     for (int r = 0; r < 4; r++) {
       int64_t N = 40, C = 19, V = HELD_ROWS, first = first_rows[r];
@@ -245,8 +234,7 @@ static void check_rope(bool documents) {
       }
 }
 
-static void test_rope(void **state) {
-  (void)state;
+TEST(test_rope) {
   check_rope(false);
   check_rope(true);
 }
@@ -255,8 +243,7 @@ static double silu(double x) {
   return x / (1 + exp(-x));
 }
 
-static void test_swiglu(void **state) {
-  (void)state;
+TEST(test_swiglu) {
   static const int64_t widths[] = {1, 31, 1536, 2049};
   for (int d = 0; d < 2; d++)
     for (int w = 0; w < 4; w++) {
@@ -273,8 +260,7 @@ static void test_swiglu(void **state) {
     }
 }
 
-static void test_swiglu_backward(void **state) {
-  (void)state;
+TEST(test_swiglu_backward) {
   static const int64_t widths[] = {1, 31, 1536, 2049};
   for (int d = 0; d < 2; d++)
     for (int w = 0; w < 4; w++) {
@@ -291,20 +277,4 @@ static void test_swiglu_backward(void **state) {
       }
       kernel_case_check(&c);
     }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_rmsnorm),
-      cmocka_unit_test(test_add_rmsnorm),
-      cmocka_unit_test(test_rmsnorm_backward),
-      cmocka_unit_test(test_embedding),
-      cmocka_unit_test(test_embedding_backward),
-      cmocka_unit_test(test_embedding_of_some_rows),
-      cmocka_unit_test(test_embedding_backward_of_some_rows),
-      cmocka_unit_test(test_rope),
-      cmocka_unit_test(test_swiglu),
-      cmocka_unit_test(test_swiglu_backward),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

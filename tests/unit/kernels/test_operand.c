@@ -1,12 +1,6 @@
 // What a call reports to the access trace when its operands are opened, range by range.
 #include "kernels/operand.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/support/unit_test.h"
 
 enum { RANGES_MAX = 16 };
 
@@ -38,8 +32,7 @@ static void expect(const ranges *r, const range *expected, int count) {
 }
 
 // Of y, rows of 11 columns, only columns 4, 5 and 6: from the first row's to the last row's.
-static void test_slice(void **state) {
-  (void)state;
+TEST(test_slice) {
   float x[6 * 5], weight[3 * 5], y[6 * 11];
   const fsdp_op_attrs attrs = {
       .batch = 2, .seq = 3, .in_features = 5, .out_features = 3, .out_stride = 11, .out_offset = 4};
@@ -56,8 +49,7 @@ static void test_slice(void **state) {
 }
 
 // What is opened in part is the kernel's to report; a workspace is reported like any operand.
-static void test_parts_and_workspace(void **state) {
-  (void)state;
+TEST(test_parts_and_workspace) {
   float qkv[2 * 12], o[2 * 6], d_o[2 * 6], lse[2 * 2], d_qkv[2 * 12], workspace[2 * 2];
   const fsdp_op_attrs attrs = {.batch = 1, .seq = 2, .heads = 2, .kv_heads = 1, .head_dim = 3};
   const fsdp_view operands[] = {
@@ -83,8 +75,7 @@ static void test_parts_and_workspace(void **state) {
 }
 
 // Updates are one access, and what has any number of operands has ranges of their own sizes.
-static void test_updates_and_repeats(void **state) {
-  (void)state;
+TEST(test_updates_and_repeats) {
   float source[7], sum[7];
   fsdp_bf16 half[9];
   const fsdp_op_attrs attrs = {0};
@@ -100,13 +91,4 @@ static void test_updates_and_repeats(void **state) {
   const range expected[] = {
       {source, 28, FSDP_READ}, {sum, 28, FSDP_UPDATE}, {sum, 20, FSDP_WRITE}, {half, 18, FSDP_WRITE}};
   expect(&r, expected, 4);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_slice),
-      cmocka_unit_test(test_parts_and_workspace),
-      cmocka_unit_test(test_updates_and_repeats),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

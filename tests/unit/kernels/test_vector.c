@@ -1,13 +1,9 @@
 // vf_exp over the whole range of floats, against the C library's exp in double precision; sums, of integers,
 // which are exact; the greater and the lesser of two; and every bf16.
 #include "kernels/cpu/vector.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 
 static float exp_of(float x) {
   float lanes[FSDP_LANES];
@@ -16,8 +12,7 @@ static float exp_of(float x) {
   return lanes[0];
 }
 
-static void within_two_units(void **state) {
-  (void)state;
+TEST(within_two_units) {
   for (int i = -87300; i <= 88000; i++) {
     float x = (float)i / 1000;
     double exact = exp((double)x);
@@ -27,8 +22,7 @@ static void within_two_units(void **state) {
   }
 }
 
-static void ends_of_the_range(void **state) {
-  (void)state;
+TEST(ends_of_the_range) {
   const float below[] = {-87.31f, -100, -1e3f, -1e4f, -1e9f, -3e38f, -INFINITY};
   for (size_t i = 0; i < sizeof below / sizeof *below; i++) assert_true(exp_of(below[i]) == 0);
   for (int i = 88; i <= 5000; i++) assert_true(exp_of((float)-i) == 0);
@@ -37,8 +31,7 @@ static void ends_of_the_range(void **state) {
   assert_true(isnan(exp_of(NAN)) && isnan(exp_of(-NAN)));
 }
 
-static void sums_of_every_length(void **state) {
-  (void)state;
+TEST(sums_of_every_length) {
   float x[200], total = 0, dot = 0;
   for (int count = 0; count < 200; count++) {
     assert_true(vf_total(x, count) == total && vf_dot(x, x, count) == dot);
@@ -54,8 +47,7 @@ static float lane_of(fsdp_vf v, int lane) {
 }
 
 // Of neighbouring lanes the one has the greater value first, the other the lesser one.
-static void greater_and_lesser(void **state) {
-  (void)state;
+TEST(greater_and_lesser) {
   float a[FSDP_LANES], b[FSDP_LANES];
   for (int i = 0; i < FSDP_LANES; i++) a[i] = i % 2 ? -1.5f : 2.5f, b[i] = i % 2 ? 2.5f : -1.5f;
   for (int i = 0; i < FSDP_LANES; i++) {
@@ -67,8 +59,7 @@ static void greater_and_lesser(void **state) {
   assert_true(lane_of(vf_max(vf_set(-INFINITY), vf_load(b)), 0) == -1.5f);
 }
 
-static void every_bf16(void **state) {
-  (void)state;
+TEST(every_bf16) {
   for (uint32_t first = 0; first < 1u << 16; first += FSDP_LANES) {
     uint16_t halves[FSDP_LANES];
     uint32_t expected[FSDP_LANES];
@@ -77,11 +68,4 @@ static void every_bf16(void **state) {
     fsdp_vf loaded = vf_load_bf16(halves);
     assert_memory_equal(&loaded, expected, sizeof expected);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(within_two_units), cmocka_unit_test(ends_of_the_range),
-                                     cmocka_unit_test(sums_of_every_length),
-                                     cmocka_unit_test(greater_and_lesser), cmocka_unit_test(every_bf16)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

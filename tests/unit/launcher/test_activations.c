@@ -3,14 +3,11 @@
 #include "launcher/report/activations.h"
 #include "launcher/report/memory_profile.h"
 #include "tests/support/models.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 // n rows of C channels, H heads of D, G of keys and values, F the intermediate size, V the vocabulary.
 enum { B = 2, T = 24, N = B * T, C = 128, H = 4, G = 2, D = 32, F = 384, V = 256, L = 6 };
@@ -68,8 +65,7 @@ static double model_flops(void) {
   return L * (3 * linear_flops() + 3.5 * attention_flops()) + 3 * 2.0 * N * C * V;
 }
 
-static void totals(void **state) {
-  (void)state;
+TEST(totals) {
   fsdp_plan *plan = plan_of("none", "none", fsdp_plan_backend_cpu());
   fsdp_activations a = fsdp_activations_of(plan);
   assert_int_equal(a.kept_bytes, 4 * L * SAVED);
@@ -96,8 +92,7 @@ static void totals(void **state) {
 }
 
 // Each layer's bytes and names in the JSON; the names are items that give the same fates.
-static void json(void **state) {
-  (void)state;
+TEST(json) {
   fsdp_plan *plan = plan_of("swiglu,rmsnorm:input_layernorm@4", "residual@2", fsdp_plan_backend_cuda());
   json_t *root = fsdp_activations_json(plan), *layer, *layers = json_object_get(root, "layers");
   static const char *const keys[] = {"kept_bytes", "recomputed_bytes", "offloaded_bytes"};
@@ -142,8 +137,7 @@ static void check_page(const char *recomputed, const char *offloaded, const fsdp
   fsdp_plan_destroy(plan);
 }
 
-static void pages(void **state) {
-  (void)state;
+TEST(pages) {
   const fsdp_plan_backend *cpu = fsdp_plan_backend_cpu(), *gpu = fsdp_plan_backend_cuda();
   check_page("none", "none", cpu,
              (const char *const[]){"layers 0-5, each", "kept", "block_inputs, rmsnorm, linear, attention,",
@@ -174,8 +168,7 @@ static int count_of(const char *text, const char *part) {
   return count;
 }
 
-static void picture(void **state) {
-  (void)state;
+TEST(picture) {
   static const char *const offloaded[] = {"none", "attention"};
   for (int i = 0; i < 2; i++) {
     fsdp_plan *plan = plan_of("none", offloaded[i], fsdp_plan_backend_cpu());
@@ -194,10 +187,4 @@ static void picture(void **state) {
     fsdp_memory_profile_destroy(&profile);
     fsdp_plan_destroy(plan);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(totals), cmocka_unit_test(json),
-                                     cmocka_unit_test(pages), cmocka_unit_test(picture)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,14 +2,10 @@
 // a Slurm allocation, and srun without PMIx. The variables are those that the launchers set (Open MPI 4.1,
 // Slurm 23.11 with PMIx 4).
 #include "launcher/train/binding.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 typedef struct variable {
   const char *name, *value;
@@ -54,8 +50,7 @@ static void set_environment(const variable *list) {
   for (; list->name; list++) setenv(list->name, list->value, 1);
 }
 
-static void test_who_pins(void **state) {
-  (void)state;
+TEST(test_who_pins) {
   set_environment(mpirun);
   assert_true(fsdp_binding_is_pinned_by_mpirun());
   set_environment(mpirun_in_slurm);
@@ -67,8 +62,7 @@ static void test_who_pins(void **state) {
   }
 }
 
-static void test_tasks_that_are_alone(void **state) {
-  (void)state;
+TEST(test_tasks_that_are_alone) {
   const fsdp_world alone = {.size = 1}, together = {.size = 8};
   const variable *const good[] = {mpirun_in_slurm, srun_one, nobody};
   fsdp_error error = {0};
@@ -82,12 +76,4 @@ static void test_tasks_that_are_alone(void **state) {
   assert_int_equal(fsdp_binding_check_tasks(&alone, &error), FSDP_ERR_PEER);
   assert_non_null(strstr(error.message, "srun has started 8 tasks"));
   assert_non_null(strstr(error.message, "--mpi=pmix"));
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_who_pins),
-      cmocka_unit_test(test_tasks_that_are_alone),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,21 +1,17 @@
 // Signs of a GPU, in folders made for it, and how the device is described.
 #include "launcher/report/device_line.h"
 #include "tests/support/io_files.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <string.h>
 #include <sys/stat.h>
-
-#include <cmocka.h>
 
 static void make_folders(const char *const *names, int count) {
   for (int i = 0; i < count; i++) assert_int_equal(mkdir(io_path(names[i]), 0777), 0);
 }
 
-static void signs_of_a_gpu(void **state) {
-  (void)state;
-  const char *root = io_folder_make();
+TEST_WITH_FOLDER(signs_of_a_gpu) {
+  const char *root = io_folder();
   char sign[96] = "";
   assert_false(fsdp_device_line_find_gpu(root, sign, sizeof sign)); // nothing at all
   static const char *const folders[] = {"dev",
@@ -41,11 +37,9 @@ static void signs_of_a_gpu(void **state) {
   io_write_text("dev/nvidia3", "");
   assert_true(fsdp_device_line_find_gpu(root, sign, sizeof sign));
   assert_string_equal(sign, "/dev/nvidia3");
-  io_folder_remove();
 }
 
-static void lines(void **state) {
-  (void)state;
+TEST(lines) {
   char line[512];
   fsdp_gpu gpu = {.present = false};
   fsdp_device_line_print(&gpu, 1, "why", line, sizeof line);
@@ -56,9 +50,4 @@ static void lines(void **state) {
   gpu.sharers = 4;
   fsdp_device_line_print(&gpu, 8, "why", line, sizeof line);
   assert_string_equal(line, "NVIDIA H200, 150 GB, compute capability 9.0, shared by 4 ranks");
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(signs_of_a_gpu), cmocka_unit_test(lines)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,19 +2,14 @@
 // update, in which a skipped step does not count. The rows of tokens that it is fed on a mesh.
 #include "launcher/train/feed.h"
 #include "runtime/base/check.h"
+#include "tests/support/unit_test.h"
 
 #include <float.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static const double beta1 = 0.9, beta2 = 0.999999;
 
@@ -49,8 +44,7 @@ static void expect_fed(fsdp_feed *feed, int64_t step, int64_t update) {
   fsdp_feed_batch(feed, (int32_t *[FSDP_INPUT_COUNT]){tokens, targets});
 }
 
-static void test_skipped_steps_do_not_count(void **state) {
-  (void)state;
+TEST(test_skipped_steps_do_not_count) {
   fsdp_dataset *dataset;
   fsdp_feed *feed = create_feed(&dataset, 10);
   static const struct {
@@ -71,8 +65,7 @@ static void test_skipped_steps_do_not_count(void **state) {
 }
 
 // Without a limit (no clipping) nothing is skipped; behind a checkpoint both counts continue.
-static void test_seek(void **state) {
-  (void)state;
+TEST(test_seek) {
   fsdp_dataset *dataset;
   fsdp_feed *feed = create_feed(&dataset, 0);
   fsdp_feed_seek(feed, 40, 33, 0);
@@ -86,8 +79,7 @@ static void test_seek(void **state) {
 }
 
 // A run that continues behind step 4 reads what one that never stopped reads, micro-batch by micro-batch.
-static void test_seek_reads_on(void **state) {
-  (void)state;
+TEST(test_seek_reads_on) {
   fsdp_dataset *datasets[2];
   fsdp_feed *whole = create_feed(&datasets[0], 0), *rest = create_feed(&datasets[1], 0);
   whole->config.micro_batches = rest->config.micro_batches = 3;
@@ -160,8 +152,7 @@ static int64_t expect_rows(const fsdp_feed *feed, const fsdp_dataset *dataset, c
 }
 
 // Over the ranks that have different tokens the counts add up to all targets of the step.
-static void test_rows_of_ranks(void **state) {
-  (void)state;
+TEST(test_rows_of_ranks) {
   fsdp_error error;
   fsdp_dataset *dataset;
   const fsdp_dataset_config data = {.seq = SEQ, .global_batch = 1, .vocab_size = 256};
@@ -265,8 +256,7 @@ static void feed_ranks(const fsdp_dataset *dataset, int ranks, int batch, packed
 }
 
 // The samples of each step are the same ones on 1 to 8 ranks, in micro-batches of 1 and of more.
-static void test_same_samples(void **state) {
-  (void)state;
+TEST(test_same_samples) {
   char path[] = "/tmp/fsdp_feed_XXXXXX.jsonl";
   const int file = mkstemps(path, 6);
   assert_true(file >= 0);
@@ -297,15 +287,4 @@ static void test_same_samples(void **state) {
   fsdp_dataset_close(dataset);
   fsdp_data_paths_destroy(&paths);
   unlink(path);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_skipped_steps_do_not_count),
-      cmocka_unit_test(test_seek),
-      cmocka_unit_test(test_seek_reads_on),
-      cmocka_unit_test(test_rows_of_ranks),
-      cmocka_unit_test(test_same_samples),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

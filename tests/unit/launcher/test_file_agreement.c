@@ -7,20 +7,16 @@
 #include "runtime/exchange/link_inproc.h"
 #include "tests/support/draws.h"
 #include "tests/support/io_files.h"
+#include "tests/support/unit_test.h"
 
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { NODE_RANKS = 4, RANKS_MAX = 256 };
 
@@ -105,7 +101,6 @@ static member run_job(const job *j, int64_t *sent, int64_t *read) {
 static char folder_a[512], folder_b[512]; // io_path is not for threads
 
 static const char *shared_folder(int rank) {
-  (void)rank;
   return folder_a;
 }
 
@@ -147,8 +142,7 @@ static const char *write_mounts(const char *type, const char *source) {
 
 // ---- Tests
 
-static void one_shared_file_system_is_not_read(void **state) {
-  (void)state;
+TEST(one_shared_file_system_is_not_read) {
   int64_t read = 0;
   write_files("a", 3, 1000);
   job j = {
@@ -166,8 +160,7 @@ static void one_shared_file_system_is_not_read(void **state) {
 }
 
 // Each copy is read once, however many nodes see it.
-static void copies_are_read_once(void **state) {
-  (void)state;
+TEST(copies_are_read_once) {
   int64_t read = 0;
   write_files("a", 5, 1000);
   write_files("b", 5, 1000);
@@ -187,8 +180,7 @@ static void expect_message(const job *j, const char *const *parts) {
 }
 #define EXPECT_MESSAGE(j, ...) expect_message(j, (const char *const[]){__VA_ARGS__, NULL})
 
-static void what_differs_is_named(void **state) {
-  (void)state;
+TEST(what_differs_is_named) {
   write_files("a", 9, 1000);
   write_files("b", 9, 1000);
   job j = {
@@ -217,8 +209,7 @@ static void what_differs_is_named(void **state) {
 
 // A thousand files, at worst a copy on every node: what a rank sends grows with the logarithm of the ranks,
 // and with 8 bytes of each.
-static void a_thousand_files_cost_little(void **state) {
-  (void)state;
+TEST(a_thousand_files_cost_little) {
   enum { FILES = 1000, TARGET = 16384 };
   int64_t sent[3] = {0};
   const int first = test_sanitized() ? 16 : 64;
@@ -244,8 +235,7 @@ static void a_thousand_files_cost_little(void **state) {
   assert_true(shared < sent[2]);
 }
 
-static void identities_follow_the_mount(void **state) {
-  (void)state;
+TEST(identities_follow_the_mount) {
   static const struct {
     const char *type, *source;
     bool shared;
@@ -285,10 +275,5 @@ static void identities_follow_the_mount(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(identities_follow_the_mount),  cmocka_unit_test(one_shared_file_system_is_not_read),
-      cmocka_unit_test(copies_are_read_once),         cmocka_unit_test(what_differs_is_named),
-      cmocka_unit_test(a_thousand_files_cost_little),
-  };
-  return cmocka_run_group_tests(tests, io_set_up, io_tear_down);
+  return run_all_tests(io_set_up, io_tear_down);
 }

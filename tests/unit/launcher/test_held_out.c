@@ -4,15 +4,11 @@
 #include "runtime/base/random.h"
 #include "tests/support/io_files.h"
 #include "tests/support/token_bytes.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { RECORDS = 300, MOST = 40000, SEQ = 16 };
 
@@ -105,8 +101,7 @@ static void expect_apart(const sides *s, int64_t first, int64_t count, double pa
   assert_true(held > 0.5 * part * (double)count && held < 2 * part * (double)count);
 }
 
-static void a_record_is_on_one_side(void **state) {
-  (void)state;
+TEST(a_record_is_on_one_side) {
   static records r;
   static const struct {
     uint32_t documents, tokens;
@@ -132,8 +127,7 @@ static void a_record_is_on_one_side(void **state) {
   }
 }
 
-static void each_of_a_mix_is_divided(void **state) {
-  (void)state;
+TEST(each_of_a_mix_is_divided) {
   static records r;
   char list[512];
   int64_t targets = 0;
@@ -151,8 +145,7 @@ static void each_of_a_mix_is_divided(void **state) {
 }
 
 // Where each record is one sample, samples are held out: exactly as many as are asked for.
-static void whole_records_are_samples(void **state) {
-  (void)state;
+TEST(whole_records_are_samples) {
   static records r;
   draw(&r, 0, 1, SEQ);
   write_records("x.tok", &r);
@@ -162,8 +155,7 @@ static void whole_records_are_samples(void **state) {
   assert_int_equal(found.targets, r.targets);
 }
 
-static void too_few_are_refused(void **state) {
-  (void)state;
+TEST(too_few_are_refused) {
   static records r;
   fsdp_sampler sampler;
   fsdp_error error;
@@ -179,8 +171,7 @@ static void too_few_are_refused(void **state) {
   fsdp_dataset_close(dataset);
 }
 
-static void marks_of_records_are_checked(void **state) {
-  (void)state;
+TEST(marks_of_records_are_checked) {
   static records r;
   fsdp_error error;
   int64_t length;
@@ -198,10 +189,5 @@ static void marks_of_records_are_checked(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_record_is_on_one_side),      cmocka_unit_test(each_of_a_mix_is_divided),
-      cmocka_unit_test(whole_records_are_samples),    cmocka_unit_test(too_few_are_refused),
-      cmocka_unit_test(marks_of_records_are_checked),
-  };
-  return cmocka_run_group_tests(tests, io_set_up, io_tear_down);
+  return run_all_tests(io_set_up, io_tear_down);
 }

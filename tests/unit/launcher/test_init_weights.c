@@ -3,20 +3,14 @@
 #include "launcher/train/init_weights.h"
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 // More than a thread draws at a time, with the zeros over the border of two threads' parts.
 enum { NUMEL = 40000, PART = 1 << 14, ZERO_FIRST = PART - 5, ZERO_NUMEL = 11 };
 
-static void test_zeros(void **state) {
-  (void)state;
+TEST(test_zeros) {
   const fsdp_param param = {.name = "model.embed_tokens.weight",
                             .init_mean = 0.5f,
                             .init_deviation = 0.02f,
@@ -40,9 +34,4 @@ static void test_zeros(void **state) {
   fsdp_pool_destroy(pool);
   free(expected);
   free(found);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_zeros)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

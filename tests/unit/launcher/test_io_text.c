@@ -2,19 +2,15 @@
 #include "launcher/options/yaml_options.h"
 #include "launcher/report/metrics_log.h"
 #include "tests/support/io_files.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 // Collects "name=value@line;" and refuses an option called "bad".
 static fsdp_status collect(void *context, const char *name, const char *value, int line, fsdp_error *error) {
@@ -30,8 +26,7 @@ static fsdp_status read_text(const char *text, char *out, fsdp_error *error) {
   return fsdp_yaml_read(io_write_text("options.yaml", text), collect, out, error);
 }
 
-static void options_come_in_order(void **state) {
-  (void)state;
+TEST(options_come_in_order) {
   char out[1024];
   fsdp_error error;
   assert_int_equal(
@@ -49,8 +44,7 @@ static void options_come_in_order(void **state) {
   assert_string_equal(out, "base=7@1;other=7@2;");
 }
 
-static void bad_yaml_is_refused_with_its_line(void **state) {
-  (void)state;
+TEST(bad_yaml_is_refused_with_its_line) {
   static const struct {
     const char *text, *part, *reason;
   } cases[] = {
@@ -103,8 +97,7 @@ static void append_step(fsdp_metrics_log *log, int step, double loss) {
   json_decref(record);
 }
 
-static void lines_are_whole_at_once(void **state) {
-  (void)state;
+TEST(lines_are_whole_at_once) {
   const char *path = io_path("log.jsonl");
   fsdp_metrics_log *log = open_log(path);
   append_step(log, 1, 5.5);
@@ -116,8 +109,7 @@ static void lines_are_whole_at_once(void **state) {
                                       "{\"global_step\":3,\"loss\":0.1}\n");
 }
 
-static void an_unfinished_line_is_cut_off(void **state) {
-  (void)state;
+TEST(an_unfinished_line_is_cut_off) {
   const char *path = io_path("cut.jsonl");
   char text[10100];
   // An unfinished line longer than the block in which the end is looked for.
@@ -134,8 +126,7 @@ static void an_unfinished_line_is_cut_off(void **state) {
   assert_string_equal(contents(path), "");
 }
 
-static void resuming_drops_later_steps(void **state) {
-  (void)state;
+TEST(resuming_drops_later_steps) {
   const char *path = io_path("rewind.jsonl");
   fsdp_error error;
   fsdp_metrics_log *log = open_log(path);
@@ -159,8 +150,7 @@ static void resuming_drops_later_steps(void **state) {
 }
 
 // Of a start that fails nothing stays; a file that was there does.
-static void what_nothing_was_written_to_goes(void **state) {
-  (void)state;
+TEST(what_nothing_was_written_to_goes) {
   const char *path = io_path("deep/er/log.jsonl");
   fsdp_metrics_log_close(open_log(path), NULL);
   assert_int_equal(access(path, F_OK), -1);
@@ -171,8 +161,7 @@ static void what_nothing_was_written_to_goes(void **state) {
 }
 
 // Lines behind a damaged one are not lost with it; damaged ones at the end are.
-static void a_damaged_line_stays_with_those_behind_it(void **state) {
-  (void)state;
+TEST(a_damaged_line_stays_with_those_behind_it) {
   static const char good[] = "{\"global_step\":1}\n{\"global_st\0\n\n{\"global_step\":3}\n";
   static const char rest[] = "{\"global_step\":\n{\"global_step\":4}\n{\"global_step\":2}\n";
   char text[sizeof good + sizeof rest];
@@ -196,8 +185,7 @@ static void a_damaged_line_stays_with_those_behind_it(void **state) {
 }
 
 // What a crash has left of a log is one still.
-static void a_file_that_is_no_log_is_told_apart(void **state) {
-  (void)state;
+TEST(a_file_that_is_no_log_is_told_apart) {
   static const struct {
     const char *text;
     bool other;
@@ -216,8 +204,7 @@ static void a_file_that_is_no_log_is_told_apart(void **state) {
   assert_false(fsdp_metrics_log_is_other("/dev/null", "global_step"));
 }
 
-static void places_that_cannot_be_written(void **state) {
-  (void)state;
+TEST(places_that_cannot_be_written) {
   fsdp_metrics_log *log;
   fsdp_error error;
   io_write_text("file", "x");
@@ -243,8 +230,7 @@ static void limit_files(rlim_t bytes) {
   assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
 }
 
-static void lines_wait_for_room(void **state) {
-  (void)state;
+TEST(lines_wait_for_room) {
   const char *path = io_path("full.jsonl");
   static const char line[] = "{\"global_step\":1,\"loss\":1.0}\n"; // each of the nine as long
   enum { LINE_BYTES = sizeof line - 1 };
@@ -285,17 +271,5 @@ static void lines_wait_for_room(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(options_come_in_order),
-      cmocka_unit_test(bad_yaml_is_refused_with_its_line),
-      cmocka_unit_test(lines_are_whole_at_once),
-      cmocka_unit_test(an_unfinished_line_is_cut_off),
-      cmocka_unit_test(resuming_drops_later_steps),
-      cmocka_unit_test(what_nothing_was_written_to_goes),
-      cmocka_unit_test(a_damaged_line_stays_with_those_behind_it),
-      cmocka_unit_test(a_file_that_is_no_log_is_told_apart),
-      cmocka_unit_test(places_that_cannot_be_written),
-      cmocka_unit_test(lines_wait_for_room),
-  };
-  return cmocka_run_group_tests(tests, io_set_up, io_tear_down);
+  return run_all_tests(io_set_up, io_tear_down);
 }

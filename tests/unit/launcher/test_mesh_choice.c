@@ -1,14 +1,9 @@
 // The mesh that options mean for a number of ranks, on nodes, against meshes written out.
 #include "launcher/setup/mesh_choice.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 typedef struct mesh_case {
   const char *line;
@@ -101,8 +96,7 @@ static void expect(const mesh_case *c) {
   fsdp_options_destroy(&options);
 }
 
-static void test_choices(void **state) {
-  (void)state;
+TEST(test_choices) {
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) expect(&cases[i]);
 }
 
@@ -122,8 +116,7 @@ static void refuse(const char *line, const char *words) {
 }
 
 // The short forms say what a mesh or a sharding file may say too.
-static void test_short_forms(void **state) {
-  (void)state;
+TEST(test_short_forms) {
   char note[256];
   fsdp_options o = accept("");
   assert_true(o.tensor_parallel == 1 && o.context_parallel == 1 && o.sequence_parallel);
@@ -158,9 +151,4 @@ static void test_short_forms(void **state) {
   assert_true(fsdp_options_note(&o, 0, note, (int)sizeof note)); // the names alone
   assert_false(fsdp_options_note(&o, 1, note, (int)sizeof note));
   fsdp_options_destroy(&o);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_choices), cmocka_unit_test(test_short_forms)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

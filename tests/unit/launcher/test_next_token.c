@@ -1,20 +1,15 @@
 // The next token of a sample, against plain versions of what is asked for.
 #include "launcher/text/next_token.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 
 enum { V = 9, DRAWS = 20000 };
 
 static const float logits[V] = {0.5f, 2.0f, -1.0f, 2.0f, 1.25f, -30.0f, 0.5f, 1.75f, -2.0f};
 
-static void test_greedy(void **state) {
-  (void)state;
+TEST(test_greedy) {
   const fsdp_next_token_config config = {.temperature = 0, .top_p = 1};
   assert_int_equal(fsdp_next_token(&config, logits, V, 0), 1); // of two equal ones the lower
   assert_int_equal(fsdp_next_token(&config, logits + 2, V - 2, 7), 1);
@@ -50,8 +45,7 @@ static void check_draws(double temperature, double top_p) {
   }
 }
 
-static void test_draws(void **state) {
-  (void)state;
+TEST(test_draws) {
   check_draws(1, 1);
   check_draws(0.5, 1);
   check_draws(3, 0.9);
@@ -60,8 +54,7 @@ static void test_draws(void **state) {
 }
 
 // A pure function of seed and position.
-static void test_seed(void **state) {
-  (void)state;
+TEST(test_seed) {
   fsdp_next_token_config a = {.temperature = 1, .top_p = 1, .seed = 1}, b = a;
   int differ = 0;
   b.seed = 2;
@@ -70,10 +63,4 @@ static void test_seed(void **state) {
     differ += fsdp_next_token(&a, logits, V, i) != fsdp_next_token(&b, logits, V, i);
   }
   assert_in_range(differ, 40, 99);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_greedy), cmocka_unit_test(test_draws),
-                                     cmocka_unit_test(test_seed)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,16 +1,12 @@
 // --help: every option, in at most thirty lines by task, or with what each does.
 #include "launcher/options/options.h"
 #include "models/model.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
-static void presets_in_the_help(void **state) {
-  (void)state;
+TEST(presets_in_the_help) {
   char help[32768] = "";
   FILE *out = fmemopen(help, sizeof help, "w");
   fsdp_options_print_help(FSDP_PROGRAM_TRAIN, FSDP_HELP_ALL, out);
@@ -28,8 +24,7 @@ static void presets_in_the_help(void **state) {
 
 // Every option is in the help of its program, its name is unique, and its default is of its own
 // kind.
-static void table_and_help(void **state) {
-  (void)state;
+TEST(table_and_help) {
   const fsdp_option_row *const table = fsdp_option_table;
   const fsdp_program_kind programs[] = {FSDP_PROGRAM_TRAIN, FSDP_PROGRAM_PLAN};
   for (int p = 0; p < 4; p++) {
@@ -58,9 +53,4 @@ static void table_and_help(void **state) {
       assert_true(!table[i].short_name || table[i].short_name != table[j].short_name);
     }
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(presets_in_the_help), cmocka_unit_test(table_and_help)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

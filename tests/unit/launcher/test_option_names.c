@@ -2,14 +2,10 @@
 // or none, and the short names of other trainers mean what they say there.
 #include "launcher/options/option_query.h"
 #include "launcher/options/options.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static fsdp_status parse(const char *line, fsdp_options *options, fsdp_error *error) {
   enum { WORDS_MAX = 40 };
@@ -35,8 +31,7 @@ static void refused(const char *name, const char *proposed) {
   fsdp_options_destroy(&options);
 }
 
-static void no_unrelated_name_is_proposed(void **state) {
-  (void)state;
+TEST(no_unrelated_name_is_proposed) {
   static const char *const unlike[] = {
       "lora",      "gpus",     "pipe",          "nodes",         "dp",   "packing",     "save_strategy",
       "no_fa",     "log_loss", "wandb_project", "torch_compile", "rope", "perplexity",  "best",
@@ -45,8 +40,7 @@ static void no_unrelated_name_is_proposed(void **state) {
   for (size_t i = 0; i < sizeof unlike / sizeof *unlike; i++) refused(unlike[i], NULL);
 }
 
-static void what_was_mistyped_is_found(void **state) {
-  (void)state;
+TEST(what_was_mistyped_is_found) {
   static const char *const alike[][2] = {{"stratgey", "strategy"},
                                          {"lr-shedule", "lr-schedule"},
                                          {"seqlenght", "seq-length"},
@@ -59,8 +53,7 @@ static void what_was_mistyped_is_found(void **state) {
   for (size_t i = 0; i < sizeof alike / sizeof *alike; i++) refused(alike[i][0], alike[i][1]);
 }
 
-static void short_names_mean_the_same(void **state) {
-  (void)state;
+TEST(short_names_mean_the_same) {
   fsdp_options o;
   fsdp_error error;
   const char line[] =
@@ -73,8 +66,7 @@ static void short_names_mean_the_same(void **state) {
 }
 
 // What --auto chose for itself needs no remark.
-static void choices_of_auto_are_not_noted(void **state) {
-  (void)state;
+TEST(choices_of_auto_are_not_noted) {
   static const char *const places[] = {"command line", "--auto"};
   for (int i = 0; i < 2; i++) {
     fsdp_options o;
@@ -86,11 +78,4 @@ static void choices_of_auto_are_not_noted(void **state) {
     assert_int_equal(fsdp_options_note(&o, 0, note, sizeof note), i == 0);
     fsdp_options_destroy(&o);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(no_unrelated_name_is_proposed), cmocka_unit_test(what_was_mistyped_is_found),
-      cmocka_unit_test(short_names_mean_the_same), cmocka_unit_test(choices_of_auto_are_not_noted)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

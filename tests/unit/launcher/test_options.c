@@ -6,15 +6,12 @@
 #include "runtime/base/text.h"
 #include "runtime/data/dataset.h"
 #include "runtime/plan/text/value.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define WORDS_MAX 32
 
@@ -54,8 +51,7 @@ static void refuse(fsdp_program_kind program, const char *line, fsdp_status stat
   fsdp_options_destroy(&options);
 }
 
-static void whole_numbers(void **state) {
-  (void)state;
+TEST(whole_numbers) {
   const struct {
     const char *text;
     bool good;
@@ -93,8 +89,7 @@ static void whole_numbers(void **state) {
   }
 }
 
-static void sizes(void **state) {
-  (void)state;
+TEST(sizes) {
   const struct {
     const char *text;
     bool good;
@@ -119,8 +114,7 @@ static void sizes(void **state) {
   }
 }
 
-static void reals_flags(void **state) {
-  (void)state;
+TEST(reals_flags) {
   double real;
   assert_true(fsdp_value_real("3e-5", &real) && real == 3e-5);
   assert_true(fsdp_value_real(".5", &real) && real == 0.5);
@@ -133,8 +127,7 @@ static void reals_flags(void **state) {
 }
 
 // What a mesh reads as, printed.
-static void meshes(void **state) {
-  (void)state;
+TEST(meshes) {
   static const struct {
     const char *text, *printed;
   } cases[] = {{"data=2,fsdp=4", "data=2,fsdp=4"},
@@ -161,8 +154,7 @@ static void meshes(void **state) {
   }
 }
 
-static void text_for_people(void **state) {
-  (void)state;
+TEST(text_for_people) {
   char out[64];
   assert_string_equal(fsdp_print_bytes(0).text, "0 B");
   assert_string_equal(fsdp_print_bytes(999).text, "999 B");
@@ -179,8 +171,7 @@ static void text_for_people(void **state) {
   }
 }
 
-static void defaults(void **state) {
-  (void)state;
+TEST(defaults) {
   fsdp_options o = accept(FSDP_PROGRAM_TRAIN, "");
   assert_string_equal(o.model, "tiny");
   assert_int_equal(o.batch, 1);
@@ -204,8 +195,7 @@ static void defaults(void **state) {
   fsdp_options_destroy(&o);
 }
 
-static void forms_of_the_command_line(void **state) {
-  (void)state;
+TEST(forms_of_the_command_line) {
   fsdp_options o = accept(FSDP_PROGRAM_TRAIN,
                           "-b4 -s 128 --lr=1e-3 --cpu-offload --print-model on --dry-run=no --strategy "
                           "HYBRID_SHARD --mesh data=2,fsdp=2 --wrap module:LlamaMLP,Linear");
@@ -235,8 +225,7 @@ static void forms_of_the_command_line(void **state) {
   fsdp_options_destroy(&o);
 }
 
-static void wrong_values(void **state) {
-  (void)state;
+TEST(wrong_values) {
   const fsdp_program_kind train = FSDP_PROGRAM_TRAIN;
   refuse(train, "--batch-size 0", FSDP_ERR_OPTION, "--batch-size|'0'|command line|from 1");
   refuse(train, "--batch-size -3", FSDP_ERR_OPTION, "'-3'");
@@ -267,8 +256,7 @@ static void wrong_values(void **state) {
 
 // A threshold beside a policy that does not use it is reported, not refused: the hint's `--wrap block` can be
 // added to a command.
-static void unused_threshold_is_noted(void **state) {
-  (void)state;
+TEST(unused_threshold_is_noted) {
   char note[256];
   fsdp_options o = accept(FSDP_PROGRAM_TRAIN, "--wrap block --numel-to-wrap 1e8");
   assert_true(fsdp_options_note(&o, 0, note, (int)sizeof note));
@@ -280,8 +268,7 @@ static void unused_threshold_is_noted(void **state) {
   fsdp_options_destroy(&o);
 }
 
-static void contradictions(void **state) {
-  (void)state;
+TEST(contradictions) {
   const fsdp_program_kind train = FSDP_PROGRAM_TRAIN, plan = FSDP_PROGRAM_PLAN;
   refuse(train, "--min-lr 1 --lr 0.1", FSDP_ERR_OPTION, "--min-lr|--lr");
   refuse(train, "--min-lr 0.11 --lr 0.1", FSDP_ERR_OPTION, "--min-lr|--lr");
@@ -316,8 +303,7 @@ static void write_file(const char *path, const char *text) {
   fclose(file);
 }
 
-static void configuration_file(void **state) {
-  (void)state;
+TEST(configuration_file) {
   char path[] = "/tmp/fsdp_options_XXXXXX", line[128];
   int descriptor = mkstemp(path);
   assert_true(descriptor >= 0);
@@ -358,8 +344,7 @@ static void configuration_file(void **state) {
 }
 
 // Each as its trainer's documents spell it, beside what it must have set.
-static void names_of_other_trainers(void **state) {
-  (void)state;
+TEST(names_of_other_trainers) {
   char note[512];
   fsdp_options o =
       accept(FSDP_PROGRAM_TRAIN,
@@ -399,8 +384,7 @@ static void names_of_other_trainers(void **state) {
   fsdp_options_destroy(&o);
 }
 
-static void flags_of_other_trainers(void **state) {
-  (void)state;
+TEST(flags_of_other_trainers) {
   const struct {
     const char *line;
     const char *recompute;
@@ -453,8 +437,7 @@ static void flags_of_other_trainers(void **state) {
 
 // No name of another trainer hides one of ours; each alias of an option names one, and the values of a
 // flag are values of it; the others say what to use.
-static void table_of_aliases(void **state) {
-  (void)state;
+TEST(table_of_aliases) {
   int count;
   const fsdp_option_alias *aliases = fsdp_option_alias_table(&count);
   assert_true(count > 50);
@@ -478,8 +461,7 @@ static void table_of_aliases(void **state) {
 }
 
 // Their old names are a hint; a command, a file and a later value set them.
-static void knobs(void **state) {
-  (void)state;
+TEST(knobs) {
   const fsdp_program_kind train = FSDP_PROGRAM_TRAIN;
   fsdp_options o = accept(train, "--set poison=on;measure=off --set gemm_multiprocessors=3 --set measure=on");
   assert_true(o.poison && o.measure && o.gemm_multiprocessors == 3);
@@ -504,8 +486,7 @@ static void knobs(void **state) {
 }
 
 // The words of a list end at the next option; it may stand anywhere.
-static void lists_of_words(void **state) {
-  (void)state;
+TEST(lists_of_words) {
   fsdp_options o = accept(FSDP_PROGRAM_PLAN, "--ranks 4 --compare a.yaml b.yaml c_d.yaml --json");
   assert_string_equal(o.compare, "a.yaml,b.yaml,c_d.yaml");
   assert_true(o.json && o.ranks == 4);
@@ -525,8 +506,7 @@ static void lists_of_words(void **state) {
   fsdp_options_destroy(&o);
 }
 
-static void description_tells_options_apart(void **state) {
-  (void)state;
+TEST(description_tells_options_apart) {
   fsdp_options a = accept(FSDP_PROGRAM_TRAIN, "--lr 1e-4"), b = accept(FSDP_PROGRAM_TRAIN, "--lr 0.0001");
   fsdp_options c = accept(FSDP_PROGRAM_TRAIN, "--lr 1.0000001e-4");
   char *text[3] = {fsdp_options_describe(&a), fsdp_options_describe(&b), fsdp_options_describe(&c)};
@@ -539,8 +519,7 @@ static void description_tells_options_apart(void **state) {
 }
 
 // Against the formulas as they stand in the header, computed by hand.
-static void learning_rates(void **state) {
-  (void)state;
+TEST(learning_rates) {
   fsdp_learning_rate rate = {
       .schedule = FSDP_LR_COSINE, .lr = 1, .min_lr = 0.2, .warmup_steps = 4, .total_steps = 12};
   const double warmup[] = {0.25, 0.5, 0.75, 1};
@@ -573,28 +552,4 @@ static void learning_rates(void **state) {
   assert_true(fsdp_learning_rate_at(&rate, 11) == 1);
   rate.warmup_steps = 20; // longer than the run
   assert_true(fsdp_learning_rate_at(&rate, 11) == 0.6);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(whole_numbers),
-      cmocka_unit_test(sizes),
-      cmocka_unit_test(reals_flags),
-      cmocka_unit_test(meshes),
-      cmocka_unit_test(text_for_people),
-      cmocka_unit_test(defaults),
-      cmocka_unit_test(forms_of_the_command_line),
-      cmocka_unit_test(wrong_values),
-      cmocka_unit_test(unused_threshold_is_noted),
-      cmocka_unit_test(contradictions),
-      cmocka_unit_test(configuration_file),
-      cmocka_unit_test(names_of_other_trainers),
-      cmocka_unit_test(flags_of_other_trainers),
-      cmocka_unit_test(table_of_aliases),
-      cmocka_unit_test(knobs),
-      cmocka_unit_test(lists_of_words),
-      cmocka_unit_test(description_tells_options_apart),
-      cmocka_unit_test(learning_rates),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,15 +2,10 @@
 #include "launcher/report/plan_notes.h"
 #include "models/family.h"
 #include "tests/support/models.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 typedef struct note_case {
   int context, tensor;
@@ -56,8 +51,7 @@ static void expect_note(const note_case *c, const char *line) {
   fsdp_plan_destroy(plan);
 }
 
-static void test_notes(void **state) {
-  (void)state;
+TEST(test_notes) {
   const note_case cases[] = {
       {1, 1, 16, NULL},
       {1, 2, 16, NULL},
@@ -82,9 +76,4 @@ static void test_notes(void **state) {
                   part = {1, 1, 3, "on 1 of the 4 ranks over x a sequence is nothing but padding: 3 tokens "};
   expect_note(&piece, "model.norm");
   expect_note(&part, "input");
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_notes)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

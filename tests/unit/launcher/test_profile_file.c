@@ -5,15 +5,12 @@
 #include "runtime/plan/text/decimal.h"
 #include "runtime/plan/text/yaml_document.h"
 #include "tests/support/io_files.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define HEAD                                                                                                 \
   "name: small\ndevice: cuda\nprocessors: 4\nmemory_gb: 16\nmemory_gbps: {value: 500, source: \"x\"}\n"
@@ -44,8 +41,7 @@ static void refuse(const char *text, const char *part) {
 
 // ---- Decimals
 
-static void decimals(void **state) {
-  (void)state;
+TEST(decimals) {
   double value = 0;
   static const struct {
     const char *text;
@@ -62,8 +58,7 @@ static void decimals(void **state) {
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) assert_false(fsdp_decimal_read(bad[i], 0, &value));
 }
 
-static void decimals_printed(void **state) {
-  (void)state;
+TEST(decimals_printed) {
   char out[FSDP_DECIMAL_BYTES];
   assert_string_equal(fsdp_decimal_print(794.5e12, 12, out), "794.5");
   assert_string_equal(fsdp_decimal_print(1048576, 0, out), "1048576");
@@ -110,8 +105,7 @@ static const char whole[] =
     "{1e6: 92.8}}\n"
     "- {kind: all_reduce, link: node, ranks: 2, us: {10: 1, 20: {value: 2, source: s}}}\n";
 
-static void whole_profile(void **state) {
-  (void)state;
+TEST(whole_profile) {
   fsdp_device_profile *p = accept_text(whole);
   assert_string_equal(p->name, "a \"b\"");
   assert_int_equal(p->device, FSDP_OP_CPU);
@@ -178,8 +172,7 @@ static char *print(const fsdp_device_profile *profile) {
 }
 
 // What the user named a profile by stands before what it says of itself.
-static void shown_as_asked(void **state) {
-  (void)state;
+TEST(shown_as_asked) {
   char shown[FSDP_PROFILE_SHOWN_BYTES];
   fsdp_device_profile profile = {.name = "AMD EPYC, 2 cores"};
   assert_string_equal(fsdp_device_profile_shown(&profile, shown), "AMD EPYC, 2 cores");
@@ -204,8 +197,7 @@ static void check_printed(const fsdp_device_profile *profile) {
   free(second);
 }
 
-static void printed_and_read(void **state) {
-  (void)state;
+TEST(printed_and_read) {
   fsdp_device_profile *p = accept_text(whole);
   check_printed(p);
   char *text = print(p);
@@ -244,7 +236,6 @@ static void check_sourced(yaml_document_t *document, const yaml_node_t *node, co
 }
 
 static fsdp_status check_sources(void *context, yaml_document_t *document, fsdp_error *error) {
-  (void)error;
   static const char *const words[] = {"name", "device", "tiles", "use", "base"};
   static const char *const sections[] = {"peak_tflops", "copy_gbps", "contention", "network",
                                          "reserve",     "spread",    "sustained"};
@@ -319,8 +310,7 @@ static void check_grouped(const fsdp_device_profile *p) {
   }
 }
 
-static void shipped_profiles(void **state) {
-  (void)state;
+TEST(shipped_profiles) {
   for (int i = 0; i < fsdp_shipped_profile_count(); i++) {
     const char *name = fsdp_shipped_profile_name(i);
     fsdp_device_profile *p = accept(name);
@@ -365,8 +355,7 @@ static void check_price(const fsdp_device_profile *p, fsdp_attention_kernel kern
   assert_true(fabs(fsdp_profile_attention_s(p, 1, &call, &estimated) - wanted_s) < 1e-9 && !estimated);
 }
 
-static void base_and_use(void **state) {
-  (void)state;
+TEST(base_and_use) {
   io_write_text("base.yaml", whole);
   fsdp_device_profile *p =
       accept_text("name: other\nbase: base.yaml\nuse: {attention: k2, grouped: g1}\nlaunch_us: 9\n"
@@ -423,8 +412,7 @@ static void base_and_use(void **state) {
 // ---- The backend of plans
 
 // Without a profile a GPU's plan has the figures of the shipped one that the planner names.
-static void default_backend(void **state) {
-  (void)state;
+TEST(default_backend) {
   fsdp_device_profile *p;
   fsdp_error error = {0};
   assert_string_equal(fsdp_plan_default_profile(), "h100-sxm");
@@ -450,8 +438,7 @@ static void default_backend(void **state) {
 #define GPU     OLD_GPU "capability: 8.0\n"
 
 // A profile's own figures count; what it does not say is the default's, and named.
-static void own_backend(void **state) {
-  (void)state;
+TEST(own_backend) {
   const fsdp_plan_backend *none = fsdp_plan_backend_cuda();
   fsdp_device_profile *p =
       accept_text(GPU "reserve: {context_gb: 0.75, communicator_gb: {value: 0.25, estimated: "
@@ -483,8 +470,7 @@ static void own_backend(void **state) {
 
 // ---- What is refused
 
-static void refused_at_the_top(void **state) {
-  (void)state;
+TEST(refused_at_the_top) {
   fsdp_device_profile *profile;
   fsdp_error error = {0};
   assert_int_equal(fsdp_profile_read("a100", &profile, &error), FSDP_ERR_INPUT);
@@ -529,8 +515,7 @@ static void refused_at_the_top(void **state) {
 
 #define PRODUCT "products:\n- {dtype: bf16, form: any, m: 1, n: 1, k: 1"
 
-static void refused_rows(void **state) {
-  (void)state;
+TEST(refused_rows) {
   refuse(HEAD "products: {m: 1}\n", "profile.yaml:6: products is not a list");
   refuse(HEAD "products:\n- 5\n", "profile.yaml:7: a row is not a mapping");
   refuse(HEAD PRODUCT "}\n", "profile.yaml:7: a row has no tflops");
@@ -557,13 +542,5 @@ static void refused_rows(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(decimals),         cmocka_unit_test(shown_as_asked),
-      cmocka_unit_test(decimals_printed), cmocka_unit_test(whole_profile),
-      cmocka_unit_test(printed_and_read), cmocka_unit_test(shipped_profiles),
-      cmocka_unit_test(base_and_use),     cmocka_unit_test(refused_at_the_top),
-      cmocka_unit_test(refused_rows),     cmocka_unit_test(default_backend),
-      cmocka_unit_test(own_backend),
-  };
-  return cmocka_run_group_tests(tests, io_set_up, io_tear_down);
+  return run_all_tests(io_set_up, io_tear_down);
 }

@@ -1,23 +1,17 @@
 // The terminal's line of a step: how well the devices are used, by closed formulas.
 #include "launcher/report/progress.h"
+#include "tests/support/models.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 // Llama 2 7B: 6 FLOPs a token for each of 6.7 billion weights (with or without the embedding's 0.13), and 6
 // T C a layer for scores of keys before a query, twice that for all pairs.
-static void utilization_is_printed(void **state) {
-  (void)state;
+TEST(utilization_is_printed) {
   fsdp_plan plan = {.config = {.seq = 4096}};
-  fsdp_error error = {0};
-  assert_int_equal(fsdp_model_preset("llama2-7b", &plan.config.model, &error), FSDP_OK);
+  plan.config.model = model_of_preset("llama2-7b");
   const double pairs = 6.0 * 32 * 4096 * 4096;
   const fsdp_step_record record = {.step = 1, .total_steps = 2, .peak_flops = 8e15};
   const fsdp_progress_rate rate = {.tokens_per_s = 8e4}; // 1% for a GFLOP a token
@@ -35,9 +29,4 @@ static void utilization_is_printed(void **state) {
   assert_true(causal > expected - 0.5 && causal < expected + 0.5);
   assert_true(all - causal < pairs * 1e-9 + 0.11 && all - causal > pairs * 1e-9 - 0.11);
   free(text);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(utilization_is_printed)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,14 +4,9 @@
 #include "runtime/base/check.h"
 #include "runtime/comm/world_inproc.h"
 #include "tests/support/harness.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static harness_config config_of(fsdp_strategy strategy, int data, int fsdp, bool offload, bool bf16) {
   harness_config config = {
@@ -79,8 +74,7 @@ static const struct {
               {FSDP_FULL, 1, 2, 2}, {FSDP_HYBRID, 2, 1, 4}, {FSDP_ZERO1, 2, 2, 1},  {FSDP_ZERO1, 1, 2, 2}};
 
 // bf16 states are rounded with random bits, which must be the same in all replicas.
-static void test_replicas_agree(void **state) {
-  (void)state;
+TEST(test_replicas_agree) {
   for (size_t p = 0; p < sizeof places / sizeof *places; p++)
     for (int kind = 0; kind < 4; kind++) {
       harness_config config =
@@ -104,7 +98,6 @@ typedef struct flip {
 static flip flipped;
 
 static void flip_bit(const harness_config *config, fsdp_executor *executor, int rank) {
-  (void)config;
   if (rank != flipped.rank) return;
   const fsdp_plan *plan = fsdp_executor_config_of(executor)->plan;
   const fsdp_unit_state *state = &plan->unit_state[flipped.unit];
@@ -113,8 +106,7 @@ static void flip_bit(const harness_config *config, fsdp_executor *executor, int 
   bytes[plan->program->tensors[tensor].bytes / 2] ^= 0x10;
 }
 
-static void test_one_bit_is_found(void **state) {
-  (void)state;
+TEST(test_one_bit_is_found) {
   for (int rank = 0; rank < 6; rank++) {
     harness_config config = config_of(FSDP_HYBRID, 3, 2, rank % 2, rank / 3);
     config.after_steps = flip_bit;
@@ -135,8 +127,7 @@ static void test_one_bit_is_found(void **state) {
 
 // ---- Who is named
 
-static void test_majority(void **state) {
-  (void)state;
+TEST(test_majority) {
   static const struct {
     int replicas;
     uint64_t digests[5];
@@ -160,8 +151,7 @@ static void test_majority(void **state) {
 
 // One digest of one rank differs, over any of three sets of axes of a mesh of 2 x 3 x 2: its group is found,
 // and of several the first digest's lowest.
-static void test_which_group(void **state) {
-  (void)state;
+TEST(test_which_group) {
   fsdp_mesh mesh = {0};
   assert_true(fsdp_mesh_add(&mesh, "data", 2) && fsdp_mesh_add(&mesh, "fsdp", 3));
   assert_true(fsdp_mesh_add(&mesh, "tensor", 2));
@@ -197,8 +187,7 @@ static void test_which_group(void **state) {
 
 // Present if there are replicas and a comparison is requested; it reads every byte of the state once and
 // writes none.
-static void test_section(void **state) {
-  (void)state;
+TEST(test_section) {
   for (int i = 0; i < 8; i++) {
     bool asked = i % 2, replicas = i / 2 % 2, offload = i / 4 % 2;
     harness_config config =
@@ -225,13 +214,4 @@ static void test_section(void **state) {
     }
     fsdp_plan_destroy(plan);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_replicas_agree), cmocka_unit_test(test_one_bit_is_found),
-      cmocka_unit_test(test_majority),       cmocka_unit_test(test_which_group),
-      cmocka_unit_test(test_section),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

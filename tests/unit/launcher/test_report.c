@@ -6,14 +6,11 @@
 #include "launcher/setup/capacity.h"
 #include "launcher/setup/mesh_choice.h"
 #include "tests/support/models.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static fsdp_plan_config config_of(const char *preset, int ranks) {
   fsdp_plan_config config = {.batch = 1,
@@ -30,8 +27,7 @@ static fsdp_plan_config config_of(const char *preset, int ranks) {
                              .grad_clip = 1,
                              .hyper = {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8f},
                              .backend = fsdp_plan_backend_cpu()};
-  fsdp_error error;
-  assert_int_equal(fsdp_model_preset(preset, &config.model, &error), FSDP_OK);
+  config.model = model_of_preset(preset);
   return config;
 }
 
@@ -41,8 +37,7 @@ static json_int_t integer(const json_t *object, const char *key) {
   return json_integer_value(value);
 }
 
-static void report_as_json(void **state) {
-  (void)state;
+TEST(report_as_json) {
   fsdp_plan_config config = config_of("tiny", 4);
   fsdp_plan *plan = plan_of_config(&config);
   json_t *report = fsdp_report_json(plan), *unit, *value;
@@ -89,8 +84,7 @@ static char *page_of(const fsdp_plan *plan) {
   return text;
 }
 
-static void report_as_a_page(void **state) {
-  (void)state;
+TEST(report_as_a_page) {
   fsdp_plan_config config = config_of("llama2-7b", 8);
   fsdp_plan *plan = plan_of_config(&config);
   char *page = page_of(plan);
@@ -120,8 +114,7 @@ static void report_as_a_page(void **state) {
 }
 
 // Series sum to the peak at the peak's position and to no more anywhere; phases cover the step without a gap.
-static void profile_series(void **state) {
-  (void)state;
+TEST(profile_series) {
   fsdp_plan_config config = config_of("tiny", 4);
   config.micro_batches = 4;
   config.cpu_offload = true;
@@ -155,8 +148,7 @@ static void profile_series(void **state) {
   fsdp_plan_destroy(plan);
 }
 
-static void profile_files(void **state) {
-  (void)state;
+TEST(profile_files) {
   fsdp_plan_config config = config_of("tiny", 2);
   fsdp_plan *plan = plan_of_config(&config);
   char folder[] = "/tmp/fsdp_report_XXXXXX", path[64];
@@ -190,8 +182,7 @@ static void profile_files(void **state) {
 }
 
 // The advice is followed word for word, and the plan that it gives fits.
-static void advice_that_fits(void **state) {
-  (void)state;
+TEST(advice_that_fits) {
   const int64_t shares[] = {90, 60, 40, 25};
   for (size_t i = 0; i < sizeof shares / sizeof *shares; i++) {
     fsdp_plan_config config = config_of("llama-1b", 4);
@@ -239,8 +230,7 @@ static void advice_that_fits(void **state) {
 }
 
 // Where one memory holds both arenas, their sum counts.
-static void one_memory_for_both_arenas(void **state) {
-  (void)state;
+TEST(one_memory_for_both_arenas) {
   fsdp_plan_config config = config_of("tiny", 2);
   config.cpu_offload = true;
   fsdp_plan *plan = plan_of_config(&config);
@@ -255,13 +245,4 @@ static void one_memory_for_both_arenas(void **state) {
   limits.memory.shared_bytes--;
   assert_int_equal(fsdp_capacity_check(plan, &limits, &error), FSDP_ERR_CAPACITY);
   fsdp_plan_destroy(plan);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(report_as_json),   cmocka_unit_test(report_as_a_page),
-      cmocka_unit_test(profile_series),   cmocka_unit_test(profile_files),
-      cmocka_unit_test(advice_that_fits), cmocka_unit_test(one_memory_for_both_arenas),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

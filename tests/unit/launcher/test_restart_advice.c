@@ -1,12 +1,8 @@
 // What the message of a killed run advises: a command line that a shell reads as the run's own names.
 #include "launcher/programs/restart_advice.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static void expect(const char *experiment, const char *save_dir, int64_t ckpt_freq, const char *wanted) {
   char out[FSDP_WATCH_ADVICE_BYTES], experiment_text[1024], folder[1024];
@@ -19,8 +15,7 @@ static void expect(const char *experiment, const char *save_dir, int64_t ckpt_fr
   assert_string_equal(fsdp_restart_advice(&options, out), wanted);
 }
 
-static void names_the_run(void **state) {
-  (void)state;
+TEST(names_the_run) {
   expect("pride", "outputs", 500, "Start again with -e pride to resume from the newest checkpoint");
   expect("it's", "/a b", 1,
          "Start again with -e 'it'\\''s' --save-dir '/a b' to resume from the newest checkpoint");
@@ -31,16 +26,7 @@ static void names_the_run(void **state) {
          "Start again with the same -e and --save-dir to resume from the newest checkpoint");
 }
 
-static void nothing_was_saved(void **state) {
-  (void)state;
+TEST(nothing_was_saved) {
   expect(NULL, "outputs", 500, "Nothing of this run was saved; -e NAME saves checkpoints to resume from");
   expect("pride", "outputs", 0, "Nothing of this run was saved (--ckpt-freq 0)");
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(names_the_run),
-      cmocka_unit_test(nothing_was_saved),
-  };
-  return cmocka_run_group_tests_name("restart_advice", tests, NULL, NULL);
 }

@@ -1,14 +1,9 @@
 // How options are reported that changed since a checkpoint was saved.
 #include "launcher/options/option_table.h"
 #include "launcher/train/resume_changes.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static void expect(json_t *saved, const char *current, bool data_differs, const char *wanted) {
   char out[256];
@@ -17,8 +12,7 @@ static void expect(json_t *saved, const char *current, bool data_differs, const 
   assert_int_equal(differs, *wanted != 0);
 }
 
-static void changes_are_listed_with_both_values(void **state) {
-  (void)state;
+TEST(changes_are_listed_with_both_values) {
   json_t *saved = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "lr", "0.002", "data", "a.txt",
                             "max-steps", "0", "weight-decay", "0.050000000000000003", "strategy", "full",
                             "log-freq", "10", "eval-data", "");
@@ -57,17 +51,8 @@ static void changes_are_listed_with_both_values(void **state) {
   json_decref(saved);
 }
 
-static void options_that_are_not_compared_exist(void **state) {
-  (void)state;
+TEST(options_that_are_not_compared_exist) {
   for (const char *const *name = fsdp_resume_unchanging(); *name; name++) {
     if (!fsdp_option_find(*name)) fail_msg("there is no option --%s", *name);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(changes_are_listed_with_both_values),
-      cmocka_unit_test(options_that_are_not_compared_exist),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

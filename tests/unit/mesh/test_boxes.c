@@ -1,12 +1,6 @@
 // boxes.h by example: the picture in its head.
 #include "runtime/plan/mesh/boxes.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/support/unit_test.h"
 
 static void expect_box(const fsdp_box *box, int64_t row, int64_t column, int64_t rows, int64_t columns) {
   assert_int_equal(box->dims, 2);
@@ -14,8 +8,7 @@ static void expect_box(const fsdp_box *box, int64_t row, int64_t column, int64_t
   assert_true(box->extent[0] == rows && box->extent[1] == columns);
 }
 
-static void test_a_range_of_a_matrix(void **state) {
-  (void)state;
+TEST(test_a_range_of_a_matrix) {
   fsdp_box boxes[FSDP_BOXES_MAX];
   assert_int_equal(fsdp_boxes_cut(2, (int64_t[]){4, 6}, 3, 17, 0, boxes), 3);
   expect_box(&boxes[0], 0, 3, 1, 3);
@@ -28,8 +21,7 @@ static void test_a_range_of_a_matrix(void **state) {
 }
 
 // A rank that holds elements 3 to 19 reads what another holds of elements 10 to 23.
-static void test_what_two_ranges_share(void **state) {
-  (void)state;
+TEST(test_what_two_ranges_share) {
   fsdp_box mine[FSDP_BOXES_MAX], other[FSDP_BOXES_MAX], shared;
   const int64_t shape[] = {4, 6};
   assert_int_equal(fsdp_boxes_cut(2, shape, 3, 17, 0, mine), 3);
@@ -42,10 +34,4 @@ static void test_what_two_ranges_share(void **state) {
   assert_int_equal(shared.offset, 3 + 4); // as it lies in mine
   assert_true(fsdp_box_intersect(&mine[2], &other[1], &shared));
   expect_box(&shared, 3, 0, 1, 2);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_range_of_a_matrix),
-                                     cmocka_unit_test(test_what_two_ranges_share)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

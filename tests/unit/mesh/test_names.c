@@ -1,15 +1,8 @@
 // names.h by example: which names a rule names, and which of two rules holds.
 #include "runtime/plan/mesh/names.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
-static void test_star_is_any_integer(void **state) {
-  (void)state;
+TEST(test_star_is_any_integer) {
   assert_true(fsdp_name_matches("model.layers.*.mlp", "model.layers.12.mlp"));
   assert_true(fsdp_name_matches("model.layers.12.mlp", "model.layers.12.mlp"));
   assert_false(fsdp_name_matches("model.layers.*.mlp", "model.layers.12"));
@@ -18,21 +11,13 @@ static void test_star_is_any_integer(void **state) {
 }
 
 // The first place where only one of two rules has an integer decides.
-static void test_an_integer_wins(void **state) {
-  (void)state;
+TEST(test_an_integer_wins) {
   assert_true(fsdp_name_wins("experts.3.w.*", "experts.*.w.7"));
   assert_false(fsdp_name_wins("experts.*.w.7", "experts.3.w.*"));
 }
 
-static void test_pattern(void **state) {
-  (void)state;
+TEST(test_pattern) {
   char pattern[FSDP_NAME_BYTES];
   fsdp_name_pattern("model.layers.12.mlp.up_proj.weight", pattern);
   assert_string_equal(pattern, "model.layers.*.mlp.up_proj.weight");
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_star_is_any_integer),
-                                     cmocka_unit_test(test_an_integer_wins), cmocka_unit_test(test_pattern)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

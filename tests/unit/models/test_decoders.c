@@ -3,15 +3,11 @@
 #include "tests/support/models.h"
 
 #include "models/graph/graph.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define SIZES_BUT_LAYERS                                                                                     \
   "\"vocab_size\":31,\"hidden_size\":24,\"intermediate_size\":40,\"num_attention_heads\":4"
@@ -56,25 +52,22 @@ static const char qwen3_8b[] =
     "\"torch_dtype\":\"bfloat16\",\"transformers_version\":\"4.51.0\",\"use_cache\":true,"
     "\"use_sliding_window\":false,\"vocab_size\":151936}";
 
-static void test_presets(void **state) {
-  (void)state;
+TEST(test_presets) {
   static const struct {
     const char *json, *preset;
     int64_t window;
   } models[] = {{mistral_7b, "mistral-7b", 4096}, {qwen25_7b, "qwen2.5-7b", 0}, {qwen3_8b, "qwen3-8b", 0}};
   for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
     char out[512];
-    fsdp_error error;
     fsdp_model_config c = model_of_json(models[i].json), preset;
-    assert_int_equal(fsdp_model_preset(models[i].preset, &preset, &error), FSDP_OK);
+    preset = model_of_preset(models[i].preset);
     if (fsdp_model_differs(&c, &preset, FSDP_MODEL_ALL, out, sizeof out)) fail_msg("%s", out);
     assert_true(c.window == models[i].window && c.head_dim == 128);
   }
 }
 
 // Of Transformers 5.23. Qwen3 has heads of 128, whatever the hidden size.
-static void test_defaults(void **state) {
-  (void)state;
+TEST(test_defaults) {
   static const struct {
     const char *json;
     int64_t window, kv_heads, head_dim, positions;
@@ -90,8 +83,7 @@ static void test_defaults(void **state) {
 }
 
 // null is none, for a window; as many as heads, for key/value heads.
-static void test_null(void **state) {
-  (void)state;
+TEST(test_null) {
   fsdp_model_config c =
       model_of_json("{\"model_type\":\"mistral\"," SIZES ",\"num_key_value_heads\":null,"
                     "\"sliding_window\":null,\"head_dim\":10,\"tie_word_embeddings\":true}");
@@ -110,8 +102,7 @@ static void test_null(void **state) {
 }
 
 // Each with the window of its layers.
-static void test_windows(void **state) {
-  (void)state;
+TEST(test_windows) {
   static const struct {
     const char *json;
     int64_t windows[3];
@@ -148,8 +139,7 @@ static void test_windows(void **state) {
   }
 }
 
-static void test_refused(void **state) {
-  (void)state;
+TEST(test_refused) {
   static const refused_model models[] = {
       {"{\"model_type\":\"mistral\"," SIZES "}", {"num_attention_heads 4", "num_key_value_heads 8"}},
       {MISTRAL ",\"sliding_window\":0}", {"\"sliding_window\" is 0", "at least 1"}},
@@ -204,8 +194,7 @@ static void test_refused(void **state) {
   expect_models_refused(models, (int)(sizeof models / sizeof *models));
 }
 
-static void test_differences(void **state) {
-  (void)state;
+TEST(test_differences) {
   static const compared_key keys[] = {{"tie_word_embeddings", "true", true},
                                       {"head_dim", "8", true},
                                       {"rope_theta", "1e6", true},
@@ -228,8 +217,7 @@ static void test_differences(void **state) {
 }
 
 // Names, shapes and drawing of a layer's parameters, in the order of the state dict.
-static void test_parameters(void **state) {
-  (void)state;
+TEST(test_parameters) {
   static const struct {
     const char *json;
     int layers, of_layer; // parameters of a layer
@@ -280,8 +268,7 @@ static void test_parameters(void **state) {
 
 // By hand: N = 7241732096 - 32000 * 4096. Of 32768 positions, each token attends to 4096 - 4096 / 16 on
 // average; of 4096, to half.
-static void test_flops_of_mistral(void **state) {
-  (void)state;
+TEST(test_flops_of_mistral) {
   fsdp_model_config c = model_of_json(mistral_7b);
   double gemms = 6.0 * 7110660096.0, pair = 12.0 * 32 * 4096;
   assert_true(fsdp_model_flops_per_token(&c, 4096, FSDP_FLOPS_CAUSAL) == gemms + pair * 2048);
@@ -293,8 +280,7 @@ static void test_flops_of_mistral(void **state) {
 
 // By hand, three layers: N = 31 * 24 + 3 * (4 * 24 * 18 + 3 * 24 * 40 + 2 * 24 + 48) + 24, heads of 4 * 6. Of
 // 20 positions, each token attends to 10, or to 5 - 25 / 40 with a window of 5.
-static void test_flops_of_qwen2(void **state) {
-  (void)state;
+TEST(test_flops_of_qwen2) {
   fsdp_model_config c = model_of_json(WINDOW ",\"max_window_layers\":1}");
   double gemms = 6.0 * (31 * 24 + 3 * (1728 + 2880 + 48 + 48) + 24), pair = 12.0 * 24;
   assert_true(fsdp_model_flops_per_token(&c, 20, FSDP_FLOPS_CAUSAL) == gemms + pair * (10 + 2 * 4.375));
@@ -303,8 +289,7 @@ static void test_flops_of_qwen2(void **state) {
 }
 
 // By hand: N = 8190735360 - 151936 * 4096, heads of 32 * 128.
-static void test_flops_of_qwen3(void **state) {
-  (void)state;
+TEST(test_flops_of_qwen3) {
   fsdp_model_config c = model_of_json(qwen3_8b);
   double gemms = 6.0 * 7568405504.0, pair = 12.0 * 36 * 4096;
   assert_true(fsdp_model_flops_per_token(&c, 4096, FSDP_FLOPS_CAUSAL) == gemms + pair * 2048);
@@ -353,23 +338,10 @@ static void expect_tree(const char *json, const char *prefix, int head, const ch
   free(tree);
 }
 
-static void test_trees(void **state) {
-  (void)state;
+TEST(test_trees) {
   expect_tree(MISTRAL "}", "Mistral", 6, "False", "");
   expect_tree(QWEN2 "}", "Qwen2", 6, "True", "");
   expect_tree(HEADS "}", "Qwen3", 10, "False",
               "          (q_norm): Qwen3RMSNorm((10,), eps=1e-06)\n"
               "          (k_norm): Qwen3RMSNorm((10,), eps=1e-06)\n");
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_presets),        cmocka_unit_test(test_defaults),
-      cmocka_unit_test(test_null),           cmocka_unit_test(test_windows),
-      cmocka_unit_test(test_refused),        cmocka_unit_test(test_differences),
-      cmocka_unit_test(test_parameters),     cmocka_unit_test(test_flops_of_mistral),
-      cmocka_unit_test(test_flops_of_qwen2), cmocka_unit_test(test_flops_of_qwen3),
-      cmocka_unit_test(test_trees),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,14 +2,10 @@
 #include "tests/support/models.h"
 
 #include "models/graph/graph.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define SIZES                                                                                                \
   "\"vocab_size\":31,\"hidden_size\":24,\"intermediate_size\":40,\"num_hidden_layers\":2,"                   \
@@ -21,8 +17,7 @@
 #define OLMOE   "{\"model_type\":\"olmoe\"," SIZES
 
 // Defaults of Transformers 5.23.
-static void test_defaults(void **state) {
-  (void)state;
+TEST(test_defaults) {
   fsdp_model_config c = model_of_json(
       "{\"model_type\":\"mixtral\",\"vocab_size\":31,\"hidden_size\":64,\"intermediate_size\":40,"
       "\"num_hidden_layers\":2,\"num_attention_heads\":16}");
@@ -49,8 +44,7 @@ static void test_defaults(void **state) {
   assert_int_equal(c.experts, 60);
 }
 
-static void test_shared_experts(void **state) {
-  (void)state;
+TEST(test_shared_experts) {
   fsdp_model_config c = model_of_json(QWEN2 ",\"num_key_value_heads\":2}");
   assert_true(c.experts == 60 && c.expert_slots == 4 && c.expert_size == 1408 && !c.normalises_routes);
   assert_true(c.shared_expert_size == 5632 && c.gates_shared_expert && c.qkv_bias && !c.window);
@@ -64,8 +58,7 @@ static void test_shared_experts(void **state) {
 }
 
 // As Transformers: the coefficient counts where router logits are output, and GLM has no such loss.
-static void test_losses(void **state) {
-  (void)state;
+TEST(test_losses) {
   static const struct {
     const char *json;
     double aux, z;
@@ -96,8 +89,7 @@ static void test_losses(void **state) {
 }
 
 // Which layers have experts: by steps, by a list, from one on.
-static void test_layers(void **state) {
-  (void)state;
+TEST(test_layers) {
   static const struct {
     const char *json, *layers;
   } models[] = {
@@ -138,8 +130,7 @@ static void test_layers(void **state) {
   }
 }
 
-static void test_refused(void **state) {
-  (void)state;
+TEST(test_refused) {
   static const refused_model models[] = {
       {MIXTRAL ",\"num_key_value_heads\":2,\"router_aux_loss_coef\":-1}",
        {"\"router_aux_loss_coef\" is -1", "above 0"}},
@@ -179,8 +170,7 @@ static void test_refused(void **state) {
   expect_models_refused(models, (int)(sizeof models / sizeof *models));
 }
 
-static void test_differences(void **state) {
-  (void)state;
+TEST(test_differences) {
   static const compared_key keys[] = {{"num_experts", "16", true},
                                       {"num_experts_per_tok", "3", true},
                                       {"moe_intermediate_size", "5", true},
@@ -189,24 +179,20 @@ static void test_differences(void **state) {
 }
 
 // By hand, of the released shapes: 6 for each parameter that a token meets but the embedding, and the pairs.
-static void test_flops(void **state) {
-  (void)state;
-  fsdp_model_config c;
-  fsdp_error error;
-  assert_int_equal(fsdp_model_preset("mixtral-8x7b", &c, &error), FSDP_OK);
+TEST(test_flops) {
+  fsdp_model_config c = model_of_preset("mixtral-8x7b");
   const double active = 46702792704.0 - 32.0 * 6 * 3 * 4096 * 14336 - 32000.0 * 4096;
   assert_true(fsdp_model_flops_per_token(&c, 4096, FSDP_FLOPS_ALL_PAIRS) ==
               6 * active + 12.0 * 32 * 4096 * 4096);
   // Of 46 layers 45 have experts, of which 120 rest; the shared one does not.
-  assert_int_equal(fsdp_model_preset("glm-4.5-air", &c, &error), FSDP_OK);
+  c = model_of_preset("glm-4.5-air");
   const double air = 106852245504.0 - 45.0 * 120 * 3 * 4096 * 1408 - 151552.0 * 4096;
   assert_true(fsdp_model_flops_per_token(&c, 4096, FSDP_FLOPS_CAUSAL) ==
               6 * air + 6.0 * 46 * 96 * 128 * 4096);
 }
 
 // In the order of the state dict of Transformers 5, in which the router comes first or last.
-static void test_parameters(void **state) {
-  (void)state;
+TEST(test_parameters) {
   static const struct {
     const char *json, *names[3];
     int first;
@@ -233,14 +219,4 @@ static void test_parameters(void **state) {
     }
     fsdp_graph_destroy(g);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_defaults),       cmocka_unit_test(test_refused),
-      cmocka_unit_test(test_differences),    cmocka_unit_test(test_flops),
-      cmocka_unit_test(test_parameters),     cmocka_unit_test(test_layers),
-      cmocka_unit_test(test_shared_experts), cmocka_unit_test(test_losses),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

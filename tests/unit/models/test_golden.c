@@ -13,16 +13,11 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 // Greatest relative differences: of the first step's loss and gradients, of the losses and gradient norms of
 // all steps, of what these did to parameters, and of parameters after them; where the folder has gradients
@@ -77,7 +72,6 @@ static size_t stride(int emulated, int sanitized) {
 #ifdef FSDP_SIMT
   if (!test_all()) most = (int)fsdp_max_i64(most, fsdp_max_i64(emulated, test_part()));
 #endif
-  (void)emulated;
   return (size_t)most;
 }
 
@@ -331,7 +325,6 @@ static void check(const golden *g, const harness_config *config, const tolerance
 }
 
 static void test_one_rank(void **state) {
-  (void)state;
   for (size_t i = 0; i < FOLDERS; i += stride(1, 2)) {
     golden g = open_golden(folders[i]);
     harness_config config = config_of(&g);
@@ -342,7 +335,6 @@ static void test_one_rank(void **state) {
 
 // The sequences of a batch spread over ranks or micro-batches, sharded, recomputed, offloaded.
 static void test_sharded(void **state) {
-  (void)state;
   // Of some folders not those of one rank.
   for (size_t i = stride(3, 3) > 1; i < FOLDERS; i += stride(3, 3)) {
     golden g = open_golden(folders[i]);
@@ -363,7 +355,6 @@ static void test_sharded(void **state) {
 
 // Documents in a row, and rows without a token, where heads, positions and rows are cut.
 static void test_rows_on_meshes(void **state) {
-  (void)state;
   static const struct {
     int fsdp, tensor, context;
     bool sequence_parallel;
@@ -388,7 +379,6 @@ static void test_rows_on_meshes(void **state) {
 }
 
 static void test_bf16(void **state) {
-  (void)state;
   for (size_t i = 0; i < FOLDERS; i += stride(5, 5)) {
     golden g = open_golden(folders[i]);
     harness_config config = config_of(&g);
@@ -410,14 +400,12 @@ typedef struct asked_logits {
 static asked_logits asked;
 
 static void ask_logits(const harness_config *config, fsdp_executor *executor, int rank) {
-  (void)config, (void)rank;
   for (int64_t row = 0; row < asked.rows; row++)
     fsdp_executor_run_logits(executor, row, asked.values + row * asked.words);
 }
 
 // Of the first batch, by a plan without gradients.
 static void test_logits(void **state) {
-  (void)state;
   golden g = open_folder(given);
   const int index = find(&g, "", "logits");
   if (index < 0) close_golden(&g);
@@ -470,7 +458,6 @@ static fsdp_mesh mesh_of(fsdp_strategy strategy, int ranks) {
 }
 
 static void test_every_strategy_and_wrap(void **state) {
-  (void)state;
   golden g = open_folder(given);
   fsdp_graph *graph = fsdp_model_graph(&g.model, 1, 1);
   bool transposed = false;

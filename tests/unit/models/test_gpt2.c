@@ -2,15 +2,11 @@
 #include "tests/support/models.h"
 
 #include "models/graph/graph.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define SIZES "\"vocab_size\":31,\"n_embd\":12,\"n_layer\":3"
 #define BASE  "\"model_type\":\"gpt2\"," SIZES ",\"n_head\":4"
@@ -25,12 +21,10 @@ static const char hub[] =
     "\"summary_use_proj\":true,\"task_specific_params\":{\"text-generation\":{\"do_sample\":true}},"
     "\"vocab_size\":50257}";
 
-static void test_configurations(void **state) {
-  (void)state;
+TEST(test_configurations) {
   char out[512];
-  fsdp_error error;
   fsdp_model_config c = model_of_json(hub), preset;
-  assert_int_equal(fsdp_model_preset("gpt2", &preset, &error), FSDP_OK);
+  preset = model_of_preset("gpt2");
   assert_false(fsdp_model_differs(&c, &preset, FSDP_MODEL_ALL, out, sizeof out));
   assert_int_equal(fsdp_model_parameter_count(&c), 124439808);
   // Defaults.
@@ -54,8 +48,7 @@ static void test_configurations(void **state) {
   free(json);
 }
 
-static void test_refused(void **state) {
-  (void)state;
+TEST(test_refused) {
   static const refused_model models[] = {
       {"{\"model_type\":\"gpt2\",\"n_embd\":12}", {"\"vocab_size\" is missing", "gpt2"}},
       {"{\"model_type\":\"gpt2\"," SIZES "}", {"\"n_head\" is missing"}},
@@ -83,8 +76,7 @@ static void test_refused(void **state) {
   expect_models_refused(models, (int)(sizeof models / sizeof *models));
 }
 
-static void test_differences(void **state) {
-  (void)state;
+TEST(test_differences) {
   static const compared_key keys[] = {{"n_inner", "49", true},
                                       {"n_positions", "512", true},
                                       {"layer_norm_epsilon", "1e-6", true},
@@ -97,8 +89,7 @@ static void test_differences(void **state) {
   expect_keys_compared("{" BASE, keys, (int)(sizeof keys / sizeof *keys));
 }
 
-static void test_dropout_is_announced(void **state) {
-  (void)state;
+TEST(test_dropout_is_announced) {
   char out[256];
   fsdp_model_config c = model_of_json("{" BASE ",\"resid_pdrop\":0.0,\"attn_pdrop\":0.25}");
   assert_true(fsdp_model_note(&c, out, sizeof out));
@@ -126,8 +117,7 @@ static void expect_param(const fsdp_graph *graph, const char *name, int dims, co
   assert_true(p->transposed == (strstr(name, ".c_") && dims == 2));
 }
 
-static void test_parameters(void **state) {
-  (void)state;
+TEST(test_parameters) {
   fsdp_model_config c = model_of_json("{" BASE ",\"n_positions\":9,\"n_inner\":20}");
   fsdp_graph *g = fsdp_model_graph(&c, 1, 2);
   double residual = 0.02 / sqrt(6.0);
@@ -157,16 +147,14 @@ static void test_parameters(void **state) {
 }
 
 // Masks that old files hold beside the weights, and names that look like them.
-static void test_buffers(void **state) {
-  (void)state;
+TEST(test_buffers) {
   assert_true(fsdp_model_is_buffer("h.0.attn.bias"));
   assert_true(fsdp_model_is_buffer("transformer.h.11.attn.masked_bias"));
   assert_false(fsdp_model_is_buffer("h.0.attn.c_attn.bias"));
   assert_false(fsdp_model_is_buffer("h.0.attn.c_proj.bias"));
 }
 
-static void test_positions_end(void **state) {
-  (void)state;
+TEST(test_positions_end) {
   fsdp_error error;
   fsdp_model_config c = model_of_json("{" BASE ",\"n_positions\":9}");
   assert_int_equal(fsdp_model_check_seq(&c, 9, &error), FSDP_OK);
@@ -175,8 +163,7 @@ static void test_positions_end(void **state) {
 }
 
 // By hand: N = 124439808 - 1024 * 768, L C T = 12 * 768 * 1024.
-static void test_flops(void **state) {
-  (void)state;
+TEST(test_flops) {
   fsdp_model_config c = model_of_json(hub);
   double gemms = 6.0 * 123653376.0, pairs = 9437184.0;
   assert_true(fsdp_model_flops_per_token(&c, 1024, FSDP_FLOPS_CAUSAL) == gemms + 6 * pairs);
@@ -186,8 +173,7 @@ static void test_flops(void **state) {
 }
 
 // What Transformers 5.23 prints of the model.
-static void test_tree(void **state) {
-  (void)state;
+TEST(test_tree) {
   fsdp_model_config c = model_of_json("{" BASE ",\"n_positions\":9,\"attn_pdrop\":0.0,\"embd_pdrop\":0.25}");
   char *tree = tree_of_model(&c);
   assert_string_equal(tree,
@@ -219,15 +205,4 @@ static void test_tree(void **state) {
                       "  (lm_head): Linear(in_features=12, out_features=31, bias=False)\n"
                       ")\n");
   free(tree);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_configurations), cmocka_unit_test(test_refused),
-      cmocka_unit_test(test_differences),    cmocka_unit_test(test_dropout_is_announced),
-      cmocka_unit_test(test_parameters),     cmocka_unit_test(test_buffers),
-      cmocka_unit_test(test_positions_end),  cmocka_unit_test(test_flops),
-      cmocka_unit_test(test_tree),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,15 +2,9 @@
 // tie, and the units over them.
 #include "models/graph/graph.h"
 #include "runtime/plan/mesh/units.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cmocka.h>
 
 typedef struct model {
   fsdp_graph *graph;
@@ -49,8 +43,7 @@ static model make_model(void) {
   return m;
 }
 
-static void test_names_and_shapes(void **state) {
-  (void)state;
+TEST(test_names_and_shapes) {
   model m = make_model();
   static const char *const names[] = {"wte.weight",        "h.0.c_attn.weight", "h.0.c_attn.bias",
                                       "h.1.c_attn.weight", "h.1.c_attn.bias",   "conv.weight"};
@@ -71,8 +64,7 @@ static void test_names_and_shapes(void **state) {
   fsdp_graph_destroy(m.graph);
 }
 
-static void test_parameters_of_modules(void **state) {
-  (void)state;
+TEST(test_parameters_of_modules) {
   model m = make_model();
   const fsdp_module *attention = &m.graph->modules[m.attention[1]];
   assert_int_equal(attention->first_param, 3);
@@ -89,8 +81,7 @@ static void test_parameters_of_modules(void **state) {
 }
 
 // Units of each policy, by the number of elements that they hold.
-static void test_units_hold_every_parameter_of_a_module(void **state) {
-  (void)state;
+TEST(test_units_hold_every_parameter_of_a_module) {
   model m = make_model();
   const struct {
     fsdp_wrap_policy policy;
@@ -122,18 +113,14 @@ static void test_units_hold_every_parameter_of_a_module(void **state) {
   fsdp_graph_destroy(m.graph);
 }
 
-// Runs `add` on a fresh model in a process of its own: whether it is stopped by an assertion.
-static bool stops(void (*add)(model *m)) {
-  pid_t child = fork();
-  if (child == 0) {
-    model m = make_model();
-    close(STDERR_FILENO);
-    add(&m);
-    _exit(0);
-  }
-  int status = 0;
-  assert_int_equal(waitpid(child, &status, 0), child);
-  return !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+// Whether `add` is stopped by an assertion on a fresh model.
+typedef void addition(model *m);
+static void add_to_fresh(void *add) {
+  model m = make_model();
+  (*(addition *const *)add)(&m);
+}
+static bool stops(addition *add) {
+  return aborts(add_to_fresh, &add);
 }
 
 static void add_apart(model *m) {
@@ -180,8 +167,7 @@ static void differentiate_used(model *m) {
 }
 
 // An input is there once, however many ops read it; a model has those that it asked for.
-static void test_inputs_and_losses(void **state) {
-  (void)state;
+TEST(test_inputs_and_losses) {
   model m = make_model();
   fsdp_graph *g = m.graph;
   const int tokens = g->inputs[FSDP_INPUT_TOKENS];
@@ -202,8 +188,7 @@ static void test_inputs_and_losses(void **state) {
   fsdp_graph_destroy(g);
 }
 
-static void test_misuse_is_stopped(void **state) {
-  (void)state;
+TEST(test_misuse_is_stopped) {
   assert_true(stops(add_apart));
   assert_true(stops(add_wrong_blocks));
   assert_true(stops(add_transposed_blocks));
@@ -211,15 +196,4 @@ static void test_misuse_is_stopped(void **state) {
   assert_false(stops(add_well));
   assert_true(stops(differentiate_unused));
   assert_false(stops(differentiate_used));
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_names_and_shapes),
-      cmocka_unit_test(test_parameters_of_modules),
-      cmocka_unit_test(test_units_hold_every_parameter_of_a_module),
-      cmocka_unit_test(test_inputs_and_losses),
-      cmocka_unit_test(test_misuse_is_stopped),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

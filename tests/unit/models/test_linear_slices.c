@@ -6,16 +6,12 @@
 #include "runtime/base/check.h"
 #include "tests/support/draws.h"
 #include "tests/support/harness.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 // Sequences of a batch, tokens of each, channels, vocabulary, slices. A weight of any number of outputs fills
 // whole alignments of 16 elements (C is one), so that neighbours join; a bias does if its outputs do.
@@ -94,13 +90,11 @@ static void build(const fsdp_model_config *config, fsdp_graph *g) {
 }
 
 static int64_t parameter_count(const fsdp_model_config *config) {
-  (void)config;
   return 2 * V * C + columns() * (2 * C + tried->bias);
 }
 
 static double flops_per_token(const fsdp_model_config *config, int64_t seq,
                               fsdp_flops_convention convention) {
-  (void)seq, (void)convention;
   return 6 * (double)parameter_count(config);
 }
 
@@ -111,7 +105,7 @@ static const fsdp_family family = {.block_class = "Block",
 
 static harness_config config_of(const variant *v) {
   tried = v;
-  harness_config config = {.plan = harness_small_plan(1), .steps = STEPS, .lr = 0.05f, .seed = 4};
+  harness_config config = {.plan = harness_small_plan(1), .lr = 0.05f, .seed = 4};
   config.plan.model = (fsdp_model_config){.family = &family,
                                           .vocab_size = V,
                                           .hidden_size = C,
@@ -157,8 +151,7 @@ static int check_launches(const fsdp_program *program, fsdp_op_kind op, int weig
   return count;
 }
 
-static void test_launches(void **state) {
-  (void)state;
+TEST(test_launches) {
   for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
     const variant *v = &variants[i];
     const fsdp_plan_config config = config_of(v).plan;
@@ -224,69 +217,24 @@ static double mean_loss(const double *params, const int32_t *tokens, const int32
   return sum / (B * T);
 }
 
-// Every parameter's gradient of the last step, at parameters that the step before it moved.
-static void check_gradients(const harness_config *config, double *params) {
-  const int32_t *tokens = config->tokens + B * T, *targets = config->targets + B * T;
-  harness_result *result = harness_train(config);
-  if (result->failure[0]) fail_msg("%s: %s", tried->name, result->failure);
-  assert_true(fabs((double)result->loss[1] - mean_loss(params, tokens, targets)) < 1e-5);
-  int64_t at = 0, every = test_stride(9);
-  for (int p = 0; p < result->param_count; p++) {
-    const harness_tensor *gradient = &result->gradients[p];
-    double error = 0, size = 0;
-    for (int64_t i = 0; i < gradient->numel; i++, at++) {
-      if (at % every) continue;
-      double kept = params[at], values[2];
-      for (int side = 0; side < 2; side++) {
-        params[at] = kept + (side ? -1e-5 : 1e-5);
-        values[side] = mean_loss(params, tokens, targets);
-      }
-      params[at] = kept;
-      double expected = (values[0] - values[1]) / 2e-5, off = (double)gradient->values[i] - expected;
-      error += off * off, size += expected * expected;
-    }
-    if (!(sqrt(error) <= 1e-4 * sqrt(size)))
-      fail_msg("%s: gradient of %s off by %.2g of %.2g", tried->name, gradient->name, sqrt(error),
-               sqrt(size));
-  }
-  assert_int_equal(at, parameter_count(NULL));
-  harness_free(result);
-}
-
-static void test_gradients(void **state) {
-  (void)state;
+TEST(test_gradients) {
   int32_t tokens[STEPS * B * T], targets[STEPS * B * T];
   for (int n = 0; n < STEPS * B * T; n++) tokens[n] = (n * n + 3) % V, targets[n] = (5 * n + 1) % V;
   for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
     harness_config config = config_of(&variants[i]);
     config.tokens = tokens, config.targets = targets;
-    config.steps = 1;
-    config.gradient_step = -1;
-    harness_result *first = harness_train(&config);
-    if (first->failure[0]) fail_msg("%s: %s", tried->name, first->failure);
-    double *params = fsdp_alloc((size_t)parameter_count(NULL) * sizeof *params), *at = params;
-    for (int p = 0; p < first->param_count; p++)
-      for (int64_t e = 0; e < first->parameters[p].numel; e++) *at++ = (double)first->parameters[p].values[e];
-    harness_free(first);
-    config.steps = STEPS;
-    config.gradient_step = 1;
-    check_gradients(&config, params);
+    print_message("%s\n", tried->name);
+    const int64_t every = test_stride(9);
+    double *params = harness_params_after_step(config);
+    harness_check_gradients(config, params, mean_loss, every);
     config.plan.mesh = fsdp_mesh_of(1, 2);
     config.plan.batch = 1;
     config.plan.saving = fsdp_saving_of_blocks(); // y is made again by the same gemms
-    check_gradients(&config, params);
+    harness_check_gradients(config, params, mean_loss, every);
     config.plan.mesh = fsdp_mesh_of(1, 1);
     config.plan.micro_batches = 2; // gradients are added to
     config.plan.accumulate = FSDP_ACCUMULATE_LOCAL;
-    check_gradients(&config, params);
+    harness_check_gradients(config, params, mean_loss, every);
     free(params);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_launches),
-      cmocka_unit_test(test_gradients),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,15 +1,12 @@
 // What can be asked of a model without naming its family: presets, counts, printing and reading, the graph.
 #include "models/family.h"
 #include "models/model.h"
+#include "tests/support/models.h"
+#include "tests/support/unit_test.h"
 
 #include <jansson.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 // Every preset, in the order of --help, with the number of parameters that its weights are published with
 // (`tiny`, `llama-1b` and `tiny-...` are counted by hand).
@@ -48,19 +45,11 @@ static const struct {
 };
 enum { PRESETS = sizeof published / sizeof *published };
 
-static fsdp_model_config preset(const char *name) {
-  fsdp_model_config config;
-  fsdp_error error;
-  if (fsdp_model_preset(name, &config, &error)) fail_msg("%s", error.message);
-  return config;
-}
-
-static void test_presets_are_as_published(void **state) {
-  (void)state;
+TEST(test_presets_are_as_published) {
   for (int i = 0; i < PRESETS; i++) {
     assert_string_equal(fsdp_model_preset_name(i), published[i].name);
     assert_true(fsdp_model_is_preset(published[i].name));
-    fsdp_model_config config = preset(published[i].name);
+    fsdp_model_config config = model_of_preset(published[i].name);
     assert_int_equal(fsdp_model_parameter_count(&config), published[i].parameters);
   }
   assert_string_equal(fsdp_model_type(0), "llama");
@@ -77,10 +66,9 @@ static void test_presets_are_as_published(void **state) {
 }
 
 // The closed formula and the graph count the same parameters; a block is a module of the block's class.
-static void test_graphs_hold_what_is_counted(void **state) {
-  (void)state;
+TEST(test_graphs_hold_what_is_counted) {
   for (int i = 0; i < 2 * PRESETS; i++) {
-    fsdp_model_config config = preset(published[i / 2].name);
+    fsdp_model_config config = model_of_preset(published[i / 2].name);
     config.tie_word_embeddings = i % 2;
     fsdp_graph *graph = fsdp_model_graph(&config, 1, 2);
     int64_t numel = 0;
@@ -98,10 +86,9 @@ static void test_graphs_hold_what_is_counted(void **state) {
 }
 
 // Every preset reads back as it was printed, also with what it leaves at its default changed.
-static void test_printed_configurations_are_read_back(void **state) {
-  (void)state;
+TEST(test_printed_configurations_are_read_back) {
   for (int i = 0; i < 4 * PRESETS; i++) {
-    fsdp_model_config config = preset(published[i / 4].name), again;
+    fsdp_model_config config = model_of_preset(published[i / 4].name), again;
     config.tie_word_embeddings = i % 2;
     if (i % 4 >= 2) config.initializer_range = 1.0 / 3, config.norm_eps = 2e-6 / 3;
     json_t *root = fsdp_model_print(&config);
@@ -119,9 +106,8 @@ static void test_printed_configurations_are_read_back(void **state) {
 
 // Any part of a head that may be rotated: 30 of 44 elements are 0.68.. of them, whose product with 44 is
 // below 30.
-static void test_parts_of_heads_are_read_back(void **state) {
-  (void)state;
-  fsdp_model_config config = preset("tiny-glm4-moe"), again;
+TEST(test_parts_of_heads_are_read_back) {
+  fsdp_model_config config = model_of_preset("tiny-glm4-moe"), again;
   for (config.head_dim = 4; config.head_dim <= 256; config.head_dim += 2)
     for (config.rotary_dim = 2; config.rotary_dim < config.head_dim; config.rotary_dim += 2) {
       json_t *root = fsdp_model_print(&config);
@@ -133,9 +119,8 @@ static void test_parts_of_heads_are_read_back(void **state) {
 }
 
 // Llama 2 7B at 4096 tokens, by hand: N = 6738415616 - 32000 * 4096, L C T = 32 * 4096 * 4096.
-static void test_flops(void **state) {
-  (void)state;
-  fsdp_model_config config = preset("llama2-7b");
+TEST(test_flops) {
+  fsdp_model_config config = model_of_preset("llama2-7b");
   double products = 6.0 * 6607343616.0, pairs = 536870912.0;
   assert_true(fsdp_model_flops_per_token(&config, 4096, FSDP_FLOPS_CAUSAL) == products + 6 * pairs);
   assert_true(fsdp_model_flops_per_token(&config, 4096, FSDP_FLOPS_ALL_PAIRS) == products + 12 * pairs);
@@ -144,8 +129,7 @@ static void test_flops(void **state) {
 }
 
 // What is refused before a family reads it, by the parts of its message.
-static void test_other_families_are_refused_by_name(void **state) {
-  (void)state;
+TEST(test_other_families_are_refused_by_name) {
   const struct {
     const char *text, *parts[3];
   } cases[] = {
@@ -184,10 +168,9 @@ static bool note_layers(const fsdp_model_config *config, char *out, size_t out_b
 }
 
 // What a family may leave out, and what of it reaches its users.
-static void test_notes_buffers_and_prefixes(void **state) {
-  (void)state;
+TEST(test_notes_buffers_and_prefixes) {
   char out[64] = "";
-  fsdp_model_config config = preset("tiny");
+  fsdp_model_config config = model_of_preset("tiny");
   assert_false(fsdp_model_note(&config, out, sizeof out));
   fsdp_family family = *config.family;
   family.note = note_layers;
@@ -205,17 +188,4 @@ static void test_notes_buffers_and_prefixes(void **state) {
   assert_true(fsdp_model_is_buffer("model.layers.3.self_attn.rotary_emb.inv_freq"));
   assert_false(fsdp_model_is_buffer("model.layers.3.self_attn.q_proj.weight"));
   assert_false(fsdp_model_is_buffer("inv_freq"));
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_presets_are_as_published),
-      cmocka_unit_test(test_graphs_hold_what_is_counted),
-      cmocka_unit_test(test_printed_configurations_are_read_back),
-      cmocka_unit_test(test_parts_of_heads_are_read_back),
-      cmocka_unit_test(test_flops),
-      cmocka_unit_test(test_other_families_are_refused_by_name),
-      cmocka_unit_test(test_notes_buffers_and_prefixes),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

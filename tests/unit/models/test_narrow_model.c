@@ -1,16 +1,11 @@
 // Narrow models: the features and the divisibility of the given one, in few small layers.
 #include "models/model.h"
 #include "tests/support/models.h"
+#include "tests/support/unit_test.h"
 
 #include <jansson.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static fsdp_model_config narrowed(const fsdp_model_config *model, fsdp_narrow_cut cut, int64_t seq,
                                   int *broken) {
@@ -30,16 +25,14 @@ static void same_cut(const char *what, int64_t size, int64_t narrow, fsdp_narrow
 
 // Every preset over shortened axes of every kind; 12 and 5 become 3, so that what both divide or neither is
 // kept by a multiple of 3.
-static void test_presets(void **state) {
-  (void)state;
+TEST(test_presets) {
   static const fsdp_narrow_cut cuts[] = {{1, 1}, {2, 2}, {4, 2}, {8, 2}, {3, 3}, {12, 3}, {5, 3}};
   const char *name;
   for (int i = 0; (name = fsdp_model_preset_name(i)); i++) {
     for (size_t k = 0; k < sizeof cuts / sizeof *cuts; k++) {
       fsdp_model_config model;
       int broken;
-      fsdp_error error;
-      assert_int_equal(fsdp_model_preset(name, &model, &error), FSDP_OK);
+      model = model_of_preset(name);
       if (model.num_heads < cuts[k].from) continue; // 2 ranks and fewer heads, of which several share one
       fsdp_model_config narrow = narrowed(&model, cuts[k], 512, &broken);
       same_cut("vocabulary", model.vocab_size, narrow.vocab_size, cuts[k]);
@@ -62,12 +55,10 @@ static void test_presets(void **state) {
 
 // 128 heads that share 8 of keys and values, over 16 ranks, of which two share one: over 4 ranks, two share
 // one of two.
-static void test_fewer_heads_than_ranks(void **state) {
-  (void)state;
+TEST(test_fewer_heads_than_ranks) {
   fsdp_model_config model;
-  fsdp_error error;
   int broken;
-  assert_int_equal(fsdp_model_preset("llama3-405b", &model, &error), FSDP_OK);
+  model = model_of_preset("llama3-405b");
   fsdp_model_config narrow = narrowed(&model, (fsdp_narrow_cut){16, 4}, 512, &broken);
   assert_int_equal(narrow.num_kv_heads, 2);
   assert_int_equal(narrow.num_heads, 4);
@@ -83,8 +74,7 @@ static const char gpt2[] =
     " \"n_positions\": 100}";
 
 // Heads fill the residual stream, and learned positions are as many as tokens, or more.
-static void test_gpt2(void **state) {
-  (void)state;
+TEST(test_gpt2) {
   int broken;
   const fsdp_model_config model = model_of_json(gpt2);
   fsdp_model_config narrow = narrowed(&model, (fsdp_narrow_cut){8, 2}, 100, &broken);
@@ -112,8 +102,7 @@ static fsdp_model_config windowed(int64_t window, int64_t first_layer, int64_t p
 
 // What a window leaves out of a sequence it leaves out of the narrow one, in layers of the same kind; the
 // token of padding stays a token.
-static void test_windows_and_padding(void **state) {
-  (void)state;
+TEST(test_windows_and_padding) {
   int broken;
   fsdp_model_config model = windowed(100, 1, 999);
   fsdp_model_config narrow = narrowed(&model, (fsdp_narrow_cut){2, 2}, 400, &broken);
@@ -136,8 +125,7 @@ static void test_windows_and_padding(void **state) {
 }
 
 // A size is never made larger, and the nearest is taken where no size has all facts.
-static void test_sizes(void **state) {
-  (void)state;
+TEST(test_sizes) {
   int64_t out;
   const fsdp_narrow_cut contrary[] = {{4, 2}, {8, 2}};
   assert_int_equal(fsdp_narrow_size(5, 12, &(fsdp_narrow_cuts){&(fsdp_narrow_cut){2, 2}, 1}, &out), 0);
@@ -149,11 +137,4 @@ static void test_sizes(void **state) {
   // Three of four ranks have an item of 3: so of 2 of 3.
   assert_int_equal(fsdp_narrow_size(3, 1, &(fsdp_narrow_cuts){&(fsdp_narrow_cut){4, 3}, 1}, &out), 0);
   assert_int_equal(out, 2);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_presets), cmocka_unit_test(test_fewer_heads_than_ranks),
-      cmocka_unit_test(test_gpt2), cmocka_unit_test(test_windows_and_padding), cmocka_unit_test(test_sizes)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,17 +1,9 @@
 // The op table's names and FLOPs, and what kernels refuse to run.
 #include "runtime/base/check.h"
 #include "tests/support/kernel_case.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-
-static void test_names(void **state) {
-  (void)state;
+TEST(test_names) {
   for (int a = 0; a < FSDP_OP_KIND_COUNT; a++) {
     const char *name = fsdp_op_name((fsdp_op_kind)a);
     assert_true(name && name[0]);
@@ -20,16 +12,14 @@ static void test_names(void **state) {
   assert_string_equal(fsdp_op_name(FSDP_OP_ATTENTION_BACKWARD), "attention_backward");
 }
 
-static void test_every_op_has_a_kernel(void **state) {
-  (void)state;
+TEST(test_every_op_has_a_kernel) {
   const fsdp_kernel_table *table = fsdp_cpu_kernels();
   assert_string_equal(table->device, "cpu");
   for (int kind = 0; kind < FSDP_OP_KIND_COUNT; kind++) assert_true(table->kernels[kind] != NULL);
 }
 
 // Counted by hand: 2 FLOPs for each multiply-add.
-static void test_flops(void **state) {
-  (void)state;
+TEST(test_flops) {
   fsdp_op_attrs attrs = {.batch = 2,
                          .seq = 3,
                          .channels = 5,
@@ -71,8 +61,7 @@ static void test_flops(void **state) {
 }
 
 // Of d_y its columns alone are read; a workspace behind the operands is not counted.
-static void test_work_of_a_bias(void **state) {
-  (void)state;
+TEST(test_work_of_a_bias) {
   fsdp_op_attrs attrs = {.batch = 1, .seq = 100, .in_features = 768, .out_features = 512, .out_stride = 2304};
   fsdp_op_extent operands[] = {
       {FSDP_BF16, FSDP_READ, 100 * 2304 * 2}, {FSDP_F32, FSDP_UPDATE, 512 * 4}, {FSDP_F32, FSDP_WRITE, 4096}};
@@ -81,8 +70,7 @@ static void test_work_of_a_bias(void **state) {
 }
 
 // AdamW reads the gradient and reads and writes three states: 28 bytes an element in fp32.
-static void test_work_of_an_update(void **state) {
-  (void)state;
+TEST(test_work_of_an_update) {
   const fsdp_op_attrs attrs = {0};
   fsdp_op_extent operands[6] = {
       {FSDP_F32, FSDP_READ, 4000}, {FSDP_F32, FSDP_READ, 0}, {FSDP_F32, FSDP_READ, 0}};
@@ -91,8 +79,7 @@ static void test_work_of_an_update(void **state) {
 }
 
 // Parts of 64 rows, fewer if there are enough columns for 1024 blocks of 256.
-static void test_parts_of_a_bias(void **state) {
-  (void)state;
+TEST(test_parts_of_a_bias) {
   static const int64_t shapes[][3] = {{1, 1, 1},          {64, 300, 1},      {65, 300, 2},
                                       {65537, 256, 1024}, {65537, 257, 512}, {8192, 400000, 1}};
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
@@ -104,8 +91,7 @@ static void test_parts_of_a_bias(void **state) {
 }
 
 // Blocks of 64 keys (mma) or 128 (wgmma), at least four to a multiprocessor where the group has enough heads.
-static void test_parts_of_a_group(void **state) {
-  (void)state;
+TEST(test_parts_of_a_group) {
   static const struct {
     int64_t batch, seq, heads, kv_heads;
     fsdp_attention_kernel kernel;
@@ -148,24 +134,16 @@ static kernel_case lookup(double token) {
   return c;
 }
 
-// A broken invariant aborts; in a child, whose message is of no interest.
+static void run(void *c) {
+  kernel_case_run(c);
+}
+
 static void expect_abort(kernel_case *c) {
-  pid_t child = fork();
-  assert_true(child >= 0);
-  if (child == 0) {
-    if (!freopen("/dev/null", "w", stderr)) _exit(1);
-    kernel_case_run(c);
-    _exit(0);
-  }
-  int status;
-  assert_int_equal(waitpid(child, &status, 0), child);
-  // A sanitizer may turn the signal into an exit; what counts is that the kernel did not return.
-  assert_true(WIFSIGNALED(status) || WEXITSTATUS(status) != 0);
+  assert_true(aborts(run, c));
   kernel_case_free(c);
 }
 
-static void test_factors_have_one_dtype(void **state) {
-  (void)state;
+TEST(test_factors_have_one_dtype) {
   const fsdp_op_attrs attrs = {.batch = 1, .seq = 2, .in_features = 4, .out_features = 3, .out_stride = 3};
   fsdp_op_extent extents[] = {
       {FSDP_BF16, FSDP_READ, 16}, {FSDP_BF16, FSDP_READ, 24}, {FSDP_F32, FSDP_WRITE, 24}};
@@ -177,8 +155,7 @@ static void test_factors_have_one_dtype(void **state) {
   assert_string_equal(message, "linear multiplies bf16 (x) with fp32 (weight)");
 }
 
-static void test_kernels_refuse(void **state) {
-  (void)state;
+TEST(test_kernels_refuse) {
   kernel_case fits = lookup(9);
   kernel_case_run(&fits);
   kernel_case_free(&fits);
@@ -197,8 +174,7 @@ static void test_kernels_refuse(void **state) {
 }
 
 // Positions before a table's beginning; those past its end are padding.
-static void test_positions_are_checked(void **state) {
-  (void)state;
+TEST(test_positions_are_checked) {
   const int64_t firsts[] = {0, 1, -1}; // of four positions in a table of four
   for (int i = 0; i < 3; i++)
     for (int backward = 0; backward < 2; backward++) {
@@ -216,8 +192,7 @@ static void test_positions_are_checked(void **state) {
 }
 
 // Rows that are no whole pieces or chunks, chunks of the same positions, and positions without keys.
-static void test_rows_are_checked(void **state) {
-  (void)state;
+TEST(test_rows_are_checked) {
   const fsdp_op_attrs fits = {
       .batch = 1, .seq = 4, .heads = 1, .kv_heads = 1, .head_dim = 2, .kv_seq = 8, .out_stride = 6};
   fsdp_op_attrs cases[10];
@@ -259,8 +234,7 @@ static void test_rows_are_checked(void **state) {
 }
 
 // Of q|k|v and its gradient, q alone: as where q lies by itself.
-static void test_work_of_context_attention(void **state) {
-  (void)state;
+TEST(test_work_of_context_attention) {
   fsdp_op_attrs attrs = {.batch = 1, .seq = 4, .heads = 2, .kv_heads = 1, .head_dim = 3, .kv_seq = 8};
   const double q = 4 * 6 * 2, kv = 8 * 6 * 2, o = 4 * 6 * 2, lse = 2 * 4 * 4;
   fsdp_op_extent kv_rows = {FSDP_BF16, FSDP_READ, 8 * 6 * 2}, out = {FSDP_BF16, FSDP_WRITE, 4 * 6 * 2};
@@ -276,8 +250,7 @@ static void test_work_of_context_attention(void **state) {
 }
 
 // A table of ten positions, of which three are read, or added to; the rest is touched if it is zeroed.
-static void test_work_of_positions(void **state) {
-  (void)state;
+TEST(test_work_of_positions) {
   fsdp_op_attrs attrs = {.batch = 2, .seq = 3, .channels = 4, .positions = 10};
   fsdp_op_extent table = {FSDP_F32, FSDP_READ, 10 * 4 * 4}, h = {FSDP_F32, FSDP_UPDATE, 6 * 4 * 4};
   assert_true(fsdp_op_work_of(FSDP_OP_ADD_POSITIONS, &attrs, (fsdp_op_extent[]){table, h}, 2).bytes ==
@@ -291,8 +264,7 @@ static void test_work_of_positions(void **state) {
 }
 
 // Six tokens, and a table of ten rows: those of the tokens are added to, or all are written.
-static void test_work_of_embedding_backward(void **state) {
-  (void)state;
+TEST(test_work_of_embedding_backward) {
   const fsdp_op_attrs attrs = {.batch = 2, .seq = 3, .channels = 4, .vocabulary = 10};
   const fsdp_op_extent tokens = {FSDP_I32, FSDP_READ, 6 * 4}, d_h = {FSDP_F32, FSDP_READ, 6 * 4 * 4};
   for (int adds = 0; adds < 2; adds++) {
@@ -304,8 +276,7 @@ static void test_work_of_embedding_backward(void **state) {
 }
 
 // The bias must have y's dtype.
-static void test_biases_are_checked(void **state) {
-  (void)state;
+TEST(test_biases_are_checked) {
   for (int narrow = 0; narrow < 2; narrow++) {
     fsdp_op_attrs attrs = {
         .batch = 1, .seq = 2, .in_features = 3, .out_features = 5, .out_stride = 5, .out_offset = 0};
@@ -328,8 +299,7 @@ static void test_biases_are_checked(void **state) {
   expect_abort(&c);
 }
 
-static void test_targets_are_checked(void **state) {
-  (void)state;
+TEST(test_targets_are_checked) {
   fsdp_op_attrs attrs = {.batch = 1, .seq = 1, .channels = 4, .vocabulary = 10, .chunk_rows = 1};
   kernel_case c = kernel_case_of(FSDP_OP_LINEAR_CROSS_ENTROPY, attrs, 0);
   double target = 10;
@@ -344,8 +314,7 @@ static void test_targets_are_checked(void **state) {
 
 // Of a shard with entries 4 and 5 of six and two of padding: entries of padding are not in the vocabulary,
 // those of other shards are.
-static void test_targets_of_a_shard_are_checked(void **state) {
-  (void)state;
+TEST(test_targets_of_a_shard_are_checked) {
   const double targets[] = {0, 5, FSDP_TARGET_IGNORED, 6, -1};
   for (int i = 0; i < 5; i++) {
     fsdp_op_attrs attrs = {
@@ -367,8 +336,7 @@ static void test_targets_of_a_shard_are_checked(void **state) {
 
 // Two rows of five channels, seven columns, bf16: the kernels between the gemms read the logits, and write
 // their gradients.
-static void test_work_of_a_shard(void **state) {
-  (void)state;
+TEST(test_work_of_a_shard) {
   fsdp_op_attrs attrs = {.batch = 1, .seq = 2, .channels = 5, .vocabulary = 7, .ranks = 3};
   fsdp_op_extent x = {FSDP_BF16, FSDP_READ, 20}, weight = {FSDP_BF16, FSDP_READ, 70},
                  targets = {FSDP_I32, FSDP_READ, 8}, logits = {FSDP_F32, FSDP_WRITE, 56},
@@ -386,8 +354,7 @@ static void test_work_of_a_shard(void **state) {
 
 // Chunks of the head, for an fp32 gradient and for a bf16 one, which has at most four unless their logits
 // would take more than 2 GiB. A CPU's for an fp32 gradient hold 16 MiB of logits or 256 rows.
-static void test_chunks_of_the_head(void **state) {
-  (void)state;
+TEST(test_chunks_of_the_head) {
   static const struct {
     int64_t rows, vocabulary, fp32, bf16, cpu_fp32, cpu_bf16;
   } chunks[] = {{1, 32000, 1, 1, 1, 1},
@@ -409,29 +376,4 @@ static void test_chunks_of_the_head(void **state) {
     assert_int_equal(fsdp_op_chunk_rows(FSDP_OP_CPU, rows, vocabulary, FSDP_F32), chunks[i].cpu_fp32);
     assert_int_equal(fsdp_op_chunk_rows(FSDP_OP_CPU, rows, vocabulary, FSDP_BF16), chunks[i].cpu_bf16);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_names),
-      cmocka_unit_test(test_every_op_has_a_kernel),
-      cmocka_unit_test(test_flops),
-      cmocka_unit_test(test_work_of_a_bias),
-      cmocka_unit_test(test_work_of_an_update),
-      cmocka_unit_test(test_parts_of_a_bias),
-      cmocka_unit_test(test_parts_of_a_group),
-      cmocka_unit_test(test_factors_have_one_dtype),
-      cmocka_unit_test(test_kernels_refuse),
-      cmocka_unit_test(test_positions_are_checked),
-      cmocka_unit_test(test_rows_are_checked),
-      cmocka_unit_test(test_work_of_context_attention),
-      cmocka_unit_test(test_work_of_positions),
-      cmocka_unit_test(test_work_of_embedding_backward),
-      cmocka_unit_test(test_biases_are_checked),
-      cmocka_unit_test(test_targets_are_checked),
-      cmocka_unit_test(test_targets_of_a_shard_are_checked),
-      cmocka_unit_test(test_work_of_a_shard),
-      cmocka_unit_test(test_chunks_of_the_head),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

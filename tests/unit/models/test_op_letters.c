@@ -1,14 +1,9 @@
 // The operands of the op table as data, against what was written down by hand and against a model's graph.
 #include "models/decoder.h"
 #include "tests/support/models.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 // ---- The rows, written out again as the parsed form has them
 
@@ -29,8 +24,7 @@ static void expect_whole(fsdp_op_kind kind, const char *letters, const char *who
   }
 }
 
-static void test_attention(void **state) {
-  (void)state;
+TEST(test_attention) {
   const fsdp_op_letters *op = fsdp_op_letters_of(FSDP_OP_ATTENTION);
   assert_int_equal(op->operand_count, 5);
   expect_whole(FSDP_OP_ATTENTION, "bthgdwz", "tdwz");
@@ -88,8 +82,7 @@ static void test_attention(void **state) {
                    named(FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD, "learned"));
 }
 
-static void test_linear(void **state) {
-  (void)state;
+TEST(test_linear) {
   expect_whole(FSDP_OP_LINEAR, "nio", "");
   const fsdp_op_operand *y = named(FSDP_OP_LINEAR, "y"), *x = named(FSDP_OP_LINEAR, "x");
   assert_true(y->may_add && y->dims[1].is_slice && !y->dims[0].is_slice && !x->dims[1].is_slice);
@@ -105,8 +98,7 @@ static void test_linear(void **state) {
   assert_int_equal(fsdp_op_slice_bias(fsdp_op_letters_of(FSDP_OP_LINEAR_BACKWARD_WEIGHT)), -1);
 }
 
-static void test_linear_bias(void **state) {
-  (void)state;
+TEST(test_linear_bias) {
   expect_whole(FSDP_OP_LINEAR_BIAS, "nio", "i"); // a partial sum must not have the bias added
   expect_whole(FSDP_OP_BIAS_BACKWARD, "no", "");
   expect_whole(FSDP_OP_ADD_BIAS, "on", "");
@@ -127,8 +119,7 @@ static void test_linear_bias(void **state) {
 }
 
 // Parts of several ranks are rows of one operand; nothing is summed over them.
-static void test_columns(void **state) {
-  (void)state;
+TEST(test_columns) {
   expect_whole(FSDP_OP_TAKE_COLUMNS, "noi", "oi");
   expect_whole(FSDP_OP_PUT_COLUMNS, "nio", "oi");
   expect_whole(FSDP_OP_JOIN_COLUMNS, "rnio", "roi");
@@ -151,8 +142,7 @@ static void test_columns(void **state) {
   }
 }
 
-static void test_flat_ops(void **state) {
-  (void)state;
+TEST(test_flat_ops) {
   const fsdp_op_letters *adamw = fsdp_op_letters_of(FSDP_OP_ADAMW);
   assert_int_equal(adamw->operand_count, 7);
   for (int i = 0; i < 7; i++) {
@@ -168,8 +158,7 @@ static void test_flat_ops(void **state) {
 }
 
 // Which letters each output sums over; no other letter of the op is contracted for that output.
-static void test_contractions(void **state) {
-  (void)state;
+TEST(test_contractions) {
   static const struct {
     fsdp_op_kind kind;
     const char *output, *letters;
@@ -285,8 +274,7 @@ static void check_node(const fsdp_graph *g, const fsdp_node *node, bool seen[FSD
 }
 
 // A graph of every family, as few of whose dimensions agree as it allows.
-static void test_letters_fit_graphs(void **state) {
-  (void)state;
+TEST(test_letters_fit_graphs) {
   bool seen[FSDP_OP_KIND_COUNT] = {false};
   const fsdp_family *last = NULL;
   for (int i = 0; fsdp_model_preset_name(i); i++) {
@@ -316,14 +304,4 @@ static void test_letters_fit_graphs(void **state) {
   }
   assert_true(seen[FSDP_OP_EMBEDDING] && seen[FSDP_OP_ATTENTION] && seen[FSDP_OP_LINEAR_BACKWARD_WEIGHT] &&
               seen[FSDP_OP_LINEAR_CROSS_ENTROPY_BACKWARD] && seen[FSDP_OP_EXPERT_UP_BACKWARD_INPUT]);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_attention),          cmocka_unit_test(test_linear),
-      cmocka_unit_test(test_linear_bias),        cmocka_unit_test(test_columns),
-      cmocka_unit_test(test_flat_ops),           cmocka_unit_test(test_contractions),
-      cmocka_unit_test(test_letters_fit_graphs),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,15 +4,11 @@
 #include "models/parts.h"
 #include "runtime/base/check.h"
 #include "tests/support/harness.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 // Sequences of a batch, tokens of each, channels, intermediate size, vocabulary, positions of the table and
 // layers. No two dimensions agree, and the last positions of the table are never used.
@@ -65,13 +61,11 @@ static void build(const fsdp_model_config *config, fsdp_graph *g) {
 }
 
 static int64_t parameter_count(const fsdp_model_config *config) {
-  (void)config;
   return 2 * V * C + M * C + L * (2 * I * C + I + C) + (L + 1) * 2 * C;
 }
 
 static double flops_per_token(const fsdp_model_config *config, int64_t seq,
                               fsdp_flops_convention convention) {
-  (void)seq, (void)convention;
   return 6 * (double)parameter_count(config);
 }
 
@@ -101,8 +95,7 @@ static void expect_kinds(const fsdp_node *nodes, int count, const fsdp_op_kind *
   for (int n = 0; n < count; n++) assert_string_equal(fsdp_op_name(nodes[n].kind), fsdp_op_name(kinds[n]));
 }
 
-static void test_graph(void **state) {
-  (void)state;
+TEST(test_graph) {
   const fsdp_model_config config = model();
   fsdp_graph *g = fsdp_model_graph(&config, B, T);
   static const fsdp_op_kind forward[] = {
@@ -135,8 +128,7 @@ static void test_graph(void **state) {
   fsdp_graph_destroy(g);
 }
 
-static void test_modules(void **state) {
-  (void)state;
+TEST(test_modules) {
   const fsdp_model_config config = model();
   fsdp_graph *g = fsdp_model_graph(&config, B, T);
   static const char *const names[] = {
@@ -156,8 +148,7 @@ static void test_modules(void **state) {
 }
 
 // What remains of the fused op if its sum was kept: the norm, of operands in LAYERNORM's order.
-static void test_remainder(void **state) {
-  (void)state;
+TEST(test_remainder) {
   bool kept[FSDP_OP_MAX_OPERANDS] = {false};
   fsdp_op_remainder left;
   assert_false(fsdp_op_remainder_of(FSDP_OP_ADD_LAYERNORM, kept, &left));
@@ -220,84 +211,34 @@ static double mean_loss(const double *params, const int32_t *tokens, const int32
   return sum / (B * T);
 }
 
-// The gradients of the last step on each kind of mesh and plan, at parameters that the step before it moved.
-static void check_gradients(const harness_config *config, const double *params) {
-  harness_result *result = harness_train(config);
-  if (result->failure[0]) fail_msg("%s", result->failure);
-  const int32_t *tokens = config->tokens + B * T, *targets = config->targets + B * T;
-  double *moved = fsdp_alloc((size_t)parameter_count(NULL) * sizeof *moved);
-  memcpy(moved, params, (size_t)parameter_count(NULL) * sizeof *moved);
-  assert_true(fabs((double)result->loss[1] - mean_loss(params, tokens, targets)) < 1e-5);
-  int at = 0;
-  for (int p = 0; p < result->param_count; p++) {
-    const harness_tensor *gradient = &result->gradients[p];
-    double error = 0, size = 0;
-    for (int i = 0; i < gradient->numel; i++, at++) {
-      double values[2];
-      for (int side = 0; side < 2; side++) {
-        moved[at] = params[at] + (side ? -1e-5 : 1e-5);
-        values[side] = mean_loss(moved, tokens, targets);
-      }
-      moved[at] = params[at];
-      double expected = (values[0] - values[1]) / 2e-5, value = (double)gradient->values[i];
-      error += (value - expected) * (value - expected), size += expected * expected;
-    }
-    if (!(sqrt(error) <= 1e-4 * sqrt(size)))
-      fail_msg("%s: gradient off by %.2g of %.2g", gradient->name, sqrt(error), sqrt(size));
-  }
-  assert_int_equal(at, parameter_count(NULL));
-  free(moved);
-  harness_free(result);
-}
-
 static void check_plans(void) {
   int32_t tokens[STEPS * B * T], targets[STEPS * B * T];
   for (int n = 0; n < STEPS * B * T; n++) tokens[n] = (n * n + 3) % V, targets[n] = (5 * n + 1) % V;
-  harness_config config = {.plan = harness_small_plan(1), .steps = 1, .lr = 0.05f, .seed = 4};
+  harness_config config = {.plan = harness_small_plan(1), .lr = 0.05f, .seed = 4};
   config.plan.model = model();
   config.plan.batch = B;
   config.plan.seq = T;
   config.plan.grad_clip = 0;
   config.tokens = tokens, config.targets = targets;
-  harness_result *first = harness_train(&config); // one step, so that weights are not ones, nor biases zeros
-  if (first->failure[0]) fail_msg("%s", first->failure);
-  double *params = fsdp_alloc((size_t)parameter_count(NULL) * sizeof *params), *at = params;
-  for (int p = 0; p < first->param_count; p++)
-    for (int i = 0; i < first->parameters[p].numel; i++) *at++ = (double)first->parameters[p].values[i];
-  harness_free(first);
-  config.steps = STEPS;
-  config.gradient_step = 1;
-  check_gradients(&config, params);
+  double *params = harness_params_after_step(config);
+  harness_check_gradients(config, params, mean_loss, 1);
   config.plan.mesh = fsdp_mesh_of(1, 2);
   config.plan.batch = B / 2;
   config.plan.saving = fsdp_saving_of_blocks();
-  check_gradients(&config, params);
+  harness_check_gradients(config, params, mean_loss, 1);
   config.plan.batch = B / 4;
   config.plan.micro_batches = 2; // the table's gradient is added to
   config.plan.accumulate = FSDP_ACCUMULATE_LOCAL;
-  check_gradients(&config, params);
+  harness_check_gradients(config, params, mean_loss, 1);
   free(params);
 }
 
-static void test_gradients(void **state) {
-  (void)state;
+TEST(test_gradients) {
   check_plans();
 }
 
-static void test_gradients_with_biases_apart(void **state) {
-  (void)state;
+TEST(test_gradients_with_biases_apart) {
   biases_apart = true;
   check_plans();
   biases_apart = false;
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_graph),
-      cmocka_unit_test(test_modules),
-      cmocka_unit_test(test_remainder),
-      cmocka_unit_test(test_gradients),
-      cmocka_unit_test(test_gradients_with_biases_apart),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,14 +2,9 @@
 #include "models/family.h"
 #include "runtime/plan/plan.h"
 #include "tests/support/models.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static fsdp_plan *plan_of(fsdp_plan_config config) {
   fsdp_plan *plan = plan_of_config(&config);
@@ -29,8 +24,7 @@ static int count_in_forward(const fsdp_program *program, fsdp_op_kind kind) {
 
 // The gemms of a layer's attention and MLP add the residual unless their sums are partial, over ranks that
 // cut their inputs, or come in pieces of the rows; then the norm adds it.
-static void test_residuals_by_gemms(void **state) {
-  (void)state;
+TEST(test_residuals_by_gemms) {
   const struct {
     int tensor, context;
     bool sequence_parallel, by_gemm;
@@ -52,8 +46,7 @@ static void test_residuals_by_gemms(void **state) {
 
 // What the last layer's gemm sums is kept with the layers' inputs: recomputed blocks repeat the gemm of
 // attention alone.
-static void test_last_sum_is_kept(void **state) {
-  (void)state;
+TEST(test_last_sum_is_kept) {
   fsdp_plan_config config = even_plan_config();
   config.saving = fsdp_saving_of_blocks();
   fsdp_plan *plan = plan_of(config);
@@ -63,12 +56,4 @@ static void test_last_sum_is_kept(void **state) {
     sums += program->instrs[i].kind == FSDP_INSTR_OP && program->instrs[i].op == FSDP_OP_LINEAR_ADD;
   assert_int_equal(sums, 3 * (int)config.model.num_layers);
   fsdp_plan_destroy(plan);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_residuals_by_gemms),
-      cmocka_unit_test(test_last_sum_is_kept),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

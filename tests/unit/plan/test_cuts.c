@@ -2,15 +2,10 @@
 #include "runtime/base/check.h"
 #include "runtime/plan/mesh/boxes.h"
 #include "tests/support/cuts.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 // Axes in any order: two that cut, one for shards, one for replicas.
 static fsdp_mesh random_mesh(random_source *random) {
@@ -46,8 +41,7 @@ static void check_cut(const fsdp_cut *cut, const fsdp_mesh *mesh) {
   free(holders);
 }
 
-static void test_random_cuts(void **state) {
-  (void)state;
+TEST(test_random_cuts) {
   for (int seed = 0; seed < 400; seed++) {
     random_source random = {.seed = (uint64_t)seed};
     fsdp_mesh mesh = random_mesh(&random);
@@ -68,8 +62,7 @@ static void expect_runs(const fsdp_cut *cut, const fsdp_mesh *mesh, int rank, co
   assert_int_equal(at, size);
 }
 
-static void test_known_cuts(void **state) {
-  (void)state;
+TEST(test_known_cuts) {
   fsdp_mesh mesh = {0};
   fsdp_mesh_add(&mesh, "tensor", 2);
   fsdp_mesh_add(&mesh, "inner", 2);
@@ -196,8 +189,7 @@ static void check_boxes(const units_case *c, const fsdp_unit_range *range, const
 }
 
 // Ranges of every rank's buffer: boxes and runs name each element that is no padding, once.
-static void test_ranges_of_units(void **state) {
-  (void)state;
+TEST(test_ranges_of_units) {
   for (int seed = 0; seed < 150; seed++) {
     random_source random = {.seed = (uint64_t)seed};
     units_case c = make_case(&random);
@@ -219,8 +211,7 @@ static void test_ranges_of_units(void **state) {
 }
 
 // Over all ranks' shards, each element lies on exactly the replicas of its unit.
-static void test_shards_hold_every_element(void **state) {
-  (void)state;
+TEST(test_shards_hold_every_element) {
   for (int seed = 0; seed < 150; seed++) {
     random_source random = {.seed = (uint64_t)seed + 1000};
     units_case c = make_case(&random);
@@ -248,14 +239,4 @@ static void test_shards_hold_every_element(void **state) {
     free(holders);
     free_case(&c);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_random_cuts),
-      cmocka_unit_test(test_known_cuts),
-      cmocka_unit_test(test_ranges_of_units),
-      cmocka_unit_test(test_shards_hold_every_element),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,15 +2,10 @@
 #include "runtime/base/check.h"
 #include "runtime/plan/price/exposure.h"
 #include "runtime/plan/price/timeline.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 // Sums of a few numbers below 100 that are exact in binary.
 #define assert_near(a, b) assert_true(fabs((a) - (b)) < 1e-12)
@@ -152,8 +147,7 @@ static const row update[] = {
 };
 
 // One step alone, with one gap of every kind.
-static void test_one_step(void **state) {
-  (void)state;
+TEST(test_one_step) {
   hand_made made = make(1, batch, BATCH_COUNT, update, 2);
   ran(&made, 5, 0, COPY, 1, 2);
   ran(&made, 5, 0, CAST, 2.25, 2.5);
@@ -184,8 +178,7 @@ static void test_one_step(void **state) {
 
 // A gap's cause is the awaited instruction that ended last, and only within the gap: a collective that runs
 // beside it explains nothing.
-static void test_cause(void **state) {
-  (void)state;
+TEST(test_cause) {
   enum { EARLY, LATE, BESIDE, BEFORE, AFTER };
   const row rows[] = {
       [EARLY] = {FSDP_INSTR_ALL_GATHER, FSDP_STREAM_GATHER, 0, NONE},
@@ -209,8 +202,7 @@ static void test_cause(void **state) {
 
 // Steps end to end: a wait means the latest issue before, in an earlier section or the step before; the delay
 // of a step's first work is that step's; work of the next step ends a gap of this one.
-static void test_steps(void **state) {
-  (void)state;
+TEST(test_steps) {
   // a waits for the update's gather of the step before.
   enum { A, B, SECOND_A, SECOND_B, AGAIN, TAIL };
   const row rows[] = {
@@ -275,8 +267,7 @@ static void test_steps(void **state) {
 
 // The order of issue by a list of two whole steps: what is issued last before an instruction, and what its
 // stream runs before it.
-static void test_issue_order(void **state) {
-  (void)state;
+TEST(test_issue_order) {
   enum { STEP_MAX = 64 };
   fsdp_program *program = fsdp_program_create();
   program->micro_batches = 5;
@@ -320,14 +311,4 @@ static void test_issue_order(void **state) {
   }
   fsdp_issue_order_destroy(order);
   fsdp_program_destroy(program);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_issue_order),
-      cmocka_unit_test(test_one_step),
-      cmocka_unit_test(test_cause),
-      cmocka_unit_test(test_steps),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,14 +2,9 @@
 #include "models/family.h"
 #include "runtime/plan/plan.h"
 #include "tests/support/models.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 // The plan of a model with 2 key/value heads, 4 query heads of each.
 static fsdp_plan *plan_on(const fsdp_mesh *mesh) {
@@ -45,8 +40,7 @@ static void expect_printed(const fsdp_mesh *mesh, const char *expected) {
 }
 
 // As many names as a user may give, and room for the replicas.
-static void test_most_axes(void **state) {
-  (void)state;
+TEST(test_most_axes) {
   const char *const names[] = {"a", "b", "c", "tensor", "context"};
   const int sizes[] = {1, 1, 1, 8, 2};
   fsdp_mesh mesh = mesh_of(names, sizes, 5);
@@ -60,8 +54,7 @@ static void test_most_axes(void **state) {
 }
 
 // By every name of the factored mesh, the one of the mesh that was given.
-static void test_sources(void **state) {
-  (void)state;
+TEST(test_sources) {
   const char *const names[] = {"fsdp", "tensor", "context"};
   const int sizes[] = {2, 4, 2};
   fsdp_mesh mesh = mesh_of(names, sizes, 3);
@@ -79,8 +72,7 @@ static void test_sources(void **state) {
 }
 
 // With at most a rank for each key/value head the mesh stays as it is.
-static void test_not_factored(void **state) {
-  (void)state;
+TEST(test_not_factored) {
   const char *const names[] = {"tensor", "context"};
   const int sizes[] = {2, 2};
   fsdp_mesh mesh = mesh_of(names, sizes, 2);
@@ -91,13 +83,4 @@ static void test_not_factored(void **state) {
   fsdp_mesh whole = fsdp_factored_whole(&plan->axes.mesh);
   expect_printed(&whole, "data=1,fsdp=1,tensor=2,context=2");
   fsdp_plan_destroy(plan);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_most_axes),
-      cmocka_unit_test(test_sources),
-      cmocka_unit_test(test_not_factored),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

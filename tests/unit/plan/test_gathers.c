@@ -1,14 +1,9 @@
 // How often nested units are gathered in a step, against counts worked out by hand.
 #include "runtime/plan/plan.h"
 #include "tests/support/models.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static fsdp_plan *plan_of(int prefetch) {
   fsdp_plan_config config = {
@@ -44,8 +39,7 @@ static int gathers_of(const fsdp_plan *plan, const char *path) {
 // (step 4) would come before its last use in the forward, if it were issued with step 3 or 2, and that of
 // attn.1 (step 5) with step 3 or 2: then the first is kept. Those of layer 0 come later in any case: the last
 // use of h.0 is before step 2.
-static void test_nested(void **state) {
-  (void)state;
+TEST(test_nested) {
   static const struct {
     int prefetch, h0, attn0, h1, attn1;
   } cases[] = {{0, 2, 2, 2, 2}, {1, 2, 2, 1, 2}, {2, 2, 2, 1, 1}, {3, 2, 2, 1, 1}, {4, 2, 2, 1, 1}};
@@ -57,9 +51,4 @@ static void test_nested(void **state) {
     assert_int_equal(gathers_of(plan, "transformer.h.1.attn"), cases[i].attn1);
     fsdp_plan_destroy(plan);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_nested)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

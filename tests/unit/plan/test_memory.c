@@ -10,15 +10,10 @@
 #include "tests/support/draws.h"
 #include "tests/support/oracle.h"
 #include "tests/support/random_plan.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static int programs(void) {
   return test_draws(300, 30);
@@ -72,8 +67,7 @@ static void check_report(const fsdp_program *program, fsdp_space space,
   free(timeline);
 }
 
-static void test_reports_of_random_programs(void **state) {
-  (void)state;
+TEST(test_reports_of_random_programs) {
   for (int seed = cases_begin(programs()); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = (uint64_t)seed};
     fsdp_program *program = random_program(&random, 16);
@@ -92,8 +86,7 @@ static void test_reports_of_random_programs(void **state) {
   }
 }
 
-static void test_poison_changes_no_sum(void **state) {
-  (void)state;
+TEST(test_poison_changes_no_sum) {
   for (int seed = cases_begin(programs()); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = (uint64_t)seed};
     fsdp_program *program = random_program(&random, 16);
@@ -171,8 +164,7 @@ static void cut(random_source *random, fsdp_pack_item *items, int *count, int be
 }
 
 // A rectangle that was cut up can be put together again without any waste; 2% are allowed.
-static void test_packs_what_fits_exactly(void **state) {
-  (void)state;
+TEST(test_packs_what_fits_exactly) {
   int solved = 0;
   double sum = 0;
   for (int seed = cases_begin(programs()); cases_run(__func__, seed); seed++) {
@@ -218,8 +210,7 @@ static int count_together(const fsdp_pack_item *items, int count, const fsdp_pac
 
 // The lowest gap is the first free address, and what is counted below it agrees, whatever the chunks: items
 // are live together in long runs, in none, or mixed.
-static void test_lowest_gap(void **state) {
-  (void)state;
+TEST(test_lowest_gap) {
   for (int seed = 0; seed < test_draws(40, 10); seed++) {
     random_source random = {.seed = (uint64_t)seed};
     fsdp_pack_item items[200];
@@ -249,8 +240,7 @@ static void test_lowest_gap(void **state) {
   }
 }
 
-static void test_search_says_what_is_impossible(void **state) {
-  (void)state;
+TEST(test_search_says_what_is_impossible) {
   // Three items of 64 bytes, all live at once, need 192.
   fsdp_pack_item items[3] = {{0, 2, 64, 64, -7}, {1, 3, 64, 64, -7}, {2, 2, 64, 64, -7}};
   fsdp_pack_search_config config = {.base = 128, .limit = 128 + 191, .effort = 1000000};
@@ -262,8 +252,7 @@ static void test_search_says_what_is_impossible(void **state) {
   assert_true(fsdp_pack_search(&config, items, 0));
 }
 
-static void test_empty_program(void **state) {
-  (void)state;
+TEST(test_empty_program) {
   fsdp_program *program = fsdp_program_create();
   fsdp_program_begin_section(program, FSDP_SECTION_ONLY);
   fsdp_program_end_section(program);
@@ -279,13 +268,4 @@ static void test_empty_program(void **state) {
   assert_int_equal(report.space[FSDP_SPACE_DEVICE].arena_bytes, 100);
   assert_int_equal(report.space[FSDP_SPACE_HOST].arena_bytes, 0);
   fsdp_program_destroy(program);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_reports_of_random_programs),     cmocka_unit_test(test_lowest_gap),
-      cmocka_unit_test(test_poison_changes_no_sum),          cmocka_unit_test(test_packs_what_fits_exactly),
-      cmocka_unit_test(test_search_says_what_is_impossible), cmocka_unit_test(test_empty_program),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,15 +4,10 @@
 #include "tests/support/harness.h"
 #include "tests/support/models.h"
 #include "tests/support/random_program.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { RANKS_MAX = 7 * 5 * 5 * 3 };
 
@@ -70,8 +65,7 @@ static void check_groups(const fsdp_mesh *mesh, fsdp_axis_set axes) {
   free(at);
 }
 
-static void test_groups(void **state) {
-  (void)state;
+TEST(test_groups) {
   for (int seed = 0; seed < 60; seed++) {
     random_source random = {.seed = (uint64_t)seed};
     fsdp_mesh mesh = random_mesh(&random);
@@ -81,8 +75,7 @@ static void test_groups(void **state) {
   }
 }
 
-static void test_axes(void **state) {
-  (void)state;
+TEST(test_axes) {
   fsdp_mesh mesh = {0};
   assert_true(fsdp_mesh_add(&mesh, "tensor", 3));
   assert_false(fsdp_mesh_add(&mesh, "tensor", 2));
@@ -109,8 +102,7 @@ static void test_axes(void **state) {
   assert_false(fsdp_mesh_add(&mesh, "d", 1)); // full
 }
 
-static void test_affine(void **state) {
-  (void)state;
+TEST(test_affine) {
   for (int seed = 0; seed < 100; seed++) {
     random_source random = {.seed = (uint64_t)seed};
     fsdp_mesh mesh = random_mesh(&random);
@@ -137,8 +129,7 @@ static void test_affine(void **state) {
 
 // ---- Placements
 
-static void test_placements(void **state) {
-  (void)state;
+TEST(test_placements) {
   fsdp_mesh mesh = {0};
   fsdp_mesh_add(&mesh, "data", 2);
   fsdp_mesh_add(&mesh, "fsdp", 3);
@@ -150,8 +141,7 @@ static void test_placements(void **state) {
 }
 
 // The first pass: parameters lie flat over fsdp, the batch over data and fsdp; units follow.
-static void test_written_placements(void **state) {
-  (void)state;
+TEST(test_written_placements) {
   fsdp_mesh mesh = {0};
   fsdp_mesh_add(&mesh, "fsdp", 3);
   fsdp_mesh_add(&mesh, "data", 2);
@@ -206,8 +196,7 @@ static int64_t mark(const fsdp_box *box, const int64_t *shape, int64_t *at) {
   return marked;
 }
 
-static void test_boxes_of_a_range(void **state) {
-  (void)state;
+TEST(test_boxes_of_a_range) {
   enum { NUMEL_MAX = 9 * 9 * 9 * 9 };
   static int64_t at[NUMEL_MAX];
   for (int seed = 0; seed < 2000; seed++) {
@@ -229,8 +218,7 @@ static void test_boxes_of_a_range(void **state) {
 }
 
 // Two boxes of one tensor share the elements that lie in both.
-static void test_shared_boxes(void **state) {
-  (void)state;
+TEST(test_shared_boxes) {
   for (int seed = 0; seed < 2000; seed++) {
     random_source random = {.seed = (uint64_t)seed};
     int64_t shape[3] = {5, 6, 7}, in_a[210], in_shared[210], numel = 1, expected = 0;
@@ -257,8 +245,7 @@ static void test_shared_boxes(void **state) {
 }
 
 // Nodes of neighbouring ranks: the fastest axes lie inside them.
-static void test_axes_across_nodes(void **state) {
-  (void)state;
+TEST(test_axes_across_nodes) {
   fsdp_mesh mesh = fsdp_mesh_of(2, 4);
   assert_int_equal(fsdp_mesh_axes_across(&mesh, 8), 0);
   assert_int_equal(fsdp_mesh_axes_across(&mesh, 4), fsdp_mesh_axes(&mesh, "data"));
@@ -268,8 +255,7 @@ static void test_axes_across_nodes(void **state) {
 }
 
 // Runs agree with boxes, and a flat shard has one run per parameter.
-static void test_shards_of_units(void **state) {
-  (void)state;
+TEST(test_shards_of_units) {
   static const char *const classes[] = {"LlamaMLP", "Linear", "LlamaDecoderLayer"};
   fsdp_model_config config = harness_small_plan(1).model;
   for (int k = 0; k < 3 * 7; k++) {
@@ -302,19 +288,4 @@ static void test_shards_of_units(void **state) {
     fsdp_units_destroy(units);
     fsdp_graph_destroy(graph);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_groups),
-      cmocka_unit_test(test_axes),
-      cmocka_unit_test(test_affine),
-      cmocka_unit_test(test_placements),
-      cmocka_unit_test(test_written_placements),
-      cmocka_unit_test(test_boxes_of_a_range),
-      cmocka_unit_test(test_shared_boxes),
-      cmocka_unit_test(test_axes_across_nodes),
-      cmocka_unit_test(test_shards_of_units),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

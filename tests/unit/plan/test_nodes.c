@@ -1,14 +1,9 @@
 // The node list against an array, and its definitions and uses against a search through all operands.
 #include "runtime/plan/program/nodes.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cmocka.h>
 
 enum { NODES_MAX = 60, TENSORS = 7, UNITS = 3 };
 
@@ -29,8 +24,7 @@ static int marks_of(const fsdp_nodes *list, int *marks) {
 }
 
 // Random insertions and removals, on the list and on an array of marks.
-static void test_edits_against_an_array(void **state) {
-  (void)state;
+TEST(test_edits_against_an_array) {
   srand(3);
   for (int round = 0; round < 200; round++) {
     fsdp_nodes list = {0};
@@ -57,8 +51,7 @@ static void test_edits_against_an_array(void **state) {
   }
 }
 
-static void test_insertions_keep_their_order_at_the_cursor(void **state) {
-  (void)state;
+TEST(test_insertions_keep_their_order_at_the_cursor) {
   fsdp_nodes list = {0};
   fsdp_nodes_clear(&list);
   for (int mark = 0; mark < 3; mark++) fsdp_nodes_insert(&list, &(fsdp_list_node){.origin = mark});
@@ -70,8 +63,7 @@ static void test_insertions_keep_their_order_at_the_cursor(void **state) {
   fsdp_nodes_release(&list);
 }
 
-static void test_an_origin_ends_where_another_begins(void **state) {
-  (void)state;
+TEST(test_an_origin_ends_where_another_begins) {
   fsdp_nodes list = {0};
   fsdp_nodes_clear(&list);
   const int origins[] = {-1, 4, 4, 5, 5};
@@ -83,8 +75,7 @@ static void test_an_origin_ends_where_another_begins(void **state) {
   fsdp_nodes_release(&list);
 }
 
-static void test_units_in_place_of_tensors(void **state) {
-  (void)state;
+TEST(test_units_in_place_of_tensors) {
   for (int u = 0; u < 1000; u++) {
     assert_int_equal(fsdp_weights_unit(FSDP_UNIT_WEIGHTS(u)), u);
     assert_int_equal(fsdp_gradient_unit(FSDP_UNIT_GRADIENT(u)), u);
@@ -133,8 +124,7 @@ static void check_uses(const fsdp_nodes *list, const fsdp_uses *uses, int tensor
   assert_int_equal(fsdp_uses_definition(uses, list, tensor), definition);
 }
 
-static void test_uses_against_a_search(void **state) {
-  (void)state;
+TEST(test_uses_against_a_search) {
   srand(5);
   fsdp_nodes list = {0};
   for (int round = 0; round < 300; round++) {
@@ -161,33 +151,30 @@ typedef struct left {
   unsigned named;
 } left;
 
-// Whether the checks of what a pass leaves abort.
-static bool is_stopped(const left *given) {
-  pid_t child = fork();
-  if (child == 0) {
-    close(STDERR_FILENO);
-    fsdp_program *program = fsdp_program_create();
-    fsdp_program_tensor(program, &(fsdp_tensor){.name = "a", .lifetime = FSDP_LIVE_SECTION, .bytes = 4});
-    fsdp_program_tensor(program, &(fsdp_tensor){.name = "b", .lifetime = FSDP_LIVE_STEP, .bytes = 4});
-    fsdp_nodes list = {0};
-    fsdp_nodes_clear(&list);
-    for (int i = 0; i < given->count; i++) {
-      fsdp_list_node node = node_of(given->nodes[i].origin);
-      node.operands[node.operand_count++] =
-          (fsdp_operand){.tensor = given->nodes[i].tensor, .access = (fsdp_access)given->nodes[i].access};
-      fsdp_nodes_insert(&list, &node);
-    }
-    fsdp_nodes_check(&list, program, UNITS, given->named, "test");
-    fsdp_nodes_check_origins(&list);
-    _exit(0);
+static void check_left(void *argument) {
+  const left *given = argument;
+  fsdp_program *program = fsdp_program_create();
+  fsdp_program_tensor(program, &(fsdp_tensor){.name = "a", .lifetime = FSDP_LIVE_SECTION, .bytes = 4});
+  fsdp_program_tensor(program, &(fsdp_tensor){.name = "b", .lifetime = FSDP_LIVE_STEP, .bytes = 4});
+  fsdp_nodes list = {0};
+  fsdp_nodes_clear(&list);
+  for (int i = 0; i < given->count; i++) {
+    fsdp_list_node node = node_of(given->nodes[i].origin);
+    node.operands[node.operand_count++] =
+        (fsdp_operand){.tensor = given->nodes[i].tensor, .access = (fsdp_access)given->nodes[i].access};
+    fsdp_nodes_insert(&list, &node);
   }
-  int status = 0;
-  assert_int_equal(waitpid(child, &status, 0), child);
-  return !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+  fsdp_nodes_check(&list, program, UNITS, given->named, "test");
+  fsdp_nodes_check_origins(&list);
 }
 
-static void test_what_a_pass_leaves(void **state) {
-  (void)state;
+// Whether the checks of what a pass leaves abort.
+static bool is_stopped(const left *given) {
+  left copy = *given;
+  return aborts(check_left, &copy);
+}
+
+TEST(test_what_a_pass_leaves) {
   enum { A, B, NONE };
   const left sound[] = {
       {{{A, FSDP_WRITE, 0}, {A, FSDP_READ, 1}, {B, FSDP_READ, 1}}, 3, 0},
@@ -205,16 +192,4 @@ static void test_what_a_pass_leaves(void **state) {
     if (is_stopped(&sound[i])) fail_msg("list %zu is stopped", i);
   for (size_t i = 0; i < sizeof broken / sizeof *broken; i++)
     if (!is_stopped(&broken[i])) fail_msg("list %zu is not stopped", i);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_edits_against_an_array),
-      cmocka_unit_test(test_insertions_keep_their_order_at_the_cursor),
-      cmocka_unit_test(test_an_origin_ends_where_another_begins),
-      cmocka_unit_test(test_units_in_place_of_tensors),
-      cmocka_unit_test(test_uses_against_a_search),
-      cmocka_unit_test(test_what_a_pass_leaves),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

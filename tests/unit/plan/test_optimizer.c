@@ -1,24 +1,16 @@
 // optimizer.h by example: AdamW's state, its step's scalars, and what does not train.
 #include "runtime/plan/program/optimizer.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/support/unit_test.h"
 
 // Master, m and v in fp32 are 12 bytes an element, in bf16 6.
-static void test_bytes(void **state) {
-  (void)state;
+TEST(test_bytes) {
   assert_int_equal(fsdp_optimizer_elem_bytes(FSDP_OPTIMIZER_ADAMW, FSDP_F32, FSDP_F32), 12);
   assert_int_equal(fsdp_optimizer_elem_bytes(FSDP_OPTIMIZER_ADAMW, FSDP_BF16, FSDP_BF16), 6);
   assert_int_equal(fsdp_optimizer_elem_bytes(FSDP_OPTIMIZER_ADAMW, FSDP_F32, FSDP_BF16), 8);
 }
 
 // The corrections of update t are 1 - beta^t.
-static void test_scalars(void **state) {
-  (void)state;
+TEST(test_scalars) {
   const fsdp_hyper hyper = {.beta1 = 0.5, .beta2 = 0.75};
   float scalars[FSDP_SCALAR_COUNT] = {0};
   fsdp_optimizer_scalars(FSDP_OPTIMIZER_ADAMW, &hyper, 2, scalars);
@@ -27,8 +19,7 @@ static void test_scalars(void **state) {
 }
 
 // Parameters that do not train have no state but themselves, and no update.
-static void test_frozen_units(void **state) {
-  (void)state;
+TEST(test_frozen_units) {
   const fsdp_unit trains = {.trainable = true}, stays = {.trainable = false};
   assert_string_equal(fsdp_optimizer_of(FSDP_OPTIMIZER_ADAMW, &trains)->name, "adamw");
   const fsdp_optimizer *frozen = fsdp_optimizer_of(FSDP_OPTIMIZER_ADAMW, &stays);
@@ -37,16 +28,9 @@ static void test_frozen_units(void **state) {
 }
 
 // `matrices`: neither norms nor biases shrink.
-static void test_decay(void **state) {
-  (void)state;
+TEST(test_decay) {
   const fsdp_param matrix = {.dims = 2}, norm = {.dims = 1};
   const fsdp_hyper all = {.decay = FSDP_DECAY_ALL}, matrices = {.decay = FSDP_DECAY_MATRICES};
   assert_true(fsdp_hyper_decays(&all, &norm) && fsdp_hyper_decays(&matrices, &matrix));
   assert_false(fsdp_hyper_decays(&matrices, &norm));
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_bytes), cmocka_unit_test(test_scalars),
-                                     cmocka_unit_test(test_frozen_units), cmocka_unit_test(test_decay)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,14 +3,9 @@
 #include "runtime/plan/program/saved.h"
 #include "tests/support/harness.h"
 #include "tests/support/models.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static fsdp_plan *plan_on(int tensor, int context) {
   fsdp_plan_config config = harness_small_plan(1);
@@ -35,8 +30,7 @@ static int count(const fsdp_plan *plan, fsdp_stream stream, fsdp_instr_kind kind
 
 // Keys and values of all positions are gathered for a layer's forward and again for its backward, and their
 // gradients scattered.
-static void test_context(void **state) {
-  (void)state;
+TEST(test_context) {
   const int tensors[] = {1, 2};
   for (int i = 0; i < 2; i++) {
     fsdp_plan *plan = plan_on(tensors[i], 2);
@@ -53,8 +47,7 @@ static void test_context(void **state) {
 // outputs and scatters those of the former's inputs. Besides, the embedding's output is scattered and its
 // gradient gathered, the head's input is gathered and its gradient scattered, and the head's statistics are
 // gathered.
-static void test_pieces(void **state) {
-  (void)state;
+TEST(test_pieces) {
   fsdp_plan *plan = plan_on(2, 1);
   int layers = plan->graph->block_count;
   assert_int_equal(count(plan, FSDP_STREAM_TENSOR, FSDP_INSTR_REDUCE_SCATTER, "tensor"), 4 * layers + 2);
@@ -65,8 +58,7 @@ static void test_pieces(void **state) {
 
 // While the gradients of a layer's two products that are cut by columns are scattered, those of their weights
 // are computed: they come next in the list.
-static void test_gradients_behind_the_scatter(void **state) {
-  (void)state;
+TEST(test_gradients_behind_the_scatter) {
   fsdp_plan *plan = plan_on(2, 1);
   const fsdp_program *program = plan->program;
   int found = 0;
@@ -85,8 +77,7 @@ static void test_gradients_behind_the_scatter(void **state) {
 
 // Where a rule cuts the residual stream by columns, a sum is an op of its own. Those that enter a layer are
 // still known as its input, or recomputing the layers would recompute them too.
-static void test_residual_in_columns(void **state) {
-  (void)state;
+TEST(test_residual_in_columns) {
   fsdp_shard_rule rules[] = {
       {.name = "input", .place = "test:1", .output = -1, .dims = 2, .dim = {{.count = 1, .axes = {"fsdp"}}}},
       {.name = "model.layers.*",
@@ -111,11 +102,4 @@ static void test_residual_in_columns(void **state) {
     fsdp_saved_release(&saved);
     fsdp_plan_destroy(plan);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_context), cmocka_unit_test(test_pieces),
-                                     cmocka_unit_test(test_gradients_behind_the_scatter),
-                                     cmocka_unit_test(test_residual_in_columns)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

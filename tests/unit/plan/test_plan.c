@@ -2,14 +2,9 @@
 #include "models/family.h"
 #include "runtime/plan/search/hints.h"
 #include "tests/support/models.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static fsdp_plan *plan_of(fsdp_plan_config config) {
   fsdp_plan *plan = plan_of_config(&config);
@@ -24,8 +19,7 @@ static int64_t peak(const fsdp_plan *plan) {
   return plan->memory.space[FSDP_SPACE_DEVICE].peak_bytes;
 }
 
-static void test_valley_formulas(void **state) {
-  (void)state;
+TEST(test_valley_formulas) {
   fsdp_plan_config config = even_plan_config();
   int64_t P = fsdp_model_parameter_count(&config.model);
   for (int ranks = 1; ranks <= 8; ranks *= 2) {
@@ -71,8 +65,7 @@ static void test_valley_formulas(void **state) {
   }
 }
 
-static void test_offload_empties_the_device(void **state) {
-  (void)state;
+TEST(test_offload_empties_the_device) {
   for (int strategy = FSDP_FULL; strategy <= FSDP_ZERO1; strategy++) {
     fsdp_plan_config config = even_plan_config();
     config.strategy = (fsdp_strategy)strategy;
@@ -97,8 +90,7 @@ static void test_offload_empties_the_device(void **state) {
 
 // Bytes sent per rank in a step for micro-batches A, under `block`: every unit but embedding and head is read
 // again by the backward; the root holds the final norm.
-static void test_traffic_formulas(void **state) {
-  (void)state;
+TEST(test_traffic_formulas) {
   for (int micro_batches = 1; micro_batches <= 4; micro_batches++) {
     for (int local = 0; local <= 1; local++) {
       fsdp_plan_config config = even_plan_config();
@@ -153,8 +145,7 @@ static void test_traffic_formulas(void **state) {
 
 // Bytes of the gradients that one rank sums over micro-batches: fp32, unless all that is made of them is bf16
 // too, and always for more micro-batches than 8 bits can sum.
-static void test_accumulated_gradients(void **state) {
-  (void)state;
+TEST(test_accumulated_gradients) {
   for (int i = 0; i < 8; i++) {
     fsdp_plan_config config = even_plan_config();
     config.mesh = fsdp_mesh_of(1, 1);
@@ -181,11 +172,9 @@ static void test_accumulated_gradients(void **state) {
 }
 
 // 7B under the size policy at 1e8: the published counts.
-static void test_traffic_of_7b(void **state) {
-  (void)state;
+TEST(test_traffic_of_7b) {
   fsdp_plan_config config = even_plan_config();
-  fsdp_error error;
-  fsdp_model_preset("llama2-7b", &config.model, &error);
+  config.model = model_of_preset("llama2-7b");
   config.mesh = fsdp_mesh_of(1, 8);
   config.wrap = (fsdp_wrap_policy){FSDP_WRAP_SIZE, 100000000, NULL};
   fsdp_plan *plan = plan_of(config);
@@ -205,11 +194,9 @@ static void test_traffic_of_7b(void **state) {
 
 // 7B on two replicas of four shards, by the axes that the bytes are sent over: shards and their gradients
 // over fsdp, the shards' sums over data, and count, loss and norm over both.
-static void test_traffic_of_7b_by_axes(void **state) {
-  (void)state;
+TEST(test_traffic_of_7b_by_axes) {
   fsdp_plan_config config = even_plan_config();
-  fsdp_error error;
-  fsdp_model_preset("llama2-7b", &config.model, &error);
+  config.model = model_of_preset("llama2-7b");
   config.strategy = FSDP_HYBRID;
   config.mesh = fsdp_mesh_of(2, 4);
   fsdp_plan *plan = plan_of(config);
@@ -227,8 +214,7 @@ static void test_traffic_of_7b_by_axes(void **state) {
   fsdp_plan_destroy(plan);
 }
 
-static void test_peaks_rank_by_strategy(void **state) {
-  (void)state;
+TEST(test_peaks_rank_by_strategy) {
   for (int ranks = 2; ranks <= 8; ranks *= 2) {
     int64_t peaks[4];
     const fsdp_strategy order[4] = {FSDP_FULL, FSDP_GRAD_OP, FSDP_ZERO1, FSDP_NO};
@@ -246,8 +232,7 @@ static void test_peaks_rank_by_strategy(void **state) {
   }
 }
 
-static void test_recompute_and_prefetch_move_the_peak(void **state) {
-  (void)state;
+TEST(test_recompute_and_prefetch_move_the_peak) {
   fsdp_plan_config config = even_plan_config();
   config.model.num_layers = 8;
   fsdp_plan *plain = plan_of(config);
@@ -265,8 +250,7 @@ static void test_recompute_and_prefetch_move_the_peak(void **state) {
 // If the whole step is within reach, a unit that is gathered once for its forward is still there for its
 // backward: each is gathered once. At depth 1 every unit but the embedding, which the backward does not read,
 // and the head, whose forward is its backward, is gathered twice; so is the root, which stays gathered.
-static void test_deep_prefetch_gathers_once(void **state) {
-  (void)state;
+TEST(test_deep_prefetch_gathers_once) {
   fsdp_plan_config config = even_plan_config();
   fsdp_plan *shallow = plan_of(config);
   config.prefetch = 2 * shallow->units->count;
@@ -315,8 +299,7 @@ static layer_step layer_step_of(const fsdp_plan *plan, int layer, bool is_backwa
 
 // A layer's units are gathered together, as many layers ahead as the depth says: with tensor parallelism,
 // which makes two units of a layer (norms, products), as without.
-static void test_prefetch_counts_layers(void **state) {
-  (void)state;
+TEST(test_prefetch_counts_layers) {
   fsdp_plan_config config = even_plan_config();
   config.model.num_layers = 8;
   for (int tensor = 1; tensor <= 2; tensor++) {
@@ -344,8 +327,7 @@ static void test_prefetch_counts_layers(void **state) {
   }
 }
 
-static void test_plans_are_reproducible(void **state) {
-  (void)state;
+TEST(test_plans_are_reproducible) {
   fsdp_plan_config config = even_plan_config();
   fsdp_plan *a = plan_of(config), *b = plan_of(config);
   assert_true(fsdp_program_hash(a->program) == fsdp_program_hash(b->program));
@@ -359,8 +341,7 @@ static void test_plans_are_reproducible(void **state) {
 
 // Each element counts once in the norm: a unit's squares are weighted by its replicas before they are summed
 // over all ranks, and the clip factor takes the sum as it is.
-static void test_norm_weights(void **state) {
-  (void)state;
+TEST(test_norm_weights) {
   for (int replicas = 1; replicas <= 3; replicas++) {
     fsdp_plan_config config = even_plan_config();
     config.strategy = FSDP_HYBRID;
@@ -378,8 +359,7 @@ static void test_norm_weights(void **state) {
   }
 }
 
-static void test_strategies_refuse_meshes(void **state) {
-  (void)state;
+TEST(test_strategies_refuse_meshes) {
   const struct {
     fsdp_strategy strategy;
     fsdp_mesh mesh;
@@ -403,8 +383,7 @@ static void build_frozen(const fsdp_model_config *config, fsdp_graph *graph) {
   for (int p = 0; p < graph->param_count; p++) graph->params[p].trainable = false;
 }
 
-static void test_what_no_op_can_do_is_refused(void **state) {
-  (void)state;
+TEST(test_what_no_op_can_do_is_refused) {
   fsdp_plan_config config = even_plan_config();
   base_family = config.model.family;
   fsdp_family frozen = *base_family, learned = *base_family;
@@ -432,8 +411,7 @@ static void test_what_no_op_can_do_is_refused(void **state) {
 
 // The head's chunks follow the device and the dtype of its weight's gradient, and the planned workspace
 // follows the chunks; on a GPU it holds the loss of each row too. There are 1024 chunks at most.
-static void test_workspace_of_the_head(void **state) {
-  (void)state;
+TEST(test_workspace_of_the_head) {
   assert_int_equal(fsdp_op_chunk_rows(FSDP_OP_CUDA, 1 << 20, 2, FSDP_F32), 1024);
   assert_int_equal(fsdp_op_chunk_rows(FSDP_OP_CUDA, 1 << 24, 2, FSDP_F32), 16384);
   assert_int_equal(fsdp_op_chunk_rows(FSDP_OP_CPU, (1 << 20) + 1, 32000, FSDP_F32), 1025);
@@ -469,8 +447,7 @@ static void test_workspace_of_the_head(void **state) {
 }
 
 // How many blocks share a group's heads follows from the GPU, and the planned workspace follows from that.
-static void test_workspace_of_attention(void **state) {
-  (void)state;
+TEST(test_workspace_of_attention) {
   const struct {
     fsdp_dtype dtype;
     int multiprocessors;
@@ -503,8 +480,7 @@ static void test_workspace_of_attention(void **state) {
 }
 
 // Attention's backward does rope_backward's work where its kernel can: tensor cores, heads that fill a tile.
-static void test_rotation_by_attention(void **state) {
-  (void)state;
+TEST(test_rotation_by_attention) {
   const struct {
     const fsdp_plan_backend *backend;
     fsdp_dtype dtype;
@@ -536,27 +512,4 @@ static void test_rotation_by_attention(void **state) {
     assert_true(attention >= 3);
     fsdp_plan_destroy(plan);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_valley_formulas),
-      cmocka_unit_test(test_offload_empties_the_device),
-      cmocka_unit_test(test_traffic_formulas),
-      cmocka_unit_test(test_accumulated_gradients),
-      cmocka_unit_test(test_traffic_of_7b),
-      cmocka_unit_test(test_traffic_of_7b_by_axes),
-      cmocka_unit_test(test_peaks_rank_by_strategy),
-      cmocka_unit_test(test_recompute_and_prefetch_move_the_peak),
-      cmocka_unit_test(test_deep_prefetch_gathers_once),
-      cmocka_unit_test(test_prefetch_counts_layers),
-      cmocka_unit_test(test_plans_are_reproducible),
-      cmocka_unit_test(test_norm_weights),
-      cmocka_unit_test(test_strategies_refuse_meshes),
-      cmocka_unit_test(test_what_no_op_can_do_is_refused),
-      cmocka_unit_test(test_workspace_of_the_head),
-      cmocka_unit_test(test_workspace_of_attention),
-      cmocka_unit_test(test_rotation_by_attention),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,15 +4,10 @@
 #include "runtime/plan/proof/waits.h"
 #include "tests/support/cases.h"
 #include "tests/support/random_program.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 // The sections of a step, and those of the kinds from FSDP_SECTION_EVALUATION on whose bit is in `beside`.
 static fsdp_program *sections_program(int micro_batches, unsigned beside) {
@@ -36,8 +31,7 @@ static void spell(const fsdp_program *program, const int *order, int count, char
   out[count] = 0;
 }
 
-static void test_step_order(void **state) {
-  (void)state;
+TEST(test_step_order) {
   const struct {
     int micro_batches;
     const char *order;
@@ -53,8 +47,7 @@ static void test_step_order(void **state) {
 }
 
 // Every seam of a step with itself, and every two of (step, sections beside it) one after the other.
-static void test_seam_order(void **state) {
-  (void)state;
+TEST(test_seam_order) {
   for (int micro_batches = 1; micro_batches <= 9; micro_batches++) {
     for (unsigned beside = 0; beside < 16; beside++) {
       fsdp_program *program = sections_program(micro_batches, beside);
@@ -85,8 +78,7 @@ static void test_seam_order(void **state) {
   }
 }
 
-static void test_lifetimes(void **state) {
-  (void)state;
+TEST(test_lifetimes) {
   for (int seed = cases_begin(200); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = (uint64_t)seed};
     fsdp_program *program = random_program(&random, 16);
@@ -107,8 +99,7 @@ static void test_lifetimes(void **state) {
   }
 }
 
-static void test_set_waits(void **state) {
-  (void)state;
+TEST(test_set_waits) {
   fsdp_program *program = sections_program(1, 1);
   const fsdp_wait waits[] = {{2, FSDP_WAIT_DATA}, {1, FSDP_WAIT_REUSE}, {0, FSDP_WAIT_POLICY}};
   fsdp_program_set_waits(program, waits, (int[]){1, 0, 2});
@@ -121,8 +112,7 @@ static void test_set_waits(void **state) {
 }
 
 // Whatever ranks must agree on changes the hash; equal programs have equal ones.
-static void test_hash(void **state) {
-  (void)state;
+TEST(test_hash) {
   random_source random = {.seed = 3};
   fsdp_program *program = random_program(&random, 16);
   fsdp_memory_report report;
@@ -171,8 +161,7 @@ static void test_hash(void **state) {
   fsdp_program_destroy(program);
 }
 
-static void test_print(void **state) {
-  (void)state;
+TEST(test_print) {
   fsdp_program *program = fsdp_program_create();
   fsdp_mesh_resize(&program->mesh, FSDP_AXIS_FSDP, 2);
   int unit =
@@ -213,8 +202,7 @@ static void test_print(void **state) {
   fsdp_program_destroy(program);
 }
 
-static void test_names(void **state) {
-  (void)state;
+TEST(test_names) {
   assert_string_equal(fsdp_stream_name(FSDP_STREAM_D2H), "d2h");
   assert_string_equal(fsdp_stream_name(FSDP_STREAM_HOST), "host");
   assert_string_equal(fsdp_category_name(FSDP_CATEGORY_INPUTS), "inputs");
@@ -224,13 +212,4 @@ static void test_names(void **state) {
   assert_string_equal(fsdp_section_name(FSDP_SECTION_SNAPSHOT), "snapshot");
   assert_string_equal(fsdp_section_name(FSDP_SECTION_EXCHANGE), "exchange");
   assert_string_equal(fsdp_instr_kind_name(FSDP_INSTR_DIGESTS), "digests");
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_step_order), cmocka_unit_test(test_seam_order), cmocka_unit_test(test_lifetimes),
-      cmocka_unit_test(test_set_waits),  cmocka_unit_test(test_hash),       cmocka_unit_test(test_print),
-      cmocka_unit_test(test_names),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,18 +2,12 @@
 #include "runtime/plan/mesh/rows.h"
 #include "tests/support/cases.h"
 #include "tests/support/random_program.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
-
 // The picture of rows.h.
-static void test_picture(void **state) {
-  (void)state;
+TEST(test_picture) {
   static const int64_t positions[2][8] = {{0, 1, 6, 7}, {2, 3, 4, 5}};
   static const int64_t index_of_row[8] = {0, 1, 0, 1, 2, 3, 2, 3},
                        sequence_of_row[8] = {0, 0, 1, 1, 0, 0, 1, 1};
@@ -104,8 +98,7 @@ static void check_padding(const fsdp_rows *rows) {
   assert_true(padding >= 0 && padding < step);
 }
 
-static void test_any(void **state) {
-  (void)state;
+TEST(test_any) {
   for (int number = cases_begin(3000); cases_run("test_any", number); number++) {
     random_source random = {.seed = (uint64_t)number};
     drawn d = draw(&random);
@@ -113,9 +106,4 @@ static void test_any(void **state) {
     check_padding(&d.rows);
     for (int rank = 0; rank < fsdp_mesh_ranks(&d.mesh); rank++) check_positions(&d, rank);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_picture), cmocka_unit_test(test_any)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

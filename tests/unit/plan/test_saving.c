@@ -3,17 +3,13 @@
 #include "runtime/base/check.h"
 #include "runtime/plan/plan.h"
 #include "runtime/plan/program/saved.h"
+#include "tests/support/models.h"
 #include "tests/support/random_program.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static const char RECOMPUTE[] = "--recompute (here)", OFFLOAD[] = "--offload-activations (there)";
 
@@ -38,8 +34,7 @@ static void expect_rule(const fsdp_saving_rule *rule, const char *name, int laye
   assert_int_equal(rule->fate, FSDP_FATE_RECOMPUTE);
 }
 
-static void test_items(void **state) {
-  (void)state;
+TEST(test_items) {
   static const char *const nothing[] = {"", "none", "off"};
   for (int i = 0; i < 3; i++) assert_int_equal(saving_of(nothing[i], nothing[i]).count, 0);
   fsdp_saving saving = saving_of("block,block:1, block@7,  linear:up_proj@2147483647,rmsnorm", "none");
@@ -59,8 +54,7 @@ static void test_items(void **state) {
 }
 
 // Each is refused with the option and the item.
-static void test_bad_items(void **state) {
-  (void)state;
+TEST(test_bad_items) {
   static const struct {
     const char *text, *item;
   } cases[] = {
@@ -110,8 +104,7 @@ static void test_bad_items(void **state) {
   assert_int_equal(strlen(saving.rules[0].name), FSDP_SAVING_NAME_BYTES - 1);
 }
 
-static void test_too_many_items(void **state) {
-  (void)state;
+TEST(test_too_many_items) {
   char text[256] = "";
   for (int i = 0; i < FSDP_SAVING_RULES_MAX; i++) sprintf(text + strlen(text), "%sn%d", i ? "," : "", i);
   fsdp_saving saving = saving_of(text, "none");
@@ -141,8 +134,7 @@ static fsdp_saving_rule random_rule(random_source *random) {
 }
 
 // What is printed parses to the same rules, however long they are.
-static void test_printed_rules_parse(void **state) {
-  (void)state;
+TEST(test_printed_rules_parse) {
   for (int seed = 0; seed < 2000; seed++) {
     random_source random = {.seed = (uint64_t)seed};
     fsdp_saving saving = {.count = random_int(&random, 0, FSDP_SAVING_RULES_MAX)}, again = {0};
@@ -171,8 +163,7 @@ static void test_printed_rules_parse(void **state) {
 enum { LAYERS = 3, VALUES = 11 };
 
 static fsdp_graph *small_graph(void) {
-  fsdp_model_config model;
-  assert_int_equal(fsdp_model_preset("tiny", &model, NULL), FSDP_OK);
+  fsdp_model_config model = model_of_preset("tiny");
   model.num_layers = LAYERS;
   return fsdp_model_graph(&model, 1, 8);
 }
@@ -280,8 +271,7 @@ static const struct {
     {"linear:gate_proj@1", "linear", 0, {"KKKOKKKKKRK", "KKKOKKKKKOK", "KKKOKKKKKOK"}},
 };
 
-static void test_fates(void **state) {
-  (void)state;
+TEST(test_fates) {
   fsdp_graph *graph = small_graph();
   fsdp_fate *fates = fsdp_alloc((size_t)graph->value_count * sizeof *fates);
   for (size_t i = 0; i < sizeof resolved / sizeof *resolved; i++) {
@@ -301,8 +291,7 @@ static void test_fates(void **state) {
 // Whole layers are recomputed, but not what their routers chose: of an op that chooses there are as many
 // instructions as of one that counts choices, which only a forward has, and of the experts' products twice as
 // many.
-static void test_choices_are_kept(void **state) {
-  (void)state;
+TEST(test_choices_are_kept) {
   static const char *const presets[] = {"tiny-mixtral", "tiny-glm4-moe"};
   for (int i = 0; i < 2; i++) {
     fsdp_plan_config config = {.batch = 1,
@@ -318,7 +307,7 @@ static void test_choices_are_kept(void **state) {
     fsdp_plan *plan;
     fsdp_error error;
     int chosen = 0, counted = 0, products = 0;
-    assert_int_equal(fsdp_model_preset(presets[i], &config.model, &error), FSDP_OK);
+    config.model = model_of_preset(presets[i]);
     assert_int_equal(fsdp_plan_create(&config, &plan, &error), FSDP_OK);
     for (int n = 0; n < plan->program->instr_count; n++) {
       const fsdp_instr *instr = &plan->program->instrs[n];
@@ -334,7 +323,7 @@ static void test_choices_are_kept(void **state) {
   fsdp_error error;
   fsdp_model_config model;
   fsdp_fate fates[4096];
-  assert_int_equal(fsdp_model_preset("tiny-mixtral", &model, &error), FSDP_OK);
+  model = model_of_preset("tiny-mixtral");
   fsdp_graph *graph = fsdp_model_graph(&model, 1, 8);
   assert_true(graph->value_count <= 4096);
   assert_int_equal(parse("route", FSDP_FATE_RECOMPUTE, &saving, &error), FSDP_OK);
@@ -342,8 +331,7 @@ static void test_choices_are_kept(void **state) {
   fsdp_graph_destroy(graph);
 }
 
-static void test_refused_rules(void **state) {
-  (void)state;
+TEST(test_refused_rules) {
   static const struct {
     const char *recomputed, *offloaded, *parts[3];
   } cases[] = {
@@ -460,8 +448,7 @@ static void check_first_layers(const fsdp_plan *plan, const char *recomputed, co
   free(fates);
 }
 
-static void test_first_layers_need_least(void **state) {
-  (void)state;
+TEST(test_first_layers_need_least) {
   static const char *const rules[][2] = {{"block", "none"},          {"rmsnorm,swiglu", "none"},
                                          {"linear:up_proj", "none"}, {"none", "block"},
                                          {"none", "residual"},       {"rmsnorm,swiglu", "linear,attention"},
@@ -475,7 +462,7 @@ static void test_first_layers_need_least(void **state) {
                                .prefetch = prefetch,
                                .grad_clip = 1.0f,
                                .backend = fsdp_plan_backend_cpu()};
-    assert_int_equal(fsdp_model_preset("tiny", &config.model, NULL), FSDP_OK);
+    config.model = model_of_preset("tiny");
     config.model.num_layers = CHOICE_LAYERS;
     fsdp_plan *plan = NULL;
     assert_int_equal(fsdp_plan_create(&config, &plan, NULL), FSDP_OK);
@@ -483,14 +470,4 @@ static void test_first_layers_need_least(void **state) {
       check_first_layers(plan, rules[i][0], rules[i][1]);
     fsdp_plan_destroy(plan);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_items),          cmocka_unit_test(test_bad_items),
-      cmocka_unit_test(test_too_many_items), cmocka_unit_test(test_printed_rules_parse),
-      cmocka_unit_test(test_fates),          cmocka_unit_test(test_choices_are_kept),
-      cmocka_unit_test(test_refused_rules),  cmocka_unit_test(test_first_layers_need_least),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,16 +5,11 @@
 #include "tests/support/cases.h"
 #include "tests/support/models.h"
 #include "tests/support/random_plan.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define PROGRAMS       150
 #define FLOPS_PER_BYTE 7.0 // below that of some of the gemms here, above that of others
@@ -106,8 +101,7 @@ static void check_plan(const fsdp_plan *plan, bool is_joined) {
   fsdp_saved_release(&saved);
 }
 
-static void test_against_programs(void **state) {
-  (void)state;
+TEST(test_against_programs) {
   static const char *const choices[][2] = {{"none", "none"},
                                            {"block", "none"},
                                            {"block", "block_inputs"},
@@ -127,8 +121,7 @@ static void test_against_programs(void **state) {
     }
 }
 
-static void test_against_random_programs(void **state) {
-  (void)state;
+TEST(test_against_random_programs) {
   for (int seed = cases_begin(PROGRAMS); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = 4000000 + (uint64_t)seed};
     fsdp_plan_config config = random_plan_config(&random);
@@ -147,8 +140,7 @@ static void test_against_random_programs(void **state) {
 enum { B = 2, T = 24, N = B * T, C = 128, H = 4, G = 2, D = 32, F = 384, L = 4 };
 
 // A layer recomputed whole repeats all but its last product, whose output only the next layer's sum reads.
-static void test_block_formula(void **state) {
-  (void)state;
+TEST(test_block_formula) {
   fsdp_plan *plan = plan_of_saving(base_config(), "block:3", "none");
   fsdp_repeated_work work = fsdp_saving_repeated_work(plan->graph, plan->fates, -1, FSDP_F32, FLOPS_PER_BYTE);
   double products = 2.0 * N * C * ((H + 2 * G) * D + H * D + 2 * F);
@@ -194,8 +186,7 @@ static void set_fate(fsdp_plan *plan, const char *module, fsdp_fate fate) {
   fsdp_saved_release(&saved);
 }
 
-static void test_remake_time(void **state) {
-  (void)state;
+TEST(test_remake_time) {
   double norm = 4.0 * (2 * N * C + C + N), swiglu = 4.0 * 3 * N * F;
   double gate_up = 2.0 * N * C * 2 * F / FLOPS_PER_BYTE; // the gemm moves fewer bytes than that
   fsdp_plan *plan = plan_of_saving(base_config(), "none", "block");
@@ -218,14 +209,12 @@ static void test_remake_time(void **state) {
 }
 
 // A rank's experts are sent as many rows as it has slots, though there is room for all that they can be sent.
-static void test_routed_rows(void **state) {
-  (void)state;
+TEST(test_routed_rows) {
   for (int expert = 1; expert <= 4; expert *= 2)
     for (int blocks = 1; blocks <= 2; blocks++) {
       fsdp_plan_config config = base_config();
       const fsdp_model_config *m = &config.model;
-      fsdp_error error = {0};
-      if (fsdp_model_preset("tiny-qwen3-moe", &config.model, &error)) fail_msg("%s", error.message);
+      config.model = model_of_preset("tiny-qwen3-moe");
       fsdp_mesh_resize(&config.mesh, FSDP_AXIS_EXPERT, expert);
       config.expert_blocks = blocks;
       fsdp_plan *plan = plan_of_saving(config, "expert_swiglu", "none");
@@ -241,18 +230,9 @@ static void test_routed_rows(void **state) {
 }
 
 // An H100's gemms by its data sheet, its memory and its link to the host as measured.
-static void test_nominal_ratios(void **state) {
-  (void)state;
+TEST(test_nominal_ratios) {
   const fsdp_plan_backend *gpu = fsdp_plan_backend_cuda(), *cpu = fsdp_plan_backend_cpu();
   assert_true(fabs(gpu->flops_per_byte - 989e12 / 2573e9) < 1e-9);
   assert_true(fabs(gpu->link_ratio - 2573e9 / 55.43e9) < 1e-9);
   assert_true(cpu->flops_per_byte == 8 && cpu->link_ratio == 1);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_against_programs), cmocka_unit_test(test_against_random_programs),
-      cmocka_unit_test(test_block_formula),    cmocka_unit_test(test_remake_time),
-      cmocka_unit_test(test_routed_rows),      cmocka_unit_test(test_nominal_ratios)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

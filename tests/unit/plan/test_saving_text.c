@@ -1,15 +1,10 @@
 // The lists of what layers recompute and offload as text: what they mean, printed again, and refused.
 #include "runtime/base/nearest.h"
 #include "runtime/plan/program/saving.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static fsdp_saving accept(const char *text, fsdp_fate fate) {
   fsdp_saving saving = {0};
@@ -25,8 +20,7 @@ static void check_printed(const char *text, const char *wanted) {
   assert_string_equal(fsdp_saving_print(&saving, FSDP_FATE_RECOMPUTE, out), "none");
 }
 
-static void text_that_is_accepted(void **state) {
-  (void)state;
+TEST(text_that_is_accepted) {
   check_printed("", "none");
   check_printed("none", "none");
   check_printed("off", "none");
@@ -44,8 +38,7 @@ static void text_that_is_accepted(void **state) {
 }
 
 // As many rules as there may be, each as long as it may be, have room when they are printed.
-static void longest_text(void **state) {
-  (void)state;
+TEST(longest_text) {
   char text[FSDP_SAVING_TEXT_BYTES + 256] = "", out[FSDP_SAVING_TEXT_BYTES];
   for (int i = 0; i < FSDP_SAVING_RULES_MAX; i++) {
     size_t used = strlen(text);
@@ -67,8 +60,7 @@ static void refuse(const char *text, const char *wanted) {
   if (!strstr(error.message, wanted)) fail_msg("no \"%s\" in: %s", wanted, error.message);
 }
 
-static void text_that_is_refused(void **state) {
-  (void)state;
+TEST(text_that_is_refused) {
   refuse(",", "''");
   refuse("rmsnorm,", "''");
   refuse("rmsnorm@", "'rmsnorm@'");
@@ -90,8 +82,7 @@ static void text_that_is_refused(void **state) {
   refuse(many, "more than 24 items");
 }
 
-static void nearest_words(void **state) {
-  (void)state;
+TEST(nearest_words) {
   static const char *const names[] = {"block", "block_inputs", "rmsnorm", "linear:up_proj", "linear:k_proj"};
   enum { COUNT = sizeof names / sizeof *names };
   assert_int_equal(fsdp_nearest_word("rmsnrom", names, COUNT), 2);
@@ -110,10 +101,4 @@ static void nearest_words(void **state) {
   assert_string_equal(fsdp_nearest_question("fc11", many, 4, question), " (did you mean fc12, fc1 or fc2?)");
   assert_string_equal(fsdp_nearest_question("atc", many, 5, question), " (did you mean act?)");
   assert_string_equal(fsdp_nearest_question("gelu", many, 5, question), "");
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(text_that_is_accepted), cmocka_unit_test(longest_text),
-                                     cmocka_unit_test(text_that_is_refused), cmocka_unit_test(nearest_words)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,15 +3,10 @@
 #include "runtime/plan/sharding/sharding.h"
 #include "tests/support/harness.h"
 #include "tests/support/models.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { RULES_MAX = 12 };
 
@@ -101,8 +96,7 @@ static void expect_lines(fixture *f, const char *const *lines) {
 
 // An integer wins over `*` wherever the rules stand; what no rule names is replicated; the batch follows the
 // first output's rule.
-static void test_rules_hold_for_names(void **state) {
-  (void)state;
+TEST(test_rules_hold_for_names) {
   fixture f =
       make("data=2,fsdp=3",
            (const char *const[]){"model.layers.1.mlp.up_proj.weight: - data",
@@ -133,8 +127,7 @@ static void test_rules_hold_for_names(void **state) {
   destroy(&f);
 }
 
-static void test_the_batch(void **state) {
-  (void)state;
+TEST(test_the_batch) {
   fixture f = make("data=2,fsdp=2", (const char *const[]){"lm_head.weight: fsdp -", NULL});
   expect_lines(&f, (const char *const[]){"input: [[data, fsdp], null]", NULL}); // neither input nor an output
   destroy(&f);
@@ -144,8 +137,7 @@ static void test_the_batch(void **state) {
 }
 
 // hidden 32, intermediate 80, vocabulary 101, 16 columns of k.
-static void test_presets(void **state) {
-  (void)state;
+TEST(test_presets) {
   fixture f = make("x=2,fsdp=2", NULL);
   f.sharding.preset = FSDP_SHARDING_FSDPV2;
   snprintf(f.sharding.data_axis, sizeof f.sharding.data_axis, "x");
@@ -165,8 +157,7 @@ static void test_presets(void **state) {
 }
 
 // What a default prints are the same placements as rules.
-static void test_default_as_rules(void **state) {
-  (void)state;
+TEST(test_default_as_rules) {
   fixture f = make("data=2,fsdp=4", NULL);
   f.sharding.preset = FSDP_SHARDING_FSDP;
   fsdp_error error;
@@ -186,8 +177,7 @@ static void test_default_as_rules(void **state) {
 }
 
 // A module whose parameters lie over different axes is several units, named apart.
-static void test_units_of_one_module(void **state) {
-  (void)state;
+TEST(test_units_of_one_module) {
   fixture f =
       make("data=2,fsdp=3", (const char *const[]){"model.layers.*.self_attn.q_proj.weight: fsdp -",
                                                   "model.layers.*.mlp.up_proj.weight: - data,fsdp",
@@ -238,8 +228,7 @@ static void expect_refused(const char *mesh, const char *const *rules, fsdp_stat
 #define REFUSED(mesh, status, rule, ...)                                                                     \
   expect_refused(mesh, (const char *const[]){rule, NULL}, status, (const char *const[]){__VA_ARGS__, NULL})
 
-static void test_refusals(void **state) {
-  (void)state;
+TEST(test_refusals) {
   REFUSED("fsdp=2,data=2", FSDP_ERR_OPTION, "lm_head: fsdp - -", "axis data has 2 ranks",
           "input: [[..., data], null]", "data=1");
   REFUSED("fsdp=2", FSDP_ERR_INPUT, "lm_head.weight: 1 -", "mesh index 1", "fsdp, numbered from 0");
@@ -271,8 +260,7 @@ static void test_refusals(void **state) {
 
 // As many different sets of axes as a program has communicators for. Axes of the batch and others count
 // apart.
-static void test_sets_of_axes(void **state) {
-  (void)state;
+TEST(test_sets_of_axes) {
   static const char *const rules[] = {"input: data,fsdp,x -",
                                       "model.embed_tokens.weight: data -",
                                       "model.layers.*.mlp.up_proj.weight: fsdp -",
@@ -296,8 +284,7 @@ static void test_sets_of_axes(void **state) {
 }
 
 // Any axis on any dimension. Only those that cut the input cut a weight flat.
-static void test_axes_outside_the_batch(void **state) {
-  (void)state;
+TEST(test_axes_outside_the_batch) {
   fixture f = make("fsdp=2,tensor=3,context=2",
                    (const char *const[]){"input: fsdp context", "lm_head.weight: context tensor,fsdp",
                                          "model.norm.weight: tensor", "lm_head: - context fsdp,tensor",
@@ -311,8 +298,7 @@ static void test_axes_outside_the_batch(void **state) {
 }
 
 // One output of a list, where there is only one tensor.
-static void test_indices(void **state) {
-  (void)state;
+TEST(test_indices) {
   fixture f = make("fsdp=2", (const char *const[]){"model.layers.*: fsdp - -", NULL});
   fsdp_error error;
   f.rules[0].output = 0;
@@ -347,8 +333,7 @@ static void expect_outputs_refused(const char *const *rules, const char *part) {
   destroy(&f);
 }
 
-static void test_several_outputs(void **state) {
-  (void)state;
+TEST(test_several_outputs) {
   fixture f = make_with_outputs((const char *const[]){"model.layers.*[0]: fsdp - tensor",
                                                       "model.layers.0[2]: fsdp tensor -",
                                                       "model.layers.1[1]: tensor", "input: fsdp -", NULL});
@@ -379,8 +364,7 @@ static void test_several_outputs(void **state) {
 }
 
 // The whole model returns several tensors: the name is empty, so that its line begins with the index.
-static void test_outputs_of_the_model(void **state) {
-  (void)state;
+TEST(test_outputs_of_the_model) {
   fixture f = make("fsdp=2", (const char *const[]){"[0]: - - fsdp", NULL});
   fsdp_graph_module_output(f.graph, 0, 0);
   expect_lines(&f, (const char *const[]){"'[0]': [null, null, fsdp]", "'[1]': []", NULL});
@@ -388,8 +372,7 @@ static void test_outputs_of_the_model(void **state) {
 }
 
 // The head of a tied model is its embedding: both names are known, and must agree.
-static void test_tied(void **state) {
-  (void)state;
+TEST(test_tied) {
   fixture f = make("data=2,fsdp=2", (const char *const[]){"lm_head.weight: - fsdp", NULL});
   fsdp_graph_destroy(f.graph);
   fsdp_model_config config = harness_small_plan(1).model;
@@ -416,20 +399,4 @@ static void test_tied(void **state) {
     assert_int_equal(resolve(&f, &error), i == 1 ? FSDP_ERR_INPUT : FSDP_OK);
     destroy(&f);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_rules_hold_for_names),
-                                     cmocka_unit_test(test_the_batch),
-                                     cmocka_unit_test(test_presets),
-                                     cmocka_unit_test(test_default_as_rules),
-                                     cmocka_unit_test(test_units_of_one_module),
-                                     cmocka_unit_test(test_refusals),
-                                     cmocka_unit_test(test_sets_of_axes),
-                                     cmocka_unit_test(test_axes_outside_the_batch),
-                                     cmocka_unit_test(test_several_outputs),
-                                     cmocka_unit_test(test_outputs_of_the_model),
-                                     cmocka_unit_test(test_indices),
-                                     cmocka_unit_test(test_tied)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

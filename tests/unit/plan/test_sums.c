@@ -2,15 +2,10 @@
 // gradient's norm over all.
 #include "runtime/plan/mesh/mesh.h"
 #include "tests/support/harness.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 // How many sums there are of tensors of this name, all of them over `axes`.
 static int count_sums(const fsdp_program *program, const char *name, fsdp_axis_set axes) {
@@ -36,8 +31,7 @@ static fsdp_program *schedule(const fsdp_plan *plan, fsdp_axis_set token_axes) {
   return made.program;
 }
 
-static void test_sums(void **state) {
-  (void)state;
+TEST(test_sums) {
   for (int number = 0; number < 8; number++) {
     fsdp_plan_config config = harness_small_plan(1);
     fsdp_plan *plan;
@@ -60,9 +54,4 @@ static void test_sums(void **state) {
     fsdp_program_destroy(program);
     fsdp_plan_destroy(plan);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_sums)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

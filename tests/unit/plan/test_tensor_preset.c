@@ -3,16 +3,11 @@
 #include "models/family.h"
 #include "runtime/plan/sharding/sharding.h"
 #include "tests/support/models.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 typedef struct preset_case {
   const char *preset;
@@ -115,8 +110,7 @@ static const char *const llama[] = {"input: [[data, fsdp], null]",
                                     "lm_head: [[data, fsdp], null, tensor]",
                                     NULL};
 
-static void test_llama(void **state) {
-  (void)state;
+TEST(test_llama) {
   expect_printed((preset_case){"llama2-7b", false, true, 2, 2, 1}, llama);
   expect_printed((preset_case){"mistral-7b", false, true, 2, 3, 1}, llama);
   expect_printed((preset_case){"llama2-7b", false, false, 2, 4, 1}, llama);
@@ -124,8 +118,7 @@ static void test_llama(void **state) {
 
 // Biases lie as the outputs of their weights do; the norms of heads are whole in the sequence, as heads are
 // cut. Context cuts weights as fsdp does, and the sequence of everything.
-static void test_qwen(void **state) {
-  (void)state;
+TEST(test_qwen) {
   static const char *const qwen2[] = {
       "input: [fsdp, context]",
       "model.embed_tokens.weight: [tensor, [fsdp, context]]",
@@ -164,8 +157,7 @@ static void test_qwen(void **state) {
 }
 
 // The norms of heads have weights of one head, and their outputs are heads.
-static void test_norms_of_heads(void **state) {
-  (void)state;
+TEST(test_norms_of_heads) {
   static const char *const lines[] = {"model.layers.*.self_attn.q_norm.weight: [fsdp]",
                                       "model.layers.*.self_attn.k_norm.weight: [fsdp]",
                                       "model.layers.*.self_attn.o_proj.weight: [fsdp, tensor]",
@@ -183,8 +175,7 @@ static void test_norms_of_heads(void **state) {
 
 // Weights are stored (in, out). The bias of a product cut in its inputs is added after the sum, and lies as
 // norms do, and so do learned positions.
-static void test_gpt2(void **state) {
-  (void)state;
+TEST(test_gpt2) {
   static const char *const gpt2[] = {"input: [[data, fsdp], null]",
                                      "transformer.wte.weight: [tensor, fsdp]",
                                      "transformer.wpe.weight: [fsdp, null]",
@@ -224,18 +215,10 @@ static void test_gpt2(void **state) {
 }
 
 // Without ranks on tensor it is the default.
-static void test_one_rank(void **state) {
-  (void)state;
+TEST(test_one_rank) {
   char *text = printed(&(preset_case){"llama2-7b", false, true, 2, 1, 1});
   assert_null(strstr(text, "tensor"));
   assert_non_null(strstr(text, "model.layers.*.self_attn.o_proj.weight: [fsdp, null]\n"));
   assert_non_null(strstr(text, "model.layers.*: [[data, fsdp], null, null]\n"));
   free(text);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_llama), cmocka_unit_test(test_qwen),
-                                     cmocka_unit_test(test_norms_of_heads), cmocka_unit_test(test_gpt2),
-                                     cmocka_unit_test(test_one_rank)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,14 +3,10 @@
 #include "models/family.h"
 #include "runtime/plan/plan.h"
 #include "tests/support/draws.h"
+#include "tests/support/models.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 typedef struct traffic_case {
   const char *model;
@@ -207,7 +203,7 @@ static fsdp_plan *plan_of(const traffic_case *c) {
                              .param_dtype = c->bf16 ? FSDP_BF16 : FSDP_F32,
                              .backend = fsdp_plan_backend_cpu()};
   fsdp_error error = {0};
-  if (fsdp_model_preset(c->model, &config.model, &error)) fail_msg("%s", error.message);
+  config.model = model_of_preset(c->model);
   if (c->recompute &&
       fsdp_saving_parse(c->recompute, "--recompute", FSDP_FATE_RECOMPUTE, &config.saving, &error))
     fail_msg("%s", error.message);
@@ -235,8 +231,7 @@ static void check_case(const traffic_case *c) {
 }
 
 // Two axes: fsdp x tensor.
-static void test_tensor(void **state) {
-  (void)state;
+TEST(test_tensor) {
   const traffic_case cases[] = {
       {"llama2-7b", 1, 8, 1, 2, FSDP_FULL, true, false, 1, 1024, 1, NULL},
       {"llama2-7b", 1, 8, 1, 2, FSDP_FULL, false, true, 2, 1024, 1, NULL},
@@ -252,8 +247,7 @@ static void test_tensor(void **state) {
 }
 
 // Three axes: data x fsdp x tensor, fsdp x context x tensor, and all four.
-static void test_three_axes(void **state) {
-  (void)state;
+TEST(test_three_axes) {
   const traffic_case cases[] = {
       {"llama2-7b", 2, 4, 1, 2, FSDP_HYBRID, true, false, 1, 1024, 3, NULL},
       {"llama2-7b", 2, 4, 1, 2, FSDP_HYBRID, false, true, 1, 1024, 1, NULL},
@@ -272,8 +266,7 @@ static void test_three_axes(void **state) {
 }
 
 // Nothing divides: padded heads, columns, vocabulary, positions and shards are sent too.
-static void test_odd_sizes(void **state) {
-  (void)state;
+TEST(test_odd_sizes) {
   const traffic_case cases[] = {
       {"llama2-7b", 1, 5, 1, 3, FSDP_FULL, true, false, 2, 1000, 1, NULL},
       {"llama2-7b", 3, 2, 3, 5, FSDP_HYBRID, true, true, 1, 1001, 1, NULL},
@@ -285,21 +278,10 @@ static void test_odd_sizes(void **state) {
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i += (size_t)test_stride(3)) check_case(&cases[i]);
 }
 
-static void test_gathered_again(void **state) {
-  (void)state;
+TEST(test_gathered_again) {
   const traffic_case cases[] = {
       {"llama2-7b", 1, 4, 1, 2, FSDP_FULL, true, true, 1, 1024, 1, "gather"},
       {"llama2-70b", 1, 4, 2, 16, FSDP_FULL, true, true, 1, 1024, 2, "gather"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i += (size_t)test_stride(3)) check_case(&cases[i]);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_tensor),
-      cmocka_unit_test(test_three_axes),
-      cmocka_unit_test(test_odd_sizes),
-      cmocka_unit_test(test_gathered_again),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

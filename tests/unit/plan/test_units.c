@@ -2,15 +2,10 @@
 #include "models/model.h"
 #include "runtime/plan/mesh/boxes.h"
 #include "tests/support/models.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 typedef struct wrapped {
   fsdp_graph *graph;
@@ -27,9 +22,7 @@ static wrapped wrap_config(const fsdp_model_config *config, fsdp_wrap_policy pol
 }
 
 static wrapped wrap_preset(const char *preset, fsdp_wrap_policy policy) {
-  fsdp_model_config config;
-  fsdp_error error;
-  assert_int_equal(fsdp_model_preset(preset, &config, &error), FSDP_OK);
+  fsdp_model_config config = model_of_preset(preset);
   return wrap_config(&config, policy, 8);
 }
 
@@ -61,14 +54,12 @@ static void assert_tree(const char *preset) {
   unwrap(w);
 }
 
-static void test_trees(void **state) {
-  (void)state;
+TEST(test_trees) {
   assert_tree("llama2-7b");
   assert_tree("llama2-70b");
 }
 
-static void test_unit_counts(void **state) {
-  (void)state;
+TEST(test_unit_counts) {
   const struct {
     const char *preset;
     double numel;
@@ -83,8 +74,7 @@ static void test_unit_counts(void **state) {
   }
 }
 
-static void test_published_sizes(void **state) {
-  (void)state;
+TEST(test_published_sizes) {
   wrapped w = wrap_preset("llama2-70b", by_size(100000000));
   assert_int_equal(w.units->units[0].numel, 1318912);
   unwrap(w);
@@ -94,11 +84,9 @@ static void test_published_sizes(void **state) {
   assert_int_equal(w.units->units[0].numel, 0);
   assert_int_equal(w.units->units[0].padded_numel, 0);
   unwrap(w);
-  fsdp_model_config config;
-  fsdp_error error;
-  fsdp_model_preset("llama2-7b", &config, &error);
+  fsdp_model_config config = model_of_preset("llama2-7b");
   assert_int_equal(fsdp_model_parameter_count(&config), 6738415616);
-  fsdp_model_preset("llama-1b", &config, &error);
+  config = model_of_preset("llama-1b");
   assert_int_equal(fsdp_model_parameter_count(&config), 1071681536);
 }
 
@@ -117,8 +105,7 @@ static fsdp_model_config odd_config(bool tied) {
 }
 
 // Every element of every parameter lies in exactly one shard, at an aligned offset, in state-dict order.
-static void test_layout_covers_parameters(void **state) {
-  (void)state;
+TEST(test_layout_covers_parameters) {
   const char *const classes[] = {"LlamaMLP", "Linear,LlamaRMSNorm", "LlamaDecoderLayer"};
   for (int ranks = 1; ranks <= 8; ranks++) {
     for (int k = 0; k < 6; k++) {
@@ -152,8 +139,7 @@ static void test_layout_covers_parameters(void **state) {
   }
 }
 
-static void test_tied_head_belongs_to_embedding(void **state) {
-  (void)state;
+TEST(test_tied_head_belongs_to_embedding) {
   fsdp_model_config config = odd_config(true);
   wrapped w = wrap_config(&config, (fsdp_wrap_policy){.kind = FSDP_WRAP_BLOCK}, 2);
   assert_int_equal(w.units->count, 4); // root, embedding, two layers: no unit for the tied head
@@ -174,20 +160,7 @@ static void expect_classes_refused(const char *classes, const char *part) {
   fsdp_graph_destroy(graph);
 }
 
-static void test_refused_classes(void **state) {
-  (void)state;
+TEST(test_refused_classes) {
   expect_classes_refused("LlamaMLP,GPT2Block", "'GPT2Block', which the model does not have");
   expect_classes_refused("LlamaMLP,Linear,LlamaMLP", "'LlamaMLP' twice");
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_trees),
-      cmocka_unit_test(test_unit_counts),
-      cmocka_unit_test(test_published_sizes),
-      cmocka_unit_test(test_layout_covers_parameters),
-      cmocka_unit_test(test_tied_head_belongs_to_embedding),
-      cmocka_unit_test(test_refused_classes),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,15 +9,10 @@
 #include "tests/support/meeting.h"
 #include "tests/support/oracle.h"
 #include "tests/support/random_program.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static int programs(void) {
   return test_draws(400, 40);
@@ -36,8 +31,7 @@ static fsdp_program *finished_program(random_source *random, bool poison) {
   return finished_program_of(random, 16, poison);
 }
 
-static void test_accepts_sound_programs(void **state) {
-  (void)state;
+TEST(test_accepts_sound_programs) {
   for (int seed = cases_begin(programs()); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = (uint64_t)seed};
     fsdp_program *program = finished_program(&random, seed % 2);
@@ -58,8 +52,7 @@ static void assert_share_bytes(const fsdp_program *program, const fsdp_violation
   assert_true(a->address < b->address + b->bytes && b->address < a->address + a->bytes);
 }
 
-static void test_every_wait_deletion(void **state) {
-  (void)state;
+TEST(test_every_wait_deletion) {
   int deleted = 0, races = 0, policies = 0;
   for (int seed = cases_begin(programs()); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = (uint64_t)seed};
@@ -106,8 +99,7 @@ static void test_every_wait_deletion(void **state) {
 
 // What is proved runs to its end on all ranks whatever their delays; with one communicator on two streams
 // some delays make its members meet with different calls, or not at all.
-static void test_ranks_meet(void **state) {
-  (void)state;
+TEST(test_ranks_meet) {
   int failed = 0, shared = 0;
   for (int seed = cases_begin(programs()); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = (uint64_t)seed};
@@ -213,8 +205,7 @@ static void damage(fsdp_program *program, random_source *random) {
   }
 }
 
-static void test_damaged_programs(void **state) {
-  (void)state;
+TEST(test_damaged_programs) {
   int found[FSDP_VIOLATION_KIND_COUNT] = {0};
   for (int seed = cases_begin(programs()); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = (uint64_t)seed};
@@ -248,8 +239,7 @@ static void test_damaged_programs(void **state) {
 }
 
 // A wait for what stands beside the list, on either side.
-static void test_waits_end_with_the_list(void **state) {
-  (void)state;
+TEST(test_waits_end_with_the_list) {
   random_source random = {.seed = 1};
   fsdp_program *program = finished_program(&random, false);
   fsdp_violation violation;
@@ -266,8 +256,7 @@ static void test_waits_end_with_the_list(void **state) {
 }
 
 // On more ranks than are checked one by one: sound programs are accepted, and what is accepted is sound.
-static void test_many_ranks(void **state) {
-  (void)state;
+TEST(test_many_ranks) {
   int many = 0, accepted = 0, unproved = 0;
   for (int seed = cases_begin(programs() / 4); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = (uint64_t)seed};
@@ -292,16 +281,4 @@ static void test_many_ranks(void **state) {
                 accepted, unproved);
   // Under a sanitizer ten programs are all, and one of them in ten has so many ranks.
   assert_true(many > programs() / 40 - 1 && accepted > programs() / 20);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_accepts_sound_programs),
-      cmocka_unit_test(test_every_wait_deletion),
-      cmocka_unit_test(test_ranks_meet),
-      cmocka_unit_test(test_damaged_programs),
-      cmocka_unit_test(test_waits_end_with_the_list),
-      cmocka_unit_test(test_many_ranks),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,15 +6,10 @@
 #include "tests/support/draws.h"
 #include "tests/support/oracle.h"
 #include "tests/support/random_plan.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static int configs(void) {
   return test_all() ? 10000 : test_draws(4000, 300);
@@ -33,8 +28,7 @@ static fsdp_plan *plan_of(const fsdp_plan_config *config) {
   return plan;
 }
 
-static void test_random_configs(void **state) {
-  (void)state;
+TEST(test_random_configs) {
   double worst = 0, sum = 0;
   int over = 0;
   for (int seed = cases_begin(configs()); cases_run(__func__, seed); seed++) {
@@ -69,8 +63,7 @@ static bool has_rows(fsdp_op_kind kind) {
 }
 
 // An op of one sequence more than its operands have, and one that lacks its last operand.
-static void test_launches_are_checked(void **state) {
-  (void)state;
+TEST(test_launches_are_checked) {
   int checked = 0;
   for (int seed = cases_begin(mutated()); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = 70000 + (uint64_t)seed};
@@ -101,8 +94,7 @@ static void test_launches_are_checked(void **state) {
   assert_true(checked > mutated());
 }
 
-static void test_random_configs_of_many_ranks(void **state) {
-  (void)state;
+TEST(test_random_configs_of_many_ranks) {
   const int shard_counts[] = {17, 18, 31, 64, 100, 1000};
   for (int seed = cases_begin(configs() / 10); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = 3000000 + (uint64_t)seed};
@@ -144,8 +136,7 @@ static void delete_each_wait(fsdp_program *program, deletions *counts) {
   oracle_destroy(o);
 }
 
-static void test_every_wait_deletion(void **state) {
-  (void)state;
+TEST(test_every_wait_deletion) {
   deletions counts = {0};
   for (int seed = 0, done = 0; done < mutated(); seed++) {
     random_source random = {.seed = 1000000 + (uint64_t)seed};
@@ -166,8 +157,7 @@ static void test_every_wait_deletion(void **state) {
 
 // Routed experts on every axis, in waves too: proved on both devices, and judged as the oracle does without
 // each of their waits.
-static void test_routed_configs(void **state) {
-  (void)state;
+TEST(test_routed_configs) {
   for (int seed = cases_begin(test_draws(150, 10)); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = 4000000 + (uint64_t)seed};
     fsdp_plan_config config = random_routed_config(&random);
@@ -181,8 +171,7 @@ static void test_routed_configs(void **state) {
   }
 }
 
-static void test_every_wait_of_routed_plans(void **state) {
-  (void)state;
+TEST(test_every_wait_of_routed_plans) {
   deletions counts = {0};
   int waves = 0, blocks = 0;
   for (int seed = 0, done = 0; done < test_draws(6, 1); seed++) {
@@ -240,8 +229,7 @@ static bool swap_free_with_use(fsdp_program *program, int tensor) {
   return true;
 }
 
-static void test_swapped_frees_and_shared_addresses(void **state) {
-  (void)state;
+TEST(test_swapped_frees_and_shared_addresses) {
   int swapped = 0, shared = 0;
   for (int seed = cases_begin(mutated() * 3); cases_run(__func__, seed); seed++) {
     random_source random = {.seed = 2000000 + (uint64_t)seed};
@@ -281,17 +269,4 @@ static void test_swapped_frees_and_shared_addresses(void **state) {
       "%d frees swapped with the next use, %d live tensors put at another's address: all rejected\n", swapped,
       shared);
   assert_true(swapped > mutated() && shared > mutated());
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_random_configs),
-      cmocka_unit_test(test_launches_are_checked),
-      cmocka_unit_test(test_random_configs_of_many_ranks),
-      cmocka_unit_test(test_every_wait_deletion),
-      cmocka_unit_test(test_routed_configs),
-      cmocka_unit_test(test_every_wait_of_routed_plans),
-      cmocka_unit_test(test_swapped_frees_and_shared_addresses),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

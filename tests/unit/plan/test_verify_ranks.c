@@ -5,14 +5,9 @@
 #include "runtime/plan/proof/verify.h"
 #include "runtime/plan/proof/waits.h"
 #include "tests/support/oracle.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { SLOT = 64 };
 
@@ -83,8 +78,7 @@ static void assert_says(fsdp_violation violation, fsdp_violation_kind kind, cons
 // ---- What ranks read
 
 // Slots 0, 1 and 7 of eight are written, by writes that do not move; every rank reads its own.
-static void test_ranks_in_the_middle_read_nothing(void **state) {
-  (void)state;
+TEST(test_ranks_in_the_middle_read_nothing) {
   fsdp_program *p = create(1, 8);
   int t = tensor(p, 8);
   op(p, FSDP_STREAM_COMPUTE, fixed(t, FSDP_WRITE, 0, 2 * SLOT));
@@ -94,8 +88,7 @@ static void test_ranks_in_the_middle_read_nothing(void **state) {
 }
 
 // Without slot `hole` of `shards`, which only rank `hole` reads.
-static void test_a_hole_at_any_rank(void **state) {
-  (void)state;
+TEST(test_a_hole_at_any_rank) {
   for (int replicas = 1; replicas <= 3; replicas++) {
     for (int shards = 2; shards <= 16; shards++) {
       for (int hole = -1; hole < shards; hole++) {
@@ -118,8 +111,7 @@ static void test_a_hole_at_any_rank(void **state) {
 }
 
 // The stride of a read against the write's: equal on every rank, or on rank 0 alone.
-static void test_another_stride(void **state) {
-  (void)state;
+TEST(test_another_stride) {
   const int shard_counts[] = {2, 3, 16, 17, 64, 16384};
   for (int i = 0; i < 6; i++) {
     for (int difference = -4; difference <= 4; difference += 4) {
@@ -138,8 +130,7 @@ static void test_another_stride(void **state) {
 }
 
 // Written in pieces that move alike, by the reader's own stride, read across them.
-static void test_pieces_of_a_slot(void **state) {
-  (void)state;
+TEST(test_pieces_of_a_slot) {
   for (int shards = 15; shards <= 18; shards++) {
     for (int hole = 0; hole < 2; hole++) {
       fsdp_program *p = create(2, shards);
@@ -155,8 +146,7 @@ static void test_pieces_of_a_slot(void **state) {
 
 // All ranks but the first and the last two read what was never written: found rank by rank up to 16, rejected
 // without a rank above.
-static void test_many_ranks_are_not_guessed(void **state) {
-  (void)state;
+TEST(test_many_ranks_are_not_guessed) {
   for (int shards = 15; shards <= 18; shards++) {
     for (int sound = 0; sound < 2; sound++) {
       fsdp_program *p = create(1, shards);
@@ -181,8 +171,7 @@ static void test_many_ranks_are_not_guessed(void **state) {
 }
 
 // A write that does not move as the first one did puts an end to what was known of it.
-static void test_a_write_between(void **state) {
-  (void)state;
+TEST(test_a_write_between) {
   for (int shards = 8; shards <= 40; shards += 32) {
     fsdp_program *p = create(1, shards);
     int a = tensor(p, shards);
@@ -222,8 +211,7 @@ static fsdp_violation judge_middle(int shards, int micro_batches, int kind) {
   return judge(p);
 }
 
-static void test_a_write_before_the_next_micro_batch(void **state) {
-  (void)state;
+TEST(test_a_write_before_the_next_micro_batch) {
   for (int shards = 8; shards <= 40; shards += 32) {
     for (int kind = 0; kind < 3; kind++) {
       assert_int_equal(judge_middle(shards, 3, kind).kind, FSDP_VIOLATION_NONE); // one middle micro-batch
@@ -248,8 +236,7 @@ static fsdp_violation judge_gather(int shards, int64_t slot_bytes, int64_t offse
   return judge(p);
 }
 
-static void test_all_gather_operands(void **state) {
-  (void)state;
+TEST(test_all_gather_operands) {
   for (int shards = 2; shards <= 40; shards += 19) {
     assert_int_equal(judge_gather(shards, SLOT, SLOT, SLOT).kind, FSDP_VIOLATION_NONE);
     assert_says(judge_gather(shards, SLOT - 4, SLOT, SLOT), FSDP_VIOLATION_OPERANDS,
@@ -274,8 +261,7 @@ static fsdp_violation judge_scatter(int shards, int64_t slot_bytes, int64_t offs
   return judge(p);
 }
 
-static void test_reduce_scatter_operands(void **state) {
-  (void)state;
+TEST(test_reduce_scatter_operands) {
   for (int shards = 3; shards <= 35; shards += 16) {
     assert_int_equal(judge_scatter(shards, SLOT, 0, SLOT).kind, FSDP_VIOLATION_NONE);
     assert_int_equal(judge_scatter(shards, SLOT, 0, 0).kind, FSDP_VIOLATION_NONE);
@@ -300,8 +286,7 @@ static fsdp_violation judge_instr(fsdp_instr_kind kind, fsdp_operand a, fsdp_ope
   return judge(p);
 }
 
-static void test_copies_and_sums(void **state) {
-  (void)state;
+TEST(test_copies_and_sums) {
   enum { HOST, DEVICE };
   fsdp_operand from = fixed(HOST, FSDP_READ, 0, SLOT), to = fixed(DEVICE, FSDP_WRITE, SLOT, SLOT);
   assert_int_equal(judge_instr(FSDP_INSTR_H2D, from, to).kind, FSDP_VIOLATION_NONE);
@@ -322,8 +307,7 @@ static void test_copies_and_sums(void **state) {
   assert_says(judge_instr(FSDP_INSTR_ALL_REDUCE, sum, none), FSDP_VIOLATION_OPERANDS, "whole elements");
 }
 
-static void test_one_communicator_on_two_streams(void **state) {
-  (void)state;
+TEST(test_one_communicator_on_two_streams) {
   fsdp_program *p = create(2, 2);
   int t = tensor(p, 1), u = tensor(p, 1);
   op(p, FSDP_STREAM_COMPUTE, fixed(t, FSDP_WRITE, 0, SLOT));
@@ -335,8 +319,7 @@ static void test_one_communicator_on_two_streams(void **state) {
   assert_says(judge(p), FSDP_VIOLATION_COMMUNICATOR, "from two streams");
 }
 
-static void test_communicators_that_do_not_exist(void **state) {
-  (void)state;
+TEST(test_communicators_that_do_not_exist) {
   for (int which = 0; which < 3; which++) {
     fsdp_program *p = create(2, 2);
     int t = tensor(p, 1);
@@ -357,22 +340,4 @@ static void test_communicators_that_do_not_exist(void **state) {
     assert_says(violation, FSDP_VIOLATION_COMMUNICATOR, which == 2 ? "an axis" : "communicator");
     fsdp_program_destroy(p);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_ranks_in_the_middle_read_nothing),
-      cmocka_unit_test(test_a_hole_at_any_rank),
-      cmocka_unit_test(test_another_stride),
-      cmocka_unit_test(test_pieces_of_a_slot),
-      cmocka_unit_test(test_many_ranks_are_not_guessed),
-      cmocka_unit_test(test_a_write_between),
-      cmocka_unit_test(test_a_write_before_the_next_micro_batch),
-      cmocka_unit_test(test_all_gather_operands),
-      cmocka_unit_test(test_reduce_scatter_operands),
-      cmocka_unit_test(test_copies_and_sums),
-      cmocka_unit_test(test_one_communicator_on_two_streams),
-      cmocka_unit_test(test_communicators_that_do_not_exist),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,14 +3,9 @@
 #include "runtime/plan/memory/memory.h"
 #include "runtime/plan/proof/verify.h"
 #include "runtime/plan/proof/waits.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static int tensor(fsdp_program *program, fsdp_lifetime lifetime, int64_t bytes) {
   fsdp_tensor t = {.lifetime = lifetime, .unit = -1, .module = -1, .bytes = bytes};
@@ -76,8 +71,7 @@ static void finish(fsdp_program *program, const int64_t *addresses) {
   if (!fsdp_verify_accesses(program, &violation)) fail_msg("%s", violation.message);
 }
 
-static void test_data_and_seam(void **state) {
-  (void)state;
+TEST(test_data_and_seam) {
   fsdp_program *p = fsdp_program_create();
   fsdp_program_begin_section(p, FSDP_SECTION_ONLY);
   int t = tensor(p, FSDP_LIVE_SECTION, 64);
@@ -90,8 +84,7 @@ static void test_data_and_seam(void **state) {
   fsdp_program_destroy(p);
 }
 
-static void test_reuse_of_an_address(void **state) {
-  (void)state;
+TEST(test_reuse_of_an_address) {
   fsdp_program *p = fsdp_program_create();
   fsdp_program_begin_section(p, FSDP_SECTION_ONLY);
   int a = tensor(p, FSDP_LIVE_SECTION, 64), b = tensor(p, FSDP_LIVE_SECTION, 64);
@@ -105,8 +98,7 @@ static void test_reuse_of_an_address(void **state) {
   fsdp_program_destroy(p);
 }
 
-static void test_implied_waits_are_left_out(void **state) {
-  (void)state;
+TEST(test_implied_waits_are_left_out) {
   fsdp_program *p = fsdp_program_create();
   fsdp_program_begin_section(p, FSDP_SECTION_ONLY);
   int x = tensor(p, FSDP_LIVE_SECTION, 64), y = tensor(p, FSDP_LIVE_SECTION, 64);
@@ -125,8 +117,7 @@ static void test_implied_waits_are_left_out(void **state) {
   fsdp_program_destroy(p);
 }
 
-static void test_middle_runs_into_itself(void **state) {
-  (void)state;
+TEST(test_middle_runs_into_itself) {
   fsdp_program *p = fsdp_program_create();
   p->micro_batches = 3;
   int sum = tensor(p, FSDP_LIVE_STEP, 64), positions[3][2];
@@ -151,8 +142,7 @@ static void test_middle_runs_into_itself(void **state) {
   fsdp_program_destroy(p);
 }
 
-static void test_evaluation_seams(void **state) {
-  (void)state;
+TEST(test_evaluation_seams) {
   fsdp_program *p = fsdp_program_create();
   fsdp_program_begin_section(p, FSDP_SECTION_ONLY);
   int t = tensor(p, FSDP_LIVE_SECTION, 64);
@@ -171,8 +161,7 @@ static void test_evaluation_seams(void **state) {
   fsdp_program_destroy(p);
 }
 
-static void test_operands_that_move_with_the_rank(void **state) {
-  (void)state;
+TEST(test_operands_that_move_with_the_rank) {
   fsdp_program *p = fsdp_program_create();
   fsdp_mesh_resize(&p->mesh, FSDP_AXIS_FSDP, 4);
   fsdp_program_begin_section(p, FSDP_SECTION_ONLY);
@@ -192,8 +181,7 @@ static void test_operands_that_move_with_the_rank(void **state) {
   fsdp_program_destroy(p);
 }
 
-static void test_policies(void **state) {
-  (void)state;
+TEST(test_policies) {
   fsdp_program *p = fsdp_program_create();
   fsdp_program_begin_section(p, FSDP_SECTION_ONLY);
   int x = tensor(p, FSDP_LIVE_SECTION, 64), y = tensor(p, FSDP_LIVE_SECTION, 64);
@@ -208,17 +196,4 @@ static void test_policies(void **state) {
   assert_int_equal(p->instrs[behind].wait_count, 0); // follows `bounded` on its stream
   assert_int_equal(p->instrs[same].wait_count, 0);
   fsdp_program_destroy(p);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_data_and_seam),
-      cmocka_unit_test(test_reuse_of_an_address),
-      cmocka_unit_test(test_implied_waits_are_left_out),
-      cmocka_unit_test(test_middle_runs_into_itself),
-      cmocka_unit_test(test_evaluation_seams),
-      cmocka_unit_test(test_operands_that_move_with_the_rank),
-      cmocka_unit_test(test_policies),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,14 +2,10 @@
 // reads it waits for its own unit alone: at the seams to the next step, to an evaluation and from a load.
 #include "runtime/plan/plan.h"
 #include "runtime/plan/proof/verify.h"
+#include "tests/support/models.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { OFFLOAD = 1, BF16 = 2, CLIPS = 4, ACCUMULATES = 8, MODES = 16, NONE = -1 };
 
@@ -29,7 +25,7 @@ static fsdp_plan *plan_of(int mode, int ranks) {
                              .backend = fsdp_plan_backend_cpu()};
   fsdp_error error = {0};
   fsdp_plan *plan = NULL;
-  assert_int_equal(fsdp_model_preset("tiny", &config.model, &error), FSDP_OK);
+  config.model = model_of_preset("tiny");
   if (fsdp_plan_create(&config, &plan, &error)) fail_msg("%s", error.message);
   return plan;
 }
@@ -72,8 +68,7 @@ static int compute_of(const fsdp_plan *plan, fsdp_section_kind kind, int u) {
   return first_access(plan, kind, plan->unit_state[u].whole, FSDP_READ, FSDP_STREAM_COMPUTE);
 }
 
-static void test_gathers_in_the_order_of_the_forward(void **state) {
-  (void)state;
+TEST(test_gathers_in_the_order_of_the_forward) {
   for (int mode = 0; mode < MODES; mode++) {
     fsdp_plan *plan = plan_of(mode, 4);
     const fsdp_section *update = section_of(plan, FSDP_SECTION_UPDATE);
@@ -123,8 +118,7 @@ static void expect_wait(fsdp_plan *plan, int position, int awaited) {
   instr->wait_count++;
 }
 
-static void test_readers_wait_for_their_own_unit(void **state) {
-  (void)state;
+TEST(test_readers_wait_for_their_own_unit) {
   for (int mode = 0; mode < MODES; mode++) {
     fsdp_plan *plan = plan_of(mode, 3);
     const fsdp_program *program = plan->program;
@@ -148,8 +142,7 @@ static void test_readers_wait_for_their_own_unit(void **state) {
 }
 
 // One rank holds all of a unit: in one dtype it computes with the masters, in two with a copy, as under `no`.
-static void test_one_rank_keeps_nothing_twice(void **state) {
-  (void)state;
+TEST(test_one_rank_keeps_nothing_twice) {
   for (int mode = 0; mode < MODES; mode++) {
     fsdp_plan *plan = plan_of(mode, 1);
     for (int u = 0; u < plan->units->count; u++) {
@@ -160,13 +153,4 @@ static void test_one_rank_keeps_nothing_twice(void **state) {
       assert_false(fsdp_instr_is_collective(&plan->program->instrs[i]));
     fsdp_plan_destroy(plan);
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_gathers_in_the_order_of_the_forward),
-      cmocka_unit_test(test_readers_wait_for_their_own_unit),
-      cmocka_unit_test(test_one_rank_keeps_nothing_twice),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

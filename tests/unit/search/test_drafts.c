@@ -4,16 +4,11 @@
 #include "runtime/plan/search/search_internal.h"
 #include "tests/support/draws.h"
 #include "tests/support/random_plan.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 // An order of copies that waits change may take so much less of a step.
 #define ORDER 0.01
@@ -98,8 +93,7 @@ static void check_draft(const fsdp_search_config *search, const fsdp_plan_config
   fsdp_plan_destroy(draft);
 }
 
-static void test_drafts(void **state) {
-  (void)state;
+TEST(test_drafts) {
   static const char *const presets[] = {"llama3-8b", "gpt2"};
   fsdp_device_profile *profile = round_machine(100e9, 50e9);
   random_source random = {.seed = 5};
@@ -133,8 +127,7 @@ static void test_drafts(void **state) {
 }
 
 // What is remembered of a setting is what drafts of it say, and is not made again.
-static void test_remembered(void **state) {
-  (void)state;
+TEST(test_remembered) {
   static const char *const recomputed[] = {"none", "block"};
   fsdp_device_profile *profile = round_machine(5e9, 5e9);
   const fsdp_search_config search = search_on(profile, "gpt2", 6, 4);
@@ -169,8 +162,7 @@ static void test_remembered(void **state) {
 
 // What an estimate, made of models of few layers, says of memory is what the whole model's plan needs at its
 // peaks.
-static void test_peaks(void **state) {
-  (void)state;
+TEST(test_peaks) {
   fsdp_device_profile *profile = round_machine(100e9, 50e9);
   random_source random = {.seed = 11};
   for (int n = 0; n < test_draws(60, 12); n++) {
@@ -205,8 +197,7 @@ static void test_peaks(void **state) {
 
 // Where links are as busy as kernels, streams fall behind each other slowly: what few layers say of a step is
 // off by more than what several do.
-static void test_several(void **state) {
-  (void)state;
+TEST(test_several) {
   random_source random = {.seed = 13};
   double most_few = 0, most_several = 0;
   for (int n = 0; n < test_draws(40, 8); n++) {
@@ -235,14 +226,4 @@ static void test_several(void **state) {
                 100 * most_several);
   assert_true(most_several < 0.015);
   if (test_whole()) assert_true(most_few > 2 * most_several);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_drafts),
-      cmocka_unit_test(test_remembered),
-      cmocka_unit_test(test_peaks),
-      cmocka_unit_test(test_several),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,14 +2,9 @@
 // setting is told of no other.
 #include "runtime/plan/search/evaluate.h"
 #include "tests/support/random_plan.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static fsdp_plan_config setting_of(const fsdp_device_profile *profile) {
   fsdp_plan_config c = search_on(profile, "gpt2", 6, 4).base;
@@ -26,8 +21,7 @@ static fsdp_evaluator machine(const fsdp_device_profile *profile) {
   return (fsdp_evaluator){.profile = profile, .ranks_per_node = 4};
 }
 
-static void test_fidelities(void **state) {
-  (void)state;
+TEST(test_fidelities) {
   fsdp_device_profile *profile = round_machine(100e9, 50e9);
   fsdp_evaluator e = machine(profile);
   const fsdp_plan_config c = setting_of(profile);
@@ -90,8 +84,7 @@ static int list_settings(const fsdp_plan_config *first, fsdp_plan_config out[32]
   return count + 1;
 }
 
-static void test_no_setting_is_taken_for_another(void **state) {
-  (void)state;
+TEST(test_no_setting_is_taken_for_another) {
   fsdp_evaluator e = {.ranks_per_node = 4};
   fsdp_plan_config settings[32];
   fsdp_device_profile *profile = round_machine(100e9, 50e9);
@@ -121,8 +114,7 @@ static void test_no_setting_is_taken_for_another(void **state) {
   fsdp_device_profile_destroy(profile);
 }
 
-static void test_excess(void **state) {
-  (void)state;
+TEST(test_excess) {
   const int64_t bytes[FSDP_SPACE_COUNT] = {[FSDP_SPACE_DEVICE] = 100, [FSDP_SPACE_HOST] = 40};
   fsdp_space where = FSDP_SPACE_HOST;
   fsdp_memory_limits limits = {.shared_bytes = 0};
@@ -136,11 +128,4 @@ static void test_excess(void **state) {
   assert_int_equal(where, FSDP_SPACE_DEVICE);
   limits.shared_bytes = 95;
   assert_int_equal(fsdp_excess_of(&limits, bytes, &where), 45);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_fidelities),
-                                     cmocka_unit_test(test_no_setting_is_taken_for_another),
-                                     cmocka_unit_test(test_excess)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,15 +1,11 @@
 // What products grouped by expert take: by rows of an expert, tiles that are not full, and the fullest rank.
 #include "runtime/plan/price/simulate.h"
 #include "runtime/plan/text/profile_text.h"
+#include "tests/support/models.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static void assert_near(double value, double expected) {
   if (!(fabs(value - expected) <= 1e-9 * fabs(expected))) fail_msg("%.12g, not %.12g", value, expected);
@@ -37,8 +33,7 @@ static double seconds(const fsdp_device_profile *p, fsdp_op_product product, boo
 }
 
 // Of 8 experts, 64 inputs and 64 outputs.
-static void by_rows_of_an_expert(void **state) {
-  (void)state;
+TEST(by_rows_of_an_expert) {
   fsdp_device_profile *p = profile_of(cuda);
   bool estimated = false;
   const double flops = 2.0 * 8 * 128 * 64 * 64;
@@ -66,8 +61,7 @@ static void by_rows_of_an_expert(void **state) {
 }
 
 // By its own rows; without them by those of mma, as an estimate, unless the profile says which.
-static void by_the_plans_kernel(void **state) {
-  (void)state;
+TEST(by_the_plans_kernel) {
   fsdp_device_profile *p =
       profile_of("name: test\ndevice: cuda\nprocessors: 1\nmemory_gb: 1\nmemory_gbps: 1000\ncapability: 9.0\n"
                  "products:\n- {dtype: bf16, form: any, m: 128, n: 64, k: 64, tflops: 0.5}\n"
@@ -99,8 +93,7 @@ static void by_the_plans_kernel(void **state) {
 }
 
 // A CPU's kernel takes one product after the other, and no tile is wasted.
-static void of_a_cpu(void **state) {
-  (void)state;
+TEST(of_a_cpu) {
   fsdp_device_profile *p =
       profile_of("name: test\ndevice: cpu\nprocessors: 1\nmemory_gb: 1\nmemory_gbps: 1\n"
                  "products:\n- {dtype: bf16, form: any, m: 1, n: 1, k: 1, tflops: 0.5}\n");
@@ -143,7 +136,7 @@ static step step_of(int fsdp, int expert, double imbalance, int blocks) {
   profile->launch_s = 0;
   for (int i = 0; i < profile->grouped_count; i++) profile->grouped[i].estimated = true; // to tell them apart
   profile->product_slowdown = profile->collective_slowdown = 1;
-  if (fsdp_model_preset("tiny-qwen3-moe", &config.model, &error)) fail_msg("%s", error.message);
+  config.model = model_of_preset("tiny-qwen3-moe");
   fsdp_mesh_resize(&config.mesh, FSDP_AXIS_EXPERT, expert);
   if (fsdp_plan_create(&config, &plan, &error)) fail_msg("%s", error.message);
   if (fsdp_pricing_create(plan, profile, 8, &pricing, &error)) fail_msg("%s", error.message);
@@ -161,15 +154,13 @@ static step step_of(int fsdp, int expert, double imbalance, int blocks) {
 }
 
 // Without an axis a rank has as many rows whatever the routing; with one the step takes the fullest rank.
-static void imbalance_is_of_ranks(void **state) {
-  (void)state;
+TEST(imbalance_is_of_ranks) {
   assert_near(step_of(4, 1, 2, 1).grouped_s, step_of(4, 1, 1, 1).grouped_s);
   assert_true(step_of(1, 4, 2, 1).grouped_s > 1.8 * step_of(1, 4, 1, 1).grouped_s);
 }
 
 // Blocks of experts have each its rows: they take as long as all together, and are sent in more messages.
-static void blocks_share_the_work(void **state) {
-  (void)state;
+TEST(blocks_share_the_work) {
   for (int expert = 1; expert <= 2; expert++) {
     const step whole = step_of(4 / expert, expert, 1, 1);
     for (int blocks = 2; blocks <= 4; blocks *= 2) {
@@ -179,12 +170,4 @@ static void blocks_share_the_work(void **state) {
       assert_true(cut.gathers_s > 1.1 * whole.gathers_s);
     }
   }
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(by_rows_of_an_expert),
-                                     cmocka_unit_test(by_the_plans_kernel), cmocka_unit_test(of_a_cpu),
-                                     cmocka_unit_test(imbalance_is_of_ranks),
-                                     cmocka_unit_test(blocks_share_the_work)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

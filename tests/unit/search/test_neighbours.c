@@ -2,14 +2,9 @@
 // as they are, and what has a remedy already has it no more.
 #include "runtime/plan/search/neighbours.h"
 #include "tests/support/random_plan.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static fsdp_plan_config setting_of(const fsdp_device_profile *profile) {
   fsdp_plan_config c = search_on(profile, "gpt2", 6, 4).base;
@@ -22,8 +17,7 @@ static fsdp_plan_config setting_of(const fsdp_device_profile *profile) {
   return c;
 }
 
-static void test_variations(void **state) {
-  (void)state;
+TEST(test_variations) {
   static const char *const wanted[] = {"--batch-size 1",
                                        "--batch-size 3",
                                        "--grad-accum 1",
@@ -55,8 +49,7 @@ static int64_t sequences_of(const fsdp_plan_config *c) {
          fsdp_mesh_size(&c->mesh, FSDP_AXIS_FSDP);
 }
 
-static void test_remedies_keep_the_step(void **state) {
-  (void)state;
+TEST(test_remedies_keep_the_step) {
   fsdp_device_profile *profile = round_machine(100e9, 50e9);
   fsdp_evaluator e = {.profile = profile, .ranks_per_node = 4};
   for (int s = 0; s < FSDP_SPACE_COUNT; s++) e.allowed.bytes[s] = 1; // nothing fits
@@ -79,10 +72,4 @@ static void test_remedies_keep_the_step(void **state) {
   assert_int_equal(applied, 13); // all but bf16 gradients, which need bf16 parameters
   fsdp_evaluator_release(&e);
   fsdp_device_profile_destroy(profile);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_variations),
-                                     cmocka_unit_test(test_remedies_keep_the_step)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,13 +2,7 @@
 #include "launcher/profile/profile_file.h"
 #include "runtime/plan/search/search.h"
 #include "tests/support/random_plan.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/support/unit_test.h"
 
 typedef struct setting {
   const char *name, *preset;
@@ -58,8 +52,7 @@ static fsdp_plan_config config_of(const setting *s) {
 }
 
 // At most 2% of the step in arenas at most 2% above the peak, and 1% where the limit leaves room.
-static void test_cost_of_waits(void **state) {
-  (void)state;
+TEST(test_cost_of_waits) {
   fsdp_device_profile *profile;
   assert_int_equal(fsdp_profile_read("h100-sxm", &profile, NULL), FSDP_OK);
   for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
@@ -83,8 +76,7 @@ static void test_cost_of_waits(void **state) {
 }
 
 // A search does not fill memory to the last byte where a plan that keeps less waits less and is faster.
-static void test_search_leaves_room(void **state) {
-  (void)state;
+TEST(test_search_leaves_room) {
   fsdp_device_profile *profile;
   assert_int_equal(fsdp_profile_read("h100-sxm", &profile, NULL), FSDP_OK);
   const setting large = {
@@ -103,10 +95,4 @@ static void test_search_leaves_room(void **state) {
   if (waits > 0.02) fail_msg("the plan found waits for memory %.2f%% of its step", 100 * waits);
   fsdp_search_result_release(&result);
   fsdp_device_profile_destroy(profile);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_cost_of_waits),
-                                     cmocka_unit_test(test_search_leaves_room)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

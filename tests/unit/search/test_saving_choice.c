@@ -4,15 +4,10 @@
 #include "runtime/plan/search/saving_choice.h"
 #include "tests/support/draws.h"
 #include "tests/support/models.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define LAYERS 6
 #define RANKS  2
@@ -85,8 +80,7 @@ static double cost_of(const fsdp_saving *saving) {
 
 // Of every limit between keeping all and recomputing all: the choice fits; one layer less of a rule that
 // takes a part of the layers does not; a lower limit costs no less, but for what plans wait for memory.
-static void test_no_more_than_needed(void **state) {
-  (void)state;
+TEST(test_no_more_than_needed) {
   fsdp_saving none = {0}, all = fsdp_saving_of_blocks();
   int64_t most = arena_of(base_config(), &none, 0), least = arena_of(base_config(), &all, 0);
   double cost = 0;
@@ -114,8 +108,7 @@ static void test_no_more_than_needed(void **state) {
 
 // All sets of what a layer saves, recomputed in all layers or in half of them: none that fits is cheaper by
 // more than what one layer of one value costs.
-static void test_cheapest(void **state) {
-  (void)state;
+TEST(test_cheapest) {
   static const char *const names[] = {"rmsnorm", "linear:q_proj", "attention", "linear:gate_proj", "swiglu"};
   enum { NAMES = sizeof names / sizeof *names, CHOICES = 3 * 3 * 3 * 3 * 3 };
   int64_t arenas[CHOICES];
@@ -144,8 +137,7 @@ static void test_cheapest(void **state) {
   }
 }
 
-static void test_rules_that_stay(void **state) {
-  (void)state;
+TEST(test_rules_that_stay) {
   fsdp_saving none = {0}, offloaded = parse("none", "attention,block_inputs@3");
   int64_t limit = arena_of(base_config(), &offloaded, 0) - 20000;
   fsdp_saving chosen = offloaded;
@@ -175,8 +167,7 @@ static void test_rules_that_stay(void **state) {
 
 // Under any limit between nothing and all that layers save on the host, also of values that are cheap to
 // compute again, if that is not open.
-static void test_offloads_what_it_must(void **state) {
-  (void)state;
+TEST(test_offloads_what_it_must) {
   fsdp_saving none = {0}, all = parse("none", "block_inputs,residual,rmsnorm,linear,attention,swiglu");
   int64_t most = arena_of(base_config(), &none, 0), least = arena_of(base_config(), &all, 0);
   for (int i = 1; i <= 8; i++) {
@@ -188,10 +179,9 @@ static void test_offloads_what_it_must(void **state) {
 }
 
 // Of a model whose first layer has no experts too.
-static void test_names_of_all_layers(void **state) {
-  (void)state;
+TEST(test_names_of_all_layers) {
   fsdp_plan_config config = base_config();
-  assert_int_equal(fsdp_model_preset("tiny-glm4-moe", &config.model, NULL), FSDP_OK);
+  config.model = model_of_preset("tiny-glm4-moe");
   config.model.num_layers = LAYERS;
   fsdp_saving none = {0}, block = fsdp_saving_of_blocks();
   int64_t most = arena_of(config, &none, 0), least = arena_of(config, &block, 0);
@@ -205,8 +195,7 @@ static void test_names_of_all_layers(void **state) {
   if (!strstr(text, "expert")) fail_msg("%s", text);
 }
 
-static void test_refusals(void **state) {
-  (void)state;
+TEST(test_refusals) {
   const fsdp_memory_limits allowed = {.bytes = {1}};
   fsdp_plan_config config = base_config();
   fsdp_device_profile *profile = fsdp_device_profile_nominal(config.backend);
@@ -222,13 +211,4 @@ static void test_refusals(void **state) {
   assert_int_equal(fsdp_saving_choose(&choice, &config, &found, &error), FSDP_ERR_INPUT);
   assert_non_null(strstr(error.message, "copy_gbps"));
   fsdp_device_profile_destroy(profile);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_no_more_than_needed),   cmocka_unit_test(test_cheapest),
-      cmocka_unit_test(test_rules_that_stay),       cmocka_unit_test(test_refusals),
-      cmocka_unit_test(test_offloads_what_it_must), cmocka_unit_test(test_names_of_all_layers),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

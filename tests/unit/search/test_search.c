@@ -3,16 +3,11 @@
 #include "runtime/plan/search/search.h"
 #include "tests/support/draws.h"
 #include "tests/support/random_plan.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define NODE_RATE 200e9 // bytes that a rank of a node sends per second
 
@@ -84,8 +79,7 @@ static void check_agreement(const fsdp_search_result *result) {
 
 // The same machine and model give the same plans, of kinds that differ, and drafts of a few layers are close
 // to what whole plans take if nothing waits for memory to be free.
-static void test_what_is_found(void **state) {
-  (void)state;
+TEST(test_what_is_found) {
   fsdp_device_profile *profile = round_machine(NODE_RATE, 50e9);
   const fsdp_search_config config = search_of("llama2-7b", 12, 8, 1024, 32, profile);
   fsdp_search_result result = run(&config), again = run(&config);
@@ -105,8 +99,7 @@ static void test_what_is_found(void **state) {
 
 // A model that is one unit: what full would free after its forward is the root's, so grad_op is the same
 // program. It is listed once, as full, and prefetch 1 where there is nothing to fetch.
-static void test_programs_differ(void **state) {
-  (void)state;
+TEST(test_programs_differ) {
   fsdp_device_profile *profile = round_machine(NODE_RATE, 50e9);
   fsdp_search_config config = search_of("tiny", 4, 8, 256, 32, profile);
   for (int wraps = 0; wraps < 2; wraps++) {
@@ -130,8 +123,7 @@ static void test_programs_differ(void **state) {
 }
 
 // 7B on eight devices of 36 GB, where plans recompute, offload and wait for memory.
-static void test_agreement_in_little_memory(void **state) {
-  (void)state;
+TEST(test_agreement_in_little_memory) {
   skip_if_sanitized();
   fsdp_device_profile *profile = round_machine(NODE_RATE, 50e9);
   fsdp_search_config config = search_of("llama2-7b", 0, 8, 4096, 8, profile);
@@ -144,8 +136,7 @@ static void test_agreement_in_little_memory(void **state) {
   fsdp_device_profile_destroy(profile);
 }
 
-static void test_what_is_fixed(void **state) {
-  (void)state;
+TEST(test_what_is_fixed) {
   fsdp_device_profile *profile = round_machine(NODE_RATE, 50e9);
   fsdp_search_config config = search_of("llama2-7b", 6, 8, 1024, 32, profile);
   config.base.strategy = FSDP_HYBRID;
@@ -168,8 +159,7 @@ static void test_what_is_fixed(void **state) {
 }
 
 // Rules may cut the batch over other axes than data and fsdp: a step has as many sequences as were asked for.
-static void test_rules_cut_the_batch(void **state) {
-  (void)state;
+TEST(test_rules_cut_the_batch) {
   static const struct {
     fsdp_sharding_preset preset;
     const char *data_axis, *mesh[2]; // the mesh's axes; "": it is open
@@ -239,8 +229,7 @@ static fsdp_plan_config draw(random_source *random, const fsdp_search_config *se
 }
 
 // FSDP_TEST_DRAWS=2000 draws more, FSDP_TEST_SEED=8 others.
-static void test_random_settings(void **state) {
-  (void)state;
+TEST(test_random_settings) {
   const char *seed = getenv("FSDP_TEST_SEED");
   const int draws = test_draws(100, 10);
   fsdp_device_profile *profile = round_machine(NODE_RATE, 50e9);
@@ -271,8 +260,7 @@ static void test_random_settings(void **state) {
 // ---- Memory
 
 // Of the recomputed layers of the last rule, one less does not fit.
-static void test_just_enough(void **state) {
-  (void)state;
+TEST(test_just_enough) {
   fsdp_device_profile *profile = round_machine(NODE_RATE, 50e9);
   fsdp_search_config config = search_of("llama2-7b", 12, 8, 4096, 8, profile);
   config.base.mesh = fsdp_mesh_of(1, 8);
@@ -312,8 +300,7 @@ static void test_just_enough(void **state) {
 }
 
 // With all else given: what blocks save is more than other variants do, and nothing fits without.
-static void test_blocks_alone(void **state) {
-  (void)state;
+TEST(test_blocks_alone) {
   fsdp_device_profile *profile = round_machine(NODE_RATE, 50e9);
   fsdp_search_config config = search_of("qwen3-30b-a3b", 4, 8, 1024, 8, profile);
   config.base.mesh = fsdp_mesh_of(1, 8);
@@ -334,8 +321,7 @@ static void test_blocks_alone(void **state) {
 
 // A layer's experts are gathered in blocks where memory is lacking: such a plan is found, it is faster than
 // the best without, and it fits where nothing does without.
-static void test_expert_blocks(void **state) {
-  (void)state;
+TEST(test_expert_blocks) {
   fsdp_device_profile *profile = round_machine(NODE_RATE, 50e9);
   fsdp_search_config config = search_of("qwen3-30b-a3b", 4, 8, 4096, 16, profile);
   config.base.mesh = fsdp_mesh_of(1, 8);
@@ -365,8 +351,7 @@ static void test_expert_blocks(void **state) {
   fsdp_device_profile_destroy(profile);
 }
 
-static void test_nothing_fits(void **state) {
-  (void)state;
+TEST(test_nothing_fits) {
   fsdp_device_profile *profile = round_machine(NODE_RATE, 50e9);
   fsdp_search_config config = search_of("llama2-7b", 6, 8, 1024, 8, profile);
   config.limit_bytes[FSDP_SPACE_DEVICE] = INT64_C(1500000000);
@@ -394,8 +379,7 @@ static void test_nothing_fits(void **state) {
 
 // Gathering every weight twice and reducing gradients takes (2 + 2 + 4) / node rate seconds for each of a
 // rank's weights; computing 6 tokens / FLOPs. Below tokens = 8 / 6 FLOPs / rate, communication bounds FSDP.
-static void test_when_fsdp_is_bound(void **state) {
-  (void)state;
+TEST(test_when_fsdp_is_bound) {
   fsdp_device_profile *profile = round_machine(20e9, 50e9);
   const double tokens = 8.0 / 6 * ROUND_FLOPS / 20e9 * 7 / 8;
   for (int above = 0; above < 2; above++) {
@@ -417,8 +401,7 @@ static void test_when_fsdp_is_bound(void **state) {
 // A layer of P parameters and C columns takes 6 P tokens / (8 FLOPs) seconds on each of 8 ranks, and moves
 // some 9 activations of 2 C bytes a token, of which a ring sends 7/8: below rate = 21 C FLOPs / P, with its
 // size above a small multiple of C rate / FLOPs, tensor parallelism waits longer than it computes.
-static void test_when_tensor_is_bound(void **state) {
-  (void)state;
+TEST(test_when_tensor_is_bound) {
   const double columns = 4096, params = 202.4e6, critical = 9 * 14.0 / 6 * columns * ROUND_FLOPS / params;
   for (int above = 0; above < 2; above++) {
     fsdp_device_profile *profile = round_machine(critical * (above ? 2.5 : 0.4), 50e9);
@@ -441,8 +424,7 @@ static void test_when_tensor_is_bound(void **state) {
 
 // Between slow links replicas of shard groups send less than shards over all: hybrid. Between fast ones, or
 // inside a node, one shard group leaves more memory and hides as much.
-static void test_slow_links(void **state) {
-  (void)state;
+TEST(test_slow_links) {
   skip_if_sanitized();
   fsdp_device_profile *slow = round_machine(NODE_RATE, 10e9), *fast = round_machine(NODE_RATE, 8 * NODE_RATE);
   fsdp_search_config config = search_of("llama2-7b", 8, 16, 4096, 64, slow);
@@ -465,8 +447,7 @@ static void test_slow_links(void **state) {
 
 // With fewer sequences than ranks only tensor and context divide the rest; with many, neither is worth its
 // communication.
-static void test_tensor_for_small_batches(void **state) {
-  (void)state;
+TEST(test_tensor_for_small_batches) {
   skip_if_sanitized();
   fsdp_device_profile *profile = round_machine(NODE_RATE, 50e9);
   fsdp_search_config config = search_of("llama2-7b", 8, 8, 1024, 2, profile);
@@ -479,17 +460,4 @@ static void test_tensor_for_small_batches(void **state) {
   assert_int_equal(size_of(&result.plans[0], "context"), 1);
   fsdp_search_result_release(&result);
   fsdp_device_profile_destroy(profile);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_what_is_found),       cmocka_unit_test(test_agreement_in_little_memory),
-      cmocka_unit_test(test_what_is_fixed),       cmocka_unit_test(test_programs_differ),
-      cmocka_unit_test(test_rules_cut_the_batch), cmocka_unit_test(test_random_settings),
-      cmocka_unit_test(test_just_enough),         cmocka_unit_test(test_nothing_fits),
-      cmocka_unit_test(test_when_fsdp_is_bound),  cmocka_unit_test(test_when_tensor_is_bound),
-      cmocka_unit_test(test_slow_links),          cmocka_unit_test(test_tensor_for_small_batches),
-      cmocka_unit_test(test_expert_blocks),       cmocka_unit_test(test_blocks_alone),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,16 +5,11 @@
 #include "runtime/plan/search/search_internal.h"
 #include "tests/support/draws.h"
 #include "tests/support/random_plan.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 // Rounding of sums in another order.
 #define ROUNDING 1e-9
@@ -161,8 +156,7 @@ static void check_search(random_source *random, const fsdp_search_config *search
   search_space_release(&space);
 }
 
-static void test_bounds(void **state) {
-  (void)state;
+TEST(test_bounds) {
   const int repeats = test_draws(1, 1);
   random_source random = {.seed = 3};
   closest all = {.plans = 0};
@@ -189,8 +183,7 @@ static void test_bounds(void **state) {
 }
 
 // Experts over an axis or not, in blocks or not.
-static void test_bounds_of_experts(void **state) {
-  (void)state;
+TEST(test_bounds_of_experts) {
   random_source random = {.seed = 5};
   closest all = {.plans = 0};
   for (int turn = 0; turn < 3 * test_draws(1, 1); turn++) {
@@ -206,8 +199,7 @@ static void test_bounds_of_experts(void **state) {
 }
 
 // Products alone: hardly anything to send, read or keep beside them.
-static void test_compute(void **state) {
-  (void)state;
+TEST(test_compute) {
   fsdp_device_profile *profile = round_machine(1e15, 1e15);
   profile->memory_rate = profile->host_memory_rate = 1e18;
   profile->launch_s = 0;
@@ -234,8 +226,7 @@ static void test_compute(void **state) {
 
 // Hardly any compute, and nodes between which a rank has a quarter to four times the rate inside: gradients
 // are summed over replicas while weights are gathered for the backward.
-static void test_links(void **state) {
-  (void)state;
+TEST(test_links) {
   static const fsdp_strategy strategies[] = {FSDP_HYBRID, FSDP_ZERO1};
   for (int n = 0; n < 2 * 2 * 5; n++) {
     const double rate = 1e9, network = rate * 8 / 4 * (1 << n / 4);
@@ -265,8 +256,7 @@ static void test_links(void **state) {
 
 // Weights that no device holds whole are gathered for every forward and every backward, and gradients reduced
 // with every micro-batch.
-static void test_links_in_little_memory(void **state) {
-  (void)state;
+TEST(test_links_in_little_memory) {
   const int64_t weights = INT64_C(2) * 24 * 202383360;
   double most[2] = {0};
   for (int n = 0; n < 8; n++) {
@@ -299,8 +289,7 @@ static void test_links_in_little_memory(void **state) {
 }
 
 // States of the weights' own type are the weights where nothing shards them: no copy lies beside them.
-static void test_equal_states(void **state) {
-  (void)state;
+TEST(test_equal_states) {
   static const fsdp_strategy strategies[] = {FSDP_NO, FSDP_GRAD_OP};
   fsdp_device_profile *profile = round_machine(100e9, 50e9);
   for (int n = 0; n < 4; n++) {
@@ -329,8 +318,7 @@ static void test_equal_states(void **state) {
 }
 
 // What links take at least of units inside layers, against estimates of each wrap and prefetch.
-static void test_links_left(void **state) {
-  (void)state;
+TEST(test_links_left) {
   random_source random = {.seed = 7};
   double most = 0;
   for (int turn = 0; turn < 6 * test_draws(1, 1); turn++) {
@@ -368,8 +356,7 @@ static void test_links_left(void **state) {
 }
 
 // Every divisor of a rank's sequences, in order, as by trying them all.
-static void test_batches(void **state) {
-  (void)state;
+TEST(test_batches) {
   fsdp_device_profile *profile = round_machine(1e9, 1e9);
   fsdp_search_config search = search_on(profile, "llama2-7b", 1, 1);
   search.base.seq = 2048;
@@ -408,8 +395,7 @@ static int most_of(const char *axis, fsdp_search_config *search, int64_t seq, in
 
 // Context cuts into fewer than 256 rows only as far as sequences are too few for the ranks, and shards what
 // fsdp does not: every strategy that shards is tried on such meshes.
-static void test_contexts(void **state) {
-  (void)state;
+TEST(test_contexts) {
   fsdp_device_profile *profile = round_machine(1e9, 1e9);
   fsdp_search_config search = search_on(profile, "gpt2", 1, 64);
   int count, alone[FSDP_ZERO1 + 1] = {0};
@@ -432,8 +418,7 @@ static void test_contexts(void **state) {
 }
 
 // More ranks of tensor than GPT-2's twelve heads where a step's rows are few for a layer's weights.
-static void test_more_tensor_than_heads(void **state) {
-  (void)state;
+TEST(test_more_tensor_than_heads) {
   fsdp_device_profile *profile = round_machine(1e9, 1e9);
   fsdp_search_config search = search_on(profile, "gpt2", 1, 64);
   search.ranks_per_node = 8;
@@ -443,8 +428,7 @@ static void test_more_tensor_than_heads(void **state) {
 }
 
 // The set that offloads most: what takes a gemm to make. What takes none is made again, and no longer kept.
-static void test_offloaded(void **state) {
-  (void)state;
+TEST(test_offloaded) {
   fsdp_device_profile *profile = round_machine(1e9, 1e9);
   fsdp_search_config search = search_on(profile, "llama2-7b", 3, 8);
   search.base.seq = 1024;
@@ -470,21 +454,4 @@ static void test_offloaded(void **state) {
   }
   fsdp_device_profile_destroy(profile);
   search_space_release(&space);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_contexts),
-      cmocka_unit_test(test_more_tensor_than_heads),
-      cmocka_unit_test(test_bounds),
-      cmocka_unit_test(test_compute),
-      cmocka_unit_test(test_links),
-      cmocka_unit_test(test_equal_states),
-      cmocka_unit_test(test_links_left),
-      cmocka_unit_test(test_batches),
-      cmocka_unit_test(test_links_in_little_memory),
-      cmocka_unit_test(test_offloaded),
-      cmocka_unit_test(test_bounds_of_experts),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,16 +2,12 @@
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 #include "runtime/plan/price/simulate.h"
+#include "tests/support/models.h"
+#include "tests/support/unit_test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define FLOPS_PER_S 1e12
 #define RANKS       2
@@ -25,8 +21,7 @@ static fsdp_plan_config config_of(int ranks, int micro_batches) {
                              .wrap = {.kind = FSDP_WRAP_BLOCK},
                              .prefetch = 1,
                              .backend = fsdp_plan_backend_cuda()};
-  fsdp_error error;
-  if (fsdp_model_preset("llama-1b", &config.model, &error)) fail_msg("%s", error.message);
+  config.model = model_of_preset("llama-1b");
   return config;
 }
 
@@ -96,8 +91,7 @@ static double micro_batch_flops(const fsdp_plan_config *c) {
 }
 
 // Alone, a step is its work, one thing after the other; of many micro-batches only some are run.
-static void test_work(void **state) {
-  (void)state;
+TEST(test_work) {
   for (int micro_batches = 1; micro_batches <= 9; micro_batches += 4) {
     const fsdp_plan_config config = config_of(1, micro_batches);
     fsdp_device_profile *profile = machine(FLOPS_PER_S, 1e30, 1);
@@ -114,8 +108,7 @@ static void test_work(void **state) {
 
 // Every micro-batch but the first adds to the gradients of the gemms' weights, which it reads; the embedding
 // and the norms have no gemms. Each layer's two residuals are added by gemms.
-static void test_added(void **state) {
-  (void)state;
+TEST(test_added) {
   const double rate = 1e9;
   for (int micro_batches = 1; micro_batches <= 3; micro_batches++) {
     const fsdp_plan_config config = config_of(1, micro_batches);
@@ -142,8 +135,7 @@ static void test_added(void **state) {
 
 // If computing takes no time, a step is its communication: collectives over one link share it, whatever their
 // streams.
-static void test_communication(void **state) {
-  (void)state;
+TEST(test_communication) {
   for (int micro_batches = 1; micro_batches <= 6; micro_batches += 5) {
     const fsdp_plan_config config = config_of(RANKS, micro_batches);
     fsdp_device_profile *profile = machine(1e30, 1e30, 1e9);
@@ -163,8 +155,7 @@ static void test_communication(void **state) {
 
 // Communication that is short beside computing is hidden, but for the first gather and the last reduction;
 // what it takes of the processors is felt.
-static void test_overlap(void **state) {
-  (void)state;
+TEST(test_overlap) {
   fsdp_plan_config config = config_of(RANKS, 1);
   fsdp_device_profile *profile = machine(FLOPS_PER_S, 1e30, 1e30);
   fsdp_step_price alone = price_on(&config, profile, NULL);
@@ -222,8 +213,7 @@ static bool runs_at(const fsdp_timeline *timeline, double at, bool collective) {
 }
 
 // A link moves half as much beside compute, whether one collective uses it then or two share it.
-static void test_shared_link_beside_compute(void **state) {
-  (void)state;
+TEST(test_shared_link_beside_compute) {
   fsdp_plan_config config = config_of(RANKS, 1);
   config.model.num_layers = 8; // of which the first are gathered again while others are reduced
   fsdp_device_profile *profile = machine(FLOPS_PER_S, 1e30, 1e11);
@@ -261,8 +251,7 @@ static void test_shared_link_beside_compute(void **state) {
 }
 
 // Where ranks share cores, nothing is hidden: a core that communicates computes for none of them.
-static void test_turns(void **state) {
-  (void)state;
+TEST(test_turns) {
   fsdp_plan_config config = config_of(RANKS, 2);
   config.backend = fsdp_plan_backend_cpu();
   fsdp_device_profile *fast = machine(FLOPS_PER_S, 1e30, 1e30), *slow = machine(FLOPS_PER_S, 1e30, 1e12);
@@ -287,8 +276,7 @@ static void test_turns(void **state) {
 }
 
 // A timeline has each instruction of two steps once, in its stream's order, after what it waits for.
-static void test_timeline(void **state) {
-  (void)state;
+TEST(test_timeline) {
   const fsdp_plan_config config = config_of(RANKS, 3);
   fsdp_device_profile *profile = machine(FLOPS_PER_S, 1e12, 1e10);
   fsdp_plan *plan;
@@ -321,8 +309,7 @@ static void test_timeline(void **state) {
 
 // ---- Single operations
 
-static void test_interpolation(void **state) {
-  (void)state;
+TEST(test_interpolation) {
   fsdp_profile_point points[] = {{1e3, 1}, {1e5, 4}, {1e6, 40}};
   const fsdp_profile_curve curve = {points, 3};
   assert_near(fsdp_profile_curve_at(&curve, 1), 1, 1e-12);
@@ -333,8 +320,7 @@ static void test_interpolation(void **state) {
 
 // Over nodes a group has the part of its node's links that its ranks are of those that communicate, and every
 // hop takes its time: those of a ring, or, in a tree, their logarithm.
-static void test_network(void **state) {
-  (void)state;
+TEST(test_network) {
   fsdp_device_profile *profile = machine(1, 1, 1e30);
   profile->network_rate = 100e9;
   profile->network_latency_s = 10e-6;
@@ -350,8 +336,7 @@ static void test_network(void **state) {
 }
 
 // The network by gathers of 0.1 GB and 1 GB over it, by one size alone, and by sizes that took equally long.
-static void test_network_measured(void **state) {
-  (void)state;
+TEST(test_network_measured) {
   const struct {
     fsdp_profile_point points[2];
     int count;
@@ -380,8 +365,7 @@ static void test_network_measured(void **state) {
 }
 
 // Of groups that nodes cut differently the one counts that is spread the most.
-static void test_groups(void **state) {
-  (void)state;
+TEST(test_groups) {
   const fsdp_mesh mesh = fsdp_mesh_of(3, 4);
   const fsdp_axis_set inner = (fsdp_axis_set)1 << fsdp_mesh_find(&mesh, FSDP_AXIS_FSDP);
   const fsdp_axis_set outer = (fsdp_axis_set)1 << fsdp_mesh_find(&mesh, FSDP_AXIS_DATA);
@@ -406,8 +390,7 @@ static int count_together(const fsdp_mesh *mesh, fsdp_axis_set axes, int first, 
 }
 
 // The same over every set of axes of meshes of up to three, on nodes of every size.
-static void test_groups_counted(void **state) {
-  (void)state;
+TEST(test_groups_counted) {
   for (int sizes = 0; sizes < 5 * 5 * 5; sizes++) {
     fsdp_mesh mesh = fsdp_mesh_of(1 + sizes % 5, 1 + sizes / 5 % 5);
     fsdp_mesh_resize(&mesh, FSDP_AXIS_TENSOR, 1 + sizes / 25);
@@ -426,8 +409,7 @@ static void test_groups_counted(void **state) {
 }
 
 // Tiles fill a device in whole waves.
-static void test_tiles(void **state) {
-  (void)state;
+TEST(test_tiles) {
   fsdp_device_profile *profile = machine(1e15, 1e30, 1);
   profile->processors = 100;
   profile->tiles = true;
@@ -446,8 +428,7 @@ static void test_tiles(void **state) {
 }
 
 // More ranks than were measured take the rates of the most that were, and beyond the cores less.
-static void test_ranks(void **state) {
-  (void)state;
+TEST(test_ranks) {
   fsdp_device_profile *profile = fsdp_device_profile_create();
   const fsdp_op_product product = {FSDP_PRODUCT_FORWARD, 64, 64, 64, 1};
   const double flops = 2.0 * 64 * 64 * 64;
@@ -482,8 +463,7 @@ static void test_ranks(void **state) {
 }
 
 // An op's own entry comes before that of any op, then its element type's before one of another.
-static void test_op_rates(void **state) {
-  (void)state;
+TEST(test_op_rates) {
   fsdp_device_profile *profile = fsdp_device_profile_create();
   fsdp_profile_point rates[] = {{1, 1e9}, {1, 2e9}, {1, 3e9}};
   const fsdp_profile_op entries[] = {
@@ -501,8 +481,7 @@ static void test_op_rates(void **state) {
 
 // A CPU's op of a few numbers takes as long as the smallest that was measured; a GPU's, and one of a single
 // size, take what their bytes take.
-static void test_least_op(void **state) {
-  (void)state;
+TEST(test_least_op) {
   fsdp_profile_point rates[] = {{1e3, 1e9}, {1e6, 1e9}};
   for (int device = FSDP_OP_CPU; device <= FSDP_OP_CUDA; device++)
     for (int count = 1; count <= 2; count++) {
@@ -518,8 +497,7 @@ static void test_least_op(void **state) {
 }
 
 // Attention of an element type is known if both directions are, with whatever numbers of ranks.
-static void test_attention_rows(void **state) {
-  (void)state;
+TEST(test_attention_rows) {
   fsdp_device_profile *profile = machine(1e12, 1e12, 1e12);
   fsdp_profile_point rate = {1, 2e9};
   fsdp_profile_attention row = {.ranks = 2,
@@ -555,27 +533,4 @@ static void test_attention_rows(void **state) {
     assert_near(fsdp_profile_attention_s(profile, ranks, &call, &estimated), 2, 1e-9);
   }
   fsdp_device_profile_destroy(profile);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_work),
-      cmocka_unit_test(test_communication),
-      cmocka_unit_test(test_added),
-      cmocka_unit_test(test_op_rates),
-      cmocka_unit_test(test_least_op),
-      cmocka_unit_test(test_overlap),
-      cmocka_unit_test(test_shared_link_beside_compute),
-      cmocka_unit_test(test_timeline),
-      cmocka_unit_test(test_interpolation),
-      cmocka_unit_test(test_network),
-      cmocka_unit_test(test_tiles),
-      cmocka_unit_test(test_groups),
-      cmocka_unit_test(test_groups_counted),
-      cmocka_unit_test(test_ranks),
-      cmocka_unit_test(test_turns),
-      cmocka_unit_test(test_attention_rows),
-      cmocka_unit_test(test_network_measured),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

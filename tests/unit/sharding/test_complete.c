@@ -8,17 +8,13 @@
 #include "runtime/plan/sharding/partition.h"
 #include "runtime/plan/sharding/sharding.h"
 #include "runtime/plan/sharding/tensor_preset.h"
+#include "tests/support/models.h"
 #include "tests/support/random_program.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { FSDP = 2, TENSOR = 4, BATCH = 2, SEQ = 32 };
 
@@ -36,9 +32,7 @@ typedef struct fixture {
 
 static fixture fixture_on(const char *model, int tensor) {
   fixture f = {.mesh = fsdp_mesh_of(1, FSDP)};
-  fsdp_model_config config;
-  fsdp_error error = {0};
-  if (fsdp_model_preset(model, &config, &error)) fail_msg("%s", error.message);
+  fsdp_model_config config = model_of_preset(model);
   config.num_layers = 3;
   f.config = config;
   f.graph = fsdp_model_forward(&config, BATCH, SEQ);
@@ -124,8 +118,7 @@ static const char *const models[] = {"tiny", "gpt2", "qwen2.5-7b", "qwen3-8b", "
 enum { MODELS = sizeof models / sizeof *models };
 
 // Any lines of the preset: one, a few, most.
-static void test_any_part(void **state) {
-  (void)state;
+TEST(test_any_part) {
   random_source random = {.seed = 31};
   int completed = 0;
   for (int m = 0; m < MODELS; m++) {
@@ -156,8 +149,7 @@ static void test_any_part(void **state) {
 }
 
 // The residual stream of every layer in columns, and nothing else.
-static void test_residual(void **state) {
-  (void)state;
+TEST(test_residual) {
   for (int m = 0; m < MODELS; m++) {
     fixture f = fixture_of(models[m]);
     add_input(&f);
@@ -185,8 +177,7 @@ static const fsdp_operator_strategy *strategy_of(const fixture *f, const char *n
 }
 
 // What a line says stays, also that a weight is whole; who decided is said.
-static void test_lines_stay(void **state) {
-  (void)state;
+TEST(test_lines_stay) {
   fixture f = fixture_of("tiny");
   add_input(&f);
   add_rule(&f, "model.layers.1.self_attn.o_proj.weight", 2);
@@ -211,8 +202,7 @@ static void test_lines_stay(void **state) {
 }
 
 // Of the three weights that one product reads, any one's line may differ from the others'.
-static void test_lines_of_one_product(void **state) {
-  (void)state;
+TEST(test_lines_of_one_product) {
   static const char *const names[] = {"q_proj", "k_proj", "v_proj"};
   for (int differs = 0; differs < 3; differs++) {
     fixture f = fixture_of("tiny");
@@ -234,8 +224,7 @@ static void test_lines_of_one_product(void **state) {
 }
 
 // A product whose outputs a line stores whole is not cut in them; stored in columns, it makes them so.
-static void test_outputs_are_tried_first(void **state) {
-  (void)state;
+TEST(test_outputs_are_tried_first) {
   for (int columns = 0; columns < 2; columns++) {
     fixture f = fixture_of("tiny");
     add_input(&f);
@@ -256,8 +245,7 @@ static void test_outputs_are_tried_first(void **state) {
 }
 
 // Nothing is open where all matrices have lines, or where all axes cut the input.
-static void test_nothing_open(void **state) {
-  (void)state;
+TEST(test_nothing_open) {
   fixture f = fixture_of("tiny");
   add_input(&f);
   for (int p = 0; p < f.graph->param_count; p++)
@@ -322,8 +310,7 @@ static void compare_columns(const fixture *f, const fsdp_decisions *decisions) {
   }
 }
 
-static void test_ops_follow(void **state) {
-  (void)state;
+TEST(test_ops_follow) {
   random_source random = {.seed = 77};
   int compared = 0, refused = 0, open = 0;
   for (int n = 0; n < 400; n++) {
@@ -353,15 +340,4 @@ static void test_ops_follow(void **state) {
   print_message("%d graphs do what propagation says; %d files are refused; %d left weights open\n", compared,
                 refused, open);
   assert_true(compared > 200 && open > 200 && open < 360);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_any_part),
-                                     cmocka_unit_test(test_residual),
-                                     cmocka_unit_test(test_lines_stay),
-                                     cmocka_unit_test(test_lines_of_one_product),
-                                     cmocka_unit_test(test_outputs_are_tried_first),
-                                     cmocka_unit_test(test_nothing_open),
-                                     cmocka_unit_test(test_ops_follow)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

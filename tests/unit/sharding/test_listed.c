@@ -3,17 +3,13 @@
 
 #include "models/model.h"
 #include "runtime/plan/sharding/dataflow.h"
+#include "tests/support/models.h"
 #include "tests/support/random_network.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 // Adds the letters of an operand's dimensions, a dot where there is none, behind a space.
 static void print_letters(const fsdp_dataflow *flow, const fsdp_operator *o, int i, char *out) {
@@ -27,8 +23,7 @@ static void print_letters(const fsdp_dataflow *flow, const fsdp_operator *o, int
 }
 
 // b + x w, of which b has one row: an input, a parameter, and a value for each operator.
-static void test_list(void **state) {
-  (void)state;
+TEST(test_list) {
   fsdp_graph *g = fsdp_listed_create();
   const int x = network_add_tensor(g, "x", FSDP_VALUE_INPUT, 16, 32);
   const int w = network_add_tensor(g, "w", FSDP_VALUE_PARAM, 32, 64);
@@ -104,8 +99,7 @@ static int add_inputs(fsdp_graph *g, const char *shapes, int *inputs) {
   return count;
 }
 
-static void test_kinds(void **state) {
-  (void)state;
+TEST(test_kinds) {
   for (size_t c = 0; c < sizeof kind_cases / sizeof *kind_cases; c++) {
     fsdp_graph *g = fsdp_listed_create();
     fsdp_listed_operator op = kind_cases[c].spec;
@@ -129,8 +123,7 @@ static void test_kinds(void **state) {
 }
 
 // Heads of queries, of which each head of keys has two.
-static void test_even_letters(void **state) {
-  (void)state;
+TEST(test_even_letters) {
   fsdp_graph *g = fsdp_listed_create();
   fsdp_listed_operator op = {.name = "attn", .kind = "attention", .place = "test"};
   fsdp_error error = {0};
@@ -147,11 +140,8 @@ static void test_even_letters(void **state) {
 
 // Of a model, operator i is node i, rows are batch and sequence, and RoPE's output is another tensor than
 // what it updates.
-static void test_model(void **state) {
-  (void)state;
-  fsdp_model_config config;
-  fsdp_error error = {0};
-  assert_int_equal(fsdp_model_preset("tiny", &config, &error), FSDP_OK);
+TEST(test_model) {
+  fsdp_model_config config = model_of_preset("tiny");
   fsdp_graph *g = fsdp_model_forward(&config, 2, 32);
   fsdp_dataflow *flow = fsdp_dataflow_of_graph(g, 3, FSDP_BF16);
   int updates = 0;
@@ -172,10 +162,4 @@ static void test_model(void **state) {
   assert_int_equal(updates, config.num_layers);
   fsdp_dataflow_destroy(flow);
   fsdp_graph_destroy(g);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_list), cmocka_unit_test(test_kinds),
-                                     cmocka_unit_test(test_even_letters), cmocka_unit_test(test_model)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

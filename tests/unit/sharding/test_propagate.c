@@ -5,18 +5,14 @@
 
 #include "models/model.h"
 #include "runtime/base/check.h"
+#include "tests/support/models.h"
 #include "tests/support/random_network.h"
+#include "tests/support/unit_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#include <cmocka.h>
 
 static fsdp_status propagate(const fsdp_dataflow *n, int ranks, const char *const *lines,
                              fsdp_propagation **out, fsdp_error *error) {
@@ -27,8 +23,7 @@ static fsdp_status propagate(const fsdp_dataflow *n, int ranks, const char *cons
   return fsdp_propagate(n, &mesh, &given, out, error);
 }
 
-static void test_feed_forward(void **state) {
-  (void)state;
+TEST(test_feed_forward) {
   static const char *const expected[] = {"[[2, 1], [1, 4]]", "[[2, 4], [4]]", "[[2, 4]]", "[[2, 4], [4, 1]]"};
   fsdp_dataflow *n = network_of_listed(network_feed_forward());
   fsdp_propagation *p;
@@ -55,8 +50,7 @@ static void test_feed_forward(void **state) {
   fsdp_dataflow_destroy(n);
 }
 
-static void test_errors(void **state) {
-  (void)state;
+TEST(test_errors) {
   static const struct {
     const char *lines[3], *says;
   } cases[] = {
@@ -97,8 +91,7 @@ static void test_errors(void **state) {
 
 // What decides between candidates that leave everything where it is: first compute, then communication of
 // what is no parameter, then the order.
-static void test_ranking(void **state) {
-  (void)state;
+TEST(test_ranking) {
   const fsdp_slice_mesh mesh = fsdp_slice_mesh_of_ranks(4);
   static const struct {
     fsdp_value_role role; // of x
@@ -129,8 +122,7 @@ static void test_ranking(void **state) {
 }
 
 // Two products with one weight: the one that is not given cuts it as the other does, whatever its input.
-static void test_shared(void **state) {
-  (void)state;
+TEST(test_shared) {
   static const char *const lines[] = {"fc1: [[1, 8], [8, 1]]", "fc2: [[8, 1], [1, 1]]", NULL};
   fsdp_graph *g = network_feed_forward();
   network_add_operator(g, "matmul", "again", fsdp_listed_find(g, "fc2"), fsdp_listed_find(g, "w1"));
@@ -152,8 +144,7 @@ static void test_shared(void **state) {
 }
 
 // Three products of one input: the one that nobody gave takes it as the first has it, not as the last.
-static void test_first_reader(void **state) {
-  (void)state;
+TEST(test_first_reader) {
   static const char *const lines[] = {"fc1: [[4, 1], [1, 1]]", "fc2: [[1, 4], [4, 1]]", NULL};
   fsdp_graph *g = fsdp_listed_create();
   int x = network_add_tensor(g, "x", FSDP_VALUE_INPUT, 16, 16);
@@ -185,8 +176,7 @@ static void range_of(int64_t size, fsdp_axis_set axes, int axis_count, int rank,
   }
 }
 
-static void test_redistribution(void **state) {
-  (void)state;
+TEST(test_redistribution) {
   const fsdp_operator_tensor tensor = {.dims = 2, .shape = {16, 32}, .item_bytes = 2};
   fsdp_slice_mesh mesh = fsdp_slice_mesh_of_ranks(16);
   for (unsigned pair = 0; pair < 1u << 16; pair++) {
@@ -223,8 +213,7 @@ static bool holds(const fsdp_operator_tensor *tensor, const fsdp_tensor_axes *ax
 
 // A gradient of which ranks have summands: of each item of its part a rank receives one for each coordinate
 // on the axes `over`, but its own. Over 3 axes of 2 ranks.
-static void test_gradient(void **state) {
-  (void)state;
+TEST(test_gradient) {
   enum { AXES = 3, RANKS = 1 << AXES };
   const fsdp_slice_mesh mesh = fsdp_slice_mesh_of_ranks(RANKS);
   fsdp_operator_tensor tensor = {.role = FSDP_TENSOR_MADE, .dims = 2, .shape = {8, 8}, .item_bytes = 2};
@@ -397,8 +386,7 @@ static int check_printed(const fsdp_dataflow *n, const fsdp_propagation *p) {
   return with_ranks;
 }
 
-static void test_random(void **state) {
-  (void)state;
+TEST(test_random) {
   static const int ranks[] = {4, 6, 8};
   int equal = 0, free_optimum = 0, compared = 0, with_ranks = 0;
   double worst = 1;
@@ -445,11 +433,8 @@ static void test_random(void **state) {
 
 // Attention over a cut sequence gathers keys and values: of 4 sequences of 32 positions those that the rank
 // has not, in bf16; over cut heads nothing.
-static void test_attention_gathers(void **state) {
-  (void)state;
-  fsdp_model_config config;
-  fsdp_error error = {0};
-  if (fsdp_model_preset("tiny", &config, &error)) fail_msg("%s", error.message);
+TEST(test_attention_gathers) {
+  fsdp_model_config config = model_of_preset("tiny");
   fsdp_graph *graph = fsdp_model_forward(&config, 2, 32);
   fsdp_dataflow *n = fsdp_dataflow_of_graph(graph, 2, FSDP_BF16);
   const fsdp_slice_mesh mesh = fsdp_slice_mesh_of_ranks(4);
@@ -484,11 +469,10 @@ static void test_attention_gathers(void **state) {
   fsdp_graph_destroy(graph);
 }
 
-static void test_large_model(void **state) {
-  (void)state;
+TEST(test_large_model) {
   fsdp_model_config config;
   fsdp_error error = {0};
-  if (fsdp_model_preset("llama3-405b", &config, &error)) fail_msg("%s", error.message);
+  config = model_of_preset("llama3-405b");
   fsdp_graph *graph = fsdp_model_forward(&config, 1, 4096);
   fsdp_mesh axes = fsdp_mesh_of(1, 128);
   fsdp_mesh_resize(&axes, FSDP_AXIS_TENSOR, 8);
@@ -512,14 +496,4 @@ static void test_large_model(void **state) {
     fsdp_dataflow_destroy(n);
   }
   fsdp_graph_destroy(graph);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_feed_forward),   cmocka_unit_test(test_errors),
-      cmocka_unit_test(test_ranking),        cmocka_unit_test(test_shared),
-      cmocka_unit_test(test_redistribution), cmocka_unit_test(test_gradient),
-      cmocka_unit_test(test_random),         cmocka_unit_test(test_attention_gathers),
-      cmocka_unit_test(test_large_model),    cmocka_unit_test(test_first_reader)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

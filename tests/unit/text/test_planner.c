@@ -1,14 +1,9 @@
 // runtime/plan/fsdp_plan.h: an example, and that what fails leaves what was set before.
 #include "runtime/plan/fsdp_plan.h"
+#include "tests/support/unit_test.h"
 
 #include <jansson.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static void set(fsdp_planner *planner, const char *name, const char *text) {
   if (fsdp_planner_set(planner, name, text)) fail_msg("%s", fsdp_planner_error(planner));
@@ -30,8 +25,7 @@ static json_int_t memory(fsdp_planner *planner, const char *key) {
 }
 
 // State of 12 bytes a parameter, over as many ranks as shard it.
-static void plans_and_prices(void **state) {
-  (void)state;
+TEST(plans_and_prices) {
   fsdp_planner *planner = fsdp_planner_create();
   set(planner, "model", "llama-1b");
   set(planner, "profile", "h100-sxm");
@@ -50,8 +44,7 @@ static void plans_and_prices(void **state) {
   fsdp_planner_destroy(planner);
 }
 
-static void refused_settings_leave_the_others(void **state) {
-  (void)state;
+TEST(refused_settings_leave_the_others) {
   fsdp_planner *planner = fsdp_planner_create();
   assert_null(fsdp_planner_plan(planner));
   assert_non_null(strstr(fsdp_planner_error(planner), "no model"));
@@ -67,10 +60,4 @@ static void refused_settings_leave_the_others(void **state) {
   assert_null(fsdp_planner_price(planner));
   assert_non_null(strstr(fsdp_planner_error(planner), "no machine"));
   fsdp_planner_destroy(planner);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(plans_and_prices),
-                                     cmocka_unit_test(refused_settings_leave_the_others)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

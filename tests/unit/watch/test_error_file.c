@@ -2,22 +2,17 @@
 #include "runtime/base/check.h"
 #include "runtime/watch/board.h"
 #include "runtime/watch/error_file.h"
+#include "tests/support/unit_test.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-// After the headers that it needs.
-#include <cmocka.h>
 
 // The C library's function, on a file system that may have no links.
 static bool no_links;
@@ -37,8 +32,7 @@ static json_t *read_error_file(const char *folder) {
   return object;
 }
 
-static void test_the_error_file(void **state) {
-  (void)state;
+TEST(test_the_error_file) {
   char folder[] = "/tmp/fsdp_watch_XXXXXX";
   assert_non_null(mkdtemp(folder));
   for (int run = 0; run < 3; run++) {
@@ -82,9 +76,4 @@ static void test_the_error_file(void **state) {
     json_decref(object);
   }
   assert_int_equal(rmdir(folder), 0); // nothing else stays there
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_the_error_file)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,22 +4,18 @@
 #include "runtime/watch/error_file.h"
 #include "runtime/watch/watch.h"
 #include "runtime/watch/watch_judge.h"
+#include "tests/support/unit_test.h"
 
 #include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-// After the headers that it needs.
-#include <cmocka.h>
 
 enum { RANKS_MAX = 9 };
 
@@ -36,8 +32,7 @@ static void explain(const fsdp_board_rank *ranks, int count, int self, const cha
   assert_string_equal(text, wanted);
 }
 
-static void test_who_waits_for_whom(void **state) {
-  (void)state;
+TEST(test_who_waits_for_whom) {
   fsdp_board_rank ranks[3] = {alive(0, "a"), alive(1, "a"), alive(2, "b")};
   ranks[0].view.lanes[FSDP_STREAM_GATHER].waits = 1;
   ranks[0].view.lanes[FSDP_STREAM_GATHER].current = fsdp_place_of(17, 412);
@@ -63,8 +58,7 @@ static void test_who_waits_for_whom(void **state) {
       "has ended (process 78): it was killed or crashed");
 }
 
-static void test_exchanges_and_the_furthest_behind(void **state) {
-  (void)state;
+TEST(test_exchanges_and_the_furthest_behind) {
   fsdp_board_rank ranks[3] = {alive(0, "a"), alive(1, "b"), alive(2, "b")};
   for (int r = 0; r < 3; r++) {
     ranks[r].view.activity = FSDP_ACTIVITY_SAVING;
@@ -84,8 +78,7 @@ static void test_exchanges_and_the_furthest_behind(void **state) {
       "the network is down");
 }
 
-static void test_progress_is_seen(void **state) {
-  (void)state;
+TEST(test_progress_is_seen) {
   static fsdp_board_slot slot;
   fsdp_board_view before, after;
   fsdp_board_read(&slot, &before);
@@ -122,8 +115,7 @@ static void test_progress_is_seen(void **state) {
   assert_memory_equal(&before, &after, sizeof before);
 }
 
-static void test_places(void **state) {
-  (void)state;
+TEST(test_places) {
   assert_true(fsdp_place_of(0, 0) != 0);
   const int64_t steps[] = {0, 1, 1 << 24};
   const int positions[] = {0, 412, 1000000};
@@ -149,8 +141,7 @@ static fsdp_watch_known four_nodes(fsdp_watch_seen *ranks, int own, bool home) {
   return (fsdp_watch_known){.ranks = ranks, .count = 8, .self = 2 * own, .node = 2 * own, .limit_ms = 8000};
 }
 
-static void test_who_speaks_first(void **state) {
-  (void)state;
+TEST(test_who_speaks_first) {
   fsdp_watch_seen ranks[8];
   for (int home = 0; home < 2; home++) {
     for (int own = 0; own < 4; own++) {
@@ -169,9 +160,28 @@ static void test_who_speaks_first(void **state) {
   assert_int_equal(fsdp_watch_courtesy_ms(&known, FSDP_VERDICT_SILENT, 10000), 0);
 }
 
+// A stopped rank keeps its node from leaving, whether or not it has come to the end; mpirun can be reached.
+// Before any SIGCONT.
+TEST(test_a_stopped_rank_is_no_cut_link) {
+  fsdp_watch_seen ranks[8];
+  fsdp_watch_known known = four_nodes(ranks, 3, true);
+  for (int r = 0; r < 6; r++) ranks[r].view.activity = FSDP_ACTIVITY_LEFT;
+  known.leaving = true;
+  assert_true(fsdp_watch_is_cut_off(&known, FSDP_VERDICT_STUCK, 10000));
+  ranks[7].view.process = 77;
+  assert_false(fsdp_watch_is_cut_off(&known, FSDP_VERDICT_STUCK, 10000));
+  ranks[7].view.activity = FSDP_ACTIVITY_LEFT;
+  assert_true(fsdp_watch_is_stopped(&known, &ranks[7], 10000));
+  assert_false(fsdp_watch_is_cut_off(&known, FSDP_VERDICT_STUCK, 10000));
+  known.of_daemon = true;
+  assert_false(fsdp_watch_is_reported_elsewhere(&known, FSDP_VERDICT_STUCK, 10000));
+  ranks[7].ended = true;
+  assert_true(fsdp_watch_is_cut_off(&known, FSDP_VERDICT_STUCK, 10000));
+  assert_true(fsdp_watch_is_reported_elsewhere(&known, FSDP_VERDICT_STUCK, 10000));
+}
+
 // At the end of a run a rank that has left reports those of its node that have not.
-static void test_who_is_silent_at_the_end(void **state) {
-  (void)state;
+TEST(test_who_is_silent_at_the_end) {
   fsdp_watch_seen ranks[8];
   for (int own = 0; own < 4; own++) {
     fsdp_watch_known known = four_nodes(ranks, own, true);
@@ -193,29 +203,8 @@ static void test_who_is_silent_at_the_end(void **state) {
   while (fsdp_job_was_continued(5)) fsdp_sleep_ms(1);
 }
 
-// A stopped rank keeps its node from leaving, whether or not it has come to the end; mpirun can be reached.
-static void test_a_stopped_rank_is_no_cut_link(void **state) {
-  (void)state;
-  fsdp_watch_seen ranks[8];
-  fsdp_watch_known known = four_nodes(ranks, 3, true);
-  for (int r = 0; r < 6; r++) ranks[r].view.activity = FSDP_ACTIVITY_LEFT;
-  known.leaving = true;
-  assert_true(fsdp_watch_is_cut_off(&known, FSDP_VERDICT_STUCK, 10000));
-  ranks[7].view.process = 77;
-  assert_false(fsdp_watch_is_cut_off(&known, FSDP_VERDICT_STUCK, 10000));
-  ranks[7].view.activity = FSDP_ACTIVITY_LEFT;
-  assert_true(fsdp_watch_is_stopped(&known, &ranks[7], 10000));
-  assert_false(fsdp_watch_is_cut_off(&known, FSDP_VERDICT_STUCK, 10000));
-  known.of_daemon = true;
-  assert_false(fsdp_watch_is_reported_elsewhere(&known, FSDP_VERDICT_STUCK, 10000));
-  ranks[7].ended = true;
-  assert_true(fsdp_watch_is_cut_off(&known, FSDP_VERDICT_STUCK, 10000));
-  assert_true(fsdp_watch_is_reported_elsewhere(&known, FSDP_VERDICT_STUCK, 10000));
-}
-
 // Of a process that the machine runs late, less time has passed.
-static void test_time_of_the_slowest(void **state) {
-  (void)state;
+TEST(test_time_of_the_slowest) {
   fsdp_watch_seen ranks[8];
   fsdp_watch_known known = four_nodes(ranks, 1, false);
   for (int r = 0; r < 8; r++) ranks[r].view.beat = ranks[r].suspect_beat = 40 + (uint64_t)r;
@@ -416,8 +405,7 @@ static void expect_one_message(const job *j, const char *part) {
   }
 }
 
-static void test_a_killed_rank(void **state) {
-  (void)state;
+TEST(test_a_killed_rank) {
   job j;
   start(&j, -1);
   kill(j.processes[2], SIGKILL);
@@ -430,8 +418,7 @@ static void test_a_killed_rank(void **state) {
 }
 
 // The rank that reports for its node is stopped: another rank takes over.
-static void test_a_stopped_rank(void **state) {
-  (void)state;
+TEST(test_a_stopped_rank) {
   job j;
   start(&j, -1);
   kill(j.processes[2], SIGSTOP);
@@ -444,8 +431,7 @@ static void test_a_stopped_rank(void **state) {
   }
 }
 
-static void test_a_cut_link(void **state) {
-  (void)state;
+TEST(test_a_cut_link) {
   job j;
   start(&j, -1);
   atomic_store(&j.office.strings->cut, 1);
@@ -459,8 +445,7 @@ static void test_a_cut_link(void **state) {
 }
 
 // All others miss it at the same time, and it takes a while until they know that one of them has spoken.
-static void test_a_circle_loses_a_node(void **state) {
-  (void)state;
+TEST(test_a_circle_loses_a_node) {
   job j;
   start_nodes(&j, 8, 1, -1);
   atomic_store(&j.office.strings->way_ms, 300);
@@ -474,8 +459,7 @@ static void test_a_circle_loses_a_node(void **state) {
 }
 
 // The end has time inside the limit, which is named as it was given.
-static void test_limit_includes_the_end(void **state) {
-  (void)state;
+TEST(test_limit_includes_the_end) {
   for (int seconds = 1; seconds <= 3600; seconds++) {
     const int64_t judged = fsdp_watch_judged_ms(seconds);
     assert_int_equal(1000 * (int64_t)seconds - judged, fmin(FSDP_WATCH_END_MS, 200.0 * seconds));
@@ -483,8 +467,7 @@ static void test_limit_includes_the_end(void **state) {
   }
 }
 
-static void test_all_wait(void **state) {
-  (void)state;
+TEST(test_all_wait) {
   job j;
   start(&j, -1);
   finish(&j);
@@ -492,8 +475,7 @@ static void test_all_wait(void **state) {
   for (int r = 0; r < j.size; r++) expect_status(&j, r, 5);
 }
 
-static void test_a_slow_rank_is_waited_for(void **state) {
-  (void)state;
+TEST(test_a_slow_rank_is_waited_for) {
   job j;
   start(&j, 3);
   finish(&j);
@@ -511,8 +493,7 @@ static void expect_end(const job *j, const char *part, int but) {
 
 // Those that hear of it are ranks 0, 1, 3, 4, 6 and 7; the rest learn from these that the job is over. A rank
 // that the machine runs late finds several letters that say so, and is to pass it on as with one.
-static void test_many_nodes_lose_one(void **state) {
-  (void)state;
+TEST(test_many_nodes_lose_one) {
   job j;
   start_nodes(&j, 9, 1, -1);
   atomic_store(&j.office.strings->twice, 1);
@@ -521,8 +502,7 @@ static void test_many_nodes_lose_one(void **state) {
   expect_end(&j, "rank 5 (host f) has finished no instruction yet, while starting and cannot be reached", 5);
 }
 
-static void test_many_nodes_all_wait(void **state) {
-  (void)state;
+TEST(test_many_nodes_all_wait) {
   job j;
   start_nodes(&j, 9, 1, -1);
   finish(&j);
@@ -530,8 +510,7 @@ static void test_many_nodes_all_wait(void **state) {
 }
 
 // Nothing else moves, and some nodes hear of that only from others.
-static void test_many_nodes_wait_for_a_slow_one(void **state) {
-  (void)state;
+TEST(test_many_nodes_wait_for_a_slow_one) {
   job j;
   start_nodes(&j, 9, 1, 7);
   finish(&j);
@@ -552,8 +531,7 @@ static json_t *read_error_file(const char *folder) {
 }
 
 // A rank that has left the job is not the one that failed.
-static void test_one_has_left(void **state) {
-  (void)state;
+TEST(test_one_has_left) {
   char folder[] = "/tmp/fsdp_watch_XXXXXX", path[64];
   assert_non_null(mkdtemp(folder));
   snprintf(path, sizeof path, "%s/error.json", folder);
@@ -572,29 +550,4 @@ static void test_one_has_left(void **state) {
   assert_int_equal(json_integer_value(json_object_get(object, "process")), j.processes[2]);
   json_decref(object);
   assert_int_equal(rmdir(folder), 0);
-}
-
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_who_waits_for_whom),
-      cmocka_unit_test(test_exchanges_and_the_furthest_behind),
-      cmocka_unit_test(test_progress_is_seen),
-      cmocka_unit_test(test_places),
-      cmocka_unit_test(test_who_speaks_first),
-      cmocka_unit_test(test_a_stopped_rank_is_no_cut_link), // before any SIGCONT
-      cmocka_unit_test(test_who_is_silent_at_the_end),
-      cmocka_unit_test(test_time_of_the_slowest),
-      cmocka_unit_test(test_a_killed_rank),
-      cmocka_unit_test(test_a_stopped_rank),
-      cmocka_unit_test(test_a_cut_link),
-      cmocka_unit_test(test_a_circle_loses_a_node),
-      cmocka_unit_test(test_limit_includes_the_end),
-      cmocka_unit_test(test_all_wait),
-      cmocka_unit_test(test_a_slow_rank_is_waited_for),
-      cmocka_unit_test(test_many_nodes_lose_one),
-      cmocka_unit_test(test_many_nodes_all_wait),
-      cmocka_unit_test(test_many_nodes_wait_for_a_slow_one),
-      cmocka_unit_test(test_one_has_left),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }
