@@ -5,7 +5,7 @@
 #     --asan, --tsan   in that sanitizer's build instead
 #   --full   with those of it that take long (tests/CMakeLists.txt), and then the tests under AddressSanitizer
 #            with UBSan and under ThreadSanitizer, clang-tidy, and a few seconds of each fuzzer
-#   --all    --full with all random cases (the suite runs a third otherwise), every product of settings that
+#   --all    --full with all random cases (the suite runs a fifth otherwise), every product of settings that
 #            the suites otherwise cover by pairs, the static analyzer, and the CUDA kernels' sources under
 #            AddressSanitizer
 # NAMEs run all their random cases.
@@ -137,7 +137,9 @@ suite() {
   if [ -n "$ahead_of_suite" ]; then ahead "$ahead_of_suite"; fi
   log=$folder/ctest.log
   # More than there are cores: tests spend half of their time waiting, for ranks, files, and ends of limits.
+  # In a sanitizer's build nothing is timed.
   local jobs=$((3 * $(cores)))
+  if [[ $folder == build-* ]]; then jobs=$((4 * $(cores))); fi
   (cd "$folder" && "${fixed_addresses[@]}" ctest --parallel $jobs --output-on-failure "${chosen[@]}") \
     2>&1 | tee "$log" || true
   stop_ahead
@@ -173,7 +175,7 @@ asan=(build-asan -DFSDP_SANITIZE=address "${sanitized[@]}")
 tsan=(build-tsan -DFSDP_SANITIZE=thread "${sanitized[@]}")
 
 # Of a named test all cases run, as of every test with --all (FSDP_TEST_ALL).
-if [ ${#names[@]} -eq 0 ]; then export FSDP_TEST_PART=3; fi
+if [ ${#names[@]} -eq 0 ]; then export FSDP_TEST_PART=5; fi
 if [ ${#names[@]} -gt 0 ]; then
   case $sanitizer in
     address) suite "${asan[@]}" ;;
