@@ -324,8 +324,8 @@ def main():
     args = parser.parse_args()
     failures = []
     say = args.pairs is not None or args.settings is not None
-    count = args.pairs or (0 if say else programs.draws(6, 3, 40))
-    setting_count = args.settings or (0 if say else programs.draws(20, 5, 200))
+    count = args.pairs or (0 if say else programs.draws(6, 1, 40))
+    setting_count = args.settings or (0 if say else programs.draws(20, 3, 200))
     if args.named:
         named(failures, say)
     for words, fixed in () if args.only or args.settings else programs.part(FOUND_FIXED):

@@ -231,7 +231,7 @@ static fsdp_plan_config draw(random_source *random, const fsdp_search_config *se
 // FSDP_TEST_DRAWS=2000 draws more, FSDP_TEST_SEED=8 others.
 TEST(test_random_settings) {
   const char *seed = getenv("FSDP_TEST_SEED");
-  const int draws = test_draws(100, 10);
+  const int draws = test_draws(100, 3);
   fsdp_device_profile *profile = round_machine(NODE_RATE, 50e9);
   fsdp_search_config config = search_of("llama2-7b", 8, 8, 2048, 32, profile);
   config.limit_bytes[FSDP_SPACE_DEVICE] = INT64_C(16000000000);
