@@ -1,6 +1,7 @@
 """What the trainer says of itself: the device, what is saved and what is not, options that look like a
 mistake, and whom it waits for."""
 
+import atexit
 import os
 import pathlib
 import re
@@ -120,6 +121,7 @@ def whom_it_waits_for():
     command = [str(programs.BIN / "fsdp_train"), "-s", "32", "--backend", "cpu", "--save-dir", str(work),
                "-e", "one", "--max-steps"]  # fmt: skip
     first = subprocess.Popen([*command, "1000000", "--num-epochs", "1000000"], stdout=subprocess.DEVNULL)
+    atexit.register(first.kill)  # it would not end by itself
     while not (work / "one" / "log.jsonl").exists():
         assert first.poll() is None
         time.sleep(0.02)
