@@ -36,10 +36,7 @@ static bool is_open(const walk *w, fsdp_search_field field) {
 
 // Estimates of what is offloaded are too low where copies wait for memory: they do not replace others.
 static bool offloads(const search_setting *setting) {
-  const fsdp_saving *saving = &setting->config.saving;
-  for (int r = 0; r < saving->count; r++)
-    if (saving->rules[r].fate == FSDP_FATE_OFFLOAD) return true;
-  return false;
+  return fsdp_saving_offloads(&setting->config.saving);
 }
 
 // The cut, or if less `share` more than the fastest that is kept.
