@@ -170,14 +170,16 @@ static double last_s(const searcher *r) {
 // of layers.
 static void spare_waits(searcher *r, search_setting *setting, fsdp_search_plan *out) {
   const search_setting tight = *setting;
+  const double first_s = out->step_s;
   const bool is_of_chain =
       setting->set > 0 || fsdp_saving_equal(&setting->config.saving, &r->config->base.saving);
   if (setting->is_forced || !is_of_chain || out->unhindered_s >= last_s(r)) return;
-  for (int i = 1; i <= SEARCH_DEPTH; i++) {
-    const double tight_s = out->step_s;
+  double tight_s = INFINITY;
+  for (int i = 1; i <= SEARCH_DEPTH && out->step_s < tight_s * (1 - SEARCH_TIE); i++) {
+    tight_s = out->step_s;
     if (tight_s > (1 + SEARCH_TIE) * out->unhindered_s) try_room(r, i * FSDP_ARENA_ROOM, setting, out);
-    if (out->step_s == tight_s) break;
   }
+  if (out->step_s >= first_s * (1 - SEARCH_TIE)) return;
   if (setting->set != tight.set)
     try_fewer(r, 1, setting, out);
   else if (setting->layers != tight.layers)

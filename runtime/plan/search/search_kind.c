@@ -86,6 +86,12 @@ static double floor_of(const fsdp_evaluation *estimate) {
   return fmax(estimate->work_s, estimate->links_s);
 }
 
+// The same with this wrap, accumulation and prefetch: what is made again or copied may hide what is exposed,
+// and takes nothing else away.
+static double hidden_floor_of(const fsdp_evaluation *estimate) {
+  return fmax(floor_of(estimate), estimate->step_s - estimate->comm_s - estimate->copies_s);
+}
+
 // Chains begin alike, so that one setting is found by several.
 static bool is_same_setting(const search_setting *a, const search_setting *b) {
   const fsdp_plan_config *x = &a->config, *y = &b->config;
@@ -195,7 +201,15 @@ static void find_delta(walk *w, search_delta *delta, int chain, int set) {
         (double)(setting.estimate.bytes[s] - first->estimate.bytes[s]) / rows_of(first);
 }
 
-// The estimate of `first` with a set of a chain in all layers.
+// What copying takes at least that a setting does and `first` does not.
+static double least_copies_s(const walk *w, const search_setting *first, const fsdp_evaluation *e) {
+  const fsdp_device_profile *profile = w->search->profile;
+  const int64_t bytes = e->bytes[FSDP_SPACE_HOST] - first->estimate.bytes[FSDP_SPACE_HOST];
+  if (bytes <= 0) return 0;
+  return (double)bytes * first->config.micro_batches / fmin(profile->down_rate, profile->up_rate);
+}
+
+// The estimate of `first` with a set of a chain in all layers; its step: a lower bound.
 static fsdp_evaluation predict(walk *w, const search_setting *first, search_delta *delta, int chain,
                                int set) {
   fsdp_evaluation e = first->estimate;
@@ -203,6 +217,9 @@ static fsdp_evaluation predict(walk *w, const search_setting *first, search_delt
   e.work_s += delta->work_s[chain][set] * rows_of(first) * first->config.micro_batches;
   for (int s = 0; s < FSDP_SPACE_COUNT; s++)
     e.bytes[s] += (int64_t)(delta->bytes[chain][set][s] * rows_of(first));
+  if (set == 0) return e;
+  e.links_s = fmax(e.links_s, least_copies_s(w, first, &e));
+  e.step_s = floor_of(&e);
   return e;
 }
 
@@ -225,6 +242,19 @@ static bool is_promising(walk *w, const search_setting *first, search_delta *del
   const int fewest = fits ? fewest_layers(w, &before, &all) : layers;
   const fsdp_evaluation between = fsdp_estimate_between(&before, &all, fewest, layers);
   return !is_cut(w, floor_of(&between) * (1 - SEARCH_TIE));
+}
+
+// Whether a set fits, and its estimate will not be less than the cut: as many layers as must, or one less,
+// take at least their part of what all layers take.
+static bool is_too_slow(walk *w, const search_setting *first, search_delta *delta, int chain, int set) {
+  const fsdp_evaluation before = predict(w, first, delta, chain, set - 1);
+  const fsdp_evaluation all = predict(w, first, delta, chain, set);
+  const int layers = (int)w->search->base.model.num_layers;
+  if (fsdp_excess_of(&w->evaluator->allowed, all.bytes, NULL) > 0) return false;
+  const int fewest = fewest_layers(w, &before, &all);
+  const fsdp_evaluation between = fsdp_estimate_between(&before, &all, fewest, layers);
+  const fsdp_evaluation less = fsdp_estimate_between(&before, &all, fewest - 1, layers);
+  return is_cut(w, fmin(between.step_s, less.step_s) * (1 - SEARCH_TIE));
 }
 
 // The estimate of `first` with as much of a chain as must be; false if all of it is not enough.
@@ -269,6 +299,7 @@ static void try_chain(walk *w, search_delta *delta, int chain, const search_sett
       is_estimated = false;
       continue;
     }
+    if (is_too_slow(w, first, delta, chain, set)) return;
     if (!is_estimated && !estimate_set(w, chain, set - 1, first, &before)) return;
     if (!estimate_set(w, chain, set, first, &setting)) return;
     is_estimated = true;
@@ -318,7 +349,7 @@ static void try_setting(walk *w, const fsdp_plan_config *config, const fsdp_eval
     return;
   }
   note_unfit(w, &setting);
-  const double least = floor_of(&setting.estimate);
+  const double least = hidden_floor_of(&setting.estimate);
   if (is_cut(w, least)) return;
   search_delta *delta = delta_of(w, &setting);
   const int finer = find_finer(w, &setting, delta);
@@ -558,6 +589,7 @@ static void try_whole_set(walk *w, int chain, const fsdp_plan_config *config) {
   const int last = w->space->chains[chain].count - 1;
   search_setting first = {.config = *config}, setting;
   if (!fsdp_evaluate(w->evaluator, config, FSDP_EVALUATE_FEW, &first.estimate)) return;
+  if (is_cut(w, hidden_floor_of(&first.estimate))) return;
   search_delta *delta = delta_of(w, &first);
   const fsdp_evaluation predicted = predict(w, &first, delta, chain, last);
   if (is_cut(w, floor_of(&predicted) * (1 - SEARCH_TIE))) return;
