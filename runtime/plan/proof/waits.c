@@ -10,7 +10,7 @@
 // Last accesses of one interval of bytes, as events. A write is ordered after all that came before it, so
 // nothing older has to be remembered.
 typedef struct access_state {
-  int writer;
+  int writer, writer_stream;
   int readers[FSDP_STREAM_COUNT]; // since the write
 } access_state;
 
@@ -98,10 +98,10 @@ static void split_at(inference *in, int index) {
   set_start(in, index);
 }
 
-// The first or last byte of an operand.
+// The first or last byte of a tensor, or of what an operand accesses.
 typedef struct endpoint {
   int64_t value;
-  int index; // 2 * operand, + 1 for the last byte
+  int *place; // among all of them
 } endpoint;
 
 // Sorts by value, digit by digit; `other` is as large. Returns the array that is sorted then.
@@ -124,37 +124,71 @@ static endpoint *sort_endpoints(endpoint *ends, endpoint *other, int count) {
   return ends;
 }
 
-// First and last byte + 1 that any rank accesses; the host arena lies behind the device's.
-static void operand_hull(const fsdp_program *program, const fsdp_operand *operand, int64_t *low,
-                         int64_t *high) {
-  const fsdp_tensor *tensor = &program->tensors[operand->tensor];
-  int64_t base = tensor->space == FSDP_SPACE_HOST ? program->arena_bytes[FSDP_SPACE_DEVICE] : 0;
-  fsdp_affine_bounds(&operand->offset, &program->mesh, low, high);
-  *low += base + tensor->address;
-  *high += base + tensor->address + operand->size_bytes;
+// First and last byte + 1 of a tensor; the host arena lies behind the device's.
+static void tensor_hull(const fsdp_program *program, int index, int64_t *low, int64_t *high) {
+  const fsdp_tensor *tensor = &program->tensors[index];
+  const bool on_host = tensor->space == FSDP_SPACE_HOST;
+  *low = (on_host ? program->arena_bytes[FSDP_SPACE_DEVICE] : 0) + tensor->address;
+  *high = *low + tensor->bytes;
 }
 
-static void map_operands(inference *in) {
-  const fsdp_program *program = in->program;
-  const int count = 2 * program->operand_count;
-  endpoint *ends = fsdp_alloc((size_t)(2 * count + 1) * sizeof *ends);
-  for (int o = 0; o < program->operand_count; o++) {
-    endpoint *low = &ends[2 * o], *high = &ends[2 * o + 1];
-    operand_hull(program, &program->operands[o], &low->value, &high->value);
-    low->index = 2 * o;
-    high->index = 2 * o + 1;
-  }
+// First and last byte + 1 that any rank accesses.
+static void operand_hull(const fsdp_program *program, const fsdp_operand *operand, int64_t *low,
+                         int64_t *high) {
+  int64_t base, end;
+  tensor_hull(program, operand->tensor, &base, &end);
+  fsdp_affine_bounds(&operand->offset, &program->mesh, low, high);
+  *low += base;
+  *high += base + operand->size_bytes;
+}
+
+static int append_ends(endpoint *ends, int count, int64_t low, int64_t high, int *low_place,
+                       int *high_place) {
+  ends[count] = (endpoint){low, low_place};
+  ends[count + 1] = (endpoint){high, high_place};
+  return count + 2;
+}
+
+// Sets the places of all ends. Returns their number; place 0 is the arena's beginning.
+static int set_places(endpoint *ends, int count) {
   const endpoint *sorted = sort_endpoints(ends, ends + count, count);
-  int *operand_ends[2] = {fsdp_alloc((size_t)program->operand_count * sizeof(int)),
-                          fsdp_alloc((size_t)program->operand_count * sizeof(int))};
-  int last = 0; // coordinate 0 is the arena's beginning
+  int last = 0;
   for (int i = 0; i < count; i++) {
     if (sorted[i].value != (i > 0 ? sorted[i - 1].value : 0)) last++;
-    operand_ends[sorted[i].index % 2][sorted[i].index / 2] = last;
+    *sorted[i].place = last;
   }
-  const int unique = last + 1;
-  in->operand_low = operand_ends[0];
-  in->operand_high = operand_ends[1];
+  return last + 1;
+}
+
+// Most operands access all of a tensor, so that few ends are to be sorted beside those of tensors.
+static void map_operands(inference *in) {
+  const fsdp_program *program = in->program;
+  const int operands = program->operand_count, tensors = program->tensor_count;
+  int *lows = fsdp_alloc((size_t)(operands + tensors) * sizeof *lows);
+  int *highs = fsdp_alloc((size_t)(operands + tensors) * sizeof *highs);
+  endpoint *ends = fsdp_alloc((size_t)(4 * (operands + tensors) + 1) * sizeof *ends);
+  int count = 0;
+  for (int t = 0; t < tensors; t++) {
+    int64_t low, high;
+    tensor_hull(program, t, &low, &high);
+    count = append_ends(ends, count, low, high, &lows[operands + t], &highs[operands + t]);
+  }
+  for (int o = 0; o < operands; o++) {
+    const fsdp_operand *operand = &program->operands[o];
+    int64_t low, high, first, end;
+    operand_hull(program, operand, &low, &high);
+    tensor_hull(program, operand->tensor, &first, &end);
+    lows[o] = NONE;
+    if (low != first || high != end) count = append_ends(ends, count, low, high, &lows[o], &highs[o]);
+  }
+  const int unique = set_places(ends, count);
+  for (int o = 0; o < operands; o++) {
+    if (lows[o] != NONE) continue;
+    lows[o] = lows[operands + program->operands[o].tensor];
+    highs[o] = highs[operands + program->operands[o].tensor];
+  }
+  in->operand_low = lows;
+  in->operand_high = highs;
   free(ends);
   in->starts = fsdp_alloc_zeroed((size_t)unique / 64 + 1, sizeof *in->starts);
   in->starts_upper = fsdp_alloc_zeroed((size_t)unique / 4096 + 1, sizeof *in->starts_upper);
@@ -222,8 +256,8 @@ static void begin_walk(inference *in) {
 
 // ---- Finding waits
 
-static void raise(int *event_index, int candidate) {
-  if (candidate > *event_index) *event_index = candidate;
+static int later(int event_index, int candidate) {
+  return candidate > event_index ? candidate : event_index;
 }
 
 // need[s]: the latest event of stream s that the instruction must come after.
@@ -237,9 +271,9 @@ static void find_needs(inference *in, const fsdp_instr *instr, int need[FSDP_STR
     split_at(in, high);
     for (int i = low; i < high; i = next_start(in, i, high)) {
       const access_state *state = &in->states[i];
-      if (state->writer >= 0) raise(&need[in->events[state->writer].stream], state->writer);
+      if (state->writer >= 0) need[state->writer_stream] = later(need[state->writer_stream], state->writer);
       if (!writes) continue;
-      for (int s = 0; s < FSDP_STREAM_COUNT; s++) raise(&need[s], state->readers[s]);
+      for (int s = 0; s < FSDP_STREAM_COUNT; s++) need[s] = later(need[s], state->readers[s]);
     }
   }
 }
@@ -255,6 +289,7 @@ static void record_accesses(inference *in, const fsdp_instr *instr, int index) {
     if (low == high || (in->program->operands[o].access & FSDP_WRITE) == 0) continue;
     clear_starts(in, low, high);
     in->states[low].writer = index;
+    in->states[low].writer_stream = (int)instr->stream;
     for (int s = 0; s < FSDP_STREAM_COUNT; s++) in->states[low].readers[s] = NONE;
   }
 }
@@ -267,17 +302,18 @@ static void join_waits(const inference *in, int position, int *clock) {
 }
 
 // Adds the waits that the needs require and nothing implies yet.
-static void add_missing(inference *in, int position, int *need, int *clock) {
+static void add_missing(inference *in, int position, const int *need, const int *clock) {
+  int missing[FSDP_STREAM_COUNT], count = 0; // events
   for (int s = 0; s < FSDP_STREAM_COUNT; s++)
-    if (need[s] >= 0 && covers(in, clock, need[s])) need[s] = NONE;
-  for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
-    bool implied = need[s] < 0;
-    for (int other = 0; other < FSDP_STREAM_COUNT && !implied; other++)
-      implied = other != s && need[other] >= 0 && covers(in, in->events[need[other]].clock, need[s]);
+    if (need[s] >= 0 && !covers(in, clock, need[s])) missing[count++] = need[s];
+  for (int m = 0; m < count; m++) {
+    bool implied = false;
+    for (int other = 0; other < count && !implied; other++)
+      implied = other != m && covers(in, in->events[missing[other]].clock, missing[m]);
     if (implied) continue;
     // An instruction accesses the same bytes in each of its runs, so only the most recent run matters.
-    int awaited = in->events[need[s]].position;
-    FSDP_CHECK(in->latest[awaited] == need[s], "position %d waits for an earlier run of %d", position,
+    int awaited = in->events[missing[m]].position;
+    FSDP_CHECK(in->latest[awaited] == missing[m], "position %d waits for an earlier run of %d", position,
                awaited);
     add_wait(in, position, awaited,
              touch_each_other(in->program, position, awaited) ? FSDP_WAIT_DATA : FSDP_WAIT_REUSE);
@@ -314,6 +350,7 @@ static void find_waits(inference *in) {
 static void mark_needed(inference *in, int position, int index, bool policy) {
   int *clock = in->events[index].clock;
   int own_clock[FSDP_STREAM_COUNT];
+  if (in->first_node[position] < 0) return;
   memcpy(own_clock, clock, sizeof own_clock);
   for (int n = in->first_node[position]; n >= 0; n = in->nodes[n].next) {
     int awaited = in->latest[in->nodes[n].position];

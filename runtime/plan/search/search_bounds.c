@@ -1,8 +1,10 @@
-// Lower bounds in closed form on the bytes and the time of every setting of a kind.
+// Lower bounds on the bytes and the time of every setting of a kind: in closed form, and from a few drafts.
+#include "runtime/base/check.h"
 #include "runtime/base/size.h"
 #include "runtime/plan/search/search_internal.h"
 
 #include <math.h>
+#include <string.h>
 
 // A model's FLOPs count a few parameters that no gemm multiplies (norms, learned positions).
 #define GEMM_SHARE 0.95
@@ -175,14 +177,47 @@ int64_t search_least_bytes(const fsdp_search_config *search, const search_space 
   return device;
 }
 
-int64_t search_value_bytes(const search_space *space, const fsdp_search_kind *kind, int64_t batch) {
-  const double sequences = (double)batch * (double)kind->batch_parts / fsdp_mesh_ranks(&kind->mesh);
-  return (int64_t)(sequences * space->value_bytes);
-}
-
 double search_links_left(const fsdp_search_config *search, const search_space *space) {
   const int64_t layers = fsdp_max_i64(0, search->base.model.num_layers - 2);
   return (double)(layers * space->layer_params) / (double)space->params;
+}
+
+// ---- From drafts
+
+// Whether an axis has as many ranks in both meshes, in groups that lie alike on nodes.
+static bool lies_alike(const fsdp_mesh *a, const fsdp_mesh *b, const char *axis, int ranks_per_node) {
+  const fsdp_profile_group x = fsdp_profile_group_of(a, fsdp_mesh_axes(a, axis), ranks_per_node);
+  const fsdp_profile_group y = fsdp_profile_group_of(b, fsdp_mesh_axes(b, axis), ranks_per_node);
+  return x.ranks == y.ranks && x.ranks_per_node == y.ranks_per_node && x.groups == y.groups;
+}
+
+// Rules may cut anything over any axis.
+static bool is_alike(const fsdp_search_config *search, const search_floor *floor,
+                     const fsdp_search_kind *kind) {
+  const bool rules = search->base.sharding || search->base.op_strategies;
+  if (rules) return memcmp(&floor->mesh, &kind->mesh, sizeof kind->mesh) == 0;
+  return lies_alike(&floor->mesh, &kind->mesh, FSDP_AXIS_TENSOR, search->ranks_per_node) &&
+         lies_alike(&floor->mesh, &kind->mesh, FSDP_AXIS_CONTEXT, search->ranks_per_node) &&
+         lies_alike(&floor->mesh, &kind->mesh, FSDP_AXIS_EXPERT, search->ranks_per_node) &&
+         floor->batch_parts == kind->batch_parts && floor->sequence_parallel == kind->sequence_parallel;
+}
+
+const search_floor *search_floor_of(const fsdp_search_config *search, const search_space *space,
+                                    const fsdp_search_kind *kind, search_floors *floors,
+                                    fsdp_evaluator *evaluator) {
+  for (int i = 0; i < floors->count; i++)
+    if (is_alike(search, &floors->items[i], kind)) return &floors->items[i];
+  floors->items = fsdp_realloc(floors->items, (size_t)(floors->count + 1) * sizeof *floors->items);
+  search_floor *floor = &floors->items[floors->count++];
+  *floor = (search_floor){
+      .mesh = kind->mesh, .sequence_parallel = kind->sequence_parallel, .batch_parts = kind->batch_parts};
+  fsdp_plan_config config = search_first_config(search, space, kind);
+  for (; search_next_batch(search, evaluator, space, kind, floor->count, &config); floor->count++) {
+    fsdp_evaluation e;
+    if (!fsdp_evaluate(evaluator, &config, FSDP_EVALUATE_FEW, &e)) continue;
+    floor->batches[floor->count] = (search_batch_floor){e.layers_s, e.axes_node_s, e.axes_network_s};
+  }
+  return floor;
 }
 
 // ---- Limits, and what bounds a step

@@ -128,6 +128,23 @@ fsdp_search_kind *search_kinds_create(const fsdp_search_config *search, const se
 bool search_batch(const fsdp_search_config *search, const fsdp_search_kind *kind, int index, int64_t *batch,
                   int *micro_batches);
 
+static inline fsdp_accumulate search_usual_accumulation(fsdp_strategy strategy) {
+  return strategy == FSDP_ZERO1 ? FSDP_ACCUMULATE_LOCAL : FSDP_ACCUMULATE_REDUCE;
+}
+
+// The least bytes on the device of a rank's part of a layer's largest value, of `batch` sequences.
+int64_t search_value_bytes(const search_space *space, const fsdp_search_kind *kind, int64_t batch);
+
+// What a kind is tried with first, but for its micro-batch.
+fsdp_plan_config search_first_config(const fsdp_search_config *search, const search_space *space,
+                                     const fsdp_search_kind *kind);
+
+// The micro-batch `index` of a kind. False after the last, and if a single value that a layer makes of it is
+// above the limits; the first is there in any case, so that the least that a kind needs is known.
+bool search_next_batch(const fsdp_search_config *search, const fsdp_evaluator *evaluator,
+                       const search_space *space, const fsdp_search_kind *kind, int index,
+                       fsdp_plan_config *config);
+
 // ---- Bounds (search_bounds.c)
 
 // Lower bounds on the time of all layers with one micro-batch under any strategy: the longest path of
@@ -162,19 +179,18 @@ double search_batch_least_s(const fsdp_search_config *search, const search_space
 int64_t search_least_bytes(const fsdp_search_config *search, const search_space *space,
                            const fsdp_search_kind *kind, fsdp_space *where);
 
-// The least bytes on the device of a rank's part of a layer's largest value, of `batch` sequences.
-int64_t search_value_bytes(const search_space *space, const fsdp_search_kind *kind, int64_t batch);
-
 // Lower bound on the busiest link's traffic when units are smaller than a layer or up to two are prefetched,
 // as a fraction of `links_s`: at most one layer, and the root unit, stay gathered between their forward and
 // their backward.
 double search_links_left(const fsdp_search_config *search, const search_space *space);
 
-// ---- Settings of a kind (search_kind.c)
+// The bounds that all kinds with this one's tensor, context and expert share, from drafts of the first.
+// Valid until the next call.
+const search_floor *search_floor_of(const fsdp_search_config *search, const search_space *space,
+                                    const fsdp_search_kind *kind, search_floors *floors,
+                                    fsdp_evaluator *evaluator);
 
-static inline fsdp_accumulate search_usual_accumulation(fsdp_strategy strategy) {
-  return strategy == FSDP_ZERO1 ? FSDP_ACCUMULATE_LOCAL : FSDP_ACCUMULATE_REDUCE;
-}
+// ---- Settings of a kind (search_kind.c)
 
 // The memory that a chain's sets save and the work that they cost, compared with keeping everything. Both
 // depend on what one rank computes and hardly on the rest, so they are estimated once and show which sets are
@@ -209,12 +225,6 @@ typedef struct search_best {
 
 // Puts a setting where it belongs, unless it is there or is slower than as many of its sort as there may be.
 void search_best_insert(search_best *best, const search_setting *setting);
-
-// The bounds that all kinds with this one's tensor, context and expert share, from drafts of the first.
-// Valid until the next call.
-const search_floor *search_floor_of(const fsdp_search_config *search, const search_space *space,
-                                    const fsdp_search_kind *kind, search_floors *floors,
-                                    fsdp_evaluator *evaluator);
 
 // The fastest settings of a kind; those whose work takes `cut_s` or longer are left out. Every micro-batch is
 // tried with the first wrap, accumulation and prefetch, and all others of these with the best of them, or

@@ -457,73 +457,11 @@ static void try_variants(walk *w, const batch_choice *choice, const fsdp_plan_co
   }
 }
 
-static fsdp_plan_config first_config(const fsdp_search_config *search, const search_space *space,
-                                     const fsdp_search_kind *kind) {
-  fsdp_plan_config config = search->base;
-  config.mesh = kind->mesh;
-  config.strategy = kind->strategy;
-  config.cpu_offload = kind->cpu_offload;
-  config.sequence_parallel = kind->sequence_parallel;
-  search_units_set(&config, &space->units[0]);
-  if (!search->fixed[FSDP_SEARCH_PREFETCH]) config.prefetch = 1;
-  if (!search->fixed[FSDP_SEARCH_ACCUMULATE]) config.accumulate = search_usual_accumulation(config.strategy);
-  return config;
-}
-
-// The micro-batch `index` of a kind. False after the last, and if a single value that a layer makes of it is
-// above the limits; the first is there in any case, so that the least that a kind needs is known.
-static bool next_batch(const fsdp_search_config *search, const fsdp_evaluator *evaluator,
-                       const search_space *space, const fsdp_search_kind *kind, int index,
-                       fsdp_plan_config *config) {
-  int64_t bytes[FSDP_SPACE_COUNT] = {0};
-  if (index >= SEARCH_BATCHES_MAX ||
-      !search_batch(search, kind, index, &config->batch, &config->micro_batches))
-    return false;
-  bytes[FSDP_SPACE_DEVICE] = search_value_bytes(space, kind, config->batch);
-  return index == 0 || fsdp_excess_of(&evaluator->allowed, bytes, NULL) == 0;
-}
-
-// Whether an axis has as many ranks in both meshes, in groups that lie alike on nodes.
-static bool lies_alike(const fsdp_mesh *a, const fsdp_mesh *b, const char *axis, int ranks_per_node) {
-  const fsdp_profile_group x = fsdp_profile_group_of(a, fsdp_mesh_axes(a, axis), ranks_per_node);
-  const fsdp_profile_group y = fsdp_profile_group_of(b, fsdp_mesh_axes(b, axis), ranks_per_node);
-  return x.ranks == y.ranks && x.ranks_per_node == y.ranks_per_node && x.groups == y.groups;
-}
-
-// Rules may cut anything over any axis.
-static bool is_alike(const fsdp_search_config *search, const search_floor *floor,
-                     const fsdp_search_kind *kind) {
-  const bool rules = search->base.sharding || search->base.op_strategies;
-  if (rules) return memcmp(&floor->mesh, &kind->mesh, sizeof kind->mesh) == 0;
-  return lies_alike(&floor->mesh, &kind->mesh, FSDP_AXIS_TENSOR, search->ranks_per_node) &&
-         lies_alike(&floor->mesh, &kind->mesh, FSDP_AXIS_CONTEXT, search->ranks_per_node) &&
-         lies_alike(&floor->mesh, &kind->mesh, FSDP_AXIS_EXPERT, search->ranks_per_node) &&
-         floor->batch_parts == kind->batch_parts && floor->sequence_parallel == kind->sequence_parallel;
-}
-
-const search_floor *search_floor_of(const fsdp_search_config *search, const search_space *space,
-                                    const fsdp_search_kind *kind, search_floors *floors,
-                                    fsdp_evaluator *evaluator) {
-  for (int i = 0; i < floors->count; i++)
-    if (is_alike(search, &floors->items[i], kind)) return &floors->items[i];
-  floors->items = fsdp_realloc(floors->items, (size_t)(floors->count + 1) * sizeof *floors->items);
-  search_floor *floor = &floors->items[floors->count++];
-  *floor = (search_floor){
-      .mesh = kind->mesh, .sequence_parallel = kind->sequence_parallel, .batch_parts = kind->batch_parts};
-  fsdp_plan_config config = first_config(search, space, kind);
-  for (; next_batch(search, evaluator, space, kind, floor->count, &config); floor->count++) {
-    fsdp_evaluation e;
-    if (!fsdp_evaluate(evaluator, &config, FSDP_EVALUATE_FEW, &e)) continue;
-    floor->batches[floor->count] = (search_batch_floor){e.layers_s, e.axes_node_s, e.axes_network_s};
-  }
-  return floor;
-}
-
 // The micro-batches that make the global batch, the fastest first, but for those that bounds leave out. The
 // first is there in any case.
 static int list_batches(walk *w, fsdp_plan_config config, batch_choice choices[SEARCH_BATCHES_MAX]) {
   int count = 0;
-  for (int i = 0; next_batch(w->search, w->evaluator, w->space, w->kind, i, &config); i++) {
+  for (int i = 0; search_next_batch(w->search, w->evaluator, w->space, w->kind, i, &config); i++) {
     const double least_s = search_batch_least_s(w->search, w->space, w->kind, config.micro_batches,
                                                 i < w->floor->count ? &w->floor->batches[i] : NULL);
     batch_choice choice = {.batch = config.batch, .micro_batches = config.micro_batches};
@@ -568,7 +506,7 @@ void search_kind_settings(const fsdp_search_config *search, const search_space *
   walk w = {search, space, 0, space->usual_count, kind, floor, cut_s, deltas, evaluator, best};
   batch_choice choices[SEARCH_BATCHES_MAX];
   memset(best, 0, sizeof *best);
-  const fsdp_plan_config config = first_config(search, space, kind);
+  const fsdp_plan_config config = search_first_config(search, space, kind);
   const int count = list_batches(&w, config, choices);
   fsdp_plan_config first = config;
   for (int i = 0; i < count; i++) {

@@ -174,6 +174,35 @@ bool search_batch(const fsdp_search_config *search, const fsdp_search_kind *kind
   return false;
 }
 
+fsdp_plan_config search_first_config(const fsdp_search_config *search, const search_space *space,
+                                     const fsdp_search_kind *kind) {
+  fsdp_plan_config config = search->base;
+  config.mesh = kind->mesh;
+  config.strategy = kind->strategy;
+  config.cpu_offload = kind->cpu_offload;
+  config.sequence_parallel = kind->sequence_parallel;
+  search_units_set(&config, &space->units[0]);
+  if (!search->fixed[FSDP_SEARCH_PREFETCH]) config.prefetch = 1;
+  if (!search->fixed[FSDP_SEARCH_ACCUMULATE]) config.accumulate = search_usual_accumulation(config.strategy);
+  return config;
+}
+
+int64_t search_value_bytes(const search_space *space, const fsdp_search_kind *kind, int64_t batch) {
+  const double sequences = (double)batch * (double)kind->batch_parts / fsdp_mesh_ranks(&kind->mesh);
+  return (int64_t)(sequences * space->value_bytes);
+}
+
+bool search_next_batch(const fsdp_search_config *search, const fsdp_evaluator *evaluator,
+                       const search_space *space, const fsdp_search_kind *kind, int index,
+                       fsdp_plan_config *config) {
+  int64_t bytes[FSDP_SPACE_COUNT] = {0};
+  if (index >= SEARCH_BATCHES_MAX ||
+      !search_batch(search, kind, index, &config->batch, &config->micro_batches))
+    return false;
+  bytes[FSDP_SPACE_DEVICE] = search_value_bytes(space, kind, config->batch);
+  return index == 0 || fsdp_excess_of(&evaluator->allowed, bytes, NULL) == 0;
+}
+
 // ---- Kinds
 
 typedef struct kind_list {
