@@ -1,6 +1,7 @@
 #include "runtime/plan/price/exposure.h"
 
 #include "runtime/base/check.h"
+#include "runtime/plan/price/extremes.h"
 
 #include <math.h>
 #include <string.h>
@@ -134,7 +135,8 @@ static void explain_gap(const walker *walk, double begin_s, double end_s, issued
   issued cause;
   fsdp_instr_time time;
   while (end_s > begin_s && latest_cause(walk, which, begin_s, &cause, &time)) {
-    double until_s = fmin(time.end_s, end_s), from_s = fmax(fmin(time.begin_s, end_s), begin_s);
+    double until_s = fsdp_lesser(time.end_s, end_s);
+    double from_s = fsdp_greater(fsdp_lesser(time.begin_s, end_s), begin_s);
     walk->exposure->other_s += end_s - until_s;
     add_part(walk, cause, from_s, until_s);
     end_s = from_s;
@@ -163,18 +165,25 @@ static bool last_work_end(const fsdp_exposure_meter *meter, const fsdp_instr_tim
 static double first_begin(const fsdp_exposure_meter *meter, const fsdp_instr_time *times) {
   double begin_s = INFINITY;
   for (int64_t k = 0; k < meter->order->count; k++)
-    if (times[k].end_s >= times[k].begin_s) begin_s = fmin(begin_s, times[k].begin_s);
+    if (times[k].end_s >= times[k].begin_s) begin_s = fsdp_lesser(begin_s, times[k].begin_s);
   return begin_s;
 }
 
-// The next work of one work stream, from *cursor (a count over all three steps) on; false at the end.
-static bool next_work(const walker *walk, int w, int64_t *cursor, issued *which) {
+// A work stream's next work: an index of its list, in steps[slot].
+typedef struct cursor {
+  int slot;
+  int64_t index;
+} cursor;
+
+// The first recorded work from the cursor on, which is left there; false at the end of the three steps.
+static bool next_work(const walker *walk, int w, cursor *at, issued *which) {
   const fsdp_exposure_meter *meter = walk->meter;
-  int64_t count = meter->work_count[w];
-  for (; *cursor < 3 * count; ++*cursor) {
-    *which = (issued){(int)(*cursor / count), meter->work[w][*cursor % count]};
-    fsdp_instr_time time = time_of(walk, *which);
-    if (time.end_s >= time.begin_s) return true;
+  for (; at->slot < 3; at->slot++, at->index = 0) {
+    const fsdp_instr_time *step = walk->steps[at->slot];
+    for (; step && at->index < meter->work_count[w]; at->index++) {
+      *which = (issued){at->slot, meter->work[w][at->index]};
+      if (step[which->issue].end_s >= step[which->issue].begin_s) return true;
+    }
   }
   return false;
 }
@@ -182,26 +191,26 @@ static bool next_work(const walker *walk, int w, int64_t *cursor, issued *which)
 // Walks the work of both streams in the order of begin; on each stream that is the order of issue.
 static void walk_gaps(const walker *walk) {
   fsdp_exposure *exposure = walk->exposure;
-  int64_t cursor[WORK_STREAMS] = {0};
+  cursor next[WORK_STREAMS] = {{0, 0}};
   double covered_s = exposure->begin_s;
   while (covered_s < exposure->end_s) {
     issued earliest = {-1, 0};
     int from = -1;
     for (int w = 0; w < WORK_STREAMS; w++) {
       issued which;
-      if (!next_work(walk, w, &cursor[w], &which)) continue;
+      if (!next_work(walk, w, &next[w], &which)) continue;
       if (from >= 0 && time_of(walk, which).begin_s >= time_of(walk, earliest).begin_s) continue;
       earliest = which;
       from = w;
     }
     if (from < 0) break;
     fsdp_instr_time time = time_of(walk, earliest);
-    double until_s = fmin(time.begin_s, exposure->end_s);
+    double until_s = fsdp_lesser(time.begin_s, exposure->end_s);
     if (until_s > covered_s) explain_gap(walk, covered_s, until_s, earliest);
-    double end_s = fmin(time.end_s, exposure->end_s), begin_s = fmax(until_s, covered_s);
+    double end_s = fsdp_lesser(time.end_s, exposure->end_s), begin_s = fsdp_greater(until_s, covered_s);
     if (end_s > begin_s) exposure->work_s += end_s - begin_s;
-    covered_s = fmax(covered_s, time.end_s);
-    cursor[from]++;
+    covered_s = fsdp_greater(covered_s, time.end_s);
+    next[from].index++;
   }
 }
 
