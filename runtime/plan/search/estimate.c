@@ -60,40 +60,46 @@ static int place_of(int layer, int layers, int front, bool passed) {
   return layer < front ? 2 + layer : 2 + front + (layers - 1 - layer);
 }
 
-static void note(peaks *p, const int64_t *live, fsdp_space space, int index) {
-  int64_t sum = 0;
-  for (int c = 0; c < FSDP_CATEGORY_COUNT; c++) sum += live[c];
-  p->bytes[space][index] = fsdp_max_i64(p->bytes[space][index], sum);
+// Bytes live at every position, of all categories together.
+static int64_t *live_bytes(const fsdp_program *program, fsdp_space space) {
+  int64_t *live = fsdp_alloc_zeroed((size_t)program->instr_count + 1, sizeof *live);
+  for (int t = 0; t < program->tensor_count; t++) {
+    const fsdp_tensor *tensor = &program->tensors[t];
+    if (tensor->space != space || tensor->end < tensor->begin) continue;
+    live[tensor->begin] += tensor->bytes;
+    live[tensor->end + 1] -= tensor->bytes;
+  }
+  for (int i = 1; i < program->instr_count; i++) live[i] += live[i - 1];
+  return live;
 }
 
 // `front` layers are counted from the model's beginning, the others from its end.
 static void find_peaks(const fsdp_plan *plan, int layers, int front, peaks *p) {
   const fsdp_program *program = plan->program;
   int *layer_of = layers_of_modules(plan->graph);
-  int64_t *live = fsdp_alloc((size_t)program->instr_count * FSDP_CATEGORY_COUNT * sizeof *live);
+  int64_t *live[FSDP_SPACE_COUNT];
   memset(p, 0, sizeof *p);
-  for (int space = 0; space < FSDP_SPACE_COUNT; space++) {
-    fsdp_memory_timeline(program, (fsdp_space)space, live);
-    for (int s = 0; s < program->section_count; s++) {
-      const fsdp_section *section = &program->sections[s];
-      if (section->kind >= FSDP_SECTION_EVALUATION) continue;
-      const int turn = fsdp_program_backward_begin(program, section);
-      bool passed = false;
-      int layer = -1;
-      for (int i = section->begin; i < section->end; i++) {
-        const fsdp_instr *instr = &program->instrs[i];
-        if (i == turn) passed = false, layer = -1;
-        if (instr->kind == FSDP_INSTR_OP && instr->stream == FSDP_STREAM_COMPUTE)
-          layer = layer_at(plan, layer_of, instr);
-        passed |= layer >= 0;
-        const int place = place_of(layer, layers, front, passed);
-        if (place >= PLACES_MAX) continue;
-        note(p, live + (int64_t)i * FSDP_CATEGORY_COUNT, (fsdp_space)space,
-             ((int)section->kind * 2 + (i >= turn)) * PLACES_MAX + place);
-      }
+  for (int space = 0; space < FSDP_SPACE_COUNT; space++) live[space] = live_bytes(program, (fsdp_space)space);
+  for (int s = 0; s < program->section_count; s++) {
+    const fsdp_section *section = &program->sections[s];
+    if (section->kind >= FSDP_SECTION_EVALUATION) continue;
+    const int turn = fsdp_program_backward_begin(program, section);
+    bool passed = false;
+    int layer = -1;
+    for (int i = section->begin; i < section->end; i++) {
+      const fsdp_instr *instr = &program->instrs[i];
+      if (i == turn) passed = false, layer = -1;
+      if (instr->kind == FSDP_INSTR_OP && instr->stream == FSDP_STREAM_COMPUTE)
+        layer = layer_at(plan, layer_of, instr);
+      passed |= layer >= 0;
+      const int place = place_of(layer, layers, front, passed);
+      if (place >= PLACES_MAX) continue;
+      const int index = ((int)section->kind * 2 + (i >= turn)) * PLACES_MAX + place;
+      for (int space = 0; space < FSDP_SPACE_COUNT; space++)
+        p->bytes[space][index] = fsdp_max_i64(p->bytes[space][index], live[space][i]);
     }
   }
-  free(live);
+  for (int space = 0; space < FSDP_SPACE_COUNT; space++) free(live[space]);
   free(layer_of);
 }
 
@@ -143,6 +149,7 @@ static double least_seconds(const fsdp_pricing *pricing, const fsdp_simulation *
     wider += fmax(0, 1 - narrow / (double)fsdp_dtype_bytes(operands[o].dtype)) * bytes;
   }
   if (!fsdp_op_makes_gemms(instr->op)) return seconds * (1 - (added + wider) / all);
+  if (added <= 0) return seconds;
   return fmax(0, seconds - fsdp_profile_added_s(pricing->profile, pricing->ranks_per_node, instr->op, added));
 }
 
@@ -155,34 +162,48 @@ static void add_seconds(const fsdp_pricing *pricing, const fsdp_simulation *simu
   const fsdp_plan *plan = pricing->plan;
   for (int i = begin; i < end; i++) {
     const fsdp_instr *instr = &plan->program->instrs[i];
-    const fsdp_price price = *fsdp_simulation_price_of(simulation, i);
+    const fsdp_price *price = fsdp_simulation_price_of(simulation, i);
     const bool updates = instr->kind == FSDP_INSTR_OP && instr->op == plan->optimizer->update;
     if (instr->stream == FSDP_STREAM_HOST && updates) sum->update_s += least_seconds(pricing, simulation, i);
-    for (int r = 0; r < FSDP_RESOURCE_COUNT; r++) sum->resource_s[r] += price.seconds * price.share[r];
+    for (int r = 0; r < FSDP_RESOURCE_COUNT; r++) sum->resource_s[r] += price->seconds * price->share[r];
     if (instr->stream == FSDP_STREAM_COMPUTE || !is_of_layers(instr->stream)) continue;
-    for (int r = 0; r < FSDP_RESOURCE_COUNT; r++) sum->axes_s[r] += price.seconds * price.share[r];
+    for (int r = 0; r < FSDP_RESOURCE_COUNT; r++) sum->axes_s[r] += price->seconds * price->share[r];
   }
 }
 
-// The longest path from the beginning of [begin, end) to the end of its last computation, over computation
-// and the collectives of `tensor` and `context`; of `layers`, without what units do to weights and gradients.
-// Nothing is under way at the beginning. `ends`: scratch, by position.
-static double find_path(const fsdp_pricing *pricing, const fsdp_simulation *simulation, int begin, int end,
-                        bool layers, double *ends) {
+// Ends of paths: of all, and without what units do to weights and gradients.
+typedef struct path {
+  double all_s, layers_s;
+} path;
+
+static inline void begin_after(double *begin_s, double end_s) {
+  if (end_s > *begin_s) *begin_s = end_s;
+}
+
+// The longest paths from the beginning of [begin, end) to the end of its last computation, over computation
+// and the collectives of `tensor` and `context`. Nothing is under way at the beginning. `ends`: scratch, by
+// position.
+static path find_path(const fsdp_pricing *pricing, const fsdp_simulation *simulation, int begin, int end,
+                      path *ends) {
   const fsdp_program *program = pricing->plan->program;
-  double free_s[FSDP_STREAM_COUNT] = {0};
+  path last[FSDP_STREAM_COUNT] = {{0, 0}};
   for (int i = begin; i < end; i++) {
     const fsdp_instr *instr = &program->instrs[i];
-    const fsdp_stream stream = instr->stream;
-    ends[i] = 0;
-    if (!is_of_layers(stream) || (layers && stream == FSDP_STREAM_COMPUTE && instr->module < 0)) continue;
+    ends[i] = (path){0, 0};
+    if (!is_of_layers(instr->stream)) continue;
+    const bool of_layers = instr->stream != FSDP_STREAM_COMPUTE || instr->module >= 0;
+    path *at = &last[instr->stream];
     for (int w = 0; w < instr->wait_count; w++) {
       const int awaited = program->waits[instr->first_wait + w].position;
-      if (awaited >= begin && awaited < i) free_s[stream] = fmax(free_s[stream], ends[awaited]);
+      if (awaited < begin || awaited >= i) continue;
+      begin_after(&at->all_s, ends[awaited].all_s);
+      if (of_layers) begin_after(&at->layers_s, ends[awaited].layers_s);
     }
-    ends[i] = free_s[stream] += least_seconds(pricing, simulation, i);
+    const double seconds = least_seconds(pricing, simulation, i);
+    ends[i].all_s = at->all_s += seconds;
+    if (of_layers) ends[i].layers_s = at->layers_s += seconds;
   }
-  return free_s[FSDP_STREAM_COMPUTE];
+  return last[FSDP_STREAM_COMPUTE];
 }
 
 // What a step takes at least. With clipping, updates on the host start after the last backward, and all
@@ -191,7 +212,7 @@ static void find_floors(const fsdp_pricing *pricing, const fsdp_simulation *simu
   const fsdp_plan *plan = pricing->plan;
   const fsdp_program *program = plan->program;
   int *order = fsdp_alloc((size_t)(program->micro_batches + 1) * sizeof *order);
-  double *ends = fsdp_alloc((size_t)program->instr_count * sizeof *ends);
+  path *ends = fsdp_alloc((size_t)program->instr_count * sizeof *ends);
   const int runs = fsdp_program_step_order(program, order);
   load section[FSDP_MAX_SECTIONS] = {{0}}, sum = {0};
   double forward_s = 0;
@@ -200,11 +221,11 @@ static void find_floors(const fsdp_pricing *pricing, const fsdp_simulation *simu
     if (at->kind >= FSDP_SECTION_EVALUATION) continue;
     const int turn = fsdp_program_backward_begin(program, at);
     add_seconds(pricing, simulation, at->begin, at->end, &section[s]);
-    const double first = find_path(pricing, simulation, at->begin, turn, false, ends);
-    section[s].path_s = first + find_path(pricing, simulation, turn, at->end, false, ends);
-    section[s].layers_s = find_path(pricing, simulation, at->begin, turn, true, ends) +
-                          find_path(pricing, simulation, turn, at->end, true, ends);
-    if (s == order[0]) forward_s = first;
+    const path first = find_path(pricing, simulation, at->begin, turn, ends);
+    const path second = find_path(pricing, simulation, turn, at->end, ends);
+    section[s].path_s = first.all_s + second.all_s;
+    section[s].layers_s = first.layers_s + second.layers_s;
+    if (s == order[0]) forward_s = first.all_s;
   }
   for (int i = 0; i < runs; i++) {
     const load *run = &section[order[i]];
