@@ -273,6 +273,23 @@ static double shape_efficiency(const fsdp_device_profile *profile, double m, dou
   return profile->tiles ? tile_efficiency(profile, m, n, k) : 1;
 }
 
+// The logarithm of the rate of the profile's product `index`, divided by what its shape leaves of the device.
+// Every price of a product asks it of all of them, so answers are kept, with all that they depend on.
+static double whole_rate_log(const fsdp_device_profile *profile, int index) {
+  enum { KEPT = 64, NO_TILES = -1 };
+  static _Thread_local struct { double asked[5], answer; } kept[KEPT];
+  const fsdp_profile_product *point = &profile->products[index];
+  const double m = (double)point->m, n = (double)point->n, k = (double)point->k;
+  const double processors = profile->tiles ? profile->processors : NO_TILES;
+  const double asked[5] = {m, n, k, processors, point->flops_per_s};
+  const int at = index % KEPT;
+  if (memcmp(kept[at].asked, asked, sizeof asked) != 0) {
+    memcpy(kept[at].asked, asked, sizeof asked);
+    kept[at].answer = log(point->flops_per_s / shape_efficiency(profile, m, n, k));
+  }
+  return kept[at].answer;
+}
+
 // The rate at a shape, from the measured ones nearest to it: their mean in logarithms, weighted by the
 // inverse square of the distance in log (m, n, k). Each point's rate is first divided by what its own shape
 // leaves of the device.
@@ -288,10 +305,8 @@ static double product_rate(const fsdp_device_profile *profile, int scope, fsdp_d
     const double dk = log((double)point->k / (double)product->k);
     const double distance = dm * dm + dn * dn + dk * dk;
     const double weight = 1 / pow(distance + 1e-3, 2);
-    const double whole =
-        point->flops_per_s / shape_efficiency(profile, (double)point->m, (double)point->n, (double)point->k);
     weights += weight;
-    sum += weight * log(whole);
+    sum += weight * whole_rate_log(profile, i);
   }
   return weights > 0 ? exp(sum / weights) : 0;
 }
