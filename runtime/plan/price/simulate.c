@@ -1,27 +1,42 @@
 #include "runtime/plan/price/simulate.h"
 
 #include "runtime/base/check.h"
+#include "runtime/plan/price/extremes.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 // Micro-batches of a step that are run if it has more.
 enum { MICRO_BATCHES_RUN = 4 };
 
+// The price of instructions that are alike.
+typedef struct priced {
+  fsdp_price price;
+  int position; // of the first of them
+  int next;     // with the same hash; 0: none
+} priced;
+
 struct fsdp_simulation {
   const fsdp_pricing *pricing;
-  fsdp_price *prices; // by position
+  priced *prices; // the first is that of no part of a step
+  int price_count;
+  int *price_of; // by position: an index of prices
 };
 
-// None is a NaN; fmin and fmax, which allow for that, are calls.
-static inline double lesser(double a, double b) {
-  return a < b ? a : b;
+// A set of streams: bit s is that of stream s.
+typedef unsigned stream_set;
+_Static_assert(FSDP_STREAM_COUNT <= 32, "a bit for each stream");
+
+static inline stream_set set_of(int stream) {
+  return 1u << stream;
 }
 
-static inline double greater(double a, double b) {
-  return a > b ? a : b;
+// Removes the first stream of a set that has one.
+static inline int take_first(stream_set *set) {
+  const int first = __builtin_ctz(*set);
+  *set &= *set - 1;
+  return first;
 }
 
 // An issue that another waits for.
@@ -34,12 +49,14 @@ typedef struct awaited {
 typedef struct simulator {
   const fsdp_simulation *simulation;
   fsdp_program program; // a copy of the plan's, with its own number of micro-batches
-  fsdp_issue_order *order;
-  int64_t *first_awaited; // by place, one more at the end
+  fsdp_exposure_meter *meter;
+  const fsdp_issue_order *order; // the meter's
+  int64_t *first_awaited;        // by place, one more at the end
   awaited *awaits;
   int64_t *places[FSDP_STREAM_COUNT]; // of each stream, in order
   int64_t stream_count[FSDP_STREAM_COUNT];
-  int64_t publish; // place of the last PUBLISH, or -1
+  int64_t publish;     // place of the last PUBLISH, or -1
+  stream_set *waiting; // by place: streams whose instruction waits for its end
   fsdp_instr_time *times[FSDP_SIMULATED_STEPS];
 } simulator;
 
@@ -48,33 +65,34 @@ typedef struct lane {
   int step;                // of the instruction that runs or comes next; FSDP_SIMULATED_STEPS: none is left
   int64_t next, place;     // the instruction in the stream's list, and its place
   const fsdp_price *price; // of it
-  bool running;
-  double remaining; // seconds alone
-  int64_t awaits;   // the first of its awaits that had not ended; -1: the PUBLISH of the step before
-  double known_s;   // when what ended lets it begin
-  double ready_s;   // when it may begin; INFINITY: it waits for what has not ended
+  double remaining;        // seconds alone
+  int64_t awaits;          // the first of its awaits that had not ended; -1: the PUBLISH of the step before
+  double ready_s;          // when it may begin, by what has ended
   double speed;
 } lane;
 
+typedef struct lanes {
+  lane of[FSDP_STREAM_COUNT];
+  stream_set running;
+  stream_set ready;   // ready_s is known
+  stream_set unknown; // ready_s may be
+} lanes;
+
 // ---- Prices
 
-// Positions of instructions that were priced, by a hash of what a price depends on. Layers repeat, and with
-// them nearly every price.
-enum { PRICED = 1024 };
+enum { HASHES = 1024 };
 
-typedef struct priced {
-  int positions[PRICED]; // -1: free
-} priced;
-
-static uint64_t hash_of_price(const fsdp_program *program, const fsdp_instr *instr) {
+// Of most that a price depends on: attributes seldom differ where the rest does not. Multiplicative, by the
+// golden ratio's 64 bits (Knuth, The Art of Computer Programming 6.4), so the high bits count.
+static int hash_of_price(const fsdp_program *program, const fsdp_instr *instr) {
+  const uint64_t ratio = 0x9e3779b97f4a7c15;
   const fsdp_operand *operands = &program->operands[instr->first_operand];
-  uint64_t hash = XXH3_64bits_withSeed(&instr->attrs, sizeof instr->attrs,
-                                       (uint64_t)instr->kind << 48 | (uint64_t)instr->op << 32 |
-                                           (uint64_t)instr->stream << 16 | (uint64_t)(instr->comm + 1));
+  uint64_t hash = (uint64_t)instr->kind << 48 | (uint64_t)instr->op << 32 | (uint64_t)instr->stream << 16 |
+                  (uint64_t)(instr->comm + 1);
   for (int o = 0; o < instr->operand_count; o++)
-    hash = XXH3_64bits_withSeed(&operands[o].size_bytes, sizeof operands[o].size_bytes,
-                                hash + (uint64_t)operands[o].access * 16 + (uint64_t)operands[o].dtype);
-  return hash;
+    hash = hash * ratio + (uint64_t)operands[o].size_bytes * 64 + (uint64_t)operands[o].access * 16 +
+           (uint64_t)operands[o].dtype;
+  return (int)((hash * ratio >> 32) % HASHES);
 }
 
 // Whether both have one price: it depends neither on places nor on tensors but for their sizes.
@@ -90,28 +108,34 @@ static bool are_priced_alike(const fsdp_program *program, const fsdp_instr *a, c
   return true;
 }
 
-// As fsdp_price_of; a price whose place is taken by another one is asked again.
-static fsdp_price price_once(fsdp_simulation *simulation, priced *known, int position) {
+// The index of an instruction's price, which is asked if none is alike: layers repeat, and with them nearly
+// every price. `first`: by hash, 0: none.
+static int find_price(fsdp_simulation *simulation, int first[HASHES], int position) {
   const fsdp_program *program = simulation->pricing->plan->program;
   const fsdp_instr *instr = &program->instrs[position];
-  int *place = &known->positions[hash_of_price(program, instr) % PRICED];
-  if (*place >= 0 && are_priced_alike(program, &program->instrs[*place], instr))
-    return simulation->prices[*place];
-  *place = position;
-  return fsdp_price_of(simulation->pricing, position);
+  int *head = &first[hash_of_price(program, instr)], found = *head;
+  while (found && !are_priced_alike(program, &program->instrs[simulation->prices[found].position], instr))
+    found = simulation->prices[found].next;
+  if (found) return found;
+  found = simulation->price_count++;
+  simulation->prices[found] = (priced){fsdp_price_of(simulation->pricing, position), position, *head};
+  return *head = found;
 }
 
 fsdp_simulation *fsdp_simulation_create(const fsdp_pricing *pricing) {
   const fsdp_program *program = pricing->plan->program;
+  const size_t count = (size_t)program->instr_count + 1;
   fsdp_simulation *simulation = fsdp_alloc_zeroed(1, sizeof *simulation);
-  priced known;
-  memset(known.positions, -1, sizeof known.positions);
+  int first[HASHES] = {0};
   simulation->pricing = pricing;
-  simulation->prices = fsdp_alloc_zeroed((size_t)program->instr_count + 1, sizeof *simulation->prices);
+  simulation->prices = fsdp_alloc(count * sizeof *simulation->prices);
+  simulation->prices[0] = (priced){.position = -1};
+  simulation->price_count = 1;
+  simulation->price_of = fsdp_alloc_zeroed(count, sizeof *simulation->price_of);
   for (int s = 0; s < program->section_count; s++) {
     if (program->sections[s].kind >= FSDP_SECTION_EVALUATION) continue; // no part of a step
     for (int i = program->sections[s].begin; i < program->sections[s].end; i++)
-      simulation->prices[i] = price_once(simulation, &known, i);
+      simulation->price_of[i] = find_price(simulation, first, i);
   }
   return simulation;
 }
@@ -119,11 +143,12 @@ fsdp_simulation *fsdp_simulation_create(const fsdp_pricing *pricing) {
 void fsdp_simulation_destroy(fsdp_simulation *simulation) {
   if (!simulation) return;
   free(simulation->prices);
+  free(simulation->price_of);
   free(simulation);
 }
 
 const fsdp_price *fsdp_simulation_price_of(const fsdp_simulation *simulation, int position) {
-  return &simulation->prices[position];
+  return &simulation->prices[simulation->price_of[position]].price;
 }
 
 // ---- Tables
@@ -165,19 +190,21 @@ static void list_awaits(simulator *r) {
 static void simulator_release(simulator *r) {
   for (int s = 0; s < FSDP_STREAM_COUNT; s++) free(r->places[s]);
   for (int s = 0; s < FSDP_SIMULATED_STEPS; s++) free(r->times[s]);
-  fsdp_issue_order_destroy(r->order);
+  fsdp_exposure_meter_destroy(r->meter);
   free(r->first_awaited);
   free(r->awaits);
+  free(r->waiting);
 }
 
 // ---- The simulation
 
-// Finds when the lane's instruction may begin, as far as others are concerned: what ended is asked once.
-static void find_ready(const simulator *r, lane *l) {
+// Finds when the lane's instruction may begin: what ended is asked once. Returns the place of the first that
+// it waits for and that has not ended; -1: there is none.
+static int64_t find_ready(const simulator *r, lane *l) {
   if (l->awaits < 0) {
     const double end = l->step > 0 && r->publish >= 0 ? r->times[l->step - 1][r->publish].end_s : 0;
-    if (end < 0) return;
-    l->known_s = greater(l->known_s, end);
+    if (end < 0) return r->publish;
+    l->ready_s = fsdp_greater(l->ready_s, end);
     l->awaits = r->first_awaited[l->place];
   }
   for (; l->awaits < r->first_awaited[l->place + 1]; l->awaits++) {
@@ -185,121 +212,131 @@ static void find_ready(const simulator *r, lane *l) {
     const int of = l->step - wait->issue.steps_back;
     if (of < 0) continue;
     const double end = r->times[of][wait->issue.place].end_s;
-    if (end < 0) return;
-    l->known_s = greater(l->known_s, end + wait->handoff_s);
+    if (end < 0) return wait->issue.place;
+    l->ready_s = fsdp_greater(l->ready_s, end + wait->handoff_s);
   }
-  l->ready_s = l->known_s;
+  return -1;
 }
 
 // Makes the instruction `next` of a stream's list the lane's, or the first of the next step after the last.
-static void set_next(const simulator *r, int stream, int64_t next, lane *l) {
+static void set_next(const simulator *r, int stream, int64_t next, lanes *l) {
+  lane *of = &l->of[stream];
   if (next == r->stream_count[stream]) {
     next = 0;
-    if (++l->step == FSDP_SIMULATED_STEPS) return;
+    if (++of->step == FSDP_SIMULATED_STEPS) return;
   }
-  l->next = next;
-  l->place = r->places[stream][next];
-  l->awaits = -1;
-  l->ready_s = INFINITY;
-  l->price = &r->simulation->prices[r->order->position[l->place]];
+  of->next = next;
+  of->place = r->places[stream][next];
+  of->awaits = -1;
+  of->price = fsdp_simulation_price_of(r->simulation, r->order->position[of->place]);
+  l->unknown |= set_of(stream);
 }
 
 // The speed of everything that runs: 1 alone.
-static void share(const simulator *r, lane lanes[FSDP_STREAM_COUNT]) {
+static void share(const simulator *r, lanes *l) {
   double asked[FSDP_RESOURCE_COUNT] = {0};
-  int running = 0;
-  for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
-    if (!lanes[s].running) continue;
-    const fsdp_price *price = lanes[s].price;
-    running++;
-    lanes[s].speed = 1;
+  stream_set left = l->running;
+  for (int count = 0; left; count++) {
+    lane *of = &l->of[take_first(&left)];
+    const fsdp_price *price = of->price;
+    of->speed = 1;
+    if (count == 0 && !left) return; // alone
     for (int i = 0; i < FSDP_RESOURCE_COUNT; i++) asked[i] += price->share[i];
   }
-  if (running == 1) return;
   const fsdp_pricing *pricing = r->simulation->pricing;
   const double beside = pricing->crowded ? 1 : pricing->profile->collective_slowdown;
-  for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
-    if (!lanes[s].running) continue;
-    const fsdp_price *price = lanes[s].price;
-    const bool lags = price->kind == FSDP_PRICE_COLLECTIVE && lanes[FSDP_STREAM_COMPUTE].running;
+  const bool computes = l->running & set_of(FSDP_STREAM_COMPUTE);
+  for (left = l->running; left;) {
+    lane *of = &l->of[take_first(&left)];
+    const fsdp_price *price = of->price;
+    const bool lags = price->kind == FSDP_PRICE_COLLECTIVE && computes;
     double slowdown = 1;
     for (int i = 0; i < FSDP_RESOURCE_COUNT; i++) {
       if (price->share[i] <= 0) continue;
       // Beside compute a link moves less, and what shares the link has a part of that.
       const bool link = i == FSDP_RESOURCE_NODE || i == FSDP_RESOURCE_NETWORK;
-      slowdown = greater(slowdown, asked[i] / greater(1, price->share[i]) * (lags && link ? beside : 1));
+      const double slower = price->share[i] > 1 ? asked[i] / price->share[i] : asked[i];
+      slowdown = fsdp_greater(slowdown, slower * (lags && link ? beside : 1));
     }
-    lanes[s].speed = 1 / slowdown;
+    of->speed = 1 / slowdown;
   }
 }
 
 // Begins what can begin at `now`.
-static void begin_ready(const simulator *r, lane lanes[FSDP_STREAM_COUNT], double now) {
-  for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
-    lane *l = &lanes[s];
-    if (l->running || l->step == FSDP_SIMULATED_STEPS) continue;
-    if (isinf(l->ready_s)) find_ready(r, l);
-    if (l->ready_s > now) continue;
-    r->times[l->step][l->place] = (fsdp_instr_time){now, -1};
-    l->running = true;
-    l->remaining = l->price->seconds;
+static void begin_ready(const simulator *r, lanes *l, double now) {
+  while (l->unknown) {
+    const int s = take_first(&l->unknown);
+    const int64_t place = find_ready(r, &l->of[s]);
+    *(place < 0 ? &l->ready : &r->waiting[place]) |= set_of(s);
+  }
+  for (stream_set left = l->ready; left;) {
+    const int s = take_first(&left);
+    lane *of = &l->of[s];
+    if (of->ready_s > now) continue;
+    r->times[of->step][of->place] = (fsdp_instr_time){now, -1};
+    of->remaining = of->price->seconds;
+    l->ready &= ~set_of(s);
+    l->running |= set_of(s);
   }
 }
 
 // The time until the next thing ends or may begin; INFINITY: nothing will.
-static double next_event_s(const lane lanes[FSDP_STREAM_COUNT], double now) {
+static double next_event_s(const lanes *l, double now) {
   double next = INFINITY;
-  for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
-    if (lanes[s].running)
-      next = lesser(next, lanes[s].remaining / lanes[s].speed);
-    else if (lanes[s].step < FSDP_SIMULATED_STEPS)
-      next = lesser(next, lanes[s].ready_s - now);
+  for (stream_set left = l->running; left;) {
+    const lane *of = &l->of[take_first(&left)];
+    next = fsdp_lesser(next, of->remaining / of->speed);
   }
+  for (stream_set left = l->ready; left;) next = fsdp_lesser(next, l->of[take_first(&left)].ready_s - now);
   return next;
 }
 
 // Lets `seconds` pass and ends what is complete.
-static void advance(const simulator *r, lane lanes[FSDP_STREAM_COUNT], double now, double seconds) {
-  for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
-    lane *l = &lanes[s];
-    if (!l->running) continue;
-    l->remaining -= seconds * l->speed;
-    if (l->remaining > 1e-12) continue;
-    r->times[l->step][l->place].end_s = l->known_s = now + seconds;
-    l->running = false;
-    set_next(r, s, l->next + 1, l);
+static void advance(const simulator *r, lanes *l, double now, double seconds) {
+  for (stream_set left = l->running; left;) {
+    const int s = take_first(&left);
+    lane *of = &l->of[s];
+    of->remaining -= seconds * of->speed;
+    if (of->remaining > 1e-12) continue;
+    r->times[of->step][of->place].end_s = of->ready_s = now + seconds;
+    l->running &= ~set_of(s);
+    l->unknown |= r->waiting[of->place];
+    r->waiting[of->place] = 0;
+    set_next(r, s, of->next + 1, l);
   }
 }
 
 static void run_steps(simulator *r) {
-  lane lanes[FSDP_STREAM_COUNT] = {0};
+  lanes l = {.running = 0};
   double now = 0;
+  r->waiting = fsdp_alloc_zeroed((size_t)r->order->count + 1, sizeof *r->waiting);
   for (int s = 0; s < FSDP_SIMULATED_STEPS; s++) {
     r->times[s] = fsdp_alloc((size_t)r->order->count * sizeof *r->times[s]);
     for (int64_t p = 0; p < r->order->count; p++) r->times[s][p] = FSDP_INSTR_TIME_NONE;
   }
   for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
     if (r->stream_count[s])
-      set_next(r, s, 0, &lanes[s]);
+      set_next(r, s, 0, &l);
     else
-      lanes[s].step = FSDP_SIMULATED_STEPS;
+      l.of[s].step = FSDP_SIMULATED_STEPS;
   }
   for (;;) {
-    begin_ready(r, lanes, now);
-    share(r, lanes);
-    const double seconds = next_event_s(lanes, now);
+    begin_ready(r, &l, now);
+    share(r, &l);
+    const double seconds = next_event_s(&l, now);
     if (isinf(seconds)) break;
-    advance(r, lanes, now, seconds);
+    advance(r, &l, now, seconds);
     now += seconds;
   }
   for (int s = 0; s < FSDP_STREAM_COUNT; s++)
-    FSDP_CHECK(lanes[s].step == FSDP_SIMULATED_STEPS, "a program that does not end");
+    FSDP_CHECK(l.of[s].step == FSDP_SIMULATED_STEPS, "a program that does not end");
 }
 
 static void simulator_create(const fsdp_simulation *simulation, int micro_batches, simulator *r) {
   *r = (simulator){.simulation = simulation, .program = *simulation->pricing->plan->program, .publish = -1};
   r->program.micro_batches = micro_batches;
-  r->order = fsdp_issue_order_create(&r->program);
+  r->meter = fsdp_exposure_meter_create(&r->program);
+  r->order = fsdp_exposure_meter_order(r->meter);
   list_places(r);
   list_awaits(r);
   run_steps(r);
@@ -307,15 +344,19 @@ static void simulator_create(const fsdp_simulation *simulation, int micro_batche
 
 // ---- What a step takes
 
-// The event `index` of a stream in the last two steps that were run.
-static const fsdp_instr_time *recent_event(const simulator *r, fsdp_stream stream, int64_t index) {
+// The place of the event `index` of a stream in the last two steps that were run.
+static inline int64_t recent_place(const simulator *r, fsdp_stream stream, int64_t index) {
   const int64_t count = r->stream_count[stream];
-  const int step = FSDP_SIMULATED_STEPS - 2 + (int)(index / count);
-  return &r->times[step][r->places[stream][index % count]];
+  return r->places[stream][index < count ? index : index - count];
+}
+
+static inline const fsdp_instr_time *recent_event(const simulator *r, fsdp_stream stream, int64_t index) {
+  const int step = FSDP_SIMULATED_STEPS - (index < r->stream_count[stream] ? 2 : 1);
+  return &r->times[step][recent_place(r, stream, index)];
 }
 
 static double overlap_s(const fsdp_instr_time *a, const fsdp_instr_time *b) {
-  return greater(0, lesser(a->end_s, b->end_s) - greater(a->begin_s, b->begin_s));
+  return fsdp_greater(0, fsdp_lesser(a->end_s, b->end_s) - fsdp_greater(a->begin_s, b->begin_s));
 }
 
 // The running time of a stream's work in `step`, less that beside events of the stream `beside`
@@ -327,17 +368,17 @@ static void sum_kinds(const simulator *r, fsdp_stream stream, fsdp_stream beside
   for (int64_t i = 0; i < 2 * r->stream_count[stream]; i++) {
     fsdp_instr_time time = *recent_event(r, stream, i);
     double seconds = overlap_s(&time, step);
-    time = (fsdp_instr_time){greater(time.begin_s, step->begin_s), lesser(time.end_s, step->end_s)};
+    time = (fsdp_instr_time){fsdp_greater(time.begin_s, step->begin_s), fsdp_lesser(time.end_s, step->end_s)};
     while (first < others && recent_event(r, beside, first)->end_s <= time.begin_s) first++;
     for (int64_t k = first; seconds > 0 && k < others; k++) {
       const fsdp_instr_time *other = recent_event(r, beside, k);
       if (other->begin_s >= time.end_s) break;
       seconds -= overlap_s(other, &time);
     }
-    const int position = r->order->position[r->places[stream][i % r->stream_count[stream]]];
-    const fsdp_price *of = &r->simulation->prices[position];
-    price->kind_s[of->kind] += greater(0, seconds);
-    if (of->estimated) price->estimated_s[of->kind] += greater(0, seconds);
+    const int position = r->order->position[recent_place(r, stream, i)];
+    const fsdp_price *of = fsdp_simulation_price_of(r->simulation, position);
+    price->kind_s[of->kind] += fsdp_greater(0, seconds);
+    if (of->estimated) price->estimated_s[of->kind] += fsdp_greater(0, seconds);
   }
 }
 
@@ -345,7 +386,7 @@ static void sum_places(const simulator *r, fsdp_step_price *price) {
   const fsdp_instr_time *times = r->times[FSDP_SIMULATED_STEPS - 1];
   for (int64_t p = 0; p < r->order->count; p++) {
     const int position = r->order->position[p];
-    price->flops += r->simulation->prices[position].flops;
+    price->flops += fsdp_simulation_price_of(r->simulation, position)->flops;
     price->busy_s[r->program.instrs[position].stream] += times[p].end_s - times[p].begin_s;
   }
 }
@@ -353,9 +394,8 @@ static void sum_places(const simulator *r, fsdp_step_price *price) {
 static void measure(const simulator *r, fsdp_step_price *price) {
   const int last = FSDP_SIMULATED_STEPS - 1;
   const fsdp_instr_time *const steps[3] = {r->times[last - 1], r->times[last], NULL};
-  fsdp_exposure_meter *meter = fsdp_exposure_meter_create(&r->program);
   fsdp_exposure e;
-  fsdp_exposure_measure(meter, steps, &e);
+  fsdp_exposure_measure(r->meter, steps, &e);
   *price = (fsdp_step_price){.step_s = e.step_s,
                              .comm_s = e.comm_s,
                              .h2d_s = e.h2d_s,
@@ -369,7 +409,6 @@ static void measure(const simulator *r, fsdp_step_price *price) {
   sum_kinds(r, FSDP_STREAM_COMPUTE, FSDP_STREAM_COUNT, &step, price);
   sum_kinds(r, FSDP_STREAM_HOST, FSDP_STREAM_COMPUTE, &step, price);
   sum_places(r, price);
-  fsdp_exposure_meter_destroy(meter);
 }
 
 // value + count * (value - less)
@@ -428,7 +467,7 @@ fsdp_timeline *fsdp_simulation_timeline(fsdp_simulation *simulation) {
   simulator_create(simulation, program->micro_batches, &r);
   fsdp_timeline *timeline = fsdp_timeline_create(program, 2 * r.order->count);
   double begin = INFINITY;
-  for (int64_t p = 0; p < r.order->count; p++) begin = lesser(begin, r.times[first][p].begin_s);
+  for (int64_t p = 0; p < r.order->count; p++) begin = fsdp_lesser(begin, r.times[first][p].begin_s);
   for (int step = first; step < FSDP_SIMULATED_STEPS; step++) {
     for (int64_t p = 0; p < r.order->count; p++) {
       const fsdp_timeline_event event = {.position = r.order->position[p],
