@@ -63,11 +63,21 @@ static int *next_jobs(const fsdp_program *program) {
 
 // ---- Lifetimes
 
+// Positions of a block, whose sums rise together where a lifetime is extended over all of them. Few, since
+// most lifetimes are extended by tens of positions; small items', by thousands.
+#define BLOCK 16
+
+typedef struct block {
+  int64_t added;    // to every sum of the block, beside what `live` holds
+  int64_t greatest; // of what `live` holds
+} block;
+
 typedef struct extender {
   const fsdp_program *program;
   fsdp_pack_item *items;
   int count;
-  int64_t *live; // by position: the base and the items, with their alignment
+  int64_t *live; // by position, with what is added to its block: the base and the items, with their alignment
+  block *blocks;
   int64_t greatest;
 } extender;
 
@@ -83,19 +93,56 @@ static void sum_live(extender *e, int64_t base) {
     e->live[e->items[i].end + 1] -= size_of(&e->items[i]);
   }
   for (int p = 1; p < e->program->instr_count; p++) e->live[p] += e->live[p - 1];
-  for (int p = 0; p < e->program->instr_count; p++) e->greatest = fsdp_max_i64(e->greatest, e->live[p]);
+  e->blocks = fsdp_alloc_zeroed((size_t)e->program->instr_count / BLOCK + 1, sizeof *e->blocks);
+  for (int p = 0; p < e->program->instr_count; p++) {
+    e->blocks[p / BLOCK].greatest = fsdp_max_i64(e->blocks[p / BLOCK].greatest, e->live[p]);
+    e->greatest = fsdp_max_i64(e->greatest, e->live[p]);
+  }
+}
+
+// Adds to every sum of a block. False, and nothing is added, if one would get above the limit.
+static bool add_to_block(block *b, int64_t bytes, int64_t limit) {
+  if (b->greatest + b->added + bytes > limit) return false;
+  b->added += bytes;
+  return true;
+}
+
+// Adds to the sum at a position of a block, with the limit and the return of add_to_block.
+static bool add_at(block *b, int64_t *live, int64_t bytes, int64_t limit) {
+  const int64_t sum = *live + bytes;
+  if (sum + b->added > limit) return false;
+  *live = sum;
+  b->greatest = fsdp_max_i64(b->greatest, sum);
+  return true;
 }
 
 // Lets the item live up to `last` as long as no sum gets above the limit. False if it does not get there.
 static bool end_later(extender *e, fsdp_pack_item *item, int last, int64_t limit) {
   const int64_t bytes = size_of(item);
-  while (item->end < last && e->live[item->end + 1] + bytes <= limit) e->live[++item->end] += bytes;
-  return item->end >= last;
+  while (item->end < last) {
+    const int next = item->end + 1;
+    block *b = &e->blocks[next / BLOCK];
+    if (next % BLOCK == 0 && next + BLOCK - 1 <= last && add_to_block(b, bytes, limit))
+      item->end += BLOCK;
+    else if (add_at(b, &e->live[next], bytes, limit))
+      item->end = next;
+    else
+      return false;
+  }
+  return true;
 }
 
 static void begin_earlier(extender *e, fsdp_pack_item *item, int first, int64_t limit) {
   const int64_t bytes = size_of(item);
-  while (item->begin > first && e->live[item->begin - 1] + bytes <= limit) e->live[--item->begin] += bytes;
+  while (item->begin > first) {
+    block *b = &e->blocks[(item->begin - 1) / BLOCK];
+    if (item->begin % BLOCK == 0 && item->begin - BLOCK >= first && add_to_block(b, bytes, limit))
+      item->begin -= BLOCK;
+    else if (add_at(b, &e->live[item->begin - 1], bytes, limit))
+      item->begin--;
+    else
+      return;
+  }
 }
 
 static const fsdp_section *section_at(const fsdp_program *program, int position) {
@@ -108,29 +155,38 @@ static bool is_small(const extender *e, const fsdp_pack_item *item) {
   return item->bytes < e->greatest / SMALL_PART;
 }
 
+// An item that may live longer by a further job.
+typedef struct candidate {
+  int item, end; // the end that it has, by the jobs so far
+} candidate;
+
 void fsdp_extend_lifetimes(const fsdp_program *program, const fsdp_extension *extension,
                            fsdp_pack_item *items, int count) {
   extender e = {.program = program, .items = items, .count = count};
   if (count == 0) return;
   sum_live(&e, extension->base);
-  int *next = next_jobs(program);
-  int *wanted = fsdp_alloc((size_t)count * sizeof *wanted); // an item's end; -1: it stays as it is
+  int *next = next_jobs(program), candidate_count = 0;
+  candidate *candidates = fsdp_alloc((size_t)count * sizeof *candidates);
   for (int i = 0; i < count; i++) {
-    wanted[i] = is_small(&e, &items[i]) ? -1 : items[i].end;
-    if (wanted[i] >= 0) continue;
+    if (!is_small(&e, &items[i])) {
+      candidates[candidate_count++] = (candidate){i, items[i].end};
+      continue;
+    }
     begin_earlier(&e, &items[i], section_at(program, items[i].begin)->begin, e.greatest);
     end_later(&e, &items[i], section_at(program, items[i].end)->end - 1, e.greatest);
   }
   int64_t limit = (int64_t)(extension->next_share * (double)e.greatest);
   for (int job = 1; job <= extension->jobs; job++) {
-    for (int i = 0; i < count; i++) {
-      if (wanted[i] < 0) continue;
-      wanted[i] = next[wanted[i]];
-      if (!end_later(&e, &items[i], wanted[i], limit)) wanted[i] = -1;
+    int kept = 0;
+    for (int i = 0; i < candidate_count; i++) {
+      const candidate c = {candidates[i].item, next[candidates[i].end]};
+      if (c.end != candidates[i].end && end_later(&e, &items[c.item], c.end, limit)) candidates[kept++] = c;
     }
+    candidate_count = kept;
     limit = (int64_t)(extension->further_share * (double)e.greatest);
   }
-  free(wanted);
+  free(candidates);
   free(next);
   free(e.live);
+  free(e.blocks);
 }

@@ -1,6 +1,7 @@
 // The memory plan: valley, peak and timeline against direct sums; packing against overlap and its
 // lower bound.
 #include "runtime/base/check.h"
+#include "runtime/plan/memory/extend.h"
 #include "runtime/plan/memory/memory.h"
 #include "runtime/plan/memory/pack.h"
 #include "runtime/plan/memory/pack_list.h"
@@ -237,6 +238,58 @@ TEST(test_lowest_gap) {
       fsdp_pack_list_insert(&list, item);
     }
     fsdp_pack_list_release(&list);
+  }
+}
+
+// ---- Extended lifetimes
+
+#define STEPS 600
+
+// Adds a byte count to the sums at some positions.
+static void add_live(int64_t *live, const fsdp_pack_item *item) {
+  for (int x = item->begin; x <= item->end; x++) live[x] += item->bytes;
+}
+
+// Small items are extended one after the other, position by position, within their sections and up to the
+// greatest sum; others are not, without jobs.
+TEST(test_small_items_are_extended_as_far_as_they_fit) {
+  for (int seed = 0; seed < test_draws(60, 15); seed++) {
+    random_source random = {.seed = (uint64_t)seed};
+    const int middle = random_int(&random, 1, STEPS - 1);
+    fsdp_instr *instrs = fsdp_alloc_zeroed(STEPS, sizeof *instrs);
+    fsdp_program program = {
+        .instrs = instrs,
+        .instr_count = STEPS,
+        .sections = {{FSDP_SECTION_ONLY, 0, middle}, {FSDP_SECTION_UPDATE, middle, STEPS}},
+        .section_count = 2};
+    fsdp_pack_item items[200], extended[200];
+    int64_t live[STEPS] = {0}, greatest = 0;
+    for (int i = 0; i < 200; i++) {
+      const bool is_small = i % 2;
+      const int begin = random_int(&random, 0, STEPS - 1);
+      const int end = begin + random_int(&random, 0, is_small ? 8 : STEPS - 1);
+      items[i] = (fsdp_pack_item){.begin = begin,
+                                  .end = end < STEPS ? end : STEPS - 1,
+                                  .bytes = is_small ? random_int(&random, 1, 9) : 1000000,
+                                  .align = 1};
+      add_live(live, &items[i]);
+    }
+    for (int x = 0; x < STEPS; x++) greatest = live[x] > greatest ? live[x] : greatest;
+    memcpy(extended, items, sizeof items);
+    fsdp_extend_lifetimes(&program, &(fsdp_extension){.next_share = 1, .further_share = 1}, extended, 200);
+    for (int i = 0; i < 200; i++) {
+      fsdp_pack_item *item = &items[i];
+      const int first = item->begin < middle ? 0 : middle, last = item->end < middle ? middle - 1 : STEPS - 1;
+      if (i % 2) {
+        while (item->begin > first && live[item->begin - 1] + item->bytes <= greatest)
+          live[--item->begin] += item->bytes;
+        while (item->end < last && live[item->end + 1] + item->bytes <= greatest)
+          live[++item->end] += item->bytes;
+      }
+      assert_int_equal(extended[i].begin, item->begin);
+      assert_int_equal(extended[i].end, item->end);
+    }
+    free(instrs);
   }
 }
 
