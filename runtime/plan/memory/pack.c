@@ -21,7 +21,7 @@ typedef struct packer {
   fsdp_pack_item *items;
   int count;
   fsdp_pack_list *windows; // the placed items that are live in each window
-  fsdp_pack_list all;
+  fsdp_pack_list all;      // the first items of the order, as many as items across windows needed
   int *order;
   int64_t *best_addresses;
   int *best_rank;      // by item: its place in the order that gave them
@@ -49,10 +49,17 @@ static int window_of(const fsdp_pack_config *config, int position) {
   return window;
 }
 
-// The address of the lowest, or of the tightest, gap that holds `item` over its whole lifetime. What is spent
-// counts the items that a scan in order of addresses looks at.
-static int64_t find_gap(packer *p, const fsdp_pack_item *item, fit_rule fit) {
+// Lists what was placed before the order's item `rank` in p->all.
+static void complete_all(packer *p, int rank) {
+  while (p->all.count < rank) fsdp_pack_list_insert(&p->all, &p->items[p->order[p->all.count]]);
+}
+
+// The address of the lowest, or of the tightest, gap that holds the order's item `rank` over its whole
+// lifetime. What is spent counts the items that a scan in order of addresses looks at.
+static int64_t find_gap(packer *p, int rank, fit_rule fit) {
+  const fsdp_pack_item *item = &p->items[p->order[rank]];
   const int first = window_of(p->config, item->begin), last = window_of(p->config, item->end);
+  if (first < last) complete_all(p, rank);
   const fsdp_pack_list *list = first == last ? &p->windows[first] : &p->all;
   const fsdp_pack_gap found = fsdp_pack_list_gap(list, item, p->config->base, fit == TIGHTEST_GAP);
   if (first == last) p->spent += found.before;
@@ -61,12 +68,12 @@ static int64_t find_gap(packer *p, const fsdp_pack_item *item, fit_rule fit) {
   return found.address;
 }
 
-// Gives the item an address among those placed before it. Returns its end.
-static int64_t place_item(packer *p, fsdp_pack_item *item, fit_rule fit) {
-  item->address = find_gap(p, item, fit);
+// Gives the order's item `rank` an address among those placed before it. Returns its end.
+static int64_t place_item(packer *p, int rank, fit_rule fit) {
+  fsdp_pack_item *item = &p->items[p->order[rank]];
+  item->address = find_gap(p, rank, fit);
   const int first = window_of(p->config, item->begin), last = window_of(p->config, item->end);
   for (int w = first; w <= last; w++) fsdp_pack_list_insert(&p->windows[w], item);
-  if (p->config->window_count > 1) fsdp_pack_list_insert(&p->all, item);
   return item->address + item->bytes;
 }
 
@@ -82,9 +89,11 @@ static void note_top(packer *p, int64_t top) {
 // Places all items in p->order. Returns the end of the highest.
 static int64_t attempt(packer *p, fit_rule fit) {
   int64_t top = p->config->base;
-  for (int w = 0; w < p->config->window_count; w++) fsdp_pack_list_clear(&p->windows[w]);
-  fsdp_pack_list_clear(&p->all);
-  for (int i = 0; i < p->count; i++) top = fsdp_max_i64(top, place_item(p, &p->items[p->order[i]], fit));
+  const int *begins = p->config->window_begins, windows = p->config->window_count;
+  for (int w = 0; w < windows; w++)
+    fsdp_pack_list_clear(&p->windows[w], begins[w], (w + 1 < windows ? begins[w + 1] : p->positions) - 1);
+  fsdp_pack_list_clear(&p->all, 0, p->positions - 1);
+  for (int i = 0; i < p->count; i++) top = fsdp_max_i64(top, place_item(p, i, fit));
   note_top(p, top);
   return top;
 }

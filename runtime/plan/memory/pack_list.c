@@ -3,10 +3,13 @@
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 
+#include <limits.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define CHUNK_ITEMS 32
+#define CHUNK_ITEMS 64 // bits of a mask
+#define SEGMENTS    64 // of the positions: with more, masks tell more and an insertion takes longer
 
 typedef struct entry {
   int64_t address, top;
@@ -14,11 +17,14 @@ typedef struct entry {
 } entry;
 
 typedef struct fsdp_pack_chunk {
-  entry entries[CHUNK_ITEMS]; // by address
   int count;
+  int last_begin, first_end; // of all entries
   // Of all entries, as if they were live together.
-  int64_t top, gap;                                 // the end of the highest, the widest gap between them
-  int first_begin, last_begin, first_end, last_end; // their lifetimes
+  int64_t top; // the end of the highest
+  int64_t gap; // the widest between them; -1: not known since an insertion
+  // By segment, masks of the entries that begin in it or before, and of those that end before it.
+  uint64_t begun[SEGMENTS], ended[SEGMENTS];
+  entry entries[CHUNK_ITEMS]; // by address
 } chunk;
 
 // ---- Chunks
@@ -27,11 +33,7 @@ static bool is_together(const entry *e, const fsdp_pack_item *item) {
   return e->begin <= item->end && e->end >= item->begin;
 }
 
-// Whether no entry, or every one, is live at the same time as `item`.
-static bool none_together(const chunk *c, const fsdp_pack_item *item) {
-  return c->first_begin > item->end || c->last_end < item->begin;
-}
-
+// Whether every entry is live at the same time as `item`.
 static bool all_together(const chunk *c, const fsdp_pack_item *item) {
   return c->last_begin <= item->end && c->first_end >= item->begin;
 }
@@ -44,27 +46,68 @@ static int max_int(int a, int b) {
   return a > b ? a : b;
 }
 
+static void note_entry(chunk *c, const entry *e) {
+  c->last_begin = max_int(c->last_begin, e->begin);
+  c->first_end = min_int(c->first_end, e->end);
+  c->top = fsdp_max_i64(c->top, e->top);
+  c->gap = -1;
+}
+
 static void summarize(chunk *c) {
-  const entry *e = c->entries;
-  c->top = e->top;
+  c->last_begin = 0;
+  c->first_end = INT_MAX;
+  c->top = 0;
+  for (int i = 0; i < c->count; i++) note_entry(c, &c->entries[i]);
+}
+
+// Found when it is asked for: most insertions are into chunks whose entries are seldom all live together.
+static int64_t widest_gap(chunk *c) {
+  if (c->gap >= 0) return c->gap;
+  int64_t top = c->entries[0].top;
   c->gap = 0;
-  c->first_begin = c->last_begin = e->begin;
-  c->first_end = c->last_end = e->end;
   for (int i = 1; i < c->count; i++) {
-    e = &c->entries[i];
-    c->gap = fsdp_max_i64(c->gap, e->address - c->top);
-    c->top = fsdp_max_i64(c->top, e->top);
-    c->first_begin = min_int(c->first_begin, e->begin);
-    c->last_begin = max_int(c->last_begin, e->begin);
-    c->first_end = min_int(c->first_end, e->end);
-    c->last_end = max_int(c->last_end, e->end);
+    c->gap = fsdp_max_i64(c->gap, c->entries[i].address - top);
+    top = fsdp_max_i64(top, c->entries[i].top);
   }
+  return c->gap;
+}
+
+// ---- Segments
+
+typedef struct segments {
+  int first, last;
+} segments;
+
+static int segment_of(const fsdp_pack_list *list, int position) {
+  return position < list->first ? 0 : min_int((position - list->first) >> list->shift, SEGMENTS - 1);
+}
+
+static segments segments_of(const fsdp_pack_list *list, const fsdp_pack_item *item) {
+  return (segments){segment_of(list, item->begin), segment_of(list, item->end)};
+}
+
+// A mask of the entries that are live in the segments: those that are live together with an item, and a few
+// that only share a segment with it.
+static uint64_t live_in(const chunk *c, segments s) {
+  return c->begun[s.last] & ~c->ended[s.first];
+}
+
+// Moves the bits of entry `at` and those above it up, and enters the lifetime of a new one there.
+static void enter_lifetime(chunk *c, int at, segments lifetime) {
+  const uint64_t bit = UINT64_C(1) << at, moved = ~(bit - 1);
+  for (int s = 0; s < SEGMENTS; s++) c->begun[s] += c->begun[s] & moved;
+  for (int s = 0; s < SEGMENTS; s++) c->ended[s] += c->ended[s] & moved;
+  for (int s = lifetime.first; s < SEGMENTS; s++) c->begun[s] |= bit;
+  for (int s = lifetime.last + 1; s < SEGMENTS; s++) c->ended[s] |= bit;
 }
 
 // ---- Lists
 
-void fsdp_pack_list_clear(fsdp_pack_list *list) {
+void fsdp_pack_list_clear(fsdp_pack_list *list, int first, int last) {
   list->chunk_count = list->count = 0;
+  list->first = first;
+  list->shift = 0;
+  while ((last - first) >> list->shift >= SEGMENTS) list->shift++;
 }
 
 void fsdp_pack_list_release(fsdp_pack_list *list) {
@@ -81,16 +124,23 @@ static chunk *add_chunk(fsdp_pack_list *list, int place) {
   chunk *added = list->chunks[list->chunk_count];
   memmove(&list->chunks[place + 1], &list->chunks[place],
           (size_t)(list->chunk_count++ - place) * sizeof(chunk *));
-  added->count = 0;
+  memset(added, 0, offsetof(chunk, entries));
+  summarize(added);
   return list->chunks[place] = added;
 }
 
 // Moves the upper half of a full chunk to a new one behind it.
 static void split(fsdp_pack_list *list, int place) {
   chunk *upper = add_chunk(list, place + 1), *lower = list->chunks[place];
-  lower->count = CHUNK_ITEMS / 2;
-  upper->count = CHUNK_ITEMS - lower->count;
-  memcpy(upper->entries, &lower->entries[lower->count], (size_t)upper->count * sizeof(entry));
+  const int half = CHUNK_ITEMS / 2;
+  lower->count = upper->count = half;
+  memcpy(upper->entries, &lower->entries[half], (size_t)half * sizeof(entry));
+  for (int s = 0; s < SEGMENTS; s++) {
+    upper->begun[s] = lower->begun[s] >> half;
+    upper->ended[s] = lower->ended[s] >> half;
+    lower->begun[s] ^= upper->begun[s] << half;
+    lower->ended[s] ^= upper->ended[s] << half;
+  }
   summarize(lower);
   summarize(upper);
 }
@@ -120,30 +170,34 @@ void fsdp_pack_list_insert(fsdp_pack_list *list, const fsdp_pack_item *item) {
   while (at < c->count && c->entries[at].address < item->address) at++;
   memmove(&c->entries[at + 1], &c->entries[at], (size_t)(c->count - at) * sizeof(entry));
   c->entries[at] = (entry){item->address, item->address + item->bytes, item->begin, item->end};
+  enter_lifetime(c, at, segments_of(list, item));
   c->count++;
   list->count++;
-  summarize(c);
+  note_entry(c, &c->entries[at]);
 }
 
 fsdp_pack_gap fsdp_pack_list_gap(const fsdp_pack_list *list, const fsdp_pack_item *item, int64_t base,
                                  bool tightest) {
+  const segments lifetime = segments_of(list, item);
   int64_t top = base, best = -1, best_gap = INT64_MAX;
   int before = 0; // entries of the chunks before
   for (int k = 0; k < list->chunk_count; before += list->chunks[k++]->count) {
-    const chunk *c = list->chunks[k];
-    if (none_together(c, item)) continue;
-    if (all_together(c, item) && fsdp_max_i64(c->gap, c->entries[0].address - top) < item->bytes) {
+    chunk *c = list->chunks[k];
+    uint64_t live = live_in(c, lifetime);
+    if (live == 0) continue;
+    if (all_together(c, item) && fsdp_max_i64(widest_gap(c), c->entries[0].address - top) < item->bytes) {
       top = fsdp_max_i64(top, c->top);
       continue;
     }
-    for (int i = 0; i < c->count; i++) {
-      const entry *placed = &c->entries[i];
+    for (; live; live &= live - 1) {
+      const entry *placed = &c->entries[__builtin_ctzll(live)];
       if (!is_together(placed, item)) continue;
-      if (placed->address > top) {
+      if (placed->address - top >= item->bytes) { // seldom, and rounding up takes a division
         const int64_t start = fsdp_round_up(top, item->align), gap = placed->address - start;
         if (gap >= item->bytes && gap < best_gap) {
           best = start, best_gap = gap;
-          if (!tightest || gap == item->bytes) return (fsdp_pack_gap){best, placed->address, before + i};
+          if (!tightest || gap == item->bytes)
+            return (fsdp_pack_gap){best, placed->address, before + (int)(placed - c->entries)};
         }
       }
       top = fsdp_max_i64(top, placed->top);
@@ -153,15 +207,15 @@ fsdp_pack_gap fsdp_pack_list_gap(const fsdp_pack_list *list, const fsdp_pack_ite
 }
 
 int fsdp_pack_list_together(const fsdp_pack_list *list, const fsdp_pack_item *item, int64_t below) {
+  const segments lifetime = segments_of(list, item);
   int together = 0;
   for (int k = 0; k < list->chunk_count; k++) {
     const chunk *c = list->chunks[k];
     if (c->entries[0].address >= below) break;
-    if (none_together(c, item)) continue;
-    const bool whole = all_together(c, item) && c->entries[c->count - 1].address < below;
-    for (int i = 0; i < c->count && !whole; i++)
-      together += c->entries[i].address < below && is_together(&c->entries[i], item);
-    if (whole) together += c->count;
+    for (uint64_t live = live_in(c, lifetime); live; live &= live - 1) {
+      const entry *e = &c->entries[__builtin_ctzll(live)];
+      together += e->address < below && is_together(e, item);
+    }
   }
   return together;
 }

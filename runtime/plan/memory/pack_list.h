@@ -1,4 +1,4 @@
-// Placed items of a packing, by address, in chunks that a scan may pass over whole.
+// Placed items of a packing, by address, in chunks that know which of their items are live when.
 #pragma once
 
 #include "runtime/plan/memory/pack_item.h"
@@ -12,10 +12,11 @@ typedef struct fsdp_pack_list {
   struct fsdp_pack_chunk **chunks;
   int chunk_count, chunks_made, capacity; // chunks that a cleared list had are used again
   int count;                              // of items
+  int first, shift;                       // a position's segment: (position - first) >> shift
 } fsdp_pack_list;
 
-// Empties the list and keeps its chunks.
-void fsdp_pack_list_clear(fsdp_pack_list *list);
+// Empties the list and keeps its chunks. Queries are fast where lifetimes lie in [first, last].
+void fsdp_pack_list_clear(fsdp_pack_list *list, int first, int last);
 // Frees what the list holds.
 void fsdp_pack_list_release(fsdp_pack_list *list);
 

@@ -1,6 +1,7 @@
 // The memory plan: valley, peak and timeline against direct sums; packing against overlap and its
 // lower bound.
 #include "runtime/base/check.h"
+#include "runtime/base/size.h"
 #include "runtime/plan/memory/extend.h"
 #include "runtime/plan/memory/memory.h"
 #include "runtime/plan/memory/pack.h"
@@ -203,42 +204,79 @@ static bool is_free(const fsdp_pack_item *items, int count, const fsdp_pack_item
   return true;
 }
 
-static int count_together(const fsdp_pack_item *items, int count, const fsdp_pack_item *item, int64_t below) {
+// What fsdp_pack_list_gap returns, by a scan of the placed items in order of addresses.
+static fsdp_pack_gap scan_gap(fsdp_pack_item *const *placed, int count, const fsdp_pack_item *item,
+                              int64_t base, bool tightest) {
+  int64_t top = base, best = -1, best_gap = INT64_MAX;
+  for (int i = 0; i < count; i++) {
+    if (!lives_with(placed[i], item)) continue;
+    const int64_t start = fsdp_round_up(top, item->align), gap = placed[i]->address - start;
+    if (gap >= item->bytes && gap < best_gap) {
+      best = start, best_gap = gap;
+      if (!tightest || gap == item->bytes) return (fsdp_pack_gap){best, placed[i]->address, i};
+    }
+    if (placed[i]->address + placed[i]->bytes > top) top = placed[i]->address + placed[i]->bytes;
+  }
+  return (fsdp_pack_gap){best >= 0 ? best : fsdp_round_up(top, item->align), INT64_MAX, count};
+}
+
+static int count_together(fsdp_pack_item *const *placed, int count, const fsdp_pack_item *item,
+                          int64_t below) {
   int together = 0;
-  for (int i = 0; i < count; i++) together += items[i].address < below && lives_with(&items[i], item);
+  for (int i = 0; i < count; i++) together += placed[i]->address < below && lives_with(placed[i], item);
   return together;
 }
 
-// The lowest gap is the first free address, and what is counted below it agrees, whatever the chunks: items
-// are live together in long runs, in none, or mixed.
-TEST(test_lowest_gap) {
+// Puts the item before the first at its address or above.
+static void insert(fsdp_pack_item **placed, int count, fsdp_pack_item *item) {
+  int at = count;
+  for (; at > 0 && placed[at - 1]->address >= item->address; at--) placed[at] = placed[at - 1];
+  placed[at] = item;
+}
+
+static fsdp_pack_item draw_item(random_source *random, int positions, int long_lived) {
+  const bool is_long = random_int(random, 1, 100) <= long_lived;
+  const int begin = random_int(random, 0, positions);
+  return (fsdp_pack_item){.begin = begin,
+                          .end = begin + random_int(random, 0, is_long ? positions : 8),
+                          .bytes = random_int(random, 1, 9),
+                          .align = 1 << random_int(random, 0, 3)};
+}
+
+// Both gaps and what is counted are those of a plain scan, whatever the chunks: items are live together in
+// long runs, in none, or mixed; few or many positions, some of them outside those that the list expects.
+TEST(test_lists_agree_with_a_scan) {
+  fsdp_pack_list list = {0}; // its chunks are used again
   for (int seed = 0; seed < test_draws(40, 10); seed++) {
     random_source random = {.seed = (uint64_t)seed};
-    fsdp_pack_item items[200];
-    fsdp_pack_list list = {0};
-    const int long_lived = random_int(&random, 0, 100);
-    for (int i = 0; i < 200; i++) {
-      fsdp_pack_item *item = &items[i];
-      const int length = random_int(&random, 1, 100) <= long_lived ? 200 : 8;
-      *item = (fsdp_pack_item){.bytes = random_int(&random, 1, 9), .align = 1 << random_int(&random, 0, 3)};
-      item->begin = random_int(&random, 0, 200);
-      item->end = item->begin + random_int(&random, 0, length);
-      const fsdp_pack_gap gap = fsdp_pack_list_gap(&list, item, 16, false);
-      int64_t first = 16;
-      while (!is_free(items, i, item, first)) first += item->align;
-      assert_int_equal(gap.address, first);
-      assert_true(is_free(items, i, item, fsdp_pack_list_gap(&list, item, 16, true).address));
+    const int long_lived = random_int(&random, 0, 100), positions = random_int(&random, 1, 400);
+    const int tight = random_int(&random, 0, 15);
+    fsdp_pack_item items[300], *placed[300];
+    fsdp_pack_list_clear(&list, random_int(&random, 0, positions / 2), positions);
+    for (int i = 0; i < 300; i++) {
+      items[i] = draw_item(&random, positions, long_lived);
+      for (int tightest = 0; tightest < 2; tightest++) {
+        const fsdp_pack_gap found = fsdp_pack_list_gap(&list, &items[i], 16, tightest);
+        const fsdp_pack_gap expected = scan_gap(placed, i, &items[i], 16, tightest);
+        assert_int_equal(found.address, expected.address);
+        assert_int_equal(found.below, expected.below);
+        assert_int_equal(found.before, expected.before);
+        assert_true(is_free(items, i, &items[i], found.address));
+        items[i].address = found.address;
+        if (tightest) continue;
+        int64_t first = 16;
+        while (!is_free(items, i, &items[i], first)) first += items[i].align;
+        assert_int_equal(found.address, first);
+      }
       const int64_t below = random_int(&random, 0, 300);
-      assert_int_equal(fsdp_pack_list_together(&list, item, below), count_together(items, i, item, below));
-      int lower = 0, same = 0;
-      for (int j = 0; j < i; j++)
-        lower += items[j].address < gap.below, same += items[j].address == gap.below;
-      assert_in_range(gap.before, lower, lower + same);
-      item->address = first + (random_int(&random, 0, 15) ? 0 : 16); // some leave a gap below
-      fsdp_pack_list_insert(&list, item);
+      assert_int_equal(fsdp_pack_list_together(&list, &items[i], below),
+                       count_together(placed, i, &items[i], below));
+      if (random_int(&random, 0, tight) == 0) items[i].address += random_int(&random, 1, 16); // a gap below
+      insert(placed, i, &items[i]);
+      fsdp_pack_list_insert(&list, &items[i]);
     }
-    fsdp_pack_list_release(&list);
   }
+  fsdp_pack_list_release(&list);
 }
 
 // ---- Extended lifetimes
