@@ -166,14 +166,15 @@ static double last_s(const searcher *r) {
   return is_full ? result->plans[result->count - 1].step_s : INFINITY;
 }
 
-// Of a plan that waits for memory and may be one of the best: more room where some helped, then every number
-// of layers.
+// Of a plan that waits for memory and is faster than all others: more room where some helped, then every
+// number of layers.
 static void spare_waits(searcher *r, search_setting *setting, fsdp_search_plan *out) {
   const search_setting tight = *setting;
   const double first_s = out->step_s;
   const bool is_of_chain =
       setting->set > 0 || fsdp_saving_equal(&setting->config.saving, &r->config->base.saving);
-  if (setting->is_forced || !is_of_chain || out->unhindered_s >= last_s(r)) return;
+  const bool is_slower = r->result->count > 0 && out->step_s >= r->result->plans[0].step_s;
+  if (setting->is_forced || !is_of_chain || is_slower) return;
   double tight_s = INFINITY;
   for (int i = 1; i <= SEARCH_DEPTH && out->step_s < tight_s * (1 - SEARCH_TIE); i++) {
     tight_s = out->step_s;
