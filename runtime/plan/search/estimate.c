@@ -28,9 +28,10 @@ typedef struct peaks {
 } peaks;
 
 typedef struct draft {
-  fsdp_evaluation estimate; // of this number of layers; bytes: what lies beside the arenas
+  fsdp_evaluation estimate; // of this number of layers; bytes: what lies beside the device's arena
   double resource_s[FSDP_RESOURCE_COUNT];
-  peaks peaks;
+  int64_t peak_bytes[FSDP_SPACE_COUNT];
+  peaks peaks; // of few layers
 } draft;
 
 // ---- Memory
@@ -101,12 +102,6 @@ static void find_peaks(const fsdp_plan *plan, int layers, int front, peaks *p) {
   }
   for (int space = 0; space < FSDP_SPACE_COUNT; space++) free(live[space]);
   free(layer_of);
-}
-
-static int64_t greatest(const peaks *p, fsdp_space space) {
-  int64_t most = 0;
-  for (int i = 0; i < PHASES * PLACES_MAX; i++) most = fsdp_max_i64(most, p->bytes[space][i]);
-  return most;
 }
 
 // The greatest of the places' bytes in a model of `more` times as many layers beyond those of `b` as `b` has
@@ -261,6 +256,7 @@ typedef struct machine {
   int64_t *drafts;
 } machine;
 
+// `front`: of few layers, so many are counted from the model's beginning; of all: 0.
 static fsdp_status make_draft(const machine *m, const fsdp_plan_config *config, int front, draft *out) {
   fsdp_plan *plan;
   fsdp_pricing pricing;
@@ -281,7 +277,8 @@ static fsdp_status make_draft(const machine *m, const fsdp_plan_config *config, 
     out->estimate.links_s = busiest_s(out->resource_s);
     fsdp_step_price_release(&price);
     fsdp_simulation_destroy(simulation);
-    find_peaks(plan, (int)config->model.num_layers, front, &out->peaks);
+    for (int s = 0; s < FSDP_SPACE_COUNT; s++) out->peak_bytes[s] = plan->memory.space[s].peak_bytes;
+    if (front > 0) find_peaks(plan, (int)config->model.num_layers, front, &out->peaks);
   }
   fsdp_plan_destroy(plan);
   return status;
@@ -307,7 +304,7 @@ static fsdp_status estimate_whole(const machine *m, const fsdp_plan_config *conf
   fsdp_status status = make_draft(m, &drafted, 0, &whole);
   if (status) return status;
   *estimate = whole.estimate;
-  for (int s = 0; s < FSDP_SPACE_COUNT; s++) estimate->bytes[s] += greatest(&whole.peaks, (fsdp_space)s);
+  for (int s = 0; s < FSDP_SPACE_COUNT; s++) estimate->bytes[s] += whole.peak_bytes[s];
   return FSDP_OK;
 }
 

@@ -167,12 +167,18 @@ static fsdp_status make(fsdp_evaluator *e, const fsdp_plan_config *config, fsdp_
   }
 }
 
+// The place of an evaluation, with its key; known->key is NULL if it has not been made.
+static struct fsdp_known_evaluation *find(fsdp_evaluator *e, const fsdp_plan_config *setting,
+                                          fsdp_fidelity fidelity, char key[KEY_BYTES]) {
+  if (2 * (e->used + 1) > e->size) grow(e);
+  print_key(setting, fidelity, key);
+  return place_of(e->known, e->size, key);
+}
+
 bool fsdp_evaluate(fsdp_evaluator *e, const fsdp_plan_config *setting, fsdp_fidelity fidelity,
                    fsdp_evaluation *out) {
   char key[KEY_BYTES];
-  if (2 * (e->used + 1) > e->size) grow(e);
-  print_key(setting, fidelity, key);
-  struct fsdp_known_evaluation *known = place_of(e->known, e->size, key);
+  struct fsdp_known_evaluation *known = find(e, setting, fidelity, key);
   if (!known->key) {
     known->makes_plan = make(e, setting, fidelity, &known->evaluation) == FSDP_OK;
     known->key = fsdp_alloc(strlen(key) + 1);
@@ -181,6 +187,17 @@ bool fsdp_evaluate(fsdp_evaluator *e, const fsdp_plan_config *setting, fsdp_fide
   }
   if (known->makes_plan) *out = known->evaluation;
   return known->makes_plan;
+}
+
+bool fsdp_evaluate_bytes(fsdp_evaluator *e, const fsdp_plan_config *setting,
+                         int64_t bytes[FSDP_SPACE_COUNT]) {
+  char key[KEY_BYTES];
+  fsdp_evaluation evaluation;
+  const bool is_drafted = find(e, setting, FSDP_EVALUATE_DRAFT, key)->key != NULL;
+  if (!fsdp_evaluate(e, setting, is_drafted ? FSDP_EVALUATE_DRAFT : FSDP_EVALUATE_PEAKS, &evaluation))
+    return false;
+  memcpy(bytes, evaluation.bytes, sizeof evaluation.bytes);
+  return true;
 }
 
 bool fsdp_evaluate_need(fsdp_evaluator *e, const fsdp_plan_config *setting, fsdp_evaluation *out) {

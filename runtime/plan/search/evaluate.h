@@ -33,6 +33,9 @@ typedef struct fsdp_evaluator {
 // False, and nothing is written, if there is no such plan, or the profile has no price for it.
 bool fsdp_evaluate(fsdp_evaluator *evaluator, const fsdp_plan_config *setting, fsdp_fidelity fidelity,
                    fsdp_evaluation *out);
+// The bytes of PEAKS, of a DRAFT if that was made. False, and nothing is written, if there is no such plan.
+bool fsdp_evaluate_bytes(fsdp_evaluator *evaluator, const fsdp_plan_config *setting,
+                         int64_t bytes[FSDP_SPACE_COUNT]);
 // The plan, or of one whose peaks alone are above what is allowed these: less than it needs, and found in a
 // fraction of the time.
 bool fsdp_evaluate_need(fsdp_evaluator *evaluator, const fsdp_plan_config *setting, fsdp_evaluation *out);

@@ -81,36 +81,53 @@ fsdp_status fsdp_search_price(const fsdp_search_config *search, const fsdp_plan_
   return status;
 }
 
-// Whether a setting fits by its peaks, without packing, with `room` of the device left free.
-static bool fits_by_peaks(searcher *r, const fsdp_plan_config *setting, double room) {
-  fsdp_evaluation e;
-  if (!fsdp_evaluate(&r->evaluator, setting, FSDP_EVALUATE_PEAKS, &e)) return false;
-  e.bytes[FSDP_SPACE_DEVICE] = (int64_t)((double)e.bytes[FSDP_SPACE_DEVICE] / (1 - room));
-  return fsdp_excess_of(&r->evaluator.allowed, e.bytes, NULL) == 0;
+// Whether a setting fits by its peaks and `more` bytes, without packing, with `room` of the device left free.
+static bool fits_by_peaks(searcher *r, const fsdp_plan_config *setting, double room,
+                          const int64_t more[FSDP_SPACE_COUNT]) {
+  int64_t bytes[FSDP_SPACE_COUNT];
+  if (!fsdp_evaluate_bytes(&r->evaluator, setting, bytes)) return false;
+  for (int s = 0; s < FSDP_SPACE_COUNT; s++) bytes[s] += more[s];
+  bytes[FSDP_SPACE_DEVICE] = (int64_t)((double)bytes[FSDP_SPACE_DEVICE] / (1 - room));
+  return fsdp_excess_of(&r->evaluator.allowed, bytes, NULL) == 0;
+}
+
+// The estimates of a setting with its set, and with the one before it, in all layers. False if one makes no
+// plan.
+static bool estimate_ends(searcher *r, const search_setting *setting, fsdp_evaluation *before,
+                          fsdp_evaluation *whole) {
+  const search_chain *chain = &r->space.chains[setting->chain];
+  const int all = (int)r->config->base.model.num_layers;
+  fsdp_plan_config config = setting->config;
+  config.saving = search_saving_of(r->config, chain, setting->set - 1, all);
+  if (!fsdp_evaluate(&r->evaluator, &config, FSDP_EVALUATE_FEW, before)) return false;
+  config.saving = search_saving_of(r->config, chain, setting->set, all);
+  return fsdp_evaluate(&r->evaluator, &config, FSDP_EVALUATE_FEW, whole);
 }
 
 // The estimate of a setting whose layers have changed.
 static void estimate_layers(searcher *r, search_setting *setting) {
-  const search_chain *chain = &r->space.chains[setting->chain];
-  const int all = (int)r->config->base.model.num_layers;
-  fsdp_plan_config config = setting->config;
   fsdp_evaluation before, whole;
-  config.saving = search_saving_of(r->config, chain, setting->set - 1, all);
-  if (!fsdp_evaluate(&r->evaluator, &config, FSDP_EVALUATE_FEW, &before)) return;
-  config.saving = search_saving_of(r->config, chain, setting->set, all);
-  if (!fsdp_evaluate(&r->evaluator, &config, FSDP_EVALUATE_FEW, &whole)) return;
-  setting->estimate = fsdp_estimate_between(&before, &whole, setting->layers, all);
+  if (!estimate_ends(r, setting, &before, &whole)) return;
+  setting->estimate =
+      fsdp_estimate_between(&before, &whole, setting->layers, (int)r->config->base.model.num_layers);
 }
 
-// The fewest layers of the setting's set with which its peaks fit: as estimated, or a few more or less.
+// The fewest layers of the setting's set with which its peaks fit: as estimated, or a few more or less. What
+// one layer less takes is told by estimates.
 static void settle_layers(searcher *r, search_setting *setting, double room) {
+  static const int64_t none[FSDP_SPACE_COUNT] = {0};
   const search_chain *chain = &r->space.chains[setting->chain];
   const int all = (int)r->config->base.model.num_layers;
   int low = 1, high = all; // high: fits, as far as is known
+  int64_t layer[FSDP_SPACE_COUNT] = {0};
+  fsdp_evaluation before, whole;
+  if (estimate_ends(r, setting, &before, &whole))
+    for (int s = 0; s < FSDP_SPACE_COUNT; s++) layer[s] = (before.bytes[s] - whole.bytes[s]) / all;
   for (int tried = (int)fsdp_max_i64(1, setting->layers), step = 1; low < high;) {
     setting->config.saving = search_saving_of(r->config, chain, setting->set, tried);
-    if (fits_by_peaks(r, &setting->config, room)) {
+    if (fits_by_peaks(r, &setting->config, room, none)) {
       high = tried;
+      if (!fits_by_peaks(r, &setting->config, room, layer)) break;
       tried = (int)fsdp_max_i64(low, tried - step);
     } else {
       low = tried + 1;
@@ -152,7 +169,7 @@ static void try_room(searcher *r, double room, search_setting *setting, fsdp_sea
   search_setting roomy = *setting;
   for (roomy.set = (int)fsdp_max_i64(1, setting->set); roomy.set < chain->count; roomy.set++) {
     roomy.config.saving = search_saving_of(r->config, chain, roomy.set, all);
-    if (fits_by_peaks(r, &roomy.config, room)) break;
+    if (fits_by_peaks(r, &roomy.config, room, (const int64_t[FSDP_SPACE_COUNT]){0})) break;
   }
   if (roomy.set == chain->count) return;
   settle_layers(r, &roomy, room);
