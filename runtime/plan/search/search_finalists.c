@@ -360,24 +360,77 @@ void search_place_plan(fsdp_search_result *result, const fsdp_search_plan *plan)
   insert_plan(result, plan);
 }
 
-void search_choose_finalists(searcher *r) {
-  fsdp_search_result *result = r->result;
+// ---- The order in which kinds are planned
+
+// Whether plans of both wait for memory for like reasons: meshes make little difference.
+static bool waits_alike(const fsdp_plan_config *a, const fsdp_plan_config *b) {
+  const search_units units = search_units_of(a), others = search_units_of(b);
+  return a->strategy == b->strategy && a->cpu_offload == b->cpu_offload && a->prefetch == b->prefetch &&
+         (a->micro_batches > 1) == (b->micro_batches > 1) && search_units_equal(&units, &others) &&
+         fsdp_saving_offloads(&a->saving) == fsdp_saving_offloads(&b->saving);
+}
+
+// What a kind's plan takes at least if it takes as much more than its estimate as those of `planned` that are
+// like it.
+static double predict_plan_s(const search_ranked *item, const fsdp_search_plan *planned, int count) {
+  const search_setting *first = &item->best.settings[0];
+  double more = INFINITY;
+  for (int i = 0; i < count; i++)
+    if (waits_alike(&first->config, &planned[i].config))
+      more = fmin(more, planned[i].step_s / planned[i].draft_s);
+  return first->estimate.step_s * (more < INFINITY ? more : 1);
+}
+
+// The kind of those that were not tried that is predicted to be the fastest, of which *seconds.
+static search_ranked *next_kind(searcher *r, const bool *tried, const fsdp_search_plan *planned, int count,
+                                double *seconds) {
+  search_ranked *next = NULL;
+  *seconds = INFINITY;
   for (int i = 0; i < r->ranked_count; i++) {
-    search_ranked *item = &r->ranked[i];
-    fsdp_search_plan plan;
-    if (item->best.settings[0].estimate.step_s * (1 - FSDP_EVALUATION_ERROR) >= last_s(r)) break;
-    if (is_beaten(r, item)) continue;
-    fsdp_search_kind *kind = &result->kinds[item->kind];
-    if (!choose_of_kind(r, item, i == 0, &plan)) {
-      kind->outcome = FSDP_SEARCH_TOO_LARGE;
-      kind->bytes = item->best.settings[0].estimate.bytes[FSDP_SPACE_DEVICE];
-      if (!r->least_excess) result->least = item->best.settings[0].config; // above by what packing takes
-      r->least_excess = r->least_excess ? r->least_excess : 1;
+    if (tried[i]) continue;
+    const double predicted_s = predict_plan_s(&r->ranked[i], planned, count);
+    if (next && predicted_s >= *seconds) continue;
+    next = &r->ranked[i];
+    *seconds = predicted_s;
+  }
+  return next;
+}
+
+// Plans a kind whole. False if nothing of it fits.
+static bool plan_kind(searcher *r, search_ranked *item, fsdp_search_plan *plan) {
+  fsdp_search_result *result = r->result;
+  fsdp_search_kind *kind = &result->kinds[item->kind];
+  if (choose_of_kind(r, item, result->count == 0, plan)) {
+    plan->kind = item->kind;
+    search_place_plan(result, plan);
+    return true;
+  }
+  kind->outcome = FSDP_SEARCH_TOO_LARGE;
+  kind->bytes = item->best.settings[0].estimate.bytes[FSDP_SPACE_DEVICE];
+  if (!r->least_excess) result->least = item->best.settings[0].config; // above by what packing takes
+  r->least_excess = r->least_excess ? r->least_excess : 1;
+  return false;
+}
+
+// Estimates order kinds; where the plans that are like one take longer than estimated, so does it, by about
+// as much as the order of estimates is off by.
+void search_choose_finalists(searcher *r) {
+  bool *tried = fsdp_alloc_zeroed((size_t)r->ranked_count + 1, sizeof *tried);
+  fsdp_search_plan *planned = fsdp_alloc((size_t)(r->ranked_count + 1) * sizeof *planned);
+  search_ranked *item;
+  double predicted_s;
+  for (int count = 0; (item = next_kind(r, tried, planned, count, &predicted_s)) != NULL;) {
+    const double last = last_s(r);
+    tried[item - r->ranked] = true;
+    if (item->best.settings[0].estimate.step_s * (1 - FSDP_EVALUATION_ERROR) >= last) continue;
+    if (predicted_s * (1 - FSDP_EVALUATION_ERROR / SEARCH_DEPTH) >= last) {
+      r->result->kinds[item->kind].step_s = predicted_s;
       continue;
     }
-    plan.kind = item->kind;
-    search_place_plan(result, &plan);
+    if (!is_beaten(r, item)) count += plan_kind(r, item, &planned[count]);
   }
+  free(tried);
+  free(planned);
 }
 
 void search_name_finalists(searcher *r) {
