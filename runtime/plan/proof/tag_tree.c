@@ -1,20 +1,19 @@
 #include "runtime/plan/proof/tag_tree.h"
 
 #include "runtime/base/check.h"
+#include "runtime/base/sort.h"
 
 #define MIXED  (-2) // the children's tags count
 #define NO_TAG (-3)
 
-static int compare_cuts(const void *a, const void *b) {
-  int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-  return x < y ? -1 : x > y;
-}
-
 fsdp_cuts fsdp_cuts_create(int64_t *at, int count) {
-  qsort(at, (size_t)count, sizeof *at, compare_cuts);
-  int kept = 0; // in place: a cut never moves up
+  fsdp_record *records = fsdp_alloc(((size_t)count * 2 + 1) * sizeof *records);
+  for (int i = 0; i < count; i++) records[i] = (fsdp_record){.key = at[i]};
+  const fsdp_record *sorted = fsdp_sort_records(records, records + count, count);
+  int kept = 0;
   for (int i = 0; i < count; i++)
-    if (kept == 0 || at[kept - 1] != at[i]) at[kept++] = at[i];
+    if (kept == 0 || at[kept - 1] != sorted[i].key) at[kept++] = sorted[i].key;
+  free(records);
   return (fsdp_cuts){at, kept};
 }
 

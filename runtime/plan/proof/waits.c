@@ -1,7 +1,7 @@
 #include "runtime/plan/proof/waits.h"
 
 #include "runtime/base/check.h"
-#include "runtime/base/size.h"
+#include "runtime/base/sort.h"
 
 #include <string.h>
 
@@ -98,32 +98,6 @@ static void split_at(inference *in, int index) {
   set_start(in, index);
 }
 
-// The first or last byte of a tensor, or of what an operand accesses.
-typedef struct endpoint {
-  int64_t value;
-  int *place; // among all of them
-} endpoint;
-
-// Sorts by value, digit by digit; `other` is as large. Returns the array that is sorted then.
-static endpoint *sort_endpoints(endpoint *ends, endpoint *other, int count) {
-  enum { DIGIT_BITS = 11, DIGITS = 1 << DIGIT_BITS };
-  int64_t least = 0, most = 0; // a damaged program's operands may begin before their arena
-  for (int i = 0; i < count; i++) {
-    least = fsdp_min_i64(least, ends[i].value);
-    most = fsdp_max_i64(most, ends[i].value);
-  }
-  for (int shift = 0; shift < 63 && (most - least) >> shift > 0; shift += DIGIT_BITS) {
-    int places[DIGITS + 1] = {0};
-    for (int i = 0; i < count; i++) places[((ends[i].value - least) >> shift) % DIGITS + 1]++;
-    for (int d = 0; d < DIGITS; d++) places[d + 1] += places[d];
-    for (int i = 0; i < count; i++) other[places[((ends[i].value - least) >> shift) % DIGITS]++] = ends[i];
-    endpoint *sorted = other;
-    other = ends;
-    ends = sorted;
-  }
-  return ends;
-}
-
 // First and last byte + 1 of a tensor; the host arena lies behind the device's.
 static void tensor_hull(const fsdp_program *program, int index, int64_t *low, int64_t *high) {
   const fsdp_tensor *tensor = &program->tensors[index];
@@ -142,20 +116,20 @@ static void operand_hull(const fsdp_program *program, const fsdp_operand *operan
   *high += base + operand->size_bytes;
 }
 
-static int append_ends(endpoint *ends, int count, int64_t low, int64_t high, int *low_place,
+static int append_ends(fsdp_record *ends, int count, int64_t low, int64_t high, int *low_place,
                        int *high_place) {
-  ends[count] = (endpoint){low, low_place};
-  ends[count + 1] = (endpoint){high, high_place};
+  ends[count] = (fsdp_record){low, low_place};
+  ends[count + 1] = (fsdp_record){high, high_place};
   return count + 2;
 }
 
 // Sets the places of all ends. Returns their number; place 0 is the arena's beginning.
-static int set_places(endpoint *ends, int count) {
-  const endpoint *sorted = sort_endpoints(ends, ends + count, count);
+static int set_places(fsdp_record *ends, int count) {
+  const fsdp_record *sorted = fsdp_sort_records(ends, ends + count, count);
   int last = 0;
   for (int i = 0; i < count; i++) {
-    if (sorted[i].value != (i > 0 ? sorted[i - 1].value : 0)) last++;
-    *sorted[i].place = last;
+    if (sorted[i].key != (i > 0 ? sorted[i - 1].key : 0)) last++;
+    *(int *)sorted[i].of = last;
   }
   return last + 1;
 }
@@ -166,7 +140,7 @@ static void map_operands(inference *in) {
   const int operands = program->operand_count, tensors = program->tensor_count;
   int *lows = fsdp_alloc((size_t)(operands + tensors) * sizeof *lows);
   int *highs = fsdp_alloc((size_t)(operands + tensors) * sizeof *highs);
-  endpoint *ends = fsdp_alloc((size_t)(4 * (operands + tensors) + 1) * sizeof *ends);
+  fsdp_record *ends = fsdp_alloc((size_t)(4 * (operands + tensors) + 1) * sizeof *ends);
   int count = 0;
   for (int t = 0; t < tensors; t++) {
     int64_t low, high;
