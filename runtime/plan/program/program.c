@@ -171,7 +171,7 @@ int fsdp_program_step_order(const fsdp_program *program, int *out) {
 
 // Every ordered pair of (step, evaluation, check, snapshot, exchange) appears side by side: a de Bruijn
 // sequence of order 2, from its Lyndon words 0, 01, 02, ..., 1, 12, ..., closed by its first symbol.
-int fsdp_program_seam_order(const fsdp_program *program, int out[FSDP_SEAM_RUNS_MAX]) {
+int fsdp_program_seam_order(const fsdp_program *program, int middles, int out[FSDP_SEAM_RUNS_MAX]) {
   int symbols[FSDP_SECTION_KIND_COUNT], count = 0, symbol_count = 1; // symbol 0: a step
   for (int kind = FSDP_SECTION_EVALUATION; kind < FSDP_SECTION_KIND_COUNT; kind++) {
     int section = section_of_kind(program, (fsdp_section_kind)kind);
@@ -180,13 +180,13 @@ int fsdp_program_seam_order(const fsdp_program *program, int out[FSDP_SEAM_RUNS_
   for (int a = 0; a < symbol_count; a++) {
     for (int b = a; b < symbol_count; b++) {
       if (a == 0)
-        count += step_order(program, 3, out + count);
+        count += step_order(program, middles, out + count);
       else
         out[count++] = symbols[a];
       if (b > a) out[count++] = symbols[b];
     }
   }
-  return count + step_order(program, 3, out + count);
+  return count + step_order(program, middles, out + count);
 }
 
 // ---- Hash

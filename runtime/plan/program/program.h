@@ -202,10 +202,9 @@ int fsdp_program_step_order(const fsdp_program *program, int *out);
 
 #define FSDP_SEAM_RUNS_MAX 64
 
-// A sequence of section indices that contains every seam: whole steps with at most three middles each (what
-// is proved for k and k+1 holds for k+1 and k+2), and the sections beside steps, each after itself and after
-// every other. Returns the length.
-int fsdp_program_seam_order(const fsdp_program *program, int out[FSDP_SEAM_RUNS_MAX]);
+// A sequence of section indices that contains every seam: whole steps with at most `middles` middles each,
+// and the sections beside steps, each after itself and after every other. Returns the length.
+int fsdp_program_seam_order(const fsdp_program *program, int middles, int out[FSDP_SEAM_RUNS_MAX]);
 
 // XXH3 of everything that every rank must agree on: instructions, operands, waits, tensors with their
 // addresses.

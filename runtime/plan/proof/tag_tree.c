@@ -1,7 +1,7 @@
 #include "runtime/plan/proof/tag_tree.h"
 
 #include "runtime/base/check.h"
-#include "runtime/base/sort.h"
+#include "runtime/plan/proof/sort.h"
 
 #define MIXED  (-2) // the children's tags count
 #define NO_TAG (-3)

@@ -12,7 +12,7 @@ bool fsdp_verify_accesses(const fsdp_program *program, fsdp_violation *violation
   fsdp_violation ignored;
   verifier v = {.program = program, .violation = violation ? violation : &ignored};
   v.space_base[FSDP_SPACE_HOST] = program->arena_bytes[FSDP_SPACE_DEVICE];
-  v.run_count = fsdp_program_seam_order(program, v.order);
+  v.run_count = fsdp_program_seam_order(program, VERIFY_MIDDLES, v.order);
   for (int run = 0, step = 0; run < v.run_count; run++) {
     v.steps[run] = step;
     step += program->sections[v.order[run]].kind == FSDP_SECTION_UPDATE;

@@ -14,6 +14,8 @@
 
 // Runs of the seam order: a tensor has at most so many lifetimes.
 #define VERIFY_RUNS_MAX FSDP_SEAM_RUNS_MAX
+// Middle micro-batches that are walked over: what is proved for k and k + 1 holds for k + 1 and k + 2.
+#define VERIFY_MIDDLES  3
 #define VERIFY_AXES_MAX FSDP_MESH_AXES_MAX
 // The most ranks with operands at different places that are checked one by one.
 #define VERIFY_EXACT_RANKS 16

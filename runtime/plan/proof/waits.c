@@ -1,11 +1,13 @@
 #include "runtime/plan/proof/waits.h"
 
 #include "runtime/base/check.h"
-#include "runtime/base/sort.h"
+#include "runtime/plan/proof/sort.h"
 
 #include <string.h>
 
 #define NONE (-1)
+// Middle micro-batches that are walked over: after a second, a third one finds what that found.
+#define MIDDLES 2
 
 // Last accesses of one interval of bytes, as events. A write is ordered after all that came before it, so
 // nothing older has to be remembered.
@@ -400,7 +402,7 @@ static void store_waits(inference *in) {
 void fsdp_waits_infer(fsdp_program *program) {
   inference in = {.program = program};
   int events = 0;
-  in.run_count = fsdp_program_seam_order(program, in.order);
+  in.run_count = fsdp_program_seam_order(program, MIDDLES, in.order);
   for (int k = 0; k < in.run_count; k++)
     events += program->sections[in.order[k]].end - program->sections[in.order[k]].begin;
   in.events = fsdp_alloc((size_t)events * sizeof *in.events);

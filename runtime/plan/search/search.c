@@ -98,24 +98,26 @@ static void note_unfit_kind(searcher *r, fsdp_search_kind *kind, const search_be
 }
 
 static const search_floor *floor_of(searcher *r, const fsdp_search_kind *kind) {
-  return search_floor_of(r->config, &r->space, kind, &r->floors, &r->evaluator);
+  return search_floor_of(r->config, &r->space, kind, true, &r->floors, &r->evaluator);
 }
 
-// Raises the bound of the kind at `at` of the order by what its layers take, and moves it behind those whose
-// bounds are lower then. False if it stays.
+// Raises the bound of the kind at `at` of the order by what its layers take with the largest micro-batch or,
+// if that does not, with any; and moves it behind those whose bounds are lower then. False if it stays as it
+// is.
 static bool raise_bound(searcher *r, int at) {
   fsdp_search_kind *kinds = r->result->kinds, *kind = &kinds[r->order[at]];
   const int moved = r->order[at];
-  fsdp_search_bound bound;
-  const double least_s = search_least_s(r->config, &r->space, kind, floor_of(r, kind), &bound);
+  double least_s = 0;
+  for (int all = 0; all < 2 && least_s <= kind->bound_s; all++) {
+    const search_floor *floor = search_floor_of(r->config, &r->space, kind, all, &r->floors, &r->evaluator);
+    least_s = search_least_s(r->config, &r->space, kind, floor, &kind->bound);
+  }
   if (least_s <= kind->bound_s) return false;
   kind->step_s = kind->bound_s = least_s;
-  kind->bound = bound;
-  const int first = at;
   for (; at + 1 < r->result->kind_count && compare_order(&moved, &r->order[at + 1], kinds) > 0; at++)
     r->order[at] = r->order[at + 1];
   r->order[at] = moved;
-  return at > first;
+  return true;
 }
 
 // Bounds left a kind out if nothing of it was estimated.

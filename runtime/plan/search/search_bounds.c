@@ -135,6 +135,14 @@ double search_least_s(const fsdp_search_config *search, const search_space *spac
     for (int i = 0; search_batch(search, kind, i, &batch, &micro_batches); i++) fewest = micro_batches;
     return least_s(search, space, kind, fewest, NULL, bound);
   }
+  if (floor->drafted > 0) {
+    const int last = floor->count - 1;
+    const search_batch_floor *of = &floor->batches[last];
+    const double share = 1 - FSDP_EVALUATION_ERROR;
+    const search_batch_floor any = {share * of->layers_s, share * of->node_s, share * of->network_s};
+    search_batch(search, kind, last, &batch, &micro_batches);
+    return least_s(search, space, kind, micro_batches, &any, bound);
+  }
   for (int i = 0; i < floor->count && search_batch(search, kind, i, &batch, &micro_batches); i++) {
     fsdp_search_bound of;
     const double seconds = least_s(search, space, kind, micro_batches, &floor->batches[i], &of);
@@ -202,20 +210,39 @@ static bool is_alike(const fsdp_search_config *search, const search_floor *floor
          floor->batch_parts == kind->batch_parts && floor->sequence_parallel == kind->sequence_parallel;
 }
 
-const search_floor *search_floor_of(const fsdp_search_config *search, const search_space *space,
-                                    const fsdp_search_kind *kind, search_floors *floors,
-                                    fsdp_evaluator *evaluator) {
+static int count_batches(const fsdp_search_config *search, const search_space *space,
+                         const fsdp_search_kind *kind, const fsdp_evaluator *evaluator) {
+  fsdp_plan_config config;
+  int count = 0;
+  while (search_next_batch(search, evaluator, space, kind, count, &config)) count++;
+  return count;
+}
+
+static search_floor *find_floor(const fsdp_search_config *search, const search_space *space,
+                                const fsdp_search_kind *kind, search_floors *floors,
+                                const fsdp_evaluator *evaluator) {
   for (int i = 0; i < floors->count; i++)
     if (is_alike(search, &floors->items[i], kind)) return &floors->items[i];
   floors->items = fsdp_realloc(floors->items, (size_t)(floors->count + 1) * sizeof *floors->items);
   search_floor *floor = &floors->items[floors->count++];
-  *floor = (search_floor){
-      .mesh = kind->mesh, .sequence_parallel = kind->sequence_parallel, .batch_parts = kind->batch_parts};
+  *floor = (search_floor){.mesh = kind->mesh,
+                          .sequence_parallel = kind->sequence_parallel,
+                          .batch_parts = kind->batch_parts,
+                          .count = count_batches(search, space, kind, evaluator)};
+  floor->drafted = floor->count;
+  return floor;
+}
+
+const search_floor *search_floor_of(const fsdp_search_config *search, const search_space *space,
+                                    const fsdp_search_kind *kind, bool all, search_floors *floors,
+                                    fsdp_evaluator *evaluator) {
+  search_floor *floor = find_floor(search, space, kind, floors, evaluator);
   fsdp_plan_config config = search_first_config(search, space, kind);
-  for (; search_next_batch(search, evaluator, space, kind, floor->count, &config); floor->count++) {
+  while (floor->drafted > 0 && (all || floor->drafted == floor->count)) {
     fsdp_evaluation e;
+    search_next_batch(search, evaluator, space, kind, --floor->drafted, &config);
     if (!fsdp_evaluate(evaluator, &config, FSDP_EVALUATE_FEW, &e)) continue;
-    floor->batches[floor->count] = (search_batch_floor){e.layers_s, e.axes_node_s, e.axes_network_s};
+    floor->batches[floor->drafted] = (search_batch_floor){e.layers_s, e.axes_node_s, e.axes_network_s};
   }
   return floor;
 }

@@ -160,6 +160,7 @@ typedef struct search_floor {
   fsdp_mesh mesh; // of the kind that was drafted
   bool sequence_parallel;
   int batch_parts, count;
+  int drafted; // the first of those that were drafted: all, or the largest alone
   search_batch_floor batches[SEARCH_BATCHES_MAX];
 } search_floor;
 
@@ -169,8 +170,9 @@ typedef struct search_floors {
 } search_floors;
 
 // The least time of a kind's steps: FLOPs at the best rate of the profile, or bytes of weights and gradients
-// over the links that they must take; with `floor` (may be NULL), of its micro-batches the least. And the
-// least of a micro-batch.
+// over the links that they must take; with `floor` (may be NULL), of its micro-batches the least. Where the
+// largest alone was drafted, others may take less by FSDP_EVALUATION_ERROR: they fill more tiles, but seldom
+// better. And the least of a micro-batch.
 double search_least_s(const fsdp_search_config *search, const search_space *space,
                       const fsdp_search_kind *kind, const search_floor *floor, fsdp_search_bound *bound);
 double search_batch_least_s(const fsdp_search_config *search, const search_space *space,
@@ -184,10 +186,10 @@ int64_t search_least_bytes(const fsdp_search_config *search, const search_space 
 // their backward.
 double search_links_left(const fsdp_search_config *search, const search_space *space);
 
-// The bounds that all kinds with this one's tensor, context and expert share, from drafts of the first.
-// Valid until the next call.
+// The bounds that all kinds with this one's tensor, context and expert share, from drafts of the first: of
+// the largest micro-batch, or of `all`. Valid until the next call.
 const search_floor *search_floor_of(const fsdp_search_config *search, const search_space *space,
-                                    const fsdp_search_kind *kind, search_floors *floors,
+                                    const fsdp_search_kind *kind, bool all, search_floors *floors,
                                     fsdp_evaluator *evaluator);
 
 // ---- Settings of a kind (search_kind.c)

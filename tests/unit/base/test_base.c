@@ -5,7 +5,6 @@
 #include "runtime/base/random.h"
 #include "runtime/base/random_math.h"
 #include "runtime/base/size.h"
-#include "runtime/base/sort.h"
 #include "runtime/base/status.h"
 #include "runtime/base/text.h"
 #include "tests/support/unit_test.h"
@@ -222,35 +221,6 @@ TEST(sizes_are_checked_for_overflow) {
       assert_true(up >= value && up - value < unit && up % unit == 0);
     }
   }
-}
-
-// By key, then by where it was.
-static int compare_records(const void *a, const void *b) {
-  const fsdp_record *x = a, *y = b;
-  if (x->key != y->key) return x->key < y->key ? -1 : 1;
-  return x->of < y->of ? -1 : x->of > y->of;
-}
-
-TEST(records_are_sorted_by_key_and_equal_ones_stay_in_order) {
-  enum { COUNT = 3000 };
-  static const int64_t far[] = {0, INT64_MIN, INT64_MAX, -1, 1};
-  fsdp_record *sorted = fsdp_alloc(3 * COUNT * sizeof *sorted), *expected = sorted + 2 * COUNT;
-  for (int shift = 0; shift < 64; shift += 7) { // many equal keys, then few
-    for (int i = 0; i < COUNT; i++) {
-      uint32_t words[4];
-      fsdp_random_words(5, (uint64_t)shift, (uint64_t)i, words);
-      const int64_t drawn = (int64_t)((uint64_t)words[0] << 32 | words[1]) >> (63 - shift);
-      sorted[i] = expected[i] = (fsdp_record){i < 5 ? far[i] : drawn, &sorted[i]};
-    }
-    qsort(expected, COUNT, sizeof *expected, compare_records);
-    const fsdp_record *found = fsdp_sort_records(sorted, sorted + COUNT, COUNT);
-    for (int i = 0; i < COUNT; i++) {
-      assert_true(found[i].key == expected[i].key);
-      assert_ptr_equal(found[i].of, expected[i].of);
-    }
-  }
-  assert_ptr_equal(fsdp_sort_records(sorted, sorted + COUNT, 0), sorted);
-  free(sorted);
 }
 
 TEST(numbers_have_commas) {

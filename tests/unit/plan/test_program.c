@@ -51,7 +51,7 @@ TEST(test_seam_order) {
   for (int micro_batches = 1; micro_batches <= 9; micro_batches++) {
     for (unsigned beside = 0; beside < 16; beside++) {
       fsdp_program *program = sections_program(micro_batches, beside);
-      int order[FSDP_SEAM_RUNS_MAX], count = fsdp_program_seam_order(program, order);
+      int order[FSDP_SEAM_RUNS_MAX], count = fsdp_program_seam_order(program, 3, order);
       assert_true(count < FSDP_SEAM_RUNS_MAX);
       char text[FSDP_SEAM_RUNS_MAX + 1];
       spell(program, order, count, text);

@@ -1,10 +1,13 @@
 // Waits of programs small enough to know them by hand: which there must be, why, and which others imply.
 #include "runtime/base/check.h"
+#include "runtime/base/random.h"
 #include "runtime/plan/memory/memory.h"
+#include "runtime/plan/proof/sort.h"
 #include "runtime/plan/proof/verify.h"
 #include "runtime/plan/proof/waits.h"
 #include "tests/support/unit_test.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static int tensor(fsdp_program *program, fsdp_lifetime lifetime, int64_t bytes) {
@@ -196,4 +199,35 @@ TEST(test_policies) {
   assert_int_equal(p->instrs[behind].wait_count, 0); // follows `bounded` on its stream
   assert_int_equal(p->instrs[same].wait_count, 0);
   fsdp_program_destroy(p);
+}
+
+// ---- The order of accessed bytes
+
+// By key, then by where it was.
+static int compare_records(const void *a, const void *b) {
+  const fsdp_record *x = a, *y = b;
+  if (x->key != y->key) return x->key < y->key ? -1 : 1;
+  return x->of < y->of ? -1 : x->of > y->of;
+}
+
+TEST(records_are_sorted_by_key_and_equal_ones_stay_in_order) {
+  enum { COUNT = 3000 };
+  static const int64_t far[] = {0, INT64_MIN, INT64_MAX, -1, 1};
+  fsdp_record *sorted = fsdp_alloc(3 * COUNT * sizeof *sorted), *expected = sorted + 2 * COUNT;
+  for (int shift = 0; shift < 64; shift += 7) { // many equal keys, then few
+    for (int i = 0; i < COUNT; i++) {
+      uint32_t words[4];
+      fsdp_random_words(5, (uint64_t)shift, (uint64_t)i, words);
+      const int64_t drawn = (int64_t)((uint64_t)words[0] << 32 | words[1]) >> (63 - shift);
+      sorted[i] = expected[i] = (fsdp_record){i < 5 ? far[i] : drawn, &sorted[i]};
+    }
+    qsort(expected, COUNT, sizeof *expected, compare_records);
+    const fsdp_record *found = fsdp_sort_records(sorted, sorted + COUNT, COUNT);
+    for (int i = 0; i < COUNT; i++) {
+      assert_true(found[i].key == expected[i].key);
+      assert_ptr_equal(found[i].of, expected[i].of);
+    }
+  }
+  assert_ptr_equal(fsdp_sort_records(sorted, sorted + COUNT, 0), sorted);
+  free(sorted);
 }

@@ -102,11 +102,14 @@ typedef struct shared {
 static void check_floor(const fsdp_search_config *search, const search_space *space,
                         const fsdp_search_kind *kind, const fsdp_plan_config *c, double step_s, shared *known,
                         closest *all) {
-  const search_floor *floor = search_floor_of(search, space, kind, &known->floors, &known->evaluator);
   fsdp_search_bound bound;
   int64_t batch;
   int index = 0, micro_batches;
   double any = 0;
+  const search_floor *floor = search_floor_of(search, space, kind, false, &known->floors, &known->evaluator);
+  check("layers of the largest", search_least_s(search, space, kind, floor, &bound), step_s, c, &any);
+  floor = search_floor_of(search, space, kind, true, &known->floors, &known->evaluator);
+  assert_int_equal(floor->drafted, 0);
   while (search_batch(search, kind, index, &batch, &micro_batches) && batch != c->batch) index++;
   assert_true(index < floor->count);
   check("layers of a micro-batch",

@@ -1,4 +1,4 @@
-#include "runtime/base/sort.h"
+#include "runtime/plan/proof/sort.h"
 
 #include "runtime/base/size.h"
 
