@@ -11,11 +11,11 @@
 // Exact: bounds, which hold for the whole plan of every setting (test_search_bounds.c), so that nothing is
 // lost by one, where a kind's micro-batches were drafted and not the largest alone; bytes and seconds of the
 // plans returned.
-// Not exact: of the largest micro-batch others are taken to be faster by FSDP_EVALUATION_ERROR at most; bounds
-// are held against estimates, which may be off by as much, and estimates rank kinds before any is priced, so
-// the best of the grid may be missed by a little; a kind is not planned where plans like its own took so much
-// longer than estimated that it would not be listed; what one variant of a setting saves is not asked of all
-// others; what is outside of the grid is missed altogether (fsdp_search_untried).
+// Not exact: of the largest micro-batch others are taken to be faster by FSDP_EVALUATION_ERROR at most;
+// bounds are held against estimates, which may be off by as much, and estimates rank kinds before any is
+// priced, so the best of the grid may be missed by a little; a kind is not planned where plans like its own
+// took so much longer than estimated that it would not be listed; what one variant of a setting saves is not
+// asked of all others; what is outside of the grid is missed altogether (fsdp_search_untried).
 // Pure and deterministic: no files, no MPI, no clock; ties go to what is enumerated first.
 #pragma once
 
