@@ -194,6 +194,8 @@ static void list_prefetches(searcher *r, const fsdp_search_plan *plan, bool best
   for (int depth = own->prefetch + 1; depth <= SEARCH_PREFETCH_DEEPEST * (waits ? 2 : 1); depth++) {
     setting.config.prefetch = depth;
     if (search_estimate_below(r, FSDP_EVALUATE_DRAFT, enough_of(r), &setting)) insert(list, &setting);
+    if (fsdp_excess_of(&r->evaluator.allowed, setting.estimate.bytes, NULL) > 0)
+      break; // as of all further ones
   }
 }
 
