@@ -273,21 +273,25 @@ static double shape_efficiency(const fsdp_device_profile *profile, double m, dou
   return profile->tiles ? tile_efficiency(profile, m, n, k) : 1;
 }
 
+// A measured product's rate, of which a part is left to its shape.
+typedef struct whole_rate {
+  int64_t m, n, k;
+  double processors, rate, log;
+} whole_rate;
+
 // The logarithm of the rate of the profile's product `index`, divided by what its shape leaves of the device.
 // Every price of a product asks it of all of them, so answers are kept, with all that they depend on.
 static double whole_rate_log(const fsdp_device_profile *profile, int index) {
   enum { KEPT = 64, NO_TILES = -1 };
-  static _Thread_local struct { double asked[5], answer; } kept[KEPT];
-  const fsdp_profile_product *point = &profile->products[index];
-  const double m = (double)point->m, n = (double)point->n, k = (double)point->k;
+  static _Thread_local whole_rate kept[KEPT];
+  const fsdp_profile_product *p = &profile->products[index];
   const double processors = profile->tiles ? profile->processors : NO_TILES;
-  const double asked[5] = {m, n, k, processors, point->flops_per_s};
-  const int at = index % KEPT;
-  if (memcmp(kept[at].asked, asked, sizeof asked) != 0) {
-    memcpy(kept[at].asked, asked, sizeof asked);
-    kept[at].answer = log(point->flops_per_s / shape_efficiency(profile, m, n, k));
-  }
-  return kept[at].answer;
+  whole_rate *of = &kept[index % KEPT];
+  const bool same = of->m == p->m && of->n == p->n && of->k == p->k && of->processors == processors;
+  if (same && of->rate == p->flops_per_s) return of->log;
+  *of = (whole_rate){p->m, p->n, p->k, processors, p->flops_per_s, 0};
+  of->log = log(of->rate / shape_efficiency(profile, (double)p->m, (double)p->n, (double)p->k));
+  return of->log;
 }
 
 // The rate at a shape, from the measured ones nearest to it: their mean in logarithms, weighted by the
