@@ -18,6 +18,7 @@ import glob
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -105,16 +106,30 @@ def read_stores(text):
 
 # ---- Compilation
 
+def read_cubin(path):
+    """The code for the device that an object holds, which is a file of its own in it."""
+    with open(path, "rb") as file:
+        data = file.read()
+    begin = data.find(b"\x7fELF", 1)
+    tables, sizes = struct.unpack_from("<QQ", data, begin + 32), struct.unpack_from("<HHHH", data, begin + 54)
+    ends = [tables[0] + sizes[0] * sizes[1], tables[1] + sizes[2] * sizes[3]]  # of programs and of sections
+    return data[begin : begin + max(ends)]
+
+
 def compile_one(job):
     nvcc, disassembler, source, architecture = job
     with tempfile.TemporaryDirectory() as folder:
-        cubin = os.path.join(folder, "out.cubin")
-        # The build says where the libraries are (kernels/CMakeLists.txt); no kernel depends on it.
-        command = [nvcc, "-std=c++17", "-O3", "-I.", '-DFSDP_CUBLASLT_FOLDER=""', "-cubin",
-                   f"-arch=sm_{architecture}", "-Xptxas", "-v", source, "-o", cubin]
+        made, cubin = os.path.join(folder, "out.o"), os.path.join(folder, "out.cubin")
+        # The build says where the libraries are (kernels/CMakeLists.txt); no kernel depends on it. ccache
+        # keeps objects, with what nvcc says of them, but no cubins.
+        command = [*filter(None, [shutil.which("ccache")]), nvcc, "-std=c++17", "-O3", "-I.",
+                   '-DFSDP_CUBLASLT_FOLDER=""', "-c", "-no-compress", "-Xptxas", "-v", "-gencode",
+                   f"arch=compute_{architecture},code=sm_{architecture}", source, "-o", made]  # fmt: skip
         compiled = subprocess.run(command, capture_output=True, text=True, check=False)
         log, stores = compiled.stdout + compiled.stderr, None
         if compiled.returncode == 0 and disassembler:
+            with open(cubin, "wb") as file:
+                file.write(read_cubin(made))
             listed = subprocess.run([disassembler, "-c", cubin], capture_output=True, text=True, check=False)
             if listed.returncode != 0:
                 return source, architecture, listed.returncode, log + listed.stderr, None
