@@ -107,13 +107,15 @@ static const search_floor *floor_of(searcher *r, const fsdp_search_kind *kind) {
 static bool raise_bound(searcher *r, int at) {
   fsdp_search_kind *kinds = r->result->kinds, *kind = &kinds[r->order[at]];
   const int moved = r->order[at];
+  fsdp_search_bound bound = kind->bound;
   double least_s = 0;
   for (int all = 0; all < 2 && least_s <= kind->bound_s; all++) {
     const search_floor *floor = search_floor_of(r->config, &r->space, kind, all, &r->floors, &r->evaluator);
-    least_s = search_least_s(r->config, &r->space, kind, floor, &kind->bound);
+    least_s = search_least_s(r->config, &r->space, kind, floor, &bound);
   }
   if (least_s <= kind->bound_s) return false;
   kind->step_s = kind->bound_s = least_s;
+  kind->bound = bound;
   for (; at + 1 < r->result->kind_count && compare_order(&moved, &r->order[at + 1], kinds) > 0; at++)
     r->order[at] = r->order[at + 1];
   r->order[at] = moved;

@@ -81,6 +81,8 @@ fsdp_status fsdp_search_price(const fsdp_search_config *search, const fsdp_plan_
   return status;
 }
 
+static const int64_t no_bytes[FSDP_SPACE_COUNT] = {0};
+
 // Whether a setting fits by its peaks and `more` bytes, without packing, with `room` of the device left free.
 static bool fits_by_peaks(searcher *r, const fsdp_plan_config *setting, double room,
                           const int64_t more[FSDP_SPACE_COUNT]) {
@@ -115,7 +117,6 @@ static void estimate_layers(searcher *r, search_setting *setting) {
 // The fewest layers of the setting's set with which its peaks fit: as estimated, or a few more or less. What
 // one layer less takes is told by estimates.
 static void settle_layers(searcher *r, search_setting *setting, double room) {
-  static const int64_t none[FSDP_SPACE_COUNT] = {0};
   const search_chain *chain = &r->space.chains[setting->chain];
   const int all = (int)r->config->base.model.num_layers;
   int low = 1, high = all; // high: fits, as far as is known
@@ -125,7 +126,7 @@ static void settle_layers(searcher *r, search_setting *setting, double room) {
     for (int s = 0; s < FSDP_SPACE_COUNT; s++) layer[s] = (before.bytes[s] - whole.bytes[s]) / all;
   for (int tried = (int)fsdp_max_i64(1, setting->layers), step = 1; low < high;) {
     setting->config.saving = search_saving_of(r->config, chain, setting->set, tried);
-    if (fits_by_peaks(r, &setting->config, room, none)) {
+    if (fits_by_peaks(r, &setting->config, room, no_bytes)) {
       high = tried;
       if (!fits_by_peaks(r, &setting->config, room, layer)) break;
       tried = (int)fsdp_max_i64(low, tried - step);
@@ -169,7 +170,7 @@ static void try_room(searcher *r, double room, search_setting *setting, fsdp_sea
   search_setting roomy = *setting;
   for (roomy.set = (int)fsdp_max_i64(1, setting->set); roomy.set < chain->count; roomy.set++) {
     roomy.config.saving = search_saving_of(r->config, chain, roomy.set, all);
-    if (fits_by_peaks(r, &roomy.config, room, (const int64_t[FSDP_SPACE_COUNT]){0})) break;
+    if (fits_by_peaks(r, &roomy.config, room, no_bytes)) break;
   }
   if (roomy.set == chain->count) return;
   settle_layers(r, &roomy, room);
