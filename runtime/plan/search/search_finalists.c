@@ -264,6 +264,14 @@ static bool might_take_less(searcher *r, const search_setting *setting, double w
          whole.step_s * (1 + waits) < enough;
 }
 
+// Whether plans of both wait for memory for like reasons: meshes make little difference.
+static bool waits_alike(const fsdp_plan_config *a, const fsdp_plan_config *b) {
+  const search_units units = search_units_of(a), others = search_units_of(b);
+  return a->strategy == b->strategy && a->cpu_offload == b->cpu_offload && a->prefetch == b->prefetch &&
+         (a->micro_batches > 1) == (b->micro_batches > 1) && search_units_equal(&units, &others) &&
+         fsdp_saving_offloads(&a->saving) == fsdp_saving_offloads(&b->saving);
+}
+
 static void note_hindered(searcher *r, int kind, const fsdp_search_plan *slower, double least_s) {
   if (slower->unhindered_s >= least_s * (1 - SEARCH_TIE)) return;
   r->hindered = fsdp_realloc(r->hindered, (size_t)(r->hindered_count + 1) * sizeof *r->hindered);
@@ -275,16 +283,19 @@ static void note_hindered(searcher *r, int kind, const fsdp_search_plan *slower,
 // fits after all.
 static bool choose_of_kind(searcher *r, search_ranked *item, bool best, fsdp_search_plan *out) {
   bool found = false;
-  double waits = 0; // as far as is known, of settings with this micro-batch
-  int64_t batch = -1;
+  double waits = 0; // as far as is known, of settings like the one that was planned last
+  fsdp_plan_config planned;
   for (int i = 0; i < item->best.count; i++) {
     search_setting *setting = &item->best.settings[i];
-    const double enough = found ? out->step_s * (best ? 1 : 1 - FSDP_EVALUATION_ERROR) : INFINITY;
+    const double enough =
+        found ? out->step_s * (best ? 1 : 1 - FSDP_EVALUATION_ERROR / SEARCH_DEPTH) : INFINITY;
     fsdp_search_plan plan;
     if (setting->estimate.step_s >= enough) break;
-    if (found && !might_take_less(r, setting, setting->config.batch == batch ? waits : 0, enough)) continue;
+    const bool alike =
+        found && setting->config.batch == planned.batch && waits_alike(&setting->config, &planned);
+    if (found && !might_take_less(r, setting, alike ? waits : 0, enough)) continue;
     if (!search_price_estimated(r, best, &waits, setting, &plan)) continue;
-    batch = setting->config.batch;
+    planned = setting->config;
     if (found && plan.step_s >= out->step_s) {
       note_hindered(r, item->kind, &plan, out->step_s);
       continue;
@@ -362,14 +373,6 @@ void search_place_plan(fsdp_search_result *result, const fsdp_search_plan *plan)
 }
 
 // ---- The order in which kinds are planned
-
-// Whether plans of both wait for memory for like reasons: meshes make little difference.
-static bool waits_alike(const fsdp_plan_config *a, const fsdp_plan_config *b) {
-  const search_units units = search_units_of(a), others = search_units_of(b);
-  return a->strategy == b->strategy && a->cpu_offload == b->cpu_offload && a->prefetch == b->prefetch &&
-         (a->micro_batches > 1) == (b->micro_batches > 1) && search_units_equal(&units, &others) &&
-         fsdp_saving_offloads(&a->saving) == fsdp_saving_offloads(&b->saving);
-}
 
 // What a kind's plan takes at least if it takes as much more than its estimate as those of `planned` that are
 // like it.

@@ -430,9 +430,12 @@ static bool links_of_layers_are_busy(walk *w, const fsdp_plan_config *first, var
          is_cut(w, layers.links_s * search_links_left(w->search, w->space));
 }
 
-// Wraps x prefetch x accumulation of a micro-batch, or those that differ from the first in one of them.
-// `choice` estimates the first with everything kept.
-static void try_variants(walk *w, const batch_choice *choice, const fsdp_plan_config *first, bool all) {
+// Variants differ from the first in the prefetch; in that, the wrap or the accumulation; in any of these.
+typedef enum variant_reach { VARY_PREFETCH, VARY_ONE, VARY_ALL } variant_reach;
+
+// Wraps x prefetch x accumulation of a micro-batch. `choice` estimates the first with everything kept.
+static void try_variants(walk *w, const batch_choice *choice, const fsdp_plan_config *first,
+                         variant_reach reach) {
   static const int depths[] = {1, 2, 0};
   const fsdp_evaluation *e = &choice->first;
   const bool is_large = fsdp_excess_of(&w->evaluator->allowed, e->bytes, NULL) > 0;
@@ -446,7 +449,7 @@ static void try_variants(walk *w, const batch_choice *choice, const fsdp_plan_co
     for (int units = 0; units < w->space->usual_units_count; units++) {
       for (int other = 0; other < accumulations; other++) {
         const int changes = (d > 0) + (units > 0) + (other > 0);
-        if (changes == 0 || (!all && changes > 1)) continue;
+        if (changes == 0 || (reach < VARY_ALL && changes > 1) || (reach == VARY_PREFETCH && d == 0)) continue;
         const variant v = {units, depth_count > 1 ? depths[d] : first->prefetch, other > 0};
         if (links_of_layers_are_busy(w, first, v)) continue;
         if (depths[d] == 0 && links_are_busy(w, first, v)) continue;
@@ -479,11 +482,13 @@ static int list_batches(walk *w, fsdp_plan_config config, batch_choice choices[S
 }
 
 // The micro-batch of which variants are tried: the fastest setting's; where none is kept the one that is
-// predicted to be the fastest, if that is faster than the cut; else NULL.
+// predicted to be the fastest, if that may be faster than the cut; else NULL. If it is hardly likely to be,
+// another prefetch alone is tried.
 static const batch_choice *choose_batch(walk *w, const batch_choice *choices, int count,
-                                        const fsdp_plan_config *config) {
+                                        const fsdp_plan_config *config, variant_reach *reach) {
   const batch_choice *best = NULL;
-  double least = w->cut_s;
+  double least = w->cut_s / (1 - PREDICTION_ERROR);
+  *reach = VARY_ONE;
   for (int i = 0; i < count; i++) {
     if (w->best->count && choices[i].batch == w->best->settings[0].config.batch) return &choices[i];
     if (w->best->count || is_cut(w, floor_of(&choices[i].first))) continue;
@@ -497,6 +502,7 @@ static const batch_choice *choose_batch(walk *w, const batch_choice *choices, in
     least = seconds;
     best = &choices[i];
   }
+  if (least * (1 - FSDP_EVALUATION_ERROR) >= w->cut_s) *reach = VARY_PREFETCH;
   return best;
 }
 
@@ -513,13 +519,14 @@ void search_kind_settings(const fsdp_search_config *search, const search_space *
     first.batch = choices[i].batch;
     first.micro_batches = choices[i].micro_batches;
     if (!is_cut(&w, floor_of(&choices[i].first))) try_setting(&w, &first, &choices[i].first);
-    if (all_variants) try_variants(&w, &choices[i], &first, true);
+    if (all_variants) try_variants(&w, &choices[i], &first, VARY_ALL);
   }
-  const batch_choice *choice = all_variants ? NULL : choose_batch(&w, choices, count, &first);
+  variant_reach reach;
+  const batch_choice *choice = all_variants ? NULL : choose_batch(&w, choices, count, &first, &reach);
   if (!choice) return;
   first.batch = choice->batch;
   first.micro_batches = choice->micro_batches;
-  try_variants(&w, choice, &first, false);
+  try_variants(&w, choice, &first, reach);
 }
 
 // A chain's last set in all layers, if its work leaves it a chance.
