@@ -57,7 +57,10 @@ void *memory_allocate(size_t bytes, memory_kind kind) {
   a.data = a.start + zone_bytes;
   a.bytes = bytes;
   a.kind = kind;
-  memset(a.start, zone_byte, bytes + 2 * zone_bytes);
+  // Large buffers of pinned memory, of which a copy takes a part, are left as they come: the host writes first.
+  if (kind == memory_kind::device) memset(a.data, zone_byte, bytes);
+  memset(a.start, zone_byte, zone_bytes);
+  memset(a.data + bytes, zone_byte, zone_bytes);
   memory_last = nullptr;
   allocations.push_back(a);
   return a.data;
