@@ -43,11 +43,10 @@ static fsdp_status check_kept(const fsdp_options *options, fsdp_error *error) {
     if (!is_written(row, true) || !fsdp_options_given(options, name)) continue;
     char *value = fsdp_options_value(options, row);
     if (is_written(row, whole) && !fsdp_yaml_holds(value))
-      status =
-          fsdp_fail(error, FSDP_ERR_OPTION,
-                    "--%s (%s) is not UTF-8, as the file that keeps a run's options is: rename the file, "
-                    "or convert the text",
-                    name, place);
+      status = fsdp_refuse(options, error, FSDP_ERR_OPTION,
+                           "{a %s} is not UTF-8, as the file that keeps a run's options is: rename the file, "
+                           "or convert the text",
+                           name);
     else if (options->experiment && strcmp(name, "prompt") != 0 && strchr(value, '\n'))
       status = fsdp_fail(error, FSDP_ERR_OPTION,
                          "--%s '%.*s...' (%s) has a line break, which a checkpoint cannot keep: use another "
@@ -372,11 +371,10 @@ static fsdp_status check_name(const fsdp_options *options, fsdp_error *error) {
   if (fsdp_options_given(options, "config") || access(folder, F_OK) == 0) return FSDP_OK;
   fsdp_run_options_near(options, question);
   if (!*question) return FSDP_OK;
-  return fsdp_fail(
-      error, FSDP_ERR_OPTION,
-      "--experiment-name '%s' (%s): there is no %s%s; to start it, give its options, such as --model "
-      "and --data, or --resume off",
-      options->experiment, fsdp_options_place(options, "experiment-name"), folder, question);
+  return fsdp_refuse(options, error, FSDP_ERR_OPTION,
+                     "{Q experiment-name}: there is no %s%s; to start it, give its options, such as --model "
+                     "and --data, or --resume off",
+                     folder, question);
 }
 
 // ---- All

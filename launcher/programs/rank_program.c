@@ -44,9 +44,7 @@ static fsdp_status choose_gpu(fsdp_world *world, const fsdp_options *options, fs
     fsdp_device_line_why_cpu(NULL, reason.message, why_cpu, WHY_CPU_BYTES);
     return FSDP_OK;
   }
-  return fsdp_fail(error, reason.status, "--backend %s (%s): %.800s",
-                   options->backend == FSDP_BACKEND_CUDA ? "cuda" : "auto",
-                   fsdp_options_place(options, "backend"), reason.message);
+  return fsdp_refuse(options, error, reason.status, "{A backend}: %.800s", reason.message);
 }
 
 static fsdp_status run(const fsdp_rank_program *program, fsdp_world *world, fsdp_options *options,
