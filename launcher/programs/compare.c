@@ -1,4 +1,4 @@
-#include "launcher/programs/compare.h"
+#include "launcher/programs/plan_commands.h"
 
 #include "launcher/programs/run_length.h"
 #include "launcher/report/output.h"

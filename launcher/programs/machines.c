@@ -1,4 +1,4 @@
-#include "launcher/programs/machines.h"
+#include "launcher/programs/plan_commands.h"
 
 #include "launcher/programs/run_length.h"
 #include "launcher/programs/search_batch.h"
