@@ -1,6 +1,5 @@
 #include "launcher/options/option_query.h"
 
-#include "launcher/options/option_store.h"
 #include "runtime/base/check.h"
 
 #include <stdarg.h>
@@ -19,17 +18,6 @@ bool fsdp_options_given(const fsdp_options *options, const char *name) {
 const char *fsdp_options_place(const fsdp_options *options, const char *name) {
   if (!fsdp_options_given(options, name)) return "default";
   return options->place[fsdp_option_index(fsdp_option_find(name))];
-}
-
-char *fsdp_options_value(const fsdp_options *options, const fsdp_option_row *row) {
-  FSDP_CHECK(row, "no option has this name");
-  char *text = NULL;
-  size_t bytes = 0;
-  FILE *out = open_memstream(&text, &bytes);
-  FSDP_NEED_MEMORY(out, "an option's value");
-  fsdp_option_print(options, row, out);
-  fclose(out);
-  return text;
 }
 
 // "--trace FILE (command line)".

@@ -2,7 +2,6 @@
 
 #include "launcher/options/option_alias.h"
 #include "launcher/options/option_check.h"
-#include "launcher/options/option_store.h"
 #include "launcher/options/yaml_options.h"
 #include "runtime/base/check.h"
 #include "runtime/base/nearest.h"
@@ -422,9 +421,9 @@ char *fsdp_options_describe(const fsdp_options *options) {
     // Their contents count, not how they were given.
     if (strcmp(row->name, "config") == 0 || row->kind == FSDP_OPTION_SET) continue;
     if (strcmp(row->name, "prompt") == 0) continue; // rank 0's alone is used, and it may have several lines
-    fprintf(stream, "%s=", row->name);
-    fsdp_option_print(options, row, stream);
-    fputc('\n', stream);
+    char *value = fsdp_options_value(options, row);
+    fprintf(stream, "%s=%s\n", row->name, value);
+    free(value);
   }
   fclose(stream);
   return out;

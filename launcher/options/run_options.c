@@ -1,7 +1,6 @@
 #include "launcher/options/run_options.h"
 
 #include "launcher/options/option_check.h"
-#include "launcher/options/option_store.h"
 #include "launcher/options/yaml_options.h"
 #include "runtime/base/check.h"
 #include "runtime/base/plural.h"
@@ -264,10 +263,10 @@ static fsdp_status read_kept(fsdp_options *options, int argc, char **argv, const
   if (status == FSDP_OK) status = fsdp_yaml_read(path, take_kept, &k, error);
   if (status == FSDP_OK) status = reconcile(options, argc, argv, &k, changed, error);
   if (status == FSDP_OK) {
-    size_t bytes = strlen(path) + NOTE_BYTES + 64;
-    options->run_note = fsdp_alloc(bytes);
+    const int length =
+        asprintf(&options->run_note, "%s%s%s", path, *changed ? "; given otherwise: " : "", changed);
+    FSDP_NEED_MEMORY(length >= 0, "a note");
     options->run_ranks = fsdp_options_given(&k.options, "ranks") ? k.options.ranks : 0;
-    snprintf(options->run_note, bytes, "%s%s%s", path, *changed ? "; given otherwise: " : "", changed);
   }
   fsdp_options_destroy(&k.options);
   return status;
@@ -300,9 +299,10 @@ fsdp_status fsdp_run_options_fit(fsdp_options *options, int ranks, fsdp_error *e
     fsdp_option_reset(options, row);
   }
   if (!*gone) return FSDP_OK;
-  size_t bytes = strlen(options->run_note) + sizeof gone + 128;
-  char *note = fsdp_alloc(bytes);
-  snprintf(note, bytes, "%s; not for %d rank%s: %s", options->run_note, ranks, fsdp_plural(ranks), gone);
+  char *note;
+  const int length =
+      asprintf(&note, "%s; not for %d rank%s: %s", options->run_note, ranks, fsdp_plural(ranks), gone);
+  FSDP_NEED_MEMORY(length >= 0, "a note");
   free(options->run_note);
   options->run_note = note;
   free(options->run_config);
@@ -324,7 +324,7 @@ static void note_left_out(fsdp_options *options, char *program, const char *path
     note(text, "%s--%s %s%s", row->name, value, "");
     free(value);
   }
-  if (*text) options->run_left_out = memcpy(fsdp_alloc(strlen(text) + 1), text, strlen(text) + 1);
+  if (*text) options->run_left_out = fsdp_strdup(text, "what a run begins without");
   fsdp_options_destroy(&k.options);
 }
 
@@ -352,9 +352,7 @@ void fsdp_run_options_near(const fsdp_options *options, char question[FSDP_NEARE
     if (strcmp(entry->d_name, options->experiment) == 0 || access(path, F_OK) != 0) continue;
     has_series = has_series || differ_in_digits(entry->d_name, options->experiment);
     names = fsdp_realloc(names, (size_t)(count + 1) * sizeof *names);
-    names[count] = strdup(entry->d_name);
-    FSDP_NEED_MEMORY(names[count], "an experiment's name");
-    count++;
+    names[count++] = fsdp_strdup(entry->d_name, "an experiment's name");
   }
   if (listing) closedir(listing);
   fsdp_nearest_question(options->experiment, (const char *const *)names, has_series ? 0 : count, question);

@@ -59,8 +59,7 @@ static bool read_machine(char *text, machine *m) {
 }
 
 static fsdp_status read_list(const fsdp_options *options, machine *machines, int *count, fsdp_error *error) {
-  char *copy = strdup(options->machines);
-  FSDP_NEED_MEMORY(copy, "a list of machines");
+  char *copy = fsdp_strdup(options->machines, "a list of machines");
   fsdp_status status = FSDP_OK;
   *count = 0;
   for (char *rest = copy, *item; status == FSDP_OK && (item = strsep(&rest, ","));) {

@@ -1,6 +1,5 @@
 #include "launcher/setup/search_setup.h"
 
-#include "launcher/options/option_store.h"
 #include "launcher/setup/document_work.h"
 #include "runtime/base/size.h"
 #include "runtime/base/text.h"

@@ -104,11 +104,8 @@ static void take_ends(fsdp_text_codec *codec, const json_t *answer) {
   json_array_foreach(json_object_get(answer, "ends"), i, value)
       fsdp_text_add_end(codec, json_integer_value(value));
   codec->end_texts = fsdp_alloc((json_array_size(texts) + 1) * sizeof *codec->end_texts);
-  json_array_foreach(texts, i, value) {
-    char *text = strdup(json_string_value(value));
-    FSDP_NEED_MEMORY(text, "the end of a text");
-    codec->end_texts[codec->end_text_count++] = text;
-  }
+  json_array_foreach(texts, i, value) codec->end_texts[codec->end_text_count++] =
+      fsdp_strdup(json_string_value(value), "the end of a text");
 }
 
 fsdp_status fsdp_text_codec_open(fsdp_text_codec *codec, const fsdp_text_form *form, fsdp_error *error) {
@@ -226,8 +223,7 @@ fsdp_status fsdp_text_decode(fsdp_text_codec *codec, const int32_t *tokens, int6
                                fsdp_text_list(tokens, behind_count));
   fsdp_status status = ask(codec, question, &answer, error);
   if (status != FSDP_OK) return status;
-  *text = strdup(json_string_value(json_object_get(answer, "text")));
-  FSDP_NEED_MEMORY(*text, "a text");
+  *text = fsdp_strdup(json_string_value(json_object_get(answer, "text")), "a text");
   json_decref(answer);
   return FSDP_OK;
 }
