@@ -234,13 +234,12 @@ static void message_destroy(fsdp_comm *comm) {
   free(self);
 }
 
-fsdp_comm *fsdp_world_split_messages(fsdp_world *world, int color, int key, int64_t piece_bytes) {
+fsdp_comm *fsdp_world_split_messages(int color, int key, int64_t piece_bytes) {
   static const fsdp_comm_table table = {.name = "messages",
                                         .run = {[FSDP_ALL_GATHER] = message_all_gather,
                                                 [FSDP_REDUCE_SCATTER] = message_reduce_scatter,
                                                 [FSDP_ALL_REDUCE] = message_all_reduce},
                                         .destroy = message_destroy};
-  (void)world;
   MPI_Comm comm;
   CALL_MPI(MPI_Comm_split, MPI_COMM_WORLD, color < 0 ? MPI_UNDEFINED : color, key, &comm);
   if (comm == MPI_COMM_NULL) return NULL;
