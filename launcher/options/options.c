@@ -158,7 +158,7 @@ fsdp_status fsdp_options_set(fsdp_options *options, fsdp_program_kind program, c
   return FSDP_OK;
 }
 
-static void set_defaults(fsdp_options *options) {
+void fsdp_options_create(fsdp_options *options) {
   memset(options, 0, sizeof *options);
   options->param_dtype = FSDP_DTYPE_AUTO;
   for (const fsdp_option_row *row = fsdp_option_table; row->name; row++)
@@ -352,7 +352,7 @@ static fsdp_status set_from_yaml(void *context, const char *name, const char *te
 // `compared` is one of the files to compare.
 static fsdp_status read_options(fsdp_options *options, fsdp_program_kind program, int argc, char **argv,
                                 const char *compared, fsdp_error *error) {
-  set_defaults(options);
+  fsdp_options_create(options);
   arguments read;
   fsdp_status status = read_arguments(&read, program, argc, argv, error);
   for (int i = 0; i < read.count && status == FSDP_OK; i++) {

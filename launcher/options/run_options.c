@@ -257,10 +257,10 @@ static fsdp_status reconcile(fsdp_options *options, int argc, char **argv, kept 
 
 static fsdp_status read_kept(fsdp_options *options, int argc, char **argv, const char *path,
                              fsdp_error *error) {
-  char changed[NOTE_BYTES], *defaults[] = {argv[0], NULL};
+  char changed[NOTE_BYTES];
   kept k = {.path = path};
-  fsdp_status status = fsdp_options_read(&k.options, FSDP_PROGRAM_TRAIN, 1, defaults, error);
-  if (status == FSDP_OK) status = fsdp_yaml_read(path, take_kept, &k, error);
+  fsdp_options_create(&k.options);
+  fsdp_status status = fsdp_yaml_read(path, take_kept, &k, error);
   if (status == FSDP_OK) status = reconcile(options, argc, argv, &k, changed, error);
   if (status == FSDP_OK) {
     const int length =
@@ -311,12 +311,12 @@ fsdp_status fsdp_run_options_fit(fsdp_options *options, int ranks, fsdp_error *e
 }
 
 // With --resume off: what the file says and this start is not given. A file that cannot be read says nothing.
-static void note_left_out(fsdp_options *options, char *program, const char *path) {
-  char *defaults[] = {program, NULL}, text[NOTE_BYTES] = "";
+static void note_left_out(fsdp_options *options, const char *path) {
+  char text[NOTE_BYTES] = "";
   kept k = {.path = path};
   fsdp_error ignored = {0};
-  fsdp_status status = fsdp_options_read(&k.options, FSDP_PROGRAM_TRAIN, 1, defaults, &ignored);
-  if (status == FSDP_OK) status = fsdp_yaml_read(path, take_kept, &k, &ignored);
+  fsdp_options_create(&k.options);
+  const fsdp_status status = fsdp_yaml_read(path, take_kept, &k, &ignored);
   for (const fsdp_option_row *row = fsdp_option_table; row->name && status == FSDP_OK; row++) {
     if (!is_written(row, false) || !fsdp_options_given(&k.options, row->name)) continue;
     if (fsdp_options_given(options, row->name)) continue;
@@ -392,7 +392,7 @@ fsdp_status fsdp_run_options_parse(fsdp_options *options, int argc, char **argv,
     status = check_name(options, error);
   if (status == FSDP_OK && (options->experiment || options->print_config))
     status = check_kept(options, error);
-  if (has_file && starts_over && status == FSDP_OK) note_left_out(options, argv[0], path);
+  if (has_file && starts_over && status == FSDP_OK) note_left_out(options, path);
   if (status == FSDP_OK && options->experiment) options->run_config = print_run(options);
   return status;
 }

@@ -106,7 +106,7 @@ static fsdp_status price(machine *m, const fsdp_setup_ranks *ranks, fsdp_error *
   fsdp_setup setup = {0};
   fsdp_price_report report = {0};
   fsdp_status status = fsdp_setup_create(&m->options, FSDP_PROGRAM_PLAN, ranks, &setup, error);
-  if (status == FSDP_OK) status = fsdp_document_work_find(&m->options, &setup, error);
+  if (status == FSDP_OK) status = fsdp_document_work_find(&m->options, &setup, &setup.plan->config, error);
   if (status == FSDP_OK) status = fsdp_run_length_price(&m->options, &setup, &report, error);
   if (status == FSDP_OK) {
     m->fits = true;
