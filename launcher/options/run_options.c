@@ -65,12 +65,11 @@ static void print(const fsdp_options *options, bool whole, FILE *out) {
       char *value = fsdp_options_value(options, row);
       const bool number = row->kind == FSDP_OPTION_INT || row->kind == FSDP_OPTION_SIZE ||
                           row->kind == FSDP_OPTION_REAL || row->kind == FSDP_OPTION_SHARE;
-      fprintf(out, "%s%s: ", defaults ? "# " : "", row->name);
+      if (defaults) fputs("# ", out);
       if (number)
-        fputs(value, out);
+        fprintf(out, "%s: %s\n", row->name, value);
       else
-        fsdp_yaml_print(value, out);
-      fputc('\n', out);
+        fsdp_yaml_print(row->name, value, out);
       free(value);
     }
   }
@@ -83,14 +82,10 @@ void fsdp_run_options_print(const fsdp_options *options, FILE *out) {
 void fsdp_run_options_print_start(const fsdp_options *options, const char *from, FILE *out) {
   const fsdp_option_row *schedule = fsdp_option_find("resume-schedule");
   fputs("# Until a checkpoint of its own is saved:\n", out);
-  if (strcmp(from, "auto") != 0) {
-    fputs("resume: ", out);
-    fsdp_yaml_print(from, out);
-    fputc('\n', out);
-  }
+  if (strcmp(from, "auto") != 0) fsdp_yaml_print("resume", from, out);
   if (!fsdp_options_given(options, schedule->name)) return;
   char *value = fsdp_options_value(options, schedule);
-  fprintf(out, "%s: \"%s\"\n", schedule->name, value);
+  fsdp_yaml_print(schedule->name, value, out);
   free(value);
 }
 
