@@ -177,7 +177,7 @@ static fsdp_status run(bench *b, fsdp_error *error) {
                      "the plan is not of one context group of up to %d CPU ranks on one row with documents: "
                      "give --data FILE, --ranks N, --context-parallel N, --batch-size 1, --backend cpu",
                      PARTS_MAX);
-  status = fsdp_document_work_find(&b->options, &b->setup, error);
+  status = fsdp_document_work_find(&b->options, &b->setup, &b->setup.plan->config, error);
   if (status == FSDP_OK) status = open_data(b, error);
   if (status != FSDP_OK) return status;
   b->starts = fsdp_alloc((size_t)(rows->parts * rows->local_seq) * sizeof *b->starts);

@@ -5,8 +5,8 @@
 // node, over links that only count; up to 1,024 also by threads that send real messages, which must be as
 // many. A group of a part of LIST's ranks is the same part of the others. Prints the greatest counts of a
 // rank, and of a node's ranks together; and what the watch and a failure cost.
+#include "bench/world_inproc.h"
 #include "runtime/base/check.h"
-#include "runtime/comm/world_inproc.h"
 #include "runtime/exchange/small_sum.h"
 #include "runtime/watch/hearing.h"
 #include "runtime/watch/watch_judge.h"

@@ -176,8 +176,7 @@ const fsdp_option_alias *fsdp_option_alias_table(int *count) {
   static int known;
   for (size_t i = 0; i < sizeof meanings / sizeof *meanings && (i > 0 || !known); i++) {
     const struct meaning *m = &meanings[i];
-    char *words = strdup(m->words);
-    FSDP_NEED_MEMORY(words, "names of options");
+    char *words = fsdp_strdup(m->words, "names of options");
     for (char *word; (word = strsep(&words, " "));) {
       FSDP_CHECK(known < ALIASES_MAX, "more than %d aliases", known);
       table[known++] = (fsdp_option_alias){word, m->name, m->on, m->off, m->advice, m->script};

@@ -1,10 +1,13 @@
 #include "launcher/options/option_query.h"
 
-#include "launcher/options/option_store.h"
 #include "runtime/base/check.h"
 
+#include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+#define VALUE_SHOWN 300 // bytes of a value in a message
 
 bool fsdp_options_given(const fsdp_options *options, const char *name) {
   const fsdp_option_row *row = fsdp_option_find(name);
@@ -17,15 +20,60 @@ const char *fsdp_options_place(const fsdp_options *options, const char *name) {
   return options->place[fsdp_option_index(fsdp_option_find(name))];
 }
 
-char *fsdp_options_value(const fsdp_options *options, const fsdp_option_row *row) {
-  FSDP_CHECK(row, "no option has this name");
-  char *text = NULL;
+// "--trace FILE (command line)".
+static void print_option(const fsdp_options *options, const char *name, char form, FILE *out) {
+  char *value = fsdp_options_value(options, fsdp_option_find(name));
+  const char *quote = form == 'Q' ? "'" : "";
+  fprintf(out, "--%s", name);
+  if (form < 'a') fprintf(out, " %s%.*s%s", quote, VALUE_SHOWN, value, quote);
+  fprintf(out, " (%s)", fsdp_options_place(options, name));
+  free(value);
+}
+
+// Text with options in braces, as the header says; what else stands in braces stays. The caller frees it.
+static char *expand(const fsdp_options *options, const char *text, const char *first, const char *second) {
+  char *made = NULL, form = 0, name[64];
   size_t bytes = 0;
-  FILE *out = open_memstream(&text, &bytes);
-  FSDP_NEED_MEMORY(out, "an option's value");
-  fsdp_option_print(options, row, out);
+  FILE *out = open_memstream(&made, &bytes);
+  FSDP_NEED_MEMORY(out, "a message");
+  for (int used = 0; *text; text += used, used = 0) {
+    sscanf(text, "{%c}%n", &form, &used);
+    const char *named = !used ? name : form == 'b' || form == 'B' ? second : first;
+    if (!used) sscanf(text, "{%c %63[a-z0-9-]}%n", &form, name, &used);
+    if (used && named && form == 'n') {
+      fputs(named, out);
+    } else if (used && named && fsdp_option_find(named)) {
+      print_option(options, named, form, out);
+    } else {
+      fputc(*text, out);
+      used = 1;
+    }
+  }
   fclose(out);
-  return text;
+  return made;
+}
+
+fsdp_status fsdp_options_fail_pair(const fsdp_options *options, fsdp_error *error, const char *first,
+                                   const char *second, const char *text) {
+  char *message = expand(options, text, first, second);
+  fsdp_fail(error, FSDP_ERR_OPTION, "%s", message);
+  free(message);
+  return FSDP_ERR_OPTION;
+}
+
+fsdp_status fsdp_refuse(const fsdp_options *options, fsdp_error *error, fsdp_status status,
+                        const char *format, ...) {
+  char *text;
+  va_list arguments;
+  va_start(arguments, format);
+  const int length = vasprintf(&text, format, arguments);
+  va_end(arguments);
+  FSDP_NEED_MEMORY(length >= 0, "a message");
+  char *message = expand(options, text, NULL, NULL);
+  fsdp_fail(error, status, "%s", message);
+  free(message);
+  free(text);
+  return status;
 }
 
 fsdp_wrap_policy fsdp_options_wrap(const fsdp_options *options) {
@@ -45,34 +93,28 @@ static bool typed(const fsdp_options *options, const char *name) {
 }
 
 bool fsdp_options_note(const fsdp_options *options, int index, char *note, int note_bytes) {
+  const bool one_rank =
+      options->tensor_parallel == 1 && fsdp_mesh_size(&options->mesh_axes, FSDP_AXIS_TENSOR) == 1;
+  const struct {
+    bool holds;
+    const char *text;
+  } notes[] = {
+      {typed(options, "numel-to-wrap") && strcmp(options->wrap, "size") != 0,
+       "{a numel-to-wrap} is the threshold of --wrap size; {A wrap} does not use it"},
+      {typed(options, "sequence-parallel") && options->sequence_parallel && one_rank,
+       "{a sequence-parallel} has no effect: the mesh's axis tensor has one rank (--tensor-parallel)"},
+      {typed(options, "accumulate") && options->accumulate == FSDP_ACCUMULATE_LOCAL &&
+           options->grad_accum == 1,
+       "{A accumulate} has no effect: there is one micro-batch per step (--grad-accum 1)"}};
   if (*options->aliases && index-- == 0) {
     snprintf(note, (size_t)note_bytes, "%s", options->aliases);
     return true;
   }
-  bool unused = typed(options, "numel-to-wrap") && strcmp(options->wrap, "size") != 0;
-  if (unused && index-- == 0) {
-    snprintf(note, (size_t)note_bytes,
-             "--numel-to-wrap (%s) is the threshold of --wrap size; --wrap %s (%s) does not use it",
-             fsdp_options_place(options, "numel-to-wrap"), options->wrap,
-             fsdp_options_place(options, "wrap"));
-    return true;
-  }
-  bool no_sequence = typed(options, "sequence-parallel") && options->sequence_parallel &&
-                     options->tensor_parallel == 1 &&
-                     fsdp_mesh_size(&options->mesh_axes, FSDP_AXIS_TENSOR) == 1;
-  if (no_sequence && index-- == 0) {
-    snprintf(
-        note, (size_t)note_bytes,
-        "--sequence-parallel (%s) has no effect: the mesh's axis tensor has one rank (--tensor-parallel)",
-        fsdp_options_place(options, "sequence-parallel"));
-    return true;
-  }
-  bool nothing_to_add = typed(options, "accumulate") && options->accumulate == FSDP_ACCUMULATE_LOCAL &&
-                        options->grad_accum == 1;
-  if (nothing_to_add && index-- == 0) {
-    snprintf(note, (size_t)note_bytes,
-             "--accumulate local (%s) has no effect: there is one micro-batch per step (--grad-accum 1)",
-             fsdp_options_place(options, "accumulate"));
+  for (size_t i = 0; i < sizeof notes / sizeof *notes; i++) {
+    if (!notes[i].holds || index-- > 0) continue;
+    char *text = expand(options, notes[i].text, NULL, NULL);
+    snprintf(note, (size_t)note_bytes, "%s", text);
+    free(text);
     return true;
   }
   return false;

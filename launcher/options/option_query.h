@@ -1,7 +1,7 @@
 // Questions about the options: what was given and where, and what follows from several of them.
 #pragma once
 
-#include "launcher/options/option_table.h"
+#include "launcher/options/option_store.h"
 #include "runtime/plan/mesh/units.h"
 
 // Note `index` (from 0) about the options, as a sentence: another trainer's names, and what has no effect but
@@ -13,8 +13,15 @@ bool fsdp_options_note(const fsdp_options *options, int index, char *note, int n
 bool fsdp_options_given(const fsdp_options *options, const char *name);
 const char *fsdp_options_place(const fsdp_options *options, const char *name);
 
-// The value of one option as text that sets it again; the caller frees it. `row` is one of the table.
-char *fsdp_options_value(const fsdp_options *options, const fsdp_option_row *row);
+// fsdp_fail with options named in the format: {a trace} is "--trace (command line)", {A trace} the same with
+// its value behind the name, {Q trace} with the value in quotes.
+fsdp_status fsdp_refuse(const fsdp_options *options, fsdp_error *error, fsdp_status status,
+                        const char *format, ...) __attribute__((format(printf, 4, 5)));
+
+// FSDP_ERR_OPTION with a text in which {a}, {A} and {Q} are of the option `first`, {b} and {B} of `second`,
+// and {n} is the name of `first` alone.
+fsdp_status fsdp_options_fail_pair(const fsdp_options *options, fsdp_error *error, const char *first,
+                                   const char *second, const char *text);
 
 // Whether there is anything to evaluate on.
 bool fsdp_options_evaluate(const fsdp_options *options);

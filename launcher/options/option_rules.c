@@ -11,8 +11,7 @@
 //   trace        not "off", and not empty        trace=         empty, off, or 0
 //   wrap=block   the same                        resume!auto    another one, and as above
 //
-// In a text, {a} is the first as "--trace-steps (command line)", {A} the same with its value, {Q}
-// with it in quotes, {b} and {B} are the first of `where`, and {n} is the first's name alone.
+// A text is of fsdp_options_fail_pair: of one of `given`, and the first of `where`.
 typedef struct rule {
   const char *given, *where;
   int programs; // fsdp_program_kind bits; 0: both
@@ -133,7 +132,7 @@ static const rule table[] = {
 
 // ---- Conditions
 
-enum { NAME_BYTES = 64, MESSAGE_BYTES = 1024, VALUE_SHOWN = 300 };
+enum { NAME_BYTES = 64 };
 
 // The next condition of a list, and its name; returns what follows, NULL behind the last.
 static const char *next_condition(const char *list, char condition[NAME_BYTES], char name[NAME_BYTES]) {
@@ -170,42 +169,13 @@ static bool all_hold(const fsdp_options *options, const char *where) {
   return true;
 }
 
-// ---- Texts
-
-static void print_option(const fsdp_options *options, const char *name, char form, FILE *out) {
-  char *value = fsdp_options_value(options, fsdp_option_find(name));
-  const char *quote = form == 'Q' ? "'" : "";
-  fprintf(out, "--%s", name);
-  if (form < 'a') fprintf(out, " %s%.*s%s", quote, VALUE_SHOWN, value, quote);
-  fprintf(out, " (%s)", fsdp_options_place(options, name));
-  free(value);
-}
-
-static fsdp_status fail(const rule *r, const fsdp_options *options, const char *first, fsdp_error *error) {
-  char message[MESSAGE_BYTES] = "", condition[NAME_BYTES], second[NAME_BYTES] = "";
-  FILE *out = fmemopen(message, sizeof message, "w");
-  FSDP_NEED_MEMORY(out, "a message");
-  next_condition(r->where, condition, second);
-  for (const char *at = r->text; *at;) {
-    const bool mark = *at == '{';
-    if (!mark)
-      fputc(*at, out);
-    else if (at[1] == 'n')
-      fputs(first, out);
-    else
-      print_option(options, at[1] == 'b' || at[1] == 'B' ? second : first, at[1], out);
-    at += mark ? 3 : 1;
-  }
-  fclose(out);
-  return fsdp_fail(error, FSDP_ERR_OPTION, "%s", message);
-}
-
 static fsdp_status check_rule(const rule *r, const fsdp_options *options, fsdp_error *error) {
-  char condition[NAME_BYTES], name[NAME_BYTES];
+  char condition[NAME_BYTES], name[NAME_BYTES], second[NAME_BYTES] = "";
   if (!all_hold(options, r->where)) return FSDP_OK;
+  next_condition(r->where, condition, second);
   for (const char *at = r->given; (at = next_condition(at, condition, name));)
     if (fsdp_options_given(options, name) && holds(options, condition, name))
-      return fail(r, options, name, error);
+      return fsdp_options_fail_pair(options, error, name, second, r->text);
   return FSDP_OK;
 }
 

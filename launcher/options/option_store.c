@@ -78,23 +78,14 @@ fsdp_status fsdp_option_fail_value(const fsdp_option_row *row, const char *name,
                    row->otherwise ? "; " : "", row->otherwise ? row->otherwise : "");
 }
 
+// Of what may be given several times a later text comes behind.
 static void keep_text(fsdp_options *options, const fsdp_option_row *row, const char *text) {
-  char **kept = field(options, row);
-  size_t bytes = strlen(text) + 1;
-  char *copy = fsdp_alloc(bytes);
-  memcpy(copy, text, bytes);
+  char **kept = field(options, row), *made;
+  const bool adds = *kept && (row->kind == FSDP_OPTION_REPEAT || row->kind == FSDP_OPTION_SET);
+  const int length = asprintf(&made, "%s%s%s", adds ? *kept : "", adds ? ";" : "", text);
+  FSDP_NEED_MEMORY(length >= 0, "an option's value");
   free(*kept);
-  *kept = copy;
-}
-
-// Adds to what is there: a later text comes behind.
-static void add_text(fsdp_options *options, const fsdp_option_row *row, const char *text) {
-  const char *before = *(char **)field(options, row);
-  size_t bytes = strlen(before) + strlen(text) + 2;
-  char *both = fsdp_alloc(bytes);
-  snprintf(both, bytes, "%s;%s", before, text);
-  keep_text(options, row, both);
-  free(both);
+  *kept = made;
 }
 
 bool fsdp_option_store(fsdp_options *options, const fsdp_option_row *row, const char *text) {
@@ -139,10 +130,6 @@ bool fsdp_option_store(fsdp_options *options, const fsdp_option_row *row, const 
     if (!*text) return false;
     break;
   }
-  if ((row->kind == FSDP_OPTION_REPEAT || row->kind == FSDP_OPTION_SET) && *(char **)field(options, row)) {
-    add_text(options, row, text);
-    return true;
-  }
   keep_text(options, row, text);
   return true;
 }
@@ -160,32 +147,35 @@ void fsdp_option_reset(fsdp_options *options, const fsdp_option_row *row) {
   *text = NULL;
 }
 
-void fsdp_option_print(const fsdp_options *options, const fsdp_option_row *row, FILE *out) {
+static const char *word_of(const fsdp_option_row *row, int value) {
+  const char *word = "default";
+  for (const fsdp_choice *choice = row->choices; choice->name; choice++)
+    if (choice->value == value) word = choice->name;
+  return word;
+}
+
+char *fsdp_options_value(const fsdp_options *options, const fsdp_option_row *row) {
+  FSDP_CHECK(row, "no option has this name");
   const void *value = (const char *)options + row->offset;
-  char real[32];
+  char number[32];
+  const char *text = number;
   switch (row->kind) {
   case FSDP_OPTION_INT:
   case FSDP_OPTION_SIZE:
-    fprintf(out, "%lld", (long long)*(const int64_t *)value);
+    snprintf(number, sizeof number, "%lld", (long long)*(const int64_t *)value);
     break;
   case FSDP_OPTION_REAL:
   case FSDP_OPTION_SHARE:
-    fprintf(out, "%s", fsdp_print_real(*(const double *)value, real, sizeof real));
+    fsdp_print_real(*(const double *)value, number, sizeof number);
     break;
   case FSDP_OPTION_FLAG:
-    fprintf(out, "%s", *(const bool *)value ? "on" : "off");
+    text = *(const bool *)value ? "on" : "off";
     break;
-  case FSDP_OPTION_CHOICE: {
-    const char *name = "default";
-    for (const fsdp_choice *choice = row->choices; choice->name; choice++) {
-      if (choice->value == *(const int *)value) name = choice->name;
-    }
-    fprintf(out, "%s", name);
+  case FSDP_OPTION_CHOICE:
+    text = word_of(row, *(const int *)value);
     break;
+  default:
+    text = *(char *const *)value;
   }
-  default: {
-    const char *text = *(char *const *)value;
-    fprintf(out, "%s", text ? text : "");
-  }
-  }
+  return fsdp_strdup(text ? text : "", "an option's value");
 }

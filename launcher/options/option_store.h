@@ -4,8 +4,6 @@
 #include "launcher/options/option_table.h"
 #include "runtime/base/status.h"
 
-#include <stdio.h>
-
 // Sets the row's field from `text`; false if the row does not allow it.
 bool fsdp_option_store(fsdp_options *options, const fsdp_option_row *row, const char *text);
 
@@ -16,5 +14,5 @@ void fsdp_option_reset(fsdp_options *options, const fsdp_option_row *row);
 fsdp_status fsdp_option_fail_value(const fsdp_option_row *row, const char *name, const char *text,
                                    const char *place, fsdp_error *error);
 
-// The value as text that sets it again.
-void fsdp_option_print(const fsdp_options *options, const fsdp_option_row *row, FILE *out);
+// The value of one option as text that sets it again; the caller frees it. `row` is one of the table.
+char *fsdp_options_value(const fsdp_options *options, const fsdp_option_row *row);

@@ -2,7 +2,6 @@
 
 #include "launcher/options/option_alias.h"
 #include "launcher/options/option_check.h"
-#include "launcher/options/option_store.h"
 #include "launcher/options/yaml_options.h"
 #include "runtime/base/check.h"
 #include "runtime/base/nearest.h"
@@ -159,7 +158,7 @@ fsdp_status fsdp_options_set(fsdp_options *options, fsdp_program_kind program, c
   return FSDP_OK;
 }
 
-static void set_defaults(fsdp_options *options) {
+void fsdp_options_create(fsdp_options *options) {
   memset(options, 0, sizeof *options);
   options->param_dtype = FSDP_DTYPE_AUTO;
   for (const fsdp_option_row *row = fsdp_option_table; row->name; row++)
@@ -353,7 +352,7 @@ static fsdp_status set_from_yaml(void *context, const char *name, const char *te
 // `compared` is one of the files to compare.
 static fsdp_status read_options(fsdp_options *options, fsdp_program_kind program, int argc, char **argv,
                                 const char *compared, fsdp_error *error) {
-  set_defaults(options);
+  fsdp_options_create(options);
   arguments read;
   fsdp_status status = read_arguments(&read, program, argc, argv, error);
   for (int i = 0; i < read.count && status == FSDP_OK; i++) {
@@ -422,9 +421,9 @@ char *fsdp_options_describe(const fsdp_options *options) {
     // Their contents count, not how they were given.
     if (strcmp(row->name, "config") == 0 || row->kind == FSDP_OPTION_SET) continue;
     if (strcmp(row->name, "prompt") == 0) continue; // rank 0's alone is used, and it may have several lines
-    fprintf(stream, "%s=", row->name);
-    fsdp_option_print(options, row, stream);
-    fputc('\n', stream);
+    char *value = fsdp_options_value(options, row);
+    fprintf(stream, "%s=%s\n", row->name, value);
+    free(value);
   }
   fclose(stream);
   return out;

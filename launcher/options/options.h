@@ -14,6 +14,9 @@
 
 #include <stdio.h>
 
+// The defaults; the caller destroys them.
+void fsdp_options_create(fsdp_options *options);
+
 // Fills `options` from defaults, the YAML file that --config names, and the command line, then checks
 // combinations. With --help or --version nothing else is looked at. FSDP_ERR_OPTION; FSDP_ERR_INPUT for a
 // configuration file that cannot be read. The caller destroys `options` in either case.

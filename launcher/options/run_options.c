@@ -1,7 +1,6 @@
 #include "launcher/options/run_options.h"
 
 #include "launcher/options/option_check.h"
-#include "launcher/options/option_store.h"
 #include "launcher/options/yaml_options.h"
 #include "runtime/base/check.h"
 #include "runtime/base/plural.h"
@@ -43,11 +42,10 @@ static fsdp_status check_kept(const fsdp_options *options, fsdp_error *error) {
     if (!is_written(row, true) || !fsdp_options_given(options, name)) continue;
     char *value = fsdp_options_value(options, row);
     if (is_written(row, whole) && !fsdp_yaml_holds(value))
-      status =
-          fsdp_fail(error, FSDP_ERR_OPTION,
-                    "--%s (%s) is not UTF-8, as the file that keeps a run's options is: rename the file, "
-                    "or convert the text",
-                    name, place);
+      status = fsdp_refuse(options, error, FSDP_ERR_OPTION,
+                           "{a %s} is not UTF-8, as the file that keeps a run's options is: rename the file, "
+                           "or convert the text",
+                           name);
     else if (options->experiment && strcmp(name, "prompt") != 0 && strchr(value, '\n'))
       status = fsdp_fail(error, FSDP_ERR_OPTION,
                          "--%s '%.*s...' (%s) has a line break, which a checkpoint cannot keep: use another "
@@ -67,12 +65,11 @@ static void print(const fsdp_options *options, bool whole, FILE *out) {
       char *value = fsdp_options_value(options, row);
       const bool number = row->kind == FSDP_OPTION_INT || row->kind == FSDP_OPTION_SIZE ||
                           row->kind == FSDP_OPTION_REAL || row->kind == FSDP_OPTION_SHARE;
-      fprintf(out, "%s%s: ", defaults ? "# " : "", row->name);
+      if (defaults) fputs("# ", out);
       if (number)
-        fputs(value, out);
+        fprintf(out, "%s: %s\n", row->name, value);
       else
-        fsdp_yaml_print(value, out);
-      fputc('\n', out);
+        fsdp_yaml_print(row->name, value, out);
       free(value);
     }
   }
@@ -85,14 +82,10 @@ void fsdp_run_options_print(const fsdp_options *options, FILE *out) {
 void fsdp_run_options_print_start(const fsdp_options *options, const char *from, FILE *out) {
   const fsdp_option_row *schedule = fsdp_option_find("resume-schedule");
   fputs("# Until a checkpoint of its own is saved:\n", out);
-  if (strcmp(from, "auto") != 0) {
-    fputs("resume: ", out);
-    fsdp_yaml_print(from, out);
-    fputc('\n', out);
-  }
+  if (strcmp(from, "auto") != 0) fsdp_yaml_print("resume", from, out);
   if (!fsdp_options_given(options, schedule->name)) return;
   char *value = fsdp_options_value(options, schedule);
-  fprintf(out, "%s: \"%s\"\n", schedule->name, value);
+  fsdp_yaml_print(schedule->name, value, out);
   free(value);
 }
 
@@ -259,16 +252,16 @@ static fsdp_status reconcile(fsdp_options *options, int argc, char **argv, kept 
 
 static fsdp_status read_kept(fsdp_options *options, int argc, char **argv, const char *path,
                              fsdp_error *error) {
-  char changed[NOTE_BYTES], *defaults[] = {argv[0], NULL};
+  char changed[NOTE_BYTES];
   kept k = {.path = path};
-  fsdp_status status = fsdp_options_read(&k.options, FSDP_PROGRAM_TRAIN, 1, defaults, error);
-  if (status == FSDP_OK) status = fsdp_yaml_read(path, take_kept, &k, error);
+  fsdp_options_create(&k.options);
+  fsdp_status status = fsdp_yaml_read(path, take_kept, &k, error);
   if (status == FSDP_OK) status = reconcile(options, argc, argv, &k, changed, error);
   if (status == FSDP_OK) {
-    size_t bytes = strlen(path) + NOTE_BYTES + 64;
-    options->run_note = fsdp_alloc(bytes);
+    const int length =
+        asprintf(&options->run_note, "%s%s%s", path, *changed ? "; given otherwise: " : "", changed);
+    FSDP_NEED_MEMORY(length >= 0, "a note");
     options->run_ranks = fsdp_options_given(&k.options, "ranks") ? k.options.ranks : 0;
-    snprintf(options->run_note, bytes, "%s%s%s", path, *changed ? "; given otherwise: " : "", changed);
   }
   fsdp_options_destroy(&k.options);
   return status;
@@ -301,9 +294,10 @@ fsdp_status fsdp_run_options_fit(fsdp_options *options, int ranks, fsdp_error *e
     fsdp_option_reset(options, row);
   }
   if (!*gone) return FSDP_OK;
-  size_t bytes = strlen(options->run_note) + sizeof gone + 128;
-  char *note = fsdp_alloc(bytes);
-  snprintf(note, bytes, "%s; not for %d rank%s: %s", options->run_note, ranks, fsdp_plural(ranks), gone);
+  char *note;
+  const int length =
+      asprintf(&note, "%s; not for %d rank%s: %s", options->run_note, ranks, fsdp_plural(ranks), gone);
+  FSDP_NEED_MEMORY(length >= 0, "a note");
   free(options->run_note);
   options->run_note = note;
   free(options->run_config);
@@ -312,12 +306,12 @@ fsdp_status fsdp_run_options_fit(fsdp_options *options, int ranks, fsdp_error *e
 }
 
 // With --resume off: what the file says and this start is not given. A file that cannot be read says nothing.
-static void note_left_out(fsdp_options *options, char *program, const char *path) {
-  char *defaults[] = {program, NULL}, text[NOTE_BYTES] = "";
+static void note_left_out(fsdp_options *options, const char *path) {
+  char text[NOTE_BYTES] = "";
   kept k = {.path = path};
   fsdp_error ignored = {0};
-  fsdp_status status = fsdp_options_read(&k.options, FSDP_PROGRAM_TRAIN, 1, defaults, &ignored);
-  if (status == FSDP_OK) status = fsdp_yaml_read(path, take_kept, &k, &ignored);
+  fsdp_options_create(&k.options);
+  const fsdp_status status = fsdp_yaml_read(path, take_kept, &k, &ignored);
   for (const fsdp_option_row *row = fsdp_option_table; row->name && status == FSDP_OK; row++) {
     if (!is_written(row, false) || !fsdp_options_given(&k.options, row->name)) continue;
     if (fsdp_options_given(options, row->name)) continue;
@@ -325,7 +319,7 @@ static void note_left_out(fsdp_options *options, char *program, const char *path
     note(text, "%s--%s %s%s", row->name, value, "");
     free(value);
   }
-  if (*text) options->run_left_out = memcpy(fsdp_alloc(strlen(text) + 1), text, strlen(text) + 1);
+  if (*text) options->run_left_out = fsdp_strdup(text, "what a run begins without");
   fsdp_options_destroy(&k.options);
 }
 
@@ -353,9 +347,7 @@ void fsdp_run_options_near(const fsdp_options *options, char question[FSDP_NEARE
     if (strcmp(entry->d_name, options->experiment) == 0 || access(path, F_OK) != 0) continue;
     has_series = has_series || differ_in_digits(entry->d_name, options->experiment);
     names = fsdp_realloc(names, (size_t)(count + 1) * sizeof *names);
-    names[count] = strdup(entry->d_name);
-    FSDP_NEED_MEMORY(names[count], "an experiment's name");
-    count++;
+    names[count++] = fsdp_strdup(entry->d_name, "an experiment's name");
   }
   if (listing) closedir(listing);
   fsdp_nearest_question(options->experiment, (const char *const *)names, has_series ? 0 : count, question);
@@ -372,11 +364,10 @@ static fsdp_status check_name(const fsdp_options *options, fsdp_error *error) {
   if (fsdp_options_given(options, "config") || access(folder, F_OK) == 0) return FSDP_OK;
   fsdp_run_options_near(options, question);
   if (!*question) return FSDP_OK;
-  return fsdp_fail(
-      error, FSDP_ERR_OPTION,
-      "--experiment-name '%s' (%s): there is no %s%s; to start it, give its options, such as --model "
-      "and --data, or --resume off",
-      options->experiment, fsdp_options_place(options, "experiment-name"), folder, question);
+  return fsdp_refuse(options, error, FSDP_ERR_OPTION,
+                     "{Q experiment-name}: there is no %s%s; to start it, give its options, such as --model "
+                     "and --data, or --resume off",
+                     folder, question);
 }
 
 // ---- All
@@ -396,7 +387,7 @@ fsdp_status fsdp_run_options_parse(fsdp_options *options, int argc, char **argv,
     status = check_name(options, error);
   if (status == FSDP_OK && (options->experiment || options->print_config))
     status = check_kept(options, error);
-  if (has_file && starts_over && status == FSDP_OK) note_left_out(options, argv[0], path);
+  if (has_file && starts_over && status == FSDP_OK) note_left_out(options, path);
   if (status == FSDP_OK && options->experiment) options->run_config = print_run(options);
   return status;
 }

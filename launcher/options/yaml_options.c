@@ -92,9 +92,9 @@ static bool is_escaped(uint32_t code) {
          code == 0xfffe || code == 0xffff;
 }
 
-void fsdp_yaml_print(const char *value, FILE *out) {
+void fsdp_yaml_print(const char *name, const char *value, FILE *out) {
   FSDP_CHECK(fsdp_yaml_holds(value), "a value that YAML cannot hold was not refused");
-  fputc('"', out);
+  fprintf(out, "%s: \"", name);
   for (int count; *value; value += count) {
     uint32_t code;
     count = decode(value, &code);
@@ -105,5 +105,5 @@ void fsdp_yaml_print(const char *value, FILE *out) {
     else
       fprintf(out, "%s%.*s", code == '"' || code == '\\' ? "\\" : "", count, value);
   }
-  fputc('"', out);
+  fputs("\"\n", out);
 }

@@ -19,7 +19,7 @@ typedef fsdp_status (*fsdp_yaml_option)(void *context, const char *name, const c
 // is not YAML, holds anything but such a mapping, or gives a name twice.
 fsdp_status fsdp_yaml_read(const char *path, fsdp_yaml_option option, void *context, fsdp_error *error);
 
-// Writes a value in double quotes, so that it reads back as it is, line breaks and control characters too.
-// Only what is UTF-8 can be written: others are checked before.
+// Writes a line `name: "value"` that reads back as it is, line breaks and control characters too. Only what
+// is UTF-8 can be written: others are checked before.
 bool fsdp_yaml_holds(const char *value);
-void fsdp_yaml_print(const char *value, FILE *out);
+void fsdp_yaml_print(const char *name, const char *value, FILE *out);

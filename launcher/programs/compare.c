@@ -1,4 +1,4 @@
-#include "launcher/programs/compare.h"
+#include "launcher/programs/plan_commands.h"
 
 #include "launcher/programs/run_length.h"
 #include "launcher/report/output.h"
@@ -157,8 +157,7 @@ static void print_json(const row *rows, int count) {
 }
 
 fsdp_status fsdp_compare_plans(const fsdp_options *options, int argc, char **argv, fsdp_error *error) {
-  char *names = strdup(options->compare), *rest = names; // cut at its commas
-  FSDP_NEED_MEMORY(names, "a text");
+  char *names = fsdp_strdup(options->compare, "a text"), *rest = names; // cut at its commas
   int count = 1;
   for (const char *at = names; *at; at++) count += *at == ',';
   row *rows = fsdp_alloc_zeroed((size_t)count, sizeof *rows);

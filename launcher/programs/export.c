@@ -363,9 +363,7 @@ static bool is_default(const fsdp_options *defaults, const fsdp_option_row *row,
 // The options of the run that saved, if they are not the defaults.
 static void print_options(const fsdp_checkpoint *c, FILE *out) {
   fsdp_options defaults;
-  fsdp_error error;
-  char *argv[] = {(char *)(uintptr_t) "fsdp_train", NULL};
-  FSDP_CHECK(fsdp_options_parse(&defaults, FSDP_PROGRAM_TRAIN, 1, argv, &error) == FSDP_OK, "the defaults");
+  fsdp_options_create(&defaults);
   char number[32];
   const char *name;
   json_t *value;

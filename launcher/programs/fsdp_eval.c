@@ -96,9 +96,8 @@ static fsdp_status find_evaluated(fsdp_options *options, fsdp_error *error) {
   if (!options->experiment) return FSDP_OK;
   const bool newest = strcmp(options->resume, "auto") == 0;
   if (strcmp(options->resume, "off") == 0)
-    return fsdp_fail(error, FSDP_ERR_OPTION,
-                     "--resume off (%s) leaves -e no checkpoint: leave one of them out",
-                     fsdp_options_place(options, "resume"));
+    return fsdp_refuse(options, error, FSDP_ERR_OPTION,
+                       "{A resume} leaves -e no checkpoint: leave one of them out");
   snprintf(experiment, sizeof experiment, "%s/%s", options->save_dir, options->experiment);
   const bool named = !newest && fsdp_checkpoint_named(experiment, options->resume, path);
   snprintf(folder, sizeof folder, "%s", newest ? experiment : named ? path : options->resume);

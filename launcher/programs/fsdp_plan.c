@@ -1,10 +1,7 @@
 // Plans a training step and prints what it costs: no device, no ranks, nothing allocated.
 #include "launcher/options/options.h"
-#include "launcher/programs/compare.h"
-#include "launcher/programs/machines.h"
-#include "launcher/programs/propagate_options.h"
+#include "launcher/programs/plan_commands.h"
 #include "launcher/programs/run_length.h"
-#include "launcher/programs/run_search.h"
 #include "launcher/report/memory_profile.h"
 #include "launcher/report/output.h"
 #include "launcher/report/plan_notes.h"

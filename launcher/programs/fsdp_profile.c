@@ -175,7 +175,7 @@ int main(int argc, char **argv) {
   if (world->rank == 0) error.status = fsdp_output_finish(status, &error);
   status = fsdp_world_share_error(world, &error);
   if (status != FSDP_OK && world->rank == 0) fprintf(stderr, "fsdp_profile: error: %s\n", error.message);
-  if (status != FSDP_OK) fsdp_world_set_failed(world);
+  if (status != FSDP_OK) fsdp_watch_set_said(world->watch);
   fsdp_world_destroy(world);
   return (int)status;
 }

@@ -1,4 +1,4 @@
-#include "launcher/programs/machines.h"
+#include "launcher/programs/plan_commands.h"
 
 #include "launcher/programs/run_length.h"
 #include "launcher/programs/search_batch.h"
@@ -59,8 +59,7 @@ static bool read_machine(char *text, machine *m) {
 }
 
 static fsdp_status read_list(const fsdp_options *options, machine *machines, int *count, fsdp_error *error) {
-  char *copy = strdup(options->machines);
-  FSDP_NEED_MEMORY(copy, "a list of machines");
+  char *copy = fsdp_strdup(options->machines, "a list of machines");
   fsdp_status status = FSDP_OK;
   *count = 0;
   for (char *rest = copy, *item; status == FSDP_OK && (item = strsep(&rest, ","));) {
@@ -107,7 +106,7 @@ static fsdp_status price(machine *m, const fsdp_setup_ranks *ranks, fsdp_error *
   fsdp_setup setup = {0};
   fsdp_price_report report = {0};
   fsdp_status status = fsdp_setup_create(&m->options, FSDP_PROGRAM_PLAN, ranks, &setup, error);
-  if (status == FSDP_OK) status = fsdp_document_work_find(&m->options, &setup, error);
+  if (status == FSDP_OK) status = fsdp_document_work_find(&m->options, &setup, &setup.plan->config, error);
   if (status == FSDP_OK) status = fsdp_run_length_price(&m->options, &setup, &report, error);
   if (status == FSDP_OK) {
     m->fits = true;

@@ -1,4 +1,4 @@
-#include "launcher/programs/propagate_options.h"
+#include "launcher/programs/plan_commands.h"
 
 #include "launcher/report/strategies.h"
 #include "launcher/setup/listed_file.h"

@@ -44,9 +44,7 @@ static fsdp_status choose_gpu(fsdp_world *world, const fsdp_options *options, fs
     fsdp_device_line_why_cpu(NULL, reason.message, why_cpu, WHY_CPU_BYTES);
     return FSDP_OK;
   }
-  return fsdp_fail(error, reason.status, "--backend %s (%s): %.800s",
-                   options->backend == FSDP_BACKEND_CUDA ? "cuda" : "auto",
-                   fsdp_options_place(options, "backend"), reason.message);
+  return fsdp_refuse(options, error, reason.status, "{A backend}: %.800s", reason.message);
 }
 
 static fsdp_status run(const fsdp_rank_program *program, fsdp_world *world, fsdp_options *options,
@@ -91,9 +89,9 @@ static fsdp_status join(const fsdp_rank_program *program, int argc, char **argv,
   fsdp_start_timer_end();
   if (status != FSDP_OK) fprintf(stderr, "%s: error: %s\n", program->name, error.message);
   if (status != FSDP_OK || !is_good) return status;
-  fsdp_world_set_comm_timeout(*world, (int)options->comm_timeout);
+  fsdp_watch_set_limit((*world)->watch, (int)options->comm_timeout);
   char advice[FSDP_WATCH_ADVICE_BYTES];
-  if (program->advise) fsdp_world_set_advice(*world, program->advise(options, advice));
+  if (program->advise) fsdp_watch_set_advice((*world)->watch, program->advise(options, advice));
   return FSDP_OK;
 }
 
@@ -125,7 +123,7 @@ int fsdp_rank_program_main(const fsdp_rank_program *program, int argc, char **ar
     status = finish_answer(world, status, &error);
   if (status != FSDP_OK && world->rank == 0) fprintf(stderr, "%s: error: %s\n", program->name, error.message);
   if (status != FSDP_OK) fsdp_rank_logs_note(world, &error);
-  if (status != FSDP_OK) fsdp_world_set_failed(world);
+  if (status != FSDP_OK) fsdp_watch_set_said(world->watch);
   fsdp_text_codec_stop(&codec);
   fsdp_options_destroy(&options);
   fsdp_world_destroy(world);

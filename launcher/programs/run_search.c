@@ -1,4 +1,4 @@
-#include "launcher/programs/run_search.h"
+#include "launcher/programs/plan_commands.h"
 
 #include "launcher/programs/search_batch.h"
 #include "launcher/programs/search_command.h"

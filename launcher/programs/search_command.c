@@ -70,14 +70,11 @@ static void print_pair(void *context, const char *name, const char *value) {
   const saved_plan *plan = context;
   char *path = strcmp(name, "profile") == 0 ? realpath(value, NULL) : NULL; // read from anywhere
   if (path) value = path;
-  if (!fsdp_yaml_holds(value)) {
+  if (fsdp_yaml_holds(value))
+    fsdp_yaml_print(name, value, plan->out);
+  else
     fsdp_fail(plan->error, FSDP_ERR_OPTION,
               "--%s '%.300s' is not UTF-8, as the file of --save-plan is: rename the file", name, value);
-  } else {
-    fprintf(plan->out, "%s: ", name);
-    fsdp_yaml_print(value, plan->out);
-    fputc('\n', plan->out);
-  }
   free(path);
 }
 

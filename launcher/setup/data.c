@@ -47,9 +47,7 @@ static fsdp_status mix(const fsdp_options *options, const fsdp_dataset *dataset,
   }
   const fsdp_status status = fsdp_sampler_mix(sampler, groups, count, &why);
   free(groups);
-  return status ? fsdp_fail(error, status, "--data %.300s (%s): %.600s", options->data,
-                            fsdp_options_place(options, "data"), why.message)
-                : status;
+  return status ? fsdp_refuse(options, error, status, "{A data}: %.600s", why.message) : status;
 }
 
 // In place of the samples that *sampler holds out: about as many, of whole records.
@@ -80,7 +78,5 @@ fsdp_status fsdp_data_sampler(const fsdp_options *options, fsdp_dataset *dataset
   status = fsdp_sampler_hold_out(sampler, options->eval_split, &why);
   if (status == FSDP_OK && sampler->held_out > 0 && fsdp_dataset_divides_records(dataset))
     status = hold_out_records(options, dataset, sampler, &why);
-  return status ? fsdp_fail(error, status, "--eval-split %g (%s): %.600s", options->eval_split,
-                            fsdp_options_place(options, "eval-split"), why.message)
-                : status;
+  return status ? fsdp_refuse(options, error, status, "{A eval-split}: %.600s", why.message) : status;
 }

@@ -165,33 +165,25 @@ static fsdp_status place(const fsdp_options *options, fsdp_plan *plan, fsdp_data
   return FSDP_OK;
 }
 
-// Of a configuration, and if it is that of `plan`, of its ranks.
-static fsdp_status find(const fsdp_options *options, const fsdp_setup *setup, fsdp_plan_config *config,
-                        fsdp_plan *plan, fsdp_error *error) {
+fsdp_status fsdp_document_work_find(const fsdp_options *options, const fsdp_setup *setup,
+                                    fsdp_plan_config *config, fsdp_error *error) {
   fsdp_dataset *dataset;
   if (!config->documents || !options->data) return FSDP_OK;
   fsdp_status status = fsdp_data_open(options, setup, config->model.vocab_size, 1, &dataset, error);
   if (status != FSDP_OK) return status;
   measure(dataset, config);
-  if (plan) status = place(options, plan, dataset, error);
+  if (setup->plan) status = place(options, setup->plan, dataset, error);
   fsdp_dataset_close(dataset);
   return status;
-}
-
-fsdp_status fsdp_document_work_measure(const fsdp_options *options, const fsdp_setup *setup,
-                                       fsdp_plan_config *config, fsdp_error *error) {
-  return find(options, setup, config, NULL, error);
-}
-
-fsdp_status fsdp_document_work_find(const fsdp_options *options, const fsdp_setup *setup, fsdp_error *error) {
-  return setup->plan ? find(options, setup, &setup->plan->config, setup->plan, error) : FSDP_OK;
 }
 
 fsdp_status fsdp_document_work_plan(const fsdp_options *options, fsdp_setup *setup, fsdp_error *error) {
   const fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(options);
   fsdp_error unread;
   fsdp_status status = fsdp_setup_create(options, FSDP_PROGRAM_PLAN, &ranks, setup, error);
-  const fsdp_status found = setup->profile ? fsdp_document_work_find(options, setup, &unread) : FSDP_OK;
+  const bool priced = setup->profile && setup->plan;
+  const fsdp_status found =
+      priced ? fsdp_document_work_find(options, setup, &setup->plan->config, &unread) : FSDP_OK;
   if (found == FSDP_OK || (status != FSDP_OK && status != FSDP_ERR_CAPACITY)) return status;
   *error = unread;
   return found;

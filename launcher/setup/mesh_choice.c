@@ -66,11 +66,10 @@ static fsdp_status check_product(const fsdp_options *options, const fsdp_mesh *m
   int product = fsdp_mesh_ranks(mesh);
   if (product == ranks) return FSDP_OK;
   print_forms(options, forms);
-  return fsdp_fail(error, FSDP_ERR_OPTION,
-                   "--mesh %s (%s)%s%s is %d rank%s, but there %s %d: make the product of its sizes %d, or "
-                   "start as many ranks",
-                   options->mesh, fsdp_options_place(options, "mesh"), *forms ? " with " : "", forms, product,
-                   fsdp_plural(product), ranks == 1 ? "is" : "are", ranks, ranks);
+  return fsdp_refuse(
+      options, error, FSDP_ERR_OPTION,
+      "{A mesh}%s%s is %d rank%s, but there %s %d: make the product of its sizes %d, or start as many ranks",
+      *forms ? " with " : "", forms, product, fsdp_plural(product), ranks == 1 ? "is" : "are", ranks, ranks);
 }
 
 // Ranks of a shard group under hybrid: those of a node, of which `replica` have one model replica's work.
@@ -79,15 +78,15 @@ static fsdp_status divide_nodes(const fsdp_options *options, const fsdp_setup_ra
   int node = ranks->ranks_per_node;
   char forms[FORMS_TEXT_BYTES];
   if (!ranks->even_nodes || ranks->ranks % node != 0)
-    return fsdp_fail(error, FSDP_ERR_OPTION,
-                     "--strategy hybrid (%s): the nodes do not have the same number of neighbouring ranks "
-                     "(%d of %d ranks on this one); set the mesh with --mesh data=R,fsdp=F",
-                     fsdp_options_place(options, "strategy"), node, ranks->ranks);
+    return fsdp_refuse(options, error, FSDP_ERR_OPTION,
+                       "{A strategy}: the nodes do not have the same number of neighbouring ranks (%d of %d "
+                       "ranks on this one); set the mesh with --mesh data=R,fsdp=F",
+                       node, ranks->ranks);
   if (node % replica != 0 && replica % node != 0)
-    return fsdp_fail(error, FSDP_ERR_OPTION,
-                     "--strategy hybrid (%s) shards inside a node, but its %d ranks are no multiple of %s: "
-                     "use sizes that divide it, or set the mesh with --mesh data=R,fsdp=F,tensor=T",
-                     fsdp_options_place(options, "strategy"), node, print_forms(options, forms));
+    return fsdp_refuse(options, error, FSDP_ERR_OPTION,
+                       "{A strategy} shards inside a node, but its %d ranks are no multiple of %s: use sizes "
+                       "that divide it, or set the mesh with --mesh data=R,fsdp=F,tensor=T",
+                       node, print_forms(options, forms));
   *shards = node > replica ? node / replica : 1;
   return FSDP_OK;
 }

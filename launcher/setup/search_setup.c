@@ -1,6 +1,5 @@
 #include "launcher/setup/search_setup.h"
 
-#include "launcher/options/option_store.h"
 #include "launcher/setup/document_work.h"
 #include "runtime/base/size.h"
 #include "runtime/base/text.h"
@@ -93,7 +92,7 @@ fsdp_status fsdp_search_job_create(fsdp_options *options, fsdp_program_kind prog
   *job = (fsdp_search_job){.measured = measured};
   fsdp_search_config *config = &job->config;
   fsdp_status status = fsdp_setup_configure(options, program, ranks, &job->setup, &config->base, error);
-  if (status == FSDP_OK) status = fsdp_document_work_measure(options, &job->setup, &config->base, error);
+  if (status == FSDP_OK) status = fsdp_document_work_find(options, &job->setup, &config->base, error);
   if (status) return status;
   config->profile = options->profile ? job->setup.profile : measured;
   if (!options->profile) take_ratios(measured, &job->setup.backend);

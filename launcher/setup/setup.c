@@ -29,11 +29,9 @@ static fsdp_status choose_backend(const fsdp_options *options, fsdp_program_kind
   *backend = wanted || ranks->gpu ? *fsdp_plan_backend_cuda() : *fsdp_plan_backend_cpu();
   if (profile && profile->device == backend->device) *backend = fsdp_pricing_backend(profile);
   if (program == FSDP_PROGRAM_PLAN || !wanted || ranks->gpu) return FSDP_OK;
-  return fsdp_fail(
-      error, FSDP_ERR_PEER,
-      "--backend cuda (%s): this build has no CUDA device; use --backend cpu, or fsdp_plan --backend cuda "
-      "to plan for a GPU",
-      fsdp_options_place(options, "backend"));
+  return fsdp_refuse(options, error, FSDP_ERR_PEER,
+                     "{A backend}: this build has no CUDA device; use --backend cpu, or fsdp_plan --backend "
+                     "cuda to plan for a GPU");
 }
 
 // fsdpv2 wraps each decoder layer and leaves the rest to the root.
@@ -73,11 +71,11 @@ static fsdp_status check_profile(const fsdp_options *options, fsdp_program_kind 
                                  fsdp_error *error) {
   const bool gpu = backend->device == FSDP_OP_CUDA;
   if (!profile || profile->device == backend->device) return FSDP_OK;
-  return fsdp_fail(error, FSDP_ERR_OPTION, "--profile %.300s (%s) is of a %s, and %s a %s: %s",
-                   options->profile, fsdp_options_place(options, "profile"), gpu ? "CPU" : "GPU",
-                   program == FSDP_PROGRAM_PLAN ? "the plan is for" : "this run is on", gpu ? "GPU" : "CPU",
-                   program == FSDP_PROGRAM_PLAN ? "leave --backend out, or give another profile"
-                                                : "give its own profile, which fsdp_profile writes, or none");
+  const bool plans = program == FSDP_PROGRAM_PLAN;
+  return fsdp_refuse(options, error, FSDP_ERR_OPTION, "{A profile} is of a %s, and %s a %s: %s",
+                     gpu ? "CPU" : "GPU", plans ? "the plan is for" : "this run is on", gpu ? "GPU" : "CPU",
+                     plans ? "leave --backend out, or give another profile"
+                           : "give its own profile, which fsdp_profile writes, or none");
 }
 
 // What layers recompute and offload, but for what is chosen automatically.
@@ -230,9 +228,8 @@ static fsdp_status choose_saving(const fsdp_options *options, const fsdp_limits 
   bool limited = limits->memory.bytes[FSDP_SPACE_DEVICE] || limits->memory.shared_bytes, found;
   if (!choice.recompute && !choice.offload) return FSDP_OK;
   if (!limited)
-    return fsdp_fail(error, FSDP_ERR_OPTION,
-                     "--%s auto (%s) makes the plan fit a limit, and none is given: add --memory-limit SIZE",
-                     name, fsdp_options_place(options, name));
+    return fsdp_refuse(options, error, FSDP_ERR_OPTION,
+                       "{A %s} makes the plan fit a limit, and none is given: add --memory-limit SIZE", name);
   return fsdp_saving_choose(&choice, config, &found, error);
 }
 
@@ -285,10 +282,9 @@ static fsdp_status plan_with_capacity(const fsdp_options *options, const fsdp_se
 static fsdp_status check_expert_capacity(const fsdp_options *options, const fsdp_plan_config *config,
                                          fsdp_error *error) {
   if (options->expert_capacity <= 0 || fsdp_mesh_size(&config->mesh, FSDP_AXIS_EXPERT) > 1) return FSDP_OK;
-  return fsdp_fail(error, FSDP_ERR_OPTION,
-                   "--expert-capacity %g (%s) without ranks that divide experts: a rank then has as many "
-                   "routed rows whatever the routing; leave it out, or add --expert-parallel N",
-                   options->expert_capacity, fsdp_options_place(options, "expert-capacity"));
+  return fsdp_refuse(options, error, FSDP_ERR_OPTION,
+                     "{A expert-capacity} without ranks that divide experts: a rank then has as many routed "
+                     "rows whatever the routing; leave it out, or add --expert-parallel N");
 }
 
 static int64_t snapshot_bytes(const fsdp_plan *plan) {
@@ -305,9 +301,8 @@ static int64_t snapshot_bytes(const fsdp_plan *plan) {
 static fsdp_status check_multiprocessors(const fsdp_options *options, const fsdp_plan_backend *backend,
                                          fsdp_error *error) {
   if (!options->multiprocessors || backend->device == FSDP_OP_CUDA) return FSDP_OK;
-  return fsdp_fail(error, FSDP_ERR_OPTION,
-                   "--multiprocessors %lld (%s) is of a GPU, and this plan is for a CPU: leave it out",
-                   (long long)options->multiprocessors, fsdp_options_place(options, "multiprocessors"));
+  return fsdp_refuse(options, error, FSDP_ERR_OPTION,
+                     "{A multiprocessors} is of a GPU, and this plan is for a CPU: leave it out");
 }
 
 // A CPU's profile was measured with as many threads as a rank has cores.
@@ -317,33 +312,28 @@ static fsdp_status check_threads(const fsdp_options *options, const fsdp_setup_r
   const int local = ranks->ranks < ranks->ranks_per_node ? ranks->ranks : ranks->ranks_per_node;
   const int measured = profile->processors > local ? profile->processors / local : 1;
   if (options->threads == measured) return FSDP_OK;
-  return fsdp_fail(
-      error, FSDP_ERR_OPTION,
-      "--threads %lld (%s): profile %s has %d processor%s a node, which is %d thread%s for each of "
-      "%d rank%s, and no step with another number was measured: leave --threads out, or measure "
-      "the machine with as many processors (taskset) and use that profile",
-      (long long)options->threads, fsdp_options_place(options, "threads"), profile->name, profile->processors,
-      fsdp_plural(profile->processors), measured, fsdp_plural(measured), local, fsdp_plural(local));
+  return fsdp_refuse(options, error, FSDP_ERR_OPTION,
+                     "{A threads}: profile %s has %d processor%s a node, which is %d thread%s for each of %d "
+                     "rank%s, and no step with another number was measured: leave --threads out, or measure "
+                     "the machine with as many processors (taskset) and use that profile",
+                     profile->name, profile->processors, fsdp_plural(profile->processors), measured,
+                     fsdp_plural(measured), local, fsdp_plural(local));
 }
 
 static fsdp_status read_dropout(const fsdp_options *options, const fsdp_model_config *model,
                                 fsdp_dropout *rates, fsdp_error *error) {
-  const char *place = fsdp_options_place(options, "dropout");
   char *end;
   if (!strcmp(options->dropout, "config")) {
     if (fsdp_model_dropout(model, rates)) return FSDP_OK;
-    return fsdp_fail(error, FSDP_ERR_OPTION,
-                     "--dropout config (%s): configurations of this model's type have no rates here: give a "
-                     "number, as in --dropout 0.1",
-                     place);
+    return fsdp_refuse(options, error, FSDP_ERR_OPTION,
+                       "{A dropout}: configurations of this model's type have no rates here: give a number, "
+                       "as in --dropout 0.1");
   }
   const double rate = strtod(options->dropout, &end);
   if (end == options->dropout || *end || !(rate >= 0 && (float)rate < 1))
-    return fsdp_fail(
-        error, FSDP_ERR_OPTION,
-        "--dropout %.100s (%s): is neither a rate of 0 or more and below 1 nor \"config\"; use one "
-        "of these",
-        options->dropout, place);
+    return fsdp_refuse(
+        options, error, FSDP_ERR_OPTION,
+        "{A dropout}: is neither a rate of 0 or more and below 1 nor \"config\"; use one of these");
   *rates = (fsdp_dropout){(float)rate, (float)rate, (float)rate};
   return FSDP_OK;
 }
@@ -371,12 +361,10 @@ fsdp_status fsdp_setup_configure(const fsdp_options *options, fsdp_program_kind 
   if (status == FSDP_OK) status = check_threads(options, ranks, setup->profile, error);
   if (status != FSDP_OK) return status;
   fsdp_plan_config config = make_config(options, ranks, setup->profile, backend);
-  if (backend->device == FSDP_OP_CUDA && config.param_dtype == FSDP_F32 && config.reduce_dtype == FSDP_BF16) {
-    return fsdp_fail(error, FSDP_ERR_OPTION,
-                     "--reduce-dtype bf16 (%s) with --param-dtype fp32 (%s): a GPU's fp32 gemms give fp32 "
-                     "gradients; use --param-dtype bf16, or --reduce-dtype fp32",
-                     fsdp_options_place(options, "reduce-dtype"), fsdp_options_place(options, "param-dtype"));
-  }
+  if (backend->device == FSDP_OP_CUDA && config.param_dtype == FSDP_F32 && config.reduce_dtype == FSDP_BF16)
+    return fsdp_refuse(options, error, FSDP_ERR_OPTION,
+                       "{A reduce-dtype} with {A param-dtype}: a GPU's fp32 gemms give fp32 gradients; use "
+                       "--param-dtype bf16, or --reduce-dtype fp32");
   status = read_saving(options, &config.saving, error);
   if (status == FSDP_OK) status = fsdp_setup_read_model(options, setup, &config.model, error);
   config.exchange = loads_slices(options, setup, backend->device == FSDP_OP_CUDA);
@@ -411,10 +399,10 @@ fsdp_status fsdp_setup_create(const fsdp_options *options, fsdp_program_kind pro
   *error = (fsdp_error){0}; // the first plan's, which ranks would share
   status = plan_with_capacity(options, ranks, setup->profile, config, &setup->plan, error);
   if (status != FSDP_OK || options->ckpt_async == FSDP_CKPT_ASYNC_AUTO) return status;
-  return fsdp_fail(error, FSDP_ERR_CAPACITY,
-                   "--ckpt-async on (%s) needs %s per rank for the snapshot, which does not fit beside the "
-                   "rest: use --ckpt-async off, which saves directly from the state",
-                   fsdp_options_place(options, "ckpt-async"), fsdp_print_bytes(snapshot).text);
+  return fsdp_refuse(options, error, FSDP_ERR_CAPACITY,
+                     "{A ckpt-async} needs %s per rank for the snapshot, which does not fit beside the rest: "
+                     "use --ckpt-async off, which saves directly from the state",
+                     fsdp_print_bytes(snapshot).text);
 }
 
 void fsdp_setup_destroy(fsdp_setup *setup) {

@@ -28,40 +28,35 @@ static bool is_hub_name(const char *model) {
 
 static fsdp_status fail_not_downloaded(const fsdp_options *options, fsdp_error *error) {
   const char *name = strchr(options->model, '/') + 1;
-  return fsdp_fail(
-      error, FSDP_ERR_INPUT,
-      "--model '%s' (%s): no such folder, and models are not downloaded; if it is a model of the Hugging "
-      "Face hub, run: hf download %s --local-dir %s (or: huggingface-cli download %s "
-      "--local-dir %s), then give --model ./%s",
-      options->model, fsdp_options_place(options, "model"), options->model, name, options->model, name, name);
+  return fsdp_refuse(options, error, FSDP_ERR_INPUT,
+                     "{Q model}: no such folder, and models are not downloaded; if it is a model of the "
+                     "Hugging Face hub, run: hf download %s --local-dir %s (or: huggingface-cli download %s "
+                     "--local-dir %s), then give --model ./%s",
+                     options->model, name, options->model, name, name);
 }
 
 // A preset of the name of a model's folder that is here: one of them would be taken unseen for the other.
 static fsdp_status check_preset(const fsdp_options *options, fsdp_error *error) {
   if (!fsdp_model_is_preset(options->model) || !fsdp_has_file(options->model, "config.json")) return FSDP_OK;
-  return fsdp_fail(error, FSDP_ERR_OPTION,
-                   "--model %s (%s): is a preset, but also a model's folder here; write ./%s for the folder, "
-                   "or rename it for the preset",
-                   options->model, fsdp_options_place(options, "model"), options->model);
+  return fsdp_refuse(options, error, FSDP_ERR_OPTION,
+                     "{A model}: is a preset, but also a model's folder here; write ./%s for the folder, or "
+                     "rename it for the preset",
+                     options->model);
 }
 
 static fsdp_status fail_adapter(const fsdp_options *options, fsdp_error *error) {
-  return fsdp_fail(
-      error, FSDP_ERR_INPUT,
-      "--model %.300s (%s): holds an adapter (adapter_config.json) and no model: merge it into its base "
-      "model (peft's merge_and_unload), and give what save_pretrained writes then",
-      options->model, fsdp_options_place(options, "model"));
+  return fsdp_refuse(options, error, FSDP_ERR_INPUT,
+                     "{A model}: holds an adapter (adapter_config.json) and no model: merge it into its base "
+                     "model (peft's merge_and_unload), and give what save_pretrained writes then");
 }
 
 // What a run has saved is no model's folder, though both are named where a run begins.
 static fsdp_status fail_run(const fsdp_options *options, fsdp_error *error) {
-  const char *model = options->model;
-  return fsdp_fail(
-      error, FSDP_ERR_INPUT,
-      "--model %.300s (%s): holds what fsdp_train saved and is no model's folder: run fsdp_export %.300s "
-      "--to "
-      "DIR and give --model DIR; to train on from it, or to evaluate it, use -e NAME --resume %.300s",
-      model, fsdp_options_place(options, "model"), model, model);
+  return fsdp_refuse(
+      options, error, FSDP_ERR_INPUT,
+      "{A model}: holds what fsdp_train saved and is no model's folder: run fsdp_export %.300s --to DIR and "
+      "give --model DIR; to train on from it, or to evaluate it, use -e NAME --resume %.300s",
+      options->model, options->model);
 }
 
 static const char *folder_name(const char *path) {
@@ -73,10 +68,8 @@ static fsdp_status read_model(const fsdp_options *options, fsdp_setup *setup, fs
                               fsdp_error *error) {
   setup->model_name = options->model;
   if (!is_folder(options->model)) {
-    fsdp_status status = check_preset(options, error);
-    if (status == FSDP_OK) status = fsdp_model_preset(options->model, model, error);
-    if (status != FSDP_OK || options->init != FSDP_INIT_WEIGHTS) return status;
-    return fsdp_fail(error, FSDP_ERR_OPTION, "--init weights: the preset '%s' has none", options->model);
+    const fsdp_status status = check_preset(options, error);
+    return status ? status : fsdp_model_preset(options->model, model, error);
   }
   struct stat information;
   if (is_hub_name(options->model) && stat(options->model, &information) != 0)
@@ -103,31 +96,26 @@ static fsdp_status apply_router(const fsdp_options *options, fsdp_model_config *
                                       "routing-replay"};
   for (int i = 0; i < 7 && !model->experts; i++)
     if (fsdp_options_given(options, names[i]))
-      return fsdp_fail(error, FSDP_ERR_OPTION,
-                       "--%s (%s) is of models with routed experts, and this has none: "
-                       "leave it out",
-                       names[i], fsdp_options_place(options, names[i]));
+      return fsdp_refuse(options, error, FSDP_ERR_OPTION,
+                         "{a %s} is of models with routed experts, and this has none: leave it out",
+                         names[i]);
   if (options->router_bias_rate > 0 && !model->route_bias)
-    return fsdp_fail(error, FSDP_ERR_OPTION,
-                     "--router-bias-rate %g (%s): the routers of this model have no correction bias to move: "
-                     "use --router-aux-coef",
-                     options->router_bias_rate, fsdp_options_place(options, "router-bias-rate"));
+    return fsdp_refuse(options, error, FSDP_ERR_OPTION,
+                       "{A router-bias-rate}: the routers of this model have no correction bias to move: use "
+                       "--router-aux-coef");
   if (fsdp_options_given(options, "router-aux-coef")) model->router_aux_coef = options->router_aux_coef;
   if (fsdp_options_given(options, "router-z-coef")) model->router_z_coef = options->router_z_coef;
   if (fsdp_options_given(options, "aux-loss")) model->router_aux = (fsdp_router_aux)options->aux_loss;
   if (fsdp_options_given(options, "aux-loss") && model->router_aux_coef <= 0)
-    return fsdp_fail(error, FSDP_ERR_OPTION,
-                     "--aux-loss (%s) is of a loss that counts 0 here: add --router-aux-coef X, or leave it "
-                     "out",
-                     fsdp_options_place(options, "aux-loss"));
+    return fsdp_refuse(
+        options, error, FSDP_ERR_OPTION,
+        "{a aux-loss} is of a loss that counts 0 here: add --router-aux-coef X, or leave it out");
   model->replays_routes = options->routing_replay != NULL;
   if (options->router_dtype == FSDP_ROUTER_DTYPE_F32) model->router_f32 = true;
   return FSDP_OK;
 }
 
 // ---- Its vocabulary
-
-static const char resize[] = "resize-embeddings";
 
 // One more than the greatest token of a tokenizer.json: its model's vocabulary is an object of ids by token,
 // or (Unigram) a list; tokens that were added have their ids.
@@ -147,11 +135,9 @@ static fsdp_status read_tokenizer(const fsdp_options *options, const char *folde
   const bool named = options->tokenizer && strcmp(options->tokenizer, "bytes") != 0;
   char path[4096];
   if (!named && (!folder || options->tokenizer))
-    return fsdp_fail(
-        error, FSDP_ERR_OPTION,
-        "--%s (%s): there is no tokenizer whose tokens could be counted: give their number, as in "
-        "--%s 32001, or --tokenizer FILE",
-        resize, fsdp_options_place(options, resize), resize);
+    return fsdp_refuse(options, error, FSDP_ERR_OPTION,
+                       "{a resize-embeddings}: there is no tokenizer whose tokens could be counted: give "
+                       "their number, as in --resize-embeddings 32001, or --tokenizer FILE");
   snprintf(path, sizeof path, "%.4000s%s", named ? options->tokenizer : folder,
            named ? "" : "/tokenizer.json");
   const fsdp_json_file file = {.path = path,
@@ -163,9 +149,10 @@ static fsdp_status read_tokenizer(const fsdp_options *options, const char *folde
   *size = tokenizer_size(root);
   json_decref(root);
   if (*size > 0 && *size <= INT32_MAX) return FSDP_OK;
-  return fsdp_fail(error, FSDP_ERR_INPUT,
-                   "%s: its tokens cannot be counted (no model.vocab): give their number with --%s N", path,
-                   resize);
+  return fsdp_fail(
+      error, FSDP_ERR_INPUT,
+      "%s: its tokens cannot be counted (no model.vocab): give their number with --resize-embeddings N",
+      path);
 }
 
 // Gives `model`, read from `folder` (NULL: a preset), as many tokens as --resize-embeddings says. Into
@@ -180,13 +167,13 @@ static fsdp_status resize_embeddings(const fsdp_options *options, const char *fo
     fsdp_status status = read_tokenizer(options, folder, &size, error);
     if (status || size <= model->vocab_size) return status;
   } else if (!fsdp_value_int(text, &size) || size < 1 || size > INT32_MAX) {
-    return fsdp_fail(error, FSDP_ERR_OPTION, "--%s '%.60s' (%s): use tokenizer, or a number of tokens",
-                     resize, text, fsdp_options_place(options, resize));
+    return fsdp_refuse(options, error, FSDP_ERR_OPTION,
+                       "{Q resize-embeddings}: use tokenizer, or a number of tokens");
   } else if (size < model->vocab_size) {
-    return fsdp_fail(
-        error, FSDP_ERR_OPTION,
-        "--%s %lld (%s): the model has %lld tokens, and none is taken from it: use at least that", resize,
-        (long long)size, fsdp_options_place(options, resize), (long long)model->vocab_size);
+    return fsdp_refuse(
+        options, error, FSDP_ERR_OPTION,
+        "{A resize-embeddings}: the model has %lld tokens, and none is taken from it: use at least that",
+        (long long)model->vocab_size);
   }
   if (size > model->vocab_size) *stored_vocab = model->vocab_size;
   model->vocab_size = size;

@@ -9,8 +9,7 @@
 #include <string.h>
 
 static fsdp_status read_assignments(fsdp_sharding *s, const fsdp_options *options, fsdp_error *error) {
-  char *list = strdup(options->shard), *rest = list;
-  FSDP_NEED_MEMORY(list, "a text");
+  char *list = fsdp_strdup(options->shard, "a text"), *rest = list;
   fsdp_status status = FSDP_OK;
   while (rest && !status) {
     char *one = strsep(&rest, ";");

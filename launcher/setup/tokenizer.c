@@ -11,11 +11,9 @@ static fsdp_status find_named(const fsdp_options *options, fsdp_train_tokenizer 
                               fsdp_error *error) {
   tokenizer->asked_bytes = strcmp(options->tokenizer, "bytes") == 0;
   if (tokenizer->asked_bytes) return FSDP_OK;
-  if (access(options->tokenizer, R_OK) != 0) {
-    return fsdp_fail(error, FSDP_ERR_INPUT,
-                     "--tokenizer '%s' (%s) cannot be read (%s): name a tokenizer.json, or bytes",
-                     options->tokenizer, fsdp_options_place(options, "tokenizer"), strerror(errno));
-  }
+  if (access(options->tokenizer, R_OK) != 0)
+    return fsdp_refuse(options, error, FSDP_ERR_INPUT,
+                       "{Q tokenizer} cannot be read (%s): name a tokenizer.json, or bytes", strerror(errno));
   snprintf(tokenizer->path, sizeof tokenizer->path, "%s", options->tokenizer);
   return FSDP_OK;
 }

@@ -40,9 +40,8 @@ static fsdp_status parse_tokens(const fsdp_options *options, fsdp_sample *sample
   for (char *end;; at = end + 1) {
     long long token = strtoll(at, &end, 10);
     if (end == at || (*end && *end != ',') || token < 0 || token > INT32_MAX)
-      return fsdp_fail(error, FSDP_ERR_OPTION,
-                       "--prompt-tokens '%.200s' (%s): use numbers with commas between, as 1,2,3",
-                       options->prompt_tokens, fsdp_options_place(options, "prompt-tokens"));
+      return fsdp_refuse(options, error, FSDP_ERR_OPTION,
+                         "{Q prompt-tokens}: use numbers with commas between, as 1,2,3");
     sample->tokens[sample->prompt_count++] = (int32_t)token;
     if (!*end) return FSDP_OK;
   }
@@ -127,8 +126,8 @@ static fsdp_status encode(const fsdp_options *options, const fsdp_setup *setup, 
   fsdp_train_tokenizer tokenizer;
   fsdp_status status = fsdp_train_find_tokenizer(options, setup, vocabulary, &tokenizer, error);
   if (status == FSDP_OK && *tokenizer.no_bytes)
-    status = fsdp_fail(error, FSDP_ERR_INPUT, "--prompt (%s): %.900s, or give --prompt-tokens",
-                       fsdp_options_place(options, "prompt"), tokenizer.no_bytes);
+    status = fsdp_refuse(options, error, FSDP_ERR_INPUT, "{a prompt}: %.900s, or give --prompt-tokens",
+                         tokenizer.no_bytes);
   if (status == FSDP_OK) status = open_codec(options, setup, &tokenizer, codec, error);
   if (status == FSDP_OK)
     status = fsdp_text_encode(codec, options->prompt, &sample->tokens, &sample->prompt_count, error);
@@ -176,14 +175,14 @@ static fsdp_status check_tokens(const fsdp_options *options, const fsdp_sample *
                                 fsdp_error *error) {
   const char *name = options->prompt_tokens ? "prompt-tokens" : "prompt";
   if (sample->prompt_count == 0)
-    return fsdp_fail(error, FSDP_ERR_OPTION, "--%s (%s) is empty: give at least one token to continue", name,
-                     fsdp_options_place(options, name));
+    return fsdp_refuse(options, error, FSDP_ERR_OPTION,
+                       "{a %s} is empty: give at least one token to continue", name);
   for (int64_t i = 0; i < sample->prompt_count; i++)
     if (sample->tokens[i] >= vocabulary)
-      return fsdp_fail(error, FSDP_ERR_OPTION,
-                       "--%s (%s): token %d is not in the model's vocabulary of %" PRId64
-                       ": give tokens of this model, or its own --tokenizer",
-                       name, fsdp_options_place(options, name), sample->tokens[i], vocabulary);
+      return fsdp_refuse(options, error, FSDP_ERR_OPTION,
+                         "{a %s}: token %d is not in the model's vocabulary of %" PRId64
+                         ": give tokens of this model, or its own --tokenizer",
+                         name, sample->tokens[i], vocabulary);
   return FSDP_OK;
 }
 
@@ -221,11 +220,10 @@ void fsdp_sample_destroy(fsdp_sample *sample) {
 
 fsdp_status fsdp_sample_check(const fsdp_sample *sample, const fsdp_options *options, fsdp_error *error) {
   if (sample->prompt_count == 0 || sample->prompt_count + sample->new_max <= options->seq) return FSDP_OK;
-  return fsdp_fail(error, FSDP_ERR_OPTION,
-                   "a prompt of %" PRId64 " tokens and --max-new-tokens %" PRId64 " (%s) are more than "
-                   "--seq-length %" PRId64 " (%s): lower --max-new-tokens, or raise --seq-length",
-                   sample->prompt_count, sample->new_max, fsdp_options_place(options, "max-new-tokens"),
-                   options->seq, fsdp_options_place(options, "seq-length"));
+  return fsdp_refuse(options, error, FSDP_ERR_OPTION,
+                     "a prompt of %" PRId64 " tokens and {A max-new-tokens} are more than {A seq-length}: "
+                     "lower --max-new-tokens, or raise --seq-length",
+                     sample->prompt_count);
 }
 
 // ---- What is printed

@@ -104,11 +104,8 @@ static void take_ends(fsdp_text_codec *codec, const json_t *answer) {
   json_array_foreach(json_object_get(answer, "ends"), i, value)
       fsdp_text_add_end(codec, json_integer_value(value));
   codec->end_texts = fsdp_alloc((json_array_size(texts) + 1) * sizeof *codec->end_texts);
-  json_array_foreach(texts, i, value) {
-    char *text = strdup(json_string_value(value));
-    FSDP_NEED_MEMORY(text, "the end of a text");
-    codec->end_texts[codec->end_text_count++] = text;
-  }
+  json_array_foreach(texts, i, value) codec->end_texts[codec->end_text_count++] =
+      fsdp_strdup(json_string_value(value), "the end of a text");
 }
 
 fsdp_status fsdp_text_codec_open(fsdp_text_codec *codec, const fsdp_text_form *form, fsdp_error *error) {
@@ -180,27 +177,24 @@ char *fsdp_text_find_end(const fsdp_text_codec *codec, char *text) {
 }
 
 // The length of the UTF-8 character at `at`, of which `left` bytes are there; 0: it is none.
-static int character(const unsigned char *at, int64_t left) {
-  static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-  int length = *at < 0x80 ? 1 : *at >> 5 == 6 ? 2 : *at >> 4 == 14 ? 3 : *at >> 3 == 30 ? 4 : 0;
-  if (length < 2 || length > left) return length == 1 ? 1 : 0;
-  uint32_t code = *at & (0x7fu >> length);
-  for (int i = 1; i < length; i++) {
-    if (at[i] >> 6 != 2) return 0;
-    code = code << 6 | (at[i] & 0x3fu);
+static int character(const char *at, int64_t left) {
+  for (int length = 1; length <= 4 && length <= left; length++) {
+    json_t *one = json_stringn(at, (size_t)length); // NULL: it is not UTF-8
+    json_decref(one);
+    if (one) return length;
   }
-  return code >= least[length] && code <= 0x10ffff && code >> 11 != 27 ? length : 0;
+  return 0;
 }
 
 // As UTF-8, with U+FFFD for what is none and for byte 0.
 static char *decode_bytes(const int32_t *tokens, int64_t count) {
   static const char replacement[] = "\xef\xbf\xbd";
-  unsigned char *bytes = fsdp_alloc((size_t)count + 1);
+  char *bytes = fsdp_alloc((size_t)count + 1);
   char *text = fsdp_alloc(3 * (size_t)count + 1), *out = text;
-  for (int64_t i = 0; i < count; i++) bytes[i] = (unsigned char)(tokens[i] < 256 ? tokens[i] : 0);
+  for (int64_t i = 0; i < count; i++) bytes[i] = (char)(tokens[i] < 256 ? tokens[i] : 0);
   for (int64_t i = 0; i < count;) {
     int length = bytes[i] ? character(bytes + i, count - i) : 0;
-    memcpy(out, length ? (const char *)bytes + i : replacement, length ? (size_t)length : 3);
+    memcpy(out, length ? bytes + i : replacement, length ? (size_t)length : 3);
     out += length ? length : 3;
     i += length ? length : 1;
   }
@@ -226,8 +220,7 @@ fsdp_status fsdp_text_decode(fsdp_text_codec *codec, const int32_t *tokens, int6
                                fsdp_text_list(tokens, behind_count));
   fsdp_status status = ask(codec, question, &answer, error);
   if (status != FSDP_OK) return status;
-  *text = strdup(json_string_value(json_object_get(answer, "text")));
-  FSDP_NEED_MEMORY(*text, "a text");
+  *text = fsdp_strdup(json_string_value(json_object_get(answer, "text")), "a text");
   json_decref(answer);
   return FSDP_OK;
 }

@@ -208,7 +208,7 @@ fsdp_status fsdp_rank_logs_open(const char *folder, fsdp_world *world, fsdp_erro
     divide_output(&l, error);
     close(log);
   }
-  fsdp_world_set_error_folder(world, folder);
+  fsdp_watch_set_folder(world->watch, folder);
   // Everyone after rank 0, which clears the error file.
   if (world->rank == 0) fsdp_error_file_open(folder, 0, world->host, true);
   if (fsdp_world_share_error(world, error) != FSDP_OK) return error->status;

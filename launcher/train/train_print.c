@@ -36,7 +36,7 @@ static void print_predicted(const fsdp_trainer *t) {
   char line[160];
   if (!t->setup.profile) return;
   fsdp_price_report report = {0};
-  fsdp_status status = fsdp_document_work_find(t->options, &t->setup, &error);
+  fsdp_status status = fsdp_document_work_find(t->options, &t->setup, &t->setup.plan->config, &error);
   if (status == FSDP_OK)
     status =
         fsdp_price_report_create(t->setup.plan, t->setup.profile, t->ranks.ranks_per_node, &report, &error);

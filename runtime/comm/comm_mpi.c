@@ -137,44 +137,29 @@ static MPI_Request post(message_comm *self, int peer, const void *data, int64_t 
   return request;
 }
 
-static void start_gather_round(message_comm *self, const slots *data, const void *own, int64_t round) {
-  int size = self->base.size, rank = self->base.rank;
-  int64_t width = fsdp_dtype_bytes(data->dtype), own_first;
-  int64_t own_elems = part_of(self, data, rank, round, &own_first);
-  const char *own_part = (const char *)own + (own_first - rank * data->slot_elems) * width;
-  MPI_Request *requests = self->requests[round % 2];
-  for (int k = 1; k < size; k++) {
-    int from = (rank + size - k) % size, to = (rank + k) % size;
-    int64_t first, numel = part_of(self, data, from, round, &first);
-    requests[2 * k] = receive(self, from, data->data + first * width, numel * width);
-    requests[2 * k + 1] = post(self, to, own_part, own_elems * width);
-  }
-}
-
-// Every rank's slot to every rank; `own` is this rank's, wherever it lies.
-static void gather_slots(message_comm *self, const slots *data, const void *own) {
-  int64_t rounds = round_count(self, data);
-  start_gather_round(self, data, own, 0);
-  for (int64_t round = 0; round < rounds; round++) {
-    if (round + 1 < rounds) start_gather_round(self, data, own, round + 1);
-    wait_all(self->requests[round % 2], self->indices, 2 * self->base.size, self->lane, SLEEP_US_MAX);
-  }
-}
-
 static char *piece_of(message_comm *self, int peer, int64_t round) {
   return self->pieces[round % 2] + peer * self->piece_bytes;
 }
 
-static void start_reduce_round(message_comm *self, const slots *data, int64_t round) {
-  int size = self->base.size, rank = self->base.rank;
-  int64_t width = fsdp_dtype_bytes(data->dtype), own_first;
-  int64_t own_elems = part_of(self, data, rank, round, &own_first);
+// Of a gather, whose `own` is this rank's slot wherever it lies: that to every peer, and theirs into their
+// slots. Of a sum, without it: every peer's slot to that peer, and what they have for this rank into pieces.
+static void start_round(message_comm *self, const slots *data, const char *own, int64_t round) {
+  const int size = self->base.size, rank = self->base.rank;
+  const int64_t width = fsdp_dtype_bytes(data->dtype);
+  int64_t first, own_first;
+  const int64_t own_bytes = part_of(self, data, rank, round, &own_first) * width;
   MPI_Request *requests = self->requests[round % 2];
   for (int k = 1; k < size; k++) {
-    int from = (rank + size - k) % size, to = (rank + k) % size;
-    int64_t first, numel = part_of(self, data, to, round, &first);
-    requests[2 * k] = receive(self, from, piece_of(self, from, round), own_elems * width);
-    requests[2 * k + 1] = post(self, to, data->data + first * width, numel * width);
+    const int from = (rank + size - k) % size, to = (rank + k) % size;
+    const int64_t bytes = part_of(self, data, own ? from : to, round, &first) * width;
+    char *part = data->data + first * width;
+    if (own) {
+      requests[2 * k] = receive(self, from, part, bytes);
+      requests[2 * k + 1] = post(self, to, own + (own_first - rank * data->slot_elems) * width, own_bytes);
+    } else {
+      requests[2 * k] = receive(self, from, piece_of(self, from, round), own_bytes);
+      requests[2 * k + 1] = post(self, to, part, bytes);
+    }
   }
 }
 
@@ -194,15 +179,15 @@ static void sum_round(message_comm *self, const slots *data, int64_t round, char
   }
 }
 
-// output = the sum over ranks of the own slot. It may begin any slot: a part is overwritten when it has been
-// sent.
-static void reduce_slots(message_comm *self, const slots *data, void *output) {
-  int64_t rounds = round_count(self, data);
-  start_reduce_round(self, data, 0);
+// A gather of `own`, or without it a sum: output = that over ranks of the own slot. It may begin any slot: a
+// part is overwritten when it has been sent.
+static void run_rounds(message_comm *self, const slots *data, const void *own, void *output) {
+  const int64_t rounds = round_count(self, data);
+  start_round(self, data, own, 0);
   for (int64_t round = 0; round < rounds; round++) {
-    if (round + 1 < rounds) start_reduce_round(self, data, round + 1);
+    if (round + 1 < rounds) start_round(self, data, own, round + 1);
     wait_all(self->requests[round % 2], self->indices, 2 * self->base.size, self->lane, SLEEP_US_MAX);
-    sum_round(self, data, round, output);
+    if (!own) sum_round(self, data, round, output);
   }
 }
 
@@ -212,7 +197,7 @@ static void message_all_gather(fsdp_comm *comm, const fsdp_collective *call) {
   int64_t slot = call->numel * fsdp_dtype_bytes(call->dtype);
   slots data = {call->output, call->numel, call->numel * comm->size, call->dtype};
   char *own = data.data + comm->rank * slot;
-  gather_slots(self, &data, call->input);
+  run_rounds(self, &data, call->input, NULL);
   if (own != call->input) memcpy(own, call->input, (size_t)slot);
 }
 
@@ -220,7 +205,7 @@ static void message_reduce_scatter(fsdp_comm *comm, const fsdp_collective *call)
   message_comm *self = (message_comm *)comm;
   self->lane = call->lane;
   slots data = {(char *)(uintptr_t)call->input, call->numel, call->numel * comm->size, call->dtype};
-  reduce_slots(self, &data, call->output);
+  run_rounds(self, &data, NULL, call->output);
 }
 
 static void message_all_reduce(fsdp_comm *comm, const fsdp_collective *call) {
@@ -235,8 +220,8 @@ static void message_all_reduce(fsdp_comm *comm, const fsdp_collective *call) {
   int64_t slot = fsdp_round_up((call->numel + comm->size - 1) / comm->size, 16);
   slots data = {call->output, slot, call->numel, call->dtype};
   char *own = data.data + fsdp_min_i64(comm->rank * slot, call->numel) * width;
-  reduce_slots(self, &data, own);
-  gather_slots(self, &data, own);
+  run_rounds(self, &data, NULL, own);
+  run_rounds(self, &data, own, NULL);
 }
 
 static void message_destroy(fsdp_comm *comm) {
@@ -249,13 +234,12 @@ static void message_destroy(fsdp_comm *comm) {
   free(self);
 }
 
-fsdp_comm *fsdp_world_split_messages(fsdp_world *world, int color, int key, int64_t piece_bytes) {
+fsdp_comm *fsdp_world_split_messages(int color, int key, int64_t piece_bytes) {
   static const fsdp_comm_table table = {.name = "messages",
                                         .run = {[FSDP_ALL_GATHER] = message_all_gather,
                                                 [FSDP_REDUCE_SCATTER] = message_reduce_scatter,
                                                 [FSDP_ALL_REDUCE] = message_all_reduce},
                                         .destroy = message_destroy};
-  (void)world;
   MPI_Comm comm;
   CALL_MPI(MPI_Comm_split, MPI_COMM_WORLD, color < 0 ? MPI_UNDEFINED : color, key, &comm);
   if (comm == MPI_COMM_NULL) return NULL;

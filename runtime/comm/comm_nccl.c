@@ -460,10 +460,6 @@ fsdp_status fsdp_nccl_comms(fsdp_world *world, const fsdp_nccl_config *config, f
   FSDP_CHECK(config->group_count >= 0 && config->group_count <= FSDP_COMMS_MAX, "%d communicators",
              config->group_count);
   comms->count = config->group_count;
-  if (world->size == 1) {
-    for (int g = 0; g < comms->count; g++) comms->comm[g] = fsdp_cuda_comm_self();
-    return FSDP_OK;
-  }
   shared_part *shared = fsdp_alloc_zeroed(1, sizeof *shared);
   FSDP_CHECK(pthread_mutex_init(&shared->calls, NULL) == 0, "a mutex could not be made");
   FSDP_CHECK(nccl.version > 0, "call fsdp_nccl_load first");

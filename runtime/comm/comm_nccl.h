@@ -51,9 +51,9 @@ fsdp_status fsdp_nccl_load(fsdp_error *error);
 // need NCCL 2.28 in all of them and in this build, one node, and a GPU per rank.
 fsdp_nccl_use fsdp_nccl_choose(fsdp_world *world, const fsdp_nccl_wish *wish);
 
-// The communicators of this rank's groups; every rank must call it, after fsdp_nccl_load if there are
-// several. A group of one rank copies and nothing else. FSDP_ERR_PEER with NCCL's reason. Destroy them
-// (fsdp_comms_destroy) before the device.
+// The communicators of this rank's groups; every rank of several must call it, after fsdp_nccl_load. A group
+// of one rank copies and nothing else. FSDP_ERR_PEER with NCCL's reason. Destroy them (fsdp_comms_destroy)
+// before the device.
 fsdp_status fsdp_nccl_comms(fsdp_world *world, const fsdp_nccl_config *config, fsdp_comms *comms,
                             fsdp_error *error);
 

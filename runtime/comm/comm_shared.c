@@ -13,6 +13,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -46,8 +47,6 @@ typedef struct direct_comm {
   fsdp_board_lane *lane; // of the call under way
   fsdp_comm_sum *sum;
   unsigned char *values; // one tile of a peer's
-  void (*release)(fsdp_shared_control *control, void *owner);
-  void *owner;
 } direct_comm;
 
 int64_t fsdp_shared_control_bytes(int size) {
@@ -205,7 +204,7 @@ static void direct_destroy(fsdp_comm *comm) {
   for (int i = 0; self->peer_files && i < comm->size * FSDP_SPACE_COUNT; i++) {
     if (self->peer_files[i] >= 0) close(self->peer_files[i]);
   }
-  if (self->release) self->release(self->control, self->owner);
+  if (self->arenas) munmap(self->control, (size_t)fsdp_shared_control_bytes(comm->size));
   fsdp_comm_sum_destroy(self->sum);
   free(self->peer_files);
   free(self->values);
@@ -226,8 +225,6 @@ fsdp_comm *fsdp_shared_create(const fsdp_shared_config *config) {
   self->arenas = config->arenas;
   self->sum = fsdp_comm_sum_create();
   self->values = fsdp_alloc(FSDP_COMM_SUM_TILE_ELEMS * sizeof(float));
-  self->release = config->release;
-  self->owner = config->owner;
   if (config->arenas) {
     size_t files = (size_t)config->size * FSDP_SPACE_COUNT;
     self->peer_files = fsdp_alloc(files * sizeof *self->peer_files);

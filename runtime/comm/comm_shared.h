@@ -17,14 +17,13 @@ typedef struct fsdp_shared_control fsdp_shared_control;
 
 typedef struct fsdp_shared_config {
   int rank, size;
-  // Zeroed memory of fsdp_shared_control_bytes(size), the same for all ranks of the group.
+  // Zeroed memory of fsdp_shared_control_bytes(size), the same for all ranks of the group. Of processes it is
+  // mapped, and owned by the communicator from now on.
   fsdp_shared_control *control;
   // Processes: this rank's arenas and by peer the descriptors of its arenas, size * FSDP_SPACE_COUNT of them,
   // owned by the communicator from now on (-1: none). Threads: NULL.
   const fsdp_arenas *arenas;
   const int *peer_files;
-  void (*release)(fsdp_shared_control *control, void *owner); // at destruction; may be NULL
-  void *owner;
 } fsdp_shared_config;
 
 // Bytes of the control block of `size` ranks.

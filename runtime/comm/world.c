@@ -170,19 +170,3 @@ fsdp_status fsdp_world_share_error(fsdp_world *world, fsdp_error *error) {
   fsdp_world_broadcast_from(world, failed, error, (int64_t)sizeof *error);
   return error->status;
 }
-
-void fsdp_world_set_comm_timeout(fsdp_world *world, int seconds) {
-  if (world->watch) fsdp_watch_set_limit(world->watch, seconds);
-}
-
-void fsdp_world_set_advice(fsdp_world *world, const char *advice) {
-  if (world->watch) fsdp_watch_set_advice(world->watch, advice);
-}
-
-void fsdp_world_set_failed(fsdp_world *world) {
-  if (world->watch) fsdp_watch_set_said(world->watch);
-}
-
-void fsdp_world_set_error_folder(fsdp_world *world, const char *folder) {
-  if (world->watch) fsdp_watch_set_folder(world->watch, folder);
-}

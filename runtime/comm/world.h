@@ -32,7 +32,7 @@ typedef struct fsdp_world {
   fsdp_world_nodes nodes;
   FILE *exchanges; // FSDP_EXCHANGES, on rank 0; NULL: none
   // Of several ranks: who looks after them, its part of the node's shared memory, and how it reaches others.
-  fsdp_watch *watch;
+  fsdp_watch *watch; // is told limits and what to say (watch.h); NULL: this is the only rank
   fsdp_mail mail;
   void *board;
   int64_t board_bytes;
@@ -40,17 +40,6 @@ typedef struct fsdp_world {
 
 // Joins the job. FSDP_ERR_PEER if MPI gives no thread support. One world per process.
 fsdp_status fsdp_world_create(int *argc, char ***argv, fsdp_world **world, fsdp_error *error);
-
-// Seconds without progress after which the job ends (--comm-timeout); 300 until then.
-void fsdp_world_set_comm_timeout(fsdp_world *world, int seconds);
-
-// What messages about a failure say: how to go on (watch.h), and where the error file is.
-void fsdp_world_set_advice(fsdp_world *world, const char *advice);
-void fsdp_world_set_error_folder(fsdp_world *world, const char *folder);
-
-// Rank 0 prints why the run fails, and every rank leaves with that status. mpirun then kills ranks that are
-// slower than the first, which is not to be reported. Every rank calls it before fsdp_world_destroy.
-void fsdp_world_set_failed(fsdp_world *world);
 
 // Leaves the job; every rank must call it. NULL is allowed.
 void fsdp_world_destroy(fsdp_world *world);

@@ -29,11 +29,6 @@ static int64_t control_bytes(const fsdp_comms_config *config, int group) {
   return fsdp_shared_control_bytes(config->groups[group].size);
 }
 
-static void release_control(fsdp_shared_control *control, void *owner) {
-  munmap(control, *(size_t *)owner);
-  free(owner);
-}
-
 // Whether a rank of this node is in this rank's group.
 static bool is_member(const builder *self, int group, int peer) {
   return self->ranks[peer].group[group].color == self->config->groups[group].color;
@@ -80,15 +75,11 @@ static void close_group(builder *self, int group) {
 }
 
 static fsdp_comm *create_direct(builder *self, int group) {
-  size_t *bytes = fsdp_alloc(sizeof *bytes);
-  *bytes = (size_t)control_bytes(self->config, group);
   return fsdp_shared_create(&(fsdp_shared_config){.rank = self->config->groups[group].rank,
                                                   .size = self->config->groups[group].size,
                                                   .control = self->controls[group],
                                                   .arenas = self->config->arenas,
-                                                  .peer_files = self->peer_files[group],
-                                                  .release = release_control,
-                                                  .owner = bytes});
+                                                  .peer_files = self->peer_files[group]});
 }
 
 // Whether the node's members of this rank's group have places of their own in it, and name the same size.
@@ -130,7 +121,7 @@ static bool create_comms(builder *self, const bool *direct, fsdp_comms *comms) {
     fsdp_comm *made = NULL;
     if (messages[g]) {
       int color = direct[g] ? -1 : group->color;
-      made = fsdp_world_split_messages(self->world, color, group->rank, self->config->piece_bytes);
+      made = fsdp_world_split_messages(color, group->rank, self->config->piece_bytes);
     }
     if (group->size == 1) {
       made = fsdp_comm_self();

@@ -6,7 +6,7 @@
 
 // Splits the world into groups of equal `color`, ordered by `key`; every rank must call it. A negative color
 // takes no part and gets NULL. `piece_bytes` as in fsdp_comms_config.
-fsdp_comm *fsdp_world_split_messages(fsdp_world *world, int color, int key, int64_t piece_bytes);
+fsdp_comm *fsdp_world_split_messages(int color, int key, int64_t piece_bytes);
 
 // Fills what `world` says of nodes, from the lowest rank of this rank's node and the number of its ranks.
 // Every rank must call it: a few bytes of every rank go to all, and a name of every node.

@@ -25,8 +25,8 @@ void fsdp_world_destroy(fsdp_world *world) {
   free(world);
 }
 
-fsdp_comm *fsdp_world_split_messages(fsdp_world *world, int color, int key, int64_t piece_bytes) {
-  (void)world, (void)color, (void)key, (void)piece_bytes;
+fsdp_comm *fsdp_world_split_messages(int color, int key, int64_t piece_bytes) {
+  (void)color, (void)key, (void)piece_bytes;
   return NULL;
 }
 

@@ -64,7 +64,7 @@ static void create_comms(const fsdp_session_config *config, fsdp_session *sessio
   if (config->plan) count = fsdp_executor_groups(config->plan->program, rank_of(config), own);
   fsdp_comms made = {.count = 0};
   fsdp_status status = FSDP_OK;
-  if (!config->world) {
+  if (!config->world || config->world->size == 1) {
     create_local_comms(config, count, &made);
   } else if (is_cuda(config)) {
     status = fsdp_nccl_comms(config->world,

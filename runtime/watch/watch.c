@@ -531,6 +531,7 @@ int fsdp_watch_limit_s(int64_t judged_ms) {
 }
 
 void fsdp_watch_set_limit(fsdp_watch *self, int seconds) {
+  if (!self) return;
   pthread_mutex_lock(&self->mutex);
   self->known.limit_ms = fsdp_watch_judged_ms(seconds);
   atomic_store(&self->shared->limit_ms, self->known.limit_ms);
@@ -538,17 +539,17 @@ void fsdp_watch_set_limit(fsdp_watch *self, int seconds) {
 }
 
 void fsdp_watch_set_said(fsdp_watch *self) {
-  atomic_store(&self->shared->said, 1);
+  if (self) atomic_store(&self->shared->said, 1);
 }
 
 void fsdp_watch_set_advice(fsdp_watch *self, const char *advice) {
-  if (self->known.node != self->rank) return; // one writer
+  if (!self || self->known.node != self->rank) return; // one writer
   snprintf(self->shared->advice, sizeof self->shared->advice, "%s", advice);
   atomic_store(&self->shared->has_advice, 1);
 }
 
 void fsdp_watch_set_folder(fsdp_watch *self, const char *folder) {
-  if (self->known.node != self->rank) return; // one writer
+  if (!self || self->known.node != self->rank) return; // one writer
   snprintf(self->shared->folder, sizeof self->shared->folder, "%s", folder);
   atomic_store(&self->shared->has_folder, 1);
 }

@@ -85,20 +85,22 @@ const char *fsdp_watch_advice(const fsdp_watch_node *node);
 // before anyone waits for another (the caller's exchange sees to that).
 fsdp_watch *fsdp_watch_start(const fsdp_watch_config *config);
 
-// Seconds without a sign of life or of progress after which the job has ended; 300 at first.
-void fsdp_watch_set_limit(fsdp_watch *watch, int seconds);
-
 // The milliseconds after which a job is judged to have failed, so that it has ended after `seconds`; and the
 // seconds of such a limit.
 int64_t fsdp_watch_judged_ms(int seconds);
 int fsdp_watch_limit_s(int64_t judged_ms);
 
+// Without a watch (NULL) none of these does anything.
+//
+// Seconds without a sign of life or of progress after which the job has ended (--comm-timeout); 300 at first.
+void fsdp_watch_set_limit(fsdp_watch *watch, int seconds);
 // What the node's messages and its guard (guard.h) need to know: a sentence, without its stop, that says how
 // to go on after a failure; and where the error file is. Every rank may say it, once; its node's lowest is
 // heard.
 void fsdp_watch_set_advice(fsdp_watch *watch, const char *advice);
 void fsdp_watch_set_folder(fsdp_watch *watch, const char *folder);
-// The cause of the run's end is already reported; later exits of ranks are not.
+// The cause of the run's end is already reported; later exits of ranks are not: mpirun kills ranks that leave
+// later than the first. Every rank calls it before it leaves with the status of a failed run.
 void fsdp_watch_set_said(fsdp_watch *watch);
 
 // From here on no mail is used, but for one that says so, and no rank is missed: every rank has reached the

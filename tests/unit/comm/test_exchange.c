@@ -1,8 +1,7 @@
 // Small exchanges among many ranks, which are threads: results against closed formulas, and how many messages
 // and bytes of each rank they take.
+#include "bench/world_inproc.h"
 #include "runtime/base/check.h"
-#include "runtime/comm/world_inproc.h"
-#include "runtime/exchange/link_inproc.h"
 #include "runtime/exchange/small_sum.h"
 #include "runtime/watch/hearing.h"
 #include "tests/support/draws.h"

@@ -1,10 +1,10 @@
 // Whether ranks read the same files: ranks are threads with folders of their own, on nodes that are named,
 // and what they exchange is counted.
+#include "bench/world_inproc.h"
 #include "launcher/train/file_agreement.h"
 #include "runtime/base/check.h"
 #include "runtime/base/progress.h"
 #include "runtime/data/file_identity.h"
-#include "runtime/exchange/link_inproc.h"
 #include "tests/support/draws.h"
 #include "tests/support/io_files.h"
 #include "tests/support/unit_test.h"

@@ -1,8 +1,8 @@
 // Replicas hold the same bits, whatever is sharded, offloaded or rounded; one bit of one of them is found and
 // named. The check section reads what it says.
+#include "bench/world_inproc.h"
 #include "launcher/train/replicas.h"
 #include "runtime/base/check.h"
-#include "runtime/comm/world_inproc.h"
 #include "tests/support/harness.h"
 #include "tests/support/unit_test.h"
 
