@@ -323,8 +323,9 @@ TEST(shipped_profiles) {
     fsdp_device_profile_destroy(p);
     char copy[FSDP_PROFILE_NAME_BYTES];
     snprintf(copy, sizeof copy, "%s", name);
+    const char *text = fsdp_shipped_profile_text(i);
     const fsdp_yaml_source source = {
-        .path = name, .text = fsdp_shipped_profile_text(i), .what = "a profile", .bad = FSDP_ERR_INPUT};
+        .path = name, .text = text, .text_bytes = strlen(text), .what = "a profile", .bad = FSDP_ERR_INPUT};
     IO_OK(fsdp_yaml_visit(&source, check_sources, copy, &error), &error);
   }
   assert_true(fsdp_shipped_profile_find("h100-sxm") >= 0);
