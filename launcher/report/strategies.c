@@ -85,18 +85,10 @@ static void print_operators(const fsdp_propagation *propagation, FILE *out) {
 
 // ---- A sharding file
 
-// The first operator that reads a value of the model.
-static int reader_of(const fsdp_dataflow *flow, int value) {
-  for (int o = 0; o < flow->operator_count; o++)
-    for (int i = 0; i < flow->operators[o].input_count; i++)
-      if (flow->tensors[flow->operators[o].operands[i].tensor].source == value) return o;
-  return -1;
-}
-
 // Who decided a weight: its line, or the operator that reads it.
 static void note_param(const fsdp_plan *plan, int param, char out[FSDP_DECIDER_TEXT]) {
   const char *place = plan->specs->params[param].place;
-  int reader = reader_of(plan->propagation->flow, plan->graph->params[param].value);
+  int reader = fsdp_dataflow_reader_of(plan->propagation->flow, plan->graph->params[param].value).op;
   if (!strcmp(place, FSDP_COMPLETED_PLACE) && reader >= 0)
     fsdp_strategies_decider(plan->propagation, reader, out);
   else
