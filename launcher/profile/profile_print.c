@@ -1,6 +1,6 @@
 #include "launcher/profile/profile_file.h"
-#include "runtime/plan/text/decimal.h"
 #include "runtime/plan/text/profile_keys.h"
+#include "runtime/plan/text/value.h"
 
 #include <string.h>
 
@@ -18,7 +18,7 @@ static void print_quoted(const char *text, FILE *out) {
 
 static void print_number(const char *before, double value, int exponent, FILE *out) {
   char text[FSDP_DECIMAL_BYTES];
-  fprintf(out, "%s%s", before, fsdp_decimal_print(value, exponent, text));
+  fprintf(out, "%s%s", before, fsdp_value_print_decimal(value, exponent, text));
 }
 
 static void print_curve(const fsdp_profile_curve *curve, int exponent, FILE *out) {

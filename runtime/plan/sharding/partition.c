@@ -47,10 +47,6 @@ static fsdp_status fail_param(partitioner *p, int param, fsdp_axis_set axes, con
                    p->graph->params[param].name, what, fsdp_mesh_print_axes(p->mesh, axes, names));
 }
 
-static int64_t block_size(const fsdp_cut_block *block) {
-  return block->groups * block->items * block->width;
-}
-
 // The blocks of a product's outputs that weight `index` of the node makes: those that the outputs' reader
 // names, or one of single columns.
 static column_blocks output_blocks(const partitioner *p, const fsdp_node *node, int index) {
@@ -61,9 +57,9 @@ static column_blocks output_blocks(const partitioner *p, const fsdp_node *node, 
     const fsdp_param *param = &p->graph->params[p->graph->values[node->weights[w]].param];
     int64_t outputs = param->shape[param->transposed], left = outputs;
     own.count = 0;
-    for (; b < all->count && left >= block_size(&all->blocks[b]); b++) {
+    for (; b < all->count && left >= fsdp_cut_block_size(&all->blocks[b]); b++) {
       own.blocks[own.count++] = all->blocks[b];
-      left -= block_size(&all->blocks[b]);
+      left -= fsdp_cut_block_size(&all->blocks[b]);
     }
     if (left > 0) own = (column_blocks){.count = 1, .blocks = {{outputs, 1, 1}}};
   }

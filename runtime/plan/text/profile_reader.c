@@ -2,7 +2,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/nearest.h"
-#include "runtime/plan/text/decimal.h"
+#include "runtime/plan/text/value.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
@@ -106,7 +106,7 @@ static fsdp_status read_number(fsdp_profile_reader *r, const yaml_node_t *node, 
   if (!text)
     return fsdp_profile_fail_at(r, node, "%s is not a number: write 2.5, or {value: 2.5, source: \"...\"}",
                                 what);
-  if (!fsdp_decimal_read(text, f->number, number))
+  if (!fsdp_value_decimal(text, f->number, number))
     return fsdp_profile_fail_at(r, value, "%s is \"%.60s\", which is not a number", what, text);
   if (*number <= 0)
     return fsdp_profile_fail_at(r, value, "%s is %.60s: use a number above 0, or leave it out", what, text);
