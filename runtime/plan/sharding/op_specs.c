@@ -163,7 +163,7 @@ static void place_output(const spec_maker *m, int module, int op) {
     if (m->propagation->flow->tensors[o->operands[i].tensor].dims == FSDP_OUTPUT_DIMS)
       columns = fsdp_operand_axes(o, i, &m->propagation->operators[op]).dim[2];
   const fsdp_axis_set parts = m->tokens.dim[1];
-  fsdp_spec *spec = &m->specs->modules[module];
+  fsdp_spec *spec = m->specs->outputs[module];
   begin_spec(spec, FSDP_OUTPUT_DIMS);
   add_axes(m, &spec->dim[0], letter_axes(m->propagation, op, 'b') & ~parts);
   add_axes(m, &spec->dim[1], letter_axes(m->propagation, op, 't') | parts);
@@ -199,7 +199,7 @@ fsdp_status fsdp_specs_of_propagation(const fsdp_propagation *propagation, const
   fsdp_specs_find_makers(graph, maker);
   for (int p = 0; p < graph->param_count; p++) place_param(&m, p, shards_weights);
   for (int i = 0; i < graph->module_count; i++)
-    if (maker[i] >= 0 && m.specs->modules[i].dims == FSDP_OUTPUT_DIMS) place_output(&m, i, maker[i]);
+    if (maker[i] >= 0 && m.specs->outputs[i][0].dims == FSDP_OUTPUT_DIMS) place_output(&m, i, maker[i]);
   free(maker);
   if (!status) status = check_axes(&m, error);
   if (status) fsdp_specs_destroy(m.specs);

@@ -110,7 +110,7 @@ static bool is_run(partitioner *p, int value, fsdp_axis_set axes) {
 
 // Who places what a module makes: the line of its output or its weight.
 static const char *place_of(const partitioner *p, int module) {
-  if (p->specs->modules[module].place[0]) return p->specs->modules[module].place;
+  if (p->specs->outputs[module][0].place[0]) return p->specs->outputs[module][0].place;
   for (int i = 0; i < p->graph->param_count; i++)
     if (p->graph->params[i].module == module && p->specs->params[i].place[0])
       return p->specs->params[i].place;

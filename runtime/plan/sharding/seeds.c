@@ -121,7 +121,7 @@ static void follow_input(const seeder *s, int op) {
     s->flow->operators[op].letters[l].limit = INT64_MAX; // some ranks may have padding alone
   }
   if (!fsdp_op_gathers_keys(node->kind) || s->parts || !s->pieces) return;
-  const fsdp_spec *made = &s->specs->modules[s->graph->values[node->operands[0].value].module];
+  const fsdp_spec *made = s->specs->outputs[s->graph->values[node->operands[0].value].module];
   const fsdp_axis_set sequence = fsdp_slice_axes_of(&s->slices, fsdp_spec_sequence(made, s->mesh));
   if ((sequence & s->pieces) == s->pieces) limits->cut_where_whole = limits->may_match_input;
 }
@@ -211,7 +211,7 @@ static const char *limit_output(const seeder *s, int op, fsdp_axis_set *pinned) 
   const char *place = NULL;
   for (int w = 0; w < node->weight_count && outputs >= 0; w++) {
     const fsdp_param *weight = &s->graph->params[s->graph->values[node->weights[w]].param];
-    const fsdp_spec *spec = &s->specs->modules[weight->module];
+    const fsdp_spec *spec = s->specs->outputs[weight->module];
     if (!is_ruled(spec) || !is_read(s, op)) continue;
     fsdp_axis_set columns = dim_axes(s, &spec->dim[2]) & ~input_axes(s);
     s->limits[op].letters[outputs] &= columns | *pinned;
@@ -238,7 +238,7 @@ static void spare_columns(const seeder *s, int op, fsdp_axis_set pinned) {
 static const char *limit_norm(const seeder *s, int op) {
   const fsdp_node *node = node_of(s, op);
   const fsdp_spec *residual = fsdp_specs_residual_rule(s->specs, s->graph, node);
-  const fsdp_spec *own = &s->specs->modules[node->module];
+  const fsdp_spec *own = s->specs->outputs[node->module];
   // A sum whose columns are cut is taken by itself.
   const bool with_sum = residual && !(dim_axes(s, &residual->dim[2]) & ~input_axes(s));
   fsdp_axis_set rows = fsdp_spec_sequence(own, s->mesh), none = 0;

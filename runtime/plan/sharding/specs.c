@@ -44,8 +44,7 @@ bool fsdp_dim_axes_equal(const fsdp_dim_axes *a, const fsdp_dim_axes *b, const f
 fsdp_specs *fsdp_specs_default(const fsdp_graph *graph, const fsdp_mesh *mesh) {
   fsdp_specs *specs = fsdp_alloc_zeroed(1, sizeof *specs);
   specs->params = fsdp_alloc_zeroed((size_t)graph->param_count, sizeof *specs->params);
-  specs->modules = fsdp_alloc_zeroed((size_t)graph->module_count, sizeof *specs->modules);
-  specs->others = fsdp_alloc_zeroed((size_t)graph->module_count, sizeof *specs->others);
+  specs->outputs = fsdp_alloc_zeroed((size_t)graph->module_count, sizeof *specs->outputs);
   specs->input.dims = 2;
   fsdp_dim_axes_add(&specs->input.dim[0], mesh, FSDP_AXIS_DATA);
   fsdp_dim_axes_add(&specs->input.dim[0], mesh, FSDP_AXIS_FSDP);
@@ -64,7 +63,7 @@ fsdp_specs *fsdp_specs_default(const fsdp_graph *graph, const fsdp_mesh *mesh) {
 void fsdp_specs_outputs_as_input(fsdp_specs *specs, const fsdp_graph *graph) {
   for (int m = 0; m < graph->module_count; m++)
     for (int i = 0; i < graph->modules[m].output_count; i++) {
-      fsdp_spec *spec = fsdp_specs_output(specs, m, i);
+      fsdp_spec *spec = &specs->outputs[m][i];
       *spec = (fsdp_spec){.dims = graph->modules[m].output_dims[i]};
       for (int d = 0; d < spec->dims && d < 2 && spec->dims == FSDP_OUTPUT_DIMS; d++)
         spec->dim[d] = specs->input.dim[d];
@@ -74,13 +73,8 @@ void fsdp_specs_outputs_as_input(fsdp_specs *specs, const fsdp_graph *graph) {
 void fsdp_specs_destroy(fsdp_specs *specs) {
   if (!specs) return;
   free(specs->params);
-  free(specs->modules);
-  free(specs->others);
+  free(specs->outputs);
   free(specs);
-}
-
-fsdp_spec *fsdp_specs_output(const fsdp_specs *specs, int module, int output) {
-  return output ? &specs->others[module][output - 1] : &specs->modules[module];
 }
 
 int fsdp_graph_layer_of(const fsdp_graph *graph, int module) {
@@ -90,7 +84,7 @@ int fsdp_graph_layer_of(const fsdp_graph *graph, int module) {
 }
 
 const fsdp_spec *fsdp_specs_rule(const fsdp_specs *specs, int module) {
-  const fsdp_spec *spec = &specs->modules[module];
+  const fsdp_spec *spec = specs->outputs[module];
   return spec->source == FSDP_SPEC_GIVEN && spec->dims > 2 ? spec : NULL;
 }
 
@@ -107,7 +101,7 @@ fsdp_axis_set fsdp_spec_sequence(const fsdp_spec *spec, const fsdp_mesh *mesh) {
 
 fsdp_axis_set fsdp_specs_sequence(const fsdp_specs *specs, const fsdp_graph *graph, const fsdp_mesh *mesh) {
   fsdp_axis_set axes = 0;
-  for (int m = 0; m < graph->module_count; m++) axes |= fsdp_spec_sequence(&specs->modules[m], mesh);
+  for (int m = 0; m < graph->module_count; m++) axes |= fsdp_spec_sequence(specs->outputs[m], mesh);
   return axes;
 }
 
@@ -213,8 +207,7 @@ static void add_outputs(line *lines, int *count, const fsdp_specs *specs, const 
   int outputs = graph->modules[module].output_count;
   char path[FSDP_NAME_BYTES];
   fsdp_graph_module_path(graph, module, path);
-  for (int i = 0; i < outputs; i++)
-    add(lines, count, path, outputs > 1 ? i : -1, fsdp_specs_output(specs, module, i));
+  for (int i = 0; i < outputs; i++) add(lines, count, path, outputs > 1 ? i : -1, &specs->outputs[module][i]);
 }
 
 void fsdp_specs_print(const fsdp_specs *specs, const fsdp_graph *graph, const fsdp_mesh *mesh,
