@@ -73,14 +73,13 @@ static fsdp_status cut_param(partitioner *p, int value, int dim, const column_bl
   fsdp_param *param = &g->params[g->values[value].param];
   fsdp_value *v = &g->values[value];
   const fsdp_axis_set said = spec_axes(p, v->param, dim) & (~zero_axes(p) | axes);
-  fsdp_cut cut;
   if (said != axes)
     return fail_param(
         p, v->param, axes ? axes : said,
         "weights that read one input, and their biases, are cut alike: cut this one, too, in its "
         "outputs");
   if (!axes) return FSDP_OK;
-  partition_cut(p, blocks, axes, &cut);
+  fsdp_cut cut = partition_cut(p, blocks, axes);
   cut.dim = dim;
   if (param->cut.block_count) {
     if (param->cut.dim == dim && param->cut.group_axes == cut.group_axes &&
