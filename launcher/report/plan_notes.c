@@ -73,7 +73,7 @@ bool fsdp_padding_note(const fsdp_plan *plan, char *out, size_t out_bytes) {
 // Whether a module before this one has the same line.
 static bool is_known(const fsdp_specs *specs, int module) {
   for (int m = 0; m < module; m++)
-    if (specs->modules[m].outcome && !strcmp(specs->modules[m].place, specs->modules[module].place))
+    if (specs->outputs[m][0].outcome && !strcmp(specs->outputs[m][0].place, specs->outputs[module][0].place))
       return true;
   return false;
 }
@@ -81,7 +81,7 @@ static bool is_known(const fsdp_specs *specs, int module) {
 void fsdp_plan_warn(const fsdp_plan *plan, const char *program, FILE *out) {
   if (plan->propagation) fsdp_strategies_warn(plan->propagation, program, out);
   for (int m = 0; plan->config.sharding && m < plan->graph->module_count; m++) {
-    const fsdp_spec *rule = &plan->specs->modules[m];
+    const fsdp_spec *rule = plan->specs->outputs[m];
     if (!rule->outcome || is_known(plan->specs, m)) continue;
     char path[FSDP_NAME_BYTES], text[FSDP_SPEC_TEXT_BYTES];
     fsdp_graph_module_path(plan->graph, m, path);

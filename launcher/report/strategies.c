@@ -8,10 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-// One line, and how many others are the same but for integers in names.
+// What an operator's line says.
+typedef struct operator_text {
+  char slices[FSDP_SLICES_TEXT], note[2 * FSDP_OPERATOR_TEXT];
+} operator_text;
+
+// What is received of something.
 typedef struct line {
-  char name[FSDP_OPERATOR_TEXT], pattern[FSDP_NAME_BYTES];
-  char value[FSDP_SLICES_TEXT], comment[2 * FSDP_OPERATOR_TEXT];
+  char comment[2 * FSDP_OPERATOR_TEXT];
   int64_t forward_bytes, backward_bytes;
 } line;
 
@@ -43,60 +47,28 @@ const char *fsdp_strategies_decider(const fsdp_propagation *propagation, int op,
   return out;
 }
 
-static void describe(const fsdp_propagation *propagation, int op, line *l) {
-  char decider[FSDP_DECIDER_TEXT];
-  fsdp_operator_print(propagation->flow, op, l->name);
-  fsdp_name_pattern(l->name, l->pattern);
-  fsdp_slices_print(propagation, op, l->value);
-  snprintf(l->comment, sizeof l->comment, "%s, %s", propagation->flow->operators[op].kind,
-           fsdp_strategies_decider(propagation, op, decider));
-}
-
-// Whether line `at` is the first of its pattern; *alike: all of them say the same.
-static bool opens(const line *lines, int count, int at, bool *alike) {
-  *alike = true;
-  for (int i = 0; i < count; i++) {
-    if (i == at || strcmp(lines[i].pattern, lines[at].pattern) != 0) continue;
-    if (i < at) return false;
-    *alike =
-        *alike && !strcmp(lines[i].value, lines[at].value) && !strcmp(lines[i].comment, lines[at].comment);
-  }
-  return true;
-}
-
-static void print_operator(const line *l, const char *name, FILE *out) {
-  int used = fprintf(out, "%s%s%s: %s", *name ? "" : "'", name, *name ? "" : "'", l->value);
-  fprintf(out, "%*s  # %s\n", used < 40 ? 40 - used : 0, "", l->comment);
-}
-
 static void print_operators(const fsdp_propagation *propagation, FILE *out) {
-  int count = propagation->flow->operator_count;
-  line *lines = fsdp_alloc_zeroed((size_t)count + 1, sizeof *lines);
-  for (int o = 0; o < count; o++) describe(propagation, o, &lines[o]);
-  for (int i = 0; i < count; i++) {
-    bool alike;
-    if (!opens(lines, count, i, &alike)) continue;
-    if (alike) print_operator(&lines[i], lines[i].pattern, out);
-    for (int j = i; j < count && !alike; j++)
-      if (!strcmp(lines[j].pattern, lines[i].pattern)) print_operator(&lines[j], lines[j].name, out);
+  const int count = propagation->flow->operator_count;
+  fsdp_name_line *lines = fsdp_alloc((size_t)(count + 1) * sizeof *lines);
+  operator_text *texts = fsdp_alloc((size_t)(count + 1) * sizeof *texts);
+  for (int o = 0; o < count; o++) {
+    char decider[FSDP_DECIDER_TEXT], name[FSDP_OPERATOR_TEXT];
+    snprintf(texts[o].note, sizeof texts->note, "%s, %s", propagation->flow->operators[o].kind,
+             fsdp_strategies_decider(propagation, o, decider));
+    lines[o] = fsdp_name_line_of(fsdp_operator_print(propagation->flow, o, name), -1,
+                                 fsdp_slices_print(propagation, o, texts[o].slices), texts[o].note);
   }
+  fsdp_name_lines_print(lines, count, true, 40, out);
   free(lines);
+  free(texts);
 }
 
 // ---- A sharding file
 
-// The first operator that reads a value of the model.
-static int reader_of(const fsdp_dataflow *flow, int value) {
-  for (int o = 0; o < flow->operator_count; o++)
-    for (int i = 0; i < flow->operators[o].input_count; i++)
-      if (flow->tensors[flow->operators[o].operands[i].tensor].source == value) return o;
-  return -1;
-}
-
 // Who decided a weight: its line, or the operator that reads it.
 static void note_param(const fsdp_plan *plan, int param, char out[FSDP_DECIDER_TEXT]) {
   const char *place = plan->specs->params[param].place;
-  int reader = reader_of(plan->propagation->flow, plan->graph->params[param].value);
+  int reader = fsdp_dataflow_reader_of(plan->propagation->flow, plan->graph->params[param].value).op;
   if (!strcmp(place, FSDP_COMPLETED_PLACE) && reader >= 0)
     fsdp_strategies_decider(plan->propagation, reader, out);
   else

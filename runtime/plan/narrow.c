@@ -62,7 +62,7 @@ static void find_sets(twin *t) {
   add_spec(t, &specs->input, batch);
   for (int p = 0; p < g->param_count; p++) add_spec(t, &specs->params[p], flat);
   for (int m = 0; m < g->module_count; m++)
-    for (int i = 0; i < g->modules[m].output_count; i++) add_spec(t, fsdp_specs_output(specs, m, i), batch);
+    for (int i = 0; i < g->modules[m].output_count; i++) add_spec(t, &specs->outputs[m][i], batch);
 }
 
 static fsdp_narrow_cuts cuts_of(const twin *t, const fsdp_mesh *mesh, int64_t times,
@@ -129,7 +129,7 @@ static bool lie_alike(const twin *t, int a, int b) {
   for (int m = 0; m < t->first[a + 1] - t->first[a] && same; m++) {
     int first = t->first[a] + m, second = t->first[b] + m;
     for (int i = 0; i < modules[first].output_count && same; i++)
-      same = same_spec(t, fsdp_specs_output(specs, first, i), fsdp_specs_output(specs, second, i));
+      same = same_spec(t, &specs->outputs[first][i], &specs->outputs[second][i]);
     for (int p = 0; p < modules[first].param_count && same; p++)
       same = same_spec(t, &specs->params[modules[first].first_param + p],
                        &specs->params[modules[second].first_param + p]);
@@ -213,7 +213,7 @@ static fsdp_shard_rule *add_rule(twin *t, const char *name, const fsdp_spec *spe
 // What a user or a preset says of an output; of others the plan's specs say how they came to lie, which is
 // more than a rule can: the same follows in the twin as in the plan.
 static void add_output_rule(twin *t, const char *path, int module, int output, bool is_one) {
-  const fsdp_spec *spec = fsdp_specs_output(t->plan->specs, module, output);
+  const fsdp_spec *spec = &t->plan->specs->outputs[module][output];
   if (spec->source < FSDP_SPEC_PRESET) return;
   const bool is_preset = spec->source == FSDP_SPEC_PRESET;
   fsdp_shard_rule *rule = add_rule(t, path, spec, is_preset && output == 0 ? spec->asked : spec->dim);

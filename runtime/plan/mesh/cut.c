@@ -9,7 +9,7 @@ fsdp_axis_set fsdp_cut_axes(const fsdp_cut *cut) {
   return cut->group_axes | cut->item_axes | cut->outer_axes;
 }
 
-static int64_t block_size(const fsdp_cut_block *block) {
+int64_t fsdp_cut_block_size(const fsdp_cut_block *block) {
   return block->groups * block->items * block->width;
 }
 
@@ -23,7 +23,7 @@ static fsdp_cut_block local_block(const fsdp_cut *cut, int block, int64_t group_
 
 int64_t fsdp_cut_size(const fsdp_cut *cut) {
   int64_t size = 0;
-  for (int b = 0; b < cut->block_count; b++) size += block_size(&cut->blocks[b]);
+  for (int b = 0; b < cut->block_count; b++) size += fsdp_cut_block_size(&cut->blocks[b]);
   return size;
 }
 
@@ -33,7 +33,7 @@ int64_t fsdp_cut_local_size(const fsdp_cut *cut, const fsdp_mesh *mesh) {
   int64_t size = 0;
   for (int b = 0; b < cut->block_count; b++) {
     fsdp_cut_block local = local_block(cut, b, groups, items);
-    size += block_size(&local);
+    size += fsdp_cut_block_size(&local);
   }
   return size;
 }
@@ -90,10 +90,10 @@ fsdp_cut_run fsdp_cut_run_at(const fsdp_cut *cut, const fsdp_mesh *mesh, int ran
   for (int b = 0; b < cut->block_count; b++) {
     const fsdp_cut_block *whole = &cut->blocks[b];
     fsdp_cut_block own = local_block(cut, b, groups.size, items.size);
-    int64_t size = block_size(&own);
+    int64_t size = fsdp_cut_block_size(&own);
     if (local >= size) {
       local -= size;
-      begin += block_size(whole);
+      begin += fsdp_cut_block_size(whole);
       continue;
     }
     int64_t real_groups = real_of(whole->groups, own.groups, groups.rank);

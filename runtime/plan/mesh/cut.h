@@ -33,7 +33,9 @@ bool fsdp_cut_is_outer(const fsdp_cut *cut);
 int64_t fsdp_cut_outer_places(const fsdp_cut *cut, const fsdp_mesh *mesh, int64_t indices);
 int64_t fsdp_cut_part_indices(const fsdp_cut *cut, const fsdp_mesh *mesh, int64_t indices);
 
-// Elements of the whole dimension that blocks cut; of a rank's, padding included. 0 if there are none.
+// Elements of a block; of the whole dimension that blocks cut; of a rank's, padding included. 0 if there are
+// none.
+int64_t fsdp_cut_block_size(const fsdp_cut_block *block);
 int64_t fsdp_cut_size(const fsdp_cut *cut);
 int64_t fsdp_cut_local_size(const fsdp_cut *cut, const fsdp_mesh *mesh);
 

@@ -65,15 +65,33 @@ typedef struct fsdp_operator {
   int64_t gathered_columns;
 } fsdp_operator;
 
+// An operand of an operator that reads a tensor.
+typedef struct fsdp_tensor_reader {
+  int op, operand;
+} fsdp_tensor_reader;
+
 typedef struct fsdp_dataflow {
   fsdp_operator_tensor *tensors;
   fsdp_operator *operators; // makers before readers
   int tensor_count, operator_count;
+  fsdp_tensor_reader *readers; // those of tensor t from first_reader[t] to first_reader[t + 1], in order
+  int *first_reader;
   bool joins_rows; // a model's: the first two dimensions, batch and sequence, may be given as one count
 } fsdp_dataflow;
 
 void fsdp_dataflow_destroy(fsdp_dataflow *flow); // NULL is allowed
 
+// What an op does on a mesh, its strategy: the axes that shard each of its letters, 'a' to 'z'.
+typedef struct fsdp_op_strategy {
+  fsdp_axis_set of[26];
+} fsdp_op_strategy;
+
+static inline fsdp_axis_set fsdp_strategy_axes(const fsdp_op_strategy *strategy, char letter) {
+  return strategy->of[letter - 'a'];
+}
+
+// The first reader of an input or a parameter, by its value of the graph; op -1: none.
+fsdp_tensor_reader fsdp_dataflow_reader_of(const fsdp_dataflow *flow, int value);
 // Index of an operator's letter, -1: none.
 int fsdp_operator_letter_find(const fsdp_operator *op, char name);
 // The operand's dimension that has a letter, -1: none.

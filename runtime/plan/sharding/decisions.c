@@ -176,7 +176,7 @@ static void store_outputs(const decider *d, const fsdp_node *node, fsdp_decided_
 static fsdp_status check_outputs(const decider *d) {
   const fsdp_spec *input = &d->specs->input;
   for (int m = 0; m < d->graph->module_count; m++) {
-    const fsdp_spec *spec = &d->specs->modules[m];
+    const fsdp_spec *spec = d->specs->outputs[m];
     char text[FSDP_SPEC_TEXT_BYTES], axes[FSDP_MESH_TEXT_BYTES], path[FSDP_NAME_BYTES];
     if (spec->source < FSDP_SPEC_PRESET) continue;
     bool has_batch = fsdp_dim_axes_equal(&spec->dim[0], &input->dim[0], d->mesh);

@@ -11,8 +11,8 @@
 #pragma once
 
 #include "runtime/base/status.h"
+#include "runtime/plan/sharding/dataflow.h"
 #include "runtime/plan/sharding/factored.h"
-#include "runtime/plan/sharding/strategy.h"
 
 // How a value's rows and columns are sharded.
 typedef struct fsdp_value_axes {

@@ -43,20 +43,17 @@ fsdp_status fsdp_propagate_graph(const fsdp_graph *graph, const fsdp_slice_mesh 
 }
 
 // The operator that reads a value of the graph first.
-static int reader_of(const fsdp_dataflow *flow, int value, int *operand) {
-  for (int o = 0; o < flow->operator_count; o++)
-    for (int i = 0; i < flow->operators[o].input_count; i++) {
-      if (flow->tensors[flow->operators[o].operands[i].tensor].source != value) continue;
-      *operand = i;
-      return o;
-    }
-  FSDP_CHECK(false, "nothing reads value %d", value);
+static fsdp_tensor_reader reader_of(const fsdp_propagation *propagation, int value) {
+  const fsdp_tensor_reader reader = fsdp_dataflow_reader_of(propagation->flow, value);
+  FSDP_CHECK(reader.op >= 0, "nothing reads value %d", value);
+  return reader;
 }
 
-// Where an input of the graph, with the dimensions batch and sequence, lies.
-static fsdp_tensor_axes input_axes(const fsdp_propagation *propagation, int value) {
-  int operand, op = reader_of(propagation->flow, value, &operand);
-  return fsdp_operand_axes(&propagation->flow->operators[op], operand, &propagation->operators[op]);
+// Where an input or a parameter of the graph lies.
+static fsdp_tensor_axes axes_of(const fsdp_propagation *propagation, int value) {
+  const fsdp_tensor_reader reader = reader_of(propagation, value);
+  return fsdp_operand_axes(&propagation->flow->operators[reader.op], reader.operand,
+                           &propagation->operators[reader.op]);
 }
 
 // ---- The mesh
@@ -123,9 +120,9 @@ static void begin_spec(fsdp_spec *spec, int dims) {
 }
 
 static fsdp_status place_input(const spec_maker *m, fsdp_error *error) {
-  fsdp_tensor_axes targets = input_axes(m->propagation, m->graph->inputs[FSDP_INPUT_TARGETS]);
-  int operand, first = reader_of(m->propagation->flow, m->graph->inputs[FSDP_INPUT_TOKENS], &operand);
-  int last = reader_of(m->propagation->flow, m->graph->inputs[FSDP_INPUT_TARGETS], &operand);
+  fsdp_tensor_axes targets = axes_of(m->propagation, m->graph->inputs[FSDP_INPUT_TARGETS]);
+  const int first = reader_of(m->propagation, m->graph->inputs[FSDP_INPUT_TOKENS]).op;
+  const int last = reader_of(m->propagation, m->graph->inputs[FSDP_INPUT_TARGETS]).op;
   char names[2][FSDP_OPERATOR_TEXT];
   m->specs->input = (fsdp_spec){.dims = 2};
   for (int d = 0; d < 2; d++) add_axes(m, &m->specs->input.dim[d], m->tokens.dim[d]);
@@ -141,9 +138,8 @@ static fsdp_status place_input(const spec_maker *m, fsdp_error *error) {
 // Over these a parameter is gathered for its readers, also where one of them is cut over them otherwise.
 static void place_param(const spec_maker *m, int param, bool shards_weights) {
   fsdp_spec *spec = &m->specs->params[param];
-  int operand, op = reader_of(m->propagation->flow, m->graph->params[param].value, &operand), free_dim = 0;
-  fsdp_tensor_axes axes =
-      fsdp_operand_axes(&m->propagation->flow->operators[op], operand, &m->propagation->operators[op]);
+  const fsdp_tensor_axes axes = axes_of(m->propagation, m->graph->params[param].value);
+  int free_dim = 0;
   begin_spec(spec, m->graph->params[param].dims);
   for (int d = 0; d < spec->dims; d++)
     add_axes(m, &spec->dim[d], axes.dim[d] & ~(m->tokens.dim[0] | m->tokens.dim[1]));
@@ -167,7 +163,7 @@ static void place_output(const spec_maker *m, int module, int op) {
     if (m->propagation->flow->tensors[o->operands[i].tensor].dims == FSDP_OUTPUT_DIMS)
       columns = fsdp_operand_axes(o, i, &m->propagation->operators[op]).dim[2];
   const fsdp_axis_set parts = m->tokens.dim[1];
-  fsdp_spec *spec = &m->specs->modules[module];
+  fsdp_spec *spec = m->specs->outputs[module];
   begin_spec(spec, FSDP_OUTPUT_DIMS);
   add_axes(m, &spec->dim[0], letter_axes(m->propagation, op, 'b') & ~parts);
   add_axes(m, &spec->dim[1], letter_axes(m->propagation, op, 't') | parts);
@@ -196,14 +192,14 @@ fsdp_status fsdp_specs_of_propagation(const fsdp_propagation *propagation, const
                         .graph = graph,
                         .mesh = mesh,
                         .specs = fsdp_specs_default(graph, mesh),
-                        .tokens = input_axes(propagation, graph->inputs[FSDP_INPUT_TOKENS])};
+                        .tokens = axes_of(propagation, graph->inputs[FSDP_INPUT_TOKENS])};
   fsdp_status status = place_input(&m, error);
   int *maker = fsdp_alloc((size_t)graph->module_count * sizeof *maker);
   fsdp_specs_outputs_as_input(m.specs, graph);
   fsdp_specs_find_makers(graph, maker);
   for (int p = 0; p < graph->param_count; p++) place_param(&m, p, shards_weights);
   for (int i = 0; i < graph->module_count; i++)
-    if (maker[i] >= 0 && m.specs->modules[i].dims == FSDP_OUTPUT_DIMS) place_output(&m, i, maker[i]);
+    if (maker[i] >= 0 && m.specs->outputs[i][0].dims == FSDP_OUTPUT_DIMS) place_output(&m, i, maker[i]);
   free(maker);
   if (!status) status = check_axes(&m, error);
   if (status) fsdp_specs_destroy(m.specs);

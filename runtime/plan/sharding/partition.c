@@ -47,10 +47,6 @@ static fsdp_status fail_param(partitioner *p, int param, fsdp_axis_set axes, con
                    p->graph->params[param].name, what, fsdp_mesh_print_axes(p->mesh, axes, names));
 }
 
-static int64_t block_size(const fsdp_cut_block *block) {
-  return block->groups * block->items * block->width;
-}
-
 // The blocks of a product's outputs that weight `index` of the node makes: those that the outputs' reader
 // names, or one of single columns.
 static column_blocks output_blocks(const partitioner *p, const fsdp_node *node, int index) {
@@ -61,9 +57,9 @@ static column_blocks output_blocks(const partitioner *p, const fsdp_node *node, 
     const fsdp_param *param = &p->graph->params[p->graph->values[node->weights[w]].param];
     int64_t outputs = param->shape[param->transposed], left = outputs;
     own.count = 0;
-    for (; b < all->count && left >= block_size(&all->blocks[b]); b++) {
+    for (; b < all->count && left >= fsdp_cut_block_size(&all->blocks[b]); b++) {
       own.blocks[own.count++] = all->blocks[b];
-      left -= block_size(&all->blocks[b]);
+      left -= fsdp_cut_block_size(&all->blocks[b]);
     }
     if (left > 0) own = (column_blocks){.count = 1, .blocks = {{outputs, 1, 1}}};
   }
@@ -77,14 +73,13 @@ static fsdp_status cut_param(partitioner *p, int value, int dim, const column_bl
   fsdp_param *param = &g->params[g->values[value].param];
   fsdp_value *v = &g->values[value];
   const fsdp_axis_set said = spec_axes(p, v->param, dim) & (~zero_axes(p) | axes);
-  fsdp_cut cut;
   if (said != axes)
     return fail_param(
         p, v->param, axes ? axes : said,
         "weights that read one input, and their biases, are cut alike: cut this one, too, in its "
         "outputs");
   if (!axes) return FSDP_OK;
-  partition_cut(p, blocks, axes, &cut);
+  fsdp_cut cut = partition_cut(p, blocks, axes);
   cut.dim = dim;
   if (param->cut.block_count) {
     if (param->cut.dim == dim && param->cut.group_axes == cut.group_axes &&
@@ -379,7 +374,7 @@ static void judge_rule(const partitioner *p, fsdp_spec *rule, const value_spread
 // A module's output lies so on its way to its first reader: a rule is judged by all of `lies`, and without
 // one the module's spec says the first.
 static void write_output(partitioner *p, fsdp_specs *specs, int module, const value_spread *lies, int count) {
-  fsdp_spec *spec = &specs->modules[module];
+  fsdp_spec *spec = specs->outputs[module];
   if (spec->dims != FSDP_OUTPUT_DIMS) return;
   if (fsdp_specs_rule(p->specs, module)) {
     for (int i = 0; i < count; i++) judge_rule(p, spec, &lies[i]);
@@ -409,7 +404,7 @@ static void judge_logits(const partitioner *p, fsdp_specs *specs, int n) {
   for (int o = 0; o < node->operand_count; o++)
     is_head = is_head && p->decisions->output_of[node->operands[o].value] != node->module;
   for (int m = node->module; is_head && m >= 0; m = p->graph->modules[m].parent)
-    if (fsdp_specs_rule(specs, m)) judge_rule(p, &specs->modules[m], &spread);
+    if (fsdp_specs_rule(specs, m)) judge_rule(p, specs->outputs[m], &spread);
 }
 
 // Attention may take its queries in pieces because the line of their product says so.
@@ -419,15 +414,15 @@ static void judge_queries(const partitioner *p, fsdp_specs *specs, int n) {
   const value_spread spread = {.rows = fsdp_strategy_axes(a, 't'), .columns = fsdp_strategy_axes(a, 'h')};
   if (!fsdp_op_gathers_keys(node->kind)) return;
   const int module = p->graph->values[node->operands[0].value].module;
-  if (fsdp_specs_rule(specs, module)) judge_rule(p, &specs->modules[module], &spread);
+  if (fsdp_specs_rule(specs, module)) judge_rule(p, specs->outputs[module], &spread);
 }
 
 // Writes how outputs lie into the specs of modules that no rule places, so that they print as rules of the
 // same placements, and into those that one places whether it is followed.
 static void write_outputs(partitioner *p, fsdp_specs *specs) {
   for (int m = 0; m < p->graph->module_count; m++) {
-    memcpy(specs->modules[m].asked, specs->modules[m].dim, sizeof specs->modules[m].asked);
-    if (fsdp_specs_rule(specs, m)) specs->modules[m].outcome = FSDP_RULE_NO_TENSOR;
+    memcpy(specs->outputs[m][0].asked, specs->outputs[m][0].dim, sizeof specs->outputs[m][0].asked);
+    if (fsdp_specs_rule(specs, m)) specs->outputs[m][0].outcome = FSDP_RULE_NO_TENSOR;
   }
   for (int n = 0; n < p->node_count; n++) {
     const fsdp_node *node = &p->nodes[n];
@@ -455,8 +450,8 @@ static void write_outputs(partitioner *p, fsdp_specs *specs) {
   // A rule of an output that is no tensor says nothing if it names no axis beyond the input's.
   for (int m = 0; m < p->graph->module_count; m++) {
     const fsdp_value_axes asked = fsdp_decisions_stored(p->decisions, p->axes, fsdp_specs_rule(specs, m));
-    if (specs->modules[m].outcome == FSDP_RULE_NO_TENSOR && !asked.rows && !asked.columns)
-      specs->modules[m].outcome = FSDP_RULE_FOLLOWED;
+    if (specs->outputs[m][0].outcome == FSDP_RULE_NO_TENSOR && !asked.rows && !asked.columns)
+      specs->outputs[m][0].outcome = FSDP_RULE_FOLLOWED;
   }
 }
 

@@ -102,7 +102,7 @@ fsdp_status partition_context_attention(partitioner *p, fsdp_node *node, const f
   return FSDP_OK;
 }
 
-static int first_output(const fsdp_node *node) {
+int partition_first_output(const fsdp_node *node) {
   int o = 0;
   while (node->operands[o].access != FSDP_WRITE) o++;
   return node->operands[o].value;
@@ -113,7 +113,7 @@ void partition_mask_heads(partitioner *p, const fsdp_node *attention, fsdp_axis_
   if (p->axes->axis < 0 || !(heads >> (p->axes->axis + 1) & 1)) return;
   const fsdp_axis_set replicas = 1u << (p->axes->axis + 1);
   int64_t items = whole->heads / whole->kv_heads, held = partition_share(p, items, replicas);
-  int o = first_output(attention);
+  int o = partition_first_output(attention);
   if (items % fsdp_mesh_group_size(p->mesh, replicas) == 0) return;
   fsdp_node *n =
       fsdp_graph_forward_node(p->graph, FSDP_PLAN_OP_MASK_COLUMNS, attention->module, attention->block);

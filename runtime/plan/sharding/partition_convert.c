@@ -26,10 +26,9 @@ static void name_converted(const char *source, fsdp_spread to, char out[FSDP_NAM
 // Columns of a value on a rank if `axes` cut them: whole items, one rank's after the other's.
 static int64_t columns_on_rank(partitioner *p, int value, fsdp_axis_set axes) {
   const column_blocks *blocks = partition_spread(p, value)->blocks;
-  fsdp_cut cut;
   if (!axes) return p->graph->values[value].shape[1];
   if (!blocks) return partition_share(p, p->graph->values[value].shape[1], axes);
-  partition_cut(p, blocks, axes, &cut);
+  const fsdp_cut cut = partition_cut(p, blocks, axes);
   return fsdp_cut_local_size(&cut, p->mesh);
 }
 
@@ -102,15 +101,13 @@ static void share(partitioner *p, int value, fsdp_axis_set axes, const fsdp_node
 // Columns that are not a run of equal parts of whole columns are neither put together nor cut.
 static bool is_run(partitioner *p, int value, fsdp_axis_set axes) {
   const column_blocks *blocks = partition_spread(p, value)->blocks;
-  fsdp_cut cut;
   if (!blocks || blocks->count != 1) return !blocks;
-  partition_cut(p, blocks, axes, &cut);
-  return cut.item_axes == 0;
+  return partition_cut(p, blocks, axes).item_axes == 0;
 }
 
 // Who places what a module makes: the line of its output or its weight.
 static const char *place_of(const partitioner *p, int module) {
-  if (p->specs->modules[module].place[0]) return p->specs->modules[module].place;
+  if (p->specs->outputs[module][0].place[0]) return p->specs->outputs[module][0].place;
   for (int i = 0; i < p->graph->param_count; i++)
     if (p->graph->params[i].module == module && p->specs->params[i].place[0])
       return p->specs->params[i].place;

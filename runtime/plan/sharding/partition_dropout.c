@@ -50,15 +50,11 @@ static int64_t draws_of(const partitioner *p) {
   return p->rows.batch * p->rows.local_seq;
 }
 
-static fsdp_affine first_of(const partitioner *p, fsdp_axis_set axes, int64_t each) {
-  return fsdp_affine_of_place(p->mesh, axes, 0, each);
-}
-
 // A value's first row among the rank's draws. Ranks that share experts have sequences of their own, and draws
 // for these alone.
 static fsdp_affine first_row_of(partitioner *p, int value) {
   const fsdp_axis_set rows = partition_spread(p, value)->rows;
-  return first_of(p, rows & ~p->decisions->dispatch, p->graph->values[value].local[0]);
+  return fsdp_affine_of_place(p->mesh, rows & ~p->decisions->dispatch, 0, p->graph->values[value].local[0]);
 }
 
 // Appends the op that drops elements of `value`.
@@ -74,7 +70,7 @@ static void drop(partitioner *p, int value, float rate) {
                              .drop_key = key_of(p, v->module),
                              .draws = draws_of(p)};
   n->first_row = first_row_of(p, value);
-  n->first_index = first_of(p, spread.columns, v->local[1]);
+  n->first_index = fsdp_affine_of_place(p->mesh, spread.columns, 0, v->local[1]);
   fsdp_node_operand_add(n, value, FSDP_UPDATE);
   fsdp_node_operand_add(n, p->graph->inputs[FSDP_INPUT_DRAWS], FSDP_READ);
 }
@@ -90,13 +86,10 @@ static int added_by(const fsdp_node *node) {
 static void drop_probabilities(partitioner *p, fsdp_node *node) {
   const fsdp_op_letters *op = fsdp_op_letters_of(node->kind);
   if (op->operands[op->operand_count - 1].given != FSDP_GIVEN_BY_DRAWS) return;
-  int made = 0;
-  while (node->operands[made].access != FSDP_WRITE) made++;
-  const int out = node->operands[made].value;
   node->attrs.dropout = p->graph->dropout.attention;
   node->attrs.drop_key = key_of(p, node->module);
   node->attrs.draws = draws_of(p);
-  node->first_row = first_row_of(p, out);
+  node->first_row = first_row_of(p, partition_first_output(node));
   fsdp_node_operand_add(node, p->graph->inputs[FSDP_INPUT_DRAWS], FSDP_READ);
 }
 

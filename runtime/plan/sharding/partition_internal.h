@@ -49,7 +49,7 @@ typedef struct partitioner {
 // Items that a rank holds of `count` over `axes`, rounded up.
 int64_t partition_share(const partitioner *p, int64_t count, fsdp_axis_set axes);
 // How `axes` cut columns made of `blocks`: all of them the groups, or, of heads, replicas the items.
-void partition_cut(const partitioner *p, const column_blocks *blocks, fsdp_axis_set axes, fsdp_cut *cut);
+fsdp_cut partition_cut(const partitioner *p, const column_blocks *blocks, fsdp_axis_set axes);
 // Finds the blocks of every value's columns from the ops that name them by letters.
 void partition_find_columns(partitioner *p);
 // The attributes of one rank for a node: sizes of letters that are cut, rows, first indices.
@@ -74,6 +74,9 @@ fsdp_status partition_context_attention(partitioner *p, fsdp_node *node, const f
 // values are not. `heads` cut the heads; `whole` has the attributes before they were cut.
 void partition_mask_heads(partitioner *p, const fsdp_node *attention, fsdp_axis_set heads,
                           const fsdp_op_attrs *whole);
+
+// The first value that a node writes.
+int partition_first_output(const fsdp_node *node);
 
 // ---- partition_waves.c
 

@@ -12,14 +12,15 @@ int64_t partition_share(const partitioner *p, int64_t count, fsdp_axis_set axes)
   return (count + ranks - 1) / ranks;
 }
 
-void partition_cut(const partitioner *p, const column_blocks *blocks, fsdp_axis_set axes, fsdp_cut *cut) {
-  *cut = (fsdp_cut){.block_count = blocks->count, .group_axes = axes};
-  memcpy(cut->blocks, blocks->blocks, sizeof cut->blocks);
-  if (!blocks->has_heads || p->axes->axis < 0) return;
+fsdp_cut partition_cut(const partitioner *p, const column_blocks *blocks, fsdp_axis_set axes) {
+  fsdp_cut cut = {.block_count = blocks->count, .group_axes = axes};
+  memcpy(cut.blocks, blocks->blocks, sizeof cut.blocks);
+  if (!blocks->has_heads || p->axes->axis < 0) return cut;
   fsdp_axis_set replica = 1u << (p->axes->axis + 1);
-  cut->group_axes = axes & ~replica;
+  cut.group_axes = axes & ~replica;
   for (int b = 0; b < blocks->count; b++)
-    if (blocks->blocks[b].items > 1) cut->item_axes = axes & replica;
+    if (blocks->blocks[b].items > 1) cut.item_axes = axes & replica;
+  return cut;
 }
 
 // ---- The blocks of columns
@@ -67,8 +68,7 @@ static void localise_heads(const partitioner *p, fsdp_axis_set axes, fsdp_node *
   fsdp_op_attrs *attrs = &node->attrs;
   const column_blocks q = {
       .count = 1, .blocks = {{attrs->kv_heads, attrs->heads / attrs->kv_heads, 1}}, .has_heads = true};
-  fsdp_cut cut;
-  partition_cut(p, &q, axes, &cut);
+  const fsdp_cut cut = partition_cut(p, &q, axes);
   attrs->heads = fsdp_cut_local_size(&cut, p->mesh);
   attrs->kv_heads = partition_share(p, attrs->kv_heads, cut.group_axes);
   if (!fsdp_op_gathers_keys(node->kind)) return;

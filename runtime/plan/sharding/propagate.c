@@ -8,19 +8,12 @@
 
 // ---- Neighbours
 
-// An operand of an operator that reads a tensor.
-typedef struct reader {
-  int op, operand;
-} reader;
-
 typedef struct propagator {
   const fsdp_dataflow *flow;
   fsdp_propagation *out;
-  reader *readers; // those of tensor t from first[t] to first[t + 1]
-  int *first;
-  reader *holder; // by tensor: the first decided reader of an input or a parameter, op -1: none
-  bool *reached;  // in this wave
-  int *waits;     // operands whose other side this wave still has to decide
+  fsdp_tensor_reader *holder; // by tensor: the first decided reader of an input or a parameter, op -1: none
+  bool *reached;              // in this wave
+  int *waits;                 // operands whose other side this wave still has to decide
   int *queue, queue_end;
   int *near; // an operator's neighbours on one side
   known_neighbours known;
@@ -30,23 +23,6 @@ typedef struct propagator {
 
 static bool is_decided(const propagator *p, int op) {
   return p->out->operators[op].decision != FSDP_UNDECIDED;
-}
-
-static void list_readers(propagator *p) {
-  const fsdp_dataflow *n = p->flow;
-  int total = 0;
-  p->first = fsdp_alloc_zeroed((size_t)n->tensor_count + 1, sizeof *p->first);
-  for (int o = 0; o < n->operator_count; o++) total += n->operators[o].input_count;
-  p->readers = fsdp_alloc((size_t)(total + 1) * sizeof *p->readers);
-  for (int o = 0; o < n->operator_count; o++)
-    for (int i = 0; i < n->operators[o].input_count; i++) p->first[n->operators[o].operands[i].tensor + 1]++;
-  for (int t = 0; t < n->tensor_count; t++) p->first[t + 1] += p->first[t];
-  int *next = fsdp_alloc((size_t)(n->tensor_count + 1) * sizeof *next);
-  memcpy(next, p->first, (size_t)(n->tensor_count + 1) * sizeof *next);
-  for (int o = 0; o < n->operator_count; o++)
-    for (int i = 0; i < n->operators[o].input_count; i++)
-      p->readers[next[n->operators[o].operands[i].tensor]++] = (reader){o, i};
-  free(next);
 }
 
 static const fsdp_operator_operand *operand_of(const propagator *p, int op, int operand) {
@@ -66,14 +42,14 @@ static fsdp_tensor_axes made_axes(const propagator *p, int tensor) {
   return fsdp_operand_axes(op, operand, &p->out->operators[maker]);
 }
 
-static fsdp_tensor_axes reader_axes(const propagator *p, reader r) {
+static fsdp_tensor_axes reader_axes(const propagator *p, fsdp_tensor_reader r) {
   return fsdp_operand_axes(&p->flow->operators[r.op], r.operand, &p->out->operators[r.op]);
 }
 
 // Where an input of an operator lies. False: it is not decided yet.
 static bool input_axes(const propagator *p, int op, int operand, fsdp_tensor_axes *axes) {
   const fsdp_operator_tensor *tensor = tensor_of(p, op, operand);
-  reader holder = p->holder[operand_of(p, op, operand)->tensor];
+  fsdp_tensor_reader holder = p->holder[operand_of(p, op, operand)->tensor];
   if (tensor->maker >= 0 ? !is_decided(p, tensor->maker) : holder.op < 0) return false;
   *axes = tensor->maker >= 0 ? made_axes(p, operand_of(p, op, operand)->tensor) : reader_axes(p, holder);
   return true;
@@ -97,10 +73,10 @@ static void find_known(propagator *p, int op, bool with_outputs) {
   }
   for (int i = o->input_count; i < o->operand_count && with_outputs; i++) {
     int tensor = o->operands[i].tensor;
-    for (int r = p->first[tensor]; r < p->first[tensor + 1]; r++) {
-      int other = p->readers[r].op, operand = p->readers[r].operand;
+    for (int r = p->flow->first_reader[tensor]; r < p->flow->first_reader[tensor + 1]; r++) {
+      int other = p->flow->readers[r].op, operand = p->flow->readers[r].operand;
       if (!is_decided(p, other)) continue;
-      known = (known_operand){.operand = i, .is_output = true, .axes = reader_axes(p, p->readers[r])};
+      known = (known_operand){.operand = i, .is_output = true, .axes = reader_axes(p, p->flow->readers[r])};
       known.partial = fsdp_operand_partial(&p->flow->operators[other], operand, &p->out->operators[other]);
       add_known(p, known);
     }
@@ -111,8 +87,8 @@ static void find_known(propagator *p, int op, bool with_outputs) {
 static void hold_inputs(propagator *p, int op) {
   const fsdp_operator *o = &p->flow->operators[op];
   for (int i = 0; i < o->input_count; i++) {
-    reader *holder = &p->holder[o->operands[i].tensor];
-    if (holder->op < 0) *holder = (reader){op, i};
+    fsdp_tensor_reader *holder = &p->holder[o->operands[i].tensor];
+    if (holder->op < 0) *holder = (fsdp_tensor_reader){op, i};
   }
 }
 
@@ -124,11 +100,11 @@ static int neighbour(const propagator *p, int op, bool forward) {
   for (int i = forward ? 0 : o->input_count; i < (forward ? o->input_count : o->operand_count); i++) {
     fsdp_tensor_axes own = fsdp_operand_axes(o, i, &p->out->operators[op]), other;
     int tensor = o->operands[i].tensor, maker = p->flow->tensors[tensor].maker;
-    int end = forward ? p->first[tensor] + (maker >= 0) : p->first[tensor + 1];
-    for (int r = p->first[tensor]; r < end; r++) {
-      int found = forward ? maker : p->readers[r].op;
+    int end = forward ? p->flow->first_reader[tensor] + (maker >= 0) : p->flow->first_reader[tensor + 1];
+    for (int r = p->flow->first_reader[tensor]; r < end; r++) {
+      int found = forward ? maker : p->flow->readers[r].op;
       if (!is_decided(p, found)) continue;
-      other = forward ? made_axes(p, tensor) : reader_axes(p, p->readers[r]);
+      other = forward ? made_axes(p, tensor) : reader_axes(p, p->flow->readers[r]);
       if (!memcmp(&own, &other, sizeof own)) return found;
       if (first < 0) first = found;
     }
@@ -192,8 +168,9 @@ static int list_near(const propagator *p, int op, bool makers) {
   for (int i = 0; i < o->input_count && makers; i++)
     if (tensor_of(p, op, i)->maker >= 0) p->near[count++] = tensor_of(p, op, i)->maker;
   for (int i = o->input_count; i < o->operand_count && !makers; i++)
-    for (int r = p->first[o->operands[i].tensor]; r < p->first[o->operands[i].tensor + 1]; r++)
-      p->near[count++] = p->readers[r].op;
+    for (int r = p->flow->first_reader[o->operands[i].tensor];
+         r < p->flow->first_reader[o->operands[i].tensor + 1]; r++)
+      p->near[count++] = p->flow->readers[r].op;
   return count;
 }
 
@@ -251,11 +228,11 @@ static fsdp_status run(propagator *p) {
 // ---- What comes out
 
 // Bytes that all readers of an input of the graph receive of it if it lies as one of them wants it.
-static int64_t input_bytes(const propagator *p, int tensor, reader holder) {
+static int64_t input_bytes(const propagator *p, int tensor, fsdp_tensor_reader holder) {
   const fsdp_tensor_axes lies = reader_axes(p, holder);
   int64_t bytes = 0;
-  for (int r = p->first[tensor]; r < p->first[tensor + 1]; r++) {
-    const fsdp_tensor_axes wanted = reader_axes(p, p->readers[r]);
+  for (int r = p->flow->first_reader[tensor]; r < p->flow->first_reader[tensor + 1]; r++) {
+    const fsdp_tensor_axes wanted = reader_axes(p, p->flow->readers[r]);
     bytes += fsdp_redistribution_bytes(&p->flow->tensors[tensor], &p->out->mesh, &lies, &wanted);
   }
   return bytes;
@@ -263,9 +240,9 @@ static int64_t input_bytes(const propagator *p, int tensor, reader holder) {
 
 // Whether an earlier reader of a tensor wants it as reader `at` does.
 static bool is_wanted_before(const propagator *p, int tensor, int at) {
-  const fsdp_tensor_axes own = reader_axes(p, p->readers[at]);
-  for (int r = p->first[tensor]; r < at; r++) {
-    const fsdp_tensor_axes other = reader_axes(p, p->readers[r]);
+  const fsdp_tensor_axes own = reader_axes(p, p->flow->readers[at]);
+  for (int r = p->flow->first_reader[tensor]; r < at; r++) {
+    const fsdp_tensor_axes other = reader_axes(p, p->flow->readers[r]);
     if (!memcmp(&own, &other, sizeof own)) return true;
   }
   return false;
@@ -277,10 +254,10 @@ static void place_inputs(propagator *p) {
   for (int t = 0; t < p->flow->tensor_count; t++) {
     int64_t least = INT64_MAX;
     if (p->flow->tensors[t].role != FSDP_TENSOR_INPUT) continue;
-    for (int r = p->first[t]; r < p->first[t + 1]; r++) {
+    for (int r = p->flow->first_reader[t]; r < p->flow->first_reader[t + 1]; r++) {
       if (is_wanted_before(p, t, r)) continue;
-      int64_t bytes = input_bytes(p, t, p->readers[r]);
-      if (bytes < least) p->holder[t] = p->readers[r];
+      int64_t bytes = input_bytes(p, t, p->flow->readers[r]);
+      if (bytes < least) p->holder[t] = p->flow->readers[r];
       if (bytes < least) least = bytes;
     }
   }
@@ -289,10 +266,10 @@ static void place_inputs(propagator *p) {
 // Lists the inputs that lie otherwise than their readers want them.
 static void list_moved(propagator *p) {
   fsdp_propagation *out = p->out;
-  out->moved = fsdp_alloc((size_t)(p->first[p->flow->tensor_count] + 1) * sizeof *out->moved);
+  out->moved = fsdp_alloc((size_t)(p->flow->first_reader[p->flow->tensor_count] + 1) * sizeof *out->moved);
   for (int o = 0; o < p->flow->operator_count; o++) {
     for (int i = 0; i < p->flow->operators[o].input_count; i++) {
-      fsdp_tensor_axes lies = {{0}}, wanted = reader_axes(p, (reader){o, i});
+      fsdp_tensor_axes lies = {{0}}, wanted = reader_axes(p, (fsdp_tensor_reader){o, i});
       bool known = input_axes(p, o, i, &lies);
       FSDP_CHECK(known, "an operator was left out");
       if (!memcmp(&lies, &wanted, sizeof lies)) continue;
@@ -313,7 +290,7 @@ fsdp_status fsdp_propagate_within(const fsdp_dataflow *flow, const fsdp_slice_me
   size_t operators = (size_t)flow->operator_count, tensors = (size_t)flow->tensor_count;
   propagator p = {.flow = flow,
                   .out = fsdp_alloc_zeroed(1, sizeof(fsdp_propagation)),
-                  .holder = fsdp_alloc((tensors + 1) * sizeof(reader)),
+                  .holder = fsdp_alloc((tensors + 1) * sizeof(fsdp_tensor_reader)),
                   .reached = fsdp_alloc_zeroed(operators, sizeof(bool)),
                   .waits = fsdp_alloc_zeroed(operators, sizeof(int)),
                   .queue = fsdp_alloc(operators * sizeof(int)),
@@ -324,13 +301,10 @@ fsdp_status fsdp_propagate_within(const fsdp_dataflow *flow, const fsdp_slice_me
   p.out->operators = fsdp_alloc(operators * sizeof *p.out->operators);
   memcpy(p.out->operators, decided, operators * sizeof *decided);
   for (size_t t = 0; t < tensors; t++) p.holder[t].op = -1;
-  list_readers(&p);
-  p.near = fsdp_alloc((size_t)(p.first[tensors] + FSDP_OPERATOR_OPERANDS) * sizeof(int));
+  p.near = fsdp_alloc((size_t)(flow->first_reader[tensors] + FSDP_OPERATOR_OPERANDS) * sizeof(int));
   fsdp_status status = run(&p);
   if (!status) place_inputs(&p);
   if (!status) list_moved(&p);
-  free(p.readers);
-  free(p.first);
   free(p.holder);
   free(p.reached);
   free(p.waits);

@@ -295,28 +295,23 @@ static fsdp_status fail_contradiction(const given_reader *r, int tensor, int op,
 // All given operators that read a parameter cut it alike.
 static fsdp_status check_shared(const given_reader *r) {
   const fsdp_dataflow *n = r->flow;
-  int *reader = fsdp_alloc((size_t)(n->tensor_count + 1) * sizeof *reader); // the first, by parameter
-  int *operand = fsdp_alloc((size_t)(n->tensor_count + 1) * sizeof *operand);
+  fsdp_tensor_reader *first = fsdp_alloc((size_t)(n->tensor_count + 1) * sizeof *first); // by parameter
   fsdp_status status = FSDP_OK;
-  for (int t = 0; t < n->tensor_count; t++) reader[t] = -1;
+  for (int t = 0; t < n->tensor_count; t++) first[t].op = -1;
   for (int o = 0; o < n->operator_count && !status; o++) {
     const fsdp_operator *op = &n->operators[o];
     for (int i = 0; i < op->input_count && !status && r->strategies[o].decision; i++) {
-      int t = op->operands[i].tensor;
+      const int t = op->operands[i].tensor;
       if (n->tensors[t].role != FSDP_TENSOR_PARAMETER) continue;
-      if (reader[t] < 0) {
-        reader[t] = o;
-        operand[t] = i;
-        continue;
-      }
-      fsdp_tensor_axes own = fsdp_operand_axes(op, i, &r->strategies[o]);
-      fsdp_tensor_axes other =
-          fsdp_operand_axes(&n->operators[reader[t]], operand[t], &r->strategies[reader[t]]);
-      if (memcmp(&own, &other, sizeof own) != 0) status = fail_contradiction(r, t, o, reader[t]);
+      if (first[t].op < 0) first[t] = (fsdp_tensor_reader){o, i};
+      const int before = first[t].op;
+      const fsdp_tensor_axes own = fsdp_operand_axes(op, i, &r->strategies[o]);
+      const fsdp_tensor_axes other =
+          fsdp_operand_axes(&n->operators[before], first[t].operand, &r->strategies[before]);
+      if (memcmp(&own, &other, sizeof own) != 0) status = fail_contradiction(r, t, o, before);
     }
   }
-  free(operand);
-  free(reader);
+  free(first);
   return status;
 }
 

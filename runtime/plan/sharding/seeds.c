@@ -121,7 +121,7 @@ static void follow_input(const seeder *s, int op) {
     s->flow->operators[op].letters[l].limit = INT64_MAX; // some ranks may have padding alone
   }
   if (!fsdp_op_gathers_keys(node->kind) || s->parts || !s->pieces) return;
-  const fsdp_spec *made = &s->specs->modules[s->graph->values[node->operands[0].value].module];
+  const fsdp_spec *made = s->specs->outputs[s->graph->values[node->operands[0].value].module];
   const fsdp_axis_set sequence = fsdp_slice_axes_of(&s->slices, fsdp_spec_sequence(made, s->mesh));
   if ((sequence & s->pieces) == s->pieces) limits->cut_where_whole = limits->may_match_input;
 }
@@ -190,13 +190,15 @@ static fsdp_status limit_weights(const seeder *s, int op, fsdp_axis_set *pinned,
   return FSDP_OK;
 }
 
+static int made_by(const seeder *s, int op) {
+  return s->flow->operators[op].operands[s->flow->operators[op].input_count].tensor;
+}
+
 // Whether anything else than a norm's sum reads what an operator makes.
 static bool is_read(const seeder *s, int op) {
-  int made = s->flow->operators[op].operands[s->flow->operators[op].input_count].tensor;
-  for (int r = op + 1; r < s->flow->operator_count; r++)
-    for (int i = 0; i < s->flow->operators[r].input_count; i++)
-      if (s->flow->operators[r].operands[i].tensor == made)
-        if (!fsdp_op_is_norm(node_of(s, r)->kind)) return true;
+  const int *first = &s->flow->first_reader[made_by(s, op)];
+  for (int r = first[0]; r < first[1]; r++)
+    if (!fsdp_op_is_norm(node_of(s, s->flow->readers[r].op)->kind)) return true;
   return false;
 }
 
@@ -209,7 +211,7 @@ static const char *limit_output(const seeder *s, int op, fsdp_axis_set *pinned) 
   const char *place = NULL;
   for (int w = 0; w < node->weight_count && outputs >= 0; w++) {
     const fsdp_param *weight = &s->graph->params[s->graph->values[node->weights[w]].param];
-    const fsdp_spec *spec = &s->specs->modules[weight->module];
+    const fsdp_spec *spec = s->specs->outputs[weight->module];
     if (!is_ruled(spec) || !is_read(s, op)) continue;
     fsdp_axis_set columns = dim_axes(s, &spec->dim[2]) & ~input_axes(s);
     s->limits[op].letters[outputs] &= columns | *pinned;
@@ -223,16 +225,12 @@ static const char *limit_output(const seeder *s, int op, fsdp_axis_set *pinned) 
 // product only what lines of its weights or outputs say.
 static void spare_columns(const seeder *s, int op, fsdp_axis_set pinned) {
   const fsdp_operator *o = &s->flow->operators[op];
-  const int made = o->operands[o->input_count].tensor, outputs = fsdp_operator_letter_find(o, 'o');
+  const int made = made_by(s, op), outputs = fsdp_operator_letter_find(o, 'o');
   if (node_of(s, op)->weight_count < 2 || outputs < 0) return;
-  for (int r = op + 1; r < s->flow->operator_count; r++) {
-    const fsdp_operator *reader = &s->flow->operators[r];
-    for (int i = 0; i < reader->input_count; i++) {
-      const fsdp_operator_operand *operand = &reader->operands[i];
-      const int letter = operand->tensor == made ? operand->letter[s->flow->tensors[made].dims - 1] : 0;
-      if (operand->tensor == made && (letter < 0 || reader->letters[letter].is_whole))
-        s->limits[op].letters[outputs] &= pinned;
-    }
+  for (int r = s->flow->first_reader[made]; r < s->flow->first_reader[made + 1]; r++) {
+    const fsdp_operator *reader = &s->flow->operators[s->flow->readers[r].op];
+    const int letter = reader->operands[s->flow->readers[r].operand].letter[s->flow->tensors[made].dims - 1];
+    if (letter < 0 || reader->letters[letter].is_whole) s->limits[op].letters[outputs] &= pinned;
   }
 }
 
@@ -240,7 +238,7 @@ static void spare_columns(const seeder *s, int op, fsdp_axis_set pinned) {
 static const char *limit_norm(const seeder *s, int op) {
   const fsdp_node *node = node_of(s, op);
   const fsdp_spec *residual = fsdp_specs_residual_rule(s->specs, s->graph, node);
-  const fsdp_spec *own = &s->specs->modules[node->module];
+  const fsdp_spec *own = s->specs->outputs[node->module];
   // A sum whose columns are cut is taken by itself.
   const bool with_sum = residual && !(dim_axes(s, &residual->dim[2]) & ~input_axes(s));
   fsdp_axis_set rows = fsdp_spec_sequence(own, s->mesh), none = 0;

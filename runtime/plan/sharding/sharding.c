@@ -365,7 +365,7 @@ static fsdp_status place_outputs(resolver *r) {
   for (int t = 0; t < r->target_count; t++) {
     const shard_target *target = &r->targets[t];
     if (target->kind == TARGET_OUTPUT && target->rule >= 0)
-      *fsdp_specs_output(r->out, target->index, target->output) = r->specs[target->rule];
+      r->out->outputs[target->index][target->output] = r->specs[target->rule];
   }
   return FSDP_OK;
 }
@@ -441,7 +441,7 @@ static fsdp_status order_axes(resolver *r) {
     for (int d = 0; d < FSDP_MAX_DIMS; d++) order_dim(&r->out->params[p].dim[d], others);
   for (int m = 0; m < r->graph->module_count; m++)
     for (int i = 0; i < r->graph->modules[m].output_count; i++)
-      for (int d = 1; d < FSDP_MAX_DIMS; d++) order_dim(&fsdp_specs_output(r->out, m, i)->dim[d], others);
+      for (int d = 1; d < FSDP_MAX_DIMS; d++) order_dim(&r->out->outputs[m][i].dim[d], others);
   return FSDP_OK;
 }
 
@@ -508,7 +508,7 @@ static fsdp_axis_set used_axes(const resolver *r) {
   for (int p = 0; p < r->graph->param_count; p++) used |= fsdp_spec_axes(&r->out->params[p], r->mesh);
   for (int m = 0; m < r->graph->module_count; m++)
     for (int i = 0; i < r->graph->modules[m].output_count; i++)
-      used |= fsdp_spec_axes(fsdp_specs_output(r->out, m, i), r->mesh);
+      used |= fsdp_spec_axes(&r->out->outputs[m][i], r->mesh);
   return used;
 }
 

@@ -4,7 +4,6 @@
 
 #include "runtime/plan/mesh/mesh.h"
 #include "runtime/plan/sharding/dataflow.h"
-#include "runtime/plan/sharding/strategy.h"
 
 #define FSDP_SLICE_AXES_MAX 20 // factors of FSDP_MESH_RANKS_MAX
 

@@ -44,8 +44,7 @@ bool fsdp_dim_axes_equal(const fsdp_dim_axes *a, const fsdp_dim_axes *b, const f
 fsdp_specs *fsdp_specs_default(const fsdp_graph *graph, const fsdp_mesh *mesh) {
   fsdp_specs *specs = fsdp_alloc_zeroed(1, sizeof *specs);
   specs->params = fsdp_alloc_zeroed((size_t)graph->param_count, sizeof *specs->params);
-  specs->modules = fsdp_alloc_zeroed((size_t)graph->module_count, sizeof *specs->modules);
-  specs->others = fsdp_alloc_zeroed((size_t)graph->module_count, sizeof *specs->others);
+  specs->outputs = fsdp_alloc_zeroed((size_t)graph->module_count, sizeof *specs->outputs);
   specs->input.dims = 2;
   fsdp_dim_axes_add(&specs->input.dim[0], mesh, FSDP_AXIS_DATA);
   fsdp_dim_axes_add(&specs->input.dim[0], mesh, FSDP_AXIS_FSDP);
@@ -64,7 +63,7 @@ fsdp_specs *fsdp_specs_default(const fsdp_graph *graph, const fsdp_mesh *mesh) {
 void fsdp_specs_outputs_as_input(fsdp_specs *specs, const fsdp_graph *graph) {
   for (int m = 0; m < graph->module_count; m++)
     for (int i = 0; i < graph->modules[m].output_count; i++) {
-      fsdp_spec *spec = fsdp_specs_output(specs, m, i);
+      fsdp_spec *spec = &specs->outputs[m][i];
       *spec = (fsdp_spec){.dims = graph->modules[m].output_dims[i]};
       for (int d = 0; d < spec->dims && d < 2 && spec->dims == FSDP_OUTPUT_DIMS; d++)
         spec->dim[d] = specs->input.dim[d];
@@ -74,13 +73,8 @@ void fsdp_specs_outputs_as_input(fsdp_specs *specs, const fsdp_graph *graph) {
 void fsdp_specs_destroy(fsdp_specs *specs) {
   if (!specs) return;
   free(specs->params);
-  free(specs->modules);
-  free(specs->others);
+  free(specs->outputs);
   free(specs);
-}
-
-fsdp_spec *fsdp_specs_output(const fsdp_specs *specs, int module, int output) {
-  return output ? &specs->others[module][output - 1] : &specs->modules[module];
 }
 
 int fsdp_graph_layer_of(const fsdp_graph *graph, int module) {
@@ -90,7 +84,7 @@ int fsdp_graph_layer_of(const fsdp_graph *graph, int module) {
 }
 
 const fsdp_spec *fsdp_specs_rule(const fsdp_specs *specs, int module) {
-  const fsdp_spec *spec = &specs->modules[module];
+  const fsdp_spec *spec = specs->outputs[module];
   return spec->source == FSDP_SPEC_GIVEN && spec->dims > 2 ? spec : NULL;
 }
 
@@ -107,7 +101,7 @@ fsdp_axis_set fsdp_spec_sequence(const fsdp_spec *spec, const fsdp_mesh *mesh) {
 
 fsdp_axis_set fsdp_specs_sequence(const fsdp_specs *specs, const fsdp_graph *graph, const fsdp_mesh *mesh) {
   fsdp_axis_set axes = 0;
-  for (int m = 0; m < graph->module_count; m++) axes |= fsdp_spec_sequence(&specs->modules[m], mesh);
+  for (int m = 0; m < graph->module_count; m++) axes |= fsdp_spec_sequence(specs->outputs[m], mesh);
   return axes;
 }
 
@@ -145,94 +139,33 @@ const char *fsdp_spec_print(const fsdp_spec *spec, const fsdp_mesh *mesh, char o
   return out;
 }
 
-typedef struct line {
-  char name[FSDP_NAME_BYTES]; // with integers as they are
-  char pattern[FSDP_NAME_BYTES];
-  int output; // of several, or -1
-  const fsdp_spec *spec;
-  const char *note; // NULL: none
-} line;
+typedef struct listing {
+  const fsdp_mesh *mesh;
+  fsdp_name_line *lines;
+  char (*texts)[FSDP_SPEC_TEXT_BYTES]; // by line
+  int count;
+} listing;
 
-static void add(line *lines, int *count, const char *name, int output, const fsdp_spec *spec) {
-  line *l = &lines[(*count)++];
-  snprintf(l->name, sizeof l->name, "%s", name);
-  fsdp_name_pattern(name, l->pattern);
-  l->output = output;
-  l->spec = spec;
-  l->note = NULL;
-}
-
-static bool equal(const fsdp_spec *a, const fsdp_spec *b) {
-  bool same = a->dims == b->dims;
-  for (int d = 0; d < FSDP_MAX_DIMS && same; d++)
-    same = a->dim[d].count == b->dim[d].count &&
-           memcmp(a->dim[d].axes, b->dim[d].axes, (size_t)a->dim[d].count) == 0;
-  return same;
-}
-
-static bool same_pattern(const line *a, const line *b) {
-  return a->output == b->output && strcmp(a->pattern, b->pattern) == 0;
-}
-
-// Whether line `at` is the first of its pattern; *alike says whether all of them have one spec.
-static bool opens(const line *lines, int count, int at, bool *alike) {
-  *alike = true;
-  for (int i = 0; i < count; i++) {
-    if (i == at || !same_pattern(&lines[i], &lines[at])) continue;
-    if (i < at) return false;
-    *alike = *alike && equal(lines[i].spec, lines[at].spec);
-  }
-  return true;
-}
-
-// The line of `lines[at]`, with the notes of all lines that it stands for, each once.
-static void print_line(const char *name, const line *lines, int count, int at, bool alike,
-                       const fsdp_mesh *mesh, FILE *out) {
-  const line *l = &lines[at];
-  char text[FSDP_SPEC_TEXT_BYTES], index[16] = "";
-  const char *quote = *name ? "" : "'"; // a name that is empty, or begins with its index
-  if (l->output >= 0) snprintf(index, sizeof index, "[%d]", l->output);
-  int used = fprintf(out, "%s%s%s%s: %s", quote, name, index, quote, fsdp_spec_print(l->spec, mesh, text));
-  bool any = false;
-  for (int i = at; i < (alike ? count : at + 1); i++) {
-    int known = at;
-    if (!lines[i].note || !same_pattern(&lines[i], l)) continue;
-    while (known < i && !(lines[known].note && same_pattern(&lines[known], l) &&
-                          strcmp(lines[known].note, lines[i].note) == 0))
-      known++;
-    if (known < i) continue;
-    if (any) fprintf(out, "; %s", lines[i].note);
-    if (!any) fprintf(out, "%*s  # %s", used < 60 ? 60 - used : 0, "", lines[i].note);
-    any = true;
-  }
-  fputc('\n', out);
-}
-
-static void add_outputs(line *lines, int *count, const fsdp_specs *specs, const fsdp_graph *graph,
-                        int module) {
-  int outputs = graph->modules[module].output_count;
-  char path[FSDP_NAME_BYTES];
-  fsdp_graph_module_path(graph, module, path);
-  for (int i = 0; i < outputs; i++)
-    add(lines, count, path, outputs > 1 ? i : -1, fsdp_specs_output(specs, module, i));
+static void add(listing *l, const char *name, int output, const fsdp_spec *spec, const char *note) {
+  const char *text = fsdp_spec_print(spec, l->mesh, l->texts[l->count]);
+  l->lines[l->count++] = fsdp_name_line_of(name, output, text, note);
 }
 
 void fsdp_specs_print(const fsdp_specs *specs, const fsdp_graph *graph, const fsdp_mesh *mesh,
                       const char *const *notes, FILE *out) {
-  int count = 0, most = 1 + graph->param_count + FSDP_MODULE_MAX_OUTPUTS * graph->module_count;
-  line *lines = fsdp_alloc_zeroed((size_t)most, sizeof *lines);
-  add(lines, &count, "input", -1, &specs->input);
-  for (int p = 0; p < graph->param_count; p++) {
-    add(lines, &count, graph->params[p].name, -1, &specs->params[p]);
-    if (notes) lines[count - 1].note = notes[p];
+  const size_t most = (size_t)(1 + graph->param_count + FSDP_MODULE_MAX_OUTPUTS * graph->module_count);
+  listing l = {
+      .mesh = mesh, .lines = fsdp_alloc(most * sizeof *l.lines), .texts = fsdp_alloc(most * sizeof *l.texts)};
+  add(&l, "input", -1, &specs->input, NULL);
+  for (int p = 0; p < graph->param_count; p++)
+    add(&l, graph->params[p].name, -1, &specs->params[p], notes ? notes[p] : NULL);
+  for (int m = 0; m < graph->module_count; m++) {
+    const int outputs = graph->modules[m].output_count;
+    char path[FSDP_NAME_BYTES];
+    fsdp_graph_module_path(graph, m, path);
+    for (int i = 0; i < outputs; i++) add(&l, path, outputs > 1 ? i : -1, &specs->outputs[m][i], NULL);
   }
-  for (int m = 0; m < graph->module_count; m++) add_outputs(lines, &count, specs, graph, m);
-  bool alike;
-  for (int i = 0; i < count; i++) {
-    if (!opens(lines, count, i, &alike)) continue;
-    if (alike) print_line(lines[i].pattern, lines, count, i, true, mesh, out);
-    for (int j = i; j < count && !alike; j++)
-      if (same_pattern(&lines[j], &lines[i])) print_line(lines[j].name, lines, count, j, false, mesh, out);
-  }
-  free(lines);
+  fsdp_name_lines_print(l.lines, l.count, false, 60, out);
+  free(l.lines);
+  free(l.texts);
 }

@@ -40,10 +40,9 @@ typedef struct fsdp_spec {
 
 // Of a whole model.
 typedef struct fsdp_specs {
-  fsdp_spec input;    // (batch, sequence) of tokens and targets
-  fsdp_spec *params;  // by parameter of the graph
-  fsdp_spec *modules; // of their outputs, the first of several, by module; dims 0: it has none (a ModuleList)
-  fsdp_spec (*others)[FSDP_MODULE_MAX_OUTPUTS - 1]; // of further outputs, by module
+  fsdp_spec input;                               // (batch, sequence) of tokens and targets
+  fsdp_spec *params;                             // by parameter of the graph
+  fsdp_spec (*outputs)[FSDP_MODULE_MAX_OUTPUTS]; // by module; dims 0: it has none there, as a ModuleList
 } fsdp_specs;
 
 // Without rules: weights on fsdp (and context and expert), the batch on data and fsdp (and expert), the
@@ -54,9 +53,6 @@ void fsdp_specs_destroy(fsdp_specs *specs); // NULL is allowed
 // Gives every output the default: a tensor with three dimensions lies as the input does in its first two;
 // others are whole.
 void fsdp_specs_outputs_as_input(fsdp_specs *specs, const fsdp_graph *graph);
-
-// Spec of one of a module's outputs.
-fsdp_spec *fsdp_specs_output(const fsdp_specs *specs, int module, int output);
 
 // The rule of a user for a module's output, NULL: none; that for the residual stream where a norm of a sum
 // takes it, which is the one for the layer whose output is added.

@@ -119,7 +119,7 @@ static void place_outputs(const preset *p, bool sequence_parallel) {
   int *maker = fsdp_alloc((size_t)p->graph->module_count * sizeof *maker);
   fsdp_specs_find_makers(p->graph, maker);
   for (int m = 0; m < p->graph->module_count; m++) {
-    fsdp_spec *spec = &p->specs->modules[m];
+    fsdp_spec *spec = p->specs->outputs[m];
     if (maker[m] < 0 || spec->dims != FSDP_OUTPUT_DIMS) continue;
     int made = main_output(p->graph, &p->graph->forward[maker[m]]);
     bool is_cut = made < 0 || p->cut[made]; // the head's output are logits, which it makes none of

@@ -19,8 +19,7 @@
 #define SEARCH_MARGIN 0.03
 
 struct fsdp_planner {
-  fsdp_settings settings;
-  fsdp_model_config model;
+  fsdp_settings settings; // with the model and the sharding
   bool has_model;
   fsdp_device_profile *profile;
   fsdp_sharding *sharding;
@@ -74,7 +73,7 @@ static fsdp_status set_model(fsdp_planner *planner, const char *text) {
     json_decref(root);
   }
   if (status) return status;
-  planner->model = model;
+  planner->settings.plan.model = model;
   planner->has_model = true;
   return FSDP_OK;
 }
@@ -102,7 +101,7 @@ static fsdp_status set_sharding(fsdp_planner *planner, const char *text) {
     status = fsdp_sharding_read_rules(sharding, &source, fsdp_yaml_visit, &planner->error);
   }
   fsdp_sharding_destroy(status ? sharding : planner->sharding);
-  if (!status) planner->sharding = sharding;
+  if (!status) planner->settings.plan.sharding = planner->sharding = sharding;
   return status;
 }
 
@@ -151,13 +150,11 @@ static fsdp_status read_saving(fsdp_planner *planner, fsdp_saving *saving) {
 
 static void set_wrap(const fsdp_planner *planner, fsdp_plan_config *config) {
   const fsdp_settings *s = &planner->settings;
-  config->wrap = (fsdp_wrap_policy){.kind = FSDP_WRAP_SIZE, .numel = s->numel_to_wrap};
   bool known = fsdp_value_wrap(s->wrap, &config->wrap);
   FSDP_CHECK(known, "wrap %s", s->wrap);
   const bool by_blocks = planner->sharding && planner->sharding->preset == FSDP_SHARDING_FSDPV2;
   if (by_blocks && !s->fixed[FSDP_SEARCH_WRAP])
-    config->wrap =
-        (fsdp_wrap_policy){.kind = FSDP_WRAP_MODULE, .classes = planner->model.family->block_class};
+    config->wrap = (fsdp_wrap_policy){.kind = FSDP_WRAP_MODULE, .classes = config->model.family->block_class};
 }
 
 // Where no limit is given, the profile's machine is the limit.
@@ -181,40 +178,21 @@ static fsdp_status configure(fsdp_planner *planner, fsdp_plan_config *config) {
   fsdp_status status = choose_backend(planner);
   if (status) return status;
   const bool gpu = planner->backend.device == FSDP_OP_CUDA;
-  *config = (fsdp_plan_config){
-      .model = planner->model,
-      .batch = s->batch,
-      .seq = s->seq,
-      .micro_batches = (int)s->grad_accum,
-      .strategy = (fsdp_strategy)s->strategy,
-      .sequence_parallel = s->sequence_parallel,
-      .expert_capacity = s->expert_capacity,
-      .expert_blocks = (int)s->expert_blocks,
-      .sharding = planner->sharding,
-      .cpu_offload = s->cpu_offload,
-      .prefetch = (int)s->prefetch,
-      .accumulate = s->accumulate >= 0          ? (fsdp_accumulate)s->accumulate
-                    : s->strategy == FSDP_ZERO1 ? FSDP_ACCUMULATE_LOCAL
-                                                : FSDP_ACCUMULATE_REDUCE,
-      .param_dtype = s->param_dtype >= 0 ? (fsdp_dtype)s->param_dtype
-                     : gpu               ? FSDP_BF16
-                                         : FSDP_F32,
-      .reduce_dtype = (fsdp_dtype)s->reduce_dtype,
-      .master_dtype = (fsdp_dtype)s->master_dtype,
-      .moment_dtype = (fsdp_dtype)s->moment_dtype,
-      .grad_clip = (float)s->grad_clip,
-      .hyper = {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8F, .weight_decay = 0.01F},
-      .exchange = !gpu,
-      .copies_gathers = gpu,
-      .limits = {.bytes = {s->memory_limit, s->host_memory_limit}, .room_bytes = s->memory_limit},
-      .backend = &planner->backend,
-  };
+  *config = s->plan;
+  config->backend = &planner->backend;
+  config->grad_clip = (float)s->grad_clip;
+  config->exchange = !gpu;
+  config->copies_gathers = gpu;
+  config->limits.room_bytes = config->limits.bytes[FSDP_SPACE_DEVICE];
+  if (s->plan.param_dtype == FSDP_DTYPE_COUNT) config->param_dtype = gpu ? FSDP_BF16 : FSDP_F32;
+  if (s->plan.strategy == FSDP_ZERO1 && !s->fixed[FSDP_SEARCH_ACCUMULATE])
+    config->accumulate = FSDP_ACCUMULATE_LOCAL;
   if (planner->profile) config->gpu = fsdp_device_profile_gpu(planner->profile);
   if (planner->profile) limit_by_profile(planner, &config->limits);
   if (s->memory_margin >= 0)
     config->limits.room_bytes = fsdp_search_without_margin(config->limits.room_bytes, s->memory_margin);
   set_wrap(planner, config);
-  if (planner->sharding) planner->sharding->sequence_parallel = s->sequence_parallel;
+  if (planner->sharding) planner->sharding->sequence_parallel = s->plan.sequence_parallel;
   status = read_saving(planner, &config->saving);
   return status ? status : fsdp_settings_mesh(s, &config->mesh, &planner->error);
 }
@@ -318,7 +296,7 @@ static fsdp_status make_search(fsdp_planner *planner, fsdp_search_config *search
   int parts = 1;
   status = fsdp_plan_count_batch_parts(&search->base, &parts, &planner->error);
   if (status && (!s->global_batch || s->mesh)) return status;
-  search->global_batch = s->global_batch ? s->global_batch : s->batch * s->grad_accum * parts;
+  search->global_batch = s->global_batch ? s->global_batch : s->plan.batch * s->plan.micro_batches * parts;
   memcpy(search->fixed, s->fixed, sizeof search->fixed);
   if (planner->sharding) search->fixed[FSDP_SEARCH_STRATEGY] = true; // rules say what is sharded
   memcpy(search->limit_bytes, search->base.limits.bytes, sizeof search->limit_bytes);

@@ -8,7 +8,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum setting_kind { WHOLE, SIZE, REAL, SHARE, FLAG, WORD, TEXT } setting_kind;
+typedef enum setting_kind {
+  WHOLE, // int64_t
+  INT,
+  SIZE, // int64_t
+  REAL,
+  SHARE,
+  FLAG,
+  WORD, // an enum, or an int
+  TEXT
+} setting_kind;
 
 typedef struct setting {
   const char *name;
@@ -20,9 +29,10 @@ typedef struct setting {
   int fixes; // the fsdp_search_field that it fixes, -1: none
 } setting;
 
-#define AT(field) .offset = offsetof(fsdp_settings, field)
-#define WHOLE_OF(field, from, to)                                                                            \
-  .kind = WHOLE, AT(field), .low = (from), .high = (to), .form = "a whole number"
+#define AT(field)                        .offset = offsetof(fsdp_settings, field)
+#define RANGE(from, to)                  .low = (from), .high = (to), .form = "a whole number"
+#define WHOLE_OF(field, from, to)        .kind = WHOLE, AT(field), RANGE(from, to)
+#define INT_OF(field, from, to)          .kind = INT, AT(field), RANGE(from, to)
 #define SIZE_OF(field)                   .kind = SIZE, AT(field), .form = "a size such as 80GB"
 #define FLAG_OF(field)                   .kind = FLAG, AT(field), .form = "on or off"
 #define WORD_OF(field, choices, allowed) .kind = WORD, AT(field), .words = (choices), .form = (allowed)
@@ -39,32 +49,32 @@ static const setting table[] = {
     {"tensor-parallel", WHOLE_OF(tensor_parallel, 1, RANKS_MAX), .fixes = -1},
     {"context-parallel", WHOLE_OF(context_parallel, 1, RANKS_MAX), .fixes = -1},
     {"expert-parallel", WHOLE_OF(expert_parallel, 1, RANKS_MAX), .fixes = -1},
-    {"sequence-parallel", FLAG_OF(sequence_parallel), .fixes = FSDP_SEARCH_SEQUENCE_PARALLEL},
-    {"batch-size", WHOLE_OF(batch, 1, 1000000), .fixes = FSDP_SEARCH_BATCH},
-    {"seq-length", WHOLE_OF(seq, 1, 1 << 24), .fixes = -1},
-    {"grad-accum", WHOLE_OF(grad_accum, 1, 1000000), .fixes = FSDP_SEARCH_MICRO_BATCHES},
+    {"sequence-parallel", FLAG_OF(plan.sequence_parallel), .fixes = FSDP_SEARCH_SEQUENCE_PARALLEL},
+    {"batch-size", WHOLE_OF(plan.batch, 1, 1000000), .fixes = FSDP_SEARCH_BATCH},
+    {"seq-length", WHOLE_OF(plan.seq, 1, 1 << 24), .fixes = -1},
+    {"grad-accum", INT_OF(plan.micro_batches, 1, 1000000), .fixes = FSDP_SEARCH_MICRO_BATCHES},
     {"global-batch", WHOLE_OF(global_batch, 1, INT32_MAX), .fixes = -1},
-    {"strategy", WORD_OF(strategy, fsdp_strategy_words, "one of full, grad_op, zero1, no and hybrid"),
+    {"strategy", WORD_OF(plan.strategy, fsdp_strategy_words, "one of full, grad_op, zero1, no and hybrid"),
      .fixes = FSDP_SEARCH_STRATEGY},
     {"wrap", TEXT_OF(wrap, "one of size, block, none and module:NAME,..."), .fixes = FSDP_SEARCH_WRAP},
-    {"numel-to-wrap", WHOLE_OF(numel_to_wrap, 1, INT64_MAX), .fixes = FSDP_SEARCH_WRAP},
-    {"prefetch", WHOLE_OF(prefetch, 0, 1000), .fixes = FSDP_SEARCH_PREFETCH},
-    {"accumulate", WORD_OF(accumulate, fsdp_accumulate_words, "reduce or local"),
+    {"numel-to-wrap", WHOLE_OF(plan.wrap.numel, 1, INT64_MAX), .fixes = FSDP_SEARCH_WRAP},
+    {"prefetch", INT_OF(plan.prefetch, 0, 1000), .fixes = FSDP_SEARCH_PREFETCH},
+    {"accumulate", WORD_OF(plan.accumulate, fsdp_accumulate_words, "reduce or local"),
      .fixes = FSDP_SEARCH_ACCUMULATE},
     {"recompute", TEXT_OF(recompute, "none, block, block:K or ops"), .fixes = FSDP_SEARCH_RECOMPUTE},
     {"offload-activations", TEXT_OF(offload_activations, "none, block_inputs or ops"),
      .fixes = FSDP_SEARCH_OFFLOAD_ACTIVATIONS},
-    {"cpu-offload", FLAG_OF(cpu_offload), .fixes = FSDP_SEARCH_CPU_OFFLOAD},
-    {"param-dtype", WORD_OF(param_dtype, fsdp_dtype_words, "bf16 or fp32"), .fixes = -1},
-    {"reduce-dtype", WORD_OF(reduce_dtype, fsdp_dtype_words, "bf16 or fp32"), .fixes = -1},
-    {"master-dtype", WORD_OF(master_dtype, fsdp_dtype_words, "bf16 or fp32"), .fixes = -1},
-    {"moment-dtype", WORD_OF(moment_dtype, fsdp_dtype_words, "bf16 or fp32"), .fixes = -1},
-    {"expert-blocks", WHOLE_OF(expert_blocks, 1, 1 << 16), .fixes = FSDP_SEARCH_EXPERT_BLOCKS},
-    {"expert-capacity", .kind = REAL, AT(expert_capacity), .form = "a number from 0 on", .fixes = -1},
+    {"cpu-offload", FLAG_OF(plan.cpu_offload), .fixes = FSDP_SEARCH_CPU_OFFLOAD},
+    {"param-dtype", WORD_OF(plan.param_dtype, fsdp_dtype_words, "bf16 or fp32"), .fixes = -1},
+    {"reduce-dtype", WORD_OF(plan.reduce_dtype, fsdp_dtype_words, "bf16 or fp32"), .fixes = -1},
+    {"master-dtype", WORD_OF(plan.master_dtype, fsdp_dtype_words, "bf16 or fp32"), .fixes = -1},
+    {"moment-dtype", WORD_OF(plan.moment_dtype, fsdp_dtype_words, "bf16 or fp32"), .fixes = -1},
+    {"expert-blocks", INT_OF(plan.expert_blocks, 1, 1 << 16), .fixes = FSDP_SEARCH_EXPERT_BLOCKS},
+    {"expert-capacity", .kind = REAL, AT(plan.expert_capacity), .form = "a number from 0 on", .fixes = -1},
     {"grad-clip", .kind = REAL, AT(grad_clip), .form = "a number from 0 on", .fixes = -1},
     {"backend", WORD_OF(backend, backends, "cpu, cuda or auto"), .fixes = -1},
-    {"memory-limit", SIZE_OF(memory_limit), .fixes = -1},
-    {"host-memory-limit", SIZE_OF(host_memory_limit), .fixes = -1},
+    {"memory-limit", SIZE_OF(plan.limits.bytes[FSDP_SPACE_DEVICE]), .fixes = -1},
+    {"host-memory-limit", SIZE_OF(plan.limits.bytes[FSDP_SPACE_HOST]), .fixes = -1},
     {"memory-margin", .kind = SHARE, AT(memory_margin), .form = "a share below 1, as in 3%", .fixes = -1},
 };
 enum { COUNT = sizeof table / sizeof *table };
@@ -76,29 +86,27 @@ static char *copy_of(const char *text) {
 }
 
 fsdp_settings fsdp_settings_create(void) {
-  return (fsdp_settings){.ranks = 1,
-                         .tensor_parallel = 1,
-                         .context_parallel = 1,
-                         .expert_parallel = 1,
-                         .expert_blocks = 1,
-                         .sequence_parallel = true,
-                         .batch = 1,
-                         .seq = 1024,
-                         .grad_accum = 1,
-                         .strategy = FSDP_FULL,
-                         .numel_to_wrap = 100000000,
-                         .prefetch = 1,
-                         .accumulate = -1,
-                         .param_dtype = -1,
-                         .reduce_dtype = FSDP_F32,
-                         .master_dtype = FSDP_F32,
-                         .moment_dtype = FSDP_F32,
-                         .backend = -1,
-                         .grad_clip = 1,
-                         .memory_margin = -1,
-                         .wrap = copy_of("size"),
-                         .recompute = copy_of("none"),
-                         .offload_activations = copy_of("none")};
+  return (fsdp_settings){
+      .plan = {.batch = 1,
+               .seq = 1024,
+               .micro_batches = 1,
+               .strategy = FSDP_FULL,
+               .sequence_parallel = true,
+               .expert_blocks = 1,
+               .wrap.numel = 100000000,
+               .prefetch = 1,
+               .param_dtype = FSDP_DTYPE_COUNT,
+               .hyper = {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8F, .weight_decay = 0.01F}},
+      .ranks = 1,
+      .tensor_parallel = 1,
+      .context_parallel = 1,
+      .expert_parallel = 1,
+      .backend = -1,
+      .grad_clip = 1,
+      .memory_margin = -1,
+      .wrap = copy_of("size"),
+      .recompute = copy_of("none"),
+      .offload_activations = copy_of("none")};
 }
 
 void fsdp_settings_release(fsdp_settings *settings) {
@@ -117,41 +125,38 @@ static bool is_text(const setting *row, const char *text) {
 
 static bool read_value(const setting *row, const char *text, fsdp_settings *settings) {
   void *field = (char *)settings + row->offset;
-  int64_t whole = 0;
-  double real = 0;
-  bool flag = false;
-  int word = 0;
+  int64_t whole;
+  double real;
   switch (row->kind) {
   case WHOLE:
+  case INT:
+    if (!fsdp_value_int(text, &whole) || whole < row->low || whole > row->high) return false;
+    if (row->kind == INT)
+      *(int *)field = (int)whole;
+    else
+      *(int64_t *)field = whole;
+    return true;
   case SIZE:
-    if (row->kind == WHOLE && (!fsdp_value_int(text, &whole) || whole < row->low || whole > row->high))
-      return false;
-    if (row->kind == SIZE && (!fsdp_value_size(text, &whole) || whole < 1)) return false;
-    break;
+    if (!fsdp_value_size(text, &whole) || whole < 1) return false;
+    *(int64_t *)field = whole;
+    return true;
   case REAL:
   case SHARE:
     if (!(row->kind == REAL ? fsdp_value_real : fsdp_value_share)(text, &real) || real < 0) return false;
     if (row->kind == SHARE && real >= 1) return false;
-    memcpy(field, &real, sizeof real);
+    *(double *)field = real;
     return true;
   case FLAG:
-    if (!fsdp_value_flag(text, &flag)) return false;
-    whole = flag;
-    break;
+    return fsdp_value_flag(text, field);
   case WORD:
-    if (!fsdp_value_choice(text, row->words, &word)) return false;
-    whole = word;
-    break;
+    return fsdp_value_choice(text, row->words, field);
   case TEXT:
     if (!is_text(row, text)) return false;
-    char *copy = copy_of(text), *old;
-    memcpy(&old, field, sizeof old);
-    memcpy(field, &copy, sizeof copy);
-    free(old);
+    free(*(char **)field);
+    *(char **)field = copy_of(text);
     return true;
   }
-  memcpy(field, &whole, sizeof whole);
-  return true;
+  return false;
 }
 
 fsdp_status fsdp_settings_set(fsdp_settings *settings, const char *name, const char *text,
@@ -191,8 +196,8 @@ fsdp_status fsdp_settings_mesh(const fsdp_settings *settings, fsdp_mesh *mesh, f
   if (settings->mesh) {
     fsdp_value_mesh(settings->mesh, mesh);
   } else {
-    if (settings->strategy == FSDP_NO) shards = 1;
-    if (settings->strategy == FSDP_HYBRID) shards = node > replica ? node / replica : 1;
+    if (settings->plan.strategy == FSDP_NO) shards = 1;
+    if (settings->plan.strategy == FSDP_HYBRID) shards = node > replica ? node / replica : 1;
     possible = left > 0 && left % shards == 0 && fsdp_mesh_add(mesh, FSDP_AXIS_DATA, (int)(left / shards)) &&
                fsdp_mesh_add(mesh, FSDP_AXIS_FSDP, (int)shards);
   }

@@ -7,15 +7,11 @@
 #include "runtime/plan/search/search_config.h"
 
 typedef struct fsdp_settings {
-  int64_t ranks, ranks_per_node; // 0: at most 8
-  int64_t tensor_parallel, context_parallel, expert_parallel, expert_blocks, sequence_parallel;
-  double expert_capacity;
-  int64_t batch, seq, grad_accum, global_batch; // global_batch 0: as batch and grad_accum say
-  int64_t strategy, numel_to_wrap, prefetch, cpu_offload;
-  int64_t accumulate, param_dtype;                     // -1: the strategy's, the device's
-  int64_t reduce_dtype, master_dtype, moment_dtype;    // fsdp_dtype
-  int64_t backend;                                     // fsdp_op_device, -1: the profile's, or a CPU
-  int64_t memory_limit, host_memory_limit;             // bytes, 0: none
+  fsdp_plan_config plan;         // as far as settings say; param_dtype FSDP_DTYPE_COUNT: the device's
+  int64_t ranks, ranks_per_node; // ranks_per_node 0: at most 8
+  int64_t tensor_parallel, context_parallel, expert_parallel;
+  int64_t global_batch;                                // 0: as batch and micro-batches say
+  int backend;                                         // fsdp_op_device, -1: the profile's, or a CPU
   double grad_clip, memory_margin;                     // memory_margin -1: a search leaves 3% free
   char *mesh, *wrap, *recompute, *offload_activations; // owned; mesh NULL: from ranks and strategy
   bool fixed[FSDP_SEARCH_FIELD_COUNT];                 // set, so that a search keeps it

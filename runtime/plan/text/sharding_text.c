@@ -8,27 +8,23 @@
 
 typedef struct reader {
   fsdp_sharding *sharding;
-  const char *place; // of the file, or of the option
-  fsdp_status bad;
-  bool has_lines;        // messages name them
-  fsdp_shard_rule *rule; // a document that is one spec is read into it; NULL: it is a file of rules
-  yaml_document_t *document;
-  fsdp_error *error;
+  fsdp_shard_rule *rule; // a document that is one spec is read into it; NULL: a file of rules, with lines
+  fsdp_yaml_reader yaml; // its path is the file's, or the option's
 } reader;
 
 // ---- Specs
 
 static void print_place(const reader *r, const yaml_node_t *node, char *out, size_t bytes) {
-  if (r->has_lines)
-    snprintf(out, bytes, "%.140s:%d", r->place, fsdp_yaml_line(node));
+  if (r->rule)
+    snprintf(out, bytes, "%.150s", r->yaml.path);
   else
-    snprintf(out, bytes, "%.150s", r->place);
+    snprintf(out, bytes, "%.140s:%d", r->yaml.path, fsdp_yaml_line(node));
 }
 
 static fsdp_status fail_at(const reader *r, const yaml_node_t *node, const char *what) {
   char place[160];
   print_place(r, node, place, sizeof place);
-  return fsdp_fail(r->error, r->bad,
+  return fsdp_fail(r->yaml.error, r->yaml.bad,
                    "%s: %s; a spec is a list with an entry for each dimension: null, an axis, or a list of "
                    "axes, as in [[data, fsdp], null]",
                    place, what);
@@ -49,7 +45,7 @@ static fsdp_status read_dim(const reader *r, const yaml_node_t *node, fsdp_rule_
   if (fsdp_yaml_is_scalar(node)) return fsdp_yaml_is_null(node) ? FSDP_OK : read_axis(r, node, dim);
   if (node->type != YAML_SEQUENCE_NODE) return fail_at(r, node, "an entry is neither an axis nor a list");
   const yaml_node_t *item;
-  for (int i = 0; !status && (item = fsdp_yaml_item(r->document, node, i)); i++)
+  for (int i = 0; !status && (item = fsdp_yaml_item(r->yaml.document, node, i)); i++)
     status = read_axis(r, item, dim);
   return status;
 }
@@ -59,7 +55,7 @@ static fsdp_status read_spec(const reader *r, const yaml_node_t *node, fsdp_shar
   fsdp_rule_dim beyond; // of dimensions that no tensor has
   const yaml_node_t *item;
   fsdp_status status = FSDP_OK;
-  for (rule->dims = 0; !status && (item = fsdp_yaml_item(r->document, node, rule->dims)); rule->dims++) {
+  for (rule->dims = 0; !status && (item = fsdp_yaml_item(r->yaml.document, node, rule->dims)); rule->dims++) {
     fsdp_rule_dim *dim = rule->dims < FSDP_MAX_DIMS ? &rule->dim[rule->dims] : &beyond;
     *dim = (fsdp_rule_dim){0};
     status = read_dim(r, item, dim);
@@ -99,20 +95,17 @@ static fsdp_status read_pair(void *context, const yaml_node_t *key, const yaml_n
 static fsdp_status read_document(void *context, yaml_document_t *document, fsdp_error *error) {
   reader *r = context;
   const yaml_node_t *root = yaml_document_get_root_node(document);
-  r->document = document;
-  r->error = error;
+  r->yaml.document = document;
+  r->yaml.error = error;
   if (r->rule) return read_spec(r, root, r->rule);
-  const fsdp_yaml_reader yaml = {.path = r->place,
-                                 .form = "write one `name: [axes]` per line",
-                                 .bad = r->bad,
-                                 .document = document,
-                                 .error = error};
-  return fsdp_yaml_each_pair(&yaml, root, "not a list of rules", read_pair, r);
+  return fsdp_yaml_each_pair(&r->yaml, root, "not a list of rules", read_pair, r);
 }
 
 fsdp_status fsdp_sharding_read_rules(fsdp_sharding *sharding, const fsdp_yaml_source *source,
                                      fsdp_yaml_visit_function *visit, fsdp_error *error) {
-  reader r = {.sharding = sharding, .place = source->path, .bad = source->bad, .has_lines = true};
+  const fsdp_yaml_reader yaml = {
+      .path = source->path, .form = "write one `name: [axes]` per line", .bad = source->bad};
+  reader r = {.sharding = sharding, .yaml = yaml};
   return visit(source, read_document, &r, error);
 }
 
@@ -140,7 +133,7 @@ fsdp_status fsdp_sharding_read_assignment(fsdp_sharding *s, const char *text, co
   fsdp_shard_rule rule = {.output = -1};
   read_name(text, (size_t)(equals - text), &rule);
   snprintf(rule.place, sizeof rule.place, "--shard (%.140s)", place);
-  reader r = {.sharding = s, .place = rule.place, .bad = FSDP_ERR_OPTION, .rule = &rule};
+  reader r = {.sharding = s, .rule = &rule, .yaml = {.path = rule.place, .bad = FSDP_ERR_OPTION}};
   const fsdp_yaml_source source = {.path = rule.place,
                                    .text = equals + 1,
                                    .text_bytes = strlen(equals + 1),

@@ -34,6 +34,12 @@ bool fsdp_value_real(const char *text, double *value);
 // The same, or a percentage: "3%" is 0.03.
 bool fsdp_value_share(const char *text, double *value);
 
+// A finite number in a unit of 10^exponent: 794.5 of 1e12 is exactly the double nearest to 794.5e12.
+bool fsdp_value_decimal(const char *text, int exponent, double *value);
+// The shortest text that fsdp_value_decimal turns into `value` again, which is finite. Returns `out`.
+#define FSDP_DECIMAL_BYTES 48
+const char *fsdp_value_print_decimal(double value, int exponent, char out[FSDP_DECIMAL_BYTES]);
+
 // on, true, yes, 1 or off, false, no, 0.
 bool fsdp_value_flag(const char *text, bool *value);
 

@@ -2,7 +2,7 @@
 #include "launcher/profile/profile_file.h"
 #include "runtime/plan/price/price.h"
 #include "runtime/plan/price/shipped_profiles.h"
-#include "runtime/plan/text/decimal.h"
+#include "runtime/plan/text/value.h"
 #include "runtime/plan/text/yaml_document.h"
 #include "tests/support/io_files.h"
 #include "tests/support/unit_test.h"
@@ -52,29 +52,29 @@ TEST(decimals) {
   static const char *const bad[] = {"",   "e5",   "x",     "0x10",  "nan", "inf",
                                     "1e", "1e5x", "1e999", "1.2.3", "1 2", "1_0"};
   for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
-    assert_true(fsdp_decimal_read(good[i].text, good[i].exponent, &value));
+    assert_true(fsdp_value_decimal(good[i].text, good[i].exponent, &value));
     assert_true(value == good[i].value);
   }
-  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) assert_false(fsdp_decimal_read(bad[i], 0, &value));
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) assert_false(fsdp_value_decimal(bad[i], 0, &value));
 }
 
 TEST(decimals_printed) {
   char out[FSDP_DECIMAL_BYTES];
-  assert_string_equal(fsdp_decimal_print(794.5e12, 12, out), "794.5");
-  assert_string_equal(fsdp_decimal_print(1048576, 0, out), "1048576");
-  assert_string_equal(fsdp_decimal_print(92.8e-6, -6, out), "92.8");
-  assert_string_equal(fsdp_decimal_print(0.05e-6, -6, out), "0.05");
-  assert_string_equal(fsdp_decimal_print(2e12, 9, out), "2000");
-  assert_string_equal(fsdp_decimal_print(0, 9, out), "0");
-  assert_string_equal(fsdp_decimal_print(-0.25, 0, out), "-0.25");
-  assert_string_equal(fsdp_decimal_print(1e-30, 0, out), "1e-30");
+  assert_string_equal(fsdp_value_print_decimal(794.5e12, 12, out), "794.5");
+  assert_string_equal(fsdp_value_print_decimal(1048576, 0, out), "1048576");
+  assert_string_equal(fsdp_value_print_decimal(92.8e-6, -6, out), "92.8");
+  assert_string_equal(fsdp_value_print_decimal(0.05e-6, -6, out), "0.05");
+  assert_string_equal(fsdp_value_print_decimal(2e12, 9, out), "2000");
+  assert_string_equal(fsdp_value_print_decimal(0, 9, out), "0");
+  assert_string_equal(fsdp_value_print_decimal(-0.25, 0, out), "-0.25");
+  assert_string_equal(fsdp_value_print_decimal(1e-30, 0, out), "1e-30");
   uint64_t word = 88172645463325252u;
   static const int exponents[] = {-6, 0, 9, 12};
   for (int i = 0; i < 20000; i++) {
     word ^= word << 13, word ^= word >> 7, word ^= word << 17;
     double value = ldexp((double)(word >> 11), (int)(word % 140) - 110), again = 0;
     assert_true(
-        fsdp_decimal_read(fsdp_decimal_print(value, exponents[i % 4], out), exponents[i % 4], &again));
+        fsdp_value_decimal(fsdp_value_print_decimal(value, exponents[i % 4], out), exponents[i % 4], &again));
     if (again != value) fail_msg("%.17g became %s, %.17g", value, out, again);
   }
 }
@@ -323,8 +323,9 @@ TEST(shipped_profiles) {
     fsdp_device_profile_destroy(p);
     char copy[FSDP_PROFILE_NAME_BYTES];
     snprintf(copy, sizeof copy, "%s", name);
+    const char *text = fsdp_shipped_profile_text(i);
     const fsdp_yaml_source source = {
-        .path = name, .text = fsdp_shipped_profile_text(i), .what = "a profile", .bad = FSDP_ERR_INPUT};
+        .path = name, .text = text, .text_bytes = strlen(text), .what = "a profile", .bad = FSDP_ERR_INPUT};
     IO_OK(fsdp_yaml_visit(&source, check_sources, copy, &error), &error);
   }
   assert_true(fsdp_shipped_profile_find("h100-sxm") >= 0);

@@ -110,11 +110,11 @@ TEST(test_rules_hold_for_names) {
                        "lm_head: [[fsdp, data], null, tensor]", "model.layers.*: [[fsdp, data], null, null]",
                        "'': [[fsdp, data], null, null]", NULL});
   // Who asked, for messages and for whoever may place what nobody asked for.
-  assert_string_equal(f.specs->modules[0].place, "");
+  assert_string_equal(f.specs->outputs[0][0].place, "");
   int head = f.graph->module_count - 1; // the last in state-dict order
-  assert_string_equal(f.specs->modules[head].place, "rule 4");
-  assert_int_equal(f.specs->modules[head].source, FSDP_SPEC_GIVEN);
-  assert_int_equal(f.specs->modules[0].source, FSDP_SPEC_DEFAULT);
+  assert_string_equal(f.specs->outputs[head][0].place, "rule 4");
+  assert_int_equal(f.specs->outputs[head][0].source, FSDP_SPEC_GIVEN);
+  assert_int_equal(f.specs->outputs[0][0].source, FSDP_SPEC_DEFAULT);
   // Rank r has coordinates (r / 3, r % 3); the batch is cut over fsdp first.
   place_by_specs(f.graph, f.specs, &f.mesh);
   const fsdp_value *tokens = &f.graph->values[f.graph->inputs[FSDP_INPUT_TOKENS]];
@@ -171,7 +171,7 @@ TEST(test_default_as_rules) {
     assert_string_equal(f.specs->params[p].place, "--sharding fsdp");
   }
   for (int m = 0; m < f.graph->module_count; m++)
-    assert_memory_equal(&plain->modules[m], &f.specs->modules[m], sizeof *plain->modules);
+    assert_memory_equal(plain->outputs[m], f.specs->outputs[m], sizeof *plain->outputs);
   fsdp_specs_destroy(plain);
   destroy(&f);
 }
