@@ -51,12 +51,8 @@ static void cpu_notify(const fsdp_stream_context *context, void (*function)(void
   function(argument);
 }
 
-static void cpu_read(fsdp_device *device, void *destination, const void *source, int64_t bytes) {
-  (void)device;
-  memcpy(destination, source, (size_t)bytes);
-}
-
-static void cpu_write(fsdp_device *device, void *destination, const void *source, int64_t bytes) {
+// From an arena, or to one.
+static void cpu_move(fsdp_device *device, void *destination, const void *source, int64_t bytes) {
   (void)device;
   memcpy(destination, source, (size_t)bytes);
 }
@@ -144,8 +140,8 @@ const fsdp_device_table *fsdp_device_cpu(void) {
       .synchronize = cpu_synchronize,
       .copy = cpu_copy,
       .notify = cpu_notify,
-      .read = cpu_read,
-      .write = cpu_write,
+      .read = cpu_move,
+      .write = cpu_move,
       .clear = cpu_clear,
   };
   return &table;
