@@ -5,7 +5,6 @@
 #include "launcher/train/trainer.h"
 #include "runtime/base/check.h"
 #include "runtime/base/clock.h"
-#include "runtime/base/plural.h"
 #include "runtime/base/text.h"
 #include "runtime/data/mapped_file.h"
 

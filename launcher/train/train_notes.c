@@ -6,7 +6,6 @@
 #include "launcher/setup/sharding_file.h"
 #include "launcher/train/replicas.h"
 #include "launcher/train/trainer.h"
-#include "runtime/base/plural.h"
 #include "runtime/base/size.h"
 #include "runtime/base/text.h"
 

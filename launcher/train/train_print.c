@@ -5,7 +5,6 @@
 #include "launcher/report/strategies.h"
 #include "launcher/setup/document_work.h"
 #include "launcher/train/trainer.h"
-#include "runtime/base/plural.h"
 #include "runtime/base/text.h"
 
 #include <inttypes.h>

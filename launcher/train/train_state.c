@@ -2,7 +2,7 @@
 #include "launcher/report/memory_profile.h"
 #include "launcher/train/init_weights.h"
 #include "launcher/train/trainer.h"
-#include "runtime/base/plural.h"
+#include "runtime/base/text.h"
 #include "runtime/exec/state.h"
 
 #include <inttypes.h>

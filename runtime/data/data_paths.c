@@ -1,7 +1,6 @@
 #include "runtime/data/data_paths.h"
 
 #include "runtime/base/check.h"
-#include "runtime/base/plural.h"
 #include "runtime/base/text.h"
 #include "runtime/plan/text/value.h"
 

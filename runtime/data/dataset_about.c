@@ -1,5 +1,4 @@
 #include "runtime/base/check.h"
-#include "runtime/base/plural.h"
 #include "runtime/base/text.h"
 #include "runtime/data/dataset_internal.h"
 

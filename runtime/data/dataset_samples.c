@@ -2,9 +2,9 @@
 #include "runtime/base/check.h"
 #include "runtime/base/job.h"
 #include "runtime/base/paths.h"
-#include "runtime/base/plural.h"
 #include "runtime/base/progress.h"
 #include "runtime/base/size.h"
+#include "runtime/base/text.h"
 #include "runtime/data/dataset_internal.h"
 
 #include <inttypes.h>
