@@ -76,15 +76,15 @@ static void warn_of_trained_evaluation(const fsdp_trainer *t) {
 
 // What --eval-split holds out of a file that is given twice is trained on by its other samples.
 static void warn_of_repeated_files(const fsdp_trainer *t) {
-  const char *first;
+  const char *paths[2];
   if (t->options->eval_split <= 0) return;
-  int repeated = fsdp_data_paths_repeated(&t->data_paths, &first);
+  int repeated = fsdp_data_paths_repeated(&t->data_paths, paths);
   if (repeated == 0) return;
   fprintf(
       stderr,
       "fsdp_train: warning: --data has %.300s%s more than once: what --eval-split (%s) holds out is trained "
       "on too, so the evaluation says little; give each file once, or --eval-data FILE\n",
-      first, repeated > 1 ? " and other files" : "", fsdp_options_place(t->options, "eval-split"));
+      paths[1], repeated > 1 ? " and other files" : "", fsdp_options_place(t->options, "eval-split"));
 }
 
 // A .bin does not name its tokenizer, but the width of its tokens excludes some.
