@@ -2,7 +2,6 @@
 // u = sqrt(2/pi) * (x + 0.044715 x^3). As 1 + tanh(u) = 2 * sigmoid(2u), y = x * sigmoid(2u): nothing
 // overflows or cancels.
 #include "kernels/cpu/operand.h"
-#include "kernels/cpu/ops.h"
 #include "kernels/cpu/vector.h"
 
 enum { CHUNK = 1024 }; // elements at a time, so that a converted chunk stays in the first-level cache

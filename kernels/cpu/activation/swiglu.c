@@ -1,7 +1,6 @@
 // SwiGLU (Shazeer 2020): s = silu(gate) * up over rows of gate|up, I columns each; silu(x) = x * sigmoid(x).
 // Of experts, times the weight of the routed row.
 #include "kernels/cpu/operand.h"
-#include "kernels/cpu/ops.h"
 #include "kernels/cpu/vector.h"
 
 enum { CHUNK = 1024 }; // columns at a time, so that a converted chunk stays in the first-level cache

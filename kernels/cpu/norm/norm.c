@@ -4,7 +4,6 @@
 // Sennrich 2019) as in Hugging Face's models: y = weight * (h * rstd), rstd = 1 / sqrt(mean(h^2) + eps).
 // N rows of C channels. `centres`: LayerNorm; a constant to the compiler, which makes a loop of each.
 #include "kernels/cpu/operand.h"
-#include "kernels/cpu/ops.h"
 #include "kernels/cpu/vector.h"
 
 #include <math.h>
