@@ -1,7 +1,7 @@
 // weights: a folder's tensors against the model's parameters, and random damage to a header.
 #include "models/model.h"
 #include "runtime/base/random.h"
-#include "runtime/checkpoint/config_json.h"
+#include "runtime/checkpoint/json_file.h"
 #include "runtime/checkpoint/weights.h"
 #include "tests/support/io_files.h"
 #include "tests/support/unit_test.h"
