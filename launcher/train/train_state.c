@@ -30,8 +30,7 @@ fsdp_status fsdp_train_start_state(fsdp_trainer *t, fsdp_error *error) {
   }
   if (fsdp_world_share_error(t->world, error) != FSDP_OK) return error->status;
   fsdp_executor_run_exchange(executor);
-  if (t->weights)
-    t->weights_bytes = fsdp_world_sum(t->world, fsdp_safetensors_bytes_read(fsdp_weights_files(t->weights)));
+  if (t->weights) t->weights_bytes = fsdp_world_sum(t->world, fsdp_weights_files(t->weights)->bytes_read);
   return FSDP_OK;
 }
 

@@ -154,7 +154,7 @@ static bool is_left_out(const fsdp_graph *graph, const char *name) {
 }
 
 static fsdp_status match_all(fsdp_weights *w, const char *path, const fsdp_graph *graph, fsdp_error *error) {
-  int count = fsdp_safetensors_count(w->model);
+  int count = w->model->count;
   bool *wanted = fsdp_alloc_zeroed((size_t)count, sizeof *wanted);
   fsdp_status status = FSDP_OK;
   for (int i = 0; i < graph->param_count && !status; i++)

@@ -491,10 +491,6 @@ double fsdp_dataset_sample_pairs(const fsdp_dataset *dataset, int64_t sample) {
   return raw_pairs(dataset, raw_of(dataset, sample));
 }
 
-const fsdp_dataset_rows *fsdp_dataset_how(const fsdp_dataset *dataset) {
-  return &dataset->how;
-}
-
 void fsdp_dataset_fill(const fsdp_dataset *dataset, int64_t sample, int32_t *tokens, int32_t *targets) {
   const fsdp_dataset_part whole = {.sample = sample, .count = dataset->seq};
   fsdp_dataset_fill_part(dataset, &whole, tokens, targets);

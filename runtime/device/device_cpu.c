@@ -2,7 +2,6 @@
 // arena, so that copies, overlap and missing waits are as real as on an accelerator. The only file of this
 // folder that asks the system for arena memory.
 #include "runtime/base/check.h"
-#include "runtime/base/size.h"
 #include "runtime/device/worker.h"
 
 #include <errno.h>

@@ -149,10 +149,10 @@ TEST_IN_FOLDER(a_data_set_of_many_files) {
   fsdp_dataset_config config = {.seq = SEQ, .vocab_size = 50257, .verify = true};
   fsdp_dataset *dataset = io_dataset("train_*.bin", config);
   assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
-  assert_int_equal(fsdp_dataset_token_count(dataset), FILES * EACH);
-  assert_int_equal(fsdp_dataset_sample_count(dataset), (FILES * EACH - 1) / SEQ);
-  assert_non_null(strstr(fsdp_dataset_description(dataset), "train_*.bin, 1,100 files, taken for"));
-  for (int64_t i = 0; i < fsdp_dataset_sample_count(dataset); i++) {
+  assert_int_equal(dataset->token_count, FILES * EACH);
+  assert_int_equal(dataset->sample_count, (FILES * EACH - 1) / SEQ);
+  assert_non_null(strstr(dataset->description, "train_*.bin, 1,100 files, taken for"));
+  for (int64_t i = 0; i < dataset->sample_count; i++) {
     int32_t tokens[SEQ], targets[SEQ];
     fsdp_dataset_fill(dataset, i, tokens, targets);
     for (int64_t k = 0; k < SEQ; k++) {

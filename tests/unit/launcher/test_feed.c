@@ -18,15 +18,14 @@ static fsdp_feed *create_feed(fsdp_dataset **dataset, float norm_limit) {
   fsdp_dataset_config data = {.seq = 16, .global_batch = 2, .vocab_size = 256};
   if (fsdp_dataset_open(&data, dataset, &error) != FSDP_OK) fail_msg("%s", error.message);
   fsdp_feed *feed = fsdp_alloc_zeroed(1, sizeof *feed);
-  fsdp_feed_config config = {
-      .dataset = *dataset,
-      .sampler = {.sample_count = fsdp_dataset_sample_count(*dataset), .global_batch = 2},
-      .ranks = 1,
-      .mesh = fsdp_mesh_of(1, 1),
-      .micro_batches = 1,
-      .hyper = {.beta1 = beta1, .beta2 = beta2},
-      .norm_limit = norm_limit,
-      .rate = {.schedule = FSDP_LR_LINEAR, .lr = 1, .total_steps = 100}};
+  fsdp_feed_config config = {.dataset = *dataset,
+                             .sampler = {.sample_count = (*dataset)->sample_count, .global_batch = 2},
+                             .ranks = 1,
+                             .mesh = fsdp_mesh_of(1, 1),
+                             .micro_batches = 1,
+                             .hyper = {.beta1 = beta1, .beta2 = beta2},
+                             .norm_limit = norm_limit,
+                             .rate = {.schedule = FSDP_LR_LINEAR, .lr = 1, .total_steps = 100}};
   config.rows = fsdp_rows_of(&config.mesh, 2, 16, 0, 0);
   fsdp_feed_create(feed, &config);
   return feed;
@@ -114,7 +113,7 @@ static fsdp_mesh mesh_of_axes(void) {
 
 // The batch lies over fsdp and data, the sequence over context, its pieces over tensor.
 static void create_of_rank(fsdp_feed *feed, const fsdp_dataset *dataset, int rank) {
-  const int64_t ranks = 4, samples = fsdp_dataset_sample_count(dataset);
+  const int64_t ranks = 4, samples = dataset->sample_count;
   fsdp_feed_config config = {
       .dataset = dataset,
       .eval_dataset = dataset,
@@ -227,16 +226,15 @@ static void feed_ranks(const fsdp_dataset *dataset, int ranks, int batch, packed
   int count = 0;
   for (int rank = 0; rank < ranks; rank++) {
     fsdp_feed *feed = fsdp_alloc_zeroed(1, sizeof *feed);
-    fsdp_feed_config config = {.dataset = dataset,
-                               .sampler = {.seed = 3,
-                                           .sample_count = fsdp_dataset_sample_count(dataset),
-                                           .global_batch = STEP_SAMPLES},
-                               .ranks = ranks,
-                               .rank = rank,
-                               .mesh = fsdp_mesh_of(1, ranks),
-                               .world_rank = rank,
-                               .micro_batches = STEP_SAMPLES / (ranks * batch),
-                               .spreads = true};
+    fsdp_feed_config config = {
+        .dataset = dataset,
+        .sampler = {.seed = 3, .sample_count = dataset->sample_count, .global_batch = STEP_SAMPLES},
+        .ranks = ranks,
+        .rank = rank,
+        .mesh = fsdp_mesh_of(1, ranks),
+        .world_rank = rank,
+        .micro_batches = STEP_SAMPLES / (ranks * batch),
+        .spreads = true};
     config.rows = fsdp_rows_of(&config.mesh, batch, PACKED_SEQ, 0, 0);
     fsdp_feed_create(feed, &config);
     for (int m = 0; m < STEPS * config.micro_batches; m++) {
