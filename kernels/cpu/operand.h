@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/cpu/isa.h"
+#include "kernels/cpu/vector.h"
 #include "kernels/operand.h"
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
@@ -57,6 +58,18 @@ static inline float *result(const fsdp_view *view, int64_t first, float *buffer)
 static inline void store(const fsdp_view *view, int64_t first, int64_t count, const float *values) {
   if (view->dtype == FSDP_F32 && values == (const float *)view->data + first) return;
   FSDP_CPU(convert)(FSDP_F32, values, view->dtype, element(view, first), count);
+}
+
+// The same two in whole vectors: zeros stand behind the last element, and results may.
+static inline const float *load_vectors(const fsdp_view *view, int64_t first, int64_t count, float *buffer) {
+  if (count % FSDP_LANES == 0) return load(view, first, count, buffer);
+  load_into(view, first, count, buffer);
+  for (int64_t i = count; i % FSDP_LANES != 0; i++) buffer[i] = 0;
+  return buffer;
+}
+
+static inline float *result_vectors(const fsdp_view *view, int64_t first, int64_t count, float *buffer) {
+  return count % FSDP_LANES == 0 ? result(view, first, buffer) : buffer;
 }
 
 // Stores sums, or adds them to what is there (`updates`). `buffer` has room for as many.
