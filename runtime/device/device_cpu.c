@@ -131,7 +131,6 @@ static fsdp_status cpu_create(const fsdp_device_config *config, fsdp_device **de
 
 const fsdp_device_table *fsdp_device_cpu(void) {
   static const fsdp_device_table table = {
-      .name = "cpu",
       .create = cpu_create,
       .destroy = cpu_destroy,
       .launch = cpu_launch,

@@ -385,7 +385,6 @@ static fsdp_status cuda_create(const fsdp_device_config *config, fsdp_device **d
 
 const fsdp_device_table *fsdp_device_cuda(void) {
   static const fsdp_device_table table = {
-      .name = "cuda",
       .enqueues = true,
       .create = cuda_create,
       .destroy = cuda_destroy,
