@@ -1,4 +1,3 @@
-#include "kernels/cpu/gemm/gemm_builtin.h"
 #include "kernels/cpu/operand.h"
 
 extern const fsdp_cpu_isa FSDP_CPU(isa);
