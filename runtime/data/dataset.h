@@ -66,12 +66,6 @@ typedef struct fsdp_dataset_config {
 fsdp_status fsdp_dataset_open(const fsdp_dataset_config *config, fsdp_dataset **dataset, fsdp_error *error);
 void fsdp_dataset_close(fsdp_dataset *dataset); // NULL is allowed
 
-// Writes sample `sample` (or FSDP_DATASET_NO_SAMPLE): `seq` tokens and as many targets, in which
-// FSDP_TARGET_IGNORED (op.h) marks those that the loss must not count. A token that is not below the
-// vocabulary (it was not verified, or the file has changed) ends the job. May be called by several threads at
-// once.
-void fsdp_dataset_fill(const fsdp_dataset *dataset, int64_t sample, int32_t *tokens, int32_t *targets);
-
 // How many of the sample's targets the loss counts: at least one, or none of FSDP_DATASET_NO_SAMPLE.
 int64_t fsdp_dataset_target_count(const fsdp_dataset *dataset, int64_t sample);
 
@@ -82,7 +76,9 @@ typedef struct fsdp_dataset_part {
   int64_t first, count; // positions
 } fsdp_dataset_part;
 
-// The same of these positions alone: `count` tokens and as many targets.
+// Writes these positions: `count` tokens and as many targets, in which FSDP_TARGET_IGNORED (op.h) marks those
+// that the loss must not count. A token that is not below the vocabulary (it was not verified, or the file
+// has changed) ends the job. May be called by several threads at once.
 void fsdp_dataset_fill_part(const fsdp_dataset *dataset, const fsdp_dataset_part *part, int32_t *tokens,
                             int32_t *targets);
 int64_t fsdp_dataset_part_target_count(const fsdp_dataset *dataset, const fsdp_dataset_part *part);

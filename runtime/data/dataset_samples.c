@@ -491,11 +491,6 @@ double fsdp_dataset_sample_pairs(const fsdp_dataset *dataset, int64_t sample) {
   return raw_pairs(dataset, raw_of(dataset, sample));
 }
 
-void fsdp_dataset_fill(const fsdp_dataset *dataset, int64_t sample, int32_t *tokens, int32_t *targets) {
-  const fsdp_dataset_part whole = {.sample = sample, .count = dataset->seq};
-  fsdp_dataset_fill_part(dataset, &whole, tokens, targets);
-}
-
 int64_t fsdp_dataset_target_count(const fsdp_dataset *dataset, int64_t sample) {
   const fsdp_dataset_part whole = {.sample = sample, .count = dataset->seq};
   return fsdp_dataset_part_target_count(dataset, &whole);

@@ -174,7 +174,7 @@ TEST_IN_FOLDER(samples_stay_in_their_group) {
   assert_true(last.first_sample == 3 && last.sample_count == 2 && last.share == 0.75);
   for (int64_t i = 0; i < 5; i++) {
     int32_t tokens[SEQ], targets[SEQ];
-    fsdp_dataset_fill(dataset, i, tokens, targets);
+    io_fill(dataset, i, tokens, targets);
     for (int k = 0; k < SEQ; k++) assert_true(tokens[k] == (i < 3 ? 'a' : 'b') && targets[k] == tokens[k]);
   }
   const uint64_t print = fsdp_dataset_fingerprint(dataset);

@@ -46,7 +46,7 @@ TEST(samples_run_over_the_ends_of_files) {
   assert_int_equal(dataset->sample_count, (tokens_count - 1) / 4);
   for (int64_t sample = 0; sample < dataset->sample_count; sample++) {
     int32_t tokens[4], targets[4];
-    fsdp_dataset_fill(dataset, sample, tokens, targets);
+    io_fill(dataset, sample, tokens, targets);
     for (int64_t i = 0; i < 4; i++) {
       assert_int_equal(tokens[i], (unsigned char)all[sample * 4 + i]);
       assert_int_equal(targets[i], (unsigned char)all[sample * 4 + i + 1]);

@@ -154,7 +154,7 @@ TEST_IN_FOLDER(a_data_set_of_many_files) {
   assert_non_null(strstr(dataset->description, "train_*.bin, 1,100 files, taken for"));
   for (int64_t i = 0; i < dataset->sample_count; i++) {
     int32_t tokens[SEQ], targets[SEQ];
-    fsdp_dataset_fill(dataset, i, tokens, targets);
+    io_fill(dataset, i, tokens, targets);
     for (int64_t k = 0; k < SEQ; k++) {
       assert_int_equal(tokens[k], (i * SEQ + k) * 31 % 50257);
       assert_int_equal(targets[k], (i * SEQ + k + 1) * 31 % 50257);

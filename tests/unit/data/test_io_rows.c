@@ -28,11 +28,11 @@ TEST(starts_of_documents) {
   int32_t tokens[8], targets[8];
   fsdp_dataset *rows = open_json(text, (fsdp_dataset_config){.seq = 6, .packing = FSDP_PACKING_BEST_FIT});
   assert_int_equal(rows->sample_count, 2);
-  fsdp_dataset_fill(rows, 0, tokens, targets);
+  io_fill(rows, 0, tokens, targets);
   assert_memory_equal(tokens, ((const int32_t[]){'a', 'b', 'c', 'd', 'e', 'f'}), 24);
   assert_memory_equal(targets, ((const int32_t[]){'b', 'c', 'd', 0, 'f', 0}), 24);
   expect_starts(rows, 0, 8, (const int32_t[]){0, 0, 0, 0, 4, 4, 6, 7});
-  fsdp_dataset_fill(rows, 1, tokens, targets);
+  io_fill(rows, 1, tokens, targets);
   assert_memory_equal(tokens, ((const int32_t[]){'g', 0, 0, 0, 0, 0}), 24);
   expect_starts(rows, 1, 6, (const int32_t[]){0, 1, 2, 3, 4, 5});
   expect_starts(rows, FSDP_DATASET_NO_SAMPLE, 3, (const int32_t[]){0, 1, 2});
@@ -59,7 +59,7 @@ TEST(documents_of_a_separator) {
   fsdp_dataset_config config = {.seq = 9, .vocab_size = 10, .has_separator = true, .separator = 7};
   fsdp_dataset *text_rows = io_dataset(path, config);
   int32_t tokens[9], targets[9];
-  fsdp_dataset_fill(text_rows, 0, tokens, targets);
+  io_fill(text_rows, 0, tokens, targets);
   assert_memory_equal(targets, ((const int32_t[]){IGNORED, 2, 3, 7, IGNORED, 5, 7, IGNORED, 8}), 36);
   assert_int_equal(fsdp_dataset_target_count(text_rows, 0), 6);
   expect_starts(text_rows, 0, 9, (const int32_t[]){0, 1, 1, 1, 1, 5, 5, 5, 8});
@@ -68,7 +68,7 @@ TEST(documents_of_a_separator) {
   config.seq = 3;
   fsdp_dataset *rows = io_dataset(path, config);
   assert_int_equal(rows->sample_count, 2);
-  fsdp_dataset_fill(rows, 1, tokens, targets);
+  io_fill(rows, 1, tokens, targets);
   assert_memory_equal(tokens, ((const int32_t[]){4, 5, 6}), 12);
   fsdp_dataset_close(rows);
   // Without the separator nobody says where documents begin.

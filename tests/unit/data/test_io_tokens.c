@@ -76,7 +76,7 @@ TEST(prompts_are_not_learned) {
   for (int64_t sample = 0; sample < LENGTH(begins); sample++) {
     int32_t tokens[8], targets[8];
     int64_t counted = 0;
-    fsdp_dataset_fill(dataset, sample, tokens, targets);
+    io_fill(dataset, sample, tokens, targets);
     for (int64_t i = 0; i < 8; i++) {
       int64_t at = begins[sample] + i;
       assert_int_equal(tokens[i], alpaca_tokens[at]);
@@ -143,7 +143,7 @@ static void compare(const fsdp_dataset *dataset, int64_t sample, int64_t T, int6
   int32_t tokens[64], targets[64];
   memset(tokens, 0x55, sizeof tokens);
   memset(targets, 0x55, sizeof targets);
-  fsdp_dataset_fill(dataset, sample, tokens, targets);
+  io_fill(dataset, sample, tokens, targets);
   assert_memory_equal(tokens, wanted_tokens, (size_t)T * sizeof *tokens);
   assert_memory_equal(targets, wanted_targets, (size_t)T * sizeof *targets);
   assert_int_equal(fsdp_dataset_target_count(dataset, sample), counted);
@@ -296,7 +296,7 @@ TEST(bad_records_are_named_by_line) {
                  (fsdp_dataset_config){.seq = 4, .vocab_size = 256});
   int32_t tokens[4], targets[4], wanted_tokens[] = {'a', 'b', 0, 'c'},
                                  wanted_targets[] = {'b', 0, IGNORED, 0};
-  fsdp_dataset_fill(dataset, 0, tokens, targets);
+  io_fill(dataset, 0, tokens, targets);
   assert_memory_equal(tokens, wanted_tokens, sizeof tokens);
   assert_memory_equal(targets, wanted_targets, sizeof targets);
   fsdp_dataset_close(dataset);
@@ -469,7 +469,7 @@ TEST(a_file_is_verified_by_one_share) {
 
 static void fill_all(void *dataset) {
   int32_t tokens[50], targets[50];
-  for (int64_t i = 0; i < 3; i++) fsdp_dataset_fill(dataset, i, tokens, targets);
+  for (int64_t i = 0; i < 3; i++) io_fill(dataset, i, tokens, targets);
 }
 
 // A token past the vocabulary would read past the embedding, so filling such a sample aborts.

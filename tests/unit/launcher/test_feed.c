@@ -2,6 +2,7 @@
 // update, in which a skipped step does not count. The rows of tokens that it is fed on a mesh.
 #include "launcher/train/feed.h"
 #include "runtime/base/check.h"
+#include "tests/support/io_files.h"
 #include "tests/support/unit_test.h"
 
 #include <float.h>
@@ -138,7 +139,7 @@ static int64_t expect_rows(const fsdp_feed *feed, const fsdp_dataset *dataset, c
   int64_t counted = 0;
   for (int64_t i = 0; i < BATCH; i++) {
     int32_t whole_tokens[SEQ], whole_targets[SEQ];
-    fsdp_dataset_fill(dataset, samples[i], whole_tokens, whole_targets);
+    io_fill(dataset, samples[i], whole_tokens, whole_targets);
     for (int64_t index = 0; index < rows->local_seq; index++) {
       int64_t row = fsdp_rows_row(rows, i, index);
       int64_t position = fsdp_rows_position(rows, &feed->config.mesh, feed->config.world_rank, index);

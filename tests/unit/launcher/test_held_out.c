@@ -55,7 +55,7 @@ static void write_records(const char *name, records *r) {
 static int64_t mark(const fsdp_dataset *dataset, int64_t sample, bool seen[1000]) {
   int32_t tokens[SEQ], targets[SEQ];
   int64_t count = 0;
-  fsdp_dataset_fill(dataset, sample, tokens, targets);
+  io_fill(dataset, sample, tokens, targets);
   for (int i = 0; i < SEQ; i++)
     if (targets[i] != FSDP_TARGET_IGNORED) seen[targets[i]] = true, count++;
   return count;
