@@ -124,9 +124,8 @@ static void add(unequal *sum, const double *of_rank, int ranks) {
 static void measure(bench *b, int64_t row_count) {
   const fsdp_rows *rows = &b->setup.plan->rows;
   const int ranks = (int)rows->parts;
-  const fsdp_sampler sampler = {.seed = (uint64_t)b->options.seed,
-                                .sample_count = fsdp_dataset_sample_count(b->dataset),
-                                .global_batch = 1};
+  const fsdp_sampler sampler = {
+      .seed = (uint64_t)b->options.seed, .sample_count = b->dataset->sample_count, .global_batch = 1};
   unequal counted = {0}, forward = {0}, both = {0};
   double pairs[PARTS_MAX], seconds[PARTS_MAX], of_forward[PARTS_MAX];
   for (int64_t row = 0; row < row_count; row++) {
@@ -183,7 +182,7 @@ static fsdp_status run(bench *b, fsdp_error *error) {
   b->starts = fsdp_alloc((size_t)(rows->parts * rows->local_seq) * sizeof *b->starts);
   b->pool = fsdp_pool_create(1);
   for (int i = 0; i < DIRECTIONS; i++) make_operands(b, &b->ops[i]);
-  const int64_t samples = fsdp_dataset_sample_count(b->dataset);
+  const int64_t samples = b->dataset->sample_count;
   const int64_t wanted = b->options.max_steps ? b->options.max_steps : DEFAULT_ROWS;
   measure(b, wanted < samples ? wanted : samples);
   return FSDP_OK;

@@ -255,7 +255,7 @@ static void print_list(const list *l) {
 static void print_small_sum(void) {
   int64_t sent[SIZES] = {0}, bytes[SIZES] = {0};
   for (int s = 0; s < SIZES; s++) {
-    fsdp_comm_sum *sum = fsdp_comm_sum_create();
+    fsdp_comm_sum *sum = fsdp_alloc(sizeof *sum);
     for (int r = 0; r < sizes[s];
          r += r < 2 * FSDP_SMALL_SUM_BLOCK || r + FSDP_SMALL_SUM_BLOCK >= sizes[s] ? 1 : 64) {
       totals made = {0};
@@ -267,7 +267,7 @@ static void print_small_sum(void) {
       if (made.sent + made.received > sent[s]) sent[s] = made.sent + made.received;
       if (made.sent_bytes + made.received_bytes > bytes[s]) bytes[s] = made.sent_bytes + made.received_bytes;
     }
-    fsdp_comm_sum_destroy(sum);
+    free(sum);
   }
   printf("| a sum of one value by messages | messages of a rank |");
   for (int s = 0; s < SIZES; s++) printf(" %" PRId64 " |", sent[s]);

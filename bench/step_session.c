@@ -20,7 +20,7 @@ static fsdp_status open_data(step_session *s, const fsdp_world *world, int64_t s
   if (status != FSDP_OK) return status;
   fsdp_feed_config feed = {
       .dataset = s->dataset,
-      .sampler = {.sample_count = fsdp_dataset_sample_count(s->dataset), .global_batch = global_batch},
+      .sampler = {.sample_count = s->dataset->sample_count, .global_batch = global_batch},
       .ranks = ranks,
       .rank = rank,
       .rows = s->setup.plan->rows,

@@ -110,7 +110,7 @@ if [ $coverage -eq 1 ]; then
   done
   llvm-profdata merge -o $counted/all.profdata $counted/*.profraw
   llvm-cov report "${objects[@]:1}" -instr-profile=$counted/all.profdata \
-    runtime/checkpoint/{config_json,safetensors,safetensors_header,checkpoint_json}.c \
+    runtime/checkpoint/{json_file,safetensors,safetensors_header,checkpoint_json}.c \
     runtime/data/token_file.c runtime/data/json_text.c launcher/profile/profile_{file,reader,rows}.c \
     runtime/plan/text/yaml_document.c launcher/options/yaml_options.c \
     launcher/setup/{listed_file,strategies_file}.c

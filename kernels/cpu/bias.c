@@ -1,7 +1,6 @@
 // A linear layer's bias by itself: added to y, and its gradient, the sum of d_y's rows. y and d_y are columns
 // [out_offset, out_offset + out) of N rows that are out_stride wide.
 #include "kernels/cpu/operand.h"
-#include "kernels/cpu/ops.h"
 
 enum {
   COLUMNS = 256,         // of a block of the bias that is added

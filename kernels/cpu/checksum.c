@@ -5,7 +5,6 @@
 // The mix is the output function of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
 // generators", 2014), of word + (index + 1) times its constant.
 #include "kernels/cpu/operand.h"
-#include "kernels/cpu/ops.h"
 
 #include <stdatomic.h>
 

@@ -1,7 +1,6 @@
 // Columns of wide rows, copied to and from parts of their own: N rows of `stride` columns, and for each of
 // `ranks` parts N rows of `width` columns. Part k has columns k * width on, counted from `first`.
 #include "kernels/cpu/operand.h"
-#include "kernels/cpu/ops.h"
 
 enum { CHUNK = 1024 }; // columns that are added at a time
 

@@ -1,5 +1,4 @@
 #include "kernels/cpu/operand.h"
-#include "kernels/cpu/vector.h"
 
 static void bf16_to_f32(const fsdp_bf16 *restrict source, float *restrict destination, int64_t count) {
   for (int64_t i = 0; i < count; i++) destination[i] = fsdp_bf16_to_f32(source[i]);

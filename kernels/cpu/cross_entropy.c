@@ -9,7 +9,6 @@
 // N rows, C channels, V vocabulary. A chunk's logits lie in the workspace, fp32 (chunk_rows, V); their
 // gradients then take their place (logits.h).
 #include "kernels/cpu/logits.h"
-#include "kernels/cpu/ops.h"
 
 #include <math.h>
 

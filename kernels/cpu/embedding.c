@@ -2,7 +2,6 @@
 // weight may be V rows of a larger table, from `first` on: a token of a row outside them gives
 // zeros, and its gradient is dropped, as is the padding token's.
 #include "kernels/cpu/operand.h"
-#include "kernels/cpu/ops.h"
 
 typedef struct lookup {
   const int32_t *tokens;

@@ -1,7 +1,5 @@
 // Movement and reductions over flat ranges.
 #include "kernels/cpu/operand.h"
-#include "kernels/cpu/ops.h"
-#include "kernels/cpu/vector.h"
 
 #include <math.h>
 

@@ -11,7 +11,6 @@
 // `extent` on are padding: their logits are -inf, so their gradients are 0. The loss and gradients are those
 // of cross_entropy.c.
 #include "kernels/cpu/logits.h"
-#include "kernels/cpu/ops.h"
 
 #include <math.h>
 

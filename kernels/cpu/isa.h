@@ -20,12 +20,17 @@
 #define FSDP_CPU_QUOTE(text)       #text
 #define FSDP_CPU_TEXT(text)        FSDP_CPU_QUOTE(text)
 
+// The built-in gemm, used if no library was found, or if it is the faster one: one gemm of fp32 or bf16
+// operands on the calling thread, blocked for the caches (Goto and van de Geijn, "Anatomy of High-Performance
+// Matrix Multiplication", 2008). Panels of a and b are packed, and converted to fp32, in the first
+// FSDP_PRODUCT_SCRATCH_BYTES of `scratch`. c is fp32.
+#define FSDP_PRODUCT_SCRATCH_BYTES (FSDP_POOL_SCRATCH_BYTES / 4 * 3)
 struct fsdp_gemm;
+void FSDP_CPU(product)(const struct fsdp_gemm *gemm, void *scratch);
 
 typedef struct fsdp_cpu_isa {
   const char *name; // "base", "avx2", "avx512"
   fsdp_kernel_table table;
-  // The built-in gemm of one task (fp32 or bf16 operands), on the calling thread.
   void (*product)(const struct fsdp_gemm *gemm, void *scratch);
   // Conversion of `count` elements between any two of fp32, bf16 and fp16; to a narrower type rounds to
   // nearest even.

@@ -3,7 +3,6 @@
 // rows that are out_stride wide. N rows.
 #include "kernels/cpu/gemm/gemm.h"
 #include "kernels/cpu/operand.h"
-#include "kernels/cpu/ops.h"
 
 // y = x * weight^T, or y += with `accumulate`, or y = added + x * weight^T, of which rows of `added` are
 // `added_stride` apart.

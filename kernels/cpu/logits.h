@@ -9,7 +9,6 @@
 
 #include "kernels/cpu/gemm/gemm.h"
 #include "kernels/cpu/operand.h"
-#include "kernels/cpu/vector.h"
 
 #define LOGITS_TILE 2048 // of a row: floats of scratch that store_gradients needs
 

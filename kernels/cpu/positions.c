@@ -3,7 +3,6 @@
 // its document, of which a sequence has several. Positions of M or more are padding: nothing is added to
 // their rows, and they have no gradient.
 #include "kernels/cpu/operand.h"
-#include "kernels/cpu/ops.h"
 #include "kernels/row_map.h"
 
 typedef struct lookup {

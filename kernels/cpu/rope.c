@@ -5,7 +5,6 @@
 // row has is kernels/row_map.h's; it counts from
 // the start of its document.
 #include "kernels/cpu/operand.h"
-#include "kernels/cpu/ops.h"
 #include "kernels/row_map.h"
 
 enum {

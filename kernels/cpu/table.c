@@ -1,6 +1,4 @@
-#include "kernels/cpu/gemm/gemm_builtin.h"
 #include "kernels/cpu/operand.h"
-#include "kernels/cpu/ops.h"
 
 extern const fsdp_cpu_isa FSDP_CPU(isa);
 

@@ -3,7 +3,7 @@
 #include "launcher/options/option_check.h"
 #include "launcher/options/yaml_options.h"
 #include "runtime/base/check.h"
-#include "runtime/base/plural.h"
+#include "runtime/base/text.h"
 
 #include <ctype.h>
 #include <dirent.h>

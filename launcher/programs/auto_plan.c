@@ -6,7 +6,7 @@
 #include "launcher/setup/rank_memory.h"
 #include "launcher/setup/search_setup.h"
 #include "runtime/base/check.h"
-#include "runtime/base/plural.h"
+#include "runtime/base/text.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -7,7 +7,6 @@
 #include "runtime/base/descriptors.h"
 #include "runtime/base/finite.h"
 #include "runtime/base/paths.h"
-#include "runtime/base/plural.h"
 #include "runtime/base/size.h"
 #include "runtime/base/text.h"
 #include "runtime/checkpoint/checkpoint_file.h"

@@ -2,7 +2,6 @@
 #include "launcher/options/arguments.h"
 #include "launcher/programs/export.h"
 #include "launcher/report/output.h"
-#include "runtime/base/plural.h"
 #include "runtime/base/text.h"
 #include "runtime/plan/text/value.h"
 

@@ -14,7 +14,7 @@
 #include "launcher/setup/setup.h"
 #include "launcher/setup/sharding_file.h"
 #include "runtime/base/check.h"
-#include "runtime/base/plural.h"
+#include "runtime/base/text.h"
 #include "runtime/exec/self_test.h"
 
 #include <malloc.h>

@@ -8,7 +8,6 @@
 #include "launcher/report/whole_file.h"
 #include "runtime/base/check.h"
 #include "runtime/base/clock.h"
-#include "runtime/base/plural.h"
 #include "runtime/base/text.h"
 
 #include <inttypes.h>

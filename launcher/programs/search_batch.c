@@ -1,7 +1,6 @@
 #include "launcher/programs/search_batch.h"
 
 #include "launcher/programs/run_length.h"
-#include "runtime/base/plural.h"
 #include "runtime/base/text.h"
 
 #include <stdio.h>

@@ -1,7 +1,6 @@
 #include "launcher/report/activations.h"
 
 #include "runtime/base/check.h"
-#include "runtime/base/plural.h"
 #include "runtime/base/text.h"
 #include "runtime/plan/program/saving_cost.h"
 

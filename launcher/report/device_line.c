@@ -1,6 +1,5 @@
 #include "launcher/report/device_line.h"
 
-#include "runtime/base/plural.h"
 #include "runtime/base/text.h"
 
 #include <glob.h>

@@ -1,5 +1,4 @@
 #include "launcher/report/memory_profile.h"
-#include "runtime/base/plural.h"
 #include "runtime/base/size.h"
 #include "runtime/base/text.h"
 #include "runtime/plan/text/plan_json.h"

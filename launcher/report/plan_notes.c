@@ -1,8 +1,8 @@
 #include "launcher/report/plan_notes.h"
 
 #include "launcher/report/strategies.h"
-#include "runtime/base/plural.h"
 #include "runtime/base/size.h"
+#include "runtime/base/text.h"
 #include "runtime/plan/mesh/cut.h"
 
 #include <string.h>

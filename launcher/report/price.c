@@ -1,7 +1,7 @@
 #include "launcher/report/price.h"
 
 #include "runtime/base/check.h"
-#include "runtime/base/plural.h"
+#include "runtime/base/text.h"
 #include "runtime/plan/search/variations.h"
 #include "runtime/plan/sharding/factored.h"
 

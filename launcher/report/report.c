@@ -3,7 +3,6 @@
 #include "launcher/report/activations.h"
 #include "launcher/report/redistributions.h"
 #include "runtime/base/check.h"
-#include "runtime/base/plural.h"
 #include "runtime/base/text.h"
 #include "runtime/plan/search/hints.h"
 

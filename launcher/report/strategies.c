@@ -1,7 +1,6 @@
 #include "launcher/report/strategies.h"
 
 #include "runtime/base/check.h"
-#include "runtime/base/plural.h"
 #include "runtime/base/text.h"
 #include "runtime/plan/mesh/names.h"
 

@@ -36,7 +36,7 @@ fsdp_status fsdp_data_open(const fsdp_options *options, const fsdp_setup *setup,
 // Weights of the data, if it has any.
 static fsdp_status mix(const fsdp_options *options, const fsdp_dataset *dataset, fsdp_sampler *sampler,
                        fsdp_error *error) {
-  const int count = fsdp_dataset_group_count(dataset);
+  const int count = dataset->group_count;
   if (count == 1) return FSDP_OK;
   fsdp_error why;
   fsdp_sampler_group *groups = fsdp_alloc_zeroed((size_t)count, sizeof *groups);
@@ -58,11 +58,9 @@ static fsdp_status hold_out_records(const fsdp_options *options, fsdp_dataset *d
   fsdp_status status = fsdp_dataset_hold_out(dataset, sampler->seed, held, error);
   if (status != FSDP_OK) return status;
   const fsdp_sampler other = *sampler;
-  *sampler = (fsdp_sampler){.seed = other.seed,
-                            .sample_count = fsdp_dataset_sample_count(dataset),
-                            .global_batch = other.global_batch};
-  for (int g = 0; g < fsdp_dataset_group_count(dataset); g++)
-    held[g] = fsdp_dataset_group_at(dataset, g).held_count;
+  *sampler = (fsdp_sampler){
+      .seed = other.seed, .sample_count = dataset->sample_count, .global_batch = other.global_batch};
+  for (int g = 0; g < dataset->group_count; g++) held[g] = fsdp_dataset_group_at(dataset, g).held_count;
   status = mix(options, dataset, sampler, error);
   return status == FSDP_OK ? fsdp_sampler_hold_out_last(sampler, held, error) : status;
 }
@@ -70,9 +68,8 @@ static fsdp_status hold_out_records(const fsdp_options *options, fsdp_dataset *d
 fsdp_status fsdp_data_sampler(const fsdp_options *options, fsdp_dataset *dataset, int64_t global_batch,
                               fsdp_sampler *sampler, fsdp_error *error) {
   fsdp_error why;
-  *sampler = (fsdp_sampler){.seed = (uint64_t)options->seed,
-                            .sample_count = fsdp_dataset_sample_count(dataset),
-                            .global_batch = global_batch};
+  *sampler = (fsdp_sampler){
+      .seed = (uint64_t)options->seed, .sample_count = dataset->sample_count, .global_batch = global_batch};
   fsdp_status status = mix(options, dataset, sampler, error);
   if (status != FSDP_OK) return status;
   status = fsdp_sampler_hold_out(sampler, options->eval_split, &why);

@@ -42,7 +42,7 @@ static void measure_group(const fsdp_dataset *dataset, const fsdp_dataset_group 
 
 // Groups of samples count by their shares of what a run sees.
 static void measure(const fsdp_dataset *dataset, fsdp_plan_config *config) {
-  const int groups = fsdp_dataset_group_count(dataset);
+  const int groups = dataset->group_count;
   config->document_work[0].left = config->document_work[1].left = 0;
   for (int g = 0; g < groups; g++) {
     const fsdp_dataset_group group = fsdp_dataset_group_at(dataset, g);
@@ -52,7 +52,7 @@ static void measure(const fsdp_dataset *dataset, fsdp_plan_config *config) {
     for (int w = 0; w < WINDOWS; w++) config->document_work[w].left += group.share * left[w];
   }
   if (groups > 1) return;
-  config->document_work[0].left = fsdp_dataset_how(dataset)->attention; // of all samples
+  config->document_work[0].left = dataset->how.attention; // of all samples
   if (config->model.window == 0) config->document_work[1].left = config->document_work[0].left;
 }
 
@@ -153,8 +153,7 @@ static fsdp_status place(const fsdp_options *options, fsdp_plan *plan, fsdp_data
   placed sums[WINDOWS] = {{0}};
   const int64_t global_batch = c->batch * c->micro_batches * p.ranks;
   const int64_t wanted = fsdp_max_i64(1, SAMPLES_MAX / global_batch);
-  if (global_batch > fsdp_dataset_sample_count(dataset))
-    return FSDP_OK; // training refuses data that is less than a step
+  if (global_batch > dataset->sample_count) return FSDP_OK; // training refuses data that is less than a step
   const fsdp_status status = fsdp_data_sampler(options, dataset, global_batch, &p.sampler, error);
   if (status != FSDP_OK) return status;
   place_samples(&p, fsdp_min_i64(wanted, fsdp_sampler_steps_per_epoch(&p.sampler)), sums);

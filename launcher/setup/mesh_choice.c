@@ -1,8 +1,8 @@
 #include "launcher/setup/mesh_choice.h"
 
 #include "runtime/base/check.h"
-#include "runtime/base/plural.h"
 #include "runtime/base/size.h"
+#include "runtime/base/text.h"
 
 #include <stdio.h>
 

@@ -6,7 +6,6 @@
 #include "launcher/setup/strategies_file.h"
 #include "models/family.h"
 #include "runtime/base/check.h"
-#include "runtime/base/plural.h"
 #include "runtime/base/text.h"
 #include "runtime/comm/comm_nccl.h"
 #include "runtime/plan/price/price.h"

@@ -2,7 +2,6 @@
 
 #include "runtime/base/paths.h"
 #include "runtime/base/size.h"
-#include "runtime/checkpoint/config_json.h"
 #include "runtime/checkpoint/json_file.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/plan/text/value.h"

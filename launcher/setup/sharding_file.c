@@ -1,7 +1,7 @@
 #include "launcher/setup/sharding_file.h"
 
 #include "runtime/base/check.h"
-#include "runtime/base/plural.h"
+#include "runtime/base/text.h"
 #include "runtime/data/yaml_file.h"
 
 #include <ctype.h>

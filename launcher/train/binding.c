@@ -1,7 +1,7 @@
 #include "launcher/train/binding.h"
 
 #include "runtime/base/check.h"
-#include "runtime/base/plural.h"
+#include "runtime/base/text.h"
 
 #include <sched.h>
 #include <stdlib.h>

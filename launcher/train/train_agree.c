@@ -93,10 +93,8 @@ fsdp_status fsdp_train_agree_on_profile(fsdp_trainer *t, fsdp_error *error) {
 
 static void list_weights(const fsdp_trainer *t, fsdp_file_list *list) {
   const fsdp_safetensors *files = fsdp_weights_files(t->weights);
-  const char *index = fsdp_safetensors_index(files);
-  if (index) fsdp_file_list_add(list, "weights index", index);
-  for (int i = 0; i < fsdp_safetensors_file_count(files); i++)
-    fsdp_file_list_add(list, "weights", fsdp_safetensors_file(files, i));
+  if (files->index) fsdp_file_list_add(list, "weights index", files->index);
+  for (int i = 0; i < files->file_count; i++) fsdp_file_list_add(list, "weights", files->files[i].path);
 }
 
 fsdp_status fsdp_train_agree_on_files(fsdp_trainer *t, fsdp_error *error) {
@@ -122,7 +120,7 @@ fsdp_status fsdp_train_agree_on_files(fsdp_trainer *t, fsdp_error *error) {
 
 fsdp_status fsdp_train_agree_on_schedule(fsdp_trainer *t, fsdp_error *error) {
   if (!t->dataset) return FSDP_OK; // of a dry run, on every rank
-  const int64_t counts[] = {fsdp_dataset_token_count(t->dataset), fsdp_dataset_sample_count(t->dataset),
+  const int64_t counts[] = {t->dataset->token_count, t->dataset->sample_count,
                             t->feed.config.eval_sampler.held_out, t->steps_per_epoch, t->total_steps};
   return fsdp_world_agree(t->world, "the number of samples or steps", XXH64(counts, sizeof counts, 0), error);
 }

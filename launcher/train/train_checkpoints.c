@@ -3,7 +3,6 @@
 #include "launcher/train/resume_changes.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/paths.h"
-#include "runtime/base/plural.h"
 #include "runtime/base/random_rounds.h"
 #include "runtime/base/size.h"
 #include "runtime/base/text.h"

@@ -47,7 +47,7 @@ static fsdp_status open_evaluation(fsdp_trainer *t, const fsdp_dataset_config *t
     data.global_batch = 1;
     fsdp_status status = fsdp_dataset_open(&data, &t->eval_dataset, error);
     if (status != FSDP_OK) return status;
-    const int64_t samples = fsdp_dataset_sample_count(t->eval_dataset);
+    const int64_t samples = t->eval_dataset->sample_count;
     feed->eval_dataset = t->eval_dataset;
     feed->eval_sampler =
         (fsdp_sampler){.seed = feed->sampler.seed, .sample_count = samples, .held_out = samples};
@@ -102,7 +102,7 @@ static fsdp_status open_data(fsdp_trainer *t, fsdp_error *error) {
   t->step_tokens = data.global_batch * config->seq;
   feed.dataset = t->dataset;
   feed.drop_seed = (uint64_t)o->seed;
-  feed.spreads = config->documents && fsdp_dataset_how(t->dataset)->documents > 0;
+  feed.spreads = config->documents && t->dataset->how.documents > 0;
   feed.hyper = config->hyper;
   feed.norm_limit = config->grad_clip > 0 ? fsdp_plan_norm_limit(config) : 0;
   feed.rate = (fsdp_learning_rate){.schedule = (fsdp_lr_schedule)o->lr_schedule,

@@ -5,7 +5,6 @@
 #include "launcher/train/trainer.h"
 #include "runtime/base/check.h"
 #include "runtime/base/clock.h"
-#include "runtime/base/plural.h"
 #include "runtime/base/text.h"
 #include "runtime/data/mapped_file.h"
 
@@ -34,7 +33,7 @@ static fsdp_status open_data(fsdp_trainer *t, fsdp_feed_config *feed, fsdp_error
   fsdp_status status = fsdp_dataset_open(&data, &t->eval_dataset, error);
   if (fsdp_mapped_file_lost(NULL) != FSDP_OK) status = fsdp_mapped_file_lost(error);
   if (status != FSDP_OK) return status;
-  const int64_t samples = fsdp_dataset_sample_count(t->eval_dataset);
+  const int64_t samples = t->eval_dataset->sample_count;
   feed->eval_dataset = t->eval_dataset;
   feed->eval_sampler = (fsdp_sampler){
       .global_batch = feed->rows.batch * feed->ranks, .sample_count = samples, .held_out = samples};
@@ -124,7 +123,7 @@ static void print_json(const fsdp_trainer *t, const evaluated *e) {
   if (t->eval_dataset) {
     json_object_set_new(root, "loss", json_real(e->loss));
     json_object_set_new(root, "perplexity", json_real(fsdp_progress_perplexity(e->loss)));
-    json_object_set_new(root, "samples", json_integer(fsdp_dataset_sample_count(t->eval_dataset)));
+    json_object_set_new(root, "samples", json_integer(t->eval_dataset->sample_count));
     json_object_set_new(root, t->feed.config.loss_of_documents ? "documents" : "targets",
                         json_integer(t->feed.eval_counted));
     json_object_set_new(root, "seconds", json_real(e->seconds));

@@ -2,7 +2,7 @@
 
 #include "launcher/options/run_options.h"
 #include "launcher/report/whole_file.h"
-#include "runtime/base/plural.h"
+#include "runtime/base/text.h"
 
 #include <dirent.h>
 #include <stdio.h>

@@ -6,7 +6,6 @@
 #include "launcher/setup/sharding_file.h"
 #include "launcher/train/replicas.h"
 #include "launcher/train/trainer.h"
-#include "runtime/base/plural.h"
 #include "runtime/base/size.h"
 #include "runtime/base/text.h"
 
@@ -77,15 +76,15 @@ static void warn_of_trained_evaluation(const fsdp_trainer *t) {
 
 // What --eval-split holds out of a file that is given twice is trained on by its other samples.
 static void warn_of_repeated_files(const fsdp_trainer *t) {
-  const char *first;
+  const char *paths[2];
   if (t->options->eval_split <= 0) return;
-  int repeated = fsdp_data_paths_repeated(&t->data_paths, &first);
+  int repeated = fsdp_data_paths_repeated(&t->data_paths, paths);
   if (repeated == 0) return;
   fprintf(
       stderr,
       "fsdp_train: warning: --data has %.300s%s more than once: what --eval-split (%s) holds out is trained "
       "on too, so the evaluation says little; give each file once, or --eval-data FILE\n",
-      first, repeated > 1 ? " and other files" : "", fsdp_options_place(t->options, "eval-split"));
+      paths[1], repeated > 1 ? " and other files" : "", fsdp_options_place(t->options, "eval-split"));
 }
 
 // A .bin does not name its tokenizer, but the width of its tokens excludes some.
@@ -105,16 +104,16 @@ static int percent(int64_t part, int64_t whole) {
 
 // What of the data makes no difference to the model.
 static void warn_of_lost_tokens(const fsdp_trainer *t) {
-  const fsdp_dataset_totals all = fsdp_dataset_count(t->dataset);
+  const fsdp_dataset_totals all = t->dataset->totals;
   const int64_t padding = all.positions - all.real, whole = all.learned + all.cut_learned;
-  const int64_t samples = fsdp_dataset_sample_count(t->dataset);
+  const int64_t samples = t->dataset->sample_count;
   if (5 * padding > all.positions)
     fprintf(stderr,
             "fsdp_train: warning: %d%% of what is computed is padding: a row has %" PRId64
             " tokens on average, and --seq-length (%s) is %" PRId64 "; lower it%s\n",
             percent(padding, all.positions), all.real / samples, fsdp_options_place(t->options, "seq-length"),
             t->options->seq,
-            fsdp_dataset_how(t->dataset)->packing == FSDP_PACKING_OFF ? ", or use --packing best-fit" : "");
+            t->dataset->how.packing == FSDP_PACKING_OFF ? ", or use --packing best-fit" : "");
   if (all.left_out > 0)
     fprintf(
         stderr,
@@ -133,7 +132,7 @@ static void warn_of_lost_tokens(const fsdp_trainer *t) {
 
 // Of documents of which parts alone are learned, as of conversations: an answer without its question.
 static void warn_of_split_documents(const fsdp_trainer *t) {
-  const fsdp_dataset_rows *how = fsdp_dataset_how(t->dataset);
+  const fsdp_dataset_rows *how = &t->dataset->how;
   const fsdp_packing_counts *c = &how->counts;
   if (!fsdp_dataset_learns_parts(t->dataset) || 20 * c->split <= c->pieces) return;
   fprintf(stderr,

@@ -5,7 +5,6 @@
 #include "launcher/report/strategies.h"
 #include "launcher/setup/document_work.h"
 #include "launcher/train/trainer.h"
-#include "runtime/base/plural.h"
 #include "runtime/base/text.h"
 
 #include <inttypes.h>
@@ -51,7 +50,7 @@ static void print_predicted(const fsdp_trainer *t) {
 static void print_packing(const fsdp_trainer *t) {
   static const char *const names[] = {
       [FSDP_PACKING_BEST_FIT] = "best-fit", [FSDP_PACKING_STREAM] = "stream", [FSDP_PACKING_OFF] = "off"};
-  const fsdp_dataset_rows *how = fsdp_dataset_how(t->dataset);
+  const fsdp_dataset_rows *how = &t->dataset->how;
   const fsdp_packing_counts *c = &how->counts;
   if (how->documents == 0) return;
   printf("packing:   %s, %.2f%% filled, %.1f documents a sequence", names[how->packing], 100 * how->fill,
@@ -150,7 +149,7 @@ void fsdp_train_print_place(const fsdp_trainer *t) {
 
 // What is trained on, and for how long.
 static void print_data(const fsdp_trainer *t) {
-  printf("data:      %s\n", fsdp_dataset_description(t->dataset));
+  printf("data:      %s\n", t->dataset->description);
   print_packing(t);
   print_dropout(t);
   print_mix(t);
@@ -170,7 +169,7 @@ static void print_data(const fsdp_trainer *t) {
            fsdp_print_int(t->feed.config.eval_sampler.held_out).text,
            fsdp_plural(t->feed.config.eval_sampler.held_out),
            t->eval_dataset ? " of " : " held out of the data",
-           t->eval_dataset ? fsdp_dataset_description(t->eval_dataset) : "");
+           t->eval_dataset ? t->eval_dataset->description : "");
   }
   print_steps(t);
 }
@@ -183,9 +182,9 @@ void fsdp_train_print_start(const fsdp_trainer *t) {
 }
 
 void fsdp_train_eval_print_data(const fsdp_trainer *t) {
-  const int64_t samples = fsdp_dataset_sample_count(t->eval_dataset);
+  const int64_t samples = t->eval_dataset->sample_count;
   printf("evaluate:  on %s sample%s of %s\n", fsdp_print_int(samples).text, fsdp_plural(samples),
-         fsdp_dataset_description(t->eval_dataset));
+         t->eval_dataset->description);
 }
 
 void fsdp_train_print_checked(const fsdp_trainer *t) {

@@ -2,7 +2,7 @@
 #include "launcher/report/memory_profile.h"
 #include "launcher/train/init_weights.h"
 #include "launcher/train/trainer.h"
-#include "runtime/base/plural.h"
+#include "runtime/base/text.h"
 #include "runtime/exec/state.h"
 
 #include <inttypes.h>
@@ -30,8 +30,7 @@ fsdp_status fsdp_train_start_state(fsdp_trainer *t, fsdp_error *error) {
   }
   if (fsdp_world_share_error(t->world, error) != FSDP_OK) return error->status;
   fsdp_executor_run_exchange(executor);
-  if (t->weights)
-    t->weights_bytes = fsdp_world_sum(t->world, fsdp_safetensors_bytes_read(fsdp_weights_files(t->weights)));
+  if (t->weights) t->weights_bytes = fsdp_world_sum(t->world, fsdp_weights_files(t->weights)->bytes_read);
   return FSDP_OK;
 }
 

@@ -4,7 +4,7 @@
 #include "launcher/train/trainer.h"
 #include "runtime/base/check.h"
 #include "runtime/base/clock.h"
-#include "runtime/base/plural.h"
+#include "runtime/base/text.h"
 #include "runtime/data/mapped_file.h"
 
 #include <inttypes.h>

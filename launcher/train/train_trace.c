@@ -3,8 +3,8 @@
 #include "launcher/report/trace_file.h"
 #include "runtime/base/check.h"
 #include "runtime/base/clock.h"
-#include "runtime/base/plural.h"
 #include "runtime/base/size.h"
+#include "runtime/base/text.h"
 #include "runtime/comm/clock_offsets.h"
 
 #include <inttypes.h>

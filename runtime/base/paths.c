@@ -2,8 +2,6 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <stdatomic.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -49,11 +47,7 @@ bool fsdp_make_parents(const char *path) {
 
 // ---- Scripts
 
-enum { FOLDER_BYTES = 4096, PATH_BYTES = FOLDER_BYTES + 128, SCRIPTS_MAX = 8 };
-
-static atomic_flag busy = ATOMIC_FLAG_INIT; // the library of plans has no threads, and so no mutex
-static char paths[SCRIPTS_MAX][PATH_BYTES];
-static const char *known[SCRIPTS_MAX];
+enum { FOLDER_BYTES = 4096, PATH_BYTES = FOLDER_BYTES + 128 };
 
 // Of the program that runs, "" if that is not known.
 static void find_folder(char folder[FOLDER_BYTES]) {
@@ -71,25 +65,14 @@ static bool is_same_file(const char *a, const char *b) {
          of_a.st_ino == of_b.st_ino;
 }
 
-static void find(const char *name, char path[PATH_BYTES]) {
+const char *fsdp_script(const char *name) {
+  static _Thread_local char path[PATH_BYTES];
   char folder[FOLDER_BYTES], here[96];
   find_folder(folder);
   snprintf(path, PATH_BYTES, "%s/share/fsdp/scripts/%.64s", folder, name);
-  if (access(path, F_OK) == 0) return;
+  if (access(path, F_OK) == 0) return path;
   snprintf(path, PATH_BYTES, "%s/%.64s", FSDP_SCRIPTS, name);
   snprintf(here, sizeof here, "scripts/%.64s", name);
   if (is_same_file(here, path) || access(path, F_OK) != 0) snprintf(path, PATH_BYTES, "%s", here);
-}
-
-const char *fsdp_script(const char *name) {
-  const char *path = name;
-  while (atomic_flag_test_and_set(&busy)) continue;
-  for (int i = 0; i < SCRIPTS_MAX; i++) {
-    if (!known[i]) find(name, paths[i]), known[i] = name;
-    if (strcmp(known[i], name) != 0) continue;
-    path = paths[i];
-    break;
-  }
-  atomic_flag_clear(&busy);
   return path;
 }

@@ -15,6 +15,6 @@ bool fsdp_make_parents(const char *path);
 #define FSDP_PREPARE_DATA fsdp_script("prepare_data.py")
 
 // The whole path of an installed program's, which are in ../share/fsdp/scripts of its folder, or of those of
-// the source tree; "scripts/NAME" if the program is run in that tree. `name` must be the same text of the
-// program each time; the result lives as long as the program.
+// the source tree; "scripts/NAME" if the program is run in that tree. It is this thread's until it asks for
+// another one's.
 const char *fsdp_script(const char *name);

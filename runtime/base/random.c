@@ -55,7 +55,3 @@ void fsdp_dropout_row(uint64_t seed, int64_t step, int64_t sequence, int64_t pos
   words[0] = (int32_t)(drawn[0] | 1);
   words[1] = (int32_t)drawn[1];
 }
-
-uint64_t fsdp_dropout_op(const char *module) {
-  return fsdp_random_stream(module);
-}

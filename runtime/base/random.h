@@ -37,11 +37,9 @@ int64_t fsdp_random_permute(uint64_t seed, uint64_t stream, int64_t size, int64_
 //                                        (head, column / 4): a word below the rate's limit drops its column
 //
 // The columns of attention's probabilities are the positions of keys, and each head has its own; other ops
-// have head 0. A row whose first word is 0 drops nothing: evaluation. random_math.h has the op's part.
+// have head 0. A row whose first word is 0 drops nothing: evaluation. random_math.h has the op's part; its
+// words are the stream of the path of the module whose output it drops.
 
 // The words of a row, the first of which is odd.
 void fsdp_dropout_row(uint64_t seed, int64_t step, int64_t sequence, int64_t position,
                       int32_t words[FSDP_DROPOUT_WORDS]);
-
-// The words of an op, by the path of the module whose output it drops.
-uint64_t fsdp_dropout_op(const char *module);

@@ -22,6 +22,11 @@ const char *fsdp_print_real(double value, char *out, size_t out_bytes);
 // "(32, 16)". Returns `out`.
 const char *fsdp_print_shape(int dims, const int64_t *shape, char out[96]);
 
+// The ending of a noun after the number `count`: "1 step", "2 steps".
+static inline const char *fsdp_plural(int64_t count) {
+  return count == 1 ? "" : "s";
+}
+
 // Whether `text` ends in `ending`.
 bool fsdp_ends_with(const char *text, const char *ending);
 

@@ -1,5 +1,6 @@
 #include "runtime/checkpoint/json_file.h"
 
+#include "runtime/base/check.h"
 #include "runtime/base/descriptors.h"
 
 #include <errno.h>
@@ -49,5 +50,20 @@ fsdp_status fsdp_json_file_read(const fsdp_json_file *file, json_t **root, fsdp_
                      file->missing);
   fsdp_status status = read_opened(file, descriptor, root, error);
   close(descriptor);
+  return status;
+}
+
+fsdp_status fsdp_config_read(const char *path, fsdp_model_config *config, fsdp_error *error) {
+  FSDP_CHECK(path && config, "no path or no place for the configuration");
+  const fsdp_json_file file = {.path = path,
+                               .missing = "--model takes a preset's name or a folder with config.json",
+                               .damaged = "correct it there or copy it again"};
+  json_t *root;
+  fsdp_status status = fsdp_json_file_read(&file, &root, error);
+  if (status == FSDP_OK && !json_is_object(root))
+    status = fsdp_fail(error, FSDP_ERR_INPUT, "%s: not a JSON object; a model's config.json is one", path);
+  else if (status == FSDP_OK)
+    status = fsdp_model_read(root, path, config, error);
+  json_decref(root);
   return status;
 }

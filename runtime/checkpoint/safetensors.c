@@ -3,14 +3,13 @@
 #include "models/model.h"
 #include "runtime/base/check.h"
 #include "runtime/base/descriptors.h"
+#include "runtime/base/paths.h"
 #include "runtime/base/text.h"
 #include "runtime/checkpoint/json_file.h"
-#include "runtime/checkpoint/safetensors_header.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdatomic.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -18,30 +17,11 @@
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "the format's data is little-endian, and read as it stands");
 
-struct fsdp_safetensors {
-  char *index; // its path, or NULL
-  struct opened {
-    char *path;
-    int descriptor;
-  } * files;
-  int file_count;
-  fsdp_safetensors_list list; // in order of names
-  _Atomic int64_t bytes_read;
-};
-
 static char *join(const char *folder, const char *name) {
   char *path = NULL;
   int length = asprintf(&path, "%s/%s", folder, name);
   FSDP_NEED_MEMORY(length >= 0, "a path");
   return path;
-}
-
-static bool exists(const char *folder, const char *name) {
-  struct stat information;
-  char *path = join(folder, name);
-  bool found = !stat(path, &information);
-  free(path);
-  return found;
 }
 
 bool fsdp_safetensors_is_present(const char *folder) {
@@ -62,15 +42,11 @@ static fsdp_status add_file(fsdp_safetensors *model, const char *path, fsdp_erro
   // The header's reader refuses a pipe, for which opening does not wait.
   const int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   const int reason = errno;
-  model->files[file] = (struct opened){fsdp_strdup(path, "a path"), descriptor};
+  model->files[file] = (fsdp_safetensors_file){fsdp_strdup(path, "a path"), descriptor};
   if (descriptor < 0)
     return fsdp_fail(error, FSDP_ERR_INPUT, "%s: cannot be opened (%s); %s", path, strerror(reason),
                      reason == ENOENT ? "the model's weights are not complete" : "make it readable");
-  int64_t bytes = 0;
-  fsdp_safetensors_source source = {path, descriptor, file};
-  fsdp_status status = fsdp_safetensors_header_read(&source, &model->list, &bytes, error);
-  atomic_fetch_add(&model->bytes_read, bytes);
-  return status;
+  return fsdp_safetensors_header_read(model, file, error);
 }
 
 static int compare_names(const void *left, const void *right) {
@@ -78,17 +54,16 @@ static int compare_names(const void *left, const void *right) {
   return strcmp(a->name, b->name);
 }
 
-static void sort_names(fsdp_safetensors_list *list) {
-  if (list->count > 1) qsort(list->tensors, (size_t)list->count, sizeof *list->tensors, compare_names);
+static void sort_names(fsdp_safetensors *model) {
+  if (model->count > 1) qsort(model->tensors, (size_t)model->count, sizeof *model->tensors, compare_names);
 }
 
-// The tensor's index in a sorted list, or -1.
-static int find_name(const fsdp_safetensors_list *list, const char *name) {
+int fsdp_safetensors_find(const fsdp_safetensors *model, const char *name) {
   fsdp_safetensors_tensor key = {.name = name};
-  if (!list->count) return -1;
+  if (!model->count) return -1;
   const fsdp_safetensors_tensor *found =
-      bsearch(&key, list->tensors, (size_t)list->count, sizeof key, compare_names);
-  return found ? (int)(found - list->tensors) : -1;
+      bsearch(&key, model->tensors, (size_t)model->count, sizeof key, compare_names);
+  return found ? (int)(found - model->tensors) : -1;
 }
 
 // Which of the opened files has that name in its folder, or -1.
@@ -98,29 +73,28 @@ static int find_file(const fsdp_safetensors *model, const char *name) {
   return -1;
 }
 
-// Each tensor that a shard holds must be the one that the index maps there, and the reverse. The list is
-// sorted.
+// Each tensor that a shard holds must be the one that the index maps there, and the reverse. They are sorted.
 static fsdp_status check_index(const fsdp_safetensors *model, const char *path, const json_t *map,
                                fsdp_error *error) {
-  const fsdp_safetensors_list *list = &model->list;
   const char *name;
   json_t *value;
-  for (int i = 0; i < list->count; i++) {
-    const char *shard = json_string_value(json_object_get(map, list->tensors[i].name));
+  for (int i = 0; i < model->count; i++) {
+    const fsdp_safetensors_tensor *t = &model->tensors[i];
+    const char *shard = json_string_value(json_object_get(map, t->name));
     if (!shard)
       return fsdp_fail(error, FSDP_ERR_INPUT,
                        "%s: tensor \"%.200s\" of %s is not in the index; take the index that "
                        "belongs to these shards",
-                       path, list->tensors[i].name, model->files[list->tensors[i].file].path);
-    if (find_file(model, shard) != list->tensors[i].file)
+                       path, t->name, model->files[t->file].path);
+    if (find_file(model, shard) != t->file)
       return fsdp_fail(error, FSDP_ERR_INPUT,
                        "%s: tensor \"%.200s\" belongs in %.200s, but %s holds one too; take the "
                        "index that belongs to these shards",
-                       path, list->tensors[i].name, shard, model->files[list->tensors[i].file].path);
+                       path, t->name, shard, model->files[t->file].path);
   }
   json_object_foreach((json_t *)map, name, value) {
     if (fsdp_model_is_buffer(name)) continue;
-    if (find_name(list, name) < 0)
+    if (fsdp_safetensors_find(model, name) < 0)
       return fsdp_fail(error, FSDP_ERR_INPUT,
                        "%s: tensor \"%.200s\" should be in %.200s, which does not hold it; copy "
                        "that file again",
@@ -164,7 +138,7 @@ static fsdp_status add_index(fsdp_safetensors *model, const char *path, fsdp_err
   const json_t *map = json_object_get(root, "weight_map");
   if (json_is_object(map)) {
     status = add_shards(model, path, map, error);
-    sort_names(&model->list);
+    sort_names(model);
     if (!status) status = check_index(model, path, map, error);
   } else {
     status = fsdp_fail(error, FSDP_ERR_INPUT,
@@ -176,19 +150,19 @@ static fsdp_status add_index(fsdp_safetensors *model, const char *path, fsdp_err
 
 static fsdp_status add_folder(fsdp_safetensors *model, const char *folder, fsdp_error *error) {
   // Transformers adds it to the weights, if PEFT is installed.
-  if (exists(folder, "adapter_config.json"))
+  if (fsdp_has_file(folder, "adapter_config.json"))
     return fsdp_fail(error, FSDP_ERR_INPUT,
                      "%s: has an adapter (adapter_config.json), which is not applied here; merge it into the "
                      "weights (PEFT's merge_and_unload), or remove that file",
                      folder);
-  bool single = exists(folder, "model.safetensors");
-  if (!single && !exists(folder, "model.safetensors.index.json"))
+  bool single = fsdp_has_file(folder, "model.safetensors");
+  if (!single && !fsdp_has_file(folder, "model.safetensors.index.json"))
     return fsdp_fail(
         error, FSDP_ERR_INPUT,
         "%s: has neither model.safetensors nor model.safetensors.index.json%s; or train from new weights "
         "with --init random",
         folder,
-        exists(folder, "pytorch_model.bin") || exists(folder, "pytorch_model.bin.index.json")
+        fsdp_has_file(folder, "pytorch_model.bin") || fsdp_has_file(folder, "pytorch_model.bin.index.json")
             ? " (weights in pytorch_model.bin must be saved again as safetensors)"
             : "");
   char *path = join(folder, single ? "model.safetensors" : "model.safetensors.index.json");
@@ -213,19 +187,19 @@ fsdp_status fsdp_safetensors_open(const char *path, fsdp_safetensors **model, fs
     fsdp_safetensors_close(opened);
     return status;
   }
-  sort_names(&opened->list);
+  sort_names(opened);
   *model = opened;
   return FSDP_OK;
 }
 
 void fsdp_safetensors_close(fsdp_safetensors *model) {
   if (!model) return;
-  for (int i = 0; i < model->list.count; i++) free((void *)model->list.tensors[i].name);
+  for (int i = 0; i < model->count; i++) free((void *)model->tensors[i].name);
   for (int i = 0; i < model->file_count; i++) {
     if (model->files[i].descriptor >= 0) close(model->files[i].descriptor);
     free(model->files[i].path);
   }
-  free(model->list.tensors);
+  free(model->tensors);
   free(model->index);
   free(model->files);
   free(model);
@@ -242,7 +216,7 @@ fsdp_status fsdp_safetensors_read_raw(fsdp_safetensors *model, int index, int64_
     return fsdp_fail(error, FSDP_ERR_INPUT, "%s: reading tensor \"%s\" failed (%s); copy the file again",
                      model->files[t->file].path, t->name,
                      errno ? strerror(errno) : "the file became shorter");
-  atomic_fetch_add(&model->bytes_read, bytes);
+  model->bytes_read += bytes;
   return FSDP_OK;
 }
 
@@ -264,36 +238,11 @@ fsdp_status fsdp_safetensors_read(fsdp_safetensors *model, int index, int64_t fi
   return FSDP_OK;
 }
 
-int fsdp_safetensors_count(const fsdp_safetensors *model) {
-  return model->list.count;
-}
-
 const fsdp_safetensors_tensor *fsdp_safetensors_at(const fsdp_safetensors *model, int index) {
-  FSDP_CHECK(index >= 0 && index < model->list.count, "tensor %d of %d", index, model->list.count);
-  return &model->list.tensors[index];
-}
-
-int fsdp_safetensors_find(const fsdp_safetensors *model, const char *name) {
-  return find_name(&model->list, name);
-}
-
-int fsdp_safetensors_file_count(const fsdp_safetensors *model) {
-  return model->file_count;
-}
-
-const char *fsdp_safetensors_file(const fsdp_safetensors *model, int file) {
-  FSDP_CHECK(file >= 0 && file < model->file_count, "file %d of %d", file, model->file_count);
-  return model->files[file].path;
-}
-
-const char *fsdp_safetensors_index(const fsdp_safetensors *model) {
-  return model->index;
+  FSDP_CHECK(index >= 0 && index < model->count, "tensor %d of %d", index, model->count);
+  return &model->tensors[index];
 }
 
 const char *fsdp_safetensors_path(const fsdp_safetensors *model, int index) {
   return model->files[fsdp_safetensors_at(model, index)->file].path;
-}
-
-int64_t fsdp_safetensors_bytes_read(const fsdp_safetensors *model) {
-  return model->bytes_read;
 }

@@ -9,13 +9,40 @@
 // dtype. A later read can fail only if the disk fails or the file changes.
 #pragma once
 
+#include "runtime/base/dtype.h"
 #include "runtime/base/status.h"
-#include "runtime/checkpoint/safetensors_tensor.h"
 
 #include <stdbool.h>
-#include <stdint.h>
 
-typedef struct fsdp_safetensors fsdp_safetensors;
+#define FSDP_SAFETENSORS_MAX_DIMS         4
+#define FSDP_SAFETENSORS_MAX_HEADER_BYTES 100000000 // the format's own limit
+
+// A tensor as its header describes it.
+typedef struct fsdp_safetensors_tensor {
+  const char *name;
+  fsdp_dtype dtype; // F32, BF16, F16 or I32
+  int dims;         // 0 is a scalar
+  int64_t shape[FSDP_SAFETENSORS_MAX_DIMS];
+  int64_t numel;
+  // Filled by opening, not read by the writer.
+  int file;            // which of the opened files
+  int64_t file_offset; // byte of that file at which the tensor begins
+} fsdp_safetensors_tensor;
+
+typedef struct fsdp_safetensors_file {
+  char *path;
+  int descriptor;
+} fsdp_safetensors_file;
+
+// What is opened; others only read it.
+typedef struct fsdp_safetensors {
+  char *index; // path of the index that named the files; NULL: none
+  fsdp_safetensors_file *files;
+  fsdp_safetensors_tensor *tensors; // in order of their names
+  int file_count, count, capacity;
+  _Atomic int64_t bytes_read; // headers included
+} fsdp_safetensors;
+
 typedef struct fsdp_safetensors_writer fsdp_safetensors_writer;
 
 // Opens `path`: a .safetensors file, an index (.json), or a folder with model.safetensors or, failing that,
@@ -38,19 +65,10 @@ fsdp_status fsdp_safetensors_read(fsdp_safetensors *model, int index, int64_t fi
 fsdp_status fsdp_safetensors_read_raw(fsdp_safetensors *model, int index, int64_t first, int64_t count,
                                       void *out, fsdp_error *error);
 
-// Tensors, in order of their names.
-int fsdp_safetensors_count(const fsdp_safetensors *model);
+// Tensor `index`; the index of the one of that name, or -1; the file that a tensor is in, for messages.
 const fsdp_safetensors_tensor *fsdp_safetensors_at(const fsdp_safetensors *model, int index);
-int fsdp_safetensors_find(const fsdp_safetensors *model, const char *name); // -1: none
-
-// The opened files, and the index that named them (NULL: none).
-int fsdp_safetensors_file_count(const fsdp_safetensors *model);
-const char *fsdp_safetensors_file(const fsdp_safetensors *model, int file);
-const char *fsdp_safetensors_index(const fsdp_safetensors *model);
-
-// Which file a tensor is in, for messages; all bytes read so far, headers included.
+int fsdp_safetensors_find(const fsdp_safetensors *model, const char *name);
 const char *fsdp_safetensors_path(const fsdp_safetensors *model, int index);
-int64_t fsdp_safetensors_bytes_read(const fsdp_safetensors *model);
 
 typedef struct fsdp_safetensors_writer_config {
   const char *path;
@@ -75,3 +93,12 @@ fsdp_status fsdp_safetensors_writer_append(fsdp_safetensors_writer *writer, cons
 fsdp_status fsdp_safetensors_writer_finish(fsdp_safetensors_writer *writer, fsdp_error *error);
 // Removes what was written and destroys the writer; NULL is allowed.
 void fsdp_safetensors_writer_abandon(fsdp_safetensors_writer *writer);
+
+// ---- Between its parts: the header of one file (safetensors_header.c)
+
+// Appends the tensors of the opened file `file` to the model's, in the order of their bytes. Buffers
+// (fsdp_model_is_buffer) are left out. FSDP_ERR_INPUT; what was appended until then stays.
+fsdp_status fsdp_safetensors_header_read(fsdp_safetensors *model, int file, fsdp_error *error);
+
+// "F32", ... as the format names it.
+const char *fsdp_safetensors_dtype_name(fsdp_dtype dtype);

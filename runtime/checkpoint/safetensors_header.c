@@ -1,12 +1,13 @@
-#include "runtime/checkpoint/safetensors_header.h"
-
+// The header of a file: reading it and checking all of it.
 #include "models/model.h"
 #include "runtime/base/check.h"
 #include "runtime/base/descriptors.h"
 #include "runtime/base/size.h"
 #include "runtime/base/text.h"
+#include "runtime/checkpoint/safetensors.h"
 
 #include <errno.h>
+#include <jansson.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -42,11 +43,11 @@ __attribute__((format(printf, 3, 4))) static fsdp_status fail_damaged(const pars
   return BAD(p, "%s: tensor \"%.200s\" %s; the file is damaged, copy it again", p->path, name, what);
 }
 
-static fsdp_status read_exactly(const fsdp_safetensors_source *source, void *out, int64_t bytes,
-                                int64_t offset, fsdp_error *error) {
-  if (fsdp_read_at(source->descriptor, offset, out, bytes)) return FSDP_OK;
+static fsdp_status read_exactly(const fsdp_safetensors_file *file, void *out, int64_t bytes, int64_t offset,
+                                fsdp_error *error) {
+  if (fsdp_read_at(file->descriptor, offset, out, bytes)) return FSDP_OK;
   return fsdp_fail(error, FSDP_ERR_INPUT, "%s: reading its header failed (%s); copy the file again",
-                   source->path, errno ? strerror(errno) : "it ends too early");
+                   file->path, errno ? strerror(errno) : "it ends too early");
 }
 
 // [begin, end] of one tensor within the data, not yet checked against its neighbours.
@@ -162,20 +163,20 @@ static fsdp_status check_layout(const parser *p, const fsdp_safetensors_tensor *
   return FSDP_OK;
 }
 
-static void drop_buffers(fsdp_safetensors_list *list, int first) {
+static void drop_buffers(fsdp_safetensors *model, int first) {
   int kept = first;
-  for (int i = first; i < list->count; i++) {
-    if (fsdp_model_is_buffer(list->tensors[i].name))
-      free((void *)list->tensors[i].name);
+  for (int i = first; i < model->count; i++) {
+    if (fsdp_model_is_buffer(model->tensors[i].name))
+      free((void *)model->tensors[i].name);
     else
-      list->tensors[kept++] = list->tensors[i];
+      model->tensors[kept++] = model->tensors[i];
   }
-  list->count = kept;
+  model->count = kept;
 }
 
-static fsdp_safetensors_tensor *append(fsdp_safetensors_list *list, const char *name, int file) {
-  list->tensors = fsdp_grow(list->tensors, list->count + 1, &list->capacity, sizeof *list->tensors);
-  fsdp_safetensors_tensor *t = &list->tensors[list->count++];
+static fsdp_safetensors_tensor *append(fsdp_safetensors *model, const char *name, int file) {
+  model->tensors = fsdp_grow(model->tensors, model->count + 1, &model->capacity, sizeof *model->tensors);
+  fsdp_safetensors_tensor *t = &model->tensors[model->count++];
   *t = (fsdp_safetensors_tensor){.name = fsdp_strdup(name, "a name"), .file = file};
   return t;
 }
@@ -190,41 +191,41 @@ static fsdp_status check_metadata(const parser *p, json_t *metadata) {
                     p->path);
 }
 
-static fsdp_status parse_tensors(const parser *p, json_t *root, int file, fsdp_safetensors_list *list) {
+static fsdp_status parse_tensors(const parser *p, json_t *root, int file, fsdp_safetensors *model) {
   const char *name;
   json_t *info;
-  int first = list->count;
+  int first = model->count;
   fsdp_status status = FSDP_OK;
   if (!json_is_object(root))
     return BAD(p, "%s: its header is not a JSON object; this is not a safetensors file", p->path);
   json_object_foreach(root, name, info) {
-    status = strcmp(name, "__metadata__") ? parse_tensor(p, name, info, append(list, name, file))
+    status = strcmp(name, "__metadata__") ? parse_tensor(p, name, info, append(model, name, file))
                                           : check_metadata(p, info);
     if (status) return status;
   }
-  if (list->count == first) return check_layout(p, NULL, 0);
-  fsdp_safetensors_tensor *tensors = list->tensors + first;
-  qsort(tensors, (size_t)(list->count - first), sizeof *tensors, compare_offsets);
-  status = check_layout(p, tensors, list->count - first);
-  if (!status) drop_buffers(list, first);
+  if (model->count == first) return check_layout(p, NULL, 0);
+  fsdp_safetensors_tensor *tensors = model->tensors + first;
+  qsort(tensors, (size_t)(model->count - first), sizeof *tensors, compare_offsets);
+  status = check_layout(p, tensors, model->count - first);
+  if (!status) drop_buffers(model, first);
   return status;
 }
 
 // Reads the length and checks it against the file's.
-static fsdp_status read_length(const fsdp_safetensors_source *source, int64_t *header_bytes,
-                               int64_t *file_bytes, fsdp_error *error) {
+static fsdp_status read_length(const fsdp_safetensors_file *file, int64_t *header_bytes, int64_t *file_bytes,
+                               fsdp_error *error) {
   struct stat information;
   unsigned char prefix[PREFIX_BYTES];
   uint64_t length = 0;
-  if (fstat(source->descriptor, &information) || !S_ISREG(information.st_mode))
+  if (fstat(file->descriptor, &information) || !S_ISREG(information.st_mode))
     return fsdp_fail(error, FSDP_ERR_INPUT, "%s: not a regular file; give a .safetensors file or its folder",
-                     source->path);
+                     file->path);
   *file_bytes = information.st_size;
   if (*file_bytes < PREFIX_BYTES)
     return fsdp_fail(error, FSDP_ERR_INPUT,
                      "%s: has %lld bytes, too few for a safetensors file; it is truncated, copy it again",
-                     source->path, (long long)*file_bytes);
-  fsdp_status status = read_exactly(source, prefix, PREFIX_BYTES, 0, error);
+                     file->path, (long long)*file_bytes);
+  fsdp_status status = read_exactly(file, prefix, PREFIX_BYTES, 0, error);
   if (status) return status;
   for (int i = 0; i < PREFIX_BYTES; i++) length |= (uint64_t)prefix[i] << (8 * i);
   if (!memcmp(prefix, "version ", PREFIX_BYTES))
@@ -232,40 +233,40 @@ static fsdp_status read_length(const fsdp_safetensors_source *source, int64_t *h
         error, FSDP_ERR_INPUT,
         "%s: is a pointer of Git LFS and not the weights: run git lfs pull in its folder, or download "
         "it with hf download",
-        source->path);
+        file->path);
   if (length > FSDP_SAFETENSORS_MAX_HEADER_BYTES)
     return fsdp_fail(error, FSDP_ERR_INPUT,
                      "%s: says that its header has %llu bytes, above the format's limit of %d; this is not a "
                      "safetensors file, or it is damaged",
-                     source->path, (unsigned long long)length, FSDP_SAFETENSORS_MAX_HEADER_BYTES);
+                     file->path, (unsigned long long)length, FSDP_SAFETENSORS_MAX_HEADER_BYTES);
   if ((int64_t)length > *file_bytes - PREFIX_BYTES)
     return fsdp_fail(
         error, FSDP_ERR_INPUT,
         "%s: says that its header has %llu bytes, but only %lld follow; the file is truncated, copy it "
         "again",
-        source->path, (unsigned long long)length, (long long)(*file_bytes - PREFIX_BYTES));
+        file->path, (unsigned long long)length, (long long)(*file_bytes - PREFIX_BYTES));
   *header_bytes = (int64_t)length;
   return FSDP_OK;
 }
 
-fsdp_status fsdp_safetensors_header_read(const fsdp_safetensors_source *source, fsdp_safetensors_list *list,
-                                         int64_t *header_bytes, fsdp_error *error) {
+fsdp_status fsdp_safetensors_header_read(fsdp_safetensors *model, int file, fsdp_error *error) {
+  const fsdp_safetensors_file *opened = &model->files[file];
   int64_t length = 0, file_bytes = 0;
   json_error_t place;
-  *header_bytes = 0;
-  fsdp_status status = read_length(source, &length, &file_bytes, error);
+  fsdp_status status = read_length(opened, &length, &file_bytes, error);
   if (status) return status;
   char *text = fsdp_alloc((size_t)length);
-  status = read_exactly(source, text, length, PREFIX_BYTES, error);
+  status = read_exactly(opened, text, length, PREFIX_BYTES, error);
   if (!status) {
-    *header_bytes = PREFIX_BYTES + length;
-    parser p = {source->path, *header_bytes, file_bytes - *header_bytes, error};
+    const int64_t begin = PREFIX_BYTES + length;
+    model->bytes_read += begin;
+    parser p = {opened->path, begin, file_bytes - begin, error};
     json_t *root = json_loadb(text, (size_t)length, JSON_REJECT_DUPLICATES, &place);
     if (!root)
       status = BAD(&p, "%s: its header is not valid JSON at byte %d (%s); the file is damaged, copy it again",
-                   source->path, PREFIX_BYTES + place.position, place.text);
+                   opened->path, PREFIX_BYTES + place.position, place.text);
     else
-      status = parse_tensors(&p, root, source->file, list);
+      status = parse_tensors(&p, root, file, model);
     json_decref(root);
   }
   free(text);

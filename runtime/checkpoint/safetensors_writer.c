@@ -4,10 +4,10 @@
 #include "runtime/base/progress.h"
 #include "runtime/base/size.h"
 #include "runtime/checkpoint/safetensors.h"
-#include "runtime/checkpoint/safetensors_header.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <jansson.h>
 #include <string.h>
 #include <unistd.h>
 

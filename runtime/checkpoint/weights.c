@@ -20,8 +20,7 @@ struct fsdp_weights {
   fsdp_safetensors *model;
   // Those of parameter p are tensors[first[p]] to tensors[first[p + 1]], each an equal part of its elements.
   int *tensors, *first;
-  int64_t *numel; // of each of a parameter's tensors
-  grown *grown;   // by parameter; stored_numel 0: all of it is stored
+  grown *grown; // by parameter; stored_numel 0: all of it is stored
   int param_count;
   int64_t stored_vocab;
   pthread_mutex_t lock; // of the means
@@ -129,7 +128,6 @@ static fsdp_status match_param(fsdp_weights *w, const char *path, const fsdp_gra
   const int count = whole >= 0 ? 1 : fsdp_stored_count(graph, param);
   fsdp_status status = FSDP_OK;
   w->first[param + 1] = first + count;
-  w->numel[param] = p->numel / count;
   for (int i = 0; i < count && !status; i++) {
     const fsdp_stored stored = whole >= 0 ? whole_of(p) : fsdp_stored_at(graph, param, i);
     const int tensor = whole >= 0 ? whole : tensor_of(w, graph, stored.name);
@@ -154,7 +152,7 @@ static bool is_left_out(const fsdp_graph *graph, const char *name) {
 }
 
 static fsdp_status match_all(fsdp_weights *w, const char *path, const fsdp_graph *graph, fsdp_error *error) {
-  int count = fsdp_safetensors_count(w->model);
+  int count = w->model->count;
   bool *wanted = fsdp_alloc_zeroed((size_t)count, sizeof *wanted);
   fsdp_status status = FSDP_OK;
   for (int i = 0; i < graph->param_count && !status; i++)
@@ -185,7 +183,6 @@ fsdp_status fsdp_weights_open(const char *path, const fsdp_graph *graph, int64_t
   for (int p = 0; p < graph->param_count; p++) most += fsdp_stored_count(graph, p);
   w->tensors = fsdp_alloc_zeroed((size_t)most, sizeof *w->tensors);
   w->first = fsdp_alloc_zeroed(params + 1, sizeof *w->first);
-  w->numel = fsdp_alloc_zeroed(params, sizeof *w->numel);
   w->grown = fsdp_alloc_zeroed(params, sizeof *w->grown);
   w->param_count = graph->param_count;
   w->stored_vocab = stored_vocab;
@@ -206,7 +203,6 @@ void fsdp_weights_close(fsdp_weights *weights) {
   free(weights->grown);
   free(weights->tensors);
   free(weights->first);
-  free(weights->numel);
   pthread_mutex_destroy(&weights->lock);
   free(weights);
 }
@@ -228,7 +224,7 @@ static fsdp_status read_tensor(fsdp_weights *weights, int tensor, int64_t first,
 // Of what is stored.
 static fsdp_status read_stored(fsdp_weights *weights, int param, int64_t first, int64_t count, float *out,
                                fsdp_error *error) {
-  const int64_t numel = weights->numel[param];
+  const int64_t numel = fsdp_safetensors_at(weights->model, weights->tensors[weights->first[param]])->numel;
   fsdp_status status = FSDP_OK;
   for (int64_t done = 0, now; done < count && !status; done += now) {
     const int64_t at = first + done, index = at / numel;

@@ -100,7 +100,7 @@ typedef struct slots {
 typedef struct message_comm {
   fsdp_comm base;
   MPI_Comm comm;
-  fsdp_comm_sum *sum;
+  fsdp_comm_sum sum;
   mpi_link exchanges;
   fsdp_link link;
   fsdp_small_sum *small;
@@ -173,9 +173,9 @@ static void sum_round(message_comm *self, const slots *data, int64_t round, char
     int64_t count = fsdp_min_i64(FSDP_COMM_SUM_TILE_ELEMS, numel - done);
     for (int r = 0; r < self->base.size; r++) {
       const char *values = r == self->base.rank ? own : piece_of(self, r, round);
-      fsdp_comm_sum_add(self->sum, r == 0, values + done * width, count, data->dtype);
+      fsdp_comm_sum_add(&self->sum, r == 0, values + done * width, count, data->dtype);
     }
-    fsdp_comm_sum_store(self->sum, output + done * width, count, data->dtype);
+    fsdp_comm_sum_store(&self->sum, output + done * width, count, data->dtype);
   }
 }
 
@@ -230,7 +230,6 @@ static void message_destroy(fsdp_comm *comm) {
   for (int i = 0; i < 2; i++) free(self->pieces[i]), free(self->requests[i]);
   free(self->indices);
   fsdp_small_sum_destroy(self->small);
-  fsdp_comm_sum_destroy(self->sum);
   free(self);
 }
 
@@ -249,10 +248,9 @@ fsdp_comm *fsdp_world_split_messages(int color, int key, int64_t piece_bytes) {
   self->comm = comm;
   CALL_MPI(MPI_Comm_rank, comm, &self->base.rank);
   CALL_MPI(MPI_Comm_size, comm, &self->base.size);
-  self->sum = fsdp_comm_sum_create();
   self->exchanges = (mpi_link){.comm = comm, .sleep_us_max = SLEEP_US_MAX};
   self->link = (fsdp_link){.owner = &self->exchanges, .swap = mpi_swap};
-  self->small = fsdp_small_sum_create(&self->link, self->base.rank, self->base.size, self->sum);
+  self->small = fsdp_small_sum_create(&self->link, self->base.rank, self->base.size, &self->sum);
   int64_t size = self->base.size, fair = ROUND_BYTES / size;
   self->piece_bytes = piece_bytes > 0 ? piece_bytes : fsdp_min_i64(PIECE_BYTES, fair);
   self->piece_bytes = fsdp_round_up(fsdp_max_i64(self->piece_bytes, 64), 64);

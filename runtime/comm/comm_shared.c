@@ -45,7 +45,7 @@ typedef struct direct_comm {
   uint32_t meetings;     // that this rank has come to
   int turn;              // of `small`
   fsdp_board_lane *lane; // of the call under way
-  fsdp_comm_sum *sum;
+  fsdp_comm_sum sum;
   unsigned char *values; // one tile of a peer's
 } direct_comm;
 
@@ -117,9 +117,9 @@ static void sum_ranks(direct_comm *self, int64_t first, int64_t numel, fsdp_dtyp
     int64_t count = fsdp_min_i64(FSDP_COMM_SUM_TILE_ELEMS, numel - done);
     for (int r = 0; r < self->base.size; r++) {
       const void *values = view_of(self, r, (first + done) * width, count * width);
-      fsdp_comm_sum_add(self->sum, r == 0, values, count, dtype);
+      fsdp_comm_sum_add(&self->sum, r == 0, values, count, dtype);
     }
-    fsdp_comm_sum_store(self->sum, (char *)output + done * width, count, dtype);
+    fsdp_comm_sum_store(&self->sum, (char *)output + done * width, count, dtype);
   }
 }
 
@@ -167,9 +167,9 @@ static void small_all_reduce(direct_comm *self, const fsdp_collective *call, int
   memcpy(members[self->base.rank].small[self->turn], call->output, (size_t)bytes);
   meet(self);
   for (int r = 0; r < self->base.size; r++) {
-    fsdp_comm_sum_add(self->sum, r == 0, members[r].small[self->turn], call->numel, call->dtype);
+    fsdp_comm_sum_add(&self->sum, r == 0, members[r].small[self->turn], call->numel, call->dtype);
   }
-  fsdp_comm_sum_store(self->sum, call->output, call->numel, call->dtype);
+  fsdp_comm_sum_store(&self->sum, call->output, call->numel, call->dtype);
 }
 
 // Every rank sums its own segment, then reads the others'.
@@ -205,7 +205,6 @@ static void direct_destroy(fsdp_comm *comm) {
     if (self->peer_files[i] >= 0) close(self->peer_files[i]);
   }
   if (self->arenas) munmap(self->control, (size_t)fsdp_shared_control_bytes(comm->size));
-  fsdp_comm_sum_destroy(self->sum);
   free(self->peer_files);
   free(self->values);
   free(self);
@@ -223,7 +222,6 @@ fsdp_comm *fsdp_shared_create(const fsdp_shared_config *config) {
   self->base = (fsdp_comm){.table = &table, .rank = config->rank, .size = config->size};
   self->control = config->control;
   self->arenas = config->arenas;
-  self->sum = fsdp_comm_sum_create();
   self->values = fsdp_alloc(FSDP_COMM_SUM_TILE_ELEMS * sizeof(float));
   if (config->arenas) {
     size_t files = (size_t)config->size * FSDP_SPACE_COUNT;

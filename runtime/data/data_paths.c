@@ -1,7 +1,6 @@
 #include "runtime/data/data_paths.h"
 
 #include "runtime/base/check.h"
-#include "runtime/base/plural.h"
 #include "runtime/base/text.h"
 #include "runtime/plan/text/value.h"
 
@@ -225,19 +224,24 @@ static void release_names(named_file *files, int count) {
   free(files);
 }
 
-static fsdp_status check_unique(const char *option, const fsdp_data_paths *paths, fsdp_error *error) {
+int fsdp_data_paths_repeated(const fsdp_data_paths *paths, const char *pair[2]) {
   named_file *files = name_files(paths);
-  fsdp_status status = FSDP_OK;
-  for (int i = 1; i < paths->count && status == FSDP_OK; i++) {
-    const char *path = files[i - 1].path, *other = files[i].path;
-    const bool alike = strcmp(path, other) == 0;
-    if (strcmp(files[i - 1].name, files[i].name) == 0)
-      status =
-          fsdp_fail(error, FSDP_ERR_INPUT, "--%s \"%.300s\": has %.300s twice%s%.300s; remove one of the two",
-                    option, paths->list, path, alike ? "" : ", also as ", alike ? "" : other);
+  int count = 0;
+  for (int i = 1; i < paths->count; i++) {
+    const bool again = strcmp(files[i - 1].name, files[i].name) == 0;
+    if (!again || (i > 1 && strcmp(files[i - 2].name, files[i].name) == 0)) continue; // counted
+    if (count++ == 0) pair[0] = files[i - 1].path, pair[1] = files[i].path;
   }
   release_names(files, paths->count);
-  return status;
+  return count;
+}
+
+static fsdp_status check_unique(const char *option, const fsdp_data_paths *paths, fsdp_error *error) {
+  const char *pair[2];
+  if (fsdp_data_paths_repeated(paths, pair) == 0) return FSDP_OK;
+  const bool alike = strcmp(pair[0], pair[1]) == 0;
+  return fsdp_fail(error, FSDP_ERR_INPUT, "--%s \"%.300s\": has %.300s twice%s%.300s; remove one of the two",
+                   option, paths->list, pair[0], alike ? "" : ", also as ", alike ? "" : pair[1]);
 }
 
 fsdp_status fsdp_data_paths_find(const char *option, const char *list, fsdp_data_paths *paths,
@@ -292,18 +296,5 @@ int fsdp_data_paths_common(const fsdp_data_paths *paths, const fsdp_data_paths *
     free(file.name);
   }
   release_names(known, others->count);
-  return count;
-}
-
-int fsdp_data_paths_repeated(const fsdp_data_paths *paths, const char **first) {
-  named_file *files = name_files(paths);
-  int count = 0;
-  *first = NULL;
-  for (int i = 1; i < paths->count; i++) {
-    const bool again = strcmp(files[i - 1].name, files[i].name) == 0;
-    if (!again || (i > 1 && strcmp(files[i - 2].name, files[i].name) == 0)) continue; // counted
-    if (count++ == 0) *first = files[i].path;
-  }
-  release_names(files, paths->count);
   return count;
 }

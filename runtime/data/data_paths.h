@@ -34,9 +34,9 @@ fsdp_status fsdp_data_paths_find(const char *option, const char *list, fsdp_data
                                  fsdp_error *error);
 void fsdp_data_paths_destroy(fsdp_data_paths *paths); // one of zeros is allowed
 
-// How many of the files are there more than once, also by different paths and links; one of them into *first,
-// owned by `paths` (NULL if there is none).
-int fsdp_data_paths_repeated(const fsdp_data_paths *paths, const char **first);
+// How many of the files are there more than once, also by different paths and links; the paths of one of
+// them into `pair`, owned by `paths` (as they were if there is none).
+int fsdp_data_paths_repeated(const fsdp_data_paths *paths, const char *pair[2]);
 
 // How many files of `paths` are in `others` too, also by different paths and links; one of them into *first,
 // owned by `paths` (NULL if there is none).

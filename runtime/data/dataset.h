@@ -66,12 +66,6 @@ typedef struct fsdp_dataset_config {
 fsdp_status fsdp_dataset_open(const fsdp_dataset_config *config, fsdp_dataset **dataset, fsdp_error *error);
 void fsdp_dataset_close(fsdp_dataset *dataset); // NULL is allowed
 
-// Writes sample `sample` (or FSDP_DATASET_NO_SAMPLE): `seq` tokens and as many targets, in which
-// FSDP_TARGET_IGNORED (op.h) marks those that the loss must not count. A token that is not below the
-// vocabulary (it was not verified, or the file has changed) ends the job. May be called by several threads at
-// once.
-void fsdp_dataset_fill(const fsdp_dataset *dataset, int64_t sample, int32_t *tokens, int32_t *targets);
-
 // How many of the sample's targets the loss counts: at least one, or none of FSDP_DATASET_NO_SAMPLE.
 int64_t fsdp_dataset_target_count(const fsdp_dataset *dataset, int64_t sample);
 
@@ -82,7 +76,9 @@ typedef struct fsdp_dataset_part {
   int64_t first, count; // positions
 } fsdp_dataset_part;
 
-// The same of these positions alone: `count` tokens and as many targets.
+// Writes these positions: `count` tokens and as many targets, in which FSDP_TARGET_IGNORED (op.h) marks those
+// that the loss must not count. A token that is not below the vocabulary (it was not verified, or the file
+// has changed) ends the job. May be called by several threads at once.
 void fsdp_dataset_fill_part(const fsdp_dataset *dataset, const fsdp_dataset_part *part, int32_t *tokens,
                             int32_t *targets);
 int64_t fsdp_dataset_part_target_count(const fsdp_dataset *dataset, const fsdp_dataset_part *part);
@@ -103,7 +99,6 @@ typedef struct fsdp_dataset_rows {
   double documents;            // in a sample, on average; 0: not known
   double attention;            // of all pairs of a query and an earlier key, those within a document
 } fsdp_dataset_rows;
-const fsdp_dataset_rows *fsdp_dataset_how(const fsdp_dataset *dataset);
 
 // Whether the loss counts parts of documents alone, as of conversations and instructions.
 bool fsdp_dataset_learns_parts(const fsdp_dataset *dataset);
@@ -111,6 +106,7 @@ bool fsdp_dataset_learns_parts(const fsdp_dataset *dataset);
 // How many of the sample's positions hold a token: the others are padding.
 int64_t fsdp_dataset_real_count(const fsdp_dataset *dataset, int64_t sample);
 
+// Of all samples of an epoch together.
 typedef struct fsdp_dataset_totals {
   int64_t positions;   // of which
   int64_t real;        // hold a token, and of
@@ -119,11 +115,26 @@ typedef struct fsdp_dataset_totals {
   int64_t left_out;    // samples besides, of which no target counts
 } fsdp_dataset_totals;
 
-// Of all samples of an epoch together.
-fsdp_dataset_totals fsdp_dataset_count(const fsdp_dataset *dataset);
+struct fsdp_dataset {
+  int64_t sample_count; // of an epoch, including those of a last partial batch
+  fsdp_dataset_totals totals;
+  fsdp_dataset_rows how;
+  int group_count;     // 1 without weights
+  int64_t token_count; // of all files
+  // A line for a person: where the tokens come from, how they were made, what is left out or cut off.
+  char description[640];
+  // For its modules alone (dataset_internal.h).
+  struct fsdp_dataset_source *sources;
+  struct fsdp_dataset_files *groups;
+  int source_count;
+  char *list;                              // of the files, for messages; NULL: the built-in text
+  int64_t document_count, seq, vocab_size; // a file that knows no documents is one
+  fsdp_long_documents longer;
+  bool knows_documents;
+  int64_t raw_count; // samples, including those without a counted target
+  int64_t *kept;     // raw number of each sample; NULL if all are kept
+};
 
-// Samples per epoch, including those of a last partial batch.
-int64_t fsdp_dataset_sample_count(const fsdp_dataset *dataset);
 // A group: files of one weight, or all of them. Owned by the data set.
 typedef struct fsdp_dataset_group {
   const char *name; // NULL: all files, without a weight
@@ -131,7 +142,6 @@ typedef struct fsdp_dataset_group {
   int64_t first_sample, sample_count;
   int64_t held_count; // of these the last, which fsdp_dataset_hold_out has made
 } fsdp_dataset_group;
-int fsdp_dataset_group_count(const fsdp_dataset *dataset); // 1 without weights
 fsdp_dataset_group fsdp_dataset_group_at(const fsdp_dataset *dataset, int index);
 
 // Whether a record may lie in several samples: a conversation of which each answer is a document, or a
@@ -144,12 +154,6 @@ bool fsdp_dataset_divides_records(const fsdp_dataset *dataset);
 // that divides records, once. FSDP_ERR_INPUT if a weighted group is left without a sample.
 fsdp_status fsdp_dataset_hold_out(fsdp_dataset *dataset, uint64_t seed, const int64_t *wanted,
                                   fsdp_error *error);
-
-// Tokens of all files.
-int64_t fsdp_dataset_token_count(const fsdp_dataset *dataset);
-
-// One line for a person: where the tokens come from, how they were made, what is left out or cut off.
-const char *fsdp_dataset_description(const fsdp_dataset *dataset);
 
 // The chat template that the data was prepared with, if one was given there (--chat-template), of *bytes
 // bytes; NULL if not. Owned by the data set.

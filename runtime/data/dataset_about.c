@@ -1,5 +1,4 @@
 #include "runtime/base/check.h"
-#include "runtime/base/plural.h"
 #include "runtime/base/text.h"
 #include "runtime/data/dataset_internal.h"
 
@@ -50,24 +49,8 @@ void fsdp_dataset_describe(fsdp_dataset *dataset) {
   }
 }
 
-fsdp_dataset_totals fsdp_dataset_count(const fsdp_dataset *dataset) {
-  return dataset->totals;
-}
-
-int64_t fsdp_dataset_sample_count(const fsdp_dataset *dataset) {
-  return dataset->sample_count;
-}
-int fsdp_dataset_group_count(const fsdp_dataset *dataset) {
-  return dataset->group_count;
-}
 fsdp_dataset_group fsdp_dataset_group_at(const fsdp_dataset *dataset, int index) {
   return dataset->groups[index].known;
-}
-int64_t fsdp_dataset_token_count(const fsdp_dataset *dataset) {
-  return dataset->token_count;
-}
-const char *fsdp_dataset_description(const fsdp_dataset *dataset) {
-  return dataset->description;
 }
 
 const char *fsdp_dataset_chat_template(const fsdp_dataset *dataset, int64_t *bytes) {

@@ -34,23 +34,7 @@ typedef struct fsdp_dataset_files {
   int64_t held_raw;             // of these the last, held out
 } fsdp_dataset_files;
 
-struct fsdp_dataset {
-  fsdp_dataset_source *sources;
-  fsdp_dataset_files *groups;
-  int source_count, group_count;
-  char *list;                                           // of the files, for messages; NULL: the built-in text
-  int64_t token_count, document_count, seq, vocab_size; // a file that knows no documents is one
-  fsdp_long_documents longer;
-  bool knows_documents;
-  int64_t raw_count;    // samples, including those without a counted target
-  int64_t sample_count; // without them
-  int64_t *kept;        // raw number of each sample; NULL if all are kept
-  fsdp_dataset_totals totals;
-  fsdp_dataset_rows how;
-  char description[640];
-};
-
-// What fsdp_dataset_description returns, once samples are made.
+// Writes the description, once samples are made.
 void fsdp_dataset_describe(fsdp_dataset *dataset);
 
 // The last source whose first token (or document) is not after `index`.

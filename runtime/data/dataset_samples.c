@@ -2,9 +2,9 @@
 #include "runtime/base/check.h"
 #include "runtime/base/job.h"
 #include "runtime/base/paths.h"
-#include "runtime/base/plural.h"
 #include "runtime/base/progress.h"
 #include "runtime/base/size.h"
+#include "runtime/base/text.h"
 #include "runtime/data/dataset_internal.h"
 
 #include <inttypes.h>
@@ -489,15 +489,6 @@ void fsdp_dataset_fill_starts(const fsdp_dataset *dataset, int64_t sample, int64
 
 double fsdp_dataset_sample_pairs(const fsdp_dataset *dataset, int64_t sample) {
   return raw_pairs(dataset, raw_of(dataset, sample));
-}
-
-const fsdp_dataset_rows *fsdp_dataset_how(const fsdp_dataset *dataset) {
-  return &dataset->how;
-}
-
-void fsdp_dataset_fill(const fsdp_dataset *dataset, int64_t sample, int32_t *tokens, int32_t *targets) {
-  const fsdp_dataset_part whole = {.sample = sample, .count = dataset->seq};
-  fsdp_dataset_fill_part(dataset, &whole, tokens, targets);
 }
 
 int64_t fsdp_dataset_target_count(const fsdp_dataset *dataset, int64_t sample) {

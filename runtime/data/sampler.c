@@ -92,17 +92,15 @@ static uint64_t group_stream(const char *what, int group) {
   return fsdp_random_stream(name);
 }
 
-// Sample `index` of `count` in the order in which those that are held out, the last, come first.
-static int64_t last_first(int64_t index, int64_t count, int64_t held_out) {
-  return index < held_out ? count - held_out + index : index - held_out;
-}
-
-// Sample `index` of a group in the order in which those that are held out come first.
-static int64_t divided_group(const fsdp_sampler *sampler, int g, int64_t index) {
-  const fsdp_sampler_group *group = &sampler->groups[g];
-  if (sampler->held_last) return group->first + last_first(index, group->count, group->held_out);
-  return group->first +
-         fsdp_random_permute(sampler->seed, group_stream("validation", g), group->count, index);
+// Sample `index` of a group (-1: of all samples, which are alike) in the order in which those that are held
+// out come first.
+static int64_t divided(const fsdp_sampler *sampler, int g, int64_t index) {
+  const fsdp_sampler_group all = {.count = sampler->sample_count, .held_out = sampler->held_out};
+  const fsdp_sampler_group *group = g < 0 ? &all : &sampler->groups[g];
+  const int64_t held = group->held_out;
+  if (sampler->held_last) return group->first + (index < held ? group->count - held + index : index - held);
+  const uint64_t stream = g < 0 ? fsdp_random_stream("validation") : group_stream("validation", g);
+  return group->first + fsdp_random_permute(sampler->seed, stream, group->count, index);
 }
 
 // The sample in `slot` of the epoch's positions, which lie group by group.
@@ -113,14 +111,14 @@ static int64_t mixed(const fsdp_sampler *sampler, int64_t epoch, int64_t slot) {
   const int64_t count = group->count - group->held_out, draw = epoch * group->quota + slot;
   const uint64_t stream = group_stream("data order", g) ^ (uint64_t)(draw / count);
   const int64_t index = fsdp_random_permute(sampler->seed, stream, count, draw % count);
-  return group->held_out ? divided_group(sampler, g, group->held_out + index) : group->first + index;
+  return group->held_out ? divided(sampler, g, group->held_out + index) : group->first + index;
 }
 
 // Held-out sample `index` of all groups.
 static int64_t held_out_of_groups(const fsdp_sampler *sampler, int64_t index) {
   int g = 0;
   while (index >= sampler->groups[g].held_out) index -= sampler->groups[g++].held_out;
-  return divided_group(sampler, g, index);
+  return divided(sampler, g, index);
 }
 
 // ---- Samples
@@ -185,12 +183,6 @@ int64_t fsdp_sampler_position(const fsdp_sampler_part *part, int64_t i) {
   return (part->micro_batch * part->ranks + part->rank) * part->batch + i;
 }
 
-// The sample at `index` of the order that separates held-out samples, which come first, from the others.
-static int64_t divided(const fsdp_sampler *sampler, int64_t index) {
-  if (sampler->held_last) return last_first(index, sampler->sample_count, sampler->held_out);
-  return fsdp_random_permute(sampler->seed, fsdp_random_stream("validation"), sampler->sample_count, index);
-}
-
 int64_t fsdp_sampler_sample(const fsdp_sampler *sampler, int64_t epoch, int64_t step, int64_t position) {
   FSDP_CHECK(step >= 0 && step < fsdp_sampler_steps_per_epoch(sampler), "step %lld of an epoch of %lld",
              (long long)step, (long long)fsdp_sampler_steps_per_epoch(sampler));
@@ -201,7 +193,7 @@ int64_t fsdp_sampler_sample(const fsdp_sampler *sampler, int64_t epoch, int64_t 
   int64_t index = fsdp_random_permute(sampler->seed, stream, trained_on(sampler),
                                       step * sampler->global_batch + position);
   if (sampler->group_count) return mixed(sampler, epoch, index);
-  return sampler->held_out ? divided(sampler, sampler->held_out + index) : index;
+  return sampler->held_out ? divided(sampler, -1, sampler->held_out + index) : index;
 }
 
 int64_t fsdp_sampler_validation_steps(const fsdp_sampler *sampler) {
@@ -216,5 +208,5 @@ int64_t fsdp_sampler_validation_sample(const fsdp_sampler *sampler, int64_t step
              (long long)sampler->global_batch);
   int64_t index = step * sampler->global_batch + position;
   if (index >= sampler->held_out) return FSDP_SAMPLER_NONE;
-  return sampler->group_count ? held_out_of_groups(sampler, index) : divided(sampler, index);
+  return sampler->group_count ? held_out_of_groups(sampler, index) : divided(sampler, -1, index);
 }

@@ -55,7 +55,6 @@ typedef struct fsdp_device_config {
 } fsdp_device_config;
 
 typedef struct fsdp_device_table {
-  const char *name; // "cpu", "cuda"
   // The device has queues of its own: work only enqueues, so that its time is between two timestamps in them.
   bool enqueues;
   // FSDP_ERR_CAPACITY if the memory does not fit. The arenas' initial bytes are unspecified: code that needs

@@ -2,7 +2,6 @@
 // arena, so that copies, overlap and missing waits are as real as on an accelerator. The only file of this
 // folder that asks the system for arena memory.
 #include "runtime/base/check.h"
-#include "runtime/base/size.h"
 #include "runtime/device/worker.h"
 
 #include <errno.h>
@@ -51,12 +50,8 @@ static void cpu_notify(const fsdp_stream_context *context, void (*function)(void
   function(argument);
 }
 
-static void cpu_read(fsdp_device *device, void *destination, const void *source, int64_t bytes) {
-  (void)device;
-  memcpy(destination, source, (size_t)bytes);
-}
-
-static void cpu_write(fsdp_device *device, void *destination, const void *source, int64_t bytes) {
+// From an arena, or to one.
+static void cpu_move(fsdp_device *device, void *destination, const void *source, int64_t bytes) {
   (void)device;
   memcpy(destination, source, (size_t)bytes);
 }
@@ -136,7 +131,6 @@ static fsdp_status cpu_create(const fsdp_device_config *config, fsdp_device **de
 
 const fsdp_device_table *fsdp_device_cpu(void) {
   static const fsdp_device_table table = {
-      .name = "cpu",
       .create = cpu_create,
       .destroy = cpu_destroy,
       .launch = cpu_launch,
@@ -144,8 +138,8 @@ const fsdp_device_table *fsdp_device_cpu(void) {
       .synchronize = cpu_synchronize,
       .copy = cpu_copy,
       .notify = cpu_notify,
-      .read = cpu_read,
-      .write = cpu_write,
+      .read = cpu_move,
+      .write = cpu_move,
       .clear = cpu_clear,
   };
   return &table;

@@ -11,9 +11,9 @@
 //                              the launching thread waits in its place
 #include "runtime/base/check.h"
 #include "runtime/base/cuda_check.h"
+#include "runtime/base/size.h"
 #include "runtime/device/device.h"
 #include "runtime/device/memory_cuda.h"
-#include "runtime/device/transfer_cuda.h"
 #include "runtime/device/worker.h"
 
 #include <cuda.h>
@@ -29,6 +29,21 @@ typedef struct gpu_stream {
   uint64_t capacity, recorded;
 } gpu_stream;
 
+// Bytes of a half: pieces of this size keep both ends busy.
+#define PIECE_BYTES ((int64_t)32 << 20)
+
+// What is written outside of steps (weights and states, when they are loaded) goes over one stream, in order:
+//
+//   source ─► [ pinned | pinned ] ─► arena     a copy into one half while the other is on its way
+typedef struct transfer {
+  cudaStream_t stream;
+  struct half {
+    void *memory; // pinned; NULL: none
+    cudaEvent_t over;
+  } halves[2];
+  int next;
+} transfer;
+
 typedef struct cuda_device {
   fsdp_device base;
   int ordinal;
@@ -37,7 +52,7 @@ typedef struct cuda_device {
   gpu_stream streams[FSDP_STREAM_COUNT];
   fsdp_pinned_memory host_arena;
   fsdp_worker *host;
-  fsdp_transfer *transfer;
+  transfer transfer;
   cudaEvent_t *timestamps; // by slot
   int timestamp_count;
   _Atomic uint64_t *host_over; // pinned: tickets of the host stream that are over
@@ -171,24 +186,47 @@ static void cuda_read(fsdp_device *device, void *destination, const void *source
   CALL_CUDA(cudaMemcpy(destination, source, (size_t)bytes, cudaMemcpyDefault));
 }
 
-static fsdp_transfer *transfer_of(fsdp_device *device) {
-  return ((cuda_device *)device)->transfer;
+// The half whose turn it is, free again.
+static struct half *take_half(transfer *t) {
+  struct half *mine = &t->halves[t->next];
+  t->next = 1 - t->next;
+  if (mine->memory) {
+    CALL_CUDA(cudaEventSynchronize(mine->over));
+  } else {
+    cudaError_t status;
+    mine->memory = fsdp_cuda_alloc_pinned(PIECE_BYTES, &status);
+    CALL_CUDA(status);
+  }
+  return mine;
 }
 
 static void cuda_write(fsdp_device *device, void *destination, const void *source, int64_t bytes) {
-  fsdp_transfer_put(transfer_of(device), destination, source, bytes);
-}
-
-static void cuda_clear(fsdp_device *device, void *destination, int64_t bytes) {
-  fsdp_transfer_clear(transfer_of(device), destination, bytes);
+  transfer *t = &((cuda_device *)device)->transfer;
+  for (int64_t done = 0; done < bytes; done += PIECE_BYTES) {
+    size_t piece = (size_t)fsdp_min_i64(PIECE_BYTES, bytes - done);
+    struct half *mine = take_half(t);
+    memcpy(mine->memory, (const char *)source + done, piece);
+    CALL_CUDA(cudaMemcpyAsync((char *)destination + done, mine->memory, piece, cudaMemcpyDefault, t->stream));
+    CALL_CUDA(cudaEventRecord(mine->over, t->stream));
+  }
 }
 
 static void *cuda_write_stream(fsdp_device *device) {
-  return fsdp_transfer_stream(transfer_of(device));
+  return ((cuda_device *)device)->transfer.stream;
 }
 
+static void cuda_clear(fsdp_device *device, void *destination, int64_t bytes) {
+  CALL_CUDA(cudaMemsetAsync(destination, 0, (size_t)bytes, cuda_write_stream(device)));
+}
+
+// The pinned memory is given back.
 static void cuda_flush(fsdp_device *device) {
-  fsdp_transfer_flush(transfer_of(device));
+  transfer *t = &((cuda_device *)device)->transfer;
+  CALL_CUDA(cudaStreamSynchronize(t->stream));
+  for (int i = 0; i < 2; i++) {
+    fsdp_cuda_free_pinned(t->halves[i].memory);
+    t->halves[i].memory = NULL;
+  }
 }
 
 static int64_t cuda_used_bytes(fsdp_device *device) {
@@ -275,11 +313,24 @@ static void find_wait_value(cuda_device *self) {
   memcpy(&self->wait_value, &found, sizeof found);
 }
 
+static void create_transfer(transfer *t) {
+  CALL_CUDA(cudaStreamCreateWithPriority(&t->stream, cudaStreamNonBlocking, 0));
+  for (int i = 0; i < 2; i++) CALL_CUDA(cudaEventCreateWithFlags(&t->halves[i].over, cudaEventDisableTiming));
+}
+
+static void destroy_transfer(cuda_device *self) {
+  transfer *t = &self->transfer;
+  if (!t->stream) return;
+  cuda_flush(&self->base);
+  for (int i = 0; i < 2; i++) CALL_CUDA(cudaEventDestroy(t->halves[i].over));
+  CALL_CUDA(cudaStreamDestroy(t->stream));
+}
+
 static void cuda_destroy(fsdp_device *device) {
   if (!device) return;
   cuda_device *self = (cuda_device *)device;
   fsdp_worker_destroy(self->host);
-  fsdp_transfer_destroy(self->transfer);
+  destroy_transfer(self);
   for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
     gpu_stream *stream = &self->streams[s];
     for (uint64_t i = 0; stream->events && i < stream->capacity; i++) {
@@ -317,7 +368,7 @@ static fsdp_status cuda_create(const fsdp_device_config *config, fsdp_device **d
     if (s == FSDP_STREAM_HOST || config->stream_threads[s] == 0) continue;
     create_stream(self, (fsdp_stream)s, config);
   }
-  self->transfer = fsdp_transfer_create();
+  create_transfer(&self->transfer);
   find_wait_value(self);
   if (config->stream_threads[FSDP_STREAM_HOST] > 0) {
     self->host = fsdp_worker_create(
@@ -334,7 +385,6 @@ static fsdp_status cuda_create(const fsdp_device_config *config, fsdp_device **d
 
 const fsdp_device_table *fsdp_device_cuda(void) {
   static const fsdp_device_table table = {
-      .name = "cuda",
       .enqueues = true,
       .create = cuda_create,
       .destroy = cuda_destroy,
@@ -351,7 +401,7 @@ const fsdp_device_table *fsdp_device_cuda(void) {
       .clear = cuda_clear,
       .write_stream = cuda_write_stream,
       .flush = cuda_flush,
-      .piece_bytes = FSDP_TRANSFER_PIECE_BYTES,
+      .piece_bytes = PIECE_BYTES,
       .used_bytes = cuda_used_bytes,
   };
   return &table;

@@ -51,5 +51,5 @@ fsdp_status fsdp_gpu_find(int local_rank, fsdp_gpu *gpu, fsdp_error *error);
 fsdp_status fsdp_gpu_free_bytes(const fsdp_gpu *gpu, int (*probe)(void), int64_t *bytes, fsdp_error *error);
 
 // FLOP/s that a GPU of this name reaches in gemms of `dtype` by its data sheet: the peak that MFU is relative
-// to. 0 if the name is not in the list (gpu_peak.c).
+// to. 0 if the name is not in the list (gpu.c).
 double fsdp_gpu_peak_flops(const char *name, fsdp_dtype dtype);

@@ -10,18 +10,6 @@
 #define LEVELS
 #endif
 
-struct fsdp_comm_sum {
-  float sums[FSDP_COMM_SUM_TILE_ELEMS];
-};
-
-fsdp_comm_sum *fsdp_comm_sum_create(void) {
-  return fsdp_alloc(sizeof(fsdp_comm_sum));
-}
-
-void fsdp_comm_sum_destroy(fsdp_comm_sum *sum) {
-  free(sum);
-}
-
 LEVELS static void set_bf16(float *restrict sums, const fsdp_bf16 *restrict values, int64_t numel) {
   for (int64_t i = 0; i < numel; i++) sums[i] = fsdp_bf16_to_f32(values[i]);
 }

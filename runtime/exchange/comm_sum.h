@@ -9,11 +9,10 @@
 // Elements of a tile: the sums and one rank's values stay in the second-level cache.
 #define FSDP_COMM_SUM_TILE_ELEMS 16384
 
-typedef struct fsdp_comm_sum fsdp_comm_sum;
-
 // One tile; the caller's thread adds.
-fsdp_comm_sum *fsdp_comm_sum_create(void);
-void fsdp_comm_sum_destroy(fsdp_comm_sum *sum); // NULL is allowed
+typedef struct fsdp_comm_sum {
+  float sums[FSDP_COMM_SUM_TILE_ELEMS];
+} fsdp_comm_sum;
 
 // sums[0 .. numel) = values if `first`, else += values; numel is at most a tile.
 void fsdp_comm_sum_add(fsdp_comm_sum *sum, bool first, const void *values, int64_t numel, fsdp_dtype dtype);

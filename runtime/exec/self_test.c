@@ -1,6 +1,6 @@
 #include "runtime/exec/self_test.h"
 
-#include "runtime/base/plural.h"
+#include "runtime/base/text.h"
 #include "runtime/plan/narrow.h"
 
 #include <math.h>

@@ -96,6 +96,7 @@ void fsdp_state_read_shard(fsdp_executor *executor, int slot, int unit, int64_t 
 // What a walk over a slot does with each piece of a run.
 typedef struct walk {
   fsdp_executor *executor;
+  const fsdp_executor_config *config; // its
   int slot;
   fsdp_dtype dtype; // of the values handed over
   bool writes;      // what the callback gives, each replica a slice
@@ -109,7 +110,7 @@ typedef struct walk {
 
 static void draw_run(const walk *self, const fsdp_shard_run *run, const shard *to) {
   if (!to->data) return;
-  const fsdp_param *param = &fsdp_executor_config_of(self->executor)->plan->graph->params[run->param];
+  const fsdp_param *param = &self->config->plan->graph->params[run->param];
   fsdp_drawing drawing = {.seed = self->seed,
                           .stream = fsdp_random_stream(param->name),
                           .first = run->element_index,
@@ -118,14 +119,13 @@ static void draw_run(const walk *self, const fsdp_shard_run *run, const shard *t
                           .zero_numel = param->zero_numel,
                           .mean = param->init_mean,
                           .deviation = param->init_deviation};
-  const fsdp_kernel_backend *kernels = fsdp_executor_config_of(self->executor)->kernels;
-  kernels->draw(&drawing, to->data + run->shard_offset * fsdp_dtype_bytes(to->dtype), to->dtype,
-                to->device->table->write_stream(to->device));
+  self->config->kernels->draw(&drawing, to->data + run->shard_offset * fsdp_dtype_bytes(to->dtype), to->dtype,
+                              to->device->table->write_stream(to->device));
 }
 
 static fsdp_status walk_run(const walk *self, int unit, const fsdp_shard_run *run, const shard *data,
                             const shard *copy) {
-  const fsdp_plan *plan = fsdp_executor_config_of(self->executor)->plan;
+  const fsdp_plan *plan = self->config->plan;
   int64_t piece = self->staging.bytes / (int64_t)sizeof(float), width = fsdp_dtype_bytes(data->dtype);
   if (self->draws) {
     draw_run(self, run, data);
@@ -154,21 +154,13 @@ static fsdp_status walk_run(const walk *self, int unit, const fsdp_shard_run *ru
   return FSDP_OK;
 }
 
-// Elements of a shard that each replica loads on its own, in the order of replicas; what is left over after
-// the last is loaded by all.
-static int64_t slice_of(const fsdp_executor *executor, int unit) {
-  const fsdp_plan *plan = fsdp_executor_config_of(executor)->plan;
-  const fsdp_unit *u = &plan->units->units[unit];
-  return plan->config.exchange && u->replica_count > 1 ? fsdp_unit_slice(u) : 0;
-}
-
 // Elements [first, first + numel) of the shard.
 static fsdp_status walk_range(const walk *self, int unit, const shard *data, const shard *copy, int64_t first,
                               int64_t numel) {
-  const fsdp_executor_config *config = fsdp_executor_config_of(self->executor);
-  const fsdp_plan *plan = config->plan;
-  int64_t begin = fsdp_units_shard_begin(plan->units, unit, config->rank);
-  const fsdp_unit_range range = {.unit = unit, .rank = config->rank, .first = begin + first, .numel = numel};
+  const fsdp_plan *plan = self->config->plan;
+  const int rank = self->config->rank;
+  int64_t begin = fsdp_units_shard_begin(plan->units, unit, rank);
+  const fsdp_unit_range range = {.unit = unit, .rank = rank, .first = begin + first, .numel = numel};
   int count = 0;
   fsdp_shard_run *runs = fsdp_units_runs(plan->units, plan->graph, &range, &count);
   fsdp_status status = FSDP_OK;
@@ -180,46 +172,45 @@ static fsdp_status walk_range(const walk *self, int unit, const shard *data, con
   return status;
 }
 
-// What this replica loads of a shard: its slice, and what no slice holds.
+// What this replica loads of a shard, or hands over: of one that an exchange completes its slice, and what is
+// left over after the last one's.
 static fsdp_status walk_slice(const walk *self, int unit, const shard *data, const shard *copy) {
-  const fsdp_executor_config *config = fsdp_executor_config_of(self->executor);
-  const fsdp_units *units = config->plan->units;
-  const fsdp_unit *u = &units->units[unit];
-  int64_t slice = slice_of(self->executor, unit), rest = slice * u->replica_count;
-  int replica = fsdp_mesh_group_of(&units->mesh, u->replica_axes, config->rank).rank;
+  const fsdp_plan *plan = self->config->plan;
+  const fsdp_unit *u = &plan->units->units[unit];
+  const bool sliced = self->writes && self->callback && plan->config.exchange && u->replica_count > 1;
+  const int64_t slice = sliced ? fsdp_unit_slice(u) : 0, rest = slice * u->replica_count;
+  const int replica = fsdp_mesh_group_of(&plan->units->mesh, u->replica_axes, self->config->rank).rank;
   fsdp_status status = walk_range(self, unit, data, copy, slice * replica, slice);
-  if (status != FSDP_OK) return status;
-  return walk_range(self, unit, data, copy, rest, data->numel - rest);
+  return status ? status : walk_range(self, unit, data, copy, rest, data->numel - rest);
 }
 
 static fsdp_status walk_unit(const walk *self, int unit) {
-  const fsdp_executor_config *config = fsdp_executor_config_of(self->executor);
-  const fsdp_plan *plan = config->plan;
+  const fsdp_plan *plan = self->config->plan;
   const fsdp_unit_state *state = &plan->unit_state[unit];
   shard data =
       shard_of(self->executor, unit, state->slot[self->slot], fsdp_plan_slot_dtype(plan, self->slot));
-  const bool sliced = self->writes && self->callback;
-  bool copies = self->slot == FSDP_SLOT_MASTER && !(sliced && plan->config.exchange);
+  const bool exchanged = self->writes && self->callback && plan->config.exchange;
+  const bool copies = self->slot == FSDP_SLOT_MASTER && !exchanged;
   shard copy = shard_of(self->executor, unit, copies ? state->copy : -1, plan->config.param_dtype);
   if (!data.data) return FSDP_OK;
   if (self->writes) {
     clear(&data);
     clear(&copy);
   }
-  if (!self->callback && !self->draws) return FSDP_OK;
-  return sliced ? walk_slice(self, unit, &data, &copy) : walk_range(self, unit, &data, &copy, 0, data.numel);
+  return self->callback || self->draws ? walk_slice(self, unit, &data, &copy) : FSDP_OK;
 }
 
-static fsdp_status walk_all(walk *self) {
-  const fsdp_executor_config *config = fsdp_executor_config_of(self->executor);
-  const fsdp_units *units = config->plan->units;
-  self->staging = staging_create(config->device, self->writes && self->callback);
+static fsdp_status walk_all(walk self) {
+  self.config = fsdp_executor_config_of(self.executor);
+  fsdp_device *device = self.config->device;
+  const fsdp_units *units = self.config->plan->units;
+  self.staging = staging_create(device, self.writes && self.callback);
   fsdp_status status = FSDP_OK;
   for (int u = 0; u < units->count && status == FSDP_OK; u++) {
-    if (units->units[u].shard_numel > 0) status = walk_unit(self, u);
+    if (units->units[u].shard_numel > 0) status = walk_unit(&self, u);
   }
-  if (self->writes && config->device->table->flush) config->device->table->flush(config->device);
-  staging_destroy(&self->staging);
+  if (self.writes && device->table->flush) device->table->flush(device);
+  staging_destroy(&self.staging);
   return status;
 }
 
@@ -229,41 +220,38 @@ static fsdp_status clear_slots(fsdp_executor *executor, fsdp_error *error) {
   fsdp_status status = FSDP_OK;
   for (int slot = 0; slot < optimizer->slot_count && status == FSDP_OK; slot++) {
     if (optimizer->slots[slot].start != FSDP_SLOT_FROM_ZERO) continue;
-    walk zeros = {.executor = executor, .slot = slot, .writes = true, .error = error};
-    status = walk_all(&zeros);
+    status = walk_all((walk){.executor = executor, .slot = slot, .writes = true, .error = error});
   }
   return status;
 }
 
 fsdp_status fsdp_state_fill(fsdp_executor *executor, fsdp_state_callback source, void *context,
                             fsdp_error *error) {
-  walk masters = {.executor = executor,
-                  .slot = FSDP_SLOT_MASTER,
-                  .dtype = FSDP_F32,
-                  .writes = true,
-                  .callback = source,
-                  .context = context,
-                  .error = error};
-  fsdp_status status = walk_all(&masters);
+  fsdp_status status = walk_all((walk){.executor = executor,
+                                       .slot = FSDP_SLOT_MASTER,
+                                       .dtype = FSDP_F32,
+                                       .writes = true,
+                                       .callback = source,
+                                       .context = context,
+                                       .error = error});
   return status == FSDP_OK ? clear_slots(executor, error) : status;
 }
 
 void fsdp_state_draw(fsdp_executor *executor, uint64_t seed) {
   fsdp_error none = {0};
-  walk masters = {.executor = executor,
+  walk_all((walk){.executor = executor,
                   .slot = FSDP_SLOT_MASTER,
                   .writes = true,
                   .draws = true,
                   .seed = seed,
-                  .error = &none};
-  walk_all(&masters);
+                  .error = &none});
   clear_slots(executor, &none);
 }
 
 // A walk over a slot in its own dtype.
 static fsdp_status walk_slot(walk all) {
   all.dtype = fsdp_plan_slot_dtype(fsdp_executor_config_of(all.executor)->plan, all.slot);
-  return walk_all(&all);
+  return walk_all(all);
 }
 
 fsdp_status fsdp_state_save(fsdp_executor *executor, int slot, fsdp_state_callback sink, void *context,

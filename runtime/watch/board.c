@@ -1,5 +1,5 @@
 #include "runtime/watch/board.h"
-#include "runtime/base/plural.h"
+#include "runtime/base/text.h"
 
 #include <inttypes.h>
 #include <pthread.h>

@@ -1,5 +1,5 @@
 // config.json: what is accepted survives being printed and read again.
-#include "runtime/checkpoint/config_json.h"
+#include "runtime/checkpoint/json_file.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <jansson.h>

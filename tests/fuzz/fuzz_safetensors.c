@@ -24,7 +24,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   fsdp_safetensors *model;
   fsdp_error error = {0};
   if (fsdp_safetensors_open(write_whole(data, size), &model, &error) != FSDP_OK) return 0;
-  for (int i = 0; i < fsdp_safetensors_count(model); i++) {
+  for (int i = 0; i < model->count; i++) {
     const fsdp_safetensors_tensor *tensor = fsdp_safetensors_at(model, i);
     FSDP_CHECK(fsdp_safetensors_find(model, tensor->name) == i, "tensor %d is not found by its name", i);
     if (tensor->numel == 0) continue;

@@ -49,9 +49,9 @@ static void seal(unsigned char *bytes, size_t size) {
 static void read_samples(const fsdp_dataset *dataset, int64_t seq, int64_t vocab_size) {
   int32_t *tokens = fsdp_alloc((size_t)seq * sizeof *tokens),
           *targets = fsdp_alloc((size_t)seq * sizeof *targets);
-  int64_t count = fsdp_min_i64(fsdp_dataset_sample_count(dataset), 256);
+  int64_t count = fsdp_min_i64(dataset->sample_count, 256);
   for (int64_t i = 0; i < count; i++) {
-    fsdp_dataset_fill(dataset, i, tokens, targets);
+    fsdp_dataset_fill_part(dataset, &(fsdp_dataset_part){.sample = i, .count = seq}, tokens, targets);
     int64_t counted = 0;
     for (int64_t t = 0; t < seq; t++) {
       FSDP_CHECK(tokens[t] >= 0 && tokens[t] < vocab_size, "a token outside the vocabulary");

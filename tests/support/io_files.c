@@ -111,6 +111,11 @@ fsdp_status io_dataset_status(const char *list, fsdp_dataset_config config, fsdp
   return status;
 }
 
+void io_fill(const fsdp_dataset *dataset, int64_t sample, int32_t *tokens, int32_t *targets) {
+  const fsdp_dataset_part whole = {.sample = sample, .count = dataset->seq};
+  fsdp_dataset_fill_part(dataset, &whole, tokens, targets);
+}
+
 void io_expect(fsdp_status status, fsdp_status wanted, const fsdp_error *error, const char *const *parts) {
   if (status != wanted) fail_msg("status %d instead of %d: %s", status, wanted, error->message);
   for (; *parts; parts++)

@@ -37,6 +37,9 @@ fsdp_dataset *io_dataset(const char *list, fsdp_dataset_config config);
 // What opening such a data set returns. It is closed again.
 fsdp_status io_dataset_status(const char *list, fsdp_dataset_config config, fsdp_error *error);
 
+// All positions of a sample (fsdp_dataset_fill_part).
+void io_fill(const fsdp_dataset *dataset, int64_t sample, int32_t *tokens, int32_t *targets);
+
 // Fails the test unless `status` is `wanted` and the message contains all of the strings (NULL ends them).
 void io_expect(fsdp_status status, fsdp_status wanted, const fsdp_error *error, const char *const *parts);
 #define IO_EXPECT(status, wanted, error, ...)                                                                \

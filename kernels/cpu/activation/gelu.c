@@ -2,8 +2,6 @@
 // u = sqrt(2/pi) * (x + 0.044715 x^3). As 1 + tanh(u) = 2 * sigmoid(2u), y = x * sigmoid(2u): nothing
 // overflows or cancels.
 #include "kernels/cpu/operand.h"
-#include "kernels/cpu/ops.h"
-#include "kernels/cpu/vector.h"
 
 enum { CHUNK = 1024 }; // elements at a time, so that a converted chunk stays in the first-level cache
 
@@ -35,38 +33,13 @@ FSDP_INLINE fsdp_vf slope(fsdp_vf x) {
   return s + near * s * (1.0f - s) * DOUBLE * (1.0f + 3 * CUBIC * (near * near));
 }
 
-// Runs a vector function over `count` elements; the last lanes go through a padded copy.
-static void activate(const float *x, float *y, int64_t count) {
-  int64_t i = 0;
-  for (; i + FSDP_LANES <= count; i += FSDP_LANES) vf_store(y + i, activate_vector(vf_load(x + i)));
-  if (i == count) return;
-  float rest[FSDP_LANES] = {0};
-  size_t bytes = (size_t)(count - i) * sizeof(float);
-  memcpy(rest, x + i, bytes);
-  vf_store(rest, activate_vector(vf_load(rest)));
-  memcpy(y + i, rest, bytes);
-}
-
-static void differentiate(const float *x, const float *d_y, float *d_x, int64_t count) {
-  int64_t i = 0;
-  for (; i + FSDP_LANES <= count; i += FSDP_LANES)
-    vf_store(d_x + i, vf_load(d_y + i) * slope(vf_load(x + i)));
-  if (i == count) return;
-  float rest[2][FSDP_LANES] = {{0}};
-  size_t bytes = (size_t)(count - i) * sizeof(float);
-  memcpy(rest[0], x + i, bytes);
-  memcpy(rest[1], d_y + i, bytes);
-  vf_store(rest[0], vf_load(rest[1]) * slope(vf_load(rest[0])));
-  memcpy(d_x + i, rest[0], bytes);
-}
-
 static void forward_chunk(void *argument, int64_t index, void *scratch) {
   const activation *k = argument;
   int64_t first = index * CHUNK, count = fsdp_min_i64(CHUNK, k->numel - first);
   float *buffer = scratch;
-  const float *x = load(k->x, first, count, buffer);
-  float *y = result(k->y, first, buffer + CHUNK);
-  activate(x, y, count);
+  const float *x = load_vectors(k->x, first, count, buffer);
+  float *y = result_vectors(k->y, first, count, buffer + CHUNK);
+  for (int64_t i = 0; i < count; i += FSDP_LANES) vf_store(y + i, activate_vector(vf_load(x + i)));
   store(k->y, first, count, y);
 }
 
@@ -80,9 +53,10 @@ static void backward_chunk(void *argument, int64_t index, void *scratch) {
   const activation *k = argument;
   int64_t first = index * CHUNK, count = fsdp_min_i64(CHUNK, k->numel - first);
   float *buffer = scratch;
-  const float *x = load(k->x, first, count, buffer), *d_y = load(k->d_y, first, count, buffer + CHUNK);
-  float *d_x = result(k->x, first, buffer + 2 * CHUNK);
-  differentiate(x, d_y, d_x, count);
+  const float *x = load_vectors(k->x, first, count, buffer);
+  const float *d_y = load_vectors(k->d_y, first, count, buffer + CHUNK);
+  float *d_x = result_vectors(k->x, first, count, buffer + 2 * CHUNK);
+  for (int64_t i = 0; i < count; i += FSDP_LANES) vf_store(d_x + i, vf_load(d_y + i) * slope(vf_load(x + i)));
   store(k->x, first, count, d_x);
 }
 

@@ -1,8 +1,6 @@
 // SwiGLU (Shazeer 2020): s = silu(gate) * up over rows of gate|up, I columns each; silu(x) = x * sigmoid(x).
 // Of experts, times the weight of the routed row.
 #include "kernels/cpu/operand.h"
-#include "kernels/cpu/ops.h"
-#include "kernels/cpu/vector.h"
 
 enum { CHUNK = 1024 }; // columns at a time, so that a converted chunk stays in the first-level cache
 
@@ -19,43 +17,21 @@ FSDP_INLINE fsdp_vf sigmoid(fsdp_vf x) {
   return 1.0f / (1.0f + vf_exp(-x));
 }
 
-// Runs a vector function over `count` elements; the last lanes go through a padded copy.
+// Of whole vectors.
 static void activate(const float *gate, const float *up, float *s, int64_t count) {
-  int64_t i = 0;
-  for (; i + FSDP_LANES <= count; i += FSDP_LANES) {
+  for (int64_t i = 0; i < count; i += FSDP_LANES) {
     fsdp_vf g = vf_load(gate + i);
     vf_store(s + i, g * sigmoid(g) * vf_load(up + i));
   }
-  if (i == count) return;
-  float rest[2][FSDP_LANES] = {{0}};
-  memcpy(rest[0], gate + i, (size_t)(count - i) * sizeof(float));
-  memcpy(rest[1], up + i, (size_t)(count - i) * sizeof(float));
-  fsdp_vf g = vf_load(rest[0]);
-  vf_store(rest[0], g * sigmoid(g) * vf_load(rest[1]));
-  memcpy(s + i, rest[0], (size_t)(count - i) * sizeof(float));
-}
-
-FSDP_INLINE void differentiate_vector(const float *gate, const float *up, const float *d_s, float *d_gate,
-                                      float *d_up) {
-  fsdp_vf g = vf_load(gate), u = vf_load(up), d = vf_load(d_s), sig = sigmoid(g);
-  vf_store(d_gate, d * u * sig * (1.0f + g * (1.0f - sig)));
-  vf_store(d_up, d * g * sig);
 }
 
 static void differentiate(const float *gate, const float *up, const float *d_s, float *d_gate, float *d_up,
                           int64_t count) {
-  int64_t i = 0;
-  for (; i + FSDP_LANES <= count; i += FSDP_LANES)
-    differentiate_vector(gate + i, up + i, d_s + i, d_gate + i, d_up + i);
-  if (i == count) return;
-  float rest[5][FSDP_LANES] = {{0}};
-  size_t bytes = (size_t)(count - i) * sizeof(float);
-  memcpy(rest[0], gate + i, bytes);
-  memcpy(rest[1], up + i, bytes);
-  memcpy(rest[2], d_s + i, bytes);
-  differentiate_vector(rest[0], rest[1], rest[2], rest[3], rest[4]);
-  memcpy(d_gate + i, rest[3], bytes);
-  memcpy(d_up + i, rest[4], bytes);
+  for (int64_t i = 0; i < count; i += FSDP_LANES) {
+    fsdp_vf g = vf_load(gate + i), u = vf_load(up + i), d = vf_load(d_s + i), sig = sigmoid(g);
+    vf_store(d_gate + i, d * u * sig * (1.0f + g * (1.0f - sig)));
+    vf_store(d_up + i, d * g * sig);
+  }
 }
 
 static void scale(float *values, float factor, int64_t count) {
@@ -67,9 +43,9 @@ static void forward_row(void *argument, int64_t n, void *scratch) {
   float *buffer = scratch;
   for (int64_t c = 0; c < k->I; c += CHUNK) {
     int64_t count = fsdp_min_i64(CHUNK, k->I - c);
-    const float *gate = load(k->gate_up, n * 2 * k->I + c, count, buffer);
-    const float *up = load(k->gate_up, (n * 2 + 1) * k->I + c, count, buffer + CHUNK);
-    float *s = result(k->s, n * k->I + c, buffer + 2 * CHUNK);
+    const float *gate = load_vectors(k->gate_up, n * 2 * k->I + c, count, buffer);
+    const float *up = load_vectors(k->gate_up, (n * 2 + 1) * k->I + c, count, buffer + CHUNK);
+    float *s = result_vectors(k->s, n * k->I + c, count, buffer + 2 * CHUNK);
     activate(gate, up, s, count);
     if (k->weights) scale(s, k->weights[k->slot], count);
     store(k->s, n * k->I + c, count, s);
@@ -98,11 +74,11 @@ static void backward_row(void *argument, int64_t n, void *scratch) {
   float *buffer = scratch, d_weight = 0;
   for (int64_t c = 0; c < k->I; c += CHUNK) {
     int64_t count = fsdp_min_i64(CHUNK, k->I - c), at_gate = n * 2 * k->I + c, at_up = at_gate + k->I;
-    const float *gate = load(k->gate_up, at_gate, count, buffer);
-    const float *up = load(k->gate_up, at_up, count, buffer + CHUNK);
-    const float *d_s = load(k->d_s, n * k->I + c, count, buffer + 2 * CHUNK);
-    float *d_gate = result(k->gate_up, at_gate, buffer + 3 * CHUNK);
-    float *d_up = result(k->gate_up, at_up, buffer + 4 * CHUNK);
+    const float *gate = load_vectors(k->gate_up, at_gate, count, buffer);
+    const float *up = load_vectors(k->gate_up, at_up, count, buffer + CHUNK);
+    const float *d_s = load_vectors(k->d_s, n * k->I + c, count, buffer + 2 * CHUNK);
+    float *d_gate = result_vectors(k->gate_up, at_gate, count, buffer + 3 * CHUNK);
+    float *d_up = result_vectors(k->gate_up, at_up, count, buffer + 4 * CHUNK);
     if (k->weights) d_s = weigh(k, gate, up, d_s, count, buffer + 5 * CHUNK, &d_weight);
     differentiate(gate, up, d_s, d_gate, d_up, count);
     store(k->gate_up, at_gate, count, d_gate);

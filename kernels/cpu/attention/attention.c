@@ -3,8 +3,6 @@
 // attention.h. With dropout, what the values are weighed by is dropped, after its sum was taken.
 #include "kernels/cpu/attention/attention.h"
 
-#include "kernels/cpu/ops.h"
-
 #include <float.h>
 #include <math.h>
 
@@ -158,15 +156,11 @@ static void attend(void *argument, int64_t index, void *scratch) {
   store_queries(k, &s, r);
 }
 
-static void attend_all(const fsdp_kernel_call *call) {
+void FSDP_CPU(attention)(const fsdp_kernel_call *call) {
   attention k = open_attention(call);
   fsdp_pool_run(call->pool, k.B * k.H * query_ranges(&k), attend, &k);
 }
 
-void FSDP_CPU(attention)(const fsdp_kernel_call *call) {
-  attend_all(call);
-}
-
 void FSDP_CPU(context_attention)(const fsdp_kernel_call *call) {
-  attend_all(call);
+  FSDP_CPU(attention)(call);
 }

@@ -11,8 +11,6 @@
 // attention.h for names.
 #include "kernels/cpu/attention/attention.h"
 
-#include "kernels/cpu/ops.h"
-
 typedef struct head_block {
   float *q, *d_o;           // (QUERIES, padded_D); q scaled
   float *q_t, *d_o_t;       // (D, QUERIES), transposed
@@ -186,7 +184,7 @@ static void sum_delta(void *argument, int64_t n, void *scratch) {
   }
 }
 
-static void differentiate_all(const fsdp_kernel_call *call) {
+void FSDP_CPU(attention_backward)(const fsdp_kernel_call *call) {
   attention k = open_attention(call);
   k.delta = fsdp_kernel_workspace(call)->data;
   int64_t range =
@@ -198,10 +196,6 @@ static void differentiate_all(const fsdp_kernel_call *call) {
   if (call->attrs->rotates_back) FSDP_CPU(rotate_back)(call, k.d_q);
 }
 
-void FSDP_CPU(attention_backward)(const fsdp_kernel_call *call) {
-  differentiate_all(call);
-}
-
 void FSDP_CPU(context_attention_backward)(const fsdp_kernel_call *call) {
-  differentiate_all(call);
+  FSDP_CPU(attention_backward)(call);
 }

@@ -1,6 +1,5 @@
 // Dropout: y = x / (1 - rate) where the row's draw keeps the column, else 0; d_x is d_y likewise.
 #include "kernels/cpu/attention/dropout.h"
-#include "kernels/cpu/ops.h"
 
 typedef struct rows_of_dropout {
   dropping drop;

@@ -4,7 +4,6 @@
 // of each, E experts, C channels, I intermediate size.
 #include "kernels/cpu/gemm/gemm.h"
 #include "kernels/cpu/operand.h"
-#include "kernels/cpu/ops.h"
 
 #include <string.h>
 

@@ -1,7 +1,6 @@
 // The router: which experts a row goes to and with what weights, and the order of routed rows. N rows, E
 // experts, k of them for a row.
 #include "kernels/cpu/operand.h"
-#include "kernels/cpu/ops.h"
 
 #include <math.h>
 #include <string.h>

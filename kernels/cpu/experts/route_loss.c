@@ -1,7 +1,6 @@
 // What auxiliary losses of routers are made of, and their gradients. N rows, E experts, k of them for a row.
 // Rows that hold no token are in no sum.
 #include "kernels/cpu/operand.h"
-#include "kernels/cpu/ops.h"
 #include "kernels/row_map.h"
 
 #include <math.h>
@@ -113,31 +112,34 @@ void FSDP_CPU(route_loss)(const fsdp_kernel_call *call) {
   fsdp_pool_run(call->pool, 1, make_loss, &l);
 }
 
-// Whether row n holds no token: nothing is added to its gradient.
-static bool is_padding(const losses *l, int64_t n, int real, int d_logits) {
-  const fsdp_view *d = &l->o[d_logits];
-  if (((const int32_t *)l->o[real].data)[n]) return false;
-  if (!updates(d)) memset(element(d, n * l->E), 0, (size_t)(l->E * fsdp_dtype_bytes(d->dtype)));
-  return true;
-}
-
 // Of probabilities p and factors f: p * (f - sum(p * f)), for sigmoids (f - sum(p * f)) / S * s * (1 - s)
-// with s = p * S; and twice the logarithm, times its factor, times the softmax.
-static void backward_row(void *argument, int64_t n, void *scratch) {
+// with s = p * S; and with `z_factor` twice the logarithm, times it, times the softmax. Nothing is added to
+// the gradient of a row that holds no token.
+static void add_gradient(const losses *l, int64_t n, const float *factors, const float *z_factor, float *p) {
   enum { LOGITS, FACTORS, REAL, D_LOGITS };
-  const losses *l = argument;
   const bool sigmoids = l->attrs->route_score == FSDP_ROUTE_SIGMOID;
-  if (is_padding(l, n, REAL, D_LOGITS)) return;
-  float *p = scratch, *d = scratch_after(p, l->E), *x = scratch_after(d, l->E), dot = 0, divisor;
-  const float *factors = l->o[FACTORS].data;
-  const float logarithm = probabilities(l, n, p, &divisor), slope = 2 * logarithm * factors[l->E];
+  const fsdp_view *d_logits = &l->o[D_LOGITS];
+  float *d = scratch_after(p, l->E), *x = scratch_after(d, l->E), dot = 0, divisor;
+  if (!((const int32_t *)l->o[REAL].data)[n]) {
+    if (!updates(d_logits))
+      memset(element(d_logits, n * l->E), 0, (size_t)(l->E * fsdp_dtype_bytes(d_logits->dtype)));
+    return;
+  }
+  const float logarithm = probabilities(l, n, p, &divisor), slope = z_factor ? 2 * logarithm * *z_factor : 0;
   load_into(&l->o[LOGITS], n * l->E, l->E, x);
   for (int64_t e = 0; e < l->E; e++) dot += p[e] * factors[e];
   for (int64_t e = 0; e < l->E; e++) {
     const float by_score = sigmoids ? p[e] * (1 - p[e] * divisor) : p[e];
-    d[e] = (factors[e] - dot) * by_score + slope * expf(x[e] - logarithm);
+    d[e] = z_factor ? (factors[e] - dot) * by_score + slope * expf(x[e] - logarithm)
+                    : (factors[e] - dot) * by_score;
   }
-  store_sums(&l->o[D_LOGITS], n * l->E, l->E, d, x);
+  store_sums(d_logits, n * l->E, l->E, d, x);
+}
+
+static void backward_row(void *argument, int64_t n, void *scratch) {
+  const losses *l = argument;
+  const float *factors = l->o[1].data;
+  add_gradient(l, n, factors, factors + l->E, scratch);
 }
 
 void FSDP_CPU(route_sums_backward)(const fsdp_kernel_call *call) {
@@ -203,18 +205,9 @@ void FSDP_CPU(route_total)(const fsdp_kernel_call *call) {
 }
 
 static void sequence_backward_row(void *argument, int64_t n, void *scratch) {
-  enum { LOGITS, FACTORS, REAL, D_LOGITS };
   const losses *l = argument;
-  const bool sigmoids = l->attrs->route_score == FSDP_ROUTE_SIGMOID;
-  if (is_padding(l, n, REAL, D_LOGITS)) return;
-  float *p = scratch, *d = scratch_after(p, l->E), dot = 0, divisor;
-  const float *factors =
-      (const float *)l->o[FACTORS].data + n / piece_of(l) % l->attrs->batch * l->E; // of the row's sequence
-  probabilities(l, n, p, &divisor);
-  for (int64_t e = 0; e < l->E; e++) dot += p[e] * factors[e];
-  for (int64_t e = 0; e < l->E; e++)
-    d[e] = (factors[e] - dot) * (sigmoids ? p[e] * (1 - p[e] * divisor) : p[e]);
-  store_sums(&l->o[D_LOGITS], n * l->E, l->E, d, scratch_after(d, l->E));
+  const int64_t sequence = n / piece_of(l) % l->attrs->batch;
+  add_gradient(l, n, (const float *)l->o[1].data + sequence * l->E, NULL, scratch);
 }
 
 void FSDP_CPU(route_sequences_backward)(const fsdp_kernel_call *call) {

@@ -1,7 +1,6 @@
 // What every row goes to beside its routed experts: its output times the sigmoid of the row's number, and the
 // sum of both. N rows, C channels.
 #include "kernels/cpu/operand.h"
-#include "kernels/cpu/ops.h"
 
 #include <math.h>
 

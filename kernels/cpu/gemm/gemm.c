@@ -1,6 +1,5 @@
 #include "kernels/cpu/gemm/gemm.h"
 
-#include "kernels/cpu/gemm/gemm_builtin.h"
 #include "kernels/cpu/gemm/gemm_library.h"
 #include "kernels/cpu/isa.h"
 #include "runtime/base/check.h"

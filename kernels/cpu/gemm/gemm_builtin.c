@@ -1,5 +1,4 @@
-#include "kernels/cpu/gemm/gemm_builtin.h"
-
+#include "kernels/cpu/gemm/gemm_library.h"
 #include "kernels/cpu/operand.h"
 #include "kernels/cpu/tile.h"
 #include "kernels/cpu/transpose.h"

@@ -4,12 +4,8 @@
 // Sennrich 2019) as in Hugging Face's models: y = weight * (h * rstd), rstd = 1 / sqrt(mean(h^2) + eps).
 // N rows of C channels. `centres`: LayerNorm; a constant to the compiler, which makes a loop of each.
 #include "kernels/cpu/operand.h"
-#include "kernels/cpu/ops.h"
-#include "kernels/cpu/vector.h"
 
 #include <math.h>
-
-#define SPECIALISED static inline __attribute__((always_inline))
 
 enum {
   ROWS_PER_TASK = 16,
@@ -47,7 +43,7 @@ static const float *row_of(const norm *k, int64_t n, float *h_buffer, float *x_b
   return load(k->h, n * C, C, h_buffer);
 }
 
-SPECIALISED void forward_rows(const norm *k, int64_t index, float *scratch, bool centres) {
+FSDP_INLINE void forward_rows(const norm *k, int64_t index, float *scratch, bool centres) {
   int64_t C = k->C, last = fsdp_min_i64(k->N, (index + 1) * ROWS_PER_TASK);
   float *weight_buffer = scratch, *bias_buffer = scratch_after(weight_buffer, C),
         *h_buffer = scratch_after(bias_buffer, C), *y_buffer = scratch_after(h_buffer, C),
@@ -113,7 +109,7 @@ void FSDP_CPU(add_rmsnorm)(const fsdp_kernel_call *call) {
 
 // With z = (h - mean) * rstd, or h * rstd: d_weight[c] = sum over rows of d_y * z, d_bias[c] = sum over rows
 // of d_y, for a block of columns.
-SPECIALISED void backward_columns(const norm *k, int64_t index, bool centres) {
+FSDP_INLINE void backward_columns(const norm *k, int64_t index, bool centres) {
   int64_t first = index * COLUMNS_PER_TASK, count = fsdp_min_i64(COLUMNS_PER_TASK, k->C - first);
   const float *mean = centres ? k->mean->data : NULL, *rstd = k->rstd->data;
   float h_buffer[COLUMNS_PER_TASK], d_y_buffer[COLUMNS_PER_TASK];
@@ -136,7 +132,7 @@ SPECIALISED void backward_columns(const norm *k, int64_t index, bool centres) {
 
 // With g = d_y * weight: d_h = rstd * (g - mean(g) - z * mean(g * z)), or rstd * (g - h * rstd^2 * mean(g *
 // h)).
-SPECIALISED void backward_rows(const norm *k, int64_t index, float *scratch, bool centres) {
+FSDP_INLINE void backward_rows(const norm *k, int64_t index, float *scratch, bool centres) {
   int64_t C = k->C, last = fsdp_min_i64(k->N, (index + 1) * ROWS_PER_TASK);
   float *weight_buffer = scratch, *h_buffer = scratch_after(weight_buffer, C);
   float *g = scratch_after(h_buffer, C), *d_h_buffer = scratch_after(g, C);

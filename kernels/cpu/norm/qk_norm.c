@@ -2,8 +2,6 @@
 // eps) over the head's D elements, with one weight for q and one for k. v is copied. N rows, H heads, K
 // key/value heads, D head dimension, Q = (H + 2K) * D.
 #include "kernels/cpu/operand.h"
-#include "kernels/cpu/ops.h"
-#include "kernels/cpu/vector.h"
 
 #include <math.h>
 

@@ -9,7 +9,6 @@
 //
 // A factor of FSDP_FACTOR_SKIP leaves everything unchanged.
 #include "kernels/cpu/operand.h"
-#include "kernels/cpu/ops.h"
 #include "runtime/base/random_rounds.h"
 
 #include <math.h>

@@ -1,6 +1,5 @@
 // The rule that moves routers' correction biases, and the loads that it goes by.
 #include "kernels/cpu/operand.h"
-#include "kernels/cpu/ops.h"
 
 #include <string.h>
 

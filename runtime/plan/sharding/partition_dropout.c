@@ -43,7 +43,7 @@ static stream_begin find_stream(const fsdp_graph *g) {
 static uint64_t key_of(const partitioner *p, int module) {
   char path[FSDP_NAME_BYTES];
   fsdp_graph_module_path(p->graph, module, path);
-  return fsdp_dropout_op(path);
+  return fsdp_random_stream(path);
 }
 
 static int64_t draws_of(const partitioner *p) {

@@ -1,7 +1,7 @@
 // Strategies as users give them, lists of slice counts, as axes of letters.
 #include "runtime/base/check.h"
 #include "runtime/base/nearest.h"
-#include "runtime/base/plural.h"
+#include "runtime/base/text.h"
 #include "runtime/plan/mesh/names.h"
 #include "runtime/plan/sharding/propagate_internal.h"
 

@@ -1,6 +1,6 @@
 // Files of configurations: both generations of keys, and every way in which a config.json can be wrong.
 #include "models/model.h"
-#include "runtime/checkpoint/config_json.h"
+#include "runtime/checkpoint/json_file.h"
 #include "tests/support/io_files.h"
 #include "tests/support/models.h"
 #include "tests/support/unit_test.h"

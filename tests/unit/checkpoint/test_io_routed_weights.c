@@ -3,7 +3,7 @@
 #include "models/graph/stored.h"
 #include "models/model.h"
 #include "runtime/base/clock.h"
-#include "runtime/checkpoint/config_json.h"
+#include "runtime/checkpoint/json_file.h"
 #include "runtime/checkpoint/weights.h"
 #include "runtime/plan/plan.h"
 #include "tests/support/draws.h"

@@ -67,7 +67,7 @@ TEST(what_is_written_is_read) {
   assert_true(file && fread(head, 1, sizeof head - 1, file) > 8);
   fclose(file);
   assert_non_null(strstr(head + 8, "\"__metadata__\":{\"format\":\"pt\"}"));
-  assert_int_equal(fsdp_safetensors_count(model), 6);
+  assert_int_equal(model->count, 6);
   int index = fsdp_safetensors_find(model, "w.f32");
   assert_int_equal(fsdp_safetensors_at(model, index)->dims, 2);
   IO_OK(fsdp_safetensors_read(model, index, 1, 4, out, &error), &error);
@@ -119,10 +119,10 @@ TEST(only_what_is_asked_for_is_read) {
   fsdp_error error;
   float out[2];
   fsdp_safetensors *model = open_good(write_four());
-  int64_t before = fsdp_safetensors_bytes_read(model);
+  int64_t before = model->bytes_read;
   assert_int_equal(before % 64, 0); // the header alone, padded
   IO_OK(fsdp_safetensors_read(model, fsdp_safetensors_find(model, "w.f16"), 3, 2, out, &error), &error);
-  assert_int_equal(fsdp_safetensors_bytes_read(model) - before, 4);
+  assert_int_equal(model->bytes_read - before, 4);
   fsdp_safetensors_close(model);
 }
 
@@ -236,11 +236,11 @@ TEST(unusual_but_good_files) {
                                      ",\"model.layers.0.self_attn.rotary_emb.inv_freq\":{\"dtype\":\"F64\","
                                      "\"shape\":[1],\"data_offsets\":[28,36]}}   ",
                                      -1, 36));
-  assert_int_equal(fsdp_safetensors_count(model), 2);
+  assert_int_equal(model->count, 2);
   assert_int_equal(fsdp_safetensors_find(model, "a"), 0);
   fsdp_safetensors_close(model);
   model = open_good(io_write_safetensors("empty.safetensors", "{}", -1, 0));
-  assert_int_equal(fsdp_safetensors_count(model), 0);
+  assert_int_equal(model->count, 0);
   assert_int_equal(fsdp_safetensors_find(model, "a"), -1);
   fsdp_safetensors_close(model);
 }
@@ -256,7 +256,7 @@ TEST(shards_and_their_index) {
                        -1, 4);
   const char *path = write_index("{\"weight_map\":{\"b\":\"s2.safetensors\",\"a\":\"s1.safetensors\"}}");
   fsdp_safetensors *model = open_good(path);
-  assert_int_equal(fsdp_safetensors_count(model), 2);
+  assert_int_equal(model->count, 2);
   assert_non_null(strstr(fsdp_safetensors_path(model, fsdp_safetensors_find(model, "a")), "s1.safetensors"));
   fsdp_safetensors_close(model);
   write_index("{\"weight_map\":{\"a\":\"s1.safetensors\",\"b\":\"s3.safetensors\"}}");

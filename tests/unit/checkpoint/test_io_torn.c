@@ -28,8 +28,8 @@ static fsdp_status read_samples(const char *path, samples *out) {
   fsdp_error error;
   if (io_dataset_status(path, config, &error) != FSDP_OK) return error.status;
   fsdp_dataset *dataset = io_dataset(path, config);
-  assert_int_equal(fsdp_dataset_sample_count(dataset), SAMPLES);
-  for (int i = 0; i < SAMPLES; i++) fsdp_dataset_fill(dataset, i, out->tokens[i], out->targets[i]);
+  assert_int_equal(dataset->sample_count, SAMPLES);
+  for (int i = 0; i < SAMPLES; i++) io_fill(dataset, i, out->tokens[i], out->targets[i]);
   fsdp_dataset_close(dataset);
   return FSDP_OK;
 }

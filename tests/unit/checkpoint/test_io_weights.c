@@ -1,7 +1,7 @@
 // weights: a folder's tensors against the model's parameters, and random damage to a header.
 #include "models/model.h"
 #include "runtime/base/random.h"
-#include "runtime/checkpoint/config_json.h"
+#include "runtime/checkpoint/json_file.h"
 #include "runtime/checkpoint/weights.h"
 #include "tests/support/io_files.h"
 #include "tests/support/unit_test.h"
@@ -41,9 +41,9 @@ TEST(every_golden_folder_is_matched) {
       // In two parts that together are the whole: the same numbers as in one.
       int64_t numel = graph->params[p].numel, cut = numel / 3;
       float *whole = malloc((size_t)numel * sizeof *whole), *parts = malloc((size_t)numel * sizeof *parts);
-      int64_t before = fsdp_safetensors_bytes_read(fsdp_weights_files(weights));
+      int64_t before = fsdp_weights_files(weights)->bytes_read;
       IO_OK(fsdp_weights_read(weights, p, 0, numel, whole, &error), &error);
-      int64_t read = fsdp_safetensors_bytes_read(fsdp_weights_files(weights)) - before;
+      int64_t read = fsdp_weights_files(weights)->bytes_read - before;
       assert_true(read == 2 * numel || read == 4 * numel);
       IO_OK(fsdp_weights_read(weights, p, cut, numel - cut, parts + cut, &error), &error);
       IO_OK(fsdp_weights_read(weights, p, 0, cut, parts, &error), &error);

@@ -168,13 +168,13 @@ TEST_IN_FOLDER(samples_stay_in_their_group) {
   io_write_text("none.txt", "cc");
   fsdp_dataset_config config = {.seq = SEQ, .global_batch = 1, .vocab_size = 256};
   fsdp_dataset *dataset = io_dataset("a.txt:1,b*.txt:3", config);
-  assert_int_equal(fsdp_dataset_sample_count(dataset), 5);
-  assert_int_equal(fsdp_dataset_group_count(dataset), 2);
+  assert_int_equal(dataset->sample_count, 5);
+  assert_int_equal(dataset->group_count, 2);
   const fsdp_dataset_group last = fsdp_dataset_group_at(dataset, 1);
   assert_true(last.first_sample == 3 && last.sample_count == 2 && last.share == 0.75);
   for (int64_t i = 0; i < 5; i++) {
     int32_t tokens[SEQ], targets[SEQ];
-    fsdp_dataset_fill(dataset, i, tokens, targets);
+    io_fill(dataset, i, tokens, targets);
     for (int k = 0; k < SEQ; k++) assert_true(tokens[k] == (i < 3 ? 'a' : 'b') && targets[k] == tokens[k]);
   }
   const uint64_t print = fsdp_dataset_fingerprint(dataset);

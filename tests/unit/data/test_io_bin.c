@@ -36,13 +36,13 @@ TEST(tokens_of_others_are_read_as_they_are) {
     fsdp_dataset *dataset = io_dataset(
         path,
         (fsdp_dataset_config){.tokenizer = kind ? TOKENIZER : NULL, .seq = 9, .vocab_size = vocab_size});
-    assert_int_equal(fsdp_dataset_sample_count(dataset), 11);
+    assert_int_equal(dataset->sample_count, 11);
     int32_t tokens[9], targets[9];
-    fsdp_dataset_fill(dataset, 10, tokens, targets);
+    io_fill(dataset, 10, tokens, targets);
     assert_int_equal(tokens[8], 98 * 7 + (kind == 1 ? 70000 : 0));
     assert_int_equal(targets[8], 99 * 7 + (kind == 1 ? 70000 : 0));
     assert_int_equal(fsdp_dataset_target_count(dataset, 10), 9);
-    assert_non_null(strstr(fsdp_dataset_description(dataset), kind == 2 ? "without a header" : "llm.c"));
+    assert_non_null(strstr(dataset->description, kind == 2 ? "without a header" : "llm.c"));
     assert_null(fsdp_dataset_narrow_file(dataset));
     fsdp_dataset_close(dataset);
     // More tokens than a uint16 can tell apart.

@@ -27,9 +27,9 @@ TEST(the_builtin_text_is_real) {
   assert_true(letters > fsdp_builtin_text_bytes() * 7 / 10);
   assert_memory_equal(fsdp_builtin_text, "NORTHANGER ABBEY\n", 17);
   fsdp_dataset *dataset = open_good(NULL, 1024, 8);
-  assert_int_equal(fsdp_dataset_token_count(dataset), fsdp_builtin_text_bytes());
-  assert_int_equal(fsdp_dataset_sample_count(dataset), (fsdp_builtin_text_bytes() - 1) / 1024);
-  assert_non_null(strstr(fsdp_dataset_description(dataset), "built-in"));
+  assert_int_equal(dataset->token_count, fsdp_builtin_text_bytes());
+  assert_int_equal(dataset->sample_count, (fsdp_builtin_text_bytes() - 1) / 1024);
+  assert_non_null(strstr(dataset->description, "built-in"));
   fsdp_dataset_close(dataset);
 }
 
@@ -42,11 +42,11 @@ TEST(samples_run_over_the_ends_of_files) {
   snprintf(all, sizeof all, "%s%s%s", parts[0], parts[1], parts[2]);
   fsdp_dataset *dataset = open_good(paths, 4, 2);
   int64_t tokens_count = (int64_t)strlen(all);
-  assert_int_equal(fsdp_dataset_token_count(dataset), tokens_count);
-  assert_int_equal(fsdp_dataset_sample_count(dataset), (tokens_count - 1) / 4);
-  for (int64_t sample = 0; sample < fsdp_dataset_sample_count(dataset); sample++) {
+  assert_int_equal(dataset->token_count, tokens_count);
+  assert_int_equal(dataset->sample_count, (tokens_count - 1) / 4);
+  for (int64_t sample = 0; sample < dataset->sample_count; sample++) {
     int32_t tokens[4], targets[4];
-    fsdp_dataset_fill(dataset, sample, tokens, targets);
+    io_fill(dataset, sample, tokens, targets);
     for (int64_t i = 0; i < 4; i++) {
       assert_int_equal(tokens[i], (unsigned char)all[sample * 4 + i]);
       assert_int_equal(targets[i], (unsigned char)all[sample * 4 + i + 1]);
@@ -67,7 +67,7 @@ TEST(a_text_of_just_one_batch_suffices) {
   fsdp_error error;
   const char *path = io_write_text("nine.txt", "123456789");
   fsdp_dataset *dataset = open_good(path, 4, 2);
-  assert_int_equal(fsdp_dataset_sample_count(dataset), 2);
+  assert_int_equal(dataset->sample_count, 2);
   fsdp_dataset_close(dataset);
   path = io_write_text("eight.txt", "12345678");
   fsdp_dataset_config config = {.seq = 4, .global_batch = 2, .vocab_size = 256};

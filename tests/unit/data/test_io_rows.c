@@ -27,26 +27,26 @@ TEST(starts_of_documents) {
   static const char text[] = "{\"text\": \"abcd\"}\n{\"text\": \"ef\"}\n{\"text\": \"g\"}\n";
   int32_t tokens[8], targets[8];
   fsdp_dataset *rows = open_json(text, (fsdp_dataset_config){.seq = 6, .packing = FSDP_PACKING_BEST_FIT});
-  assert_int_equal(fsdp_dataset_sample_count(rows), 2);
-  fsdp_dataset_fill(rows, 0, tokens, targets);
+  assert_int_equal(rows->sample_count, 2);
+  io_fill(rows, 0, tokens, targets);
   assert_memory_equal(tokens, ((const int32_t[]){'a', 'b', 'c', 'd', 'e', 'f'}), 24);
   assert_memory_equal(targets, ((const int32_t[]){'b', 'c', 'd', 0, 'f', 0}), 24);
   expect_starts(rows, 0, 8, (const int32_t[]){0, 0, 0, 0, 4, 4, 6, 7});
-  fsdp_dataset_fill(rows, 1, tokens, targets);
+  io_fill(rows, 1, tokens, targets);
   assert_memory_equal(tokens, ((const int32_t[]){'g', 0, 0, 0, 0, 0}), 24);
   expect_starts(rows, 1, 6, (const int32_t[]){0, 1, 2, 3, 4, 5});
   expect_starts(rows, FSDP_DATASET_NO_SAMPLE, 3, (const int32_t[]){0, 1, 2});
-  const fsdp_dataset_rows *how = fsdp_dataset_how(rows);
+  const fsdp_dataset_rows *how = &rows->how;
   assert_true(how->fill == 7.0 / 12 && how->documents == 1.5 && how->attention == (10.0 + 3 + 1) / 42);
   fsdp_dataset_close(rows);
   fsdp_dataset *text_rows = open_json(text, (fsdp_dataset_config){.seq = 4});
-  assert_int_equal(fsdp_dataset_how(text_rows)->packing, FSDP_PACKING_STREAM); // all of a text is learned
+  assert_int_equal(text_rows->how.packing, FSDP_PACKING_STREAM); // all of a text is learned
   expect_starts(text_rows, 0, 4, (const int32_t[]){0, 0, 0, 0});
   expect_starts(text_rows, 1, 5, (const int32_t[]){0, 1, 1, 1, 4});
-  assert_true(fsdp_dataset_how(text_rows)->attention == (10.0 + 1 + 6) / 20);
+  assert_true(text_rows->how.attention == (10.0 + 1 + 6) / 20);
   fsdp_dataset_close(text_rows);
   fsdp_dataset *alone = open_json(text, (fsdp_dataset_config){.seq = 3, .packing = FSDP_PACKING_OFF});
-  assert_int_equal(fsdp_dataset_sample_count(alone), 4); // abcd is split, and d is what is left of it
+  assert_int_equal(alone->sample_count, 4); // abcd is split, and d is what is left of it
   expect_starts(alone, 1, 3, (const int32_t[]){0, 1, 2});
   fsdp_dataset_close(alone);
 }
@@ -59,7 +59,7 @@ TEST(documents_of_a_separator) {
   fsdp_dataset_config config = {.seq = 9, .vocab_size = 10, .has_separator = true, .separator = 7};
   fsdp_dataset *text_rows = io_dataset(path, config);
   int32_t tokens[9], targets[9];
-  fsdp_dataset_fill(text_rows, 0, tokens, targets);
+  io_fill(text_rows, 0, tokens, targets);
   assert_memory_equal(targets, ((const int32_t[]){IGNORED, 2, 3, 7, IGNORED, 5, 7, IGNORED, 8}), 36);
   assert_int_equal(fsdp_dataset_target_count(text_rows, 0), 6);
   expect_starts(text_rows, 0, 9, (const int32_t[]){0, 1, 1, 1, 1, 5, 5, 5, 8});
@@ -67,8 +67,8 @@ TEST(documents_of_a_separator) {
   config.packing = FSDP_PACKING_BEST_FIT;
   config.seq = 3;
   fsdp_dataset *rows = io_dataset(path, config);
-  assert_int_equal(fsdp_dataset_sample_count(rows), 2);
-  fsdp_dataset_fill(rows, 1, tokens, targets);
+  assert_int_equal(rows->sample_count, 2);
+  io_fill(rows, 1, tokens, targets);
   assert_memory_equal(tokens, ((const int32_t[]){4, 5, 6}), 12);
   fsdp_dataset_close(rows);
   // Without the separator nobody says where documents begin.

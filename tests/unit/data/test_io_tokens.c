@@ -72,11 +72,11 @@ TEST(prompts_are_not_learned) {
   // Thirteen samples of eight, of which three have targets that count: 24..32 (the last of them 32), 72..80,
   // 96..104.
   static const int64_t begins[] = {24, 72, 96};
-  assert_int_equal(fsdp_dataset_sample_count(dataset), LENGTH(begins));
+  assert_int_equal(dataset->sample_count, LENGTH(begins));
   for (int64_t sample = 0; sample < LENGTH(begins); sample++) {
     int32_t tokens[8], targets[8];
     int64_t counted = 0;
-    fsdp_dataset_fill(dataset, sample, tokens, targets);
+    io_fill(dataset, sample, tokens, targets);
     for (int64_t i = 0; i < 8; i++) {
       int64_t at = begins[sample] + i;
       assert_int_equal(tokens[i], alpaca_tokens[at]);
@@ -85,7 +85,7 @@ TEST(prompts_are_not_learned) {
     }
     assert_int_equal(fsdp_dataset_target_count(dataset, sample), counted);
   }
-  assert_non_null(strstr(fsdp_dataset_description(dataset), "10 samples left out"));
+  assert_non_null(strstr(dataset->description, "10 samples left out"));
   fsdp_dataset_close(dataset);
 }
 
@@ -143,7 +143,7 @@ static void compare(const fsdp_dataset *dataset, int64_t sample, int64_t T, int6
   int32_t tokens[64], targets[64];
   memset(tokens, 0x55, sizeof tokens);
   memset(targets, 0x55, sizeof targets);
-  fsdp_dataset_fill(dataset, sample, tokens, targets);
+  io_fill(dataset, sample, tokens, targets);
   assert_memory_equal(tokens, wanted_tokens, (size_t)T * sizeof *tokens);
   assert_memory_equal(targets, wanted_targets, (size_t)T * sizeof *targets);
   assert_int_equal(fsdp_dataset_target_count(dataset, sample), counted);
@@ -187,14 +187,14 @@ TEST(stream_samples_run_over_documents_and_files) {
   for (int64_t T = 1; T < 60; T += 7) {
     fsdp_dataset *dataset = io_dataset(
         paths, (fsdp_dataset_config){.seq = T, .vocab_size = 200000, .packing = FSDP_PACKING_STREAM});
-    assert_int_equal(fsdp_dataset_token_count(dataset), total);
+    assert_int_equal(dataset->token_count, total);
     int64_t sample = 0;
     for (int64_t begin = 0; begin + T < total; begin += T) {
       int32_t wanted_tokens[64], wanted_targets[64];
       int64_t counted = expected(tokens, counts, begin, begin + T + 1, T, wanted_tokens, wanted_targets);
       if (counted) compare(dataset, sample++, T, counted, wanted_tokens, wanted_targets);
     }
-    assert_int_equal(fsdp_dataset_sample_count(dataset), sample);
+    assert_int_equal(dataset->sample_count, sample);
     fsdp_dataset_close(dataset);
   }
 }
@@ -222,8 +222,8 @@ TEST(a_sample_without_packing_is_one_document) {
         if (counted) compare(dataset, sample++, T, counted, wanted_tokens, wanted_targets);
       }
     }
-    assert_int_equal(fsdp_dataset_sample_count(dataset), sample);
-    assert_int_equal(fsdp_dataset_how(dataset)->counts.cut, cut);
+    assert_int_equal(dataset->sample_count, sample);
+    assert_int_equal(dataset->how.counts.cut, cut);
     int32_t none_tokens[64] = {0}, none_targets[64];
     for (int64_t i = 0; i < T; i++) none_targets[i] = IGNORED;
     compare(dataset, FSDP_DATASET_NO_SAMPLE, T, 0, none_tokens, none_targets);
@@ -296,7 +296,7 @@ TEST(bad_records_are_named_by_line) {
                  (fsdp_dataset_config){.seq = 4, .vocab_size = 256});
   int32_t tokens[4], targets[4], wanted_tokens[] = {'a', 'b', 0, 'c'},
                                  wanted_targets[] = {'b', 0, IGNORED, 0};
-  fsdp_dataset_fill(dataset, 0, tokens, targets);
+  io_fill(dataset, 0, tokens, targets);
   assert_memory_equal(tokens, wanted_tokens, sizeof tokens);
   assert_memory_equal(targets, wanted_targets, sizeof targets);
   fsdp_dataset_close(dataset);
@@ -309,7 +309,7 @@ TEST(dots_in_folders_are_no_ending) {
   for (int64_t i = 0; i < LENGTH(files); i++) {
     fsdp_dataset *dataset = io_dataset(io_write_text(files[i], "{\"text\": \"ab\"}\n{\"text\": \"c\"}\n"),
                                        (fsdp_dataset_config){.seq = 4, .vocab_size = 256});
-    assert_int_equal(fsdp_dataset_token_count(dataset), 5);
+    assert_int_equal(dataset->token_count, 5);
     fsdp_dataset_close(dataset);
   }
   fsdp_error error;
@@ -469,7 +469,7 @@ TEST(a_file_is_verified_by_one_share) {
 
 static void fill_all(void *dataset) {
   int32_t tokens[50], targets[50];
-  for (int64_t i = 0; i < 3; i++) fsdp_dataset_fill(dataset, i, tokens, targets);
+  for (int64_t i = 0; i < 3; i++) io_fill(dataset, i, tokens, targets);
 }
 
 // A token past the vocabulary would read past the embedding, so filling such a sample aborts.

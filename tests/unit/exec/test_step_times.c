@@ -40,11 +40,8 @@ static void timestamp(fsdp_device *device, const fsdp_stream_context *context, i
 static double timestamp_ms(fsdp_device *device, int from, int to) {
   return slots_ms[to] - slots_ms[from];
 }
-static const fsdp_device_table table = {.name = "by hand",
-                                        .enqueues = true,
-                                        .reserve_timestamps = reserve,
-                                        .timestamp = timestamp,
-                                        .timestamp_ms = timestamp_ms};
+static const fsdp_device_table table = {
+    .enqueues = true, .reserve_timestamps = reserve, .timestamp = timestamp, .timestamp_ms = timestamp_ms};
 
 static fsdp_program *make_program(bool communicates) {
   fsdp_program *program = fsdp_program_create();
@@ -189,7 +186,7 @@ TEST(test_no_collectives) {
 
 // On threads every instruction is timed: busy times by stream and by op.
 TEST(test_threads) {
-  static const fsdp_device_table threads = {.name = "threads"};
+  static const fsdp_device_table threads = {.enqueues = false};
   fsdp_program *program = make_program(true);
   fsdp_device device = {.table = &threads};
   fsdp_step_times *times =

@@ -2,8 +2,8 @@
 // nothing written beside c's own columns, and nothing read behind the last element of a and of b; groups of
 // them with rows in any order.
 #include "kernels/cpu/gemm/gemm.h"
-#include "kernels/cpu/gemm/gemm_builtin.h"
 #include "kernels/cpu/gemm/gemm_library.h"
+#include "kernels/cpu/isa.h"
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"
 #include "tests/support/draws.h"

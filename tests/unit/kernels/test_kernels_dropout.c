@@ -40,7 +40,7 @@ typedef struct part {
 } part;
 
 static void check(part p, double rate, fsdp_dtype dtype, bool backward) {
-  const uint64_t op = fsdp_dropout_op("model.layers.3.mlp.down_proj");
+  const uint64_t op = fsdp_random_stream("model.layers.3.mlp.down_proj");
   const fsdp_op_attrs attrs = {.batch = 1,
                                .seq = p.rows,
                                .channels = p.columns,
@@ -80,8 +80,8 @@ TEST(test_rate) {
   static const double rates[] = {0.01, 0.1, 0.5, 0.9};
   enum { ROWS = 400, COLUMNS = 1000 };
   for (int r = 0; r < 4; r++) {
-    const uint64_t ops[2] = {fsdp_dropout_op("transformer.h.0.mlp.c_proj"),
-                             fsdp_dropout_op("transformer.h.1.mlp.c_proj")};
+    const uint64_t ops[2] = {fsdp_random_stream("transformer.h.0.mlp.c_proj"),
+                             fsdp_random_stream("transformer.h.1.mlp.c_proj")};
     double dropped = 0, both[3] = {0}, p = rates[r];
     for (int64_t row = 0; row < ROWS; row++) {
       int32_t words[2], next[2];

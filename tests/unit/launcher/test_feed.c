@@ -2,6 +2,7 @@
 // update, in which a skipped step does not count. The rows of tokens that it is fed on a mesh.
 #include "launcher/train/feed.h"
 #include "runtime/base/check.h"
+#include "tests/support/io_files.h"
 #include "tests/support/unit_test.h"
 
 #include <float.h>
@@ -18,15 +19,14 @@ static fsdp_feed *create_feed(fsdp_dataset **dataset, float norm_limit) {
   fsdp_dataset_config data = {.seq = 16, .global_batch = 2, .vocab_size = 256};
   if (fsdp_dataset_open(&data, dataset, &error) != FSDP_OK) fail_msg("%s", error.message);
   fsdp_feed *feed = fsdp_alloc_zeroed(1, sizeof *feed);
-  fsdp_feed_config config = {
-      .dataset = *dataset,
-      .sampler = {.sample_count = fsdp_dataset_sample_count(*dataset), .global_batch = 2},
-      .ranks = 1,
-      .mesh = fsdp_mesh_of(1, 1),
-      .micro_batches = 1,
-      .hyper = {.beta1 = beta1, .beta2 = beta2},
-      .norm_limit = norm_limit,
-      .rate = {.schedule = FSDP_LR_LINEAR, .lr = 1, .total_steps = 100}};
+  fsdp_feed_config config = {.dataset = *dataset,
+                             .sampler = {.sample_count = (*dataset)->sample_count, .global_batch = 2},
+                             .ranks = 1,
+                             .mesh = fsdp_mesh_of(1, 1),
+                             .micro_batches = 1,
+                             .hyper = {.beta1 = beta1, .beta2 = beta2},
+                             .norm_limit = norm_limit,
+                             .rate = {.schedule = FSDP_LR_LINEAR, .lr = 1, .total_steps = 100}};
   config.rows = fsdp_rows_of(&config.mesh, 2, 16, 0, 0);
   fsdp_feed_create(feed, &config);
   return feed;
@@ -114,7 +114,7 @@ static fsdp_mesh mesh_of_axes(void) {
 
 // The batch lies over fsdp and data, the sequence over context, its pieces over tensor.
 static void create_of_rank(fsdp_feed *feed, const fsdp_dataset *dataset, int rank) {
-  const int64_t ranks = 4, samples = fsdp_dataset_sample_count(dataset);
+  const int64_t ranks = 4, samples = dataset->sample_count;
   fsdp_feed_config config = {
       .dataset = dataset,
       .eval_dataset = dataset,
@@ -139,7 +139,7 @@ static int64_t expect_rows(const fsdp_feed *feed, const fsdp_dataset *dataset, c
   int64_t counted = 0;
   for (int64_t i = 0; i < BATCH; i++) {
     int32_t whole_tokens[SEQ], whole_targets[SEQ];
-    fsdp_dataset_fill(dataset, samples[i], whole_tokens, whole_targets);
+    io_fill(dataset, samples[i], whole_tokens, whole_targets);
     for (int64_t index = 0; index < rows->local_seq; index++) {
       int64_t row = fsdp_rows_row(rows, i, index);
       int64_t position = fsdp_rows_position(rows, &feed->config.mesh, feed->config.world_rank, index);
@@ -227,16 +227,15 @@ static void feed_ranks(const fsdp_dataset *dataset, int ranks, int batch, packed
   int count = 0;
   for (int rank = 0; rank < ranks; rank++) {
     fsdp_feed *feed = fsdp_alloc_zeroed(1, sizeof *feed);
-    fsdp_feed_config config = {.dataset = dataset,
-                               .sampler = {.seed = 3,
-                                           .sample_count = fsdp_dataset_sample_count(dataset),
-                                           .global_batch = STEP_SAMPLES},
-                               .ranks = ranks,
-                               .rank = rank,
-                               .mesh = fsdp_mesh_of(1, ranks),
-                               .world_rank = rank,
-                               .micro_batches = STEP_SAMPLES / (ranks * batch),
-                               .spreads = true};
+    fsdp_feed_config config = {
+        .dataset = dataset,
+        .sampler = {.seed = 3, .sample_count = dataset->sample_count, .global_batch = STEP_SAMPLES},
+        .ranks = ranks,
+        .rank = rank,
+        .mesh = fsdp_mesh_of(1, ranks),
+        .world_rank = rank,
+        .micro_batches = STEP_SAMPLES / (ranks * batch),
+        .spreads = true};
     config.rows = fsdp_rows_of(&config.mesh, batch, PACKED_SEQ, 0, 0);
     fsdp_feed_create(feed, &config);
     for (int m = 0; m < STEPS * config.micro_batches; m++) {

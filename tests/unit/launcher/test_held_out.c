@@ -55,7 +55,7 @@ static void write_records(const char *name, records *r) {
 static int64_t mark(const fsdp_dataset *dataset, int64_t sample, bool seen[1000]) {
   int32_t tokens[SEQ], targets[SEQ];
   int64_t count = 0;
-  fsdp_dataset_fill(dataset, sample, tokens, targets);
+  io_fill(dataset, sample, tokens, targets);
   for (int i = 0; i < SEQ; i++)
     if (targets[i] != FSDP_TARGET_IGNORED) seen[targets[i]] = true, count++;
   return count;
@@ -74,7 +74,7 @@ static sides sides_of(const fsdp_options *options, fsdp_dataset_config config) {
   fsdp_dataset *dataset = io_dataset(options->data, config);
   IO_OK(fsdp_data_sampler(options, dataset, 1, &sampler, &error), &error);
   found.samples = sampler.sample_count;
-  assert_int_equal(found.samples, fsdp_dataset_sample_count(dataset));
+  assert_int_equal(found.samples, dataset->sample_count);
   found.held_samples = fsdp_sampler_validation_steps(&sampler);
   for (int64_t i = 0; i < found.held_samples; i++)
     found.targets += mark(dataset, fsdp_sampler_validation_sample(&sampler, i, 0), found.held);

@@ -6,7 +6,7 @@
 // Tolerances: both sides compute in fp32, with sums in a different order. Over these sizes that is a few 1e-7
 // of a loss and a few 1e-6 of a gradient. Ten AdamW steps amplify it if a gradient is near zero and m/sqrt(v)
 // is all sign.
-#include "runtime/checkpoint/config_json.h"
+#include "runtime/checkpoint/json_file.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "tests/support/draws.h"
 #include "tests/support/harness.h"

@@ -1,7 +1,14 @@
 #include "runtime/device/gpu.h"
 
 #include <ctype.h>
+#include <stdio.h>
 #include <string.h>
+
+const char *fsdp_gpu_kind(const fsdp_gpu *gpu, char out[FSDP_GPU_KIND_BYTES]) {
+  snprintf(out, FSDP_GPU_KIND_BYTES, "%s, compute capability %d.%d, %d multiprocessors, driver %s", gpu->name,
+           gpu->capability / 10, gpu->capability % 10, gpu->processors, gpu->driver);
+  return out;
+}
 
 // NVIDIA's data sheets: dense bf16 gemms with fp32 sums on tensor cores, and of fp32 without them, in
 // TFLOP/s. If two names match a GPU, the earlier counts. GB200, B300 and GB300 are those of one GPU in the
