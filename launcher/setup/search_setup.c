@@ -210,10 +210,7 @@ static fsdp_status fail_unplanned(const fsdp_search_job *job, fsdp_error *error)
       .ranks = c->ranks, .ranks_per_node = (int)fsdp_min_i64(c->ranks, c->ranks_per_node), .groups = 1};
   fsdp_status status = fsdp_pricing_check_group(c->profile, FSDP_ALL_REDUCE, &all, error);
   if (status) return status;
-  return fsdp_fail(error, FSDP_ERR_OPTION,
-                   "no mesh of %d ranks divides %lld sequences of a step as the given options say: change "
-                   "--global-batch, --batch-size or --grad-accum, or leave --mesh open",
-                   c->ranks, (long long)c->global_batch);
+  return fsdp_search_fail_undivided(c, error);
 }
 
 fsdp_status fsdp_search_fail_unfit(const fsdp_search_job *job, const fsdp_search_result *result,

@@ -260,14 +260,23 @@ static void try_smaller(searcher *r) {
   }
 }
 
+fsdp_status fsdp_search_fail_undivided(const fsdp_search_config *config, fsdp_error *error) {
+  const bool *fixed = config->fixed;
+  const bool axes = config->fixed_tensor || config->fixed_context || config->fixed_expert;
+  return fsdp_fail(error, FSDP_ERR_OPTION,
+                   "--search: no mesh of %d ranks divides %lld sequences of a step as the given options say: "
+                   "change --global-batch%s%s%s%s",
+                   config->ranks, (long long)config->global_batch,
+                   fixed[FSDP_SEARCH_BATCH] ? ", --batch-size" : "",
+                   fixed[FSDP_SEARCH_MICRO_BATCHES] ? ", --grad-accum" : "",
+                   fixed[FSDP_SEARCH_MESH] || axes ? ", or leave the mesh open" : "",
+                   fixed[FSDP_SEARCH_STRATEGY] ? ", or leave --strategy open" : "");
+}
+
 static fsdp_status search_all(searcher *r, fsdp_error *error) {
   fsdp_search_result *result = r->result;
   result->kinds = search_kinds_create(r->config, &r->space, &result->kind_count);
-  if (!result->kind_count)
-    return fsdp_fail(error, FSDP_ERR_OPTION,
-                     "--search: no mesh of %d ranks divides %lld sequences of a step as the options that are "
-                     "given say: change --global-batch, or leave --mesh or --strategy open",
-                     r->config->ranks, (long long)r->config->global_batch);
+  if (!result->kind_count) return fsdp_search_fail_undivided(r->config, error);
   try_all(r);
   choose(r);
   try_smaller(r);

@@ -32,6 +32,9 @@ void fsdp_search_result_release(fsdp_search_result *result);
 fsdp_status fsdp_search_price(const fsdp_search_config *config, const fsdp_plan_config *setting,
                               fsdp_search_plan *plan);
 
+// FSDP_ERR_OPTION: the ranks cannot share the step's sequences; with what could be given otherwise.
+fsdp_status fsdp_search_fail_undivided(const fsdp_search_config *config, fsdp_error *error);
+
 // What no search tries, in a line.
 const char *fsdp_search_untried(void);
 
