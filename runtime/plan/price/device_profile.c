@@ -487,18 +487,10 @@ double fsdp_profile_op_s(const fsdp_device_profile *profile, int ranks, fsdp_op_
   return bytes / rate * crowding(profile, scope, ranks) + profile->launch_s;
 }
 
-// Whether the op is a gemm that adds the residual stream.
-static bool adds_residual(fsdp_op_kind kind) {
-  const fsdp_op_letters *op = fsdp_op_letters_of(kind);
-  bool found = false;
-  for (int o = 0; o < op->operand_count; o++) found |= strcmp(op->operands[o].name, "residual") == 0;
-  return found;
-}
-
 // The rate of a copy is that of as many ranks as have a core each.
 double fsdp_profile_added_s(const fsdp_device_profile *profile, int ranks, fsdp_op_kind op, double bytes) {
   const int scope = profile->processors < ranks ? profile->processors : ranks;
-  const bool is_residual = adds_residual(op);
+  const bool is_residual = fsdp_op_residual(op) >= 0;
   double rate = profile->memory_rate;
   for (int i = 0; i < profile->op_count && is_residual; i++)
     if (profile->ops[i].op == op) rate = fsdp_profile_curve_at(&profile->ops[i].rate, bytes);

@@ -1,6 +1,5 @@
 #include "runtime/plan/price/price.h"
 
-#include "models/graph/op_experts.h"
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 
@@ -191,16 +190,8 @@ static fsdp_op_work work_of(const fsdp_pricing *p, const fsdp_instr *instr) {
   const fsdp_operand *operands = operands_of(p, instr);
   const int count = (int)fsdp_min_i64(instr->operand_count, FSDP_OP_MAX_OPERANDS);
   const fsdp_op_attrs attrs = attrs_of(p, instr);
-  const fsdp_op_letters *op = fsdp_op_letters_of(instr->op);
-  const double share = fsdp_op_routed_share(instr->op, &attrs);
-  for (int i = 0; i < count; i++) {
+  for (int i = 0; i < count; i++)
     extents[i] = (fsdp_op_extent){operands[i].dtype, operands[i].access, operands[i].size_bytes};
-    // A kernel passes over places without a routed row.
-    if (share < 1 && i < op->operand_count && fsdp_op_operand_has(&op->operands[i], 'u'))
-      extents[i].bytes = (int64_t)(share * (double)extents[i].bytes);
-    if (attrs.held_experts && i < op->operand_count && fsdp_op_writes_block(&op->operands[i]))
-      extents[i].access = FSDP_WRITE;
-  }
   return fsdp_op_work_of(instr->op, &attrs, extents, count);
 }
 

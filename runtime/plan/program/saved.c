@@ -56,7 +56,7 @@ static bool *read_by_backward(const fsdp_graph *graph) {
 // Whether node `n` makes a choice, or gathers that of other ranks.
 static bool is_choice(const fsdp_graph *graph, int n) {
   const fsdp_node *node = &graph->forward[n];
-  if (!fsdp_node_redistributes(node)) return fsdp_op_chooses(node->kind);
+  if (!fsdp_node_redistributes(node)) return fsdp_op_has(node->kind, FSDP_TRAIT_CHOOSES);
   for (int m = 0; m < n; m++)
     for (int o = 0; o < graph->forward[m].operand_count; o++)
       if (graph->forward[m].operands[o].value == node->operands[0].value &&

@@ -58,7 +58,7 @@ static bool is_cuttable(const fsdp_operator *op, const fsdp_operator_operand *op
 // residual stream is stored, and routed experts take all.
 static bool follows_rows(const seeder *s, const fsdp_node *node) {
   const fsdp_op_letter *rows = fsdp_op_letter_find(fsdp_op_letters_of(node->kind), 'n');
-  bool follows = rows && !rows->is_whole && !fsdp_op_is_norm(node->kind);
+  bool follows = rows && !rows->is_whole && !fsdp_op_has(node->kind, FSDP_TRAIT_NORM);
   for (int o = 0; o < node->operand_count; o++)
     follows = follows && s->graph->values[node->operands[o].value].role != FSDP_VALUE_INPUT;
   return follows;
@@ -196,7 +196,7 @@ static bool is_read(const seeder *s, int op) {
   for (int r = op + 1; r < s->flow->operator_count; r++)
     for (int i = 0; i < s->flow->operators[r].input_count; i++)
       if (s->flow->operators[r].operands[i].tensor == made)
-        if (!fsdp_op_is_norm(node_of(s, r)->kind)) return true;
+        if (!fsdp_op_has(node_of(s, r)->kind, FSDP_TRAIT_NORM)) return true;
   return false;
 }
 
@@ -274,7 +274,7 @@ static fsdp_status limit_operator(const seeder *s, int op) {
   const fsdp_node *node = node_of(s, op);
   const char *place = NULL;
   fsdp_axis_set pinned = 0;
-  if (fsdp_op_is_norm(node->kind)) {
+  if (fsdp_op_has(node->kind, FSDP_TRAIT_NORM)) {
     const char *none = NULL;
     fsdp_status status = limit_weights(s, op, &pinned, &none);
     if (status) return status;
