@@ -356,8 +356,8 @@ typedef struct fsdp_op_work {
   double added_bytes; // of `bytes`: read by gemms which add to what they make
 } fsdp_op_work;
 
-// `operands` in the row's order; a workspace at their end does not count. Of places for routed rows count those
-// that have one, if experts get attrs.load times as many as in the mean.
+// `operands` in the row's order; a workspace at their end does not count. Of places for routed rows those
+// count that have one, if experts get attrs.load times as many as in the mean.
 fsdp_op_work fsdp_op_work_of(fsdp_op_kind kind, const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
                              int operand_count);
 

@@ -49,7 +49,7 @@ fsdp_op_work fsdp_op_work_of(fsdp_op_kind kind, const fsdp_op_attrs *attrs, cons
   for (int i = 0; i < operand_count && (repeated || i < fsdp_op_operand_count(op, attrs)); i++) {
     const fsdp_op_operand *of = fsdp_op_operand_row(op, attrs, i);
     const bool routed = fsdp_op_operand_has(of, 'u');
-    // A kernel passes over places without a routed row. One of a block writes its rows beside those of others.
+    // A kernel passes over places without a routed row; of a block it writes its own beside others'.
     const double places = (double)operands[i].bytes;
     const double bytes = routed ? floor(fsdp_op_routed_share(attrs) * places) : places;
     const bool beside = routed && of->may_add && attrs->held_experts;

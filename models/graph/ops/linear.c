@@ -34,8 +34,8 @@ static void emit_weight(fsdp_graph *graph, const fsdp_node *f) {
   make_gradients(graph, f->weight_count, f->weights, n->weights);
 }
 
-// Of the parameters that are added to columns of the last operand, y, side by side. Of a bias that is added by
-// itself, y's gradient is that of the product before, which therefore stays as it is.
+// Of the parameters that are added to columns of the last operand, y, side by side. Of a bias that is added
+// by itself, y's gradient is that of the product before, which therefore stays as it is.
 void fsdp_op_bias_emit(fsdp_graph *graph, const fsdp_node *f) {
   fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_BIAS_BACKWARD, f);
   fsdp_node_operand_add(n, fsdp_backward_gradient(graph, f->operands[f->operand_count - 1].value), FSDP_READ);
