@@ -220,13 +220,8 @@ static const fsdp_document_work *work_of_documents(const fsdp_pricing *p, const 
   static const fsdp_document_work all = {0};
   return instr->attrs.documents ? &p->plan->config.document_work[instr->attrs.window > 0] : &all;
 }
-static double left_of(const fsdp_pricing *p, const fsdp_instr *instr) {
-  const double left = work_of_documents(p, instr)->left;
-  return left > 0 ? left : 1;
-}
-static double most_of(const fsdp_pricing *p, const fsdp_instr *instr) {
-  const double most = work_of_documents(p, instr)->most;
-  return most > 0 ? most : 1;
+static double or_one(double factor) {
+  return factor > 0 ? factor : 1;
 }
 
 // The length of a sequence whose queries see as many keys on average.
@@ -235,7 +230,7 @@ static int64_t length_alike(const fsdp_pricing *p, const fsdp_instr *instr) {
   const double T = (double)(a->kv_seq > 0 ? a->kv_seq : a->seq);
   const double W = a->window > 0 ? fmin((double)a->window, T) : T;
   const double keys = W * (1 - (W - 1) / (2 * T)); // (W (W + 1) / 2 + (T - W) W) / T
-  return (int64_t)fmax(1, fmin(2 * left_of(p, instr) * keys, W));
+  return (int64_t)fmax(1, fmin(2 * or_one(work_of_documents(p, instr)->left) * keys, W));
 }
 
 static double attention_s(const fsdp_pricing *p, const fsdp_instr *instr, double flops, bool *estimated) {
@@ -272,7 +267,8 @@ static double sustained_of(const fsdp_device_profile *profile, fsdp_price_kind k
 static fsdp_price price_op(const fsdp_pricing *p, const fsdp_instr *instr) {
   fsdp_op_work work = work_of(p, instr);
   const fsdp_dtype dtype = p->plan->config.param_dtype;
-  work.flops *= left_of(p, instr);
+  const fsdp_document_work *documents = work_of_documents(p, instr);
+  work.flops *= or_one(documents->left);
   fsdp_price price = {.flops = work.flops};
   double bytes = work.bytes;
   if (fsdp_op_makes_gemms(instr->op)) {
@@ -284,7 +280,7 @@ static fsdp_price price_op(const fsdp_pricing *p, const fsdp_instr *instr) {
     bytes += work.row_bytes;
   } else if (work.flops > 0) {
     price.kind = FSDP_PRICE_ATTENTION;
-    price.seconds = attention_s(p, instr, work.flops * most_of(p, instr), &price.estimated);
+    price.seconds = attention_s(p, instr, work.flops * or_one(documents->most), &price.estimated);
   } else {
     price.kind = fsdp_op_phase_of(instr->op) == FSDP_OP_IN_UPDATE ? FSDP_PRICE_UPDATE : FSDP_PRICE_MOVES;
     price.seconds = fsdp_profile_op_s(p->profile, p->ranks_per_node, instr->op, dtype, bytes);
