@@ -400,12 +400,12 @@ static needed_bytes measure(const fsdp_program *program, const fsdp_graph *graph
 }
 
 static needed_bytes needed_with(const fsdp_plan *plan, const fsdp_fate *fates) {
-  fsdp_schedule_result made;
-  fsdp_schedule(&plan->config, fates, plan->graph, plan->units, &made);
-  fsdp_program_lifetimes(made.program);
-  needed_bytes needed = measure(made.program, plan->graph);
-  fsdp_program_destroy(made.program);
-  free(made.unit_state);
+  fsdp_unit_state *unit_state;
+  fsdp_program *program = fsdp_schedule(&plan->config, fates, plan->graph, plan->units, &unit_state);
+  fsdp_program_lifetimes(program);
+  needed_bytes needed = measure(program, plan->graph);
+  fsdp_program_destroy(program);
+  free(unit_state);
   return needed;
 }
 
