@@ -161,14 +161,14 @@ static block_modules block_module_tree(fsdp_parts *p, int blocks, int index) {
   char name[24];
   snprintf(name, sizeof name, "%d", index);
   int block = fsdp_graph_module(g, blocks, name, g->block_class, "");
-  m.ln_1 = fsdp_parts_layernorm_module(p, block, "ln_1");
+  m.ln_1 = fsdp_parts_norm_module(p, block, "ln_1", NULL, C);
   m.attention = fsdp_graph_module(g, block, "attn", "GPT2Attention", "");
   m.c_attn = fsdp_parts_conv1d_module(p, m.attention, "c_attn", &qkv);
   m.attn_c_proj = fsdp_parts_conv1d_module(
       p, m.attention, "c_proj", &(fsdp_conv1d_spec){.in = C, .out = C, .init_deviation = residual});
   fsdp_parts_dropout_module(p, m.attention, "attn_dropout", c->attn_pdrop);
   fsdp_parts_dropout_module(p, m.attention, "resid_dropout", c->resid_pdrop);
-  m.ln_2 = fsdp_parts_layernorm_module(p, block, "ln_2");
+  m.ln_2 = fsdp_parts_norm_module(p, block, "ln_2", NULL, C);
   int mlp = fsdp_graph_module(g, block, "mlp", "GPT2MLP", "");
   m.c_fc = fsdp_parts_conv1d_module(p, mlp, "c_fc",
                                     &(fsdp_conv1d_spec){.in = C, .out = I, .init_deviation = deviation});
@@ -203,7 +203,7 @@ static void build(const fsdp_model_config *config, fsdp_graph *g) {
   int blocks = fsdp_graph_module(g, model, "h", "ModuleList", "");
   block_modules *modules = fsdp_alloc_zeroed((size_t)config->num_layers, sizeof *modules);
   for (int i = 0; i < config->num_layers; i++) modules[i] = block_module_tree(&p, blocks, i);
-  int norm = fsdp_parts_layernorm_module(&p, model, "ln_f");
+  int norm = fsdp_parts_norm_module(&p, model, "ln_f", NULL, config->hidden_size);
   int head = fsdp_parts_head_module(&p, root, "lm_head", tokens);
 
   // The forward pass, top to bottom.

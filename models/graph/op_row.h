@@ -11,7 +11,8 @@ typedef struct fsdp_node fsdp_node;
 typedef double fsdp_op_flops_rule(const fsdp_op_attrs *attrs);
 
 // Returns their number.
-typedef int fsdp_op_products_rule(const fsdp_op_attrs *attrs, fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]);
+typedef int fsdp_op_products_rule(fsdp_op_kind kind, const fsdp_op_attrs *attrs,
+                                  fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]);
 
 // Corrects `work`, which counts every operand once, and an updated one twice.
 typedef void fsdp_op_work_rule(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,

@@ -19,7 +19,7 @@ int fsdp_op_products(fsdp_op_kind kind, const fsdp_op_attrs *attrs,
                      fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]) {
   const fsdp_op_row *row = fsdp_op_row_of(kind);
   if (row->product) products[0] = product_of(kind, attrs);
-  return row->product ? 1 : row->products ? row->products(attrs, products) : 0;
+  return row->product ? 1 : row->products ? row->products(kind, attrs, products) : 0;
 }
 
 double fsdp_op_flops(fsdp_op_kind kind, const fsdp_op_attrs *attrs) {
