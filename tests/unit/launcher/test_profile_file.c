@@ -274,7 +274,7 @@ static void check_kernels(const fsdp_device_profile *p) {
     for (int dtype = FSDP_F32; dtype <= FSDP_BF16; dtype++) {
       fsdp_op_gpu asked = gpu;
       fsdp_error error = {0};
-      asked.attention = fsdp_attention_choice_of((fsdp_attention_kernel)k);
+      asked.attention = (fsdp_attention_kernel)k;
       const bool runs = fsdp_attention_check(&asked, (fsdp_dtype)dtype, 128, false, &error) == FSDP_OK;
       const bool priced =
           fsdp_device_profile_check(p, (fsdp_dtype)dtype, (fsdp_attention_kernel)k, &error) == FSDP_OK;
