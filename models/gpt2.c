@@ -120,8 +120,7 @@ static bool note(const fsdp_model_config *c, char *out, size_t out_bytes) {
                                numbers[i]);
   snprintf(out, out_bytes,
            "dropout is not applied: the configuration's %s are kept for what is exported; --dropout config "
-           "applies "
-           "them",
+           "applies them",
            keys);
   return used > 0;
 }

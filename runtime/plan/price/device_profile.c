@@ -254,12 +254,13 @@ static int products_scope(const fsdp_device_profile *profile, fsdp_dtype dtype, 
 // The share of a multiprocessor's work that a product's shape leaves: the last wave of tiles is not full, and
 // each tile fills its pipeline before it runs at full rate. Of the tile shapes that libraries have the best
 // counts. A tile of fewer elements reads more for each FLOP.
-static double tile_efficiency(const fsdp_device_profile *profile, double m, double n, double k) {
+static double shape_efficiency(const fsdp_device_profile *profile, double m, double n, double k) {
   static const struct {
     double m, n, rate;
   } tiles[] = {{256, 128, 1}, {128, 256, 1}, {128, 128, 0.95}, {128, 64, 0.8}, {64, 128, 0.8}, {64, 64, 0.6}};
   const double fill = 128; // of k: the steps before the first sum and after the last
   double best = 0;
+  if (!profile->tiles) return 1;
   for (size_t t = 0; t < sizeof tiles / sizeof *tiles; t++) {
     const double count = ceil(m / tiles[t].m) * ceil(n / tiles[t].n);
     const double waves = ceil(count / profile->processors);
@@ -267,10 +268,6 @@ static double tile_efficiency(const fsdp_device_profile *profile, double m, doub
     best = fmax(best, rate);
   }
   return best * k / (k + fill);
-}
-
-static double shape_efficiency(const fsdp_device_profile *profile, double m, double n, double k) {
-  return profile->tiles ? tile_efficiency(profile, m, n, k) : 1;
 }
 
 // A measured product's rate, of which a part is left to its shape.
