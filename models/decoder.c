@@ -33,10 +33,18 @@ static int64_t read_padding_token(fsdp_fields *f, const json_t *root, int64_t vo
   return 0;
 }
 
+static void refuse_dropout(fsdp_fields *f, const json_t *root) {
+  const json_t *value = fsdp_fields_present(root, "attention_dropout");
+  if (value && (!json_is_number(value) || json_number_value(value) != 0))
+    fsdp_fields_refuse(f, "attention_dropout", value,
+                       "but the configuration's dropout is not applied; set it to 0.0, and give the trainer "
+                       "--attention-dropout");
+}
+
 void fsdp_decoder_read(fsdp_fields *f, const json_t *root, fsdp_model_config *c) {
   const fsdp_decoder *d = c->family->decoder;
   fsdp_fields_only_text(f, root, "hidden_act", "silu");
-  fsdp_fields_no_dropout(f, root, "attention_dropout");
+  refuse_dropout(f, root);
   c->vocab_size = fsdp_fields_count(f, root, "vocab_size", 0, INT32_MAX);
   c->hidden_size = fsdp_fields_count(f, root, "hidden_size", 0, 1 << 22);
   c->intermediate_size = fsdp_fields_count(f, root, "intermediate_size", 0, 1 << 24);

@@ -18,6 +18,11 @@ double fsdp_decoder_flops_per_token(const fsdp_model_config *config, int64_t seq
                                     fsdp_flops_convention convention);
 void fsdp_decoder_build(const fsdp_model_config *config, fsdp_graph *graph);
 
+// A preset's sizes: hidden, intermediate, layers, heads, key/value heads, elements of a head.
+#define FSDP_DECODER_SHAPE(C, I, L, H, K, D)                                                                 \
+  .hidden_size = (C), .intermediate_size = (I), .num_layers = (L), .num_heads = (H), .num_kv_heads = (K),    \
+  .head_dim = (D)
+
 // What every fsdp_family of this kind begins with.
 #define FSDP_DECODER_FAMILY(presets_, decoder_)                                                              \
   .presets = (presets_), .decoder = &(decoder_), .keys_without_numbers = fsdp_decoder_keys_without_numbers,  \

@@ -97,7 +97,8 @@ double fsdp_fields_fraction(fsdp_fields *f, const json_t *object, const char *ke
   return fallback;
 }
 
-double fsdp_fields_probability(fsdp_fields *f, const json_t *object, const char *key, double fallback) {
+// A number in [0, 1]. If the key is absent, `fallback`.
+static double probability(fsdp_fields *f, const json_t *object, const char *key, double fallback) {
   const json_t *value = fsdp_fields_present(object, key);
   if (!value) return fallback;
   double number = json_number_value(value);
@@ -120,24 +121,11 @@ void fsdp_fields_only_text(fsdp_fields *f, const json_t *object, const char *key
   if (value && !fsdp_fields_is_text(value, text)) fsdp_fields_refuse(f, key, value, remedy);
 }
 
-void fsdp_fields_only_false(fsdp_fields *f, const json_t *object, const char *key, const char *what) {
+void fsdp_fields_only_bool(fsdp_fields *f, const json_t *object, const char *key, bool only,
+                           const char *what) {
   char remedy[128];
   snprintf(remedy, sizeof remedy, "but %s are not supported; use a model without them", what);
-  if (fsdp_fields_bool(f, object, key, false)) fsdp_fields_refuse(f, key, json_true(), remedy);
-}
-
-void fsdp_fields_only_true(fsdp_fields *f, const json_t *object, const char *key, const char *what) {
-  char remedy[128];
-  snprintf(remedy, sizeof remedy, "but %s are not supported; use a model without them", what);
-  if (!fsdp_fields_bool(f, object, key, true)) fsdp_fields_refuse(f, key, json_false(), remedy);
-}
-
-void fsdp_fields_no_dropout(fsdp_fields *f, const json_t *object, const char *key) {
-  const json_t *value = fsdp_fields_present(object, key);
-  if (value && (!json_is_number(value) || json_number_value(value) != 0))
-    fsdp_fields_refuse(f, key, value,
-                       "but the configuration's dropout is not applied; set it to 0.0, and give the trainer "
-                       "--attention-dropout");
+  if (fsdp_fields_bool(f, object, key, only) != only) fsdp_fields_refuse(f, key, json_boolean(!only), remedy);
 }
 
 void fsdp_fields_heads(fsdp_fields *f, const json_t *object, int64_t kv_heads, int64_t head_dim,
@@ -173,7 +161,7 @@ void fsdp_fields_read(fsdp_fields *f, const json_t *object, const fsdp_field *ro
     const int64_t fallback = (int64_t)row->fallback;
     switch (row->kind) {
     case FSDP_FIELD_FALSE:
-      fsdp_fields_only_false(f, object, row->key, row->what);
+      fsdp_fields_only_bool(f, object, row->key, false, row->what);
       break;
     case FSDP_FIELD_BOOL:
       *(bool *)member = fsdp_fields_bool(f, object, row->key, fallback);
@@ -190,6 +178,9 @@ void fsdp_fields_read(fsdp_fields *f, const json_t *object, const fsdp_field *ro
     case FSDP_FIELD_POSITIVE:
       *(double *)member = fsdp_fields_positive(f, object, row->key, row->fallback);
       break;
+    case FSDP_FIELD_PROBABILITY:
+      *(double *)member = probability(f, object, row->key, row->fallback);
+      break;
     }
   }
 }
@@ -201,6 +192,7 @@ static json_t *print_field(const fsdp_field *row, const void *member) {
   case FSDP_FIELD_BOOL:
     return json_boolean(*(const bool *)member);
   case FSDP_FIELD_POSITIVE:
+  case FSDP_FIELD_PROBABILITY:
     return json_real(*(const double *)member);
   default:
     if (row->kind == FSDP_FIELD_COUNT_OR_NONE && !*(const int64_t *)member) return json_null();

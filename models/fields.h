@@ -45,9 +45,6 @@ double fsdp_fields_positive(fsdp_fields *fields, const json_t *object, const cha
 // A number above 0 and below 1. If the key is absent, `fallback`.
 double fsdp_fields_fraction(fsdp_fields *fields, const json_t *object, const char *key, double fallback);
 
-// A number in [0, 1]. If the key is absent, `fallback`.
-double fsdp_fields_probability(fsdp_fields *fields, const json_t *object, const char *key, double fallback);
-
 // true or false. If the key is absent, `fallback`.
 bool fsdp_fields_bool(fsdp_fields *fields, const json_t *object, const char *key, bool fallback);
 
@@ -55,27 +52,25 @@ bool fsdp_fields_bool(fsdp_fields *fields, const json_t *object, const char *key
 void fsdp_fields_only_text(fsdp_fields *fields, const json_t *object, const char *key, const char *text);
 
 // Refuses a key that is present and not as given; `what` ("biases") are not supported.
-void fsdp_fields_only_false(fsdp_fields *fields, const json_t *object, const char *key, const char *what);
-void fsdp_fields_only_true(fsdp_fields *fields, const json_t *object, const char *key, const char *what);
-
-// Refuses a key that is present and not 0, because dropout is not supported.
-void fsdp_fields_no_dropout(fsdp_fields *fields, const json_t *object, const char *key);
+void fsdp_fields_only_bool(fsdp_fields *fields, const json_t *object, const char *key, bool only,
+                           const char *what);
 
 // ---- A table of keys, each read into a member of the configuration and printed from there
 
 typedef enum fsdp_field_kind {
-  FSDP_FIELD_FALSE, // must be false: only_false
+  FSDP_FIELD_FALSE, // must be false: only_bool
   FSDP_FIELD_BOOL,
   FSDP_FIELD_COUNT,
   FSDP_FIELD_COUNT_OR_NONE,
   FSDP_FIELD_WHOLE,
-  FSDP_FIELD_POSITIVE
+  FSDP_FIELD_POSITIVE,
+  FSDP_FIELD_PROBABILITY
 } fsdp_field_kind;
 
 typedef struct fsdp_field {
   const char *key;
   fsdp_field_kind kind;
-  size_t offset; // of the member: a bool, a double if it is POSITIVE, else an int64_t
+  size_t offset; // of the member: a bool, a double from POSITIVE on, else an int64_t
   double fallback;
   int64_t most;
   const char *what; // of FALSE

@@ -13,13 +13,11 @@
 
 static const fsdp_preset presets[] = {
     {"tiny-glm4-moe",
-     {GLM4_MOE, .vocab_size = 256, .hidden_size = 64, .intermediate_size = 192, .num_layers = 3,
-      .num_heads = 4, .num_kv_heads = 2, .head_dim = 16, .rotary_dim = 8, .max_position_embeddings = 4096,
-      .experts = 8, .expert_slots = 2, .expert_size = 48, .shared_expert_size = 48, .first_expert_layer = 1,
-      .route_scale = 1}},
+     {GLM4_MOE, FSDP_DECODER_SHAPE(64, 192, 3, 4, 2, 16), .vocab_size = 256, .rotary_dim = 8,
+      .max_position_embeddings = 4096, .experts = 8, .expert_slots = 2, .expert_size = 48,
+      .shared_expert_size = 48, .first_expert_layer = 1, .route_scale = 1}},
     {"glm-4.5-air",
-     {GLM4_MOE, .vocab_size = 151552, .hidden_size = 4096, .intermediate_size = 10944, .num_layers = 46,
-      .num_heads = 96, .num_kv_heads = 8, .head_dim = 128, .rotary_dim = 64,
+     {GLM4_MOE, FSDP_DECODER_SHAPE(4096, 10944, 46, 96, 8, 128), .vocab_size = 151552, .rotary_dim = 64,
       .max_position_embeddings = 131072, .experts = 128, .expert_slots = 8, .expert_size = 1408,
       .shared_expert_size = 1408, .first_expert_layer = 1, .route_scale = 1}},
     {NULL, {0}},

@@ -8,23 +8,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-// Fields of `extra`: probabilities, and whether PyTorch shall compute attention's scores in fp32, as is done
-// here always.
-enum { RESID_PDROP, EMBD_PDROP, ATTN_PDROP, UPCAST };
-static const char *const pdrop_keys[] = {
-    [RESID_PDROP] = "resid_pdrop", [EMBD_PDROP] = "embd_pdrop", [ATTN_PDROP] = "attn_pdrop"};
-
 // ---- Presets: published shapes
 
 #define GPT2(C, L, H)                                                                                        \
   {                                                                                                          \
     .vocab_size = 50257, .hidden_size = (C), .intermediate_size = 4 * (C), .num_layers = (L),                \
     .num_heads = (H), .num_kv_heads = (H), .head_dim = (C) / (H), .max_position_embeddings = 1024,           \
-    .norm_eps = 1e-5, .initializer_range = 0.02, .tie_word_embeddings = true, .extra = {                     \
-      [RESID_PDROP] = {.number = 0.1},                                                                       \
-      [EMBD_PDROP] = {.number = 0.1},                                                                        \
-      [ATTN_PDROP] = {.number = 0.1}                                                                         \
-    }                                                                                                        \
+    .norm_eps = 1e-5, .initializer_range = 0.02, .tie_word_embeddings = true, .resid_pdrop = 0.1,            \
+    .embd_pdrop = 0.1, .attn_pdrop = 0.1                                                                     \
   }
 
 static const fsdp_preset presets[] = {
@@ -45,6 +36,11 @@ static const char *const keys_without_numbers[] = {
     "reorder_and_upcast_attn", // always done
     NULL,
 };
+
+static const fsdp_field fields[] = {FSDP_FIELD("resid_pdrop", PROBABILITY, resid_pdrop, 0.1, 0),
+                                    FSDP_FIELD("embd_pdrop", PROBABILITY, embd_pdrop, 0.1, 0),
+                                    FSDP_FIELD("attn_pdrop", PROBABILITY, attn_pdrop, 0.1, 0),
+                                    {0}};
 
 // Old files hold the causal mask of each layer. (".c_attn.bias" is a parameter.)
 static const char *const buffers[] = {".attn.bias", ".attn.masked_bias", NULL};
@@ -68,9 +64,9 @@ static void refuse_other_names(fsdp_fields *f, const json_t *root) {
 // Sizes are required; the rest take GPT2Config's defaults.
 static void read_config(fsdp_fields *f, const json_t *root, fsdp_model_config *c) {
   fsdp_fields_only_text(f, root, "activation_function", "gelu_new");
-  fsdp_fields_only_true(f, root, "scale_attn_weights", "unscaled scores");
-  fsdp_fields_only_false(f, root, "scale_attn_by_inverse_layer_idx", "scores scaled by layer");
-  fsdp_fields_only_false(f, root, "add_cross_attention", "encoders");
+  fsdp_fields_only_bool(f, root, "scale_attn_weights", true, "unscaled scores");
+  fsdp_fields_only_bool(f, root, "scale_attn_by_inverse_layer_idx", false, "scores scaled by layer");
+  fsdp_fields_only_bool(f, root, "add_cross_attention", false, "encoders");
   refuse_other_names(f, root);
   c->vocab_size = fsdp_fields_count(f, root, "vocab_size", 0, INT32_MAX);
   c->hidden_size = fsdp_fields_count(f, root, "n_embd", 0, 1 << 22);
@@ -81,9 +77,8 @@ static void read_config(fsdp_fields *f, const json_t *root, fsdp_model_config *c
   c->norm_eps = fsdp_fields_fraction(f, root, "layer_norm_epsilon", 1e-5);
   c->initializer_range = fsdp_fields_positive(f, root, "initializer_range", 0.02);
   c->tie_word_embeddings = fsdp_fields_bool(f, root, "tie_word_embeddings", true);
-  for (int i = RESID_PDROP; i <= ATTN_PDROP; i++)
-    c->extra[i].number = fsdp_fields_probability(f, root, pdrop_keys[i], 0.1);
-  c->extra[UPCAST].integer = fsdp_fields_bool(f, root, "reorder_and_upcast_attn", false);
+  fsdp_fields_read(f, root, fields, c);
+  c->upcasts_attention = fsdp_fields_bool(f, root, "reorder_and_upcast_attn", false);
   if (f->status) return;
   c->head_dim = c->hidden_size / c->num_heads;
   const json_t *heads = json_object_get(root, "n_head");
@@ -98,38 +93,34 @@ static void read_config(fsdp_fields *f, const json_t *root, fsdp_model_config *c
 }
 
 static void print_config(const fsdp_model_config *c, json_t *root) {
-  json_t *own =
-      json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:b, s:b, s:b, s:b, s:b}",
-                "activation_function", "gelu_new", "vocab_size", (json_int_t)c->vocab_size, "n_positions",
-                (json_int_t)c->max_position_embeddings, "n_embd", (json_int_t)c->hidden_size, "n_inner",
-                (json_int_t)c->intermediate_size, "n_layer", (json_int_t)c->num_layers, "n_head",
-                (json_int_t)c->num_heads, "layer_norm_epsilon", c->norm_eps, "initializer_range",
-                c->initializer_range, "tie_word_embeddings", c->tie_word_embeddings, "scale_attn_weights", 1,
-                "scale_attn_by_inverse_layer_idx", 0, "reorder_and_upcast_attn",
-                (int)c->extra[UPCAST].integer, "add_cross_attention", 0);
+  json_t *own = json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:b, s:b, s:b, s:b, s:b}",
+                          "activation_function", "gelu_new", "vocab_size", (json_int_t)c->vocab_size,
+                          "n_positions", (json_int_t)c->max_position_embeddings, "n_embd",
+                          (json_int_t)c->hidden_size, "n_inner", (json_int_t)c->intermediate_size, "n_layer",
+                          (json_int_t)c->num_layers, "n_head", (json_int_t)c->num_heads, "layer_norm_epsilon",
+                          c->norm_eps, "initializer_range", c->initializer_range, "tie_word_embeddings",
+                          c->tie_word_embeddings, "scale_attn_weights", 1, "scale_attn_by_inverse_layer_idx",
+                          0, "reorder_and_upcast_attn", c->upcasts_attention, "add_cross_attention", 0);
   FSDP_CHECK(own && json_object_update(root, own) == 0, "a configuration that is not valid JSON");
   json_decref(own);
-  for (int i = RESID_PDROP; i <= ATTN_PDROP; i++)
-    json_object_set_new(root, pdrop_keys[i], json_real(c->extra[i].number));
+  fsdp_fields_print(fields, c, root);
 }
 
 static void dropout(const fsdp_model_config *c, fsdp_dropout *rates) {
-  *rates = (fsdp_dropout){.embedding = (float)c->extra[EMBD_PDROP].number,
-                          .attention = (float)c->extra[ATTN_PDROP].number,
-                          .residual = (float)c->extra[RESID_PDROP].number};
+  *rates = (fsdp_dropout){(float)c->embd_pdrop, (float)c->attn_pdrop, (float)c->resid_pdrop};
 }
 
 static bool note(const fsdp_model_config *c, char *out, size_t out_bytes) {
   char keys[128] = "";
   size_t used = 0;
-  for (int i = RESID_PDROP; i <= ATTN_PDROP; i++)
-    if (c->extra[i].number > 0)
-      used += (size_t)snprintf(keys + used, sizeof keys - used, "%s%s %g", used ? ", " : "", pdrop_keys[i],
-                               c->extra[i].number);
+  const double numbers[] = {c->resid_pdrop, c->embd_pdrop, c->attn_pdrop};
+  for (int i = 0; fields[i].key; i++)
+    if (numbers[i] > 0)
+      used += (size_t)snprintf(keys + used, sizeof keys - used, "%s%s %g", used ? ", " : "", fields[i].key,
+                               numbers[i]);
   snprintf(out, out_bytes,
            "dropout is not applied: the configuration's %s are kept for what is exported; --dropout config "
-           "applies "
-           "them",
+           "applies them",
            keys);
   return used > 0;
 }
@@ -169,21 +160,21 @@ static block_modules block_module_tree(fsdp_parts *p, int blocks, int index) {
   char name[24];
   snprintf(name, sizeof name, "%d", index);
   int block = fsdp_graph_module(g, blocks, name, g->block_class, "");
-  m.ln_1 = fsdp_parts_layernorm_module(p, block, "ln_1");
+  m.ln_1 = fsdp_parts_norm_module(p, block, "ln_1", NULL, C);
   m.attention = fsdp_graph_module(g, block, "attn", "GPT2Attention", "");
   m.c_attn = fsdp_parts_conv1d_module(p, m.attention, "c_attn", &qkv);
   m.attn_c_proj = fsdp_parts_conv1d_module(
       p, m.attention, "c_proj", &(fsdp_conv1d_spec){.in = C, .out = C, .init_deviation = residual});
-  fsdp_parts_dropout_module(p, m.attention, "attn_dropout", c->extra[ATTN_PDROP].number);
-  fsdp_parts_dropout_module(p, m.attention, "resid_dropout", c->extra[RESID_PDROP].number);
-  m.ln_2 = fsdp_parts_layernorm_module(p, block, "ln_2");
+  fsdp_parts_dropout_module(p, m.attention, "attn_dropout", c->attn_pdrop);
+  fsdp_parts_dropout_module(p, m.attention, "resid_dropout", c->resid_pdrop);
+  m.ln_2 = fsdp_parts_norm_module(p, block, "ln_2", NULL, C);
   int mlp = fsdp_graph_module(g, block, "mlp", "GPT2MLP", "");
   m.c_fc = fsdp_parts_conv1d_module(p, mlp, "c_fc",
                                     &(fsdp_conv1d_spec){.in = C, .out = I, .init_deviation = deviation});
   m.mlp_c_proj = fsdp_parts_conv1d_module(p, mlp, "c_proj",
                                           &(fsdp_conv1d_spec){.in = I, .out = C, .init_deviation = residual});
   m.act = fsdp_graph_module(g, mlp, "act", "NewGELUActivation", "");
-  fsdp_parts_dropout_module(p, mlp, "dropout", c->extra[RESID_PDROP].number);
+  fsdp_parts_dropout_module(p, mlp, "dropout", c->resid_pdrop);
   return m;
 }
 
@@ -207,11 +198,11 @@ static void build(const fsdp_model_config *config, fsdp_graph *g) {
   int model = fsdp_graph_module(g, root, "transformer", "GPT2Model", "");
   int tokens = fsdp_parts_embedding_module(&p, model, "wte", config->vocab_size);
   int positions = fsdp_parts_embedding_module(&p, model, "wpe", config->max_position_embeddings);
-  fsdp_parts_dropout_module(&p, model, "drop", config->extra[EMBD_PDROP].number);
+  fsdp_parts_dropout_module(&p, model, "drop", config->embd_pdrop);
   int blocks = fsdp_graph_module(g, model, "h", "ModuleList", "");
   block_modules *modules = fsdp_alloc_zeroed((size_t)config->num_layers, sizeof *modules);
   for (int i = 0; i < config->num_layers; i++) modules[i] = block_module_tree(&p, blocks, i);
-  int norm = fsdp_parts_layernorm_module(&p, model, "ln_f");
+  int norm = fsdp_parts_norm_module(&p, model, "ln_f", NULL, config->hidden_size);
   int head = fsdp_parts_head_module(&p, root, "lm_head", tokens);
 
   // The forward pass, top to bottom.

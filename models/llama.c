@@ -13,25 +13,15 @@
 #define LLAMA3_1                                                                                             \
   LLAMA3, .max_position_embeddings = 131072, .rope_scaling = FSDP_ROPE_LLAMA3, .rope_factor = 8,             \
           .rope_low_freq_factor = 1, .rope_high_freq_factor = 4, .rope_original_max_position = 8192
-#define SHAPE(C, I, L, H, K)                                                                                 \
-  .hidden_size = (C), .intermediate_size = (I), .num_layers = (L), .num_heads = (H), .num_kv_heads = (K),    \
-  .head_dim = (C) / (H)
+#define SHAPE(C, I, L, H, K) FSDP_DECODER_SHAPE(C, I, L, H, K, (C) / (H))
 
 static const fsdp_preset presets[] = {
     {"tiny",
-     {.vocab_size = 256,
-      .max_position_embeddings = 4096,
-      .norm_eps = 1e-5,
-      .rope_theta = 1e4,
-      .initializer_range = 0.02,
-      SHAPE(128, 352, 4, 4, 2)}},
+     {SHAPE(128, 352, 4, 4, 2), .vocab_size = 256, .max_position_embeddings = 4096, .norm_eps = 1e-5,
+      .rope_theta = 1e4, .initializer_range = 0.02}},
     {"llama-1b",
-     {.vocab_size = 32000,
-      .max_position_embeddings = 2048,
-      .norm_eps = 1e-6,
-      .rope_theta = 1e4,
-      .initializer_range = 0.02,
-      SHAPE(4096, 11008, 4, 32, 32)}},
+     {SHAPE(4096, 11008, 4, 32, 32), .vocab_size = 32000, .max_position_embeddings = 2048, .norm_eps = 1e-6,
+      .rope_theta = 1e4, .initializer_range = 0.02}},
     {"llama2-7b", {LLAMA2, SHAPE(4096, 11008, 32, 32, 32)}},
     {"llama2-13b", {LLAMA2, SHAPE(5120, 13824, 40, 40, 40)}},
     {"llama2-70b", {LLAMA2, SHAPE(8192, 28672, 80, 64, 8)}},

@@ -4,18 +4,8 @@
 // Version 0.1; later ones have no window.
 static const fsdp_preset presets[] = {
     {"mistral-7b",
-     {.vocab_size = 32000,
-      .hidden_size = 4096,
-      .intermediate_size = 14336,
-      .num_layers = 32,
-      .num_heads = 32,
-      .num_kv_heads = 8,
-      .head_dim = 128,
-      .max_position_embeddings = 32768,
-      .norm_eps = 1e-5,
-      .rope_theta = 1e4,
-      .initializer_range = 0.02,
-      .window = 4096}},
+     {FSDP_DECODER_SHAPE(4096, 14336, 32, 32, 8, 128), .vocab_size = 32000, .max_position_embeddings = 32768,
+      .norm_eps = 1e-5, .rope_theta = 1e4, .initializer_range = 0.02, .window = 4096}},
     {NULL, {0}},
 };
 

@@ -6,9 +6,7 @@
 #define MIXTRAL                                                                                              \
   .norm_eps = 1e-5, .rope_theta = 1e6, .initializer_range = 0.02, .experts = 8, .expert_slots = 2,           \
   .normalises_routes = true
-#define SHAPE(C, I, L, H, K)                                                                                 \
-  .hidden_size = (C), .intermediate_size = (I), .expert_size = (I), .num_layers = (L), .num_heads = (H),     \
-  .num_kv_heads = (K), .head_dim = (C) / (H)
+#define SHAPE(C, I, L, H, K) FSDP_DECODER_SHAPE(C, I, L, H, K, (C) / (H)), .expert_size = (I)
 
 static const fsdp_preset presets[] = {
     {"tiny-mixtral", {MIXTRAL, SHAPE(64, 96, 2, 4, 2), .vocab_size = 256, .max_position_embeddings = 4096}},

@@ -104,7 +104,7 @@ static fsdp_status check(const fsdp_model_config *c, const char *where, fsdp_err
 // What Transformers reads whatever the family.
 static void refuse_general(fsdp_fields *f, const json_t *root) {
   const json_t *layers = fsdp_fields_present(root, "per_layer_config");
-  fsdp_fields_only_true(f, root, "is_causal", "positions that see later ones");
+  fsdp_fields_only_bool(f, root, "is_causal", true, "positions that see later ones");
   if (layers && !(json_is_object(layers) && json_object_size(layers) == 0))
     fsdp_fields_refuse(f, "per_layer_config", layers,
                        "but the layers here differ in nothing that the other keys do not say; use a model "

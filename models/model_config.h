@@ -10,7 +10,6 @@ typedef struct fsdp_family fsdp_family;
 
 typedef enum fsdp_rope_scaling { FSDP_ROPE_DEFAULT, FSDP_ROPE_LINEAR, FSDP_ROPE_LLAMA3 } fsdp_rope_scaling;
 
-#define FSDP_MODEL_MAX_EXTRAS   8
 #define FSDP_MODEL_LISTED_DENSE 256 // layers that can be named as dense one by one
 
 // A plain value: it is copied freely and owns nothing. What a family does not have is 0. Compare two
@@ -54,11 +53,10 @@ typedef struct fsdp_model_config {
   // size of logits (0: none), and over which rows the former is taken.
   double router_aux_coef, router_z_coef;
   fsdp_router_aux router_aux;
-  // Fields that one family alone has, by its own indices.
-  union {
-    int64_t integer;
-    double number;
-  } extra[FSDP_MODEL_MAX_EXTRAS];
+  // GPT-2's alone: probabilities, and whether PyTorch shall compute attention's scores in fp32, as is done
+  // here always.
+  double resid_pdrop, embd_pdrop, attn_pdrop;
+  bool upcasts_attention;
 } fsdp_model_config;
 
 // How attention's FLOPs are counted: what causal attention computes, or, as often published, every pair of

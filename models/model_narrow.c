@@ -18,16 +18,10 @@ static unsigned facts_of(int64_t size, int64_t ranks) {
   return even | (unsigned)fewer << 1 | (unsigned)shares << 2 | (unsigned)last_is_empty << 3;
 }
 
-static int count_bits(unsigned bits) {
-  int count = 0;
-  for (; bits; bits &= bits - 1) count++;
-  return count;
-}
-
 static int differing(int64_t size, int64_t narrow, const fsdp_narrow_cuts *cuts) {
   int count = (size > 1) != (narrow > 1);
   for (int i = 0; i < cuts->count; i++)
-    count += count_bits(facts_of(size, cuts->items[i].from) ^ facts_of(narrow, cuts->items[i].to));
+    count += __builtin_popcount(facts_of(size, cuts->items[i].from) ^ facts_of(narrow, cuts->items[i].to));
   return count;
 }
 
@@ -53,7 +47,8 @@ static int differing_groups(int64_t kv_heads, int64_t group, int64_t narrow_kv, 
     const fsdp_narrow_cut *cut = &cuts->items[i];
     bool shares = cut->from > kv_heads && cut->from % kv_heads == 0;
     if (!shares || cut->to % narrow_kv != 0) continue;
-    count += count_bits(facts_of(group, cut->from / kv_heads) ^ facts_of(narrow_group, cut->to / narrow_kv));
+    count += __builtin_popcount(facts_of(group, cut->from / kv_heads) ^
+                                facts_of(narrow_group, cut->to / narrow_kv));
   }
   return count;
 }

@@ -10,12 +10,11 @@
 
 static const fsdp_preset presets[] = {
     {"tiny-olmoe",
-     {OLMOE, .vocab_size = 256, .hidden_size = 64, .intermediate_size = 48, .expert_size = 48,
-      .num_layers = 2, .num_heads = 4, .num_kv_heads = 4, .head_dim = 16, .experts = 8, .expert_slots = 4}},
+     {OLMOE, FSDP_DECODER_SHAPE(64, 48, 2, 4, 4, 16), .vocab_size = 256, .expert_size = 48, .experts = 8,
+      .expert_slots = 4}},
     {"olmoe-1b-7b",
-     {OLMOE, .vocab_size = 50304, .hidden_size = 2048, .intermediate_size = 1024, .expert_size = 1024,
-      .num_layers = 16, .num_heads = 16, .num_kv_heads = 16, .head_dim = 128, .experts = 64,
-      .expert_slots = 8}},
+     {OLMOE, FSDP_DECODER_SHAPE(2048, 1024, 16, 16, 16, 128), .vocab_size = 50304, .expert_size = 1024,
+      .experts = 64, .expert_slots = 8}},
     {NULL, {0}},
 };
 

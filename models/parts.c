@@ -98,32 +98,16 @@ static const char *python_float(double number, char out[32]) {
   return out;
 }
 
-typedef struct norm_spec {
-  const char *class_name;
-  int64_t width;    // of what is normalised
-  const char *rest; // what its detail has after width and eps
-} norm_spec;
-
-// A norm's module, with a weight of ones.
-static int norm_module(fsdp_parts *p, int parent, const char *name, norm_spec spec) {
-  char eps[32], detail[FSDP_NAME_BYTES];
-  snprintf(detail, sizeof detail, "(%lld,), eps=%s%s", (long long)spec.width,
-           python_float(p->config->norm_eps, eps), spec.rest);
-  int module = fsdp_graph_module(p->graph, parent, name, spec.class_name, detail);
-  fsdp_param weight = {.name = "weight", .dims = 1, .shape = {spec.width}, .init_mean = 1};
-  fsdp_graph_param(p->graph, module, &weight);
-  return module;
-}
-
 int fsdp_parts_norm_module(fsdp_parts *p, int parent, const char *name, const char *class_name,
                            int64_t width) {
-  return norm_module(p, parent, name, (norm_spec){class_name, width, ""});
-}
-
-int fsdp_parts_layernorm_module(fsdp_parts *p, int parent, const char *name) {
-  const norm_spec spec = {"LayerNorm", p->config->hidden_size, ", elementwise_affine=True, bias=True"};
-  int module = norm_module(p, parent, name, spec);
-  add_bias(p, module, p->config->hidden_size);
+  const bool centred = !class_name;
+  char eps[32], detail[FSDP_NAME_BYTES];
+  snprintf(detail, sizeof detail, "(%lld,), eps=%s%s", (long long)width,
+           python_float(p->config->norm_eps, eps), centred ? ", elementwise_affine=True, bias=True" : "");
+  int module = fsdp_graph_module(p->graph, parent, name, centred ? "LayerNorm" : class_name, detail);
+  fsdp_param weight = {.name = "weight", .dims = 1, .shape = {width}, .init_mean = 1};
+  fsdp_graph_param(p->graph, module, &weight);
+  if (centred) add_bias(p, module, width);
   return module;
 }
 

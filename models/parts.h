@@ -48,12 +48,10 @@ typedef struct fsdp_conv1d_spec {
 // Transformers' Conv1D, a linear layer: weight (in, out), bias (out), drawn as zeros.
 int fsdp_parts_conv1d_module(fsdp_parts *parts, int parent, const char *name, const fsdp_conv1d_spec *spec);
 
-// RMSNorm over C, over each head, or over all of them: weight (width).
+// RMSNorm over C, over each head, or over all of them: weight (width) of ones. Without a class name
+// LayerNorm, which has a bias (width) of zeros too.
 int fsdp_parts_norm_module(fsdp_parts *parts, int parent, const char *name, const char *class_name,
                            int64_t width);
-
-// LayerNorm over C: weight (C) of ones, bias (C) of zeros.
-int fsdp_parts_layernorm_module(fsdp_parts *parts, int parent, const char *name);
 
 // Embedding: weight (count, C).
 int fsdp_parts_embedding_module(fsdp_parts *parts, int parent, const char *name, int64_t count);

@@ -6,23 +6,18 @@
 // ---- Presets: published shapes
 
 #define QWEN25                                                                                               \
-  .vocab_size = 152064, .max_position_embeddings = 131072, .rope_theta = 1e6, .initializer_range = 0.02,     \
-  .head_dim = 128
+  .vocab_size = 152064, .max_position_embeddings = 131072, .rope_theta = 1e6, .initializer_range = 0.02
 
 static const fsdp_preset presets[] = {
-    {"qwen2.5-7b",
-     {QWEN25, .hidden_size = 3584, .intermediate_size = 18944, .num_layers = 28, .num_heads = 28,
-      .num_kv_heads = 4, .norm_eps = 1e-6}},
-    {"qwen2.5-14b",
-     {QWEN25, .hidden_size = 5120, .intermediate_size = 13824, .num_layers = 48, .num_heads = 40,
-      .num_kv_heads = 8, .norm_eps = 1e-5}},
+    {"qwen2.5-7b", {QWEN25, FSDP_DECODER_SHAPE(3584, 18944, 28, 28, 4, 128), .norm_eps = 1e-6}},
+    {"qwen2.5-14b", {QWEN25, FSDP_DECODER_SHAPE(5120, 13824, 48, 40, 8, 128), .norm_eps = 1e-5}},
     {NULL, {0}},
 };
 
 // ---- The configuration
 
 static void read_more(fsdp_fields *f, const json_t *root, fsdp_model_config *c) {
-  fsdp_fields_only_false(f, root, "use_mrope", "positions of several dimensions");
+  fsdp_fields_only_bool(f, root, "use_mrope", false, "positions of several dimensions");
   fsdp_window_read(f, root, c);
 }
 

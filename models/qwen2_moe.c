@@ -10,13 +10,12 @@
 
 static const fsdp_preset presets[] = {
     {"tiny-qwen2-moe",
-     {QWEN2_MOE, .vocab_size = 256, .hidden_size = 64, .intermediate_size = 192, .num_layers = 2,
-      .num_heads = 4, .num_kv_heads = 2, .head_dim = 16, .max_position_embeddings = 4096, .experts = 8,
-      .expert_slots = 2, .expert_size = 48, .shared_expert_size = 96}},
+     {QWEN2_MOE, FSDP_DECODER_SHAPE(64, 192, 2, 4, 2, 16), .vocab_size = 256, .max_position_embeddings = 4096,
+      .experts = 8, .expert_slots = 2, .expert_size = 48, .shared_expert_size = 96}},
     {"qwen1.5-moe-a2.7b",
-     {QWEN2_MOE, .vocab_size = 151936, .hidden_size = 2048, .intermediate_size = 5632, .num_layers = 24,
-      .num_heads = 16, .num_kv_heads = 16, .head_dim = 128, .max_position_embeddings = 8192, .experts = 60,
-      .expert_slots = 4, .expert_size = 1408, .shared_expert_size = 5632}},
+     {QWEN2_MOE, FSDP_DECODER_SHAPE(2048, 5632, 24, 16, 16, 128), .vocab_size = 151936,
+      .max_position_embeddings = 8192, .experts = 60, .expert_slots = 4, .expert_size = 1408,
+      .shared_expert_size = 5632}},
     {NULL, {0}},
 };
 

@@ -5,17 +5,8 @@
 
 static const fsdp_preset presets[] = {
     {"qwen3-8b",
-     {.vocab_size = 151936,
-      .hidden_size = 4096,
-      .intermediate_size = 12288,
-      .num_layers = 36,
-      .num_heads = 32,
-      .num_kv_heads = 8,
-      .head_dim = 128,
-      .max_position_embeddings = 40960,
-      .norm_eps = 1e-6,
-      .rope_theta = 1e6,
-      .initializer_range = 0.02}},
+     {FSDP_DECODER_SHAPE(4096, 12288, 36, 32, 8, 128), .vocab_size = 151936, .max_position_embeddings = 40960,
+      .norm_eps = 1e-6, .rope_theta = 1e6, .initializer_range = 0.02}},
     {NULL, {0}},
 };
 

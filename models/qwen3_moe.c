@@ -10,16 +10,14 @@
 
 static const fsdp_preset presets[] = {
     {"tiny-qwen3-moe",
-     {QWEN3_MOE, .vocab_size = 256, .hidden_size = 64, .intermediate_size = 192, .num_layers = 2,
-      .num_heads = 4, .num_kv_heads = 2, .head_dim = 16, .experts = 8, .expert_slots = 4, .expert_size = 48}},
+     {QWEN3_MOE, FSDP_DECODER_SHAPE(64, 192, 2, 4, 2, 16), .vocab_size = 256, .experts = 8, .expert_slots = 4,
+      .expert_size = 48}},
     {"qwen3-30b-a3b",
-     {QWEN3_MOE, .vocab_size = 151936, .hidden_size = 2048, .intermediate_size = 6144, .num_layers = 48,
-      .num_heads = 32, .num_kv_heads = 4, .head_dim = 128, .experts = 128, .expert_slots = 8,
-      .expert_size = 768}},
+     {QWEN3_MOE, FSDP_DECODER_SHAPE(2048, 6144, 48, 32, 4, 128), .vocab_size = 151936, .experts = 128,
+      .expert_slots = 8, .expert_size = 768}},
     {"qwen3-235b-a22b",
-     {QWEN3_MOE, .vocab_size = 151936, .hidden_size = 4096, .intermediate_size = 12288, .num_layers = 94,
-      .num_heads = 64, .num_kv_heads = 4, .head_dim = 128, .experts = 128, .expert_slots = 8,
-      .expert_size = 1536}},
+     {QWEN3_MOE, FSDP_DECODER_SHAPE(4096, 12288, 94, 64, 4, 128), .vocab_size = 151936, .experts = 128,
+      .expert_slots = 8, .expert_size = 1536}},
     {NULL, {0}},
 };
 

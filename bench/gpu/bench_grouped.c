@@ -13,7 +13,6 @@
 // "apart" is the norm of the difference over that of the result. Above 1e-2 the status is 1. --json writes a
 // line for each op and kernel; bench/gpu/grouped.py puts PyTorch's beside them.
 #include "bench/gpu/timing.h"
-#include "models/graph/op_experts.h"
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"
 #include "runtime/base/size.h"

@@ -76,7 +76,7 @@ typedef struct fsdp_options {
   int decay;              // fsdp_decay
   int init, lr_schedule, strategy, accumulate, backend, ckpt_async; // the enums above and of schedule.h
   int ckpt_best;                                                    // fsdp_ckpt_best
-  int attention;                                                    // fsdp_attention_choice
+  int attention;                                                    // fsdp_attention_kernel
   int64_t multiprocessors;                                          // 0: the GPU's
   int64_t gemm_multiprocessors;                                     // 0: all
   int resume_schedule;                                              // fsdp_resume_schedule

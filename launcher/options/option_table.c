@@ -34,9 +34,9 @@ static const fsdp_choice backends[] = {{"auto", FSDP_BACKEND_AUTO, NULL},
                                        {NULL, 0, NULL}};
 
 static const fsdp_choice attentions[] = {{"auto", FSDP_ATTENTION_AUTO, NULL},
-                                         {"wgmma", FSDP_ATTENTION_USE_WGMMA, NULL},
-                                         {"mma", FSDP_ATTENTION_USE_MMA, NULL},
-                                         {"general", FSDP_ATTENTION_USE_GENERAL, NULL},
+                                         {"wgmma", FSDP_ATTENTION_WGMMA, NULL},
+                                         {"mma", FSDP_ATTENTION_MMA, NULL},
+                                         {"general", FSDP_ATTENTION_GENERAL, NULL},
                                          {NULL, 0, NULL}};
 
 static const fsdp_choice asyncs[] = {{"auto", FSDP_CKPT_ASYNC_AUTO, NULL},

@@ -12,11 +12,8 @@ fsdp_memory_profile fsdp_memory_profile_create(const fsdp_plan *plan, const char
     const fsdp_section *section = &program->sections[i];
     if (section->kind < FSDP_SECTION_EVALUATION) profile.position_count = section->end;
   }
-  for (int space = 0; space < FSDP_SPACE_COUNT; space++) {
-    size_t entries = (size_t)program->instr_count * FSDP_CATEGORY_COUNT;
-    profile.bytes[space] = fsdp_alloc_zeroed(entries, sizeof *profile.bytes[space]);
-    fsdp_memory_timeline(program, (fsdp_space)space, profile.bytes[space]);
-  }
+  for (int space = 0; space < FSDP_SPACE_COUNT; space++)
+    profile.bytes[space] = fsdp_memory_live(program, (fsdp_space)space, true);
   return profile;
 }
 

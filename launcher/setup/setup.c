@@ -104,7 +104,7 @@ static fsdp_plan_config make_config(const fsdp_options *options, const fsdp_setu
   fsdp_op_gpu target = ranks->target;
   if (!target.capability && profile) target = fsdp_device_profile_gpu(profile);
   if (options->multiprocessors) target.multiprocessors = (int)options->multiprocessors;
-  target.attention = (fsdp_attention_choice)options->attention;
+  target.attention = (fsdp_attention_kernel)options->attention;
   target.gemm_multiprocessors = (int)options->gemm_multiprocessors;
   return (fsdp_plan_config){
       .batch = options->batch,

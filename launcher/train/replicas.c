@@ -136,7 +136,8 @@ static int list_ranks(const fsdp_units *units, const fsdp_unit *unit, const fsdp
 static fsdp_status fail_drift(fsdp_world *world, const fsdp_plan *plan, const fsdp_drift *drift, int64_t step,
                               fsdp_error *error) {
   const fsdp_units *units = plan->units;
-  const fsdp_unit *unit = &units->units[fsdp_plan_digest_unit(plan, drift->digest)];
+  const fsdp_slot *slot;
+  const fsdp_unit *unit = &units->units[fsdp_plan_digest_unit(plan, drift->digest, &slot)];
   char ranks[512] = "";
   int listed = list_ranks(units, unit, drift, world, ranks, sizeof ranks);
   char others[64] = "each have different bits";
@@ -149,7 +150,7 @@ static fsdp_status fail_drift(fsdp_world *world, const fsdp_plan *plan, const fs
       "replicas differ after step %" PRId64
       ": %s of unit %s, shard %d of %d: %s %s; nothing of this step is saved: check that host's memory "
       "and network, and restart from the last checkpoint",
-      step, fsdp_plan_digest_slot(plan, drift->digest)->title, *unit->path ? unit->path : "(root)",
+      step, slot->title, *unit->path ? unit->path : "(root)",
       fsdp_mesh_group_of(&units->mesh, unit->shard_axes, drift->rank).rank, unit->shard_count, ranks, others);
 }
 
@@ -159,7 +160,8 @@ fsdp_status fsdp_replicas_check(fsdp_world *world, fsdp_executor *executor, int6
   int count = fsdp_plan_digest_count(plan);
   uint64_t *mine = fsdp_alloc((size_t)count * sizeof *mine);
   fsdp_axis_set *axes = fsdp_alloc((size_t)count * sizeof *axes);
-  for (int d = 0; d < count; d++) axes[d] = plan->units->units[fsdp_plan_digest_unit(plan, d)].replica_axes;
+  for (int d = 0; d < count; d++)
+    axes[d] = plan->units->units[fsdp_plan_digest_unit(plan, d, NULL)].replica_axes;
   fsdp_drift drift = {.agrees = fsdp_alloc_zeroed((size_t)world->size, sizeof *drift.agrees)};
   fsdp_executor_run_check(executor, mine);
   const fsdp_digests digests = {&plan->program->mesh, axes, mine, count};

@@ -15,22 +15,6 @@ const char *fsdp_attention_kernel_name(fsdp_attention_kernel kernel) {
   return names[kernel];
 }
 
-static const fsdp_attention_choice choices[FSDP_ATTENTION_KERNEL_COUNT] = {
-    [FSDP_ATTENTION_GENERAL] = FSDP_ATTENTION_USE_GENERAL,
-    [FSDP_ATTENTION_MMA] = FSDP_ATTENTION_USE_MMA,
-    [FSDP_ATTENTION_WGMMA] = FSDP_ATTENTION_USE_WGMMA};
-
-fsdp_attention_choice fsdp_attention_choice_of(fsdp_attention_kernel kernel) {
-  FSDP_CHECK((unsigned)kernel < FSDP_ATTENTION_KERNEL_COUNT, "attention kernel %d", (int)kernel);
-  return choices[kernel];
-}
-
-static fsdp_attention_kernel asked_for(fsdp_attention_choice choice) {
-  int kernel = FSDP_ATTENTION_GENERAL;
-  while (choices[kernel] != choice) kernel++;
-  return (fsdp_attention_kernel)kernel;
-}
-
 // Whether the kernel cannot run; if so, why and what to do.
 static bool find_obstacle(const fsdp_op_gpu *gpu, fsdp_attention_kernel kernel, fsdp_dtype dtype,
                           int64_t head_dim, bool drops, char *reason, size_t bytes, const char **remedy) {
@@ -66,7 +50,7 @@ fsdp_attention_kernel fsdp_attention_kernel_of(const fsdp_op_gpu *gpu, fsdp_dtyp
   const char *remedy;
   int kernel = FSDP_ATTENTION_WGMMA;
   if (gpu->attention != FSDP_ATTENTION_AUTO) {
-    const fsdp_attention_kernel asked = asked_for(gpu->attention);
+    const fsdp_attention_kernel asked = gpu->attention;
     FSDP_CHECK(!find_obstacle(gpu, asked, dtype, head_dim, drops, reason, sizeof reason, &remedy),
                "attention by %s: %s", fsdp_attention_kernel_name(asked), reason);
     return asked;
@@ -82,7 +66,7 @@ fsdp_status fsdp_attention_check(const fsdp_op_gpu *gpu, fsdp_dtype dtype, int64
   char reason[160];
   const char *remedy;
   if (gpu->attention == FSDP_ATTENTION_AUTO) return FSDP_OK;
-  const fsdp_attention_kernel kernel = asked_for(gpu->attention);
+  const fsdp_attention_kernel kernel = gpu->attention;
   if (!find_obstacle(gpu, kernel, dtype, head_dim, drops, reason, sizeof reason, &remedy)) return FSDP_OK;
   return fsdp_fail(error, FSDP_ERR_OPTION, "--attention %s: %s: %s", fsdp_attention_kernel_name(kernel),
                    reason, remedy);

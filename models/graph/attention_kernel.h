@@ -23,7 +23,8 @@ extern "C" {
 
 // On a GPU, from the one that always runs to the one to prefer.
 typedef enum fsdp_attention_kernel {
-  FSDP_ATTENTION_CPU, // a CPU's only one
+  FSDP_ATTENTION_CPU,                       // a CPU's only one
+  FSDP_ATTENTION_AUTO = FSDP_ATTENTION_CPU, // where one is asked for: the best that can run
   FSDP_ATTENTION_GENERAL,
   FSDP_ATTENTION_MMA,
   FSDP_ATTENTION_WGMMA,
@@ -31,20 +32,13 @@ typedef enum fsdp_attention_kernel {
   FSDP_ATTENTION_KERNEL_COUNT
 } fsdp_attention_kernel;
 
-typedef enum fsdp_attention_choice {
-  FSDP_ATTENTION_AUTO,
-  FSDP_ATTENTION_USE_WGMMA,
-  FSDP_ATTENTION_USE_MMA,
-  FSDP_ATTENTION_USE_GENERAL
-} fsdp_attention_choice;
-
 // What decides between the kernels of a GPU, and how they cut their work. Where a kernel is chosen, both
 // numbers are known.
 typedef struct fsdp_op_gpu {
   int capability;                  // 90 is 9.0; 0: not known
   int multiprocessors;             // 0: not known
   int gemm_multiprocessors;        // of which products are cut for these; 0: all
-  fsdp_attention_choice attention; // what is asked for
+  fsdp_attention_kernel attention; // what is asked for
   // Sets of 1u << fsdp_attention_kernel: what the executable does not hold, and what did not match the
   // general kernel on this GPU. The general kernel is in neither. Where attention by wgmma is missing, all
   // kernels by wgmma are: they are built together.
@@ -54,9 +48,6 @@ typedef struct fsdp_op_gpu {
 
 // "cpu", "general", "mma", "wgmma", "wgmma-unfenced"
 const char *fsdp_attention_kernel_name(fsdp_attention_kernel kernel);
-
-// The choice that asks for a GPU's kernel.
-fsdp_attention_choice fsdp_attention_choice_of(fsdp_attention_kernel kernel);
 
 // The kernel for rows of `dtype` and this head dimension, which `drops` probabilities or not; one that is
 // asked for must be allowed.

@@ -123,24 +123,25 @@ static bool may_be_given(fsdp_op_kind kind, fsdp_op_given given) {
   return may;
 }
 
-void fsdp_graph_add_documents(fsdp_graph *graph) {
-  int starts = fsdp_graph_input(graph, FSDP_INPUT_STARTS, graph->batch * graph->seq);
-  FSDP_CHECK(graph->backward_count == 0, "documents are set before the backward is made");
+// Gives the input, a number for each row, to every op that has an operand for it.
+static void give(fsdp_graph *graph, fsdp_input input, fsdp_op_given given) {
+  const int value = fsdp_graph_input(graph, input, graph->batch * graph->seq);
+  FSDP_CHECK(graph->backward_count == 0, "%s are given before the backward is made", inputs[input].name);
   for (int n = 0; n < graph->forward_count; n++) {
-    if (!may_be_given(graph->forward[n].kind, FSDP_GIVEN_BY_DOCUMENTS)) continue;
-    graph->forward[n].attrs.documents = graph->seq;
-    fsdp_node_operand_add(&graph->forward[n], starts, FSDP_READ);
+    fsdp_op_attrs *attrs = &graph->forward[n].attrs;
+    if (!may_be_given(graph->forward[n].kind, given)) continue;
+    if (given == FSDP_GIVEN_BY_DOCUMENTS) attrs->documents = graph->seq;
+    attrs->loss_of_documents |= given == FSDP_GIVEN_BY_LEARNED;
+    fsdp_node_operand_add(&graph->forward[n], value, FSDP_READ);
   }
 }
 
+void fsdp_graph_add_documents(fsdp_graph *graph) {
+  give(graph, FSDP_INPUT_STARTS, FSDP_GIVEN_BY_DOCUMENTS);
+}
+
 void fsdp_graph_weigh_documents(fsdp_graph *graph) {
-  int learned = fsdp_graph_input(graph, FSDP_INPUT_LEARNED, graph->batch * graph->seq);
-  FSDP_CHECK(graph->backward_count == 0, "documents are weighed before the backward is made");
-  for (int n = 0; n < graph->forward_count; n++) {
-    if (!may_be_given(graph->forward[n].kind, FSDP_GIVEN_BY_LEARNED)) continue;
-    graph->forward[n].attrs.loss_of_documents = true;
-    fsdp_node_operand_add(&graph->forward[n], learned, FSDP_READ);
-  }
+  give(graph, FSDP_INPUT_LEARNED, FSDP_GIVEN_BY_LEARNED);
 }
 
 void fsdp_graph_add_dropout(fsdp_graph *graph, const fsdp_dropout *rates) {

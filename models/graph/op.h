@@ -6,7 +6,6 @@
 #pragma once
 
 #include "models/graph/attention_kernel.h"
-#include "models/graph/grouped_kernel.h"
 #include "models/graph/route_score.h"
 #include "runtime/base/access.h"
 #include "runtime/base/dtype.h"
@@ -49,8 +48,22 @@ typedef enum fsdp_op_kind {
   FSDP_PLAN_OP_HEAD_LOSS = FSDP_OP_HEAD_LOSS,
   FSDP_PLAN_OP_HEAD_BACKWARD = FSDP_OP_HEAD_BACKWARD,
   FSDP_PLAN_OP_ATTENTION = FSDP_OP_ATTENTION,
-  FSDP_PLAN_OP_ATTENTION_BACKWARD = FSDP_OP_ATTENTION_BACKWARD
+  FSDP_PLAN_OP_ATTENTION_BACKWARD = FSDP_OP_ATTENTION_BACKWARD,
+  FSDP_PLAN_OP_ROUTE_COUNTS = FSDP_OP_ROUTE_COUNTS // of what rows of its first operand chose
 } fsdp_op_kind;
+
+// Which kernel makes products grouped by expert: a decision of the plan. On a GPU, from the one that always
+// runs to the one to prefer.
+typedef enum fsdp_grouped_kernel {
+  FSDP_GROUPED_CPU, // a CPU's only one
+  FSDP_GROUPED_GENERAL,
+  FSDP_GROUPED_MMA,   // tensor cores, on every GPU: bf16, dimensions that are multiples of 8
+  FSDP_GROUPED_WGMMA, // warpgroups, on compute capability 9.0 alone: the same
+  FSDP_GROUPED_KERNEL_COUNT
+} fsdp_grouped_kernel;
+
+// "cpu", "general", "mma", "wgmma"
+const char *fsdp_grouped_kernel_name(fsdp_grouped_kernel kernel);
 
 // What an op must know beside its operands. Fields that an op does not use are zero.
 typedef struct fsdp_op_attrs {
@@ -257,41 +270,37 @@ fsdp_op_phase fsdp_op_phase_of(fsdp_op_kind kind);
 // Whether the op runs gemms through the device's library, and so uses that library's scratch.
 bool fsdp_op_makes_gemms(fsdp_op_kind kind);
 
-// Whether the kernel reports an access for each of n rows: the access trace needs room for them.
-bool fsdp_op_reports_rows(fsdp_op_kind kind);
-
 // The device whose kernels run an op. Instruction lists differ between devices only by this.
 typedef enum fsdp_op_device { FSDP_OP_CPU, FSDP_OP_CUDA, FSDP_OP_DEVICE_COUNT } fsdp_op_device;
 
 // Whether the device has a kernel of the op.
 bool fsdp_op_runs_on(fsdp_op_device device, fsdp_op_kind kind);
 
-// Whether the op is a norm: rows of its input may be sharded where the residual stream's are.
-bool fsdp_op_is_norm(fsdp_op_kind kind);
-
-// Whether what the op writes is a choice, which is saved and never made again.
-bool fsdp_op_chooses(fsdp_op_kind kind);
-
-// Whether the op counts what rows of its first operand chose.
-bool fsdp_op_counts_choices(fsdp_op_kind kind);
-
-// Whether the op's first operand is a sum over the rows of all ranks (attrs.ranks: how many have rows of
-// their own), unless attrs.aux_of_rank says that it is of one rank's.
-bool fsdp_op_is_over_tokens(fsdp_op_kind kind);
+// What a row says of its op by a word alone.
+typedef enum fsdp_op_trait {
+  FSDP_TRAIT_SLICED,
+  FSDP_TRAIT_BY_ROW,       // the access trace needs room for n rows
+  FSDP_TRAIT_NORM,         // rows of its input may be sharded where the residual stream's are
+  FSDP_TRAIT_JUST_WRITTEN, // for measurements
+  FSDP_TRAIT_CHOOSES,
+  FSDP_TRAIT_OVER_TOKENS, // its first operand is one (attrs.ranks: how many have rows of their own), unless
+                          // attrs.aux_of_rank says that it is of one rank's
+  FSDP_TRAIT_SHRINKS,     // for measurements
+  FSDP_TRAIT_COUNT
+} fsdp_op_trait;
+bool fsdp_op_has(fsdp_op_kind kind, fsdp_op_trait trait);
 
 // The operand that the op adds to the residual stream (operand 0) before anything else; -1: none.
 int fsdp_op_added(fsdp_op_kind kind);
+
+// The operand that is the residual stream, which the op's gemm adds to what it makes; -1: none.
+int fsdp_op_residual(fsdp_op_kind kind);
 
 // Whether the op is attention over the rows of its input, which gathers keys where a plan shards positions.
 bool fsdp_op_gathers_keys(fsdp_op_kind kind);
 
 // What users call the op: "linear" also with a bias, "attention" also over keys of other ranks.
 const char *fsdp_op_family(fsdp_op_kind kind);
-
-// For measurements: whether the op follows a gemm in a layer, so that its operands were just written; whether
-// what it updates in place would shrink to nothing from run to run.
-bool fsdp_op_reads_fresh(fsdp_op_kind kind);
-bool fsdp_op_shrinks(fsdp_op_kind kind);
 
 // What a gemm of a linear layer makes, and so how its operands lie: x * weight^T, d_y * weight, d_y^T * x.
 typedef enum fsdp_op_product_form {
@@ -318,6 +327,10 @@ int fsdp_op_products(fsdp_op_kind kind, const fsdp_op_attrs *attrs,
 // fsdp_op_products tells of experts that have as many each.
 bool fsdp_op_is_grouped(fsdp_op_kind kind);
 
+// The operand that says where the rows of the op's experts begin, one number for each and the end; -1: the op
+// does not work on the rows of its experts alone.
+int fsdp_op_offsets_operand(fsdp_op_kind kind);
+
 // Routed rows of each wave but the first, which has attrs.routed of at most attrs.arrivals.
 int64_t fsdp_op_later_wave_rows(const fsdp_op_attrs *attrs);
 
@@ -343,7 +356,8 @@ typedef struct fsdp_op_work {
   double added_bytes; // of `bytes`: read by gemms which add to what they make
 } fsdp_op_work;
 
-// `operands` in the row's order; a workspace at their end does not count.
+// `operands` in the row's order; a workspace at their end does not count. Of places for routed rows those
+// count that have one, if experts get attrs.load times as many as in the mean.
 fsdp_op_work fsdp_op_work_of(fsdp_op_kind kind, const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
                              int operand_count);
 

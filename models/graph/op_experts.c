@@ -1,6 +1,4 @@
 // Routed experts: the router's choice, the order of routed rows, and products grouped by expert.
-#include "models/graph/op_experts.h"
-
 #include "models/graph/backward.h"
 #include "models/graph/op_row.h"
 #include "runtime/base/check.h"
@@ -23,14 +21,9 @@ static int64_t routed_rows(const fsdp_op_attrs *attrs) {
   return routed * attrs->experts / held; // those of a block
 }
 
-double fsdp_op_routed_share(fsdp_op_kind kind, const fsdp_op_attrs *attrs) {
+double fsdp_op_routed_share(const fsdp_op_attrs *attrs) {
   const int64_t places = fsdp_op_letter_size(attrs, 'u', 0);
-  if (!fsdp_op_letter_find(fsdp_op_letters_of(kind), 'u') || places == 0) return 1;
-  return (double)routed_rows(attrs) / (double)places;
-}
-
-bool fsdp_op_writes_block(const fsdp_op_operand *operand) {
-  return operand->may_add && fsdp_op_operand_has(operand, 'u');
+  return places ? (double)routed_rows(attrs) / (double)places : 1;
 }
 
 int fsdp_op_offsets_operand(fsdp_op_kind kind) {

@@ -4,6 +4,7 @@
 #include "runtime/base/check.h"
 
 #include <ctype.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,15 +28,9 @@ static void expect(reader *r, const char *token) {
   FSDP_CHECK(take(r, token), "operands '%s': no '%s' at '%s'", r->text, token, r->at);
 }
 
-static fsdp_op_letter *letter_of(fsdp_op_letters *op, char name) {
-  for (int i = 0; i < op->letter_count; i++)
-    if (op->letters[i].name == name) return &op->letters[i];
-  return NULL;
-}
-
 static void read_letter(reader *r, fsdp_op_block *block) {
   char name = *r->at++;
-  fsdp_op_letter *letter = letter_of(r->op, name);
+  fsdp_op_letter *letter = (fsdp_op_letter *)fsdp_op_letter_find(r->op, name);
   if (!letter) {
     FSDP_CHECK(r->op->letter_count < FSDP_OP_MAX_LETTERS, "operands '%s': too many letters", r->text);
     letter = &r->op->letters[r->op->letter_count++];
@@ -106,9 +101,9 @@ static void parse(const char *text, fsdp_op_letters *op) {
     }
   }
   if (!take(&r, "; ")) return;
-  fsdp_op_letter *letter = letter_of(op, *r.at++);
+  fsdp_op_letter *letter = (fsdp_op_letter *)fsdp_op_letter_find(op, *r.at++);
   expect(&r, " with ");
-  FSDP_CHECK(letter && letter_of(op, *r.at) && !r.at[1], "operands '%s': no such letters", text);
+  FSDP_CHECK(letter && fsdp_op_letter_find(op, *r.at) && !r.at[1], "operands '%s': no such letters", text);
   letter->with = *r.at;
 }
 
@@ -183,56 +178,27 @@ int fsdp_op_slice_bias(const fsdp_op_letters *op) {
   return slice_operand(op, 1);
 }
 
+// By letter: 1 + the offset of the attribute that is its size; 0: none is.
+#define OF(attribute) (1 + offsetof(fsdp_op_attrs, attribute))
+static const size_t sizes['z' + 1] = {
+    ['b'] = OF(batch),        ['c'] = OF(channels),     ['d'] = OF(head_dim),   ['e'] = OF(experts),
+    ['f'] = OF(intermediate), ['g'] = OF(kv_heads),     ['h'] = OF(heads),      ['i'] = OF(in_features),
+    ['m'] = OF(positions),    ['o'] = OF(out_features), ['q'] = OF(slots),      ['r'] = OF(ranks),
+    ['s'] = OF(kv_seq),       ['t'] = OF(seq),          ['v'] = OF(vocabulary), ['w'] = OF(documents),
+    ['z'] = OF(draws)};
+
 int64_t fsdp_op_letter_size(const fsdp_op_attrs *attrs, char letter, int64_t flat_elems) {
-  switch (letter) {
-  case 'n':
-    return attrs->batch * attrs->seq;
-  case 'b':
-    return attrs->batch;
-  case 't':
-    return attrs->seq;
-  case 'c':
-    return attrs->channels;
-  case 'h':
-    return attrs->heads;
-  case 'g':
-    return attrs->kv_heads;
-  case 'd':
-    return attrs->head_dim;
-  case 'f':
-    return attrs->intermediate;
-  case 'v':
-    return attrs->vocabulary;
-  case 'm':
-    return attrs->positions;
-  case 'i':
-    return attrs->in_features;
-  case 'o':
-    return attrs->out_features;
-  case 'k':
-    return FSDP_SCALAR_COUNT;
-  case 'r':
-    return attrs->ranks;
-  case 's':
-    return attrs->kv_seq;
-  case 'w':
-    return attrs->documents;
-  case 'z':
-    return attrs->draws;
-  case 'e':
-    return attrs->experts;
-  case 'q':
-    return attrs->slots;
-  case 'a':
-    return attrs->arrivals ? attrs->arrivals : attrs->batch * attrs->seq * attrs->slots;
-  case 'u':
-    return attrs->routed ? attrs->routed : fsdp_op_letter_size(attrs, 'a', flat_elems);
-  case 'p':
-    return flat_elems;
-  default:
-    FSDP_CHECK(false, "letter '%c' has no size", letter);
-    return 0;
-  }
+  const int64_t rows = attrs->batch * attrs->seq;
+  if (letter == 'n') return rows;
+  if (letter == 'p') return flat_elems;
+  if (letter == 'k') return FSDP_SCALAR_COUNT;
+  if (letter == 'a' || (letter == 'u' && !attrs->routed))
+    return attrs->arrivals ? attrs->arrivals : rows * attrs->slots;
+  if (letter == 'u') return attrs->routed;
+  FSDP_CHECK(letter > 0 && letter <= 'z' && sizes[(int)letter], "letter '%c' has no size", letter);
+  int64_t size;
+  memcpy(&size, (const char *)attrs + sizes[(int)letter] - 1, sizeof size);
+  return size;
 }
 
 int64_t fsdp_op_dim_size(const fsdp_op_attrs *attrs, const fsdp_op_dim *dim, int64_t flat_elems) {

@@ -12,15 +12,16 @@
 #define BACKWARD_BY(KIND)    .backward_by = 1 + FSDP_OP_##KIND,
 #define RECOMPUTE(f)         .recompute = (f),
 #define ATTRS(f)             .attrs = (f),
-#define SLICED               .sliced = true,
-#define BY_ROW               .reports_rows = true,
-#define NORM                 .is_norm = true,
+#define SLICED               .traits[FSDP_TRAIT_SLICED] = true,
+#define BY_ROW               .traits[FSDP_TRAIT_BY_ROW] = true,
+#define NORM                 .traits[FSDP_TRAIT_NORM] = true,
 #define ADDS(operand)        .added = 1 + (operand),
+#define RESIDUAL(operand)    .residual = 1 + (operand),
 #define NAMED(own)           .alias = #own,
-#define JUST_WRITTEN         .reads_fresh = true,
-#define CHOOSES              .chooses = true,
-#define OVER_TOKENS          .over_tokens = true,
-#define SHRINKS              .shrinks = true,
+#define JUST_WRITTEN         .traits[FSDP_TRAIT_JUST_WRITTEN] = true,
+#define CHOOSES              .traits[FSDP_TRAIT_CHOOSES] = true,
+#define OVER_TOKENS          .traits[FSDP_TRAIT_OVER_TOKENS] = true,
+#define SHRINKS              .traits[FSDP_TRAIT_SHRINKS] = true,
 #define FSDP_OP_ROW(KIND, op_name, PHASE, op_operands, RULES)                                                \
   [FSDP_OP_##KIND] = {.name = #op_name, .operands = (op_operands), .phase = FSDP_OP_IN_##PHASE, RULES},
 
@@ -53,45 +54,25 @@ bool fsdp_op_makes_gemms(fsdp_op_kind kind) {
   return fsdp_op_row_of(kind)->product || fsdp_op_row_of(kind)->products;
 }
 
-bool fsdp_op_reports_rows(fsdp_op_kind kind) {
-  return fsdp_op_row_of(kind)->reports_rows;
-}
-
 bool fsdp_op_runs_on(fsdp_op_device device, fsdp_op_kind kind) {
   return device == FSDP_OP_CPU || !fsdp_op_row_of(kind)->cpu_alone;
 }
 
-bool fsdp_op_is_norm(fsdp_op_kind kind) {
-  return fsdp_op_row_of(kind)->is_norm;
+bool fsdp_op_has(fsdp_op_kind kind, fsdp_op_trait trait) {
+  return fsdp_op_row_of(kind)->traits[trait];
 }
 
 int fsdp_op_added(fsdp_op_kind kind) {
   return fsdp_op_row_of(kind)->added - 1;
 }
 
+int fsdp_op_residual(fsdp_op_kind kind) {
+  return fsdp_op_row_of(kind)->residual - 1;
+}
+
 const char *fsdp_op_family(fsdp_op_kind kind) {
   const char *alias = fsdp_op_row_of(kind)->alias;
   return alias ? alias : fsdp_op_name(kind);
-}
-
-bool fsdp_op_reads_fresh(fsdp_op_kind kind) {
-  return fsdp_op_row_of(kind)->reads_fresh;
-}
-
-bool fsdp_op_chooses(fsdp_op_kind kind) {
-  return fsdp_op_row_of(kind)->chooses;
-}
-
-bool fsdp_op_counts_choices(fsdp_op_kind kind) {
-  return kind == FSDP_OP_ROUTE_COUNTS;
-}
-
-bool fsdp_op_is_over_tokens(fsdp_op_kind kind) {
-  return fsdp_op_row_of(kind)->over_tokens;
-}
-
-bool fsdp_op_shrinks(fsdp_op_kind kind) {
-  return fsdp_op_row_of(kind)->shrinks;
 }
 
 // ---- Ops by what they are for

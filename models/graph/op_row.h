@@ -11,7 +11,8 @@ typedef struct fsdp_node fsdp_node;
 typedef double fsdp_op_flops_rule(const fsdp_op_attrs *attrs);
 
 // Returns their number.
-typedef int fsdp_op_products_rule(const fsdp_op_attrs *attrs, fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]);
+typedef int fsdp_op_products_rule(fsdp_op_kind kind, const fsdp_op_attrs *attrs,
+                                  fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]);
 
 // Corrects `work`, which counts every operand once, and an updated one twice.
 typedef void fsdp_op_work_rule(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
@@ -33,8 +34,9 @@ typedef void fsdp_op_attrs_rule(fsdp_op_device device, const fsdp_op_gpu *gpu, f
 typedef struct fsdp_op_row {
   const char *name, *operands;
   fsdp_op_phase phase;
-  bool sliced, reports_rows, is_norm, reads_fresh, shrinks, cpu_alone, chooses, over_tokens;
+  bool traits[FSDP_TRAIT_COUNT], cpu_alone;
   int added;         // 1 + the operand that it adds to the residual stream; 0: none
+  int residual;      // 1 + the operand that is the residual stream, which its gemm adds; 0: none
   const char *alias; // NULL: its name
   int product;       // 1 + the form of its one gemm (fsdp_op_product_form); 0: none
   fsdp_op_products_rule *products;
@@ -58,6 +60,14 @@ static inline fsdp_op_product fsdp_op_product_of(fsdp_op_product_form form, int6
                                       : (fsdp_op_product){form, rows, in, out, count};
 }
 
+// The products of all experts with weights of `out` rows of `in` columns: of each as many rows as there are
+// on average.
+fsdp_op_product fsdp_op_expert_product(const fsdp_op_attrs *attrs, fsdp_op_product_form form, int64_t out,
+                                       int64_t in);
+
+// The part of the places for routed rows that has rows: of operands with a place for each.
+double fsdp_op_routed_share(const fsdp_op_attrs *attrs);
+
 #define PRODUCT(FORM)
 #define PRODUCTS(f)          fsdp_op_products_rule f;
 #define FLOPS(f)             fsdp_op_flops_rule f;
@@ -71,6 +81,7 @@ static inline fsdp_op_product fsdp_op_product_of(fsdp_op_product_form form, int6
 #define BY_ROW
 #define NORM
 #define ADDS(operand)
+#define RESIDUAL(operand)
 #define NAMED(name)
 #define JUST_WRITTEN
 #define CHOOSES
@@ -93,6 +104,7 @@ static inline fsdp_op_product fsdp_op_product_of(fsdp_op_product_form form, int6
 #undef BY_ROW
 #undef NORM
 #undef ADDS
+#undef RESIDUAL
 #undef NAMED
 #undef JUST_WRITTEN
 #undef CHOOSES

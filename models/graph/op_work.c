@@ -1,7 +1,7 @@
 // What an op does, from its row and its operands' letters.
-#include "models/graph/op_experts.h"
 #include "models/graph/op_row.h"
 
+#include <math.h>
 #include <string.h>
 
 // The one gemm of an op.
@@ -19,7 +19,7 @@ int fsdp_op_products(fsdp_op_kind kind, const fsdp_op_attrs *attrs,
                      fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]) {
   const fsdp_op_row *row = fsdp_op_row_of(kind);
   if (row->product) products[0] = product_of(kind, attrs);
-  return row->product ? 1 : row->products ? row->products(attrs, products) : 0;
+  return row->product ? 1 : row->products ? row->products(kind, attrs, products) : 0;
 }
 
 double fsdp_op_flops(fsdp_op_kind kind, const fsdp_op_attrs *attrs) {
@@ -47,13 +47,20 @@ fsdp_op_work fsdp_op_work_of(fsdp_op_kind kind, const fsdp_op_attrs *attrs, cons
   bool repeated = op->operands[op->operand_count - 1].repeated;
   fsdp_op_work work = {.flops = fsdp_op_flops(kind, attrs)};
   for (int i = 0; i < operand_count && (repeated || i < fsdp_op_operand_count(op, attrs)); i++) {
-    if (operands[i].access == FSDP_UPDATE) work.added_bytes += (double)operands[i].bytes;
-    work.bytes += (double)operands[i].bytes;
-    if (row->sliced)
-      work.bytes -= (operands[i].access == FSDP_UPDATE ? 2 : 1) *
-                    bytes_beside(attrs, fsdp_op_operand_row(op, attrs, i), operands[i].dtype);
+    const fsdp_op_operand *of = fsdp_op_operand_row(op, attrs, i);
+    const bool routed = fsdp_op_operand_has(of, 'u');
+    // A kernel passes over places without a routed row; of a block it writes its own beside others'.
+    const double places = (double)operands[i].bytes;
+    const double bytes = routed ? floor(fsdp_op_routed_share(attrs) * places) : places;
+    const bool beside = routed && of->may_add && attrs->held_experts;
+    const bool adds = operands[i].access == FSDP_UPDATE && !beside;
+    if (adds) work.added_bytes += bytes;
+    work.bytes += bytes;
+    if (row->traits[FSDP_TRAIT_SLICED])
+      work.bytes -= (adds ? 2 : 1) * bytes_beside(attrs, of, operands[i].dtype);
   }
   work.bytes += work.added_bytes;
+  if (row->residual) work.added_bytes += (double)operands[row->residual - 1].bytes;
   if (row->work) row->work(attrs, operands, &work);
   return work;
 }

@@ -70,5 +70,5 @@ void fsdp_graph_add_residuals(fsdp_graph *graph) {
 }
 
 bool fsdp_node_adds_residual(const fsdp_node *node) {
-  return node->kind == FSDP_OP_LINEAR_ADD || node->kind == FSDP_OP_LINEAR_BIAS_ADD;
+  return fsdp_op_residual(node->kind) >= 0;
 }

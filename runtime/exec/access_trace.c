@@ -100,7 +100,7 @@ static void count_ranges(const fsdp_program *program, int64_t capacity[FSDP_STRE
     for (int i = section->begin; i < section->end; i++) {
       const fsdp_instr *instr = &program->instrs[i];
       capacity[instr->stream] += EVENTS_PER_INSTR + EVENTS_PER_OPERAND * instr->operand_count;
-      if (instr->kind == FSDP_INSTR_OP && fsdp_op_reports_rows(instr->op))
+      if (instr->kind == FSDP_INSTR_OP && fsdp_op_has(instr->op, FSDP_TRAIT_BY_ROW))
         capacity[instr->stream] += instr->attrs.batch * instr->attrs.seq;
     }
   }

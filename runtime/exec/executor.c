@@ -87,7 +87,7 @@ static void run_op(fsdp_executor *self, const fsdp_instr *instr, const fsdp_view
   const fsdp_kernel_table *table = context->native ? self->config.kernels->table : fsdp_cpu_kernels();
   table->kernels[instr->op](&call);
   // The scratch of a library's gemms is no operand.
-  int workspace = self->config.plan->gemm_workspace;
+  int workspace = self->program->gemm_workspace;
   if (recorder && workspace >= 0 && context->native && fsdp_op_makes_gemms(instr->op)) {
     recorder->range(recorder, fsdp_executor_tensor(self, workspace), self->program->tensors[workspace].bytes,
                     FSDP_UPDATE);
@@ -131,7 +131,7 @@ static void feed_batch(const fsdp_executor *self, const fsdp_view *views) {
 // Whether a PUBLISH is of an evaluation that hands out logits beside its loss.
 static bool gives_logits(const fsdp_executor *self, const fsdp_instr *instr) {
   const int last = instr->first_operand + instr->operand_count - 1;
-  return self->config.plan->logits >= 0 && self->program->operands[last].tensor == self->config.plan->logits;
+  return self->program->logits >= 0 && self->program->operands[last].tensor == self->program->logits;
 }
 
 // A step's loss is the sum of all, an evaluation's the cross-entropy.
@@ -345,7 +345,7 @@ void fsdp_executor_run_logits(fsdp_executor *self, int64_t row, float *logits) {
   const fsdp_plan *plan = self->config.plan;
   const int64_t rows = plan->rows.batch * plan->rows.local_seq;
   float loss;
-  FSDP_CHECK(plan->logits >= 0, "the plan has no logits");
+  FSDP_CHECK(self->program->logits >= 0, "the plan has no logits");
   FSDP_CHECK(row >= FSDP_NO_ROW && row < rows, "row %lld of %lld", (long long)row, (long long)rows);
   self->row = (int32_t)(row == FSDP_NO_ROW ? rows : row);
   self->logits = logits;
@@ -434,8 +434,7 @@ static void make_segments(fsdp_executor *self) {
     const fsdp_operand *slots = &program->operands[instr->first_operand + FSDP_UPDATE_FIRST_SLOT];
     const fsdp_optimizer *optimizer = self->config.plan->unit_state[instr->unit].optimizer;
     bool needed = instr->attrs.decays_some;
-    for (int k = 0; k < optimizer->slot_count; k++)
-      needed = needed || (optimizer->slots[k].rounds && slots[k].dtype == FSDP_BF16);
+    for (int k = 0; k < optimizer->slot_count; k++) needed = needed || slots[k].dtype == FSDP_BF16;
     segment_list *list = &self->segments[instr->unit];
     if (needed && !list->segments)
       list->segments = fsdp_param_runs(self->config.plan, instr->unit, self->config.rank, &list->count);
@@ -473,7 +472,7 @@ static void check_collectives(const fsdp_executor *self) {
 static void open_kernels(fsdp_executor *self) {
   const fsdp_kernel_backend *kernels = self->config.kernels;
   if (!kernels) return;
-  int workspace = self->config.plan->gemm_workspace;
+  int workspace = self->program->gemm_workspace;
   kernels->open(workspace >= 0 ? fsdp_executor_tensor(self, workspace) : NULL);
   for (int i = 0; i < self->program->instr_count; i++) {
     const fsdp_instr *instr = &self->program->instrs[i];
@@ -512,7 +511,7 @@ fsdp_executor *fsdp_executor_create(const fsdp_executor_config *config) {
   open_kernels(self);
   fsdp_board_set_namer(name_instr, config->plan);
   if (config->measure) {
-    self->trace = fsdp_access_trace_create(self->program, config->device, self->config.plan->gemm_workspace);
+    self->trace = fsdp_access_trace_create(self->program, config->device, self->program->gemm_workspace);
   }
   if (config->profile)
     self->times = fsdp_step_times_create(&(fsdp_step_times_config){

@@ -306,7 +306,7 @@ static void check_attention(const checker *self, fsdp_attention_kernel kernel) {
 
 static bool is_there(const checker *self, fsdp_attention_kernel kernel) {
   const fsdp_op_gpu gpu = {.capability = self->capability,
-                           .attention = fsdp_attention_choice_of(kernel),
+                           .attention = kernel,
                            .attention_missing = ~self->backend->attention_kernels()};
   fsdp_error error;
   return fsdp_attention_check(&gpu, FSDP_BF16, attention_cases[0].head_dim, false, &error) == FSDP_OK;

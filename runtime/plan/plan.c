@@ -243,15 +243,6 @@ int fsdp_plan_batch_part(const fsdp_plan *plan, int rank, int *part) {
   return parts;
 }
 
-static void make_program(fsdp_plan *plan) {
-  fsdp_schedule_result made;
-  fsdp_schedule(&plan->config, plan->fates, plan->graph, plan->units, &made);
-  plan->program = made.program;
-  plan->unit_state = made.unit_state;
-  plan->gemm_workspace = made.gemm_workspace;
-  plan->logits = made.logits;
-}
-
 // As strategy and mesh say: tensor cuts what the preset fsdp-tp cuts, and nothing is sharded under `no`.
 static fsdp_specs *specs_of_strategy(const fsdp_plan_config *c, const fsdp_graph *graph) {
   fsdp_specs *specs = fsdp_specs_default(graph, &c->mesh);
@@ -361,7 +352,7 @@ static fsdp_status plan_program(fsdp_plan *plan, fsdp_error *error) {
   plan->fates = fsdp_alloc((size_t)plan->graph->value_count * sizeof *plan->fates);
   status = fsdp_saving_resolve(&c->saving, plan->graph, c->prefetch, plan->fates, error);
   if (status) return status;
-  make_program(plan);
+  plan->program = fsdp_schedule(c, plan->fates, plan->graph, plan->units, &plan->unit_state);
   fsdp_program_lifetimes(plan->program);
   return FSDP_OK;
 }
@@ -405,24 +396,13 @@ int fsdp_plan_digest_count(const fsdp_plan *plan) {
   return count;
 }
 
-// Its index among those of its unit, *unit: the slot.
-static int find_digest(const fsdp_plan *plan, int digest, int *unit) {
-  int slot = digest;
-  for (*unit = 0; *unit < plan->units->count && slot >= digests_of(plan, *unit); ++*unit)
-    slot -= digests_of(plan, *unit);
-  FSDP_CHECK(*unit < plan->units->count, "digest %d of %d", digest, fsdp_plan_digest_count(plan));
-  return slot;
-}
-
-int fsdp_plan_digest_unit(const fsdp_plan *plan, int digest) {
-  int unit;
-  find_digest(plan, digest, &unit);
+int fsdp_plan_digest_unit(const fsdp_plan *plan, int digest, const fsdp_slot **slot) {
+  int unit = 0, index = digest; // among those of its unit
+  for (; unit < plan->units->count && index >= digests_of(plan, unit); unit++)
+    index -= digests_of(plan, unit);
+  FSDP_CHECK(unit < plan->units->count, "digest %d of %d", digest, fsdp_plan_digest_count(plan));
+  if (slot) *slot = &plan->unit_state[unit].optimizer->slots[index];
   return unit;
-}
-
-const fsdp_slot *fsdp_plan_digest_slot(const fsdp_plan *plan, int digest) {
-  int unit, slot = find_digest(plan, digest, &unit);
-  return &plan->unit_state[unit].optimizer->slots[slot];
 }
 
 fsdp_dtype fsdp_plan_slot_dtype(const fsdp_plan *plan, int slot) {

@@ -48,8 +48,6 @@ typedef struct fsdp_plan {
   fsdp_traffic traffic;
   fsdp_unit_state *unit_state; // by unit
   fsdp_fate *fates;            // by value of the graph
-  int gemm_workspace; // tensor of backend->gemm_workspace_bytes, or -1; every gemm runs on one stream
-  int logits;         // tensor in host memory: of the row that an evaluation was asked for, or -1
   bool verified;
 } fsdp_plan;
 
@@ -83,10 +81,10 @@ fsdp_status fsdp_plan_check_attention(const fsdp_plan_config *config, fsdp_error
 // The kernel of all attention of such a plan, whose --attention must be allowed.
 fsdp_attention_kernel fsdp_plan_attention(const fsdp_plan_config *config);
 
-// The digests of a check section, in its order: the slots of each unit that has any.
+// The digests of a check section, in its order: the slots of each unit that has any; one's unit, and its slot
+// in *slot (NULL is allowed).
 int fsdp_plan_digest_count(const fsdp_plan *plan);
-int fsdp_plan_digest_unit(const fsdp_plan *plan, int digest);
-const fsdp_slot *fsdp_plan_digest_slot(const fsdp_plan *plan, int digest);
+int fsdp_plan_digest_unit(const fsdp_plan *plan, int digest, const fsdp_slot **slot);
 // The dtype in which a slot of the state is kept.
 fsdp_dtype fsdp_plan_slot_dtype(const fsdp_plan *plan, int slot);
 // Bytes that the check section reads on a rank; 0 if the plan has none.

@@ -63,7 +63,7 @@ static bool reads_saved(fsdp_op_kind kind) {
 // forward has saved. Others read that, or the state of a whole unit.
 static bool is_fresh(fsdp_op_kind kind, const fsdp_op_attrs *attrs, const fsdp_op_operand *operand) {
   const bool backward = fsdp_op_phase_of(kind) == FSDP_OP_IN_BACKWARD, gradient = begins(operand->name, "d_");
-  if (fsdp_op_reads_fresh(kind)) return true;
+  if (fsdp_op_has(kind, FSDP_TRAIT_JUST_WRITTEN)) return true;
   if (is_parameter(operand->name)) return false;
   if (fsdp_op_flops(kind, attrs) > 0) return !backward || gradient;
   if (backward) return gradient && !reads_saved(kind);
@@ -252,7 +252,7 @@ static void prepare(probe *self, const probe_call *call) {
 probe_call *probe_call_create(probe *self, fsdp_op_kind kind, const fsdp_op_attrs *attrs, int64_t flat) {
   probe_call *call = fsdp_alloc_zeroed(1, sizeof *call);
   *call = (probe_call){.self = self, .kind = kind, .attrs = *attrs};
-  call->refreshes = fsdp_op_shrinks(kind);
+  call->refreshes = fsdp_op_has(kind, FSDP_TRAIT_SHRINKS);
   list_operands(self, call, flat);
   const int64_t bytes = count_sets(self, call);
   call->views = fsdp_alloc_zeroed((size_t)(call->sets * call->operand_count), sizeof *call->views);

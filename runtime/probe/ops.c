@@ -177,7 +177,7 @@ static void measure_attention(probe *self, const char *kernel, int head_dim,
                               fsdp_profile_direction direction) {
   const bool cuda = self->device == FSDP_OP_CUDA;
   // A launch of the general kernels over 16384 keys takes most of a second.
-  const bool general = cuda && self->target.attention == FSDP_ATTENTION_USE_GENERAL;
+  const bool general = cuda && self->target.attention == FSDP_ATTENTION_GENERAL;
   const int64_t first = cuda ? 512 : 32, last = cuda && !general ? 16384 : 2048;
   const int64_t tokens = general ? 2048 : cuda ? 16384 : 512;
   const fsdp_op_kind kind =
@@ -222,7 +222,7 @@ void probe_attention(probe *self) {
   for (int k = FSDP_ATTENTION_WGMMA; k >= FSDP_ATTENTION_GENERAL; k--) {
     const fsdp_attention_kernel kernel = (fsdp_attention_kernel)k;
     fsdp_error unused = {0};
-    self->target.attention = fsdp_attention_choice_of(kernel);
+    self->target.attention = kernel;
     if (fsdp_attention_check(&self->target, self->dtype, 32, false, &unused) == FSDP_OK)
       measure_head_dims(self, fsdp_profile_kernel_name(kernel, name));
   }

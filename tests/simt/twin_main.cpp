@@ -20,7 +20,7 @@ static bool choose_attention(const char *name) {
   const fsdp_attention_kernel kernel = strcmp(name, "wgmma") == 0 ? FSDP_ATTENTION_WGMMA : FSDP_ATTENTION_MMA;
   fsdp_op_gpu gpu = {};
   gpu.capability = 10 * properties.major + properties.minor;
-  gpu.attention = fsdp_attention_choice_of(kernel);
+  gpu.attention = kernel;
   gpu.attention_missing = ~fsdp_cuda_attention_kernels();
   fsdp_error error = {};
   if (fsdp_attention_check(&gpu, FSDP_BF16, 128, false, &error) != FSDP_OK) {

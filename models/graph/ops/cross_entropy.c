@@ -59,31 +59,20 @@ static int64_t rows_of(const fsdp_op_attrs *attrs) {
   return attrs->batch * attrs->seq;
 }
 
-static int64_t chunk_of(const fsdp_op_attrs *attrs) {
-  return attrs->chunk_rows ? attrs->chunk_rows : rows_of(attrs);
-}
-
-// The gemms of `rows` rows at a time, from the logits (with `forward`) to d_x and d_weight (with `backward`).
-static int products_of(const fsdp_op_attrs *a, int64_t rows, bool forward, bool backward,
-                       fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]) {
+// From the logits, but where those are given, to d_x and d_weight in a backward. On a shard of the
+// vocabulary, those of the rows of one chunk a call.
+int fsdp_op_head_products(fsdp_op_kind kind, const fsdp_op_attrs *a,
+                          fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]) {
+  const bool backward = fsdp_op_phase_of(kind) == FSDP_OP_IN_BACKWARD;
+  const int64_t v = a->vocabulary, c = a->channels, rows = a->chunk_rows ? a->chunk_rows : rows_of(a);
   const double count = (double)rows_of(a) / (double)rows;
-  const int64_t v = a->vocabulary, c = a->channels;
   int n = 0;
-  if (forward) products[n++] = fsdp_op_product_of(FSDP_PRODUCT_FORWARD, rows, v, c, count);
+  if (kind != FSDP_OP_HEAD_BACKWARD)
+    products[n++] = fsdp_op_product_of(FSDP_PRODUCT_FORWARD, rows, v, c, count);
   if (backward) products[n++] = fsdp_op_product_of(FSDP_PRODUCT_INPUT, rows, v, c, count);
   if (backward && !a->weight_frozen)
     products[n++] = fsdp_op_product_of(FSDP_PRODUCT_WEIGHT, rows, v, c, count);
   return n;
-}
-
-int fsdp_op_cross_entropy_products(const fsdp_op_attrs *attrs,
-                                   fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]) {
-  return products_of(attrs, chunk_of(attrs), true, false, products);
-}
-
-int fsdp_op_cross_entropy_backward_products(const fsdp_op_attrs *attrs,
-                                            fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]) {
-  return products_of(attrs, chunk_of(attrs), true, true, products);
 }
 
 static double logits_numel(const fsdp_op_attrs *attrs) {
@@ -114,17 +103,6 @@ int64_t fsdp_op_cross_entropy_cpu_bytes(const fsdp_op_attrs *attrs, int64_t flat
 // And the loss of each row.
 int64_t fsdp_op_cross_entropy_cuda_bytes(const fsdp_op_attrs *attrs, int64_t flat_elems) {
   return fsdp_op_cross_entropy_cpu_bytes(attrs, flat_elems) + 4 * attrs->batch * attrs->seq;
-}
-
-// ---- On a shard of the vocabulary, the rows of one chunk a call
-
-int fsdp_op_head_logits_products(const fsdp_op_attrs *attrs, fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]) {
-  return products_of(attrs, rows_of(attrs), true, false, products);
-}
-
-int fsdp_op_head_backward_products(const fsdp_op_attrs *attrs,
-                                   fsdp_op_product products[FSDP_OP_PRODUCTS_MAX]) {
-  return products_of(attrs, rows_of(attrs), false, true, products);
 }
 
 // Reads the row's logits and writes their gradients over them; the gemms read the gradients.

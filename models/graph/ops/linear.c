@@ -34,8 +34,9 @@ static void emit_weight(fsdp_graph *graph, const fsdp_node *f) {
   make_gradients(graph, f->weight_count, f->weights, n->weights);
 }
 
-// Of the parameters that are added to columns of the last operand, y, side by side.
-static void emit_biases(fsdp_graph *graph, const fsdp_node *f) {
+// Of the parameters that are added to columns of the last operand, y, side by side. Of a bias that is added
+// by itself, y's gradient is that of the product before, which therefore stays as it is.
+void fsdp_op_bias_emit(fsdp_graph *graph, const fsdp_node *f) {
   fsdp_node *n = fsdp_backward_node(graph, FSDP_OP_BIAS_BACKWARD, f);
   fsdp_node_operand_add(n, fsdp_backward_gradient(graph, f->operands[f->operand_count - 1].value), FSDP_READ);
   n->bias_count = f->bias_count;
@@ -53,30 +54,8 @@ static void emit_input(fsdp_graph *graph, const fsdp_node *f) {
 // The input's gradient comes last: the input, which the weight's needs, makes room for it.
 void fsdp_op_linear_emit(fsdp_graph *graph, const fsdp_node *f) {
   emit_weight(graph, f);
+  if (f->bias_count) fsdp_op_bias_emit(graph, f);
   emit_input(graph, f);
-}
-
-void fsdp_op_linear_bias_emit(fsdp_graph *graph, const fsdp_node *f) {
-  emit_weight(graph, f);
-  emit_biases(graph, f);
-  emit_input(graph, f);
-}
-
-// y's gradient is that of the product before, which therefore stays as it is.
-void fsdp_op_add_bias_emit(fsdp_graph *graph, const fsdp_node *f) {
-  emit_biases(graph, f);
-}
-
-// The residual is read as a result is that is added to.
-void fsdp_op_linear_add_work(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands, fsdp_op_work *work) {
-  (void)attrs;
-  work->added_bytes += (double)operands[2].bytes;
-}
-
-void fsdp_op_linear_bias_add_work(const fsdp_op_attrs *attrs, const fsdp_op_extent *operands,
-                                  fsdp_op_work *work) {
-  (void)attrs;
-  work->added_bytes += (double)operands[3].bytes;
 }
 
 // Parts of d_bias, each the sum of some rows: enough for a GPU's blocks, which take 256 columns each.

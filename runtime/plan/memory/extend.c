@@ -116,33 +116,22 @@ static bool add_at(block *b, int64_t *live, int64_t bytes, int64_t limit) {
   return true;
 }
 
-// Lets the item live up to `last` as long as no sum gets above the limit. False if it does not get there.
-static bool end_later(extender *e, fsdp_pack_item *item, int last, int64_t limit) {
+// Moves an end of the item's lifetime away from its other one, to `to`, as long as no sum gets above the
+// limit. False if it does not get there.
+static bool extend(extender *e, const fsdp_pack_item *item, int *end, int to, int64_t limit) {
   const int64_t bytes = size_of(item);
-  while (item->end < last) {
-    const int next = item->end + 1;
+  const int step = to > *end ? 1 : -1;
+  while (*end != to) {
+    const int next = *end + step, border = step > 0 ? next : *end; // a block begins there?
     block *b = &e->blocks[next / BLOCK];
-    if (next % BLOCK == 0 && next + BLOCK - 1 <= last && add_to_block(b, bytes, limit))
-      item->end += BLOCK;
+    if (border % BLOCK == 0 && abs(to - *end) >= BLOCK && add_to_block(b, bytes, limit))
+      *end += step * BLOCK;
     else if (add_at(b, &e->live[next], bytes, limit))
-      item->end = next;
+      *end = next;
     else
       return false;
   }
   return true;
-}
-
-static void begin_earlier(extender *e, fsdp_pack_item *item, int first, int64_t limit) {
-  const int64_t bytes = size_of(item);
-  while (item->begin > first) {
-    block *b = &e->blocks[(item->begin - 1) / BLOCK];
-    if (item->begin % BLOCK == 0 && item->begin - BLOCK >= first && add_to_block(b, bytes, limit))
-      item->begin -= BLOCK;
-    else if (add_at(b, &e->live[item->begin - 1], bytes, limit))
-      item->begin--;
-    else
-      return;
-  }
 }
 
 static const fsdp_section *section_at(const fsdp_program *program, int position) {
@@ -172,15 +161,16 @@ void fsdp_extend_lifetimes(const fsdp_program *program, const fsdp_extension *ex
       candidates[candidate_count++] = (candidate){i, items[i].end};
       continue;
     }
-    begin_earlier(&e, &items[i], section_at(program, items[i].begin)->begin, e.greatest);
-    end_later(&e, &items[i], section_at(program, items[i].end)->end - 1, e.greatest);
+    extend(&e, &items[i], &items[i].begin, section_at(program, items[i].begin)->begin, e.greatest);
+    extend(&e, &items[i], &items[i].end, section_at(program, items[i].end)->end - 1, e.greatest);
   }
   int64_t limit = (int64_t)(extension->next_share * (double)e.greatest);
   for (int job = 1; job <= extension->jobs; job++) {
     int kept = 0;
     for (int i = 0; i < candidate_count; i++) {
       const candidate c = {candidates[i].item, next[candidates[i].end]};
-      if (c.end != candidates[i].end && end_later(&e, &items[c.item], c.end, limit)) candidates[kept++] = c;
+      if (c.end != candidates[i].end && extend(&e, &items[c.item], &items[c.item].end, c.end, limit))
+        candidates[kept++] = c;
     }
     candidate_count = kept;
     limit = (int64_t)(extension->further_share * (double)e.greatest);

@@ -49,42 +49,40 @@ int64_t fsdp_memory_promised_bytes(int64_t greatest_bytes) {
   return fsdp_max_i64((int64_t)((double)greatest_bytes * ARENA_TIGHT), greatest_bytes + ARENA_TIGHT_BYTES);
 }
 
-void fsdp_memory_timeline(const fsdp_program *program, fsdp_space space, int64_t *out) {
-  size_t row_bytes = FSDP_CATEGORY_COUNT * sizeof *out;
-  // Row i holds what changes at i; ends fall on row end + 1, which the last row does not need.
-  memset(out, 0, (size_t)program->instr_count * row_bytes);
+int64_t *fsdp_memory_live(const fsdp_program *program, fsdp_space space, bool by_category) {
+  const int64_t width = by_category ? FSDP_CATEGORY_COUNT : 1, count = program->instr_count * width;
+  // Row i holds what changes at i first.
+  int64_t *live = fsdp_alloc_zeroed((size_t)(count + width), sizeof *live);
   for (int t = 0; t < program->tensor_count; t++) {
     const fsdp_tensor *tensor = &program->tensors[t];
     if (tensor->space != space || !is_live_somewhere(tensor)) continue;
-    out[(int64_t)tensor->begin * FSDP_CATEGORY_COUNT + tensor->category] += tensor->bytes;
-    if (tensor->end + 1 < program->instr_count)
-      out[(int64_t)(tensor->end + 1) * FSDP_CATEGORY_COUNT + tensor->category] -= tensor->bytes;
+    int64_t *column = live + (by_category ? (int)tensor->category : 0);
+    column[tensor->begin * width] += tensor->bytes;
+    column[(tensor->end + 1) * width] -= tensor->bytes;
   }
-  for (int64_t i = FSDP_CATEGORY_COUNT; i < (int64_t)program->instr_count * FSDP_CATEGORY_COUNT; i++)
-    out[i] += out[i - FSDP_CATEGORY_COUNT];
+  for (int64_t i = width; i < count; i++) live[i] += live[i - width];
+  return live;
 }
 
 static void report_space(const fsdp_program *program, fsdp_space space, fsdp_memory_space_report *report) {
   *report = (fsdp_memory_space_report){.arena_bytes = program->arena_bytes[space]};
+  int64_t *live = fsdp_memory_live(program, space, false);
+  for (int i = 0, end = training_end(program); i < program->instr_count; i++) {
+    report->greatest_bytes = fsdp_max_i64(report->greatest_bytes, live[i]);
+    if (i >= end || (i > 0 && live[i] <= report->peak_bytes)) continue;
+    report->peak_bytes = live[i];
+    report->peak_position = i;
+  }
+  free(live);
   for (int t = 0; t < program->tensor_count; t++) {
     const fsdp_tensor *tensor = &program->tensors[t];
-    if (tensor->space != space || tensor->lifetime != FSDP_LIVE_ALWAYS) continue;
+    if (tensor->space != space) continue;
+    if (tensor->begin <= report->peak_position && report->peak_position <= tensor->end)
+      report->peak_by_category[tensor->category] += tensor->bytes;
+    if (tensor->lifetime != FSDP_LIVE_ALWAYS) continue;
     report->valley_bytes += tensor->bytes;
     report->valley_by_category[tensor->category] += tensor->bytes;
   }
-  int64_t *timeline = fsdp_alloc((size_t)program->instr_count * FSDP_CATEGORY_COUNT * sizeof *timeline);
-  fsdp_memory_timeline(program, space, timeline);
-  for (int i = 0, end = training_end(program); i < program->instr_count; i++) {
-    const int64_t *row = timeline + (int64_t)i * FSDP_CATEGORY_COUNT;
-    int64_t live = 0;
-    for (int c = 0; c < FSDP_CATEGORY_COUNT; c++) live += row[c];
-    report->greatest_bytes = fsdp_max_i64(report->greatest_bytes, live);
-    if (i >= end || (i > 0 && live <= report->peak_bytes)) continue;
-    report->peak_bytes = live;
-    report->peak_position = i;
-    memcpy(report->peak_by_category, row, sizeof report->peak_by_category);
-  }
-  free(timeline);
 }
 
 // The report once the arena has its size, which holds all that live at one time.

@@ -43,6 +43,6 @@ void fsdp_memory_draft(fsdp_program *program, bool reuse, fsdp_memory_report *re
 // The end of an arena as promised for a greatest sum of live bytes: 2% or 64 KiB above it.
 int64_t fsdp_memory_promised_bytes(int64_t greatest_bytes);
 
-// Bytes live at every list position, by category: out[position * FSDP_CATEGORY_COUNT + category]; out has
-// instr_count * FSDP_CATEGORY_COUNT entries.
-void fsdp_memory_timeline(const fsdp_program *program, fsdp_space space, int64_t *out);
+// Bytes live at every list position; by category: [position * FSDP_CATEGORY_COUNT + category]. The caller
+// frees them.
+int64_t *fsdp_memory_live(const fsdp_program *program, fsdp_space space, bool by_category);

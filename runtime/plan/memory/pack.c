@@ -127,19 +127,14 @@ static void sort_items(packer *p, order_rule rule) {
 
 // Moves the items that end above `goal` to the front of the order. False if there is none.
 static bool promote(packer *p, int64_t goal) {
-  int *moved = fsdp_alloc((size_t)p->count * sizeof *moved);
-  int moved_count = 0;
-  for (int pass = 0; pass < 2; pass++) {
-    for (int i = 0; i < p->count; i++) {
-      const fsdp_pack_item *item = &p->items[p->order[i]];
-      if ((item->address + item->bytes > goal) == (pass == 0)) moved[moved_count++] = p->order[i];
-    }
-    if (pass == 0 && moved_count == 0) break;
+  int *others = fsdp_alloc((size_t)p->count * sizeof *others), other_count = 0, moved = 0;
+  for (int i = 0; i < p->count; i++) {
+    const fsdp_pack_item *item = &p->items[p->order[i]];
+    *(item->address + item->bytes > goal ? &p->order[moved++] : &others[other_count++]) = p->order[i];
   }
-  bool any = moved_count > 0;
-  if (any) memcpy(p->order, moved, (size_t)p->count * sizeof *moved);
-  free(moved);
-  return any;
+  memcpy(p->order + moved, others, (size_t)other_count * sizeof *others);
+  free(others);
+  return moved > 0;
 }
 
 // Finds the load, its greatest value, and each item's share of it.

@@ -38,17 +38,9 @@ static bool all_together(const chunk *c, const fsdp_pack_item *item) {
   return c->last_begin <= item->end && c->first_end >= item->begin;
 }
 
-static int min_int(int a, int b) {
-  return a < b ? a : b;
-}
-
-static int max_int(int a, int b) {
-  return a > b ? a : b;
-}
-
 static void note_entry(chunk *c, const entry *e) {
-  c->last_begin = max_int(c->last_begin, e->begin);
-  c->first_end = min_int(c->first_end, e->end);
+  c->last_begin = (int)fsdp_max_i64(c->last_begin, e->begin);
+  c->first_end = (int)fsdp_min_i64(c->first_end, e->end);
   c->top = fsdp_max_i64(c->top, e->top);
   c->gap = -1;
 }
@@ -79,7 +71,8 @@ typedef struct segments {
 } segments;
 
 static int segment_of(const fsdp_pack_list *list, int position) {
-  return position < list->first ? 0 : min_int((position - list->first) >> list->shift, SEGMENTS - 1);
+  const int segment = (position - list->first) >> list->shift;
+  return position < list->first ? 0 : segment < SEGMENTS ? segment : SEGMENTS - 1;
 }
 
 static segments segments_of(const fsdp_pack_list *list, const fsdp_pack_item *item) {

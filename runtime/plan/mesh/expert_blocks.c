@@ -1,6 +1,5 @@
 #include "runtime/plan/mesh/expert_blocks.h"
 
-#include "models/graph/op_experts.h"
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 

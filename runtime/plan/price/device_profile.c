@@ -254,12 +254,13 @@ static int products_scope(const fsdp_device_profile *profile, fsdp_dtype dtype, 
 // The share of a multiprocessor's work that a product's shape leaves: the last wave of tiles is not full, and
 // each tile fills its pipeline before it runs at full rate. Of the tile shapes that libraries have the best
 // counts. A tile of fewer elements reads more for each FLOP.
-static double tile_efficiency(const fsdp_device_profile *profile, double m, double n, double k) {
+static double shape_efficiency(const fsdp_device_profile *profile, double m, double n, double k) {
   static const struct {
     double m, n, rate;
   } tiles[] = {{256, 128, 1}, {128, 256, 1}, {128, 128, 0.95}, {128, 64, 0.8}, {64, 128, 0.8}, {64, 64, 0.6}};
   const double fill = 128; // of k: the steps before the first sum and after the last
   double best = 0;
+  if (!profile->tiles) return 1;
   for (size_t t = 0; t < sizeof tiles / sizeof *tiles; t++) {
     const double count = ceil(m / tiles[t].m) * ceil(n / tiles[t].n);
     const double waves = ceil(count / profile->processors);
@@ -267,10 +268,6 @@ static double tile_efficiency(const fsdp_device_profile *profile, double m, doub
     best = fmax(best, rate);
   }
   return best * k / (k + fill);
-}
-
-static double shape_efficiency(const fsdp_device_profile *profile, double m, double n, double k) {
-  return profile->tiles ? tile_efficiency(profile, m, n, k) : 1;
 }
 
 // A measured product's rate, of which a part is left to its shape.
@@ -487,18 +484,10 @@ double fsdp_profile_op_s(const fsdp_device_profile *profile, int ranks, fsdp_op_
   return bytes / rate * crowding(profile, scope, ranks) + profile->launch_s;
 }
 
-// Whether the op is a gemm that adds the residual stream.
-static bool adds_residual(fsdp_op_kind kind) {
-  const fsdp_op_letters *op = fsdp_op_letters_of(kind);
-  bool found = false;
-  for (int o = 0; o < op->operand_count; o++) found |= strcmp(op->operands[o].name, "residual") == 0;
-  return found;
-}
-
 // The rate of a copy is that of as many ranks as have a core each.
 double fsdp_profile_added_s(const fsdp_device_profile *profile, int ranks, fsdp_op_kind op, double bytes) {
   const int scope = profile->processors < ranks ? profile->processors : ranks;
-  const bool is_residual = adds_residual(op);
+  const bool is_residual = fsdp_op_residual(op) >= 0;
   double rate = profile->memory_rate;
   for (int i = 0; i < profile->op_count && is_residual; i++)
     if (profile->ops[i].op == op) rate = fsdp_profile_curve_at(&profile->ops[i].rate, bytes);

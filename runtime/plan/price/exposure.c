@@ -16,8 +16,6 @@ typedef struct issued {
 
 struct fsdp_exposure_meter {
   fsdp_issue_order *order;
-  int64_t *work[WORK_STREAMS]; // places of work, by stream
-  int64_t work_count[WORK_STREAMS];
   double *unit_s; // by unit + 1
   int unit_count;
   void (*visit)(void *context, const fsdp_exposed_part *part);
@@ -26,22 +24,14 @@ struct fsdp_exposure_meter {
 
 static const fsdp_stream work_streams[WORK_STREAMS] = {FSDP_STREAM_COMPUTE, FSDP_STREAM_HOST};
 
-static bool is_work(const fsdp_instr *instr, fsdp_stream stream) {
-  return instr->stream == stream && (stream == FSDP_STREAM_COMPUTE || instr->kind == FSDP_INSTR_OP);
-}
-
 // ---- Tables
 
 fsdp_exposure_meter *fsdp_exposure_meter_create(const fsdp_program *program) {
   fsdp_exposure_meter *meter = fsdp_alloc_zeroed(1, sizeof *meter);
   meter->order = fsdp_issue_order_create(program);
-  for (int w = 0; w < WORK_STREAMS; w++)
-    meter->work[w] = fsdp_alloc(((size_t)meter->order->count + 1) * sizeof *meter->work[w]);
   for (int64_t k = 0; k < meter->order->count; k++) {
     const fsdp_instr *instr = &program->instrs[meter->order->position[k]];
     if (instr->unit >= meter->unit_count) meter->unit_count = instr->unit + 1;
-    for (int w = 0; w < WORK_STREAMS; w++)
-      if (is_work(instr, work_streams[w])) meter->work[w][meter->work_count[w]++] = k;
   }
   meter->unit_s = fsdp_alloc_zeroed((size_t)meter->unit_count + 1, sizeof *meter->unit_s);
   return meter;
@@ -50,7 +40,6 @@ fsdp_exposure_meter *fsdp_exposure_meter_create(const fsdp_program *program) {
 void fsdp_exposure_meter_destroy(fsdp_exposure_meter *meter) {
   if (!meter) return;
   fsdp_issue_order_destroy(meter->order);
-  for (int w = 0; w < WORK_STREAMS; w++) free(meter->work[w]);
   free(meter->unit_s);
   free(meter);
 }
@@ -147,17 +136,24 @@ static void explain_gap(const walker *walk, double begin_s, double end_s, issued
 
 // ---- The step
 
+// The place of entry `index` of a work stream, if it is work and was recorded; else -1.
+static int64_t recorded_work(const fsdp_issue_order *order, const fsdp_instr_time *times, fsdp_stream stream,
+                             int64_t index) {
+  const int64_t place = order->of_stream[stream][index];
+  const fsdp_instr *instr = &order->program->instrs[order->position[place]];
+  const bool is_work = stream == FSDP_STREAM_COMPUTE || instr->kind == FSDP_INSTR_OP;
+  return is_work && times[place].end_s >= times[place].begin_s ? place : -1;
+}
+
 // The end of the step's last work; false if none was recorded.
 static bool last_work_end(const fsdp_exposure_meter *meter, const fsdp_instr_time *times, double *end_s) {
   bool found = false;
   for (int w = 0; times && w < WORK_STREAMS; w++) {
-    for (int64_t i = meter->work_count[w] - 1; i >= 0; i--) {
-      fsdp_instr_time time = times[meter->work[w][i]];
-      if (time.end_s < time.begin_s) continue;
-      if (!found || time.end_s > *end_s) *end_s = time.end_s;
-      found = true;
-      break;
-    }
+    int64_t place = -1;
+    for (int64_t i = meter->order->stream_count[work_streams[w]] - 1; i >= 0 && place < 0; i--)
+      place = recorded_work(meter->order, times, work_streams[w], i);
+    if (place >= 0 && (!found || times[place].end_s > *end_s)) *end_s = times[place].end_s;
+    found = found || place >= 0;
   }
   return found;
 }
@@ -169,7 +165,7 @@ static double first_begin(const fsdp_exposure_meter *meter, const fsdp_instr_tim
   return begin_s;
 }
 
-// A work stream's next work: an index of its list, in steps[slot].
+// A work stream's next entry, in steps[slot].
 typedef struct cursor {
   int slot;
   int64_t index;
@@ -177,12 +173,12 @@ typedef struct cursor {
 
 // The first recorded work from the cursor on, which is left there; false at the end of the three steps.
 static bool next_work(const walker *walk, int w, cursor *at, issued *which) {
-  const fsdp_exposure_meter *meter = walk->meter;
+  const fsdp_issue_order *order = walk->meter->order;
   for (; at->slot < 3; at->slot++, at->index = 0) {
     const fsdp_instr_time *step = walk->steps[at->slot];
-    for (; step && at->index < meter->work_count[w]; at->index++) {
-      *which = (issued){at->slot, meter->work[w][at->index]};
-      if (step[which->issue].end_s >= step[which->issue].begin_s) return true;
+    for (; step && at->index < order->stream_count[work_streams[w]]; at->index++) {
+      *which = (issued){at->slot, recorded_work(order, step, work_streams[w], at->index)};
+      if (which->issue >= 0) return true;
     }
   }
   return false;

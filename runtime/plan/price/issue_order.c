@@ -27,16 +27,18 @@ static void list_places(fsdp_issue_order *order) {
   order->position = fsdp_alloc(count * sizeof *order->position);
   order->run = fsdp_alloc(count * sizeof *order->run);
   order->previous = fsdp_alloc(count * sizeof *order->previous);
-  for (int s = 0; s < FSDP_STREAM_COUNT; s++) order->last[s] = -1;
+  for (int s = 0; s < FSDP_STREAM_COUNT; s++)
+    order->of_stream[s] = fsdp_alloc(count * sizeof *order->of_stream[s]);
   int64_t place = 0;
   for (int r = 0; r < order->run_count; r++) {
     const fsdp_section *section = &program->sections[order->run_section[r]];
     for (int i = section->begin; i < section->end; i++, place++) {
       order->run[place] = r;
       order->position[place] = i;
-      fsdp_stream stream = program->instrs[i].stream;
-      order->previous[place] = order->last[stream];
-      order->last[stream] = place;
+      const fsdp_stream stream = program->instrs[i].stream;
+      const int64_t before = order->stream_count[stream]++;
+      order->previous[place] = before ? order->of_stream[stream][before - 1] : -1;
+      order->of_stream[stream][before] = place;
     }
   }
 }
@@ -56,6 +58,7 @@ void fsdp_issue_order_destroy(fsdp_issue_order *order) {
   free(order->run_section);
   free(order->run_begin);
   free(order->previous);
+  for (int s = 0; s < FSDP_STREAM_COUNT; s++) free(order->of_stream[s]);
   free(order->section);
   free(order);
 }
@@ -87,5 +90,6 @@ bool fsdp_issue_order_latest(const fsdp_issue_order *order, int64_t place, int p
 fsdp_issue fsdp_issue_order_previous(const fsdp_issue_order *order, int64_t place) {
   int64_t previous = order->previous[place];
   if (previous >= 0) return (fsdp_issue){0, previous};
-  return (fsdp_issue){1, order->last[order->program->instrs[order->position[place]].stream]};
+  const fsdp_stream stream = order->program->instrs[order->position[place]].stream;
+  return (fsdp_issue){1, order->of_stream[stream][order->stream_count[stream] - 1]};
 }

@@ -16,8 +16,8 @@ typedef struct fsdp_issue_order {
   int *run_section;   // by run: an index of program->sections
   int64_t *run_begin; // by run: the place of its first instruction
   int64_t *previous;  // by place: of the instruction before it on its stream, -1: none in the step
-  int64_t last[FSDP_STREAM_COUNT]; // the last place on each stream, -1: none
-  int *section;                    // by position: its section, -1: none
+  int64_t *of_stream[FSDP_STREAM_COUNT], stream_count[FSDP_STREAM_COUNT]; // places on each stream, in order
+  int *section; // by position: its section, -1: none
 } fsdp_issue_order;
 
 // `program` has the sections of a step, and outlives the order.

@@ -1,6 +1,5 @@
 #include "runtime/plan/price/price.h"
 
-#include "models/graph/op_experts.h"
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 
@@ -191,16 +190,8 @@ static fsdp_op_work work_of(const fsdp_pricing *p, const fsdp_instr *instr) {
   const fsdp_operand *operands = operands_of(p, instr);
   const int count = (int)fsdp_min_i64(instr->operand_count, FSDP_OP_MAX_OPERANDS);
   const fsdp_op_attrs attrs = attrs_of(p, instr);
-  const fsdp_op_letters *op = fsdp_op_letters_of(instr->op);
-  const double share = fsdp_op_routed_share(instr->op, &attrs);
-  for (int i = 0; i < count; i++) {
+  for (int i = 0; i < count; i++)
     extents[i] = (fsdp_op_extent){operands[i].dtype, operands[i].access, operands[i].size_bytes};
-    // A kernel passes over places without a routed row.
-    if (share < 1 && i < op->operand_count && fsdp_op_operand_has(&op->operands[i], 'u'))
-      extents[i].bytes = (int64_t)(share * (double)extents[i].bytes);
-    if (attrs.held_experts && i < op->operand_count && fsdp_op_writes_block(&op->operands[i]))
-      extents[i].access = FSDP_WRITE;
-  }
   return fsdp_op_work_of(instr->op, &attrs, extents, count);
 }
 
@@ -229,13 +220,8 @@ static const fsdp_document_work *work_of_documents(const fsdp_pricing *p, const 
   static const fsdp_document_work all = {0};
   return instr->attrs.documents ? &p->plan->config.document_work[instr->attrs.window > 0] : &all;
 }
-static double left_of(const fsdp_pricing *p, const fsdp_instr *instr) {
-  const double left = work_of_documents(p, instr)->left;
-  return left > 0 ? left : 1;
-}
-static double most_of(const fsdp_pricing *p, const fsdp_instr *instr) {
-  const double most = work_of_documents(p, instr)->most;
-  return most > 0 ? most : 1;
+static double or_one(double factor) {
+  return factor > 0 ? factor : 1;
 }
 
 // The length of a sequence whose queries see as many keys on average.
@@ -244,7 +230,7 @@ static int64_t length_alike(const fsdp_pricing *p, const fsdp_instr *instr) {
   const double T = (double)(a->kv_seq > 0 ? a->kv_seq : a->seq);
   const double W = a->window > 0 ? fmin((double)a->window, T) : T;
   const double keys = W * (1 - (W - 1) / (2 * T)); // (W (W + 1) / 2 + (T - W) W) / T
-  return (int64_t)fmax(1, fmin(2 * left_of(p, instr) * keys, W));
+  return (int64_t)fmax(1, fmin(2 * or_one(work_of_documents(p, instr)->left) * keys, W));
 }
 
 static double attention_s(const fsdp_pricing *p, const fsdp_instr *instr, double flops, bool *estimated) {
@@ -281,7 +267,8 @@ static double sustained_of(const fsdp_device_profile *profile, fsdp_price_kind k
 static fsdp_price price_op(const fsdp_pricing *p, const fsdp_instr *instr) {
   fsdp_op_work work = work_of(p, instr);
   const fsdp_dtype dtype = p->plan->config.param_dtype;
-  work.flops *= left_of(p, instr);
+  const fsdp_document_work *documents = work_of_documents(p, instr);
+  work.flops *= or_one(documents->left);
   fsdp_price price = {.flops = work.flops};
   double bytes = work.bytes;
   if (fsdp_op_makes_gemms(instr->op)) {
@@ -293,7 +280,7 @@ static fsdp_price price_op(const fsdp_pricing *p, const fsdp_instr *instr) {
     bytes += work.row_bytes;
   } else if (work.flops > 0) {
     price.kind = FSDP_PRICE_ATTENTION;
-    price.seconds = attention_s(p, instr, work.flops * most_of(p, instr), &price.estimated);
+    price.seconds = attention_s(p, instr, work.flops * or_one(documents->most), &price.estimated);
   } else {
     price.kind = fsdp_op_phase_of(instr->op) == FSDP_OP_IN_UPDATE ? FSDP_PRICE_UPDATE : FSDP_PRICE_MOVES;
     price.seconds = fsdp_profile_op_s(p->profile, p->ranks_per_node, instr->op, dtype, bytes);

@@ -1,6 +1,5 @@
 #include "runtime/plan/price/shipped_profiles.h"
 
-#include <stdbool.h>
 #include <string.h>
 #include <strings.h>
 
@@ -20,33 +19,20 @@
 #include "shipped_profiles.inc"
 #undef FSDP_SHIPPED_PROFILE
 
-static const struct {
-  const char *name, *text;
-} profiles[] = {
+const fsdp_shipped_profile fsdp_shipped_profiles[] = {
 #define FSDP_SHIPPED_PROFILE(symbol, name, path) {name, fsdp_shipped_##symbol},
 #include "shipped_profiles.inc"
 #undef FSDP_SHIPPED_PROFILE
-};
+    {NULL, NULL}};
 
-int fsdp_shipped_profile_count(void) {
-  return (int)(sizeof profiles / sizeof *profiles);
-}
-
-const char *fsdp_shipped_profile_name(int i) {
-  return profiles[i].name;
-}
-
-const char *fsdp_shipped_profile_text(int i) {
-  return profiles[i].text;
-}
-
-int fsdp_shipped_profile_find(const char *name) {
+const fsdp_shipped_profile *fsdp_shipped_profile_find(const char *name) {
   const size_t length = strlen(name);
-  int found = -1, begun = 0;
-  for (int i = 0; i < fsdp_shipped_profile_count(); i++) {
-    if (strncasecmp(profiles[i].name, name, length) != 0) continue;
-    if (!profiles[i].name[length]) return i;
-    if (profiles[i].name[length] == '-') found = i, begun++;
+  const fsdp_shipped_profile *found = NULL;
+  int begun = 0;
+  for (const fsdp_shipped_profile *p = fsdp_shipped_profiles; p->name; p++) {
+    if (strncasecmp(p->name, name, length) != 0) continue;
+    if (!p->name[length]) return p;
+    if (p->name[length] == '-') found = p, begun++;
   }
-  return begun == 1 ? found : -1;
+  return begun == 1 ? found : NULL;
 }

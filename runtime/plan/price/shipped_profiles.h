@@ -1,13 +1,13 @@
 // The profiles in runtime/plan/price/profiles/, which are part of the executable.
 #pragma once
 
-// Their number: at least one.
-int fsdp_shipped_profile_count(void);
+typedef struct fsdp_shipped_profile {
+  const char *name, *text; // text: the YAML that launcher/profile/profile_file.h reads
+} fsdp_shipped_profile;
 
-// Of profile i, in alphabetical order: its name, and the YAML that launcher/profile/profile_file.h reads.
-const char *fsdp_shipped_profile_name(int i);
-const char *fsdp_shipped_profile_text(int i);
+// At least one, in alphabetical order; ends with one without a name.
+extern const fsdp_shipped_profile fsdp_shipped_profiles[];
 
-// The index of the one of that name, in capitals or not, or of the only one whose name begins with it and a
-// dash ("h100" is h100-sxm); else -1.
-int fsdp_shipped_profile_find(const char *name);
+// The one of that name, in capitals or not, or the only one whose name begins with it and a dash ("h100" is
+// h100-sxm); else NULL.
+const fsdp_shipped_profile *fsdp_shipped_profile_find(const char *name);

@@ -4,6 +4,7 @@
 #include "runtime/plan/price/extremes.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -53,8 +54,6 @@ typedef struct simulator {
   const fsdp_issue_order *order; // the meter's
   int64_t *first_awaited;        // by place, one more at the end
   awaited *awaits;
-  int64_t *places[FSDP_STREAM_COUNT]; // of each stream, in order
-  int64_t stream_count[FSDP_STREAM_COUNT];
   int64_t publish;     // place of the last PUBLISH, or -1
   stream_set *waiting; // by place: streams whose instruction waits for its end
   fsdp_instr_time *times[FSDP_SIMULATED_STEPS];
@@ -153,19 +152,7 @@ const fsdp_price *fsdp_simulation_price_of(const fsdp_simulation *simulation, in
 
 // ---- Tables
 
-static void list_places(simulator *r) {
-  const fsdp_program *program = &r->program;
-  const fsdp_issue_order *order = r->order;
-  for (int s = 0; s < FSDP_STREAM_COUNT; s++)
-    r->places[s] = fsdp_alloc((size_t)(order->count + 1) * sizeof *r->places[s]);
-  for (int64_t place = 0; place < order->count; place++) {
-    const fsdp_instr *instr = &program->instrs[order->position[place]];
-    r->places[instr->stream][r->stream_count[instr->stream]++] = place;
-    if (instr->kind == FSDP_INSTR_PUBLISH) r->publish = place;
-  }
-}
-
-// The latest issue of every awaited instruction that a step runs.
+// The latest issue of every awaited instruction that a step runs; and where its results are published.
 static void list_awaits(simulator *r) {
   const fsdp_program *program = &r->program;
   const fsdp_issue_order *order = r->order;
@@ -177,6 +164,7 @@ static void list_awaits(simulator *r) {
   for (int64_t place = 0; place < order->count; place++) {
     const fsdp_instr *instr = &program->instrs[order->position[place]];
     r->first_awaited[place] = n;
+    if (instr->kind == FSDP_INSTR_PUBLISH) r->publish = place;
     for (int w = 0; w < instr->wait_count; w++) {
       const int position = program->waits[instr->first_wait + w].position;
       const bool same = program->instrs[position].stream == instr->stream;
@@ -188,7 +176,6 @@ static void list_awaits(simulator *r) {
 }
 
 static void simulator_release(simulator *r) {
-  for (int s = 0; s < FSDP_STREAM_COUNT; s++) free(r->places[s]);
   for (int s = 0; s < FSDP_SIMULATED_STEPS; s++) free(r->times[s]);
   fsdp_exposure_meter_destroy(r->meter);
   free(r->first_awaited);
@@ -221,12 +208,12 @@ static int64_t find_ready(const simulator *r, lane *l) {
 // Makes the instruction `next` of a stream's list the lane's, or the first of the next step after the last.
 static void set_next(const simulator *r, int stream, int64_t next, lanes *l) {
   lane *of = &l->of[stream];
-  if (next == r->stream_count[stream]) {
+  if (next == r->order->stream_count[stream]) {
     next = 0;
     if (++of->step == FSDP_SIMULATED_STEPS) return;
   }
   of->next = next;
-  of->place = r->places[stream][next];
+  of->place = r->order->of_stream[stream][next];
   of->awaits = -1;
   of->price = fsdp_simulation_price_of(r->simulation, r->order->position[of->place]);
   l->unknown |= set_of(stream);
@@ -315,7 +302,7 @@ static void run_steps(simulator *r) {
     for (int64_t p = 0; p < r->order->count; p++) r->times[s][p] = FSDP_INSTR_TIME_NONE;
   }
   for (int s = 0; s < FSDP_STREAM_COUNT; s++) {
-    if (r->stream_count[s])
+    if (r->order->stream_count[s])
       set_next(r, s, 0, &l);
     else
       l.of[s].step = FSDP_SIMULATED_STEPS;
@@ -337,7 +324,6 @@ static void simulator_create(const fsdp_simulation *simulation, int micro_batche
   r->program.micro_batches = micro_batches;
   r->meter = fsdp_exposure_meter_create(&r->program);
   r->order = fsdp_exposure_meter_order(r->meter);
-  list_places(r);
   list_awaits(r);
   run_steps(r);
 }
@@ -346,12 +332,12 @@ static void simulator_create(const fsdp_simulation *simulation, int micro_batche
 
 // The place of the event `index` of a stream in the last two steps that were run.
 static inline int64_t recent_place(const simulator *r, fsdp_stream stream, int64_t index) {
-  const int64_t count = r->stream_count[stream];
-  return r->places[stream][index < count ? index : index - count];
+  const int64_t count = r->order->stream_count[stream];
+  return r->order->of_stream[stream][index < count ? index : index - count];
 }
 
 static inline const fsdp_instr_time *recent_event(const simulator *r, fsdp_stream stream, int64_t index) {
-  const int step = FSDP_SIMULATED_STEPS - (index < r->stream_count[stream] ? 2 : 1);
+  const int step = FSDP_SIMULATED_STEPS - (index < r->order->stream_count[stream] ? 2 : 1);
   return &r->times[step][recent_place(r, stream, index)];
 }
 
@@ -363,9 +349,9 @@ static double overlap_s(const fsdp_instr_time *a, const fsdp_instr_time *b) {
 // (FSDP_STREAM_COUNT: none), by what it goes to.
 static void sum_kinds(const simulator *r, fsdp_stream stream, fsdp_stream beside, const fsdp_instr_time *step,
                       fsdp_step_price *price) {
-  const int64_t others = beside < FSDP_STREAM_COUNT ? 2 * r->stream_count[beside] : 0;
+  const int64_t others = beside < FSDP_STREAM_COUNT ? 2 * r->order->stream_count[beside] : 0;
   int64_t first = 0; // of `beside`, that ends after the event begins
-  for (int64_t i = 0; i < 2 * r->stream_count[stream]; i++) {
+  for (int64_t i = 0; i < 2 * r->order->stream_count[stream]; i++) {
     fsdp_instr_time time = *recent_event(r, stream, i);
     double seconds = overlap_s(&time, step);
     time = (fsdp_instr_time){fsdp_greater(time.begin_s, step->begin_s), fsdp_lesser(time.end_s, step->end_s)};
@@ -411,27 +397,15 @@ static void measure(const simulator *r, fsdp_step_price *price) {
   sum_places(r, price);
 }
 
-// value + count * (value - less)
-static void extend(double *value, double less, double count) {
-  *value += count * (*value - less);
-}
-
-// Adds `count` times what the last micro-batch added: the difference between `price` and `less`.
+// Adds `count` times what the last micro-batch added: the difference between `price` and `less`, of each of
+// their numbers, which come first.
 static void extend_price(fsdp_step_price *price, const fsdp_step_price *less, double count) {
-  extend(&price->step_s, less->step_s, count);
-  extend(&price->flops, less->flops, count);
-  extend(&price->comm_s, less->comm_s, count);
-  extend(&price->h2d_s, less->h2d_s, count);
-  extend(&price->d2h_s, less->d2h_s, count);
-  extend(&price->other_s, less->other_s, count);
-  for (int k = 0; k < FSDP_PRICE_KIND_COUNT; k++) {
-    extend(&price->kind_s[k], less->kind_s[k], count);
-    extend(&price->estimated_s[k], less->estimated_s[k], count);
-  }
-  for (int s = 0; s < FSDP_STREAM_COUNT; s++) extend(&price->busy_s[s], less->busy_s[s], count);
-  for (int a = 0; a < 1 << FSDP_MESH_AXES_MAX; a++)
-    extend(&price->comm_axes_s[a], less->comm_axes_s[a], count);
-  for (int u = 0; u <= price->unit_count; u++) extend(&price->comm_unit_s[u], less->comm_unit_s[u], count);
+  double *of_step = &price->step_s;
+  const double *of_less = &less->step_s;
+  for (size_t i = 0; i < offsetof(fsdp_step_price, comm_unit_s) / sizeof *of_step; i++)
+    of_step[i] += count * (of_step[i] - of_less[i]);
+  for (int u = 0; u <= price->unit_count; u++)
+    price->comm_unit_s[u] += count * (price->comm_unit_s[u] - less->comm_unit_s[u]);
 }
 
 static void price_of_micro_batches(const fsdp_simulation *simulation, int micro_batches,

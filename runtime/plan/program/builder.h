@@ -32,7 +32,6 @@ typedef struct step_builder {
   int scalars, host_scalars, count, losses; // inputs
   int row;                                  // inputs, of an evaluation: whose logits the caller wants
   int logits;                               // lower: of that row, on the device
-  int *host_logits;                         // update: in host memory (schedule.h)
   int inputs[FSDP_INPUT_COUNT];             // inputs, of this micro-batch
   int norm_partials;                        // inputs; one number per unit, filled by gradients
   int factor;                               // update

@@ -156,7 +156,7 @@ void lower_logits(lowering *l, const fsdp_node *node) {
                             make_whole(s, logits, FSDP_F32, FSDP_WRITE),
                             make_whole(s, stats, FSDP_F32, FSDP_WRITE)},
            LOGITS_OPERANDS);
-  make_sum_over_tokens(s, logits);
+  make_sum(s, logits, s->graph->token_axes);
   const int parts = lower_is_cut_head(node) ? fsdp_mesh_group_size(&s->program->mesh, axes) : 1;
   if (parts > 1) {
     const int all = lower_temporary(l, node, "all_logits", bytes * parts);

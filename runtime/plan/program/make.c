@@ -127,22 +127,8 @@ int make_host_call(step_builder *s, fsdp_instr_kind kind, const fsdp_operand *op
   return make_node(s, &instr, operands, operand_count);
 }
 
-int make_snapshot_notice(step_builder *s) {
-  fsdp_instr instr = {
-      .kind = FSDP_INSTR_SNAPSHOT, .stream = FSDP_STREAM_SNAPSHOT, .comm = -1, .unit = -1, .module = -1};
-  return make_node(s, &instr, NULL, 0);
-}
-
-static void make_sum(step_builder *s, int tensor, fsdp_axis_set axes) {
+void make_sum(step_builder *s, int tensor, fsdp_axis_set axes) {
   if (!axes) return;
   fsdp_operand operand = make_whole(s, tensor, FSDP_F32, FSDP_UPDATE);
   make_collective(s, FSDP_INSTR_ALL_REDUCE, axes, FSDP_STREAM_REDUCE, -1, &operand);
-}
-
-void make_sum_over_tokens(step_builder *s, int tensor) {
-  make_sum(s, tensor, s->graph->token_axes);
-}
-
-void make_sum_over_world(step_builder *s, int tensor) {
-  make_sum(s, tensor, fsdp_mesh_all_axes(&s->program->mesh));
 }

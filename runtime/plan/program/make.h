@@ -36,8 +36,5 @@ int make_collective(step_builder *s, fsdp_instr_kind kind, fsdp_axis_set axes, f
                     const fsdp_operand *operands);
 // An instruction of the host stream that calls the program's user.
 int make_host_call(step_builder *s, fsdp_instr_kind kind, const fsdp_operand *operands, int operand_count);
-// The call of the program's user after the copies of a snapshot.
-int make_snapshot_notice(step_builder *s);
-// The sum of an fp32 tensor over ranks that have different tokens, or over all; nothing if there is one.
-void make_sum_over_tokens(step_builder *s, int tensor);
-void make_sum_over_world(step_builder *s, int tensor);
+// The sum of an fp32 tensor over the ranks of these axes; nothing if there are none.
+void make_sum(step_builder *s, int tensor, fsdp_axis_set axes);

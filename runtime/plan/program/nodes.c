@@ -46,6 +46,14 @@ void fsdp_nodes_remove(fsdp_nodes *list, int node) {
   *(next == FSDP_NO_NODE ? &list->last : &list->nodes[next].previous) = previous;
 }
 
+int fsdp_nodes_origin_begin(const fsdp_nodes *list, int node) {
+  const fsdp_list_node *nodes = list->nodes;
+  while (nodes[node].origin >= 0 && nodes[node].previous != FSDP_NO_NODE &&
+         nodes[nodes[node].previous].origin == nodes[node].origin)
+    node = nodes[node].previous;
+  return node;
+}
+
 int fsdp_nodes_after_origin(const fsdp_nodes *list, int node) {
   int origin = list->nodes[node].origin;
   while (node != FSDP_NO_NODE && list->nodes[node].origin == origin) node = list->nodes[node].next;

@@ -56,7 +56,9 @@ int fsdp_nodes_add(fsdp_nodes *list);
 int fsdp_nodes_insert(fsdp_nodes *list, const fsdp_list_node *node);
 void fsdp_nodes_remove(fsdp_nodes *list, int node);
 
-// The next node with a different origin than `node`'s, or FSDP_NO_NODE.
+// The first of the neighbours that have `node`'s origin; and the next node with a different one, or
+// FSDP_NO_NODE.
+int fsdp_nodes_origin_begin(const fsdp_nodes *list, int node);
 int fsdp_nodes_after_origin(const fsdp_nodes *list, int node);
 
 // What a list still names beside tensors.

@@ -22,10 +22,10 @@ static void balance_attrs(const fsdp_hyper *hyper, fsdp_op_attrs *attrs) {
 #define MASTER                                                                                               \
   {                                                                                                          \
     "master", "master parameters", FSDP_CATEGORY_PARAMETERS, FSDP_SLOT_OF_MASTER_DTYPE,                      \
-        FSDP_SLOT_FROM_WEIGHTS, true                                                                         \
+        FSDP_SLOT_FROM_WEIGHTS                                                                               \
   }
 #define MOMENT(name, title)                                                                                  \
-  { name, title, FSDP_CATEGORY_OPTIMIZER, FSDP_SLOT_OF_MOMENT_DTYPE, FSDP_SLOT_FROM_ZERO, true }
+  { name, title, FSDP_CATEGORY_OPTIMIZER, FSDP_SLOT_OF_MOMENT_DTYPE, FSDP_SLOT_FROM_ZERO }
 
 const fsdp_optimizer fsdp_optimizers[FSDP_OPTIMIZER_COUNT] = {
     [FSDP_OPTIMIZER_ADAMW] = {.name = "adamw",

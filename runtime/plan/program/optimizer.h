@@ -42,13 +42,13 @@ typedef enum fsdp_slot_dtype { FSDP_SLOT_OF_MASTER_DTYPE, FSDP_SLOT_OF_MOMENT_DT
 // What a new run begins with.
 typedef enum fsdp_slot_start { FSDP_SLOT_FROM_WEIGHTS, FSDP_SLOT_FROM_ZERO } fsdp_slot_start;
 
+// In bf16 each is rounded stochastically.
 typedef struct fsdp_slot {
   const char *name;  // of its tensors, and in checkpoints
   const char *title; // in messages
   fsdp_category category;
   fsdp_slot_dtype dtype;
   fsdp_slot_start start;
-  bool rounds; // stochastically rounded in bf16
 } fsdp_slot;
 
 typedef struct fsdp_optimizer {

@@ -24,7 +24,7 @@ void pass_step_inputs(step_builder *s) {
   make_copy_whole(s, FSDP_INSTR_H2D, host_count, s->count, FSDP_F32);
   if (has_row) make_copy_whole(s, FSDP_INSTR_H2D, fed[2].tensor, s->row, FSDP_I32);
   if (!s->is_training) return; // an evaluation's count covers all ranks already
-  make_sum_over_tokens(s, s->count);
+  make_sum(s, s->count, s->graph->token_axes);
   s->scalars = s->host_scalars;
   if (!offload) {
     s->scalars = make_scalars(s, "scalars", FSDP_SPACE_DEVICE, FSDP_LIVE_STEP, FSDP_SCALAR_COUNT);

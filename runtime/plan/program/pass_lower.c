@@ -1,7 +1,6 @@
 // The graph's nodes as list nodes: each value that is written gets a tensor, weights and their gradients stay
 // ranges of their units, and a linear node with several weights becomes one gemm per weight (or, of biases
 // alone, one sum per bias).
-#include "models/graph/op_experts.h"
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
 #include "runtime/plan/program/lower.h"

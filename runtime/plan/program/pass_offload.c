@@ -66,14 +66,6 @@ static journey plan_journey(const offloading *f, int t) {
   return j;
 }
 
-// The first node of the origin that `node` belongs to.
-static int origin_begin(const fsdp_nodes *list, int node) {
-  while (list->nodes[node].origin >= 0 && list->nodes[node].previous != FSDP_NO_NODE &&
-         list->nodes[list->nodes[node].previous].origin == list->nodes[node].origin)
-    node = list->nodes[node].previous;
-  return node;
-}
-
 static void insert_copies(offloading *f, const journey *j) {
   step_builder *s = f->s;
   fsdp_program *program = s->program;
@@ -85,7 +77,7 @@ static void insert_copies(offloading *f, const journey *j) {
   int on_host = fsdp_program_tensor(program, &host), again = fsdp_program_tensor(program, &back);
   s->nodes.cursor = j->save;
   int save = make_copy_saved(s, FSDP_INSTR_D2H, j->tensor, on_host, dtype);
-  s->nodes.cursor = origin_begin(&s->nodes, j->load);
+  s->nodes.cursor = fsdp_nodes_origin_begin(&s->nodes, j->load);
   int load = make_copy_saved(s, FSDP_INSTR_H2D, on_host, again, dtype);
   s->nodes.cursor = FSDP_NO_NODE;
   s->nodes.nodes[save].instr.module = s->nodes.nodes[load].instr.module = back.module;

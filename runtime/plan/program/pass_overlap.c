@@ -33,12 +33,8 @@ static int sent_product(const fsdp_nodes *list, int collective) {
 
 // Moves the gradients of weights and biases of `product`'s layer behind `collective`, in their order.
 static void move_gradients(fsdp_nodes *list, int product, int collective) {
-  int origin = list->nodes[product].origin, first = product;
-  while (list->nodes[first].previous != FSDP_NO_NODE &&
-         list->nodes[list->nodes[first].previous].origin == origin)
-    first = list->nodes[first].previous;
   list->cursor = list->nodes[collective].next;
-  for (int n = first, next; n != product; n = next) {
+  for (int n = fsdp_nodes_origin_begin(list, product), next; n != product; n = next) {
     next = list->nodes[n].next;
     if (!makes_gradient(&list->nodes[n], true)) continue;
     const fsdp_list_node moved = list->nodes[n]; // the array may move

@@ -28,10 +28,6 @@ static int64_t block_of(const fsdp_list_node *node) {
   return is_op && node->instr.attrs.held_experts ? node->instr.attrs.first_expert : ALL_BLOCKS;
 }
 
-static void lower_to(int64_t *from, int64_t block) {
-  *from = fsdp_min_i64(*from, block);
-}
-
 static bool is_saved(const step_builder *s, int tensor) {
   return s->fate[tensor] == FSDP_FATE_KEEP || s->fate[tensor] == FSDP_FATE_OFFLOAD;
 }
@@ -129,10 +125,6 @@ static void remake(recomputation *r, int tensor, int64_t block) {
   }
 }
 
-static bool is_overwritten(const recomputation *r, const fsdp_operand *operand) {
-  return operand->tensor >= 0 && operand->tensor < r->tensor_count && operand->access == FSDP_UPDATE;
-}
-
 // Remakes what nodes [begin, end) of one origin read, before all of them.
 static void serve_origin(recomputation *r, int begin, int end) {
   fsdp_nodes *list = &r->s->nodes;
@@ -142,9 +134,12 @@ static void serve_origin(recomputation *r, int begin, int end) {
     for (int o = 0; o < list->nodes[n].operand_count; o++)
       if (is_dropped(r, list->nodes[n].operands[o].tensor))
         remake(r, list->nodes[n].operands[o].tensor, block);
-    for (int o = 0; o < list->nodes[n].operand_count; o++)
-      if (is_overwritten(r, &list->nodes[n].operands[o]))
-        lower_to(&r->spent_from[list->nodes[n].operands[o].tensor], block);
+    for (int o = 0; o < list->nodes[n].operand_count; o++) {
+      const fsdp_operand *operand = &list->nodes[n].operands[o];
+      if (operand->access != FSDP_UPDATE || operand->tensor < 0 || operand->tensor >= r->tensor_count)
+        continue;
+      r->spent_from[operand->tensor] = fsdp_min_i64(r->spent_from[operand->tensor], block);
+    }
     rename_operands(r, &list->nodes[n]);
   }
   list->cursor = FSDP_NO_NODE;

@@ -25,7 +25,9 @@ void pass_snapshot(step_builder *s) {
       s->unit_state[u].snapshot[slot] = to;
     }
   }
-  make_snapshot_notice(s);
+  fsdp_instr *notice = &s->nodes.nodes[make_host_call(s, FSDP_INSTR_SNAPSHOT, NULL, 0)].instr;
+  notice->stream = FSDP_STREAM_SNAPSHOT; // behind the copies
+  notice->comm = -1;
 }
 
 // The equal slices of a shard from every replica to every other. Collectives require device memory, so slices

@@ -45,14 +45,15 @@ static int norm_and_factor(step_builder *s) {
   fsdp_operand sum[2] = {make_whole(s, s->norm_partials, FSDP_F32, FSDP_READ),
                          make_whole(s, total, FSDP_F32, FSDP_WRITE)};
   make_op(s, stream, FSDP_PLAN_OP_SUM, NULL, -1, sum, 2);
-  if (offload && fsdp_mesh_all_axes(&s->program->mesh)) { // collectives require device memory
+  const fsdp_axis_set all = fsdp_mesh_all_axes(&s->program->mesh);
+  if (offload && all) { // collectives require device memory
     int raised = make_scalars(s, "norm_raised", FSDP_SPACE_DEVICE, FSDP_LIVE_SECTION, 1);
     make_copy_whole(s, FSDP_INSTR_H2D, total, raised, FSDP_F32);
-    make_sum_over_world(s, raised);
+    make_sum(s, raised, all);
     total = make_scalars(s, "norm_world", space, FSDP_LIVE_SECTION, 1);
     make_copy_whole(s, FSDP_INSTR_D2H, raised, total, FSDP_F32);
   } else {
-    make_sum_over_world(s, total);
+    make_sum(s, total, all);
   }
   int norm = make_scalars(s, "norm", space, FSDP_LIVE_SECTION, 1);
   s->factor = make_scalars(s, "factor", space, FSDP_LIVE_SECTION, 1);
@@ -77,7 +78,7 @@ void pass_update(step_builder *s) {
              "%d units of those that train were reduced", s->partial_count);
   bool offload = s->config->cpu_offload;
   bool has_slots = offload || s->config->param_dtype != s->config->master_dtype;
-  make_sum_over_tokens(s, s->losses);
+  make_sum(s, s->losses, s->graph->token_axes);
   int norm = norm_and_factor(s);
   int host_loss = bring_down(s, s->losses, "host_loss");
   int host_norm = offload ? norm : bring_down(s, norm, "host_norm");
@@ -94,11 +95,11 @@ void pass_update(step_builder *s) {
 }
 
 void pass_evaluation_result(step_builder *s) {
-  make_sum_over_tokens(s, s->losses);
+  make_sum(s, s->losses, s->graph->token_axes);
   fsdp_operand results[2] = {make_whole(s, bring_down(s, s->losses, "host_loss"), FSDP_F32, FSDP_READ)};
   if (s->config->logits) {
-    *s->host_logits = bring_down(s, s->logits, "host_logits");
-    results[1] = make_whole(s, *s->host_logits, FSDP_F32, FSDP_READ);
+    s->program->logits = bring_down(s, s->logits, "host_logits");
+    results[1] = make_whole(s, s->program->logits, FSDP_F32, FSDP_READ);
   }
   make_host_call(s, FSDP_INSTR_PUBLISH, results, 1 + s->config->logits);
 }

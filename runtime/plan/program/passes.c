@@ -162,8 +162,8 @@ static int *units_without(int count) {
   return tensors;
 }
 
-void fsdp_schedule(const fsdp_plan_config *config, const fsdp_fate *fates, const fsdp_graph *graph,
-                   const fsdp_units *units, fsdp_schedule_result *result) {
+fsdp_program *fsdp_schedule(const fsdp_plan_config *config, const fsdp_fate *fates, const fsdp_graph *graph,
+                            const fsdp_units *units, fsdp_unit_state **unit_state) {
   const int64_t scratch = config->backend->gemm_workspace_bytes;
   int unit_count = units->count;
   step_builder s = {.config = config,
@@ -180,17 +180,15 @@ void fsdp_schedule(const fsdp_plan_config *config, const fsdp_fate *fates, const
   s.program->micro_batches = config->micro_batches;
   find_forward_order(&s);
   make_state_tensors(&s);
-  *result = (fsdp_schedule_result){
-      .program = s.program, .unit_state = s.unit_state, .gemm_workspace = -1, .logits = -1};
-  s.host_logits = &result->logits;
-  if (scratch > 0) {
-    result->gemm_workspace = make_tensor(&s, "", "gemm_workspace", FSDP_SPACE_DEVICE, FSDP_CATEGORY_WORKSPACE,
-                                         FSDP_LIVE_ALWAYS, -1, -1, scratch);
-  }
+  if (scratch > 0)
+    s.program->gemm_workspace = make_tensor(&s, "", "gemm_workspace", FSDP_SPACE_DEVICE,
+                                            FSDP_CATEGORY_WORKSPACE, FSDP_LIVE_ALWAYS, -1, -1, scratch);
   make_sections(&s);
   fsdp_nodes_release(&s.nodes);
   free(s.forward_order);
   free(s.fate);
   free(s.gathered);
   free(s.gradient);
+  *unit_state = s.unit_state;
+  return s.program;
 }

@@ -9,6 +9,7 @@
 fsdp_program *fsdp_program_create(void) {
   fsdp_program *program = fsdp_alloc_zeroed(1, sizeof *program);
   program->micro_batches = 1;
+  program->gemm_workspace = program->logits = -1;
   program->mesh = fsdp_mesh_of(1, 1);
   return program;
 }

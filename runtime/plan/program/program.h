@@ -149,6 +149,8 @@ typedef struct fsdp_program {
   fsdp_program_comm comms[FSDP_PROGRAM_COMMS_MAX]; // every one that it uses, once
   int comm_count;
   int64_t arena_bytes[FSDP_SPACE_COUNT]; // set by the memory plan
+  int gemm_workspace; // tensor of the gemm library's scratch, or -1; every gemm runs on one stream
+  int logits;         // tensor in host memory: of the row that an evaluation was asked for, or -1
   int instr_capacity, operand_capacity, wait_capacity, tensor_capacity;
 } fsdp_program;
 

@@ -56,7 +56,7 @@ static bool *read_by_backward(const fsdp_graph *graph) {
 // Whether node `n` makes a choice, or gathers that of other ranks.
 static bool is_choice(const fsdp_graph *graph, int n) {
   const fsdp_node *node = &graph->forward[n];
-  if (!fsdp_node_redistributes(node)) return fsdp_op_chooses(node->kind);
+  if (!fsdp_node_redistributes(node)) return fsdp_op_has(node->kind, FSDP_TRAIT_CHOOSES);
   for (int m = 0; m < n; m++)
     for (int o = 0; o < graph->forward[m].operand_count; o++)
       if (graph->forward[m].operands[o].value == node->operands[0].value &&
@@ -98,26 +98,20 @@ void fsdp_saved_release(fsdp_saved *saved) {
   *saved = (fsdp_saved){0};
 }
 
-static const char *module_name(const fsdp_graph *graph, int module) {
-  return graph->modules[module].name;
-}
-
 bool fsdp_saved_is_of(const fsdp_graph *graph, const fsdp_saved_value *saved, const char *module) {
   const fsdp_node *node = &graph->forward[saved->maker];
-  if (strcmp(module_name(graph, node->module), module) == 0) return true;
+  if (strcmp(graph->modules[node->module].name, module) == 0) return true;
   for (int w = 0; w < node->weight_count; w++) {
     int owner = graph->params[graph->values[node->weights[w]].param].module;
-    if (strcmp(module_name(graph, owner), module) == 0) return true;
+    if (strcmp(graph->modules[owner].name, module) == 0) return true;
   }
   return false;
 }
 
 const char *fsdp_saved_name(const fsdp_graph *graph, const fsdp_saved_value *saved,
                             char out[FSDP_SAVED_NAME_BYTES]) {
-  int module = graph->forward[saved->maker].module;
-  if (saved->is_layer_input)
-    snprintf(out, FSDP_SAVED_NAME_BYTES, "%s", "block_inputs");
-  else
-    snprintf(out, FSDP_SAVED_NAME_BYTES, "%.20s:%.40s", saved->name, module_name(graph, module));
+  const char *module = graph->modules[graph->forward[saved->maker].module].name;
+  snprintf(out, FSDP_SAVED_NAME_BYTES, saved->is_layer_input ? "block_inputs" : "%.20s:%.40s", saved->name,
+           module);
   return out;
 }

@@ -1,6 +1,5 @@
 #include "runtime/plan/program/saving_cost.h"
 
-#include "models/graph/op_experts.h"
 #include "runtime/base/check.h"
 
 #include <math.h>
@@ -43,18 +42,12 @@ static fsdp_op_remainder repeated_part(const survey *s, const fsdp_node *node) {
 
 static fsdp_op_work work_of(const survey *s, const fsdp_node *node, const fsdp_op_remainder *part) {
   const fsdp_graph *g = s->graph;
-  const fsdp_op_letters *op = fsdp_op_letters_of(part->kind);
-  const double share = fsdp_op_routed_share(part->kind, &node->attrs); // of a block's rows, too
   fsdp_op_extent extents[FSDP_OP_MAX_OPERANDS];
   for (int i = 0; i < part->operand_count; i++) {
     const fsdp_node_operand *operand = &node->operands[part->operands[i]];
     extents[i] = (fsdp_op_extent){.access = is_saved(s, operand->value) ? FSDP_READ : operand->access,
                                   .dtype = fsdp_graph_dtype(g, operand->value, s->param_dtype),
                                   .bytes = fsdp_graph_bytes(g, operand->value, s->param_dtype)};
-    if (share == 1 || !fsdp_op_operand_has(&op->operands[i], 'u')) continue;
-    // A kernel passes over places without a routed row, and over those of other blocks.
-    extents[i].bytes = (int64_t)(share * (double)extents[i].bytes);
-    if (node->attrs.held_experts && fsdp_op_writes_block(&op->operands[i])) extents[i].access = FSDP_WRITE;
   }
   if (!node->weight_count) return fsdp_op_work_of(part->kind, &node->attrs, extents, part->operand_count);
   fsdp_op_work work = {0};

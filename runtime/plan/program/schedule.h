@@ -113,16 +113,9 @@ typedef struct fsdp_unit_state {
   int snapshot[FSDP_SLOTS_MAX]; // this rank's slices of the slots in host memory, which a snapshot fills
 } fsdp_unit_state;
 
-typedef struct fsdp_schedule_result {
-  fsdp_program *program;
-  fsdp_unit_state *unit_state; // by unit
-  int gemm_workspace;          // tensor of gemm_workspace_bytes, or -1; every gemm runs on one stream
-  int logits;                  // in host memory: of the row that an evaluation was asked for, or -1
-} fsdp_schedule_result;
-
-// Makes the program; the caller owns it and unit_state. `fates`: of the graph's values.
-void fsdp_schedule(const fsdp_plan_config *config, const fsdp_fate *fates, const fsdp_graph *graph,
-                   const fsdp_units *units, fsdp_schedule_result *result);
+// Makes the program and, by unit, *unit_state; the caller owns both. `fates`: of the graph's values.
+fsdp_program *fsdp_schedule(const fsdp_plan_config *config, const fsdp_fate *fates, const fsdp_graph *graph,
+                            const fsdp_units *units, fsdp_unit_state **unit_state);
 
 // The greatest norm that is applied (FSDP_NORM_SKIPS): the plan's limit or, without one, the greatest number.
 static inline float fsdp_plan_norm_limit(const fsdp_plan_config *config) {

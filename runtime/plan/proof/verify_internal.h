@@ -1,12 +1,12 @@
 // What the parts of the verifier share; see verify.h for what they prove. Only this file and verify_ranges.c
 // know how an operand moves from rank to rank.
 //
-//   verify_ranges.c       where operands lie; operands in tensors, tensors in arenas, live tensors apart
+//   verify_ranges.c       messages; where operands lie; operands in tensors, tensors in arenas, live tensors
+//                         apart
 //   verify_collectives.c  operands of collectives and copies, communicators
 //   verify_order.c        vector clocks: no race
 //   verify_data.c         what every read finds, on every rank
 //   verify_launches.c     operands of ops
-//   verify_internal.c     messages
 #pragma once
 
 #include "runtime/plan/program/program.h"

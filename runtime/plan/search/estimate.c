@@ -61,26 +61,14 @@ static int place_of(int layer, int layers, int front, bool passed) {
   return layer < front ? 2 + layer : 2 + front + (layers - 1 - layer);
 }
 
-// Bytes live at every position, of all categories together.
-static int64_t *live_bytes(const fsdp_program *program, fsdp_space space) {
-  int64_t *live = fsdp_alloc_zeroed((size_t)program->instr_count + 1, sizeof *live);
-  for (int t = 0; t < program->tensor_count; t++) {
-    const fsdp_tensor *tensor = &program->tensors[t];
-    if (tensor->space != space || tensor->end < tensor->begin) continue;
-    live[tensor->begin] += tensor->bytes;
-    live[tensor->end + 1] -= tensor->bytes;
-  }
-  for (int i = 1; i < program->instr_count; i++) live[i] += live[i - 1];
-  return live;
-}
-
 // `front` layers are counted from the model's beginning, the others from its end.
 static void find_peaks(const fsdp_plan *plan, int layers, int front, peaks *p) {
   const fsdp_program *program = plan->program;
   int *layer_of = layers_of_modules(plan->graph);
   int64_t *live[FSDP_SPACE_COUNT];
   memset(p, 0, sizeof *p);
-  for (int space = 0; space < FSDP_SPACE_COUNT; space++) live[space] = live_bytes(program, (fsdp_space)space);
+  for (int space = 0; space < FSDP_SPACE_COUNT; space++)
+    live[space] = fsdp_memory_live(program, (fsdp_space)space, false);
   for (int s = 0; s < program->section_count; s++) {
     const fsdp_section *section = &program->sections[s];
     if (section->kind >= FSDP_SECTION_EVALUATION) continue;

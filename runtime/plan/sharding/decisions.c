@@ -137,7 +137,7 @@ static bool is_activation(const decider *d, int value) {
 static fsdp_axis_set reader_rows(const decider *d, const fsdp_node *maker, int value) {
   for (const fsdp_node *n = maker + 1; n < d->graph->forward + d->graph->forward_count; n++)
     for (int o = 0; o < n->operand_count; o++) {
-      if (n->operands[o].value != value || !fsdp_op_is_norm(n->kind)) continue;
+      if (n->operands[o].value != value || !fsdp_op_has(n->kind, FSDP_TRAIT_NORM)) continue;
       const fsdp_decided_op *norm = &d->out->ops[n - d->graph->forward];
       return fsdp_strategy_axes(&norm->strategy, 't') | norm->sum.rows;
     }

@@ -314,7 +314,7 @@ static void sum_over_tokens(partitioner *p, fsdp_node *node) {
 
 static fsdp_status partition_node(partitioner *p, const fsdp_node *old, const fsdp_decided_op *decided) {
   fsdp_node node = *old, biases;
-  if (fsdp_op_is_over_tokens(node.kind)) sum_over_tokens(p, &node);
+  if (fsdp_op_has(node.kind, FSDP_TRAIT_OVER_TOKENS)) sum_over_tokens(p, &node);
   fsdp_status status = decided->splits_sum ? split_sum(p, &node, decided->sum) : FSDP_OK;
   bool adds_biases = node.bias_count && fsdp_strategy_axes(&decided->strategy, 'i');
   if (adds_biases) fsdp_node_take_biases(&node, &biases);

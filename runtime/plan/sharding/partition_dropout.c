@@ -27,7 +27,7 @@ static bool has_operand(const fsdp_node *node, int value, fsdp_access access) {
 static stream_begin find_stream(const fsdp_graph *g) {
   stream_begin found = {-1, 0};
   int n = 0;
-  while (n < g->forward_count && !fsdp_op_is_norm(g->forward[n].kind)) n++;
+  while (n < g->forward_count && !fsdp_op_has(g->forward[n].kind, FSDP_TRAIT_NORM)) n++;
   if (n == g->forward_count) return found;
   found.value = g->forward[n].operands[0].value;
   while (--n >= 0 && !has_operand(&g->forward[n], found.value, FSDP_UPDATE)) {

@@ -58,7 +58,7 @@ static bool is_cuttable(const fsdp_operator *op, const fsdp_operator_operand *op
 // residual stream is stored, and routed experts take all.
 static bool follows_rows(const seeder *s, const fsdp_node *node) {
   const fsdp_op_letter *rows = fsdp_op_letter_find(fsdp_op_letters_of(node->kind), 'n');
-  bool follows = rows && !rows->is_whole && !fsdp_op_is_norm(node->kind);
+  bool follows = rows && !rows->is_whole && !fsdp_op_has(node->kind, FSDP_TRAIT_NORM);
   for (int o = 0; o < node->operand_count; o++)
     follows = follows && s->graph->values[node->operands[o].value].role != FSDP_VALUE_INPUT;
   return follows;
@@ -198,7 +198,7 @@ static int made_by(const seeder *s, int op) {
 static bool is_read(const seeder *s, int op) {
   const int *first = &s->flow->first_reader[made_by(s, op)];
   for (int r = first[0]; r < first[1]; r++)
-    if (!fsdp_op_is_norm(node_of(s, s->flow->readers[r].op)->kind)) return true;
+    if (!fsdp_op_has(node_of(s, s->flow->readers[r].op)->kind, FSDP_TRAIT_NORM)) return true;
   return false;
 }
 
@@ -272,7 +272,7 @@ static fsdp_status limit_operator(const seeder *s, int op) {
   const fsdp_node *node = node_of(s, op);
   const char *place = NULL;
   fsdp_axis_set pinned = 0;
-  if (fsdp_op_is_norm(node->kind)) {
+  if (fsdp_op_has(node->kind, FSDP_TRAIT_NORM)) {
     const char *none = NULL;
     fsdp_status status = limit_weights(s, op, &pinned, &none);
     if (status) return status;

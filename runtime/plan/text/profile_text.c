@@ -23,7 +23,7 @@ static fsdp_status read_base(fsdp_profile_reader *r, const yaml_node_t *node) {
   if (r->depth == FSDP_PROFILE_BASES_MAX)
     return fsdp_profile_fail_at(
         r, node, "base \"%.100s\" is the base of %d others; a cycle, or join some of them", name, r->depth);
-  const bool beside = fsdp_shipped_profile_find(name) < 0 && *name != '/' && slash;
+  const bool beside = !fsdp_shipped_profile_find(name) && *name != '/' && slash;
   snprintf(path, sizeof path, "%.*s%s", beside ? (int)(slash - place) + 1 : 0, place, name);
   yaml_document_t *document = r->document;
   fsdp_status status = read_place(r, path, node);
@@ -60,9 +60,9 @@ static fsdp_status read_document(void *context, yaml_document_t *document, fsdp_
 
 static fsdp_status fail_unknown(const fsdp_profile_reader *r, const char *name, const yaml_node_t *asked_by) {
   char all[300] = "";
-  for (int i = 0; i < fsdp_shipped_profile_count(); i++) {
+  for (const fsdp_shipped_profile *p = fsdp_shipped_profiles; p->name; p++) {
     size_t used = strlen(all);
-    snprintf(all + used, sizeof all - used, "%s%s", i ? ", " : "", fsdp_shipped_profile_name(i));
+    snprintf(all + used, sizeof all - used, "%s%s", used ? ", " : "", p->name);
   }
   if (asked_by)
     return fsdp_profile_fail_at(
@@ -82,9 +82,9 @@ static void set_text(fsdp_yaml_source *source, const char *text) {
 
 // A shipped profile or a file, that the node (or the user) asks for.
 static fsdp_status read_place(fsdp_profile_reader *r, const char *name, const yaml_node_t *asked_by) {
-  const int shipped = fsdp_shipped_profile_find(name);
-  char *file = shipped < 0 && r->find ? r->find(name) : NULL;
-  if (shipped < 0 && !file) return fail_unknown(r, name, asked_by);
+  const fsdp_shipped_profile *shipped = fsdp_shipped_profile_find(name);
+  char *file = !shipped && r->find ? r->find(name) : NULL;
+  if (!shipped && !file) return fail_unknown(r, name, asked_by);
   char *place = file ? file : strdup(name);
   FSDP_CHECK(place, "the place of profile %s", name);
   for (int i = 0; i < r->depth; i++) {
@@ -95,8 +95,8 @@ static fsdp_status read_place(fsdp_profile_reader *r, const char *name, const ya
   }
   fsdp_yaml_source source = {.path = place, .what = "a YAML file of a device profile", .bad = FSDP_ERR_INPUT};
   r->places[r->depth++] = place;
-  if (shipped >= 0) set_text(&source, fsdp_shipped_profile_text(shipped));
-  fsdp_status status = (shipped < 0 ? r->visit : fsdp_yaml_visit)(&source, read_document, r, r->error);
+  if (shipped) set_text(&source, shipped->text);
+  fsdp_status status = (shipped ? fsdp_yaml_visit : r->visit)(&source, read_document, r, r->error);
   r->depth--;
   free(place);
   return status;

@@ -199,7 +199,7 @@ TEST(test_gpu_kernels) {
     fsdp_plan_destroy(plan);
   }
   fsdp_plan *refused;
-  config.gpu.attention = FSDP_ATTENTION_USE_MMA;
+  config.gpu.attention = FSDP_ATTENTION_MMA;
   assert_int_equal(fsdp_plan_create(&config, &refused, &error), FSDP_ERR_OPTION);
   assert_non_null(strstr(error.message, "--attention-dropout 0"));
 }

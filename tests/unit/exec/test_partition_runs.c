@@ -232,7 +232,7 @@ static void compare_replicas(const char *run, const harness_result *result) {
   int count = fsdp_plan_digest_count(result->plan);
   for (int rank = 0; result->digests && rank < fsdp_mesh_ranks(mesh); rank++) {
     for (int d = 0; d < count; d++) {
-      const fsdp_unit *unit = &result->plan->units->units[fsdp_plan_digest_unit(result->plan, d)];
+      const fsdp_unit *unit = &result->plan->units->units[fsdp_plan_digest_unit(result->plan, d, NULL)];
       int first = fsdp_mesh_group_member(mesh, unit->replica_axes, rank, 0);
       if (result->digests[rank * count + d] != result->digests[first * count + d])
         fail_msg("%s: ranks %d and %d differ in unit %s", run, first, rank, unit->path);

@@ -43,7 +43,7 @@ static void expect_equal_replicas(const harness_result *result) {
   int count = fsdp_plan_digest_count(result->plan);
   for (int rank = 0; rank < fsdp_mesh_ranks(&units->mesh); rank++)
     for (int d = 0; d < count; d++) {
-      fsdp_axis_set axes = units->units[fsdp_plan_digest_unit(result->plan, d)].replica_axes;
+      fsdp_axis_set axes = units->units[fsdp_plan_digest_unit(result->plan, d, NULL)].replica_axes;
       int first = fsdp_mesh_group_member(&units->mesh, axes, rank, 0);
       assert_true(result->digests[rank * count + d] == result->digests[first * count + d]);
     }

@@ -274,7 +274,7 @@ static void check_kernels(const fsdp_device_profile *p) {
     for (int dtype = FSDP_F32; dtype <= FSDP_BF16; dtype++) {
       fsdp_op_gpu asked = gpu;
       fsdp_error error = {0};
-      asked.attention = fsdp_attention_choice_of((fsdp_attention_kernel)k);
+      asked.attention = (fsdp_attention_kernel)k;
       const bool runs = fsdp_attention_check(&asked, (fsdp_dtype)dtype, 128, false, &error) == FSDP_OK;
       const bool priced =
           fsdp_device_profile_check(p, (fsdp_dtype)dtype, (fsdp_attention_kernel)k, &error) == FSDP_OK;
@@ -311,8 +311,8 @@ static void check_grouped(const fsdp_device_profile *p) {
 }
 
 TEST(shipped_profiles) {
-  for (int i = 0; i < fsdp_shipped_profile_count(); i++) {
-    const char *name = fsdp_shipped_profile_name(i);
+  for (const fsdp_shipped_profile *shipped = fsdp_shipped_profiles; shipped->name; shipped++) {
+    const char *name = shipped->name;
     fsdp_device_profile *p = accept(name);
     fsdp_error error = {0};
     assert_string_equal(p->name, name);
@@ -323,12 +323,12 @@ TEST(shipped_profiles) {
     fsdp_device_profile_destroy(p);
     char copy[FSDP_PROFILE_NAME_BYTES];
     snprintf(copy, sizeof copy, "%s", name);
-    const char *text = fsdp_shipped_profile_text(i);
+    const char *text = shipped->text;
     const fsdp_yaml_source source = {
         .path = name, .text = text, .text_bytes = strlen(text), .what = "a profile", .bad = FSDP_ERR_INPUT};
     IO_OK(fsdp_yaml_visit(&source, check_sources, copy, &error), &error);
   }
-  assert_true(fsdp_shipped_profile_find("h100-sxm") >= 0);
+  assert_non_null(fsdp_shipped_profile_find("h100-sxm"));
   // As people write it: in capitals, and the name of a machine that there is once.
   const struct {
     const char *name, *means;
@@ -336,9 +336,9 @@ TEST(shipped_profiles) {
       {"H100-SXM", "h100-sxm"}, {"h100", "h100-sxm"}, {"H200", "h200"},   {"a100", NULL}, {"h10", NULL},
       {"h100-", NULL},          {"", NULL},           {"h100-sxm5", NULL}};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-    int found = fsdp_shipped_profile_find(names[i].name);
-    assert_int_equal(found >= 0, names[i].means != NULL);
-    if (found >= 0) assert_string_equal(fsdp_shipped_profile_name(found), names[i].means);
+    const fsdp_shipped_profile *found = fsdp_shipped_profile_find(names[i].name);
+    assert_int_equal(found != NULL, names[i].means != NULL);
+    if (found) assert_string_equal(found->name, names[i].means);
   }
 }
 

@@ -63,7 +63,7 @@ static fsdp_drift compare(const harness_result *result, bool agrees[RANKS_MAX]) 
                   .count = fsdp_plan_digest_count(result->plan)};
   assert_true(c.count <= 64);
   for (int d = 0; d < c.count; d++)
-    axes[d] = result->plan->units->units[fsdp_plan_digest_unit(result->plan, d)].replica_axes;
+    axes[d] = result->plan->units->units[fsdp_plan_digest_unit(result->plan, d, NULL)].replica_axes;
   return compare_all(&c, agrees);
 }
 
@@ -117,7 +117,7 @@ TEST(test_one_bit_is_found) {
     fsdp_drift drift = compare(result, agrees);
     assert_true(drift.digest >= 0);
     assert_int_equal(drift.digest % 3, flipped.part);
-    assert_int_equal(fsdp_plan_digest_unit(result->plan, drift.digest), flipped.unit);
+    assert_int_equal(fsdp_plan_digest_unit(result->plan, drift.digest, NULL), flipped.unit);
     assert_int_equal(drift.rank, rank % 2);
     assert_int_equal(drift.agreement, 2);
     for (int replica = 0; replica < 3; replica++) assert_int_equal(agrees[replica], replica != rank / 2);

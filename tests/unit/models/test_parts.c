@@ -41,11 +41,11 @@ static void build(const fsdp_model_config *config, fsdp_graph *g) {
   int layers = fsdp_graph_module(g, root, "h", "ModuleList", "");
   for (int i = 0; i < L; i++) {
     int layer = fsdp_graph_module(g, layers, i ? "1" : "0", g->block_class, "");
-    norms[i] = fsdp_parts_layernorm_module(&p, layer, "ln");
+    norms[i] = fsdp_parts_norm_module(&p, layer, "ln", NULL, C);
     ups[i] = fsdp_parts_linear_module(&p, layer, "up", C, I, true);
     downs[i] = fsdp_parts_conv1d_module(&p, layer, "down", &down_spec);
   }
-  int norm = fsdp_parts_layernorm_module(&p, root, "ln_f");
+  int norm = fsdp_parts_norm_module(&p, root, "ln_f", NULL, C);
   int head = fsdp_parts_head_module(&p, root, "lm_head", wte);
 
   fsdp_residual stream = {fsdp_parts_embedding(&p, wte), -1};

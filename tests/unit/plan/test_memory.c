@@ -35,8 +35,7 @@ static int64_t sum_at(const fsdp_program *program, fsdp_space space, int categor
 
 static void check_report(const fsdp_program *program, fsdp_space space,
                          const fsdp_memory_space_report *report) {
-  int64_t *timeline = fsdp_alloc((size_t)program->instr_count * FSDP_CATEGORY_COUNT * sizeof *timeline);
-  fsdp_memory_timeline(program, space, timeline);
+  int64_t *timeline = fsdp_memory_live(program, space, true);
   int64_t peak = 0, greatest = 0, valley = 0, always[FSDP_CATEGORY_COUNT] = {0};
   int peak_position = 0;
   for (int i = 0; i < program->instr_count; i++) {

@@ -312,8 +312,8 @@ TEST(test_choices_are_kept) {
     for (int n = 0; n < plan->program->instr_count; n++) {
       const fsdp_instr *instr = &plan->program->instrs[n];
       if (instr->kind != FSDP_INSTR_OP) continue;
-      chosen += fsdp_op_chooses(instr->op);
-      counted += fsdp_op_counts_choices(instr->op);
+      chosen += fsdp_op_has(instr->op, FSDP_TRAIT_CHOOSES);
+      counted += instr->op == FSDP_OP_ROUTE_COUNTS;
       products += instr->op == FSDP_OP_EXPERT_UP;
     }
     assert_true(counted >= 6 && chosen == counted && products == 2 * counted);
@@ -384,30 +384,28 @@ static int layer_of(const fsdp_graph *graph, const fsdp_instr *instr) {
 
 static needed_bytes measure(const fsdp_program *program, const fsdp_graph *graph) {
   needed_bytes needed = {{0}};
-  int64_t *timeline = fsdp_alloc((size_t)program->instr_count * FSDP_CATEGORY_COUNT * sizeof *timeline);
-  fsdp_memory_timeline(program, FSDP_SPACE_DEVICE, timeline);
+  int64_t *live_bytes = fsdp_memory_live(program, FSDP_SPACE_DEVICE, false);
   bool is_backward = false;
   for (int i = 0; i < program->instr_count; i++) {
     const fsdp_instr *instr = &program->instrs[i];
-    int64_t live = 0;
-    for (int c = 0; c < FSDP_CATEGORY_COUNT; c++) live += timeline[i * FSDP_CATEGORY_COUNT + c];
+    int64_t live = live_bytes[i];
     if (live > needed.bytes[WHOLE_STEP]) needed.bytes[WHOLE_STEP] = live;
     if (instr->kind != FSDP_INSTR_OP) continue;
     int layer = layer_of(graph, instr);
     is_backward = is_backward || fsdp_op_phase_of(instr->op) == FSDP_OP_IN_BACKWARD;
     if (is_backward && layer >= 0 && live > needed.bytes[layer]) needed.bytes[layer] = live;
   }
-  free(timeline);
+  free(live_bytes);
   return needed;
 }
 
 static needed_bytes needed_with(const fsdp_plan *plan, const fsdp_fate *fates) {
-  fsdp_schedule_result made;
-  fsdp_schedule(&plan->config, fates, plan->graph, plan->units, &made);
-  fsdp_program_lifetimes(made.program);
-  needed_bytes needed = measure(made.program, plan->graph);
-  fsdp_program_destroy(made.program);
-  free(made.unit_state);
+  fsdp_unit_state *unit_state;
+  fsdp_program *program = fsdp_schedule(&plan->config, fates, plan->graph, plan->units, &unit_state);
+  fsdp_program_lifetimes(program);
+  needed_bytes needed = measure(program, plan->graph);
+  fsdp_program_destroy(program);
+  free(unit_state);
   return needed;
 }
 

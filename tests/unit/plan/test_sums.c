@@ -24,11 +24,11 @@ static int count_sums(const fsdp_program *program, const char *name, fsdp_axis_s
 static fsdp_program *schedule(const fsdp_plan *plan, fsdp_axis_set token_axes) {
   fsdp_plan_config of = plan->config;
   of.evaluation = true;
-  fsdp_schedule_result made;
+  fsdp_unit_state *unit_state;
   plan->graph->token_axes = token_axes;
-  fsdp_schedule(&of, plan->fates, plan->graph, plan->units, &made);
-  free(made.unit_state);
-  return made.program;
+  fsdp_program *program = fsdp_schedule(&of, plan->fates, plan->graph, plan->units, &unit_state);
+  free(unit_state);
+  return program;
 }
 
 TEST(test_sums) {
