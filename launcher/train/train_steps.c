@@ -1,6 +1,5 @@
 #include "launcher/train/replicas.h"
 #include "launcher/train/stop.h"
-#include "launcher/train/train_trace.h"
 #include "launcher/train/trainer.h"
 #include "runtime/base/check.h"
 #include "runtime/base/clock.h"

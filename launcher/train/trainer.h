@@ -3,8 +3,8 @@
 //   train.c        the run as a list of stages     train_agree.c   what ranks compare first
 //   train_data.c   what is read and written        train_state.c   the state that a run starts from
 //   train_steps.c  the loop of steps               train_print.c   what a person sees
-//   train_log.c    what a program reads            train_notes.c   what is worth knowing at the start
-//   train_trace.c  --trace                         train_evaluate.c   fsdp_eval, samples
+//   train_trace.c  --trace                         train_notes.c   what is worth knowing at the start
+//   train_files.c  log and run.yaml                train_evaluate.c   fsdp_eval, samples
 #pragma once
 
 #include "launcher/report/progress.h"
@@ -15,7 +15,6 @@
 #include "launcher/train/feed.h"
 #include "launcher/train/train_checkpoints.h"
 #include "launcher/train/train_files.h"
-#include "launcher/train/train_log.h"
 #include "runtime/checkpoint/weights.h"
 #include "runtime/exec/session.h"
 
@@ -140,6 +139,13 @@ fsdp_status fsdp_train_begin(fsdp_trainer *t, fsdp_error *error);
 // last save and the summary. Every rank returns the same status.
 fsdp_status fsdp_train_run_steps(fsdp_trainer *t, fsdp_error *error);
 fsdp_status fsdp_train_finish(fsdp_trainer *t, fsdp_error *error);
+
+// --trace: the timelines of all ranks, on rank 0's clock, as one file. check: whether the run has the steps
+// that are to be traced; FSDP_ERR_OPTION, on every rank alike. write: once the last of them is recorded, and
+// once only; every rank calls it after the same step. Returns the nanoseconds that it took. What cannot be
+// written is a warning: the training goes on.
+fsdp_status fsdp_train_trace_check(fsdp_trainer *t, fsdp_error *error);
+int64_t fsdp_train_trace_write(fsdp_trainer *t);
 
 // Samples between steps. *text is what a person is shown, on rank 0, which frees it; else NULL. Every rank
 // returns the same status.
