@@ -202,14 +202,6 @@ void fsdp_train_print_checked(const fsdp_trainer *t) {
   fflush(stdout);
 }
 
-fsdp_progress_rate fsdp_trainer_rate(const fsdp_trainer *t, const fsdp_train_tally *sum) {
-  const double tokens = (double)(sum->steps * t->step_tokens);
-  return (fsdp_progress_rate){.tokens_per_s = tokens / (sum->ms / 1e3),
-                              .ms_per_step = sum->ms / (double)sum->steps,
-                              .real = (double)sum->real / tokens,
-                              .learned = (double)sum->learned / tokens};
-}
-
 void fsdp_train_print_memory(const fsdp_trainer *t, const fsdp_measurement *measured) {
   const fsdp_memory_space_report *device = &t->setup.plan->memory.space[FSDP_SPACE_DEVICE];
   printf("memory:    planned valley %s, peak %s bytes per rank", fsdp_print_int(device->valley_bytes).text,
@@ -223,10 +215,9 @@ void fsdp_train_print_memory(const fsdp_trainer *t, const fsdp_measurement *meas
 void fsdp_train_print_summary(const fsdp_trainer *t) {
   const fsdp_step_record *last = &t->record;
   char speed[FSDP_PROGRESS_SPEED_BYTES];
-  const fsdp_progress_rate rate = fsdp_trainer_rate(t, &t->run);
   printf("%s %" PRId64 " step%s in %s, loss %.4f, %s\n",
          last->step < t->total_steps ? "stopped:  " : "done:     ", t->run.steps, fsdp_plural(t->run.steps),
-         fsdp_progress_duration(t->run.ms / 1e3).text, last->loss, fsdp_progress_speed(&rate, speed));
+         fsdp_progress_duration(t->run.ms / 1e3).text, last->loss, fsdp_progress_speed(&t->run, speed));
   if (t->skipped > 0)
     printf("skipped:   the updates of %" PRId64 " step%s\n", t->skipped, fsdp_plural(t->skipped));
   fsdp_train_print_memory(t, last->measured ? &last->stats.memory : NULL);

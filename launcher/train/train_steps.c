@@ -38,14 +38,6 @@ static void count_tokens(fsdp_trainer *t) {
   t->record.learned_tokens = counts.learned;
 }
 
-static void add_to(fsdp_train_tally *sum, const fsdp_step_record *record) {
-  if (isfinite(record->loss)) sum->loss += record->loss, sum->losses++;
-  sum->ms += record->total_ms;
-  sum->steps++;
-  sum->real += record->real_tokens;
-  sum->learned += record->learned_tokens;
-}
-
 // Of rank 0.
 static void print_sample(fsdp_trainer *t) {
   printf("sample after step %" PRId64 ", %" PRId64 " token%s:\n%s\n", t->record.step, t->sample->new_count,
@@ -70,18 +62,17 @@ static void finish_step(fsdp_trainer *t) {
   record->peak_flops = peak_flops(t);
   record->device_used_bytes = count_device_bytes(t, local);
   record->data_ms = fsdp_feed_take_ms(&t->feed, record->step - 1);
-  add_to(&t->line, record);
-  add_to(&t->run, record);
+  fsdp_progress_add(&t->line, record);
+  fsdp_progress_add(&t->run, record);
   record->running_loss = t->line.losses > 0 ? t->line.loss / (double)t->line.losses : NAN;
   fsdp_train_log_write(&t->log, record, t->setup.plan);
   bool shown = record->step % t->options->log_freq == 0 || local == 1 || record->step == t->total_steps ||
                record->evaluated || record->skipped || t->sampled;
   if (!shown) return;
-  const fsdp_progress_rate rate = fsdp_trainer_rate(t, &t->line);
-  if (fsdp_trainer_is_first(t)) fsdp_progress_print(record, t->setup.plan, &rate, stdout);
+  if (fsdp_trainer_is_first(t)) fsdp_progress_print(record, t->setup.plan, &t->line, stdout);
   if (fsdp_trainer_is_first(t) && record->evaluated) fsdp_progress_print_evaluation(record, stdout);
   if (t->sampled) print_sample(t);
-  t->line = (fsdp_train_tally){0};
+  t->line = (fsdp_progress_tally){0};
 }
 
 // Losses of the router and loads of experts, from what a step publishes.

@@ -18,13 +18,6 @@
 #include "runtime/checkpoint/weights.h"
 #include "runtime/exec/session.h"
 
-// What some steps have added up to.
-typedef struct fsdp_train_tally {
-  double loss, ms;
-  int64_t steps, losses; // of which those with a loss that is finite
-  int64_t real, learned; // tokens (fsdp_feed_count), on rank 0
-} fsdp_train_tally;
-
 typedef struct fsdp_trainer {
   fsdp_world *world;
   fsdp_program_kind program; // fsdp_train or fsdp_eval
@@ -60,7 +53,7 @@ typedef struct fsdp_trainer {
   float *loads;                    // its, by layer with experts
   bool recorded;                   // it is written to the log
   bool traced;                     // --trace is written
-  fsdp_train_tally line, run;      // since the last line on the terminal, since the start
+  fsdp_progress_tally line, run;   // since the last line on the terminal, since the start
 } fsdp_trainer;
 
 static inline bool fsdp_trainer_is_first(const fsdp_trainer *t) {
@@ -83,9 +76,6 @@ fsdp_status fsdp_train_agree_on_schedule(fsdp_trainer *t, fsdp_error *error);
 
 // What was asked for by --print-model, --print-program and --dry-run. Called on rank 0 alone.
 void fsdp_train_print_asked_for(const fsdp_trainer *t);
-
-// The rate of the steps of a tally.
-fsdp_progress_rate fsdp_trainer_rate(const fsdp_trainer *t, const fsdp_train_tally *sum);
 
 // The header's first part: what runs where, and the memory that it takes; the header, before the first step.
 // Called on rank 0 alone.
