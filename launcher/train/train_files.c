@@ -6,6 +6,7 @@
 #include "runtime/base/plural.h"
 
 #include <dirent.h>
+#include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -81,17 +82,12 @@ void fsdp_train_log_close(fsdp_train_log *self) {
 
 // What runs that were killed while they wrote run.yaml left: this one holds the folder's lock.
 static void remove_unfinished_options(const fsdp_options *options) {
-  static const char begin[] = "run.yaml.", end[] = ".tmp";
   char folder[FSDP_TRAIN_PATH_BYTES], path[FSDP_TRAIN_PATH_BYTES + sizeof((struct dirent *)0)->d_name];
   snprintf(folder, sizeof folder, "%s/%s", options->save_dir, options->experiment);
   DIR *listing = opendir(folder);
   for (struct dirent *entry; listing && (entry = readdir(listing));) {
-    size_t length = strlen(entry->d_name);
-    if (length < sizeof begin + sizeof end - 2 || strncmp(entry->d_name, begin, sizeof begin - 1) != 0)
-      continue;
-    if (strcmp(entry->d_name + length - (sizeof end - 1), end) != 0) continue;
     snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
-    unlink(path);
+    if (fnmatch("run.yaml.*.tmp", entry->d_name, 0) == 0) unlink(path);
   }
   if (listing) closedir(listing);
 }
