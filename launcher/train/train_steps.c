@@ -30,14 +30,6 @@ static double peak_flops(const fsdp_trainer *t) {
   return one * t->world->size / t->gpu->sharers;
 }
 
-// Rank 0 counts for all: what is fed is a function of the step.
-static void count_tokens(fsdp_trainer *t) {
-  if (!fsdp_trainer_is_first(t)) return;
-  const fsdp_feed_counts counts = fsdp_feed_count(&t->feed, t->record.step - 1);
-  t->record.real_tokens = counts.real;
-  t->record.learned_tokens = counts.learned;
-}
-
 // Of rank 0.
 static void print_sample(fsdp_trainer *t) {
   printf("sample after step %" PRId64 ", %" PRId64 " token%s:\n%s\n", t->record.step, t->sample->new_count,
@@ -58,7 +50,9 @@ static void finish_step(fsdp_trainer *t) {
   FSDP_CHECK(sound, "step %" PRId64 ": %s", record->step, message);
   t->recorded = true;
   record->measured = t->measures;
-  count_tokens(t);
+  // Rank 0 counts for all: what is fed is a function of the step.
+  if (fsdp_trainer_is_first(t))
+    fsdp_feed_count(&t->feed, record->step - 1, &record->real_tokens, &record->learned_tokens);
   record->peak_flops = peak_flops(t);
   record->device_used_bytes = count_device_bytes(t, local);
   record->data_ms = fsdp_feed_take_ms(&t->feed, record->step - 1);
