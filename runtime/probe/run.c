@@ -218,12 +218,8 @@ double probe_mean(const probe *self, double mine) {
 
 double probe_elapsed(const probe *self) {
   double seconds = 1e-9 * (double)(fsdp_now_ns() - self->start_ns);
-  if (self->world->size > 1) fsdp_world_broadcast(self->world, &seconds, (int64_t)sizeof seconds);
+  fsdp_world_broadcast(self->world, &seconds, (int64_t)sizeof seconds);
   return seconds;
-}
-
-static void meet(const probe *self) {
-  if (self->world->size > 1) fsdp_world_barrier(self->world);
 }
 
 // The first pass touches memory and wakes threads, and tells how many are enough where that must be known
@@ -234,7 +230,7 @@ double probe_measure(const probe *self, const probe_load *load) {
   if (self->active && queues) time_alone(self, load, 0, 1, NULL, &unused); // loads the kernel
   if (self->active) once = time_alone(self, load, 0, 1, NULL, &unused);
   if (load->agreed) once = probe_mean(self, once);
-  meet(self);
+  fsdp_world_barrier(self->world);
   if (self->active) {
     if (load->agreed || queues) wanted = fmin(PASSES_MAX, ceil(self->unit_s / (once * runs_of(load) + 1e-9)));
     seconds = time_alone(self, load, 1, (int)fmax(2, wanted), &self->spread[load->agreed], &unused);
@@ -260,7 +256,7 @@ double probe_measure_beside(const probe *self, const probe_load *load, double lo
   const int runs = (int)fmax(3, ceil(span_s / (load_s * runs_of(load))));
   const int others = beside ? (int)fmax(3, ceil(4 * span_s / (beside_s * runs_of(beside)))) : 0;
   double seconds = 0;
-  meet(self);
+  fsdp_world_barrier(self->world);
   if (self->active) {
     probe_load fixed = *load, other = beside ? *beside : *load;
     fixed.agreed = other.agreed = true;
@@ -278,7 +274,7 @@ double probe_measure_beside(const probe *self, const probe_load *load, double lo
 
 double probe_processor_s(const probe *self, const probe_load *load, int count) {
   double seconds = 0;
-  meet(self);
+  fsdp_world_barrier(self->world);
   if (self->active) time_alone(self, load, 0, count, NULL, &seconds);
   return probe_mean(self, seconds);
 }
@@ -316,9 +312,9 @@ double probe_time_between(const probe *self, const probe_load *op, const probe_l
 
 double probe_measure_between(const probe *self, const probe_load *op, const probe_load *load) {
   const double span_s = self->coarse ? 0.05 : 0.2;
-  meet(self);
+  fsdp_world_barrier(self->world);
   const double once = probe_time_between(self, op, load, BETWEEN_FIRST);
-  meet(self);
+  fsdp_world_barrier(self->world);
   return probe_time_between(self, op, load, (int)fmin(BETWEEN_MAX, fmax(BETWEEN_FIRST, ceil(span_s / once))));
 }
 
