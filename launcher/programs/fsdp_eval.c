@@ -145,7 +145,8 @@ static fsdp_status choose_seq(const fsdp_sample *sample, fsdp_options *options, 
 
 static fsdp_status evaluate(const fsdp_train_config *config, fsdp_options *options, fsdp_error *error) {
   const fsdp_status status = choose_seq(config->sample, options, error);
-  return status ? status : fsdp_train_evaluate(config, error);
+  int stop_signal; // none: it has no steps
+  return status ? status : fsdp_train_run(config, &stop_signal, error);
 }
 
 int main(int argc, char **argv) {

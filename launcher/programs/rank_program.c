@@ -67,7 +67,8 @@ static fsdp_status run(const fsdp_rank_program *program, fsdp_world *world, fsdp
   fsdp_binding_config place = {.bind = options->bind, .gpu_bus = gpu.present ? gpu.bus : NULL};
   fsdp_binding_bind(world, &place, &binding);
   fsdp_sample sample;
-  const fsdp_train_config config = {.world = world,
+  const fsdp_train_config config = {.program = program->kind,
+                                    .world = world,
                                     .options = options,
                                     .binding = &binding,
                                     .gpu = &gpu,

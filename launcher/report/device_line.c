@@ -6,19 +6,14 @@
 #include <stdio.h>
 #include <string.h>
 
-// The first line of a file; false if it cannot be read.
-static bool read_line(const char *path, char *line, int line_bytes) {
-  FILE *file = fopen(path, "r");
-  bool read = file && fgets(line, line_bytes, file);
-  if (file) fclose(file);
-  return read;
-}
-
 // Whether the file `name` beside `path` begins with `text`.
 static bool says(const char *path, const char *name, const char *text) {
   char beside[512], line[64];
   snprintf(beside, sizeof beside, "%.400s/%s", path, name);
-  return read_line(beside, line, (int)sizeof line) && strncmp(line, text, strlen(text)) == 0;
+  FILE *file = fopen(beside, "r");
+  const bool read = file && fgets(line, (int)sizeof line, file);
+  if (file) fclose(file);
+  return read && strncmp(line, text, strlen(text)) == 0;
 }
 
 bool fsdp_device_line_find_gpu(const char *root, char *sign, size_t sign_bytes) {
@@ -27,10 +22,9 @@ bool fsdp_device_line_find_gpu(const char *root, char *sign, size_t sign_bytes) 
   bool any = false;
   snprintf(pattern, sizeof pattern, "%s/dev/nvidia[0-9]*", root);
   if (glob(pattern, 0, NULL, &found) == 0) {
-    any = true;
     snprintf(sign, sign_bytes, "%s", found.gl_pathv[0] + strlen(root));
     globfree(&found);
-    return any;
+    return true;
   }
   snprintf(pattern, sizeof pattern, "%s/sys/bus/pci/devices/*", root);
   if (glob(pattern, 0, NULL, &found) != 0) return false;

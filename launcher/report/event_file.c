@@ -127,18 +127,16 @@ fsdp_status fsdp_event_file_open(const char *folder, fsdp_event_file **file, fsd
   snprintf(opened->path, path_bytes, "%s/events.out.tfevents.%010lld.fsdp.%ld", folder, (long long)time(NULL),
            (long)getpid());
   opened->descriptor = open(opened->path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
-  fsdp_status status = opened->descriptor < 0 ? fail_io(opened->path, "opening it", error) : FSDP_OK;
-  if (status == FSDP_OK) {
-    bytes event = {0};
-    put_wall_time(&event);
-    put_bytes(&event, 3, "brain.Event:2", strlen("brain.Event:2"));
-    fsdp_error why;
-    if (write_record(opened, &event, &why) != FSDP_OK) {
-      status =
-          fsdp_fail(error, why.status, "%.700s; name a different folder with --tensorboard", why.message);
-    }
-    free(event.data);
-  }
+  bytes event = {0};
+  put_wall_time(&event);
+  put_bytes(&event, 3, "brain.Event:2", strlen("brain.Event:2"));
+  fsdp_status status = FSDP_OK;
+  fsdp_error why;
+  if (opened->descriptor < 0)
+    status = fail_io(opened->path, "opening it", error);
+  else if (write_record(opened, &event, &why) != FSDP_OK)
+    status = fsdp_fail(error, why.status, "%.700s; name a different folder with --tensorboard", why.message);
+  free(event.data);
   if (status != FSDP_OK)
     fsdp_event_file_close(opened);
   else

@@ -8,55 +8,44 @@
 
 // ---- JSON
 
-static void put(json_t *object, const char *key, json_t *value) {
-  FSDP_CHECK(value && json_object_set_new(object, key, value) == 0, "JSON member %s", key);
-}
-
 static json_t *space_json(const fsdp_memory_profile *profile, fsdp_space space) {
   const fsdp_memory_space_report *report = &profile->plan->memory.space[space];
-  json_t *object = json_object(), *bytes = json_object();
-  put(object, "valley_bytes", json_integer(report->valley_bytes));
-  put(object, "peak_bytes", json_integer(report->peak_bytes));
-  put(object, "arena_bytes", json_integer(report->arena_bytes));
-  put(object, "peak_position", json_integer(report->peak_position));
   char at[512];
-  put(object, "peak_at",
-      json_string(fsdp_plan_print_position(profile->plan, report->peak_position, at, sizeof at)));
+  json_t *bytes = json_object();
   for (int category = 0; category < FSDP_CATEGORY_COUNT; category++) {
     json_t *series = json_array();
     for (int i = 0; i < profile->position_count; i++) {
       json_array_append_new(series, json_integer(profile->bytes[space][i * FSDP_CATEGORY_COUNT + category]));
     }
-    put(bytes, fsdp_category_name((fsdp_category)category), series);
+    json_object_set_new(bytes, fsdp_category_name((fsdp_category)category), series);
   }
-  put(object, "bytes", bytes);
-  return object;
+  return json_pack("{s:I, s:I, s:I, s:i, s:s, s:o}", "valley_bytes", (json_int_t)report->valley_bytes,
+                   "peak_bytes", (json_int_t)report->peak_bytes, "arena_bytes",
+                   (json_int_t)report->arena_bytes, "peak_position", report->peak_position, "peak_at",
+                   fsdp_plan_print_position(profile->plan, report->peak_position, at, sizeof at), "bytes",
+                   bytes);
 }
 
 static void print_json(const fsdp_memory_profile *profile, FILE *out) {
-  json_t *root = json_object(), *phases = json_array(), *instructions = json_array();
+  json_t *phases = json_array(), *instructions = json_array();
   fsdp_memory_phase phase[2 * FSDP_MAX_SECTIONS];
   int count = fsdp_memory_profile_phases(profile, phase);
   for (int i = 0; i < count; i++) {
-    json_t *entry = json_object();
-    put(entry, "name", json_string(phase[i].name));
-    put(entry, "begin", json_integer(phase[i].begin));
-    put(entry, "end", json_integer(phase[i].end));
-    put(entry, "times", json_integer(phase[i].times));
-    json_array_append_new(phases, entry);
+    json_array_append_new(phases, json_pack("{s:s, s:i, s:i, s:i}", "name", phase[i].name, "begin",
+                                            phase[i].begin, "end", phase[i].end, "times", phase[i].times));
   }
   for (int i = 0; i < profile->position_count; i++) {
     char text[256];
     json_array_append_new(instructions,
                           json_string(fsdp_plan_print_instr(profile->plan, i, text, sizeof text)));
   }
-  put(root, "model", json_string(profile->model_name));
-  put(root, "ranks", json_integer(fsdp_mesh_ranks(&profile->plan->config.mesh)));
-  put(root, "strategy", json_string(fsdp_strategy_name(profile->plan->config.strategy)));
-  put(root, "phases", phases);
-  put(root, "instructions", instructions);
-  put(root, "device", space_json(profile, FSDP_SPACE_DEVICE));
-  put(root, "host", space_json(profile, FSDP_SPACE_HOST));
+  const fsdp_plan_config *config = &profile->plan->config;
+  json_t *root =
+      json_pack("{s:s, s:i, s:s, s:o, s:o, s:o, s:o}", "model", profile->model_name, "ranks",
+                fsdp_mesh_ranks(&config->mesh), "strategy", fsdp_strategy_name(config->strategy), "phases",
+                phases, "instructions", instructions, "device", space_json(profile, FSDP_SPACE_DEVICE),
+                "host", space_json(profile, FSDP_SPACE_HOST));
+  FSDP_CHECK(root, "JSON of memory");
   json_dumpf(root, out, JSON_COMPACT);
   fputc('\n', out);
   json_decref(root);

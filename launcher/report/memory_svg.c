@@ -86,40 +86,33 @@ static const int64_t *at(const panel *p, int position) {
   return p->profile->bytes[p->space] + (int64_t)position * FSDP_CATEGORY_COUNT;
 }
 
-static int64_t total(const panel *p, int position) {
-  int64_t sum = 0;
-  for (int i = 0; i < FSDP_CATEGORY_COUNT; i++) sum += at(p, position)[i];
-  return sum;
-}
-
-// The position that stands for a column: the one with most bytes, so that no peak is lost between pixels.
-static int column_position(const panel *p, int column, int *begin) {
-  int64_t count = p->profile->position_count;
-  *begin = (int)(column * count / p->column_count);
-  int end = (int)((column + 1) * count / p->column_count), best = *begin;
-  for (int i = *begin + 1; i < end; i++) {
-    if (total(p, i) > total(p, best)) best = i;
-  }
-  return best;
-}
-
+// Of the layers below `layer_end`.
 static int64_t stacked(const panel *p, int position, int layer_end) {
   int64_t sum = 0;
   for (int i = 0; i < layer_end; i++) sum += at(p, position)[layers[i].category];
   return sum;
 }
 
+// The first position of a column.
+static int column_begin(const panel *p, int column) {
+  return (int)(column * (int64_t)p->profile->position_count / p->column_count);
+}
+
+// The position that stands for a column: the one with most bytes, so that no peak is lost between pixels.
+static int column_position(const panel *p, int column) {
+  int best = column_begin(p, column);
+  for (int i = best + 1; i < column_begin(p, column + 1); i++) {
+    if (stacked(p, i, FSDP_CATEGORY_COUNT) > stacked(p, best, FSDP_CATEGORY_COUNT)) best = i;
+  }
+  return best;
+}
+
 // One edge of a layer as a staircase, from left to right or back.
 static void print_edge(const panel *p, int layer_end, bool forward) {
   for (int i = 0; i < p->column_count; i++) {
-    int column = forward ? i : p->column_count - 1 - i, begin, next;
-    double y = y_of(p, (double)stacked(p, column_position(p, column, &begin), layer_end));
-    if (column + 1 < p->column_count) {
-      column_position(p, column + 1, &next);
-    } else {
-      next = p->profile->position_count;
-    }
-    double left = x_of(p, begin), right = x_of(p, next);
+    int column = forward ? i : p->column_count - 1 - i;
+    double y = y_of(p, (double)stacked(p, column_position(p, column), layer_end));
+    double left = x_of(p, column_begin(p, column)), right = x_of(p, column_begin(p, column + 1));
     fprintf(p->out, "%.1f,%.1f %.1f,%.1f ", forward ? left : right, y, forward ? right : left, y);
   }
 }

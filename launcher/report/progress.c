@@ -153,27 +153,42 @@ void fsdp_progress_print_evaluation(const fsdp_step_record *record, FILE *out) {
   fflush(out);
 }
 
-const char *fsdp_progress_speed(const fsdp_progress_rate *rate, char out[FSDP_PROGRESS_SPEED_BYTES]) {
-  int used = snprintf(out, FSDP_PROGRESS_SPEED_BYTES, "%s tokens/s",
-                      fsdp_print_int((int64_t)rate->tokens_per_s).text);
-  if (rate->learned <= 0.99)
+void fsdp_progress_add(fsdp_progress_tally *tally, const fsdp_step_record *record) {
+  if (isfinite(record->loss)) tally->loss += record->loss, tally->losses++;
+  tally->ms += record->total_ms;
+  tally->steps++;
+  tally->tokens += record->tokens;
+  tally->real += record->real_tokens;
+  tally->learned += record->learned_tokens;
+}
+
+static double tokens_per_s(const fsdp_progress_tally *tally) {
+  return (double)tally->tokens / (tally->ms / 1e3);
+}
+
+const char *fsdp_progress_speed(const fsdp_progress_tally *tally, char out[FSDP_PROGRESS_SPEED_BYTES]) {
+  const double speed = tokens_per_s(tally), tokens = (double)tally->tokens;
+  const double real = (double)tally->real / tokens, learned = (double)tally->learned / tokens;
+  int used = snprintf(out, FSDP_PROGRESS_SPEED_BYTES, "%s tokens/s", fsdp_print_int((int64_t)speed).text);
+  if (learned <= 0.99)
     snprintf(out + used, FSDP_PROGRESS_SPEED_BYTES - (size_t)used, " (%s real, %s learned)",
-             fsdp_print_int((int64_t)(rate->real * rate->tokens_per_s)).text,
-             fsdp_print_int((int64_t)(rate->learned * rate->tokens_per_s)).text);
+             fsdp_print_int((int64_t)(real * speed)).text, fsdp_print_int((int64_t)(learned * speed)).text);
   return out;
 }
 
 void fsdp_progress_print(const fsdp_step_record *record, const fsdp_plan *plan,
-                         const fsdp_progress_rate *rate, FILE *out) {
+                         const fsdp_progress_tally *line, FILE *out) {
   char speed[FSDP_PROGRESS_SPEED_BYTES];
   const double epoch =
       (double)record->epoch + (double)record->epoch_step / fmax(1, (double)record->steps_per_epoch);
   int width = snprintf(NULL, 0, "%" PRId64, record->total_steps);
-  fprintf(
-      out, "step %*" PRId64 "/%" PRId64 " %5.1f%%  epoch %.2f  loss %.4f  lr %.2e  norm %.3f  %s  left %s",
-      width, record->step, record->total_steps, 100 * (double)record->step / (double)record->total_steps,
-      epoch, record->loss, record->lr, fabs(record->grad_norm), fsdp_progress_speed(rate, speed),
-      fsdp_progress_duration((double)(record->total_steps - record->step) * rate->ms_per_step / 1e3).text);
+  fprintf(out,
+          "step %*" PRId64 "/%" PRId64 " %5.1f%%  epoch %.2f  loss %.4f  lr %.2e  norm %.3f  %s  left %s",
+          width, record->step, record->total_steps, 100 * (double)record->step / (double)record->total_steps,
+          epoch, record->loss, record->lr, fabs(record->grad_norm), fsdp_progress_speed(line, speed),
+          fsdp_progress_duration((double)(record->total_steps - record->step) *
+                                 (line->ms / (double)line->steps) / 1e3)
+              .text);
   int64_t layer;
   const float load = greatest_load(record, &layer);
   if (load > 2)
@@ -185,8 +200,8 @@ void fsdp_progress_print(const fsdp_step_record *record, const fsdp_plan *plan,
   if (record->skipped) fprintf(out, "  skipped");
   if (record->peak_flops > 0) {
     fprintf(out, "  MFU %.1f%% (all pairs: %.1f%%)",
-            100 * mfu_of(record, plan, rate->tokens_per_s, FSDP_FLOPS_CAUSAL),
-            100 * mfu_of(record, plan, rate->tokens_per_s, FSDP_FLOPS_ALL_PAIRS));
+            100 * mfu_of(record, plan, tokens_per_s(line), FSDP_FLOPS_CAUSAL),
+            100 * mfu_of(record, plan, tokens_per_s(line), FSDP_FLOPS_ALL_PAIRS));
   }
   fputc('\n', out);
   fflush(out);

@@ -47,25 +47,27 @@ typedef struct fsdp_step_record {
 // exp(loss), what `eval_perplexity` is.
 double fsdp_progress_perplexity(double loss);
 
-// Rates over several steps.
-typedef struct fsdp_progress_rate {
-  double tokens_per_s, ms_per_step;
-  double real, learned; // shares of the tokens
-} fsdp_progress_rate;
+// What several steps have added up to.
+typedef struct fsdp_progress_tally {
+  double loss, ms;
+  int64_t steps, losses;         // of which those with a loss that is finite
+  int64_t tokens, real, learned; // as a record's
+} fsdp_progress_tally;
+void fsdp_progress_add(fsdp_progress_tally *tally, const fsdp_step_record *record);
 
 // The JSON line of a step. A new reference.
 json_t *fsdp_progress_json(const fsdp_step_record *record, const fsdp_plan *plan);
 
-// The terminal's line of a step, with `rate` over the steps since the last one.
+// The terminal's line of a step, with rates over `line`, the steps since the last one.
 void fsdp_progress_print(const fsdp_step_record *record, const fsdp_plan *plan,
-                         const fsdp_progress_rate *rate, FILE *out);
+                         const fsdp_progress_tally *line, FILE *out);
 
 // The terminal's line of the evaluation after a step, or before the step behind it.
 void fsdp_progress_print_evaluation(const fsdp_step_record *record, FILE *out);
 
 // "1,234 tokens/s", with real and learned ones behind it where they are 1% fewer. Returns `out`.
 #define FSDP_PROGRESS_SPEED_BYTES 128
-const char *fsdp_progress_speed(const fsdp_progress_rate *rate, char out[FSDP_PROGRESS_SPEED_BYTES]);
+const char *fsdp_progress_speed(const fsdp_progress_tally *tally, char out[FSDP_PROGRESS_SPEED_BYTES]);
 
 // "1h02m", "3m20s", "12s".
 fsdp_number_text fsdp_progress_duration(double seconds);

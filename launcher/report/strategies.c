@@ -26,22 +26,24 @@ static const char *operator_pattern(const fsdp_dataflow *flow, int op, char out[
 
 // ---- Operators
 
-const char *fsdp_strategies_decider(const fsdp_propagation *propagation, int op,
-                                    char out[FSDP_DECIDER_TEXT]) {
+#define DECIDER_TEXT (FSDP_NAME_BYTES + FSDP_STRATEGY_PLACE)
+
+// Who decided an operator's strategy: "given (two.yaml:3)", "forward from NAME". Returns `out`.
+static const char *print_decider(const fsdp_propagation *propagation, int op, char out[DECIDER_TEXT]) {
   const fsdp_operator_strategy *s = &propagation->operators[op];
   char from[FSDP_NAME_BYTES] = "";
   if (s->from >= 0 && s->decision != FSDP_DECIDED_GIVEN) operator_pattern(propagation->flow, s->from, from);
   switch (s->decision) {
   case FSDP_DECIDED_GIVEN:
-    snprintf(out, FSDP_DECIDER_TEXT, "given (%s)", s->place);
+    snprintf(out, DECIDER_TEXT, "given (%s)", s->place);
     break;
   case FSDP_DECIDED_FORWARD:
   case FSDP_DECIDED_BACKWARD:
-    snprintf(out, FSDP_DECIDER_TEXT, "%s from %s",
-             s->decision == FSDP_DECIDED_FORWARD ? "forward" : "backward", from);
+    snprintf(out, DECIDER_TEXT, "%s from %s", s->decision == FSDP_DECIDED_FORWARD ? "forward" : "backward",
+             from);
     break;
   default:
-    snprintf(out, FSDP_DECIDER_TEXT, "default");
+    snprintf(out, DECIDER_TEXT, "default");
   }
   return out;
 }
@@ -51,9 +53,9 @@ static void print_operators(const fsdp_propagation *propagation, FILE *out) {
   fsdp_name_line *lines = fsdp_alloc((size_t)(count + 1) * sizeof *lines);
   operator_text *texts = fsdp_alloc((size_t)(count + 1) * sizeof *texts);
   for (int o = 0; o < count; o++) {
-    char decider[FSDP_DECIDER_TEXT], name[FSDP_OPERATOR_TEXT];
+    char decider[DECIDER_TEXT], name[FSDP_OPERATOR_TEXT];
     snprintf(texts[o].note, sizeof texts->note, "%s, %s", propagation->flow->operators[o].kind,
-             fsdp_strategies_decider(propagation, o, decider));
+             print_decider(propagation, o, decider));
     lines[o] = fsdp_name_line_of(fsdp_operator_print(propagation->flow, o, name), -1,
                                  fsdp_slices_print(propagation, o, texts[o].slices), texts[o].note);
   }
@@ -65,18 +67,18 @@ static void print_operators(const fsdp_propagation *propagation, FILE *out) {
 // ---- A sharding file
 
 // Who decided a weight: its line, or the operator that reads it.
-static void note_param(const fsdp_plan *plan, int param, char out[FSDP_DECIDER_TEXT]) {
+static void note_param(const fsdp_plan *plan, int param, char out[DECIDER_TEXT]) {
   const char *place = plan->specs->params[param].place;
   int reader = fsdp_dataflow_reader_of(plan->propagation->flow, plan->graph->params[param].value).op;
   if (!strcmp(place, FSDP_COMPLETED_PLACE) && reader >= 0)
-    fsdp_strategies_decider(plan->propagation, reader, out);
+    print_decider(plan->propagation, reader, out);
   else
-    snprintf(out, FSDP_DECIDER_TEXT, *place ? "given (%s)" : "replicated", place);
+    snprintf(out, DECIDER_TEXT, *place ? "given (%s)" : "replicated", place);
 }
 
 void fsdp_strategies_print_sharding(const fsdp_plan *plan, FILE *out) {
   int count = plan->graph->param_count;
-  char(*texts)[FSDP_DECIDER_TEXT] = fsdp_alloc_zeroed((size_t)count + 1, sizeof *texts);
+  char(*texts)[DECIDER_TEXT] = fsdp_alloc_zeroed((size_t)count + 1, sizeof *texts);
   const char **notes = fsdp_alloc_zeroed((size_t)count + 1, sizeof *notes);
   bool completed = plan->propagation && plan->config.sharding;
   for (int p = 0; p < count && completed; p++) {

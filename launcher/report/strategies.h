@@ -10,11 +10,6 @@
 // the integers in their names become one line. `mesh` has the axes' names; NULL: none were given.
 void fsdp_strategies_print(const fsdp_propagation *propagation, const fsdp_mesh *mesh, FILE *out);
 
-// Who decided an operator's strategy: "given (two.yaml:3)", "forward from NAME", with the name's integers
-// as *. Returns `out`.
-#define FSDP_DECIDER_TEXT (FSDP_NAME_BYTES + FSDP_STRATEGY_PLACE)
-const char *fsdp_strategies_decider(const fsdp_propagation *propagation, int op, char out[FSDP_DECIDER_TEXT]);
-
 // The placements of a plan as a file for --sharding. Where weights without a line were given one, it says who
 // decided each.
 void fsdp_strategies_print_sharding(const fsdp_plan *plan, FILE *out);

@@ -51,12 +51,7 @@ static int64_t nanoseconds(const writer *w, double time_s) {
 
 // An event of phase `ph` in a row; times are in microseconds.
 static json_t *make_event(const writer *w, const char *ph, const char *name, int row) {
-  json_t *event = json_object();
-  put(event, "ph", json_string(ph));
-  put(event, "name", json_string(name));
-  put(event, "pid", json_integer(w->rank));
-  put(event, "tid", json_integer(row));
-  return event;
+  return json_pack("{s:s, s:s, s:i, s:i}", "ph", ph, "name", name, "pid", w->rank, "tid", row);
 }
 
 static void write_event(writer *w, json_t *event) {
@@ -349,12 +344,10 @@ fsdp_status fsdp_trace_write(const char *path, const fsdp_trace_source *source, 
   }
   fputs("{\"traceEvents\":[", file.out);
   write_all(&w);
-  json_t *about = json_object();
-  put(about, "model", json_string(source->model_name));
-  put(about, "kind", json_string(source->kind));
-  put(about, "strategy", json_string(fsdp_strategy_name(plan->config.strategy)));
-  put(about, "mesh", fsdp_mesh_json(&plan->config.mesh));
-  put(about, "planned_peak_bytes", json_integer(plan->memory.space[FSDP_SPACE_DEVICE].peak_bytes));
+  json_t *about =
+      json_pack("{s:s, s:s, s:s, s:o, s:I}", "model", source->model_name, "kind", source->kind, "strategy",
+                fsdp_strategy_name(plan->config.strategy), "mesh", fsdp_mesh_json(&plan->config.mesh),
+                "planned_peak_bytes", (json_int_t)plan->memory.space[FSDP_SPACE_DEVICE].peak_bytes);
   fputs("\n],\"displayTimeUnit\":\"ms\",\"otherData\":", file.out);
   json_dumpf(about, file.out, JSON_COMPACT);
   fputs("}\n", file.out);

@@ -52,9 +52,7 @@ static void read_allowed(cpu_set_t *allowed) {
 }
 
 #ifdef FSDP_WITH_HWLOC
-const char *fsdp_binding_method(void) {
-  return "hwloc";
-}
+#define METHOD "hwloc"
 
 // The allowed processors of an object of the topology.
 static cpu_set_t allowed_of(hwloc_obj_t object, const cpu_set_t *allowed) {
@@ -95,9 +93,7 @@ static void list_cores(cpu_set_t *allowed, const char *bus, core_list *list) {
   hwloc_topology_destroy(topology);
 }
 #else
-const char *fsdp_binding_method(void) {
-  return "affinity";
-}
+#define METHOD "affinity"
 
 // Without hwloc a processor is a core, in the order of their numbers.
 static void list_cores(cpu_set_t *allowed, const char *bus, core_list *list) {
@@ -185,6 +181,6 @@ void fsdp_binding_print(fsdp_world *world, const fsdp_binding *mine, FILE *out) 
       fprintf(out, "%s %d: %s", i ? "," : "", i, all[i].bound ? all[i].cores : "not bound");
       if (all[i].gpu[0]) fprintf(out, " by GPU %s", all[i].gpu);
     }
-    fprintf(out, "%s (%s)\n", world->size > SHOWN ? ", ..." : "", fsdp_binding_method());
+    fprintf(out, "%s (" METHOD ")\n", world->size > SHOWN ? ", ..." : "");
   }
 }

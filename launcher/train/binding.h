@@ -42,6 +42,3 @@ void fsdp_binding_bind(fsdp_world *world, const fsdp_binding_config *config, fsd
 
 // Prints who runs where, in one line from rank 0; every rank must call it.
 void fsdp_binding_print(fsdp_world *world, const fsdp_binding *mine, FILE *out);
-
-// "hwloc" or "affinity": which of the two ways this build has.
-const char *fsdp_binding_method(void);

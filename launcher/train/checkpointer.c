@@ -19,7 +19,8 @@
 
 #define STAGING_BYTES ((int64_t)4 << 20)
 
-typedef enum job { JOB_NONE, JOB_WRITE, JOB_COMMIT } job;
+// What the writer thread does.
+typedef void job(fsdp_checkpointer *s);
 
 struct fsdp_checkpointer {
   fsdp_checkpointer_config config;
@@ -42,7 +43,7 @@ struct fsdp_checkpointer {
   pthread_t thread;
   pthread_mutex_t mutex;
   pthread_cond_t changed;
-  job todo;
+  job *todo;    // NULL: nothing
   bool copying; // the snapshot is being taken; under the mutex
   fsdp_error job_error;
   int64_t file_bytes;
@@ -165,20 +166,13 @@ static void run_commit(fsdp_checkpointer *s) {
   explain_removed(s, &s->job_error);
 }
 
-static void run_job(fsdp_checkpointer *s, job which) {
-  if (which == JOB_WRITE)
-    run_write(s);
-  else
-    run_commit(s);
-}
-
 // ---- The thread
 
 static void *run_thread(void *argument) {
   fsdp_checkpointer *s = argument;
-  run_job(s, s->todo);
+  s->todo(s);
   pthread_mutex_lock(&s->mutex);
-  s->todo = JOB_NONE;
+  s->todo = NULL;
   pthread_cond_broadcast(&s->changed);
   pthread_mutex_unlock(&s->mutex);
   return NULL;
@@ -189,14 +183,14 @@ static void join_thread(fsdp_checkpointer *s) {
   s->has_thread = false;
 }
 
-static void post(fsdp_checkpointer *s, job which) {
+static void post(fsdp_checkpointer *s, job *todo) {
   if (!s->snapshots) {
-    run_job(s, which);
+    todo(s);
     return;
   }
-  FSDP_CHECK(s->todo == JOB_NONE, "a job for a writer that has one");
+  FSDP_CHECK(!s->todo, "a job for a writer that has one");
   join_thread(s);
-  s->todo = which;
+  s->todo = todo;
   sigset_t all, before; // signals are the main thread's
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -208,15 +202,8 @@ static void post(fsdp_checkpointer *s, job which) {
 
 static void wait_for_job(fsdp_checkpointer *s) {
   pthread_mutex_lock(&s->mutex);
-  while (s->todo != JOB_NONE) pthread_cond_wait(&s->changed, &s->mutex);
+  while (s->todo) pthread_cond_wait(&s->changed, &s->mutex);
   pthread_mutex_unlock(&s->mutex);
-}
-
-static bool is_idle(fsdp_checkpointer *s) {
-  pthread_mutex_lock(&s->mutex);
-  bool idle = s->todo == JOB_NONE;
-  pthread_mutex_unlock(&s->mutex);
-  return idle;
 }
 
 // ---- Creation
@@ -295,7 +282,11 @@ void fsdp_checkpointer_warn(fsdp_checkpointer *s) {
 }
 
 bool fsdp_checkpointer_can_settle(fsdp_checkpointer *s) {
-  return s && (s->writing || s->committing) && is_idle(s);
+  if (!s || !(s->writing || s->committing)) return false;
+  pthread_mutex_lock(&s->mutex);
+  bool idle = !s->todo;
+  pthread_mutex_unlock(&s->mutex);
+  return idle;
 }
 
 // Whether any rank found the state to be not finite, which is worse than a disk that fails.
@@ -315,7 +306,7 @@ static void settle(fsdp_checkpointer *s) {
   }
   s->checkpoint->files_bytes = fsdp_world_sum(s->config.world, s->file_bytes);
   s->committing = true;
-  if (s->rank == 0) post(s, JOB_COMMIT);
+  if (s->rank == 0) post(s, run_commit);
 }
 
 // All learn how rank 0 completed the checkpoint, and remove their files of what is gone for it.
@@ -378,7 +369,7 @@ fsdp_status fsdp_checkpointer_begin(fsdp_checkpointer *s, const fsdp_checkpoint_
     fsdp_executor_begin_snapshot(s->config.executor, end_copying, s);
   }
   s->writing = true;
-  post(s, JOB_WRITE);
+  post(s, run_write);
   // Without a snapshot the file is written by now.
   return s->snapshots ? FSDP_OK : fsdp_checkpointer_finish(s, error);
 }

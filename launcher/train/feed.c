@@ -338,12 +338,11 @@ double fsdp_feed_take_ms(fsdp_feed *feed, int64_t step) {
   return (double)atomic_exchange(&feed->busy_ns[step % FSDP_FEED_STEPS_KEPT], 0) / 1e6;
 }
 
-fsdp_feed_counts fsdp_feed_count(const fsdp_feed *feed, int64_t step) {
-  fsdp_feed_counts counts = {0};
+void fsdp_feed_count(const fsdp_feed *feed, int64_t step, int64_t *real, int64_t *learned) {
+  *real = *learned = 0;
   for (int64_t position = 0; position < feed->config.sampler.global_batch; position++) {
     const int64_t sample = sample_at(feed, step, position);
-    counts.real += fsdp_dataset_real_count(feed->config.dataset, sample);
-    counts.learned += fsdp_dataset_target_count(feed->config.dataset, sample);
+    *real += fsdp_dataset_real_count(feed->config.dataset, sample);
+    *learned += fsdp_dataset_target_count(feed->config.dataset, sample);
   }
-  return counts;
 }

@@ -102,12 +102,8 @@ void fsdp_feed_logits(fsdp_feed *feed, fsdp_executor *executor, const int32_t *t
 // How many targets this rank's sequences have in step `step` of an evaluation, on whichever ranks they lie.
 int64_t fsdp_feed_eval_targets(fsdp_feed *feed, int64_t step);
 
-typedef struct fsdp_feed_counts {
-  int64_t real, learned; // positions that hold a token; targets that count
-} fsdp_feed_counts;
-
-// Of step `step` (from 0), all ranks together.
-fsdp_feed_counts fsdp_feed_count(const fsdp_feed *feed, int64_t step);
+// Positions of step `step` (from 0) that hold a token, and targets that count, of all ranks together.
+void fsdp_feed_count(const fsdp_feed *feed, int64_t step, int64_t *real, int64_t *learned);
 
 // Milliseconds that the data of step `step` (from 0) took; ask once, when the step is complete.
 double fsdp_feed_take_ms(fsdp_feed *feed, int64_t step);

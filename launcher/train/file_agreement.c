@@ -18,9 +18,6 @@
 #define SLICE_BYTES ((int64_t)16 << 20)
 #define READ_BYTES  ((int64_t)1 << 20)
 #define SHOWN_BYTES 384 // of a path in a message
-// Sums that ranks compare, of all files together, unless there are more files; lanes of a file.
-#define SUMS_MAX  8192
-#define LANES_MAX 256
 
 #define REMEDY "every rank must read the same file: copy it to every node, or use a shared folder"
 
@@ -39,11 +36,9 @@ typedef struct comparison {
   sighting *seen; // by this rank, of each file
   int *unlike;    // files that are not the same one everywhere
   int unlike_count;
-  int lanes;
-  // This rank's class: its lowest rank, how many there are, and which of them this is.
-  int first, members, mine;
-  bool of_rank_0;
-  int64_t bytes; // of files with several classes
+  int *members;           // ranks of this rank's class
+  int member_count, mine; // which of them this is
+  int64_t bytes;          // of files with several classes
 } comparison;
 
 // ---- The list
@@ -189,29 +184,21 @@ static fsdp_status compare_sightings(comparison *c) {
 static void find_class(comparison *c) {
   fsdp_world *world = c->world;
   uint64_t mine = 0, *all = fsdp_alloc((size_t)world->size * sizeof *all);
+  c->members = fsdp_alloc((size_t)world->size * sizeof *c->members);
   for (int i = 0; i < c->unlike_count; i++)
     mine = XXH64(&c->seen[c->unlike[i]].identity, sizeof(uint64_t), mine);
   fsdp_world_gather(world, &mine, (int64_t)sizeof mine, all);
-  c->first = -1;
   for (int r = 0; r < world->size; r++) {
     if (all[r] != mine) continue;
-    if (c->first < 0) c->first = r;
     if (r < world->rank) c->mine++;
-    c->members++;
+    c->members[c->member_count++] = r;
   }
-  c->of_rank_0 = c->first == 0;
   free(all);
-  c->lanes = (int)fsdp_max_i64(1, fsdp_min_i64(LANES_MAX, SUMS_MAX / c->unlike_count));
 }
 
 static int64_t compared_bytes(const comparison *c, int file) {
   int64_t bytes = c->seen[file].bytes;
   return c->config->sizes_only ? fsdp_min_i64(bytes, SLICE_BYTES) : bytes;
-}
-
-// Files begin with different ranks of the class, so that many small ones are shared too.
-static bool is_mine(const comparison *c, int index, int lane) {
-  return (index + lane) % c->members == c->mine;
 }
 
 // Adds the slice's hash. Sums of hashes that are seeded with their slices' numbers depend on the order of
@@ -232,75 +219,48 @@ static fsdp_status hash_slice(const char *path, int descriptor, int64_t slice, i
   return FSDP_OK;
 }
 
-// This rank's lanes of file `index` of those that are unlike: sums[lane].
-static fsdp_status hash_share(comparison *c, int index, char *buffer, uint64_t *sums) {
+// This rank's slices of file `index` of those that are unlike: files begin with different ranks of the class,
+// so that many small ones are shared too.
+static fsdp_status hash_share(comparison *c, int index, char *buffer, uint64_t *sum) {
   int file = c->unlike[index];
   const char *path = c->list->files[file].path;
   int64_t bytes = compared_bytes(c, file), slices = (bytes + SLICE_BYTES - 1) / SLICE_BYTES;
+  int64_t first = (c->mine + index) % c->member_count;
   c->bytes += bytes;
-  bool takes_part = false;
-  for (int lane = 0; lane < c->lanes && lane < slices; lane++)
-    takes_part = takes_part || is_mine(c, index, lane);
-  if (!takes_part) return FSDP_OK;
+  if (first >= slices) return FSDP_OK;
   int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0)
     return fsdp_fail(c->error, FSDP_ERR_INPUT, "%s: cannot be opened (%s)", path, strerror(errno));
   fsdp_status status = FSDP_OK;
-  for (int64_t s = 0; s < slices && status == FSDP_OK; s++) {
-    int lane = (int)(s % c->lanes);
-    if (!is_mine(c, index, lane)) continue;
+  for (int64_t s = first; s < slices && status == FSDP_OK; s += c->member_count) {
     int64_t length = fsdp_min_i64(SLICE_BYTES, bytes - s * SLICE_BYTES);
-    status = hash_slice(path, descriptor, s, length, buffer, &sums[lane], c->error);
+    status = hash_slice(path, descriptor, s, length, buffer, sum, c->error);
   }
   close(descriptor);
   return status;
 }
 
-// Bounds that change nothing where a rank has hashed nothing: of the sums, and of their complements.
-static void make_bounds(const comparison *c, const uint64_t *sums, bool takes_part, int64_t *bounds) {
-  int count = c->unlike_count * c->lanes;
-  for (int i = 0; i < count; i++) {
-    bool has = takes_part && is_mine(c, i / c->lanes, i % c->lanes);
-    bounds[i] = has ? (int64_t)sums[i] : INT64_MAX;
-    bounds[count + i] = has ? (int64_t)~sums[i] : INT64_MAX;
-  }
-}
-
-// The first file whose sums differ from rank 0's class's, and the lowest rank that has such a file.
-static fsdp_status fail_contents(const comparison *c, const uint64_t *sums, int64_t *bounds) {
-  int count = c->unlike_count * c->lanes;
-  int64_t found = INT64_MAX;
-  make_bounds(c, sums, c->of_rank_0, bounds);
-  fsdp_world_reduce(c->world, FSDP_REDUCE_MIN, bounds, count);
-  for (int i = 0; i < count && found == INT64_MAX; i++) {
-    bool differs = is_mine(c, i / c->lanes, i % c->lanes) && (int64_t)sums[i] != bounds[i];
-    if (differs) found = (int64_t)(i / c->lanes) << 32 | c->first;
-  }
-  found = fsdp_world_min(c->world, found);
-  return fail_file(c, c->unlike[found >> 32], (int)(found & INT32_MAX));
-}
-
 static fsdp_status compare_contents(comparison *c) {
-  find_class(c);
-  int count = c->unlike_count * c->lanes;
+  const int count = c->unlike_count;
   uint64_t *sums = fsdp_alloc_zeroed((size_t)count, sizeof *sums);
-  int64_t *bounds = fsdp_alloc(2 * (size_t)count * sizeof *bounds);
+  int *differs = fsdp_alloc((size_t)count * sizeof *differs);
   char *buffer = fsdp_alloc((size_t)SLICE_BYTES);
+  find_class(c);
   c->error->status = FSDP_OK;
   fsdp_status status = FSDP_OK;
-  for (int i = 0; i < c->unlike_count && status == FSDP_OK; i++)
-    status = hash_share(c, i, buffer, &sums[i * c->lanes]);
+  for (int i = 0; i < count && status == FSDP_OK; i++) status = hash_share(c, i, buffer, &sums[i]);
   status = fsdp_world_share_error(c->world, c->error);
   if (status == FSDP_OK) {
-    make_bounds(c, sums, true, bounds);
-    fsdp_world_reduce(c->world, FSDP_REDUCE_MIN, bounds, 2 * count);
-    bool same = true;
-    for (int i = 0; i < count; i++) same = same && bounds[i] == ~bounds[count + i];
-    if (!same) status = fail_contents(c, sums, bounds);
+    const fsdp_peers members = fsdp_world_among(c->world, c->members, c->member_count);
+    fsdp_exchange_reduce(&members, FSDP_REDUCE_SUM, (int64_t *)sums, count);
+    fsdp_world_compare(c->world, sums, count, differs);
+    for (int i = 0; i < count && status == FSDP_OK; i++)
+      if (differs[i] >= 0) status = fail_file(c, c->unlike[i], differs[i]);
   }
   free(buffer);
-  free(bounds);
+  free(differs);
   free(sums);
+  free(c->members);
   return status;
 }
 

@@ -3,12 +3,10 @@
 // A path may name a different file on a different node, or in a different working directory. All ranks
 // compare sizes and identities (file_identity.h) in one reduction: a file that is the same one everywhere, as
 // on a shared file system, is not read. For the others ranks with the same identities of all of them form a
-// class. Each class hashes the contents once, its ranks sharing the work, and one reduction compares the
-// hashes:
+// class. Each class hashes the contents once, its ranks sharing the work, and all compare what came of it:
 //
 //   file      | slice 0 | slice 1 | slice 2 | slice 3 | ...     16 MiB each, XXH3-64 seeded with its number
-//   lane          0         1         0         1               a sum of its slices' hashes
-//   class A     rank 0    rank 1    rank 0    rank 1            node 0
+//   class A     rank 0    rank 1    rank 0    rank 1            node 0: the sum of its hashes
 //   class B     rank 2    rank 3    rank 2    rank 3            node 1
 //
 // What ranks exchange grows with the files and, of a few bytes where classes differ, with the ranks, and not

@@ -156,7 +156,6 @@ static fsdp_status fail_drift(fsdp_world *world, const fsdp_plan *plan, const fs
 
 fsdp_status fsdp_replicas_check(fsdp_world *world, fsdp_executor *executor, int64_t step, fsdp_error *error) {
   const fsdp_plan *plan = fsdp_executor_config_of(executor)->plan;
-  if (!fsdp_replicas_present(plan)) return FSDP_OK;
   int count = fsdp_plan_digest_count(plan);
   uint64_t *mine = fsdp_alloc((size_t)count * sizeof *mine);
   fsdp_axis_set *axes = fsdp_alloc((size_t)count * sizeof *axes);

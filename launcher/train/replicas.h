@@ -37,6 +37,6 @@ int fsdp_replicas_majority(const uint64_t *digests, int replicas, bool *agrees);
 // Whether the plan has replicas and a check section.
 bool fsdp_replicas_present(const fsdp_plan *plan);
 
-// Called by all ranks between steps, after step `step`. FSDP_ERR_PEER, on all ranks alike, if replicas
-// differ: it names the unit, the part, the shard and the ranks with their hosts.
+// Called by all ranks between steps, after step `step`, of a plan that has them. FSDP_ERR_PEER, on all ranks
+// alike, if replicas differ: it names the unit, the part, the shard and the ranks with their hosts.
 fsdp_status fsdp_replicas_check(fsdp_world *world, fsdp_executor *executor, int64_t step, fsdp_error *error);

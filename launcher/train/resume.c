@@ -191,14 +191,13 @@ typedef struct loading {
   int64_t scratch_bytes;
 } loading;
 
-static void convert(const void *from, fsdp_dtype from_dtype, void *to, fsdp_dtype to_dtype, int64_t numel) {
+// From bf16 to fp32, or from fp32 to bf16.
+static void convert(const void *from, void *to, fsdp_dtype to_dtype, int64_t numel) {
   for (int64_t i = 0; i < numel; i++) {
-    float value =
-        from_dtype == FSDP_F32 ? ((const float *)from)[i] : fsdp_bf16_to_f32(((const fsdp_bf16 *)from)[i]);
     if (to_dtype == FSDP_F32)
-      ((float *)to)[i] = value;
+      ((float *)to)[i] = fsdp_bf16_to_f32(((const fsdp_bf16 *)from)[i]);
     else
-      ((fsdp_bf16 *)to)[i] = fsdp_bf16_from_f32(value);
+      ((fsdp_bf16 *)to)[i] = fsdp_bf16_from_f32(((const float *)from)[i]);
   }
 }
 
@@ -215,7 +214,7 @@ static fsdp_status read_range(void *context, const fsdp_state_range *range, void
   if (bytes > l->scratch_bytes) l->scratch = fsdp_realloc(l->scratch, (size_t)(l->scratch_bytes = bytes));
   fsdp_status status = fsdp_checkpoint_read(l->reader, l->saved_slot, param, range->first_elem, range->numel,
                                             l->scratch, error);
-  if (status == FSDP_OK) convert(l->scratch, saved, values, range->dtype, range->numel);
+  if (status == FSDP_OK) convert(l->scratch, values, range->dtype, range->numel);
   return status;
 }
 

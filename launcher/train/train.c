@@ -2,7 +2,6 @@
 
 #include "launcher/report/whole_file.h"
 #include "launcher/setup/rank_memory.h"
-#include "launcher/train/train_trace.h"
 #include "launcher/train/trainer.h"
 #include "runtime/exec/access_trace.h"
 #include "runtime/exec/self_test.h"
@@ -233,38 +232,23 @@ static void destroy(fsdp_trainer *t) {
   free(t->loads);
 }
 
-static fsdp_trainer trainer_of(const fsdp_train_config *config, fsdp_program_kind program) {
-  return (fsdp_trainer){.world = config->world,
-                        .program = program,
-                        .options = config->options,
-                        .binding = config->binding,
-                        .gpu = config->gpu,
-                        .why_cpu = config->why_cpu,
-                        .sample = config->sample,
-                        .codec = config->codec};
-}
-
 // Planning, what was asked for, then the run; of a dry run its checks, before anything is printed.
-static fsdp_status plan_and_run(fsdp_trainer *t, stage_list checks, stage_list run, fsdp_error *error) {
-  const bool dry = t->options->dry_run;
-  fsdp_status status = run_stages(t, LIST(planning), error);
-  if (status == FSDP_OK && dry) status = run_stages(t, checks, error);
-  if (status == FSDP_OK && fsdp_trainer_is_first(t)) fsdp_train_print_asked_for(t);
-  if (status == FSDP_OK && dry && fsdp_trainer_is_first(t)) fsdp_train_print_checked(t);
-  return status == FSDP_OK && !dry ? run_stages(t, run, error) : status;
-}
-
-fsdp_status fsdp_train_evaluate(const fsdp_train_config *config, fsdp_error *error) {
-  fsdp_trainer t = trainer_of(config, FSDP_PROGRAM_EVAL);
-  const stage_list checks = {evaluating, EVALUATION_CHECKS};
-  fsdp_status status = plan_and_run(&t, checks, LIST(evaluating), error);
-  destroy(&t);
-  return status;
-}
-
 fsdp_status fsdp_train_run(const fsdp_train_config *config, int *stop_signal, fsdp_error *error) {
-  fsdp_trainer t = trainer_of(config, FSDP_PROGRAM_TRAIN);
-  fsdp_status status = plan_and_run(&t, LIST(checking), LIST(training), error);
+  const bool dry = config->options->dry_run, trains = config->program == FSDP_PROGRAM_TRAIN;
+  const stage_list checks = trains ? LIST(checking) : (stage_list){evaluating, EVALUATION_CHECKS};
+  fsdp_trainer t = {.world = config->world,
+                    .program = config->program,
+                    .options = config->options,
+                    .binding = config->binding,
+                    .gpu = config->gpu,
+                    .why_cpu = config->why_cpu,
+                    .sample = config->sample,
+                    .codec = config->codec};
+  fsdp_status status = run_stages(&t, LIST(planning), error);
+  if (status == FSDP_OK && dry) status = run_stages(&t, checks, error);
+  if (status == FSDP_OK && fsdp_trainer_is_first(&t)) fsdp_train_print_asked_for(&t);
+  if (status == FSDP_OK && dry && fsdp_trainer_is_first(&t)) fsdp_train_print_checked(&t);
+  if (status == FSDP_OK && !dry) status = run_stages(&t, trains ? LIST(training) : LIST(evaluating), error);
   *stop_signal = t.stop_signal;
   destroy(&t);
   return status;

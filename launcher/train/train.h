@@ -14,6 +14,7 @@
 #include "runtime/device/gpu.h"
 
 typedef struct fsdp_train_config {
+  fsdp_program_kind program; // fsdp_train or fsdp_eval
   fsdp_world *world;
   const fsdp_options *options; // the same on every rank
   const fsdp_binding *binding;
@@ -27,9 +28,6 @@ typedef struct fsdp_train_config {
 // first that differs.
 fsdp_status fsdp_train_agree_on_options(fsdp_world *world, const fsdp_options *options, fsdp_error *error);
 
-// Plans and trains. *stop_signal is the signal that ended the run early, or 0. Every rank returns the same
-// status, and the same error.
+// Plans and trains; or evaluates, samples and prints. *stop_signal is the signal that ended the run early, or
+// 0. Every rank returns the same status, and the same error.
 fsdp_status fsdp_train_run(const fsdp_train_config *config, int *stop_signal, fsdp_error *error);
-
-// The same of fsdp_eval: plans, evaluates, samples and prints.
-fsdp_status fsdp_train_evaluate(const fsdp_train_config *config, fsdp_error *error);

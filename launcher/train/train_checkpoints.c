@@ -49,25 +49,24 @@ static fsdp_status refuse_to_overwrite(const fsdp_train_checkpoints *self, fsdp_
 }
 
 // Makes the experiment's folder if it is missing.
-static fsdp_status make_folder(const fsdp_options *options, fsdp_train_folder *folder, fsdp_error *error) {
-  const int bytes = (int)sizeof folder->path;
-  int length = snprintf(folder->path, sizeof folder->path, "%s/%s", options->save_dir, options->experiment);
-  if (length < 0 || length >= bytes - 16) {
-    return fsdp_fail(error, FSDP_ERR_INPUT, "--save-dir '%.200s...': the path is too long",
-                     options->save_dir);
-  }
-  folder->made_above = access(options->save_dir, F_OK) != 0;
-  folder->made = access(folder->path, F_OK) != 0;
-  if (fsdp_make_folders(folder->path)) return FSDP_OK;
+static fsdp_status make_folder(fsdp_train_checkpoints *self, fsdp_error *error) {
+  const fsdp_options *o = self->options;
+  const int bytes = (int)sizeof self->folder;
+  int length = snprintf(self->folder, sizeof self->folder, "%s/%s", o->save_dir, o->experiment);
+  if (length < 0 || length >= bytes - 16)
+    return fsdp_fail(error, FSDP_ERR_INPUT, "--save-dir '%.200s...': the path is too long", o->save_dir);
+  self->made_above = access(o->save_dir, F_OK) != 0;
+  self->made = access(self->folder, F_OK) != 0;
+  if (fsdp_make_folders(self->folder)) return FSDP_OK;
   return fsdp_fail(
       error, FSDP_ERR_INPUT,
       "the experiment's folder '%s' cannot be created (%s): use a --save-dir that you may write to",
-      folder->path, strerror(errno));
+      self->folder, strerror(errno));
 }
 
 static fsdp_status open_folder(fsdp_train_checkpoints *self, fsdp_checkpoint_gone_list *gone,
                                fsdp_error *error) {
-  fsdp_status status = make_folder(self->options, &self->made, error);
+  fsdp_status status = make_folder(self, error);
   if (status == FSDP_OK)
     status = fsdp_checkpoint_lock_take(self->folder, LOCK_WAIT_MS, say_waiting, &self->lock, error);
   if (status == FSDP_OK) fsdp_checkpoint_clean(self->folder, gone);
@@ -80,11 +79,10 @@ fsdp_status fsdp_train_checkpoints_open(fsdp_train_checkpoints *self, fsdp_error
   self->lock = FSDP_CHECKPOINT_UNLOCKED;
   if (!o->experiment) return FSDP_OK;
   self->saves = o->ckpt_freq > 0;
-  self->folder = self->made.path;
   fsdp_checkpoint_gone_list gone = {0}; // what crashes left
   if (is_first(self)) open_folder(self, &gone, error);
   if (fsdp_world_share_error(self->world, error) != FSDP_OK) return error->status;
-  fsdp_world_broadcast(self->world, self->folder, (int64_t)sizeof self->made.path);
+  fsdp_world_broadcast(self->world, self->folder, (int64_t)sizeof self->folder);
   fsdp_world_broadcast(self->world, &gone, (int64_t)sizeof gone);
   fsdp_checkpoint_remove_files(self->folder, &gone, self->world->rank, self->world->size);
   if (is_first(self)) fsdp_checkpoint_remove_rest(self->folder, &gone);
@@ -100,10 +98,10 @@ fsdp_status fsdp_train_checkpoints_open(fsdp_train_checkpoints *self, fsdp_error
 void fsdp_train_checkpoints_close(fsdp_train_checkpoints *self) {
   fsdp_checkpointer_destroy(self->checkpointer);
   fsdp_resume_destroy(self->resume);
-  if (!self->folder || !is_first(self)) return;
+  if (!*self->folder || !is_first(self)) return;
   fsdp_checkpoint_lock_release(self->folder, &self->lock);
   // What was made and nothing was written to: a start that fails leaves no empty folder.
-  if (self->made.made && rmdir(self->folder) == 0 && self->made.made_above) rmdir(self->options->save_dir);
+  if (self->made && rmdir(self->folder) == 0 && self->made_above) rmdir(self->options->save_dir);
 }
 
 bool fsdp_train_checkpoints_found(const fsdp_train_checkpoints *self) {

@@ -14,20 +14,14 @@
 #include "launcher/train/train_files.h"
 #include "runtime/checkpoint/checkpoint_lock.h"
 
-// The experiment's folder, and which of it and of the one above it this run has made.
-typedef struct fsdp_train_folder {
-  char path[2048];
-  bool made, made_above;
-} fsdp_train_folder;
-
 typedef struct fsdp_train_checkpoints {
   fsdp_world *world;
   const fsdp_options *options;
   const fsdp_setup *setup;
   fsdp_executor *executor; // from restore on
   fsdp_feed *feed;
-  fsdp_train_folder made;    // the experiment's, "" if there is none
-  char *folder;              // its path
+  char folder[2048];         // the experiment's, "" if there is none
+  bool made, made_above;     // by this run: it, and the one above it
   fsdp_checkpoint_lock lock; // rank 0's
   bool saves;
   bool restarts;           // the schedule that the checkpoint was saved with

@@ -196,9 +196,7 @@ fsdp_status fsdp_train_open_files(fsdp_trainer *t, fsdp_error *error) {
   fsdp_status status = open_data(t, error);
   if (fsdp_mapped_file_lost(NULL) != FSDP_OK) status = fsdp_mapped_file_lost(error); // the cause of any other
   if (status != FSDP_OK || !fsdp_trainer_is_first(t)) return status;
-  status = fsdp_train_open_log(o, &t->log.log, error);
-  if (status == FSDP_OK && o->tensorboard)
-    status = fsdp_event_file_open(o->tensorboard, &t->log.events, error);
+  status = fsdp_train_log_open(o, &t->log, error);
   if (status == FSDP_OK && o->memory_profile)
     status = fsdp_whole_file_try("memory-profile", o->memory_profile, error);
   if (status == FSDP_OK && o->trace) status = fsdp_whole_file_try("trace", o->trace, error);

@@ -201,14 +201,6 @@ void fsdp_train_print_checked(const fsdp_trainer *t) {
   fflush(stdout);
 }
 
-fsdp_progress_rate fsdp_trainer_rate(int64_t tokens, int64_t real, int64_t learned, double ms,
-                                     int64_t steps) {
-  return (fsdp_progress_rate){.tokens_per_s = (double)tokens / (ms / 1e3),
-                              .ms_per_step = ms / (double)steps,
-                              .real = (double)real / (double)tokens,
-                              .learned = (double)learned / (double)tokens};
-}
-
 void fsdp_train_print_memory(const fsdp_trainer *t, const fsdp_measurement *measured) {
   const fsdp_memory_space_report *device = &t->setup.plan->memory.space[FSDP_SPACE_DEVICE];
   printf("memory:    planned valley %s, peak %s bytes per rank", fsdp_print_int(device->valley_bytes).text,
@@ -221,15 +213,10 @@ void fsdp_train_print_memory(const fsdp_trainer *t, const fsdp_measurement *meas
 
 void fsdp_train_print_summary(const fsdp_trainer *t) {
   const fsdp_step_record *last = &t->record;
-  double run_s = t->tally.run_ms / 1e3;
   char speed[FSDP_PROGRESS_SPEED_BYTES];
-  int64_t steps = last->step - t->feed.first_step;
-  const fsdp_train_tally *sum = &t->tally;
-  const fsdp_progress_rate rate =
-      fsdp_trainer_rate(steps * t->step_tokens, sum->run_real, sum->run_learned, sum->run_ms, steps);
   printf("%s %" PRId64 " step%s in %s, loss %.4f, %s\n",
-         last->step < t->total_steps ? "stopped:  " : "done:     ", steps, fsdp_plural(steps),
-         fsdp_progress_duration(run_s).text, last->loss, fsdp_progress_speed(&rate, speed));
+         last->step < t->total_steps ? "stopped:  " : "done:     ", t->run.steps, fsdp_plural(t->run.steps),
+         fsdp_progress_duration(t->run.ms / 1e3).text, last->loss, fsdp_progress_speed(&t->run, speed));
   if (t->skipped > 0)
     printf("skipped:   the updates of %" PRId64 " step%s\n", t->skipped, fsdp_plural(t->skipped));
   fsdp_train_print_memory(t, last->measured ? &last->stats.memory : NULL);

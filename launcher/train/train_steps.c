@@ -1,6 +1,5 @@
 #include "launcher/train/replicas.h"
 #include "launcher/train/stop.h"
-#include "launcher/train/train_trace.h"
 #include "launcher/train/trainer.h"
 #include "runtime/base/check.h"
 #include "runtime/base/clock.h"
@@ -31,17 +30,6 @@ static double peak_flops(const fsdp_trainer *t) {
   return one * t->world->size / t->gpu->sharers;
 }
 
-// Rank 0 counts for all: what is fed is a function of the step.
-static void count_tokens(fsdp_trainer *t) {
-  fsdp_train_tally *sum = &t->tally;
-  if (!fsdp_trainer_is_first(t)) return;
-  const fsdp_feed_counts counts = fsdp_feed_count(&t->feed, t->record.step - 1);
-  t->record.real_tokens = counts.real;
-  t->record.learned_tokens = counts.learned;
-  sum->line_real += counts.real, sum->run_real += counts.real;
-  sum->line_learned += counts.learned, sum->run_learned += counts.learned;
-}
-
 // Of rank 0.
 static void print_sample(fsdp_trainer *t) {
   printf("sample after step %" PRId64 ", %" PRId64 " token%s:\n%s\n", t->record.step, t->sample->new_count,
@@ -56,33 +44,29 @@ static void print_sample(fsdp_trainer *t) {
 // its step's line, whenever the run was killed.
 static void finish_step(fsdp_trainer *t) {
   fsdp_step_record *record = &t->record;
-  fsdp_train_tally *sum = &t->tally;
   char message[512];
   int64_t local = record->step - t->feed.first_step; // the executor counts its own
   bool sound = fsdp_executor_step_stats(t->session.executor, local, &record->stats, message, sizeof message);
   FSDP_CHECK(sound, "step %" PRId64 ": %s", record->step, message);
   t->recorded = true;
   record->measured = t->measures;
-  count_tokens(t);
+  // Rank 0 counts for all: what is fed is a function of the step.
+  if (fsdp_trainer_is_first(t))
+    fsdp_feed_count(&t->feed, record->step - 1, &record->real_tokens, &record->learned_tokens);
   record->peak_flops = peak_flops(t);
   record->device_used_bytes = count_device_bytes(t, local);
   record->data_ms = fsdp_feed_take_ms(&t->feed, record->step - 1);
-  if (isfinite(record->loss)) sum->line_loss += record->loss, sum->line_losses++;
-  sum->line_ms += record->total_ms;
-  sum->run_ms += record->total_ms;
-  sum->line_steps++;
-  record->running_loss = sum->line_losses > 0 ? sum->line_loss / (double)sum->line_losses : NAN;
+  fsdp_progress_add(&t->line, record);
+  fsdp_progress_add(&t->run, record);
+  record->running_loss = t->line.losses > 0 ? t->line.loss / (double)t->line.losses : NAN;
   fsdp_train_log_write(&t->log, record, t->setup.plan);
   bool shown = record->step % t->options->log_freq == 0 || local == 1 || record->step == t->total_steps ||
                record->evaluated || record->skipped || t->sampled;
   if (!shown) return;
-  const fsdp_progress_rate rate = fsdp_trainer_rate(sum->line_steps * t->step_tokens, sum->line_real,
-                                                    sum->line_learned, sum->line_ms, sum->line_steps);
-  if (fsdp_trainer_is_first(t)) fsdp_progress_print(record, t->setup.plan, &rate, stdout);
+  if (fsdp_trainer_is_first(t)) fsdp_progress_print(record, t->setup.plan, &t->line, stdout);
   if (fsdp_trainer_is_first(t) && record->evaluated) fsdp_progress_print_evaluation(record, stdout);
   if (t->sampled) print_sample(t);
-  sum->line_loss = sum->line_ms = 0;
-  sum->line_steps = sum->line_losses = sum->line_real = sum->line_learned = 0;
+  t->line = (fsdp_progress_tally){0};
 }
 
 // Losses of the router and loads of experts, from what a step publishes.
@@ -232,8 +216,8 @@ static fsdp_status judge(fsdp_trainer *t, fsdp_error *error) {
   return check_data(t, error) != FSDP_OK ? error->status : fail_not_finite(t, error);
 }
 
-// Compares replicas after the record's step; returns the time it took, which is no step's.
-static fsdp_status check_replicas(fsdp_trainer *t, int64_t *took_ns, fsdp_error *error) {
+// Compares replicas after the record's step; *before_ns gets the time it took, which is no step's.
+static fsdp_status check_replicas(fsdp_trainer *t, int64_t *before_ns, fsdp_error *error) {
   fsdp_step_record *record = &t->record;
   if (t->checked_step == record->step || !fsdp_replicas_present(t->setup.plan)) return FSDP_OK;
   fsdp_executor_drain(t->session.executor); // the updates' time is the step's
@@ -241,8 +225,9 @@ static fsdp_status check_replicas(fsdp_trainer *t, int64_t *took_ns, fsdp_error 
   fsdp_status status = fsdp_replicas_check(t->world, t->session.executor, record->step, error);
   t->checked_step = record->step;
   record->checked = true;
-  *took_ns = fsdp_now_ns() - began_ns;
-  record->check_ms = (double)*took_ns / 1e6;
+  const int64_t took_ns = fsdp_now_ns() - began_ns;
+  *before_ns += took_ns;
+  record->check_ms = (double)took_ns / 1e6;
   return status;
 }
 
@@ -287,11 +272,10 @@ static bool evaluates(const fsdp_trainer *t) {
   return t->feed.config.eval_dataset && (step == t->total_steps || (frequency > 0 && step % frequency == 0));
 }
 
-// Evaluates if it is due; returns the time it took, which is no step's.
-static int64_t evaluate(fsdp_trainer *t) {
+// Evaluates if it is due.
+static void evaluate(fsdp_trainer *t) {
   fsdp_step_record *record = &t->record;
-  if (!evaluates(t)) return 0;
-  int64_t began_ns = fsdp_now_ns();
+  if (!evaluates(t)) return;
   run_evaluation(t, record->step, record);
   keep_result(t, record);
   // It changes nothing: the steps decide how the run ends.
@@ -299,14 +283,12 @@ static int64_t evaluate(fsdp_trainer *t) {
     fprintf(stderr, "fsdp_train: warning: the evaluation's loss after step %" PRId64 " is %g\n", record->step,
             fabs(record->eval_loss));
   }
-  return fsdp_now_ns() - began_ns;
 }
 
-// Samples if it is due after the record's step; returns the time it took, which is no step's.
-static int64_t sample(fsdp_trainer *t) {
+// Samples if it is due after the record's step.
+static void sample(fsdp_trainer *t) {
   const int64_t step = t->record.step, frequency = t->options->sample_every;
-  if (frequency == 0 || (step != t->total_steps && step % frequency != 0)) return 0;
-  const int64_t began_ns = fsdp_now_ns();
+  if (frequency == 0 || (step != t->total_steps && step % frequency != 0)) return;
   fsdp_error error = {0};
   fsdp_board_enter(FSDP_ACTIVITY_EVALUATING);
   fsdp_status status = fsdp_train_sample(t, &t->sampled, &error);
@@ -314,21 +296,20 @@ static int64_t sample(fsdp_trainer *t) {
   // It changes nothing: the steps decide how the run ends.
   if (status != FSDP_OK && fsdp_trainer_is_first(t))
     fprintf(stderr, "fsdp_train: warning: no sample after step %" PRId64 ": %s\n", step, error.message);
-  return fsdp_now_ns() - began_ns;
 }
 
-// What follows a step that counts: evaluation, a sample, the comparison of replicas, a save. Adds what they
-// took to *before_ns.
+// What follows a step that counts: evaluation, a sample, the comparison of replicas, a save. Adds what the
+// first three took, which is no step's, to *before_ns.
 static fsdp_status after_step(fsdp_trainer *t, bool all_can_settle, int64_t *before_ns, fsdp_error *error) {
-  int64_t every = t->options->check_replicas, step = t->record.step, took_ns = 0;
-  *before_ns += evaluate(t);
-  *before_ns += sample(t);
+  const int64_t every = t->options->check_replicas, step = t->record.step, began_ns = fsdp_now_ns();
+  evaluate(t);
+  sample(t);
+  *before_ns += fsdp_now_ns() - began_ns;
   bool due = fsdp_train_checkpoints_is_due(&t->checkpoints, step, t->record.skipped);
   fsdp_status status = FSDP_OK;
   if (due) status = check_data(t, error);
   if (status == FSDP_OK && (due || (every > 0 && step % every == 0)))
-    status = check_replicas(t, &took_ns, error);
-  *before_ns += took_ns;
+    status = check_replicas(t, before_ns, error);
   if (status != FSDP_OK) return status;
   if (due) finish_step(t);
   return fsdp_train_checkpoints_after_step(&t->checkpoints, step, all_can_settle, error);
@@ -403,9 +384,9 @@ fsdp_status fsdp_train_finish(fsdp_trainer *t, fsdp_error *error) {
     if (fsdp_trainer_is_first(t)) print_nothing_done(t);
     return FSDP_OK;
   }
-  int64_t took_ns = 0;
+  int64_t unused = 0;
   fsdp_status status = check_data(t, error);
-  if (status == FSDP_OK && t->checkpoints.checkpointer) status = check_replicas(t, &took_ns, error);
+  if (status == FSDP_OK && t->checkpoints.checkpointer) status = check_replicas(t, &unused, error);
   if (!t->recorded) finish_step(t);
   if (status != FSDP_OK) return status;
   fsdp_train_trace_write(t);

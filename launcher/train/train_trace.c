@@ -1,6 +1,5 @@
-#include "launcher/train/train_trace.h"
-
 #include "launcher/report/trace_file.h"
+#include "launcher/train/trainer.h"
 #include "runtime/base/check.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/size.h"

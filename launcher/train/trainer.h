@@ -3,8 +3,8 @@
 //   train.c        the run as a list of stages     train_agree.c   what ranks compare first
 //   train_data.c   what is read and written        train_state.c   the state that a run starts from
 //   train_steps.c  the loop of steps               train_print.c   what a person sees
-//   train_log.c    what a program reads            train_notes.c   what is worth knowing at the start
-//   train_trace.c  --trace                         train_evaluate.c   fsdp_eval, samples
+//   train_trace.c  --trace                         train_notes.c   what is worth knowing at the start
+//   train_files.c  log and run.yaml                train_evaluate.c   fsdp_eval, samples
 #pragma once
 
 #include "launcher/report/progress.h"
@@ -15,16 +15,8 @@
 #include "launcher/train/feed.h"
 #include "launcher/train/train_checkpoints.h"
 #include "launcher/train/train_files.h"
-#include "launcher/train/train_log.h"
 #include "runtime/checkpoint/weights.h"
 #include "runtime/exec/session.h"
-
-// What the steps since the last line on the terminal have added up to.
-typedef struct fsdp_train_tally {
-  double line_loss, line_ms, run_ms;
-  int64_t line_steps, line_losses;                        // of which those with a loss that is finite
-  int64_t line_real, line_learned, run_real, run_learned; // tokens (fsdp_feed_count)
-} fsdp_train_tally;
 
 typedef struct fsdp_trainer {
   fsdp_world *world;
@@ -61,7 +53,7 @@ typedef struct fsdp_trainer {
   float *loads;                    // its, by layer with experts
   bool recorded;                   // it is written to the log
   bool traced;                     // --trace is written
-  fsdp_train_tally tally;
+  fsdp_progress_tally line, run;   // since the last line on the terminal, since the start
 } fsdp_trainer;
 
 static inline bool fsdp_trainer_is_first(const fsdp_trainer *t) {
@@ -84,9 +76,6 @@ fsdp_status fsdp_train_agree_on_schedule(fsdp_trainer *t, fsdp_error *error);
 
 // What was asked for by --print-model, --print-program and --dry-run. Called on rank 0 alone.
 void fsdp_train_print_asked_for(const fsdp_trainer *t);
-
-// A rate over `tokens` of which so many are real and learned.
-fsdp_progress_rate fsdp_trainer_rate(int64_t tokens, int64_t real, int64_t learned, double ms, int64_t steps);
 
 // The header's first part: what runs where, and the memory that it takes; the header, before the first step.
 // Called on rank 0 alone.
@@ -126,6 +115,11 @@ fsdp_status fsdp_train_check_data(fsdp_trainer *t, fsdp_error *error);
 // Sets the number of steps and of those in an epoch, from the feed's position in the data on.
 fsdp_status fsdp_train_count_steps(fsdp_trainer *t, fsdp_error *error);
 
+// New weights, by all the cores of a rank, for a model of 8 billion elements takes one core minutes: elements
+// [first, first + numel) of a parameter's initialisation, the same values whatever the number of threads.
+void fsdp_init_param(fsdp_pool *pool, const fsdp_param *param, uint64_t seed, int64_t first, int64_t numel,
+                     float *out);
+
 // New weights or the folder's, each of which is drawn or read by one of the ranks that share it; nothing if
 // there is a checkpoint. Then the checkpoint, if there is one: state, feed and number of steps are where the
 // run continues. Every rank returns the same status.
@@ -140,6 +134,13 @@ fsdp_status fsdp_train_begin(fsdp_trainer *t, fsdp_error *error);
 // last save and the summary. Every rank returns the same status.
 fsdp_status fsdp_train_run_steps(fsdp_trainer *t, fsdp_error *error);
 fsdp_status fsdp_train_finish(fsdp_trainer *t, fsdp_error *error);
+
+// --trace: the timelines of all ranks, on rank 0's clock, as one file. check: whether the run has the steps
+// that are to be traced; FSDP_ERR_OPTION, on every rank alike. write: once the last of them is recorded, and
+// once only; every rank calls it after the same step. Returns the nanoseconds that it took. What cannot be
+// written is a warning: the training goes on.
+fsdp_status fsdp_train_trace_check(fsdp_trainer *t, fsdp_error *error);
+int64_t fsdp_train_trace_write(fsdp_trainer *t);
 
 // Samples between steps. *text is what a person is shown, on rank 0, which frees it; else NULL. Every rank
 // returns the same status.

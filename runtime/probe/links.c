@@ -17,7 +17,6 @@
 // ---- Collectives
 
 typedef struct collective_load {
-  const probe *self;
   fsdp_comm *comm;
   fsdp_collective_kind kind;
   int64_t numel; // of the whole, fp32
@@ -50,8 +49,7 @@ static bool make_collective(const probe *self, int group, fsdp_collective_kind k
   const int64_t taken = fsdp_round_up(fsdp_max_i64(self->inputs.used, self->outputs.used), 4096);
   const int64_t room = (fsdp_min_i64(self->outputs.bytes, self->inputs.bytes) - taken) / stride;
   if (room < 1) return false;
-  *l = (collective_load){.self = self,
-                         .comm = self->session.comms.comm[group],
+  *l = (collective_load){.comm = self->session.comms.comm[group],
                          .kind = kind,
                          .numel = numel,
                          .whole = self->outputs.memory + taken,

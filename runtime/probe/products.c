@@ -27,11 +27,6 @@ static const int64_t cpu_heads[][3] = {{256, 128, 8192},  {256, 256, 32000}, {64
                                        {64, 128, 50304}},
                      gpu_heads[][3] = {{1024, 2048, 32000}, {1024, 4096, 32000}, {1024, 4096, 128256}};
 
-typedef struct product_list {
-  fsdp_op_product *products; // forms of a linear layer
-  int count;
-} product_list;
-
 // The layer of a product.
 static fsdp_op_attrs layer_of(const fsdp_op_product *p) {
   const bool forward = p->form == FSDP_PRODUCT_FORWARD, weight = p->form == FSDP_PRODUCT_WEIGHT;

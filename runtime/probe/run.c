@@ -194,13 +194,15 @@ static passes make_passes(const probe *self, const probe_load *load, int wanted,
   return p;
 }
 
-// Runs `wanted` passes after `first` alone on the machine; returns the seconds of a run.
+// Runs `wanted` passes after `first` alone on the machine; returns the seconds of a run, and of its stream's
+// thread.
 static double time_alone(const probe *self, const probe_load *load, int first, int wanted,
-                         probe_spread *spread) {
+                         probe_spread *spread, double *processor_s) {
   passes p = make_passes(self, load, wanted, 0);
   p.first = first;
   finish(&p, launch(&p));
   const double seconds = seconds_of(&p, self->crowded, spread);
+  *processor_s = p.processor_s / (p.done * runs_of(load));
   free(p.marks_ns);
   return seconds;
 }
@@ -216,26 +218,22 @@ double probe_mean(const probe *self, double mine) {
 
 double probe_elapsed(const probe *self) {
   double seconds = 1e-9 * (double)(fsdp_now_ns() - self->start_ns);
-  if (self->world->size > 1) fsdp_world_broadcast(self->world, &seconds, (int64_t)sizeof seconds);
+  fsdp_world_broadcast(self->world, &seconds, (int64_t)sizeof seconds);
   return seconds;
-}
-
-static void meet(const probe *self) {
-  if (self->world->size > 1) fsdp_world_barrier(self->world);
 }
 
 // The first pass touches memory and wakes threads, and tells how many are enough where that must be known
 // before: on queues, and where all ranks make as many.
 double probe_measure(const probe *self, const probe_load *load) {
   const bool queues = self->session.device->table->enqueues;
-  double once = 0, seconds = 0, wanted = PASSES_MAX;
-  if (self->active && queues) time_alone(self, load, 0, 1, NULL); // loads the kernel
-  if (self->active) once = time_alone(self, load, 0, 1, NULL);
+  double once = 0, seconds = 0, wanted = PASSES_MAX, unused;
+  if (self->active && queues) time_alone(self, load, 0, 1, NULL, &unused); // loads the kernel
+  if (self->active) once = time_alone(self, load, 0, 1, NULL, &unused);
   if (load->agreed) once = probe_mean(self, once);
-  meet(self);
+  fsdp_world_barrier(self->world);
   if (self->active) {
     if (load->agreed || queues) wanted = fmin(PASSES_MAX, ceil(self->unit_s / (once * runs_of(load) + 1e-9)));
-    seconds = time_alone(self, load, 1, (int)fmax(2, wanted), &self->spread[load->agreed]);
+    seconds = time_alone(self, load, 1, (int)fmax(2, wanted), &self->spread[load->agreed], &unused);
   }
   return probe_mean(self, seconds);
 }
@@ -258,7 +256,7 @@ double probe_measure_beside(const probe *self, const probe_load *load, double lo
   const int runs = (int)fmax(3, ceil(span_s / (load_s * runs_of(load))));
   const int others = beside ? (int)fmax(3, ceil(4 * span_s / (beside_s * runs_of(beside)))) : 0;
   double seconds = 0;
-  meet(self);
+  fsdp_world_barrier(self->world);
   if (self->active) {
     probe_load fixed = *load, other = beside ? *beside : *load;
     fixed.agreed = other.agreed = true;
@@ -276,60 +274,47 @@ double probe_measure_beside(const probe *self, const probe_load *load, double lo
 
 double probe_processor_s(const probe *self, const probe_load *load, int count) {
   double seconds = 0;
-  meet(self);
-  if (self->active) {
-    passes p = make_passes(self, load, count, 0);
-    finish(&p, launch(&p));
-    seconds = p.processor_s / (p.done * runs_of(load));
-    free(p.marks_ns);
-  }
+  fsdp_world_barrier(self->world);
+  if (self->active) time_alone(self, load, 0, count, NULL, &seconds);
   return probe_mean(self, seconds);
 }
 
 // ---- Between ops
 
-typedef struct single {
-  const probe_load *load;
-  int set;
-} single;
-
+// One run; the round is its set.
 static void run_single(const fsdp_work *work, const fsdp_stream_context *context) {
-  const single *one = work->owner;
-  one->load->run(one->load->context, context, one->set);
+  const probe_load *load = work->owner;
+  load->run(load->context, context, (int)work->round);
 }
 
-static uint64_t launch_single(const probe *self, single *one) {
+static uint64_t launch_single(const probe *self, const probe_load *load, int run) {
   fsdp_device *device = self->session.device;
-  const fsdp_work work = {.run = run_single, .owner = one, .awaited = true};
-  return device->table->launch(device, one->load->stream, &work);
+  const fsdp_work work = {
+      .run = run_single, .owner = (void *)(uintptr_t)load, .round = run % load->sets, .awaited = true};
+  return device->table->launch(device, load->stream, &work);
 }
 
 double probe_time_between(const probe *self, const probe_load *op, const probe_load *load, int count) {
   if (!self->active) return probe_mean(self, 0);
   fsdp_device *device = self->session.device;
-  single *ops = fsdp_alloc((size_t)count * sizeof *ops), *loads = fsdp_alloc((size_t)count * sizeof *loads);
   uint64_t ticket = 0;
   const int64_t start_ns = fsdp_now_ns();
   for (int i = 0; i < count; i++) {
-    ops[i] = (single){op, i % op->sets};
-    ticket = launch_single(self, &ops[i]);
+    ticket = launch_single(self, op, i);
     if (!load) continue;
-    loads[i] = (single){load, i % load->sets};
     device->table->wait(device, load->stream, op->stream, ticket);
-    ticket = launch_single(self, &loads[i]);
+    ticket = launch_single(self, load, i);
     device->table->wait(device, op->stream, load->stream, ticket);
   }
   device->table->synchronize(device, load ? load->stream : op->stream, ticket);
-  free(ops);
-  free(loads);
   return probe_mean(self, 1e-9 * (double)(fsdp_now_ns() - start_ns) / count);
 }
 
 double probe_measure_between(const probe *self, const probe_load *op, const probe_load *load) {
   const double span_s = self->coarse ? 0.05 : 0.2;
-  meet(self);
+  fsdp_world_barrier(self->world);
   const double once = probe_time_between(self, op, load, BETWEEN_FIRST);
-  meet(self);
+  fsdp_world_barrier(self->world);
   return probe_time_between(self, op, load, (int)fmin(BETWEEN_MAX, fmax(BETWEEN_FIRST, ceil(span_s / once))));
 }
 

@@ -174,6 +174,33 @@ TEST(copies_are_read_once) {
   assert_int_equal(read, 2 * 5);
 }
 
+// The ranks of a node share the slices of a large file, and one that differs is found in any of them.
+TEST(slices_are_shared) {
+  enum { MIB = 1 << 20, BYTES = 50 * MIB + 7 };
+  int64_t read = 0;
+  write_files("a", 1, BYTES);
+  write_files("b", 1, BYTES);
+  const job j = {
+      .size = 8, .files = 1, .mounts = write_mounts("nfs", "server:/export"), .folder_of = folder_of_half};
+  assert_int_equal(run_job(&j, NULL, &read).status, FSDP_OK);
+  assert_int_equal(read, 2 * 51);
+  for (int slice = 0; slice < 4; slice++) {
+    FILE *file = fopen(io_path("b/0.bin"), "r+");
+    assert_int_equal(fseek(file, 16L * slice * MIB, SEEK_SET), 0);
+    const int was = fgetc(file);
+    fseek(file, -1, SEEK_CUR);
+    fputc(was ^ 1, file);
+    fclose(file);
+    const member m = run_job(&j, NULL, NULL);
+    assert_int_equal(m.status, FSDP_ERR_INPUT);
+    assert_non_null(strstr(m.error.message, "the same size but different contents"));
+    file = fopen(io_path("b/0.bin"), "r+");
+    fseek(file, 16L * slice * MIB, SEEK_SET);
+    fputc(was, file);
+    fclose(file);
+  }
+}
+
 static void expect_message(const job *j, const char *const *parts) {
   member m = run_job(j, NULL, NULL);
   io_expect(m.status, FSDP_ERR_INPUT, &m.error, parts);

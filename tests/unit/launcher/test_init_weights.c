@@ -1,6 +1,6 @@
 // New weights: the normals of a parameter's name by element index, but for elements that are zero, whichever
 // range is drawn.
-#include "launcher/train/init_weights.h"
+#include "launcher/train/trainer.h"
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"
 #include "tests/support/unit_test.h"

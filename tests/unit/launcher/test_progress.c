@@ -14,12 +14,12 @@ TEST(utilization_is_printed) {
   plan.config.model = model_of_preset("llama2-7b");
   const double pairs = 6.0 * 32 * 4096 * 4096;
   const fsdp_step_record record = {.step = 1, .total_steps = 2, .peak_flops = 8e15};
-  const fsdp_progress_rate rate = {.tokens_per_s = 8e4}; // 1% for a GFLOP a token
+  const fsdp_progress_tally line = {.ms = 1e3, .steps = 1, .tokens = 80000}; // 1% for a GFLOP a token
   char *text = NULL;
   size_t bytes = 0;
   FILE *out = open_memstream(&text, &bytes);
   assert_non_null(out);
-  fsdp_progress_print(&record, &plan, &rate, out);
+  fsdp_progress_print(&record, &plan, &line, out);
   fclose(out);
   const char *at = strstr(text, "MFU ");
   double causal, all;
