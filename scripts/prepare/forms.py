@@ -20,9 +20,10 @@ WITHOUT_INPUT = ("Below is an instruction that describes a task. "
 CHAT_KEYS = ("system", "tools", "functions", "chat_template_kwargs")
 FIELDS = ("messages", "conversations", "instruction", "input", "output", "history", "text", "prompt",
           "completion", "system", "tools", "chat_template_kwargs")
-REFUSED = {"chosen": "preference data", "rejected": "preference data", "kto_tag": "preference data",
-           "images": "pictures", "videos": "videos", "audios": "sound"}
-KEYS = (*FIELDS, "functions", "label", *REFUSED)  # that are looked at; a table's other columns are not read
+REFUSED = {"chosen": "preference data", "rejected": "preference data", "images": "pictures",
+           "videos": "videos", "audios": "sound"}
+# That are looked at; a table's other columns are not read.
+KEYS = (*FIELDS, "functions", "label", "kto_tag", *REFUSED)
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "human": "user", "assistant": "assistant",
          "gpt": "assistant", "chatgpt": "assistant", "tool": "tool", "function": "tool",
@@ -200,13 +201,26 @@ class _Messages:
 
 # ---- Records
 
+def _refuse_rating(place, key):
+    raise InputError(f'{place}: has "{key}", which says whether the answer is good (KTO\'s form); that is '
+                     "not trained: keep the records of good ones, without the key")
+
+
+def _check_label(record, place):
+    """A conversation's label may also be its class, which is not refused."""
+    if str(record.get("label")).lower() in ("true", "false"):
+        _refuse_rating(place, "label")
+
+
 def _spoken(record, place, key):
+    _check_label(record, place)
     made = _Messages(place)
     made.add_all(_decoded(record[key], place, f'"{key}"'), key)  # a table's is JSON
     return made.chat(record), {key, *CHAT_KEYS}, made.ignored
 
 
 def _alpaca(record, place):
+    _check_label(record, place)
     used = {"instruction", "input", "output", "history", "text", *CHAT_KEYS}
     given = record.get("input")
     names = '"instruction", "input" and "output"'
@@ -241,8 +255,7 @@ def _text(record, place):
 def _completion(record, place):
     used = {"prompt", "completion"}
     if record.get("label") is not None:
-        raise InputError(f'{place}: has "label", which says whether the completion is good (KTO\'s form); '
-                         "that is not trained: keep the records of good ones, without the key")
+        _refuse_rating(place, "label")
     for key in ("system", "tools"):
         if isinstance(record["prompt"], str) and not _is_empty(record.get(key)):
             raise InputError(f'{place}: has "{key}" beside "prompt" and "completion", which are joined '
@@ -259,6 +272,8 @@ def _completion(record, place):
 
 
 def _form(record, place):
+    if not _is_empty(record.get("kto_tag")):
+        _refuse_rating(place, "kto_tag")
     for key, why in REFUSED.items():
         if not _is_empty(record.get(key)):
             raise InputError(f'{place}: has "{key}" ({why}), which is not trained; remove the key')
