@@ -5,6 +5,7 @@ into a well-known template (known_templates.py); by rendering the conversation u
 that renders an answer in another way once something follows it, as Qwen3's drops reasoning, makes several
 samples of a conversation: each is what the model has before it, and says, at that answer.
 """
+import contextlib
 import dataclasses
 import datetime
 import json
@@ -227,13 +228,21 @@ class Template:
         return "tool_calls" not in message and all(each.strip() in text for each in texts)
 
     def whole(self, chat, place):
-        """The conversation's text."""
+        """The conversation as one sample, all of it learned but for answers of weight 0."""
         def rendered(chat):
             return _bare(self._renderer(chat, place)(self.template, len(chat.messages)))
 
         text = rendered(chat)
         self._check_rendered(chat, text, place, rendered)
-        return text
+        if None not in chat.learned:
+            return [(text, True)]
+        left_out = dataclasses.replace(chat, learned=[learned is None for learned in chat.learned])
+        with contextlib.suppress(BadRecord):
+            _, (sample, *_), _ = self._samples(left_out, place)
+            if "".join(piece for piece, _ in sample) == text:
+                return [(piece, not flag) for piece, flag in sample]
+        raise BadRecord(f"{place}: where an answer of weight 0 lies in what the chat template renders is not "
+                        "found; leave out --mask-prompt off, or remove the record")
 
     def prompt(self, text):
         """A user's message, and what the template writes before the answer to it."""
@@ -290,7 +299,7 @@ class Template:
         """Whether each of the regions that the template marks is learned. It may mark several of one answer,
         or none of an empty one, so which are of which matters only where they differ in that."""
         answers = _answers(chat)
-        wanted = [chat.learned[index] for index in answers]
+        wanted = [bool(chat.learned[index]) for index in answers]
         if found == len(wanted):
             return wanted
         if len(set(wanted)) == 1:
@@ -300,7 +309,7 @@ class Template:
             before, after = (self._count(render, count) for count in (index, index + 1))
             if before != len(learned) or after < before:
                 break
-            learned += [chat.learned[index]] * (after - before)
+            learned += [bool(chat.learned[index])] * (after - before)
         if len(learned) == found:
             return learned
         raise BadRecord(f"{place}: the chat template marks {found} parts as the assistant's, and which of "

@@ -50,7 +50,7 @@ class Completion:
 @dataclass
 class Chat:
     messages: list  # "content" is a string, or a list of the strings of its parts
-    learned: list  # of each message
+    learned: list  # of each message; None if the record says that it is not, by a weight of 0
     tools: list = None
     options: dict = field(default_factory=dict)  # further variables of the template
 
@@ -125,12 +125,12 @@ def _calls(message, place):
 
 
 def _learned(message, role, place):
-    """An assistant's message is, unless OpenAI's "weight" or axolotl's "train" says otherwise."""
+    """An assistant's message is, unless OpenAI's "weight" or axolotl's "train" says otherwise (None)."""
     weight = next((message[key] for key in ("weight", "train") if message.get(key) is not None), 1)
     if weight not in (0, 1):
         raise BadRecord(f'{place}: a message has the weight {json.dumps(weight)}, but only 0 and 1 are used; '
                         "fix the record")
-    return role == "assistant" and bool(weight)
+    return role == "assistant" and (bool(weight) or None)
 
 
 class _Messages:
@@ -139,11 +139,11 @@ class _Messages:
     def __init__(self, place):
         self.place, self.messages, self.learned, self.ignored = place, [], [], set()
 
-    def add(self, role, learned=None, **more):
+    def add(self, role, learned, **more):
         self.messages.append({"role": role, **more})
-        self.learned.append(role == "assistant" if learned is None else learned)
+        self.learned.append(learned)
 
-    def add_all(self, turns, name, learned=None):
+    def add_all(self, turns, name, learned=True):
         if not isinstance(turns, list) or not turns:
             raise BadRecord(f'{self.place}: "{name}" must be a list of messages; fix the record')
         for turn in turns:
@@ -167,10 +167,10 @@ class _Messages:
         more = {key: turn[key] for key in MESSAGE_KEYS if not _is_empty(turn.get(key))}
         if calls:
             more["tool_calls"] = calls
-        counts = _learned(turn, role, place) if learned is None else learned and _learned(turn, role, place)
+        counts = _learned(turn, role, place)
         if content is not None or not calls:
             more["content"] = _content(content, place)
-        self.add(role, counts, **more)
+        self.add(role, counts and learned, **more)
         used = {*keys, *MESSAGE_KEYS, "tool_calls", "function_call", "weight", "train"}
         self.ignored |= {f"{name}[].{key}" for key in turn if key not in used and not _is_empty(turn[key])}
 
@@ -241,10 +241,10 @@ def _alpaca(record, place):
     for pair in history or []:
         if not isinstance(pair, list) or len(pair) != 2:
             raise BadRecord(f'{place}: "history" must be a list of [question, answer]; fix the record')
-        made.add("user", content=_string(pair[0], place, '"history"'))
-        made.add("assistant", content=_string(pair[1], place, '"history"'))
-    made.add("user", content=f"{instruction}\n{asked}" if asked else instruction)
-    made.add("assistant", content=output)
+        made.add("user", False, content=_string(pair[0], place, '"history"'))
+        made.add("assistant", True, content=_string(pair[1], place, '"history"'))
+    made.add("user", False, content=f"{instruction}\n{asked}" if asked else instruction)
+    made.add("assistant", True, content=output)
     return made.chat(record), used, ()
 
 
@@ -264,7 +264,7 @@ def _completion(record, place):
     if isinstance(record["prompt"], list):  # TRL's: the completion's messages are learned
         made = _Messages(place)
         made.add_all(record["prompt"], "prompt", learned=False)
-        made.add_all(record.get("completion"), "completion", learned=True)
+        made.add_all(record.get("completion"), "completion")
         return made.chat(record), {*used, *CHAT_KEYS}, made.ignored
     names = '"prompt" and "completion"'
     prompt, completion = (_string(record.get(key), place, names) for key in ("prompt", "completion"))

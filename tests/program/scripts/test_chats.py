@@ -104,7 +104,7 @@ def earlier_answers_in_another_form_are_samples(_):
             assert text == f"{before}<user>q{turn}<end><assistant>{{(r)a{turn}<end>}}", text
     assert samples(template, talk(1, reasoning_content="r"))[0] == chats.TURNS
     how, made = samples(template, talk(3))  # nothing to drop
-    whole = template.whole(chat_of(talk(3)), "here")
+    ((whole, _),) = template.whole(chat_of(talk(3)), "here")
     assert how == chats.TURNS and made == [re.sub(r"(a\d<end>)", r"{\1}", whole)]
     messages = talk(3)
     messages[3]["reasoning_content"] = "r"
@@ -191,7 +191,7 @@ def contents_are_given_as_the_template_takes_them(_):
         assert found == ["<user>q<end><assistant>{f" + shown + "<end>}"], (show, given, found)
     named = "{% for m in messages %}{{ m.reasoning_content }}{{ m.thinking }}{{ m.content }}{% endfor %}"
     messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a", "reasoning": "r"}]
-    assert template_of(named).whole(chat_of(messages), "here") == "qrra"
+    assert template_of(named).whole(chat_of(messages), "here") == [("qrra", True)]
 
 
 def nothing_that_is_said_is_left_out(_):
@@ -332,6 +332,5 @@ def the_date_is_today_unless_set(work):
 prepared.run_tests_with(TOKENIZERS, "chat templates", [
     own_marks_say_what_is_learned, earlier_answers_in_another_form_are_samples, a_known_template_is_marked,
     contents_are_given_as_the_template_takes_them, nothing_that_is_said_is_left_out,
-    what_ends_all_is_no_part_of_earlier_answers,
-    ends_that_are_not_learned_are_reported, what_a_template_has_no_place_for_is_counted,
-    the_date_is_today_unless_set])
+    what_ends_all_is_no_part_of_earlier_answers, ends_that_are_not_learned_are_reported,
+    what_a_template_has_no_place_for_is_counted, the_date_is_today_unless_set])

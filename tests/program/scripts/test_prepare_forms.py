@@ -137,6 +137,23 @@ def earlier_turns_may_be_rendered_in_another_way(work):
         "<user>u0</><assistant>a0</><user>u1</><assistant>a1</><user>u2</><assistant>{+(think)a2</>+}"]
 
 
+def an_answer_of_weight_0_is_never_learned(work):
+    """Not with --mask-prompt off either, nor one that a template renders in another way where it is last."""
+    turns = [{"role": role, "content": role[0] + str(i)} for i in range(2) for role in ("user", "assistant")]
+    turns[1]["weight"] = 0
+    records = [{"messages": turns}, {"prompt": turns[:2], "completion": turns[3:]},
+               {"prompt": turns[2:], "completion": turns[3:]}]
+    command = ["--mask-prompt", "off", *written(work, records)]
+    assert shown(prepare_good(work / "x.tok", *command)) == [
+        "<{+user>u0</><assistant>+}a0</>{+<user>u1</><assistant>a1</>+}",
+        "<{+user>u0</><assistant>+}a0</>{+<assistant>a1</>+}",
+        "<{+user>u1</><assistant>a1</><assistant>a1</>+}"]
+    template = TEMPLATE.replace("{{ m.content }}", "{{ '(last)' if loop.last }}{{ m.content }}")
+    (work / "t.jinja").write_text(template)
+    message = error_of(prepare("--out", work / "y.tok", "--strict", *command), 3)
+    assert "a.jsonl:1: where an answer of weight 0 lies" in message, message
+
+
 def tables_and_compressed_files_are_the_same_records(work):
     records = [{"prompt": f'q "{i}",\n', "completion": f"a{i}"} for i in range(700)]
     (work / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
@@ -262,5 +279,6 @@ def an_export_has_the_template(work):
 prepared.run_tests_with(TOKENIZERS, "the forms of records", [
     each_form_is_used_as_documented, the_summary_counts, conversations_need_a_template,
     nothing_is_lost_in_a_template, earlier_turns_may_be_rendered_in_another_way,
-    tables_and_compressed_files_are_the_same_records, what_was_meant_otherwise_is_named,
-    a_preview_shows_what_is_learned, names_of_special_tokens_are_text, an_export_has_the_template])
+    an_answer_of_weight_0_is_never_learned, tables_and_compressed_files_are_the_same_records,
+    what_was_meant_otherwise_is_named, a_preview_shows_what_is_learned, names_of_special_tokens_are_text,
+    an_export_has_the_template])
