@@ -268,11 +268,11 @@ def models_are_refused_as_the_trainer_refuses_them(work):
 
 def an_end_on_the_way_leaves_nothing(work):
     (work / "a.jsonl").write_text((json.dumps({"text": "word " * 200}) + "\n") * 60000)
-    limit = 1 << 20
-    process = prepare("--out", work / "x.tok", work / "a.jsonl",
-                      preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
-    assert "nothing was written" in error_of(process, 3)
-    assert [path.name for path in work.iterdir()] == ["a.jsonl"]
+    for limit, path in ((1 << 20, work / "a.jsonl"), (100, FIXTURES / "records.jsonl")):
+        process = prepare("--out", work / "new/x.tok", path,
+                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
+        assert error_of(process, 3).endswith("/x.tok: File too large; nothing was written")
+        assert [left.name for left in work.iterdir()] == ["a.jsonl"]
     for number, status in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
         command = [sys.executable, prepared.SCRIPT, "--out", work / "x.tok", "--procs", "2", work / "a.jsonl"]
         process = subprocess.Popen(command, stderr=subprocess.PIPE)
