@@ -267,11 +267,15 @@ def _completion(record, place):
         made.add_all(record.get("completion"), "completion")
         return made.chat(record), {*used, *CHAT_KEYS}, made.ignored
     names = '"prompt" and "completion"'
+    if record.get("completion") is None:
+        raise BadRecord(f'{place}: has "prompt" and no "completion"; say which of its keys that is, as '
+                        "--fields completion=answer, or remove the record")
     prompt, completion = (_string(record.get(key), place, names) for key in ("prompt", "completion"))
     return Completion(prompt, completion, apart=True), used, ()
 
 
-def _form(record, place):
+def _form(record, place, given):
+    """`given`: the record's own keys, for messages."""
     if not _is_empty(record.get("kto_tag")):
         _refuse_rating(place, "kto_tag")
     for key, why in REFUSED.items():
@@ -287,7 +291,7 @@ def _form(record, place):
         return _text(record, place)
     if record.get("prompt") is not None:
         return _completion(record, place)
-    keys = ", ".join(json.dumps(key, ensure_ascii=False) for key in list(record)[:8]) or "no keys"
+    keys = ", ".join(json.dumps(key, ensure_ascii=False) for key in given[:8]) or "no keys"
     raise BadRecord(f'{place}: the record has {keys}, and neither "text", "messages", "conversations", '
                     '"instruction" with "output" nor "prompt" with "completion"; say which of its keys they '
                     "are, as --fields prompt=question,completion=answer")
@@ -299,12 +303,13 @@ def read(record, place, fields):
     be used, InputError if its form cannot."""
     if not isinstance(record, dict):
         raise BadRecord(f"{place}: a record must be an object {{..}}; fix it")
+    given = list(record)
     renamed = {key: name for name, key in fields.items() if key in record}
     others = {f"{key} (of the record)" if key in fields else key: value for key, value in record.items()
               if key not in renamed}
     record = {**others, **{name: record[key] for key, name in renamed.items()}}
     try:
-        content, used, ignored = _form(record, place)
+        content, used, ignored = _form(record, place, given)
     except BadRecord as error:
         missing = [f"{name}={key}" for name, key in fields.items() if name not in record]
         if not missing:

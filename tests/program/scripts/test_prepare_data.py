@@ -154,7 +154,7 @@ BAD = [
     ("a.jsonl", b"[" * 100000, "a.jsonl:1: ", "nested"),
     ("a.jsonl", b'{"text": ""}\n \n', "a.jsonl: ", "no record"),
     ("a.jsonl", b'{"messages": []}', "a.jsonl:1: ", "messages"),
-    ("a.jsonl", b'{"prompt": "x"}', "a.jsonl:1: ", '"prompt" and "completion" must be strings'),
+    ("a.jsonl", b'{"prompt": "x"}', "a.jsonl:1: ", 'has "prompt" and no "completion"'),
     ("a.jsonl", b'{"instruction": "x", "input": 5, "output": "y"}', "a.jsonl:1: ", "strings"),
     ("a.json", b'"text"', "a.json:1: ", "list"),
     ("a.json", b"[]", "a.json: ", "no record"),
