@@ -107,7 +107,12 @@ class Worker:
         if chunk.kind == "lines":
             lines = enumerate(chunk.data.split(b"\n"), chunk.line)
             return ((number, line) for number, line in lines if line.strip(b" \t\r")), self._line
-        return chunk.data, lambda record, _: record
+        return chunk.data, self._object
+
+    def _object(self, record, place):
+        if isinstance(record, BadRecord):
+            raise record
+        return record
 
     def _line(self, line, place):
         try:

@@ -173,11 +173,17 @@ def tables_and_compressed_files_are_the_same_records(work):
     for data in (whole[:-9], whole[:40] + b"xxxx" + whole[44:], b"text"):
         (work / "b.jsonl.gz").write_bytes(data)
         assert "not a whole .gz file" in error_of(prepare("--out", work / "z.tok", work / "b.jsonl.gz"), 3)
-    for content, what in (("a,a\n1,2\n", ":1: the first line"), ("prompt,completion\n1\n", ":2: has 1 "
-                                                                                           "fields"),
+    for content, what in (("a,a\n1,2\n", ":1: the first line"),
+                          ("prompt,completion\n1\n", ":2: has 1 field, "),
                           ('prompt,completion\n"1', ":2: is not a readable table")):
         (work / "c.csv").write_text(content)
         assert f"c.csv{what}" in error_of(prepare("--out", work / "z.tok", work / "c.csv"), 3)
+    (work / "c.csv").write_text('prompt,completion\n"q",a\n1,2,3\n\nr,b\n')
+    bad = "c.csv:3: has 3 fields, but the first line names 2"
+    process = prepare("--out", work / "y.tok", work / "c.csv", status=0)
+    assert f"skipped: {work}/{bad}" in process.stderr and "3 read, 1 skipped (bad)" in process.stdout
+    assert shown(prepared.Tokens(work / "y.tok")) == ["q{+a$+}", "r{+b$+}"]
+    assert bad in error_of(prepare("--out", work / "z.tok", "--strict", work / "c.csv"), 3)
 
 
 def what_was_meant_otherwise_is_named(work):
