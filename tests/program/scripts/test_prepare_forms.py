@@ -225,6 +225,8 @@ def a_preview_shows_what_is_learned(work):
     process = prepare("--preview", 2, *arguments)
     assert process.returncode == 0 and process.stderr == "", process.stderr
     assert process.stdout.splitlines()[1::2] == [*row["shown"], "a{+bc\\0+}"], process.stdout
+    process = prepare("--preview", 1, *written(work, [{"text": "abc", "labels": 1}, {"text": "d", "id": 1}]))
+    assert process.stderr == "prepare_data.py: note: ignored: labels in 1 records\n", process.stderr
     asked = written(work, [{"messages": [{"role": "user", "content": "q"}]}])
     assert "0 learned, so it is left out\n<user>q" in prepare("--preview", 1, *asked).stdout
     assert sorted(path.name for path in work.iterdir()) == ["a.jsonl", "t.jinja"]
