@@ -4,6 +4,9 @@ import ctypes
 import json
 import sys
 
+if len(sys.argv) < 2 or not all("=" in setting for setting in sys.argv[2:]):
+    print("usage: plan.py LIBRARY NAME=TEXT... (libfsdp_plan.so; names as in fsdp_plan.h)", file=sys.stderr)
+    sys.exit(2)
 library = ctypes.CDLL(sys.argv[1])
 library.fsdp_planner_create.restype = ctypes.c_void_p
 library.fsdp_planner_error.restype = ctypes.c_char_p

@@ -197,7 +197,7 @@ def run(arguments):
                         strict=options.strict, special_tokens=options.special_tokens == "on", bos=options.bos,
                         eos=options.eos, now=time_of_templates())
     if options.preview:
-        report(preview(options.inputs, settings, options.preview), only_warnings=True)
+        report(preview(options.inputs, settings, options.preview), is_preview=True)
         return
     writer, summary, vocabulary = prepare(options.inputs, options.out, settings, options.procs)
     flags = token_file.flags_of(is_bytes=not tokenizer and not copy)
@@ -206,10 +206,13 @@ def run(arguments):
     report(summary)
 
 
-def report(summary, only_warnings=False):
+def report(summary, is_preview=False):
+    """Behind a preview, whose output is documents alone, the keys that are not used are a note."""
     for line in summary.warnings():
         print(f"prepare_data.py: warning: {line}", file=sys.stderr)
-    for line in () if only_warnings else summary.lines():
+    for line in summary.unused() if is_preview else ():
+        print(f"prepare_data.py: note: {line}", file=sys.stderr)
+    for line in () if is_preview else summary.lines():
         print(line)
 
 

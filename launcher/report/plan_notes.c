@@ -24,10 +24,10 @@ static bool print_rows(const fsdp_plan *plan, char *out, size_t out_bytes) {
   if (idle == 0) return false;
   const fsdp_axis_set axes = fsdp_factored_source(&plan->axes, parts ? rows->part_axes : rows->piece_axes);
   snprintf(out, out_bytes,
-           "on %lld of the %lld ranks over %s a sequence is nothing but padding: %lld token%s are too few to "
+           "on %lld of the %lld ranks over %s a sequence is nothing but padding: %lld token%s %s too few to "
            "divide; use longer sequences, or fewer ranks on that axis",
            (long long)idle, (long long)ranks, fsdp_mesh_print_axes(&plan->config.mesh, axes, names),
-           (long long)rows->seq, fsdp_plural((int)rows->seq));
+           (long long)rows->seq, fsdp_plural((int)rows->seq), rows->seq == 1 ? "is" : "are");
   return true;
 }
 

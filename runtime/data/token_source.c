@@ -38,6 +38,11 @@ static fsdp_status check_tokenizer(const char *path, const char *tokenizer, uint
                      "%s: holds bytes, but the model has a tokenizer; prepare it again with "
                      "%s --tokenizer %s",
                      path, FSDP_PREPARE_DATA, tokenizer);
+  if (!file->tokenizer_hash)
+    return fsdp_fail(error, FSDP_ERR_INPUT,
+                     "%s: was made of .bin files without a tokenizer, but the model has one; prepare it "
+                     "again with %s --tokenizer %s",
+                     path, FSDP_PREPARE_DATA, tokenizer);
   if (file->tokenizer_hash != wanted)
     return fsdp_fail(error, FSDP_ERR_INPUT,
                      "%s: was prepared with a different tokenizer (its hash is %016llx) than %s (%016llx); "

@@ -5,6 +5,8 @@ into a well-known template (known_templates.py); by rendering the conversation u
 that renders an answer in another way once something follows it, as Qwen3's drops reasoning, makes several
 samples of a conversation: each is what the model has before it, and says, at that answer.
 """
+import contextlib
+import dataclasses
 import datetime
 import json
 import re
@@ -203,27 +205,44 @@ class Template:
             raise BadRecord(f'{place}: has "tools", which the chat template does not use; give one that does '
                             "with --chat-template FILE")
         for message in chat.messages:
-            if "tool_calls" in message and "tool_calls" not in self.source:
-                raise BadRecord(f"{place}: calls a tool, which the chat template does not render; give "
-                                "one that does with --chat-template FILE")
             if any(mark in text_of(message) for mark in (BEGIN, END)):
                 raise BadRecord(f"{place}: has a character U+FDD0 or U+FDD1, which no text may have; "
                                 "remove it")
 
-    def _check_rendered(self, chat, text, place):
-        for message in chat.messages:
-            content = message.get("content", "")
-            if message["role"] in ("system", "user"):
-                texts = content if isinstance(content, list) and self.takes_parts else [text_of(message)]
-                if any(each.strip() not in text for each in texts):
-                    raise BadRecord(f"{place}: the chat template leaves out what the {message['role']} says; "
-                                    "give one that does not with --chat-template FILE")
+    def _check_rendered(self, chat, text, place, rendered):
+        """Refuses a conversation of which the template leaves something out. `text` is what it renders of it,
+        and `rendered` a function that renders another: what does not stand in the text as it is (JSON of a
+        tool's result) and calls, whose names may stand elsewhere too, are looked for by marks behind them."""
+        if all(self._stands_in(text, message) for message in chat.messages):
+            return
+        marked, whose = _with_marks(chat)
+        text = rendered(marked)
+        lost = next((what for mark, what in whose.items() if mark not in text), None)
+        if lost:
+            raise BadRecord(f"{place}: the chat template leaves out {lost}; give one that does not with "
+                            "--chat-template FILE")
+
+    def _stands_in(self, text, message):
+        content = message.get("content", "")
+        texts = content if isinstance(content, list) and self.takes_parts else [text_of(message)]
+        return "tool_calls" not in message and all(each.strip() in text for each in texts)
 
     def whole(self, chat, place):
-        """The conversation's text."""
-        text = _bare(self._renderer(chat, place)(self.template, len(chat.messages)))
-        self._check_rendered(chat, text, place)
-        return text
+        """The conversation as one sample, all of it learned but for answers of weight 0."""
+        def rendered(chat):
+            return _bare(self._renderer(chat, place)(self.template, len(chat.messages)))
+
+        text = rendered(chat)
+        self._check_rendered(chat, text, place, rendered)
+        if None not in chat.learned:
+            return [(text, True)]
+        left_out = dataclasses.replace(chat, learned=[learned is None for learned in chat.learned])
+        with contextlib.suppress(BadRecord):
+            _, (sample, *_), _ = self._samples(left_out, place)
+            if "".join(piece for piece, _ in sample) == text:
+                return [(piece, not flag) for piece, flag in sample]
+        raise BadRecord(f"{place}: where an answer of weight 0 lies in what the chat template renders is not "
+                        "found; leave out --mask-prompt off, or remove the record")
 
     def prompt(self, text):
         """A user's message, and what the template writes before the answer to it."""
@@ -249,28 +268,38 @@ class Template:
     def samples(self, chat, place):
         """(how what is learned was found, samples of the conversation), a sample being a list of
         (text, whether it is learned)."""
+        def rendered(chat):
+            """The whole and the samples: an answer may hold something where it is the last alone."""
+            _, samples, text = self._samples(chat, place)
+            return text + "".join(piece for sample in samples for piece, _ in sample)
+
+        how, samples, text = self._samples(chat, place)
+        self._check_rendered(chat, text, place, rendered)
+        return how, samples
+
+    def _samples(self, chat, place):
+        """The same, and the text of the whole conversation."""
         render = self._renderer(chat, place)
         count = len(chat.messages)
         known = self.family is not None and not chat.options
         at_once = self.has_marks or known and self.family.keeps(chat)
         text = render(self.marked if at_once else self.template, count)
-        self._check_rendered(chat, _bare(text), place)
         how = OWN if self.has_marks else TURNS
         if known:
             how = f"by marks put into {self.family.name}'s chat template"
         if not at_once:
             samples = self._by_answers(text, chat, render, place)
-            return (how if len(samples) == 1 else APART), samples
+            return (how if len(samples) == 1 else APART), samples, text
         regions = _regions(text)
         learned = self._learned(len(regions) // 2, chat, render, place)
         flags = [bool(index % 2) and learned[index // 2] for index in range(len(regions))]
-        return how, [[(piece, flag) for piece, flag in zip(regions, flags) if piece]]
+        return how, [[(piece, flag) for piece, flag in zip(regions, flags) if piece]], _bare(text)
 
     def _learned(self, found, chat, render, place):
         """Whether each of the regions that the template marks is learned. It may mark several of one answer,
         or none of an empty one, so which are of which matters only where they differ in that."""
         answers = _answers(chat)
-        wanted = [chat.learned[index] for index in answers]
+        wanted = [bool(chat.learned[index]) for index in answers]
         if found == len(wanted):
             return wanted
         if len(set(wanted)) == 1:
@@ -280,7 +309,7 @@ class Template:
             before, after = (self._count(render, count) for count in (index, index + 1))
             if before != len(learned) or after < before:
                 break
-            learned += [chat.learned[index]] * (after - before)
+            learned += [bool(chat.learned[index])] * (after - before)
         if len(learned) == found:
             return learned
         raise BadRecord(f"{place}: the chat template marks {found} parts as the assistant's, and which of "
@@ -332,6 +361,32 @@ class Template:
                             "what the assistant says is not found; give one with {% generation %} marks by "
                             "--chat-template FILE, or use --mask-prompt off")
         return prompt, whole[len(prompt):]
+
+
+def _with_marks(chat):
+    """The conversation with a mark of its own behind each text and each name of a tool that is called, and
+    {mark: what it stands behind}."""
+    whose, messages = {}, []
+
+    def put(text, what):
+        mark = f"mark{len(whose)}."
+        whose[mark] = what
+        return text + mark
+
+    for message in chat.messages:
+        made, says = dict(message), f"what the {message['role']} says"
+        content = made.get("content", "")
+        if isinstance(content, list):
+            made["content"] = [put(text, says) for text in content]
+        elif content.strip():
+            made["content"] = put(content, says)
+        if "tool_calls" in made:
+            made["tool_calls"] = [
+                call | {"function": call["function"] | {
+                    "name": put(call["function"]["name"], "a tool that the assistant calls")}}
+                for call in made["tool_calls"]]
+        messages.append(made)
+    return dataclasses.replace(chat, messages=messages), whose
 
 
 def _answers(chat):

@@ -23,13 +23,10 @@ class Bytes:
     def __init__(self, settings):
         self.templates = chats.templates_of(settings, None, None)
         self.ends = re.compile(chats.ANY_NAME)
-        self.begin = settings.begin_id(None, None)
-        self.end = settings.end_id(END_OF_BYTES, None)
-        self.end_of_text = settings.end_id(None, None)
+        self.begin = settings.begin_id(None, self.vocabulary)
+        self.end = settings.end_id(END_OF_BYTES, self.vocabulary)
+        self.end_of_text = settings.end_id(None, self.vocabulary)
         self.stops = [] if self.end is None else [self.end]
-        for token in (self.begin, self.end):
-            if token is not None and token > 255:
-                raise OptionError(f"token {token} is not a byte; --bos and --eos take 0 to 255, or none")
 
     def documents(self, documents):
         for document in documents:
@@ -81,15 +78,15 @@ class Pretrained:
         beside = _Beside(self.path)
         beside.add_tokens(self.tokenizer)
         self.vocabulary = 1 + max(self.tokenizer.get_vocab(with_added_tokens=True).values())
-        self.begin = settings.begin_id(self._own_begin(), self.tokenizer)
-        self.end = settings.end_id(beside.id_of("eos", self.tokenizer), self.tokenizer)
+        self.begin = settings.begin_id(self._own_begin(), self.vocabulary, self.tokenizer)
+        self.end = settings.end_id(beside.id_of("eos", self.tokenizer), self.vocabulary, self.tokenizer)
         if self.end is None and settings.eos != "none":
             raise OptionError(f"{self.path}: nothing beside it says which token ends a text; name it with "
                               "--eos TOKEN, or --eos none")
+        if self.end is not None and self.end >= self.vocabulary:
+            raise OptionError(f"{self.path}: the files beside it end a text with token {self.end}, but its "
+                              f"vocabulary is {self.vocabulary}; name the right one with --eos TOKEN")
         self.stops = sorted({self.end} - {None} | beside.stops())  # at which what generates ends a text
-        for token in (self.begin, self.end):
-            if token is not None and token >= self.vocabulary:
-                raise OptionError(f"token {token} is not in the vocabulary of {self.vocabulary}")
         self.templates = chats.templates_of(settings, beside, self.path)
         added = self.tokenizer.get_added_tokens_decoder().values()
         special = [token.content for token in added if token.special]

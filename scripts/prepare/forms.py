@@ -20,9 +20,10 @@ WITHOUT_INPUT = ("Below is an instruction that describes a task. "
 CHAT_KEYS = ("system", "tools", "functions", "chat_template_kwargs")
 FIELDS = ("messages", "conversations", "instruction", "input", "output", "history", "text", "prompt",
           "completion", "system", "tools", "chat_template_kwargs")
-REFUSED = {"chosen": "preference data", "rejected": "preference data", "kto_tag": "preference data",
-           "images": "pictures", "videos": "videos", "audios": "sound"}
-KEYS = (*FIELDS, "functions", "label", *REFUSED)  # that are looked at; a table's other columns are not read
+REFUSED = {"chosen": "preference data", "rejected": "preference data", "images": "pictures",
+           "videos": "videos", "audios": "sound"}
+# That are looked at; a table's other columns are not read.
+KEYS = (*FIELDS, "functions", "label", "kto_tag", *REFUSED)
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "human": "user", "assistant": "assistant",
          "gpt": "assistant", "chatgpt": "assistant", "tool": "tool", "function": "tool",
@@ -49,7 +50,7 @@ class Completion:
 @dataclass
 class Chat:
     messages: list  # "content" is a string, or a list of the strings of its parts
-    learned: list  # of each message
+    learned: list  # of each message; None if the record says that it is not, by a weight of 0
     tools: list = None
     options: dict = field(default_factory=dict)  # further variables of the template
 
@@ -124,12 +125,12 @@ def _calls(message, place):
 
 
 def _learned(message, role, place):
-    """An assistant's message is, unless OpenAI's "weight" or axolotl's "train" says otherwise."""
+    """An assistant's message is, unless OpenAI's "weight" or axolotl's "train" says otherwise (None)."""
     weight = next((message[key] for key in ("weight", "train") if message.get(key) is not None), 1)
     if weight not in (0, 1):
         raise BadRecord(f'{place}: a message has the weight {json.dumps(weight)}, but only 0 and 1 are used; '
                         "fix the record")
-    return role == "assistant" and bool(weight)
+    return role == "assistant" and (bool(weight) or None)
 
 
 class _Messages:
@@ -138,11 +139,11 @@ class _Messages:
     def __init__(self, place):
         self.place, self.messages, self.learned, self.ignored = place, [], [], set()
 
-    def add(self, role, learned=None, **more):
+    def add(self, role, learned, **more):
         self.messages.append({"role": role, **more})
-        self.learned.append(role == "assistant" if learned is None else learned)
+        self.learned.append(learned)
 
-    def add_all(self, turns, name, learned=None):
+    def add_all(self, turns, name, learned=True):
         if not isinstance(turns, list) or not turns:
             raise BadRecord(f'{self.place}: "{name}" must be a list of messages; fix the record')
         for turn in turns:
@@ -166,10 +167,10 @@ class _Messages:
         more = {key: turn[key] for key in MESSAGE_KEYS if not _is_empty(turn.get(key))}
         if calls:
             more["tool_calls"] = calls
-        counts = _learned(turn, role, place) if learned is None else learned and _learned(turn, role, place)
+        counts = _learned(turn, role, place)
         if content is not None or not calls:
             more["content"] = _content(content, place)
-        self.add(role, counts, **more)
+        self.add(role, counts and learned, **more)
         used = {*keys, *MESSAGE_KEYS, "tool_calls", "function_call", "weight", "train"}
         self.ignored |= {f"{name}[].{key}" for key in turn if key not in used and not _is_empty(turn[key])}
 
@@ -200,13 +201,26 @@ class _Messages:
 
 # ---- Records
 
+def _refuse_rating(place, key):
+    raise InputError(f'{place}: has "{key}", which says whether the answer is good (KTO\'s form); that is '
+                     "not trained: keep the records of good ones, without the key")
+
+
+def _check_label(record, place):
+    """A conversation's label may also be its class, which is not refused."""
+    if str(record.get("label")).lower() in ("true", "false"):
+        _refuse_rating(place, "label")
+
+
 def _spoken(record, place, key):
+    _check_label(record, place)
     made = _Messages(place)
     made.add_all(_decoded(record[key], place, f'"{key}"'), key)  # a table's is JSON
     return made.chat(record), {key, *CHAT_KEYS}, made.ignored
 
 
 def _alpaca(record, place):
+    _check_label(record, place)
     used = {"instruction", "input", "output", "history", "text", *CHAT_KEYS}
     given = record.get("input")
     names = '"instruction", "input" and "output"'
@@ -227,10 +241,10 @@ def _alpaca(record, place):
     for pair in history or []:
         if not isinstance(pair, list) or len(pair) != 2:
             raise BadRecord(f'{place}: "history" must be a list of [question, answer]; fix the record')
-        made.add("user", content=_string(pair[0], place, '"history"'))
-        made.add("assistant", content=_string(pair[1], place, '"history"'))
-    made.add("user", content=f"{instruction}\n{asked}" if asked else instruction)
-    made.add("assistant", content=output)
+        made.add("user", False, content=_string(pair[0], place, '"history"'))
+        made.add("assistant", True, content=_string(pair[1], place, '"history"'))
+    made.add("user", False, content=f"{instruction}\n{asked}" if asked else instruction)
+    made.add("assistant", True, content=output)
     return made.chat(record), used, ()
 
 
@@ -241,8 +255,7 @@ def _text(record, place):
 def _completion(record, place):
     used = {"prompt", "completion"}
     if record.get("label") is not None:
-        raise InputError(f'{place}: has "label", which says whether the completion is good (KTO\'s form); '
-                         "that is not trained: keep the records of good ones, without the key")
+        _refuse_rating(place, "label")
     for key in ("system", "tools"):
         if isinstance(record["prompt"], str) and not _is_empty(record.get(key)):
             raise InputError(f'{place}: has "{key}" beside "prompt" and "completion", which are joined '
@@ -251,14 +264,20 @@ def _completion(record, place):
     if isinstance(record["prompt"], list):  # TRL's: the completion's messages are learned
         made = _Messages(place)
         made.add_all(record["prompt"], "prompt", learned=False)
-        made.add_all(record.get("completion"), "completion", learned=True)
+        made.add_all(record.get("completion"), "completion")
         return made.chat(record), {*used, *CHAT_KEYS}, made.ignored
     names = '"prompt" and "completion"'
+    if record.get("completion") is None:
+        raise BadRecord(f'{place}: has "prompt" and no "completion"; say which of its keys that is, as '
+                        "--fields completion=answer, or remove the record")
     prompt, completion = (_string(record.get(key), place, names) for key in ("prompt", "completion"))
     return Completion(prompt, completion, apart=True), used, ()
 
 
-def _form(record, place):
+def _form(record, place, given):
+    """`given`: the record's own keys, for messages."""
+    if not _is_empty(record.get("kto_tag")):
+        _refuse_rating(place, "kto_tag")
     for key, why in REFUSED.items():
         if not _is_empty(record.get(key)):
             raise InputError(f'{place}: has "{key}" ({why}), which is not trained; remove the key')
@@ -272,7 +291,7 @@ def _form(record, place):
         return _text(record, place)
     if record.get("prompt") is not None:
         return _completion(record, place)
-    keys = ", ".join(json.dumps(key, ensure_ascii=False) for key in list(record)[:8]) or "no keys"
+    keys = ", ".join(json.dumps(key, ensure_ascii=False) for key in given[:8]) or "no keys"
     raise BadRecord(f'{place}: the record has {keys}, and neither "text", "messages", "conversations", '
                     '"instruction" with "output" nor "prompt" with "completion"; say which of its keys they '
                     "are, as --fields prompt=question,completion=answer")
@@ -284,12 +303,13 @@ def read(record, place, fields):
     be used, InputError if its form cannot."""
     if not isinstance(record, dict):
         raise BadRecord(f"{place}: a record must be an object {{..}}; fix it")
+    given = list(record)
     renamed = {key: name for name, key in fields.items() if key in record}
     others = {f"{key} (of the record)" if key in fields else key: value for key, value in record.items()
               if key not in renamed}
     record = {**others, **{name: record[key] for key, name in renamed.items()}}
     try:
-        content, used, ignored = _form(record, place)
+        content, used, ignored = _form(record, place, given)
     except BadRecord as error:
         missing = [f"{name}={key}" for name, key in fields.items() if name not in record]
         if not missing:

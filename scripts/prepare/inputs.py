@@ -12,7 +12,7 @@ import struct
 import zlib
 
 from common.errors import InputError
-from prepare.forms import FIELDS, KEYS
+from prepare.forms import FIELDS, KEYS, BadRecord
 from prepare.records import DECODER
 
 CHUNK_BYTES = 1 << 20
@@ -28,9 +28,9 @@ LLMC_MAGICS = {20240520: (1, 2), 20240801: (7, 4)}  # version, bytes of a token
 
 
 class Chunk:
-    """kind: "lines" (bytes of whole lines), "objects" (a list of (line, record)), "piece" (bytes of a text)
-    or "tokens" (bytes of tokens). `size` is what it adds to the progress, in bytes of input; `ignored` names
-    what each of its records has besides, and was not read."""
+    """kind: "lines" (bytes of whole lines), "objects" (a list of (line, record, or a BadRecord)), "piece"
+    (bytes of a text) or "tokens" (bytes of tokens). `size` is what it adds to the progress, in bytes of
+    input; `ignored` names what each of its records has besides, and was not read."""
 
     def __init__(self, kind, path, line, data, **more):
         self.kind, self.path, self.line, self.data, self.size = kind, path, line, data, 0
@@ -199,9 +199,9 @@ def _rows(path, reader):
     line = reader.line_num + 1
     for row in reader:
         if row and len(row) != len(names):
-            raise InputError(f"{path}:{line}: has {len(row)} fields, but the first line names "
-                             f"{len(names)}; fix it")
-        if row:
+            yield line, BadRecord(f"{path}:{line}: has {len(row)} field{'s' * (len(row) != 1)}, but the "
+                                  f"first line names {len(names)}; fix it")
+        elif row:
             yield line, {name: value for name, value in zip(names, row) if value}
         line = reader.line_num + 1
 

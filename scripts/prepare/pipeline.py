@@ -38,24 +38,24 @@ class Settings:
     hash: int = None  # of the tokenizer, once known
     token_bytes: int = 0
 
-    def _id(self, option, value, default, tokenizer):
+    def _id(self, option, value, default, vocabulary, tokenizer):
         if value is None:
             return default
         if value == "none":
             return None
-        if value.isdecimal():
-            return int(value)
-        token = tokenizer.token_to_id(value) if tokenizer else None
-        if token is None:
-            raise OptionError(f'{option} "{value}": is not a token of the vocabulary; give a token, a number '
-                              "or none")
-        return token
+        token = int(value) if value.isdecimal() else tokenizer.token_to_id(value) if tokenizer else None
+        if token is not None and token < vocabulary:
+            return token
+        if not tokenizer:
+            raise OptionError(f"{option} {value}: is not a byte; give 0 to 255, or none")
+        raise OptionError(f"{option} {value}: is not a token of the vocabulary of {vocabulary}; give a "
+                          "token, a number below that, or none")
 
-    def begin_id(self, default, tokenizer):
-        return self._id("--bos", self.bos, default, tokenizer)
+    def begin_id(self, default, vocabulary, tokenizer=None):
+        return self._id("--bos", self.bos, default, vocabulary, tokenizer)
 
-    def end_id(self, default, tokenizer):
-        return self._id("--eos", self.eos, default, tokenizer)
+    def end_id(self, default, vocabulary, tokenizer=None):
+        return self._id("--eos", self.eos, default, vocabulary, tokenizer)
 
 
 @dataclass
@@ -107,7 +107,12 @@ class Worker:
         if chunk.kind == "lines":
             lines = enumerate(chunk.data.split(b"\n"), chunk.line)
             return ((number, line) for number, line in lines if line.strip(b" \t\r")), self._line
-        return chunk.data, lambda record, _: record
+        return chunk.data, self._object
+
+    def _object(self, record, place):
+        if isinstance(record, BadRecord):
+            raise record
+        return record
 
     def _line(self, line, place):
         try:

@@ -57,7 +57,7 @@ def _chat(chat, place, options):
     if options.mask_prompt:
         how, samples = template.samples(chat, place)
     else:
-        how, samples = chats.ALL, [[(template.whole(chat, place), True)]]
+        how, samples = chats.ALL, [template.whole(chat, place)]
     return [Document(parts, how=how, hides=hides) for parts in samples], template.unused(chat)
 
 
@@ -71,10 +71,8 @@ def parse(record, place, options):
     elif isinstance(content, forms.Text):
         documents = [Document([(content.text, True), (None, True)])] if content.text else []
     else:
-        parts = [(content.prompt, False), (content.completion, True), (None, True)]
+        parts = [(content.prompt, not options.mask_prompt), (content.completion, True), (None, True)]
         documents = [Document(parts, apart=content.apart)]
-    for document in documents if not options.mask_prompt else ():
-        document.parts = [(text, True) for text, _ in document.parts]
     return documents, ignored
 
 

@@ -127,6 +127,14 @@ class Summary:
                        "to stop there; give a chat template that writes one, by --chat-template FILE")
         yield from self._endless()
 
+    def unused(self):
+        """A line for the keys that are not used, if there are any."""
+        if self.ignored:
+            shown = ", ".join(f"{key} in {count:,}" for key, count in
+                              sorted(self.ignored.items(), key=lambda item: (-item[1], item[0]))[:KEYS_SHOWN])
+            more = len(self.ignored) - KEYS_SHOWN
+            yield f"ignored: {shown} records" + (f", and {more} more keys" if more > 0 else "")
+
     def lines(self):
         if self.records:
             yield f"records: {self.records:,} read, {self._losses()}"
@@ -142,11 +150,7 @@ class Summary:
         if self.date:
             yield (f"date: the chat template may write today's, {self.date:%Y-%m-%d}; SOURCE_DATE_EPOCH sets "
                    "another")
-        if self.ignored:
-            shown = ", ".join(f"{key} in {count:,}" for key, count in
-                              sorted(self.ignored.items(), key=lambda item: (-item[1], item[0]))[:KEYS_SHOWN])
-            more = len(self.ignored) - KEYS_SHOWN
-            yield f"ignored: {shown} records" + (f", and {more} more keys" if more > 0 else "")
+        yield from self.unused()
         if self.divided:
             yield (f"records whose prompt and completion would have a token in common: {self.divided:,}; "
                    "the two are encoded apart")

@@ -187,8 +187,9 @@ class Writer:
 
     def abandon(self):
         """Leaves nothing of an unfinished file."""
-        self.out.close()
-        if os.path.exists(self.partial):
+        with contextlib.suppress(OSError):  # what is buffered has no room on a full disk
+            self.out.close()
+        with contextlib.suppress(FileNotFoundError):
             os.unlink(self.partial)
         for folder in self.made:
             with contextlib.suppress(OSError):  # somebody has put a file there

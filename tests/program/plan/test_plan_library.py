@@ -46,9 +46,9 @@ def exports():
     assert "#include" not in header
 
 
-def by_script(*settings, status=0):
+def by_script(*settings, status=0, library=(LIBRARY,)):
     """What examples/plan.py prints: the plan and its price."""
-    command = [sys.executable, SOURCE / "examples" / "plan.py", LIBRARY, *settings]
+    command = [sys.executable, SOURCE / "examples" / "plan.py", *library, *settings]
     process = subprocess.run([str(word) for word in command], capture_output=True, text=True)
     assert process.returncode == status, process.stderr
     if status:
@@ -134,6 +134,8 @@ def refuses():
             (["model=tiny"], "no machine: set `profile`")):
         error = by_script(*settings, status=1)
         assert words in error and error.startswith("plan.py: ") and error.count("\n") == 1, (settings, error)
+    for error in (by_script(status=2, library=()), by_script("tiny", status=2)):
+        assert error.startswith("usage: plan.py LIBRARY NAME=TEXT") and error.count("\n") == 1, error
 
 
 programs.run_tests([links, exports, agrees, texts, searches, refuses])

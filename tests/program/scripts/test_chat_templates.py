@@ -66,9 +66,10 @@ def draw(rng, tools, parts, reasoning):
             name = f"call{turn:05}"
             call = {"id": name, "type": "function",
                     "function": {"name": "weather", "arguments": {"place": says(rng).strip()}}}
-            messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
+            beside = f"looking {turn}" if rng.random() < 0.2 else ""
+            messages.append({"role": "assistant", "content": beside, "tool_calls": [call]})
             messages.append({"role": "tool", "name": "weather", "tool_call_id": name,
-                             "content": f"result {turn}"})
+                             "content": rng.choice((f"result {turn}", f'{{"result": "{turn}"}}'))})
         answer = {"role": "assistant", "content": f"answer {turn} {says(rng).strip()}."}
         if reasoning and rng.random() < 0.3:
             answer["reasoning_content"] = f"thought {turn}"

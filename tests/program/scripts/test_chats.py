@@ -104,7 +104,7 @@ def earlier_answers_in_another_form_are_samples(_):
             assert text == f"{before}<user>q{turn}<end><assistant>{{(r)a{turn}<end>}}", text
     assert samples(template, talk(1, reasoning_content="r"))[0] == chats.TURNS
     how, made = samples(template, talk(3))  # nothing to drop
-    whole = template.whole(chat_of(talk(3)), "here")
+    ((whole, _),) = template.whole(chat_of(talk(3)), "here")
     assert how == chats.TURNS and made == [re.sub(r"(a\d<end>)", r"{\1}", whole)]
     messages = talk(3)
     messages[3]["reasoning_content"] = "r"
@@ -172,7 +172,8 @@ def contents_are_given_as_the_template_takes_them(_):
     assert "leaves out what the user says" in refused(samples, template_of(first), parts)
 
     def call(arguments, show):
-        content = f"(m.content or '') + ({show} if m.tool_calls else '')"
+        shown = f"m.tool_calls[0].function.name + {show}"
+        content = f"(m.content or '') + ({shown} if m.tool_calls else '')"
         called = [{"type": "function", "function": {"name": "f", "arguments": arguments}}]
         said = [{"role": "user", "content": "q"}, {"role": "assistant", "tool_calls": called}]
         return samples(template_of(PLAIN.replace("m.content", content)), said)[1]
@@ -187,10 +188,39 @@ def contents_are_given_as_the_template_takes_them(_):
         (f"({of} | string)", {"x": 1}, '{"x": 1}'),
     ):
         found = call(given, show)
-        assert found == ["<user>q<end><assistant>{" + shown + "<end>}"], (show, given, found)
+        assert found == ["<user>q<end><assistant>{f" + shown + "<end>}"], (show, given, found)
     named = "{% for m in messages %}{{ m.reasoning_content }}{{ m.thinking }}{{ m.content }}{% endfor %}"
     messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a", "reasoning": "r"}]
-    assert template_of(named).whole(chat_of(messages), "here") == "qrra"
+    assert template_of(named).whole(chat_of(messages), "here") == [("qrra", True)]
+
+
+def nothing_that_is_said_is_left_out(_):
+    """Texts of every message and calls of tools must be in what is rendered, in whatever form."""
+    function = {"name": "f", "arguments": {"x": 1}}
+    calling = {"role": "assistant", "content": "look", "tool_calls": [{"function": function}] * 2}
+    messages = [{"role": "user", "content": 'say "f"'}, calling, {"role": "tool", "content": ' {"r": "f"}'},
+                {"role": "assistant", "content": "<think>t</think> a "}]  # fmt: skip
+    start, end = "{% for m in messages %}<{{ m.role }}>", "<end>{% endfor %}"
+    end += "{% if add_generation_prompt %}<assistant>{% endif %}"
+    says, calls = "{{ m.content | trim }}", "{{ m.tool_calls or '' }}"
+    for body, lost in (
+        (says + calls, None),
+        ("{{ m.content | tojson }}" + calls, None),
+        ("{{ m.content.split('</think>')[-1] }}" + calls, None),
+        # Nothing of an answer that is seen where it is the last.
+        ("{% if loop.last or m.role != 'assistant' %}" + says + "{% endif %}" + calls, None),
+        ("{% if m.tool_calls %}" + calls + "{% else %}" + says + "{% endif %}", "what the assistant says"),
+        ("{% if m.role != 'tool' %}" + says + "{% endif %}" + calls, "what the tool says"),
+        ("{% if m.role != 'user' %}" + says + "{% endif %}" + calls, "what the user says"),
+        (says, "a tool that the assistant calls"),
+        (says + "{{ m.tool_calls[0] if m.tool_calls }}", "a tool that the assistant calls"),
+    ):
+        template, chat = template_of(start + body + end), chat_of(messages)
+        made = template.whole if lost == "what the tool says" else template.samples
+        if lost:
+            assert f"the chat template leaves out {lost}; " in refused(made, chat, "here"), body
+        else:
+            made(chat, "here")
 
 
 def what_ends_all_is_no_part_of_earlier_answers(_):
@@ -301,6 +331,6 @@ def the_date_is_today_unless_set(work):
 
 prepared.run_tests_with(TOKENIZERS, "chat templates", [
     own_marks_say_what_is_learned, earlier_answers_in_another_form_are_samples, a_known_template_is_marked,
-    contents_are_given_as_the_template_takes_them, what_ends_all_is_no_part_of_earlier_answers,
-    ends_that_are_not_learned_are_reported, what_a_template_has_no_place_for_is_counted,
-    the_date_is_today_unless_set])
+    contents_are_given_as_the_template_takes_them, nothing_that_is_said_is_left_out,
+    what_ends_all_is_no_part_of_earlier_answers, ends_that_are_not_learned_are_reported,
+    what_a_template_has_no_place_for_is_counted, the_date_is_today_unless_set])

@@ -154,7 +154,7 @@ BAD = [
     ("a.jsonl", b"[" * 100000, "a.jsonl:1: ", "nested"),
     ("a.jsonl", b'{"text": ""}\n \n', "a.jsonl: ", "no record"),
     ("a.jsonl", b'{"messages": []}', "a.jsonl:1: ", "messages"),
-    ("a.jsonl", b'{"prompt": "x"}', "a.jsonl:1: ", '"prompt" and "completion" must be strings'),
+    ("a.jsonl", b'{"prompt": "x"}', "a.jsonl:1: ", 'has "prompt" and no "completion"'),
     ("a.jsonl", b'{"instruction": "x", "input": 5, "output": "y"}', "a.jsonl:1: ", "strings"),
     ("a.json", b'"text"', "a.json:1: ", "list"),
     ("a.json", b"[]", "a.json: ", "no record"),
@@ -205,8 +205,8 @@ def bad_options_are_refused(work):
             (["--out", work / "x.tok", work / "none.txt"], 3, "none.txt: cannot be opened"),
             (["--out", work / "x.tok", work], 3, "folder"),
             (["--out", work / "x.tok", "--procs", "0", data], 2, "0"),
-            (["--out", work / "x.tok", "--eos", "256", data], 2, "not a byte"),
-            (["--out", work / "x.tok", "--eos", "</s>", data], 2, "</s>"),
+            (["--out", work / "x.tok", "--eos", "256", data], 2, "--eos 256: is not a byte"),
+            (["--out", work / "x.tok", "--eos", "</s>", data], 2, "--eos </s>: is not a byte; give 0 to 255"),
             (["--out", work / "x.tok", "--tokenizer", work / "t.json", data], 3, "t.json"),
             (["--out", work / "x.tok", "--mask-prompt", "maybe", data], 2, "maybe"),
             (["--out", work / "x.tok", "--packing", "on", data], 2, "to fsdp_train"),
@@ -268,11 +268,11 @@ def models_are_refused_as_the_trainer_refuses_them(work):
 
 def an_end_on_the_way_leaves_nothing(work):
     (work / "a.jsonl").write_text((json.dumps({"text": "word " * 200}) + "\n") * 60000)
-    limit = 1 << 20
-    process = prepare("--out", work / "x.tok", work / "a.jsonl",
-                      preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
-    assert "nothing was written" in error_of(process, 3)
-    assert [path.name for path in work.iterdir()] == ["a.jsonl"]
+    for limit, path in ((1 << 20, work / "a.jsonl"), (100, FIXTURES / "records.jsonl")):
+        process = prepare("--out", work / "new/x.tok", path,
+                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
+        assert error_of(process, 3).endswith("/x.tok: File too large; nothing was written")
+        assert [left.name for left in work.iterdir()] == ["a.jsonl"]
     for number, status in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
         command = [sys.executable, prepared.SCRIPT, "--out", work / "x.tok", "--procs", "2", work / "a.jsonl"]
         process = subprocess.Popen(command, stderr=subprocess.PIPE)

@@ -137,6 +137,23 @@ def earlier_turns_may_be_rendered_in_another_way(work):
         "<user>u0</><assistant>a0</><user>u1</><assistant>a1</><user>u2</><assistant>{+(think)a2</>+}"]
 
 
+def an_answer_of_weight_0_is_never_learned(work):
+    """Not with --mask-prompt off either, nor one that a template renders in another way where it is last."""
+    turns = [{"role": role, "content": role[0] + str(i)} for i in range(2) for role in ("user", "assistant")]
+    turns[1]["weight"] = 0
+    records = [{"messages": turns}, {"prompt": turns[:2], "completion": turns[3:]},
+               {"prompt": turns[2:], "completion": turns[3:]}]
+    command = ["--mask-prompt", "off", *written(work, records)]
+    assert shown(prepare_good(work / "x.tok", *command)) == [
+        "<{+user>u0</><assistant>+}a0</>{+<user>u1</><assistant>a1</>+}",
+        "<{+user>u0</><assistant>+}a0</>{+<assistant>a1</>+}",
+        "<{+user>u1</><assistant>a1</><assistant>a1</>+}"]
+    template = TEMPLATE.replace("{{ m.content }}", "{{ '(last)' if loop.last }}{{ m.content }}")
+    (work / "t.jinja").write_text(template)
+    message = error_of(prepare("--out", work / "y.tok", "--strict", *command), 3)
+    assert "a.jsonl:1: where an answer of weight 0 lies" in message, message
+
+
 def tables_and_compressed_files_are_the_same_records(work):
     records = [{"prompt": f'q "{i}",\n', "completion": f"a{i}"} for i in range(700)]
     (work / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
@@ -156,11 +173,17 @@ def tables_and_compressed_files_are_the_same_records(work):
     for data in (whole[:-9], whole[:40] + b"xxxx" + whole[44:], b"text"):
         (work / "b.jsonl.gz").write_bytes(data)
         assert "not a whole .gz file" in error_of(prepare("--out", work / "z.tok", work / "b.jsonl.gz"), 3)
-    for content, what in (("a,a\n1,2\n", ":1: the first line"), ("prompt,completion\n1\n", ":2: has 1 "
-                                                                                           "fields"),
+    for content, what in (("a,a\n1,2\n", ":1: the first line"),
+                          ("prompt,completion\n1\n", ":2: has 1 field, "),
                           ('prompt,completion\n"1', ":2: is not a readable table")):
         (work / "c.csv").write_text(content)
         assert f"c.csv{what}" in error_of(prepare("--out", work / "z.tok", work / "c.csv"), 3)
+    (work / "c.csv").write_text('prompt,completion\n"q",a\n1,2,3\n\nr,b\n')
+    bad = "c.csv:3: has 3 fields, but the first line names 2"
+    process = prepare("--out", work / "y.tok", work / "c.csv", status=0)
+    assert f"skipped: {work}/{bad}" in process.stderr and "3 read, 1 skipped (bad)" in process.stdout
+    assert shown(prepared.Tokens(work / "y.tok")) == ["q{+a$+}", "r{+b$+}"]
+    assert bad in error_of(prepare("--out", work / "z.tok", "--strict", work / "c.csv"), 3)
 
 
 def what_was_meant_otherwise_is_named(work):
@@ -202,6 +225,8 @@ def a_preview_shows_what_is_learned(work):
     process = prepare("--preview", 2, *arguments)
     assert process.returncode == 0 and process.stderr == "", process.stderr
     assert process.stdout.splitlines()[1::2] == [*row["shown"], "a{+bc\\0+}"], process.stdout
+    process = prepare("--preview", 1, *written(work, [{"text": "abc", "labels": 1}, {"text": "d", "id": 1}]))
+    assert process.stderr == "prepare_data.py: note: ignored: labels in 1 records\n", process.stderr
     asked = written(work, [{"messages": [{"role": "user", "content": "q"}]}])
     assert "0 learned, so it is left out\n<user>q" in prepare("--preview", 1, *asked).stdout
     assert sorted(path.name for path in work.iterdir()) == ["a.jsonl", "t.jinja"]
@@ -262,5 +287,6 @@ def an_export_has_the_template(work):
 prepared.run_tests_with(TOKENIZERS, "the forms of records", [
     each_form_is_used_as_documented, the_summary_counts, conversations_need_a_template,
     nothing_is_lost_in_a_template, earlier_turns_may_be_rendered_in_another_way,
-    tables_and_compressed_files_are_the_same_records, what_was_meant_otherwise_is_named,
-    a_preview_shows_what_is_learned, names_of_special_tokens_are_text, an_export_has_the_template])
+    an_answer_of_weight_0_is_never_learned, tables_and_compressed_files_are_the_same_records,
+    what_was_meant_otherwise_is_named, a_preview_shows_what_is_learned, names_of_special_tokens_are_text,
+    an_export_has_the_template])

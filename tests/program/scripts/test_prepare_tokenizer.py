@@ -307,7 +307,15 @@ def special_tokens_are_as_said(work):
     (work / "a.jsonl").write_text(json.dumps({"text": "one <L>two<M><P>"}))
     assert made() == one + [size] + two + [size + 2, size + 1, 0]
     assert made("--special-tokens", "off")[:1 + len(one)] == one + [size]
-    assert "903" in error_of(prepare(*command[:-1], "--eos", "903", work / "a.jsonl"), 2)
+    size += 3
+    for option, token in (("--eos", size), ("--bos", size), ("--eos", "</x>")):
+        message = error_of(prepare(*command[:-1], option, token, work / "a.jsonl"), 2)
+        assert f"error: {option} {token}: is not a token of the vocabulary of {size};" in message, message
+    config.unlink()
+    (work / "gpt" / "special_tokens_map.json").unlink()
+    (work / "gpt" / "generation_config.json").write_text('{"eos_token_id": 9999}')
+    message = error_of(prepare(*command), 2)
+    assert "gpt/tokenizer.json: the files beside it end a text with token 9999" in message, message
 
 
 def an_older_form_becomes_tokenizer_json(work):

@@ -320,7 +320,7 @@ TEST(dots_in_folders_are_no_ending) {
 TEST(data_and_model_must_belong_together) {
   static stream s;
   fsdp_error error;
-  char other[512], tokens[512], bytes[512], both[1100];
+  char other[512], tokens[512], unnamed[512], bytes[512], both[1100];
   snprintf(other, sizeof other, "%s", io_write_text("tokenizer.json", "{}"));
   draw(&s, 2, true, 1);
   s.file.tokenizer_hash = XXH64("{}", 2, 0);
@@ -328,6 +328,8 @@ TEST(data_and_model_must_belong_together) {
   uint32_t greatest = 0;
   for (int64_t i = 0; i < s.file.count; i++)
     greatest = s.file.tokens[i] > greatest ? s.file.tokens[i] : greatest;
+  s.file.tokenizer_hash = 0;
+  snprintf(unnamed, sizeof unnamed, "%s", write_stream("u.tok", &s));
   draw(&s, 1, false, 1);
   s.file.bytes = true;
   snprintf(bytes, sizeof bytes, "%s", write_stream("b.tok", &s));
@@ -336,6 +338,7 @@ TEST(data_and_model_must_belong_together) {
   assert_int_equal(open_bad(tokens, other, 60000, &error), FSDP_OK);
   assert_int_equal(open_bad(tokens, NULL, 60000, &error), FSDP_OK);
   REFUSED(tokens, TOKENIZER, 60000, "t.tok", "a different tokenizer", "tests/golden/prepare/tokenizer.json");
+  REFUSED(unnamed, other, 60000, "u.tok: was made of .bin files without a tokenizer", "--tokenizer", other);
   // A tokenizer may have more tokens than the model, but not the data.
   assert_int_equal(open_bad(tokens, other, greatest + 1, &error), FSDP_OK);
   char size[32];

@@ -66,7 +66,8 @@ TEST(test_notes) {
       // Chunks of one token: eight tokens are the heads of eight parts.
       {8, 1, 16, NULL},
       {8, 1, 8, NULL},
-      {8, 1, 7, "on 1 of the 8 ranks over context a sequence is nothing but padding: 7 tokens "},
+      {8, 1, 7, "on 1 of the 8 ranks over context a sequence is nothing but padding: 7 tokens are "},
+      {8, 1, 1, "on 7 of the 8 ranks over context a sequence is nothing but padding: 1 token is "},
       // Pieces of two tokens.
       {1, 4, 5, "on 1 of the 4 ranks over tensor a sequence is nothing but padding: 5 tokens "},
   };
