@@ -135,8 +135,23 @@ static fsdp_status check_folder(const fsdp_trainer *t, fsdp_error *error) {
       t->setup.folder, fsdp_options_place(t->options, "model"), parent, parent);
 }
 
+// Weights that were drawn tell nothing of a model, so they are evaluated only on request.
+static fsdp_status check_weights(const fsdp_trainer *t, fsdp_error *error) {
+  const fsdp_options *o = t->options;
+  const bool is_preset = !t->setup.folder;
+  const bool has_weights = t->setup.load_weights || o->experiment; // whose checkpoint is loaded
+  if (t->program != FSDP_PROGRAM_EVAL || has_weights || o->init == FSDP_INIT_RANDOM) return FSDP_OK;
+  return fsdp_fail(
+      error, is_preset ? FSDP_ERR_OPTION : FSDP_ERR_INPUT,
+      "--model %.300s (%s): %s has no weights to evaluate: %s, name an experiment with -e NAME, or "
+      "give --init random",
+      o->model, fsdp_options_place(o, "model"), is_preset ? "a preset" : "the folder",
+      is_preset ? "give a model's folder" : "download them (*.safetensors)");
+}
+
 fsdp_status fsdp_train_open_model(fsdp_trainer *t, fsdp_error *error) {
   fsdp_status status = check_folder(t, error);
+  if (status == FSDP_OK) status = check_weights(t, error);
   if (status == FSDP_OK)
     status = fsdp_train_find_tokenizer(t->options, &t->setup, t->setup.plan->config.model.vocab_size,
                                        &t->tokenizer, error);
