@@ -212,6 +212,7 @@ int main(int argc, char **argv) {
   fsdp_error error = {0};
   fsdp_output_begin();
   fsdp_status status = fsdp_options_parse(&options, FSDP_PROGRAM_PLAN, argc, argv, &error);
+  if (status == FSDP_OK && *options.replaced) fprintf(stderr, "fsdp_plan: warning: %s\n", options.replaced);
   if (status == FSDP_OK && options.help) {
     fsdp_options_print_help(FSDP_PROGRAM_PLAN, (fsdp_help)options.help, stdout);
   } else if (status == FSDP_OK && options.version) {

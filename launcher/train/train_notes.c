@@ -236,6 +236,7 @@ void fsdp_train_print_notes(const fsdp_trainer *t) {
   for (int i = 0; i < 2 && !t->options->dry_run; i++)
     if (*hints[i]) printf("hint: %s\n", hints[i]);
   fflush(stdout);
+  if (*t->options->replaced) fprintf(stderr, "fsdp_train: warning: %s\n", t->options->replaced);
   if (t->dataset) warn_of_run(t);
   fsdp_plan_warn(made, "fsdp_train", stderr);
 }
