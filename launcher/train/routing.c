@@ -12,7 +12,8 @@
 #include <unistd.h>
 
 #define MAGIC "fsdprout"
-enum { HEADER_BYTES = 64, NUMBERS = 7, SHAPE = 6 }; // numbers of the header; those that say a step's shape
+// Numbers of the header: those that say a step's shape, those that say which tokens it has, and the last one.
+enum { SHAPE = 6, DATA = SHAPE, SAME = 10, NUMBERS = 11, HEADER_BYTES = 8 + 8 * NUMBERS };
 
 struct fsdp_routing {
   int file; // of a record
@@ -29,12 +30,16 @@ struct fsdp_routing {
 
 static void numbers_of(const fsdp_routing_config *c, int64_t numbers[NUMBERS]) {
   const fsdp_model_config *m = &c->plan->config.model;
-  const int64_t all[NUMBERS] = {1,
+  const int64_t all[NUMBERS] = {2,
                                 fsdp_model_expert_layers(m),
                                 m->expert_slots,
                                 m->experts,
                                 c->plan->config.seq,
-                                c->global_batch,
+                                c->sampler->global_batch,
+                                (int64_t)c->data,
+                                (int64_t)c->sampler->seed,
+                                c->sampler->held_out,
+                                c->shift,
                                 c->first_step};
   memcpy(numbers, all, sizeof all);
 }
@@ -79,8 +84,8 @@ static bool reads_steps(int file, const int64_t wanted[NUMBERS], int64_t found[N
   if (pread(file, header, sizeof header, 0) != (ssize_t)sizeof header || memcmp(header, MAGIC, 8) != 0)
     return false;
   memcpy(found, header + 8, NUMBERS * sizeof *found);
-  const int64_t first = found[SHAPE], steps = wanted[SHAPE];
-  if (memcmp(found, wanted, SHAPE * sizeof *found) != 0 || first < 0 || first > steps) return false;
+  const int64_t first = found[SAME], steps = wanted[SAME];
+  if (memcmp(found, wanted, SAME * sizeof *found) != 0 || first < 0 || first > steps) return false;
   return fstat(file, &about) == 0 && (about.st_size - HEADER_BYTES) / step_bytes_of(wanted) >= steps - first;
 }
 
@@ -103,7 +108,22 @@ static bool begin_new(const char *temporary, const int64_t numbers[NUMBERS]) {
   if (file < 0) return false;
   const bool written = write(file, header, sizeof header) == (ssize_t)sizeof header;
   close(file);
+  if (!written) unlink(temporary);
   return written;
+}
+
+fsdp_status fsdp_routing_check_path(const char *path, fsdp_error *error) {
+  char magic[8] = "";
+  struct stat about;
+  if (stat(path, &about) != 0 || (S_ISREG(about.st_mode) && about.st_size == 0)) return FSDP_OK;
+  const int file = S_ISREG(about.st_mode) ? open(path, O_RDONLY) : -1;
+  const bool is_record = file >= 0 && pread(file, magic, 8, 0) == 8 && memcmp(magic, MAGIC, 8) == 0;
+  if (file >= 0) close(file);
+  if (is_record) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_INPUT,
+                   "--routing-record %s: is there, but is no routing record, and would be lost; give another "
+                   "FILE, or remove it",
+                   path);
 }
 
 // FILE.tmp with the steps before, from FILE, or from FILE.tmp itself if the run was killed.
@@ -116,19 +136,20 @@ static fsdp_status continue_record(const fsdp_routing_config *c, const char *tem
   fsdp_status status = FSDP_OK;
   if (record >= 0 && reads_steps(record, wanted, found)) {
     const int file = open(temporary, O_WRONLY | O_CREAT | O_TRUNC, 0666);
-    const int64_t bytes = HEADER_BYTES + (c->first_step - found[SHAPE]) * step_bytes_of(wanted);
+    const int64_t bytes = HEADER_BYTES + (c->first_step - found[SAME]) * step_bytes_of(wanted);
     written = file >= 0 && copy(record, file, bytes);
     if (file >= 0) close(file);
-    *kept_from = found[SHAPE];
+    *kept_from = found[SAME];
   } else if (killed >= 0 && reads_steps(killed, wanted, found)) {
-    written = ftruncate(killed, HEADER_BYTES + (c->first_step - found[SHAPE]) * step_bytes_of(wanted)) == 0;
-    *kept_from = found[SHAPE];
+    written = ftruncate(killed, HEADER_BYTES + (c->first_step - found[SAME]) * step_bytes_of(wanted)) == 0;
+    *kept_from = found[SAME];
   } else if (record >= 0) {
-    status = fsdp_fail(error, FSDP_ERR_INPUT,
-                       "--routing-record %s: it is no record of this model, sequences and batch that has the "
-                       "%lld step%s before this start, and would be lost; give another FILE, for the steps "
-                       "from here on",
-                       c->path, (long long)c->first_step, fsdp_plural(c->first_step));
+    status =
+        fsdp_fail(error, FSDP_ERR_INPUT,
+                  "--routing-record %s: it is no record of this model, data, --seed and batch that has the "
+                  "%lld step%s before this start, and would be lost; give another FILE, for the steps "
+                  "from here on",
+                  c->path, (long long)c->first_step, fsdp_plural(c->first_step));
   } else {
     written = begin_new(temporary, wanted);
   }
@@ -159,7 +180,7 @@ fsdp_status fsdp_routing_open_record(const fsdp_routing_config *c, fsdp_routing 
   r->temporary = temporary_of(c->path);
   r->file = open(r->temporary, O_RDWR);
   *routing = r;
-  const off_t place = 8 + SHAPE * (off_t)sizeof r->first;
+  const off_t place = 8 + SAME * (off_t)sizeof r->first;
   if (r->file >= 0 && pread(r->file, &r->first, sizeof r->first, place) == (ssize_t)sizeof r->first)
     return FSDP_OK;
   return fail_file(c->path, "written", error);
@@ -177,21 +198,40 @@ fsdp_status fsdp_routing_end_record(fsdp_routing *r, int failure, fsdp_error *er
   return error->status;
 }
 
+// Compares the numbers from `first` up to `end`.
+static fsdp_status check_numbers(const fsdp_routing *r, const fsdp_routing_config *c, int first, int end,
+                                 fsdp_error *error) {
+  static const char *const names[SAME] = {"version",
+                                          "layers with experts",
+                                          "experts of a token",
+                                          "experts",
+                                          "tokens of a sequence",
+                                          "sequences of a step",
+                                          "hash of the data",
+                                          "--seed",
+                                          "number of held-out samples",
+                                          "steps between its own number and its place in the data"};
+  int64_t found[NUMBERS], wanted[NUMBERS];
+  memcpy(found, (const char *)r->map + 8, sizeof found);
+  numbers_of(c, wanted);
+  for (int i = first; i < end; i++)
+    if (found[i] != wanted[i])
+      return fsdp_fail(
+          error, FSDP_ERR_INPUT,
+          "%s: its %s is %lld, and this run's %lld; give the file of a run of the same model, data, "
+          "--seed, sequences and batch",
+          c->path, names[i], (long long)found[i], (long long)wanted[i]);
+  return FSDP_OK;
+}
+
 static fsdp_status check_header(fsdp_routing *r, const fsdp_routing_config *c, fsdp_error *error) {
-  static const char *const names[SHAPE] = {"version", "layers with experts",  "experts of a token",
-                                           "experts", "tokens of a sequence", "sequences of a step"};
   int64_t found[NUMBERS], wanted[NUMBERS];
   if (r->map_bytes < HEADER_BYTES || memcmp(r->map, MAGIC, 8) != 0)
     return fsdp_fail(error, FSDP_ERR_INPUT, "%s: is no file of --routing-record; give one", c->path);
   memcpy(found, (const char *)r->map + 8, sizeof found);
   numbers_of(c, wanted);
-  for (int i = 0; i < SHAPE; i++)
-    if (found[i] != wanted[i])
-      return fsdp_fail(error, FSDP_ERR_INPUT,
-                       "%s: its %s is %lld, and this run's %lld; give the file of a run of the same model, "
-                       "sequences and batch",
-                       c->path, names[i], (long long)found[i], (long long)wanted[i]);
-  const int64_t step_bytes = step_bytes_of(wanted), first = found[SHAPE];
+  if (check_numbers(r, c, 0, SHAPE, error) != FSDP_OK) return error->status;
+  const int64_t step_bytes = step_bytes_of(wanted), first = found[SAME];
   const int64_t end = first + ((int64_t)r->map_bytes - HEADER_BYTES) / step_bytes;
   if (end < c->steps)
     return fsdp_fail(error, FSDP_ERR_INPUT,
@@ -228,12 +268,15 @@ fsdp_status fsdp_routing_open_replay(const fsdp_routing_config *c, fsdp_routing 
   return check_header(r, c, error);
 }
 
-fsdp_status fsdp_routing_check_start(const fsdp_routing *r, int64_t first_step, fsdp_error *error) {
-  if (r->first <= first_step) return FSDP_OK;
+fsdp_status fsdp_routing_check_start(const fsdp_routing *r, const fsdp_routing_config *c, fsdp_error *error) {
+  int64_t data;
+  memcpy(&data, (const char *)r->map + 8 + DATA * sizeof data, sizeof data);
+  if (data && check_numbers(r, c, DATA, SAME, error) != FSDP_OK) return error->status;
+  if (r->first <= c->first_step) return FSDP_OK;
   return fsdp_fail(error, FSDP_ERR_INPUT,
                    "--routing-replay: the record begins after step %lld, where the run that wrote it was "
                    "resumed, and this run after step %lld; give a record with these steps",
-                   (long long)r->first, (long long)first_step);
+                   (long long)r->first, (long long)c->first_step);
 }
 
 void fsdp_routing_close(fsdp_routing *r) {

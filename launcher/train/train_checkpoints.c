@@ -290,7 +290,8 @@ fsdp_status fsdp_train_checkpoints_restore(fsdp_train_checkpoints *self, fsdp_ex
   bool found = fsdp_train_checkpoints_found(self);
   self->executor = executor;
   self->feed = feed;
-  if (!found && !self->saves) return FSDP_OK;
+  const bool routes = self->options->routing_record || self->options->routing_replay; // of this data alone
+  if (!found && !self->saves && !routes) return FSDP_OK;
   // It may read all of the data.
   uint64_t fingerprints[2] = {0};
   if (is_first(self)) {
