@@ -73,8 +73,11 @@ static fsdp_status read_model(const fsdp_options *options, fsdp_setup *setup, fs
                               fsdp_error *error) {
   setup->model_name = options->model;
   if (!is_folder(options->model)) {
+    fsdp_error why;
     fsdp_status status = check_preset(options, error);
-    if (status == FSDP_OK) status = fsdp_model_preset(options->model, model, error);
+    if (status == FSDP_OK && fsdp_model_preset(options->model, model, &why) != FSDP_OK)
+      status = fsdp_fail(error, why.status, "--model '%.300s' (%s): no such folder, and %s", options->model,
+                         fsdp_options_place(options, "model"), why.message);
     if (status != FSDP_OK || options->init != FSDP_INIT_WEIGHTS) return status;
     return fsdp_fail(error, FSDP_ERR_OPTION, "--init weights: the preset '%s' has none", options->model);
   }

@@ -1,6 +1,7 @@
 // What a run reads and writes: the model's folder, data, logs.
 #include "launcher/report/whole_file.h"
 #include "launcher/setup/data.h"
+#include "launcher/setup/documents_choice.h"
 #include "launcher/train/trainer.h"
 #include "runtime/base/paths.h"
 #include "runtime/base/text.h"
@@ -173,7 +174,8 @@ static fsdp_status refuse_weights(const fsdp_trainer *t, const char *name, const
 
 fsdp_status fsdp_train_find_data(fsdp_trainer *t, fsdp_error *error) {
   const fsdp_options *o = t->options;
-  fsdp_status status = fsdp_data_paths_find("data", o->data, &t->data_paths, error);
+  fsdp_status status = fsdp_documents_find(o, error);
+  if (status == FSDP_OK) status = fsdp_data_paths_find("data", o->data, &t->data_paths, error);
   if (status == FSDP_OK) status = fsdp_data_paths_find("eval-data", o->eval_data, &t->eval_paths, error);
   if (status == FSDP_OK) status = refuse_weights(t, "eval-data", &t->eval_paths, error);
   if (status == FSDP_OK && t->program == FSDP_PROGRAM_EVAL)
