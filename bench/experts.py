@@ -334,14 +334,14 @@ def balance(args):
 
 def summed_load(path, steps, last):
     """The rows of the fullest expert over the mean, summed over layers and the last steps: of a file that
-    --routing-record writes (a header of 64 bytes, then uint16 by step, sequence, token, layer and slot)."""
+    --routing-record writes (a header of 96 bytes, then uint16 by step, sequence, token, layer and slot)."""
     data = path.read_bytes()
     header = [int.from_bytes(data[8 + 8 * i:16 + 8 * i], "little") for i in range(6)]
     _, layers, slots, experts, seq, batch = header
     each = layers * slots * seq * batch
     counts = [0] * experts
     for step in range(steps - last, steps):
-        begin = 64 + 2 * step * each
+        begin = 96 + 2 * step * each
         for at in range(begin, begin + 2 * each, 2):
             counts[int.from_bytes(data[at:at + 2], "little")] += 1
     return max(counts) * experts / sum(counts)

@@ -38,7 +38,7 @@ fsdp_status step_session_open(const fsdp_options *options, fsdp_world *world, in
                               step_session *s, fsdp_error *error) {
   *s = (step_session){0};
   fsdp_setup_ranks ranks = {
-      .ranks = world->size, .ranks_per_node = world->local_size, .even_nodes = world->even_nodes};
+      .ranks = world->size, .ranks_per_node = world->local_size, .fills_nodes = world->even_nodes};
   fsdp_status status = fsdp_setup_create(options, FSDP_PROGRAM_TRAIN, &ranks, &s->setup, error);
   if (status != FSDP_OK) return status;
   status = open_data(s, world, steps, error);

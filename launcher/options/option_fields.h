@@ -107,6 +107,7 @@ typedef struct fsdp_options {
   int64_t trace_first, trace_last; // of trace_steps
   fsdp_mesh mesh_axes;             // as in --mesh, without those that every mesh has; count 0: not given
   char aliases[512];  // "--learning-rate is --lr, ...": what was given under another trainer's name
+  char replaced[512]; // "--ranks 4 replaces --ranks 8, ...": what the command line says twice
   char *run_config;   // fsdp_train: the options as the run's run.yaml says them (run_options.h)
   char *run_note;     // what was taken of the one that was there; NULL: nothing
   char *run_left_out; // what of it --resume off begins without; NULL: nothing

@@ -38,6 +38,13 @@ static const fsdp_option_row *find_meant(const char *name, const fsdp_option_ali
   return *alias && (*alias)->name ? fsdp_option_find((*alias)->name) : row;
 }
 
+// What sets our option as `text` does that of an alias (NULL: it is ours).
+static const char *find_value(const fsdp_option_alias *alias, const char *text) {
+  bool on;
+  if (!alias || !alias->on || !fsdp_value_flag(text, &on)) return text;
+  return on ? alias->on : alias->off;
+}
+
 // The nearest name of an option, NULL if none is near.
 static const char *nearest_name(fsdp_program_kind program, const char *name) {
   enum { NAMES_MAX = 384 };
@@ -137,9 +144,7 @@ fsdp_status fsdp_options_set(fsdp_options *options, fsdp_program_kind program, c
   const fsdp_option_row *row = find_meant(name, &alias);
   if (!row || row->knob || !fsdp_option_belongs(row, program))
     return fail_unknown(program, name, place, error);
-  bool on;
-  const char *value = text;
-  if (alias && alias->on && fsdp_value_flag(text, &on)) value = on ? alias->on : alias->off;
+  const char *value = find_value(alias, text);
   if (!fsdp_option_store(options, row, value)) {
     char both[2 * NAME_BYTES];
     snprintf(both, sizeof both, "%.60s (--%.60s)", name, row->name);
@@ -320,6 +325,41 @@ static fsdp_status read_arguments(arguments *read, fsdp_program_kind program, in
   return FSDP_OK;
 }
 
+// ---- Options that are given twice
+
+// Of these a later value would silently drop what an earlier one names.
+static fsdp_status fail_repeated(const fsdp_option_row *row, const argument *first, const argument *second,
+                                 fsdp_error *error) {
+  char both[1024];
+  snprintf(both, sizeof both, "--%.60s %.400s and --%.60s %.400s (%s)", first->name, first->text,
+           second->name, second->text, command_line);
+  if (row->kind != FSDP_OPTION_LIST)
+    return fsdp_fail(error, FSDP_ERR_OPTION, "%s: one file of options is read; give one of them", both);
+  return fsdp_fail(error, FSDP_ERR_OPTION,
+                   "%s: give one of them, or all paths behind one, as in --%s %.300s,%.300s", both, row->name,
+                   first->text, second->text);
+}
+
+// A plain option's later value counts, as in commands that scripts add to; options->replaced says so.
+static fsdp_status check_repeated(fsdp_options *options, const arguments *read, fsdp_error *error) {
+  for (int i = 1; i < read->count; i++) {
+    const argument *later = &read->items[i], *earlier = NULL;
+    const fsdp_option_alias *alias, *other = NULL, *before;
+    const fsdp_option_row *row = find_meant(later->name, &alias);
+    if (row->kind == FSDP_OPTION_REPEAT || row->kind == FSDP_OPTION_SET) continue;
+    for (int j = 0; j < i; j++)
+      if (find_meant(read->items[j].name, &before) == row) earlier = &read->items[j], other = before;
+    if (!earlier || !strcmp(find_value(other, earlier->text), find_value(alias, later->text))) continue;
+    if (row->kind == FSDP_OPTION_LIST || strcmp(row->name, "config") == 0)
+      return fail_repeated(row, earlier, later, error);
+    const size_t used = strlen(options->replaced);
+    snprintf(options->replaced + used, sizeof options->replaced - used,
+             "%s--%.60s %.100s replaces --%.60s %.100s", used ? ", " : "", later->name, later->text,
+             earlier->name, earlier->text);
+  }
+  return FSDP_OK;
+}
+
 // ---- Parsing in order
 
 typedef struct yaml_target {
@@ -355,6 +395,7 @@ static fsdp_status read_options(fsdp_options *options, fsdp_program_kind program
   fsdp_options_create(options);
   arguments read;
   fsdp_status status = read_arguments(&read, program, argc, argv, error);
+  if (status == FSDP_OK) status = check_repeated(options, &read, error);
   for (int i = 0; i < read.count && status == FSDP_OK; i++) {
     const char *name = read.items[i].name;
     bool early = strcmp(name, "config") == 0 || strcmp(name, "help") == 0 || strcmp(name, "version") == 0;

@@ -31,6 +31,8 @@ static fsdp_status plan_one(row *r, char *path, int argc, char **argv, fsdp_erro
   fsdp_status status = fsdp_options_parse_compared(&r->options, FSDP_PROGRAM_PLAN, argc, argv, path, error);
   if (status != FSDP_OK) return status;
   status = fsdp_document_work_plan(&r->options, &r->setup, error);
+  const fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(&r->options);
+  fsdp_setup_warn_of_limits(&r->options, &ranks, r->setup.profile, "fsdp_plan", stderr);
   r->name = short_name(path);
   r->fits = status == FSDP_OK;
   if (r->fits || (status == FSDP_ERR_CAPACITY && r->setup.plan))

@@ -36,6 +36,8 @@ static void print_notes(const fsdp_options *options, const fsdp_setup *setup) {
     fprintf(stderr, "fsdp_plan: note: %s\n", note);
   fsdp_sharding_notes(options, setup->sharding, &setup->plan->config.mesh, "fsdp_plan: note: ", stderr);
   fsdp_plan_warn(setup->plan, "fsdp_plan", stderr);
+  const fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(options);
+  fsdp_setup_warn_of_limits(options, &ranks, setup->profile, "fsdp_plan", stderr);
   const fsdp_document_work *work = work_of(&setup->plan->config);
   if (work->left > 0)
     fprintf(stderr, "fsdp_plan: note: attention is priced by the documents of --data: %.1f%% of its pairs\n",
@@ -207,6 +209,7 @@ int main(int argc, char **argv) {
   fsdp_error error = {0};
   fsdp_output_begin();
   fsdp_status status = fsdp_options_parse(&options, FSDP_PROGRAM_PLAN, argc, argv, &error);
+  if (status == FSDP_OK && *options.replaced) fprintf(stderr, "fsdp_plan: warning: %s\n", options.replaced);
   if (status == FSDP_OK && options.help) {
     fsdp_options_print_help(FSDP_PROGRAM_PLAN, (fsdp_help)options.help, stdout);
   } else if (status == FSDP_OK && options.version) {

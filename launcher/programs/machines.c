@@ -83,6 +83,8 @@ static fsdp_status search(machine *m, const fsdp_setup_ranks *ranks, fsdp_error 
   fsdp_search_job job;
   fsdp_search_found found = {.note_count = 0};
   fsdp_status status = fsdp_search_job_create(&m->options, FSDP_PROGRAM_PLAN, ranks, NULL, &job, error);
+  if (status == FSDP_OK)
+    fsdp_setup_warn_of_limits(&m->options, ranks, job.config.profile, "fsdp_plan", stderr);
   if (status == FSDP_OK) status = fsdp_search_find(&m->options, &job, &found, error);
   if (status == FSDP_OK) {
     const fsdp_search_plan *plan = &found.result.plans[0];
@@ -106,6 +108,7 @@ static fsdp_status price(machine *m, const fsdp_setup_ranks *ranks, fsdp_error *
   fsdp_setup setup = {0};
   fsdp_price_report report = {0};
   fsdp_status status = fsdp_setup_create(&m->options, FSDP_PROGRAM_PLAN, ranks, &setup, error);
+  fsdp_setup_warn_of_limits(&m->options, ranks, setup.profile, "fsdp_plan", stderr);
   if (status == FSDP_OK) status = fsdp_document_work_find(&m->options, &setup, &setup.plan->config, error);
   if (status == FSDP_OK) status = fsdp_run_length_price(&m->options, &setup, &report, error);
   if (status == FSDP_OK) {

@@ -344,6 +344,7 @@ fsdp_status fsdp_search_and_print(fsdp_options *options, fsdp_error *error) {
   if (status) return status;
   status = fsdp_search_job_create(options, FSDP_PROGRAM_PLAN, &ranks, NULL, &job, error);
   if (status == FSDP_OK) {
+    fsdp_setup_warn_of_limits(options, &ranks, job.config.profile, "fsdp_plan", stderr);
     if (isatty(STDERR_FILENO)) job.config.progress = tell;
     job.config.context = &w;
     status = fsdp_search_find(options, &job, &found, error);

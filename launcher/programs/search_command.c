@@ -9,7 +9,7 @@
 #include <string.h>
 
 // Options of the search itself, of where to print, and short forms of the mesh; in a command, what mpirun
-// says or only a plan needs.
+// says or only a plan needs; of a plan, the limit that its profile says.
 static bool is_left_out(const fsdp_options *options, const char *name, bool of_plan) {
   static const char *const others[] = {"config",           "global-batch",    "tensor-parallel",
                                        "context-parallel", "expert-parallel", "help",
@@ -17,6 +17,8 @@ static bool is_left_out(const fsdp_options *options, const char *name, bool of_p
   static const char *const of_plans[] = {"ranks", "ranks-per-node", "profile", NULL};
   if (fsdp_option_is_one_of(name, of_plans)) return !of_plan;
   if (fsdp_option_is_one_of(name, others)) return true;
+  if (of_plan && strcmp(name, "memory-limit") == 0)
+    return !strcmp(fsdp_options_place(options, name), "--profile");
   return strcmp(name, "numel-to-wrap") == 0 && strcmp(options->wrap, "size") != 0;
 }
 

@@ -14,7 +14,7 @@ fsdp_setup_ranks fsdp_setup_ranks_planned(const fsdp_options *options) {
   int ranks = (int)options->ranks;
   int per_node = options->ranks_per_node ? (int)options->ranks_per_node
                                          : (int)fsdp_min_i64(ranks, RANKS_PER_NODE_DEFAULT);
-  return (fsdp_setup_ranks){.ranks = ranks, .ranks_per_node = per_node, .even_nodes = ranks % per_node == 0};
+  return (fsdp_setup_ranks){.ranks = ranks, .ranks_per_node = per_node, .fills_nodes = true};
 }
 
 // The short forms in the order in which their axes are added.
@@ -77,7 +77,7 @@ static fsdp_status divide_nodes(const fsdp_options *options, const fsdp_setup_ra
                                 int *shards, fsdp_error *error) {
   int node = ranks->ranks_per_node;
   char forms[FORMS_TEXT_BYTES];
-  if (!ranks->even_nodes || ranks->ranks % node != 0)
+  if (!ranks->fills_nodes || ranks->ranks % node != 0)
     return fsdp_refuse(options, error, FSDP_ERR_OPTION,
                        "{A strategy}: the nodes do not have the same number of neighbouring ranks (%d of %d "
                        "ranks on this one); set the mesh with --mesh data=R,fsdp=F",
@@ -144,7 +144,7 @@ fsdp_status fsdp_propagate_mesh(const fsdp_options *options, const fsdp_setup_ra
 
 const char *fsdp_mesh_across_nodes(const fsdp_mesh *mesh, const fsdp_setup_ranks *ranks,
                                    char out[FSDP_MESH_TEXT_BYTES]) {
-  if (!ranks->even_nodes || ranks->ranks == ranks->ranks_per_node) return NULL;
+  if (!ranks->fills_nodes || ranks->ranks <= ranks->ranks_per_node) return NULL;
   return fsdp_mesh_print_axes(mesh, fsdp_mesh_axes_across(mesh, ranks->ranks_per_node), out);
 }
 

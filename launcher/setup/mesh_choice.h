@@ -12,7 +12,7 @@
 // The ranks to plan for.
 typedef struct fsdp_setup_ranks {
   int ranks, ranks_per_node;
-  bool even_nodes;       // every node has ranks_per_node neighbouring ranks
+  bool fills_nodes;      // every node has ranks_per_node neighbouring ranks, the last of a plan maybe fewer
   int64_t machine_bytes; // memory of this machine, shared by ranks_per_node ranks; 0: do not limit by it
   bool gpu;              // this rank has a GPU to train on
   int64_t gpu_bytes;     // free on it for this rank
@@ -32,7 +32,8 @@ fsdp_status fsdp_mesh_choose(const fsdp_options *options, const fsdp_setup_ranks
 fsdp_status fsdp_propagate_mesh(const fsdp_options *options, const fsdp_setup_ranks *ranks,
                                 fsdp_plan_config *config, fsdp_error *error);
 
-// The axes that span nodes, "data+fsdp", in `out`; NULL if all ranks are on one node, or nodes are uneven.
+// The axes that span nodes, "data+fsdp", in `out`; NULL if all ranks are on one node, or do not fill nodes in
+// order.
 const char *fsdp_mesh_across_nodes(const fsdp_mesh *mesh, const fsdp_setup_ranks *ranks,
                                    char out[FSDP_MESH_TEXT_BYTES]);
 

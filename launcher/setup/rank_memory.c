@@ -7,7 +7,7 @@ fsdp_status fsdp_rank_memory_find(fsdp_world *world, const fsdp_gpu *gpu, fsdp_s
                                   fsdp_error *error) {
   *ranks = (fsdp_setup_ranks){.ranks = world->size,
                               .ranks_per_node = world->local_size,
-                              .even_nodes = world->even_nodes,
+                              .fills_nodes = world->even_nodes,
                               .machine_bytes = fsdp_capacity_machine_bytes(),
                               .gpu = gpu->present};
   if (ranks->gpu) fsdp_gpu_open(gpu, &ranks->gpu_bytes, &ranks->target, error);

@@ -161,13 +161,17 @@ static void limit_by_gpu(const fsdp_setup_ranks *ranks, fsdp_limits *limits) {
   }
 }
 
+static int local_ranks(const fsdp_setup_ranks *ranks) {
+  return ranks->ranks < ranks->ranks_per_node ? ranks->ranks : ranks->ranks_per_node;
+}
+
 // What the profile's machine has, where neither options nor the ranks' own machine say it: a GPU's memory,
 // and the share of a rank in its node's.
 static void limit_by_profile(const fsdp_device_profile *profile, const fsdp_setup_ranks *ranks,
                              fsdp_setup_limits *m) {
   fsdp_limits *limits = &m->limits;
   const bool known = limits->memory.shared_bytes || ranks->gpu, gpu = profile->device == FSDP_OP_CUDA;
-  const int local = ranks->ranks < ranks->ranks_per_node ? ranks->ranks : ranks->ranks_per_node;
+  const int local = local_ranks(ranks);
   const fsdp_memory_limits own = fsdp_device_profile_memory(profile, local);
   if (known) return;
   if (own.shared_bytes && !limits->memory.bytes[FSDP_SPACE_DEVICE]) {
@@ -208,6 +212,25 @@ void fsdp_setup_find_limits(const fsdp_options *options, const fsdp_setup_ranks 
     m->limits.shared_place = m->machine;
   }
   if (profile) limit_by_profile(profile, ranks, m);
+}
+
+void fsdp_setup_warn_of_limits(const fsdp_options *options, const fsdp_setup_ranks *ranks,
+                               const fsdp_device_profile *profile, const char *program, FILE *out) {
+  static const char *const names[] = {"memory-limit", "host-memory-limit"};
+  const int64_t given[] = {options->memory_limit, options->host_memory_limit};
+  if (!profile) return;
+  const fsdp_memory_limits own = fsdp_device_profile_memory(profile, local_ranks(ranks));
+  for (int s = 0; s < FSDP_SPACE_COUNT; s++) {
+    const int64_t bytes = own.shared_bytes ? own.shared_bytes : own.bytes[s];
+    const bool is_typed = strcmp(fsdp_options_place(options, names[s]), "--profile") != 0;
+    if (is_typed && bytes && given[s] > bytes)
+      fprintf(
+          out,
+          "%s: warning: --%s %s (%s) is above the %s that a rank of profile %s has: what fits the limit may "
+          "not fit there\n",
+          program, names[s], fsdp_print_bytes(given[s]).text, fsdp_options_place(options, names[s]),
+          fsdp_print_bytes(bytes).text, profile->name);
+  }
 }
 
 static bool is_auto(const char *text) {
@@ -308,7 +331,7 @@ static fsdp_status check_multiprocessors(const fsdp_options *options, const fsdp
 static fsdp_status check_threads(const fsdp_options *options, const fsdp_setup_ranks *ranks,
                                  const fsdp_device_profile *profile, fsdp_error *error) {
   if (!options->threads || !profile || profile->device != FSDP_OP_CPU || !profile->processors) return FSDP_OK;
-  const int local = ranks->ranks < ranks->ranks_per_node ? ranks->ranks : ranks->ranks_per_node;
+  const int local = local_ranks(ranks);
   const int measured = profile->processors > local ? profile->processors / local : 1;
   if (options->threads == measured) return FSDP_OK;
   return fsdp_refuse(options, error, FSDP_ERR_OPTION,

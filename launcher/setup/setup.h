@@ -7,6 +7,8 @@
 #include "runtime/plan/plan.h"
 #include "runtime/plan/price/device_profile.h"
 
+#include <stdio.h>
+
 typedef struct fsdp_setup {
   const char *model_name;            // of preset or folder, or which checkpoint's model it is (in `options`)
   const char *folder;                // of config.json and weights (in `options`); NULL for a preset
@@ -38,6 +40,10 @@ typedef struct fsdp_setup_limits {
 // `limits` must stay where it is.
 void fsdp_setup_find_limits(const fsdp_options *options, const fsdp_setup_ranks *ranks,
                             const fsdp_device_profile *profile, fsdp_setup_limits *limits);
+
+// "PROGRAM: warning: ..." for each limit that is given above what the profile's device has (NULL: none).
+void fsdp_setup_warn_of_limits(const fsdp_options *options, const fsdp_setup_ranks *ranks,
+                               const fsdp_device_profile *profile, const char *program, FILE *out);
 
 // Everything of fsdp_setup_create but the plan: fills in *config, whose rules and file contents `setup` owns.
 fsdp_status fsdp_setup_configure(const fsdp_options *options, fsdp_program_kind program,

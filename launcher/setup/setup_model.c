@@ -67,8 +67,11 @@ static fsdp_status read_model(const fsdp_options *options, fsdp_setup *setup, fs
                               fsdp_error *error) {
   setup->model_name = options->model;
   if (!is_folder(options->model)) {
-    const fsdp_status status = check_preset(options, error);
-    return status ? status : fsdp_model_preset(options->model, model, error);
+    fsdp_error why;
+    fsdp_status status = check_preset(options, error);
+    if (status == FSDP_OK && fsdp_model_preset(options->model, model, &why) != FSDP_OK)
+      status = fsdp_refuse(options, error, why.status, "{Q model}: no such folder, and %s", why.message);
+    return status;
   }
   struct stat information;
   if (is_hub_name(options->model) && stat(options->model, &information) != 0)

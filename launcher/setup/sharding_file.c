@@ -57,9 +57,30 @@ static bool is_left_out(const fsdp_sharding *sharding, const fsdp_mesh *mesh, co
   return fsdp_mesh_size(mesh, axis) == 1;
 }
 
+// What a preset, or --strategy beside one or a file, leaves uncut.
+static void note_presets(const fsdp_options *options, const fsdp_sharding *sharding, const fsdp_mesh *mesh,
+                         const char *head, FILE *out) {
+  bool names_fsdp = sharding->preset != FSDP_SHARDING_FILE;
+  for (int r = 0; r < sharding->rule_count; r++)
+    names_fsdp = names_fsdp || names_axis(&sharding->rules[r], FSDP_AXIS_FSDP);
+  if (sharding->preset == FSDP_SHARDING_FSDP_TP && is_left_out(sharding, mesh, FSDP_AXIS_TENSOR))
+    fprintf(out,
+            "%saxis tensor of --sharding fsdp-tp has 1 rank, so nothing is cut over it; give "
+            "--tensor-parallel N\n",
+            head);
+  if (options->strategy == FSDP_NO && names_fsdp && !sharding->given.count && fsdp_mesh_ranks(mesh) > 1)
+    fprintf(
+        out,
+        "%s--strategy no (%s) gives the axis fsdp 1 rank, so --sharding %.200s cuts nothing over it; leave "
+        "--strategy out, or give --mesh fsdp=N\n",
+        head, fsdp_options_place(options, "strategy"), options->sharding);
+}
+
 void fsdp_sharding_notes(const fsdp_options *options, const fsdp_sharding *sharding, const fsdp_mesh *mesh,
                          const char *head, FILE *out) {
-  for (int r = 0; sharding && r < sharding->rule_count; r++) {
+  if (!sharding) return;
+  note_presets(options, sharding, mesh, head, out);
+  for (int r = 0; r < sharding->rule_count; r++) {
     const fsdp_shard_rule *rule = &sharding->rules[r];
     for (int d = 0; d < rule->dims && d < FSDP_MAX_DIMS; d++) {
       for (int a = 0; a < rule->dim[d].count; a++) {

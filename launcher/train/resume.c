@@ -132,13 +132,14 @@ static fsdp_status check_model(fsdp_resume *r, fsdp_error *error) {
   char what[512], resized[64] = "";
   const fsdp_checkpoint *c = r->checkpoint;
   if (!model_differs(c, r->config.plan, what, sizeof what)) return check_slots(r, error);
-  if (json_object_get(c->options, "resize-embeddings") &&
-      c->model.vocab_size > r->config.plan->config.model.vocab_size)
+  const char *model = json_string_value(json_object_get(c->options, "model"));
+  const char *resizes = json_string_value(json_object_get(c->options, "resize-embeddings"));
+  if (resizes && *resizes && c->model.vocab_size > r->config.plan->config.model.vocab_size)
     snprintf(resized, sizeof resized, "add --resize-embeddings %" PRId64 ", ", c->model.vocab_size);
   return fsdp_fail(error, FSDP_ERR_INPUT,
                    "%s is a checkpoint of a different model (its configuration → this run's: %s); %suse its "
-                   "--model, a different -e, or --resume off",
-                   r->path, what, resized);
+                   "--model %.300s, a different -e, or --resume off",
+                   r->path, what, resized, model ? model : c->model_name);
 }
 
 // Reports a candidate that *error says is damaged, and goes to the next one. FSDP_ERR_INPUT if none is left.

@@ -21,6 +21,8 @@ static const char *const unchanging[] = {
     // Where and when it is saved and resumed.
     "save-dir", "experiment-name", "ckpt-freq", "ckpt-keep", "ckpt-async", "ckpt-best", "resume",
     "resume-schedule", "overwrite",
+    // What a resumed run has no use for.
+    "init",
     // Where it runs.
     "threads", "bind", "nccl-register", "nccl-ctas", "multiprocessors", "gemm-multiprocessors",
     "allow-shared-gpu", "attention",

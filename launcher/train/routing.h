@@ -1,8 +1,10 @@
 // The experts that routers choose, in a file: written by a run (--routing-record), and given to another one
 // in the place of its own choice (--routing-replay). Weights of experts stay the model's own.
 //
-//   64 bytes  "fsdprout", then int64: version 1, layers with experts L, experts of a token k, experts E,
-//             tokens of a sequence, sequences of a step, steps of the run before the record's first
+//   96 bytes  "fsdprout", then int64: version 2, layers with experts L, experts of a token k, experts E,
+//             tokens of a sequence, sequences of a step; the data's fingerprint (0: not known, so that this
+//             and the next three are not compared), --seed, samples held out, steps by which the place in the
+//             data is ahead of the run's; steps of the run before the record's first
 //   uint16    (steps, sequences, tokens, L, k)
 //
 // Little-endian. Sequences are in the order of the step's samples, whatever the ranks. A record is written as
@@ -11,6 +13,7 @@
 #pragma once
 
 #include "runtime/base/status.h"
+#include "runtime/data/sampler.h"
 #include "runtime/plan/plan.h"
 
 typedef struct fsdp_routing fsdp_routing;
@@ -18,10 +21,15 @@ typedef struct fsdp_routing fsdp_routing;
 typedef struct fsdp_routing_config {
   const char *path; // of a record it outlives the routing
   const fsdp_plan *plan;
-  int64_t global_batch;
-  int64_t first_step; // of a record: steps before this start's first
+  const fsdp_sampler *sampler;
+  uint64_t data;      // its fingerprint; known, as the next two, where a run begins
+  int64_t shift;      // of a step's number to its place in the data
+  int64_t first_step; // steps before this start's first
   int64_t steps;      // of the whole run: as many are read
 } fsdp_routing_config;
+
+// A file that is there and no record would be lost: FSDP_ERR_INPUT.
+fsdp_status fsdp_routing_check_path(const char *path, fsdp_error *error);
 
 // Rank 0 calls the first, and all ranks then the second. FSDP_ERR_INPUT. *kept_from: the steps before the
 // first one of the record that is continued; first_step if there is none. A file that cannot be continued is
@@ -37,11 +45,12 @@ int fsdp_routing_failure(const fsdp_routing *routing);
 // When all ranks have written what they will, rank 0 gives the record its name, or removes it if `failure`,
 // the greatest of the ranks', is not 0. FSDP_ERR_INPUT: there is none, and an earlier one is as it was.
 fsdp_status fsdp_routing_end_record(fsdp_routing *routing, int failure, fsdp_error *error);
-// A file of the model's shape up to the run's last step; and, where the run was resumed, whether it has the
-// steps from there on. FSDP_ERR_INPUT.
+// A file of the model's shape up to the run's last step; and, where the run begins, whether it is of the same
+// tokens and has the steps from there on. FSDP_ERR_INPUT.
 fsdp_status fsdp_routing_open_replay(const fsdp_routing_config *config, fsdp_routing **routing,
                                      fsdp_error *error);
-fsdp_status fsdp_routing_check_start(const fsdp_routing *routing, int64_t first_step, fsdp_error *error);
+fsdp_status fsdp_routing_check_start(const fsdp_routing *routing, const fsdp_routing_config *config,
+                                     fsdp_error *error);
 void fsdp_routing_close(fsdp_routing *routing); // NULL is allowed
 
 // The router whose counts an instruction takes, from 0; -1: it takes none.

@@ -90,7 +90,9 @@ static fsdp_status create_session(fsdp_trainer *t, fsdp_error *error) {
 static fsdp_routing_config routing_of(const fsdp_trainer *t, const char *path, int64_t first_step) {
   return (fsdp_routing_config){.path = path,
                                .plan = t->setup.plan,
-                               .global_batch = t->feed.config.sampler.global_batch,
+                               .sampler = &t->feed.config.sampler,
+                               .data = t->checkpoints.data_fingerprint,
+                               .shift = t->feed.sample_shift,
                                .first_step = first_step,
                                .steps = t->total_steps};
 }
@@ -110,8 +112,9 @@ static fsdp_status open_routing(fsdp_trainer *t, fsdp_error *error) {
                   "--routing-record %s reads the memory of CPU ranks: use --backend cpu", o->routing_record);
   const fsdp_routing_config replayed = routing_of(t, o->routing_replay, 0);
   if (!status && o->routing_replay) status = fsdp_routing_open_replay(&replayed, &t->replay_routing, error);
-  if (!status && o->routing_record && fsdp_trainer_is_first(t))
-    fsdp_whole_file_try("routing-record", o->routing_record, error);
+  if (!status && o->routing_record && fsdp_trainer_is_first(t) &&
+      fsdp_whole_file_try("routing-record", o->routing_record, error) == FSDP_OK)
+    fsdp_routing_check_path(o->routing_record, error);
   t->feed.config.replay = t->replay_routing;
   return fsdp_world_share_error(t->world, error);
 }
@@ -131,7 +134,8 @@ static fsdp_status begin_record(fsdp_trainer *t, fsdp_error *error) {
   const int64_t first_step = t->feed.first_step;
   const fsdp_routing_config recorded = routing_of(t, t->options->routing_record, first_step);
   if (first_step >= t->total_steps) return FSDP_OK;
-  if (t->replay_routing && fsdp_routing_check_start(t->replay_routing, first_step, error) != FSDP_OK)
+  const fsdp_routing_config replayed = routing_of(t, t->options->routing_replay, first_step);
+  if (t->replay_routing && fsdp_routing_check_start(t->replay_routing, &replayed, error) != FSDP_OK)
     return error->status;
   if (!recorded.path) return FSDP_OK;
   int64_t kept_from;

@@ -16,6 +16,8 @@
 
 // How long to wait for a run that was just killed to let go of the folder.
 #define LOCK_WAIT_MS 15000
+// Of what `resumed:` says of the order of samples.
+#define NOTE_BYTES 160
 
 static bool is_first(const fsdp_train_checkpoints *self) {
   return self->world->rank == 0;
@@ -110,25 +112,57 @@ bool fsdp_train_checkpoints_found(const fsdp_train_checkpoints *self) {
 
 // ---- Resuming
 
+// The options as they are saved: --document-mask is what the data made of it, not whether it was given.
+static fsdp_options effective(const fsdp_train_checkpoints *self) {
+  fsdp_options effective = *self->options;
+  effective.document_mask = self->setup->plan->config.documents;
+  return effective;
+}
+
+static char *describe(const fsdp_train_checkpoints *self) {
+  const fsdp_options described = effective(self);
+  return fsdp_options_describe(&described);
+}
+
+// Whether an option is otherwise than the checkpoint says, which may not know it.
+static bool is_changed(const fsdp_train_checkpoints *self, const fsdp_checkpoint *c, const char *name) {
+  const fsdp_options now = effective(self);
+  const char *saved = json_string_value(json_object_get(c->options, name));
+  char *value = fsdp_options_value(&now, fsdp_option_find(name));
+  const bool changed = saved && strcmp(saved, value) != 0;
+  free(value);
+  return changed;
+}
+
+// The first option that is changed and decides how rows are made of the data; NULL: none.
+static const char *makes_rows_otherwise(const fsdp_train_checkpoints *self, const fsdp_checkpoint *c) {
+  static const char *const names[] = {"seq-length", "packing", "long-documents", "document-mask",
+                                      "document-separator"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+    if (is_changed(self, c, names[i])) return names[i];
+  return NULL;
+}
+
 static bool is_other_data(const fsdp_train_checkpoints *self, const fsdp_checkpoint_progress *p,
                           const fsdp_sampler *sampler) {
   return p->data_fingerprint != self->data_fingerprint || p->sample_count != sampler->sample_count;
 }
 
 // Where the order of samples resumes: in steps of this run's global batch since the data's start. `note` says
-// what is not as it was, or is empty.
+// what is not as it was, or is empty. `rows`: what makes rows otherwise, of data that is the same.
 static int64_t find_position(const fsdp_train_checkpoints *self, const fsdp_checkpoint_progress *p,
-                             const fsdp_sampler *sampler, char *note, size_t note_bytes) {
+                             const fsdp_sampler *sampler, const char *rows, char note[NOTE_BYTES]) {
   int64_t steps = fsdp_sampler_steps_per_epoch(sampler);
   *note = 0;
   if (is_other_data(self, p, sampler)) {
-    snprintf(note, note_bytes, "; the data changed: restarting from its first sample");
+    snprintf(note, NOTE_BYTES, "; %s%s: restarting from its first sample",
+             rows ? "other rows are made of the data by --" : "the data changed", rows ? rows : "");
     return 0;
   }
   if (p->seed != (int64_t)sampler->seed || p->held_out != sampler->held_out) {
-    snprintf(note, note_bytes, "; --seed or the held-out part changed, so the order of samples changes");
+    snprintf(note, NOTE_BYTES, "; --seed or the held-out part changed, so the order of samples changes");
   } else if (p->global_batch != sampler->global_batch) {
-    snprintf(note, note_bytes, "; the global batch was %" PRId64 " and is %" PRId64, p->global_batch,
+    snprintf(note, NOTE_BYTES, "; the global batch was %" PRId64 " and is %" PRId64, p->global_batch,
              sampler->global_batch);
   }
   return p->epoch * steps + fsdp_min_i64(p->epoch_samples / sampler->global_batch, steps);
@@ -159,20 +193,11 @@ static void print_resumed(const fsdp_train_checkpoints *self, const char *note, 
     printf("note:      %s holds step %" PRId64 ": its folder was renamed\n", fsdp_resume_path(self->resume),
            c->progress.step);
   if (*changes) printf("changed:   %s\n", changes);
+  if (fsdp_options_given(self->options, "init") && is_changed(self, c, "init"))
+    printf("note:      --init (%s) has no effect: the weights are the checkpoint's\n",
+           fsdp_options_place(self->options, "init"));
   note_rounding(&c->progress, &self->setup->plan->config);
   fflush(stdout);
-}
-
-// The options as they are saved: --document-mask is what the data made of it, not whether it was given.
-static fsdp_options effective(const fsdp_train_checkpoints *self) {
-  fsdp_options effective = *self->options;
-  effective.document_mask = self->setup->plan->config.documents;
-  return effective;
-}
-
-static char *describe(const fsdp_train_checkpoints *self) {
-  const fsdp_options described = effective(self);
-  return fsdp_options_describe(&described);
 }
 
 // Where the learning-rate schedule begins. A restart is made once: what resumes the run that made it, with
@@ -190,16 +215,9 @@ static const char *evaluates_otherwise(const fsdp_train_checkpoints *self, const
   static const char *const names[] = {"eval-data",      "eval-split",    "seq-length",         "packing",
                                       "long-documents", "document-mask", "document-separator", "loss-mean",
                                       "tokenizer",      "seed"};
-  const fsdp_options now = effective(self);
-  const bool held_out = now.eval_split > 0; // of the data, by the seed
-  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-    const char *saved = json_string_value(json_object_get(c->options, names[i]));
-    if (!saved || (!held_out && strcmp(names[i], "seed") == 0)) continue;
-    char *value = fsdp_options_value(&now, fsdp_option_find(names[i]));
-    const bool alike = strcmp(saved, value) == 0;
-    free(value);
-    if (!alike) return names[i];
-  }
+  const bool held_out = self->options->eval_split > 0; // of the data, by the seed
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+    if ((held_out || strcmp(names[i], "seed") != 0) && is_changed(self, c, names[i])) return names[i];
   const uint64_t was = c->progress.eval_fingerprint; // older checkpoints do not tell
   if (was && self->eval_fingerprint && was != self->eval_fingerprint) return "eval-data";
   return held_out && other_data ? "data" : NULL;
@@ -222,15 +240,18 @@ static void take_results(fsdp_train_checkpoints *self, const fsdp_checkpoint *c,
 
 static fsdp_status load(fsdp_train_checkpoints *self, fsdp_error *error) {
   fsdp_feed *feed = self->feed;
-  char note[160];
+  char note[NOTE_BYTES];
   fsdp_status status = fsdp_resume_load(self->resume, self->executor, error);
   if (status != FSDP_OK) return status;
   const fsdp_checkpoint *c = fsdp_resume_checkpoint(self->resume);
   const fsdp_checkpoint_progress *p = &c->progress;
   const bool other_data = is_other_data(self, p, &feed->config.sampler);
-  int64_t position = find_position(self, p, &feed->config.sampler, note, sizeof note);
+  // The fingerprint counts rows, too.
+  const bool same_contents = p->data_fingerprint == self->data_fingerprint || !is_changed(self, c, "data");
+  const char *rows = same_contents ? makes_rows_otherwise(self, c) : NULL;
+  int64_t position = find_position(self, p, &feed->config.sampler, rows, note);
   char changes[2048], *options = describe(self);
-  self->changed = fsdp_resume_changes(c->options, options, other_data, changes, sizeof changes);
+  self->changed = fsdp_resume_changes(c->options, options, other_data && !rows, changes, sizeof changes);
   free(options);
   feed->config.rate.first_step = find_schedule_start(self, c);
   fsdp_feed_seek(feed, p->step, p->updates, position - p->step);
@@ -287,7 +308,8 @@ fsdp_status fsdp_train_checkpoints_restore(fsdp_train_checkpoints *self, fsdp_ex
   bool found = fsdp_train_checkpoints_found(self);
   self->executor = executor;
   self->feed = feed;
-  if (!found && !self->saves) return FSDP_OK;
+  const bool routes = self->options->routing_record || self->options->routing_replay; // of this data alone
+  if (!found && !self->saves && !routes) return FSDP_OK;
   // It may read all of the data.
   uint64_t fingerprints[2] = {0};
   if (is_first(self)) {

@@ -1,6 +1,7 @@
 // What a run reads and writes: the model's folder, data, logs.
 #include "launcher/report/whole_file.h"
 #include "launcher/setup/data.h"
+#include "launcher/setup/documents_choice.h"
 #include "launcher/train/trainer.h"
 #include "runtime/base/paths.h"
 #include "runtime/base/text.h"
@@ -135,8 +136,23 @@ static fsdp_status check_folder(const fsdp_trainer *t, fsdp_error *error) {
       t->setup.folder, fsdp_options_place(t->options, "model"), parent, parent);
 }
 
+// Weights that were drawn tell nothing of a model, so they are evaluated only on request.
+static fsdp_status check_weights(const fsdp_trainer *t, fsdp_error *error) {
+  const fsdp_options *o = t->options;
+  const bool is_preset = !t->setup.folder;
+  const bool has_weights = t->setup.load_weights || o->experiment; // whose checkpoint is loaded
+  if (t->program != FSDP_PROGRAM_EVAL || has_weights || o->init == FSDP_INIT_RANDOM) return FSDP_OK;
+  return fsdp_fail(
+      error, is_preset ? FSDP_ERR_OPTION : FSDP_ERR_INPUT,
+      "--model %.300s (%s): %s has no weights to evaluate: %s, name an experiment with -e NAME, or "
+      "give --init random",
+      o->model, fsdp_options_place(o, "model"), is_preset ? "a preset" : "the folder",
+      is_preset ? "give a model's folder" : "download them (*.safetensors)");
+}
+
 fsdp_status fsdp_train_open_model(fsdp_trainer *t, fsdp_error *error) {
   fsdp_status status = check_folder(t, error);
+  if (status == FSDP_OK) status = check_weights(t, error);
   if (status == FSDP_OK)
     status = fsdp_train_find_tokenizer(t->options, &t->setup, t->setup.plan->config.model.vocab_size,
                                        &t->tokenizer, error);
@@ -158,7 +174,8 @@ static fsdp_status refuse_weights(const fsdp_trainer *t, const char *name, const
 
 fsdp_status fsdp_train_find_data(fsdp_trainer *t, fsdp_error *error) {
   const fsdp_options *o = t->options;
-  fsdp_status status = fsdp_data_paths_find("data", o->data, &t->data_paths, error);
+  fsdp_status status = fsdp_documents_find(o, error);
+  if (status == FSDP_OK) status = fsdp_data_paths_find("data", o->data, &t->data_paths, error);
   if (status == FSDP_OK) status = fsdp_data_paths_find("eval-data", o->eval_data, &t->eval_paths, error);
   if (status == FSDP_OK) status = refuse_weights(t, "eval-data", &t->eval_paths, error);
   if (status == FSDP_OK && t->program == FSDP_PROGRAM_EVAL)

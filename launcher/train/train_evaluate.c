@@ -56,6 +56,7 @@ fsdp_status fsdp_train_eval_load(fsdp_trainer *t, fsdp_error *error) {
 static void warn(const fsdp_trainer *t, const fsdp_checkpoint *c) {
   char note[FSDP_TRAIN_NOTE_BYTES];
   if (!fsdp_trainer_is_first(t)) return;
+  if (*t->options->replaced) fprintf(stderr, "fsdp_eval: warning: %s\n", t->options->replaced);
   if (fsdp_train_positions_note(t->setup.plan, note)) fprintf(stderr, "fsdp_eval: warning: %s\n", note);
   const char *trained = c ? json_string_value(json_object_get(c->options, "data")) : NULL;
   if (trained && t->options->data && strcmp(trained, t->options->data) == 0)

@@ -145,13 +145,13 @@ static void warn_of_split_documents(const fsdp_trainer *t) {
 static void warn_of_options(const fsdp_trainer *t) {
   const fsdp_options *o = t->options;
   const fsdp_learning_rate *rate = &t->feed.config.rate;
-  if (o->warmup_steps > t->total_steps - rate->first_step) {
+  const int64_t steps = t->total_steps - rate->first_step;
+  if (steps > 0 && o->warmup_steps > steps) {
     fprintf(stderr,
             "fsdp_train: warning: --warmup-steps %" PRId64 " (%s) is longer than the run's %" PRId64
             " step%s: the learning rate only rises and ends at %.3g, below --lr %g\n",
-            o->warmup_steps, fsdp_options_place(o, "warmup-steps"), t->total_steps - rate->first_step,
-            fsdp_plural(t->total_steps - rate->first_step), fsdp_learning_rate_at(rate, t->total_steps - 1),
-            o->lr);
+            o->warmup_steps, fsdp_options_place(o, "warmup-steps"), steps, fsdp_plural(steps),
+            fsdp_learning_rate_at(rate, t->total_steps - 1), o->lr);
   }
   if (o->threads > t->binding->core_count) {
     fprintf(stderr,
@@ -235,6 +235,7 @@ void fsdp_train_print_notes(const fsdp_trainer *t) {
   for (int i = 0; i < 2 && !t->options->dry_run; i++)
     if (*hints[i]) printf("hint: %s\n", hints[i]);
   fflush(stdout);
+  if (*t->options->replaced) fprintf(stderr, "fsdp_train: warning: %s\n", t->options->replaced);
   if (t->dataset) warn_of_run(t);
   fsdp_plan_warn(made, "fsdp_train", stderr);
 }

@@ -90,7 +90,8 @@ def bf16(folder, seq):
     routes = torch.stack(chosen, dim=1)  # (tokens, layers, slots)
     config = model.config
     experts = getattr(config, "num_local_experts", None) or config.num_experts
-    header = struct.pack("<8s7q", b"fsdprout", 1, routes.shape[1], routes.shape[2], experts, seq, 1, 0)
+    shape = (routes.shape[1], routes.shape[2], experts, seq, 1)
+    header = struct.pack("<8s11q", b"fsdprout", 2, *shape, *[0] * 5)
     data = struct.pack(f"<{routes.numel()}H", *routes.flatten().tolist())
     pathlib.Path(folder, "routes.bin").write_bytes(header + data)
     return torch.nn.functional.cross_entropy(logits[0].float(), stream[1:]).item()

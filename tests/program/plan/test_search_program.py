@@ -34,6 +34,13 @@ def reads_back():
     assert again["program"]["hash"].endswith(best["hash"]), (again["program"], best["hash"])
     for figure in ("step_ms", "tokens_per_s", "mfu"):
         assert abs(again["time"][figure] / best[figure] - 1) < 1e-9, (figure, again["time"], best)
+    # The profile says its own limit: another one, given later, has its own. One above it is kept to.
+    assert "memory-limit" in best["options"] and "memory-limit" not in saved.read_text(), saved.read_text()
+    for more, warned in ((("--profile", "h100-sxm"), ()), (("--host-memory-limit", "200GB"), ()),
+                         (("--memory-limit", "80GB"), ("--memory-limit 80.0 GB (command line)", "40.0 GB")),
+                         (("--host-memory-limit", "4TB"), ("--host-memory-limit 4.00 TB", "250 GB"))):
+        told = programs.warnings(plan("--config", saved, *more), "fsdp_plan")
+        assert len(told) == bool(warned) and all(w in told[0] for w in warned), (more, told)
     assert "mpirun -np 4 fsdp_train --model llama-1b" in best["command"], best["command"]
     sizes = dict(part.split("=") for part in best["options"]["mesh"].split(","))
     ranks = int(sizes["data"]) * int(sizes["fsdp"])

@@ -12,7 +12,7 @@ work = programs.folder("routing")
 SEQ, BATCH, STEPS = 24, 4, 3
 COMMON = ["--backend", "cpu", "-s", SEQ, "--max-steps", STEPS, "--lr", "1e-3", "--lr-schedule", "constant",
           "--save-dir", work, "--log-freq", 1]  # fmt: skip
-HEADER = 64
+HEADER = 96
 
 
 def train(name, *options, ranks=1, status=0):
@@ -105,18 +105,19 @@ def check_bf16():
 def check_unwritten():
     """A record that cannot be written costs itself; one that is there stays, as where a run is refused."""
     kept = work / "kept.bin"
-    kept.write_bytes(b"as it was")
+    before = b"fsdprout as it was"
+    kept.write_bytes(before)
     arguments = " ".join(map(str, [programs.BIN / "fsdp_train", *COMMON, "-b", BATCH, "--model",
                                    "tiny-qwen3-moe", "--routing-record", kept, "--max-steps"]))  # fmt: skip
     for steps, limit, status, said in ((2, "unlimited", 2, "--trace-steps"), (90, 4096, 0, "kept.bin")):
         options = f" --trace {work}/trace.json" if status else "-s 384 -b 8"  # 49 kB of a record each
         process = subprocess.run(["bash", "-c", f"ulimit -f {limit}; exec {arguments} {steps} {options}"],
                                  capture_output=True, text=True, timeout=400, check=False)  # fmt: skip
-        lines = process.stderr.strip().splitlines()
+        lines = [line for line in process.stderr.strip().splitlines() if " replaces --max-steps" not in line]
         assert process.returncode == status, (process.returncode, process.stderr)
         assert len(lines) == 1 and said in lines[0] and "broken" not in lines[0], process.stderr
         assert status or "File too large" in lines[0], process.stderr
-        assert kept.read_bytes() == b"as it was" and not list(work.glob("kept.bin?*")), list(work.iterdir())
+        assert kept.read_bytes() == before and not list(work.glob("kept.bin?*")), list(work.iterdir())
 
 
 def check_resumed():
@@ -142,7 +143,7 @@ def check_resumed():
     # A record of the steps from there on is of no use to a run that makes those before.
     text = train("kept", "--resume", "step-2", "--routing-record", part)[1]
     assert "it begins with step 3" in text, text
-    header, step = expected[:56] + struct.pack("<q", 2), (len(expected) - HEADER) // STEPS
+    header, step = expected[: HEADER - 8] + struct.pack("<q", 2), (len(expected) - HEADER) // STEPS
     assert part.read_bytes() == header + expected[HEADER + 2 * step :]
     replay = ["--routing-replay", part, "--routing-record", work / "again.bin"]
     message = train("kept", "--resume", "step-1", *replay, status=3)
@@ -297,8 +298,18 @@ def check_refused():
     (work / "short.bin").write_bytes(file.read_bytes()[:-1000])
     (work / "twice.bin").write_bytes(file.read_bytes()[:HEADER] + bytes(file.stat().st_size - HEADER))
     (work / "other.bin").write_bytes(b"no record, though as long as its header is" + bytes(100))
+    # Of another program, which knows no hash of the data.
+    (work / "unknown.bin").write_bytes(file.read_bytes()[:56] + bytes(40) + file.read_bytes()[HEADER:])
+    text = work / "text.txt"
+    text.write_text("other data " * 400)
     model = ["--model", "tiny-qwen3-moe"]
+    train("unknown", *model, "--routing-replay", work / "unknown.bin", "--seed", 3)
     cases = [
+        ([*model, "--routing-replay", file, "--seed", 3], "its --seed is 0, and this run's 3", str(file)),
+        ([*model, "--routing-replay", file, "--data", text], "its hash of the data is"),
+        ([*model, "--routing-replay", file, "--eval-split", 0.1], "its number of held-out samples is 0"),
+        ([*model, "--routing-record", text], f"--routing-record {text}", "would be lost; give another FILE"),
+        ([*model, "--routing-record", "/dev/null"], "/dev/null", "would be lost"),
         (["--model", "tiny", "--router-aux-coef", 1], "--router-aux-coef", "no routed experts|has none"),
         (["--model", "tiny", "--routing-record", file], "--routing-record", "has none"),
         ([*model, "--router-bias-rate", 1e-3], "--router-bias-rate", "no correction bias"),
@@ -316,6 +327,7 @@ def check_refused():
         assert process.returncode in (2, 3), (options, process.returncode, process.stderr)
         for part in parts:
             assert any(one in message for one in part.split("|")), (options, part, process.stderr)
+    assert text.read_text() == "other data " * 400
 
 
 check_records()

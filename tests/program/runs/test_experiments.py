@@ -99,6 +99,17 @@ def a_branch_goes_on():
     refused("-e", "lost", status=3, parts=(begun,))
 
 
+def what_is_gone_is_named_with_its_place():
+    (work / "gone.txt").write_text("words " * 2000)
+    programs.make_model(work / "gone-model", programs.CONFIG | {"vocab_size": 256}, weights=False)
+    train(*COMMON, "--model", "gone-model", "--data", "gone.txt", "--max-steps", "1", "-e", "gone")
+    for name, status, remedy in (("gone.txt", 3, "give a file that is there"),
+                                 ("gone-model", 2, "no such folder, and no model preset 'gone-model'")):
+        (work / name).rename(work / "away")
+        refused("-e", "gone", status=status, parts=(name, "(outputs/gone/run.yaml:", remedy))
+        (work / "away").rename(work / name)
+
+
 def what_is_given_wins():
     train(*COMMON, "--max-steps", "3", "--eval-split", "0.02", "--ckpt-keep", "2", "-e", "given")
     process = train("-e", "given", "--max-steps", "5", "--lr", "5e-4")
@@ -447,7 +458,8 @@ def folders_are_made_and_left():
         assert not (work / "fresh").exists(), (bad, list((work / "fresh").rglob("*")))
 
 
-programs.run_tests([the_name_alone_goes_on, a_branch_goes_on, what_is_given_wins, printed_options_read_back,
+programs.run_tests([the_name_alone_goes_on, a_branch_goes_on, what_is_gone_is_named_with_its_place,
+                    what_is_given_wins, printed_options_read_back,
                     values_come_back_as_they_were, a_folder_may_move, nothing_goes_without_a_line,
                     checkpoints_have_names, a_checkpoint_may_be_renamed, the_best_stays,
                     the_best_is_of_like_evaluations, a_run_ends_that_does_not_improve,

@@ -59,7 +59,7 @@ def waves_are_counted():
     losses("waves", 4, "--expert-parallel", "4", "--expert-capacity", "0.5", "--routing-record",
            work / "waves.routes")  # fmt: skip
     lines = programs.log_of(work / "waves.jsonl")
-    numbers = memoryview((work / "waves.routes").read_bytes()[64:]).cast("H")
+    numbers = memoryview((work / "waves.routes").read_bytes()[96:]).cast("H")
     tokens, layers, slots, experts = 24 * 16, 2, 2, 8
     assert len(numbers) == len(lines) * tokens * layers * slots
     room = tokens * slots // 4 // 2

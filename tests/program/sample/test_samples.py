@@ -309,6 +309,11 @@ def what_cannot_be_is_refused():
     refused(*model, status=2, words=["--data FILE", "--prompt"])
     refused("--data", work / "grouped.bin", status=2, words=["--model DIR", "-e NAME"])
     refused(*model, "-e", "run", "--data", "x", status=2, words=["--model", "--experiment-name"])
+    bare = programs.make_model(work / "bare", weights=False)
+    for drawn, of, status in (("tiny", "a preset", 2), (bare, "*.safetensors", 3)):
+        words = (f"--model {drawn} (command line)", "no weights to evaluate", of, "--init random")
+        refused("--model", drawn, "--prompt-tokens", "1", status=status, words=words, ranks=2)
+        evaluate("--model", drawn, "--prompt-tokens", "1", "--max-new-tokens", 2, "--init", "random")
     nobody = ("-e", "nobody", "--prompt", "a", "--save-dir", work)
     refused(*nobody, status=3, words=["nobody", "no checkpoint"], ranks=2)
     refused(*model, "--prompt-tokens", "1,x", status=2, words=["'1,x'", "1,2,3"], ranks=2)

@@ -122,7 +122,7 @@ for name, arguments in (("weights", ["--model", bare]), ("vocabulary", large)):
 bad("no such tokenizer", ["--tokenizer", work / "t.json"], 3, "--tokenizer", "t.json", "or bytes")
 bad("cuda", ["--backend", "cuda"], 5, "--backend cuda", "--backend cpu")
 # The model.
-bad("no such preset", ["--model", "llama9"], 2, "llama9", "tiny")
+bad("no such preset", ["--model", "llama9"], 2, "--model 'llama9' (command line): no such folder", "tiny")
 bad("a name of the hub", ["--model", "meta-llama/Llama-2-7b-hf"], 3,
     "hf download meta-llama/Llama-2-7b-hf --local-dir Llama-2-7b-hf", "--model ./Llama-2-7b-hf")
 programs.make_model(work / "llama-1b", weights=False)
@@ -218,7 +218,8 @@ bad("malformed configuration file", ["--config", work / "odd.yaml"], 2, "odd.yam
 bad("a pattern without quotes", ["--config", work / "star.yaml"], 2, "star.yaml:2", "quotes")
 bad("no such configuration file", ["--config", work / "none.yaml"], 3, "none.yaml")
 bad("a preset's name written otherwise", ["--model", "llama-3-8b"], 2, "(did you mean llama3-8b?)")
-bad("no such evaluation data", ["--eval-data", "none.txt"], 3, "none.txt: cannot be opened", "give files")
+bad("no such evaluation data", ["--eval-data", "none.txt"], 3, "--eval-data none.txt (command line)",
+    "give a file that is there")  # fmt: skip
 bad("a folder as data", ["--data", f"{work}/"], 3, f'give the files in it, as a pattern such as "{work}/*')
 (work / "file").write_text("in the place of a folder")
 letter = work / "letter.txt"

@@ -172,7 +172,7 @@ def damage_is_told():
 def other_models_are_refused():
     folder = programs.make_model(work / "model")
     refused("--model", folder, "-b", 1, "--max-steps", 13, "-e", "base",
-            parts=["a different model", "vocab_size 256 → 257"])
+            parts=["a different model", "vocab_size 256 → 257", "); use its --model tiny, a different -e"])
     assert steps("base") == [6, 12] and len(losses("base")) == 12
     # The same shapes, but a different rotary embedding: every key that differs is named, with both values.
     scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,

@@ -69,6 +69,7 @@ def ranks_and_their_batch():
     assert "on nodes of 4 ranks: data across nodes\n" in text
     assert "12 ranks (data=3, fsdp=4), strategy hybrid" in text
     assert "micro-batch of 3 x 10 tokens per rank, 2 per step" in text
+    assert plan_json("--ranks", 12)["planned_for"]["across_nodes"] == "fsdp"  # the second node has four
     one_node = plan("--ranks", 4).stdout
     assert "across nodes" not in one_node
 

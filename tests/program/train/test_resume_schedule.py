@@ -72,6 +72,16 @@ other.write_bytes(second.read_bytes())
 process = train("contents", "--data", other, "--max-steps", SAVED + 2, "--num-epochs", 2)
 assert process.changed == [f"--data {other} has different contents, --max-steps {SAVED + 1} → {SAVED + 2}"]
 
+# Rows that are made otherwise of the same contents; and new weights, for which a resumed run has no use.
+copy("rows")
+process = train("rows", "--data", first, "-s", 16, "--max-steps", SAVED + 1, "--init", "random")
+assert process.changed == [f"--seq-length 32 → 16, --max-steps none → {SAVED + 1}"], process.changed
+assert "; other rows are made of the data by --seq-length: restarting from its first" in process.stdout
+assert "note:      --init (command line) has no effect: the weights" in process.stdout, process.stdout
+# A restart behind the run's last step makes no schedule, of which a warning could be.
+process = train("rows", "--data", first, "--max-steps", 9, "--resume-schedule", "restart")
+assert "already finished" in process.stdout and not process.warnings, process.stdout + process.stderr
+
 # A new schedule over the remaining steps, with its warm-up.
 more = ["--data", second, "--num-epochs", 5, "--warmup-steps", 4, "--ckpt-freq", 3, "--ckpt-keep", 0]
 restart = [*more, "--resume-schedule", "restart"]

@@ -352,6 +352,14 @@ def axes_of_one_rank_are_noted():
         wanted = [f"axis {axis}, named in {named[axis]} line{'s' * (named[axis] > 1)} of " for axis in noted]
         assert process.returncode == 0 and len(notes) == len(wanted), notes
         assert all(any(text in note for note in notes) for text in wanted), (notes, wanted)
+    for options, noted in ((["fsdp-tp"], "axis tensor of --sharding fsdp-tp has 1 rank"),
+                           (["fsdp-tp", "--tensor-parallel", 2], ""), (["fsdp-tp", "--mesh", "2,2"], ""),
+                           (["fsdp"], ""), (["fsdp", "--mesh", "data=4,fsdp=1"], ""),
+                           (["fsdp", "--strategy", "no"], "--strategy no (command line) gives the axis fsdp"),
+                           (["fsdp", "--strategy", "no", "--mesh", "fsdp=4"], "")):
+        process = programs.run("fsdp_plan", "--ranks", 4, "--sharding", *options, status=0)
+        said = process.stderr
+        assert bool(noted) == ("1 rank" in said) and noted in said, (options, said)
     out = run("fsdp_train", "-s", 32, "--max-steps", 1, "--sharding", FSDP_TP)
     assert out.count(f"note:      axis tensor, named in 17 lines of --sharding ") == 1, out
 

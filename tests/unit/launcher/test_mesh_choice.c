@@ -24,6 +24,10 @@ static const mesh_case cases[] = {
     {"--strategy hybrid", 4, 1, "data=4,fsdp=1", "data", NULL},
     {"--strategy hybrid", 1, 1, "data=1,fsdp=1", "", NULL},
     {"--strategy hybrid", 8, 3, NULL, "hybrid|3 of 8 ranks", NULL},
+    {"", 12, 8, "data=1,fsdp=12", "fsdp", NULL},
+    {"--tensor-parallel 4", 12, 8, "data=1,fsdp=3,tensor=4", "fsdp", NULL},
+    {"--tensor-parallel 3", 12, 8, "data=1,fsdp=4,tensor=3", "fsdp+tensor", NULL},
+    {"", 4, 8, "data=1,fsdp=4", "", NULL},
     // The short forms leave the rest to it. Tensor's ranks are neighbours.
     {"--tensor-parallel 2", 8, 8, "data=1,fsdp=4,tensor=2", "", NULL},
     {"--tensor-parallel 8 --context-parallel 2", 64, 8, "data=1,fsdp=4,context=2,tensor=8", "fsdp+context",
@@ -76,9 +80,8 @@ static void expect(const mesh_case *c) {
   fsdp_error error;
   fsdp_mesh mesh;
   char printed[FSDP_MESH_TEXT_BYTES], axes[FSDP_MESH_TEXT_BYTES], note[512];
-  const fsdp_setup_ranks ranks = {.ranks = c->ranks,
-                                  .ranks_per_node = c->ranks_per_node,
-                                  .even_nodes = c->ranks % c->ranks_per_node == 0};
+  const fsdp_setup_ranks ranks = {
+      .ranks = c->ranks, .ranks_per_node = c->ranks_per_node, .fills_nodes = true};
   if (parse(c->line, &options, &error) != FSDP_OK) fail_msg("'%s': %s", c->line, error.message);
   fsdp_status status = fsdp_mesh_choose(&options, &ranks, &mesh, &error);
   if (!c->mesh) {

@@ -460,6 +460,29 @@ TEST(table_of_aliases) {
   }
 }
 
+// A list or a file would be dropped unseen; of plain options the later value counts, and a warning says so.
+TEST(options_that_are_given_twice) {
+  const struct {
+    const char *line, *replaced;
+  } cases[] = {{"--lr 1 --seed 2 --lr 2", "--lr 2 replaces --lr 1"},
+               {"-s 64 --learning_rate 1 --seq-len 128 --lr 2",
+                "--seq-len 128 replaces --seq-length 64, --lr 2 replaces --learning_rate 1"},
+               {"--lr 1 --lr 1 --gc --recompute block --data a b --data a,b", ""},
+               {"--set measure=off --set poison=on --sharding fsdp --shard a=[] --shard b=[]", ""}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    fsdp_options o = accept(FSDP_PROGRAM_TRAIN, cases[i].line);
+    assert_string_equal(o.replaced, cases[i].replaced);
+    assert_true(i > 1 || o.lr == 2);
+    fsdp_options_destroy(&o);
+  }
+  const fsdp_program_kind train = FSDP_PROGRAM_TRAIN;
+  refuse(train, "--data a.tok --data b.tok c.tok", FSDP_ERR_OPTION,
+         "--data a.tok and --data b.tok,c.tok (command line)|as in --data a.tok,b.tok,c.tok");
+  refuse(train, "--eval-data a --data c --validation-file b", FSDP_ERR_OPTION,
+         "--eval-data a and --validation-file b|as in --eval-data a,b");
+  refuse(train, "--config a.yaml --config b.yaml", FSDP_ERR_OPTION, "--config a.yaml and --config b.yaml");
+}
+
 // Their old names are a hint; a command, a file and a later value set them.
 TEST(knobs) {
   const fsdp_program_kind train = FSDP_PROGRAM_TRAIN;
