@@ -131,16 +131,28 @@ static void warn_of_lost_tokens(const fsdp_trainer *t) {
             t->options->seq, fsdp_options_place(t->options, "seq-length"));
 }
 
+static bool is_stream(const fsdp_dataset *dataset) {
+  return fsdp_dataset_how(dataset)->packing == FSDP_PACKING_STREAM;
+}
+
 // Of documents of which parts alone are learned, as of conversations: an answer without its question.
 static void warn_of_split_documents(const fsdp_trainer *t) {
-  const fsdp_dataset_rows *how = fsdp_dataset_how(t->dataset);
-  const fsdp_packing_counts *c = &how->counts;
-  if (!fsdp_dataset_learns_parts(t->dataset) || 20 * c->split <= c->pieces) return;
-  fprintf(stderr,
-          "fsdp_train: warning: %s documents are longer than --seq-length %" PRId64
-          " (%s) and split: what is learned in a further part does not see the parts before it; raise "
-          "--seq-length, or use --long-documents cut or drop\n",
-          fsdp_print_int(c->split).text, t->options->seq, fsdp_options_place(t->options, "seq-length"));
+  const fsdp_options *o = t->options;
+  int64_t documents;
+  if (!fsdp_dataset_learns_parts(t->dataset)) return;
+  const int64_t split = fsdp_dataset_split_count(t->dataset, &documents);
+  if (20 * split <= documents) return;
+  if (is_stream(t->dataset))
+    fprintf(stderr,
+            "fsdp_train: warning: %s of %s documents are split by the rows of a stream: what is learned in a "
+            "further part does not see the parts before it; leave --packing stream (%s) out\n",
+            fsdp_print_int(split).text, fsdp_print_int(documents).text, fsdp_options_place(o, "packing"));
+  else
+    fprintf(stderr,
+            "fsdp_train: warning: %s documents are longer than --seq-length %" PRId64
+            " (%s) and split: what is learned in a further part does not see the parts before it; raise "
+            "--seq-length, or use --long-documents cut or drop\n",
+            fsdp_print_int(split).text, o->seq, fsdp_options_place(o, "seq-length"));
 }
 
 static void warn_of_options(const fsdp_trainer *t) {
@@ -162,6 +174,15 @@ static void warn_of_options(const fsdp_trainer *t) {
             o->threads, fsdp_options_place(o, "threads"), t->binding->core_count,
             fsdp_plural(t->binding->core_count));
   }
+}
+
+// Options of documents that nothing of the data takes.
+static void note_documents(const fsdp_trainer *t) {
+  const fsdp_options *o = t->options;
+  if (o->long_documents != FSDP_LONG_SPLIT && is_stream(t->dataset) &&
+      (!t->eval_dataset || is_stream(t->eval_dataset)))
+    printf("note:      --long-documents %s (%s) has no effect: rows are a stream (--packing)\n",
+           o->long_documents == FSDP_LONG_CUT ? "cut" : "drop", fsdp_options_place(o, "long-documents"));
 }
 
 // What counts or rounds otherwise than a router's rows and biases suggest.
@@ -204,6 +225,7 @@ void fsdp_train_print_notes(const fsdp_trainer *t) {
   note_checkpoints(t);
   note_beginning(t);
   note_routers(t);
+  if (t->dataset) note_documents(t);
   if (t->feed.config.rate.first_step > 0)
     printf("note:      the learning-rate schedule began after step %" PRId64 " (--resume-schedule)\n",
            t->feed.config.rate.first_step);

@@ -108,6 +108,9 @@ const fsdp_dataset_rows *fsdp_dataset_how(const fsdp_dataset *dataset);
 // Whether the loss counts parts of documents alone, as of conversations and instructions.
 bool fsdp_dataset_learns_parts(const fsdp_dataset *dataset);
 
+// How many of *documents lie in several samples, as long ones do, and many of a stream.
+int64_t fsdp_dataset_split_count(const fsdp_dataset *dataset, int64_t *documents);
+
 // How many of the sample's positions hold a token: the others are padding.
 int64_t fsdp_dataset_real_count(const fsdp_dataset *dataset, int64_t sample);
 

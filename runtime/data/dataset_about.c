@@ -1,5 +1,6 @@
 #include "runtime/base/check.h"
 #include "runtime/base/plural.h"
+#include "runtime/base/size.h"
 #include "runtime/base/text.h"
 #include "runtime/data/dataset_internal.h"
 
@@ -68,6 +69,28 @@ int64_t fsdp_dataset_token_count(const fsdp_dataset *dataset) {
 }
 const char *fsdp_dataset_description(const fsdp_dataset *dataset) {
   return dataset->description;
+}
+
+static int64_t split_of_stream(const fsdp_dataset_files *p, int64_t seq) {
+  int64_t count = 0, d;
+  for (int64_t i = 0; i < p->document_count; i++) {
+    const fsdp_dataset_source *s = fsdp_dataset_document_at(p, i, &d);
+    const int64_t before = s->first - p->first_token,
+                  begin = before + fsdp_token_view_begin(&s->tokens.view, d);
+    const int64_t last = before + fsdp_token_view_end(&s->tokens.view, d) - 2; // that has a target
+    count += fsdp_min_i64(last, p->raw_count * seq - 1) / seq > begin / seq;
+  }
+  return count;
+}
+
+int64_t fsdp_dataset_split_count(const fsdp_dataset *dataset, int64_t *documents) {
+  const fsdp_packing_counts *packed = &dataset->how.counts;
+  const bool stream = dataset->how.packing == FSDP_PACKING_STREAM;
+  int64_t count = packed->split;
+  *documents = stream ? dataset->document_count : packed->pieces;
+  for (int i = 0; i < dataset->group_count && stream; i++)
+    count += split_of_stream(&dataset->groups[i], dataset->seq);
+  return count;
 }
 
 const char *fsdp_dataset_chat_template(const fsdp_dataset *dataset, int64_t *bytes) {

@@ -97,13 +97,19 @@ out, warnings, lines = train(work / "alone.tok", "-b", "1", seq=8)
 assert not any("cut off" in warning for warning in warnings), warnings
 assert sum(line["learned_tokens"] for line in lines) == learned
 
-# A stream has no padding; without prompts there is nothing to say.
-out, warnings, lines = train(work / "alone.tok", "--packing", "stream", "-b", "1")
-assert not warnings and all(line["real_tokens"] == SEQ for line in lines)
+# A stream has no padding, but splits documents of which parts are learned; no document is too long for it.
+out, warnings, lines = train(work / "alone.tok", "--packing", "stream", "-b", "1", "--long-documents", "drop")
+rows = (len(tokens.ids) - 1) // SEQ
+split = sum(begin // SEQ < min((end - 2) // SEQ, rows - 1)
+            for begin, end in zip(tokens.starts, [*tokens.starts[1:], len(tokens.ids)]))  # fmt: skip
+assert len(warnings) == 1 and f"{split} of 24 documents are split" in warnings[0], (split, warnings)
+assert "--long-documents drop (command line) has no effect" in out, out
+assert all(line["real_tokens"] == SEQ for line in lines)
 assert sum(line["learned_tokens"] for line in lines) == sum(tokens.learned[1 : len(lines) * SEQ + 1])
+# Without prompts there is nothing to say.
 text = work / "text.txt"
 text.write_text("abc" * 100)
-out, warnings, lines = train(text, "-b", "2")
-assert not warnings and "real" not in out
+out, warnings, lines = train(text, "-b", "2", "--long-documents", "split")
+assert not warnings and "real" not in out and "has no effect" not in out
 assert all(line["real_tokens"] == line["learned_tokens"] == 2 * SEQ for line in lines)
 print("ok")
