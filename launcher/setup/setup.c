@@ -310,6 +310,16 @@ static fsdp_status check_multiprocessors(const fsdp_options *options, const fsdp
                    (long long)options->multiprocessors, fsdp_options_place(options, "multiprocessors"));
 }
 
+static fsdp_status check_separator(const fsdp_options *options, const fsdp_model_config *model,
+                                   fsdp_error *error) {
+  if (options->document_separator < model->vocab_size) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_OPTION,
+                   "--document-separator %lld (%s) is no token of the model, whose vocabulary is %lld: give "
+                   "the token that ends a document, or leave it out",
+                   (long long)options->document_separator, fsdp_options_place(options, "document-separator"),
+                   (long long)model->vocab_size);
+}
+
 // A CPU's profile was measured with as many threads as a rank has cores.
 static fsdp_status check_threads(const fsdp_options *options, const fsdp_setup_ranks *ranks,
                                  const fsdp_device_profile *profile, fsdp_error *error) {
@@ -379,6 +389,7 @@ fsdp_status fsdp_setup_configure(const fsdp_options *options, fsdp_program_kind 
   }
   status = read_saving(options, &config.saving, error);
   if (status == FSDP_OK) status = fsdp_setup_read_model(options, setup, &config.model, error);
+  if (status == FSDP_OK) status = check_separator(options, &config.model, error);
   config.exchange = loads_slices(options, setup, backend->device == FSDP_OP_CUDA);
   if (status == FSDP_OK) status = fsdp_mesh_choose(options, ranks, &config.mesh, error);
   if (status == FSDP_OK) status = fsdp_sharding_read(options, &setup->sharding, error);

@@ -99,6 +99,19 @@ static void warn_of_narrow_tokens(const fsdp_trainer *t) {
           path, t->setup.plan->config.model.vocab_size);
 }
 
+// Then the file is one document.
+static void warn_of_missing_separator(const fsdp_trainer *t) {
+  const fsdp_options *o = t->options;
+  const char *path;
+  fsdp_dataset_takes_separator(t->dataset, &path);
+  if (!path && t->eval_dataset) fsdp_dataset_takes_separator(t->eval_dataset, &path);
+  if (path)
+    fprintf(stderr,
+            "fsdp_train: warning: %s: has no token %" PRId64
+            ", so it is one document: give the one that ends its documents with --document-separator (%s)\n",
+            path, o->document_separator, fsdp_options_place(o, "document-separator"));
+}
+
 static int percent(int64_t part, int64_t whole) {
   return (int)(100.0 * (double)part / (double)whole + 0.5);
 }
@@ -183,6 +196,13 @@ static void note_documents(const fsdp_trainer *t) {
       (!t->eval_dataset || is_stream(t->eval_dataset)))
     printf("note:      --long-documents %s (%s) has no effect: rows are a stream (--packing)\n",
            o->long_documents == FSDP_LONG_CUT ? "cut" : "drop", fsdp_options_place(o, "long-documents"));
+  const char *without;
+  const bool ends_samples = o->sample_every > 0;
+  if (o->document_separator >= 0 && !ends_samples && !fsdp_dataset_takes_separator(t->dataset, &without) &&
+      !(t->eval_dataset && fsdp_dataset_takes_separator(t->eval_dataset, &without)))
+    printf("note:      --document-separator %" PRId64
+           " (%s) has no effect: it is of a .bin, and there is none\n",
+           o->document_separator, fsdp_options_place(o, "document-separator"));
 }
 
 // What counts or rounds otherwise than a router's rows and biases suggest.
@@ -212,6 +232,7 @@ static void warn_of_run(const fsdp_trainer *t) {
   warn_of_trained_evaluation(t);
   warn_of_repeated_files(t);
   warn_of_narrow_tokens(t);
+  warn_of_missing_separator(t);
   warn_of_lost_tokens(t);
   warn_of_split_documents(t);
   warn_of_options(t);

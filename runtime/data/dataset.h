@@ -49,6 +49,7 @@ typedef struct fsdp_dataset_config {
   fsdp_packing_choice packing;
   fsdp_long_documents longer; // not of a stream
   const char *separates;      // the option that asks for starts of documents; NULL: none does
+  bool separates_all;         // of every file; else of one is enough, and others are a document each
   bool has_separator;         // in a .bin, the token `separator` ends a document
   int64_t separator;
   bool verify; // read all tokens first: .tok are compared with their checksums, .bin with the vocabulary
@@ -160,6 +161,10 @@ const char *fsdp_dataset_chat_template(const fsdp_dataset *dataset, int64_t *byt
 
 // The tokens that a text of the data begins and ends with: those of the first file that tells.
 fsdp_token_ends fsdp_dataset_ends(const fsdp_dataset *dataset);
+
+// Whether the data has files whose documents the separator ends; *without is the first of these that does not
+// have it, and so is one document, or NULL. Owned by the data set.
+bool fsdp_dataset_takes_separator(const fsdp_dataset *dataset, const char **without);
 
 // The first `.bin` of uint16 if the model's vocabulary has more tokens than these can tell apart; NULL if
 // there is none. It is of another tokenizer, or its writer has cut off large tokens. Owned by the data set.

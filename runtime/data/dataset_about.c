@@ -111,6 +111,17 @@ fsdp_token_ends fsdp_dataset_ends(const fsdp_dataset *dataset) {
   return ends;
 }
 
+bool fsdp_dataset_takes_separator(const fsdp_dataset *dataset, const char **without) {
+  bool takes = false;
+  *without = NULL;
+  for (int i = 0; i < dataset->source_count; i++) {
+    const fsdp_dataset_source *s = &dataset->sources[i];
+    takes |= s->tokens.starts != NULL;
+    if (s->tokens.starts && !s->tokens.separated && !*without) *without = s->path;
+  }
+  return takes;
+}
+
 const char *fsdp_dataset_narrow_file(const fsdp_dataset *dataset) {
   for (int i = 0; i < dataset->source_count; i++) {
     const fsdp_token_view *view = &dataset->sources[i].tokens.view;

@@ -57,6 +57,12 @@ def data_that_looks_like_a_mistake():
                                     weights=False)  # fmt: skip
         found = programs.warnings(train("--model", model, "--data", work / "x.bin", "--max-steps", 1))
         assert len(found) == vocabulary - 65536 and all("uint16" in line for line in found), found
+    # The text, as pairs of letters, has "a " and no 9.
+    separated = ["--model", work / "65536", "--max-steps", 1, "--document-separator"]
+    assert not programs.warnings(train(*separated, 0x2061, "--data", work / "x.bin"))
+    (found,) = programs.warnings(train(*separated, 9, "--data", work / "x.bin"))
+    assert f"{work}/x.bin: has no token 9, so it is one document" in found, found
+    assert notes(train("--document-separator", 9, *data))[-1].startswith("--document-separator 9 (command line)")
 
 
 def a_rank_has_its_share_of_cores():
