@@ -88,6 +88,18 @@ static void warn_of_repeated_files(const fsdp_trainer *t) {
       first, repeated > 1 ? " and other files" : "", fsdp_options_place(t->options, "eval-split"));
 }
 
+// Its loss is of two things then: what was learned, and how it is asked for.
+static void warn_of_other_template(const fsdp_trainer *t) {
+  int64_t bytes = 0, eval_bytes = 0;
+  const char *template = fsdp_dataset_chat_template(t->dataset, &bytes);
+  const char *of_eval = t->eval_dataset ? fsdp_dataset_chat_template(t->eval_dataset, &eval_bytes) : NULL;
+  if (!template || !of_eval || (bytes == eval_bytes && !memcmp(template, of_eval, (size_t)bytes))) return;
+  fprintf(stderr,
+          "fsdp_train: warning: --eval-data %.300s (%s) was prepared with a different --chat-template than "
+          "--data, so the evaluation says little; prepare both with the same one\n",
+          t->options->eval_data, fsdp_options_place(t->options, "eval-data"));
+}
+
 // A .bin does not name its tokenizer, but the width of its tokens excludes some.
 static void warn_of_narrow_tokens(const fsdp_trainer *t) {
   const char *path = fsdp_dataset_narrow_file(t->dataset);
@@ -171,13 +183,20 @@ static void warn_of_split_documents(const fsdp_trainer *t) {
 static void warn_of_options(const fsdp_trainer *t) {
   const fsdp_options *o = t->options;
   const fsdp_learning_rate *rate = &t->feed.config.rate;
-  if (o->warmup_steps > t->total_steps - rate->first_step) {
+  const int64_t steps = t->total_steps - rate->first_step, left = steps - rate->warmup_steps;
+  if (o->warmup_steps > steps) {
     fprintf(stderr,
             "fsdp_train: warning: --warmup-steps %" PRId64 " (%s) is longer than the run's %" PRId64
             " step%s: the learning rate only rises and ends at %.3g, below --lr %g\n",
-            o->warmup_steps, fsdp_options_place(o, "warmup-steps"), t->total_steps - rate->first_step,
-            fsdp_plural(t->total_steps - rate->first_step), fsdp_learning_rate_at(rate, t->total_steps - 1),
-            o->lr);
+            o->warmup_steps, fsdp_options_place(o, "warmup-steps"), steps, fsdp_plural(steps),
+            fsdp_learning_rate_at(rate, t->total_steps - 1), o->lr);
+  }
+  if (rate->schedule == FSDP_LR_WSD && left >= 0 && rate->decay_ratio * (double)steps >= (double)left + 1) {
+    fprintf(stderr,
+            "fsdp_train: warning: --lr-decay-ratio %g%% (%s) of the run's %" PRId64
+            " steps is more than the %" PRId64
+            " behind the warm-up: the learning rate decays in these alone; lower it, or the warm-up\n",
+            100 * rate->decay_ratio, fsdp_options_place(o, "lr-decay-ratio"), steps, left);
   }
   if (o->threads > t->binding->core_count) {
     fprintf(stderr,
@@ -218,19 +237,10 @@ static void note_routers(const fsdp_trainer *t) {
         "--param-dtype bf16 rounds the biases by which routers choose, which Transformers keeps in fp32");
 }
 
-bool fsdp_train_positions_note(const fsdp_plan *plan, char note[FSDP_TRAIN_NOTE_BYTES]) {
-  const fsdp_plan_config *c = &plan->config;
-  if (c->seq <= c->model.max_position_embeddings) return false;
-  snprintf(note, FSDP_TRAIN_NOTE_BYTES,
-           "sequences of %" PRId64 " tokens are longer than the %" PRId64
-           " positions that the model was made for",
-           c->seq, c->model.max_position_embeddings);
-  return true;
-}
-
 static void warn_of_run(const fsdp_trainer *t) {
   warn_of_trained_evaluation(t);
   warn_of_repeated_files(t);
+  warn_of_other_template(t);
   warn_of_narrow_tokens(t);
   warn_of_missing_separator(t);
   warn_of_lost_tokens(t);
@@ -242,7 +252,7 @@ static void warn_of_run(const fsdp_trainer *t) {
 void fsdp_train_print_notes(const fsdp_trainer *t) {
   char hints[2][FSDP_REPORT_HINT_BYTES];
   const fsdp_plan *made = t->setup.plan;
-  char text[FSDP_TRAIN_NOTE_BYTES];
+  char text[512];
   note_checkpoints(t);
   note_beginning(t);
   note_routers(t);
@@ -257,7 +267,7 @@ void fsdp_train_print_notes(const fsdp_trainer *t) {
   fsdp_dropout own;
   const bool drops = fsdp_dropout_any(&made->config.dropout) && fsdp_model_dropout(&made->config.model, &own);
   if (!drops && fsdp_model_note(&made->config.model, text, sizeof text)) print_note(text);
-  if (fsdp_train_positions_note(made, text)) print_note(text);
+  if (fsdp_positions_note(made, text, sizeof text)) print_note(text);
   if (t->options->measure && !t->measures)
     printf("note:      memory is not measured: a trace of --grad-accum %" PRId64 " (%s) would be too large\n",
            t->options->grad_accum, fsdp_options_place(t->options, "grad-accum"));
