@@ -350,6 +350,26 @@ static fsdp_status set_from_yaml(void *context, const char *name, const char *te
   return fsdp_options_set(target->options, target->program, name, *text ? text : bare, place, error);
 }
 
+// An option of the command line; what the configuration file says otherwise is noted.
+static fsdp_status set_over_file(fsdp_options *options, fsdp_program_kind program, const argument *given,
+                                 fsdp_error *error) {
+  const fsdp_option_alias *alias;
+  const fsdp_option_row *row = find_meant(given->name, &alias);
+  const bool of_file = options->config && strstr(options->place[fsdp_option_index(row)], options->config);
+  char *before = of_file ? fsdp_options_value(options, row) : NULL;
+  fsdp_status status = fsdp_options_set(options, program, given->name, given->text, command_line, error);
+  if (before && status == FSDP_OK) {
+    char *now = fsdp_options_value(options, row);
+    const size_t used = strlen(options->overridden);
+    if (strcmp(before, now) != 0)
+      snprintf(options->overridden + used, sizeof options->overridden - used, "%s--%s %.60s → %.60s",
+               used ? ", " : "", row->name, before, now);
+    free(now);
+  }
+  free(before);
+  return status;
+}
+
 // `compared` is one of the files to compare.
 static fsdp_status read_options(fsdp_options *options, fsdp_program_kind program, int argc, char **argv,
                                 const char *compared, fsdp_error *error) {
@@ -370,8 +390,7 @@ static fsdp_status read_options(fsdp_options *options, fsdp_program_kind program
     stop = status != FSDP_OK;
   }
   for (int i = 0; i < read.count && !stop; i++) {
-    const char *name = read.items[i].name;
-    status = fsdp_options_set(options, program, name, read.items[i].text, command_line, error);
+    status = set_over_file(options, program, &read.items[i], error);
     stop = status != FSDP_OK;
   }
   destroy_arguments(&read);

@@ -103,6 +103,10 @@ def options_that_look_like_a_mistake():
     (warning,) = programs.warnings(process)
     assert "--warmup-steps 16" in warning and "4 steps" in warning and "ends at 0.00025," in warning, warning
     assert not programs.warnings(train("--max-steps", 4, "--warmup-steps", 4))
+    wsd = ["--max-steps", 10, "--lr-schedule", "wsd", "--warmup-ratio", "75%", "--lr-decay-ratio"]
+    assert not programs.warnings(train(*wsd, "25%"))  # 8 steps, and 2.5 that are 3
+    (warning,) = programs.warnings(train(*wsd, "30%"))
+    assert "--lr-decay-ratio 30% (command line)" in warning and "the 2 behind the warm-up" in warning, warning
     (warning,) = programs.warnings(train("--max-steps", 1, "--threads", 4000))
     assert "--threads 4000 (command line)" in warning and "core" in warning, warning
     _, note = notes(train("--max-steps", 1, "--accumulate", "local"))
