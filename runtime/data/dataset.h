@@ -45,6 +45,7 @@ typedef struct fsdp_dataset_config {
       *no_bytes; // why bytes are refused, and what to do: "the model ...; do ..."; NULL if they are not
   int64_t seq;   // tokens of a sample
   int64_t global_batch; // samples per step; the data must hold at least one step; 1 for evaluation data
+  bool searches_batch;  // in messages: --global-batch says it
   int64_t vocab_size;   // of the model; every token must be below it
   fsdp_packing_choice packing;
   fsdp_long_documents longer; // not of a stream
