@@ -125,8 +125,11 @@ static fsdp_status set_knobs(fsdp_options *options, const char *text, const char
     *value++ = 0;
     const fsdp_option_row *row = fsdp_option_find(with_dashes(part, key));
     if (!row || !row->knob) return fail_knob(part, place, error);
-    if (!fsdp_option_store(options, row, value))
-      return fsdp_option_fail_value(row, row->name, value, place, error);
+    if (!fsdp_option_store(options, row, value)) {
+      char named[2 * NAME_BYTES];
+      snprintf(named, sizeof named, "set %s", row->name);
+      return fsdp_option_fail_value(row, named, value, place, error);
+    }
     snprintf(options->place[fsdp_option_index(row)], sizeof options->place[0], "--set, %.100s", place);
   }
   return FSDP_OK;
