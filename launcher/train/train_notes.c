@@ -140,20 +140,23 @@ static void warn_of_lost_tokens(const fsdp_trainer *t) {
             percent(padding, all.positions), all.real / samples, fsdp_options_place(t->options, "seq-length"),
             t->options->seq,
             fsdp_dataset_how(t->dataset)->packing == FSDP_PACKING_OFF ? ", or use --packing best-fit" : "");
+  const bool prompts = fsdp_dataset_learns_parts(t->dataset),
+             drops = t->options->long_documents == FSDP_LONG_DROP;
   if (all.left_out > 0)
-    fprintf(
-        stderr,
-        "fsdp_train: warning: %s of %s samples are left out, for none of their targets counts: prompts, "
-        "which "
-        "are not learned, fill them; raise --seq-length (%s), or prepare the data with --mask-prompt off\n",
-        fsdp_print_int(all.left_out).text, fsdp_print_int(samples + all.left_out).text,
-        fsdp_options_place(t->options, "seq-length"));
+    fprintf(stderr,
+            "fsdp_train: warning: %s of %s samples are left out, for none of their targets counts: %s, which "
+            "are not learned, fill them; raise --seq-length (%s)%s\n",
+            fsdp_print_int(all.left_out).text, fsdp_print_int(samples + all.left_out).text,
+            prompts ? "prompts" : "documents' first tokens", fsdp_options_place(t->options, "seq-length"),
+            prompts ? ", or prepare the data with --mask-prompt off" : "");
   if (20 * all.cut_learned > whole)
     fprintf(stderr,
-            "fsdp_train: warning: %s of the %s tokens to learn (%d%%) lie behind the first %" PRId64
-            " of their documents and are cut off: raise --seq-length (%s), or use --long-documents split\n",
+            "fsdp_train: warning: %s of the %s tokens to learn (%d%%) %s %" PRId64
+            " %s: raise --seq-length (%s), or use --long-documents split\n",
             fsdp_print_int(all.cut_learned).text, fsdp_print_int(whole).text, percent(all.cut_learned, whole),
-            t->options->seq, fsdp_options_place(t->options, "seq-length"));
+            drops ? "are of documents of more than" : "lie behind the first", t->options->seq,
+            drops ? "and are left out" : "of their documents and are cut off",
+            fsdp_options_place(t->options, "seq-length"));
 }
 
 static bool is_stream(const fsdp_dataset *dataset) {

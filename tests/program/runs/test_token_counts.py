@@ -91,6 +91,8 @@ for seq in (8, 4):
     share = f"{100 * lost / (whole + lost):.0f}%"
     cut = f"{lost} of the {whole + lost} tokens to learn ({share}) lie behind the first {seq} "
     assert any(cut in warning for warning in warnings), (cut, warnings)
+out, warnings, lines = train(*ALONE[:3], "--long-documents", "drop", "-b", "1", seq=8)
+assert any("are of documents of more than 8 and are left out" in warning for warning in warnings), warnings
 
 # Split, nothing is cut off.
 out, warnings, lines = train(work / "alone.tok", "-b", "1", seq=8)
@@ -112,4 +114,9 @@ text.write_text("abc" * 100)
 out, warnings, lines = train(text, "-b", "2", "--long-documents", "split")
 assert not warnings and "real" not in out and "has no effect" not in out
 assert all(line["real_tokens"] == line["learned_tokens"] == 2 * SEQ for line in lines)
+lines = work / "lines.jsonl"
+lines.write_text("".join(json.dumps({"text": "a" * n}) + "\n" for n in (1, 5, 1, 3)))
+out, warnings, _ = train(lines, "-b", "1", seq=1)
+assert len(warnings) == 1 and "documents' first tokens, which are not learned" in warnings[0], warnings
+assert "prompt" not in warnings[0], warnings
 print("ok")
