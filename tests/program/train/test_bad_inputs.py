@@ -255,6 +255,7 @@ for name, arguments, status, parts in (
      ["--backend", "cuda", "--param-dtype", "fp32", "--reduce-dtype", "bf16"], 2,
      ["--reduce-dtype bf16", "--param-dtype bf16"]),
     ("plan: option of the other program", ["--auto"], 2, ["--auto", "of fsdp_train; --search finds"]),
+    ("plan: no such profile", ["--profile", "h9", "--price"], 3, ["--profile (command line)", '"h9"']),
     ("plan: limit", ["--model", "llama2-7b", "--ranks", "8", "--memory-limit", "30GB"], 4,
      ["30.0 GB", "or add --"]),
 ):
