@@ -58,7 +58,8 @@ fsdp_status fsdp_train_eval_load(fsdp_trainer *t, fsdp_error *error) {
 static void warn(const fsdp_trainer *t, const fsdp_checkpoint *c) {
   char note[256];
   if (!fsdp_trainer_is_first(t)) return;
-  if (fsdp_positions_note(t->setup.plan, note, sizeof note)) fprintf(stderr, "fsdp_eval: warning: %s\n", note);
+  if (fsdp_positions_note(t->setup.plan, note, sizeof note))
+    fprintf(stderr, "fsdp_eval: warning: %s\n", note);
   const char *trained = c ? json_string_value(json_object_get(c->options, "data")) : NULL;
   if (trained && t->options->data && strcmp(trained, t->options->data) == 0)
     fprintf(stderr,

@@ -143,10 +143,11 @@ def batches():
     data = work / "few.txt"
     data.write_bytes(b"seven rows of 64 and a target " * 15)
     search = ("--search", *TINY, *A100, "--data", data)
-    for given, remedy in (((), "the batch (--global-batch)"), (("--global-batch", 8), "the batch (--global-batch)"),
-                          (("-b", 4), "--batch-size or --grad-accum")):  # fmt: skip
+    for given, remedy in (((), " or the batch (--global-batch)"),
+                          (("--global-batch", 8), " or the batch (--global-batch)"),
+                          (("-b", 4), ", --batch-size or --grad-accum")):  # fmt: skip
         message = plan(*search, *given, status=3).stderr
-        assert message.endswith(f"lower --seq-length{', ' if given[:1] == ('-b',) else ' or '}{remedy}\n"), message
+        assert message.endswith(f"give more, or lower --seq-length{remedy}\n"), message
     assert read(*search, "--global-batch", 2)["plans"][0]["steps"] == 3
 
 

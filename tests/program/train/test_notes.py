@@ -62,7 +62,8 @@ def data_that_looks_like_a_mistake():
     assert not programs.warnings(train(*separated, 0x2061, "--data", work / "x.bin"))
     (found,) = programs.warnings(train(*separated, 9, "--data", work / "x.bin"))
     assert f"{work}/x.bin: has no token 9, so it is one document" in found, found
-    assert notes(train("--document-separator", 9, *data))[-1].startswith("--document-separator 9 (command line)")
+    note = notes(train("--document-separator", 9, *data))[-1]
+    assert note.startswith("--document-separator 9 (command line) has no effect"), note
 
 
 def a_rank_has_its_share_of_cores():
