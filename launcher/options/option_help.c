@@ -24,6 +24,9 @@ static void print_wrapped(const char *text, int indent, int width, FILE *out) {
 
 static void print_presets(FILE *out) {
   const char *name;
+  int width = 0;
+  for (int i = 0; (name = fsdp_model_preset_name(i)); i++)
+    width = strlen(name) > (size_t)width ? (int)strlen(name) : width;
   fprintf(out, "\nPresets of --model, and their parameters:\n");
   for (int i = 0; (name = fsdp_model_preset_name(i)); i++) {
     fsdp_model_config config;
@@ -31,7 +34,7 @@ static void print_presets(FILE *out) {
     FSDP_CHECK(fsdp_model_preset(name, &config, &error) == FSDP_OK, "preset %s", name);
     double count = (double)fsdp_model_parameter_count(&config);
     bool billions = count >= 1e9;
-    fprintf(out, "  %-12s %6.3g %s\n", name, count / (billions ? 1e9 : 1e6),
+    fprintf(out, "  %-*s %6.3g %s\n", width, name, count / (billions ? 1e9 : 1e6),
             billions ? "billion" : "million");
   }
   fprintf(out, "It also takes Hugging Face folders of these model types:");

@@ -131,8 +131,11 @@ static fsdp_status set_knobs(fsdp_options *options, const char *text, const char
     *value++ = 0;
     const fsdp_option_row *row = fsdp_option_find(with_dashes(part, key));
     if (!row || !row->knob) return fail_knob(part, place, error);
-    if (!fsdp_option_store(options, row, value))
-      return fsdp_option_fail_value(row, row->name, value, place, error);
+    if (!fsdp_option_store(options, row, value)) {
+      char named[2 * NAME_BYTES];
+      snprintf(named, sizeof named, "set %s", row->name);
+      return fsdp_option_fail_value(row, named, value, place, error);
+    }
     snprintf(options->place[fsdp_option_index(row)], sizeof options->place[0], "--set, %.100s", place);
   }
   return FSDP_OK;
@@ -389,6 +392,26 @@ static fsdp_status set_from_yaml(void *context, const char *name, const char *te
   return fsdp_options_set(target->options, target->program, name, *text ? text : bare, place, error);
 }
 
+// An option of the command line; what the configuration file says otherwise is noted.
+static fsdp_status set_over_file(fsdp_options *options, fsdp_program_kind program, const argument *given,
+                                 fsdp_error *error) {
+  const fsdp_option_alias *alias;
+  const fsdp_option_row *row = find_meant(given->name, &alias);
+  const bool of_file = options->config && strstr(options->place[fsdp_option_index(row)], options->config);
+  char *before = of_file ? fsdp_options_value(options, row) : NULL;
+  fsdp_status status = fsdp_options_set(options, program, given->name, given->text, command_line, error);
+  if (before && status == FSDP_OK) {
+    char *now = fsdp_options_value(options, row);
+    const size_t used = strlen(options->overridden);
+    if (strcmp(before, now) != 0)
+      snprintf(options->overridden + used, sizeof options->overridden - used, "%s--%s %.60s → %.60s",
+               used ? ", " : "", row->name, before, now);
+    free(now);
+  }
+  free(before);
+  return status;
+}
+
 // `compared` is one of the files to compare.
 static fsdp_status read_options(fsdp_options *options, fsdp_program_kind program, int argc, char **argv,
                                 const char *compared, fsdp_error *error) {
@@ -410,8 +433,7 @@ static fsdp_status read_options(fsdp_options *options, fsdp_program_kind program
     stop = status != FSDP_OK;
   }
   for (int i = 0; i < read.count && !stop; i++) {
-    const char *name = read.items[i].name;
-    status = fsdp_options_set(options, program, name, read.items[i].text, command_line, error);
+    status = set_over_file(options, program, &read.items[i], error);
     stop = status != FSDP_OK;
   }
   destroy_arguments(&read);

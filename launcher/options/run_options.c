@@ -143,8 +143,9 @@ static fsdp_status complete(fsdp_options *options, const kept *k, char *changed,
   const bool own_place = gives_place(options);
   for (const fsdp_option_row *row = fsdp_option_table; row->name && status == FSDP_OK; row++) {
     const bool is_given = fsdp_options_given(options, row->name);
-    if (!is_written(row, false) || !fsdp_options_given(&k->options, row->name)) continue;
-    char *text = fsdp_options_value(&k->options, row);
+    const bool is_kept = fsdp_options_given(&k->options, row->name);
+    if (!is_written(row, false) || (!is_given && !is_kept)) continue;
+    char *text = fsdp_options_value(&k->options, row); // of one that is not kept the default
     if (!is_given &&
         (k->gives_way[fsdp_option_index(row)] || (own_place && fsdp_option_is_one_of(row->name, places)))) {
       note(changed, "%s--%s %s → %s", row->name, text, row->fallback ? row->fallback : "none");
@@ -153,7 +154,8 @@ static fsdp_status complete(fsdp_options *options, const kept *k, char *changed,
                                 fsdp_options_place(&k->options, row->name), error);
     } else {
       char *now = fsdp_options_value(options, row);
-      if (strcmp(text, now) != 0) note(changed, "%s--%s %s → %s", row->name, text, now);
+      const char *before = is_kept || row->fallback ? text : "none";
+      if (strcmp(text, now) != 0) note(changed, "%s--%s %s → %s", row->name, before, now);
       free(now);
     }
     free(text);

@@ -30,6 +30,9 @@ static char *short_name(char *path) {
 static fsdp_status plan_one(row *r, char *path, int argc, char **argv, fsdp_error *error) {
   fsdp_status status = fsdp_options_parse_compared(&r->options, FSDP_PROGRAM_PLAN, argc, argv, path, error);
   if (status != FSDP_OK) return status;
+  if (*r->options.overridden)
+    fprintf(stderr, "fsdp_plan: note: %s: given otherwise on the command line: %s\n", r->options.config,
+            r->options.overridden);
   status = fsdp_document_work_plan(&r->options, &r->setup, error);
   const fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(&r->options);
   fsdp_setup_warn_of_limits(&r->options, &ranks, r->setup.profile, "fsdp_plan", stderr);

@@ -35,6 +35,7 @@ static void print_notes(const fsdp_options *options, const fsdp_setup *setup) {
   if (fsdp_mesh_note(options, &setup->plan->config.mesh, note, sizeof note))
     fprintf(stderr, "fsdp_plan: note: %s\n", note);
   fsdp_sharding_notes(options, setup->sharding, &setup->plan->config.mesh, "fsdp_plan: note: ", stderr);
+  if (fsdp_positions_note(setup->plan, note, sizeof note)) fprintf(stderr, "fsdp_plan: note: %s\n", note);
   fsdp_plan_warn(setup->plan, "fsdp_plan", stderr);
   const fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(options);
   fsdp_setup_warn_of_limits(options, &ranks, setup->profile, "fsdp_plan", stderr);

@@ -137,8 +137,9 @@ static fsdp_status judge(machine *m, int argc, char **argv, fsdp_error *error) {
   if (status) return status;
   const fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(&m->options);
   status = m->options.price ? price(m, &ranks, error) : search(m, &ranks, error);
-  if (status != FSDP_ERR_CAPACITY) return status;
-  snprintf(m->reason, sizeof m->reason, "%.1000s", error->message);
+  snprintf(m->reason, sizeof m->reason, "%.1000s", status ? error->message : "");
+  if (status != FSDP_OK && status != FSDP_ERR_CAPACITY)
+    return fsdp_fail(error, status, "%s %.100s of " PLACE ": %.900s", m->ranks, m->profile, m->reason);
   *error = (fsdp_error){0};
   return FSDP_OK;
 }
@@ -149,7 +150,7 @@ static void print_row(const machine *m, int width, bool runs, FILE *out) {
   char mfu[16] = "-";
   fprintf(out, "%-*s  %6s", width, m->profile, m->ranks);
   if (!m->fits) {
-    fputs("  nothing fits\n", out);
+    fputs(m->options.price ? "  does not fit\n" : "  nothing fits\n", out); // the given plan, or any
     return;
   }
   if (m->mfu > 0) snprintf(mfu, sizeof mfu, "%.1f%%", 100 * m->mfu);
@@ -248,12 +249,25 @@ static fsdp_status print(const machine *machines, int count, bool json, fsdp_err
   return FSDP_OK;
 }
 
+// Without a plan that fits there is nothing to compare.
+static fsdp_status check_any(const fsdp_options *options, const machine *machines, int count,
+                             fsdp_error *error) {
+  for (int i = 0; i < count; i++)
+    if (machines[i].fits) return FSDP_OK;
+  return fsdp_fail(
+      error, FSDP_ERR_CAPACITY,
+      "--machines '%.300s' (%s): %s fits on none of them, for the reasons printed: give machines of "
+      "more ranks or memory, or what these say would help",
+      options->machines, fsdp_options_place(options, "machines"), options->price ? "the plan" : "a plan");
+}
+
 fsdp_status fsdp_machines_compare(const fsdp_options *options, int argc, char **argv, fsdp_error *error) {
   machine *machines = fsdp_alloc_zeroed(MACHINES_MAX, sizeof *machines);
   int count;
   fsdp_status status = read_list(options, machines, &count, error);
   for (int i = 0; i < count && status == FSDP_OK; i++) status = judge(&machines[i], argc, argv, error);
   if (status == FSDP_OK) status = print(machines, count, options->json, error);
+  if (status == FSDP_OK) status = check_any(options, machines, count, error);
   for (int i = 0; i < count; i++) {
     free(machines[i].command);
     fsdp_options_destroy(&machines[i].options);

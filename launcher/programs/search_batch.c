@@ -103,16 +103,22 @@ static void note_faster(const fsdp_options *options, const fsdp_search_job *job,
   try_other(&lower, "--master-dtype bf16 --moment-dtype bf16 --reduce-dtype bf16", found);
 }
 
+static fsdp_status find_steps(const fsdp_options *options, const fsdp_search_job *job,
+                              fsdp_search_found *found, fsdp_error *error) {
+  return fsdp_run_length_find(options, &job->setup, &job->config.base.model, job->config.global_batch,
+                              &found->steps, error);
+}
+
 fsdp_status fsdp_search_find(const fsdp_options *options, fsdp_search_job *job, fsdp_search_found *found,
                              fsdp_error *error) {
   *found = (fsdp_search_found){.note_count = 0};
   const bool given = fsdp_options_given(options, "global-batch") ||
                      fsdp_options_given(options, "batch-size") || fsdp_options_given(options, "grad-accum");
-  fsdp_status status =
-      given ? fsdp_search_run(&job->config, &found->result, error) : choose_batch(job, found, error);
+  fsdp_status status = given ? find_steps(options, job, found, error) : FSDP_OK; // before what takes longer
+  if (status == FSDP_OK)
+    status = given ? fsdp_search_run(&job->config, &found->result, error) : choose_batch(job, found, error);
   if (status) return status;
   if (!found->result.count) return fsdp_search_fail_unfit(job, &found->result, error);
   note_faster(options, job, given, found);
-  return fsdp_run_length_find(options, &job->setup, &job->config.base.model, job->config.global_batch,
-                              &found->steps, error);
+  return given ? FSDP_OK : find_steps(options, job, found, error);
 }

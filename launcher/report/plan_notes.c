@@ -68,6 +68,15 @@ bool fsdp_padding_note(const fsdp_plan *plan, char *out, size_t out_bytes) {
   return true;
 }
 
+bool fsdp_positions_note(const fsdp_plan *plan, char *out, size_t out_bytes) {
+  const fsdp_plan_config *c = &plan->config;
+  if (c->seq <= c->model.max_position_embeddings) return false;
+  snprintf(out, out_bytes,
+           "sequences of %lld tokens are longer than the %lld positions that the model was made for",
+           (long long)c->seq, (long long)c->model.max_position_embeddings);
+  return true;
+}
+
 // ---- Warnings
 
 // Whether a module before this one has the same line.

@@ -10,6 +10,9 @@
 // False if every rank has something of all.
 bool fsdp_padding_note(const fsdp_plan *plan, char *out, size_t out_bytes);
 
+// That sequences are longer than those that the model was made for; false if they are not.
+bool fsdp_positions_note(const fsdp_plan *plan, char *out, size_t out_bytes);
+
 // "PROGRAM: warning: ..." for what suits strategies of operators badly (strategies.h), and for each line of a
 // sharding file for an output that the plan does not store as it says.
 void fsdp_plan_warn(const fsdp_plan *plan, const char *program, FILE *out);

@@ -6,12 +6,15 @@
 
 fsdp_dataset_config fsdp_data_config(const fsdp_options *options, const fsdp_data_paths *files,
                                      const fsdp_train_tokenizer *tokenizer, int64_t seq, int64_t vocab_size) {
+  const bool sized = fsdp_options_given(options, "batch-size") || fsdp_options_given(options, "grad-accum");
+  const bool searches = options->search || options->auto_plan || (options->machines && !options->price);
   return (fsdp_dataset_config){.files = files,
                                .tokenizer = *tokenizer->path ? tokenizer->path : NULL,
                                .only_bytes = tokenizer->asked_bytes,
                                .no_bytes = *tokenizer->no_bytes ? tokenizer->no_bytes : NULL,
                                .seq = seq,
                                .global_batch = 1,
+                               .searches_batch = options->global_batch || (searches && !sized),
                                .vocab_size = vocab_size,
                                .packing = (fsdp_packing_choice)options->packing,
                                .longer = (fsdp_long_documents)options->long_documents,

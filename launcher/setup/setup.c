@@ -49,12 +49,22 @@ static bool loads_slices(const fsdp_options *options, const fsdp_setup *setup, b
   return !gpu || setup->load_weights || resumes;
 }
 
+// The profile's messages, of its name or its files, with the option that names it.
+static fsdp_status read_profile(const fsdp_options *options, fsdp_device_profile **profile,
+                                fsdp_error *error) {
+  fsdp_error why;
+  const fsdp_status status = fsdp_profile_read(options->profile, profile, &why);
+  return status ? fsdp_fail(error, status, "--profile (%s): %.900s", fsdp_options_place(options, "profile"),
+                            why.message)
+                : status;
+}
+
 fsdp_status fsdp_setup_print_profile(const fsdp_options *options, char **text, fsdp_error *error) {
   fsdp_device_profile *profile;
   size_t bytes;
   *text = NULL;
   if (!options->profile) return FSDP_OK;
-  fsdp_status status = fsdp_profile_read(options->profile, &profile, error);
+  fsdp_status status = read_profile(options, &profile, error);
   if (status) return status;
   FILE *out = open_memstream(text, &bytes);
   FSDP_NEED_MEMORY(out, "a device profile");
@@ -327,6 +337,49 @@ static fsdp_status check_multiprocessors(const fsdp_options *options, const fsdp
                      "{A multiprocessors} is of a GPU, and this plan is for a CPU: leave it out");
 }
 
+static fsdp_status check_separator(const fsdp_options *options, const fsdp_model_config *model,
+                                   fsdp_error *error) {
+  if (options->document_separator < model->vocab_size) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_OPTION,
+                   "--document-separator %lld (%s) is no token of the model, whose vocabulary is %lld: give "
+                   "the token that ends a document, or leave it out",
+                   (long long)options->document_separator, fsdp_options_place(options, "document-separator"),
+                   (long long)model->vocab_size);
+}
+
+// "--attention mma (command line) REASON".
+static fsdp_status refuse(const fsdp_options *options, const char *name, const char *reason,
+                          fsdp_error *error) {
+  char *value = fsdp_options_value(options, fsdp_option_find(name));
+  fsdp_fail(error, FSDP_ERR_OPTION, "--%s %.200s (%s) %s", name, value, fsdp_options_place(options, name),
+            reason);
+  free(value);
+  return FSDP_ERR_OPTION;
+}
+
+static fsdp_status check_attention(const fsdp_options *options, const fsdp_plan_backend *backend,
+                                   fsdp_error *error) {
+  if (options->attention == FSDP_ATTENTION_AUTO || backend->device == FSDP_OP_CUDA) return FSDP_OK;
+  return refuse(options, "attention",
+                "is one of a GPU's kernels, and this plan is for a CPU, which has one: leave it out, or use "
+                "--backend cuda",
+                error);
+}
+
+// What divides routed experts where there are none; sharding rules say themselves what lies over the axis.
+static fsdp_status check_experts(const fsdp_options *options, const fsdp_model_config *model,
+                                 fsdp_error *error) {
+  const bool placed = options->sharding || options->op_strategies;
+  const char *own = "is of models with routed experts, and this has none: leave it out";
+  if (model->experts) return FSDP_OK;
+  if (options->expert_blocks > 1) return refuse(options, "expert-blocks", own, error);
+  if (!placed && options->expert_parallel > 1) return refuse(options, "expert-parallel", own, error);
+  if (placed || fsdp_mesh_size(&options->mesh_axes, FSDP_AXIS_EXPERT) == 1) return FSDP_OK;
+  return refuse(options, "mesh",
+                "has an axis for routed experts, and the model has none: use fsdp in the place of expert",
+                error);
+}
+
 // A CPU's profile was measured with as many threads as a rank has cores.
 static fsdp_status check_threads(const fsdp_options *options, const fsdp_setup_ranks *ranks,
                                  const fsdp_device_profile *profile, fsdp_error *error) {
@@ -376,10 +429,11 @@ fsdp_status fsdp_setup_configure(const fsdp_options *options, fsdp_program_kind 
   *setup = (fsdp_setup){0};
   fsdp_plan_backend *backend = &setup->backend;
   fsdp_status status = FSDP_OK;
-  if (options->profile) status = fsdp_profile_read(options->profile, &setup->profile, error);
+  if (options->profile) status = read_profile(options, &setup->profile, error);
   if (status == FSDP_OK) status = choose_backend(options, program, ranks, setup->profile, backend, error);
   if (status == FSDP_OK) status = check_profile(options, program, setup->profile, backend, error);
   if (status == FSDP_OK) status = check_multiprocessors(options, backend, error);
+  if (status == FSDP_OK) status = check_attention(options, backend, error);
   if (status == FSDP_OK) status = check_threads(options, ranks, setup->profile, error);
   if (status != FSDP_OK) return status;
   fsdp_plan_config config = make_config(options, ranks, setup->profile, backend);
@@ -389,6 +443,8 @@ fsdp_status fsdp_setup_configure(const fsdp_options *options, fsdp_program_kind 
                        "--param-dtype bf16, or --reduce-dtype fp32");
   status = read_saving(options, &config.saving, error);
   if (status == FSDP_OK) status = fsdp_setup_read_model(options, setup, &config.model, error);
+  if (status == FSDP_OK) status = check_separator(options, &config.model, error);
+  if (status == FSDP_OK) status = check_experts(options, &config.model, error);
   config.exchange = loads_slices(options, setup, backend->device == FSDP_OP_CUDA);
   if (status == FSDP_OK) status = fsdp_mesh_choose(options, ranks, &config.mesh, error);
   if (status == FSDP_OK) status = fsdp_sharding_read(options, &setup->sharding, error);

@@ -91,12 +91,12 @@ static fsdp_status read_model(const fsdp_options *options, fsdp_setup *setup, fs
   return fsdp_config_read(path, model, error);
 }
 
-// What options say of routers, over what the configuration says.
+// What options say of routers and what they route, over what the configuration says.
 static fsdp_status apply_router(const fsdp_options *options, fsdp_model_config *model, fsdp_error *error) {
   static const char *const names[] = {"router-aux-coef",  "aux-loss",     "router-z-coef",
                                       "router-bias-rate", "router-dtype", "routing-record",
-                                      "routing-replay"};
-  for (int i = 0; i < 7 && !model->experts; i++)
+                                      "routing-replay",   "imbalance"};
+  for (size_t i = 0; i < sizeof names / sizeof *names && !model->experts; i++)
     if (fsdp_options_given(options, names[i]))
       return fsdp_refuse(options, error, FSDP_ERR_OPTION,
                          "{a %s} is of models with routed experts, and this has none: leave it out",

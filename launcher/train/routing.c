@@ -1,7 +1,7 @@
 #include "launcher/train/routing.h"
 
 #include "runtime/base/check.h"
-#include "runtime/base/plural.h"
+#include "runtime/base/text.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -73,6 +73,7 @@ fsdp_dataset_config fsdp_train_dataset_config(const fsdp_trainer *t) {
   fsdp_dataset_config data =
       fsdp_data_config(o, &t->data_paths, &t->tokenizer, config->seq, config->model.vocab_size);
   data.separates = separates(t);
+  data.separates_all = config->loss_of_documents;
   data.verify = o->verify_data && (!o->dry_run || fsdp_options_given(o, "verify-data"));
   data.share = t->world->local_rank;
   data.shares = t->world->local_size;

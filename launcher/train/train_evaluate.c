@@ -1,5 +1,6 @@
 // fsdp_eval's part of the trainer: a plan of evaluations alone, its state, the loss on all of the data, and a
 // sample.
+#include "launcher/report/plan_notes.h"
 #include "launcher/text/next_token.h"
 #include "launcher/train/resume.h"
 #include "launcher/train/trainer.h"
@@ -54,10 +55,11 @@ fsdp_status fsdp_train_eval_load(fsdp_trainer *t, fsdp_error *error) {
 
 // What makes the numbers say less than they seem to.
 static void warn(const fsdp_trainer *t, const fsdp_checkpoint *c) {
-  char note[FSDP_TRAIN_NOTE_BYTES];
+  char note[256];
   if (!fsdp_trainer_is_first(t)) return;
   if (*t->options->replaced) fprintf(stderr, "fsdp_eval: warning: %s\n", t->options->replaced);
-  if (fsdp_train_positions_note(t->setup.plan, note)) fprintf(stderr, "fsdp_eval: warning: %s\n", note);
+  if (fsdp_positions_note(t->setup.plan, note, sizeof note))
+    fprintf(stderr, "fsdp_eval: warning: %s\n", note);
   const char *trained = c ? json_string_value(json_object_get(c->options, "data")) : NULL;
   if (trained && t->options->data && strcmp(trained, t->options->data) == 0)
     fprintf(stderr,

@@ -87,6 +87,18 @@ static void warn_of_repeated_files(const fsdp_trainer *t) {
       paths[1], repeated > 1 ? " and other files" : "", fsdp_options_place(t->options, "eval-split"));
 }
 
+// Its loss is of two things then: what was learned, and how it is asked for.
+static void warn_of_other_template(const fsdp_trainer *t) {
+  int64_t bytes = 0, eval_bytes = 0;
+  const char *template = fsdp_dataset_chat_template(t->dataset, &bytes);
+  const char *of_eval = t->eval_dataset ? fsdp_dataset_chat_template(t->eval_dataset, &eval_bytes) : NULL;
+  if (!template || !of_eval || (bytes == eval_bytes && !memcmp(template, of_eval, (size_t)bytes))) return;
+  fprintf(stderr,
+          "fsdp_train: warning: --eval-data %.300s (%s) was prepared with a different --chat-template than "
+          "--data, so the evaluation says little; prepare both with the same one\n",
+          t->options->eval_data, fsdp_options_place(t->options, "eval-data"));
+}
+
 // A .bin does not name its tokenizer, but the width of its tokens excludes some.
 static void warn_of_narrow_tokens(const fsdp_trainer *t) {
   const char *path = fsdp_dataset_narrow_file(t->dataset);
@@ -96,6 +108,19 @@ static void warn_of_narrow_tokens(const fsdp_trainer *t) {
           "fsdp_train: warning: %s: has uint16 tokens, but the model has %" PRId64
           ": it was made with another tokenizer, or tokens above 65535 were cut off\n",
           path, t->setup.plan->config.model.vocab_size);
+}
+
+// Then the file is one document.
+static void warn_of_missing_separator(const fsdp_trainer *t) {
+  const fsdp_options *o = t->options;
+  const char *path;
+  fsdp_dataset_takes_separator(t->dataset, &path);
+  if (!path && t->eval_dataset) fsdp_dataset_takes_separator(t->eval_dataset, &path);
+  if (path)
+    fprintf(stderr,
+            "fsdp_train: warning: %s: has no token %" PRId64
+            ", so it is one document: give the one that ends its documents with --document-separator (%s)\n",
+            path, o->document_separator, fsdp_options_place(o, "document-separator"));
 }
 
 static int percent(int64_t part, int64_t whole) {
@@ -114,44 +139,66 @@ static void warn_of_lost_tokens(const fsdp_trainer *t) {
             percent(padding, all.positions), all.real / samples, fsdp_options_place(t->options, "seq-length"),
             t->options->seq,
             t->dataset->how.packing == FSDP_PACKING_OFF ? ", or use --packing best-fit" : "");
+  const bool prompts = fsdp_dataset_learns_parts(t->dataset),
+             drops = t->options->long_documents == FSDP_LONG_DROP;
   if (all.left_out > 0)
-    fprintf(
-        stderr,
-        "fsdp_train: warning: %s of %s samples are left out, for none of their targets counts: prompts, "
-        "which "
-        "are not learned, fill them; raise --seq-length (%s), or prepare the data with --mask-prompt off\n",
-        fsdp_print_int(all.left_out).text, fsdp_print_int(samples + all.left_out).text,
-        fsdp_options_place(t->options, "seq-length"));
+    fprintf(stderr,
+            "fsdp_train: warning: %s of %s samples are left out, for none of their targets counts: %s, which "
+            "are not learned, fill them; raise --seq-length (%s)%s\n",
+            fsdp_print_int(all.left_out).text, fsdp_print_int(samples + all.left_out).text,
+            prompts ? "prompts" : "documents' first tokens", fsdp_options_place(t->options, "seq-length"),
+            prompts ? ", or prepare the data with --mask-prompt off" : "");
   if (20 * all.cut_learned > whole)
     fprintf(stderr,
-            "fsdp_train: warning: %s of the %s tokens to learn (%d%%) lie behind the first %" PRId64
-            " of their documents and are cut off: raise --seq-length (%s), or use --long-documents split\n",
+            "fsdp_train: warning: %s of the %s tokens to learn (%d%%) %s %" PRId64
+            " %s: raise --seq-length (%s), or use --long-documents split\n",
             fsdp_print_int(all.cut_learned).text, fsdp_print_int(whole).text, percent(all.cut_learned, whole),
-            t->options->seq, fsdp_options_place(t->options, "seq-length"));
+            drops ? "are of documents of more than" : "lie behind the first", t->options->seq,
+            drops ? "and are left out" : "of their documents and are cut off",
+            fsdp_options_place(t->options, "seq-length"));
+}
+
+static bool is_stream(const fsdp_dataset *dataset) {
+  return dataset->how.packing == FSDP_PACKING_STREAM;
 }
 
 // Of documents of which parts alone are learned, as of conversations: an answer without its question.
 static void warn_of_split_documents(const fsdp_trainer *t) {
-  const fsdp_dataset_rows *how = &t->dataset->how;
-  const fsdp_packing_counts *c = &how->counts;
-  if (!fsdp_dataset_learns_parts(t->dataset) || 20 * c->split <= c->pieces) return;
-  fprintf(stderr,
-          "fsdp_train: warning: %s documents are longer than --seq-length %" PRId64
-          " (%s) and split: what is learned in a further part does not see the parts before it; raise "
-          "--seq-length, or use --long-documents cut or drop\n",
-          fsdp_print_int(c->split).text, t->options->seq, fsdp_options_place(t->options, "seq-length"));
+  const fsdp_options *o = t->options;
+  int64_t documents;
+  if (!fsdp_dataset_learns_parts(t->dataset)) return;
+  const int64_t split = fsdp_dataset_split_count(t->dataset, &documents);
+  if (20 * split <= documents) return;
+  if (is_stream(t->dataset))
+    fprintf(stderr,
+            "fsdp_train: warning: %s of %s documents are split by the rows of a stream: what is learned in a "
+            "further part does not see the parts before it; leave --packing stream (%s) out\n",
+            fsdp_print_int(split).text, fsdp_print_int(documents).text, fsdp_options_place(o, "packing"));
+  else
+    fprintf(stderr,
+            "fsdp_train: warning: %s documents are longer than --seq-length %" PRId64
+            " (%s) and split: what is learned in a further part does not see the parts before it; raise "
+            "--seq-length, or use --long-documents cut or drop\n",
+            fsdp_print_int(split).text, o->seq, fsdp_options_place(o, "seq-length"));
 }
 
 static void warn_of_options(const fsdp_trainer *t) {
   const fsdp_options *o = t->options;
   const fsdp_learning_rate *rate = &t->feed.config.rate;
-  const int64_t steps = t->total_steps - rate->first_step;
+  const int64_t steps = t->total_steps - rate->first_step, left = steps - rate->warmup_steps;
   if (steps > 0 && o->warmup_steps > steps) {
     fprintf(stderr,
             "fsdp_train: warning: --warmup-steps %" PRId64 " (%s) is longer than the run's %" PRId64
             " step%s: the learning rate only rises and ends at %.3g, below --lr %g\n",
             o->warmup_steps, fsdp_options_place(o, "warmup-steps"), steps, fsdp_plural(steps),
             fsdp_learning_rate_at(rate, t->total_steps - 1), o->lr);
+  }
+  if (rate->schedule == FSDP_LR_WSD && left >= 0 && rate->decay_ratio * (double)steps >= (double)left + 1) {
+    fprintf(stderr,
+            "fsdp_train: warning: --lr-decay-ratio %g%% (%s) of the run's %" PRId64
+            " steps is more than the %" PRId64
+            " behind the warm-up: the learning rate decays in these alone; lower it, or the warm-up\n",
+            100 * rate->decay_ratio, fsdp_options_place(o, "lr-decay-ratio"), steps, left);
   }
   if (o->threads > t->binding->core_count) {
     fprintf(stderr,
@@ -161,6 +208,22 @@ static void warn_of_options(const fsdp_trainer *t) {
             o->threads, fsdp_options_place(o, "threads"), t->binding->core_count,
             fsdp_plural(t->binding->core_count));
   }
+}
+
+// Options of documents that nothing of the data takes.
+static void note_documents(const fsdp_trainer *t) {
+  const fsdp_options *o = t->options;
+  if (o->long_documents != FSDP_LONG_SPLIT && is_stream(t->dataset) &&
+      (!t->eval_dataset || is_stream(t->eval_dataset)))
+    printf("note:      --long-documents %s (%s) has no effect: rows are a stream (--packing)\n",
+           o->long_documents == FSDP_LONG_CUT ? "cut" : "drop", fsdp_options_place(o, "long-documents"));
+  const char *without;
+  const bool ends_samples = o->sample_every > 0;
+  if (o->document_separator >= 0 && !ends_samples && !fsdp_dataset_takes_separator(t->dataset, &without) &&
+      !(t->eval_dataset && fsdp_dataset_takes_separator(t->eval_dataset, &without)))
+    printf("note:      --document-separator %" PRId64
+           " (%s) has no effect: it is of a .bin, and there is none\n",
+           o->document_separator, fsdp_options_place(o, "document-separator"));
 }
 
 // What counts or rounds otherwise than a router's rows and biases suggest.
@@ -176,20 +239,12 @@ static void note_routers(const fsdp_trainer *t) {
         "--param-dtype bf16 rounds the biases by which routers choose, which Transformers keeps in fp32");
 }
 
-bool fsdp_train_positions_note(const fsdp_plan *plan, char note[FSDP_TRAIN_NOTE_BYTES]) {
-  const fsdp_plan_config *c = &plan->config;
-  if (c->seq <= c->model.max_position_embeddings) return false;
-  snprintf(note, FSDP_TRAIN_NOTE_BYTES,
-           "sequences of %" PRId64 " tokens are longer than the %" PRId64
-           " positions that the model was made for",
-           c->seq, c->model.max_position_embeddings);
-  return true;
-}
-
 static void warn_of_run(const fsdp_trainer *t) {
   warn_of_trained_evaluation(t);
   warn_of_repeated_files(t);
+  warn_of_other_template(t);
   warn_of_narrow_tokens(t);
+  warn_of_missing_separator(t);
   warn_of_lost_tokens(t);
   warn_of_split_documents(t);
   warn_of_options(t);
@@ -199,10 +254,11 @@ static void warn_of_run(const fsdp_trainer *t) {
 void fsdp_train_print_notes(const fsdp_trainer *t) {
   char hints[2][FSDP_REPORT_HINT_BYTES];
   const fsdp_plan *made = t->setup.plan;
-  char text[FSDP_TRAIN_NOTE_BYTES];
+  char text[512];
   note_checkpoints(t);
   note_beginning(t);
   note_routers(t);
+  if (t->dataset) note_documents(t);
   if (t->feed.config.rate.first_step > 0)
     printf("note:      the learning-rate schedule began after step %" PRId64 " (--resume-schedule)\n",
            t->feed.config.rate.first_step);
@@ -213,7 +269,7 @@ void fsdp_train_print_notes(const fsdp_trainer *t) {
   fsdp_dropout own;
   const bool drops = fsdp_dropout_any(&made->config.dropout) && fsdp_model_dropout(&made->config.model, &own);
   if (!drops && fsdp_model_note(&made->config.model, text, sizeof text)) print_note(text);
-  if (fsdp_train_positions_note(made, text)) print_note(text);
+  if (fsdp_positions_note(made, text, sizeof text)) print_note(text);
   if (t->options->measure && !t->measures)
     printf("note:      memory is not measured: a trace of --grad-accum %" PRId64 " (%s) would be too large\n",
            t->options->grad_accum, fsdp_options_place(t->options, "grad-accum"));

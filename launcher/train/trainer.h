@@ -90,10 +90,6 @@ void fsdp_train_eval_print_data(const fsdp_trainer *t);
 // Notes and warnings behind the header. Called on rank 0 alone.
 void fsdp_train_print_notes(const fsdp_trainer *t);
 
-// That the plan's sequences are longer than those that the model was made for; false if they are not.
-#define FSDP_TRAIN_NOTE_BYTES 512
-bool fsdp_train_positions_note(const fsdp_plan *plan, char note[FSDP_TRAIN_NOTE_BYTES]);
-
 // The last lines, and the one about memory: `measured` is NULL if it was not. Called on rank 0 alone.
 void fsdp_train_print_summary(const fsdp_trainer *t);
 void fsdp_train_print_memory(const fsdp_trainer *t, const fsdp_measurement *measured);

@@ -171,7 +171,7 @@ static fsdp_status add_group(const char *option, const char *item, double weight
                              fsdp_data_paths *paths, fsdp_error *error) {
   if ((weight > 0) != (paths->group_count > 0) && first > 0)
     return fsdp_fail(
-        error, FSDP_ERR_INPUT,
+        error, FSDP_ERR_OPTION,
         "--%s \"%.300s\": %.300s has %s weight, unlike the files before it; give all of them one, "
         "as in a.tok:0.7,b.tok:0.3, or none",
         option, paths->list, item, weight > 0 ? "a" : "no");
@@ -261,7 +261,7 @@ fsdp_status fsdp_data_paths_find(const char *option, const char *list, fsdp_data
       const double weight = take_weight(item);
       if (isnan(weight))
         status =
-            fsdp_fail(error, FSDP_ERR_INPUT,
+            fsdp_fail(error, FSDP_ERR_OPTION,
                       "--%s \"%.300s\": the weight of %.300s is not a number above 0; correct it, or leave "
                       "it out",
                       option, list, item);

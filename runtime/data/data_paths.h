@@ -26,10 +26,10 @@ typedef struct fsdp_data_paths {
   int group_count;
 } fsdp_data_paths;
 
-// Splits `list` (NULL: none) and expands its patterns; `option` ("data") is for messages. FSDP_ERR_INPUT if
-// an item is empty, if only some have weights, if a weight is not above 0, if a pattern matches no file (the
-// message names files that it may have meant), or if a list with a pattern has a file twice. That files exist
-// that are written out is not checked. The caller destroys *paths in any case.
+// Splits `list` (NULL: none) and expands its patterns; `option` ("data") is for messages. FSDP_ERR_OPTION if
+// only some items have weights, or a weight is not above 0; FSDP_ERR_INPUT if an item is empty, if a pattern
+// matches no file (the message names files that it may have meant), or if a list with a pattern has a file
+// twice. That files exist that are written out is not checked. The caller destroys *paths in any case.
 fsdp_status fsdp_data_paths_find(const char *option, const char *list, fsdp_data_paths *paths,
                                  fsdp_error *error);
 void fsdp_data_paths_destroy(fsdp_data_paths *paths); // one of zeros is allowed

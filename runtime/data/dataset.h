@@ -45,10 +45,12 @@ typedef struct fsdp_dataset_config {
       *no_bytes; // why bytes are refused, and what to do: "the model ...; do ..."; NULL if they are not
   int64_t seq;   // tokens of a sample
   int64_t global_batch; // samples per step; the data must hold at least one step; 1 for evaluation data
+  bool searches_batch;  // in messages: --global-batch says it
   int64_t vocab_size;   // of the model; every token must be below it
   fsdp_packing_choice packing;
   fsdp_long_documents longer; // not of a stream
   const char *separates;      // the option that asks for starts of documents; NULL: none does
+  bool separates_all;         // of every file; else of one is enough, and others are a document each
   bool has_separator;         // in a .bin, the token `separator` ends a document
   int64_t separator;
   bool verify; // read all tokens first: .tok are compared with their checksums, .bin with the vocabulary
@@ -102,6 +104,9 @@ typedef struct fsdp_dataset_rows {
 
 // Whether the loss counts parts of documents alone, as of conversations and instructions.
 bool fsdp_dataset_learns_parts(const fsdp_dataset *dataset);
+
+// How many of *documents lie in several samples, as long ones do, and many of a stream.
+int64_t fsdp_dataset_split_count(const fsdp_dataset *dataset, int64_t *documents);
 
 // How many of the sample's positions hold a token: the others are padding.
 int64_t fsdp_dataset_real_count(const fsdp_dataset *dataset, int64_t sample);
@@ -161,6 +166,10 @@ const char *fsdp_dataset_chat_template(const fsdp_dataset *dataset, int64_t *byt
 
 // The tokens that a text of the data begins and ends with: those of the first file that tells.
 fsdp_token_ends fsdp_dataset_ends(const fsdp_dataset *dataset);
+
+// Whether the data has files whose documents the separator ends; *without is the first of these that does not
+// have it, and so is one document, or NULL. Owned by the data set.
+bool fsdp_dataset_takes_separator(const fsdp_dataset *dataset, const char **without);
 
 // The first `.bin` of uint16 if the model's vocabulary has more tokens than these can tell apart; NULL if
 // there is none. It is of another tokenizer, or its writer has cut off large tokens. Owned by the data set.

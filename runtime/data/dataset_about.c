@@ -1,4 +1,5 @@
 #include "runtime/base/check.h"
+#include "runtime/base/size.h"
 #include "runtime/base/text.h"
 #include "runtime/data/dataset_internal.h"
 
@@ -53,6 +54,28 @@ fsdp_dataset_group fsdp_dataset_group_at(const fsdp_dataset *dataset, int index)
   return dataset->groups[index].known;
 }
 
+static int64_t split_of_stream(const fsdp_dataset_files *p, int64_t seq) {
+  int64_t count = 0, d;
+  for (int64_t i = 0; i < p->document_count; i++) {
+    const fsdp_dataset_source *s = fsdp_dataset_document_at(p, i, &d);
+    const int64_t before = s->first - p->first_token,
+                  begin = before + fsdp_token_view_begin(&s->tokens.view, d);
+    const int64_t last = before + fsdp_token_view_end(&s->tokens.view, d) - 2; // that has a target
+    count += fsdp_min_i64(last, p->raw_count * seq - 1) / seq > begin / seq;
+  }
+  return count;
+}
+
+int64_t fsdp_dataset_split_count(const fsdp_dataset *dataset, int64_t *documents) {
+  const fsdp_packing_counts *packed = &dataset->how.counts;
+  const bool stream = dataset->how.packing == FSDP_PACKING_STREAM;
+  int64_t count = packed->split;
+  *documents = stream ? dataset->document_count : packed->pieces;
+  for (int i = 0; i < dataset->group_count && stream; i++)
+    count += split_of_stream(&dataset->groups[i], dataset->seq);
+  return count;
+}
+
 const char *fsdp_dataset_chat_template(const fsdp_dataset *dataset, int64_t *bytes) {
   *bytes = 0;
   for (int i = 0; i < dataset->source_count; i++) {
@@ -69,6 +92,17 @@ fsdp_token_ends fsdp_dataset_ends(const fsdp_dataset *dataset) {
   for (int i = 0; i < dataset->source_count && !ends.known && dataset->sources[i].path; i++)
     ends = fsdp_token_ends_of(dataset->sources[i].path, &dataset->sources[i].tokens.file);
   return ends;
+}
+
+bool fsdp_dataset_takes_separator(const fsdp_dataset *dataset, const char **without) {
+  bool takes = false;
+  *without = NULL;
+  for (int i = 0; i < dataset->source_count; i++) {
+    const fsdp_dataset_source *s = &dataset->sources[i];
+    takes |= s->tokens.starts != NULL;
+    if (s->tokens.starts && !s->tokens.separated && !*without) *without = s->path;
+  }
+  return takes;
 }
 
 const char *fsdp_dataset_narrow_file(const fsdp_dataset *dataset) {

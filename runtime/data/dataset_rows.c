@@ -114,18 +114,29 @@ static fsdp_status add_groups(fsdp_dataset *dataset, const fsdp_dataset_config *
   return count ? status : add_group(dataset, NULL, 0, dataset->source_count, error);
 }
 
+// The first file that does not say where documents begin; NULL: all do.
+static const char *first_untold(const fsdp_dataset *dataset) {
+  for (int i = 0; i < dataset->source_count; i++) {
+    const source *s = &dataset->sources[i];
+    if (!s->tokens.view.starts) return s->path ? s->path : "the built-in text";
+  }
+  return NULL;
+}
+
 fsdp_status fsdp_dataset_make_rows(fsdp_dataset *dataset, const fsdp_dataset_config *config,
                                    fsdp_error *error) {
   fsdp_packing_choice choice = config->packing;
   if (choice == FSDP_PACKING_AUTO)
     choice = fsdp_dataset_learns_parts(dataset) ? FSDP_PACKING_BEST_FIT : FSDP_PACKING_STREAM;
   dataset->how.packing = choice;
-  if (!dataset->knows_documents && (config->separates || choice != FSDP_PACKING_STREAM))
+  const char *untold = first_untold(dataset);
+  if (untold && (config->separates_all ||
+                 (!dataset->knows_documents && (config->separates || choice != FSDP_PACKING_STREAM))))
     return fsdp_fail(
         error, FSDP_ERR_INPUT,
         "%.300s: does not say where documents begin, which %s needs; give files prepared with %s, or with "
         "--document-separator the token that ends one in a .bin",
-        dataset->list ? dataset->list : "the built-in text",
-        choice == FSDP_PACKING_STREAM ? config->separates : "--packing other than stream", FSDP_PREPARE_DATA);
+        untold, choice == FSDP_PACKING_STREAM ? config->separates : "--packing other than stream",
+        FSDP_PREPARE_DATA);
   return add_groups(dataset, config, error);
 }

@@ -279,30 +279,32 @@ static fsdp_status check_groups(fsdp_dataset *dataset, fsdp_error *error) {
 static fsdp_status check_size(const fsdp_dataset *dataset, const fsdp_dataset_config *config,
                               fsdp_error *error) {
   const char *where = dataset->list ? dataset->list : "the built-in text";
-  const char *remedy = "give more, or lower --seq-length, --batch-size or --grad-accum";
+  const char *batch = config->searches_batch ? "the batch (--global-batch)" : "--batch-size or --grad-accum";
+  const char *next = config->searches_batch ? " or " : ", ";
   int64_t needed;
   if (!fsdp_mul_checked(config->seq, config->global_batch, &needed) || !fsdp_add_checked(needed, 1, &needed))
     needed = INT64_MAX;
   if (dataset->how.packing == FSDP_PACKING_STREAM && dataset->token_count < needed)
     return fsdp_fail(error, FSDP_ERR_INPUT,
                      "%.300s: has %" PRId64 " token%s, but one step needs %" PRId64 " (%" PRId64
-                     " sequence%s of %" PRId64 ", and one more); %s",
+                     " sequence%s of %" PRId64 ", and one more); give more, or lower --seq-length%s%s",
                      where, dataset->token_count, fsdp_plural(dataset->token_count), needed,
-                     config->global_batch, fsdp_plural(config->global_batch), config->seq, remedy);
+                     config->global_batch, fsdp_plural(config->global_batch), config->seq, next, batch);
   if (dataset->sample_count >= config->global_batch) return FSDP_OK;
   if (dataset->raw_count >= config->global_batch)
     return fsdp_fail(
         error, FSDP_ERR_INPUT,
         "%.300s: only %" PRId64 " of its %" PRId64 " sequences of %" PRId64
         " tokens have a target that counts: prompts, which are not learned, fill the others; one "
-        "step needs %" PRId64 "; raise --seq-length, %sor prepare the data with --mask-prompt off",
+        "step needs %" PRId64 "; raise --seq-length, %s%s%sor prepare the data with --mask-prompt off",
         where, dataset->sample_count, dataset->raw_count, config->seq, config->global_batch,
-        dataset->sample_count ? "give more data, lower --batch-size or --grad-accum, " : "");
+        dataset->sample_count ? "give more data, lower " : "", dataset->sample_count ? batch : "",
+        dataset->sample_count ? ", " : "");
   return fsdp_fail(error, FSDP_ERR_INPUT,
                    "%.300s: its %" PRId64 " document%s fill %" PRId64 " sequence%s of %" PRId64
-                   " tokens, but one step needs %" PRId64 "; %s",
+                   " tokens, but one step needs %" PRId64 "; give more, or lower --seq-length%s%s",
                    where, dataset->document_count, fsdp_plural(dataset->document_count), dataset->raw_count,
-                   fsdp_plural(dataset->raw_count), config->seq, config->global_batch, remedy);
+                   fsdp_plural(dataset->raw_count), config->seq, config->global_batch, next, batch);
 }
 
 // ---- Rows

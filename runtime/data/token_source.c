@@ -157,7 +157,9 @@ void fsdp_token_source_find_documents(fsdp_token_source *source, int64_t separat
     fsdp_token_view_read(view, first, now, tokens);
     fsdp_progress_mark();
     for (int64_t i = 0; i < now; i++) {
-      if (tokens[i] != separator || first + i + 1 == view->token_count) continue;
+      if (tokens[i] != separator) continue;
+      source->separated = true;
+      if (first + i + 1 == view->token_count) continue;
       if (count == capacity) starts = fsdp_realloc(starts, (size_t)(capacity *= 2) * sizeof *starts);
       starts[count++] = (uint64_t)(first + i + 1);
     }

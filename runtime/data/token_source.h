@@ -12,7 +12,8 @@ typedef struct fsdp_token_source {
   fsdp_mapped_file text;
   fsdp_json_text json;
   fsdp_token_file file;
-  uint64_t *starts; // of documents, if fsdp_token_source_find_documents found them
+  uint64_t *starts; // of documents, if fsdp_token_source_find_documents looked for them
+  bool separated;   // and found the token that ends one
   const char *how;  // for a person: "as bytes", ...
   bool bytes;       // its tokens are bytes
 } fsdp_token_source;

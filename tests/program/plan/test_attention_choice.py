@@ -77,7 +77,8 @@ def what_cannot_run_is_refused():
         ((*odd, *GPU, "--attention", "mma"), "heads of a multiple of 8 up to 128, and this model has 60"),
         ((*large, *GPU, "--attention", "wgmma"),
          "heads of a multiple of 8 up to 128, and this model has 160"),
-        ((*fits, "-s", 64, "--attention", "mma"), "this plan is for a CPU, which has one: leave it out"),
+        ((*fits, "-s", 64, "--attention", "mma"),
+         "--attention mma (command line) is one of a GPU's kernels, and this plan is for a CPU"),
         ((*fits, *GPU, "--attention", "mna"),
          "--attention 'mna' (command line): use auto, wgmma, mma, general"),
     ):

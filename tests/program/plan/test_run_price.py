@@ -139,6 +139,16 @@ def batches():
     assert any("global batch" in note for note in found["notes"]), found["notes"]
     assert read(*search, "--global-batch", 4)["global_batch"] == 4
     assert read(*search, "-b", 3)["global_batch"] == 6
+    # Of data that does not fill a step the search, if it chose the batch, is told to choose a smaller one.
+    data = work / "few.txt"
+    data.write_bytes(b"seven rows of 64 and a target " * 15)
+    search = ("--search", *TINY, *A100, "--data", data)
+    for given, remedy in (((), " or the batch (--global-batch)"),
+                          (("--global-batch", 8), " or the batch (--global-batch)"),
+                          (("-b", 4), ", --batch-size or --grad-accum")):  # fmt: skip
+        message = plan(*search, *given, status=3).stderr
+        assert message.endswith(f"give more, or lower --seq-length{remedy}\n"), message
+    assert read(*search, "--global-batch", 2)["plans"][0]["steps"] == 3
 
 
 def faster():
@@ -174,6 +184,12 @@ def machines():
     assert rows[1]["step_ms"] == alone["step_ms"] and rows[1]["command"] is None, rows
     rows = read("--model", "llama2-7b", "--machines", "1 a100-40, 8 b200", "-b", 1, "--price")["machines"]
     assert not rows[0]["fits"] and "the memory of profile a100-40" in rows[0]["reason"], rows
+    # Where none fits there is nothing to compare; what is wrong on one of them names it.
+    for how, said in ((("--price",), "does not fit"), (("-b", 1), "nothing fits")):
+        none = plan("--model", "llama3-70b", "--machines", "1 a100-40", *how, status=4)
+        assert said in none.stdout and "error: --machines '1 a100-40' (command line): " in none.stderr, none
+    message = plan(*given, "--machines", listed, "--price", "--mesh", "fsdp=2", status=2).stderr
+    assert "error: 4 h100-sxm of --machines: --mesh fsdp=2 " in message, message
     table = plan(*given, "--machines", listed, "--price").stdout
     assert table.startswith("tiny: 803,968 parameters, sequences of 64 tokens\n"), table
     assert "a100-40" in table and "h100-sxm" in table and len(table.splitlines()) == 5, table

@@ -112,8 +112,9 @@ def what_is_gone_is_named_with_its_place():
 
 def what_is_given_wins():
     train(*COMMON, "--max-steps", "3", "--eval-split", "0.02", "--ckpt-keep", "2", "-e", "given")
-    process = train("-e", "given", "--max-steps", "5", "--lr", "5e-4")
-    assert "; given otherwise: --max-steps 3 → 5, --lr 0.001 → 0.0005\n" in process.stdout, process.stdout
+    process = train("-e", "given", "--max-steps", "5", "--lr", "5e-4", "--seed", "0", "--wrap", "block")
+    said = "; given otherwise: --max-steps 3 → 5, --lr 0.001 → 0.0005, --wrap size → block\n"
+    assert said in process.stdout, process.stdout
     assert re.search(r"^changed: .*--lr 0.001 → 0.0005", process.stdout, re.M), process.stdout
     # That holds from then on.
     printed = train("-e", "given", "--print-config").stdout
@@ -123,7 +124,8 @@ def what_is_given_wins():
     held = work / "held.txt"
     held.write_text("abc" * 200)
     process = train("-e", "given", "--max-steps", "6", "--eval-data", held)
-    assert "given otherwise: --eval-split 0.02 → none, --max-steps 5 → 6\n" in process.stdout, process.stdout
+    said = f"given otherwise: --eval-data none → {held}, --eval-split 0.02 → none, --max-steps 5 → 6\n"
+    assert said in process.stdout, process.stdout
     assert "of " + str(held) in process.stdout
     both = ("--eval-data", held, "--eval-split", "3")
     refused("-e", "given", *both, parts=("both choose what to evaluate on",))
@@ -147,7 +149,8 @@ def what_is_given_wins():
     if RANKS:
         train(*COMMON, "--max-steps", "1", "--tensor-parallel", "2", "-e", "mesh", ranks=RANKS)
         process = train("-e", "mesh", "--mesh", "data=1,fsdp=2", "--max-steps", "2", ranks=RANKS)
-        assert "otherwise: --max-steps 1 → 2, --tensor-parallel 2 → 1\n" in process.stdout, process.stdout
+        said = "otherwise: --max-steps 1 → 2, --mesh none → data=1,fsdp=2, --tensor-parallel 2 → 1\n"
+        assert said in process.stdout, process.stdout
         assert "ranks:     2 (data=1, fsdp=2)" in process.stdout, process.stdout
         process = train("-e", "mesh", "--max-steps", "3")  # of another number of ranks it is none
         assert "otherwise: --max-steps 2 → 3; not for 1 rank: --mesh data=1,fsdp=2\n" in process.stdout

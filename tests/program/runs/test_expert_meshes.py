@@ -161,7 +161,9 @@ def refused(parts, *arguments):
 
 
 def what_is_wrong_is_named():
-    refused(["axis expert has 2 ranks", "no routed experts"], "--model", "tiny", "--mesh", "fsdp=2,expert=2")
+    for option, value in (("mesh", "fsdp=2,expert=2"), ("expert-parallel", "2"), ("expert-blocks", "2")):
+        refused([f"--{option} {value} (command line) ", "routed experts, and ", " has none"],
+                "--model", "tiny", f"--{option}", value)  # fmt: skip
     refused(["--expert-capacity 2", "as many routed rows", "--expert-parallel"], "--model", "tiny-mixtral",
             "--expert-capacity", "2")
     rule = ["--model", "tiny-mixtral", "--sharding", "fsdp", "--shard"]
@@ -171,7 +173,6 @@ def what_is_wrong_is_named():
     refused(["--expert-blocks 9", "8 experts", "at most 8"], *blocks, "9")
     refused(["--expert-blocks 3", "a rank has 2", "at most 2"], *blocks, "3", "--expert-parallel", "4")
     refused(["--expert-blocks 2", "--wrap", "--wrap block"], *blocks, "2", "--wrap", "none")
-    refused(["--expert-blocks 2", "no routed experts"], "--model", "tiny", "--expert-blocks", "2")
     refused(["out of range"], *rule, "model.layers.*[1]=[fsdp, ~, ~]")
     (work / "strategies.yaml").write_text("model.layers.*.self_attn.o_proj: [[2, 2], [1, 2]]\n")
     refused(["--op-strategies", "routed experts"], "--model", "tiny-mixtral", "--op-strategies",

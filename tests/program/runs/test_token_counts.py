@@ -91,19 +91,32 @@ for seq in (8, 4):
     share = f"{100 * lost / (whole + lost):.0f}%"
     cut = f"{lost} of the {whole + lost} tokens to learn ({share}) lie behind the first {seq} "
     assert any(cut in warning for warning in warnings), (cut, warnings)
+out, warnings, lines = train(*ALONE[:3], "--long-documents", "drop", "-b", "1", seq=8)
+assert any("are of documents of more than 8 and are left out" in warning for warning in warnings), warnings
 
 # Split, nothing is cut off.
 out, warnings, lines = train(work / "alone.tok", "-b", "1", seq=8)
 assert not any("cut off" in warning for warning in warnings), warnings
 assert sum(line["learned_tokens"] for line in lines) == learned
 
-# A stream has no padding; without prompts there is nothing to say.
-out, warnings, lines = train(work / "alone.tok", "--packing", "stream", "-b", "1")
-assert not warnings and all(line["real_tokens"] == SEQ for line in lines)
+# A stream has no padding, but splits documents of which parts are learned; no document is too long for it.
+out, warnings, lines = train(work / "alone.tok", "--packing", "stream", "-b", "1", "--long-documents", "drop")
+rows = (len(tokens.ids) - 1) // SEQ
+split = sum(begin // SEQ < min((end - 2) // SEQ, rows - 1)
+            for begin, end in zip(tokens.starts, [*tokens.starts[1:], len(tokens.ids)]))  # fmt: skip
+assert len(warnings) == 1 and f"{split} of 24 documents are split" in warnings[0], (split, warnings)
+assert "--long-documents drop (command line) has no effect" in out, out
+assert all(line["real_tokens"] == SEQ for line in lines)
 assert sum(line["learned_tokens"] for line in lines) == sum(tokens.learned[1 : len(lines) * SEQ + 1])
+# Without prompts there is nothing to say.
 text = work / "text.txt"
 text.write_text("abc" * 100)
-out, warnings, lines = train(text, "-b", "2")
-assert not warnings and "real" not in out
+out, warnings, lines = train(text, "-b", "2", "--long-documents", "split")
+assert not warnings and "real" not in out and "has no effect" not in out
 assert all(line["real_tokens"] == line["learned_tokens"] == 2 * SEQ for line in lines)
+lines = work / "lines.jsonl"
+lines.write_text("".join(json.dumps({"text": "a" * n}) + "\n" for n in (1, 5, 1, 3)))
+out, warnings, _ = train(lines, "-b", "1", seq=1)
+assert len(warnings) == 1 and "documents' first tokens, which are not learned" in warnings[0], warnings
+assert "prompt" not in warnings[0], warnings
 print("ok")

@@ -273,6 +273,10 @@ def an_export_has_the_template(work):
 
     message, = programs.errors(train(work / "a.tok", work / "b.tok", status=3), "fsdp_train")
     assert "b.tok: was prepared with a different --chat-template" in message, message
+    said = [programs.warnings(train(work / "a.tok", "-e", f"on_{name}", "--eval-data", work / name))
+            for name in ("a.tok", "b.tok")]  # fmt: skip
+    other = "b.tok (command line) was prepared with a different --chat-template"
+    assert [any(other in line for line in lines) for lines in said] == [False, True], said
     whole = (work / "a.tok").read_bytes()
     at = whole.index(chat.template)
     (work / "b.tok").write_bytes(whole[:at] + b"X" + whole[at + 1:])

@@ -69,6 +69,8 @@ bad("search of the other program", ["--search"], 2, "--search", "of fsdp_plan; -
 bad("size without a unit's name", ["--memory-limit", "8G"], 2, "'8G'", "80GB")
 bad("mesh product", ["--strategy", "hybrid", "--mesh", "data=2,fsdp=2"], 2, "data=2,fsdp=2", "4 ranks", "1")
 bad("unknown class to wrap", ["--wrap", "module:NoSuchLayer"], 2, "NoSuchLayer")
+bad("a separator beyond the vocabulary", ["--document-separator", "256"], 2, "--document-separator 256 (com",
+    "vocabulary is 256")
 # Combinations.
 bad("full over replicas", ["--strategy", "full", "--mesh", "data=2,fsdp=1"], 2, "data=2,fsdp=1", "hybrid")
 bad("no with shards", ["--strategy", "no", "--mesh", "fsdp=2"], 2, "fsdp=2", "hybrid")
@@ -254,6 +256,7 @@ for name, arguments, status, parts in (
      ["--backend", "cuda", "--param-dtype", "fp32", "--reduce-dtype", "bf16"], 2,
      ["--reduce-dtype bf16", "--param-dtype bf16"]),
     ("plan: option of the other program", ["--auto"], 2, ["--auto", "of fsdp_train; --search finds"]),
+    ("plan: no such profile", ["--profile", "h9", "--price"], 3, ["--profile (command line)", '"h9"']),
     ("plan: limit", ["--model", "llama2-7b", "--ranks", "8", "--memory-limit", "30GB"], 4,
      ["30.0 GB", "or add --"]),
 ):

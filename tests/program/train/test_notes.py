@@ -57,6 +57,13 @@ def data_that_looks_like_a_mistake():
                                     weights=False)  # fmt: skip
         found = programs.warnings(train("--model", model, "--data", work / "x.bin", "--max-steps", 1))
         assert len(found) == vocabulary - 65536 and all("uint16" in line for line in found), found
+    # The text, as pairs of letters, has "a " and no 9.
+    separated = ["--model", work / "65536", "--max-steps", 1, "--document-separator"]
+    assert not programs.warnings(train(*separated, 0x2061, "--data", work / "x.bin"))
+    (found,) = programs.warnings(train(*separated, 9, "--data", work / "x.bin"))
+    assert f"{work}/x.bin: has no token 9, so it is one document" in found, found
+    note = notes(train("--document-separator", 9, *data))[-1]
+    assert note.startswith("--document-separator 9 (command line) has no effect"), note
 
 
 def a_rank_has_its_share_of_cores():
@@ -97,6 +104,10 @@ def options_that_look_like_a_mistake():
     (warning,) = programs.warnings(process)
     assert "--warmup-steps 16" in warning and "4 steps" in warning and "ends at 0.00025," in warning, warning
     assert not programs.warnings(train("--max-steps", 4, "--warmup-steps", 4))
+    wsd = ["--max-steps", 10, "--lr-schedule", "wsd", "--warmup-ratio", "75%", "--lr-decay-ratio"]
+    assert not programs.warnings(train(*wsd, "25%"))  # 8 steps, and 2.5 that are 3
+    (warning,) = programs.warnings(train(*wsd, "30%"))
+    assert "--lr-decay-ratio 30% (command line)" in warning and "the 2 behind the warm-up" in warning, warning
     (warning,) = programs.warnings(train("--max-steps", 1, "--threads", 4000))
     assert "--threads 4000 (command line)" in warning and "core" in warning, warning
     _, note = notes(train("--max-steps", 1, "--accumulate", "local"))

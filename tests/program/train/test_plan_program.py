@@ -130,6 +130,13 @@ def rows_with_padding_fit_an_int():
     assert "Verified: yes" in plan(*many).stdout
 
 
+def what_looks_like_a_mistake_is_told():
+    assert not plan("-s", 4096).stderr
+    assert "note: sequences of 4097 tokens are longer than the 4096 positions" in plan("-s", 4097).stderr
+    dense = ["--price", "--profile", "h100-sxm", "--imbalance", 3]
+    programs.refused("fsdp_plan", *dense, parts=["--imbalance (command line)", "experts, and this has none"])
+
+
 def long_sequences():
     """70B on 64 ranks at 131,072 tokens: each rank of eight saves an eighth, and a unit's gathers stay."""
     model = ["--model", "llama3-70b", "--ranks", "64", "--backend", "cuda", "-s", "131072", "--wrap", "block",
@@ -154,7 +161,12 @@ def several_in_one_table():
         files[-1].write_text(common + text)
     # The command line wins over each file, as it does over one.
     common = ["--seq-length", "512", "--memory-limit", "80GB"]
-    table = plan("--compare", *files, *common).stdout.splitlines()
+    process = plan("--compare", *files, *common)
+    assert not process.stderr, process.stderr
+    other = plan("--compare", *files[:2], "--ranks", 8, "--wrap", "block").stderr.splitlines()
+    assert other == [f"fsdp_plan: note: {file}: given otherwise on the command line: --ranks 16 → 8"
+                     for file in files[:2]], other  # fmt: skip
+    table = process.stdout.splitlines()
     columns = "name strategy mesh device valley peak arena host sent instructions fits"
     assert table[0].split() == columns.split()
     rows = [line.split() for line in table[1:]]
@@ -440,8 +452,8 @@ def pictures():
 
 programs.run_tests([streams, legend_of_the_program, what_it_planned_for, ranks_and_their_batch,
                     what_does_not_fit_is_shown, other_meshes_are_advised, rows_with_padding_fit_an_int,
-                    long_sequences, several_in_one_table, output_is_whole_or_fails,
-                    takes_every_option_of_training, gpu_memory_beside_the_arena, unit_counts,
-                    shape_of_the_json, redistributions_are_by_axis, formulas,
+                    what_looks_like_a_mistake_is_told, long_sequences, several_in_one_table,
+                    output_is_whole_or_fails, takes_every_option_of_training, gpu_memory_beside_the_arena,
+                    unit_counts, shape_of_the_json, redistributions_are_by_axis, formulas,
                     recomputed_blocks_keep_one_value, saved_activations, a_gpu_needs_none,
                     large_plans_take_little_memory, pictures])

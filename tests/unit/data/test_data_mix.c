@@ -153,7 +153,7 @@ TEST_IN_FOLDER(paths_have_weights) {
                                          {"a.txt:1,b1.txt", "b1.txt has no weight"},
                                          {"a.txt,b1.txt:2", "b1.txt has a weight"}};
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-    IO_EXPECT(fsdp_data_paths_find("data", wrong[i][0], &paths, &error), FSDP_ERR_INPUT, &error, "--data",
+    IO_EXPECT(fsdp_data_paths_find("data", wrong[i][0], &paths, &error), FSDP_ERR_OPTION, &error, "--data",
               wrong[i][1]);
     fsdp_data_paths_destroy(&paths);
   }

@@ -4,6 +4,7 @@
 #include "tests/support/io_files.h"
 #include "tests/support/unit_test.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define IGNORED FSDP_TARGET_IGNORED
@@ -77,6 +78,14 @@ TEST(documents_of_a_separator) {
   IO_EXPECT(io_dataset_status(path, config, &error), FSDP_ERR_INPUT, &error, "separated.bin",
             "--document-separator");
   config.packing = FSDP_PACKING_STREAM;
+  config.separates = "--loss-mean documents";
+  char both[512];
+  snprintf(both, sizeof both, "%s,%s", path, io_write_text("told.jsonl", "{\"text\": \"abcd\"}\n"));
+  config.vocab_size = 256;
+  assert_int_equal(io_dataset_status(both, config, &error), FSDP_OK);
+  config.separates_all = true;
+  IO_EXPECT(io_dataset_status(both, config, &error), FSDP_ERR_INPUT, &error, "separated.bin: does not say",
+            "--loss-mean documents");
   config.separates = "--document-mask on";
   IO_EXPECT(io_dataset_status(path, config, &error), FSDP_ERR_INPUT, &error, "--document-mask on");
 }

@@ -12,10 +12,10 @@ TEST(presets_in_the_help) {
   fsdp_options_print_help(FSDP_PROGRAM_TRAIN, FSDP_HELP_ALL, out);
   fclose(out);
   // Published sizes.
-  const char *const wanted[] = {"tiny          0.804 million", "llama-1b       1.07 billion",
-                                "llama2-7b      6.74 billion", "llama2-13b       13 billion",
-                                "llama2-70b       69 billion", "llama3-8b      8.03 billion",
-                                "llama3-70b     70.6 billion", "llama3-405b     406 billion"};
+  const char *const wanted[] = {"tiny               0.804 million", "llama-1b            1.07 billion",
+                                "llama2-7b           6.74 billion", "llama2-13b            13 billion",
+                                "llama2-70b            69 billion", "llama3-8b           8.03 billion",
+                                "llama3-70b          70.6 billion", "llama3-405b          406 billion"};
   for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
     if (!strstr(help, wanted[i])) fail_msg("no '%s' in: %s", wanted[i], help);
   const char *types = strstr(help, "folders of these model types: ");

@@ -501,7 +501,7 @@ TEST(knobs) {
   refuse(train, "--set poison", FSDP_ERR_OPTION, "--set 'poison'|KEY=VALUE");
   refuse(train, "--set poision=on", FSDP_ERR_OPTION, "poision|did you mean poison|--help all");
   refuse(train, "--set lr=3", FSDP_ERR_OPTION, "'lr'|no knob");
-  refuse(train, "--set poison=perhaps", FSDP_ERR_OPTION, "--poison 'perhaps'|on or off");
+  refuse(train, "--set poison=perhaps", FSDP_ERR_OPTION, "--set poison 'perhaps' (command line)|on or off");
   o = accept(train, "--set gemm-multiprocessors=9 --set gemm-multiprocessors=auto");
   assert_int_equal(o.gemm_multiprocessors, 0);
   fsdp_options_destroy(&o);
