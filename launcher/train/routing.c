@@ -289,7 +289,7 @@ void fsdp_routing_close(fsdp_routing *r) {
 }
 
 int64_t fsdp_routing_layer_of(const fsdp_routing *r, const fsdp_instr *instr) {
-  if (instr->kind != FSDP_INSTR_OP || !fsdp_op_counts_choices(instr->op)) return -1;
+  if (instr->kind != FSDP_INSTR_OP || instr->op != FSDP_PLAN_OP_ROUTE_COUNTS) return -1;
   FSDP_CHECK(instr->module >= 0 && instr->module < r->module_count, "module %d", instr->module);
   return r->layer_of_module[instr->module];
 }
