@@ -198,6 +198,18 @@ fsdp_status fsdp_routing_end_record(fsdp_routing *r, int failure, fsdp_error *er
   return error->status;
 }
 
+// A replayed record's numbers, and in `bytes` how many its header has. Version 1 does not say which tokens it
+// is of.
+static void read_numbers(const fsdp_routing *r, int64_t numbers[NUMBERS], size_t *bytes) {
+  memcpy(numbers, (const char *)r->map + 8, NUMBERS * sizeof *numbers);
+  *bytes = HEADER_BYTES;
+  if (numbers[0] != 1) return;
+  *bytes = 8 + (DATA + 1) * sizeof *numbers;
+  numbers[0] = 2;
+  numbers[SAME] = numbers[DATA];
+  memset(&numbers[DATA], 0, (SAME - DATA) * sizeof *numbers);
+}
+
 // Compares the numbers from `first` up to `end`.
 static fsdp_status check_numbers(const fsdp_routing *r, const fsdp_routing_config *c, int first, int end,
                                  fsdp_error *error) {
@@ -212,7 +224,8 @@ static fsdp_status check_numbers(const fsdp_routing *r, const fsdp_routing_confi
                                           "number of held-out samples",
                                           "steps between its own number and its place in the data"};
   int64_t found[NUMBERS], wanted[NUMBERS];
-  memcpy(found, (const char *)r->map + 8, sizeof found);
+  size_t bytes;
+  read_numbers(r, found, &bytes);
   numbers_of(c, wanted);
   for (int i = first; i < end; i++)
     if (found[i] != wanted[i])
@@ -228,16 +241,18 @@ static fsdp_status check_header(fsdp_routing *r, const fsdp_routing_config *c, f
   int64_t found[NUMBERS], wanted[NUMBERS];
   if (r->map_bytes < HEADER_BYTES || memcmp(r->map, MAGIC, 8) != 0)
     return fsdp_fail(error, FSDP_ERR_INPUT, "%s: is no file of --routing-record; give one", c->path);
-  memcpy(found, (const char *)r->map + 8, sizeof found);
+  size_t header_bytes;
+  read_numbers(r, found, &header_bytes);
   numbers_of(c, wanted);
   if (check_numbers(r, c, 0, SHAPE, error) != FSDP_OK) return error->status;
   const int64_t step_bytes = step_bytes_of(wanted), first = found[SAME];
-  const int64_t end = first + ((int64_t)r->map_bytes - HEADER_BYTES) / step_bytes;
+  const int64_t end = first + ((int64_t)r->map_bytes - (int64_t)header_bytes) / step_bytes;
   if (end < c->steps)
     return fsdp_fail(error, FSDP_ERR_INPUT,
                      "%s: has the experts of %lld steps, and this run makes %lld; lower --max-steps", c->path,
                      (long long)end, (long long)c->steps);
   r->first = first;
+  r->values = (const uint16_t *)(const void *)((const char *)r->map + header_bytes);
   const int64_t numel = (c->steps - first) * step_bytes / 2;
   for (int64_t i = 0; i < numel; i++)
     if (r->values[i] >= wanted[3])
@@ -264,14 +279,14 @@ fsdp_status fsdp_routing_open_replay(const fsdp_routing_config *c, fsdp_routing 
     if (r->map) r->map_bytes = (size_t)information.st_size;
   }
   close(file);
-  if (r->map) r->values = (const uint16_t *)(const void *)((const char *)r->map + HEADER_BYTES);
   return check_header(r, c, error);
 }
 
 fsdp_status fsdp_routing_check_start(const fsdp_routing *r, const fsdp_routing_config *c, fsdp_error *error) {
-  int64_t data;
-  memcpy(&data, (const char *)r->map + 8 + DATA * sizeof data, sizeof data);
-  if (data && check_numbers(r, c, DATA, SAME, error) != FSDP_OK) return error->status;
+  int64_t found[NUMBERS];
+  size_t bytes;
+  read_numbers(r, found, &bytes);
+  if (found[DATA] && check_numbers(r, c, DATA, SAME, error) != FSDP_OK) return error->status;
   if (r->first <= c->first_step) return FSDP_OK;
   return fsdp_fail(error, FSDP_ERR_INPUT,
                    "--routing-replay: the record begins after step %lld, where the run that wrote it was "

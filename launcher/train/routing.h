@@ -7,6 +7,7 @@
 //             data is ahead of the run's; steps of the run before the record's first
 //   uint16    (steps, sequences, tokens, L, k)
 //
+// Version 1, which is replayed too, says nothing of the data and has 64 bytes.
 // Little-endian. Sequences are in the order of the step's samples, whatever the ranks. A record is written as
 // FILE.tmp, which takes its name when the run ends. A run that resumes continues the record that has the
 // steps before; where there is none, its record begins with its own first step.

@@ -303,7 +303,12 @@ def check_refused():
     text = work / "text.txt"
     text.write_text("other data " * 400)
     model = ["--model", "tiny-qwen3-moe"]
-    train("unknown", *model, "--routing-replay", work / "unknown.bin", "--seed", 3)
+    unknown, _ = train("unknown", *model, "--routing-replay", work / "unknown.bin", "--seed", 3)
+    # Version 1 has no numbers of the data.
+    first = struct.pack("<8sq", b"fsdprout", 1) + file.read_bytes()[16:56] + bytes(8)
+    (work / "first.bin").write_bytes(first + file.read_bytes()[HEADER:])
+    of_first, _ = train("first", *model, "--routing-replay", work / "first.bin", "--seed", 3)
+    check_agree(of_first, unknown, 0, ("loss", "grad_norm"))
     cases = [
         ([*model, "--routing-replay", file, "--seed", 3], "its --seed is 0, and this run's 3", str(file)),
         ([*model, "--routing-replay", file, "--data", text], "its hash of the data is"),
