@@ -340,44 +340,35 @@ static fsdp_status check_multiprocessors(const fsdp_options *options, const fsdp
 static fsdp_status check_separator(const fsdp_options *options, const fsdp_model_config *model,
                                    fsdp_error *error) {
   if (options->document_separator < model->vocab_size) return FSDP_OK;
-  return fsdp_fail(error, FSDP_ERR_OPTION,
-                   "--document-separator %lld (%s) is no token of the model, whose vocabulary is %lld: give "
-                   "the token that ends a document, or leave it out",
-                   (long long)options->document_separator, fsdp_options_place(options, "document-separator"),
-                   (long long)model->vocab_size);
-}
-
-// "--attention mma (command line) REASON".
-static fsdp_status refuse(const fsdp_options *options, const char *name, const char *reason,
-                          fsdp_error *error) {
-  char *value = fsdp_options_value(options, fsdp_option_find(name));
-  fsdp_fail(error, FSDP_ERR_OPTION, "--%s %.200s (%s) %s", name, value, fsdp_options_place(options, name),
-            reason);
-  free(value);
-  return FSDP_ERR_OPTION;
+  return fsdp_refuse(options, error, FSDP_ERR_OPTION,
+                     "{A document-separator} is no token of the model, whose vocabulary is %lld: give the "
+                     "token that ends a document, or leave it out",
+                     (long long)model->vocab_size);
 }
 
 static fsdp_status check_attention(const fsdp_options *options, const fsdp_plan_backend *backend,
                                    fsdp_error *error) {
   if (options->attention == FSDP_ATTENTION_AUTO || backend->device == FSDP_OP_CUDA) return FSDP_OK;
-  return refuse(options, "attention",
-                "is one of a GPU's kernels, and this plan is for a CPU, which has one: leave it out, or use "
-                "--backend cuda",
-                error);
+  return fsdp_refuse(options, error, FSDP_ERR_OPTION,
+                     "{A attention} is one of a GPU's kernels, and this plan is for a CPU, which has one: "
+                     "leave it out, or use --backend cuda");
 }
 
 // What divides routed experts where there are none; sharding rules say themselves what lies over the axis.
 static fsdp_status check_experts(const fsdp_options *options, const fsdp_model_config *model,
                                  fsdp_error *error) {
   const bool placed = options->sharding || options->op_strategies;
-  const char *own = "is of models with routed experts, and this has none: leave it out";
+  const char *divides = options->expert_blocks > 1                ? "expert-blocks"
+                        : !placed && options->expert_parallel > 1 ? "expert-parallel"
+                                                                  : NULL;
   if (model->experts) return FSDP_OK;
-  if (options->expert_blocks > 1) return refuse(options, "expert-blocks", own, error);
-  if (!placed && options->expert_parallel > 1) return refuse(options, "expert-parallel", own, error);
+  if (divides)
+    return fsdp_refuse(options, error, FSDP_ERR_OPTION,
+                       "{A %s} is of models with routed experts, and this has none: leave it out", divides);
   if (placed || fsdp_mesh_size(&options->mesh_axes, FSDP_AXIS_EXPERT) == 1) return FSDP_OK;
-  return refuse(options, "mesh",
-                "has an axis for routed experts, and the model has none: use fsdp in the place of expert",
-                error);
+  return fsdp_refuse(options, error, FSDP_ERR_OPTION,
+                     "{A mesh} has an axis for routed experts, and the model has none: use fsdp in the place "
+                     "of expert");
 }
 
 // A CPU's profile was measured with as many threads as a rank has cores.
