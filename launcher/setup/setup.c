@@ -54,9 +54,7 @@ static fsdp_status read_profile(const fsdp_options *options, fsdp_device_profile
                                 fsdp_error *error) {
   fsdp_error why;
   const fsdp_status status = fsdp_profile_read(options->profile, profile, &why);
-  return status ? fsdp_fail(error, status, "--profile (%s): %.900s", fsdp_options_place(options, "profile"),
-                            why.message)
-                : status;
+  return status ? fsdp_refuse(options, error, status, "{a profile}: %.900s", why.message) : status;
 }
 
 fsdp_status fsdp_setup_print_profile(const fsdp_options *options, char **text, fsdp_error *error) {
