@@ -255,18 +255,10 @@ static fsdp_specs *specs_of_strategy(const fsdp_plan_config *c, const fsdp_graph
   return specs;
 }
 
-// What is wrong with rules is of an input file only if they are of one: a preset's are all --shard.
-static fsdp_status status_of_rules(const fsdp_sharding *sharding, fsdp_status status, fsdp_error *error) {
-  if (status == FSDP_ERR_INPUT && sharding && sharding->preset != FSDP_SHARDING_FILE)
-    error->status = status = FSDP_ERR_OPTION;
-  return status;
-}
-
 // As rules say; what a file of them leaves open is propagated.
 static fsdp_status specs_of_sharding(fsdp_plan *plan, fsdp_error *error) {
   const fsdp_plan_config *c = &plan->config;
   fsdp_status status = fsdp_sharding_resolve(c->sharding, plan->graph, &c->mesh, &plan->specs, error);
-  status = status_of_rules(c->sharding, status, error);
   if (status || !fsdp_specs_are_open(plan->specs, plan->graph, &c->mesh)) return status;
   return fsdp_specs_complete(plan->specs, plan->graph, &c->mesh, c->param_dtype, &plan->propagation, error);
 }
@@ -346,7 +338,6 @@ static fsdp_status plan_program(fsdp_plan *plan, fsdp_error *error) {
   if (status) return status;
   plan->axes = fsdp_factored_mesh_of(plan->specs, plan->graph, &c->mesh);
   status = fsdp_partition(plan->graph, plan->specs, &c->mesh, &plan->axes, &plan->rows, error);
-  status = status_of_rules(c->sharding, status, error);
   if (status == FSDP_OK) status = check_rows(c, plan->rows.parts * plan->rows.local_seq, error);
   if (status == FSDP_OK) status = check_router(c, &plan->rows, error);
   if (status == FSDP_OK && c->logits) status = check_logits(plan, error);
