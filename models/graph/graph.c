@@ -75,6 +75,12 @@ bool fsdp_graph_module_within(const fsdp_graph *graph, int module, int ancestor)
   return module >= 0;
 }
 
+int fsdp_graph_layer_of(const fsdp_graph *graph, int module) {
+  while (module >= 0 && strcmp(graph->modules[module].class_name, graph->block_class) != 0)
+    module = graph->modules[module].parent;
+  return module;
+}
+
 int fsdp_graph_value(fsdp_graph *graph, fsdp_value_role role, fsdp_value_dtype dtype, int module,
                      const char *name, int dims, const int64_t *shape) {
   graph->values =

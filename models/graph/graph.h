@@ -320,6 +320,9 @@ void fsdp_graph_module_path(const fsdp_graph *graph, int module, char out[FSDP_N
 // Whether `module` is `ancestor` or lies below it.
 bool fsdp_graph_module_within(const fsdp_graph *graph, int module, int ancestor);
 
+// The layer that a module is, or lies in; -1: none.
+int fsdp_graph_layer_of(const fsdp_graph *graph, int module);
+
 #ifdef __cplusplus
 }
 #endif

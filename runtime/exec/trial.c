@@ -333,7 +333,9 @@ static void *run_rank(void *argument) {
       .threads = asked->kernel_threads,
       .callbacks = {.context = run, .feed_step = feed_step, .feed_batch = feed_batch},
       .seed = asked->seed,
-      .measure = true,
+      .measure = !asked->traced.last,
+      .profile = asked->traced.last > 0,
+      .traced = asked->traced,
   };
   if (asked->gradient_steps > 0 || asked->hooks.observe) config.callbacks.observe = observe;
   fsdp_error error;

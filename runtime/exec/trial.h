@@ -35,6 +35,7 @@ typedef struct fsdp_trial_config {
   int gradient_first, gradient_steps; // the steps whose gradients are kept, from 0
   bool evaluate;                      // after the last step, the sequences of one more; the plan has it
   int kernel_threads;                 // of each rank
+  fsdp_traced_steps traced;           // by the executor's count: timed, in place of measured (last 0: none)
   const fsdp_gpu *gpu;                // for plans of one rank; NULL: a CPU
   // In place of drawn ones: weights, in fp32; tokens, targets, starts of documents and which positions hold
   // a token (with `tokens` alone: all), of all sequences of all steps, consecutive sequences of plan.seq. May

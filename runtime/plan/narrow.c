@@ -158,7 +158,7 @@ static void choose_layers(twin *t) {
   int kept = more ? narrow->prefetch + 1 : 2, run = 0, block = 0;
   t->first = fsdp_alloc((size_t)(g->block_count + 1) * sizeof *t->first);
   for (int m = 0; m < g->module_count; m++) {
-    if (!strcmp(g->modules[m].class_name, g->block_class)) t->first[block++] = m;
+    if (fsdp_graph_layer_of(g, m) == m) t->first[block++] = m;
     if (block && fsdp_graph_module_within(g, m, t->first[block - 1])) t->first[block] = m + 1;
   }
   FSDP_CHECK(block == g->block_count, "%d of %d layers", block, g->block_count);

@@ -81,8 +81,7 @@ static float constant_of(const probe_call *call, const fsdp_op_operand *operand)
   return one ? 1 : 0;
 }
 
-// A token of text: how often the k-th most frequent occurs goes by 1/k (Zipf's law).
-static int32_t token_of(int64_t vocabulary, int64_t i) {
+int32_t probe_token(int64_t vocabulary, int64_t i) {
   const double share = (double)(i * 7919 % 10007) / 10007;
   return (int32_t)fsdp_min_i64(vocabulary - 1, (int64_t)pow((double)vocabulary, share) - 1);
 }
@@ -96,7 +95,7 @@ static void make_integers(const probe_call *call, const char *name, int64_t coun
   for (int64_t i = 0; i < count; i++)
     out[i] = offsets ? (int32_t)(i * each)
              : slots ? (int32_t)(i % each * a->experts + i / each)
-                     : token_of(fsdp_max_i64(1, a->vocabulary), i);
+                     : probe_token(fsdp_max_i64(1, a->vocabulary), i);
 }
 
 static void write_view(const probe_call *call, const char *name, const fsdp_view *view, float value) {

@@ -42,6 +42,7 @@ static void measure_dtype(probe *self, double until_s) {
     sweeps.next = 0;
     self->profile = last ? profile : fsdp_device_profile_create();
     probe_ops(self);
+    probe_in_step(self);
     probe_attention(self);
     probe_head(self);
     probe_grouped(self);

@@ -148,6 +148,11 @@ void probe_fill(probe *self, fsdp_dtype dtype);
 void probe_ops(probe *self);
 void probe_head(probe *self);
 void probe_attention(probe *self);
+// After the ops: how long they take in steps.
+void probe_in_step(probe *self);
+// Puts the points `met`, ascending, into a curve, whose points are the heap's. What the curve has near them
+// goes, and the rest of it changes by their ratio to it.
+void probe_settle_curve(fsdp_profile_curve *curve, const fsdp_profile_point *met, int count);
 
 // Measures the product of the drift, if it is time to. probe_drift_end adds its quartiles to the spread, and
 // begins anew: for another number of ranks or another dtype. Every rank calls both.
@@ -171,6 +176,9 @@ void probe_contention(probe *self);
 // Of a GPU, after the rates: how much longer ops take in a step than these say.
 void probe_sustained(probe *self);
 void probe_launches(probe *self);
+
+// Token `i` of a text: how often the k-th most frequent one occurs goes by 1/k (Zipf's law).
+int32_t probe_token(int64_t vocabulary, int64_t i);
 
 // A call of an op with operands from its row (models/graph/ops.def).
 typedef struct probe_call probe_call;

@@ -174,22 +174,22 @@ fsdp_plan_backend fsdp_pricing_backend(const fsdp_device_profile *profile) {
 
 // ---- Ops
 
-static const fsdp_operand *operands_of(const fsdp_pricing *p, const fsdp_instr *instr) {
-  return &p->plan->program->operands[instr->first_operand];
+static const fsdp_operand *operands_of(const fsdp_plan *plan, const fsdp_instr *instr) {
+  return &plan->program->operands[instr->first_operand];
 }
 
 // Of the rank that takes longest: whose experts get most.
-static fsdp_op_attrs attrs_of(const fsdp_pricing *p, const fsdp_instr *instr) {
+static fsdp_op_attrs attrs_of(const fsdp_plan *plan, const fsdp_instr *instr) {
   fsdp_op_attrs attrs = instr->attrs;
-  attrs.load = p->plan->config.imbalance;
+  attrs.load = plan->config.imbalance;
   return attrs;
 }
 
-static fsdp_op_work work_of(const fsdp_pricing *p, const fsdp_instr *instr) {
+fsdp_op_work fsdp_price_work(const fsdp_plan *plan, const fsdp_instr *instr) {
   fsdp_op_extent extents[FSDP_OP_MAX_OPERANDS];
-  const fsdp_operand *operands = operands_of(p, instr);
+  const fsdp_operand *operands = operands_of(plan, instr);
   const int count = (int)fsdp_min_i64(instr->operand_count, FSDP_OP_MAX_OPERANDS);
-  const fsdp_op_attrs attrs = attrs_of(p, instr);
+  const fsdp_op_attrs attrs = attrs_of(plan, instr);
   for (int i = 0; i < count; i++)
     extents[i] = (fsdp_op_extent){operands[i].dtype, operands[i].access, operands[i].size_bytes};
   return fsdp_op_work_of(instr->op, &attrs, extents, count);
@@ -198,7 +198,7 @@ static fsdp_op_work work_of(const fsdp_pricing *p, const fsdp_instr *instr) {
 // The element type that an op's gemms read: that of the plan's parameters in compute.
 static double products_s(const fsdp_pricing *p, const fsdp_instr *instr, bool *estimated) {
   fsdp_op_product products[FSDP_OP_PRODUCTS_MAX];
-  const fsdp_op_attrs attrs = attrs_of(p, instr);
+  const fsdp_op_attrs attrs = attrs_of(p->plan, instr);
   const int count = fsdp_op_products(instr->op, &attrs, products);
   double seconds = 0;
   if (fsdp_op_is_grouped(instr->op)) {
@@ -265,7 +265,7 @@ static double sustained_of(const fsdp_device_profile *profile, fsdp_price_kind k
 }
 
 static fsdp_price price_op(const fsdp_pricing *p, const fsdp_instr *instr) {
-  fsdp_op_work work = work_of(p, instr);
+  fsdp_op_work work = fsdp_price_work(p->plan, instr);
   const fsdp_dtype dtype = p->plan->config.param_dtype;
   const fsdp_document_work *documents = work_of_documents(p, instr);
   work.flops *= or_one(documents->left);
@@ -295,7 +295,7 @@ static fsdp_price price_op(const fsdp_pricing *p, const fsdp_instr *instr) {
 
 // Of a GPU's plan: work on the host is bound by its memory.
 static fsdp_price price_host_op(const fsdp_pricing *p, const fsdp_instr *instr) {
-  const fsdp_op_work work = work_of(p, instr);
+  const fsdp_op_work work = fsdp_price_work(p->plan, instr);
   fsdp_price price = {.kind = FSDP_PRICE_UPDATE};
   if (p->profile->host_memory_rate > 0)
     price.seconds = work.bytes * p->ranks_per_node / p->profile->host_memory_rate;
@@ -336,7 +336,7 @@ static fsdp_price price_copy(const fsdp_pricing *p, const fsdp_instr *instr) {
   const double rate = up ? p->profile->up_rate : p->profile->down_rate;
   const double both = up ? p->profile->up_both_rate : p->profile->down_both_rate;
   fsdp_price price = {.kind = FSDP_PRICE_COPY};
-  if (rate > 0) price.seconds = (double)operands_of(p, instr)->size_bytes / rate + p->profile->launch_s;
+  if (rate > 0) price.seconds = (double)operands_of(p->plan, instr)->size_bytes / rate + p->profile->launch_s;
   price.share[up ? FSDP_RESOURCE_UP : FSDP_RESOURCE_DOWN] = 1;
   // A link that is slower in both directions at once: what the other direction takes of this one.
   if (both > 0 && both < rate) price.share[up ? FSDP_RESOURCE_DOWN : FSDP_RESOURCE_UP] = rate / both - 1;

@@ -77,6 +77,9 @@ fsdp_status fsdp_pricing_create(const fsdp_plan *plan, const fsdp_device_profile
 // Where the groups over `axes` of a mesh lie, on nodes of `ranks_per_node` neighbouring ranks.
 fsdp_profile_group fsdp_profile_group_of(const fsdp_mesh *mesh, fsdp_axis_set axes, int ranks_per_node);
 
+// What an op of the plan moves and computes.
+fsdp_op_work fsdp_price_work(const fsdp_plan *plan, const fsdp_instr *instr);
+
 // The price of the instruction at `position`.
 fsdp_price fsdp_price_of(const fsdp_pricing *pricing, int position);
 

@@ -6,21 +6,13 @@
 
 #include <string.h>
 
-// The decoder layer that owns parameter `param`, or -1.
-static int layer_of_param(const fsdp_graph *graph, int param) {
-  int module = graph->params[param].module;
-  while (module >= 0 && strcmp(graph->modules[module].class_name, graph->block_class))
-    module = graph->modules[module].parent;
-  return module;
-}
-
 // Whether the unit holds matrices of two or more decoder layers, so that it stays gathered through all layers
 // between them.
 static bool spans_layers(const fsdp_plan *plan, const fsdp_unit *unit) {
   int first_layer = -1;
   for (int i = 0; i < unit->param_count; i++) {
     int param = plan->units->params[unit->first_param + i].param;
-    int layer = layer_of_param(plan->graph, param);
+    int layer = fsdp_graph_layer_of(plan->graph, plan->graph->params[param].module);
     if (layer < 0 || plan->graph->params[param].dims < 2) continue;
     if (first_layer < 0) first_layer = layer;
     if (layer != first_layer) return true;

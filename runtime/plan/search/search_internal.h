@@ -5,9 +5,10 @@
 #include "runtime/plan/search/evaluate.h"
 #include "runtime/plan/search/search_config.h"
 
-// The search has three constants, and the prediction of what a chain takes a share of its own
-// (search_kind.c). FSDP_EVALUATION_ERROR (estimate.h): what an estimate may be off by, in time and in bytes;
-// a setting that it excludes by less is tried.
+// How far estimates are believed is said by three constants: FSDP_EVALUATION_ERROR (estimate.h), what an
+// estimate may be off by in time and in bytes, and the two here. A chain's prediction before its drafts has
+// its own (search_kind.c), and a bound has the share of a gemm that no setting spares (search_bounds.c).
+// The other numbers say how much is enumerated.
 
 // A smaller share of a step is not worth another plan.
 #define SEARCH_TIE 1e-3

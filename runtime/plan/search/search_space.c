@@ -23,13 +23,9 @@ static bool keeps_layers_apart(const fsdp_units *units, const fsdp_graph *graph)
     const fsdp_unit *unit = &units->units[u];
     for (int i = 0; i < unit->param_count; i++) {
       const int param = units->params[unit->first_param + i].param;
-      int module = graph->params[param].module, owner = unit->module;
-      if (graph->params[param].dims < 2) continue;
-      while (module >= 0 && strcmp(graph->modules[module].class_name, graph->block_class) != 0)
-        module = graph->modules[module].parent;
-      if (module < 0) continue;
-      while (owner >= 0 && owner != module) owner = graph->modules[owner].parent;
-      if (owner < 0) return false;
+      const int layer = fsdp_graph_layer_of(graph, graph->params[param].module);
+      if (graph->params[param].dims < 2 || layer < 0) continue;
+      if (!fsdp_graph_module_within(graph, unit->module, layer)) return false;
     }
   }
   return true;
@@ -37,11 +33,8 @@ static bool keeps_layers_apart(const fsdp_units *units, const fsdp_graph *graph)
 
 static int64_t module_params(const fsdp_graph *graph, int module) {
   int64_t sum = 0;
-  for (int p = 0; p < graph->param_count; p++) {
-    int at = graph->params[p].module;
-    while (at >= 0 && at != module) at = graph->modules[at].parent;
-    if (at >= 0) sum += graph->params[p].numel;
-  }
+  for (int p = 0; p < graph->param_count; p++)
+    if (fsdp_graph_module_within(graph, graph->params[p].module, module)) sum += graph->params[p].numel;
   return sum;
 }
 
@@ -119,8 +112,7 @@ fsdp_status search_space_create(const fsdp_search_config *search, search_space *
                           .params = fsdp_model_parameter_count(&search->base.model)};
   fsdp_graph *graph = fsdp_model_graph(&small, 1, search->base.seq);
   for (int m = 0; m < graph->module_count && !space->layer_params; m++)
-    if (strcmp(graph->modules[m].class_name, graph->block_class) == 0)
-      space->layer_params = module_params(graph, m);
+    if (fsdp_graph_layer_of(graph, m) == m) space->layer_params = module_params(graph, m);
   space->value_bytes = largest_value_bytes(graph, search->base.param_dtype);
   search_list_chains(search, space, graph);
   if (search->fixed[FSDP_SEARCH_WRAP])

@@ -91,7 +91,7 @@ static void list_stored(resolver *r, int param) {
 static bool returns_list(const resolver *r, int module) {
   bool routed = false;
   for (int p = 0; p < r->graph->param_count; p++) routed |= has_stored_names(&r->graph->params[p]);
-  return routed && !strcmp(r->graph->modules[module].class_name, r->graph->block_class);
+  return routed && fsdp_graph_layer_of(r->graph, module) == module;
 }
 
 static void list_outputs(resolver *r, int module) {

@@ -77,12 +77,6 @@ void fsdp_specs_destroy(fsdp_specs *specs) {
   free(specs);
 }
 
-int fsdp_graph_layer_of(const fsdp_graph *graph, int module) {
-  while (module >= 0 && strcmp(graph->modules[module].class_name, graph->block_class) != 0)
-    module = graph->modules[module].parent;
-  return module;
-}
-
 const fsdp_spec *fsdp_specs_rule(const fsdp_specs *specs, int module) {
   const fsdp_spec *spec = specs->outputs[module];
   return spec->source == FSDP_SPEC_GIVEN && spec->dims > 2 ? spec : NULL;

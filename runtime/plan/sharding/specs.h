@@ -62,8 +62,6 @@ const fsdp_spec *fsdp_specs_residual_rule(const fsdp_specs *specs, const fsdp_gr
 // The axes that cut the sequence of a spec, which may be NULL, and of any output.
 fsdp_axis_set fsdp_spec_sequence(const fsdp_spec *spec, const fsdp_mesh *mesh);
 fsdp_axis_set fsdp_specs_sequence(const fsdp_specs *specs, const fsdp_graph *graph, const fsdp_mesh *mesh);
-// The layer that a module lies in, -1: none.
-int fsdp_graph_layer_of(const fsdp_graph *graph, int module);
 
 // By module, the node of the forward that makes its output, or -1: the last one of the module or below it,
 // else the one that uses its parameters.
