@@ -57,10 +57,9 @@ static fsdp_plan *make_plan(const probe *self, const fsdp_model_config *model, s
       .batch = size.batch,
       .seq = size.seq,
       .micro_batches = 1,
-      .strategy = FSDP_NO,
+      .strategy = FSDP_FULL,
       .mesh = fsdp_mesh_of(1, 1),
       .wrap = {.kind = FSDP_WRAP_BLOCK},
-      .prefetch = 1,
       .param_dtype = self->dtype,
       .grad_clip = 1,
       .hyper = {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8f, .weight_decay = 0.01f},
@@ -129,10 +128,12 @@ static fsdp_profile_op *entry_of(const probe *self, fsdp_op_kind kind) {
   return NULL;
 }
 
-// Whether the instruction is an op that memory bounds, on the stream that has all of a rank's threads.
+// Whether the instruction is an op that memory bounds, and that has the rank's threads to itself: nothing is
+// gathered ahead.
 static bool is_met(const probe *self, const fsdp_instr *instr) {
-  return instr->kind == FSDP_INSTR_OP && instr->stream == FSDP_STREAM_COMPUTE &&
-         !fsdp_op_makes_gemms(instr->op) && entry_of(self, instr->op);
+  const bool alone = instr->stream == FSDP_STREAM_COMPUTE || instr->stream == FSDP_STREAM_GATHER;
+  return instr->kind == FSDP_INSTR_OP && alone && !fsdp_op_makes_gemms(instr->op) &&
+         entry_of(self, instr->op);
 }
 
 // Adds the plan's ops, each of the median of all that move as many bytes.
