@@ -68,9 +68,8 @@ static fsdp_status set_vocab(fsdp_options *options, const fsdp_checkpoint *c, fs
   return set(options, "resize-embeddings", tokens, error);
 }
 
-// The length of the run's sequences, its dtypes, how it made rows of documents, and of these the loss. A mask
-// that it had is the default for data that tells documents, and that it had none is no choice where its data
-// told none.
+// The run's sequence length, dtypes, packing of documents and mean of the loss. Its mask is left out where
+// the data decides: on is the default for data with documents, and off says nothing of data without.
 static fsdp_status set_others(fsdp_options *options, const fsdp_checkpoint *c, fsdp_error *error) {
   static const struct {
     const char *name, *but; // a value that says nothing

@@ -123,7 +123,7 @@ static fsdp_status price(machine *m, const fsdp_setup_ranks *ranks, fsdp_error *
   return status;
 }
 
-// What does not fit is no error of the table.
+// A machine on which the plan does not fit is a row of the table, not an error.
 static fsdp_status judge(machine *m, int argc, char **argv, fsdp_error *error) {
   char hour[32];
   fsdp_status status = fsdp_options_parse(&m->options, FSDP_PROGRAM_PLAN, argc, argv, error);

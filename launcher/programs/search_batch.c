@@ -42,7 +42,7 @@ static fsdp_status choose_batch(fsdp_search_job *job, fsdp_search_found *found, 
   fsdp_search_result_release(&result);
   while (best > 0 && few - enough > 1) {
     const int halved = (enough + few) / 2;
-    // What divides into no plan is no error here: the batch is larger then.
+    // A batch that no plan divides is skipped: the answer is a larger one then.
     if (search_at(job, most >> halved, &result, error)) result = (fsdp_search_result){0};
     if (rate(&result) >= NEAR * best)
       enough = halved;

@@ -216,7 +216,7 @@ static fsdp_status judge(fsdp_trainer *t, fsdp_error *error) {
   return check_data(t, error) != FSDP_OK ? error->status : fail_not_finite(t, error);
 }
 
-// Compares replicas after the record's step; *before_ns gets the time it took, which is no step's.
+// Compares replicas after the record's step. Adds its time, which no step's includes, to *before_ns.
 static fsdp_status check_replicas(fsdp_trainer *t, int64_t *before_ns, fsdp_error *error) {
   fsdp_step_record *record = &t->record;
   if (t->checked_step == record->step || !fsdp_replicas_present(t->setup.plan)) return FSDP_OK;
@@ -298,8 +298,8 @@ static void sample(fsdp_trainer *t) {
     fprintf(stderr, "fsdp_train: warning: no sample after step %" PRId64 ": %s\n", step, error.message);
 }
 
-// What follows a step that counts: evaluation, a sample, the comparison of replicas, a save. Adds what the
-// first three took, which is no step's, to *before_ns.
+// After a step that counts: evaluation, a sample, the comparison of replicas, a save. Adds the time of the
+// first three, which no step's includes, to *before_ns.
 static fsdp_status after_step(fsdp_trainer *t, bool all_can_settle, int64_t *before_ns, fsdp_error *error) {
   const int64_t every = t->options->check_replicas, step = t->record.step, began_ns = fsdp_now_ns();
   evaluate(t);

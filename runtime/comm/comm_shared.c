@@ -159,8 +159,8 @@ static void direct_reduce_scatter(fsdp_comm *comm, const fsdp_collective *call) 
   if (later) memmove(output, own, (size_t)slot);
 }
 
-// Few values: everyone's lie in the control block, and everyone sums them. One meeting, as the next call uses
-// the other turn, and no rank can be two calls ahead.
+// Few values: those of all ranks lie in the control block, and every rank sums them. One meeting is enough:
+// the next call uses the other turn, and no rank can be two calls ahead.
 static void small_all_reduce(direct_comm *self, const fsdp_collective *call, int64_t bytes) {
   member *members = self->control->members;
   self->turn = 1 - self->turn;

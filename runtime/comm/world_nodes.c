@@ -31,7 +31,7 @@ static void number_nodes(fsdp_world *world, int first_local) {
   world->even_nodes = fsdp_world_min(world, even) != 0;
 }
 
-// Within nodes the first rank's name is everyone's; the first ranks tell each other and then their nodes.
+// The name of a node is its first rank's. The first ranks exchange names, and broadcast them on their nodes.
 static void exchange_hosts(fsdp_world *world) {
   fsdp_world_nodes *nodes = &world->nodes;
   nodes->hosts = fsdp_alloc((size_t)world->node_count * sizeof *nodes->hosts);

@@ -1,9 +1,9 @@
 // Small exchanges: what ranks agree on outside the steps, over messages between two of them.
 //
-//   reduce         everyone's numbers, combined, on everyone    recursive doubling     log2 P messages a rank
-//   broadcast      one rank's bytes on everyone                 binomial tree          log2 P at the root
-//   gather         everyone's bytes on everyone                 Bruck's                log2 P, of P x bytes
-//   gather_first   everyone's bytes on the first                binomial tree          1; log2 P received
+//   reduce         all ranks' numbers, combined, on all ranks   recursive doubling     log2 P messages a rank
+//   broadcast      one rank's bytes on all ranks                binomial tree          log2 P at the root
+//   gather         all ranks' bytes on all ranks                Bruck's                log2 P, of P x bytes
+//   gather_first   all ranks' bytes on the first                binomial tree          1; log2 P received
 //
 // So a rank has connections to log P others, however many there are. (R. Thakur, R. Rabenseifner, W. Gropp:
 // Optimization of Collective Communication Operations in MPICH, 2005.) An MPI library's own collectives that

@@ -7,7 +7,8 @@
 // take turns, only collectives. On a GPU, which computes for one rank, all of them measure once.
 //
 //   for each number of ranks:
-//   bind ─► session ─► collectives ─► copies, contention ─► ops, in steps too, attention, products ─► sustained
+//   bind ─► session ─► collectives ─► copies, contention ─► ops, also in steps ─► attention, products
+//     ─► sustained
 //
 // A machine's rates change from second to second: on a CPU, ops and products are measured in three sweeps,
 // which are alike, and the median of each counts.
@@ -15,9 +16,9 @@
 // With little time (less than ten seconds for each number of ranks) only every other size is measured, and
 // products, attention and ops only in the default element type of the device: fp32 on a CPU, bf16 on a GPU.
 //
-// No time of a whole step enters: from a profile of single operations, steps are priced. What caches hold when
-// an op begins depends on the ops before it: on a CPU the rates of ops that memory bounds are put right by
-// timelines of steps of two small models.
+// No time of a whole step enters: from a profile of single operations, steps are priced. What caches hold
+// when an op begins depends on the ops before it: on a CPU the rates of ops that memory bounds are put right
+// by timelines of steps of two small models.
 #pragma once
 
 #include "runtime/comm/world.h"

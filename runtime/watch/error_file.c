@@ -27,12 +27,12 @@ typedef struct text {
   size_t used;
 } text;
 
-static void put(text *t, char letter) {
-  if (t->used < sizeof t->data) t->data[t->used++] = letter;
+static void put(text *t, char character) {
+  if (t->used < sizeof t->data) t->data[t->used++] = character;
 }
 
-static void put_raw(text *t, const char *letters) {
-  for (; *letters; letters++) put(t, *letters);
+static void put_raw(text *t, const char *string) {
+  for (; *string; string++) put(t, *string);
 }
 
 static void put_int(text *t, int64_t value, int digits_min) {
@@ -47,16 +47,16 @@ static void put_int(text *t, int64_t value, int digits_min) {
   while (count > 0) put(t, digits[--count]);
 }
 
-static void put_string(text *t, const char *letters) {
+static void put_string(text *t, const char *string) {
   put(t, '"');
   // Leaves room for what follows the longest field.
-  for (; *letters && t->used < sizeof t->data - 256; letters++) {
-    unsigned char letter = (unsigned char)*letters;
-    if (letter == '"' || letter == '\\') put(t, '\\');
-    if (letter < 0x20)
+  for (; *string && t->used < sizeof t->data - 256; string++) {
+    unsigned char character = (unsigned char)*string;
+    if (character == '"' || character == '\\') put(t, '\\');
+    if (character < 0x20)
       put(t, ' ');
     else
-      put(t, (char)letter);
+      put(t, (char)character);
   }
   put(t, '"');
 }

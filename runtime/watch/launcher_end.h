@@ -26,8 +26,8 @@ int fsdp_launcher_output(const fsdp_launcher *launcher, int number);
 // What it may take to end a job of which a rank has failed.
 int64_t fsdp_launcher_patience_ms(const fsdp_launcher *launcher);
 
-// The right to report a failure of its job on this node, where ranks have no memory in common yet: one socket
-// has it, until no process holds that any more. fsdp_launcher_claim may be asked again.
+// The right to report a failure of its job on this node, where ranks share no memory yet. One socket has it
+// until all its processes have closed it. fsdp_launcher_claim may be called again.
 int fsdp_launcher_claim_open(void); // the socket, or -1
 bool fsdp_launcher_claim(const fsdp_launcher *launcher, int socket);
 

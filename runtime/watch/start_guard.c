@@ -19,7 +19,7 @@ enum { OF_RANK = STDERR_FILENO + 1, OF_LAUNCHER, OF_CLAIM, HANDLE_COUNT };
 
 // From the end of ranks that mpirun kills to its own, when it has lost a daemon.
 #define ENDS_MS 250
-// An mpirun whose ranks have not joined has less to end.
+// How much earlier an mpirun ends its job where no rank has joined yet.
 #define SOONER_MS 1000
 
 typedef struct report {

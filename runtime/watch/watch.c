@@ -41,8 +41,8 @@ struct fsdp_watch {
   fsdp_mail mail;
   struct pollfd *polls;
   fsdp_board_rank *explained;
-  unsigned char *letter; // one mail
-  int letter_bytes;
+  unsigned char *buffer; // of one mail
+  int buffer_bytes;
   int64_t ticked_ms, beaten_ms, mailed_ms;
   int64_t moved_ms;   // the last move of this node's ranks that is counted
   int64_t urgent_ms;  // until then ticks and mails are URGENT_MS apart
@@ -58,16 +58,16 @@ struct fsdp_watch {
 };
 
 // One mail: the state of the sender's node.
-typedef struct letter {
-  int32_t kind, count; // count views, each behind its rank; of LETTER_OVER the status to leave with
+typedef struct mail_content {
+  int32_t kind, count; // count views, each behind its rank; of MAIL_OVER the status to leave with
   uint32_t moves;      // which move is the last that the sender knows of (fsdp_watch_node)
   int32_t still_ms;    // for how long nothing has moved since
   struct entry {
     int32_t rank, unused;
     fsdp_board_view view;
   } entries[];
-} letter;
-enum { LETTER_BOARD = 1, LETTER_OVER = 2 };
+} mail_content;
+enum { MAIL_BOARD = 1, MAIL_OVER = 2 };
 
 static fsdp_watch *the_watch; // of this process, for fsdp_job_failed
 
@@ -77,7 +77,7 @@ int64_t fsdp_watch_memory_bytes(int size) {
 }
 
 int fsdp_watch_mail_bytes(int node_ranks) {
-  return (int)(sizeof(letter) + (size_t)node_ranks * sizeof(struct entry));
+  return (int)(sizeof(mail_content) + (size_t)node_ranks * sizeof(struct entry));
 }
 
 fsdp_board_slot *fsdp_watch_slots(void *memory) {
@@ -115,12 +115,12 @@ static void count_moves(fsdp_watch *self) {
 
 // Sends this node's state to the nodes that hear of it.
 static void post_board(fsdp_watch *self, int64_t now) {
-  letter *mine = (letter *)self->letter;
+  mail_content *mine = (mail_content *)self->buffer;
   count_moves(self);
   int64_t still_ms = now - fsdp_max_i64(self->known.started_ms, atomic_load(&self->shared->moved_ms));
-  *mine = (letter){.kind = LETTER_BOARD,
-                   .moves = atomic_load(&self->shared->moves),
-                   .still_ms = (int32_t)fsdp_min_i64(still_ms, INT32_MAX)};
+  *mine = (mail_content){.kind = MAIL_BOARD,
+                         .moves = atomic_load(&self->shared->moves),
+                         .still_ms = (int32_t)fsdp_min_i64(still_ms, INT32_MAX)};
   for (int i = 0; i < self->known.count; i++) {
     if (!self->known.ranks[i].local) continue;
     struct entry *entry = &mine->entries[mine->count++];
@@ -138,7 +138,7 @@ static void post_board(fsdp_watch *self, int64_t now) {
 // Asks every rank of the nodes that hear of this one to leave: the rank that reports for them may be stopped.
 // Returns how many that show signs of life did not accept it, as the previous mail is still under way.
 static int post_over(fsdp_watch *self, int status) {
-  letter over = {.kind = LETTER_OVER, .count = status};
+  mail_content over = {.kind = MAIL_OVER, .count = status};
   int refused = 0;
   for (int i = 0; i < self->known.count; i++) {
     const fsdp_watch_seen *rank = &self->known.ranks[i];
@@ -150,9 +150,9 @@ static int post_over(fsdp_watch *self, int status) {
 
 static void take_mail(fsdp_watch *self, int64_t now) {
   int from = 0, bytes;
-  while ((bytes = self->mail.take(self->mail.owner, self->letter, self->letter_bytes, &from)) > 0) {
-    const letter *got = (const letter *)self->letter;
-    if (got->kind == LETTER_OVER) {
+  while ((bytes = self->mail.take(self->mail.owner, self->buffer, self->buffer_bytes, &from)) > 0) {
+    const mail_content *got = (const mail_content *)self->buffer;
+    if (got->kind == MAIL_OVER) {
       // Not the last that says so, but the first.
       if (atomic_exchange(&self->shared->over, (uint32_t)got->count) == 0) self->passes_on = true;
       continue;
@@ -497,8 +497,8 @@ fsdp_watch *fsdp_watch_start(const fsdp_watch_config *config) {
   self->known.ranks = fsdp_alloc_zeroed(count, sizeof *self->known.ranks);
   self->polls = fsdp_alloc_zeroed(count + 1, sizeof *self->polls);
   self->explained = fsdp_alloc_zeroed(count, sizeof *self->explained);
-  self->letter_bytes = fsdp_watch_mail_bytes(self->hearing.node_ranks_max);
-  self->letter = fsdp_alloc((size_t)self->letter_bytes);
+  self->buffer_bytes = fsdp_watch_mail_bytes(self->hearing.node_ranks_max);
+  self->buffer = fsdp_alloc((size_t)self->buffer_bytes);
   for (int i = 0; i < self->known.count; i++) {
     const fsdp_heard *of = &self->hearing.heard[i];
     self->known.ranks[i] = (fsdp_watch_seen){.rank = of->rank,
@@ -580,7 +580,7 @@ void fsdp_watch_stop(fsdp_watch *self) {
   }
   close(self->wake);
   pthread_mutex_destroy(&self->mutex);
-  free(self->letter);
+  free(self->buffer);
   fsdp_hearing_release(&self->hearing);
   free(self->explained);
   free(self->polls);

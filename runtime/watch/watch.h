@@ -70,8 +70,8 @@ typedef struct fsdp_watch_config {
 
 typedef struct fsdp_watch fsdp_watch;
 
-// Of fsdp_watch_config.memory, in a job of `size` ranks, of which pages are touched for those that are heard
-// of alone; and of one mail at most, from a node of `node_ranks` ranks.
+// The bytes of fsdp_watch_config.memory in a job of `size` ranks; only pages of ranks that are heard of are
+// touched. And the bytes of the largest mail from a node of `node_ranks` ranks.
 int64_t fsdp_watch_memory_bytes(int size);
 int fsdp_watch_mail_bytes(int node_ranks);
 
@@ -94,9 +94,9 @@ int fsdp_watch_limit_s(int64_t judged_ms);
 //
 // Seconds without a sign of life or of progress after which the job has ended (--comm-timeout); 300 at first.
 void fsdp_watch_set_limit(fsdp_watch *watch, int seconds);
-// What the node's messages and its guard (guard.h) need to know: a sentence, without its stop, that says how
-// to go on after a failure; and where the error file is. Every rank may say it, once; its node's lowest is
-// heard.
+// For the node's messages and its guard (guard.h): a sentence, without its stop, on how to go on after a
+// failure; and the folder of the error file. Every rank may set each once; that of the node's lowest rank
+// counts.
 void fsdp_watch_set_advice(fsdp_watch *watch, const char *advice);
 void fsdp_watch_set_folder(fsdp_watch *watch, const char *folder);
 // The cause of the run's end is already reported; later exits of ranks are not: mpirun kills ranks that leave

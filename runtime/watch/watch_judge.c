@@ -5,10 +5,10 @@
 
 // A rank without a heartbeat for this long is reported as silent.
 #define SILENT_MS 3000
-// How long a node that would report gives way to the one that knows more, and a rank that was asked to end to
-// the process that ends the rest of the job.
+// The delay of a node's report: behind a node that knows more, the same where mails are frequent, and after a
+// request to end, behind the process that ends the rest of the job.
 #define GIVE_WAY_MS 1000
-#define AWAITS_MS   500 // where mails are frequent
+#define AWAITS_MS   500
 #define ASKED_MS    2000
 #define BEFORE_MAX  2
 #define LATE_MS     1000
@@ -95,11 +95,11 @@ static int count_before(const fsdp_watch_known *self, int64_t now) {
   return count;
 }
 
-// A node reports its own ranks at once. It reports others if their node cannot, which it knows only after a
-// while; of a node that is gone, and of ranks that merely wait for each other, the first one speaks that
-// shows signs of life. A node that has come to the run's end before this one sends no more mail, and knows
-// which of its ranks is stopped there. In a job of more nodes than a circle those that know most come first,
-// and each gives way until it would know of the one before.
+// A node reports its own ranks at once. It reports ranks of another node after a delay, in case that node
+// cannot. The first node with signs of life reports a node that is gone, and ranks that wait for each other.
+// A node that reached the run's end before this one sends no more mail, and reports its own stopped rank. In
+// a job of more nodes than a circle the nodes that know most report first; each next one waits until it would
+// have heard of that report.
 int64_t fsdp_watch_courtesy_ms(const fsdp_watch_known *self, fsdp_watch_verdict why, int64_t now) {
   if (why == FSDP_VERDICT_FAILED) return self->follows ? GIVE_WAY_MS : 0;
   int64_t asked_ms = fsdp_job_is_asked_to_end() ? ASKED_MS : 0, home_ms = 0;
