@@ -48,7 +48,7 @@ typedef struct fsdp_comms {
 typedef struct fsdp_collective {
   const void *input;              // not used where there is one operand
   void *output;                   // or the one operand, read and written
-  int64_t numel;                  // of the smaller operand: of one slot; all-reduce: of the whole
+  int64_t numel;                  // of the smaller operand: a slot, unless both are whole
   fsdp_dtype dtype;               // sums: fp32 or bf16
   fsdp_access_recorder *recorder; // NULL unless traced
   void *stream;                   // CUDA stream, NULL on the CPU

@@ -237,6 +237,14 @@ static fsdp_status check_params(const fsdp_graph *graph, fsdp_error *error) {
   return fsdp_fail(error, FSDP_ERR_INPUT, "no parameter of the model trains: use a model of which some do");
 }
 
+static fsdp_status check_kernels(const fsdp_plan_config *c, const fsdp_graph *graph, fsdp_error *error) {
+  for (int n = 0; n < graph->forward_count; n++)
+    if (!fsdp_op_runs_on(c->backend->device, graph->forward[n].kind))
+      return fsdp_fail(error, FSDP_ERR_OPTION, "%s has no kernel on a GPU: use --backend cpu",
+                       fsdp_op_name(graph->forward[n].kind));
+  return FSDP_OK;
+}
+
 int fsdp_plan_batch_part(const fsdp_plan *plan, int rank, int *part) {
   int parts;
   *part = fsdp_dim_axes_part(&plan->specs->input.dim[0], &plan->config.mesh, rank, &parts);
@@ -294,6 +302,7 @@ static fsdp_status place(fsdp_plan *plan, fsdp_error *error) {
   plan->graph = fsdp_model_forward(&c->model, c->batch, c->seq);
   fsdp_status status = check_params(plan->graph, error);
   if (status == FSDP_OK) status = check_router_losses(c, error);
+  if (status == FSDP_OK) status = check_kernels(c, plan->graph, error);
   if (status) return status;
   fsdp_graph_divide_losses(plan->graph, c->micro_batches);
   plan->graph->expert_capacity = c->expert_capacity;

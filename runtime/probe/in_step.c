@@ -1,11 +1,10 @@
-// How long ops take in steps: rates of what memory bounds, as steps of small models meet it. What the ops
-// before have left in caches, and which thread has written it, decides about such an op; turns of operands
-// come near to it, and no nearer.
+// The rates of ops that memory bounds, from timelines of steps of small models: they depend on what the ops
+// before have left in caches, and on the core that has written it, which turns of operands only come near to.
 //
 //   a model of each family below, of a few sizes ─► plan of one rank ─► steps with a timeline
 //     ─► seconds of each op, by the bytes that it moves ─► points of its curve
 //
-// A CPU's. On a GPU, of which steps keep every operand in its memory, turns say as much.
+// Of a CPU. A GPU's caches hold little of what a step writes.
 #include "runtime/base/check.h"
 #include "runtime/exec/trial.h"
 #include "runtime/plan/price/price.h"
@@ -19,7 +18,7 @@
 #define SIZES_MAX     16
 #define ALIKE         1.25 // below this ratio two sizes of an op count as one
 
-// An op of a plan, with the seconds that it took in steps.
+// An op that steps had, and its seconds there.
 typedef struct met_op {
   fsdp_op_kind kind;
   double bytes, seconds;
@@ -111,7 +110,7 @@ static void run_steps(const probe *self, timed *t) {
 
 // ---- Ops
 
-// Of another op or other bytes than those that `ops` has: a new one.
+// The index of an op with these bytes, which is added if there is none.
 static int index_of(met_ops *met, fsdp_op_kind kind, double bytes) {
   for (int i = 0; i < met->count; i++)
     if (met->ops[i].kind == kind && met->ops[i].bytes == bytes) return i;
@@ -136,7 +135,7 @@ static bool is_met(const probe *self, const fsdp_instr *instr) {
          entry_of(self, instr->op);
 }
 
-// Adds the plan's ops, each of the median of all that move as many bytes.
+// Adds the plan's ops, with the median seconds of all that move as many bytes.
 static void add_ops(const probe *self, const timed *t, met_ops *met) {
   const fsdp_program *program = t->plan->program;
   int *of = fsdp_alloc((size_t)program->instr_count * sizeof *of);
@@ -151,9 +150,9 @@ static void add_ops(const probe *self, const timed *t, met_ops *met) {
     for (int i = 0; i < program->instr_count; i++)
       for (int s = 0; of[i] == m && s < t->count[i]; s++) seconds[count++] = t->seconds[i * TIMED_STEPS + s];
     const double median = probe_mean(self, count ? probe_median(seconds, count, 4, NULL) : 0);
-    const double settled = self->sweeps ? probe_sweeps_median(self->sweeps, median) : median;
+    FSDP_CHECK(median > 0, "%s was not timed", fsdp_op_name(mine.ops[m].kind));
     const int index = index_of(met, mine.ops[m].kind, mine.ops[m].bytes);
-    met->ops[index].seconds = settled;
+    met->ops[index].seconds = probe_sweeps_median(self->sweeps, median);
   }
   free(mine.ops);
   free(seconds);
@@ -172,7 +171,7 @@ static void measure_plan(const probe *self, const fsdp_plan *plan, met_ops *met)
   free(t.count);
 }
 
-// Whether the plan has an op that no step had yet.
+// Whether the plan has an op that no plan before it had.
 static bool has_another(const probe *self, const fsdp_plan *plan, const met_ops *met) {
   bool had[FSDP_OP_KIND_COUNT] = {false};
   for (int i = 0; i < met->count; i++) had[met->ops[i].kind] = true;
@@ -181,7 +180,7 @@ static bool has_another(const probe *self, const fsdp_plan *plan, const met_ops 
   return false;
 }
 
-// Steps of each size, if the model has an op that none before it had.
+// Measures steps of each size, if the model has an op that no model before it had.
 static void measure_model(const probe *self, const fsdp_model_config *model, met_ops *met) {
   static const shape shapes[] = {{2, 256}, {1, 128}, {8, 256}};
   const int count = self->coarse ? 1 : sizeof shapes / sizeof *shapes;

@@ -313,7 +313,7 @@ fsdp_device_profile *round_machine(double node_rate, double network_rate) {
       .dtype = FSDP_BF16, .head_dim = 128, .direction = FSDP_ATTENTION_BOTH, .rate = {rate, 1}};
   fsdp_device_profile_add(p, FSDP_PROFILE_ATTENTION, &attention);
   for (int kind = 0; kind < FSDP_COLLECTIVE_COUNT; kind++) {
-    const double share = (kind == FSDP_ALL_REDUCE ? 2 : 1) * 7.0 / 8;
+    const double share = fsdp_collective_rows[kind].passes * 7.0 / 8;
     fsdp_profile_point seconds[] = {{1e4, 1e4 * share / node_rate + 1e-6},
                                     {1e9, 1e9 * share / node_rate + 1e-6}};
     const fsdp_profile_collective collective = {
