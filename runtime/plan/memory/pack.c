@@ -55,13 +55,14 @@ static void complete_all(packer *p, int rank) {
 }
 
 // The address of the lowest, or of the tightest, gap that holds the order's item `rank` over its whole
-// lifetime. What is spent counts the items that a scan in order of addresses looks at.
+// lifetime. What is spent counts the items that a scan in order of addresses looks at, until the effort is.
 static int64_t find_gap(packer *p, int rank, fit_rule fit) {
   const fsdp_pack_item *item = &p->items[p->order[rank]];
   const int first = window_of(p->config, item->begin), last = window_of(p->config, item->end);
   if (first < last) complete_all(p, rank);
   const fsdp_pack_list *list = first == last ? &p->windows[first] : &p->all;
   const fsdp_pack_gap found = fsdp_pack_list_gap(list, item, p->config->base, fit == TIGHTEST_GAP);
+  if (p->spent > p->config->effort) return found.address;
   if (first == last) p->spent += found.before;
   for (int w = first; w <= last && first < last; w++)
     p->spent += p->windows[w].count + fsdp_pack_list_together(&p->windows[w], item, found.below);
