@@ -4,12 +4,9 @@
 #include "runtime/base/check.h"
 #include "runtime/base/progress.h"
 #include "runtime/base/size.h"
-#include "runtime/plan/mesh/expert_blocks.h"
 #include "runtime/plan/proof/poison.h"
 #include "runtime/plan/proof/verify.h"
 #include "runtime/plan/proof/waits.h"
-#include "runtime/plan/sharding/partition.h"
-#include "runtime/plan/sharding/tensor_preset.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -85,16 +82,6 @@ static fsdp_traffic step_traffic(const fsdp_plan *plan) {
   return traffic;
 }
 
-static void release(fsdp_plan *plan) {
-  fsdp_program_destroy(plan->program);
-  fsdp_units_destroy(plan->units);
-  fsdp_specs_destroy(plan->specs);
-  fsdp_propagation_destroy(plan->propagation);
-  fsdp_graph_destroy(plan->graph);
-  free(plan->unit_state);
-  free(plan->fates);
-}
-
 // Without rules the strategy says what is sharded over data and fsdp.
 static fsdp_status check_strategy(const fsdp_plan_config *c, fsdp_error *error) {
   int replicas = fsdp_mesh_size(&c->mesh, FSDP_AXIS_DATA), shards = fsdp_mesh_size(&c->mesh, FSDP_AXIS_FSDP);
@@ -114,25 +101,6 @@ static fsdp_status check_strategy(const fsdp_plan_config *c, fsdp_error *error) 
         "hybrid, full or grad_op to shard)",
         replicas, shards);
   return FSDP_OK;
-}
-
-// Positions and rows are ints in kernels and lists; more rows than this would not fit any device. `seq` may
-// have padding.
-static fsdp_status check_rows(const fsdp_plan_config *c, int64_t seq, fsdp_error *error) {
-  if (c->batch <= INT32_MAX / seq) return FSDP_OK;
-  return fsdp_fail(error, FSDP_ERR_OPTION,
-                   "a micro-batch of %lld sequences of %lld tokens%s has more than 2^31 - 1 tokens: lower "
-                   "--batch-size or --seq-length",
-                   (long long)c->batch, (long long)seq, seq > c->seq ? " (with padding)" : "");
-}
-
-static fsdp_status check_router(const fsdp_plan_config *c, const fsdp_rows *rows, fsdp_error *error) {
-  if (c->model.router_aux != FSDP_ROUTER_AUX_SEQUENCE || c->model.router_aux_coef <= 0 || rows->parts == 1)
-    return FSDP_OK;
-  return fsdp_fail(error, FSDP_ERR_OPTION,
-                   "--aux-loss sequence, and %lld ranks have a part of each sequence alone: use --aux-loss "
-                   "micro",
-                   (long long)rows->parts);
 }
 
 static fsdp_status check_gemms(const fsdp_plan_config *c, fsdp_error *error) {
@@ -216,148 +184,46 @@ static fsdp_status check_config(const fsdp_plan_config *c, fsdp_error *error) {
   if (!status) status = fsdp_plan_check_attention(c, error);
   if (!status) status = check_gemms(c, error);
   if (!status) status = fsdp_model_check_seq(&c->model, c->seq, error);
-  if (!status) status = check_rows(c, c->seq, error);
+  if (!status) status = fsdp_placement_check_rows(c, c->seq, error);
   return status ? status : check_experts(c, error);
 }
 
-// The row whose logits are wanted is one of the inputs' rows, which the head must read as they lie.
-static fsdp_status check_logits(const fsdp_plan *plan, fsdp_error *error) {
-  const fsdp_graph *graph = plan->graph;
-  const fsdp_node *head = &graph->forward[graph->forward_count - 1];
-  for (int o = 0; o < head->operand_count; o++)
-    if (head->operands[o].value == graph->inputs[FSDP_INPUT_TARGETS]) return FSDP_OK;
-  return fsdp_fail(error, FSDP_ERR_OPTION,
-                   "no text can be sampled where the head's rows lie over other axes than the sequence's: "
-                   "leave the placement of lm_head to the preset, or the sampling out");
-}
-
-static fsdp_status check_params(const fsdp_graph *graph, fsdp_error *error) {
-  for (int p = 0; p < graph->param_count; p++)
-    if (graph->params[p].trainable) return FSDP_OK;
-  return fsdp_fail(error, FSDP_ERR_INPUT, "no parameter of the model trains: use a model of which some do");
-}
-
-static fsdp_status check_kernels(const fsdp_plan_config *c, const fsdp_graph *graph, fsdp_error *error) {
-  for (int n = 0; n < graph->forward_count; n++)
-    if (!fsdp_op_runs_on(c->backend->device, graph->forward[n].kind))
-      return fsdp_fail(error, FSDP_ERR_OPTION, "%s has no kernel on a GPU: use --backend cpu",
-                       fsdp_op_name(graph->forward[n].kind));
-  return FSDP_OK;
-}
-
-int fsdp_plan_batch_part(const fsdp_plan *plan, int rank, int *part) {
+// The number of parts of the global batch, and in *part that of `rank`.
+static int batch_part(const fsdp_specs *specs, const fsdp_mesh *mesh, int rank, int *part) {
   int parts;
-  *part = fsdp_dim_axes_part(&plan->specs->input.dim[0], &plan->config.mesh, rank, &parts);
+  *part = fsdp_dim_axes_part(&specs->input.dim[0], mesh, rank, &parts);
   return parts;
 }
 
-// As strategy and mesh say: tensor cuts what the preset fsdp-tp cuts, and nothing is sharded under `no`.
-static fsdp_specs *specs_of_strategy(const fsdp_plan_config *c, const fsdp_graph *graph) {
-  fsdp_specs *specs = fsdp_specs_default(graph, &c->mesh);
-  for (int p = 0; p < graph->param_count && c->strategy == FSDP_NO; p++) {
-    specs->params[p] = (fsdp_spec){.dims = specs->params[p].dims};
-    // What is not sharded is replicated, but each rank has experts of its own.
-    if (graph->params[p].dims == 3) fsdp_dim_axes_add(&specs->params[p].dim[0], &c->mesh, FSDP_AXIS_EXPERT);
-  }
-  fsdp_tensor_preset(specs, graph, &c->mesh, c->sequence_parallel);
-  return specs;
-}
-
-// As rules say; what a file of them leaves open is propagated.
-static fsdp_status specs_of_sharding(fsdp_plan *plan, fsdp_error *error) {
-  const fsdp_plan_config *c = &plan->config;
-  fsdp_status status = fsdp_sharding_resolve(c->sharding, plan->graph, &c->mesh, &plan->specs, error);
-  if (status || !fsdp_specs_are_open(plan->specs, plan->graph, &c->mesh)) return status;
-  return fsdp_specs_complete(plan->specs, plan->graph, &c->mesh, c->param_dtype, &plan->propagation, error);
-}
-
-// As what is propagated from a few operators says; the strategy says whether weights are sharded.
-static fsdp_status specs_of_operators(fsdp_plan *plan, fsdp_error *error) {
-  const fsdp_plan_config *c = &plan->config;
-  const fsdp_slice_mesh mesh = fsdp_slice_mesh_of(&c->mesh);
-  fsdp_status status =
-      fsdp_propagate_graph(plan->graph, &mesh, c->op_strategies, c->param_dtype, &plan->propagation, error);
-  if (status) return status;
-  return fsdp_specs_of_propagation(plan->propagation, plan->graph, &c->mesh, c->strategy != FSDP_NO,
-                                   &plan->specs, error);
-}
-
-// Meshes on which the router's losses are not built.
-static fsdp_status check_router_losses(const fsdp_plan_config *c, fsdp_error *error) {
-  const int tensor = fsdp_mesh_size(&c->mesh, FSDP_AXIS_TENSOR);
-  const bool by_preset = !c->sharding && !c->op_strategies;
-  if (c->model.router_aux_coef <= 0 && c->model.router_z_coef <= 0) return FSDP_OK;
-  if (tensor > 1 && c->sequence_parallel && by_preset)
-    return fsdp_fail(
-        error, FSDP_ERR_OPTION,
-        "the router's losses with tensor=%d and sequence parallelism: a rank's router sees a part "
-        "of the rows alone; use --sequence-parallel off",
-        tensor);
-  return FSDP_OK;
-}
-
-// Makes the graph, and says where everything lies.
-static fsdp_status place(fsdp_plan *plan, fsdp_error *error) {
-  const fsdp_plan_config *c = &plan->config;
-  plan->graph = fsdp_model_forward(&c->model, c->batch, c->seq);
-  fsdp_status status = check_params(plan->graph, error);
-  if (status == FSDP_OK) status = check_router_losses(c, error);
-  if (status == FSDP_OK) status = check_kernels(c, plan->graph, error);
-  if (status) return status;
-  fsdp_graph_divide_losses(plan->graph, c->micro_batches);
-  plan->graph->expert_capacity = c->expert_capacity;
-  if (c->documents) fsdp_graph_add_documents(plan->graph);
-  if (c->loss_of_documents) fsdp_graph_weigh_documents(plan->graph);
-  if (fsdp_dropout_any(&c->dropout)) fsdp_graph_add_dropout(plan->graph, &c->dropout);
-  if (c->sharding) return specs_of_sharding(plan, error);
-  if (c->op_strategies) return specs_of_operators(plan, error);
-  plan->specs = specs_of_strategy(c, plan->graph);
-  return FSDP_OK;
+int fsdp_plan_batch_part(const fsdp_plan *plan, int rank, int *part) {
+  return batch_part(plan->specs, &plan->config.mesh, rank, part);
 }
 
 fsdp_status fsdp_plan_count_batch_parts(const fsdp_plan_config *config, int *parts, fsdp_error *error) {
-  fsdp_plan plan = {.config = *config};
+  fsdp_placement *placement;
   int part;
   *parts = fsdp_mesh_size(&config->mesh, FSDP_AXIS_DATA) * fsdp_mesh_size(&config->mesh, FSDP_AXIS_FSDP) *
            fsdp_mesh_size(&config->mesh, FSDP_AXIS_EXPERT);
   if (!config->sharding && !config->op_strategies) return FSDP_OK;
   fsdp_status status = check_config(config, error);
   if (status) return status;
-  status = place(&plan, error);
-  *parts = status ? 0 : fsdp_plan_batch_part(&plan, 0, &part);
-  release(&plan);
+  status = fsdp_placement_begin(config, &placement, error);
+  *parts = status ? 0 : batch_part(placement->specs, &config->mesh, 0, &part);
+  if (!status) fsdp_placement_release(placement);
   return status;
 }
 
-// A block has experts of every rank, of the one with the fewest maybe places alone.
-static fsdp_status check_expert_blocks(const fsdp_plan_config *c, const fsdp_graph *graph,
-                                       fsdp_error *error) {
-  const int64_t held = fsdp_expert_blocks_held(graph);
-  if (c->expert_blocks <= 1 || c->expert_blocks <= held) return FSDP_OK;
-  return fsdp_fail(error, FSDP_ERR_OPTION,
-                   "--expert-blocks %d: a rank has %lld of a layer's %lld experts, and a block has at least "
-                   "one; use at most %lld",
-                   c->expert_blocks, (long long)held, (long long)c->model.experts, (long long)held);
-}
-
 // Makes units, program and lifetimes of what is placed: what computing the peaks requires.
-static fsdp_status plan_program(fsdp_plan *plan, fsdp_error *error) {
+static fsdp_status plan_program(fsdp_plan *plan, fsdp_placements *recent, fsdp_error *error) {
   const fsdp_plan_config *c = &plan->config;
-  fsdp_status status = place(plan, error);
+  fsdp_status status = fsdp_placement_take(c, recent, &plan->placement, error);
   if (status) return status;
-  plan->axes = fsdp_factored_mesh_of(plan->specs, plan->graph, &c->mesh);
-  status = fsdp_partition(plan->graph, plan->specs, &c->mesh, &plan->axes, &plan->rows, error);
-  if (status == FSDP_OK) status = check_rows(c, plan->rows.parts * plan->rows.local_seq, error);
-  if (status == FSDP_OK) status = check_router(c, &plan->rows, error);
-  if (status == FSDP_OK && c->logits) status = check_logits(plan, error);
-  if (status) return status;
-  fsdp_graph_backward(plan->graph);
-  fsdp_graph_add_residuals(plan->graph);
-  status = check_expert_blocks(c, plan->graph, error);
-  if (status) return status;
-  fsdp_expert_blocks_cut(plan->graph, c->expert_blocks);
-  status = fsdp_units_create(plan->graph, &c->wrap, &plan->axes.mesh, &plan->units, error);
-  if (status) return status;
+  plan->graph = plan->placement->graph;
+  plan->specs = plan->placement->specs;
+  plan->propagation = plan->placement->propagation;
+  plan->axes = plan->placement->axes;
+  plan->rows = plan->placement->rows;
+  plan->units = plan->placement->units;
   plan->fates = fsdp_alloc((size_t)plan->graph->value_count * sizeof *plan->fates);
   status = fsdp_saving_resolve(&c->saving, plan->graph, c->prefetch, plan->fates, error);
   if (status) return status;
@@ -454,7 +320,8 @@ static fsdp_memory_limits arena_limits(const fsdp_plan *plan) {
   return limits;
 }
 
-fsdp_status fsdp_plan_create(const fsdp_plan_config *config, fsdp_plan **out, fsdp_error *error) {
+fsdp_status fsdp_plan_create_among(const fsdp_plan_config *config, fsdp_placements *recent, fsdp_plan **out,
+                                   fsdp_error *error) {
   fsdp_status status = check_config(config, error);
   if (status) return status;
   fsdp_plan *plan = fsdp_alloc_zeroed(1, sizeof *plan);
@@ -463,7 +330,7 @@ fsdp_status fsdp_plan_create(const fsdp_plan_config *config, fsdp_plan **out, fs
   if (config->evaluation_only) plan->config.optimizer = FSDP_OPTIMIZER_FROZEN;
   plan->optimizer = &fsdp_optimizers[plan->config.optimizer];
   fsdp_progress_mark(); // a search makes thousands, while ranks wait for it
-  status = plan_program(plan, error);
+  status = plan_program(plan, recent, error);
   if (status) {
     fsdp_plan_destroy(plan);
     return status;
@@ -483,8 +350,15 @@ fsdp_status fsdp_plan_create(const fsdp_plan_config *config, fsdp_plan **out, fs
   return FSDP_OK;
 }
 
+fsdp_status fsdp_plan_create(const fsdp_plan_config *config, fsdp_plan **out, fsdp_error *error) {
+  return fsdp_plan_create_among(config, NULL, out, error);
+}
+
 void fsdp_plan_destroy(fsdp_plan *plan) {
   if (!plan) return;
-  release(plan);
+  fsdp_program_destroy(plan->program);
+  fsdp_placement_release(plan->placement);
+  free(plan->unit_state);
+  free(plan->fates);
   free(plan);
 }

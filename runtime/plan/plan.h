@@ -8,14 +8,11 @@
 
 #include "models/model.h"
 #include "runtime/plan/memory/memory.h"
-#include "runtime/plan/mesh/rows.h"
-#include "runtime/plan/mesh/units.h"
+#include "runtime/plan/placement.h"
 #include "runtime/plan/program/program.h"
 #include "runtime/plan/program/schedule.h"
-#include "runtime/plan/sharding/factored.h"
 #include "runtime/plan/sharding/op_specs.h"
 #include "runtime/plan/sharding/seeds.h"
-#include "runtime/plan/sharding/sharding.h"
 
 // The two backends; static, not to be freed.
 const fsdp_plan_backend *fsdp_plan_backend_cpu(void);
@@ -36,11 +33,12 @@ typedef struct fsdp_traffic {
 
 typedef struct fsdp_plan {
   fsdp_plan_config config;
+  fsdp_placement *placement; // owns what is pointed to up to the units
   fsdp_graph *graph;
   fsdp_specs *specs;
-  fsdp_propagation *propagation; // of op_strategies, or of weights that rules leave open; else NULL
-  fsdp_factored_mesh axes; // the configuration's mesh, of which an axis may be factored: that of the program
-  fsdp_rows rows;          // which positions a rank's rows have
+  fsdp_propagation *propagation;
+  fsdp_factored_mesh axes;
+  fsdp_rows rows;
   fsdp_units *units;
   const fsdp_optimizer *optimizer; // of the parameters that train; unit_state has each unit's
   fsdp_program *program;
@@ -54,6 +52,9 @@ typedef struct fsdp_plan {
 // Builds and verifies the plan. FSDP_ERR_OPTION for combinations that make no sense. A plan that the verifier
 // rejects is a broken invariant (assertion). The caller owns *plan.
 fsdp_status fsdp_plan_create(const fsdp_plan_config *config, fsdp_plan **plan, fsdp_error *error);
+// The same, with a placement that may be among the recent ones (placement.h; NULL: none).
+fsdp_status fsdp_plan_create_among(const fsdp_plan_config *config, fsdp_placements *recent, fsdp_plan **plan,
+                                   fsdp_error *error);
 // Infers the waits of a plan that was made `unproved`, and verifies it as fsdp_plan_create does others.
 void fsdp_plan_prove(fsdp_plan *plan);
 void fsdp_plan_destroy(fsdp_plan *plan); // NULL is allowed

@@ -185,10 +185,11 @@ static void spread_space(fsdp_program *program, fsdp_space space) {
   program->arena_bytes[space] = top;
 }
 
-// Returns the end of the first packing, or else of the lowest, that does not end above `most`.
-static int64_t pack_extended(const fsdp_program *program, packing *p, double room_share, int64_t most) {
-  int64_t top = INT64_MAX;
+// Packs until the end is not above `most`. Returns that end, or else the lowest, `top` among them.
+static int64_t pack_extended(const fsdp_program *program, packing *p, double room_share, int64_t most,
+                             int64_t top) {
   p->config.effort = EXTENDED_EFFORT;
+  p->config.limit = 0;
   for (size_t i = 0; i < sizeof extensions / sizeof *extensions && top > most; i++) {
     const double next_share = extensions[i].next_share;
     const fsdp_extension extension = {.base = p->config.base,
@@ -211,10 +212,17 @@ static void pack_space(fsdp_program *program, fsdp_space space, int64_t limit, i
   int64_t most = fsdp_max_i64(tight, fsdp_min_i64(room, (int64_t)(greatest * (1 + FSDP_ARENA_ROOM))));
   if (limit) most = fsdp_min_i64(most, limit);
   const double room_share = most > tight ? (double)most / greatest / PACK_LOSS : 0;
-  int64_t top = pack_extended(program, &p, room_share, most);
-  p.config.effort = PACK_EFFORT;
-  p.config.limit = tight;
-  if (top > most) top = pack(program, &p, &(fsdp_extension){.base = p.config.base}, top);
+  const int64_t useful = report.greatest_bytes <= most ? most : 0; // nothing ends below the greatest sum
+  p.config.useful = useful;
+  int64_t top = pack_extended(program, &p, room_share, most, INT64_MAX);
+  p.config.useful = 0;
+  if (top > most) {
+    p.config.effort = PACK_EFFORT;
+    p.config.limit = tight;
+    top = pack(program, &p, &(fsdp_extension){.base = p.config.base}, top);
+  }
+  // The lowest end of all is wanted, whole.
+  if (top > most && useful > 0) top = pack_extended(program, &p, room_share, most, top);
   finish_packing(program, space, &p, top);
 }
 

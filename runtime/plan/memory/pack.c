@@ -55,13 +55,14 @@ static void complete_all(packer *p, int rank) {
 }
 
 // The address of the lowest, or of the tightest, gap that holds the order's item `rank` over its whole
-// lifetime. What is spent counts the items that a scan in order of addresses looks at.
+// lifetime. What is spent counts the items that a scan in order of addresses looks at, until the effort is.
 static int64_t find_gap(packer *p, int rank, fit_rule fit) {
   const fsdp_pack_item *item = &p->items[p->order[rank]];
   const int first = window_of(p->config, item->begin), last = window_of(p->config, item->end);
   if (first < last) complete_all(p, rank);
   const fsdp_pack_list *list = first == last ? &p->windows[first] : &p->all;
   const fsdp_pack_gap found = fsdp_pack_list_gap(list, item, p->config->base, fit == TIGHTEST_GAP);
+  if (p->spent > p->config->effort) return found.address;
   if (first == last) p->spent += found.before;
   for (int w = first; w <= last && first < last; w++)
     p->spent += p->windows[w].count + fsdp_pack_list_together(&p->windows[w], item, found.below);
@@ -86,14 +87,22 @@ static void note_top(packer *p, int64_t top) {
   }
 }
 
-// Places all items in p->order. Returns the end of the highest.
+// Whether an attempt may end before all items are placed: what it finds is of no use, and none follows.
+static bool is_useless(const packer *p, int64_t top) {
+  return p->config->useful > 0 && top > p->config->useful && p->spent > p->config->effort;
+}
+
+// Places all items in p->order, unless that is useless. Returns the end of the highest.
 static int64_t attempt(packer *p, fit_rule fit) {
   int64_t top = p->config->base;
   const int *begins = p->config->window_begins, windows = p->config->window_count;
   for (int w = 0; w < windows; w++)
     fsdp_pack_list_clear(&p->windows[w], begins[w], (w + 1 < windows ? begins[w + 1] : p->positions) - 1);
   fsdp_pack_list_clear(&p->all, 0, p->positions - 1);
-  for (int i = 0; i < p->count; i++) top = fsdp_max_i64(top, place_item(p, i, fit));
+  for (int i = 0; i < p->count; i++) {
+    top = fsdp_max_i64(top, place_item(p, i, fit));
+    if (is_useless(p, top)) return top;
+  }
   note_top(p, top);
   return top;
 }
@@ -315,11 +324,12 @@ static void search(packer *p) {
   }
 }
 
-// What every packing leaves: items between the base and the top, aligned. That none overlap is the verifier's
-// to prove.
-static void check_packed(const packer *p) {
+// Gives the items the addresses of the best attempt: between the base and the top, aligned. That none overlap
+// is the verifier's to prove.
+static void set_addresses(packer *p) {
   for (int i = 0; i < p->count; i++) {
-    const fsdp_pack_item *item = &p->items[i];
+    fsdp_pack_item *item = &p->items[i];
+    item->address = p->best_addresses[i];
     FSDP_CHECK(item->address >= p->config->base && item->address % item->align == 0 &&
                    item->address + item->bytes <= p->best_top,
                "item %d of %lld bytes is packed at %lld", i, (long long)item->bytes,
@@ -331,6 +341,7 @@ int64_t fsdp_pack(const fsdp_pack_config *config, fsdp_pack_item *items, int cou
   if (count == 0) return config->base;
   FSDP_CHECK(config->window_count > 0 && config->window_count <= FSDP_PACK_MAX_WINDOWS, "%d windows",
              config->window_count);
+  FSDP_CHECK(config->limit == 0 || config->useful == 0, "a search of windows for what may be of no use");
   packer p = {.config = config, .items = items, .count = count, .best_top = INT64_MAX};
   p.windows = fsdp_alloc_zeroed((size_t)config->window_count, sizeof *p.windows);
   p.order = fsdp_alloc((size_t)count * sizeof *p.order);
@@ -343,8 +354,7 @@ int64_t fsdp_pack(const fsdp_pack_config *config, fsdp_pack_item *items, int cou
   p.limit = fsdp_max_i64(config->limit, least);
   search(&p);
   if (p.best_top > p.limit && config->limit > 0) search_windows(&p);
-  for (int i = 0; i < count; i++) items[i].address = p.best_addresses[i];
-  check_packed(&p);
+  if (p.best_top < INT64_MAX) set_addresses(&p);
   for (int w = 0; w < config->window_count; w++) fsdp_pack_list_release(&p.windows[w]);
   fsdp_pack_list_release(&p.all);
   free(p.windows);

@@ -26,8 +26,9 @@ typedef struct fsdp_pack_config {
   double target;  // stop when the top is within this factor of base plus the lower bound ...
   int64_t limit;  // if the top stays above it, windows are searched thoroughly (pack_search.h); 0: never
   int64_t effort; // ... or after this many comparisons of two items (whole attempts; at least one)
+  int64_t useful; // without a limit: once its top is above this the last attempt ends; 0: it is whole
 } fsdp_pack_config;
 
 // Sets every item's address so that items live at the same time do not overlap. Returns the end of the
-// highest item, or base if there is none.
+// highest item, or base if there is none; INT64_MAX, and no address is set, if no attempt was whole.
 int64_t fsdp_pack(const fsdp_pack_config *config, fsdp_pack_item *items, int count);

@@ -69,16 +69,16 @@ static bool is_named(int tensor, int unit_count, unsigned named) {
 // `written`: by tensor, by the nodes before.
 static void check_node(const fsdp_list_node *node, const fsdp_program *program, int unit_count,
                        unsigned named, bool *written, const char *pass) {
-  const char *name = fsdp_instr_name(&node->instr);
   for (int o = 0; o < node->operand_count; o++) {
     const fsdp_operand *operand = &node->operands[o];
     if (operand->tensor < 0 && is_named(operand->tensor, unit_count, named)) continue;
     FSDP_CHECK(operand->tensor >= 0 && operand->tensor < program->tensor_count,
-               "pass %s: operand %d of %s names %d, which is no tensor", pass, o, name, operand->tensor);
+               "pass %s: operand %d of %s names %d, which is no tensor", pass, o,
+               fsdp_instr_name(&node->instr), operand->tensor);
     const fsdp_tensor *tensor = &program->tensors[operand->tensor];
-    FSDP_CHECK(!(operand->access & FSDP_READ) || written[operand->tensor] ||
-                   tensor->lifetime != FSDP_LIVE_SECTION,
-               "pass %s: %s reads %s, which nothing has written", pass, name, tensor->name);
+    FSDP_CHECK(
+        !(operand->access & FSDP_READ) || written[operand->tensor] || tensor->lifetime != FSDP_LIVE_SECTION,
+        "pass %s: %s reads %s, which nothing has written", pass, fsdp_instr_name(&node->instr), tensor->name);
   }
   for (int o = 0; o < node->operand_count; o++)
     if (node->operands[o].tensor >= 0 && (node->operands[o].access & FSDP_WRITE))

@@ -54,17 +54,18 @@ static void set_start(inference *in, int index) {
   in->starts_upper[index >> 12] |= UINT64_C(1) << ((index >> 6) & 63);
 }
 
-// Makes [low, high) one interval.
+// Makes [low, high), which is not empty, one interval.
 static void clear_starts(inference *in, int low, int high) {
-  for (int i = low + 1; i < high; i++) {
-    if ((i & 63) == 0 && i + 64 <= high) {
-      in->starts[i >> 6] = 0;
-      i += 63;
-      continue;
-    }
-    in->starts[i >> 6] &= ~(UINT64_C(1) << (i & 63));
-  }
+  const int first = (low + 1) >> 6, last = high >> 6;
+  const uint64_t below = ~(~UINT64_C(0) << ((low + 1) & 63)), above = ~UINT64_C(0) << (high & 63);
   // The upper bits may stay set over empty words: they only say where to look.
+  if (first == last) {
+    in->starts[first] &= below | above;
+    return;
+  }
+  in->starts[first] &= below;
+  for (int word = first + 1; word < last; word++) in->starts[word] = 0;
+  in->starts[last] &= above;
 }
 
 // The start of the interval that holds coordinate `index`.

@@ -237,21 +237,15 @@ static double busiest_s(const double resource_s[FSDP_RESOURCE_COUNT]) {
   return most;
 }
 
-// The machine that drafts are priced for, and how many were made.
-typedef struct machine {
-  const fsdp_device_profile *profile;
-  int ranks_per_node;
-  int64_t *drafts;
-} machine;
-
 // `front`: of few layers, so many are counted from the model's beginning; of all: 0.
-static fsdp_status make_draft(const machine *m, const fsdp_plan_config *config, int front, draft *out) {
+static fsdp_status make_draft(const fsdp_estimator *e, const fsdp_plan_config *config, int front,
+                              draft *out) {
   fsdp_plan *plan;
   fsdp_pricing pricing;
-  ++*m->drafts;
-  fsdp_status status = fsdp_plan_create(config, &plan, NULL);
+  ++*e->drafts;
+  fsdp_status status = fsdp_plan_create_among(config, e->recent, &plan, NULL);
   if (status) return status;
-  status = fsdp_pricing_create(plan, m->profile, m->ranks_per_node, &pricing, NULL);
+  status = fsdp_pricing_create(plan, e->profile, e->ranks_per_node, &pricing, NULL);
   if (status == FSDP_OK) {
     fsdp_step_price price;
     fsdp_simulation *simulation = fsdp_simulation_create(&pricing);
@@ -284,33 +278,33 @@ static bool is_uniform(const fsdp_model_config *model) {
          model->first_window_layer >= model->num_layers;
 }
 
-static fsdp_status estimate_whole(const machine *m, const fsdp_plan_config *config,
-                                  fsdp_evaluation *estimate) {
+fsdp_status fsdp_estimate_whole(const fsdp_estimator *e, const fsdp_plan_config *config,
+                                fsdp_evaluation *out) {
   fsdp_plan_config drafted = *config;
   draft whole;
   drafted.draft = true;
-  fsdp_status status = make_draft(m, &drafted, 0, &whole);
+  fsdp_status status = make_draft(e, &drafted, 0, &whole);
   if (status) return status;
-  *estimate = whole.estimate;
-  for (int s = 0; s < FSDP_SPACE_COUNT; s++) estimate->bytes[s] += whole.peak_bytes[s];
+  *out = whole.estimate;
+  for (int s = 0; s < FSDP_SPACE_COUNT; s++) out->bytes[s] += whole.peak_bytes[s];
   return FSDP_OK;
 }
 
-static fsdp_status estimate_extended(const machine *m, const fsdp_plan_config *config, sizes drafted,
+static fsdp_status estimate_extended(const fsdp_estimator *e, const fsdp_plan_config *config, sizes drafted,
                                      fsdp_evaluation *estimate) {
   const int64_t all = config->model.num_layers;
   const int few = drafted.layers + config->prefetch, front = few / 2, gap = drafted.more;
   if (!is_uniform(&config->model) || fsdp_saving_has_parts(&config->saving) || all <= few + gap ||
       few + gap + 2 > PLACES_MAX)
-    return estimate_whole(m, config, estimate);
+    return fsdp_estimate_whole(e, config, estimate);
   fsdp_plan_config small = *config;
   draft a, b;
   small.draft = true;
   if (small.model.first_window_layer >= all) small.model.first_window_layer = few + gap;
   small.model.num_layers = few;
-  fsdp_status status = make_draft(m, &small, front, &a);
+  fsdp_status status = make_draft(e, &small, front, &a);
   small.model.num_layers = few + gap;
-  if (status == FSDP_OK) status = make_draft(m, &small, front, &b);
+  if (status == FSDP_OK) status = make_draft(e, &small, front, &b);
   if (status) return status;
   const double more = (double)(all - few - gap) / gap;
   const fsdp_evaluation *x = &a.estimate, *y = &b.estimate;
@@ -333,19 +327,14 @@ static fsdp_status estimate_extended(const machine *m, const fsdp_plan_config *c
   return FSDP_OK;
 }
 
-fsdp_status fsdp_estimate_few(const fsdp_device_profile *profile, int ranks_per_node,
-                              const fsdp_plan_config *config, int64_t *drafts, fsdp_evaluation *out) {
-  return estimate_extended(&(machine){profile, ranks_per_node, drafts}, config, few_layers, out);
+fsdp_status fsdp_estimate_few(const fsdp_estimator *estimator, const fsdp_plan_config *config,
+                              fsdp_evaluation *out) {
+  return estimate_extended(estimator, config, few_layers, out);
 }
 
-fsdp_status fsdp_estimate_several(const fsdp_device_profile *profile, int ranks_per_node,
-                                  const fsdp_plan_config *config, int64_t *drafts, fsdp_evaluation *out) {
-  return estimate_extended(&(machine){profile, ranks_per_node, drafts}, config, several_layers, out);
-}
-
-fsdp_status fsdp_estimate_whole(const fsdp_device_profile *profile, int ranks_per_node,
-                                const fsdp_plan_config *config, int64_t *drafts, fsdp_evaluation *out) {
-  return estimate_whole(&(machine){profile, ranks_per_node, drafts}, config, out);
+fsdp_status fsdp_estimate_several(const fsdp_estimator *estimator, const fsdp_plan_config *config,
+                                  fsdp_evaluation *out) {
+  return estimate_extended(estimator, config, several_layers, out);
 }
 
 fsdp_evaluation fsdp_estimate_between(const fsdp_evaluation *none, const fsdp_evaluation *all, int layers,

@@ -24,19 +24,27 @@ typedef struct fsdp_evaluation {
   int64_t sent_bytes;                     // of a step, scalars apart; of PEAKS and PLAN
 } fsdp_evaluation;
 
+// The machine that drafts are priced for, how many were made, and what those to come may use again.
+typedef struct fsdp_estimator {
+  const fsdp_device_profile *profile;
+  int ranks_per_node;
+  int64_t *drafts;
+  fsdp_placements *recent; // NULL: nothing
+} fsdp_estimator;
+
 // FEW, from drafts of two numbers of layers, or of the whole model if its layers are not alike or too few.
 // The peaks of each part of a step are extended by themselves, as an affine function of the number of layers.
-// Adds how many drafts were made to *drafts. Fails as fsdp_plan_create and fsdp_pricing_create.
-fsdp_status fsdp_estimate_few(const fsdp_device_profile *profile, int ranks_per_node,
-                              const fsdp_plan_config *config, int64_t *drafts, fsdp_evaluation *out);
+// Fails as fsdp_plan_create and fsdp_pricing_create.
+fsdp_status fsdp_estimate_few(const fsdp_estimator *estimator, const fsdp_plan_config *config,
+                              fsdp_evaluation *out);
 
 // SEVERAL, the same from drafts of more layers, in which streams that fall behind slowly have done so.
-fsdp_status fsdp_estimate_several(const fsdp_device_profile *profile, int ranks_per_node,
-                                  const fsdp_plan_config *config, int64_t *drafts, fsdp_evaluation *out);
+fsdp_status fsdp_estimate_several(const fsdp_estimator *estimator, const fsdp_plan_config *config,
+                                  fsdp_evaluation *out);
 
 // DRAFT, from one draft of all layers: what the whole plan takes but for waits for memory.
-fsdp_status fsdp_estimate_whole(const fsdp_device_profile *profile, int ranks_per_node,
-                                const fsdp_plan_config *config, int64_t *drafts, fsdp_evaluation *out);
+fsdp_status fsdp_estimate_whole(const fsdp_estimator *estimator, const fsdp_plan_config *config,
+                                fsdp_evaluation *out);
 
 // The estimate between two settings that differ in what the first `layers` of `of` layers save.
 fsdp_evaluation fsdp_estimate_between(const fsdp_evaluation *none, const fsdp_evaluation *all, int layers,

@@ -52,11 +52,11 @@ static void note_plan(const fsdp_plan *plan, fsdp_evaluation *out) {
   out->bytes[FSDP_SPACE_DEVICE] += fsdp_plan_reserve_bytes(plan);
 }
 
-static fsdp_status evaluate_peaks(const fsdp_plan_config *config, fsdp_evaluation *out) {
+static fsdp_status evaluate_peaks(fsdp_evaluator *e, const fsdp_plan_config *config, fsdp_evaluation *out) {
   fsdp_plan_config drafted = *config;
   fsdp_plan *plan;
   drafted.draft = drafted.peaks = true;
-  const fsdp_status status = fsdp_plan_create(&drafted, &plan, NULL);
+  const fsdp_status status = fsdp_plan_create_among(&drafted, &e->recent, &plan, NULL);
   if (status) return status;
   note_plan(plan, out);
   fsdp_plan_destroy(plan);
@@ -96,12 +96,11 @@ static fsdp_status price_plan(const fsdp_evaluator *e, fsdp_plan *plan, fsdp_eva
   return FSDP_OK;
 }
 
-static fsdp_status evaluate_plan(const fsdp_evaluator *e, const fsdp_plan_config *config,
-                                 fsdp_evaluation *out) {
+static fsdp_status evaluate_plan(fsdp_evaluator *e, const fsdp_plan_config *config, fsdp_evaluation *out) {
   fsdp_plan_config unproved = *config;
   fsdp_plan *plan;
   unproved.unproved = true;
-  fsdp_status status = fsdp_plan_create(&unproved, &plan, NULL);
+  fsdp_status status = fsdp_plan_create_among(&unproved, &e->recent, &plan, NULL);
   if (status) return status;
   int64_t need[FSDP_SPACE_COUNT];
   fsdp_need_of(plan, need);
@@ -151,16 +150,17 @@ static fsdp_status make(fsdp_evaluator *e, const fsdp_plan_config *config, fsdp_
                         fsdp_evaluation *out) {
   FSDP_CHECK(e->profile || fidelity == FSDP_EVALUATE_PEAKS || fidelity == FSDP_EVALUATE_PLAN,
              "drafts are priced, and there is no profile");
+  const fsdp_estimator estimator = {e->profile, e->ranks_per_node, &e->drafts, &e->recent};
   switch (fidelity) {
   case FSDP_EVALUATE_PEAKS:
     e->drafts++;
-    return evaluate_peaks(config, out);
+    return evaluate_peaks(e, config, out);
   case FSDP_EVALUATE_FEW:
-    return fsdp_estimate_few(e->profile, e->ranks_per_node, config, &e->drafts, out);
+    return fsdp_estimate_few(&estimator, config, out);
   case FSDP_EVALUATE_SEVERAL:
-    return fsdp_estimate_several(e->profile, e->ranks_per_node, config, &e->drafts, out);
+    return fsdp_estimate_several(&estimator, config, out);
   case FSDP_EVALUATE_DRAFT:
-    return fsdp_estimate_whole(e->profile, e->ranks_per_node, config, &e->drafts, out);
+    return fsdp_estimate_whole(&estimator, config, out);
   default:
     e->plans++;
     return evaluate_plan(e, config, out);
@@ -209,6 +209,7 @@ bool fsdp_evaluate_need(fsdp_evaluator *e, const fsdp_plan_config *setting, fsdp
 void fsdp_evaluator_release(fsdp_evaluator *e) {
   for (int64_t i = 0; i < e->size; i++) free(e->known[i].key);
   free(e->known);
+  fsdp_placements_release(&e->recent);
   e->known = NULL;
   e->size = e->used = 0;
 }

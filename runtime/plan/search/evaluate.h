@@ -27,6 +27,7 @@ typedef struct fsdp_evaluator {
   bool unhindered;            // of plans also what a step takes if every tensor had an address of its own
   struct fsdp_known_evaluation *known;
   int64_t size, used;
+  fsdp_placements recent;
   int64_t drafts, plans; // that were made
 } fsdp_evaluator;
 

@@ -329,8 +329,9 @@ static fsdp_status partition_node(partitioner *p, const fsdp_node *old, const fs
 // The axes that cut a parameter's experts.
 static fsdp_axis_set expert_axes(const partitioner *p, int param) {
   const int value = p->graph->params[param].value;
+  if (!p->decisions->dispatch) return 0;
   for (const fsdp_node *n = p->graph->forward; n < p->graph->forward + p->graph->forward_count; n++)
-    for (int o = 0; o < n->operand_count && p->decisions->dispatch; o++)
+    for (int o = 0; o < n->operand_count; o++)
       if (n->operands[o].value == value && fsdp_node_stacks_experts(n, o, 0)) return p->decisions->dispatch;
   return 0;
 }

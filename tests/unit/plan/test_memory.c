@@ -190,6 +190,29 @@ TEST(test_packs_what_fits_exactly) {
   assert_true(solved * 100 >= programs() * 98);
 }
 
+// What ends low enough to be of use is found as if nothing had been said of use.
+TEST(test_a_packing_of_no_use_ends_early) {
+  int ended = 0;
+  for (int seed = cases_begin(programs()); cases_run(__func__, seed); seed++) {
+    random_source random = {.seed = (uint64_t)seed};
+    fsdp_pack_item items[256], again[256];
+    int count = 0, windows[2] = {0, 20};
+    cut(&random, items, &count, 0, 40, 0, 64 * 200);
+    fsdp_pack_config config = {
+        .window_begins = windows, .window_count = 2, .base = 1024, .target = 1.0, .effort = seed % 2 * 10000};
+    memcpy(again, items, sizeof items);
+    const int64_t top = fsdp_pack(&config, items, count);
+    config.useful = top;
+    assert_int_equal(fsdp_pack(&config, again, count), top);
+    for (int i = 0; i < count; i++) assert_int_equal(again[i].address, items[i].address);
+    config.useful = top - 1;
+    const int64_t useless = fsdp_pack(&config, again, count);
+    assert_true(useless >= top);
+    ended += useless == INT64_MAX;
+  }
+  assert_true(ended > 0);
+}
+
 static bool lives_with(const fsdp_pack_item *a, const fsdp_pack_item *b) {
   return a->begin <= b->end && a->end >= b->begin;
 }

@@ -133,6 +133,7 @@ TEST(test_remembered) {
   const fsdp_search_config search = search_on(profile, "gpt2", 6, 4);
   fsdp_evaluator evaluator = search_evaluator_of(&search);
   int64_t drafts = 0;
+  const fsdp_estimator machine = {profile, search.ranks_per_node, &drafts, NULL};
   random_source random = {.seed = 9};
   for (int n = 0; n < test_draws(150, 40); n++) {
     fsdp_plan_config c = search.base;
@@ -147,7 +148,7 @@ TEST(test_remembered) {
     c.accumulate = (fsdp_accumulate)random_int(&random, 0, 1);
     c.wrap.kind = random_int(&random, 0, 1) ? FSDP_WRAP_BLOCK : FSDP_WRAP_NONE;
     fsdp_saving_parse(recomputed[random_int(&random, 0, 1)], "-", FSDP_FATE_RECOMPUTE, &c.saving, NULL);
-    assert_int_equal(fsdp_estimate_few(profile, search.ranks_per_node, &c, &drafts, &made), FSDP_OK);
+    assert_int_equal(fsdp_estimate_few(&machine, &c, &made), FSDP_OK);
     for (int again = 0; again < 2; again++) {
       const int64_t before = evaluator.drafts;
       assert_true(fsdp_evaluate(&evaluator, &c, FSDP_EVALUATE_FEW, &known));
@@ -171,6 +172,7 @@ TEST(test_peaks) {
     fsdp_plan_config c = search.base;
     fsdp_evaluation estimate, several;
     int64_t drafts = 0;
+    const fsdp_estimator machine = {profile, search.ranks_per_node, &drafts, NULL};
     fsdp_plan *plan;
     c.seq = 16 << random_int(&random, 0, 6);
     c.mesh = fsdp_mesh_of(1, 4);
@@ -181,8 +183,8 @@ TEST(test_peaks) {
     c.prefetch = random_int(&random, 0, 2);
     c.wrap.kind = FSDP_WRAP_BLOCK;
     if (random_int(&random, 0, 1)) c.saving = fsdp_saving_of_blocks();
-    assert_int_equal(fsdp_estimate_few(profile, search.ranks_per_node, &c, &drafts, &estimate), FSDP_OK);
-    assert_int_equal(fsdp_estimate_several(profile, search.ranks_per_node, &c, &drafts, &several), FSDP_OK);
+    assert_int_equal(fsdp_estimate_few(&machine, &c, &estimate), FSDP_OK);
+    assert_int_equal(fsdp_estimate_several(&machine, &c, &several), FSDP_OK);
     c.draft = true;
     assert_int_equal(fsdp_plan_create(&c, &plan, NULL), FSDP_OK);
     for (int s = 0; s < FSDP_SPACE_COUNT; s++) {
@@ -206,6 +208,7 @@ TEST(test_several) {
     fsdp_plan_config c = search.base;
     fsdp_evaluation few, several, whole;
     int64_t drafts = 0;
+    const fsdp_estimator machine = {profile, 4, &drafts, NULL};
     c.seq = 128;
     c.batch = 32;
     c.mesh = fsdp_mesh_of(2, 8);
@@ -215,9 +218,9 @@ TEST(test_several) {
     c.accumulate = FSDP_ACCUMULATE_LOCAL;
     c.prefetch = random_int(&random, 0, 2);
     c.wrap.kind = FSDP_WRAP_BLOCK;
-    assert_int_equal(fsdp_estimate_few(profile, 4, &c, &drafts, &few), FSDP_OK);
-    assert_int_equal(fsdp_estimate_several(profile, 4, &c, &drafts, &several), FSDP_OK);
-    assert_int_equal(fsdp_estimate_whole(profile, 4, &c, &drafts, &whole), FSDP_OK);
+    assert_int_equal(fsdp_estimate_few(&machine, &c, &few), FSDP_OK);
+    assert_int_equal(fsdp_estimate_several(&machine, &c, &several), FSDP_OK);
+    assert_int_equal(fsdp_estimate_whole(&machine, &c, &whole), FSDP_OK);
     most_few = fmax(most_few, fabs(few.step_s / whole.step_s - 1));
     most_several = fmax(most_several, fabs(several.step_s / whole.step_s - 1));
     fsdp_device_profile_destroy(profile);

@@ -84,6 +84,32 @@ static int list_settings(const fsdp_plan_config *first, fsdp_plan_config out[32]
   return count + 1;
 }
 
+// Settings share a placement if they differ in what has no part in it, and then too have plans of their own.
+TEST(test_placements_are_shared) {
+  fsdp_plan_config settings[32];
+  fsdp_device_profile *profile = round_machine(100e9, 50e9);
+  const fsdp_plan_config first = setting_of(profile);
+  const int count = list_settings(&first, settings);
+  fsdp_placements recent = {{NULL}};
+  for (int i = 0; i < count; i++) {
+    const fsdp_plan_config *c = &settings[i];
+    const bool apart = c->cpu_offload != first.cpu_offload || c->prefetch != first.prefetch ||
+                       c->accumulate != first.accumulate || c->saving.count != first.saving.count;
+    fsdp_plan *plan, *near, *alone;
+    assert_int_equal(fsdp_plan_create_among(&first, &recent, &plan, NULL), FSDP_OK);
+    assert_int_equal(fsdp_plan_create_among(c, &recent, &near, NULL), FSDP_OK);
+    assert_int_equal(fsdp_plan_create(c, &alone, NULL), FSDP_OK);
+    assert_int_equal(near->placement == plan->placement, apart || i == 0);
+    assert_int_equal(fsdp_program_hash(near->program), fsdp_program_hash(alone->program));
+    assert_int_equal(fsdp_program_hash(plan->program) == fsdp_program_hash(near->program), i == 0);
+    fsdp_plan_destroy(plan);
+    fsdp_plan_destroy(near);
+    fsdp_plan_destroy(alone);
+  }
+  fsdp_placements_release(&recent);
+  fsdp_device_profile_destroy(profile);
+}
+
 TEST(test_no_setting_is_taken_for_another) {
   fsdp_evaluator e = {.ranks_per_node = 4};
   fsdp_plan_config settings[32];

@@ -77,7 +77,8 @@ static bool draw_setting(random_source *random, const fsdp_search_config *search
 static fsdp_evaluation estimate(const fsdp_search_config *search, const fsdp_plan_config *config) {
   fsdp_evaluation e;
   int64_t drafts = 0;
-  assert_int_equal(fsdp_estimate_few(search->profile, search->ranks_per_node, config, &drafts, &e), FSDP_OK);
+  const fsdp_estimator machine = {search->profile, search->ranks_per_node, &drafts, NULL};
+  assert_int_equal(fsdp_estimate_few(&machine, config, &e), FSDP_OK);
   return e;
 }
 
