@@ -196,8 +196,8 @@ static void add_other_units(searcher *r, const search_best *usual, search_best *
   }
 }
 
-// Where links are busy, such units may take a tenth of the step away: of kinds that are as near to the best,
-// but for those whose plans are tried with other units later (search_improve_plans).
+// Tries other units for kinds within a tenth of the best: where links are busy, units decide about as much.
+// Kinds whose plans get other units later (search_improve_plans) are left out.
 static void try_other_units(searcher *r) {
   const double best_s = r->ranked_count ? r->ranked[0].best.settings[0].estimate.step_s : 0;
   for (int k = 0; k < r->result->kind_count; k++) {
@@ -248,8 +248,8 @@ static void choose(searcher *r) {
   search_name_finalists(r);
 }
 
-// Estimates leave out what packing takes beside them: where that is too much for all that they found, what
-// needs less by estimate may fit.
+// Estimates leave out what packing adds. Where all estimated settings exceed the limit by it, settings with
+// smaller estimates may fit.
 static void try_smaller(searcher *r) {
   const fsdp_memory_limits allowed = r->evaluator.allowed;
   for (int i = 1; i <= SEARCH_DEPTH && !r->result->count && r->ranked_count; i++) {

@@ -202,8 +202,8 @@ static void add_finer_chains(search_space *space, const char *cheap, const char 
   add_set(chain, "block", offload);
 }
 
-// Offloaded: what takes longest to make again for its bytes, of this the first, the first two and so on;
-// each with and without what is made once.
+// Chains that offload the first, the first two, ... of the items in the order of seconds of recomputation for
+// their bytes; each with and without the items that are made once.
 static void list_finer_chains(const fsdp_search_config *search, search_space *space, const item *items,
                               int count, const char *cheap) {
   const bool recompute = !search->fixed[FSDP_SEARCH_RECOMPUTE];

@@ -374,8 +374,8 @@ void search_place_plan(fsdp_search_result *result, const fsdp_search_plan *plan)
 
 // ---- The order in which kinds are planned
 
-// What a kind's plan takes at least if it takes as much more than its estimate as those of `planned` that are
-// like it.
+// A kind's predicted step: its estimate, times the least ratio of step to estimate among plans of `planned`
+// that are like it.
 static double predict_plan_s(const search_ranked *item, const fsdp_search_plan *planned, int count) {
   const search_setting *first = &item->best.settings[0];
   double more = INFINITY;

@@ -63,7 +63,7 @@ typedef struct search_chain {
   int count;
 } search_chain;
 
-// Those that every setting is tried with, and those that the best plans are tried with too.
+// Chains of every setting, and further ones for the best plans alone.
 #define SEARCH_USUAL_CHAINS_MAX   4
 #define SEARCH_FINER_CHAINS_MAX   (4 * SEARCH_ITEMS_MAX + 2) // and two ladders
 #define SEARCH_SINGLE_CHAINS_MAX  SEARCH_ITEMS_MAX
@@ -96,10 +96,9 @@ static inline void search_units_set(fsdp_plan_config *config, const search_units
 typedef struct search_space {
   search_chain *chains;         // SEARCH_CHAINS_MAX of them
   int chain_count, usual_count; // the usual ones come first
-  // From there on one item is recomputed, one is offloaded, or one is recomputed and another offloaded.
+  // The first chains that recompute one item, that offload one, and that recompute one and offload another.
   int first_single, first_offload, first_pair;
-  // Of the finer ones between, those that offload what is made once, and make again what is cheap, from
-  // finer[0] to finer[finer_count - 1] with more and more.
+  // Finer chains that offload more and more of what is made once, and recompute what is cheap.
   int finer[SEARCH_ITEMS_MAX], finer_count;
   search_units units[SEARCH_UNITS_MAX]; // the first is what a kind is tried with
   int units_count, usual_units_count;   // the others are tried around the best plans

@@ -6,8 +6,8 @@
 #include <math.h>
 #include <string.h>
 
-// A forward's share of a step's work, about. What a predicted step may be too high by: more work hides
-// communication that is exposed with everything kept.
+// About a forward's share of a step's work; and the error of a predicted step, which is too high where more
+// work hides communication that is exposed with everything kept.
 #define FORWARD_SHARE    (1.0 / 3)
 #define PREDICTION_ERROR (4 * FSDP_EVALUATION_ERROR)
 
@@ -316,8 +316,8 @@ static void try_chain(walk *w, search_delta *delta, int chain, const search_sett
   }
 }
 
-// Where all usual chains are tried, of the finer ones the one that is predicted to be the fastest with a
-// setting that does not fit: from the last such setting's on, one value more or less to the host. -1: none.
+// The finer chain with the fastest predicted step: a descent from delta->finer, which becomes its place. -1:
+// none, or not all usual chains are tried.
 static int find_finer(walk *w, const search_setting *first, search_delta *delta) {
   const search_space *space = w->space;
   if (!space->finer_count || w->first_chain > 0 || w->chain_end != space->usual_count) return -1;
@@ -460,8 +460,8 @@ static void try_variants(walk *w, const batch_choice *choice, const fsdp_plan_co
   }
 }
 
-// The micro-batches that make the global batch, the fastest first, but for those that bounds leave out. The
-// first is there in any case.
+// Lists the micro-batches that make the global batch, the fastest first, without those that bounds exclude.
+// The first is always listed.
 static int list_batches(walk *w, fsdp_plan_config config, batch_choice choices[SEARCH_BATCHES_MAX]) {
   int count = 0;
   for (int i = 0; search_next_batch(w->search, w->evaluator, w->space, w->kind, i, &config); i++) {
@@ -481,9 +481,9 @@ static int list_batches(walk *w, fsdp_plan_config config, batch_choice choices[S
   return count;
 }
 
-// The micro-batch of which variants are tried: the fastest setting's; where none is kept the one that is
-// predicted to be the fastest, if that may be faster than the cut; else NULL. If it is hardly likely to be,
-// another prefetch alone is tried.
+// The micro-batch of which variants are tried: the fastest setting's, or where none is kept the one with the
+// fastest prediction that may still be below the cut; else NULL. With a prediction well above the cut, the
+// only variant is another prefetch.
 static const batch_choice *choose_batch(walk *w, const batch_choice *choices, int count,
                                         const fsdp_plan_config *config, variant_reach *reach) {
   const batch_choice *best = NULL;

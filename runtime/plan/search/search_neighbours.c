@@ -116,8 +116,8 @@ static void list_neighbours(const searcher *r, int kind, const fsdp_plan_config 
 
 // ---- What each may save
 
-// So many settings around the best plan are drafted whole. Of a large model fewer are around others, the
-// fastest by estimates from few layers, and fewer others are there: so many layers in all.
+// The greatest number of settings around the best plan of which all layers are drafted, and of their layers.
+// Around other plans, the fastest by estimates from few layers, a large model has fewer layers drafted.
 #define DRAFTED_MAX    256
 #define LAYERS_DRAFTED 1024
 #define LAYERS_AROUND  384
@@ -158,7 +158,7 @@ static bool fits_whole(searcher *r, const fsdp_plan_config *setting) {
          fsdp_excess_of(&r->evaluator.allowed, e.bytes, NULL) == 0;
 }
 
-// What must be faster than the best plan to take its place.
+// The step below which a plan takes the best one's place.
 static double enough_of(const searcher *r) {
   return r->result->plans[0].step_s * (1 - SEARCH_TIE);
 }
@@ -229,8 +229,8 @@ static bool is_hindered(const fsdp_search_result *result, const fsdp_search_plan
   return plan->unhindered_s < result->plans[0].step_s * (1 - SEARCH_TIE);
 }
 
-// How far to go around a plan: other units alone; its own kind, with finer choices of what is saved than the
-// usual ones; what differs from its kind in one thing too.
+// The neighbours of a plan that are tried: its own with other units; those of its kind, with all choices of
+// what is saved; those of other kinds that differ from it in one thing.
 typedef enum search_reach { REACH_UNITS, REACH_KIND, REACH_KINDS } search_reach;
 
 static void try_neighbours(searcher *r, fsdp_search_plan plan, search_reach reach) {

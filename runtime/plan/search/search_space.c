@@ -7,12 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Context parallelism leaves a rank at least so many positions; fewer where that is the only use of ranks,
-// and one where the other is tensor of more ranks than heads.
+// The least positions of a rank under context parallelism; the second where ranks have no other use. One
+// position is allowed where the alternative is tensor parallelism of more ranks than heads.
 #define CONTEXT_ROWS       256
 #define CONTEXT_ROWS_LEAST 16
-// With more ranks of tensor than heads, elements of a layer's rows, for each of the weights that a rank has
-// with as many ranks as heads: both are sent about as often.
+// With more ranks of tensor than heads: the least elements of a layer's rows, as a multiple of the weights of
+// a rank where ranks are as many as heads. Both are sent about as often.
 #define TENSOR_ROWS 4
 
 // ---- Units
