@@ -225,7 +225,7 @@ def values_come_back_as_they_were():
 
 def a_folder_may_move():
     train(*COMMON, "--max-steps", "2", "-e", "here")
-    (work / "beside").mkdir()
+    (work / "elsewhere").mkdir()
     shutil.move(folder("here"), work / "elsewhere/there")
     process = train("--save-dir", "elsewhere", "-e", "there", "--max-steps", "4")
     assert "resumed:   elsewhere/there/step-00000002" in process.stdout and not folder("here").exists()
