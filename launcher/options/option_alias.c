@@ -131,7 +131,9 @@ static const struct meaning {
     INSTEAD("overwrite-output-dir",
             "-e NAME resumes its newest checkpoint: use --resume off --overwrite to begin "
             "again"),
-    SAME("experiment-name", "exp-name"),
+    SAME("experiment-name", "exp exp-name experiment"),
+    INSTEAD("checkpoint ckpt from-checkpoint load-checkpoint",
+            "use -e NAME --resume PATH to train on from a checkpoint, --ckpt-freq N to save some"),
     INSTEAD("run-name", "use -e NAME, which names the run's folder below --save-dir"),
     SAME("ckpt-freq", "save-steps save-interval save-every checkpointing-steps"),
     SAME("ckpt-keep", "save-total-limit"),

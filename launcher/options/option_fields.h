@@ -106,6 +106,7 @@ typedef struct fsdp_options {
   bool print_model, print_program, print_sharding, print_strategies;
   int64_t trace_first, trace_last; // of trace_steps
   fsdp_mesh mesh_axes;             // as in --mesh, without those that every mesh has; count 0: not given
+  bool config_sets;                // the file of --config has an option
   char overridden[256]; // "--ranks 16 → 8, ...": of the file, what the command line gives otherwise
   char aliases[512];    // "--learning-rate is --lr, ...": what was given under another trainer's name
   char replaced[512];   // "--ranks 4 replaces --ranks 8, ...": what the command line says twice

@@ -99,6 +99,8 @@ bool fsdp_options_note(const fsdp_options *options, int index, char *note, int n
     bool holds;
     const char *text;
   } notes[] = {
+      {options->config && !options->config_sets,
+       "{A config} sets no option: all but those of the command line have their defaults"},
       {typed(options, "numel-to-wrap") && strcmp(options->wrap, "size") != 0,
        "{a numel-to-wrap} is the threshold of --wrap size; {A wrap} does not use it"},
       {typed(options, "sequence-parallel") && options->sequence_parallel && one_rank,

@@ -143,6 +143,10 @@ void fsdp_option_reset(fsdp_options *options, const fsdp_option_row *row) {
     FSDP_CHECK(stored, "default of --%s", row->name);
     return;
   }
+  if (row->kind < FSDP_OPTION_TEXT) {
+    *(int64_t *)field(options, row) = 0; // a number that has no default
+    return;
+  }
   free(*text);
   *text = NULL;
 }

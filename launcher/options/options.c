@@ -10,6 +10,7 @@
 #include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define NAME_BYTES 64 // of an option's name
 
@@ -141,6 +142,18 @@ static fsdp_status set_knobs(fsdp_options *options, const char *text, const char
   return FSDP_OK;
 }
 
+// Of "recompute: true", which another trainer has as a switch: what that sets, "block". NULL if the text is
+// no word for on, or the option has no such alias.
+static const char *meant_by_true(const fsdp_option_row *row, const char *text) {
+  bool on;
+  int count;
+  const fsdp_option_alias *aliases = fsdp_option_alias_table(&count);
+  if (strcmp(row->name, "recompute") != 0 || !fsdp_value_flag(text, &on) || !on) return NULL;
+  for (int i = 0; i < count; i++)
+    if (aliases[i].name && strcmp(aliases[i].name, row->name) == 0 && aliases[i].on) return aliases[i].on;
+  return NULL;
+}
+
 fsdp_status fsdp_options_set(fsdp_options *options, fsdp_program_kind program, const char *name,
                              const char *text, const char *place, fsdp_error *error) {
   const fsdp_option_alias *alias;
@@ -148,6 +161,10 @@ fsdp_status fsdp_options_set(fsdp_options *options, fsdp_program_kind program, c
   if (!row || row->knob || !fsdp_option_belongs(row, program))
     return fail_unknown(program, name, place, error);
   const char *value = find_value(alias, text);
+  const char *on = alias ? NULL : meant_by_true(row, text);
+  if (on)
+    return fsdp_fail(error, FSDP_ERR_OPTION, "--%s '%s' (%s): is no switch: write %s for on, %s for off",
+                     name, text, place, on, row->fallback);
   if (!fsdp_option_store(options, row, value)) {
     char both[2 * NAME_BYTES];
     snprintf(both, sizeof both, "%.60s (--%.60s)", name, row->name);
@@ -370,6 +387,14 @@ typedef struct yaml_target {
   fsdp_program_kind program;
 } yaml_target;
 
+// Whether a path of a file is as a shell would have to read it.
+static bool is_unexpanded(const fsdp_option_row *row, const char *text) {
+  const char *takes = row->argument ? row->argument : "";
+  const bool is_path = strstr(takes, "FILE") || strstr(takes, "DIR") || strstr(takes, "PATH");
+  return is_path && (strncmp(text, "~/", 2) == 0 || strstr(text, "${") || strstr(text, "$HOME")) &&
+         access(text, F_OK) != 0;
+}
+
 static fsdp_status set_from_yaml(void *context, const char *name, const char *text, int line,
                                  fsdp_error *error) {
   const yaml_target *target = context;
@@ -382,6 +407,12 @@ static fsdp_status set_from_yaml(void *context, const char *name, const char *te
                      place);
   const fsdp_option_alias *alias;
   const fsdp_option_row *row = find_meant(name, &alias);
+  target->options->config_sets = true;
+  if (row && is_unexpanded(row, text))
+    return fsdp_fail(error, FSDP_ERR_OPTION,
+                     "'%s: %.300s' (%s): a file of options is no shell, so variables and ~ stay as they are: "
+                     "write the whole path",
+                     name, text, place);
   if (row &&
       target->options->place[fsdp_option_index(row)][0]) { // under a different name: the reader knows its own
     return fsdp_fail(error, FSDP_ERR_OPTION, "'%s' (%s) is --%s, which %s already sets: remove one of them",
@@ -445,10 +476,22 @@ fsdp_status fsdp_options_read(fsdp_options *options, fsdp_program_kind program, 
   return read_options(options, program, argc, argv, NULL, error);
 }
 
+// --machines of the command line names ranks and profiles in place of a file's own.
+static void let_machines_win(fsdp_options *options) {
+  static const char *const names[] = {"ranks", "ranks-per-node", "profile"};
+  if (strcmp(fsdp_options_place(options, "machines"), command_line) != 0) return;
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    const bool of_file = fsdp_options_given(options, names[i]) &&
+                         strcmp(fsdp_options_place(options, names[i]), command_line) != 0;
+    if (of_file) fsdp_option_reset(options, fsdp_option_find(names[i]));
+  }
+}
+
 fsdp_status fsdp_options_parse_compared(fsdp_options *options, fsdp_program_kind program, int argc,
                                         char **argv, const char *compared, fsdp_error *error) {
   fsdp_status status = read_options(options, program, argc, argv, compared, error);
   if (status != FSDP_OK || options->help || options->version) return status;
+  if (!compared) let_machines_win(options);
   if (compared) {
     status = fsdp_options_check_compared(options, error);
     fsdp_option_reset(options, fsdp_option_find("compare")); // from here on it is one plan

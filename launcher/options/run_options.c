@@ -233,8 +233,8 @@ static int named_in(const char *message, const fsdp_options *options, const kept
 }
 
 // All of the file's options with those that are given. Where they contradict each other one of the file gives
-// way, the one without which they do not; if there is none, the one that the message names, and so on. The
-// first error if that does not help.
+// way, the one without which they do not; if there is none, the one that the message names, and so on. If
+// that does not help, the error that names none of the file.
 static fsdp_status reconcile(fsdp_options *options, int argc, char **argv, kept *k, char changed[NOTE_BYTES],
                              fsdp_error *error) {
   fsdp_options_destroy(options);
@@ -242,7 +242,10 @@ static fsdp_status reconcile(fsdp_options *options, int argc, char **argv, kept 
   fsdp_error later = *error;
   while (status == FSDP_ERR_OPTION && !agrees_without_one(options, argc, argv, k, changed)) {
     const int named = named_in(later.message, options, k);
-    if (named < 0) return FSDP_ERR_OPTION;
+    if (named < 0) { // what is left is of the options that are given
+      *error = later;
+      return FSDP_ERR_OPTION;
+    }
     k->gives_way[named] = true;
     fsdp_options_destroy(options);
     status = read_all(options, argc, argv, k, changed, &later);
@@ -305,6 +308,31 @@ fsdp_status fsdp_run_options_fit(fsdp_options *options, int ranks, fsdp_error *e
   free(options->run_config);
   options->run_config = print_run(options);
   return fsdp_options_check(options, FSDP_PROGRAM_TRAIN, error);
+}
+
+// Whether the option's value is a relative path, or a list that begins with one, that is not there.
+static bool is_missing_path(const char *value, const char *message) {
+  char first[PATH_BYTES];
+  snprintf(first, sizeof first, "%.*s", (int)strcspn(value, ","), value);
+  return *first && *first != '/' && strstr(message, first) && access(first, F_OK) != 0;
+}
+
+void fsdp_run_options_explain(const fsdp_options *options, fsdp_error *error) {
+  static const char *const paths[] = {"model", "data", "eval-data", "tokenizer"};
+  if (!options->run_note) return;
+  for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+    if (!fsdp_options_given(options, paths[i]) || !is_of_file(options, paths[i])) continue;
+    char *value = fsdp_options_value(options, fsdp_option_find(paths[i])), file[PATH_BYTES];
+    const bool missing = is_missing_path(value, error->message);
+    free(value);
+    if (!missing) continue;
+    const fsdp_error before = *error;
+    fsdp_run_options_path(options, file, sizeof file);
+    fsdp_fail(error, before.status,
+              "%.800s; paths in %.90s are relative to the folder where the run was started: start it there",
+              before.message, file);
+    return;
+  }
 }
 
 // With --resume off: what the file says and this start is not given. A file that cannot be read says nothing.

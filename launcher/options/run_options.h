@@ -30,6 +30,9 @@ void fsdp_run_options_print_start(const fsdp_options *options, const char *from,
 // none, or one whose name differs in digits alone.
 void fsdp_run_options_near(const fsdp_options *options, char question[FSDP_NEAREST_TEXT]);
 
+// Adds to a message about a path of run.yaml that is not there, where paths of that file are relative to.
+void fsdp_run_options_explain(const fsdp_options *options, fsdp_error *error);
+
 // The path of the experiment's run.yaml.
 void fsdp_run_options_path(const fsdp_options *options, char *path, size_t path_bytes);
 

@@ -1,6 +1,7 @@
 #include "launcher/programs/plan_commands.h"
 
 #include "launcher/programs/run_length.h"
+#include "launcher/programs/unfit.h"
 #include "launcher/report/output.h"
 #include "launcher/setup/document_work.h"
 #include "runtime/base/check.h"
@@ -18,6 +19,7 @@ typedef struct row {
   fsdp_setup setup;
   fsdp_price_report price; // with --price
   bool fits;
+  char reason[FSDP_UNFIT_REASON_BYTES]; // why not
 } row;
 
 // "runs/a.yaml" is a.
@@ -38,8 +40,13 @@ static fsdp_status plan_one(row *r, char *path, int argc, char **argv, fsdp_erro
   fsdp_setup_warn_of_limits(&r->options, &ranks, r->setup.profile, "fsdp_plan", stderr);
   r->name = short_name(path);
   r->fits = status == FSDP_OK;
+  if (!r->fits) snprintf(r->reason, sizeof r->reason, "%.1000s", error->message);
   if (r->fits || (status == FSDP_ERR_CAPACITY && r->setup.plan))
     status = r->options.price ? fsdp_run_length_price(&r->options, &r->setup, &r->price, error) : FSDP_OK;
+  char note[FSDP_RUN_LENGTH_NOTE_BYTES];
+  if (status == FSDP_OK && r->options.price &&
+      fsdp_run_length_note(&r->options, (int64_t)fsdp_plan_step_tokens(r->setup.plan), note))
+    fprintf(stderr, "fsdp_plan: note: %s: %s\n", r->options.config, note);
   if (status == FSDP_OK) return status;
   const fsdp_error reason = *error;
   return fsdp_fail(error, status, "%s: %.900s", r->options.config, reason.message);
@@ -89,19 +96,15 @@ static price_columns find_price_columns(const row *rows, int count) {
 static void print_price(const row *r, const price_columns *c, FILE *out) {
   const fsdp_run_price *run = &r->price.run;
   fsdp_number_text step = {"-"}, tokens = {"-"};
-  char hours[32] = "-", gpu_hours[32] = "-", cost[32] = "-";
+  fsdp_run_text text = {{"-"}, {"-"}, {"-"}};
   if (r->options.price) {
     step = fsdp_price_print_ms(r->price.step.step_s);
     tokens = fsdp_print_int((int64_t)r->price.tokens_per_s);
   }
-  if (run->steps) {
-    snprintf(hours, sizeof hours, "%.2f", run->hours);
-    snprintf(gpu_hours, sizeof gpu_hours, "%.1f", run->gpu_hours);
-  }
-  if (run->cost > 0) snprintf(cost, sizeof cost, "%.2f", run->cost);
+  if (run->steps) text = fsdp_run_price_text(run);
   if (c->step) fprintf(out, "  %10s  %10s", step.text, tokens.text);
-  if (c->run) fprintf(out, "  %9s  %9s", hours, gpu_hours);
-  if (c->cost) fprintf(out, "  %10s", cost);
+  if (c->run) fprintf(out, "  %9s  %9s", text.hours.text, text.gpu_hours.text);
+  if (c->cost) fprintf(out, "  %10s", text.cost.text);
   fputc('\n', out);
 }
 
@@ -135,6 +138,8 @@ static void print_table(const row *rows, int count, FILE *out) {
     fprintf(out, "  %12d  %-4s", plan->program->instr_count, rows[i].fits ? "yes" : "no");
     print_price(&rows[i], &prices, out);
   }
+  for (int i = 0; i < count; i++)
+    if (!rows[i].fits) fsdp_unfit_print(rows[i].name, rows[i].reason, out);
 }
 
 static json_t *row_json(const row *r) {
@@ -148,6 +153,7 @@ static json_t *row_json(const row *r) {
   for (int b = 0; b < COLUMNS; b++) json_object_set_new(entry, columns[b].key, json_integer(bytes[b]));
   json_object_set_new(entry, "instructions", json_integer(plan->program->instr_count));
   json_object_set_new(entry, "fits", json_boolean(r->fits));
+  if (!r->fits) json_object_set_new(entry, "reason", json_string(r->reason));
   if (!r->options.price) return entry;
   json_object_set_new(entry, "step_ms", json_real(1e3 * r->price.step.step_s));
   json_object_set_new(entry, "tokens_per_s", json_real(r->price.tokens_per_s));
@@ -161,6 +167,12 @@ static void print_json(const row *rows, int count) {
   fsdp_output_json(json_pack("{s:o}", "plans", plans));
 }
 
+static fsdp_status check_any(const fsdp_options *options, const row *rows, int count, fsdp_error *error) {
+  for (int i = 0; i < count; i++)
+    if (rows[i].fits) return FSDP_OK;
+  return fsdp_unfit_fail(options, "compare", "none of these plans fits", "a larger --memory-limit", error);
+}
+
 fsdp_status fsdp_compare_plans(const fsdp_options *options, int argc, char **argv, fsdp_error *error) {
   char *names = fsdp_strdup(options->compare, "a text"), *rest = names; // cut at its commas
   int count = 1;
@@ -171,6 +183,7 @@ fsdp_status fsdp_compare_plans(const fsdp_options *options, int argc, char **arg
     status = plan_one(&rows[i], strsep(&rest, ","), argc, argv, error);
   if (status == FSDP_OK && options->json) print_json(rows, count);
   if (status == FSDP_OK && !options->json) print_table(rows, count, stdout);
+  if (status == FSDP_OK) status = check_any(options, rows, count, error);
   for (int i = 0; i < count; i++) {
     fsdp_price_report_release(&rows[i].price);
     fsdp_setup_destroy(&rows[i].setup);

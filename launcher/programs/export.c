@@ -25,32 +25,16 @@
 
 // ---- The checkpoint
 
-// EXPERIMENT/step-60, EXPERIMENT/60, EXPERIMENT/best.
-static bool find_named(const char *path, char folder[FSDP_CHECKPOINT_PATH_BYTES]) {
-  char experiment[FSDP_CHECKPOINT_PATH_BYTES];
-  snprintf(experiment, sizeof experiment, "%.4000s", path);
-  char *slash = strrchr(experiment, '/');
-  if (slash) *slash = 0;
-  return fsdp_checkpoint_named(slash ? experiment : ".", slash ? slash + 1 : path, folder);
-}
-
 // `path` itself, the newest checkpoint in it, or the one that its last word means; `folder` becomes that of
 // the checkpoint.
 static fsdp_status open_checkpoint(const char *path, char folder[FSDP_CHECKPOINT_PATH_BYTES],
                                    fsdp_checkpoint **checkpoint, fsdp_error *error) {
-  snprintf(folder, FSDP_CHECKPOINT_PATH_BYTES, "%.4000s", path);
-  if (!fsdp_has_file(path, FSDP_CHECKPOINT_MANIFEST) && !find_named(path, folder)) {
-    fsdp_checkpoint_entry *entries;
-    int count = fsdp_checkpoint_list(path, &entries);
-    if (count > 0) snprintf(folder, FSDP_CHECKPOINT_PATH_BYTES, "%s", entries[0].path);
-    free(entries);
-    if (count == 0) {
-      return fsdp_fail(
-          error, FSDP_ERR_INPUT,
-          "%s: holds no checkpoint; give a checkpoint's folder, an experiment's, or of one EXPERIMENT/step-N "
-          "or EXPERIMENT/best (--list lists them)",
-          path);
-    }
+  if (!fsdp_checkpoint_at(path, folder)) {
+    return fsdp_fail(
+        error, FSDP_ERR_INPUT,
+        "%s: holds no checkpoint; give a checkpoint's folder, an experiment's, or of one EXPERIMENT/step-N "
+        "or EXPERIMENT/best (--list lists them)",
+        path);
   }
   fsdp_status status = fsdp_checkpoint_read_manifest(folder, checkpoint, error);
   if (status != FSDP_OK) return status;

@@ -12,18 +12,11 @@
 
 // ---- What is evaluated
 
-// The newest checkpoint of FOLDER, or FOLDER if it is one; `experiment` is the folder of -e, for a message.
+// The checkpoint that the path `folder` means (fsdp_checkpoint_at); `experiment` is the folder of
+// -e, for a message.
 static fsdp_status find_checkpoint(const fsdp_options *options, const char *folder, const char *experiment,
                                    char path[FSDP_CHECKPOINT_PATH_BYTES], fsdp_error *error) {
-  fsdp_checkpoint_entry *entries;
-  if (fsdp_has_file(folder, FSDP_CHECKPOINT_MANIFEST)) {
-    snprintf(path, FSDP_CHECKPOINT_PATH_BYTES, "%s", folder);
-    return FSDP_OK;
-  }
-  int count = fsdp_checkpoint_list(folder, &entries);
-  if (count > 0) memcpy(path, entries[0].path, FSDP_CHECKPOINT_PATH_BYTES);
-  free(entries);
-  if (count > 0) return FSDP_OK;
+  if (fsdp_checkpoint_at(folder, path)) return FSDP_OK;
   char names[FSDP_CHECKPOINT_NAMES_BYTES], question[FSDP_NEAREST_TEXT] = "";
   if (access(experiment, F_OK) != 0) fsdp_run_options_near(options, question);
   return fsdp_fail(

@@ -12,6 +12,7 @@
 #include "launcher/setup/document_work.h"
 #include "launcher/setup/documents_choice.h"
 #include "launcher/setup/setup.h"
+#include "launcher/setup/setup_notes.h"
 #include "launcher/setup/sharding_file.h"
 #include "runtime/base/check.h"
 #include "runtime/base/text.h"
@@ -45,6 +46,10 @@ static void print_notes(const fsdp_options *options, const fsdp_setup *setup) {
             100 * work->left);
   if (work->most > UNEQUAL)
     fprintf(stderr, "fsdp_plan: note: the rank with most of these has %.3f times the mean\n", work->most);
+  if (options->price) fsdp_note_threads(options, setup->profile, "fsdp_plan", stderr);
+  if (fsdp_resize_note(options, setup, note, sizeof note)) fprintf(stderr, "fsdp_plan: note: %s\n", note);
+  if (options->price && fsdp_run_length_note(options, (int64_t)fsdp_plan_step_tokens(setup->plan), note))
+    fprintf(stderr, "fsdp_plan: note: %s\n", note);
   if (fsdp_padding_note(setup->plan, note, sizeof note)) fprintf(stderr, "fsdp_plan: note: %s\n", note);
 }
 

@@ -3,6 +3,7 @@
 #include "launcher/programs/run_length.h"
 #include "launcher/programs/search_batch.h"
 #include "launcher/programs/search_command.h"
+#include "launcher/programs/unfit.h"
 #include "launcher/report/output.h"
 #include "launcher/report/report.h"
 #include "launcher/setup/document_work.h"
@@ -27,9 +28,9 @@ typedef struct machine {
   int64_t batch, bytes[FSDP_SPACE_COUNT];
   fsdp_run_price run;
   char *command; // owned; NULL: the plan was given
-  char notes[3][FSDP_SEARCH_NOTE_BYTES];
+  char notes[FSDP_SEARCH_NOTES_MAX][FSDP_SEARCH_NOTE_BYTES];
   int note_count;
-  char reason[1024]; // why nothing fits
+  char reason[FSDP_UNFIT_REASON_BYTES]; // why nothing fits
 } machine;
 
 // ---- The list
@@ -117,6 +118,7 @@ static fsdp_status price(machine *m, const fsdp_setup_ranks *ranks, fsdp_error *
     m->batch = (int64_t)fsdp_plan_step_tokens(setup.plan) / setup.plan->config.seq;
     for (int s = 0; s < FSDP_SPACE_COUNT; s++) m->bytes[s] = setup.plan->memory.space[s].arena_bytes;
     m->run = report.run;
+    m->note_count = fsdp_run_length_note(&m->options, m->batch * setup.plan->config.seq, m->notes[0]);
   }
   fsdp_price_report_release(&report);
   fsdp_setup_destroy(&setup);
@@ -158,8 +160,9 @@ static void print_row(const machine *m, int width, bool runs, FILE *out) {
           fsdp_price_print_ms(m->step_s).text, fsdp_print_int((int64_t)m->tokens_per_s).text, mfu,
           fsdp_print_bytes(m->bytes[FSDP_SPACE_DEVICE]).text,
           fsdp_print_bytes(m->bytes[FSDP_SPACE_HOST]).text);
-  if (runs) fprintf(out, "  %8.2f  %9.1f", m->run.hours, m->run.gpu_hours);
-  if (runs && m->run.cost > 0) fprintf(out, "  %10.2f", m->run.cost);
+  const fsdp_run_text run = fsdp_run_price_text(&m->run);
+  if (runs) fprintf(out, "  %9s  %9s", run.hours.text, run.gpu_hours.text);
+  if (runs && m->run.cost > 0) fprintf(out, "  %10s", run.cost.text);
   fputc('\n', out);
 }
 
@@ -194,7 +197,7 @@ static void print_table(const machine *machines, int count, FILE *out) {
     costs = costs || machines[i].run.cost > 0;
   }
   fprintf(out, "%-*s  %6s  %12s  %10s  %10s  %6s  %9s  %9s%s%s\n", width, "machine", "ranks", "global batch",
-          "step", "tokens/s", "MFU", "device", "host", runs ? "     hours  GPU hours" : "",
+          "step", "tokens/s", "MFU", "device", "host", runs ? "      hours  GPU hours" : "",
           costs ? "        cost" : "");
   for (int i = 0; i < count; i++) print_row(&machines[i], width, runs, out);
   print_answer(machines, count, out);
@@ -254,11 +257,9 @@ static fsdp_status check_any(const fsdp_options *options, const machine *machine
                              fsdp_error *error) {
   for (int i = 0; i < count; i++)
     if (machines[i].fits) return FSDP_OK;
-  return fsdp_fail(
-      error, FSDP_ERR_CAPACITY,
-      "--machines '%.300s' (%s): %s fits on none of them, for the reasons printed: give machines of "
-      "more ranks or memory, or what these say would help",
-      options->machines, fsdp_options_place(options, "machines"), options->price ? "the plan" : "a plan");
+  return fsdp_unfit_fail(options, "machines",
+                         options->price ? "the plan fits on none of them" : "a plan fits on none of them",
+                         "machines of more ranks or memory", error);
 }
 
 fsdp_status fsdp_machines_compare(const fsdp_options *options, int argc, char **argv, fsdp_error *error) {

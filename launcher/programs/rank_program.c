@@ -122,6 +122,7 @@ int fsdp_rank_program_main(const fsdp_rank_program *program, int argc, char **ar
   if (status == FSDP_OK) status = run(program, world, &options, &codec, &error);
   if (agreed && (program->answers || options.dry_run || asks_about_program(&options)))
     status = finish_answer(world, status, &error);
+  if (status != FSDP_OK) fsdp_run_options_explain(&options, &error);
   if (status != FSDP_OK && world->rank == 0) fprintf(stderr, "%s: error: %s\n", program->name, error.message);
   if (status != FSDP_OK) fsdp_rank_logs_note(world, &error);
   if (status != FSDP_OK) fsdp_watch_set_said(world->watch);

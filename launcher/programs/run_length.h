@@ -13,6 +13,16 @@ fsdp_status fsdp_run_length_find(const fsdp_options *options, const fsdp_setup *
                                  const fsdp_model_config *model, int64_t global_batch, int64_t *steps,
                                  fsdp_error *error);
 
+// The most sequences that one step can have: those of an epoch of --data, and those of --tokens, but at least
+// one. INT64_MAX if neither is given. FSDP_ERR_INPUT as above.
+fsdp_status fsdp_run_length_most(const fsdp_options *options, const fsdp_setup *setup,
+                                 const fsdp_model_config *model, int64_t *most, fsdp_error *error);
+
+// Whether --tokens asks for less than one step of `step_tokens`, with what to say of it.
+enum { FSDP_RUN_LENGTH_NOTE_BYTES = 320 };
+bool fsdp_run_length_note(const fsdp_options *options, int64_t step_tokens,
+                          char note[FSDP_RUN_LENGTH_NOTE_BYTES]);
+
 // Prices a step of `setup`'s plan by its profile, and the run, on the nodes that `options` plan for. As
 // fsdp_price_report_create and the above.
 fsdp_status fsdp_run_length_price(const fsdp_options *options, const fsdp_setup *setup,

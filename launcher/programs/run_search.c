@@ -6,6 +6,7 @@
 #include "launcher/report/price.h"
 #include "launcher/report/report.h"
 #include "launcher/report/whole_file.h"
+#include "launcher/setup/setup_notes.h"
 #include "runtime/base/check.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/text.h"
@@ -345,6 +346,7 @@ fsdp_status fsdp_search_and_print(fsdp_options *options, fsdp_error *error) {
   status = fsdp_search_job_create(options, FSDP_PROGRAM_PLAN, &ranks, NULL, &job, error);
   if (status == FSDP_OK) {
     fsdp_setup_warn_of_limits(options, &ranks, job.config.profile, "fsdp_plan", stderr);
+    if (status == FSDP_OK) fsdp_note_threads(options, job.config.profile, "fsdp_plan", stderr);
     if (isatty(STDERR_FILENO)) job.config.progress = tell;
     job.config.context = &w;
     status = fsdp_search_find(options, &job, &found, error);

@@ -1,6 +1,7 @@
 #include "launcher/programs/search_batch.h"
 
 #include "launcher/programs/run_length.h"
+#include "runtime/base/size.h"
 #include "runtime/base/text.h"
 
 #include <stdio.h>
@@ -10,11 +11,13 @@
 #define MUCH_FASTER     0.6                // a plan with less than this share of another's tokens per second
 #define WASTE_MIN       0.3                // exposed communication and copies below which no other can be
 
-// The largest batch that is tried: a power of two times the ranks, or a part of them if sequences are long.
-static int64_t largest_batch(const fsdp_search_config *config) {
+// The largest batch that is tried, of at most `most` sequences: a power of two times the ranks, or a part of
+// them if sequences are long or few.
+static int64_t largest_batch(const fsdp_search_config *config, int64_t most) {
   int64_t batch = config->ranks;
-  while (2 * batch * config->base.seq <= STEP_TOKENS_MAX) batch *= 2;
-  while (batch % 2 == 0 && batch * config->base.seq > STEP_TOKENS_MAX) batch /= 2;
+  most = fsdp_min_i64(most, STEP_TOKENS_MAX / config->base.seq);
+  while (2 * batch <= most) batch *= 2;
+  while (batch % 2 == 0 && batch > most) batch /= 2;
   return batch;
 }
 
@@ -31,8 +34,8 @@ static fsdp_status search_at(const fsdp_search_job *job, int64_t batch, fsdp_sea
   return fsdp_search_run(&config, result, error);
 }
 
-static fsdp_status choose_batch(fsdp_search_job *job, fsdp_search_found *found, fsdp_error *error) {
-  const int64_t most = largest_batch(&job->config);
+static fsdp_status choose_batch(fsdp_search_job *job, int64_t most, fsdp_search_found *found,
+                                fsdp_error *error) {
   int enough = 0, few = 1; // halvings of `most` with which tokens per second are near it, and are not
   while ((most >> few) << few == most && most >> few > 0) few++;
   fsdp_search_result result;
@@ -55,9 +58,10 @@ static fsdp_status choose_batch(fsdp_search_job *job, fsdp_search_found *found, 
   snprintf(
       found->notes[found->note_count++], FSDP_SEARCH_NOTE_BYTES,
       "global batch: %s sequence%s (%s tokens) a step, the least within 5%% of the tokens per second with "
-      "%s; fix another one with --global-batch",
+      "%s%s; fix another one with --global-batch",
       fsdp_print_int(most >> enough).text, fsdp_plural(most >> enough),
-      fsdp_print_int((most >> enough) * job->config.base.seq).text, fsdp_print_int(most).text);
+      fsdp_print_int((most >> enough) * job->config.base.seq).text, fsdp_print_int(most).text,
+      most < largest_batch(&job->config, INT64_MAX) ? ", which the run's data or --tokens fill" : "");
   return status;
 }
 
@@ -83,9 +87,8 @@ static void try_other(fsdp_search_config *config, const char *change, fsdp_searc
 }
 
 // Options with which the best plan would be much faster.
-static void note_faster(const fsdp_options *options, const fsdp_search_job *job, bool given,
+static void note_faster(const fsdp_options *options, const fsdp_search_job *job, bool given, int64_t most,
                         fsdp_search_found *found) {
-  const int64_t most = largest_batch(&job->config);
   if (!wastes(&found->result.plans[0])) return;
   if (given && job->config.global_batch < most) {
     fsdp_search_config larger = job->config;
@@ -114,11 +117,19 @@ fsdp_status fsdp_search_find(const fsdp_options *options, fsdp_search_job *job, 
   *found = (fsdp_search_found){.note_count = 0};
   const bool given = fsdp_options_given(options, "global-batch") ||
                      fsdp_options_given(options, "batch-size") || fsdp_options_given(options, "grad-accum");
-  fsdp_status status = given ? find_steps(options, job, found, error) : FSDP_OK; // before what takes longer
-  if (status == FSDP_OK)
-    status = given ? fsdp_search_run(&job->config, &found->result, error) : choose_batch(job, found, error);
+  int64_t most;
+  // What reads the data comes before what takes longer.
+  fsdp_status status = fsdp_run_length_most(options, &job->setup, &job->config.base.model, &most, error);
+  if (status == FSDP_OK && given) status = find_steps(options, job, found, error);
+  if (status) return status;
+  most = largest_batch(&job->config, most);
+  status =
+      given ? fsdp_search_run(&job->config, &found->result, error) : choose_batch(job, most, found, error);
   if (status) return status;
   if (!found->result.count) return fsdp_search_fail_unfit(job, &found->result, error);
-  note_faster(options, job, given, found);
-  return given ? FSDP_OK : find_steps(options, job, found, error);
+  note_faster(options, job, given, most, found);
+  if (!given) status = find_steps(options, job, found, error);
+  const int64_t step_tokens = job->config.global_batch * job->config.base.seq;
+  if (fsdp_run_length_note(options, step_tokens, found->notes[found->note_count])) found->note_count++;
+  return status;
 }

@@ -5,6 +5,7 @@
 #include "runtime/plan/search/variations.h"
 #include "runtime/plan/sharding/factored.h"
 
+#include <math.h>
 #include <string.h>
 
 static double step_at(fsdp_pricing pricing, fsdp_price_end end) {
@@ -54,19 +55,36 @@ fsdp_run_price fsdp_run_price_of(int64_t steps, double step_tokens, double step_
                           .cost = hours * ranks * gpu_hour};
 }
 
-// "25.2", from a thousand on "1,234".
-static fsdp_number_text print_hours(double hours, int digits) {
-  fsdp_number_text out = fsdp_print_int((int64_t)(hours + 0.5));
-  if (hours < 999.5) snprintf(out.text, sizeof out.text, "%.*g", digits, hours);
+// "25.2", "0.00612", from a thousand on "1,234".
+static fsdp_number_text print_digits(double value, int digits) {
+  enum { DECIMALS_MAX = 9 };
+  fsdp_number_text out = fsdp_print_int((int64_t)(value + 0.5));
+  if (value < 999.5) snprintf(out.text, sizeof out.text, "%.*g", digits, value);
+  if (value > 0 && value < 1e-4) { // %g would print an exponent
+    const int decimals = digits - 1 - (int)floor(log10(value));
+    snprintf(out.text, sizeof out.text, "%.*f", decimals < DECIMALS_MAX ? decimals : DECIMALS_MAX, value);
+  }
   return out;
 }
 
+// "246.00", "0.153".
+static fsdp_number_text print_cost(double cost) {
+  fsdp_number_text out = {"-"};
+  if (cost > 0) out = print_digits(cost, 3);
+  if (cost >= 0.995) snprintf(out.text, sizeof out.text, "%.2f", cost);
+  return out;
+}
+
+fsdp_run_text fsdp_run_price_text(const fsdp_run_price *run) {
+  return (fsdp_run_text){print_digits(run->hours, 3), print_digits(run->gpu_hours, 4), print_cost(run->cost)};
+}
+
 const char *fsdp_run_price_print(const fsdp_run_price *run, char out[FSDP_RUN_PRICE_BYTES]) {
-  int used = snprintf(out, FSDP_RUN_PRICE_BYTES, "%s step%s, %s tokens: %s hours, %s GPU hours",
-                      fsdp_print_int(run->steps).text, fsdp_plural(run->steps),
-                      fsdp_print_int((int64_t)run->tokens).text, print_hours(run->hours, 3).text,
-                      print_hours(run->gpu_hours, 4).text);
-  if (run->cost > 0) snprintf(out + used, (size_t)(FSDP_RUN_PRICE_BYTES - used), ", cost %.2f", run->cost);
+  const fsdp_run_text text = fsdp_run_price_text(run);
+  snprintf(out, FSDP_RUN_PRICE_BYTES, "%s step%s, %s tokens: %s hours, %s GPU hours%s%s",
+           fsdp_print_int(run->steps).text, fsdp_plural(run->steps),
+           fsdp_print_int((int64_t)run->tokens).text, text.hours.text, text.gpu_hours.text,
+           run->cost > 0 ? ", cost " : "", run->cost > 0 ? text.cost.text : "");
   return out;
 }
 

@@ -51,8 +51,15 @@ fsdp_number_text fsdp_price_print_ms(double seconds);
 fsdp_run_price fsdp_run_price_of(int64_t steps, double step_tokens, double step_s, int ranks,
                                  double gpu_hour);
 
+// Its numbers with enough digits that they multiply as shown: "0.0612" GPU hours at 2.5 cost "0.153". Of a
+// run of unknown cost that is "-".
+typedef struct fsdp_run_text {
+  fsdp_number_text hours, gpu_hours, cost;
+} fsdp_run_text;
+fsdp_run_text fsdp_run_price_text(const fsdp_run_price *run);
+
 // "1,000 steps, 131,072,000 tokens: 12.3 hours, 98.4 GPU hours, cost 246.00". Returns `out`.
-#define FSDP_RUN_PRICE_BYTES 192
+#define FSDP_RUN_PRICE_BYTES 320
 const char *fsdp_run_price_print(const fsdp_run_price *run, char out[FSDP_RUN_PRICE_BYTES]);
 
 // Adds steps, tokens, hours, gpu_hours and cost (null if unknown) to an object; nothing of a run of no steps.

@@ -1,5 +1,6 @@
 #include "launcher/setup/documents_choice.h"
 
+#include "runtime/base/descriptors.h"
 #include "runtime/data/data_paths.h"
 
 #include <errno.h>
@@ -39,9 +40,9 @@ static fsdp_status find(const fsdp_options *options, const char *option, const c
   fsdp_status status = fsdp_data_paths_find(option, list, &paths, error);
   for (int i = 0; i < paths.count && status == FSDP_OK; i++) {
     if (access(paths.files[i], R_OK) != 0)
-      status =
-          fsdp_fail(error, FSDP_ERR_INPUT, "--%s %.600s (%s) cannot be read (%s): give a file that is there",
-                    option, paths.files[i], fsdp_options_place(options, option), strerror(errno));
+      status = fsdp_fail(error, FSDP_ERR_INPUT, "--%s %.600s (%s) cannot be read (%s): %s", option,
+                         paths.files[i], fsdp_options_place(options, option), strerror(errno),
+                         fsdp_read_remedy(errno, "give a file that is there"));
   }
   fsdp_data_paths_destroy(&paths);
   return status;

@@ -1,5 +1,6 @@
 #include "launcher/setup/tokenizer.h"
 
+#include "runtime/base/descriptors.h"
 #include "runtime/base/paths.h"
 
 #include <errno.h>
@@ -12,8 +13,8 @@ static fsdp_status find_named(const fsdp_options *options, fsdp_train_tokenizer 
   tokenizer->asked_bytes = strcmp(options->tokenizer, "bytes") == 0;
   if (tokenizer->asked_bytes) return FSDP_OK;
   if (access(options->tokenizer, R_OK) != 0)
-    return fsdp_refuse(options, error, FSDP_ERR_INPUT,
-                       "{Q tokenizer} cannot be read (%s): name a tokenizer.json, or bytes", strerror(errno));
+    return fsdp_refuse(options, error, FSDP_ERR_INPUT, "{Q tokenizer} cannot be read (%s): %s",
+                       strerror(errno), fsdp_read_remedy(errno, "name a tokenizer.json, or bytes"));
   snprintf(tokenizer->path, sizeof tokenizer->path, "%s", options->tokenizer);
   return FSDP_OK;
 }

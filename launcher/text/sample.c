@@ -238,6 +238,7 @@ static char *print_tokens(const int32_t *tokens, int64_t count) {
 bool fsdp_sample_add(fsdp_sample *sample, fsdp_text_codec *codec, int32_t token) {
   char *text;
   fsdp_error ignored; // what fails here fails again where it is printed
+  sample->end = token;
   if (fsdp_text_ends_with(codec, token)) return true;
   sample->tokens[sample->prompt_count + sample->new_count++] = token;
   if (sample->as_tokens || codec->end_text_count == 0) return false;
@@ -259,6 +260,13 @@ fsdp_status fsdp_sample_print(const fsdp_sample *sample, fsdp_text_codec *codec,
   char *end = status == FSDP_OK ? fsdp_text_find_end(codec, *text) : NULL;
   if (end) *end = 0;
   return status;
+}
+
+const char *fsdp_sample_ending(const fsdp_sample *sample, char out[FSDP_SAMPLE_ENDING_BYTES]) {
+  *out = 0;
+  if (sample->new_count == 0)
+    snprintf(out, FSDP_SAMPLE_ENDING_BYTES, " (token %d, which ends a text, came first)", sample->end);
+  return out;
 }
 
 const char *fsdp_sample_note(const fsdp_sample *sample, const fsdp_options *options,

@@ -12,6 +12,7 @@ typedef struct fsdp_sample {
   int32_t *tokens; // the prompt, and behind it what was sampled last
   int64_t prompt_count, new_count, new_max;
   bool as_tokens; // --prompt-tokens: printed as such
+  int32_t end;    // the token that ended what was sampled last, where one did
 } fsdp_sample;
 
 // Before communication: starts a text codec if this process is rank 0, as its launcher says, and text is
@@ -37,6 +38,11 @@ bool fsdp_sample_add(fsdp_sample *sample, fsdp_text_codec *codec, int32_t token)
 // Rank 0 alone. The caller frees *text.
 fsdp_status fsdp_sample_print(const fsdp_sample *sample, fsdp_text_codec *codec, char **text,
                               fsdp_error *error);
+
+// Of a sample that has no token: " (token 2, which ends a text, came first)"; else "". Rank 0's.
+// Returns `out`.
+enum { FSDP_SAMPLE_ENDING_BYTES = 64 };
+const char *fsdp_sample_ending(const fsdp_sample *sample, char out[FSDP_SAMPLE_ENDING_BYTES]);
 
 // What a user may not expect of the prompt, or NULL. Of rank 0.
 const char *fsdp_sample_note(const fsdp_sample *sample, const fsdp_options *options,

@@ -58,7 +58,10 @@ static bool model_differs(const fsdp_checkpoint *c, const fsdp_plan *plan, char 
 static void find_candidates(fsdp_resume *r, fsdp_error *error) {
   char word[FSDP_CHECKPOINT_PATH_BYTES], names[FSDP_CHECKPOINT_NAMES_BYTES];
   const char *path = r->config.path;
-  if (r->named && fsdp_checkpoint_named(r->config.folder, path, word)) path = word;
+  // A word of this experiment, or a path such as EXPERIMENT/best.
+  if (r->named && (fsdp_checkpoint_named(r->config.folder, path, word) ||
+                   (!fsdp_has_file(path, FSDP_CHECKPOINT_MANIFEST) && fsdp_checkpoint_below(path, word))))
+    path = word;
   const char *folder = r->named ? path : r->config.folder;
   if (r->named && fsdp_has_file(path, FSDP_CHECKPOINT_MANIFEST)) {
     r->entries = fsdp_alloc_zeroed(1, sizeof *r->entries);
@@ -73,7 +76,8 @@ static void find_candidates(fsdp_resume *r, fsdp_error *error) {
     fsdp_fail(
         error, FSDP_ERR_INPUT,
         "--resume '%s' (%s) holds no checkpoint: give a checkpoint of this experiment by its name or as best "
-        "(%s%s), a checkpoint's folder, or the folder of an experiment that has one",
+        "(%s%s), a checkpoint's folder, EXPERIMENT/step-N or EXPERIMENT/best, or the folder of an experiment "
+        "that has one",
         path, r->config.place, r->config.folder, names);
   } else if (strcmp(names, " has none") != 0) {
     fsdp_fail(error, FSDP_ERR_INPUT,

@@ -100,10 +100,12 @@ static void print_text(const fsdp_trainer *t, const evaluated *e) {
            fsdp_progress_perplexity(e->loss), fsdp_print_int(t->feed.eval_counted).text,
            t->feed.config.loss_of_documents ? "document" : "token", fsdp_plural(t->feed.eval_counted),
            fsdp_progress_duration(e->seconds).text);
+  char ending[FSDP_SAMPLE_ENDING_BYTES];
   if (e->text)
-    printf("sample:    %" PRId64 " token%s behind %" PRId64 " in %s\n%s\n", t->sample->new_count,
+    printf("sample:    %" PRId64 " token%s behind %" PRId64 " in %s%s\n%s\n", t->sample->new_count,
            fsdp_plural(t->sample->new_count), t->sample->prompt_count,
-           fsdp_progress_duration(e->sample_seconds).text, fsdp_sample_shown(e->text));
+           fsdp_progress_duration(e->sample_seconds).text, fsdp_sample_ending(t->sample, ending),
+           fsdp_sample_shown(e->text));
   fsdp_train_print_memory(t, t->measures ? &e->stats.memory : NULL);
 }
 

@@ -3,6 +3,7 @@
 #include "launcher/report/plan_notes.h"
 #include "launcher/report/report.h"
 #include "launcher/setup/mesh_choice.h"
+#include "launcher/setup/setup_notes.h"
 #include "launcher/setup/sharding_file.h"
 #include "launcher/train/replicas.h"
 #include "launcher/train/trainer.h"
@@ -239,6 +240,21 @@ static void note_routers(const fsdp_trainer *t) {
         "--param-dtype bf16 rounds the biases by which routers choose, which Transformers keeps in fp32");
 }
 
+// --stop-after counts evaluations that are no better than an earlier one, and the last step ends the run
+// anyway.
+static void note_stop_after(const fsdp_trainer *t) {
+  const fsdp_options *o = t->options;
+  const fsdp_checkpoint_results *results = &t->checkpoints.results;
+  if (o->stop_after == 0 || o->eval_freq == 0 || t->feed.first_step >= t->total_steps) return;
+  const int64_t before_end = (t->total_steps - 1) / o->eval_freq - t->feed.first_step / o->eval_freq;
+  const bool has_best = results->best_eval_loss > 0 || o->eval_at_start;
+  if (results->evaluations_since_best + before_end - !has_best >= o->stop_after) return;
+  printf("note:      --stop-after %" PRId64 " (%s) cannot end this run: --eval-freq %" PRId64
+         " makes %" PRId64 " evaluation%s before its last step, %" PRId64 "%s\n",
+         o->stop_after, fsdp_options_place(o, "stop-after"), o->eval_freq, before_end,
+         fsdp_plural(before_end), t->total_steps, has_best ? "" : ", and the first is one to compare with");
+}
+
 static void warn_of_run(const fsdp_trainer *t) {
   warn_of_trained_evaluation(t);
   warn_of_repeated_files(t);
@@ -259,13 +275,13 @@ void fsdp_train_print_notes(const fsdp_trainer *t) {
   note_beginning(t);
   note_routers(t);
   if (t->dataset) note_documents(t);
+  if (t->dataset) note_stop_after(t);
   if (t->feed.config.rate.first_step > 0)
     printf("note:      the learning-rate schedule began after step %" PRId64 " (--resume-schedule)\n",
            t->feed.config.rate.first_step);
-  if (t->setup.stored_vocab && t->weights && !fsdp_train_checkpoints_found(&t->checkpoints))
-    printf("note:      the vocabulary grows from %" PRId64 " to %" PRId64
-           " tokens (--resize-embeddings): each new row is the mean of the others\n",
-           t->setup.stored_vocab, made->config.model.vocab_size);
+  const bool resumed = fsdp_train_checkpoints_found(&t->checkpoints);
+  if (!resumed && !t->options->evaluated && fsdp_resize_note(t->options, &t->setup, text, sizeof text))
+    print_note(text);
   fsdp_dropout own;
   const bool drops = fsdp_dropout_any(&made->config.dropout) && fsdp_model_dropout(&made->config.model, &own);
   if (!drops && fsdp_model_note(&made->config.model, text, sizeof text)) print_note(text);

@@ -32,8 +32,10 @@ static double peak_flops(const fsdp_trainer *t) {
 
 // Of rank 0.
 static void print_sample(fsdp_trainer *t) {
-  printf("sample after step %" PRId64 ", %" PRId64 " token%s:\n%s\n", t->record.step, t->sample->new_count,
-         fsdp_plural(t->sample->new_count), fsdp_sample_shown(t->sampled));
+  char ending[FSDP_SAMPLE_ENDING_BYTES];
+  printf("sample after step %" PRId64 ", %" PRId64 " token%s%s:\n%s\n", t->record.step, t->sample->new_count,
+         fsdp_plural(t->sample->new_count), fsdp_sample_ending(t->sample, ending),
+         fsdp_sample_shown(t->sampled));
   fflush(stdout);
   free(t->sampled);
   t->sampled = NULL;
@@ -262,6 +264,9 @@ static void evaluate_start(fsdp_trainer *t) {
   run_evaluation(t, t->feed.first_step, &record);
   t->start_eval_loss = record.eval_loss;
   if (owed) keep_result(t, &record);
+  // Later ones have to be better than this one to be the best.
+  if (t->checkpoints.results.best_eval_loss == 0 && isfinite(record.eval_loss))
+    t->checkpoints.results.best_eval_loss = record.eval_loss;
   if (fsdp_trainer_is_first(t)) fsdp_progress_print_evaluation(&record, stdout);
   if (owed) fsdp_train_checkpoints_save_again(&t->checkpoints);
 }
@@ -360,6 +365,16 @@ fsdp_status fsdp_train_run_steps(fsdp_trainer *t, fsdp_error *error) {
   return status;
 }
 
+// A run that made its model worse says so: no checkpoint of it is the best.
+static void print_start_is_best(const fsdp_trainer *t) {
+  const double start = t->start_eval_loss;
+  if (!(start > 0) || start != t->checkpoints.results.best_eval_loss) return;
+  if (t->checkpoints.results.evaluations_since_best == 0) return; // there was none after it
+  printf("note:      no evaluation was better than that before step %" PRId64
+         " (loss %.4f, --eval-at-start): the model that this start loaded is the best\n",
+         t->feed.first_step + 1, start);
+}
+
 static void print_stopped_improving(const fsdp_trainer *t) {
   const fsdp_checkpoint_results *results = &t->checkpoints.results;
   printf("stopped after %" PRId64 " evaluation%s without improvement (--stop-after %" PRId64
@@ -396,6 +411,7 @@ fsdp_status fsdp_train_finish(fsdp_trainer *t, fsdp_error *error) {
       printf("stopped by %s after step %" PRId64 "\n", fsdp_stop_name(t->stop_signal), t->record.step);
     else if (t->record.step < t->total_steps)
       print_stopped_improving(t);
+    print_start_is_best(t);
     if (t->options->trace && !t->traced)
       fprintf(stderr,
               "fsdp_train: warning: --trace %s is not written: the run was stopped before step %" PRId64 "\n",

@@ -58,7 +58,19 @@ bool fsdp_sync_folder(const char *folder) {
   return good;
 }
 
+static bool is_denied(int reason) {
+  return reason == EACCES || reason == EPERM || reason == EROFS;
+}
+
 fsdp_status fsdp_fail_write(const char *path, const char *what, fsdp_error *error) {
-  return fsdp_fail(error, FSDP_ERR_INPUT, "%s: %s failed (%s); make room there or give another folder", path,
-                   what, strerror(errno));
+  const bool full = errno == ENOSPC || errno == EDQUOT;
+  return fsdp_fail(error, FSDP_ERR_INPUT, "%s: %s failed (%s); %s or give another folder", path, what,
+                   strerror(errno),
+                   full               ? "make room there"
+                   : is_denied(errno) ? "give this user the right to write there"
+                                      : "look at what is there,");
+}
+
+const char *fsdp_read_remedy(int reason, const char *other) {
+  return is_denied(reason) ? "give this user the right to read it (chmod)" : other;
 }

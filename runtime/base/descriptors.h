@@ -23,8 +23,12 @@ char *fsdp_read_rest(int descriptor, int64_t most, int64_t *bytes);
 // Makes the names in a folder durable; false with the reason in errno.
 bool fsdp_sync_folder(const char *folder);
 
-// FSDP_ERR_INPUT: "PATH: WHAT failed (the reason in errno); make room there or give another folder".
+// FSDP_ERR_INPUT: "PATH: WHAT failed (the reason in errno);" and what helps against the reason, such
+// as "make room there", "or give another folder".
 fsdp_status fsdp_fail_write(const char *path, const char *what, fsdp_error *error);
+
+// What helps where a file cannot be opened for `reason`: rights to read it, else `other`.
+const char *fsdp_read_remedy(int reason, const char *other);
 
 // Closes every descriptor from `first` on: peers see a rank's connections close when it ends, and readers of
 // its output wait for that end. Safe after a fork in a process with threads.

@@ -226,6 +226,24 @@ bool fsdp_checkpoint_named(const char *folder, const char *word, char path[FSDP_
   return true;
 }
 
+bool fsdp_checkpoint_below(const char *path, char found[FSDP_CHECKPOINT_PATH_BYTES]) {
+  char experiment[FSDP_CHECKPOINT_PATH_BYTES];
+  snprintf(experiment, sizeof experiment, "%.4000s", path);
+  char *slash = strrchr(experiment, '/');
+  if (slash) *slash = 0;
+  return fsdp_checkpoint_named(slash ? experiment : ".", slash ? slash + 1 : path, found);
+}
+
+bool fsdp_checkpoint_at(const char *path, char found[FSDP_CHECKPOINT_PATH_BYTES]) {
+  fsdp_checkpoint_entry *entries;
+  snprintf(found, FSDP_CHECKPOINT_PATH_BYTES, "%.4000s", path);
+  if (is_checkpoint(path) || fsdp_checkpoint_below(path, found)) return true;
+  const int count = fsdp_checkpoint_list(path, &entries);
+  if (count > 0) snprintf(found, FSDP_CHECKPOINT_PATH_BYTES, "%s", entries[0].path);
+  free(entries);
+  return count > 0;
+}
+
 // ---- Going
 
 // How many ranks' files the folder may have, from the names in it.

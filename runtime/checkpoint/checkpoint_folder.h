@@ -72,6 +72,13 @@ int fsdp_checkpoint_best(const fsdp_checkpoint_entry *entries, int count);
 // before the number, "best", or the name of one below another name. False if it has none.
 bool fsdp_checkpoint_named(const char *folder, const char *word, char path[FSDP_CHECKPOINT_PATH_BYTES]);
 
+// The same of a path EXPERIMENT/WORD.
+bool fsdp_checkpoint_below(const char *path, char found[FSDP_CHECKPOINT_PATH_BYTES]);
+
+// The checkpoint that a path means: the folder itself, EXPERIMENT/WORD as above, or the newest one in it.
+// False if there is none.
+bool fsdp_checkpoint_at(const char *path, char found[FSDP_CHECKPOINT_PATH_BYTES]);
+
 // Which checkpoints the experiment has, for a message: " has step-8, step-4, mine" or " has none". Returns
 // `out`.
 enum { FSDP_CHECKPOINT_NAMES_BYTES = 256 };

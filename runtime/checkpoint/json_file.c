@@ -47,7 +47,7 @@ fsdp_status fsdp_json_file_read(const fsdp_json_file *file, json_t **root, fsdp_
   int descriptor = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0)
     return fsdp_fail(error, FSDP_ERR_INPUT, "%s: cannot be opened (%s); %s", file->path, strerror(errno),
-                     file->missing);
+                     fsdp_read_remedy(errno, file->missing));
   fsdp_status status = read_opened(file, descriptor, root, error);
   close(descriptor);
   return status;

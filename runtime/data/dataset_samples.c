@@ -71,11 +71,11 @@ static fsdp_status fail_token(const fsdp_dataset *dataset, const fsdp_token_view
   char resized[64] = "";
   fsdp_token_view_read(view, at, 1, &token);
   if (view->vocab_size > dataset->vocab_size)
-    snprintf(resized, sizeof resized, "add --resize-embeddings %" PRId64 ", ", view->vocab_size);
+    snprintf(resized, sizeof resized, ", or add --resize-embeddings %" PRId64, view->vocab_size);
   return fsdp_fail(
       error, FSDP_ERR_INPUT,
       "%.300s: token %" PRId64 " (from 0) of its %" PRId64 " is %" PRIu32 ", but the model has a "
-      "vocabulary of %" PRId64 "; %suse the model that these tokens were made for, or other data",
+      "vocabulary of %" PRId64 "; give the model that these tokens were made for (--model)%s, or other data",
       path, at, view->token_count, (uint32_t)token, dataset->vocab_size, resized);
 }
 

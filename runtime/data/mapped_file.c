@@ -1,6 +1,7 @@
 #include "runtime/data/mapped_file.h"
 
 #include "runtime/base/check.h"
+#include "runtime/base/descriptors.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -114,9 +115,8 @@ fsdp_status fsdp_mapped_file_open(const char *path, fsdp_mapped_file *file, fsdp
   if (descriptor < 0 || fstat(descriptor, &information)) {
     int reason = errno;
     if (descriptor >= 0) close(descriptor);
-    return fsdp_fail(error, FSDP_ERR_INPUT,
-                     "%s: cannot be opened (%s); give files that are there, separated by commas, or patterns",
-                     path, strerror(reason));
+    return fsdp_fail(error, FSDP_ERR_INPUT, "%s: cannot be opened (%s); %s", path, strerror(reason),
+                     fsdp_read_remedy(reason, "give files that are there, separated by commas, or patterns"));
   }
   fsdp_status status = FSDP_OK;
   if (S_ISDIR(information.st_mode))

@@ -8,8 +8,11 @@
 #include <string.h>
 
 static fsdp_status fail_read(const fsdp_yaml_source *source, const char *done, fsdp_error *error) {
-  return fsdp_fail(error, FSDP_ERR_INPUT, "%s: cannot be %s (%s); give %s", source->path, done,
-                   strerror(errno), source->what);
+  const int reason = errno;
+  char give[256];
+  snprintf(give, sizeof give, "give %s", source->what);
+  return fsdp_fail(error, FSDP_ERR_INPUT, "%s: cannot be %s (%s); %s", source->path, done, strerror(reason),
+                   fsdp_read_remedy(reason, give));
 }
 
 fsdp_status fsdp_yaml_visit_file(const fsdp_yaml_source *source, fsdp_yaml_visitor visitor, void *context,

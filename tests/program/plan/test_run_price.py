@@ -2,6 +2,7 @@
 search finds; several machines and several plans in one table; a profile's memory as the limit of its plans.
 """
 import json
+import re
 
 import cpu_profile
 import programs
@@ -47,6 +48,16 @@ def lengths():
     long = ("--model", "llama-1b", "--wrap", "block", *A100, "--ranks", 8, "--grad-accum", 256, "--price")
     step_ms = read(*long)["time"]["step_ms"]
     assert step_ms > 1e4 and f"price on a100-40: {step_ms / 1e3:.2f} s a step" in plan(*long).stdout, step_ms
+    # Short runs have digits enough to multiply, and what is less than a step is said.
+    line = next(row for row in plan(*priced, "--tokens", 1e5, "--gpu-hour", 2.5).stdout.splitlines()
+                if row.startswith("run:"))  # fmt: skip
+    gpu_hours, cost = (float(line.split(end)[0].split()[-1]) for end in (" GPU hours", "\0"))
+    assert abs(cost / gpu_hours - 2.5) < 0.02 and "e-" not in line, line
+    less = "note: --tokens 500 (command line) is less than one step of 512 tokens"
+    assert less in plan(*priced, "--tokens", 500).stderr and not plan(*priced, "--tokens", 512).stderr
+    noted = plan(*TINY, *A100, "--price", "--threads", 7, "--resize-embeddings", 256).stderr
+    assert "note: --threads 7 (command line) has no effect on the price: profile a100-40 is of a GPU" in noted
+    assert "--resize-embeddings 256 (command line) has no effect: the model has 256 tokens already" in noted
     for unknown, words in (("--gpu-hour", "is for a run, and nothing says how long"),
                            ("--num-epochs", "counts passes over --data, which is not given")):  # fmt: skip
         refused = plan(*priced, unknown, 3, status=2).stderr
@@ -139,16 +150,30 @@ def batches():
     assert any("global batch" in note for note in found["notes"]), found["notes"]
     assert read(*search, "--global-batch", 4)["global_batch"] == 4
     assert read(*search, "-b", 3)["global_batch"] == 6
-    # Of data that does not fill a step the search, if it chose the batch, is told to choose a smaller one.
+    # Data that does not fill a step of the batch that was given.
     data = work / "few.txt"
     data.write_bytes(b"seven rows of 64 and a target " * 15)
     search = ("--search", *TINY, *A100, "--data", data)
-    for given, remedy in (((), " or the batch (--global-batch)"),
-                          (("--global-batch", 8), " or the batch (--global-batch)"),
+    for given, remedy in ((("--global-batch", 8), " or the batch (--global-batch)"),
                           (("-b", 4), ", --batch-size or --grad-accum")):  # fmt: skip
         message = plan(*search, *given, status=3).stderr
         assert message.endswith(f"give more, or lower --seq-length{remedy}\n"), message
     assert read(*search, "--global-batch", 2)["plans"][0]["steps"] == 3
+
+
+def batches_of_little():
+    """A batch that is looked for is no larger than what the data fill, or --tokens are."""
+    data = work / "little.txt"
+    data.write_bytes(bytes(range(97, 107)) * 45)  # 450 bytes: 7 samples of 64 and a target
+    search = ("--model", "tiny", "-s", 64, "--ranks", 2, *A100, "--search")
+    for words, batch in ((("--data", data), 4), (("--data", data, "--eval-split", 4), 2),
+                         (("--tokens", 640), 8),
+                         (("--tokens", 640, "--data", data), 4)):  # fmt: skip
+        found = read(*search, *words)
+        assert found["global_batch"] <= batch and found["plans"][0]["steps"] >= 1, (words, found)
+        told = f"with {batch}, which the run's data or --tokens fill"
+        assert any(told in note for note in found["notes"]), found
+    assert plan(*search, "--data", data, "--global-batch", 8, status=3).stderr
 
 
 def faster():
@@ -212,6 +237,11 @@ def machines():
     for bad in ("a100-40", "8", "8 a100-40 @", "8 a100-40 @-1", "x a100-40", "8 a100-40,"):
         assert "--machines '" in plan("--machines", bad, status=2).stderr, bad
     assert "about one machine" in plan("--machines", listed, "--ranks", 4, status=2).stderr
+    # A file's own machine gives way, as a saved plan names one.
+    saved = work / "saved.yaml"
+    saved.write_text("model: tiny\nseq-length: 64\nranks: 8\nranks-per-node: 8\nprofile: h100-sxm\n")
+    rows = read("--config", saved, "--machines", listed, "--price")["machines"]
+    assert [row["ranks"] for row in rows] == [2, 4] and all(row["fits"] for row in rows), rows
 
 
 def compared():
@@ -240,6 +270,13 @@ def compared():
         (work / "d.yaml").write_text(line + "\n")
         wrong = plan(*TINY, "--compare", work / "a.yaml", work / "d.yaml", status=2).stderr
         assert f"--{line.split(':')[0]} ({work / 'd.yaml'}:1)" in wrong and "--compare" in wrong, wrong
+    # What does not fit says why; status 4 if nothing does.
+    text = plan(*TINY, *files, "--memory-limit", "1MB", status=4)
+    for name in ("a", "b"):
+        assert re.search(rf"\n\n{name}:\n    .*1,000,000 bytes", text.stdout), text.stdout
+    assert "none of these plans fits, for the reasons printed" in text.stderr, text.stderr
+    rows = read(*TINY, *files, "--memory-limit", "1MB", status=4)["plans"]
+    assert all(not row["fits"] and "1,000,000 bytes" in row["reason"] for row in rows), rows
     wrong = plan(*files, "--machines", "8 h100-sxm", status=2).stderr
     assert 'a file may name its own machine, as in "ranks: 8" and "profile: h100-sxm"' in wrong, wrong
 
@@ -260,4 +297,5 @@ def limits():
     assert allowed in refused, refused
 
 
-programs.run_tests([lengths, documents, work_of_documents, batches, faster, machines, compared, limits])
+programs.run_tests([lengths, documents, work_of_documents, batches, batches_of_little, faster,
+                    machines, compared, limits])

@@ -38,7 +38,9 @@ wide = write_tokens("wide.tok", [i * i % NEW for i in range(16 * 12)] + [NEW - 1
 # No token that the model has not: nothing is said. Otherwise the message names it, and the option.
 train("--data", narrow)
 message = train("--data", wide, status=3).stderr
-assert f"vocabulary of {OLD}; add --resize-embeddings {NEW}" in message, message
+given = f"vocabulary of {OLD}; give the model that these tokens were made for (--model), or add "
+assert given in message, message
+assert f"--resize-embeddings {NEW}, or other data" in message, message
 assert "wide.tok: token " in message, message
 
 # The rows of the folder as they are, then means, whoever holds them.

@@ -180,6 +180,20 @@ def printed_options_read_back():
     assert not folder("printed").exists()
 
 
+def what_is_given_twice_is_told_alone():
+    """Given options that contradict each other are named as given; paths of the file say their folder."""
+    prompted = ["--prompt-tokens", "1,2", "--sample-every", "3", "--max-new-tokens", "4"]
+    train(*COMMON, "--max-steps", "2", *prompted, "-e", "prompted")
+    refused("-e", "prompted", "--prompt", "x", "--sample-every", "0",
+            parts=("--prompt (command line) has no effect without samples",))
+    model = programs.make_model(work / "a model", programs.CONFIG, weights=False)
+    train(*COMMON, "--model", model.name, "--tokenizer", "bytes", "--max-steps", "2", "-e", "moved")
+    (work / "beside").mkdir()
+    told = "paths in ../outputs/moved/run.yaml are relative to the folder where the run was started"
+    programs.refused("fsdp_train", "--save-dir", "../outputs", "-e", "moved", status=2, parts=[told],
+                     cwd=work / "beside")
+
+
 def values_come_back_as_they_were():
     """Line breaks, control and other characters of a value, from --print-config and from run.yaml; what
     neither can hold is refused before anything is trained."""
@@ -292,7 +306,8 @@ def checkpoints_have_names():
     assert one.returncode == 3 and "is one checkpoint" in one.stderr, one.stderr
     (work / "some.txt").write_text("some text " * 20)
     evaluate = ("fsdp_eval", "-e", "named", "--data", "some.txt", "--json", "--resume")
-    for word, step in (("step-2", 2), ("4", 4), ("best", 6), ("outputs/named/step-00000002", 2)):
+    for word, step in (("step-2", 2), ("4", 4), ("best", 6), ("outputs/named/step-00000002", 2),
+                       ("outputs/named/best", 6), ("outputs/named/step-4", 4), ("outputs/named", 6)):
         process = programs.run(*evaluate, word, cwd=work)
         assert process.returncode == 0 and json.loads(process.stdout)["step"] == step, (word, process.stderr)
     process = programs.run(*evaluate, "step-3", cwd=work)
@@ -301,6 +316,8 @@ def checkpoints_have_names():
     assert "resumed:   outputs/named/step-00000004, step 4," in process.stdout, process.stdout
     process = train("-e", "named", "--resume", "4", "--max-steps", "5")
     assert "resumed:   outputs/named/step-00000004, step 4," in process.stdout, process.stdout
+    process = train(*COMMON, "-e", "other", "--resume", "outputs/named/best", "--max-steps", "7")
+    assert "resumed:   outputs/named/step-0000000" in process.stdout, process.stdout
     near = ("'step-5000'", "outputs/named has step-")
     refused("-e", "named", "--resume", "step-5000", status=3, parts=near)
     process = programs.run("fsdp_export", "outputs/named/best", "--to", "deep/er/hf", cwd=work)
@@ -407,6 +424,23 @@ def a_run_ends_that_does_not_improve():
     refused(*COMMON, "--ckpt-best", "eval_loss", "-e", "x", parts=("--eval-split",))
 
 
+def the_start_may_be_the_best():
+    """The loss before the first step is one to be better than: a run that makes its model worse ends."""
+    options = [*COMMON[:-4], "--max-steps", "20", "--eval-split", "8", "--eval-freq", "1", "--eval-at-start",
+               "--ckpt-freq", "100"]
+    process = train(*options, "--lr", "0", "--stop-after", "2", "--ckpt-best", "eval_loss", "-e", "worse",
+                    ranks=RANKS)  # fmt: skip
+    start = log("worse")[0]["eval_loss_at_start"]
+    assert all(line["eval_loss"] == start for line in log("worse")), log("worse")
+    assert len(losses("worse")) == 2 and "best so far" not in process.stdout, process.stdout
+    assert f"(--stop-after 2): the best loss is {start:.4f}\n" in process.stdout, process.stdout
+    told = f"no evaluation was better than that before step 1 (loss {start:.4f}, --eval-at-start)"
+    assert told in process.stdout, process.stdout
+    process = train(*options, "--lr", "1e-3", "--max-steps", "2", "-e", "better", ranks=RANKS)
+    assert "best so far" in process.stdout, process.stdout
+    assert "no evaluation was better" not in process.stdout, process.stdout
+
+
 def what_a_signal_left_is_evaluated():
     """By the next start, once, with its loss in the checkpoint; also where no steps are left."""
     options = [*COMMON, "--lr-schedule", "constant", "--eval-split", "8", "--eval-freq", "1"]
@@ -462,9 +496,10 @@ def folders_are_made_and_left():
 
 
 programs.run_tests([the_name_alone_goes_on, a_branch_goes_on, what_is_gone_is_named_with_its_place,
-                    what_is_given_wins, printed_options_read_back,
+                    what_is_given_wins, printed_options_read_back, what_is_given_twice_is_told_alone,
                     values_come_back_as_they_were, a_folder_may_move, nothing_goes_without_a_line,
                     checkpoints_have_names, a_checkpoint_may_be_renamed, the_best_stays,
                     the_best_is_of_like_evaluations, a_run_ends_that_does_not_improve,
+                    the_start_may_be_the_best,
                     what_a_signal_left_is_evaluated, it_is_evaluated_before_the_first_step,
                     folders_are_made_and_left])

@@ -265,6 +265,17 @@ for name, arguments, status, parts in (
 later("plan: no such data", lambda: programs.run("fsdp_plan", "--data", work / "none.txt"), 3,
       ["--data", "none.txt", "No such file"], "fsdp_plan")  # fmt: skip
 # One rank that needs more than the machine has: nothing about fewer ranks.
+for name, text, parts in (
+    ("recompute", "recompute: true\n", ("write block for on, none for off",)),
+    ("home", "data: ${HOME}/x.txt\n", ("write the whole path", "${HOME}/x.txt")),
+    ("tilde", "model: ~/x\n", ("write the whole path", "~/x")),
+):
+    (work / f"{name}.yaml").write_text(text)
+    bad(f"{name} of a file", ["--config", work / f"{name}.yaml"], 2, f"{name}.yaml:1", *parts)
+if os.geteuid() != 0:  # who may read everything
+    (work / "shut.txt").write_text("shut")
+    (work / "shut.txt").chmod(0)
+    bad("a file without rights", ["--data", work / "shut.txt"], 3, "Permission denied", "right to read it")
 bad("a sequence beyond the machine", ["-s", "1e6", "-b", "64", "--recompute", "block"], 4, "--seq-length")
 
 

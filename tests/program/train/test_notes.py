@@ -66,6 +66,27 @@ def data_that_looks_like_a_mistake():
     assert note.startswith("--document-separator 9 (command line) has no effect"), note
 
 
+def what_has_no_effect():
+    """A stop that no evaluation can bring about, a vocabulary that need not grow, a file without options."""
+    held = ["--eval-split", 4, "--max-steps", 4, "--stop-after", 1]
+    told = "--stop-after 1 (command line) cannot end this run: --eval-freq "
+    for more, is_told in ((["--eval-freq", 10], True), (["--eval-freq", 2], True),
+                          (["--eval-freq", 1], False),
+                          (["--eval-freq", 2, "--eval-at-start"], False)):  # fmt: skip
+        process = train(*held, *more, "--lr", "1e-3")
+        assert any(note.startswith(told) for note in notes(process)) == is_told, (more, process.stdout)
+    (work / "empty.yaml").write_text("# nothing\n")
+    empty = ["--config", work / "empty.yaml", "--max-steps", 1, "--resize-embeddings"]
+    found = notes(train(*empty, 256))
+    for told in ("--resize-embeddings 256 (command line) has no effect",
+                 f"--config {work}/empty.yaml (command line) sets no option"):  # fmt: skip
+        assert any(line.startswith(told) for line in found), (told, found)
+    (work / "empty.yaml").write_text("seq-length: 32\n")
+    found = notes(train(*empty, 260))
+    assert not any("sets no option" in line for line in found), found
+    assert "the vocabulary grows from 256 to 260 tokens (--resize-embeddings)" in found, found
+
+
 def a_rank_has_its_share_of_cores():
     """The cores are divided among a node's ranks, at least one each; more --threads are warned of."""
     if not programs.WITH_MPI:
@@ -147,5 +168,6 @@ def whom_it_waits_for():
     assert not (work / "one" / ".lock").exists()
 
 
-programs.run_tests([the_device, a_rank_has_its_share_of_cores, data_that_looks_like_a_mistake, what_is_saved,
+programs.run_tests([the_device, a_rank_has_its_share_of_cores, data_that_looks_like_a_mistake,
+                    what_has_no_effect, what_is_saved,
                     options_that_look_like_a_mistake, whom_it_waits_for])

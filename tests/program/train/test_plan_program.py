@@ -166,7 +166,8 @@ def several_in_one_table():
     other = plan("--compare", *files[:2], "--ranks", 8, "--wrap", "block").stderr.splitlines()
     assert other == [f"fsdp_plan: note: {file}: given otherwise on the command line: --ranks 16 → 8"
                      for file in files[:2]], other  # fmt: skip
-    table = process.stdout.splitlines()
+    table, reason = (part.splitlines() for part in process.stdout.split("\n\n"))
+    assert reason[0] == "whole:" and "80,000,000,000 bytes" in reason[1] and len(reason) == 2, reason
     columns = "name strategy mesh device valley peak arena host sent instructions fits"
     assert table[0].split() == columns.split()
     rows = [line.split() for line in table[1:]]

@@ -33,10 +33,10 @@ static void refused(const char *name, const char *proposed) {
 
 TEST(no_unrelated_name_is_proposed) {
   static const char *const unlike[] = {
-      "lora",      "gpus",     "pipe",          "nodes",         "dp",   "packing",     "save_strategy",
-      "no_fa",     "log_loss", "wandb_project", "torch_compile", "rope", "perplexity",  "best",
-      "deepspeed", "halt",     "test",          "eval_all",      "sft",  "train-speed", "wandb",
-      "cpu"};
+      "lora",      "gpus",      "pipe",          "nodes",         "dp",   "packing",     "save_strategy",
+      "no_fa",     "log_loss",  "wandb_project", "torch_compile", "rope", "perplexity",  "best",
+      "deepspeed", "halt",      "test",          "eval_all",      "sft",  "train-speed", "wandb",
+      "cpu",       "checkpoint"};
   for (size_t i = 0; i < sizeof unlike / sizeof *unlike; i++) refused(unlike[i], NULL);
 }
 
@@ -48,6 +48,7 @@ TEST(what_was_mistyped_is_found) {
                                          {"warp", "wrap"},
                                          {"strat", "strategy"},
                                          {"max", "max-steps"},
+                                         {"exper", "expert-parallel"},
                                          {"learning-rat", "lr"},
                                          {"save_dirs", "save-dir"}};
   for (size_t i = 0; i < sizeof alike / sizeof *alike; i++) refused(alike[i][0], alike[i][1]);
