@@ -1,11 +1,15 @@
 """What every script's main function does: bad options, failures and signals end it with one line."""
 import argparse
 import difflib
+import errno
 import os
 import signal
 import sys
 
-from common.errors import Failure, OptionError
+from common.errors import Failure, InputError, OptionError
+
+
+UNWRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # without a name: of standard output
 
 
 class Parser(argparse.ArgumentParser):
@@ -36,6 +40,11 @@ def _stop(number, _):
     sys.exit(128 + number)
 
 
+def _drop_output():
+    """What is still buffered would fail again at the end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def main(name, run):
     """Calls run(arguments); the exit status."""
     signal.signal(signal.SIGTERM, _stop)
@@ -43,11 +52,18 @@ def main(name, run):
         run(sys.argv[1:])
         sys.stdout.flush()
     except BrokenPipeError:  # who read it has left, as head does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 128 + signal.SIGPIPE
     except Failure as failure:
         print(f"{name}: error: {failure}", file=sys.stderr)
         return failure.status
+    except OSError as error:
+        if error.filename or error.errno not in UNWRITTEN:
+            raise
+        _drop_output()
+        print(f"{name}: error: standard output cannot be written ({error.strerror}): make room there or send "
+              "it elsewhere", file=sys.stderr)
+        return InputError.status
     except KeyboardInterrupt:
         return 130
     return 0
