@@ -226,10 +226,10 @@ def run(arguments):
 
 
 def report(summary, is_preview=False):
-    """Behind a preview, whose output is documents alone, the keys that are not used are a note."""
+    """Behind a preview, whose output is documents alone, what it does not show is a note."""
     for line in summary.warnings():
         print(f"prepare_data.py: warning: {line}", file=sys.stderr)
-    for line in summary.unused() if is_preview else ():
+    for line in summary.notes() if is_preview else ():
         print(f"prepare_data.py: note: {line}", file=sys.stderr)
     for line in () if is_preview else summary.lines():
         print(line)

@@ -32,6 +32,10 @@ class Parser(argparse.ArgumentParser):
         near = difflib.get_close_matches(name, self._option_string_actions, 1, 0.75)
         self.error(f"unknown option '{name}'" + (f": did you mean {near[0]}?" if near else ""))
 
+    def _print_message(self, message, file=None):
+        """argparse's own keeps silent about a full disk."""
+        (file or sys.stderr).write(message)
+
     def error(self, message):
         raise OptionError(f"{message}; --help shows how to call it")
 
@@ -49,7 +53,11 @@ def main(name, run):
     """Calls run(arguments); the exit status."""
     signal.signal(signal.SIGTERM, _stop)
     try:
-        run(sys.argv[1:])
+        try:
+            run(sys.argv[1:])
+        except SystemExit as end:  # of --help
+            if end.code:
+                raise
         sys.stdout.flush()
     except BrokenPipeError:  # who read it has left, as head does
         _drop_output()

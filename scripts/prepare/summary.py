@@ -156,6 +156,12 @@ class Summary:
                        "to stop there; give a chat template that writes one, by --chat-template FILE")
         yield from self._endless()
 
+    def notes(self):
+        """Lines for what a preview does not show."""
+        if self.weightless:
+            yield f"left out (weight 0): {self.weightless:,} record{'s' * (self.weightless > 1)}"
+        yield from self.unused()
+
     def unused(self):
         """A line for the keys that are not used, if there are any."""
         if self.ignored:

@@ -323,7 +323,7 @@ def a_reader_that_leaves_is_no_error(work):
 
 
 def a_full_output_is_an_error(work):
-    for where in (("--out", work / "x.tok"), ("--preview", "3")):
+    for where in (("--out", work / "x.tok"), ("--preview", "3"), ("--help",)):
         command = [sys.executable, prepared.SCRIPT, *where, FIXTURES / "records.jsonl"]
         with open("/dev/full", "w") as full:
             process = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)

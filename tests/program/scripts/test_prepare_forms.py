@@ -284,6 +284,8 @@ def a_preview_shows_what_is_learned(work):
     assert process.stdout.splitlines()[1::2] == [*row["shown"], "a{+bc\\0+}"], process.stdout
     process = prepare("--preview", 1, *written(work, [{"text": "abc", "labels": 1}, {"text": "d", "id": 1}]))
     assert process.stderr == "prepare_data.py: note: ignored: labels in 1 record\n", process.stderr
+    process = prepare("--preview", 1, *written(work, [{"text": "abc", "weight": 0}, {"text": "d"}]))
+    assert process.stderr == "prepare_data.py: note: left out (weight 0): 1 record\n", process.stderr
     asked = written(work, [{"messages": [{"role": "user", "content": "q"}]}])
     assert "0 learned, so it is left out\n<user>q" in prepare("--preview", 1, *asked).stdout
     process = prepare("--preview", 1, "--out", work / "x.tok", *asked, status=0)

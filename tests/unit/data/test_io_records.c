@@ -113,6 +113,9 @@ TEST(prompts_that_fill_the_sequence_are_reported) {
   IO_EXPECT(io_dataset_status(ALPACA, config, &error), FSDP_ERR_INPUT, &error,
             ": 1 document is longer than --seq-length 35 and dropped", "the others fill 2 sequences",
             "one step needs 3");
+  config.global_batch = 1, config.seq = 27;
+  IO_EXPECT(io_dataset_status(ALPACA ":1", config, &error), FSDP_ERR_INPUT, &error,
+            "all its 3 documents are longer than --seq-length 27 and dropped");
   config.longer = FSDP_LONG_CUT;
   config.seq = 64;
   config.global_batch = 4;
