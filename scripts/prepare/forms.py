@@ -207,7 +207,7 @@ class _Messages:
         used = {*keys, *MESSAGE_KEYS, *MARKS, "tool_calls", "function_call"}
         self.ignored |= {f"{name}[].{key}" for key in turn if key not in used and not _is_empty(turn[key])}
         if not counts:
-            self.ignored |= {f"{name}[].{key} (of what is no answer to be learned)"
+            self.ignored |= {f"{name}[].{key} (asks to learn what is no answer)"
                              for key, mark in marks.items() if mark}
 
     def add_system(self, text):
