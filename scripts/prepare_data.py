@@ -16,7 +16,9 @@ Inputs, in the order given:
                                                divided: where the model completes it, the prompt ends there.
                                                Of lists of messages: a conversation
                  A conversation may have system, tools, and chat_template_kwargs beside it, and messages with
-                 tool_calls, parts of text, and weight 0 (not learned). Other keys are ignored and counted
+                 tool_calls, parts of text, and weight 0 (not learned; so are train and loss of false,
+                 loss_weight 0 and masked of true). A record of weight 0 is not learned. Other keys are
+                 ignored and counted
   .csv, .tsv     a table whose first line names the columns: a row is such an object
   .parquet       the same
   .bin           tokens of llm.c or nanoGPT, unchanged
@@ -109,6 +111,19 @@ def must_be_made(tokenizer):
     return not os.path.exists(tokenizer) and vocab_merges.can_be_read(os.path.dirname(tokenizer))
 
 
+def warn_of_repeats(paths):
+    """An input that is given twice may be meant, to weigh twice as much."""
+    seen = {}
+    for path in paths:
+        file = os.path.realpath(path)
+        known = seen.get(file)
+        seen[file] = path
+        if known:
+            also = "" if known == path else f", also as {path}"
+            print(f"prepare_data.py: warning: {known} is given twice{also}: its records are learned twice; "
+                  "leave one out if that is not meant", file=sys.stderr)
+
+
 def check(options):
     """Refuses what can be refused before any work; returns the path of the tokenizer or None."""
     if options.packing is not None:
@@ -150,8 +165,8 @@ def show(path, header):
 def fields_of(text):
     """{name of a form's key: the record's key}"""
     fields = {}
-    for pair in filter(None, text.split(",")):
-        name, _, key = pair.partition("=")
+    for pair in filter(None, map(str.strip, text.split(","))):
+        name, _, key = map(str.strip, pair.partition("="))
         name = {"response": "completion"}.get(name, name)
         if name not in forms.FIELDS or not key:
             raise OptionError(f"--fields {pair}: give NAME=KEY, where NAME is one of "
@@ -196,7 +211,11 @@ def run(arguments):
                         mask_prompt=options.mask_prompt == "on", chat_template=template, fields=fields,
                         strict=options.strict, special_tokens=options.special_tokens == "on", bos=options.bos,
                         eos=options.eos, now=time_of_templates())
+    warn_of_repeats(options.inputs)
     if options.preview:
+        if options.out:
+            print(f"prepare_data.py: note: --preview writes nothing: --out {options.out} is left as it is",
+                  file=sys.stderr)
         report(preview(options.inputs, settings, options.preview), is_preview=True)
         return
     writer, summary, vocabulary = prepare(options.inputs, options.out, settings, options.procs)
@@ -207,10 +226,10 @@ def run(arguments):
 
 
 def report(summary, is_preview=False):
-    """Behind a preview, whose output is documents alone, the keys that are not used are a note."""
+    """Behind a preview, whose output is documents alone, what it does not show is a note."""
     for line in summary.warnings():
         print(f"prepare_data.py: warning: {line}", file=sys.stderr)
-    for line in summary.unused() if is_preview else ():
+    for line in summary.notes() if is_preview else ():
         print(f"prepare_data.py: note: {line}", file=sys.stderr)
     for line in () if is_preview else summary.lines():
         print(line)

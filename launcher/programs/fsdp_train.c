@@ -2,7 +2,10 @@
 #include "launcher/options/run_options.h"
 #include "launcher/programs/rank_program.h"
 #include "launcher/programs/restart_advice.h"
+#include "launcher/report/output.h"
 #include "launcher/train/stop.h"
+
+#include <stdio.h>
 
 static int stop_signal; // the signal that ended the run early, or 0
 
@@ -31,9 +34,21 @@ static fsdp_status fit(const fsdp_world *world, fsdp_options *options, fsdp_erro
   return status ? status : check_ranks(world, options, error);
 }
 
+// Lines that were lost, on a full disk for example, are reported when the run is done: by rank 0 alone, as
+// nothing is left that ranks do together. A run that a signal stopped keeps its status, by which it is
+// started again.
+static fsdp_status check_output(const fsdp_world *world, fsdp_error *error) {
+  fsdp_error lost;
+  if (world->rank != 0 || fsdp_output_finish(FSDP_OK, &lost) == FSDP_OK) return FSDP_OK;
+  if (!stop_signal) return fsdp_fail(error, lost.status, "%.800s; the run itself is complete", lost.message);
+  fprintf(stderr, "fsdp_train: warning: %s\n", lost.message);
+  return FSDP_OK;
+}
+
 static fsdp_status train(const fsdp_train_config *config, fsdp_options *options, fsdp_error *error) {
-  const fsdp_status status = fsdp_sample_check(config->sample, options, error);
-  return status ? status : fsdp_train_run(config, &stop_signal, error);
+  fsdp_status status = fsdp_sample_check(config->sample, options, error);
+  if (status == FSDP_OK) status = fsdp_train_run(config, &stop_signal, error);
+  return status == FSDP_OK && !options->dry_run ? check_output(config->world, error) : status;
 }
 
 int main(int argc, char **argv) {

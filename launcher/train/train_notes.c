@@ -88,6 +88,18 @@ static void warn_of_repeated_files(const fsdp_trainer *t) {
       paths[1], repeated > 1 ? " and other files" : "", fsdp_options_place(t->options, "eval-split"));
 }
 
+// What may be meant, a file that weighs twice as much, or 1 for a sample.
+static void note_data(const fsdp_trainer *t) {
+  const char *paths[2];
+  const int repeated = fsdp_data_paths_repeated(&t->data_paths, paths);
+  if (repeated > 0)
+    printf("note:      --data has %.300s%s more than once: an epoch learns it as often\n", paths[1],
+           repeated > 1 ? " and other files" : "");
+  if (t->options->eval_split == 1)
+    printf("note:      --eval-split 1 (%s) holds out 1 sample: a fraction is below 1\n",
+           fsdp_options_place(t->options, "eval-split"));
+}
+
 // Its loss is of two things then: what was learned, and how it is asked for.
 static void warn_of_other_template(const fsdp_trainer *t) {
   int64_t bytes = 0, eval_bytes = 0;
@@ -295,6 +307,7 @@ void fsdp_train_print_notes(const fsdp_trainer *t) {
   if (fsdp_mesh_note(t->options, &made->config.mesh, text, sizeof text)) print_note(text);
   fsdp_sharding_notes(t->options, t->setup.sharding, &made->config.mesh, "note:      ", stdout);
   if (fsdp_padding_note(made, text, sizeof text)) print_note(text);
+  note_data(t);
   const char *prompt = fsdp_sample_note(t->sample, t->options, t->codec);
   if (prompt) print_note(prompt);
   for (int i = 0; fsdp_options_note(t->options, i, text, (int)sizeof text); i++) print_note(text);

@@ -155,15 +155,28 @@ static fsdp_status add_item(const char *option, const char *item, fsdp_data_path
 // ---- Weights
 
 // Cuts the weight off "PATH:WEIGHT" and returns it; 0 if there is none, as in the path of a file that has a
-// colon itself; NaN if what is behind the colon looks like a number and is none above 0.
+// colon itself; NaN if what is behind the colon is no number above 0, but looks like one, or stands behind a
+// file's path.
 static double take_weight(char *item) {
   char *colon = strrchr(item, ':');
   double weight;
-  if (!colon || !colon[1] || colon[1 + strspn(colon + 1, "0123456789.eE+-%")] || access(item, F_OK) == 0)
-    return 0;
+  if (!colon || !colon[1] || access(item, F_OK) == 0) return 0;
   const bool good = fsdp_value_real(colon + 1, &weight) && weight > 0 && isfinite(weight);
+  const bool looks_good = !colon[1 + strspn(colon + 1, "0123456789.eE+-%")];
   *colon = 0;
-  return good ? weight : NAN;
+  if (good || looks_good || access(item, F_OK) == 0) return good ? weight : NAN;
+  *colon = ':';
+  return 0;
+}
+
+// `item` without the blanks around it, unless they are of a file's name.
+static char *trim(char *item) {
+  if (access(item, F_OK) == 0) return item;
+  item += strspn(item, " \t\r\n");
+  char *end = item + strlen(item);
+  while (end > item && strchr(" \t\r\n", end[-1])) end--;
+  *end = 0;
+  return item;
 }
 
 // Takes the files from `first` on as those of an item of this weight, 0: none.
@@ -253,6 +266,7 @@ fsdp_status fsdp_data_paths_find(const char *option, const char *list, fsdp_data
   fsdp_status status = FSDP_OK;
   bool is_pattern = false, patterns = false;
   while (status == FSDP_OK && (item = strsep(&rest, ","))) {
+    item = trim(item);
     if (!*item) {
       status = fsdp_fail(error, FSDP_ERR_INPUT,
                          "--%s \"%.300s\": a path between the commas is empty; remove a comma", option, list);

@@ -5,6 +5,8 @@
 // A pattern has *, ? or [...] (glob(7)) and stands for every file that it matches, sorted by the bytes of its
 // path. An item that is the path of a file is that file, whatever its letters; so is a pattern's folder.
 //
+// Blanks around an item are not of it, unless a file has that name.
+//
 // Items may have weights, all of them or none: "a.tok:0.7,b_*.tok:0.3" mixes what one item stands for with
 // what the others do, by shares of the weights' sum.
 #pragma once

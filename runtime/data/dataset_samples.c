@@ -258,6 +258,23 @@ static void keep_samples(fsdp_dataset *dataset) {
     dataset->kept = kept;
 }
 
+// Data of which long documents were dropped, so that the others are too few for `needed` sequences.
+static fsdp_status fail_dropped(const fsdp_dataset *dataset, const char *where,
+                                const fsdp_packing_counts *counts, int64_t documents, int64_t needed,
+                                fsdp_error *error) {
+  const bool all = counts->dropped == documents;
+  char others[160] = "";
+  if (!all)
+    snprintf(others, sizeof others, "; the others fill %" PRId64 " sequence%s, but one step needs %" PRId64,
+             counts->rows, fsdp_plural(counts->rows), needed);
+  return fsdp_fail(
+      error, FSDP_ERR_INPUT,
+      "%.300s: %s%" PRId64 " document%s longer than --seq-length %" PRId64
+      " and dropped (--long-documents drop)%s; raise --seq-length, or use --long-documents split",
+      where, all && documents > 1 ? "all its " : "", counts->dropped, counts->dropped == 1 ? " is" : "s are",
+      dataset->seq, others);
+}
+
 // Every group of a mix has a sample.
 static fsdp_status check_groups(fsdp_dataset *dataset, fsdp_error *error) {
   int64_t first = 0;
@@ -266,6 +283,9 @@ static fsdp_status check_groups(fsdp_dataset *dataset, fsdp_error *error) {
     p->known.first_sample = first;
     first += p->known.sample_count;
     if (!p->known.name || p->known.sample_count > 0) continue;
+    const fsdp_packing_counts *counts = p->sides[0].rows ? fsdp_packing_count(p->sides[0].rows) : NULL;
+    if (counts && counts->rows == 0 && counts->dropped > 0)
+      return fail_dropped(dataset, p->known.name, counts, p->document_count, 1, error);
     return fsdp_fail(error, FSDP_ERR_INPUT,
                      "%.300s: has %" PRId64 " token%s, of which no sample of %" PRId64
                      " and the one behind it can be made that learns anything; give more, leave it out, or "
@@ -300,11 +320,15 @@ static fsdp_status check_size(const fsdp_dataset *dataset, const fsdp_dataset_co
         where, dataset->sample_count, dataset->raw_count, config->seq, config->global_batch,
         dataset->sample_count ? "give more data, lower " : "", dataset->sample_count ? batch : "",
         dataset->sample_count ? ", " : "");
+  if (dataset->how.counts.dropped > 0)
+    return fail_dropped(dataset, where, &dataset->how.counts, dataset->document_count, config->global_batch,
+                        error);
   return fsdp_fail(error, FSDP_ERR_INPUT,
-                   "%.300s: its %" PRId64 " document%s fill %" PRId64 " sequence%s of %" PRId64
+                   "%.300s: its %" PRId64 " document%s %" PRId64 " sequence%s of %" PRId64
                    " tokens, but one step needs %" PRId64 "; give more, or lower --seq-length%s%s",
-                   where, dataset->document_count, fsdp_plural(dataset->document_count), dataset->raw_count,
-                   fsdp_plural(dataset->raw_count), config->seq, config->global_batch, next, batch);
+                   where, dataset->document_count, dataset->document_count == 1 ? " fills" : "s fill",
+                   dataset->raw_count, fsdp_plural(dataset->raw_count), config->seq, config->global_batch,
+                   next, batch);
 }
 
 // ---- Rows

@@ -5,7 +5,9 @@
 #include "runtime/base/size.h"
 #include "runtime/data/mapped_file.h"
 
+#include <inttypes.h>
 #include <jansson.h>
+#include <stdarg.h>
 #include <string.h>
 #include <strings.h>
 
@@ -24,7 +26,8 @@
 
 typedef struct place {
   const char *path;
-  int64_t line; // from 1
+  int64_t line;   // from 1
+  int64_t record; // of a list, from 1; 0: lines are records
 } place;
 
 static void add_bytes(fsdp_json_text *text, const char *bytes, size_t length, bool counts) {
@@ -64,17 +67,33 @@ static void add_document(fsdp_json_text *text, int64_t begin) {
   text->mask[begin / 8] &= (uint8_t) ~(1u << (begin % 8));
 }
 
-static fsdp_status fault(const place *where, fsdp_error *error, const char *what) {
-  return fsdp_fail(error, FSDP_ERR_INPUT, "%s:%lld: %s", where->path, (long long)where->line, what);
+__attribute__((format(printf, 3, 4))) static fsdp_status fault(const place *where, fsdp_error *error,
+                                                               const char *format, ...) {
+  char what[600], record[48] = "";
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(what, sizeof what, format, arguments);
+  va_end(arguments);
+  if (where->record) snprintf(record, sizeof record, "record %" PRId64 ": ", where->record);
+  return fsdp_fail(error, FSDP_ERR_INPUT, "%s:%" PRId64 ": %s%s", where->path, where->line, record, what);
+}
+
+// A record that scripts/prepare_data.py skips.
+static fsdp_status bad_record(const place *where, fsdp_error *error, const char *what) {
+  return fault(where, error,
+               "%s; fix the record, or run %s --tokenizer bytes --out NAME.tok %s, which skips it", what,
+               FSDP_PREPARE_DATA, where->path);
 }
 
 static fsdp_status add_alpaca(fsdp_json_text *text, const json_t *record, const place *where,
                               fsdp_error *error) {
   const json_t *instruction = json_object_get(record, "instruction");
   const json_t *input = json_object_get(record, "input"), *output = json_object_get(record, "output");
+  if (!output || json_is_null(output))
+    return bad_record(where, error, "has \"instruction\" and no \"output\"");
   if (!json_is_string(instruction) || !json_is_string(output) ||
       (input && !json_is_string(input) && !json_is_null(input)))
-    return fault(where, error, "\"instruction\", \"input\" and \"output\" must be strings; fix the record");
+    return bad_record(where, error, "\"instruction\", \"input\" and \"output\" must be strings");
   bool has_input = json_string_length(input) > 0;
   add_string(text, has_input ? WITH_INPUT INSTRUCTION : WITHOUT_INPUT INSTRUCTION);
   add_value(text, instruction, false);
@@ -91,8 +110,10 @@ static fsdp_status add_completion(fsdp_json_text *text, const json_t *record, co
                                   fsdp_error *error) {
   const json_t *prompt = json_object_get(record, "prompt");
   const json_t *completion = json_object_get(record, "completion");
+  if (!completion || json_is_null(completion))
+    return bad_record(where, error, "has \"prompt\" and no \"completion\"");
   if (!json_is_string(prompt) || !json_is_string(completion))
-    return fault(where, error, "\"prompt\" and \"completion\" must be strings; fix the record");
+    return bad_record(where, error, "\"prompt\" and \"completion\" must be strings");
   add_value(text, prompt, false);
   add_value(text, completion, true);
   return FSDP_OK;
@@ -108,17 +129,17 @@ static fsdp_status check_keys(const json_t *record, const place *where, fsdp_err
     bool is_known = json_is_null(value);
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) is_known |= !strcmp(key, known[i]);
     if (!is_known)
-      return fsdp_fail(error, FSDP_ERR_INPUT,
-                       "%s:%lld: has the key \"%.60s\", which is not read here; run %s "
-                       "--tokenizer bytes --out NAME.tok %s",
-                       where->path, (long long)where->line, key, FSDP_PREPARE_DATA, where->path);
+      return fault(
+          where, error,
+          "has the key \"%.60s\", which is not read here; run %s --tokenizer bytes --out NAME.tok %s", key,
+          FSDP_PREPARE_DATA, where->path);
   }
   return FSDP_OK;
 }
 
 static fsdp_status add_record(fsdp_json_text *text, const json_t *record, const place *where,
                               fsdp_error *error) {
-  if (!json_is_object(record)) return fault(where, error, "a record must be an object {..}; fix it");
+  if (!json_is_object(record)) return bad_record(where, error, "a record must be an object {..}");
   fsdp_status status = check_keys(record, where, error);
   if (status) return status;
   const json_t *plain = json_object_get(record, "text"), *asked = json_object_get(record, "instruction");
@@ -126,7 +147,7 @@ static fsdp_status add_record(fsdp_json_text *text, const json_t *record, const 
   if (asked && (!plain || json_object_get(record, "output"))) {
     status = add_alpaca(text, record, where, error);
   } else if (plain) {
-    if (!json_is_string(plain)) return fault(where, error, "\"text\" must be a string; fix the record");
+    if (!json_is_string(plain)) return bad_record(where, error, "\"text\" must be a string");
     if (!json_string_length(plain)) return FSDP_OK;
     add_value(text, plain, true);
   } else if (json_object_get(record, "prompt")) {
@@ -148,9 +169,10 @@ static fsdp_status read_record(fsdp_json_text *text, const char **at, const char
   json_error_t reason;
   json_t *record = json_loadb(*at, (size_t)(end - *at),
                               JSON_DISABLE_EOF_CHECK | JSON_ALLOW_NUL | JSON_DECODE_ANY, &reason);
-  if (!record)
-    return fsdp_fail(error, FSDP_ERR_INPUT, "%s:%lld: not valid JSON (%s); fix it", where->path,
-                     (long long)where->line + reason.line - 1, reason.text);
+  if (!record) {
+    const place line = {where->path, where->line + reason.line - 1, where->record};
+    return fault(&line, error, "not valid JSON (%s); fix it", reason.text);
+  }
   *at += reason.position;
   fsdp_status status = add_record(text, record, where, error);
   json_decref(record);
@@ -189,6 +211,7 @@ static fsdp_status read_array(fsdp_json_text *text, const char *path, const char
   while (!closed) {
     if (!first) at = skip_space(at + 1, end, &where.line);
     first = false;
+    where.record++;
     const char *begin = at;
     fsdp_status status = read_record(text, &at, end, &where, error);
     if (status) return status;
@@ -198,6 +221,7 @@ static fsdp_status read_array(fsdp_json_text *text, const char *path, const char
     if (!closed && (at == end || *at != ','))
       return fault(&where, error, "a record must be followed by , or ]; the file is truncated or malformed");
   }
+  where.record = 0;
   if (skip_space(at + 1, end, &where.line) != end)
     return fault(&where, error, "something follows the end of the list; remove it");
   return FSDP_OK;

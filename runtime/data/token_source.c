@@ -19,12 +19,18 @@ static fsdp_token_view view_of_bytes(const unsigned char *bytes, int64_t count) 
   return (fsdp_token_view){.tokens = bytes, .token_bytes = 1, .token_count = count, .vocab_size = 256};
 }
 
+// Bytes of the mark that some editors put before UTF-8, which is no text.
+static int64_t mark_bytes(const fsdp_mapped_file *file) {
+  return file->count >= 3 && memcmp(file->bytes, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+}
+
 static fsdp_status open_bytes(const char *path, bool json, fsdp_token_source *source, fsdp_error *error) {
   fsdp_status status = json ? fsdp_json_text_open(path, &source->json, error)
                             : fsdp_mapped_file_open(path, &source->text, error);
+  const int64_t mark = json || status ? 0 : mark_bytes(&source->text);
   if (!status)
-    source->view =
-        json ? fsdp_json_text_view(&source->json) : view_of_bytes(source->text.bytes, source->text.count);
+    source->view = json ? fsdp_json_text_view(&source->json)
+                        : view_of_bytes(source->text.bytes + mark, source->text.count - mark);
   source->how = "as bytes";
   source->bytes = true;
   return status;

@@ -192,12 +192,15 @@ class Template:
         return "fix it"
 
     def unused(self, chat):
-        """Keys of messages that the template has no place for, and that change nothing else."""
+        """Keys that the template has no place for, and that change nothing else."""
         keys = {key for message in chat.messages for key in message}
         reasoning = [key for key in REASONING if key in keys]
         if any(name in self.source for name in REASONING):
             reasoning = []
-        return {*reasoning, *(["name"] if "name" in keys and "name" not in self.source else [])}
+        name = ["name"] if "name" in keys and "name" not in self.source else []
+        options = chat.options.keys() - self.variables
+        return {*(f"messages[].{key}" for key in [*reasoning, *name]),
+                *(f"chat_template_kwargs.{key}" for key in options)}
 
     def _check(self, chat, place):
         """What the template has no place for must not be lost."""

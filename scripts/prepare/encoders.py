@@ -49,7 +49,7 @@ class Bytes:
         return bytes(ids).decode("utf-8", errors="replace").replace("\0", "\\0")
 
     def piece(self, data, place, first, last):
-        ids = list(data)
+        ids = list(data.removeprefix(b"\xef\xbb\xbf") if first else data)
         if first and self.begin is not None:
             ids.insert(0, self.begin)
         if last and self.end_of_text is not None:

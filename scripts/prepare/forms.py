@@ -20,15 +20,19 @@ WITHOUT_INPUT = ("Below is an instruction that describes a task. "
 CHAT_KEYS = ("system", "tools", "functions", "chat_template_kwargs")
 FIELDS = ("messages", "conversations", "instruction", "input", "output", "history", "text", "prompt",
           "completion", "system", "tools", "chat_template_kwargs")
-REFUSED = {"chosen": "preference data", "rejected": "preference data", "images": "pictures",
-           "videos": "videos", "audios": "sound"}
+FORMS = ("messages", "conversations", "instruction", "text", "prompt")  # by the keys that they need
+MEDIA = {"images": "pictures", "videos": "videos", "audios": "sound"}
+REFUSED = {"chosen": "preference data", "rejected": "preference data", **MEDIA}
 # That are looked at; a table's other columns are not read.
-KEYS = (*FIELDS, "functions", "label", "kto_tag", *REFUSED)
+KEYS = (*FIELDS, "functions", "weight", "label", "kto_tag", *REFUSED)
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "human": "user", "assistant": "assistant",
          "gpt": "assistant", "chatgpt": "assistant", "tool": "tool", "function": "tool",
          "observation": "tool", "function_call": "call"}
 MESSAGE_KEYS = ("name", "tool_call_id", "reasoning_content", "thinking", "reasoning")  # for the template
+# Of a message: OpenAI's "weight", axolotl's "train", and others that say whether it is learned.
+MARKS = ("weight", "train", "loss", "loss_weight", "masked")
+WEIGHTS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
 
 
 class BadRecord(InputError):
@@ -55,8 +59,13 @@ class Chat:
     options: dict = field(default_factory=dict)  # further variables of the template
 
 
+@dataclass
+class Unlearned:
+    """A record of weight 0."""
+
+
 def _is_empty(value):
-    return value is None or value in ("", [], {})
+    return value is None or value in ("", [], {}, "[]", "{}")  # a list in a table is its JSON
 
 
 def _string(value, place, names):
@@ -85,6 +94,12 @@ def text_of(message):
     """What a message says."""
     content = message.get("content", "")
     return content if isinstance(content, str) else "".join(content)
+
+
+def _check_refused(holder, place, refused, prefix=""):
+    for key, why in refused.items():
+        if not _is_empty(holder.get(key)):
+            raise InputError(f'{place}: has "{prefix}{key}" ({why}), which is not trained; remove the key')
 
 
 def _content(value, place):
@@ -124,13 +139,24 @@ def _calls(message, place):
     return [_call(call, place) for call in calls]
 
 
-def _learned(message, role, place):
-    """An assistant's message is, unless OpenAI's "weight" or axolotl's "train" says otherwise (None)."""
-    weight = next((message[key] for key in ("weight", "train") if message.get(key) is not None), 1)
-    if weight not in (0, 1):
-        raise BadRecord(f'{place}: a message has the weight {json.dumps(weight)}, but only 0 and 1 are used; '
-                        "fix the record")
-    return role == "assistant" and (bool(weight) or None)
+def _weight(value):
+    """True or False; None if it is neither 0 nor 1. A table's values are strings."""
+    return WEIGHTS.get(str(value).strip().lower())
+
+
+def _marks(message, place):
+    """{key: whether it says that the message is learned}"""
+    marks = {key: _weight(message[key]) for key in MARKS if message.get(key) is not None}
+    for key, mark in marks.items():
+        if mark is None:
+            raise BadRecord(f'{place}: a message has the {key} {json.dumps(message[key])}, but only 0 and 1 '
+                            "are used; fix the record")
+    if "masked" in marks:
+        marks["masked"] = not marks["masked"]
+    if len(set(marks.values())) > 1:
+        raise BadRecord(f"{place}: the {' and the '.join(marks)} of a message contradict each other; leave "
+                        "one of them out")
+    return marks
 
 
 class _Messages:
@@ -144,20 +170,26 @@ class _Messages:
         self.learned.append(learned)
 
     def add_all(self, turns, name, learned=True):
-        if not isinstance(turns, list) or not turns:
+        if turns == []:
+            raise BadRecord(f'{self.place}: "{name}" has no messages; remove the record')
+        if not isinstance(turns, list):
             raise BadRecord(f'{self.place}: "{name}" must be a list of messages; fix the record')
         for turn in turns:
             self._add_turn(turn, name, learned)
 
     def _add_turn(self, turn, name, learned):
         place = self.place
-        keys = ("from", "value") if isinstance(turn, dict) and "from" in turn else ("role", "content")
-        speaker = turn.get(keys[0]) if isinstance(turn, dict) else None
+        if not isinstance(turn, dict):
+            raise BadRecord(f'{place}: a message of "{name}" must be an object with a "role" or "from", not '
+                            f"{json.dumps(turn, ensure_ascii=False)[:60]}; fix the record")
+        keys = ("from", "value") if "from" in turn else ("role", "content")
+        speaker = turn.get(keys[0])
         role = ROLES.get(speaker) if isinstance(speaker, str) else None
         if role is None:
             raise BadRecord(f'{place}: a message of "{name}" needs a "role" or "from" (system, developer, '
                             'user or '
                             f"human, assistant or gpt, tool), not {json.dumps(speaker)}; fix the record")
+        _check_refused(turn, place, MEDIA, f"{name}[].")
         calls = _calls(turn, place)
         content = turn.get(keys[1])
         if role == "call":  # LLaMA-Factory's: the text is the call, or a list of them
@@ -167,12 +199,16 @@ class _Messages:
         more = {key: turn[key] for key in MESSAGE_KEYS if not _is_empty(turn.get(key))}
         if calls:
             more["tool_calls"] = calls
-        counts = _learned(turn, role, place)
+        marks = _marks(turn, place)
+        counts = role == "assistant" and (None if False in marks.values() else learned)
         if content is not None or not calls:
             more["content"] = _content(content, place)
-        self.add(role, counts and learned, **more)
-        used = {*keys, *MESSAGE_KEYS, "tool_calls", "function_call", "weight", "train"}
+        self.add(role, counts, **more)
+        used = {*keys, *MESSAGE_KEYS, *MARKS, "tool_calls", "function_call"}
         self.ignored |= {f"{name}[].{key}" for key in turn if key not in used and not _is_empty(turn[key])}
+        if not counts:
+            self.ignored |= {f"{name}[].{key} (asks to learn what is no answer)"
+                             for key, mark in marks.items() if mark}
 
     def add_system(self, text):
         text = _string(text, self.place, '"system"')
@@ -206,6 +242,23 @@ def _refuse_rating(place, key):
                      "not trained: keep the records of good ones, without the key")
 
 
+def _refuse_turns(record, place, keys, beside, remedy):
+    """Parts of a conversation beside a form that has no place for them."""
+    for key in keys:
+        if not _is_empty(record.get(key)):
+            raise InputError(f'{place}: has "{key}" beside {beside}; {remedy}')
+
+
+def _check_answer(record, place, asked, answer, example):
+    """The answer to `asked` is there."""
+    if record.get(answer) is not None:
+        return
+    if answer in record:
+        raise BadRecord(f'{place}: "{answer}" has no value; give it one, or remove the record')
+    raise BadRecord(f'{place}: has "{asked}" and no "{answer}"; say which of its keys that is, as '
+                    f"--fields {answer}={example}, or remove the record")
+
+
 def _check_label(record, place):
     """A conversation's label may also be its class, which is not refused."""
     if str(record.get("label")).lower() in ("true", "false"):
@@ -214,6 +267,7 @@ def _check_label(record, place):
 
 def _spoken(record, place, key):
     _check_label(record, place)
+    _refuse_turns(record, place, ["history"], f'"{key}"', "put its questions and answers there as messages")
     made = _Messages(place)
     made.add_all(_decoded(record[key], place, f'"{key}"'), key)  # a table's is JSON
     return made.chat(record), {key, *CHAT_KEYS}, made.ignored
@@ -221,14 +275,14 @@ def _spoken(record, place, key):
 
 def _alpaca(record, place):
     _check_label(record, place)
-    used = {"instruction", "input", "output", "history", "text", *CHAT_KEYS}
+    used = {"instruction", "input", "output", "history", *CHAT_KEYS}
     given = record.get("input")
     names = '"instruction", "input" and "output"'
-    if record.get("output") is None:
-        raise BadRecord(f'{place}: has "instruction" and no "output"; say which of its keys that is, as '
-                        "--fields output=response, or remove the record")
+    _check_answer(record, place, "instruction", "output", "response")
     instruction, output = (_string(record.get(key), place, names) for key in ("instruction", "output"))
     asked = "" if given is None else _string(given, place, names)
+    if all(part in str(record.get("text")) for part in (instruction, asked, output)):
+        used.add("text")  # tatsu-lab's: all of it in one
     if all(_is_empty(record.get(key)) for key in ("history", *CHAT_KEYS)):
         prompt = (WITH_INPUT if asked else WITHOUT_INPUT).format(instruction=instruction, input=asked)
         return Completion(prompt, output, apart=False), used, ()
@@ -249,6 +303,8 @@ def _alpaca(record, place):
 
 
 def _text(record, place):
+    _refuse_turns(record, place, ["system", "history"], '"text"', "remove the key, or put what it says into "
+                                                                  'the text')
     return Text(_string(record["text"], place, '"text"')), {"text"}, ()
 
 
@@ -256,20 +312,20 @@ def _completion(record, place):
     used = {"prompt", "completion"}
     if record.get("label") is not None:
         _refuse_rating(place, "label")
-    for key in ("system", "tools"):
-        if isinstance(record["prompt"], str) and not _is_empty(record.get(key)):
-            raise InputError(f'{place}: has "{key}" beside "prompt" and "completion", which are joined '
-                             "without a chat template; make it a conversation with --fields "
-                             "instruction=prompt,output=completion")
+    if isinstance(record["prompt"], str):
+        _refuse_turns(record, place, ["system", "tools", "history"], '"prompt" and "completion", which are '
+                      "joined without a chat template", "make it a conversation with --fields "
+                      "instruction=prompt,output=completion")
+    else:
+        _refuse_turns(record, place, ["history"], '"prompt" and "completion"',
+                      "put its questions and answers into the prompt as messages")
     if isinstance(record["prompt"], list):  # TRL's: the completion's messages are learned
         made = _Messages(place)
         made.add_all(record["prompt"], "prompt", learned=False)
         made.add_all(record.get("completion"), "completion")
         return made.chat(record), {*used, *CHAT_KEYS}, made.ignored
     names = '"prompt" and "completion"'
-    if record.get("completion") is None:
-        raise BadRecord(f'{place}: has "prompt" and no "completion"; say which of its keys that is, as '
-                        "--fields completion=answer, or remove the record")
+    _check_answer(record, place, "prompt", "completion", "answer")
     prompt, completion = (_string(record.get(key), place, names) for key in ("prompt", "completion"))
     return Completion(prompt, completion, apart=True), used, ()
 
@@ -278,9 +334,7 @@ def _form(record, place, given):
     """`given`: the record's own keys, for messages."""
     if not _is_empty(record.get("kto_tag")):
         _refuse_rating(place, "kto_tag")
-    for key, why in REFUSED.items():
-        if not _is_empty(record.get(key)):
-            raise InputError(f'{place}: has "{key}" ({why}), which is not trained; remove the key')
+    _check_refused(record, place, REFUSED)
     for key in ("messages", "conversations"):
         if record.get(key) is not None:
             return _spoken(record, place, key)
@@ -291,29 +345,62 @@ def _form(record, place, given):
         return _text(record, place)
     if record.get("prompt") is not None:
         return _completion(record, place)
-    keys = ", ".join(json.dumps(key, ensure_ascii=False) for key in given[:8]) or "no keys"
-    raise BadRecord(f'{place}: the record has {keys}, and neither "text", "messages", "conversations", '
-                    '"instruction" with "output" nor "prompt" with "completion"; say which of its keys they '
-                    "are, as --fields prompt=question,completion=answer")
+    raise BadRecord(f"{place}: {_formless(record, given)}")
+
+
+def _quoted(keys):
+    return ", ".join(json.dumps(key, ensure_ascii=False) for key in keys)
+
+
+def _formless(record, given):
+    """What is wrong with a record of no form, and what to do."""
+    nulls = [json.dumps(key) for key in FORMS if key in record]
+    if len(nulls) == 1:
+        return f"{nulls[0]} has no value; give it one, or remove the record"
+    if nulls:
+        return f"{' and '.join(nulls)} have no value; give them one, or remove the record"
+    what = f'the record has {_quoted(given[:8]) or "no keys"}, and neither "text", "messages", ' \
+           '"conversations", "instruction" with "output" nor "prompt" with "completion"; '
+    for key, value in record.items():
+        first = value[0] if isinstance(value, list) and value else None
+        if isinstance(first, dict) and ("role" in first or "from" in first):
+            return f"{what}give --fields messages={key}"
+    return f"{what}say which of its keys they are, as --fields prompt=question,completion=answer"
+
+
+def _unlearned(record, place):
+    """Whether the record has a weight, and that is 0."""
+    value = record.get("weight")
+    if _is_empty(value):
+        return False
+    weight = _weight(value)
+    if weight is None:
+        raise InputError(f'{place}: has the "weight" {json.dumps(value, default=str)}, but only 0 (the '
+                         "record is not learned) and 1 are used; change it, or remove the key")
+    return not weight
 
 
 def read(record, place, fields):
-    """(Text, Completion or Chat; the set of keys that are not used) of one record. `fields`: {name: the key
-    that holds it}, also where a record has a key of that name. BadRecord if this record cannot
+    """(Text, Completion, Chat or Unlearned; the set of keys that are not used) of one record. `fields`:
+    {name: the key that holds it}, also where a record has a key of that name. BadRecord if this record cannot
     be used, InputError if its form cannot."""
     if not isinstance(record, dict):
-        raise BadRecord(f"{place}: a record must be an object {{..}}; fix it")
+        is_list = isinstance(record, list) and record and isinstance(record[0], dict)
+        raise BadRecord(f"{place}: is a list of records; name the file .json" if is_list else
+                        f"{place}: a record must be an object {{..}}; fix it")
     given = list(record)
     renamed = {key: name for name, key in fields.items() if key in record}
     others = {f"{key} (of the record)" if key in fields else key: value for key, value in record.items()
               if key not in renamed}
     record = {**others, **{name: record[key] for key, name in renamed.items()}}
     try:
+        unlearned = _unlearned(record, place)
         content, used, ignored = _form(record, place, given)
     except BadRecord as error:
         missing = [f"{name}={key}" for name, key in fields.items() if name not in record]
         if not missing:
             raise
         raise BadRecord(f"{error}; it has no key of --fields {','.join(missing)}") from None
+    used |= {"weight"}
     unused = {key for key, value in record.items() if key not in used and not _is_empty(value)}
-    return content, unused | set(ignored)
+    return Unlearned() if unlearned else content, unused | set(ignored)

@@ -6,6 +6,7 @@ import contextlib
 import csv
 import gzip
 import io
+import json
 import os
 import re
 import struct
@@ -28,7 +29,7 @@ LLMC_MAGICS = {20240520: (1, 2), 20240801: (7, 4)}  # version, bytes of a token
 
 
 class Chunk:
-    """kind: "lines" (bytes of whole lines), "objects" (a list of (line, record, or a BadRecord)), "piece"
+    """kind: "lines" (bytes of whole lines), "objects" (a list of (place, record, or a BadRecord)), "piece"
     (bytes of a text) or "tokens" (bytes of tokens). `size` is what it adds to the progress, in bytes of
     input; `ignored` names what each of its records has besides, and was not read."""
 
@@ -47,6 +48,8 @@ def _line_chunks(path, file, _):
         data = rest + block
         if first:
             data = data.removeprefix(b"\xef\xbb\xbf")
+            if data.lstrip().startswith(b"["):
+                _check_first_line(path, data, "is a list of records over several lines; name the file .json")
         end = data.rfind(b"\n") + 1 if block else len(data)
         if end:
             yield Chunk("lines", path, line, data[:end])
@@ -89,11 +92,12 @@ def _text_chunks(path, file, _):
 
 
 class _ArrayReader:
-    """Values of a JSON array, one after the other, with their lines."""
+    """Values of a JSON array, one after the other, with their lines and numbers."""
 
     def __init__(self, path, file):
         self.path, self.file = path, file
         self.text, self.at, self.line, self.ended = "", 0, 1, False
+        self.records = 0
 
     def fail(self, what, line=None):
         raise InputError(f"{self.path}:{line or self.line}: {what}")
@@ -117,19 +121,22 @@ class _ArrayReader:
             self.read_more()
 
     def value(self):
+        """(place in the file, value)"""
         self.next_mark()
+        self.records += 1
         while True:
             try:
                 value, end = DECODER.raw_decode(self.text, self.at)
                 line = self.line
                 self.move(end)
-                return line, value
+                return f"{line}: record {self.records}", value
             except RecursionError:
-                self.fail("not valid JSON (nested too deeply); fix it")
+                self.fail(f"record {self.records}: not valid JSON (nested too deeply); fix it")
             except ValueError as error:
                 if self.ended or len(self.text) - self.at > RECORD_CHARS_MAX:
                     line = self.line + self.text.count("\n", self.at, getattr(error, "pos", self.at))
-                    self.fail(f"not valid JSON ({getattr(error, 'msg', error)}); fix it", line)
+                    reason = getattr(error, "msg", error)
+                    self.fail(f"record {self.records}: not valid JSON ({reason}); fix it", line)
             self.read_more()
 
     def values(self):
@@ -141,7 +148,8 @@ class _ArrayReader:
             yield self.value()
             mark = self.next_mark()
             if mark not in (",", "]"):
-                self.fail("a record must be followed by , or ]; the file is truncated or malformed")
+                self.fail(f"record {self.records} must be followed by , or ]; the file is truncated or "
+                          "malformed")
             self.at += mark == ","
         self.at += 1
         if self.next_mark():
@@ -149,7 +157,7 @@ class _ArrayReader:
 
 
 def _batches(path, numbered):
-    """Chunks of (line, record)s. What is wrong comes behind the chunks of what stands before it, which may
+    """Chunks of (place, record)s. What is wrong comes behind the chunks of what stands before it, which may
     have its own fault, to be reported first."""
     batch, fault = [], None
     while True:
@@ -168,23 +176,23 @@ def _batches(path, numbered):
             return
 
 
-def _check_first_line(path, head):
-    """A line of records holds one: where the first ends within its object, the file is one object of many
-    lines, whose list of records lies somewhere in it."""
-    line, end, _ = head.partition(b"\n")
+def _check_first_line(path, head, message):
+    """A line of records holds one: where the first line ends within its value, that has many lines, and is
+    no record."""
+    line, end, _ = head.lstrip().partition(b"\n")
     text = line.decode("utf-8", "replace").strip(" \t\r")
     try:
         DECODER.raw_decode(text)
     except (ValueError, RecursionError) as error:
         if end and getattr(error, "pos", 0) >= len(text):
-            raise InputError(f"{path}: is one object over several lines; give a list [..] of records, or an "
-                             "object per line") from None
+            raise InputError(f"{path}: {message}") from None
 
 
 def _array_chunks(path, file, settings):
     head = file.peek(64).removeprefix(b"\xef\xbb\xbf").lstrip()
     if head.startswith(b"{"):  # an object per line, whatever the ending
-        _check_first_line(path, head)
+        _check_first_line(path, head, "is one object over several lines; give a list [..] of records, or an "
+                                      "object per line")
         yield from _line_chunks(path, file, settings)
         return
     # newline="": lines are counted by \n alone, everywhere.
@@ -192,36 +200,66 @@ def _array_chunks(path, file, settings):
     yield from _batches(path, _ArrayReader(path, text).values())
 
 
-def _rows(path, reader):
-    names = next(reader, [])
+def _is_utf8(row):
+    """Whether no byte of a row had to be escaped."""
+    try:
+        "".join(row).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _check_columns(path, names, known):
+    """The first line of a table names its columns. `known`: those that records have keys for."""
+    if not _is_utf8(names):
+        raise InputError(f"{path}:1: is not UTF-8; convert it")
+    for mark in ";\t|":
+        if len(names) == 1 and known & {name.strip() for name in names[0].split(mark)[1:]}:
+            remedy = "name it .tsv" if mark == "\t" else "convert it to commas"
+            raise InputError(f"{path}:1: the columns are separated by {json.dumps(mark)}; {remedy}")
+    for name in names:
+        if name not in known and name.strip() in known:
+            raise InputError(f"{path}:1: the column {json.dumps(name)} has a blank beside its name; remove "
+                             "that")
     if len(set(names)) < len(names) or not all(names):
         raise InputError(f"{path}:1: the first line of a table names its columns, each once; fix it")
+
+
+def _rows(path, reader, known):
+    """(line, record) of each row; a field without a value is None."""
+    names = next(reader, [])
+    _check_columns(path, names, known)
     line = reader.line_num + 1
     for row in reader:
         if row and len(row) != len(names):
             yield line, BadRecord(f"{path}:{line}: has {len(row)} field{'s' * (len(row) != 1)}, but the "
                                   f"first line names {len(names)}; fix it")
+        elif row and not _is_utf8(row):
+            yield line, BadRecord(f"{path}:{line}: is not UTF-8; convert it")
         elif row:
-            yield line, {name: value for name, value in zip(names, row) if value}
+            yield line, {name: value or None for name, value in zip(names, row)}
         line = reader.line_num + 1
 
 
-def _csv_chunks(path, file, _):
-    text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+def _known(settings):
+    return {*KEYS, *settings.fields.values()}
+
+
+def _csv_chunks(path, file, settings):
+    text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
     csv.field_size_limit(RECORD_CHARS_MAX)
     dialect = csv.excel_tab if kind_of(path) == ".tsv" else csv.excel
     reader = csv.reader(text, dialect, strict=True)
     try:
-        yield from _batches(path, _rows(path, reader))
+        yield from _batches(path, _rows(path, reader, _known(settings)))
     except csv.Error as error:
         raise InputError(f"{path}:{reader.line_num}: is not a readable table ({error}); fix it") from None
 
 
 def _table_chunks(path, file, settings):
-    """Rows as records of the columns that records have keys for. A value that is null is not there. pyarrow
-    is a package (environment.py)."""
+    """Rows as records of the columns that records have keys for. pyarrow is a package (environment.py)."""
     from pyarrow import ArrowException, parquet
-    row, known = 1, {*KEYS, *settings.fields.values()}
+    row, known = 1, _known(settings)
     try:
         table = parquet.ParquetFile(file)
         names = table.schema_arrow.names
@@ -231,8 +269,7 @@ def _table_chunks(path, file, settings):
                              f"({', '.join(FIELDS)}); say which are, as --fields "
                              "prompt=question,completion=answer")
         for batch in table.iter_batches(batch_size=BATCH_RECORDS, columns=columns):
-            records = [{name: value for name, value in record.items() if value is not None}
-                       for record in batch.to_pylist()]
+            records = batch.to_pylist()
             yield Chunk("objects", path, 0, list(enumerate(records, row)),
                         ignored=[name for name in names if name not in known])
             row += len(records)
@@ -271,6 +308,7 @@ def _token_chunks(path, file, _):
 
 READERS = {".jsonl": _line_chunks, ".json": _array_chunks, ".parquet": _table_chunks, ".csv": _csv_chunks,
            ".tsv": _csv_chunks, ".txt": _text_chunks, ".bin": _token_chunks}
+GZIP_MAGIC = b"\x1f\x8b"
 GZIPPED = (".jsonl", ".json", ".csv", ".tsv", ".txt")
 
 
@@ -298,11 +336,15 @@ def check(path):
                          f"prepared; give .txt, .jsonl, .json, .csv, .tsv (also with .gz), .parquet or .bin")
     try:
         with open(path, "rb") as file:
-            empty = not file.read(1)
+            head = file.read(2)
     except OSError as error:
         raise InputError(f"{path}: cannot be opened ({error.strerror})") from None
-    if empty:
+    if not head:
         raise InputError(f"{path}: is empty; give something to train on")
+    if kind in GZIPPED and (head == GZIP_MAGIC) != is_zipped:
+        raise InputError(f"{path}: is not compressed, though it is named .gz; take that off its name"
+                         if is_zipped else
+                         f"{path}: is compressed by gzip; name it {os.path.basename(path)}.gz")
 
 
 def _undecodable(path):

@@ -131,9 +131,11 @@ class Worker:
             except BadRecord as error:
                 if self.settings.strict:
                     raise
-                summary.add_bad(error)
+                summary.add_bad(place, str(error).removeprefix(f"{place}: "))
                 continue
             summary.add_record(documents, ignored, self.encoder.ends if self.mask_prompt else None)
+            if documents is None:
+                continue
             if numbers is not None:
                 numbers.extend([summary.records] * len(documents))
             yield from documents

@@ -62,12 +62,14 @@ def _chat(chat, place, options):
 
 
 def parse(record, place, options):
-    """(documents, keys that are not used) of one record; no documents if it has no text. options:
-    mask_prompt, fields, encoder, hide. BadRecord and InputError as forms.read has them."""
+    """(documents, keys that are not used) of one record; no documents if it has no text, None if its weight
+    is 0. options: mask_prompt, fields, encoder, hide. BadRecord and InputError as forms.read has them."""
     content, ignored = forms.read(record, place, options.fields)
     if isinstance(content, forms.Chat):
         documents, unused = _chat(content, place, options)
-        ignored = ignored | {f"messages[].{key} (the chat template has no place for it)" for key in unused}
+        ignored = ignored | {f"{key} (the chat template has no place for it)" for key in unused}
+    elif isinstance(content, forms.Unlearned):
+        documents = None
     elif isinstance(content, forms.Text):
         documents = [Document([(content.text, True), (None, True)])] if content.text else []
     else:

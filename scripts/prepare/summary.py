@@ -4,20 +4,39 @@ from collections import Counter
 from common.errors import InputError
 from prepare import chats
 
-NAMED = 5  # bad records that are named, of each preparation
+REASONS = 12  # for which records are skipped, that are named
+PLACES = 5  # of records skipped for one reason, that are named
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384, 32768)
 KEYS_SHOWN = 12
 
 
+class Fault:
+    """Why records are skipped: how many, and where the first of them are."""
+
+    def __init__(self):
+        self.count, self.places = 0, []
+
+    def add(self, count, places):
+        self.count += count
+        self.places += places[:PLACES - len(self.places)]
+
+    def text(self, reason):
+        first, *also = self.places
+        if self.count > PLACES:
+            also.append(f"{self.count - PLACES:,} more")
+        return f"{first}: {reason}" + (f" (also {', '.join(also)})" if also else "")
+
+
 class Summary:
     def __init__(self):
-        self.records = self.empty = self.unlearned = self.bad = self.divided = self.longest = 0
+        self.records = self.empty = self.weightless = self.unlearned = self.bad = 0
+        self.divided = self.longest = 0
         self.completions = self.glued = 0  # prompts with completions; those with nothing between
         self.conversations, self.samples = Counter(), Counter()  # by how what is learned was found
         self.ends = Counter()  # of answers, by (the token's name or None, whether it is learned)
         self.texts, self.stops, self.stopping = set(), set(), []  # of `ends`, as judge_ends has them
         self.date = None  # that the chat template wrote
-        self.faults = []  # messages of the first bad records
+        self.faults = {}  # {reason: Fault} of bad records
         self.ignored = Counter()
         self.fields, self.found = {}, set()  # {name of a form's key: the key that is meant}; those of records
         self.longer = Counter()  # documents by the lengths that they exceed
@@ -27,16 +46,21 @@ class Summary:
         if isinstance(record, dict):
             self.found.update(key for key in fields.values() if key in record)
 
-    def add_bad(self, error):
+    def add_bad(self, place, reason):
         self.records += 1
         self.bad += 1
-        if len(self.faults) < NAMED:
-            self.faults.append(str(error))
+        self._add_fault(reason, 1, [place])
+
+    def _add_fault(self, reason, count, places):
+        if reason in self.faults or len(self.faults) < REASONS:
+            self.faults.setdefault(reason, Fault()).add(count, places)
 
     def add_record(self, documents, ignored, ends):
-        """`ends` finds names of special tokens; None if all is learned."""
+        """`documents` as records.parse has them. `ends` finds names of special tokens; None if all is
+        learned."""
         self.records += 1
-        self.empty += not documents
+        self.weightless += documents is None
+        self.empty += documents == []
         self.ignored.update(ignored)
         if documents and documents[0].whole:
             self.conversations[documents[0].how] += 1
@@ -67,10 +91,11 @@ class Summary:
         self.longer.update(length for length in LENGTHS if tokens > length)
 
     def add(self, other):
-        for name in ("records", "empty", "unlearned", "bad", "divided", "completions", "glued"):
+        for name in ("records", "empty", "weightless", "unlearned", "bad", "divided", "completions", "glued"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.longest = max(self.longest, other.longest)
-        self.faults += other.faults[:NAMED - len(self.faults)]
+        for reason, fault in other.faults.items():
+            self._add_fault(reason, fault.count, fault.places)
         self.found |= other.found
         for name in ("ignored", "longer", "conversations", "samples", "ends"):
             getattr(self, name).update(getattr(other, name))
@@ -78,9 +103,12 @@ class Summary:
     def nothing(self, path):
         """The error for inputs of which nothing can be learned."""
         if self.faults:
-            more = "" if self.bad == 1 else f"; so are {self.bad - 1:,} further records"
-            return InputError(self.faults[0] + more)
-        what = "a record of which something is learned" if self.unlearned else "a record with text"
+            reason, fault = next(iter(self.faults.items()))
+            more = ("", "; so is 1 further record")[self.bad - 1] if self.bad < 3 else (
+                f"; so are {self.bad - 1:,} further records")
+            return InputError(f"{fault.places[0]}: {reason}{more}")
+        unlearned = self.unlearned or self.weightless
+        what = "a record of which something is learned" if unlearned else "a record with text"
         return InputError(f"{path}: has no {what.removeprefix('a ')}; give something to train on")
 
     def judge_ends(self, encoder):
@@ -109,9 +137,10 @@ class Summary:
 
     def warnings(self):
         """A line for each bad record that is named, and for what would teach something else than is meant."""
-        yield from (f"skipped: {fault}" for fault in self.faults)
-        if self.bad > len(self.faults):
-            yield f"skipped: {self.bad - len(self.faults):,} more records"
+        yield from (f"skipped: {fault.text(reason)}" for reason, fault in self.faults.items())
+        others = self.bad - sum(fault.count for fault in self.faults.values())
+        if others:
+            yield f"skipped: {others:,} more for other reasons"
         for name, key in self.fields.items():
             if key not in self.found:
                 yield (f'--fields {name}={key}: none of the {self.records:,} records has a key "{key}"; name '
@@ -127,13 +156,20 @@ class Summary:
                        "to stop there; give a chat template that writes one, by --chat-template FILE")
         yield from self._endless()
 
+    def notes(self):
+        """Lines for what a preview does not show."""
+        if self.weightless:
+            yield f"left out (weight 0): {self.weightless:,} record{'s' * (self.weightless > 1)}"
+        yield from self.unused()
+
     def unused(self):
         """A line for the keys that are not used, if there are any."""
         if self.ignored:
-            shown = ", ".join(f"{key} in {count:,}" for key, count in
-                              sorted(self.ignored.items(), key=lambda item: (-item[1], item[0]))[:KEYS_SHOWN])
+            shown = sorted(self.ignored.items(), key=lambda item: (-item[1], item[0]))[:KEYS_SHOWN]
+            keys = ", ".join(f"{key} in {count:,}" for key, count in shown)
             more = len(self.ignored) - KEYS_SHOWN
-            yield f"ignored: {shown} records" + (f", and {more} more keys" if more > 0 else "")
+            yield (f"ignored: {keys} record{'s' * (shown[-1][1] != 1)}"
+                   + (f", and {more} more key{'s' * (more > 1)}" if more > 0 else ""))
 
     def lines(self):
         if self.records:
@@ -169,6 +205,7 @@ class Summary:
 
     def _losses(self):
         losses = [f"{count:,} {what}" for count, what in
-                  ((self.empty, "left out (no text)"), (self.unlearned, "left out (nothing is learned)"),
+                  ((self.empty, "left out (no text)"), (self.weightless, "left out (weight 0)"),
+                   (self.unlearned, "left out (nothing is learned)"),
                    (self.bad, "skipped (bad)")) if count]
         return ", ".join(losses) or "all used"

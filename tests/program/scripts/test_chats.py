@@ -280,13 +280,15 @@ def what_a_template_has_no_place_for_is_counted(work):
     content where the template cannot do without one."""
     said = [{"role": "user", "content": "q", "name": "Bob"},
             {"role": "assistant", "content": "a", "thinking": "t"}]  # fmt: skip
-    assert template_of(PLAIN).unused(chat_of(said)) == {"name", "thinking"}
-    assert template_of(DROPS).unused(chat_of(said)) == {"name"}
+    assert template_of(PLAIN).unused(chat_of(said)) == {"messages[].name", "messages[].thinking"}
+    assert template_of(PLAIN).unused(chat_of(talk(1), options={"x": 1})) == {"chat_template_kwargs.x"}
+    assert template_of("{% if x %}{% endif %}" + PLAIN).unused(chat_of(talk(1), options={"x": 1})) == set()
+    assert template_of(DROPS).unused(chat_of(said)) == {"messages[].name"}
     (work / "a.jsonl").write_text(json.dumps({"messages": said}) + "\n")
     (work / "t.jinja").write_text(PLAIN)
     process = prepare("--out", work / "x.tok", "--chat-template", work / "t.jinja", work / "a.jsonl")
     place = "(the chat template has no place for it) in 1"
-    ignored = f"ignored: messages[].name {place}, messages[].thinking {place} records"
+    ignored = f"ignored: messages[].name {place}, messages[].thinking {place} record"
     assert ignored in process.stdout, process.stdout
     # Of Mistral's kind.
     no_system = template_of("{% if messages[0].role != 'user' %}{{ raise_exception('alternate') }}{% endif %}"

@@ -322,6 +322,29 @@ def a_reader_that_leaves_is_no_error(work):
     assert os.path.exists(out)
 
 
+def a_full_output_is_an_error(work):
+    for where in (("--out", work / "x.tok"), ("--preview", "3"), ("--help",)):
+        command = [sys.executable, prepared.SCRIPT, *where, FIXTURES / "records.jsonl"]
+        with open("/dev/full", "w") as full:
+            process = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+        assert "standard output cannot be written (No space left on device)" in error_of(process, 3)
+
+
+def a_byte_order_mark_is_not_learned(work):
+    """test_io_data has the same for the trainer."""
+    (work / "a.txt").write_bytes(b"\xef\xbb\xbfab\xef\xbb\xbf")
+    assert bytes(prepare_good(work / "x.tok", work / "a.txt").ids) == b"ab\xef\xbb\xbf"
+
+
+def an_input_that_is_given_twice_is_reported(work):
+    (work / "a.txt").write_text("ab")
+    os.symlink("a.txt", work / "b.txt")
+    twice = f"{work}/a.txt is given twice"
+    tokens = prepare_good(work / "x.tok", work / "a.txt", work / "a.txt", warning=f"{twice}: its records are")
+    assert bytes(tokens.ids) == b"abab"
+    prepare_good(work / "x.tok", work / "a.txt", work / "b.txt", warning=f"{twice}, also as {work}/b.txt: ")
+
+
 def damage_is_found_by_verify(work):
     data = bytearray((FIXTURES / "bytes.tok").read_bytes())
     path = work / "x.tok"
@@ -366,5 +389,6 @@ prepared.run_tests([
     alpaca_with_a_text_is_alpaca, options_change_what_they_say, processes_change_nothing,
     tokens_of_others_pass_through, bad_files_are_refused_and_nothing_is_written, bad_options_are_refused,
     models_are_refused_as_the_trainer_refuses_them, an_end_at_the_beginning_leaves_nothing,
-    an_end_on_the_way_leaves_nothing, a_reader_that_leaves_is_no_error, damage_is_found_by_verify,
+    an_end_on_the_way_leaves_nothing, a_reader_that_leaves_is_no_error, a_full_output_is_an_error,
+    a_byte_order_mark_is_not_learned, an_input_that_is_given_twice_is_reported, damage_is_found_by_verify,
     a_missing_connection_is_the_reason, the_trainer_reads_what_was_prepared])

@@ -64,7 +64,7 @@ def each_form_is_used_as_documented(work):
         assert bool(skipped) == ("skipped: " in process.stderr), (row["form"], process.stderr)
         assert not skipped or ("a.jsonl:1: " in process.stderr and skipped in process.stderr), (row["form"],
                                                                                                process.stderr)
-        ignored = re.search(r"^ignored: (.*) records$", process.stdout, re.M)
+        ignored = re.search(r"^ignored: (.*) records?$", process.stdout, re.M)
         found = {part.rsplit(" in ", 1)[0] for part in ignored[1].split(", ")} if ignored else set()
         assert found == set(row.get("ignored", [])), (row["form"], process.stdout)
 
@@ -77,20 +77,50 @@ def the_summary_counts(work):
     tokens = prepared.Tokens(work / "x.tok")
     bad = sum("skipped" in row for row in rows)
     empty = sum(row["record"] == {"text": ""} for row in rows)
-    unlearned = sum(not row.get("shown") for row in rows) - bad - empty
+    weightless = sum(row["record"].get("weight") in (0, "0") for row in rows
+                     if isinstance(row["record"], dict))
+    unlearned = sum(not row.get("shown") for row in rows) - bad - empty - weightless
     documents = [text for row in rows for text in row.get("shown", [])]
     assert shown(tokens) == documents
-    assert (f"records: {len(rows)} read, {empty} left out (no text), {unlearned} left out (nothing is "
-            f"learned), {bad} skipped (bad)\n") in process.stdout, process.stdout
+    assert (f"records: {len(rows)} read, {empty} left out (no text), {weightless} left out (weight 0), "
+            f"{unlearned} left out (nothing is learned), {bad} skipped (bad)\n") in process.stdout, process
     longest = max(len(text.replace("{+", "").replace("+}", "")) for text in documents)
     assert f"longest: {longest} tokens" in process.stdout, process.stdout
     ignored = [key for row in rows for key in row.get("ignored", [])]
     for key in set(ignored):
         assert f"{key} in {ignored.count(key)}" in process.stdout, process.stdout
-    lines = process.stderr.splitlines()
-    assert len(lines) == 6 and lines[-1].endswith(f"skipped: {bad - 5} more records"), lines
+    *lines, others = process.stderr.splitlines()
+    first = next(number for number, row in enumerate(rows, 1) if "skipped" in row)
+    places = [f"{work}/a.jsonl:{number}" for number in range(first, len(rows) + 1, len(rows) // 3)]
+    assert lines[0].startswith(f"prepare_data.py: warning: skipped: {places[0]}: "), lines
+    assert lines[0].endswith(f" (also {places[1]}, {places[2]})"), lines
+    named = sum(len(re.findall(r"a\.jsonl:\d+", line)) for line in lines)
+    named += sum(int(line.rsplit(", ", 1)[1][:-len(" more)")]) for line in lines if line.endswith(" more)"))
+    assert len(lines) == 12 and others.endswith(f"skipped: {bad - named} more for other reasons"), lines
     assert "a.jsonl:" in error_of(prepare("--out", work / "y.tok", "--strict", *arguments), 3)
     assert not (work / "y.tok").exists()
+
+
+def one_kind_of_fault_does_not_hide_another(work):
+    """However many records have it, and whichever processes meet them."""
+    rows = [{"prompt": "p" * 2000}] * 2000 + [{"text": 5}, {"text": "ok"}]
+    process = prepare("--out", work / "x.tok", "--procs", 2, *written(work, rows), status=0)
+    many, one = process.stderr.splitlines()
+    assert f'skipped: {work}/a.jsonl:1: has "prompt" and no "completion"' in many, many
+    also = ", ".join(f"{work}/a.jsonl:{number}" for number in range(2, 6))
+    assert many.endswith(f" (also {also}, 1,995 more)"), many
+    assert one.endswith(f'skipped: {work}/a.jsonl:2001: "text" must be strings; fix the record'), one
+
+
+def records_of_a_list_are_numbered(work):
+    (work / "a.json").write_text('[{"text": "ok"}, 5, {"text": 7}]')
+    lines = prepare("--out", work / "x.tok", work / "a.json", status=0).stderr.splitlines()
+    assert len(lines) == 2
+    for number, line in zip((2, 3), lines):
+        assert f"{work}/a.json:1: record {number}: " in line, line
+    (work / "a.json").write_text('[{"text": "ok"},\n{"text": 7')
+    message = error_of(prepare("--out", work / "x.tok", work / "a.json"), 3)
+    assert "a.json:2: record 2: not valid JSON" in message, message
 
 
 def conversations_need_a_template(work):
@@ -170,10 +200,18 @@ def tables_and_compressed_files_are_the_same_records(work):
     for name in ("a.csv", "a.tsv", "lines.json", "a.jsonl.gz", "a.csv.gz", "a.tsv.gz", "list.json.gz"):
         assert prepare_good(work / "y.tok", "--procs", 2, work / name).ids == wanted, name
     whole = (work / "a.jsonl.gz").read_bytes()
-    for data in (whole[:-9], whole[:40] + b"xxxx" + whole[44:], b"text"):
+    for data in (whole[:-9], whole[:40] + b"xxxx" + whole[44:]):
         (work / "b.jsonl.gz").write_bytes(data)
         assert "not a whole .gz file" in error_of(prepare("--out", work / "z.tok", work / "b.jsonl.gz"), 3)
+    for name, data, what in (("b.jsonl.gz", b"text", "not compressed, though it is named .gz"),
+                             ("b.jsonl", whole, "compressed by gzip; name it b.jsonl.gz")):
+        (work / name).write_bytes(data)
+        assert what in error_of(prepare("--out", work / "z.tok", work / name), 3)
     for content, what in (("a,a\n1,2\n", ":1: the first line"),
+                          ("prompt, completion\n1,2\n", ':1: the column " completion" has a blank beside'),
+                          ("prompt;completion\n1;2\n", ':1: the columns are separated by ";"'),
+                          ("prompt\tcompletion\n1\t2\n", ':1: the columns are separated by "\\t"; name it'),
+                          ("prompt,completion\n1,\n", ':2: "completion" has no value'),
                           ("prompt,completion\n1\n", ":2: has 1 field, "),
                           ('prompt,completion\n"1', ":2: is not a readable table")):
         (work / "c.csv").write_text(content)
@@ -184,11 +222,30 @@ def tables_and_compressed_files_are_the_same_records(work):
     assert f"skipped: {work}/{bad}" in process.stderr and "3 read, 1 skipped (bad)" in process.stdout
     assert shown(prepared.Tokens(work / "y.tok")) == ["q{+a$+}", "r{+b$+}"]
     assert bad in error_of(prepare("--out", work / "z.tok", "--strict", work / "c.csv"), 3)
+    (work / "c.csv").write_bytes(b'prompt,completion\nq,a\nr,\xe9\ns,"c\n\xc3\xa9"\n')
+    process = prepare("--out", work / "y.tok", work / "c.csv", status=0)
+    assert f"skipped: {work}/c.csv:3: is not UTF-8; convert it" in process.stderr, process
+    assert bytes(prepared.Tokens(work / "y.tok").ids) == b"qa\0sc\n\xc3\xa9\0"
+    (work / "c.csv").write_bytes(b"prompt,completion,\xe9\nq,a,b\n")
+    assert "c.csv:1: is not UTF-8" in error_of(prepare("--out", work / "z.tok", work / "c.csv"), 3)
+
+
+def a_weight_of_0_is_not_learned_from_a_table(work):
+    (work / "a.csv").write_text("prompt,completion,weight\np,c,0\nq,d,1\nr,e,\ns,f,0.0\nt,g,True\n")
+    process = prepare("--out", work / "x.tok", work / "a.csv", status=0)
+    assert shown(prepared.Tokens(work / "x.tok")) == ["q{+d$+}", "r{+e$+}", "t{+g$+}"]
+    assert "records: 5 read, 2 left out (weight 0)\n" in process.stdout, process
+    (work / "a.csv").write_text("prompt,completion,weight\np,c,0\n")
+    message = error_of(prepare("--out", work / "y.tok", work / "a.csv"), 3)
+    assert "a.csv: has no record of which something is learned" in message, message
 
 
 def what_was_meant_otherwise_is_named(work):
     """A list within an object, a key or an option that is misspelt."""
     row = {"instruction": "a", "output": "b"}
+    (work / "l.jsonl").write_text(json.dumps([row], indent=1))
+    assert "l.jsonl: is a list of records over several lines; name the file .json" in error_of(
+        prepare("--out", work / "z.tok", work / "l.jsonl"), 3)
     (work / "o.json").write_text('{\n "data": [\n' + json.dumps(row) + "\n]\n}\n")
     assert "o.json: is one object over several lines" in error_of(
         prepare("--out", work / "z.tok", work / "o.json"), 3)
@@ -198,7 +255,7 @@ def what_was_meant_otherwise_is_named(work):
     message = error_of(prepare("--out", work / "z.tok", "--fields", "prompt=question,completion=anwser",
                                work / "a.jsonl"), 3)
     assert message.endswith("it has no key of --fields completion=anwser"), message
-    fields = ("--fields", "prompt=question,completion=answer")
+    fields = ("--fields", "prompt=question, completion = answer")
     for option, words in (("--mask-promt", "unknown option '--mask-promt': did you mean --mask-prompt?"),
                           ("--zzz", "unknown option '--zzz'; --help")):  # fmt: skip
         process = prepare("--out", work / "z.tok", *fields, option, "off", work / "a.jsonl")
@@ -226,9 +283,14 @@ def a_preview_shows_what_is_learned(work):
     assert process.returncode == 0 and process.stderr == "", process.stderr
     assert process.stdout.splitlines()[1::2] == [*row["shown"], "a{+bc\\0+}"], process.stdout
     process = prepare("--preview", 1, *written(work, [{"text": "abc", "labels": 1}, {"text": "d", "id": 1}]))
-    assert process.stderr == "prepare_data.py: note: ignored: labels in 1 records\n", process.stderr
+    assert process.stderr == "prepare_data.py: note: ignored: labels in 1 record\n", process.stderr
+    process = prepare("--preview", 1, *written(work, [{"text": "abc", "weight": 0}, {"text": "d"}]))
+    assert process.stderr == "prepare_data.py: note: left out (weight 0): 1 record\n", process.stderr
     asked = written(work, [{"messages": [{"role": "user", "content": "q"}]}])
     assert "0 learned, so it is left out\n<user>q" in prepare("--preview", 1, *asked).stdout
+    process = prepare("--preview", 1, "--out", work / "x.tok", *asked, status=0)
+    assert process.stderr == ("prepare_data.py: note: --preview writes nothing: --out "
+                              f"{work}/x.tok is left as it is\n"), process.stderr
     assert sorted(path.name for path in work.iterdir()) == ["a.jsonl", "t.jinja"]
     assert "--preview 0" in error_of(prepare("--preview", 0, *arguments), 2)
 
@@ -289,7 +351,8 @@ def an_export_has_the_template(work):
 
 
 prepared.run_tests_with(TOKENIZERS, "the forms of records", [
-    each_form_is_used_as_documented, the_summary_counts, conversations_need_a_template,
+    each_form_is_used_as_documented, the_summary_counts, one_kind_of_fault_does_not_hide_another,
+    records_of_a_list_are_numbered, a_weight_of_0_is_not_learned_from_a_table, conversations_need_a_template,
     nothing_is_lost_in_a_template, earlier_turns_may_be_rendered_in_another_way,
     an_answer_of_weight_0_is_never_learned, tables_and_compressed_files_are_the_same_records,
     what_was_meant_otherwise_is_named, a_preview_shows_what_is_learned, names_of_special_tokens_are_text,

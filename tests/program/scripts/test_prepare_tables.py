@@ -10,7 +10,7 @@ from prepare.environment import TABLES
 ALPACA = [{"instruction": f"Add {i}.", "input": "" if i % 3 else f"to {i}", "output": f"three {i}",
            "text": "all of it", "number": i} for i in range(1300)]
 CHATS = [{"messages": [{"role": "user", "content": "One?"}, {"role": "assistant", "content": f"Two {i}."}],
-          "text": None, "weight": float(i)} for i in range(3)]
+          "text": None, "weight": float(i > 0)} for i in range(3)]
 ENDS = [{"prompt": "The", "completion": " wren."}, {"prompt": "A", "completion": " bird."}]
 
 
@@ -20,15 +20,16 @@ def rows_are_records(work):
     for records in (ALPACA, CHATS, ENDS):
         parquet.write_table(pyarrow.Table.from_pylist(records), work / "x.parquet", row_group_size=700)
         lines = [{key: value for key, value in record.items() if value is not None} for record in records]
-        (work / "x.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        for name in ("x.jsonl", "y.jsonl"):
+            (work / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
         for options in (["--model", FIXTURES], [], ["--mask-prompt", "off", "--procs", 3]):
             # Answers of chats end with what is text to that tokenizer.
             warned = {"warning": "<|im_end|>"} if "--model" in options and records is CHATS else {}
             options = [*options, "--chat-template", "chatml"]
             prepare_good(work / "a.tok", *options, work / "x.parquet", work / "x.jsonl", **warned)
             prepare_good(work / "b.tok", *options, work / "x.jsonl", work / "x.parquet", **warned)
-            tokens = prepare_good(work / "c.tok", *options, work / "x.jsonl", work / "x.jsonl", **warned)
-            assert len(tokens.starts) == 2 * len(records)
+            tokens = prepare_good(work / "c.tok", *options, work / "x.jsonl", work / "y.jsonl", **warned)
+            assert len(tokens.starts) == 2 * sum(record.get("weight", 1) for record in records)
             assert len({(work / name).read_bytes() for name in ("a.tok", "b.tok", "c.tok")}) == 1
 
 

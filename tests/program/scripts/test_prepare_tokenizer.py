@@ -87,10 +87,11 @@ def a_long_text_is_as_if_encoded_whole(work):
 def records_are_as_encoded_one_by_one(work):
     lines = [line for line in TEXT.read_text().split("\n") if line.strip()]
     texts = ["\n".join(lines[i:i + 5]) for i in range(0, len(lines), 5)]
-    (work / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    for name in ("a.jsonl", "c.jsonl"):
+        (work / name).write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     pairs = [(lines[i], lines[i + 1]) for i in range(0, 2000, 2)]
     (work / "b.json").write_text(json.dumps([{"instruction": a, "output": b} for a, b in pairs]))
-    files = [work / "a.jsonl", work / "b.json", work / "a.jsonl"]
+    files = [work / "a.jsonl", work / "b.json", work / "c.jsonl"]
     for kind in ("gpt", "llama"):
         tokenizer = train(work / kind, kind)
         first, last = ([], [0]) if kind == "gpt" else ([1], [2])

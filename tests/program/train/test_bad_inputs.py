@@ -289,6 +289,11 @@ for arguments in (["--help"], ["--version"], ["--dry-run", "--print-program"]):
     later(f"full disk: {arguments[0]}", lambda a=arguments: into_a_full_disk("fsdp_train", *a), 3,
           ["standard output cannot be written"])  # fmt: skip
 
+# The training itself is not lost.
+FULL = ["-s", "32", "--max-steps", "2", "--save-dir", str(work / "full"), "-e", "run"]
+later("full disk: a run", lambda: into_a_full_disk("fsdp_train", *FULL), 3,
+      ["standard output cannot be written", "the run itself is complete"])  # fmt: skip
+
 if programs.WITH_MPI:
     # One message from one rank, and every rank leaves.
     bad("2 ranks: unknown strategy", ["--strategy", "zero4"], 2, "'zero4'", ranks=2)
@@ -330,5 +335,6 @@ if programs.WITH_MPI:
 
 for case in pending:
     case.result()
+assert (work / "full" / "run" / "step-00000002").is_dir()
 print(f"{len(pending)} bad inputs, {len(failures)} failed")
 sys.exit(1 if failures else 0)

@@ -48,8 +48,13 @@ def data_that_looks_like_a_mistake():
         found = programs.warnings(train(*data, "--eval-data", work / name, ranks=RANKS))
         assert len(found) == 1 and said in found[0], found
     twice = ["--max-steps", 1, "--data", f"{work}/a_1.txt,{work}/b.txt,{work}/a_1.txt"]
-    assert not programs.warnings(train(*twice))
-    assert not programs.warnings(train(*data, "--eval-split", 2))
+    process = train(*twice)
+    said = f"--data has {work}/a_1.txt more than once: an epoch learns it as often"
+    assert not programs.warnings(process) and notes(process).count(said) == 1, process
+    process = train(*data, "--eval-split", 2)
+    assert not programs.warnings(process) and "--eval-split" not in process.stdout, process
+    assert "--eval-split 1 (command line) holds out 1 sample: a fraction is below 1" in \
+        notes(train(*data, "--eval-split", "1.0"))
     (found,) = programs.warnings(train(*twice, "--eval-split", 2, ranks=RANKS))
     assert f"--data has {work}/a_1.txt more than once" in found and "--eval-split" in found, found
     for vocabulary in (65536, 65537):

@@ -63,6 +63,23 @@ TEST(samples_run_over_the_ends_of_files) {
   fsdp_dataset_close(other);
 }
 
+// test_prepare_data.py has the same for the script.
+TEST(a_byte_order_mark_is_no_text) {
+  fsdp_dataset *dataset = open_good(io_write_text("mark.txt", "\xef\xbb\xbf"
+                                                              "abc\xef\xbb\xbf"),
+                                    5, 1);
+  int32_t tokens[5], targets[5];
+  assert_int_equal(dataset->token_count, 6);
+  io_fill(dataset, 0, tokens, targets);
+  assert_int_equal(tokens[0], 'a');
+  assert_int_equal(targets[4], 0xbf);
+  fsdp_dataset_close(dataset);
+  fsdp_error error;
+  const fsdp_dataset_config config = {.seq = 1, .global_batch = 1, .vocab_size = 256};
+  IO_EXPECT(io_dataset_status(io_write_text("mark.txt", "\xef\xbb\xbf"), config, &error), FSDP_ERR_INPUT,
+            &error, "mark.txt: has 0 tokens");
+}
+
 TEST(a_text_of_just_one_batch_suffices) {
   fsdp_error error;
   const char *path = io_write_text("nine.txt", "123456789");

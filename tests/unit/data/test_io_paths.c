@@ -100,6 +100,35 @@ TEST_IN_FOLDER(other_bad_lists_are_refused) {
   expect("a_1.bin,a_1.bin", "a_1.bin a_1.bin");
 }
 
+TEST_IN_FOLDER(blanks_around_paths_are_not_of_them) {
+  make_files("a.txt b.txt");
+  expect(" a.txt ,\tb.*", "a.txt b.txt");
+  io_write_text("b.txt ", "x");
+  expect("a.txt,b.txt ", "a.txt b.txt ");
+  REFUSED("a.txt, ", "comma");
+  fsdp_data_paths paths;
+  fsdp_error error;
+  IO_OK(fsdp_data_paths_find("data", "a.txt:0.7 , b.txt:0.3", &paths, &error), &error);
+  assert_int_equal(paths.group_count, 2);
+  assert_string_equal(paths.groups[0].name, "a.txt");
+  fsdp_data_paths_destroy(&paths);
+}
+
+// The message is of the file whose weight is wrong.
+TEST_IN_FOLDER(a_weight_that_is_no_number_is_named) {
+  static const char *const weights[] = {"nan", "inf", "half", "0", "-1"};
+  make_files("a.txt b.txt");
+  for (size_t i = 0; i < sizeof weights / sizeof *weights; i++) {
+    char list[64];
+    fsdp_data_paths paths;
+    fsdp_error error;
+    snprintf(list, sizeof list, "a.txt:%s,b.txt:1", weights[i]);
+    IO_EXPECT(fsdp_data_paths_find("data", list, &paths, &error), FSDP_ERR_OPTION, &error,
+              "the weight of a.txt is not a number above 0");
+    fsdp_data_paths_destroy(&paths);
+  }
+}
+
 TEST_IN_FOLDER(common_files_are_counted) {
   make_files("t_1.bin t_2.bin v_1.bin");
   fsdp_data_paths all, some, none;

@@ -67,7 +67,13 @@ TEST(bad_records_are_named_by_line) {
        "prepare_data.py --tokenizer bytes"},
       {"\n{\"prompt\": \"x\", \"completion\": \"y\", \"label\": false}", "has the key \"label\""},
       {"\n[]", "must be an object"},
-      {"\n{\"prompt\": \"x\"}", "\"prompt\" and \"completion\" must be strings"},
+      {"\n{\"prompt\": \"x\"}", "has \"prompt\" and no \"completion\"; fix the record, or run "},
+      {"\n{\"prompt\": \"x\", \"completion\": null}", "has \"prompt\" and no \"completion\""},
+      {"\n{\"instruction\": \"x\"}", "has \"instruction\" and no \"output\"; fix the record, or run "},
+      {"\n{\"instruction\": \"x\"}", "prepare_data.py --tokenizer bytes --out NAME.tok"},
+      {"\n{\"instruction\": \"x\"}", "a.jsonl, which skips it"},
+      {"\n{\"instruction\": \"x\", \"output\": 3}",
+       "and \"output\" must be strings; fix the record, or run "},
       {"\n{\"prompt\": [], \"completion\": \"x\"}", "\"prompt\" and \"completion\" must be strings"},
       {"\n{\"completion\": \"x\"}", "neither"},
   };
@@ -75,6 +81,16 @@ TEST(bad_records_are_named_by_line) {
     fsdp_error error;
     const char *path = io_write_text("a.jsonl", cases[i].content);
     IO_EXPECT(open_with(path, 2, 1, &error), FSDP_ERR_INPUT, &error, "a.jsonl:2: ", cases[i].what);
+  }
+}
+
+TEST(bad_records_of_a_list_are_numbered) {
+  static const char *const lists[] = {"[{\"text\": \"a\"},\n{\"text\": \"b\"}, 5]",
+                                      "[{\"text\": \"a\"}, {\"text\": \"b\"},\n{\"text\": }]"};
+  for (int64_t i = 0; i < LENGTH(lists); i++) {
+    fsdp_error error;
+    IO_EXPECT(open_with(io_write_text("a.json", lists[i]), 2, 1, &error), FSDP_ERR_INPUT, &error,
+              "a.json:2: record 3: ", i ? "not valid JSON" : "must be an object");
   }
 }
 
@@ -91,7 +107,16 @@ TEST(prompts_that_fill_the_sequence_are_reported) {
             "--mask-prompt off");
   config.longer = FSDP_LONG_DROP;
   IO_EXPECT(io_dataset_status(ALPACA, config, &error), FSDP_ERR_INPUT, &error,
-            "its 3 documents fill 0 sequences", "one step needs 3");
+            "all its 3 documents are longer than --seq-length 27 and dropped (--long-documents drop); raise "
+            "--seq-length, or use --long-documents split");
+  config.seq = 35; // of the three prompts with answers two fit
+  IO_EXPECT(io_dataset_status(ALPACA, config, &error), FSDP_ERR_INPUT, &error,
+            ": 1 document is longer than --seq-length 35 and dropped", "the others fill 2 sequences",
+            "one step needs 3");
+  config.global_batch = 1, config.seq = 27;
+  IO_EXPECT(io_dataset_status(ALPACA ":1", config, &error), FSDP_ERR_INPUT, &error,
+            "all its 3 documents are longer than --seq-length 27 and dropped");
+  config.longer = FSDP_LONG_CUT;
   config.seq = 64;
   config.global_batch = 4;
   IO_EXPECT(io_dataset_status(ALPACA, config, &error), FSDP_ERR_INPUT, &error,
