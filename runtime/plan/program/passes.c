@@ -176,6 +176,10 @@ fsdp_program *fsdp_schedule(const fsdp_plan_config *config, const fsdp_fate *fat
                     .forward_order = fsdp_alloc_zeroed((size_t)unit_count, sizeof(int)),
                     .gathered = units_without(unit_count),
                     .gradient = units_without(unit_count)};
+  // About as many instructions as there will be: the arrays seldom move while they grow.
+  const int batches = (int)fsdp_min_i64(config->micro_batches, 3);
+  fsdp_program_reserve(s.program,
+                       2 * batches * (graph->forward_count + graph->backward_count) + 8 * unit_count);
   s.program->mesh = units->mesh;
   s.program->micro_batches = config->micro_batches;
   find_forward_order(&s);

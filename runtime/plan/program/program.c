@@ -25,6 +25,13 @@ void fsdp_program_destroy(fsdp_program *program) {
 
 // ---- Building
 
+void fsdp_program_reserve(fsdp_program *program, int instrs) {
+  program->tensors = fsdp_grow(program->tensors, instrs, &program->tensor_capacity, sizeof *program->tensors);
+  program->instrs = fsdp_grow(program->instrs, instrs, &program->instr_capacity, sizeof *program->instrs);
+  program->operands =
+      fsdp_grow(program->operands, 4 * instrs, &program->operand_capacity, sizeof *program->operands);
+}
+
 int fsdp_program_tensor(fsdp_program *program, const fsdp_tensor *tensor) {
   FSDP_CHECK(tensor->bytes >= 0, "tensor %s of %lld bytes", tensor->name, (long long)tensor->bytes);
   int index = program->tensor_count;

@@ -156,6 +156,8 @@ typedef struct fsdp_program {
 
 // A program of one micro-batch on one rank, without sections.
 fsdp_program *fsdp_program_create(void);
+// Makes room for about so many instructions, so that they are seldom moved while they are added.
+void fsdp_program_reserve(fsdp_program *program, int instrs);
 void fsdp_program_destroy(fsdp_program *program); // NULL is allowed
 
 // Appends; returns the index. A tensor's begin, end and address are set later (fsdp_program_lifetimes, memory
