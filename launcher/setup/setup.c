@@ -4,13 +4,9 @@
 #include "launcher/setup/documents_choice.h"
 #include "launcher/setup/sharding_file.h"
 #include "launcher/setup/strategies_file.h"
-#include "models/family.h"
 #include "runtime/base/check.h"
 #include "runtime/base/text.h"
-#include "runtime/comm/comm_nccl.h"
-#include "runtime/plan/price/price.h"
 #include "runtime/plan/search/saving_choice.h"
-#include "runtime/plan/search/search_config.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,35 +51,6 @@ fsdp_status fsdp_setup_print_profile(const fsdp_options *options, char **text, f
   fclose(out);
   fsdp_device_profile_destroy(profile);
   return FSDP_OK;
-}
-
-static fsdp_plan_config make_config(const fsdp_options *options, const fsdp_setup_ranks *ranks,
-                                    const fsdp_device_profile *profile, const fsdp_plan_backend *backend) {
-  bool gpu = backend->device == FSDP_OP_CUDA;
-  bool saves = options->experiment && options->ckpt_freq > 0;
-  fsdp_op_gpu target = ranks->target;
-  if (!target.capability && profile) target = fsdp_device_profile_gpu(profile);
-  if (options->multiprocessors) target.multiprocessors = (int)options->multiprocessors;
-  target.attention = (fsdp_attention_kernel)options->attention;
-  target.gemm_multiprocessors = (int)options->gemm_multiprocessors;
-  fsdp_plan_config config = fsdp_settings_config(options, backend);
-  config.imbalance = options->imbalance;
-  config.norm_limit = (float)options->skip_grad_norm;
-  config.hyper = (fsdp_hyper){.beta1 = options->beta1,
-                              .beta2 = options->beta2,
-                              .eps = (float)options->eps,
-                              .weight_decay = (float)options->weight_decay,
-                              .decay = (fsdp_decay)options->decay,
-                              .balance_rate = (float)options->router_bias_rate};
-  config.poison = options->poison;
-  config.evaluation = fsdp_options_evaluate(options) || options->sample_every > 0;
-  config.logits = options->prompt || options->prompt_tokens;
-  config.check = saves || options->check_replicas > 0;
-  config.snapshot = saves && options->ckpt_async != FSDP_CKPT_ASYNC_OFF;
-  config.gpu = target;
-  config.copies_gathers =
-      gpu && options->nccl_register != FSDP_NCCL_REGISTER_OFF && options->nccl_ctas == FSDP_NCCL_CTAS_AUTO;
-  return config;
 }
 
 // Parameters are kept as they are computed with.
@@ -345,7 +312,7 @@ fsdp_status fsdp_setup_configure(const fsdp_options *options, fsdp_program_kind 
   if (status == FSDP_OK) status = check_attention(options, backend, error);
   if (status == FSDP_OK) status = check_threads(options, ranks, setup->profile, error);
   if (status != FSDP_OK) return status;
-  fsdp_plan_config config = make_config(options, ranks, setup->profile, backend);
+  fsdp_plan_config config = fsdp_settings_config(options, ranks, setup->profile, backend);
   if (backend->device == FSDP_OP_CUDA && config.param_dtype == FSDP_F32 && config.reduce_dtype == FSDP_BF16)
     return fsdp_refuse(options, error, FSDP_ERR_OPTION,
                        "{A reduce-dtype} with {A param-dtype}: a GPU's fp32 gemms give fp32 gradients; use "

@@ -95,13 +95,10 @@ static void release(fsdp_plan *plan) {
   free(plan->fates);
 }
 
-// Without rules a plan has a use for these axes alone.
+// Whether a plan without rules has a use for an axis.
 static bool is_used(const char *axis) {
-  static const char *const used[] = {FSDP_AXIS_DATA, FSDP_AXIS_FSDP, FSDP_AXIS_TENSOR, FSDP_AXIS_CONTEXT,
-                                     FSDP_AXIS_EXPERT};
-  for (size_t i = 0; i < sizeof used / sizeof *used; i++)
-    if (strcmp(axis, used[i]) == 0) return true;
-  return false;
+  return !strcmp(axis, FSDP_AXIS_DATA) || !strcmp(axis, FSDP_AXIS_FSDP) || !strcmp(axis, FSDP_AXIS_TENSOR) ||
+         !strcmp(axis, FSDP_AXIS_CONTEXT) || !strcmp(axis, FSDP_AXIS_EXPERT);
 }
 
 // Without rules the strategy says what is sharded over data and fsdp.

@@ -171,14 +171,11 @@ static fsdp_status configure(fsdp_planner *planner, fsdp_plan_config *config) {
   fsdp_status status = fsdp_settings_check(o, error);
   if (!status) status = fsdp_settings_backend(o, true, false, planner->profile, &planner->backend, error);
   if (status) return status;
-  *config = fsdp_settings_config(o, &planner->backend);
+  *config = fsdp_settings_config(o, &ranks, planner->profile, &planner->backend);
   config->model = planner->model;
-  config->hyper = (fsdp_hyper){.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8F, .weight_decay = 0.01F};
   config->exchange = planner->backend.device == FSDP_OP_CPU;
-  config->copies_gathers = !config->exchange;
   config->limits.bytes[FSDP_SPACE_DEVICE] = o->memory_limit;
   config->limits.bytes[FSDP_SPACE_HOST] = o->host_memory_limit;
-  if (planner->profile) config->gpu = fsdp_device_profile_gpu(planner->profile);
   if (planner->profile) limit_by_profile(planner, &config->limits);
   config->limits = fsdp_settings_arenas(o, &config->limits);
   config->wrap = fsdp_settings_wrap(o, planner->sharding, &config->model);

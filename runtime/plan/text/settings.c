@@ -2,6 +2,7 @@
 
 #include "models/family.h"
 #include "runtime/base/check.h"
+#include "runtime/base/choices.h"
 #include "runtime/base/text.h"
 #include "runtime/plan/price/price.h"
 
@@ -99,9 +100,17 @@ fsdp_status fsdp_settings_backend(const fsdp_options *o, bool only_plans, bool h
   return FSDP_OK;
 }
 
-fsdp_plan_config fsdp_settings_config(const fsdp_options *o, const fsdp_plan_backend *backend) {
-  const int own_dtype = backend->device == FSDP_OP_CUDA ? FSDP_BF16 : FSDP_F32;
-  const bool keeps_gradients = o->strategy == FSDP_ZERO1 && !fsdp_options_given(o, "accumulate");
+fsdp_plan_config fsdp_settings_config(const fsdp_options *o, const fsdp_setup_ranks *ranks,
+                                      const fsdp_device_profile *profile, const fsdp_plan_backend *backend) {
+  bool gpu = backend->device == FSDP_OP_CUDA;
+  int param_dtype = o->param_dtype == FSDP_DTYPE_AUTO ? (gpu ? FSDP_BF16 : FSDP_F32) : o->param_dtype;
+  bool saves = o->experiment && o->ckpt_freq > 0;
+  bool keeps_gradients = o->strategy == FSDP_ZERO1 && !fsdp_options_given(o, "accumulate");
+  fsdp_op_gpu target = ranks->target;
+  if (!target.capability && profile) target = fsdp_device_profile_gpu(profile);
+  if (o->multiprocessors) target.multiprocessors = (int)o->multiprocessors;
+  target.attention = (fsdp_attention_kernel)o->attention;
+  target.gemm_multiprocessors = (int)o->gemm_multiprocessors;
   return (fsdp_plan_config){
       .batch = o->batch,
       .seq = o->seq,
@@ -110,15 +119,31 @@ fsdp_plan_config fsdp_settings_config(const fsdp_options *o, const fsdp_plan_bac
       .sequence_parallel = o->sequence_parallel,
       .expert_capacity = o->expert_capacity,
       .expert_blocks = (int)o->expert_blocks,
+      .imbalance = o->imbalance,
       .cpu_offload = o->cpu_offload,
       .prefetch = (int)o->prefetch,
       .accumulate = keeps_gradients ? FSDP_ACCUMULATE_LOCAL : (fsdp_accumulate)o->accumulate,
-      .param_dtype = (fsdp_dtype)(o->param_dtype == FSDP_DTYPE_AUTO ? own_dtype : o->param_dtype),
+      .param_dtype = (fsdp_dtype)param_dtype,
       .reduce_dtype = (fsdp_dtype)o->reduce_dtype,
       .master_dtype = (fsdp_dtype)o->master_dtype,
       .moment_dtype = (fsdp_dtype)o->moment_dtype,
       .grad_clip = (float)o->grad_clip,
+      .norm_limit = (float)o->skip_grad_norm,
+      .hyper = {.beta1 = o->beta1,
+                .beta2 = o->beta2,
+                .eps = (float)o->eps,
+                .weight_decay = (float)o->weight_decay,
+                .decay = (fsdp_decay)o->decay,
+                .balance_rate = (float)o->router_bias_rate},
+      .poison = o->poison,
+      .evaluation = fsdp_options_evaluate(o) || o->sample_every > 0,
+      .logits = o->prompt || o->prompt_tokens,
+      .check = saves || o->check_replicas > 0,
+      .snapshot = saves && o->ckpt_async != FSDP_CKPT_ASYNC_OFF,
       .backend = backend,
+      .gpu = target,
+      .copies_gathers =
+          gpu && o->nccl_register != FSDP_NCCL_REGISTER_OFF && o->nccl_ctas == FSDP_NCCL_CTAS_AUTO,
   };
 }
 

@@ -26,8 +26,9 @@ fsdp_status fsdp_settings_backend(const fsdp_options *options, bool only_plans, 
                                   const fsdp_device_profile *profile, fsdp_plan_backend *backend,
                                   fsdp_error *error);
 
-// What of a configuration options alone say.
-fsdp_plan_config fsdp_settings_config(const fsdp_options *options, const fsdp_plan_backend *backend);
+// What of a configuration options say without model, mesh and files. `profile` may be NULL.
+fsdp_plan_config fsdp_settings_config(const fsdp_options *options, const fsdp_setup_ranks *ranks,
+                                      const fsdp_device_profile *profile, const fsdp_plan_backend *backend);
 
 // The wrap policy; its class names point into options or model. `sharding` is NULL without rules.
 fsdp_wrap_policy fsdp_settings_wrap(const fsdp_options *options, const fsdp_sharding *sharding,
