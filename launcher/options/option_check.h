@@ -2,8 +2,8 @@
 // (option_rules.c), and others.
 #pragma once
 
-#include "launcher/options/option_fields.h"
 #include "runtime/base/status.h"
+#include "runtime/plan/text/option_fields.h"
 
 // FSDP_ERR_OPTION for the first one, with the options' places and a remedy. With --compare only what does not
 // go with several plans is looked at.

@@ -1,8 +1,8 @@
 // --help.
-#include "launcher/options/option_table.h"
 #include "launcher/options/options.h"
 #include "models/model.h"
 #include "runtime/base/check.h"
+#include "runtime/plan/text/option_table.h"
 
 #include <string.h>
 

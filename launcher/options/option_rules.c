@@ -1,6 +1,6 @@
 #include "launcher/options/option_check.h"
-#include "launcher/options/option_query.h"
 #include "runtime/base/check.h"
+#include "runtime/plan/text/option_query.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -183,14 +183,6 @@ fsdp_status fsdp_options_set(fsdp_options *options, fsdp_program_kind program, c
   return FSDP_OK;
 }
 
-void fsdp_options_create(fsdp_options *options) {
-  memset(options, 0, sizeof *options);
-  options->param_dtype = FSDP_DTYPE_AUTO;
-  for (const fsdp_option_row *row = fsdp_option_table; row->name; row++)
-    FSDP_CHECK(!row->fallback || fsdp_option_store(options, row, row->fallback), "default of --%s",
-               row->name);
-}
-
 // ---- Command line
 
 // One option and its value as given on the command line.
@@ -502,20 +494,6 @@ fsdp_status fsdp_options_parse_compared(fsdp_options *options, fsdp_program_kind
 fsdp_status fsdp_options_parse(fsdp_options *options, fsdp_program_kind program, int argc, char **argv,
                                fsdp_error *error) {
   return fsdp_options_parse_compared(options, program, argc, argv, NULL, error);
-}
-
-void fsdp_options_destroy(fsdp_options *options) {
-  for (const fsdp_option_row *row = fsdp_option_table; row->name; row++) {
-    if (row->kind < FSDP_OPTION_TEXT) continue;
-    char **text = (char **)((char *)options + row->offset);
-    free(*text);
-    *text = NULL;
-  }
-  free(options->run_config);
-  free(options->run_note);
-  free(options->run_left_out);
-  free(options->evaluated);
-  options->run_config = options->run_note = options->run_left_out = options->evaluated = NULL;
 }
 
 char *fsdp_options_describe(const fsdp_options *options) {

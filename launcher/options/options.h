@@ -7,15 +7,12 @@
 // is allowed.
 #pragma once
 
-#include "launcher/options/option_fields.h"
-#include "launcher/options/option_query.h"
-#include "launcher/options/option_table.h"
 #include "runtime/base/status.h"
+#include "runtime/plan/text/option_fields.h"
+#include "runtime/plan/text/option_query.h"
+#include "runtime/plan/text/option_table.h"
 
 #include <stdio.h>
-
-// The defaults; the caller destroys them.
-void fsdp_options_create(fsdp_options *options);
 
 // Fills `options` from defaults, the YAML file that --config names, and the command line, then checks
 // combinations. With --help or --version nothing else is looked at. FSDP_ERR_OPTION; FSDP_ERR_INPUT for a
@@ -29,7 +26,6 @@ fsdp_status fsdp_options_read(fsdp_options *options, fsdp_program_kind program, 
 // given.
 fsdp_status fsdp_options_parse_compared(fsdp_options *options, fsdp_program_kind program, int argc,
                                         char **argv, const char *compared, fsdp_error *error);
-void fsdp_options_destroy(fsdp_options *options);
 
 // Sets the option `name` to `text`, as if it stood at `place`. The name may have underscores for dashes or be
 // another trainer's (option_alias.h). FSDP_ERR_OPTION.

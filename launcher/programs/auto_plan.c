@@ -1,12 +1,12 @@
 #include "launcher/programs/auto_plan.h"
 
-#include "launcher/options/option_table.h"
 #include "launcher/programs/probe_machine.h"
 #include "launcher/report/price.h"
 #include "launcher/setup/rank_memory.h"
 #include "launcher/setup/search_setup.h"
 #include "runtime/base/check.h"
 #include "runtime/base/text.h"
+#include "runtime/plan/text/option_table.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,5 @@
 #include "launcher/programs/export.h"
 
-#include "launcher/options/option_table.h"
 #include "launcher/options/options.h"
 #include "models/graph/stored.h"
 #include "runtime/base/check.h"
@@ -13,6 +12,7 @@
 #include "runtime/checkpoint/checkpoint_folder.h"
 #include "runtime/checkpoint/json_file.h"
 #include "runtime/checkpoint/safetensors.h"
+#include "runtime/plan/text/option_table.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,12 +1,12 @@
 // Measures the device profile of the machine at hand.
 #include "launcher/options/arguments.h"
-#include "launcher/options/option_fields.h"
 #include "launcher/profile/profile_file.h"
 #include "launcher/programs/probe_machine.h"
 #include "launcher/report/output.h"
 #include "launcher/report/whole_file.h"
 #include "runtime/base/clock.h"
 #include "runtime/exec/gpu_choice.h"
+#include "runtime/plan/text/option_fields.h"
 #include "runtime/plan/text/value.h"
 #include "runtime/watch/start_timer.h"
 

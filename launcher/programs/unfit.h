@@ -1,7 +1,7 @@
 // Of several plans or machines in one table: those on which nothing fits, and why.
 #pragma once
 
-#include "launcher/options/option_query.h"
+#include "runtime/plan/text/option_query.h"
 
 #include <stdio.h>
 

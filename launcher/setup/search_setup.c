@@ -10,32 +10,6 @@
 
 // ---- From options
 
-// Options that fix a field of the search. `auto` leaves what it stands for open.
-static const struct {
-  const char *option;
-  fsdp_search_field field;
-} fields[] = {{"mesh", FSDP_SEARCH_MESH},
-              {"strategy", FSDP_SEARCH_STRATEGY},
-              {"wrap", FSDP_SEARCH_WRAP},
-              {"numel-to-wrap", FSDP_SEARCH_WRAP},
-              {"expert-blocks", FSDP_SEARCH_EXPERT_BLOCKS},
-              {"recompute", FSDP_SEARCH_RECOMPUTE},
-              {"offload-activations", FSDP_SEARCH_OFFLOAD_ACTIVATIONS},
-              {"cpu-offload", FSDP_SEARCH_CPU_OFFLOAD},
-              {"prefetch", FSDP_SEARCH_PREFETCH},
-              {"batch-size", FSDP_SEARCH_BATCH},
-              {"grad-accum", FSDP_SEARCH_MICRO_BATCHES},
-              {"accumulate", FSDP_SEARCH_ACCUMULATE},
-              {"sequence-parallel", FSDP_SEARCH_SEQUENCE_PARALLEL}};
-enum { FIELDS = sizeof fields / sizeof *fields };
-
-static bool is_fixed(const fsdp_options *options, const char *option) {
-  if (!fsdp_options_given(options, option)) return false;
-  if (strcmp(option, "recompute") == 0) return strcmp(options->recompute, "auto") != 0;
-  if (strcmp(option, "offload-activations") == 0) return strcmp(options->offload_activations, "auto") != 0;
-  return true;
-}
-
 // What a profile decided is an option of the plans.
 static fsdp_status take_backend(fsdp_options *options, fsdp_program_kind program,
                                 const fsdp_device_profile *profile, fsdp_error *error) {
@@ -97,26 +71,12 @@ fsdp_status fsdp_search_job_create(fsdp_options *options, fsdp_program_kind prog
   config->profile = options->profile ? job->setup.profile : measured;
   if (!options->profile) take_ratios(measured, &job->setup.backend);
   status = take_backend(options, program, config->profile, error);
-  if (status == FSDP_OK) status = fsdp_pricing_check(&config->base, config->profile, error);
+  if (status == FSDP_OK) status = fsdp_settings_search(options, ranks, config->profile, config, error);
   if (status == FSDP_OK) status = take_attention(options, program, &config->base, error);
   if (status) return status;
-  config->ranks = ranks->ranks;
-  config->ranks_per_node = ranks->ranks_per_node;
-  int parts; // as without a search
-  status = fsdp_plan_count_batch_parts(&config->base, &parts, error);
-  if (status && (!options->global_batch || fsdp_options_given(options, "mesh"))) return status;
-  config->global_batch =
-      options->global_batch ? options->global_batch : options->batch * options->grad_accum * parts;
-  for (int i = 0; i < FIELDS; i++) config->fixed[fields[i].field] |= is_fixed(options, fields[i].option);
-  if (options->sharding) config->fixed[FSDP_SEARCH_STRATEGY] = true; // rules say what is sharded
-  config->fixed_tensor = fsdp_options_given(options, "tensor-parallel") ? (int)options->tensor_parallel : 0;
-  config->fixed_context =
-      fsdp_options_given(options, "context-parallel") ? (int)options->context_parallel : 0;
-  config->fixed_expert = fsdp_options_given(options, "expert-parallel") ? (int)options->expert_parallel : 0;
   fsdp_setup_find_limits(options, ranks, config->profile, &job->limits);
   memcpy(config->limit_bytes, job->limits.limits.memory.bytes, sizeof config->limit_bytes);
   config->shared_limit_bytes = job->limits.limits.memory.shared_bytes;
-  config->margin = options->memory_margin;
   return take_limit(options, program, config->profile, &job->limits.limits, error);
 }
 
@@ -132,59 +92,40 @@ typedef struct taking {
   fsdp_options *options;
   fsdp_program_kind program;
   const char *place;
+  const bool *fixed;
+  const fsdp_plan_config *plan;
   fsdp_status status;
   fsdp_error *error;
 } taking;
 
-static void take(taking *t, const char *name, const char *value) {
-  if (t->status == FSDP_OK)
+// What the plan would be without the option, which may be of another plan that was taken before.
+static bool is_default(const fsdp_plan_config *plan, fsdp_search_field field) {
+  switch (field) {
+  case FSDP_SEARCH_SEQUENCE_PARALLEL: // it has a meaning beside tensor alone
+    return plan->sequence_parallel || fsdp_mesh_size(&plan->mesh, FSDP_AXIS_TENSOR) == 1;
+  case FSDP_SEARCH_EXPERT_BLOCKS:
+    return plan->expert_blocks == 1;
+  case FSDP_SEARCH_ACCUMULATE: // with one micro-batch both are the same program
+    return plan->accumulate == FSDP_ACCUMULATE_LOCAL && plan->micro_batches == 1;
+  default:
+    return false;
+  }
+}
+
+static void take(void *context, fsdp_search_field field, const char *name, const char *value) {
+  taking *t = context;
+  if (t->status || (field < FSDP_SEARCH_FIELD_COUNT && t->fixed[field])) return;
+  if (is_default(t->plan, field))
+    fsdp_option_reset(t->options, fsdp_option_find(name));
+  else
     t->status = fsdp_options_set(t->options, t->program, name, value, t->place, t->error);
-}
-
-static void take_number(taking *t, const char *name, int64_t value) {
-  char text[32];
-  snprintf(text, sizeof text, "%lld", (long long)value);
-  take(t, name, text);
-}
-
-static void take_wrap(taking *t, const fsdp_wrap_policy *wrap) {
-  if (wrap->kind == FSDP_WRAP_SIZE) take_number(t, "numel-to-wrap", wrap->numel);
-  take(t, "wrap", wrap->kind == FSDP_WRAP_SIZE ? "size" : wrap->kind == FSDP_WRAP_BLOCK ? "block" : "none");
 }
 
 fsdp_status fsdp_search_take(const fsdp_search_job *job, const fsdp_plan_config *plan,
                              fsdp_program_kind program, const char *place, fsdp_options *options,
                              fsdp_error *error) {
-  const bool *fixed = job->config.fixed;
-  char mesh[FSDP_MESH_TEXT_BYTES], rules[FSDP_SAVING_TEXT_BYTES], margin[32];
-  taking t = {options, program, place, FSDP_OK, error};
-  if (!fixed[FSDP_SEARCH_MESH]) take(&t, "mesh", fsdp_mesh_print(&plan->mesh, ",", mesh));
-  if (!fixed[FSDP_SEARCH_STRATEGY]) take(&t, "strategy", fsdp_strategy_name(plan->strategy));
-  // It has a meaning beside tensor alone, and may be of another plan that was taken before.
-  if (!fixed[FSDP_SEARCH_SEQUENCE_PARALLEL])
-    fsdp_option_reset(options, fsdp_option_find("sequence-parallel"));
-  if (options->sequence_parallel != plan->sequence_parallel && fsdp_mesh_size(&plan->mesh, "tensor") > 1)
-    take(&t, "sequence-parallel", plan->sequence_parallel ? "on" : "off");
-  if (!fixed[FSDP_SEARCH_WRAP]) take_wrap(&t, &plan->wrap);
-  // They may be of another plan that was taken before.
-  if (!fixed[FSDP_SEARCH_EXPERT_BLOCKS]) fsdp_option_reset(options, fsdp_option_find("expert-blocks"));
-  if (!fixed[FSDP_SEARCH_EXPERT_BLOCKS] && plan->expert_blocks > 1)
-    take_number(&t, "expert-blocks", plan->expert_blocks);
-  if (!fixed[FSDP_SEARCH_RECOMPUTE])
-    take(&t, "recompute", fsdp_saving_print(&plan->saving, FSDP_FATE_RECOMPUTE, rules));
-  if (!fixed[FSDP_SEARCH_OFFLOAD_ACTIVATIONS])
-    take(&t, "offload-activations", fsdp_saving_print(&plan->saving, FSDP_FATE_OFFLOAD, rules));
-  if (!fixed[FSDP_SEARCH_CPU_OFFLOAD]) take(&t, "cpu-offload", plan->cpu_offload ? "on" : "off");
-  if (!fixed[FSDP_SEARCH_PREFETCH]) take_number(&t, "prefetch", plan->prefetch);
-  if (!fixed[FSDP_SEARCH_BATCH]) take_number(&t, "batch-size", plan->batch);
-  if (!fixed[FSDP_SEARCH_MICRO_BATCHES]) take_number(&t, "grad-accum", plan->micro_batches);
-  const bool is_local = plan->accumulate == FSDP_ACCUMULATE_LOCAL;
-  if (!fixed[FSDP_SEARCH_ACCUMULATE] && is_local && plan->micro_batches == 1) // both are the same program
-    fsdp_option_reset(options, fsdp_option_find("accumulate"));
-  else if (!fixed[FSDP_SEARCH_ACCUMULATE])
-    take(&t, "accumulate", is_local ? "local" : "reduce");
-  if (job->config.limit_bytes[FSDP_SPACE_DEVICE]) // plans are packed into what it leaves
-    take(&t, "memory-margin", fsdp_print_real(job->config.margin, margin, sizeof margin));
+  taking t = {options, program, place, job->config.fixed, plan, FSDP_OK, error};
+  fsdp_settings_of_plan(&job->config, plan, take, &t);
   return t.status;
 }
 

@@ -4,13 +4,9 @@
 #include "launcher/setup/documents_choice.h"
 #include "launcher/setup/sharding_file.h"
 #include "launcher/setup/strategies_file.h"
-#include "models/family.h"
 #include "runtime/base/check.h"
 #include "runtime/base/text.h"
-#include "runtime/comm/comm_nccl.h"
-#include "runtime/plan/price/price.h"
 #include "runtime/plan/search/saving_choice.h"
-#include "runtime/plan/search/search_config.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,27 +14,12 @@
 
 // ---- The plan
 
-// Plans with the profile's device if one is given; trains with the detected device.
-static fsdp_status choose_backend(const fsdp_options *options, fsdp_program_kind program,
-                                  const fsdp_setup_ranks *ranks, const fsdp_device_profile *profile,
-                                  fsdp_plan_backend *backend, fsdp_error *error) {
-  bool wanted = options->backend == FSDP_BACKEND_CUDA;
-  if (program == FSDP_PROGRAM_PLAN && options->backend == FSDP_BACKEND_AUTO && profile)
-    wanted = profile->device == FSDP_OP_CUDA;
-  *backend = wanted || ranks->gpu ? *fsdp_plan_backend_cuda() : *fsdp_plan_backend_cpu();
-  if (profile && profile->device == backend->device) *backend = fsdp_pricing_backend(profile);
-  if (program == FSDP_PROGRAM_PLAN || !wanted || ranks->gpu) return FSDP_OK;
+static fsdp_status check_device(const fsdp_options *options, fsdp_program_kind program,
+                                const fsdp_setup_ranks *ranks, fsdp_error *error) {
+  if (program == FSDP_PROGRAM_PLAN || options->backend != FSDP_BACKEND_CUDA || ranks->gpu) return FSDP_OK;
   return fsdp_refuse(options, error, FSDP_ERR_PEER,
                      "{A backend}: this build has no CUDA device; use --backend cpu, or fsdp_plan --backend "
                      "cuda to plan for a GPU");
-}
-
-// fsdpv2 wraps each decoder layer and leaves the rest to the root.
-static fsdp_wrap_policy find_wrap(const fsdp_options *options, const fsdp_sharding *sharding,
-                                  const fsdp_model_config *model) {
-  if (sharding && sharding->preset == FSDP_SHARDING_FSDPV2 && !fsdp_options_given(options, "wrap"))
-    return (fsdp_wrap_policy){.kind = FSDP_WRAP_MODULE, .classes = model->family->block_class};
-  return fsdp_options_wrap(options);
 }
 
 // Whether replicas may share the reading of weights or of a checkpoint, or the drawing of new weights,
@@ -70,84 +51,6 @@ fsdp_status fsdp_setup_print_profile(const fsdp_options *options, char **text, f
   fclose(out);
   fsdp_device_profile_destroy(profile);
   return FSDP_OK;
-}
-
-// Prices are of the device that is planned for.
-static fsdp_status check_profile(const fsdp_options *options, fsdp_program_kind program,
-                                 const fsdp_device_profile *profile, const fsdp_plan_backend *backend,
-                                 fsdp_error *error) {
-  const bool gpu = backend->device == FSDP_OP_CUDA;
-  if (!profile || profile->device == backend->device) return FSDP_OK;
-  const bool plans = program == FSDP_PROGRAM_PLAN;
-  return fsdp_refuse(options, error, FSDP_ERR_OPTION, "{A profile} is of a %s, and %s a %s: %s",
-                     gpu ? "CPU" : "GPU", plans ? "the plan is for" : "this run is on", gpu ? "GPU" : "CPU",
-                     plans ? "leave --backend out, or give another profile"
-                           : "give its own profile, which fsdp_profile writes, or none");
-}
-
-// What layers recompute and offload, but for what is chosen automatically.
-static fsdp_status read_saving(const fsdp_options *options, fsdp_saving *saving, fsdp_error *error) {
-  const struct {
-    const char *name, *text;
-    fsdp_fate fate;
-  } lists[] = {{"recompute", options->recompute, FSDP_FATE_RECOMPUTE},
-               {"offload-activations", options->offload_activations, FSDP_FATE_OFFLOAD}};
-  fsdp_status status = FSDP_OK;
-  for (int i = 0; i < 2 && !status; i++) {
-    char option[FSDP_SAVING_OPTION_BYTES];
-    snprintf(option, sizeof option, "--%s (%s)", lists[i].name, fsdp_options_place(options, lists[i].name));
-    if (strcmp(lists[i].text, "auto") != 0)
-      status = fsdp_saving_parse(lists[i].text, option, lists[i].fate, saving, error);
-  }
-  return status;
-}
-
-static fsdp_plan_config make_config(const fsdp_options *options, const fsdp_setup_ranks *ranks,
-                                    const fsdp_device_profile *profile, const fsdp_plan_backend *backend) {
-  bool gpu = backend->device == FSDP_OP_CUDA;
-  int param_dtype =
-      options->param_dtype == FSDP_DTYPE_AUTO ? (gpu ? FSDP_BF16 : FSDP_F32) : options->param_dtype;
-  bool saves = options->experiment && options->ckpt_freq > 0;
-  bool keeps_gradients = options->strategy == FSDP_ZERO1 && !fsdp_options_given(options, "accumulate");
-  fsdp_op_gpu target = ranks->target;
-  if (!target.capability && profile) target = fsdp_device_profile_gpu(profile);
-  if (options->multiprocessors) target.multiprocessors = (int)options->multiprocessors;
-  target.attention = (fsdp_attention_kernel)options->attention;
-  target.gemm_multiprocessors = (int)options->gemm_multiprocessors;
-  return (fsdp_plan_config){
-      .batch = options->batch,
-      .seq = options->seq,
-      .micro_batches = (int)options->grad_accum,
-      .strategy = (fsdp_strategy)options->strategy,
-      .sequence_parallel = options->sequence_parallel,
-      .expert_capacity = options->expert_capacity,
-      .expert_blocks = (int)options->expert_blocks,
-      .imbalance = options->imbalance,
-      .cpu_offload = options->cpu_offload,
-      .prefetch = (int)options->prefetch,
-      .accumulate = keeps_gradients ? FSDP_ACCUMULATE_LOCAL : (fsdp_accumulate)options->accumulate,
-      .param_dtype = (fsdp_dtype)param_dtype,
-      .reduce_dtype = (fsdp_dtype)options->reduce_dtype,
-      .master_dtype = (fsdp_dtype)options->master_dtype,
-      .moment_dtype = (fsdp_dtype)options->moment_dtype,
-      .grad_clip = (float)options->grad_clip,
-      .norm_limit = (float)options->skip_grad_norm,
-      .hyper = {.beta1 = options->beta1,
-                .beta2 = options->beta2,
-                .eps = (float)options->eps,
-                .weight_decay = (float)options->weight_decay,
-                .decay = (fsdp_decay)options->decay,
-                .balance_rate = (float)options->router_bias_rate},
-      .poison = options->poison,
-      .evaluation = fsdp_options_evaluate(options) || options->sample_every > 0,
-      .logits = options->prompt || options->prompt_tokens,
-      .check = saves || options->check_replicas > 0,
-      .snapshot = saves && options->ckpt_async != FSDP_CKPT_ASYNC_OFF,
-      .backend = backend,
-      .gpu = target,
-      .copies_gathers = gpu && options->nccl_register != FSDP_NCCL_REGISTER_OFF &&
-                        options->nccl_ctas == FSDP_NCCL_CTAS_AUTO,
-  };
 }
 
 // Parameters are kept as they are computed with.
@@ -263,15 +166,6 @@ static fsdp_status choose_saving(const fsdp_options *options, const fsdp_limits 
   return fsdp_saving_choose(&choice, config, &found, error);
 }
 
-// What arenas may take. A margin that is given, as by what a search found, is no room.
-static fsdp_memory_limits arena_limits(const fsdp_options *options, const fsdp_limits *limits) {
-  fsdp_memory_limits result = limits->memory;
-  result.room_bytes = result.bytes[FSDP_SPACE_DEVICE];
-  if (fsdp_options_given(options, "memory-margin"))
-    result.room_bytes = fsdp_search_without_margin(result.room_bytes, options->memory_margin);
-  return result;
-}
-
 // Plans, and compares with the limits. *plan is made unless the options make no sense.
 static fsdp_status plan_within_limits(const fsdp_options *options, const fsdp_setup_ranks *ranks,
                                       const fsdp_device_profile *profile, fsdp_plan_config config,
@@ -279,7 +173,7 @@ static fsdp_status plan_within_limits(const fsdp_options *options, const fsdp_se
   fsdp_setup_limits m = {.machine = ""};
   fsdp_setup_find_limits(options, ranks, profile, &m);
   m.limits.profile = profile;
-  config.limits = arena_limits(options, &m.limits);
+  config.limits = fsdp_settings_arenas(options, &m.limits.memory);
   fsdp_status status = choose_saving(options, &m.limits, &config, error);
   if (status == FSDP_OK) status = fsdp_plan_create(&config, plan, error);
   return status == FSDP_OK ? fsdp_capacity_check(*plan, &m.limits, error) : status;
@@ -306,15 +200,6 @@ static fsdp_status plan_with_capacity(const fsdp_options *options, const fsdp_se
   }
   if (status != FSDP_OK) *error = all;
   return status == FSDP_OK ? FSDP_OK : FSDP_ERR_CAPACITY;
-}
-
-// A number that nothing would read is a mistake.
-static fsdp_status check_expert_capacity(const fsdp_options *options, const fsdp_plan_config *config,
-                                         fsdp_error *error) {
-  if (options->expert_capacity <= 0 || fsdp_mesh_size(&config->mesh, FSDP_AXIS_EXPERT) > 1) return FSDP_OK;
-  return fsdp_refuse(options, error, FSDP_ERR_OPTION,
-                     "{A expert-capacity} without ranks that divide experts: a rank then has as many routed "
-                     "rows whatever the routing; leave it out, or add --expert-parallel N");
 }
 
 static int64_t snapshot_bytes(const fsdp_plan *plan) {
@@ -419,18 +304,20 @@ fsdp_status fsdp_setup_configure(const fsdp_options *options, fsdp_program_kind 
   fsdp_plan_backend *backend = &setup->backend;
   fsdp_status status = FSDP_OK;
   if (options->profile) status = read_profile(options, &setup->profile, error);
-  if (status == FSDP_OK) status = choose_backend(options, program, ranks, setup->profile, backend, error);
-  if (status == FSDP_OK) status = check_profile(options, program, setup->profile, backend, error);
+  if (status == FSDP_OK) status = check_device(options, program, ranks, error);
+  if (status == FSDP_OK)
+    status = fsdp_settings_backend(options, program == FSDP_PROGRAM_PLAN, ranks->gpu, setup->profile, backend,
+                                   error);
   if (status == FSDP_OK) status = check_multiprocessors(options, backend, error);
   if (status == FSDP_OK) status = check_attention(options, backend, error);
   if (status == FSDP_OK) status = check_threads(options, ranks, setup->profile, error);
   if (status != FSDP_OK) return status;
-  fsdp_plan_config config = make_config(options, ranks, setup->profile, backend);
+  fsdp_plan_config config = fsdp_settings_config(options, ranks, setup->profile, backend);
   if (backend->device == FSDP_OP_CUDA && config.param_dtype == FSDP_F32 && config.reduce_dtype == FSDP_BF16)
     return fsdp_refuse(options, error, FSDP_ERR_OPTION,
                        "{A reduce-dtype} with {A param-dtype}: a GPU's fp32 gemms give fp32 gradients; use "
                        "--param-dtype bf16, or --reduce-dtype fp32");
-  status = read_saving(options, &config.saving, error);
+  status = fsdp_settings_saving(options, &config.saving, error);
   if (status == FSDP_OK) status = fsdp_setup_read_model(options, setup, &config.model, error);
   if (status == FSDP_OK) status = check_separator(options, &config.model, error);
   if (status == FSDP_OK) status = check_experts(options, &config.model, error);
@@ -446,8 +333,8 @@ fsdp_status fsdp_setup_configure(const fsdp_options *options, fsdp_program_kind 
   config.loss_of_documents = options->loss_mean == FSDP_LOSS_MEAN_DOCUMENTS;
   if (status == FSDP_OK && program != FSDP_PROGRAM_EVAL)
     status = choose_dropout(options, &config.model, &config.dropout, error);
-  config.wrap = find_wrap(options, setup->sharding, &config.model);
-  if (status == FSDP_OK && !options->search) status = check_expert_capacity(options, &config, error);
+  config.wrap = fsdp_settings_wrap(options, setup->sharding, &config.model);
+  if (status == FSDP_OK && !options->search) status = fsdp_settings_check_experts(options, &config, error);
   *out = config;
   return status;
 }

@@ -2,10 +2,11 @@
 // allocated.
 #pragma once
 
+#include "launcher/options/options.h"
 #include "launcher/setup/capacity.h"
-#include "launcher/setup/mesh_choice.h"
 #include "runtime/plan/plan.h"
 #include "runtime/plan/price/device_profile.h"
+#include "runtime/plan/text/settings.h"
 
 #include <stdio.h>
 

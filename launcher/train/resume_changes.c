@@ -1,7 +1,7 @@
 #include "launcher/train/resume_changes.h"
 
-#include "launcher/options/option_table.h"
 #include "runtime/base/check.h"
+#include "runtime/plan/text/option_table.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,13 +2,13 @@
 #include "launcher/options/run_options.h"
 #include "launcher/report/plan_notes.h"
 #include "launcher/report/report.h"
-#include "launcher/setup/mesh_choice.h"
 #include "launcher/setup/setup_notes.h"
 #include "launcher/setup/sharding_file.h"
 #include "launcher/train/replicas.h"
 #include "launcher/train/trainer.h"
 #include "runtime/base/size.h"
 #include "runtime/base/text.h"
+#include "runtime/plan/text/mesh_choice.h"
 
 #include <inttypes.h>
 #include <string.h>

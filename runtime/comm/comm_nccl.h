@@ -7,18 +7,11 @@
 // is shown on the board, so that the watch ends a job without progress for the time limit (watch.h).
 #pragma once
 
+#include "runtime/base/choices.h"
 #include "runtime/comm/world.h"
 
 // Ranks whose start one rank, a root, leads: a communicator of more has several roots, from NCCL 2.23 on.
 #define FSDP_NCCL_ROOT_RANKS 128
-
-// What the user asks for: collectives' buffers known to the library, and how much of a GPU it takes.
-typedef enum fsdp_nccl_register {
-  FSDP_NCCL_REGISTER_OFF,
-  FSDP_NCCL_REGISTER_AUTO, // as a symmetric window, or not at all
-  FSDP_NCCL_REGISTER_ON    // at least as plain memory
-} fsdp_nccl_register;
-typedef enum fsdp_nccl_ctas { FSDP_NCCL_CTAS_DEFAULT, FSDP_NCCL_CTAS_AUTO } fsdp_nccl_ctas;
 
 typedef struct fsdp_nccl_wish {
   fsdp_nccl_register registers;

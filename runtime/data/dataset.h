@@ -28,15 +28,6 @@
 
 typedef struct fsdp_dataset fsdp_dataset;
 
-// How samples are made. AUTO: a best fit of data of which the loss counts parts of documents alone, as of
-// conversations and instructions; else a stream.
-typedef enum fsdp_packing_choice {
-  FSDP_PACKING_AUTO,
-  FSDP_PACKING_BEST_FIT,
-  FSDP_PACKING_STREAM,
-  FSDP_PACKING_OFF
-} fsdp_packing_choice;
-
 typedef struct fsdp_dataset_config {
   const fsdp_data_paths *files; // .txt, .jsonl, .json, .tok, .bin; NULL or without a list: the built-in text
   const char *tokenizer;        // path of the model's tokenizer.json; NULL if it has none: text is then bytes

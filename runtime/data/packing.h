@@ -10,12 +10,11 @@
 // each into the fullest row that has room: of several, the one that has been as full for longest.
 #pragma once
 
+#include "runtime/base/choices.h"
 #include "runtime/base/status.h"
 
 #include <stdbool.h>
 #include <stdint.h>
-
-typedef enum fsdp_long_documents { FSDP_LONG_SPLIT, FSDP_LONG_CUT, FSDP_LONG_DROP } fsdp_long_documents;
 
 typedef struct fsdp_packing fsdp_packing;
 

@@ -82,25 +82,45 @@ static fsdp_traffic step_traffic(const fsdp_plan *plan) {
   return traffic;
 }
 
+// Whether a plan without rules has a use for an axis.
+static bool is_used(const char *axis) {
+  return !strcmp(axis, FSDP_AXIS_DATA) || !strcmp(axis, FSDP_AXIS_FSDP) || !strcmp(axis, FSDP_AXIS_TENSOR) ||
+         !strcmp(axis, FSDP_AXIS_CONTEXT) || !strcmp(axis, FSDP_AXIS_EXPERT);
+}
+
 // Without rules the strategy says what is sharded over data and fsdp.
-static fsdp_status check_strategy(const fsdp_plan_config *c, fsdp_error *error) {
-  int replicas = fsdp_mesh_size(&c->mesh, FSDP_AXIS_DATA), shards = fsdp_mesh_size(&c->mesh, FSDP_AXIS_FSDP);
-  int model = fsdp_mesh_size(&c->mesh, FSDP_AXIS_TENSOR) * fsdp_mesh_size(&c->mesh, FSDP_AXIS_CONTEXT) *
-              fsdp_mesh_size(&c->mesh, FSDP_AXIS_EXPERT);
-  FSDP_CHECK(replicas * shards * model == fsdp_mesh_ranks(&c->mesh), "an axis that nothing lies over");
-  if ((c->strategy == FSDP_FULL || c->strategy == FSDP_GRAD_OP) && replicas != 1)
+fsdp_status fsdp_plan_check_mesh(const fsdp_mesh *mesh, const fsdp_strategy *strategy, fsdp_error *error) {
+  const int replicas = fsdp_mesh_size(mesh, FSDP_AXIS_DATA), shards = fsdp_mesh_size(mesh, FSDP_AXIS_FSDP);
+  for (int a = 0; a < mesh->count; a++) {
+    const fsdp_mesh_axis *axis = &mesh->axes[a];
+    if (axis->size == 1 || is_used(axis->name)) continue;
     return fsdp_fail(
         error, FSDP_ERR_OPTION,
-        "--strategy %s with --mesh data=%d,fsdp=%d: it has one shard group, so data must be 1 (replicas "
-        "of shard groups are --strategy hybrid)",
-        fsdp_strategy_name(c->strategy), replicas, shards);
-  if (c->strategy == FSDP_NO && shards != 1)
-    return fsdp_fail(
-        error, FSDP_ERR_OPTION,
-        "--strategy no with --mesh data=%d,fsdp=%d: nothing is sharded, so fsdp must be 1 (use --strategy "
-        "hybrid, full or grad_op to shard)",
-        replicas, shards);
-  return FSDP_OK;
+        "axis %s has %d ranks, but without --sharding only data, fsdp, tensor, context and expert "
+        "may have more than one: cut the batch over it, as in --sharding fsdp --extra-data-axis %s",
+        axis->name, axis->size, axis->name);
+  }
+  if (!strategy) return FSDP_OK;
+  if ((*strategy == FSDP_FULL || *strategy == FSDP_GRAD_OP) && replicas != 1)
+    return fsdp_fail(error, FSDP_ERR_OPTION,
+                     "--strategy %s shards over all ranks, so data must be 1; use --strategy "
+                     "hybrid for %d replicas",
+                     fsdp_strategy_name(*strategy), replicas);
+  if (*strategy != FSDP_NO || shards == 1) return FSDP_OK;
+  return fsdp_fail(error, FSDP_ERR_OPTION,
+                   "--strategy no shards nothing, so fsdp must be 1; use --strategy hybrid for "
+                   "shards of %d ranks",
+                   shards);
+}
+
+static fsdp_status check_mesh(const fsdp_plan_config *c, fsdp_error *error) {
+  char mesh[FSDP_MESH_TEXT_BYTES];
+  fsdp_error why;
+  const bool placed = c->sharding || c->op_strategies;
+  const fsdp_status status = placed ? FSDP_OK : fsdp_plan_check_mesh(&c->mesh, &c->strategy, &why);
+  return status ? fsdp_fail(error, status, "--mesh %s: %.900s", fsdp_mesh_print(&c->mesh, ",", mesh),
+                            why.message)
+                : FSDP_OK;
 }
 
 static fsdp_status check_gemms(const fsdp_plan_config *c, fsdp_error *error) {
@@ -180,7 +200,7 @@ static fsdp_status check_config(const fsdp_plan_config *c, fsdp_error *error) {
   FSDP_CHECK(c->batch >= 1 && c->seq >= 1 && c->micro_batches >= 1 && c->prefetch >= 0, "sizes");
   FSDP_CHECK(!c->evaluation_only || (c->micro_batches == 1 && !c->evaluation && !c->check && !c->snapshot),
              "a plan of evaluations alone");
-  fsdp_status status = c->sharding || c->op_strategies ? FSDP_OK : check_strategy(c, error);
+  fsdp_status status = check_mesh(c, error);
   if (!status) status = fsdp_plan_check_attention(c, error);
   if (!status) status = check_gemms(c, error);
   if (!status) status = fsdp_model_check_seq(&c->model, c->seq, error);

@@ -67,6 +67,10 @@ int fsdp_plan_batch_part(const fsdp_plan *plan, int rank, int *part);
 // mesh.
 fsdp_status fsdp_plan_count_batch_parts(const fsdp_plan_config *config, int *parts, fsdp_error *error);
 
+// Whether a plan without rules has a use for the mesh: its axes, and their sizes under the strategy (NULL: it
+// is searched). FSDP_ERR_OPTION, with what is wrong of a mesh that the caller names.
+fsdp_status fsdp_plan_check_mesh(const fsdp_mesh *mesh, const fsdp_strategy *strategy, fsdp_error *error);
+
 // By all collectives, without scalars.
 int64_t fsdp_traffic_sent_bytes(const fsdp_traffic *traffic);
 

@@ -1,13 +1,14 @@
 // runtime/plan/fsdp_plan.h: settings as texts, to plans, prices and searches as JSON.
 #include "models/family.h"
 #include "runtime/base/check.h"
+#include "runtime/base/nearest.h"
 #include "runtime/base/text.h"
 #include "runtime/plan/fsdp_plan.h"
 #include "runtime/plan/search/evaluate.h"
 #include "runtime/plan/search/search.h"
 #include "runtime/plan/text/plan_json.h"
-#include "runtime/plan/text/planner_settings.h"
 #include "runtime/plan/text/profile_text.h"
+#include "runtime/plan/text/settings.h"
 #include "runtime/plan/text/sharding_text.h"
 #include "runtime/plan/text/value.h"
 
@@ -15,12 +16,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Of the device's memory, as --search leaves it free.
-#define SEARCH_MARGIN 0.03
+// Where messages say that a setting comes from.
+#define PLACE "fsdp_planner_set"
 
 struct fsdp_planner {
-  fsdp_settings settings; // with the model and the sharding
+  fsdp_options options; // those of fsdp_plan that say a plan
   bool has_model;
+  fsdp_model_config model;
   fsdp_device_profile *profile;
   fsdp_sharding *sharding;
   fsdp_plan_backend backend; // of the last plan
@@ -29,13 +31,13 @@ struct fsdp_planner {
 
 fsdp_planner *fsdp_planner_create(void) {
   fsdp_planner *planner = fsdp_alloc_zeroed(1, sizeof *planner);
-  planner->settings = fsdp_settings_create();
+  fsdp_options_create(&planner->options);
   return planner;
 }
 
 void fsdp_planner_destroy(fsdp_planner *planner) {
   if (!planner) return;
-  fsdp_settings_release(&planner->settings);
+  fsdp_options_destroy(&planner->options);
   fsdp_device_profile_destroy(planner->profile);
   fsdp_sharding_destroy(planner->sharding);
   free(planner);
@@ -50,6 +52,15 @@ void fsdp_planner_free(char *json) {
 }
 
 // ---- Settings
+
+static fsdp_status set_option(fsdp_planner *planner, const char *name, const char *text) {
+  const fsdp_option_row *row = fsdp_option_find(name);
+  const bool is_auto = row->kind == FSDP_OPTION_TEXT && strcmp(text, "auto") == 0; // fsdp_plan's alone
+  if (is_auto || !fsdp_option_store(&planner->options, row, text))
+    return fsdp_option_fail_value(row, name, text, PLACE, &planner->error);
+  snprintf(planner->options.place[fsdp_option_index(row)], sizeof planner->options.place[0], PLACE);
+  return FSDP_OK;
+}
 
 // A document's text has a character that no name has.
 static bool is_document(const char *text) {
@@ -73,7 +84,7 @@ static fsdp_status set_model(fsdp_planner *planner, const char *text) {
     json_decref(root);
   }
   if (status) return status;
-  planner->settings.plan.model = model;
+  planner->model = model;
   planner->has_model = true;
   return FSDP_OK;
 }
@@ -86,7 +97,7 @@ static fsdp_status set_profile(fsdp_planner *planner, const char *text) {
   if (status) return status;
   fsdp_device_profile_destroy(planner->profile);
   planner->profile = profile;
-  return FSDP_OK;
+  return set_option(planner, "profile", profile->name);
 }
 
 static fsdp_status set_sharding(fsdp_planner *planner, const char *text) {
@@ -101,14 +112,25 @@ static fsdp_status set_sharding(fsdp_planner *planner, const char *text) {
     status = fsdp_sharding_read_rules(sharding, &source, fsdp_yaml_visit, &planner->error);
   }
   fsdp_sharding_destroy(status ? sharding : planner->sharding);
-  if (!status) planner->settings.plan.sharding = planner->sharding = sharding;
-  return status;
+  if (status) return status;
+  planner->sharding = sharding;
+  return set_option(planner, "sharding", is_document(text) ? "rules" : text);
 }
 
 static fsdp_status add_rule(fsdp_planner *planner, const char *text) {
   if (planner->sharding)
     return fsdp_sharding_read_assignment(planner->sharding, text, "set", &planner->error);
   return fsdp_fail(&planner->error, FSDP_ERR_OPTION, "shard '%.200s': set `sharding` first", text);
+}
+
+static fsdp_status fail_unknown(const char *name, fsdp_error *error) {
+  const char *names[FSDP_OPTION_MAX];
+  char question[FSDP_NEAREST_TEXT];
+  int count = 0;
+  for (const fsdp_option_row *row = fsdp_option_table; row->name; row++)
+    if (fsdp_option_belongs(row, FSDP_PROGRAM_PLANNER)) names[count++] = row->name;
+  return fsdp_fail(error, FSDP_ERR_OPTION, "unknown setting '%.100s'%s; runtime/plan/fsdp_plan.h lists them",
+                   name, fsdp_nearest_question(name, names, count, question));
 }
 
 int fsdp_planner_set(fsdp_planner *planner, const char *name, const char *text) {
@@ -120,50 +142,19 @@ int fsdp_planner_set(fsdp_planner *planner, const char *name, const char *text) 
   planner->error = (fsdp_error){0};
   for (size_t i = 0; i < sizeof documents / sizeof *documents; i++)
     if (strcmp(name, documents[i].name) == 0) return (int)documents[i].set(planner, text);
-  return (int)fsdp_settings_set(&planner->settings, name, text, &planner->error);
+  const fsdp_option_row *row = fsdp_option_find(name);
+  const bool is_known = row && fsdp_option_belongs(row, FSDP_PROGRAM_PLANNER);
+  return (int)(is_known ? set_option(planner, name, text) : fail_unknown(name, &planner->error));
 }
 
 // ---- The configuration of a plan
 
-static fsdp_status choose_backend(fsdp_planner *planner) {
-  const fsdp_device_profile *profile = planner->profile;
-  const int64_t given = planner->settings.backend;
-  const bool gpu = given < 0 ? profile && profile->device == FSDP_OP_CUDA : given == FSDP_OP_CUDA;
-  planner->backend = gpu ? *fsdp_plan_backend_cuda() : *fsdp_plan_backend_cpu();
-  if (profile && profile->device != planner->backend.device)
-    return fsdp_fail(
-        &planner->error, FSDP_ERR_OPTION,
-        "backend %s: the profile is of another device; leave backend out, or set another profile",
-        planner->backend.name);
-  if (profile) planner->backend = fsdp_pricing_backend(profile);
-  return FSDP_OK;
-}
-
-static fsdp_status read_saving(fsdp_planner *planner, fsdp_saving *saving) {
-  const fsdp_settings *s = &planner->settings;
-  fsdp_status status =
-      fsdp_saving_parse(s->recompute, "recompute", FSDP_FATE_RECOMPUTE, saving, &planner->error);
-  if (status) return status;
-  return fsdp_saving_parse(s->offload_activations, "offload-activations", FSDP_FATE_OFFLOAD, saving,
-                           &planner->error);
-}
-
-static void set_wrap(const fsdp_planner *planner, fsdp_plan_config *config) {
-  const fsdp_settings *s = &planner->settings;
-  bool known = fsdp_value_wrap(s->wrap, &config->wrap);
-  FSDP_CHECK(known, "wrap %s", s->wrap);
-  const bool by_blocks = planner->sharding && planner->sharding->preset == FSDP_SHARDING_FSDPV2;
-  if (by_blocks && !s->fixed[FSDP_SEARCH_WRAP])
-    config->wrap = (fsdp_wrap_policy){.kind = FSDP_WRAP_MODULE, .classes = config->model.family->block_class};
-}
-
 // Where no limit is given, the profile's machine is the limit.
 static void limit_by_profile(const fsdp_planner *planner, fsdp_memory_limits *limits) {
-  const int64_t ranks = planner->settings.ranks;
-  const int node = fsdp_settings_ranks_per_node(&planner->settings), local = ranks < node ? (int)ranks : node;
-  const fsdp_memory_limits own = fsdp_device_profile_memory(planner->profile, local);
+  const fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(&planner->options);
+  const fsdp_memory_limits own = fsdp_device_profile_memory(planner->profile, ranks.ranks_per_node);
   if (!limits->bytes[FSDP_SPACE_DEVICE]) {
-    limits->bytes[FSDP_SPACE_DEVICE] = limits->room_bytes = own.bytes[FSDP_SPACE_DEVICE];
+    limits->bytes[FSDP_SPACE_DEVICE] = own.bytes[FSDP_SPACE_DEVICE];
     limits->shared_bytes = own.shared_bytes;
   }
   if (!limits->bytes[FSDP_SPACE_HOST]) limits->bytes[FSDP_SPACE_HOST] = own.bytes[FSDP_SPACE_HOST];
@@ -171,30 +162,28 @@ static void limit_by_profile(const fsdp_planner *planner, fsdp_memory_limits *li
 
 // As fsdp_plan makes it of its options (launcher/setup).
 static fsdp_status configure(fsdp_planner *planner, fsdp_plan_config *config) {
-  const fsdp_settings *s = &planner->settings;
+  const fsdp_options *o = &planner->options;
+  const fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(o);
+  fsdp_error *error = &planner->error;
   if (!planner->has_model)
-    return fsdp_fail(&planner->error, FSDP_ERR_OPTION,
+    return fsdp_fail(error, FSDP_ERR_OPTION,
                      "no model: set `model` to a preset's name or the text of a config.json");
-  fsdp_status status = choose_backend(planner);
+  fsdp_status status = fsdp_settings_check(o, error);
+  if (!status) status = fsdp_settings_backend(o, true, false, planner->profile, &planner->backend, error);
   if (status) return status;
-  const bool gpu = planner->backend.device == FSDP_OP_CUDA;
-  *config = s->plan;
-  config->backend = &planner->backend;
-  config->grad_clip = (float)s->grad_clip;
-  config->exchange = !gpu;
-  config->copies_gathers = gpu;
-  config->limits.room_bytes = config->limits.bytes[FSDP_SPACE_DEVICE];
-  if (s->plan.param_dtype == FSDP_DTYPE_COUNT) config->param_dtype = gpu ? FSDP_BF16 : FSDP_F32;
-  if (s->plan.strategy == FSDP_ZERO1 && !s->fixed[FSDP_SEARCH_ACCUMULATE])
-    config->accumulate = FSDP_ACCUMULATE_LOCAL;
-  if (planner->profile) config->gpu = fsdp_device_profile_gpu(planner->profile);
+  *config = fsdp_settings_config(o, &ranks, planner->profile, &planner->backend);
+  config->model = planner->model;
+  config->exchange = planner->backend.device == FSDP_OP_CPU;
+  config->limits.bytes[FSDP_SPACE_DEVICE] = o->memory_limit;
+  config->limits.bytes[FSDP_SPACE_HOST] = o->host_memory_limit;
   if (planner->profile) limit_by_profile(planner, &config->limits);
-  if (s->memory_margin >= 0)
-    config->limits.room_bytes = fsdp_search_without_margin(config->limits.room_bytes, s->memory_margin);
-  set_wrap(planner, config);
-  if (planner->sharding) planner->sharding->sequence_parallel = s->plan.sequence_parallel;
-  status = read_saving(planner, &config->saving);
-  return status ? status : fsdp_settings_mesh(s, &config->mesh, &planner->error);
+  config->limits = fsdp_settings_arenas(o, &config->limits);
+  config->wrap = fsdp_settings_wrap(o, planner->sharding, &config->model);
+  config->sharding = planner->sharding;
+  if (planner->sharding) planner->sharding->sequence_parallel = o->sequence_parallel;
+  status = fsdp_settings_saving(o, &config->saving, error);
+  if (!status) status = fsdp_mesh_choose(o, &ranks, &config->mesh, error);
+  return status || o->search ? status : fsdp_settings_check_experts(o, config, error);
 }
 
 static char *print(json_t *root) {
@@ -213,6 +202,7 @@ static void put(json_t *object, const char *key, json_t *value) {
 static fsdp_status make_plan(fsdp_planner *planner, fsdp_plan **plan) {
   fsdp_plan_config config;
   planner->error = (fsdp_error){0};
+  planner->options.search = false;
   fsdp_status status = configure(planner, &config);
   return status ? status : fsdp_plan_create(&config, plan, &planner->error);
 }
@@ -262,10 +252,10 @@ static bool has_profile(fsdp_planner *planner) {
 char *fsdp_planner_price(fsdp_planner *planner) {
   fsdp_plan *plan;
   fsdp_pricing pricing;
+  const fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(&planner->options);
   if (!has_profile(planner) || make_plan(planner, &plan)) return NULL;
   json_t *root = NULL;
-  if (!fsdp_pricing_create(plan, planner->profile, fsdp_settings_ranks_per_node(&planner->settings), &pricing,
-                           &planner->error)) {
+  if (!fsdp_pricing_create(plan, planner->profile, ranks.ranks_per_node, &pricing, &planner->error)) {
     fsdp_simulation *simulation = fsdp_simulation_create(&pricing);
     fsdp_step_price price;
     fsdp_simulation_run(simulation, &price);
@@ -280,56 +270,28 @@ char *fsdp_planner_price(fsdp_planner *planner) {
 // ---- Search
 
 static fsdp_status make_search(fsdp_planner *planner, fsdp_search_config *search) {
-  const fsdp_settings *s = &planner->settings;
-  const fsdp_device_profile *profile = planner->profile;
-  const double margin = s->memory_margin < 0 ? SEARCH_MARGIN : s->memory_margin;
-  *search = (fsdp_search_config){.profile = profile,
-                                 .ranks = (int)s->ranks,
-                                 .ranks_per_node = fsdp_settings_ranks_per_node(s),
-                                 .fixed_tensor = s->tensor_parallel > 1 ? (int)s->tensor_parallel : 0,
-                                 .fixed_context = s->context_parallel > 1 ? (int)s->context_parallel : 0,
-                                 .fixed_expert = s->expert_parallel > 1 ? (int)s->expert_parallel : 0,
-                                 .margin = margin};
+  const fsdp_setup_ranks ranks = fsdp_setup_ranks_planned(&planner->options);
+  *search = (fsdp_search_config){0};
+  planner->options.search = true;
   fsdp_status status = configure(planner, &search->base);
-  if (!status) status = fsdp_pricing_check(&search->base, profile, &planner->error);
-  if (status) return status;
-  int parts = 1;
-  status = fsdp_plan_count_batch_parts(&search->base, &parts, &planner->error);
-  if (status && (!s->global_batch || s->mesh)) return status;
-  search->global_batch = s->global_batch ? s->global_batch : s->plan.batch * s->plan.micro_batches * parts;
-  memcpy(search->fixed, s->fixed, sizeof search->fixed);
-  if (planner->sharding) search->fixed[FSDP_SEARCH_STRATEGY] = true; // rules say what is sharded
+  if (!status)
+    status = fsdp_settings_search(&planner->options, &ranks, planner->profile, search, &planner->error);
   memcpy(search->limit_bytes, search->base.limits.bytes, sizeof search->limit_bytes);
   search->shared_limit_bytes = search->base.limits.shared_bytes;
-  return FSDP_OK;
+  return status;
 }
 
-static json_t *whole_text(int64_t value) {
-  return json_sprintf("%" PRId64, value);
+static void put_setting(void *set, fsdp_search_field field, const char *name, const char *value) {
+  (void)field;
+  put(set, name, json_string(value));
 }
 
-// What sets such a plan again: the search's choices.
+// What sets such a plan again: the search's choices, and the limit that it kept.
 static json_t *settings_json(const fsdp_search_config *search, const fsdp_plan_config *plan) {
-  char mesh[FSDP_MESH_TEXT_BYTES], rules[FSDP_SAVING_TEXT_BYTES], wrap[256];
+  const int64_t limit = search->limit_bytes[FSDP_SPACE_DEVICE];
   json_t *set = json_object();
-  put(set, "mesh", json_string(fsdp_mesh_print(&plan->mesh, ",", mesh)));
-  put(set, "strategy", json_string(fsdp_strategy_name(plan->strategy)));
-  put(set, "sequence-parallel", json_string(plan->sequence_parallel ? "on" : "off"));
-  put(set, "wrap", json_string(fsdp_value_print_wrap(&plan->wrap, wrap, sizeof wrap)));
-  if (plan->wrap.kind == FSDP_WRAP_SIZE) put(set, "numel-to-wrap", whole_text(plan->wrap.numel));
-  if (fsdp_model_expert_layers(&plan->model)) put(set, "expert-blocks", whole_text(plan->expert_blocks));
-  put(set, "recompute", json_string(fsdp_saving_print(&plan->saving, FSDP_FATE_RECOMPUTE, rules)));
-  put(set, "offload-activations", json_string(fsdp_saving_print(&plan->saving, FSDP_FATE_OFFLOAD, rules)));
-  put(set, "cpu-offload", json_string(plan->cpu_offload ? "on" : "off"));
-  put(set, "prefetch", whole_text(plan->prefetch));
-  put(set, "batch-size", whole_text(plan->batch));
-  put(set, "grad-accum", whole_text(plan->micro_batches));
-  put(set, "accumulate", json_string(plan->accumulate == FSDP_ACCUMULATE_LOCAL ? "local" : "reduce"));
-  if (search->limit_bytes[FSDP_SPACE_DEVICE]) {
-    char margin[32];
-    put(set, "memory-limit", whole_text(search->limit_bytes[FSDP_SPACE_DEVICE]));
-    put(set, "memory-margin", json_string(fsdp_print_real(search->margin, margin, sizeof margin)));
-  }
+  fsdp_settings_of_plan(search, plan, put_setting, set);
+  if (limit) put(set, "memory-limit", json_sprintf("%" PRId64, limit));
   return set;
 }
 

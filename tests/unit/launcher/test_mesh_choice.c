@@ -1,5 +1,6 @@
 // The mesh that options mean for a number of ranks, on nodes, against meshes written out.
-#include "launcher/setup/mesh_choice.h"
+#include "launcher/options/options.h"
+#include "runtime/plan/text/mesh_choice.h"
 #include "tests/support/unit_test.h"
 
 #include <stdlib.h>

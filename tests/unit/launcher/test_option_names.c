@@ -1,7 +1,7 @@
 // Names that are none of ours: what was mistyped is found, what means something else has an answer of its own
 // or none, and the short names of other trainers mean what they say there.
-#include "launcher/options/option_query.h"
 #include "launcher/options/options.h"
+#include "runtime/plan/text/option_query.h"
 #include "tests/support/unit_test.h"
 
 #include <stdio.h>

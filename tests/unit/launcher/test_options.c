@@ -5,6 +5,7 @@
 #include "models/model.h"
 #include "runtime/base/text.h"
 #include "runtime/data/dataset.h"
+#include "runtime/plan/text/settings.h"
 #include "runtime/plan/text/value.h"
 #include "tests/support/unit_test.h"
 
@@ -182,8 +183,8 @@ TEST(defaults) {
   assert_true(o.eps == 1e-8 && o.grad_clip == 1.0);
   assert_int_equal(o.lr_schedule, FSDP_LR_COSINE);
   assert_int_equal(o.strategy, FSDP_FULL);
-  assert_int_equal(fsdp_options_wrap(&o).kind, FSDP_WRAP_SIZE);
-  assert_int_equal(fsdp_options_wrap(&o).numel, 100000000);
+  assert_int_equal(fsdp_settings_wrap(&o, NULL, NULL).kind, FSDP_WRAP_SIZE);
+  assert_int_equal(fsdp_settings_wrap(&o, NULL, NULL).numel, 100000000);
   assert_int_equal(o.prefetch, 1);
   assert_int_equal(o.param_dtype, FSDP_DTYPE_AUTO);
   assert_int_equal(o.reduce_dtype, FSDP_F32);
@@ -205,8 +206,8 @@ TEST(forms_of_the_command_line) {
   assert_true(o.cpu_offload && o.print_model && !o.dry_run);
   assert_int_equal(o.strategy, FSDP_HYBRID);
   assert_int_equal(fsdp_mesh_size(&o.mesh_axes, "data"), 2);
-  assert_int_equal(fsdp_options_wrap(&o).kind, FSDP_WRAP_MODULE);
-  assert_string_equal(fsdp_options_wrap(&o).classes, "LlamaMLP,Linear");
+  assert_int_equal(fsdp_settings_wrap(&o, NULL, NULL).kind, FSDP_WRAP_MODULE);
+  assert_string_equal(fsdp_settings_wrap(&o, NULL, NULL).classes, "LlamaMLP,Linear");
   assert_string_equal(fsdp_options_place(&o, "batch-size"), "command line");
   fsdp_options_destroy(&o);
   o = accept(FSDP_PROGRAM_TRAIN, "--lr 1 --lr 2"); // the later one wins

@@ -4,7 +4,7 @@
 #include "launcher/report/memory_profile.h"
 #include "launcher/report/report.h"
 #include "launcher/setup/capacity.h"
-#include "launcher/setup/mesh_choice.h"
+#include "runtime/plan/text/settings.h"
 #include "tests/support/models.h"
 #include "tests/support/unit_test.h"
 
@@ -201,7 +201,7 @@ TEST(advice_that_fits) {
     for (char *word = strtok(words, " "); word; word = strtok(NULL, " ")) argv[argc++] = word;
     fsdp_options options;
     assert_int_equal(fsdp_options_parse(&options, FSDP_PROGRAM_PLAN, argc, argv, &error), FSDP_OK);
-    if (fsdp_options_given(&options, "wrap")) config.wrap = fsdp_options_wrap(&options);
+    if (fsdp_options_given(&options, "wrap")) config.wrap = fsdp_settings_wrap(&options, NULL, NULL);
     const fsdp_setup_ranks ranks = {.ranks = 4, .ranks_per_node = 4};
     assert_int_equal(fsdp_mesh_choose(&options, &ranks, &config.mesh, &error), FSDP_OK);
     if (fsdp_options_given(&options, "batch-size")) config.batch = options.batch;

@@ -1,6 +1,6 @@
 // How options are reported that changed since a checkpoint was saved.
-#include "launcher/options/option_table.h"
 #include "launcher/train/resume_changes.h"
+#include "runtime/plan/text/option_table.h"
 #include "tests/support/unit_test.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-#include "launcher/options/option_query.h"
+#include "runtime/plan/text/option_query.h"
 
 #include "runtime/base/check.h"
 
@@ -74,13 +74,6 @@ fsdp_status fsdp_refuse(const fsdp_options *options, fsdp_error *error, fsdp_sta
   free(message);
   free(text);
   return status;
-}
-
-fsdp_wrap_policy fsdp_options_wrap(const fsdp_options *options) {
-  fsdp_wrap_policy policy = {.kind = FSDP_WRAP_SIZE, .numel = options->numel_to_wrap};
-  bool known = fsdp_value_wrap(options->wrap, &policy);
-  FSDP_CHECK(known, "--wrap %s", options->wrap);
-  return policy;
 }
 
 bool fsdp_options_evaluate(const fsdp_options *options) {

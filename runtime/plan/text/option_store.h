@@ -1,8 +1,12 @@
 // One option's value: from text into its field, and back.
 #pragma once
 
-#include "launcher/options/option_table.h"
 #include "runtime/base/status.h"
+#include "runtime/plan/text/option_table.h"
+
+// The defaults; the caller destroys them.
+void fsdp_options_create(fsdp_options *options);
+void fsdp_options_destroy(fsdp_options *options);
 
 // Sets the row's field from `text`; false if the row does not allow it.
 bool fsdp_option_store(fsdp_options *options, const fsdp_option_row *row, const char *text);

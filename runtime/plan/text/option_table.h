@@ -1,7 +1,7 @@
 // The table of options: the one place that holds an option's name, type, range, default and meaning.
 #pragma once
 
-#include "launcher/options/option_fields.h"
+#include "runtime/plan/text/option_fields.h"
 #include "runtime/plan/text/value.h"
 
 #include <stddef.h>

@@ -1,4 +1,4 @@
-#include "launcher/options/option_store.h"
+#include "runtime/plan/text/option_store.h"
 
 #include "runtime/base/check.h"
 #include "runtime/base/text.h"
@@ -182,4 +182,26 @@ char *fsdp_options_value(const fsdp_options *options, const fsdp_option_row *row
     text = *(char *const *)value;
   }
   return fsdp_strdup(text ? text : "", "an option's value");
+}
+
+void fsdp_options_create(fsdp_options *options) {
+  memset(options, 0, sizeof *options);
+  options->param_dtype = FSDP_DTYPE_AUTO;
+  for (const fsdp_option_row *row = fsdp_option_table; row->name; row++)
+    FSDP_CHECK(!row->fallback || fsdp_option_store(options, row, row->fallback), "default of --%s",
+               row->name);
+}
+
+void fsdp_options_destroy(fsdp_options *options) {
+  for (const fsdp_option_row *row = fsdp_option_table; row->name; row++) {
+    if (row->kind < FSDP_OPTION_TEXT) continue;
+    char **text = (char **)((char *)options + row->offset);
+    free(*text);
+    *text = NULL;
+  }
+  free(options->run_config);
+  free(options->run_note);
+  free(options->run_left_out);
+  free(options->evaluated);
+  options->run_config = options->run_note = options->run_left_out = options->evaluated = NULL;
 }

@@ -1,8 +1,7 @@
 // Questions about the options: what was given and where, and what follows from several of them.
 #pragma once
 
-#include "launcher/options/option_store.h"
-#include "runtime/plan/mesh/units.h"
+#include "runtime/plan/text/option_store.h"
 
 // Note `index` (from 0) about the options, as a sentence: another trainer's names, and what has no effect but
 // harms nothing (a threshold beside --wrap block, so that the hint's `--wrap block` can simply be added to a
@@ -25,6 +24,3 @@ fsdp_status fsdp_options_fail_pair(const fsdp_options *options, fsdp_error *erro
 
 // Whether there is anything to evaluate on.
 bool fsdp_options_evaluate(const fsdp_options *options);
-
-// The wrap policy that --wrap and --numel-to-wrap say; its class names point into `options`.
-fsdp_wrap_policy fsdp_options_wrap(const fsdp_options *options);

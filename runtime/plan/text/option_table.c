@@ -1,7 +1,6 @@
-#include "launcher/options/option_table.h"
+#include "runtime/plan/text/option_table.h"
 
-#include "runtime/comm/comm_nccl.h"
-#include "runtime/data/dataset.h"
+#include "runtime/base/choices.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -436,13 +435,20 @@ static const char of_evaluations[] =
     "save-dir experiment-name resume memory-limit host-memory-limit rank-logs measure poison "
     "print-model print-program print-sharding dry-run set config help version ";
 
-static bool is_of_evaluations(const fsdp_option_row *row) {
+static const char of_planners[] =
+    " ranks ranks-per-node mesh tensor-parallel context-parallel expert-parallel sequence-parallel "
+    "batch-size seq-length grad-accum global-batch strategy wrap numel-to-wrap prefetch accumulate recompute "
+    "offload-activations cpu-offload param-dtype reduce-dtype master-dtype moment-dtype grad-clip backend "
+    "memory-limit host-memory-limit memory-margin expert-blocks expert-capacity ";
+
+static bool is_listed(const fsdp_option_row *row, const char *names) {
   char name[64];
   snprintf(name, sizeof name, " %s ", row->name);
-  return strstr(of_evaluations, name) || row->programs & FSDP_PROGRAM_EVAL;
+  return strstr(names, name) != NULL;
 }
 
 bool fsdp_option_belongs(const fsdp_option_row *row, fsdp_program_kind program) {
-  if (program == FSDP_PROGRAM_EVAL) return is_of_evaluations(row);
-  return !row->programs || (row->programs & (int)program);
+  if (program == FSDP_PROGRAM_PLANNER) return is_listed(row, of_planners);
+  if (program == FSDP_PROGRAM_EVAL && is_listed(row, of_evaluations)) return true;
+  return (!row->programs && program != FSDP_PROGRAM_EVAL) || row->programs & (int)program;
 }

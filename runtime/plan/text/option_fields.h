@@ -29,7 +29,8 @@ typedef enum fsdp_help { FSDP_HELP_NONE, FSDP_HELP_TASKS, FSDP_HELP_ALL } fsdp_h
 typedef enum fsdp_program_kind {
   FSDP_PROGRAM_TRAIN = 1,
   FSDP_PROGRAM_PLAN = 2,
-  FSDP_PROGRAM_EVAL = 4
+  FSDP_PROGRAM_EVAL = 4,
+  FSDP_PROGRAM_PLANNER = 8 // what a planner can set (runtime/plan/fsdp_plan.h), beside texts of documents
 } fsdp_program_kind;
 
 #define FSDP_OPTION_MAX 160

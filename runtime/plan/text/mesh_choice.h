@@ -5,9 +5,9 @@
 //                  that exchange most are neighbours; the ranks left over are data's and fsdp's by strategy
 #pragma once
 
-#include "launcher/options/options.h"
 #include "models/graph/attention_kernel.h"
 #include "runtime/plan/plan.h"
+#include "runtime/plan/text/option_query.h"
 
 // The ranks to plan for.
 typedef struct fsdp_setup_ranks {

@@ -1,4 +1,4 @@
-#include "launcher/setup/mesh_choice.h"
+#include "runtime/plan/text/mesh_choice.h"
 
 #include "runtime/base/check.h"
 #include "runtime/base/size.h"
