@@ -29,6 +29,14 @@ void fsdp_graph_destroy(fsdp_graph *graph) {
   free(graph);
 }
 
+// A text, cut off where its place ends. Formatting would take ten times as long, and a search makes thousands
+// of graphs.
+static void copy_text(char *out, size_t bytes, const char *text) {
+  const size_t length = strnlen(text, bytes - 1);
+  memcpy(out, text, length);
+  out[length] = 0;
+}
+
 int fsdp_graph_module(fsdp_graph *graph, int parent, const char *name, const char *class_name,
                       const char *detail) {
   graph->modules =
@@ -36,9 +44,9 @@ int fsdp_graph_module(fsdp_graph *graph, int parent, const char *name, const cha
   int index = graph->module_count++;
   fsdp_module *module = &graph->modules[index];
   *module = (fsdp_module){.parent = parent, .first_child = -1, .next_sibling = -1};
-  snprintf(module->name, sizeof module->name, "%s", name);
-  snprintf(module->class_name, sizeof module->class_name, "%s", class_name);
-  snprintf(module->detail, sizeof module->detail, "%s", detail);
+  copy_text(module->name, sizeof module->name, name);
+  copy_text(module->class_name, sizeof module->class_name, class_name);
+  copy_text(module->detail, sizeof module->detail, detail);
   if (strcmp(class_name, "ModuleList") != 0) fsdp_graph_module_output(graph, index, FSDP_OUTPUT_DIMS);
   if (parent >= 0) {
     int *link = &graph->modules[parent].first_child;
@@ -89,7 +97,7 @@ int fsdp_graph_value(fsdp_graph *graph, fsdp_value_role role, fsdp_value_dtype d
   fsdp_value *value = &graph->values[index];
   *value = (fsdp_value){
       .role = role, .dtype = dtype, .dims = dims, .numel = 1, .param = -1, .gradient = -1, .module = module};
-  snprintf(value->name, sizeof value->name, "%s", name);
+  copy_text(value->name, sizeof value->name, name);
   for (int d = 0; d < dims; d++) {
     value->shape[d] = value->local[d] = shape[d];
     value->numel *= shape[d];

@@ -26,8 +26,8 @@ typedef struct fsdp_placement {
   fsdp_units *units;
 } fsdp_placement;
 
-// An estimate extends drafts of two numbers of layers.
-#define FSDP_PLACEMENTS_MAX 2
+// Those of three settings that take turns: an estimate extends drafts of two numbers of layers.
+#define FSDP_PLACEMENTS_MAX 6
 
 // Placements that were taken last, the latest first. {0}: none.
 typedef struct fsdp_placements {

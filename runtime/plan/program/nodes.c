@@ -17,6 +17,10 @@ void fsdp_nodes_release(fsdp_nodes *list) {
   *list = (fsdp_nodes){0};
 }
 
+void fsdp_nodes_reserve(fsdp_nodes *list, int nodes) {
+  list->nodes = fsdp_grow(list->nodes, nodes, &list->capacity, sizeof *list->nodes);
+}
+
 int fsdp_nodes_add(fsdp_nodes *list) {
   list->nodes = fsdp_grow(list->nodes, list->count + 1, &list->capacity, sizeof *list->nodes);
   const int index = list->count++, next = list->cursor;

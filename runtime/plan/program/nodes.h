@@ -47,6 +47,8 @@ typedef struct fsdp_nodes {
   int cursor; // new nodes go before this one; FSDP_NO_NODE: at the end
 } fsdp_nodes;
 
+// Makes room for about so many nodes, so that they are seldom moved while they are added.
+void fsdp_nodes_reserve(fsdp_nodes *list, int nodes);
 void fsdp_nodes_clear(fsdp_nodes *list);
 void fsdp_nodes_release(fsdp_nodes *list);
 

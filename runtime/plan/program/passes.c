@@ -176,10 +176,10 @@ fsdp_program *fsdp_schedule(const fsdp_plan_config *config, const fsdp_fate *fat
                     .forward_order = fsdp_alloc_zeroed((size_t)unit_count, sizeof(int)),
                     .gathered = units_without(unit_count),
                     .gradient = units_without(unit_count)};
-  // About as many instructions as there will be: the arrays seldom move while they grow.
-  const int batches = (int)fsdp_min_i64(config->micro_batches, 3);
-  fsdp_program_reserve(s.program,
-                       2 * batches * (graph->forward_count + graph->backward_count) + 8 * unit_count);
+  // About twice as many nodes as the graph has, and a few a unit, become a micro-batch's instructions.
+  const int nodes = 2 * (graph->forward_count + graph->backward_count) + 8 * unit_count;
+  fsdp_nodes_reserve(&s.nodes, nodes);
+  fsdp_program_reserve(s.program, nodes * (int)fsdp_min_i64(config->micro_batches, 3));
   s.program->mesh = units->mesh;
   s.program->micro_batches = config->micro_batches;
   find_forward_order(&s);
