@@ -128,11 +128,11 @@ static fsdp_profile_op *entry_of(const probe *self, fsdp_op_kind kind) {
 }
 
 // Whether the instruction is an op that memory bounds, and that has the rank's threads to itself: nothing is
-// gathered ahead.
-static bool is_met(const probe *self, const fsdp_instr *instr) {
+// gathered ahead. The update is left out: the state of these models stays in caches, that of others does not.
+static bool is_met(const probe *self, const fsdp_plan *plan, const fsdp_instr *instr) {
   const bool alone = instr->stream == FSDP_STREAM_COMPUTE || instr->stream == FSDP_STREAM_GATHER;
-  return instr->kind == FSDP_INSTR_OP && alone && !fsdp_op_makes_gemms(instr->op) &&
-         entry_of(self, instr->op);
+  return instr->kind == FSDP_INSTR_OP && alone && instr->op != plan->optimizer->update &&
+         !fsdp_op_makes_gemms(instr->op) && entry_of(self, instr->op);
 }
 
 // Adds the plan's ops, with the median seconds of all that move as many bytes.
@@ -143,7 +143,8 @@ static void add_ops(const probe *self, const timed *t, met_ops *met) {
   met_ops mine = {0};
   for (int i = 0; i < program->instr_count; i++) {
     const fsdp_instr *instr = &program->instrs[i];
-    of[i] = is_met(self, instr) ? index_of(&mine, instr->op, fsdp_price_work(t->plan, instr).bytes) : -1;
+    of[i] =
+        is_met(self, t->plan, instr) ? index_of(&mine, instr->op, fsdp_price_work(t->plan, instr).bytes) : -1;
   }
   for (int m = 0; m < mine.count; m++) {
     int count = 0;
@@ -176,13 +177,13 @@ static bool has_another(const probe *self, const fsdp_plan *plan, const met_ops 
   bool had[FSDP_OP_KIND_COUNT] = {false};
   for (int i = 0; i < met->count; i++) had[met->ops[i].kind] = true;
   for (int i = 0; i < plan->program->instr_count; i++)
-    if (is_met(self, &plan->program->instrs[i]) && !had[plan->program->instrs[i].op]) return true;
+    if (is_met(self, plan, &plan->program->instrs[i]) && !had[plan->program->instrs[i].op]) return true;
   return false;
 }
 
 // Measures steps of each size, if the model has an op that no model before it had.
 static void measure_model(const probe *self, const fsdp_model_config *model, met_ops *met) {
-  static const shape shapes[] = {{2, 256}, {1, 128}, {8, 256}};
+  static const shape shapes[] = {{2, 256}, {1, 128}, {2, 1024}};
   const int count = self->coarse ? 1 : sizeof shapes / sizeof *shapes;
   bool wanted = true;
   for (int s = 0; s < count && wanted; s++) {
