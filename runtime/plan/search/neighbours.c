@@ -34,15 +34,24 @@ static bool vary_micro_batches(const neighbour *self, fsdp_evaluator *evaluator,
   return config->micro_batches > 0;
 }
 
-// Half the sequences of a micro-batch and twice as many of them, so that the step stays the same.
+// Twice as many micro-batches, so that the step stays the same: " --grad-accum 4". An evaluation has one.
+static const char *double_micro_batches(fsdp_plan_config *config, char option[32]) {
+  option[0] = 0;
+  if (config->evaluation_only) return option;
+  config->micro_batches *= 2;
+  snprintf(option, 32, " --grad-accum %d", config->micro_batches);
+  return option;
+}
+
+// Half the sequences of a micro-batch.
 static bool halve_batch(const neighbour *self, fsdp_evaluator *evaluator, fsdp_plan_config *config,
                         char *options) {
   (void)self, (void)evaluator;
   if (config->batch % 2 || config->micro_batches > MICRO_BATCHES_MAX) return false;
+  char more[32];
   config->batch /= 2;
-  config->micro_batches *= 2;
-  snprintf(options, FSDP_NEIGHBOUR_BYTES, "--batch-size %" PRId64 " --grad-accum %d", config->batch,
-           config->micro_batches);
+  snprintf(options, FSDP_NEIGHBOUR_BYTES, "--batch-size %" PRId64 "%s", config->batch,
+           double_micro_batches(config, more));
   return true;
 }
 
@@ -169,15 +178,14 @@ static bool vary_axis(const neighbour *self, fsdp_evaluator *evaluator, fsdp_pla
 // parallelism stays inside a machine.
 static bool divide_layers(const neighbour *self, fsdp_evaluator *evaluator, fsdp_plan_config *config,
                           char *options) {
-  char sizes[FSDP_MESH_TEXT_BYTES];
+  char sizes[FSDP_MESH_TEXT_BYTES], more[32];
   const int size = 2 * fsdp_mesh_size(&config->mesh, self->axis);
   const bool tensor = strcmp(self->axis, FSDP_AXIS_TENSOR) == 0;
   if (tensor && (evaluator->ranks_per_node % size || size > config->model.num_heads)) return false;
   if (config->micro_batches > MICRO_BATCHES_MAX || !move_ranks(config, &config->mesh, self->axis, 1))
     return false;
-  config->micro_batches = 2 * config->micro_batches;
-  snprintf(options, FSDP_NEIGHBOUR_BYTES, "--mesh %s --grad-accum %d",
-           fsdp_mesh_print(&config->mesh, ",", sizes), config->micro_batches);
+  snprintf(options, FSDP_NEIGHBOUR_BYTES, "--mesh %s%s", fsdp_mesh_print(&config->mesh, ",", sizes),
+           double_micro_batches(config, more));
   return true;
 }
 

@@ -94,3 +94,7 @@ for arguments, status, part in (
     (("--eval-data", work / "none.txt"), 3, "none.txt"),
 ):
     programs.refused("fsdp_train", *COMMON, *arguments, status=status, parts=[part])
+
+# What would make an evaluation fit has no micro-batches.
+large = ("--model", "tiny", "--init", "random", "-b", 64, "-s", 1024, "--memory-limit", "100MB", "--dry-run")
+programs.refused("fsdp_eval", *large, status=4, parts=["add --batch-size 16, which"])
