@@ -50,7 +50,7 @@ def tokens_and_models_must_belong_together(work):
     small = make_model(work / "small", 40, FIXTURES)
     for ranks in (None, RANKS):
         message = refused("--model", small, "--data", FIXTURES / "alpaca.tok", "-s", 8, ranks=ranks)
-        assert "vocabulary of 40; add --resize-embeddings 42" in message and "alpaca.tok" in message, message
+        assert "add --resize-embeddings 42" in message and "alpaca.tok" in message, message
     message = refused("--model", work / "words", "--data", FIXTURES / "bytes.tok")
     assert "holds bytes" in message and "prepare_data.py --tokenizer" in message, message
     other = make_model(work / "other")
