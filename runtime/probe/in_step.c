@@ -11,7 +11,6 @@
 #include "runtime/probe/run.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #define WARM_UP_STEPS 1
 #define TIMED_STEPS   2

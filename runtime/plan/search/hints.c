@@ -4,8 +4,6 @@
 #include "runtime/base/size.h"
 #include "runtime/plan/search/neighbours.h"
 
-#include <string.h>
-
 // Whether the unit holds matrices of two or more decoder layers, so that it stays gathered through all layers
 // between them.
 static bool spans_layers(const fsdp_plan *plan, const fsdp_unit *unit) {

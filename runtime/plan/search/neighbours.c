@@ -43,7 +43,7 @@ static const char *double_micro_batches(fsdp_plan_config *config, char option[32
   return option;
 }
 
-// Half the sequences of a micro-batch.
+// Half the sequences of a micro-batch, and twice as many of them.
 static bool halve_batch(const neighbour *self, fsdp_evaluator *evaluator, fsdp_plan_config *config,
                         char *options) {
   (void)self, (void)evaluator;
